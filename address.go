@@ -41,6 +41,7 @@ func (r *poolRanges) find(address uintptr) *Pool {
 			return candidate.pool
 		}
 	}
+
 	return nil
 }
 
@@ -49,6 +50,7 @@ func (r *poolRanges) all() []poolRange {
 	if list := r.list.Load(); list != nil {
 		return *list
 	}
+
 	return nil
 }
 
@@ -62,6 +64,7 @@ func (r *poolRanges) set(p *Pool, bytes int64) {
 		base := p.segments.arena.Address()
 		list = append(list, poolRange{base: base, bytes: uintptr(bytes), pool: p})
 	}
+
 	r.list.Store(&list)
 }
 
@@ -88,14 +91,17 @@ func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	if !isFound {
 		return Memory{}, newFreedError(address)
 	}
+
 	offset := int64(address - b.Address())
 	if maxBytes := b.Size() - offset; bytes > maxBytes {
 		return Memory{}, fmt.Errorf("%d bytes at %#x: the buffer ends after %d bytes: %w",
 			bytes, address, maxBytes, ErrOutOfRange)
 	}
+
 	if closed {
 		return memoryAt(address, bytes), nil
 	}
+
 	m := b.memory
 	m.start = unsafe.Add(m.start, offset)
 	m.extent = newExtent(bytes, untracked)
@@ -110,6 +116,7 @@ func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	if !isFound {
 		return Buffer{}, newFreedError(address)
 	}
+
 	return b, nil
 }
 
@@ -123,6 +130,7 @@ func (a *addresses) findAndRemove(address uintptr) (Buffer, error) {
 	if !isFound || b.Address() != address {
 		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrDoubleFree)
 	}
+
 	index.remove(b)
 	return b, nil
 }
@@ -139,6 +147,7 @@ func (a *addresses) builtIndex() *addressIndex {
 	if !a.isBuilt {
 		a.build()
 	}
+
 	return &a.index
 }
 
@@ -150,6 +159,7 @@ func (a *addresses) build() {
 		}
 		a.index.insert(Buffer{memory})
 	}
+
 	a.isBuilt = true
 	a.events.active = true // from now on, Alloc and Free call recordAlloc and recordFree
 }
@@ -166,6 +176,7 @@ func (a *addresses) recordFree(b alloc.Block) {
 	if !a.isBuilt {
 		return
 	}
+
 	start := uintptr(a.heap.segments.blockStart(b))
 	buffer, isFound := a.index.find(start)
 	isInIndex := isFound && buffer.memory.handle == b.Handle // not after findAndRemove
@@ -191,15 +202,18 @@ func (a *addressIndex) find(address uintptr) (Buffer, bool) {
 	if len(a.chunks) == 0 {
 		return Buffer{}, false
 	}
+
 	chunk := a.chunks[a.findChunk(address)]
 	i := countStartingUpTo(chunk, address) - 1 // the last buffer that starts at or before address
 	if i < 0 {
 		return Buffer{}, false
 	}
+
 	offset := address - chunk[i].Address()
 	if offset >= uintptr(chunk[i].Size()) {
 		return Buffer{}, false
 	}
+
 	return chunk[i], true
 }
 
@@ -216,6 +230,7 @@ func (a *addressIndex) findChunk(address uintptr) int {
 			high = middle
 		}
 	}
+
 	return low
 }
 
@@ -230,6 +245,7 @@ func countStartingUpTo(chunk []Buffer, address uintptr) int {
 			high = middle
 		}
 	}
+
 	return low
 }
 
@@ -237,11 +253,13 @@ func (a *addressIndex) insert(b Buffer) {
 	if len(a.chunks) == 0 {
 		a.chunks = append(a.chunks, make([]Buffer, 0, maxChunkBuffers))
 	}
+
 	chunkIndex := a.findChunk(b.Address())
 	if len(a.chunks[chunkIndex]) == maxChunkBuffers {
 		a.split(chunkIndex)
 		chunkIndex = a.findChunk(b.Address())
 	}
+
 	chunk := a.chunks[chunkIndex]
 	position := countStartingUpTo(chunk, b.Address())
 	a.chunks[chunkIndex] = slices.Insert(chunk, position, b)
@@ -256,6 +274,7 @@ func (a *addressIndex) split(chunkIndex int) {
 	if newChunk == nil {
 		newChunk = make([]Buffer, 0, maxChunkBuffers)
 	}
+
 	chunk := a.chunks[chunkIndex]
 	firstHalf, secondHalf := chunk[:maxChunkBuffers/2], chunk[maxChunkBuffers/2:]
 	newChunk = append(newChunk, secondHalf...)

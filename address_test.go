@@ -44,16 +44,19 @@ func TestMemoryAtAddress(t *testing.T) {
 			if !errors.Is(err, row.err) || m.Pool() != row.pool {
 				r.failf("%s: got pool %p, %v; want %p, %v", row.name, m.Pool(), err, row.pool, row.err)
 			}
+
 			if err == nil && (m.Address() != row.address || m.Bytes() != row.bytes) {
 				r.failf("%s: got %d bytes at %#x, want %d at %#x", row.name, m.Bytes(), m.Address(),
 					row.bytes, row.address)
 			}
 		}
+
 		found, err := r.Interop().Buffer(b.Address() + 8000)
 		r.ok(err)
 		if found != b {
 			r.failf("Buffer(%#x) = %v, want %v", b.Address()+8000, found, b)
 		}
+
 		_, err = r.Interop().Buffer(elsewhere.Address())
 		r.wantErr(err, symmem.ErrForeign)
 		_, err = r.Interop().Buffer(freed.Address())
@@ -74,6 +77,7 @@ func TestCollectiveOnMemoryByAddress(t *testing.T) {
 		if !e.Registers || e.Path != "window" || !r.Interop().Registers(w, symmem.OpAllReduce, m, m, s) {
 			r.failf("Explain = %v, want the window path after a registration", e)
 		}
+
 		add := func(m symmem.Memory, count int64) error {
 			return w.AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, s)
 		}
@@ -81,15 +85,18 @@ func TestCollectiveOnMemoryByAddress(t *testing.T) {
 		if !w.IsSymmetric(m) || r.Interop().Registers(w, symmem.OpAllReduce, m, m, s) {
 			r.failf("the call did not register the memory")
 		}
+
 		r.wantErr(add(m, 1025), symmem.ErrOutOfRange)
 		r.ok(s.Synchronize(r.ctx))
 		if got := read[float32](r, r.memoryAt(b.Address()+4096, 4096)); got[0] != 3 || got[1023] != 3 {
 			r.failf("got %v and %v as the first and last sums, want 3", got[0], got[1023])
 		}
+
 		r.ok(b.Free())
 		if d := b.Pool().Stats().Deferred; d != 0 {
 			r.failf("%d bytes are deferred, want 0: the caller tracks uses of memory by address", d)
 		}
+
 		r.wantErr(add(m, 1024), symmem.ErrFreed)
 	})
 }
@@ -150,6 +157,7 @@ func TestLookupMissesRetiredBuffer(t *testing.T) {
 		if got != a {
 			r.failf("Retire = %v, want %v", got, a)
 		}
+
 		r.checkLive(p, 1, 512)
 		_, err = i.Retire(a.Address())
 		r.wantErr(err, symmem.ErrDoubleFree)
@@ -158,10 +166,12 @@ func TestLookupMissesRetiredBuffer(t *testing.T) {
 		if c := r.alloc(p, 4096); c.Address() == a.Address() {
 			r.failf("Alloc returned memory that has been retired but not freed")
 		}
+
 		r.ok(a.Free())
 		if c := r.alloc(p, 4096); c.Address() != a.Address() {
 			r.failf("Alloc = %#x, want the freed memory at %#x", c.Address(), a.Address())
 		}
+
 		r.memoryAt(a.Address(), 4096)
 		_, err = i.Retire(symmem.Host(make([]byte, 512)).Address())
 		r.wantErr(err, symmem.ErrForeign)
@@ -189,6 +199,7 @@ func TestLookupInClosedPool(t *testing.T) {
 		if m := r.memoryAt(a.Address(), 4096); m.Pool() != nil {
 			r.failf("memory of a closed pool has pool %p, want nil", m.Pool())
 		}
+
 		_, err = i.Memory(freed.Address(), 1)
 		r.wantErr(err, symmem.ErrFreed)
 		_, err = i.Buffer(beyond)
@@ -196,6 +207,7 @@ func TestLookupInClosedPool(t *testing.T) {
 		if n, _ := i.Live(nil); n != 1 {
 			r.failf("Live = %d buffers, want 1", n)
 		}
+
 		b, err := i.Retire(a.Address())
 		r.ok(err)
 		r.ok(b.Free())
@@ -234,9 +246,11 @@ func TestLookupsRaceWithFrees(t *testing.T) {
 			if b.Address() != start {
 				r.failf("the next buffer is at %#x, want %#x", b.Address(), start)
 			}
+
 			// m refers to the freed buffer, not to the new one at the same address.
 			r.wantErr(reduce(r, m, 256, symmem.Float32, symmem.Sum), symmem.ErrFreed)
 		}
+
 		lookups.Wait()
 		r.ok(b.Free())
 	})
@@ -263,31 +277,38 @@ func TestLookupsMatchModel(t *testing.T) {
 						r.ok(err)
 						b = got
 					}
+
 					r.ok(b.Free())
 				} else {
 					live = append(live, r.alloc(p, 1+random.Int64N(4096)))
 				}
+
 				if step < firstLookup {
 					continue
 				}
+
 				var bytes int64
 				for _, b := range live {
 					bytes += b.Size()
 				}
+
 				r.checkLive(p, len(live), bytes)
 				b := live[max(0, random.IntN(len(live)+1)-1)%max(1, len(live)):]
 				if len(b) == 0 {
 					continue
 				}
+
 				got, err := i.Buffer(b[0].Address() + uintptr(random.Int64N(b[0].Size())))
 				r.ok(err)
 				if got != b[0] {
 					t.Fatalf("Buffer of an address in %v = %v, want that buffer", b[0], got)
 				}
 			}
+
 			for _, b := range live {
 				r.ok(b.Free())
 			}
+
 			r.checkLive(p, 0, 0)
 		})
 	})
@@ -301,6 +322,7 @@ func TestLookupDoesNotAllocate(t *testing.T) {
 		if n := testing.AllocsPerRun(100, lookup); n > 0 {
 			r.failf("a lookup makes %v allocations, want 0", n)
 		}
+
 		churn := func() { r.ok(r.alloc(p, 4096).Free()) }
 		if n := testing.AllocsPerRun(100, churn); n > 0 {
 			r.failf("Alloc and Free make %v allocations, want 0", n)
@@ -313,6 +335,7 @@ func BenchmarkMemoryAtAddress(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	rt := runtimes[0]
 	defer func() { _ = rt.Close() }()
 	defer symmem.FreeLive(rt)
@@ -322,12 +345,14 @@ func BenchmarkMemoryAtAddress(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
+
 			all := make([]symmem.Buffer, buffers)
 			for i := range all {
 				if all[i], err = p.Alloc(4096); err != nil {
 					b.Fatal(err)
 				}
 			}
+
 			address := all[buffers/2].Address() + 512
 			b.ReportAllocs()
 			for b.Loop() {

@@ -21,6 +21,7 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	if !ok {
 		return nil, fmt.Errorf("adopting a stream: %w", ErrUnsupported)
 	}
+
 	return rt.addStream(func() (driver.Stream, driver.AdoptedStream, error) {
 		queue, err := adopter.AdoptStream(handle)
 		return queue, queue, err
@@ -44,10 +45,12 @@ func (i Interop) IsCapturing(handle uintptr) bool {
 	if !ok {
 		return false
 	}
+
 	queue, err := adopter.AdoptStream(handle)
 	if err != nil {
 		return true
 	}
+
 	capturing, err := queue.IsCapturing()
 	return capturing || err != nil
 }
@@ -70,6 +73,7 @@ func (s *Stream) isCapturing() bool {
 	if s.adopted == nil {
 		return false
 	}
+
 	capturing, err := s.adopted.IsCapturing()
 	return capturing || err != nil
 }

@@ -40,18 +40,22 @@ func (i Interop) AdoptCommunicator(
 	if err := rt.creation.beginCall(); err != nil {
 		return nil, err
 	}
+
 	defer rt.creation.endCall()
 	if err := rt.opts.rejectDeterministic(fmt.Sprintf("adopting communicator %q", name)); err != nil {
 		return nil, err
 	}
+
 	adopter, ok := rt.device.(driver.Adopter)
 	if !ok {
 		return nil, fmt.Errorf("adopting communicator %q: %w", name, ErrUnsupported)
 	}
+
 	native, err := adopter.AdoptCommunicator(handle)
 	if err != nil {
 		return nil, fmt.Errorf("adopting communicator %q: %w", name, err)
 	}
+
 	if g != nil {
 		isSameRank := native.Rank() == g.rank && native.Size() == len(g.ranks)
 		if !isSameRank {
@@ -60,6 +64,7 @@ func (i Interop) AdoptCommunicator(
 				g.rank, len(g.ranks), g.id)
 		}
 	}
+
 	a := &AdoptedCommunicator{
 		rt: rt, group: g, name: name, native: native, windows: map[*segment]driver.Window{},
 	}
@@ -94,31 +99,37 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 			return err
 		}
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.failed != nil {
 		return a.failed
 	}
+
 	pending := a.holdPending(p)
 	defer p.segments.releaseAll(pending)
 	if len(pending) == 0 {
 		return nil
 	}
+
 	exchange := a.native.Exchange
 	if g := a.group; g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		exchange = g.comparison.exchangeOn(driver.LaneControl)
 	}
+
 	if err := a.agree(ctx, p, pending); err != nil {
 		return err
 	}
+
 	err = a.rt.captures.runWithoutCapture(ctx, exchange, func() error {
 		return a.registerAll(ctx, p, pending)
 	})
 	if err != nil && a.failed == nil {
 		return fmt.Errorf("registering with communicator %q: %w", a.name, err)
 	}
+
 	return err
 }
 
@@ -134,6 +145,7 @@ func (a *AdoptedCommunicator) registerAll(
 			return a.failed
 		}
 	}
+
 	return nil
 }
 
@@ -150,6 +162,7 @@ func (a *AdoptedCommunicator) holdPending(p *Pool) []*segment {
 		if a.windows[s] != nil {
 			return false
 		}
+
 		return a.group == nil || a.group.windows.contains(uintptr(s.start), 0)
 	})
 }
@@ -163,8 +176,10 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 		if a.rt.Check() == CheckOff {
 			return nil
 		}
+
 		return g.comparison.agree(ctx, tag, p.history.with(pending))
 	}
+
 	config := agreement.Config{
 		Rank: a.native.Rank(), Ranks: a.native.Size(), Mode: agreement.ModeExact, Group: a.name,
 		Tag: "communicator",
@@ -172,20 +187,25 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 	if a.rt.Check() != CheckOff {
 		config.Ledgers = []agreement.Ledger{p.history.with(pending)}
 	}
+
 	if p.suspicion.isSuspectForAny() {
 		config.Flags = realignFlag
 	}
+
 	machine, err := agreement.New(config)
 	if err != nil {
 		return err
 	}
+
 	outcome, err := agreement.Run(ctx, a.native.Exchange, machine)
 	if err == nil {
 		err = a.outcomeError(outcome)
 	}
+
 	if err != nil {
 		return fmt.Errorf("comparing before a registration with communicator %q: %w", a.name, err)
 	}
+
 	return nil
 }
 
@@ -196,6 +216,7 @@ func (a *AdoptedCommunicator) outcomeError(outcome *agreement.Outcome) error {
 		return invalid("a pool must be realigned after a fault: call Group.Check on all ranks of " +
 			"its domain first")
 	}
+
 	return divergenceOf(outcome, a.name, nil)
 }
 
@@ -206,6 +227,7 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	if err != nil {
 		return err
 	}
+
 	a.windowsMu.Lock()
 	a.windows[s] = w
 	a.windowsMu.Unlock()
@@ -216,6 +238,7 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 		deregisterErr := a.deregister(s)
 		p.segments.reportLater(deregisterErr)
 	}
+
 	return nil
 }
 
@@ -228,6 +251,7 @@ func (a *AdoptedCommunicator) deregister(s *segment) error {
 	if w == nil {
 		return nil
 	}
+
 	delete(a.windows, s)
 	err := w.Deregister()
 	return panicIfClosedTwice(err)
@@ -243,6 +267,7 @@ func (a *AdoptedCommunicator) Detach() error {
 		err := w.Deregister()
 		errs = append(errs, panicIfClosedTwice(err))
 	}
+
 	clear(a.windows)
 	return errors.Join(errs...)
 }
@@ -267,6 +292,7 @@ func (a *AdoptedCommunicator) end() (unlock func()) {
 	if a.failed == nil {
 		a.failed = fmt.Errorf("communicator %q: %w", a.name, ErrClosed)
 	}
+
 	a.windowsMu.Lock()
 	return func() {
 		a.windowsMu.Unlock()
@@ -281,11 +307,13 @@ func (a *AdoptedCommunicator) sortedWindows() []driver.Window {
 	for s := range a.windows {
 		segments = append(segments, s)
 	}
+
 	slices.SortFunc(segments, compareOrdinals)
 	var windows []driver.Window
 	for _, s := range segments {
 		windows = append(windows, a.windows[s])
 	}
+
 	return windows
 }
 
@@ -298,5 +326,6 @@ func deregisterAdopted(rt *Runtime, s *segment) error {
 	for _, a := range all {
 		errs = append(errs, a.deregister(s))
 	}
+
 	return errors.Join(errs...)
 }

@@ -39,9 +39,11 @@ func (owner *streamOwner) withContext(calls func() error) error {
 	if err == nil {
 		err = owner.cuda.SetCurrent(owner.ctx)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	callsErr := calls()
 	restoreErr := owner.cuda.SetCurrent(previousContext)
 	return errors.Join(callsErr, restoreErr)
@@ -68,6 +70,7 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 		if r.Device().Addressable {
 			r.skip("no other library has streams on the host", symmem.ErrUnsupported)
 		}
+
 		p, owner := r.pool(), r.newStreamOwner()
 		r.Interop().SetIdle(true) // promises that no adopted stream has work, so symmem need not ask
 		for round := range int64(4) {
@@ -89,6 +92,7 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 			r.ok(big.Free())
 			r.ok(p.Trim(r.ctx, 0))
 		}
+
 		r.closePool(p)
 		r.ok(owner.gpu.ReleasePrimary())
 	})
@@ -101,6 +105,7 @@ func TestForeignCaptureBlocksRegistration(t *testing.T) {
 		if r.Device().Addressable {
 			r.skip("no other library has streams on the host", symmem.ErrUnsupported)
 		}
+
 		p, owner := r.pool(), r.newStreamOwner()
 		b := r.window(p, mib)
 		m := r.memoryAt(b.Memory().Address(), b.Size()) // like another library's tensor

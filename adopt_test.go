@@ -23,6 +23,7 @@ func TestJoin(t *testing.T) {
 		if g.Rank() != wantRank || g.Size() != 2 {
 			r.failf("got rank %d of %d, want %d of 2", g.Rank(), g.Size(), wantRank)
 		}
+
 		r.checkSum(g, b)
 		r.ok(g.Close())
 		select {
@@ -30,6 +31,7 @@ func TestJoin(t *testing.T) {
 		default:
 			r.failf("Ended() is not closed after Close")
 		}
+
 		const worldSize = 4
 		otherRank := (r.Rank() + 1) % worldSize
 		for name, ranks := range map[string][]int{
@@ -44,6 +46,7 @@ func TestJoin(t *testing.T) {
 				r.failf("Join with %s: got %v, want ErrInvalid", name, err)
 			}
 		}
+
 		const maxErrorBytes = 200 // an error must not repeat a long ID
 		for _, id := range []string{"", strings.Repeat("x", symmem.MaxGroupID+1)} {
 			_, err = r.Join(r.ctx, id, []int{r.Rank()})
@@ -53,6 +56,7 @@ func TestJoin(t *testing.T) {
 					len(id), len(err.Error()), maxErrorBytes)
 			}
 		}
+
 		// The longest ID is allowed, even if it is not valid UTF-8.
 		notUTF8 := strings.Repeat(" \xff", symmem.MaxGroupID/2)
 		g, err = r.Join(r.ctx, notUTF8, []int{r.Rank()})
@@ -81,6 +85,7 @@ func TestCollectiveOnAdoptedStream(t *testing.T) {
 		if r.Interop().IsCapturing(ownerStream.Handle()) {
 			r.failf("IsCapturing = true without a capture, want false")
 		}
+
 		r.Interop().ForgetStream(s)
 		err = r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s)
 		r.wantErr(err, symmem.ErrClosed)
@@ -96,6 +101,7 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 		if r.Device().Addressable {
 			r.skip("no other library captures on the host", symmem.ErrUnsupported)
 		}
+
 		p := r.pool()
 		b := r.window(p, mib)
 		ownerStream := r.stream()
@@ -106,6 +112,7 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 		if !r.Interop().IsCapturing(ownerStream.Handle()) {
 			r.failf("IsCapturing = false during a capture, want true")
 		}
+
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		// Record is refused, because the event would complete before the captured work has run.
 		e, err := r.NewEvent()
@@ -122,6 +129,7 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 			r.ok(ownerStream.Synchronize(r.ctx))
 			r.checkAll(b, sumOfTwoRanks)
 		}
+
 		r.ok(graph.Close())
 		r.ok(p.Register(r.ctx, r.World()))
 		r.Interop().ForgetStream(s)
@@ -141,26 +149,31 @@ func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 		if r.Device().Addressable {
 			owner = adopted // on the host, no other library captures
 		}
+
 		for capturingRank := range r.Size() {
 			if r.Rank() == capturingRank {
 				r.ok(owner.BeginCapture())
 			}
+
 			err := p.Trim(r.ctx, 0)
 			r.wantErr(err, symmem.ErrCapturing)
 			want := fmt.Sprintf("rank %d", capturingRank)
 			if !strings.Contains(err.Error(), want) {
 				r.failf("got error %q, want one that names %s", err, want)
 			}
+
 			if r.Rank() == capturingRank {
 				graph, err := owner.EndCapture()
 				r.ok(err)
 				r.ok(graph.Close())
 			}
 		}
+
 		r.ok(p.Trim(r.ctx, 0))
 		if n := p.Stats().Segments; n != 0 {
 			r.failf("%d segments are mapped after Trim, want 0", n)
 		}
+
 		r.Interop().ForgetStream(adopted)
 	})
 }
@@ -183,6 +196,7 @@ func TestDivergenceNamesForeignCallSites(t *testing.T) {
 		if site == 0 || site != again {
 			r.failf("Site = %d, then %d; want the same nonzero number for the same line", site, again)
 		}
+
 		_, err := r.Interop().At(site).Alloc(p, r.DefaultStream(), mib)
 		r.ok(err)
 		const sameKind, sameValue, invalidKind = 1, 2, -1
@@ -198,6 +212,7 @@ func TestDivergenceNamesForeignCallSites(t *testing.T) {
 				r.failf("rank %d: got %+v, want %s at %s", rank, side, event, line)
 			}
 		}
+
 		texts.add(r, d)
 	})
 	texts.requireSame(t, 2)
@@ -214,6 +229,7 @@ func TestSetCheck(t *testing.T) {
 		if r.Check() != symmem.CheckEvery {
 			r.failf("Check() = %v, want every", r.Check())
 		}
+
 		b := r.window(p, mib)
 		r.wantErr(r.SetCheck(r.ctx, symmem.CheckDefault), symmem.ErrInvalid)
 		m := b.Memory()
@@ -222,6 +238,7 @@ func TestSetCheck(t *testing.T) {
 		if err == nil {
 			err = r.DefaultStream().Synchronize(r.ctx)
 		}
+
 		r.wantDivergence(err)
 	})
 }
@@ -259,9 +276,11 @@ func TestCallPathOverridesGroupPath(t *testing.T) {
 			r.synchronize()
 			r.checkAll(b, 1+1)
 		}
+
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 3 {
 			r.failf("Paths = %v, want 1 plain and 3 window", paths)
 		}
+
 		unknownPath := symmem.Call{Path: 99}
 		r.wantErr(r.Interop().Do(r.ctx, r.World(), unknownPath, nil), symmem.ErrInvalid)
 	})
@@ -280,12 +299,15 @@ func TestReserveOn(t *testing.T) {
 		if n := p.Stats().Segments; n != reserved {
 			r.failf("the pool has %d segments after AllocOn, want the %d reserved ones", n, reserved)
 		}
+
 		if !symmem.Contains(p, b.Address()) {
 			r.failf("the buffer of AllocOn at %#x is not in a segment of the pool", b.Address())
 		}
+
 		if !r.World().IsSymmetric(b.Memory()) {
 			r.failf("IsSymmetric = false for the buffer of AllocOn, want true")
 		}
+
 		r.wantErr(p.ReserveOn(r.ctx, nil, mib, nil), symmem.ErrInvalid)
 	})
 }
@@ -297,6 +319,7 @@ func TestAdoptCommunicatorUnsupportedOnHost(t *testing.T) {
 		if !r.Device().Addressable {
 			r.skip("communicators can be adopted on GPUs", symmem.ErrUnsupported)
 		}
+
 		const anyHandle = 1234
 		_, err := r.Interop().AdoptCommunicator(anyHandle, "theirs", r.World())
 		r.wantErr(err, symmem.ErrUnsupported)

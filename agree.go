@@ -33,6 +33,7 @@ func (h *history) with(pending []*segment) agreement.Ledger {
 	for _, s := range pending {
 		list = list.Add(s.ordinal, s.bytes)
 	}
+
 	return agreement.Ledger{ID: h.id, Source: h, Pending: list}
 }
 
@@ -59,6 +60,7 @@ func (h *history) EventAt(position uint64) (event.Event, bool) {
 		site := h.ledger.Load(position, &e)
 		h.events.setCommon(&e, site)
 	}
+
 	return e, isKnown
 }
 
@@ -69,6 +71,7 @@ func (h *history) recordAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if !isWholeDomain {
 		return
 	}
+
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range agreed {
@@ -98,6 +101,7 @@ func (c *comparison) pools() []*Pool {
 			all = append(all, p)
 		}
 	}
+
 	slices.SortFunc(all, func(a, b *Pool) int { return cmp.Compare(a.id, b.id) })
 	return all
 }
@@ -108,6 +112,7 @@ func (c *comparison) histories() []agreement.Ledger {
 	for _, p := range c.pools() {
 		all = append(all, p.history.with(nil))
 	}
+
 	return all
 }
 
@@ -123,26 +128,31 @@ func (c *comparison) sharedHistories(
 			own = append(own, p.history.with(nil))
 		}
 	}
+
 	const idBytes = 8
 	ownIDs := make([]byte, 0, idBytes*len(own))
 	for _, l := range own {
 		ownIDs = binary.LittleEndian.AppendUint64(ownIDs, l.ID)
 	}
+
 	idsByRank, err := exchange(ctx, ownIDs)
 	if err != nil {
 		return nil, err
 	}
+
 	answeringRanks := 0
 	rankCounts := map[uint64]int{} // how many ranks have a pool, by id
 	for _, ids := range idsByRank {
 		if ids != nil {
 			answeringRanks++
 		}
+
 		for len(ids) >= idBytes {
 			rankCounts[binary.LittleEndian.Uint64(ids)]++
 			ids = ids[idBytes:]
 		}
 	}
+
 	shared := slices.DeleteFunc(own, func(l agreement.Ledger) bool {
 		return rankCounts[l.ID] < answeringRanks
 	})
@@ -155,12 +165,14 @@ func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement
 	if err := c.life.cause(ctx); err != nil {
 		return err
 	}
+
 	outcome, err := c.run(ctx, c.exchangeOn(driver.LaneControl), agreement.Config{
 		Mode: agreement.ModeExact, Tag: tag, Ledgers: ledgers,
 	})
 	if err != nil {
 		return c.life.awaitFault(err)
 	}
+
 	return c.recordOutcome(outcome)
 }
 
@@ -181,6 +193,7 @@ func (c *comparison) run(
 	if err != nil {
 		return nil, err
 	}
+
 	return agreement.Run(ctx, exchange, machine)
 }
 
@@ -191,6 +204,7 @@ func (c *comparison) recordOutcome(outcome *agreement.Outcome) error {
 		c.comm.Abort(err)
 		return c.life.awaitFault(c.comm.Cause())
 	}
+
 	c.recordAgreed(outcome)
 	return nil
 }
@@ -214,6 +228,7 @@ func (c *comparison) checkInBackground() {
 		case <-c.life.ctx.Done():
 			return
 		}
+
 		if err := c.compareInBackground(); err != nil {
 			return // the group has ended, or only LaneBackground has failed: the group still works
 		}
@@ -228,19 +243,23 @@ func (c *comparison) compareInBackground() error {
 	if err != nil {
 		return err
 	}
+
 	outcome, err := c.run(c.life.ctx, exchange, agreement.Config{
 		Mode: agreement.ModePrefix, Tag: "background", Ledgers: ledgers,
 	})
 	if err != nil {
 		return err
 	}
+
 	if c.rt.Check() == CheckOff {
 		return nil
 	}
+
 	if err := c.divergence(outcome); err != nil {
 		c.comm.Abort(err) // the next call of the program returns the error
 		return err
 	}
+
 	c.recordAgreed(outcome)
 	return nil
 }
@@ -252,6 +271,7 @@ func (c *comparison) startInBackground() {
 	if !isEnabled || len(c.ranks) < 2 {
 		return
 	}
+
 	c.state.Lock()
 	defer c.state.Unlock()
 	if !c.isComparing && c.life.ctx.Err() == nil {
@@ -273,18 +293,22 @@ func agreeOnCaptures(ctx context.Context, g *Group, refusal error) error {
 	if refusal != nil {
 		own = []byte{1} // any byte
 	}
+
 	payloads, err := g.comm.Exchange(ctx, driver.LaneControl, own)
 	if err != nil {
 		return g.life.awaitFault(err)
 	}
+
 	var capturingRanks []int
 	for groupRank, payload := range payloads {
 		if len(payload) > 0 {
 			capturingRanks = append(capturingRanks, g.ranks[groupRank])
 		}
 	}
+
 	if len(capturingRanks) > 0 {
 		return fmt.Errorf("%s: %w", driver.RanksOf(capturingRanks, g.ranks), ErrCapturing)
 	}
+
 	return nil
 }

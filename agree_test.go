@@ -24,13 +24,16 @@ func TestCheckLevelNames(t *testing.T) {
 		if got := level.String(); got != name {
 			t.Errorf("CheckLevel(%d).String() = %q, want %q", level, got, name)
 		}
+
 		if got, err := symmem.ParseCheckLevel(name); err != nil || got != level {
 			t.Errorf("ParseCheckLevel(%q) = %v, %v; want %v", name, got, err, level)
 		}
 	}
+
 	if _, err := symmem.ParseCheckLevel("sometimes"); err == nil {
 		t.Error("ParseCheckLevel of an unknown name succeeded, want an error")
 	}
+
 	if got := symmem.CheckLevel(9).String(); got != "CheckLevel(?)" {
 		t.Errorf("CheckLevel(9).String() = %q, want %q", got, "CheckLevel(?)")
 	}
@@ -44,6 +47,7 @@ func TestDefaultCheckLevel(t *testing.T) {
 		if r.Device().CheckIsFree {
 			want = symmem.CheckEvery
 		}
+
 		if r.Check() != want {
 			r.failf("Check = %v, want %v", r.Check(), want)
 		}
@@ -126,6 +130,7 @@ func TestBackgroundCheckReportsDivergence(t *testing.T) {
 				err = r.DefaultStream().Synchronize(r.ctx)
 			}
 		}
+
 		texts.add(r, r.wantDivergence(err))
 		r.wantDivergence(r.World().Cause(r.ctx))
 	})
@@ -143,6 +148,7 @@ func TestBackgroundCheckAllowsRanksToLag(t *testing.T) {
 			b := r.alloc(p, 4096)
 			r.ok(b.Free())
 		}
+
 		r.ok(r.World().Cause(r.ctx))
 	})
 }
@@ -156,11 +162,13 @@ func TestCheckFindsDivergenceBeforeRegistration(t *testing.T) {
 		if n := r.World().Stats().Agreements; n != 1 {
 			r.failf("Agreements = %d, want 1", n)
 		}
+
 		allocateDifferentSizes(r, p)
 		d := r.wantDivergence(r.World().Check(r.ctx))
 		if d.Position != 2 { // the first request of allocateDifferentSizes is event 2
 			r.failf("Position = %d, want 2", d.Position)
 		}
+
 		if d.Group != r.World().ID() || len(d.Sides) != 2 {
 			r.failf("got %+v, want two sides in group %s", d, r.World().ID())
 		}
@@ -185,6 +193,7 @@ func TestDivergenceNamesCallSites(t *testing.T) {
 				r.failf("the site of rank %d is %q, want a line of %s", number, side.Site, wantSite)
 			}
 		}
+
 		texts.add(r, err)
 	})
 	if text := texts.requireSame(t, 2); !strings.Contains(text, wantSite) {
@@ -212,6 +221,7 @@ func TestSetCheckWhileGroupFails(t *testing.T) {
 		if r.Rank() == 0 {
 			symmem.Fail(g, &symmem.DivergenceError{})
 		}
+
 		r.ok(r.SetCheck(r.ctx, symmem.CheckRegistration))
 	})
 }
@@ -227,10 +237,12 @@ func TestCheckAfterDeadlineBlamesNoRank(t *testing.T) {
 			r.wantTimeout(g.Check(ctx))
 			return
 		}
+
 		select {
 		case <-g.Ended():
 		case <-r.World().Ended(): // rank 0 has failed and aborted the world
 		}
+
 		r.wantTimeout(g.Err())
 	})
 }

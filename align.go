@@ -48,6 +48,7 @@ func (s *suspicion) isRaisedFor(g *roster) bool {
 	if !s.isRaised {
 		return false
 	}
+
 	ownRank := g.ranks[g.rank]
 	return slices.ContainsFunc(g.ranks, func(rank int) bool {
 		return rank != ownRank && !slices.Contains(s.alignedRanks, rank)
@@ -79,11 +80,13 @@ func (s *suspicion) addOutsideGroup(g *roster) {
 	if s.domain == nil || s.domain.contains(g) {
 		return
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.outsideGroups == nil {
 		s.outsideGroups = map[string]bool{}
 	}
+
 	s.outsideGroups[g.fullID] = true
 }
 
@@ -92,6 +95,7 @@ func (s *suspicion) isAffectedBy(g *roster) bool {
 	if s.domain == nil {
 		return false
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.domain.contains(g) || s.outsideGroups[g.fullID]
@@ -105,9 +109,11 @@ func (s *suspicion) recordRealigned(g *roster) {
 			delete(s.failedGroups, failedGroup)
 		}
 	}
+
 	if len(s.failedGroups) > 0 {
 		return // another fault, not yet repaired, keeps the pool suspect
 	}
+
 	isWholeDomain := g.contains(&s.domain.roster)
 	if isWholeDomain {
 		s.isRaised = false
@@ -142,30 +148,38 @@ func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 		if err := a.life.cause(ctx); err != nil {
 			return err
 		}
+
 		config := agreement.Config{Mode: agreement.ModeExact, Tag: c.tag, Ledgers: c.ledgersToCompare()}
 		if slices.ContainsFunc(c.pools, func(p *Pool) bool { return c.shouldAlign(&a.roster, p) }) {
 			config.Flags = realignFlag
 		}
+
 		outcome, err := a.comparison.run(ctx, a.comparison.exchangeOn(driver.LaneControl), config)
 		if err != nil {
 			return a.life.awaitFault(err)
 		}
+
 		isRealignAsked := outcome.Flags != 0 // by some rank
 		if !isRealignAsked {
 			hasCompared := len(config.Ledgers) > 0 || a.rt.Check() != CheckOff
 			if hasCompared {
 				return a.comparison.recordOutcome(outcome)
 			}
+
 			return a.divergence(outcome) // it does not make the group fail, and nothing is recorded
 		}
+
 		if err := a.realign(ctx, c); err != nil {
 			return a.life.awaitFault(err)
 		}
+
 		c.needsAlign = nil // it may return true forever, for example while a graph uses the memory
 	}
+
 	if err := a.comparison.agree(ctx, c.tag, c.ledgersToCompare()...); err != nil {
 		return err // the histories differ, for example because some rank lacks a pool
 	}
+
 	return &realignError{fmt.Errorf("group %s: realigning pools after a fault: other goroutines "+
 		"keep changing the pools; repeat the call once they have stopped", a.id)}
 }
@@ -174,6 +188,7 @@ func (c *alignedCall) ledgersToCompare() []agreement.Ledger {
 	if c.ledgers == nil {
 		return nil
 	}
+
 	return c.ledgers()
 }
 
@@ -181,6 +196,7 @@ func (c *alignedCall) shouldAlign(g *roster, p *Pool) bool {
 	if p.suspicion.isSuspectFor(g) {
 		return true
 	}
+
 	return c.needsAlign != nil && c.needsAlign(p)
 }
 
@@ -211,9 +227,11 @@ func (a *aligner) realignNewGroup(ctx context.Context, hasSuspectPools bool) err
 	if !hasSuspectPools {
 		return nil
 	}
+
 	err := a.realign(ctx, &alignedCall{pools: a.comparison.pools()})
 	if errors.As(err, new(*realignError)) {
 		return nil
 	}
+
 	return err
 }

@@ -27,6 +27,7 @@ func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 				r.failf("%s during a realignment: got no error, want one", name)
 			}
 		}
+
 		doNothing := func() {}
 		r.ok(symmem.InventoryAround(p, doNothing))
 	})
@@ -43,6 +44,7 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 		if r.Rank() == 0 {
 			graph = r.capture(func(s *symmem.Stream) { r.ok(freed.UseOn(s)) })
 		}
+
 		r.ok(freed.Free())
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
@@ -51,9 +53,11 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 			r.ok(p.Trim(r.ctx, 0))
 			r.checkSum(r.World(), r.window(p, 4096))
 		}
+
 		if graph != nil {
 			r.ok(graph.Close())
 		}
+
 		r.ok(r.World().Check(r.ctx))
 	})
 }
@@ -68,6 +72,7 @@ func TestReserveAfterFault(t *testing.T) {
 		if rank1MissesFault {
 			capacity += size // rank 1 reserves twice: the realignment drops its first reservation
 		}
+
 		runRanks(t, 2, symmem.Options{}, func(r *rank) {
 			p, err := r.NewPool(symmem.PoolOptions{
 				Domain: r.World(), FirstSegment: size, Capacity: capacity,
@@ -80,11 +85,13 @@ func TestReserveAfterFault(t *testing.T) {
 				r.ok(err)
 				r.ok(b.Free())
 			}
+
 			r.ok(a.Free())
 			if r.Rank() == 0 || !rank1MissesFault {
 				g.Abort()
 				r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 			}
+
 			s, err := r.NewStream()
 			r.ok(err)
 			r.ok(p.ReserveOn(r.ctx, s, size, r.World()))
@@ -93,6 +100,7 @@ func TestReserveAfterFault(t *testing.T) {
 			for err == nil { // use all memory that is not reserved
 				_, err = p.AllocOn(other, size/2)
 			}
+
 			r.wantErr(err, symmem.ErrOutOfMemory) // of the first request that does not fit
 			reserved, err := p.AllocOn(s, size)
 			r.ok(err)
@@ -115,6 +123,7 @@ func TestCaptureDelaysRealignment(t *testing.T) {
 			r.ok(err)
 			r.ok(b.Free())
 		}
+
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		s, err := r.NewStream()
@@ -122,15 +131,18 @@ func TestCaptureDelaysRealignment(t *testing.T) {
 		if r.Rank() == 0 {
 			r.ok(s.BeginCapture())
 		}
+
 		g = r.split(r.World(), 0)
 		for range 2 { // the first failure must not change the second call
 			r.wantErr(p.Register(r.ctx, g), symmem.ErrCapturing)
 		}
+
 		if r.Rank() == 0 {
 			graph, err := s.EndCapture()
 			r.ok(err)
 			r.ok(graph.Close())
 		}
+
 		// Agree makes rank 1 wait until rank 0 has ended the capture.
 		r.ok(r.World().Agree(r.ctx, "the capture has ended", 1))
 		r.ok(p.Register(r.ctx, g))

@@ -39,16 +39,19 @@ func (a *aligner) realign(ctx context.Context, c *alignedCall) error {
 	if err != nil {
 		return fmt.Errorf("encoding the pool inventory: %w", err)
 	}
+
 	payloads, err := exchangeInParts(ctx, a.comparison.exchangeOn(driver.LaneControl), payload)
 	if err != nil {
 		return err
 	}
+
 	byRank := make([]rankInventory, len(payloads))
 	for i := range payloads {
 		if err := json.Unmarshal(payloads[i], &byRank[i]); err != nil {
 			return fmt.Errorf("decoding the pool inventory of rank %d: %w", a.ranks[i], err)
 		}
 	}
+
 	return a.realignWith(ctx, byRank, c.pools)
 }
 
@@ -65,22 +68,27 @@ func exchangeInParts(
 		if len(payload) > 0 {
 			ownChunk[0] = moreChunks
 		}
+
 		ownChunk = append(ownChunk, part...)
 		chunks, err := exchange(ctx, ownChunk)
 		if err != nil {
 			return nil, err
 		}
+
 		if payloads == nil {
 			payloads = make([][]byte, len(chunks))
 		}
+
 		hasMore := false
 		for i, chunk := range chunks {
 			if len(chunk) == 0 {
 				return nil, invalid("rank %d of the group sent an empty part of its inventory", i)
 			}
+
 			hasMore = hasMore || chunk[0] == moreChunks
 			payloads[i] = append(payloads[i], chunk[1:]...)
 		}
+
 		if !hasMore {
 			return payloads, nil
 		}
@@ -97,31 +105,38 @@ func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInvento
 	for i, p := range c.pools {
 		marks[i] = p.uses.mark()
 	}
+
 	drainErr := a.rt.streams.drain(ctx)
 	if errors.Is(drainErr, ErrCapturing) {
 		own.Capturing = true
 	} else if drainErr != nil {
 		own.Trouble = drainErr.Error()
 	}
+
 	for _, other := range a.rt.registry.allGroups() {
 		if other.life.fault.Load() == faultReturned {
 			own.Faults = append(own.Faults, other.key)
 		}
 	}
+
 	if own.Capturing || own.Trouble != "" {
 		return own
 	}
+
 	for i, p := range c.pools {
 		inventory, err := p.realigner.takeInventory(marks[i])
 		if errors.Is(err, ErrClosed) {
 			continue
 		}
+
 		if err != nil {
 			own.Trouble = err.Error()
 		}
+
 		inventory.Wanted = c.shouldAlign(&a.roster, p)
 		own.Pools = append(own.Pools, inventory)
 	}
+
 	return own
 }
 
@@ -132,8 +147,10 @@ func (a *aligner) realignWith(ctx context.Context, byRank []rankInventory, pools
 		for _, p := range pools {
 			p.realigner.markSuspect(nil) // every rank does this, so that the next call tries again
 		}
+
 		return err
 	}
+
 	a.resolveFaults(byRank)
 	var errs []error
 	var changedPools []*Pool
@@ -143,6 +160,7 @@ func (a *aligner) realignWith(ctx context.Context, byRank []rankInventory, pools
 		if inventories == nil {
 			continue
 		}
+
 		p.realigner.markSuspect(nil) // until rebuild succeeds
 		layout, conflict := alloc.CommonLayout(allocInventories(inventories))
 		if conflict != nil {
@@ -150,15 +168,18 @@ func (a *aligner) realignWith(ctx context.Context, byRank []rankInventory, pools
 			errs = append(errs, &realignError{conflictErr})
 			continue
 		}
+
 		removedSegments[p] = p.realigner.rebuild(&a.roster, layout, inventories)
 		if hasRemovedSegment(layout, inventories) {
 			changedPools = append(changedPools, p)
 		}
 	}
+
 	if len(changedPools) > 0 {
 		unmapErr := a.unmapRemoved(ctx, changedPools, removedSegments)
 		errs = append(errs, unmapErr)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -169,11 +190,13 @@ func (a *aligner) checkAllReady(byRank []rankInventory) error {
 			return &realignError{fmt.Errorf("realigning pools after a fault: rank %d: %w",
 				a.ranks[i], ErrCapturing)}
 		}
+
 		if inventory.Trouble != "" {
 			return &realignError{fmt.Errorf("realigning pools after a fault: rank %d: %s",
 				a.ranks[i], inventory.Trouble)}
 		}
 	}
+
 	return nil
 }
 
@@ -199,12 +222,15 @@ func collectInventories(poolID uint64, byRank []rankInventory) []poolInventory {
 		if i < 0 {
 			return nil
 		}
+
 		inventories = append(inventories, rank.Pools[i])
 		isWanted = isWanted || rank.Pools[i].Wanted
 	}
+
 	if !isWanted {
 		return nil
 	}
+
 	return inventories
 }
 
@@ -213,6 +239,7 @@ func allocInventories(inventories []poolInventory) []alloc.Inventory {
 	for _, inventory := range inventories {
 		all = append(all, inventory.Inventory)
 	}
+
 	return all
 }
 
@@ -227,6 +254,7 @@ func hasRemovedSegment(layout alloc.Arrangement, inventories []poolInventory) bo
 			}
 		}
 	}
+
 	return false
 }
 
@@ -240,14 +268,17 @@ func (a *aligner) unmapRemoved(
 		deregisterErr := p.realigner.deregisterReleasing()
 		errs = append(errs, deregisterErr)
 	}
+
 	if _, err := a.comm.Exchange(ctx, driver.LaneControl, nil); err != nil {
 		errs = append(errs, err)
 		return errors.Join(errs...)
 	}
+
 	for _, p := range pools {
 		unmapErr := p.segments.endEach(removedSegments[p], p.segments.release)
 		errs = append(errs, unmapErr)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -263,14 +294,17 @@ func (a *aligner) newConflictError(p *Pool, c *alloc.Conflict) error {
 			i = len(d.Sides)
 			d.Sides = append(d.Sides, Side{Event: event})
 		}
+
 		d.Sides[i].Ranks = append(d.Sides[i].Ranks, a.ranks[groupRank])
 	}
+
 	var b strings.Builder
 	fmt.Fprintf(&b, "group %s: after a fault, ranks have different live buffers in %s", a.id, d.Pool)
 	for i := range d.Sides {
 		slices.Sort(d.Sides[i].Ranks)
 		fmt.Fprintf(&b, "; %s: %q", driver.RanksOf(d.Sides[i].Ranks, a.ranks), d.Sides[i].Event)
 	}
+
 	b.WriteString("; free the buffers that are not live on all ranks and call again: the group " +
 		"stays usable")
 	d.Message = b.String()

@@ -17,6 +17,7 @@ func faultPath() symmem.PathChoice {
 	if os.Getenv(backendVariable) == "nccl" {
 		return symmem.PathPlain
 	}
+
 	return symmem.PathWindow
 }
 
@@ -28,16 +29,20 @@ func (r *rank) failGroup(g *symmem.Group, s *symmem.Stream, call func() error) {
 	if r.Rank() == 1 || !r.Device().Addressable {
 		r.ok(r.World().Agree(r.ctx, "rank 0 has called", 1))
 	}
+
 	if r.Rank() == 1 {
 		g.Abort()
 	}
+
 	_ = call() // rank 0 may see the fault here
 	if r.Rank() == 0 && r.Device().Addressable {
 		r.ok(r.World().Agree(r.ctx, "rank 0 has called", 1))
 	}
+
 	if err := s.Synchronize(r.ctx); err == nil && !errors.Is(g.Cause(r.ctx), symmem.ErrAborted) {
 		r.failf("Cause() = %v, want ErrAborted", g.Cause(r.ctx))
 	}
+
 	r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 }
 
@@ -87,16 +92,19 @@ func TestPoolsRealignAfterMissingCall(t *testing.T) {
 				if captured {
 					r.ok(s.BeginCapture())
 				}
+
 				if r.Rank() == 0 {
 					r.ok(a.UseOn(s)) // as the call would do
 					_ = g.AllReduce(r.ctx, m, m, 100, symmem.Int32, symmem.Sum, s)
 				}
+
 				g.Abort()
 				if captured {
 					graph, err := s.EndCapture()
 					r.ok(err)
 					defer func() { r.ok(graph.Close()) }()
 				}
+
 				_ = s.Synchronize(r.ctx)
 				r.ok(g.Close())
 				r.ok(a.Free())
@@ -120,16 +128,19 @@ func TestCaptureOnOneRankFailsRegisterOnAll(t *testing.T) {
 		if r.Rank() == 0 {
 			r.ok(s.BeginCapture())
 		}
+
 		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		r.checkSum(r.World(), b)
 		if r.World().IsSymmetric(b.Memory()) {
 			r.failf("IsSymmetric = true while a rank captures, want false")
 		}
+
 		if r.Rank() == 0 {
 			g, err := s.EndCapture()
 			r.ok(err)
 			r.ok(g.Close())
 		}
+
 		r.ok(p.Register(r.ctx, r.World()))
 		r.checkSum(r.World(), b)
 		if !r.World().IsSymmetric(b.Memory()) {
@@ -154,11 +165,13 @@ func TestRegisterDuringCaptures(t *testing.T) {
 						if err == nil {
 							_, err = s.EndCapture()
 						}
+
 						if err != nil {
 							captured <- err
 							return
 						}
 					}
+
 					captured <- nil
 				}()
 				refused := 0
@@ -169,12 +182,15 @@ func TestRegisterDuringCaptures(t *testing.T) {
 						if err == nil {
 							break
 						}
+
 						r.wantErr(err, symmem.ErrCapturing)
 						refused++
 					}
+
 					r.checkSum(r.World(), b)
 					r.ok(r.World().Agree(r.ctx, "refused", int64(refused)))
 				}
+
 				stop.Store(true)
 				r.ok(<-captured)
 			})
@@ -191,6 +207,7 @@ func (r *rank) captureMessage(a, b symmem.Buffer, pinBoth bool) *symmem.Graph {
 			r.ok(a.UseOn(s))
 			r.ok(b.UseOn(s))
 		}
+
 		if r.Rank() == 0 {
 			r.ok(r.World().Send(r.ctx, a.Memory(), 100, symmem.Float32, 1, s))
 		} else {
@@ -226,6 +243,7 @@ func TestFreeOfBufferPinnedOnOneRankDiverges(t *testing.T) {
 		if !strings.Contains(d.Message, "parked free") || !strings.Contains(d.Message, "UseOn") {
 			r.failf("got error %q, want one that names the parked free and UseOn", d.Message)
 		}
+
 		r.ok(g.Close())
 	})
 }
@@ -238,6 +256,7 @@ func TestUseOnPinsBufferOnAllRanks(t *testing.T) {
 		if s := p.Stats(); s.Pinned != 8192 {
 			r.failf("%d bytes are pinned, want 8192", s.Pinned)
 		}
+
 		r.ok(a.Free())
 		r.ok(b.Free())
 		r.ok(r.World().Check(r.ctx))
@@ -248,6 +267,7 @@ func TestUseOnPinsBufferOnAllRanks(t *testing.T) {
 		if c.Offset() != a.Offset() {
 			r.failf("the new block is at %#x, want %#x", c.Offset(), a.Offset())
 		}
+
 		r.checkSum(r.World(), c)
 		r.ok(r.World().Check(r.ctx))
 	})
@@ -265,6 +285,7 @@ func TestExtraBufferAfterFaultDiverges(t *testing.T) {
 		if r.Rank() == 1 {
 			extra = r.alloc(p, 4096)
 		}
+
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		r.ok(g.Close())
@@ -275,9 +296,11 @@ func TestExtraBufferAfterFaultDiverges(t *testing.T) {
 				r.failf("got %+v, want 2 sides and the live block of 4096 B", d)
 			}
 		}
+
 		if r.Rank() == 1 {
 			r.ok(extra.Free())
 		}
+
 		r.checkSum(g, a)
 		r.checkSum(r.World(), r.window(p, mib))
 	})
@@ -296,11 +319,13 @@ func TestRankUnawareOfFault(t *testing.T) {
 		if r.Rank() == 0 {
 			g.Abort()
 		}
+
 		r.checkSum(h, a)
 		err := r.sum(h, r.alloc(p, 4096))
 		if err == nil || !strings.Contains(err.Error(), "let all ranks of a pool see the fault") {
 			r.failf("got %v, want advice to let all ranks see the fault", err)
 		}
+
 		texts.add(r, h.Cause(r.ctx))
 		<-g.Ended()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
@@ -319,6 +344,7 @@ func TestRealignmentOfPoolUsedByOneRank(t *testing.T) {
 		if r.Rank() == 0 {
 			r.ok(r.alloc(p, mib).Free())
 		}
+
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		r.ok(p.Register(r.ctx, r.World()))
@@ -344,6 +370,7 @@ func TestRealignmentOfMemoryByAddress(t *testing.T) {
 		if r.Rank() == 1 {
 			extra = r.alloc(p, 4096)
 		}
+
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		r.ok(add()) // this memory was allocated before the fault
@@ -362,6 +389,7 @@ func TestRealignmentOfMemoryByAddress(t *testing.T) {
 		if r.Rank() == 1 {
 			r.ok(extra.Free())
 		}
+
 		r.ok(b.Free())
 		r.ok(p.Register(r.ctx, r.World()))
 		m = oldMemory
@@ -382,6 +410,7 @@ func TestTrimReclaimsGraphMemoryAfterFault(t *testing.T) {
 		if r.Rank() == 0 {
 			graph = r.capture(func(s *symmem.Stream) { r.ok(a.UseOn(s)) })
 		}
+
 		r.ok(a.Free())
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
@@ -389,16 +418,19 @@ func TestTrimReclaimsGraphMemoryAfterFault(t *testing.T) {
 		if graph != nil {
 			r.ok(graph.Close())
 		}
+
 		b := r.window(p, 4096)
 		r.checkSum(g, b)
 		r.ok(b.Free())
 		if s := p.Stats(); s.Used == 0 {
 			r.failf("got %+v before Trim, want Used to include the memory that the graph pinned", s)
 		}
+
 		r.ok(p.Trim(r.ctx, 0))
 		if s := p.Stats(); s.Used != 0 || s.Segments != 0 {
 			r.failf("after Trim: got %+v, want no segments", s)
 		}
+
 		r.checkSum(r.World(), r.window(p, 4096))
 		r.ok(r.World().Check(r.ctx))
 	})

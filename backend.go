@@ -15,6 +15,7 @@ func Backends() []string {
 	for _, b := range backends {
 		names = append(names, b.Name())
 	}
+
 	return names
 }
 
@@ -24,9 +25,11 @@ func LocalRanks(name string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	if limited, ok := b.(driver.RankLimit); ok {
 		return limited.LocalRanks()
 	}
+
 	return 0, nil
 }
 
@@ -36,5 +39,6 @@ func firstAvailableBackend() driver.Backend {
 			return b
 		}
 	}
+
 	return host.Backend{}
 }

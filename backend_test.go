@@ -23,6 +23,7 @@ func withBackend(o symmem.Options) symmem.Options {
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
 	}
+
 	return o
 }
 
@@ -44,10 +45,12 @@ func availableRanks(tb testing.TB) int {
 	if withBackend(symmem.Options{}).Backend == "host" {
 		return math.MaxInt
 	}
+
 	n, err := nccl.Backend{}.LocalRanks()
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	return max(2, n)
 }
 
@@ -65,14 +68,17 @@ func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	if isRefused {
 		t.Skipf("the backend has no devices for %d ranks", n)
 	}
+
 	runtimes, err := symmem.OpenLocal(t.Context(), n, withBackend(o))
 	if errors.Is(err, symmem.ErrUnsupported) {
 		smallestRefusedSize.Store(int64(n))
 		t.Skipf("the backend has no devices for %d ranks: %v", n, err)
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return runtimes
 }
 
@@ -99,6 +105,7 @@ func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	tb.Cleanup(func() {
 		symmem.FreeLive(rt)
 		if err := rt.Close(); err != nil {
@@ -122,6 +129,7 @@ func (r *rank) skipUnsupported(err error) {
 	if errors.Is(err, symmem.ErrUnsupported) {
 		r.skip("not supported by the backend", err)
 	}
+
 	r.ok(err)
 }
 

@@ -78,10 +78,12 @@ func (b Buffer) segmentAndOffset() (segment int, offset int64) {
 	if b.memory.pool == nil {
 		return -1, 0
 	}
+
 	block, err := b.memory.pool.blockOf(b.memory)
 	if err != nil {
 		return -1, 0
 	}
+
 	return int(block.Segment), block.Offset
 }
 
@@ -109,9 +111,11 @@ func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
 	}
+
 	if s == nil || s.rt != b.memory.pool.rt {
 		return invalid("using a buffer on a nil stream or a stream of another runtime")
 	}
+
 	use, err := enterPools(b.memory.pool, nil)
 	if err != nil {
 		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
@@ -139,11 +143,13 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 		return Memory{}, fmt.Errorf("slicing [%d, %d+%d) of %d bytes: %w",
 			offset, offset, bytes, m.Bytes(), ErrOutOfRange)
 	}
+
 	if bytes > 0 {
 		// An empty range keeps its start: at the end of a Go slice, the garbage collector would
 		// reject a pointer past the slice.
 		m.start = unsafe.Add(m.start, offset)
 	}
+
 	flag := m.extent & hostFlag
 	m.extent = newExtent(bytes, m.extent.stream()) | flag
 	return m, nil
@@ -172,13 +178,16 @@ func View[T Element](b Buffer) ([]T, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)
 	}
+
 	_, blockErr := b.memory.pool.blockOf(b.memory)
 	if err := cmp.Or(blockErr, b.memory.pool.checkOpen()); err != nil {
 		return nil, fmt.Errorf("viewing a buffer: %w", err)
 	}
+
 	if !b.memory.pool.rt.device.Info().Addressable {
 		return nil, fmt.Errorf("viewing device memory: %w", ErrUnsupported)
 	}
+
 	var zero T
 	count := b.Size() / int64(unsafe.Sizeof(zero))
 	return unsafe.Slice((*T)(b.memory.start), count), nil

@@ -19,18 +19,23 @@ func TestBufferPlacement(t *testing.T) {
 		if a.Size() != wantA || b.Size() != wantB {
 			r.failf("got sizes %d and %d, want %d and %d", a.Size(), b.Size(), wantA, wantB)
 		}
+
 		if b.Offset() != a.Offset()+wantA {
 			r.failf("got offsets %d and %d, want a distance of %d", a.Offset(), b.Offset(), wantA)
 		}
+
 		if b.Address() != a.Address()+wantA {
 			r.failf("got addresses %#x and %#x, want a distance of %d", a.Address(), b.Address(), wantA)
 		}
+
 		if a.Segment() != 0 {
 			r.failf("Segment() = %d, want 0", a.Segment())
 		}
+
 		if a.Pool() != p {
 			r.failf("Pool() = %p, want the pool %p of the allocation", a.Pool(), p)
 		}
+
 		if m := a.Memory(); m.Address() != a.Address() || m.Bytes() != a.Size() {
 			r.failf("Memory = %#x, %d bytes; want %#x, %d", m.Address(), m.Bytes(), a.Address(), a.Size())
 		}
@@ -53,6 +58,7 @@ func TestGoSliceNeedsAddressableDevice(t *testing.T) {
 				r.wantErr(err, symmem.ErrUnsupported)
 			}
 		}
+
 		deviceMemory, err := r.alloc(r.pool(), bytes).Memory().Slice(0, bytes)
 		r.ok(err)
 		r.ok(r.DefaultStream().Copy(deviceMemory, half))
@@ -70,11 +76,13 @@ func TestViewNeedsAddressableDevice(t *testing.T) {
 			r.wantErr(err, symmem.ErrUnsupported)
 			return
 		}
+
 		r.ok(err)
 		const wantLen, last = 1024 / 8, 1024/8 - 1
 		if len(v) != wantLen {
 			r.failf("the view has %d elements, want %d", len(v), wantLen)
 		}
+
 		v[last] = 5
 		copied := read[float64](r, b.Memory())
 		if copied[last] != 5 {
@@ -95,9 +103,11 @@ func TestBufferMisuse(t *testing.T) {
 		if reused.Address() != freed.Address() {
 			r.failf("the new buffer is at %#x, want %#x", reused.Address(), freed.Address())
 		}
+
 		if err := freed.Free(); err == nil {
 			r.failf("Free of a freed buffer succeeded, want an error")
 		}
+
 		r.ok(reused.Free()) // succeeds, because the misuse has not freed it
 		zero := symmem.Buffer{}
 		r.wantErr(zero.Free(), symmem.ErrForeign)
@@ -135,8 +145,10 @@ func TestMemorySliceBounds(t *testing.T) {
 				if !errors.Is(err, symmem.ErrOutOfRange) {
 					t.Errorf("Slice(%d, %d) = %+v, %v; want ErrOutOfRange", row.offset, row.bytes, part, err)
 				}
+
 				return
 			}
+
 			wantAddress := m.Address() + uintptr(row.wantOffset)
 			if err != nil || part.Bytes() != row.bytes || part.Address() != wantAddress {
 				t.Errorf("Slice(%d, %d) = %+v, %v; want %d bytes at %#x", row.offset, row.bytes, part, err,
@@ -178,6 +190,7 @@ func TestIsSymmetricAtWindowEdges(t *testing.T) {
 					row.want)
 			}
 		}
+
 		r.ok(p.Register(r.ctx, r.World()))
 		if !r.World().IsSymmetric(unregistered.Memory()) {
 			r.failf("IsSymmetric = false for the second window, want true")

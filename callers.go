@@ -27,9 +27,11 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 			}
 		}
 	}
+
 	if b == nil || b == a {
 		return use, nil
 	}
+
 	use.second = b.calls.EnterAs(caller)
 	if use.second == (spin.Pass{}) {
 		use.second, isOpen = b.calls.Enter()
@@ -38,6 +40,7 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 			return use, callRefusal(b)
 		}
 	}
+
 	return use, nil
 }
 
@@ -46,6 +49,7 @@ func (u poolUse) leave(a, b *Pool) {
 	if a != nil {
 		a.calls.Leave(u.first)
 	}
+
 	if b != nil && b != a {
 		b.calls.Leave(u.second)
 	}
@@ -87,6 +91,7 @@ func refuseCalls(ctx context.Context, calls *spin.Gate) error {
 		calls.Open()
 		return fmt.Errorf("waiting for calls that use the pool's buffers: %w", err)
 	}
+
 	return nil
 }
 
@@ -100,7 +105,9 @@ func poll(ctx context.Context, isDone func() bool) error {
 			return ctx.Err()
 		case <-time.After(pause):
 		}
+
 		pause = min(2*pause, time.Millisecond)
 	}
+
 	return nil
 }

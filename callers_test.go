@@ -38,6 +38,7 @@ func TestCollectiveRealignsClosingPool(t *testing.T) {
 		if !r.Device().Addressable {
 			r.skip("the test needs a Go slice of a buffer", symmem.ErrUnsupported)
 		}
+
 		p := r.pool()
 		recv := r.window(p, 4096)
 		g := r.split(r.World(), 0)

@@ -29,6 +29,7 @@ func (all *callSites) callerSite() uint32 {
 	if number, known := all.names.Index(pc); known || pc == 0 {
 		return number
 	}
+
 	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
 	return all.names.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))
 }
@@ -37,6 +38,7 @@ func (all *callSites) text(site uint32) string {
 	if site == 0 {
 		return ""
 	}
+
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	return all.names.At(site)
@@ -53,6 +55,7 @@ func callerPC() uintptr {
 			return pc
 		}
 	}
+
 	return 0
 }
 

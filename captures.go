@@ -54,15 +54,18 @@ func (c *captures) runWithoutCapture(
 	if isCapturing {
 		ownState[0] = capturing
 	}
+
 	states, err := exchange(ctx, ownState)
 	if err != nil {
 		return err
 	}
+
 	for _, state := range states {
 		if len(state) == 1 && state[0] == capturing {
 			return ErrCapturing
 		}
 	}
+
 	return step()
 }
 
@@ -79,6 +82,7 @@ func (c *captures) addRegistration() {
 		sharedCapturesLock.Lock()
 		defer sharedCapturesLock.Unlock()
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.registrationCount++
@@ -105,15 +109,18 @@ func (c *captures) isAnyCapturing(current *Stream) bool {
 	if c.isWorldCapturing(current) {
 		return true
 	}
+
 	if !c.isShared() {
 		return false
 	}
+
 	for key := range sharedCaptures.Range {
 		other := key.(*captures)
 		if other != c && other.isWorldCapturing(nil) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -127,13 +134,16 @@ func (c *captures) isWorldCapturing(current *Stream) bool {
 	if hasOwnCapture {
 		return true
 	}
+
 	if current != nil && current.isCapturing() {
 		return true
 	}
+
 	for _, s := range adopted {
 		if s.isCapturing() {
 			return true
 		}
+
 		c.updateAdopted(s, c.removeAdopted)
 		// A new capture may have begun since the query. Its beginAdopted had no effect if it came
 		// before the removal, so query again.
@@ -142,6 +152,7 @@ func (c *captures) isWorldCapturing(current *Stream) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -201,9 +212,11 @@ func (c *captures) runAfterRegistrations(operation string, step func()) error {
 		if done == nil { // step has run
 			return nil
 		}
+
 		if expired == nil {
 			expired = time.After(c.timeout)
 		}
+
 		select {
 		case <-done:
 		case <-expired:
@@ -227,11 +240,13 @@ func (c *captures) runUnlessRegistering(step func()) (registrationsDone <-chan s
 			}
 		}
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.registrationsDone == nil {
 		step()
 	}
+
 	return c.registrationsDone
 }
 

@@ -45,20 +45,24 @@ func (inq *inquiry) run(cause error) error {
 		if err != nil {
 			return errors.Join(cause, err)
 		}
+
 		payloads, err := inq.exchangeReports(context.Background(), message)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
+
 		all := inq.decodeReports(payloads)
 		decision := inq.comm.Decide(nil) // asks without a proposal
 		if decision != nil {
 			return inq.adopt(cause, decision)
 		}
+
 		if !all.pending || round == maxReportRounds {
 			inq.awaitReports(all, begin)
 			selected := inq.selectCause(cause, all)
 			return inq.decide(selected)
 		}
+
 		wait = reportTimeout / 4
 	}
 }
@@ -71,10 +75,12 @@ func (inq *inquiry) makeReport(cause error, wait time.Duration) report {
 	if !errors.As(cause, &prior) {
 		return reportOf(cause)
 	}
+
 	source := lifetimeOf(prior.Cause) // the other group
 	if source == nil || source == inq.life {
 		return reportOf(cause)
 	}
+
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	earlierCause := prior.Cause
@@ -85,6 +91,7 @@ func (inq *inquiry) makeReport(cause error, wait time.Duration) report {
 	case <-timer.C:
 		isPending = true
 	}
+
 	r := reportOf(&PriorError{InCall: prior.InCall, Rank: prior.Rank, Cause: earlierCause})
 	r.Pending = isPending
 	return r
@@ -113,11 +120,13 @@ func (inq *inquiry) decodeReports(payloads [][]byte) *reports {
 			all.missingRanks = append(all.missingRanks, r.sender)
 			continue
 		}
+
 		all.byKind[r.Kind] = append(all.byKind[r.Kind], r)
 		all.pending = all.pending || r.Pending
 		all.suspect = all.suspect || r.Suspect
 		all.callUnknown = all.callUnknown || r.InCall == ""
 	}
+
 	return all
 }
 
@@ -143,6 +152,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 		for _, r := range byKind[kindClosed] {
 			elsewhere[r.sender] = "has closed its Runtime in the meantime"
 		}
+
 		return &DeadlockError{
 			InCall: "joining group " + inq.id, Activity: elsewhere, Members: inq.ranks,
 		}
@@ -176,6 +186,7 @@ func (inq *inquiry) divergedCause(cause error, all *reports) error {
 	if isExplained {
 		return all.addAdvice(all.completeDivergence(err))
 	}
+
 	// The histories are the same, so report where each rank is: one may have left the group.
 	diverged := all.byKind[kindDiverged]
 	elsewhere := map[int]string{}
@@ -184,14 +195,17 @@ func (inq *inquiry) divergedCause(cause error, all *reports) error {
 			maps.Copy(elsewhere, r.Deadlock.Activity)
 		}
 	}
+
 	if len(elsewhere) == 0 {
 		return cause
 	}
+
 	if len(all.lostRanks) > 0 {
 		return &RankLostError{
 			Ranks: all.lostRanks, InCall: diverged[0].InCall, Members: inq.ranks,
 		}
 	}
+
 	return all.addAdvice(&DeadlockError{
 		InCall: diverged[0].InCall, Activity: elsewhere, Members: inq.ranks,
 	})
@@ -203,6 +217,7 @@ func (inq *inquiry) missingCause(cause error, all *reports) error {
 	for _, rank := range all.leftRanks {
 		activity[rank] = "has left the group without a report of its fault"
 	}
+
 	lateRanks := difference(all.missingRanks, all.leftRanks)
 	if len(lateRanks) > 0 {
 		return &TimeoutError{
@@ -210,6 +225,7 @@ func (inq *inquiry) missingCause(cause error, all *reports) error {
 			Missing: lateRanks, Activity: activity, Members: inq.ranks,
 		}
 	}
+
 	return &DeadlockError{InCall: reportOf(cause).InCall, Activity: activity, Members: inq.ranks}
 }
 
@@ -226,6 +242,7 @@ func (all *reports) addAdvice(err error) error {
 	if !all.suspect {
 		return err
 	}
+
 	return fmt.Errorf("%w; a rank has seen the fault of another group and realigns the pools at the "+
 		"next call that uses them: let all ranks of a pool see the fault first (Synchronize, Cause or "+
 		"Close of the failed group), or call Check or Split on a group of these ranks", err)
@@ -240,6 +257,7 @@ func (inq *inquiry) mergeLost(reports []report) *RankLostError {
 		e.Ranks = append(e.Ranks, r.Lost.Ranks...)
 		maps.Copy(e.Machines, r.Lost.Machines)
 	}
+
 	e.Ranks = distinct(e.Ranks)
 	return e
 }
@@ -260,12 +278,14 @@ func (inq *inquiry) mergeLate(reports []report, silentRanks []int) *TimeoutError
 		maps.Copy(e.Activity, r.Late.Activity)
 		e.Counts = cmp.Or(e.Counts, r.Late.Counts)
 	}
+
 	e.Missing = distinct(e.Missing)
 	answered := difference(e.Missing, silentRanks)
 	areSomeSilent := len(answered) < len(e.Missing)
 	if areSomeSilent {
 		e.Missing = difference(e.Missing, answered)
 	}
+
 	for _, r := range reports {
 		switch {
 		case r.Late.Activity[r.sender] != "": // it had no time to wait
@@ -277,6 +297,7 @@ func (inq *inquiry) mergeLate(reports []report, silentRanks []int) *TimeoutError
 			}
 		}
 	}
+
 	return e
 }
 
@@ -293,11 +314,13 @@ func (inq *inquiry) abortedError(reports []report) error {
 			ranks = append(ranks, r.Peer.Ranks...)
 			continue
 		}
+
 		ranks = append(ranks, r.sender)
 		if r.Interrupted {
 			why = ": " + r.Text
 		}
 	}
+
 	return fmt.Errorf("group %s: %w by %s%s", inq.id, ErrAborted,
 		driver.RanksOf(distinct(ranks), inq.ranks), why)
 }
@@ -310,9 +333,11 @@ func (inq *inquiry) comparableLedgers(
 	if hasSuspectPool {
 		return nil, nil
 	}
+
 	if mode == agreement.ModePrefix {
 		return inq.comparison.sharedHistories(context.Background(), inq.exchangeReports)
 	}
+
 	return inq.comparison.histories(), nil
 }
 
@@ -329,24 +354,29 @@ func (inq *inquiry) explainDivergence(cause error, areAllInCalls, hasSuspectPool
 		comparisons = append(comparisons,
 			agreement.Config{Mode: agreement.ModeExact, Tag: inq.describeCall(cause)})
 	}
+
 	for _, config := range comparisons {
 		ledgers, err := inq.comparableLedgers(config.Mode, hasSuspectPool)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
+
 		config.Ledgers = ledgers
 		outcome, err := inq.comparison.run(context.Background(), inq.exchangeReports, config)
 		if err != nil && config.CallDiffers {
 			// Describe the difference without the other ranks: this rank knows it.
 			outcome, err = inq.comparison.run(context.Background(), inq.ownPayload, config)
 		}
+
 		if err != nil {
 			return errors.Join(cause, err)
 		}
+
 		if err := inq.divergence(outcome); err != nil {
 			return err
 		}
 	}
+
 	return cause
 }
 
@@ -359,18 +389,22 @@ func (inq *inquiry) messageCause(reports []report) error {
 	if !hasCounts {
 		return first
 	}
+
 	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Number)...) // not nil
 	if len(ends) > maxEnds {
 		ends = nil // too many for one exchange
 	}
+
 	encoded, err := json.Marshal(ends)
 	if err != nil {
 		return errors.Join(first, err)
 	}
+
 	payloads, err := inq.exchangeReports(context.Background(), encoded)
 	if err != nil {
 		return errors.Join(first, err)
 	}
+
 	var all []MessageEnds
 	isComplete := true
 	for _, payload := range payloads {
@@ -379,12 +413,15 @@ func (inq *inquiry) messageCause(reports []report) error {
 		if decodeErr != nil || peerEnds == nil {
 			isComplete = false
 		}
+
 		all = append(all, peerEnds...)
 	}
+
 	merged := *first
 	merged.Ends = nil
 	if isComplete {
 		merged.Ends = unmatchedPairs(all)
 	}
+
 	return &merged
 }

@@ -52,10 +52,12 @@ func callDifferently(r *rank, g *symmem.Group, p *symmem.Pool) error {
 	if r.Rank() == differentRank {
 		count = 7
 	}
+
 	err := g.AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
 	if err == nil {
 		err = r.DefaultStream().Synchronize(r.ctx)
 	}
+
 	return err
 }
 
@@ -65,6 +67,7 @@ func allocateDifferently(r *rank, g *symmem.Group, p *symmem.Pool) error {
 	if r.Rank() == differentRank {
 		bytes = 8192
 	}
+
 	r.alloc(p, bytes)
 	return g.Check(r.ctx)
 }
@@ -96,19 +99,23 @@ func checkOwnSides(
 				others.Done()
 			}()
 		}
+
 		d := r.wantDivergence(diverge(r, g, p))
 		if n := begun.Load(); r.Rank() == lateRank && n <= exchange {
 			r.failf("this rank has begun %d exchanges of reports, want more than %d: it was not held", n,
 				exchange)
 		}
+
 		if side, ok := d.Ranks()[r.Rank()]; !ok || side.Event == "" {
 			r.failf("this rank's side is %+v in %+v, want one with an event", side, d)
 		}
+
 		// Only a late rank's error, or one that a call itself has returned, has all sides.
 		isComplete := r.Rank() == lateRank || d.Kind == symmem.DivergedPlacement
 		if isComplete && len(d.Ranks()) != ranks {
 			r.failf("the sides are %+v, want those of all ranks", d.Sides)
 		}
+
 		for _, side := range d.Sides {
 			if slices.Contains(side.Ranks, differentRank) && len(side.Ranks) > 1 {
 				r.failf("the sides are %+v, want one of rank %d alone", d.Sides, differentRank)

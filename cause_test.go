@@ -29,6 +29,7 @@ func TestLateRankGetsDecidedCause(t *testing.T) {
 		if r.Rank() == lateRank {
 			symmem.HoldReports(r.Runtime, otherRanks.Wait)
 		}
+
 		g := r.split(r.World(), 0)
 		r.ok(g.SetTimeout(groupTimeout))
 		if r.Rank() == lateRank {
@@ -36,6 +37,7 @@ func TestLateRankGetsDecidedCause(t *testing.T) {
 			texts.add(r, g.Cause(r.ctx))
 			return
 		}
+
 		defer otherRanks.Done()
 		symmem.Fail(g, &symmem.TimeoutError{InCall: "AllReduce 1", Missing: []int{lateRank}})
 		texts.add(r, g.Cause(r.ctx))
@@ -58,15 +60,18 @@ func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 		} else {
 			hooks.Before = func() { <-exchanged }
 		}
+
 		symmem.HookReports(r.Runtime, hooks)
 		g := r.split(r.World(), 0)
 		if r.Rank() == 1 {
 			symmem.Fail(g, &symmem.MessageError{Fault: symmem.MessagesDiffer})
 		}
+
 		<-g.Ended()
 		if reflect.TypeOf(g.Err()) != reflect.TypeFor[*symmem.MessageError]() {
 			r.failf("Err() = %T (%v); want a MessageError", g.Err(), g.Err())
 		}
+
 		texts.add(r, g.Err())
 	})
 	texts.requireSame(t, 2)
@@ -110,16 +115,19 @@ func TestDepartedRanksAreCause(t *testing.T) {
 				} else {
 					hooks.Before = func() { <-done }
 				}
+
 				symmem.HookReports(r.Runtime, hooks)
 				g := r.split(r.World(), 0)
 				if r.Rank() != 0 {
 					if !slices.Contains(c.lost, r.Rank()) {
 						r.ok(g.Close())
 					}
+
 					remaining.Done()
 					<-done
 					return
 				}
+
 				defer close(done)
 				symmem.Fail(g, &symmem.PeerError{InCall: "AllReduce 1", Ranks: []int{1}})
 				got := g.Cause(r.ctx)
@@ -149,6 +157,7 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 		if got.Error() != cause.Error() {
 			t.Errorf("DecidedError(%v) = %v; want the same text", cause, got)
 		}
+
 		for _, target := range []any{ // pointers for errors.As
 			new(*symmem.RankLostError), new(*symmem.PriorError), new(*symmem.DeadlockError),
 			new(*symmem.MessageError), new(*symmem.TimeoutError), new(*symmem.MismatchError),
@@ -159,16 +168,19 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 					errors.As(cause, target))
 			}
 		}
+
 		if errors.Is(got, symmem.ErrAborted) != errors.Is(cause, symmem.ErrAborted) {
 			t.Errorf("errors.Is(%v, ErrAborted) = %v; want %v", got,
 				errors.Is(got, symmem.ErrAborted), errors.Is(cause, symmem.ErrAborted))
 		}
 	}
+
 	// The other rank's error for the same call differs only in the ranks that it names.
 	peerMismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{0}}
 	if got := symmem.DecidedError(mismatch, peerMismatch); !errors.Is(got, mismatch) {
 		t.Errorf("DecidedError(%v) = %v; want this rank's own error for the same call", peerMismatch, got)
 	}
+
 	const maxBytes, largeBytes = 64 << 10, 2 << 20 // longer texts than maxBytes are cut
 	large := &symmem.DivergenceError{Message: strings.Repeat("x", largeBytes)}
 	if got := symmem.DecidedError(own, large); len(got.Error()) != maxBytes {

@@ -97,34 +97,42 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
 		s = g.rt.stream
 	}
+
 	if s.rt != g.rt {
 		return invalid("%v on group %s: the stream belongs to another runtime", c.operation, g.id)
 	}
+
 	use, err := enterPools(c.send.pool, c.recv.pool)
 	if err != nil {
 		return g.calls.wrapError(c, err)
 	}
+
 	if g.calls.site.Load() != c.site {
 		g.calls.site.Store(c.site)
 	}
+
 	planned := g.calls.cachedPlan(c)
 	if planned == nil || s.mustRecordUse(c) {
 		return g.runSlowly(ctx, s, c, planned, use)
 	}
+
 	if g.rt.recording.isActive() {
 		g.events.submitEntered(planned, c, s, use)
 	}
+
 	begin := planned.submit.Begin()
 	if s.adopted != nil || c.wait {
 		err = g.launchOn(s, planned, c.wait)
 	} else {
 		err = g.comm.Launch(s.queue, planned.plan)
 	}
+
 	planned.submit.End(begin)
 	use.leave(c.send.pool, c.recv.pool)
 	if err != nil {
 		return g.life.awaitFault(err)
 	}
+
 	return nil
 }
 
@@ -142,6 +150,7 @@ func (g *Group) runSlowly(
 	if err := g.refusal(); err != nil {
 		return g.calls.wrapError(c, err)
 	}
+
 	recordGroupInCapture(s, g)
 	others := c.otherBuffers()
 	if planned == nil {
@@ -149,6 +158,7 @@ func (g *Group) runSlowly(
 			return err
 		}
 	}
+
 	recordUse := s.mustRecordUse(c)
 	if recordUse && g.life.fault.Load() != faultRepaired {
 		if err := errors.Join(s.useBoth(c.send, c.recv), s.useBoth(others[0], others[1]),
@@ -156,26 +166,31 @@ func (g *Group) runSlowly(
 			return err
 		}
 	}
+
 	if planned.plan == nil {
 		if err := g.calls.prepare(ctx, planned, s); err != nil {
 			return g.life.failStream(s, err)
 		}
 	}
+
 	if g.rt.recording.isActive() {
 		g.events.submit(planned, c.site, s)
 	}
+
 	begin := planned.submit.Begin()
 	if s.adopted != nil || c.wait {
 		err = g.launchOn(s, planned, c.wait)
 	} else {
 		err = g.comm.Launch(s.queue, planned.plan)
 	}
+
 	planned.submit.End(begin)
 	if recordUse {
 		s.useAgain(c.send, c.recv)
 		s.useAgain(others[0], others[1])
 		s.useAgain(others[2], others[3])
 	}
+
 	return g.life.awaitFault(err)
 }
 
@@ -190,17 +205,21 @@ func (c *collective) enterOthers() (use otherPoolUses, err error) {
 	if !c.hasOtherBuffers() {
 		return use, nil
 	}
+
 	for i, m := range c.otherBuffers() {
 		if !c.hasEntered(m.pool) && !slices.Contains(use.pools[:i], m.pool) {
 			use.pools[i] = m.pool
 		}
 	}
+
 	if use.first, err = enterPools(use.pools[0], use.pools[1]); err != nil {
 		return use, err
 	}
+
 	if use.second, err = enterPools(use.pools[2], use.pools[3]); err != nil {
 		use.first.leave(use.pools[0], use.pools[1])
 	}
+
 	return use, err
 }
 
@@ -368,20 +387,25 @@ func (g *Group) launchOn(s *Stream, planned *collective, wait bool) error {
 		if inline, ok := g.comm.(driver.InlineLauncher); ok {
 			return inline.LaunchInline(s.queue, planned.plan)
 		}
+
 		return g.comm.Launch(s.queue, planned.plan)
 	}
+
 	if s.adopted == nil || s.capturing.Load() || !s.isCapturing() {
 		return g.comm.Launch(s.queue, planned.plan)
 	}
+
 	recorder, ok := g.comm.(driver.Recorder)
 	if !ok {
 		return fmt.Errorf("%v in a capture of another library: %w", planned.operation, ErrUnsupported)
 	}
+
 	err := g.rt.captures.beginAdopted(
 		fmt.Sprintf("%v in a capture of another library", planned.operation), s)
 	if err != nil {
 		return err
 	}
+
 	return recorder.Record(s.queue, planned.plan)
 }
 
@@ -394,5 +418,6 @@ func (g *Group) Explain(
 	if err != nil {
 		return Explanation{}, fmt.Errorf("explaining %v: %w", op, err)
 	}
+
 	return e, nil
 }

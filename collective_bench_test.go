@@ -35,13 +35,16 @@ func BenchmarkSubmit(b *testing.B) {
 	if errors.Is(err, symmem.ErrUnsupported) {
 		b.Skip("needs two ranks:", err)
 	}
+
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	ranks := make([]*submitter, len(runtimes))
 	for i, rt := range runtimes {
 		ranks[i] = &submitter{Runtime: rt}
 	}
+
 	// onEachRank runs f on all ranks at the same time. It fails the benchmark if a rank fails.
 	onEachRank := func(f func(*submitter) error) {
 		b.Helper()
@@ -50,6 +53,7 @@ func BenchmarkSubmit(b *testing.B) {
 			if err != nil {
 				ranks[number].World().Abort() // the other rank may wait for this one
 			}
+
 			return err
 		})
 		if err != nil {
@@ -72,9 +76,11 @@ func BenchmarkSubmit(b *testing.B) {
 			if !ranks[0].hasPath {
 				b.Skipf("the backend does not have the path %v: %v", path, symmem.ErrUnsupported)
 			}
+
 			for b.Loop() {
 				onEachRank(func(s *submitter) error { return s.timeBatches(b) })
 			}
+
 			ranks[0].report(b, path)
 		})
 	}
@@ -111,18 +117,21 @@ func (s *submitter) allocate(b *testing.B) error {
 		if err != nil {
 			return err
 		}
+
 		for _, buffer := range []*symmem.Buffer{&s.send[i], &s.recv[i]} {
 			*buffer, err = pool.Alloc(4 * submitCount)
 			if err != nil {
 				return err
 			}
 		}
+
 		if i == registeredBuffer {
 			if err := pool.Register(b.Context(), s.World()); err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -134,6 +143,7 @@ func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	if path == symmem.PathPlain {
 		index = unregisteredBuffer
 	}
+
 	send, recv := s.send[index].Memory(), s.recv[index].Memory()
 	explanation, err := s.World().Explain(
 		symmem.OpAllReduce, send, recv, submitCount, symmem.Float32)
@@ -141,6 +151,7 @@ func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	if !s.hasPath {
 		return nil
 	}
+
 	ctx, stream := b.Context(), s.DefaultStream()
 	s.groupNs, s.baselineNs = nil, nil
 	s.callGroup = func() error {
@@ -151,17 +162,21 @@ func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	if err := s.callGroup(); err != nil {
 		return err
 	}
+
 	if err := stream.Synchronize(ctx); err != nil {
 		return err
 	}
+
 	if s.Device().Backend == "nccl" {
 		return s.useNCCL(send.Address(), recv.Address())
 	}
+
 	s.runBaselineBatch = func(batch func() error) error { return batch() }
 	s.callBaseline = symmem.LaunchPlanned(s.World(), stream)
 	if s.callBaseline == nil {
 		return errors.New("the group has not cached exactly one plan")
 	}
+
 	return nil
 }
 
@@ -172,6 +187,7 @@ func (s *submitter) useNCCL(send, recv uintptr) error {
 	if err != nil {
 		return err
 	}
+
 	comm, stream := nccl.Comm(s.World().Handle()), cuda.Stream(s.DefaultStream().Handle())
 	call := library.AllReduce(send, recv, submitCount, nccl.Float32, nccl.Sum, comm)
 	s.callBaseline = func() error { return call.On(stream) }
@@ -201,6 +217,7 @@ func (s *submitter) timeBatch(
 				return err
 			}
 		}
+
 		*times = append(*times, float64(time.Since(begin).Nanoseconds())/submitCalls)
 		return nil
 	})
@@ -214,6 +231,7 @@ func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 	for i := range overheads {
 		overheads[i] = s.groupNs[i] - s.baselineNs[i]
 	}
+
 	median := func(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
 	callNs, overheadNs := median(s.groupNs), median(overheads)
 	b.ReportMetric(callNs, "ns/call")
@@ -222,12 +240,15 @@ func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 	if os.Getenv(barsVariable) == "" {
 		return
 	}
+
 	if path == symmem.PathDirect {
 		if callNs > maxDirectNs {
 			b.Errorf("a call takes %.0f ns, want at most %d", callNs, maxDirectNs)
 		}
+
 		return
 	}
+
 	if overheadNs > maxOverheadNs {
 		b.Errorf("a call takes %.0f ns more than the baseline, want at most %d", overheadNs,
 			maxOverheadNs)

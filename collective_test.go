@@ -34,6 +34,7 @@ func total(n, i int) (sum float32) {
 	for k := range n {
 		sum += value(k, i)
 	}
+
 	return sum
 }
 
@@ -110,6 +111,7 @@ func inPlace(r *rank, sendLen, recvLen, index int) (send, recv symmem.Memory) {
 	if sendLen > recvLen {
 		return whole, part
 	}
+
 	return part, whole
 }
 
@@ -144,6 +146,7 @@ func TestCollectives(t *testing.T) {
 			if op.inPlace == nil && row.name == "in place" {
 				continue
 			}
+
 			t.Run(op.kind.String()+" "+row.name, func(t *testing.T) {
 				runRanks(t, 3, symmem.Options{}, func(r *rank) { checkOperation(r, &op, row.memory, row.path) })
 			})
@@ -159,16 +162,19 @@ func checkOperation(r *rank, op *operation, memory memories, path string) {
 		if op.inPlace != nil {
 			index = op.inPlace(me)
 		}
+
 		send, recv := memory(r, sendParts*count, recvParts*count, index)
 		e, err := r.World().Explain(op.kind, send, recv, int64(count), symmem.Float32)
 		r.ok(err)
 		if path == "window" && lacksWindowPath(e) && !op.everywhere {
 			path = "plain"
 		}
+
 		elements := make([]float32, sendParts*count)
 		for i := range elements {
 			elements[i] = value(me, i)
 		}
+
 		write(r, send, elements)
 		r.ok(op.call(r, send, recv, int64(count)))
 		for i, got := range read[float32](r, recv) {
@@ -177,6 +183,7 @@ func checkOperation(r *rank, op *operation, memory memories, path string) {
 			}
 		}
 	}
+
 	if paths := r.World().Stats().Paths; paths[path] != 4 || len(paths) != 1 {
 		r.failf("Paths = %v, want 4 calls on the %s path", paths, path)
 	}
@@ -188,6 +195,7 @@ func TestSendRecv(t *testing.T) {
 		for i := range v {
 			v[i] = int64(i) << 20
 		}
+
 		m, count := r.unregistered(int64(8*len(v))), int64(len(v))
 		if r.Rank() == 0 {
 			write(r, m, v)
@@ -195,6 +203,7 @@ func TestSendRecv(t *testing.T) {
 			r.synchronize()
 			return
 		}
+
 		r.skipUnsupported(r.World().Recv(r.ctx, m, count, symmem.Int64, 0, nil))
 		if got := read[int64](r, m); !slices.Equal(got, v) {
 			r.failf("got a message that begins with %v, want %v", got[:10], v[:10])
@@ -326,6 +335,7 @@ func TestInvalidCollectives(t *testing.T) {
 				if r.Rank() == 1 {
 					r.wantErr(row.call(r, p, b.Memory()), row.want)
 				}
+
 				r.checkSum(r.World(), b)
 			})
 		})
@@ -338,23 +348,28 @@ func TestBufferOfOtherRuntimeIsForeign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	b, err := p.Alloc(512)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	m := b.Memory()
 	err = runtimes[1].World().AllReduce(t.Context(), m, m, 1, symmem.Float32, symmem.Sum, nil)
 	if !errors.Is(err, symmem.ErrForeign) {
 		t.Errorf("got %v, want ErrForeign", err)
 	}
+
 	if _, err := p.AllocOn(runtimes[1].DefaultStream(), 512); !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("AllocOn with another runtime's stream: got %v, want ErrInvalid", err)
 	}
+
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		symmem.FreeLive(rt)
 		if err := errors.Join(rt.Close(), rt.Close()); err != nil {
 			t.Error(err)
 		}
+
 		_, poolErr := rt.NewPool(symmem.PoolOptions{})
 		_, streamErr := rt.NewStream()
 		_, eventErr := rt.NewEvent()
@@ -401,6 +416,7 @@ func TestExplain(t *testing.T) {
 		if !slices.Equal(got, want) {
 			r.failf("got  %s\nwant %s", join(got), join(want))
 		}
+
 		_, err := r.World().Explain(symmem.OpAllReduce, m, m, 4096, symmem.Float32)
 		r.wantErr(err, symmem.ErrOutOfRange)
 		if s := fmt.Sprint(symmem.OpBarrier); s != "Barrier" {

@@ -28,6 +28,7 @@ func (c *creation) beginCall() error {
 	if err := c.closedError(); err != nil {
 		return err
 	}
+
 	c.calls.Add(1)
 	return nil
 }
@@ -42,6 +43,7 @@ func (c *creation) beginJoin(
 	if err := c.beginCall(); err != nil {
 		return nil, nil, err
 	}
+
 	joinCtx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })
 	return joinCtx, func(err error) error {
@@ -51,6 +53,7 @@ func (c *creation) beginJoin(
 		if err != nil {
 			return cmp.Or(c.closedError(), err)
 		}
+
 		return nil
 	}, nil
 }

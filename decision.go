@@ -31,6 +31,7 @@ func encodeDecision(cause error) []byte {
 		d = decision{Text: text, Report: report{Kind: kindOther, Text: text}}
 		encoded, _ = json.Marshal(d) // cannot fail, because d contains only strings
 	}
+
 	return encoded
 }
 
@@ -42,6 +43,7 @@ func (inq *inquiry) decide(cause error) error {
 	if bytes.Equal(proposal, result) {
 		return cause
 	}
+
 	return inq.adopt(cause, result)
 }
 
@@ -54,6 +56,7 @@ func decisionError(ownCause error, encoded []byte) error {
 	if decodeErr != nil || !d.Report.hasRequiredFields() {
 		return ownCause
 	}
+
 	decided := d.Report.Mismatch // nil if the cause is no mismatch
 	var own *driver.MismatchError
 	if decided != nil && errors.As(ownCause, &own) {
@@ -62,10 +65,12 @@ func decisionError(ownCause error, encoded []byte) error {
 			return ownCause
 		}
 	}
+
 	err := d.Report.toError()
 	if err.Error() == d.Text {
 		return err
 	}
+
 	return &peerReportError{text: d.Text, err: err}
 }
 
@@ -86,9 +91,11 @@ func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 		if all.hasCause() || hasDeparted || isLate {
 			return
 		}
+
 		if decided := inq.comm.Decide(nil); decided != nil { // asks without a proposal
 			return
 		}
+
 		time.Sleep(reportCheckInterval)
 	}
 }
@@ -101,6 +108,7 @@ func (all *reports) hasCause() bool {
 			return true
 		}
 	}
+
 	return false
 }
 

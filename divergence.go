@@ -68,6 +68,7 @@ func (d *DivergenceError) Error() string {
 	if d.Message == "" {
 		return fmt.Sprintf("group %s: ranks differ (%s)", d.Group, d.Kind)
 	}
+
 	return d.Message
 }
 
@@ -79,6 +80,7 @@ func (d *DivergenceError) Ranks() map[int]Side {
 			all[rank] = side
 		}
 	}
+
 	return all
 }
 
@@ -89,6 +91,7 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 	if source == nil {
 		return nil // an error that is nil, not a nil *DivergenceError
 	}
+
 	d := &DivergenceError{
 		Group: group, Members: slices.Clone(members), Kind: DivergenceKind(source.Kind.String()),
 		Pool: source.Pool(), PoolID: source.Ledger, Position: source.Position,
@@ -99,11 +102,13 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 	if source.Last > source.Position { // the position is not known exactly
 		d.Last = source.Last
 	}
+
 	for _, variant := range source.Variants {
 		d.Sides = append(d.Sides, Side{
 			Ranks: worldRanks(variant.Ranks, members), Event: variant.Text, Site: variant.Site,
 		})
 	}
+
 	return d
 }
 
@@ -116,8 +121,10 @@ func worldRanks(groupRanks, members []int) []int {
 		if members != nil {
 			rank = members[groupRank]
 		}
+
 		ranks = append(ranks, rank)
 	}
+
 	slices.Sort(ranks)
 	return ranks
 }

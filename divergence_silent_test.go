@@ -40,6 +40,7 @@ func TestDifferentAllocationsDiverge(t *testing.T) {
 				if r.Rank() == 2 {
 					r.alloc(p, 512)
 				}
+
 				r.alloc(p, 4096)
 			},
 		},
@@ -83,6 +84,7 @@ func TestRegisterDuringCollectiveDiverges(t *testing.T) {
 					r.wantErr(extra.Free(), nil)
 					return
 				}
+
 				texts.add(r, r.wantDivergence(r.sum(r.World(), b)))
 			})
 			text := texts.requireSame(t, 3)
@@ -105,6 +107,7 @@ func TestSegmentsAreRegisteredInOrdinalOrder(t *testing.T) {
 		for range 20 {
 			r.alloc(p, mib)
 		}
+
 		r.ok(p.Register(r.ctx, r.World()))
 		if len(order) < 3 || !slices.IsSorted(order) {
 			r.failf("segments were registered in the order %v, want at least 3 in ascending order", order)
@@ -119,6 +122,7 @@ func TestPoolRegistrationOrderDiverges(t *testing.T) {
 		for _, p := range pools {
 			r.alloc(p, mib)
 		}
+
 		err := pools[r.Rank()].Register(r.ctx, r.World())
 		r.wantDivergence(err)
 		texts.add(r, err)
@@ -144,6 +148,7 @@ func TestTimeoutNamesRankMissingFromRegister(t *testing.T) {
 			r.wantTimeout(err, 1)
 			texts.add(r, err)
 		}
+
 		done.wait(r)
 		r.wantTimeout(p.Register(r.ctx, g), 1)
 		r.wantTimeout(g.Cause(r.ctx), 1)
@@ -179,10 +184,12 @@ func displacedBuffer(r *rank) symmem.Buffer {
 	for range 64 {
 		all = append(all, r.alloc(p, mib/2))
 	}
+
 	r.ok(p.Register(r.ctx, r.World()))
 	for i := 0; i < len(all); i += 2 {
 		r.ok(all[i].Free())
 	}
+
 	return r.alloc(p, mib/2)
 }
 
@@ -251,6 +258,7 @@ func TestMemoryPastWindowEndIsRejected(t *testing.T) {
 				r.failf("Paths = %v, want none", paths)
 			}
 		}
+
 		r.checkSum(r.World(), b)
 	})
 }
@@ -297,16 +305,19 @@ func TestTrimDeregistersFreedMemory(t *testing.T) {
 		if len(order) != 0 || !r.World().IsSymmetric(b.Memory()) {
 			r.failf("got %v after Free, want no events", order)
 		}
+
 		again := r.alloc(p, mib)
 		if again.Address() != b.Address() {
 			r.failf("the next block is at %#x, want the freed one at %#x", again.Address(), b.Address())
 		}
+
 		r.checkSum(r.World(), again)
 		r.ok(again.Free())
 		r.ok(p.Trim(r.ctx, 0))
 		if !slices.Equal(order, []string{"deregister 0", "unmap 0"}) {
 			r.failf("got %v after Trim, want deregister 0, unmap 0", order)
 		}
+
 		if r.World().IsSymmetric(b.Memory()) {
 			r.failf("IsSymmetric = true after Trim, want false")
 		}
@@ -325,6 +336,7 @@ func TestOutOfMemoryOnOneRankDiverges(t *testing.T) {
 			if err := p.Register(r.ctx, r.World()); err != nil {
 				return err
 			}
+
 			return errors.Join(r.World().Barrier(r.ctx, nil), r.DefaultStream().Synchronize(r.ctx))
 		}},
 	} {
@@ -343,6 +355,7 @@ func TestOutOfMemoryOnOneRankDiverges(t *testing.T) {
 				} else {
 					r.ok(err)
 				}
+
 				err = row.next(r, p)
 				texts.add(r, r.wantDivergence(err))
 			})
@@ -377,6 +390,7 @@ func TestDifferentCollectivesDiverge(t *testing.T) {
 			if r.Rank() == 1 {
 				return r.World().Barrier(r.ctx, nil)
 			}
+
 			return r.World().Broadcast(r.ctx, m, m, 5, symmem.Float32, 0, nil)
 		}},
 	} {
@@ -388,6 +402,7 @@ func TestDifferentCollectivesDiverge(t *testing.T) {
 					if windows {
 						m = r.window(r.pool(), 4096).Memory()
 					}
+
 					err := errors.Join(row.call(r, m), r.DefaultStream().Synchronize(r.ctx))
 					texts.add(r, r.wantDivergence(err))
 				})
@@ -409,6 +424,7 @@ func TestSplitDuringRegisterDiverges(t *testing.T) {
 		} else {
 			_, err = r.World().Split(r.ctx, 0, 0)
 		}
+
 		r.wantDivergence(err)
 	})
 }
@@ -421,6 +437,7 @@ func TestBuffersOfDifferentPoolsDiverge(t *testing.T) {
 			b = append(b, r.window(p, 1<<20))
 			r.fill(b[len(b)-1], float32(r.Rank()+1))
 		}
+
 		m := b[r.Rank()].Memory()
 		err := errors.Join(r.World().AllReduce(r.ctx, m, m, 1<<18, symmem.Float32, symmem.Sum, nil),
 			r.DefaultStream().Synchronize(r.ctx))
@@ -439,6 +456,7 @@ func TestRegistrationIgnoresCachedPlans(t *testing.T) {
 		if r.Rank() == 0 {
 			symmem.ForgetPlans(r.World())
 		}
+
 		r.checkSum(r.World(), b)
 		if n := r.World().Stats().Windows; n != 2 {
 			r.failf("%d windows, want 2", n)

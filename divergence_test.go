@@ -24,6 +24,7 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 		if r.Rank() == 1 {
 			return // is alone in its group
 		}
+
 		m := r.alloc(r.pool(), 4096).Memory()
 		const root = 1                 // rank 2 of the world
 		count := int64(100 + r.Rank()) // 100 on rank 0, 102 on rank 2
@@ -37,11 +38,13 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 		if diff := cmp.Diff(want, d.Sides); diff != "" {
 			r.failf("the sides differ (-want +got):\n%s", diff)
 		}
+
 		text := fmt.Sprintf("group %s: ranks call different collectives: world rank 0 has %q; "+
 			"world rank 2 (rank 1 of the group) has %q", g.ID(), want[0].Event, want[1].Event)
 		if d.Error() != text {
 			r.failf("got %q, want %q", d, text)
 		}
+
 		if d.Kind != symmem.DivergedCollective {
 			r.failf("Kind = %v, want %v", d.Kind, symmem.DivergedCollective)
 		}
@@ -68,10 +71,12 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 						}
 					})
 				}
+
 				launched := graphs[0]
 				if r.Rank() == ranks-1 {
 					launched = graphs[1]
 				}
+
 				begin := time.Now()
 				err := launched.Launch(r.DefaultStream())
 				syncErr := r.DefaultStream().Synchronize(r.ctx)
@@ -80,14 +85,17 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 					r.failf("the divergence was reported after %v, want at most %v", elapsed,
 						options.Timeout/2)
 				}
+
 				if len(d.Sides) != 2 {
 					r.failf("Sides = %v, want 2 sides", d.Sides)
 				}
+
 				for i, want := range []string{"call 1 of capture 1", "call 1 of capture 2"} {
 					if !strings.Contains(d.Sides[i].Event, want) {
 						r.failf("Sides = %v, want %q in side %d", d.Sides, want, i)
 					}
 				}
+
 				for _, g := range graphs {
 					r.ok(g.Close())
 				}
@@ -104,6 +112,7 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 		if r.Rank() == 1 {
 			return // is alone in its group
 		}
+
 		r.poolWith(symmem.PoolOptions{Domain: g}) // pool 0
 		p := r.poolWith(symmem.PoolOptions{Domain: g})
 		r.alloc(p, int64(512*(1+r.Rank()))) // the size differs between the ranks
@@ -112,6 +121,7 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 		if d.Pool != want || !strings.Contains(d.Error(), want) {
 			r.failf("Pool = %q in the error %q, want %q in both", d.Pool, d, want)
 		}
+
 		if diff := cmp.Diff([]int{0, 2}, d.Members); diff != "" {
 			r.failf("the members differ (-want +got):\n%s", diff)
 		}
@@ -128,6 +138,7 @@ func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 		if g.ID() != id {
 			r.failf("ID = %q, want %q", g.ID(), id)
 		}
+
 		g.Abort()
 		err = g.Check(r.ctx)
 		wantPrefix := "group " + id + ": "
@@ -148,6 +159,7 @@ func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 		if d.Why != "different size" {
 			r.failf("Why = %q, want %q", d.Why, "different size")
 		}
+
 		const advice = "a device has less memory"
 		if !strings.Contains(d.Error(), advice) {
 			r.failf("got error %q, want one with %q", d, advice)
@@ -179,13 +191,16 @@ func TestDivergenceJSONRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var got symmem.DivergenceError
 	if err := json.Unmarshal(encoded, &got); err != nil {
 		t.Fatal(err)
 	}
+
 	if diff := cmp.Diff(want, &got); diff != "" {
 		t.Fatalf("the decoded error differs (-want +got):\n%s", diff)
 	}
+
 	if side := got.Ranks()[2]; side.Site != want.Sides[0].Site {
 		t.Errorf("Ranks()[2] = %+v, want site %s", side, want.Sides[0].Site)
 	}
@@ -202,6 +217,7 @@ func TestOutOfMemoryErrorsMatchErrOutOfMemory(t *testing.T) {
 			t.Errorf("%s: errors.Is(%v, ErrOutOfMemory) = false, want true", name, err)
 		}
 	}
+
 	if errors.Is(cuda.ErrNotReady, symmem.ErrOutOfMemory) {
 		t.Error("errors.Is(cuda.ErrNotReady, ErrOutOfMemory) = true, want false")
 	}

@@ -54,11 +54,13 @@ func (e *OutOfMemoryError) Error() string {
 	if e.Capacity > 0 {
 		limit = fmt.Sprintf("capacity %d", e.Capacity)
 	}
+
 	text := fmt.Sprintf("out of memory: requested %d bytes, free %d, largest free block %d, %s",
 		e.Requested, e.Free, e.LargestFree, limit)
 	if e.Device != nil {
 		text += ": " + e.Device.Error()
 	}
+
 	return text
 }
 
@@ -75,6 +77,7 @@ func newOutOfMemoryError(err, device error) error {
 	if !errors.As(err, &allocErr) {
 		return errors.Join(err, device)
 	}
+
 	return &OutOfMemoryError{
 		Requested: allocErr.Requested, Free: allocErr.Free, LargestFree: allocErr.LargestFree,
 		Capacity: allocErr.Capacity, Device: device,
@@ -129,6 +132,7 @@ func toAbsentError(err error) error {
 	if !errors.As(err, &absent) {
 		return err
 	}
+
 	converted := AbsentError{InCall: "meeting all ranks", Ranks: absent.Ranks, Err: err}
 	return &absentErrorWithText{converted}
 }
@@ -145,6 +149,7 @@ func (e *absentErrorWithText) As(target any) bool {
 		*absent = &e.AbsentError
 		return true
 	}
+
 	return e.AbsentError.As(target)
 }
 
@@ -160,6 +165,7 @@ func joinWithoutDuplicates(errs ...error) error {
 			distinct = append(distinct, err)
 		}
 	}
+
 	return errors.Join(distinct...)
 }
 
@@ -169,19 +175,23 @@ func splitJoined(err error) []error {
 	if err == nil {
 		return nil
 	}
+
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return []error{err}
 	}
+
 	// An error of fmt.Errorf with several %w has the same method, but another text.
 	joinedAgain := errors.Join(joined.Unwrap()...)
 	if joinedAgain == nil || joinedAgain.Error() != err.Error() {
 		return []error{err}
 	}
+
 	var all []error
 	for _, part := range joined.Unwrap() {
 		all = append(all, splitJoined(part)...)
 	}
+
 	return all
 }
 

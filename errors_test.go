@@ -28,6 +28,7 @@ func TestJoinDistinctDropsRepeatedErrors(t *testing.T) {
 		if err := joinWithoutDuplicates(c.errs...); err != nil {
 			got = err.Error()
 		}
+
 		if got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}

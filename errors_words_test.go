@@ -35,10 +35,12 @@ func TestErrorTextsDoNotRepeatThemselves(t *testing.T) {
 				r.t.Errorf("%s: got no error", name)
 				continue
 			}
+
 			if twice := repeatedPart(err.Error()); twice != "" {
 				r.t.Errorf("%s: %q occurs twice in %q", name, twice, err)
 			}
 		}
+
 		if err := s.Copy(m, four); !strings.Contains(err.Error(), "Slice") {
 			r.t.Errorf("got error %q, want one that advises Slice", err)
 		}
@@ -50,6 +52,7 @@ func TestJoinErrorsDoNotRepeatThemselves(t *testing.T) {
 		if r.Rank() == 1 {
 			return
 		}
+
 		o := symmem.GroupOptions{Timeout: 100 * time.Millisecond}
 		_, err := r.JoinWith(r.ctx, "g", []int{0, 1}, o)
 		if !errors.As(err, new(*symmem.TimeoutError)) ||
@@ -71,5 +74,6 @@ func repeatedPart(text string) string {
 			return next
 		}
 	}
+
 	return ""
 }

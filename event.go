@@ -24,5 +24,6 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	if !e.isValid() {
 		return invalid("waiting for a nil or zero event")
 	}
+
 	return awaitStreamCause(e.mark.Synchronize(ctx))
 }

@@ -68,9 +68,11 @@ func (o *outbox) add() *event.Event {
 	if o.hasNoHook() {
 		return &o.scratch
 	}
+
 	if o.end == len(o.events) {
 		o.grow()
 	}
+
 	o.end++
 	return &o.events[o.end-1]
 }
@@ -90,6 +92,7 @@ func (o *outbox) beginDelivery() []event.Event {
 	if o.delivering {
 		return nil
 	}
+
 	o.delivering = true
 	return o.nextBatch()
 }
@@ -100,6 +103,7 @@ func (o *outbox) nextBatch() []event.Event {
 		o.start, o.end, o.delivering = 0, 0, false
 		return nil
 	}
+
 	batch := o.events[o.start:o.end]
 	o.start = o.end
 	return batch
@@ -131,6 +135,7 @@ func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 		for i = 0; i < len(batch); i++ {
 			o.opts.OnEvent(&batch[i])
 		}
+
 		o.lock()
 		batch = o.nextBatch()
 		o.unlock()
@@ -147,6 +152,7 @@ func (o *outbox) handleInterruption(rest []event.Event, failure any) []event.Eve
 		o.opts.logFault(driver.PanicError("Options.OnEvent", failure))
 		return rest
 	}
+
 	o.lock()
 	defer o.unlock()
 	o.putBack(rest)
@@ -175,6 +181,7 @@ func (g *groupEvents) release() {
 		g.state.Unlock()
 		return
 	}
+
 	batch := g.outbox.beginDelivery()
 	g.state.Unlock()
 	if len(batch) > 0 {
@@ -197,10 +204,12 @@ func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 		if box.trace != nil {
 			box.trace.RecordCollective(box.common.Group, box.number, c.described, uint32(s.number), at)
 		}
+
 		box.number++
 		g.state.Unlock()
 		return
 	}
+
 	e := g.record(event.KindCollective)
 	e.Call, e.Stream, e.Site = c.described, uint32(s.number), at
 	g.outbox.log(e)
@@ -214,6 +223,7 @@ func (g *groupEvents) submitEntered(p, c *collective, s *Stream, v poolUse) {
 		g.submit(p, c.site, s)
 		return
 	}
+
 	returned := false
 	defer func() {
 		if !returned {
@@ -229,6 +239,7 @@ func (g *groupEvents) recordValue(v *event.Event) {
 	if !g.rt.recording.isActive() {
 		return
 	}
+
 	e := g.record(v.Kind)
 	e.Operation, e.Name, e.Text, e.Site = v.Operation, v.Name, v.Text, v.Site
 	e.Value, e.Collectives = v.Value, v.Collectives
@@ -241,6 +252,7 @@ func (g *groupEvents) recordFault(cause error) {
 	if !g.rt.recording.isActive() || cause == nil || errors.Is(cause, ErrClosed) {
 		return
 	}
+
 	g.state.Lock()
 	e := g.record(event.KindFault)
 	e.Text = cause.Error()
@@ -265,6 +277,7 @@ func (p *poolEvents) release() {
 		p.releaseAndDeliver()
 		return
 	}
+
 	p.collectToTrace()
 	p.mu.Unlock()
 }
@@ -290,6 +303,7 @@ func (p *poolEvents) releaseOne() {
 			return
 		}
 	}
+
 	p.release()
 }
 
@@ -302,9 +316,11 @@ func (p *poolEvents) collect() {
 		if e.Name != "" {
 			e.Name = ""
 		}
+
 		if site != 0 || e.Site != "" {
 			e.Site = p.rt.sites.text(site)
 		}
+
 		box.log(e)
 	}
 }
@@ -315,12 +331,14 @@ func (p *poolEvents) collectToTrace() {
 	if box.trace == nil {
 		return
 	}
+
 	number, end := box.number, p.ledger.Position()
 	for box.number = end; number < end; number++ {
 		placement := p.ledger.At(number)
 		if site := placement.Site(); site != box.site || !box.siteKnown {
 			p.describe(site)
 		}
+
 		box.trace.RecordPlacement(number, placement)
 	}
 }
@@ -344,12 +362,14 @@ func (p *poolEvents) record(e event.Event) {
 	if !p.rt.recording.isActive() {
 		return
 	}
+
 	box := &p.outbox
 	if box.hasNoHook() {
 		p.collectToTrace()
 	} else {
 		p.collect()
 	}
+
 	e.Number = p.ledger.Position()
 	p.setCommon(&e, 0)
 	queued := box.add()
@@ -363,6 +383,7 @@ func (p *poolEvents) recordUse(handle alloc.Handle, s *Stream) {
 	if !p.rt.recording.isActive() {
 		return
 	}
+
 	if b, err := p.core.LiveBlock(handle); err == nil {
 		p.record(event.Event{
 			Kind: event.KindUse, Segment: b.Segment, Offset: b.Offset, Size: b.Size,
@@ -382,10 +403,12 @@ func (p *poolEvents) recordScope(kind event.Kind, g *Group) {
 	if !p.rt.recording.isActive() {
 		return
 	}
+
 	e := event.Event{Kind: kind, Segment: -1}
 	if g != nil {
 		e.Name = g.id
 	}
+
 	p.mu.Lock()
 	p.record(e)
 	p.release()
@@ -406,9 +429,11 @@ func deliverAll(rt *Runtime) {
 	if !rt.recording.isActive() {
 		return
 	}
+
 	for _, p := range rt.registry.allPools() {
 		p.events.deliver()
 	}
+
 	for _, g := range rt.registry.allGroups() {
 		g.events.deliver()
 	}

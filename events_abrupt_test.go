@@ -40,10 +40,12 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 					}()
 					<-done
 				}
+
 				const wantEvents = 1 + blocks // the first one is about the segment
 				if eventCount != wantEvents {
 					r.failf("OnEvent was called %d times, want %d", eventCount, wantEvents)
 				}
+
 				if n := symmem.Undelivered(r.Runtime); n != 0 {
 					r.failf("%d events are left, want 0", n)
 				}
@@ -52,6 +54,7 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 			if name == "panicked" {
 				wantLogged = len(failsAtEvent)
 			}
+
 			logged := strings.Count(log.String(), "Options.OnEvent panicked")
 			if logged != wantLogged {
 				t.Errorf("the log has %d panics, want %d:\n%s", logged, wantLogged, log.String())
@@ -80,6 +83,7 @@ func TestGoexitInOnEventDuringCollective(t *testing.T) {
 		for range 3 { // so that the next call finds everything prepared
 			call()
 		}
+
 		shouldExit = true
 		done := make(chan struct{})
 		go func() {
@@ -123,6 +127,7 @@ func TestPanicsInOnEventDoNotNest(t *testing.T) {
 				close(firstEventBegun)
 				<-endFirstEvent
 			}
+
 			panic("on purpose")
 		},
 	}
@@ -137,11 +142,13 @@ func TestPanicsInOnEventDoNotNest(t *testing.T) {
 		for range events {
 			r.alloc(p, 512)
 		}
+
 		close(endFirstEvent)
 		<-done
 		if eventCount < events { // there are also events of segments
 			r.failf("OnEvent was called %d times, want at least %d", eventCount, events)
 		}
+
 		if n := symmem.Undelivered(r.Runtime); n != 0 {
 			r.failf("%d events are left, want 0", n)
 		}

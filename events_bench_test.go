@@ -29,12 +29,14 @@ func BenchmarkAllocEvents(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
+
 			b.ReportAllocs()
 			for b.Loop() {
 				buffer, err := p.Alloc(4096)
 				if err != nil {
 					b.Fatal(err)
 				}
+
 				if err := buffer.Free(); err != nil {
 					b.Fatal(err)
 				}
@@ -52,10 +54,12 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
+
 			buffer, err := p.Alloc(4096)
 			if err != nil {
 				b.Fatal(err)
 			}
+
 			m := buffer.Memory()
 			b.ReportAllocs()
 			for b.Loop() {
@@ -104,6 +108,7 @@ func compareBatches(
 			tracedTimes = append(tracedTimes, timeCalls(b, calls, withTrace, call))
 		}
 	}
+
 	slices.Sort(untracedTimes)
 	slices.Sort(tracedTimes)
 	middle := len(tracedTimes) / 2
@@ -126,6 +131,7 @@ func timeCalls(
 			b.Fatal(err)
 		}
 	}
+
 	return float64(time.Since(begin)) / float64(calls)
 }
 
@@ -146,10 +152,12 @@ func newTraceBench(b *testing.B, o symmem.Options) *traceBench {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	buffer, err := p.Alloc(4096)
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	return &traceBench{
 		ctx: b.Context(), group: rt.World(), pool: p, memory: buffer.Memory(),
 	}
@@ -160,6 +168,7 @@ func (t *traceBench) allocAndFree() error {
 	if err != nil {
 		return err
 	}
+
 	return buffer.Free()
 }
 

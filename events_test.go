@@ -40,9 +40,11 @@ func (r *replay) apply(e *event.Event) {
 	if e.Kind == event.KindRestart {
 		r.next = e.Number
 	}
+
 	if e.Number != r.next {
 		r.failf(e, "got number %d, want %d", e.Number, r.next)
 	}
+
 	place := blockPlace{e.Segment, e.Offset}
 	switch e.Kind {
 	case event.KindSegment:
@@ -51,6 +53,7 @@ func (r *replay) apply(e *event.Event) {
 		if !r.segments[e.Segment] {
 			r.failf(e, "the segment does not exist")
 		}
+
 		delete(r.segments, e.Segment)
 	case event.KindAlloc:
 		r.alloc(e, place)
@@ -58,9 +61,11 @@ func (r *replay) apply(e *event.Event) {
 		if r.live[place] != e.Size && e.Kind != event.KindDefer { // a parked block may become deferred
 			r.failf(e, "the live block at its place has %d bytes", r.live[place])
 		}
+
 		delete(r.live, place)
 	default:
 	}
+
 	if e.Kind.InHistory() || e.Kind.IsGroupEvent() {
 		r.next = e.Number + 1
 	}
@@ -70,12 +75,14 @@ func (r *replay) alloc(e *event.Event, place blockPlace) {
 	if !r.segments[e.Segment] {
 		r.failf(e, "the segment does not exist")
 	}
+
 	for other, size := range r.live {
 		if other.segment == place.segment &&
 			other.offset < place.offset+e.Size && place.offset < other.offset+size {
 			r.failf(e, "the block overlaps %+v of %d bytes", other, size)
 		}
 	}
+
 	r.live[place] = e.Size
 }
 
@@ -109,6 +116,7 @@ func (r *recorder) history(key poolKey) *poolHistory {
 	if r.pools[key] == nil {
 		r.pools[key] = &poolHistory{replay: newReplay()}
 	}
+
 	return r.pools[key]
 }
 
@@ -117,6 +125,7 @@ func (r *recorder) record(e *event.Event) {
 	if e.Kind.IsGroupEvent() {
 		key.id = groupEvents
 	}
+
 	p := r.history(key)
 	p.apply(e)
 	p.events = append(p.events, *e)
@@ -130,11 +139,13 @@ func (r *recorder) compare(t *testing.T, rt *symmem.Runtime, p *symmem.Pool) {
 	for _, err := range replayed.errs {
 		t.Errorf("rank %d: %s", rt.Rank(), err)
 	}
+
 	replayed.errs = nil
 	want := map[blockPlace]int64{}
 	for _, b := range symmem.Live(p) {
 		want[blockPlace{b.Segment, b.Offset}] = b.Size
 	}
+
 	if !maps.Equal(replayed.live, want) {
 		t.Errorf("rank %d: the replay has the live blocks %v, want %v", rt.Rank(), replayed.live, want)
 	}
@@ -155,8 +166,10 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 					if n := symmem.Undelivered(r.Runtime); n != 0 {
 						r.failf("got %d undelivered events after %+v, want 0", n, s)
 					}
+
 					events.compare(t, r.Runtime, m.pool)
 				}
+
 				got[r.Rank()] = slices.Concat(events.history(poolKey{r.Rank(), "world", 0}).events,
 					events.history(poolKey{r.Rank(), "world", groupEvents}).events)
 			})
@@ -165,6 +178,7 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 			if a.Name != "" && b.Name != "" {
 				a.Name, b.Name = "", "" // the ranks are in different groups after a split
 			}
+
 			return a.Same(b)
 		})
 		if !passed || !identical {
@@ -186,6 +200,7 @@ func TestEventsRestartAfterFault(t *testing.T) {
 		if r.Rank() == 1 {
 			r.ok(r.alloc(p, 512).Free())
 		}
+
 		g.Abort()
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		r.ok(r.World().Check(r.ctx))
@@ -200,8 +215,10 @@ func TestEventsRestartAfterFault(t *testing.T) {
 		if restart < 0 {
 			t.Fatalf("rank %d: got events %v, want a restart", rank, all)
 		}
+
 		got[rank] = all[restart:]
 	}
+
 	if !slices.EqualFunc(got[0], got[1], event.Event.Same) {
 		t.Errorf("the ranks' events differ: rank 0 has %v, rank 1 has %v", got[0], got[1])
 	}
@@ -221,9 +238,11 @@ func TestConcurrentEventsReachTheHookInOrder(t *testing.T) {
 					if err == nil && i%8 == int64(g) {
 						err = b.UseOn(r.DefaultStream())
 					}
+
 					if err == nil && i%50 != 0 {
 						err = b.Free()
 					}
+
 					if err != nil {
 						t.Error(err)
 						return
@@ -231,6 +250,7 @@ func TestConcurrentEventsReachTheHookInOrder(t *testing.T) {
 				}
 			})
 		}
+
 		all.Wait()
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
 		r.ok(p.Trim(r.ctx, 0))
@@ -250,17 +270,21 @@ func TestOnEventMayCallSymmem(t *testing.T) {
 		if pool == nil || calls == 10 {
 			return
 		}
+
 		calls++
 		b, err := pool.Alloc(512)
 		if err == nil {
 			err = b.Free()
 		}
+
 		if err == nil {
 			err = pool.Register(t.Context(), pool.Domain())
 		}
+
 		if err == nil {
 			err = pool.Domain().Check(t.Context())
 		}
+
 		if err != nil {
 			t.Error(err)
 		}
@@ -338,6 +362,7 @@ func TestGroupEvents(t *testing.T) {
 		for range 2 {
 			r.ok(g.AllReduce(r.ctx, m, m, 16, symmem.Float32, symmem.Sum, nil))
 		}
+
 		r.ok(g.Broadcast(r.ctx, m, m, 4, symmem.Int32, 1, nil))
 		r.ok(g.Agree(r.ctx, "batch size", 8))
 		r.ok(g.AgreeFloat(r.ctx, "rate", 2))
@@ -350,6 +375,7 @@ func TestGroupEvents(t *testing.T) {
 		if r.Rank() == 0 {
 			g.Abort()
 		}
+
 		select {
 		case e := <-failed:
 			if want := g.Cause(r.ctx).Error(); e.Text != want {
@@ -371,6 +397,7 @@ func TestGroupEvents(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("rank %d: got %q, want %q", r, got, want)
 		}
+
 		if step := sites[r][len(want)-2]; !strings.Contains(step, "events_test.go:") {
 			t.Errorf("rank %d: the step's site is %q, want a line of events_test.go", r, step)
 		}
@@ -388,19 +415,23 @@ func TestEventsDoNotAllocate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			kept, err := p.Alloc(4096)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			m := kept.Memory()
 			n := testing.AllocsPerRun(1000, func() {
 				b, err := p.Alloc(4096)
 				if err == nil {
 					err = b.Free()
 				}
+
 				if err == nil {
 					err = rt.World().AllReduce(t.Context(), m, m, 16, symmem.Float32, symmem.Sum, nil)
 				}
+
 				if err != nil {
 					t.Fatal(err)
 				}

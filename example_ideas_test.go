@@ -31,12 +31,15 @@ func ExampleGroup_AllToAllV() {
 		if err != nil {
 			return err
 		}
+
 		if err := s.Synchronize(ctx); err != nil {
 			return err
 		}
+
 		if rank == 1 {
 			fmt.Println(recv)
 		}
+
 		return nil
 	})
 	// Output: [10 11 30 31 32 33]
@@ -59,15 +62,19 @@ func ExampleGroup_SendTagged() {
 			if err != nil {
 				return err
 			}
+
 			return s.Synchronize(ctx)
 		}
+
 		err := g.RecvTagged(ctx, m, count, symmem.Float32, symmem.AnySource, resultTag, s)
 		if err != nil {
 			return err
 		}
+
 		if err := s.Synchronize(ctx); err != nil {
 			return err
 		}
+
 		fmt.Println("got", v)
 		return nil
 	})
@@ -80,14 +87,17 @@ func ExampleEvent() {
 	if err != nil {
 		log.Fatal(err)
 	}
+
 	other, err := rt.NewStream()
 	if err != nil {
 		log.Fatal(err)
 	}
+
 	copied, err := rt.NewEvent() // marks the end of the copy from a to b
 	if err != nil {
 		log.Fatal(err)
 	}
+
 	a, b, c := []int32{1, 2}, make([]int32, 2), make([]int32, 2)
 	err = errors.Join( // runs all steps and reports the errors of all
 		rt.DefaultStream().Copy(symmem.Host(b), symmem.Host(a)),
@@ -109,26 +119,32 @@ func ExampleView() {
 		if err != nil {
 			return err
 		}
+
 		buffer, err := pool.Alloc(8) // two float32; the buffer may be larger
 		if err != nil {
 			return err
 		}
+
 		v, err := symmem.View[float32](buffer)
 		if err != nil {
 			return err
 		}
+
 		v[0], v[1] = float32(rt.Rank()), 5 // summed over ranks 0 and 1: 0+1 and 5+5
 		m, s := buffer.Memory(), rt.DefaultStream()
 		err = rt.World().AllReduce(ctx, m, m, 2, symmem.Float32, symmem.Sum, s)
 		if err != nil {
 			return err
 		}
+
 		if err := s.Synchronize(ctx); err != nil {
 			return err
 		}
+
 		if rt.Rank() == 0 {
 			fmt.Println(v[:2])
 		}
+
 		return buffer.Free()
 	})
 	// Output: [1 10]
@@ -141,22 +157,27 @@ func ExamplePool_Trim() {
 		if err != nil {
 			return err
 		}
+
 		buffer, err := pool.Alloc(1 << 20)
 		if err != nil {
 			return err
 		}
+
 		if err := buffer.Free(); err != nil {
 			return err
 		}
+
 		before := pool.Stats().Segments
 		const keepBytes = 0
 		err = pool.Trim(ctx, keepBytes) // all ranks of the domain must call Trim
 		if err != nil {
 			return err
 		}
+
 		if rt.Rank() == 0 {
 			fmt.Printf("segments: %d, then %d\n", before, pool.Stats().Segments)
 		}
+
 		return nil
 	})
 	// Output: segments: 1, then 0
@@ -170,6 +191,7 @@ func ExampleOptions_onLate() {
 		if !slices.Equal(w.Ranks, []int{1}) {
 			return
 		}
+
 		select {
 		case warned <- w:
 		default: // the channel already holds a warning
@@ -181,9 +203,11 @@ func ExampleOptions_onLate() {
 			w := <-warned
 			fmt.Println("rank 0 waits for", w.Ranks)
 		}
+
 		if err := rt.World().Barrier(ctx, rt.DefaultStream()); err != nil {
 			return err
 		}
+
 		return rt.DefaultStream().Synchronize(ctx)
 	})
 	// Output: rank 0 waits for [1]
@@ -197,24 +221,29 @@ func ExampleDivergenceError() {
 		if err != nil {
 			return err
 		}
+
 		bytes := int64(4096)
 		if rt.Rank() == 1 {
 			bytes = 8192 // differs from rank 0
 		}
+
 		if _, err := pool.Alloc(bytes); err != nil {
 			return err
 		}
+
 		err = rt.World().Check(ctx)
 		var divergence *symmem.DivergenceError
 		if !errors.As(err, &divergence) {
 			return err
 		}
+
 		if rt.Rank() == 0 {
 			fmt.Println(divergence.Kind, "at event", divergence.Position)
 			for _, side := range divergence.Sides {
 				fmt.Println("ranks", side.Ranks, "have", side.Event)
 			}
 		}
+
 		return nil
 	})
 	// Output:

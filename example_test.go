@@ -24,6 +24,7 @@ func worldWith(o symmem.Options, f func(ctx context.Context, rt *symmem.Runtime)
 	if err != nil {
 		log.Fatal(err)
 	}
+
 	ctx := context.Background()
 	var ranks sync.WaitGroup
 	for _, rt := range runtimes {
@@ -35,6 +36,7 @@ func worldWith(o symmem.Options, f func(ctx context.Context, rt *symmem.Runtime)
 			}
 		})
 	}
+
 	ranks.Wait()
 }
 
@@ -61,10 +63,12 @@ func ExampleGroup_Agree() {
 		if !errors.As(err, &differ) {
 			return err
 		}
+
 		batch, err = rt.World().Min(ctx, "batch size", batch)
 		if rt.Rank() == 0 {
 			fmt.Println(differ.Sides[0].Event, "and", differ.Sides[1].Event, "differ: use", batch)
 		}
+
 		return err
 	})
 	// Output: Agree of 8 and Agree of 9 differ: use 8
@@ -78,19 +82,23 @@ func ExamplePool_Begin() {
 		if err != nil {
 			return err
 		}
+
 		scope := pool.Begin(rt.World())
 		defer scope.Abandon()
 		weights, err := scope.Alloc(1 << 20)
 		if err != nil {
 			return err
 		}
+
 		if err := scope.End(ctx); err != nil {
 			return err
 		}
+
 		if rt.Rank() == 1 {
 			fmt.Printf("segment %d, offset %d, symmetric: %v\n", weights.Segment(), weights.Offset(),
 				rt.World().IsSymmetric(weights.Memory()))
 		}
+
 		return weights.Free()
 	})
 	// Output: segment 0, offset 0, symmetric: true
@@ -103,14 +111,17 @@ func ExampleGroup_AllReduce() {
 		if err != nil {
 			return err
 		}
+
 		buffer, err := pool.Alloc(4096)
 		if err != nil {
 			return err
 		}
+
 		m, err := buffer.Memory().Slice(0, 8)
 		if err != nil {
 			return err
 		}
+
 		v, s := []float32{float32(rt.Rank() + 1), 10}, rt.DefaultStream()
 		if err := errors.Join(
 			s.Copy(m, symmem.Host(v)),
@@ -120,9 +131,11 @@ func ExampleGroup_AllReduce() {
 		); err != nil {
 			return err
 		}
+
 		if rt.Rank() == 0 {
 			fmt.Println(v, rt.World().Stats().Paths)
 		}
+
 		return nil
 	})
 	// Output: [3 20] map[window:1]
@@ -135,10 +148,12 @@ func ExampleGroup_Split() {
 		if err != nil {
 			return err
 		}
+
 		if rt.Rank() == 0 {
 			fmt.Printf("group %s: ranks %v, this rank is number %d\n",
 				reversed.ID(), reversed.Ranks(), reversed.Rank())
 		}
+
 		return reversed.Close()
 	})
 	// Output: group world/1.0: ranks [1 0], this rank is number 1
@@ -152,24 +167,30 @@ func ExampleStream_BeginCapture() {
 		if err := s.BeginCapture(); err != nil {
 			return err
 		}
+
 		if err := rt.World().AllReduce(ctx, m, m, 1, symmem.Int32, symmem.Sum, s); err != nil {
 			return err
 		}
+
 		graph, err := s.EndCapture()
 		if err != nil {
 			return err
 		}
+
 		for range 10 {
 			if err := graph.Launch(s); err != nil {
 				return err
 			}
 		}
+
 		if err := s.Synchronize(ctx); err != nil {
 			return err
 		}
+
 		if rt.Rank() == 0 {
 			fmt.Println(v[0])
 		}
+
 		return graph.Close()
 	})
 	// Output: 1024
@@ -183,6 +204,7 @@ func ExampleGroup_Explain() {
 		if rt.Rank() == 0 {
 			fmt.Println(why)
 		}
+
 		return err
 	})
 	// Output: AllReduce: plain path: the send buffer is in no window of the group
@@ -196,19 +218,23 @@ func ExampleGroup_Check() {
 		if err != nil {
 			return err
 		}
+
 		if _, err := pool.Alloc(int64(4096 * (1 + rt.Rank()))); err != nil {
 			return err
 		}
+
 		var divergence *symmem.DivergenceError
 		if !errors.As(rt.World().Check(ctx), &divergence) {
 			return errors.New("the divergence was not reported")
 		}
+
 		if rt.Rank() == 0 {
 			fmt.Println(divergence.Kind, divergence.Position, divergence.Why)
 			for r := range rt.Size() {
 				fmt.Println(r, divergence.Ranks()[r].Event)
 			}
 		}
+
 		return nil
 	})
 	// Output:
@@ -226,10 +252,12 @@ func ExampleInterop_Observe() {
 				Register:     func(e symmem.WindowEvent) { fmt.Println("registered with", e.Group.ID()) },
 			})()
 		}
+
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 		if err != nil {
 			return err
 		}
+
 		return pool.Reserve(ctx, 100<<20, rt.World())
 	})
 	// Output:
@@ -245,20 +273,24 @@ func ExamplePool_Register() {
 		if err != nil {
 			return err
 		}
+
 		weights, err := pool.Alloc(1 << 20)
 		if err != nil {
 			return err
 		}
+
 		before := rt.World().IsSymmetric(weights.Memory())
 		if err := pool.Register(ctx, rt.World()); err != nil {
 			return err
 		}
+
 		if rt.Rank() == 0 {
 			fmt.Println(before, rt.World().IsSymmetric(weights.Memory()))
 			for s := range pool.Segments() {
 				fmt.Println("segment", s.Segment, "of", s.Bytes>>20, "MiB")
 			}
 		}
+
 		return weights.Free()
 	})
 	// Output:
@@ -279,9 +311,11 @@ func ExampleGroup_Send() {
 		); err != nil {
 			return err
 		}
+
 		if g.Rank() == 0 {
 			fmt.Println("received", received[0], "from rank", previous)
 		}
+
 		return nil
 	})
 	// Output: received 101 from rank 1
@@ -300,13 +334,16 @@ func ExampleGroup_Err() {
 			<-g.Ended()
 			err = g.Err()
 		}
+
 		var late *symmem.TimeoutError
 		if !errors.As(err, &late) {
 			return fmt.Errorf("not a timeout: %w", err)
 		}
+
 		if rt.Rank() == 0 {
 			fmt.Println("missing:", late.Missing)
 		}
+
 		return nil
 	})
 	// Output: missing: [1]

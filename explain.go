@@ -23,6 +23,7 @@ func (e Explanation) String() string {
 	if e.Registers {
 		return fmt.Sprintf("%s: %s path, after registering: %s", e.Operation, e.Path, e.Why)
 	}
+
 	return fmt.Sprintf("%s: %s path: %s", e.Operation, e.Path, e.Why)
 }
 
@@ -38,10 +39,12 @@ func (pl *planner) explain(
 	case op.PointToPoint():
 		c.root = (pl.rank + 1) % len(pl.ranks)
 	}
+
 	call := c.call()
 	if err := cmp.Or(pl.life.err(), pl.validate(c, &call)); err != nil {
 		return Explanation{}, err
 	}
+
 	where := pl.locations(&call).where
 	e := Explanation{Operation: op.String()}
 	if op.UsesWindows() && !pl.rt.captures.isAnyCapturing(nil) {
@@ -52,16 +55,19 @@ func (pl *planner) explain(
 			where = "both buffers belong to pools that the group can register"
 		}
 	}
+
 	offer, why, err := pl.router.route(c.choice, &call, where)
 	if err != nil {
 		return Explanation{}, err
 	}
+
 	e.Path, e.Why = call.Path.String(), why.String()
 	if r, ok := offer.(driver.Remarker); ok {
 		if text := r.Remark(call.Path); text != "" {
 			e.Why += "; " + text
 		}
 	}
+
 	return e, nil
 }
 

@@ -68,6 +68,7 @@ func (c deregisterHook) Register(
 	if hooked, ok := memory.(hookedSegment); ok {
 		memory = hooked.Segment // the communicator accepts only segments of its device
 	}
+
 	w, err := c.Communicator.Register(ctx, key, memory)
 	return hookedWindow{Window: w, hold: c.hold}, err
 }

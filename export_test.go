@@ -24,6 +24,7 @@ func (p *Pool) Map(w io.Writer) {
 		if s == nil {
 			continue
 		}
+
 		var cells strings.Builder
 		live := 0
 		for b := range p.core.Blocks(s.ordinal) {
@@ -32,8 +33,10 @@ func (p *Pool) Map(w io.Writer) {
 				mark = string(rune('A' + live))
 				live++
 			}
+
 			cells.WriteString(strings.Repeat(mark, int(b.Size*width/s.bytes)))
 		}
+
 		fmt.Fprintf(w, "seg %d |%s|  %d MiB, stream %d\n", s.ordinal, &cells,
 			s.bytes>>20, s.stream)
 	}
@@ -47,11 +50,13 @@ func Undelivered(rt *Runtime) (count uint64) {
 		count += p.ledger.Position() - box.number + uint64(box.end-box.start)
 		p.mu.Unlock()
 	}
+
 	for _, g := range rt.registry.allGroups() {
 		g.state.Lock()
 		count += uint64(g.events.outbox.end - g.events.outbox.start)
 		g.state.Unlock()
 	}
+
 	return count
 }
 
@@ -64,6 +69,7 @@ func Releasing(p *Pool) (count int) {
 			count++
 		}
 	}
+
 	return count
 }
 
@@ -75,12 +81,14 @@ func Live(p *Pool) (blocks []alloc.Block) {
 		if s == nil {
 			continue
 		}
+
 		for b := range p.core.Blocks(s.ordinal) {
 			if b.State == alloc.Live {
 				blocks = append(blocks, b.Block)
 			}
 		}
 	}
+
 	return blocks
 }
 
@@ -111,9 +119,11 @@ func LaunchPlanned(g *Group, s *Stream) func() error {
 			kept = p.plan
 		}
 	}
+
 	if kept == nil {
 		return nil
 	}
+
 	return func() error { return g.comm.Launch(s.queue, kept) }
 }
 
@@ -143,6 +153,7 @@ func FreeAll(p *Pool) {
 			}
 		}
 	}
+
 	p.mu.Unlock()
 	for _, b := range live {
 		_ = b.Free() // if a stream has failed, Free fails but frees the buffer
@@ -157,6 +168,7 @@ func Reported(err error) error {
 	if encoding != nil || decoding != nil || !r.hasRequiredFields() {
 		return errors.Join(encoding, decoding)
 	}
+
 	return r.toError()
 }
 
@@ -194,6 +206,7 @@ func (h hookedStream) Copy(dst, src uintptr, bytes int64) error {
 	if h.afterCopy != nil {
 		h.afterCopy()
 	}
+
 	return err
 }
 
@@ -201,6 +214,7 @@ func (h hookedStream) Fill(start uintptr, value byte, bytes int64) error {
 	if h.beforeFill != nil {
 		h.beforeFill()
 	}
+
 	return h.Stream.Fill(start, value, bytes)
 }
 
@@ -209,6 +223,7 @@ func (h hookedStream) Synchronize(ctx context.Context) error {
 	if h.afterSynchronize != nil {
 		h.afterSynchronize()
 	}
+
 	return err
 }
 
@@ -287,6 +302,7 @@ func (c controlHook) Exchange(
 	if lane == driver.LaneControl {
 		c.hook()
 	}
+
 	return c.Communicator.Exchange(ctx, lane, payload)
 }
 
@@ -316,13 +332,16 @@ func (c reportHook) Exchange(
 	if lane != driver.LaneFault {
 		return c.Communicator.Exchange(ctx, lane, payload)
 	}
+
 	if c.hooks.Before != nil {
 		c.hooks.Before()
 	}
+
 	got, err := c.Communicator.Exchange(ctx, lane, payload)
 	if c.hooks.After != nil {
 		c.hooks.After()
 	}
+
 	return got, err
 }
 
@@ -350,6 +369,7 @@ func ColdPlan(ctx context.Context, g *Group, c Call) error {
 	if err != nil {
 		return err
 	}
+
 	return g.calls.prepare(ctx, p, g.rt.stream)
 }
 
@@ -359,6 +379,7 @@ func WarmPlan(ctx context.Context, g *Group, c Call) error {
 	if p := g.calls.cachedPlan(collectiveOf(&c)); p != nil {
 		return nil
 	}
+
 	return ColdPlan(ctx, g, c)
 }
 
@@ -389,6 +410,7 @@ func CloseDuring(p *Pool, call func() error) error {
 	for ; !entered && time.Now().Before(due); runtime.Gosched() {
 		entered = !p.calls.Empty()
 	}
+
 	p.calls.Close()
 	p.mu.Unlock()
 	err := <-done
@@ -396,6 +418,7 @@ func CloseDuring(p *Pool, call func() error) error {
 	if !entered {
 		err = errors.Join(err, errors.New("the call has not entered the pool"))
 	}
+
 	return err
 }
 
@@ -414,6 +437,7 @@ func CloseBetween(a NormArgs) error {
 	if err == nil {
 		more.leave()
 	}
+
 	return err
 }
 

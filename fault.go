@@ -61,15 +61,18 @@ func (l *lifetime) cause(ctx context.Context) error {
 	if l.ctx.Err() != nil || l.comm.Cause() == nil {
 		return l.err()
 	}
+
 	ctx = orBackground(ctx)
 	ranked.AssertMayWait()
 	select {
 	case <-l.ctx.Done():
 	case <-ctx.Done():
 	}
+
 	if l.ctx.Err() != nil {
 		return l.err()
 	}
+
 	return fmt.Errorf("waiting for the cause of the fault of group %s: %w", l.id,
 		context.Cause(ctx))
 }
@@ -88,6 +91,7 @@ func (l *lifetime) watch() {
 			if l.ctx.Err() == nil {
 				l.endWithFault()
 			}
+
 			return
 		case <-l.ctx.Done():
 			return
@@ -104,6 +108,7 @@ func (l *lifetime) endWithFault() {
 	if !hasLeft {
 		cause = l.inquiry.run(cause)
 	}
+
 	l.cancel(cause)
 	l.events.recordFault(cause)
 }
@@ -122,9 +127,11 @@ func (l *lifetime) awaitFault(err error) error {
 	if err == nil || !l.isOwnFault(err) {
 		return err
 	}
+
 	if errors.Is(err, driver.ErrInterrupted) {
 		return err // the program has interrupted the call, so it must not wait again
 	}
+
 	ranked.AssertMayWait()
 	<-l.ctx.Done()
 	return l.err()
@@ -136,6 +143,7 @@ func (l *lifetime) isOwnFault(err error) bool {
 	if l.comm.Cause() == nil {
 		return false
 	}
+
 	return lifetimeOf(err) == l || errors.Is(err, driver.ErrFault)
 }
 
@@ -145,10 +153,12 @@ func lifetimeOf(err error) *lifetime {
 	if err == nil {
 		return nil // errors.As would allocate
 	}
+
 	var fault *driver.Fault
 	if !errors.As(err, &fault) {
 		return nil
 	}
+
 	l, _ := fault.Owner.(*lifetime) // nil if the owner has another type
 	return l
 }
@@ -161,11 +171,13 @@ func (l *lifetime) recordFault(err error) error {
 	if !isFault || l.fault.Load() != faultNotReturned {
 		return err
 	}
+
 	for _, p := range l.rt.registry.allPools() {
 		if p.suspicion.isAffectedBy(&l.roster) {
 			p.realigner.markSuspect(l)
 		}
 	}
+
 	l.fault.CompareAndSwap(faultNotReturned, faultReturned) // keeps faultRepaired
 	return err
 }
@@ -177,6 +189,7 @@ func (l *lifetime) recordFaultOfCommunicator() bool {
 	if cause == nil || errors.Is(cause, ErrClosed) {
 		return false
 	}
+
 	_ = l.recordFault(cause) // returns cause
 	return true
 }
@@ -198,6 +211,7 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 		s.queue.Fail(cause)
 		_ = l.recordFault(cause)
 	}
+
 	return err
 }
 
@@ -207,6 +221,7 @@ func (l *lifetime) close() (hadFailed bool) {
 		<-l.ctx.Done() // other ranks may need this one to determine the cause
 		_ = l.recordFault(cause)
 	}
+
 	hadFailed = l.ctx.Err() != nil
 	l.state.Lock() // no goroutine of the group starts after this
 	defer l.state.Unlock()

@@ -37,11 +37,13 @@ func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
 					if r.Rank() == 1 {
 						report = earlierCause
 					}
+
 					symmem.Fail(g, report)
 					err := g.Cause(r.ctx)
 					if reflect.TypeOf(err) != reflect.TypeOf(earlierCause) {
 						r.failf("got %T (%v), want %T", err, err, earlierCause)
 					}
+
 					texts.add(r, err)
 				})
 				texts.requireSame(t, 3)
@@ -68,6 +70,7 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 		if cause := g.Cause(r.ctx); !errors.As(cause, &timeoutErr) {
 			r.failf("got %v, want a TimeoutError", cause)
 		}
+
 		want := map[int]string{
 			0: "waits in AllReduce 7, for rank 1",
 			1: "waits in AllGather 63, call 1 of capture 4, for ranks 0,2",
@@ -76,6 +79,7 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 		if !reflect.DeepEqual(timeoutErr.Activity, want) {
 			r.failf("Activity = %q, want %q", timeoutErr.Activity, want)
 		}
+
 		texts.add(r, timeoutErr)
 	})
 	texts.requireSame(t, 3)
@@ -97,6 +101,7 @@ func TestLateReportOfRankWithoutTime(t *testing.T) {
 				InCall: "AllReduce 8", Activity: map[int]string{1: beganLate},
 			}
 		}
+
 		symmem.Fail(g, report)
 		err := g.Cause(r.ctx)
 		texts.add(r, err)
@@ -140,6 +145,7 @@ func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 		if interrupt.Swap(false) {
 			return errStop
 		}
+
 		return nil
 	}}
 	runRanks(t, 2, options, func(r *rank) {
@@ -147,6 +153,7 @@ func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 			r.skip("on GPUs, collectives do not wait in the calling goroutine",
 				symmem.ErrUnsupported)
 		}
+
 		g := r.split(r.World(), 0)
 		if r.Rank() == 1 {
 			close(joined)
@@ -154,6 +161,7 @@ func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 			r.wantErr(g.Err(), symmem.ErrAborted)
 			return
 		}
+
 		<-joined // until then, the interruption would end the wait in split
 		interrupt.Store(true)
 		callErr := g.Barrier(r.ctx, nil)

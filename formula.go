@@ -54,10 +54,12 @@ func ParseFormula(name string) (Formula, error) {
 	case "1":
 		return FormulaRankOrder, nil
 	}
+
 	f, err := driver.ParseFormula(name)
 	if err != nil {
 		return 0, invalid("%v, default, 0, 1", err) // the text of err ends with a list of names
 	}
+
 	return FormulaAny + Formula(f), nil // the reverse of Formula.driver
 }
 
@@ -71,9 +73,11 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
 	}
+
 	if err := f.driver().Fits(ranks); err != nil {
 		return fmt.Errorf("%w (Options.Deterministic, %s): %w", err, envDeterministic, ErrUnsupported)
 	}
+
 	sum := driver.Call{Operation: driver.AllReduce, DataType: Float32, Count: 1}
 	offer := c.Offer(sum) // lists the paths that can run the call
 	plainErr := offer.Refusal(driver.PathPlain)
@@ -81,6 +85,7 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if plainErr == nil || directErr == nil { // one path suffices
 		return nil
 	}
+
 	return fmt.Errorf("the group cannot be deterministic (Options.Deterministic, %s): "+
 		"plain path: %w; direct path: %w", envDeterministic, plainErr, directErr)
 }
@@ -91,6 +96,7 @@ func (o *Options) rejectDeterministic(operation string) error {
 	if o.Deterministic == FormulaAny {
 		return nil
 	}
+
 	return fmt.Errorf("%s: NCCL chooses the order of its reductions, and this rank was opened "+
 		"with the formula %v (Options.Deterministic, %s): use one of symmem's groups instead, or open "+
 		"the rank without the formula: %w", operation, o.Deterministic, envDeterministic, ErrUnsupported)

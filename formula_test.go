@@ -28,17 +28,21 @@ func TestFormulaNames(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("ParseFormula(%q) = %v, %v; want %v", name, got, err, want)
 		}
+
 		if again, err := symmem.ParseFormula(got.String()); err != nil || again != want {
 			t.Errorf("ParseFormula(%q) = %v, %v; want %v", got.String(), again, err, want)
 		}
 	}
+
 	if _, err := symmem.ParseFormula("unknown"); !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("ParseFormula of an unknown name: got %v, want ErrInvalid", err)
 	}
+
 	const unknown = symmem.Formula(9)
 	if got := unknown.String(); got != "Formula(?)" {
 		t.Errorf("Formula(9).String() = %q, want %q", got, "Formula(?)")
 	}
+
 	_, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Deterministic: unknown})
 	if !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("Open with an unknown formula: got %v, want ErrInvalid", err)
@@ -54,6 +58,7 @@ func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), want) {
 		t.Errorf("a tree of three ranks: got %v, want ErrUnsupported with %q", err, want)
 	}
+
 	runRanks(t, 3, symmem.Options{Deterministic: symmem.FormulaAny}, func(r *rank) {
 		r.checkSum(r.World(), r.window(r.pool(), 4096))
 	})
@@ -151,6 +156,7 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			eachRank(rts, func(rt *symmem.Runtime) {
 				r := &rank{Runtime: rt, t: t, ctx: t.Context()}
 				defer rt.Close()
@@ -160,6 +166,7 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 						r.compareSplitReduction(dataType, op, elementsPerRank)
 					}
 				}
+
 				r.reduceZeroElements()
 			})
 		})
@@ -196,6 +203,7 @@ func (r *rank) compareSplitReduction(
 		r.ok(err)
 		r.ok(r.DefaultStream().Copy(*m, symmem.Host(data)))
 	}
+
 	ownSize := size / int64(w.Size())
 	ownPart, err := gatherData.Slice(int64(w.Rank())*ownSize, ownSize)
 	r.ok(err)
@@ -207,6 +215,7 @@ func (r *rank) compareSplitReduction(
 	if errors.Is(err, symmem.ErrUnsupported) {
 		return // no rank has a kernel for this call
 	}
+
 	r.ok(err)
 	call.Operation, call.Count = symmem.OpReduceScatter, elementsPerRank
 	call.Send, call.Recv = gatherData, ownPart

@@ -16,6 +16,7 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	if p.segments.closed {
 		return alloc.Block{}, errPoolClosed
 	}
+
 	return p.core.LiveBlock(m.handle)
 }
 
@@ -25,6 +26,7 @@ func (p *Pool) checkOpen() error {
 	if p.calls.Closed() {
 		return callRefusal(p)
 	}
+
 	return nil
 }
 
@@ -34,14 +36,17 @@ func (p *Pool) free(b Buffer) error {
 	if p == nil {
 		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
 	}
+
 	p.mu.Lock()
 	if p.segments.closed {
 		return p.freeAfterClose(b)
 	}
+
 	block, state, err := p.core.FreeHandle(b.memory.handle)
 	if err != nil || state != alloc.Free {
 		return p.freeSlowly(block, state, err)
 	}
+
 	p.ledger.AppendWithoutSite(
 		event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, noRequest)
 	spin.Publish64(&p.frees, p.frees.Load()+1) // p.mu is held, so no increment is lost
@@ -50,6 +55,7 @@ func (p *Pool) free(b Buffer) error {
 		p.events.releaseOne() // unlocks p.mu
 		return nil
 	}
+
 	p.mu.Unlock()
 	return nil
 }
@@ -61,6 +67,7 @@ func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
+
 	p.addresses.recordFree(block)
 	recordErr := p.uses.recordFree(block, state)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
@@ -78,11 +85,13 @@ func (p *Pool) freeAfterClose(b Buffer) error {
 			freeErr = errPoolClosed
 			return nil
 		}
+
 		block, _, err := p.core.FreeHandle(b.memory.handle)
 		if err != nil {
 			freeErr = fmt.Errorf("freeing a buffer: %w", err)
 			return nil
 		}
+
 		p.addresses.recordFree(block)
 		return p.segments.recordFree(p.segments.list[block.Segment])
 	})

@@ -35,9 +35,11 @@ func (s *Stream) BeginCapture() error {
 	if err != nil {
 		return err
 	}
+
 	if err = s.beginCapture(); err != nil {
 		s.rt.captures.end()
 	}
+
 	return err
 }
 
@@ -49,13 +51,16 @@ func (s *Stream) beginCapture() error {
 	if s.capturing.Load() {
 		return fmt.Errorf("beginning a capture: %w", ErrCapturing)
 	}
+
 	start, err := s.recordNewEvent()
 	if err != nil {
 		return fmt.Errorf("beginning a capture: %w", err)
 	}
+
 	if err := s.queue.BeginCapture(); err != nil {
 		return err
 	}
+
 	s.captureStart = start
 	s.pinned, s.untracked, s.groups = nil, nil, nil
 	s.capturing.Store(true)
@@ -71,6 +76,7 @@ func (s *Stream) recordEvent() (driver.Event, error) {
 	if s.capturing.Load() {
 		return s.captureStart, nil
 	}
+
 	return s.recordNewEvent()
 }
 
@@ -81,6 +87,7 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return e, s.queue.Record(e)
 }
 
@@ -96,11 +103,13 @@ func (s *Stream) EndCapture() (*Graph, error) {
 		unpinErr := g.unpin()
 		return nil, errors.Join(err, unpinErr)
 	}
+
 	for _, m := range g.pinnedMemory {
 		if !slices.Contains(g.pools, m.pool) {
 			g.pools = append(g.pools, m.pool)
 		}
 	}
+
 	return g, nil
 }
 
@@ -117,6 +126,7 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 			err = fmt.Errorf("ending a capture: the stream has been closed: %w", ErrClosed)
 		}
 	}
+
 	return work, err
 }
 
@@ -128,15 +138,18 @@ func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	if !s.capturing.Load() {
 		return false, nil
 	}
+
 	for _, pinned := range s.pinned {
 		if pinned.pool == m.pool && pinned.handle == m.handle {
 			return true, nil
 		}
 	}
+
 	err = m.pool.uses.pin(m)
 	if err == nil {
 		s.pinned = append(s.pinned, m)
 	}
+
 	return true, err
 }
 
@@ -147,6 +160,7 @@ func (s *Stream) addUntrackedPool(p *Pool) {
 	if p == nil || !s.capturing.Load() { // this first query avoids the lock
 		return
 	}
+
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
 	if s.capturing.Load() && !slices.Contains(s.untracked, p) {
@@ -161,17 +175,21 @@ func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s == nil {
 		return invalid("launching a graph on a nil stream")
 	}
+
 	if s.rt != g.rt {
 		return invalid("launching a graph on a stream of another runtime")
 	}
+
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", ErrClosed)
 	}
+
 	for _, p := range g.pools {
 		use, err := enterPools(p, nil)
 		if err != nil {
@@ -179,12 +197,15 @@ func (g *Graph) Launch(s *Stream) error {
 		}
 		defer use.leave(p, nil) // after the launch
 	}
+
 	if err := groupRefusals(g.groups); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)
 	}
+
 	if err := g.work.Launch(s.queue); err != nil {
 		return awaitStreamCause(err)
 	}
+
 	return nil
 }
 
@@ -195,12 +216,14 @@ func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")
 	}
+
 	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return nil
 	}
+
 	g.closed = true
 	closeErr := g.work.Close()
 	unpinErr := g.unpin()
@@ -214,6 +237,7 @@ func (g *Graph) unpin() error {
 	for _, m := range g.pinnedMemory {
 		errs = append(errs, m.pool.uses.unpin(m))
 	}
+
 	g.pinnedMemory = nil
 	return errors.Join(errs...)
 }

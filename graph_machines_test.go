@@ -30,11 +30,13 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
 		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))
 	}
+
 	store, ranks := "unix:@symmem-test-"+rand.Text(), min(4, availableRanks(t))
 	machines, err := strconv.Atoi(cmp.Or(os.Getenv("MACHINES"), "2"))
 	if err != nil {
 		t.Fatalf("the variable MACHINES: %v", err)
 	}
+
 	requireRanks(t, ranks) // skips the test if there are too few devices
 	var processes []*exec.Cmd
 	for number := range ranks {
@@ -52,8 +54,10 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
+
 		processes = append(processes, c)
 	}
+
 	for number, c := range processes {
 		if err := c.Wait(); err != nil {
 			t.Errorf("rank %d: %v\n%s", number, err, c.Stdout)
@@ -76,10 +80,12 @@ func runFirstCallProcess() int {
 		closeErr := rt.Close()
 		err = errors.Join(captureErr, closeErr)
 	}
+
 	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
+
 	return 0
 }
 
@@ -89,16 +95,19 @@ func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
 	if err != nil {
 		return err
 	}
+
 	const count = 1 << 16                 // float32 elements per rank
 	bytes := int64(4 * count * rt.Size()) // enough for each operation
 	send, err := pool.Alloc(bytes)
 	if err != nil {
 		return err
 	}
+
 	recv, err := pool.Alloc(bytes)
 	if err != nil {
 		return errors.Join(err, send.Free())
 	}
+
 	var errs []error
 	for _, operation := range []symmem.Operation{
 		symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
@@ -112,6 +121,7 @@ func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
 			errs = append(errs, fmt.Errorf("%v: %w", operation, err))
 		}
 	}
+
 	errs = append(errs, send.Free())
 	errs = append(errs, recv.Free())
 	return errors.Join(errs...)
@@ -124,10 +134,12 @@ func captureFirstCall(ctx context.Context, rt *symmem.Runtime, call symmem.Call)
 	if err != nil {
 		return err
 	}
+
 	s := rt.DefaultStream()
 	if err := s.BeginCapture(); err != nil {
 		return errors.Join(err, g.Close())
 	}
+
 	callErr := rt.Interop().Do(ctx, g, call, s)
 	graph, endErr := s.EndCapture()
 	err = errors.Join(callErr, endErr)
@@ -137,6 +149,7 @@ func captureFirstCall(ctx context.Context, rt *symmem.Runtime, call symmem.Call)
 		closeErr := graph.Close()
 		err = errors.Join(launchErr, syncErr, closeErr)
 	}
+
 	closeErr := g.Close()
 	return errors.Join(err, closeErr)
 }

@@ -50,17 +50,21 @@ func TestLiveGraphKeepsCapturedBlocks(t *testing.T) {
 		if s := p.Stats(); s.Pinned != mib {
 			r.failf("%d bytes are pinned, want %d", s.Pinned, mib)
 		}
+
 		var others []symmem.Buffer
 		for range 8 {
 			c := r.alloc(p, mib)
 			if c.Address() == b.Address() {
 				r.failf("Alloc returned a pinned block")
 			}
+
 			others = append(others, c)
 		}
+
 		for _, c := range others {
 			r.ok(c.Free())
 		}
+
 		r.ok(g.Launch(r.DefaultStream()))
 		r.synchronize()
 		r.ok(g.Close())
@@ -69,6 +73,7 @@ func TestLiveGraphKeepsCapturedBlocks(t *testing.T) {
 		if c := r.alloc(p, mib); c.Address() != b.Address() || p.Stats().Pinned != 0 {
 			r.failf("got %+v after Close of the graph, want the block reused and nothing pinned", p.Stats())
 		}
+
 		r.ok(r.World().Check(r.ctx))
 	})
 }
@@ -96,6 +101,7 @@ func TestTrimKeepsFreedMemoryOfLiveGraph(t *testing.T) {
 		if s := p.Stats(); s.Pinned != mib || s.Segments != 1 || s.Windows != 1 {
 			r.failf("after Trim with a live graph: got %+v, want the pinned segment", s)
 		}
+
 		s, sum := r.DefaultStream(), []int32{1}
 		r.ok(s.Copy(src, symmem.Host(sum)))
 		r.ok(g.Launch(s))
@@ -104,6 +110,7 @@ func TestTrimKeepsFreedMemoryOfLiveGraph(t *testing.T) {
 		if sum[0] != 2 {
 			r.failf("got %d from the replay after Trim, want 2", sum[0])
 		}
+
 		r.ok(g.Close())
 		r.ok(p.Trim(r.ctx, 0))
 		if s := p.Stats(); s.Pinned != 0 || s.Segments != 0 || s.Windows != 0 {
@@ -148,6 +155,7 @@ func TestGraphReplayAfterPoolGrowth(t *testing.T) {
 			r.checkSum(r.World(), r.alloc(p, 4096))
 			r.checkAll(b, 2)
 		}
+
 		r.ok(g.Close())
 	})
 }
@@ -169,10 +177,12 @@ func TestGraphReplayDuringPoolGrowth(t *testing.T) {
 			for range batch {
 				r.ok(g.Launch(s))
 			}
+
 			v := read[float32](r, symmem.ForeignMemory(recv.Address(), mib))
 			if v[0] != 3 || v[mib/4-1] != 3 {
 				r.failf("got %v and %v as the first and last sums, want 3", v[0], v[mib/4-1])
 			}
+
 			// The pool grows and must not reuse the graph's memory.
 			b := r.alloc(p, 3*mib)
 			for _, pinned := range []symmem.Buffer{send, recv} {
@@ -181,14 +191,18 @@ func TestGraphReplayDuringPoolGrowth(t *testing.T) {
 					r.failf("the buffer at %#x overlaps memory of the graph", b.Address())
 				}
 			}
+
 			r.checkSum(r.World(), b)
 		}
+
 		if n := r.World().Stats().Paths["window"]; n != replays+replays/batch {
 			r.failf("%d collectives took the window path, want %d", n, replays+replays/batch)
 		}
+
 		if n := p.Stats().Segments; n < 3 {
 			r.failf("%d segments, want at least 3", n)
 		}
+
 		r.ok(g.Close())
 	})
 }
@@ -208,11 +222,13 @@ func TestCaptureWithoutWindowTakesPlainPath(t *testing.T) {
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
 			r.failf("Paths = %v, want 1 plain", paths)
 		}
+
 		// The first call outside a capture registers the memory and takes the window path.
 		r.checkSum(r.World(), b)
 		if paths := r.World().Stats().Paths; paths["window"] != 1 {
 			r.failf("Paths = %v, want 1 window", paths)
 		}
+
 		r.ok(g.Close())
 	})
 }
@@ -233,10 +249,12 @@ func TestInvalidCaptures(t *testing.T) {
 		if _, err := s.EndCapture(); err == nil {
 			r.failf("EndCapture succeeded without BeginCapture")
 		}
+
 		r.ok(s.BeginCapture())
 		if err := s.BeginCapture(); err == nil {
 			r.failf("BeginCapture succeeded during a capture")
 		}
+
 		g, err := s.EndCapture()
 		r.ok(err)
 		r.ok(g.Launch(s))
@@ -256,6 +274,7 @@ func TestCaptureWaitsForRegistration(t *testing.T) {
 			!strings.Contains(err.Error(), "beginning a capture: another goroutine") {
 			r.failf("got %v, want a TimeoutError about the registration", err)
 		}
+
 		release()
 		r.ok(s.BeginCapture())
 		graph, err := s.EndCapture()
@@ -297,6 +316,7 @@ func TestConcurrentCapturesAndFrees(t *testing.T) {
 		for range each {
 			used = append(used, r.alloc(p, 512))
 		}
+
 		work := make(chan error, 2)
 		done := make(chan struct{})
 		go func() {
@@ -323,18 +343,22 @@ func captureOften(s *symmem.Stream, used []symmem.Buffer, times int) error {
 		if err := s.BeginCapture(); err != nil {
 			return err
 		}
+
 		var errs []error
 		for _, b := range used {
 			errs = append(errs, s.Fill(b.Memory(), 1))
 		}
+
 		g, err := s.EndCapture()
 		if err := errors.Join(append(errs, err)...); err != nil {
 			return err
 		}
+
 		if err := g.Close(); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -346,10 +370,12 @@ func freeForeignUses(p *symmem.Pool, user *symmem.Stream, stop <-chan struct{}) 
 			return nil
 		default:
 		}
+
 		b, err := p.Alloc(512)
 		if err != nil {
 			return err
 		}
+
 		if err := errors.Join(b.UseOn(user), b.Free()); err != nil {
 			return err
 		}

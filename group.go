@@ -62,6 +62,7 @@ func (g *Group) SetTimeout(d time.Duration) error {
 	if d <= 0 {
 		return invalid("the timeout of group %s must be positive, not %v", g.id, d)
 	}
+
 	g.limit.Set(d)
 	return nil
 }
@@ -74,6 +75,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 		return nil, invalid("splitting group %s: color %d is negative; to join no group, call "+
 			"SkipSplit", g.id, color)
 	}
+
 	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -82,6 +84,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	groupRanks := ranksWithColor(byRank, own.Color) // ranks in g, in the order of the new group
 	r := roster{
 		fullID: fmt.Sprintf("%s%s/%d.%d", splitPrefix, g.fullID, g.splitCount, color),
@@ -90,10 +93,12 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	for _, groupRank := range groupRanks {
 		r.ranks = append(r.ranks, g.ranks[groupRank])
 	}
+
 	subgroup, err := g.rt.connect(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
+
 	return subgroup, nil
 }
 
@@ -119,23 +124,28 @@ func exchangeColors(ctx context.Context, g *Group, own colorAndKey) ([]colorAndK
 	if errors.As(err, new(*realignError)) {
 		err = g.comparison.agree(ctx, "split") // a later call realigns the pools
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
+
 	encoded, _ := binary.Append(nil, binary.LittleEndian, own) // cannot fail
 	messages, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, g.life.awaitFault(err))
 	}
+
 	byRank := make([]colorAndKey, len(messages))
 	for groupRank, message := range messages {
 		if len(message) != len(encoded) {
 			return nil, fmt.Errorf("splitting group %s: message of rank %d has %d bytes instead of %d",
 				g.id, g.ranks[groupRank], len(message), len(encoded))
 		}
+
 		// Decode cannot fail, because the size is right.
 		_, _ = binary.Decode(message, binary.LittleEndian, &byRank[groupRank])
 	}
+
 	g.splitCount++
 	return byRank, nil
 }
@@ -148,6 +158,7 @@ func ranksWithColor(byRank []colorAndKey, color int64) []int {
 			selected = append(selected, groupRank)
 		}
 	}
+
 	slices.SortStableFunc(selected, func(a, b int) int {
 		return cmp.Compare(byRank[a].Key, byRank[b].Key)
 	})
@@ -183,10 +194,12 @@ func closeGroup(g *Group) error {
 		dropErr := p.registrar.dropGroup(g)
 		errs = append(errs, dropErr)
 	}
+
 	g.life.background.Wait()
 	if !hadFailed && !foundFault {
 		g.rt.registry.removeGroup(g)
 	}
+
 	return joinWithoutDuplicates(errs...)
 }
 
@@ -205,6 +218,7 @@ func (g *Group) Check(ctx context.Context) error {
 		g.comm.CheckPeers()
 		return g.life.cause(ctx)
 	}
+
 	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -227,6 +241,7 @@ func (g *Group) Handle() uintptr {
 	if native, ok := g.comm.(driver.Native); ok {
 		return native.Handle()
 	}
+
 	return 0
 }
 
@@ -255,6 +270,7 @@ func (g *Group) Stats() GroupStats {
 			s.Paths[driver.Path(path).String()] = count
 		}
 	}
+
 	return s
 }
 
@@ -265,14 +281,17 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	if c <= PathDefault || c > PathTwoLevel {
 		return invalid("unknown path choice %v on group %s", c, g.id)
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.refusal(); err != nil {
 		return fmt.Errorf("setting the path: %w", err)
 	}
+
 	if err := g.comparison.agree(ctx, "path "+c.String()); err != nil {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
 	}
+
 	previous := g.router.choice.Swap(int32(c))
 	exchange := g.comparison.exchangeOn(driver.LaneControl)
 	err := g.rt.captures.runWithoutCapture(ctx, exchange, func() error {
@@ -281,10 +300,12 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	if err != nil {
 		g.router.choice.Store(previous)
 	}
+
 	g.windows.makePlansStale()
 	if err != nil {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, g.life.awaitFault(err))
 	}
+
 	return nil
 }
 

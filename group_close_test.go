@@ -25,6 +25,7 @@ func TestCloseNamesFailedPeer(t *testing.T) {
 			close(aborted)
 			return
 		}
+
 		<-aborted
 		err := g.Close()
 		r.wantErr(err, symmem.ErrAborted)
@@ -49,6 +50,7 @@ func TestCloseRealignsAfterPeerFault(t *testing.T) {
 		} else {
 			<-aborted
 		}
+
 		r.ok(g.Close())
 		r.checkSum(r.World(), r.alloc(p, 4096))
 	})
@@ -86,6 +88,7 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 				for err == nil {
 					err = r.sum(g, b)
 				}
+
 				result <- err
 			}()
 			<-started
@@ -121,14 +124,17 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 			r.ok(g.Close())
 			return
 		}
+
 		err := g.Cause(r.ctx)
 		var deadlock *driver.DeadlockError
 		if !errors.As(err, &deadlock) {
 			r.failf("got %v, want a DeadlockError", err)
 		}
+
 		if deadlock.Activity[closingRank] == "" || len(deadlock.Activity) > 1 {
 			r.failf("got %v, want an error that names only rank %d", err, closingRank)
 		}
+
 		texts.add(r, err)
 	})
 	const survivors = 2
@@ -149,10 +155,12 @@ func TestRanksAgreeOnClosedRanks(t *testing.T) {
 			r.ok(g.Close())
 			return
 		}
+
 		var err error
 		for err == nil {
 			err = r.sum(g, b)
 		}
+
 		causes.add(r, g.Cause(r.ctx))
 		var deadlock *driver.DeadlockError
 		if !errors.As(err, &deadlock) || deadlock.Activity[closingRank] == "" {

@@ -26,6 +26,7 @@ func TestTwoGroupsFailAtOnce(t *testing.T) {
 		for _, g := range groups {
 			r.ok(sum(g))
 		}
+
 		r.synchronize()
 		r.ok(r.World().Barrier(r.ctx, nil))
 		first, second := groups[r.Rank()], groups[1-r.Rank()]
@@ -38,12 +39,15 @@ func TestTwoGroupsFailAtOnce(t *testing.T) {
 			case <-time.After(causeDeadline):
 				r.failf("group %d has not ended", i)
 			}
+
 			cause := g.Err()
 			if !errors.Is(cause, symmem.ErrAborted) {
 				r.failf("group %d: Err() = %v; want ErrAborted", i, cause)
 			}
+
 			texts[i].add(r, cause)
 		}
+
 		_ = r.DefaultStream().Synchronize(r.ctx)
 		for _, g := range groups {
 			_ = g.Close()

@@ -24,6 +24,7 @@ func (s *groupSuspender) refusal() error {
 	if s.suspendState.Load() == poolOpen || s.hasFailed() {
 		return nil
 	}
+
 	text := fmt.Sprintf("group %s is suspended: call its Resume on every rank", s.group.id)
 	return &refusalError{text: text, kind: ErrSuspended}
 }
@@ -51,6 +52,7 @@ func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	if err != nil {
 		err = fmt.Errorf("suspending group %s: %w", s.group.id, err)
 	}
+
 	return released, err
 }
 
@@ -62,6 +64,7 @@ func (s *groupSuspender) Resume(ctx context.Context) error {
 	if err := s.resume(orBackground(ctx)); err != nil {
 		return fmt.Errorf("resuming group %s: %w", s.group.id, err)
 	}
+
 	return nil
 }
 
@@ -74,11 +77,13 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	if !ok {
 		return Suspension{}, ErrUnsupported
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s.suspendState.Load() != poolOpen { // suspended before
 		return Suspension{}, nil
 	}
+
 	s.setState(poolSuspending)
 	isCapturing, permitCaptures := g.rt.captures.delayCaptures()
 	defer permitCaptures()
@@ -89,12 +94,14 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 		s.setState(poolOpen)
 		return Suspension{}, err
 	}
+
 	released, err := comm.Suspend(ctx)
 	s.setState(poolSuspended) // even after an error: the memory may be gone
 	if err == nil {
 		// Wait for the other ranks: the memory is free once all ranks have unmapped it.
 		_, err = g.comm.Exchange(ctx, driver.LaneControl, nil)
 	}
+
 	return released, g.life.awaitFault(err)
 }
 
@@ -112,10 +119,12 @@ func (s *groupSuspender) prepareSuspend(
 	if isCapturing {
 		return ErrCapturing
 	}
+
 	streamsLimit := workLimit(s.group.limit.Get())
 	if err := awaitAllStreams(ctx, s.group.rt, streamsLimit); err != nil {
 		return err
 	}
+
 	return comm.PrepareSuspend()
 }
 
@@ -127,6 +136,7 @@ func (s *groupSuspender) compareAndPrepare(
 	if err := s.group.aligner.alignAndCompare(ctx, &alignedCall{tag: tag}); err != nil {
 		return err
 	}
+
 	prepareErr := prepare()
 	return agreeOnRefusal(ctx, s.group, prepareErr)
 }
@@ -138,6 +148,7 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	if s.suspendState.Load() == poolOpen {
 		return nil
 	}
+
 	s.setState(poolResuming)
 	prepareNothing := func() error { return nil }
 	err := s.compareAndPrepare(ctx, "resume group", prepareNothing)
@@ -145,10 +156,12 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 		comm := g.comm.(driver.SuspendableCommunicator) // suspend has checked the type
 		err = g.life.awaitFault(comm.Resume(ctx))
 	}
+
 	if err != nil {
 		s.setState(poolSuspended)
 		return err
 	}
+
 	s.setState(poolOpen)
 	return nil
 }
@@ -160,6 +173,7 @@ func checkNotSuspended(windows []groupWindow) error {
 	if i < 0 {
 		return nil
 	}
+
 	text := fmt.Sprintf("group %s is suspended: call its Resume first", windows[i].group.id)
 	return &refusalError{text: text, kind: ErrSuspended}
 }
@@ -171,6 +185,7 @@ func recordGroupInCapture(s *Stream, g *Group) {
 	if !s.capturing.Load() { // this first query avoids the lock
 		return
 	}
+
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
 	if s.capturing.Load() && !slices.Contains(s.groups, g) {
@@ -184,5 +199,6 @@ func groupRefusals(groups []*Group) error {
 	for _, g := range groups {
 		errs = append(errs, g.refusal())
 	}
+
 	return errors.Join(errs...)
 }

@@ -17,6 +17,7 @@ func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	if !g.Suspended() {
 		r.failf("Suspended() = false after Suspend, want true")
 	}
+
 	return released
 }
 
@@ -52,14 +53,17 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 			if cycle%2 == 0 {
 				r.suspend(p, symmem.DiscardContents)
 			}
+
 			suspension := suspendGroup(r, w)
 			if suspension.Released <= 0 {
 				r.failf("Suspend = %+v, want Released > 0", suspension)
 			}
+
 			resumeGroup(r, w)
 			if cycle%2 == 0 {
 				r.resume(p)
 			}
+
 			r.fill(b, float32(cycle+r.Rank()))
 			wantSum := float32(cycle + (cycle + 1)) // the values of ranks 0 and 1
 			r.ok(sumGraph.Launch(s))
@@ -69,6 +73,7 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 			r.synchronize()
 			r.checkAll(b, wantSum)
 		}
+
 		r.checkSum(w, b)
 		r.ok(w.Barrier(r.ctx, nil))
 	})
@@ -100,6 +105,7 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 				r.failf("%s: got %v, want ErrSuspended with %q", name, err, advice)
 			}
 		}
+
 		r.checkSum(r.World(), b) // other groups are not affected
 		_, err = p.Suspend(r.ctx, symmem.DiscardContents)
 		r.wantErr(err, symmem.ErrSuspended)
@@ -127,15 +133,18 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 				r.ok(w.Send(r.ctx, m, count, symmem.Float32, 1, s))
 				r.ok(s.Synchronize(r.ctx))
 			}
+
 			_, err := w.Suspend(r.ctx)
 			r.wantErr(err, symmem.ErrBusy)
 			if count == short { // texts holds one error of each rank
 				texts.add(r, err)
 			}
+
 			if r.Rank() == 1 {
 				r.ok(w.Recv(r.ctx, m, count, symmem.Float32, 0, s))
 				r.ok(s.Synchronize(r.ctx))
 			}
+
 			r.ok(w.Check(r.ctx)) // by now, the message has been received
 			suspendGroup(r, w)
 			resumeGroup(r, w)
@@ -157,12 +166,14 @@ func TestSuspendedGroupCloses(t *testing.T) {
 			if suspendsPool {
 				r.suspend(p, symmem.DiscardContents)
 			}
+
 			suspendGroup(r, g)
 			r.ok(g.Close())
 			r.wantErr(g.Resume(r.ctx), symmem.ErrClosed)
 			if suspendsPool {
 				r.resume(p)
 			}
+
 			r.checkSum(r.World(), b)
 		}
 	})

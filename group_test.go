@@ -23,9 +23,11 @@ func TestSplitOrdersRanksByKey(t *testing.T) {
 		if !slices.Equal(g.Ranks(), want) || g.Size() != len(want) {
 			r.failf("got a group of %d ranks, %v; want %v", g.Size(), g.Ranks(), want)
 		}
+
 		if want[g.Rank()] != r.Rank() {
 			r.failf("this rank is rank %d of the group %v", g.Rank(), want)
 		}
+
 		p := r.poolWith(symmem.PoolOptions{Domain: g, FirstSegment: 2 * mib})
 		b := r.alloc(p, 4096)
 		r.ok(p.Register(r.ctx, g))
@@ -47,6 +49,7 @@ func TestSkipSplit(t *testing.T) {
 			r.ok(r.World().SkipSplit(r.ctx))
 			return
 		}
+
 		g := r.split(r.World(), 0)
 		if want := []int{1, 2}; !slices.Equal(g.Ranks(), want) {
 			r.failf("got ranks %v, want %v", g.Ranks(), want)
@@ -65,16 +68,19 @@ func TestNewGroupRegistersExistingMemory(t *testing.T) {
 		if half.IsSymmetric(b.Memory()) {
 			r.failf("IsSymmetric = true in a new group, want false")
 		}
+
 		r.checkSum(half, b)
 		stats, segments := half.Stats(), p.Stats().Segments
 		if stats.Windows != segments || stats.Paths["window"] != 1 {
 			r.failf("got %+v, want %d windows and 1 call on the window path", stats, segments)
 		}
+
 		r.checkSum(r.World(), b)
 		groups := r.Stats().Groups
 		if len(groups) != 2 {
 			r.failf("got the groups %+v, want the world and %s", groups, half.ID())
 		}
+
 		if n := groups[half.ID()].Windows; n != segments {
 			r.failf("group %s has %d windows in Runtime.Stats, want %d", half.ID(), n, segments)
 		}
@@ -103,6 +109,7 @@ func TestPoolRejectsGroupOfOtherRuntime(t *testing.T) {
 	if !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("got %v, want ErrInvalid", err)
 	}
+
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		if err := rt.Close(); err != nil {
 			t.Error(err)
@@ -116,6 +123,7 @@ func abortOnRank1(r *rank, g *symmem.Group) {
 	if r.Rank() == 1 {
 		g.Abort()
 	}
+
 	const count = 4
 	m := r.unregistered(4 * count)
 	err := g.AllReduce(r.ctx, m, m, count, symmem.Int32, symmem.Sum, nil)
@@ -154,13 +162,16 @@ func TestNewGroupReusesMemoryOfEndedGroup(t *testing.T) {
 				if n := first.Stats().Windows; n != 0 {
 					r.failf("the group has %d windows, want 0", n)
 				}
+
 				if n := p.Stats().Windows; n != 0 {
 					r.failf("the pool has %d windows, want 0", n)
 				}
+
 				second := r.split(r.World(), 0)
 				if second.ID() == first.ID() {
 					r.failf("both groups have ID %s, want different IDs", first.ID())
 				}
+
 				r.checkSum(second, b)
 				r.checkSum(r.World(), b)
 			})
@@ -190,6 +201,7 @@ func TestIdleRankLearnsOfFault(t *testing.T) {
 			if r.Rank() == 1 {
 				g.Abort()
 			}
+
 			select {
 			case <-g.Ended():
 				r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
@@ -207,6 +219,7 @@ func TestCancelEndsWait(t *testing.T) {
 		if r.Rank() == 1 {
 			return // makes no call
 		}
+
 		canceled, cancel := context.WithCancel(r.ctx)
 		cancel()
 		if err := r.World().Check(canceled); err == nil {
@@ -254,6 +267,7 @@ func TestJoinRejectsUsedID(t *testing.T) {
 			if isClosed {
 				r.ok(g.Close())
 			}
+
 			_, err = r.Join(r.ctx, id, []int{0, 1})
 			r.wantErr(err, symmem.ErrInvalid)
 			if want := "id was already used"; !strings.Contains(err.Error(), want) {

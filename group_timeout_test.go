@@ -49,6 +49,7 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 			if err == nil {
 				err = g.SetTimeout(longTimeout)
 			}
+
 			return g, err
 		},
 		"Split": func(r *rank) (*symmem.Group, error) {
@@ -56,6 +57,7 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
+
 			return g.Split(r.ctx, 0, r.Rank()) // inherits the timeout
 		},
 	}
@@ -69,11 +71,13 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 					if g.Timeout() != longTimeout {
 						r.failf("Timeout() = %v; want %v", g.Timeout(), longTimeout)
 					}
+
 					r.ok(g.SetTimeout(shortTimeout))
 					if r.Rank() == lateRank {
 						<-errorReported
 						return
 					}
+
 					defer close(errorReported)
 					err = call(r, g)
 					r.wantTimeout(err, lateRank)
@@ -93,12 +97,14 @@ func TestJoinTimeoutNamesLateRank(t *testing.T) {
 			<-errorReported
 			return
 		}
+
 		// The timeout is long enough for ranks 0 and 1 to make the call on a busy machine.
 		options := symmem.GroupOptions{Timeout: 3 * time.Second}
 		_, err := r.JoinWith(r.ctx, "short", []int{0, 1, 2}, options)
 		if r.Rank() == 0 {
 			close(errorReported)
 		}
+
 		// On a busy machine, the error may also name another rank.
 		var timeoutErr *symmem.TimeoutError
 		if !errors.As(err, &timeoutErr) || !slices.Contains(timeoutErr.Missing, lateRank) {
@@ -129,12 +135,14 @@ func TestJoinTimeoutCoversStore(t *testing.T) {
 		if r.Rank() == 0 {
 			return
 		}
+
 		symmem.StallStore(r.Runtime) // from now on, the store does not answer this rank
 		_, err := r.JoinWith(r.ctx, "short", []int{0, 1}, symmem.GroupOptions{Timeout: shortTimeout})
 		var timeoutErr *symmem.TimeoutError
 		if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{0}) {
 			r.failf("JoinWith() = %v; want a TimeoutError that names rank 0", err)
 		}
+
 		if timeoutErr.Waited >= worldTimeout {
 			r.failf("JoinWith waited %v; want about %v", timeoutErr.Waited, shortTimeout)
 		}

@@ -33,19 +33,23 @@ func (h *heap) alloc(
 		if waitErr := h.uses.awaitUses(s); waitErr != nil {
 			return alloc.Block{}, waitErr
 		}
+
 		if err == nil && growth.Bytes == 0 {
 			return block, nil
 		}
+
 		if err != nil { // the pool has reached its capacity, or the size is invalid
 			err = newOutOfMemoryError(err, nil)
 		} else {
 			err = h.growWithSmallerSegments(s, growth, site)
 			err = h.addSizes(s, bytes, err)
 		}
+
 		err = h.takeFromOtherStreams(s, bytes, err)
 		if err != nil {
 			return alloc.Block{}, sizeError("allocating", bytes, err)
 		}
+
 		block, growth, err = h.core.Alloc(bytes, s.number)
 	}
 }
@@ -56,6 +60,7 @@ func sizeError(operation string, bytes int64, err error) error {
 	if errors.Is(err, alloc.ErrSize) {
 		return err
 	}
+
 	return fmt.Errorf("%s %s: %w", operation, driver.Plural(bytes, "byte"), err)
 }
 
@@ -67,6 +72,7 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	if err != nil {
 		return newOutOfMemoryError(err, nil)
 	}
+
 	h.ledger.Append(&event.Event{
 		Kind: event.KindReserve, Stream: h.core.Number(s.number), Segment: -1, // in no segment
 		Size: growth.Bytes, Requested: bytes,
@@ -74,10 +80,12 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	if growth.Bytes == 0 { // the stream has enough memory
 		return nil
 	}
+
 	err = h.grow(s, growth, site)
 	if errors.Is(err, driver.ErrOutOfMemory) && h.core.ReserveClean(bytes, s.number) {
 		return nil
 	}
+
 	return h.addSizes(s, bytes, err)
 }
 
@@ -98,6 +106,7 @@ func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
 	}
+
 	return newOutOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
 }
 
@@ -107,11 +116,13 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	if err != nil {
 		return err
 	}
+
 	ordinal, err := h.core.AddSegment(growth, uint64(memory.Address()))
 	if err != nil {
 		unmapErr := memory.Unmap()
 		return errors.Join(err, unmapErr)
 	}
+
 	stream := h.core.Number(s.number)
 	h.ledger.Append(&event.Event{
 		Kind: event.KindSegment, Stream: stream, Segment: ordinal,
@@ -133,6 +144,7 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, allocErr error) erro
 	if !errors.Is(allocErr, ErrOutOfMemory) || s.inCapture() {
 		return allocErr
 	}
+
 	canTake := func(number alloc.Stream) bool {
 		stream := h.streams.find(number)
 		return !stream.mayBeGone() && !stream.inCapture()
@@ -142,24 +154,29 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, allocErr error) erro
 		if waitedFor[number] {
 			return nil
 		}
+
 		waitedFor[number] = true
 		e, err := h.streams.find(number).recordEvent()
 		if errors.Is(err, ErrClosed) {
 			return nil // a closed stream has no unfinished work
 		}
+
 		if err != nil {
 			return err
 		}
+
 		return s.queue.WaitIgnoringErrors(e) // a failure of the other stream does not affect s
 	}
 	isEnough, takeErr := h.core.Seize(bytes, s.number, canTake, waitFor)
 	if isEnough {
 		return nil
 	}
+
 	if takeErr != nil {
 		takeErr = fmt.Errorf("taking free memory of other streams: %w", takeErr)
 		return errors.Join(allocErr, takeErr)
 	}
+
 	return allocErr
 }
 
@@ -172,6 +189,7 @@ func (h *heap) liveBlocks() (live []alloc.View) {
 			}
 		}
 	}
+
 	return live
 }
 
@@ -180,5 +198,6 @@ func (h *heap) countLiveBlocks() map[*segment]int {
 	for _, b := range h.liveBlocks() {
 		counts[h.segments.list[b.Segment]]++
 	}
+
 	return counts
 }

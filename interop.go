@@ -53,6 +53,7 @@ func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error
 		return 0, invalid("%v on value %q: the group is nil, or the operation is unknown",
 			c.Operation, c.Name)
 	}
+
 	value := c.Value
 	switch c.Operation {
 	case ValueStep:
@@ -65,6 +66,7 @@ func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error
 		value = floatBits(c.Float)
 	default: // the other operations use c.Value
 	}
+
 	return g.values.combine(ctx, valueCall{
 		operation: c.Operation, name: c.Name, value: value, site: i.site,
 	})
@@ -88,10 +90,12 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 	if p == nil || kind < 0 || value < 0 {
 		return invalid("noting %d of kind %d: the pool is nil, or a number is negative", value, kind)
 	}
+
 	p.mu.Lock()
 	if p.segments.refusing {
 		return unlockAndRefuse(p)
 	}
+
 	defer p.events.release() // unlocks p.mu
 	p.ledger.Append(&event.Event{
 		Kind: event.KindNote, Segment: -1, Size: value, Requested: kind,
@@ -111,10 +115,12 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 		return Memory{}, invalid("memory of %d bytes at %#x: the size is negative or too large",
 			bytes, address)
 	}
+
 	p := i.rt.registry.ranges.find(address)
 	if p == nil || bytes == 0 {
 		return memoryAt(address, bytes), nil
 	}
+
 	return p.addresses.memory(address, bytes)
 }
 
@@ -125,6 +131,7 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 	if p == nil {
 		return Buffer{}, fmt.Errorf("memory at %#x: %w", address, ErrForeign)
 	}
+
 	return p.addresses.buffer(address)
 }
 
@@ -136,6 +143,7 @@ func (i Interop) Retire(address uintptr) (Buffer, error) {
 	if p == nil {
 		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrForeign)
 	}
+
 	return p.addresses.findAndRemove(address)
 }
 
@@ -145,11 +153,13 @@ func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 	if p != nil {
 		return p.addresses.countLive()
 	}
+
 	for _, r := range i.rt.registry.ranges.all() {
 		poolBuffers, poolBytes := r.pool.addresses.countLive()
 		buffers += poolBuffers
 		bytes += poolBytes
 	}
+
 	return buffers, bytes
 }
 
@@ -183,9 +193,11 @@ func (Interop) StopWord(g *Group) uintptr {
 	if g == nil {
 		return 0
 	}
+
 	if inspector, ok := g.comm.(driver.Inspector); ok {
 		return inspector.Inspect().StopWord
 	}
+
 	return 0
 }
 
@@ -200,9 +212,11 @@ func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) b
 	if g == nil || !op.UsesWindows() {
 		return false
 	}
+
 	if !send.needsRegistration(g) && !recv.needsRegistration(g) {
 		return false
 	}
+
 	isInCapture := s != nil && s.inCapture() // collectives in captures do not register
 	return !isInCapture
 }
@@ -248,25 +262,32 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	if g == nil {
 		return invalid("%v on a nil group", c.Operation)
 	}
+
 	if c.Path < PathDefault || c.Path > PathTwoLevel {
 		return invalid("%v on group %s: unknown path choice %d", c.Operation, g.id, c.Path)
 	}
+
 	if c.Path == PathAuto {
 		c.Path = PathDefault
 	}
+
 	if !c.Wait {
 		return c.queue(ctx, g, s, i.site)
 	}
+
 	if s == nil {
 		s = i.rt.stream
 	}
+
 	if s.inCapture() {
 		return fmt.Errorf("%v on group %s: waiting for it: %w", c.Operation, g.id, ErrCapturing)
 	}
+
 	queueErr := c.queue(ctx, g, s, i.site)
 	if queueErr != nil && g.comm.Cause() == nil { // the group has not failed
 		return queueErr // nothing was queued
 	}
+
 	syncErr := s.queue.Synchronize(orBackground(ctx))
 	deliverAll(i.rt)
 	return cmp.Or(queueErr, awaitStreamCause(syncErr))
@@ -277,13 +298,16 @@ func (c *Call) queue(ctx context.Context, g *Group, s *Stream, site uint32) erro
 	if len(c.More) > 0 {
 		return c.queueAll(ctx, g, s, site)
 	}
+
 	if c.Norm != nil && c.Operation.HasNorm() {
 		return runNorm(ctx, g, c.Operation, *c.Norm, s, c.Path, site, c.Wait)
 	}
+
 	isRoute := c.Operation == OpDispatch || c.Operation == OpCombine
 	if c.Route != nil && isRoute {
 		return runRoute(ctx, g, c.Operation, *c.Route, s, c.Path, site, c.Wait)
 	}
+
 	call := c.collective(g.rank, site)
 	return g.run(ctx, s, &call)
 }
@@ -294,6 +318,7 @@ func (c *Call) queueAll(ctx context.Context, g *Group, s *Stream, site uint32) e
 	if err != nil {
 		return err
 	}
+
 	return queueList(ctx, g, s, calls)
 }
 
@@ -307,15 +332,18 @@ func (c *Call) allCalls(g *Group, site uint32) ([]*collective, error) {
 		if len(more.More) > 0 {
 			return nil, invalid("%v on group %s: a list of calls contains a list", next.operation, g.id)
 		}
+
 		hasOtherChoice := next.choice > PathAuto && next.choice != first.choice
 		if hasOtherChoice {
 			return nil, invalid("%v on group %s: the call asks for the %v path, and the first "+
 				"call of its list for %v: set Path in the first call only", next.operation, g.id,
 				next.choice, first.choice)
 		}
+
 		next.choice = first.choice
 		all = append(all, &next)
 	}
+
 	return all, nil
 }
 
@@ -325,6 +353,7 @@ func (c *Call) collective(rank int, site uint32) collective {
 	if c.Splits != nil && count == 0 { // Splits determines the count
 		count = c.Splits.CountOf(c.Operation, rank)
 	}
+
 	return collective{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: count,
 		send: c.Send, recv: c.Recv, choice: c.Path, tag: c.Tag, splits: c.Splits, arrived: c.Arrived,

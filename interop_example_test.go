@@ -23,14 +23,17 @@ func ExampleInterop_AdoptStream() {
 		if err != nil {
 			return err
 		}
+
 		tensor, err := pool.AllocOn(s, 4096)
 		if err != nil {
 			return err
 		}
+
 		m, err := interop.Memory(tensor.Address(), 8) // the library passes an address
 		if err != nil {
 			return err
 		}
+
 		v := []int64{int64(rt.Rank() + 1)}
 		if err := errors.Join(
 			s.Copy(m, symmem.Host(v)),
@@ -40,9 +43,11 @@ func ExampleInterop_AdoptStream() {
 		); err != nil {
 			return err
 		}
+
 		if rt.Rank() == 0 {
 			fmt.Println(v[0], interop.IsCapturing(foreign))
 		}
+
 		return tensor.Free()
 	})
 	// Output: 3 false
@@ -64,11 +69,13 @@ func ExampleInterop_Do() {
 		if !errors.As(err, &divergence) {
 			return fmt.Errorf("not a divergence: %w", err)
 		}
+
 		if rt.Rank() == 0 {
 			for r := range rt.Size() {
 				fmt.Println(r, divergence.Ranks()[r].Site)
 			}
 		}
+
 		return nil
 	})
 	// Output:

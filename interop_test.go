@@ -46,6 +46,7 @@ func TestCallValuesMatchMethods(t *testing.T) {
 				r.failf("Value(%+v) = %d, want %d", call, got, row.want)
 			}
 		}
+
 		rate := symmem.ValueCall{Operation: symmem.ValueAgreeFloat, Name: "rate", Float: 0.5}
 		_, err := interop.Value(r.ctx, w, rate)
 		r.ok(err)
@@ -56,6 +57,7 @@ func TestCallValuesMatchMethods(t *testing.T) {
 			_, err = interop.Value(r.ctx, w, symmem.ValueCall{Operation: unknown, Name: "rate"})
 			r.wantErr(err, symmem.ErrInvalid)
 		}
+
 		var noGroup *symmem.Group
 		_, err = interop.Value(r.ctx, noGroup, rate)
 		r.wantErr(err, symmem.ErrInvalid)
@@ -118,6 +120,7 @@ func TestPremulSumNeedsFactor(t *testing.T) {
 			call.Factor = factor
 			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
 		}
+
 		call.Factor, call.Op = 2, symmem.Sum // Sum has no factor
 		r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
 	})
@@ -165,6 +168,7 @@ func TestNormCallMatchesMethod(t *testing.T) {
 				r.failf("rows of %d: Do = %v, want the method's result %v", length, got, want)
 			}
 		}
+
 		r.synchronize()
 	})
 }
@@ -179,11 +183,14 @@ func TestStopWord(t *testing.T) {
 			if word != 0 {
 				r.failf("StopWord = %#x on the host backend, want 0", word)
 			}
+
 			return
 		}
+
 		if word == 0 {
 			r.failf("StopWord = 0, want an address")
 		}
+
 		g.Abort()
 		stop := (*atomic.Uint32)(unsafe.Pointer(wordAt(word)))
 		const limit = 20 * time.Second // much longer than an abort takes
@@ -191,6 +198,7 @@ func TestStopWord(t *testing.T) {
 			if time.Since(begin) > limit {
 				r.failf("the word is 0 for %v after the group has failed, want another value", limit)
 			}
+
 			runtime.Gosched()
 		}
 	})

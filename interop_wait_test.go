@@ -24,11 +24,13 @@ func TestCallWaitsForResult(t *testing.T) {
 			r.ok(r.Interop().Do(r.ctx, r.World(), sumCall(b), s))
 			r.checkAll(b, 3)
 		}
+
 		call := sumCall(b)
 		call.Operation, call.Root = symmem.OpSend, 1-r.Rank()
 		if r.Rank() == 1 {
 			call.Operation = symmem.OpRecv
 		}
+
 		r.fill(b, float32(10+r.Rank()))
 		r.ok(r.Interop().Do(r.ctx, r.World(), call, nil))
 		r.checkAll(b, 10)
@@ -46,6 +48,7 @@ func TestCallWaitsForEarlierWork(t *testing.T) {
 		if !ran {
 			r.failf("Do returned before the stream was idle")
 		}
+
 		invalid := sumCall(b)
 		invalid.Count = -1
 		r.wantErr(r.Interop().Do(r.ctx, r.World(), invalid, nil), symmem.ErrInvalid)

@@ -42,20 +42,24 @@ func (rt *Runtime) JoinWith(
 	if o.Timeout < 0 {
 		return nil, invalid("joining group %q: timeout %v is negative", id, o.Timeout)
 	}
+
 	timeout := driver.NewLimit(cmp.Or(o.Timeout, rt.opts.Timeout))
 	defer deliverAll(rt)
 	if err := rt.creation.closedError(); err != nil {
 		return nil, err
 	}
+
 	groupRank := slices.Index(ranks, rt.rank) // -1 if ranks does not contain this rank
 	if len(id) > MaxGroupID {
 		return nil, invalid("joining group %.40q...: the id has %d bytes, but at most %d are allowed",
 			id, len(id), MaxGroupID)
 	}
+
 	if id == "" || groupRank < 0 {
 		return nil, invalid("joining group %q: the id must not be empty, and the list of ranks %v "+
 			"must include this rank (%d)", id, ranks, rt.rank)
 	}
+
 	sortedRanks := slices.Sorted(slices.Values(ranks)) // not empty: it contains this rank
 	areInWorld := sortedRanks[0] >= 0 && sortedRanks[len(sortedRanks)-1] < rt.size
 	areDistinct := len(slices.Compact(sortedRanks)) == len(ranks)
@@ -63,10 +67,12 @@ func (rt *Runtime) JoinWith(
 		return nil, invalid("joining group %q: ranks %v must be distinct ranks of a world of %d",
 			id, ranks, rt.size)
 	}
+
 	if !rt.registry.claimID(id) {
 		return nil, invalid("joining group %q: the id was already used, perhaps by a failed Join in "+
 			"which other ranks are still waiting: pass an id that was never used", id)
 	}
+
 	fullID := joinedPrefix + id
 	err := rt.rankLists.announce(ctx, fullID, ranks, timeout.Get())
 	var g *Group
@@ -74,15 +80,18 @@ func (rt *Runtime) JoinWith(
 		r := roster{fullID: fullID, ranks: slices.Clone(ranks), rank: groupRank, limit: timeout}
 		g, err = rt.connect(ctx, r)
 	}
+
 	mayBeLostRank := err != nil && !cannotBeRankLoss(err)
 	if mayBeLostRank {
 		// Ranks with different lists wait for ranks that never come. That looks like a lost rank.
 		difference := rt.rankLists.findDifference(fullID, ranks)
 		err = cmp.Or(difference, err)
 	}
+
 	if err != nil {
 		return nil, driver.GroupConfig{ID: fullID}.JoinError(err)
 	}
+
 	return g, nil
 }
 
@@ -101,6 +110,7 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() {
 		err = done(err)
 		rt.monitor.recordResult(err)
@@ -125,13 +135,16 @@ func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, er
 	if err != nil {
 		return nil, err
 	}
+
 	g := newGroup(rt, &config, comm, life)
 	if err := g.prepareNewGroup(ctx); err != nil {
 		return nil, closeFailed(g, err)
 	}
+
 	if err := rt.registry.addGroup(g); err != nil {
 		return nil, closeFailed(g, err)
 	}
+
 	return g, nil
 }
 
@@ -177,12 +190,15 @@ func (g *Group) prepareNewGroup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if err := checkFormula(g.rt.opts.Deterministic, g.comm, len(g.ranks)); err != nil {
 		return err
 	}
+
 	if err := g.router.prepare(ctx); err != nil {
 		return err
 	}
+
 	return g.aligner.realignNewGroup(ctx, hasSuspectPools)
 }
 
@@ -193,6 +209,7 @@ func closeFailed(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
 	}
+
 	g.life.cancel(err)
 	closeErr := g.comm.Close()
 	return errors.Join(err, closeErr)
@@ -218,21 +235,26 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 			Text: fmt.Sprintf("%s (digest %s)", table.Name(), digest),
 		})
 	}
+
 	encoded, err := json.Marshal(own)
 	if err != nil {
 		return false, fmt.Errorf("encoding the settings of this rank: %w", err)
 	}
+
 	encodedSettings, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return false, err
 	}
+
 	byRank := make([]settings, len(encodedSettings))
 	for i, text := range encodedSettings {
 		if err := json.Unmarshal(text, &byRank[i]); err != nil {
 			return false, invalid("cannot decode the settings of rank %d: %.40q", g.ranks[i], text)
 		}
+
 		hasSuspectPools = hasSuspectPools || byRank[i].Suspect
 	}
+
 	g.router.tuning = table // nil after a TableError; compareSettings then returns an error
 	g.router.shape = groupShape(byRank)
 	return hasSuspectPools, compareSettings(byRank, g.ranks)
@@ -248,9 +270,11 @@ func tuningTableFor(name string, info driver.Info, ranks int) (*tuning.Table, er
 			name = file
 		}
 	}
+
 	if name == "" || name == BuiltInTuning {
 		return tuning.Builtin(info.Backend, info.Name), nil
 	}
+
 	table, err := tuning.ReadFile(name)
 	var pathErr *fs.PathError
 	switch {
@@ -260,6 +284,7 @@ func tuningTableFor(name string, info driver.Info, ranks int) (*tuning.Table, er
 		return nil, fmt.Errorf("reading the tuning table %s (repair it, remove it, or measure again "+
 			"with symmem tune): %w", name, err)
 	}
+
 	table.Origin = "table " + name
 	return table, nil
 }

@@ -18,6 +18,7 @@ func TestIDOfFailedJoinCannotBeReused(t *testing.T) {
 			if err != nil {
 				return err
 			}
+
 			r.checkSum(g, r.window(r.pool(), 4096))
 			return g.Close()
 		}
@@ -25,6 +26,7 @@ func TestIDOfFailedJoinCannotBeReused(t *testing.T) {
 			if err := join("late", 300*time.Millisecond); !errors.As(err, new(*symmem.TimeoutError)) {
 				r.failf("Join without rank 2 = %v; want a TimeoutError", err)
 			}
+
 			gaveUp <- struct{}{}
 		} else {
 			<-gaveUp
@@ -33,11 +35,13 @@ func TestIDOfFailedJoinCannotBeReused(t *testing.T) {
 				r.failf("Join succeeds after the other ranks have given up")
 			}
 		}
+
 		begin := time.Now()
 		r.wantErr(join("late", time.Minute), symmem.ErrInvalid)
 		if waited := time.Since(begin); waited > 10*time.Second {
 			r.failf("the repeated Join was refused after %v, want at once", waited)
 		}
+
 		r.ok(join("repeated", time.Minute))
 	})
 }

@@ -20,6 +20,7 @@ func (o Options) lateSettings() driver.Late {
 			go driver.GuardHere("Options.OnLate", func() { o.OnLate(w) }, o.logFault)
 		}
 	}
+
 	return driver.Late{After: max(0, o.WarnAfter), Warn: warn}
 }
 
@@ -34,6 +35,7 @@ func (o Options) logger() *slog.Logger {
 	if o.Logger != nil {
 		return o.Logger
 	}
+
 	return slog.Default()
 }
 
@@ -54,9 +56,11 @@ func (o Options) absenceWarner(
 				InCall: operation, Waited: waited.Round(time.Millisecond), Ranks: missing,
 			})
 		}
+
 		if waited == 0 {
 			return late.Next(0, -1)
 		}
+
 		return late.Next(waited, 0)
 	}
 }

@@ -89,23 +89,28 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 					r.ok(wait(r, b))
 					return
 				}
+
 				// On a busy machine, there may also be warnings about other ranks.
 				for warningsAboutThisRank := 0; warningsAboutThisRank < warningCount; {
 					w := <-warnings
 					if strings.HasPrefix(w.InCall, "joining ") {
 						continue // the ranks were still connecting
 					}
+
 					if w.Group != "world" || w.InCall == "" || w.Waited < warnDelay {
 						r.failf("got the warning %+v, want a call in the world that has waited %v or longer",
 							w, warnDelay)
 					}
+
 					if w.Activity[w.Ranks[0]] == "" {
 						r.failf("got the warning %+v, want one with the activity of rank %d", w, w.Ranks[0])
 					}
+
 					if slices.Contains(w.Ranks, lateRank) {
 						warningsAboutThisRank++
 					}
 				}
+
 				r.ok(wait(r, b)) // ends the wait of the other ranks
 			})
 		})
@@ -129,14 +134,17 @@ func TestLateRankIsReportedDuringJoin(t *testing.T) {
 		for len(w.Ranks) > 1 {
 			w = <-warnings // on a busy machine, another rank may be late, too
 		}
+
 		for n := 1; ; n++ { // w is warning n about lateRank alone
 			if !slices.Equal(w.Ranks, []int{lateRank}) || w.Waited < warnDelay {
 				r.failf("got the warning %+v, want only rank %d and a wait of at least %v", w, lateRank,
 					warnDelay)
 			}
+
 			if n == warningCount {
 				return
 			}
+
 			w = <-warnings
 		}
 	}
@@ -144,6 +152,7 @@ func TestLateRankIsReportedDuringJoin(t *testing.T) {
 		if r.Rank() == lateRank {
 			awaitWarnings(r)
 		}
+
 		g, err := r.Join(r.ctx, groupID, r.World().Ranks())
 		r.ok(err)
 		r.ok(g.Close())
@@ -165,6 +174,7 @@ func (b *safeBuffer) Write(p []byte) (int, error) {
 	case b.written <- struct{}{}:
 	default: // the channel already contains a value
 	}
+
 	return b.text.Write(p)
 }
 
@@ -188,6 +198,7 @@ func TestLateWarningsAreLogged(t *testing.T) {
 				<-logged.written // earlier warnings may be about rank 0
 			}
 		}
+
 		r.ok(r.World().Check(r.ctx))
 	})
 	for _, want := range []string{"level=WARN", lateRank, "group=world", "waiting for", "rank 1"} {

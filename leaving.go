@@ -21,6 +21,7 @@ func newRankLeftError(operation string, ended []*rendezvous.EndedError) error {
 		if e.Reason == "" || json.Unmarshal([]byte(e.Reason), r) != nil || !r.hasRequiredFields() {
 			continue
 		}
+
 		switch reason := e.Description + " because of that"; {
 		case r.Kind == kindLost && len(r.Lost.Ranks) > 0:
 			return &RankLostError{
@@ -33,10 +34,12 @@ func newRankLeftError(operation string, ended []*rendezvous.EndedError) error {
 				Err: errors.New(reason),
 			}
 		}
+
 		reported := *e
 		reported.Description = fmt.Sprintf("%s because of an error: %v", e.Description, r.toError())
 		ended = slices.Clone(ended)
 		ended[slices.Index(ended, e)] = &reported
 	}
+
 	return newRankLostError(operation, ended)
 }

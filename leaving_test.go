@@ -44,23 +44,27 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 				if r == row.first {
 					o.Timeout = leavingTimeout / 12 // long enough for the other ranks to connect
 				}
+
 				opening.Go(func() {
 					rt, err := symmem.Open(t.Context(), withBackend(o))
 					errs[r] = err
 					if err == nil {
 						rt.Close() // the test fails below, because Open has not
 					}
+
 					if r == 1 {
 						close(leave)
 					}
 				})
 			}
+
 			opening.Wait()
 			// The other rank must not wait for its timeout.
 			const limit = leavingTimeout / 2
 			if took := time.Since(begin); took > limit {
 				t.Errorf("Open took %v, want at most %v", took, limit)
 			}
+
 			for r, err := range errs {
 				var absent *symmem.AbsentError
 				isAbsent := errors.As(err, &absent) && slices.Equal(absent.Ranks, []int{absentRank})
@@ -69,6 +73,7 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 					t.Errorf("rank %d: got %v, want an AbsentError of rank %d", r, err, absentRank)
 				}
 			}
+
 			if err := <-absentRankClosed; err != nil {
 				t.Errorf("rank %d: %v", absentRank, err)
 			}
@@ -99,10 +104,12 @@ func runConnectedRank(
 	if err != nil {
 		return err
 	}
+
 	_, monitor, err := rendezvous.Connect(ctx, world)
 	if err != nil {
 		return err
 	}
+
 	<-leave
 	waitCtx, cancel := context.WithTimeout(context.Background(), leavingTimeout)
 	defer cancel()
@@ -125,13 +132,16 @@ func TestClosedRankIsNotReportedDead(t *testing.T) {
 			runtimes[r], errs[r] = symmem.Open(t.Context(), withBackend(o))
 		})
 	}
+
 	opening.Wait()
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := runtimes[1].Close(); err != nil {
 		t.Error(err)
 	}
+
 	_, err := runtimes[0].Join(t.Context(), "g", []int{0, 1})
 	var lost *symmem.RankLostError
 	if !errors.As(err, &lost) || !lost.Left || !slices.Equal(lost.Ranks, []int{1}) {
@@ -143,6 +153,7 @@ func TestClosedRankIsNotReportedDead(t *testing.T) {
 			}
 		}
 	}
+
 	if err := runtimes[0].Close(); err != nil {
 		t.Error(err)
 	}

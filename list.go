@@ -16,12 +16,15 @@ func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) er
 	if s == nil {
 		s = g.rt.stream
 	}
+
 	if err := checkList(g, s, calls); err != nil {
 		return err
 	}
+
 	if err := g.refusal(); err != nil {
 		return err
 	}
+
 	recordGroupInCapture(s, g)
 	for _, c := range calls {
 		use, err := enterPools(c.send.pool, c.recv.pool)
@@ -30,17 +33,20 @@ func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) er
 		}
 		defer use.leave(c.send.pool, c.recv.pool) // after the launch
 	}
+
 	g.calls.site.Store(calls[0].site)
 	plans, err := planList(ctx, g, s, calls)
 	if err != nil {
 		return err
 	}
+
 	launchErr := launchList(g, s, calls[0], plans)
 	for _, c := range calls {
 		if s.mustRecordUse(c) {
 			s.useAgain(c.send, c.recv) // planList's record may have been removed before the launch
 		}
 	}
+
 	return g.life.awaitFault(launchErr)
 }
 
@@ -49,10 +55,12 @@ func checkList(g *Group, s *Stream, calls []*collective) error {
 	if s.rt != g.rt {
 		return invalid("a list of calls on group %s: the stream belongs to another runtime", g.id)
 	}
+
 	if len(calls) > maxListCalls {
 		return invalid("a list of %d calls on group %s: at most %d are allowed", len(calls), g.id,
 			maxListCalls)
 	}
+
 	for _, c := range calls {
 		// The operations from AllReduceRMSNorm on have arguments of their own types.
 		isSpecial := c.operation >= driver.AllReduceRMSNorm
@@ -60,6 +68,7 @@ func checkList(g *Group, s *Stream, calls []*collective) error {
 			return invalid("%v on group %s: this operation cannot be in a list of calls", c.operation, g.id)
 		}
 	}
+
 	return nil
 }
 
@@ -71,18 +80,22 @@ func planList(
 	if err := chooseListPath(&g.calls, calls); err != nil {
 		return nil, err
 	}
+
 	plans := make([]*collective, len(calls))
 	for i, c := range calls {
 		plans[i] = g.calls.cachedPlan(c)
 		if plans[i] != nil {
 			continue
 		}
+
 		validated, err := g.calls.validatedCopy(c) // its plan field is nil until prepare
 		if err != nil {
 			return nil, err
 		}
+
 		plans[i] = validated
 	}
+
 	for _, c := range calls {
 		if s.mustRecordUse(c) && g.life.fault.Load() != faultRepaired {
 			if err := s.useBoth(c.send, c.recv); err != nil {
@@ -90,16 +103,19 @@ func planList(
 			}
 		}
 	}
+
 	for i, p := range plans {
 		if p.plan == nil {
 			if err := g.calls.prepare(ctx, p, s); err != nil {
 				return nil, g.life.failStream(s, err)
 			}
 		}
+
 		if g.rt.recording.isActive() {
 			g.events.submit(p, calls[i].site, s)
 		}
 	}
+
 	return plans, nil
 }
 
@@ -110,17 +126,20 @@ func chooseListPath(planner *planner, calls []*collective) error {
 	if len(calls) == 1 || calls[0].choice != PathDefault {
 		return nil
 	}
+
 	largest := calls[0]
 	maxBytes := uint64(0)
 	for _, c := range calls {
 		if c.operation != OpAllGatherV || c.splits == nil {
 			return nil
 		}
+
 		bytes := uint64(c.splits.Total(c.operation)) * uint64(c.dataType.Size())
 		if bytes > maxBytes {
 			largest, maxBytes = c, bytes
 		}
 	}
+
 	var call driver.Call
 	if cached := planner.cachedPlan(largest); cached != nil {
 		call = *cached.plan.Prepared()
@@ -129,21 +148,25 @@ func chooseListPath(planner *planner, calls []*collective) error {
 		if err != nil {
 			return err
 		}
+
 		call = validated.call()
 		buffers := planner.locations(&call)
 		if _, _, err := planner.router.route(validated.choice, &call, buffers.where); err != nil {
 			return planner.wrapError(largest, err)
 		}
 	}
+
 	othersChoice := PathPlain
 	if call.Path == driver.PathDirect {
 		othersChoice = PathDirect
 	}
+
 	for _, c := range calls {
 		if c != largest {
 			c.choice = othersChoice
 		}
 	}
+
 	return nil
 }
 
@@ -156,26 +179,33 @@ func launchList(g *Group, s *Stream, first *collective, plans []*collective) err
 		for i, p := range plans {
 			driverPlans[i] = p.plan
 		}
+
 		plan, err := lister.List(driverPlans)
 		if err == nil {
 			for _, p := range plans {
 				p.submit.Count()
 			}
+
 			combined := *plans[0] // a copy, because plans[0] stays in the cache
 			combined.plan = plan
 			return g.launchOn(s, &combined, first.wait)
 		}
+
 		if !errors.Is(err, ErrUnsupported) {
 			return err
 		}
+
 		// The backend cannot combine these plans: launch them one by one.
 	}
+
 	for _, p := range plans {
 		begin := p.submit.Begin()
 		if err := g.launchOn(s, p, first.wait); err != nil {
 			return err
 		}
+
 		p.submit.End(begin)
 	}
+
 	return nil
 }

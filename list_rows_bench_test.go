@@ -77,9 +77,11 @@ func tokenCounts(share string, tokens int64, ranks int) []int64 {
 			counts[r] = max(1, tokens*int64(r+1)/int64(ranks))
 		}
 	}
+
 	if share == "idle" {
 		counts[ranks-1] = 0
 	}
+
 	return counts
 }
 
@@ -87,6 +89,7 @@ func (e *exchangeShape) tokens() (all int64) {
 	for _, n := range e.counts {
 		all += n
 	}
+
 	return all
 }
 
@@ -96,6 +99,7 @@ func (e *exchangeShape) rowBytes() int64 {
 	for _, w := range e.widths {
 		width += w
 	}
+
 	return width
 }
 
@@ -132,22 +136,27 @@ func exchangeBenches(b *testing.B) (ranks []*exchangeBench) {
 		b.Skip(fmt.Errorf("exchanges run on GPUs, with %s=nccl: %w", backendVariable,
 			symmem.ErrUnsupported))
 	}
+
 	n, err := symmem.LocalRanks("nccl")
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	if n < 2 {
 		b.Skip(fmt.Errorf("exchanges need two GPUs, found %d: %w", n, symmem.ErrUnsupported))
 	}
+
 	runtimes, err := symmem.OpenLocal(b.Context(), min(n, 4), symmem.Options{
 		Backend: "nccl", Check: symmem.CheckRegistration,
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	for _, rt := range runtimes {
 		ranks = append(ranks, &exchangeBench{Runtime: rt, ctx: context.WithoutCancel(b.Context())})
 	}
+
 	b.Cleanup(func() {
 		onEachExchange(b, ranks, func(r *exchangeBench) error {
 			symmem.FreeLive(r.Runtime)
@@ -165,6 +174,7 @@ func onEachExchange(b *testing.B, ranks []*exchangeBench, f func(*exchangeBench)
 		if err != nil {
 			ranks[i].World().Abort()
 		}
+
 		return err
 	})
 	if err != nil {
@@ -177,10 +187,12 @@ func (r *exchangeBench) allocate() error {
 	if err != nil {
 		return err
 	}
+
 	unshared, err := r.NewPool(symmem.PoolOptions{FirstSegment: exchangeMemory})
 	if err != nil {
 		return err
 	}
+
 	for dst, pool := range map[*symmem.Memory]*symmem.Pool{
 		&r.symmetric: shared, &r.loose: unshared, &r.input: unshared,
 	} {
@@ -188,11 +200,13 @@ func (r *exchangeBench) allocate() error {
 		if err != nil {
 			return err
 		}
+
 		*dst = buffer.Memory()
 		if err := r.DefaultStream().Fill(*dst, 0); err != nil {
 			return err
 		}
 	}
+
 	return errors.Join(shared.Register(r.ctx, r.World()), r.DefaultStream().Synchronize(r.ctx))
 }
 
@@ -200,10 +214,12 @@ func (r *exchangeBench) pair(e *exchangeShape, implementation int) error {
 	if implementation == exchangeSparse {
 		return r.route(e)
 	}
+
 	whole := r.symmetric
 	if implementation == exchangeLoose {
 		whole = r.loose
 	}
+
 	even := slices.Min(e.counts) == slices.Max(e.counts) && implementation == exchangeNCCL
 	var list []symmem.Call
 	in, out := int64(0), int64(0)
@@ -213,6 +229,7 @@ func (r *exchangeBench) pair(e *exchangeShape, implementation int) error {
 		for i := range counts {
 			counts[i] *= width
 		}
+
 		call := symmem.Call{
 			Operation: symmem.OpAllGatherV, Type: symmem.Uint8, Send: slice(r.input, in, ownBytes),
 			Recv: slice(whole, out, e.tokens()*width), Splits: &symmem.Splits{RecvCounts: counts},
@@ -220,15 +237,18 @@ func (r *exchangeBench) pair(e *exchangeShape, implementation int) error {
 		if even {
 			call.Operation, call.Splits, call.Count = symmem.OpAllGather, nil, ownBytes
 		}
+
 		in, out = in+ownBytes, out+e.tokens()*width
 		list = append(list, call)
 	}
+
 	dispatch := list[0]
 	dispatch.More, dispatch.Path = list[1:], symmem.PathDirect
 	counts := slices.Clone(e.counts)
 	for i := range counts {
 		counts[i] *= e.hidden
 	}
+
 	combine := symmem.Call{
 		Operation: symmem.OpReduceScatterV, Type: symmem.BFloat16, Op: symmem.Sum,
 		Send: slice(whole, 0, 2*e.tokens()*e.hidden), Recv: slice(r.input, 0, 2*counts[r.Rank()]),
@@ -237,9 +257,11 @@ func (r *exchangeBench) pair(e *exchangeShape, implementation int) error {
 	if even {
 		combine.Operation, combine.Splits, combine.Count = symmem.OpReduceScatter, nil, counts[0]
 	}
+
 	if implementation == exchangeNCCL {
 		dispatch.Path, combine.Path = symmem.PathPlain, symmem.PathPlain
 	}
+
 	return errors.Join(r.Interop().Do(r.ctx, r.World(), dispatch, nil),
 		r.Interop().Do(r.ctx, r.World(), combine, nil))
 }
@@ -249,10 +271,12 @@ func slice(m symmem.Memory, offset, bytes int64) symmem.Memory {
 	if bytes == 0 {
 		return symmem.Memory{}
 	}
+
 	part, err := m.Slice(offset, bytes)
 	if err != nil {
 		panic(err)
 	}
+
 	return part
 }
 
@@ -261,14 +285,17 @@ func (r *exchangeBench) capture(calls int, call func() error) error {
 	if err := errors.Join(call(), s.Synchronize(r.ctx), s.BeginCapture()); err != nil {
 		return err
 	}
+
 	var failed error
 	for range calls {
 		failed = errors.Join(failed, call())
 	}
+
 	graph, err := s.EndCapture()
 	if err := errors.Join(failed, err); err != nil {
 		return err
 	}
+
 	r.graphs = append(r.graphs, graph)
 	return nil
 }
@@ -279,12 +306,14 @@ func (r *exchangeBench) batch(graph, calls, replays int) (float64, error) {
 	if err := errors.Join(r.World().Barrier(r.ctx, nil), s.Synchronize(r.ctx)); err != nil {
 		return 0, err
 	}
+
 	begin := time.Now()
 	for range replays {
 		if err := r.graphs[graph].Launch(s); err != nil {
 			return 0, err
 		}
 	}
+
 	err := s.Synchronize(r.ctx)
 	return float64(time.Since(begin).Nanoseconds()) / 1e3 / float64(calls*replays), err
 }
@@ -304,6 +333,7 @@ func (r *exchangeBench) closeGraphs() error {
 	for _, g := range r.graphs {
 		errs = append(errs, g.Close())
 	}
+
 	r.graphs = nil
 	return errors.Join(errs...)
 }
@@ -327,6 +357,7 @@ func measureLink(b *testing.B, ranks []*exchangeBench) (link, barrier float64) {
 		gathers = append(gathers, slowestBatch(b, ranks, 0, calls, replays))
 		barriers = append(barriers, slowestBatch(b, ranks, 1, calls, 100*replays))
 	}
+
 	onEachExchange(b, ranks, (*exchangeBench).closeGraphs)
 	link, barrier = float64((len(ranks)-1)*bytes)/median(gathers), median(barriers)
 	b.Logf("%d ranks: a push of 64 MiB runs at %.0f GB/s, a barrier takes %.2f us", len(ranks),
@@ -342,15 +373,18 @@ func measureExchange(
 	if e.tokens() > 1024 {
 		calls, replays = 4, 5
 	}
+
 	onEachExchange(b, ranks, func(r *exchangeBench) error {
 		if err := r.writeIDs(e); err != nil {
 			return err
 		}
+
 		for i := range exchangeVariants {
 			if err := r.capture(calls, func() error { return r.pair(e, i) }); err != nil {
 				return err
 			}
 		}
+
 		return nil
 	})
 	var times [exchangeVariants][]float64
@@ -360,6 +394,7 @@ func measureExchange(
 			variant := (i + n) % exchangeVariants
 			slowest[variant] = slowestBatch(b, ranks, variant, calls, replays)
 		}
+
 		return slowest
 	}
 	turn(0) // warms up
@@ -368,10 +403,12 @@ func measureExchange(
 		for variant, us := range slowest {
 			times[variant] = append(times[variant], us)
 		}
+
 		ratios = append(ratios, slowest[exchangeNCCL]/slowest[exchangeRows])
 		sparseRatios = append(sparseRatios, slowest[exchangeRows]/slowest[exchangeSparse])
 		sparseToNCCL = append(sparseToNCCL, slowest[exchangeNCCL]/slowest[exchangeSparse])
 	}
+
 	onEachExchange(b, ranks, (*exchangeBench).closeGraphs)
 	rows := median(times[exchangeRows])
 	b.ReportMetric(0, "ns/op") // hides the time of a turn

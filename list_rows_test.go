@@ -44,11 +44,14 @@ func (c *rowsCase) newTensor(t symmem.DataType, maxElements int64) tensor {
 		for i := range part {
 			part[i] = uint8(c.draw.Uint32())
 		}
+
 		if r == c.Rank() {
 			local, offset = part, int64(len(x.want))
 		}
+
 		x.want = append(x.want, part...)
 	}
+
 	x.recv = c.memory(pool, make([]uint8, len(x.want)))
 	if inPlace && len(local) > 0 {
 		var err error
@@ -58,6 +61,7 @@ func (c *rowsCase) newTensor(t symmem.DataType, maxElements int64) tensor {
 	} else {
 		x.send = c.memory(c.pools[0], local)
 	}
+
 	return x
 }
 
@@ -66,6 +70,7 @@ func (c *rowsCase) memory(p *symmem.Pool, bytes []uint8) symmem.Memory {
 	if len(bytes) == 0 {
 		return symmem.Memory{}
 	}
+
 	m, err := c.alloc(p, int64(len(bytes))).Memory().Slice(0, int64(len(bytes)))
 	c.ok(err)
 	write(c.rank, m, bytes)
@@ -82,12 +87,14 @@ func (c *rowsCase) gather(tensors int, maxElements int64) (call symmem.Call, che
 		for r := range counts {
 			counts[r] *= x.width / int64(t.Size())
 		}
+
 		all = append(all, x)
 		list = append(list, symmem.Call{
 			Operation: symmem.OpAllGatherV, Type: t, Send: x.send, Recv: x.recv,
 			Splits: &symmem.Splits{RecvCounts: counts}, Path: symmem.PathDirect,
 		})
 	}
+
 	call = list[0]
 	call.More = list[1:]
 	return call, func() {
@@ -95,6 +102,7 @@ func (c *rowsCase) gather(tensors int, maxElements int64) (call symmem.Call, che
 			if len(x.want) == 0 {
 				continue
 			}
+
 			if got := read[uint8](c.rank, x.recv); !slices.Equal(got, x.want) {
 				c.failf("tensor %d of %d, rows %v of %d bytes: wrong bytes from %d on", i, tensors,
 					c.counts, x.width, firstDifference(got, x.want))
@@ -109,6 +117,7 @@ func firstDifference(a, b []uint8) int {
 			return i
 		}
 	}
+
 	return len(a)
 }
 
@@ -118,6 +127,7 @@ func (c *rowsCase) scatter(maxElements int64) (call symmem.Call, check func()) {
 	for r := range u.counts {
 		u.counts[r] *= width
 	}
+
 	send := u.allocateFilled(u.joinParts(func(dst int) []int32 {
 		return u.part(c.Rank(), dst, u.counts[dst])
 	}))
@@ -129,6 +139,7 @@ func (c *rowsCase) scatter(maxElements int64) (call symmem.Call, check func()) {
 			want[i] += v
 		}
 	}
+
 	call = symmem.Call{
 		Operation: symmem.OpReduceScatterV, Type: symmem.Int32, Op: symmem.Sum, Send: send, Recv: recv,
 		Splits: &symmem.Splits{SendCounts: u.counts}, Path: symmem.PathDirect,
@@ -142,6 +153,7 @@ func runRows(t *testing.T, test func(c *rowsCase)) {
 		if ranks > 4 && os.Getenv(backendVariable) != "" && testing.Short() {
 			continue
 		}
+
 		t.Run(fmt.Sprint(ranks), func(t *testing.T) {
 			t.Logf("seed %d", seed)
 			runRanks(t, ranks, symmem.Options{}, func(r *rank) {
@@ -214,6 +226,7 @@ func TestCapturedRows(t *testing.T) {
 			checkGather()
 			checkScatter()
 		}
+
 		c.ok(g.Close())
 	})
 }
@@ -236,12 +249,15 @@ func TestRowsErrorNamesMissingRank(t *testing.T) {
 			if err == nil {
 				err = r.DefaultStream().Synchronize(r.ctx)
 			}
+
 			r.wantTimeout(err, 2)
 		}
+
 		done.wait(r)
 		if r.Rank() < 2 && os.Getenv(backendVariable) != "" {
 			checkPoison(c, call)
 		}
+
 		r.ok(r.World().Barrier(r.ctx, nil)) // the CUDA context is still usable
 		r.synchronize()
 	})
@@ -279,9 +295,11 @@ func (c *rowsCase) compareSums(t symmem.DataType, op symmem.ReduceOp, maxRows in
 			preceding += n
 		}
 	}
+
 	if all == 0 {
 		return
 	}
+
 	size := int64(t.Size())
 	bytes := make([]uint8, all*size)
 	random := rand.New(rand.NewPCG(uint64(all), uint64(c.Rank())))
@@ -290,6 +308,7 @@ func (c *rowsCase) compareSums(t symmem.DataType, op symmem.ReduceOp, maxRows in
 			bytes[i] = bytes[i]&0x83 | 0x38 // finite, near 1
 		}
 	}
+
 	send := c.memory(c.pools[c.draw.IntN(2)], bytes)
 	ownCount := c.counts[c.Rank()]
 	recv := c.memory(c.pools[0], make([]uint8, ownCount*size))
@@ -302,6 +321,7 @@ func (c *rowsCase) compareSums(t symmem.DataType, op symmem.ReduceOp, maxRows in
 	if ownCount == 0 {
 		return
 	}
+
 	got, want := read[uint8](c.rank, recv), read[uint8](c.rank, sum)[preceding*size:][:ownCount*size]
 	if !slices.Equal(got, want) {
 		c.failf("%v of %v, counts %v: element %d differs from AllReduce's", op, t, c.counts,
@@ -321,6 +341,7 @@ func TestDifferentRowsDiverge(t *testing.T) {
 		if err == nil {
 			err = c.DefaultStream().Synchronize(c.ctx)
 		}
+
 		if e := r.wantDivergence(err); !strings.Contains(e.Error(), "AllGatherV") {
 			r.failf("got %v, want an error that names AllGatherV", err)
 		}

@@ -41,6 +41,7 @@ func newListCall(u *unevenCall) (call symmem.Call, check func()) {
 		for i := range wantSum {
 			wantSum[i] *= int32(u.Size())
 		}
+
 		u.check("AllReduce", sum, wantSum)
 		u.check("AllGatherV", gathered, wantGathered)
 		lastRank := u.Size() - 1 // has the largest numbers
@@ -69,6 +70,7 @@ func TestListOfCalls(t *testing.T) {
 			if !call.Wait {
 				r.synchronize()
 			}
+
 			check()
 		}
 	})
@@ -100,6 +102,7 @@ func TestCapturedListOfCalls(t *testing.T) {
 			r.ok(g.Launch(r.DefaultStream()))
 			r.checkAll(b, 1+2) // the values of ranks 0 and 1
 		}
+
 		r.ok(g.Close())
 	})
 }
@@ -153,6 +156,7 @@ func TestInvalidListsAreRefused(t *testing.T) {
 				r.failf("%s in a list: got %v, want ErrInvalid", name, err)
 			}
 		}
+
 		// The refused lists have queued nothing that would disturb a later call.
 		r.ok(r.Interop().Do(r.ctx, r.World(), sum, nil))
 		r.synchronize()
@@ -191,6 +195,7 @@ func TestPathOfListIsKept(t *testing.T) {
 			if !slices.Equal(paths, row.want) {
 				r.failf("paths of a list with path %v = %v, want %v", row.choice, paths, row.want)
 			}
+
 			call.More[0].Path = symmem.PathWindow
 			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
 		}

@@ -27,9 +27,11 @@ func checkHTTP(address string) error {
 	if address == "" {
 		return nil
 	}
+
 	if err := live.CheckAddress(address); err != nil {
 		return fmt.Errorf("HTTP address: %w: %w", err, ErrInvalid)
 	}
+
 	return nil
 }
 
@@ -51,6 +53,7 @@ func (v *liveView) open(ctx context.Context) {
 	if v.rt.opts.HTTP == "" {
 		return
 	}
+
 	v.countsCalls.Store(true)
 	job, err := v.agreeOnJobName(ctx)
 	if err == nil {
@@ -60,6 +63,7 @@ func (v *liveView) open(ctx context.Context) {
 		}
 		v.server, err = live.Open(config)
 	}
+
 	if err != nil {
 		v.rt.opts.logger().Warn("symmem: there is no live view of this rank: "+err.Error(),
 			"rank", v.rt.rank)
@@ -73,12 +77,14 @@ func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	if !canChoose {
 		return rand.Text(), nil
 	}
+
 	// The first rank's proposal becomes the value of the key "live". All ranks get that value.
 	proposal := []byte(rand.Text())
 	name, err := store.CompareSet(ctx, "live", nil, proposal)
 	if err != nil {
 		return "", fmt.Errorf("agreeing on the name of the job: %w", err)
 	}
+
 	return string(name), nil
 }
 
@@ -106,9 +112,11 @@ func (v *liveView) handler() http.Handler {
 			g.windows.makePlansStale() // existing plans do not count: prepare them again
 		}
 	}
+
 	if v.server != nil {
 		return v.server.Handler()
 	}
+
 	return live.NewHandler(v.snapshot)
 }
 
@@ -159,12 +167,15 @@ func (c *callClocks) summarize() []live.Calls {
 		if key.sizeBits > 0 {
 			calls.MinBytes = 1 << (key.sizeBits - 1)
 		}
+
 		if clocks.isTimed.Load() {
 			run := newTimes(clocks.runClock.Read())
 			calls.Run = &run
 		}
+
 		summaries = append(summaries, calls)
 	}
+
 	slices.SortFunc(summaries, func(a, b live.Calls) int {
 		return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Path, b.Path),
 			cmp.Compare(a.MinBytes, b.MinBytes))

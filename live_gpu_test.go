@@ -25,6 +25,7 @@ func TestGPUTimesMatchClock(t *testing.T) {
 				if bytes > 4<<10 && os.Getenv(barsVariable) == "" {
 					continue // takes long without a GPU
 				}
+
 				o := symmem.Options{HTTP: http, Path: path, Check: symmem.CheckOff}
 				runRanks(t, 2, o, func(r *rank) {
 					r.compareTimes(path, bytes, calls, http != "")
@@ -56,6 +57,7 @@ func (r *rank) compareTimes(path symmem.PathChoice, bytes int64, calls int, hasV
 	if !hasView {
 		return
 	}
+
 	samples, seconds := uint64(0), 0.0
 	await(r.t, "times of four calls", func() bool {
 		for _, c := range viewOf(r.t, r.Runtime).Ranks[r.Rank()].Groups[0].Calls {
@@ -63,6 +65,7 @@ func (r *rank) compareTimes(path symmem.PathChoice, bytes int64, calls int, hasV
 				samples, seconds = c.Run.Samples, c.Run.Seconds
 			}
 		}
+
 		return samples >= 4
 	})
 	mean := seconds / float64(samples)

@@ -40,12 +40,14 @@ func runWatchedRank() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+
 	for err == nil {
 		err = rt.World().Barrier(ctx, nil)
 		if err == nil {
 			err = rt.DefaultStream().Synchronize(ctx)
 		}
 	}
+
 	_, _ = io.Copy(io.Discard, os.Stdin) // an error also means that the input has ended
 	rt.Close()                           // returns the loss of a rank
 	return 0
@@ -58,6 +60,7 @@ func fetch(address, path, token string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	request.Header.Set("Authorization", "Bearer "+token)
 	client := &http.Client{
 		Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true},
@@ -71,6 +74,7 @@ func fetch(address, path, token string) (string, error) {
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("status %d: %s", response.StatusCode, body)
 	}
+
 	return string(body), err
 }
 
@@ -81,6 +85,7 @@ func answeringRanks(m live.Machine) (ranks []int) {
 			ranks = append(ranks, m.Ranks[i].Rank)
 		}
 	}
+
 	return ranks
 }
 
@@ -108,6 +113,7 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 		c, input := startWatchedRank(t, store, address, number)
 		ranks, inputs = append(ranks, c), append(inputs, input)
 	}
+
 	const lastRank = lostRanks - 1
 	var token string
 	for server := range lostRanks { // the ranks before server have been killed
@@ -119,6 +125,7 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 			if err != nil || json.Unmarshal([]byte(text), &m) != nil {
 				return false
 			}
+
 			showsRanks := m.ServedBy == server && slices.Equal(answeringRanks(m), remaining)
 			hasLoss := server > 0
 			return showsRanks && (!hasLoss || strings.Contains(faults(m), "lost"))
@@ -129,10 +136,12 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 			_ = ranks[server].Wait() // the error says that the process was killed
 		}
 	}
+
 	_ = inputs[lastRank].Close() // ends the last rank
 	if err := ranks[lastRank].Wait(); err != nil {
 		t.Errorf("the last rank failed: %v\n%s", err, ranks[lastRank].Stdout)
 	}
+
 	if text, err := fetch(address, "/metrics", ""); err == nil {
 		t.Errorf("got metrics %q after all ranks have exited, want an error", text)
 	}
@@ -147,11 +156,13 @@ func checkMetrics(t *testing.T, address string, firstUp int) {
 		t.Errorf("reading the metrics from rank %d: %v", firstUp, err)
 		return
 	}
+
 	for number := range lostRanks {
 		isUp := 0
 		if number >= firstUp {
 			isUp = 1
 		}
+
 		want := fmt.Sprintf("symmem_up{rank=\"%d\"} %d\n", number, isUp)
 		if !strings.Contains(metrics, want) {
 			t.Errorf("metrics of rank %d lack %q:\n%.2000s", firstUp, want, metrics)
@@ -168,6 +179,7 @@ func jobToken(earlier string) string {
 			return found
 		}
 	}
+
 	return earlier
 }
 
@@ -181,9 +193,11 @@ func startWatchedRank(t *testing.T, store, address string, number int) (*exec.Cm
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		_ = c.Process.Kill()
 		_ = c.Wait()

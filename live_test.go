@@ -27,6 +27,7 @@ func useLiveFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	t.Setenv("TMPDIR", folder)
 }
@@ -40,6 +41,7 @@ func viewOf(t *testing.T, rt *symmem.Runtime) live.Machine {
 	if err := json.Unmarshal(w.Body.Bytes(), &m); err != nil || w.Code != http.StatusOK {
 		t.Fatalf("status %d, body %.300q: %v", w.Code, w.Body, err)
 	}
+
 	return m
 }
 
@@ -68,15 +70,18 @@ func TestLiveViewShowsWaits(t *testing.T) {
 				if len(m.Ranks) != 2 || len(m.Ranks[0].Waits) == 0 {
 					return false
 				}
+
 				w := m.Ranks[0].Waits[0]
 				if len(w.Ranks) != 1 || w.Ranks[0] != 1 || w.Group != "world" ||
 					!strings.Contains(w.InCall, "AllReduce 2 of group world") ||
 					!strings.Contains(w.Activity[1], "in no call of this group") {
 					t.Errorf("wait of rank 0 = %+v; want a wait in AllReduce 2 for rank 1", w)
 				}
+
 				return true
 			})
 		}
+
 		r.checkSum(r.World(), b)
 	})
 }
@@ -92,6 +97,7 @@ func TestLiveViewShowsValues(t *testing.T) {
 					strings.Contains(m.Ranks[0].Waits[0].InCall, "batch")
 			})
 		}
+
 		r.ok(r.World().Agree(r.ctx, "batch", 8))
 	})
 }
@@ -103,6 +109,7 @@ func calls(t *testing.T, rt *symmem.Runtime) (all []live.Calls, collectives uint
 	for _, n := range world.Paths {
 		collectives += n
 	}
+
 	return world.Calls, collectives
 }
 
@@ -116,35 +123,43 @@ func TestHandlerCountsCalls(t *testing.T) {
 	if all, n := calls(t, rt); len(all) != 0 || n != 1 {
 		t.Errorf("before the first counted call, calls = %+v, collectives = %d; want none and 1", all, n)
 	}
+
 	sum()
 	if err := rt.DefaultStream().BeginCapture(); err != nil {
 		t.Fatal(err)
 	}
+
 	sum()
 	graph, err := rt.DefaultStream().EndCapture()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for range 300 {
 		if err := graph.Launch(rt.DefaultStream()); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := rt.DefaultStream().Synchronize(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
 	all, n := calls(t, rt)
 	if n != 302 || len(all) != 1 || all[0].Calls != 2 || all[0].Bytes != 8192 ||
 		all[0].Submit.Samples != 1 || all[0].Run != nil && all[0].Run.Samples > 1 {
 		t.Errorf("calls = %+v, collectives = %d; want 2 calls, one of them timed, and 302 collectives",
 			all, n)
 	}
+
 	if err := graph.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := rt.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if all, _ := calls(t, rt); len(all) != 1 {
 		t.Errorf("after Close, calls = %+v; want the same as before", all)
 	}
@@ -156,10 +171,12 @@ func sumAlone(tb testing.TB, rt *symmem.Runtime, bytes int64) func() {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	b, err := p.Alloc(bytes)
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	m := b.Memory()
 	return func() {
 		err := rt.World().AllReduce(tb.Context(), m, m, bytes/4, symmem.Float32, symmem.Sum, nil)
@@ -180,6 +197,7 @@ func TestLiveViewTimesRuns(t *testing.T) {
 			for range 130 {
 				r.ok(r.sum(r.World(), b))
 			}
+
 			await(t, "times of two calls", func() bool {
 				for _, c := range viewOf(t, r.Runtime).Ranks[r.Rank()].Groups[0].Calls {
 					if c.Operation == "AllReduce" && c.Run != nil && c.Run.Samples == 2 &&
@@ -187,6 +205,7 @@ func TestLiveViewTimesRuns(t *testing.T) {
 						return true
 					}
 				}
+
 				return false
 			})
 		})
@@ -203,12 +222,14 @@ func TestLiveViewAllocatesNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(1000, sum); n > 0 {
 			t.Errorf("with HTTP %q, a collective makes %v allocations; want none", address, n)
 		}
+
 		stacks := make([]byte, 1<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		if runs := strings.Contains(string(stacks), "symmem/internal/live"); runs != (address != "") {
 			t.Errorf("with HTTP %q, a goroutine of package live: %v; want %v. Stacks:\n%s", address,
 				runs, !runs, stacks)
 		}
+
 		if err := rt.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -221,12 +242,14 @@ func TestLiveViewDoesNotWaitForPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	unlock := symmem.LockPool(p)
 	pools := viewOf(t, rt).Ranks[0].Pools
 	unlock()
 	if last := pools[len(pools)-1]; !last.Busy {
 		t.Errorf("pool = %+v; want Busy", last)
 	}
+
 	pools = viewOf(t, rt).Ranks[0].Pools
 	if last := pools[len(pools)-1]; last.Busy {
 		t.Errorf("pool = %+v; want its sizes", last)
@@ -242,6 +265,7 @@ func TestInvalidHTTPAddressIsRefused(t *testing.T) {
 			t.Errorf("Open with HTTP %q succeeded; want ErrInvalid (Close: %v)", address, rt.Close())
 			continue
 		}
+
 		if !errors.Is(err, symmem.ErrInvalid) {
 			t.Errorf("Open with HTTP %q = %v; want ErrInvalid", address, err)
 		}
@@ -275,11 +299,13 @@ func TestLiveViewSurvivesFaults(t *testing.T) {
 			})
 			return
 		}
+
 		g, err := r.World().Split(r.ctx, 0, 0)
 		r.ok(err)
 		for ctx.Err() == nil {
 			viewOf(t, r.Runtime)
 		}
+
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 	})
 }
@@ -291,6 +317,7 @@ func faults(m live.Machine) string {
 			b.WriteString(m.Ranks[i].Groups[k].Fault)
 		}
 	}
+
 	return b.String()
 }
 
@@ -300,18 +327,22 @@ func TestLiveViewHasLatestEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := p.Reserve(t.Context(), 4096, rt.World()); err != nil {
 		t.Fatal(err)
 	}
+
 	for range 5 {
 		b, err := p.Alloc(1000)
 		if err == nil {
 			err = b.Free()
 		}
+
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	position := p.Stats().Events
 	for events, want := range map[int]uint64{0: 0, 3: 3, 8192: position} {
 		w := httptest.NewRecorder()
@@ -321,6 +352,7 @@ func TestLiveViewHasLatestEvents(t *testing.T) {
 		if err := json.Unmarshal(w.Body.Bytes(), &m); err != nil {
 			t.Fatal(err)
 		}
+
 		all := m.Ranks[0].Pools
 		got := all[slices.IndexFunc(all, func(p live.Pool) bool { return p.Domain == "world" })]
 		if uint64(len(got.Recent)) != want || want > 0 && (got.First != position-want ||

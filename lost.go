@@ -57,6 +57,7 @@ func (m *rankMonitor) leaveWorld(ctx context.Context, deadline time.Time) error 
 	if deadline.Before(minDeadline) {
 		deadline = minDeadline
 	}
+
 	waitCtx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
 	cancelAtMinDeadline := func() { time.AfterFunc(time.Until(minDeadline), cancel) }
@@ -76,6 +77,7 @@ func (m *rankMonitor) runWithRanks(
 	if err == nil || cannotBeRankLoss(err) {
 		return err
 	}
+
 	return m.explainRankLoss(ctx, operation, ranks, err)
 }
 
@@ -86,10 +88,12 @@ func (m *rankMonitor) closeDevice(d driver.Device, size int) error {
 	if !ok || size == 1 {
 		return d.Close()
 	}
+
 	all := make([]int, size)
 	for r := range all {
 		all[r] = r
 	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	lostCounts := make(chan int, 1)
@@ -100,6 +104,7 @@ func (m *rankMonitor) closeDevice(d driver.Device, size int) error {
 	if lostCount > 0 && err != nil {
 		return m.explainRankLoss(context.Background(), "closing symmem", all, err)
 	}
+
 	return err
 }
 
@@ -116,12 +121,15 @@ func (m *rankMonitor) reportLosses(
 		for _, e := range endedWithoutLeaving(ended) {
 			lost = append(lost, e.Rank)
 		}
+
 		if len(lost) == reportedCount { // the context has ended
 			break
 		}
+
 		listener.RanksLost(lost)
 		reportedCount = len(lost)
 	}
+
 	return reportedCount
 }
 
@@ -137,6 +145,7 @@ func (m *rankMonitor) explainRankLoss(
 	if isRankLost || isPossibleLoss {
 		wait = endDetectionDelay
 	}
+
 	waitCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	ended := m.watcher.AwaitEnded(waitCtx, ranks, func(ended []*rendezvous.EndedError) bool {
@@ -156,15 +165,19 @@ func (m *rankMonitor) explainRankLoss(
 		if isRankLost || isPossibleLoss {
 			return lost
 		}
+
 		return fmt.Errorf("%w; this rank returned: %w", lost, err)
 	}
+
 	if isAwaitingOthers(err, ended) {
 		return err
 	}
+
 	haveRanksLeft := len(ended) > 0
 	if haveRanksLeft && isPossibleLoss && !isRankLost {
 		return newRankLeftError(operation, ended)
 	}
+
 	return err
 }
 
@@ -183,12 +196,14 @@ func (m *rankMonitor) addObservedEnds(
 	if m.observer == nil {
 		return ended
 	}
+
 	for _, rank := range m.observer.EndedRanks() {
 		if slices.Contains(ranks, rank) && !haveAllEnded(ended, []int{rank}) {
 			text := fmt.Sprintf("the process of rank %d has ended", rank)
 			ended = append(ended, &rendezvous.EndedError{Rank: rank, Description: text})
 		}
 	}
+
 	slices.SortFunc(ended, func(a, b *rendezvous.EndedError) int { return a.Rank - b.Rank })
 	return ended
 }
@@ -200,6 +215,7 @@ func cannotBeRankLoss(err error) bool {
 			return true
 		}
 	}
+
 	return errors.As(err, new(*DivergenceError)) || errors.As(err, new(*MismatchError))
 }
 
@@ -213,6 +229,7 @@ func haveAllEnded(ended []*rendezvous.EndedError, ranks []int) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -223,6 +240,7 @@ func newRankLostError(operation string, ended []*rendezvous.EndedError) *RankLos
 		ranks = append(ranks, e.Rank)
 		texts = append(texts, e.Description)
 	}
+
 	return &RankLostError{
 		Ranks: ranks, InCall: fmt.Sprintf("%s (%s)", operation, strings.Join(texts, "; ")),
 		Left: len(endedWithoutLeaving(ended)) == 0,
@@ -241,6 +259,7 @@ func mayBeCausedByRankLoss(err error) bool {
 			return true
 		}
 	}
+
 	return errors.As(err, new(*rendezvous.EndedError)) || errors.As(err, new(*TimeoutError))
 }
 
@@ -251,6 +270,7 @@ func toRankError(err error) error {
 	if errors.As(err, &ended) {
 		return newRankLostError("meeting all ranks", []*rendezvous.EndedError{ended})
 	}
+
 	return toAbsentError(err)
 }
 
@@ -277,6 +297,7 @@ func (w *localWorld) Leave(context.Context, string) error {
 	if w.openCount.Add(-1) > 0 {
 		return nil
 	}
+
 	return w.store.Close()
 }
 
@@ -285,6 +306,7 @@ func (m *rankMonitor) recordResult(err error) {
 	if errors.Is(err, ErrClosed) {
 		return // Runtime.Close has interrupted the call
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.joinError = err
@@ -297,6 +319,7 @@ func (m *rankMonitor) leaveReason() string {
 	if m.joinError == nil {
 		return ""
 	}
+
 	encoded, _ := json.Marshal(reportOf(m.joinError)) // cannot fail for strings and numbers
 	return string(encoded)
 }

@@ -24,6 +24,7 @@ func (w *endedRanks) AwaitEnded(
 	if !enough(w.ended) {
 		<-ctx.Done()
 	}
+
 	return w.ended
 }
 
@@ -56,6 +57,7 @@ func TestCloseLearnsOfLostRanks(t *testing.T) {
 		if hasLeft {
 			d.atMost = 50 * time.Millisecond
 		}
+
 		err := m.closeDevice(d, 2)
 		var lost *RankLostError
 		switch {

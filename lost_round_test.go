@@ -52,6 +52,7 @@ var rounds = map[string]round{
 		if err != nil {
 			return err
 		}
+
 		return errors.Join(p.Register(ctx, rt.World()), b.Free(), p.Trim(ctx, 0))
 	}},
 	"a suspension of its pool": {
@@ -121,6 +122,7 @@ func collectiveRound(
 		if err != nil {
 			return err
 		}
+
 		m := b.Memory()
 		return errors.Join(
 			rt.World().SetPath(ctx, c),
@@ -139,14 +141,17 @@ func routeRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	if err != nil {
 		return err
 	}
+
 	own, err := p.Alloc(routing.MaxTokens * 2 * routing.Hidden)
 	if err != nil {
 		return err
 	}
+
 	ids, err := p.Alloc(4 * routing.MaxTokens)
 	if err != nil {
 		return err
 	}
+
 	a := symmem.RouteArgs{
 		Routing: routing, Tokens: routing.MaxTokens, Send: own.Memory(), Recv: all.Memory(),
 		IDs: ids.Memory(), Weights: own.Memory(),
@@ -173,6 +178,7 @@ func launchedRound(
 				return err
 			}
 		}
+
 		return collectiveRound(c, count)(ctx, rt, p)
 	}
 }
@@ -185,6 +191,7 @@ func inKernelRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) erro
 			return err
 		}
 	}
+
 	if isTimeToDie(rt) {
 		end, s := awaitVictimDeath, rt.DefaultStream()
 		if isVictim() {
@@ -192,12 +199,15 @@ func inKernelRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) erro
 			if err != nil {
 				return err
 			}
+
 			end, s = func() { yield(1_000); die() }, other
 		}
+
 		if err := s.Host(end); err != nil {
 			return err
 		}
 	}
+
 	return collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
 }
 
@@ -228,19 +238,23 @@ func suspensionRound(
 		if err := collectiveRound(c, few)(ctx, rt, p); err != nil {
 			return err
 		}
+
 		if isVictim() && isTimeToDie(rt) {
 			go func() {
 				for !inCall(rt.World(), p) {
 					yield(1)
 				}
+
 				yield(rand.IntN(300))
 				die()
 			}()
 		}
+
 		_, err := p.Suspend(ctx, symmem.KeepContents)
 		if err != nil || c != symmem.PathDirect {
 			return errors.Join(err, p.Resume(ctx))
 		}
+
 		_, err = rt.World().Suspend(ctx)
 		return errors.Join(err, rt.World().Resume(ctx), p.Resume(ctx))
 	}
@@ -253,6 +267,7 @@ func afterKernelRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) e
 	if isVictim() && isTimeToDie(rt) {
 		die()
 	}
+
 	return err
 }
 
@@ -268,5 +283,6 @@ func isTimeToDie(rt *symmem.Runtime) bool {
 	for _, n := range rt.World().Stats().Paths {
 		launched += n
 	}
+
 	return launched >= roundsBefore
 }

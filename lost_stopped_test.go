@@ -42,24 +42,29 @@ func runStoppingRank() int {
 		// Only the calls that the victim may miss have a short timeout.
 		err = rt.World().SetTimeout(stoppedTimeout)
 	}
+
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+
 	if isVictim() {
 		stopDelay := random.N(60 * time.Millisecond) // within the first calls
 		time.AfterFunc(stopDelay, func() {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		})
 	}
+
 	for n := 0; err == nil; n++ {
 		err = callForStoppedRank(ctx, rt, n)
 	}
+
 	report := lossReport{Text: err.Error()}
 	var late *symmem.TimeoutError // an AbsentError wraps a TimeoutError
 	if errors.As(err, &late) {
 		report.Lost = late.Missing
 	}
+
 	_ = json.NewEncoder(os.Stdout).Encode(report) // without a report, the test fails
 	rt.Close()                                    // returns the fault again
 	return 0
@@ -78,9 +83,11 @@ func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 	default: // "register"
 		return registerNewPool(ctx, rt)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	return g.Close()
 }
 
@@ -94,12 +101,15 @@ func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
 	for i := 0; err == nil && i < segments; i++ {
 		_, err = pool.Alloc(firstBytes << i) // fills a new segment
 	}
+
 	if err == nil {
 		err = pool.Register(ctx, rt.World())
 	}
+
 	if err != nil {
 		return err
 	}
+
 	return pool.Close()
 }
 
@@ -115,6 +125,7 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 				if call != "register" && withBackend(symmem.Options{}).Backend != "host" {
 					t.Skipf("NCCL does not name the ranks that it waits for: %v", symmem.ErrUnsupported)
 				}
+
 				store := "unix:@symmem-test-" + rand.Text()
 				var all []*exec.Cmd
 				const noRound = "" // no round of another test
@@ -122,11 +133,13 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 					all = append(all,
 						startRank(t, store, noRound, number, ranks, victim, stoppedVariable+"="+call))
 				}
+
 				for number := 1; number < ranks; number++ {
 					if number != victim {
 						checkStoppedReport(t, all[number], number, victim)
 					}
 				}
+
 				_ = all[victim].Process.Kill()
 				_ = all[victim].Wait() // the error says that the process was killed
 				// Rank 0 ends last: its Close waits until all other ranks have left.
@@ -147,6 +160,7 @@ func checkStoppedReport(t *testing.T, c *exec.Cmd, number, victim int) {
 		t.Errorf("rank %d failed: %v\n%s", number, exitErr, out)
 		return
 	}
+
 	var report lossReport
 	err := json.Unmarshal(out, &report)
 	if err != nil || !slices.Equal(report.Lost, []int{victim}) {

@@ -59,13 +59,16 @@ func runLosingRank() int {
 	if err == nil {
 		report.Mapped, err = mappedFiles()
 	}
+
 	if err == nil {
 		err = json.NewEncoder(os.Stdout).Encode(report)
 	}
+
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+
 	return 0
 }
 
@@ -78,6 +81,7 @@ func mappedFiles() (mapped []string, err error) {
 			mapped = append(mapped, strings.TrimSpace(line))
 		}
 	}
+
 	return mapped, err
 }
 
@@ -90,10 +94,12 @@ func work(ctx context.Context) (*lossReport, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	size, err := strconv.Atoi(os.Getenv(sizeVariable))
 	if err != nil {
 		return nil, err
 	}
+
 	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
 		Rank: number, Size: size, Store: os.Getenv(storeVariable), Timeout: lostTimeout,
 	}))
@@ -107,28 +113,34 @@ func work(ctx context.Context) (*lossReport, error) {
 	} else {
 		survivors, err = rt.World().Split(ctx, 0, 0)
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 8 * mib})
 	if err != nil {
 		return nil, err
 	}
+
 	err = untilLost(ctx, rt, p)
 	paths := rt.World().Stats().Paths
 	if rounds[os.Getenv(roundVariable)].direct &&
 		(paths["direct"] == 0 || paths["window"] != 0 || paths["plain"] != 0) {
 		return nil, fmt.Errorf("some calls did not take the direct path: %v", paths)
 	}
+
 	var lost *symmem.RankLostError
 	if !errors.As(err, &lost) {
 		return nil, err
 	}
+
 	report := &lossReport{Lost: lost.Ranks, Text: err.Error(), After: "right sums"}
 	if err := symmetricSum(ctx, rt, survivors); err != nil || slices.Contains(lost.Ranks, 0) {
 		// Rank 0 serves the store, without which no group can be created.
 		return report, err
 	}
+
 	return report, checkNewGroup(ctx, rt, survivors)
 }
 
@@ -139,10 +151,12 @@ func untilLost(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	if isVictim() && !rounds[roundName].killsVictim {
 		go dieInRound(&done)
 	}
+
 	for {
 		if err := rounds[roundName].run(ctx, rt, p); err != nil {
 			return err
 		}
+
 		done.Add(1)
 	}
 }
@@ -152,6 +166,7 @@ func dieInRound(done *atomic.Int64) {
 	for done.Load() < roundsBefore {
 		syscall.Syscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 	}
+
 	die()
 }
 
@@ -163,16 +178,19 @@ func TestErrorNamesKilledRank(t *testing.T) {
 	if testing.Short() {
 		victims = victims[:1]
 	}
+
 	for roundName, round := range rounds {
 		if round.direct && !direct.Load() {
 			continue
 		}
+
 		for _, victim := range victims {
 			t.Run(fmt.Sprintf("rank %d in %s", victim, roundName), func(t *testing.T) {
 				loseRank(t, roundName, ranks, victim)
 			})
 		}
 	}
+
 	if left := sharedFiles(t); left != "" {
 		t.Errorf("the ranks left the files %s in shared memory, want none", left)
 	}
@@ -191,6 +209,7 @@ func TestJoinNamesMissingRank(t *testing.T) {
 			if r.Rank() == missing {
 				return
 			}
+
 			_, err := r.Join(wait.context(r), "incomplete", r.World().Ranks())
 			late, ok := errors.AsType[*symmem.TimeoutError](err)
 			if !ok || len(late.Missing) > 0 && !slices.Equal(late.Missing, []int{missing}) {
@@ -213,6 +232,7 @@ func TestErrorNamesKilledRankOfOtherMachine(t *testing.T) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
+
 	ranks := min(lostRanks, availableRanks(t))
 	for roundName, round := range rounds {
 		if round.direct || roundName == "a value" {
@@ -228,10 +248,12 @@ func checkFabric() error {
 	if os.Getenv(backendVariable) != "nccl" {
 		return fmt.Errorf("the host backend shares memory on one machine only: %w", symmem.ErrUnsupported)
 	}
+
 	channels, err := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
 	if err == nil && len(channels) == 0 && os.Getenv("SOFTGPU_FABRIC") != "1" {
 		err = fmt.Errorf("no IMEX channel: %w", symmem.ErrUnsupported)
 	}
+
 	return err
 }
 
@@ -252,14 +274,17 @@ func loseRank(
 		for _, variablesOf := range variables {
 			env = append(env, variablesOf(number)...)
 		}
+
 		processes = append(processes, startRank(t, store, roundName, number, ranks, victim, env...))
 	}
+
 	_ = processes[victim].Wait()
 	died := time.Now()
 	for number, c := range processes {
 		if number == victim {
 			continue
 		}
+
 		err := c.Wait()
 		report := c.Stdout.(*bytes.Buffer).String()
 		if err != nil || !strings.Contains(report, fmt.Sprintf(`"lost":[%d]`, victim)) ||
@@ -269,9 +294,11 @@ func loseRank(
 				"if the round unmaps memory, no mapped files", number, err, report, victim)
 		}
 	}
+
 	if took := time.Since(died); took > lostTimeout/2 {
 		t.Errorf("the surviving ranks exited after %v, want at most %v", took, lostTimeout/2)
 	}
+
 	if left := leftovers(t, processes, store); left != "" {
 		t.Errorf("the ranks left %s behind, want nothing", left)
 	}
@@ -286,6 +313,7 @@ func startRank(
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	return c
 }
 
@@ -311,13 +339,16 @@ func leftovers(t *testing.T, processes []*exec.Cmd, store string) string {
 			left = append(left, fmt.Sprintf("process %d", c.Process.Pid))
 		}
 	}
+
 	sockets, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if name := strings.TrimPrefix(store, "unix:"); strings.Contains(string(sockets), name) {
 		left = append(left, name)
 	}
+
 	return strings.Join(left, ", ")
 }
 
@@ -328,11 +359,13 @@ func sharedFiles(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var names []string
 	for _, e := range entries {
 		if strings.Contains(e.Name(), "symmem") {
 			names = append(names, e.Name())
 		}
 	}
+
 	return strings.Join(names, " ")
 }

@@ -15,25 +15,32 @@ func TestMain(m *testing.M) {
 	if os.Getenv(isolatedVariable) != "" {
 		os.Exit(runIsolatedRank())
 	}
+
 	if os.Getenv(firstCallVariable) != "" {
 		os.Exit(runFirstCallProcess())
 	}
+
 	if os.Getenv(agreeingVariable) != "" {
 		os.Exit(runAgreeingRank())
 	}
+
 	if os.Getenv(stoppedVariable) != "" {
 		os.Exit(runStoppingRank())
 	}
+
 	if os.Getenv(watchedVariable) != "" {
 		os.Exit(runWatchedRank())
 	}
+
 	if os.Getenv(victimVariable) != "" {
 		os.Exit(runLosingRank())
 	}
+
 	if os.Getenv(backendVariable) == "nccl" && os.Getenv("SYMMEM_CUDA") == "" {
 		// On a real GPU, CUDA and NCCL keep descriptors until the process exits.
 		goleak.VerifyTestMain(m)
 		return
 	}
+
 	goleak.VerifyTestMain(leaktest.Watch(m))
 }

@@ -23,16 +23,19 @@ func unmatchedPairs(ends []MessageEnds) []MessageEnds {
 		if pairs[p] == nil {
 			pairs[p] = &MessageEnds{From: e.From, To: e.To, Tag: e.Tag}
 		}
+
 		pairs[p].Sent += e.Sent
 		pairs[p].Received += e.Received
 		balance[end{e.To, e.Tag}] += int64(e.Sent) - int64(e.Received)
 	}
+
 	merged := MessageError{}
 	for p, e := range pairs {
 		if balance[end{p.dst, p.tag}] != 0 && e.Sent != e.Received {
 			merged.Ends = append(merged.Ends, *e)
 		}
 	}
+
 	merged.Sort()
 	return merged.Ends
 }

@@ -52,9 +52,11 @@ func TestMessageTagsAndSources(t *testing.T) {
 			for _, tag := range []int{symmem.MaxTag, 0} {
 				r.ok(g.SendTagged(r.ctx, m, 1, symmem.Int32, receiver, tag, s))
 			}
+
 			r.ok(s.Synchronize(r.ctx))
 			return
 		}
+
 		sources := make([]int, 4)
 		for i, tag := range []int{0, 0, symmem.MaxTag, symmem.MaxTag} {
 			element, err := m.Slice(int64(4*i), 4)
@@ -65,6 +67,7 @@ func TestMessageTagsAndSources(t *testing.T) {
 				Arrived: func(source int) { sources[i] = source },
 			}, s))
 		}
+
 		r.ok(s.Synchronize(r.ctx))
 		got := r.readInts(m, 4)
 		for i := range got {
@@ -72,6 +75,7 @@ func TestMessageTagsAndSources(t *testing.T) {
 				r.failf("message %d contains rank %d, but Arrived got rank %d", i, got[i], sources[i])
 			}
 		}
+
 		for _, i := range []int{0, 2} { // the first message of each tag
 			if first, second := got[i], got[i+1]; min(first, second) != 1 || max(first, second) != 2 {
 				r.failf("messages %d and %d are from ranks %d and %d, want ranks 1 and 2", i, i+1,
@@ -129,18 +133,22 @@ func runMessageSteps(r *rank, skip func(step, rank int) bool) error {
 			err = g.SendTagged(
 				r.ctx, message, messageCount, symmem.Int32, last, messageTag, messageStream)
 		}
+
 		if r.Rank() == last && !isSkipped {
 			err = g.RecvTagged(
 				r.ctx, message, messageCount, symmem.Int32, 0, messageTag, messageStream)
 		}
+
 		if err == nil {
 			err = g.AllReduce(r.ctx, sum, sum, sumCount, symmem.Int32, symmem.Max, s)
 		}
+
 		err = errors.Join(err, s.Synchronize(r.ctx))
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -157,6 +165,7 @@ func TestNextCollectiveFindsUnmatchedMessage(t *testing.T) {
 			} else {
 				want.Sent, want.Received = 2, 1
 			}
+
 			var errs [3]error
 			runRanks(t, 3, plainOptions(), func(r *rank) {
 				const secondStep = 1
@@ -172,6 +181,7 @@ func TestNextCollectiveFindsUnmatchedMessage(t *testing.T) {
 				if !errors.As(err, &e) || e.Number != 2 || len(e.Ends) != 1 || e.Ends[0] != want {
 					t.Errorf("rank %d: got %v, want %v at collective 2", rank, err, want)
 				}
+
 				if err != nil && err.Error() != errs[0].Error() {
 					t.Errorf("rank %d: got %q, want %q as on rank 0", rank, err, errs[0])
 				}
@@ -192,11 +202,13 @@ func TestUnorderedMessagesMayOvertakeCollectives(t *testing.T) {
 		if r.Rank() == 0 {
 			r.ok(g.Send(r.ctx, m, 1, symmem.Int32, 1, s))
 		}
+
 		r.ok(g.Barrier(r.ctx, s))
 		r.ok(g.Barrier(r.ctx, s))
 		if r.Rank() == 1 {
 			r.ok(g.Recv(r.ctx, m, 1, symmem.Int32, 0, s))
 		}
+
 		r.ok(s.Synchronize(r.ctx))
 		if got := r.readInts(m, 1)[0]; got != values[0] {
 			r.failf("got %d, want %d from rank 0", got, values[0])
@@ -215,6 +227,7 @@ func TestCloseReportsUnmatchedMessage(t *testing.T) {
 			r.ok(g.SendTagged(r.ctx, m, 1, symmem.Int32, 1, messageTag, nil))
 			r.ok(r.DefaultStream().Synchronize(r.ctx))
 		}
+
 		r.ok(r.World().Barrier(r.ctx, nil))
 		r.synchronize() // the message has arrived
 		err = g.Close()
@@ -228,6 +241,7 @@ func TestCloseReportsUnmatchedMessage(t *testing.T) {
 				r.failf("got %v, want a MessageError for the unmatched message %v", err, want)
 			}
 		}
+
 		r.ok(r.World().Barrier(r.ctx, nil))
 	})
 }
@@ -259,6 +273,7 @@ func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 			if expected.fault == symmem.MessageTypesDiffer && !comparesTypes {
 				continue
 			}
+
 			want := expected.ends
 			want.From, want.To, want.Tag, want.Number = 0, 1, messageTag, 1
 			t.Run(fmt.Sprint(check, " ", expected.fault), func(t *testing.T) {
@@ -270,6 +285,7 @@ func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 					case 1:
 						_ = g.RecvTagged(r.ctx, m, expected.count, expected.recvType, 0, messageTag, nil)
 					}
+
 					// One of these calls fails. The test checks only the cause.
 					_ = g.Barrier(r.ctx, nil)
 					_ = r.DefaultStream().Synchronize(r.ctx)

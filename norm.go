@@ -86,6 +86,7 @@ func (a *NormArgs) driverNorm() *driver.Norm {
 	if norm.Quant.ComputesScales() && hasNoStrides {
 		norm.ScaleStrides = norm.DefaultScaleStrides()
 	}
+
 	return norm
 }
 
@@ -109,10 +110,12 @@ func runNorm(
 	if a.Type == Float32 { // the zero value selects BFloat16
 		a.Type = BFloat16
 	}
+
 	recv, err := a.output(o, g.rank)
 	if err != nil {
 		return fmt.Errorf("%v on group %s: %w", o, g.id, err)
 	}
+
 	c := &collective{
 		operation: o, dataType: a.Type, reduceOp: Sum, send: a.Input, recv: recv,
 		count: a.Rows * a.Hidden, choice: choice, site: site, wait: wait,
@@ -128,6 +131,7 @@ func reuseNorm(plan *collective, args *NormArgs) *NormArgs {
 	if plan != nil && plan.norm != nil && *plan.norm == *args {
 		return plan.norm
 	}
+
 	norm := *args
 	return &norm
 }

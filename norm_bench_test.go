@@ -34,6 +34,7 @@ func benchNorms(b *testing.B, scatters bool) {
 	for _, r := range ranks {
 		r.scatters = scatters
 	}
+
 	for _, hidden := range []int64{4096, 7168, maxHidden} {
 		for rows := int64(1); rows <= maxRows; rows *= 4 {
 			b.Run(fmt.Sprintf("hidden=%d/rows=%d", hidden, rows), func(b *testing.B) {
@@ -41,6 +42,7 @@ func benchNorms(b *testing.B, scatters bool) {
 					b.Skip(fmt.Errorf("%d ranks do not divide %d rows: %w", len(ranks), rows,
 						symmem.ErrUnsupported))
 				}
+
 				measureNorm(b, ranks, rows, hidden)
 			})
 		}
@@ -87,23 +89,28 @@ func normBenches(b *testing.B, rows, hidden int64) (ranks []*normBench) {
 		b.Skip(fmt.Errorf("norms run on GPUs, with %s=nccl: %w", backendVariable,
 			symmem.ErrUnsupported))
 	}
+
 	n, err := symmem.LocalRanks("nccl")
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	if n < 2 {
 		b.Skip(fmt.Errorf("norms need two GPUs, found %d: %w", n, symmem.ErrUnsupported))
 	}
+
 	runtimes, err := symmem.OpenLocal(b.Context(), n, symmem.Options{
 		Backend: "nccl", Path: symmem.PathDirect, Check: symmem.CheckRegistration,
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	ranks = make([]*normBench, n)
 	for i, rt := range runtimes {
 		ranks[i] = &normBench{Runtime: rt, ctx: context.WithoutCancel(b.Context())}
 	}
+
 	b.Cleanup(func() { onEach(b, ranks, (*normBench).close) })
 	onEach(b, ranks, func(r *normBench) error {
 		return r.allocate(rows, hidden)
@@ -118,6 +125,7 @@ func onEach(b *testing.B, ranks []*normBench, f func(*normBench) error) {
 		if err != nil {
 			ranks[i].World().Abort()
 		}
+
 		return err
 	})
 	if err != nil {
@@ -136,10 +144,12 @@ func (r *normBench) allocate(rows, hidden int64) error {
 	if err != nil {
 		return err
 	}
+
 	unshared, err := r.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
 	}
+
 	r.args.Epsilon = 1e-5
 	for _, t := range []struct {
 		dst   *symmem.Memory
@@ -157,8 +167,10 @@ func (r *normBench) allocate(rows, hidden int64) error {
 		if err != nil {
 			return err
 		}
+
 		*t.dst = buffer.Memory()
 	}
+
 	return shared.Register(r.ctx, r.World())
 }
 
@@ -168,18 +180,22 @@ func (r *normBench) call(v normVariant) error {
 		return r.World().ReduceScatter(r.ctx, a.Input, a.Output, a.Rows*a.Hidden, symmem.BFloat16,
 			symmem.Sum, nil)
 	}
+
 	if v.sum {
 		return r.World().AllReduce(r.ctx, a.Input, a.Output, a.Rows*a.Hidden, symmem.BFloat16,
 			symmem.Sum, nil)
 	}
+
 	if a.Quant = v.Quant; a.Quant == symmem.QuantNone {
 		a.Quantized, a.Scales = symmem.Memory{}, symmem.Memory{}
 	} else if !v.both {
 		a.Output = symmem.Memory{}
 	}
+
 	if r.scatters {
 		return r.World().ReduceScatterRMSNorm(r.ctx, a, nil)
 	}
+
 	return r.World().AllReduceRMSNorm(r.ctx, a, nil)
 }
 
@@ -191,6 +207,7 @@ func (r *normBench) clear() error {
 	for _, m := range []symmem.Memory{r.args.Residual, r.args.Weight, r.args.Scales} {
 		errs = append(errs, s.Fill(m, 0x3f))
 	}
+
 	return errors.Join(append(errs, s.Synchronize(r.ctx))...)
 }
 
@@ -199,14 +216,17 @@ func (r *normBench) capture(v normVariant) error {
 	if err := s.BeginCapture(); err != nil {
 		return err
 	}
+
 	var failed error
 	for range normCalls {
 		failed = errors.Join(failed, r.call(v))
 	}
+
 	graph, err := s.EndCapture()
 	if err := errors.Join(failed, err); err != nil {
 		return fmt.Errorf("capturing %d calls: %w", normCalls, err)
 	}
+
 	r.graphs = append(r.graphs, graph)
 	return nil
 }
@@ -216,6 +236,7 @@ func (r *normBench) closeGraphs() error {
 	for _, g := range r.graphs {
 		errs = append(errs, g.Close())
 	}
+
 	r.graphs = nil
 	return errors.Join(errs...)
 }
@@ -226,12 +247,14 @@ func (r *normBench) batch(variant int) (float64, error) {
 	if err := errors.Join(r.World().Barrier(r.ctx, nil), s.Synchronize(r.ctx)); err != nil {
 		return 0, err
 	}
+
 	begin := time.Now()
 	for range normReplays {
 		if err := r.graphs[variant].Launch(s); err != nil {
 			return 0, err
 		}
 	}
+
 	err := s.Synchronize(r.ctx)
 	return float64(time.Since(begin).Nanoseconds()) / 1e3 / (normCalls * normReplays), err
 }
@@ -242,19 +265,23 @@ func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 		if r.args.Rows, r.args.Hidden = rows, hidden; r.scatters {
 			r.args.Rows /= int64(len(ranks))
 		}
+
 		if r.refused = errors.Join(r.clear(), r.call(normVariants[1])); r.refused != nil {
 			return ignoreUnsupported(r.refused)
 		}
+
 		for _, v := range normVariants {
 			if err := r.capture(v); err != nil {
 				return err
 			}
 		}
+
 		return nil
 	})
 	if err := ranks[0].refused; err != nil {
 		b.Skipf("one call does not support this shape: %v", err)
 	}
+
 	times := make([][]float64, len(normVariants))
 	for n := 0; b.Loop(); n++ {
 		for i := range normVariants {
@@ -267,15 +294,18 @@ func measureNorm(b *testing.B, ranks []*normBench, rows, hidden int64) {
 			times[variant] = append(times[variant], slices.Max(byRank))
 		}
 	}
+
 	b.ReportMetric(0, "ns/op") // hides the time of a turn
 	us := map[string]float64{}
 	for i, v := range normVariants {
 		us[v.name] = median(times[i])
 		b.ReportMetric(us[v.name], "us-"+v.name)
 	}
+
 	if os.Getenv(barsVariable) != "" {
 		checkNormBars(b, us)
 	}
+
 	onEach(b, ranks, (*normBench).closeGraphs)
 }
 
@@ -298,6 +328,7 @@ func ignoreUnsupported(err error) error {
 	if errors.Is(err, symmem.ErrUnsupported) {
 		return nil
 	}
+
 	return err
 }
 

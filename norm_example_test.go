@@ -16,6 +16,7 @@ func ExampleGroup_AllReduceRMSNorm() {
 		if err != nil {
 			return err
 		}
+
 		const rows, hidden, bytes = 4, 1024, 4 * 1024 * 2
 		var tensors [4]symmem.Memory
 		for i := range tensors {
@@ -23,8 +24,10 @@ func ExampleGroup_AllReduceRMSNorm() {
 			if err != nil {
 				return err
 			}
+
 			tensors[i] = b.Memory()
 		}
+
 		input, residual, weight := tensors[0], tensors[1], tensors[2]
 		err = rt.World().AllReduceRMSNorm(ctx, symmem.NormArgs{
 			Input: input, Output: tensors[3], Residual: residual, Weight: weight,
@@ -34,9 +37,11 @@ func ExampleGroup_AllReduceRMSNorm() {
 		if !fused { // add the residual and normalize after this call
 			err = rt.World().AllReduce(ctx, input, input, rows*hidden, symmem.BFloat16, symmem.Sum, nil)
 		}
+
 		if rt.Rank() == 0 {
 			fmt.Println("fused:", fused)
 		}
+
 		return err
 	})
 	// Output: fused: true

@@ -65,6 +65,7 @@ func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
 				r.failf("%d rows on each rank: the output differs from AllReduceRMSNorm, want equal bits",
 					rows)
 			}
+
 			if !slices.Equal(r.readNumbers(r.args.Residual), r.ownRows(whole.Residual)) {
 				r.failf("%d rows on each rank: the residual differs from AllReduceRMSNorm, want equal bits",
 					rows)
@@ -116,6 +117,7 @@ func TestScatteredNormOnlyQuantizes(t *testing.T) {
 			args.Quantized = r.alloc(r.pool, quantizedBytes*args.Rows*args.Hidden).Memory()
 			args.Scales = r.alloc(r.pool, scaleBytes*args.Rows).Memory()
 		}
+
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
 		r.fill(a.Input, r.scatteredInput) // the call may have changed it
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, whole, nil))
@@ -141,10 +143,12 @@ func TestNormOperationsDiverge(t *testing.T) {
 		if r.Rank() == 1 {
 			norm = r.World().AllReduceRMSNorm
 		}
+
 		err := norm(r.ctx, r.args, nil)
 		if err == nil {
 			err = r.DefaultStream().Synchronize(r.ctx)
 		}
+
 		var diverged *symmem.DivergenceError
 		if !errors.As(err, &diverged) {
 			r.failf("got %v, want a DivergenceError", err)

@@ -42,6 +42,7 @@ func (r *normRank) fill(m symmem.Memory, number func(i int) float32) {
 	for i := range values {
 		values[i] = bits.BFloat16Bits(number(i))
 	}
+
 	s := r.DefaultStream()
 	r.ok(errors.Join(s.Copy(m, symmem.Host(values)), s.Synchronize(r.ctx)))
 }
@@ -57,6 +58,7 @@ func (r *normRank) readNumbers(m symmem.Memory) []float32 {
 	for i := range encoded {
 		values[i] = bits.BFloat16Value(encoded[i])
 	}
+
 	return values
 }
 
@@ -74,8 +76,10 @@ func TestNormMatchesThreeSteps(t *testing.T) {
 				if want := float32(inputs + residual); sums[i] != want {
 					r.failf("residual %d = %g, want %g", i, sums[i], want)
 				}
+
 				sumOfSquares += float64(sums[i]) * float64(sums[i])
 			}
+
 			scale := 1 / math.Sqrt(sumOfSquares/float64(hidden)+normEpsilon)
 			for i := row * hidden; i < (row+1)*hidden; i++ {
 				weight := float64(1 + i%hidden%3)
@@ -86,10 +90,12 @@ func TestNormMatchesThreeSteps(t *testing.T) {
 				}
 			}
 		}
+
 		path := "direct"
 		if r.Device().Backend == "host" {
 			path = "plain"
 		}
+
 		if paths := r.World().Stats().Paths; paths[path] == 0 {
 			r.failf("the calls by path are %v, want at least one on the path %s", paths, path)
 		}
@@ -142,11 +148,13 @@ func TestInvalidNorms(t *testing.T) {
 				r.failf("%s: got %v, want %v", c.name, err, c.want)
 			}
 		}
+
 		r.ok(r.World().SetPath(r.ctx, symmem.PathPlain))
 		var refusal error // on GPUs, the plain path has no norms
 		if r.Device().Backend != "host" {
 			refusal = symmem.ErrUnsupported
 		}
+
 		r.wantErr(r.World().AllReduceRMSNorm(r.ctx, r.args, nil), refusal)
 		_, err = r.World().Explain(symmem.OpAllReduceRMSNorm, r.args.Input, r.args.Output, 8,
 			symmem.BFloat16)
@@ -161,6 +169,7 @@ func TestDifferentNormsDiverge(t *testing.T) {
 		if err == nil {
 			err = r.DefaultStream().Synchronize(r.ctx)
 		}
+
 		var diverged *symmem.DivergenceError
 		if !errors.As(err, &diverged) || !strings.Contains(err.Error(), "epsilon 2e-05") {
 			r.failf("got %v, want a DivergenceError that contains epsilon 2e-05", err)
@@ -198,6 +207,7 @@ func TestNormRowIndependentOfRowCount(t *testing.T) {
 		for _, m := range []*symmem.Memory{&a.Input, &a.Output, &a.Residual} {
 			*m = r.alloc(r.pool, 2*rows*hidden).Memory()
 		}
+
 		r.fill(a.Weight, func(i int) float32 { return float32(math.Sin(float64(i + 1))) })
 		var firstRows [2][]float32 // the output and the residual of the first row, for each count
 		for turn, count := range []int64{1, rows} {
@@ -208,6 +218,7 @@ func TestNormRowIndependentOfRowCount(t *testing.T) {
 			a.Rows = 1 // for readNumbers
 			firstRows[turn] = append(r.readNumbers(a.Output), r.readNumbers(a.Residual)...)
 		}
+
 		if !slices.Equal(firstRows[0], firstRows[1]) {
 			r.failf("the norm of a single row differs from that of the same row among %d rows", rows)
 		}
@@ -234,10 +245,12 @@ func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
 				r.failf("residual %d = %g, want %g", i, got, want)
 			}
 		}
+
 		sumOfSquares := float32(0)
 		for _, v := range r.readNumbers(a.Output)[:hidden] {
 			sumOfSquares += v * v
 		}
+
 		if mean := sumOfSquares / hidden; math.Abs(float64(mean)-1) > 0.01 {
 			r.failf("the mean of the squares of row 0 is %g, want 1", mean)
 		}
@@ -256,6 +269,7 @@ func TestNormAtDifferentOffsetsDiverges(t *testing.T) {
 		if err == nil {
 			err = r.DefaultStream().Synchronize(r.ctx)
 		}
+
 		var diverged *symmem.DivergenceError
 		if !errors.As(err, &diverged) {
 			r.failf("got %v, want a DivergenceError", err)

@@ -43,6 +43,7 @@ func (o *observers) copyList() []*Observer {
 	if list := o.list.Load(); list != nil {
 		return slices.Clone(*list)
 	}
+
 	return nil
 }
 
@@ -62,6 +63,7 @@ func (o *observers) setList(list []*Observer) {
 		o.list.Store(nil)
 		return
 	}
+
 	o.list.Store(&list)
 }
 
@@ -70,6 +72,7 @@ func notify[E any](rt *Runtime, selectFunction func(*Observer) func(E), event E)
 	if list == nil {
 		return
 	}
+
 	for _, o := range *list {
 		if function := selectFunction(o); function != nil {
 			rt.opts.logFault(driver.Guard("a function of an Observer", func() { function(event) }))

@@ -64,12 +64,14 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					r.failf("got %v, want an error that contains %q", err, want)
 				}
+
 				ran := false
 				r.ok(s.Host(func() { ran = true }))
 				r.ok(s.Synchronize(r.ctx))
 				if !ran {
 					r.failf("the stream did not run work after Synchronize had returned the failure")
 				}
+
 				r.ok(r.sum(r.World(), b))
 			})
 		})
@@ -96,16 +98,19 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 						Recv: b.Memory(), Arrived: func(int) { fail() },
 					}, s)
 				}
+
 				select {
 				case <-g.Ended():
 				case <-time.After(limit):
 					r.failf("the group has not failed after %v, want a failure", limit)
 				}
+
 				err := g.Cause(r.ctx)
 				want := "Call.Arrived " + name
 				if r.Rank() == receiver && (err == nil || !strings.Contains(err.Error(), want)) {
 					r.failf("got %v, want an error that contains %q", err, want)
 				}
+
 				_ = s.Synchronize(r.ctx) // may return the same failure
 				r.fill(b, 1)
 				r.ok(r.sum(r.World(), b))
@@ -131,6 +136,7 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 						text = <-logged
 					}
 				}
+
 				r.ok(r.World().Check(r.ctx))
 			})
 		})

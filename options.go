@@ -49,6 +49,7 @@ func nameOf[T ~int | ~uint8](value T, names []string, ofType string) string {
 	if value >= 0 && int(value) < len(names) {
 		return names[value]
 	}
+
 	return ofType + "(?)"
 }
 
@@ -57,6 +58,7 @@ func parseName[T ~int | ~uint8](name string, names []string, kind string) (T, er
 	if i < 0 {
 		return 0, invalid("%s %q is none of %s", kind, name, strings.Join(names, ", "))
 	}
+
 	return T(i), nil
 }
 
@@ -132,11 +134,13 @@ func wrapInterrupted(interrupted func() error) func() error {
 	if interrupted == nil {
 		return nil
 	}
+
 	return func() error {
 		err := interrupted()
 		if err == nil || errors.Is(err, ErrInterrupted) {
 			return err
 		}
+
 		return fmt.Errorf("%w: %w", ErrInterrupted, err)
 	}
 }
@@ -152,6 +156,7 @@ func DeviceNumber(n int) DeviceChoice {
 	if n < 0 {
 		return -1 // Open returns an error for it
 	}
+
 	return DeviceChoice(n) + 1
 }
 
@@ -163,6 +168,7 @@ func (d DeviceChoice) String() string {
 	case d < 0:
 		return "DeviceChoice(?)"
 	}
+
 	return strconv.Itoa(int(d) - 1)
 }
 
@@ -180,54 +186,70 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
 	}
+
 	if o.WarnAfter == 0 {
 		o.WarnAfter = defaultWarnAfter
 	}
+
 	if o.CheckInterval == 0 {
 		o.CheckInterval = defaultInterval
 	}
+
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(envBackend), "auto")
 	}
+
 	if o.Tuning == "" {
 		o.Tuning = os.Getenv(envTuning)
 	}
+
 	if o.Trace == "" {
 		o.Trace = os.Getenv(envTrace)
 	}
+
 	if o.HTTP == "" {
 		o.HTTP = os.Getenv(envHTTP)
 	}
+
 	if err := checkHTTP(o.HTTP); err != nil {
 		return o, err
 	}
+
 	if o.Path < PathDefault || o.Path > PathTwoLevel {
 		return o, invalid("path choice %d is unknown", o.Path)
 	}
+
 	if o.Deterministic < FormulaDefault || o.Deterministic > FormulaRoundedTree {
 		return o, invalid("formula of reductions %d is unknown", o.Deterministic)
 	}
+
 	var err error
 	if o.Path, err = fromEnvironment(o.Path, envPath, ParsePathChoice, PathAuto); err != nil {
 		return o, err
 	}
+
 	o.Deterministic, err = fromEnvironment(
 		o.Deterministic, envDeterministic, ParseFormula, FormulaAny)
 	if err != nil {
 		return o, err
 	}
+
 	if o.Timeout < 0 {
 		return o, invalid("timeout %v is negative", o.Timeout)
 	}
+
 	if o.Check < CheckDefault || o.Check > CheckEvery {
 		return o, invalid("check level %d is unknown", o.Check)
 	}
+
 	if o.Device < 0 {
 		return o, invalid("the device number is negative")
 	}
+
 	if o.Size < 0 || o.Size > 0 && (o.Rank < 0 || o.Rank >= o.Size) {
 		return o, invalid("rank %d does not exist among %d ranks", o.Rank, o.Size)
 	}
+
 	return o, nil
 }
 
@@ -239,8 +261,10 @@ func fromEnvironment[T ~int](
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", variable, err)
 		}
+
 		option = value
 	}
+
 	return cmp.Or(option, fallback), nil
 }
 
@@ -248,6 +272,7 @@ func orBackground(ctx context.Context) context.Context {
 	if ctx == nil {
 		return context.Background()
 	}
+
 	return ctx
 }
 
@@ -255,6 +280,7 @@ func (o Options) withTimeout(ctx context.Context) (context.Context, context.Canc
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}
+
 	return context.WithTimeout(ctx, o.Timeout)
 }
 
@@ -280,13 +306,16 @@ func chosenBackend(name string) (driver.Backend, error) {
 	if name == "auto" {
 		return firstAvailableBackend(), nil
 	}
+
 	var names []string
 	for _, b := range backends {
 		if b.Name() == name {
 			return b, nil
 		}
+
 		names = append(names, b.Name())
 	}
+
 	return nil, fmt.Errorf("backend %q is none of auto, %s: %w",
 		name, strings.Join(names, ", "), ErrInvalid)
 }
@@ -297,6 +326,7 @@ func toTimeoutError(err error, timeout time.Duration) error {
 	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*TimeoutError)) {
 		return err
 	}
+
 	operation := strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())
 	return &TimeoutError{InCall: operation, Waited: closeTimeout(timeout)}
 }
@@ -305,5 +335,6 @@ func (o Options) messageOrder() string {
 	if o.UnorderedMessages {
 		return "unordered"
 	}
+
 	return "in order with collectives"
 }

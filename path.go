@@ -57,13 +57,16 @@ func (r reason) String() string {
 	if r.text != "" && s != "" {
 		s += ", "
 	}
+
 	s += r.text
 	if r.table != nil {
 		s += r.table.String()
 	}
+
 	if r.direct != nil {
 		s += "; not direct: " + r.direct.String()
 	}
+
 	return s
 }
 
@@ -85,6 +88,7 @@ func (r *router) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return r.useWindows(ctx)
 }
 
@@ -107,6 +111,7 @@ func (r *router) useWindows(ctx context.Context) error {
 	if !ok || !r.canTakeWindows() {
 		return nil
 	}
+
 	return lazy.UseWindows(ctx)
 }
 
@@ -141,6 +146,7 @@ func (r *router) route(
 		choice = PathChoice(r.choice.Load())
 		requester = "the group is set to"
 	}
+
 	offer = r.comm.Offer(*call)
 	takesDirect, directReason := r.decideDirect(choice, call, offer, requester)
 	if takesDirect {
@@ -148,6 +154,7 @@ func (r *router) route(
 		directReason.where = where
 		return offer, *directReason, nil
 	}
+
 	if r.decideTwoLevel(choice, call, offer) {
 		call.Path = driver.PathTwoLevel
 		why.where = where
@@ -157,15 +164,19 @@ func (r *router) route(
 			_, tableReason := r.ruleOf(call)
 			why.text, why.table = "and ", &tableReason
 		}
+
 		return offer, why, nil
 	}
+
 	call.Path = driver.PathPlain
 	if call.SendWindow != nil && call.RecvWindow != nil {
 		call.Path, why = r.chooseWindow(choice, call, offer, requester)
 	}
+
 	if call.Path == driver.PathPlain {
 		err = refusal(offer, directReason)
 	}
+
 	why.where = where
 	why.direct = directReason // why not direct
 	return offer, why, err
@@ -178,6 +189,7 @@ func refusal(offer driver.Offer, direct *reason) error {
 	if err != nil && direct != nil {
 		err = fmt.Errorf("%w; not direct: %v", err, direct)
 	}
+
 	return err
 }
 
@@ -192,6 +204,7 @@ func (r *router) decideDirect(
 	if isOtherChoice || !call.Operation.SupportsPath(driver.PathDirect) || r.isEmpty(call) {
 		return false, nil
 	}
+
 	directErr := offer.Refusal(driver.PathDirect)
 	isPossible := directErr == nil
 	isWanted := true
@@ -202,11 +215,13 @@ func (r *router) decideDirect(
 		if !isPossible {
 			return false, nil
 		}
+
 		why = &reason{text: "and barriers take the direct path whenever they can"}
 	case call.IsFloatMinOrMax():
 		if !isPossible {
 			return false, nil
 		}
+
 		why = &reason{text: "and minimum and maximum of floats take the direct path whenever " +
 			"they can, which keeps NaNs"}
 	case offer.Refusal(driver.PathPlain) != nil:
@@ -216,6 +231,7 @@ func (r *router) decideDirect(
 		isWanted = path == tuning.Direct
 		why = &reason{text: "and ", table: &tableReason}
 	}
+
 	switch {
 	case isWanted && isPossible:
 		return true, why
@@ -249,15 +265,18 @@ func (r *router) decideTwoLevel(choice PathChoice, call *driver.Call, offer driv
 	if isOtherChoice || r.shape.Machines <= 1 {
 		return false
 	}
+
 	if !call.Operation.SupportsPath(driver.PathTwoLevel) {
 		return false
 	}
+
 	if choice != PathTwoLevel {
 		tablePath, _ := r.ruleOf(call)
 		if tablePath != tuning.TwoLevel {
 			return false
 		}
 	}
+
 	return offer.Refusal(driver.PathTwoLevel) == nil
 }
 
@@ -271,6 +290,7 @@ func ruleName(o driver.Operation) string {
 	default:
 		o = o.WithoutNorm()
 	}
+
 	return o.String()
 }
 
@@ -279,6 +299,7 @@ func bytesOf(call *driver.Call, ranks int) int64 {
 	if call.Operation.SplitsOneBuffer() {
 		return call.Splits.Total(call.Operation) * int64(call.DataType.Size())
 	}
+
 	send, recv := call.Spans(ranks, call.Root)
 	return max(send, recv)
 }
@@ -291,15 +312,19 @@ func (r *router) chooseWindow(
 	if choice == PathPlain {
 		return driver.PathPlain, reason{text: "but " + requester + " the plain path"}
 	}
+
 	if err := offer.Refusal(driver.PathWindow); err != nil {
 		return driver.PathPlain, reason{text: "but they cannot take the window path: " + err.Error()}
 	}
+
 	if choice == PathWindow {
 		return driver.PathWindow, reason{text: "and " + requester + " the window path"}
 	}
+
 	path, why := r.tuning.Choose(ruleName(call.Operation), bytesOf(call, r.ranks), r.shape)
 	if path == tuning.Window {
 		return driver.PathWindow, reason{text: "and ", table: &why}
 	}
+
 	return driver.PathPlain, reason{text: "but ", table: &why}
 }

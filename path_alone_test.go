@@ -26,6 +26,7 @@ func runIsolatedRank() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+
 	return 0
 }
 
@@ -36,6 +37,7 @@ func sumInIsolation(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
 		Rank: number, Size: 2, Store: os.Getenv(storeVariable), Path: symmem.PathDirect,
 		Timeout: time.Minute,
@@ -48,22 +50,27 @@ func sumInIsolation(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	const count, elementBytes = 1024, 4
 	b, err := p.Alloc(count * elementBytes)
 	if err != nil {
 		return err
 	}
+
 	m := b.Memory()
 	explanation, err := rt.World().Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
 	if err != nil {
 		return err
 	}
+
 	if err := symmetricSum(ctx, rt, rt.World()); err != nil {
 		return err
 	}
+
 	if n := rt.World().Stats().Paths["direct"]; n != 0 {
 		return fmt.Errorf("%d collectives took the direct path, want 0", n)
 	}
+
 	_, whyNotDirect, _ := strings.Cut(explanation.Why, "; not direct: ")
 	fmt.Println(whyNotDirect)
 	return nil
@@ -84,6 +91,7 @@ func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 	if visible := os.Getenv("CUDA_VISIBLE_DEVICES"); visible != "" {
 		gpus = strings.Split(visible, ",")
 	}
+
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
 	for number := range ranks {
@@ -96,8 +104,10 @@ func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
+
 		processes = append(processes, c)
 	}
+
 	var reports []string
 	for number, c := range processes {
 		err := c.Wait()
@@ -107,8 +117,10 @@ func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 			t.Errorf("rank %d: got error %v and report %q, want a report that contains %q", number, err,
 				report, want)
 		}
+
 		reports = append(reports, report)
 	}
+
 	if reports[0] != reports[1] {
 		t.Errorf("got the reasons %q, want the same one on both ranks", reports)
 	}

@@ -27,6 +27,7 @@ func writeDirectTable(t *testing.T) string {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	return file
 }
 
@@ -42,6 +43,7 @@ func checkSmallExchange(call *driver.Call) error {
 	case sendBytes > exchangeBytes && !hasWindows:
 		return fmt.Errorf("8KiB of exchange memory: %w", driver.ErrUnsupported)
 	}
+
 	return nil
 }
 
@@ -156,6 +158,7 @@ func TestDirectPathIsPreferred(t *testing.T) {
 			if row.inWindows {
 				m = registered
 			}
+
 			const elementBytes = 4
 			path, why, _ := symmem.Route(g, symmem.Call{
 				Type: symmem.Float32, Op: row.op, Count: row.bytes / elementBytes, Send: m, Recv: m,
@@ -206,6 +209,7 @@ func TestBarriersPreferDirectPath(t *testing.T) {
 				r.failf("barrier with %v: got %s: %q, want %s: %q", row.choice, path, why, row.wantPath,
 					row.wantWhy)
 			}
+
 			const destination = 1
 			message := symmem.Call{
 				Operation: symmem.OpSend, Type: symmem.Uint8, Count: 1, Root: destination,
@@ -234,20 +238,25 @@ func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 			if path != "direct" {
 				r.failf("got the %s path, want direct", path)
 			}
+
 			return compared
 		}
 		if digest(in1, in2) == digest(in2, in1) {
 			r.failf("exchanged buffers in windows have the same digest, want different digests")
 		}
+
 		if digest(in1, in2) == digest(in1, in1) {
 			r.failf("different recv buffers in windows have the same digest, want different digests")
 		}
+
 		if digest(out1, out2) != digest(out2, out1) || digest(out1, out2) != digest(out1, out1) {
 			r.failf("the digest depends on offsets outside windows, want the same digest")
 		}
+
 		if digest(in1, in2) == digest(out1, out2) {
 			r.failf("calls in and outside windows have the same digest, want different digests")
 		}
+
 		if digest(in1, out1) != digest(out1, out2) {
 			r.failf("the digest depends on the offset of send, want no effect: recv is not in a window")
 		}
@@ -282,6 +291,7 @@ func TestForcedDirectPathFallsBack(t *testing.T) {
 		if got := r.World().Stats().Tuning.Path; got != "direct" {
 			r.failf("Stats().Tuning.Path = %s, want direct", got)
 		}
+
 		// A change back to the direct path must have the same effect as the option.
 		r.ok(r.World().SetPath(r.ctx, symmem.PathPlain))
 		r.ok(r.World().SetPath(r.ctx, symmem.PathDirect))
@@ -291,6 +301,7 @@ func TestForcedDirectPathFallsBack(t *testing.T) {
 		if r.Device().Backend == "host" && (path != "window" || !strings.Contains(why, reason)) {
 			r.failf("got the %s path: %q, want window and %q", path, why, reason)
 		}
+
 		if !strings.Contains(why, path+" path") {
 			r.failf("the call took the %s path, but Explain gives %q", path, why)
 		}

@@ -23,6 +23,7 @@ func TestPublicCallsReachEveryKernel(t *testing.T) {
 	for _, name := range kernelNames(t) {
 		countsBefore[name] = launches(name)
 	}
+
 	for _, n := range []int{2, 3, 4} {
 		runRanks(t, n, symmem.Options{Path: symmem.PathDirect}, func(r *rank) {
 			p := r.poolWith(symmem.PoolOptions{
@@ -40,6 +41,7 @@ func TestPublicCallsReachEveryKernel(t *testing.T) {
 			c.synchronize()
 		})
 	}
+
 	for name, count := range countsBefore {
 		if launches(name) == count && !slices.Contains(kernels.Retired, name) {
 			t.Errorf("no public call has launched the kernel %s, want at least one launch", name)
@@ -56,13 +58,16 @@ func launchCounter(t *testing.T) func(kernel string) uint64 {
 		requireRanks(t, 2) // opens a world, which loads the library
 		library, found = dl.FindLoaded(os.Getenv("SYMMEM_CUDA"))
 	}
+
 	var count dl.Symbol
 	if found {
 		count, found = library.Find("softgpu_runs")
 	}
+
 	if !found {
 		t.Skip(fmt.Errorf("a real GPU does not count launches: %w", symmem.ErrUnsupported))
 	}
+
 	return func(kernel string) uint64 {
 		name := append([]byte(kernel), 0) // as C expects it
 		return uint64(count.Call(dl.AddressOf(&name[0])))
@@ -82,6 +87,7 @@ func kernelNames(t *testing.T) (names []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for line := range strings.Lines(string(text)) {
 			if entry, ok := strings.CutPrefix(line, ".visible .entry "); ok {
 				name, _, _ := strings.Cut(entry, "(")
@@ -89,9 +95,11 @@ func kernelNames(t *testing.T) (names []string) {
 			}
 		}
 	}
+
 	if len(names) == 0 {
 		t.Fatal("the objects have no kernels")
 	}
+
 	return names
 }
 
@@ -122,6 +130,7 @@ func (c *kernelCalls) callCollectives() {
 			}
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(called)) {
 		c.ok(c.Interop().Do(c.ctx, c.World(), called[name], nil))
 	}
@@ -145,6 +154,7 @@ func (c *kernelCalls) addFirst(called map[string]symmem.Call, call symmem.Call) 
 	if send, recv := planned.Spans(c.Size(), c.Rank()); max(send, recv) > maxCallBytes {
 		return
 	}
+
 	const multiprocessors = 4 // of the software GPU
 	l := kernels.Launch{
 		Call: &planned, Rank: c.Rank(), Ranks: c.Size(), Symmetric: true,
@@ -153,6 +163,7 @@ func (c *kernelCalls) addFirst(called map[string]symmem.Call, call symmem.Call) 
 	if l.Choose() != nil {
 		return
 	}
+
 	if _, ok := called[l.Kernel]; !ok {
 		called[l.Kernel] = call
 	}
@@ -188,6 +199,7 @@ func (c *kernelCalls) callRoutes() {
 		c.ok(c.World().Dispatch(c.ctx, a, nil))
 		c.ok(c.World().Combine(c.ctx, a, nil))
 	}
+
 	a.MaxTokens = 1 // so that the rows fit into the buffers
 	p := symmem.PermuteArgs{
 		Routing: a.Routing, Dispatched: c.in, Permuted: c.out, Computed: c.out, Returned: c.in,
@@ -215,9 +227,11 @@ func (c *kernelCalls) callNorms(p *symmem.Pool) {
 	if c.Size() == 2 {
 		sums = append(sums, shape{rows: 900, hidden: 4096})
 	}
+
 	if c.Size() != 3 {
 		scattered = append(scattered, shape{rows: 260, hidden: 4096})
 	}
+
 	for _, a := range []symmem.NormArgs{
 		{Type: symmem.BFloat16},
 		{Type: symmem.Float16},
@@ -229,6 +243,7 @@ func (c *kernelCalls) callNorms(p *symmem.Pool) {
 			a.Rows, a.Hidden = s.rows, s.hidden
 			c.ok(c.World().AllReduceRMSNorm(c.ctx, a, nil))
 		}
+
 		for _, s := range scattered {
 			a.Rows, a.Hidden = s.rows, s.hidden
 			c.ok(c.World().ReduceScatterRMSNorm(c.ctx, a, nil))

@@ -35,6 +35,7 @@ func (o *checkedOffer) Refusal(path driver.Path) error {
 	if check := checks[path]; check != nil {
 		return check(&o.call)
 	}
+
 	return o.Offer.Refusal(path)
 }
 
@@ -78,12 +79,14 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 	if err != nil {
 		return "", err.Error(), 0
 	}
+
 	const noTicket = 0
 	digest := digestCall(g.calls.describe(&call, &places, noTicket))
 	plan, err := offer.Take(call.Path, digest)
 	if err != nil {
 		return "", err.Error(), 0
 	}
+
 	prepared := plan.Prepared()
 	hasWindows := prepared.SendWindow != nil || prepared.RecvWindow != nil
 	isPlain, isWindow := prepared.Path == driver.PathPlain, prepared.Path == driver.PathWindow
@@ -91,6 +94,7 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 		// A mistake of package symmem. No test expects this path.
 		return prepared.Path.String() + " with the windows of another path", reason.String(), 0
 	}
+
 	return prepared.Path.String(), reason.String(), prepared.Digest
 }
 
@@ -101,12 +105,15 @@ func ListPaths(g *Group, c Call) (paths []string, err error) {
 	if err == nil {
 		err = chooseListPath(&g.calls, list)
 	}
+
 	for _, next := range list {
 		call := next.call()
 		if _, _, routeErr := g.router.route(next.choice, &call, ""); routeErr != nil {
 			err = errors.Join(err, routeErr)
 		}
+
 		paths = append(paths, call.Path.String())
 	}
+
 	return paths, err
 }

@@ -38,6 +38,7 @@ func TestPathsGiveSameResults(t *testing.T) {
 					if op.HasFactor() {
 						continue // NCCL rounds products to the element type
 					}
+
 					c.dataType, c.op = dataType, op
 					for _, p := range []pair{inPool, notRegistered} {
 						c.compare(choice, p.send, p.recv)
@@ -66,6 +67,7 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	for r := range in {
 		in[r] = formula.SpecialInput(c.dataType, r, pairs)
 	}
+
 	got := make([]byte, len(in[0]))
 	before := c.World().Stats().Paths
 	send, err := send.Slice(0, int64(len(got)))
@@ -80,6 +82,7 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 		c.wantErr(err, symmem.ErrUnsupported)
 		return
 	}
+
 	c.ok(err)
 	c.ok(s.Copy(symmem.Host(got), recv))
 	c.synchronize()
@@ -89,12 +92,14 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 			taken = path
 		}
 	}
+
 	// NCCL's minimum ignores NaNs, so PathAuto must prefer the direct path if there is one.
 	call := driver.Call{Operation: driver.AllReduce, DataType: c.dataType, ReduceOp: c.op}
 	needsDirect := c.hasDirect && choice == symmem.PathAuto && call.IsFloatMinOrMax()
 	if needsDirect && taken != "direct" {
 		c.failf("%v of %v took the %s path, want direct", c.op, c.dataType, taken)
 	}
+
 	c.hasDirect = c.hasDirect || taken == "direct"
 	byNCCL := c.Device().Backend == "nccl" && taken != "direct"
 	want := formula.Reduce(driver.RankOrder, c.op, c.dataType, in)
@@ -106,6 +111,7 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 		if bytes.Equal(g, w) || mayDiffer && c.isAllowed(a, b, g, w) {
 			continue
 		}
+
 		c.failf("%s path: %v of %v %x and %x = %x, want %x", taken, c.op, c.dataType, a, b, g, w)
 	}
 }
@@ -127,6 +133,7 @@ func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 		smallest := c.value(formula.AppendBits(nil, c.dataType, lastBit))
 		return math.Abs(g-w) <= smallest
 	}
+
 	return g == w // 0 == -0
 }
 

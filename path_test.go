@@ -59,6 +59,7 @@ func (r *rank) takenPath(b symmem.Buffer) string {
 			return path
 		}
 	}
+
 	return "none"
 }
 
@@ -70,10 +71,12 @@ func TestPathsFollowTuningTable(t *testing.T) {
 		if a, b := r.takenPath(small), r.takenPath(large); a != "window" || b != "plain" {
 			r.failf("16 KiB took the %s path and 64 KiB the %s path, want window and plain", a, b)
 		}
+
 		if a, b := r.takenPath(large), r.takenPath(small); a != "plain" || b != "window" {
 			r.failf("second calls: 64 KiB took the %s path and 16 KiB the %s path, want plain and window",
 				a, b)
 		}
+
 		for count, want := range map[int64]string{
 			4096: "window path: both buffers lie in windows of the group, and the table " + file +
 				" of box says window up to 16KiB for AllReduce on 2 ranks",
@@ -84,12 +87,14 @@ func TestPathsFollowTuningTable(t *testing.T) {
 				r.failf("%d elements: got %q, want %q", count, got, want)
 			}
 		}
+
 		m := large.Memory()
 		e, err := r.World().Explain(symmem.OpAllGather, m, m, 0, symmem.Float32)
 		r.ok(err)
 		if e.Why != "the operation works without windows" {
 			r.failf("empty all-gather: Why = %q, want that it works without windows", e.Why)
 		}
+
 		s := r.World().Stats().Tuning
 		if !strings.Contains(s.Table, file) || len(s.Digest) != 16 || s.Path != "auto" ||
 			s.Machines != 1 {
@@ -106,6 +111,7 @@ func TestTuningTableUsesLargerBuffer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	runRanks(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
 		p := r.pool()
 		send, recv := r.window(p, 64<<10).Memory(), r.window(p, 64<<10).Memory()
@@ -146,6 +152,7 @@ func TestForcedPathOverridesTable(t *testing.T) {
 				if got := r.takenPath(b); got != row.want {
 					r.failf("got the %s path, want %s", got, row.want)
 				}
+
 				if got := r.explain(b, 16<<10); !strings.Contains(got, row.why) {
 					r.failf("got explanation %q, want one that contains %q", got, row.why)
 				}
@@ -165,10 +172,12 @@ func TestSetPath(t *testing.T) {
 			if got := r.takenPath(b); got != want {
 				r.failf("after SetPath(%v) a call took the %s path, want %s", c, got, want)
 			}
+
 			if got := r.World().Stats().Tuning.Path; got != c.String() {
 				r.failf("after SetPath(%v), Stats().Tuning.Path = %s, want %v", c, got, c)
 			}
 		}
+
 		r.wantErr(r.World().SetPath(r.ctx, symmem.PathDefault), symmem.ErrInvalid)
 		r.wantErr(r.World().SetPath(r.ctx, 17), symmem.ErrInvalid)
 	})
@@ -185,6 +194,7 @@ func TestSetPathFailsDuringCapture(t *testing.T) {
 		if r.Rank() == 1 {
 			r.ok(s.BeginCapture())
 		}
+
 		r.wantErr(r.World().SetPath(r.ctx, symmem.PathPlain), symmem.ErrCapturing)
 		if r.Rank() == 1 {
 			graph, err := s.EndCapture()
@@ -192,9 +202,11 @@ func TestSetPathFailsDuringCapture(t *testing.T) {
 			r.ok(graph.Close())
 			symmem.ForgetPlans(r.World()) // in a program, many other calls have the same effect
 		}
+
 		if a, b := r.takenPath(cached), r.takenPath(fresh); a != want || b != want {
 			r.failf("calls took the %s and the %s path, want %s", a, b, want)
 		}
+
 		if got := r.World().Stats().Tuning.Path; got != "window" {
 			r.failf("Stats().Tuning.Path = %s, want window", got)
 		}
@@ -208,6 +220,7 @@ func TestDifferentSetPathsDiverge(t *testing.T) {
 		if r.Rank() == 1 {
 			c = symmem.PathWindow
 		}
+
 		err := r.World().SetPath(r.ctx, c)
 		r.wantDivergence(err)
 		texts.add(r, err)
@@ -224,6 +237,7 @@ func TestMissingWindowPathFallsBackToPlain(t *testing.T) {
 			if call.ReduceOp == driver.Sum {
 				return fmt.Errorf("sums: %w", driver.ErrUnsupported)
 			}
+
 			return nil
 		}
 		g := symmem.WithChecks(r.World(), noSums, nil)
@@ -234,6 +248,7 @@ func TestMissingWindowPathFallsBackToPlain(t *testing.T) {
 		if path != "plain" || why != want {
 			r.failf("sum: got %s: %q, want plain: %q", path, why, want)
 		}
+
 		call.Op = symmem.Max
 		if path, why, _ := symmem.Route(g, call); path != "window" {
 			r.failf("maximum: got %s: %q, want window", path, why)
@@ -268,6 +283,7 @@ func openWithOptions(t *testing.T, options ...symmem.Options) []error {
 		if err != nil {
 			return err
 		}
+
 		return rt.Close()
 	})
 }
@@ -279,6 +295,7 @@ func TestDifferentTablesFailConnect(t *testing.T) {
 	if err := os.WriteFile(broken, []byte("{\n\"version\": 1,\n}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, row := range []struct {
 		name string
 		odd  symmem.Options // of rank 1
@@ -320,6 +337,7 @@ func TestDifferentTablesFailConnect(t *testing.T) {
 					t.Errorf("rank %d: got %v, want ErrInvalid", r, err)
 					continue
 				}
+
 				for _, want := range row.want {
 					if !strings.Contains(err.Error(), want) {
 						t.Errorf("rank %d: %q does not contain %q", r, err, want)
@@ -336,9 +354,11 @@ func TestTableLookupByDeviceAndRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	writeTable(t, file, "4KiB")
 	checkTable := func(r *rank, g *symmem.Group, want string) {
 		r.t.Helper()

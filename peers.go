@@ -21,6 +21,7 @@ func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("addresses of the zero buffer: %w", ErrForeign)
 	}
+
 	return peerAddresses(g, b.Address(), b.Size())
 }
 
@@ -29,14 +30,17 @@ func findUsable(g *Group, address uintptr, bytes int64, subject string) (*window
 	if g == nil {
 		return nil, invalid("%s: the group is nil", subject)
 	}
+
 	entry, ok := g.windows.table.Load().findWindow(address, bytes)
 	if !ok {
 		return nil, invalid("%d bytes at %#x are not registered with group %s: end a scope of the "+
 			"group, or call Pool.Register", bytes, address, g.id)
 	}
+
 	if err := entry.pool.checkOpen(); err != nil {
 		return nil, fmt.Errorf("%s in group %s: %w", subject, g.id, err)
 	}
+
 	return entry, nil
 }
 
@@ -45,13 +49,16 @@ func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintpt
 	if err != nil {
 		return 0, 0, err
 	}
+
 	native, ok := entry.window.(driver.NativeWindow)
 	if !ok {
 		return 0, 0, fmt.Errorf("NCCL's window in group %s: %w", g.id, ErrUnsupported)
 	}
+
 	if handle, err = native.Handle(); err != nil {
 		return 0, 0, fmt.Errorf("NCCL's window in group %s: %w", g.id, err)
 	}
+
 	return handle, address - uintptr(entry.segment.start), nil
 }
 
@@ -60,17 +67,21 @@ func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	mapper, ok := entry.window.(driver.PeerMapper)
 	if !ok {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, ErrUnsupported)
 	}
+
 	addresses, err := mapper.PeerAddresses()
 	if err != nil {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, err)
 	}
+
 	offset := address - uintptr(entry.segment.start)
 	for r := range addresses {
 		addresses[r] += offset
 	}
+
 	return addresses, nil
 }

@@ -30,6 +30,7 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 		if _, err := b.PeerAddresses(r.World()); !errors.Is(err, symmem.ErrInvalid) {
 			r.failf("PeerAddresses before the registration = %v; want ErrInvalid", err)
 		}
+
 		r.ok(p.Register(r.ctx, r.World()))
 		addresses, err := b.PeerAddresses(r.World()) // by rank
 		r.skipUnsupported(err)                       // skips the test, or fails it
@@ -37,9 +38,11 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 			r.failf("PeerAddresses = %#x; want %d addresses, with %#x for rank %d", addresses, ranks,
 				b.Address(), r.Rank())
 		}
+
 		for _, address := range addresses { // write a word into every rank's buffer
 			*wordAt(address + uintptr(wordBytes*r.Rank())) = wordFrom(r.Rank())
 		}
+
 		r.ok(r.World().Barrier(r.ctx, nil))
 		r.synchronize()
 		for peer := range ranks { // read the words that the peers have written into b
@@ -48,6 +51,7 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 				r.failf("the word from rank %d = %d; want %d", peer, got, want)
 			}
 		}
+
 		const offset = 64 // a range inside the buffer
 		inner, err := r.Runtime.Interop().PeerAddresses(r.World(), b.Address()+offset, wordBytes)
 		r.ok(err)
@@ -56,6 +60,7 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 				r.failf("address at offset %d of rank %d = %#x; want %#x", offset, peer, inner[peer], want)
 			}
 		}
+
 		r.ok(b.Free())
 		r.ok(first.Free())
 	})
@@ -67,11 +72,13 @@ func TestInvalidPeerAddresses(t *testing.T) {
 		if _, err := (symmem.Buffer{}).PeerAddresses(r.World()); !errors.Is(err, symmem.ErrForeign) {
 			r.failf("PeerAddresses of the zero buffer = %v; want ErrForeign", err)
 		}
+
 		b, err := r.pool().Alloc(8)
 		r.ok(err)
 		if _, err := b.PeerAddresses(nil); !errors.Is(err, symmem.ErrInvalid) {
 			r.failf("PeerAddresses in a nil group = %v; want ErrInvalid", err)
 		}
+
 		r.ok(b.Free())
 	})
 }
@@ -86,6 +93,7 @@ func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 		if errors.Is(err, symmem.ErrUnsupported) {
 			return // the backend has no addresses of peers
 		}
+
 		r.ok(err)
 		r.suspend(p, symmem.DiscardContents)
 		_, bufferErr := b.PeerAddresses(r.World())
@@ -98,6 +106,7 @@ func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 				r.failf("%s = %v, want ErrSuspended with the advice to call Pool.Resume", call, err)
 			}
 		}
+
 		r.resume(p)
 		if got, err := b.PeerAddresses(r.World()); err != nil || !slices.Equal(got, want) {
 			r.failf("PeerAddresses after Resume = %#x, %v, want %#x", got, err, want)

@@ -53,12 +53,15 @@ func permute(
 	if s == nil {
 		s = g.rt.stream
 	}
+
 	if s.rt != g.rt {
 		return invalid("%s on group %s: the stream belongs to another runtime", operation, g.id)
 	}
+
 	if err := queuePermutation(g, a, isUnpermute, parts, s); err != nil {
 		return fmt.Errorf("%s on group %s: %w", operation, g.id, err)
 	}
+
 	return nil
 }
 
@@ -70,15 +73,18 @@ func queuePermutation(
 	if !ok {
 		return fmt.Errorf("the backend has no permutations: %w", ErrUnsupported)
 	}
+
 	p := a.driverPermutation(g)
 	if err := p.Validate(isUnpermute); err != nil {
 		return err
 	}
+
 	for i, span := range p.Spans(isUnpermute) {
 		if err := g.calls.checkMemory(span.Name, parts[i], span.Bytes, Uint8); err != nil {
 			return err
 		}
 	}
+
 	first, second, third := parts[0], parts[1], parts[2]
 	use, err := enterPools(first.pool, second.pool)
 	if err != nil {
@@ -89,6 +95,7 @@ func queuePermutation(
 	if thirdPool == first.pool || thirdPool == second.pool {
 		thirdPool = nil // entered already; a second entry would fail if Close has begun
 	}
+
 	thirdUse, err := enterPools(thirdPool, nil)
 	if err != nil {
 		return err
@@ -104,15 +111,18 @@ func queuePermutation(
 	if isUnpermute {
 		queue = permuter.Unpermute
 	}
+
 	if err := queue(s.queue, p); err != nil {
 		return err
 	}
+
 	var errs []error
 	for _, part := range parts {
 		if part.isGoMemory() {
 			errs = append(errs, s.keepReachable(part, part))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -24,6 +24,7 @@ func BenchmarkPermute(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	r := &exchangeBench{Runtime: runtimes[0], ctx: context.WithoutCancel(b.Context())}
 	b.Cleanup(func() {
 		symmem.FreeLive(r.Runtime)
@@ -58,11 +59,13 @@ func (e *exchangeShape) receivedIDs() (ids []int32, pairs int64) {
 				found++
 			}
 		}
+
 		if found > 0 { // dispatch sends the rank no other rows
 			ids = append(ids, row...)
 			pairs += found
 		}
 	}
+
 	return ids, pairs
 }
 
@@ -83,6 +86,7 @@ func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	var source, target symmem.Memory // of the copies; unpermuteCopy is at least permuteCopy
 	var buffers []symmem.Buffer
 	for _, part := range []struct {
@@ -100,12 +104,14 @@ func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 		if err != nil {
 			b.Fatal(err)
 		}
+
 		*part.memory = buffer.Memory()
 		buffers = append(buffers, buffer)
 		if err := r.DefaultStream().Fill(*part.memory, 0); err != nil {
 			b.Fatal(err)
 		}
 	}
+
 	s, g := r.DefaultStream(), r.World()
 	const wordBytes = 4 // of an id or a count
 	idsErr := s.Copy(
@@ -125,6 +131,7 @@ func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 		captureErr := r.capture(calls, call)
 		err = errors.Join(err, captureErr)
 	}
+
 	measureErr := measureReplays(b, r, calls)
 	closeErr := r.closeGraphs()
 	err = errors.Join(err, measureErr, closeErr)
@@ -132,6 +139,7 @@ func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 		freeErr := buffer.Free()
 		err = errors.Join(err, freeErr)
 	}
+
 	poolErr := pool.Close()
 	if err = errors.Join(err, poolErr); err != nil {
 		b.Fatal(err)
@@ -152,9 +160,11 @@ func measureReplays(b *testing.B, r *exchangeBench, calls int) (err error) {
 			ratios[i] = append(ratios[i], callTime/copyTime)
 		}
 	}
+
 	for i, name := range []string{"permute", "unpermute"} {
 		b.ReportMetric(median(times[i]), "us-"+name)
 		b.ReportMetric(median(ratios[i]), name+"-copy")
 	}
+
 	return err
 }

@@ -81,9 +81,11 @@ func (p *permuteCase) runExperts() {
 			computed[i] = notANumber
 			continue
 		}
+
 		element := binary.LittleEndian.Uint16(permuted[p.layout.Rows+elementBytes*int64(i):])
 		computed[i] = compute(first+int(expert), element)
 	}
+
 	write(p.rank, p.permute.Computed, computed)
 }
 
@@ -95,6 +97,7 @@ func (p *permuteCase) check(resultOf func(expert int, element uint16) uint16) {
 	if own.count == 0 {
 		return
 	}
+
 	combined := read[uint16](p.rank, p.combine.Recv)
 	for token := range own.count {
 		for i := range int(p.Hidden) {
@@ -110,6 +113,7 @@ func (p *permuteCase) check(resultOf func(expert int, element uint16) uint16) {
 					total += part
 				}
 			}
+
 			if got, want := combined[index], bits.BFloat16Bits(total); got != want {
 				p.failf("%v, aligned to %d: element %d of token %d = %v, want %v", p.routeCase,
 					p.permute.Align, i, token, bits.BFloat16Value(got), bits.BFloat16Value(want))
@@ -128,6 +132,7 @@ func (p *permuteCase) partOf(
 		if p.owner(id) != expertRank {
 			continue
 		}
+
 		product := bits.BFloat16Value(resultOf(int(id), element)) * x.weights[token*p.TopK+k]
 		if hasPart {
 			sum += float32(product) // the conversion prevents a fused multiply-add
@@ -135,6 +140,7 @@ func (p *permuteCase) partOf(
 			sum, hasPart = product, true
 		}
 	}
+
 	return bits.BFloat16Value(bits.BFloat16Bits(sum)), hasPart
 }
 
@@ -185,10 +191,12 @@ func TestCapturedPermutations(t *testing.T) {
 				write(c.rank, p.dispatch.Weights, x.weights)
 				write(c.rank, p.dispatch.Send, x.rows)
 			}
+
 			c.ok(graph.Launch(s))
 			c.synchronize()
 			p.check(func(_ int, element uint16) uint16 { return element }) // the input
 		}
+
 		c.ok(graph.Close())
 	})
 }
@@ -245,15 +253,18 @@ func TestInvalidPermutations(t *testing.T) {
 			if err := c.World().Permute(a, nil); !errors.Is(err, row.want) {
 				c.failf("Permute with %s: got %v, want %v", row.name, err, row.want)
 			}
+
 			if err := c.World().Unpermute(a, nil); !errors.Is(err, row.want) {
 				c.failf("Unpermute with %s: got %v, want %v", row.name, err, row.want)
 			}
 		}
+
 		a := p.permute
 		a.Permuted = a.Dispatched
 		if err := c.World().Permute(a, nil); !errors.Is(err, symmem.ErrInvalid) {
 			c.failf("Permute in place: got %v, want ErrInvalid", err)
 		}
+
 		a = p.permute
 		a.Returned = a.Computed
 		if err := c.World().Unpermute(a, nil); !errors.Is(err, symmem.ErrInvalid) {

@@ -33,6 +33,7 @@ func TestTranscripts(t *testing.T) {
 				world, placement = scanWorld(t, d)
 				return ""
 			}
+
 			return runProgram(t, world, placement, strings.Split(d.Input, "\n"))
 		})
 	})
@@ -49,6 +50,7 @@ func scanWorld(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Pla
 	if err != nil {
 		d.Fatalf(t, "%v", err)
 	}
+
 	// With checks, a wrong sum would cause an error. Without them, the output shows the wrong sum.
 	return symmem.Options{Check: symmem.CheckOff, Scatter: scatter}, placement
 }
@@ -90,6 +92,7 @@ func (p *interpreter) execute(words []string) {
 		if _, err := fmt.Sscan(args[1], &sizeMiB); err != nil {
 			p.failf("%q: %v", words, err)
 		}
+
 		p.named[args[0]] = p.alloc(p.pool, sizeMiB*mib)
 	case "free":
 		p.ok(p.named[args[0]].Free())
@@ -117,6 +120,7 @@ func (p *interpreter) sum(b symmem.Buffer, name string) {
 			verdict = "wrong"
 		}
 	}
+
 	fmt.Fprintf(p.out, "%s lies at segment %d offset %#x: the sum is %s\n",
 		name, b.Segment(), b.Offset(), verdict)
 }

@@ -14,6 +14,7 @@ func TestPlacementNames(t *testing.T) {
 			t.Errorf("ParsePlacement(%q) = %v, %v; want %v", p.String(), got, err, p)
 		}
 	}
+
 	if _, err := symmem.ParsePlacement("sideways"); !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("ParsePlacement of an unknown name: got %v, want ErrInvalid", err)
 	}

@@ -80,6 +80,7 @@ func (c *collective) extra() uintptr {
 	case c.routed != nil:
 		return c.routed.IDs.Address()
 	}
+
 	return 0
 }
 
@@ -92,9 +93,11 @@ func (pl *planner) cachedPlan(c *collective) *collective {
 		(c.splits != p.splits || c.norm != p.norm || c.routed != p.routed) && !p.sameExtras(c) {
 		return nil
 	}
+
 	if frees := c.freeCount(); frees != atomic.LoadUint64(&p.frees) && !p.areBuffersLive(frees) {
 		return nil
 	}
+
 	return p
 }
 
@@ -115,9 +118,11 @@ func (c *collective) freeCount() (frees uint64) {
 	if c.send.pool != nil {
 		frees = c.send.pool.frees.Load()
 	}
+
 	if c.recv.pool != nil {
 		frees += c.recv.pool.frees.Load()
 	}
+
 	return frees
 }
 
@@ -127,13 +132,16 @@ func (c *collective) areBuffersLive(frees uint64) bool {
 		if m.pool == nil {
 			continue
 		}
+
 		if _, err := m.pool.blockOf(m); err != nil {
 			return false
 		}
 	}
+
 	if !c.hasOtherBuffers() { // freeCount omits these
 		atomic.StoreUint64(&c.frees, frees)
 	}
+
 	return true
 }
 
@@ -147,6 +155,7 @@ func (c *collective) otherBuffers() [4]Memory {
 	case c.routed != nil:
 		return c.routed.otherBuffers()
 	}
+
 	return [4]Memory{}
 }
 
@@ -163,10 +172,12 @@ func (pl *planner) validatedCopy(c *collective) (*collective, error) {
 	if c.splits != nil {
 		p.splits = cloneSplits(c.splits)
 	}
+
 	call := p.call()
 	if err := pl.validate(p, &call); err != nil {
 		return nil, pl.wrapError(c, err)
 	}
+
 	return p, nil
 }
 
@@ -179,9 +190,11 @@ func (c *collective) isCacheable() bool {
 	if c.arrived != nil || slices.ContainsFunc(others[:], Memory.isGoMemory) {
 		return false
 	}
+
 	if c.splits != nil {
 		return !c.send.isGoMemory() && !c.recv.isGoMemory()
 	}
+
 	return c.count == 0 || c.send.pool != nil || c.recv.pool != nil ||
 		!c.send.isGoMemory() && !c.recv.isGoMemory()
 }
@@ -196,12 +209,15 @@ func (c *collective) call() driver.Call {
 	if all := c.buffers(); slices.ContainsFunc(all[:], Memory.isGoMemory) {
 		call.Keep = all
 	}
+
 	if c.norm != nil {
 		call.Norm = c.norm.driverNorm()
 	}
+
 	if c.routed != nil {
 		call.Route = c.routed.driverRoute()
 	}
+
 	return call
 }
 
@@ -212,18 +228,22 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	if err := pl.life.cause(ctx); err != nil {
 		return pl.wrapError(c, err)
 	}
+
 	for _, m := range c.buffers() {
 		if m.pool != nil {
 			m.pool.suspicion.addOutsideGroup(&pl.roster)
 		}
 	}
+
 	registered, err := pl.register(ctx, c, s)
 	if err != nil {
 		return pl.wrapError(c, err)
 	}
+
 	if err := pl.realignPools(ctx, c, registered); err != nil {
 		return pl.wrapError(c, err)
 	}
+
 	call := c.call()
 	c.revision = pl.windows.revision.Load()
 	found := pl.locations(&call)
@@ -231,20 +251,24 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	if err != nil {
 		return pl.wrapError(c, err)
 	}
+
 	described := pl.describe(&call, &found, 0)
 	callDigest := digestCall(described)
 	c.plan, err = offer.Take(call.Path, callDigest)
 	if err != nil {
 		return fmt.Errorf("%w (%v)", pl.life.awaitFault(err), why)
 	}
+
 	c.described = describeSubmitted(&call, described, len(pl.ranks), pl.rank, callDigest)
 	if pl.rt.live.countsCalls.Load() {
 		pl.clocks.addMeters(c, call.Path)
 	}
+
 	// If memory is still pending, the next call may register it.
 	if registered && c.isCacheable() && !c.hasPending(pl.windows) {
 		pl.plans[c.planSlot(c.extra())].Store(c)
 	}
+
 	return nil
 }
 
@@ -254,6 +278,7 @@ func (c *collective) hasPending(w *windows) bool {
 	if !c.operation.UsesWindows() {
 		return false
 	}
+
 	buffers := c.windowBuffers()
 	send, recv := w.membershipOf(buffers[0].pool), w.membershipOf(buffers[1].pool)
 	return send != nil && send.hasPending.Load() || recv != nil && recv.hasPending.Load()
@@ -272,18 +297,22 @@ func (pl *planner) realignPools(ctx context.Context, c *collective, registered b
 		if m.windowEntry == nil || !m.pool.realigner.mustRealign(&pl.roster, m.address, m.bytes) {
 			continue
 		}
+
 		if !registered {
 			return fmt.Errorf("a pool must be realigned after a fault, which a capture cannot do: call "+
 				"Pool.Register before the capture: %w", ErrCapturing)
 		}
+
 		register := m.pool.Register
 		if c.hasEntered(m.pool) {
 			register = m.pool.registrar.registerInCall
 		}
+
 		if err := cmp.Or(register(ctx, pl.group), context.Cause(ctx)); err != nil {
 			return err // for the reason given in register
 		}
 	}
+
 	return nil
 }
 
@@ -295,6 +324,7 @@ func (pl *planner) validate(c *collective, call *driver.Call) error {
 	if err := call.Validate(len(pl.ranks), pl.rank); err != nil {
 		return err
 	}
+
 	send, recv := call.Spans(len(pl.ranks), pl.rank)
 	err := errors.Join(
 		pl.checkMemory("send", c.send, send, c.dataType),
@@ -302,11 +332,13 @@ func (pl *planner) validate(c *collective, call *driver.Call) error {
 	if !c.hasOtherBuffers() {
 		return err
 	}
+
 	others := c.otherBuffers()
 	for i, span := range call.OtherSpans() {
 		// Validate has checked the alignment.
 		err = errors.Join(err, pl.checkMemory(span.Name, others[i], span.Bytes, Uint8))
 	}
+
 	return err
 }
 
@@ -314,29 +346,37 @@ func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) e
 	if bytes == 0 {
 		return nil
 	}
+
 	if bytes > m.Bytes() {
 		return fmt.Errorf("%s buffer of %d bytes: the call needs %d: %w",
 			what, m.Bytes(), bytes, ErrOutOfRange)
 	}
+
 	if m.Address() == 0 {
 		return invalid("%s buffer has no address", what)
 	}
+
 	if m.isGoMemory() && !pl.rt.device.Info().Addressable {
 		return fmt.Errorf("%s buffer is a Go slice, which the device cannot reach: copy it to a "+
 			"buffer with Stream.Copy: %w", what, ErrUnsupported)
 	}
+
 	if m.Address()%uintptr(t.Size()) != 0 {
 		return invalid("%s buffer at %#x is not aligned to %v", what, m.Address(), t)
 	}
+
 	if m.pool == nil {
 		return nil
 	}
+
 	if m.pool.rt != pl.rt {
 		return fmt.Errorf("%s buffer of another runtime: %w", what, ErrForeign)
 	}
+
 	if _, err := m.pool.blockOf(m); err != nil {
 		return fmt.Errorf("%s buffer: %w", what, err)
 	}
+
 	return nil
 }
 
@@ -348,22 +388,27 @@ func (pl *planner) register(
 	if !c.operation.UsesWindows() {
 		return true, nil
 	}
+
 	if s.inCapture() {
 		return false, nil
 	}
+
 	for _, m := range c.windowBuffers() {
 		if !m.needsRegistration(pl.group) {
 			continue
 		}
+
 		err := m.pool.registrar.registerInCall(ctx, pl.group)
 		if errors.Is(err, ErrCapturing) {
 			return false, nil
 		}
+
 		// If the context has ended, the caller may have abandoned the buffers.
 		if err := cmp.Or(err, context.Cause(ctx)); err != nil {
 			return false, err
 		}
 	}
+
 	return true, nil
 }
 
@@ -372,10 +417,12 @@ func (m Memory) needsRegistration(g *Group) bool {
 	if p == nil {
 		return false
 	}
+
 	member := g.windows.membershipOf(p)
 	if member != nil && !member.hasPending.Load() || !g.calls.canRegister(p) {
 		return false
 	}
+
 	return p.realigner.mustRealign(&g.roster, m.Address(), m.Bytes()) ||
 		p.registrar.hasPendingSegments(member)
 }

@@ -16,10 +16,12 @@ func BenchmarkPlan(b *testing.B) {
 		if err != nil {
 			return err
 		}
+
 		buffer, err := p.Alloc(64 << 10)
 		if err != nil {
 			return err
 		}
+
 		memories[i] = buffer.Memory()
 		return p.Register(b.Context(), rt.World())
 	})

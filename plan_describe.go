@@ -25,26 +25,33 @@ func (pl *planner) locations(call *driver.Call) locations {
 	if call.Operation == driver.AllToAllV && inSend && sendBytes > 0 {
 		call.SendWindow = send.window
 	}
+
 	if call.Operation.SplitsOneBuffer() {
 		return locateUneven(table, call, sendBytes, recvBytes)
 	}
+
 	if call.Route != nil {
 		return locateRoute(table, call, sendBytes, recvBytes)
 	}
+
 	if !call.Operation.UsesWindows() || call.Count == 0 {
 		return locations{where: "the operation works without windows"}
 	}
+
 	if !inSend {
 		return locations{where: "the send buffer is in no window of the group"}
 	}
+
 	if call.Operation == driver.ReduceScatterRMSNorm {
 		call.SendWindow = send.window
 		return locations{send: send, where: "the send buffer lies in a window of the group"}
 	}
+
 	recv, ok := table.findWindow(call.Recv, recvBytes)
 	if !ok {
 		return locations{where: "the receive buffer is in no window of the group"}
 	}
+
 	call.SendWindow, call.RecvWindow = send.window, recv.window
 	return locations{send, recv, "both buffers lie in windows of the group"}
 }
@@ -64,9 +71,11 @@ func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) 
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Route.Hidden)
 		c.ReduceOp = call.Route.Describe()
 	}
+
 	if call.Path != driver.PathPlain && (found.send != nil || found.recv != nil) {
 		pl.addPositions(&c, call, found)
 	}
+
 	return &c
 }
 
@@ -81,9 +90,11 @@ func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locatio
 	default:
 		recv, recvAt = send, sendAt
 	}
+
 	if send != nil {
 		c.SendPool, c.SendSegment, c.SendOffset = send.locate(sendAt)
 	}
+
 	if recv != nil {
 		c.RecvPool, c.RecvSegment, c.RecvOffset = recv.locate(recvAt)
 	}
@@ -95,6 +106,7 @@ func describeSubmitted(
 	if call.Operation.PointToPoint() {
 		*d = call.Describe()
 	}
+
 	send, recv := call.Spans(ranks, rank)
 	d.Bytes, d.Digest = max(send, recv), digest
 	return d
@@ -107,6 +119,7 @@ func digestCall(c *event.Call) uint64 {
 		copy(two[:], words)
 		d = ledger.Mix(d, binary.LittleEndian.Uint64(two[:]), binary.LittleEndian.Uint64(two[8:]))
 	}
+
 	return d
 }
 
@@ -116,10 +129,12 @@ func (pl *planner) mismatchedCall(cause error) *event.Call {
 	if !errors.As(cause, &mismatch) {
 		return nil
 	}
+
 	call, ticket := *mismatch.Call, mismatch.Number
 	if mismatch.Launch {
 		ticket = 0 // the ranks do not agree on the number of the call
 	}
+
 	found := pl.locations(&call)
 	return pl.describe(&call, &found, ticket)
 }

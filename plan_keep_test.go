@@ -22,9 +22,11 @@ func TestCallsKeepAllGoSlices(t *testing.T) {
 			t.Errorf("the call does not keep the %s", name)
 		}
 	}
+
 	if c.isCacheable() {
 		t.Error("a plan with Go slices is cacheable")
 	}
+
 	c.routed = &RouteArgs{IDs: inPool}
 	if c.call().Keep != nil || !c.isCacheable() {
 		t.Error("a call in a pool keeps memory, or its plan is not cacheable")

@@ -43,6 +43,7 @@ func TestOverlappingBuffers(t *testing.T) {
 				w.Broadcast(r.ctx, part(4, 400), part(0, 400), 100, symmem.Float32, root, nil),
 				symmem.ErrInvalid)
 		}
+
 		r.ok(w.AllGather(r.ctx, part(own, 400), part(0, 800), 100, symmem.Float32, nil))
 		r.ok(w.ReduceScatter(
 			r.ctx, part(0, 800), part(own, 400), 100, symmem.Float32, symmem.Sum, nil))

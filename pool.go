@@ -73,22 +73,27 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	if err := rt.creation.beginCall(); err != nil {
 		return nil, err
 	}
+
 	defer rt.creation.endCall()
 	if o.Domain != nil && o.Domain.rt != rt {
 		return nil, invalid("creating a pool: its domain is a group of another runtime")
 	}
+
 	if o.Domain != nil && rt.registry.countPools(o.Domain) >= agreement.MaxLedgers {
 		return nil, invalid("creating a pool: group %s is already the domain of %d pools, the maximum",
 			o.Domain.id, agreement.MaxLedgers)
 	}
+
 	core, err := alloc.New(o.config(rt.device.Info().Granularity))
 	if err != nil {
 		return nil, invalid("creating a pool: %v", err)
 	}
+
 	arena, space, err := reserveArena(rt.device)
 	if err != nil {
 		return nil, fmt.Errorf("creating a pool: %w", err)
 	}
+
 	p := &Pool{rt: rt, domain: o.Domain, core: core, ledger: ledger.New(0)}
 	p.segments.arena, p.segments.arenaBytes = arena, space
 	p.connect()
@@ -106,6 +111,7 @@ func (p *Pool) connect() {
 	if p.domain != nil {
 		p.events.outbox.common.Group = p.domain.id
 	}
+
 	rt.recording.connect(&p.events.outbox)
 	p.segments.mu, p.segments.pool, p.segments.rt = mu, p, rt
 	p.segments.events = &p.events
@@ -160,6 +166,7 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 	if p.rt.opts.CallSites {
 		site = p.rt.sites.callerSite()
 	}
+
 	return p.alloc(s, bytes, site)
 }
 
@@ -167,11 +174,13 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	if s == nil || s.rt != p.rt {
 		return Buffer{}, invalid("allocating on a stream of another runtime")
 	}
+
 	// This function must be fast, so it has no defer and leaves rare cases to other functions.
 	p.mu.Lock()
 	if p.segments.refusing {
 		return Buffer{}, unlockAndRefuse(p)
 	}
+
 	block, growth, err := p.core.Alloc(bytes, s.number)
 	if err != nil || growth.Bytes != 0 || p.core.HasReports() {
 		if block, err = p.heap.alloc(s, bytes, block, growth, err, site); err != nil {
@@ -179,6 +188,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 			return Buffer{}, err
 		}
 	}
+
 	seg := p.segments.list[block.Segment]
 	b := Buffer{Memory{
 		pool: p, handle: block.Handle, extent: newExtent(block.Size, s.number),
@@ -190,11 +200,13 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	} else {
 		p.recordAllocAt(block, bytes, site)
 	}
+
 	if p.events.active {
 		p.addresses.recordAlloc(b)
 		p.events.releaseOne()
 		return b, nil
 	}
+
 	p.mu.Unlock()
 	return b, nil
 }
@@ -220,6 +232,7 @@ func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) 
 	if p.rt.opts.CallSites {
 		site = p.rt.sites.callerSite()
 	}
+
 	return p.reserveFor(ctx, s, bytes, g, site)
 }
 
@@ -229,6 +242,7 @@ func (p *Pool) reserveFor(
 	if s == nil || s.rt != p.rt {
 		return invalid("reserving memory on a stream of another runtime")
 	}
+
 	v, err := enterPools(p, nil)
 	if err != nil {
 		return sizeError("reserving", bytes, err)
@@ -239,14 +253,17 @@ func (p *Pool) reserveFor(
 			return err
 		}
 	}
+
 	for { // repeat after a realignment, which drops reservations
 		rebuilds := p.suspicion.rebuildCount()
 		if err := p.reserve(s, bytes, site); err != nil {
 			return sizeError("reserving", bytes, err)
 		}
+
 		if g == nil {
 			return nil
 		}
+
 		err := p.registrar.registerInCall(ctx, g)
 		if err != nil || rebuilds == p.suspicion.rebuildCount() {
 			return err
@@ -269,9 +286,11 @@ func (p *Pool) Register(ctx context.Context, g *Group) error {
 	if err != nil {
 		return fmt.Errorf("registering: %w", err)
 	}
+
 	if !m.hasPending.Load() {
 		return nil
 	}
+
 	return p.registerPending(ctx, m)
 }
 
@@ -313,11 +332,13 @@ func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 	if c != DiscardContents && c != KeepContents {
 		return Suspension{}, invalid("suspending a pool: contents choice %d is unknown", c)
 	}
+
 	defer deliverAll(p.rt)
 	released, err := p.suspender.suspend(orBackground(ctx), c)
 	if err != nil {
 		err = fmt.Errorf("suspending a pool: %w", err)
 	}
+
 	return released, err
 }
 
@@ -331,6 +352,7 @@ func (p *Pool) Resume(ctx context.Context) error {
 	if err := p.suspender.resume(orBackground(ctx)); err != nil {
 		return fmt.Errorf("resuming a pool: %w", err)
 	}
+
 	return nil
 }
 
@@ -349,6 +371,7 @@ func poolStats(p *Pool) PoolStats {
 	for _, m := range p.registrar.memberships {
 		windows += len(m.windows)
 	}
+
 	return PoolStats{
 		Used: s.Used, Requested: s.Requested, HighWater: s.UsedPeak, Cached: s.Cached,
 		LargestFree: s.LargestFree, Deferred: s.Deferred, Pinned: s.Pinned,
@@ -364,6 +387,7 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 	for _, s := range p.segments.mappedSegments() {
 		all = append(all, p.segments.newSegmentEvent(s))
 	}
+
 	return slices.Values(all)
 }
 
@@ -383,6 +407,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if p.segments.awaitEnd() {
 		return nil
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout(p.rt.opts.Timeout))
 	defer cancel()
 	defer p.events.deliver()
@@ -394,21 +419,26 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 			p.calls.Open()
 		}
 	}
+
 	if err != nil {
 		return fmt.Errorf("closing a pool: %w", toTimeoutError(err, p.rt.opts.Timeout))
 	}
+
 	err = p.segments.end(func() (calls unlockedCalls) {
 		if p.segments.closed {
 			return nil
 		}
+
 		p.segments.closed, p.segments.refusing = true, true
 		p.suspender.state.Store(poolOpen)
 		for _, s := range p.segments.mappedSegments() {
 			calls = append(calls, p.registrar.deregister(s)...)
 		}
+
 		for _, g := range p.rt.registry.allGroups() {
 			g.windows.dropPool(p)
 		}
+
 		calls = append(calls, p.segments.close(p.heap.countLiveBlocks())...)
 		// Last, so that Runtime.Close and Group.Close still find the pool and wait for it.
 		return append(calls, func() error {

@@ -20,6 +20,7 @@ func BenchmarkAlloc(b *testing.B) {
 	if testing.Short() {
 		live = 1000
 	}
+
 	for _, w := range workloads(live) {
 		b.Run(w.name, func(b *testing.B) {
 			runners := w.runners(b)
@@ -33,6 +34,7 @@ func BenchmarkAlloc(b *testing.B) {
 							b.Fatal(err)
 						}
 					}
+
 					if name == "pool" && w.limitNs > 0 {
 						checkLimit(b, w.limitNs)
 					}
@@ -83,10 +85,12 @@ func (w workload) runners(tb testing.TB) map[string]func(pairs int) error {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	core, err := alloc.New(alloc.Config{Policy: alloc.AddressOrder, Sizing: alloc.Stepped})
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	const naiveCapacity = 1 << 40 // more than the live blocks of all workloads
 	runners := map[string]func(int) error{
 		"pool":    newRunner[symmem.Buffer](w, poolAllocator{pool}),
@@ -99,6 +103,7 @@ func (w workload) runners(tb testing.TB) map[string]func(pairs int) error {
 			tb.Fatalf("%s: %v", name, err)
 		}
 	}
+
 	return runners
 }
 
@@ -122,6 +127,7 @@ func fifoWorkload(live int, bytes int64) workload {
 		w.slots = append(w.slots, int32(i))
 		w.sizes = append(w.sizes, bytes)
 	}
+
 	return w
 }
 
@@ -138,6 +144,7 @@ func randomWorkload(live int) workload {
 		w.slots = append(w.slots, random.Int32N(int32(live)))
 		w.sizes = append(w.sizes, 1+random.Int64N(maxSize))
 	}
+
 	return w
 }
 
@@ -162,6 +169,7 @@ func trainingWorkload(layers int) workload {
 		for i := range temporaries {
 			addStep(layers+i, drawSize())
 		}
+
 		for i := range temporaries {
 			addStep(layers+i, freeOnly)
 		}
@@ -170,10 +178,12 @@ func trainingWorkload(layers int) workload {
 		addStep(layer, drawSize())
 		addTemporaries()
 	}
+
 	for layer := layers - 1; layer >= 0; layer-- {
 		addTemporaries()
 		addStep(layer, freeOnly)
 	}
+
 	return w
 }
 
@@ -194,22 +204,27 @@ func newRunner[B any, A allocator[B]](w workload, a A) func(pairs int) error {
 			if next == len(w.slots) {
 				next = 0
 			}
+
 			if isLive[slot] {
 				if err := a.free(blocks[slot]); err != nil {
 					return fmt.Errorf("freeing slot %d: %w", slot, err)
 				}
 			}
+
 			isLive[slot] = size > 0
 			if size == 0 {
 				continue // a step that only frees is not counted as a pair
 			}
+
 			b, err := a.alloc(size)
 			if err != nil {
 				return fmt.Errorf("allocating %d bytes: %w", size, err)
 			}
+
 			blocks[slot] = b
 			pairs--
 		}
+
 		return nil
 	}
 }
@@ -240,6 +255,7 @@ func (a coreAllocator) alloc(bytes int64) (alloc.Block, error) {
 			block, growth, err = a.core.Alloc(bytes, defaultStream)
 		}
 	}
+
 	return block, err
 }
 

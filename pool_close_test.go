@@ -20,10 +20,12 @@ func TestPoolAtReusedAddressesRegisters(t *testing.T) {
 			if !r.World().IsSymmetric(b.Memory()) {
 				r.failf("IsSymmetric = false for the registered buffer at %#x", b.Address())
 			}
+
 			r.checkSum(r.World(), b)
 			r.ok(b.Free())
 			r.ok(p.Close())
 		}
+
 		if paths := r.World().Stats().Paths; paths["window"] != 4 || paths["plain"] != 0 {
 			r.failf("Paths = %v, want 4 calls on the window path", paths)
 		}
@@ -38,6 +40,7 @@ func TestClosedPoolMemoryIsRejected(t *testing.T) {
 				if domain {
 					o.Domain = r.World()
 				}
+
 				p := r.poolWith(o)
 				b := r.alloc(p, mib)
 				r.checkSum(r.World(), b)
@@ -89,6 +92,7 @@ func TestPoolCloseUnmapsAfterWork(t *testing.T) {
 				for range 100 {
 					r.ok(s.Fill(b.Memory(), 3))
 				}
+
 				go func() {
 					close(release)
 					done <- end(r, p, b)
@@ -128,6 +132,7 @@ func TestPoolCloseUnmapsAfterWorkOfClosedStream(t *testing.T) {
 					t.Errorf("%s did not wait for the work: %v", name, err)
 				case <-time.After(50 * time.Millisecond):
 				}
+
 				release()
 				<-forgotten
 				r.ok(<-done)
@@ -156,6 +161,7 @@ func TestTrimWaitsForConcurrentWork(t *testing.T) {
 			t.Errorf("Trim did not wait for the queued work: %v", err)
 		case <-time.After(50 * time.Millisecond):
 		}
+
 		releaseDefault()
 		r.synchronize()
 		r.ok(<-trimmed)
@@ -191,6 +197,7 @@ func TestTrimFinishesEarlierTrim(t *testing.T) {
 		for symmem.Releasing(p) == 0 {
 			runtime.Gosched()
 		}
+
 		cancel()
 		r.wantErr(<-trimmed, context.Canceled)
 		release()
@@ -240,6 +247,7 @@ func TestClosingPoolRejectsWork(t *testing.T) {
 				r.failf("Fill succeeded while Close waits for earlier work, want ErrClosed")
 			}
 		}
+
 		r.wantErr(r.sum(r.World(), b), symmem.ErrClosed)
 		r.wantErr(g.Launch(r.DefaultStream()), symmem.ErrClosed)
 		r.ok(b.Free())
@@ -327,6 +335,7 @@ func TestPoolCloseTimesOut(t *testing.T) {
 			release()
 			r.failf("Close has not timed out after 20s")
 		}
+
 		b := r.alloc(p, mib)
 		r.ok(r.DefaultStream().Fill(b.Memory(), 3))
 		r.ok(b.Free())
@@ -366,6 +375,7 @@ func TestRuntimeCloseWaitsForPoolClose(t *testing.T) {
 			closed <- err
 		case <-time.After(100 * time.Millisecond):
 		}
+
 		return nil
 	})
 	r := &rank{Runtime: rt, t: t, ctx: t.Context()}
@@ -411,6 +421,7 @@ func TestPoolIsUnlockedWhileMemoryIsReleased(t *testing.T) {
 				if count.Load() == 0 {
 					r.failf("no segment or window has ended")
 				}
+
 				_ = b.Free() // fails if it was freed
 			})
 		})
@@ -449,6 +460,7 @@ func TestPoolIsUnlockedWhileCommunicatorWaits(t *testing.T) {
 					registered <- err
 				case <-time.After(50 * time.Millisecond):
 				}
+
 				checkUnlocked(t, other)
 			})
 			return nil
@@ -459,6 +471,7 @@ func TestPoolIsUnlockedWhileCommunicatorWaits(t *testing.T) {
 		for _, each := range []*symmem.Pool{p, other} {
 			r.ok(r.alloc(each, mib).Free())
 		}
+
 		r.ok(a.Register(r.ctx, p))
 		r.ok(p.Close())
 		r.ok(<-registered)

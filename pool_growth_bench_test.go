@@ -25,10 +25,12 @@ func BenchmarkGrowth(b *testing.B) {
 	if testing.Short() {
 		bytes = 128 << 20
 	}
+
 	ranks := 2
 	if gpus := availableRanks(b); gpus <= 4 {
 		ranks = gpus // the host backend has no such limit, and gets 2 ranks
 	}
+
 	const seed = 1
 	sizes := requestSizes(bytes, seed)
 	runtimes := local(b, ranks)
@@ -62,14 +64,17 @@ func growPools(
 			if err != nil {
 				return err
 			}
+
 			times[i], err = timeRegistrations(b, pool, sizes)
 			if i == 0 {
 				windows = pool.Stats().Windows
 			}
+
 			return errors.Join(err, pool.Close())
 		})
 		total += slices.Max(times)
 	}
+
 	b.ReportMetric(float64(total.Nanoseconds())/float64(b.N), "ns/op") // replaces the whole time
 	b.ReportMetric(float64(windows), "windows")
 	return windows
@@ -87,6 +92,7 @@ func timeRegistrations(
 		if allocErr != nil {
 			return took, allocErr
 		}
+
 		// Buffers stay live until the end of the function, so that each one needs new memory.
 		defer func() {
 			freeErr := buffer.Free()
@@ -96,8 +102,10 @@ func timeRegistrations(
 		if err := s.End(b.Context()); err != nil {
 			return took, err
 		}
+
 		took += time.Since(begin)
 	}
+
 	return took, nil
 }
 
@@ -116,6 +124,7 @@ func requestSizes(sum int64, seed uint64) []int64 {
 		all = append(all, next)
 		remaining -= next
 	}
+
 	return all
 }
 
@@ -133,14 +142,17 @@ func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 			if i == len(all)-1 { // the rest of the sum
 				smallest = 1
 			}
+
 			if n < smallest || n > maxRequest {
 				rt.Fatalf("request %d of %d has %d bytes, want %d to %d", i, len(all), n, smallest,
 					maxRequest)
 			}
 		}
+
 		if sum != bytes {
 			rt.Fatalf("the requests add up to %d bytes, want %d", sum, bytes)
 		}
+
 		if !slices.Equal(all, requestSizes(bytes, seed)) {
 			rt.Fatal("the same seed draws different requests, want the same ones")
 		}

@@ -31,6 +31,7 @@ func (r *rank) growInCapture(choice symmem.PathChoice, bytes int64, foreign, res
 	if foreign && r.Device().Addressable {
 		return // no other library captures on the host
 	}
+
 	ordinary := r.alloc(r.poolWith(symmem.PoolOptions{}), bytes)
 	count := bytes / 4
 	p := r.pool()
@@ -42,9 +43,11 @@ func (r *rank) growInCapture(choice symmem.PathChoice, bytes int64, foreign, res
 		defer r.Interop().ForgetStream(s)
 		stream = s
 	}
+
 	if reserved {
 		r.ok(p.Reserve(r.ctx, 2*bytes, r.World()))
 	}
+
 	r.ok(owner.BeginCapture())
 	m := r.memoryAt(ordinary.Memory().Address(), bytes)
 	e, err := r.World().Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
@@ -63,6 +66,7 @@ func (r *rank) growInCapture(choice symmem.PathChoice, bytes int64, foreign, res
 	if e.Path != "direct" && choice == symmem.PathDirect && bytes <= mib && !r.Device().Addressable {
 		r.failf("Explain of unregistered memory = %v, want the direct path", e)
 	}
+
 	for path, n := range r.World().Stats().Paths {
 		if !reserved && n != before[path] && path != e.Path {
 			r.failf("the captured call took the %s path, want %v", path, e)

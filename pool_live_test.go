@@ -28,13 +28,16 @@ func TestLiveBuffersOutliveClose(t *testing.T) {
 					v[0] = float32(r.Rank() + 40)
 					views = append(views, v)
 				}
+
 				r.ok(closing(r, p))
 				for _, v := range views {
 					if v[0] != float32(r.Rank()+40) {
 						r.failf("got %v as the first element, want %v", v[0], r.Rank()+40)
 					}
+
 					v[len(v)-1]++
 				}
+
 				_, err := symmem.View[float32](first)
 				r.wantErr(err, symmem.ErrClosed)
 				r.wantErr(freed.Free(), symmem.ErrDoubleFree)
@@ -60,9 +63,11 @@ func TestClosedPoolKeepsAddressesOfLiveBuffers(t *testing.T) {
 			if symmem.Contains(other, freed.Address()) || symmem.Contains(other, live.Address()) {
 				r.failf("the pool of %#x reuses addresses of a closed pool with live buffers", b.Address())
 			}
+
 			r.ok(b.Free())
 			r.ok(other.Close())
 		}
+
 		r.ok(live.Free())
 	})
 }

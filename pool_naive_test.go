@@ -61,11 +61,13 @@ func (a *naive) alloc(bytes int64) (extent, error) {
 	if index == len(a.free) {
 		return extent{}, errNaiveFull
 	}
+
 	found := a.free[index]
 	a.remove(found)
 	if rest := found.size - size; rest > 0 {
 		a.insert(extent{start: found.start + size, size: rest})
 	}
+
 	return extent{start: found.start, size: size}, nil
 }
 
@@ -75,10 +77,12 @@ func (a *naive) release(e extent) {
 		a.remove(previous)
 		e = extent{start: previous.start, size: previous.size + e.size}
 	}
+
 	if next, ok := a.starts[e.start+e.size]; ok {
 		a.remove(next)
 		e.size += next.size
 	}
+
 	a.insert(e)
 }
 
@@ -96,30 +100,38 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 				live = append(live[:victim], live[victim+1:]...)
 				continue
 			}
+
 			bytes := rapid.Int64Range(1, maxBytes).Draw(rt, "bytes")
 			e, err := a.alloc(bytes)
 			if errors.Is(err, errNaiveFull) {
 				continue
 			}
+
 			if err != nil {
 				rt.Fatal(err)
 			}
+
 			if e.size < bytes {
 				rt.Fatalf("got the block %+v, want at least %d bytes", e, bytes)
 			}
+
 			for _, other := range live {
 				if e.start < other.start+other.size && other.start < e.start+e.size {
 					rt.Fatalf("the new block %+v overlaps the live block %+v", e, other)
 				}
 			}
+
 			live = append(live, e)
 		}
+
 		for _, e := range live {
 			a.release(e)
 		}
+
 		if want := []extent{{start: 0, size: whole}}; !slices.Equal(a.free, want) {
 			rt.Fatalf("got the free blocks %+v, want %+v", a.free, want)
 		}
+
 		if len(a.starts) != 1 || len(a.ends) != 1 {
 			rt.Fatalf("got %d starts and %d ends of one free block, want 1 each", len(a.starts),
 				len(a.ends))
@@ -137,8 +149,10 @@ func TestNaiveAllocatorBestFit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		blocks = append(blocks, e)
 	}
+
 	a.release(blocks[0])
 	a.release(blocks[2])
 	if e, err := a.alloc(1); err != nil || e != blocks[2] {

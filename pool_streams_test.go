@@ -18,6 +18,7 @@ func TestStreamsShareSegments(t *testing.T) {
 			r.ok(err)
 			last = b
 		}
+
 		r.ok(p.Register(r.ctx, r.World()))
 		// Streams own memory in multiples of 2 MiB, so they need 80 MiB: two segments of 64 MiB.
 		n := p.Stats()
@@ -25,6 +26,7 @@ func TestStreamsShareSegments(t *testing.T) {
 			r.failf("buffers of 1 MiB on %d streams map %d bytes in %d segments, want 128 MiB in 2",
 				streams, mapped, n.Segments)
 		}
+
 		r.checkSum(r.World(), last)
 	})
 }
@@ -43,9 +45,11 @@ func TestSynchronizeSharesMemory(t *testing.T) {
 			r.ok(b.Free())
 			r.ok(s.Synchronize(r.ctx))
 		}
+
 		if n := p.Stats(); n.Segments != 1 {
 			r.failf("%d successive streams map %d segments, want 1", streams, n.Segments)
 		}
+
 		r.ok(r.World().Check(r.ctx))
 	})
 }
@@ -68,6 +72,7 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		if r.Rank() == 1 {
 			release() // on this rank, the other stream's work completes early
 		}
+
 		r.ok(other.Fill(b.Memory(), oldByte))
 		r.ok(b.Free())
 		reused := r.alloc(p, 2*mib)
@@ -75,12 +80,14 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		if r.Rank() == 0 {
 			release()
 		}
+
 		r.synchronize()
 		v := read[uint8](r, reused.Memory())
 		if first, last := v[0], v[len(v)-1]; first != newByte || last != newByte {
 			r.failf("first byte %d, last byte %d, want %d: the fill of the freed buffer ran last", first,
 				last, newByte)
 		}
+
 		places.add(r, errors.New(place(reused)))
 		r.ok(r.World().Check(r.ctx))
 	})
@@ -105,6 +112,7 @@ func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 			r.ok(err)
 			r.ok(graph.Close())
 		}
+
 		r.alloc(p, mib) // succeeds without a capture
 	})
 }
@@ -189,6 +197,7 @@ func TestShortCapturesOnNewStreams(t *testing.T) {
 			r.ok(b.Free())
 			r.ok(graph.Close())
 		}
+
 		n := p.Stats()
 		mapped := n.Used + n.Cached
 		r.t.Logf("%d captures map %d MiB in %d segments", captures, mapped/mib, n.Segments)

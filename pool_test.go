@@ -21,10 +21,12 @@ func TestPlacementIsSameOnAllRanks(t *testing.T) {
 			if i%3 == 2 { // free the oldest buffer
 				r.ok(buffers[i/3].Free())
 			}
+
 			b := r.alloc(p, int64(512*(1+i*7%90))) // 90 sizes in mixed order
 			buffers = append(buffers, b)
 			places = append(places, place(b))
 		}
+
 		placesByRank.add(r, errors.New(join(places)))
 		r.ok(r.World().Check(r.ctx))
 	})
@@ -42,9 +44,11 @@ func TestReserve(t *testing.T) {
 			r.failf("the group has %d windows, want one for each of the %d segments", before.Windows,
 				reserved.Segments)
 		}
+
 		if reserved.Cached < 32*mib {
 			r.failf("%d bytes of cached memory, want at least 32 MiB", reserved.Cached)
 		}
+
 		b := r.alloc(p, 32*mib)
 		s := p.Begin(r.World())
 		r.ok(s.End(r.ctx))
@@ -53,6 +57,7 @@ func TestReserve(t *testing.T) {
 			r.failf("%d registrations after using reserved memory, want %d", after.Registrations,
 				before.Registrations)
 		}
+
 		r.ok(b.Free())
 		r.ok(p.Reserve(r.ctx, mib, nil)) // without a registration
 		r.wantErr(p.Reserve(r.ctx, -1, nil), symmem.ErrSize)
@@ -66,6 +71,7 @@ func TestPoolMapsFewSegments(t *testing.T) {
 		for range 128 {
 			r.alloc(p, mib)
 		}
+
 		const want = 6 // 4 + 4 + 8 + 16 + 32 + 64 MiB
 		if n := len(slices.Collect(p.Segments())); n != want || n != p.Stats().Segments {
 			r.failf("Segments has %d elements, Stats %d segments; want %d", n, p.Stats().Segments, want)
@@ -89,6 +95,7 @@ func TestPoolStatsCountBytes(t *testing.T) {
 		if got := p.Stats(); got != want {
 			r.failf("with two buffers: got %+v, want %+v", got, want)
 		}
+
 		r.ok(a.Free())
 		r.ok(b.Free())
 		want.Used, want.Requested, want.Cached, want.LargestFree = 0, 0, 4*mib, 4*mib
@@ -109,6 +116,7 @@ func TestInvalidSizes(t *testing.T) {
 				r.failf("Alloc(%d): got %v, want ErrSize", bytes, err)
 			}
 		}
+
 		for _, o := range []symmem.PoolOptions{{Capacity: -1}, {FirstSegment: -1}, {Placement: 9}} {
 			if _, err := r.NewPool(o); err == nil {
 				r.failf("NewPool(%+v) succeeded, want an error", o)
@@ -129,9 +137,11 @@ func TestPoolCapacity(t *testing.T) {
 		if !errors.As(err, &oom) || !errors.Is(err, symmem.ErrOutOfMemory) {
 			r.failf("got %v, want an OutOfMemoryError", err)
 		}
+
 		if oom.Requested != 2*mib || oom.Free != mib || oom.Capacity != 8*mib {
 			r.failf("got %+v, want 2 MiB requested, 1 MiB free, capacity 8 MiB", oom)
 		}
+
 		r.ok(a.Free())
 		r.alloc(p, 2*mib)
 	})
@@ -151,16 +161,19 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 		if got := p.Stats(); got.Segments != 2 || got.Windows != 2 || got.Used != 4*mib {
 			r.failf("got %+v, want 2 segments, 2 windows and 4 MiB used", got)
 		}
+
 		r.checkSum(r.World(), a)
 		r.ok(p.Trim(r.ctx, 0))
 		if all := slices.Collect(p.Segments()); len(all) != 1 || all[0].Segment != a.Segment() {
 			r.failf("got the segments %+v, want only %d", all, a.Segment())
 		}
+
 		// Ordinals are never reused, so new memory cannot be mistaken for old.
 		d := r.alloc(p, 4*mib)
 		if d.Segment() != 3 {
 			r.failf("the new segment has ordinal %d, want 3", d.Segment())
 		}
+
 		r.checkSum(r.World(), d)
 		newer := r.split(r.World(), 0) // its windows: the segments of a and d
 		r.checkSum(newer, a)
@@ -180,6 +193,7 @@ func TestTrimOfSingleRankPool(t *testing.T) {
 			r.ok(b.Free())
 			r.ok(p.Trim(r.ctx, 0))
 		}
+
 		if n := p.Stats().Segments; n != 0 || p.Domain() != nil {
 			r.failf("got %d segments and the domain %v, want 0 and nil", n, p.Domain())
 		}
@@ -197,6 +211,7 @@ func TestClosedPoolRejectsCalls(t *testing.T) {
 		if n := r.World().Stats().Windows; n != 0 {
 			r.failf("%d windows after Close of the pool, want 0", n)
 		}
+
 		_, err := p.Alloc(512)
 		r.wantErr(err, symmem.ErrClosed)
 		r.wantErr(p.Reserve(r.ctx, 512, nil), symmem.ErrClosed)
@@ -214,6 +229,7 @@ func TestPoolLimitPerDomain(t *testing.T) {
 				r.failf("pool %d of at most %d: %v", i+1, maxPools, err)
 			}
 		}
+
 		_, err := r.NewPool(symmem.PoolOptions{Domain: r.World()})
 		r.wantErr(err, symmem.ErrInvalid)
 		r.ok(r.World().Check(r.ctx)) // works with all pools

@@ -83,6 +83,7 @@ func (m *programState) free(choice int) {
 	if len(m.live) == 0 {
 		return
 	}
+
 	i := choice % len(m.live)
 	m.ok(m.live[i].Free())
 	m.live = append(m.live[:i], m.live[i+1:]...)
@@ -93,12 +94,14 @@ func (m *programState) compute(s step) {
 	if len(m.live) == 0 {
 		return
 	}
+
 	b, g := m.live[s.choice%len(m.live)], m.groups[s.choice%len(m.groups)]
 	m.history = append(m.history, place(b))
 	if s.kind == stepSum {
 		m.checkSum(g, b)
 		return
 	}
+
 	// Each rank fills the buffer with its rank, and gathers its part of the buffer in place.
 	const elementBytes = 4
 	count := b.Size() / elementBytes / int64(g.Size()) // per rank
@@ -131,6 +134,7 @@ func TestRandomPrograms(t *testing.T) {
 				for _, s := range program {
 					m.run(s)
 				}
+
 				r.ok(r.World().Check(r.ctx))
 				histories.add(r, errors.New(join(m.history)))
 			})

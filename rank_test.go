@@ -42,9 +42,11 @@ func runRanks(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 	if o.Timeout == 0 {
 		o.Timeout = 20 * time.Second
 	}
+
 	if o.Path == symmem.PathDefault && o.Tuning == "" && os.Getenv("SYMMEM_PATH") == "" {
 		o.Path = symmem.PathWindow
 	}
+
 	runtimes := openRanks(t, n, o)
 	var skipReason atomic.Pointer[string]
 	eachRank(runtimes, func(rt *symmem.Runtime) {
@@ -54,6 +56,7 @@ func runRanks(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 			for _, release := range r.cleanups {
 				release()
 			}
+
 			if !finished && skipReason.Load() == nil {
 				rt.World().Abort()
 			}
@@ -77,6 +80,7 @@ func eachRank(runtimes []*symmem.Runtime, f func(*symmem.Runtime)) {
 	for _, rt := range runtimes {
 		ranks.Go(func() { f(rt) })
 	}
+
 	ranks.Wait()
 }
 
@@ -171,6 +175,7 @@ func (r *rank) split(g *symmem.Group, color int) *symmem.Group {
 		r.ok(g.SkipSplit(r.ctx))
 		return nil
 	}
+
 	sub, err := g.Split(r.ctx, color, 0)
 	r.ok(err)
 	return sub
@@ -197,12 +202,15 @@ func (r *rank) expectNoAllocations(countingRank int, call func()) {
 		for range batches * (1 + turns) { // AllocsPerRun makes one uncounted call
 			call()
 		}
+
 		return
 	}
+
 	fewest := math.Inf(1)
 	for range batches {
 		fewest = min(fewest, testing.AllocsPerRun(turns, call))
 	}
+
 	if fewest != 0 {
 		r.failf("every batch made at least %v allocations per call, want 0 in one batch", fewest)
 	}
@@ -219,6 +227,7 @@ func (a *errorTexts) add(r *rank, err error) {
 	if a.text == nil {
 		a.text = map[int]string{}
 	}
+
 	a.text[r.Rank()] = err.Error()
 }
 
@@ -231,9 +240,11 @@ func (a *errorTexts) requireSame(t *testing.T, ranks int) string {
 	for _, text = range a.text {
 		different[text] = true
 	}
+
 	if len(a.text) != ranks || len(different) != 1 {
 		t.Fatalf("got the errors %v, want the same one on %d ranks", a.text, ranks)
 	}
+
 	return text
 }
 
@@ -244,6 +255,7 @@ func (r *rank) wantDivergence(err error) *symmem.DivergenceError {
 	if !errors.As(err, &d) {
 		r.failf("got %v, want a DivergenceError", err)
 	}
+
 	return d
 }
 
@@ -254,6 +266,7 @@ func (r *rank) wantTimeout(err error, missing ...int) {
 	if !errors.As(err, &late) {
 		r.failf("got %v, want a TimeoutError", err)
 	}
+
 	if !equalInts(late.Missing, missing) {
 		r.failf("Missing = %v, want %v: %v", late.Missing, missing, err)
 	}
@@ -263,11 +276,13 @@ func equalInts(a, b []int) bool {
 	if len(a) != len(b) {
 		return false
 	}
+
 	for i := range a {
 		if a[i] != b[i] {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -289,6 +304,7 @@ func (g *gate) wait(r *rank) {
 		g.waiting, g.open = 0, make(chan struct{})
 		close(open)
 	}
+
 	g.mu.Unlock()
 	select {
 	case <-open:
@@ -369,6 +385,7 @@ func checkNewGroup(ctx context.Context, rt *symmem.Runtime, parent *symmem.Group
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(symmetricSum(ctx, rt, g), g.Close())
 }
 
@@ -378,10 +395,12 @@ func symmetricSum(ctx context.Context, rt *symmem.Runtime, g *symmem.Group) erro
 	if err != nil {
 		return err
 	}
+
 	b, err := p.Alloc(4 * count)
 	if err != nil {
 		return err
 	}
+
 	m, s, v := b.Memory(), rt.DefaultStream(), slices.Repeat([]float32{1}, count)
 	if err := errors.Join(
 		s.Copy(m, symmem.Host(v)),
@@ -393,10 +412,12 @@ func symmetricSum(ctx context.Context, rt *symmem.Runtime, g *symmem.Group) erro
 	); err != nil {
 		return err
 	}
+
 	for i, got := range v {
 		if got != float32(g.Size()) {
 			return fmt.Errorf("element %d of the sum = %v, want %d", i, got, g.Size())
 		}
 	}
+
 	return nil
 }

@@ -31,10 +31,12 @@ func (l *rankLists) announce(
 	if err == nil {
 		return l.compare(ctx, id, ranks, slices.Min(ranks))
 	}
+
 	server := l.store.ServedBy()
 	if server < 0 || !errors.Is(err, context.DeadlineExceeded) {
 		return nil // joining the group reports the cause
 	}
+
 	return &AbsentError{
 		InCall: "storing which ranks join", Waited: time.Since(begun).Round(time.Millisecond),
 		Ranks: []int{server}, Members: ranks, Err: err,
@@ -51,6 +53,7 @@ func (l *rankLists) findDifference(id string, ranks []int) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -60,5 +63,6 @@ func (l *rankLists) compare(ctx context.Context, id string, ranks []int, rank in
 		return invalid("rank %d passed the ranks %.1000s, but this rank passed %s: all must pass "+
 			"the same ranks in the same order", rank, stored, own)
 	}
+
 	return nil
 }

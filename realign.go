@@ -32,14 +32,18 @@ func (r *realigner) markSuspect(failedGroup *lifetime) {
 		if failedGroup.fault.Load() == faultRepaired {
 			return
 		}
+
 		if suspicion.failedGroups == nil {
 			suspicion.failedGroups = map[*lifetime]bool{}
 		}
+
 		suspicion.failedGroups[failedGroup] = true
 	}
+
 	if !suspicion.isRaised {
 		suspicion.blocksBeforeFault = r.heap.liveBlocks()
 	}
+
 	suspicion.isRaised = true
 	suspicion.alignedRanks = nil
 	r.heap.registrar.setPending() // so that no prepared call runs before the realignment
@@ -62,11 +66,13 @@ func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 		if segment == nil { // unmapped
 			return false
 		}
+
 		blockAddress := uintptr(segment.start) + uintptr(block.Offset)
 		offset := address - blockAddress // wraps around to a huge value below the block
 		if offset >= uintptr(block.Size) || bytes > block.Size-int64(offset) {
 			return false
 		}
+
 		_, err := r.heap.core.LiveBlock(block.Handle)
 		isStillLive := err == nil
 		return isStillLive
@@ -84,13 +90,16 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	if r.heap.segments.closed {
 		return poolInventory{}, errPoolClosed
 	}
+
 	if !r.heap.core.IsUnchangedSince(mark) {
 		return poolInventory{}, errors.New(
 			"another goroutine used or freed a buffer during the realignment")
 	}
+
 	for _, s := range streams {
 		r.heap.uses.endUsesBefore(s, mark)
 	}
+
 	inventory, err := r.heap.core.Inventory()
 	poolLedger := r.heap.ledger
 	return poolInventory{
@@ -112,14 +121,17 @@ func (r *realigner) rebuild(
 	if segments.closed || hasChanged {
 		return nil
 	}
+
 	unusedSegments, err := r.heap.core.Rebuild(arrangement)
 	if err != nil {
 		return nil
 	}
+
 	// Other ranks may have mapped more segments. Give new segments the same ordinals on all ranks.
 	for len(segments.list) < len(arrangement.Segments) {
 		segments.list = append(segments.list, nil)
 	}
+
 	for _, s := range segments.mappedSegments() {
 		s.stream = 0 // Rebuild has given all free memory to stream 0
 		isUnused := arrangement.Segments[s.ordinal].Bytes == 0
@@ -127,11 +139,13 @@ func (r *realigner) rebuild(
 			s.releasing = true
 		}
 	}
+
 	clear(r.heap.uses.useEndEvents) // no deferred blocks are left: otherwise, Rebuild fails
 	start := uint64(0)
 	for _, inventory := range inventories {
 		start = max(start, inventory.Start)
 	}
+
 	r.events.collect()
 	poolLedger.Restart(start, digestOfArrangement(arrangement, inventories[0]))
 	r.events.recordRestart(start)
@@ -140,6 +154,7 @@ func (r *realigner) rebuild(
 	for _, s := range unusedSegments {
 		toUnmap = append(toUnmap, segments.list[s.Ordinal])
 	}
+
 	slices.SortFunc(toUnmap, compareOrdinals)
 	return toUnmap
 }
@@ -152,10 +167,12 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 	for _, extent := range arrangement.Segments {
 		digest = ledger.Mix(digest, uint64(extent.Bytes), segmentTag)
 	}
+
 	for _, r := range arrangement.KeptRanges {
 		digest = ledger.Mix(digest, uint64(r.Segment), uint64(r.Offset))
 		digest = ledger.Mix(digest, uint64(r.Size), keptRangeTag)
 	}
+
 	for _, b := range inventory.Blocks {
 		if b.Live {
 			streamAndTag := uint64(b.Stream)<<8 | liveBlockTag
@@ -163,6 +180,7 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 			digest = ledger.Mix(digest, uint64(b.Size), streamAndTag)
 		}
 	}
+
 	return digest
 }
 
@@ -175,6 +193,7 @@ func (r *realigner) deregisterReleasing() error {
 				calls = append(calls, r.heap.registrar.deregister(s)...)
 			}
 		}
+
 		return calls
 	})
 }

@@ -53,13 +53,16 @@ func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 	if m := r.memberships[g]; m != nil {
 		return m, nil
 	}
+
 	if r.domain == nil {
 		return nil, invalid("group %s: the pool has no domain, so its memory is never registered",
 			g.id)
 	}
+
 	if !r.domain.contains(&g.roster) {
 		return nil, invalid("group %s has ranks outside the pool's domain %s", g.id, r.domain.id)
 	}
+
 	m := &membership{pool: r.pool, group: g, windows: map[*segment]driver.Window{}}
 	hasSegments := slices.ContainsFunc(r.segments.list, (*segment).canRegister)
 	mustRealign := r.suspicion.isRaisedFor(&g.roster) // a registration realigns the pool
@@ -75,18 +78,22 @@ func (r *registrar) findMembership(g *Group) (*membership, error) {
 	if g == nil || g.rt != r.rt {
 		return nil, invalid("the group is nil or belongs to another runtime than the pool")
 	}
+
 	if m := g.windows.membershipOf(r.pool); m != nil {
 		return m, nil
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.segments.closed {
 		return nil, errPoolClosed
 	}
+
 	m, err := r.ensureMembership(g)
 	if err == nil {
 		g.windows.addMembership(m)
 	}
+
 	return m, err
 }
 
@@ -99,6 +106,7 @@ func (r *registrar) hasPendingSegments(m *membership) bool {
 	if m != nil {
 		firstOrdinal = m.nextOrdinal
 	}
+
 	return slices.ContainsFunc(r.segments.list[firstOrdinal:], (*segment).canRegister)
 }
 
@@ -116,9 +124,11 @@ func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 	if err != nil {
 		return fmt.Errorf("registering: %w", err)
 	}
+
 	if !m.hasPending.Load() {
 		return nil
 	}
+
 	return r.register(ctx, m)
 }
 
@@ -131,14 +141,17 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 	if err := g.life.cause(ctx); err != nil {
 		return err
 	}
+
 	if err := g.refusal(); err != nil {
 		return err
 	}
+
 	segments := r.holdPendingSegments(m)
 	defer func() { r.segments.releaseAll(segments) }() // the latest value of segments
 	if len(segments) == 0 && !r.suspicion.isSuspectFor(&g.roster) {
 		return nil
 	}
+
 	err := g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: "registration", pools: []*Pool{r.pool},
 		ledgers: func() []agreement.Ledger {
@@ -148,15 +161,18 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 			if g.rt.Check() == CheckOff {
 				return nil
 			}
+
 			return []agreement.Ledger{r.history.with(segments)}
 		},
 	})
 	if err == nil && len(segments) > 0 {
 		err = r.registerSegments(ctx, m, segments)
 	}
+
 	if err != nil {
 		m.setPending() // so that the next call tries again
 	}
+
 	return err
 }
 
@@ -173,11 +189,13 @@ func (r *registrar) registerSegments(
 				return err
 			}
 		}
+
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("registering with group %s: %w", g.id, g.life.awaitFault(err))
 	}
+
 	g.registrations.Add(1)
 	return nil
 }
@@ -201,14 +219,17 @@ func (r *registrar) registerSegment(ctx context.Context, m *membership, s *segme
 	if err != nil {
 		return err
 	}
+
 	isAdded, err := r.addWindow(m, s, window)
 	if isAdded {
 		return nil
 	}
+
 	deregisterErr := window.Deregister()
 	if err != nil {
 		return errors.Join(err, deregisterErr)
 	}
+
 	r.segments.reportLater(deregisterErr) // a concurrent Trim unmaps the segment: no error
 	return nil
 }
@@ -226,9 +247,11 @@ func (r *registrar) addWindow(
 		return false, fmt.Errorf("registering segment %d with group %s: the group was closed: %w",
 			s.ordinal, g.id, ErrClosed)
 	}
+
 	if s.releasing {
 		return false, nil
 	}
+
 	m.windows[s] = window
 	m.nextOrdinal = s.ordinal + 1
 	g.windows.add(r.pool, s, window)
@@ -247,6 +270,7 @@ func (r *registrar) deregister(s *segment) unlockedCalls {
 	for _, m := range inSameOrderOnAllRanks {
 		calls = append(calls, r.deregisterWindow(m, s)...)
 	}
+
 	return calls
 }
 
@@ -256,6 +280,7 @@ func (r *registrar) deregisterWindow(m *membership, s *segment) unlockedCalls {
 	if window == nil {
 		return nil
 	}
+
 	delete(m.windows, s)
 	notify(r.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
 		WindowEvent{r.segments.newSegmentEvent(s), m.group})
@@ -277,9 +302,11 @@ func (r *registrar) dropGroup(g *Group) error {
 		if m == nil || r.segments.closed {
 			return nil
 		}
+
 		for _, s := range r.segments.list {
 			calls = append(calls, r.deregisterWindow(m, s)...)
 		}
+
 		delete(r.memberships, g)
 		m.setPending() // so that later registrations return ErrClosed
 		return calls

@@ -21,6 +21,7 @@ func BenchmarkRegister(b *testing.B) {
 		if testing.Short() && existing > 100 {
 			continue
 		}
+
 		w := newRegisteredWorld(b, existing)
 		for _, fresh := range []int{1, 8} {
 			b.Run(fmt.Sprintf("new=%d/there=%d", fresh, existing), func(b *testing.B) {
@@ -28,6 +29,7 @@ func BenchmarkRegister(b *testing.B) {
 				for b.Loop() {
 					took += w.register(b, fresh)
 				}
+
 				each := float64(took.Nanoseconds()) / float64(b.N)
 				b.ReportMetric(each, "ns/op")
 				b.ReportMetric(each/float64(fresh), "ns/segment")
@@ -63,13 +65,16 @@ func (w *registeredWorld) register(b *testing.B, fresh int) time.Duration {
 		if err := g.allocate(w.segments + fresh); err != nil {
 			return err
 		}
+
 		if err := barrier(b.Context(), rt); err != nil {
 			return err
 		}
+
 		begin := time.Now()
 		if err := g.pool.Register(b.Context(), rt.World()); err != nil {
 			return err
 		}
+
 		took[i] = time.Since(begin)
 		return g.shrink(b.Context(), w.segments)
 	})
@@ -82,8 +87,10 @@ func (g *grownPool) shrink(ctx context.Context, segments int) error {
 		if err := g.blocks[last].Free(); err != nil {
 			return err
 		}
+
 		g.blocks = g.blocks[:last]
 	}
+
 	return g.pool.Trim(ctx, int64(segments)*2*halfSegment)
 }
 
@@ -94,9 +101,11 @@ func local(tb testing.TB, ranks int) []*symmem.Runtime {
 	if errors.Is(err, symmem.ErrUnsupported) {
 		tb.Skip(err)
 	}
+
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	tb.Cleanup(func() {
 		each(tb, runtimes, func(_ int, rt *symmem.Runtime) error { return closeLive(rt) })
 	})
@@ -121,6 +130,7 @@ func barrier(ctx context.Context, rt *symmem.Runtime) error {
 	if err := rt.World().Barrier(ctx, nil); err != nil {
 		return err
 	}
+
 	return rt.DefaultStream().Synchronize(ctx)
 }
 
@@ -145,6 +155,7 @@ func BenchmarkFirstTouch(b *testing.B) {
 				t := choose(freshSegment(b))
 				took, faults = took+t.took, faults+t.faults
 			}
+
 			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/op")
 			b.ReportMetric(float64(faults)/float64(b.N), "faults/op")
 		})
@@ -155,11 +166,13 @@ func TestFreshSegmentPageFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("touches 256 MiB")
 	}
+
 	all := freshSegment(t)
 	if all.owner.faults < 32 || all.plain.faults < freshBytes/smallPage {
 		t.Errorf("%d page faults of the owner and %d of a plain file, want at least 32 and one per page",
 			all.owner.faults, all.plain.faults)
 	}
+
 	if all.first.faults <= all.second.faults {
 		t.Errorf("%d page faults in the first broadcast and %d in the second, want fewer in the second",
 			all.first.faults, all.second.faults)
@@ -188,16 +201,19 @@ func freshSegment(tb testing.TB) *touches {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	each(tb, runtimes, func(_ int, rt *symmem.Runtime) error {
 		local, err := touchFresh(tb.Context(), rt)
 		if rt.Rank() == 0 {
 			t = local
 		}
+
 		return errors.Join(err, closeLive(rt))
 	})
 	if t.plain, err = touchPlain(); err != nil {
 		tb.Fatal(err)
 	}
+
 	return &t
 }
 
@@ -206,30 +222,36 @@ func touchFresh(ctx context.Context, rt *symmem.Runtime) (t touches, err error) 
 	if err != nil {
 		return t, err
 	}
+
 	recv, received, err := segmentOf(ctx, rt)
 	if err != nil {
 		return t, err
 	}
+
 	_ = touchAll(received)
 	if rt.Rank() == 0 {
 		if t.owner, err = timed(func() error { return touchAll(sent) }); err != nil {
 			return t, err
 		}
 	}
+
 	broadcast := func() error {
 		err := rt.World().Broadcast(
 			ctx, send.Memory(), recv.Memory(), freshBytes, symmem.Uint8, 0, nil)
 		if err != nil {
 			return err
 		}
+
 		return barrier(ctx, rt)
 	}
 	if err := barrier(ctx, rt); err != nil {
 		return t, err
 	}
+
 	if t.first, err = timed(broadcast); err != nil {
 		return t, err
 	}
+
 	t.second, err = timed(broadcast)
 	return t, err
 }
@@ -242,6 +264,7 @@ func segmentOf(
 	if err != nil {
 		return b, nil, err
 	}
+
 	err = pool.With(ctx, rt.World(), func(s *symmem.Scope) (err error) {
 		b, err = s.Alloc(freshBytes)
 		return err
@@ -249,6 +272,7 @@ func segmentOf(
 	if err != nil {
 		return b, nil, err
 	}
+
 	view, err = symmem.View[uint8](b)
 	return b, view, err
 }
@@ -260,6 +284,7 @@ func timed(f func() error) (touch, error) {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &before); err != nil {
 		return touch{}, err
 	}
+
 	begin := time.Now()
 	err := f()
 	took := time.Since(begin)
@@ -271,6 +296,7 @@ func touchAll(b []byte) error {
 	for i := 0; i < len(b); i += smallPage {
 		b[i] = 1
 	}
+
 	return nil
 }
 
@@ -279,6 +305,7 @@ func touchPlain() (t touch, err error) {
 	if err != nil {
 		return t, err
 	}
+
 	defer func() { err = errors.Join(err, f.Close()) }()
 	return touchFile(f)
 }
@@ -290,6 +317,7 @@ func touchFile(f *os.File) (touch, error) {
 	if err != nil {
 		return touch{}, err
 	}
+
 	t, err := timed(func() error { return touchAll(b) })
 	return t, errors.Join(err, syscall.Munmap(b))
 }

@@ -56,9 +56,11 @@ func TestCloseDuringRegister(t *testing.T) {
 				if err := p.Register(r.ctx, g); !errors.Is(err, c.want) {
 					r.failf("Register during %s returned %v, want %v", c.name, err, c.want)
 				}
+
 				if n := g.Stats().Windows; n != 0 || p.Stats().Windows != 0 {
 					r.failf("the group has %d windows and the pool %d, want 0", n, p.Stats().Windows)
 				}
+
 				r.ok(p.Trim(r.ctx, 0)) // unmaps the segment unless Register has done so
 				if unmapped.Load() != 1 {
 					r.failf("the segment was unmapped %d times, want 1", unmapped.Load())
@@ -78,6 +80,7 @@ func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
 		if r.Rank() == 0 {
 			want = failure
 		}
+
 		symmem.HoldEnds(r.Runtime, func() error { return want })
 		p := r.pool()
 		b := r.alloc(p, mib) // maps the only segment
@@ -92,6 +95,7 @@ func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
 		if err := p.Trim(r.ctx, 0); !errors.Is(err, want) {
 			r.failf("the next Trim returned %v, want %v", err, want)
 		}
+
 		r.ok(p.Trim(r.ctx, 0))
 	})
 }
@@ -129,6 +133,7 @@ func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 		} else {
 			done <- nil // this rank does not call Close
 		}
+
 		r.ok(p.Trim(r.ctx, 0))
 		r.ok(<-done)
 		if n := unmapped.Load(); n != 1 {

@@ -27,25 +27,30 @@ func TestManySegments(t *testing.T) {
 		if output, err := c.CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, output)
 		}
+
 		return
 	}
+
 	n := segmentsOf(t)
 	o := symmem.Options{Timeout: time.Minute, Path: symmem.PathDirect}
 	runRanks(t, 2, o, func(r *rank) {
 		if d := r.Device(); d.Backend == "nccl" && !strings.HasPrefix(d.Name, "Software") {
 			r.skip("10,000 segments need 20 GiB of each GPU", symmem.ErrUnsupported)
 		}
+
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), Sizing: symmem.SizeAsPyTorch})
 		var last symmem.Buffer
 		for range n {
 			r.alloc(p, mib)
 			last = r.alloc(p, mib)
 		}
+
 		r.ok(p.Register(r.ctx, r.World()))
 		if windows := r.World().Stats().Windows; last.Segment() != n-1 || windows != n {
 			r.failf("the last buffer is in segment %d of %d windows, want %d of %d", last.Segment(),
 				windows, n-1, n)
 		}
+
 		r.checkSum(r.World(), last)
 		r.closePool(p)
 	})
@@ -59,10 +64,12 @@ func segmentsOf(t *testing.T) int {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
 	}
+
 	mappings := sys.ReadNumber("/proc/sys/vm/max_map_count")
 	if mappings == 0 {
 		t.Fatal("the kernel's limit of mappings is unknown")
 	}
+
 	const reserved = 500 // descriptors and mappings for other uses
 	n := min(10_000, (int(min(files.Cur, 1<<20))-reserved)/4, (mappings-reserved)/6)
 	t.Logf("%d segments", n)

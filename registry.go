@@ -41,6 +41,7 @@ func (r *registry) addGroup(g *Group) error {
 	if err := context.Cause(r.context); err != nil {
 		return err
 	}
+
 	g.life.background.Go(g.life.watch)
 	g.comparison.startInBackground()
 	r.groups = append(r.groups, g)
@@ -54,9 +55,11 @@ func (r *registry) claimID(id string) bool {
 	if _, isUsed := r.joinedIDs[id]; isUsed {
 		return false
 	}
+
 	if r.joinedIDs == nil {
 		r.joinedIDs = map[string]struct{}{}
 	}
+
 	r.joinedIDs[id] = struct{}{}
 	return true
 }
@@ -84,6 +87,7 @@ func (r *registry) addPool(p *Pool) {
 		number = r.localPools
 		r.localPools++
 	}
+
 	p.identify(id, number)
 	r.pools = append(r.pools, p)
 	r.ranges.set(p, p.segments.arenaBytes)
@@ -112,6 +116,7 @@ func (r *registry) countPools(domain *Group) int {
 			count++
 		}
 	}
+
 	return count
 }
 
@@ -129,11 +134,13 @@ func (r *registry) nextPoolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0
 	}
+
 	number := domain.poolCount
 	domain.poolCount++
 	if domain == r.world {
 		return number
 	}
+
 	return domainBits(domain.key) | number%poolsPerDomain
 }
 
@@ -143,6 +150,7 @@ func (r *registry) poolName(id uint64) string {
 	if id < poolsPerDomain { // a pool of the world
 		return fmt.Sprintf("pool %d", id)
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.pools {
@@ -150,10 +158,12 @@ func (r *registry) poolName(id uint64) string {
 			return fmt.Sprintf("pool %d of group %s", id%poolsPerDomain, p.domain.id)
 		}
 	}
+
 	for _, g := range r.groups {
 		if domainBits(g.key) == domainBits(id) {
 			return fmt.Sprintf("pool %d of group %s", id%poolsPerDomain, g.id)
 		}
 	}
+
 	return fmt.Sprintf("pool %#x", id)
 }

@@ -58,6 +58,7 @@ func reportOf(cause error) report {
 			Kind: kindPrior, InCall: priorErr.InCall, Rank: priorErr.Rank, Cause: &earlier,
 		}
 	}
+
 	var r report
 	var mismatch *driver.MismatchError
 	// An error can match several cases, so their order matters. errors.As sets the field of r.
@@ -90,6 +91,7 @@ func reportOf(cause error) report {
 	default:
 		r.Kind, r.Text = kindOther, cause.Error()
 	}
+
 	return r
 }
 
@@ -132,13 +134,16 @@ func (r *report) toError() error {
 		if r.Divergence != nil {
 			return r.Divergence
 		}
+
 		if r.Deadlock != nil {
 			return r.Deadlock
 		}
+
 		if r.Mismatch != nil {
 			return &peerReportError{text: r.InCall, err: r.Mismatch}
 		}
 	}
+
 	// The other kinds have only texts.
 	return errors.New(cmp.Or(r.Text, r.InCall))
 }

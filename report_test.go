@@ -41,11 +41,13 @@ func TestReportKeepsCauseOfPriorError(t *testing.T) {
 			if !errors.As(err, &prior) || prior.InCall != "AllReduce 2" || prior.Rank != 1 {
 				t.Fatalf("got %v, want the PriorError of rank 1 in AllReduce 2", err)
 			}
+
 			if got, want := any(prior.Cause), any(cause); !reflect.DeepEqual(got, want) {
 				t.Errorf("Cause = %#v, want %#v", got, want)
 			}
 		})
 	}
+
 	t.Run("an abort", func(t *testing.T) {
 		err := symmem.Reported(&symmem.PriorError{Cause: driver.ErrAborted})
 		if !errors.Is(err, symmem.ErrAborted) {

@@ -23,6 +23,7 @@ func (r *roster) contains(other *roster) bool {
 			return false
 		}
 	}
+
 	return true
 }
 

@@ -86,6 +86,7 @@ func runRoute(
 	if o == driver.Combine {
 		c.dataType = BFloat16
 	}
+
 	slot := c.planSlot(a.IDs.Address()) // where the plan (prepared call) of an equal call is
 	c.routed = reuseRoute(g.calls.plans[slot].Load(), &a)
 	return g.run(ctx, s, c)
@@ -97,6 +98,7 @@ func reuseRoute(plan *collective, args *RouteArgs) *RouteArgs {
 	if plan != nil && plan.routed != nil && *plan.routed == *args {
 		return plan.routed
 	}
+
 	route := *args
 	return &route
 }
@@ -112,13 +114,16 @@ func locateRoute(
 		if !isInWindow {
 			return locations{where: "the send buffer is in no window of the group"}
 		}
+
 		call.SendWindow = entry.window
 		return locations{send: entry, where: "the send buffer lies in a window of the group"}
 	}
+
 	entry, isInWindow := table.findWindow(call.Recv, recvBytes)
 	if !isInWindow {
 		return locations{where: "the receive buffer is in no window of the group"}
 	}
+
 	call.RecvWindow = entry.window
 	return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
 }

@@ -22,6 +22,7 @@ func (e *exchangeShape) routing() symmem.Routing {
 		const scaleBytes = 4
 		routing.Type, routing.Scales = symmem.Uint8, e.widths[1]/scaleBytes
 	}
+
 	return routing
 }
 
@@ -35,10 +36,12 @@ func (e *exchangeShape) idsOf(rank int) (ids []int32) {
 		if e.hasHotExpert && !slices.Contains(chosen, hotExpert) {
 			chosen[0] = hotExpert
 		}
+
 		for _, expert := range chosen {
 			ids = append(ids, int32(expert))
 		}
 	}
+
 	return ids
 }
 
@@ -55,6 +58,7 @@ func (e *exchangeShape) maxSparseTraffic() int64 {
 				owner := int(id) * ranks / e.experts // all ranks have equally many experts
 				isDestination[owner] = true
 			}
+
 			for dst := range ranks {
 				if isDestination[dst] && dst != src {
 					sent[src]++
@@ -63,6 +67,7 @@ func (e *exchangeShape) maxSparseTraffic() int64 {
 			}
 		}
 	}
+
 	return e.rowBytes() * max(slices.Max(sent), slices.Max(received))
 }
 
@@ -72,12 +77,14 @@ func (r *exchangeBench) writeIDs(e *exchangeShape) error {
 	if len(ids) == 0 {
 		return nil
 	}
+
 	const idBytes = 4
 	to := slice(r.input, exchangeMemory-routeBytes, idBytes*int64(len(ids)))
 	s := r.DefaultStream()
 	if err := s.Copy(to, symmem.Host(ids)); err != nil {
 		return err
 	}
+
 	return s.Synchronize(r.ctx)
 }
 
@@ -104,5 +111,6 @@ func (r *exchangeBench) route(e *exchangeShape) error {
 	if err := g.Dispatch(r.ctx, dispatch, nil); err != nil {
 		return err
 	}
+
 	return g.Combine(r.ctx, combine, nil)
 }

@@ -77,6 +77,7 @@ func TestInvalidRoutes(t *testing.T) {
 				c.failf("%s: got %v, want %v", row.name, err, row.want)
 			}
 		}
+
 		c.ok(c.World().Dispatch(c.ctx, valid, nil))
 		c.checkDispatch(&valid)
 	})
@@ -97,6 +98,7 @@ func TestDifferentRoutesDiverge(t *testing.T) {
 		if err == nil {
 			err = c.DefaultStream().Synchronize(c.ctx)
 		}
+
 		divergence := c.wantDivergence(err)
 		for _, want := range []string{"Dispatch", "of 4 experts", "of 5 experts"} {
 			if !strings.Contains(divergence.Error(), want) {
@@ -123,6 +125,7 @@ func TestRouteNamesMissingRank(t *testing.T) {
 				if operation == symmem.OpCombine {
 					a = c.combineArgs(&a)
 				}
+
 				r.ok(c.pools[1].Register(r.ctx, g))
 				ready.wait(r)
 				isCaller := r.Rank() != missingRank
@@ -132,10 +135,12 @@ func TestRouteNamesMissingRank(t *testing.T) {
 					err = cmp.Or(err, r.DefaultStream().Synchronize(r.ctx))
 					r.wantTimeout(err, missingRank)
 				}
+
 				done.wait(r)
 				if isCaller && os.Getenv(backendVariable) != "" { // the host backend leaves it unchanged
 					c.checkFailedRoute(operation, &a)
 				}
+
 				r.ok(r.World().Barrier(r.ctx, nil)) // checks that the CUDA context is still usable
 				r.synchronize()
 			})
@@ -150,6 +155,7 @@ func (c *routeCase) checkFailedRoute(o symmem.Operation, a *symmem.RouteArgs) {
 	if a.Recv.Bytes() == 0 {
 		return
 	}
+
 	poisoned := read[uint8](c.rank, a.Recv)
 	if o == symmem.OpDispatch {
 		const wordBytes = 4 // of a count or an id
@@ -161,8 +167,10 @@ func (c *routeCase) checkFailedRoute(o symmem.Operation, a *symmem.RouteArgs) {
 				c.failf("the counts of a failed dispatch have the bytes %v, want 0", counts)
 			}
 		}
+
 		poisoned = poisoned[layout.IDs:][:int64(ranks*c.TopK)*c.MaxTokens*wordBytes]
 	}
+
 	for i, v := range poisoned {
 		if v != 0xff {
 			c.failf("byte %d is %#x after a failed %v, want 0xff", i, v, o)

@@ -49,9 +49,11 @@ func (c *routeCase) drawShape() {
 	if c.draw.IntN(2) == 0 {
 		c.Type = symmem.Uint8
 	}
+
 	if c.draw.IntN(4) == 0 {
 		c.Experts = 512
 	}
+
 	c.kind = routeKinds[c.draw.IntN(len(routeKinds))]
 	c.setOwners()
 	for r := range n {
@@ -59,6 +61,7 @@ func (c *routeCase) drawShape() {
 		if c.draw.IntN(4) == 0 {
 			count = 0
 		}
+
 		c.tokens[r] = c.drawTokens(count)
 	}
 }
@@ -71,10 +74,12 @@ func (c *routeCase) setOwners() {
 		if r < c.Experts%n {
 			size++
 		}
+
 		if first := c.FirstExpert(n, r); first != len(c.owners) {
 			c.failf("%d experts on %d ranks: rank %d begins at %d, want %d", c.Experts, n, r, first,
 				len(c.owners))
 		}
+
 		c.owners = append(c.owners, slices.Repeat([]int{r}, size)...)
 	}
 }
@@ -94,16 +99,20 @@ func (c *routeCase) drawTokens(count int) *routedTokens {
 		case c.kind == "unknown experts" && c.draw.IntN(2) > 0:
 			id = []int32{-1, -2, int32(c.Experts), 1 << 30, -1 << 31, 1<<31 - 1}[c.draw.IntN(6)]
 		}
+
 		x.ids = append(x.ids, id)
 		x.weights = append(x.weights, c.draw.Float32())
 	}
+
 	x.rows = make([]uint8, int64(count)*c.rowBytes())
 	for i := range x.rows {
 		x.rows[i] = uint8(c.draw.Uint32())
 	}
+
 	for range int64(count) * c.Scales {
 		x.scales = append(x.scales, c.draw.Float32())
 	}
+
 	return x
 }
 
@@ -113,6 +122,7 @@ func (c *routeCase) owner(id int32) int {
 	if id < 0 || int(id) >= len(c.owners) {
 		return -1
 	}
+
 	return c.owners[id]
 }
 
@@ -127,6 +137,7 @@ func (c *routeCase) sentTo(src, dst int) (tokens []int) {
 			}
 		}
 	}
+
 	return tokens
 }
 
@@ -134,6 +145,7 @@ func memoryOf[T symmem.Element](c *routeCase, p *symmem.Pool, v []T) symmem.Memo
 	if len(v) == 0 {
 		return symmem.Memory{}
 	}
+
 	bytes := int64(len(v)) * symmem.Host(v[:1]).Bytes()
 	m, err := c.alloc(p, bytes).Memory().Slice(0, bytes)
 	c.ok(err)
@@ -158,6 +170,7 @@ func (c *routeCase) String() string {
 	for r, x := range c.tokens {
 		counts[r] = x.count
 	}
+
 	return fmt.Sprintf("%s, tokens %v, %+v", c.kind, counts, c.Routing)
 }
 
@@ -171,6 +184,7 @@ func (c *routeCase) checkDispatch(a *symmem.RouteArgs) {
 		if n := int32At(layout.Counts + 4*int64(src)); int(n) != len(tokens) {
 			c.failf("%v: %d rows from rank %d, want %d", c, n, src, len(tokens))
 		}
+
 		for place := range int(c.MaxTokens) {
 			at := int64(src)*c.MaxTokens + int64(place)
 			if place >= len(tokens) {
@@ -179,17 +193,21 @@ func (c *routeCase) checkDispatch(a *symmem.RouteArgs) {
 						c.failf("%v: id %d at the unused place %d of rank %d", c, id, place, src)
 					}
 				}
+
 				continue
 			}
+
 			c.checkRow(got, x, src, place, tokens[place])
 		}
 	}
+
 	unknown := 0
 	for _, id := range c.tokens[c.Rank()].ids {
 		if id != -1 && c.owner(id) < 0 {
 			unknown++
 		}
 	}
+
 	if n := int32At(layout.Counts + 4*int64(len(c.tokens))); int(n) != unknown {
 		c.failf("%v: %d unknown experts, want %d", c, n, unknown)
 	}
@@ -209,14 +227,17 @@ func (c *routeCase) checkRow(got []uint8, x *routedTokens, src, place, token int
 	for i := range c.Scales {
 		scales = append(scales, float32Bytes(x.scales[int64(token)*c.Scales+i])...)
 	}
+
 	for i := range c.TopK {
 		weights = append(weights, float32Bytes(x.weights[token*c.TopK+i])...)
 		id := x.ids[token*c.TopK+i]
 		if c.owner(id) != c.Rank() {
 			id = -1
 		}
+
 		ids = binary.LittleEndian.AppendUint32(ids, uint32(id))
 	}
+
 	check("scales", layout.Scales, scales)
 	check("weights", layout.Weights, weights)
 	check("ids", layout.IDs, ids)
@@ -234,6 +255,7 @@ func (c *routeCase) computed(expertRank, src, token int) []uint16 {
 	for i := range row {
 		row[i] = bits.BFloat16Bits(random.Float32() - 0.5)
 	}
+
 	return row
 }
 
@@ -245,6 +267,7 @@ func (c *routeCase) combineArgs(dispatch *symmem.RouteArgs) symmem.RouteArgs {
 			copy(rows[(int64(src)*c.MaxTokens+int64(place))*c.Hidden:], c.computed(c.Rank(), src, token))
 		}
 	}
+
 	a := *dispatch
 	a.Send = memoryOf(c, c.pools[1], rows)
 	a.Recv = memoryOf(c, c.pools[0], make([]uint16, a.Tokens*c.Hidden))
@@ -256,6 +279,7 @@ func (c *routeCase) checkCombine(a *symmem.RouteArgs) {
 	if a.Tokens == 0 {
 		return
 	}
+
 	got := read[uint16](c.rank, a.Recv)
 	want := make([][]float32, a.Tokens)
 	for r := range c.tokens {
@@ -265,17 +289,20 @@ func (c *routeCase) checkCombine(a *symmem.RouteArgs) {
 			if isFirst {
 				want[token] = make([]float32, c.Hidden)
 			}
+
 			for i, v := range row {
 				want[token][i] += bits.BFloat16Value(v)
 			}
 		}
 	}
+
 	for token, sums := range want {
 		for i := range c.Hidden {
 			sum := float32(0)
 			if sums != nil {
 				sum = sums[i]
 			}
+
 			if v := got[int64(token)*c.Hidden+i]; v != bits.BFloat16Bits(sum) {
 				c.failf("%v: element %d of token %d = %v, want %v", c, i, token, bits.BFloat16Value(v), sum)
 			}
@@ -289,6 +316,7 @@ func runRoutes(t *testing.T, ranks []int, o symmem.Options, test func(c *routeCa
 		if n == 1 && os.Getenv(backendVariable) != "" {
 			continue // GPUs have no direct path in a group of one rank
 		}
+
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Logf("seed %d", seed)
 			runRanks(t, n, o, func(r *rank) { test(newRouteCase(r, seed)) })
@@ -316,6 +344,7 @@ func TestRoutes(t *testing.T) {
 		if testing.Short() || os.Getenv(backendVariable) != "" {
 			rounds = 4
 		}
+
 		for range rounds {
 			c.drawShape()
 			dispatch := c.args()
@@ -335,6 +364,7 @@ func TestRoutesOfModels(t *testing.T) {
 	if !testing.Short() && os.Getenv(backendVariable) != "" {
 		counts = []int{1, 8, 128, 300}
 	}
+
 	runRoutes(t, []int{2, 4, 8}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
 		for _, m := range exchangeModels {
 			for _, count := range counts {
@@ -345,6 +375,7 @@ func TestRoutesOfModels(t *testing.T) {
 				for r := range c.tokens {
 					c.tokens[r] = c.drawTokens(count)
 				}
+
 				c.tokens[c.draw.IntN(len(c.tokens))] = &routedTokens{}
 				dispatch := c.args()
 				c.ok(c.World().Dispatch(c.ctx, dispatch, nil))
@@ -370,12 +401,14 @@ func TestCapturedRoutes(t *testing.T) {
 			c.ok(c.World().Dispatch(c.ctx, dispatch, nil))
 			c.ok(c.World().Combine(c.ctx, combine, nil))
 		}
+
 		g, err := s.EndCapture()
 		c.ok(err)
 		for range 3 {
 			for _, x := range c.tokens {
 				*x = *c.drawTokens(x.count)
 			}
+
 			if x := c.tokens[c.Rank()]; x.count > 0 {
 				write(c.rank, dispatch.IDs, x.ids)
 				write(c.rank, dispatch.Weights, x.weights)
@@ -384,6 +417,7 @@ func TestCapturedRoutes(t *testing.T) {
 					write(c.rank, dispatch.RowScales, x.scales)
 				}
 			}
+
 			again := c.combineArgs(&dispatch)
 			c.ok(s.Copy(combine.Send, again.Send))
 			c.ok(g.Launch(s))
@@ -391,6 +425,7 @@ func TestCapturedRoutes(t *testing.T) {
 			c.checkDispatch(&dispatch)
 			c.checkCombine(&combine)
 		}
+
 		c.ok(g.Close())
 	})
 }
@@ -410,16 +445,19 @@ func TestRowsDoNotDependOnOtherTokens(t *testing.T) {
 					kept = append(kept, c.tokens[r])
 					continue
 				}
+
 				x := *kept[r]
 				x.count, x.ids, x.weights = 1, x.ids[:c.TopK], x.weights[:c.TopK]
 				x.rows, x.scales = x.rows[:c.rowBytes()], x.scales[:c.Scales]
 				c.tokens[r] = &x
 			}
+
 			dispatch := c.args()
 			combine := c.combineArgs(&dispatch)
 			c.ok(c.World().Combine(c.ctx, combine, nil))
 			first[i] = read[uint16](c.rank, combine.Recv)[:c.Hidden]
 		}
+
 		if !slices.Equal(first[0], first[1]) {
 			c.failf("the row of the first of 50 tokens differs from that of a single token")
 		}

@@ -79,10 +79,12 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", err)
 	}
+
 	w, err := rendezvous.Discover(os.LookupEnv, opts.rendezvous())
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", err)
 	}
+
 	ctx, cancel := opts.withTimeout(ctx)
 	defer cancel()
 	w.ReportAbsent = opts.absenceWarner("meeting all ranks")
@@ -92,15 +94,18 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", toRankError(err))
 	}
+
 	opts.LocalRank = w.LocalRank
 	rt, err := newRuntime(opts, &w, store, member).start(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	isOnGPU := !rt.device.Info().Addressable
 	if isOnGPU {
 		rt.captures.share() // with the process's other worlds
 	}
+
 	return rt, nil
 }
 
@@ -112,9 +117,11 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	if n < 1 {
 		err = errors.Join(err, invalid("opening %d local ranks", n))
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := opts.withTimeout(ctx)
 	defer cancel()
 	store := rendezvous.NewLocal()
@@ -130,6 +137,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 			runtimes[rank], errs[rank] = newRuntime(o, &w, store, world).start(ctx)
 		})
 	}
+
 	opening.Wait()
 	if err := errors.Join(errs...); err != nil {
 		for _, rt := range runtimes {
@@ -137,8 +145,10 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 				rt.Close()
 			}
 		}
+
 		return nil, err
 	}
+
 	return runtimes, nil
 }
 
@@ -150,6 +160,7 @@ func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
 		closeErr := rt.Close()
 		return nil, errors.Join(openErr, closeErr)
 	}
+
 	return rt, nil
 }
 
@@ -160,14 +171,17 @@ func (rt *Runtime) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if err := rt.recording.open(&rt.opts, rt.rank, rt.size); err != nil {
 		return err
 	}
+
 	rt.live.open(ctx)
 	allRanks := make([]int, rt.size)
 	for rank := range allRanks {
 		allRanks[rank] = rank
 	}
+
 	config := driver.Config{
 		Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank,
 		Device: int(rt.opts.Device), Store: rt.rankLists.store, Timeout: rt.opts.Timeout,
@@ -181,24 +195,28 @@ func (rt *Runtime) open(ctx context.Context) error {
 	if err := rt.monitor.runWithRanks(ctx, "opening symmem", allRanks, openDevice); err != nil {
 		return err
 	}
+
 	level := rt.opts.Check.resolve(rt.device.Info().CheckIsFree)
 	rt.level.Store(int32(level))
 	rt.stream, err = rt.NewStream()
 	if err != nil {
 		return err
 	}
+
 	world, err := rt.connect(ctx, roster{
 		fullID: "world", ranks: allRanks, rank: rt.rank, limit: driver.NewLimit(rt.opts.Timeout),
 	})
 	if err != nil {
 		return err
 	}
+
 	rt.registry.world = world
 	rt.monitor.observer, _ = world.comm.(driver.EndObserver) // may be nil
 	rt.local, err = rt.NewPool(PoolOptions{})
 	if err != nil {
 		return err
 	}
+
 	rt.live.start()
 	return nil
 }
@@ -222,6 +240,7 @@ func (rt *Runtime) Device() DeviceInfo {
 	if numbered, ok := rt.device.(driver.Numbered); ok {
 		ordinal = numbered.Ordinal()
 	}
+
 	return DeviceInfo{
 		Backend: info.Backend, Name: info.Name, Ordinal: ordinal, Granularity: info.Granularity,
 		Addressable: info.Addressable, CheckIsFree: info.CheckIsFree,
@@ -259,6 +278,7 @@ func (rt *Runtime) close(ctx context.Context) error {
 	if !isFirst {
 		return nil
 	}
+
 	deadline := time.Now().Add(rt.opts.Timeout)
 	rt.creation.await(deadline)
 	groups, pools := rt.registry.allGroups(), rt.registry.allPools()
@@ -266,18 +286,22 @@ func (rt *Runtime) close(ctx context.Context) error {
 	for i, err := range errs {
 		errs[i] = toTimeoutError(err, rt.opts.Timeout)
 	}
+
 	for _, g := range slices.Backward(groups) { // the world is the first, so it is closed last
 		errs = append(errs, g.Close())
 	}
+
 	waitForNothing := func(context.Context) error { return nil } // the streams are closed
 	for _, p := range pools {
 		errs = append(errs, p.closeAfter(waitForNothing))
 	}
+
 	rt.captures.unshare()
 	rt.live.close()
 	if rt.device != nil {
 		errs = append(errs, rt.monitor.closeDevice(rt.device, rt.size))
 	}
+
 	errs = append(errs, rt.monitor.leaveWorld(ctx, deadline))
 	deliverAll(rt)
 	errs = append(errs, rt.recording.close())
@@ -300,10 +324,12 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 	if err := rt.creation.closedError(); err != nil {
 		return nil, err
 	}
+
 	mark, err := rt.device.NewEvent()
 	if err != nil {
 		return nil, fmt.Errorf("creating an event: %w", err)
 	}
+
 	return &Event{rt: rt, mark: mark}, nil
 }
 
@@ -315,19 +341,23 @@ func (rt *Runtime) addStream(
 	if err := rt.creation.beginCall(); err != nil {
 		return nil, err
 	}
+
 	defer rt.creation.endCall()
 	queue, adopted, err := open()
 	if err != nil {
 		return nil, fmt.Errorf("creating a stream: %w", err)
 	}
+
 	s := &Stream{rt: rt, queue: queue, adopted: adopted}
 	addErr := rt.streams.add(s)
 	if addErr == nil {
 		return s, nil
 	}
+
 	if adopted != nil {
 		return nil, addErr // its owner closes the stream
 	}
+
 	closeErr := queue.Close()
 	return nil, errors.Join(addErr, closeErr)
 }
@@ -346,9 +376,11 @@ func (rt *Runtime) Stats() Stats {
 	for _, p := range rt.registry.allPools() {
 		s.Pools = append(s.Pools, p.Stats())
 	}
+
 	for _, g := range rt.registry.allGroups() {
 		s.Groups[g.id] = g.Stats()
 	}
+
 	return s
 }
 
@@ -364,6 +396,7 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	if l <= CheckDefault || l > CheckEvery {
 		return invalid("check level %d cannot be set", l)
 	}
+
 	g := rt.registry.world
 	g.mu.Lock()
 	err := g.comparison.agree(ctx, "check level "+l.String())
@@ -371,11 +404,13 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	if err != nil {
 		return fmt.Errorf("setting the check level: %w", err)
 	}
+
 	rt.level.Store(int32(l))
 	for _, g := range rt.registry.allGroups() {
 		g.comm.SetCheck(l == CheckEvery)
 		g.comparison.startInBackground()
 	}
+
 	return nil
 }
 
@@ -385,5 +420,6 @@ func (rt *Runtime) Library() string {
 	if l, ok := rt.device.(driver.Versioned); ok {
 		return l.Library()
 	}
+
 	return ""
 }

@@ -30,6 +30,7 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 			<-r.World().Ended() // after Close, this rank could not report the cause
 			return
 		}
+
 		// The deferred calls also run after a failure. Their order is: begin, launched, Close.
 		defer func() {
 			symmem.FreeLive(rt)
@@ -96,6 +97,7 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	if err := <-joined; !errors.Is(err, symmem.ErrClosed) {
 		t.Errorf("Join: got %v, want ErrClosed", err)
 	}
+
 	if took := time.Since(begin); took > limit {
 		t.Errorf("Join and Close took %v, want at most %v", took, limit)
 	}
@@ -122,10 +124,12 @@ func TestJoinNamesClosedRank(t *testing.T) {
 				}
 			})
 		}
+
 		_, errs[rt.Rank()] = rt.Join(t.Context(), "three", []int{0, 1, 2})
 		if rt.Rank() == waitingRank {
 			close(failed)
 		}
+
 		if err := rt.Close(); err != nil {
 			t.Errorf("rank %d: Close: %v", rt.Rank(), err)
 		}
@@ -133,12 +137,14 @@ func TestJoinNamesClosedRank(t *testing.T) {
 	if err := errs[closedRank]; !errors.Is(err, symmem.ErrClosed) {
 		t.Errorf("rank %d: got %v, want ErrClosed", closedRank, err)
 	}
+
 	for _, number := range []int{waitingRank, lateRank} {
 		var deadlock *symmem.DeadlockError
 		if !errors.As(errs[number], &deadlock) {
 			t.Errorf("rank %d: got %v, want a DeadlockError", number, errs[number])
 			continue
 		}
+
 		if len(deadlock.Activity) != 1 || deadlock.Activity[closedRank] == "" {
 			t.Errorf("rank %d: got the activities %v, want only one of rank %d", number,
 				deadlock.Activity, closedRank)
@@ -153,6 +159,7 @@ func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 		for range streams {
 			r.hold(r.stream()) // keeps the stream busy until the end of the test
 		}
+
 		// In turn, the streams would take twice the timeout each, which is more than the limit.
 		const limit = (streams - 1) * 2 * timeout
 		begin := time.Now()
@@ -177,6 +184,7 @@ func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
 			r.closePool(p)
 			r.ok(g.Close())
 		}
+
 		after := r.Stats()
 		if len(after.Pools) != len(before.Pools) || len(after.Groups) != len(before.Groups) {
 			r.failf("%d pools and %d groups are left, want %d and %d as before",

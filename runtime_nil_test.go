@@ -38,9 +38,11 @@ func TestNilArgumentsDoNotPanic(t *testing.T) {
 				if slices.Contains(excludedMethods, method.Name) {
 					continue
 				}
+
 				callWithZeros(t, fmt.Sprintf("%v.%s", v.Type(), method.Name), v.Method(i))
 			}
 		}
+
 		// Wait for work that the calls may have queued. Its errors do not matter either.
 		_ = r.DefaultStream().Synchronize(r.ctx)
 		_ = s.Synchronize(r.ctx)
@@ -61,9 +63,11 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	for i := range args {
 		args[i] = reflect.Zero(f.Type().In(i))
 	}
+
 	if f.Type().IsVariadic() {
 		args = args[:len(args)-1] // no arguments for the variadic parameter
 	}
+
 	f.Call(args)
 }
 

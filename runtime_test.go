@@ -19,23 +19,28 @@ func TestSingleRankWorld(t *testing.T) {
 		t.Errorf("got rank %d of %d in a group of %d, want 0 of 1 in a group of 1", rt.Rank(),
 			rt.Size(), rt.World().Size())
 	}
+
 	if rt.Source() != "options" { // where rank and size come from
 		t.Errorf("Source() = %q, want options", rt.Source())
 	}
+
 	device, wantBackend := rt.Device(), withBackend(symmem.Options{}).Backend
 	if device.Backend != wantBackend || device.Granularity <= 0 {
 		t.Errorf("Device() = %+v, want the backend %s and a positive granularity", device, wantBackend)
 	}
+
 	stats := rt.Stats()
 	// The pool is the one of disabled scopes, and the group is the world.
 	if stats.Size != 1 || len(stats.Pools) != 1 || len(stats.Groups) != 1 {
 		t.Errorf("Stats() = %+v, want one rank, one pool and one group", stats)
 	}
+
 	wantLevel := rt.Check().String()
 	if stats.Backend != wantBackend || stats.Check != wantLevel {
 		t.Errorf("Stats() = %+v, want the backend %s and the check level %s", stats, wantBackend,
 			wantLevel)
 	}
+
 	if err := symmetricSum(t.Context(), rt, rt.World()); err != nil {
 		t.Error(err)
 	}
@@ -59,9 +64,11 @@ func TestInvalidOptions(t *testing.T) {
 			if !errors.Is(err, symmem.ErrInvalid) {
 				t.Errorf("Open: got %v, want ErrInvalid", err)
 			}
+
 			if row.options.Size != 0 {
 				return // OpenLocal takes the size as an argument
 			}
+
 			const ranks = 1
 			_, err = symmem.OpenLocal(t.Context(), ranks, withBackend(row.options))
 			if !errors.Is(err, symmem.ErrInvalid) {
@@ -69,6 +76,7 @@ func TestInvalidOptions(t *testing.T) {
 			}
 		})
 	}
+
 	const noRanks = 0
 	_, err := symmem.OpenLocal(t.Context(), noRanks, withBackend(symmem.Options{}))
 	if !errors.Is(err, symmem.ErrInvalid) {
@@ -83,9 +91,11 @@ func TestBackendSelection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := rt.Close(); err != nil {
 		t.Error(err)
 	}
+
 	_, err = symmem.Open(t.Context(), symmem.Options{Size: 1})
 	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), `"abacus"`) {
 		t.Errorf("got %v, want ErrInvalid for the backend abacus", err)
@@ -113,10 +123,12 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	b, err := p.Alloc(4096)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	m := b.Memory()
 	for name, call := range map[string]func() error{
 		"Alloc and Free": func() error {
@@ -124,6 +136,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 			if err != nil {
 				return err
 			}
+
 			return x.Free()
 		},
 		"a scope without new memory": func() error {
@@ -134,6 +147,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 			if !w.IsSymmetric(b.Memory()) {
 				return errors.New("IsSymmetric = false for a registered buffer, want true")
 			}
+
 			return nil
 		},
 		"AllReduce": func() error {
@@ -145,6 +159,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 		if err := p.Register(ctx, w); err != nil {
 			t.Fatal(err)
 		}
+
 		const runs = 100
 		allocs := testing.AllocsPerRun(runs, func() {
 			if err := call(); err != nil {
@@ -185,11 +200,13 @@ func TestDifferentOptionsFailOpen(t *testing.T) {
 				if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
 					t.Errorf("rank %d: got %v, want ErrInvalid with %q", number, err, row.want)
 				}
+
 				if rt != nil {
 					rt.Close()
 				}
 			})
 		}
+
 		ranks.Wait()
 	}
 }

@@ -19,30 +19,38 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := s.BeginCapture(); err != nil {
 		t.Fatal(err)
 	}
+
 	p, err := registering.NewPool(symmem.PoolOptions{Domain: registering.World()})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	b, err := p.Alloc(4096)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := p.Register(t.Context(), registering.World()); !errors.Is(err, symmem.ErrCapturing) {
 		t.Errorf("Register during a capture in another world = %v, want ErrCapturing", err)
 	}
+
 	graph, err := s.EndCapture()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := graph.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := p.Register(t.Context(), registering.World()); err != nil {
 		t.Errorf("Register after the capture: %v", err)
 	}
+
 	if err := b.Free(); err != nil {
 		t.Error(err)
 	}
@@ -57,6 +65,7 @@ func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	release := symmem.HoldRegistration(registering) // simulates a registration, which release ends
 	var isReleased atomic.Bool
 	const enough = 100 * time.Millisecond // for a BeginCapture that does not wait
@@ -67,13 +76,16 @@ func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 	if err := s.BeginCapture(); err != nil {
 		t.Fatal(err)
 	}
+
 	if !isReleased.Load() {
 		t.Error("BeginCapture returned during a registration in another world")
 	}
+
 	graph, err := s.EndCapture()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := graph.Close(); err != nil {
 		t.Error(err)
 	}

@@ -41,11 +41,13 @@ func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.isActive() {
 		p.events.recordScope(event.KindScopeBegin, g)
 	}
+
 	if g != nil && g.rt == p.rt {
 		if m := g.windows.membershipOf(p); m != nil { // fast, without a lock
 			return m, nil
 		}
 	}
+
 	return p.registrar.findMembership(g) // returns an error for a nil or unsuitable group
 }
 
@@ -64,6 +66,7 @@ func (s *Scope) Alloc(bytes int64) (Buffer, error) {
 	if err := s.checkUsable(); err != nil {
 		return Buffer{}, err
 	}
+
 	return s.pool.Alloc(bytes)
 }
 
@@ -72,6 +75,7 @@ func (s *Scope) AllocOn(stream *Stream, bytes int64) (Buffer, error) {
 	if err := s.checkUsable(); err != nil {
 		return Buffer{}, err
 	}
+
 	return s.pool.AllocOn(stream, bytes)
 }
 
@@ -79,9 +83,11 @@ func (s *Scope) checkUsable() error {
 	if s.hasEnded {
 		return fmt.Errorf("scope: %w", ErrClosed)
 	}
+
 	if s.pool == nil {
 		return invalid("a zero Scope is not usable: call Pool.Begin")
 	}
+
 	return s.err
 }
 
@@ -93,14 +99,17 @@ func (s *Scope) End(ctx context.Context) error {
 	if err := s.checkUsable(); err != nil {
 		return err
 	}
+
 	s.hasEnded = true
 	if s.pool.rt.recording.isActive() {
 		s.pool.events.recordScope(event.KindScopeEnd, s.group)
 	}
+
 	hasPending := s.membership != nil && s.membership.hasPending.Load() // segments to register
 	if !hasPending {
 		return nil
 	}
+
 	return s.pool.registerPending(ctx, s.membership)
 }
 
@@ -125,13 +134,16 @@ func (p *Pool) With(ctx context.Context, g *Group, run func(*Scope) error) error
 	if run == nil {
 		return invalid("running a nil function in a scope")
 	}
+
 	s := p.Begin(g)
 	defer s.Abandon() // does nothing after End
 	if err := s.checkUsable(); err != nil {
 		return err
 	}
+
 	if err := run(s); err != nil {
 		return err
 	}
+
 	return s.End(ctx)
 }

@@ -23,9 +23,11 @@ func BenchmarkScope(b *testing.B) {
 			if testing.Short() {
 				mostWindows = 1000
 			}
+
 			if segments*groups > mostWindows {
 				continue
 			}
+
 			g.grow(b, segments)
 			name := fmt.Sprintf("groups=%d/segments=%d", groups, segments)
 			b.Run(name+"/by=scope", g.benchmarkScopes)
@@ -43,11 +45,13 @@ func (g *grownPool) benchmarkScopes(b *testing.B) {
 		if groupIndex >= len(g.groups) {
 			groupIndex = 0
 		}
+
 		s := g.pool.Begin(g.groups[groupIndex])
 		if err := s.End(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 	}
+
 	checkLimit(b, maxScopeNs)
 }
 
@@ -78,6 +82,7 @@ func (g *grownPool) benchmarkWalks(b *testing.B) {
 	for _, r := range source {
 		registered[r.address] = true
 	}
+
 	b.ReportAllocs()
 	for b.Loop() {
 		copied := make([]segmentRecord, len(source))
@@ -85,6 +90,7 @@ func (g *grownPool) benchmarkWalks(b *testing.B) {
 			r.blocks = slices.Clone(r.blocks)
 			copied[i] = r
 		}
+
 		for _, r := range copied {
 			if !registered[r.address] {
 				b.Fatal("a segment is not registered")
@@ -101,6 +107,7 @@ func BenchmarkIsSymmetric(b *testing.B) {
 		if testing.Short() && segments > 1000 {
 			continue
 		}
+
 		g.grow(b, segments)
 		windows := g.records()
 		for _, inWindow := range []bool{true, false} {
@@ -132,6 +139,7 @@ func benchmarkQueries(
 				b.Fatalf("the answer for address %#x is %t, want %t", address, got, want)
 			}
 		}
+
 		checkLimit(b, limitNs)
 	})
 }
@@ -165,6 +173,7 @@ func (g *grownPool) queryAddresses(inWindow bool) []uintptr {
 			addresses = append(addresses, end+uintptr(i))
 		}
 	}
+
 	return addresses
 }
 
@@ -176,6 +185,7 @@ func isInWindow(windows []segmentRecord, address uintptr) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -200,14 +210,17 @@ func newGrownPool(tb testing.TB, rt *symmem.Runtime, groups int) *grownPool {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	g := &grownPool{rt: rt, pool: pool, groups: []*symmem.Group{rt.World()}}
 	for len(g.groups) < groups {
 		group, err := rt.World().Split(tb.Context(), 0, rt.Rank())
 		if err != nil {
 			tb.Fatal(err)
 		}
+
 		g.groups = append(g.groups, group)
 	}
+
 	return g
 }
 
@@ -218,11 +231,14 @@ func (g *grownPool) allocate(segments int) error {
 		if err != nil {
 			return err
 		}
+
 		g.blocks = append(g.blocks, b)
 	}
+
 	if have := g.pool.Stats().Segments; have != segments {
 		return fmt.Errorf("got %d segments, want %d: %w", have, segments, errSegments)
 	}
+
 	return nil
 }
 
@@ -232,6 +248,7 @@ func (g *grownPool) grow(tb testing.TB, segments int) {
 	if err := g.allocate(segments); err != nil {
 		tb.Fatal(err)
 	}
+
 	for _, group := range g.groups {
 		if err := g.pool.Register(tb.Context(), group); err != nil {
 			tb.Fatal(err)
@@ -245,9 +262,11 @@ func (g *grownPool) records() []segmentRecord {
 	for s := range g.pool.Segments() {
 		all = append(all, segmentRecord{address: s.Address, bytes: s.Bytes})
 	}
+
 	for _, b := range g.blocks {
 		r := &all[b.Segment()]
 		r.blocks = append(r.blocks, b)
 	}
+
 	return all
 }

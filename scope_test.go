@@ -18,9 +18,11 @@ func TestScopeEndRegistersNewMemory(t *testing.T) {
 		if !s.Enabled() {
 			r.failf("Enabled() = false, want true")
 		}
+
 		if r.World().IsSymmetric(b.Memory()) {
 			r.failf("the buffer was registered before End")
 		}
+
 		r.ok(s.End(r.ctx))
 		r.checkSum(r.World(), b)
 		if stats := r.World().Stats(); stats.Registrations != 1 || stats.Paths["window"] != 1 {
@@ -43,6 +45,7 @@ func TestScopeEndWithoutNewMemory(t *testing.T) {
 				r.ok(s.End(r.ctx))
 			}
 		}
+
 		if n := r.World().Stats().Agreements; n != before {
 			r.failf("%d agreements after the scopes, want %d as before", n, before)
 		}
@@ -66,10 +69,12 @@ func TestNestedScopes(t *testing.T) {
 			if !single.IsSymmetric(buffer.Memory()) {
 				r.failf("the inner scope's group has no window over segment %d", buffer.Segment())
 			}
+
 			if r.World().IsSymmetric(buffer.Memory()) {
 				r.failf("the outer scope's group has a window over segment %d before End", buffer.Segment())
 			}
 		}
+
 		r.ok(outer.End(r.ctx))
 		r.checkSum(r.World(), a)
 		r.checkSum(r.World(), b)
@@ -92,6 +97,7 @@ func TestEndedScopeRejectsCalls(t *testing.T) {
 			if err := s.End(r.ctx); !errors.Is(err, symmem.ErrClosed) {
 				r.failf("End after %s: got %v, want ErrClosed", name, err)
 			}
+
 			if _, err := s.Alloc(512); !errors.Is(err, symmem.ErrClosed) {
 				r.failf("Alloc after %s: got %v, want ErrClosed", name, err)
 			}
@@ -164,11 +170,13 @@ func TestNextEndRegistersMemoryOfAbandonedScope(t *testing.T) {
 				if n := r.World().Stats().Windows; n != 0 {
 					r.failf("%d windows after an abandoned scope, want 0", n)
 				}
+
 				s := p.Begin(r.World())
 				r.ok(s.End(r.ctx))
 				if !r.World().IsSymmetric(b.Memory()) {
 					r.failf("the next End did not register the buffer")
 				}
+
 				r.checkSum(r.World(), b)
 			})
 		})
@@ -187,9 +195,11 @@ func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 		if s.Enabled() {
 			r.failf("Enabled() = true, want false")
 		}
+
 		if used := p.Stats().Used; b.Pool() == p || used != 0 {
 			r.failf("the disabled scope allocated from the pool, which has %d bytes in use; want 0", used)
 		}
+
 		r.ok(s.End(r.ctx))
 		r.wantErr(s.End(r.ctx), symmem.ErrClosed)
 		r.ok(r.World().Check(r.ctx))
@@ -202,9 +212,11 @@ func TestDisabledScopeAllocatesLocalMemory(t *testing.T) {
 			r.failf("elements %d and %d = %v and %v, want the sum 2 and the initial value 1", count-1,
 				count, lastSum, next)
 		}
+
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
 			r.failf("Paths = %v, want 1 plain", paths)
 		}
+
 		r.ok(b.Free())
 	})
 }
@@ -268,6 +280,7 @@ func TestScopeRejectsNilAndClosedGroup(t *testing.T) {
 		if nilGroup.IsSymmetric(registered.Memory()) {
 			r.failf("IsSymmetric = true in a nil group, want false")
 		}
+
 		closedGroup := r.split(r.World(), 0)
 		r.checkSum(closedGroup, r.alloc(p, 4096))
 		r.ok(closedGroup.Close())
@@ -291,5 +304,6 @@ func TestZeroScope(t *testing.T) {
 			t.Errorf("%s: got %v, want ErrInvalid", call, err)
 		}
 	}
+
 	s.Abandon() // must not panic
 }

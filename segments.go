@@ -48,6 +48,7 @@ func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) 
 			return arena, size, err
 		}
 	}
+
 	return nil, 0, err
 }
 
@@ -87,6 +88,7 @@ func (t *segmentTable) mapNext(bytes int64) (driver.Segment, error) {
 	if bytes > t.arenaBytes-t.nextOffset {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: syscall.ENOMEM}
 	}
+
 	return t.arena.Map(t.nextOffset, bytes)
 }
 
@@ -116,6 +118,7 @@ func (t *segmentTable) mappedSegments() []*segment {
 			all = append(all, s)
 		}
 	}
+
 	return all
 }
 
@@ -130,6 +133,7 @@ func (t *segmentTable) holdSegments(firstOrdinal int32, isWanted func(*segment) 
 			held = append(held, s)
 		}
 	}
+
 	return held
 }
 
@@ -148,6 +152,7 @@ func (t *segmentTable) end(prepare func() unlockedCalls) error {
 	for _, call := range t.prepareLocked(prepare) {
 		errs = append(errs, call())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -178,6 +183,7 @@ func (t *segmentTable) endEach(
 				calls = append(calls, prepare(s)...)
 			}
 		}
+
 		return calls
 	})
 }
@@ -195,6 +201,7 @@ func (t *segmentTable) reportLater(err error) {
 	if err == nil {
 		return
 	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.unreported = errors.Join(t.unreported, err)
@@ -216,6 +223,7 @@ func (t *segmentTable) release(s *segment) unlockedCalls {
 	if s.holdCount > 0 {
 		return nil
 	}
+
 	return unlockedCalls{t.remove(s)}
 }
 
@@ -240,6 +248,7 @@ func panicIfClosedTwice(err error) error {
 	if invariants.Enabled && errors.Is(err, ErrClosed) {
 		panic("symmem: closed twice: " + err.Error())
 	}
+
 	return err
 }
 
@@ -254,10 +263,12 @@ func (t *segmentTable) close(live map[*segment]int) (calls unlockedCalls) {
 			calls = append(calls, t.remove(s))
 		}
 	}
+
 	if len(live) == 0 {
 		t.rt.registry.setUsedAddresses(t.pool, 0)
 		return append(calls, t.arena.Close)
 	}
+
 	t.liveBuffers = live
 	usedBytes := t.nextOffset // the arena's addresses up to the end of its last segment
 	t.rt.registry.setUsedAddresses(t.pool, usedBytes)
@@ -273,11 +284,13 @@ func (t *segmentTable) recordFree(s *segment) unlockedCalls {
 	if t.liveBuffers[s] > 0 {
 		return nil
 	}
+
 	delete(t.liveBuffers, s)
 	calls := unlockedCalls{t.remove(s)}
 	if len(t.liveBuffers) == 0 {
 		t.rt.registry.setUsedAddresses(t.pool, 0)
 		calls = append(calls, t.arena.Close)
 	}
+
 	return calls
 }

@@ -45,11 +45,13 @@ func (all *reports) completeDivergence(err error) error {
 	if !errors.As(err, &d) || len(d.Absent) == 0 {
 		return err
 	}
+
 	for _, r := range all.byKind[kindDiverged] {
 		if r.Divergence != nil && len(r.Divergence.Absent) == 0 {
 			return r.Divergence
 		}
 	}
+
 	return err
 }
 
@@ -63,10 +65,12 @@ func (inq *inquiry) adopt(ownCause error, decision []byte) error {
 	if !wasAbsent {
 		return err
 	}
+
 	own, variantErr := inq.ownVariant(ownCause, decided)
 	if variantErr != nil {
 		return err // without this rank's side, which is unknown
 	}
+
 	completed := *decided
 	completed.addSide(Side{Ranks: []int{ownRank}, Event: own.Text, Site: own.Site})
 	completed.Message = fmt.Sprintf("%s; %s, which was late, has %q", err,
@@ -74,6 +78,7 @@ func (inq *inquiry) adopt(ownCause error, decision []byte) error {
 	if own.Site != "" {
 		completed.Message += " at " + own.Site
 	}
+
 	return &completed
 }
 
@@ -87,6 +92,7 @@ func (inq *inquiry) ownVariant(cause error, d *DivergenceError) (agreement.Varia
 	for kind < agreement.KindCollective && kind.String() != string(d.Kind) {
 		kind++
 	}
+
 	return c.OwnVariant(kind, d.PoolID, d.Position, d.Last)
 }
 
@@ -104,6 +110,7 @@ func (d *DivergenceError) addSide(own Side) {
 		side := &d.Sides[sameSide]
 		side.Ranks = sortedWith(side.Ranks, rank)
 	}
+
 	observingRanks := len(d.Members) - len(d.Absent)
 	for _, side := range d.Sides { // at most one has a majority
 		isMajority := 2*len(side.Ranks) > observingRanks

@@ -24,6 +24,7 @@ func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	if !v.isReady.Load() {
 		return snapshot
 	}
+
 	device := rt.Device()
 	snapshot.Backend, snapshot.Device, snapshot.GPU = device.Backend, device.Name, device.Ordinal
 	snapshot.Library = rt.Library()
@@ -33,6 +34,7 @@ func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 		snapshot.Groups = append(snapshot.Groups, group)
 		snapshot.Waits = append(snapshot.Waits, waits...)
 	}
+
 	slices.SortStableFunc(snapshot.Groups, func(a, b live.Group) int {
 		return cmp.Compare(a.ID, b.ID)
 	})
@@ -41,6 +43,7 @@ func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	for _, p := range pools {
 		snapshot.Pools = append(snapshot.Pools, snapshotPool(p, maxEvents))
 	}
+
 	return snapshot
 }
 
@@ -62,15 +65,18 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 		snapshot.State = "failing"
 	default:
 	}
+
 	if err := g.Err(); err != nil { // the ranks have agreed on the cause
 		text := err.Error()
 		snapshot.State = "failed"
 		snapshot.Fault = text[:min(len(text), maxFaultText)]
 	}
+
 	inspector, canInspect := g.comm.(driver.Inspector)
 	if !canInspect {
 		return snapshot, nil
 	}
+
 	inspection := inspector.Inspect()
 	now := time.Now().UTC()
 	snapshot.Activity = inspection.Activity
@@ -82,6 +88,7 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 			Ranks:   wait.Ranks, Activity: wait.Activity,
 		})
 	}
+
 	return snapshot, waits
 }
 
@@ -101,17 +108,21 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	if p.domain != nil {
 		snapshot.Domain = p.domain.id
 	}
+
 	if maxEvents > 0 {
 		snapshot.Recent = make([]live.Placement, 0, maxEvents) // allocated before the lock is held
 	}
+
 	start := time.Now()
 	for !p.mu.TryLock() {
 		if time.Since(start) > maxLockWait {
 			snapshot.Busy = true
 			return snapshot
 		}
+
 		time.Sleep(lockRetryDelay)
 	}
+
 	defer p.mu.Unlock()
 	snapshot.PoolStats = live.PoolStats(poolStats(p))
 	addEventsAndWindows(&snapshot, p)
@@ -124,6 +135,7 @@ func addEventsAndWindows(snapshot *live.Pool, p *Pool) {
 	if cap(snapshot.Recent) == 0 {
 		return
 	}
+
 	// The ledger (the pool's history) keeps the events at the positions from Floor to end-1.
 	end := p.ledger.Position()
 	count := min(end, uint64(cap(snapshot.Recent)))
@@ -135,6 +147,7 @@ func addEventsAndWindows(snapshot *live.Pool, p *Pool) {
 			int64(e.Kind), int64(e.Stream), int64(e.Segment), e.Offset, e.Size, e.Requested,
 		})
 	}
+
 	for g, m := range p.registrar.memberships {
 		for segment := range m.windows {
 			snapshot.Registered = append(snapshot.Registered, live.Window{
@@ -142,6 +155,7 @@ func addEventsAndWindows(snapshot *live.Pool, p *Pool) {
 			})
 		}
 	}
+
 	slices.SortFunc(snapshot.Registered, func(a, b live.Window) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Segment, b.Segment))
 	})

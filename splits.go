@@ -36,6 +36,7 @@ func sameSplits(a, b *Splits) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
+
 	return slices.Equal(a.SendCounts, b.SendCounts) && slices.Equal(a.RecvCounts, b.RecvCounts) &&
 		slices.Equal(a.SendOffsets, b.SendOffsets) && slices.Equal(a.RecvOffsets, b.RecvOffsets)
 }
@@ -56,6 +57,7 @@ func locateUneven(
 	if !call.Splits.Contiguous(call.Operation) {
 		return found
 	}
+
 	if call.Operation == driver.AllGatherV {
 		if entry, ok := table.findWindow(call.Recv, recvBytes); ok && recvBytes > 0 {
 			call.RecvWindow = entry.window
@@ -65,5 +67,6 @@ func locateUneven(
 		call.SendWindow = entry.window
 		return locations{send: entry, where: "the send buffer lies in a window of the group"}
 	}
+
 	return found
 }

@@ -18,6 +18,7 @@ func numbersFrom(src int, counts []int64) (all []int32) {
 			all = append(all, int32(src)<<20|int32(dst)<<16|int32(i))
 		}
 	}
+
 	return all
 }
 
@@ -39,12 +40,14 @@ func TestSplits(t *testing.T) {
 				sendCounts[peer] = unevenCount(r.Rank(), peer, round)
 				recvCounts[peer] = unevenCount(peer, r.Rank(), round)
 			}
+
 			var want []int32
 			for peer := range n {
 				fromPeer := make([]int64, n) // only what peer sends to this rank
 				fromPeer[r.Rank()] = recvCounts[peer]
 				want = append(want, numbersFrom(peer, fromPeer)...)
 			}
+
 			sent := make([]int32, capacity) // padded with zeros to the size of send
 			copy(sent, numbersFrom(r.Rank(), sendCounts))
 			write(r, send, sent)
@@ -69,6 +72,7 @@ func TestMismatchedSplitsDiverge(t *testing.T) {
 		if r.Rank() == 2 {
 			splits.RecvCounts[0] = 2
 		}
+
 		callErr := r.World().AllToAllV(r.ctx, send, recv, splits, symmem.Int32, nil)
 		streamErr := r.DefaultStream().Synchronize(r.ctx)
 		errs[r.Rank()] = errors.Join(callErr, streamErr) // either of them may report the fault
@@ -80,6 +84,7 @@ func TestMismatchedSplitsDiverge(t *testing.T) {
 			t.Errorf("rank %d: got %v, want a MessageError", number, err)
 			continue
 		}
+
 		if e.Fault != symmem.SplitsDiffer || e.Number != 1 || !slices.Equal(e.Ends, wantEnds) {
 			t.Errorf("rank %d: got %+v, want SplitsDiffer in exchange 1 with the ends %+v", number, e,
 				wantEnds)
@@ -127,6 +132,7 @@ func (u *unevenCall) part(src, dst int, count int64) []int32 {
 	for i := range numbers {
 		numbers[i] = int32(src+1)<<24 + int32(dst)<<20 + int32(i)
 	}
+
 	return numbers
 }
 
@@ -135,6 +141,7 @@ func (u *unevenCall) joinParts(part func(r int) []int32) (all []int32) {
 	for r := range u.counts {
 		all = append(all, part(r)...)
 	}
+
 	return all
 }
 
@@ -143,6 +150,7 @@ func (u *unevenCall) allocateFilled(numbers []int32) symmem.Memory {
 	if len(numbers) == 0 {
 		return symmem.Memory{}
 	}
+
 	const elementBytes = 4
 	bytes := int64(len(numbers)) * elementBytes
 	m, err := u.alloc(u.pool, bytes).Memory().Slice(0, bytes)
@@ -157,6 +165,7 @@ func (u *unevenCall) check(call string, m symmem.Memory, want []int32) {
 	if len(want) == 0 {
 		return // m is the zero Memory
 	}
+
 	if got := read[int32](u.rank, m); !slices.Equal(got, want) {
 		u.failf("%s of counts %v, root %d = %v, want %v", call, u.counts, u.root, got, want)
 	}
@@ -196,6 +205,7 @@ func (u *unevenCall) checkRooted(count int64) {
 		want = u.joinParts(func(r int) []int32 { return u.part(r, toAll, count) })
 		whole = u.allocateFilled(make([]int32, len(want)))
 	}
+
 	own := u.allocateFilled(u.part(me, toAll, count))
 	u.ok(u.World().Gather(u.ctx, own, whole, count, symmem.Int32, u.root, nil))
 	u.synchronize()
@@ -215,11 +225,13 @@ func TestDifferentCountsDiverge(t *testing.T) {
 		if r.Rank() == 1 {
 			counts = []int64{1, 2} // rank 1 expects fewer elements from rank 0
 		}
+
 		send, recv := r.unregistered(64), r.unregistered(64)
 		err := r.World().AllGatherV(r.ctx, send, recv, counts, symmem.Int32, nil)
 		if err == nil {
 			err = r.DefaultStream().Synchronize(r.ctx)
 		}
+
 		d := r.wantDivergence(err)
 		for _, want := range []string{"counts 2 2", "counts 1 2"} {
 			if !strings.Contains(d.Error(), want) {
@@ -240,11 +252,13 @@ func TestInvalidCountsAreRefused(t *testing.T) {
 			if !errors.Is(err, symmem.ErrInvalid) {
 				r.failf("AllGatherV of the counts %v: got %v, want ErrInvalid", counts, err)
 			}
+
 			err = g.ReduceScatterV(r.ctx, send, recv, counts, symmem.Int32, symmem.Sum, nil)
 			if !errors.Is(err, symmem.ErrInvalid) {
 				r.failf("ReduceScatterV of the counts %v: got %v, want ErrInvalid", counts, err)
 			}
 		}
+
 		twoElements, err := recv.Slice(0, 8) // of the four elements that AllGatherV needs
 		r.ok(err)
 		err = g.AllGatherV(r.ctx, send, twoElements, []int64{2, 2}, symmem.Int32, nil)

@@ -57,6 +57,7 @@ func (s *Stream) Copy(dst, src Memory) error {
 		return invalid("copying %s into %d: use Memory.Slice to make the lengths equal",
 			driver.Plural(src.Bytes(), "byte"), dst.Bytes())
 	}
+
 	use, err := enterPools(dst.pool, src.pool)
 	if err != nil {
 		return fmt.Errorf("copying: %w", err)
@@ -65,10 +66,12 @@ func (s *Stream) Copy(dst, src Memory) error {
 	if err := s.checkAndUse(dst, src); err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
+
 	defer s.useAgain(dst, src)
 	if err := s.queue.Copy(dst.Address(), src.Address(), src.Bytes()); err != nil {
 		return err
 	}
+
 	return s.keepReachable(dst, src)
 }
 
@@ -82,10 +85,12 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 	if err := s.checkAndUse(dst, dst); err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
+
 	defer s.useAgain(dst, dst)
 	if err := s.queue.Fill(dst.Address(), value, dst.Bytes()); err != nil {
 		return err
 	}
+
 	return s.keepReachable(dst, dst)
 }
 
@@ -96,17 +101,20 @@ func (s *Stream) keepReachable(a, b Memory) error {
 	if !mayBeSlice {
 		return nil
 	}
+
 	if !s.capturing.Load() {
 		done, err := s.rt.device.NewEvent()
 		if err == nil {
 			err = s.queue.Record(done)
 		}
+
 		if err != nil || done.Done() { // the work is complete already
 			runtime.KeepAlive(a.start)
 			runtime.KeepAlive(b.start)
 			return err
 		}
 	}
+
 	return s.queue.Host(func() { // runs after the work
 		runtime.KeepAlive(a.start)
 		runtime.KeepAlive(b.start)
@@ -119,6 +127,7 @@ func (s *Stream) Host(work func()) error {
 	if work == nil {
 		return invalid("queueing a nil function")
 	}
+
 	return s.queue.Host(work)
 }
 
@@ -128,10 +137,12 @@ func (s *Stream) Record(e *Event) error {
 	if !e.isValid() {
 		return invalid("recording a nil or zero event")
 	}
+
 	if !s.capturing.Load() && s.isCapturing() {
 		return fmt.Errorf("recording an event on a stream that another library is capturing: %w",
 			ErrCapturing)
 	}
+
 	return s.queue.Record(e.mark)
 }
 
@@ -142,6 +153,7 @@ func (s *Stream) Wait(e *Event) error {
 	if !e.isValid() {
 		return invalid("waiting for a nil or zero event")
 	}
+
 	return s.queue.Wait(e.mark)
 }
 
@@ -150,6 +162,7 @@ func (s *Stream) WaitIgnoringErrors(e *Event) error {
 	if !e.isValid() {
 		return invalid("waiting for a nil or zero event")
 	}
+
 	return s.queue.WaitIgnoringErrors(e.mark)
 }
 
@@ -166,14 +179,17 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	for i, p := range pools {
 		marks[i] = p.uses.mark()
 	}
+
 	err := s.queue.Synchronize(ctx)
 	isCanceled := ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 	if isCanceled || errors.Is(err, ErrCapturing) {
 		return err // the work may still be running
 	}
+
 	for i, p := range pools {
 		p.uses.freeCompleteUses(s, marks[i])
 	}
+
 	deliverAll(s.rt)
 	return awaitStreamCause(err)
 }
@@ -206,6 +222,7 @@ func (l *streamList) add(s *Stream) error {
 		return invalid("creating a stream: this runtime already has %d streams, the maximum: adopt each "+
 			"stream once and keep it", maxStreams)
 	}
+
 	s.number = alloc.Stream(len(l.list))
 	l.list = append(l.list, s)
 	return nil
@@ -220,6 +237,7 @@ func (l *streamList) drain(ctx context.Context) error {
 			return fmt.Errorf("waiting for stream %d: %w", s.number, err)
 		}
 	}
+
 	return nil
 }
 
@@ -231,12 +249,14 @@ func (l *streamList) close() (errs []error) {
 	for i, s := range streams {
 		closing.Go(func() { closeErrs[i] = s.close() })
 	}
+
 	closing.Wait()
 	for _, joined := range closeErrs {
 		for _, err := range splitJoined(joined) {
 			errs = append(errs, awaitStreamCause(err))
 		}
 	}
+
 	return errs
 }
 
@@ -245,23 +265,29 @@ func (s *Stream) drain(ctx context.Context) error {
 	if s.mayBeGone() {
 		return nil
 	}
+
 	if s.isCapturing() {
 		return ErrCapturing
 	}
+
 	mark, err := s.recordEvent()
 	if errors.Is(err, ErrClosed) {
 		return nil // a closed stream has no unfinished work
 	}
+
 	if err != nil {
 		return err
 	}
+
 	if s.isCapturing() { // the capture may have begun before the mark was recorded
 		return ErrCapturing
 	}
+
 	syncErr := mark.Synchronize(ctx)
 	if syncErr != nil && !mark.Done() {
 		return syncErr
 	}
+
 	return nil // complete, even if the work has failed
 }
 
@@ -277,15 +303,19 @@ func (s *Stream) close() error {
 		if errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("closing stream %d: %w", s.number, err)
 		}
+
 		return err
 	}
+
 	if s.mayBeGone() {
 		return s.forget(driver.AdoptedStream.Drop)
 	}
+
 	if s.isCapturing() {
 		s.rt.Interop().ForgetStream(s)
 		return nil
 	}
+
 	return s.forget(driver.AdoptedStream.Close)
 }
 
@@ -298,10 +328,12 @@ func (s *Stream) checkAndUse(a, b Memory) error {
 		if m.pool == nil {
 			continue
 		}
+
 		if _, err := m.pool.blockOf(m); err != nil {
 			return err
 		}
 	}
+
 	return s.useBoth(a, b)
 }
 
@@ -311,6 +343,7 @@ func (s *Stream) mustRecordUse(c *collective) bool {
 	if s.capturing.Load() || c.norm != nil {
 		return true
 	}
+
 	return c.send.extent.isOnOtherStream(s.number) || c.recv.extent.isOnOtherStream(s.number)
 }
 
@@ -339,16 +372,20 @@ func (s *Stream) use(m Memory) error {
 		s.addUntrackedPool(m.pool)
 		return nil
 	}
+
 	if s.capturing.Load() {
 		isCapturing, err := s.pin(m)
 		if isCapturing {
 			return err
 		}
+
 		// The capture has just ended.
 	}
+
 	if m.extent.stream() != s.number {
 		return m.pool.uses.addUse(m, s)
 	}
+
 	return nil
 }
 
@@ -358,6 +395,7 @@ func awaitStreamCause(err error) error {
 	if l := lifetimeOf(err); l != nil {
 		return l.awaitFault(err)
 	}
+
 	return err
 }
 
@@ -372,5 +410,6 @@ func (s *Stream) Handle() uintptr {
 	if native, ok := s.queue.(driver.Native); ok {
 		return native.Handle()
 	}
+
 	return 0
 }

@@ -45,11 +45,13 @@ func TestEventCarriesFailure(t *testing.T) {
 			if out[0] != 0 {
 				r.failf("work after the failure has run")
 			}
+
 			r.ok(compute.Copy(symmem.Host(out), m))
 			r.ok(compute.Synchronize(r.ctx))
 			if out[0] == 0 {
 				r.failf("the stream does not run work after Synchronize")
 			}
+
 			return err
 		},
 	}
@@ -67,6 +69,7 @@ func TestEventCarriesFailure(t *testing.T) {
 						_ = r.DefaultStream().Synchronize(r.ctx)
 						return
 					}
+
 					comm, e := r.stream(), r.event()
 					release := r.hold(comm)
 					r.ok(r.sum1000(g, m, comm))
@@ -76,6 +79,7 @@ func TestEventCarriesFailure(t *testing.T) {
 					if got := wait(r, e, m); got == nil || !errors.Is(got, g.Cause(r.ctx)) {
 						r.failf("wait: got %v, want %v", got, g.Cause(r.ctx))
 					}
+
 					if got := comm.Synchronize(r.ctx); !errors.Is(got, g.Cause(r.ctx)) {
 						r.failf("Synchronize: got %v, want %v", got, g.Cause(r.ctx))
 					}
@@ -100,6 +104,7 @@ func (r *rank) memory1000(groups ...*symmem.Group) symmem.Memory {
 	for _, g := range groups {
 		r.ok(p.Register(r.ctx, g))
 	}
+
 	r.fill(b, float32(r.Rank()+1))
 	m, err := b.Memory().Slice(0, 4000)
 	r.ok(err)
@@ -122,6 +127,7 @@ func TestFailureReachesOtherGroups(t *testing.T) {
 			if graph {
 				name += ", in a graph"
 			}
+
 			t.Run(name, func(t *testing.T) {
 				queued := newGate(3)
 				runRanks(t, 3, checkEvery, func(r *rank) { sumInTwoSteps(r, graph, queued, fail) })
@@ -154,15 +160,18 @@ func sumInTwoSteps(
 		_ = r.DefaultStream().Synchronize(r.ctx)
 		return
 	}
+
 	err := s.Synchronize(r.ctx)
 	if err == nil || second.Cause(r.ctx) == nil {
 		r.failf("got %v from the stream and %v from the second group, want errors", err,
 			second.Cause(r.ctx))
 	}
+
 	if r.Rank() == 1 {
 		if !errors.Is(err, second.Cause(r.ctx)) {
 			r.failf("Synchronize: got %v, want %v", err, second.Cause(r.ctx))
 		}
+
 		var prior *symmem.PriorError
 		if !errors.As(err, &prior) || prior.Rank != 0 || prior.Cause == nil {
 			r.failf("got %v, want a PriorError of rank 0 with its cause", err)
@@ -186,6 +195,7 @@ func TestErrorsDistinguishFailedGroups(t *testing.T) {
 		if err := first.Synchronize(r.ctx); !errors.Is(err, r.World().Cause(r.ctx)) {
 			r.failf("Synchronize: got %v, want %v", err, r.World().Cause(r.ctx))
 		}
+
 		callErr := r.sum1000(g, m, second)
 		for name, err := range map[string]error{
 			"call": callErr, "stream": second.Synchronize(r.ctx),
@@ -213,6 +223,7 @@ func TestErrorsDistinguishAbortedGroups(t *testing.T) {
 			release()
 			streams = append(streams, s)
 		}
+
 		for i, s := range streams {
 			if err := s.Synchronize(r.ctx); !errors.Is(err, groups[i].Cause(r.ctx)) {
 				r.failf("Synchronize: got %v, want %v", err, groups[i].Cause(r.ctx))
@@ -225,6 +236,7 @@ func (r *rank) queueOrReplay(s *symmem.Stream, graph bool, queue func() error) e
 	if !graph {
 		return queue()
 	}
+
 	r.ok(s.BeginCapture())
 	r.ok(queue())
 	g, err := s.EndCapture()
@@ -250,6 +262,7 @@ func TestWaitForOwnWorkHasNoDeadline(t *testing.T) {
 			time.AfterFunc(timeout*3/2, release)
 			r.ok(e.Synchronize(r.ctx))
 		}
+
 		ready.wait(r)
 		r.ok(r.World().SetTimeout(time.Minute))
 		r.ok(r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, s))
@@ -277,6 +290,7 @@ func TestMemoryOfFailedWorkIsReused(t *testing.T) {
 		if again.Address() != b.Address() {
 			r.failf("the buffer is at %#x, want the reused memory at %#x", again.Address(), b.Address())
 		}
+
 		r.fill(again, 3)
 		r.synchronize()
 		r.checkAll(again, 3)

@@ -13,8 +13,10 @@ func TestStreamHandles(t *testing.T) {
 			if first != 0 || second != 0 {
 				r.failf("got handles %#x and %#x, want 0", first, second)
 			}
+
 			return
 		}
+
 		if first == 0 || second == 0 || first == second || r.DefaultStream().Handle() != first {
 			r.failf("got handles %#x and %#x, want two different, stable ones", first, second)
 		}

@@ -41,19 +41,23 @@ func TestBlockIsReusedAfterOtherStreamsWork(t *testing.T) {
 		if s := p.Stats(); s.Deferred != mib || s.Used != mib {
 			r.failf("got %+v, want 1 MiB deferred and used", s)
 		}
+
 		c := r.alloc(p, mib)
 		if c.Address() == b.Address() {
 			r.failf("Alloc returned a block that another stream uses")
 		}
+
 		release()
 		r.ok(other.Synchronize(r.ctx))
 		if s := p.Stats(); s.Deferred != 0 || s.Used != mib {
 			r.failf("got %+v, want nothing deferred and 1 MiB used", s)
 		}
+
 		d := r.alloc(p, mib)
 		if d.Address() != b.Address() {
 			r.failf("the new block is at %#x, want %#x", d.Address(), b.Address())
 		}
+
 		r.ok(r.World().Check(r.ctx))
 	})
 }
@@ -72,6 +76,7 @@ func TestUseOnOutsideGroup(t *testing.T) {
 				} else if useOn {
 					r.ok(b.UseOn(s))
 				}
+
 				r.ok(b.Free())
 				r.alloc(p, mib)
 				r.ok(s.Synchronize(r.ctx))
@@ -99,6 +104,7 @@ func TestReuseUnderPressureIgnoresTiming(t *testing.T) {
 			// On this rank, the other stream's work completes early.
 			release()
 		}
+
 		r.ok(other.Fill(b.Memory(), 7))
 		if r.Rank() == 1 {
 			e, err := r.NewEvent()
@@ -106,17 +112,20 @@ func TestReuseUnderPressureIgnoresTiming(t *testing.T) {
 			r.ok(other.Record(e))
 			r.ok(e.Synchronize(r.ctx))
 		}
+
 		r.ok(b.Free())
 		c := r.alloc(p, 2*mib)
 		r.ok(r.DefaultStream().Fill(c.Memory(), 9))
 		if r.Rank() == 0 {
 			release()
 		}
+
 		r.synchronize()
 		v := read[uint8](r, c.Memory())
 		if v[0] != 9 || v[len(v)-1] != 9 {
 			r.failf("got elements %d, want 9: the fill of the freed buffer ran last", v[0])
 		}
+
 		texts.add(r, errors.New(place(c)))
 		r.ok(r.World().Check(r.ctx))
 	})
@@ -131,12 +140,14 @@ func TestStreamOrderAndEvents(t *testing.T) {
 			r.failf("the new streams have numbers %d and %d, want 1 and 2", first.Number(),
 				second.Number())
 		}
+
 		a, b := r.alloc(p, 4096), r.alloc(p, 4096)
 		e, err := r.NewEvent()
 		r.ok(err)
 		if !e.Done() {
 			r.failf("Done = false for an event that has not been recorded, want true")
 		}
+
 		release := r.hold(first)
 		r.ok(first.Fill(a.Memory(), 1))
 		r.ok(first.Record(e))
@@ -145,6 +156,7 @@ func TestStreamOrderAndEvents(t *testing.T) {
 		if e.Done() {
 			r.failf("Done = true before the work has completed, want false")
 		}
+
 		release()
 		r.ok(second.Synchronize(r.ctx))
 		v := read[uint8](r, b.Memory())
@@ -166,6 +178,7 @@ func TestInvalidStreamCalls(t *testing.T) {
 		if err := s.Synchronize(r.ctx); err == nil || !strings.Contains(err.Error(), "that fails") {
 			r.failf("got %v, want the panic of the host function", err)
 		}
+
 		r.synchronize()
 		r.ok(b.Free())
 		if err := s.Fill(b.Memory(), 1); err == nil && r.stream().Fill(b.Memory(), 1) == nil {
@@ -193,6 +206,7 @@ func TestQueuedWorkKeepsGoSlice(t *testing.T) {
 					if err := s.Copy(b.Memory(), symmem.Host(source)); !errors.Is(err, symmem.ErrClosed) {
 						r.ok(err)
 					}
+
 					return weak.Make(&source[0])
 				}
 				source := queueCopy()
@@ -219,6 +233,7 @@ func TestUnusedStreamDoesNotDiverge(t *testing.T) {
 			r.ok(b.Free())
 			r.stream()
 		}
+
 		first, second := r.stream(), r.stream()
 		var buffers []symmem.Buffer
 		for _, s := range []*symmem.Stream{first, r.DefaultStream(), second, first} {
@@ -226,11 +241,13 @@ func TestUnusedStreamDoesNotDiverge(t *testing.T) {
 			r.ok(err)
 			buffers = append(buffers, b)
 		}
+
 		r.ok(p.ReserveOn(r.ctx, second, 8*mib, r.World()))
 		r.ok(buffers[0].UseOn(second))
 		for _, b := range buffers {
 			r.ok(b.Free())
 		}
+
 		r.ok(second.Synchronize(r.ctx))
 		r.ok(p.Trim(r.ctx, 0))
 		r.ok(r.World().Check(r.ctx))
@@ -244,6 +261,7 @@ func TestStreamDivergenceExplainsNumbers(t *testing.T) {
 			_, err := p.AllocOn(streams[i], mib)
 			r.ok(err)
 		}
+
 		_, err := p.AllocOn(streams[r.Rank()], mib)
 		r.ok(err)
 		text := r.wantDivergence(r.World().Check(r.ctx)).Error()
@@ -275,6 +293,7 @@ func TestNilStreamAndEvent(t *testing.T) {
 				r.failf("Done = true for an invalid event, want false")
 			}
 		}
+
 		r.ok(r.DefaultStream().BeginCapture())
 		g, err := r.DefaultStream().EndCapture()
 		r.ok(err)
@@ -410,6 +429,7 @@ func TestReuseTimeIsSameOnAllRanks(t *testing.T) {
 			if r.Rank() == 1 {
 				r.Interop().ForgetStream(gone)
 			}
+
 			r.ok(b.Free())
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(live.Free())

@@ -30,6 +30,7 @@ func (c Contents) String() string {
 	if c == KeepContents {
 		return "keep contents"
 	}
+
 	return "discard contents"
 }
 
@@ -75,6 +76,7 @@ func (s *suspender) beginChange(old, next, target int32) (hasBegun bool, err err
 	if s.segments.closed || isBeingClosed {
 		return false, errPoolClosed
 	}
+
 	switch s.state.Load() {
 	case target:
 		return false, nil
@@ -94,6 +96,7 @@ func (s *suspender) suspend(ctx context.Context, c Contents) (Suspension, error)
 	if !hasBegun {
 		return Suspension{}, err
 	}
+
 	s.contents = c
 	isReleased := false // set by release before it releases memory
 	defer func() {
@@ -101,6 +104,7 @@ func (s *suspender) suspend(ctx context.Context, c Contents) (Suspension, error)
 			s.state.Store(poolSuspended)
 			return
 		}
+
 		s.setRefusing(false)
 		s.pool.calls.Open()
 		s.state.Store(poolOpen)
@@ -121,6 +125,7 @@ func (s *suspender) refuseCalls(ctx context.Context) error {
 	if poll(ctx, s.pool.calls.Empty) == nil {
 		return nil
 	}
+
 	return &refusalError{
 		text: "a call on another goroutine uses the pool: let it return first", kind: ErrBusy,
 	}
@@ -131,6 +136,7 @@ func (s *suspender) timeout() time.Duration {
 	if g := s.pool.domain; g != nil {
 		return g.limit.Get()
 	}
+
 	return s.pool.rt.opts.Timeout
 }
 
@@ -145,11 +151,13 @@ func (s *suspender) release(
 	if refusal == nil {
 		refusal = s.prepare(ctx, held, isCapturing)
 	}
+
 	g := s.pool.domain
 	if g == nil && refusal != nil {
 		resumeErr := resumeSegments(held) // undoes prepare
 		return released, errors.Join(cmp.Or(context.Cause(ctx), refusal), resumeErr)
 	}
+
 	if g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -159,6 +167,7 @@ func (s *suspender) release(
 			return released, errors.Join(err, resumeErr)
 		}
 	}
+
 	*isReleased = true
 	errs := []error{s.suspendWindows()}
 	for _, seg := range held {
@@ -167,13 +176,16 @@ func (s *suspender) release(
 			errs = append(errs, err)
 			continue
 		}
+
 		released.Released += seg.bytes
 	}
+
 	if g != nil { // the memory is free once all ranks have unmapped it
 		if _, err := g.comm.Exchange(ctx, driver.LaneControl, nil); err != nil {
 			errs = append(errs, g.life.awaitFault(err))
 		}
 	}
+
 	return released, errors.Join(errs...)
 }
 
@@ -187,6 +199,7 @@ func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal err
 	if err != nil {
 		return err
 	}
+
 	return agreeOnRefusal(ctx, g, refusal)
 }
 
@@ -200,34 +213,42 @@ func (s *suspender) prepare(ctx context.Context, held []*segment, isCapturing bo
 	if isCapturing {
 		return ErrCapturing
 	}
+
 	if err := awaitAllStreams(ctx, s.pool.rt, workLimit(s.timeout())); err != nil {
 		return err
 	}
+
 	windows := s.listWindows()
 	if err := checkNotSuspended(windows); err != nil {
 		return err
 	}
+
 	if err := checkAdoptedWindows(s.pool.rt, held); err != nil {
 		return err
 	}
+
 	for _, w := range windows {
 		window, ok := w.window.(driver.SuspendableWindow)
 		if !ok {
 			return ErrUnsupported
 		}
+
 		if err := window.PrepareSuspend(); err != nil {
 			return err
 		}
 	}
+
 	for _, seg := range held {
 		memory, ok := seg.memory.(driver.SuspendableSegment)
 		if !ok {
 			return ErrUnsupported
 		}
+
 		if err := memory.PrepareSuspend(s.contents == KeepContents); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -238,6 +259,7 @@ func (s *suspender) suspendWindows() error {
 		window := w.window.(driver.SuspendableWindow) // prepare has checked the type
 		errs = append(errs, window.Suspend())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -247,11 +269,13 @@ func (s *suspender) resume(ctx context.Context) error {
 	if !hasBegun {
 		return err
 	}
+
 	isMapped, mapErr := s.remap(ctx)
 	if !isMapped {
 		s.state.Store(poolSuspended)
 		return mapErr
 	}
+
 	windowsErr := s.resumeWindows(ctx)
 	s.setRefusing(false)
 	s.state.Store(poolOpen)
@@ -273,8 +297,10 @@ func (s *suspender) remap(ctx context.Context) (isMapped bool, err error) {
 		if agreeErr != nil && !hasFailed {
 			return false, agreeErr
 		}
+
 		fault = agreeErr
 	}
+
 	held := s.holdSegments()
 	defer s.segments.releaseAll(held)
 	refusal := resumeSegments(held)
@@ -287,10 +313,12 @@ func (s *suspender) remap(ctx context.Context) (isMapped bool, err error) {
 			refusal = err // that of the lowest rank that refuses
 		}
 	}
+
 	if refusal != nil {
 		suspendErr := suspendSegments(held, s.contents)
 		return false, errors.Join(fault, refusal, suspendErr)
 	}
+
 	return true, fault
 }
 
@@ -301,10 +329,12 @@ func resumeSegments(held []*segment) error {
 		if !canSuspend {
 			continue
 		}
+
 		if err := memory.Resume(); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -317,11 +347,14 @@ func suspendSegments(held []*segment, c Contents) error {
 		if errors.Is(err, ErrSuspended) {
 			continue
 		}
+
 		if err == nil {
 			err = memory.Suspend()
 		}
+
 		errs = append(errs, err)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -340,17 +373,21 @@ func (s *suspender) resumeWindows(ctx context.Context) error {
 			if locked != nil {
 				locked.mu.Unlock()
 			}
+
 			locked = w.group
 			locked.mu.Lock()
 		}
+
 		hasFailed := w.group.comm.Cause() != nil
 		if hasFailed {
 			continue
 		}
+
 		window := w.window.(driver.SuspendableWindow) // prepare has checked the type
 		if err := window.Resume(ctx); err != nil {
 			errs = append(errs, w.group.life.awaitFault(err))
 		}
 	}
+
 	return joinWithoutDuplicates(errs...)
 }

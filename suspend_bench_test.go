@@ -32,6 +32,7 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 		if r.Device().Addressable {
 			r.skip("the backend has no device memory", symmem.ErrUnsupported)
 		}
+
 		freeBefore := r.availableMemory()
 		w := r.World()
 		g := r.split(w, 0)
@@ -63,12 +64,14 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 				r.failf("Suspend of the %s released %d bytes, want a positive number", freed.name,
 					freed.reported)
 			}
+
 			// CUDA may need a little memory at the same time.
 			if freed.got < freed.reported*95/100 {
 				r.failf("suspending the %s freed %d bytes of GPU memory, want at least 95%% of %d",
 					freed.name, freed.got, freed.reported)
 			}
 		}
+
 		t.Logf("rank %d: %d bytes free before the group and pool were created, %d with both in use, "+
 			"%d with the pool suspended, %d with both suspended; kept: %v",
 			r.Rank(), freeBefore, freeInUse, freeWithoutPool, freeWithoutBoth, groupSuspension.Kept)
@@ -92,22 +95,26 @@ func BenchmarkSuspend(b *testing.B) {
 		if testing.Short() && size > smallPool {
 			continue // copying the contents would take a quarter of a minute
 		}
+
 		for _, contents := range []symmem.Contents{symmem.DiscardContents, symmem.KeepContents} {
 			b.Run(fmt.Sprintf("pool of %d MiB, %v", size/mib, contents), func(b *testing.B) {
 				benchmarkCycles(b, size, func(_ *symmem.Runtime, p *symmem.Pool) error {
 					if _, err := p.Suspend(b.Context(), contents); err != nil {
 						return err
 					}
+
 					return p.Resume(b.Context())
 				})
 			})
 		}
 	}
+
 	b.Run("group", func(b *testing.B) {
 		benchmarkCycles(b, smallPool, func(rt *symmem.Runtime, _ *symmem.Pool) error {
 			if _, err := rt.World().Suspend(b.Context()); err != nil {
 				return err
 			}
+
 			return rt.World().Resume(b.Context())
 		})
 	})
@@ -124,25 +131,30 @@ func benchmarkCycles(
 	if errors.Is(err, symmem.ErrUnsupported) {
 		b.Skip(err)
 	}
+
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	pools := make([]*symmem.Pool, ranks)
 	inParallel(b, runtimes, func(rt *symmem.Runtime) error {
 		p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: bytes})
 		if err != nil {
 			return err
 		}
+
 		pools[rt.Rank()] = p
 		if _, err := p.Alloc(bytes / 2); err != nil {
 			return err
 		}
+
 		return p.Register(b.Context(), rt.World())
 	})
 	b.ResetTimer()
 	for b.Loop() {
 		inParallel(b, runtimes, func(rt *symmem.Runtime) error { return cycle(rt, pools[rt.Rank()]) })
 	}
+
 	b.StopTimer()
 	inParallel(b, runtimes, func(rt *symmem.Runtime) error {
 		symmem.FreeLive(rt)
@@ -158,6 +170,7 @@ func inParallel(b *testing.B, runtimes []*symmem.Runtime, f func(*symmem.Runtime
 	for i, rt := range runtimes {
 		running.Go(func() { errs[i] = f(rt) })
 	}
+
 	running.Wait()
 	for _, err := range errs {
 		if err != nil {

@@ -21,10 +21,12 @@ func TestCheckpointedProcess(t *testing.T) {
 	if !set {
 		t.Skipf("%s is not set; bench/gpu/suspend.py runs this test", checkpointVariable)
 	}
+
 	ranks, err := strconv.Atoi(value)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	all := newGate(ranks)
 	runRanks(t, ranks, suspendOptions(), func(r *rank) {
 		w, p := r.World(), r.pool()
@@ -45,6 +47,7 @@ func TestCheckpointedProcess(t *testing.T) {
 					r.failf("reading the standard input: %v", err)
 				}
 			}
+
 			all.wait(r)
 			resumeGroup(r, w)
 			r.resume(p)

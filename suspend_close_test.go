@@ -26,6 +26,7 @@ func suspendAndResume(suspend, resume func(context.Context) error) error {
 		if err := suspend(context.Background()); err != nil {
 			return err
 		}
+
 		if err := resume(context.Background()); err != nil {
 			return err
 		}
@@ -60,6 +61,7 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 			if segments := slices.Collect(p.Segments()); len(segments) > 0 {
 				r.failf("%d segments are mapped after Close, want none", len(segments))
 			}
+
 			if p.Suspended() {
 				r.failf("Suspended() = true after Close, want false")
 			}
@@ -87,11 +89,13 @@ func TestCloseWaitsForSuspension(t *testing.T) {
 				r.ok(suspend())
 				call = func() error { return p.Resume(r.ctx) }
 			}
+
 			result := make(chan error, 1)
 			go func() { result <- call() }()
 			for !symmem.ChangesSuspension(p) && len(result) == 0 { // until the call begins or ends
 				runtime.Gosched()
 			}
+
 			yieldRandomly()
 			r.ok(p.Close())
 			r.ok(<-result)
@@ -139,11 +143,13 @@ func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 			if errors.Is(err, symmem.ErrUnsupported) {
 				return // the backend cannot suspend groups
 			}
+
 			namesOtherRank := errors.As(err, new(*symmem.DeadlockError)) ||
 				errors.As(err, new(*symmem.RankLostError))
 			if !errors.Is(err, symmem.ErrClosed) && !namesOtherRank {
 				r.failf("Suspend or Resume = %v; want ErrClosed, DeadlockError or RankLostError", err)
 			}
+
 			r.ok(r.World().Barrier(r.ctx, nil))
 			r.synchronize()
 			r.checkSum(r.World(), b)

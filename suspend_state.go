@@ -33,6 +33,7 @@ func (s *suspender) listWindows() []groupWindow {
 			}
 		}
 	}
+
 	return windows
 }
 
@@ -78,13 +79,16 @@ func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) erro
 		if err == nil {
 			continue
 		}
+
 		if ctx.Err() == nil {
 			return fmt.Errorf("stream %d: %w", s.number, err)
 		}
+
 		text := fmt.Sprintf("stream %d has unfinished work%s: synchronize it first", s.number,
 			describeFirstWait(rt))
 		return &refusalError{text: text, kind: ErrBusy}
 	}
+
 	return nil
 }
 
@@ -96,6 +100,7 @@ func describeFirstWait(rt *Runtime) string {
 		if !ok {
 			continue
 		}
+
 		waits := inspector.Inspect().Waits
 		if len(waits) > 0 {
 			first := waits[0]
@@ -103,6 +108,7 @@ func describeFirstWait(rt *Runtime) string {
 			return fmt.Sprintf(" (%s waits for %s)", first.InCall, ranks)
 		}
 	}
+
 	return ""
 }
 
@@ -123,6 +129,7 @@ func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 			return &refusalError{text: text, kind: ErrBusy}
 		}
 	}
+
 	return nil
 }
 
@@ -156,22 +163,27 @@ func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	if err != nil {
 		return g.life.awaitFault(err)
 	}
+
 	for groupRank, reply := range replies {
 		if len(reply) == 0 {
 			continue // this rank does not refuse
 		}
+
 		rank := g.ranks[groupRank]
 		var message refusalMessage
 		err := json.Unmarshal(reply, &message)
 		if err == nil && (message.Kind < 0 || message.Kind >= len(refusalKinds)) {
 			err = fmt.Errorf("unknown kind %d", message.Kind)
 		}
+
 		if err != nil {
 			return fmt.Errorf("decoding the refusal of rank %d: %w", rank, err)
 		}
+
 		text := fmt.Sprintf("%s: %s", driver.RanksOf([]int{rank}, g.ranks), message.Text)
 		return &refusalError{text: text, kind: refusalKinds[message.Kind]}
 	}
+
 	return nil
 }
 
@@ -180,6 +192,7 @@ func encodeRefusal(refusal error) []byte {
 	if refusal == nil {
 		return nil
 	}
+
 	text := refusal.Error()
 	// The message must fit into a payload. JSON may encode one byte of the text as six bytes.
 	text = text[:min(len(text), driver.MaxPayload/8)]
@@ -189,6 +202,7 @@ func encodeRefusal(refusal error) []byte {
 	if kind < 0 {
 		kind = 0 // stands for other kinds
 	}
+
 	message := refusalMessage{Text: text, Kind: kind}
 	encoded, _ := json.Marshal(message) // cannot fail for these types
 	return encoded

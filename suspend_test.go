@@ -18,6 +18,7 @@ func (r *rank) suspend(p *symmem.Pool, c symmem.Contents) symmem.Suspension {
 	if !p.Suspended() {
 		r.failf("Suspended() = false after Suspend, want true")
 	}
+
 	return released
 }
 
@@ -34,6 +35,7 @@ func suspendOptions() symmem.Options {
 	if os.Getenv(backendVariable) == "nccl" {
 		return symmem.Options{Path: symmem.PathDirect}
 	}
+
 	return symmem.Options{Path: symmem.PathAuto}
 }
 
@@ -53,6 +55,7 @@ func TestSuspendRefusesGraphsOfPlainPath(t *testing.T) {
 			!strings.Contains(err.Error(), "NCCL_GRAPH_REGISTER=0") {
 			r.failf("Suspend with an open graph = %v, want ErrBusy and advice", err)
 		}
+
 		r.ok(g.Close())
 		r.suspend(p, symmem.KeepContents)
 		r.resume(p)
@@ -74,24 +77,29 @@ func TestSuspendedPoolReplaysGraphs(t *testing.T) {
 		for s := range p.Segments() {
 			mapped += s.Bytes
 		}
+
 		address := b.Address()
 		for cycle := range cycles {
 			if got := r.suspend(p, symmem.DiscardContents); got.Released != mapped || got.Kept != nil {
 				r.failf("Suspend = %+v, want %d bytes released and nothing kept", got, mapped)
 			}
+
 			r.resume(p)
 			if cycle == 0 {
 				r.checkAll(b, 0)
 				r.checkAll(other, 0)
 			}
+
 			if b.Address() != address {
 				r.failf("Address() = %#x after cycle %d, want %#x", b.Address(), cycle, address)
 			}
+
 			r.fill(b, float32(cycle+r.Rank()))
 			r.ok(g.Launch(r.DefaultStream()))
 			r.synchronize()
 			r.checkAll(b, float32(2*cycle+1))
 		}
+
 		r.checkSum(r.World(), other)
 		c := r.alloc(p, mib)
 		r.checkSum(r.World(), c)
@@ -110,6 +118,7 @@ func TestSuspendKeepsContents(t *testing.T) {
 			r.checkAll(b, float32(cycle+10))
 			r.checkAll(other, float32(cycle+20))
 		}
+
 		r.checkSum(r.World(), b)
 	})
 }
@@ -136,10 +145,12 @@ func TestSuspendedPoolRefusesCalls(t *testing.T) {
 				r.failf("%s: got %v, want an ErrSuspended that advises Pool.Resume", name, err)
 			}
 		}
+
 		r.checkSum(r.World(), open) // other pools are not affected
 		if segment, offset := b.Segment(), b.Offset(); segment != 0 || offset != 0 {
 			r.failf("the buffer is at offset %d of segment %d, want offset 0 of segment 0", offset, segment)
 		}
+
 		r.ok(freed.Free())
 		r.ok(r.World().Check(r.ctx))
 		r.resume(p)
@@ -195,12 +206,14 @@ func TestSuspendRefusalIsSameOnAllRanks(t *testing.T) {
 				if r.Rank() == 1 {
 					end = c.begin(r, b)
 				}
+
 				_, err := p.Suspend(r.ctx, symmem.DiscardContents)
 				r.wantErr(err, c.want)
 				texts.add(r, err)
 				if p.Suspended() {
 					r.failf("Suspended() = true after Suspend was refused, want false")
 				}
+
 				end()
 				r.checkSum(r.World(), b)
 				r.suspend(p, symmem.KeepContents)
@@ -225,14 +238,17 @@ func TestSuspendNamesCollectiveInProgress(t *testing.T) {
 		if r.Rank() == 0 {
 			r.ok(sub.Barrier(r.ctx, s))
 		}
+
 		_, err = p.Suspend(r.ctx, symmem.DiscardContents)
 		r.wantErr(err, symmem.ErrBusy)
 		if text := err.Error(); !strings.Contains(text, "rank 0: stream 1 has unfinished work") {
 			r.failf("got error %q, want one that names stream 1 of rank 0", text)
 		}
+
 		if r.Rank() == 1 {
 			r.ok(sub.Barrier(r.ctx, s))
 		}
+
 		r.ok(s.Synchronize(r.ctx))
 		r.suspend(p, symmem.DiscardContents)
 		r.resume(p)
@@ -302,6 +318,7 @@ func TestSuspendedPoolCloses(t *testing.T) {
 			if !live {
 				r.ok(b.Free())
 			}
+
 			r.closePool(p)
 			r.wantErr(p.Resume(r.ctx), symmem.ErrClosed)
 			_, err := p.Suspend(r.ctx, symmem.DiscardContents)
@@ -325,6 +342,7 @@ func TestResumeAfterFault(t *testing.T) {
 		if r.Rank() == 1 {
 			domain.Abort()
 		}
+
 		r.ok(r.withTimeout(time.Minute, func(ctx context.Context) error {
 			select {
 			case <-domain.Ended():
@@ -337,6 +355,7 @@ func TestResumeAfterFault(t *testing.T) {
 		if p.Suspended() {
 			r.failf("Suspended() = true after Resume, want false")
 		}
+
 		r.fill(b, 2)
 		r.checkAll(b, 2)
 		r.checkSum(healthy, b)
@@ -356,6 +375,7 @@ func TestSuspendNamesAbsentRank(t *testing.T) {
 			<-r.World().Ended()
 			return
 		}
+
 		_, err := p.Suspend(r.ctx, symmem.DiscardContents)
 		r.wantTimeout(err, 1)
 		r.fill(b, 2)

@@ -23,10 +23,12 @@ func (r *recording) open(o *Options, rank, size int) (err error) {
 	if o.Trace == "" {
 		return nil
 	}
+
 	r.trace, err = trace.Create(o.Trace, trace.Options{Rank: rank, Size: size})
 	if err != nil {
 		return fmt.Errorf("Options.Trace: %w", err)
 	}
+
 	return nil
 }
 
@@ -38,17 +40,20 @@ func (r *recording) connect(box *outbox) {
 	if r.trace == nil {
 		return
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return
 	}
+
 	box.trace = r.trace.NewSource()
 	if len(r.boxes) == cap(r.boxes) {
 		r.boxes = slices.DeleteFunc(r.boxes, func(b weak.Pointer[outbox]) bool {
 			return b.Value() == nil
 		})
 	}
+
 	r.boxes = append(r.boxes, weak.Make(box))
 }
 
@@ -57,6 +62,7 @@ func (r *recording) close() error {
 	if r.trace == nil {
 		return nil
 	}
+
 	r.mu.Lock()
 	r.closed = true
 	boxes := r.boxes
@@ -66,5 +72,6 @@ func (r *recording) close() error {
 			box.disconnect()
 		}
 	}
+
 	return r.trace.Close()
 }

@@ -25,6 +25,7 @@ func readTrace(t *testing.T, folder string, rank int) *trace.Log {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return l
 }
 
@@ -37,18 +38,22 @@ func runTraced(t *testing.T, o symmem.Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	b, err := p.Alloc(4096)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	m := b.Memory()
 	err = rt.World().AllReduce(t.Context(), m, m, 16, symmem.Float32, symmem.Sum, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := b.Free(); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := rt.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +72,7 @@ func TestTraceMatchesOnEvent(t *testing.T) {
 	for _, r := range records {
 		got = append(got, r.Event)
 	}
+
 	for i := range want {
 		if c := want[i].Call; c != nil {
 			want[i].Call, want[i].Segment = nil, -1 // as in events of traces
@@ -77,10 +83,12 @@ func TestTraceMatchesOnEvent(t *testing.T) {
 				t.Errorf("the trace has no record of the call %v", c)
 			}
 		}
+
 		if !slices.Contains(got, want[i]) {
 			t.Errorf("the trace has no event %+v", want[i])
 		}
 	}
+
 	if len(got) != len(want) || len(want) < 5 {
 		t.Errorf("the trace has %d events and OnEvent got %d; want the same number, at least 5",
 			len(got), len(want))
@@ -95,6 +103,7 @@ func TestTraceWithoutOnEvent(t *testing.T) {
 	for _, r := range readTrace(t, folder, 0).Records {
 		kinds[r.Kind]++
 	}
+
 	for _, k := range []event.Kind{
 		event.KindSegment, event.KindAlloc, event.KindFree, event.KindCollective,
 	} {
@@ -112,10 +121,12 @@ func openTraced(t *testing.T, folder string) (*symmem.Runtime, symmem.Buffer) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	b, err := p.Alloc(4096)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return rt, b
 }
 
@@ -127,14 +138,17 @@ func TestCloseUnmapsTrace(t *testing.T) {
 	if err := rt.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	before := readTrace(t, folder, 0)
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil || strings.Contains(string(maps), folder) {
 		t.Errorf("the trace is still mapped after Close, or the mappings cannot be read (%v)", err)
 	}
+
 	if err := b.Free(); err != nil {
 		t.Errorf("Free after Close = %v; want no error", err)
 	}
+
 	if after := readTrace(t, folder, 0); len(after.Records) != len(before.Records) {
 		t.Errorf("the trace has %d records after a Free; want %d", len(after.Records),
 			len(before.Records))
@@ -147,10 +161,12 @@ func TestTracedCallsAllocateNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	b, err := p.Alloc(4096)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	m, fewest := b.Memory(), math.Inf(1)
 	for range 20 { // other goroutines may allocate during a batch
 		fewest = min(fewest, testing.AllocsPerRun(100, func() {
@@ -162,6 +178,7 @@ func TestTracedCallsAllocateNothing(t *testing.T) {
 			}
 		}))
 	}
+
 	if fewest != 0 {
 		t.Errorf("Alloc, Free and AllReduce allocate %v times with a trace; want 0", fewest)
 	}
@@ -178,12 +195,14 @@ func TestTraceOfListWithoutOnEvent(t *testing.T) {
 	if err := rt.Interop().Do(t.Context(), rt.World(), call, nil); err != nil {
 		t.Fatal(err)
 	}
+
 	calls := 0
 	for _, r := range readTrace(t, folder, 0).Records {
 		if r.Kind == event.KindCollective {
 			calls++
 		}
 	}
+
 	if calls != 2 {
 		t.Errorf("the trace has %d collectives; want 2", calls)
 	}
@@ -237,9 +256,11 @@ func TestTraceOfEveryOperation(t *testing.T) {
 				got = append(got, e)
 			}
 		}
+
 		if len(got) != len(want) {
 			t.Fatalf("the trace of rank %d has %d calls; want %d", r, len(got), len(want))
 		}
+
 		for i, w := range want {
 			e := &got[i]
 			isDescribed := strings.HasPrefix(e.Call, w.operation+" ") &&
@@ -257,6 +278,7 @@ func TestUnusableTraceFolderFailsOpen(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	_, err := symmem.Open(t.Context(), symmem.Options{
 		Rank: 0, Size: 1, Backend: "host", Trace: file,
 	})

@@ -32,6 +32,7 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if t.pool.Suspended() {
 		return fmt.Errorf("trimming a pool: %w", errPoolSuspended)
 	}
+
 	domain := t.registrar.domain
 	drainErr := t.streams.drain(ctx)
 	// With a domain, an ErrCapturing of this rank must reach all ranks: see agreeOnCaptures below.
@@ -39,9 +40,11 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if drainErr != nil && !mustShareError {
 		return fmt.Errorf("trimming a pool: %w", drainErr)
 	}
+
 	if domain == nil {
 		return t.trimWithoutDomain(ctx, minBytes)
 	}
+
 	domain.mu.Lock()
 	defer domain.mu.Unlock()
 	history := t.registrar.history
@@ -52,9 +55,11 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if err != nil {
 		return err
 	}
+
 	if err := agreeOnCaptures(ctx, domain, drainErr); err != nil {
 		return fmt.Errorf("trimming a pool: %w", err)
 	}
+
 	segments, takeErr := t.takeEmptySegments(ctx, minBytes) // no segments after an error
 	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
 	err = errors.Join(takeErr, deregisterErr)
@@ -64,6 +69,7 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 		cause := domain.life.awaitFault(waitErr)
 		return errors.Join(err, cause)
 	}
+
 	unmapErr := t.segments.endEach(segments, t.segments.release)
 	return errors.Join(err, unmapErr)
 }
@@ -83,12 +89,14 @@ func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*seg
 	if len(segments) == 0 {
 		return nil, nil
 	}
+
 	if err := t.streams.drain(ctx); err != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.removedSegments = append(t.removedSegments, segments...)
 		return nil, fmt.Errorf("trimming a pool: %w", err)
 	}
+
 	return segments, nil
 }
 
@@ -100,6 +108,7 @@ func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 	if t.segments.closed {
 		return nil
 	}
+
 	const noSite = 0 // the history does not record which code called trim
 	segments := t.removedSegments
 	t.removedSegments = nil
@@ -111,6 +120,7 @@ func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: trimmed.Bytes,
 		}, noSite)
 	}
+
 	slices.SortFunc(segments, compareOrdinals)
 	return segments
 }

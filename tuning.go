@@ -41,6 +41,7 @@ func TuningFile(device string, ranks int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("finding the folder of tuning tables: %w", err)
 	}
+
 	name := fmt.Sprintf("tuning-%s-%d.json", fileNamePart(device), ranks)
 	return filepath.Join(folder, "symmem", name), nil
 }
@@ -86,6 +87,7 @@ func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
 	}
+
 	// Either part suffices to distinguish machines, so errors do not matter.
 	host, _ := os.Hostname()
 	bootID, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -100,6 +102,7 @@ func groupShape(byRank []settings) tuning.Shape {
 	for i := range byRank {
 		machines[byRank[i].Machine] = true
 	}
+
 	return tuning.Shape{Ranks: len(byRank), Machines: len(machines)}
 }
 
@@ -111,12 +114,14 @@ func compareSettings(byRank []settings, ranks []int) error {
 			return invalid("rank %d: %s", ranks[groupRank], byRank[groupRank].TableError)
 		}
 	}
+
 	for termIndex, term := range byRank[0].Terms {
 		text := describeDifferences(byRank, ranks, termIndex)
 		if text != "" {
 			return invalid("ranks differ in their %s: %s", term.What, text)
 		}
 	}
+
 	return nil
 }
 
@@ -130,19 +135,24 @@ func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
 		if termIndex < len(byRank[groupRank].Terms) {
 			term = byRank[groupRank].Terms[termIndex]
 		}
+
 		isNew := ranksByValue[term.Value] == nil
 		if isNew {
 			distinctTerms = append(distinctTerms, term)
 		}
+
 		ranksByValue[term.Value] = append(ranksByValue[term.Value], ranks[groupRank])
 	}
+
 	if len(distinctTerms) == 1 {
 		return ""
 	}
+
 	texts := make([]string, len(distinctTerms))
 	for i, term := range distinctTerms {
 		same := slices.Sorted(slices.Values(ranksByValue[term.Value]))
 		texts[i] = fmt.Sprintf("%s: %.200s", driver.Ranks(same), cmp.Or(term.Text, term.Value))
 	}
+
 	return strings.Join(texts, "; ")
 }

@@ -21,6 +21,7 @@ func TestMachineCount(t *testing.T) {
 			for _, m := range c.machines {
 				all = append(all, settings{Machine: m})
 			}
+
 			if got := groupShape(all); got != c.want {
 				t.Errorf("shapeOf(%v) = %v, want %v", all, got, c.want)
 			}
@@ -32,6 +33,7 @@ func TestFakeMachineNames(t *testing.T) {
 	if a, b := machineName(), machineName(); a != b || a == "" {
 		t.Errorf("machineName() = %q, then %q; want the same name, not empty", a, b)
 	}
+
 	t.Setenv("NCCL_HOSTID", "fake-1")
 	if got := machineName(); got != "fake-1" {
 		t.Errorf("machineName() = %q, want fake-1", got)

@@ -36,9 +36,11 @@ func (u *useTracker) addUse(m Memory, s *Stream) error {
 	} else {
 		err = u.core.Use(m.handle, s.number)
 	}
+
 	if err != nil {
 		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
 	}
+
 	u.events.recordUse(m.handle, s)
 	return nil
 }
@@ -58,6 +60,7 @@ func (u *useTracker) pin(m Memory) error {
 	if _, err := u.core.Pin(m.handle); err != nil {
 		return fmt.Errorf("using a buffer in a capture: %w", err)
 	}
+
 	return nil
 }
 
@@ -68,13 +71,16 @@ func (u *useTracker) unpin(m Memory) error {
 	if u.segments.closed {
 		return nil
 	}
+
 	block, state, err := u.core.Unpin(m.handle)
 	if err != nil {
 		return fmt.Errorf("closing a graph: %w", err)
 	}
+
 	if state == alloc.Deferred {
 		return u.recordFree(block, state)
 	}
+
 	u.recordReturns()
 	return nil
 }
@@ -95,6 +101,7 @@ func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	if state == alloc.Deferred {
 		return u.recordUseEnds()
 	}
+
 	return nil
 }
 
@@ -109,11 +116,13 @@ func (u *useTracker) recordUseEnds() error {
 			u.useEndEvents[point] = useEnd
 			continue
 		}
+
 		u.useEndEvents[point] = nil
 		if !errors.Is(err, ErrClosed) { // a closed stream has no unfinished work
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -126,6 +135,7 @@ func (u *useTracker) awaitUses(s *Stream) error {
 			return fmt.Errorf("waiting for another stream that used the memory: %w", err)
 		}
 	}
+
 	u.recordReturns()
 	return nil
 }
@@ -138,6 +148,7 @@ func (u *useTracker) awaitUse(s *Stream, point alloc.StreamPoint) error {
 	if useEnd == nil { // the use has ended, or its event could not be recorded
 		return nil
 	}
+
 	return s.queue.WaitIgnoringErrors(useEnd)
 }
 
@@ -165,6 +176,7 @@ func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	if u.segments.closed {
 		return
 	}
+
 	hasDeferredBlocks := len(u.useEndEvents) > 0
 	if hasDeferredBlocks {
 		u.endUsesBefore(s, mark)

@@ -56,6 +56,7 @@ func (o ValueOperation) String() string {
 	if o.isValid() {
 		return valueOperationNames[o]
 	}
+
 	return fmt.Sprintf("ValueOperation(%d)", uint64(o))
 }
 
@@ -105,6 +106,7 @@ func (v *values) describeStep() string {
 	if v.latestStep == "" {
 		return ""
 	}
+
 	return ", step " + v.latestStep
 }
 
@@ -119,6 +121,7 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	if c.site == 0 && mustRecordSite {
 		c.site = v.rt.sites.callerSite()
 	}
+
 	n, err := v.findOrAddName(c.name)
 	if err != nil {
 		return 0, fmt.Errorf("value %q of group %s: %w", c.name, v.id, err)
@@ -132,18 +135,22 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 		v.launched = launched
 		v.setLatestStep(&c)
 	}
+
 	if err := n.gather.Gather(ctx, c.words(), n.gathered); err != nil {
 		return 0, v.life.awaitFault(err)
 	}
+
 	n.calls++
 	result, isSame, err := combineWords(n.gathered)
 	if err != nil {
 		return 0, v.failInvalidData(n, err)
 	}
+
 	if !isSame {
 		result = 0
 		err = v.explainDifference(ctx, n, &c)
 	}
+
 	v.recordCall(&c)
 	return result, err
 }
@@ -189,6 +196,7 @@ func eventOf(w driver.Words) event.Event {
 		e.Kind, e.Collectives = event.KindStep, w[2]
 	default: // an integer
 	}
+
 	return e
 }
 
@@ -197,6 +205,7 @@ func floatBits(value float64) int64 {
 	if math.IsNaN(value) {
 		value = math.NaN()
 	}
+
 	return int64(math.Float64bits(value))
 }
 
@@ -212,15 +221,18 @@ func combineWords(byRank []driver.Words) (result int64, isSame bool, err error) 
 			return 0, false, fmt.Errorf("rank %d of the group sent the unknown operation %d",
 				rank, words[0])
 		}
+
 		if operation.mustBeEqual() {
 			isSame = isSame && words == first
 		} else {
 			isSame = isSame && words[0] == first[0]
 		}
+
 		if rank > 0 {
 			result = operation.combineTwo(result, int64(words[1]))
 		}
 	}
+
 	return result, isSame, nil
 }
 
@@ -242,6 +254,7 @@ func boolToInt(b bool) int64 {
 	if b {
 		return 1
 	}
+
 	return 0
 }
 
@@ -255,9 +268,11 @@ func (v *values) step(ctx context.Context, text string, site uint32) error {
 	if !v.rt.stepGuard { // SYMMEM_STEP_GUARD=0
 		return v.life.cause(ctx)
 	}
+
 	if text == "" || len(text) > MaxStep {
 		return invalid("the step has %d bytes, but 1 to %d are required", len(text), MaxStep)
 	}
+
 	digest := fnv.New64a()
 	_, _ = digest.Write([]byte(text)) // a hash returns no errors
 	_, err := v.combine(ctx, valueCall{
@@ -280,6 +295,7 @@ func (v *values) agreeString(ctx context.Context, name, text string, site uint32
 	if len(text) > maxQuoted {
 		quoted += fmt.Sprintf("... (%d bytes, digest %016x)", len(text), low)
 	}
+
 	_, err := v.combine(ctx, valueCall{
 		operation: ValueAgreeString, name: name, value: int64(low), third: high, text: quoted,
 		site: site,
@@ -300,20 +316,24 @@ func (v *values) findOrAddName(name string) (*valueName, error) {
 	if n := v.namedValues()[name]; n != nil {
 		return n, nil
 	}
+
 	backend, ok := v.comm.(driver.Values)
 	if !ok {
 		return nil, ErrUnsupported
 	}
+
 	v.state.Lock()
 	defer v.state.Unlock()
 	if n := v.namedValues()[name]; n != nil {
 		return n, nil
 	}
+
 	isStep := name == stepName
 	gather, err := backend.Named(name, isStep)
 	if err != nil {
 		return nil, err
 	}
+
 	n := &valueName{gather: gather, gathered: make([]driver.Words, len(v.ranks))}
 	names := map[string]*valueName{name: n}
 	maps.Copy(names, v.namedValues())
@@ -326,6 +346,7 @@ func (v *values) namedValues() map[string]*valueName {
 	if known := v.names.Load(); known != nil {
 		return *known
 	}
+
 	return nil
 }
 
@@ -352,7 +373,9 @@ func (v *values) latestCalls() (texts []string) {
 		if e.Site != "" {
 			text += " at " + e.Site
 		}
+
 		texts = append(texts, text)
 	}
+
 	return texts
 }

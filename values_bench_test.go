@@ -41,14 +41,17 @@ func runAgreeingRank() int {
 	for err == nil {
 		err = rt.World().Agree(context.Background(), agreedName, agreedValue)
 	}
+
 	var deadlock *symmem.DeadlockError
 	if errors.As(err, &deadlock) { // the first rank has left
 		err = rt.Close()
 	}
+
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+
 	return 0
 }
 
@@ -64,10 +67,12 @@ func BenchmarkAgree(b *testing.B) {
 	if err := other.Start(); err != nil {
 		b.Fatal(err)
 	}
+
 	rt, err := openPair(firstRank, store)
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	const batchCalls, maxMedianNs = 200, 500
 	var batchTimes []time.Duration
 	b.ReportAllocs()
@@ -76,11 +81,13 @@ func BenchmarkAgree(b *testing.B) {
 		if err := rt.World().Agree(b.Context(), agreedName, agreedValue); err != nil {
 			b.Fatal(err)
 		}
+
 		if n%batchCalls == 0 {
 			batchTimes = append(batchTimes, time.Since(begin))
 			begin = time.Now()
 		}
 	}
+
 	slices.Sort(batchTimes)
 	if len(batchTimes) > 0 {
 		medianNs := float64(batchTimes[len(batchTimes)/2].Nanoseconds()) / batchCalls
@@ -89,9 +96,11 @@ func BenchmarkAgree(b *testing.B) {
 			b.Errorf("the median is %.0f ns, want at most %d", medianNs, maxMedianNs)
 		}
 	}
+
 	if err := rt.Close(); err != nil {
 		b.Error(err)
 	}
+
 	if err := other.Wait(); err != nil { // it ends when this rank has left
 		b.Error(err)
 	}

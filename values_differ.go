@@ -44,6 +44,7 @@ func (v *values) explainDifference(ctx context.Context, name *valueName, c *valu
 	if site == 0 { // was not recorded
 		site = v.rt.sites.callerSite()
 	}
+
 	words := slices.Clone(name.gathered) // exchangeReports overwrites name.gathered
 	reports, err := v.exchangeReports(ctx, name, valueReport{
 		Event: c.event().String(), Site: v.rt.sites.text(site), Before: v.latestCalls(),
@@ -51,10 +52,12 @@ func (v *values) explainDifference(ctx context.Context, name *valueName, c *valu
 	if err != nil {
 		return err
 	}
+
 	description := fmt.Sprintf("value %q, call %d", c.name, name.calls)
 	if c.operation == ValueStep {
 		description = fmt.Sprintf("step %d", name.calls)
 	}
+
 	return v.newDivergenceError(description, words, reports)
 }
 
@@ -69,9 +72,11 @@ func (r valueReport) encode() []byte {
 		if len(encoded) <= maxValueReport {
 			return encoded
 		}
+
 		if len(r.Before) == 0 {
 			return nil
 		}
+
 		r.Before = r.Before[:len(r.Before)-1] // the oldest is the last
 	}
 }
@@ -81,12 +86,14 @@ func decodeValueReport(encoded []byte) (r valueReport) {
 	if json.Unmarshal(encoded, &r) != nil {
 		return valueReport{}
 	}
+
 	r.Event = replaceUnprintable(r.Event)
 	r.Site = replaceUnprintable(r.Site)
 	r.Before = r.Before[:min(len(r.Before), maxLatestCalls)]
 	for i := range r.Before {
 		r.Before[i] = replaceUnprintable(r.Before[i])
 	}
+
 	return r
 }
 
@@ -96,6 +103,7 @@ func replaceUnprintable(text string) string {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return '?'
 		}
+
 		return r
 	}, text)
 }
@@ -118,13 +126,16 @@ func (v *values) exchangeReports(
 	if err := gather(header); err != nil {
 		return nil, err
 	}
+
 	for rank, words := range name.gathered {
 		if ValueOperation(words[0]) != valueReports || words[1] > maxValueReport {
 			err := fmt.Errorf("rank %d of the group sent no report", rank)
 			return nil, v.failInvalidData(name, err)
 		}
+
 		sizes[rank] = words[1]
 	}
+
 	const pieceBytes = uint64(len(driver.Words{}) * 8)
 	for offset := uint64(0); offset < slices.Max(sizes); offset += pieceBytes {
 		var ownWords driver.Words
@@ -133,20 +144,24 @@ func (v *values) exchangeReports(
 		for i := range ownWords {
 			ownWords[i] = binary.LittleEndian.Uint64(piece[8*i:])
 		}
+
 		if err := gather(ownWords); err != nil {
 			return nil, err
 		}
+
 		for rank, words := range name.gathered {
 			for _, word := range words {
 				encodedReports[rank] = binary.LittleEndian.AppendUint64(encodedReports[rank], word)
 			}
 		}
 	}
+
 	reports := make([]valueReport, len(encodedReports))
 	for rank, padded := range encodedReports {
 		size := min(sizes[rank], uint64(len(padded)))
 		reports[rank] = decodeValueReport(padded[:size])
 	}
+
 	return reports, nil
 }
 
@@ -167,6 +182,7 @@ func (v *values) newDivergenceError(
 		if ValueOperation(words[0]).hasText() { // the words contain only a hash of the text
 			side.Event = report.Event
 		}
+
 		sameSide := slices.IndexFunc(divergence.Sides, func(s Side) bool {
 			return s.Event == side.Event && s.Site == side.Site && slices.Equal(s.Before, side.Before)
 		})
@@ -180,13 +196,16 @@ func (v *values) newDivergenceError(
 			side.Ranks = []int{worldRank}
 			divergence.Sides = append(divergence.Sides, side)
 		}
+
 		if hasMajority && words != majority {
 			divergence.Deviant = append(divergence.Deviant, worldRank)
 		}
 	}
+
 	for i := range divergence.Sides {
 		slices.Sort(divergence.Sides[i].Ranks)
 	}
+
 	slices.Sort(divergence.Others)
 	slices.Sort(divergence.Deviant)
 	slices.SortFunc(divergence.Sides, func(a, b Side) int {
@@ -206,6 +225,7 @@ func majorityWords(wordsByRank []driver.Words) (majority driver.Words, hasMajori
 			return words, true
 		}
 	}
+
 	return driver.Words{}, false
 }
 
@@ -218,14 +238,18 @@ func (v *values) describeSides(divergence *DivergenceError) string {
 		if len(s.Ranks) > 1 {
 			verb = "have"
 		}
+
 		text := fmt.Sprintf("%s %s %s", driver.RanksOf(s.Ranks, v.ranks), verb, s.Event)
 		if s.Site != "" {
 			text += " at " + s.Site
 		}
+
 		texts = append(texts, text)
 	}
+
 	if len(divergence.Others) > 0 {
 		texts = append(texts, driver.RanksOf(divergence.Others, v.ranks)+" differ, too")
 	}
+
 	return strings.Join(texts, "; ")
 }

@@ -17,6 +17,7 @@ func TestAgreeFloatMismatch(t *testing.T) {
 		for _, value := range []float64{0.1, -1e300, math.Inf(1), math.SmallestNonzeroFloat64} {
 			r.ok(g.AgreeFloat(r.ctx, "rate", value))
 		}
+
 		ownNaN := math.Copysign(math.NaN(), float64(r.Rank()-1)) // the signs differ between ranks
 		r.ok(g.AgreeFloat(r.ctx, "loss", ownNaN))
 		const deviantRank = 2
@@ -41,27 +42,32 @@ func TestAgreeFloatMismatch(t *testing.T) {
 			if r.Rank() == deviantRank {
 				rate = c.deviant
 			}
+
 			// Side 0 has the ranks that agree, and side 1 the deviant rank.
 			d := r.wantDivergence(g.AgreeFloat(r.ctx, "rate", rate))
 			if !slices.Equal(d.Deviant, []int{deviantRank}) {
 				r.failf("%v and %v: got the deviants %v, want rank %d", c.usual, c.deviant, d.Deviant,
 					deviantRank)
 			}
+
 			if d.Sides[0].Event != c.usualEvent || d.Sides[1].Event != c.otherEvent {
 				r.failf("%v and %v: got the sides %+v, want the events %q and %q", c.usual, c.deviant,
 					d.Sides, c.usualEvent, c.otherEvent)
 			}
 		}
+
 		var err error
 		if r.Rank() == deviantRank { // compares an integer
 			err = g.Agree(r.ctx, "rate", 3)
 		} else {
 			err = g.AgreeFloat(r.ctx, "rate", 3)
 		}
+
 		d := r.wantDivergence(err)
 		if d.Sides[0].Event != "Agree of 3.0" || d.Sides[1].Event != "Agree of 3" {
 			r.failf("got %+v, want Agree of 3.0 and Agree of 3", d.Sides)
 		}
+
 		r.ok(g.AgreeFloat(r.ctx, "rate", 3)) // the group is still usable
 	})
 }
@@ -75,6 +81,7 @@ func TestAgreeStringMismatch(t *testing.T) {
 		for _, text := range []string{"", "adam", "\x00\xff", long} {
 			r.ok(g.AgreeString(r.ctx, "optimizer", text))
 		}
+
 		const deviantRank = 1
 		const maxEventBytes = 400 // far less than long
 		for _, c := range []struct {
@@ -90,33 +97,40 @@ func TestAgreeStringMismatch(t *testing.T) {
 			if r.Rank() == deviantRank {
 				text = c.deviant
 			}
+
 			d := r.wantDivergence(g.AgreeString(r.ctx, "optimizer", text))
 			if !slices.Equal(d.Deviant, []int{deviantRank}) || len(d.Sides) != 2 {
 				r.failf("got the sides %+v, want two, of which rank %d deviates", d.Sides, deviantRank)
 			}
+
 			usualEvent, event := d.Sides[0].Event, d.Sides[1].Event
 			if event == usualEvent {
 				r.failf("both sides have the event %q, want different events", event)
 			}
+
 			if !strings.HasPrefix(event, c.wantEventPrefix) || len(event) > maxEventBytes {
 				r.failf("the deviant has the event %q, want the prefix %q and at most %d bytes", event,
 					c.wantEventPrefix, maxEventBytes)
 			}
 		}
+
 		var err error
 		if r.Rank() == deviantRank { // compares a float
 			err = g.AgreeFloat(r.ctx, "optimizer", 3)
 		} else {
 			err = g.AgreeString(r.ctx, "optimizer", "3")
 		}
+
 		d := r.wantDivergence(err)
 		if d.Sides[0].Event != `Agree of "3"` || d.Sides[1].Event != "Agree of 3.0" {
 			r.failf("got %+v, want Agree of \"3\" and Agree of 3.0", d.Sides)
 		}
+
 		const wantBefore = `"optimizer": Agree of "1"` // the last row of the table
 		if before := d.Sides[0].Before[0]; !strings.HasPrefix(before, wantBefore) {
 			r.failf("the previous event is %q, want the prefix %q", before, wantBefore)
 		}
+
 		r.ok(g.AgreeString(r.ctx, "optimizer", "3")) // the group is still usable
 		const noName = ""
 		r.wantErr(g.AgreeString(r.ctx, noName, "3"), symmem.ErrInvalid)

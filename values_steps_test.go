@@ -27,10 +27,12 @@ func TestStepMismatch(t *testing.T) {
 			r.ok(g.Step(r.ctx, usual))
 			r.ok(g.Barrier(r.ctx, nil))
 		}
+
 		name := usual
 		if r.Rank() == deviantRank {
 			name = deviant
 		}
+
 		err := g.Step(r.ctx, name)
 		line := callerLine() // the line after the call
 		d := r.wantDivergence(err)
@@ -38,23 +40,29 @@ func TestStepMismatch(t *testing.T) {
 		if !slices.Equal(d.Deviant, []int{deviantRank}) {
 			r.failf("got the deviants %v, want rank %d: %v", d.Deviant, deviantRank, err)
 		}
+
 		if site := sides[deviantRank].Site; !isLineBefore(site, line) {
 			r.failf("rank %d deviates at %s, want the line before %s", deviantRank, site, line)
 		}
+
 		if got, want := sides[deviantRank].Event, deviant+afterBarrier; got != want {
 			r.failf("rank %d has the event %q, want %q", deviantRank, got, want)
 		}
+
 		if got, want := sides[2].Event, usual+afterBarrier; got != want {
 			r.failf("rank 2 has the event %q, want %q", got, want)
 		}
+
 		want := "ranks differ in step 4: ranks 0,2 have " + usual
 		if !strings.Contains(err.Error(), want) {
 			r.failf("got the error %q, want one that contains %q", err, want)
 		}
+
 		wantBefore := "step " + usual + afterBarrier + " at "
 		if before := sides[0].Before[0]; !strings.HasPrefix(before, wantBefore) {
 			r.failf("rank 0's event before is %q, want the prefix %q", before, wantBefore)
 		}
+
 		r.ok(g.Step(r.ctx, usual)) // the group is still usable
 		tooLong := strings.Repeat("w", symmem.MaxStep+1)
 		for _, invalid := range []string{"", tooLong} {
@@ -78,12 +86,14 @@ func TestStepsCountReplays(t *testing.T) {
 		for range replays {
 			r.ok(graph.Launch(r.DefaultStream()))
 		}
+
 		r.synchronize()
 		err := g.Step(r.ctx, fmt.Sprint("decode ", r.Rank())) // differs, so that there is an error
 		const want = "decode 0, after 3 collectives"
 		if got := r.wantDivergence(err).Ranks()[0].Event; got != want {
 			r.failf("rank 0 has the event %q, want %q", got, want)
 		}
+
 		r.ok(graph.Close())
 	})
 }
@@ -109,6 +119,7 @@ func TestRandomStepMismatch(t *testing.T) {
 			t.Fatalf("the variable %s: %v", stepProgramsVariable, err)
 		}
 	}
+
 	const ranks = 3
 	const wrongName, extraCall, missingCall = 0, 1, 2 // kinds of mistakes
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
@@ -132,6 +143,7 @@ func TestRandomStepMismatch(t *testing.T) {
 						calls--
 					}
 				}
+
 				err = g.Step(r.ctx, name)
 				for call := 0; call < calls && err == nil; call++ {
 					err = g.Barrier(r.ctx, nil)
@@ -140,14 +152,17 @@ func TestRandomStepMismatch(t *testing.T) {
 					}
 				}
 			}
+
 			d := r.wantDivergence(err)
 			if !slices.Equal(d.Deviant, []int{wrongRank}) {
 				r.failf("program %d: got %v, want it to blame rank %d (mistake %d in step %d)", program,
 					err, wrongRank, mistake, wrongStep)
 			}
+
 			if !strings.Contains(err.Error(), "steps_test.go:") {
 				r.failf("program %d: got %v, want a line of this file", program, err)
 			}
+
 			r.ok(r.World().Agree(r.ctx, "program", int64(program))) // all ranks have the error
 			r.ok(g.Close())
 		}

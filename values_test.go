@@ -43,6 +43,7 @@ func TestValueReductions(t *testing.T) {
 				r.failf("%s of %v = %d, want %d", c.name, c.args, got, c.want)
 			}
 		}
+
 		for _, c := range []struct {
 			args     [3]bool
 			any, all bool
@@ -69,6 +70,7 @@ func TestAgreeValueMismatch(t *testing.T) {
 		for i := range int64(11) {
 			r.ok(g.Agree(r.ctx, "step", i))
 		}
+
 		var err error
 		sites := map[int]string{}
 		for k := range 2 { // ranks 0 and 1 enter the first branch, rank 2 the second
@@ -77,25 +79,30 @@ func TestAgreeValueMismatch(t *testing.T) {
 				sites[r.Rank()] = callerLine()
 			}
 		}
+
 		d := r.wantDivergence(err)
 		if d.Kind != symmem.DivergedValue || !slices.Equal(d.Deviant, []int{2}) || len(d.Sides) != 2 {
 			r.failf("got %+v, want two sides of values and only rank 2 to deviate", d)
 		}
+
 		own := d.Ranks()[r.Rank()]
 		if !slices.Equal(d.Sides[0].Ranks, []int{0, 1}) || d.Sides[0].Event != "Agree of 8" ||
 			d.Sides[1].Event != "Agree of 9" || !isLineBefore(own.Site, sites[r.Rank()]) {
 			r.failf("got the sides %+v, want Agree of 8 and 9 and the line before %s", d.Sides,
 				sites[r.Rank()])
 		}
+
 		if b := own.Before; len(b) != 10 || !strings.HasPrefix(b[0], `"step": Agree of 10 at `) ||
 			!strings.Contains(b[9], `"step": Agree of 1 at `) {
 			r.failf("got previous events %q, want the last 10 calls of Agree", b)
 		}
+
 		want := fmt.Sprintf(`group %s: ranks differ in value "batch size", call 1: `+
 			`ranks 0-1 have Agree of 8 at %s; rank 2 has Agree of 9 at `, g.ID(), d.Sides[0].Site)
 		if !strings.HasPrefix(err.Error(), want) {
 			r.failf("got %q, want %q", err, want)
 		}
+
 		_, err = map[bool]func(context.Context, string, int64) (int64, error){
 			true: g.Min, false: g.Max,
 		}[r.Rank() == 0](r.ctx, "batch size", 5)
@@ -103,6 +110,7 @@ func TestAgreeValueMismatch(t *testing.T) {
 		if !slices.Equal(d.Deviant, []int{0}) || d.Sides[0].Event != "Min of 5" {
 			r.failf("got %+v, want only rank 0 to deviate, with Min of 5", d)
 		}
+
 		r.ok(g.Cause(r.ctx))
 		r.ok(g.Agree(r.ctx, "batch size", 8))
 		r.checkSum(g, r.window(r.pool(), 4096))
@@ -132,15 +140,18 @@ func TestMissingRankFailsValue(t *testing.T) {
 		if r.Rank() == 1 {
 			ctx, name = r.ctx, "prefill"
 		}
+
 		err := g.Agree(ctx, name, 1)
 		var late *symmem.TimeoutError
 		if r.Rank() != 1 && (!errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) ||
 			!strings.Contains(late.Activity[1], elsewhere)) {
 			r.failf("got %v, want a TimeoutError that names rank 1 and its value", err)
 		}
+
 		if r.Rank() == 1 && err == nil {
 			r.failf("Agree succeeded without the other ranks")
 		}
+
 		r.wantErr(g.Agree(r.ctx, "decode", 1), g.Cause(r.ctx))
 	})
 }
@@ -153,6 +164,7 @@ func TestValueNamesClosedRank(t *testing.T) {
 			r.wantErr(g.Agree(r.ctx, "batch size", 1), symmem.ErrClosed)
 			return
 		}
+
 		var deadlock *symmem.DeadlockError
 		if err := g.Agree(r.ctx, "batch size", 1); !errors.As(err, &deadlock) {
 			r.failf("got %v, want a DeadlockError", err)
@@ -166,9 +178,11 @@ func TestInvalidValueNames(t *testing.T) {
 		for _, name := range []string{"", strings.Repeat("n", symmem.MaxValueName+1)} {
 			r.wantErr(g.Agree(r.ctx, name, 1), symmem.ErrInvalid)
 		}
+
 		for i := range symmem.MaxValueNames {
 			r.ok(g.Agree(r.ctx, fmt.Sprint(i), 1))
 		}
+
 		r.wantErr(g.Agree(r.ctx, "one more", 1), symmem.ErrInvalid)
 		r.ok(g.Agree(r.ctx, "7", 1))
 	})
@@ -187,9 +201,11 @@ func TestValueNamesAreIndependent(t *testing.T) {
 				for i := range int64(200) {
 					err = errors.Join(err, r.World().Agree(r.ctx, name, i))
 				}
+
 				results <- err
 			}()
 		}
+
 		r.ok(errors.Join(<-results, <-results))
 	})
 }
@@ -206,11 +222,14 @@ func TestValueCallsOfSameNameAreOrdered(t *testing.T) {
 					if e == nil && got != 2 {
 						e = fmt.Errorf("Sum = %d, want 2", got)
 					}
+
 					err = errors.Join(err, e)
 				}
+
 				results <- err
 			}()
 		}
+
 		r.ok(errors.Join(<-results, <-results, <-results, <-results))
 	})
 }
@@ -232,6 +251,7 @@ func TestRandomValueMismatch(t *testing.T) {
 					r.ok(r.World().Agree(r.ctx, name, value))
 					continue
 				}
+
 				var err error
 				var line string
 				switch {
@@ -245,6 +265,7 @@ func TestRandomValueMismatch(t *testing.T) {
 					_, err = r.World().Max(r.ctx, name, value)
 					line = callerLine()
 				}
+
 				d := r.wantDivergence(err)
 				if !slices.Equal(d.Deviant, []int{wrongRank}) ||
 					!isLineBefore(d.Ranks()[r.Rank()].Site, line) ||
@@ -263,6 +284,7 @@ func TestLateRankIsReportedDuringValue(t *testing.T) {
 		if !strings.HasPrefix(w.InCall, `value "batch size" 1`) {
 			return // on a busy machine a rank may also be late for an earlier call
 		}
+
 		select {
 		case warned <- w:
 		default:
@@ -274,6 +296,7 @@ func TestLateRankIsReportedDuringValue(t *testing.T) {
 				r.failf("got the warning %+v, want one about rank 1 only", w)
 			}
 		}
+
 		r.ok(r.World().Agree(r.ctx, "batch size", 8))
 	})
 }

@@ -53,14 +53,17 @@ func (t *windowTable) findWindow(
 		if offset >= arena.bytes {
 			continue
 		}
+
 		granule := offset >> arena.granuleShift
 		chunk := granule >> chunkShift
 		if chunk >= uintptr(len(arena.chunks)) || arena.chunks[chunk] == nil {
 			return nil, false
 		}
+
 		entry = arena.chunks[chunk][granule%chunkGranules]
 		return entry, entry.contains(address, bytes) // entry may be nil
 	}
+
 	return nil, false
 }
 
@@ -70,6 +73,7 @@ func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	if e == nil {
 		return false
 	}
+
 	offset := int64(address - uintptr(e.segment.start))
 	return bytes >= 0 && bytes <= e.segment.bytes-offset
 }
@@ -110,6 +114,7 @@ func (w *windows) membershipOf(p *Pool) *membership {
 			return m
 		}
 	}
+
 	return nil
 }
 
@@ -146,6 +151,7 @@ func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry) {
 	} else {
 		newTable.count--
 	}
+
 	arenaIndex := slices.IndexFunc(newTable.arenas, func(a arenaTable) bool { return a.pool == p })
 	if arenaIndex < 0 {
 		arenaIndex = len(newTable.arenas)
@@ -155,6 +161,7 @@ func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry) {
 			granuleShift: uint8(bits.TrailingZeros64(granuleBytes)),
 		})
 	}
+
 	newTable.arenas[arenaIndex].setGranules(s, entry)
 	w.table.Store(newTable)
 	w.revision.Add(1)
@@ -188,16 +195,19 @@ func (t *arenaTable) setGranules(s *segment, entry *windowEntry) {
 	for uintptr(len(t.chunks)) <= last>>chunkShift {
 		t.chunks = append(t.chunks, nil)
 	}
+
 	for index := first >> chunkShift; index <= last>>chunkShift; index++ {
 		chunk := &windowChunk{}
 		if t.chunks[index] != nil {
 			*chunk = *t.chunks[index]
 		}
+
 		chunkStart := index << chunkShift // the chunk's first granule
 		chunkEnd := chunkStart + chunkGranules - 1
 		for granule := max(first, chunkStart); granule <= min(last, chunkEnd); granule++ {
 			chunk[granule%chunkGranules] = entry
 		}
+
 		t.chunks[index] = chunk
 	}
 }

@@ -38,6 +38,7 @@ func Prepare(c Communicator, call Call) (Plan, error) {
 	if err := offer.Refusal(call.Path); err != nil {
 		return nil, err
 	}
+
 	return offer.Take(call.Path, call.Digest)
 }
 
@@ -86,6 +87,7 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	if c.Route != nil {
 		return c.Route.spans(c, ranks)
 	}
+
 	size := int64(c.DataType.Size())
 	sendExtent, recvExtent := c.Operation.Extents()
 	send = c.elementCount(sendExtent, ranks, rank) * size
@@ -93,12 +95,15 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	if c.Splits == nil {
 		return send, recv
 	}
+
 	if sendExtent == BySplits {
 		send = lastPartEnd(c.Splits.SendCounts, c.Splits.SendOffsets) * size
 	}
+
 	if recvExtent == BySplits {
 		recv = lastPartEnd(c.Splits.RecvCounts, c.Splits.RecvOffsets) * size
 	}
+
 	return send, recv
 }
 
@@ -107,6 +112,7 @@ func (c *Call) OtherSpans() [4]Span {
 	if c.Route != nil {
 		return c.Route.Spans(c.Operation)
 	}
+
 	return c.Norm.Spans() // empty spans if Norm is nil
 }
 
@@ -115,6 +121,7 @@ func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
 	if e == AllPartsOfRoot && rank != c.Root {
 		return 0
 	}
+
 	return e.Parts(ranks) * c.Count
 }
 
@@ -142,6 +149,7 @@ func (c *Call) partOffset(rank int) uintptr {
 			elements = offsets[rank]
 		}
 	}
+
 	return uintptr(elements * int64(c.DataType.Size()))
 }
 
@@ -181,6 +189,7 @@ func sumCounts(counts []int64) uint64 {
 	for _, n := range counts {
 		sum += uint64(n)
 	}
+
 	return sum
 }
 
@@ -201,17 +210,21 @@ func (c *Call) Describe() event.Call {
 			d.ReduceOp = strconv.FormatFloat(c.Factor, 'g', shortest, bits) + "*sum"
 		}
 	}
+
 	if op.SplitsOneBuffer() && c.Splits != nil {
 		counts, _ := c.Splits.countsAndOffsets(op)
 		d.Counts = event.CountsText(counts)
 		d.Count = sumCounts(counts)
 	}
+
 	if op.HasRoot() || op.PointToPoint() {
 		d.Root = c.Root
 	}
+
 	if op == Barrier { // has no data
 		d.DataType = ""
 		d.Count = 0
 	}
+
 	return d
 }

@@ -57,6 +57,7 @@ func (m *Meter) countCall() uint64 {
 	if m.addToTotal {
 		m.timer.bytes.Add(uint64(m.bytes))
 	}
+
 	return m.timer.calls.Add(1)
 }
 
@@ -65,6 +66,7 @@ func (m *Meter) Begin() int64 {
 	if m.timer == nil {
 		return 0
 	}
+
 	return m.begin()
 }
 
@@ -74,6 +76,7 @@ func (m *Meter) begin() int64 {
 	if !isSample && m.bytes < alwaysTimedBytes {
 		return 0
 	}
+
 	return int64(time.Since(processStart))
 }
 
@@ -115,6 +118,7 @@ func updateAverage(scaled *atomic.Uint64, value uint64, isFirst bool) {
 	if isFirst {
 		old = value * averagedSamples
 	}
+
 	scaled.Store(old - old/averagedSamples + value)
 }
 

@@ -15,15 +15,18 @@ func TestCallTimerTimesSomeCalls(t *testing.T) {
 	for range calls {
 		m.End(m.Begin())
 	}
+
 	m.Count() // counts one more call, which is not timed
 	r := c.Read()
 	if r.Calls != calls+1 || r.Bytes != bytes*(calls+1) {
 		t.Errorf("Read = %d calls of %d bytes in total; want %d calls of %d bytes each", r.Calls,
 			r.Bytes, calls+1, bytes)
 	}
+
 	if r.Samples != 3 {
 		t.Errorf("%d calls were timed; want 3, which are calls 1, 129 and 257", r.Samples)
 	}
+
 	if r.RecentBytes != bytes {
 		t.Errorf("the average size of timed calls is %d bytes; want %d", r.RecentBytes, bytes)
 	}
@@ -38,10 +41,12 @@ func TestCallTimerTimesLargeCalls(t *testing.T) {
 		begin := m.Begin() - int64(time.Millisecond) // as if the call took a millisecond
 		m.End(begin)
 	}
+
 	r := c.Read()
 	if r.Samples != calls {
 		t.Errorf("%d calls were timed; want all %d", r.Samples, calls)
 	}
+
 	if r.Time < calls*time.Millisecond || r.RecentTime < time.Millisecond {
 		t.Errorf("the calls took %v in total and %v on average; want at least 1ms each", r.Time,
 			r.RecentTime)
@@ -59,6 +64,7 @@ func TestRecentTimeFollowsCalls(t *testing.T) {
 	for range 20 * averagedSamples {
 		m.End(now())
 	}
+
 	if r := c.Read(); r.RecentTime > time.Second {
 		t.Errorf("RecentTime = %v after many short calls; want at most 1s", r.RecentTime)
 	}
@@ -72,6 +78,7 @@ func TestZeroMeterIgnoresCalls(t *testing.T) {
 	if begin != 0 {
 		t.Errorf("Begin = %d; want 0, because the call is not timed", begin)
 	}
+
 	m.End(begin)
 }
 
@@ -90,6 +97,7 @@ func TestCallTimerIsSafeForConcurrentUse(t *testing.T) {
 			}
 		})
 	}
+
 	callers.Wait()
 	const want = goroutines * callsPerGoroutine
 	if r := c.Read(); r.Calls != want || r.Samples != want {

@@ -39,6 +39,7 @@ func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	if g.Timeout == nil {
 		g.Timeout = NewLimit(fallback)
 	}
+
 	return g
 }
 
@@ -48,10 +49,12 @@ func (g GroupConfig) Fault(err error) error {
 	if err == nil || g.Owner == nil {
 		return err
 	}
+
 	var f *Fault
 	if errors.As(err, &f) && f.Owner == g.Owner {
 		return err
 	}
+
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
@@ -61,6 +64,7 @@ func (g GroupConfig) Name() string {
 	if g.Title != "" {
 		return g.Title
 	}
+
 	withoutSlashes := strings.TrimLeft(g.ID, "/")
 	return strings.TrimPrefix(withoutSlashes, " ")
 }
@@ -71,6 +75,7 @@ func (g GroupConfig) JoinError(err error) error {
 	if strings.HasPrefix(err.Error(), prefix) {
 		return err
 	}
+
 	return fmt.Errorf("%s: %w", prefix, err)
 }
 
@@ -80,6 +85,7 @@ func (g GroupConfig) World(ranks []int) []int {
 	for i, rank := range ranks {
 		world[i] = g.Ranks[rank]
 	}
+
 	return world
 }
 
@@ -93,15 +99,19 @@ func (g GroupConfig) MachinesOf(world []int) map[int]string {
 		if !isMember || i >= len(g.Machines) { // Machines may be nil
 			continue
 		}
+
 		name := g.Machines[i]
 		if name == "" {
 			continue
 		}
+
 		if machines == nil {
 			machines = map[int]string{}
 		}
+
 		machines[rank] = name
 	}
+
 	return machines
 }
 

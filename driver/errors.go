@@ -65,10 +65,12 @@ func (e *TimeoutError) Error() string {
 	if len(e.Missing) > 0 {
 		fmt.Fprintf(&b, " for %s", RanksOn(e.Missing, e.Members, e.Machines))
 	}
+
 	writeActivity(&b, e.Activity, e.Members)
 	if e.Counts != "" {
 		fmt.Fprintf(&b, "; the library counts %s", e.Counts)
 	}
+
 	return b.String()
 }
 
@@ -92,12 +94,14 @@ func (e *AbsentError) Error() string {
 	if e.Waited > 0 {
 		fmt.Fprintf(&b, "waited %v: ", e.Waited)
 	}
+
 	fmt.Fprintf(&b, "%s did not arrive", RanksOn(e.Ranks, e.Members, e.Machines))
 	writeActivity(&b, e.Activity, e.Members)
 	isDeadline := errors.Is(e.Err, context.DeadlineExceeded) // adds nothing to the text
 	if e.Err != nil && !isDeadline {
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
+
 	return b.String()
 }
 
@@ -113,6 +117,7 @@ func (e *AbsentError) As(target any) bool {
 	if !ok {
 		return false
 	}
+
 	*timeout = &TimeoutError{
 		InCall: e.InCall, Waited: e.Waited, Missing: e.Ranks, Machines: e.Machines,
 		Activity: e.Activity, Members: e.Members,
@@ -135,6 +140,7 @@ func (e *RankLostError) Error() string {
 		return fmt.Sprintf("%s: %s left: a rank that has closed symmem takes part in no further calls",
 			e.InCall, ranks)
 	}
+
 	return fmt.Sprintf("%s: %s lost: the process, or the connection to it, has ended",
 		e.InCall, ranks)
 }
@@ -155,9 +161,11 @@ func (e *PeerError) Error() string {
 	if len(e.Ranks) > 0 {
 		peers = RanksOf(e.Ranks, e.Members)
 	}
+
 	if e.Aborted {
 		return fmt.Sprintf("%s: aborted by %s", e.InCall, peers)
 	}
+
 	return fmt.Sprintf("%s: %s failed first, for a reason not known to this rank", e.InCall, peers)
 }
 
@@ -166,6 +174,7 @@ func (e *PeerError) Is(target error) bool {
 	if target == ErrFault {
 		return true
 	}
+
 	return target == ErrAborted && e.Aborted
 }
 
@@ -204,13 +213,16 @@ func (e *MismatchError) Error() string {
 			kind = "message"
 		}
 	}
+
 	if e.Launch {
 		kind = "launch"
 	}
+
 	group := ""
 	if e.Group != "" {
 		group = " of group " + e.Group
 	}
+
 	return fmt.Sprintf("%s %d%s (%s) differs from that of %s", kind, e.Number, group, call,
 		RanksOf(e.Others, e.Members))
 }
@@ -230,6 +242,7 @@ func (e *DeadlockError) Error() string {
 	for _, rank := range sortedRanks(e.Activity) {
 		fmt.Fprintf(&b, "; %s: %s", RanksOf([]int{rank}, e.Members), e.Activity[rank])
 	}
+
 	return b.String()
 }
 

@@ -123,19 +123,24 @@ func TestAbsentErrorIsTimeoutError(t *testing.T) {
 	if !errors.As(err, &late) {
 		t.Fatalf("errors.As found no TimeoutError in %v", err)
 	}
+
 	if !slices.Equal(late.Missing, []int{3}) {
 		t.Errorf("TimeoutError.Missing = %v, want rank 3", late.Missing)
 	}
+
 	if late.Waited != time.Second {
 		t.Errorf("TimeoutError.Waited = %v, want 1s", late.Waited)
 	}
+
 	var netError interface{ Timeout() bool } // the part of net.Error that callers check
 	if !errors.As(err, &netError) || !netError.Timeout() {
 		t.Errorf("%v does not report that it is a timeout", err)
 	}
+
 	if !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("%v does not match EPIPE, the error that ended the wait", err)
 	}
+
 	var lost *RankLostError
 	if errors.As(err, &lost) {
 		t.Errorf("errors.As found the RankLostError %v, want none", lost)
@@ -147,12 +152,15 @@ func TestPeerErrorMatchesErrAbortedAfterAbort(t *testing.T) {
 	if !errors.Is(failed, ErrFault) {
 		t.Error("PeerError{} does not match ErrFault")
 	}
+
 	if errors.Is(failed, ErrAborted) {
 		t.Error("PeerError{} matches ErrAborted, want only ErrFault")
 	}
+
 	if !errors.Is(aborted, ErrFault) {
 		t.Error("PeerError{Aborted: true} does not match ErrFault")
 	}
+
 	if !errors.Is(aborted, ErrAborted) {
 		t.Error("PeerError{Aborted: true} does not match ErrAborted")
 	}
@@ -176,11 +184,13 @@ func TestErrorsSurviveJSON(t *testing.T) {
 		if jsonErr != nil {
 			t.Fatal(jsonErr)
 		}
+
 		// All these errors are pointers, so decoded is a new error of the same type.
 		decoded := reflect.New(reflect.TypeOf(err).Elem()).Interface().(error)
 		if jsonErr := json.Unmarshal(encoded, decoded); jsonErr != nil {
 			t.Fatal(jsonErr)
 		}
+
 		if diff := cmp.Diff(err.Error(), decoded.Error()); diff != "" {
 			t.Errorf("%T has another text after JSON (- before, + after):\n%s", err, diff)
 		}

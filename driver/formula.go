@@ -32,6 +32,7 @@ func (f Formula) String() string {
 	if f < formulas {
 		return formulaNames[f]
 	}
+
 	return "Formula(?)"
 }
 
@@ -41,6 +42,7 @@ func (f Formula) Fits(ranks int) error {
 		return fmt.Errorf("the reduction formula %v requires 2, 4, 8, ... ranks, but the group has %d",
 			f, ranks)
 	}
+
 	return nil
 }
 
@@ -49,6 +51,7 @@ func ParseFormula(name string) (Formula, error) {
 	if i := slices.Index(formulaNames[:], name); i >= 0 {
 		return Formula(i), nil
 	}
+
 	return 0, fmt.Errorf("unknown formula of reductions %q: want one of %s", name,
 		strings.Join(formulaNames[:], ", "))
 }

@@ -27,6 +27,7 @@ func GuardHere(name string, f func(), done func(error)) {
 		if r := recover(); r != nil {
 			err = PanicError(name, r)
 		}
+
 		done(err)
 	}()
 	f()

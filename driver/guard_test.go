@@ -33,6 +33,7 @@ func TestGuardHereRunsOnCallersGoroutine(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), "work "+want) {
 			t.Errorf("got error %v, want one with %q", err, want)
 		}
+
 		if !strings.Contains(string(stack), "driver_test.callGuardHere(") {
 			t.Errorf("%q: the function ran on another goroutine:\n%s", want, stack)
 		}

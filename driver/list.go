@@ -18,6 +18,7 @@ func ListOf(plans []Plan) Call {
 		d := p.Prepared().Describe()
 		texts[i], digest = d.String(), mix(digest)+p.Prepared().Digest
 	}
+
 	call.List, call.Digest = event.ListText(texts), mix(digest)
 	return call
 }

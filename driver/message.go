@@ -75,14 +75,17 @@ func (e *MessageError) Error() string {
 	if e.Number > 0 {
 		fmt.Fprintf(&b, " at collective %d", e.Number)
 	}
+
 	for i, ends := range e.Ends {
 		if i == maxListedEnds {
 			fmt.Fprintf(&b, "; and %d more", len(e.Ends)-maxListedEnds)
 			break
 		}
+
 		b.WriteString("; ")
 		b.WriteString(ends.describe(e.Fault))
 	}
+
 	return b.String()
 }
 
@@ -97,6 +100,7 @@ func (m MessageEnds) describe(fault MessageFault) string {
 	default:
 		ends = fmt.Sprintf("%s with tag %d", ends, m.Tag)
 	}
+
 	switch fault {
 	case MessagesUnmatched:
 		return fmt.Sprintf("%s: %d sent and %d received", ends, m.Sent, m.Received)
@@ -118,5 +122,6 @@ func (m MessageEnds) describeRanks() string {
 	if m.From == AnySource {
 		return fmt.Sprintf("from any rank to rank %d of the world", m.To)
 	}
+
 	return fmt.Sprintf("from rank %d of the world to rank %d of the world", m.From, m.To)
 }

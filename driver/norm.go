@@ -67,6 +67,7 @@ func (q Quant) String() string {
 	if q > QuantPerGroup {
 		return "unknown"
 	}
+
 	return [...]string{"none", "static", "per row", "per group"}[q]
 }
 
@@ -117,14 +118,17 @@ func (n *Norm) Spans() [4]Span {
 	if n == nil {
 		return spans
 	}
+
 	for i, address := range [4]uintptr{n.Residual, n.Weight, n.Quantized, n.Scales} {
 		spans[i].Address = address
 		spans[i].Align = NormAlign
 	}
+
 	spans[scales].Align = scaleBytes
 	if n.Rows == 0 {
 		return spans
 	}
+
 	const elementBytes = 2 // of BFloat16 and Float16
 	spans[residual].Bytes = n.Rows * n.Hidden * elementBytes
 	spans[weight].Bytes = n.Hidden * elementBytes
@@ -132,6 +136,7 @@ func (n *Norm) Spans() [4]Span {
 		spans[quantized].Bytes = n.Rows * n.Hidden
 		spans[scales].Bytes = n.scaleArrayLength() * scaleBytes
 	}
+
 	return spans
 }
 
@@ -140,6 +145,7 @@ func (n *Norm) scaleArrayLength() int64 {
 	if !n.Quant.ComputesScales() {
 		return 1
 	}
+
 	lastRow := (n.Rows - 1) * n.ScaleStrides[0]
 	lastGroup := (n.groupsPerRow() - 1) * n.ScaleStrides[1]
 	return lastRow + lastGroup + 1
@@ -150,6 +156,7 @@ func (n *Norm) groupsPerRow() int64 {
 	if n.Quant == QuantPerGroup {
 		return n.Hidden / QuantGroup
 	}
+
 	return 1
 }
 
@@ -175,9 +182,11 @@ func (n *Norm) validate(c *Call, ranks, rank int) error {
 		return invalidError("weight bias %g is not between -%g and %g", n.WeightBias,
 			float32(maxWeightBias), float32(maxWeightBias))
 	}
+
 	if err := n.validateQuant(); err != nil {
 		return err
 	}
+
 	return n.validateBuffers(c, ranks, rank)
 }
 
@@ -192,6 +201,7 @@ func (n *Norm) validateQuant() error {
 		return invalidError("rows of %d elements cannot be divided into groups of %d", n.Hidden,
 			QuantGroup)
 	}
+
 	return n.validateStrides()
 }
 
@@ -200,11 +210,14 @@ func (n *Norm) validateStrides() error {
 		if n.ScaleStrides != [2]int64{} {
 			return invalidError("scale strides are set, but the call computes no scales")
 		}
+
 		return nil
 	}
+
 	if n.Rows == 0 {
 		return nil
 	}
+
 	rowStride, groupStride := n.ScaleStrides[0], n.ScaleStrides[1]
 	switch {
 	case n.Quant == QuantPerRow && groupStride != 0:
@@ -218,6 +231,7 @@ func (n *Norm) validateStrides() error {
 	case !isDisjoint(n.Rows, rowStride, n.groupsPerRow(), groupStride):
 		return invalidError("scale strides %d and %d make scales overlap", rowStride, groupStride)
 	}
+
 	return nil
 }
 
@@ -230,9 +244,11 @@ func isDisjoint(rows, rowStride, columns, columnStride int64) bool {
 	if hasOverlappingRows || hasOverlappingColumns {
 		return false
 	}
+
 	if rows == 1 || columns == 1 {
 		return true
 	}
+
 	return rowStride > (columns-1)*columnStride || columnStride > (rows-1)*rowStride
 }
 
@@ -241,9 +257,11 @@ func (n *Norm) validateBuffers(c *Call, ranks, rank int) error {
 	if n.Rows == 0 {
 		return nil
 	}
+
 	if (c.Send|c.Recv)%NormAlign != 0 { // one of them is not aligned
 		return invalidError("a buffer is not aligned to %d bytes", NormAlign)
 	}
+
 	spans := n.Spans()
 	sendBytes, recvBytes := c.Spans(ranks, rank)
 	for i, s := range spans {
@@ -254,12 +272,14 @@ func (n *Norm) validateBuffers(c *Call, ranks, rank int) error {
 			rangesOverlap(s.Address, s.Bytes, c.Recv, recvBytes):
 			return invalidError("the %s overlaps the input or the output", s.Name)
 		}
+
 		for _, other := range spans[:i] {
 			if rangesOverlap(s.Address, s.Bytes, other.Address, other.Bytes) {
 				return invalidError("%s and %s overlap", other.Name, s.Name)
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -268,6 +288,7 @@ func (n *Norm) DefaultScaleStrides() [2]int64 {
 	if n.Quant == QuantPerGroup {
 		return [2]int64{n.groupsPerRow(), 1}
 	}
+
 	return [2]int64{1, 0}
 }
 
@@ -278,11 +299,14 @@ func (n *Norm) Describe() string {
 	if n.WeightBias != 0 {
 		text += fmt.Sprintf(", weight bias %g", n.WeightBias)
 	}
+
 	if n.Quant != QuantNone {
 		text += fmt.Sprintf(", scales %v", n.Quant)
 	}
+
 	if n.OnlyQuantized {
 		text += ", only quantized"
 	}
+
 	return text
 }

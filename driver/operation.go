@@ -138,6 +138,7 @@ func (o Operation) traits() *traits {
 	if o < Operations {
 		return &operationTraits[o]
 	}
+
 	return &unknownTraits
 }
 
@@ -250,5 +251,6 @@ func (p Path) String() string {
 	if p >= Paths {
 		return "?"
 	}
+
 	return pathNames[p]
 }

@@ -104,6 +104,7 @@ func (p *Permutation) Spans(returns bool) []Span {
 		}
 		return []Span{dispatched, permuted}
 	}
+
 	computed := Span{
 		Name: "computed", Address: p.Computed, Align: RouteAlign,
 		Bytes: layout.Capacity * computedRow,
@@ -124,28 +125,34 @@ func (p *Permutation) Validate(returns bool) error {
 	case p.Align < 1 || p.Align > MaxPermuteAlign:
 		return invalidError("experts are aligned to %d rows; want 1 to %d", p.Align, MaxPermuteAlign)
 	}
+
 	if err := p.Route.validateShape(p.DataType); err != nil {
 		return err
 	}
+
 	if returns { // the computed rows may be longer than the dispatched ones
 		if err := p.Route.validateShape(BFloat16); err != nil {
 			return err
 		}
 	}
+
 	if rows := p.Layout().Capacity; rows > math.MaxInt32 {
 		return invalidError("%d permuted rows; want at most %d", rows, math.MaxInt32)
 	}
+
 	spans := p.Spans(returns)
 	for _, s := range spans {
 		if s.Address%s.Align != 0 {
 			return invalidError("the %s rows are not aligned to %d bytes", s.Name, s.Align)
 		}
 	}
+
 	inputs, output := spans[:len(spans)-1], spans[len(spans)-1]
 	for _, s := range inputs {
 		if s.Address != 0 && rangesOverlap(s.Address, s.Bytes, output.Address, output.Bytes) {
 			return invalidError("the %s rows overlap the %s rows", s.Name, output.Name)
 		}
 	}
+
 	return nil
 }

@@ -35,6 +35,7 @@ func writeActivity(b *strings.Builder, activity map[int]string, members []int) {
 	if NumberedAsWorld(members) {
 		world = ""
 	}
+
 	for _, r := range sortedRanks(activity) {
 		fmt.Fprintf(b, "; %srank %d: %s", world, r, activity[r])
 	}

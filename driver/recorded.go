@@ -14,6 +14,7 @@ func (r Recorded) String() string {
 	if r == (Recorded{}) {
 		return ""
 	}
+
 	return fmt.Sprintf("call %d of capture %d", r.Call, r.Capture)
 }
 

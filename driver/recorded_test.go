@@ -17,14 +17,17 @@ func TestPositionsInCapturesChangeDigests(t *testing.T) {
 				if got.Recorded != position {
 					t.Fatalf("RecordedAs(%v) has position %v", position, got.Recorded)
 				}
+
 				if other, ok := whole[got.Digest]; ok {
 					t.Fatalf("digest %d has the same digest at positions %v and %v", digest, position, other)
 				}
+
 				whole[got.Digest] = position
 				low[got.Digest&lowBits]++
 			}
 		}
 	}
+
 	if len(low) < 1195 {
 		t.Errorf("the low bits of 1,200 digests have %d distinct values, want at least 1,195", len(low))
 	}

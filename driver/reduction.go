@@ -89,6 +89,7 @@ func (op ReduceOp) tableRow() *reduction {
 	if op < ReduceOps {
 		return &reductions[op]
 	}
+
 	return &unknownReduction
 }
 
@@ -115,9 +116,11 @@ func (op ReduceOp) Accepts(t DataType) bool {
 	if op >= ReduceOps {
 		return false
 	}
+
 	if op.HasFactor() && !t.Float() {
 		return false
 	}
+
 	return op.Combine().Accepts(t)
 }
 
@@ -155,6 +158,7 @@ func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
 	case op.ComparesUnsigned(t):
 		return false // symmem's kernels treat unsigned integers as signed
 	}
+
 	return true
 }
 
@@ -172,6 +176,7 @@ func ReductionsOf(t DataType) []ReduceOp {
 			all = append(all, op)
 		}
 	}
+
 	return all
 }
 
@@ -181,6 +186,7 @@ func ReduceOpNames() []string {
 	for i := range reductions {
 		names = append(names, reductions[i].name)
 	}
+
 	return names
 }
 
@@ -191,6 +197,7 @@ func ParseReduceOp(name string) (ReduceOp, error) {
 			return ReduceOp(i), nil
 		}
 	}
+
 	return 0, fmt.Errorf("unknown reduction %q: use one of %s", name,
 		strings.Join(ReduceOpNames(), ", "))
 }

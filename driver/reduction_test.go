@@ -10,22 +10,27 @@ func TestEveryReductionHasItsOwnRow(t *testing.T) {
 			row.kernel != 0 && !row.isAverage && kernels[row.kernel] {
 			t.Errorf("reduction %d has row %+v, want a row with a name and unique codes", op, row)
 		}
+
 		if got, want := op.Accepts(Int32), !op.HasFactor(); got != want {
 			t.Errorf("%v.Accepts(Int32) = %v, want %v", op, got, want)
 		}
+
 		names[row.name], numbers[row.nccl], kernels[row.kernel] = true, true, true
 		if parsed, err := ParseReduceOp(op.String()); err != nil || parsed != op {
 			t.Errorf("ParseReduceOp(%q) = %v, %v; want %v", op, parsed, err, op)
 		}
+
 		if logical, ok := row.logical.Number(); ok && !ReduceOp(logical).Accepts(Uint8) {
 			t.Errorf("%v of booleans uses %v, which does not accept bytes", op, ReduceOp(logical))
 		}
 	}
+
 	none := ReduceOp(ReduceOps)
 	if none.String() != "redop(?)" || none.Accepts(Int32) || none.NCCL() != 0 {
 		t.Errorf("a reduction without a row has name %q, accepts Int32: %v, has NCCL code %d", none,
 			none.Accepts(Int32), none.NCCL())
 	}
+
 	if _, err := ParseReduceOp("bnot"); err == nil {
 		t.Error("ParseReduceOp accepted an unknown name")
 	}

@@ -59,10 +59,12 @@ func (r *Route) Owner(ranks, expert int) int {
 	if expert < 0 || expert >= r.Experts {
 		return -1
 	}
+
 	rank := ranks - 1
 	for expert < r.FirstExpert(ranks, rank) {
 		rank-- // at most to 0, whose first expert is 0
 	}
+
 	return rank
 }
 
@@ -107,6 +109,7 @@ func (r *Route) spans(c *Call, ranks int) (send, recv int64) {
 		placeBytes := int64(ranks) * r.MaxTokens * rowBytes
 		return placeBytes, tokenBytes
 	}
+
 	return tokenBytes, r.Layout(ranks, rowBytes).Bytes
 }
 
@@ -121,11 +124,13 @@ func (r *Route) Spans(o Operation) [4]Span {
 	if r == nil || r.Tokens == 0 {
 		return spans
 	}
+
 	idBytes := r.Tokens * int64(r.TopK) * wordBytes
 	spans[ids].set(r.IDs, idBytes)
 	if o == Combine {
 		return spans
 	}
+
 	spans[weights].set(r.Weights, idBytes)
 	spans[scales].set(r.RowScales, r.Tokens*r.Scales*wordBytes)
 	return spans
@@ -143,9 +148,11 @@ func (r *Route) validate(c *Call, ranks int) error {
 	if c.Operation == Combine && c.DataType != BFloat16 {
 		return invalidError("%v does not support %v", c.Operation, c.DataType)
 	}
+
 	if err := r.validateShape(c.DataType); err != nil {
 		return err
 	}
+
 	switch {
 	case r.Tokens < 0 || r.Tokens > r.MaxTokens:
 		return invalidError("%d tokens; want 0 to %d", r.Tokens, r.MaxTokens)
@@ -155,15 +162,18 @@ func (r *Route) validate(c *Call, ranks int) error {
 	case (c.Send|c.Recv)%RouteAlign != 0: // one of them is not aligned
 		return invalidError("a buffer is not aligned to %d bytes", RouteAlign)
 	}
+
 	_, recvBytes := r.spans(c, ranks)
 	for _, s := range r.Spans(c.Operation) {
 		if s.Bytes > 0 && s.Address%s.Align != 0 {
 			return invalidError("the %s are not aligned to %d bytes", s.Name, s.Align)
 		}
+
 		if s.Address != 0 && rangesOverlap(s.Address, s.Bytes, c.Recv, recvBytes) {
 			return invalidError("the %s overlap the output", s.Name)
 		}
 	}
+
 	return nil
 }
 
@@ -185,6 +195,7 @@ func (r *Route) validateShape(t DataType) error {
 	case r.Scales < 0 || r.Scales > r.Hidden:
 		return invalidError("%d scales per row of %d elements", r.Scales, r.Hidden)
 	}
+
 	return nil
 }
 
@@ -194,5 +205,6 @@ func (r *Route) Describe() string {
 	if r.Scales > 0 {
 		text += fmt.Sprintf(", %d scales", r.Scales)
 	}
+
 	return text
 }

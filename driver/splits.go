@@ -15,6 +15,7 @@ func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
 	if o == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
 	}
+
 	return s.SendCounts, s.SendOffsets
 }
 
@@ -24,18 +25,22 @@ func (s *Splits) WithOffsets() *Splits {
 	if s == nil {
 		return nil
 	}
+
 	lacksSendOffsets := s.SendCounts != nil && s.SendOffsets == nil
 	lacksRecvOffsets := s.RecvCounts != nil && s.RecvOffsets == nil
 	if !lacksSendOffsets && !lacksRecvOffsets {
 		return s
 	}
+
 	filled := *s
 	if s.SendOffsets == nil {
 		filled.SendOffsets = contiguousOffsets(s.SendCounts)
 	}
+
 	if s.RecvOffsets == nil {
 		filled.RecvOffsets = contiguousOffsets(s.RecvCounts)
 	}
+
 	return &filled
 }
 
@@ -47,6 +52,7 @@ func contiguousOffsets(counts []int64) []int64 {
 		offsets = append(offsets, end)
 		end += n
 	}
+
 	return offsets
 }
 
@@ -55,6 +61,7 @@ func (s *Splits) Total(o Operation) int64 {
 	if !o.SplitsOneBuffer() {
 		return 0
 	}
+
 	counts, _ := s.countsAndOffsets(o)
 	return int64(sumCounts(counts))
 }
@@ -72,10 +79,12 @@ func (s *Splits) CountOf(o Operation, rank int) int64 {
 	if !o.SplitsOneBuffer() {
 		return 0
 	}
+
 	counts, _ := s.countsAndOffsets(o)
 	if rank >= len(counts) {
 		return 0
 	}
+
 	return counts[rank]
 }
 
@@ -88,6 +97,7 @@ func lastPartEnd(counts, offsets []int64) int64 {
 			last = max(last, offsets[i]+n)
 		}
 	}
+
 	return last
 }
 
@@ -98,6 +108,7 @@ func (s *Splits) Validate(o Operation, ranks int) error {
 	if err := validateLists(s.SendCounts, s.SendOffsets, send, ranks); err != nil {
 		return err
 	}
+
 	return validateLists(s.RecvCounts, s.RecvOffsets, recv, ranks)
 }
 
@@ -107,9 +118,11 @@ func validateLists(counts, offsets []int64, extent Extent, ranks int) error {
 	if extent == BySplits {
 		wantLength = ranks
 	}
+
 	if err := validateList(counts, wantLength, ranks); err != nil {
 		return err
 	}
+
 	return validateList(offsets, wantLength, ranks)
 }
 
@@ -118,10 +131,12 @@ func validateList(list []int64, wantLength, ranks int) error {
 		return invalidError("a list of counts or offsets has %d entries, want %d, in a group of %s",
 			len(list), wantLength, Plural(ranks, "rank"))
 	}
+
 	for _, n := range list {
 		if n < 0 || n > MaxCount {
 			return invalidError("count or offset %d is not between 0 and %d", n, int64(MaxCount))
 		}
 	}
+
 	return nil
 }

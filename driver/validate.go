@@ -31,16 +31,20 @@ func (c *Call) Validate(ranks, rank int) error {
 	case c.Count > MaxCount:
 		return fmt.Errorf("count %d: %w", c.Count, ErrOutOfRange)
 	}
+
 	if err := c.validateRanks(ranks, rank); err != nil {
 		return err
 	}
+
 	if err := c.validateExtras(ranks, rank); err != nil {
 		return err
 	}
+
 	send, recv := c.Spans(ranks, rank)
 	if rangesOverlap(c.Send, send, c.Recv, recv) && !c.InPlace(rank) {
 		return invalidError("send and receive buffers overlap, but the call is not in place")
 	}
+
 	return nil
 }
 
@@ -55,6 +59,7 @@ func (c *Call) validateRanks(ranks, rank int) error {
 	case c.Operation.PointToPoint() && c.Root == rank:
 		return invalidError("rank %d is its own peer", c.Root)
 	}
+
 	return nil
 }
 
@@ -83,6 +88,7 @@ func (c *Call) validateExtras(ranks, rank int) error {
 		return invalidError("%v and %v require a Route, and no other operation accepts one", Dispatch,
 			Combine)
 	}
+
 	// At most one of them is set, because the operation uses at most one.
 	switch {
 	case c.Route != nil:
@@ -92,6 +98,7 @@ func (c *Call) validateExtras(ranks, rank int) error {
 	case c.Norm != nil:
 		return c.Norm.validate(c, ranks, rank)
 	}
+
 	return nil
 }
 
@@ -103,10 +110,12 @@ func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err
 	}
+
 	if want := c.Splits.CountOf(c.Operation, rank); c.Count != want {
 		return invalidError("count %d of %v does not equal this rank's count %d in the splits",
 			c.Count, c.Operation, want)
 	}
+
 	return nil
 }
 
@@ -115,6 +124,7 @@ func rangesOverlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
 	if aBytes <= 0 || bBytes <= 0 {
 		return false
 	}
+
 	return a < b+uintptr(bBytes) && b < a+uintptr(aBytes)
 }
 

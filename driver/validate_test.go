@@ -171,6 +171,7 @@ func TestValidateRefusesHugeScales(t *testing.T) {
 	if err := n.validateQuant(); !errors.Is(err, ErrInvalid) {
 		t.Errorf("got %v, want ErrInvalid", err)
 	}
+
 	n.Rows = 1<<16 + 1 // the scales extend over MaxCount+1 elements
 	if err := n.validateQuant(); err != nil {
 		t.Errorf("strides of the largest scales: %v", err)
@@ -264,10 +265,12 @@ func TestEveryOperationHasTraits(t *testing.T) {
 			t.Errorf("operation %d has traits %+v, want a name and paths", o, row)
 		}
 	}
+
 	const unknown = Operation(Operations) // the first value after the last operation
 	if got, want := unknown.String(), "Operation(?)"; got != want {
 		t.Errorf("the name of an unknown operation is %q, want %q", got, want)
 	}
+
 	if unknown.SupportsPath(PathPlain) {
 		t.Error("an unknown operation supports the plain path")
 	}

@@ -44,6 +44,7 @@ func ValueText(name string) string {
 	if internal, ok := strings.CutPrefix(name, " "); ok {
 		return internal
 	}
+
 	return fmt.Sprintf("value %q", name)
 }
 
@@ -57,5 +58,6 @@ func CheckValueName(name string, names int) error {
 		return fmt.Errorf("name %q: the group already has the maximum of %d names: %w", name,
 			MaxValueNames, ErrInvalid)
 	}
+
 	return nil
 }

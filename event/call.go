@@ -56,6 +56,7 @@ func (n Names) appendPool(dst []byte, id uint64) []byte {
 	if n.Pool == nil {
 		return strconv.AppendUint(append(dst, "pool "...), id, 10)
 	}
+
 	return append(dst, n.Pool(id)...)
 }
 
@@ -69,24 +70,29 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 		dst = append(dst, ' ')
 		dst = append(dst, c.ReduceOp...)
 	}
+
 	if c.DataType != "" {
 		dst = fmt.Appendf(dst, " of %d %s", c.Count, c.DataType)
 	}
+
 	if c.Counts != "" {
 		dst = append(dst, ", counts "...)
 		dst = append(dst, c.Counts...)
 	}
+
 	if c.Root >= 0 {
 		role := ", root "
 		if c.Operation == "Send" || c.Operation == "Recv" {
 			role = ", peer "
 		}
+
 		dst = append(dst, role...)
 		dst = strconv.AppendInt(dst, int64(c.Root), 10)
 		if n.Renumbered {
 			dst = append(dst, " of the group"...)
 		}
 	}
+
 	dst = append(dst, ", path "...)
 	dst = append(dst, c.Path...)
 	if c.SendSegment >= 0 {
@@ -94,23 +100,28 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 		dst = n.appendPool(dst, c.SendPool)
 		dst = appendSegmentAndOffset(dst, c.SendSegment, c.SendOffset)
 	}
+
 	if c.RecvSegment >= 0 {
 		dst = append(dst, ", receive "...)
 		dst = n.appendPool(dst, c.RecvPool)
 		dst = appendSegmentAndOffset(dst, c.RecvSegment, c.RecvOffset)
 	}
+
 	if c.Capture != 0 {
 		dst = fmt.Appendf(dst, ", call %d of capture %d", c.CaptureCall, c.Capture)
 	}
+
 	if c.List != "" {
 		dst = append(dst, ", first of the list ("...)
 		dst = append(dst, c.List...)
 		dst = append(dst, ')')
 	}
+
 	if c.Ticket > 0 {
 		dst = append(dst, ", collective "...)
 		dst = strconv.AppendUint(dst, c.Ticket, 10)
 	}
+
 	return dst
 }
 
@@ -121,6 +132,7 @@ func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		dst = appendEncodedText(dst, name, maxNameBytes)
 	}
+
 	for _, word := range [...]uint64{
 		uint64(int64(c.Root)), c.Count, uint64(c.SendOffset), uint64(c.RecvOffset),
 		uint64(int64(c.SendSegment)), uint64(int64(c.RecvSegment)), c.SendPool, c.RecvPool,
@@ -128,9 +140,11 @@ func AppendCall(dst []byte, c *Call) []byte {
 	} {
 		dst = binary.LittleEndian.AppendUint64(dst, word)
 	}
+
 	for _, text := range [...]string{c.Counts, c.List} {
 		dst = appendEncodedText(dst, text, maxTextBytes)
 	}
+
 	return dst
 }
 
@@ -150,13 +164,16 @@ func CountsText(counts []int64) string {
 		if i > 0 {
 			text = append(text, ' ')
 		}
+
 		text = strconv.AppendInt(text, n, 10)
 	}
+
 	if len(counts) > maxCounts {
 		h := fnv.New64a()
 		_ = binary.Write(h, binary.LittleEndian, counts) // a hash returns no errors
 		text = fmt.Appendf(text, " ... (%d counts, digest %016x)", len(counts), h.Sum64())
 	}
+
 	return string(text)
 }
 
@@ -167,6 +184,7 @@ func ListText(calls []string) string {
 	if len(text) <= maxTextBytes {
 		return text
 	}
+
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, text) // a hash returns no errors
 	ending := fmt.Sprintf(" ... (%d calls, digest %016x)", len(calls), h.Sum64())
@@ -183,6 +201,7 @@ func DecodeCall(b []byte) (*Call, error) {
 	for _, name := range [...]*string{&c.Operation, &c.Path, &c.DataType, &c.ReduceOp} {
 		*name = r.readText(maxNameBytes)
 	}
+
 	c.Root = int(int64(r.readUint64()))
 	c.Count = r.readUint64()
 	c.SendOffset = int64(r.readUint64())
@@ -199,6 +218,7 @@ func DecodeCall(b []byte) (*Call, error) {
 	if r.failed || len(r.rest) > 0 {
 		return nil, fmt.Errorf("decoding a call of %d bytes: %w", len(b), ErrMalformed)
 	}
+
 	return c, nil
 }
 
@@ -214,6 +234,7 @@ func (r *callReader) readUint64() uint64 {
 		r.failed, r.rest = true, nil
 		return 0
 	}
+
 	word := binary.LittleEndian.Uint64(r.rest)
 	r.rest = r.rest[8:]
 	return word
@@ -225,6 +246,7 @@ func (r *callReader) readText(maxBytes int) string {
 		r.failed, r.rest = true, nil
 		return ""
 	}
+
 	text := string(r.rest[:length])
 	r.rest = r.rest[length:]
 	return text

@@ -27,6 +27,7 @@ func TestCallRoundTrip(t *testing.T) {
 		if err != nil || *back != *c {
 			t.Fatalf("round trip of %+v = %+v, %v; want the same", c, back, err)
 		}
+
 		cut := rapid.IntRange(1, len(b)-1).Draw(t, "cut")
 		if _, err := DecodeCall(b[:cut]); !errors.Is(err, ErrMalformed) {
 			t.Fatalf("DecodeCall of the first %d bytes: got %v, want ErrMalformed", cut, err)
@@ -84,6 +85,7 @@ func TestLongListsHaveDifferentDigests(t *testing.T) {
 	if x == y || len(x) > maxTextBytes || len(y) > maxTextBytes {
 		t.Errorf("ListText = %q, %q; want different texts of at most %d bytes", x, y, maxTextBytes)
 	}
+
 	if short := ListText(calls[:2]); short != "AllReduce sum of 5 int32; AllReduce sum of 5 int32" {
 		t.Errorf("ListText of two calls = %q; want both", short)
 	}

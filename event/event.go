@@ -43,6 +43,7 @@ func (e Event) Same(o Event) bool {
 	if (e.Call == nil) != (o.Call == nil) || e.Call != nil && *e.Call != *o.Call {
 		return false
 	}
+
 	e.Rank, e.Site, e.Call = o.Rank, o.Site, o.Call
 	return e == o
 }

@@ -86,6 +86,7 @@ func (k Kind) String() string {
 	if k == 0 || k >= kindEnd {
 		return fmt.Sprintf("kind %d", uint8(k))
 	}
+
 	return kindNames[k]
 }
 

@@ -49,6 +49,7 @@ func (e *Event) appendGroupName(dst []byte, preposition string) []byte {
 	if e.Name == "" {
 		return dst
 	}
+
 	dst = append(dst, preposition...)
 	dst = append(dst, " group "...)
 	return append(dst, e.Name...)
@@ -59,12 +60,14 @@ func (e *Event) appendStep(dst []byte) []byte {
 	if e.Name != "" {
 		dst = append(dst, "step "...)
 	}
+
 	dst = append(dst, e.Text...)
 	dst = append(dst, ", after "...)
 	dst = strconv.AppendUint(dst, e.Collectives, 10)
 	if e.Collectives == 1 {
 		return append(dst, " collective"...)
 	}
+
 	return append(dst, " collectives"...)
 }
 
@@ -74,6 +77,7 @@ func (e *Event) appendValue(dst []byte) []byte {
 		dst = strconv.AppendQuote(dst, e.Name)
 		dst = append(dst, ": "...)
 	}
+
 	dst = append(dst, e.Operation...)
 	dst = append(dst, " of "...)
 	switch e.Kind {
@@ -98,6 +102,7 @@ func appendFloat(dst []byte, value float64) []byte {
 	if !bytes.ContainsAny(text, notInInteger) {
 		dst = append(dst, ".0"...)
 	}
+
 	return dst
 }
 
@@ -112,26 +117,31 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 		dst = append(dst, " of kind "...)
 		return strconv.AppendInt(dst, e.Requested, 10)
 	}
+
 	dst = append(dst, " B ("...)
 	omittedBytes := int64(0) // the text omits a requested size with this value
 	if e.Kind.isPlacement() {
 		omittedBytes = e.Size
 	}
+
 	if e.Requested != omittedBytes {
 		dst = append(dst, "asked "...)
 		dst = strconv.AppendInt(dst, e.Requested, 10)
 		dst = append(dst, " B, "...)
 	}
+
 	dst = append(dst, "stream "...)
 	dst = strconv.AppendUint(dst, uint64(e.Stream), 10)
 	dst = append(dst, ')')
 	if hasNoPlace {
 		return dst
 	}
+
 	preposition := " at"
 	if e.Kind.isPlacement() {
 		preposition = " ->"
 	}
+
 	dst = append(dst, preposition...)
 	return appendSegmentAndOffset(dst, e.Segment, e.Offset)
 }
@@ -145,6 +155,7 @@ func appendSegmentAndOffset(dst []byte, segment int32, offset int64) []byte {
 		dst = append(dst, '-')
 		offset = -offset
 	}
+
 	dst = append(dst, "0x"...)
 	return strconv.AppendUint(dst, uint64(offset), 16)
 }

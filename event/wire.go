@@ -38,6 +38,7 @@ func Decode(b []byte) (Event, error) {
 	if len(b) < bytesWithoutSite || len(b) > MaxBytes {
 		return Event{}, fmt.Errorf("decoding an event of %d bytes: %w", len(b), ErrMalformed)
 	}
+
 	e := Event{
 		Kind:      Kind(b[0]),
 		Stream:    binary.LittleEndian.Uint32(b[1:]),
@@ -50,9 +51,11 @@ func Decode(b []byte) (Event, error) {
 	if !e.Kind.InHistory() || e.Segment < -1 || e.Offset < 0 || e.Size < 0 || e.Requested < 0 {
 		return Event{}, fmt.Errorf("decoding the event %+v: %w", e, ErrMalformed)
 	}
+
 	if e.Site != CleanSite(e.Site) {
 		return Event{}, fmt.Errorf("decoding the call site %q: %w", e.Site, ErrMalformed)
 	}
+
 	return e, nil
 }
 
@@ -63,15 +66,18 @@ func CleanSite(site string) string {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return '?'
 		}
+
 		return r
 	}
 	site = strings.Map(clean, site)
 	if len(site) <= MaxSiteBytes {
 		return site
 	}
+
 	site = site[len(site)-MaxSiteBytes:]
 	for len(site) > 0 && !utf8.RuneStart(site[0]) {
 		site = site[1:]
 	}
+
 	return site
 }

@@ -68,8 +68,10 @@ func FuzzDecode(f *testing.F) {
 			if !errors.Is(err, ErrMalformed) {
 				t.Fatalf("got %v, want ErrMalformed", err)
 			}
+
 			return
 		}
+
 		if again := Append(nil, &e); !bytes.Equal(again, b) {
 			t.Fatalf("Append(Decode(%x) = %+v) = %x; want the input", b, e, again)
 		}

@@ -41,6 +41,7 @@ func (c *clock) now() uint64 {
 	if ticks >= c.maxTicksUntilReading {
 		return c.readSystemClock()
 	}
+
 	return c.latestReading.elapsed + c.nanoseconds(ticks)
 }
 
@@ -58,6 +59,7 @@ func (c *clock) readSystemClock() uint64 {
 	} else {
 		c.maxTicksUntilReading = 0 // the next now tries again
 	}
+
 	return r.elapsed
 }
 
@@ -83,11 +85,13 @@ func (c *clock) measure(r clockReading) {
 		c.firstReading = r
 		c.maxTicksUntilReading = 0
 	}
+
 	c.latestReading = r
 	total := r.since(c.firstReading)
 	if total.elapsed < minMeasuredTime || total.ticks == 0 {
 		return
 	}
+
 	if total.elapsed>>32 < total.ticks { // otherwise, the quotient has more than 64 bits
 		c.tickLength = shiftAndDivide(total.elapsed, total.ticks)
 		c.maxTicksUntilReading = shiftAndDivide(maxTimeUntilReading, max(c.tickLength, 1))

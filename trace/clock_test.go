@@ -20,9 +20,11 @@ func TestClockFollowsSystem(t *testing.T) {
 		if got+tolerance < before || got > after+tolerance {
 			t.Fatalf("now() = %d ns; want %d to %d", got, before, after)
 		}
+
 		if got+tolerance < previous {
 			t.Fatalf("now() = %d ns after %d ns; want no less", got, previous)
 		}
+
 		previous = got
 	}
 }
@@ -38,10 +40,12 @@ func TestClockMeasuresAnew(t *testing.T) {
 		t.Fatalf("2,000 ticks at 2 GHz last %d ns with countsTicks() = %v; want 1,000 ns with true",
 			c.nanoseconds(2000), c.countsTicks())
 	}
+
 	c.measure(clockReading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
 	if !c.countsTicks() {
 		t.Error("countsTicks() = false after even ticks; want true")
 	}
+
 	for name, ticks := range map[string]uint64{"forwards": 1 << 40, "backwards": 500} {
 		moved := c
 		moved.measure(clockReading{ticks: ticks, elapsed: 10_200_000})
@@ -49,6 +53,7 @@ func TestClockMeasuresAnew(t *testing.T) {
 			t.Errorf("countsTicks() = true after the counter jumped %s; want false", name)
 		}
 	}
+
 	c.measure(clockReading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
 	if !c.countsTicks() {
 		t.Error("countsTicks() = false after the same reading twice; want true")

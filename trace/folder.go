@@ -27,20 +27,24 @@ func choosePath(folder string, rank int) (string, error) {
 	if err == nil {
 		err = os.MkdirAll(folder, 0o700)
 	}
+
 	if err != nil {
 		return "", fmt.Errorf("creating the folder of traces: %w", err)
 	}
+
 	info, err := os.Lstat(folder) // refuses symbolic links
 	if err != nil || !info.IsDir() {
 		notFolderErr := fmt.Errorf("the folder of traces, %s, is not a directory", folder)
 		return "", errors.Join(err, notFolderErr)
 	}
+
 	path := filepath.Join(folder, FileName(rank))
 	nextNumber := 2
 	for {
 		if _, isUsed := usedPaths.LoadOrStore(path, true); !isUsed {
 			return path, nil
 		}
+
 		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", nextNumber, FileName(rank)))
 		nextNumber++
 	}
@@ -66,9 +70,11 @@ func moveIntoPlace(temporary, path string) error {
 		if err == nil {
 			return os.Remove(temporary)
 		}
+
 		if !errors.Is(err, os.ErrExist) {
 			return err
 		}
+
 		if err := addOldSuffix(path); err != nil {
 			return err
 		}
@@ -92,26 +98,32 @@ func addOldSuffix(path string) error {
 		if errors.Is(err, os.ErrPermission) {
 			f, err = os.Open(path)
 		}
+
 		if err != nil {
 			return fmt.Errorf("keeping the older trace: %w", err)
 		}
+
 		defer f.Close() // after the rename, because it releases the lock
 		err = awaitLock(f)
 		if errors.Is(err, sys.ErrLocked) {
 			return fmt.Errorf("process %d is writing %s: use a different folder for each job",
 				processIDOf(f), path)
 		}
+
 		if err != nil {
 			return fmt.Errorf("keeping the older trace: %w", err)
 		}
+
 		if !isFileAt(f, path) {
 			return nil // another process has replaced the file
 		}
 	}
+
 	err = os.Rename(path, path+".old")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("keeping the older trace: %w", err)
 	}
+
 	return nil
 }
 
@@ -121,6 +133,7 @@ func isFileAt(f *os.File, path string) bool {
 	if err != nil {
 		return false
 	}
+
 	current, err := os.Lstat(path)
 	return err == nil && os.SameFile(open, current)
 }
@@ -134,6 +147,7 @@ func awaitLock(f *os.File) error {
 		if err := sys.LockFile(f); !errors.Is(err, sys.ErrLocked) {
 			return err
 		}
+
 		select {
 		case <-deadline:
 			return sys.ErrLocked

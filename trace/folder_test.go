@@ -21,9 +21,11 @@ func TestOneFileReplacesLockedFile(t *testing.T) {
 		if err == nil {
 			err = sys.LockFile(f)
 		}
+
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		t.Cleanup(func() { f.Close() })
 		return f
 	}
@@ -33,11 +35,13 @@ func TestOneFileReplacesLockedFile(t *testing.T) {
 		locked(temporary)
 		go func() { moved <- moveIntoPlace(temporary, path) }()
 	}
+
 	timer := time.AfterFunc(12*time.Millisecond, func() { old.Close() })
 	defer timer.Stop()
 	if err := <-moved; err != nil {
 		t.Errorf("moving the first file = %v, want nil", err)
 	}
+
 	if err := <-moved; err == nil || !strings.Contains(err.Error(), "is writing") {
 		t.Errorf("moving the second file = %v, want an error that the file is being written", err)
 	}

@@ -55,6 +55,7 @@ func Read(r io.Reader) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	l.Records = records
 	return l, nil
 }
@@ -67,27 +68,33 @@ func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	if readErr != nil || !IsTrace(begin) {
 		return nil, readError(readErr, "it has no header")
 	}
+
 	h, err := parseHeader(begin)
 	if err != nil {
 		return nil, err
 	}
+
 	unusedRecords := h.capacity - h.records
 	records, err := readPart(r, h.records*recordBytes, unusedRecords*recordBytes)
 	if err != nil {
 		return nil, err
 	}
+
 	textSpace, err := readPart(r, h.usedTextBytes, h.textSpaceBytes-h.usedTextBytes)
 	if err != nil {
 		return nil, err
 	}
+
 	extraBytes, _ := io.CopyN(io.Discard, r, 1) // io.EOF is expected
 	if extraBytes > 0 {
 		return nil, readError(nil, "it is longer than its header states")
 	}
+
 	texts, err := parseTexts(textSpace)
 	if err != nil {
 		return nil, err
 	}
+
 	d := decoder{log: &h.log, records: records, capacity: h.capacity, texts: texts}
 	d.run(h.next, visit)
 	return d.log, nil
@@ -100,6 +107,7 @@ func readError(err error, text string) error {
 	if err != nil && !isEnd {
 		return fmt.Errorf("reading a trace: %w", err)
 	}
+
 	return fmt.Errorf("%w: %s", ErrFormat, text)
 }
 
@@ -117,9 +125,11 @@ func readPart(r io.Reader, size, skip uint64) ([]byte, error) {
 			return nil, readError(err, "it is cut off")
 		}
 	}
+
 	if _, err := io.CopyN(io.Discard, r, int64(skip)); err != nil {
 		return nil, readError(err, "it is cut off")
 	}
+
 	return part, nil
 }
 
@@ -145,6 +155,7 @@ func parseHeader(b []byte) (*header, error) {
 		return nil, fmt.Errorf("%w: its format has version %d, but only version %d can be read",
 			ErrFormat, fileVersion, version)
 	}
+
 	h := &header{
 		capacity: get.Uint64(b[offsetCapacity:]), next: get.Uint64(b[offsetNext:]),
 		textSpaceBytes: get.Uint64(b[offsetRoom:]), usedTextBytes: get.Uint64(b[offsetUsed:]),
@@ -163,6 +174,7 @@ func parseHeader(b []byte) (*header, error) {
 	if !areRecordsValid || !areTextsValid {
 		return nil, fmt.Errorf("%w: its header is damaged", ErrFormat)
 	}
+
 	h.records = min(h.next, h.capacity)
 	return h, nil
 }
@@ -175,13 +187,16 @@ func parseTexts(b []byte) ([]string, error) {
 		if len(b) < lengthBytes {
 			return nil, fmt.Errorf("%w: text %d is cut off", ErrFormat, len(texts))
 		}
+
 		end := lengthBytes + int(binary.LittleEndian.Uint16(b))
 		if len(b) < end {
 			return nil, fmt.Errorf("%w: text %d is cut off", ErrFormat, len(texts))
 		}
+
 		texts = append(texts, string(b[lengthBytes:end]))
 		b = b[end:]
 	}
+
 	return texts, nil
 }
 
@@ -213,6 +228,7 @@ func (d *decoder) run(next uint64, visit func(*Record)) {
 		if head&hasSecondFlag != 0 {
 			_, rest, _ = d.load(p.number + 1)
 		}
+
 		d.decode(head, first, rest)
 		visit(&d.event)
 	}
@@ -239,6 +255,7 @@ func (d *decoder) sortedPlaces(next uint64) []place {
 			places = insertSorted(places, place{order: n + 1 + age, number: n})
 		}
 	}
+
 	return places
 }
 
@@ -251,6 +268,7 @@ func insertSorted(places []place, p place) []place {
 		places[i] = places[i-1]
 		i--
 	}
+
 	places[i] = p
 	return places
 }
@@ -270,6 +288,7 @@ func (d *decoder) hasSecond(n, next uint64) bool {
 	if n+1 >= next {
 		return false
 	}
+
 	head, _, isComplete := d.load(n + 1)
 	return isComplete && head&isSecondFlag != 0
 }
@@ -279,6 +298,7 @@ func (d *decoder) text(n uint64) string {
 	if n < uint64(len(d.texts)) {
 		return d.texts[n]
 	}
+
 	return "?"
 }
 
@@ -288,6 +308,7 @@ func (d *decoder) source(head uint64) string {
 	if number == omittedSourceNumber {
 		return "?"
 	}
+
 	return d.text(number)
 }
 
@@ -302,6 +323,7 @@ func (d *decoder) decode(head uint64, first, rest payload) {
 		d.decodeGroup(head, first, rest)
 		return
 	}
+
 	p := unpackPlacement(first, rest)
 	r.Pool, r.Group = d.poolOf(head)
 	r.Number = p.number
@@ -322,10 +344,12 @@ func (d *decoder) poolOf(head uint64) (pool uint64, group string) {
 		if !isWhole {
 			groupID = "?" // the text did not fit into the file
 		}
+
 		d.latest = source
 		d.group = groupID
 		d.pool, _ = strconv.ParseUint(number, 10, 64) // 0 after an error
 	}
+
 	return d.pool, d.group
 }
 
@@ -344,6 +368,7 @@ func (d *decoder) decodeGroup(head uint64, first, rest payload) {
 		r.Bytes = int64(rest.c)
 		return
 	}
+
 	r.Operation, r.Text, _ = strings.Cut(description, "\x00")
 	r.Value = int64(rest.b)
 	r.Collectives = rest.c

@@ -17,35 +17,43 @@ func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
 	}
+
 	h, err := parseHeader(b)
 	if err != nil {
 		return err
 	}
+
 	textsOffset := headerBytes + h.capacity*recordBytes
 	if uint64(len(b)) != textsOffset+h.textSpaceBytes {
 		return fmt.Errorf("%w: its size does not match its header", ErrFormat)
 	}
+
 	texts, err := parseTexts(b[textsOffset : textsOffset+h.usedTextBytes])
 	if err != nil {
 		return err
 	}
+
 	isUsed := make([]bool, len(texts)) // by text number
 	for i := range h.capacity {
 		record := b[headerBytes+i*recordBytes:][:recordBytes]
 		redactRecord(record, isUsed)
 	}
+
 	textSpace := make([]byte, 0, h.usedTextBytes)
 	for number, text := range texts {
 		if number == 0 {
 			continue // the empty text, which is not in the file
 		}
+
 		if !isUsed[number] {
 			text = "" // only call sites refer to the text
 		}
+
 		text = withoutPaths(text)
 		textSpace = binary.LittleEndian.AppendUint16(textSpace, uint16(len(text)))
 		textSpace = append(textSpace, text...)
 	}
+
 	clear(b[offsetHost : offsetHost+maxHostBytes])
 	clear(b[textsOffset:])
 	copy(b[textsOffset:], textSpace) // not longer than before
@@ -64,6 +72,7 @@ func redactRecord(b []byte, isUsed []bool) {
 		clear(b[offsetA:])
 		return
 	}
+
 	markUsed := func(textNumber uint64) {
 		if textNumber < uint64(len(isUsed)) {
 			isUsed[textNumber] = true
@@ -84,6 +93,7 @@ func redactRecord(b []byte, isUsed []bool) {
 		if kind.IsGroupEvent() {
 			markUsed(withoutSite) // the text of the event
 		}
+
 		binary.LittleEndian.PutUint64(b[offsetC:], withoutSite)
 	}
 }
@@ -111,5 +121,6 @@ func withoutPaths(text string) string {
 	for i := range parts {
 		parts[i] = pathPattern.ReplaceAllString(parts[i], "$1?")
 	}
+
 	return fileNamePattern.ReplaceAllString(strings.Join(parts, separator), "?")
 }

@@ -29,6 +29,7 @@ func TestRedact(t *testing.T) {
 	for i := range events {
 		s.Record(&events[i])
 	}
+
 	s.Record(&event.Event{
 		Kind: event.KindCollective, Group: "tp/1", Site: "/secret/c.go:3",
 		Call: &event.Call{
@@ -39,16 +40,20 @@ func TestRedact(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := trace.Redact(b); err != nil {
 		t.Fatal(err)
 	}
+
 	if bytes.Contains(b, []byte("secret")) || bytes.Contains(b, []byte(".go")) {
 		t.Error("the redacted trace contains paths or stacks")
 	}
+
 	l, err := trace.Parse(b)
 	if err != nil || len(l.Records) != 5 || l.Host != "" {
 		t.Fatalf("Parse of the redacted trace = %+v, %v; want 5 events and no host", l, err)
 	}
+
 	events[2].Text, events[3].Text = `"?"`, "panic at ?: lost rank 1"
 	for i, want := range events {
 		want.Site = ""
@@ -56,6 +61,7 @@ func TestRedact(t *testing.T) {
 			t.Errorf("event %d = %+v; want %+v", i, got, want)
 		}
 	}
+
 	if got := l.Records[4]; got.Call != "Barrier, path plain" || got.Site != "" {
 		t.Errorf("call = %q at %q; want Barrier without a site", got.Call, got.Site)
 	}

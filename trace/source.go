@@ -54,11 +54,13 @@ func (s *Source) Record(e *event.Event) {
 		s.recordGroupEvent(e)
 		return
 	}
+
 	s.Describe(e)
 	if e.Name != "" {
 		s.recordPoolEventInTwo(e)
 		return
 	}
+
 	const noSite = 0 // Describe has set the call site
 	p := event.PackPlacement(e, noSite)
 	s.RecordPlacement(e.Number, &p)
@@ -74,6 +76,7 @@ func (s *Source) Describe(e *event.Event) {
 		text := strconv.FormatUint(e.Pool, 10) + "\x00" + e.Group
 		s.sourceBits = s.writer.sourceBits(text)
 	}
+
 	s.describeSite(e.Site)
 }
 
@@ -101,6 +104,7 @@ func (s *Source) RecordPlacement(number uint64, p *event.Placement) {
 		index = s.claimBatch()
 		age = batchRecords - 1 // the rest of the new batch
 	}
+
 	stream, segment := p.StreamSegment>>32, uint64(uint32(p.StreamSegment)+1)
 	offset, size, unrequested := uint64(p.Offset), uint64(p.Size), uint64(p.Size-p.Requested)
 	// A first record has 32 bits for number and unrequested, 16 for stream and segment, and bits 8
@@ -111,6 +115,7 @@ func (s *Source) RecordPlacement(number uint64, p *event.Placement) {
 		s.recordPlacementInTwo(number, p)
 		return
 	}
+
 	s.nextIndex = index + 1
 	r := (*record)(unsafe.Add(s.firstRecord, index&s.indexMask*recordBytes))
 	r.a = number | stream<<32 | segment<<48
@@ -136,14 +141,17 @@ func (s *Source) claimBatch() uint64 {
 	for n := first + 1; n <= s.batchEnd; n++ {
 		s.recordAt(n).head = n & mask32
 	}
+
 	// Prefetch the next batch, which this source will probably claim.
 	for n := s.batchEnd + 1; n <= s.batchEnd+batchRecords; n += recordsPerCacheLine {
 		spin.PrefetchWrite(unsafe.Pointer(s.recordAt(n)))
 	}
+
 	beginsChunk := s.batchEnd&(chunkRecords-1) < batchRecords
 	if beginsChunk {
 		s.writer.requestPopulation()
 	}
+
 	return first
 }
 
@@ -170,6 +178,7 @@ func (s *Source) writeTwoRecords(head uint64, first, second payload) {
 	if beginsChunk {
 		s.writer.requestPopulation()
 	}
+
 	s.writeRecord(n-1, head|hasSecondFlag, first)
 	s.writeRecord(n, head|isSecondFlag, second)
 }
@@ -188,8 +197,10 @@ func (s *Source) recordGroupEvent(e *event.Event) {
 		if e.Call != nil {
 			s.RecordCollective(e.Group, e.Number, e.Call, e.Stream, e.Site)
 		}
+
 		return
 	}
+
 	text := s.writer.textNumber(e.Operation + "\x00" + e.Text)
 	name := s.writer.textNumber(e.Name)
 	s.describeGroup(e.Group, e.Site)
@@ -215,6 +226,7 @@ func (s *Source) describeGroup(group, site string) {
 		s.group = group
 		s.sourceBits = s.writer.sourceBits(group)
 	}
+
 	s.describeSite(site)
 }
 
@@ -247,16 +259,19 @@ func (s *Source) callTextNumber(c *event.Call) uint32 {
 	if c == s.latestCall {
 		return s.latestCallNumber
 	}
+
 	number, isKnown := s.callNumbers[c]
 	if !isKnown {
 		if len(s.callNumbers) == maxCalls {
 			clear(s.callNumbers)
 		}
+
 		withoutTicket := *c
 		withoutTicket.Ticket = 0
 		number = s.writer.textNumber(withoutTicket.String())
 		s.callNumbers[c] = number
 	}
+
 	s.latestCall, s.latestCallNumber = c, number
 	return number
 }

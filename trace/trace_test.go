@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			panic(err)
 		}
+
 		s := w.NewSource()
 		for n := uint64(0); ; n++ {
 			s.Record(&event.Event{Kind: event.KindAlloc, Number: n, Size: 1 << 30, Requested: int64(n)})
@@ -41,6 +42,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 	}
+
 	os.Exit(leaktest.Watch(m).Run())
 }
 
@@ -51,6 +53,7 @@ func create(tb testing.TB, folder string, o trace.Options) *trace.Source {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	tb.Cleanup(func() {
 		if err := w.Close(); err != nil {
 			tb.Errorf("Close = %v; want no error", err)
@@ -65,10 +68,12 @@ func read(t *testing.T, folder string, rank int) *trace.Log {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	l, err := trace.Read(bytes.NewReader(b))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return l
 }
 
@@ -90,6 +95,7 @@ func TestRoundTrip(t *testing.T) {
 	for i := range events {
 		s.Record(&events[i])
 	}
+
 	call := &event.Call{
 		Operation: "AllReduce", Path: "window", Root: -1, SendSegment: -1, RecvSegment: -1, Ticket: 4,
 		Digest: 77, Bytes: 64,
@@ -101,11 +107,13 @@ func TestRoundTrip(t *testing.T) {
 		len(l.Records) != 5 {
 		t.Fatalf("log = %+v; want 5 records of rank 3 of 4 on %s", l, host)
 	}
+
 	for i, want := range events {
 		if got := l.Records[i].Event; got != want {
 			t.Errorf("event %d = %+v; want %+v", i, got, want)
 		}
 	}
+
 	got := l.Records[4]
 	if got.Call != "AllReduce, path window" || got.Digest != 77 || got.Bytes != 64 ||
 		time.Since(got.Time) > time.Hour {
@@ -119,6 +127,7 @@ func TestOldestEventsAreReplaced(t *testing.T) {
 	for n := range uint64(1600) { // a multiple of the batch size, so that the last batch is full
 		s.Record(&event.Event{Kind: event.KindFree, Number: n})
 	}
+
 	l := read(t, folder, 0)
 	if l.Missing != 1472 || len(l.Records) != 128 || l.Records[0].Number != 1472 {
 		t.Errorf("missing %d, %d records; want 1472 and 128", l.Missing, len(l.Records))
@@ -135,13 +144,16 @@ func startWriter(t *testing.T, folder string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
+
 	return cmd
 }
 
@@ -150,6 +162,7 @@ func killWriter(t *testing.T, cmd *exec.Cmd) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
+
 	_ = cmd.Wait() // returns an error because the process was killed
 }
 
@@ -164,6 +177,7 @@ func TestKilledWriter(t *testing.T) {
 		t.Fatalf("missing %d, %d records, %d torn; want at least 850, 112 to 128 with the torn, "+
 			"and at most 16", l.Missing, len(l.Records), l.IncompleteRecords)
 	}
+
 	for _, r := range l.Records {
 		if r.Requested != int64(r.Number) {
 			t.Errorf("event %d: Requested = %d; want its number", r.Number, r.Requested)
@@ -176,21 +190,26 @@ func TestCreateFollowsNoLinks(t *testing.T) {
 	if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.Symlink(target, filepath.Join(folder, trace.FileName(0))); err != nil {
 		t.Fatal(err)
 	}
+
 	create(t, folder, trace.Options{Size: 1, Records: 1})
 	if b, _ := os.ReadFile(target); string(b) != "precious" {
 		t.Errorf("link target contains %q; want it unchanged", b)
 	}
+
 	info, err := os.Lstat(filepath.Join(folder, trace.FileName(0)))
 	if err != nil || info.Mode() != 0o600 {
 		t.Errorf("mode = %v, %v; want 0600", info.Mode(), err)
 	}
+
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(folder, link); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := trace.Create(link, trace.Options{Size: 1}); err == nil {
 		t.Error("Create in a linked folder succeeded; want an error")
 	}
@@ -204,18 +223,22 @@ func TestTraceOfEarlierProcessIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	path := filepath.Join(folder, trace.FileName(1))
 	if err := os.Rename(filepath.Join(earlier, trace.FileName(1)), path); err != nil {
 		t.Fatal(err)
 	}
+
 	s := create(t, folder, trace.Options{Rank: 1, Size: 2, Records: 1})
 	s.Record(&event.Event{Kind: event.KindFree, Number: 5})
 	if l := read(t, folder, 1); len(l.Records) != 1 || l.Records[0].Number != 5 {
 		t.Errorf("%s has records %v; want event 5", trace.FileName(1), l.Records)
 	}
+
 	if _, err := os.Stat(path + ".old"); err != nil {
 		t.Errorf("Stat of the earlier trace with suffix .old: %v", err)
 	}
@@ -236,6 +259,7 @@ func TestTracesOfSeveralWorlds(t *testing.T) {
 			w.NewSource().Record(&event.Event{Kind: event.KindFree, Number: uint64(n)})
 		})
 	}
+
 	group.Wait()
 	names, err := filepath.Glob(filepath.Join(folder, "*rank0.trace"))
 	if err != nil || len(names) != 8 {
@@ -248,6 +272,7 @@ func TestCreateRefusesLinkWithSlash(t *testing.T) {
 	if err := os.Symlink(t.TempDir(), link); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := trace.Create(link+"/", trace.Options{Size: 1, Records: 1}); err == nil {
 		t.Error("Create in a linked folder with a slash succeeded; want an error")
 	}
@@ -260,6 +285,7 @@ func TestNamesBeyondTheirBits(t *testing.T) {
 	for n := range 1<<16 + 10 {
 		s.Record(&event.Event{Kind: event.KindRegister, Name: strconv.Itoa(n), Number: uint64(n)})
 	}
+
 	for _, r := range read(t, folder, 0).Records {
 		if r.Name != "?" && r.Name != strconv.FormatUint(r.Number, 10) {
 			t.Fatalf("name of event %d = %s; want %d or ?", r.Number, r.Name, r.Number)
@@ -275,6 +301,7 @@ func TestTextsAreBounded(t *testing.T) {
 			Kind: event.KindFault, Text: string(bytes.Repeat([]byte{byte('a' + n%26)}, 4000+n)),
 		})
 	}
+
 	if l := read(t, folder, 0); l.LostTexts == 0 || l.Records[0].Text != "" {
 		t.Errorf("LostTexts = %d; want more than 0", l.LostTexts)
 	}
@@ -290,12 +317,14 @@ func FuzzParse(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	f.Add(b)
 	f.Add(b[:100])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if _, err := trace.Parse(b); err != nil && !errors.Is(err, trace.ErrFormat) {
 			t.Errorf("Parse = %v; want ErrFormat", err)
 		}
+
 		if err := trace.Redact(bytes.Clone(b)); err != nil && !errors.Is(err, trace.ErrFormat) {
 			t.Errorf("Redact = %v; want ErrFormat", err)
 		}
@@ -328,11 +357,13 @@ func TestRecordsKeepAllValues(t *testing.T) {
 				Text: text.Draw(t, "text"), Value: want.Size, Collectives: uint64(want.Offset),
 			}
 		}
+
 		s.Record(&want)
 		b, err := os.ReadFile(filepath.Join(folder, trace.FileName(0)))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var got event.Event
 		_, err = trace.Scan(bytes.NewReader(b), func(r *trace.Record) { got = r.Event })
 		if err != nil || got != want {
@@ -359,6 +390,7 @@ func TestOrderOfPoolsAndGroups(t *testing.T) {
 		if random.IntN(100) == 0 {
 			quiet = random.IntN(4) // some of the sources are idle for a long time
 		}
+
 		switch k := random.IntN(4); {
 		case k == quiet:
 		case k < 2:
@@ -374,19 +406,23 @@ func TestOrderOfPoolsAndGroups(t *testing.T) {
 			for i := range want {
 				want[i] = append(want[i], 1<<40+calls)
 			}
+
 			calls++
 		}
 	}
+
 	var got [2][]uint64
 	for _, r := range read(t, folder, 0).Records {
 		if r.Kind == event.KindAlloc {
 			got[r.Pool] = append(got[r.Pool], r.Number)
 			continue
 		}
+
 		for i := range got {
 			got[i] = append(got[i], 1<<40+r.Number)
 		}
 	}
+
 	for i := range want {
 		if !slices.Equal(got[i], want[i]) {
 			t.Errorf("events of pool %d and the group were not read in the order of recording", i)
@@ -404,9 +440,11 @@ func TestFolderOfRunningProcess(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Create = %v; want an error with %q", err, want)
 	}
+
 	if names, _ := filepath.Glob(filepath.Join(folder, ".*")); len(names) > 0 {
 		t.Errorf("temporary files left in the folder: %v", names)
 	}
+
 	create(t, folder, trace.Options{Rank: 0, Size: 2, Records: 1}) // another rank
 	killWriter(t, cmd)
 	create(t, folder, trace.Options{Rank: 1, Size: 2, Records: 1})
@@ -421,9 +459,11 @@ func TestCreateAwaitsLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := sys.LockFile(f); err != nil {
 		t.Fatal(err)
 	}
+
 	timer := time.AfterFunc(50*time.Millisecond, func() { f.Close() })
 	defer timer.Stop()
 	create(t, folder, trace.Options{Rank: 1, Size: 2, Records: 1})

@@ -65,15 +65,18 @@ func Create(folder string, o Options) (*Writer, error) {
 		return nil, fmt.Errorf("creating a trace of rank %d of %d with %d records: out of range",
 			o.Rank, o.Size, o.Records)
 	}
+
 	path, err := choosePath(folder, o.Rank)
 	if err != nil {
 		return nil, err
 	}
+
 	w, err := create(path, o)
 	if err != nil {
 		usedPaths.Delete(path)
 		return nil, fmt.Errorf("creating a trace: %w", err)
 	}
+
 	go w.populateChunks()
 	return w, nil
 }
@@ -86,6 +89,7 @@ func create(path string, o Options) (*Writer, error) {
 	for records < requestedRecords {
 		records *= 2
 	}
+
 	textBytes := max(records*recordBytes/recordToTextRatio, minTextBytes)
 	size := int64(headerBytes + records*recordBytes + textBytes)
 	temporary := temporaryName(path)
@@ -93,6 +97,7 @@ func create(path string, o Options) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	w := &Writer{
 		path: path, file: f, indexMask: records - 1, start: time.Now(), textNumbers: map[string]uint32{},
 		populateRequests: make(chan struct{}, 1), done: make(chan struct{}),
@@ -101,6 +106,7 @@ func create(path string, o Options) (*Writer, error) {
 	if err == nil {
 		w.mapping, err = sys.Map(f, 0, size)
 	}
+
 	if err == nil {
 		w.bytes = unsafe.Slice((*byte)(w.mapping.Base()), size)
 		w.textSpace = w.bytes[headerBytes+records*recordBytes:]
@@ -110,11 +116,13 @@ func create(path string, o Options) (*Writer, error) {
 		w.mapping.Populate(0, headerBytes+firstChunkBytes)
 		err = moveIntoPlace(temporary, path)
 	}
+
 	if err != nil {
 		releaseErr := w.release()
 		removeErr := os.Remove(temporary)
 		return nil, errors.Join(err, releaseErr, removeErr)
 	}
+
 	return w, nil
 }
 
@@ -124,6 +132,7 @@ func (w *Writer) release() error {
 	if w.mapping != nil { // nil if create has failed
 		unmapErr = w.mapping.Close()
 	}
+
 	closeErr := w.file.Close()
 	return errors.Join(unmapErr, closeErr)
 }
@@ -135,6 +144,7 @@ func (w *Writer) Close() error {
 	if err := w.release(); err != nil {
 		return fmt.Errorf("closing the trace %s: %w", w.path, err)
 	}
+
 	return nil
 }
 
@@ -200,12 +210,14 @@ func (w *Writer) textNumber(s string) uint32 {
 	if s == "" {
 		return 0
 	}
+
 	s = s[:min(len(s), maxTextBytes)]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if number, isKnown := w.textNumbers[s]; isKnown {
 		return number
 	}
+
 	const lengthBytes = 2 // a text is preceded by its length
 	needed := lengthBytes + uint64(len(s))
 	if w.usedTextBytes+needed > uint64(len(w.textSpace)) {
@@ -213,6 +225,7 @@ func (w *Writer) textNumber(s string) uint32 {
 		binary.LittleEndian.PutUint64(w.bytes[offsetLost:], omittedCount+1)
 		return omittedTextNumber
 	}
+
 	number := uint32(len(w.textNumbers)) + 1
 	w.textNumbers[strings.Clone(s)] = number // a copy, because s may be part of a longer string
 	free := w.textSpace[w.usedTextBytes:]

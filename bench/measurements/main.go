@@ -47,18 +47,22 @@ func run(args []string, in io.Reader) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+
 	if flags.NArg() == 0 {
 		if *check {
 			return checkPages(*folder)
 		}
+
 		return writePages(*folder)
 	}
+
 	isAdd := flags.Arg(0) == "add" && flags.NArg() >= 2
 	if isAdd && !*check {
 		name := flags.Arg(1)
 		addFlags := flags.Args()[2:]
 		return addResult(*folder, name, addFlags, in)
 	}
+
 	return errors.New("usage: measurements [--folder DIR] [--check | add NAME [FLAGS]]")
 }
 
@@ -75,18 +79,22 @@ func addResult(folder, name string, args []string, in io.Reader) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+
 	text, err := io.ReadAll(in)
 	if err != nil {
 		return fmt.Errorf("reading standard input: %w", err)
 	}
+
 	r, err := parseOutput(text)
 	if err != nil {
 		return err
 	}
+
 	r.Runs = []results.Run{origin}
 	encoded, err := r.Encode()
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
+
 	return os.WriteFile(filepath.Join(folder, "results", name+".json"), encoded, 0o644)
 }

@@ -27,11 +27,13 @@ func createFolder(t *testing.T, files map[string]string) string {
 	if err := os.Mkdir(filepath.Join(folder, "results"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	return folder
 }
 
@@ -44,20 +46,24 @@ func TestWriteGeneratesTables(t *testing.T) {
 	if err := run([]string{"--folder", folder, "--check"}, nil); err == nil {
 		t.Error("--check accepted a page without its table")
 	}
+
 	for range 2 { // The second run must not change anything.
 		if err := run([]string{"--folder", folder}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	text, err := os.ReadFile(filepath.Join(folder, "p.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	want := "before\n\n<!-- results/r.json -->\n| a | b |\n|---|---|\n| 1.50 | x\\|y |\n" +
 		"| 1 / 2.0 | |\n\n[Result file](results/r.json)\n<!-- end -->\n\nafter\n"
 	if string(text) != want {
 		t.Errorf("got\n%s\nwant\n%s", text, want)
 	}
+
 	if err := run([]string{"--folder", folder, "--check"}, nil); err != nil {
 		t.Error(err)
 	}
@@ -126,10 +132,12 @@ func TestAddWritesResultFile(t *testing.T) {
 			if err := run(arguments, strings.NewReader(c.input)); err != nil {
 				t.Fatal(err)
 			}
+
 			text, err := os.ReadFile(filepath.Join(folder, "results", "n.json"))
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if !strings.Contains(string(text), c.want) {
 				t.Errorf("got\n%s\nwant a file that contains\n%s", text, c.want)
 			}

@@ -24,23 +24,28 @@ func readTables(folder string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	tables := map[string]string{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
+
 		r, err := results.Read(text)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
+
 		table, err := r.Markdown()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
+
 		name := strings.TrimSuffix(filepath.Base(file), ".json")
 		tables[name] = table
 	}
+
 	return tables, nil
 }
 
@@ -50,10 +55,12 @@ func regenerate(folder string) (before, after map[string]string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+
 	files, err := filepath.Glob(filepath.Join(folder, "*.md"))
 	if err != nil {
 		return nil, nil, err
 	}
+
 	before = map[string]string{}
 	after = map[string]string{}
 	for _, file := range files {
@@ -61,13 +68,16 @@ func regenerate(folder string) (before, after map[string]string, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
+
 		newText, err := replaceTables(string(text), tables)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", file, err)
 		}
+
 		before[file] = string(text)
 		after[file] = newText
 	}
+
 	return before, after, nil
 }
 
@@ -82,6 +92,7 @@ func replaceTables(text string, tables map[string]string) (string, error) {
 		if !exists {
 			err = fmt.Errorf("missing result file %s", file)
 		}
+
 		return "<!-- " + file + " -->\n" + table + "\n[Result file](" + file + ")\n<!-- end -->"
 	})
 	return newText, err
@@ -93,6 +104,7 @@ func writePages(folder string) error {
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	for file, text := range after {
 		if text != before[file] {
@@ -100,6 +112,7 @@ func writePages(folder string) error {
 			errs = append(errs, writeErr)
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -109,11 +122,13 @@ func checkPages(folder string) error {
 	if err != nil {
 		return err
 	}
+
 	for _, file := range slices.Sorted(maps.Keys(after)) {
 		if before[file] != after[file] {
 			return fmt.Errorf("%s differs from its result files; "+
 				"change the files in results/ and run: go run ./bench/measurements", file)
 		}
 	}
+
 	return nil
 }

@@ -20,6 +20,7 @@ func parseOutput(text []byte) (*results.Result, error) {
 	if isJSON {
 		return parseReport(text)
 	}
+
 	return parseBenchmarks(string(text))
 }
 
@@ -39,6 +40,7 @@ func (t *tableBuilder) addCell(column string, value any) {
 	if !slices.Contains(t.columns, column) {
 		t.columns = append(t.columns, column)
 	}
+
 	lastRow := t.rows[len(t.rows)-1]
 	lastRow[column] = value
 }
@@ -48,14 +50,17 @@ func (t *tableBuilder) result() (*results.Result, error) {
 	if len(t.rows) == 0 {
 		return nil, errors.New("the output contains no results")
 	}
+
 	r := &results.Result{Columns: t.columns}
 	for _, row := range t.rows {
 		cells := make([]any, len(t.columns))
 		for i, column := range t.columns {
 			cells[i] = row[column]
 		}
+
 		r.Rows = append(r.Rows, cells)
 	}
+
 	return r, nil
 }
 
@@ -65,6 +70,7 @@ func parseReport(text []byte) (*results.Result, error) {
 	if err := json.Unmarshal(text, &decoded); err != nil {
 		return nil, fmt.Errorf("decoding a report of symmem bench: %w", err)
 	}
+
 	t := &tableBuilder{}
 	for i := range decoded.Results {
 		r := &decoded.Results[i]
@@ -73,6 +79,7 @@ func parseReport(text []byte) (*results.Result, error) {
 		for _, param := range slices.Sorted(maps.Keys(r.Params)) {
 			t.addCell(param, toCell(r.Params[param]))
 		}
+
 		t.addCell("ns", r.Median)
 		t.addCell("p10 ns", r.P10)
 		t.addCell("p90 ns", r.P90)
@@ -81,10 +88,12 @@ func parseReport(text []byte) (*results.Result, error) {
 			t.addCell(*r.Baseline+", ns", *r.BaselineMedian)
 			t.addCell("ratio", json.Number(ratio))
 		}
+
 		for _, figure := range slices.Sorted(maps.Keys(r.Figures)) {
 			t.addCell(figure, r.Figures[figure])
 		}
 	}
+
 	return t.result()
 }
 
@@ -94,6 +103,7 @@ func toCell(value any) any {
 	if isNumber {
 		return number
 	}
+
 	return fmt.Sprint(value)
 }
 
@@ -120,8 +130,10 @@ func parseBenchmarks(text string) (*results.Result, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %q is not a number", benchmark, value)
 			}
+
 			t.addCell(unit, json.Number(value)) // keeps all digits
 		}
 	}
+
 	return t.result()
 }

@@ -26,6 +26,7 @@ func Summarize(times []float64) Summary {
 	if n == 0 {
 		return Summary{}
 	}
+
 	sorted := slices.Sorted(slices.Values(times))
 	last := n - 1
 	return Summary{
@@ -62,6 +63,7 @@ func (r *Result) CompareTo(name string, baseline Summary) {
 	if r.Median > 0 {
 		ratio = baseline.Median / r.Median
 	}
+
 	r.Baseline = &name
 	r.BaselineMedian = &baseline.Median
 	r.Ratio = &ratio
@@ -110,6 +112,7 @@ func (r *Report) SetWorst() {
 		if result.Ratio == nil {
 			continue
 		}
+
 		isWorse := r.Worst == nil || *result.Ratio < r.Worst.Ratio
 		if isWorse {
 			name := fmt.Sprintf("%s of %v bytes %s",
@@ -124,6 +127,7 @@ func (r *Result) Variant() string {
 	if r.Params["in_place"] == true {
 		return "in-place"
 	}
+
 	return "out-of-place"
 }
 
@@ -138,6 +142,7 @@ func (r *Report) DescribeOverLimit() []string {
 			messages = append(messages, message)
 		}
 	}
+
 	return messages
 }
 
@@ -148,6 +153,7 @@ func (r *Result) Label() string {
 	for _, key := range slices.Sorted(maps.Keys(r.Params)) {
 		fmt.Fprintf(&b, " %s=%v", key, r.Params[key])
 	}
+
 	return b.String()
 }
 
@@ -161,6 +167,7 @@ func Duration(ns float64) string {
 	case ns >= 1e3:
 		return formatDigits(ns/1e3) + " us"
 	}
+
 	return formatDigits(ns) + " ns"
 }
 
@@ -174,5 +181,6 @@ func formatDigits(number float64) string {
 	case number >= 9.995:
 		decimals = 1
 	}
+
 	return strconv.FormatFloat(number, 'f', decimals, 64)
 }

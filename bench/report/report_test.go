@@ -13,6 +13,7 @@ func TestReportJSONHasAllFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var decoded struct {
 		Bench   string
 		Results []map[string]any
@@ -20,6 +21,7 @@ func TestReportJSONHasAllFields(t *testing.T) {
 	if err := json.Unmarshal(out, &decoded); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, r := range decoded.Results {
 		for _, key := range []string{
 			"name", "params", "ns_per_op", "allocs_per_op", "baseline", "baseline_ns_per_op",
@@ -30,6 +32,7 @@ func TestReportJSONHasAllFields(t *testing.T) {
 			}
 		}
 	}
+
 	if last := decoded.Results[1]; last["ratio"] != nil || last["baseline"] != nil {
 		t.Errorf("the result without a baseline is %v, want null ratio and baseline", last)
 	}

@@ -16,6 +16,7 @@ func NewTrips(before, after float64) *Trips {
 	if mode != modeOf(after) {
 		mode = "mixed"
 	}
+
 	return &Trips{Before: before, After: after, Mode: mode}
 }
 

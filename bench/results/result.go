@@ -39,6 +39,7 @@ func Read(text []byte) (*Result, error) {
 	if err := decoder.Decode(r); err != nil {
 		return nil, err
 	}
+
 	err := r.validate()
 	return r, err
 }
@@ -48,16 +49,19 @@ func (r *Result) validate() error {
 	if len(r.Runs) == 0 || len(r.Columns) == 0 || len(r.Rows) == 0 {
 		return errors.New("runs, columns and rows must not be empty")
 	}
+
 	for i, run := range r.Runs {
 		if run.Machine == "" || run.Date == "" {
 			return fmt.Errorf("run %d has no machine or no date", i)
 		}
 	}
+
 	for i, row := range r.Rows {
 		if len(row) != len(r.Columns) {
 			return fmt.Errorf("row %d has %d cells, but the table has %d columns",
 				i, len(row), len(r.Columns))
 		}
+
 		for _, cell := range row {
 			_, err := formatCell(cell)
 			if err != nil {
@@ -65,6 +69,7 @@ func (r *Result) validate() error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -74,27 +79,33 @@ func (r *Result) Encode() ([]byte, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
 	}
+
 	runs, err := encodeLine(r.Runs)
 	if err != nil {
 		return nil, err
 	}
+
 	const prefix, indent = "  ", "  "
 	var indentedRuns bytes.Buffer
 	if err := json.Indent(&indentedRuns, runs, prefix, indent); err != nil {
 		return nil, err
 	}
+
 	columns, err := encodeLine(r.Columns)
 	if err != nil {
 		return nil, err
 	}
+
 	rows := make([]string, len(r.Rows))
 	for i, row := range r.Rows {
 		line, err := encodeLine(row)
 		if err != nil {
 			return nil, err
 		}
+
 		rows[i] = "    " + string(line)
 	}
+
 	const format = "{\n  \"runs\": %s,\n  \"columns\": %s,\n  \"rows\": [\n%s\n  ]\n}\n"
 	text := fmt.Appendf(nil, format, indentedRuns.Bytes(), columns, strings.Join(rows, ",\n"))
 	return text, nil
@@ -119,8 +130,10 @@ func (r *Result) Markdown() (string, error) {
 			if cell != "" { // An empty cell is only a space.
 				out.WriteString(" " + strings.ReplaceAll(cell, "|", `\|`))
 			}
+
 			out.WriteString(" |")
 		}
+
 		out.WriteString("\n")
 	}
 	writeLine(r.Columns)
@@ -132,10 +145,13 @@ func (r *Result) Markdown() (string, error) {
 			if err != nil {
 				return "", err
 			}
+
 			cells[i] = text
 		}
+
 		writeLine(cells)
 	}
+
 	return out.String(), nil
 }
 
@@ -159,9 +175,12 @@ func formatCell(cell any) (string, error) {
 			if err != nil {
 				return "", err
 			}
+
 			parts[i] = text
 		}
+
 		return strings.Join(parts, " / "), nil
 	}
+
 	return "", fmt.Errorf("a cell must be a number, a string, null or a list of these, not %T", cell)
 }

@@ -17,6 +17,7 @@ func openELF(t *testing.T) *elf.File {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -30,12 +31,14 @@ func declaredFunctions(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	code := cComment.ReplaceAllString(string(text), "")
 	declaration := regexp.MustCompile(`\b((?:symmem|nccl)_\w+)\(`)
 	var names []string
 	for _, match := range declaration.FindAllStringSubmatch(code, -1) {
 		names = append(names, match[1])
 	}
+
 	slices.Sort(names)
 	return names
 }
@@ -47,6 +50,7 @@ func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var exported []string
 	for _, s := range symbols {
 		isImported := s.Section == elf.SHN_UNDEF
@@ -54,12 +58,14 @@ func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 			exported = append(exported, s.Name)
 		}
 	}
+
 	slices.Sort(exported)
 	want := declaredFunctions(t)
 	const minFunctions = 60 // with fewer, the search for declarations must be broken
 	if len(want) < minFunctions {
 		t.Fatalf("found %d functions in symmem.h, want at least %d", len(want), minFunctions)
 	}
+
 	if !slices.Equal(exported, want) {
 		t.Errorf("exported functions differ:\ngot  %v\nwant %v, as declared in symmem.h", exported, want)
 	}
@@ -72,6 +78,7 @@ func TestForkedChildTestsAllFunctions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	code := cComment.ReplaceAllString(string(text), "")
 	words := regexp.MustCompile(`\w+`).FindAllString(code, -1)
 	for _, name := range declaredFunctions(t) {
@@ -88,6 +95,7 @@ func TestLibraryLinksOnlyGlibc(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	glibc := regexp.MustCompile(`^(lib(c|pthread|dl|resolv)|ld-linux.*)\.so\.\d+$`)
 	for _, name := range libraries {
 		if !glibc.MatchString(name) {
@@ -104,6 +112,7 @@ func TestLibraryCannotBeUnloaded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(flags) == 0 || flags[0]&noDelete == 0 {
 		t.Errorf("DT_FLAGS_1 = %v, want a value with the flag %d", flags, noDelete)
 	}

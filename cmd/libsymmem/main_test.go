@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 	if binaries.folder != "" {
 		_ = os.RemoveAll(binaries.folder)
 	}
+
 	os.Exit(status)
 }
 
@@ -43,6 +44,7 @@ func build(t testing.TB) paths {
 		if binaries.folder, binaries.err = os.MkdirTemp("", "libsymmem"); binaries.err != nil {
 			return
 		}
+
 		b := paths{
 			library: filepath.Join(binaries.folder, "libsymmem.so"),
 			program: filepath.Join(binaries.folder, "drive"),
@@ -63,11 +65,13 @@ func build(t testing.TB) paths {
 				return
 			}
 		}
+
 		binaries.paths = b
 	})
 	if binaries.err != nil {
 		t.Fatal(binaries.err)
 	}
+
 	return binaries.paths
 }
 
@@ -87,6 +91,7 @@ func runScenario(t testing.TB, ranks int, scenario string, environment ...string
 	if err != nil {
 		t.Fatalf("%s on %d ranks: %v\n%s", scenario, ranks, err, out)
 	}
+
 	return string(out)
 }
 
@@ -225,8 +230,10 @@ func TestForkedChildClosesConnections(t *testing.T) {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
+
 		ranks[rank] = c
 	}
+
 	input.Close()
 	for rank, c := range ranks {
 		if err := c.Wait(); err != nil {
@@ -240,6 +247,7 @@ func TestCProgramOnSoftwareGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, s := range []struct{ name, scenario string }{
 		{"SGLang's functions register with several communicators", "plug"},
 		{"a communicator of another library is attached to a group", "attach"},
@@ -266,6 +274,7 @@ func BenchmarkCalls(b *testing.B) {
 	if testing.Short() {
 		environment = append(environment, "DRIVE_SHORT=1")
 	}
+
 	for _, ranks := range []int{1, 2} {
 		b.Log("\n" + runScenario(b, ranks, "speed", environment...))
 	}

@@ -56,13 +56,16 @@ func (f *planFlags) parsePlan() (bench.Plan, error) {
 	if f.isQuick {
 		defaults = bench.Quick
 	}
+
 	if f.batchCount < 0 || f.batchCount > maxBatches {
 		return defaults, fmt.Errorf("--batches is %d, but must be from 1 to %d", f.batchCount,
 			maxBatches)
 	}
+
 	if f.batchDuration < 0 {
 		return defaults, fmt.Errorf("--batch is %v, but must not be negative", f.batchDuration)
 	}
+
 	return bench.Plan{
 		Batches: cmp.Or(f.batchCount, defaults.Batches),
 		Batch:   cmp.Or(f.batchDuration, defaults.Batch),

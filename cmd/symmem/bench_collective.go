@@ -82,6 +82,7 @@ func parseUnscaledOp(name string) (symmem.ReduceOp, error) {
 	if err == nil && op.HasFactor() {
 		err = fmt.Errorf("%v needs a factor, which the benchmark does not pass", op)
 	}
+
 	return op, err
 }
 
@@ -103,6 +104,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 			if err := f.parse(cmd); err != nil {
 				return err
 			}
+
 			return f.runAsRanks(cmd, func(w rendezvous.World) error {
 				return f.runRank(cmd.Context(), w, cmd.OutOrStdout())
 			})
@@ -157,32 +159,40 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
+
 	if err := chooseBackend(&f.backend); err != nil {
 		return err
 	}
+
 	c.Backend = f.backend
 	if !f.isQuick && f.batchDuration == 0 {
 		c.Plan.Batch = 2 * bench.Full.Batch
 	}
+
 	if f.isQuick && !cmd.Flags().Changed("max-bytes") {
 		f.last = 1 << 20
 	}
+
 	if err := f.parseSizes(); err != nil {
 		return err
 	}
+
 	const minRanks = 1
 	if err := f.checkRanks(minRanks); err != nil {
 		return err
 	}
+
 	switch {
 	case c.Worlds < 1 || c.Worlds > 16:
 		return fmt.Errorf("--worlds is %d, but must be from 1 to 16", c.Worlds)
 	case c.Iters < 0:
 		return fmt.Errorf("--iters is %d, but must not be negative", c.Iters)
 	}
+
 	if err := f.parseNames(cmd.Flags().Changed("worlds")); err != nil {
 		return err
 	}
+
 	return f.parsePaths(cmd.Flags().Changed("path"))
 }
 
@@ -197,6 +207,7 @@ func (f *collectiveFlags) parsePaths(hasPath bool) error {
 	if c.Compare && !hasPath {
 		c.Path = symmem.PathAuto
 	}
+
 	c.OutsideWindows = f.buffers == "any"
 	switch {
 	case !slices.Contains(buffersNames, f.buffers):
@@ -211,6 +222,7 @@ func (f *collectiveFlags) parsePaths(hasPath bool) error {
 	case c.GraphCalls < 0 || c.GraphCalls > maxGraphCalls:
 		return fmt.Errorf("--graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
 	}
+
 	return nil
 }
 
@@ -221,16 +233,20 @@ func (f *collectiveFlags) parseSizes() (err error) {
 		c.Sizes, err = f.sizes()
 		return err
 	}
+
 	for _, text := range f.sizeList {
 		var s size
 		if err := s.Set(text); err != nil {
 			return err
 		}
+
 		if s == 0 {
 			return errors.New("--sizes contains 0, but a size must be 1 or more")
 		}
+
 		c.Sizes = append(c.Sizes, int64(s))
 	}
+
 	return nil
 }
 
@@ -242,13 +258,16 @@ func (f *collectiveFlags) parseNames(hasWorlds bool) (err error) {
 	if err != nil {
 		return err
 	}
+
 	if f.check == "both" {
 		c.Checks = []symmem.CheckLevel{symmem.CheckOff, symmem.CheckEvery}
 		if !hasWorlds {
 			c.Worlds = 3
 		}
+
 		return nil
 	}
+
 	level, err := symmem.ParseCheckLevel(f.check)
 	c.Checks = []symmem.CheckLevel{level}
 	return err
@@ -261,25 +280,31 @@ func (f *collectiveFlags) runRank(
 	if world.Rank != 0 {
 		out = io.Discard
 	}
+
 	if err := f.prove.Start(); err != nil {
 		return err
 	}
+
 	defer f.prove.Close(&err) // joins its error to err
 	var probe *bench.Probe    // nil measures nothing
 	if world.Rank == 0 {      // the other ranks wait for it in measure
 		probe = bench.NewProbe()
 	}
+
 	before, err := probe.RoundTrip()
 	if err != nil {
 		return err
 	}
+
 	if err := f.bindRank(world); err != nil {
 		return err
 	}
+
 	table := &bench.NCCLTests{Writer: out}
 	if f.json {
 		table.Writer = io.Discard
 	}
+
 	fmt.Fprintf(table.Writer,
 		"# symmem bench collective: %d ranks, %s path, check %s, round trip %.0f ns\n",
 		world.Size, f.config.Path, f.check, before)
@@ -290,6 +315,7 @@ func (f *collectiveFlags) runRank(
 		finishErr := f.finish(out, table, rep)
 		return errors.Join(err, finishErr)
 	}
+
 	after, probeErr := probe.RoundTrip()
 	rep.RoundTrip = report.NewTrips(before, after)
 	proofErr := f.prove.Write(table.Writer, "# ")
@@ -297,16 +323,20 @@ func (f *collectiveFlags) runRank(
 	if err := errors.Join(probeErr, proofErr, finishErr); err != nil {
 		return err
 	}
+
 	if world.Rank != 0 {
 		return nil
 	}
+
 	if wrongCount > 0 {
 		return exitWith(exitWrong, fmt.Errorf("wrong elements: %.0f", wrongCount))
 	}
+
 	missedLimits := rep.DescribeOverLimit()
 	if f.enforce && len(missedLimits) > 0 {
 		return exitWith(exitWrong, errors.New(strings.Join(missedLimits, "; ")))
 	}
+
 	return nil
 }
 
@@ -322,15 +352,18 @@ func (f *collectiveFlags) measure(
 			if result == nil { // the row has no such result
 				continue
 			}
+
 			rep.Results = append(rep.Results, *result)
 			wrongCount += result.Figures["wrong"]
 		}
+
 		f.prove.AddCall(r.Operation.Name, r.Count, c.DataType.Size())
 		return table.WriteRow(c, r)
 	})
 	if c.Compare {
 		rep.SetWorst()
 	}
+
 	return rep, wrongCount, err
 }
 
@@ -339,19 +372,23 @@ func (f *collectiveFlags) finish(out io.Writer, table *bench.NCCLTests, r *repor
 	if f.json {
 		return writeJSON(out, r)
 	}
+
 	if err := table.WriteFooter(); err != nil {
 		return err
 	}
+
 	if f.config.Compare {
 		if err := bench.WritePathTable(out, r); err != nil {
 			return err
 		}
 	}
+
 	if len(f.config.Checks) > 1 {
 		if err := bench.WriteCheckTable(out, r); err != nil {
 			return err
 		}
 	}
+
 	_, err := fmt.Fprintf(out, "# round trip: %.0f ns before, %.0f ns after (%s)\n",
 		r.RoundTrip.Before, r.RoundTrip.After, r.RoundTrip.Mode)
 	return err

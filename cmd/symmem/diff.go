@@ -63,12 +63,15 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	if !report.RanksAgree {
 		return exitWith(exitWrong, nil)
 	}
+
 	return nil
 }
 
@@ -98,24 +101,29 @@ func (f *rankFiles) compare(
 	if err != nil {
 		return nil, err
 	}
+
 	sources, err := load.Find(paths, ranks)
 	if err != nil {
 		return nil, exitWith(exitFailed, err)
 	}
+
 	if len(sources) < minFiles {
 		return nil, errors.New("one file is not enough: pass the files of at least two ranks")
 	}
+
 	showProgress, clearProgress := newReadProgress(cmd) // showProgress may be nil
 	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: showProgress})
 	clearProgress()
 	if err != nil {
 		return nil, exitWith(exitFailed, err)
 	}
+
 	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
 	if minFiles > 1 && !report.HasComparison() {
 		return nil, exitWith(exitFailed, errors.New("nothing to compare: no pool or group has events "+
 			"in the files of two ranks"))
 	}
+
 	return report, nil
 }
 
@@ -127,13 +135,16 @@ func (f *rankFiles) ranksByFile() (map[string]int, error) {
 		if separator < 0 {
 			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
 		}
+
 		file, number := text[:separator], text[separator+1:]
 		rank, err := strconv.Atoi(number)
 		if err != nil || rank < 0 {
 			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
 		}
+
 		ranks[filepath.Clean(file)] = rank
 	}
+
 	return ranks, nil
 }
 
@@ -146,6 +157,7 @@ func newReadProgress(cmd *cobra.Command) (show func(done, total int64), clearTex
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
 	}
+
 	var mu sync.Mutex // files are read concurrently
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
 	showMiB := progressLines(counter, "MiB read")
@@ -153,6 +165,7 @@ func newReadProgress(cmd *cobra.Command) (show func(done, total int64), clearTex
 		if total < minProgressBytes {
 			return
 		}
+
 		const mib = 1 << 20
 		mu.Lock()
 		defer mu.Unlock()

@@ -55,20 +55,24 @@ func TestDiffOfRunningPrograms(t *testing.T) {
 			if run%2 == 0 {
 				p.kind = kinds[run/2%len(kinds)]
 			}
+
 			if p.plant(rng, ranks) {
 				programs = append(programs, p)
 				run++
 			}
 		}
+
 		folder := t.TempDir()
 		runPrograms(t, folder, ranks, programs)
 		for kind, n := range checkPrograms(t, folder, programs) {
 			planted[kind] += n
 		}
+
 		if err := os.RemoveAll(folder); err != nil { // all worlds together would fill the disk
 			t.Fatal(err)
 		}
 	}
+
 	t.Logf("planted: %v", planted)
 }
 
@@ -83,6 +87,7 @@ func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 		p.variants[r], p.places[r] = common, make([][]place, runningPools)
 		p.options[r].FirstSegment = 16 << 20
 	}
+
 	switch p.kind {
 	case "":
 	case diff.KindPlace:
@@ -92,8 +97,10 @@ func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 		if variant == nil || slices.Max(difftest.FirstDifference(common, variant, runningPools)) < 0 {
 			return false // the two swapped requests are identical
 		}
+
 		p.variants[p.differingRank] = variant
 	}
+
 	return true
 }
 
@@ -106,6 +113,7 @@ func runPrograms(t *testing.T, folder string, ranks int, programs []*runningProg
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var wait sync.WaitGroup
 	for _, rt := range runtimes {
 		wait.Go(func() {
@@ -117,8 +125,10 @@ func runPrograms(t *testing.T, folder string, ranks int, programs []*runningProg
 					t.Error(err)
 					return
 				}
+
 				streams = append(streams, s)
 			}
+
 			for i, p := range programs {
 				if err := p.run(rt, streams); err != nil {
 					t.Errorf("rank %d, program %d: %v", rt.Rank(), i, err)
@@ -127,6 +137,7 @@ func runPrograms(t *testing.T, folder string, ranks int, programs []*runningProg
 			}
 		})
 	}
+
 	wait.Wait()
 }
 
@@ -139,8 +150,10 @@ func (p *runningProgram) run(rt *symmem.Runtime, streams []*symmem.Stream) error
 		if err != nil {
 			return err
 		}
+
 		pools = append(pools, pool)
 	}
+
 	live := map[int]symmem.Buffer{}
 	places := p.places[rt.Rank()]
 	for _, r := range p.variants[rt.Rank()] {
@@ -149,24 +162,30 @@ func (p *runningProgram) run(rt *symmem.Runtime, streams []*symmem.Stream) error
 			if err := live[r.Tensor].Free(); err != nil {
 				return err
 			}
+
 			delete(live, r.Tensor)
 		} else {
 			b, err := pools[r.Pool].AllocOn(streams[r.Stream], r.Size)
 			if err != nil {
 				return err
 			}
+
 			live[r.Tensor] = b
 			placed = place{int64(b.Segment()), b.Offset()}
 		}
+
 		places[r.Pool] = append(places[r.Pool], placed)
 	}
+
 	var errs []error
 	for _, pool := range pools { // so that the trace does not contain the frees below
 		errs = append(errs, pool.Close())
 	}
+
 	for _, b := range live {
 		errs = append(errs, b.Free())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -187,12 +206,15 @@ func checkPrograms(t *testing.T, folder string, programs []*runningProgram) map[
 				t.Errorf("program %d (%q), %s: first request %d, first place %d; want %d, %d", i, p.kind,
 					title, gotRequest, gotPlace, firstRequest, firstPlace)
 			}
+
 			isDifferent = isDifferent || firstRequest >= 0 || firstPlace >= 0
 		}
+
 		if isDifferent {
 			planted[p.kind]++
 		}
 	}
+
 	return planted
 }
 
@@ -202,14 +224,17 @@ func compareTraces(t *testing.T, folder string) map[string]diff.SequenceResult {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	histories, err := load.Files(sources, load.Options{Device: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	found := map[string]diff.SequenceResult{}
 	for _, s := range diff.Compare(histories, diff.Options{}).Sequences {
 		found[s.Title] = s
 	}
+
 	return found
 }
 
@@ -217,6 +242,7 @@ func indexOf(d *diff.Difference) int {
 	if d == nil {
 		return -1
 	}
+
 	return d.RequestIndex
 }
 
@@ -232,6 +258,7 @@ func (p *runningProgram) firstDifferences(pool int) (request, placement int) {
 			break
 		}
 	}
+
 	requests := difftest.FirstDifference(p.variants[other], p.variants[p.differingRank], runningPools)
 	return requests[pool], placement
 }
@@ -246,6 +273,7 @@ func TestDiffOfPoolsOfGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var wait sync.WaitGroup
 	for _, rt := range runtimes {
 		wait.Go(func() {
@@ -255,6 +283,7 @@ func TestDiffOfPoolsOfGroups(t *testing.T) {
 			}
 		})
 	}
+
 	wait.Wait()
 	var got []string
 	for _, s := range compareTraces(t, folder) {
@@ -262,6 +291,7 @@ func TestDiffOfPoolsOfGroups(t *testing.T) {
 			got = append(got, fmt.Sprintf("ranks %v first %d", s.Ranks, indexOf(s.RequestDifference)))
 		}
 	}
+
 	slices.Sort(got)
 	want := []string{
 		"ranks [0 1] first -1", "ranks [0 1] first 0", "ranks [2 3] first -1", "ranks [2 3] first 0",
@@ -279,16 +309,19 @@ func usePools(ctx context.Context, rt *symmem.Runtime) error {
 	if err != nil {
 		return err
 	}
+
 	for _, allocates := range []bool{true, rt.Rank()%2 == 1} {
 		p, err := rt.NewPool(symmem.PoolOptions{Domain: g})
 		if err != nil {
 			return err
 		}
+
 		if allocates {
 			if _, err := p.Alloc(int64(1000 * (half + 1))); err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }

@@ -31,6 +31,7 @@ func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 			t.Fatal(err)
 		}
 	}
+
 	return dir
 }
 
@@ -80,6 +81,7 @@ func TestDiff(t *testing.T) {
 			t.Errorf("the report does not contain %q:\n%s%s", want, stdout, stderr)
 		}
 	}
+
 	if code != exitWrong {
 		t.Errorf("exit code %d; want %d", code, exitWrong)
 	}
@@ -89,6 +91,7 @@ func TestDiff(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
 		t.Fatal(err)
 	}
+
 	d := report.Sequences[0].RequestDifference
 	if code != exitWrong || d == nil || d.RequestIndex != 100 {
 		t.Errorf("--json: exit code %d, difference %+v; want %d and index 100", code, d, exitWrong)
@@ -104,6 +107,7 @@ func TestDiffOfAgreeingRanks(t *testing.T) {
 	if code, stdout, stderr := runDiff(t, "--device", "0", dir); code != exitOK {
 		t.Errorf("folder: exit code %d; want %d\n%s%s", code, exitOK, stdout, stderr)
 	}
+
 	// Rename the files, so that the names do not contain the rank.
 	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
 	for rank, name := range []string{first, second} {
@@ -111,11 +115,13 @@ func TestDiffOfAgreeingRanks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	code, _, stderr := runDiff(t, first, second)
 	if code != exitFailed || !strings.Contains(stderr, "--rank") {
 		t.Errorf("without --rank: exit code %d, %s; want %d and advice to use --rank", code, stderr,
 			exitFailed)
 	}
+
 	code, stdout, stderr := runDiff(t, first, second, "--rank", first+"=0", "--rank", second+"=1")
 	if code != exitOK {
 		t.Errorf("with --rank: exit code %d; want %d\n%s%s", code, exitOK, stdout, stderr)
@@ -136,17 +142,20 @@ func TestDiffOfUnreadableFiles(t *testing.T) {
 		if err := os.WriteFile(file, []byte(contents), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		code, _, stderr := runDiff(t, readable, file)
 		if code != exitFailed || !strings.Contains(stderr, file) {
 			t.Errorf("%s: exit code %d, %q; want %d and the file's name", name, code, stderr, exitFailed)
 		}
 	}
+
 	withoutEvents := writeSnapshots(t, emptyProgram, emptyProgram)
 	code, _, stderr := runDiff(t, withoutEvents)
 	if code != exitFailed || !strings.Contains(stderr, "nothing") {
 		t.Errorf("files without events: exit code %d, %s; want %d and a message", code, stderr,
 			exitFailed)
 	}
+
 	if code, _, _ := runDiff(t, filepath.Join(dir, "absent")); code != exitFailed {
 		t.Errorf("absent file: exit code %d; want %d", code, exitFailed)
 	}

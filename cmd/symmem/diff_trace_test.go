@@ -37,6 +37,7 @@ func writeTracesTo(t *testing.T, folder string, extra int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var ranks sync.WaitGroup
 	for _, rt := range runtimes {
 		ranks.Go(func() {
@@ -46,6 +47,7 @@ func writeTracesTo(t *testing.T, folder string, extra int) {
 			}
 		})
 	}
+
 	ranks.Wait()
 }
 
@@ -56,6 +58,7 @@ func requestMemory(rt *symmem.Runtime, extra int) error {
 	if err != nil {
 		return err
 	}
+
 	for i := range 40 {
 		hasExtra := i == extra && rt.Rank() == 1
 		if hasExtra {
@@ -63,16 +66,19 @@ func requestMemory(rt *symmem.Runtime, extra int) error {
 				return err
 			}
 		}
+
 		b, err := p.Alloc(int64(1000 + i))
 		if err != nil {
 			return err
 		}
+
 		if i%3 == 0 {
 			if err := b.Free(); err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -84,6 +90,7 @@ func TestDiffOfTraces(t *testing.T) {
 		t.Errorf("equal ranks: exit code %d; want %d and 54 identical requests\n%s%s", code, exitOK,
 			stdout, stderr)
 	}
+
 	code, stdout, stderr = runDiff(t, writeTraces(t, extraBefore))
 	for _, want := range []string{
 		"differ first at request 27: extra", "in the minority: rank 1", "alloc 7000 B",
@@ -93,6 +100,7 @@ func TestDiffOfTraces(t *testing.T) {
 			t.Errorf("the report does not contain %q:\n%s%s", want, stdout, stderr)
 		}
 	}
+
 	if code != exitWrong {
 		t.Errorf("ranks that differ: exit code %d; want %d", code, exitWrong)
 	}
@@ -106,19 +114,23 @@ func TestDiffOfTwoRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	code, stdout, stderr := runDiff(t, folder)
 	if code != exitFailed || !strings.Contains(stderr, "rank3.trace of one of 4") {
 		t.Errorf("traces of two runs: exit code %d, %s%s; want %d and the size of the earlier run", code,
 			stdout, stderr, exitFailed)
 	}
+
 	for _, file := range []string{"rank3.trace", "rank1.trace"} {
 		if err := os.Remove(filepath.Join(folder, file)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	code, stdout, stderr = runDiff(t, folder)
 	if code != exitOK || !strings.Contains(stdout, "there is no file of rank 1 (trace of symmem)") {
 		t.Errorf("without rank 1: exit code %d, %s%s; want %d and a note about rank 1", code, stdout,
@@ -138,6 +150,7 @@ func TestDiffOfGivenRanks(t *testing.T) {
 		t.Errorf("without --rank: exit code %d, %s; want %d and advice to use --rank", code, stderr,
 			exitFailed)
 	}
+
 	// The paths of the second file differ, but name the same file.
 	code, stdout, stderr := runDiff(t, good, badFolder+"/./rank1.trace",
 		"--rank", badFolder+"//rank1.trace=2")
@@ -145,6 +158,7 @@ func TestDiffOfGivenRanks(t *testing.T) {
 		t.Errorf("with --rank: exit code %d, %s%s; want %d and a difference on rank 2", code, stdout,
 			stderr, exitWrong)
 	}
+
 	code, _, stderr = runDiff(t, good, bad, "--rank", bad+"x=2")
 	if code != exitFailed || !strings.Contains(stderr, "rank1.tracex, which is not among the files") {
 		t.Errorf("--rank of an unknown file: exit code %d, %s; want %d and the file", code, stderr,
@@ -164,9 +178,11 @@ func TestDiffOfTwoWorlds(t *testing.T) {
 	if n := strings.Count(stdout, differ); n != 1 || !strings.Contains(stdout, difference) {
 		t.Errorf("diff: %d differences; want 1 in world 2\n%s%s", n, stdout, stderr)
 	}
+
 	if code != exitWrong {
 		t.Errorf("diff: exit code %d; want %d", code, exitWrong)
 	}
+
 	archive := filepath.Join(t.TempDir(), "trace.zip")
 	var outBuffer, errBuffer bytes.Buffer
 	code = run(t.Context(), []string{"export", "--perfetto", archive, folder},
@@ -176,6 +192,7 @@ func TestDiffOfTwoWorlds(t *testing.T) {
 		t.Errorf("export: exit code %d, %s%s; want %d and a note about world 2", code, stdout,
 			&errBuffer, exitOK)
 	}
+
 	page := filepath.Join(t.TempDir(), "report.html")
 	if code, stdout, stderr := runReport(t, "-o", page, folder); code != exitWrong {
 		t.Errorf("report: exit code %d, %s%s; want %d", code, stdout, stderr, exitWrong)

@@ -64,6 +64,7 @@ func newDoctorCommand() *cobra.Command {
 			if err := f.parse(cmd.Flags()); err != nil {
 				return err
 			}
+
 			return f.run(cmd)
 		},
 	}
@@ -89,19 +90,24 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	if flags.Changed("ranks") && !isInRange {
 		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.rankCount, maxRanks)
 	}
+
 	if err := checkTimeout(f.timeout); err != nil {
 		return err
 	}
+
 	if err := chooseBackend(&f.backend); err != nil {
 		return err
 	}
+
 	if f.ncclPath == "" {
 		return nil
 	}
+
 	// Ranks started by doctor inherit the variable.
 	if err := os.Setenv(nccl.PathVariable, f.ncclPath); err != nil {
 		return exitWith(exitFailed, fmt.Errorf("setting %s: %w", nccl.PathVariable, err))
 	}
+
 	return nil
 }
 
@@ -115,18 +121,23 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 		if f.isChildRank {
 			return exitWith(exitFailed, errLauncherVariables)
 		}
+
 		return f.reportFindings(cmd, f.startTrial)
 	}
+
 	if err := reserveStdout(cmd); err != nil {
 		return err
 	}
+
 	if f.isChildRank {
 		return f.runChildRank(cmd, world)
 	}
+
 	if f.rankCount != 0 && f.rankCount != world.Size {
 		return fmt.Errorf("%s has started %d ranks: remove --ranks %d",
 			world.Source, world.Size, f.rankCount)
 	}
+
 	return f.runAsLaunchedRank(cmd, world)
 }
 
@@ -137,8 +148,10 @@ func (f *doctorFlags) runAsLaunchedRank(cmd *cobra.Command, world rendezvous.Wor
 		if world.LocalRank != 0 {
 			return nil
 		}
+
 		return f.reportFindings(cmd, nil) // does not call its second argument without a trial
 	}
+
 	result := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	if world.Rank == 0 {
 		trial := doctor.NewTrial(world.Size, []doctor.RankResult{result}, nil)
@@ -146,9 +159,11 @@ func (f *doctorFlags) runAsLaunchedRank(cmd *cobra.Command, world rendezvous.Wor
 			return trial, nil
 		})
 	}
+
 	if result.Error == "" {
 		return nil
 	}
+
 	fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, result.Error)
 	return exitWith(exitWrong, nil)
 }
@@ -167,17 +182,21 @@ func (f *doctorFlags) reportFindings(
 	if f.trialEnabled && !isUnusable && !hasLauncherError {
 		facts.Trial, interruptErr = makeTrial(cmd, facts)
 	}
+
 	facts.Tuning = f.inspectTuning(facts)
 	report := doctor.Examine(facts)
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	if interruptErr != nil {
 		return interruptErr
 	}
+
 	if report.Verdict == doctor.Fail {
 		return exitWith(exitWrong, nil)
 	}
+
 	return nil
 }
 
@@ -195,6 +214,7 @@ func (f *doctorFlags) collectFacts() *doctor.Facts {
 		facts.Sharing = doctor.InspectSharing(facts.GPUs, &facts.Library, os.Getenv)
 		facts.Links = doctor.InspectLinks(facts.GPUs)
 	}
+
 	facts.ChooseBackend()
 	return facts
 }
@@ -208,9 +228,11 @@ func (f *doctorFlags) inspectTuning(facts *doctor.Facts) doctor.Tuning {
 		ranks = facts.Trial.Ranks
 		device = facts.Trial.Device
 	}
+
 	if device == "" && len(facts.GPUs) > 0 && facts.Backend == "nccl" {
 		device = facts.GPUs[0].Name
 	}
+
 	file, isRequired := findTuningFile(device, ranks)
 	return doctor.InspectTuning(facts.Backend, device, ranks, file, isRequired)
 }
@@ -222,16 +244,20 @@ func findTuningFile(device string, ranks int) (file string, isRequired bool) {
 	if value == symmem.BuiltInTuning {
 		return "", false
 	}
+
 	if value != "" {
 		return value, true
 	}
+
 	if device == "" { // the name of the user's table contains the device
 		return "", false
 	}
+
 	file, err := symmem.TuningFile(device, ranks)
 	if err != nil { // without a home directory, there is no user's table
 		return "", false
 	}
+
 	return file, false
 }
 

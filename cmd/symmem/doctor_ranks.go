@@ -29,10 +29,12 @@ func (f *doctorFlags) startTrial(
 			ranks = max(1, len(facts.GPUs))
 		}
 	}
+
 	self, err := os.Executable()
 	if err != nil {
 		return doctor.NewTrial(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
 	}
+
 	var sharingPlan *gpuSharing // nil unless ranks share GPUs
 	if usesGPUs && ranks > len(facts.GPUs) {
 		sharingPlan, err = checkSharing(ranks, &facts.Library, os.Environ())
@@ -40,6 +42,7 @@ func (f *doctorFlags) startTrial(
 			return doctor.NewTrial(ranks, nil, err), nil
 		}
 	}
+
 	ctx, cancel := f.trialContext(cmd.Context())
 	defer cancel()
 	var output bytes.Buffer
@@ -56,9 +59,11 @@ func (f *doctorFlags) startTrial(
 		exitErr := exitWith(128+int(result.Signal), nil)
 		return doctor.NewTrial(ranks, nil, interruptErr), exitErr
 	}
+
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("the trial took too long, and its ranks were killed")
 	}
+
 	rankResults := parseRankResults[doctor.RankResult](output.Bytes())
 	missingErr := missingResultsError(&result, rankResults)
 	trial := doctor.NewTrial(ranks, rankResults, errors.Join(err, missingErr))
@@ -83,6 +88,7 @@ func printRankResult(cmd *cobra.Command, result any) error {
 	if err != nil {
 		return exitWith(exitFailed, fmt.Errorf("encoding the result of this rank: %w", err))
 	}
+
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s\n", rankResultPrefix, encoded)
 	return exitWith(exitOK, err)
 }
@@ -95,12 +101,15 @@ func parseRankResults[T any](output []byte) []T {
 		if !isResult {
 			continue
 		}
+
 		var result T
 		if err := json.Unmarshal(encoded, &result); err != nil {
 			continue // for example, the rank was killed while it printed the line
 		}
+
 		results = append(results, result)
 	}
+
 	return results
 }
 
@@ -111,11 +120,13 @@ func missingResultsError(launched *launch.Result, results []doctor.RankResult) e
 	for _, r := range results {
 		hasResult[r.Rank] = true
 	}
+
 	var errs []error
 	for _, e := range launched.Exits {
 		if !hasResult[e.Rank] {
 			errs = append(errs, fmt.Errorf("%v without printing its result", e))
 		}
 	}
+
 	return errors.Join(errs...)
 }

@@ -26,10 +26,12 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
 	}
+
 	cuda, nccl, err := softgpu.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	folder := t.TempDir()
 	cmd := systest.Command(t, systest.Patience, symmemBinary(t), "doctor", "--backend=nccl",
 		fmt.Sprintf("--ranks=%d", ranks))
@@ -41,21 +43,25 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	deadline := time.Now().Add(time.Minute)
 	for countRanksWithLogs(cmd.Process.Pid) < ranks {
 		if time.Now().After(deadline) { // systest ends the process
 			t.Fatal("the ranks did not open their logs within a minute")
 		}
 	}
+
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
+
 	_ = cmd.Wait() // the exit code is checked below
 	code, wantCode := cmd.ProcessState.ExitCode(), 128+int(syscall.SIGINT)
 	if code != wantCode || !strings.Contains(stdout.String(), "interrupted the trial") {
 		t.Errorf("exit code %d, standard output %q; want %d and a report of the signal", code, &stdout,
 			wantCode)
 	}
+
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
 		t.Errorf("temporary files remain: %v, %v", remaining, err)
 	}
@@ -76,6 +82,7 @@ func countRanksWithLogs(parent int) int {
 			children[pid] = true
 		}
 	}
+
 	return len(children)
 }
 
@@ -86,14 +93,17 @@ func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
 	}
+
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cuda, nccl, err := softgpu.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	commandFolder := filepath.Dir(symmemBinary(t)) // so that scripts run the real command
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/doctor",
@@ -110,6 +120,7 @@ func TestDoctorScripts(t *testing.T) {
 			if err := os.MkdirAll(temporary, 0o700); err != nil {
 				return err
 			}
+
 			return hideGPUs(e)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": checkExitCode},
@@ -128,22 +139,26 @@ func pathWithoutMPS(t *testing.T) string {
 		if _, err := os.Stat(filepath.Join(folder, mpsProgram)); err != nil {
 			continue // the folder does not contain the program
 		}
+
 		entries, err := os.ReadDir(folder)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		replacement := t.TempDir()
 		folders[i] = replacement
 		for _, e := range entries {
 			if e.Name() == mpsProgram {
 				continue
 			}
+
 			link := filepath.Join(replacement, e.Name())
 			if err := os.Symlink(filepath.Join(folder, e.Name()), link); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+
 	return strings.Join(folders, string(filepath.ListSeparator))
 }
 
@@ -155,6 +170,7 @@ func TestDoctorWithoutHomeDirectory(t *testing.T) {
 	if !ok {
 		t.Fatalf("the output contains no verdict: %s", stdout)
 	}
+
 	for name, home := range map[string]string{
 		"HOME is empty":        "",
 		"HOME is not a folder": os.DevNull,

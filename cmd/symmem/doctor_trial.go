@@ -47,10 +47,12 @@ func runTrial(
 	if world.Rank == 0 {
 		t.result.RankZeroResults = &t.rankZeroResults
 	}
+
 	if err := t.run(ctx, backend, timeout); err != nil {
 		t.result.Error = err.Error()
 		return t.result
 	}
+
 	if world.Rank == 0 && t.usesNCCL() { // all ranks have finished the all-reduces
 		copies, err := doctor.MeasureCopies(world.LocalRank)
 		t.rankZeroResults.Copies = copies
@@ -58,6 +60,7 @@ func runTrial(
 			t.rankZeroResults.CopyProblem = err.Error()
 		}
 	}
+
 	return t.result
 }
 
@@ -76,14 +79,17 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 		if err != nil {
 			return err
 		}
+
 		defer func() {
 			closeErr := t.recorder.Close()
 			err = errors.Join(err, closeErr)
 		}()
 	}
+
 	if err := t.openRuntime(ctx, backend, timeout); err != nil {
 		return err
 	}
+
 	defer func() {
 		closeErr := t.rt.Close()
 		err = errors.Join(err, closeErr)
@@ -95,19 +101,24 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 		t.rankZeroResults.IsLogRequested = true
 		t.rankZeroResults.LogProblem = t.recorder.Problem()
 	}
+
 	ctx = hiddenDeadline{ctx}
 	if err := t.registerBuffer(ctx); err != nil {
 		return err
 	}
+
 	if err := t.runAllCalls(ctx); err != nil {
 		return err
 	}
+
 	if err := t.recordWindowProblem(); err != nil {
 		return err
 	}
+
 	if t.afterCalls == nil {
 		return nil
 	}
+
 	return t.afterCalls(ctx)
 }
 
@@ -117,6 +128,7 @@ func (t *trial) recordWindowProblem() (err error) {
 	if hasLog && t.rt.Size() > 1 {
 		t.rankZeroResults.WindowProblem, err = t.recorder.WhyNoWindows()
 	}
+
 	return err
 }
 
@@ -129,6 +141,7 @@ func (t *trial) openRuntime(
 		defer cancel()
 		ctx = limited
 	}
+
 	t.rt, err = symmem.Open(ctx, symmem.Options{
 		Backend: backend, Path: symmem.PathWindow, Timeout: timeout,
 	})
@@ -141,12 +154,14 @@ func (t *trial) runAllCalls(ctx context.Context) error {
 		if err := t.rt.World().SetPath(ctx, choice); err != nil {
 			return err
 		}
+
 		for _, size := range trialSizes {
 			if err := t.runCall(ctx, choice, size.bytes, size.repeats); err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -155,6 +170,7 @@ func (t *trial) pathsToTry() []symmem.PathChoice {
 	if t.usesNCCL() {
 		choices = append(choices, symmem.PathDirect)
 	}
+
 	return choices
 }
 
@@ -165,6 +181,7 @@ func (t *trial) registerBuffer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	err = pool.With(ctx, t.rt.World(), func(s *symmem.Scope) error {
 		buffer, err := s.Alloc(bytes)
 		t.buffer = buffer
@@ -182,11 +199,13 @@ func (t *trial) runCall(
 	if err != nil {
 		return err
 	}
+
 	explanation, err := t.rt.World().Explain(symmem.OpAllReduce, memory, memory,
 		bytes/elementBytes, symmem.Float32)
 	if err != nil {
 		return err
 	}
+
 	call := doctor.TrialCall{
 		Operation: explanation.Operation, Bytes: bytes, RequestedPath: choice.String(),
 		Path: explanation.Path, PathReason: explanation.Why,
@@ -195,11 +214,13 @@ func (t *trial) runCall(
 	if err := t.checkSums(ctx, memory, &call); err != nil {
 		return err
 	}
+
 	t.recordKernel(&call, earlierLaunches)
 	call.Microseconds, err = t.measureMicroseconds(ctx, memory, repeats)
 	if err != nil {
 		return err
 	}
+
 	t.result.Calls = append(t.result.Calls, call)
 	return nil
 }
@@ -214,6 +235,7 @@ func (t *trial) repeatAllReduce(ctx context.Context, m symmem.Memory, times int)
 			return err
 		}
 	}
+
 	return t.rt.DefaultStream().Synchronize(ctx)
 }
 
@@ -230,12 +252,15 @@ func (t *trial) checkSums(ctx context.Context, m symmem.Memory, c *doctor.TrialC
 	if err := transfer.Fill(stream); err != nil {
 		return err
 	}
+
 	if err := transfer.Launch(ctx, stream, stream); err != nil {
 		return err
 	}
+
 	if err := transfer.Read(stream); err != nil {
 		return err
 	}
+
 	err := stream.Synchronize(ctx)
 	c.WrongCount = transfer.Compare(transfer.Got, transfer.Output(t.rt.Rank())).Wrong
 	return err
@@ -250,9 +275,11 @@ func (t *trial) measureMicroseconds(
 	if err := t.rt.DefaultStream().Fill(memory, zero); err != nil {
 		return 0, err
 	}
+
 	if err := t.repeatAllReduce(ctx, memory, repeats); err != nil { // the warm-up
 		return 0, err
 	}
+
 	start := time.Now()
 	err := t.repeatAllReduce(ctx, memory, repeats)
 	microseconds := float64(time.Since(start).Nanoseconds()) / 1e3
@@ -264,10 +291,12 @@ func (t *trial) countLaunches() int {
 	if !t.rankZeroResults.IsLogRequested {
 		return 0
 	}
+
 	log, err := t.recorder.Read()
 	if err != nil {
 		return 0 // recordKernel reads the log again
 	}
+
 	return len(log)
 }
 
@@ -277,11 +306,13 @@ func (t *trial) recordKernel(c *doctor.TrialCall, earlierLaunches int) {
 	if !t.rankZeroResults.IsLogRequested || c.Path == symmem.PathDirect.String() {
 		return
 	}
+
 	log, err := t.recorder.Read()
 	if err != nil {
 		t.rankZeroResults.LogProblem = err.Error()
 		return
 	}
+
 	elements := c.Bytes / elementBytes
 	collective := proof.CollectiveOf(c.Operation, elements, elementBytes)
 	newLaunches := log[earlierLaunches:]

@@ -20,6 +20,7 @@ func (e *exitError) Error() string {
 	if e.err == nil {
 		return fmt.Sprintf("exit code %d", e.code)
 	}
+
 	return e.err.Error()
 }
 
@@ -31,5 +32,6 @@ func exitWith(code int, err error) error {
 	if code == exitOK && err == nil {
 		return nil
 	}
+
 	return &exitError{code: code, err: err}
 }

@@ -89,19 +89,23 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 		return errors.New("nothing to write: add --perfetto FILE, --flight-recorder DIR, " +
 			"--snapshot DIR or --redact DIR")
 	}
+
 	if f.perfetto != "" {
 		if err := checkReplaced(f.perfetto, args, zipArchive); err != nil {
 			return exitWith(exitFailed, err)
 		}
 	}
+
 	traces, err := export.Open(args)
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	report := &exportReport{Files: []exportedFile{}, Clocks: traces.Clocks, Notes: traces.Notes}
 	if err := f.writeFiles(traces, report); err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	err = writeReport(cmd.OutOrStdout(), f.json, report, report.writeText)
 	return exitWith(exitOK, err)
 }
@@ -116,34 +120,43 @@ func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) er
 		if err != nil {
 			return err
 		}
+
 		report.addFile("perfetto", f.perfetto, fmt.Sprintf("%d ranks", ranks))
 	}
+
 	if f.flightRecorder != "" {
 		calls, messages, err := export.WriteFlightRecorder(f.flightRecorder, traces)
 		if err != nil {
 			return err
 		}
+
 		text := fmt.Sprintf("%d ranks, %d calls", ranks, calls)
 		if messages > 0 {
 			text += fmt.Sprintf("; %d Sends and Recvs are left out", messages)
 		}
+
 		report.addFile("flight_recorder", f.flightRecorder, text)
 	}
+
 	if f.snapshot != "" {
 		events, err := export.WriteSnapshots(f.snapshot, traces)
 		if err != nil {
 			return err
 		}
+
 		text := fmt.Sprintf("%d ranks, %d events of memory", ranks, events)
 		report.addFile("snapshot", f.snapshot, text)
 	}
+
 	if f.redact != "" {
 		if err := export.WriteRedacted(f.redact, traces); err != nil {
 			return err
 		}
+
 		text := fmt.Sprintf("%d ranks, without paths and stacks", ranks)
 		report.addFile("trace", f.redact, text)
 	}
+
 	return nil
 }
 
@@ -152,6 +165,7 @@ func (r *exportReport) addFile(format, path, text string) {
 	if err != nil {
 		absolute = path // the folder of this process does not exist any more
 	}
+
 	r.Files = append(r.Files, exportedFile{Format: format, Path: absolute, Text: text})
 }
 
@@ -161,10 +175,12 @@ func (r *exportReport) writeText(w io.Writer) error {
 			return err
 		}
 	}
+
 	for _, note := range r.Notes {
 		if _, err := fmt.Fprintf(w, "note: %s\n", note); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -20,15 +20,18 @@ func TestExportRedact(t *testing.T) {
 	if code := export(folder, "--redact", redacted); code != exitOK {
 		t.Fatalf("export --redact = exit code %d; want 0", code)
 	}
+
 	for _, name := range []string{"rank0.trace", "rank1.trace", "rank2.trace"} {
 		b, err := os.ReadFile(filepath.Join(redacted, name))
 		if err != nil || bytes.Contains(b, []byte("diff_trace_test.go")) {
 			t.Errorf("%s contains a call site or is missing: %v", name, err)
 		}
 	}
+
 	if code, out, errs := runDiff(t, redacted); code != exitOK {
 		t.Errorf("diff of redacted traces = exit code %d; want 0\n%s%s", code, out, errs)
 	}
+
 	if code := export(redacted, "--redact", folder); code != exitFailed {
 		t.Errorf("export --redact to a folder with files = exit code %d; want %d", code, exitFailed)
 	}
@@ -42,9 +45,11 @@ func TestExportReplacesOnlyArchives(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(notes, []byte("notes"), 0o600)
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	archive := filepath.Join(outputs, "run.zip")
 	for _, c := range []struct {
 		input, output string
@@ -66,6 +71,7 @@ func TestExportReplacesOnlyArchives(t *testing.T) {
 				c.code, c.want)
 		}
 	}
+
 	if after, err := os.ReadFile(trace); err != nil || !bytes.Equal(after, before) {
 		t.Errorf("the trace has changed: %v", err)
 	}

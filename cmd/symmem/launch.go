@@ -114,14 +114,17 @@ func (f *launchFlags) parse(flags *pflag.FlagSet, args []string) error {
 	case f.killAfter < 0:
 		return fmt.Errorf("--kill-after is %v, but must not be negative", f.killAfter)
 	}
+
 	if f.httpAddress != "" {
 		if err := live.CheckAddress(f.httpAddress); err != nil {
 			return fmt.Errorf("--http: %w", err)
 		}
 	}
+
 	if _, err := exec.LookPath(args[0]); err != nil {
 		return exitWith(exitFailed, fmt.Errorf("finding the command: %w", err))
 	}
+
 	// An empty value is not the same as an absent flag. It is often an unset variable of a script.
 	switch {
 	case f.summaryFile == "" && flags.Changed("summary"):
@@ -131,6 +134,7 @@ func (f *launchFlags) parse(flags *pflag.FlagSet, args []string) error {
 	case f.httpAddress == "" && flags.Changed("http"):
 		return errors.New("--http needs an address")
 	}
+
 	return nil
 }
 
@@ -138,6 +142,7 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.parse(cmd.Flags(), args); err != nil {
 		return err
 	}
+
 	spec := launch.Spec{
 		Ranks: f.ranks, Command: args, MasterPort: f.port, Stdin: cmd.InOrStdin(),
 		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), KillDelay: f.killAfter,
@@ -146,35 +151,44 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	if f.killAfter == 0 {
 		spec.KillDelay = -1 // wait forever
 	}
+
 	if f.json {
 		spec.Stdout = spec.Stderr // standard output is for the object
 	}
+
 	if err := f.setVariables(); err != nil {
 		return err
 	}
+
 	if f.pin {
 		self, err := os.Executable()
 		if err != nil {
 			return exitWith(exitFailed, fmt.Errorf("finding this program: %w", err))
 		}
+
 		// This command binds the process, and then executes the user's command.
 		spec.Command = slices.Concat([]string{self, pinName, "--"}, args)
 	}
+
 	sharingPlan, err := f.planSharing()
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	result, err := runRanks(cmd.Context(), spec, sharingPlan)
 	live.Sweep() // removes folders that killed ranks left behind
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	if err := f.writeSummary(cmd, &result); err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	if result.Signal == syscall.SIGPIPE {
 		return exitWith(128+int(syscall.SIGPIPE), nil)
 	}
+
 	return launchError(&result)
 }
 
@@ -184,11 +198,13 @@ func (f *launchFlags) planSharing() (*gpuSharing, error) {
 	if !f.shareGPUs {
 		return nil, nil
 	}
+
 	userEnv := os.Environ() // before LocalRanks loads libraries, which may set variables
 	gpuCount, err := symmem.LocalRanks("nccl")
 	if err == nil && gpuCount >= f.ranks {
 		return nil, nil
 	}
+
 	return checkSharing(f.ranks, nil, userEnv) // if there is no GPU, the error says why
 }
 
@@ -200,16 +216,20 @@ func (f *launchFlags) setVariables() error {
 		if err != nil {
 			return exitWith(exitFailed, fmt.Errorf("finding the folder of traces: %w", err))
 		}
+
 		variables["SYMMEM_TRACE"] = folder
 	}
+
 	for name, value := range variables {
 		if value == "" {
 			continue
 		}
+
 		if err := os.Setenv(name, value); err != nil {
 			return exitWith(exitFailed, fmt.Errorf("setting %s: %w", name, err))
 		}
 	}
+
 	return nil
 }
 
@@ -218,6 +238,7 @@ func launchError(result *launch.Result) error {
 	if result.FirstFailed < 0 {
 		return nil
 	}
+
 	firstExit := result.Exits[result.FirstFailed]
 	return exitWith(result.Code, fmt.Errorf("%v", firstExit))
 }
@@ -228,16 +249,19 @@ func (f *launchFlags) writeSummary(cmd *cobra.Command, result *launch.Result) er
 	if err != nil {
 		return fmt.Errorf("encoding the summary: %w", err)
 	}
+
 	encoded = append(encoded, '\n')
 	if f.summaryFile != "" {
 		if err := os.WriteFile(f.summaryFile, encoded, 0o644); err != nil {
 			return fmt.Errorf("writing the summary: %w", err)
 		}
 	}
+
 	if f.json {
 		if _, err := cmd.OutOrStdout().Write(encoded); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -29,11 +29,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err == nil && out.err != nil {
 		err = fmt.Errorf("writing to standard output: %w", out.err)
 	}
+
 	code := reportError(stderr, cmd, err)
 	couldNotRun := code == exitFailed && err != nil
 	if couldNotRun && !out.written && wantsJSON(cmd, args) {
 		writeFailure(stdout, code, err)
 	}
+
 	return code
 }
 
@@ -42,16 +44,20 @@ func reportError(stderr io.Writer, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return exitOK
 	}
+
 	if exit, ok := errors.AsType[*exitError](err); ok {
 		if exit.err != nil {
 			fmt.Fprintf(stderr, "symmem: %v\n", exit.err)
 		}
+
 		return exit.code
 	}
+
 	fmt.Fprintf(stderr, "symmem: %v\n", err)
 	isSystemError := errors.As(err, new(syscall.Errno))
 	if !isSystemError { // the arguments are wrong
 		fmt.Fprintf(stderr, "Run '%s --help' for its arguments.\n", cmd.CommandPath())
 	}
+
 	return exitFailed
 }

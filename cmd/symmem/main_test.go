@@ -21,6 +21,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(raceOptions) == "" {
 		os.Setenv(raceOptions, "atexit_sleep_ms=10") // by default, a process sleeps for a second
 	}
+
 	testscript.Main(mainWithCleanup{m}, map[string]func(){
 		"symmem": func() {
 			os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -40,6 +41,7 @@ func hideGPUs(e *testscript.Env) error {
 	for name, value := range noGPU {
 		e.Setenv(name, value)
 	}
+
 	return nil
 }
 
@@ -50,6 +52,7 @@ func (m mainWithCleanup) Run() int {
 	for name, value := range noGPU {
 		os.Setenv(name, value)
 	}
+
 	defer func() { os.RemoveAll(binaryFolder) }()
 	return m.M.Run()
 }
@@ -64,6 +67,7 @@ func symmemBinary(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return path
 }
 
@@ -71,11 +75,13 @@ var buildBinary = sync.OnceValues(func() (path string, err error) {
 	if binaryFolder, err = os.MkdirTemp("", "symmem-command-"); err != nil {
 		return "", err
 	}
+
 	path = filepath.Join(binaryFolder, "symmem")
 	output, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("compiling the command: %w\n%s", err, output)
 	}
+
 	return path, nil
 })
 
@@ -98,6 +104,7 @@ func checkExitCode(ts *testscript.TestScript, isNegated bool, args []string) {
 	if isNegated || len(args) < 2 {
 		ts.Fatalf("usage: exits code command [argument ...]")
 	}
+
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	command := args[1:]
@@ -109,6 +116,7 @@ func checkExitCode(ts *testscript.TestScript, isNegated bool, args []string) {
 	} else {
 		ts.Check(err) // the program could not be run
 	}
+
 	if code != want {
 		ts.Fatalf("%v exited with code %d, want %d", command, code, want)
 	}

@@ -26,6 +26,7 @@ func writeManual(root *cobra.Command, directory string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return fmt.Errorf("creating the directory of the manual pages: %w", err)
 	}
+
 	root.DisableAutoGenTag = true
 	root.InitDefaultVersionFlag()
 	header := &doc.GenManHeader{
@@ -34,5 +35,6 @@ func writeManual(root *cobra.Command, directory string) error {
 	if err := doc.GenManTree(root, header, directory); err != nil {
 		return fmt.Errorf("writing the manual pages: %w", err)
 	}
+
 	return nil
 }

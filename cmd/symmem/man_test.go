@@ -15,6 +15,7 @@ func TestCommandsHaveManualPages(t *testing.T) {
 	if code := run(t.Context(), []string{"man", folder}, nil, os.Stdout, os.Stderr); code != exitOK {
 		t.Fatalf("exit code %d, want 0", code)
 	}
+
 	var visit func(*cobra.Command)
 	visit = func(c *cobra.Command) {
 		name := strings.ReplaceAll(c.CommandPath(), " ", "-") + ".1"
@@ -23,6 +24,7 @@ func TestCommandsHaveManualPages(t *testing.T) {
 			t.Error(err)
 			return
 		}
+
 		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if !f.Hidden && !strings.Contains(string(page), "--"+f.Name) {
 				t.Errorf("%s does not describe --%s", name, f.Name)

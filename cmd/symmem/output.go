@@ -15,9 +15,11 @@ func writeReport(w io.Writer, asJSON bool, report any, text func(io.Writer) erro
 	if asJSON {
 		return writeJSON(w, report)
 	}
+
 	if err := text(w); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
+
 	return nil
 }
 
@@ -25,6 +27,7 @@ func writeJSON(w io.Writer, report any) error {
 	if err := json.NewEncoder(w).Encode(report); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
+
 	return nil
 }
 
@@ -42,6 +45,7 @@ func (o *output) Write(b []byte) (int, error) {
 	if o.err == nil {
 		o.err = err
 	}
+
 	return n, err
 }
 
@@ -50,6 +54,7 @@ func (o *output) Stat() (os.FileInfo, error) {
 	if f, ok := o.Writer.(*os.File); ok {
 		return f.Stat()
 	}
+
 	return nil, os.ErrInvalid
 }
 
@@ -60,9 +65,11 @@ func wantsJSON(cmd *cobra.Command, args []string) bool {
 	if err != nil || slices.Contains(args, "--"+childRankFlag) {
 		return false
 	}
+
 	if jsonFlag {
 		return true
 	}
+
 	// The flag is not set if an earlier argument is invalid. An argument of launch can belong to the
 	// program that it starts.
 	return slices.Contains(args, "--json") && cmd.Name() != "launch"

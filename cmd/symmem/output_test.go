@@ -26,12 +26,14 @@ func TestNCCLLogIsNotInReport(t *testing.T) {
 			t.Errorf("%s: exit code %d, standard output %q; want 0 and a report\n%s",
 				command, code, stdout, stderr)
 		}
+
 		for line := range strings.Lines(stdout) {
 			if !json.Valid([]byte(line)) {
 				t.Errorf("%s: standard output has the line %q; want JSON only", command, line)
 				break
 			}
 		}
+
 		if !strings.Contains(stderr, "NCCL INFO") {
 			t.Errorf("%s: standard error does not contain NCCL's log:\n%.500s", command, stderr)
 		}

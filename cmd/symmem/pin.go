@@ -36,11 +36,13 @@ func execPinned(args []string) error {
 	if err != nil {
 		return fmt.Errorf("finding the command: %w", err)
 	}
+
 	value := os.Getenv("LOCAL_RANK")
 	rank, err := strconv.Atoi(value)
 	if err != nil || rank < 0 {
 		return fmt.Errorf("LOCAL_RANK is %q, which is not a rank", value)
 	}
+
 	// The thread that calls exec becomes the new process's thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -48,10 +50,12 @@ func execPinned(args []string) error {
 	if err != nil {
 		return err
 	}
+
 	processor := processors[rank%len(processors)]
 	if err := sys.SetAffinity(processor); err != nil {
 		return err
 	}
+
 	err = syscall.Exec(path, args, os.Environ()) // does not return on success
 	return fmt.Errorf("starting %s: %w", path, err)
 }

@@ -67,6 +67,7 @@ func newPreflightCommand() *cobra.Command {
 			if err := f.parse(cmd.Flags()); err != nil {
 				return err
 			}
+
 			return f.run(cmd)
 		},
 	}
@@ -105,9 +106,11 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	case f.metricsFile == "" && flags.Changed("prometheus"):
 		return errors.New("--prometheus needs the name of a file")
 	}
+
 	if err := checkTimeout(f.timeout); err != nil {
 		return err
 	}
+
 	return chooseBackend(&f.backend)
 }
 
@@ -117,12 +120,15 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+
 	if world.Source == rendezvous.SourceOneProcess {
 		return f.startRanks(cmd)
 	}
+
 	if err := reserveStdout(cmd); err != nil {
 		return err
 	}
+
 	stop := cancelOnSignal(cmd)
 	defer stop()
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline)
@@ -132,11 +138,14 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 		if err := printRankResult(cmd, r.result); err != nil {
 			return err
 		}
+
 		if r.result.Error != "" {
 			return exitWith(exitWrong, nil) // makes the launcher stop the other ranks
 		}
+
 		return nil
 	}
+
 	const unknownExit = -1 // this process did not start the ranks, so it does not know their exits
 	report := f.judgeResults(r.knownResults(), preflight.Options{
 		Ranks: world.Size, FirstExit: unknownExit,
@@ -146,9 +155,11 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	if !isReporter && r.result.Error != "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, r.result.Error)
 	}
+
 	if err := f.writeResults(cmd, report, isReporter, isFirstOfNode); err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	return exitWith(report.ExitCode(), nil)
 }
 
@@ -161,9 +172,11 @@ func (f *preflightFlags) writeResults(
 	if isReporter {
 		reportErr = writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText)
 	}
+
 	if isFirstOfNode && f.metricsFile != "" {
 		metricsErr = report.WriteMetrics(f.metricsFile)
 	}
+
 	return errors.Join(reportErr, metricsErr)
 }
 
@@ -181,6 +194,7 @@ func (f *preflightFlags) judgeResults(
 			o.Table = table
 		}
 	}
+
 	report := preflight.Judge(results, o)
 	report.Backend = cmp.Or(report.Backend, f.backend)
 	report.Seconds = time.Since(f.startTime).Seconds()

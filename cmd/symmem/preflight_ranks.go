@@ -41,6 +41,7 @@ func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) 
 	if err != nil {
 		node = "unknown"
 	}
+
 	result.Node = node
 	r.trial.result.Calls = []doctor.TrialCall{}
 	r.trial.afterCalls = r.collectResults
@@ -53,6 +54,7 @@ func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) 
 	if err == nil || haveExchanged {
 		return r
 	}
+
 	r.setError(err, watch.longestStall(time.Now()))
 	result.IsDeadlinePassed = ctx.Err() != nil
 	result.Calls = r.trial.result.Calls
@@ -79,12 +81,15 @@ func blamedRanks(err error) []int {
 	if e, ok := errors.AsType[*symmem.RankLostError](err); ok {
 		return e.Ranks
 	}
+
 	if e, ok := errors.AsType[*symmem.TimeoutError](err); ok {
 		return e.Missing
 	}
+
 	if e, ok := errors.AsType[*symmem.PeerError](err); ok {
 		return e.Ranks
 	}
+
 	return nil
 }
 
@@ -93,6 +98,7 @@ func (r *preflightRank) describeDevice() {
 	if r.trial.rt == nil { // the rank could not open symmem
 		return
 	}
+
 	result := &r.result
 	device := r.trial.rt.Device()
 	result.Backend = device.Backend
@@ -101,6 +107,7 @@ func (r *preflightRank) describeDevice() {
 	if device.Addressable { // memory that processors can access is not on a GPU
 		return
 	}
+
 	result.GPU = device.Name
 	gpuCount, err := symmem.LocalRanks(device.Backend)
 	if err == nil && gpuCount > 0 {
@@ -120,11 +127,13 @@ func (r *preflightRank) collectResults(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	r.result.Links, err = preflight.MeasureLinks(ctx, rt, gatherer, r.trial.buffer.Memory(),
 		r.flags.tolerance)
 	if err != nil {
 		return err
 	}
+
 	r.allResults, err = workload.Gather(ctx, gatherer, r.result)
 	return err
 }
@@ -137,6 +146,7 @@ func (r *preflightRank) inspectNode() {
 	if !isFirstOfNode || isDone {
 		return
 	}
+
 	facts := (&doctorFlags{backend: r.result.Backend}).collectFacts()
 	r.result.NodeProblems = doctor.Examine(facts).Problems()
 }
@@ -149,6 +159,7 @@ func (r *preflightRank) isReporter() bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -158,6 +169,7 @@ func (r *preflightRank) knownResults() []preflight.RankResult {
 	if r.allResults != nil {
 		return r.allResults
 	}
+
 	return []preflight.RankResult{r.result}
 }
 
@@ -170,10 +182,12 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	self, err := os.Executable()
 	if err != nil {
 		return exitWith(exitFailed, fmt.Errorf("finding this program: %w", err))
 	}
+
 	// Ranks that do not stop at the deadline are killed.
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline+f.timeout+10*time.Second)
 	defer cancel()
@@ -193,16 +207,19 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 		err := f.writeResults(cmd, report, isReporter, isFirstOfNode)
 		return exitWith(128+int(result.Signal), err)
 	}
+
 	wereKilled := errors.Is(err, context.DeadlineExceeded)
 	if err != nil && !wereKilled {
 		return exitWith(exitFailed, fmt.Errorf("starting the ranks: %w", err))
 	}
+
 	o := preflight.Options{
 		Ranks: ranks, ExpectAll: true, FirstExit: result.FirstFailed, Exits: map[int]string{},
 	}
 	if wereKilled {
 		o.FirstExit = noRank
 	}
+
 	for _, e := range result.Exits { // Judge ignores the exits of ranks with a result
 		if wereKilled {
 			o.Exits[e.Rank] = fmt.Sprintf("rank %d did not exit before the deadline of %v", e.Rank,
@@ -211,11 +228,13 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 			o.Exits[e.Rank] = fmt.Sprintf("%v without printing its result", e)
 		}
 	}
+
 	rankResults := parseRankResults[preflight.RankResult](output.Bytes())
 	report := f.judgeResults(rankResults, o)
 	if err := f.writeResults(cmd, report, isReporter, isFirstOfNode); err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	return exitWith(report.ExitCode(), nil)
 }
 
@@ -227,10 +246,12 @@ func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *gpuSharing, err
 		if err != nil {
 			return 0, nil, err
 		}
+
 		ranks = min(gpuCount, maxRanks)
 		if gpuCount == 0 {
 			ranks = 2 // on the host backend
 		}
 	}
+
 	return planRanks(ranks, cmd.Flags().Changed("ranks"), f.backend)
 }

@@ -45,6 +45,7 @@ func startPreflightOf(t *testing.T, binary string, env []string, args ...string)
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	return r
 }
 
@@ -54,6 +55,7 @@ func (r *preflightRun) wait(t *testing.T) (code int, report preflight.Report) {
 	if err := json.Unmarshal(r.stdout.Bytes(), &report); err != nil {
 		t.Fatalf("the report is not valid JSON: %v\n%s%s", err, &r.stdout, &r.stderr)
 	}
+
 	return r.cmd.ProcessState.ExitCode(), report
 }
 
@@ -71,10 +73,12 @@ func (r *preflightRun) findRank(t *testing.T, rank int) *os.Process {
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				return process
 			}
 		}
 	}
+
 	t.Fatalf("rank %d did not start within a minute", rank)
 	return nil
 }
@@ -98,9 +102,11 @@ func TestPreflight(t *testing.T) {
 	if code != 0 || !report.IsReady || len(report.Links) != 3 || len(report.Calls) != 4 {
 		t.Errorf("exit code %d, report %s; want 3 links and 4 calls\n%s", code, &r.stdout, &r.stderr)
 	}
+
 	if b, err := os.ReadFile(metrics); err != nil || !strings.Contains(string(b), "preflight_ok 1") {
 		t.Errorf("metrics = %q, %v; want preflight_ok 1", b, err)
 	}
+
 	r = startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--min-link=1e6")
 	if code, report := r.wait(t); code != 5 || report.Faults[0].Kind != preflight.KindLink {
 		t.Errorf("exit code %d, report %s; want 5 and a link at fault\n%s", code, &r.stdout, &r.stderr)
@@ -124,9 +130,11 @@ func TestInterruptedPreflightReports(t *testing.T) {
 	if err := r.findRank(t, 1).Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := r.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
+
 	if code, report := r.wait(t); code != 128+int(syscall.SIGINT) || len(report.Faults) != 1 ||
 		report.Faults[0].Kind != preflight.KindJob {
 		t.Errorf("exit code %d, report %s; want 130 and a fault about the signal\n%s",
@@ -139,6 +147,7 @@ func TestPreflightNamesKilledRank(t *testing.T) {
 	if err := r.findRank(t, 1).Kill(); err != nil {
 		t.Fatal(err)
 	}
+
 	r.checkRankAtFault(t, 1)
 }
 
@@ -149,6 +158,7 @@ func TestPreflightNamesStoppedRank(t *testing.T) {
 	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+
 	r.checkRankAtFault(t, 2)
 }
 
@@ -161,10 +171,12 @@ func TestPreflightNamesRankStoppedAfterOpening(t *testing.T) {
 	for rank := range 3 {
 		awaitSegments(r.findRank(t, rank).Pid)
 	}
+
 	stopped := r.findRank(t, 2)
 	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+
 	r.checkRankAtFault(t, 2)
 }
 
@@ -178,6 +190,7 @@ func awaitSegments(pid int) {
 				inodes[fields[4]] = true
 			}
 		}
+
 		if err != nil || len(inodes) >= 3 {
 			return
 		}
@@ -203,6 +216,7 @@ func launchPreflightsOf(
 			"LOCAL_WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port),
 		}, args...)
 	}
+
 	return runs
 }
 
@@ -215,6 +229,7 @@ func heldPort(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = l.Close() })
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -255,6 +270,7 @@ func TestPreflightAfterKillOfRankZero(t *testing.T) {
 	if err := runs[0].cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
+
 	_ = runs[0].cmd.Wait() // killed
 	runs[1].checkRankAtFault(t, 0)
 	runs[2].checkNoReport(t)
@@ -270,14 +286,17 @@ func TestPreflightOfStoppedRankDoesNotReport(t *testing.T) {
 	for _, r := range runs {
 		awaitSegments(r.cmd.Process.Pid)
 	}
+
 	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+
 	runs[0].checkRankAtFault(t, 1)
 	runs[2].checkNoReport(t)
 	if err := stopped.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
+
 	runs[1].checkNoReport(t)
 	if !strings.Contains(runs[1].stderr.String(), "this process did not run for ") {
 		t.Errorf("rank 1 printed %q; want that it was stopped", &runs[1].stderr)
@@ -312,6 +331,7 @@ func TestPreflightNamesSlowRank(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("compiling the command: %v\n%s", err, out)
 	}
+
 	runs := launchPreflightsOf(t, binary, []int{0, 1, 2}, "--timeout=1m", "--tolerance=0.95")
 	runs[0].checkRankAtFault(t, 2)
 	for _, r := range runs[1:] {
@@ -330,6 +350,7 @@ func TestPreflightExitsAtDeadline(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if code, report := r.wait(t); code != 4 || len(report.Faults) != 2 {
 		t.Errorf("exit code %d, report %s; want 4 and both ranks\n%s", code, &r.stdout, &r.stderr)
 	}

@@ -49,14 +49,17 @@ func (p *progressCounter) Write(b []byte) (int, error) {
 		if isProgress {
 			text = string(bytes.TrimSuffix(line, []byte("\n")))
 		}
+
 		if p.isShown {
 			text = clearLine + text
 		}
+
 		p.isShown = isProgress
 		if _, err := io.WriteString(p.terminal, text); err != nil {
 			return 0, err
 		}
 	}
+
 	return len(b), nil
 }
 

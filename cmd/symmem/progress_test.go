@@ -18,6 +18,7 @@ func TestCounterUsesOneLine(t *testing.T) {
 			t.Fatalf("WriteString = %d, %v; want %d", n, err, len(lines))
 		}
 	}
+
 	c.end()
 	c.end()
 	want := "progress: 1 of 3 steps" + clearLine + "progress: 2 of 3 steps" + clearLine +
@@ -31,14 +32,17 @@ func TestProgressNeedsTerminalOrVariable(t *testing.T) {
 	if isTerminal(&bytes.Buffer{}) || isTerminal(io.Discard) {
 		t.Error("isTerminal = true for a buffer, want false")
 	}
+
 	t.Setenv(envProgress, "")
 	if newProgress(0, &bytes.Buffer{}) != nil {
 		t.Error("progressFunc returned a function without a terminal; want nil")
 	}
+
 	t.Setenv(envProgress, "lines")
 	if newProgress(1, &bytes.Buffer{}) != nil {
 		t.Error("progressFunc returned a function for rank 1; want nil")
 	}
+
 	var log bytes.Buffer
 	newProgress(0, &log)(5, 7)
 	if !strings.HasPrefix(log.String(), "progress: 5 of 7 ") {

@@ -45,10 +45,12 @@ func chooseBackend(value *string) error {
 		*value = cmp.Or(os.Getenv(backendVariable), "auto")
 		errorPrefix = backendVariable + ": " // an unknown backend can only be from the variable
 	}
+
 	if !slices.Contains(backendNames(), *value) {
 		return fmt.Errorf("%sunknown backend %q: want one of %s", errorPrefix, *value,
 			joinedBackendNames())
 	}
+
 	return nil
 }
 
@@ -95,6 +97,7 @@ func (f *rankFlags) checkRanks(minRanks int) error {
 	if f.rankCount < minRanks || f.rankCount > maxRanks {
 		return fmt.Errorf("--ranks is %d, but must be from %d to %d", f.rankCount, minRanks, maxRanks)
 	}
+
 	return checkTimeout(*f.timeout)
 }
 
@@ -102,6 +105,7 @@ func checkTimeout(timeout time.Duration) error {
 	if timeout <= 0 {
 		return fmt.Errorf("--timeout is %v, but must be positive", timeout)
 	}
+
 	return nil
 }
 
@@ -110,6 +114,7 @@ func (f *rankFlags) bindRank(w rendezvous.World) error {
 	if f.isUnbound {
 		return nil
 	}
+
 	return bench.BindRank(w.LocalRank)
 }
 
@@ -119,12 +124,15 @@ func (f *rankFlags) runAsRanks(cmd *cobra.Command, runRank func(rendezvous.World
 	if err != nil {
 		return err
 	}
+
 	if world.Source == rendezvous.SourceOneProcess {
 		return startRanks(cmd, f.rankCount)
 	}
+
 	if err := reserveStdout(cmd); err != nil {
 		return err
 	}
+
 	stop := cancelOnSignal(cmd)
 	defer stop()
 	err = runRank(world)
@@ -132,6 +140,7 @@ func (f *rankFlags) runAsRanks(cmd *cobra.Command, runRank func(rendezvous.World
 	if err == nil || hasExitCode {
 		return err
 	}
+
 	return exitWith(exitFailed, fmt.Errorf("rank %d: %w", world.Rank, err))
 }
 
@@ -151,16 +160,20 @@ func (f *rankFlags) discoverWorld(cmd *cobra.Command) (rendezvous.World, error) 
 	if err != nil {
 		return world, exitWith(exitFailed, err)
 	}
+
 	if world.Source == rendezvous.SourceOneProcess {
 		if f.isChildRank {
 			return world, exitWith(exitFailed, errLauncherVariables)
 		}
+
 		return world, nil
 	}
+
 	if cmd.Flags().Changed("ranks") && f.rankCount != world.Size {
 		return world, fmt.Errorf("%s has started %d ranks: remove --ranks %d",
 			world.Source, world.Size, f.rankCount)
 	}
+
 	return world, nil
 }
 
@@ -171,10 +184,12 @@ func reserveStdout(cmd *cobra.Command) error {
 	if !ok || commandOutput.Writer != os.Stdout {
 		return nil // in tests, the output is not standard output
 	}
+
 	stdout, err := sys.TakeStdout()
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	commandOutput.Writer = stdout
 	return nil
 }
@@ -189,6 +204,7 @@ func startRanks(cmd *cobra.Command, requestedRanks int) error {
 	if err != nil {
 		return exitWith(exitFailed, fmt.Errorf("finding this program: %w", err))
 	}
+
 	command := childCommand(cmd, self)
 	backend := cmd.Flag("backend").Value.String()
 	isExplicit := cmd.Flags().Changed("ranks")
@@ -196,11 +212,13 @@ func startRanks(cmd *cobra.Command, requestedRanks int) error {
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	prohibition := cmd.Annotations[noSharingAnnotation]
 	if sharingPlan != nil && prohibition != "" {
 		return exitWith(exitFailed, fmt.Errorf("%d ranks on %s: %s", ranks,
 			sharingPlan.gpuCountText(), prohibition))
 	}
+
 	spec := launch.Spec{
 		Ranks: ranks, Command: command, OmitPrefix: true,
 		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
@@ -210,11 +228,13 @@ func startRanks(cmd *cobra.Command, requestedRanks int) error {
 		spec.Stderr = counter
 		spec.Env = append(os.Environ(), envProgress+"=lines")
 	}
+
 	result, err := runRanks(cmd.Context(), spec, sharingPlan)
 	counter.end()
 	if err != nil {
 		return exitWith(exitFailed, fmt.Errorf("starting the ranks: %w", err))
 	}
+
 	return exitErrorOf(cmd.ErrOrStderr(), &result)
 }
 
@@ -230,6 +250,7 @@ func childCommand(cmd *cobra.Command, self string) []string {
 			command = append(command, "--"+flag.Name+"="+flag.Value.String())
 			return
 		}
+
 		for _, element := range list.GetSlice() {
 			command = append(command, "--"+flag.Name+"="+element)
 		}
@@ -244,6 +265,7 @@ func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 	if isInterrupted(result) {
 		return exitWith(128+int(result.Signal), nil)
 	}
+
 	code := exitOK
 	for _, e := range result.Exits {
 		isCrash := e.Signal != 0 || e.Code > exitFailed // ranks use no larger code
@@ -254,6 +276,7 @@ func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 			code = max(code, e.Code)
 		}
 	}
+
 	return exitWith(code, nil)
 }
 
@@ -263,6 +286,7 @@ func isInterrupted(result *launch.Result) bool {
 	if result.Signal == syscall.SIGPIPE {
 		return true
 	}
+
 	const none = -1
 	haveFailed := result.FirstFailed != none // otherwise, all ranks finished despite the signal
 	return result.Signal != 0 && haveFailed

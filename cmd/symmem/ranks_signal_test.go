@@ -43,16 +43,19 @@ func startLongRun(t *testing.T) *longRun {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r.stderr = bufio.NewReader(stderr)
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	for done := 0; done < 100; {
 		line, err := r.stderr.ReadString('\n')
 		if n, scanErr := fmt.Sscanf(line, progressPrefix+"%d", &done); n != 1 {
 			t.Fatalf("got the line %q (%v, %v), want progress", line, err, scanErr)
 		}
 	}
+
 	r.findRanks()
 	return r
 }
@@ -63,18 +66,22 @@ func (l *longRun) findRanks() {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+
 	for _, path := range stats {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		if parentOf(pid) != l.cmd.Process.Pid {
 			continue
 		}
+
 		env := environOf(pid)
 		rank, err := strconv.Atoi(env["RANK"])
 		if err != nil {
 			l.t.Fatalf("process %d: RANK = %q, want a number", pid, env["RANK"])
 		}
+
 		l.ranks[rank], l.store = pid, strings.TrimPrefix(env["SYMMEM_STORE"], "unix:")
 	}
+
 	if len(l.ranks) != longRanks || !strings.HasPrefix(l.store, "@symmem-run-") {
 		l.t.Fatalf("got ranks %v with store %q, want %d ranks", l.ranks, l.store, longRanks)
 	}
@@ -86,6 +93,7 @@ func parentOf(pid int) int {
 	if err != nil {
 		return 0
 	}
+
 	// The state and the parent follow the process's name, which is in parentheses and may contain
 	// any character.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
@@ -100,6 +108,7 @@ func environOf(pid int) map[string]string {
 		name, value, _ := strings.Cut(entry, "=")
 		env[name] = value
 	}
+
 	return env
 }
 
@@ -111,12 +120,14 @@ func (l *longRun) wait() (code int, stderr string) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+
 	_ = l.cmd.Wait() // the caller checks the exit code
 	for line := range strings.Lines(string(rest)) {
 		if !strings.HasPrefix(line, progressPrefix) {
 			stderr += line
 		}
 	}
+
 	l.checkCleanup()
 	return l.cmd.ProcessState.ExitCode(), stderr
 }
@@ -128,13 +139,16 @@ func (l *longRun) checkCleanup() {
 			l.t.Errorf("rank %d, process %d, is still running", rank, pid)
 		}
 	}
+
 	sockets, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
 		l.t.Fatal(err)
 	}
+
 	if bytes.Contains(sockets, []byte(l.store)) {
 		l.t.Errorf("the socket %s remains", l.store)
 	}
+
 	if files, _ := filepath.Glob("/dev/shm/*symmem*"); len(files) > 0 {
 		l.t.Errorf("files remain: %v", files)
 	}
@@ -149,6 +163,7 @@ func TestSignalEndsAllRanks(t *testing.T) {
 			if err := r.cmd.Process.Signal(s); err != nil {
 				t.Fatal(err)
 			}
+
 			if code, stderr := r.wait(); code != 128+int(s) {
 				t.Errorf("exit code %d, want %d; standard error %q", code, 128+int(s), stderr)
 			}
@@ -163,19 +178,23 @@ func TestErrorsNameKilledRank(t *testing.T) {
 			if err := syscall.Kill(r.ranks[victim], syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
+
 			code, stderr := r.wait()
 			if code != exitFailed {
 				t.Errorf("exit code %d, want %d", code, exitFailed)
 			}
+
 			for rank := range longRanks {
 				reported := strings.Contains(stderr, fmt.Sprintf("[rank %d] ", rank))
 				if reported == (rank == victim) {
 					t.Errorf("rank %d: error printed = %v, want %v", rank, reported, rank != victim)
 				}
 			}
+
 			if n := strings.Count(stderr, fmt.Sprintf(": rank %d lost: ", victim)); n != 2 {
 				t.Errorf("%d errors name rank %d, want 2:\n%s", n, victim, stderr)
 			}
+
 			table := strings.Contains(r.stdout.String(), "The run ended early: ")
 			if table == (victim == 0) {
 				t.Errorf("rank 0: report printed = %v, want %v", table, victim != 0)
@@ -195,9 +214,11 @@ func TestRanksDoNotOutliveKilledLauncher(t *testing.T) {
 		defer f.Close()
 		ranks = append(ranks, f)
 	}
+
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
+
 	// The kernel kills the ranks once the launcher has exited.
 	for rank, f := range ranks {
 		err := f.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -205,6 +226,7 @@ func TestRanksDoNotOutliveKilledLauncher(t *testing.T) {
 			t.Fatalf("rank %d is still running: %v", rank, err)
 		}
 	}
+
 	r.wait()
 }
 
@@ -218,16 +240,19 @@ func runUntilInterrupt(t *testing.T, text string, args ...string) (output string
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmd.Stderr = cmd.Stdout
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	lines, sent := bufio.NewReader(out), false
 	for {
 		line, err := lines.ReadString('\n')
 		if output += line; err != nil {
 			break
 		}
+
 		if !sent && strings.Contains(line, text) {
 			sent = true
 			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -235,11 +260,13 @@ func runUntilInterrupt(t *testing.T, text string, args ...string) (output string
 			}
 		}
 	}
+
 	_ = cmd.Wait() // the caller checks the output
 	if code := cmd.ProcessState.ExitCode(); !sent || code != 128+int(syscall.SIGINT) {
 		t.Errorf("interrupted = %v, exit code %d; want true, %d", sent, code,
 			128+int(syscall.SIGINT))
 	}
+
 	return output
 }
 

@@ -29,27 +29,33 @@ func checkReplaced(path string, inputs []string, kind outputKind) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", kind.name, err)
 	}
+
 	if !existing.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file: name another with %s", path, kind.flag)
 	}
+
 	for _, input := range inputs {
 		inputInfo, err := os.Stat(input)
 		if err == nil && os.SameFile(inputInfo, existing) {
 			return fmt.Errorf("%s is an input: name another file with %s", path, kind.flag)
 		}
 	}
+
 	beginning, err := readBeginning(path)
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", kind.name, err)
 	}
+
 	isEmpty := beginning == ""
 	if !isEmpty && !strings.HasPrefix(beginning, kind.beginning) {
 		return fmt.Errorf("%s is not %s, so it is not replaced: name another file with %s", path,
 			kind.name, kind.flag)
 	}
+
 	return nil
 }
 
@@ -66,5 +72,6 @@ func readBeginning(file string) (string, error) {
 	if err != nil && !isShort {
 		return "", err
 	}
+
 	return string(b[:n]), nil
 }

@@ -58,23 +58,28 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 			return exitWith(exitFailed, err)
 		}
 	}
+
 	const minFiles = 1
 	result, err := f.files.compare(cmd, args, minFiles)
 	if err != nil {
 		return err
 	}
+
 	size, err := f.writePage(cmd, result)
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	if f.output != "-" { // otherwise, the page is the only output
 		kilobytes := (size + 999) / 1000 // rounded up
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\nThe page is %s (%d kB).\n",
 			report.Summarize(result), f.output, kilobytes)
 	}
+
 	if !result.RanksAgree {
 		return exitWith(exitWrong, nil)
 	}
+
 	return nil
 }
 
@@ -85,16 +90,19 @@ func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size i
 	if err := result.WriteText(&text); err != nil {
 		return 0, err
 	}
+
 	showProgress, clearProgress := newEventProgress(cmd)
 	page := report.Build(result, showProgress)
 	clearProgress()
 	if f.output == "-" {
 		return 0, page.WriteHTML(cmd.OutOrStdout(), text.String())
 	}
+
 	temporary, err := os.CreateTemp(filepath.Dir(f.output), ".report-*")
 	if err != nil {
 		return 0, fmt.Errorf("writing the page: %w", err)
 	}
+
 	writeErr := page.WriteHTML(temporary, text.String())
 	size, seekErr := temporary.Seek(0, io.SeekEnd)
 	closeErr := temporary.Close()
@@ -102,10 +110,12 @@ func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size i
 	if err == nil {
 		err = os.Rename(temporary.Name(), f.output)
 	}
+
 	if err != nil {
 		removeErr := os.Remove(temporary.Name())
 		return 0, fmt.Errorf("writing the page: %w", errors.Join(err, removeErr))
 	}
+
 	return size, nil
 }
 
@@ -118,6 +128,7 @@ func newEventProgress(cmd *cobra.Command) (show func(done, total int), clearText
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
 	}
+
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
 	showEvents := progressLines(counter, "events converted")
 	show = func(done, total int) {

@@ -37,6 +37,7 @@ func trainingProgram(steps, layers int) difftest.Program {
 	for layer := range layers {
 		alloc(int64(3+layer%3) << 20) // a weight of 3 to 5 MiB
 	}
+
 	for step := range steps {
 		var activations []difftest.Request
 		for layer := range layers {
@@ -46,12 +47,14 @@ func trainingProgram(steps, layers int) difftest.Program {
 			activations = append(activations, first, second)
 			free(temporary)
 		}
+
 		for i, activation := range slices.Backward(activations) {
 			gradient := alloc(int64(1+i%5) << 19)
 			free(activation)
 			free(gradient)
 		}
 	}
+
 	return p
 }
 
@@ -72,6 +75,7 @@ func writeTrainingReport(t *testing.T) string {
 	if code, stdout, stderr := runReport(t, dir, "-o", file); code != exitWrong {
 		t.Fatalf("report = %d, %q, %q; want %d", code, stdout, stderr, exitWrong)
 	}
+
 	return "file://" + file
 }
 
@@ -92,12 +96,14 @@ func TestReportPictures(t *testing.T) {
 		if *rewrite {
 			writePicture(t, file, picture)
 		}
+
 		if fraction := differingFraction(t, file, picture); fraction > maxFraction {
 			shot := filepath.Join(t.ArtifactDir(), filepath.Base(file))
 			writePicture(t, shot, picture)
 			t.Errorf("%.1f %% of the page differs from %s, want at most %v %%; see %s, or run with "+
 				"-rewrite", 100*fraction, file, 100*maxFraction, shot)
 		}
+
 		for _, e := range p.Errors() {
 			t.Errorf("error on the page: %s", e)
 		}
@@ -112,6 +118,7 @@ func writePicture(t *testing.T, file string, picture image.Image) {
 	if err := encoder.Encode(&b, picture); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -130,10 +137,12 @@ func differingFraction(t *testing.T, file string, got image.Image) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	size := want.Bounds().Size()
 	if size != got.Bounds().Size() {
 		t.Fatalf("the picture has %v pixels; want %v, as in %s", got.Bounds().Size(), size, file)
 	}
+
 	differingCount := 0
 	for y := range size.Y {
 		for x := range size.X {
@@ -142,6 +151,7 @@ func differingFraction(t *testing.T, file string, got image.Image) float64 {
 			}
 		}
 	}
+
 	return float64(differingCount) / float64(size.X*size.Y)
 }
 
@@ -155,6 +165,7 @@ func isClearlyDifferent(a, b color.Color) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -167,6 +178,7 @@ func TestReportOfTraces(t *testing.T) {
 	if code, stdout, stderr := runReport(t, dir, "-o", file); code != exitWrong {
 		t.Fatalf("report = %d, %q, %q; want %d", code, stdout, stderr, exitWrong)
 	}
+
 	p := b.Open(t, "file://"+file, pagetest.Screen{Width: 1280, Height: 900})
 	p.WaitUntilPainted()
 	for selector, want := range map[string]string{ // texts of elements, by CSS selector
@@ -180,6 +192,7 @@ func TestReportOfTraces(t *testing.T) {
 			t.Errorf("%s contains %q; want %q", selector, got, want)
 		}
 	}
+
 	for _, e := range p.Errors() {
 		t.Errorf("error on the page: %s", e)
 	}

@@ -42,20 +42,25 @@ func TestReport(t *testing.T) {
 			t.Errorf("report = %d, %q, %q; want %d and %q", code, stdout, stderr, exitWrong, verdict)
 		}
 	}
+
 	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if !bytes.HasPrefix(page, []byte(beginOfPage)) {
 		t.Errorf("the file begins with %.40q; want %q", page, beginOfPage)
 	}
+
 	if !bytes.Contains(page, []byte("alloc 12345 B")) {
 		t.Error("the page does not contain the extra request")
 	}
+
 	remaining, err := filepath.Glob(filepath.Join(dir, ".report-*"))
 	if err != nil || len(remaining) > 0 {
 		t.Errorf("temporary files remain: %v, %v", remaining, err)
 	}
+
 	code, stdout, _ := runReport(t, dir, "-o", "-")
 	isPage := strings.HasPrefix(stdout, beginOfPage) && strings.HasSuffix(stdout, endOfPage)
 	if code != exitWrong || !isPage {
@@ -83,6 +88,7 @@ func TestReportErrors(t *testing.T) {
 	if err := os.WriteFile(notes, []byte(contents), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, c := range []struct {
 		args []string
 		want string // part of standard error
@@ -101,6 +107,7 @@ func TestReportErrors(t *testing.T) {
 			t.Errorf("report %v = %d, %q; want %d and %q", c.args, code, stderr, exitFailed, c.want)
 		}
 	}
+
 	if text, err := os.ReadFile(notes); err != nil || string(text) != contents {
 		t.Errorf("%s contains %q, %v; want the original contents, %q", notes, text, err, contents)
 	}

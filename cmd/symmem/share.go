@@ -36,20 +36,25 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, er
 	if err != nil {
 		return 0, nil, err
 	}
+
 	if gpus == 0 || ranks <= gpus {
 		return ranks, nil, nil
 	}
+
 	if !isExplicit && gpus > 1 {
 		return gpus, nil, nil
 	}
+
 	library := doctor.InspectLibrary()
 	sharingPlan, err := checkSharing(ranks, &library, userEnv)
 	if err == nil {
 		return ranks, sharingPlan, nil
 	}
+
 	if isExplicit {
 		return 0, nil, fmt.Errorf("%w; use --ranks %d or --backend host", err, gpus)
 	}
+
 	return gpus, nil, nil // with one rank, nothing must be shared
 }
 
@@ -60,6 +65,7 @@ func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*gpuSha
 	if driver.Error != "" {
 		return nil, fmt.Errorf("finding GPUs for %d ranks to share: %s", ranks, driver.Error)
 	}
+
 	s := &gpuSharing{
 		ranks: ranks, gpus: len(gpus), userEnv: userEnv,
 		status: doctor.InspectSharing(gpus, library, os.Getenv),
@@ -68,6 +74,7 @@ func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*gpuSha
 		return nil, fmt.Errorf("%d ranks: this machine has %s, and ranks cannot share one: %s", ranks,
 			s.gpuCountText(), s.status.Obstacle)
 	}
+
 	return s, nil
 }
 
@@ -75,6 +82,7 @@ func (s *gpuSharing) gpuCountText() string {
 	if s.gpus == 1 {
 		return "1 GPU"
 	}
+
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
@@ -85,6 +93,7 @@ func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Resu
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
+
 	// Signals must not end this process before it has stopped the daemon. launch.Run forwards the
 	// second list to the ranks.
 	ignoredSignals := make(chan os.Signal, 1) // is not read; signals that do not fit are dropped
@@ -97,6 +106,7 @@ func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Resu
 	if spec.Env == nil {
 		spec.Env = os.Environ()
 	}
+
 	daemon, description := s.startDaemon(ctx)
 	fmt.Fprintf(spec.Stderr, "symmem: %d ranks share %s, %s: results are valid, times are not\n",
 		s.ranks, s.gpuCountText(), description)
@@ -108,6 +118,7 @@ func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Resu
 			fmt.Fprintf(spec.Stderr, "symmem: %v\n", closeErr)
 		}
 	}
+
 	return result, err
 }
 
@@ -124,10 +135,12 @@ func (s *gpuSharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, descr
 	case s.status.ServiceProgram == "":
 		return nil, "in turns (there is no nvidia-cuda-mps-control)"
 	}
+
 	daemon, err := mps.Start(ctx, s.userEnv)
 	if err != nil {
 		return nil, "in turns (" + err.Error() + ")"
 	}
+
 	s.status.IsServiceRunning = true
 	return daemon, "side by side"
 }
@@ -154,15 +167,18 @@ func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
 		queues := min(maxProcessQueues, max(1, mpsQueuesPerGPU/ranksPerGPU))
 		settings["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(queues)
 	}
+
 	for _, entry := range s.userEnv {
 		name, value, _ := strings.Cut(entry, "=")
 		if value != "" {
 			delete(settings, name)
 		}
 	}
+
 	if daemon != nil {
 		maps.Copy(settings, daemon.Variables(s.gpus))
 	}
+
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		_, isReplaced := settings[name]
@@ -171,5 +187,6 @@ func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
 	for name, value := range settings {
 		env = append(env, name+"="+value)
 	}
+
 	return env
 }

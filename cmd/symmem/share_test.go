@@ -33,6 +33,7 @@ func checkCleanup(t *testing.T, log, folder string) {
 	if text, err := os.ReadFile(log); err != nil || string(text) != want {
 		t.Errorf("the daemon received the commands %q, %v; want %q", text, err, want)
 	}
+
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
 		t.Errorf("temporary files remain: %v, %v", remaining, err)
 	}
@@ -59,6 +60,7 @@ func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 			}
 		})
 	}
+
 	t.Run("ranks do not start", func(t *testing.T) {
 		const notAProgram = "/"
 		cmd := systest.Command(t, systest.Patience, path, "launch", "--share-gpus", "-n", "2", "--",
@@ -82,6 +84,7 @@ func TestBrokenDaemonIsIgnored(t *testing.T) {
 	if err != nil {
 		t.Errorf("the command failed: %v\n%s", err, output)
 	}
+
 	for _, want := range []string{
 		"in turns (starting the Multi-Process Service", // followed by the error
 		mpstest.StartError,
@@ -108,20 +111,25 @@ func TestSignalStopsDaemonAndRanks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
+
 			// Wait until a rank has printed something.
 			if _, err := stdout.Read(make([]byte, 1)); err != nil {
 				t.Fatal(err)
 			}
+
 			if err := cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
+
 			_ = cmd.Wait() // the exit code is checked below
 			if code, want := cmd.ProcessState.ExitCode(), 128+int(signal); code != want {
 				t.Errorf("exit code %d, want %d", code, want)
 			}
+
 			checkCleanup(t, log, folder)
 		})
 	}

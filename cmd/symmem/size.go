@@ -24,9 +24,11 @@ func (s *size) String() string {
 		if n == 0 || n%1024 != 0 {
 			break
 		}
+
 		n /= 1024
 		unit = sizeUnits[i : i+1]
 	}
+
 	return strconv.FormatInt(n, 10) + unit
 }
 
@@ -45,14 +47,17 @@ func (s *size) Set(text string) error {
 			break
 		}
 	}
+
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64/factor {
 		return fmt.Errorf("%q is not a size such as 1024, 64K or 1Mi", text)
 	}
+
 	if n*factor > maxSize {
 		limit := size(maxSize)
 		return fmt.Errorf("%q is more than %v, the maximum for this command", text, &limit)
 	}
+
 	*s = size(n * factor)
 	return nil
 }
@@ -76,11 +81,13 @@ func (f *sizeFlags) sizes() ([]int64, error) {
 	case f.factor < 2:
 		return nil, fmt.Errorf("--factor is %d, but must be 2 or more", f.factor)
 	}
+
 	sizes := []int64{first}
 	s := first
 	for s <= last/f.factor { // s*f.factor cannot overflow
 		s *= f.factor
 		sizes = append(sizes, s)
 	}
+
 	return sizes, nil
 }

@@ -15,11 +15,13 @@ func TestSizesHaveNCCLTestsFormat(t *testing.T) {
 		if err := s.Set(text); err != nil || s != want {
 			t.Errorf("Set(%q) = %v and value %d, want value %d", text, err, s, want)
 		}
+
 		var parsed size
 		if err := parsed.Set(s.String()); err != nil || parsed != s {
 			t.Errorf("Set(String()) = %v and value %d for %q, want value %d", err, parsed, text, s)
 		}
 	}
+
 	for _, text := range []string{
 		"", "M", "-1", "1T", "8 K", "1.5M", "9999999999G",
 		"9223372036854775807", "4097G",

@@ -66,14 +66,17 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
+
 	if len(jobs) == 0 {
 		searchedFolder := live.Root()
 		if len(folders) > 0 {
 			searchedFolder = folders[0] // the command has at most one argument
 		}
+
 		return exitWith(exitFailed, fmt.Errorf("no rank serves its status in %s: start ranks with "+
 			"SYMMEM_HTTP=unix", searchedFolder))
 	}
+
 	result := struct {
 		Jobs []jobStatus `json:"jobs"`
 	}{Jobs: jobs}
@@ -83,6 +86,7 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 				return err
 			}
 		}
+
 		return nil
 	})
 }
@@ -95,22 +99,27 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		folders = allFolders
 	}
+
 	jobs := []jobStatus{} // not nil, because JSON encodes nil as null
 	for _, folder := range folders {
 		machine, err := live.Read(ctx, folder)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // the job has ended
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		j := newJobStatus(folder, machine)
 		if !j.hasEnded() {
 			jobs = append(jobs, j)
 		}
 	}
+
 	return jobs, nil
 }
 
@@ -123,12 +132,15 @@ func newJobStatus(folder string, machine live.Machine) jobStatus {
 		if address == "" { // this rank does not serve the page
 			continue
 		}
+
 		token, err := live.Token(folder)
 		if err != nil { // without the token, the page cannot be opened
 			continue
 		}
+
 		j.URL = "http://" + address + "/?token=" + token
 	}
+
 	return j
 }
 
@@ -139,6 +151,7 @@ func (j *jobStatus) hasEnded() bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -150,14 +163,17 @@ func (j *jobStatus) formatText() string {
 	if j.URL != "" {
 		fmt.Fprintf(&b, ", %s", j.URL)
 	}
+
 	b.WriteString("\n")
 	for i := range j.Ranks {
 		j.describeRank(&b, &j.Ranks[i])
 	}
+
 	replaceUnprintable := func(r rune) rune {
 		if r == '\n' || unicode.IsPrint(r) {
 			return r
 		}
+
 		return '?'
 	}
 	return strings.Map(replaceUnprintable, b.String())
@@ -171,12 +187,15 @@ func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 		for group, activity := range j.activityByGroup(r.Rank) {
 			fmt.Fprintf(b, "  group %s: %s\n", group, activity)
 		}
+
 		return
 	}
+
 	state := "does not wait for another rank"
 	if len(r.Waits) > 0 {
 		state = "waits"
 	}
+
 	fmt.Fprintf(b, "rank %d, process %d: %s\n", r.Rank, r.Process, state)
 	for _, w := range r.Waits {
 		start := w.Since.Local().Format(time.TimeOnly)
@@ -187,11 +206,13 @@ func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 			fmt.Fprintf(b, "    rank %d: %s\n", rank, w.Activity[rank])
 		}
 	}
+
 	for i := range r.Groups {
 		g := &r.Groups[i]
 		if g.State == "open" {
 			continue
 		}
+
 		fault := cmp.Or(g.Fault, "its ranks are determining the cause")
 		fmt.Fprintf(b, "  group %s has failed: %s\n", g.ID, fault)
 	}
@@ -210,5 +231,6 @@ func (j *jobStatus) activityByGroup(rank int) map[string]string {
 			}
 		}
 	}
+
 	return activities
 }

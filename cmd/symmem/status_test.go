@@ -33,12 +33,14 @@ func openWaitingRanks(t *testing.T) (end func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	t.Setenv("TMPDIR", folder)
 	runtimes, err := symmem.OpenLocal(t.Context(), 2, symmem.Options{Backend: "host", HTTP: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var ranks sync.WaitGroup
 	arrive := make(chan struct{})
 	for _, rt := range runtimes {
@@ -49,15 +51,18 @@ func openWaitingRanks(t *testing.T) (end func()) {
 				t.Error(err)
 				return
 			}
+
 			if rt.Rank() == 1 {
 				<-arrive
 			}
+
 			const step = 1
 			if err := g.Agree(t.Context(), "step", step); err != nil { // waits for the other rank
 				t.Error(err)
 			}
 		})
 	}
+
 	return func() {
 		close(arrive)
 		ranks.Wait()
@@ -76,17 +81,22 @@ func TestStatusShowsWaits(t *testing.T) {
 		if code != exitOK {
 			t.Fatalf("status = %d, %q, %q; want code %d", code, stdout, stderr, exitOK)
 		}
+
 		if time.Since(begin) > time.Minute {
 			t.Fatalf("status prints %q for a minute; want rank 0 to wait for rank 1", stdout)
 		}
+
 		text = stdout
 	}
+
 	if !strings.Contains(text, "rank 1, process") {
 		t.Errorf("status prints %q; want a line about rank 1", text)
 	}
+
 	if strings.Contains(text, "\x1b") {
 		t.Errorf("status prints %q; want no escape sequences", text)
 	}
+
 	code, stdout, _ := runStatus(t, "--json")
 	var all struct {
 		Jobs []struct {
@@ -97,13 +107,16 @@ func TestStatusShowsWaits(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &all); err != nil || code != exitOK {
 		t.Fatalf("status --json = %d, %q: %v", code, stdout, err)
 	}
+
 	if len(all.Jobs) != 1 || len(all.Jobs[0].Ranks) != 2 {
 		t.Fatalf("status --json prints %s; want one job of two ranks", stdout)
 	}
+
 	job := all.Jobs[0]
 	if waits := job.Ranks[0].Waits; len(waits) != 1 || !slices.Equal(waits[0].Ranks, []int{1}) {
 		t.Fatalf("status --json prints %s; want rank 0 to wait only for rank 1", stdout)
 	}
+
 	code, stdout, _ = runStatus(t, job.Folder)
 	if code != exitOK || !strings.Contains(stdout, "rank 0, process") {
 		t.Errorf("status of the folder = %d, %q; want the job", code, stdout)
@@ -130,6 +143,7 @@ func TestStatusReportsUnreadableFolder(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	code, _, stderr := runStatus(t, file)
 	if code != exitFailed || !strings.Contains(stderr, "not a directory") {
 		t.Errorf("status of a file = %d, %q; want code %d and the reason", code, stderr, exitFailed)

@@ -88,9 +88,11 @@ func newTuneCommand() *cobra.Command {
 			if err := f.parse(cmd.Flags()); err != nil {
 				return err
 			}
+
 			if err := f.checkTableWritable(); err != nil {
 				return exitWith(exitFailed, err)
 			}
+
 			return f.runAsRanks(cmd, func(w rendezvous.World) error {
 				return f.runRank(cmd, w)
 			})
@@ -131,26 +133,33 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	if err != nil {
 		return err
 	}
+
 	if f.isQuick && !flags.Changed("max") {
 		f.last = 1 << 20
 	}
+
 	const minRanks = 2
 	if err := f.checkRanks(minRanks); err != nil {
 		return err
 	}
+
 	if c.GraphCalls < 1 || c.GraphCalls > maxGraphCalls {
 		return fmt.Errorf("--graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
 	}
+
 	if f.isEager {
 		c.GraphCalls = 0
 	}
+
 	c.Sizes, err = f.sizes()
 	if err != nil {
 		return err
 	}
+
 	if err := chooseBackend(&c.Backend); err != nil {
 		return err
 	}
+
 	c.Operations, err = bench.ParseOperations(f.operations)
 	return err
 }
@@ -159,6 +168,7 @@ func dataTypeNames() (names []string) {
 	for _, t := range reduce.DataTypes() {
 		names = append(names, t.String())
 	}
+
 	return names
 }
 
@@ -168,37 +178,44 @@ func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 	if err := f.bindRank(world); err != nil {
 		return err
 	}
+
 	c := &f.config
 	c.Date = time.Now().Format(time.DateOnly)
 	c.Base = f.previousTable
 	if world.Rank == 0 {
 		c.Progress = func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "measuring %s\n", text) }
 	}
+
 	tuned, err := c.Run(cmd.Context())
 	if err != nil {
 		hasRules := tuned != nil && len(tuned.Rules) > 0
 		if world.Rank != 0 || !hasRules {
 			return err
 		}
+
 		// Print what was measured before the error, but do not write a table.
 		const isWritten = false
 		file, _ := f.tableFile(tuned.Device, tuned.Ranks) // is only printed, so it may be ""
 		printErr := f.printResult(cmd.OutOrStdout(), tuned, file, isWritten)
 		return errors.Join(err, printErr)
 	}
+
 	file, err := f.tableFile(tuned.Device, tuned.Ranks)
 	if err != nil {
 		return err
 	}
+
 	isWritten := !f.isDryRun && len(tuned.Rules) > 0
 	if isWritten && world.LocalRank == 0 {
 		if err := writeTable(file, tuned.Table); err != nil {
 			return err
 		}
 	}
+
 	if world.Rank != 0 {
 		return nil
 	}
+
 	return f.printResult(cmd.OutOrStdout(), tuned, file, isWritten)
 }
 
@@ -212,11 +229,14 @@ func (f *tuneFlags) printResult(
 		if err != nil {
 			return err
 		}
+
 		return writeJSON(w, document)
 	}
+
 	if err := tuned.WriteText(w); err != nil {
 		return err
 	}
+
 	var written string
 	switch {
 	case isWritten:
@@ -226,6 +246,7 @@ func (f *tuneFlags) printResult(
 	default:
 		written = "nothing: the table would be written to " + file
 	}
+
 	_, err := fmt.Fprintf(w, "written: %s\n", written)
 	return err
 }

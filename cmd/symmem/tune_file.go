@@ -16,10 +16,12 @@ func (f *tuneFlags) checkTableWritable() error {
 	if f.isDryRun {
 		return nil
 	}
+
 	if err := f.checkOutput(); err != nil {
 		return fmt.Errorf("checking that the table can be written: %w; name another file with --output, "+
 			"or write none with --dry-run", err)
 	}
+
 	return nil
 }
 
@@ -30,12 +32,15 @@ func (f *tuneFlags) checkOutput() error {
 	if err != nil {
 		return err
 	}
+
 	if err := prepareFolder(filepath.Dir(file)); err != nil {
 		return err
 	}
+
 	if f.outputFile == "" {
 		return nil
 	}
+
 	return checkReplaceable(f.outputFile)
 }
 
@@ -44,10 +49,12 @@ func prepareFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
+
 	temporary, err := os.CreateTemp(folder, ".tuning-*")
 	if err != nil {
 		return err
 	}
+
 	closeErr := temporary.Close()
 	removeErr := os.Remove(temporary.Name())
 	return errors.Join(closeErr, removeErr)
@@ -60,12 +67,15 @@ func checkReplaceable(file string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+
 	if err != nil {
 		return err
 	}
+
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file", file)
 	}
+
 	return nil
 }
 
@@ -80,6 +90,7 @@ func (f *tuneFlags) tableFile(device string, ranks int) (string, error) {
 	if f.outputFile != "" {
 		return f.outputFile, nil
 	}
+
 	return symmem.TuningFile(device, ranks)
 }
 
@@ -90,13 +101,16 @@ func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	if err != nil {
 		return nil
 	}
+
 	table, err := tuning.ReadFile(file)
 	if err != nil {
 		return nil
 	}
+
 	if table.Device != device { // --output can name the table of another device
 		return nil
 	}
+
 	return table
 }
 
@@ -107,10 +121,12 @@ func writeTable(file string, table *tuning.Table) error {
 	if err != nil {
 		return err
 	}
+
 	temporary, err := os.CreateTemp(filepath.Dir(file), ".tuning-*")
 	if err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
+
 	_, writeErr := temporary.Write(encoded)
 	chmodErr := temporary.Chmod(0o644) // CreateTemp lets only the owner read the file
 	closeErr := temporary.Close()
@@ -118,9 +134,11 @@ func writeTable(file string, table *tuning.Table) error {
 	if err == nil {
 		err = os.Rename(temporary.Name(), file)
 	}
+
 	if err != nil {
 		removeErr := os.Remove(temporary.Name())
 		return fmt.Errorf("writing the table: %w", errors.Join(err, removeErr))
 	}
+
 	return nil
 }

@@ -96,10 +96,12 @@ func newVerifyCommand() *cobra.Command {
 			if err := f.parse(cmd.Flags()); err != nil {
 				return err
 			}
+
 			runRank := f.runCases
 			if isRandomRun(cmd.Flags()) {
 				runRank = f.runRandom
 			}
+
 			return f.runAsRanks(cmd, func(w rendezvous.World) error {
 				return runRank(cmd.Context(), w, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			})
@@ -199,11 +201,13 @@ func checkFlagCombination(flags *pflag.FlagSet) error {
 		forbidden = caseFlags
 		scope = "cases, which run without --for and --from-round"
 	}
+
 	for _, flag := range forbidden {
 		if flags.Changed(flag) {
 			return fmt.Errorf("--%s applies only to %s", flag, scope)
 		}
 	}
+
 	return nil
 }
 
@@ -212,15 +216,19 @@ func (f *verifyFlags) parse(flags *pflag.FlagSet) error {
 	if err := checkFlagCombination(flags); err != nil {
 		return err
 	}
+
 	const minRanks = 1
 	if err := f.checkRanks(minRanks); err != nil {
 		return err
 	}
+
 	if err := chooseBackend(&f.caseConfig.Backend); err != nil {
 		return err
 	}
+
 	if isRandomRun(flags) {
 		return f.parseRandom(flags)
 	}
+
 	return f.parseCases(flags)
 }

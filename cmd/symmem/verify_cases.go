@@ -31,10 +31,12 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", pathVariable, err)
 		}
+
 		c.Path = path
 	case flags.Changed("deterministic"):
 		c.Path = symmem.PathAuto // NCCL's window path does not use the formula
 	}
+
 	return c.Validate()
 }
 
@@ -54,25 +56,30 @@ func (f *verifyFlags) runCases(
 	if err := f.prover.Start(); err != nil {
 		return printError(err)
 	}
+
 	defer f.prover.Close(&err) // joins its error to err
 	rt, err := symmem.Open(ctx, f.caseConfig.Options())
 	if err != nil {
 		return printError(err)
 	}
+
 	report, runErr := verify.Run(ctx, rt, f.caseConfig, newProgress(w.Rank, stderr))
 	if report == nil {
 		closeErr := rt.Close()
 		return printError(errors.Join(runErr, closeErr))
 	}
+
 	var reportErr, kernelsErr error
 	if w.Rank == 0 {
 		reportErr = writeReport(stdout, f.json, report, report.WriteText)
 		kernelsErr = f.writeKernels(stdout, report)
 	}
+
 	closeErr := rt.Close()
 	if report.Divergence != nil || report.Fault != "" {
 		closeErr = nil // it only repeats the fault in the report
 	}
+
 	allErrs := errors.Join(runErr, reportErr, kernelsErr, closeErr)
 	return finishCases(stderr, prefix, report, allErrs)
 }
@@ -82,9 +89,11 @@ func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 	if f.json {
 		return nil
 	}
+
 	for i := range r.Cases {
 		f.prover.AddCall("AllReduce", r.Cases[i].Size, elementBytes)
 	}
+
 	const linePrefix = ""
 	return f.prover.Write(w, linePrefix)
 }
@@ -99,6 +108,7 @@ func newProgress(rank int, stderr io.Writer) func(done, all int) {
 	case isTerminal(stderr):
 		return progressLines(&progressCounter{terminal: stderr}, "steps")
 	}
+
 	return nil
 }
 
@@ -109,18 +119,22 @@ func finishCases(stderr io.Writer, prefix string, r *verify.Report, err error) e
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)
 		return exitWith(exitWrong, nil)
 	}
+
 	if r.Fault != "" {
 		rankName := strings.Trim(prefix, "[] ") + ": " // such as "rank 1: "
 		fault := strings.TrimPrefix(r.Fault, rankName) // prefix already names the rank
 		fmt.Fprintf(stderr, "%s%s\n", prefix, fault)
 		return exitWith(exitFailed, nil)
 	}
+
 	if err != nil {
 		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
 		return exitWith(exitFailed, nil)
 	}
+
 	if !r.OK() {
 		return exitWith(exitWrong, nil)
 	}
+
 	return nil
 }

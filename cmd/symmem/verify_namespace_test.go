@@ -35,12 +35,15 @@ func verifyInNamespaces(t *testing.T, args ...string) (codes [2]int, outputs [2]
 		} else if err != nil {
 			t.Fatal(err)
 		}
+
 		ranks[rank] = c
 	}
+
 	for rank, c := range ranks {
 		_ = c.Wait() // the caller checks the exit code
 		codes[rank], outputs[rank] = c.ProcessState.ExitCode(), buffers[rank].String()
 	}
+
 	return codes, outputs
 }
 

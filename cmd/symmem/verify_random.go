@@ -25,9 +25,11 @@ func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	if flags.Changed("skew") {
 		c.Skew = f.isSkewed
 	}
+
 	if flags.Changed("rounds") { // the default of --rounds is only for cases
 		c.Rounds = f.rounds
 	}
+
 	return c.Validate()
 }
 
@@ -39,12 +41,14 @@ func (f *verifyFlags) runRandom(
 	if w.Rank == 0 {
 		rank.OnRound = func(line string) { fmt.Fprintln(stderr, line) }
 	}
+
 	f.randomConfig.SharedGPUs = os.Getenv(doctor.SharingVariable) == "1"
 	report, err := random.Run(ctx, f.randomConfig, rank)
 	if report != nil && w.Rank == 0 {
 		writeErr := writeReport(stdout, f.json, report, report.WriteText)
 		err = errors.Join(err, writeErr)
 	}
+
 	return f.finishRandom(stderr, w, report, err)
 }
 
@@ -74,10 +78,12 @@ func (f *verifyFlags) finishRandom(
 		for _, finding := range report.Findings {
 			fmt.Fprintf(stderr, "%swrong: %s\n", prefix, finding)
 		}
+
 		if report.FirstWrongRound > 0 && w.Rank == 0 {
 			fmt.Fprintf(stderr, "%s%s\n", prefix, f.howToRepeat(w, report.FirstWrongRound))
 		}
 	}
+
 	if err != nil {
 		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
 		roundErr, isRoundError := errors.AsType[*random.RoundError](err)
@@ -85,11 +91,14 @@ func (f *verifyFlags) finishRandom(
 			fmt.Fprintf(stderr, "%s%s\n", prefix, f.howToRepeat(w, roundErr.Round))
 		}
 	}
+
 	if report != nil && !report.OK() {
 		return exitWith(exitWrong, nil)
 	}
+
 	if err != nil {
 		return exitWith(exitFailed, nil)
 	}
+
 	return nil
 }

@@ -17,6 +17,7 @@ func useSoftwareGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Setenv("SYMMEM_CUDA", cuda)
 	t.Setenv("SYMMEM_NCCL", nccl)
 }
@@ -30,11 +31,13 @@ func runRandom(t *testing.T, flags ...string) (code int, report random.Report, s
 	if stdout == "" {
 		t.Fatalf("exit code %d without a report\n%s", code, stderr)
 	}
+
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&report); err != nil || decoder.More() {
 		t.Fatalf("Decode = %v, more output = %v, want one report:\n%s", err, decoder.More(), stdout)
 	}
+
 	return code, report, stderr
 }
 
@@ -47,15 +50,19 @@ func checkFiveRounds(t *testing.T, code int, r random.Report, stderr string) {
 		t.Errorf("exit code %d, %d rounds, %d wrong elements; want %d, %d rounds and 0\n%s", code,
 			r.Rounds, r.Wrong, exitOK, rounds, stderr)
 	}
+
 	if r.Aborts == 0 || r.Replays == 0 {
 		t.Errorf("%d aborts, %d replays; want some of both", r.Aborts, r.Replays)
 	}
+
 	if len(r.Resources) == 0 {
 		t.Error("the report has no resources, so the test cannot find leaks")
 	}
+
 	if leaks := r.Leaks(); len(leaks) > 0 {
 		t.Errorf("resources that were not released: %v; want none", leaks)
 	}
+
 	if lines := strings.Count(stderr, "round "); lines != rounds {
 		t.Errorf("got %d lines of progress, want %d:\n%s", lines, rounds, stderr)
 	}
@@ -74,6 +81,7 @@ func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 	if code != exitWrong || report.Wrong == 0 {
 		t.Errorf("exit code %d, %d wrong elements; want %d and some", code, report.Wrong, exitWrong)
 	}
+
 	const repeatCommand = "to run it again: symmem verify --ranks 2 --seed 1 --from-round"
 	if !strings.Contains(stderr, repeatCommand) {
 		t.Errorf("standard error lacks %q:\n%s", repeatCommand, stderr)

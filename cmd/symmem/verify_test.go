@@ -30,6 +30,7 @@ func runSymmem(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	if !hasExitCode {
 		t.Fatal(err)
 	}
+
 	return cmd.ProcessState.ExitCode(), outBuffer.String(), errBuffer.String()
 }
 
@@ -46,21 +47,26 @@ func runDiverging(t *testing.T, check string) (report verify.Report, text string
 	if code != exitWrong {
 		t.Fatalf("check %s: exit code %d; want %d\n%s", check, code, exitWrong, stderr)
 	}
+
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
 		t.Fatalf("check %s: %v\n%s", check, err, stdout)
 	}
+
 	var texts []string
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	for _, line := range lines {
 		if !divergencePrefix.MatchString(line) {
 			t.Errorf("check %s: standard error has the unexpected line %q", check, line)
 		}
+
 		texts = append(texts, divergencePrefix.ReplaceAllString(line, ""))
 	}
+
 	distinctTexts := slices.Compact(texts)
 	if len(lines) != ranks || len(distinctTexts) != 1 {
 		t.Fatalf("check %s: the %d ranks did not all print the same line:\n%s", check, ranks, stderr)
 	}
+
 	return report, distinctTexts[0]
 }
 
@@ -73,19 +79,24 @@ func TestCheckLevelsReportSameFirstEvent(t *testing.T) {
 	if every.Failed != 0 || every.NotRun == 0 {
 		t.Errorf("every: %d cases failed, %d did not run; want 0 and some", every.Failed, every.NotRun)
 	}
+
 	if sum := every.Passed + every.NotRun; sum != len(every.Cases) {
 		t.Errorf("every: %d cases passed, %d did not run; want %d together", every.Passed, every.NotRun,
 			len(every.Cases))
 	}
+
 	if registration.Failed == 0 {
 		t.Error("registration: no sum was wrong before the divergence, so the test proves nothing")
 	}
+
 	if diff := cmp.Diff(every.Divergence, registration.Divergence); diff != "" {
 		t.Errorf("the divergences of every (-) and registration (+) differ:\n%s", diff)
 	}
+
 	if everyText != registrationText {
 		t.Errorf("the texts of every and registration differ:\n%s\n%s", everyText, registrationText)
 	}
+
 	const file = "cmd/symmem/internal/verify/run.go:" // makes the calls; a line number follows
 	if !strings.Contains(everyText, file) {
 		t.Errorf("the text does not name a line of %s\n%s", file, everyText)
@@ -102,12 +113,15 @@ func TestReportContainsOptions(t *testing.T) {
 	if err := decoder.Decode(&report); err != nil || decoder.More() {
 		t.Fatalf("Decode = %v, more output = %v, want one report:\n%s", err, decoder.More(), stdout)
 	}
+
 	if code != exitOK || stderr != "" {
 		t.Errorf("exit code %d, standard error %q; want %d and nothing", code, stderr, exitOK)
 	}
+
 	if report.ElapsedMS <= 0 {
 		t.Errorf("the run took %v ms, want a positive time", report.ElapsedMS)
 	}
+
 	report.ElapsedMS, report.Cases = 0, nil // are not compared
 	want := verify.Report{
 		Backend: "host", Source: "symmem launch", Ranks: 2, Check: "every", Placement: "creation",
@@ -163,6 +177,7 @@ func TestForwardedSignalDeterminesExitCode(t *testing.T) {
 			if code := codeOf(exitErrorOf(&stderr, &c.result)); code != c.want {
 				t.Errorf("exit code %d, want %d", code, c.want)
 			}
+
 			if stderr.Len() > 0 {
 				t.Errorf("standard error = %q; want nothing", &stderr)
 			}
@@ -176,6 +191,7 @@ func codeOf(err error) int {
 	if errors.As(err, &exit) {
 		return exit.code
 	}
+
 	return exitOK
 }
 
@@ -234,9 +250,11 @@ func TestExitCodeIsLargestOfRanks(t *testing.T) {
 			if code != c.want {
 				t.Errorf("exit code %d, want %d", code, c.want)
 			}
+
 			if c.wantText == "" && stderr.Len() > 0 {
 				t.Errorf("standard error = %q; want nothing", &stderr)
 			}
+
 			if !strings.Contains(stderr.String(), c.wantText) {
 				t.Errorf("standard error = %q; want a text with %q", &stderr, c.wantText)
 			}

@@ -49,6 +49,7 @@ func writeVersion(w io.Writer, b buildInfo, asJSON bool) error {
 	if asJSON {
 		return writeJSON(w, b)
 	}
+
 	_, err := fmt.Fprintln(w, versionText(b))
 	return err
 }
@@ -62,8 +63,10 @@ func versionText(b buildInfo) string {
 		if b.IsModified {
 			text += ", modified"
 		}
+
 		text += ")"
 	}
+
 	return fmt.Sprintf("%s, %s, %s", text, b.GoVersion, b.Platform)
 }
 
@@ -73,6 +76,7 @@ func currentBuild() buildInfo {
 	if !ok { // the program was built without modules
 		info = &debug.BuildInfo{}
 	}
+
 	return buildOf(release, commit, info)
 }
 
@@ -88,6 +92,7 @@ func buildOf(release, commit string, info *debug.BuildInfo) buildInfo {
 		b.Revision, b.IsModified = strings.CutSuffix(commit, "-modified")
 		return b
 	}
+
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
@@ -96,5 +101,6 @@ func buildOf(release, commit string, info *debug.BuildInfo) buildInfo {
 			b.IsModified = s.Value == "true"
 		}
 	}
+
 	return b
 }

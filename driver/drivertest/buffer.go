@@ -57,6 +57,7 @@ func (r *rank) write(deviceAddress uintptr, data []byte) {
 	if len(data) == 0 {
 		return
 	}
+
 	staging := r.stagingBuffer(len(data))
 	copy(staging, data)
 	r.must(r.stream.Copy(deviceAddress, sliceAddress(staging), int64(len(data))))
@@ -70,6 +71,7 @@ func (r *rank) stagingBuffer(count int) []byte {
 	if len(r.staging) < count {
 		r.staging = r.world.harness.Host(count)
 	}
+
 	return r.staging[:count]
 }
 
@@ -79,6 +81,7 @@ func (r *rank) read(deviceAddress uintptr, count int64) []byte {
 	if count == 0 {
 		return nil
 	}
+
 	staging := r.stagingBuffer(int(count))
 	r.must(r.stream.Copy(sliceAddress(staging), deviceAddress, count))
 	r.must(r.stream.Synchronize(r.world.ctx))
@@ -100,12 +103,14 @@ func (r *rank) expectFilled(deviceAddress uintptr, value byte, count int64) {
 	if count == 0 {
 		return
 	}
+
 	got := r.read(deviceAddress, count)
 	// Compare each byte with the next one, which needs no memory for the expected contents.
 	areEqual := bytes.Equal(got[1:], got[:count-1])
 	if areEqual && got[0] == value {
 		return
 	}
+
 	want := bytes.Repeat([]byte{value}, int(count))
 	r.must(compareBytes(got, want))
 }
@@ -115,10 +120,12 @@ func compareBytes(got, want []byte) error {
 	if bytes.Equal(got, want) {
 		return nil
 	}
+
 	for i := range min(len(got), len(want)) {
 		if got[i] != want[i] {
 			return fmt.Errorf("byte %d of %d: got %#02x, want %#02x", i, len(want), got[i], want[i])
 		}
 	}
+
 	return fmt.Errorf("got %d bytes, want %d", len(got), len(want))
 }

@@ -28,11 +28,13 @@ func testCaptureStates(t *testing.T, h Harness) {
 	if !s.Capturing() {
 		t.Error("Capturing() = false during a capture, want true")
 	}
+
 	g, err := s.EndCapture()
 	must(t, err)
 	if s.Capturing() {
 		t.Error("Capturing() = true after EndCapture, want false")
 	}
+
 	_, err = s.EndCapture()
 	wantError(t, "second EndCapture", err, driver.ErrNotCapturing)
 	must(t, g.Launch(s))
@@ -86,9 +88,11 @@ func testCapturedWaits(t *testing.T, h Harness) {
 	if runCount != 0 {
 		t.Error("a captured function ran before its graph was launched")
 	}
+
 	for range 3 {
 		must(t, g.Launch(r.stream))
 	}
+
 	r.expectFilled(filled, after, 3*partBytes) // waits for the launches
 	if runCount != 3 {
 		t.Errorf("a captured function ran %d times in 3 launches", runCount)
@@ -122,12 +126,14 @@ func testGraphEvents(t *testing.T, h Harness) {
 	if !e.Done() {
 		t.Error("a captured Record made the event pending before the graph was launched")
 	}
+
 	for range 3 {
 		gate := r.blockStream(r.stream)
 		must(t, g.Launch(r.stream))
 		if e.Done() {
 			t.Error("the event is done before its stream reached it")
 		}
+
 		gate.open()
 		must(t, e.Synchronize(r.world.ctx))
 	}
@@ -169,6 +175,7 @@ func checkReplays(bw *bufferWorld, r *rank) {
 		r.setStep("launch %d", i)
 		replayStep(bw, r, g, uncaptured, i)
 	}
+
 	r.must(r.stream.Synchronize(bw.ctx))
 	if n := runCount.Load(); n != launches {
 		r.failf("a captured function ran %d times in %d launches", n, launches)
@@ -185,6 +192,7 @@ func replayStep(bw *bufferWorld, r *rank, g driver.Graph, uncaptured driver.Call
 	if i%3 == 0 {
 		r.must(r.queueCall(r.group, r.stream, uncaptured))
 	}
+
 	if i%30 == 0 {
 		sum := byte(3*(i%20) + 3) // of the values of ranks 0, 1 and 2; no byte overflows
 		r.expectFilled(recv.addressAt(0), sum, replayedBytes)

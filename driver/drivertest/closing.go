@@ -35,6 +35,7 @@ func testGroupClosed(t *testing.T, h Harness) {
 		_, err = r.group.Exchange(w.ctx, lane, nil)
 		wantError(t, fmt.Sprint("Exchange on lane ", lane), err, driver.ErrClosed)
 	}
+
 	_, err = r.group.Register(w.ctx, r.nextKey(), b.segment)
 	wantError(t, "Register", err, driver.ErrClosed)
 	r.group.Abort(nil)
@@ -100,6 +101,7 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 					r.must(r.group.Close())
 					return
 				}
+
 				err := wait(r, r.newBuffer(1))
 				var deadlock *driver.DeadlockError
 				isDeadlock := errors.As(err, &deadlock) // if this rank knows that rank 1 has left
@@ -141,15 +143,18 @@ func closeGroupInUse(r *rank, round int) {
 			}
 		})
 	}
+
 	if (round+r.number)%3 == 0 {
 		c.Abort(nil)
 	}
+
 	groupErr := c.Close()
 	callers.Wait()
 	streamErr := s.Close()
 	if streamErr == nil && c.Cause() == nil {
 		r.failf("the closed group has no Cause, and its stream has no error")
 	}
+
 	r.must(groupErr)
 }
 

@@ -67,6 +67,7 @@ func (bw *bufferWorld) tryAllVariants(tr trial) {
 	if !bw.harness.hasOperation(tr.operation) || !bw.isExact(&tr) {
 		return
 	}
+
 	tr.prepare(bw.harness, len(bw.ranks))
 	for _, path := range bw.harness.Paths {
 		for _, isInPlace := range []bool{false, true} {
@@ -88,6 +89,7 @@ func (bw *bufferWorld) shouldTry(tr *trial) bool {
 	if tr.isUnregistered && tr.path != driver.PathDirect {
 		return false
 	}
+
 	r := bw.ranks[0] // all ranks have the same paths
 	call := tr.call(r, bw.send[0], bw.recv[0])
 	isListed := !tr.operation.Reduces() || bw.harness.hasReduction(tr.dataType, tr.op)
@@ -95,6 +97,7 @@ func (bw *bufferWorld) shouldTry(tr *trial) bool {
 	if isRefused && !isListed {
 		return false
 	}
+
 	// If the path of the trial does not support the call, call.Path is the first path. That path has
 	// its turn in another variant.
 	return call.Path == tr.path
@@ -118,6 +121,7 @@ func testRankCount(n int) func(*testing.T, Harness) {
 				if h.skipsTrial(n + i + int(dataType)) {
 					continue
 				}
+
 				bw.tryReductions(dataType, count, i)
 				bw.tryOtherOperations(dataType, count, i)
 			}
@@ -136,6 +140,7 @@ func (bw *bufferWorld) tryReductions(dataType driver.DataType, count int64, inde
 		selected := (index + int(dataType)) % len(ops)
 		ops = ops[selected : selected+1]
 	}
+
 	for _, op := range ops {
 		tr := trial{operation: driver.AllReduce, dataType: dataType, op: op, count: count}
 		bw.tryAllVariants(tr)
@@ -151,6 +156,7 @@ func (bw *bufferWorld) tryOtherOperations(dataType driver.DataType, count int64,
 	if count > maxCount && !triesAllCounts {
 		return
 	}
+
 	ops := driver.ReductionsOf(dataType)
 	op := ops[(index+int(dataType))%len(ops)]
 	root := (index + int(dataType)) % len(bw.ranks)
@@ -187,10 +193,12 @@ func testMisalignment(t *testing.T, h Harness) {
 				if h.skipsTrial(i + j + k) {
 					continue
 				}
+
 				for o := range driver.AllReduceRMSNorm {
 					if o.PointToPoint() || o == driver.Barrier || o == driver.AllToAllV {
 						continue
 					}
+
 					bw.tryAllVariants(trial{
 						operation: o, dataType: dataType, count: count, shift: shift, root: 1,
 					})
@@ -249,9 +257,11 @@ func (bw *bufferWorld) sumOnTwoStreams(r *rank) {
 		r.must(r.queueCall(r.group, s, call))
 		r.must(s.Record(done))
 	}
+
 	for _, s := range streams {
 		r.must(s.Synchronize(bw.ctx))
 	}
+
 	// Each call multiplies the elements by the number of ranks, because all ranks have the same ones.
 	want := math.Pow(float64(len(bw.ranks)), rounds)
 	result := buffers[rounds%2]

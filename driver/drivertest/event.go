@@ -23,6 +23,7 @@ func testNeverRecorded(t *testing.T, h Harness) {
 	if !e.Done() {
 		t.Error("Done() = false for an event that was never recorded, want true")
 	}
+
 	must(t, e.Synchronize(r.world.ctx))
 	must(t, r.stream.Wait(e))
 	must(t, r.stream.Synchronize(r.world.ctx))
@@ -39,15 +40,18 @@ func testEventDone(t *testing.T, h Harness) {
 		if e.Done() {
 			t.Error("the event is done before its stream reached it")
 		}
+
 		gate.open()
 		must(t, e.Synchronize(r.world.ctx))
 		if !e.Done() {
 			t.Error("the event is not done after Synchronize")
 		}
+
 		if !hasRun {
 			t.Error("Synchronize returned before earlier work had run")
 		}
 	}
+
 	must(t, r.stream.Record(e))
 	must(t, r.stream.Synchronize(r.world.ctx))
 	if !e.Done() {
@@ -73,12 +77,14 @@ func testWaitUsesLastRecord(t *testing.T, h Harness) {
 		t.Error("the other stream did not wait for the event")
 	default: // the stream waits
 	}
+
 	firstGate.open()
 	must(t, other.Synchronize(r.world.ctx))
 	<-hasRun
 	if e.Done() {
 		t.Error("the event is done before its stream reached the second Record")
 	}
+
 	secondGate.open()
 	must(t, e.Synchronize(r.world.ctx))
 }
@@ -107,9 +113,11 @@ func testAlternatingWaits(t *testing.T, h Harness) {
 		must(t, s.Host(func() { order = append(order, i) }))
 		must(t, s.Record(turn))
 	}
+
 	for _, s := range streams {
 		must(t, s.Synchronize(r.world.ctx))
 	}
+
 	if !slices.Equal(order, firstNumbers(callCount)) {
 		t.Errorf("functions ran in the order %v, want the order in which they were queued", order)
 	}

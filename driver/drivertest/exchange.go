@@ -29,6 +29,7 @@ func testPayloads(t *testing.T, h Harness) {
 			}
 		})
 	}
+
 	// An exchange on LaneFault makes the group fail.
 	faultWorld := newWorld(t, h, 3, options{allowFaults: true})
 	faultWorld.onEachRank(func(r *rank) {
@@ -55,9 +56,11 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 		if _, err := r.group.Exchange(w.ctx, driver.LaneControl, large); err == nil {
 			r.failf("Exchange of more than MaxPayload bytes succeeded, want an error")
 		}
+
 		if _, err := r.group.Exchange(w.ctx, driver.Lanes, nil); err == nil {
 			r.failf("Exchange on a nonexistent lane succeeded, want an error")
 		}
+
 		// The errors have not made the group fail.
 		const round = 1
 		r.must(r.exchangePayloads(driver.LaneControl, round, []int{5, 5}))
@@ -73,6 +76,7 @@ func testLanes(t *testing.T, h Harness) {
 		if r.number == 1 {
 			<-otherCallsDone
 		}
+
 		const round = 1
 		return r.exchangePayloads(driver.LaneBackground, round, []int{9, 10000})
 	}
@@ -83,9 +87,11 @@ func testLanes(t *testing.T, h Harness) {
 			r.must(r.exchangePayloads(driver.LaneControl, round, []int{20000, 3}))
 			r.must(r.launchAndWait(r.group, r.stream, barrier))
 		}
+
 		if r.number == 1 {
 			close(otherCallsDone)
 		}
+
 		r.must(<-result)
 	})
 }
@@ -97,6 +103,7 @@ func testMixed(t *testing.T, h Harness) {
 			r.must(r.queueCall(r.group, r.stream, barrier))
 			r.must(r.exchangePayloads(driver.LaneControl, round, []int{round, 3, 9000}))
 		}
+
 		r.must(r.stream.Synchronize(w.ctx))
 	})
 }

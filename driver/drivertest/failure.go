@@ -46,6 +46,7 @@ func testSkipped(t *testing.T, h Harness) {
 	if hasRun {
 		t.Error("the stream ran work after its failure")
 	}
+
 	r.expectFilled(b.addressAt(0), before, bytes)
 	must(t, s.Fill(b.addressAt(0), after, bytes))
 	must(t, s.Synchronize(r.world.ctx))
@@ -63,6 +64,7 @@ func testEventFails(t *testing.T, h Harness) {
 	for range 2 {
 		wantError(t, "synchronizing", e.Synchronize(r.world.ctx), errOnPurpose)
 	}
+
 	wantError(t, "synchronizing the stream", s.Synchronize(r.world.ctx), errOnPurpose)
 	wantError(t, "synchronizing", e.Synchronize(r.world.ctx), errOnPurpose)
 	must(t, s.Record(e))
@@ -85,11 +87,13 @@ func testWaitFails(t *testing.T, h Harness) {
 		if waitsAfterFailure {
 			failStream()
 		}
+
 		must(t, waitStream.Wait(e))
 		must(t, ignoringStream.WaitIgnoringErrors(e))
 		if !waitsAfterFailure {
 			failStream()
 		}
+
 		wantError(t, "waiting", waitStream.Synchronize(r.world.ctx), errOnPurpose)
 		must(t, ignoringStream.Synchronize(r.world.ctx))
 	}
@@ -103,23 +107,29 @@ func testSkippedCollective(t *testing.T, h Harness) {
 		if r.number == 0 {
 			r.stream.Fail(errOnPurpose)
 		}
+
 		err := r.launchAndWait(r.group, r.stream, barrier)
 		cause := r.group.Cause()
 		if faultOwner(cause) != owner {
 			r.failf("the cause is no Fault with the group's owner: %v", cause)
 		}
+
 		if r.number == 1 {
 			if !errors.Is(err, driver.ErrFault) {
 				r.failf("got %v from a barrier that rank 0 skipped, want ErrFault", err)
 			}
+
 			if faultOwner(err) != owner {
 				r.failf("the stream's error is no Fault with the group's owner: %v", err)
 			}
+
 			return
 		}
+
 		if !errors.Is(err, errOnPurpose) {
 			r.failf("got %v from the stream, want %v", err, errOnPurpose)
 		}
+
 		var prior *driver.PriorError
 		if !errors.As(cause, &prior) || prior.Rank != 0 {
 			r.failf("got cause %v, want a PriorError from rank 0", cause)
@@ -133,6 +143,7 @@ func faultOwner(err error) any {
 	if !errors.As(err, &fault) {
 		return nil
 	}
+
 	return fault.Owner
 }
 
@@ -191,6 +202,7 @@ func testLaunchDoesNotWait(t *testing.T, h Harness) {
 		t.Error("the stream ran work before the event it must wait for")
 	default: // the work waits
 	}
+
 	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
 	<-hasRun

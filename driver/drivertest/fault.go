@@ -38,13 +38,16 @@ func testAbort(t *testing.T, h Harness) {
 			wantError(t, "rank 0", err, driver.ErrAborted)
 			return
 		}
+
 		err := r.launchAndWait(r.group, r.stream, barrier)
 		if r.number == 2 {
 			_, err = r.group.Exchange(w.ctx, driver.LaneControl, nil)
 		}
+
 		if !errors.Is(err, driver.ErrFault) && !errors.Is(err, driver.ErrAborted) {
 			r.failf("got %v, want ErrFault or ErrAborted", err)
 		}
+
 		<-r.group.Failed()
 	})
 }
@@ -60,6 +63,7 @@ func checkAbsentRank(t *testing.T, w *world, call func(r *rank) error) {
 		if r == late {
 			return nil
 		}
+
 		err := call(r)
 		<-r.group.Failed()
 		return err
@@ -68,13 +72,16 @@ func checkAbsentRank(t *testing.T, w *world, call func(r *rank) error) {
 	for _, err := range errs[:lateNumber] {
 		namingErrors += controltest.CountTimeouts(t, err, lateNumber)
 	}
+
 	if namingErrors == 0 {
 		t.Error("no rank got a TimeoutError")
 	}
+
 	firstErr := call(late)
 	if firstErr != nil {
 		return
 	}
+
 	secondErr := call(late)
 	if secondErr == nil {
 		t.Error("both calls of the late rank succeeded, want an error")
@@ -123,6 +130,7 @@ func testAbsentExchange(t *testing.T, h Harness) {
 			if r.number == 2 {
 				ctx = w.ctx // shortCtx has ended when the late rank makes its calls
 			}
+
 			_, err := r.group.Exchange(ctx, driver.LaneControl, []byte("here"))
 			return err
 		})
@@ -139,10 +147,12 @@ func testAbsentBackground(t *testing.T, h Harness) {
 	if controltest.CountTimeouts(t, err, absentRank) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
+
 	_, err = group.Exchange(w.ctx, driver.LaneBackground, nil)
 	if err == nil {
 		t.Error("an exchange on a failed lane succeeded, want an error")
 	}
+
 	w.onEachRank(func(r *rank) {
 		const round = 1
 		r.must(r.exchangePayloads(driver.LaneControl, round, []int{3, 3}))
@@ -168,6 +178,7 @@ func testAbsentReceiver(t *testing.T, h Harness) {
 		if err := r.launchAndWait(r.group, r.stream, call); err != nil {
 			return err
 		}
+
 		// The Send may complete without a receiver, but the Recv cannot complete without a sender.
 		reply := message{peer: peer, bytes: 8}.recv(bw.recv[r.number])
 		return r.launchAndWait(r.group, r.stream, reply)
@@ -191,6 +202,7 @@ func exchangeOrBarrier(r *rank, exchangingRank int) error {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
 		return err
 	}
+
 	return r.launchAndWait(r.group, r.stream, barrier)
 }
 
@@ -206,6 +218,7 @@ func testDeadlockWithBusyLane(t *testing.T, h Harness) {
 		for r.exchangePayloads(driver.LaneBackground, round, sizes) == nil { // until the group fails
 			round++
 		}
+
 		return <-result
 	})
 	controltest.CheckDeadlocks(t, errs)
@@ -223,9 +236,11 @@ func testFaultLaneCalls(t *testing.T, h Harness) {
 		case 2:
 			_, waitErr = r.group.Exchange(w.ctx, driver.LaneBackground, nil)
 		}
+
 		if r.number != 0 && !errors.Is(waitErr, driver.ErrFault) {
 			r.failf("got %v, want ErrFault", waitErr)
 		}
+
 		for round := range 3 {
 			r.must(r.exchangePayloads(driver.LaneFault, round, []int{10, 9000, 40000}))
 		}
@@ -268,6 +283,7 @@ func testNewGroup(t *testing.T, h Harness) {
 			r.failf("a new group has failed")
 		default: // the group works
 		}
+
 		if r.number == 1 {
 			r.group.Abort(nil)
 		} else {
@@ -276,10 +292,12 @@ func testNewGroup(t *testing.T, h Harness) {
 				r.failf("a collective of an aborted group succeeded, want an error")
 			}
 		}
+
 		<-r.group.Failed()
 		if r.group.Cause() == nil {
 			r.failf("Cause() = nil after the group failed")
 		}
+
 		b := r.newBuffer(1)
 		c := r.connect("anew", firstNumbers(2), checkingCalls)
 		checkAllGather(r, c, firstNumbers(2), b)

@@ -45,6 +45,7 @@ func testFormula(f driver.Formula) func(*testing.T, Harness) {
 		if err == nil {
 			seed = fixed
 		}
+
 		t.Logf("SYMMEM_TEST_SEED=%d", seed)
 		for _, n := range []int{2, 3, 4, 8} {
 			if f.Fits(n) == nil {
@@ -84,9 +85,11 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 			}
 		}
 	}
+
 	if triedCalls == 0 {
 		t.Skipf("no path of the backend supports the formula %v", f)
 	}
+
 	t.Logf("%d calls", triedCalls)
 }
 
@@ -96,6 +99,7 @@ func testSpecialValues(f driver.Formula) func(*testing.T, Harness) {
 		if f == driver.AnyFormula && h.Unordered {
 			t.Skip(fmt.Errorf("special values without a formula: %w", driver.ErrUnsupported))
 		}
+
 		for _, n := range []int{2, 3, 4} {
 			if f.Fits(n) == nil {
 				t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) { trySpecialValues(t, h, f, n) })
@@ -119,6 +123,7 @@ func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
 			triedCalls += tryPaths(bw, &tr)
 		}
 	}
+
 	if triedCalls == 0 {
 		t.Skipf("no path of the backend supports the formula %v", f)
 	}
@@ -144,6 +149,7 @@ func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 	if tr.operation == driver.ReduceScatter { // the buffers must hold a part for each rank
 		tr.count = 1 + tr.count/int64(n)
 	}
+
 	return tr
 }
 
@@ -158,11 +164,13 @@ func tryPaths(bw *bufferWorld, tr *trial) (triedCalls int) {
 		if path == driver.PathWindow {
 			variant.isUnregistered = false
 		}
+
 		call := variant.uncheckedCall(r, bw.send[0], bw.recv[0])
 		if r.group.Offer(call).Refusal(path) == nil {
 			bw.tryCollective(&variant)
 			triedCalls++
 		}
 	}
+
 	return triedCalls
 }

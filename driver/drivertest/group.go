@@ -29,6 +29,7 @@ func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
 	for _, number := range members {
 		want = append(want, byte(number))
 	}
+
 	r.expectBytes(output, want)
 }
 

@@ -66,9 +66,11 @@ func (h Harness) withDefaults() Harness {
 	if h.Host == nil {
 		h.Host = func(bytes int) []byte { return make([]byte, bytes) }
 	}
+
 	if h.Paths == nil {
 		h.Paths = []driver.Path{driver.PathPlain, driver.PathWindow}
 	}
+
 	return h
 }
 
@@ -77,6 +79,7 @@ func (h Harness) hasReduction(t driver.DataType, op driver.ReduceOp) bool {
 	if h.Reductions == nil {
 		return true
 	}
+
 	names := strings.Fields(h.Reductions[t])
 	return slices.Contains(names, op.String())
 }
@@ -98,6 +101,7 @@ func (h Harness) hasOperation(o driver.Operation) bool {
 	case o.HasSplits():
 		part = Splits
 	}
+
 	_, isMissing := h.Missing[part]
 	return !isMissing
 }

@@ -39,9 +39,11 @@ func testAddresses(t *testing.T, h Harness) {
 		if want := r.arena.Address() + uintptr(offset); s.Address() != want {
 			t.Errorf("segment %d is at %#x, want %#x", i, s.Address(), want)
 		}
+
 		if s.Bytes() != bytes {
 			t.Errorf("segment %d has %d bytes, want %d", i, s.Bytes(), bytes)
 		}
+
 		value := byte(i + 1)
 		must(t, r.stream.Fill(s.Address(), value, bytes))
 		defer func() { // after the other segments have been filled
@@ -58,6 +60,7 @@ func testAlignment(t *testing.T, h Harness) {
 	if !isPowerOfTwo {
 		t.Fatalf("granularity %d is not a power of two", g)
 	}
+
 	expectMapFails := func(offset, bytes int64) {
 		s, err := r.arena.Map(offset, bytes)
 		if err == nil {
@@ -68,9 +71,11 @@ func testAlignment(t *testing.T, h Harness) {
 	for _, offset := range []int64{1, g / 2, -g} {
 		expectMapFails(offset, g)
 	}
+
 	for _, bytes := range []int64{0, g / 2, g + 1, -g} {
 		expectMapFails(0, bytes)
 	}
+
 	for _, bytes := range []int64{0, g + 1, -g} {
 		a, err := r.device.NewArena(bytes)
 		if err == nil {
@@ -101,11 +106,13 @@ func testOutOfMemory(t *testing.T, h Harness) {
 		must(t, s.Unmap())
 		t.Fatalf("mapping %d bytes succeeded, want an error", int64(excessiveBytes))
 	}
+
 	wantError(t, "mapping too many bytes", err, driver.ErrOutOfMemory)
 	oom, ok := errors.AsType[*driver.OutOfMemoryError](err)
 	if !ok || oom.Requested != excessiveBytes {
 		t.Errorf("got %#v, want an OutOfMemoryError for %d bytes", err, int64(excessiveBytes))
 	}
+
 	s, err = arena.Map(0, r.granularity()) // the failed call has not used the addresses
 	must(t, err)
 	r.expectFilled(s.Address(), 0, r.granularity())
@@ -128,10 +135,12 @@ func testScatter(t *testing.T, h Harness) {
 			if begin < arenaBegin || end > arenaEnd {
 				t.Errorf("rank %d: segment %d is outside the arena", r.number, i)
 			}
+
 			// A segment that overlapped an earlier one would not contain zeros.
 			r.expectFilled(begin, 0, segmentBytes)
 			r.must(r.stream.Fill(begin, 0xEE, segmentBytes))
 		}
+
 		r.must(r.stream.Synchronize(w.ctx))
 	})
 }

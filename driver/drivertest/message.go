@@ -75,6 +75,7 @@ func (bw *bufferWorld) checkCallOrder(r *rank, late int, sizes [2]int64) {
 	if isReceiver {
 		buf = bw.recv[r.number]
 	}
+
 	for i, bytes := range sizes {
 		address := buf.addressAt(int64(i) * slotBytes)
 		if isReceiver {
@@ -83,21 +84,25 @@ func (bw *bufferWorld) checkCallOrder(r *rank, late int, sizes [2]int64) {
 			r.write(address, input(bw.harness, driver.Uint8, i, bytes))
 		}
 	}
+
 	r.must(r.stream.Synchronize(bw.ctx))
 	streams := [2]driver.Stream{r.stream, r.newStream()}
 	unblock := func() {}
 	if r.number == late {
 		unblock = r.blockStream(r.stream).open
 	}
+
 	for i, bytes := range sizes {
 		m := message{peer: 1 - r.number, offset: int64(i) * slotBytes, bytes: bytes}
 		call := m.send(buf)
 		if isReceiver {
 			call = m.recv(buf)
 		}
+
 		call.Digest = uint64(bytes)
 		r.must(r.queueCall(r.group, streams[i], call))
 	}
+
 	unblock()
 	for i, bytes := range sizes {
 		r.must(streams[i].Synchronize(bw.ctx))
@@ -141,6 +146,7 @@ func (bw *bufferWorld) sendAround(bytes int64, use streamUse) {
 		if use == onTwoStreams {
 			recvStream = r.newStream()
 		}
+
 		for round := range 4 {
 			r.setStep("round %d of %d bytes", round, bytes)
 			// The numbers of the inputs differ between ranks and rounds.
@@ -170,10 +176,12 @@ func testSizes(t *testing.T, h Harness) {
 					call := message{peer: 0, tag: tag, bytes: expected}.recv(recv)
 					return r.launchAndWait(r.group, r.stream, call)
 				}
+
 				call := message{peer: 1, tag: tag, bytes: sent}.send(bw.send[0])
 				if err := r.launchAndWait(r.group, r.stream, call); err != nil {
 					return err
 				}
+
 				return r.launchAndWait(r.group, r.stream, barrier)
 			})
 			checkMessageEnds(t, errs[1], driver.MessagesDiffer, driver.MessageEnds{
@@ -182,6 +190,7 @@ func testSizes(t *testing.T, h Harness) {
 			if errs[0] == nil {
 				t.Error("the sender succeeded, want an error")
 			}
+
 			bw.ranks[1].expectFilled(recv.addressAt(0), canary, bufferBytes)
 		})
 	}
@@ -206,6 +215,7 @@ func firstMessageError(errs []error) error {
 			return err
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -228,6 +238,7 @@ func testTags(t *testing.T, h Harness) {
 				r.write(bw.send[0].addressAt(m.offset), input(h, driver.Uint8, i, bytes))
 				r.must(r.queueCall(r.group, r.stream, m.send(bw.send[0])))
 			}
+
 			r.must(r.stream.Synchronize(bw.ctx))
 		}
 		receiveAll := func(r *rank) {
@@ -292,14 +303,17 @@ func (bw *bufferWorld) receiveNumbers(r *rank, messages int) {
 		if i < 2 {
 			peers[i] = 1
 		}
+
 		call := numbersMessage(peers[i], i).recv(recv)
 		call.Arrived = func(source int) { reportedSources[i] = source }
 		r.must(r.queueCall(r.group, streams[i%len(streams)], call))
 	}
+
 	gate.open()
 	for _, s := range streams {
 		r.must(s.Synchronize(bw.ctx))
 	}
+
 	got := r.read(recv.addressAt(0), int64(2*messages))
 	next := make([]byte, len(bw.ranks)) // number of each rank's next message
 	for i := range messages {
@@ -309,10 +323,12 @@ func (bw *bufferWorld) receiveNumbers(r *rank, messages int) {
 			r.failf("message %d from rank %d: Recv from rank %d reported rank %d", i, source, peers[i],
 				reportedSources[i])
 		}
+
 		if number != next[source] {
 			r.failf("message %d is number %d from rank %d, want number %d", i, number, source,
 				next[source])
 		}
+
 		next[source]++
 	}
 }
@@ -337,6 +353,7 @@ func testAnySourceOrder(t *testing.T, h Harness) {
 		if source != want {
 			t.Errorf("received a message from rank %d, want %d", source, want)
 		}
+
 		gate.open() // after the first message; a second call has no effect
 	}
 }
@@ -363,6 +380,7 @@ func testUnmatchedClose(t *testing.T, h Harness) {
 			for _, r := range []int{first, 1 - first} {
 				closeErrs[r] = groups[r].Close()
 			}
+
 			// Only the receiver returns an error.
 			checkMessageEnds(t, closeErrs[1], driver.MessagesUnmatched, driver.MessageEnds{
 				From: 0, To: 1, Tag: tag, Number: 1, Sent: 1,
@@ -384,6 +402,7 @@ func testCapturedMessages(t *testing.T, h Harness) {
 			buf = bw.recv[1]
 			call = message{peer: 0, bytes: 4}.recv(buf)
 		}
+
 		g := r.capture(func() { r.must(r.queueCall(r.group, r.stream, call)) })
 		for round := range rounds {
 			r.setStep("round %d", round)
@@ -391,11 +410,13 @@ func testCapturedMessages(t *testing.T, h Harness) {
 			if r.number == 0 {
 				r.write(buf.addressAt(0), data)
 			}
+
 			if round%3 == 0 {
 				r.must(g.Launch(r.stream))
 			} else {
 				r.must(r.queueCall(r.group, r.stream, call))
 			}
+
 			r.must(r.stream.Synchronize(bw.ctx))
 			if r.number == 1 {
 				r.expectBytes(buf.addressAt(0), data)

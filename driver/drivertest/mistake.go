@@ -43,6 +43,7 @@ func testUncheckedBuffers(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
 	}
+
 	const n, count = 3, 1 << 14
 	bw := newBufferWorld(t, h, n, 1<<20, options{})
 	const floatsPerBuffer = 1 << 18
@@ -51,6 +52,7 @@ func testUncheckedBuffers(t *testing.T, h Harness) {
 		whole := input(h, driver.Float32, r, floatsPerBuffer)
 		passed[r] = whole[misplacedOffset(r):][:4*count]
 	}
+
 	correctSum := formula.Reduce(driver.AnyFormula, driver.Sum, driver.Float32, passed)
 	bw.onEachRank(func(r *rank) {
 		data := input(h, driver.Float32, r.number, floatsPerBuffer)
@@ -79,6 +81,7 @@ func checkMismatch(
 		for range 2 {
 			r.must(r.launchAndWait(r.group, r.stream, barrier))
 		}
+
 		r.must(r.stream.Fill(send.addressAt(0), 1, send.segment.Bytes()))
 		r.must(r.stream.Fill(recv.addressAt(0), canary, recv.segment.Bytes()))
 		calls[r.number] = thirdCall(bw, r)
@@ -86,6 +89,7 @@ func checkMismatch(
 		if !errors.As(err, &mismatches[r.number]) {
 			r.failf("got %v, want a MismatchError", err)
 		}
+
 		if number := mismatches[r.number].Number; number != 3 {
 			r.failf("MismatchError.Number = %d, want 3", number)
 		}
@@ -113,6 +117,7 @@ func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, coun
 			want = poison
 		}
 	}
+
 	r.expectFilled(output, want, count)
 }
 
@@ -147,6 +152,7 @@ func testDifferentCalls(t *testing.T, h Harness) {
 	if len(h.Paths) == 1 {
 		delete(changes, "path")
 	}
+
 	for name, changeTrial := range changes {
 		for _, count := range []int64{5, 1 << 14} {
 			t.Run(fmt.Sprint(name, " of ", count), func(t *testing.T) {
@@ -156,6 +162,7 @@ func testDifferentCalls(t *testing.T, h Harness) {
 					if r.number == 1 {
 						changeTrial(&tr)
 					}
+
 					return tr.call(r, bw.send[r.number], bw.recv[r.number])
 				}
 				checkMismatch(t, h, mismatchRankCount(h), call)
@@ -176,6 +183,7 @@ func testMismatchNames(t *testing.T, h Harness) {
 		if !slices.Equal(mismatches[r].Others, want) {
 			t.Errorf("rank %d: Others = %v, want %v", r, mismatches[r].Others, want)
 		}
+
 		if mismatches[r].Call == nil || mismatches[r].Call.Count != 9 {
 			t.Errorf("rank %d: MismatchError.Call = %+v, want the call with count 9", r,
 				mismatches[r].Call)
@@ -223,6 +231,7 @@ func testMessageMismatch(t *testing.T, h Harness) {
 		if r.number == 1 {
 			call = message{peer: 0, bytes: 101}.recv(bw.recv[1])
 		}
+
 		call.Digest = callDigest(&call)
 		return r.launchAndWait(r.group, r.stream, call)
 	})
@@ -231,6 +240,7 @@ func testMessageMismatch(t *testing.T, h Harness) {
 	if !isMismatch(err) && !errors.As(err, &messageErr) {
 		t.Errorf("got %v, want a MismatchError or MessageError", err)
 	}
+
 	receiver.expectFilled(bw.recv[1].addressAt(0), canary, 256)
 }
 
@@ -249,10 +259,12 @@ func testMismatchFinal(t *testing.T, h Harness) {
 		if cause := r.group.Cause(); !isMismatch(cause) {
 			r.failf("Cause() = %v after launch error %v, want a MismatchError", cause, launchErr)
 		}
+
 		call.Digest = 0 // the same on all ranks, as in a correct program
 		if err := r.launchAndWait(r.group, r.stream, call); err == nil {
 			r.failf("a launch after the mismatch succeeded, want an error")
 		}
+
 		if _, err := r.group.Exchange(bw.ctx, driver.LaneControl, nil); err == nil {
 			r.failf("an exchange after the mismatch succeeded, want an error")
 		}

@@ -54,6 +54,7 @@ func (tr *normTrial) call(bw *bufferWorld, r *rank) driver.Call {
 		norm.Quantized = extraBuffer.addressAt(2*normBytes + canaryCount)
 		norm.Scales = extraBuffer.addressAt(3*normBytes + canaryCount)
 	}
+
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	call := driver.Call{
 		Operation: tr.Operation, DataType: tr.DataType, Count: tr.Rows * tr.Hidden,
@@ -66,13 +67,16 @@ func (tr *normTrial) call(bw *bufferWorld, r *rank) driver.Call {
 		call.Recv = call.Send + uintptr(ownOffset)
 		call.RecvWindow = call.SendWindow
 	}
+
 	if tr.Operation == driver.ReduceScatterRMSNorm {
 		call.RecvWindow = nil // the operation does not use it
 	}
+
 	if tr.isUnregistered {
 		call.SendWindow = nil
 		call.RecvWindow = nil
 	}
+
 	call.Digest = callDigest(&call)
 	return call
 }
@@ -82,6 +86,7 @@ func (tr *normTrial) caseOf(r *rank) *formula.NormCase {
 	if len(tr.cases) == 1 {
 		return tr.cases[0]
 	}
+
 	return tr.cases[r.number]
 }
 
@@ -117,9 +122,11 @@ func (tr *normTrial) checkOutputs(r *rank, call *driver.Call) {
 			expect(call.Recv, formula.Bytes(want.Output))
 		}
 	}
+
 	if tr.Quant == driver.QuantNone || tr.Rows == 0 {
 		return
 	}
+
 	expect(call.Norm.Quantized, want.Quantized)
 	wantScales := formula.Bytes(want.Scales)
 	scales := r.read(call.Norm.Scales, int64(len(wantScales)))
@@ -152,12 +159,15 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 		if i%3 == 0 {
 			c.AddSpecialValues(random) // such as NaN and infinity
 		}
+
 		if f != driver.AnyFormula {
 			c.SetWant(f)
 		}
+
 		if h.skipsTrial(i) {
 			continue
 		}
+
 		allReduce := []*formula.NormCase{c}
 		reduceScatter := scatteredCases(c, f, random)
 		for _, cases := range [][]*formula.NormCase{allReduce, reduceScatter} {
@@ -168,10 +178,12 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 				if path != driver.PathWindow {
 					tr.isUnregistered = random.IntN(2) == 0
 				}
+
 				triedCalls += tr.run(bw)
 			}
 		}
 	}
+
 	if triedCalls == 0 && n > 1 { // GPUs have no direct path in a group of one rank
 		t.Errorf("no path supports norms on %d ranks", n)
 	}
@@ -190,6 +202,7 @@ func scatteredCases(
 			s.SetWant(f)
 		}
 	}
+
 	return cases
 }
 
@@ -199,12 +212,14 @@ func (tr *normTrial) run(bw *bufferWorld) int {
 	if !tr.Operation.SupportsPath(tr.path) {
 		return 0
 	}
+
 	first := bw.ranks[0]
 	refusal := first.group.Offer(tr.call(bw, first)).Refusal(tr.path)
 	if refusal != nil {
 		wantError(bw.t, tr.String(), refusal, driver.ErrUnsupported)
 		return 0
 	}
+
 	succeeded := bw.tryOnEachRank(func(r *rank) {
 		call := tr.call(bw, r)
 		tr.writeInputs(r, &call)
@@ -214,6 +229,7 @@ func (tr *normTrial) run(bw *bufferWorld) int {
 	if !succeeded {
 		bw.t.Fatalf("%v, path %v, unregistered: %v", tr, tr.path, tr.isUnregistered)
 	}
+
 	return 1
 }
 
@@ -229,6 +245,7 @@ func (tr *normTrial) setSupportedPath(bw *bufferWorld) {
 			return
 		}
 	}
+
 	bw.t.Skipf("no path supports norms on %d ranks", len(bw.ranks))
 }
 
@@ -301,13 +318,16 @@ func (tr *normTrial) expectMismatch(bw *bufferWorld, change func(call *driver.Ca
 		if r.number == 1 {
 			change(&call)
 		}
+
 		err := r.launchAndWait(r.group, r.stream, call)
 		if !isMismatch(err) {
 			r.failf("got %v, want a MismatchError", err)
 		}
+
 		if call.Path == driver.PathDirect { // its kernels may write poison
 			return
 		}
+
 		r.expectBytes(call.Norm.Residual, formula.Bytes(tr.caseOf(r).ResidualBefore))
 		if tr.Quant != driver.QuantNone {
 			r.expectFilled(call.Norm.Quantized, canary, tr.Rows*tr.Hidden)

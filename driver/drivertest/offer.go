@@ -29,6 +29,7 @@ func testEqualRefusals(t *testing.T, h Harness) {
 			t.Fatalf("refusals differ: rank 0: %s; rank 1: %s", first[i], second[i])
 		}
 	}
+
 	if len(first) != len(second) {
 		t.Errorf("the ranks offered %d and %d calls, want the same number", len(first), len(second))
 	}
@@ -45,15 +46,18 @@ func testReductions(t *testing.T, h Harness) {
 			}
 		}
 	}
+
 	bw.onEachRank(func(r *rank) {
 		bw.offerAllCalls(r, func(tr *trial, refusal error) {
 			if tr.path != firstPath || !h.hasOperation(tr.operation) {
 				return
 			}
+
 			isListed := !tr.operation.Reduces() || h.hasReduction(tr.dataType, tr.op)
 			if isListed && refusal != nil {
 				r.failf("%v: Refusal = %v, want nil for a listed reduction", tr, refusal)
 			}
+
 			if !isListed && refusal == nil {
 				r.failf("%v: Refusal = nil, want an error for an unlisted reduction", tr)
 			}
@@ -91,9 +95,11 @@ func (bw *bufferWorld) offerToPaths(
 		if tr.isUnregistered && path == driver.PathWindow {
 			continue // Offer.Refusal requires windows
 		}
+
 		if !tr.operation.SupportsPath(path) {
 			continue
 		}
+
 		tr.path = path
 		refusal := bw.tryPrepare(r, tr)
 		handleRefusal(tr, refusal)
@@ -106,38 +112,48 @@ func (bw *bufferWorld) tryPrepare(r *rank, tr *trial) (refusal error) {
 	if call.Operation.PointToPoint() {
 		call.Root = 1 - r.number // the other rank
 	}
+
 	if !call.Operation.UsesWindows() {
 		call.SendWindow = nil
 		call.RecvWindow = nil
 	}
+
 	offer := r.group.Offer(call)
 	refusal = offer.Refusal(tr.path)
 	if refusal != nil {
 		if !errors.Is(refusal, driver.ErrUnsupported) {
 			r.failf("%v: Refusal = %v, want ErrUnsupported", tr, refusal)
 		}
+
 		return refusal
 	}
+
 	if !slices.Contains(bw.harness.Paths, tr.path) {
 		r.failf("%v: Refusal = nil, but the harness does not list the path", tr)
 	}
+
 	if !bw.harness.hasOperation(tr.operation) {
 		r.failf("%v: Refusal = nil, but the harness lacks the operation", tr)
 	}
+
 	const digest = 7
 	plan, err := offer.Take(tr.path, digest)
 	if err != nil {
 		r.failf("%v: Refusal = nil, but Take returned the error %v", tr, err)
 	}
+
 	got := plan.Prepared()
 	if got.Path != tr.path {
 		r.failf("%v: the plan has path %v, want %v", tr, got.Path, tr.path)
 	}
+
 	if got.Digest != digest {
 		r.failf("%v: the plan has digest %d, want %d", tr, got.Digest, digest)
 	}
+
 	if got.Count != tr.count {
 		r.failf("%v: the plan has count %d, want %d", tr, got.Count, tr.count)
 	}
+
 	return nil
 }

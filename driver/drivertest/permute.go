@@ -34,11 +34,13 @@ func newPermuteTrial(r *rank, random *rand.Rand) *permuteTrial {
 	if !isPermuter {
 		r.failf("the device is no driver.Permuter")
 	}
+
 	tr := &permuteTrial{device: device}
 	buffers := []*uintptr{&tr.Dispatched, &tr.Permuted, &tr.Computed, &tr.Returned}
 	for _, address := range buffers {
 		*address = r.newBuffer(permuteBufferBytes).addressAt(canaryCount)
 	}
+
 	tr.draw(random)
 	return tr
 }
@@ -66,6 +68,7 @@ func (tr *permuteTrial) draw(random *rand.Rand) {
 		tr.Route.TopK = min(tr.Route.TopK, 4)
 		tr.Route.Experts = min(tr.Route.Experts, 10)
 	}
+
 	tr.drawRows(random)
 }
 
@@ -77,6 +80,7 @@ func (tr *permuteTrial) drawRows(random *rand.Rand) {
 	for i := range tr.input {
 		tr.input[i] = byte(random.Uint32())
 	}
+
 	tr.drawIDs(random)
 	copy(tr.input[layout.IDs:], int32s(tr.ids))
 	copy(tr.input[layout.Counts:], int32s(tr.counts))
@@ -84,6 +88,7 @@ func (tr *permuteTrial) drawRows(random *rand.Rand) {
 	for i := range weights {
 		weights[i] = random.Float32()
 	}
+
 	copy(tr.input[layout.Weights:], formula.Bytes(weights))
 	tr.computed = nil
 	for range tr.Layout().Capacity * computedRowBytes / bfloat16Bytes {
@@ -91,6 +96,7 @@ func (tr *permuteTrial) drawRows(random *rand.Rand) {
 		if random.IntN(8) == 0 {
 			bits = 0x8000 // -0, which remains if it is the only product
 		}
+
 		tr.computed = binary.LittleEndian.AppendUint16(tr.computed, bits)
 	}
 }
@@ -106,6 +112,7 @@ func (tr *permuteTrial) drawIDs(random *rand.Rand) {
 	if random.IntN(3) == 0 && ownExperts > 0 {
 		onlyID = first + random.IntN(ownExperts)
 	}
+
 	drawID := func() int {
 		switch {
 		case onlyID != none:
@@ -124,10 +131,12 @@ func (tr *permuteTrial) drawIDs(random *rand.Rand) {
 		if random.IntN(4) == 0 {
 			rows = pick(random, 0, tr.Route.MaxTokens)
 		}
+
 		tr.counts = append(tr.counts, int32(rows))
 		for range rows * topK {
 			tr.ids = append(tr.ids, int32(drawID()))
 		}
+
 		for range (tr.Route.MaxTokens - rows) * topK { // places without a row
 			tr.ids = append(tr.ids, none)
 		}
@@ -155,9 +164,11 @@ func (tr *permuteTrial) wantPermuted() []byte {
 	for row := range to.Capacity {
 		setWord(to.Experts, row, -1)
 	}
+
 	for i := range tr.ids {
 		setWord(to.Places, int64(i), -1)
 	}
+
 	copy(want[to.Received:], int32s(tr.counts))
 	rowBytes, _ := tr.RowBytes()
 	first := int32(tr.Route.FirstExpert(tr.Ranks, tr.Rank))
@@ -171,6 +182,7 @@ func (tr *permuteTrial) wantPermuted() []byte {
 			if id != first+int32(expert) {
 				continue
 			}
+
 			place := int64(i / tr.Route.TopK)
 			setWord(to.Places, int64(i), int32(row))
 			setWord(to.Experts, row, int32(expert))
@@ -180,8 +192,10 @@ func (tr *permuteTrial) wantPermuted() []byte {
 			count++
 			row++
 		}
+
 		setWord(to.Counts, expert, count)
 	}
+
 	setWord(to.Firsts, experts, int32(tr.alignRow(row)))
 	return want
 }
@@ -212,6 +226,7 @@ func (tr *permuteTrial) wantReturned(permuted []byte) []byte {
 			}
 		}
 	}
+
 	return want
 }
 
@@ -229,6 +244,7 @@ func (tr *permuteTrial) weightedSum(permuted []byte, place int) []float32 {
 		if row < 0 { // the id is no expert of this rank
 			continue
 		}
+
 		weight := math.Float32frombits(word(layout.Weights, int(row)))
 		for i := range sums {
 			at := (int(row)*len(sums) + i) * bfloat16Bytes
@@ -240,8 +256,10 @@ func (tr *permuteTrial) weightedSum(permuted []byte, place int) []float32 {
 				sums[i] += product
 			}
 		}
+
 		isFirst = false
 	}
+
 	return sums
 }
 
@@ -267,6 +285,7 @@ func (tr *permuteTrial) queue(r *rank) {
 	for _, returns := range []bool{false, true} {
 		r.must(tr.Validate(returns))
 	}
+
 	r.must(tr.device.Permute(r.stream, &tr.Permutation))
 	r.must(tr.device.Unpermute(r.stream, &tr.Permutation))
 }
@@ -281,6 +300,7 @@ func (tr *permuteTrial) check(r *rank) {
 		if returns {
 			want = returned
 		}
+
 		output := tr.output(returns)
 		r.setStep("%s rows of %v", output.Name, tr)
 		r.expectBytes(output.Address-canaryCount, slices.Concat(edge, want, edge))

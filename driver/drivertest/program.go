@@ -30,6 +30,7 @@ func drawMessage(random *rand.Rand, n, streamCount, index int) randomMessage {
 	if random.IntN(6) == 0 {
 		m.bytes = random.Int64N(60 << 10) // less than slotBytes
 	}
+
 	return m
 }
 
@@ -48,6 +49,7 @@ func testRandomMessages(t *testing.T, h Harness) {
 		for i := range messages {
 			messages[i] = drawMessage(random, n, streamCount, i)
 		}
+
 		bw := newBufferWorld(t, h, n, 8<<20, options{checkCalls: round != 1})
 		succeeded := bw.tryOnEachRank(func(r *rank) {
 			sendAndReceiveAll(bw, r, messages, streamCount)
@@ -65,11 +67,13 @@ func sendAndReceiveAll(bw *bufferWorld, r *rank, messages []randomMessage, strea
 	for range streamCount - 1 {
 		streams = append(streams, r.newStream())
 	}
+
 	for _, m := range messages {
 		if m.src == r.number {
 			r.write(send.addressAt(m.offset), m.contents(bw.harness))
 		}
 	}
+
 	for i, m := range messages {
 		var s driver.Stream
 		var call driver.Call
@@ -83,12 +87,15 @@ func sendAndReceiveAll(bw *bufferWorld, r *rank, messages []randomMessage, strea
 		default:
 			continue
 		}
+
 		call.Digest = uint64(i)
 		r.must(r.queueCall(r.group, s, call))
 	}
+
 	for _, s := range streams {
 		r.must(s.Synchronize(bw.ctx))
 	}
+
 	for i, m := range messages {
 		if m.dst == r.number {
 			r.setStep("message %d from rank %d to rank %d", i, m.src, m.dst)

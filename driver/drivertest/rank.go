@@ -43,6 +43,7 @@ func (r *rank) failf(format string, args ...any) {
 	if r.isInGoroutine {
 		runtime.Goexit()
 	}
+
 	r.world.t.FailNow()
 }
 
@@ -66,6 +67,7 @@ func (r *rank) open(store driver.Store) {
 	if !w.noGroup {
 		r.group = r.connect("world", firstNumbers(n), w.checkCalls)
 	}
+
 	r.stream = r.newStream()
 }
 
@@ -81,6 +83,7 @@ func (r *rank) connect(id string, ranks []int, checkCalls bool) driver.Communica
 	if lazy, ok := c.(driver.LazyWindows); ok {
 		r.must(lazy.UseWindows(r.world.ctx))
 	}
+
 	return c
 }
 
@@ -118,6 +121,7 @@ func (r *rank) close() error {
 	for _, f := range slices.Backward(r.closeFuncs) {
 		errs = append(errs, f())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -140,6 +144,7 @@ func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.C
 	if !isSupported {
 		call.Path = r.world.harness.Paths[0]
 	}
+
 	return call
 }
 
@@ -151,15 +156,18 @@ func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver
 	if supportsInline && r.launchCount%2 == 1 {
 		launchCall = inline.LaunchInline
 	}
+
 	r.launchCount++
 	plan, err := driver.Prepare(c, call)
 	if err != nil {
 		return err
 	}
+
 	if err := launchCall(s, plan); err != nil {
 		_ = s.Synchronize(r.world.ctx) // clear the stream's error, which err already reports
 		return err
 	}
+
 	return s.Synchronize(r.world.ctx)
 }
 
@@ -169,6 +177,7 @@ func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Cal
 	if err != nil {
 		return err
 	}
+
 	return c.Launch(s, plan)
 }
 
@@ -187,6 +196,7 @@ func (r *rank) checkMaximum(c driver.Communicator, b buffer, value byte) {
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
 		return
 	}
+
 	const count, gap = 20000, 96 // bytes of the input and of the output, and between them
 	input, output := b.addressAt(0), b.addressAt(count+gap)
 	r.must(r.stream.Fill(input, value, count))

@@ -27,6 +27,7 @@ func input(h Harness, t driver.DataType, rank int, count int64) []byte {
 	if numbers, found := inputCache.Load(key); found {
 		return numbers.([]byte)
 	}
+
 	numbers := newInput(h, t, rank, count)
 	inputCache.Store(key, numbers)
 	return numbers
@@ -38,6 +39,7 @@ func newInput(h Harness, t driver.DataType, rank int, count int64) []byte {
 	if count <= inputPeriod {
 		return data
 	}
+
 	return bytes.Repeat(data, int(count/inputPeriod)+1)[:count*int64(t.Size())]
 }
 
@@ -55,5 +57,6 @@ func randomNumbers(h Harness, t driver.DataType, n int, random *rand.Rand) []byt
 			numbers = formula.AppendBits(numbers, t, random.Uint64())
 		}
 	}
+
 	return numbers
 }

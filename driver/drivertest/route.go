@@ -72,6 +72,7 @@ func (tr *routeTrial) draw(random *rand.Rand, ranks int, maxTokens int64) {
 			tr.counts[r] = 1 + random.Int64N(maxTokens)
 		}
 	}
+
 	tr.drawTokens(random)
 }
 
@@ -87,10 +88,12 @@ func (tr *routeTrial) drawTokens(random *rand.Rand) {
 			ids[i] = int32(random.IntN(tr.Experts+3) - 1) // from -1 to Experts+1
 			weights[i] = random.Float32()
 		}
+
 		scales := make([]float32, count*tr.Scales)
 		for i := range scales {
 			scales[i] = random.Float32()
 		}
+
 		tr.ids = append(tr.ids, ids)
 		tr.weights = append(tr.weights, weights)
 		tr.scales = append(tr.scales, scales)
@@ -115,6 +118,7 @@ func (tr *routeTrial) sentTo(src, dst int) []int64 {
 			tokens = append(tokens, token)
 		}
 	}
+
 	return tokens
 }
 
@@ -136,6 +140,7 @@ func (tr *routeTrial) computedRow(src int, token int64, plus int) []byte {
 	for i := range row {
 		row[i] = element(src, token, i) + float32(plus)
 	}
+
 	return bfloat16s(row)
 }
 
@@ -146,6 +151,7 @@ func bfloat16s(values []float32) []byte {
 		bits := uint16(math.Float32bits(v) >> 16)
 		data = binary.LittleEndian.AppendUint16(data, bits)
 	}
+
 	return data
 }
 
@@ -155,6 +161,7 @@ func int32s(values []int32) []byte {
 	for _, v := range values {
 		data = binary.LittleEndian.AppendUint32(data, uint32(v))
 	}
+
 	return data
 }
 
@@ -177,10 +184,12 @@ func (tr *routeTrial) call(bw *bufferWorld, r *rank, o driver.Operation) driver.
 		call.Send = send.addressAt(canaryCount)
 		call.SendWindow = send.window
 	}
+
 	if tr.isUnregistered {
 		call.SendWindow = nil
 		call.RecvWindow = nil
 	}
+
 	call.Digest = callDigest(&call)
 	return call
 }
@@ -194,12 +203,14 @@ func (tr *routeTrial) writeInputs(r *rank, call *driver.Call) {
 		tr.writeComputedRows(r, call)
 		return
 	}
+
 	r.write(call.Route.Weights, formula.Bytes(tr.weights[r.number]))
 	r.write(call.Route.RowScales, formula.Bytes(tr.scales[r.number]))
 	var rows []byte
 	for token := range tr.counts[r.number] {
 		rows = append(rows, tr.row(r.number, token)...)
 	}
+
 	r.write(call.Send, rows)
 }
 
@@ -215,6 +226,7 @@ func (tr *routeTrial) writeComputedRows(r *rank, call *driver.Call) {
 			copy(rows[place*rowBytes:], tr.computedRow(src, token, r.number))
 		}
 	}
+
 	r.write(call.Send, rows)
 }
 
@@ -230,6 +242,7 @@ func (tr *routeTrial) checkOutputs(r *rank, call *driver.Call) {
 		r.must(compareBytes(output, tr.combined(r.number)))
 		return
 	}
+
 	tr.checkDispatched(r, output)
 }
 
@@ -239,6 +252,7 @@ func (tr *routeTrial) combined(rank int) []byte {
 	for dst := range tr.counts {
 		sentTo = append(sentTo, tr.sentTo(rank, dst))
 	}
+
 	var rows []byte
 	for token := range tr.counts[rank] {
 		sums := make([]float32, tr.Hidden)
@@ -246,12 +260,15 @@ func (tr *routeTrial) combined(rank int) []byte {
 			if !slices.Contains(tokens, token) {
 				continue
 			}
+
 			for i := range sums {
 				sums[i] += element(rank, token, i) + float32(dst)
 			}
 		}
+
 		rows = append(rows, bfloat16s(sums)...)
 	}
+
 	return rows
 }
 
@@ -275,6 +292,7 @@ func (tr *routeTrial) checkDispatched(r *rank, got []byte) {
 				expect(layout.IDs, place, noIDs)
 				continue
 			}
+
 			token := tokens[i]
 			first := int(token) * tr.TopK // index of the token's first id
 			ids := tr.ids[src][first:][:tr.TopK]
@@ -286,11 +304,13 @@ func (tr *routeTrial) checkDispatched(r *rank, got []byte) {
 			expect(layout.IDs, place, int32s(tr.ownIDs(r.number, ids)))
 		}
 	}
+
 	for _, id := range tr.ids[r.number] {
 		if id != -1 && tr.owner(id) < 0 { // belongs to no expert
 			counts[ranks]++
 		}
 	}
+
 	const onlyEntry = 0 // counts is one entry of its array
 	expect(layout.Counts, onlyEntry, int32s(counts))
 }
@@ -303,6 +323,7 @@ func (tr *routeTrial) ownIDs(rank int, ids []int32) []int32 {
 			own[i] = -1
 		}
 	}
+
 	return own
 }
 
@@ -322,16 +343,19 @@ func testRoutes(t *testing.T, h Harness) {
 			if h.skipsTrial(i) {
 				continue
 			}
+
 			for _, path := range h.Paths {
 				tr.path = path
 				tr.isUnregistered = path != driver.PathWindow && random.IntN(2) == 0
 				for _, o := range routeOperations {
 					triedCalls += tr.run(bw, o)
 				}
+
 				tr.drawTokens(random) // a combine may follow the dispatch of other tokens
 				triedCalls += tr.run(bw, driver.Combine)
 			}
 		}
+
 		if triedCalls == 0 && n > 1 { // GPUs have no direct path in a group of one rank
 			t.Errorf("no path supports routes on %d ranks", n)
 		}
@@ -347,6 +371,7 @@ func (tr *routeTrial) run(bw *bufferWorld, o driver.Operation) int {
 		wantError(bw.t, tr.String(), refusal, driver.ErrUnsupported)
 		return 0
 	}
+
 	succeeded := bw.tryOnEachRank(func(r *rank) {
 		call := tr.call(bw, r, o)
 		tr.writeInputs(r, &call)
@@ -356,6 +381,7 @@ func (tr *routeTrial) run(bw *bufferWorld, o driver.Operation) int {
 	if !succeeded {
 		bw.t.Fatalf("%v %v", o, tr)
 	}
+
 	return 1
 }
 
@@ -371,6 +397,7 @@ func (tr *routeTrial) setSupportedPath(bw *bufferWorld) {
 			return
 		}
 	}
+
 	bw.t.Skipf("no path supports routes on %d ranks", len(bw.ranks))
 }
 
@@ -416,6 +443,7 @@ func testRoutesDiffer(t *testing.T, h Harness) {
 				if r.number == 1 {
 					call.Digest++
 				}
+
 				err := r.launchAndWait(r.group, r.stream, call)
 				if !isMismatch(err) {
 					r.failf("%v: got %v, want a MismatchError", o, err)

@@ -55,22 +55,26 @@ func (c *smallGroup) Register(
 	if c.device.capturing.Load() > 0 {
 		return nil, driver.ErrCapturing
 	}
+
 	c.mu.Lock()
 	_, registered := c.windows[key]
 	c.mu.Unlock()
 	if registered {
 		return nil, fmt.Errorf("segment %v is already registered", key)
 	}
+
 	description := fmt.Append(nil, key, segment.Bytes())
 	all, err := c.plane.Exchange(ctx, driver.LaneControl, description)
 	if err != nil {
 		return nil, err
 	}
+
 	for _, other := range all {
 		if string(other) != string(description) {
 			return nil, fmt.Errorf("ranks register different segments: %q", all)
 		}
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := &smallWindow{group: c, key: key}
@@ -84,6 +88,7 @@ func (w *smallWindow) Deregister() error {
 	if w.group.windows[w.key] != w {
 		return fmt.Errorf("deregistering a window: %w", driver.ErrClosed)
 	}
+
 	delete(w.group.windows, w.key)
 	return nil
 }
@@ -111,6 +116,7 @@ func (p *smallPlan) Refusal(path driver.Path) error {
 	if path != driver.PathPlain || isOtherFormula || isMessage || hasSplits || isNormOrRoute {
 		return errUnsupportedCall
 	}
+
 	return nil
 }
 
@@ -127,6 +133,7 @@ func (c *smallGroup) Launch(target driver.Stream, p driver.Plan) error {
 	if !ok || plan.group != c {
 		return errors.New("the plan belongs to another group")
 	}
+
 	return target.(*smallStream).queue(plan.launch)
 }
 
@@ -141,10 +148,12 @@ func (p *smallPlan) launch() (smallWork, error) {
 	if errors.Is(cause, driver.ErrClosed) {
 		return nil, cause // a call after Close does not affect the stream
 	}
+
 	if cause != nil {
 		failStream := func(error) error { return cause }
 		return failStream, cause
 	}
+
 	ticket := c.plane.Submit()
 	check := c.check.Load()
 	before := c.tail
@@ -162,6 +171,7 @@ func (p *smallPlan) launch() (smallWork, error) {
 			})
 			return nil // the stream already has its first error
 		}
+
 		return p.run(ticket, check)
 	}, nil
 }
@@ -174,13 +184,16 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 	if !check {
 		call.Digest = 0 // the same on all ranks, so that Compare finds no difference
 	}
+
 	if err := c.plane.Compare(ticket, &call); err != nil {
 		return err
 	}
+
 	inputs, err := p.exchangeInputs()
 	if err != nil {
 		return err
 	}
+
 	ranks := len(c.cfg.Ranks)
 	for r, input := range inputs {
 		if want, _ := call.Spans(ranks, r); int64(len(input)) != want {
@@ -188,6 +201,7 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 				c.cfg.Ranks[r], c.cfg.Name(), len(input), want))
 		}
 	}
+
 	_, recvBytes := call.Spans(ranks, c.cfg.Rank)
 	p.computeOutput(memoryAt(call.Recv, recvBytes), inputs)
 	return nil
@@ -211,10 +225,12 @@ func (p *smallPlan) exchangeInputs() ([][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		for r := range got {
 			inputs[r] = append(inputs[r], got[r]...)
 		}
 	}
+
 	return inputs, nil
 }
 
@@ -225,6 +241,7 @@ func (p *smallPlan) computeOutput(dst []byte, inputs [][]byte) {
 	if len(dst) == 0 || isOutputElsewhere {
 		return
 	}
+
 	partBytes := int(p.Count) * p.DataType.Size()
 	parts := make([][]byte, len(inputs)) // the part of each input that is for this rank
 	for r, input := range inputs {
@@ -235,6 +252,7 @@ func (p *smallPlan) computeOutput(dst []byte, inputs [][]byte) {
 			parts[r] = input
 		}
 	}
+
 	switch {
 	case p.Operation.Reduces():
 		p.reduce(dst, parts)
@@ -253,6 +271,7 @@ func (p *smallPlan) reduce(dst []byte, parts [][]byte) {
 	for r := range parts {
 		sources[r] = unsafe.Pointer(unsafe.SliceData(parts[r]))
 	}
+
 	dsts := []unsafe.Pointer{unsafe.Pointer(unsafe.SliceData(dst))}
 	count := int(p.Count)
 	switch {
@@ -292,6 +311,7 @@ func (c *smallGroup) Close() error {
 	default:
 		c.plane.Withdraw() // this rank will never join the unfinished collectives
 	}
+
 	c.mu.Unlock()
 	err := c.plane.Close() // makes the running collective return
 	c.running.Lock()       // wait until it has returned

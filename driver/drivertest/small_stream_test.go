@@ -49,6 +49,7 @@ func (s *smallStream) queue(step smallStep) error {
 		s.capture.steps = append(s.capture.steps, step)
 		return nil
 	}
+
 	return s.enqueue(step)
 }
 
@@ -58,6 +59,7 @@ func (s *smallStream) enqueue(step smallStep) error {
 	if work == nil {
 		return err
 	}
+
 	before := s.tail
 	done := make(chan struct{})
 	s.tail = done
@@ -83,6 +85,7 @@ func (s *smallStream) queueWork(work func() error) error {
 			if streamErr == nil {
 				return work()
 			}
+
 			return nil
 		}, nil
 	})
@@ -92,6 +95,7 @@ func (s *smallStream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes", bytes)
 	}
+
 	return s.queueWork(func() error { copy(memoryAt(dst, bytes), memoryAt(src, bytes)); return nil })
 }
 
@@ -99,10 +103,12 @@ func (s *smallStream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes", bytes)
 	}
+
 	return s.queueWork(func() error {
 		for i, memory := 0, memoryAt(dst, bytes); i < len(memory); i++ {
 			memory[i] = value
 		}
+
 		return nil
 	})
 }
@@ -150,11 +156,13 @@ func (s *smallStream) Synchronize(ctx context.Context) error {
 	if capturing {
 		return driver.ErrCapturing
 	}
+
 	select {
 	case <-tail:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.err
@@ -171,6 +179,7 @@ func (s *smallStream) BeginCapture() error {
 	case s.capture != nil:
 		return driver.ErrCapturing
 	}
+
 	s.capture = &smallGraph{}
 	s.device.capturing.Add(1)
 	return nil
@@ -183,6 +192,7 @@ func (s *smallStream) EndCapture() (driver.Graph, error) {
 	if g == nil {
 		return nil, driver.ErrNotCapturing
 	}
+
 	s.capture = nil
 	s.device.capturing.Add(-1)
 	return g, nil
@@ -205,6 +215,7 @@ func (s *smallStream) Close() error {
 	if err := s.Synchronize(ctx); !reported {
 		return err
 	}
+
 	return nil
 }
 
@@ -223,10 +234,12 @@ func (g *smallGraph) Launch(target driver.Stream) error {
 	case s.capture != nil:
 		return driver.ErrCapturing
 	}
+
 	var errs []error
 	for _, step := range g.steps {
 		errs = append(errs, s.enqueue(step))
 	}
+
 	return errors.Join(errs...)
 }
 

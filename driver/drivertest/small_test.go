@@ -61,10 +61,12 @@ func (d *smallDevice) NewArena(bytes int64) (driver.Arena, error) {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: the size must be a multiple of %d", bytes,
 			smallGranule)
 	}
+
 	space, err := sys.Reserve(bytes, smallGranule)
 	if err != nil {
 		return nil, err
 	}
+
 	return &smallArena{space: space}, nil
 }
 
@@ -88,6 +90,7 @@ func (d *smallDevice) Connect(
 	if err != nil {
 		return nil, err
 	}
+
 	c := &smallGroup{
 		device: d, cfg: group, plane: plane, tail: closedChannel,
 		windows: map[driver.SegmentKey]*smallWindow{},
@@ -112,18 +115,22 @@ func (a *smallArena) Map(offset, bytes int64) (driver.Segment, error) {
 		return nil, fmt.Errorf("mapping %d bytes at offset %d: both must be multiples of %d",
 			bytes, offset, smallGranule)
 	}
+
 	if total, err := sys.Memory(); err != nil || bytes > total {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
+
 	file, err := sys.Memfd("small-segment", bytes)
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
+
 	memory, mapErr := a.space.MapAt(offset, file, bytes)
 	closeErr := file.Close()
 	if err := errors.Join(mapErr, closeErr); err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
+
 	return &smallSegment{Mapping: memory}, nil
 }
 
@@ -143,6 +150,7 @@ func (s *smallSegment) Unmap() error {
 	if s.unmapped.Swap(true) {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
+
 	return s.Close()
 }
 

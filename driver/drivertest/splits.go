@@ -34,16 +34,20 @@ func randomExchange(random *rand.Rand, n int, maxCount int64, t driver.DataType)
 				row[dst] = random.Int64N(maxCount + 1)
 			}
 		}
+
 		ex.counts = append(ex.counts, row)
 	}
+
 	for r := range n {
 		column := make([]int64, n)
 		for src := range column {
 			column[src] = ex.counts[src][r]
 		}
+
 		ex.sendOffsets = append(ex.sendOffsets, randomOffsets(random, ex.counts[r]))
 		ex.recvOffsets = append(ex.recvOffsets, randomOffsets(random, column))
 	}
+
 	return ex
 }
 
@@ -58,6 +62,7 @@ func randomOffsets(random *rand.Rand, counts []int64) []int64 {
 		offsets[i] = end
 		end += counts[i]
 	}
+
 	return offsets
 }
 
@@ -70,6 +75,7 @@ func (ex *splitExchange) splits(rank int) *driver.Splits {
 	for _, row := range ex.counts {
 		s.RecvCounts = append(s.RecvCounts, row[rank])
 	}
+
 	return s
 }
 
@@ -89,6 +95,7 @@ func (ex *splitExchange) call(r *rank, send, recv buffer, useWindow bool) driver
 	if useWindow {
 		call.SendWindow = send.window
 	}
+
 	return call
 }
 
@@ -99,6 +106,7 @@ func (ex *splitExchange) writeBuffers(h Harness, r *rank, send, recv buffer) {
 		offset := ex.sendOffsets[r.number][dst] * size
 		r.write(send.addressAt(offset), ex.inputOfPart(h, r.number, dst))
 	}
+
 	r.must(r.stream.Fill(recv.addressAt(0), canary, recv.segment.Bytes()))
 }
 
@@ -110,6 +118,7 @@ func (ex *splitExchange) checkResult(h Harness, r *rank, recv buffer) {
 		offset := canaryCount + ex.recvOffsets[r.number][src]*size
 		copy(want[offset:], ex.inputOfPart(h, src, r.number))
 	}
+
 	r.expectBytes(recv.addressAt(0), want)
 }
 
@@ -171,6 +180,7 @@ func testSplitsDiffer(t *testing.T, h Harness) {
 		if r.number == 1 {
 			call.Splits.RecvCounts[0]++
 		}
+
 		return r.launchAndWait(r.group, r.stream, call)
 	})
 	for _, err := range errs {
@@ -178,6 +188,7 @@ func testSplitsDiffer(t *testing.T, h Harness) {
 			From: 0, To: 1, Sent: sent, Received: sent + 1,
 		})
 	}
+
 	for number, r := range bw.ranks {
 		recv := bw.recv[number]
 		r.expectFilled(recv.addressAt(0), canary, recv.segment.Bytes())
@@ -194,6 +205,7 @@ func testDifferentAllToAlls(t *testing.T, h Harness) {
 			ex := randomExchange(rand.New(rand.NewPCG(9, 9)), len(bw.ranks), count, driver.Int32)
 			return ex.call(r, send, recv, useWindow)
 		}
+
 		tr := trial{operation: driver.AllToAll, dataType: driver.Int32, count: count}
 		return tr.call(r, send, recv)
 	})

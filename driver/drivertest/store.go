@@ -27,6 +27,7 @@ func (s *Store) set(key string, value []byte) {
 	if s.values == nil {
 		s.values = map[string][]byte{}
 	}
+
 	s.values[key] = slices.Clone(value)
 	if s.changed != nil {
 		close(s.changed)
@@ -44,6 +45,7 @@ func (s *Store) CompareSet(
 	if bytes.Equal(s.values[key], expected) {
 		s.set(key, desired)
 	}
+
 	return slices.Clone(s.values[key]), nil
 }
 
@@ -54,6 +56,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 		if isSet {
 			return value, nil
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -79,8 +82,10 @@ func (s *Store) lookup(key string) (value []byte, isSet bool, changed <-chan str
 	if isSet {
 		return slices.Clone(value), true, nil
 	}
+
 	if s.changed == nil {
 		s.changed = make(chan struct{})
 	}
+
 	return nil, false, s.changed
 }

@@ -30,6 +30,7 @@ func testStreamOrder(t *testing.T, h Harness) {
 		must(t, r.stream.Fill(src, i, bytes))
 		must(t, r.stream.Copy(copyAddress(i), src, bytes))
 	}
+
 	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
 	for i := range byte(writes) {
@@ -47,6 +48,7 @@ func testHostOrder(t *testing.T, h Harness) {
 			must(t, r.stream.Synchronize(r.world.ctx))
 		}
 	}
+
 	must(t, r.stream.Synchronize(r.world.ctx))
 	if !slices.Equal(order, firstNumbers(callCount)) {
 		t.Errorf("functions ran in the order %v, want the order in which they were queued", order)
@@ -114,6 +116,7 @@ func testStreamClosed(t *testing.T, h Harness) {
 	if _, err := s.EndCapture(); err == nil {
 		t.Error("EndCapture of a closed stream succeeded, want an error")
 	}
+
 	errs := map[string]error{
 		"Copy":              s.Copy(b.addressAt(0), b.addressAt(64), 64),
 		"Fill":              s.Fill(b.addressAt(0), 1, 64),
@@ -127,6 +130,7 @@ func testStreamClosed(t *testing.T, h Harness) {
 	for call, err := range errs {
 		wantError(t, call, err, driver.ErrClosed)
 	}
+
 	must(t, r.launchAndWait(r.group, r.stream, barrier)) // the refused launch was no fault
 }
 
@@ -139,9 +143,11 @@ func testNegativeSize(t *testing.T, h Harness) {
 	if err := r.stream.Copy(dst, src, -1); err == nil {
 		t.Error("copying -1 bytes succeeded, want an error")
 	}
+
 	if err := r.stream.Fill(dst, after, -1); err == nil {
 		t.Error("filling -1 bytes succeeded, want an error")
 	}
+
 	must(t, r.stream.Copy(dst, src, 0))
 	must(t, r.stream.Fill(dst, after, 0))
 	r.expectFilled(dst, before, 64)

@@ -25,6 +25,7 @@ func testOmittedCall(t *testing.T, h Harness) {
 						return fmt.Errorf("step %d: %w", step, err)
 					}
 				}
+
 				return nil
 			})
 			const detectingCollective = omittingStep + 1 // collectives are numbered from 1
@@ -32,6 +33,7 @@ func testOmittedCall(t *testing.T, h Harness) {
 				if omitted == driver.Send && errors.Is(err, driver.ErrFault) {
 					continue // another rank may detect the mistake first
 				}
+
 				if !isUnmatchedAt(err, detectingCollective) {
 					t.Errorf("rank %d: got %v, want a MessageError at collective %d", number, err,
 						detectingCollective)
@@ -66,12 +68,15 @@ func sendExceptOne(bw *bufferWorld, r *rank, step int, omitted driver.Operation)
 		if isOmitting {
 			stream = r.newStream() // a Recv without a Send would block the rank's stream
 		}
+
 		call := message{peer: 0, tag: 1, bytes: 100}.recv(bw.recv[2])
 		err = r.queueCall(r.group, stream, call)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	return r.launchAndWait(r.group, r.stream, barrier)
 }
 
@@ -92,9 +97,11 @@ func testMissingSend(t *testing.T, h Harness) {
 					call := message{peer: source, tag: 1, bytes: 100}.recv(bw.recv[2])
 					err = r.queueCall(r.group, r.stream, call)
 				}
+
 				if err != nil {
 					return err
 				}
+
 				return r.launchAndWait(r.group, r.stream, barrier)
 			})
 			if !isUnmatchedAt(errs[2], 1) {
@@ -123,13 +130,16 @@ func sendAcrossBarrier(bw *bufferWorld, r *rank) error {
 			return err
 		}
 	}
+
 	if err := r.launchAndWait(r.group, r.stream, barrier); err != nil {
 		return err
 	}
+
 	if r.number == 1 {
 		call := message{peer: 0, tag: 6, bytes: 10}.recv(bw.recv[1])
 		return r.launchAndWait(r.group, r.stream, call)
 	}
+
 	return nil
 }
 

@@ -20,6 +20,7 @@ func asSuspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
 	if !ok {
 		r.failf("the backend's segments cannot be suspended")
 	}
+
 	return segment
 }
 
@@ -49,6 +50,7 @@ func testResumedZeros(t *testing.T, h Harness) {
 		if got := b.segment.Address(); got != address {
 			t.Errorf("Address() = %#x after Resume, want %#x", got, address)
 		}
+
 		r.expectFilled(address, 0, bytes)
 	}
 }
@@ -64,6 +66,7 @@ func testResumedContents(t *testing.T, h Harness) {
 		r.must(segment.Resume())
 		r.expectFilled(address, value, bytes)
 	}
+
 	// Resume does not restore the saved contents of a segment that is not suspended.
 	segment := asSuspendable(r, b.segment)
 	r.must(segment.PrepareSuspend(saveContents))
@@ -146,6 +149,7 @@ func testSuspendCycles(t *testing.T, h Harness) {
 			maximum := 10*cycle + 2 // the value of rank 2
 			r.expectFilled(output, maximum, count)
 		}
+
 		r.checkMaximum(r.group, b, 77)
 	})
 }
@@ -159,6 +163,7 @@ func onCapturablePath(r *rank, call driver.Call) driver.Call {
 			break
 		}
 	}
+
 	return call
 }
 

@@ -30,6 +30,7 @@ func testTransferSizes(t *testing.T, h Harness) {
 				r.must(r.launchAndWait(r.group, r.stream, call))
 				return
 			}
+
 			recv := bw.recv[receiver]
 			r.must(r.stream.Fill(recv.addressAt(0), canary, bytes+canaryCount))
 			call := message{peer: sender, bytes: bytes}.recv(recv)

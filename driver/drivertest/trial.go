@@ -36,12 +36,15 @@ func (tr *trial) String() string {
 	if tr.isInPlace {
 		place = "in place"
 	}
+
 	if tr.isUnregistered {
 		place += ", unregistered"
 	}
+
 	if tr.isReplayed {
 		place += ", replayed"
 	}
+
 	return fmt.Sprintf("%v %v %v of %d, root %d, path %v, %s, shift %d", tr.operation, tr.dataType,
 		tr.op, tr.count, tr.root, tr.path, place, tr.shift)
 }
@@ -52,6 +55,7 @@ func (tr *trial) prepare(h Harness, n int) {
 	for r := range n {
 		tr.inputs = append(tr.inputs, tr.newInput(h, n, r))
 	}
+
 	tr.wantResults = make([][]byte, n)
 	part := tr.count * int64(tr.dataType.Size()) // size in bytes
 	switch tr.operation {
@@ -83,6 +87,7 @@ func (tr *trial) prepare(h Harness, n int) {
 			for _, in := range tr.inputs {
 				parts = append(parts, in[int64(r)*part:][:part])
 			}
+
 			return slices.Concat(parts...)
 		})
 	// The other operations have no results, or tests that do not use prepare.
@@ -118,6 +123,7 @@ func (tr *trial) splitCounts(n int) (counts, offsets []int64) {
 		offsets = append(offsets, end)
 		end += count
 	}
+
 	return counts, offsets
 }
 
@@ -127,6 +133,7 @@ func (tr *trial) setCounts(call *driver.Call, n, rank int) {
 	if !tr.operation.SplitsOneBuffer() {
 		return
 	}
+
 	counts, offsets := tr.splitCounts(n)
 	call.Count = counts[rank]
 	if tr.operation == driver.AllGatherV {
@@ -176,14 +183,17 @@ func (tr *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	if tr.operation.Reduces() {
 		call.Factor = formula.Factor(tr.op)
 	}
+
 	tr.setCounts(&call, len(r.world.ranks), r.number)
 	if tr.isInPlace {
 		tr.placeInPlace(&call, r)
 	}
+
 	if tr.isUnregistered {
 		call.SendWindow = nil
 		call.RecvWindow = nil
 	}
+
 	return call
 }
 
@@ -195,6 +205,7 @@ func (tr *trial) placeInPlace(call *driver.Call, r *rank) {
 		_, offsets := tr.splitCounts(len(r.world.ranks))
 		ownOffset = offsets[r.number]
 	}
+
 	ownBytes := uintptr(ownOffset) * uintptr(tr.dataType.Size())
 	send, recv := tr.operation.Extents()
 	switch {
@@ -218,6 +229,7 @@ func callDigest(c *driver.Call) uint64 {
 	if !c.Operation.PointToPoint() {
 		fmt.Fprint(h, c.Root)
 	}
+
 	return h.Sum64()
 }
 
@@ -231,6 +243,7 @@ func (tr *trial) run(r *rank, send, recv buffer) {
 	if tr.isInPlace {
 		oldContents = slices.Clone(r.read(call.Recv, recvBytes))
 	}
+
 	tr.launchOrReplay(r, call)
 	tr.checkResult(r, call, oldContents)
 }
@@ -240,6 +253,7 @@ func (tr *trial) launchOrReplay(r *rank, call driver.Call) {
 		r.must(r.launchAndWait(r.group, r.stream, call))
 		return
 	}
+
 	graph := r.capture(func() { r.must(r.queueCall(r.group, r.stream, call)) })
 	launchErr := graph.Launch(r.stream)
 	syncErr := r.stream.Synchronize(r.world.ctx)

@@ -48,6 +48,7 @@ func testRegisterTwice(t *testing.T, h Harness) {
 		if _, err := r.group.Register(w.ctx, key, b.segment); err == nil {
 			r.failf("registering twice succeeded, want an error")
 		}
+
 		r.checkMaximum(r.group, b, 3)
 	})
 }
@@ -56,6 +57,7 @@ func testNoWindow(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
 	}
+
 	bw := newBufferWorld(t, h, 2, 1<<20, options{})
 	send, recv := bw.send[0], bw.recv[0]
 	call := driver.Call{
@@ -80,11 +82,13 @@ func testSizesDiffer(t *testing.T, h Harness) {
 		if r.number == 1 {
 			bytes *= 2
 		}
+
 		mismatched := r.newBuffer(bytes)
 		key := r.nextKey()
 		if _, err := r.group.Register(w.ctx, key, mismatched.segment); err == nil {
 			r.failf("registering segments of different sizes succeeded, want an error")
 		}
+
 		b := r.newBuffer(1)
 		b.window = r.register(r.group, key, b) // the key is still free after the failed call
 		r.checkMaximum(r.group, b, 8)
@@ -109,6 +113,7 @@ func testTwoGroups(t *testing.T, h Harness) {
 		if err == nil {
 			r.failf("preparing a call with another group's window succeeded, want an error")
 		}
+
 		r.must(b.window.Deregister())
 		r.checkMaximum(secondGroup, bufferInSecond, 3)
 	})
@@ -122,10 +127,12 @@ func testManyWindows(t *testing.T, h Harness) {
 		for range windowCount {
 			buffers = append(buffers, r.newWindow(1))
 		}
+
 		for i, b := range buffers {
 			r.setStep("window %d", i)
 			r.checkMaximum(r.group, b, byte(i+1))
 		}
+
 		for i, b := range buffers {
 			r.setStep("window %d", i)
 			r.must(b.window.Deregister())

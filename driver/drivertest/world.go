@@ -49,12 +49,14 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	if n > h.Ranks {
 		t.Skipf("the test needs %d ranks, but the backend opens at most %d", n, h.Ranks)
 	}
+
 	lifetime := cmp.Or(o.lifetime, longTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), lifetime)
 	w := &world{options: o, t: t, harness: h, ctx: ctx}
 	for i := range n {
 		w.ranks = append(w.ranks, &rank{world: w, number: i})
 	}
+
 	t.Cleanup(func() {
 		defer cancel()
 		errs := w.errorsByRank((*rank).close)
@@ -88,6 +90,7 @@ func (w *world) tryOnEachRank(f func(r *rank)) bool {
 			successCount.Add(1) // not if f fails, because rank.failf ends the goroutine
 		})
 	}
+
 	running.Wait()
 	return int(successCount.Load()) == len(w.ranks)
 }
@@ -110,6 +113,7 @@ func firstNumbers(n int) []int {
 	for i := range numbers {
 		numbers[i] = i
 	}
+
 	return numbers
 }
 

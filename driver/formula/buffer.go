@@ -15,6 +15,7 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	if len(inputs) == 1 && !op.HasFactor() {
 		return bytes.Clone(inputs[0])
 	}
+
 	switch t {
 	case driver.Float64:
 		return reduceElements(f, op, inputs, canonicalNaN64)
@@ -42,6 +43,7 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	case driver.BFloat16:
 		return reduceHalves(f, op, inputs, reduce.BFloat16Value, reduce.BFloat16Bits)
 	}
+
 	panic("formula: no reduction of " + t.String())
 }
 
@@ -64,8 +66,10 @@ func reduceElements[T reduce.Number](
 		for r := range values {
 			values[r] = multiplyByFactor(op, elementsByRank[r][i])
 		}
+
 		outputElements[i] = result(f, op, values, noRounding, nan)
 	}
+
 	return output
 }
 
@@ -79,6 +83,7 @@ func reduceHalves(
 	if f == driver.RoundedTree {
 		round = func(v float32) float32 { return toFloat32(to16Bits(v)) }
 	}
+
 	output := bytes.Clone(inputs[0])
 	outputElements := elementsOf[uint16](output)
 	values := make([]float32, len(inputs))
@@ -88,8 +93,10 @@ func reduceHalves(
 			value := toFloat32(elementsByRank[r][i])
 			values[r] = round(multiplyByFactor(op, value))
 		}
+
 		outputElements[i] = to16Bits(result(f, op, values, round, canonicalNaN))
 	}
+
 	return output
 }
 
@@ -100,6 +107,7 @@ func elementsOfAll[T any](inputs [][]byte) [][]T {
 		aligned := bytes.Clone(in) // allocations are aligned, but in may not be
 		elementsByRank = append(elementsByRank, elementsOf[T](aligned))
 	}
+
 	return elementsByRank
 }
 

@@ -19,10 +19,12 @@ func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, 
 		left, right := combine(f, op, values[:half], round), combine(f, op, values[half:], round)
 		return round(Pair(op, left, right))
 	}
+
 	acc := values[0]
 	for _, next := range values[1:] {
 		acc = Pair(op, acc, next)
 	}
+
 	return acc
 }
 
@@ -38,6 +40,7 @@ func Factor(op driver.ReduceOp) float64 {
 	if op.HasFactor() {
 		return 0.75
 	}
+
 	return 0
 }
 
@@ -45,6 +48,7 @@ func multiplyByFactor[T reduce.Number](op driver.ReduceOp, value T) T {
 	if op.HasFactor() {
 		return value * T(Factor(op))
 	}
+
 	return value
 }
 
@@ -55,9 +59,11 @@ func result[T reduce.Number](
 	if op.IsAverage() {
 		acc = average(f, values, acc, round)
 	}
+
 	if math.IsNaN(float64(acc)) {
 		return canonicalNaN
 	}
+
 	return acc
 }
 
@@ -68,10 +74,12 @@ func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T)
 	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {
 		return sum / n
 	}
+
 	scale := T(math.Ldexp(1, -bits.Len(uint(len(values)-1)))) // 1/2 for 2 ranks, 1/4 for 3 and 4
 	scaledValues := make([]T, len(values))
 	for r := range values {
 		scaledValues[r] = values[r] * scale
 	}
+
 	return combine(f, driver.Sum, scaledValues, round) / (n * scale)
 }

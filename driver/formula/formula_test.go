@@ -26,6 +26,7 @@ func floats(values ...float32) []byte {
 	for _, v := range values {
 		out = binary.NativeEndian.AppendUint32(out, math.Float32bits(v))
 	}
+
 	return out
 }
 
@@ -125,6 +126,7 @@ func TestAveragesOfIntegersWrapAndTruncate(t *testing.T) {
 		for _, v := range values {
 			out = append(out, byte(v))
 		}
+
 		return out
 	}
 	inputs := [][]byte{int8s(100, -1), int8s(100, -2)}
@@ -182,6 +184,7 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 		for _, v := range c.in {
 			inputs = append(inputs, floats(v))
 		}
+
 		got := formula.Reduce(c.order, driver.Avg, driver.Float32, inputs)
 		if !bytes.Equal(got, floats(c.want)) {
 			t.Errorf("%v average of %v: got bytes %x, want %x (%v)", c.order, c.in, got,
@@ -220,6 +223,7 @@ func formulas(ranks int) []driver.Formula {
 	if !isPowerOfTwo {
 		return []driver.Formula{driver.RankOrder}
 	}
+
 	return []driver.Formula{driver.RankOrder, driver.Tree, driver.RoundedTree}
 }
 
@@ -236,17 +240,20 @@ func TestHostKernelsComputeFormula(t *testing.T) {
 			for r := range ranks {
 				inputs = append(inputs, formula.Input(dt, seed, r, ranks, count))
 			}
+
 			for _, op := range driver.ReductionsOf(dt) {
 				name := fmt.Sprintf("%v %v of %d", op, dt, ranks)
 				want := formula.Reduce(driver.RankOrder, op, dt, inputs)
 				if got := reduceWithKernels(op, dt, inputs); !bytes.Equal(got, want) {
 					t.Errorf("%s: the kernels' result differs from the formula", name)
 				}
+
 				checkTrees(t, name, op, dt, inputs)
 				isOrderRelevant := op == driver.Sum && dt.Float() && ranks > 2
 				if !isOrderRelevant {
 					continue
 				}
+
 				reversed := slices.Clone(inputs)
 				slices.Reverse(reversed)
 				reversedSum := formula.Reduce(driver.RankOrder, op, dt, reversed)
@@ -269,10 +276,12 @@ func checkTrees(
 		if f == driver.RankOrder {
 			continue
 		}
+
 		copies := make([][]byte, len(inputs)) // reduced in place
 		for i := range inputs {
 			copies[i] = bytes.Clone(inputs[i])
 		}
+
 		srcs := pointers(copies)
 		tree := reduce.Tree{
 			Op: op.Combine(), DataType: dt, IsRounded: f == driver.RoundedTree,
@@ -292,6 +301,7 @@ func pointers(buffers [][]byte) (all []unsafe.Pointer) {
 	for _, b := range buffers {
 		all = append(all, unsafe.Pointer(&b[0]))
 	}
+
 	return all
 }
 
@@ -309,6 +319,7 @@ func reduceWithKernels(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) 
 	default:
 		reduce.Reduce(op.Combine(), dt, dsts, srcs, count, reduce.Hint{})
 	}
+
 	return out
 }
 
@@ -321,6 +332,7 @@ func differingShare(a, b []byte, dt driver.DataType) float64 {
 			differing++
 		}
 	}
+
 	count := len(a) / size
 	return float64(differing) / float64(count)
 }

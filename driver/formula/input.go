@@ -38,6 +38,7 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 			input = AppendBits(input, t, values[rankRandom.IntN(len(values))])
 		}
 	}
+
 	return input
 }
 
@@ -57,9 +58,11 @@ func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 		for range rank % 3 { // remove the digits of lower ranks
 			digits /= base
 		}
+
 		index := (digits + shift) % base
 		input = AppendBits(input, t, values[index])
 	}
+
 	return input
 }
 

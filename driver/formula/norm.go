@@ -33,10 +33,12 @@ func Norm(
 		decode = reduce.Float16Value
 		round = reduce.Float16Bits
 	}
+
 	encode := func(v float32) uint16 {
 		if v != v { // NaN
 			v = canonicalNaN
 		}
+
 		return round(v)
 	}
 	size := len(sums)
@@ -46,6 +48,7 @@ func Norm(
 		r.Residual[i] = encode(decode(sums[i]) + decode(residual[i]))
 		row[i] = decode(r.Residual[i])
 	}
+
 	meanSquare := float32(sumSquares(row) * float32(1/float32(size)))
 	scale := 1 / float32(math.Sqrt(float64(meanSquare+n.Epsilon)))
 	for i, v := range row {
@@ -53,6 +56,7 @@ func Norm(
 		row[i] = decode(encode(float32(product) * scale))
 		r.Output[i] = encode(row[i])
 	}
+
 	r.quantize(n.Quant, row, staticScale)
 	return r
 }
@@ -74,6 +78,7 @@ func sumSquares(row []float32) float32 {
 		// The square is exact in float64 (at most 22 bits), so this rounds like a fused multiply-add.
 		*sum = float32(float64(v)*float64(v) + float64(*sum))
 	}
+
 	var totals [warpCount]float32 // the sum of each warp
 	for w := range sums {
 		for distance := lanesPerWarp / 2; distance > 0; distance /= 2 {
@@ -81,13 +86,16 @@ func sumSquares(row []float32) float32 {
 				sums[w][l] += sums[w][l+distance]
 			}
 		}
+
 		totals[w] = sums[w][0]
 	}
+
 	for distance := 1; distance < warpCount; distance *= 2 {
 		for w := 0; w < warpCount; w += 2 * distance {
 			totals[w] += totals[w+distance]
 		}
 	}
+
 	return totals[0]
 }
 
@@ -96,10 +104,12 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 	if q == driver.QuantNone {
 		return
 	}
+
 	groupSize := len(row) // of elements that share a scale
 	if q == driver.QuantPerGroup {
 		groupSize = driver.QuantGroup
 	}
+
 	for first := 0; first < len(row); first += groupSize {
 		values := row[first : first+groupSize]
 		scale := staticScale
@@ -107,6 +117,7 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 			scale = computeScale(values)
 			r.Scales = append(r.Scales, scale)
 		}
+
 		factor := 1 / scale
 		for _, v := range values {
 			r.Quantized = append(r.Quantized, reduce.Float8Bits(v*factor))
@@ -122,7 +133,9 @@ func computeScale(values []float32) float32 {
 		if v != v { // NaN
 			return canonicalNaN
 		}
+
 		largest = max(largest, float32(math.Abs(float64(v))))
 	}
+
 	return max(largest, float32(driver.MinMagnitude)) / driver.MaxE4M3
 }

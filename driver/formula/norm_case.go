@@ -60,6 +60,7 @@ func NewNormCase(
 	for range ranks {
 		c.Inputs = append(c.Inputs, c.randomElements(random, rows*hidden))
 	}
+
 	c.ResidualBefore = c.randomElements(random, rows*hidden)
 	c.Weights = c.randomElements(random, hidden)
 	c.SetWant(driver.RankOrder)
@@ -77,14 +78,17 @@ func RandomNormCase(random *rand.Rand, ranks, maxRows int) *NormCase {
 	case 2: // whole groups, so that QuantPerGroup is possible
 		hidden = driver.QuantGroup * (1 + random.IntN(64))
 	}
+
 	quant := driver.Quant(random.IntN(4)) // any kind, including none
 	t := driver.BFloat16
 	if random.IntN(3) == 0 {
 		t = driver.Float16
 	}
+
 	if quant == driver.QuantPerGroup && hidden%driver.QuantGroup != 0 {
 		quant = driver.QuantPerRow
 	}
+
 	rowLimit := 1 << random.IntN(8) // from 1 to 128, so that few rows are frequent
 	rows := min(random.IntN(rowLimit+1), maxRows)
 	return NewNormCase(random, ranks, rows, hidden, t, quant)
@@ -101,6 +105,7 @@ func (c *NormCase) setRandomStrides(random *rand.Rand) {
 	if c.Quant.ComputesScales() {
 		c.ScaleStrides = c.DefaultScaleStrides()
 	}
+
 	if c.Quant == driver.QuantPerGroup && random.IntN(2) == 0 {
 		const betweenRows = 1
 		betweenGroups := (c.Rows + 3) / 4 * 4 // rounded up to a multiple of 4
@@ -114,10 +119,12 @@ func (c *NormCase) randomElements(random *rand.Rand, n int) []uint16 {
 	if c.DataType == driver.Float16 {
 		encode = reduce.Float16Bits
 	}
+
 	values := make([]uint16, n)
 	for i := range values {
 		values[i] = encode(float32(random.NormFloat64()))
 	}
+
 	return values
 }
 
@@ -128,6 +135,7 @@ func (c *NormCase) AddSpecialValues(random *rand.Rand) {
 	for _, rows := range c.Inputs {
 		c.replaceElements(random, rows)
 	}
+
 	c.replaceElements(random, c.ResidualBefore)
 	c.SetWant(driver.RankOrder)
 }
@@ -153,12 +161,14 @@ func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 		if c.hasSpecialValues {
 			c.replaceElements(random, rows)
 		}
+
 		return rows
 	}
 	inputs := make([][]uint16, ranks)
 	for i := range inputs {
 		inputs[i] = draw(ranks * count)
 	}
+
 	for rank := range ranks {
 		s := *c
 		s.Operation = driver.ReduceScatterRMSNorm
@@ -168,6 +178,7 @@ func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 		s.SetWant(driver.RankOrder)
 		cases = append(cases, &s)
 	}
+
 	return cases
 }
 
@@ -180,6 +191,7 @@ func (c *NormCase) SetWant(f driver.Formula) {
 	for _, rows := range c.Inputs {
 		inputs = append(inputs, Bytes(rows[first:first+count]))
 	}
+
 	sums := elementsOf[uint16](Reduce(f, driver.Sum, c.DataType, inputs))
 	for row := range int(c.Rows) {
 		from := row * int(c.Hidden)
@@ -193,9 +205,11 @@ func (c *NormCase) SetWant(f driver.Formula) {
 			for len(c.Want.Scales) <= index { // fill gaps
 				c.Want.Scales = append(c.Want.Scales, UnwrittenScale)
 			}
+
 			c.Want.Scales[index] = scale
 		}
 	}
+
 	if c.Quant == driver.QuantStatic {
 		c.Want.Scales = []float32{c.Scale}
 	}
@@ -207,9 +221,11 @@ func (c *NormCase) ScalesBefore() []float32 {
 	for i := range scales {
 		scales[i] = UnwrittenScale
 	}
+
 	if c.Quant == driver.QuantStatic {
 		scales[0] = c.Scale
 	}
+
 	return scales
 }
 

@@ -64,20 +64,24 @@ func generate(root string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	contents := map[string][]byte{}
 	for path, templateName := range templateOfFile {
 		var text bytes.Buffer
 		if err := templates.ExecuteTemplate(&text, templateName, data); err != nil {
 			return nil, err
 		}
+
 		generated := text.Bytes()
 		if strings.HasSuffix(path, ".go") {
 			if generated, err = format.Source(generated); err != nil {
 				return nil, fmt.Errorf("%s: %w", path, err)
 			}
 		}
+
 		contents[path] = generated
 	}
+
 	// The template of the header has only the enumerations. The rest of the header is kept.
 	enumerations := contents[headerPath]
 	contents[headerPath], err = replaceEnumerations(filepath.Join(root, headerPath), enumerations)
@@ -92,6 +96,7 @@ func loadTerms(folder string) (*terms, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for i, c := range reductions { // the constants have the values 0, 1, 2 and so on
 		op := driver.ReduceOp(i)
 		t := term{
@@ -100,12 +105,15 @@ func loadTerms(folder string) (*terms, error) {
 		if logical, ok := op.Logical().Number(); ok {
 			t.Logical = driver.ReduceOp(logical).String()
 		}
+
 		data.Reductions = append(data.Reductions, t)
 	}
+
 	operations, err := constantsBefore(filepath.Join(folder, "operation.go"), "Operations")
 	if err != nil {
 		return nil, err
 	}
+
 	for i, c := range operations {
 		o := driver.Operation(i)
 		data.Operations = append(data.Operations, term{
@@ -113,6 +121,7 @@ func loadTerms(folder string) (*terms, error) {
 			Tuned: o.HasTuningRules(),
 		})
 	}
+
 	return &data, nil
 }
 
@@ -133,11 +142,13 @@ func constantsBefore(path, end string) ([]constant, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, d := range f.Decls {
 		block, ok := d.(*ast.GenDecl)
 		if !ok || block.Tok != token.CONST {
 			continue
 		}
+
 		var all []constant
 		for _, s := range block.Specs {
 			spec := s.(*ast.ValueSpec) // the only kind of spec in a constant declaration
@@ -145,9 +156,11 @@ func constantsBefore(path, end string) ([]constant, error) {
 			if name == end {
 				return all, nil
 			}
+
 			all = append(all, constant{name: name, doc: strings.TrimSpace(spec.Doc.Text())})
 		}
 	}
+
 	return nil, fmt.Errorf("%s has no constant %s", path, end)
 }
 
@@ -159,17 +172,21 @@ func replaceEnumerations(path string, enumerations []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, block := range bytes.SplitAfter(enumerations, []byte("};\n")) {
 		comment, _, hasEnumeration := bytes.Cut(block, []byte("enum {"))
 		if !hasEnumeration { // after the last one
 			continue
 		}
+
 		before, rest, hasComment := bytes.Cut(text, comment)
 		_, after, hasEnd := bytes.Cut(rest, []byte("};\n"))
 		if !hasComment || !hasEnd {
 			return nil, fmt.Errorf("%s has no enumeration after %q", path, comment)
 		}
+
 		text = bytes.Join([][]byte{before, block, after}, nil)
 	}
+
 	return text, nil
 }

@@ -15,11 +15,13 @@ func TestGeneratedFilesAreCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name, want := range all {
 		got, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s is out of date: run go generate ./driver", name)
 		}
@@ -31,15 +33,18 @@ func TestLoadReadsConstantsFromSource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(data.Reductions) != driver.ReduceOps || len(data.Operations) != driver.Operations {
 		t.Errorf("found %d reductions and %d operations, want %d and %d", len(data.Reductions),
 			len(data.Operations), driver.ReduceOps, driver.Operations)
 	}
+
 	for i, o := range data.Operations {
 		if name := driver.Operation(i).String(); name != o.Go {
 			t.Errorf("operation %d is %s in the table and %s in the source", i, name, o.Go)
 		}
 	}
+
 	if _, err := constantsBefore("../operation.go", "None"); err == nil {
 		t.Error("constants returned no error for a constant that does not exist")
 	}
@@ -50,6 +55,7 @@ func TestHeaderMustHaveEnumerations(t *testing.T) {
 	if err := os.WriteFile(path, []byte("/* Reductions. */\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := replaceEnumerations(path, []byte("/* A list. */\nenum {\n};\n")); err == nil {
 		t.Error("replaceEnumerations returned no error for a header without enumerations")
 	}

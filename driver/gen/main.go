@@ -21,10 +21,12 @@ func write(root string) error {
 	if err != nil {
 		return err
 	}
+
 	for name, text := range all {
 		if err := os.WriteFile(filepath.Join(root, name), text, 0o644); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -15,6 +15,7 @@ func (a *abandonedWork) unmapWhenIdle(unmap func() error) error {
 	if a.streamCount == 0 {
 		return unmap()
 	}
+
 	a.delayedUnmaps = append(a.delayedUnmaps, unmap)
 	return nil
 }
@@ -32,6 +33,7 @@ func (a *abandonedWork) waitFor(s *stream) {
 	if period == nil {
 		return
 	}
+
 	a.mu.Lock()
 	a.streamCount++
 	a.mu.Unlock()
@@ -47,8 +49,10 @@ func (a *abandonedWork) removeStream() {
 	if a.streamCount--; a.streamCount > 0 {
 		return
 	}
+
 	for _, unmap := range a.delayedUnmaps {
 		_ = unmap() // the caller has already returned
 	}
+
 	a.delayedUnmaps = nil
 }

@@ -29,6 +29,7 @@ func (a *arena) Keep(bytes int64) error {
 	if a.device.cfg.Scatter != 0 {
 		return nil
 	}
+
 	return a.addresses.Shrink(bytes)
 }
 
@@ -41,16 +42,19 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 		return nil, fmt.Errorf("mapping %d bytes at offset %d: size and offset must be multiples "+
 			"of %d", bytes, offset, granularity)
 	}
+
 	file, err := createSegmentFile(bytes)
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
+
 	memory, err := a.mapFile(file, offset, bytes)
 	if err != nil {
 		err = &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 		closeErr := file.Close()
 		return nil, errors.Join(err, closeErr)
 	}
+
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
@@ -60,6 +64,7 @@ func (a *arena) mapFile(file *os.File, offset, bytes int64) (*sys.Mapping, error
 	if err != nil {
 		return nil, err
 	}
+
 	return a.addresses.MapAt(offset, file, bytes)
 }
 
@@ -71,20 +76,25 @@ func createSegmentFile(bytes int64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if bytes > total {
 		return nil, fmt.Errorf("the machine has only %d bytes of memory", total)
 	}
+
 	if f, err := sys.HugeMemfd("symmem-segment", bytes); err == nil {
 		return f, nil // its size is not sealed, because older kernels cannot seal huge pages
 	}
+
 	f, err := sys.Memfd("symmem-segment", bytes)
 	if err != nil {
 		return nil, err
 	}
+
 	if err := sys.SealSize(f); err != nil {
 		closeErr := f.Close()
 		return nil, errors.Join(err, closeErr)
 	}
+
 	return f, nil
 }
 
@@ -112,6 +122,7 @@ func (s *segment) exportFile(key handoff.Key) {
 	if s.exportedKeys == nil {
 		s.exportedKeys = map[handoff.Key]bool{}
 	}
+
 	s.exportedKeys[key] = true
 	s.device.machine.Export(key, s.file)
 }
@@ -133,6 +144,7 @@ func (s *segment) Unmap() error {
 	if s.isUnmapped {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
+
 	s.isUnmapped = true
 	unmapErr := s.device.abandoned.unmapWhenIdle(s.memory.Close)
 	closeErr := s.closeFile()
@@ -144,6 +156,7 @@ func (s *segment) withdrawFile() {
 	for key := range s.exportedKeys {
 		s.device.machine.Withdraw(key)
 	}
+
 	s.exportedKeys = nil
 }
 
@@ -152,6 +165,7 @@ func (s *segment) closeFile() error {
 	if s.file == nil {
 		return nil
 	}
+
 	err := s.file.Close()
 	s.file = nil
 	return err

@@ -22,5 +22,6 @@ func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, erro
 	if err != nil {
 		return nil, fmt.Errorf("opening a host device: %w", err)
 	}
+
 	return d, nil
 }

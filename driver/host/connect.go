@@ -29,6 +29,7 @@ func (d *Device) Connect(
 	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
 		return nil, group.JoinError(err)
 	}
+
 	d.groupTimeouts.Store(group.Timeout, nil) // the longest one limits closing a stream
 	c.setBuffers()
 	c.tuning = newTuning(n, c.Processors())
@@ -47,14 +48,17 @@ func (c *communicator) Close() error {
 	if !isFirstClose {
 		return nil
 	}
+
 	var unmatchedErr error
 	if !hadFailed {
 		unmatchedErr = c.messages.unmatchedError(c)
 	}
+
 	if unmatchedErr != nil && fault != nil {
 		// Report both, because either can be the cause of the other.
 		unmatchedErr = errors.Join(fault, unmatchedErr)
 	}
+
 	closeTimeout := 2 * c.cfg.Timeout.Get()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -64,6 +68,7 @@ func (c *communicator) Close() error {
 		releaseErr := c.releaseMemory()
 		return errors.Join(sendErr, unmatchedErr, releaseErr)
 	}
+
 	go func() {
 		c.turns.waitForTurn(nextTicket)
 		_ = c.releaseMemory() // Close has already returned
@@ -89,6 +94,7 @@ func (c *communicator) PrepareSuspend() error {
 	if err := c.BeginUse(); err != nil {
 		return err
 	}
+
 	defer c.EndUse()
 	return c.messages.checkPending(c)
 }
@@ -102,6 +108,7 @@ func (m *messages) checkPending(c *communicator) error {
 		if err := pipe.readFrames(nil); err != nil { // not for a particular Recv
 			return err
 		}
+
 		pipe.mu.Lock()
 		isReceiving := len(pipe.incoming) > 0
 		pipe.mu.Unlock()
@@ -110,6 +117,7 @@ func (m *messages) checkPending(c *communicator) error {
 			hasPending = true // but read the other pipes, too
 		}
 	}
+
 	c.Counts.Mu.Lock()
 	hasUnmatched := len(m.unfinishedRecvs) > 0 || len(m.matcher.Unclaimed()) > 0
 	c.Counts.Mu.Unlock()
@@ -117,6 +125,7 @@ func (m *messages) checkPending(c *communicator) error {
 		return fmt.Errorf("a message of group %s has not been received: %w", c.cfg.Name(),
 			driver.ErrBusy)
 	}
+
 	return nil
 }
 
@@ -126,6 +135,7 @@ func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	if err := c.BeginUse(); err != nil {
 		return s, err
 	}
+
 	defer c.EndUse()
 	rank := c.cfg.Rank
 	const buffersBytes = 2 * stageBytes // a rank has two staging buffers
@@ -138,6 +148,7 @@ func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 		s.Released += releasedBytes
 		errs = append(errs, err)
 	}
+
 	return s, errors.Join(errs...)
 }
 

@@ -37,10 +37,12 @@ func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 		return nil, fmt.Errorf("invalid configuration: rank %d of %d, timeout %v, store set: %t",
 			cfg.Rank, cfg.Size, cfg.Timeout, cfg.Store != nil)
 	}
+
 	machine, err := shm.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	return &Device{
 		cfg: cfg, machine: machine, info: info(),
 		scatter: scatter.New(cfg.Scatter, cfg.Rank, granularity),
@@ -62,6 +64,7 @@ func (d *Device) longestTimeout() time.Duration {
 	for limit := range d.groupTimeouts.Range {
 		longest = max(longest, limit.(*driver.Limit).Get())
 	}
+
 	return longest
 }
 

@@ -41,12 +41,14 @@ func newRankPairWithWaitHook(t *testing.T, waitHook func() error) *rankPair {
 		d.devices[rank] = d.open(rank, waitHook)
 		waitHook = nil // rank 1 has none
 	}
+
 	t.Cleanup(func() {
 		defer cancel()
 		for rank, device := range d.devices {
 			if d.groups[rank] != nil {
 				failIfErr(t, d.groups[rank].Close())
 			}
+
 			failIfErr(t, device.Close())
 		}
 	})
@@ -148,10 +150,12 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	for _, err := range d.register(key, d.segments(1)) {
 		failIfErr(t, err)
 	}
+
 	validKey := d.groups[0].(*communicator).fileKey(key)
 	if _, err := wrongTokenClient.Fetch(d.ctx, validKey); !errors.Is(err, handoff.ErrRefused) {
 		t.Errorf("Fetch with a wrong token: got %v, want ErrRefused", err)
 	}
+
 	// The read may return ECONNRESET instead of EOF, because the server has not read the request.
 	if n, err := invalidClient.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("reply to an invalid request: got %d bytes, error %v; want an error", n, err)
@@ -174,6 +178,7 @@ func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("rank %d: Register = %v, want an error with %q", rank, err, want)
 		}
+
 		if n := len(d.groups[rank].(*communicator).windows); n != 0 {
 			t.Errorf("rank %d has %d windows after the error, want 0", rank, n)
 		}
@@ -214,12 +219,14 @@ func TestDeviceCloseRemovesSocketAndDescriptors(t *testing.T) {
 		for _, err := range d.register(driver.SegmentKey{}, d.segments(1)) {
 			failIfErr(t, err)
 		}
+
 		address = d.devices[0].machine.Address()
 	})
 	if conn, err := net.Dial("unix", address); err == nil {
 		t.Error("the socket still accepts connections")
 		failIfErr(t, conn.Close())
 	}
+
 	if countAfter := countDescriptors(); countAfter > countBefore {
 		t.Errorf("%d descriptors are open after Close, want at most %d", countAfter, countBefore)
 	}

@@ -52,9 +52,11 @@ func (e *event) Synchronize(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
+
 	if p.lazy != nil && !p.isReached() {
 		p.lazy.wait(ctx) // receives the message on this thread
 	}
+
 	select {
 	case <-p.reached:
 		return p.err
@@ -87,6 +89,7 @@ func (s *stream) Record(e driver.Event) error {
 	if !ok {
 		return errors.New("the event to record belongs to another backend")
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	isIdle := s.busyPeriod == nil
@@ -95,10 +98,12 @@ func (s *stream) Record(e driver.Event) error {
 			return err
 		}
 	}
+
 	if s.capture != nil {
 		s.capture.addReplay(func(target *stream) error { return target.Record(hostEvent) })
 		return nil
 	}
+
 	p := &point{reached: make(chan struct{})}
 	if isIdle {
 		s.runOrSkip(p)
@@ -107,6 +112,7 @@ func (s *stream) Record(e driver.Event) error {
 		p.lazy = s.lazy
 		s.enqueue(p, inline)
 	}
+
 	hostEvent.setPoint(p)
 	return nil
 }
@@ -122,6 +128,7 @@ func (w *eventWait) run() error {
 	if w.ignoreErrors {
 		return nil
 	}
+
 	return w.point.err
 }
 
@@ -142,13 +149,16 @@ func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 	if !ok {
 		return errors.New("the event to wait for belongs to another backend")
 	}
+
 	p := hostEvent.getLastPoint()
 	if p == nil {
 		// There is nothing to wait for, but submit returns the errors of a closed stream.
 		return s.submit(hostWork(func() {}), alwaysReady)
 	}
+
 	if p.lazy != nil && !p.isReached() {
 		p.lazy.stopWaiting() // starts a worker for the Recv, because this thread must not wait
 	}
+
 	return s.submit(&eventWait{point: p, ignoreErrors: ignoreErrors}, p.isReached)
 }

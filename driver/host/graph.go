@@ -31,10 +31,12 @@ func (g *graph) recordCall(p *plan) {
 		g.addReplay(p.queueOn) // messages have no position
 		return
 	}
+
 	position := g.lastPositions[p.comm]
 	if position.Capture == 0 { // this is the first collective of the group
 		position.Capture = p.comm.captureCount.Add(1)
 	}
+
 	position.Call++
 	g.lastPositions[p.comm] = position
 	recorded := *p
@@ -56,9 +58,11 @@ func (s *stream) BeginCapture() error {
 	if err := s.checkOpen(); err != nil {
 		return err
 	}
+
 	if s.capture != nil {
 		return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 	}
+
 	s.capture = &graph{lastPositions: map[*communicator]driver.Recorded{}}
 	s.device.captureCount.Add(1)
 	if s.deferred {
@@ -67,6 +71,7 @@ func (s *stream) BeginCapture() error {
 		s.deferred = false
 		go s.drain()
 	}
+
 	return nil
 }
 
@@ -77,6 +82,7 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	if s.capture == nil {
 		return nil, fmt.Errorf("ending a capture: %w", driver.ErrNotCapturing)
 	}
+
 	g := s.capture
 	s.capture = nil
 	s.device.captureCount.Add(-1)
@@ -95,18 +101,22 @@ func (g *graph) Launch(target driver.Stream) error {
 	if err != nil {
 		return err
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.isClosed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
+
 	if s.Capturing() {
 		// The graph that s captures would not keep the buffers of g's work reachable.
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
+
 	if err := s.replayAll(g.replays); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)
 	}
+
 	return nil
 }
 
@@ -120,10 +130,12 @@ func (s *stream) replayAll(replays []replayFunc) error {
 		if errors.Is(err, driver.ErrClosed) {
 			return err
 		}
+
 		if firstErr == nil {
 			firstErr = err
 		}
 	}
+
 	return firstErr
 }
 

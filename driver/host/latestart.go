@@ -22,6 +22,7 @@ func (l *lateStarts) add(start func()) {
 	if len(l.starts) == 0 {
 		time.AfterFunc(lateStartDelay, l.startAll)
 	}
+
 	l.starts = append(l.starts, start)
 }
 

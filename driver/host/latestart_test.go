@@ -45,12 +45,15 @@ func TestRecvEndsWithoutWaiter(t *testing.T) {
 	for range 2 {
 		failIfErr(t, d.send(1, driver.Call{Count: int64(len(want))}, want))
 	}
+
 	for deadline := time.Now().Add(processTimeout); !e.Done(); {
 		if time.Now().After(deadline) {
 			t.Fatal("the event is not done")
 		}
+
 		runtime.Gosched()
 	}
+
 	<-hasRun
 	for i, message := range [][]byte{got, later} {
 		if !bytes.Equal(message, want) {
@@ -83,6 +86,7 @@ func TestSeveralCallersWaitForRecv(t *testing.T) {
 				if err := other.Wait(e); err != nil {
 					return err
 				}
+
 				return other.Synchronize(d.ctx)
 			},
 		}
@@ -93,9 +97,11 @@ func TestSeveralCallersWaitForRecv(t *testing.T) {
 				if err == nil && !bytes.Equal(got, sent) {
 					err = fmt.Errorf("round %d: a wait ended before the message arrived", round)
 				}
+
 				errs <- err
 			}()
 		}
+
 		failIfErr(t, d.send(1, driver.Call{Count: int64(size)}, sent))
 		for range waits {
 			failIfErr(t, <-errs)
@@ -113,6 +119,7 @@ func TestRecvFailsWhileNobodyWaits(t *testing.T) {
 	if cause == nil {
 		t.Error("Fail = nil, want the fault of the group")
 	}
+
 	if err := e.Synchronize(d.ctx); err == nil {
 		t.Errorf("Synchronize = nil after the fault %v, want an error", cause)
 	}
@@ -138,19 +145,23 @@ func TestFailedRecvIsDetached(t *testing.T) {
 		t.Fatalf("transferNow = %v, %v; want false and no error, because no message was sent", done,
 			err)
 	}
+
 	if !r.canBeLate() {
 		t.Fatal("canBeLate = false, want true for a message that is smaller than the pipe")
 	}
+
 	pipe := &c.messages.recvPipes[1]
 	pipe.mu.Lock()
 	if n := len(pipe.incoming); n != 1 { // messages that the pipe may write to buffers
 		t.Errorf("the pipe has %d messages before the failure, want 1", n)
 	}
+
 	pipe.mu.Unlock()
 	_ = c.Fail(driver.ErrAborted) // returns the fault
 	if done, err := r.receiveForWaiter(d.ctx); done || err == nil {
 		t.Errorf("receiveForWaiter = %v, %v; want false and the fault", done, err)
 	}
+
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	for key, msg := range pipe.incoming {

@@ -31,9 +31,11 @@ func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error
 		return errors.New("launching a collective: the stream or the plan belongs to another " +
 			"backend or group")
 	}
+
 	if c.HasFailed() {
 		return c.rejectLaunch(ownStream)
 	}
+
 	return ownStream.launch(ownPlan, inline)
 }
 
@@ -45,8 +47,10 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 		if !ok || hostPlan.comm != c || hostPlan.isMessage || hostPlan.otherCalls != nil {
 			return nil, fmt.Errorf("a list with %v: %w", p.Prepared().Operation, driver.ErrUnsupported)
 		}
+
 		hostPlans[i] = hostPlan
 	}
+
 	list := *hostPlans[0] // the list is the first plan, with the others attached
 	list.Call = driver.ListOf(plans)
 	list.otherCalls = hostPlans[1:]
@@ -61,6 +65,7 @@ func (c *communicator) rejectLaunch(s *stream) error {
 	if !errors.Is(cause, driver.ErrClosed) {
 		s.Fail(cause)
 	}
+
 	return cause
 }
 
@@ -86,6 +91,7 @@ func (c *communicator) assignTicket(p *plan) (ticket uint64, check bool, balance
 	if check {
 		balance = c.Counts.Balance()
 	}
+
 	return c.Ticket(), check, balance
 }
 
@@ -96,6 +102,7 @@ func (c *communicator) newDeferredCall(p *plan) (*deferredCall, error) {
 	if c.Closed() {
 		return nil, c.Cause()
 	}
+
 	ticket, check, balance := c.assignTicket(p)
 	return &deferredCall{
 		plan: p, ticket: ticket, checkCalls: check, messageBalance: balance,
@@ -112,6 +119,7 @@ func (c *communicator) runOrDefer(p *plan) (work, error) {
 		c.Mu.Unlock()
 		return nil, c.Cause()
 	}
+
 	ticket, check, balance := c.assignTicket(p)
 	c.Mu.Unlock()
 	if !c.turns.isTurn(ticket) {
@@ -119,6 +127,7 @@ func (c *communicator) runOrDefer(p *plan) (work, error) {
 			plan: p, ticket: ticket, checkCalls: check, messageBalance: balance,
 		}, nil
 	}
+
 	beginTime := p.callMeter.Begin()
 	c.Begin(check, balance)
 	c.postFirstStep(p)
@@ -129,11 +138,13 @@ func (c *communicator) runOrDefer(p *plan) (work, error) {
 			isBegun: true, beginTime: beginTime,
 		}, nil
 	}
+
 	c.mover.prefetchStage()
 	err := c.completeList(p, ticket)
 	if err != nil {
 		err = c.failWith(err)
 	}
+
 	p.callMeter.End(beginTime)
 	c.turns.endTurn(ticket)
 	return nil, err
@@ -150,6 +161,7 @@ func (d *deferredCall) run() error {
 	if !c.turns.isTurn(d.ticket) { // avoids the cost of a wait
 		c.turns.waitForTurn(d.ticket)
 	}
+
 	defer c.turns.endTurn(d.ticket)
 	return d.runInTurn()
 }
@@ -171,19 +183,23 @@ func (d *deferredCall) runInTurn() error {
 	if c.HasFailed() {
 		return c.Cause()
 	}
+
 	if !d.isBegun {
 		d.beginTime = d.plan.callMeter.Begin()
 		c.Begin(d.checkCalls, d.messageBalance)
 		c.postFirstStep(d.plan)
 	}
+
 	err := c.mover.waitForStep(&d.plan.Call, d.ticket)
 	if err == nil {
 		err = c.completeList(d.plan, d.ticket)
 	}
+
 	d.plan.callMeter.End(d.beginTime)
 	if err != nil {
 		return c.failWith(err)
 	}
+
 	return nil
 }
 
@@ -196,6 +212,7 @@ func (c *communicator) postFirstStep(call *plan) {
 		call.routed.inner.Digest = call.Digest
 		call = &call.routed.inner
 	}
+
 	switch {
 	case call.isPairwise:
 		c.split.postSplits(call)
@@ -213,15 +230,18 @@ func (c *communicator) completeList(call *plan, ticket uint64) error {
 	if err := c.completeOne(call, ticket); err != nil {
 		return err
 	}
+
 	for _, next := range call.otherCalls {
 		c.postFirstStep(next)
 		if err := c.mover.waitForStep(&next.Call, ticket); err != nil {
 			return err
 		}
+
 		if err := c.completeOne(next, ticket); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -232,18 +252,22 @@ func (c *communicator) completeOne(call *plan, ticket uint64) error {
 			return err
 		}
 	}
+
 	if c.PeerFailedBefore() { // before the collective began
 		return c.PeerFailedBeforeError(&call.Call, ticket)
 	}
+
 	if err := c.moveData(call, ticket); err != nil {
 		return err
 	}
+
 	switch {
 	case call.Norm != nil:
 		c.normalizer.normalize(call)
 	case call.routed != nil:
 		call.routed.finish()
 	}
+
 	return nil
 }
 
@@ -252,12 +276,15 @@ func (c *communicator) moveData(call *plan, ticket uint64) error {
 	if call.isPairwise {
 		return c.split.completeExchange(call, ticket)
 	}
+
 	if call.routed != nil {
 		call = &call.routed.inner
 	}
+
 	if !call.useWindows {
 		return c.mover.finishStaged(call, ticket)
 	}
+
 	c.mover.move(call)
 	// After this step, no rank accesses another rank's window any more.
 	c.Post(call.Digest, nil, 0)

@@ -28,6 +28,7 @@ func interruptCaller(t *testing.T, interrupt func() error) {
 		if !launching.Load() || polls.Add(1) < 3 {
 			return nil
 		}
+
 		return interrupt()
 	})
 	d.connect()
@@ -38,6 +39,7 @@ func interruptCaller(t *testing.T, interrupt func() error) {
 		plans[rank] = p.(*plan)
 		plans[rank].useWindows = true // adds a second step
 	}
+
 	d.groups[1].(*communicator).postFirstStep(plans[1])
 	s, err := d.devices[0].NewStream()
 	failIfErr(t, err)
@@ -47,8 +49,10 @@ func interruptCaller(t *testing.T, interrupt func() error) {
 		t.Errorf("Launch polled %d times and returned %v; want 3 and ErrInterrupted", polls.Load(),
 			err)
 	}
+
 	if cause := d.groups[0].Cause(); !errors.Is(cause, driver.ErrInterrupted) {
 		t.Errorf("Cause() = %v, want ErrInterrupted", cause)
 	}
+
 	failIfErr(t, s.Close())
 }

@@ -19,25 +19,31 @@ func TestLaunchWakesSleepingRank(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		if rank == 0 {
 			for !group0.IsAsleep(1) {
 				runtime.Gosched()
 			}
 		}
+
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		if err != nil {
 			return err
 		}
+
 		if err := d.groups[rank].Launch(s, p); err != nil {
 			return err
 		}
+
 		if err := s.Synchronize(t.Context()); err != nil {
 			return err
 		}
+
 		return s.Close()
 	}) {
 		failIfErr(t, err)
 	}
+
 	if group0.IsAsleep(1) {
 		t.Error("rank 1 is still marked as asleep")
 	}
@@ -68,6 +74,7 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 			if err := launch(s, p); err != nil {
 				t.Error(err)
 			}
+
 			if err := s.Synchronize(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -90,34 +97,42 @@ func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		s := newStream.(*stream)
 		if rank == 1 {
 			for !group1.IsAsleep(0) {
 				runtime.Gosched()
 			}
 		}
+
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		if err != nil {
 			return err
 		}
+
 		if err := d.groups[rank].(driver.InlineLauncher).LaunchInline(s, p); err != nil {
 			return err
 		}
+
 		hasRun := false // set by rank 0's work after the collective
 		if rank == 0 {
 			if !s.deferred { // whether Synchronize must run the work
 				t.Error("LaunchInline left the work to another goroutine")
 			}
+
 			if err := s.Host(func() { hasRun = true }); err != nil {
 				return err
 			}
 		}
+
 		if err := s.Synchronize(t.Context()); err != nil {
 			return err
 		}
+
 		if rank == 0 && !hasRun {
 			t.Error("Synchronize returned before the work queued after the collective had run")
 		}
+
 		return s.Close()
 	}) {
 		failIfErr(t, err)

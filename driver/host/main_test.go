@@ -13,5 +13,6 @@ func TestMain(m *testing.M) {
 	if os.Getenv(programVariable) != "" {
 		os.Exit(runRank())
 	}
+
 	goleak.VerifyTestMain(leaktest.Watch(m))
 }

@@ -13,10 +13,12 @@ func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: the size must be a multiple of %d",
 			bytes, granularity)
 	}
+
 	space, err := sys.Reserve(bytes, granularity)
 	if err != nil {
 		return nil, err
 	}
+
 	return &arena{device: d, addresses: space}, nil
 }
 

@@ -53,6 +53,7 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 		c.Mu.Unlock()
 		return nil, c.Cause()
 	}
+
 	c.callCounts[p.Path]++
 	call := messageCall{
 		comm: c, plan: p, priorCollectives: c.LastTicket(), checkCalls: c.checkCalls.Load(),
@@ -63,10 +64,12 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 		shared := c.pipe(c.cfg.Rank, p.Root) // p.Root is the receiver of a Send
 		spin.StoreRelease64(&shared.sendCount, shared.sendCount+1)
 	}
+
 	c.Mu.Unlock()
 	if p.Operation == driver.Send {
 		return c.messages.newSend(call), nil
 	}
+
 	return c.messages.newReceive(call), nil
 }
 
@@ -123,6 +126,7 @@ func (m *messages) unmatchedError(c *communicator) error {
 			return err
 		}
 	}
+
 	var awaitedRecvs []control.AwaitedRecv
 	c.Counts.Mu.Lock()
 	unclaimed := m.matcher.Unclaimed()
@@ -132,14 +136,17 @@ func (m *messages) unmatchedError(c *communicator) error {
 		if r.claimed.Load() {
 			recv.Source = r.source
 		}
+
 		awaitedRecvs = append(awaitedRecvs, recv)
 	}
+
 	c.Counts.Mu.Unlock()
 	var unreadMessages []driver.MessageEnds
 	for peer := range m.sendPipes {
 		unread := m.sendPipes[peer].unreadMessages(c, peer)
 		unreadMessages = append(unreadMessages, unread...)
 	}
+
 	return control.UnmatchedError(&c.cfg, unclaimed, awaitedRecvs, unreadMessages)
 }
 
@@ -156,13 +163,16 @@ func (m *messages) waitUntilSent(c *communicator) error {
 			if sent == nil {
 				break
 			}
+
 			<-sent
 			hasWaited = true
 		}
 	}
+
 	if hasWaited && earlierFault == nil {
 		return c.Cause()
 	}
+
 	return nil
 }
 
@@ -171,6 +181,7 @@ func (call *messageCall) skip(cause error) {
 	if call.comm.BeginUse() != nil {
 		return // this rank has left the group
 	}
+
 	defer call.comm.EndUse()
 	_ = call.comm.Fail(&driver.PriorError{
 		InCall: call.describe(), Rank: call.comm.cfg.Ranks[call.comm.cfg.Rank], Cause: cause,
@@ -182,6 +193,7 @@ func (call *messageCall) failIfErr(err error) error {
 	if err == nil {
 		return nil
 	}
+
 	return call.comm.failWith(err)
 }
 

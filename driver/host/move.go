@@ -37,6 +37,7 @@ func (m *mover) init(g *shm.Group, cfg *driver.GroupConfig) {
 	for r := range m.stages {
 		m.stages[r] = unsafe.Add(g.Data(), r*2*stageBytes)
 	}
+
 	m.ownStage = m.stages[m.rank]
 }
 
@@ -63,11 +64,13 @@ func (m *mover) stageAndPost(call *plan, first int64) {
 		m.group.Post(call.Digest, nil, 0)
 		return
 	}
+
 	send := pointer(call.Send)
 	if call.isLineSized {
 		m.group.Post(call.Digest, send, int(call.bytes))
 		return
 	}
+
 	size := call.elementSize
 	stride := min(call.chunkLength, call.longestPart-first)
 	stage := unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes)
@@ -78,6 +81,7 @@ func (m *mover) stageAndPost(call *plan, first int64) {
 				unsafe.Add(send, (offset+first)*size), int(count*size), reduce.Hint{})
 		}
 	}
+
 	m.group.Post(call.Digest, nil, 0)
 }
 
@@ -88,11 +92,14 @@ func (m *mover) finishStaged(call *plan, ticket uint64) error {
 		if err := m.waitForStep(&call.Call, ticket); err != nil {
 			return err
 		}
+
 		if err := m.group.CompareStep(&call.Call, ticket); err != nil {
 			return err
 		}
+
 		m.compute(call, first)
 	}
+
 	return nil
 }
 
@@ -128,6 +135,7 @@ func (m *mover) compute(call *plan, first int64) {
 	if call.isLineSized {
 		m.copyPayloads()
 	}
+
 	switch call.Operation {
 	case driver.AllReduce, driver.AllReduceRMSNorm:
 		m.reduceStaged(call, recv, 0, count)
@@ -173,9 +181,11 @@ func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int6
 	if count <= 0 {
 		return
 	}
+
 	for r := range len(m.stages) {
 		m.sources[r] = unsafe.Add(m.inputAddress(call, r), offset)
 	}
+
 	m.destinations[0] = recv
 	m.reduce(call, len(m.stages), 1, count, 0)
 }
@@ -213,6 +223,7 @@ func (m *mover) move(call *plan) {
 			m.copyFromPeer(call, r, int64(m.rank)*part, int64(r)*part, part,
 				part*int64(len(m.stages)))
 		}
+
 	// without windows
 	case driver.AllGatherV, driver.ReduceScatterV, driver.ReduceScatterRMSNorm:
 	case driver.Gather, driver.Scatter:
@@ -228,6 +239,7 @@ func (m *mover) gatheredOffset(call *plan, r int) int64 {
 	if call.Send != call.Recv+uintptr(int64(m.rank)*part) {
 		return 0
 	}
+
 	return int64(r-m.rank) * part
 }
 
@@ -247,17 +259,20 @@ func (m *mover) reduceSlice(call *plan, receivers int) {
 	if count == 0 {
 		return
 	}
+
 	offset := uintptr(first * call.elementSize)
 	send, recv := call.send, call.recv
 	for r := range len(m.stages) {
 		m.sources[r] = send.addressOn(r, call.Send+offset)
 	}
+
 	m.destinations[0] = recv.addressOn(call.Root%len(m.stages), call.Recv+offset)
 	for i := range receivers {
 		if receivers > 1 {
 			m.destinations[i] = recv.addressOn((m.rank+i)%len(m.stages), call.Recv+offset)
 		}
 	}
+
 	m.reduce(call, len(m.stages), receivers, count, call.Count*call.elementSize)
 }
 
@@ -265,6 +280,7 @@ func (m *mover) reduceAll(call *plan) {
 	for r := range len(m.stages) {
 		m.sources[r] = call.send.addressOn(r, call.Send)
 	}
+
 	m.destinations[0] = pointer(call.Recv)
 	m.reduce(call, len(m.stages), 1, call.Count, 0)
 }
@@ -279,6 +295,7 @@ func (m *mover) slice(call *plan) (first, count int64) {
 	if int64(m.rank) == n-1 {
 		return first, call.Count - first
 	}
+
 	return first, min(perRank, call.Count-first)
 }
 
@@ -288,6 +305,7 @@ func (m *mover) reducePart(call *plan) {
 	for r := range len(m.stages) {
 		m.sources[r] = send.addressOn(r, call.Send+uintptr(int64(m.rank)*part))
 	}
+
 	m.destinations[0] = pointer(call.Recv)
 	m.reduce(call, len(m.stages), 1, call.Count, part*int64(len(m.stages)))
 }
@@ -301,6 +319,7 @@ func (m *mover) waitForStep(call *driver.Call, ticket uint64) error {
 		m.prefetchStage()
 		return nil
 	}
+
 	return m.group.AwaitLinesSlowly(call, ticket)
 }
 
@@ -311,6 +330,7 @@ func (m *mover) reduce(call *plan, sources, destinations int, count, total int64
 		m.reduceTree(call, dsts, srcs, int(count))
 		return
 	}
+
 	switch {
 	case call.ReduceOp.IsAverage():
 		reduce.Average(call.DataType, dsts, srcs, int(count), hint)

@@ -37,13 +37,16 @@ func (n *normalizer) normalize(call *plan) {
 		n.weights = make([]float32, hidden)
 		n.roundedRow = make([]uint16, hidden)
 	}
+
 	if norm.Rows == 0 {
 		return
 	}
+
 	toFloat32(t, n.weights, matrixRow[uint16](norm.Weight, 0, hidden))
 	for i := range n.weights {
 		n.weights[i] += norm.WeightBias
 	}
+
 	for row := range int(norm.Rows) {
 		sums := matrixRow[uint16](call.Recv, row, hidden)
 		residual := matrixRow[uint16](norm.Residual, row, hidden)
@@ -52,6 +55,7 @@ func (n *normalizer) normalize(call *plan) {
 		if norm.OnlyQuantized {
 			output = n.roundedRow
 		}
+
 		n.scaleRow(t, norm.Epsilon, output)
 		if norm.Quant != driver.QuantNone {
 			n.quantize(norm, row)
@@ -73,6 +77,7 @@ func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 	for i, v := range n.residuals {
 		n.row[i] += v
 	}
+
 	roundRow(t, n.row, residual)
 }
 
@@ -85,6 +90,7 @@ func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint1
 	for i, v := range n.row {
 		n.row[i] = float32(v*n.weights[i]) * factor
 	}
+
 	roundRow(t, n.row, output)
 }
 
@@ -102,6 +108,7 @@ func (n *normalizer) sumSquares() float32 {
 			*sum = float32(float64(v)*float64(v) + float64(*sum))
 		}
 	}
+
 	// Add the sums of each warp to that of its first thread.
 	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
 		for warp := 0; warp < threadCount; warp += threadsPerWarp {
@@ -110,12 +117,14 @@ func (n *normalizer) sumSquares() float32 {
 			}
 		}
 	}
+
 	// Add the sums of all warps to that of the first.
 	for distance := threadsPerWarp; distance < threadCount; distance *= 2 {
 		for i := 0; i < threadCount; i += 2 * distance {
 			sums[i] += sums[i+distance]
 		}
 	}
+
 	return sums[0]
 }
 
@@ -127,6 +136,7 @@ func (n *normalizer) quantize(norm *driver.Norm, row int) {
 	if norm.Quant == driver.QuantPerGroup {
 		groupSize = driver.QuantGroup
 	}
+
 	const scaleBytes = 4
 	for first := 0; first < len(n.row); first += groupSize {
 		values := n.row[first : first+groupSize]
@@ -136,6 +146,7 @@ func (n *normalizer) quantize(norm *driver.Norm, row int) {
 		if norm.Quant.ComputesScales() {
 			*scale = computeScale(values)
 		}
+
 		factor := 1 / *scale
 		for i, v := range values {
 			quantized[first+i] = reduce.Float8Bits(v * factor)
@@ -150,8 +161,10 @@ func computeScale(values []float32) float32 {
 		if v != v { // NaN
 			return canonicalNaN
 		}
+
 		largest = max(largest, v, -v)
 	}
+
 	return largest / driver.MaxE4M3
 }
 
@@ -167,8 +180,10 @@ func toFloat32(t driver.DataType, dst []float32, src []uint16) {
 		for i, bits := range src {
 			dst[i] = reduce.Float16Value(bits)
 		}
+
 		return
 	}
+
 	for i, bits := range src {
 		dst[i] = reduce.BFloat16Value(bits)
 	}
@@ -187,5 +202,6 @@ func roundRow(t driver.DataType, row []float32, dst []uint16) {
 			dst[i] = reduce.BFloat16Bits(v)
 		}
 	}
+
 	toFloat32(t, row, dst)
 }

@@ -16,6 +16,7 @@ func queuePermutation(s driver.Stream, p *driver.Permutation, returns bool) erro
 	if err != nil {
 		return err
 	}
+
 	rowBytes, computedBytes := p.RowBytes()
 	call := &permutation{Permutation: *p, to: p.Layout(), rowBytes: rowBytes}
 	call.permuted = bytesAt(p.Permuted, int(call.to.Bytes))
@@ -28,6 +29,7 @@ func queuePermutation(s driver.Stream, p *driver.Permutation, returns bool) erro
 		call.from = p.Route.Layout(p.Ranks, rowBytes)
 		call.dispatched = bytesAt(p.Dispatched, int(call.from.Bytes))
 	}
+
 	return own.submit(memoryWork(run), alwaysReady)
 }
 
@@ -49,6 +51,7 @@ func part[T any](memory []byte, offset, count int64) []T {
 	if count == 0 {
 		return nil // offset may be the end of memory
 	}
+
 	return unsafe.Slice((*T)(unsafe.Pointer(&memory[offset])), count)
 }
 
@@ -66,6 +69,7 @@ func (p *permutation) permute() {
 		// A wrong count in the input must not cause an access outside the buffers.
 		received[rank] = min(max(rowCount, 0), int32(r.MaxTokens))
 	}
+
 	firstExpert := r.FirstExpert(p.Ranks, p.Rank)
 	expertCount := r.FirstExpert(p.Ranks, p.Rank+1) - firstExpert
 	// visitIDs calls visit for each id of the dispatched rows that belongs to an expert on this
@@ -88,10 +92,12 @@ func (p *permutation) permute() {
 	for i := range places {
 		places[i] = -1
 	}
+
 	experts := part[int32](p.permuted, p.to.Experts, p.to.Capacity)
 	for row := range experts {
 		experts[row] = -1 // rows between the experts stay unused
 	}
+
 	visitIDs(func(i int64, expert int) {
 		row := nextRows[expert]
 		nextRows[expert]++
@@ -115,6 +121,7 @@ func (p *permutation) placeExperts(counts []int32) []int32 {
 		firstRows = append(firstRows, end)
 		end += (count + align - 1) / align * align
 	}
+
 	output[len(counts)] = end
 	return firstRows
 }
@@ -145,6 +152,7 @@ func (p *permutation) unpermute() {
 				if permutedRow < 0 {
 					continue // the id belongs to no expert on this rank
 				}
+
 				computed := matrixRow[uint16](addressOf(p.computed), int(permutedRow), hidden)
 				toFloat32(driver.BFloat16, row, computed)
 				for i, v := range row {
@@ -155,8 +163,10 @@ func (p *permutation) unpermute() {
 						sums[i] += product
 					}
 				}
+
 				isFirst = false
 			}
+
 			returned := matrixRow[uint16](addressOf(p.returned), int(place), hidden)
 			roundRow(driver.BFloat16, sums, returned)
 		}

@@ -43,6 +43,7 @@ func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect || path == driver.PathTwoLevel {
 		return errNoKernels
 	}
+
 	return nil
 }
 
@@ -54,6 +55,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	if p.Route != nil {
 		p.routed = newRoutedPlan(p)
 	}
+
 	p.setParts()
 	var err error
 	switch {
@@ -64,9 +66,11 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	case path == driver.PathWindow:
 		err = p.setWindows()
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
+
 	p.setChunks()
 	p.useWindows = path == driver.PathWindow && p.routed == nil &&
 		p.bytes > p.comm.tuning.maxStagedInWindow && !p.overwritesInput()
@@ -87,6 +91,7 @@ func (p *plan) setParts() {
 	if isUneven {
 		p.longestPart = slices.Max(p.unevenCounts())
 	}
+
 	sendExtent, _ := p.Operation.Extents()
 	switch sendExtent {
 	case driver.AllParts, driver.AllPartsOfRoot, driver.BySplits:
@@ -94,6 +99,7 @@ func (p *plan) setParts() {
 	case driver.NoPart, driver.OnePart:
 		// Offer has set partCount to 1.
 	}
+
 	p.bytes = p.partCount * p.longestPart * p.elementSize
 	p.isLineSized = p.bytes <= spin.LinePayload && !isUneven
 	p.isPairwise = p.Operation == driver.AllToAllV
@@ -110,6 +116,7 @@ func (p *plan) unevenCounts() []int64 {
 	if p.Operation == driver.AllGatherV {
 		return p.Splits.RecvCounts
 	}
+
 	return p.Splits.SendCounts
 }
 
@@ -118,6 +125,7 @@ func (p *plan) sendPart(part int64) (offset, count int64) {
 	if p.Operation == driver.ReduceScatterV {
 		return p.Splits.SendOffsets[part], p.Splits.SendCounts[part]
 	}
+
 	return part * p.Count, p.Count
 }
 
@@ -126,6 +134,7 @@ func (p *plan) recvPart(rank int) (offset, count int64) {
 	if p.Operation == driver.AllGatherV {
 		return p.Splits.RecvOffsets[rank], p.Splits.RecvCounts[rank]
 	}
+
 	return int64(rank) * p.Count, p.Count
 }
 
@@ -139,9 +148,11 @@ func (p *plan) setWindows() error {
 	if p.send, err = p.groupWindow(p.SendWindow); err != nil {
 		return fmt.Errorf("send buffer: %w", err)
 	}
+
 	if p.recv, err = p.groupWindow(p.RecvWindow); err != nil {
 		return fmt.Errorf("receive buffer: %w", err)
 	}
+
 	return nil
 }
 
@@ -152,6 +163,7 @@ func (p *plan) groupWindow(w driver.Window) (*window, error) {
 		return nil, fmt.Errorf("the buffer is not in a window of group %s: %w", p.comm.cfg.Name(),
 			driver.ErrOutOfRange)
 	}
+
 	return own, nil
 }
 
@@ -164,9 +176,11 @@ func (p *plan) setSplitWindow() error {
 	if p.SendWindow == nil || isInPlace || p.bytes <= p.comm.tuning.maxStagedInWindow {
 		return nil
 	}
+
 	var err error
 	if p.send, err = p.groupWindow(p.SendWindow); err != nil {
 		return fmt.Errorf("send buffer: %w", err)
 	}
+
 	return nil
 }

@@ -46,6 +46,7 @@ func startProcesses(t *testing.T, size int, program string, timeout time.Duratio
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = server.Close() })
 	ps := &processes{t: t}
 	for rank := range size {
@@ -56,12 +57,15 @@ func startProcesses(t *testing.T, size int, program string, timeout time.Duratio
 			timeoutVariable + "=" + timeout.String(),
 		}))
 	}
+
 	for _, p := range ps.all {
 		p.address = p.waitFor("open").Address
 	}
+
 	for _, p := range ps.all {
 		p.waitFor("running")
 	}
+
 	return ps
 }
 
@@ -74,6 +78,7 @@ func start(t *testing.T, rank int, environment []string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	command := exec.CommandContext(ctx, self)
 	command.Env = append(os.Environ(), environment...)
 	command.Stderr = os.Stderr
@@ -81,13 +86,16 @@ func start(t *testing.T, rank int, environment []string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	output, err := command.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	p := &process{t: t, rank: rank, command: command, input: input, lines: bufio.NewScanner(output)}
 	t.Cleanup(func() {
 		cancel()
@@ -106,13 +114,16 @@ func (p *process) waitFor(event string) output {
 		if err := json.Unmarshal(p.lines.Bytes(), &o); err != nil {
 			p.t.Fatalf("rank %d printed %q, want an output in JSON: %v", p.rank, p.lines.Text(), err)
 		}
+
 		if o.Event == event {
 			return o
 		}
+
 		if o.Event == "outcome" {
 			p.t.Fatalf("rank %d ended before event %q: %+v", p.rank, event, o)
 		}
 	}
+
 	p.t.Fatalf("rank %d exited without event %q: %v", p.rank, event, p.lines.Err())
 	return output{}
 }
@@ -135,10 +146,12 @@ func (ps *processes) checkErrorsNameVictim(kind string, victim int) {
 	for r := range wantPresent {
 		wantPresent[r] = r != victim
 	}
+
 	for _, p := range ps.all {
 		if p.rank == victim {
 			continue
 		}
+
 		outcome := p.waitFor("outcome")
 		namesVictim := outcome.Kind == kind && slices.Equal(outcome.Ranks, []int{victim})
 		if namesVictim {
@@ -147,11 +160,13 @@ func (ps *processes) checkErrorsNameVictim(kind string, victim int) {
 			ps.t.Errorf("rank %d got a %q error that names ranks %v (%s), want a %q error for rank %d",
 				p.rank, outcome.Kind, outcome.Ranks, outcome.Text, kind, victim)
 		}
+
 		if !slices.Equal(outcome.Present, wantPresent) {
 			ps.t.Errorf("rank %d: ranks present on the fault lane = %v, want %v", p.rank,
 				outcome.Present, wantPresent)
 		}
 	}
+
 	if namingErrors == 0 {
 		ps.t.Errorf("no rank returned a %q error naming rank %d", kind, victim)
 	}
@@ -168,15 +183,18 @@ func (ps *processes) checkNoLeaks() {
 			ps.t.Errorf("rank %d is still running", p.rank)
 		}
 	}
+
 	sockets, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
 		ps.t.Fatal(err)
 	}
+
 	for _, p := range ps.all {
 		if strings.Contains(string(sockets), p.address) {
 			ps.t.Errorf("rank %d left its socket %s", p.rank, p.address)
 		}
 	}
+
 	names, err := filepath.Glob("/dev/shm/*symmem*")
 	if err != nil || len(names) > 0 {
 		ps.t.Errorf("leaked shared memory: got %v, error %v; want none", names, err)
@@ -211,5 +229,6 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 		t.Errorf("the stopped rank got a %q error (%s), want an error of its call", outcome.Kind,
 			outcome.Text)
 	}
+
 	ps.checkNoLeaks()
 }

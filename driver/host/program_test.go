@@ -47,6 +47,7 @@ func (o output) write() {
 	if err != nil {
 		panic(err)
 	}
+
 	fmt.Println(string(line))
 }
 
@@ -85,11 +86,13 @@ func runRank() int {
 		output{Event: "outcome", Kind: "start", Text: err.Error()}.write()
 		return 1
 	}
+
 	program := programs[os.Getenv(programVariable)]
 	for round := 0; ; round++ {
 		if round == roundsToRun {
 			output{Event: "running"}.write()
 		}
+
 		if err := program(a, round); err != nil {
 			a.finish(err)
 			return 0
@@ -102,21 +105,25 @@ func (a *rankProcess) open() error {
 	if _, err := fmt.Sscan(os.Getenv(rankVariable), &a.rank, &a.size); err != nil {
 		return err
 	}
+
 	timeout, err := time.ParseDuration(os.Getenv(timeoutVariable))
 	if err != nil {
 		return err
 	}
+
 	ctx := context.Background()
 	store, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: os.Getenv(storeVariable)})
 	if err != nil {
 		return err
 	}
+
 	d, err := Backend{}.Open(ctx, driver.Config{
 		Rank: a.rank, Size: a.size, Store: store, Timeout: timeout,
 	})
 	if err != nil {
 		return err
 	}
+
 	a.device = d.(*Device)
 	output{Event: "open", Address: a.device.machine.Address()}.write()
 	return a.join()
@@ -130,21 +137,26 @@ func (a *rankProcess) join() (err error) {
 	for i := range ranks {
 		ranks[i] = i
 	}
+
 	if a.group, err = a.device.Connect(ctx, driver.GroupConfig{
 		ID: "world", Ranks: ranks, Rank: a.rank, Check: true,
 	}); err != nil {
 		return err
 	}
+
 	if a.stream, err = a.device.NewStream(); err != nil {
 		return err
 	}
+
 	arena, err := a.device.NewArena(segmentBytes)
 	if err != nil {
 		return err
 	}
+
 	if a.segment, err = arena.Map(0, segmentBytes); err != nil {
 		return err
 	}
+
 	a.window, err = a.group.Register(ctx, driver.SegmentKey{Pool: 1}, a.segment)
 	return err
 }
@@ -173,9 +185,11 @@ func (a *rankProcess) launch(call driver.Call) error {
 	if err != nil {
 		return err
 	}
+
 	if err := a.group.Launch(a.stream, plan); err != nil {
 		return err
 	}
+
 	return a.stream.Synchronize(context.Background())
 }
 
@@ -186,6 +200,7 @@ func (a *rankProcess) register(round int) error {
 	if err != nil {
 		return err
 	}
+
 	return w.Deregister()
 }
 
@@ -211,11 +226,13 @@ func (a *rankProcess) passMessage(round int) error {
 	if a.rank == 0 {
 		steps = []driver.Call{send, recv}
 	}
+
 	for _, call := range steps {
 		if err := a.launch(call); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -231,13 +248,16 @@ func (a *rankProcess) finish(programErr error) {
 	if err != nil {
 		outcome.Text += "; " + err.Error()
 	}
+
 	for _, r := range reports {
 		outcome.Present = append(outcome.Present, string(r) == report)
 	}
+
 	groupErr := a.group.Close()
 	deviceErr := a.device.Close()
 	if err := errors.Join(groupErr, deviceErr); err != nil {
 		outcome.Kind, outcome.Text = "close", err.Error()
 	}
+
 	outcome.write()
 }

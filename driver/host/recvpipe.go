@@ -65,6 +65,7 @@ func (r *recvCall) transferNow(callerWaits bool) (done bool, err error) {
 	if r.canBeLate() && !callerWaits {
 		return r.receive(1, nil)
 	}
+
 	return r.receive(2, r.comm.PollBriefly)
 }
 
@@ -83,18 +84,22 @@ func (r *recvCall) receive(
 	if err := r.comm.BeginUse(); err != nil {
 		return false, err
 	}
+
 	defer r.comm.EndUse()
 	if r.comm.HasFailed() {
 		r.detach()
 		return false, r.comm.Cause()
 	}
+
 	for round := 1; ; round++ {
 		if done, err := r.readArrived(); done || err != nil {
 			return done, r.failIfErr(err)
 		}
+
 		if !r.claimed.Load() || round == rounds {
 			return false, nil
 		}
+
 		pipe := &r.comm.messages.recvPipes[r.source]
 		next := pipe.lastFrame.Load() + 1
 		if !poll(&pipe.frameAt(next).posted, next) {
@@ -107,6 +112,7 @@ func (r *recvCall) run() error {
 	if err := r.comm.BeginUse(); err != nil {
 		return err
 	}
+
 	defer r.comm.EndUse()
 	for {
 		done, err := r.readArrived()
@@ -114,11 +120,13 @@ func (r *recvCall) run() error {
 			if err = r.comm.AwaitMessage(r.nextFrameWait()); err == nil {
 				continue
 			}
+
 			r.detach()
 			if r.complete.Load() {
 				done, err = r.end()
 			}
 		}
+
 		if done || err != nil {
 			return r.failIfErr(err)
 		}
@@ -133,22 +141,27 @@ func (r *recvCall) readArrived() (done bool, err error) {
 				return false, err
 			}
 		}
+
 		if !r.claimed.Load() {
 			return false, nil
 		}
 	}
+
 	if !r.attached {
 		r.attach()
 	}
+
 	if !r.complete.Load() {
 		if err := r.comm.messages.recvPipes[r.source].readFrames(r); err != nil {
 			r.detach()
 			return false, err
 		}
 	}
+
 	if !r.complete.Load() {
 		return false, nil
 	}
+
 	return r.end()
 }
 
@@ -159,6 +172,7 @@ func (r *recvCall) end() (done bool, err error) {
 	if r.err == nil && r.plan.Arrived != nil {
 		return true, driver.Guard("Call.Arrived", func() { r.plan.Arrived(r.source) })
 	}
+
 	return true, r.err
 }
 
@@ -173,10 +187,12 @@ func (r *recvCall) attach() {
 	if !msg.hasBegun {
 		return
 	}
+
 	if r.fits(msg) {
 		reduce.Copy(pointer(r.plan.Recv), unsafe.Pointer(unsafe.SliceData(msg.earlyData)),
 			len(msg.earlyData), reduce.Hint{})
 	}
+
 	msg.earlyData = nil
 	pipe.finish(key, msg)
 }
@@ -186,6 +202,7 @@ func (r *recvCall) detach() {
 	if !r.attached {
 		return
 	}
+
 	pipe := &r.comm.messages.recvPipes[r.source]
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
@@ -217,6 +234,7 @@ func (r *recvCall) nextFrameWait() shm.MessageWait {
 	} else {
 		w = r.anyFrameWait()
 	}
+
 	w.FindFault = r.cannotArrive
 	return w
 }
@@ -229,15 +247,18 @@ func (r *recvCall) anyFrameWait() shm.MessageWait {
 	if len(sources) == 0 {
 		sources = c.OtherRanks()
 	}
+
 	return r.messageWait(func() bool {
 		if r.claimed.Load() || len(c.PresentRanks()) != len(present) {
 			return true
 		}
+
 		for i := range c.messages.recvPipes {
 			if c.messages.recvPipes[i].arrived() {
 				return true
 			}
 		}
+
 		return false
 	}, sources...)
 }
@@ -252,6 +273,7 @@ func (pipe *recvPipe) arrived() bool {
 	if pipe.source == pipe.comm.cfg.Rank {
 		return false
 	}
+
 	next := pipe.lastFrame.Load() + 1
 	return spin.LoadAcquire64(&pipe.frameAt(next).posted) == next
 }
@@ -262,6 +284,7 @@ func (pipe *recvPipe) readFrames(wanted *recvCall) error {
 	if !pipe.arrived() {
 		return nil
 	}
+
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	shared := pipe.shared()
@@ -270,10 +293,12 @@ func (pipe *recvPipe) readFrames(wanted *recvCall) error {
 		if err := pipe.readFrame(&shared.frames[next%pipeFrames]); err != nil {
 			return err
 		}
+
 		pipe.lastFrame.Store(next)
 		spin.StoreRelease64(&shared.read, next)
 		pipe.comm.Wake(pipe.source)
 	}
+
 	return nil
 }
 
@@ -290,17 +315,20 @@ func (pipe *recvPipe) readFrame(f *frame) error {
 	if h.tag > driver.MaxTag || h.number == 0 || h.total > 1<<62 || h.offset > h.total {
 		return pipe.invalidFrameError(&h)
 	}
+
 	key := messageKey{int(h.tag), h.number}
 	msg := pipe.findIncoming(key)
 	if h.offset != uint64(msg.receivedBytes) ||
 		msg.hasBegun && (h.total != msg.header.total || h.offset == h.total) {
 		return pipe.invalidFrameError(&h)
 	}
+
 	if !msg.hasBegun {
 		msg.hasBegun, msg.header = true, h
 		pipe.messagesBegun++
 		pipe.matchArrival(key, msg)
 	}
+
 	bytes := min(int64(h.total)-msg.receivedBytes, frameBytes)
 	data := unsafe.Pointer(&f.data)
 	switch {
@@ -310,6 +338,7 @@ func (pipe *recvPipe) readFrame(f *frame) error {
 		dst := unsafe.Add(pointer(msg.receiver.plan.Recv), msg.receivedBytes)
 		reduce.Copy(dst, data, int(bytes), reduce.Hint{})
 	}
+
 	msg.receivedBytes += bytes
 	pipe.finish(key, msg)
 	return nil
@@ -320,6 +349,7 @@ func (pipe *recvPipe) matchArrival(key messageKey, msg *incomingMessage) {
 		msg.receiver.fits(msg)
 		return
 	}
+
 	c := pipe.comm
 	c.Counts.Mu.Lock()
 	claims := c.messages.matcher.Arrive(message.Arrival{
@@ -339,9 +369,11 @@ func (pipe *recvPipe) findIncoming(key messageKey) *incomingMessage {
 		if pipe.incoming == nil {
 			pipe.incoming = map[messageKey]*incomingMessage{}
 		}
+
 		msg = &incomingMessage{}
 		pipe.incoming[key] = msg
 	}
+
 	return msg
 }
 
@@ -352,9 +384,11 @@ func (pipe *recvPipe) finish(key messageKey, msg *incomingMessage) {
 	if r == nil || r.err == nil && msg.receivedBytes < int64(msg.header.total) {
 		return
 	}
+
 	if msg.receivedBytes == int64(msg.header.total) {
 		delete(pipe.incoming, key)
 	}
+
 	r.complete.Store(true)
 	r.comm.Wake(r.comm.cfg.Rank)
 }
@@ -373,13 +407,16 @@ func (r *recvCall) cannotArrive() error {
 	if !c.cfg.Strict {
 		return nil
 	}
+
 	sources := c.OtherRanks()
 	if r.plan.Root != driver.AnySource {
 		sources = []int{r.plan.Root}
 	}
+
 	if !slices.ContainsFunc(sources, r.mayArrive) {
 		return c.UnbalancedError(r.priorCollectives + 1)
 	}
+
 	return nil
 }
 
@@ -391,6 +428,7 @@ func (r *recvCall) mayArrive(source int) bool {
 	if c.TicketsOf(source) <= r.priorCollectives {
 		return true
 	}
+
 	pipe, shared := &c.messages.recvPipes[source], c.pipe(source, c.cfg.Rank)
 	sent := spin.LoadAcquire64(&shared.sendCount)
 	pipe.mu.Lock()
@@ -398,9 +436,11 @@ func (r *recvCall) mayArrive(source int) bool {
 	if pipe.messagesBegun != sent || r.complete.Load() {
 		return true
 	}
+
 	if !r.claimed.Load() {
 		return false
 	}
+
 	msg := pipe.incoming[messageKey{r.plan.Tag, r.number}]
 	return r.source != source || msg != nil && msg.hasBegun
 }

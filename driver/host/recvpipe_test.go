@@ -33,6 +33,7 @@ func TestInvalidFrameFailsGroup(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "sent an invalid frame") {
 				t.Errorf("got %v, want an error about an invalid frame", err)
 			}
+
 			if string(got) != strings.Repeat("\x00", 16) {
 				t.Errorf("the buffer contains %v, want zeros", got)
 			}
@@ -60,12 +61,15 @@ func (d *rankPair) run(rank int, call driver.Call) error {
 	if err != nil {
 		return err
 	}
+
 	s, err := d.devices[rank].NewStream()
 	if err != nil {
 		return err
 	}
+
 	if err := d.groups[rank].Launch(s, plan); err != nil {
 		return err
 	}
+
 	return s.Synchronize(d.ctx)
 }

@@ -41,6 +41,7 @@ func newRoutedPlan(p *plan) *routedPlan {
 	for expert := range route.Experts {
 		r.owners = append(r.owners, int8(route.Owner(r.ranks, expert)))
 	}
+
 	r.inner = plan{comm: c, partCount: 1, Call: driver.Call{Digest: p.Digest}}
 	inner := &r.inner.Call
 	if p.Operation == driver.Dispatch {
@@ -58,6 +59,7 @@ func newRoutedPlan(p *plan) *routedPlan {
 		inner.Count = p.Count
 		inner.Send = p.Send
 	}
+
 	inner.Recv = addressOf(r.recv)
 	r.inner.setParts()
 	r.inner.setChunks()
@@ -72,6 +74,7 @@ func bytesAt(address uintptr, count int) []byte {
 	if count == 0 {
 		return nil
 	}
+
 	return unsafe.Slice((*byte)(pointer(address)), count)
 }
 
@@ -87,6 +90,7 @@ func (r *routedPlan) tokenBytes() int {
 	for _, part := range r.parts() {
 		bytes += part.bytes
 	}
+
 	return bytes
 }
 
@@ -96,6 +100,7 @@ func (r *routedPlan) pack() {
 	if !r.isDispatch() {
 		return
 	}
+
 	route := r.call.Route
 	binary.LittleEndian.PutUint64(r.send, uint64(route.Tokens))
 	rest := r.send[headerBytes:]
@@ -135,6 +140,7 @@ func (r *routedPlan) finish() {
 		r.combine()
 		return
 	}
+
 	route := r.call.Route
 	layout := route.Layout(r.ranks, int64(r.rowBytes))
 	output := bytesAt(r.call.Recv, int(layout.Bytes))
@@ -165,6 +171,7 @@ func (r *routedPlan) unpack(gathered, output []byte, src int) (unknownCount, row
 		from[i] = rest[:tokens*part.bytes]
 		rest = rest[tokens*part.bytes:]
 	}
+
 	firstRow := src * int(route.MaxTokens) // of the rows for src's tokens in output
 	tokenIDBytes := parts[idsTensor].bytes
 	outputIDs := output[parts[idsTensor].to:]
@@ -175,24 +182,29 @@ func (r *routedPlan) unpack(gathered, output []byte, src int) (unknownCount, row
 		if !hasRank(ranks, r.rank) {
 			continue
 		}
+
 		row := firstRow + int(rows)
 		for i, part := range parts {
 			entry := from[i][token*part.bytes : (token+1)*part.bytes]
 			copy(output[int(part.to)+row*part.bytes:], entry)
 		}
+
 		copiedIDs := outputIDs[row*tokenIDBytes : (row+1)*tokenIDBytes]
 		for i := 0; i < tokenIDBytes; i += idBytes {
 			if r.ownerOf(copiedIDs[i:]) != r.rank {
 				binary.LittleEndian.PutUint32(copiedIDs[i:], noExpert)
 			}
 		}
+
 		rows++
 	}
+
 	endRow := firstRow + int(route.MaxTokens)
 	unusedIDs := outputIDs[(firstRow+int(rows))*tokenIDBytes : endRow*tokenIDBytes]
 	for i := range unusedIDs {
 		unusedIDs[i] = 0xff // a byte of noExpert
 	}
+
 	return unknownCount, rows
 }
 
@@ -206,6 +218,7 @@ func (r *routedPlan) ownerOf(ids []byte) int {
 	if int64(id) < int64(len(r.owners)) {
 		return int(r.owners[id])
 	}
+
 	return -1
 }
 
@@ -221,6 +234,7 @@ func (r *routedPlan) ranksOf(ids []byte) (ranks uint64, unknown uint32) {
 			unknown++
 		}
 	}
+
 	return ranks, unknown
 }
 
@@ -244,6 +258,7 @@ func (r *routedPlan) combine() {
 			if !hasRank(ranks, src) {
 				continue
 			}
+
 			received := src*int(route.MaxTokens) + nextRows[src]
 			nextRows[src]++
 			toFloat32(driver.BFloat16, row, matrixRow[uint16](addressOf(r.recv), received, hidden))
@@ -254,8 +269,10 @@ func (r *routedPlan) combine() {
 					sums[i] += v
 				}
 			}
+
 			isFirst = false
 		}
+
 		roundRow(driver.BFloat16, sums, matrixRow[uint16](r.call.Recv, token, hidden))
 	}
 }

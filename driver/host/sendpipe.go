@@ -59,6 +59,7 @@ func (s *sendCall) transferNow(bool) (done bool, err error) {
 	if err := s.comm.BeginUse(); err != nil {
 		return false, err
 	}
+
 	defer s.comm.EndUse()
 	return s.postFrames(s.shared()), nil
 }
@@ -71,6 +72,7 @@ func (s *sendCall) postFrames(shared *sharedPipe) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -82,6 +84,7 @@ func (s *sendCall) postFrame(shared *sharedPipe) bool {
 	if !pipe.hasRoom(shared) {
 		return false
 	}
+
 	pipe.lastFrame++
 	f := &shared.frames[pipe.lastFrame%pipeFrames]
 	bytes := min(s.plan.bytes-s.postedBytes, frameBytes)
@@ -119,10 +122,12 @@ func (s *sendCall) run() error {
 	if err := s.comm.BeginUse(); err != nil {
 		return err
 	}
+
 	defer s.comm.EndUse()
 	if s.comm.HasFailed() {
 		return s.comm.Cause()
 	}
+
 	shared := s.shared()
 	for !s.postFrames(shared) {
 		const hasNotWaited = 0
@@ -132,15 +137,18 @@ func (s *sendCall) run() error {
 				continue
 			}
 		}
+
 		waitBegin := sys.Monotonic()
 		err := s.waitForRoom(shared, func() bool { return s.shouldDefer(shared, waitBegin) })
 		if err != nil {
 			return s.comm.failWith(err)
 		}
+
 		if !s.hasRoom(shared) {
 			return s.deferRest()
 		}
 	}
+
 	return nil
 }
 
@@ -151,6 +159,7 @@ func (s *sendCall) shouldDefer(shared *sharedPipe, waitBegin uint64) bool {
 	if waitBegin != 0 && now-waitBegin > uint64(timeout/4) {
 		return true
 	}
+
 	read := spin.LoadAcquire64(&shared.read)
 	restBytes := s.plan.bytes - s.postedBytes
 	return now >= s.pipe.waitDeadline(read, now, restBytes, timeout)
@@ -195,6 +204,7 @@ func (pipe *sendPipe) waitDeadline(
 		pipe.lastReadFrame = read
 		pipe.fullSince = now
 	}
+
 	wait := min(max(minSendWait, time.Duration(restBytes)*copyTimePerByte), longestSendWait)
 	doublings := min(pipe.backlogBytes/backlogUnit, 20) // 20, so that wait does not overflow
 	wait <<= doublings
@@ -214,6 +224,7 @@ func (s *sendCall) deferRest() error {
 	if err := s.comm.BeginUse(); err != nil { // for sendBacklog
 		return err
 	}
+
 	pipe := s.pipe
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
@@ -223,6 +234,7 @@ func (s *sendCall) deferRest() error {
 		s.comm.EndUse()
 		return nil
 	}
+
 	pipe.backlogSent = make(chan struct{})
 	go func() {
 		defer s.comm.EndUse()
@@ -242,6 +254,7 @@ func (pipe *sendPipe) sendBacklog() {
 			pipe.mu.Unlock()
 			return
 		}
+
 		s := pipe.backlog[0]
 		restBytes := s.plan.bytes - s.postedBytes
 		pipe.mu.Unlock()
@@ -264,6 +277,7 @@ func (s *sendCall) sendRest() {
 		if err == nil {
 			continue
 		}
+
 		hasTimedOut := errors.As(err, new(*driver.TimeoutError))
 		canWaitLonger := hasTimedOut && !isClosing && !s.comm.HasFailed()
 		if !canWaitLonger {
@@ -288,6 +302,7 @@ func (pipe *sendPipe) unreadMessages(c *communicator, peer int) []driver.Message
 	if pipe.lastFrame == 0 || !c.HasLeft(peer) {
 		return nil
 	}
+
 	read := spin.LoadAcquire64(&c.pipe(c.cfg.Rank, peer).read)
 	var unread []driver.MessageEnds
 	// At most the latest pipeFrames frames are unread.
@@ -302,5 +317,6 @@ func (pipe *sendPipe) unreadMessages(c *communicator, peer int) []driver.Message
 			unread = append(unread, ends)
 		}
 	}
+
 	return unread
 }

@@ -37,11 +37,13 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 		setContents(data, i)
 		failIfErr(t, d.send(0, driver.Call{Count: size}, data))
 	}
+
 	pipe := d.sendPipe()
 	backlogSent := pipe.backlogSentChannel()
 	if backlogSent == nil {
 		t.Fatal("the sender stores no message for the receiver")
 	}
+
 	got := make([]byte, size)
 	for i := range messages {
 		failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
@@ -50,6 +52,7 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 			t.Fatalf("message %d has the wrong contents", i)
 		}
 	}
+
 	<-backlogSent // closed when the backlog is empty
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
@@ -57,6 +60,7 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 		t.Errorf("the sender stores %d bytes in %d messages, want none", pipe.backlogBytes,
 			len(pipe.backlog))
 	}
+
 	if n := len(d.groups[1].(*communicator).messages.recvPipes[0].incoming); n != 0 {
 		t.Errorf("the receiver stores %d messages, want none", n)
 	}
@@ -92,6 +96,7 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 			t.Fatal("the receiver did not begin to close")
 		}
 	}
+
 	failIfErr(t, d.send(0, driver.Call{Count: 8}, make([]byte, 8)))
 	senderErr := d.groups[0].Close()
 	close(release)
@@ -186,10 +191,12 @@ func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 				}
 			}
 		}
+
 		return d.run(rank, driver.Call{Operation: driver.Barrier})
 	}) {
 		failIfErr(t, err)
 	}
+
 	for range messages {
 		failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
 	}
@@ -205,12 +212,14 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 		if !isSending.Load() {
 			return nil
 		}
+
 		switch polls.Add(1) {
 		case 1: // end the wait like a timeout
 			return &driver.TimeoutError{InCall: "sending"}
 		case 2:
 			close(waitingAgain)
 		}
+
 		return nil
 	})
 	d.connect()
@@ -225,6 +234,7 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	case <-d.ctx.Done():
 		t.Fatal("the sender did not wait again")
 	}
+
 	failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
 	if !bytes.Equal(got, data) {
 		t.Error("the message has the wrong contents")
@@ -242,12 +252,14 @@ func TestSendingBacklogStopsWhenGroupFails(t *testing.T) {
 	if backlogEnd == nil {
 		t.Fatal("the sender stores no message for the receiver")
 	}
+
 	d.groups[0].Abort(&driver.TimeoutError{InCall: "AllReduce 12"})
 	select {
 	case <-backlogEnd:
 	case <-d.ctx.Done():
 		t.Error("the sender did not stop after the group had failed")
 	}
+
 	// Make rank 1 observe the fault. Otherwise, its Close would report the lost message.
 	d.groups[1].(*communicator).CheckPeers()
 }

@@ -65,6 +65,7 @@ func (s *splitExchange) postSplits(call *plan) {
 		s.unstagedCounts = make([]int64, ranks*ranks)
 		s.partsOffset = tableBytes(ranks)
 	}
+
 	clear(s.unstagedCounts)
 	s.source = pointer(call.Send)
 	isInPlace := call.Send == call.Recv
@@ -73,6 +74,7 @@ func (s *splitExchange) postSplits(call *plan) {
 		s.source = unsafe.Pointer(&copied[0])
 		reduce.Copy(s.source, pointer(call.Send), len(copied), reduce.Hint{})
 	}
+
 	t := s.table(ownRank, m.group.Step()+1)
 	t.isInWindow = 0 // the buffer still holds data of an earlier step
 	for r := range ranks {
@@ -85,6 +87,7 @@ func (s *splitExchange) postSplits(call *plan) {
 			s.unstagedCounts[ownRank*ranks+r] = call.Splits.SendCounts[r]
 		}
 	}
+
 	if call.send != nil {
 		key := call.send.key
 		t.isInWindow = 1
@@ -92,6 +95,7 @@ func (s *splitExchange) postSplits(call *plan) {
 		t.segment = uint64(key.Ordinal)
 		t.offset = uint64(call.Send - uintptr(call.send.bases[ownRank]))
 	}
+
 	s.stageParts(call)
 }
 
@@ -104,6 +108,7 @@ func (s *splitExchange) stagedPerPart(ranks, rank int, elementSize int64) int64 
 			parts++
 		}
 	}
+
 	shareBytes := (stageBytes - s.partsOffset) / max(1, parts)
 	// Round down, so that every share starts at a cache line.
 	const cacheLine = 64
@@ -122,6 +127,7 @@ func (s *splitExchange) stageParts(call *plan) {
 		if unstaged == 0 {
 			continue
 		}
+
 		stagedCount := call.Splits.SendCounts[r] - unstaged
 		first := call.Splits.SendOffsets[r] + stagedCount
 		src := unsafe.Add(s.source, first*call.elementSize)
@@ -129,6 +135,7 @@ func (s *splitExchange) stageParts(call *plan) {
 		reduce.Copy(dst, src, int(bytes), reduce.Hint{})
 		dst = unsafe.Add(dst, stagedPerPart*call.elementSize)
 	}
+
 	m.group.Post(call.Digest, nil, 0) // without a payload
 }
 
@@ -139,24 +146,29 @@ func (s *splitExchange) completeExchange(call *plan, ticket uint64) error {
 	if err := s.compareCounts(call, ticket); err != nil {
 		return err
 	}
+
 	tableStep := m.group.Step()
 	s.copyOwnPart(call)
 	usedWindows, err := s.copyFromWindows(call, tableStep)
 	if err != nil {
 		return err
 	}
+
 	for s.copyStaged(call) {
 		s.stageParts(call)
 		if err := m.waitForStep(&call.Call, ticket); err != nil {
 			return err
 		}
+
 		if err := m.group.CompareStep(&call.Call, ticket); err != nil {
 			return err
 		}
 	}
+
 	if !usedWindows {
 		return nil
 	}
+
 	// After another step, no rank reads a window any more, and callers may change their buffers.
 	m.group.Post(call.Digest, nil, 0)
 	return m.waitForStep(&call.Call, ticket)
@@ -169,6 +181,7 @@ func (s *splitExchange) copyOwnPart(call *plan) {
 	if bytes == 0 {
 		return // the offsets of an empty part may be out of range
 	}
+
 	dst := unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[own]*call.elementSize)
 	src := unsafe.Add(s.source, call.Splits.SendOffsets[own]*call.elementSize)
 	reduce.Copy(dst, src, int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
@@ -192,9 +205,11 @@ func (s *splitExchange) compareCounts(call *plan, ticket uint64) error {
 			if src == ownRank {
 				sendCount = uint64(call.Splits.SendCounts[dst])
 			}
+
 			if dst == ownRank {
 				recvCount = uint64(call.Splits.RecvCounts[src])
 			}
+
 			isCompared := m.group.IsComparing() || src == ownRank || dst == ownRank
 			differs := isCompared && sendCount != recvCount
 			if sendCount > maxSplitCount || differs {
@@ -203,15 +218,18 @@ func (s *splitExchange) compareCounts(call *plan, ticket uint64) error {
 					Sent: sendCount, Received: recvCount,
 				})
 			}
+
 			isStaged := src != dst && spin.LoadAcquire64(&srcTable.isInWindow) == 0
 			if isStaged { // otherwise, the count stays 0
 				s.unstagedCounts[src*ranks+dst] = int64(sendCount)
 			}
 		}
 	}
+
 	if len(mismatch.Ends) > 0 {
 		return mismatch
 	}
+
 	return nil
 }
 
@@ -232,18 +250,22 @@ func (s *splitExchange) copyFromWindows(
 		if spin.LoadAcquire64(&t.isInWindow) == 0 {
 			continue
 		}
+
 		usedWindows = true
 		bytes := call.Splits.RecvCounts[r] * call.elementSize
 		if r == m.rank || bytes == 0 {
 			continue
 		}
+
 		src, err := s.partInWindow(r, t, uint64(bytes), uint64(call.elementSize))
 		if err != nil {
 			return usedWindows, err
 		}
+
 		dst := unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[r]*call.elementSize)
 		reduce.Copy(dst, src, int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
 	}
+
 	return usedWindows, nil
 }
 
@@ -265,6 +287,7 @@ func (s *splitExchange) partInWindow(
 			return unsafe.Add(w.bases[peer], start), nil
 		}
 	}
+
 	return nil, fmt.Errorf("rank %d of the world sends from segment %d, which is too short or not "+
 		"registered on this rank: %w", m.cfg.Ranks[peer], key.Ordinal, driver.ErrOutOfRange)
 }
@@ -282,6 +305,7 @@ func (s *splitExchange) copyStaged(call *plan) (hasMore bool) {
 			if *unstaged == 0 {
 				continue
 			}
+
 			count := min(*unstaged, stagedPerPart)
 			if dst == ownRank {
 				copiedCount := call.Splits.RecvCounts[src] - *unstaged
@@ -289,6 +313,7 @@ func (s *splitExchange) copyStaged(call *plan) (hasMore bool) {
 				recv := unsafe.Add(pointer(call.Recv), recvOffset)
 				reduce.Copy(recv, part, int(count*call.elementSize), reduce.Hint{})
 			}
+
 			part = unsafe.Add(part, stagedPerPart*call.elementSize)
 			*unstaged -= count
 			if *unstaged > 0 {
@@ -296,5 +321,6 @@ func (s *splitExchange) copyStaged(call *plan) (hasMore bool) {
 			}
 		}
 	}
+
 	return hasMore
 }

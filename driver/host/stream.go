@@ -54,14 +54,17 @@ func (s *stream) submit(w work, needsNoWait func() bool) error {
 	if err := s.checkOpen(); err != nil {
 		return err
 	}
+
 	if s.capture != nil {
 		s.capture.addReplay(func(target *stream) error { return target.submit(w, needsNoWait) })
 		return nil
 	}
+
 	if s.busyPeriod == nil && needsNoWait() {
 		s.runOrSkip(w)
 		return nil
 	}
+
 	s.enqueue(w, false)
 	return nil
 }
@@ -71,6 +74,7 @@ func (s *stream) runOrSkip(w work) {
 		w.skip(s.err)
 		return
 	}
+
 	s.err, s.reported = w.run(), false
 }
 
@@ -78,6 +82,7 @@ func (s *stream) checkOpen() error {
 	if s.closed {
 		return fmt.Errorf("stream: %w", driver.ErrClosed)
 	}
+
 	return nil
 }
 
@@ -89,8 +94,10 @@ func (s *stream) enqueue(w work, inline bool) {
 		if _, isPoint := w.(*point); !isPoint {
 			s.lazy.startWorker()
 		}
+
 		return
 	}
+
 	s.busyPeriod = &busyPeriod{ended: make(chan struct{})}
 	if s.deferred = inline; !inline {
 		go s.drain()
@@ -129,11 +136,13 @@ func (s *stream) runFirst() {
 	} else {
 		err = w.run()
 	}
+
 	s.mu.Lock()
 	if s.err == nil {
 		_, reported := w.(failure)
 		s.err, s.reported = err, reported
 	}
+
 	if len(s.queue) == 0 {
 		s.queue = nil
 		s.busyPeriod.err = s.err
@@ -169,11 +178,13 @@ func (l *lazyRecv) receive(ctx context.Context) {
 		s.queue[0] = received{err}
 		s.runFirst()
 	}
+
 	for s.busyPeriod != nil {
 		if _, isPoint := s.queue[0].(*point); !isPoint {
 			go s.drain()
 			return
 		}
+
 		s.runFirst()
 	}
 }
@@ -209,17 +220,21 @@ func (s *stream) launch(p *plan, inline bool) error {
 		s.lazy.startWorker()
 		s.waitBrieflyForIdle()
 	}
+
 	if s.busyPeriod != nil || s.capture != nil || s.closed || s.err != nil || p.isMessage {
 		s.mu.Unlock()
 		return s.launchLater(p, inline)
 	}
+
 	queued, err := p.comm.runOrDefer(p)
 	if queued != nil {
 		s.enqueue(queued, inline)
 	}
+
 	if err != nil && !errors.Is(err, driver.ErrClosed) {
 		s.err, s.reported = err, true
 	}
+
 	s.mu.Unlock()
 	return err
 }
@@ -256,8 +271,10 @@ func (s *stream) launchLater(p *plan, inline bool) error {
 		if err != nil {
 			return s.refuse(err)
 		}
+
 		s.enqueue(w, inline)
 	}
+
 	return nil
 }
 
@@ -268,11 +285,13 @@ func (s *stream) startMessage(p *plan, inline bool) error {
 	if err != nil {
 		return s.refuse(err)
 	}
+
 	if s.busyPeriod == nil && s.err == nil {
 		if done, err := t.transferNow(inline); done || err != nil {
 			s.err, s.reported = err, true
 			return err
 		}
+
 		if r, ok := t.(*recvCall); ok && !inline && r.canBeLate() {
 			s.enqueue(r, true)
 			s.deferred, s.lazy = false, &lazyRecv{s, r}
@@ -280,6 +299,7 @@ func (s *stream) startMessage(p *plan, inline bool) error {
 			return nil
 		}
 	}
+
 	s.enqueue(t, inline)
 	return nil
 }
@@ -290,6 +310,7 @@ func (s *stream) refuse(err error) error {
 	if !errors.Is(err, driver.ErrClosed) {
 		s.fail(err)
 	}
+
 	return err
 }
 
@@ -317,6 +338,7 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
+
 	// Pointers keep Go memory reachable.
 	dstMemory, srcMemory := pointer(dst), pointer(src)
 	return s.submit(memoryWork(func() {
@@ -328,6 +350,7 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
+
 	memory := pointer(dst) // keeps Go memory reachable
 	return s.submit(memoryWork(func() { reduce.Fill(memory, value, int(bytes)) }), alwaysReady)
 }
@@ -338,6 +361,7 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	if s.Capturing() {
 		return fmt.Errorf("synchronizing a stream: %w", driver.ErrCapturing)
 	}
+
 	_, err := s.finish(ctx)
 	return err
 }
@@ -353,10 +377,12 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 			s.runDeferred()
 			continue
 		}
+
 		if s.lazy != nil {
 			s.lazy.receive(ctx)
 			continue
 		}
+
 		busy := s.busyPeriod
 		s.mu.Unlock()
 		select {
@@ -370,14 +396,17 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 			return false, fmt.Errorf("synchronizing a stream: %w", context.Cause(ctx))
 		}
 	}
+
 	reported, err = s.reported, s.err
 	s.reported, s.err = false, nil
 	if s.closed && err != nil {
 		s.reported, s.err = true, err // for calls to Synchronize during or after Close
 	}
+
 	if err == nil && seen != nil {
 		return true, seen
 	}
+
 	return reported, err
 }
 
@@ -390,11 +419,13 @@ func (s *stream) Close() error {
 		s.mu.Unlock()
 		return nil
 	}
+
 	s.closed = true
 	if s.capture != nil {
 		s.device.captureCount.Add(-1)
 		s.capture = nil
 	}
+
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.longestTimeout())
 	defer cancel()
@@ -403,6 +434,7 @@ func (s *stream) Close() error {
 	if reported {
 		return nil
 	}
+
 	return err
 }
 
@@ -410,5 +442,6 @@ func hostStream(s driver.Stream) (*stream, error) {
 	if h, ok := s.(*stream); ok && h != nil {
 		return h, nil
 	}
+
 	return nil, errors.New("the stream belongs to another backend")
 }

@@ -32,6 +32,7 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 		for range callers {
 			go func() { errs <- s.Synchronize(t.Context()) }()
 		}
+
 		// The time is synctest's, so this takes no real time. It lets goroutines run that sleep while
 		// they wait for a lock. Wait then returns when all callers wait for the work.
 		<-time.After(time.Second)
@@ -42,6 +43,7 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 				t.Errorf("Synchronize = %v, want the panic %q", err, "on purpose")
 			}
 		}
+
 		failIfErr(t, s.Synchronize(t.Context())) // the failure has been returned
 		failIfErr(t, s.Close())
 	})
@@ -81,6 +83,7 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 				t.Error("the slice was collected before the work had run")
 				return // do not run the work, which would write to reused memory
 			}
+
 			close(begin)
 			failIfErr(t, s.Close())
 			runtime.KeepAlive(other)
@@ -100,11 +103,13 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		s := newStream.(*stream)
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		if err != nil {
 			return err
 		}
+
 		if rank == 1 {
 			<-launched
 			launchErr := d.groups[1].Launch(s, p)
@@ -112,29 +117,36 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 			closeErr := s.Close()
 			return errors.Join(launchErr, syncErr, closeErr)
 		}
+
 		if err := d.groups[0].(driver.InlineLauncher).LaunchInline(s, p); err != nil {
 			return err
 		}
+
 		period := s.busyPeriod // ends when the work has run
 		if period == nil || !s.deferred {
 			return errors.New("LaunchInline did not leave its work to Synchronize")
 		}
+
 		if err := s.BeginCapture(); err != nil {
 			return err
 		}
+
 		close(launched)
 		if err := s.Synchronize(t.Context()); !errors.Is(err, driver.ErrCapturing) {
 			return fmt.Errorf("Synchronize() = %w; want ErrCapturing", err)
 		}
+
 		select {
 		case <-period.ended: // rank 1 has joined, and the work has run
 		case <-time.After(processTimeout):
 			return errors.New("the work did not run during the capture")
 		}
+
 		g, err := s.EndCapture()
 		if err != nil {
 			return err
 		}
+
 		graphErr := g.Close()
 		streamErr := s.Close()
 		return errors.Join(graphErr, streamErr)
@@ -162,6 +174,7 @@ func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 			t.Errorf("longestTimeout() = %v with a group of timeout %v; want %v", got, timeout, want)
 		}
 	}
+
 	failIfErr(t, c.Close())
 	if got := device.longestTimeout(); got != deviceTimeout {
 		t.Errorf("longestTimeout() = %v without a group; want %v", got, deviceTimeout)

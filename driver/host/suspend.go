@@ -25,13 +25,16 @@ func (s *segment) PrepareSuspend(save bool) error {
 	if err := s.checkSuspendable(); err != nil {
 		return err
 	}
+
 	if s.device.abandoned.isRunning() {
 		return fmt.Errorf("a closed stream is still running work: %w", driver.ErrBusy)
 	}
+
 	s.savedContents = nil
 	if save {
 		s.savedContents = append([]byte(nil), s.contents()...)
 	}
+
 	return nil
 }
 
@@ -43,10 +46,12 @@ func (s *segment) Suspend() error {
 	if err := s.checkSuspendable(); err != nil {
 		return err
 	}
+
 	const allowAccess = false
 	if err := s.memory.Protect(allowAccess); err != nil {
 		return err
 	}
+
 	s.isSuspended = true // even if Discard fails, so that Resume undoes Protect
 	return s.discardPages()
 }
@@ -59,17 +64,21 @@ func (s *segment) Resume() error {
 	if s.isUnmapped {
 		return fmt.Errorf("resuming a segment: %w", driver.ErrClosed)
 	}
+
 	if s.isSuspended {
 		if err := sys.Refill(s.file, s.Bytes()); err != nil {
 			return &driver.OutOfMemoryError{Requested: s.Bytes(), Cause: err}
 		}
+
 		const allowAccess = true
 		if err := s.memory.Protect(allowAccess); err != nil {
 			discardErr := s.discardPages()
 			return errors.Join(err, discardErr)
 		}
+
 		copy(s.contents(), s.savedContents) // without saved contents, the memory is zero
 	}
+
 	s.isSuspended = false
 	s.savedContents = nil
 	return nil
@@ -90,6 +99,7 @@ func (s *segment) checkSuspendable() error {
 	case s.isSuspended:
 		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
 	}
+
 	return nil
 }
 
@@ -113,6 +123,7 @@ func (w *window) Resume(ctx context.Context) error {
 	if err := registry.group.BeginUse(); err != nil {
 		return fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err)
 	}
+
 	defer registry.group.EndUse()
 	ctx, cancel := control.WithDefaultTimeout(ctx, registry.cfg.Timeout.Get())
 	defer cancel()
@@ -121,6 +132,7 @@ func (w *window) Resume(ctx context.Context) error {
 	if err := registry.agreeOnMapping(ctx, "resuming a pool", accessErr); err != nil {
 		return registry.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
 	}
+
 	return nil
 }
 
@@ -134,5 +146,6 @@ func (w *window) setAccess(allow bool) error {
 			errs = append(errs, m.Protect(allow))
 		}
 	}
+
 	return errors.Join(errs...)
 }

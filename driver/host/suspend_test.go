@@ -19,14 +19,17 @@ func TestFailedResumeFailsGroup(t *testing.T) {
 			windows[rank] = w.(*window)
 			err = windows[rank].Suspend()
 		}
+
 		return err
 	}) {
 		failIfErr(t, err)
 	}
+
 	errs := d.runOnBoth(func(rank int) error {
 		if rank == 0 {
 			return windows[0].Resume(d.ctx)
 		}
+
 		return windows[1].registry.agreeOnMapping(d.ctx, "resuming a pool",
 			errors.New("on purpose"))
 	})

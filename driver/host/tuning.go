@@ -32,6 +32,7 @@ func newTuning(ranks, processors int) tuning {
 			maxStagedInWindow: 4 << 10, maxReducedWhole: 32 << 10, maxPolledBytes: 256 << 10,
 		}
 	}
+
 	return tuning{
 		maxStagedInWindow: spin.LineBytes, maxReducedWhole: 32 << 10, maxPolledBytes: math.MaxInt64,
 	}

@@ -53,6 +53,7 @@ func (t *turns) waitForTurnUntil(ticket uint64, done <-chan struct{}) bool {
 		if t.isTurn(ticket) {
 			return true
 		}
+
 		select {
 		case <-passed:
 		case <-timer.C:

@@ -44,16 +44,20 @@ func (reg *registry) Register(
 	if reg.device.captureCount.Load() > 0 {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, driver.ErrCapturing)
 	}
+
 	ownSegment, ok := s.(*segment)
 	if !ok {
 		return nil, fmt.Errorf("registering segment %d: it belongs to another backend", key.Ordinal)
 	}
+
 	if reg.findWindow(key) != nil {
 		return nil, fmt.Errorf("registering segment %d: it is already registered", key.Ordinal)
 	}
+
 	if err := reg.group.BeginUse(); err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
+
 	defer reg.group.EndUse()
 	ctx, cancel := control.WithDefaultTimeout(ctx, reg.cfg.Timeout.Get())
 	defer cancel()
@@ -65,12 +69,14 @@ func (reg *registry) Register(
 	if err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
+
 	w, mapErr := reg.mapWindow(ctx, key, ownSegment)
 	if err := reg.agreeOnMapping(ctx, "registration", mapErr); err != nil {
 		err = fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 		unmapErr := w.unmap() // w is not nil, even if mapWindow failed
 		return nil, errors.Join(err, unmapErr)
 	}
+
 	reg.group.Mu.Lock()
 	defer reg.group.Mu.Unlock()
 	reg.windows[key] = w
@@ -91,6 +97,7 @@ func (reg *registry) unmapAll() error {
 	for _, w := range reg.windows {
 		errs = append(errs, w.unmap())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -116,13 +123,16 @@ func (reg *registry) mapWindow(
 			w.bases[r] = ownSegment.memory.Base()
 			continue
 		}
+
 		m, err := reg.mapPeer(ctx, r, key, w.bytes)
 		if err != nil {
 			return w, fmt.Errorf("mapping the segment of rank %d: %w", reg.cfg.Ranks[r], err)
 		}
+
 		w.peerMappings[r] = m
 		w.bases[r] = m.Base()
 	}
+
 	return w, nil
 }
 
@@ -139,9 +149,11 @@ func (reg *registry) mapPeer(
 	if err != nil {
 		return nil, err
 	}
+
 	if size < bytes { // accesses past the end would end the process
 		return nil, fmt.Errorf("the file has %d bytes instead of %d", size, bytes)
 	}
+
 	const offset = 0
 	return sys.Map(f, offset, bytes)
 }
@@ -153,10 +165,12 @@ func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapEr
 	if errors.As(mapErr, new(*driver.TimeoutError)) {
 		return reg.group.Fail(mapErr) // no time is left for an exchange
 	}
+
 	all, err := reg.group.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {
 		return errors.Join(mapErr, err)
 	}
+
 	return control.DecodeFailures(reg.cfg.Ranks, all, operation)
 }
 
@@ -167,6 +181,7 @@ func (w *window) Deregister() error {
 	if w.registry.windows[w.key] != w {
 		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
 	}
+
 	delete(w.registry.windows, w.key)
 	return w.unmap()
 }
@@ -179,6 +194,7 @@ func (w *window) unmap() error {
 			w.peerMappings[r] = nil
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -189,10 +205,12 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	if w.registry.windows[w.key] != w {
 		return nil, driver.ErrClosed
 	}
+
 	addresses := make([]uintptr, len(w.bases))
 	for r, base := range w.bases {
 		addresses[r] = uintptr(base)
 	}
+
 	return addresses, nil
 }
 

@@ -38,6 +38,7 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
 	}
+
 	// The other library launches its collectives without symmem's workaround for nccl.EarlyStart.
 	if d.hasEarlyStart() && os.Getenv(allowEarlyStartVariable) != "1" {
 		_, version := d.nccl.Version()
@@ -47,10 +48,12 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 			version, driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.FixedIn),
 			allowEarlyStartVariable)
 	}
+
 	a := &adoptedCommunicator{device: d, handle: nccl.Comm(handle)}
 	if err := d.gpu.Do(a.queryProperties); err != nil {
 		return nil, fmt.Errorf("adopting communicator %#x: %w", handle, err)
 	}
+
 	return a, nil
 }
 
@@ -59,18 +62,22 @@ func (a *adoptedCommunicator) queryProperties() (err error) {
 	if a.size, err = a.device.nccl.Count(a.handle); err != nil {
 		return err
 	}
+
 	if a.rank, err = a.device.nccl.UserRank(a.handle); err != nil {
 		return err
 	}
+
 	usedOrdinal, err := a.device.nccl.Device(a.handle) // CUDA's number of the GPU
 	if err != nil {
 		return err
 	}
+
 	ownOrdinal := a.device.gpu.Ordinal()
 	if usedOrdinal != ownOrdinal {
 		return fmt.Errorf("the communicator uses GPU %d, but this rank uses GPU %d", usedOrdinal,
 			ownOrdinal)
 	}
+
 	return nil
 }
 
@@ -93,6 +100,7 @@ func (a *adoptedCommunicator) callWithDeadline(
 	if earlierErr := a.timeoutErr.Load(); earlierErr != nil {
 		return earlierErr
 	}
+
 	ctx, cancel := control.WithDefaultTimeout(ctx, a.device.cfg.Timeout)
 	defer cancel()
 	startTime := time.Now()
@@ -120,6 +128,7 @@ func (a *adoptedCommunicator) Register(
 	if !ok || !a.device.memory.Owns(segment) {
 		return nil, errors.New("registering with a communicator: the segment belongs to another device")
 	}
+
 	var handle nccl.Window
 	err := a.callWithDeadline(ctx, "registering a window", func() (err error) {
 		handle, err = a.device.nccl.WindowRegister(a.handle, segment.Address(), segment.Bytes())
@@ -128,6 +137,7 @@ func (a *adoptedCommunicator) Register(
 	if err != nil {
 		return nil, err
 	}
+
 	return &adoptedWindow{communicator: a, handle: handle}, nil
 }
 
@@ -143,6 +153,7 @@ func (w *adoptedWindow) Deregister() error {
 	if !a.isUsable() {
 		return nil // the call that timed out may still be using the communicator
 	}
+
 	return a.device.gpu.Do(func() error { return a.device.nccl.WindowDeregister(a.handle, w.handle) })
 }
 
@@ -155,6 +166,7 @@ func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 	if err != nil {
 		return nil, err
 	}
+
 	longest := 0
 	for _, encoded := range lengths { // each has the 8 bytes of encodedLength
 		length := binary.LittleEndian.Uint64(encoded)
@@ -162,18 +174,22 @@ func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 			return nil, fmt.Errorf("exchanging payloads on communicator %#x: a rank sent %d bytes, but "+
 				"the limit is %d", uintptr(a.handle), length, driver.MaxPayload)
 		}
+
 		longest = max(longest, int(length)) // at most MaxPayload, which fits in an int
 	}
+
 	padded := make([]byte, longest)
 	copy(padded, payload)
 	payloads, err := a.gather(ctx, padded)
 	if err != nil {
 		return nil, err
 	}
+
 	for r := range payloads {
 		length := binary.LittleEndian.Uint64(lengths[r])
 		payloads[r] = payloads[r][:length] // without the padding
 	}
+
 	return payloads, nil
 }
 
@@ -186,10 +202,12 @@ func (a *adoptedCommunicator) gather(ctx context.Context, input []byte) ([][]byt
 	if err != nil {
 		return nil, err // after a timeout, gatherInContext can still write to gathered
 	}
+
 	outputs := make([][]byte, a.size)
 	for r := range outputs {
 		outputs[r] = gathered[r*len(input) : (r+1)*len(input)]
 	}
+
 	return outputs, nil
 }
 
@@ -201,16 +219,19 @@ func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 	if len(input) == 0 {
 		return nil
 	}
+
 	d := a.device
 	stream, err := d.gpu.CUDA.StreamCreate()
 	if err != nil {
 		return err
 	}
+
 	defer func() { _ = d.gpu.CUDA.StreamDestroy(stream) }()
 	hostAddress, err := d.gpu.CUDA.MemAllocHost(int64(len(input) + len(output)))
 	if err != nil {
 		return err
 	}
+
 	defer func() { _ = d.gpu.CUDA.MemFreeHost(hostAddress) }()
 	hostInput := dl.Bytes(hostAddress, len(input))
 	hostOutput := dl.Bytes(hostAddress+uintptr(len(input)), len(output))
@@ -219,6 +240,7 @@ func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 	if err != nil {
 		return err
 	}
+
 	copy(output, hostOutput)
 	return nil
 }
@@ -233,6 +255,7 @@ func (a *adoptedCommunicator) gatherOnStream(
 	if err != nil {
 		return err
 	}
+
 	recv := send + uintptr(inputBytes)
 	hostOutput := hostAddress + uintptr(inputBytes)
 	// Take all steps even after an error: the other ranks wait for the gather, and the memory must

@@ -24,13 +24,16 @@ func (Backend) Available() error {
 	if err != nil {
 		return err
 	}
+
 	n, err := driver.DeviceCount()
 	if err != nil {
 		return err
 	}
+
 	if n == 0 {
 		return errors.New("the CUDA driver finds no GPU")
 	}
+
 	_, err = nccl.Load()
 	return err
 }
@@ -41,6 +44,7 @@ func (Backend) LocalRanks() (int, error) {
 	if err != nil {
 		return 0, withAdvice(err)
 	}
+
 	return library.DeviceCount()
 }
 
@@ -51,6 +55,7 @@ func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, erro
 		return nil, fmt.Errorf("opening a GPU: invalid configuration: rank %d of %d, local rank %d, "+
 			"timeout %v", cfg.Rank, cfg.Size, cfg.LocalRank, cfg.Timeout)
 	}
+
 	d := &Device{
 		cfg: cfg, communicators: map[*communicator]struct{}{},
 		collectives: gpu.Code{CubinFuncs: []gpu.CubinFunc{
@@ -65,5 +70,6 @@ func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, erro
 			d.publish(ctx, &member{OpenError: err.Error()}))
 		return nil, errors.Join(err, d.Close())
 	}
+
 	return d, nil
 }

@@ -107,6 +107,7 @@ func (c *communicator) Exchange(
 	if lane != driver.LaneFault { // that lane works after a failure, too
 		_ = c.faults.checkKernels() // after a fault, plane.Exchange returns the error
 	}
+
 	return c.plane.Exchange(ctx, lane, payload)
 }
 
@@ -119,6 +120,7 @@ func (c *communicator) Handle() uintptr {
 	if c.isClosing.Load() || c.plane.Cause() != nil {
 		return 0
 	}
+
 	return uintptr(c.comm.handle)
 }
 
@@ -129,9 +131,11 @@ func (c *communicator) Register(
 	if err == nil {
 		err = c.registerMachineWindow(ctx, w.(*window))
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	return w, nil
 }
 
@@ -157,6 +161,7 @@ func (c *communicator) Close() error {
 		if allEnded {
 			break
 		}
+
 		// Withdraw makes launches of the missing ranks fail. It returns false if these ranks have
 		// just launched the collective. The collective can then complete, so wait again.
 		hasWithdrawn := c.plane.Withdraw()
@@ -164,6 +169,7 @@ func (c *communicator) Close() error {
 			break
 		}
 	}
+
 	unmatchedErr := c.messages.UnmatchedError()
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
@@ -171,6 +177,7 @@ func (c *communicator) Close() error {
 			unmatchedErr = errors.Join(peerErr, unmatchedErr)
 		}
 	}
+
 	planeErr := c.plane.Close()
 	c.teardown.begin()
 	c.watcher.goroutine.Wait()
@@ -197,5 +204,6 @@ func (c *communicator) finishWork() (allEnded, isRankMissing bool) {
 	if !allEnded {
 		allEnded = isIdle(&c.mu, &c.busy) // the work may have ended since the last poll
 	}
+
 	return allEnded, isRankMissing
 }

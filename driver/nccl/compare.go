@@ -32,6 +32,7 @@ func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare 
 	if kernelsWillCompare && c.direct.announcements != nil {
 		return c.checkPeersBeforeKernels(call, ticket)
 	}
+
 	return c.compareOverPlane(call, ticket)
 }
 
@@ -43,6 +44,7 @@ func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
 	if err == nil && call.Operation == driver.AllToAllV {
 		err = c.compareSplits(call, ticket)
 	}
+
 	return err
 }
 
@@ -56,9 +58,11 @@ func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
 	} else {
 		err = compareSplits(c.cfg, ticket, encodedSplits)
 	}
+
 	if err != nil {
 		return c.plane.Fail(err)
 	}
+
 	return nil
 }
 
@@ -68,8 +72,10 @@ func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) err
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err
 	}
+
 	if err := c.faults.findMismatch(call, ticket); err != nil {
 		return c.plane.Fail(err)
 	}
+
 	return c.faults.failAfterPeerInCall(call, ticket)
 }

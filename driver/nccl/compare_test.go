@@ -16,6 +16,7 @@ func TestCallsAreAnnouncedBeforeTheyAreRecorded(t *testing.T) {
 	if !isOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
 	}
+
 	w := newGroup(t, 2, time.Minute)
 	var announced, late atomic.Int64
 	for _, r := range w.ranks {
@@ -23,6 +24,7 @@ func TestCallsAreAnnouncedBeforeTheyAreRecorded(t *testing.T) {
 		c.SetCheck(true)
 		c.direct.announcements = &announcementSpy{c.direct.announcements, c, &announced, &late}
 	}
+
 	for _, err := range w.each(func(m *testRank) error {
 		return m.launch(m.stream, driver.Call{Operation: driver.Barrier})
 	}) {
@@ -30,6 +32,7 @@ func TestCallsAreAnnouncedBeforeTheyAreRecorded(t *testing.T) {
 			t.Error(err)
 		}
 	}
+
 	if announced.Load() != 2 || late.Load() != 0 {
 		t.Errorf("got %d announcements, %d of them after the call was recorded; want 2 and 0",
 			announced.Load(), late.Load())
@@ -49,5 +52,6 @@ func (s *announcementSpy) Announce(ticket, digest uint64) {
 	if last, _ := s.c.history.lastCall(); last >= ticket {
 		s.late.Add(1)
 	}
+
 	s.Announcements.Announce(ticket, digest)
 }

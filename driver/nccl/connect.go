@@ -29,6 +29,7 @@ func (d *Device) Connect(
 	if n := len(group.Ranks); n < 1 || group.Rank < 0 || group.Rank >= n {
 		return nil, fmt.Errorf("joining group %s: rank %d of %d ranks", group.Name(), group.Rank, n)
 	}
+
 	group = group.WithTimeout(d.cfg.Timeout)
 	ctx, cancel := control.WithDefaultTimeout(ctx, group.Timeout.Get())
 	defer cancel()
@@ -36,6 +37,7 @@ func (d *Device) Connect(
 	if err := j.join(ctx); err != nil {
 		return nil, errors.Join(group.JoinError(err), j.discard())
 	}
+
 	j.result.watcher.goroutine.Go(j.result.watcher.watch)
 	return j.result, nil
 }
@@ -58,25 +60,31 @@ func (j *joiner) join(ctx context.Context) error {
 	if j.members, err = j.device.members.awaitMembers(ctx, j.cfg.Ranks); err != nil {
 		return err
 	}
+
 	j.cfg.Machines = hostNames(j.members)
 	if j.plane, err = j.joinControlPlane(ctx); err != nil {
 		return err
 	}
+
 	id, err := j.shareID(ctx)
 	if err != nil {
 		return err
 	}
+
 	version, _ := j.device.nccl.Version()
 	if !nccl.RASOverflow.Affects(version, j.device.gpu.Major) {
 		j.rasID = ras.ID(id[:])
 	}
+
 	if err := j.agree(ctx, j.create(ctx, id)); err != nil {
 		return err
 	}
+
 	// All ranks have now exported their memory.
 	if err := j.agree(ctx, j.result.messages.Map(ctx)); err != nil {
 		return err
 	}
+
 	return j.result.messages.Withdraw()
 }
 
@@ -84,10 +92,12 @@ func (j *joiner) create(ctx context.Context, id nccl.UniqueID) error {
 	if err := j.connect(ctx, id); err != nil {
 		return err
 	}
+
 	j.result = newCommunicator(j)
 	if err := j.openMessages(); err != nil {
 		return err
 	}
+
 	j.device.addCommunicator(j.result)
 	return j.openExchange(ctx)
 }
@@ -169,10 +179,12 @@ func (j *joiner) joinControlPlane(ctx context.Context) (control.Plane, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		if sameMachine {
 			return j.device.machine.Join(ctx, j.cfg)
 		}
 	}
+
 	j.noSharedMemory = true
 	p, err := tcp.Join(ctx, tcp.Config{
 		Store: j.device.cfg.Store, Group: j.cfg, Timeout: j.device.cfg.Timeout,
@@ -181,6 +193,7 @@ func (j *joiner) joinControlPlane(ctx context.Context) (control.Plane, error) {
 	if err != nil {
 		return nil, err // p would be a non-nil interface with a nil pointer
 	}
+
 	return p, nil
 }
 
@@ -194,13 +207,16 @@ func (j *joiner) shareID(ctx context.Context) (nccl.UniqueID, error) {
 			payload = id[:]
 		}
 	}
+
 	all, err := j.plane.Exchange(ctx, driver.LaneControl, payload)
 	if err = errors.Join(idErr, err); err != nil {
 		return id, err
 	}
+
 	if copy(id[:], all[0]) != len(id) {
 		return id, fmt.Errorf("rank %d has not sent NCCL's unique ID", j.cfg.Ranks[0])
 	}
+
 	return id, nil
 }
 
@@ -220,6 +236,7 @@ func (j *joiner) connect(ctx context.Context, id nccl.UniqueID) error {
 			if err != nil || len(j.cfg.Ranks) == 1 || !firstSums {
 				return err
 			}
+
 			return j.runFirstSum(o.handle, quit)
 		})
 		select {
@@ -259,10 +276,12 @@ func (j *joiner) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
+
 	buffer, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(1), s)
 	if err != nil {
 		return errors.Join(err, d.gpu.CUDA.StreamDestroy(s))
 	}
+
 	call := d.ncclAnyThread.AllReduce(buffer, buffer, 1, nccl.Uint8, nccl.Sum, handle)
 	err = call.On(s)
 	for done := false; !done && err == nil; {
@@ -270,12 +289,14 @@ func (j *joiner) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 		if done || err != nil {
 			break
 		}
+
 		select {
 		case <-quit:
 			return errors.New("connecting the group timed out")
 		case <-time.After(firstSumInterval):
 		}
 	}
+
 	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(buffer, s), d.gpu.CUDA.StreamDestroy(s))
 }
 
@@ -295,20 +316,24 @@ func (j *joiner) agree(ctx context.Context, own error) error {
 	if own == nil {
 		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
+
 	if own == nil {
 		return nil
 	}
+
 	_ = j.plane.Fail(own)
 	var report []byte
 	if !errors.Is(own, driver.ErrFault) {
 		report = control.EncodeFailure(own)
 	}
+
 	reporting, cancel := context.WithTimeout(context.WithoutCancel(ctx), failureExchangeTimeout)
 	defer cancel()
 	all, err := j.plane.Exchange(reporting, driver.LaneFault, report)
 	if report != nil || err != nil {
 		return own
 	}
+
 	return cmp.Or(control.DecodeFailures(j.cfg.Ranks, all, "connecting"), own)
 }
 
@@ -319,6 +344,7 @@ func (j *joiner) discard() error {
 	if j.plane != nil {
 		errs = append(errs, j.plane.Close())
 	}
+
 	if c := j.result; c != nil {
 		j.device.removeCommunicator(c)
 		defer close(c.stages.kernelsEnded)
@@ -327,9 +353,11 @@ func (j *joiner) discard() error {
 		defer c.mu.Unlock()
 		errs = append(errs, c.direct.exchange.Close())
 	}
+
 	if j.comm.handle != 0 && !gpu.Stuck.Load() {
 		errs = append(errs, j.comm.abort())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -349,6 +377,7 @@ func (j *joiner) openMessages() error {
 	if noKernelsReason(&c.cfg, c.members) != "" {
 		return nil
 	}
+
 	return c.messages.Open(p2p.Group{
 		Owner: &c.owner, Device: &j.device.messages, Config: &c.cfg, Plane: c.plane,
 		Busy: &c.busy, Check: &c.comparisonEnabled, Ended: c.stages.groupEnded, Mu: &c.mu,

@@ -16,6 +16,7 @@ func TestConnectWhileAKernelDoesNotEnd(t *testing.T) {
 	if !inProcessIgnoringAborts(t, "cuModuleLoadData:3:2,cuModuleLoadData:4:2") {
 		return
 	}
+
 	openWithStuckKernel(t).sumInNewGroup(t, driver.PathWindow)
 }
 
@@ -26,12 +27,14 @@ func TestKernelsNotLoadedAreLoadedForNextGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuModuleLoadData:3:2") {
 		return
 	}
+
 	p := openPair(t, time.Minute)
 	call := p.call(0, driver.PathDirect)
 	err := p[0].group.(*communicator).Offer(call).Refusal(driver.PathDirect)
 	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "cuModuleLoadData") {
 		t.Errorf("Refusal(PathDirect) = %v, want ErrUnsupported from cuModuleLoadData", err)
 	}
+
 	p.sumInNewGroup(t, driver.PathDirect)
 	p.closeAll(t)
 }

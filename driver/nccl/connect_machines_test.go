@@ -68,11 +68,13 @@ func needFabric(t *testing.T) {
 	if usesSoftGPU(t) {
 		return
 	}
+
 	d := newTestGroup(t, 1, time.Minute).opened[0].device
 	reason := d.gpu.NoFabricReason
 	if reason == "" {
 		return
 	}
+
 	channels, globErr := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
 	needsChannel := strings.Contains(reason, "IMEX channel") && len(channels) == 0 && globErr == nil
 	isUnsupported := strings.Contains(reason, "does not support fabric handles")
@@ -80,6 +82,7 @@ func needFabric(t *testing.T) {
 		t.Fatalf("fabric handles are unavailable: %v (IMEX channels %q, glob error %v)", reason, channels,
 			globErr)
 	}
+
 	t.Skip(fmt.Errorf("fabric handles: %s: %w", reason, driver.ErrUnsupported))
 }
 
@@ -90,6 +93,7 @@ func inSeparateMachinesProcess(t *testing.T) bool {
 	if !isOneMachine() {
 		return true
 	}
+
 	needFabric(t)
 	return inChildProcess(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 }
@@ -100,6 +104,7 @@ func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	if !inSeparateMachinesProcess(t) {
 		return
 	}
+
 	w := newTestGroup(t, 2, time.Second)
 	group := driver.GroupConfig{ID: "alone", Ranks: []int{0, 1}, Rank: 0}
 	_, err := w.opened[0].device.Connect(t.Context(), group)
@@ -116,6 +121,7 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 	if !inSeparateMachinesProcess(t) {
 		return
 	}
+
 	w := newGroup(t, 2, 10*time.Second)
 	w.must(func(m *testRank) error {
 		m.group.SetCheck(true)
@@ -123,22 +129,26 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		path := driver.PathDirect
 		if m.rank == 1 {
 			path = driver.PathPlain
 		}
+
 		plan, err := prepare(m.group, driver.Call{
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: path, Digest: uint64(m.rank),
 		})
 		if err != nil {
 			return err
 		}
+
 		err = foreign[0].capture(func() error {
 			recordErr := m.group.(driver.Recorder).Record(foreign[0].stream, plan)
 			if !errors.As(recordErr, new(*driver.MismatchError)) {
 				t.Errorf("Record of a mismatched call on rank %d = %v, want a MismatchError", m.rank,
 					recordErr)
 			}
+
 			return nil
 		})
 		return errors.Join(err, finish(foreign...))

@@ -21,6 +21,7 @@ func TestContract(t *testing.T) {
 		missing[drivertest.Anytime] = "the ranks are goroutines that share GPUs, so " +
 			"tearing down a group waits for kernels that wait for other ranks"
 	}
+
 	const integers, floats = "sum prod min max avg", "sum prod min max avg premul_sum"
 	drivertest.Run(t, drivertest.Harness{
 		Open: Backend{}.Open, Ranks: maxRanks(t), Unordered: true,
@@ -46,16 +47,20 @@ func maxRanks(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	n, err := gpus.DeviceCount()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if !isSharingEnabled() {
 		return n
 	}
+
 	ranks, err := strconv.Atoi(cmp.Or(os.Getenv(ranksVariable), "0"))
 	if err != nil {
 		t.Fatalf("%s: %v", ranksVariable, err)
 	}
+
 	return max(n, ranks)
 }

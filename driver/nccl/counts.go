@@ -22,6 +22,7 @@ func describeCounts(rasID string, group *driver.GroupConfig, timeout time.Durati
 	if err != nil {
 		return ""
 	}
+
 	return status.DescribeDifferences(rasID, len(group.Ranks), func(ranks []int) string {
 		return driver.RanksOf(group.World(ranks), group.Ranks)
 	})

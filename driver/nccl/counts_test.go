@@ -43,6 +43,7 @@ func checkQueryOfNCCL(t *testing.T, version string, wantQuery bool) {
 		skipCollective(newGroup(t, 2, time.Second), ignoreError)
 		return
 	}
+
 	if isQueried := hasPendingConnection(t, listener); isQueried != wantQuery {
 		t.Errorf("NCCL %s was queried: %t, want %t", version, isQueried, wantQuery)
 	}
@@ -71,6 +72,7 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 	if usesSoftGPU(t) {
 		t.Skip("not supported here: the NCCL of the software GPU has no RAS")
 	}
+
 	w := newGroup(t, 2, 6*time.Second)
 	device := w.opened[0].device
 	version, versionText := device.nccl.Version()
@@ -78,21 +80,26 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 		t.Skip(fmt.Errorf("NCCL %s must not be queried (nccl.RASOverflow): %w", versionText,
 			driver.ErrUnsupported))
 	}
+
 	skipCollective(w, func(m *testRank, err error) error {
 		if m.rank == 1 { // has launched only the complete collective
 			return err
 		}
+
 		var timeoutErr *driver.TimeoutError
 		if !errors.As(err, &timeoutErr) {
 			return failuref("Synchronize = %v, want a TimeoutError", err)
 		}
+
 		t.Log(timeoutErr)
 		if !strings.Contains(timeoutErr.Counts, "AllReduce: ") {
 			return failuref("Counts = %q, want counts of AllReduce", timeoutErr.Counts)
 		}
+
 		if !strings.Contains(timeoutErr.Error(), timeoutErr.Counts) {
 			return failuref("error = %v, want an error that contains %q", timeoutErr, timeoutErr.Counts)
 		}
+
 		return nil
 	})
 }
@@ -108,11 +115,13 @@ func skipCollective(w *testGroup, check func(m *testRank, err error) error) {
 		if m.rank == 1 {
 			callCount = 1
 		}
+
 		for range callCount {
 			if err := p.launch(m.group, m.stream, driver.PathPlain); err != nil {
 				return err
 			}
 		}
+
 		return check(m, m.stream.Synchronize(w.t.Context()))
 	})
 }

@@ -16,6 +16,7 @@ func factsOf(words string) (f facts) {
 			}
 		}
 	}
+
 	f.hasForeignGraphs = f.hasForeignGraphs || f.hasForeignPlainKernels || f.hasForeignWindowKernels
 	f.mustKeepMemory = f.mustKeepMemory || f.hasStuckKernel
 	f.canAbortQuickly = !f.mustKeepMemory && !strings.Contains(words, "slow-abort")
@@ -54,6 +55,7 @@ func (f *facts) isPossible() bool {
 		f.hasStuckKernel && !f.mustKeepMemory, f.mustKeepMemory && f.canAbortQuickly:
 		return false
 	}
+
 	return true
 }
 
@@ -73,6 +75,7 @@ func (f *facts) successors(s step) []facts {
 		if !f.haveKernelsEnded {
 			next.hasDrainTimedOut, idle.hasDrainTimedOut = false, false
 		}
+
 		returned := next
 		returned.hasBlockedCall = false
 		return []facts{next, returned, idle}
@@ -91,6 +94,7 @@ func (f *facts) successors(s step) []facts {
 		return []facts{next, stuck}
 	case stepFinish, stepAbandonStreams, stepKeepCommunicator:
 	}
+
 	return []facts{next}
 }
 
@@ -105,9 +109,11 @@ func (c *teardownCase) outcome(f *facts, s step) facts {
 	if f.hasAborted {
 		phase = "after"
 	}
+
 	if s == stepAbort || s == stepDrain && !strings.Contains(c.timeouts, phase) {
 		return states[1]
 	}
+
 	return states[0]
 }
 
@@ -189,14 +195,17 @@ func TestTeardownSteps(t *testing.T) {
 			if !f.isPossible() {
 				t.Fatalf("the facts %q cannot occur together", c.facts)
 			}
+
 			var steps []string
 			for next := decideStep(&f); ; next = decideStep(&f) {
 				steps = append(steps, string(next))
 				if next.isLast() || len(steps) > maxSteps {
 					break
 				}
+
 				f = c.outcome(&f, next)
 			}
+
 			if got := strings.Join(steps, ", "); got != c.want {
 				t.Errorf("the teardown took the steps\n%s, want\n%s", got, c.want)
 			}
@@ -216,11 +225,13 @@ func TestEveryTeardownIsSafe(t *testing.T) {
 		for i, n := range f.fields() {
 			*n.fact = bits>>i&1 == 1
 		}
+
 		if f.isPossible() {
 			explored++
 			explore(t, f, nil)
 		}
 	}
+
 	if explored < 100 {
 		t.Errorf("explored %d combinations of facts, want at least 100", explored)
 	}
@@ -235,12 +246,15 @@ func explore(t *testing.T, f facts, steps []step) {
 	if reason := unsafeReason(&f, next); reason != "" {
 		t.Fatalf("%s: steps %v, facts %v", reason, steps, &f)
 	}
+
 	if next.isLast() {
 		return
 	}
+
 	if len(steps) == maxSteps {
 		t.Fatalf("the teardown is not done after the steps %v", steps)
 	}
+
 	for _, state := range f.successors(next) {
 		explore(t, state, steps)
 		if !state.hasStuckKernel { // a kernel of another group gets stuck
@@ -278,5 +292,6 @@ func unsafeReason(f *facts, s step) string {
 			return reason
 		}
 	}
+
 	return ""
 }

@@ -58,20 +58,25 @@ func (d *Device) open(ctx context.Context) error {
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err
 	}
+
 	library, err := loadDriver()
 	if err != nil {
 		return withAdvice(err)
 	}
+
 	if d.nccl, err = nccl.Load(); err != nil {
 		return withAdvice(err)
 	}
+
 	device, err := chooseDevice(library, &d.cfg)
 	if err != nil {
 		return err
 	}
+
 	if d.gpu, err = gpu.Open(library, device, d.cfg.Timeout); err != nil {
 		return err
 	}
+
 	d.ncclAnyThread = d.nccl.WithStep(d.gpu.Entry())
 	d.info = driver.Info{Backend: "nccl", Name: d.gpu.Model, Granularity: d.gpu.Granularity}
 	d.exporter = memory.Exporter{GPU: d.gpu, Machine: d.machine}
@@ -92,14 +97,17 @@ func (d *Device) publishMember(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	machine, err := machineID(d.cfg.Rank, boot)
 	if err != nil {
 		return err
 	}
+
 	uuid, err := d.gpu.UUID()
 	if err != nil {
 		return err
 	}
+
 	code, _ := d.nccl.Version()
 	d.self = member{
 		Machine: machine, Host: control.HostName(), BootID: boot, GPUID: uuid, ProcessID: processID,
@@ -109,6 +117,7 @@ func (d *Device) publishMember(ctx context.Context) error {
 	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
 		d.self.NoKernelsReason = err.Error()
 	}
+
 	return d.publish(ctx, &d.self)
 }
 
@@ -117,6 +126,7 @@ func (d *Device) publish(ctx context.Context, m *member) error {
 	if err != nil {
 		return err
 	}
+
 	return d.cfg.Store.Set(ctx, memberKey(d.cfg.Rank), value)
 }
 
@@ -141,6 +151,7 @@ func (d *Device) NewStream() (driver.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return s, nil
 }
 
@@ -150,6 +161,7 @@ func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return s, nil
 }
 
@@ -171,6 +183,7 @@ func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error)
 	if err != nil {
 		return cuda.Device{}, err
 	}
+
 	ordinal := cfg.Device - 1
 	if ordinal < 0 {
 		ordinal = cfg.LocalRank
@@ -182,15 +195,18 @@ func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error)
 			ordinal %= n
 		}
 	}
+
 	if ordinal >= n && cfg.Device > 0 {
 		return cuda.Device{}, fmt.Errorf("device %d: %w: %d GPUs are visible to the process "+
 			"(CUDA_VISIBLE_DEVICES)", ordinal, driver.ErrUnsupported, n)
 	}
+
 	if ordinal >= n {
 		return cuda.Device{}, fmt.Errorf("local rank %d: %w: %d GPUs are visible to the process; start "+
 			"fewer ranks on this machine, make more GPUs visible (CUDA_VISIBLE_DEVICES), or let ranks "+
 			"share GPUs (%s=1)", cfg.LocalRank, driver.ErrUnsupported, n, sharingVariable)
 	}
+
 	return library.Device(ordinal)
 }
 
@@ -201,6 +217,7 @@ func (d *Device) Close() error {
 	if d.gpu == nil {
 		return d.leaveMachine()
 	}
+
 	errs := []error{d.streams.CloseGraphs()}
 	d.memory.UseCounts.EndRemainingHolds()
 	pending, err := d.closeCommunicators()
@@ -208,6 +225,7 @@ func (d *Device) Close() error {
 	for _, closeInbox := range d.messages.TakeClosers() {
 		errs = append(errs, closeInbox())
 	}
+
 	errs = append(errs, d.leaveMachine())
 	// Everything that a stream with an unfinished message uses is kept until the process exits.
 	messagesEnded := func() (bool, error) { return d.messages.UnfinishedGroups.Load() == 0, nil }
@@ -220,17 +238,20 @@ func (d *Device) Close() error {
 	if !mayRelease {
 		return errors.Join(errs...)
 	}
+
 	if len(pending) > 0 {
 		go func() {
 			for _, c := range pending {
 				<-c.stages.allFreed
 			}
+
 			if reclaimed, _ := d.gpu.Reclaim(); reclaimed {
 				_ = d.release()
 			}
 		}()
 		return errors.Join(errs...)
 	}
+
 	return errors.Join(append(errs, d.release())...)
 }
 
@@ -261,12 +282,15 @@ func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 			if timedOut {
 				err = nil // the first error is enough
 			}
+
 			timedOut = timedOut || err != nil && d.gpu.MustKeepMemory()
 		}
+
 		if !gpu.Stuck.Load() {
 			errs = append(errs, err)
 		}
 	}
+
 	return pending, errors.Join(errs...)
 }
 
@@ -283,6 +307,7 @@ func (d *Device) release() error {
 		d.released = true
 		errs = append(errs, d.gpu.Drop())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -290,6 +315,7 @@ func (d *Device) leaveMachine() error {
 	if d.machine == nil {
 		return nil
 	}
+
 	machine := d.machine
 	d.machine = nil
 	return machine.Close()
@@ -306,6 +332,7 @@ func (d *Device) groups() []stream.Group {
 	for _, c := range d.openCommunicators() {
 		all = append(all, c.group)
 	}
+
 	return all
 }
 
@@ -314,6 +341,7 @@ func (d *Device) longestTimeout() time.Duration {
 	for _, c := range d.openCommunicators() {
 		longest = max(longest, c.cfg.Timeout.Get())
 	}
+
 	return longest
 }
 
@@ -327,6 +355,7 @@ func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -341,14 +370,17 @@ func (d *Device) releaseCaptured(isUnmapping bool) error {
 	if len(affected) == 0 {
 		return nil
 	}
+
 	ranked.AssertMayWait()
 	address, err := d.scratch.Address(d.memory)
 	if err == nil {
 		err = awaitDestroyedGraphs(d.gpu)
 	}
+
 	if err != nil && !isUnmapping {
 		return err
 	}
+
 	errs := make([]error, len(affected))
 	// A stopped rank of one group must not delay the others.
 	var all sync.WaitGroup
@@ -357,11 +389,13 @@ func (d *Device) releaseCaptured(isUnmapping bool) error {
 			if errs[i] = err; err == nil {
 				errs[i] = releaseBeforeTimeout(c, address)
 			}
+
 			if errs[i] != nil && isUnmapping {
 				errs[i] = failReleasing(c, errs[i])
 			}
 		})
 	}
+
 	all.Wait()
 	return errors.Join(errs...)
 }

@@ -32,6 +32,7 @@ func closeWhileQueried(d *Device) error {
 	if err != nil {
 		return err
 	}
+
 	var querying sync.WaitGroup
 	stop := make(chan struct{})
 	for range 4 {
@@ -46,6 +47,7 @@ func closeWhileQueried(d *Device) error {
 			}
 		})
 	}
+
 	err = errors.Join(s.Close(), d.destroy(cudaStream))
 	close(stop)
 	querying.Wait()
@@ -91,6 +93,7 @@ func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
 		t.Skip(fmt.Errorf("recording an event while another thread begins a capture may crash CUDA's "+
 			"driver: %w", driver.ErrUnsupported))
 	}
+
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
 		return m.captureBusyStream(w, func(s *stream.Stream) error {
@@ -100,6 +103,7 @@ func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
 			if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrCapturing) {
 				return nil
 			}
+
 			return fmt.Errorf("synchronizing a stream that has work: %w", err)
 		})
 	})
@@ -122,9 +126,11 @@ func TestCUDAKeepsCapturesDuringQueries(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if err := s.Synchronize(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+
 			err = d.captureRepeatedly(cudaStream, func() error { return query(s) })
 			if err := errors.Join(err, s.Close(), d.destroy(cudaStream)); err != nil {
 				t.Error(err)
@@ -146,10 +152,12 @@ func (m *testRank) captureBusyStream(w *testGroup, query func(s *stream.Stream) 
 	if err != nil {
 		return err
 	}
+
 	err = query(b.stream)
 	if err == nil {
 		err = m.device.captureRepeatedly(b.cudaStream, func() error { return query(b.stream) })
 	}
+
 	return errors.Join(err, b.finish(w, b.stream))
 }
 
@@ -166,15 +174,18 @@ func (d *Device) captureRepeatedly(cudaStream cuda.Stream, query func() error) (
 				queryErr = query()
 				queries.Add(1)
 			}
+
 			results <- queryErr
 		}()
 	}
+
 	for captures := 0; err == nil && captures < 1e6 &&
 		(captures < 3000 || queries.Load() < 1000); captures++ {
 		if captureErr := d.captureEmptyGraph(cudaStream); captureErr != nil {
 			err = fmt.Errorf("capture %d: %w", captures, captureErr)
 		}
 	}
+
 	done.Store(true)
 	return errors.Join(err, <-results, <-results)
 }
@@ -186,6 +197,7 @@ func (d *Device) captureEmptyGraph(cudaStream cuda.Stream) error {
 	if err != nil {
 		return err
 	}
+
 	return d.gpu.Do(func() error { return d.gpu.CUDA.GraphDestroy(graph) })
 }
 
@@ -202,13 +214,16 @@ func (m *testRank) newBusyStream(w *testGroup) (*busyStream, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	b := &busyStream{foreignStream: foreign[0]}
 	if b.sum, err = m.newRepeatedSum(w, windowName, smallCount); err != nil {
 		return nil, err
 	}
+
 	if b.release, err = m.blockStream(b.cudaStream); err != nil {
 		return nil, err
 	}
+
 	return b, b.sum.launch(m.group, b.stream, driver.PathDirect)
 }
 
@@ -226,6 +241,7 @@ func TestEventsMarkWorkBeforeACaptureOfTheOwner(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		e := m.device.streams.NewEvent()
 		err = b.capture(func() error {
 			return errors.Join(b.stream.Record(e), m.stream.Wait(e), b.stream.Wait(e))
@@ -234,6 +250,7 @@ func TestEventsMarkWorkBeforeACaptureOfTheOwner(t *testing.T) {
 		if e.Done() || m.stream.(*stream.Stream).Idle() {
 			err = errors.Join(err, errors.New("the event does not wait for the unfinished work"))
 		}
+
 		return errors.Join(err, b.finish(w, m.stream), e.Synchronize(t.Context()))
 	})
 }
@@ -246,6 +263,7 @@ func (d *Device) captureAsOwner(
 		if err := d.gpu.CUDA.BeginCapture(cudaStream, cuda.CaptureRelaxed); err != nil {
 			return err
 		}
+
 		workErr := work()
 		var endErr error
 		graph, endErr = d.gpu.CUDA.EndCapture(cudaStream)
@@ -264,10 +282,12 @@ func TestLaunchOnABusyAdoptedStreamReturnsRefusals(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		unblock, err := m.blockStream(foreign[0].cudaStream)
 		if err != nil {
 			return err
 		}
+
 		plan, err := prepare(m.group, driver.Call{
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: driver.PathPlain,
 			Digest: uint64(m.rank),
@@ -276,6 +296,7 @@ func TestLaunchOnABusyAdoptedStreamReturnsRefusals(t *testing.T) {
 		if mismatch := (*driver.MismatchError)(nil); !errors.As(err, &mismatch) {
 			t.Errorf("Launch of a mismatched call on rank %d = %v, want a MismatchError", m.rank, err)
 		}
+
 		return errors.Join(unblock(), foreign[0].stream.Synchronize(t.Context()), finish(foreign...))
 	})
 }
@@ -288,10 +309,12 @@ func TestHostInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	_, err = d.captureAsOwner(cudaStream, func() error { return s.Host(func() {}) })
 	if !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("Host = %v, want ErrUnsupported", err)
 	}
+
 	if err := errors.Join(s.Close(), d.destroy(cudaStream)); err != nil {
 		t.Error(err)
 	}
@@ -305,6 +328,7 @@ func (m *testRank) blockStream(s cuda.Stream) (unblock func() error, err error) 
 		if err != nil {
 			return err
 		}
+
 		unblock = func() error { return d.gpu.Do(func() error { word.Set(1); return nil }) }
 		return d.gpu.CUDA.StreamWaitValue(s, word.Address(), 1, cuda.WaitEqual)
 	})

@@ -13,14 +13,17 @@ func BenchmarkContext(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	gpu, err := gpus.Device(0)
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	context, err := gpu.RetainPrimary()
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	defer func() {
 		if err := gpu.ReleasePrimary(); err != nil {
 			b.Error(err)

@@ -40,6 +40,7 @@ func checkFailedRelease(t *testing.T) {
 	if err := w.ranks[0].regions[0].segment.Unmap(); err == nil {
 		t.Error("Unmap succeeded, want the injected failure")
 	}
+
 	_ = w.ranks[1].regions[0].segment.Unmap() // may return the fault
 	errs := w.each(func(m *testRank) error {
 		m.regions, m.mapped = nil, 0 // map the next region at the same addresses
@@ -47,6 +48,7 @@ func checkFailedRelease(t *testing.T) {
 		if err == nil {
 			err = m.replayInNewGraph(w, p)
 		}
+
 		return err
 	})
 	w.checkSuccessOrFault(errs, "with new memory")
@@ -94,8 +96,10 @@ func checkFailedDestruction(t *testing.T) {
 			t.Errorf("rank %d: the memory is mapped: %t, want %t, because Close of the graph returned %v",
 				r, isMapped, wantMapped, closeErrs[r])
 		}
+
 		m.regions = nil // already unmapped
 	}
+
 	if errors.Join(closeErrs...) == nil {
 		t.Error("Close succeeded, want the injected failure")
 	}
@@ -108,12 +112,14 @@ func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 	if !inSoftGPUProcess(t, "ncclCommWindowDeregister:1:2") {
 		return
 	}
+
 	const half = int64(2 << 20) // bytes of the old window, which is the second half of the new window
 	w := newGroup(t, 2, 20*time.Second)
 	w.must(func(m *testRank) error {
 		if err := m.group.(*communicator).UseWindows(t.Context()); err != nil {
 			return err
 		}
+
 		m.mapped = half // leave room for the first half of the new window
 		const beginning = 0
 		return m.sumOverWindow(w, half, beginning)
@@ -121,11 +127,13 @@ func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 	if err := w.ranks[0].regions[0].window.Deregister(); err == nil {
 		t.Error("Deregister succeeded, want the injected failure")
 	}
+
 	_ = w.ranks[1].regions[0].window.Deregister() // may return the fault
 	errs := w.each(func(m *testRank) error {
 		if err := m.regions[0].segment.Unmap(); err != nil {
 			return err
 		}
+
 		m.regions, m.mapped = nil, 0 // map the new window from the first address of the arena
 		return m.sumOverWindow(w, 2*half, half)
 	})
@@ -139,6 +147,7 @@ func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
 	if err != nil {
 		return err
 	}
+
 	call := p.call(driver.PathWindow)
 	call.Send, call.Recv = call.Send+uintptr(offset), call.Recv+uintptr(offset)
 	call.Count = (bytes - offset) / 4
@@ -147,20 +156,24 @@ func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
 	if err != nil {
 		return err
 	}
+
 	err = m.group.Launch(m.stream, plan)
 	err = errors.Join(err, m.stream.Synchronize(w.t.Context()))
 	if err != nil {
 		return err
 	}
+
 	got, err := m.readDevice(w, call.Recv, bytes-offset)
 	if err != nil {
 		return err
 	}
+
 	for at := 0; at < len(got); at += 4 {
 		if v := binary.LittleEndian.Uint32(got[at:]); v != 2 {
 			return failuref("the sum at byte %d is %d, want 2", at, v)
 		}
 	}
+
 	return nil
 }
 
@@ -172,17 +185,21 @@ func (m *testRank) replayInNewGraph(w *testGroup, p *repeatedSum) error {
 		if err != nil {
 			return err
 		}
+
 		return m.group.Launch(m.stream, plan)
 	})
 	const callsInGraph = 1
 	if err == nil {
 		err = p.replay(m, g, m.stream, callsInGraph)
 	}
+
 	if err == nil {
 		err = m.check(w, p, m.stream)
 	}
+
 	if g != nil { // even after an error
 		err = errors.Join(err, g.Close())
 	}
+
 	return err
 }

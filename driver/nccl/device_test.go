@@ -19,6 +19,7 @@ func TestChooseWithOneVisibleGPU(t *testing.T) {
 	if !inChildProcess(t, "SOFTGPU_DEVICES=1", recentNCCL) {
 		return
 	}
+
 	checkChoices(t, []choice{
 		{device: 0, localRank: 0, want: 0},
 		{device: 0, localRank: 3, want: 0},
@@ -36,6 +37,7 @@ func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
 	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingVariable+"=1") {
 		return
 	}
+
 	checkChoices(t, []choice{
 		{device: 0, localRank: 1, want: 1},
 		{device: 0, localRank: 2, want: 0},
@@ -53,6 +55,7 @@ func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingDisabled) {
 		return
 	}
+
 	checkChoices(t, []choice{
 		{device: 0, localRank: 1, want: 1},
 		{device: 0, localRank: 2, want: noGPU},
@@ -73,6 +76,7 @@ func checkChoices(t *testing.T, choices []choice) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, c := range choices {
 		got, err := chooseDevice(gpus, &driver.Config{Device: c.device, LocalRank: c.localRank})
 		if c.want == noGPU {
@@ -80,8 +84,10 @@ func checkChoices(t *testing.T, choices []choice) {
 				t.Errorf("chooseDevice(device %d, local rank %d) = %v, want ErrUnsupported", c.device,
 					c.localRank, err)
 			}
+
 			continue
 		}
+
 		if err != nil {
 			t.Errorf("chooseDevice(device %d, local rank %d) = %v, want GPU %d", c.device,
 				c.localRank, err, c.want)
@@ -102,6 +108,7 @@ func openSingleRank(t *testing.T) *Device {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)
@@ -120,12 +127,14 @@ func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, timeout := range []time.Duration{base / 2, 2 * base} {
 		limit.Set(timeout)
 		if got, want := d.longestTimeout(), max(base, timeout); got != want {
 			t.Errorf("longestTimeout() with a group timeout of %v = %v, want %v", timeout, got, want)
 		}
 	}
+
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}

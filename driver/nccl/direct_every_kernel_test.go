@@ -44,8 +44,10 @@ func TestEveryKernelOnce(t *testing.T) {
 				}
 			}
 		}
+
 		wanted = append(wanted, kernelsOf(t, len(members))...)
 	}
+
 	// TestNormsInWindows runs the others.
 	p.opened[0].requireKernels(t, slices.DeleteFunc(wanted, func(name string) bool {
 		return strings.HasPrefix(name, "norm_pull")

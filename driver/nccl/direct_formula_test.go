@@ -35,6 +35,7 @@ func checkFormula(t *testing.T, f driver.Formula, ranks ...int) {
 	if usesSoftGPU(t) {
 		maxElements, elements = 1<<11, 1<<10+7
 	}
+
 	memory := 8*maxElements + 1<<20
 	p := newTestbedWithSizes(t, ranksUpTo(t, slices.Max(ranks)), memory, memory, random)
 	p.formula = f
@@ -42,6 +43,7 @@ func checkFormula(t *testing.T, f driver.Formula, ranks ...int) {
 		if n > len(p.opened) {
 			continue
 		}
+
 		p.regroupAndRegister(slices.Collect(upTo(n))...)
 		begin, before := time.Now(), p.tested
 		for _, dataType := range reduce.DataTypes() {
@@ -49,6 +51,7 @@ func checkFormula(t *testing.T, f driver.Formula, ranks ...int) {
 				p.checkFormulaOfType(dataType, elements, maxElements)
 			}
 		}
+
 		t.Logf("%v of %d ranks: %d calls in %v", f, n, p.tested-before,
 			time.Since(begin).Round(time.Millisecond))
 	}
@@ -73,6 +76,7 @@ func (p *testbed) checkFormulaOfType(t driver.DataType, elements int, maxElement
 		if !kernels.CanReduce(t, op) {
 			continue
 		}
+
 		p.reduced = formula.Reduce(p.formula, op, t, p.inputs)
 		large := p.random.IntN(2)
 		for round, compared := 0, 0; round < 4 || compared < elements; round++ {
@@ -85,10 +89,12 @@ func (p *testbed) checkFormulaOfType(t driver.DataType, elements int, maxElement
 				if c.count = p.drawCount(c.operation, maxElements); round == 2+large && len(b.trials) == 0 {
 					c.count = p.maxCount(c.operation, maxElements) - p.random.Int64N(100)
 				}
+
 				if !p.add(&b, c) {
 					compared += int(c.count)
 				}
 			}
+
 			p.run(&b, true)
 			p.runReplayed(&b)
 		}
@@ -102,6 +108,7 @@ func (p *testbed) checkOrderMatters(t driver.DataType) {
 	if !t.Float() || len(p.ranks) == 2 || p.formula != driver.RankOrder {
 		return
 	}
+
 	reversed := slices.Clone(p.inputs)
 	slices.Reverse(reversed)
 	fraction := differingFraction(t, formula.Reduce(p.formula, driver.Sum, t, p.inputs),
@@ -117,6 +124,7 @@ func (p *testbed) maxCount(o driver.Operation, maxElements int64) int64 {
 	if o == driver.ReduceScatter {
 		return maxElements / int64(len(p.ranks))
 	}
+
 	return maxElements
 }
 
@@ -133,24 +141,30 @@ func (p *testbed) runReplayed(b *batch) {
 	if len(b.trials) == 0 {
 		return
 	}
+
 	p.must(func(m *testRank) (err error) {
 		send, recv := p.fields(m, b.layout)
 		if err := m.stream.BeginCapture(); err != nil {
 			return err
 		}
+
 		for i := range b.trials {
 			err = errors.Join(err, m.launch(m.stream, b.trials[i].call(m.rank, send, recv)))
 		}
+
 		g, endErr := m.stream.EndCapture()
 		if err = errors.Join(err, endErr); err != nil {
 			return fmt.Errorf("capturing %v: %w", &b.trials[0], err)
 		}
+
 		for range 2 {
 			err = errors.Join(err, p.prepareOutputs(m, b, send, recv), g.Launch(m.stream))
 		}
+
 		if err == nil {
 			err = p.checkOutputs(m, b, true)
 		}
+
 		return errors.Join(err, g.Close())
 	})
 	p.tested += len(b.trials)
@@ -163,6 +177,7 @@ func extremes(t driver.DataType, random *rand.Rand, ranks, elements int) [][]byt
 	for r := range inputs {
 		inputs[r] = make([]byte, elements*t.Size())
 	}
+
 	for i := range elements {
 		kind, up, down := random.IntN(8), random.IntN(ranks), random.IntN(ranks)
 		large := math.Ldexp(1+random.Float64(), 5+random.IntN(9))
@@ -184,6 +199,7 @@ func extremes(t driver.DataType, random *rand.Rand, ranks, elements int) [][]byt
 			}
 		}
 	}
+
 	return inputs
 }
 
@@ -193,6 +209,7 @@ func absorbedExponent(t driver.DataType) int {
 	if t == driver.Float64 {
 		return 50
 	}
+
 	return 21
 }
 
@@ -220,6 +237,7 @@ func putFloat(t driver.DataType, at []byte, v float64) {
 		binary.LittleEndian.PutUint64(at, math.Float64bits(v))
 		return
 	}
+
 	putElement(t, at, 0, float32(v))
 }
 
@@ -234,6 +252,7 @@ func TestLargeReductionsGoInPieces(t *testing.T) {
 	if !runsAllCases() && usesSoftGPU(t) {
 		memberLists = memberLists[random.IntN(len(memberLists)):][:1]
 	}
+
 	for _, members := range memberLists {
 		p.regroupAndRegister(members...)
 		p.drawInputs(driver.BFloat16)
@@ -243,6 +262,7 @@ func TestLargeReductionsGoInPieces(t *testing.T) {
 			if o == driver.ReduceScatter {
 				c.count = part / int64(len(members))
 			}
+
 			b := batch{layout: layout{
 				dataType: driver.BFloat16, noWindow: true, inPlace: random.IntN(2) == 0,
 			}}
@@ -261,6 +281,7 @@ func (p *testbed) checkPieces(b *batch) {
 	if len(b.trials) != 1 {
 		p.t.Fatalf("the batch has %d calls, want 1", len(b.trials))
 	}
+
 	send, recv := p.fields(p.ranks[0], b.layout)
 	offer := p.ranks[0].group.Offer(b.trials[0].call(0, send, recv))
 	remark := offer.(driver.Remarker).Remark(driver.PathDirect)

@@ -66,6 +66,7 @@ func newTestGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	for number := range n {
 		w.opened = append(w.opened, newTestRank(number))
 	}
+
 	w.ranks = w.opened
 	store := &drivertest.Store{}
 	t.Cleanup(func() { w.must(func(m *testRank) error { return m.close() }) })
@@ -104,18 +105,22 @@ func (m *testRank) open(t *testing.T, cfg driver.Config) error {
 	if err != nil {
 		return err
 	}
+
 	m.device = d.(*Device)
 	if m.arena, err = d.NewArena(1 << 40); err != nil {
 		return err
 	}
+
 	if m.stream, err = d.NewStream(); err != nil {
 		return err
 	}
+
 	return m.device.gpu.Do(func() error {
 		at, err := m.device.gpu.CUDA.MemAllocHost(pinnedBytes)
 		if err == nil {
 			m.pinned = dl.Bytes(at, pinnedBytes)
 		}
+
 		return err
 	})
 }
@@ -126,29 +131,37 @@ func (m *testRank) close() error {
 	for _, g := range m.graphs {
 		errs = append(errs, g.Close())
 	}
+
 	for _, s := range m.others {
 		errs = append(errs, s.Close())
 	}
+
 	if m.stream != nil {
 		errs = append(errs, m.stream.Close())
 	}
+
 	if m.group != nil {
 		errs = append(errs, m.closeGroup())
 	}
+
 	for _, s := range m.regions {
 		errs = append(errs, s.segment.Unmap())
 	}
+
 	if m.arena != nil {
 		errs = append(errs, m.arena.Close())
 	}
+
 	if m.pinned != nil {
 		errs = append(errs, m.device.gpu.Do(func() error {
 			return m.device.gpu.CUDA.MemFreeHost(dl.AddressOf(&m.pinned[0]))
 		}))
 	}
+
 	if m.device != nil {
 		errs = append(errs, m.device.Close())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -162,12 +175,14 @@ func (m *testRank) closeGroup() error {
 			s.window = nil
 		}
 	}
+
 	c := m.group.(*communicator)
 	m.group = nil
 	errs = append(errs, c.Close())
 	if timeoutErr := c.stages.await(c.stages.allFreed, false); timeoutErr != nil {
 		return errors.Join(append(errs, timeoutErr)...)
 	}
+
 	return errors.Join(append(errs, c.teardown.result)...)
 }
 
@@ -178,6 +193,7 @@ func (w *testGroup) each(f func(m *testRank) error) []error {
 	for r, m := range w.ranks {
 		all.Go(func() { errs[r] = f(m) })
 	}
+
 	all.Wait()
 	return errs
 }
@@ -190,6 +206,7 @@ func (w *testGroup) must(f func(m *testRank) error) {
 			w.t.Errorf("rank %d: %v", w.ranks[r].number, err)
 		}
 	}
+
 	if w.t.Failed() {
 		w.t.FailNow()
 	}
@@ -218,6 +235,7 @@ func (w *testGroup) withSums(counts []int64, f func(m *testRank, sums []*repeate
 				return err
 			}
 		}
+
 		return f(m, sums)
 	})
 }
@@ -236,6 +254,7 @@ func (w *testGroup) regroup(worldRanks ...int) {
 		if m.group == nil {
 			return nil
 		}
+
 		return m.closeGroup()
 	})
 	w.groups++
@@ -246,9 +265,11 @@ func (w *testGroup) regroup(worldRanks ...int) {
 			worldRanks = append(worldRanks, m.number)
 		}
 	}
+
 	for _, number := range worldRanks {
 		w.ranks = append(w.ranks, w.opened[number])
 	}
+
 	ctx, cancel := connectContext(w.t.Context())
 	defer cancel()
 	w.must(func(m *testRank) (err error) {
@@ -268,8 +289,10 @@ func (m *testRank) newStreams(n int) ([]*stream.Stream, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		m.others = append(m.others, s.(*stream.Stream))
 	}
+
 	return m.others[first:], nil
 }
 
@@ -280,6 +303,7 @@ func (m *testRank) captureWork(s driver.Stream, work func() error) (driver.Graph
 	if endErr == nil {
 		m.graphs = append(m.graphs, g)
 	}
+
 	return g, errors.Join(err, endErr)
 }
 
@@ -291,6 +315,7 @@ func (m *testRank) mapRegion(bytes int64) (*region, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	m.mapped += bytes
 	s := &region{segment: segment}
 	m.regions = append(m.regions, s)
@@ -311,6 +336,7 @@ func (m *testRank) launch(s driver.Stream, call driver.Call) error {
 	if err != nil {
 		return err
 	}
+
 	m.countLaunch(p.(*plan))
 	return m.group.Launch(s, p)
 }

@@ -39,6 +39,7 @@ func (p *testbed) offers(w layout) map[string][]trial {
 			if max(sendElements, recvElements) > maxElements {
 				continue
 			}
+
 			call := c.call(m.rank, send, recv)
 			work, err := m.group.Offer(call).(*plan).choose()
 			if err == nil {
@@ -47,6 +48,7 @@ func (p *testbed) offers(w layout) map[string][]trial {
 			}
 		}
 	}
+
 	return callsByKernel
 }
 
@@ -70,6 +72,7 @@ func allKernels(t *testing.T) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for line := range strings.Lines(string(ptx)) {
 			if entry, ok := strings.CutPrefix(line, ".visible .entry "); ok {
 				name, _, _ := strings.Cut(entry, "(")
@@ -77,9 +80,11 @@ func allKernels(t *testing.T) []string {
 			}
 		}
 	}
+
 	if len(names) == 0 {
 		t.Fatal("the PTX objects contain no kernels")
 	}
+
 	return names
 }
 
@@ -91,6 +96,7 @@ func kernelsOf(t *testing.T, ranks int) []string {
 	if ranks == 2 || ranks == 4 {
 		sizeSuffix = byte('0' + ranks)
 	}
+
 	var names []string
 	for _, name := range allKernels(t) {
 		var isUsed bool
@@ -104,10 +110,12 @@ func kernelsOf(t *testing.T, ranks int) []string {
 		default:
 			isUsed = name[len(name)-1] == sizeSuffix
 		}
+
 		if isUsed {
 			names = append(names, name)
 		}
 	}
+
 	return names
 }
 
@@ -122,15 +130,18 @@ func (m *testRank) launchesByName(t *testing.T) map[string]int {
 			if err != nil {
 				return err
 			}
+
 			if n := m.launched[f]; n > 0 {
 				counts[name] = n
 			}
 		}
+
 		return nil
 	})
 	if err != nil {
 		t.Error(err)
 	}
+
 	return counts
 }
 
@@ -143,6 +154,7 @@ func (m *testRank) requireKernels(t *testing.T, names []string) {
 	for _, name := range slices.Sorted(maps.Keys(launchCounts)) {
 		logged = append(logged, fmt.Sprintf("%s %d", name, launchCounts[name]))
 	}
+
 	t.Logf("rank %d launched %s", m.number, strings.Join(logged, ", "))
 	for _, name := range names {
 		if launchCounts[name] == 0 {

@@ -16,6 +16,7 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 	if usesSoftGPU(t) {
 		groups = 15 // it is slow
 	}
+
 	w := newTestGroup(t, 2, time.Minute)
 	var sums [2]*repeatedSum // by rank
 	w.regroup(0, 1)
@@ -31,11 +32,13 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 			if err := m.register(w, p.region, windowName); err != nil {
 				return err
 			}
+
 			for range 2 {
 				if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
 					return err
 				}
 			}
+
 			return m.stream.Synchronize(t.Context())
 		})
 	}
@@ -44,6 +47,7 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 	for range groups {
 		runGroup()
 	}
+
 	// A group that leaks keeps at least one descriptor, and 32 MiB on each rank. The limit of 1 MiB
 	// for each group leaves room for NCCL's caches.
 	checkDescriptors(t, descriptorsBefore, groups)
@@ -70,6 +74,7 @@ func countDescriptors(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return len(entries)
 }
 
@@ -111,6 +116,7 @@ func closeWithMessages(t *testing.T, bytes int64, beforeClose func(driver.Commun
 		if err == nil {
 			buffers[m.rank] = s.segment.Address()
 		}
+
 		return err
 	})
 	runGroup := func() {
@@ -118,6 +124,7 @@ func closeWithMessages(t *testing.T, bytes int64, beforeClose func(driver.Commun
 			if m.rank != 0 {
 				return nil
 			}
+
 			plan, err := prepare(m.group, driver.Call{
 				Operation: driver.Send, DataType: driver.Uint8, Count: bytes, Send: buffers[0],
 				Root: 1,
@@ -125,9 +132,11 @@ func closeWithMessages(t *testing.T, bytes int64, beforeClose func(driver.Commun
 			if err != nil {
 				return err
 			}
+
 			if err := m.group.Launch(m.stream, plan); err != nil {
 				return err
 			}
+
 			return m.stream.Synchronize(t.Context())
 		})
 		w.must(func(m *testRank) error {
@@ -136,6 +145,7 @@ func closeWithMessages(t *testing.T, bytes int64, beforeClose func(driver.Commun
 			if errors.As(err, new(*driver.MessageError)) {
 				return nil // allowed, because the message was not received
 			}
+
 			return err
 		})
 		w.regroup(0, 1)
@@ -145,5 +155,6 @@ func closeWithMessages(t *testing.T, bytes int64, beforeClose func(driver.Commun
 	for range groups {
 		runGroup()
 	}
+
 	checkDescriptors(t, descriptorsBefore, groups)
 }

@@ -26,6 +26,7 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 			if err := dl.Setenv("SOFTGPU_LINK", test.link); err != nil {
 				t.Fatal(err)
 			}
+
 			defer dl.Setenv("SOFTGPU_LINK", "")
 			w := newGroup(t, 3, time.Minute)
 			reasons := make([]string, len(w.ranks)) // by rank
@@ -38,6 +39,7 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 					t.Errorf("rank %d refuses the direct path because of %q, want a reason that contains %q",
 						rank, reason, test.wantReason)
 				}
+
 				if reason != reasons[0] {
 					t.Errorf("rank %d refuses the direct path because of %q, but rank 0 because of %q", rank,
 						reason, reasons[0])
@@ -54,23 +56,28 @@ func (m *testRank) checkWithoutDirect(w *testGroup) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	call := p.call(driver.PathDirect)
 	refusal := m.group.Offer(call).Refusal(driver.PathDirect)
 	if !errors.Is(refusal, driver.ErrUnsupported) {
 		return "", failuref("Refusal(direct) = %v, want ErrUnsupported", refusal)
 	}
+
 	phrase := driver.ErrUnsupported.Error()
 	if text := refusal.Error(); strings.Count(text, phrase) != 1 {
 		return "", failuref("Refusal(direct) = %q, want %q only once", text, phrase)
 	}
+
 	if _, err := prepare(m.group, call); !errors.Is(err, driver.ErrUnsupported) {
 		return "", failuref("prepare on the direct path = %v, want ErrUnsupported", err)
 	}
+
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathPlain} {
 		if err := p.launch(m.group, m.stream, path); err != nil {
 			return "", err
 		}
 	}
+
 	return refusal.Error(), m.check(w, p, m.stream)
 }
 
@@ -87,12 +94,14 @@ func TestLinkToInvisibleGPUIsRefused(t *testing.T) {
 			t.Errorf("checkLinks with a hidden GPU = %v, want an error that mentions "+
 				"CUDA_VISIBLE_DEVICES", err)
 		}
+
 		remote := self
 		remote.GPUID = "GPU-of-another-machine"
 		remote.BootID = "boot ID of another machine"
 		if err := checkLinks(m.device.gpu, &self, []*member{&self, &remote}); err != nil {
 			t.Errorf("checkLinks with a GPU of another machine = %v, want nil", err)
 		}
+
 		return nil
 	})
 }

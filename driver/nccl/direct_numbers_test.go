@@ -31,8 +31,10 @@ func drawElements(t driver.DataType, random *rand.Rand) []byte {
 		for i := range out {
 			out[i] = byte(random.Uint32())
 		}
+
 		return out
 	}
+
 	for i := range tileElements {
 		v := random.Float64()*4 - 2 // between -2 and 2
 		switch random.IntN(8) {
@@ -42,8 +44,10 @@ func drawElements(t driver.DataType, random *rand.Rand) []byte {
 			v = math.Copysign(0, v) // zero with the sign of v
 		default: // most elements keep a value between -2 and 2
 		}
+
 		putElement(t, out, i, float32(v))
 	}
+
 	return out
 }
 
@@ -89,9 +93,11 @@ func reduceElement(op driver.ReduceOp, inputs [][]byte, toFloat64 func(in []byte
 			total += next
 		}
 	}
+
 	if op == driver.Avg {
 		total /= float64(len(inputs))
 	}
+
 	return total
 }
 
@@ -126,13 +132,16 @@ func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results [
 		for _, in := range inputs {
 			magnitudes += math.Abs(float64(elementValue(t, in, i)))
 		}
+
 		bound := 0.0
 		if op == driver.Sum || op == driver.Avg {
 			bound = sumError * magnitudes
 		}
+
 		if op == driver.Avg { // the divided error of the sum, and the error of the division
 			bound = bound/float64(len(inputs)) + u*(math.Abs(exact)+bound) + halfDenormal
 		}
+
 		bound += rounding.relative*(math.Abs(exact)+bound) + rounding.absolute
 		got := float64(elementValue(t, results, i))
 		deviation := math.Abs(got - exact)
@@ -142,6 +151,7 @@ func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results [
 				op, t, i, got, exact, deviation, bound)
 		}
 	}
+
 	return nil
 }
 
@@ -163,5 +173,6 @@ func differingFraction(t driver.DataType, a, b []byte) float64 {
 			differingCount++
 		}
 	}
+
 	return float64(differingCount*size) / float64(len(a))
 }

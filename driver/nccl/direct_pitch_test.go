@@ -62,6 +62,7 @@ func newTestbedWithSizes(
 				return err
 			}
 		}
+
 		return nil
 	})
 	return p
@@ -86,6 +87,7 @@ func (p *testbed) fields(m *testRank, w layout) (send, recv field) {
 		return field{own.plainSend, leadBytes + size*int64(3*m.rank+1)},
 			field{own.plainRecv, leadBytes + size*int64(5*m.rank%7)}
 	}
+
 	return field{own.send, leadBytes}, field{own.recv, leadBytes}
 }
 
@@ -98,6 +100,7 @@ func (p *testbed) room(w layout) int64 {
 	if w.noWindow {
 		size = p.plainSize
 	}
+
 	return (size-2*leadBytes)/int64(w.dataType.Size()) - margin
 }
 
@@ -108,6 +111,7 @@ func (p *testbed) drawInputs(t driver.DataType) {
 	for range p.ranks {
 		p.inputs = append(p.inputs, drawElements(t, p.random))
 	}
+
 	p.fillInputs(t)
 }
 
@@ -123,6 +127,7 @@ func (p *testbed) fillInputs(t driver.DataType) {
 				return err
 			}
 		}
+
 		return m.stream.Synchronize(p.t.Context())
 	})
 }
@@ -137,6 +142,7 @@ func (m *testRank) fillField(f field, tile []byte, bytes int64) error {
 		err = m.stream.Copy(at+uintptr(done), at, more)
 		done += more
 	}
+
 	return err
 }
 
@@ -156,11 +162,13 @@ func (p *testbed) add(b *batch, c trial) (isFull bool) {
 	if c.inPlace {
 		c.sendOffset = c.recvOffset
 	}
+
 	send, _ := c.spans(len(p.ranks))
 	room, end := p.room(b.layout), c.recvOffset+c.extent(len(p.ranks))
 	if end > room || c.sendOffset+send > room {
 		return true
 	}
+
 	m := p.ranks[0]
 	input, output := p.fields(m, c.layout)
 	call := c.call(0, input, output)
@@ -168,6 +176,7 @@ func (p *testbed) add(b *batch, c trial) (isFull bool) {
 		p.checkRefusal(&c, err)
 		return false
 	}
+
 	p.calls++
 	c.digest = p.calls * 0x9e3779b97f4a7c15
 	b.trials, b.end = append(b.trials, c), end
@@ -191,10 +200,12 @@ func (p *testbed) run(b *batch, whole bool) {
 	if len(b.trials) == 0 {
 		return
 	}
+
 	p.must(func(m *testRank) error {
 		if err := p.launchBatch(m, b); err != nil {
 			return err
 		}
+
 		return p.checkOutputs(m, b, whole)
 	})
 	p.tested += len(b.trials)
@@ -206,12 +217,14 @@ func (p *testbed) launchBatch(m *testRank, b *batch) error {
 	if err := p.prepareOutputs(m, b, send, recv); err != nil {
 		return err
 	}
+
 	for i := range b.trials {
 		c := &b.trials[i]
 		if err := m.launch(m.stream, c.call(m.rank, send, recv)); err != nil {
 			return fmt.Errorf("%v: %w", c, err)
 		}
 	}
+
 	return nil
 }
 
@@ -223,6 +236,7 @@ func (p *testbed) prepareOutputs(m *testRank, b *batch, send, recv field) error 
 	if !b.inPlace {
 		return m.stream.Fill(begin, untouched[0], recv.base+bytes)
 	}
+
 	return errors.Join(m.stream.Fill(begin, untouched[0], recv.base),
 		m.stream.Copy(recv.at(0, b.dataType), send.at(0, b.dataType), bytes))
 }
@@ -235,12 +249,14 @@ func (p *testbed) checkOutputs(m *testRank, b *batch, whole bool) error {
 		if err != nil {
 			return err
 		}
+
 		want := p.wants[m.number][:len(got)]
 		p.writeExpected(m, b, recv, s[0], want)
 		if !bytes.Equal(got, want) {
 			return p.differenceError(m, b, recv, s[0], got, want)
 		}
 	}
+
 	return nil
 }
 
@@ -256,17 +272,21 @@ func (p *testbed) samples(base, end int64, whole bool) [][2]int64 {
 		for at := int64(0); at < end; at += pinnedBytes {
 			all = append(all, [2]int64{at, min(at+pinnedBytes, end)})
 		}
+
 		return all
 	}
+
 	const places = 12
 	step := (end - base) / places
 	for i := range int64(places) {
 		all = append(all, [2]int64{base + i*step, base + i*step + some})
 	}
+
 	for r := range int64(len(p.ranks)) {
 		border := base + (end-base)/int64(len(p.ranks))*r
 		all = append(all, [2]int64{max(0, border-some/2), border + some/2})
 	}
+
 	return append(all, [2]int64{end - some, end})
 }
 
@@ -281,6 +301,7 @@ func (p *testbed) writeExpected(m *testRank, b *batch, recv field, start int64, 
 		skip := max(0, recv.base-start)
 		fillWithTile(want[min(skip, int64(len(want))):], p.inputs[m.rank], start+skip-recv.base)
 	}
+
 	for i := range b.trials {
 		for _, w := range b.trials[i].pieces(m.rank, &p.sources) {
 			begin, end := recv.base+w.offset*size-start, recv.base+(w.offset+w.count)*size-start
@@ -301,6 +322,7 @@ func (p *testbed) differenceError(
 	for got[i] == want[i] {
 		i++
 	}
+
 	element := (start + int64(i) - recv.base) / int64(b.dataType.Size())
 	last := &b.trials[0]
 	for i := range b.trials {
@@ -308,6 +330,7 @@ func (p *testbed) differenceError(
 			last = &b.trials[i]
 		}
 	}
+
 	return fmt.Errorf("%v on %d ranks, group rank %d: byte %d of the memory (element %d of the "+
 		"call) is %#02x, want %#02x", last, len(p.ranks), m.rank, start+int64(i),
 		element-last.recvOffset, got[i], want[i])

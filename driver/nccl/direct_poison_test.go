@@ -45,6 +45,7 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 				// Buffers with a part for each rank must fit into the pinned memory.
 				size = min(size, pinnedBytes/int64(len(members))-1<<16)
 			}
+
 			c := drawFailingCall(random, o, size, len(members))
 			p.failCall(members, c, failureModes[random.IntN(len(failureModes))])
 			if size > 1<<20 { // again with misaligned parts
@@ -54,6 +55,7 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 			}
 		}
 	}
+
 	usedFamilies := map[string]bool{}
 	for _, m := range p.opened {
 		for name := range m.launchesByName(t) {
@@ -62,11 +64,13 @@ func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 			}
 		}
 	}
+
 	for _, family := range []string{"line_sum", "line_copy", "wide_copy", "bulk_sum", "bulk_copy"} {
 		if !usedFamilies[family] {
 			t.Errorf("no failed call used a %s kernel; got only %v", family, usedFamilies)
 		}
 	}
+
 	t.Logf("kernel families of failed calls: %v", usedFamilies)
 }
 
@@ -80,6 +84,7 @@ func drawFailingCall(random *rand.Rand, o driver.Operation, callBytes int64, ran
 	if c.inPlace && callBytes > 1<<20 && c.dataType == driver.Int32 {
 		c.dataType = driver.Float32 // a late peer may add poison, which only floats reveal
 	}
+
 	// Up to 2 elements fewer, so that some counts are no multiple of an access by the kernel.
 	c.count = max(1, callBytes/int64(c.dataType.Size())-random.Int64N(3))
 	// Outside windows, the direct path supports only small calls.
@@ -93,6 +98,7 @@ func isNaN(t driver.DataType, element []byte) bool {
 	if t == driver.Int32 {
 		return false
 	}
+
 	v := elementValue(t, element, 0)
 	return v != v
 }
@@ -107,6 +113,7 @@ func familyOf(name string) string {
 			return family
 		}
 	}
+
 	return ""
 }
 
@@ -127,12 +134,14 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 	if p.add(&b, c) || len(b.trials) == 0 {
 		p.t.Fatalf("the buffers have no room for the call, or no kernel supports it: %v", &c)
 	}
+
 	c = b.trials[0] // add has set the offsets and the digest
 	p.must(func(m *testRank) error {
 		send, recv := p.fields(m, b.layout)
 		if err := p.prepareOutputs(m, &b, send, recv); err != nil {
 			return err
 		}
+
 		return m.stream.Synchronize(p.t.Context())
 	})
 	launches := make([]failedLaunch, len(members)) // by group rank
@@ -148,6 +157,7 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 			launched.isLaunched, err = p.launchOnBadRank(m, call, mode, &othersLaunching)
 			return err
 		}
+
 		launched.isLaunched = m.launch(m.stream, call) == nil
 		othersLaunching.Done()
 		return nil
@@ -160,6 +170,7 @@ func (p *testbed) failCall(members []int, c trial, mode string) {
 		if err := p.checkFailedOutputs(m, &b, launches[m.rank]); err != nil {
 			return fmt.Errorf("%s: %w", mode, err)
 		}
+
 		return nil
 	})
 }
@@ -189,6 +200,7 @@ func (p *testbed) launchOnBadRank(
 		if err := m.failBlock(p.testGroup, block); err != nil {
 			return false, err
 		}
+
 		isLaunched = m.launch(m.stream, call) == nil
 		// The other blocks have finished, but the peers still wait for the failed block.
 		err = m.stream.Synchronize(p.t.Context())
@@ -206,6 +218,7 @@ func (m *testRank) failBlock(w *testGroup, block int) error {
 	if err != nil {
 		return err
 	}
+
 	const (
 		stateBytes  = 16 // size of State in kernels/src/exchange.h; block b reads the b-th State
 		faultOffset = 8  // of the fault word in State
@@ -215,6 +228,7 @@ func (m *testRank) failBlock(w *testGroup, block int) error {
 	if err := m.stream.Copy(address, dl.AddressOf(&m.pinned[0]), 4); err != nil {
 		return err
 	}
+
 	return m.stream.Synchronize(w.t.Context())
 }
 
@@ -230,14 +244,17 @@ func (p *testbed) checkFailedOutputs(m *testRank, b *batch, launched failedLaunc
 	if err != nil {
 		return err
 	}
+
 	want := p.wants[m.number][:len(got)] // a buffer, which writeExpected fills
 	if !launched.isLaunched {
 		p.writeExpected(m, &batch{layout: b.layout}, recv, 0, want) // without calls: unchanged memory
 		if !bytes.Equal(got, want) {
 			return p.differenceError(m, b, recv, 0, got, want)
 		}
+
 		return nil
 	}
+
 	p.writeExpected(m, b, recv, 0, want)
 	poisonCount := 0
 	outputs := c.pieces(m.rank, &p.sources)
@@ -246,13 +263,16 @@ func (p *testbed) checkFailedOutputs(m *testRank, b *batch, launched failedLaunc
 		end := begin + w.count*size
 		poisonCount += allowPoison(b.dataType, got[begin:end], want[begin:end])
 	}
+
 	if !bytes.Equal(got, want) {
 		return p.differenceError(m, b, recv, 0, got, want)
 	}
+
 	if launched.mustFail && poisonCount == 0 && len(outputs) > 0 {
 		return fmt.Errorf("%v on %d ranks: the output of group rank %d has no poison, want some", c,
 			len(p.ranks), m.rank)
 	}
+
 	return nil
 }
 
@@ -278,7 +298,9 @@ func allowPoison(t driver.DataType, got, want []byte) (poisonCount int) {
 				}
 			}
 		}
+
 		got, want = got[n:], want[n:]
 	}
+
 	return poisonCount
 }

@@ -24,6 +24,7 @@ func TestDirectRepeats(t *testing.T) {
 		callCount = 100_000
 		bufferBytes = 2 * maxOfferBytes
 	}
+
 	random := newRandom(t)
 	p := newTestbed(t, ranksUpTo(t, 4), bufferBytes, random)
 	groups := memberLists(t)
@@ -36,6 +37,7 @@ func TestDirectRepeats(t *testing.T) {
 		batches = append(batches, b)
 		drawnCount += len(b.trials)
 	}
+
 	seed := random.Uint64()
 	p.must(func(m *testRank) error {
 		rankRandom := rand.New(rand.NewPCG(seed, uint64(m.rank)))
@@ -45,6 +47,7 @@ func TestDirectRepeats(t *testing.T) {
 				return fmt.Errorf("batch %d: %w", i, err)
 			}
 		}
+
 		return nil
 	})
 	var wantKernels []string
@@ -56,6 +59,7 @@ func TestDirectRepeats(t *testing.T) {
 			}
 		}
 	}
+
 	p.ranks[0].requireKernels(t, wantKernels)
 }
 
@@ -64,12 +68,15 @@ func (p *testbed) runWithDelays(m *testRank, b *batch, random *rand.Rand) error 
 	if err := m.delay(random); err != nil {
 		return err
 	}
+
 	if err := p.launchBatch(m, b); err != nil {
 		return err
 	}
+
 	if err := m.delay(random); err != nil {
 		return err
 	}
+
 	const compareWhole = true
 	return p.checkOutputs(m, b, compareWhole)
 }
@@ -89,12 +96,14 @@ func (p *testbed) drawBatch() batch {
 			c = kernelOffers[p.random.IntN(len(kernelOffers))]
 			c.count -= p.random.Int64N(100) // so that not all counts are round
 		}
+
 		c.root = p.random.IntN(len(p.ranks))
 		isFull := p.add(&b, c)
 		if isFull {
 			break
 		}
 	}
+
 	return b
 }
 
@@ -105,6 +114,7 @@ func (p *testbed) drawSmallTrial() trial {
 	if i == len(operations) {
 		return trial{operation: driver.Barrier}
 	}
+
 	return trial{operation: operations[i], count: p.random.Int64N(1 << p.random.IntN(12))}
 }
 
@@ -124,5 +134,6 @@ func (m *testRank) delay(random *rand.Rand) error {
 		spin()
 	default: // no delay
 	}
+
 	return nil
 }

@@ -52,6 +52,7 @@ func TestDirectIsRight(t *testing.T) {
 	if runsAllCases() {
 		bufferBytes = maxLargeBytes + 1<<20 // the largest calls, with room around their outputs
 	}
+
 	random := newRandom(t)
 	p := newTestbed(t, ranksUpTo(t, 4), bufferBytes, random)
 	groups := memberLists(t)
@@ -64,6 +65,7 @@ func TestDirectIsRight(t *testing.T) {
 		})
 		dataTypes = dataTypes[:len(dataTypes)/2]
 	}
+
 	for _, members := range groups {
 		p.regroupAndRegister(members...)
 		for _, dataType := range dataTypes {
@@ -77,6 +79,7 @@ func TestDirectIsRight(t *testing.T) {
 			}
 		}
 	}
+
 	t.Logf("tested %d calls", p.tested)
 }
 
@@ -96,6 +99,7 @@ func (p *testbed) checkReductions(t driver.DataType) {
 		if !kernels.CanReduce(t, op) {
 			continue
 		}
+
 		p.reduced = formula.Reduce(driver.RankOrder, op, t, p.inputs)
 		hasErrorBound := t.Float() && t != driver.Float64 && op != driver.Prod // see checkNear
 		if hasErrorBound {
@@ -103,6 +107,7 @@ func (p *testbed) checkReductions(t driver.DataType) {
 				p.t.Fatal(err)
 			}
 		}
+
 		for _, o := range []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce} {
 			p.checkOperation(trial{layout: layout{dataType: t}, operation: o, op: op})
 		}
@@ -137,6 +142,7 @@ func (p *testbed) checkSmallCounts(c trial) {
 			p.add(&b, c)
 		}
 	}
+
 	p.run(&b, compareWhole)
 }
 
@@ -149,10 +155,12 @@ func (p *testbed) smallCounts() []int64 {
 	if !runsAllCases() {
 		return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
 	}
+
 	var counts []int64
 	for count := range int64(maxSmallCount + 1) {
 		counts = append(counts, count)
 	}
+
 	return counts
 }
 
@@ -173,6 +181,7 @@ func (p *testbed) checkLargeCounts(c trial) {
 			if !runsAllCases() && p.random.IntN(250) != 0 {
 				continue
 			}
+
 			b := batch{layout: c.layout}
 			c.count, c.root = count, p.random.IntN(ranks)
 			p.add(&b, c) // adds nothing, and run does nothing, if the buffers are too small

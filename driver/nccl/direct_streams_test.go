@@ -32,6 +32,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		streams := []driver.Stream{m.stream, others[0], others[1]}
 		for i := range 300 {
 			// Ranks use their streams in different orders.
@@ -39,6 +40,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 				return err
 			}
 		}
+
 		return m.check(w, p, streams...)
 	})
 }
@@ -52,12 +54,14 @@ func TestCaptureKeepsTheOrderOfStreams(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		err = p.launch(m.group, m.stream, driver.PathDirect)
 		_, captureErr := m.capture(p, driver.PathDirect, 1)
 		unblock, blockErr := m.blockStream(m.stream.(*stream.Stream).CUDA)
 		if err = errors.Join(err, captureErr, blockErr); err != nil {
 			return err
 		}
+
 		err = errors.Join(p.launch(m.group, m.stream, driver.PathDirect),
 			p.launch(m.group, others[0], driver.PathDirect))
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -65,6 +69,7 @@ func TestCaptureKeepsTheOrderOfStreams(t *testing.T) {
 		if err == nil && gpu.Poll(ctx, others[0].Idle) == nil {
 			err = errors.New("the second launch ran before the first")
 		}
+
 		return errors.Join(err, unblock(), m.check(w, p, m.stream, others[0]))
 	})
 }
@@ -82,6 +87,7 @@ func TestPathsMix(t *testing.T) {
 				return err
 			}
 		}
+
 		return m.check(w, p, m.stream)
 	})
 }
@@ -99,6 +105,7 @@ func TestPathsTakeTurns(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		other := others[0]
 		for path := range machinePaths {
 			for second := range machinePaths + 1 {
@@ -106,6 +113,7 @@ func TestPathsTakeTurns(t *testing.T) {
 					if second == machinePaths {
 						return sums[1].replay(m, graph, other, 1)
 					}
+
 					return sums[1].launch(m.group, other, second)
 				}
 				first := func() error { return sums[0].launch(m.group, m.stream, path) }
@@ -115,6 +123,7 @@ func TestPathsTakeTurns(t *testing.T) {
 				}
 			}
 		}
+
 		return errors.Join(m.check(w, sums[0], m.stream), m.check(w, sums[1], other))
 	})
 }
@@ -130,6 +139,7 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 				return o.record(driver.Path(path), sums[0])
 			}))
 		}
+
 		own := m.stream.(*stream.Stream).CUDA
 		for path, o := range foreign {
 			for second := range machinePaths {
@@ -143,6 +153,7 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 				}
 			}
 		}
+
 		return errors.Join(finish(foreign...), m.check(w, sums[0], m.stream),
 			m.check(w, sums[1], m.stream))
 	})
@@ -155,6 +166,7 @@ func (m *testRank) warmUp(sums []*repeatedSum) (err error) {
 			err = errors.Join(err, p.launch(m.group, m.stream, path))
 		}
 	}
+
 	return err
 }
 
@@ -175,6 +187,7 @@ func (m *testRank) checkOrder(
 	if err == nil && gpu.PollQueryFor(20*time.Millisecond, idle(other)) == nil {
 		err = errors.New("the second call ran before the first")
 	}
+
 	return errors.Join(err, unblock(), gpu.PollQueryFor(time.Minute, idle(blocked)),
 		gpu.PollQueryFor(time.Minute, idle(other)))
 }
@@ -187,6 +200,7 @@ func TestEagerAndCapturedCallsMix(t *testing.T) {
 	if usesSoftGPU(t) {
 		replays = 300
 	}
+
 	calls := []int{3, 1}
 	w := newOddGroup(t)
 	w.withSums([]int64{500, countFor["bulk"]}, func(m *testRank, sums []*repeatedSum) error {
@@ -197,22 +211,27 @@ func TestEagerAndCapturedCallsMix(t *testing.T) {
 			graphs[i], captureErr = m.capture(p, driver.PathDirect, calls[i])
 			err = errors.Join(err, captureErr)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		for i := range replays {
 			s := []driver.Stream{m.stream, others[0]}[i/10%2]
 			err := sums[0].replay(m, graphs[0], s, calls[0])
 			if err == nil && i%3 == 0 {
 				err = sums[0].launch(m.group, s, driver.PathDirect)
 			}
+
 			if err == nil && i%100 == 55 {
 				err = sums[1].replay(m, graphs[1], s, calls[1])
 			}
+
 			if err != nil {
 				return fmt.Errorf("replay %d: %w", i, err)
 			}
 		}
+
 		return errors.Join(m.check(w, sums[0], m.stream, others[0]), m.check(w, sums[1], m.stream))
 	})
 }
@@ -225,6 +244,7 @@ func (m *testRank) capture(p *repeatedSum, path driver.Path, calls int) (driver.
 		for range calls {
 			err = errors.Join(err, p.launch(m.group, m.stream, path))
 		}
+
 		return err
 	})
 }
@@ -237,10 +257,12 @@ func TestLargeCallsAreCaptured(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		for range 3 {
 			err = errors.Join(err, p.replay(m, g, m.stream, 2),
 				p.launch(m.group, m.stream, driver.PathDirect))
 		}
+
 		return errors.Join(err, m.check(w, p, m.stream))
 	})
 }
@@ -259,11 +281,13 @@ func TestGroupsRunConcurrently(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		groups = append(groups, second)
 		others, err := m.newStreams(1)
 		if err != nil {
 			return err
 		}
+
 		sums, streams := make([]*repeatedSum, 2), []driver.Stream{m.stream, others[0]}
 		first := m.group
 		for i, g := range groups {
@@ -273,6 +297,7 @@ func TestGroupsRunConcurrently(t *testing.T) {
 				return err
 			}
 		}
+
 		m.group = first
 		for round := range rounds {
 			for i := range groups {
@@ -282,9 +307,11 @@ func TestGroupsRunConcurrently(t *testing.T) {
 				}
 			}
 		}
+
 		for _, p := range sums {
 			err = errors.Join(err, m.check(w, p, streams...))
 		}
+
 		err = errors.Join(err, sums[1].window.Deregister(), second.Close())
 		sums[1].window = nil
 		return err
@@ -301,15 +328,18 @@ func TestAdoptedStreamsTakeTurns(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		streams := []driver.Stream{foreign[0].stream, foreign[1].stream, m.stream}
 		for i := range 100 {
 			if err := p.launch(m.group, streams[i%len(streams)], driver.PathDirect); err != nil {
 				return err
 			}
 		}
+
 		if err := m.check(w, p, streams...); err != nil {
 			return err
 		}
+
 		// The group is closed after these streams are destroyed, and must not query CUDA about
 		// them.
 		o := foreign[0]
@@ -319,6 +349,7 @@ func TestAdoptedStreamsTakeTurns(t *testing.T) {
 				err = errors.Join(o.replay(p, p), p.launch(m.group, o.stream, driver.PathDirect))
 			}
 		}
+
 		return errors.Join(err, m.check(w, p, o.stream), finish(foreign...))
 	})
 }
@@ -332,10 +363,12 @@ func (d *Device) newForeignStream() (cudaStream cuda.Stream, adopted *stream.Str
 	if err != nil {
 		return 0, nil, err
 	}
+
 	s, err := d.AdoptStream(uintptr(cudaStream))
 	if err != nil {
 		return 0, nil, err
 	}
+
 	return cudaStream, s.(*stream.Stream), nil
 }
 

@@ -47,10 +47,12 @@ func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repe
 		offset = bytes * int64(cfg.Rank)
 		bytes *= int64(len(cfg.Ranks))
 	}
+
 	s, err := m.mapRegion(bytes)
 	if err != nil {
 		return nil, err
 	}
+
 	p := &repeatedSum{
 		region: s, count: count, offset: offset, isAdditive: w.hasAdditiveSums, unit: unit, want: unit,
 	}
@@ -65,14 +67,17 @@ func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 		for i := 0; i < len(piece); i += 4 {
 			binary.LittleEndian.PutUint32(piece[i:], p.unit)
 		}
+
 		to, from := p.segment.Address()+uintptr(at), dl.AddressOf(&piece[0])
 		if err := m.stream.Copy(to, from, int64(len(piece))); err != nil {
 			return err
 		}
+
 		if err := m.stream.Synchronize(w.t.Context()); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -87,6 +92,7 @@ func (p *repeatedSum) call(path driver.Path) driver.Call {
 	if p.isAdditive {
 		call.Operation = driver.ReduceScatter
 	}
+
 	return call
 }
 
@@ -105,10 +111,12 @@ func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver
 			}
 		}
 	}
+
 	plan, err := prepare(c, call)
 	if err != nil {
 		return err
 	}
+
 	p.countCalls(group, 1)
 	return c.Launch(s, plan)
 }
@@ -140,14 +148,17 @@ func (m *testRank) check(w *testGroup, p *repeatedSum, streams ...driver.Stream)
 			return err
 		}
 	}
+
 	got, err := m.readDevice(w, p.segment.Address()+uintptr(p.offset), 4*p.count)
 	if err != nil {
 		return err
 	}
+
 	for i := range p.count {
 		if v := binary.LittleEndian.Uint32(got[4*i:]); v != p.want {
 			return fmt.Errorf("element %d is %d, want %d", i, v, p.want)
 		}
 	}
+
 	return nil
 }

@@ -28,14 +28,17 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 				if err == nil {
 					err = m.stream.Synchronize(t.Context())
 				}
+
 				var timeoutErr *driver.TimeoutError
 				if errors.As(err, &timeoutErr) && slices.Equal(timeoutErr.Missing, wantMissing) {
 					timeoutCount.Add(1)
 					return nil
 				}
+
 				if errors.Is(err, driver.ErrFault) {
 					return nil // another rank has timed out first
 				}
+
 				return failuref("Synchronize = %v, want a TimeoutError about rank %d", err, wantMissing[0])
 			})
 			if timeoutCount.Load() == 0 {
@@ -75,19 +78,23 @@ func abortWaitingCalls(t *testing.T, count int64, calls int) {
 		for range calls {
 			errs = append(errs, p.launch(m.group, m.stream, driver.PathDirect))
 		}
+
 		launching.Done()
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}
+
 		wantErr := driver.ErrFault
 		if m.rank == 0 {
 			launching.Wait()
 			m.group.Abort(errAborted)
 			wantErr = errAborted
 		}
+
 		if err := m.stream.Synchronize(t.Context()); !errors.Is(err, wantErr) {
 			return failuref("Synchronize = %v, want %v", err, wantErr)
 		}
+
 		return nil
 	})
 }
@@ -102,12 +109,15 @@ func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedS
 		if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
 			return err
 		}
+
 		if err := m.check(w, p, m.stream); err != nil {
 			return err
 		}
+
 		if m.rank == len(w.opened)-1 {
 			return nil
 		}
+
 		return f(m, p)
 	})
 	w.must(func(m *testRank) error {
@@ -115,6 +125,7 @@ func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedS
 		for _, s := range m.regions {
 			err = errors.Join(err, s.segment.Unmap())
 		}
+
 		m.regions, m.mapped = nil, 0 // map the next region at the same addresses
 		return err
 	})
@@ -123,6 +134,7 @@ func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedS
 		if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
 			return err
 		}
+
 		return m.check(w, p, m.stream)
 	})
 }

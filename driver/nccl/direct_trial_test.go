@@ -48,6 +48,7 @@ func (c *trial) extent(ranks int) int64 {
 	if c.inPlace { // the input is in the output field, too
 		return max(send, recv)
 	}
+
 	return recv
 }
 
@@ -76,6 +77,7 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 		if rank != c.root {
 			return nil
 		}
+
 		output.tile = s.reduced
 	case driver.ReduceScatter:
 		output.tile = s.reduced
@@ -88,6 +90,7 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 	default: // AllGather, AllToAll
 		return c.parts(ownOffset, s)
 	}
+
 	return []piece{output}
 }
 
@@ -104,10 +107,12 @@ func (c *trial) parts(ownOffset int64, s *sources) []piece {
 		case c.inPlace: // the input of an in-place AllGather is rank r's part of its output
 			tileOffset += partOffset
 		}
+
 		all = append(all, piece{
 			offset: c.recvOffset + partOffset, count: c.count, tile: input, tileOffset: tileOffset,
 		})
 	}
+
 	return all
 }
 
@@ -146,8 +151,10 @@ func (c *trial) call(rank int, send, recv field) driver.Call {
 		default: // both buffers are the same
 		}
 	}
+
 	if !c.noWindow && c.operation != driver.Barrier {
 		call.SendWindow, call.RecvWindow = send.memory.window, recv.memory.window
 	}
+
 	return call
 }

@@ -34,10 +34,12 @@ func (f *faults) findMismatch(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
 	}
+
 	ranks := f.direct.announcements.DifferingRanks(ticket, call.Digest)
 	if len(ranks) == 0 {
 		return nil
 	}
+
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
@@ -48,6 +50,7 @@ func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	if call == nil || !f.comparisonEnabled.Load() {
 		return nil
 	}
+
 	return f.findMismatch(call, ticket)
 }
 
@@ -58,6 +61,7 @@ func (f *faults) checkKernels() error {
 	if err == nil {
 		return nil
 	}
+
 	_ = f.plane.Fail(err)
 	return f.plane.Cause() // err, or the cause of an earlier failure
 }
@@ -69,6 +73,7 @@ func (f *faults) findKernelFault() error {
 	if !found {
 		return nil
 	}
+
 	// The ticket is unknown (0) if another library has captured the call and replayed it.
 	call, ticket := f.history.launches.CallOf(&report)
 	kernelLaunch := report.Epoch // number of the kernel launch, which is always known
@@ -81,6 +86,7 @@ func (f *faults) findKernelFault() error {
 				return err
 			}
 		}
+
 		number := cmp.Or(ticket, kernelLaunch) // the ticket if it is known
 		differingRank := int(report.Ranks)
 		err := f.cfg.Mismatch(number, call, differingRank)
@@ -96,6 +102,7 @@ func (f *faults) findKernelFault() error {
 			groupRank := bits.TrailingZeros32(missing)
 			err.Missing = append(err.Missing, f.cfg.Ranks[groupRank])
 		}
+
 		err.Machines = f.cfg.MachinesOf(err.Missing)
 		return err
 	default:
@@ -110,9 +117,11 @@ func (f *faults) describeCall(call *driver.Call, ticket, kernelLaunch uint64) st
 	if ticket == 0 {
 		text = fmt.Sprintf("%v, launch %d of group %s", call.Operation, kernelLaunch, f.cfg.Name())
 	}
+
 	if position := call.Recorded.String(); position != "" { // the position in a capture
 		text += ", " + position
 	}
+
 	return text
 }
 
@@ -122,9 +131,11 @@ func (f *faults) checkPeers() {
 	if f.isClosing.Load() || f.plane.Cause() != nil {
 		return
 	}
+
 	if f.checkKernels() != nil {
 		return
 	}
+
 	if f.plane.PeerFailed() {
 		_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 	}
@@ -161,9 +172,11 @@ func (w *collectiveWait) findFault() error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err
 	}
+
 	if err := w.faults.messages.Examine(); err != nil {
 		return err
 	}
+
 	return w.faults.findLaunchedMismatch(w.planeWait.Ticket)
 }
 
@@ -174,9 +187,11 @@ func (w *collectiveWait) countsText() string {
 	if f.rasID == "" { // NCCL must not be queried
 		return ""
 	}
+
 	if f.plane.Cause() != nil { // contains the counts if they are known
 		return ""
 	}
+
 	return describeCounts(f.rasID, f.cfg, f.cfg.Timeout.Get())
 }
 
@@ -202,11 +217,13 @@ func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
+
 	// Ranks compare the text of the wait to find out whether they were in the same call.
 	wait := f.newCollectiveWait(ticket, call.Operation).planeWait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
 	}
+
 	return f.plane.Fail(f.plane.PeerFault(wait.CallText()))
 }
 
@@ -216,8 +233,10 @@ func (f *faults) failAfterQueueError(call *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
 		return cause
 	}
+
 	if f.plane.PeerFailed() {
 		return f.failAfterPeer(call) // probably caused err
 	}
+
 	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", call.Operation, f.cfg.Name(), err))
 }

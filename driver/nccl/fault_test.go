@@ -52,6 +52,7 @@ func TestOneRankFails(t *testing.T) {
 		checkBothRanksFail(t, wantText)
 		return
 	}
+
 	requireSoftGPU(t, "can inject failures")
 	for _, f := range failures {
 		t.Run(f.name, func(t *testing.T) {
@@ -81,6 +82,7 @@ func usesSoftGPU(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return isSoft(name)
 }
 
@@ -99,11 +101,13 @@ func checkBothRanksFail(t *testing.T, wantText string) {
 			}
 		})
 	}
+
 	all.Wait()
 	for r, err := range errs {
 		if err == nil || !strings.Contains(err.Error(), wantText) {
 			t.Errorf("rank %d: got %v, want an error that contains %q", r, err, wantText)
 		}
+
 		if errors.As(err, new(*driver.TimeoutError)) {
 			t.Errorf("rank %d: got %v, want no TimeoutError", r, err)
 		}
@@ -116,10 +120,12 @@ func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	if p[r].group == nil {
 		return err
 	}
+
 	reports, exchangeErr := p[r].group.Exchange(t.Context(), driver.LaneFault, []byte(err.Error()))
 	for _, text := range reports {
 		err = errors.Join(err, errors.New(string(text)))
 	}
+
 	return errors.Join(err, exchangeErr)
 }
 
@@ -140,6 +146,7 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 	if err := s.Synchronize(t.Context()); err != nil {
 		t.Errorf("Synchronize = %v, want nil", err)
 	}
+
 	p.closeAll(t)
 }
 
@@ -152,6 +159,7 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	// Only record the launch, so that the stream is idle as if the collective had ended. Rank 1
 	// does not launch the collective.
 	s.Mu.Lock()
@@ -163,9 +171,11 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "ended before") {
 		t.Errorf("Synchronize = %v, want an error about a collective that ended early", err)
 	}
+
 	if c.Cause() == nil {
 		t.Error("Cause = nil, want a failure of the group")
 	}
+
 	_ = p[1].stream.Synchronize(t.Context()) // may return the fault
 	p.closeAll(t)
 }

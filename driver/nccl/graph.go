@@ -54,15 +54,18 @@ func (gc *graphCalls) Record(s *stream.Stream, preparedPlan driver.Plan) error {
 	if err := errors.Join(c.Cause(), c.checkOpen()); err != nil {
 		return err
 	}
+
 	if !p.Operation.PointToPoint() {
 		position := gc.nextPosition(c)
 		p = p.copyAt(position)
 		if err := c.enqueue(p, s); err != nil {
 			return err
 		}
+
 		gc.add(&capturedCall{plan: p})
 		return nil
 	}
+
 	// In each launch, a Send waits until the previous launch's message has been copied.
 	s.Capture.HasOtherWaits = true
 	addMessage := func(m *p2p.CapturedMessage) {
@@ -81,15 +84,18 @@ func (gc *graphCalls) add(call *capturedCall) {
 		slices.SortFunc(gc.communicators, compareLockPositions)
 		c.graphs.Add(1)
 	}
+
 	if call.plan.Path == driver.PathWindow && !slices.Contains(gc.windowCommunicators, c) {
 		gc.windowCommunicators = append(gc.windowCommunicators, c)
 		c.windowGraphs.Add(1)
 	}
+
 	if call.hasPlainKernels() {
 		c.comm.mayMapCaptured.Store(true)
 		call.plainUses = call.plan.segmentUseCounts()
 		c.device.memory.UseCounts.AddPlainCalls(call.plainUses)
 	}
+
 	needsOrder := c.direct.unavailableReason == "" && !call.plan.Operation.PointToPoint()
 	if needsOrder && !slices.Contains(gc.orderedCommunicators, c) {
 		gc.orderedCommunicators = append(gc.orderedCommunicators, c)
@@ -116,6 +122,7 @@ func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 		r = c.recorder.recordings.NewRecording(ownCapture)
 		gc.recordings[c] = r
 	}
+
 	return r.NextPosition()
 }
 
@@ -127,11 +134,13 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 		c.mu.Lock()
 		defer c.mu.Unlock() // when Launch returns
 	}
+
 	for _, c := range gc.communicators {
 		if err := c.checkOpen(); err != nil {
 			return s.Refuse(c.group, err)
 		}
 	}
+
 	var sends, receives []*p2p.End
 	for announcedCount, call := range gc.calls {
 		p := call.plan
@@ -140,27 +149,33 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 				gc.failCommunicators(announcedCount, err)
 				return s.Refuse(p.c.group, err)
 			}
+
 			continue
 		}
+
 		messageEnd, err := call.message.Launch(s)
 		if err != nil {
 			gc.failCommunicators(announcedCount, err)
 			return err
 		}
+
 		if p.Operation == driver.Send {
 			sends = append(sends, messageEnd)
 		} else {
 			receives = append(receives, messageEnd)
 		}
 	}
+
 	for _, messageEnd := range receives {
 		messageEnd.AddReceive()
 	}
+
 	isQueued := false
 	err := gc.gpu.Do(func() error {
 		if err := gc.queueGraph(graph, s, gc.gpu.CUDA); err != nil {
 			return err
 		}
+
 		isQueued = true
 		afterErr := gc.queueAfterGraph(graph, s, gc.gpu.CUDA, sends)
 		recordErr := s.RecordQueued()
@@ -172,11 +187,13 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 				messageEnd.RemoveReceive()
 			}
 		}
+
 		gc.failCommunicators(len(gc.calls), err) // all calls have been announced
 		for _, c := range gc.communicators {
 			s.MarkReported(c.group)
 		}
 	}
+
 	return err
 }
 
@@ -191,6 +208,7 @@ func (gc *graphCalls) queueGraph(
 			return err
 		}
 	}
+
 	return graph.Queue(s)
 }
 
@@ -204,11 +222,13 @@ func (gc *graphCalls) queueAfterGraph(
 			return err
 		}
 	}
+
 	for _, e := range sends {
 		if err := e.AddSend(s); err != nil {
 			return err
 		}
 	}
+
 	return graph.RecordEvents(s)
 }
 
@@ -231,15 +251,19 @@ func (gc *graphCalls) Close(allCompleted bool) {
 			messages = append(messages, call.message)
 		}
 	}
+
 	for _, c := range gc.communicators {
 		if allCompleted {
 			c.messages.ReleaseGraph(messages)
 		}
+
 		c.graphs.Done()
 	}
+
 	for _, c := range gc.windowCommunicators {
 		c.windowGraphs.Add(-1)
 	}
+
 	for _, call := range gc.calls {
 		if len(call.plainUses) > 0 {
 			call.plan.c.device.memory.UseCounts.EndPlainCalls(call.plainUses)

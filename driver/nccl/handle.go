@@ -13,9 +13,11 @@ func Current(localRank int, calls func(*cuda.Driver) error) error {
 	if err != nil {
 		return err
 	}
+
 	device, err := chooseDevice(library, &driver.Config{LocalRank: localRank})
 	if err != nil {
 		return err
 	}
+
 	return gpu.Borrow(library, device, func() error { return calls(library) })
 }

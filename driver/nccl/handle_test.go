@@ -14,9 +14,11 @@ func TestCurrentSetsTheContextOfTheRank(t *testing.T) {
 			if context == 0 {
 				t.Errorf("rank %d: no context is current", rank)
 			}
+
 			if free, total, err := gpu.MemGetInfo(); free <= 0 || total < free || err != nil {
 				t.Errorf("rank %d: MemGetInfo() = %d, %d, %v; want some free memory", rank, free, total, err)
 			}
+
 			return err
 		})
 		if err != nil {
@@ -29,6 +31,7 @@ func TestCurrentWithoutAGPU(t *testing.T) {
 	if maxRanks(t) == 1 {
 		return // every rank uses the only GPU
 	}
+
 	err := Current(1<<10, func(*cuda.Driver) error {
 		t.Error("Current called the function")
 		return nil

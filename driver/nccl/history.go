@@ -41,13 +41,16 @@ func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKer
 		spin.Publish(&h.calls[ticket%historySize], call)
 		spin.Publish64(&h.lastTicketAndOperation, ticket<<operationBits|uint64(call.Operation))
 	}
+
 	if exchangeKernelCount == 0 { // the call has no launches to record
 		return
 	}
+
 	if ticket == 0 {
 		h.launches.AddCaptured(call)
 		return
 	}
+
 	h.launches.Add(call, ticket, exchangeKernelCount)
 }
 
@@ -79,6 +82,7 @@ func (h *history) callCountsByPath() (callCounts [driver.Paths]uint64) {
 	for path := range callCounts {
 		callCounts[path] = h.callCounts[path].Load()
 	}
+
 	return callCounts
 }
 
@@ -89,6 +93,7 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 	if ticket == 0 || ticket > lastTicket {
 		return nil
 	}
+
 	call := h.calls[ticket%historySize].Load()
 	// The call of ticket+historySize may have been stored at the same index in the meantime. Its
 	// writer updates lastTicketAndOperation later. So the call is that of ticket only if the last
@@ -97,5 +102,6 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 	if lastTicket-ticket >= historySize-1 {
 		return nil
 	}
+
 	return call
 }

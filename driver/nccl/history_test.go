@@ -34,11 +34,13 @@ func TestHistoryConcurrentReads(t *testing.T) {
 			}
 		})
 	}
+
 	for ticket := uint64(1); ticket <= calls; ticket++ {
 		const exchangeKernelCount = 0
 		h.recordCollective(newNumberedCall(driver.AllReduce, driver.PathPlain, ticket), ticket,
 			exchangeKernelCount)
 	}
+
 	running.Wait()
 }
 
@@ -54,6 +56,7 @@ func TestHistory(t *testing.T) {
 		if found := call != nil; found != wantFound {
 			t.Errorf("callOf(%d) returned a call: %t, want %t", ticket, found, wantFound)
 		}
+
 		if call != nil && call.Count != int64(ticket) {
 			t.Errorf("callOf(%d) returned the call of ticket %d", ticket, call.Count)
 		}
@@ -63,6 +66,7 @@ func TestHistory(t *testing.T) {
 		h.recordCollective(newNumberedCall(driver.Broadcast, driver.PathWindow, ticket), ticket,
 			exchangeKernelCount)
 	}
+
 	t.Run("latest tickets", func(t *testing.T) {
 		checkFound(t, last, true)
 		checkFound(t, oldest, true)
@@ -84,6 +88,7 @@ func TestHistory(t *testing.T) {
 		if ticket != last+1 {
 			t.Errorf("recordMessage() = %d, want %d, the ticket of the comparison", ticket, last+1)
 		}
+
 		if lastTicket != last+1 || operation != driver.Send {
 			t.Errorf("after a Send, lastCall() = %d, %v; want %d, Send", lastTicket, operation, last+1)
 		}

@@ -21,6 +21,7 @@ func linkKernels(d *Device, steps []kernels.Step) (first *kernel, err error) {
 			return nil, err
 		}
 	}
+
 	return first, nil
 }
 
@@ -32,5 +33,6 @@ func (k *kernel) queue(gpu *cuda.Driver, s cuda.Stream) (err error) {
 			err = gpu.LaunchKernel(k.function, k.Blocks, k.Threads, s, &k.Params)
 		}
 	}
+
 	return err
 }

@@ -44,6 +44,7 @@ func newNormBuffersAt(m *testRank, offset uintptr) (d normBuffers, err error) {
 	if err != nil {
 		return d, err
 	}
+
 	at := s.segment.Address() + offset
 	return normBuffers{
 		region: s,
@@ -58,6 +59,7 @@ func (m *testRank) write(at uintptr, values []byte) error {
 	if len(values) == 0 {
 		return nil
 	}
+
 	copy(m.pinned, values)
 	return errors.Join(m.stream.Copy(at, dl.AddressOf(&m.pinned[0]), int64(len(values))),
 		m.stream.Synchronize(context.Background()))
@@ -70,6 +72,7 @@ func (d *normBuffers) prepare(m *testRank, s *formula.NormCase) (driver.Call, er
 	if s.Quant != driver.QuantNone {
 		norm.Quantized, norm.Scales = d.quantized, d.scales
 	}
+
 	call := driver.Call{
 		Operation: s.Operation, DataType: s.DataType, Digest: 77,
 		Count: s.Rows * s.Hidden, Send: d.send, Recv: d.recv, Path: driver.PathDirect, Norm: &norm,
@@ -78,16 +81,20 @@ func (d *normBuffers) prepare(m *testRank, s *formula.NormCase) (driver.Call, er
 	if s.InPlace {
 		call.Recv = d.send + uintptr(2*int(call.Count)*s.Rank)
 	}
+
 	if s.Operation == driver.ReduceScatterRMSNorm {
 		call.RecvWindow = nil // the operation does not use it
 	}
+
 	scales := make([]float32, len(s.Want.Scales)+2)
 	for i := range scales {
 		scales[i] = formula.UnwrittenScale
 	}
+
 	if s.Quant == driver.QuantStatic {
 		scales[1] = s.Scale
 	}
+
 	return call, errors.Join(
 		m.stream.Fill(call.Recv-8, 0xff, 2*call.Count+16),
 		m.stream.Fill(d.quantized-8, 0xff, call.Count+16),
@@ -109,11 +116,13 @@ func (d *normBuffers) check(
 		if name == "scales" && err == nil {
 			formula.SetCanonicalNaNs(got)
 		}
+
 		if want = slices.Concat(guard, want, guard); err == nil && !bytes.Equal(got, want) {
 			i := 0
 			for got[i] == want[i] {
 				i++
 			}
+
 			errs = append(errs, fmt.Errorf("%v: byte %d of the %s is %#x, want %#x", s, int64(i)-n, name,
 				got[i], want[i]))
 		}
@@ -123,14 +132,17 @@ func (d *normBuffers) check(
 	if s.InPlace && s.Operation == driver.ReduceScatterRMSNorm {
 		guard = nil // the inputs for other ranks are there
 	}
+
 	if !s.OnlyQuantized {
 		compare("output", call.Recv, formula.Bytes(s.Want.Output), guard)
 	}
+
 	if s.Quant != driver.QuantNone {
 		compare("quantized output", d.quantized, s.Want.Quantized, poison)
 		compare("scales", d.scales, formula.Bytes(s.Want.Scales),
 			formula.Bytes([]float32{formula.UnwrittenScale}))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -144,6 +156,7 @@ func TestNormsAreCorrect(t *testing.T) {
 	if runsAllCases() {
 		trials = 400
 	}
+
 	w, buffers := newNormGroup(t, ranksUpTo(t, 4), time.Minute)
 	for _, members := range memberLists(t) {
 		w.regroup(members...)
@@ -152,6 +165,7 @@ func TestNormsAreCorrect(t *testing.T) {
 			if i%3 == 0 {
 				s.AddSpecialValues(random)
 			}
+
 			w.normalize(buffers, s)
 			s.Rows = min(s.Rows, 128/int64(len(members)))
 			w.normalize(buffers, s.Scatter(random)...)
@@ -170,6 +184,7 @@ func TestNormsOfManyRows(t *testing.T) {
 		if i == 1 {
 			dataType = driver.Float16
 		}
+
 		s := formula.NewNormCase(random, 2, 140+random.IntN(160), hidden, dataType, quant)
 		s.AddSpecialValues(random)
 		w.normalize(buffers, s)
@@ -187,9 +202,11 @@ func (w *testGroup) normalize(buffers []normBuffers, cases ...*formula.NormCase)
 		if err == nil {
 			err = m.launch(m.stream, call)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		return d.check(w, m, s, &call)
 	})
 }
@@ -219,22 +236,27 @@ func TestNormsAreCaptured(t *testing.T) {
 			if err != nil {
 				return err
 			}
+
 			g, err := m.captureWork(m.stream, func() error { return m.launch(m.stream, call) })
 			if err != nil {
 				return err
 			}
+
 			for range replays {
 				// Prepare the inputs again, because a call overwrites its residual.
 				if _, err := d.prepare(m, s); err != nil {
 					return err
 				}
+
 				if err := g.Launch(m.stream); err != nil {
 					return err
 				}
+
 				if err := d.check(w, m, s, &call); err != nil {
 					return err
 				}
 			}
+
 			return nil
 		})
 	}
@@ -263,6 +285,7 @@ func TestNormIsRefusedAfterAFault(t *testing.T) {
 	if !isOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
 	}
+
 	random := newRandom(t)
 	w, buffers := newNormGroup(t, 2, time.Minute)
 	w.regroup(0, 1)
@@ -300,17 +323,21 @@ func (w *testGroup) launchMismatchedNorms(
 		if err == nil {
 			err = m.launch(m.stream, call)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		s := pair[m.rank]
 		if call, err = buffers[m.number].prepare(m, s); err != nil {
 			return err
 		}
+
 		call.Digest = uint64(s.Rows)
 		if err := m.launch(m.stream, call); err != nil {
 			return err
 		}
+
 		launched[m.rank] = true
 		return m.stream.Synchronize(w.t.Context())
 	}) {
@@ -321,6 +348,7 @@ func (w *testGroup) launchMismatchedNorms(
 				r, err)
 		}
 	}
+
 	w.must(func(m *testRank) error {
 		d, s := &buffers[m.number], pair[m.rank]
 		// prepare has set all bits of the output.
@@ -328,9 +356,11 @@ func (w *testGroup) launchMismatchedNorms(
 		if err == nil && !isPoison(out) {
 			err = fmt.Errorf("%v: not all of the output is poison", s)
 		}
+
 		if launched[m.rank] {
 			return errors.Join(err, d.checkPoisoned(w, m, s))
 		}
+
 		return errors.Join(err, d.checkUnchanged(w, m, s))
 	})
 	return launched
@@ -342,6 +372,7 @@ func (d *normBuffers) checkUnchanged(w *testGroup, m *testRank, s *formula.NormC
 	if err == nil && !bytes.Equal(got, formula.Bytes(s.ResidualBefore)) {
 		err = fmt.Errorf("%v: the call was refused, but the residual has changed", s)
 	}
+
 	return err
 }
 
@@ -351,17 +382,21 @@ func (d *normBuffers) checkPoisoned(w *testGroup, m *testRank, s *formula.NormCa
 	if s.Quant != driver.QuantNone {
 		outputs[d.quantized] = s.Rows * s.Hidden
 	}
+
 	if s.Quant.ComputesScales() {
 		outputs[d.scales] = 4
 	}
+
 	var errs []error
 	for at, bytes := range outputs {
 		got, err := m.readDevice(w, at, bytes)
 		if err == nil && !isPoison(got) {
 			err = fmt.Errorf("%v: %d bytes of an output are not poison", s, bytes)
 		}
+
 		errs = append(errs, err)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -381,20 +416,24 @@ func TestNormTimesOut(t *testing.T) {
 			if m.rank == 1 {
 				return nil
 			}
+
 			call, err := buffers[0].prepare(m, s)
 			if err == nil {
 				err = m.launch(m.stream, call)
 			}
+
 			return errors.Join(err, m.stream.Synchronize(t.Context()))
 		})
 		var timeoutErr *driver.TimeoutError
 		if !errors.As(errs[0], &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
 			t.Errorf("%v: rank 0: got %v, want a TimeoutError about rank 1", s, errs[0])
 		}
+
 		w.must(func(m *testRank) error {
 			if m.rank == 1 {
 				return nil
 			}
+
 			return buffers[0].checkPoisoned(w, m, s)
 		})
 	}

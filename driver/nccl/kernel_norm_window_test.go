@@ -27,6 +27,7 @@ func newNormWindows(
 		if *d, err = newNormBuffersAt(m, offset); err != nil {
 			return err
 		}
+
 		return m.register(w, d.region, windowName)
 	})
 	needDirect(t, w.ranks[0].group)
@@ -63,6 +64,7 @@ func TestNormsInWindows(t *testing.T) {
 	for i := range pulledNorms {
 		w.normalize(buffers, newPulledNorm(random, i))
 	}
+
 	w.opened[0].requireKernels(t, []string{
 		"norm_pull_bf16_2", "norm_pull_f16_2", "norm_pull_q_bf16_2", "norm_pull_q_f16_2",
 	})
@@ -92,9 +94,11 @@ func TestScatteredNormsInWindows(t *testing.T) {
 			c.AddSpecialValues(random)
 			w.normalize(buffers, c.Scatter(random)...)
 		}
+
 		if ranks == 3 {
 			continue // no kernel names end in 3
 		}
+
 		n := fmt.Sprint(ranks)
 		w.opened[0].requireKernels(t, []string{
 			"norm_pull_bf16_" + n, "norm_pull_f16_" + n, "norm_pull_q_bf16_" + n,
@@ -113,23 +117,28 @@ func TestNormInWindowsTimesOut(t *testing.T) {
 		if m.rank == 1 {
 			return nil
 		}
+
 		call, err := buffers[0].prepare(m, c)
 		if err != nil {
 			return err
 		}
+
 		if err := m.launch(m.stream, call); err != nil {
 			return err
 		}
+
 		return m.stream.Synchronize(t.Context())
 	})
 	var timeoutErr *driver.TimeoutError
 	if !errors.As(errs[0], &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
 		t.Errorf("rank 0: got %v, want a TimeoutError about rank 1", errs[0])
 	}
+
 	w.must(func(m *testRank) error {
 		if m.rank == 1 {
 			return nil
 		}
+
 		return buffers[0].checkPoisoned(w, m, c)
 	})
 }

@@ -20,15 +20,18 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	if err != nil {
 		return err
 	}
+
 	prepared, ok := p.(*plan)
 	if !ok || prepared.c != c {
 		return errForeignPlan
 	}
+
 	if !prepared.singleCall.Prepared() || prepared.runMeter != nil || c.device.gpu.Adopted.Load() {
 		err := c.launch(s, prepared)
 		if err != nil || prepared.Path != driver.PathTwoLevel {
 			return err
 		}
+
 		sample := c.runTimer.startSteps(&c.mu, prepared.runMeter, s)
 		err = launchSteps(prepared, s, func(level *communicator, step *plan) error {
 			return level.launch(s, step)
@@ -36,6 +39,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 		c.runTimer.stopSteps(&c.mu, sample, s)
 		return err
 	}
+
 	s.Mu.Lock()
 	s.ClearWaitedFor() // must come first, so that a group that fails later reports its fault to s
 	c.mu.Lock()
@@ -46,6 +50,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 		s.Mu.Unlock()
 		return c.launch(s, prepared)
 	}
+
 	// The following lines do the same as launch in the common case.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.recordLaunch(s, prepared, ticket)
@@ -56,6 +61,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	} else {
 		err = s.Refuse(c.group, c.faults.failAfterPeer(&prepared.Call))
 	}
+
 	c.mu.Unlock()
 	s.Mu.Unlock()
 	return err
@@ -71,27 +77,34 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 			return err
 		}
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.Closed() || s.Capture != nil || c.isClosing.Load() || p.Operation.PointToPoint() {
 		return c.launchSpecial(s, p)
 	}
+
 	if p.Path != driver.PathWindow && c.busy.WindowKernels.Load() && c.busy.Idle(s) {
 		c.busy.WindowKernels.Store(false) // else the teardown would not abort NCCL to stop this call
 	}
+
 	var err error
 	if c.recorder.wasCaptured.Load() {
 		err = c.faults.checkKernels()
 	}
+
 	if err == nil {
 		err = c.admit(s, p)
 	}
+
 	if err == nil {
 		err = c.enqueue(p, s)
 	}
+
 	if err != nil {
 		return s.Refuse(c.group, err)
 	}
+
 	return nil
 }
 
@@ -115,12 +128,15 @@ func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	if err := s.CheckOpen(); err != nil {
 		return err
 	}
+
 	if s.Capture != nil {
 		return s.Capture.Calls.Record(s, p)
 	}
+
 	if err := c.checkOpen(); err != nil {
 		return s.Refuse(c.group, err)
 	}
+
 	return c.messages.Transfer(s, messagePlan(p))
 }
 
@@ -129,9 +145,11 @@ func (c *communicator) checkOpen() error {
 	if !c.isClosing.Load() {
 		return nil
 	}
+
 	if cause := c.plane.Cause(); cause != nil {
 		return cause
 	}
+
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
@@ -150,10 +168,12 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 			return c.faults.failAfterPeer(&p.Call)
 		}
 	}
+
 	c.recordLaunch(s, p, ticket)
 	if check {
 		return c.comparer.compare(&p.Call, ticket, p.kernel != nil)
 	}
+
 	return nil
 }
 
@@ -163,13 +183,16 @@ func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 	if !c.busy.IsAdded(s) {
 		c.busy.Add(s)
 	}
+
 	if p.usesNCCL() {
 		running := &c.busy.OtherKernels
 		if p.Path == driver.PathWindow {
 			running = &c.busy.WindowKernels
 		}
+
 		running.Store(true)
 	}
+
 	if !c.isLevel { // in a level, the stream waits for the call of the two-level group
 		s.SetLastCall(c.group, ticket, p.Operation)
 	}
@@ -180,12 +203,14 @@ func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 	if p.isEmpty() {
 		return nil
 	}
+
 	err := c.device.gpu.With(func(gpu *cuda.Driver) error {
 		return errors.Join(c.enqueueInOrder(p, s, gpu), s.RecordQueued())
 	})
 	if err != nil {
 		return c.faults.failAfterQueueError(&p.Call, err)
 	}
+
 	return nil
 }
 
@@ -199,14 +224,17 @@ func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Drive
 	case s.Capture != nil:
 		return p.queue(s, gpu) // each launch of the graph is ordered as a whole
 	}
+
 	order := &c.direct.order
 	err := order.Begin(c.group, s, p.isOrderedByNCCL(), gpu)
 	if err == nil {
 		err = queueTimed(&c.runTimer, p, s, gpu)
 	}
+
 	if err == nil {
 		err = order.End(s, gpu)
 	}
+
 	return err
 }
 
@@ -214,6 +242,7 @@ func queueTimed(t *runTimer, p *plan, s *stream.Stream, gpu *cuda.Driver) error 
 	if p.runMeter == nil {
 		return p.queue(s, gpu)
 	}
+
 	sample := t.start(p.runMeter, s.CUDA, gpu)
 	err := p.queue(s, gpu)
 	t.stop(sample, s.CUDA, gpu)
@@ -225,14 +254,17 @@ func (c *communicator) Record(target driver.Stream, p driver.Plan) error {
 	if err != nil {
 		return err
 	}
+
 	prepared, ok := p.(*plan)
 	if !ok || prepared.c != c {
 		return errors.New("recording a collective: the plan belongs to another group")
 	}
+
 	err = recordCall(c, s, prepared)
 	if err != nil || prepared.Path != driver.PathTwoLevel {
 		return err
 	}
+
 	return launchSteps(prepared, s, func(level *communicator, step *plan) error {
 		return recordCall(level, s, step)
 	})
@@ -243,6 +275,7 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 		return fmt.Errorf("recording %v in a capture of another library: %w", prepared.Operation,
 			driver.ErrUnsupported)
 	}
+
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	c.mu.Lock()
@@ -251,22 +284,27 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	if err != nil {
 		return err
 	}
+
 	recording, err := c.recorder.findRecording(s)
 	if err != nil {
 		return err
 	}
+
 	prepared = prepared.copyAt(recording.NextPosition())
 	if err := c.recorder.compare(&prepared.Call, prepared.kernel != nil); err != nil {
 		return err
 	}
+
 	if prepared.usesNCCL() && prepared.Path != driver.PathWindow {
 		c.comm.mayMapCaptured.Store(true)
 	}
+
 	if err := c.device.gpu.Do(func() error {
 		return c.recorder.holdUsedObjects(s, prepared.useCounts(), prepared.Path, prepared.usesNCCL())
 	}); err != nil {
 		return fmt.Errorf("keeping the memory of a graph of another library: %w", err)
 	}
+
 	c.history.recordCollective(&prepared.Call, 0, prepared.exchangeKernelCount)
 	s.AddGroup(c.group)
 	s.Recording, c.recorder.currentRecording = true, recording
@@ -293,21 +331,26 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	cache := members[0].cachedList
 	if cache != nil {
 		if list := cache.Load(); list != nil && slices.Equal(list.listedPlans, members) {
 			return list, nil
 		}
 	}
+
 	list := &plan{c: c, listedPlans: members, Call: driver.ListOf(plans)}
 	if list.Path != driver.PathDirect {
 		return list, nil
 	}
+
 	if err := prepareGather(list); err != nil {
 		return nil, err
 	}
+
 	if cache != nil {
 		cache.Store(list)
 	}
+
 	return list, nil
 }

@@ -22,11 +22,13 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		first, second := m.stream, others[0]
 		buffer, err := m.mapRegion(messageBytes)
 		if err != nil {
 			return err
 		}
+
 		message := driver.Call{
 			Operation: driver.Send, DataType: driver.Uint8, Count: messageBytes, Root: 1 - m.rank,
 			Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
@@ -34,26 +36,31 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 		if m.rank == 1 {
 			message.Operation = driver.Recv
 		}
+
 		plan, err := prepare(m.group, message)
 		if err != nil {
 			return err
 		}
+
 		if m.rank == 0 {
 			send, err := m.captureWork(first, func() error { return m.group.Launch(first, plan) })
 			if err != nil {
 				return err
 			}
+
 			err = send.Launch(first)
 			err = errors.Join(err, p.launch(m.group, first, driver.PathDirect))
 			err = errors.Join(err, send.Launch(first))
 			err = errors.Join(err, p.launch(m.group, second, driver.PathDirect))
 			return errors.Join(err, m.check(w, p, first, second))
 		}
+
 		err = p.launch(m.group, first, driver.PathDirect)
 		err = errors.Join(err, p.launch(m.group, second, driver.PathDirect))
 		for range 2 { // receive both messages
 			err = errors.Join(err, m.group.Launch(second, plan))
 		}
+
 		return errors.Join(err, m.check(w, p, first, second))
 	})
 }
@@ -71,14 +78,17 @@ func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		m.group.SetCheck(true) // ranks compare a plain call before they launch it
 		if err := p.launch(m.group, other, driver.PathDirect); err != nil {
 			return err
 		}
+
 		if m.rank == 0 {
 			err := m.useDuringLaunch(w, p, other, proceed) // also closes other
 			return errors.Join(err, m.check(w, p, m.stream))
 		}
+
 		<-proceed
 		err = p.launch(m.group, m.stream, driver.PathPlain)
 		err = errors.Join(err, m.check(w, p, m.stream, other))
@@ -99,6 +109,7 @@ func (m *testRank) useDuringLaunch(
 		close(proceed) // so that rank 1 does not wait forever
 		return err
 	}
+
 	go func() { useResult <- m.useAndClose(w, other) }()
 	var err error
 	select {
@@ -106,6 +117,7 @@ func (m *testRank) useDuringLaunch(
 	case <-time.After(blockedTimeout / 2):
 		err = errors.New("the launch blocks the other stream")
 	}
+
 	close(proceed)
 	return errors.Join(err, <-launchResult)
 }
@@ -123,6 +135,7 @@ func (m *testRank) useAndClose(w *testGroup, s driver.Stream) error {
 	if endErr == nil {
 		endErr = g.Close()
 	}
+
 	err = errors.Join(err, endErr)
 	err = errors.Join(err, s.Synchronize(w.t.Context()))
 	return errors.Join(err, s.Close())
@@ -140,16 +153,19 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		second, err := m.device.Connect(ctx, driver.GroupConfig{
 			ID: "second", Ranks: []int{0, 1}, Rank: m.rank,
 		})
 		if err != nil {
 			return err
 		}
+
 		barrier, err := prepare(second, driver.Call{Operation: driver.Barrier, Path: driver.PathPlain})
 		if err != nil {
 			return err
 		}
+
 		c := m.group.(*communicator)
 		err = p.launch(c, old, driver.PathDirect) // the group's latest call
 		err = errors.Join(err, m.check(w, p, old))
@@ -176,20 +192,24 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		m.others = nil // so that the streams are closed only below
 		for _, s := range streams {
 			defer s.Close() // its error is expected: the group's fault
 		}
+
 		unblock, err := m.blockStream(streams[0].CUDA)
 		paths := []driver.Path{driver.PathDirect, driver.PathPlain, driver.PathPlain, driver.PathDirect}
 		for i, path := range paths {
 			err = errors.Join(err, p.launch(m.group, streams[i], path))
 		}
+
 		queued.Done()
 		queued.Wait()
 		if err != nil {
 			return errors.Join(err, unblock())
 		}
+
 		m.group.Abort(errAborted)
 		// Long enough for a kernel that does not wait for the first one.
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -197,6 +217,7 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 		if isIdle := gpu.Poll(ctx, streams[3].Idle) == nil; isIdle {
 			err = errors.New("the second direct kernel ran before the first")
 		}
+
 		return errors.Join(err, unblock())
 	})
 }

@@ -36,15 +36,18 @@ func inChildProcess(t *testing.T, variables ...string) bool {
 	if os.Getenv(testNameVariable) == t.Name() {
 		return true
 	}
+
 	if usesSoftGPU(t) {
 		t.Parallel() // child processes are mostly idle
 	}
+
 	c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=3m")
 	c.Env = append(os.Environ(), testNameVariable+"="+t.Name())
 	c.Env = append(c.Env, variables...)
 	if output, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}
+
 	return false
 }
 
@@ -66,6 +69,7 @@ func (p *pairOfRanks) closeAll(t *testing.T) {
 		if err := p[r].stream.Close(); err != nil {
 			t.Errorf("rank %d: closing the stream: %v", r, err)
 		}
+
 		if err := p[r].device.Close(); err != nil {
 			t.Errorf("rank %d: closing the device: %v", r, err)
 		}
@@ -78,6 +82,7 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuGraphLaunch:1:2") {
 		return
 	}
+
 	p := openPair(t, 5*time.Second)
 	var graphs [2]driver.Graph // by rank
 	runBoth(t, func(r int) error {
@@ -87,6 +92,7 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	if err := graphs[0].Launch(p[0].stream); !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("rank 0: Launch = %v, want the injected failure", err)
 	}
+
 	// Rank 1 may learn of the failure before or after its launch.
 	err := graphs[1].Launch(p[1].stream)
 	if err == nil {
@@ -94,11 +100,13 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	} else if !errors.Is(err, driver.ErrFault) {
 		t.Errorf("rank 1: Launch = %v, want ErrFault", err)
 	}
+
 	for _, g := range graphs {
 		if err := g.Close(); err != nil {
 			t.Error(err)
 		}
 	}
+
 	p.closeAll(t)
 }
 
@@ -110,6 +118,7 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return
 	}
+
 	p := openPair(t, 5*time.Second)
 	buffer := p[1].regions[0].segment.Address()
 	g := p.capture(t, 1, func() error {
@@ -118,11 +127,13 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if err := g.Launch(p[1].stream); err == nil {
 		t.Error("Launch = nil, want an error, because CUDA could not record the event")
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := p[1].stream.Synchronize(ctx); err != nil {
 		t.Errorf("Synchronize after the failed Launch = %v, want nil", err)
 	}
+
 	hasFailed := func() bool {
 		p[0].group.CheckPeers()
 		return p[0].group.Cause() != nil
@@ -130,9 +141,11 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if err := gpu.Poll(ctx, hasFailed); err != nil {
 		t.Errorf("waiting for the sender to notice the failure: %v", err)
 	}
+
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
+
 	p.closeAll(t)
 }
 
@@ -142,15 +155,18 @@ func TestFailedSendFailsTheReceiver(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuStreamWriteValue32_v2:2:2") {
 		return
 	}
+
 	p := openPair(t, 5*time.Second)
 	buffers := p.addresses()
 	if err := p.message(1, driver.Recv, buffers[1], messageBytes, noDigest); err != nil {
 		t.Fatal(err)
 	}
+
 	err := p.message(0, driver.Send, buffers[0], messageBytes, noDigest)
 	if !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("Send = %v, want the injected failure", err)
 	}
+
 	checkFault(t, p[1].stream)
 	p.closeAll(t)
 }

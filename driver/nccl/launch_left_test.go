@@ -20,10 +20,12 @@ func TestLaunchIsRefusedAfterARankHasLeft(t *testing.T) {
 				if err != nil {
 					return err
 				}
+
 				if m.rank == 1 {
 					defer close(closed)
 					return m.closeGroup()
 				}
+
 				<-closed
 				m.group.SetCheck(false) // otherwise the comparison would report the closed group
 				err = p.launch(m.group, m.stream, path)
@@ -31,6 +33,7 @@ func TestLaunchIsRefusedAfterARankHasLeft(t *testing.T) {
 				if !errors.As(err, &deadlock) || deadlock.Activity[1] == "" {
 					t.Errorf("launch = %v, want a DeadlockError about rank 1", err)
 				}
+
 				return nil
 			})
 		})

@@ -19,21 +19,26 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		if err := m.warmUp([]*repeatedSum{p}); err != nil {
 			return err
 		}
+
 		const noElements = 0
 		emptyPlan, err := prepare(m.group, m.ringAllToAllV(p, noElements, driver.PathPlain))
 		if err != nil {
 			return err
 		}
+
 		if err := m.check(w, p, m.stream); err != nil {
 			return err
 		}
+
 		first := func() error {
 			if err := p.launch(m.group, m.stream, driver.PathPlain); err != nil {
 				return err
 			}
+
 			return m.group.Launch(others[0], emptyPlan)
 		}
 		second := func() error { return p.launch(m.group, others[1], driver.PathDirect) }
@@ -72,6 +77,7 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 		if adopted {
 			kinds = append(kinds, ownersWaitAndEvent, ownersWaitAndFill)
 		}
+
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
 				w := newAdditiveGroup(t, 2, 10*time.Second)
@@ -93,24 +99,29 @@ func (m *testRank) launchAroundMessage(
 	if err != nil {
 		return err
 	}
+
 	foreign, err := m.newForeignStreams(3)
 	if err != nil {
 		return err
 	}
+
 	streams, err := m.newStreams(len(foreign))
 	if err != nil {
 		return err
 	}
+
 	if adopted {
 		streams = nil
 		for _, o := range foreign {
 			streams = append(streams, o.stream)
 		}
 	}
+
 	launchMessage, messageStream, err := m.prepareMessage(buffer, kind, streams)
 	if err != nil {
 		return err
 	}
+
 	err = p.launch(m.group, streams[0], driver.PathDirect)
 	if m.rank == 0 {
 		arrived := m.device.streams.NewEvent()
@@ -119,16 +130,20 @@ func (m *testRank) launchAroundMessage(
 		if isOwnersWait(kind) {
 			err = errors.Join(err, join(foreign[0], foreign[2]))
 		}
+
 		address := buffer.segment.Address()
 		err = errors.Join(err, m.queueWait(kind, streams[0], messageStream, arrived, address))
 	}
+
 	err = errors.Join(err, p.launch(m.group, streams[1], driver.PathDirect))
 	if m.rank == 1 {
 		err = errors.Join(err, launchMessage())
 	}
+
 	for _, s := range streams {
 		err = errors.Join(err, s.Synchronize(w.t.Context()))
 	}
+
 	err = errors.Join(err, m.check(w, p))
 	return errors.Join(err, finish(foreign...))
 }
@@ -149,18 +164,22 @@ func (m *testRank) prepareMessage(
 			messageStream = streams[0] // the Recv itself is the work that waits
 		}
 	}
+
 	plan, err := prepare(m.group, message)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	launch = func() error { return m.group.Launch(messageStream, plan) }
 	if kind != waitByGraph {
 		return launch, messageStream, nil
 	}
+
 	g, err := m.captureWork(messageStream, launch)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	return func() error { return g.Launch(messageStream) }, messageStream, nil
 }
 
@@ -180,6 +199,7 @@ func (m *testRank) queueWait(
 		if err := messageStream.Host(func() { close(arrived) }); err != nil {
 			return err
 		}
+
 		return s.Host(func() { <-arrived })
 	case ownersWaitAndEvent: // a pool does the same when memory is freed
 		return s.Record(m.device.streams.NewEvent())

@@ -16,6 +16,7 @@ func loadDriver() (*cuda.Driver, error) {
 	if err := setDefaults(); err != nil {
 		return nil, err
 	}
+
 	return cuda.Load()
 }
 
@@ -33,6 +34,7 @@ var setDefaults = sync.OnceValue(func() error {
 	if mps.IsRunning(os.Getenv) {
 		return err
 	}
+
 	return errors.Join(err, setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32"))
 })
 
@@ -40,6 +42,7 @@ func setDefault(name, value string) error {
 	if os.Getenv(name) != "" {
 		return nil
 	}
+
 	return dl.Setenv(name, value)
 }
 

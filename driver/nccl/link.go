@@ -16,16 +16,19 @@ func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 		if m.GPUID == self.GPUID || m.BootID != self.BootID {
 			continue
 		}
+
 		peer, err := visibleDevice(g, m.GPUID)
 		if err != nil {
 			return err
 		}
+
 		for _, pair := range [2][2]cuda.Device{{g.Device, peer}, {peer, g.Device}} {
 			src, dst := pair[0], pair[1]
 			if can, err := src.CanAccessPeer(dst); err != nil || !can {
 				return fmt.Errorf("GPU %d cannot access the memory of GPU %d (see nvidia-smi topo -p2p r)",
 					src.Ordinal(), dst.Ordinal())
 			}
+
 			native, err := src.P2PAttribute(cuda.P2PNativeAtomicSupported, dst)
 			if err != nil || native == 0 {
 				return fmt.Errorf("GPUs %d and %d are not connected by NVLink (see nvidia-smi topo -m)",
@@ -33,6 +36,7 @@ func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -41,15 +45,18 @@ func visibleDevice(g *gpu.GPU, uuid string) (cuda.Device, error) {
 	if err != nil {
 		return cuda.Device{}, err
 	}
+
 	for ordinal := range n {
 		device, err := g.CUDA.Device(ordinal)
 		if err != nil {
 			return cuda.Device{}, err
 		}
+
 		if id, err := device.UUID(); err == nil && id == uuid {
 			return device, nil
 		}
 	}
+
 	return cuda.Device{}, fmt.Errorf("this process cannot see GPU %s of another rank, so the link "+
 		"to it is unknown: make all GPUs of the group visible to every rank (CUDA_VISIBLE_DEVICES)", uuid)
 }

@@ -23,13 +23,16 @@ func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 		if !ok || member.c != c {
 			return nil, errForeignPlan
 		}
+
 		direct := member.Path == driver.PathDirect
 		if !direct && !canGroup(member) || member.Path != plans[0].Prepared().Path {
 			return nil, fmt.Errorf("a list with %v on the %v path: %w", member.Operation, member.Path,
 				driver.ErrUnsupported)
 		}
+
 		members[i] = member
 	}
+
 	return members, nil
 }
 
@@ -44,10 +47,12 @@ func prepareGather(p *plan) error {
 		window := member.ownWindow(member.RecvWindow)
 		l.Symmetric = l.Symmetric && window != nil && window.isMappedEverywhere
 	}
+
 	rows, err := kernels.ChooseRows(l, calls)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
 	}
+
 	return prepareSteps(p, rows)
 }
 
@@ -66,13 +71,16 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 			if err := member.guard(s.CUDA, gpu); err != nil {
 				return err
 			}
+
 			calls = append(calls, member.guardedCall)
 		default:
 			calls = append(calls, member.groupedCalls...)
 		}
 	}
+
 	if len(calls) == 0 {
 		return nil
 	}
+
 	return p.c.comm.queueGroup(calls, s.CUDA)
 }

@@ -28,6 +28,7 @@ func runTests(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+
 	applyMachinesVariable()
 	if (Backend{}).Available() != nil { // there is no GPU
 		cudaPath, ncclPath, err := softgpu.Build()
@@ -35,9 +36,11 @@ func runTests(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
+
 		os.Setenv("SYMMEM_CUDA", cudaPath)
 		os.Setenv("SYMMEM_NCCL", ncclPath)
 	}
+
 	// A child process of a test inherits the software GPU from its parent's environment, so look at
 	// the GPU's name.
 	if name, err := modelName(); err == nil && isSoft(name) {
@@ -48,6 +51,7 @@ func runTests(m *testing.M) int {
 			return 1
 		}
 	}
+
 	return m.Run()
 }
 
@@ -59,10 +63,12 @@ func loadKernelsEagerly() error {
 	if !isSharingEnabled() || os.Getenv(loading) != "" {
 		return nil
 	}
+
 	program, err := os.Executable()
 	if err != nil {
 		return err
 	}
+
 	return syscall.Exec(program, os.Args, append(os.Environ(), loading+"=EAGER"))
 }
 
@@ -72,10 +78,12 @@ func modelName() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	first, err := gpus.Device(0)
 	if err != nil {
 		return "", err
 	}
+
 	return first.Name()
 }
 
@@ -90,9 +98,11 @@ func needDevices(t *testing.T, n int) {
 	if count >= n {
 		return
 	}
+
 	if usesSoftGPU(t) && os.Getenv("SOFTGPU_DEVICES") == "" {
 		t.Fatalf("the software GPU has only %d devices, but the test needs %d", count, n)
 	}
+
 	t.Skip(fmt.Errorf("the machine has only %d GPUs, but the test needs %d: %w", count, n,
 		driver.ErrUnsupported))
 }
@@ -113,9 +123,11 @@ func needDirect(t *testing.T, group driver.Communicator) {
 	if c.direct.unavailableReason == "" {
 		return
 	}
+
 	if err := checkLinks(c.device.gpu, &c.device.self, c.members); err != nil {
 		t.Skipf("the direct path does not support the links of these GPUs: %v", err)
 	}
+
 	t.Fatalf("the group has no direct path, although NVLink connects its GPUs: %s",
 		c.direct.unavailableReason)
 }

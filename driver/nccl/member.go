@@ -51,6 +51,7 @@ func machineID(rank int, bootID string) (string, error) {
 	if id := hostID(rank); id != "" {
 		return id, nil
 	}
+
 	hostName, err := os.Hostname()
 	return hostName + " " + bootID, err
 }
@@ -82,14 +83,18 @@ func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, er
 			var awaited []int // no ranks besides the absent ones
 			return nil, control.AbsentError(warning.InCall, group, waited, absent, awaited, err)
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		groupMembers[i] = m
 	}
+
 	if err := checkCompatible(ranks, groupMembers); err != nil {
 		return nil, err
 	}
+
 	return groupMembers, nil
 }
 
@@ -102,22 +107,27 @@ func (ms *members) awaitMember(ctx context.Context, rank int) (*member, error) {
 	if cached != nil {
 		return cached, nil
 	}
+
 	value, err := ms.cfg.Store.Get(ctx, memberKey(rank))
 	if err != nil {
 		return nil, err
 	}
+
 	m := &member{}
 	if err := json.Unmarshal(value, m); err != nil {
 		return nil, fmt.Errorf("decoding the description of rank %d: %w", rank, err)
 	}
+
 	if m.OpenError != "" {
 		return nil, fmt.Errorf("rank %d could not open its GPU: %s", rank, control.Printable(m.OpenError))
 	}
+
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	if ms.cache == nil {
 		ms.cache = map[int]*member{}
 	}
+
 	ms.cache[rank] = m
 	return m, nil
 }
@@ -134,17 +144,20 @@ func checkCompatible(ranks []int, groupMembers []*member) error {
 				"version; --nccl or SYMMEM_NCCL selects a library", ranks[0],
 				nccl.VersionText(first.NCCLVersion), ranks[i], nccl.VersionText(m.NCCLVersion))
 		}
+
 		gpuKey := m.Machine + " " + m.GPUID
 		firstRank, isUsed := firstUsers[gpuKey]
 		if !isUsed {
 			firstUsers[gpuKey] = ranks[i]
 			continue
 		}
+
 		if err := checkSharing(m.NCCLVersion); err != nil {
 			return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w", firstRank, ranks[i],
 				m.Model, m.GPUID, err)
 		}
 	}
+
 	return nil
 }
 
@@ -168,6 +181,7 @@ func checkSharing(version int) error {
 		return fmt.Errorf("%w without %s=1: give each rank its own local rank, or its own "+
 			"CUDA_VISIBLE_DEVICES", driver.ErrUnsupported, sharingVariable)
 	}
+
 	return nil
 }
 
@@ -183,6 +197,7 @@ func countSharers(groupMembers []*member, thisMember *member) int {
 			count++
 		}
 	}
+
 	return count
 }
 
@@ -191,6 +206,7 @@ func countMachines(groupMembers []*member) int {
 	for _, m := range groupMembers {
 		machines[m.Machine] = true
 	}
+
 	return len(machines)
 }
 
@@ -199,10 +215,12 @@ func hostNames(groupMembers []*member) []string {
 	if countMachines(groupMembers) == 1 {
 		return nil
 	}
+
 	names := make([]string, len(groupMembers))
 	for i, m := range groupMembers {
 		names[i] = control.MachineName(m.Host)
 	}
+
 	return names
 }
 
@@ -211,6 +229,7 @@ func noMessagesError(group *driver.GroupConfig, groupMembers []*member) error {
 	if reason := noKernelsReason(group, groupMembers); reason != "" {
 		return fmt.Errorf("messages: %s: %w", reason, driver.ErrUnsupported)
 	}
+
 	return fmt.Errorf("messages between ranks on several machines: %w", driver.ErrUnsupported)
 }
 
@@ -223,6 +242,7 @@ func noKernelsReason(group *driver.GroupConfig, groupMembers []*member) string {
 				control.Printable(m.NoKernelsReason))
 		}
 	}
+
 	return ""
 }
 
@@ -234,11 +254,13 @@ func noFabricReason(group *driver.GroupConfig, groupMembers []*member) string {
 	if machineCount := countMachines(groupMembers); machineCount > 1 {
 		placement = fmt.Sprintf("on %d machines", machineCount)
 	}
+
 	for i, m := range groupMembers {
 		if m.NoFabricReason != "" {
 			return fmt.Sprintf("the ranks are %s, and rank %d has no fabric handles: %s", placement,
 				group.Ranks[i], control.Printable(m.NoFabricReason))
 		}
 	}
+
 	return ""
 }

@@ -36,16 +36,19 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 		if err := p[r].stream.Host(func() { <-unblocked }); err != nil {
 			t.Fatal(err)
 		}
+
 		for range 2 { // the second message must wait for the first
 			if err := graphs[r].Launch(p[r].stream); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+
 	p[0].group.Abort(nil) // the default cause
 	for r := range p {
 		<-p[r].group.(*communicator).stages.kernelsEnded // after gpu.KernelEndTimeout
 	}
+
 	close(unblocked)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -54,9 +57,11 @@ func TestStreamSkipsMessagesOfATornDownGroup(t *testing.T) {
 		if err := p[r].stream.Synchronize(ctx); err != nil {
 			t.Errorf("rank %d: second Synchronize = %v, want nil", r, err)
 		}
+
 		if err := graphs[r].Close(); err != nil {
 			t.Errorf("rank %d: closing the graph: %v", r, err)
 		}
+
 		err := p[r].stream.Close()
 		err = errors.Join(err, p[r].device.Close())
 		isTimeout := errors.As(err, new(*driver.TimeoutError)) // the teardown may have timed out
@@ -87,20 +92,24 @@ func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	for range launches {
 		select {
 		case <-p[0].group.Failed():
 			t.Fatalf("the group failed: %v", p[0].group.Cause())
 		case <-time.After(receiveInterval):
 		}
+
 		if err := p.message(1, driver.Recv, buffers[1], messageBytes, noDigest); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	runBoth(t, func(r int) error { return p[r].stream.Synchronize(t.Context()) })
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
+
 	p.closeAll(t)
 }
 
@@ -124,24 +133,30 @@ func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 				return fmt.Errorf("message %d: %w", i, err)
 			}
 		}
+
 		lastErr = send()
 		return nil
 	})
 	if !errors.Is(lastErr, driver.ErrUnsupported) {
 		t.Errorf("last Send in the graph = %v, want ErrUnsupported", lastErr)
 	}
+
 	if err := send(); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("Send before the graph is closed = %v, want ErrUnsupported", err)
 	}
+
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
+
 	if err := send(); err != nil {
 		t.Errorf("Send after the graph was closed: %v", err)
 	}
+
 	if err := receive(); err != nil {
 		t.Errorf("Recv after the graph was closed: %v", err)
 	}
+
 	runBoth(t, func(r int) error { return p[r].stream.Synchronize(t.Context()) })
 	p.closeAll(t)
 }
@@ -162,14 +177,18 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		streams[r] = [2]driver.Stream{p[r].stream, other}
 	}
+
 	if err := p[0].stream.Fill(buffers[0], sentByte, size); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := p[0].stream.Synchronize(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
 	// Rank 0 changes streams after each launch, and rank 1 after two.
 	launchesBeforeChange := [2]int{1, 2}
 	runBoth(t, func(r int) error {
@@ -179,6 +198,7 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 				return fmt.Errorf("launch %d of rank %d: %w", i, r, err)
 			}
 		}
+
 		err := streams[r][0].Synchronize(t.Context())
 		err = errors.Join(err, streams[r][1].Synchronize(t.Context()))
 		err = errors.Join(err, graphs[r].Close())
@@ -188,6 +208,7 @@ func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	if got := p.read(t, 1, 0, size); !slices.Equal(got, want) {
 		t.Errorf("the received message begins with %x, want %x", got[:8], want[:8])
 	}
+
 	p.closeAll(t)
 }
 
@@ -205,10 +226,12 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 		if err := p[0].stream.Fill(buffers[0], value, size); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := g.Launch(p[0].stream); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	c := p[0].group.(*communicator)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -219,23 +242,29 @@ func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	if err := gpu.Poll(ctx, isReleased); err != nil {
 		t.Fatal(err)
 	}
+
 	err := p[1].stream.Fill(buffers[1], 0, size)
 	if err == nil {
 		err = p.message(1, driver.Recv, buffers[1], size, noDigest)
 	}
+
 	if err == nil {
 		err = p[1].stream.Synchronize(ctx)
 	}
+
 	if !errors.As(err, new(*driver.TimeoutError)) {
 		t.Errorf("Recv = %v, want a TimeoutError", err)
 	}
+
 	if got := p.read(t, 1, 0, size); slices.Contains(got, secondByte) {
 		t.Error("the second message was received in place of the first")
 	}
+
 	_ = p[0].stream.Synchronize(ctx) // returns the group's fault
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
+
 	p.closeAll(t)
 }
 
@@ -251,34 +280,41 @@ func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		segment, err := arena.Map(0, large)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		buffers[r] = segment.Address()
 		defer func() { // the ranks are closed by then
 			_ = segment.Unmap()
 			_ = arena.Close()
 		}()
 	}
+
 	g := p.capture(t, 0, func() error {
 		return p.message(0, driver.Send, buffers[0], large, noDigest)
 	})
 	if err := g.Launch(p[0].stream); err != nil {
 		t.Fatal(err)
 	}
+
 	err := p[0].stream.Synchronize(t.Context())
 	err = errors.Join(err, p[0].group.Close())
 	err = errors.Join(err, g.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	<-p[0].group.(*communicator).stages.allFreed
 	if err := p.message(1, driver.Recv, buffers[1], large, noDigest); err != nil {
 		t.Error(err)
 	}
+
 	if err := p[1].stream.Synchronize(t.Context()); err != nil {
 		t.Error(err)
 	}
+
 	p.closeAll(t)
 }

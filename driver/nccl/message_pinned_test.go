@@ -32,6 +32,7 @@ func TestMessagesAfterCloseDuringForeignCapture(t *testing.T) {
 		_ = p[r].group.Close() // returns CUDA's error
 		endCapture()
 	}
+
 	runBoth(t, func(r int) error { return p.connect(t.Context(), r, "second") })
 	exchange()
 	for r := range p {
@@ -50,11 +51,13 @@ func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 		if s, err = g.CUDA.StreamCreate(); err != nil {
 			return s, err
 		}
+
 		return s, g.CUDA.BeginCapture(s, cuda.CaptureGlobal)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return func() {
 		_ = g.Do(func() error { // the calls during the capture have invalidated it
 			_, err := g.CUDA.EndCapture(stream)

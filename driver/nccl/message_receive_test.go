@@ -33,20 +33,24 @@ func TestRecvReportsArrivalBeforeItsCopyIsQueued(t *testing.T) {
 		if err == nil {
 			err = p[1].stream.Synchronize(t.Context())
 		}
+
 		received <- err
 	}()
 	if err := p.message(0, driver.Send, p[0].regions[0].segment.Address(), 8, 0); err != nil {
 		t.Error(err)
 	}
+
 	select {
 	case <-arrived:
 	case <-time.After(10 * time.Second):
 		t.Error("Recv did not report the message before its copy was queued")
 	}
+
 	close(unlock)
 	<-unlocked
 	if err := <-received; err != nil {
 		t.Error(err)
 	}
+
 	p.closeAll(t)
 }

@@ -32,28 +32,34 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 		if !c.mu.TryLock() {
 			return true
 		}
+
 		c.mu.Unlock()
 		return false
 	}
 	if err := gpu.Poll(ctx, isInRecv); err != nil {
 		t.Fatal(err)
 	}
+
 	c.Abort(nil)
 	select {
 	case <-c.stages.kernelsEnded:
 	case <-time.After(gpu.KernelEndTimeout / 2):
 	}
+
 	close(unlock)
 	err := <-queued
 	if err == nil {
 		err = p[0].stream.Synchronize(ctx)
 	}
+
 	if !errors.Is(err, driver.ErrAborted) {
 		t.Errorf("Recv = %v, want ErrAborted", err)
 	}
+
 	if err := p[0].stream.Synchronize(ctx); err != nil {
 		t.Errorf("second Synchronize = %v, want nil", err)
 	}
+
 	_ = p[1].stream.Synchronize(ctx)
 	p.closeAll(t)
 }
@@ -65,14 +71,17 @@ func TestRefusedMessageReturnsTheFaultOnce(t *testing.T) {
 	if err := p.message(0, driver.Recv, p[0].regions[0].segment.Address(), 8, 0); err != nil {
 		t.Fatal(err)
 	}
+
 	p[0].group.(*communicator).Abort(nil)
 	err := p.message(0, driver.Recv, p[0].regions[0].segment.Address(), 8, 0)
 	if !errors.Is(err, driver.ErrAborted) {
 		t.Errorf("Recv = %v, want ErrAborted", err)
 	}
+
 	if err := p[0].stream.Synchronize(t.Context()); err != nil {
 		t.Errorf("Synchronize = %v after the refused Recv returned the fault, want nil", err)
 	}
+
 	_ = p[1].stream.Synchronize(t.Context())
 	p.closeAll(t)
 }

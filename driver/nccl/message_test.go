@@ -41,6 +41,7 @@ func (p *pairOfRanks) read(t *testing.T, r int, offset uintptr, n int) []byte {
 	if err != nil {
 		t.Fatalf("rank %d: %v", r, err)
 	}
+
 	return got
 }
 
@@ -51,6 +52,7 @@ func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Gr
 	if err := errors.Join(err, endErr); err != nil {
 		t.Fatalf("rank %d: %v", r, err)
 	}
+
 	return g
 }
 
@@ -71,16 +73,19 @@ func TestMismatchedMessageKeepsEarlierWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	<-receiver.group.Failed()
 	close(gate)
 	var messageErr *driver.MessageError
 	if err := receiver.stream.Synchronize(t.Context()); !errors.As(err, &messageErr) {
 		t.Errorf("Synchronize = %v, want a MessageError", err)
 	}
+
 	written := func(b byte) bool { return b != 0xa5 }
 	if slices.ContainsFunc(p.read(t, 1, 0, bytes), written) {
 		t.Error("the failed Recv wrote to the buffer")
 	}
+
 	_ = sender.stream.Synchronize(t.Context()) // returns the group's fault
 	p.closeAll(t)
 }
@@ -99,27 +104,32 @@ func TestSendReplaysMayPrecedeReceives(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	for i := range replays {
 		call := recvs.Launch
 		if i%3 == 0 {
 			call = func(driver.Stream) error { return p.message(1, driver.Recv, at[1], size, 0) }
 		}
+
 		err := errors.Join(call(p[1].stream),
 			p[1].stream.Copy(at[1]+uintptr(1+i)*size, at[1], size))
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	got := p.read(t, 1, size, replays*size)
 	for i := range replays {
 		if want := bytes.Repeat([]byte{byte(i + 1)}, size); !bytes.Equal(got[i*size:][:size], want) {
 			t.Errorf("message %d begins with %x, want %x", i+1, got[i*size:][:8], want[:8])
 		}
 	}
+
 	err := errors.Join(p[0].stream.Synchronize(t.Context()), sends.Close(), recvs.Close())
 	if err != nil {
 		t.Error(err)
 	}
+
 	p.closeAll(t)
 }
 
@@ -132,16 +142,20 @@ func TestReplayedSendTimeoutNamesTheReceiver(t *testing.T) {
 	if err := g.Launch(p[0].stream); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := p[0].stream.Synchronize(t.Context()); err != nil {
 		t.Fatalf("the first Send: %v", err)
 	}
+
 	if err := g.Launch(p[0].stream); err != nil {
 		t.Fatal(err)
 	}
+
 	checkTimeoutOfRank1(t, p[0].stream.Synchronize(t.Context()))
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
+
 	p.closeWithUnreceived(t, 2)
 }
 
@@ -154,6 +168,7 @@ func (p *pairOfRanks) closeWithUnreceived(t *testing.T, messages int) {
 	if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || len(e.Ends) != messages {
 		t.Errorf("rank 1: Close = %v, want a MessageError about %d messages", err, messages)
 	}
+
 	p.closeAll(t)
 }
 
@@ -176,16 +191,19 @@ func TestSendWaitsForASlot(t *testing.T) {
 		if r == 1 {
 			o = driver.Recv
 		}
+
 		for i := range 3 * p2p.Slots {
 			if err := p.message(r, o, p[r].regions[0].segment.Address(), int64(i%7), 0); err != nil {
 				return fmt.Errorf("message %d of rank %d: %w", i, r, err)
 			}
+
 			if r == 1 && i%100 == 0 {
 				if err := p[1].stream.Synchronize(t.Context()); err != nil {
 					return err
 				}
 			}
 		}
+
 		return p[r].stream.Synchronize(t.Context())
 	})
 	p.closeAll(t)
@@ -198,6 +216,7 @@ func TestSendWaitsForASlot(t *testing.T) {
 			t.Errorf("message %d: got %v, want an error only for message %d", i, err, p2p.Slots)
 		}
 	}
+
 	checkTimeoutOfRank1(t, err)
 	_ = p[0].stream.Synchronize(t.Context())
 	p.closeWithUnreceived(t, p2p.Slots)
@@ -210,29 +229,35 @@ func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
 	if !inChildProcess(t, fmt.Sprint("SOFTGPU_MEMORY=", 160<<20)) {
 		return
 	}
+
 	const large = 100 << 20
 	p := openPair(t, 2*time.Second)
 	arena, err := p[0].device.NewArena(large)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	segment, err := arena.Map(0, large)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	err = p.message(0, driver.Send, segment.Address(), large, 0)
 	var memory *driver.OutOfMemoryError
 	if !errors.As(err, &memory) || memory.Requested != large {
 		t.Fatalf("Send = %v, want an OutOfMemoryError for %d bytes", err, large)
 	}
+
 	if err := errors.Join(segment.Unmap(), arena.Close()); err != nil {
 		t.Error(err)
 	}
+
 	runBoth(t, func(r int) error {
 		o := driver.Send
 		if r == 1 {
 			o = driver.Recv
 		}
+
 		err := p.message(r, o, p[r].regions[0].segment.Address(), 1<<20, 0)
 		return errors.Join(err, p[r].stream.Synchronize(t.Context()))
 	})
@@ -250,9 +275,11 @@ func TestMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got := p.read(t, 1, 0, 100); !bytes.Equal(got, bytes.Repeat([]byte{7}, 100)) {
 		t.Errorf("received %x, want 100 bytes of 7", got)
 	}
+
 	p.closeAll(t)
 }
 
@@ -271,12 +298,14 @@ func TestAbortEndsMessages(t *testing.T) {
 			if err := p.connect(t.Context(), r, fmt.Sprint("round ", round)); err != nil {
 				return err
 			}
+
 			// The stream of the previous round may still return the fault of that group.
 			_ = p[r].stream.Close()
 			var err error
 			if p[r].stream, err = p[r].device.NewStream(); err != nil {
 				return err
 			}
+
 			graphs[r] = p.capture(t, r, func() error { return calls(r) })
 			return nil
 		})
@@ -293,24 +322,29 @@ func TestAbortEndsMessages(t *testing.T) {
 				if i == 5*round && r == round%2 {
 					p[r].group.Abort(nil)
 				}
+
 				err := g.Launch(p[r].stream)
 				if err == nil && i%2 == 0 {
 					err = calls(r)
 				}
+
 				if err == nil && i%3 == 0 {
 					err = p[r].stream.Synchronize(ctx)
 				}
+
 				if err != nil {
 					_ = p[r].stream.Synchronize(ctx)
 					if p[r].group.Cause() == nil {
 						return fmt.Errorf("rank %d, call %d of round %d: error without a failure of the group: %w", r,
 							i, round, err)
 					}
+
 					return ctx.Err()
 				}
 			}
 		})
 	}
+
 	runBoth(t, func(r int) error {
 		_ = p[r].stream.Close() // may return the fault of the last round
 		return nil
@@ -332,11 +366,13 @@ func TestRecvTimeoutNamesASenderWithABlockedStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	select {
 	case <-p[0].group.Failed():
 		t.Errorf("the group failed while the receiver's stream was blocked: %v", p[0].group.Cause())
 	case <-time.After(1500 * time.Millisecond):
 	}
+
 	close(receiving)
 	checkTimeoutOfRank1(t, p[0].stream.Synchronize(t.Context()))
 	close(sending)
@@ -356,15 +392,18 @@ func TestMessagesOfAnySizeAndOffset(t *testing.T) {
 	for i := range sent {
 		sent[i] = byte(random.Uint32())
 	}
+
 	source, target := p[0].regions[0].segment.Address(), p[1].regions[0].segment.Address()
 	if err := p[0].stream.Copy(source, dl.AddressOf(&sent[0]), maxSize); err != nil {
 		t.Fatal(err)
 	}
+
 	for range 60 {
 		sendOffset, recvOffset, size := random.IntN(40), random.IntN(40), random.IntN(100)
 		if random.IntN(3) == 0 {
 			size = random.IntN(maxSize - 40)
 		}
+
 		err := errors.Join(
 			p[1].stream.Fill(target, 0xa5, int64(size)+80),
 			p.message(0, driver.Send, source+uintptr(sendOffset), int64(size), 0),
@@ -372,6 +411,7 @@ func TestMessagesOfAnySizeAndOffset(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		want := bytes.Repeat([]byte{0xa5}, size+80)
 		copy(want[recvOffset:], sent[sendOffset:sendOffset+size])
 		if got := p.read(t, 1, 0, size+80); !bytes.Equal(got, want) {
@@ -379,5 +419,6 @@ func TestMessagesOfAnySizeAndOffset(t *testing.T) {
 				sendOffset, recvOffset)
 		}
 	}
+
 	p.closeAll(t)
 }

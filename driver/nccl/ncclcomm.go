@@ -65,6 +65,7 @@ func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 		if err == nil {
 			return nil
 		}
+
 		return n.abort()
 	case <-timer.C:
 		n.gpu.Hold() // keeps the CUDA context, which CommDestroy still uses
@@ -88,6 +89,7 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 	if n.isAborting.Load() {
 		return nil
 	}
+
 	return n.gpu.Do(func() error { return n.library.WindowDeregister(n.handle, w) })
 }
 
@@ -110,12 +112,14 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 			for i := 0; i < ncclGroups && err == nil; i++ {
 				err = n.queueGroup(calls, stream)
 			}
+
 			return err
 		})
 	})
 	if err != nil {
 		return fmt.Errorf("releasing the memory of closed graphs: %w", err)
 	}
+
 	return nil
 }
 
@@ -127,11 +131,13 @@ func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
 		if err != nil {
 			return err
 		}
+
 		for i := range calls {
 			if err == nil {
 				err = calls[i].On(s)
 			}
 		}
+
 		endErr := n.library.GroupEnd()
 		return errors.Join(err, endErr)
 	})
@@ -152,12 +158,14 @@ func awaitDestroyedGraphs(g *gpu.GPU) error {
 				close(notified)
 				return nil
 			}
+
 			return err
 		})
 	})
 	if err != nil {
 		return fmt.Errorf("waiting for the end of closed graphs: %w", err)
 	}
+
 	timer := time.NewTimer(g.Timeout)
 	defer timer.Stop()
 	select {
@@ -175,10 +183,12 @@ func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, callback func()) error 
 	if err := g.CUDA.BeginCapture(stream, cuda.CaptureRelaxed); err != nil {
 		return err
 	}
+
 	graph, err := g.CUDA.EndCapture(stream)
 	if err != nil {
 		return err
 	}
+
 	callErr := g.CUDA.CallAfterGraph(graph, callback)
 	destroyErr := g.CUDA.GraphDestroy(graph)
 	return errors.Join(callErr, destroyErr)
@@ -197,12 +207,14 @@ func (n *ncclComm) resume() error {
 	if err := n.gpu.Do(func() error { return n.library.CommResume(n.handle) }); err != nil {
 		return err
 	}
+
 	n.isSuspended = false
 	release := n.afterResume
 	n.afterResume = nil
 	if release == nil {
 		return nil
 	}
+
 	return release()
 }
 
@@ -213,6 +225,7 @@ func (n *ncclComm) asyncError(group string) error {
 	if err == nil || errors.Is(err, nccl.ErrInProgress) {
 		return nil
 	}
+
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
@@ -222,6 +235,7 @@ func waitError(ctx context.Context, callText string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", callText, context.Cause(ctx))
 	}
+
 	return &driver.TimeoutError{
 		InCall: callText, Waited: time.Since(begin).Round(time.Millisecond),
 	}

@@ -45,6 +45,7 @@ func (o *owner) Await(
 		w = o.faults.newCollectiveWait(ticket, operation)
 		w.planeWait.Done = w.isStreamIdle
 	}
+
 	w.stream = s
 	w.planeWait.Ticket = ticket
 	w.planeWait.Operation = operation
@@ -53,6 +54,7 @@ func (o *owner) Await(
 	if err != nil && o.plane.Cause() != nil {
 		o.teardown.begin()
 	}
+
 	return err
 }
 
@@ -65,10 +67,12 @@ func (o *owner) KernelFault() error {
 	if cause == nil {
 		return nil
 	}
+
 	o.teardown.begin() // also makes the two-level group fail, if this group is one of its levels
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.plane.Cause()
 	}
+
 	return cause
 }
 
@@ -78,6 +82,7 @@ func (o *owner) UserGroup() stream.Group {
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.group
 	}
+
 	return o
 }
 
@@ -87,11 +92,13 @@ func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
 	}
+
 	_ = o.faults.checkKernels() // a fault becomes the cause
 	cause := o.plane.Cause()    // nil if the group has not failed
 	if errors.Is(cause, driver.ErrClosed) {
 		return nil
 	}
+
 	return cause
 }
 
@@ -104,10 +111,12 @@ func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	if order.LatestStream() != s {
 		return nil
 	}
+
 	if isAbandoned {
 		order.ForgetLatest(s)
 		return nil
 	}
+
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
@@ -122,6 +131,7 @@ func (o *owner) CheckEndedEarly(ticket uint64) error {
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
 		return nil
 	}
+
 	o.pollUntil(peerLossTimeout, func() bool {
 		o.faults.checkPeers()
 		return o.plane.Cause() != nil
@@ -130,6 +140,7 @@ func (o *owner) CheckEndedEarly(ticket uint64) error {
 		_ = o.plane.Fail(fmt.Errorf("collective %d of group %s has ended before all ranks have "+
 			"launched it", ticket, o.cfg.Name()))
 	}
+
 	o.teardown.begin()
 	return o.plane.Cause()
 }
@@ -151,10 +162,12 @@ func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	if announcements := o.direct.announcements; announcements != nil { // on one machine
 		return announcements.AllSubmitted(ticket)
 	}
+
 	notifier, ok := o.plane.(control.Notifier)
 	if !ok { // the plane knows nothing about other ranks' launches
 		return true
 	}
+
 	return notifier.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
 }
 
@@ -163,6 +176,7 @@ func needsAllRanks(call *driver.Call) bool {
 	if !call.Operation.WaitsForAllRanks() {
 		return false
 	}
+
 	// On NCCL's paths, a call without data launches no kernel, unless it is a Barrier. Such a call
 	// ends at once.
 	return call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier

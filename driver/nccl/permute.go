@@ -22,18 +22,22 @@ func (k permuter) queue(s driver.Stream, p *driver.Permutation, returns bool) er
 	if err != nil {
 		return err
 	}
+
 	step, err := kernels.Permute(p, returns, k.gpu.Multiprocessors)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
 	}
+
 	// Groups with a direct path have loaded the kernels.
 	if err := k.gpu.Do(func() error { return k.code.Load(k.gpu) }); err != nil {
 		return err
 	}
+
 	function, err := k.code.Function(k.gpu, step.Kernel)
 	if err != nil {
 		return err
 	}
+
 	return stream.Queue(own, func(s cuda.Stream) error {
 		return k.gpu.CUDA.LaunchKernel(function, step.Blocks, step.Threads, s, &step.Params)
 	})

@@ -68,18 +68,22 @@ func (p *plan) Refusal(path driver.Path) error {
 	case p.Route != nil:
 		return errNoRoute
 	}
+
 	if err := checkTypes(&p.Call); err != nil {
 		return err
 	}
+
 	if err := p.refuseFormula(); err != nil {
 		return err
 	}
+
 	switch {
 	case path == driver.PathWindow:
 		return p.refuseWindow()
 	case p.Operation.PointToPoint() && !p.c.messages.Available():
 		return noMessagesError(&p.c.cfg, p.c.members)
 	}
+
 	return nil
 }
 
@@ -89,10 +93,12 @@ func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || p.Count == 0 || len(p.c.cfg.Ranks) == 1 {
 		return nil
 	}
+
 	formula := p.c.cfg.Formula
 	if formula == driver.AnyFormula {
 		return nil
 	}
+
 	return fmt.Errorf("the group computes reductions by the formula %v, which NCCL does not support: "+
 		"only the direct path does (path auto or direct): %w", formula, driver.ErrUnsupported)
 }
@@ -109,6 +115,7 @@ func (p *plan) Remark(path driver.Path) string {
 	case p.IsFloatMinOrMax() && len(p.c.cfg.Ranks) > 1:
 		return "NCCL drops a NaN if another rank has a number"
 	}
+
 	return ""
 }
 
@@ -117,10 +124,12 @@ func (p *plan) remarkDirect() string {
 	if err != nil {
 		return ""
 	}
+
 	text := work.Remark()
 	if reason := p.notMappedReason(); text != "" && reason != "" {
 		text += ", since peers' memory could not be mapped: " + reason
 	}
+
 	return text
 }
 
@@ -136,9 +145,11 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	default:
 		err = p.prepareNCCL()
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
+
 	p.work, p.workErr = nil, nil
 	return p, nil
 }
@@ -151,16 +162,19 @@ func (p *plan) prepareNCCL() error {
 		if err != nil {
 			return err
 		}
+
 		p.send, p.recv, p.count, p.DataType = buffer, buffer, 1, driver.Uint8
 	case p.Path == driver.PathWindow:
 		err := errors.Join(p.checkWindow("send", p.SendWindow), p.checkWindow("receive", p.RecvWindow))
 		if err != nil {
 			return err
 		}
+
 		p.send, p.recv = p.Send, p.Recv
 	default:
 		p.send, p.recv = d.memory.SecondAddress(p.Send), d.memory.SecondAddress(p.Recv)
 	}
+
 	reduceOp, _ := p.ReduceOp.NCCL().Number()
 	p.dataType, p.reduceOp = dataTypes[p.DataType], nccl.ReduceOp(reduceOp)
 	p.parts = p.chooseParts()
@@ -173,14 +187,17 @@ func (p *plan) prepareNCCL() error {
 		p.groupedCalls = p.makeUnevenCalls()
 		return nil
 	}
+
 	call, err := p.collective()
 	if err != nil {
 		return err
 	}
+
 	if p.Path == driver.PathWindow && d.hasEarlyStart() {
 		p.guardedCall = call
 		return p.addGuard()
 	}
+
 	p.singleCall = call
 	return nil
 }
@@ -199,6 +216,7 @@ func (p *plan) chooseParts() *driver.Splits {
 	case p.Operation == driver.AllToAll && (p.send == p.recv || !p.c.device.nccl.HasAlltoAll()):
 		return evenSplits(ranks, p.count)
 	}
+
 	return p.Splits
 }
 
@@ -234,9 +252,11 @@ func (p *plan) addGuard() error {
 	if err == nil {
 		k.function, err = d.collectives.Function(d.gpu, kernels.AfterAll)
 	}
+
 	if err == nil {
 		return nil
 	}
+
 	buffer, err := d.scratch.Address(d.memory)
 	p.guard = func(s cuda.Stream, gpu *cuda.Driver) error {
 		return gpu.MemsetD8Async(buffer, 0, 1, s)
@@ -265,6 +285,7 @@ func messagePlan(p *plan) *p2p.Plan {
 	if p.Operation == driver.Recv {
 		address = p.recv
 	}
+
 	return &p2p.Plan{Call: &p.Call, Address: address}
 }
 
@@ -297,6 +318,7 @@ func copyLocally(p *plan, s cuda.Stream, gpu *cuda.Driver) error {
 	if p.send == p.recv {
 		return nil
 	}
+
 	bytes := p.count * int64(p.DataType.Size())
 	return gpu.MemcpyAsync(p.recv, p.send, bytes, s)
 }
@@ -309,14 +331,17 @@ func (p *plan) choose() (kernels.Work, error) {
 	case c.direct.unavailableReason != "":
 		return nil, fmt.Errorf("%s: %w", c.direct.unavailableReason, driver.ErrUnsupported)
 	}
+
 	work, err := c.direct.choose(directLaunch(p))
 	if err == nil {
 		p.work = work
 		return work, nil
 	}
+
 	if reason := p.notMappedReason(); reason != "" {
 		err = fmt.Errorf("peers' memory could not be mapped: %s", reason)
 	}
+
 	p.workErr = fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
 	return nil, p.workErr
 }
@@ -345,9 +370,11 @@ func (p *plan) refuseWindow() error {
 	if support.noWindowsReason == "" && p.c.registrar.mustSkipWindows() {
 		return errNoWindows
 	}
+
 	if reason := support.unsupportedReason(&p.Call); reason != "" {
 		return fmt.Errorf("%s: %w", reason, driver.ErrUnsupported)
 	}
+
 	return nil
 }
 
@@ -356,6 +383,7 @@ func (p *plan) ownWindow(w driver.Window) *window {
 	if own, ok := w.(*window); ok && own != nil && own.registrar == &p.c.registrar {
 		return own
 	}
+
 	return nil
 }
 
@@ -364,6 +392,7 @@ func (p *plan) checkWindow(name string, w driver.Window) error {
 		return fmt.Errorf("the %s buffer is in no window of group %s: %w", name, p.c.cfg.Name(),
 			driver.ErrOutOfRange)
 	}
+
 	return nil
 }
 
@@ -374,6 +403,7 @@ func (p *plan) notMappedReason() string {
 			return own.notMappedReason
 		}
 	}
+
 	return ""
 }
 
@@ -384,10 +414,12 @@ func (p *plan) prepareDirect() error {
 	if p.Operation == driver.AllGatherV {
 		p.cachedList = new(atomic.Pointer[plan])
 	}
+
 	work, err := p.choose()
 	if err != nil {
 		return err
 	}
+
 	return prepareSteps(p, work)
 }
 
@@ -396,6 +428,7 @@ func prepareSteps(p *plan, work kernels.Work) error {
 	if err != nil {
 		return err
 	}
+
 	t.Timeout = p.c.cfg.Timeout.Get() + kernelSlack
 	steps := work.Steps(&t)
 	for _, step := range steps {
@@ -403,6 +436,7 @@ func prepareSteps(p *plan, work kernels.Work) error {
 			p.exchangeKernelCount++
 		}
 	}
+
 	p.kernel, err = linkKernels(p.c.device, steps)
 	return err
 }
@@ -416,6 +450,7 @@ func (p *plan) copyAt(position driver.Recorded) *plan {
 		k.SetDigest(recorded.Digest)
 		*link = &k
 	}
+
 	return &recorded
 }
 
@@ -423,14 +458,17 @@ func (p *plan) useCounts() (counts []*memory.UseCount) {
 	for _, member := range p.listedPlans {
 		counts = append(counts, member.useCounts()...)
 	}
+
 	if p.listedPlans != nil {
 		return counts
 	}
+
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if own, ok := w.(*window); ok && own != nil {
 			counts = append(counts, &own.useCount)
 		}
 	}
+
 	return append(counts, p.segmentUseCounts()...)
 }
 
@@ -438,17 +476,21 @@ func (p *plan) segmentUseCounts() (counts []*memory.UseCount) {
 	for _, member := range p.listedPlans {
 		counts = append(counts, member.segmentUseCounts()...)
 	}
+
 	if p.listedPlans != nil {
 		return counts
 	}
+
 	addresses := []uintptr{p.Send, p.Recv}
 	for _, span := range p.OtherSpans() {
 		addresses = append(addresses, span.Address)
 	}
+
 	for _, address := range addresses {
 		if s := p.c.device.memory.SegmentAt(address); s != nil {
 			counts = append(counts, &s.UseCount)
 		}
 	}
+
 	return counts
 }

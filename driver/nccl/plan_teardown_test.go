@@ -19,6 +19,7 @@ func TestPrepareDuringTeardown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, Path: driver.PathDirect,
 		Send: s.segment.Address(), Recv: s.segment.Address(),
@@ -30,6 +31,7 @@ func TestPrepareDuringTeardown(t *testing.T) {
 			if _, err := prepare(group, call); err != nil && !errors.Is(err, driver.ErrClosed) {
 				t.Error(err)
 			}
+
 			select {
 			case <-stop:
 				return

@@ -32,6 +32,7 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 			}
 		}
 	}
+
 	// An AllGather does not reduce, so its ReduceOp does not matter.
 	gather := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: unknownReduction}}
 	if err := gather.Refusal(driver.PathPlain); err != nil {
@@ -79,13 +80,16 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 		if err == nil {
 			err = m.register(w, s, windowName)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		c := m.group.(*communicator)
 		if err := c.UseWindows(t.Context()); err != nil {
 			return err
 		}
+
 		call := driver.Call{ // in place
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, SendWindow: s.window,
 			RecvWindow: s.window, Send: s.segment.Address(), Recv: s.segment.Address(),
@@ -104,16 +108,20 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 				if err := offer.Refusal(path); err != nil {
 					return err
 				}
+
 				offer.(driver.Remarker).Remark(path)
 			}
+
 			const digest = 1
 			if _, err := offer.Take(path, digest); err != nil {
 				return err
 			}
+
 			if choiceCount != wantCount {
 				t.Errorf("%v path: got %d choices of a kernel, want %d", path, choiceCount, wantCount)
 			}
 		}
+
 		return nil
 	})
 }
@@ -124,6 +132,7 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	if call.Path == driver.PathWindow && c.Offer(call).Refusal(driver.PathWindow) != nil {
 		call.Path = driver.PathPlain
 	}
+
 	return driver.Prepare(c, call)
 }
 
@@ -138,6 +147,7 @@ func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
 	if got := f.describeCall(&call, ticket, kernelLaunch); got != want {
 		t.Errorf("describeCall with a ticket = %q, want %q", got, want)
 	}
+
 	call.Recorded = driver.Recorded{Capture: 4, Call: 1}
 	want = "AllGather, launch 63 of group g, call 1 of capture 4"
 	if got := f.describeCall(&call, noTicket, kernelLaunch); got != want {

@@ -64,6 +64,7 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 			"since its last call in this one: %w", r.cfg.Name(), direct.MaxOpenRecordings,
 			driver.ErrUnsupported)
 	}
+
 	return r.recordings.GetOrBegin(capture.ID), nil
 }
 
@@ -73,6 +74,7 @@ func (r *recorder) markCaptured() error {
 	if !r.wasCaptured.Swap(true) {
 		r.busy.WakeWatcher() // which checks for faults at intervals from now on
 	}
+
 	return r.faults.checkKernels()
 }
 
@@ -83,9 +85,11 @@ func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	if !r.comparisonEnabled.Load() {
 		return nil
 	}
+
 	if kernelsWillCompare && r.direct.announcements != nil {
 		return nil
 	}
+
 	ticket := r.plane.Submit() // number of this comparison among the group's collectives
 	r.history.recordComparison(ticket)
 	return r.comparer.compareOverPlane(call, ticket)
@@ -101,14 +105,17 @@ func (r *recorder) holdUsedObjects(
 	if hold == nil || err != nil { // without an error, s is not capturing
 		return err
 	}
+
 	hold.AddUses(used)
 	if !usesNCCL {
 		return nil
 	}
+
 	if path == driver.PathWindow {
 		r.capturedWindowKernels = true
 		return nil
 	}
+
 	hold.AddPlainUses(used)
 	r.capturedPlainKernels = true
 	return nil

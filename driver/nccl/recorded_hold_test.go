@@ -41,6 +41,7 @@ func replayAfterAFault(t *testing.T, count int64) {
 		if err != nil || m.rank == 1 {
 			return err
 		}
+
 		return graphs[0].replay() // waits for rank 1
 	})
 	w.ranks[0].group.Abort(&driver.RankLostError{Ranks: []int{1}})
@@ -53,28 +54,34 @@ func replayAfterAFault(t *testing.T, count int64) {
 		if err := gpu.Poll(t.Context(), hasFailed); err != nil {
 			return err
 		}
+
 		<-c.stages.memoryFreed // everything except what the graph uses
 		if err := checkReplaysKeepExchange(c, g); err != nil {
 			return err
 		}
+
 		peer := 1 - m.rank
 		for _, s := range m.regions {
 			if err := s.window.Deregister(); err != nil {
 				return err
 			}
+
 			if s.window.(*window).addresses[peer] == 0 {
 				return errors.New("the peer's segment was unmapped before the graph was destroyed")
 			}
 		}
+
 		err := g.destroy()
 		err = errors.Join(err, awaitTeardownResult(c))
 		err = errors.Join(err, g.closeStream())
 		if _, closedErr := c.direct.exchange.Transport(); !errors.Is(closedErr, driver.ErrClosed) {
 			err = errors.Join(err, errors.New("the exchange memory was not freed"))
 		}
+
 		if m.regions[0].window.(*window).addresses[peer] != 0 {
 			err = errors.Join(err, errors.New("the peer's segment was not unmapped"))
 		}
+
 		m.regions[0].window = nil // already deregistered
 		return err
 	})
@@ -88,26 +95,32 @@ func checkReplaysKeepExchange(c *communicator, g *foreignStream) error {
 	if err != nil {
 		return failuref("the exchange memory was freed before the graph was destroyed: %v", err)
 	}
+
 	for range 3 {
 		took, err := g.waitIdle()
 		if err != nil || took > 30*time.Second {
 			return failuref("a replay after the fault took %v: %v", took, err)
 		}
+
 		if err := g.replay(); err != nil {
 			return err
 		}
 	}
+
 	if _, err := g.waitIdle(); err != nil {
 		return err
 	}
+
 	after, err := c.direct.exchange.Transport()
 	if err != nil || after.Exchange[0] == 0 {
 		return failuref("exchange memory before the graph is destroyed = %+v, %v; want it mapped",
 			after, err)
 	}
+
 	if !slices.Equal(after.Exchange, before.Exchange) || after.Report != before.Report {
 		return failuref("exchange memory before the graph is destroyed = %+v, want %+v", after, before)
 	}
+
 	return nil
 }
 
@@ -140,6 +153,7 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	if !d.gpu.IsMapped(address) {
 		add(errors.New("the segment was unmapped before the graph was destroyed"))
 	}
+
 	add(m.stream.Close())
 	add(c.Close())
 	add(d.gpu.Do(func() error { return d.gpu.CUDA.MemFreeHost(dl.AddressOf(&m.pinned[0])) }))
@@ -152,11 +166,13 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	if took := time.Since(begin); took > 20*time.Second {
 		add(fmt.Errorf("closing the device took %v, want at most 20s", took))
 	}
+
 	for range 2 {
 		add(g.replay())
 		_, waitErr := g.waitIdle()
 		add(waitErr)
 	}
+
 	add(g.destroy())
 	add(d.destroy(g.cudaStream))
 	add(awaitTeardownResult(c))
@@ -165,6 +181,7 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	if d.gpu.IsMapped(address) {
 		add(errors.New("the segment is still mapped although the graph was destroyed"))
 	}
+
 	add(d.gpu.ReleasePrimary())
 	// So that the test's cleanup does not close them again.
 	m.stream, m.group, m.arena, m.pinned, m.regions, m.device = nil, nil, nil, nil, nil, nil
@@ -180,24 +197,29 @@ func TestInvalidatedCaptureDoesNotDelayTeardown(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		cudaStream, s, err := m.device.newForeignStream()
 		if err != nil {
 			return err
 		}
+
 		_, err = m.device.captureAsOwner(cudaStream, func() error {
 			err := m.group.(driver.Recorder).Record(s, plan)
 			if !m.group.(*communicator).recorder.graphHolds.IsActive() {
 				err = errors.Join(err, errors.New("the recorder does not track the capture"))
 			}
+
 			// Querying the stream invalidates the capture.
 			if _, queryErr := m.device.gpu.CUDA.StreamQuery(cudaStream); queryErr == nil {
 				err = errors.Join(err, errors.New("the capture was not invalidated"))
 			}
+
 			return err
 		})
 		if !errors.Is(err, cuda.ErrCaptureInvalidated) {
 			return failuref("capture = %v, want %v", err, cuda.ErrCaptureInvalidated)
 		}
+
 		err = s.Close()
 		err = errors.Join(err, m.device.destroy(cudaStream))
 		return errors.Join(err, m.closeGroup()) // times out if the teardown waits for a graph

@@ -21,6 +21,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
 		groups = n
 	}
+
 	w := newGroup(t, 2, time.Minute)
 	var sums [2]*repeatedSum // by rank
 	w.must(func(m *testRank) (err error) {
@@ -48,12 +49,14 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 				return false, nil
 			}
 		}
+
 		return true, nil
 	}
 	if err := gpu.PollQueryFor(20*time.Second, haveEnded); err != nil {
 		t.Errorf("resources after %d groups = %v, want less than %d more than %v", groups, countsNow,
 			leakLimit, countsBefore)
 	}
+
 	bytesLimit := int64(groups) << 20 // 1 MiB for each group
 	for r, freeNow := range w.freeMemory() {
 		if leaked := freeBefore[r] - freeNow; leaked >= bytesLimit {
@@ -75,16 +78,19 @@ func (w *testGroup) captureAndClose(sums [2]*repeatedSum, mustAbort, destroyFirs
 		if err := m.register(w, p.region, windowName); err != nil {
 			return err
 		}
+
 		for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
 			g, err := m.captureForeign(p.call(path))
 			if err != nil {
 				return err
 			}
+
 			graphs[m.rank] = append(graphs[m.rank], g)
 			if err := g.replayAndWait(p); err != nil {
 				return err
 			}
 		}
+
 		return nil
 	})
 	w.must(func(m *testRank) error {
@@ -93,15 +99,19 @@ func (w *testGroup) captureAndClose(sums [2]*repeatedSum, mustAbort, destroyFirs
 			if mustAbort {
 				m.group.Abort(errAborted)
 			}
+
 			closeErr := m.closeGroup()
 			if mustAbort {
 				closeErr = nil // the fault
 			}
+
 			return errors.Join(err, closeErr)
 		}
+
 		if mustAbort {
 			m.group.Abort(errAborted)
 		}
+
 		return m.closeBeforeGraphs(graphs[m.rank], mustAbort)
 	})
 }
@@ -117,10 +127,12 @@ func (m *testRank) closeBeforeGraphs(graphs []*foreignStream, isAborted bool) er
 	if !isAborted {
 		err = errors.Join(err, closeErr)
 	}
+
 	<-c.stages.memoryFreed // everything except what the graphs use
 	for _, g := range graphs {
 		err = errors.Join(err, g.replay())
 	}
+
 	err = errors.Join(err, destroyGraphs(graphs))
 	return errors.Join(err, awaitTeardownResult(c))
 }
@@ -131,6 +143,7 @@ func destroyGraphs(graphs []*foreignStream) (err error) {
 		err = errors.Join(err, g.destroy())
 		err = errors.Join(err, g.closeStream())
 	}
+
 	return err
 }
 
@@ -141,6 +154,7 @@ func countResources(t *testing.T) map[string]int {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return map[string]int{
 		"descriptors": countDescriptors(t), "goroutines": runtime.NumGoroutine(),
 		"mappings": strings.Count(string(maps), "\n"),

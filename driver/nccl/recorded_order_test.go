@@ -20,6 +20,7 @@ func (m *testRank) awaitKernelFault(w *testGroup) error {
 	if usesSoftGPU(w.t) {
 		limit = 20 * time.Second // the machine may be busy
 	}
+
 	select {
 	case <-m.group.Failed():
 		return m.group.Cause()
@@ -38,6 +39,7 @@ func (c *causeChecker) check(err error, checkCause func(error) error) error {
 	if errors.As(err, new(*driver.PeerError)) {
 		return nil
 	}
+
 	c.causeCount.Add(1)
 	return checkCause(err)
 }
@@ -61,10 +63,12 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 				if err != nil {
 					return err
 				}
+
 				firstCapture := 1 // of the graph that this rank has replayed first
 				if m.rank == 0 {
 					firstCapture = 2
 				}
+
 				return causes.check(cause, checkReplayMismatch(firstCapture))
 			})
 			causes.requireCause(t)
@@ -81,6 +85,7 @@ func (m *testRank) replayInOppositeOrder(
 	if err != nil {
 		return nil, err
 	}
+
 	for i, o := range foreign {
 		p := sums[i]
 		err := o.capture(func() error { return o.record(driver.PathDirect, p, p) })
@@ -88,14 +93,17 @@ func (m *testRank) replayInOppositeOrder(
 			return nil, err
 		}
 	}
+
 	if m.rank == 0 {
 		slices.Reverse(foreign)
 	}
+
 	for _, o := range foreign {
 		if err := o.replay(); err != nil {
 			return nil, err
 		}
 	}
+
 	cause = m.awaitKernelFault(w)
 	_ = finish(foreign...) // returns the group's fault
 	return cause, nil
@@ -108,6 +116,7 @@ func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 	if !inSoftGPUProcess(t, noFailures, "SOFTGPU_BLOCKS=1") {
 		return
 	}
+
 	const count = 50_000 // elements, enough for several blocks
 	w := newGroup(t, 2, 3*time.Second)
 	var causes causeChecker
@@ -119,9 +128,11 @@ func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		if err := m.group.Launch(m.stream, plan); err != nil {
 			return err
 		}
+
 		return causes.check(m.stream.Synchronize(t.Context()), checkMismatch)
 	})
 	causes.requireCause(t)
@@ -131,6 +142,7 @@ func checkMismatch(err error) error {
 	if !errors.As(err, new(*driver.MismatchError)) {
 		return failuref("got %v, want a MismatchError", err)
 	}
+
 	return nil
 }
 
@@ -155,15 +167,19 @@ func checkCapturedMismatch(err error, capture int, byLaunch bool) error {
 	if !errors.As(err, &mismatch) {
 		return failuref("got %v, want a MismatchError about %s", err, position)
 	}
+
 	if got := mismatch.Call.Recorded.Capture; got != uint64(capture) {
 		return failuref("got %v with Capture = %d, want %d", err, got, capture)
 	}
+
 	if !strings.Contains(err.Error(), position) {
 		return failuref("got %v, want an error that contains %q", err, position)
 	}
+
 	if mismatch.Launch != byLaunch {
 		return failuref("got %v with Launch = %t, want %t", err, mismatch.Launch, byLaunch)
 	}
+
 	return nil
 }
 
@@ -182,10 +198,12 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 						return err
 					}
 				}
+
 				err := m.graphs[m.rank].Launch(m.stream)
 				if err == nil {
 					err = m.stream.Synchronize(t.Context())
 				}
+
 				return causes.check(err, checkOwnMismatch(m.rank+1))
 			})
 			causes.requireCause(t)
@@ -203,6 +221,7 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		// The group's teardown waits until the graph is destroyed.
 		defer func() { _ = finish(foreign...) }()
 		o := foreign[0]
@@ -210,15 +229,19 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		if m.rank == 0 {
 			if err := o.replay(p); err != nil {
 				return err
 			}
+
 			return causes.check(m.awaitKernelFault(w), checkReplayMismatch(1))
 		}
+
 		if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
 			return err
 		}
+
 		return causes.check(m.stream.Synchronize(t.Context()), checkMismatch)
 	})
 	causes.requireCause(t)
@@ -234,25 +257,30 @@ func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		o, gpu := foreign[0], m.device.gpu.CUDA
 		err = m.device.gpu.Do(func() error {
 			if err := gpu.BeginCapture(o.cudaStream, cuda.CaptureThreadLocal); err != nil {
 				return err
 			}
+
 			_, _ = gpu.StreamQuery(o.cudaStream) // fails and invalidates the capture
 			recordErr := o.record(driver.PathDirect, p)
 			_, endErr := gpu.EndCapture(o.cudaStream)
 			if !errors.Is(recordErr, cuda.ErrCaptureInvalidated) {
 				return failuref("Record = %v, want ErrCaptureInvalidated", recordErr)
 			}
+
 			if endErr == nil {
 				return failuref("EndCapture = nil, want an error, because the capture is invalid")
 			}
+
 			return nil
 		})
 		if cause := m.group.(*communicator).Cause(); cause != nil {
 			err = errors.Join(err, failuref("the group failed: %v", cause))
 		}
+
 		err = errors.Join(err, finish(foreign...))
 		return errors.Join(err, m.check(w, p)) // the sum must be unchanged
 	})
@@ -269,20 +297,24 @@ func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		foreign, err := m.newForeignStreams(1)
 		if err != nil {
 			return err
 		}
+
 		o := foreign[0]
 		err = o.capture(func() error {
 			if err := own.Launch(o.stream); !errors.Is(err, driver.ErrCapturing) {
 				return failuref("Launch = %v, want ErrCapturing", err)
 			}
+
 			return o.record(driver.PathDirect, p)
 		})
 		if err != nil {
 			return err
 		}
+
 		err = o.replay(p)
 		err = errors.Join(err, p.replay(m, own, o.stream, callsInGraph))
 		err = errors.Join(err, finish(foreign...))

@@ -31,8 +31,10 @@ func (m *testRank) newForeignStreams(n int) (foreign []*foreignStream, err error
 		if o.cudaStream, o.stream, err = m.device.newForeignStream(); err != nil {
 			return foreign, err
 		}
+
 		foreign = append(foreign, o)
 	}
+
 	return foreign, nil
 }
 
@@ -41,6 +43,7 @@ func (o *foreignStream) capture(work func() error) (err error) {
 	if o.graph, err = o.m.device.captureAsOwner(o.cudaStream, work); err != nil {
 		return err
 	}
+
 	return o.m.device.gpu.Do(func() error {
 		o.exec, err = o.m.device.gpu.CUDA.GraphInstantiate(o.graph)
 		return err
@@ -53,6 +56,7 @@ func (m *testRank) captureForeign(call driver.Call) (*foreignStream, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return foreign[0], foreign[0].capture(func() error { return foreign[0].recordCall(call) })
 }
 
@@ -63,6 +67,7 @@ func (o *foreignStream) record(path driver.Path, sums ...*repeatedSum) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -71,6 +76,7 @@ func (o *foreignStream) recordCall(call driver.Call) error {
 	if err != nil {
 		return err
 	}
+
 	return o.m.group.(driver.Recorder).Record(o.stream, plan)
 }
 
@@ -79,6 +85,7 @@ func (o *foreignStream) replay(sums ...*repeatedSum) error {
 	for _, p := range sums {
 		p.countCalls(o.m.group.(*communicator), 1)
 	}
+
 	gpu := o.m.device.gpu
 	return gpu.Do(func() error { return gpu.CUDA.GraphLaunch(o.exec, o.cudaStream) })
 }
@@ -87,6 +94,7 @@ func (o *foreignStream) replayAndWait(sums ...*repeatedSum) error {
 	if err := o.replay(sums...); err != nil {
 		return err
 	}
+
 	_, err := o.waitIdle()
 	return err
 }
@@ -108,6 +116,7 @@ func (o *foreignStream) destroy() error {
 		if o.exec == 0 {
 			return nil
 		}
+
 		return errors.Join(d.gpu.CUDA.GraphExecDestroy(o.exec), d.gpu.CUDA.GraphDestroy(o.graph))
 	})
 }
@@ -124,9 +133,11 @@ func finish(foreign ...*foreignStream) error {
 			errs = append(errs, fmt.Errorf("waiting for a foreign stream: %w", err))
 		}
 	}
+
 	for _, o := range foreign {
 		errs = append(errs, o.stream.Close(), o.destroy(), o.m.device.destroy(o.cudaStream))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -139,6 +150,7 @@ func join(waiter, ahead *foreignStream) error {
 		if err != nil {
 			return err
 		}
+
 		return errors.Join(d.gpu.CUDA.EventRecord(e, ahead.cudaStream),
 			d.gpu.CUDA.StreamWaitEvent(waiter.cudaStream, e), d.gpu.CUDA.EventDestroy(e))
 	})
@@ -172,6 +184,7 @@ func forEachPair(
 					if err := test(m, w, sums, pair.paths); err != nil {
 						return err
 					}
+
 					return errors.Join(m.check(w, sums[0]), m.check(w, sums[1]))
 				})
 			})
@@ -186,12 +199,14 @@ func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
 		for i, o := range foreign {
 			err = errors.Join(err, o.capture(func() error { return o.record(paths[i], sums[i]) }))
 		}
+
 		for round := range 12 {
 			i := round * 5 % 7 % 2
 			if err == nil {
 				err = foreign[i].replay(sums[i])
 			}
 		}
+
 		return errors.Join(err, finish(foreign...))
 	})
 }
@@ -204,6 +219,7 @@ func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		// The group's first capture must also be ordered after calls that have not completed.
 		err = errors.Join(sums[1].launch(m.group, m.stream, paths[1]),
 			foreign[0].capture(func() error { return foreign[0].record(paths[0], sums[0]) }))
@@ -211,6 +227,7 @@ func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 			s := []driver.Stream{m.stream, foreign[1].stream}[round/2%2]
 			err = errors.Join(err, foreign[0].replay(sums[0]), sums[1].launch(m.group, s, paths[1]))
 		}
+
 		return errors.Join(err, m.stream.Synchronize(w.t.Context()), finish(foreign...))
 	})
 }
@@ -223,6 +240,7 @@ func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		err = foreign[0].capture(func() error {
 			err := join(foreign[1], foreign[0])
 			for range 2 {
@@ -230,6 +248,7 @@ func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 					err = errors.Join(err, o.record(paths[i], sums[i]))
 				}
 			}
+
 			return errors.Join(err, join(foreign[0], foreign[1]))
 		})
 		for range 4 {
@@ -237,6 +256,7 @@ func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 				err = foreign[0].replay(sums[0], sums[1], sums[0], sums[1])
 			}
 		}
+
 		return errors.Join(err, finish(foreign...))
 	})
 }
@@ -249,14 +269,17 @@ func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		g, err := m.capture(sums[1], paths[1], 2)
 		if err != nil {
 			return err
 		}
+
 		err = foreign[0].capture(func() error { return foreign[0].record(paths[0], sums[0]) })
 		for range 8 {
 			err = errors.Join(err, foreign[0].replay(sums[0]), sums[1].replay(m, g, m.stream, 2))
 		}
+
 		return errors.Join(err, m.stream.Synchronize(w.t.Context()), finish(foreign...))
 	})
 }
@@ -272,10 +295,12 @@ func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		foreign, err := m.newForeignStreams(2)
 		if err != nil {
 			return err
 		}
+
 		plans := make([]driver.Plan, 2)
 		for i, g := range []driver.Communicator{m.group, second} {
 			// The calls use no windows, because all windows belong to the first group.
@@ -285,6 +310,7 @@ func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 				return err
 			}
 		}
+
 		const rounds = 5
 		err = foreign[0].capture(func() error {
 			err := join(foreign[1], foreign[0])
@@ -296,20 +322,24 @@ func TestCaptureAddsTwoNodesPerGroup(t *testing.T) {
 					}
 				}
 			}
+
 			return errors.Join(err, join(foreign[0], foreign[1]))
 		})
 		if err != nil {
 			return err
 		}
+
 		if err := checkNodes(m.device, foreign[0].graph, 4*rounds, 2); err != nil {
 			return err
 		}
+
 		for range 3 {
 			err = errors.Join(err, foreign[0].replay())
 			for _, p := range sums {
 				p.countCalls(m.group.(*communicator), 2*rounds)
 			}
 		}
+
 		return errors.Join(err, finish(foreign...), m.check(w, sums[0]), m.check(w, sums[1]),
 			second.Close())
 	})
@@ -325,19 +355,23 @@ func checkNodes(d *Device, g cuda.Graph, calls, groups int) error {
 		err = errors.Join(err, fmt.Errorf("a graph of %d calls of %d groups has %d nodes, want %d",
 			calls, groups, len(nodes), want))
 	}
+
 	var roots, leaves int
 	for _, n := range nodes {
 		if !slices.Contains(targets, n) {
 			roots++
 		}
+
 		if !slices.Contains(sources, n) {
 			leaves++
 		}
 	}
+
 	if roots != 1 || leaves < groups {
 		err = errors.Join(err, fmt.Errorf("the graph has %d roots and %d leaves, want 1 and at least %d",
 			roots, leaves, groups))
 	}
+
 	return err
 }
 
@@ -347,6 +381,7 @@ func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuGraphRemoveDependencies_v2:1:801") {
 		return
 	}
+
 	w := newAdditiveGroup(t, 2, 20*time.Second)
 	nodes := make([]int, 2)
 	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
@@ -357,12 +392,14 @@ func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		found, err := m.device.graphNodes(foreign[0].graph)
 		nodes[m.rank] = len(found)
 		for range 3 {
 			err = errors.Join(err, foreign[0].replay(p, p, p),
 				p.launch(m.group, m.stream, driver.PathDirect))
 		}
+
 		return errors.Join(err, m.stream.Synchronize(t.Context()), finish(foreign...), m.check(w, p))
 	})
 	if nodes[0]+nodes[1] != 5+6 { // the failure is injected on one rank
@@ -396,14 +433,17 @@ func (d *Device) queryGraph(name string, g cuda.Graph, args ...uintptr) error {
 	if err != nil {
 		return err
 	}
+
 	function, found := library.Find(name)
 	if !found {
 		return fmt.Errorf("%s has no %s", library.Path(), name)
 	}
+
 	return d.gpu.Do(func() error {
 		if code := function.Call(append([]uintptr{uintptr(g)}, args...)...); uint32(code) != 0 {
 			return fmt.Errorf("%s: error %d", name, uint32(code))
 		}
+
 		return nil
 	})
 }

@@ -49,11 +49,13 @@ func (r *registrar) register(
 	if err == nil {
 		return w, nil
 	}
+
 	err = fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	if w != nil {
 		// NCCL's communicator may be unusable, and other ranks may wait in it forever.
 		err = r.plane.Fail(err)
 	}
+
 	return nil, err
 }
 
@@ -71,6 +73,7 @@ func (r *registrar) registerOnce(
 	case r.isRegistered(key):
 		return nil, errors.New("the segment is already registered")
 	}
+
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
 	defer cancel()
 	shared, shareErr := r.share(key, segment)
@@ -82,18 +85,22 @@ func (r *registrar) registerOnce(
 	if err != nil {
 		return nil, err
 	}
+
 	w := &window{registrar: r, key: key, segment: segment}
 	if err := r.registerWithNCCL(ctx, w); err != nil {
 		return w, err
 	}
+
 	err = cmp.Or(shareErr, w.mapPeers(ctx, sharedSegments))
 	w.isMappedHere = err == nil
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapErrorText = err.Error()
 	}
+
 	if err := r.exchangeResults(ctx, w); err != nil {
 		return nil, err
 	}
+
 	return w, nil
 }
 
@@ -115,20 +122,24 @@ func (r *registrar) registerAllWithNCCL(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.isEmpty() {
 		return driver.ErrCapturing
 	}
+
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
 	defer cancel()
 	if r.mustUseWindows.Swap(true) {
 		return nil
 	}
+
 	for _, w := range r.mappedWindows() {
 		err := r.registerWithNCCL(ctx, w)
 		if err == nil {
 			err = r.exchangeResults(ctx, w)
 		}
+
 		if err != nil {
 			return r.plane.Fail(fmt.Errorf("registering segment %d with NCCL: %w", w.key.Ordinal, err))
 		}
 	}
+
 	return nil
 }
 
@@ -143,6 +154,7 @@ func (r *registrar) mappedWindows() (mapped []*window) {
 			mapped = append(mapped, w)
 		}
 	}
+
 	return mapped
 }
 
@@ -153,6 +165,7 @@ func (r *registrar) registerWithNCCL(ctx context.Context, w *window) error {
 	if r.windowSupport.noWindowsReason != "" || r.mustSkipWindows() {
 		return r.addUnregistered(w)
 	}
+
 	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
 		_ = r.plane.Fail(waitError(ctx, "registering a window with NCCL in group "+r.cfg.Name(), begin))
@@ -164,6 +177,7 @@ func (r *registrar) registerWithNCCL(ctx context.Context, w *window) error {
 	if err := r.plane.Cause(); err != nil {
 		return err
 	}
+
 	// Add the window first, because the teardown looks for it if another rank fails.
 	r.windows[w.key] = w
 	var err error
@@ -171,6 +185,7 @@ func (r *registrar) registerWithNCCL(ctx context.Context, w *window) error {
 	if cause := r.plane.Cause(); err != nil && cause != nil {
 		return cause
 	}
+
 	return err
 }
 
@@ -192,25 +207,31 @@ func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 	if own.NoWindow && r.windowSupport.noWindowsReason == "" {
 		defer r.startLoneRankTimer(ctx)()
 	}
+
 	encoded, err := json.Marshal(own)
 	if err != nil {
 		return err
 	}
+
 	all, err := r.plane.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return err
 	}
+
 	w.isMappedEverywhere, w.notMappedReason = true, ""
 	for rank, encoded := range all {
 		var result registerResult
 		if err := json.Unmarshal(encoded, &result); err != nil {
 			return fmt.Errorf("decoding the result of rank %d: %w", r.cfg.Ranks[rank], err)
 		}
+
 		if result.NoWindow {
 			r.disableWindows(r.cfg.Ranks[rank])
 		}
+
 		w.mergeResult(r.cfg.Ranks[rank], &result)
 	}
+
 	return nil
 }
 
@@ -223,6 +244,7 @@ func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)/2)
 	}
+
 	timer := time.AfterFunc(limit, func() {
 		_ = r.plane.Fail(fmt.Errorf("NCCL has registered no window on rank %d, but other ranks wait for "+
 			"it in NCCL: the ranks have different configurations (compare the output of symmem doctor)",
@@ -244,6 +266,7 @@ func (r *registrar) share(
 	if r.direct.unavailableReason != "" {
 		return memory.Shared{}, nil
 	}
+
 	err = r.gpu.Do(func() error {
 		handle, err := r.gpu.CUDA.Retain(s.Address())
 		if err != nil {
@@ -256,6 +279,7 @@ func (r *registrar) share(
 	if err != nil {
 		return memory.Shared{}, fmt.Errorf("exporting a segment to peers: %w", err)
 	}
+
 	return shared, nil
 }
 
@@ -287,6 +311,7 @@ func (r *registrar) deregisterAll() error {
 				errs = append(errs, w.deregister())
 			}
 		}
+
 		return errors.Join(errs...)
 	})
 }
@@ -297,6 +322,7 @@ func (r *registrar) unmapPeers() error {
 	for _, w := range r.windows {
 		errs = append(errs, w.unmapPeers())
 	}
+
 	return errors.Join(errs...)
 }
 

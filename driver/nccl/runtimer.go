@@ -39,18 +39,22 @@ func (t *runTimer) start(
 	if meter == nil || !meter.Sample() {
 		return nil
 	}
+
 	t.collect(api)
 	sample := t.findUnused()
 	if sample == nil {
 		return nil
 	}
+
 	// The call must run even if it cannot be timed, so errors are ignored.
 	if sample.createEvents(api) != nil {
 		return nil
 	}
+
 	if api.EventRecord(sample.begin, cudaStream) != nil {
 		return nil
 	}
+
 	sample.meter = meter
 	sample.hasEnd = false
 	t.unfinishedCount.Add(1)
@@ -63,10 +67,12 @@ func (t *runTimer) stop(sample *runSample, cudaStream cuda.Stream, api *cuda.Dri
 	if sample == nil || sample.meter == nil { // close may have discarded it
 		return
 	}
+
 	if api.EventRecord(sample.end, cudaStream) != nil {
 		t.discard(sample)
 		return
 	}
+
 	sample.hasEnd = true
 }
 
@@ -79,6 +85,7 @@ func (t *runTimer) startSteps(
 	if meter == nil {
 		return nil
 	}
+
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	mu.Lock()
@@ -86,6 +93,7 @@ func (t *runTimer) startSteps(
 	if s.Closed() || s.Capture != nil {
 		return nil
 	}
+
 	_ = t.gpu.With(func(api *cuda.Driver) error {
 		sample = t.start(meter, s.CUDA, api)
 		return nil
@@ -98,6 +106,7 @@ func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream)
 	if sample == nil {
 		return
 	}
+
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	mu.Lock()
@@ -106,6 +115,7 @@ func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream)
 		t.discard(sample)
 		return
 	}
+
 	_ = t.gpu.With(func(api *cuda.Driver) error {
 		t.stop(sample, s.CUDA, api)
 		return nil
@@ -117,11 +127,13 @@ func (t *runTimer) findUnused() *runSample {
 	if t.isClosed {
 		return nil
 	}
+
 	for i := range t.samples {
 		if t.samples[i].meter == nil {
 			return &t.samples[i]
 		}
 	}
+
 	return nil
 }
 
@@ -132,10 +144,12 @@ func (sample *runSample) createEvents(api *cuda.Driver) (err error) {
 		if *event != 0 {
 			continue
 		}
+
 		if *event, err = api.EventCreate(withTiming); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -152,11 +166,13 @@ func (t *runTimer) collect(api *cuda.Driver) {
 	if t.unfinishedCount.Load() == 0 {
 		return
 	}
+
 	for i := range t.samples {
 		sample := &t.samples[i]
 		if !sample.hasEnd || sample.meter == nil {
 			continue
 		}
+
 		hasEnded, queryErr := api.EventQuery(sample.end)
 		isRunning := queryErr == nil && !hasEnded
 		// EventQuery is not permitted during a capture in global mode. Try again later.
@@ -164,10 +180,12 @@ func (t *runTimer) collect(api *cuda.Driver) {
 		if isRunning || mustRetry {
 			continue
 		}
+
 		duration, elapsedErr := api.EventElapsedTime(sample.begin, sample.end)
 		if queryErr == nil && elapsedErr == nil {
 			sample.meter.Add(duration)
 		}
+
 		t.discard(sample) // even after an error, so that the sample can be used again
 	}
 }
@@ -177,6 +195,7 @@ func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	if t.unfinishedCount.Load() == 0 || !mu.TryLock() {
 		return
 	}
+
 	defer mu.Unlock()
 	_ = t.gpu.With(func(api *cuda.Driver) error {
 		t.collect(api)
@@ -190,6 +209,7 @@ func (t *runTimer) close() error {
 	if t.samples[0].begin == 0 {
 		return nil // no sample has events, because findUnused returns the first unused one
 	}
+
 	return t.gpu.With(func(api *cuda.Driver) error {
 		t.collect(api)
 		var errs []error
@@ -200,9 +220,11 @@ func (t *runTimer) close() error {
 				if *event != 0 {
 					errs = append(errs, api.EventDestroy(*event))
 				}
+
 				*event = 0
 			}
 		}
+
 		return errors.Join(errs...)
 	})
 }

@@ -33,6 +33,7 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 		if err != nil {
 			return err
 		}
+
 		var timer driver.CallTimer
 		prepared.(driver.Timed).SetMeter(timer.Meter(timedBytes))
 		for i := range timedCalls {
@@ -41,17 +42,21 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 				launching.Wait()
 				<-time.After(launchDelay)
 			}
+
 			err := m.group.Launch(m.stream, prepared)
 			if isTimed && m.rank != last {
 				launching.Done()
 			}
+
 			if err != nil {
 				return err
 			}
+
 			if err := m.stream.Synchronize(w.t.Context()); err != nil {
 				return err
 			}
 		}
+
 		// The watcher, a goroutine of the group, collects the sample later.
 		ticks := time.NewTicker(time.Millisecond)
 		defer ticks.Stop()
@@ -60,6 +65,7 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 				return failuref("rank %d: no call was timed within a minute", m.rank)
 			}
 		}
+
 		readings[m.rank] = timer.Read()
 		return nil
 	})
@@ -80,9 +86,11 @@ func TestRunsAreTimed(t *testing.T) {
 				t.Errorf("path %v, rank %d: got %+v, want %d calls of %d bytes in all", path, rank, r,
 					timedCalls, allBytes)
 			}
+
 			if r.Samples != 1 || r.Time <= 0 {
 				t.Errorf("path %v, rank %d: got %+v, want one sample with a duration", path, rank, r)
 			}
+
 			const lateRank = 3              // does not wait for other ranks
 			const minWait = launchDelay / 3 // the kernels of other ranks may start later, too
 			if rank != lateRank && r.Time < minWait {
@@ -111,19 +119,24 @@ func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 				}
 			}
 		}
+
 		if len(started) != len(c.runTimer.samples) {
 			return failuref("%d calls are timed, want %d", len(started), len(c.runTimer.samples))
 		}
+
 		for _, s := range started {
 			c.runTimer.stopSteps(&c.mu, s, m.stream.(*stream.Stream))
 		}
+
 		if err := m.stream.Synchronize(t.Context()); err != nil {
 			return err
 		}
+
 		c.runTimer.collectUnlessBusy(&c.mu)
 		if n := c.runTimer.unfinishedCount.Load(); n != 0 {
 			return failuref("%d samples are in use after the calls, want none", n)
 		}
+
 		return nil
 	})
 }

@@ -29,6 +29,7 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 		counts[r] = count
 		offsets[r] = int64(r) * count
 	}
+
 	return &driver.Splits{
 		SendCounts: counts, SendOffsets: offsets, RecvCounts: counts, RecvOffsets: offsets,
 	}
@@ -44,12 +45,14 @@ func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	if rank == call.Root {
 		allParts = evenSplits(ranks, call.Count)
 	}
+
 	if call.Operation == driver.Gather {
 		return &driver.Splits{
 			SendCounts: onePart.SendCounts, SendOffsets: onePart.SendOffsets,
 			RecvCounts: allParts.RecvCounts, RecvOffsets: allParts.RecvOffsets,
 		}
 	}
+
 	return &driver.Splits{
 		SendCounts: allParts.SendCounts, SendOffsets: allParts.SendOffsets,
 		RecvCounts: onePart.RecvCounts, RecvOffsets: onePart.RecvOffsets,
@@ -68,6 +71,7 @@ func singleRankSplits(s *driver.Splits) *driver.Splits {
 	} else {
 		single.RecvOffsets = s.RecvOffsets
 	}
+
 	return single
 }
 
@@ -81,6 +85,7 @@ func encodeSplits(s *driver.Splits) (encoded []byte) {
 		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(sendCount))
 		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(s.RecvCounts[r]))
 	}
+
 	return encoded
 }
 
@@ -94,6 +99,7 @@ func compareSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][]b
 				wantBytes)
 		}
 	}
+
 	mismatch := &driver.MessageError{Fault: driver.SplitsDiffer, Group: group.Name(), Number: ticket}
 	for src := range encodedSplits {
 		for dst := range encodedSplits {
@@ -107,9 +113,11 @@ func compareSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][]b
 			}
 		}
 	}
+
 	if len(mismatch.Ends) > 0 {
 		return mismatch
 	}
+
 	return nil
 }
 
@@ -124,14 +132,17 @@ func (p *plan) queueParts(stream cuda.Stream) error {
 		if !mustCopy {
 			return p.queueSendsAndReceives(p.send, stream)
 		}
+
 		inputCopy, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(bytes), stream)
 		if err != nil {
 			return err
 		}
+
 		err = d.gpu.CUDA.MemcpyAsync(inputCopy, p.send, bytes, stream)
 		if err == nil {
 			err = p.queueSendsAndReceives(inputCopy, stream)
 		}
+
 		freeErr := d.gpu.CUDA.MemFreeAsync(inputCopy, stream) // after the queued work
 		return errors.Join(err, freeErr)
 	})
@@ -153,30 +164,36 @@ func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
 			return err
 		}
 	}
+
 	if len(splits.SendCounts) == 1 {
 		return nil // the group has no other ranks
 	}
+
 	library := d.ncclAnyThread
 	err := library.GroupStart()
 	if err != nil {
 		return err
 	}
+
 	// After an error, queue no more calls, but end the NCCL group.
 	for r := range splits.SendCounts {
 		if r == rank {
 			continue
 		}
+
 		if count := splits.SendCounts[r]; count > 0 && err == nil {
 			from := source + uintptr(splits.SendOffsets[r]*size)
 			call := library.Send(from, count, p.dataType, r, p.c.comm.handle)
 			err = call.On(stream)
 		}
+
 		if count := splits.RecvCounts[r]; count > 0 && err == nil {
 			to := p.recv + uintptr(splits.RecvOffsets[r]*size)
 			call := library.Recv(to, count, p.dataType, r, p.c.comm.handle)
 			err = call.On(stream)
 		}
 	}
+
 	endErr := library.GroupEnd()
 	return errors.Join(err, endErr)
 }
@@ -198,6 +215,7 @@ func (p *plan) makeUnevenCalls() []nccl.Invocation {
 				if r == p.c.cfg.Rank {
 					source = p.send
 				}
+
 				calls = append(calls, library.Broadcast(source, part, count, p.dataType, r, comm))
 			}
 		} else if count := p.Splits.SendCounts[r]; count > 0 {
@@ -205,6 +223,7 @@ func (p *plan) makeUnevenCalls() []nccl.Invocation {
 			calls = append(calls, library.Reduce(part, p.recv, count, p.dataType, p.reduceOp, r, comm))
 		}
 	}
+
 	return calls
 }
 
@@ -220,6 +239,7 @@ func (p *plan) queueWithFactor(s cuda.Stream) error {
 	if err != nil {
 		return err
 	}
+
 	scaledPlan.reduceOp = scaledSum
 	switch {
 	case len(p.c.cfg.Ranks) == 1:
@@ -232,6 +252,7 @@ func (p *plan) queueWithFactor(s cuda.Stream) error {
 			err = call.On(s)
 		}
 	}
+
 	destroyErr := library.DestroyReduceOp(scaledSum, comm)
 	return errors.Join(err, destroyErr)
 }
@@ -248,16 +269,19 @@ func (p *plan) multiply(s cuda.Stream) error {
 		send += uintptr(p.Splits.SendOffsets[0] * size)
 		count = p.Splits.SendCounts[0]
 	}
+
 	multipliedCount := count // number of elements that the first call multiplies
 	version, _ := library.Version()
 	if nccl.SkippedTail.Affects(version, p.c.device.gpu.Major) {
 		multipliedCount = nccl.MultipliedCount(count, size)
 	}
+
 	call := library.AllReduce(send, p.recv, count, p.dataType, p.reduceOp, p.c.comm.handle)
 	err := call.On(s)
 	if err != nil || multipliedCount == count {
 		return err
 	}
+
 	tailOffset := uintptr(multipliedCount * size)
 	tailCount := count - multipliedCount
 	call = library.AllReduce(send+tailOffset, p.recv+tailOffset, tailCount, p.dataType, p.reduceOp,

@@ -36,6 +36,7 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 		if !errors.As(err, &messageErr) || len(messageErr.Ends) != 1 {
 			return failuref("captureForeign = %v, want a MessageError about one message", err)
 		}
+
 		return nil
 	})
 }

@@ -69,11 +69,13 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	case errors.Is(s.plane.Cause(), driver.ErrClosed):
 		limit = max(limit, s.cfg.Timeout.Get())
 	}
+
 	select { // first, because the loop below might see an expired timer before the closed stage
 	case <-stage:
 		return nil
 	default:
 	}
+
 	ranked.AssertMayWait()
 	begin := time.Now()
 	rankLost := s.rankLost // nil once the loop has seen that it is closed, so that select ignores it

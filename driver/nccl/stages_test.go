@@ -28,6 +28,7 @@ func TestCloseWaitsBrieflyForLostRanks(t *testing.T) {
 			return failuref("a rank of another group was lost, and Close would not wait")
 		default:
 		}
+
 		time.AfterFunc(10*time.Millisecond, func() { m.device.RanksLost([]int{1 - m.rank}) })
 		closed := stages{
 			gpu: c.gpu, cfg: &c.cfg, plane: closedPlane{c.plane}, rankLost: c.stages.rankLost,
@@ -38,6 +39,7 @@ func TestCloseWaitsBrieflyForLostRanks(t *testing.T) {
 		if !errors.As(err, &timeoutErr) || timeoutErr.Waited >= timeout {
 			return failuref("await = %v, want a TimeoutError long before %v", err, timeout)
 		}
+
 		return nil
 	})
 }

@@ -43,6 +43,7 @@ func newWindowSupport(
 	case len(group.Ranks) == 1:
 		s.noWindowsReason = "the group has one rank"
 	}
+
 	return s
 }
 
@@ -52,12 +53,14 @@ func (s *windowSupport) disable(rank int, version string) {
 	if s.noWindowsReason != "" {
 		return
 	}
+
 	explanation := "for this group (symmem doctor explains why)"
 	if s.machines > 1 {
 		explanation = fmt.Sprintf("for this group on %d machines, because they need GIN, "+
 			"communication that kernels start (symmem doctor, started by the same launcher, explains "+
 			"why)", s.machines)
 	}
+
 	s.noWindowsReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has no window "+
 		"kernels %s", version, rank, explanation)
 }
@@ -67,9 +70,11 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	if s.noWindowsReason != "" {
 		return s.noWindowsReason
 	}
+
 	if s.isMisaligned(call) {
 		return "NCCL before 2.30.3 gives wrong results in windows unless inputs are aligned to 4 bytes"
 	}
+
 	switch call.Operation {
 	case driver.AllGather: // for any type
 		return ""
@@ -88,12 +93,14 @@ func (s *windowSupport) unsupportedReduction(call *driver.Call) string {
 	if !hasType {
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
+
 	// No version has a window kernel for AllReduce with Avg (nccl.AverageWithoutKernel).
 	canAverage := s.hasAverageKernel && call.Operation == driver.ReduceScatter
 	isSupported := call.ReduceOp == driver.Sum || (call.ReduceOp == driver.Avg && canAverage)
 	if !isSupported {
 		return fmt.Sprintf("NCCL has no window kernel for %v with %v", call.Operation, call.ReduceOp)
 	}
+
 	return ""
 }
 
@@ -106,6 +113,7 @@ func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 	if !s.hasShiftedLoads {
 		return false
 	}
+
 	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
 	// The parts of a buffer are all aligned only if the buffer and the size of a part are aligned.
 	arePartsMisaligned := partBytes%inputAlignment != 0
@@ -117,5 +125,6 @@ func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 		// Each rank reads one part of every rank's input.
 		return call.Send%inputAlignment != 0 || arePartsMisaligned
 	}
+
 	return call.Send%inputAlignment != 0
 }

@@ -44,6 +44,7 @@ func TestGuardForKernelsThatStartEarly(t *testing.T) {
 			if err != nil {
 				t.Errorf("the child process failed: %v\n%s", err, output)
 			}
+
 			hasGuard := strings.Contains(string(output), guardLog)
 			if hasGuard != version.wantGuard {
 				t.Errorf("the output mentions a guard: %t, want %t; output:\n%s", hasGuard,
@@ -61,17 +62,21 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	if needsGuard {
 		t.Log(guardLog)
 	}
+
 	w.must(func(m *testRank) error {
 		s, err := m.mapRegion(1 << 20)
 		if err == nil {
 			err = m.group.(driver.LazyWindows).UseWindows(t.Context())
 		}
+
 		if err == nil {
 			err = m.register(w, s, windowName)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		call := driver.Call{ // in place
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 1 << 10,
 			Send: s.segment.Address(), Recv: s.segment.Address(), SendWindow: s.window,
@@ -93,27 +98,33 @@ func (m *testRank) checkGuard(w *testGroup, call driver.Call, needsGuard bool) e
 		if err != nil {
 			return err
 		}
+
 		p := prepared.(*plan)
 		wantGuard := needsGuard && path == driver.PathWindow
 		if hasGuard := p.guard != nil; hasGuard != wantGuard {
 			w.t.Errorf("%v path: the plan has an empty kernel: %t, want %t", path, hasGuard, wantGuard)
 		}
+
 		// A plan has prepared either a call with a guard or a call without one.
 		if isPrepared := p.guardedCall.Prepared(); isPrepared != wantGuard {
 			w.t.Errorf("%v path: guardedCall is prepared: %t, want %t", path, isPrepared, wantGuard)
 		}
+
 		if isPrepared := p.singleCall.Prepared(); isPrepared == wantGuard {
 			w.t.Errorf("%v path: singleCall is prepared: %t, want %t", path, isPrepared, !wantGuard)
 		}
+
 		hasRemark := strings.Contains(remark, "an empty kernel is launched before it")
 		if hasRemark != wantGuard {
 			w.t.Errorf("%v path: Remark = %q, want a mention of an empty kernel: %t", path, remark,
 				wantGuard)
 		}
+
 		if err := m.group.Launch(m.stream, p); err != nil {
 			return err
 		}
 	}
+
 	return m.stream.Synchronize(w.t.Context())
 }
 
@@ -125,12 +136,14 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	if !m.device.hasEarlyStart() {
 		t.Skipf("this NCCL does not have the defect EarlyStart: %v", driver.ErrUnsupported)
 	}
+
 	const unusedHandle = 1 // any handle but 0: AdoptCommunicator must fail before it is used
 	_, err := m.device.AdoptCommunicator(unusedHandle)
 	fixedVersion := nccl.VersionText(nccl.EarlyStart.FixedIn)
 	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), fixedVersion) {
 		t.Errorf("AdoptCommunicator = %v, want ErrUnsupported that mentions NCCL %s", err, fixedVersion)
 	}
+
 	t.Setenv(allowEarlyStartVariable, "1")
 	adopted, err := m.device.AdoptCommunicator(uintptr(m.group.(*communicator).comm.handle))
 	if err != nil {
@@ -152,9 +165,11 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 		if err == nil {
 			err = m.register(w, s, windowName)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		base := s.segment.Address()
 		for _, test := range []struct {
 			name       string
@@ -183,6 +198,7 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 					test.wantRemark)
 			}
 		}
+
 		return nil
 	})
 }

@@ -31,6 +31,7 @@ func (w *window) PrepareSuspend() error {
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
 			driver.ErrBusy)
 	}
+
 	return nil
 }
 
@@ -40,6 +41,7 @@ func (w *window) Suspend() error {
 	if w.machineWindow == nil {
 		return w.suspendSelf()
 	}
+
 	machineErr := w.machineWindow.Suspend()
 	selfErr := w.suspendSelf()
 	return errors.Join(machineErr, selfErr)
@@ -54,6 +56,7 @@ func (w *window) suspendSelf() error {
 	if w.suspension.isActive || r.plane.Cause() != nil {
 		return nil
 	}
+
 	w.suspension = windowSuspension{isActive: true, mustRegister: w.handle != 0}
 	deregisterErr := w.deregister()
 	unmapErr := w.unmapFirstPeers(len(r.cfg.Ranks))
@@ -68,6 +71,7 @@ func (w *window) Resume(ctx context.Context) error {
 	if err := w.resumeBoth(ctx); err != nil {
 		return r.plane.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
 	}
+
 	return nil
 }
 
@@ -76,12 +80,15 @@ func (w *window) resumeBoth(ctx context.Context) error {
 	if err := w.resumeSelf(ctx); err != nil {
 		return err
 	}
+
 	if w.machineWindow == nil {
 		return nil
 	}
+
 	if err := w.machineWindow.resumeSelf(ctx); err != nil {
 		return err
 	}
+
 	return w.agreeOnMachineWindow(ctx)
 }
 
@@ -98,11 +105,13 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if w.suspension.mustRegister {
 		if err := r.registerWithNCCL(ctx, w); err != nil {
 			return err
 		}
 	}
+
 	wasMappedEverywhere := w.isMappedEverywhere
 	mapErr := w.mapAgain(ctx, sharedSegments) // even after shareErr, because it ends the suspension
 	err = cmp.Or(shareErr, mapErr)            // the first error
@@ -111,12 +120,15 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapErrorText = err.Error()
 	}
+
 	if err := r.exchangeResults(ctx, w); err != nil {
 		return err
 	}
+
 	if wasMappedEverywhere && !w.isMappedEverywhere {
 		return fmt.Errorf("peers' memory could not be mapped again: %s", w.notMappedReason)
 	}
+
 	return nil
 }
 
@@ -130,12 +142,14 @@ func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	if cause := r.plane.Cause(); cause != nil {
 		return cause
 	}
+
 	w.isUnmapped.Store(false)
 	err := w.mapPeers(ctx, sharedSegments)
 	if err != nil && len(w.addresses) > 0 {
 		unmapErr := w.unmapPeers()
 		err = errors.Join(err, unmapErr)
 	}
+
 	w.suspension = windowSuspension{}
 	return err
 }

@@ -39,6 +39,7 @@ func (s *suspender) listTargets() []suspendTarget {
 	for r := range groupRanks {
 		groupRanks[r] = r
 	}
+
 	return append([]suspendTarget{{s, groupRanks}}, s.levelTargets()...)
 }
 
@@ -49,6 +50,7 @@ func (s *suspender) PrepareSuspend() error {
 	if s.gpu.MustKeepMemory() {
 		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
 	}
+
 	return s.messages.PrepareSuspend()
 }
 
@@ -67,15 +69,18 @@ func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 		result.Released += exchangeBytes + stagingBytes
 		errs = append(errs, err, stagingErr)
 	}
+
 	err := errors.Join(errs...)
 	if !s.comm.library.CanSuspend() {
 		result.Kept = append(result.Kept, s.describeKeptMemory(len(targets)))
 	} else if err == nil {
 		err = s.callNCCL(ctx, targets, (*ncclComm).suspend)
 	}
+
 	if err != nil {
 		return result, s.plane.Fail(fmt.Errorf("suspending group %s: %w", s.cfg.Name(), err))
 	}
+
 	return result, nil
 }
 
@@ -85,6 +90,7 @@ func (s *suspender) describeKeptMemory(communicatorCount int) string {
 	if communicatorCount > 1 {
 		owner = fmt.Sprintf("the %d communicators", communicatorCount)
 	}
+
 	return fmt.Sprintf("memory of %s of NCCL %s, which cannot release it (ncclCommSuspend needs %s)",
 		owner, version, nccl.VersionText(nccl.VersionSuspend))
 }
@@ -105,6 +111,7 @@ func (s *suspender) callNCCL(
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -116,6 +123,7 @@ func (s *suspender) withLock(call func() error) error {
 	if err := s.plane.Cause(); err != nil {
 		return err
 	}
+
 	return call()
 }
 
@@ -138,6 +146,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 	if errors.Is(allocateErr, driver.ErrClosed) {
 		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), allocateErr))
 	}
+
 	defer allocations.endExports()
 	messages, refusal, exchangeErr := s.exchangeResumeMessages(ctx, allocations, allocateErr)
 	switch {
@@ -148,16 +157,20 @@ func (s *suspender) Resume(ctx context.Context) error {
 	case refusal != nil:
 		return refusal // after allocateErr, nothing is allocated
 	}
+
 	err := allocations.mapPeers(ctx, messages)
 	if err == nil && s.comm.library.CanSuspend() {
 		err = s.callNCCL(ctx, targets, (*ncclComm).resume)
 	}
+
 	if err == nil { // the memory must stay exported until all ranks have mapped it
 		_, err = s.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
+
 	if err != nil {
 		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), err))
 	}
+
 	return nil
 }
 
@@ -173,14 +186,17 @@ func (s *suspender) exchangeResumeMessages(
 		text := allocateErr.Error()
 		ownMessage.Refusal = text[:min(len(text), maxRefusalBytes)]
 	}
+
 	encoded, err := json.Marshal(ownMessage)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	received, err := s.plane.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	for r, encoded := range received {
 		var message resumeMessage
 		err := json.Unmarshal(encoded, &message)
@@ -188,15 +204,19 @@ func (s *suspender) exchangeResumeMessages(
 			err = fmt.Errorf("got %d communicators, want %d", len(message.Exchange),
 				len(s.listTargets()))
 		}
+
 		if err != nil {
 			return nil, nil, fmt.Errorf("decoding the message of rank %d: %w", s.cfg.Ranks[r], err)
 		}
+
 		if message.Refusal != "" && refusal == nil {
 			refusal = fmt.Errorf("rank %d: %s: %w", s.cfg.Ranks[r], control.Printable(message.Refusal),
 				driver.ErrOutOfMemory)
 		}
+
 		messages = append(messages, message.Exchange)
 	}
+
 	return messages, refusal, nil
 }
 
@@ -219,10 +239,13 @@ func allocateTargets(targets []suspendTarget) (resumeAllocations, error) {
 				allocations = append(allocations, allocation)
 				continue
 			}
+
 			err = errors.Join(err, target.messages.Deallocate())
 		}
+
 		return nil, errors.Join(err, allocations.discard())
 	}
+
 	return allocations, nil
 }
 
@@ -230,6 +253,7 @@ func (allocations resumeAllocations) encodeMessages() (messages [][]byte) {
 	for _, allocation := range allocations {
 		messages = append(messages, allocation.exchange.EncodeMessage())
 	}
+
 	return messages
 }
 
@@ -241,16 +265,19 @@ func (allocations resumeAllocations) mapPeers(ctx context.Context, messages [][]
 		for _, r := range allocation.groupRanks {
 			targetMessages = append(targetMessages, messages[r][i])
 		}
+
 		err := allocation.withLock(func() error {
 			if err := allocation.exchange.MapPeers(ctx, targetMessages); err != nil {
 				return err
 			}
+
 			return allocation.suspendTarget.messages.MapAgain(ctx)
 		})
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -260,6 +287,7 @@ func (allocations resumeAllocations) discard() error {
 		errs = append(errs, allocation.exchange.Discard(),
 			allocation.suspendTarget.messages.Deallocate())
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -45,9 +45,11 @@ func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 			_, refusal, agreeErr := c.suspender.exchangeResumeMessages(t.Context(), memory, err)
 			return errors.Join(refusal, agreeErr)
 		}
+
 		if err := c.suspender.Resume(t.Context()); err == nil {
 			return failuref("Resume succeeded although the other rank has aborted the group")
 		}
+
 		return nil
 	})
 	w.must(func(m *testRank) error {
@@ -73,9 +75,11 @@ func TestLateZerosKeepExchangeMemoryMapped(t *testing.T) {
 	if free := w.freeMemory()[0]; free >= before {
 		t.Error("the memory was unmapped before Reclaim")
 	}
+
 	if _, err := g.Reclaim(); err != nil {
 		t.Error(err)
 	}
+
 	if free := w.freeMemory()[0]; free < before {
 		t.Errorf("%d bytes are free after the zeros were written, want %d", free, before)
 	}
@@ -87,16 +91,19 @@ func TestFailedResumeKeepsContents(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuMemcpyAsync:2:2") {
 		return
 	}
+
 	w := newTestGroup(t, 1, time.Minute)
 	w.must(func(m *testRank) error {
 		arena, err := m.device.NewArena(2 << 20)
 		if err != nil {
 			return err
 		}
+
 		mapped, err := arena.Map(0, 2<<20)
 		if err != nil {
 			return err
 		}
+
 		segment, g := mapped.(driver.SuspendableSegment), m.device.gpu
 		err = errors.Join(
 			g.Do(func() error {
@@ -108,16 +115,20 @@ func TestFailedResumeKeepsContents(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		if err := segment.Resume(); err == nil {
 			t.Error("Resume succeeded, want the injected failure")
 		}
+
 		if err := segment.Resume(); err != nil {
 			return err
 		}
+
 		got, err := m.readDevice(w, mapped.Address(), 2<<20)
 		if len(got) > 0 && (got[0] != 7 || got[len(got)-1] != 7) {
 			t.Errorf("after the second Resume, got %d and %d, want 7", got[0], got[len(got)-1])
 		}
+
 		return errors.Join(err, mapped.Unmap(), arena.Close())
 	})
 }
@@ -133,18 +144,22 @@ func TestSuspendUnmappedWindows(t *testing.T) {
 		if err := m.group.(*communicator).UseWindows(t.Context()); err != nil {
 			return err
 		}
+
 		s, err := m.mapRegion(bytes)
 		if err == nil {
 			err = m.register(w, s, windowName)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		window := s.window.(*window)
 		window.isMappedEverywhere, window.isMappedHere = false, m.rank == 1
 		if m.rank == 0 {
 			return window.unmapPeers()
 		}
+
 		return nil
 	})
 	for range 2 {
@@ -153,9 +168,11 @@ func TestSuspendUnmappedWindows(t *testing.T) {
 			if err := s.window.(*window).Suspend(); err != nil {
 				return err
 			}
+
 			if s.window.(*window).handle != 0 {
 				return failuref("NCCL's window is registered although the window is suspended")
 			}
+
 			return s.segment.(driver.SuspendableSegment).Suspend()
 		})
 		w.must(func(m *testRank) error {
@@ -166,6 +183,7 @@ func TestSuspendUnmappedWindows(t *testing.T) {
 			if err := window.Resume(t.Context()); err != nil {
 				return err
 			}
+
 			_, err := window.PeerAddresses()
 			return err
 		})
@@ -189,10 +207,12 @@ func TestErrorForMalformedResumeMessageNamesRank(t *testing.T) {
 				_, _ = c.plane.Exchange(t.Context(), driver.LaneControl, []byte(message))
 				return nil // the exchange returns an error if rank 0 fails the group first
 			}
+
 			err := c.suspender.Resume(t.Context())
 			if err == nil || !strings.Contains(err.Error(), "rank 1") || c.Cause() == nil {
 				return failuref("Resume = %v with message %q, want a fault that names rank 1", err, message)
 			}
+
 			return nil
 		})
 		w.must(func(m *testRank) error {
@@ -226,6 +246,7 @@ func TestCloseDuringSuspensionFreesMemory(t *testing.T) {
 	if now := countDescriptors(t); now-files >= groups {
 		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, files)
 	}
+
 	for r, now := range w.freeMemory() {
 		if leaked := free[r] - now; leaked >= groups<<20 {
 			t.Errorf("rank %d: %d groups leaked %d bytes, want less than %d", r, groups, leaked,
@@ -249,11 +270,13 @@ func (m *testRank) closeDuringSuspension() error {
 	for range rand.IntN(2000) {
 		runtime.Gosched()
 	}
+
 	err := m.closeGroup()
 	<-failed
 	if errors.As(err, new(*driver.DeadlockError)) || errors.As(err, new(*driver.RankLostError)) {
 		return nil // the other rank left the group first
 	}
+
 	return err
 }
 
@@ -263,6 +286,7 @@ func TestLateGraphEndsAreAnError(t *testing.T) {
 	if !usesSoftGPU(t) {
 		t.Skipf("CUDA waits for its blocked thread without a limit: %v", driver.ErrUnsupported)
 	}
+
 	w := newTestGroup(t, 1, time.Second)
 	w.must(func(m *testRank) error {
 		g := m.device.gpu
@@ -275,10 +299,12 @@ func TestLateGraphEndsAreAnError(t *testing.T) {
 		if err == nil {
 			err = awaitDestroyedGraphs(g)
 		}
+
 		close(released)
 		if !errors.Is(err, driver.ErrBusy) {
 			return failuref("got %v while CUDA's thread is blocked, want ErrBusy", err)
 		}
+
 		return awaitDestroyedGraphs(g)
 	})
 }

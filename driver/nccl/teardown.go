@@ -68,6 +68,7 @@ func (t *teardown) begin() {
 				s.ReportFault(t.group, cause)
 			}
 		}
+
 		close(t.stages.groupEnded)
 		go t.run()
 	})
@@ -84,6 +85,7 @@ func (t *teardown) failParent() error {
 	if parent == nil || errors.Is(cause, driver.ErrClosed) {
 		return cause
 	}
+
 	cause = parent.plane.Fail(cause)
 	parent.begin()
 	return cause
@@ -110,9 +112,11 @@ func (t *teardown) run() {
 			break
 		}
 	}
+
 	if !t.haveKernelsEnded { // no step has closed it
 		close(t.stages.kernelsEnded)
 	}
+
 	t.addError(t.drainError)
 	t.result = errors.Join(t.freeErrors...)
 	t.removeFromDevice()
@@ -134,6 +138,7 @@ func (t *teardown) collectFacts() facts {
 		f.hasForeignWindowKernels = f.hasForeignGraphs && t.recorder.capturedWindowKernels
 		t.mu.Unlock()
 	}
+
 	f.isIdle = t.busy.AllIdle() // first, because it may clear the flags WindowKernels and OtherKernels
 	f.hasWindowKernels = t.busy.WindowKernels.Load()
 	f.hasPlainKernels = t.busy.OtherKernels.Load()
@@ -174,6 +179,7 @@ func (t *teardown) executeStep(nextStep step) {
 			if gpu.Stuck.Load() { // the work may never end
 				return true
 			}
+
 			return !t.gpu.MustKeepMemory() && !t.otherGroupsUseWindows()
 		})
 	case stepAbandonStreams:
@@ -202,6 +208,7 @@ func (t *teardown) drain() error {
 	if gpu.Poll(ctx, isIdle) == nil {
 		return nil
 	}
+
 	t.messages.ReleaseAfterTimeout()
 	timeoutErr := &driver.TimeoutError{
 		InCall: "ending the kernels of group " + t.cfg.Name(), Waited: gpu.KernelEndTimeout,
@@ -210,6 +217,7 @@ func (t *teardown) drain() error {
 	for _, s := range t.busy.Streams() {
 		errs = append(errs, s.MarkUnfinished())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -222,6 +230,7 @@ func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.WaitForAcknowledgements()
 	}
+
 	if t.haveKernelsEnded {
 		t.mu.Lock() // waits for the end of a deregistration
 		t.comm.isAborting.Store(true)
@@ -233,12 +242,14 @@ func (t *teardown) abort() {
 		t.hasDrainTimedOut = false
 		t.drainError = nil
 	}
+
 	t.hasAborted = true
 	t.abortResult = make(chan error, 1)
 	free := t.comm.abort
 	if t.peersMayNeedData() {
 		free = func() error { return t.comm.destroy(t.cfg) }
 	}
+
 	go func() { t.abortResult <- free() }()
 }
 
@@ -249,6 +260,7 @@ func (t *teardown) peersMayNeedData() bool {
 	if !t.isMultiMachine || !hasCompletedAll {
 		return false
 	}
+
 	hasSucceeded := errors.Is(t.plane.Cause(), driver.ErrClosed)
 	return hasSucceeded && t.comm.asyncError(t.cfg.Name()) == nil
 }
@@ -260,6 +272,7 @@ func (t *teardown) freeDirectMemory() error {
 	if t.registrar.programHasPeerAddresses.Load() {
 		<-t.stages.closed
 	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	unmapErr := t.registrar.unmapPeers()

@@ -27,6 +27,7 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 			if !inSoftGPUProcess(t, noFailures) {
 				return
 			}
+
 			// Launches below must block on the host until rank 1 arrives. The child process runs only
 			// this test, so the variable need not be reset.
 			firstSums = false
@@ -35,10 +36,12 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 				if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
 					t.Fatal(err)
 				}
+
 				if err := p.launch(0, driver.PathWindow); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			c := p[0].group.(*communicator)
 			c.busy.WindowKernels.Store(true)        // as if the watcher had not cleared it yet
 			ticketBefore, _ := c.history.lastCall() // tickets number the calls of the group
@@ -56,6 +59,7 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 			if err := gpu.Poll(ctx, isLaunched); err != nil {
 				t.Fatalf("waiting for the plain call to be launched: %v", err)
 			}
+
 			p[1].group.Abort(errAborted)
 			select {
 			case err := <-plainResult:
@@ -65,11 +69,13 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 			case <-ctx.Done():
 				t.Fatal("the plain call did not return after the abort")
 			}
+
 			select {
 			case <-c.stages.kernelsEnded:
 			case <-ctx.Done():
 				t.Fatal("the teardown did not stop the group's kernels")
 			}
+
 			if gpu.Stuck.Load() != test.isStuck {
 				t.Errorf("gpu.Stuck = %t, want %t", gpu.Stuck.Load(), test.isStuck)
 			}
@@ -85,18 +91,22 @@ func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
+
 	p := openAndSumWithTimeout(t, 20*time.Second)
 	// As if the watcher had not cleared it yet.
 	p[0].group.(*communicator).busy.WindowKernels.Store(true)
 	if err := p.launch(0, driver.PathPlain); err != nil {
 		t.Fatal(err)
 	}
+
 	p[1].group.Abort(errAborted)
 	if err := p[0].stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
 		t.Errorf("Synchronize = %v, want ErrFault", err)
 	}
+
 	if gpu.Stuck.Load() {
 		t.Error("gpu.Stuck = true, want false: the call was mistaken for a stuck kernel")
 	}
+
 	p.closeAll(t)
 }

@@ -15,6 +15,7 @@ func TestTeardownOfEndlessDestroyEnds(t *testing.T) {
 	if !inChildProcess(t, "SOFTGPU_ENDLESS=1") {
 		return
 	}
+
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 2*time.Second)
 	w.regroup()
@@ -27,9 +28,11 @@ func TestTeardownOfEndlessDestroyEnds(t *testing.T) {
 		case <-time.After(time.Minute):
 			return errors.New("the teardown waits for ncclCommDestroy")
 		}
+
 		if err := c.teardown.result; !errors.As(err, new(*driver.TimeoutError)) {
 			return failuref("the teardown returned %v, want a TimeoutError", err)
 		}
+
 		return nil
 	})
 }

@@ -33,6 +33,7 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 		if err != nil || m.rank != 0 {
 			return err
 		}
+
 		c := m.group.(*communicator)
 		// The hook runs on a goroutine of the teardown.
 		var hasWaited, wasAborting atomic.Bool
@@ -48,20 +49,25 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 		if err == nil {
 			err = c.Launch(m.stream, p)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		c.Abort(nil) // with the default cause, ErrAborted
 		<-c.stages.kernelsEnded
 		if !hasWaited.Load() {
 			return failuref("the teardown did not call WaitForAcknowledgements")
 		}
+
 		if wasAborting.Load() {
 			return failuref("the teardown began the abort before it called WaitForAcknowledgements")
 		}
+
 		if err := m.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
 			return failuref("Synchronize = %v, want ErrAborted", err)
 		}
+
 		return nil
 	})
 }
@@ -101,9 +107,11 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 		if hasFailed && err == nil {
 			return failuref("rank %d: CheckEndedEarly = nil, want an error", m.rank)
 		}
+
 		if !hasFailed && err != nil {
 			return failuref("rank %d: CheckEndedEarly = %v, want nil", m.rank, err)
 		}
+
 		return nil
 	})
 }
@@ -121,9 +129,11 @@ func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 		if err := m.closeGroup(); err != nil {
 			return err
 		}
+
 		if err := c.owner.CheckEndedEarly(ticket); err != nil {
 			return failuref("CheckEndedEarly = %v, want nil", err)
 		}
+
 		return nil
 	})
 }
@@ -139,6 +149,7 @@ func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		c := m.group.(*communicator)
 		p, err := prepare(c, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 1024,
@@ -147,17 +158,21 @@ func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		if err := c.Launch(m.stream, p); err != nil {
 			return err
 		}
+
 		if err := m.stream.Synchronize(t.Context()); err != nil {
 			return err
 		}
+
 		c.owner.plane = &outcomePlane{Plane: c.plane, hasFailed: true}
 		defer func() { c.owner.plane = c.plane }()
 		if err := m.stream.Synchronize(t.Context()); err != nil {
 			return failuref("the second Synchronize = %v, want nil", err)
 		}
+
 		return nil
 	})
 }

@@ -30,6 +30,7 @@ func runBoth(t *testing.T, f func(r int) error) {
 	for r := range errs {
 		all.Go(func() { errs[r] = f(r) })
 	}
+
 	all.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
 		t.Fatal(err)
@@ -56,9 +57,11 @@ func (p *pairOfRanks) openOne(
 	if err != nil {
 		return err
 	}
+
 	if _, err := m.mapRegion(1); err != nil {
 		return err
 	}
+
 	return p.connect(t.Context(), r, "first")
 }
 
@@ -70,9 +73,11 @@ func (p *pairOfRanks) connect(ctx context.Context, r int, id string) (err error)
 	if err != nil {
 		return err
 	}
+
 	if err := m.group.(driver.LazyWindows).UseWindows(ctx); err != nil {
 		return err
 	}
+
 	m.regions[0].window, err = m.group.Register(ctx, driver.SegmentKey{Pool: 1}, m.regions[0].segment)
 	return err
 }
@@ -96,6 +101,7 @@ func (p *pairOfRanks) queue(r int, call driver.Call) error {
 	if err != nil {
 		return err
 	}
+
 	return p[r].group.Launch(p[r].stream, plan)
 }
 
@@ -111,17 +117,21 @@ func (p *pairOfRanks) sum(
 	for i := range input {
 		input[i] = value
 	}
+
 	base := m.regions[0].segment.Address()
 	host := uintptr(unsafe.Pointer(&input[0]))
 	if err := m.stream.Copy(base, host, 4*count); err != nil {
 		return 0, err
 	}
+
 	if err := p.launch(r, path); err != nil {
 		return 0, err
 	}
+
 	if err := m.stream.Synchronize(ctx); err != nil {
 		return 0, err
 	}
+
 	err := errors.Join(m.stream.Copy(host, base+4*count, 4), m.stream.Synchronize(ctx))
 	return input[0], err
 }
@@ -135,9 +145,11 @@ func (p *pairOfRanks) launchStuckKernel(t *testing.T) {
 	if err == nil {
 		err = m.stream.Fill(m.regions[0].segment.Address(), 0, 4)
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var timeoutErr *driver.TimeoutError
 	err = m.stream.Synchronize(t.Context())
 	if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
@@ -151,13 +163,16 @@ func (p *pairOfRanks) sumInNewGroup(t *testing.T, path driver.Path) {
 		if err := p[r].regions[0].window.Deregister(); err != nil {
 			return err
 		}
+
 		if err := p.connect(t.Context(), r, "second"); err != nil {
 			return err
 		}
+
 		got, err := p.sum(t.Context(), r, path, float32(10*r+10))
 		if err == nil && got != 30 {
 			t.Errorf("rank %d: sum in the new group = %v, want 30", r, got)
 		}
+
 		return err
 	})
 }
@@ -169,6 +184,7 @@ func TestKernelThatDoesNotEndIsAbandoned(t *testing.T) {
 	if !inChildProcess(t, "SOFTGPU_DEAF=1") {
 		return
 	}
+
 	p := openWithStuckKernel(t)
 	p.sumInNewGroup(t, driver.PathWindow)
 	p.closeAll(t)
@@ -181,6 +197,7 @@ func TestKernelThatDoesNotEndOnAnAdoptedStream(t *testing.T) {
 	if !inChildProcess(t, "SOFTGPU_DEAF=1") {
 		return
 	}
+
 	p := openAndSum(t)
 	runBoth(t, func(r int) (err error) {
 		d := p[r].device
@@ -192,12 +209,14 @@ func TestKernelThatDoesNotEndOnAnAdoptedStream(t *testing.T) {
 		if err == nil {
 			p[r].stream, err = d.AdoptStream(uintptr(cudaStream))
 		}
+
 		return err
 	})
 	p.launchStuckKernel(t)
 	if !gpu.Stuck.Load() {
 		t.Fatal("the stuck kernel was not detected")
 	}
+
 	runBoth(t, func(r int) (err error) { // on streams that are not adopted
 		p[r].stream, err = p[r].device.NewStream()
 		return err
@@ -212,6 +231,7 @@ func TestStreamAfterAKernelThatDoesNotEndIsClosed(t *testing.T) {
 	if !inChildProcess(t, "SOFTGPU_DEAF=1") {
 		return
 	}
+
 	const timeout = time.Minute
 	p := openAndSumWithTimeout(t, timeout)
 	m := p[0]
@@ -219,23 +239,28 @@ func TestStreamAfterAKernelThatDoesNotEndIsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	e, err := m.device.NewEvent()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := errors.Join(p.launch(0, driver.PathWindow), m.stream.Record(e), waiting.Wait(e),
 		waiting.Fill(m.regions[0].segment.Address(), 0, 4)); err != nil {
 		t.Fatal(err)
 	}
+
 	p[1].group.Abort(driver.ErrAborted)
 	checkFault(t, m.stream)
 	begin := time.Now()
 	if err := waiting.Close(); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Close = %v, want DeadlineExceeded", err)
 	}
+
 	if took := time.Since(begin); took > timeout {
 		t.Errorf("Close took %v, want at most %v", took, timeout)
 	}
+
 	p.closeAll(t)
 }
 
@@ -247,6 +272,7 @@ func TestDirectKernelsRunWhileAKernelDoesNotEnd(t *testing.T) {
 	if !inChildProcess(t, "SOFTGPU_DEAF=1", "CUDA_MODULE_LOADING=LAZY") {
 		return
 	}
+
 	p := openAndSum(t)
 	needDirect(t, p[0].group)
 	p.launchStuckKernel(t)
@@ -260,17 +286,20 @@ func TestGroupIsClosedWhileAKernelDoesNotEnd(t *testing.T) {
 	if !inProcessIgnoringAborts(t, "") {
 		return
 	}
+
 	p := openAndSum(t)
 	first := [2]driver.Communicator{p[0].group, p[1].group}
 	runBoth(t, func(r int) error { return p.connect(t.Context(), r, "second") })
 	if err := p.launch(0, driver.PathWindow); err != nil {
 		t.Fatal(err)
 	}
+
 	runBoth(t, func(r int) error { return first[r].Close() })
 	var timeoutErr *driver.TimeoutError
 	if err := p[0].stream.Synchronize(t.Context()); !errors.As(err, &timeoutErr) {
 		t.Errorf("Synchronize = %v, want a TimeoutError", err)
 	}
+
 	select {
 	case <-first[0].(*communicator).stages.allFreed:
 	case <-time.After(20 * time.Second):
@@ -286,6 +315,7 @@ func TestFailedConnectReturnsWhileAKernelDoesNotEnd(t *testing.T) {
 	if !inProcessIgnoringAborts(t, "cuMemHostRegister_v2:5,cuMemHostRegister_v2:6") {
 		return
 	}
+
 	p := openWithStuckKernel(t)
 	var outOfMemory atomic.Int32
 	runBoth(t, func(r int) error {
@@ -296,17 +326,20 @@ func TestFailedConnectReturnsWhileAKernelDoesNotEnd(t *testing.T) {
 			if err == nil {
 				t.Errorf("rank %d: Connect succeeded, want an error", r)
 			}
+
 			if errors.Is(err, cuda.ErrOutOfMemory) {
 				outOfMemory.Add(1)
 			}
 		case <-time.After(20 * time.Second):
 			return fmt.Errorf("rank %d: Connect did not return", r)
 		}
+
 		return nil
 	})
 	if outOfMemory.Load() == 0 {
 		t.Error("Connect returned ErrOutOfMemory on no rank")
 	}
+
 	p.closeAll(t)
 }
 
@@ -338,6 +371,7 @@ func openAndSumWithTimeout(t *testing.T, timeout time.Duration) *pairOfRanks {
 		if err == nil && got != 3 {
 			t.Errorf("rank %d: sum = %v, want 3", r, got)
 		}
+
 		return err
 	})
 	return p

@@ -40,11 +40,13 @@ func newBlockedPairOn(
 		if h.sums[m.rank], err = m.newRepeatedSum(h.testGroup, 1, 3<<20); err != nil {
 			return err
 		}
+
 		done := make(chan struct{})
 		h.done[m.rank] = done
 		if slices.Contains(blocked, m.rank) {
 			err = m.stream.Host(func() { <-h.gate })
 		}
+
 		return errors.Join(err, h.sums[m.rank].launch(m.group, m.stream, path),
 			m.stream.Host(func() { close(done) }))
 	})
@@ -52,6 +54,7 @@ func newBlockedPairOn(
 		m.device.cfg.Timeout = timeout
 		m.group.(*communicator).cfg.Timeout.Set(timeout)
 	}
+
 	return h
 }
 
@@ -78,6 +81,7 @@ func (m *testRank) closeBlockedStream() error {
 	if err == nil || !m.device.gpu.MustKeepMemory() {
 		return failuref("Close = %v, want an error about unfinished work", err)
 	}
+
 	return nil
 }
 
@@ -96,6 +100,7 @@ func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
+
 	h := closeBlockedStreams(t)
 	h.must(func(m *testRank) error { return checkTimeout(m.close()) })
 	h.resetRanks(h.opened...)
@@ -108,6 +113,7 @@ func checkTimeout(err error) error {
 	if timeoutErr := new(driver.TimeoutError); !errors.As(err, &timeoutErr) {
 		return failuref("teardown = %v, want a TimeoutError", err)
 	}
+
 	return nil
 }
 
@@ -123,6 +129,7 @@ func TestMemoryIsFreedAfterWorkOfAClosedStream(t *testing.T) {
 	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
+
 	h := newBlockedPair(t, 500*time.Millisecond, 0, 1)
 	h.must((*testRank).closeBlockedStream)
 	h.release(0, 1)
@@ -168,6 +175,7 @@ func TestDeferredMemoryIsFreedLater(t *testing.T) {
 	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
+
 	h := closeBlockedStreams(t)
 	before := h.freeMemory()
 	var groups [2]*communicator
@@ -181,10 +189,12 @@ func TestDeferredMemoryIsFreedLater(t *testing.T) {
 		if err := awaitTeardown(groups[m.rank]); err != nil {
 			return err
 		}
+
 		arena, err := m.device.NewArena(m.device.Info().Granularity)
 		if err != nil {
 			return err
 		}
+
 		return arena.Close()
 	})
 	h.checkFreed(before)
@@ -194,6 +204,7 @@ func TestDeferredMemoryIsFreedLater(t *testing.T) {
 		if d.gpu.IsHeld() {
 			err = errors.Join(err, errors.New("the device has not released its context"))
 		}
+
 		return errors.Join(err, d.Close())
 	})
 	h.resetRanks(h.opened...)
@@ -205,15 +216,18 @@ func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
+
 	gpu.KernelEndTimeout = 500 * time.Millisecond
 	h := newBlockedPairOn(t, driver.PathPlain, 500*time.Millisecond, 0)
 	blocked, other := h.opened[0], h.opened[1]
 	if err := blocked.closeBlockedStream(); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := other.closeGroup(); err != nil {
 		t.Logf("rank 1: %v", err)
 	}
+
 	c := blocked.group.(*communicator)
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close() }()
@@ -222,6 +236,7 @@ func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	if err := awaitTeardown(c); err != nil {
 		t.Errorf("waiting for the teardown of rank 0: %v", err)
 	}
+
 	t.Logf("rank 0: %v", <-closed)
 	_ = other.stream.Close() // returns the fault of its group
 	other.stream = nil
@@ -239,20 +254,25 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if err := other.stream.Synchronize(t.Context()); !errors.Is(err, errAborted) {
 		t.Fatalf("Synchronize = %v, want %v", err, errAborted)
 	}
+
 	<-blocked.group.(*communicator).stages.kernelsEnded
 	if err := w.Deregister(); err != nil {
 		t.Error(err)
 	}
+
 	if !blocked.device.gpu.IsMapped(peer) {
 		t.Error("the peer's segment was unmapped")
 	}
+
 	h.release(0)
 	if err := blocked.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
 		t.Errorf("Synchronize = %v, want ErrFault", err)
 	}
+
 	if err := checkTimeout(blocked.closeGroup()); err != nil {
 		t.Error(err)
 	}
+
 	if _, err := blocked.device.gpu.Reclaim(); err != nil || blocked.device.gpu.IsMapped(peer) {
 		t.Errorf("the peer's segment is still mapped: %v", err)
 	}
@@ -265,38 +285,46 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if !inSoftGPUProcess(t, noFailures) {
 		return
 	}
+
 	h := newBlockedPair(t, time.Minute, 0)
 	blocked, other := h.opened[0], h.opened[1]
 	other.group.Abort(errAborted)
 	if err := other.stream.Synchronize(t.Context()); !errors.Is(err, errAborted) {
 		t.Fatalf("Synchronize = %v, want %v", err, errAborted)
 	}
+
 	<-blocked.group.(*communicator).stages.kernelsEnded
 	own := blocked.regions[0]
 	bytes := own.segment.Bytes()
 	if err := errors.Join(own.window.Deregister(), own.segment.Unmap()); err != nil {
 		t.Error(err)
 	}
+
 	blocked.regions = nil
 	h.release(0)
 	if err := blocked.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
 		t.Errorf("Synchronize = %v, want ErrFault", err)
 	}
+
 	if err := awaitTeardown(blocked.group.(*communicator)); err != nil {
 		t.Fatal(err)
 	}
+
 	before := h.freeMemory()[0]
 	gate := make(chan struct{})
 	defer close(gate) // work that was queued later must not keep the memory mapped
 	if err := blocked.stream.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := blocked.device.gpu.Reclaim(); err != nil {
 		t.Error(err)
 	}
+
 	if free := h.freeMemory()[0]; free < before+bytes {
 		t.Errorf("%d bytes are free, want at least %d", free, before+bytes)
 	}
+
 	if err := checkTimeout(blocked.closeGroup()); err != nil {
 		t.Error(err)
 	}
@@ -312,13 +340,16 @@ func TestPeersStayMappedUntilGroupIsClosed(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		if err := m.register(w, s, windowName); err != nil {
 			return err
 		}
+
 		addresses, err := s.window.(driver.PeerMapper).PeerAddresses()
 		if err != nil {
 			return err
 		}
+
 		c := m.group.(*communicator)
 		c.Abort(nil)
 		<-c.stages.kernelsEnded
@@ -327,9 +358,11 @@ func TestPeersStayMappedUntilGroupIsClosed(t *testing.T) {
 			return failuref("the memory was freed before the group was closed")
 		case <-time.After(100 * time.Millisecond):
 		}
+
 		if _, err := m.readDevice(w, addresses[1-m.rank], 16); err != nil {
 			return failuref("reading the peer's memory after a fault: %v", err)
 		}
+
 		return nil
 	})
 	w.must(func(m *testRank) error { return m.closeGroup() }) // waits until the memory is freed
@@ -346,17 +379,21 @@ func TestStopWordStaysUnusedUntilGroupIsClosed(t *testing.T) {
 		if word == 0 {
 			return nil // the GPUs have no direct path
 		}
+
 		c.Abort(nil)
 		<-c.stages.allFreed
 		if isFree, err := m.canTakeStopWord(word); isFree || err != nil {
 			return failuref("another group gets the stop word before the group is closed: %v", err)
 		}
+
 		if err := m.closeGroup(); err != nil {
 			return err
 		}
+
 		if isFree, err := m.canTakeStopWord(word); !isFree || err != nil {
 			return failuref("the stop word is not free after the group was closed: %v", err)
 		}
+
 		return nil
 	})
 }
@@ -372,9 +409,11 @@ func (m *testRank) canTakeStopWord(word uintptr) (bool, error) {
 			if err != nil {
 				return err
 			}
+
 			taken = append(taken, report)
 			isTaken = isTaken || gpu.AddressOf(report)+kernels.EndOffset == word
 		}
+
 		return nil
 	})
 	return isTaken, err

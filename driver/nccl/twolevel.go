@@ -38,6 +38,7 @@ func newMachineLayout(members []*member, rank int) (l machineLayout, reason stri
 			names = append(names, m.Machine)
 		}
 	}
+
 	l.machines = len(names)
 	l.ranksPerMachine = len(members) / l.machines
 	switch {
@@ -46,12 +47,14 @@ func newMachineLayout(members []*member, rank int) (l machineLayout, reason stri
 	case l.machines == len(members) && l.machines == countMachines(members):
 		return l, "each machine has one rank"
 	}
+
 	for i, m := range members {
 		if l.machines != countMachines(members) || len(members)%l.machines != 0 ||
 			m.Machine != names[i/l.ranksPerMachine] {
 			return l, "the machines do not have the same number of consecutive ranks each"
 		}
 	}
+
 	l.machineIndex, l.localIndex = rank/l.ranksPerMachine, rank%l.ranksPerMachine
 	return l, ""
 }
@@ -81,6 +84,7 @@ func (l *machineLayout) machineRanks() []int {
 	for i := range ranks {
 		ranks[i] = l.machineIndex*l.ranksPerMachine + i
 	}
+
 	return ranks
 }
 
@@ -94,6 +98,7 @@ func (l *machineLayout) crossMachineRanks() []int {
 	for i := range ranks {
 		ranks[i] = i*l.ranksPerMachine + l.localIndex
 	}
+
 	return ranks
 }
 
@@ -112,6 +117,7 @@ func (t *twoLevel) noTwoLevelReason() string {
 	case len(t.group.cfg.Machines) == 0:
 		return "the ranks are on one machine"
 	}
+
 	return "neither the tuning table nor the path of the group asks for two levels"
 }
 
@@ -120,9 +126,11 @@ func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 	if t.levels.Load() != nil || t.noLevelsReason.Load() != nil {
 		return nil
 	}
+
 	if c.device.streams.Capturing.Load() > 0 {
 		return driver.ErrCapturing
 	}
+
 	ctx, stop := untilFault(ctx, c)
 	defer stop()
 	l := &levels{}
@@ -130,16 +138,19 @@ func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 	if l.machineLayout, reason = newMachineLayout(c.members, c.cfg.Rank); reason == "" {
 		reason = t.formulaReason()
 	}
+
 	if reason == "" {
 		var err error
 		if reason, err = l.connect(ctx, c); err != nil {
 			return c.plane.Fail(errors.Join(err, l.close()))
 		}
 	}
+
 	if reason != "" {
 		t.noLevelsReason.Store(&reason)
 		return l.close()
 	}
+
 	l.linkFailures(c)
 	t.levels.Store(l)
 	return nil
@@ -163,6 +174,7 @@ func untilFault(ctx context.Context, c *communicator) (_ context.Context, stop f
 				return
 			}
 		}
+
 		_ = c.plane.Fail(c.plane.PeerFault("connecting the two levels of group " + c.cfg.Name()))
 	})
 	return ctx, func() {
@@ -176,6 +188,7 @@ func (t *twoLevel) formulaReason() string {
 	if formula == driver.AnyFormula {
 		return ""
 	}
+
 	return fmt.Sprintf("the group requires the formula %v, which the two-level path does not "+
 		"implement", formula)
 }
@@ -185,9 +198,11 @@ func (t *twoLevel) registerMachineWindow(ctx context.Context, w *window) error {
 	if l == nil {
 		return nil
 	}
+
 	if err := l.register(ctx, w); err != nil {
 		return t.group.plane.Fail(err)
 	}
+
 	return nil
 }
 
@@ -196,6 +211,7 @@ func (t *twoLevel) suspendTargets() []suspendTarget {
 	if l == nil {
 		return nil
 	}
+
 	return []suspendTarget{
 		{&l.machineLevel.suspender, l.machineRanks()},
 		{&l.crossMachineLevel.suspender, l.crossMachineRanks()},
@@ -206,6 +222,7 @@ func (t *twoLevel) close() error {
 	if l := t.levels.Load(); l != nil {
 		return l.close()
 	}
+
 	return nil
 }
 
@@ -215,14 +232,17 @@ func (l *levels) connect(ctx context.Context, c *communicator) (reason string, e
 	if l.machineLevel, err = l.join(ctx, c, l.machineLevelConfig(&c.cfg)); err != nil {
 		return "", err
 	}
+
 	// Agree now, so that no rank waits in crossMachineLevel for a machine without a direct path.
 	reason, err = l.agree(ctx, c, l.machineLevel.direct.unavailableReason)
 	if reason != "" || err != nil {
 		return reason, err
 	}
+
 	if l.crossMachineLevel, err = l.join(ctx, c, l.crossMachineConfig(&c.cfg)); err != nil {
 		return "", err
 	}
+
 	c.registrar.mu.Lock()
 	windows := slices.SortedFunc(maps.Values(c.registrar.windows), compareWindowKeys)
 	c.registrar.mu.Unlock()
@@ -231,6 +251,7 @@ func (l *levels) connect(ctx context.Context, c *communicator) (reason string, e
 			return "", err
 		}
 	}
+
 	return l.agree(ctx, c, "")
 }
 
@@ -241,6 +262,7 @@ func (l *levels) join(
 	if err != nil {
 		return nil, err
 	}
+
 	level := joined.(*communicator)
 	level.isLevel = true
 	level.teardown.parent.Store(&parentGroup{c.group, c.plane, c.teardown.begin})
@@ -253,12 +275,14 @@ func (l *levels) agree(ctx context.Context, c *communicator, own string) (string
 	if err != nil {
 		return "", err
 	}
+
 	for rank, reason := range all {
 		if len(reason) > 0 {
 			return fmt.Sprintf("rank %d has no direct path inside its machine: %s", c.cfg.Ranks[rank],
 				control.Printable(string(reason))), nil
 		}
 	}
+
 	return "", nil
 }
 
@@ -268,6 +292,7 @@ func (l *levels) register(ctx context.Context, w *window) error {
 	if err != nil {
 		return err
 	}
+
 	w.machineWindow = intraWindow.(*window)
 	return w.agreeOnMachineWindow(ctx)
 }
@@ -279,20 +304,24 @@ func (w *window) agreeOnMachineWindow(ctx context.Context) error {
 	if w.machineWindow.isMappedEverywhere {
 		own[0] = 1
 	}
+
 	all, err := w.registrar.plane.Exchange(ctx, driver.LaneControl, own)
 	if err != nil {
 		return err
 	}
+
 	for rank, mapped := range all {
 		if len(mapped) == 1 && mapped[0] == 1 {
 			continue
 		}
+
 		w.machineWindow.isMappedEverywhere = false
 		if w.machineWindow.notMappedReason == "" {
 			w.machineWindow.notMappedReason = fmt.Sprintf(
 				"rank %d is on a machine where memory was not mapped", w.registrar.cfg.Ranks[rank])
 		}
 	}
+
 	return nil
 }
 
@@ -320,5 +349,6 @@ func (l *levels) close() error {
 			errs = append(errs, level.Close())
 		}
 	}
+
 	return errors.Join(errs...)
 }

@@ -35,9 +35,11 @@ func (t *twoLevel) offerSteps(p *plan, scratch uintptr) ([]levelStep, error) {
 	if levels == nil {
 		return nil, fmt.Errorf("%s: %w", t.noTwoLevelReason(), driver.ErrUnsupported)
 	}
+
 	if err := levels.checkCall(&p.Call); err != nil {
 		return nil, err
 	}
+
 	steps := levels.makeSteps(p, scratch)
 	for i := range steps {
 		s := &steps[i]
@@ -46,6 +48,7 @@ func (t *twoLevel) offerSteps(p *plan, scratch uintptr) ([]levelStep, error) {
 			return nil, fmt.Errorf("two levels: %v on the %v path: %w", s.call.Operation, s.path, err)
 		}
 	}
+
 	return steps, nil
 }
 
@@ -62,10 +65,12 @@ func (l *levels) checkCall(call *driver.Call) error {
 	default:
 		return fmt.Errorf("two levels do not support %v: %w", call.Operation, driver.ErrUnsupported)
 	}
+
 	if call.Count == 0 || call.Count%divisor != 0 {
 		return fmt.Errorf("on two levels, the number of elements of this call must be a multiple of %d: "+
 			"%w", divisor, driver.ErrUnsupported)
 	}
+
 	return nil
 }
 
@@ -77,6 +82,7 @@ func (l *levels) makeSteps(p *plan, scratch uintptr) []levelStep {
 	if send != nil && recv != nil && send.machineWindow != nil && recv.machineWindow != nil {
 		call.SendWindow, call.RecvWindow = send.machineWindow, recv.machineWindow
 	}
+
 	switch call.Count = p.Count; p.Operation {
 	case driver.AllGather:
 		return l.makeAllGatherSteps(call)
@@ -123,6 +129,7 @@ func (l *levels) makeAllGatherSteps(call driver.Call) []levelStep {
 		crossCall.Splits.RecvOffsets = append(crossCall.Splits.RecvOffsets,
 			int64(machine*l.ranksPerMachine+l.localIndex)*call.Count)
 	}
+
 	steps := []levelStep{l.crossMachineStep(driver.AllGatherV, crossCall)}
 	for machine := range l.machines {
 		machineCall := call
@@ -131,6 +138,7 @@ func (l *levels) makeAllGatherSteps(call driver.Call) []levelStep {
 		machineCall.SendWindow = call.RecvWindow
 		steps = append(steps, l.machineStep(driver.AllGather, machineCall))
 	}
+
 	return steps
 }
 
@@ -150,6 +158,7 @@ func (l *levels) makeReduceScatterSteps(call driver.Call, scratch uintptr) []lev
 		machineCall.Recv, machineCall.RecvWindow = scratch+uintptr(machine)*partBytes, nil
 		steps = append(steps, l.machineStep(driver.ReduceScatterV, machineCall))
 	}
+
 	crossCall := call
 	crossCall.Send = scratch
 	return append(steps, l.crossMachineStep(driver.ReduceScatter, crossCall))
@@ -160,10 +169,12 @@ func (t *twoLevel) prepareCall(p *plan) error {
 		if err := t.checkOffer(p); err != nil {
 			return err
 		}
+
 		partBytes := p.Count * int64(p.DataType.Size())
 		p.scratch = &scratch{bytes: roundUpForNCCL(int64(t.levels.Load().machines) * partBytes)}
 		return nil
 	}
+
 	var err error
 	p.steps, err = t.takeSteps(p, 0)
 	return err
@@ -174,14 +185,17 @@ func (t *twoLevel) takeSteps(p *plan, scratch uintptr) (steps []*plan, err error
 	if err != nil {
 		return nil, err
 	}
+
 	for i := range offered {
 		s := &offered[i]
 		step, err := s.offer.Take(s.path, p.Digest+uint64(i))
 		if err != nil {
 			return nil, err
 		}
+
 		steps = append(steps, step.(*plan))
 	}
+
 	return steps, nil
 }
 
@@ -207,6 +221,7 @@ func launchSteps(p *plan, s *stream.Stream, launch func(*communicator, *plan) er
 				return err
 			}
 		}
+
 		return nil
 	}
 	var err error
@@ -218,9 +233,11 @@ func launchSteps(p *plan, s *stream.Stream, launch func(*communicator, *plan) er
 	default:
 		err = fmt.Errorf("a %v on two levels has no steps", p.Operation)
 	}
+
 	if err != nil {
 		return p.c.plane.Fail(err)
 	}
+
 	return nil
 }
 
@@ -236,8 +253,10 @@ func (m *scratch) use(p *plan, s *stream.Stream, launch func([]*plan) error) err
 		if errors.Is(err, cuda.ErrOutOfMemory) {
 			err = &driver.OutOfMemoryError{Requested: m.bytes, Cause: err}
 		}
+
 		return fmt.Errorf("allocating memory for the steps of a %v: %w", p.Operation, err)
 	}
+
 	steps := m.latest.Load()
 	if steps == nil || steps.address != address {
 		steps = &scratchSteps{address: address}
@@ -245,9 +264,11 @@ func (m *scratch) use(p *plan, s *stream.Stream, launch func([]*plan) error) err
 			m.latest.Store(steps)
 		}
 	}
+
 	if err == nil {
 		err = launch(steps.plans)
 	}
+
 	return errors.Join(err, m.withStream(p, s, func(gpu *cuda.Driver) error {
 		return gpu.MemFreeAsync(address, s.CUDA)
 	}))
@@ -260,5 +281,6 @@ func (m *scratch) withStream(p *plan, s *stream.Stream, f func(*cuda.Driver) err
 	if err := s.CheckOpen(); err != nil {
 		return err
 	}
+
 	return p.c.device.gpu.With(f)
 }

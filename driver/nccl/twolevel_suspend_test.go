@@ -20,6 +20,7 @@ func (w *twoLevelGroup) checkAll() {
 	for _, input := range w.inputs {
 		prefixes = append(prefixes, input[:bytes])
 	}
+
 	sum := twoLevelSum(driver.Int32, prefixes)
 	w.checkCall(driver.AllReduce, driver.Int32, count, sum)
 	w.checkCall(driver.AllGather, driver.Int32, count, slices.Concat(prefixes...))
@@ -47,15 +48,18 @@ func TestSuspendReleasesLevels(t *testing.T) {
 				t.Errorf("rank %d: Suspend reported %d bytes, want %d, as it released", r, reported[r],
 					released)
 			}
+
 			if released < kernels.ExchangeBytes { // the memory of the direct path alone
 				t.Errorf("rank %d: Suspend released %d bytes, want at least %d", r, released,
 					kernels.ExchangeBytes)
 			}
 		}
+
 		w.resume()
 		if free := w.freeMemory(); !slices.Equal(free, freeBefore) {
 			t.Errorf("free memory after Resume = %d, want %d", free, freeBefore)
 		}
+
 		w.checkAll()
 	}
 }
@@ -74,6 +78,7 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 		if m.rank == fullRank { // leave half of the memory that Resume needs
 			occupied, err = m.mapRegion(freeSuspended[m.rank] - released[m.rank]/2)
 		}
+
 		return err
 	})
 	w.must(func(m *testRank) error {
@@ -81,6 +86,7 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 		if !errors.Is(err, driver.ErrOutOfMemory) || m.group.Cause() != nil {
 			return failuref("Resume = %v, want ErrOutOfMemory without a fault", err)
 		}
+
 		return nil
 	})
 	w.must(func(m *testRank) error {
@@ -88,11 +94,13 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 			m.regions = m.regions[:len(m.regions)-1] // remove occupied, which was mapped last
 			return occupied.segment.Unmap()
 		}
+
 		return nil
 	})
 	if free := w.freeMemory(); !slices.Equal(free, freeSuspended) {
 		t.Errorf("free memory after a refused Resume = %d, want %d", free, freeSuspended)
 	}
+
 	w.resume()
 	w.checkAll()
 }
@@ -109,14 +117,17 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 			if err == nil {
 				err = m.register(w.testGroup, s, name)
 			}
+
 			if err != nil {
 				return err
 			}
 		}
+
 		s := m.regions[0]
 		if err := s.window.(*window).Suspend(); err != nil {
 			return err
 		}
+
 		return s.segment.(driver.SuspendableSegment).Suspend()
 	})
 	w.must(func(m *testRank) error { return m.group.(driver.TwoLevels).UseTwoLevels(t.Context()) })
@@ -128,11 +139,13 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 		if err := window.Resume(t.Context()); err != nil {
 			return err
 		}
+
 		// machineWindow is the window of the level within the machine.
 		if window.machineWindow == nil || !window.machineWindow.isMappedEverywhere {
 			return failuref("machineWindow after Resume = %+v, want one that is mapped everywhere",
 				window.machineWindow)
 		}
+
 		return nil
 	})
 	w.fill(driver.Int32)

@@ -44,13 +44,16 @@ func newTwoLevelGroup(t *testing.T, ranks int) *twoLevelGroup {
 			if err == nil && name == 1 {
 				err = m.group.(driver.TwoLevels).UseTwoLevels(t.Context())
 			}
+
 			if err == nil {
 				err = m.register(w.testGroup, s, name)
 			}
+
 			if err != nil {
 				return err
 			}
 		}
+
 		return nil
 	})
 	return w
@@ -99,6 +102,7 @@ func canonicalNaNs(t driver.DataType, elements []byte) []byte {
 			negativeZeros[i] = 0x80
 		}
 	}
+
 	return formula.Reduce(driver.RankOrder, driver.Sum, t, [][]byte{elements, negativeZeros})
 }
 
@@ -112,9 +116,11 @@ func TestTwoLevelsAgreeOnWindows(t *testing.T) {
 		if err := window.agreeOnMachineWindow(t.Context()); err != nil {
 			return err
 		}
+
 		if window.machineWindow.isMappedEverywhere || window.machineWindow.notMappedReason == "" {
 			return failuref("the window is used although the other machine could not map its memory")
 		}
+
 		return nil
 	})
 }
@@ -136,6 +142,7 @@ func TestTwoLevelsFollowFormula(t *testing.T) {
 				prefix[r] = w.inputs[r][:bytes]
 				gathered = append(gathered, prefix[r]...)
 			}
+
 			sum := twoLevelSum(dataType, prefix)
 			w.checkCall(driver.AllReduce, dataType, count, sum)
 			w.checkCall(driver.AllGather, dataType, count, gathered)
@@ -174,6 +181,7 @@ func (w *twoLevelGroup) checkOutputs(
 			if err != nil {
 				return err
 			}
+
 			return errors.Join(g.Launch(m.stream), g.Launch(m.stream))
 		},
 		"recorded by another library": func(m *testRank, p driver.Plan) error {
@@ -181,6 +189,7 @@ func (w *twoLevelGroup) checkOutputs(
 			if err != nil {
 				return err
 			}
+
 			o := foreign[0]
 			err = o.capture(func() error { return m.group.(driver.Recorder).Record(o.stream, p) })
 			return errors.Join(err, o.replay(), o.replay(), finish(o))
@@ -196,23 +205,29 @@ func (w *twoLevelGroup) checkOutputs(
 			if err != nil {
 				return err
 			}
+
 			p, err := prepare(m.group, m.twoLevelCall(op, dataType, count))
 			if err != nil {
 				return err
 			}
+
 			if err := launch(m, p); err != nil {
 				return err
 			}
+
 			got, err := m.readDevice(w.testGroup, output, int64(len(want)))
 			if err != nil {
 				return err
 			}
+
 			if !bytes.Equal(canonicalNaNs(dataType, got), canonicalNaNs(dataType, want)) {
 				return failuref("%s %v of %d %v: output differs from the formula", name, op, count, dataType)
 			}
+
 			if m.group.Launched()[driver.PathTwoLevel] == before {
 				return failuref("%s %v: no call was counted on the two-level path", name, op)
 			}
+
 			return nil
 		})
 	}
@@ -230,6 +245,7 @@ func TestTwoLevelsShareNoScratch(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		streams := []driver.Stream{m.stream, others[0]}
 		var plans []driver.Plan
 		for i := range streams {
@@ -239,30 +255,37 @@ func TestTwoLevelsShareNoScratch(t *testing.T) {
 			if err != nil {
 				return err
 			}
+
 			plans = append(plans, p)
 		}
+
 		for round := range 40 {
 			if err := m.group.Launch(streams[round%2], plans[round%2]); err != nil {
 				return err
 			}
 		}
+
 		for i, s := range streams {
 			if err := s.Synchronize(t.Context()); err != nil {
 				return err
 			}
+
 			var inputs [][]byte
 			for _, input := range w.inputs {
 				inputs = append(inputs, input[i*half:][:half])
 			}
+
 			output := m.regions[1].segment.Address() + uintptr(i*half)
 			got, err := m.readDevice(w.testGroup, output, int64(part))
 			if err != nil {
 				return err
 			}
+
 			if !bytes.Equal(got, twoLevelSum(driver.Int32, inputs)[m.rank*part:][:part]) {
 				return failuref("stream %d: output differs from the formula", i)
 			}
 		}
+
 		return nil
 	})
 }
@@ -287,6 +310,7 @@ func TestTwoLevelsRefuse(t *testing.T) {
 					call.DataType, err)
 			}
 		}
+
 		return nil
 	})
 }
@@ -301,11 +325,14 @@ func TestTwoLevelsRefuseLists(t *testing.T) {
 			if err != nil {
 				return err
 			}
+
 			plans = append(plans, p)
 		}
+
 		if _, err := m.group.(driver.Lister).List(plans); !errors.Is(err, driver.ErrUnsupported) {
 			return failuref("List = %v, want ErrUnsupported", err)
 		}
+
 		return nil
 	})
 }
@@ -330,28 +357,34 @@ func TestTwoLevelsFailTogether(t *testing.T) {
 				level := failed(c.levels.Load())
 				_ = level.plane.Fail(level.faults.failAfterPeer(&driver.Call{}))
 			}
+
 			for err == nil {
 				if err = c.Launch(m.stream, plans[m.rank]); err == nil {
 					err = m.stream.Synchronize(t.Context())
 				}
 			}
+
 			if errors.As(err, new(*driver.TimeoutError)) {
 				return err
 			}
+
 			<-c.Failed()
 			l := c.levels.Load()
 			for _, level := range []*communicator{l.machineLevel, l.crossMachineLevel} {
 				<-level.stages.allFreed
 			}
+
 			for _, err := range []error{err, c.Cause()} {
 				if !strings.Contains(err.Error(), "of group "+c.cfg.Name()) ||
 					strings.Contains(err.Error(), "machine") {
 					return failuref("the fault is %q, want the name of the group and not that of a level", err)
 				}
 			}
+
 			if again := m.stream.Synchronize(t.Context()); again != nil {
 				return failuref("Synchronize = %v after the stream has reported %v, want nil", again, err)
 			}
+
 			return nil
 		})
 	}
@@ -369,10 +402,12 @@ func TestFaultEndsConnectingOfLevels(t *testing.T) {
 			m.group.Abort(errors.New("planned failure"))
 			return nil
 		}
+
 		err := m.group.(driver.TwoLevels).UseTwoLevels(t.Context())
 		if err == nil {
 			return errors.New("UseTwoLevels = nil, want an error")
 		}
+
 		return nil
 	})
 	if took := time.Since(begin); took > 30*time.Second {
@@ -389,10 +424,12 @@ func TestMachineLayouts(t *testing.T) {
 		for _, name := range machines {
 			members = append(members, &member{Machine: string(name)})
 		}
+
 		l, reason := newMachineLayout(members, 2)
 		if (want == "") != (reason == "") || !strings.Contains(reason, want) {
 			t.Errorf("newMachineLayout(%s) = %+v, %q; want a reason with %q", machines, l, reason, want)
 		}
+
 		if reason == "" && (l.machineIndex != 1 || l.localIndex != 0) {
 			t.Errorf("newMachineLayout(%s): rank 2 has machine %d and local rank %d; want 1 and 0",
 				machines, l.machineIndex, l.localIndex)

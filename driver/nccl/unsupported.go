@@ -32,6 +32,7 @@ func checkTypes(call *driver.Call) error {
 	if _, hasType := dataTypes[call.DataType]; hasType && (!call.Operation.Reduces() || reduces) {
 		return nil
 	}
+
 	return fmt.Errorf("NCCL has no %v of %v with %v: %w", call.Operation, call.DataType,
 		call.ReduceOp, driver.ErrUnsupported)
 }

@@ -60,6 +60,7 @@ func (w *watcher) watch() {
 			defer ticker.Stop() // when watch returns; this happens once
 			replayTicks = ticker.C
 		}
+
 		select {
 		case <-w.stages.groupEnded:
 			return
@@ -98,6 +99,7 @@ func (w *watcher) watchWork(check workCheck) {
 			return
 		case <-check.ticker.C:
 		}
+
 		ticket, _ := w.history.lastCall()
 		hasLaunched := ticket != previousTicket // since the previous check
 		previousTicket = ticket
@@ -106,6 +108,7 @@ func (w *watcher) watchWork(check workCheck) {
 		if isFullCheck {
 			w.runTimer.collectUnlessBusy(w.mu)
 		}
+
 		var err error
 		switch {
 		case isFinished: // a last check, for faults that ended the work
@@ -116,10 +119,12 @@ func (w *watcher) watchWork(check workCheck) {
 		default:
 			err = w.faults.findKernelFault()
 		}
+
 		if err != nil {
 			_ = w.plane.Fail(err) // the streams report the cause
 			return
 		}
+
 		if isFinished {
 			return
 		}
@@ -134,6 +139,7 @@ func (w *watcher) stopWatchingIfIdle() bool {
 	if isIdle(w.mu, w.busy) {
 		return true
 	}
+
 	w.busy.Watching.Store(true)
 	return false
 }
@@ -162,13 +168,16 @@ func (e *examinedCollective) delayError(err error) error {
 		e.firstDifferenceTime = time.Time{}
 		return nil
 	}
+
 	if e.firstDifferenceTime.IsZero() {
 		e.firstDifferenceTime = time.Now()
 		return nil
 	}
+
 	if time.Since(e.firstDifferenceTime) > differenceDelay {
 		return err
 	}
+
 	return nil
 }
 
@@ -184,42 +193,52 @@ func (w *watcher) examine(e *examinedCollective) error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err
 	}
+
 	if w.teardown.parent.Load() != nil { // the two-level group's watcher examines the peers
 		return w.comm.asyncError(w.cfg.Name())
 	}
+
 	// While the launch of a call waits for the comparison of that call with those of other ranks, only
 	// look for different calls.
 	if call := w.comparer.comparedCall.Load(); call != nil {
 		lastTicket, _ := w.history.lastCall()
 		return e.delayError(w.faults.findMismatch(call, lastTicket))
 	}
+
 	if err := w.messages.Examine(); err != nil {
 		return err
 	}
+
 	if err := w.faults.findLaunchedMismatch(e.ticket); err != nil {
 		return err
 	}
+
 	e.wait.planeWait.Ticket = e.ticket
 	e.wait.planeWait.Operation = e.operation
 	wait := e.wait.planeWait // a copy, which the plane gets
 	if e.peerFailureTimer.Expired(w.plane.PeerFailed()) {
 		return w.plane.PeerFault(wait.CallText())
 	}
+
 	if err := w.plane.Diagnose(wait, e.startTime); err != nil {
 		return err
 	}
+
 	if err := w.comm.asyncError(w.cfg.Name()); err != nil {
 		return err
 	}
+
 	lastTicket, _ := w.history.lastCall()
 	if lastTicket == e.ticket {
 		return nil
 	}
+
 	var longAgo time.Time // so that Diagnose returns a TimeoutError if a rank has not launched e
 	isLaunchedByAll := w.plane.Diagnose(wait, longAgo) == nil
 	if isLaunchedByAll {
 		*e = w.newExaminedCollective(e.wait)
 	}
+
 	return nil
 }
 
@@ -229,6 +248,7 @@ func isIdle(mu *groupLock, busy *stream.BusyStreams) bool {
 	if !mu.TryLock() {
 		return false
 	}
+
 	mu.Unlock()
 	return busy.AllIdle()
 }

@@ -34,6 +34,7 @@ func (p *repeatedSum) inPlaceCall(o driver.Operation, rank int) driver.Call {
 		call.Count /= ranks
 		call.Send += uintptr(int64(rank) * elementBytes * call.Count)
 	}
+
 	return call
 }
 
@@ -50,13 +51,16 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 		if err != nil {
 			return err
 		}
+
 		if launch := work.(*kernels.Launch); !launch.Bulk {
 			return failuref("the call uses kernel %s, want a bulk kernel", launch.Kernel)
 		}
+
 		sums[m.rank] = p
 		if graphs[m.rank], err = m.captureForeign(call); err != nil {
 			return err
 		}
+
 		return graphs[m.rank].replayAndWait()
 	})
 	const reusedValue = 7 // the value that rank 0 writes to its buffer after the timeout
@@ -65,9 +69,11 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 			<-w.ranks[0].group.Failed()
 			return nil
 		}
+
 		if err := graphs[0].replayAndWait(); err != nil { // until the kernel times out
 			return err
 		}
+
 		p := sums[0]
 		p.unit = reusedValue
 		return m.setToUnit(w, p, 4*p.count)
@@ -76,25 +82,30 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 		if m.rank == 0 {
 			return nil
 		}
+
 		<-m.group.(*communicator).stages.kernelsEnded
 		if !hasNoticed {
 			if err := m.clearReport(); err != nil {
 				return err
 			}
 		}
+
 		if err := graphs[1].replayAndWait(); err != nil {
 			return err
 		}
+
 		return m.checkAllPoison(w, sums[1]) // poison is written in place of missing results
 	})
 	w.must(func(m *testRank) (err error) {
 		if m.rank == 0 {
 			err = m.checkUnpoisoned(w, sums[0], reusedValue)
 		}
+
 		g := graphs[m.rank]
 		if fault := g.stream.Synchronize(t.Context()); fault == nil {
 			err = errors.Join(err, errors.New("Synchronize = nil, want the fault"))
 		}
+
 		err = errors.Join(err, g.destroy())
 		return errors.Join(err, g.closeStream())
 	})
@@ -106,6 +117,7 @@ func (m *testRank) clearReport() error {
 	if err != nil {
 		return err
 	}
+
 	clear(dl.Bytes(transport.Report, int(unsafe.Sizeof(kernels.Report{}))))
 	return nil
 }
@@ -117,5 +129,6 @@ func (m *testRank) checkUnpoisoned(w *testGroup, p *repeatedSum, want uint32) er
 	if err == nil && poisonCount > 0 {
 		err = fmt.Errorf("%d elements of the reused buffer are poison, want 0", poisonCount)
 	}
+
 	return err
 }

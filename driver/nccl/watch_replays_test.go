@@ -45,6 +45,7 @@ func (m *testRank) countPoison(
 			return poisoned, errors.Join(err, fmt.Errorf("element %d = %d, want %d or poison", i, v, want))
 		}
 	}
+
 	return poisoned, err
 }
 
@@ -53,6 +54,7 @@ func (m *testRank) checkAllPoison(w *testGroup, p *repeatedSum) error {
 	if err == nil && int64(poisoned) != p.count {
 		err = fmt.Errorf("got %d poisoned elements, want all %d", poisoned, p.count)
 	}
+
 	return err
 }
 
@@ -74,12 +76,15 @@ func replayOnOneRank(t *testing.T, count int64) {
 		if sums[m.rank], err = m.newRepeatedSum(w, windowName, count); err != nil {
 			return err
 		}
+
 		if graphs[m.rank], err = m.captureForeign(sums[m.rank].call(driver.PathDirect)); err != nil {
 			return err
 		}
+
 		if m.rank != 0 {
 			return nil
 		}
+
 		return graphs[0].replayAndWait()
 	})
 	w.must(func(m *testRank) error {
@@ -91,6 +96,7 @@ func replayOnOneRank(t *testing.T, count int64) {
 		case m.rank == 0 && (!errors.As(cause, &timeoutErr) || len(timeoutErr.Missing) != ranks-1):
 			return failuref("cause = %v, want a TimeoutError about all other ranks", cause)
 		}
+
 		return checkCallsFail(t, m, graphs[m.rank], sums[m.rank], cause)
 	})
 	w.must(func(m *testRank) error {
@@ -107,10 +113,12 @@ func checkCallsFail(
 	if err != nil {
 		return err
 	}
+
 	cudaStream, other, err := m.device.newForeignStream()
 	if err != nil {
 		return err
 	}
+
 	_, exchangeErr := m.group.Exchange(t.Context(), driver.LaneControl, nil)
 	results := map[string]error{
 		"Exchange":                      exchangeErr,
@@ -124,6 +132,7 @@ func checkCallsFail(
 			err = errors.Join(err, failuref("%s = %v, want %v", name, got, cause))
 		}
 	}
+
 	return errors.Join(err, other.Close(), m.device.destroy(cudaStream))
 }
 
@@ -135,24 +144,30 @@ func (g *foreignStream) checkReplayPoisons(w *testGroup, m *testRank, p *repeate
 	if err := g.replay(); err != nil {
 		return err
 	}
+
 	took, err := g.waitIdle()
 	if err != nil || took > 20*time.Second {
 		return failuref("a replay after the fault took %v: %v", took, err)
 	}
+
 	if p.count == countFor["bulk"] {
 		got, err := m.readDevice(w, p.segment.Address(), 4*p.count)
 		if !bytes.Contains(got, []byte{0xff, 0xff, 0xff, 0xff}) {
 			err = errors.Join(err, errors.New("no element is poisoned"))
 		}
+
 		return err
 	}
+
 	if m.rank == 0 {
 		return m.checkAllPoison(w, p)
 	}
+
 	poisoned, err := m.countPoison(w, p, uint32(len(w.ranks)))
 	if err == nil && poisoned == 0 {
 		err = errors.New("no element is poisoned")
 	}
+
 	return err
 }
 
@@ -166,13 +181,16 @@ func TestReplaysAfterATimeoutArePoisoned(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		for round := range 6 {
 			if round == 1 && m.rank == 1 {
 				<-w.ranks[0].group.Failed()
 			}
+
 			if err := g.replayAndWait(p); err != nil {
 				return err
 			}
+
 			poisoned, err := m.countPoison(w, p, p.want)
 			switch all := int64(poisoned) == p.count; {
 			case err != nil:
@@ -181,10 +199,12 @@ func TestReplaysAfterATimeoutArePoisoned(t *testing.T) {
 				return fmt.Errorf("%d of %d elements are poisoned after replay %d", poisoned, p.count, round)
 			}
 		}
+
 		cause, got := m.awaitFault(faultDelay), g.stream.Synchronize(t.Context())
 		if cause == nil || !errors.Is(got, cause) {
 			return fmt.Errorf("Synchronize = %[2]w, want the cause %[1]w", cause, got)
 		}
+
 		return errors.Join(g.destroy(), g.closeStream())
 	})
 }
@@ -197,27 +217,33 @@ func TestDivergenceInAReplay(t *testing.T) {
 		if m.rank == 1 {
 			call.Count--
 		}
+
 		call.Digest += uint64(m.rank) // the calls differ
 		m.group.SetCheck(false)       // otherwise Record would compare the calls
 		g, err := m.captureForeign(call)
 		if err != nil {
 			return err
 		}
+
 		if err := g.replay(); err != nil {
 			return err
 		}
+
 		cause := m.awaitFault(20 * time.Second)
 		var mismatch *driver.MismatchError
 		if !errors.As(cause, &mismatch) && !errors.Is(cause, driver.ErrFault) {
 			return failuref("cause = %v, want a MismatchError", cause)
 		}
+
 		if _, err := g.waitIdle(); err != nil {
 			return err
 		}
+
 		p.count = call.Count
 		if err := g.stream.Synchronize(t.Context()); !errors.Is(err, cause) {
 			return failuref("Synchronize = %v, want %v", err, cause)
 		}
+
 		return errors.Join(m.checkAllPoison(w, p), g.destroy(), g.closeStream())
 	})
 }
@@ -234,28 +260,34 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 		if sums[m.rank], err = m.newRepeatedSum(w, windowName, smallCount); err != nil {
 			return err
 		}
+
 		if m.rank == 1 {
 			if release, err = m.blockStream(m.stream.(*stream.Stream).CUDA); err != nil {
 				return err
 			}
 		}
+
 		for range 2 {
 			if err := sums[m.rank].launch(m.group, m.stream, driver.PathDirect); err != nil {
 				return err
 			}
 		}
+
 		return nil
 	})
 	if w.ranks[0].awaitFault(time.Minute) == nil {
 		t.Fatal("rank 0 did not fail")
 	}
+
 	if err := release(); err != nil {
 		t.Fatal(err)
 	}
+
 	w.must(func(m *testRank) error {
 		if err := m.stream.Synchronize(t.Context()); err == nil {
 			return errors.New("Synchronize = nil, want the fault")
 		}
+
 		return m.checkAllPoison(w, sums[m.rank])
 	})
 }
@@ -272,26 +304,31 @@ func TestAbortEndsReplays(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		if m.rank == 0 {
 			replaying.Wait()
 			m.group.Abort(errAborted)
 			_ = g.stream.Synchronize(t.Context()) // returns the fault
 			return errors.Join(g.destroy(), g.closeStream())
 		}
+
 		err = g.replay()
 		replaying.Done()
 		if err != nil {
 			return err
 		}
+
 		took, err := g.waitIdle()
 		if err != nil || took > 20*time.Second {
 			return failuref("the replay took %v: %v", took, err)
 		}
+
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := g.stream.Synchronize(ctx); !errors.Is(err, driver.ErrFault) {
 			return failuref("Synchronize = %v, want the fault", err)
 		}
+
 		return errors.Join(m.checkAllPoison(w, p), g.destroy(), g.closeStream())
 	})
 }

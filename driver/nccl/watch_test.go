@@ -44,9 +44,11 @@ func (m *testRank) awaitMismatch(round int) error {
 	case <-time.After(systest.Patience):
 		return fmt.Errorf("round %d: the group of rank %d did not fail", round, m.rank)
 	}
+
 	var mismatch *driver.MismatchError
 	if err := m.group.Cause(); !errors.As(err, &mismatch) && !errors.Is(err, driver.ErrFault) {
 		return failuref("round %d: cause = %v, want a MismatchError or ErrFault", round, err)
 	}
+
 	return nil
 }

@@ -47,6 +47,7 @@ func (w *window) mergeResult(rank int, result *registerResult) {
 	if result.Reason != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Reason))
 	}
+
 	if result.NotMapped {
 		w.isMappedEverywhere = false
 	}
@@ -58,6 +59,7 @@ func (w *window) Deregister() error {
 	if w.machineWindow == nil {
 		return w.deregisterSelf()
 	}
+
 	machineErr := w.machineWindow.Deregister()
 	selfErr := w.deregisterSelf()
 	return errors.Join(machineErr, selfErr)
@@ -74,20 +76,25 @@ func (w *window) deregisterSelf() error {
 		if err := r.stages.await(r.stages.kernelsEnded, checkOnly); err != nil {
 			return err
 		}
+
 		if w.deferDeregistration() {
 			return nil
 		}
+
 		return w.unmapPeers()
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.windows[w.key] != w {
 		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
 	}
+
 	delete(r.windows, w.key)
 	if w.deferDeregistration() {
 		return nil
 	}
+
 	deregisterErr := w.deregister()
 	unmapErr := w.unmapPeers()
 	return errors.Join(deregisterErr, unmapErr)
@@ -121,12 +128,14 @@ func (w *window) deregister() error {
 	if w.handle == 0 {
 		return nil
 	}
+
 	r := w.registrar
 	handle := w.handle
 	w.handle = 0
 	if err := r.comm.deregister(handle); err != nil {
 		return r.plane.Fail(fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, err))
 	}
+
 	return nil
 }
 
@@ -162,13 +171,16 @@ func (w *window) mapPeers(ctx context.Context, sharedSegments [][]byte) error {
 	if r.direct.unavailableReason != "" {
 		return driver.ErrUnsupported
 	}
+
 	isEmpty := func(shared []byte) bool { return len(shared) == 0 }
 	if slices.ContainsFunc(sharedSegments, isEmpty) {
 		return errNotShared
 	}
+
 	if w.addresses == nil {
 		w.addresses = make([]uintptr, len(r.cfg.Ranks))
 	}
+
 	key := segmentShareKey(r.cfg, w.key)
 	callText := "registering a segment in group " + r.cfg.Name()
 	for groupRank, worldRank := range r.cfg.Ranks {
@@ -176,6 +188,7 @@ func (w *window) mapPeers(ctx context.Context, sharedSegments [][]byte) error {
 			w.addresses[groupRank] = w.segment.Address()
 			continue
 		}
+
 		fabricHandle := sharedSegments[groupRank][1:] // empty unless the ranks use fabric handles
 		reserved := w.addresses[groupRank]            // 0 unless the window is suspended
 		var address uintptr
@@ -188,8 +201,10 @@ func (w *window) mapPeers(ctx context.Context, sharedSegments [][]byte) error {
 			unmapErr := w.unmapFirstPeers(groupRank)
 			return errors.Join(err, unmapErr)
 		}
+
 		w.addresses[groupRank] = address
 	}
+
 	return nil
 }
 
@@ -203,12 +218,14 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	if w.isUnmapped.Load() {
 		return nil, driver.ErrClosed
 	}
+
 	if !w.isMappedEverywhere {
 		// The first text that is not empty.
 		reason := cmp.Or(r.direct.unavailableReason, w.notMappedReason, errNotShared.Error())
 		return nil, fmt.Errorf("peers' memory could not be mapped: %s: %w", reason,
 			driver.ErrUnsupported)
 	}
+
 	r.programHasPeerAddresses.Store(true)
 	return slices.Clone(w.addresses), nil
 }
@@ -229,6 +246,7 @@ func (w *window) Handle() (uintptr, error) {
 	case r.mustSkipWindows():
 		return 0, errNoWindows
 	}
+
 	return 0, driver.ErrClosed // the window has been deregistered
 }
 
@@ -239,6 +257,7 @@ func (w *window) unmapPeers() error {
 	if w.isUnmapped.Swap(true) {
 		return nil
 	}
+
 	g := w.registrar.gpu
 	addresses := w.addresses
 	isSuspended := w.suspension.isActive
@@ -249,11 +268,14 @@ func (w *window) unmapPeers() error {
 			if address == 0 || rank == w.registrar.cfg.Rank {
 				continue
 			}
+
 			if !isSuspended { // Suspend has unmapped the segment, and has kept the address
 				errs = append(errs, g.CUDA.Unmap(address, w.segment.Bytes()))
 			}
+
 			errs = append(errs, g.CUDA.AddressFree(address, w.segment.Bytes()))
 		}
+
 		return errors.Join(errs...)
 	}
 	return g.FreeWhenIdle(func() error { return g.Do(unmapAndFree) })
@@ -266,6 +288,7 @@ func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	for _, segmentAddress := range w.addresses {
 		addresses = append(addresses, segmentAddress+offset)
 	}
+
 	return addresses
 }
 
@@ -276,6 +299,7 @@ func (w *window) unmapFirstPeers(count int) error {
 	if !w.suspension.isActive {
 		return w.unmapPeers()
 	}
+
 	return g.Do(func() error {
 		var errs []error
 		count = min(count, len(w.addresses)) // w.addresses may be nil
@@ -284,6 +308,7 @@ func (w *window) unmapFirstPeers(count int) error {
 				errs = append(errs, g.CUDA.Unmap(address, w.segment.Bytes()))
 			}
 		}
+
 		return errors.Join(errs...)
 	})
 }

@@ -45,6 +45,7 @@ func (d Difference) String() string {
 	if int(d) >= len(differenceNames) {
 		return fmt.Sprintf("difference %d", uint8(d))
 	}
+
 	return differenceNames[d]
 }
 
@@ -82,6 +83,7 @@ func (d Difference) describe(n Names, deviantRanks, usualRanks []int) string {
 			"other ranks must call UseOn for it"
 	case DifferenceUnknown: // has no sentence
 	}
+
 	return ""
 }
 
@@ -92,10 +94,12 @@ func classify(d *DivergenceError, events contributions) Difference {
 	if d.freesSameBlock() {
 		return DifferenceHeldBlock
 	}
+
 	usualIndex, deviantIndex := d.indexesOfUsualAndDeviant()
 	if usualIndex < 0 || deviantIndex < 0 {
 		return DifferenceUnknown
 	}
+
 	usual, deviant := d.Variants[usualIndex], d.Variants[deviantIndex]
 	switch {
 	case !usual.HasEvent && !deviant.HasEvent:
@@ -108,8 +112,10 @@ func classify(d *DivergenceError, events contributions) Difference {
 		if usual.Event.Kind == event.KindFree {
 			return DifferenceUnrelatedEvent // the ranks freed different blocks
 		}
+
 		return DifferencePlace
 	}
+
 	usualRequests := decodeUint64s(events.list[usualIndex].detail)
 	deviantRequests := decodeUint64s(events.list[deviantIndex].detail)
 	return classifyByAlignment(usual.Event, deviant.Event, usualRequests, deviantRequests)
@@ -122,6 +128,7 @@ func (d *DivergenceError) freesSameBlock() bool {
 			return false
 		}
 	}
+
 	return len(d.Variants) > 1
 }
 
@@ -144,15 +151,18 @@ func classifyByAlignment(
 	if count := countWithout(0, 1); count > bestCount {
 		best, bestCount = DifferenceExtraEvent, count
 	}
+
 	if count := countWithout(1, 0); count > bestCount {
 		best, bestCount = DifferenceMissingEvent, count
 	}
+
 	hasTwo := len(usualRequests) > 1 && len(deviantRequests) > 1
 	isSwapped := hasTwo &&
 		usualRequests[0] == deviantRequests[1] && usualRequests[1] == deviantRequests[0]
 	if isSwapped && 2+countWithout(2, 2) > bestCount { // 2 for the swapped requests
 		best = DifferenceOrder
 	}
+
 	return best
 }
 
@@ -167,6 +177,7 @@ func classifyChangedEvent(a, b event.Event) Difference {
 	case a.Stream == b.Stream:
 		return DifferenceSize
 	}
+
 	return DifferenceUnrelatedEvent
 }
 
@@ -178,6 +189,7 @@ func countMatches(a, b []uint64) int {
 			count++
 		}
 	}
+
 	return count
 }
 
@@ -187,5 +199,6 @@ func decodeUint64s(b []byte) []uint64 {
 	for i := range out {
 		out[i] = binary.LittleEndian.Uint64(b[8*i:])
 	}
+
 	return out
 }

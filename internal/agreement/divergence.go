@@ -34,6 +34,7 @@ func (k Kind) String() string {
 	if k == 0 || int(k) >= len(kindNames) {
 		return fmt.Sprintf("kind %d", uint8(k))
 	}
+
 	return kindNames[k]
 }
 
@@ -83,16 +84,19 @@ func (d *DivergenceError) Error() string {
 		} else {
 			b.WriteString("; ")
 		}
+
 		have := chooseVerb(v.Ranks, "has", "have")
 		fmt.Fprintf(&b, "%s %s %q", d.Names.ranks(v.Ranks), have, v.Text)
 		if v.Site != "" {
 			fmt.Fprintf(&b, " at %s", v.Site)
 		}
 	}
+
 	if len(d.OtherRanks) > 0 {
 		fmt.Fprintf(&b, "; %s %s a different observation",
 			d.Names.ranks(d.OtherRanks), chooseVerb(d.OtherRanks, "has", "have"))
 	}
+
 	b.WriteString(d.closingText())
 	return b.String()
 }
@@ -110,10 +114,12 @@ func (d *DivergenceError) headingText() string {
 		return fmt.Sprintf("group %s: ranks call different collectives", d.Group)
 	case KindPlacement:
 	}
+
 	if d.Last > d.Position {
 		return fmt.Sprintf("group %s: ranks diverged in %s between events %d and %d, "+
 			"which are no longer kept", d.Group, d.Pool(), d.Position, d.Last)
 	}
+
 	return fmt.Sprintf("group %s: ranks diverged in %s at event %d",
 		d.Group, d.Pool(), d.Position)
 }
@@ -123,6 +129,7 @@ func (d *DivergenceError) Pool() string {
 	if d.Kind != KindPlacement && d.Kind != KindPending {
 		return ""
 	}
+
 	return d.Names.poolName(d.Ledger)
 }
 
@@ -140,17 +147,21 @@ func (d *DivergenceError) closingText() string {
 		out = fmt.Sprintf("; %s %s from the majority",
 			d.Names.shortRanks(d.Deviant), chooseVerb(d.Deviant, "deviates", "deviate"))
 	}
+
 	if d.Difference != DifferenceHeldBlock && d.hasKind(event.KindFree) {
 		out += "; if garbage collection caused the free, its time differs between ranks: free the " +
 			"buffer explicitly, at the same place in the program on all ranks"
 	}
+
 	if d.hasKind(event.KindSegment) {
 		out += "; segments differ if ranks request different sizes, or if a device has less memory: " +
 			"in that case, set a pool capacity that is available on every device"
 	}
+
 	if len(d.Absent) > 0 {
 		out += fmt.Sprintf("; %s did not take part", d.Names.ranks(d.Absent))
 	}
+
 	return out
 }
 
@@ -170,6 +181,7 @@ func (d *DivergenceError) ranksWithTextOf(i int) []int {
 			out = append(out, v.Ranks...)
 		}
 	}
+
 	slices.Sort(out)
 	return out
 }
@@ -186,11 +198,13 @@ func (d *DivergenceError) indexesOfUsualAndDeviant() (usualIndex, deviantIndex i
 			usualIndex, maxRanks = i, n
 		}
 	}
+
 	for i, v := range d.Variants {
 		if v.Text != d.Variants[usualIndex].Text && !d.reportsNoCall(v) {
 			return usualIndex, i
 		}
 	}
+
 	return usualIndex, deviantIndex
 }
 
@@ -208,14 +222,17 @@ func (d *DivergenceError) setDeviant(rankCount int) {
 			rankCount -= len(v.Ranks)
 		}
 	}
+
 	if usualIndex < 0 || 2*len(d.ranksWithTextOf(usualIndex)) <= rankCount {
 		return // no majority
 	}
+
 	for _, v := range d.Variants {
 		if v.Text != d.Variants[usualIndex].Text && !d.reportsNoCall(v) {
 			d.Deviant = append(d.Deviant, v.Ranks...)
 		}
 	}
+
 	d.Deviant = append(d.Deviant, d.OtherRanks...)
 	slices.Sort(d.Deviant)
 }
@@ -239,10 +256,12 @@ func (m *Machine) diverge(
 		if err != nil {
 			return nil, nil, err
 		}
+
 		d.Variants = append(d.Variants,
 			Variant{Ranks: c.ranks, Text: text, Site: string(c.detail)})
 		rankCount += len(c.ranks)
 	}
+
 	d.OtherRanks = v.otherRanks
 	d.setDeviant(rankCount)
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
@@ -253,6 +272,7 @@ func describeTag(value []byte) (string, error) {
 	if len(value) < 1 || len(value) > 1+MaxTag || value[0] > byte(ModePrefix) {
 		return "", protocolError("the tag has a wrong size or an unknown mode")
 	}
+
 	return string(value[1:]), nil
 }
 
@@ -260,10 +280,12 @@ func (n Names) describePools(value []byte) (string, error) {
 	if len(value) == 0 {
 		return "no pool", nil
 	}
+
 	pools := make([]string, 0, len(value)/8)
 	for _, id := range decodeUint64s(value) {
 		pools = append(pools, n.poolName(id))
 	}
+
 	return strings.Join(pools, ", "), nil
 }
 

@@ -38,6 +38,7 @@ func TestReports(t *testing.T) {
 		if d.HasArg("prefix") {
 			mode = ModePrefix
 		}
+
 		maxEvents := 0
 		d.MaybeScanArgs(t, "kept", &maxEvents)
 		names := namesOf(t, d)
@@ -51,6 +52,7 @@ func TestReports(t *testing.T) {
 			absent[rank] = line == "absent"
 			machines[rank] = mustNew(t, c)
 		}
+
 		outcomes, rounds := runAll(t, machines, absent)
 		return formatOutcome(t, outcomes, rounds)
 	})
@@ -65,24 +67,30 @@ func formatOutcome(t *testing.T, outcomes []*Outcome, rounds int) string {
 		if outcome == nil { // the rank is absent
 			continue
 		}
+
 		if firstOutcome == nil {
 			firstOutcome = outcome
 		}
+
 		got, want := fmt.Sprint(outcome.Divergence), fmt.Sprint(firstOutcome.Divergence)
 		if got != want {
 			t.Fatalf("rank %d has text\n%s\nwant that of the first rank:\n%s", rank, got, want)
 		}
 	}
+
 	out := fmt.Sprintf("rounds: %d\n", rounds)
 	for _, prefix := range firstOutcome.Agreed {
 		out += fmt.Sprintf("pool %d agreed up to %d\n", prefix.Ledger, prefix.Position)
 	}
+
 	if len(firstOutcome.Absent) > 0 {
 		out += fmt.Sprintf("absent: %s\n", ranklist.Spans(firstOutcome.Absent))
 	}
+
 	if firstOutcome.Divergence == nil {
 		return out
 	}
+
 	return out + firstOutcome.Divergence.Error() + "\n"
 }
 
@@ -93,19 +101,23 @@ func namesOf(t *testing.T, d *datadriven.TestData) Names {
 	if !d.HasArg("members") {
 		return Names{}
 	}
+
 	names := Names{Pool: func(id uint64) string { return fmt.Sprintf("pool %d of group g", id) }}
 	for _, arg := range d.CmdArgs {
 		if arg.Key != "members" {
 			continue
 		}
+
 		for _, value := range arg.Vals {
 			var rank int
 			if _, err := fmt.Sscan(value, &rank); err != nil {
 				t.Fatal(err)
 			}
+
 			names.Members = append(names.Members, rank)
 		}
 	}
+
 	return names
 }
 
@@ -140,6 +152,7 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 			for range n {
 				l.Append(&e, sites.Intern(0, e.Site))
 			}
+
 			i += 2 // the words of the event
 		default:
 			e := parseEvent(t, words[i], words[i+1])
@@ -147,6 +160,7 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 			i++ // the second word of the event
 		}
 	}
+
 	c.Ledgers = []Ledger{pool}
 	return c
 }
@@ -186,6 +200,7 @@ func (s ledgerWithSites) EventAt(position uint64) (event.Event, bool) {
 	if isKnown {
 		e.Site = s.sites.At(s.Load(position, &e))
 	}
+
 	return e, isKnown
 }
 
@@ -199,9 +214,11 @@ func parseEvent(t *testing.T, kind, text string) event.Event {
 	if _, err := fmt.Sscanf(place, "%d@%d+%d", &e.Size, &e.Segment, &e.Offset); err != nil {
 		t.Fatalf("parsing %q: %v", place, err)
 	}
+
 	if e.Kind == event.KindAlloc || e.Kind == event.KindSegment {
 		e.Requested = e.Size
 	}
+
 	_, _ = fmt.Sscan(stream, &e.Stream) // stays 0 without /stream
 	return e
 }

@@ -38,6 +38,7 @@ func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 		msg.position = search.last + 1
 		msg.value = encodeDigestAnswer(source, search.last+1)
 	}
+
 	return msg.encode(), nil, nil // the agreement has no outcome yet
 }
 
@@ -47,6 +48,7 @@ func encodeEventAnswer(source snapshotSource, position uint64) []byte {
 	if e, ok := source.EventAt(position); ok {
 		return event.Append([]byte{answerEvent}, &e)
 	}
+
 	return encodeDigestAnswer(source, position+1)
 }
 
@@ -55,9 +57,11 @@ func encodeDigestAnswer(source snapshotSource, position uint64) []byte {
 	if source.end < position { // this rank had fewer events when it voted
 		return appendUint64s([]byte{answerEnd}, source.end)
 	}
+
 	if digest, ok := source.DigestAt(position); ok {
 		return appendUint64s([]byte{answerDigest}, position, digest)
 	}
+
 	return []byte{answerNotKept}
 }
 
@@ -70,8 +74,10 @@ func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 		if !isKept {
 			break
 		}
+
 		out = appendUint64s(out, ledger.RequestDigest(e))
 	}
+
 	return out
 }
 
@@ -85,6 +91,7 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	if s.ledger != search.id || isForFirst != isPositionKnown {
 		return nil, nil, protocolError("the ranks sent events at the wrong position, %d", s.position)
 	}
+
 	d := m.newDivergence(KindPlacement, search.id)
 	d.Position = search.first
 	d.Last = search.last
@@ -93,18 +100,22 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 		if err != nil {
 			return nil, nil, err
 		}
+
 		d.Variants = append(d.Variants, v)
 	}
+
 	d.OtherRanks = s.events.otherRanks
 	// If ranks are absent, the event of one of them can be the one that differs.
 	if s.events.areEqual() && len(m.absent) == 0 {
 		return nil, nil, protocolError("ranks with different digests sent the same event, number %d",
 			search.first)
 	}
+
 	d.setDeviant(len(s.ranks))
 	if isPositionKnown {
 		d.Difference = classify(d, s.events)
 	}
+
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
@@ -115,10 +126,12 @@ func decodeAnswer(c contribution) (Variant, error) {
 	if len(c.value) == 0 {
 		return v, protocolError("the answer is empty")
 	}
+
 	if len(c.detail)%8 != 0 {
 		return v, protocolError("the requests' digests have %d bytes, which is not a multiple of 8",
 			len(c.detail))
 	}
+
 	body := c.value[1:]
 	switch kind := c.value[0]; {
 	case kind == answerEvent:
@@ -126,6 +139,7 @@ func decodeAnswer(c contribution) (Variant, error) {
 		if err != nil {
 			return v, protocolError("%w", err)
 		}
+
 		v.HasEvent = true
 		v.Event = e
 		v.Site = e.Site
@@ -142,5 +156,6 @@ func decodeAnswer(c contribution) (Variant, error) {
 	default:
 		return v, protocolError("the answer has an unknown kind (%d) or a wrong size", kind)
 	}
+
 	return v, nil
 }

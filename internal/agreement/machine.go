@@ -41,6 +41,7 @@ func (s snapshotSource) EventAt(position uint64) (event.Event, bool) {
 	if position >= s.end {
 		return event.Event{}, false
 	}
+
 	return s.Source.EventAt(position)
 }
 
@@ -89,6 +90,7 @@ func (c Config) detail() []byte {
 	if c.Call == nil {
 		return nil
 	}
+
 	return []byte(c.Site[:min(len(c.Site), event.MaxSiteBytes)])
 }
 
@@ -108,6 +110,7 @@ func (c Config) validate() error {
 		return fmt.Errorf("starting an agreement over %d pools: the maximum is %d",
 			len(c.Ledgers), MaxLedgers)
 	}
+
 	return nil
 }
 
@@ -134,6 +137,7 @@ func New(c Config) (*Machine, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
+
 	m := &Machine{config: c, ledgers: slices.Clone(c.Ledgers), phase: phaseVote}
 	slices.SortFunc(m.ledgers, func(a, b Ledger) int { return cmp.Compare(a.ID, b.ID) })
 	for i := 1; i < len(m.ledgers); i++ {
@@ -141,6 +145,7 @@ func New(c Config) (*Machine, error) {
 			return nil, fmt.Errorf("starting an agreement: pool %d is listed twice", m.ledgers[i].ID)
 		}
 	}
+
 	return m, nil
 }
 
@@ -156,8 +161,10 @@ func (m *Machine) Start() []byte {
 		if m.config.Mode == ModeExact {
 			v.Pending = l.Pending
 		}
+
 		msg.votes = append(msg.votes, v)
 	}
+
 	return msg.encode()
 }
 
@@ -168,6 +175,7 @@ func (m *Machine) Step(s *Summary) (next []byte, outcome *Outcome, err error) {
 	if err != nil || outcome != nil {
 		m.phase = phaseDone
 	}
+
 	return next, outcome, err
 }
 
@@ -176,10 +184,12 @@ func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
 		return nil, nil, protocolError("this rank is in round %d, but the payloads are of round %d",
 			m.round, s.round)
 	}
+
 	if len(s.ranks)+len(s.absent) != m.config.Ranks || !slices.Contains(s.ranks, m.config.Rank) {
 		return nil, nil, protocolError("rank %d of %d got only the payloads of %s",
 			m.config.Rank, m.config.Ranks, ranklist.Ranks(s.ranks))
 	}
+
 	m.absent = slices.Compact(slices.Sorted(slices.Values(append(m.absent, s.absent...))))
 	m.round++
 	switch m.phase {
@@ -191,6 +201,7 @@ func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
 		return m.handleEvents(s)
 	case phaseDone:
 	}
+
 	return nil, nil, protocolError("a round after the end of the agreement")
 }
 
@@ -198,33 +209,41 @@ func (m *Machine) handleVotes(s *Summary) ([]byte, *Outcome, error) {
 	if !s.tags.areEqual() {
 		return m.diverge(KindTag, 0, s.tags, describeTag)
 	}
+
 	if s.flags != 0 {
 		return nil, &Outcome{Flags: s.flags, Absent: m.absent}, nil
 	}
+
 	if !s.ids.areEqual() {
 		return m.diverge(KindLedgers, 0, s.ids, m.config.Names.describePools)
 	}
+
 	if len(s.votes) != len(m.ledgers) {
 		return nil, nil, protocolError("this rank has %d ledgers, but the votes are on %d",
 			len(m.ledgers), len(s.votes))
 	}
+
 	for i := range s.votes {
 		v := &s.votes[i]
 		if v.ID != m.ledgers[i].ID {
 			return nil, nil, protocolError("expected a vote on ledger %d, got one on ledger %d",
 				m.ledgers[i].ID, v.ID)
 		}
+
 		if v.isIdentical {
 			m.agreed = append(m.agreed,
 				AgreedPrefix{Ledger: v.ID, Position: v.lowestPosition, Digest: v.Digest})
 			continue
 		}
+
 		search, err := v.newSearch(m.config.Mode)
 		if err != nil {
 			return nil, nil, err
 		}
+
 		m.searches = append(m.searches, search)
 	}
+
 	m.votes, m.calls = s.votes, s.calls
 	return m.advance()
 }
@@ -239,14 +258,17 @@ func (m *Machine) advance() ([]byte, *Outcome, error) {
 				AgreedPrefix{Ledger: search.id, Position: search.first, Digest: search.firstDigest})
 			continue
 		}
+
 		remaining = append(remaining, search)
 		for _, position := range positions {
 			m.answers = append(m.answers, m.answer(search.id, position))
 		}
+
 		if search.differs {
 			break // only the first difference is reported
 		}
 	}
+
 	m.searches = remaining
 	switch {
 	case len(m.searches) == 0:
@@ -254,6 +276,7 @@ func (m *Machine) advance() ([]byte, *Outcome, error) {
 	case len(m.answers) == 0:
 		return m.startEventsPhase()
 	}
+
 	m.phase = phaseProbe
 	msg := message{phase: m.phase, round: m.round, answers: m.answers}
 	return msg.encode(), nil, nil
@@ -264,6 +287,7 @@ func (m *Machine) answer(id, position uint64) answer {
 	if !isKnown {
 		digest = 0
 	}
+
 	return answer{Ledger: id, Position: position, Digest: digest, Known: isKnown}
 }
 
@@ -279,12 +303,14 @@ func (m *Machine) handleDigests(s *Summary) ([]byte, *Outcome, error) {
 	if !isMatching {
 		return nil, nil, protocolError("the answers are not for the positions that this rank probed")
 	}
+
 	for _, r := range s.results {
 		i := slices.IndexFunc(m.searches, func(s searchRange) bool { return s.id == r.Ledger })
 		if err := m.searches[i].narrow(r); err != nil {
 			return nil, nil, err
 		}
 	}
+
 	return m.advance()
 }
 
@@ -294,9 +320,11 @@ func (m *Machine) agree() ([]byte, *Outcome, error) {
 			return m.diverge(KindPending, v.ID, v.pending, describePending)
 		}
 	}
+
 	if !m.calls.areEqual() || m.config.CallDiffers && len(m.absent) > 0 {
 		return m.diverge(KindCollective, 0, m.calls, m.config.Names.describeCall)
 	}
+
 	slices.SortFunc(m.agreed, func(a, b AgreedPrefix) int { return cmp.Compare(a.Ledger, b.Ledger) })
 	return nil, &Outcome{Agreed: m.agreed, Absent: m.absent}, nil
 }

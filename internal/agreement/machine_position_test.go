@@ -28,6 +28,7 @@ func maxRounds(n int) int {
 	for positions := n + 1; positions > 1; probeRounds++ {
 		positions = (positions + parts - 1) / parts // rounded up
 	}
+
 	return voteRounds + probeRounds + eventRounds
 }
 
@@ -54,6 +55,7 @@ func firstDifference(a, b []event.Event) int {
 			return i
 		}
 	}
+
 	return min(len(a), len(b))
 }
 
@@ -77,30 +79,37 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 			if i == changedRank {
 				events = changedHistory
 			}
+
 			ledgers[i] = newLedger(0, events)
 			agree(ledgers[i], uint64(agreedPosition))
 		}
+
 		outcomes, rounds := runAll(t, newGroup(t, ModeExact, ledgers), noAbsentRanks)
 		for i := range outcomes {
 			if diff := cmp.Diff(outcomes[0], outcomes[i]); diff != "" {
 				t.Fatalf("outcomes differ (-rank 0 +rank %d):\n%s", i, diff)
 			}
 		}
+
 		searched := length - agreedPosition
 		if limit := maxRounds(searched); rounds > limit {
 			t.Fatalf("got %d rounds for %d events, want at most %d", rounds, searched, limit)
 		}
+
 		d := outcomes[0].Divergence
 		if rankCount == 1 {
 			if d != nil {
 				t.Fatalf("got divergence %v in a group of one rank, want none", d)
 			}
+
 			return
 		}
+
 		checkFirstDifference(t, d, history, changedHistory, changedRank)
 		if rankCount == 2 {
 			return // neither rank has a majority
 		}
+
 		if !slices.Equal(d.Deviant, []int{changedRank}) {
 			t.Fatalf("got deviant ranks %v, want [%d]", d.Deviant, changedRank)
 		}
@@ -123,13 +132,16 @@ func checkFirstDifference(
 	if d == nil || d.Kind != KindPlacement {
 		t.Fatalf("got %+v, want a divergence of kind %v", d, KindPlacement)
 	}
+
 	if d.Position != uint64(position) || d.Last != uint64(position) {
 		t.Fatalf("got a divergence at events %d to %d, want event %d", d.Position, d.Last, position)
 	}
+
 	wantText := func(events []event.Event) string {
 		if position < len(events) {
 			return events[position].String()
 		}
+
 		return fmt.Sprintf("no event: history ends at %d", len(events))
 	}
 	for _, v := range d.Variants {
@@ -138,6 +150,7 @@ func checkFirstDifference(
 			if r == changedRank {
 				events = changedHistory
 			}
+
 			if v.Text != wantText(events) {
 				t.Fatalf("got text %q for rank %d, want %q", v.Text, r, wantText(events))
 			}
@@ -163,19 +176,24 @@ func TestPrefixIgnoresEventsAfterCommonPosition(t *testing.T) {
 			if i == 0 && position < length {
 				events[position].Offset++
 			}
+
 			ledgers[i] = newLedger(0, events)
 		}
+
 		outcomes, _ := runAll(t, newGroup(t, ModePrefix, ledgers), noAbsentRanks)
 		d := outcomes[0].Divergence
 		if position < commonLength {
 			if d == nil || d.Position != uint64(position) {
 				t.Fatalf("got %+v, want a divergence at event %d", d, position)
 			}
+
 			return
 		}
+
 		if d != nil {
 			t.Fatalf("got divergence %v, want none in the %d common events", d, commonLength)
 		}
+
 		digest, _ := ledgers[0].DigestAt(uint64(commonLength))
 		want := []AgreedPrefix{
 			{Ledger: groupLedger, Position: uint64(commonLength), Digest: digest},
@@ -206,13 +224,16 @@ func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 		if d == nil || d.Position > uint64(position) || d.Last < uint64(position) {
 			t.Fatalf("got %+v, want a range with event %d", d, position)
 		}
+
 		if d.Last-d.Position > digestDistance {
 			t.Fatalf("got events %d to %d, want a distance of at most %d", d.Position, d.Last,
 				digestDistance)
 		}
+
 		if !slices.Equal(d.Deviant, []int{2}) {
 			t.Fatalf("got deviant ranks %v, want [2]", d.Deviant)
 		}
+
 		if limit := maxRounds(length); rounds > limit {
 			t.Fatalf("got %d rounds for %d events, want at most %d", rounds, length, limit)
 		}
@@ -232,11 +253,13 @@ func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
 	for _, l := range ledgers {
 		agree(l, 400)
 	}
+
 	outcomes, _ := runAll(t, newGroup(t, ModeExact, ledgers), noAbsentRanks)
 	d := outcomes[3].Divergence
 	if d == nil || d.Position != 10 {
 		t.Fatalf("got %+v, want a divergence at event 10", d)
 	}
+
 	if len(d.Deviant) != 0 {
 		t.Fatalf("got deviant ranks %v, want none, because neither pair is a majority", d.Deviant)
 	}
@@ -256,6 +279,7 @@ func TestFirstDifferingPoolIsReported(t *testing.T) {
 		if rank == 2 {
 			pool10, pool20, pool30 = changedEarly, changedLate, history[:290]
 		}
+
 		machines = append(machines, mustNew(t, Config{
 			Rank: rank, Ranks: 3, Mode: ModePrefix, Group: "world",
 			Ledgers: []Ledger{
@@ -265,6 +289,7 @@ func TestFirstDifferingPoolIsReported(t *testing.T) {
 			},
 		}))
 	}
+
 	outcomes, _ := runAll(t, machines, noAbsentRanks)
 	if d := outcomes[0].Divergence; d == nil || d.Ledger != 10 || d.Position != 3 {
 		t.Fatalf("got %+v, want a divergence in pool 10 at event 3", d)

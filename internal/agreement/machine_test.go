@@ -64,14 +64,17 @@ func TestEventsAfterStartAreIgnored(t *testing.T) {
 				Rank: rank, Ranks: 3, Ledgers: []Ledger{{ID: 1, Source: source}},
 			}))
 		}
+
 		outcomes, _ := runAll(t, machines, noAbsentRanks)
 		d := outcomes[0].Divergence
 		if d == nil || d.Position != uint64(position) {
 			t.Fatalf("got %+v, want a divergence at event %d", d, position)
 		}
+
 		if len(d.Variants) != 3 { // in the order of the ranks
 			t.Fatalf("got variants %+v at event %d, want three", d.Variants, position)
 		}
+
 		if d.Variants[1].HasEvent {
 			t.Fatalf("got variant %+v, want no event on rank 1, which ended at %d", d.Variants[1],
 				position)
@@ -99,11 +102,13 @@ func TestEventsDroppedDuringSearchAreReportedAsRange(t *testing.T) {
 			Rank: rank, Ranks: 2, Ledgers: []Ledger{{ID: 1, Source: s}},
 		}))
 	}
+
 	outcomes, rounds := runAll(t, machines, noAbsentRanks)
 	d := outcomes[1].Divergence
 	if d == nil || d.Position > 700 || d.Last < 700 {
 		t.Fatalf("got %+v, want a range with event 700", d)
 	}
+
 	if rounds > 3 { // one each for votes, digests and events
 		t.Fatalf("got %d rounds, want at most 3", rounds)
 	}
@@ -161,6 +166,7 @@ func TestPendingListsDifferByOrderAndContent(t *testing.T) {
 		if other, ok := nameOf[list]; ok {
 			t.Errorf("%q and %q have the same value %+v, want different values", name, other, list)
 		}
+
 		nameOf[list] = name
 	}
 }
@@ -180,8 +186,10 @@ func runAll(
 		if absent[i] {
 			continue
 		}
+
 		payloads[i] = m.Start()
 	}
+
 	outcomes = make([]*Outcome, len(machines))
 	for {
 		rounds++
@@ -189,22 +197,27 @@ func runAll(
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		finishedCount := 0
 		for i, m := range machines {
 			if absent[i] {
 				finishedCount++
 				continue
 			}
+
 			next, outcome, err := m.Step(summary)
 			if err != nil {
 				t.Fatalf("rank %d: %v", i, err)
 			}
+
 			if outcome != nil {
 				outcomes[i] = outcome
 				finishedCount++
 			}
+
 			payloads[i] = next
 		}
+
 		if finishedCount == len(machines) {
 			return outcomes, rounds
 		}
@@ -218,6 +231,7 @@ func mustNew(t rapid.TB, c Config) *Machine {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return m
 }
 
@@ -235,6 +249,7 @@ func newGroup(t rapid.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 			Ledgers: []Ledger{{ID: groupLedger, Source: l}},
 		})
 	}
+
 	return machines
 }
 
@@ -248,6 +263,7 @@ func randomHistory(r *rand.Rand, n int) []event.Event {
 		if r.IntN(2) == 1 {
 			kind = event.KindFree
 		}
+
 		events[i] = event.Event{
 			Kind:      kind,
 			Segment:   int32(r.IntN(4)),
@@ -256,6 +272,7 @@ func randomHistory(r *rand.Rand, n int) []event.Event {
 			Requested: size,
 		}
 	}
+
 	return events
 }
 
@@ -266,6 +283,7 @@ func newLedger(maxEntries int, events []event.Event) *ledger.Ledger {
 	for _, e := range events {
 		l.Append(&e, 0)
 	}
+
 	return l
 }
 

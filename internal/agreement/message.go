@@ -40,6 +40,7 @@ func (m *message) encode() []byte {
 	for _, part := range [][]byte{m.value, m.call, m.detail} {
 		b = appendWithLength(b, part)
 	}
+
 	// Votes and answers have fixed sizes, so binary.Append cannot fail.
 	b, _ = binary.Append(b, binary.LittleEndian, m.votes)
 	b, _ = binary.Append(b, binary.LittleEndian, m.answers)
@@ -53,6 +54,7 @@ func decodeMessage(b []byte) (*message, error) {
 	if r.err == nil && version != wireVersion {
 		return nil, protocolError("the peer uses version %d of the encoding", version)
 	}
+
 	m := &message{}
 	m.phase = phase(r.readUint64("phase"))
 	m.round = r.readUint64("round")
@@ -77,9 +79,11 @@ func decodeMessage(b []byte) (*message, error) {
 	default:
 		r.fail("phase")
 	}
+
 	if len(r.rest) > 0 {
 		r.fail("trailing bytes")
 	}
+
 	return m, r.err
 }
 
@@ -110,17 +114,21 @@ func Merge(payloads [][]byte) (*Summary, error) {
 			s.absent = append(s.absent, rank)
 			continue
 		}
+
 		m, err := decodeMessage(p)
 		if err == nil {
 			err = s.add(rank, m)
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("reading the payload of rank %d: %w", rank, err)
 		}
 	}
+
 	if len(s.ranks) == 0 {
 		return nil, protocolError("no rank sent a payload")
 	}
+
 	return s, nil
 }
 
@@ -131,12 +139,14 @@ func (s *Summary) add(rank int, m *message) error {
 	if isFirst {
 		s.phase, s.round, s.ledger, s.position = m.phase, m.round, m.ledger, m.position
 	}
+
 	isSameRound := m.phase == s.phase && m.round == s.round
 	isSamePosition := m.ledger == s.ledger && m.position == s.position
 	if !isSameRound || !isSamePosition {
 		return protocolError("the payloads of rounds %d and %d are for different steps",
 			s.round, m.round)
 	}
+
 	s.ranks = append(s.ranks, rank)
 	switch s.phase {
 	case phaseVote:
@@ -147,6 +157,7 @@ func (s *Summary) add(rank int, m *message) error {
 		s.events.add(rank, m.value, m.detail)
 	case phaseDone: // no rank sends a payload, so decodeMessage rejects this phase
 	}
+
 	return nil
 }
 
@@ -160,16 +171,19 @@ func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	for _, v := range m.votes {
 		ids = appendUint64s(ids, v.ID)
 	}
+
 	s.ids.add(rank, ids, nil)
 	if !s.ids.areEqual() {
 		s.votes = nil
 		return
 	}
+
 	// The ids are equal, so s.votes has an entry for each vote.
 	for i, v := range m.votes {
 		if isFirst {
 			s.votes = append(s.votes, newCombinedVote(v))
 		}
+
 		s.votes[i].add(rank, v)
 	}
 }
@@ -183,15 +197,19 @@ func (s *Summary) addAnswers(m *message, isFirst bool) error {
 			s.results[i].answer = a
 		}
 	}
+
 	if len(m.answers) != len(s.results) {
 		return protocolError("one rank sent %d answers and another sent %d",
 			len(s.results), len(m.answers))
 	}
+
 	for i, a := range m.answers {
 		if !a.hasSamePosition(s.results[i].answer) {
 			return protocolError("ranks sent answers for different positions")
 		}
+
 		s.results[i].add(a)
 	}
+
 	return nil
 }

@@ -22,6 +22,7 @@ func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 	for i, m := range machines {
 		payloads[i] = m.Start()
 	}
+
 	var rounds [][][]byte
 	for payloads[0] != nil { // nil after the last round, on all ranks at the same time
 		rounds = append(rounds, slices.Clone(payloads))
@@ -29,12 +30,14 @@ func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for i, m := range machines {
 			if payloads[i], _, err = m.Step(summary); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+
 	return rounds
 }
 
@@ -50,6 +53,7 @@ func newSixMachines(t testing.TB) []*Machine {
 		changedHistory[300].Size += int64(rank % 3)
 		ledgers = append(ledgers, newLedger(0, changedHistory))
 	}
+
 	return newGroup(t, ModeExact, ledgers)
 }
 
@@ -65,14 +69,17 @@ func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 			Rank: i, Ranks: rankCount, Ledgers: []Ledger{{ID: 1, Source: l}},
 		})
 	}
+
 	outcomes, _ := runAll(t, machines, noAbsentRanks)
 	d := outcomes[9].Divergence // that of any rank, as all have the same
 	if len(d.Variants) != maxContributions {
 		t.Errorf("got %d variants, want %d", len(d.Variants), maxContributions)
 	}
+
 	if len(d.OtherRanks) != otherCount {
 		t.Errorf("got other ranks %v, want %d ranks", d.OtherRanks, otherCount)
 	}
+
 	if len(d.Deviant) != 0 {
 		t.Errorf("got deviant ranks %v, want none without a majority", d.Deviant)
 	}
@@ -131,6 +138,7 @@ func TestMismatchedSummariesAreRefused(t *testing.T) {
 			if _, _, err := m.Step(mustMerge(t, payloads)); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("Step returned error %v, want ErrProtocol", err)
 			}
+
 			if _, _, err := m.Step(mustMerge(t, rounds[0])); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("Step after an error: got error %v, want ErrProtocol", err)
 			}
@@ -145,6 +153,7 @@ func mustMerge(t testing.TB, payloads [][]byte) *Summary {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return s
 }
 
@@ -157,6 +166,7 @@ func FuzzMergeAndStep(f *testing.F) {
 		f.Add(payloads[0], payloads[1], uint8(i))  // of the same round
 		f.Add(payloads[2], rounds[0][3], uint8(i)) // mostly of different rounds
 	}
+
 	f.Fuzz(func(t *testing.T, a, b []byte, after uint8) {
 		m := newSixMachines(t)[0]
 		m.Start()
@@ -165,25 +175,31 @@ func FuzzMergeAndStep(f *testing.F) {
 				t.Fatalf("Step in regular round %d: %v", i, err)
 			}
 		}
+
 		s, err := Merge([][]byte{a, b, nil, nil, nil, a})
 		if err != nil {
 			if !errors.Is(err, ErrProtocol) {
 				t.Fatalf("Merge returned error %v, want ErrProtocol", err)
 			}
+
 			return
 		}
+
 		next, outcome, err := m.Step(s)
 		if err != nil {
 			if !errors.Is(err, ErrProtocol) {
 				t.Fatalf("Step returned error %v, want ErrProtocol", err)
 			}
+
 			return
 		}
+
 		hasNext, hasOutcome := next != nil, outcome != nil
 		if hasNext == hasOutcome {
 			t.Fatalf("Step returned a payload: %v, and an outcome: %v; want one of them", hasNext,
 				hasOutcome)
 		}
+
 		if outcome != nil && outcome.Divergence != nil {
 			_ = outcome.Divergence.Error() // must not panic
 		}

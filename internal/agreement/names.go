@@ -25,6 +25,7 @@ func (n Names) shortRanks(group []int) string {
 	if ranklist.NumberedAsWorld(n.Members) {
 		return ranklist.Ranks(group)
 	}
+
 	return "world " + ranklist.Ranks(slices.Sorted(slices.Values(n.world(group))))
 }
 
@@ -32,10 +33,12 @@ func (n Names) world(group []int) []int {
 	if len(n.Members) == 0 {
 		return group
 	}
+
 	world := make([]int, len(group))
 	for i, r := range group {
 		world[i] = n.Members[r]
 	}
+
 	return world
 }
 
@@ -47,6 +50,7 @@ func (n Names) poolName(id uint64) string {
 	if n.Pool == nil {
 		return fmt.Sprintf("pool %d", id)
 	}
+
 	return n.Pool(id)
 }
 
@@ -54,5 +58,6 @@ func chooseVerb(ranks []int, singular, plural string) string {
 	if len(ranks) == 1 {
 		return singular
 	}
+
 	return plural
 }

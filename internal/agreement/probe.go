@@ -29,9 +29,11 @@ func (r *positionResult) add(a answer) {
 	if r.Known && a.Known && r.Digest != a.Digest {
 		r.digestsDiffer = true
 	}
+
 	if !a.Known {
 		r.anyUnknown = true
 	}
+
 	if !r.Known {
 		r.answer = a
 	}
@@ -53,6 +55,7 @@ func (search searchRange) positionsToProbe() []uint64 {
 			positions = append(positions, denseStart+n-sparseCount-1)
 		}
 	}
+
 	return positions
 }
 
@@ -65,10 +68,12 @@ func (search searchRange) knownPositions() (sparseCount, denseStart, denseCount 
 	if sparseEnd > search.first+1 {
 		sparseCount = (sparseEnd-1)/search.stride - search.first/search.stride
 	}
+
 	denseStart = max(search.floor, search.first+1)
 	if denseStart <= search.last {
 		denseCount = search.last - denseStart + 1
 	}
+
 	return sparseCount, denseStart, denseCount
 }
 
@@ -98,5 +103,6 @@ func (search *searchRange) narrow(r positionResult) error {
 	default: // the digests of all ranks are equal
 		search.first, search.firstDigest = r.Position, r.Digest
 	}
+
 	return nil
 }

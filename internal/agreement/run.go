@@ -18,14 +18,17 @@ func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 		if err != nil {
 			return nil, fmt.Errorf("exchanging round %d: %w", m.round, err)
 		}
+
 		summary, err := Merge(payloads)
 		if err != nil {
 			return nil, fmt.Errorf("merging round %d: %w", m.round, err)
 		}
+
 		next, outcome, err := m.Step(summary)
 		if err != nil || outcome != nil {
 			return outcome, err
 		}
+
 		payload = next
 	}
 }

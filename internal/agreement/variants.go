@@ -51,6 +51,7 @@ func (c Config) OwnVariant(kind Kind, id, first, last uint64) (Variant, error) {
 		for _, l := range c.Ledgers {
 			ids = appendUint64s(ids, l.ID)
 		}
+
 		v.Text, err = c.Names.describePools(ids)
 	case KindCollective:
 		v.Site = string(c.detail())
@@ -60,14 +61,17 @@ func (c Config) OwnVariant(kind Kind, id, first, last uint64) (Variant, error) {
 		if i < 0 {
 			return v, fmt.Errorf("unknown ledger %d", id)
 		}
+
 		source := snapshotSource{c.Ledgers[i].Source, c.Ledgers[i].Source.Snapshot().Position}
 		answer := encodeEventAnswer(source, first)
 		if last > first {
 			answer = encodeDigestAnswer(source, last+1)
 		}
+
 		v, err = decodeAnswer(contribution{value: answer, ranks: v.Ranks})
 	default:
 		err = fmt.Errorf("no own side of kind %v", kind)
 	}
+
 	return v, err
 }

@@ -58,14 +58,17 @@ func (c *combinedVote) newSearch(mode Mode) (searchRange, error) {
 	if c.hasSamePrefix {
 		search.first, search.firstDigest = c.Agreed, c.AgreedDigest
 	}
+
 	if c.lowestPosition == c.highestPosition {
 		// The digests at this position differ.
 		if search.last <= search.first {
 			return search, protocolError("ledger %d differs at or before the agreed position", c.ID)
 		}
+
 		search.last--
 		search.differs = true
 	}
+
 	search.last = max(search.last, search.first)
 	return search, nil
 }

@@ -45,6 +45,7 @@ func TestRanksWithoutCallAreNotDeviant(t *testing.T) {
 			for i, call := range c.calls {
 				machines[i] = mustNew(t, Config{Rank: i, Ranks: len(c.calls), Call: call})
 			}
+
 			outcomes, _ := runAll(t, machines, noAbsentRanks)
 			for rank, o := range outcomes {
 				if d := o.Divergence; d == nil || !slices.Equal(d.Deviant, c.deviant) {
@@ -66,6 +67,7 @@ func TestLargestCallsAreCompared(t *testing.T) {
 			Operation: name, Path: name, DataType: name, ReduceOp: name, Counts: name, List: name,
 		}})
 	}
+
 	outcomes, _ := runAll(t, machines, noAbsentRanks)
 	if d := outcomes[0].Divergence; d == nil || d.Kind != KindCollective {
 		t.Errorf("got %v, want a divergence of collectives", d)
@@ -98,6 +100,7 @@ func TestDifferingCallIsReportedIfItsRankIsAbsent(t *testing.T) {
 					Rank: i, Ranks: 3, Call: call, CallDiffers: c.callDiffers,
 				})
 			}
+
 			outcomes, _ := runAll(t, machines, c.absent)
 			d := outcomes[0].Divergence
 			if got := d != nil; got != c.wantDivergence {

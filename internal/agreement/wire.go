@@ -46,6 +46,7 @@ func (r *reader) fail(field string) {
 	if r.err == nil {
 		r.err = protocolError("the payload has a malformed or missing field: %s", field)
 	}
+
 	r.rest = nil
 }
 
@@ -55,6 +56,7 @@ func (r *reader) readUint64(field string) uint64 {
 		r.fail(field)
 		return 0
 	}
+
 	v := binary.LittleEndian.Uint64(r.rest)
 	r.rest = r.rest[8:]
 	return v
@@ -68,6 +70,7 @@ func (r *reader) readBytes(limit int, field string) []byte {
 		r.fail(field)
 		return nil
 	}
+
 	v := r.rest[:size:size] // without capacity, so that appending copies
 	r.rest = r.rest[size:]
 	return v
@@ -82,11 +85,13 @@ func readList[T any](r *reader, limit int, field string) []T {
 		r.fail(field)
 		return nil
 	}
+
 	list := make([]T, len(r.rest)/size)
 	if _, err := binary.Decode(r.rest, binary.LittleEndian, list); err != nil {
 		r.fail(field)
 		return nil
 	}
+
 	r.rest = nil
 	return list
 }
@@ -102,5 +107,6 @@ func appendUint64s(dst []byte, values ...uint64) []byte {
 	for _, v := range values {
 		dst = binary.LittleEndian.AppendUint64(dst, v)
 	}
+
 	return dst
 }

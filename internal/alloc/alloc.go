@@ -24,20 +24,25 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	if c.reports.hasEntries {
 		c.reports.clear()
 	}
+
 	if uint64(size-1) >= uint64(MaxSize) { // true for size <= 0, too: size-1 wraps around
 		return Block{}, Growth{}, newSizeError("allocating", size)
 	}
+
 	if c.firstUnusedBlock == 0 && len(c.blocks) >= maxBlocks {
 		return Block{}, Growth{}, fmt.Errorf("allocating a block: %w", ErrExhausted)
 	}
+
 	if stream != c.selectedStream {
 		c.selectStream(stream)
 	}
+
 	units := uint64(size+Unit-1) >> unitShift // rounded up
 	indexID := c.selectedIndex
 	if !c.isGeometric {
 		indexID += c.config.smallIndexBit(int64(units) << unitShift)
 	}
+
 	index := c.indexes[indexID]
 	// The block of the previous call, if that was a Free, is in no index yet; see last_freed.go.
 	id := c.lastFreed
@@ -50,8 +55,10 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 			c.lastAllocated = 0
 			return c.allocFromOtherMemory(size, units, indexID)
 		}
+
 		id = c.takeFront(index, id, units, foundUnits)
 	}
+
 	c.lastAllocated, c.lastAllocatedUnits, c.lastAllocatedIndex = id, units, indexID
 	return c.makeLive(id, size), Growth{}, nil
 }
@@ -76,6 +83,7 @@ func (c *Core) allocFromOtherMemory(
 			return c.makeLive(id, size), Growth{}, nil
 		}
 	}
+
 	if c.isGeometric {
 		c.mergeCleanRegions()
 		id, foundUnits := c.findBlock(c.indexes[indexID], units, indexID)
@@ -85,18 +93,22 @@ func (c *Core) allocFromOtherMemory(
 				id, foundUnits = c.findBlock(c.indexes[indexID], units, indexID)
 			}
 		}
+
 		if id != 0 {
 			id = c.takeFront(c.indexes[indexID], id, units, foundUnits)
 			return c.makeLive(id, size), Growth{}, nil
 		}
 	}
+
 	bytes := c.config.segmentSize(roundedBytes, c.mappedBytes)
 	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mappedBytes {
 		bytes = c.config.remainingSegment(roundedBytes, c.mappedBytes)
 	}
+
 	if bytes == 0 {
 		return Block{}, Growth{}, c.newOutOfMemoryError(size, indexID)
 	}
+
 	minBytes := min(bytes, roundUp(roundedBytes, c.config.Granularity))
 	return Block{}, Growth{Bytes: bytes, minBytes: minBytes, indexID: indexID}, nil
 }
@@ -107,6 +119,7 @@ func (c *Core) Shrink(g *Growth) bool {
 	if g.Bytes <= g.minBytes {
 		return false
 	}
+
 	g.Bytes = max(g.minBytes, roundUp(g.Bytes/2, c.config.Granularity))
 	return true
 }
@@ -116,6 +129,7 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 	if size <= 0 || size > MaxSize {
 		return newSizeError("allocating", size)
 	}
+
 	c.mergeLastFreed()
 	return c.newOutOfMemoryError(size, c.indexFor(stream, roundUp(size, Unit)))
 }
@@ -132,11 +146,13 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 	if bytes <= 0 || bytes > MaxSize {
 		return Growth{}, newSizeError("reserving", bytes)
 	}
+
 	indexID := c.indexFor(stream, MaxSize) // MaxSize selects the index for large requests
 	units := uint64(roundUp(bytes, Unit)) >> unitShift
 	if c.tryReserve(units, indexID) {
 		return Growth{}, nil
 	}
+
 	segmentBytes := roundUp(bytes, c.config.Granularity)
 	if limit := c.config.Capacity; limit > 0 && segmentBytes > limit-c.mappedBytes {
 		segmentBytes = c.config.remainingSegment(roundUp(bytes, Unit), c.mappedBytes)
@@ -144,9 +160,11 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 			if c.ReserveClean(bytes, stream) {
 				return Growth{}, nil
 			}
+
 			return Growth{}, c.newOutOfMemoryError(bytes, indexID)
 		}
 	}
+
 	return Growth{
 		Bytes:      segmentBytes,
 		minBytes:   segmentBytes,
@@ -161,6 +179,7 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 	if !c.isGeometric {
 		return false
 	}
+
 	c.mergeLastFreed()
 	units := uint64(roundUp(bytes, Unit)) >> unitShift
 	indexID := c.indexFor(stream, MaxSize) // MaxSize selects the index for large requests
@@ -168,9 +187,11 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 	if c.tryReserve(units, indexID) {
 		return true
 	}
+
 	if !c.takeCleanMemory(units, indexID, c.numberOfIndex(indexID)) {
 		return false
 	}
+
 	return c.tryReserve(units, indexID)
 }
 
@@ -191,6 +212,7 @@ func (c *Core) Seize(
 	if !c.isGeometric || !isSizeValid || c.isNearlyFull() {
 		return false, nil
 	}
+
 	units := uint64(roundUp(size, Unit)) >> unitShift
 	indexID := c.indexFor(stream, MaxSize) // MaxSize selects the index for large requests
 	found := c.smallestGap(units, func(regionIndex uint32) bool {
@@ -199,12 +221,14 @@ func (c *Core) Seize(
 	if found.regionID == 0 {
 		return false, nil
 	}
+
 	otherIndexes := c.otherIndexesOf(found, indexID)
 	for _, other := range otherIndexes {
 		if err := wait(c.nameOfIndex(other)); err != nil {
 			return false, err
 		}
 	}
+
 	c.freeCount++ // IsUnchangedSince and MarkIdle must reject older Marks
 	c.transferGap(found, indexID, c.numberOfIndex(indexID))
 	c.mergeCleanRegions()

@@ -25,9 +25,11 @@ func TestRequestsAreRoundedToBlocks(t *testing.T) {
 			if err == nil {
 				_, err = c.AddSegment(grow, 0)
 			}
+
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if got, _, err := c.Alloc(row.request, 0); err != nil || got.Size != row.want {
 				t.Errorf("Alloc(%d) = %d bytes, %v; want %d", row.request, got.Size, err, row.want)
 			}
@@ -122,11 +124,13 @@ func TestInvalidSizesAreRefused(t *testing.T) {
 			}
 		}
 	}
+
 	for _, bytes := range []int64{0, -512, 511, MaxSize + 512} {
 		if _, err := c.AddSegment(Growth{Bytes: bytes}, 0); !errors.Is(err, ErrSize) {
 			t.Errorf("AddSegment of %d bytes: got %v, want ErrSize", bytes, err)
 		}
 	}
+
 	_, growth, _ := c.Alloc(5*mib, 0)
 	growth.Bytes = 4 * mib
 	if _, err := c.AddSegment(growth, 0); !errors.Is(err, ErrSize) {
@@ -141,6 +145,7 @@ func TestOutOfMemoryErrorReportsFreeMemory(t *testing.T) {
 	if _, err := c.Free(first); err != nil {
 		t.Fatal(err)
 	}
+
 	want := OutOfMemoryError{
 		Requested: 5 * mib, Free: 5 * mib, LargestFree: 4 * mib,
 		Capacity: 8 * mib,
@@ -152,9 +157,11 @@ func TestOutOfMemoryErrorReportsFreeMemory(t *testing.T) {
 			t.Errorf("got error %v, want %v", err, &want)
 		}
 	}
+
 	if text := want.Error(); !strings.Contains(text, "requested 5242880") {
 		t.Errorf("error %q does not contain the requested size", text)
 	}
+
 	if err := c.Verify(); err != nil {
 		t.Error(err)
 	}
@@ -180,8 +187,10 @@ func TestSegmentBeyondArenaIsRefused(t *testing.T) {
 		if _, err := c.AddSegment(Growth{Bytes: MaxSize}, 0); err != nil {
 			t.Fatal(err)
 		}
+
 		c.Trim(0)
 	}
+
 	if _, err := c.AddSegment(Growth{Bytes: Unit}, 0); !errors.Is(err, ErrExhausted) {
 		t.Errorf("AddSegment beyond the arena: got %v, want ErrExhausted", err)
 	}
@@ -194,13 +203,16 @@ func TestUnknownHandlesReturnErrForeign(t *testing.T) {
 		if _, _, err := c.FreeHandle(h); !errors.Is(err, ErrForeign) {
 			t.Errorf("FreeHandle(%#x) = %v, want ErrForeign", h, err)
 		}
+
 		if err := c.Use(h, 1); !errors.Is(err, ErrForeign) {
 			t.Errorf("Use(%#x) = %v, want ErrForeign", h, err)
 		}
+
 		if _, err := c.Pin(h); !errors.Is(err, ErrForeign) {
 			t.Errorf("Pin(%#x) = %v, want ErrForeign", h, err)
 		}
 	}
+
 	if state, err := c.Free(own); state != Free || err != nil {
 		t.Errorf("Free of a live block = %s, %v; want free", state, err)
 	}
@@ -213,23 +225,29 @@ func TestHandleFindsAndFreesItsBlock(t *testing.T) {
 	if v, err := c.LiveBlock(own.Handle); v != own || err != nil {
 		t.Errorf("Live = %+v, %v; want %+v", v, err, own)
 	}
+
 	if v, state, err := c.FreeHandle(own.Handle); v != own || state != Free || err != nil {
 		t.Errorf("FreeHandle = %+v, %s, %v; want %+v, free", v, state, err, own)
 	}
+
 	if _, err := c.LiveBlock(own.Handle); !errors.Is(err, ErrFreed) {
 		t.Errorf("Live of a freed block = %v, want ErrFreed", err)
 	}
+
 	if _, _, err := c.FreeHandle(own.Handle); !errors.Is(err, ErrDoubleFree) {
 		t.Errorf("second FreeHandle = %v, want ErrDoubleFree", err)
 	}
+
 	parked := mustAlloc(t, c, 4096, 0)
 	_, _ = c.Pin(parked.Handle)
 	if _, state, err := c.FreeHandle(parked.Handle); state != Parked || err != nil {
 		t.Errorf("FreeHandle of a pinned block = %s, %v; want parked", state, err)
 	}
+
 	if _, _, err := c.FreeHandle(parked.Handle); !errors.Is(err, ErrDoubleFree) {
 		t.Errorf("FreeHandle of a parked block = %v, want ErrDoubleFree", err)
 	}
+
 	for _, h := range []Handle{0, makeHandle(1000, 0), makeHandle(1, 7)} {
 		if _, _, err := c.FreeHandle(h); !errors.Is(err, ErrForeign) {
 			t.Errorf("FreeHandle(%#x) = %v, want ErrForeign", h, err)
@@ -242,15 +260,19 @@ func TestOrdinalsOfTrimmedSegmentsAreNotReused(t *testing.T) {
 	if _, err := c.Free(mustAlloc(t, c, 1, 0)); err != nil {
 		t.Fatal(err)
 	}
+
 	if gone := c.Trim(0); len(gone) != 1 || gone[0].Ordinal != 0 {
 		t.Fatalf("Trim(0) = %+v, want segment 0", gone)
 	}
+
 	if v := mustAlloc(t, c, 1, 0); v.Segment != 1 {
 		t.Errorf("the block is in segment %d, want 1", v.Segment)
 	}
+
 	for v := range c.Blocks(0) {
 		t.Errorf("the trimmed segment contains block %+v", v)
 	}
+
 	if n := len(slices.Collect(c.Segments())); n != 1 {
 		t.Errorf("got %d segments, want 1", n)
 	}
@@ -264,6 +286,7 @@ func TestPoolOfFourGiBHasAtMostEightSegments(t *testing.T) {
 			mustAlloc(t, c, size*mib, 0)
 			held += size
 		}
+
 		if n := c.Stats().Segments; n > limit {
 			t.Errorf("first request of %d MiB: got %d segments, want at most %d", start, n, limit)
 		}
@@ -275,12 +298,15 @@ func TestLastSegmentFillsCapacity(t *testing.T) {
 	for range 9 {
 		mustAlloc(t, c, 10*mib, 0)
 	}
+
 	if s := c.Stats(); s.Mapped != 100*mib || s.Segments != 2 {
 		t.Errorf("mapped %d bytes in %d segments, want 100 MiB in 2", s.Mapped, s.Segments)
 	}
+
 	if _, _, err := c.Alloc(10*mib, 0); !errors.Is(err, ErrOutOfMemory) {
 		t.Errorf("Alloc beyond the capacity: got %v, want ErrOutOfMemory", err)
 	}
+
 	grow := Growth{Bytes: 2 * mib}
 	if _, err := c.AddSegment(grow, 0); !errors.Is(err, ErrOutOfMemory) {
 		t.Errorf("AddSegment beyond the capacity: got %v, want ErrOutOfMemory", err)
@@ -293,17 +319,21 @@ func TestAllocOfReservedMemoryDoesNotGrow(t *testing.T) {
 	if err != nil || grow.Bytes != 300*mib {
 		t.Fatalf("Reserve = growth of %d bytes, %v; want 300 MiB", grow.Bytes, err)
 	}
+
 	if _, err := c.AddSegment(grow, 0); err != nil {
 		t.Fatal(err)
 	}
+
 	if grow, _ := c.Reserve(300*mib, 5); grow.Bytes != 0 {
 		t.Errorf("the second Reserve grows by %d bytes, want 0", grow.Bytes)
 	}
+
 	for i := range int64(24) {
 		if _, grow, _ := c.Alloc((i+1)*mib, 5); grow.Bytes != 0 {
 			t.Fatalf("request %d grows by %d bytes, want 0", i, grow.Bytes)
 		}
 	}
+
 	if _, grow, _ := c.Alloc(512, 6); grow.Bytes == 0 {
 		t.Error("another stream got reserved memory")
 	}
@@ -319,6 +349,7 @@ func TestOperationsDoNotAllocateInSteadyState(t *testing.T) {
 		if blocks[next].Size == 0 {
 			t.Fatal("the pool grew in steady state")
 		}
+
 		return blocks[next]
 	}
 	for _, row := range []struct {
@@ -347,6 +378,7 @@ func TestOperationsDoNotAllocateInSteadyState(t *testing.T) {
 			}
 		})
 	}
+
 	if err := c.Verify(); err != nil {
 		t.Error(err)
 	}

@@ -51,6 +51,7 @@ func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
 	if slot == bag.capacity {
 		f.resizeBag(bag, max(2*slot, minBagCapacity))
 	}
+
 	bag.count = slot + 1
 	f.keys[bag.start+slot] = b.key(id)
 	b.packed = uint64(Free) | uint64(slot)<<slotShift
@@ -66,6 +67,7 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 		f.removeHeapKeyOrShrink(bag, slot)
 		return
 	}
+
 	keys := f.keys
 	key := keys[bag.start+last]
 	keys[bag.start+slot] = key
@@ -81,6 +83,7 @@ func (f *freeBlocks) removeHeapKeyOrShrink(bag *bag, slot uint32) {
 	} else {
 		f.setSlot(bag, slot, f.keys[bag.start+bag.count])
 	}
+
 	f.keys[bag.start+bag.count] = noKey
 	if bag.count+1 < bag.capacity/4 {
 		f.resizeBag(bag, bag.capacity/2)
@@ -101,6 +104,7 @@ func (f *freeBlocks) removeFromHeap(bag *bag, slot uint32) {
 			f.siftDown(bag, slot, key)
 		}
 	}
+
 	hasTail := bag.heapCount < bag.count
 	if hasTail {
 		f.setSlot(bag, bag.heapCount, f.keys[bag.start+bag.count])
@@ -120,6 +124,7 @@ func (f *freeBlocks) lowestBlock(bag *bag) uint32 {
 		keys := (*[minBagCapacity]uint64)(f.keys[bag.start:])
 		return uint32(min(keys[0], keys[1], keys[2], keys[3]) & idMask)
 	}
+
 	return f.lowestInLargeBag(bag)
 }
 
@@ -129,11 +134,13 @@ func (f *freeBlocks) lowestInLargeBag(bag *bag) uint32 {
 	if f.searchCredit < 0 {
 		f.heapifyTail(bag)
 	}
+
 	keys := f.keys[bag.start:][:bag.count]
 	lowestKey := keys[0]
 	for i := bag.heapCount; i < uint32(len(keys)); i++ {
 		lowestKey = min(lowestKey, keys[i])
 	}
+
 	return uint32(lowestKey & idMask)
 }
 
@@ -155,9 +162,11 @@ func (f *freeBlocks) siftUp(bag *bag, slot uint32, key uint64) {
 		if f.keys[bag.start+parent] <= key {
 			break
 		}
+
 		f.setSlot(bag, slot, f.keys[bag.start+parent])
 		slot = parent
 	}
+
 	f.setSlot(bag, slot, key)
 }
 
@@ -170,15 +179,19 @@ func (f *freeBlocks) siftDown(bag *bag, slot uint32, key uint64) {
 		if child >= bag.heapCount {
 			break
 		}
+
 		if child+1 < bag.heapCount && heap[child+1] < heap[child] {
 			child++
 		}
+
 		if heap[child] >= key {
 			break
 		}
+
 		f.setSlot(bag, slot, heap[child])
 		slot = child
 	}
+
 	f.setSlot(bag, slot, key)
 }
 
@@ -190,11 +203,13 @@ func (f *freeBlocks) resizeBag(bag *bag, capacity uint32) {
 	for i := copied; i < len(keys); i++ {
 		keys[i] = noKey
 	}
+
 	if bag.capacity > 0 { // the old array becomes the first unused one of its size
 		firstArray := &f.unusedArrays[bits.TrailingZeros32(bag.capacity)&31]
 		f.keys[bag.start] = uint64(*firstArray)
 		*firstArray = bag.start
 	}
+
 	bag.start, bag.capacity = start, capacity
 }
 
@@ -207,6 +222,7 @@ func (f *freeBlocks) allocKeys(capacity uint32) uint32 {
 		*firstArray = uint32(f.keys[start]) // the next unused array
 		return start
 	}
+
 	start = uint32(len(f.keys))
 	f.keys = append(f.keys, make([]uint64, capacity)...)
 	return start

@@ -18,6 +18,7 @@ func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 	for i := range all {
 		all[i] = mustAlloc(t, c, size, stream)
 	}
+
 	// The test uses the 2,000 blocks with odd indexes. Those with even indexes stay live until the
 	// end, so that free blocks do not merge.
 	random := rand.New(rand.NewPCG(5, 6))
@@ -28,6 +29,7 @@ func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 		liveBlocks[all[i].Offset] = all[i]
 		offsets = append(offsets, all[i].Offset)
 	}
+
 	for step := range 20_000 {
 		// In 2,500 steps, most steps free blocks, so that many are free. In the next 2,500 steps, most
 		// allocate blocks. A step that would free a block does nothing if the block is free.
@@ -35,11 +37,13 @@ func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 		if step/2500%2 == 1 {
 			allocPercent = 70
 		}
+
 		if len(freeOffsets) > 0 && random.IntN(100) < allocPercent {
 			block := mustAlloc(t, c, size, stream)
 			if want := freeOffsets[0]; block.Offset != want {
 				t.Fatalf("step %d: got offset %d, want the lowest free, %d", step, block.Offset, want)
 			}
+
 			liveBlocks[block.Offset] = block
 			freeOffsets = freeOffsets[1:]
 		} else {
@@ -48,22 +52,26 @@ func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 				if _, err := c.Free(block); err != nil {
 					t.Fatal(err)
 				}
+
 				delete(liveBlocks, offset)
 				i, _ := slices.BinarySearch(freeOffsets, offset)
 				freeOffsets = slices.Insert(freeOffsets, i, offset)
 			}
 		}
+
 		if step%500 == 0 {
 			if err := c.Verify(); err != nil {
 				t.Fatalf("step %d: %v", step, err)
 			}
 		}
 	}
+
 	for i := 0; i < count; i += 2 { // now blocks merge
 		if _, err := c.Free(all[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := c.Verify(); err != nil {
 		t.Fatal(err)
 	}
@@ -82,12 +90,14 @@ func TestBagsReuseKeyArrays(t *testing.T) {
 		for i := range all {
 			all[i] = mustAlloc(t, c, size, stream)
 		}
+
 		for firstIndex := range 2 {
 			for i := firstIndex; i < len(all); i += 2 {
 				if _, err := c.Free(all[i]); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			if err := c.Verify(); err != nil {
 				t.Fatal(err)
 			}
@@ -98,6 +108,7 @@ func TestBagsReuseKeyArrays(t *testing.T) {
 	for units := int64(2); units < 20; units++ {
 		allocAndFree(units * Unit)
 	}
+
 	// Without reuse, each of the 18 sizes would add as many keys as the first.
 	if added := len(c.keys) - keysBefore; added > keysBefore {
 		t.Errorf("18 more sizes added %d keys, want at most %d", added, keysBefore)

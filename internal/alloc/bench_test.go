@@ -14,9 +14,11 @@ func mustAlloc(tb testing.TB, c *Core, size int64, stream Stream) Block {
 		if err != nil {
 			tb.Fatal(err)
 		}
+
 		if grow.Bytes == 0 {
 			return block
 		}
+
 		address := uint64(len(c.segments)+1) << 36
 		if _, err := c.AddSegment(grow, address); err != nil {
 			tb.Fatal(err)
@@ -31,6 +33,7 @@ func newCore(tb testing.TB, config Config) *Core {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	return c
 }
 
@@ -63,6 +66,7 @@ func BenchmarkPairWithLiveBlocks(b *testing.B) {
 	for range 10_000 {
 		mustAlloc(b, c, benchSize, benchStream)
 	}
+
 	benchmarkPair(b, c)
 }
 
@@ -82,9 +86,11 @@ func BenchmarkPairWithEqualFreeBlocks(b *testing.B) {
 			toFree = append(toFree, block)
 		}
 	}
+
 	for _, block := range toFree {
 		_, _ = c.Free(block)
 	}
+
 	benchmarkPair(b, c)
 }
 
@@ -95,6 +101,7 @@ func BenchmarkReplace(b *testing.B) {
 	for i := range blocks {
 		blocks[i] = mustAlloc(b, c, benchSize, benchStream)
 	}
+
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		oldest := &blocks[i%len(blocks)]
@@ -120,11 +127,13 @@ func newUsedCore(tb testing.TB, config Config, liveCount int) (*Core, []Block) {
 	for i := range blocks {
 		blocks[i] = mustAlloc(tb, c, drawBlockSize(random), benchStream)
 	}
+
 	for range 10 * liveCount {
 		i := random.IntN(liveCount)
 		_, _ = c.Free(blocks[i])
 		blocks[i] = mustAlloc(tb, c, drawBlockSize(random), benchStream)
 	}
+
 	return c, blocks
 }
 
@@ -136,6 +145,7 @@ func randomDraws(liveCount int) (toFree []int, sizes []int64) {
 		toFree = append(toFree, random.IntN(liveCount))
 		sizes = append(sizes, drawBlockSize(random))
 	}
+
 	return toFree, sizes
 }
 
@@ -153,6 +163,7 @@ func BenchmarkRandom(b *testing.B) {
 			_, _ = c.AddSegment(grow, 0)
 			block, _, _ = c.Alloc(size, benchStream)
 		}
+
 		blocks[freed] = block
 	}
 }

@@ -43,6 +43,7 @@ func tlsfRange(units uint64) (row, column int) {
 	if units < 32 {
 		return 0, int(units)
 	}
+
 	log := bits.Len64(units) - 1
 	return (log - 4) & 63, int(units>>((log-5)&63)) & 31
 }
@@ -70,11 +71,13 @@ func (t *tlsf) remove(id int32) {
 		t.blocks[b.before].after = b.after
 		return
 	}
+
 	row, column := tlsfRange(b.units)
 	t.heads[row][column] = b.after
 	if b.after != 0 {
 		return
 	}
+
 	// The stack is empty now, and perhaps all stacks of the row.
 	t.words[row] &^= 1 << column
 	if t.words[row] == 0 {
@@ -87,6 +90,7 @@ func (t *tlsf) find(units uint64) int32 {
 	if units >= 32 { // round up to the next range
 		units += 1<<((bits.Len64(units)-6)&63) - 1
 	}
+
 	row, column := tlsfRange(units)
 	word := t.words[row] >> column << column // this column and those after it
 	if word == 0 {
@@ -94,9 +98,11 @@ func (t *tlsf) find(units uint64) int32 {
 		if summary == 0 {
 			return 0
 		}
+
 		row = bits.TrailingZeros64(summary) & 63
 		word = t.words[row]
 	}
+
 	return t.heads[row][bits.TrailingZeros32(word)&31]
 }
 
@@ -108,10 +114,12 @@ func (t *tlsf) alloc(size int64) int32 {
 	if id == 0 {
 		return 0
 	}
+
 	t.remove(id)
 	if t.blocks[id].units == units {
 		return id
 	}
+
 	rest := t.vacant
 	if rest == 0 {
 		rest = int32(len(t.blocks))
@@ -119,6 +127,7 @@ func (t *tlsf) alloc(size int64) int32 {
 	} else {
 		t.vacant = t.blocks[rest].next
 	}
+
 	b, r := &t.blocks[id], &t.blocks[rest]
 	r.position = b.position + units
 	r.units = b.units - units
@@ -137,11 +146,13 @@ func (t *tlsf) free(id int32) {
 		t.remove(next)
 		t.absorb(id, next)
 	}
+
 	if prev := t.blocks[id].prev; prev != 0 && t.blocks[prev].free {
 		t.remove(prev)
 		t.absorb(prev, id)
 		id = prev
 	}
+
 	t.insert(id)
 }
 
@@ -172,11 +183,13 @@ func BenchmarkTLSF(b *testing.B) {
 		for i := range blocks {
 			blocks[i] = t.alloc(drawBlockSize(random))
 		}
+
 		for range 10 * len(blocks) {
 			i := random.IntN(len(blocks))
 			t.free(blocks[i])
 			blocks[i] = t.alloc(drawBlockSize(random))
 		}
+
 		toFree, sizes := randomDraws(len(blocks))
 		for i := 0; b.Loop(); i++ {
 			freed := toFree[i%drawCount]

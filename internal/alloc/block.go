@@ -125,6 +125,7 @@ func (t *blockTable) newBlock() uint32 {
 		t.firstUnusedBlock = t.blocks[id].next
 		return id
 	}
+
 	t.blocks = append(t.blocks, block{})
 	t.rareFields = append(t.rareFields, rareFields{})
 	return uint32(len(t.blocks) - 1)
@@ -144,15 +145,18 @@ func (t *blockTable) resolveHandle(h Handle) (uint32, error) {
 	if id == 0 || int(id) >= len(t.blocks) {
 		return 0, ErrForeign
 	}
+
 	// Generations wrap around, so the sign of their difference shows which is newer.
 	newerBy := int32(generation - t.blocks[id].generation)
 	if newerBy < 0 {
 		return 0, ErrFreed
 	}
+
 	isAllocated := t.blocks[id].state() >= Live // live, parked or deferred
 	if newerBy > 0 || !isAllocated {
 		return 0, ErrForeign // this Core has not created such a handle yet
 	}
+
 	return id, nil
 }
 
@@ -162,5 +166,6 @@ func (t *blockTable) resolveLive(h Handle) (uint32, error) {
 	if err == nil && t.blocks[id].state() != Live {
 		return 0, ErrFreed
 	}
+
 	return id, err
 }

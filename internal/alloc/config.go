@@ -32,6 +32,7 @@ func (p Policy) String() string {
 	if p == AddressOrder {
 		return "address"
 	}
+
 	return "creation"
 }
 
@@ -78,6 +79,7 @@ func (c *Config) ensureDefaults() {
 	if c.First == 0 {
 		c.First = 64 * mib
 	}
+
 	if c.Granularity == 0 {
 		c.Granularity = 2 * mib
 	}
@@ -97,6 +99,7 @@ func (c Config) Validate() error {
 	case c.Granularity < Unit || c.Granularity > MaxSize || !isPowerOfTwo:
 		return fmt.Errorf("granularity of %d bytes: %w", c.Granularity, ErrConfig)
 	}
+
 	return nil
 }
 
@@ -108,5 +111,6 @@ func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
 	if bytes < requestBytes || c.Sizing == Stepped {
 		return 0
 	}
+
 	return bytes
 }

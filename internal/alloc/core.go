@@ -22,6 +22,7 @@ func New(config Config) (*Core, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+
 	config.ensureDefaults()
 	// Tables that begin with a length of 1 do not use entry 0, so that an id of 0 can mean "none".
 	c := &Core{lifetimes: lifetimes{
@@ -69,6 +70,7 @@ func (c *Core) Stats() Stats {
 			s.LargestFree = max(s.LargestFree, c.largestBlock(index))
 		}
 	}
+
 	return s
 }
 
@@ -78,6 +80,7 @@ func (c *Core) LiveBlock(h Handle) (Block, error) {
 	if err != nil {
 		return Block{}, err
 	}
+
 	return c.blockView(id), nil
 }
 
@@ -106,14 +109,17 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 				state := c.freeOrPark(b, id)
 				return view, state, nil
 			}
+
 			if c.lastFreed != 0 || c.reports.hasEntries { // usually saves a call
 				c.prepareFree()
 			}
+
 			c.lastFreedNeighbors = c.neighborStates(b)
 			c.freeWithoutMerge(b, id, region.indexID)
 			return view, Free, nil
 		}
 	}
+
 	return Block{}, unusedRecord, c.newFreeError(h)
 }
 
@@ -124,6 +130,7 @@ func (c *Core) newFreeError(h Handle) error {
 	if isParkedOrDeferred || errors.Is(err, ErrFreed) {
 		err = ErrDoubleFree
 	}
+
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
@@ -138,9 +145,11 @@ func (c *Core) Pin(h Handle) (Block, error) {
 	if err != nil {
 		return Block{}, fmt.Errorf("pinning a block: %w", err)
 	}
+
 	if c.rareFields[id].pins == 0 {
 		c.counts.pinnedBytes += c.blocks[id].size()
 	}
+
 	c.rareFields[id].pins++
 	c.blocks[id].packed |= hasRareFieldsBit
 	c.lastOwner = c.regionOf(&c.blocks[id]).owner
@@ -158,9 +167,11 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 	if err == nil && c.rareFields[id].pins == 0 {
 		err = ErrNotPinned
 	}
+
 	if err != nil {
 		return Block{}, unusedRecord, fmt.Errorf("unpinning a block: %w", err)
 	}
+
 	view := c.blockView(id)
 	b, fields := &c.blocks[id], &c.rareFields[id]
 	c.lastOwner = c.regionOf(b).owner
@@ -168,11 +179,13 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 	if fields.pins > 0 {
 		return view, b.state(), nil
 	}
+
 	c.counts.pinnedBytes -= b.size()
 	staysAllocated := b.state() == Live || fields.isKept // isKept: until the next Rebuild
 	if staysAllocated {
 		return view, b.state(), nil
 	}
+
 	// A pinned block that is not live is parked.
 	c.counts.parkedBytes -= b.size()
 	state := c.freeOrDefer(id)
@@ -181,6 +194,7 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 		returned := ReturnedBlock{Block: view, Owner: c.lastOwner}
 		c.reports.returned = append(c.reports.returned, returned)
 	}
+
 	return view, state, nil
 }
 
@@ -195,14 +209,17 @@ func (c *Core) Use(h Handle, stream Stream) error {
 	if err != nil {
 		return fmt.Errorf("using a block: %w", err)
 	}
+
 	streamID := c.ensureStream(stream)
 	ownerID := c.indexIDOf(&c.blocks[id]) / 2 // each stream has two indexes
 	if streamID == ownerID {
 		return nil
 	}
+
 	if isKnown := c.renewUse(&c.rareFields[id], streamID); isKnown {
 		return nil
 	}
+
 	c.addUse(&c.rareFields[id], streamID)
 	c.blocks[id].packed |= hasRareFieldsBit
 	return nil
@@ -215,6 +232,7 @@ func (c *Core) RenewUse(h Handle, stream Stream) {
 	if err != nil {
 		return
 	}
+
 	if streamID, isKnown := c.streamIDs[stream]; isKnown {
 		c.renewUse(&c.rareFields[id], streamID)
 	}
@@ -247,6 +265,7 @@ func (c *Core) StreamCompleted(stream Stream, mark Mark) {
 	if !isKnown {
 		return
 	}
+
 	completed := &c.streams[streamID]
 	completed.lastCompleteUse = max(completed.lastCompleteUse, mark.useCount)
 	c.MarkIdle(stream, mark)

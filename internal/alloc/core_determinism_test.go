@@ -24,9 +24,11 @@ func (r *rank) alloc(t rapid.TB, size int64, stream Stream) {
 			block, _, err = r.core.Alloc(size, stream)
 		}
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r.live = append(r.live, block)
 }
 
@@ -35,6 +37,7 @@ func (r *rank) free(t rapid.TB, i int) {
 	if _, err := r.core.Free(r.live[i]); err != nil {
 		t.Fatal(err)
 	}
+
 	r.live = append(r.live[:i], r.live[i+1:]...)
 }
 
@@ -47,12 +50,14 @@ func newRanks(tb rapid.TB, config Config) (ranks [2]rank) {
 		if err != nil {
 			tb.Fatal(err)
 		}
+
 		ranks[i].core = c
 		for k := range uint64(addressCount) {
 			address := (k + 1) << 36 // far apart, because segments must not overlap
 			ranks[i].addresses = append(ranks[i].addresses, address)
 		}
 	}
+
 	slices.Reverse(ranks[1].addresses)
 	return ranks
 }
@@ -72,6 +77,7 @@ func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 				pair[1].free(t, i)
 				continue
 			}
+
 			size := rapid.Int64Range(1, 2*mib).Draw(t, "size")
 			stream := Stream(rapid.IntRange(0, 1).Draw(t, "stream"))
 			pair[0].alloc(t, size, stream)
@@ -96,11 +102,13 @@ func placeAfterReuse(tb testing.TB, policy Policy) [2]Block {
 		for range 4 { // two blocks per segment
 			r.alloc(tb, mib, stream)
 		}
+
 		r.free(tb, 0)
 		r.free(tb, 1) // the third block, because the first is no longer in r.live
 		r.alloc(tb, mib, stream)
 		placed[i] = r.live[2]
 	}
+
 	return placed
 }
 
@@ -111,6 +119,7 @@ func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
 		t.Errorf("AddressOrder chose segments %d and %d; want 0 and 1",
 			got[0].Segment, got[1].Segment)
 	}
+
 	if got := placeAfterReuse(t, CreationOrder); got[0] != got[1] || got[0].Segment != 0 {
 		t.Errorf("CreationOrder placed %+v and %+v; want equal blocks in segment 0", got[0], got[1])
 	}

@@ -56,11 +56,13 @@ func randomHistory(seed uint64) *history {
 	for range 400 {
 		live = append(live, h.alloc(h.drawSize(512, 64*mib)))
 	}
+
 	for range 6000 {
 		i := h.random.IntN(len(live))
 		h.free(live[i])
 		live[i] = h.alloc(h.drawSize(512, 64*mib))
 	}
+
 	return h
 }
 
@@ -75,6 +77,7 @@ func trainingHistory(seed uint64) *history {
 			h.alloc(matrices * hidden * hidden * 2)
 		}
 	}
+
 	for range 12 {
 		tokens := 512 + 64*h.random.Int64N(56)
 		var activations [][]int
@@ -87,6 +90,7 @@ func trainingHistory(seed uint64) *history {
 			h.free(temporary)
 			activations = append(activations, layer)
 		}
+
 		logits := h.alloc(tokens * 32_000 * 2)
 		h.free(logits)
 		var gradients []int
@@ -96,8 +100,10 @@ func trainingHistory(seed uint64) *history {
 			h.free(activations[i]...)
 			h.free(scratch)
 		}
+
 		h.free(gradients...)
 	}
+
 	return h
 }
 
@@ -109,23 +115,27 @@ func servingHistory(seed uint64) *history {
 	for range layers {
 		h.alloc(12 * hidden * hidden)
 	}
+
 	var requests [][]int
 	for range 600 {
 		if len(requests) < 32 {
 			prompt := 16 + h.random.Int64N(2048)
 			requests = append(requests, []int{h.alloc(prompt * hidden * 4)})
 		}
+
 		tokens := int64(len(requests)) + h.random.Int64N(1024)
 		for range layers / 4 {
 			a, b := h.alloc(tokens*hidden*2), h.alloc(tokens*3*hidden*2)
 			c := h.alloc(tokens * 8)
 			h.free(a, b, c)
 		}
+
 		for i := range requests {
 			if h.random.IntN(4) == 0 {
 				requests[i] = append(requests[i], h.alloc(16*hidden*4))
 			}
 		}
+
 		i := h.random.IntN(len(requests))
 		if h.random.IntN(3) == 0 {
 			h.free(requests[i]...)
@@ -133,6 +143,7 @@ func servingHistory(seed uint64) *history {
 			requests = requests[:len(requests)-1]
 		}
 	}
+
 	return h
 }
 
@@ -150,14 +161,18 @@ func replay(c *Core, h *history) (outcome, error) {
 			if _, err := c.Free(blocks[s.number]); err != nil {
 				return outcome{}, err
 			}
+
 			continue
 		}
+
 		v, err := place(c, s.size)
 		if err != nil {
 			return outcome{}, err
 		}
+
 		blocks = append(blocks, v)
 	}
+
 	return outcome{c.Stats().MappedPeak, len(c.segments)}, nil
 }
 
@@ -168,10 +183,12 @@ func place(c *Core, size int64) (Block, error) {
 	if err != nil || growth.Bytes == 0 {
 		return block, err
 	}
+
 	address := uint64(len(c.segments)+1) << 36 // segments must not overlap
 	if _, err := c.AddSegment(growth, address); err != nil {
 		return block, err
 	}
+
 	block, _, err = c.Alloc(size, stream)
 	return block, err
 }
@@ -194,6 +211,7 @@ func requiredCapacity(tb testing.TB, config Config, h *history) int64 {
 			tb.Fatal(err)
 		}
 	}
+
 	return high
 }
 
@@ -218,10 +236,12 @@ func TestCoreNeedsNoMoreMemoryThanPyTorch(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				pytorch, err := replay(newCore(t, PyTorch()), h)
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				need := requiredCapacity(t, Default(), h)
 				pytorchNeed := requiredCapacity(t, PyTorch(), h)
 				peak := float64(h.peak)
@@ -232,10 +252,12 @@ func TestCoreNeedsNoMoreMemoryThanPyTorch(t *testing.T) {
 				if need > pytorchNeed {
 					t.Errorf("needs %d bytes, want at most PyTorch's %d", need, pytorchNeed)
 				}
+
 				if ours.segments*10 > pytorch.segments {
 					t.Errorf("has %d segments, want at most a tenth of PyTorch's %d", ours.segments,
 						pytorch.segments)
 				}
+
 				if bound := 2 * max(need, 64*mib); ours.mapped > bound {
 					t.Errorf("mapped %d bytes, want at most %d", ours.mapped, bound)
 				}
@@ -255,6 +277,7 @@ func BenchmarkHistories(b *testing.B) {
 				for b.Loop() {
 					got, _ = replay(newCore(b, config), h)
 				}
+
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/
 					float64(b.N*len(h.steps)), "ns/step")
 				b.ReportMetric(float64(got.segments), "segments")

@@ -18,19 +18,23 @@ func (c *Core) Verify() error {
 			return fmt.Errorf("segment %d: %w", ordinal, err)
 		}
 	}
+
 	for n, index := range c.indexes {
 		if index == nil {
 			continue
 		}
+
 		if err := a.verifyIndex(uint32(n), index); err != nil {
 			return fmt.Errorf("index %d: %w", n, err)
 		}
 	}
+
 	for n := range c.streams {
 		if err := a.verifyQueue(uint32(n)); err != nil {
 			return fmt.Errorf("queue of stream %d: %w", c.streams[n].name, err)
 		}
 	}
+
 	return a.verifyCounts()
 }
 
@@ -48,6 +52,7 @@ func (a *audit) verifySegment(ordinal int32) error {
 	if s.bytes == 0 {
 		return nil
 	}
+
 	if s.isRetired {
 		defer func(before counts) {
 			before.pinnedBytes = a.found.pinnedBytes
@@ -57,6 +62,7 @@ func (a *audit) verifySegment(ordinal int32) error {
 		a.bytes += s.bytes
 		a.found.segmentCount++
 	}
+
 	position := s.base
 	for regionID := s.firstRegion; regionID != 0; regionID = a.regions[regionID].next {
 		region := &a.regions[regionID]
@@ -65,14 +71,17 @@ func (a *audit) verifySegment(ordinal int32) error {
 			(position-s.base)%spanUnits != 0 {
 			return fmt.Errorf("invalid region %d at unit %d: %+v", regionID, position-s.base, *region)
 		}
+
 		var err error
 		if position, err = a.verifyRegion(regionID, position); err != nil {
 			return fmt.Errorf("region %d: %w", regionID, err)
 		}
 	}
+
 	if end := s.base + uint64(s.bytes)>>unitShift; position != end {
 		return fmt.Errorf("blocks end at unit %d, the segment at unit %d", position, end)
 	}
+
 	return nil
 }
 
@@ -95,20 +104,25 @@ func (a *audit) verifyRegion(regionID uint32, position uint64) (uint64, error) {
 			return position, fmt.Errorf("block %d ends above the dirty end, %d",
 				id, region.dirtyEnd)
 		}
+
 		if err := a.countBlock(b, &a.rareFields[id], id); err != nil {
 			return position, err
 		}
+
 		position, prev = position+b.units(), id
 	}
+
 	sentinel := &a.blocks[region.sentinel]
 	if sentinel.prev() != prev || sentinel.units() != 0 || sentinel.state() != unusedRecord {
 		return position, fmt.Errorf("sentinel %d is %+v, want last block %d", region.sentinel, *sentinel,
 			prev)
 	}
+
 	if region.reservedEnd > region.dirtyEnd || region.dirtyEnd > position {
 		return position, fmt.Errorf("reserved end %d, dirty end %d and end %d are out of order",
 			region.reservedEnd, region.dirtyEnd, position)
 	}
+
 	return position, nil
 }
 
@@ -126,22 +140,27 @@ func (a *audit) countBlock(b *block, e *rareFields, id uint32) error {
 	default:
 		return fmt.Errorf("block %d is %s", id, b.state())
 	}
+
 	if b.state() != Free {
 		a.found.usedBytes += b.size()
 		a.found.requestedBytes += b.requested()
 	}
+
 	if e.pins > 0 {
 		a.found.pinnedBytes += b.size()
 	}
+
 	mayPin, mayUse := b.state() == Live || b.state() == Parked, b.state() != Free
 	if b.packed&hasRareFieldsBit == 0 && (e.pins != 0 || e.firstUse != 0) {
 		return fmt.Errorf("%s block %d has rare fields but no hasRareFields bit: %+v",
 			b.state(), id, *e)
 	}
+
 	if e.pins < 0 || e.pins > 0 && !mayPin || e.firstUse != 0 && !mayUse {
 		return fmt.Errorf("%s block %d has %d pins and first use %d",
 			b.state(), id, e.pins, e.firstUse)
 	}
+
 	return nil
 }
 
@@ -152,22 +171,26 @@ func (a *audit) verifyIndex(indexID uint32, index *sizeIndex) error {
 				word, index.words[word], index.summary)
 		}
 	}
+
 	last := uint64(0)
 	for units, bag := range a.eachClass(index) {
 		if units <= last || bag.count == 0 {
 			return fmt.Errorf("class of %d units has %d blocks and follows the class of %d units",
 				units, bag.count, last)
 		}
+
 		last = units
 		if err := a.verifyBag(indexID, units, bag); err != nil {
 			return fmt.Errorf("class of %d units: %w", units, err)
 		}
 	}
+
 	for id := range a.free {
 		if a.indexIDOf(&a.blocks[id]) == indexID {
 			return fmt.Errorf("free block %d is in no class", id)
 		}
 	}
+
 	return nil
 }
 
@@ -176,6 +199,7 @@ func (a *audit) verifyBag(indexID uint32, units uint64, bag *bag) error {
 		return fmt.Errorf("bag has %d keys, %d in the heap, and capacity %d",
 			bag.count, bag.heapCount, bag.capacity)
 	}
+
 	keys := a.keys[bag.start : bag.start+bag.count]
 	for slot, key := range keys {
 		id := uint32(key & idMask)
@@ -189,13 +213,16 @@ func (a *audit) verifyBag(indexID uint32, units uint64, bag *bag) error {
 		case slot > 0 && slot < int(bag.heapCount) && keys[(slot-1)/2] > key:
 			return fmt.Errorf("block %d is lower than its parent in the heap", id)
 		}
+
 		delete(a.free, id)
 	}
+
 	for slot := bag.count; slot < bag.capacity; slot++ {
 		if key := a.keys[bag.start+slot]; key != noKey {
 			return fmt.Errorf("unused slot %d contains key %#x", slot, key)
 		}
 	}
+
 	return nil
 }
 
@@ -206,15 +233,19 @@ func (a *audit) verifyQueue(n uint32) error {
 		if !a.queued[id] || e.prevDeferred != prev || a.indexIDOf(b)/2 != n || e.firstUse == 0 {
 			return fmt.Errorf("block %d has an invalid queue entry", id)
 		}
+
 		if now := a.uses[e.firstUse].sequence; now <= last {
 			return fmt.Errorf("deferral %d follows deferral %d", now, last)
 		}
+
 		delete(a.queued, id)
 		prev, last = id, a.uses[e.firstUse].sequence
 	}
+
 	if a.streams[n].lastDeferred != prev {
 		return fmt.Errorf("queue ends at block %d, want %d", prev, a.streams[n].lastDeferred)
 	}
+
 	return nil
 }
 
@@ -232,6 +263,7 @@ func (a *audit) verifyCounts() error {
 		return fmt.Errorf("peaks of %d used and %d mapped bytes are below the current values %d and %d",
 			a.counts.peakUsedBytes, a.counts.peakMappedBytes, a.counts.usedBytes, a.mappedBytes)
 	}
+
 	return nil
 }
 
@@ -241,6 +273,7 @@ func (s Stats) Fragmentation() float64 {
 	if s.Cached == 0 {
 		return 0
 	}
+
 	return 1 - float64(s.LargestFree)/float64(s.Cached)
 }
 
@@ -313,6 +346,7 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 			if err := c.Verify(); err != nil {
 				t.Fatal(err)
 			}
+
 			row.corrupt(c, live, c.blocks[live].next)
 			if err := c.Verify(); err == nil || !strings.Contains(err.Error(), row.want) {
 				t.Errorf("Verify() = %v, want an error that contains %q", err, row.want)

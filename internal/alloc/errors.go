@@ -38,6 +38,7 @@ func (e *OutOfMemoryError) Error() string {
 	if e.Capacity > 0 {
 		limit = fmt.Sprintf("capacity %d", e.Capacity)
 	}
+
 	return fmt.Sprintf("out of memory: requested %d bytes, free %d, largest free block %d, %s",
 		e.Requested, e.Free, e.LargestFree, limit)
 }

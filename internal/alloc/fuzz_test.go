@@ -24,6 +24,7 @@ func run(t *testing.T, c *Core, history []byte) {
 		if call > 1 && len(held) == 0 {
 			continue
 		}
+
 		i := n % max(len(held), 1)
 		switch call {
 		case 0, 1:
@@ -33,6 +34,7 @@ func run(t *testing.T, c *Core, history []byte) {
 			if _, err := c.Free(held[i]); err != nil {
 				t.Fatal(err)
 			}
+
 			_, _, _ = c.Unpin(held[i].Handle) // fails unless the block is parked
 			held = append(held[:i], held[i+1:]...)
 		case 3:
@@ -46,6 +48,7 @@ func run(t *testing.T, c *Core, history []byte) {
 		case 7:
 			c.Trim(int64(n) * mib)
 		}
+
 		if err := c.Verify(); err != nil {
 			t.Fatalf("after call %d on stream %d: %v", call, stream, err)
 		}

@@ -20,6 +20,7 @@ func binOf(units uint64) int {
 	if last < exactBins {
 		return int(last)
 	}
+
 	log := uint(bits.Len64(last)) - 1
 	sub := int(last>>((log-subLog)&63)) & (1<<subLog - 1)
 	return exactBins + int(log-exactLog)<<subLog + sub
@@ -62,10 +63,12 @@ func (index *sizeIndex) nextBin(bin int) int {
 	if mask := index.words[word] >> (bin & 63) << (bin & 63); mask != 0 {
 		return word<<6 + bits.TrailingZeros64(mask)
 	}
+
 	summary := index.summary &^ (2<<word - 1)
 	if summary == 0 {
 		return -1
 	}
+
 	word = bits.TrailingZeros64(summary) & 63
 	return word<<6 + bits.TrailingZeros64(index.words[word])
 }
@@ -77,10 +80,12 @@ func (f *freeBlocks) findInIndex(index *sizeIndex, units uint64) (id uint32, fou
 	if units > exactBins {
 		return f.findLargeInIndex(index, units)
 	}
+
 	bin := index.nextBin(int(units) - 1)
 	if uint(bin) >= exactBins {
 		return f.lowestInBin(index, bin)
 	}
+
 	return f.lowestBlock(&index.bags[bin]), uint64(bin) + 1
 }
 
@@ -93,6 +98,7 @@ func (f *freeBlocks) findLargeInIndex(
 			return f.lowestBlock(&f.classes[k].blocks), f.classes[k].units
 		}
 	}
+
 	return f.lowestInBin(index, index.nextBin(bin+1))
 }
 
@@ -102,6 +108,7 @@ func (f *freeBlocks) lowestInBin(index *sizeIndex, bin int) (id uint32, foundUni
 	if bin < 0 {
 		return 0, 0
 	}
+
 	k := *index.firstClass(bin)
 	return f.lowestBlock(&f.classes[k].blocks), f.classes[k].units
 }
@@ -117,6 +124,7 @@ func (f *freeBlocks) insertBlock(index *sizeIndex, b *block, id uint32, units ui
 		f.addKey(&f.classes[f.ensureClass(index, units)].blocks, b, id)
 		return
 	}
+
 	index.markBinNonempty(uint(bin))
 	bag := &index.bags[bin]
 	slot := bag.count
@@ -124,6 +132,7 @@ func (f *freeBlocks) insertBlock(index *sizeIndex, b *block, id uint32, units ui
 		f.addKey(bag, b, id)
 		return
 	}
+
 	bag.count = slot + 1
 	f.keys[bag.start+slot] = b.key(id)
 	b.packed = uint64(Free) | uint64(slot)<<slotShift
@@ -136,6 +145,7 @@ func (f *freeBlocks) removeBlock(index *sizeIndex, b *block, units uint64) {
 		f.removeLargeBlock(index, b, units)
 		return
 	}
+
 	bag, slot := &index.bags[bin], b.slot()
 	last := bag.count - 1
 	bag.count = last
@@ -144,6 +154,7 @@ func (f *freeBlocks) removeBlock(index *sizeIndex, b *block, units uint64) {
 		f.removeHeapKeyOrShrink(bag, slot)
 		return
 	}
+
 	keys := f.keys
 	key := keys[bag.start+last]
 	keys[bag.start+slot] = key
@@ -165,6 +176,7 @@ func (f *freeBlocks) moveInIndex(index *sizeIndex, b *block, id uint32, start, u
 	if oldUnits > exactBins && f.tryResizeInPlace(index, b, id, start, units) {
 		return
 	}
+
 	f.removeBlock(index, b, oldUnits)
 	b.setRange(start, units)
 	f.insertBlock(index, b, id, units)
@@ -182,6 +194,7 @@ func (f *freeBlocks) tryResizeInPlace(
 		cl.next != 0 && f.classes[cl.next].units <= units {
 		return false
 	}
+
 	cl.units = units
 	b.setRange(start, units)
 	f.keys[cl.blocks.start] = b.key(id)
@@ -193,6 +206,7 @@ func (f *freeBlocks) findClass(index *sizeIndex, units uint64) uint32 {
 	for f.classes[k].units != units {
 		k = f.classes[k].next
 	}
+
 	return k
 }
 
@@ -202,21 +216,25 @@ func (f *freeBlocks) ensureClass(index *sizeIndex, units uint64) uint32 {
 	for next != 0 && f.classes[next].units < units {
 		prev, next = next, f.classes[next].next
 	}
+
 	if next != 0 && f.classes[next].units == units {
 		return next
 	}
+
 	k := f.newClass()
 	cl := &f.classes[k]
 	cl.units, cl.prev, cl.next = units, prev, next
 	if next != 0 {
 		f.classes[next].prev = k
 	}
+
 	if prev != 0 {
 		f.classes[prev].next = k
 	} else {
 		*index.firstClass(bin) = k
 		index.markBinNonempty(uint(bin))
 	}
+
 	return k
 }
 
@@ -226,6 +244,7 @@ func (f *freeBlocks) newClass() uint32 {
 		f.firstUnusedClass = f.classes[k].next
 		return k
 	}
+
 	f.classes = append(f.classes, sizeClass{})
 	return uint32(len(f.classes) - 1)
 }
@@ -239,9 +258,11 @@ func (f *freeBlocks) dropClass(index *sizeIndex, k uint32) {
 		*index.firstClass(bin) = cl.next
 		index.clearBinIfEmpty(uint(bin), cl.next)
 	}
+
 	if cl.next != 0 {
 		f.classes[cl.next].prev = cl.prev
 	}
+
 	cl.next = f.firstUnusedClass
 	f.firstUnusedClass = k
 }
@@ -256,15 +277,18 @@ func (f *freeBlocks) largestBlock(index *sizeIndex) int64 {
 	if index.summary == 0 {
 		return 0
 	}
+
 	word := bits.Len64(index.summary) - 1
 	bin := word<<6 + bits.Len64(index.words[word]) - 1
 	if bin < exactBins {
 		return int64(bin+1) << unitShift
 	}
+
 	k := *index.firstClass(bin)
 	for f.classes[k].next != 0 {
 		k = f.classes[k].next
 	}
+
 	return int64(f.classes[k].units) << unitShift
 }
 
@@ -273,6 +297,7 @@ func (f *freeBlocks) freeBytes(index *sizeIndex) int64 {
 	for size, bag := range f.eachClass(index) {
 		units += int64(size) * int64(bag.count)
 	}
+
 	return units << unitShift
 }
 
@@ -293,10 +318,12 @@ func (f *freeBlocks) classesOfBin(index *sizeIndex, bin int, yield func(uint64, 
 	if bin < exactBins {
 		return yield(uint64(bin)+1, &index.bags[bin])
 	}
+
 	for k := *index.firstClass(bin); k != 0; k = f.classes[k].next {
 		if !yield(f.classes[k].units, &f.classes[k].blocks) {
 			return false
 		}
 	}
+
 	return true
 }

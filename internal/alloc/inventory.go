@@ -73,14 +73,17 @@ func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 	if c := findConflict(inventories); c != nil {
 		return Arrangement{}, c
 	}
+
 	var arrangement Arrangement
 	segmentCount := 0
 	for _, inventory := range inventories {
 		segmentCount = max(segmentCount, len(inventory.Segments))
 	}
+
 	for ordinal := range segmentCount {
 		arrangement.Segments = append(arrangement.Segments, commonSegment(inventories, ordinal))
 	}
+
 	liveSpans := map[spanID]bool{}
 	pinningRanks := map[Range]int{} // numbers of ranks on which a live block is pinned
 	for _, inventory := range inventories {
@@ -88,18 +91,21 @@ func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 			if !b.Live {
 				continue
 			}
+
 			b.eachSpan(func(s spanID) { liveSpans[s] = true })
 			if b.Pinned {
 				pinningRanks[b.Range]++
 			}
 		}
 	}
+
 	// The order in which a map is iterated does not matter: mergeOverlapping sorts the ranges.
 	for r, rankCount := range pinningRanks {
 		if rankCount < len(inventories) {
 			arrangement.KeptRanges = append(arrangement.KeptRanges, r)
 		}
 	}
+
 	for _, inventory := range inventories {
 		for _, b := range inventory.Blocks {
 			segmentBytes := arrangement.Segments[b.Segment].Bytes
@@ -110,6 +116,7 @@ func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 			}
 		}
 	}
+
 	arrangement.KeptRanges = mergeOverlapping(arrangement.KeptRanges)
 	return arrangement, nil
 }
@@ -141,6 +148,7 @@ func (r Range) rangesToKeep(liveSpans map[spanID]bool, segmentBytes int64) (rang
 			start = max(start, r.Offset)
 			end = min(end, r.end())
 		}
+
 		ranges = append(ranges, Range{Segment: r.Segment, Offset: start, Size: end - start})
 	})
 	return ranges
@@ -155,6 +163,7 @@ func commonSegment(inventories []Inventory, ordinal int) Extent {
 			return Extent{}
 		}
 	}
+
 	return inventories[0].Segments[ordinal] // exists: the loop has checked all ranks
 }
 
@@ -167,6 +176,7 @@ func mergeOverlapping(ranges []Range) []Range {
 			merged = append(merged, r)
 			continue
 		}
+
 		last := &merged[len(merged)-1]
 		isOverlapping := last.Segment == r.Segment && last.end() > r.Offset
 		if isOverlapping {
@@ -175,6 +185,7 @@ func mergeOverlapping(ranges []Range) []Range {
 			merged = append(merged, r)
 		}
 	}
+
 	return merged
 }
 
@@ -192,6 +203,7 @@ func findConflict(inventories []Inventory) *Conflict {
 			}
 		}
 	}
+
 	slices.SortFunc(liveRanges, Range.compare)
 	for _, r := range slices.Compact(liveRanges) {
 		isCommon := commonSegment(inventories, int(r.Segment)).Bytes > 0
@@ -202,10 +214,12 @@ func findConflict(inventories []Inventory) *Conflict {
 				isCommon = false
 			}
 		}
+
 		if !isCommon {
 			return newConflict(inventories, r)
 		}
 	}
+
 	return nil
 }
 
@@ -214,6 +228,7 @@ func newConflict(inventories []Inventory, blockRange Range) *Conflict {
 	for _, inventory := range inventories {
 		conflict.Descriptions = append(conflict.Descriptions, inventory.describe(blockRange))
 	}
+
 	return conflict
 }
 
@@ -224,6 +239,7 @@ func (inventory Inventory) describe(r Range) string {
 	if int(r.Segment) < len(inventory.Segments) && inventory.Segments[r.Segment].Bytes > 0 {
 		segment = fmt.Sprintf("segment of %d B", inventory.Segments[r.Segment].Bytes)
 	}
+
 	for _, b := range inventory.Blocks {
 		isOverlapping := b.Segment == r.Segment && b.Offset < r.end() && r.Offset < b.end()
 		if b.Live && isOverlapping {
@@ -231,5 +247,6 @@ func (inventory Inventory) describe(r Range) string {
 				b.Stream, b.Segment, b.Offset, segment)
 		}
 	}
+
 	return fmt.Sprintf("no live block at segment %d offset %#x, %s", r.Segment, r.Offset, segment)
 }

@@ -40,6 +40,7 @@ func (p *placer) canReuseLastFreed(units uint64, indexID uint32) bool {
 	if p.isLastAllocatedFreed {
 		return p.lastAllocatedUnits == units && p.lastAllocatedIndex == indexID
 	}
+
 	return p.blocks[p.lastFreed].units() == units && p.isOnlyOfItsSize(indexID, units)
 }
 

@@ -18,6 +18,7 @@ func TestLastFreedBlockDoesNotChangePlacement(t *testing.T) {
 				if rapid.IntRange(0, 3).Draw(t, "which") == 0 {
 					i = rapid.IntRange(0, i).Draw(t, "index")
 				}
+
 				mustFree(t, lazy, live[i][0])
 				mustFree(t, eager, live[i][1])
 				live = append(live[:i], live[i+1:]...)
@@ -28,15 +29,19 @@ func TestLastFreedBlockDoesNotChangePlacement(t *testing.T) {
 				if a.Segment != b.Segment || a.Offset != b.Offset || a.Size != b.Size {
 					t.Fatalf("%d bytes on stream %d: lazy Core placed %+v, eager Core %+v", size, stream, a, b)
 				}
+
 				live = append(live, [2]Block{a, b})
 			}
+
 			if err := eager.Verify(); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		if err := lazy.Verify(); err != nil {
 			t.Fatal(err)
 		}
+
 		if a, b := lazy.Stats(), eager.Stats(); a != b {
 			t.Fatalf("lazy Core has counters %+v, eager Core %+v", a, b)
 		}
@@ -48,6 +53,7 @@ func mustNew(t *rapid.T) *Core {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return c
 }
 
@@ -63,9 +69,11 @@ func allocGrowing(t *rapid.T, c *Core, size int64, stream Stream) Block {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if growth.Bytes == 0 {
 			return b
 		}
+
 		if _, err := c.AddSegment(growth, 0); err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,7 @@ func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
 	if stream != l.selectedStream {
 		l.selectStream(stream)
 	}
+
 	return l.selectedIndex + l.config.smallIndexBit(roundedBytes)
 }
 
@@ -40,6 +41,7 @@ func (l *lifetimes) ensureStream(stream Stream) uint32 {
 		streamID = l.addStream(stream)
 		l.indexes = append(l.indexes, nil, nil) // created when the stream gets memory
 	}
+
 	return streamID
 }
 
@@ -49,6 +51,7 @@ func (l *lifetimes) prepareFree() {
 	if l.reports.hasEntries {
 		l.reports.clear()
 	}
+
 	if l.lastFreed != 0 {
 		l.mergeLastFreedInto(l.indexes[l.lastFreedIndex])
 	}
@@ -62,6 +65,7 @@ func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 		l.counts.parkedBytes += b.size()
 		return Parked
 	}
+
 	return l.freeOrDefer(id)
 }
 
@@ -73,6 +77,7 @@ func (l *lifetimes) freeOrDefer(id uint32) State {
 		l.deferFree(id)
 		return Deferred
 	}
+
 	l.makeFree(&l.blocks[id], id)
 	return Free
 }
@@ -86,6 +91,7 @@ func (l *lifetimes) streamsWithDeferrals() []uint32 {
 			l.deferringStreams = append(l.deferringStreams, uint32(id))
 		}
 	}
+
 	slices.SortFunc(l.deferringStreams, func(a, b uint32) int {
 		return cmp.Compare(l.streams[a].number, l.streams[b].number)
 	})
@@ -104,6 +110,7 @@ func (l *lifetimes) deferFree(id uint32) {
 		point := StreamPoint{Deferral: l.deferralCount, Stream: l.streams[u.streamID].name}
 		l.reports.toRecord = append(l.reports.toRecord, point)
 	}
+
 	owner := &l.streams[l.indexIDOf(b)/2]
 	b.setState(Deferred)
 	fields.prevDeferred = owner.lastDeferred
@@ -113,6 +120,7 @@ func (l *lifetimes) deferFree(id uint32) {
 	} else {
 		owner.firstDeferred = id
 	}
+
 	owner.lastDeferred = id
 	l.counts.deferredBytes += b.size()
 }
@@ -139,11 +147,13 @@ func (l *lifetimes) freeDeferred(id uint32) {
 	} else {
 		owner.firstDeferred = fields.nextDeferred
 	}
+
 	if fields.nextDeferred != 0 {
 		l.rareFields[fields.nextDeferred].prevDeferred = fields.prevDeferred
 	} else {
 		owner.lastDeferred = fields.prevDeferred
 	}
+
 	l.counts.deferredBytes -= b.size()
 	l.makeFree(b, id)
 }
@@ -157,6 +167,7 @@ func (l *lifetimes) freeAndReportWaits(id uint32) {
 		point := StreamPoint{Deferral: u.sequence, Stream: l.streams[u.streamID].name}
 		l.reports.waits = append(l.reports.waits, point)
 	}
+
 	l.removeUses(fields)
 	l.reportReturned(id)
 	l.freeDeferred(id)
@@ -183,6 +194,7 @@ func (l *lifetimes) stateView(id uint32) View {
 	if b.state() == Free {
 		view.Handle = 0 // the record has a handle only while the block is allocated
 	}
+
 	return view
 }
 

@@ -7,6 +7,7 @@ func (l *layout) mergeBlock(index *sizeIndex, b *block, id uint32, states neighb
 	if (prevBlock.unitsAndPrev|nextBlock.unitsAndPrev)>>idBits > exactBins {
 		return l.mergeLargeBlock(index, b, id, states)
 	}
+
 	if states.isNextFree {
 		addedUnits := nextBlock.units()
 		l.removeBlock(index, nextBlock, addedUnits)
@@ -16,6 +17,7 @@ func (l *layout) mergeBlock(index *sizeIndex, b *block, id uint32, states neighb
 		b.next = nextID
 		l.blocks[nextID].setPrev(id)
 	}
+
 	if states.isPrevFree {
 		addedUnits := prevBlock.units()
 		l.removeBlock(index, prevBlock, addedUnits)
@@ -26,6 +28,7 @@ func (l *layout) mergeBlock(index *sizeIndex, b *block, id uint32, states neighb
 		l.dropBlock(b, id)
 		b, id = prevBlock, prev
 	}
+
 	b.unitsAndPrev = units<<idBits | b.unitsAndPrev&idMask
 	l.insertBlock(index, b, id, units)
 	return units
@@ -49,6 +52,7 @@ func (l *layout) mergeLargeBlock(
 			nextID = nextBlock.next
 			l.dropBlock(nextBlock, next)
 		}
+
 		prevBlock.next = nextID
 		l.blocks[nextID].setPrev(prev)
 		l.dropBlock(b, id)
@@ -61,6 +65,7 @@ func (l *layout) mergeLargeBlock(
 	default:
 		l.insertBlock(index, b, id, units)
 	}
+
 	return units
 }
 

@@ -33,6 +33,7 @@ func newMachine(t *rapid.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return &machine{core: c, model: newModel(c)}
 }
 
@@ -50,9 +51,11 @@ func (m *machine) pick(t *rapid.T, states ...State) *modelBlock {
 			candidates = append(candidates, b)
 		}
 	}
+
 	if len(candidates) == 0 {
 		t.Skip("no block")
 	}
+
 	return rapid.SampledFrom(candidates).Draw(t, "block")
 }
 
@@ -63,18 +66,22 @@ func (m *machine) Alloc(t *rapid.T) {
 	if grow.Bytes != bytes || (want == nil && bytes == 0) != errors.Is(err, ErrOutOfMemory) {
 		t.Fatalf("Alloc grows by %d bytes, error %v; model grows by %d", grow.Bytes, err, bytes)
 	}
+
 	m.checkReports(t)
 	if want == nil && bytes == 0 {
 		return
 	}
+
 	if want == nil {
 		m.addSegment(t, grow, m.core.config.smallIndexBit(roundUp(size, Unit)) == 1)
 		got, _, err = m.core.Alloc(size, stream)
 		want, _ = m.model.alloc(size, stream)
 	}
+
 	if err != nil || want == nil {
 		t.Fatalf("Alloc = %+v, %v; model wants %+v", got, err, want)
 	}
+
 	want.handle = got.Handle
 	m.held = append(m.held, want)
 	if got != want.block() {
@@ -89,11 +96,13 @@ func (m *machine) addSegment(t *rapid.T, grow Growth, small bool) {
 	if rapid.Bool().Draw(t, "below") {
 		address = 1<<45 - m.spread
 	}
+
 	m.spread += 1 << 32
 	ordinal, err := m.core.AddSegment(grow, address)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	m.model.add(grow, address, m.core.nameOfIndex(grow.indexID), small, ordinal)
 }
 
@@ -104,6 +113,7 @@ func (m *machine) Free(t *rapid.T) {
 	if want := m.model.free(b); err != nil || got != want {
 		t.Fatalf("Free = %s, %v; model wants %s", got, err, want)
 	}
+
 	m.checkReports(t)
 	m.forget(b, v)
 }
@@ -113,6 +123,7 @@ func (m *machine) forget(b *modelBlock, v Block) {
 	if b.state == Live || b.state == Parked {
 		return
 	}
+
 	m.held = slices.DeleteFunc(m.held, func(x *modelBlock) bool { return x == b })
 	m.stale = append(m.stale, v)
 }
@@ -121,10 +132,12 @@ func (m *machine) FreeTwice(t *rapid.T) {
 	if len(m.stale) == 0 {
 		t.Skip("nothing freed yet")
 	}
+
 	v := rapid.SampledFrom(m.stale).Draw(t, "stale")
 	if _, err := m.core.Free(v); !errors.Is(err, ErrDoubleFree) {
 		t.Fatalf("second Free of %+v = %v, want ErrDoubleFree", v, err)
 	}
+
 	if _, err := m.core.Pin(v.Handle); !errors.Is(err, ErrFreed) {
 		t.Fatalf("Pin of freed %+v = %v, want ErrFreed", v, err)
 	}
@@ -135,6 +148,7 @@ func (m *machine) Use(t *rapid.T) {
 	if err := m.core.Use(b.block().Handle, on); err != nil {
 		t.Fatal(err)
 	}
+
 	m.model.use(b, on)
 }
 
@@ -151,6 +165,7 @@ func (m *machine) StreamCompleted(t *rapid.T) {
 	if rapid.Bool().Draw(t, "all") {
 		m.Mark(t)
 	}
+
 	m.core.StreamCompleted(on, m.mark)
 	m.model.sync(on, m.marked)
 	m.checkReports(t)
@@ -169,6 +184,7 @@ func (m *machine) Pin(t *rapid.T) {
 	if _, err := m.core.Pin(b.block().Handle); err != nil {
 		t.Fatal(err)
 	}
+
 	b.pins++
 }
 
@@ -179,12 +195,15 @@ func (m *machine) Unpin(t *rapid.T) {
 		if _, _, err := m.core.Unpin(v.Handle); !errors.Is(err, ErrNotPinned) {
 			t.Fatalf("Unpin without a Pin = %v, want ErrNotPinned", err)
 		}
+
 		return
 	}
+
 	unpinned, got, err := m.core.Unpin(v.Handle)
 	if want := m.model.unpin(b); err != nil || got != want || unpinned != v {
 		t.Fatalf("Unpin = %+v, %s, %v; model wants %+v, %s", unpinned, got, err, v, want)
 	}
+
 	m.checkReports(t)
 	m.forget(b, v)
 }
@@ -207,8 +226,10 @@ func (m *machine) Reserve(t *rapid.T) {
 			(m.model.grow(rounded) != 0 || m.model.takeCleanMemory(rounded, stream) != nil) {
 			t.Fatal(err)
 		}
+
 		return
 	}
+
 	switch {
 	case grow.Bytes > 0:
 		m.addSegment(t, grow, false)
@@ -218,6 +239,7 @@ func (m *machine) Reserve(t *rapid.T) {
 	default:
 		m.model.reserve(rounded, stream)
 	}
+
 	large := slices.ContainsFunc(m.model.allBlocks(), func(b *modelBlock) bool {
 		return b.state == Free && b.size >= bytes && b.region.stream == stream
 	})
@@ -234,6 +256,7 @@ func (m *machine) Seize(t *rapid.T) {
 	if rapid.Bool().Draw(t, "the wait fails") {
 		waitErr = errors.New("no event")
 	}
+
 	taken, err := m.core.Seize(size, stream, canTakeFrom, func(owner Stream) error {
 		got = append(got, owner)
 		return waitErr
@@ -243,10 +266,12 @@ func (m *machine) Seize(t *rapid.T) {
 		m.model.request(stream)
 		return // Check then verifies that nothing has changed.
 	}
+
 	want := m.model.seize(roundUp(size, Unit), stream, spared)
 	if err != nil || taken != (len(want) > 0) || !slices.Equal(got, want) {
 		t.Fatalf("Seize = %t, %v and waits for streams %v; model waits for %v", taken, err, got, want)
 	}
+
 	m.checkReports(t)
 }
 
@@ -262,10 +287,12 @@ func (m *machine) Check(t *rapid.T) {
 	if err := m.core.Verify(); err != nil {
 		t.Fatal(err)
 	}
+
 	var got []View
 	for s := range m.core.Segments() {
 		got = slices.AppendSeq(got, m.core.Blocks(s.Ordinal))
 	}
+
 	want := m.model.views()
 	if !slices.Equal(got, want) {
 		t.Fatalf("layouts differ (-model +core):\n%s", cmp.Diff(want, got))

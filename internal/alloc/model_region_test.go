@@ -32,6 +32,7 @@ func (m *model) reserve(rounded int64, stream Stream) {
 	if m.rules.config.Sizing == Stepped {
 		return // streams do not share segments, so no memory must be kept from others
 	}
+
 	b := m.best(rounded, stream)
 	end := b.offset + rounded
 	b.region.floor = max(b.region.floor, end)
@@ -46,6 +47,7 @@ func (m *model) markClean(stream Stream) {
 			r.high = r.floor
 		}
 	}
+
 	for _, b := range m.allBlocks() {
 		if b.region.stream == stream && b.state != Free {
 			b.region.high = max(b.region.high, b.offset+b.size)
@@ -60,6 +62,7 @@ func (m *model) regions() (all []*modelRegion) {
 			all = append(all, b.region)
 		}
 	}
+
 	return all
 }
 
@@ -78,8 +81,10 @@ func (s *modelSegment) tails() (all []modelTail) {
 		if isFirstOfRegion {
 			all = append(all, modelTail{segment: s, low: max(b.offset, b.region.high)})
 		}
+
 		all[len(all)-1].end = b.offset + b.size // of the last block of the region so far
 	}
+
 	return all
 }
 
@@ -103,6 +108,7 @@ func (t modelTail) start(rounded int64) int64 {
 	if t.end < rounded {
 		return -1
 	}
+
 	return roundDownToSpan(t.end - rounded)
 }
 
@@ -127,6 +133,7 @@ func (m *model) joinRegions() {
 				s.relabel(next, region)
 			}
 		}
+
 		s.mergeFree()
 	}
 }
@@ -146,10 +153,12 @@ func (m *model) takeCleanMemory(rounded int64, stream Stream) *modelBlock {
 	if m.rules.config.Sizing == Stepped {
 		return nil
 	}
+
 	m.joinRegions()
 	if b := m.best(rounded, stream); b != nil {
 		return b
 	}
+
 	var candidates []modelTail
 	for _, s := range m.segments {
 		for _, t := range s.tails() {
@@ -158,9 +167,11 @@ func (m *model) takeCleanMemory(rounded int64, stream Stream) *modelBlock {
 			}
 		}
 	}
+
 	if len(candidates) == 0 {
 		return nil
 	}
+
 	t := slices.MinFunc(candidates, compareTails)
 	start := t.start(rounded)
 	t.segment.splitBlock(start)
@@ -169,11 +180,13 @@ func (m *model) takeCleanMemory(rounded int64, stream Stream) *modelBlock {
 		if b.offset >= start && b.offset < t.end {
 			b.region = taken
 		}
+
 		isNextOfStream := b.offset == t.end && b.region.stream == stream
 		if isNextOfStream {
 			t.segment.relabel(taken, b.region)
 		}
 	}
+
 	t.segment.mergeFree()
 	return m.best(rounded, stream)
 }
@@ -186,6 +199,7 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	if m.rules.config.Sizing == Stepped {
 		return nil
 	}
+
 	m.request(stream)
 	var candidates []modelTail
 	for _, s := range m.segments {
@@ -193,14 +207,17 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 			if t.end < s.Bytes { // then another region begins at the end
 				t.end = roundDownToSpan(t.end)
 			}
+
 			if t.fits(rounded) {
 				candidates = append(candidates, t)
 			}
 		}
 	}
+
 	if len(candidates) == 0 {
 		return nil
 	}
+
 	t := slices.MinFunc(candidates, compareTails)
 	start := t.start(rounded)
 	t.segment.splitRegion(start)
@@ -210,13 +227,16 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 		if b.offset < start || b.offset >= t.end {
 			continue
 		}
+
 		if b.region.stream != stream {
 			owners = append(owners, b.region.stream)
 			b.region.stream = stream
 			b.region.floor = 0
 		}
+
 		b.region.high = b.offset + b.size // not clean, because work of the owner may use it
 	}
+
 	m.joinRegions()
 	return owners
 }
@@ -233,12 +253,15 @@ func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 		if b.state != Free || !isAllowed || isReserved {
 			continue
 		}
+
 		if start != lastEnd {
 			all = append(all, modelTail{segment: s, low: start})
 		}
+
 		lastEnd = end
 		all[len(all)-1].end = end
 	}
+
 	return all
 }
 
@@ -249,6 +272,7 @@ func (s *modelSegment) splitRegion(offset int64) {
 		if i == 0 || b.offset != offset || s.blocks[i-1].region != b.region {
 			continue
 		}
+
 		lower := b.region
 		upper := *b.region
 		lower.high = min(lower.high, offset)
@@ -256,6 +280,7 @@ func (s *modelSegment) splitRegion(offset int64) {
 		if upper.floor <= offset {
 			upper.floor = 0 // no reserved memory
 		}
+
 		for _, later := range s.blocks[i:] {
 			if later.region == lower {
 				later.region = &upper

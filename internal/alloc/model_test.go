@@ -68,6 +68,7 @@ func (m *model) mapped() (n int64) {
 	for _, s := range m.segments {
 		n += s.Bytes
 	}
+
 	return n
 }
 
@@ -75,6 +76,7 @@ func (m *model) allBlocks() (all []*modelBlock) {
 	for _, s := range m.segments {
 		all = append(all, s.blocks...)
 	}
+
 	return all
 }
 
@@ -89,9 +91,11 @@ func (m *model) best(rounded int64, stream Stream) *modelBlock {
 			free = append(free, b)
 		}
 	}
+
 	if len(free) == 0 {
 		return nil
 	}
+
 	return slices.MinFunc(free, m.compare)
 }
 
@@ -100,6 +104,7 @@ func (m *model) compare(a, b *modelBlock) int {
 		return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(
 			a.segment.Address+uint64(a.offset), b.segment.Address+uint64(b.offset)))
 	}
+
 	return cmp.Or(cmp.Compare(a.size, b.size),
 		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.offset, b.offset))
 }
@@ -113,16 +118,20 @@ func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 		if b := m.best(rounded, stream); b != nil {
 			return m.place(b, size, rounded), 0
 		}
+
 		queue := m.deferred(stream)
 		if len(queue) == 0 {
 			if b := m.takeCleanMemory(rounded, stream); b != nil {
 				return m.place(b, size, rounded), 0
 			}
+
 			return nil, m.grow(rounded)
 		}
+
 		for _, u := range queue[0].uses {
 			m.waits = append(m.waits, StreamPoint{queue[0].deferral, u.stream})
 		}
+
 		m.returnBlock(queue[0])
 	}
 }
@@ -136,6 +145,7 @@ func (m *model) grow(rounded int64) int64 {
 			return 0
 		}
 	}
+
 	return bytes
 }
 
@@ -145,6 +155,7 @@ func (m *model) add(grow Growth, address uint64, stream Stream, small bool, ordi
 	if grow.isReserved {
 		r.high, r.floor = grow.Bytes, grow.Bytes
 	}
+
 	s.blocks = []*modelBlock{{segment: s, region: r, size: grow.Bytes, state: Free}}
 	m.segments = append(m.segments, s)
 }
@@ -159,6 +170,7 @@ func (m *model) place(b *modelBlock, size, rounded int64) *modelBlock {
 		s := b.segment
 		s.blocks = slices.Insert(s.blocks, slices.Index(s.blocks, b)+1, tail)
 	}
+
 	b.state, b.requested = Live, size
 	b.region.high = max(b.region.high, b.offset+b.size)
 	return b
@@ -170,6 +182,7 @@ func (m *model) free(b *modelBlock) State {
 		b.state = Parked
 		return Parked
 	}
+
 	return m.release(b)
 }
 
@@ -181,11 +194,13 @@ func (m *model) release(b *modelBlock) State {
 		m.merge(b)
 		return Free
 	}
+
 	m.deferrals++
 	b.deferral, b.state = m.deferrals, Deferred
 	for _, u := range b.uses {
 		m.toRecord = append(m.toRecord, StreamPoint{b.deferral, u.stream})
 	}
+
 	return Deferred
 }
 
@@ -194,6 +209,7 @@ func (m *model) use(b *modelBlock, on Stream) {
 	if on == b.region.stream {
 		return
 	}
+
 	if !m.useAgain(b, on) {
 		m.marked++
 		b.uses = slices.Insert(b.uses, 0, modelUse{on, m.marked})
@@ -205,6 +221,7 @@ func (m *model) useAgain(b *modelBlock, on Stream) bool {
 	if i < 0 {
 		return false
 	}
+
 	m.marked++
 	b.uses[i].mark = m.marked
 	return true
@@ -224,11 +241,13 @@ func (m *model) sync(on Stream, before modelMark) {
 	if m.frees == before.frees {
 		m.markClean(on)
 	}
+
 	for _, owner := range m.streams {
 		for _, b := range m.deferred(owner) {
 			if b.deferral > before.deferrals {
 				continue
 			}
+
 			b.uses = slices.DeleteFunc(b.uses, func(u modelUse) bool { return u.stream == on })
 			if len(b.uses) == 0 {
 				m.returnBlock(b)
@@ -242,11 +261,13 @@ func (m *model) unpin(b *modelBlock) State {
 	if b.pins--; b.pins > 0 || b.state == Live {
 		return b.state
 	}
+
 	returned := m.returnedBlock(b)
 	state := m.release(b)
 	if state == Free {
 		m.returned = append(m.returned, returned)
 	}
+
 	return state
 }
 
@@ -257,6 +278,7 @@ func (m *model) deferred(stream Stream) (queue []*modelBlock) {
 			queue = append(queue, b)
 		}
 	}
+
 	slices.SortFunc(queue, func(a, b *modelBlock) int { return cmp.Compare(a.deferral, b.deferral) })
 	return queue
 }
@@ -293,6 +315,7 @@ func (m *model) trim(keep int64) (gone []Segment) {
 			m.segments = slices.Delete(m.segments, i, i+1)
 		}
 	}
+
 	return gone
 }
 
@@ -307,5 +330,6 @@ func (m *model) views() (all []View) {
 			Stream: b.region.stream, Pins: b.pins,
 		})
 	}
+
 	return all
 }

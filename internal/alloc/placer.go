@@ -36,6 +36,7 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	if end := b.position() + b.units(); end > region.dirtyEnd {
 		region.dirtyEnd = end // the memory is no longer clean
 	}
+
 	p.counts.liveCount++
 	p.counts.requestedBytes += size
 	usedBytes := p.counts.usedBytes + view.Size
@@ -43,6 +44,7 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	if usedBytes > p.counts.peakUsedBytes {
 		p.counts.peakUsedBytes = usedBytes
 	}
+
 	return view
 }
 
@@ -57,9 +59,11 @@ func (p *placer) findBlock(
 	if p.lastFreed != 0 && p.lastFreedIndex != indexID {
 		p.mergeLastFreedInto(p.indexes[p.lastFreedIndex])
 	}
+
 	if index == nil {
 		return 0, 0
 	}
+
 	id, foundUnits = p.findInIndex(index, units)
 	if p.lastFreed != 0 {
 		mergedUnits := p.mergeLastFreedInto(index)
@@ -73,6 +77,7 @@ func (p *placer) findBlock(
 			id, foundUnits = p.findInIndex(index, units)
 		}
 	}
+
 	return id, foundUnits
 }
 
@@ -88,6 +93,7 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 		p.removeBlock(index, &p.blocks[id], foundUnits)
 		return id
 	}
+
 	frontID := p.newBlock()
 	b, frontBlock := &p.blocks[id], &p.blocks[frontID] // after newBlock, which can move the records
 	frontBlock.positionAndRegion = b.positionAndRegion
@@ -100,6 +106,7 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	if isResizable && p.tryResizeInPlace(index, b, id, restPosition, restUnits) {
 		return frontID
 	}
+
 	p.removeBlock(index, b, foundUnits)
 	b.setRange(restPosition, restUnits)
 	p.insertBlock(index, b, id, restUnits)
@@ -113,6 +120,7 @@ func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	if id == 0 {
 		return false
 	}
+
 	b := &p.blocks[id]
 	p.regionOf(b).reserveUpTo(b.position() + units)
 	return true
@@ -129,6 +137,7 @@ func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 			e.LargestFree = max(e.LargestFree, p.largestBlock(index))
 		}
 	}
+
 	return e
 }
 
@@ -165,6 +174,7 @@ func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal
 	if p.indexes[indexID] == nil {
 		p.indexes[indexID] = new(sizeIndex)
 	}
+
 	// The sentinel, a record without memory, starts and ends the circular list of blocks.
 	b, sentinel := &p.blocks[blockID], &p.blocks[sentinelID]
 	b.positionAndRegion = base<<idBits | uint64(regionID)
@@ -186,12 +196,15 @@ func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	if p.arenaEnd+units > maxPosition || !hasBlockIDs || !hasRegionID {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
 	}
+
 	if p.config.Policy == CreationOrder {
 		return p.arenaEnd, nil
 	}
+
 	if address%Unit != 0 || address>>unitShift+units > maxPosition {
 		return 0, fmt.Errorf("adding a segment at %#x: %w", address, ErrAddress)
 	}
+
 	return address >> unitShift, nil
 }
 
@@ -202,6 +215,7 @@ func (p *placer) isSegmentFree(s *segment) bool {
 			return false
 		}
 	}
+
 	return true
 }
 

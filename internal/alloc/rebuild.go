@@ -27,6 +27,7 @@ func fullRange(b Block, fullRanges map[uint32]Range) Range {
 	if r, isShortened := fullRanges[uint32(b.Handle)]; isShortened {
 		return r
 	}
+
 	return Range{b.Segment, b.Offset, b.Size}
 }
 
@@ -49,6 +50,7 @@ func (r *rebuilder) rebuildSegment(
 	if int(ordinal) == len(p.segments) {
 		p.segments = append(p.segments, segment{})
 	}
+
 	s := &p.segments[ordinal]
 	switch {
 	case s.bytes == 0:
@@ -63,6 +65,7 @@ func (r *rebuilder) rebuildSegment(
 		r.createRegions(ordinal, heldBlocks, []Range{{ordinal, 0, s.bytes}})
 		return segmentRetired
 	}
+
 	return segmentEmpty
 }
 
@@ -74,10 +77,12 @@ func (r *rebuilder) dropAllButHeld(segmentCount int) [][]heldRecord {
 	for ordinal := range p.segments {
 		held[ordinal] = r.heldBlocksOf(int32(ordinal))
 	}
+
 	isHeld := make([]bool, len(p.blocks))
 	for _, block := range slices.Concat(held...) {
 		isHeld[block.id] = true
 	}
+
 	p.firstUnusedBlock = 0
 	for id := uint32(len(p.blocks) - 1); id > 0; id-- {
 		p.rareFields[id].isKept = false
@@ -86,6 +91,7 @@ func (r *rebuilder) dropAllButHeld(segmentCount int) [][]heldRecord {
 			p.dropBlock(&p.blocks[id], id)
 		}
 	}
+
 	p.regions, p.firstUnusedRegion = p.regions[:1], 0
 	p.dropAllClasses()
 	clear(p.indexes)
@@ -108,6 +114,7 @@ func (r *rebuilder) heldBlocksOf(ordinal int32) (held []heldRecord) {
 			})
 		}
 	}
+
 	return held
 }
 
@@ -123,12 +130,14 @@ func (r *rebuilder) createRegions(ordinal int32, heldBlocks []heldRecord, keptRa
 		for endSpan < len(owners) && owners[endSpan] == owners[firstSpan] {
 			endSpan++
 		}
+
 		regionID := r.addRegion(ordinal, owners[firstSpan])
 		if previousID == 0 {
 			s.firstRegion = regionID
 		} else {
 			r.placer.regions[previousID].next = regionID
 		}
+
 		heldBlocks = r.fillRegion(regionID, Range{
 			ordinal, int64(firstSpan) * spanBytes,
 			min(int64(endSpan)*spanBytes, s.bytes) - int64(firstSpan)*spanBytes,
@@ -147,6 +156,7 @@ func (r *rebuilder) assignOwners(s *segment, heldBlocks []heldRecord) []uint32 {
 			r.streams.assignNumber(held.streamID)
 		}
 	}
+
 	return owners
 }
 
@@ -164,6 +174,7 @@ func (r *rebuilder) addRegion(ordinal int32, streamID uint32) uint32 {
 	if p.indexes[indexID] == nil {
 		p.indexes[indexID] = new(sizeIndex)
 	}
+
 	// An empty list: the sentinel is its own neighbor, and has no units.
 	sentinel := &p.blocks[sentinelID]
 	sentinel.packed = uint64(unusedRecord)
@@ -183,6 +194,7 @@ func (r *rebuilder) fillRegion(
 		if len(heldBlocks) > 0 {
 			end = min(end, heldBlocks[0].Offset)
 		}
+
 		isKept, boundary := checkKept(keptRanges, regionRange.Segment, offset)
 		var id uint32
 		if end == offset {
@@ -193,9 +205,11 @@ func (r *rebuilder) fillRegion(
 			id = p.newBlock()
 			end = min(end, boundary)
 		}
+
 		r.appendBlock(regionID, id, Range{regionRange.Segment, offset, end - offset}, isKept)
 		offset = end
 	}
+
 	region := &p.regions[regionID]
 	region.dirtyEnd = max(p.usedEnd(regionID), region.reservedEnd)
 	return heldBlocks
@@ -209,6 +223,7 @@ func (r *rebuilder) shortenBlock(held heldRecord) int64 {
 	if held.isLive || end == held.end() {
 		return held.end()
 	}
+
 	r.newFullRanges[held.id] = held.Range
 	return end
 }
@@ -225,6 +240,7 @@ func checkKept(ranges []Range, ordinal int32, offset int64) (isKept bool, bounda
 			return false, r.Offset
 		}
 	}
+
 	return false, MaxSize
 }
 
@@ -246,6 +262,7 @@ func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, isKept bool) 
 	if isKept {
 		b.packed |= hasRareFieldsBit
 	}
+
 	isHeld := b.state() >= Live
 	switch {
 	case isHeld:
@@ -256,6 +273,7 @@ func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, isKept bool) 
 		p.insertBlock(p.indexes[region.indexID], b, id, b.units())
 		return
 	}
+
 	r.countBlock(extent.Segment, b, fields)
 }
 
@@ -266,9 +284,11 @@ func (r *rebuilder) countBlock(ordinal int32, b *block, fields *rareFields) {
 	if fields.pins > 0 {
 		counts.pinnedBytes += b.size()
 	}
+
 	if r.placer.segments[ordinal].isRetired {
 		return
 	}
+
 	counts.usedBytes += b.size()
 	counts.peakUsedBytes = max(counts.peakUsedBytes, counts.usedBytes)
 	counts.requestedBytes += b.requested()

@@ -40,6 +40,7 @@ func (r *divergingRank) step(t rapid.TB, c call, pick int, size int64) {
 		r.alloc(t, size, stream)
 		return
 	}
+
 	i := pick % len(r.live)
 	switch c {
 	case callAlloc:
@@ -55,6 +56,7 @@ func (r *divergingRank) step(t rapid.TB, c call, pick int, size int64) {
 		if _, err := r.core.Pin(block.Handle); err != nil {
 			t.Fatal(err)
 		}
+
 		r.pinned = append(r.pinned, block)
 	case callUnpin:
 		r.unpin(t, pick)
@@ -68,10 +70,12 @@ func (r *divergingRank) unpin(t rapid.TB, pick int) {
 	if len(r.pinned) == 0 {
 		return
 	}
+
 	i := pick % len(r.pinned)
 	if _, _, err := r.core.Unpin(r.pinned[i].Handle); err != nil {
 		t.Fatal(err)
 	}
+
 	r.pinned = slices.Delete(r.pinned, i, i+1)
 }
 
@@ -124,8 +128,10 @@ func commonLayout(t *rapid.T, ranks []*divergingRank) (Arrangement, *Conflict) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		inventories = append(inventories, inventory)
 	}
+
 	return CommonLayout(inventories)
 }
 
@@ -140,21 +146,26 @@ func TestRebuiltCoresPlaceBlocksIdentically(t *testing.T) {
 			for _, r := range ranks {
 				diverge(t, r)
 			}
+
 			layout, conflict := commonLayout(t, ranks)
 			if conflict != nil {
 				t.Fatalf("CommonLayout returned conflict %+v for identical live blocks", conflict)
 			}
+
 			for _, r := range ranks {
 				if _, err := r.core.Rebuild(layout); err != nil {
 					t.Fatal(err)
 				}
+
 				for len(r.pinned) > 0 {
 					r.unpin(t, 0) // the first, which may be another block on each rank
 				}
+
 				if err := r.core.Verify(); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			checkSamePlacement(t, ranks)
 			for range rapid.IntRange(0, 40).Draw(t, "calls afterwards") {
 				stepAndCompare(t, ranks)
@@ -176,10 +187,13 @@ func diverge(t *rapid.T, r *divergingRank) {
 			if len(r.live) == before {
 				continue
 			}
+
 			pick = before + pick%(len(r.live)-before)
 		}
+
 		r.step(t, c, pick, rapid.Int64Range(1, 3*mib).Draw(t, "size on one rank"))
 	}
+
 	for len(r.live) > before {
 		r.free(t, before)
 	}
@@ -198,6 +212,7 @@ func stepAndCompare(t *rapid.T, ranks []*divergingRank) {
 			t.Fatal(err)
 		}
 	}
+
 	checkSamePlacement(t, ranks)
 }
 
@@ -218,9 +233,11 @@ func checkSamePlacement(t *rapid.T, ranks []*divergingRank) {
 			}
 		}
 	}
+
 	if diff := cmp.Diff(places[0], places[1]); diff != "" {
 		t.Fatalf("placements differ (-rank 0 +rank 1):\n%s", diff)
 	}
+
 	stats0, stats1 := ranks[0].core.Stats(), ranks[1].core.Stats()
 	if stats0.Mapped != stats1.Mapped || stats0.Live != stats1.Live {
 		t.Fatalf("rank 0 has counters %+v, rank 1 %+v; want the same Mapped and Live", stats0, stats1)
@@ -251,10 +268,12 @@ func TestRebuildRefusesDeferredBlocks(t *testing.T) {
 	if err := r.core.Use(r.live[0].Handle, user); err != nil {
 		t.Fatal(err)
 	}
+
 	r.free(t, 0)
 	if _, err := r.core.Inventory(); !errors.Is(err, ErrDeferred) {
 		t.Errorf("Inventory returned error %v, want ErrDeferred", err)
 	}
+
 	if _, err := r.core.Rebuild(Arrangement{}); !errors.Is(err, ErrDeferred) {
 		t.Errorf("Rebuild returned error %v, want ErrDeferred", err)
 	}

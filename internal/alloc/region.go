@@ -43,6 +43,7 @@ func (l *layout) blocksOf(ordinal int32) iter.Seq[uint32] {
 		if ordinal < 0 || int(ordinal) >= len(l.segments) {
 			return
 		}
+
 		regionID := l.segments[ordinal].firstRegion
 		for ; regionID != 0; regionID = l.regions[regionID].next {
 			sentinel := l.regions[regionID].sentinel
@@ -70,6 +71,7 @@ func (l *layout) newRegion() uint32 {
 		l.firstUnusedRegion = l.regions[regionID].next
 		return regionID
 	}
+
 	l.regions = append(l.regions, region{})
 	return uint32(len(l.regions) - 1)
 }
@@ -91,6 +93,7 @@ func (l *layout) usedEnd(regionID uint32) uint64 {
 	if last.state() == Free {
 		return last.position()
 	}
+
 	return last.position() + last.units()
 }
 
@@ -145,6 +148,7 @@ func (l *layout) takeCleanMemory(units uint64, indexID, owner uint32) bool {
 	if l.isNearlyFull() {
 		return false
 	}
+
 	smallestID, smallestUnits, start := uint32(0), ^uint64(0), uint64(0)
 	for i := range l.segments {
 		regionID := l.segments[i].firstRegion
@@ -158,9 +162,11 @@ func (l *layout) takeCleanMemory(units uint64, indexID, owner uint32) bool {
 			}
 		}
 	}
+
 	if smallestID == 0 {
 		return false
 	}
+
 	l.transferTail(smallestID, start, indexID, owner)
 	return true
 }
@@ -174,6 +180,7 @@ func (r *region) lastPosition(low, end, units uint64) (position uint64, doesFit 
 	if end < low || end-low < units {
 		return 0, false
 	}
+
 	position = r.origin + (end-units-r.origin)&^(spanUnits-1)
 	return position, position >= low
 }
@@ -182,6 +189,7 @@ func (l *layout) transferTail(regionID uint32, start uint64, indexID, owner uint
 	if base, _ := l.regionBounds(regionID); start > base {
 		regionID = l.splitRegion(regionID, start)
 	}
+
 	l.assignRegion(regionID, indexID, owner)
 	if nextID := l.regions[regionID].next; nextID != 0 && l.regions[nextID].indexID == indexID {
 		l.joinRegions(regionID, nextID)
@@ -193,6 +201,7 @@ func (l *layout) assignRegion(regionID, indexID, owner uint32) {
 	if l.indexes[indexID] == nil {
 		l.indexes[indexID] = new(sizeIndex)
 	}
+
 	id, _ := l.firstBlock(regionID)
 	b := &l.blocks[id]
 	l.removeBlock(l.indexes[region.indexID], b, b.units())
@@ -213,6 +222,7 @@ func (l *layout) splitRegion(regionID uint32, position uint64) uint32 {
 	if upper.reservedEnd <= position {
 		upper.reservedEnd = upper.origin
 	}
+
 	lowerSentinel, b := &l.blocks[lower.sentinel], &l.blocks[first]
 	last, before := lowerSentinel.prev(), b.prev()
 	l.blocks[upperSentinel].packed = uint64(unusedRecord)
@@ -233,9 +243,11 @@ func (l *layout) blockAt(regionID uint32, position uint64) uint32 {
 	for l.blocks[id].position() > position {
 		id = l.blocks[id].prev()
 	}
+
 	if l.blocks[id].position() == position {
 		return id
 	}
+
 	restID := l.newBlock()
 	b, restBlock, index := &l.blocks[id], &l.blocks[restID], l.indexes[region.indexID]
 	units, nextID := b.units(), b.next
@@ -268,6 +280,7 @@ func (l *layout) joinRegions(regionID, keptID uint32) {
 	if base, _ := l.regionBounds(upperID); upper.dirtyEnd > base {
 		dirtyEnd, reservedEnd = upper.dirtyEnd, max(reservedEnd, upper.reservedEnd)
 	}
+
 	sentinel, dropped := &l.blocks[lowerSentinel], &l.blocks[upperSentinel]
 	last, first, end := sentinel.prev(), dropped.next, dropped.prev()
 	if keptID == regionID {
@@ -279,6 +292,7 @@ func (l *layout) joinRegions(regionID, keptID uint32) {
 		upper.sentinel = lowerSentinel
 		l.dropRegion(regionID)
 	}
+
 	result := &l.regions[keptID]
 	result.next, result.dirtyEnd, result.reservedEnd = next, dirtyEnd, reservedEnd
 	l.blocks[last].next = first
@@ -294,6 +308,7 @@ func (l *layout) mergeNext(index *sizeIndex, id uint32) {
 	if b.state() != Free || l.blocks[b.next].state() != Free {
 		return
 	}
+
 	l.removeBlock(index, b, b.units())
 	b.packed = uint64(unusedRecord)
 	l.mergeBlock(index, b, id, neighborStates{isNextFree: true})
@@ -304,5 +319,6 @@ func (l *layout) linkToRegion(regionID uint32) *uint32 {
 	for *link != regionID {
 		link = &l.regions[*link].next
 	}
+
 	return link
 }

@@ -20,6 +20,7 @@ func (c *Core) footprint() (bytes int64) {
 	for _, owned := range c.footprintByOwner() {
 		bytes += owned
 	}
+
 	return bytes
 }
 
@@ -32,11 +33,13 @@ func (c *Core) footprintByOwner() map[uint32]int64 {
 		if region.sentinel == 0 { // an unused record
 			continue
 		}
+
 		base, end := c.regionBounds(uint32(r))
 		dirtyUnits := max(region.dirtyEnd, base) - base // 0 in a clean region
 		dirtySpans := uint64(roundUp(int64(dirtyUnits), int64(spanUnits)))
 		bytes[region.owner] += int64(min(dirtySpans, end-base)) << unitShift
 	}
+
 	return bytes
 }
 
@@ -78,6 +81,7 @@ func TestMappedMemoryIsBoundedByUse(t *testing.T) {
 				mustAlloc(t, core, c.size(stream), Stream(stream))
 				needed += c.size(stream)
 			}
+
 			stats := core.Stats()
 			t.Logf("%d MiB on %d streams: %d MiB mapped in %d segments",
 				needed/mib, c.streamCount, stats.Mapped/mib, stats.Segments)
@@ -86,10 +90,12 @@ func TestMappedMemoryIsBoundedByUse(t *testing.T) {
 			if stats.Mapped > limit {
 				t.Errorf("mapped %d bytes, want at most %d", stats.Mapped, limit)
 			}
+
 			if n := maxSegments(stats.Mapped, first); stats.Segments > n {
 				t.Errorf("mapped %d bytes in %d segments, want at most %d", stats.Mapped,
 					stats.Segments, n)
 			}
+
 			if err := core.Verify(); err != nil {
 				t.Fatal(err)
 			}
@@ -109,8 +115,10 @@ func TestSynchronizedStreamsShareMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		c.StreamCompleted(stream, c.Mark())
 	}
+
 	if n := c.Stats(); n.Segments != 1 {
 		t.Errorf("1000 successive streams needed %d segments (%d bytes), want 1", n.Segments, n.Mapped)
 	}
@@ -126,10 +134,12 @@ func TestMemoryFreedAfterMarkIsNotClean(t *testing.T) {
 	if _, err := c.Free(block); err != nil {
 		t.Fatal(err)
 	}
+
 	c.StreamCompleted(stream1, mark)
 	if _, growth, _ := c.Alloc(mib, stream2); growth.Bytes == 0 {
 		t.Error("stream 2 got memory that stream 1 may still use")
 	}
+
 	c.StreamCompleted(stream1, c.Mark())
 	if _, growth, _ := c.Alloc(mib, stream2); growth.Bytes != 0 {
 		t.Errorf("Alloc requested %d bytes although there is clean memory", growth.Bytes)
@@ -146,6 +156,7 @@ func TestGrowthIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		isSynchronized := rapid.Bool().Draw(t, "streams are synchronized")
 		streams := rapid.IntRange(1, 40).Draw(t, "streams")
 		var live []Block
@@ -157,6 +168,7 @@ func TestGrowthIsBounded(t *testing.T) {
 				if _, err := c.Free(live[i]); err != nil {
 					t.Fatal(err)
 				}
+
 				live[i] = live[len(live)-1]
 				live = live[:len(live)-1]
 			case op == 3 && isSynchronized:
@@ -164,13 +176,16 @@ func TestGrowthIsBounded(t *testing.T) {
 			default:
 				live = append(live, allocBounded(t, c, drawSize(t), s))
 			}
+
 			stats := c.Stats()
 			if limit := max(first, 3*c.footprint()); stats.Mapped > limit && !isSynchronized {
 				t.Fatalf("mapped %d bytes, want at most %d", stats.Mapped, limit)
 			}
+
 			if stats.Mapped == 0 {
 				continue
 			}
+
 			if n := maxSegments(stats.Mapped, first); stats.Segments > n {
 				t.Fatalf("mapped %d bytes in %d segments, want at most %d", stats.Mapped,
 					stats.Segments, n)
@@ -190,14 +205,17 @@ func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 		if growth.Bytes > limit {
 			t.Fatalf("grew by %d bytes for a request of %d, want at most %d", growth.Bytes, size, limit)
 		}
+
 		checkNoCleanRange(t, c, size)
 		if _, err = c.AddSegment(growth, 0); err == nil {
 			block, _, err = c.Alloc(size, s)
 		}
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return block
 }
 
@@ -209,6 +227,7 @@ func checkNoCleanRange(t *rapid.T, c *Core, size int64) {
 		if region.sentinel == 0 { // an unused record
 			continue
 		}
+
 		base, end := c.regionBounds(uint32(r))
 		cleanOffset := max(region.dirtyEnd, base) - region.origin
 		low := region.origin + uint64(roundUp(int64(cleanOffset), int64(spanUnits)))
@@ -229,6 +248,7 @@ func TestMappedMemoryOfRandomPrograms(t *testing.T) {
 		for seed := range uint64(5) {
 			worst = max(worst, worstRatio(t, streams, seed))
 		}
+
 		t.Logf("%d streams: mapped at most %.3f of the bound", streams, worst)
 		if worst > maxRatio {
 			t.Errorf("%d streams: mapped %.3f of the bound; want at most %v", streams, worst, maxRatio)
@@ -256,21 +276,26 @@ func worstRatio(t *testing.T, streams int, seed uint64) (worst float64) {
 			if _, err := c.Free(live[i]); err != nil {
 				t.Fatal(err)
 			}
+
 			live = slices.Delete(live, i, i+1)
 		case op == 4:
 			c.StreamCompleted(stream, c.Mark())
 		default:
 			live = append(live, mustAlloc(t, c, 1+random.Int64N(maxSize), stream))
 		}
+
 		for owner, bytes := range c.footprintByOwner() {
 			peaks[owner] = max(peaks[owner], bytes)
 		}
+
 		sum := int64(0)
 		for _, peak := range peaks {
 			sum += 2*peak + 2*mib
 		}
+
 		bound := max(sum, c.config.First)
 		worst = max(worst, float64(c.Stats().Mapped)/float64(bound))
 	}
+
 	return worst
 }

@@ -37,13 +37,16 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	if !isSizeValid || isFromOtherCore {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}
+
 	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mappedBytes {
 		return 0, c.newOutOfMemoryError(bytes, indexID)
 	}
+
 	base, err := c.segmentBase(bytes, address)
 	if err != nil {
 		return 0, err
 	}
+
 	c.arenaEnd += uint64(bytes) >> unitShift
 	c.mappedBytes += bytes
 	c.counts.segmentCount++
@@ -54,6 +57,7 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 		_, end := c.regionBounds(regionID)
 		c.regions[regionID].reserveUpTo(end)
 	}
+
 	c.segments = append(c.segments, segment{
 		base: base, bytes: bytes, address: address, indexID: indexID, firstRegion: regionID,
 	})
@@ -94,6 +98,7 @@ func (c *Core) Trim(minMappedBytes int64) []Segment {
 		if isRemoved || isNeeded || !c.isSegmentFree(s) {
 			continue
 		}
+
 		c.reports.hasEntries = true
 		c.reports.trimmed = append(c.reports.trimmed, c.segmentView(int32(ordinal)))
 		c.dropRegions(s.firstRegion)
@@ -101,6 +106,7 @@ func (c *Core) Trim(minMappedBytes int64) []Segment {
 		c.counts.segmentCount--
 		*s = segment{indexID: s.indexID} // stays, because ordinals are not reused
 	}
+
 	return c.reports.trimmed
 }
 
@@ -116,18 +122,21 @@ func (c *Core) Inventory() (Inventory, error) {
 			inventory.Segments = append(inventory.Segments, Extent{})
 			continue
 		}
+
 		extent := Extent{Bytes: s.bytes, Small: isSmallIndex(s.indexID)}
 		inventory.Segments = append(inventory.Segments, extent)
 		for v := range c.Blocks(int32(ordinal)) {
 			if v.State == Deferred {
 				return Inventory{}, fmt.Errorf("listing blocks: %w", ErrDeferred)
 			}
+
 			// A block without pins can stay parked because an earlier Rebuild kept it. The Rebuild
 			// for which the inventory is made frees it.
 			isKeptOnly := v.State == Parked && v.Pins == 0
 			if v.State == Free || isKeptOnly {
 				continue
 			}
+
 			held := HeldBlock{
 				Range:  fullRange(v.Block, c.fullRanges), // even if Rebuild has shortened it
 				Live:   v.State == Live,
@@ -137,11 +146,14 @@ func (c *Core) Inventory() (Inventory, error) {
 				if _, isKnown := streamNumbers[v.Stream]; !isKnown {
 					streamNumbers[v.Stream] = uint32(len(streamNumbers))
 				}
+
 				held.Stream = streamNumbers[v.Stream]
 			}
+
 			inventory.Blocks = append(inventory.Blocks, held)
 		}
 	}
+
 	return inventory, nil
 }
 
@@ -160,6 +172,7 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 	if len(c.streamsWithDeferrals()) > 0 {
 		return nil, fmt.Errorf("rebuilding the segments: %w", ErrDeferred)
 	}
+
 	r := rebuilder{
 		placer:        &c.placer,
 		streams:       &c.streamTable,
@@ -181,6 +194,7 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 			c.segments[ordinal] = segment{}
 		}
 	}
+
 	c.fullRanges = r.newFullRanges
 	c.counts.peakMappedBytes = max(c.counts.peakMappedBytes, c.mappedBytes)
 	return unusedSegments, nil

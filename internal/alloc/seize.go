@@ -21,6 +21,7 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 				// Regions must end at a multiple of spanUnits (2 MiB) or at the end of the segment.
 				candidate.end -= (candidate.end - s.base) & (spanUnits - 1)
 			}
+
 			position, isLargeEnough := l.regions[candidate.regionID].lastPosition(
 				candidate.start, candidate.end, units)
 			candidateUnits := candidate.end - candidate.start
@@ -32,6 +33,7 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 			}
 		}
 	}
+
 	return smallest
 }
 
@@ -59,6 +61,7 @@ func (l *layout) gaps(first uint32, canTakeFrom func(indexID uint32) bool) (gaps
 			}
 		}
 	}
+
 	return gaps
 }
 
@@ -69,11 +72,13 @@ func (l *layout) otherIndexesOf(free gap, indexID uint32) (others []uint32) {
 		if base >= free.end {
 			break
 		}
+
 		regionIndex := l.regions[regionID].indexID
 		if regionIndex != indexID && end > free.start {
 			others = append(others, regionIndex)
 		}
 	}
+
 	return others
 }
 
@@ -86,16 +91,20 @@ func (l *layout) transferGap(free gap, indexID, owner uint32) {
 		if end <= free.start {
 			continue
 		}
+
 		if free.start > base {
 			regionID = l.splitRegion(regionID, free.start) // the new region starts at free.start
 		}
+
 		if free.end < end {
 			l.splitRegion(regionID, free.end)
 			end = free.end
 		}
+
 		if l.regions[regionID].indexID != indexID {
 			l.assignRegion(regionID, indexID, owner)
 		}
+
 		l.regions[regionID].dirtyEnd = end
 		free.start = end
 	}

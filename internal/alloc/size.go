@@ -8,6 +8,7 @@ func (c *Config) smallIndexBit(roundedBytes int64) uint32 {
 	if c.Sizing == Stepped && roundedBytes <= smallLimit {
 		return 1
 	}
+
 	return 0
 }
 
@@ -17,6 +18,7 @@ func (c *Config) shouldSplit(roundedBytes, remainder int64) bool {
 	if c.Sizing == Geometric || c.smallIndexBit(roundedBytes) == 1 {
 		return remainder >= Unit
 	}
+
 	return remainder > smallLimit
 }
 
@@ -28,8 +30,10 @@ func (c *Config) segmentSize(roundedBytes, mappedBytes int64) int64 {
 		case roundedBytes < largeLimit:
 			return largeSegment
 		}
+
 		return roundUp(roundedBytes, largeStep)
 	}
+
 	preferred := roundUp(max(mappedBytes, c.First), c.Granularity)
 	return max(roundUp(roundedBytes, c.Granularity), min(preferred, MaxSize))
 }

@@ -23,6 +23,7 @@ func (t *streamTable) Number(name Stream) uint32 {
 	if !known {
 		return 0
 	}
+
 	return t.streams[streamID].number
 }
 
@@ -44,6 +45,7 @@ func (t *streamTable) renumber() {
 	for i := range t.streams {
 		t.streams[i].number = 0
 	}
+
 	t.numberedCount, t.selectedStream, t.selectedIndex = 0, 0, 0
 }
 

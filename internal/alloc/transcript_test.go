@@ -35,9 +35,11 @@ func TestTranscripts(t *testing.T) {
 			if err := s.run(d); err != nil {
 				s.printf("error: %v", err)
 			}
+
 			if err := s.core.Verify(); err != nil {
 				t.Fatal(err)
 			}
+
 			return s.out.String()
 		})
 	})
@@ -52,6 +54,7 @@ func (s *transcript) run(d *datadriven.TestData) error {
 	if len(d.CmdArgs) > 0 {
 		name = d.CmdArgs[0].Key
 	}
+
 	stream := Stream(option(d, "stream"))
 	switch d.Cmd {
 	case "pool":
@@ -95,6 +98,7 @@ func (s *transcript) run(d *datadriven.TestData) error {
 	default:
 		return errors.New("unknown command " + d.Cmd)
 	}
+
 	return nil
 }
 
@@ -103,12 +107,15 @@ func (s *transcript) pool(d *datadriven.TestData) (err error) {
 	if d.HasArg("pytorch") {
 		config = PyTorch()
 	}
+
 	if d.HasArg("creation") {
 		config.Policy = CreationOrder
 	}
+
 	if d.HasArg("address") {
 		config.Policy = AddressOrder
 	}
+
 	config.Capacity, config.First = option(d, "capacity"), option(d, "first")
 	config.Granularity = option(d, "granularity")
 	s.core, err = New(config)
@@ -122,11 +129,14 @@ func (s *transcript) alloc(name string, size int64, stream Stream) error {
 		if err := s.grow(grow); err != nil {
 			return err
 		}
+
 		v, _, err = s.core.Alloc(size, stream)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	s.blocks[name] = v
 	s.printf("%s: segment %d, offset %s, size %s",
 		name, v.Segment, formatBytes(v.Offset), formatBytes(v.Size))
@@ -139,6 +149,7 @@ func (s *transcript) grow(grow Growth) error {
 	if err == nil {
 		s.printf("grew by segment %d, %s", ordinal, formatBytes(grow.Bytes))
 	}
+
 	return err
 }
 
@@ -147,6 +158,7 @@ func (s *transcript) reserve(size int64, stream Stream) error {
 	if err != nil || grow.Bytes == 0 {
 		return err
 	}
+
 	return s.grow(grow)
 }
 
@@ -154,6 +166,7 @@ func (s *transcript) moved(state State, err error) error {
 	if err != nil {
 		return err
 	}
+
 	s.printf("%s", state)
 	s.reports()
 	return nil
@@ -163,9 +176,11 @@ func (s *transcript) reports() {
 	for _, m := range s.core.EventsToRecord() {
 		s.printf("record event of deferral %d on stream %d", m.Deferral, m.Stream)
 	}
+
 	for _, w := range s.core.Waits() {
 		s.printf("wait for deferral %d on stream %d", w.Deferral, w.Stream)
 	}
+
 	for _, r := range s.core.ReturnedBlocks() {
 		s.printf("returned segment %d, offset %s", r.Segment, formatBytes(r.Offset))
 	}
@@ -189,6 +204,7 @@ func option(d *datadriven.TestData, name string) int64 {
 			return parseBytes(arg.Vals[0])
 		}
 	}
+
 	return 0
 }
 
@@ -200,10 +216,12 @@ func parseBytes(text string) int64 {
 			text, scale = rest, kib<<(10*i)
 		}
 	}
+
 	n, err := strconv.ParseInt(text, 0, 64)
 	if err != nil {
 		panic(err)
 	}
+
 	return n * scale
 }
 
@@ -235,9 +253,11 @@ func (s *transcript) paint(cells []byte, g Segment) {
 			mark = '#'
 		case unusedRecord, Free:
 		}
+
 		if v.State != Free {
 			letter = (letter + 1) % 26
 		}
+
 		for ; cell < width && cellStart(cell, width, g.Bytes) < v.Offset+v.Size; cell++ {
 			cells[cell] = mark
 		}
@@ -257,5 +277,6 @@ func formatBytes(n int64) string {
 	for ; n != 0 && n%1024 == 0 && i < len(units)-1; i++ {
 		n /= 1024
 	}
+
 	return fmt.Sprintf("%d %s", n, units[i])
 }

@@ -37,6 +37,7 @@ func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -49,10 +50,12 @@ func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral u
 		if t.uses[useID].streamID != streamID || t.uses[useID].sequence > lastDeferral {
 			continue // a use on another stream or by a later deferral
 		}
+
 		*link = t.uses[useID].next
 		t.recycleUse(useID)
 		return true
 	}
+
 	return false
 }
 
@@ -87,6 +90,7 @@ func (t *useTable) newUse() uint32 {
 		t.firstUnusedUse = t.uses[useID].next
 		return useID
 	}
+
 	t.uses = append(t.uses, use{})
 	return uint32(len(t.uses) - 1)
 }

@@ -48,6 +48,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(runRole(role))
 	}
+
 	goleak.VerifyTestMain(m)
 }
 
@@ -74,6 +75,7 @@ func (b batch) test(t *testing.T) {
 	if programs == 0 {
 		programs = b.defaultCount
 	}
+
 	t.Logf("seed %d, programs %d to %d", *seedFlag, *fromFlag, *fromFlag+programs-1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -91,6 +93,7 @@ func (b batch) test(t *testing.T) {
 				if earlier >= programs {
 					return
 				}
+
 				first := *fromFlag + earlier
 				n := min(b.programsPerWorld, programs-earlier)
 				start := time.Now()
@@ -98,11 +101,13 @@ func (b batch) test(t *testing.T) {
 				if err != nil && ctx.Err() != nil {
 					return // canceled, because another program failed
 				}
+
 				slowest.record(first, time.Since(start))
 				done.Add(int64(n))
 				if err == nil {
 					continue
 				}
+
 				failed.Add(1)
 				t.Errorf("seed %d: %v\nto repeat it: %s", *seedFlag, err, repeatCommand(t, first, n))
 				if !*allFlag {
@@ -111,6 +116,7 @@ func (b batch) test(t *testing.T) {
 			}
 		})
 	}
+
 	workers.Wait()
 	t.Logf("%v", &slowest)
 	if n := failed.Load(); n > 0 {
@@ -132,6 +138,7 @@ func startProgress(name string, programs int, done, failed *atomic.Int64) (stop 
 	if !testing.Verbose() {
 		return func() {}
 	}
+
 	start := time.Now()
 	printLine := func() {
 		fmt.Printf("%s: %d of %d programs, %d failed, %v\n", name, done.Load(), programs,

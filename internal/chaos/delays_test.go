@@ -42,10 +42,12 @@ func (s *starvation) sample() {
 		if err != nil {
 			continue // the thread has ended
 		}
+
 		if _, err := fmt.Sscan(string(text), &running, &waiting); err == nil {
 			now.Time += waiting
 		}
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.samples = append(s.samples, now)
@@ -65,11 +67,13 @@ func starvedSince(samples []waitSample, begin time.Time) time.Duration {
 	if len(samples) == 0 {
 		return 0
 	}
+
 	before := waitSample{}
 	for _, s := range samples {
 		if s.At <= begin.UnixNano() {
 			before = s
 		}
 	}
+
 	return samples[len(samples)-1].Time - before.Time
 }

@@ -67,9 +67,11 @@ func (g *generator) drawWork() op {
 	for o.recv = o.send; o.recv == o.send; {
 		o.recv = g.live[g.IntN(len(g.live))]
 	}
+
 	if inPlace := o.kind == allReduce || o.kind == broadcast; inPlace && g.IntN(2) == 0 {
 		o.recv = o.send
 	}
+
 	o.count = min(g.p.buffers[o.send].bytes, g.p.buffers[o.recv].bytes) / 4
 	switch o.kind {
 	case allGather, reduceScatter, allToAll:
@@ -79,6 +81,7 @@ func (g *generator) drawWork() op {
 		return o
 	default:
 	}
+
 	o.count = 1 + g.IntN(o.count)
 	return o
 }
@@ -90,6 +93,7 @@ func (g *generator) drawGraph(capturedByOp bool) {
 	for i := range drawn.body {
 		drawn.body[i] = g.drawWork()
 	}
+
 	g.p.graphs = append(g.p.graphs, drawn)
 	if capturedByOp {
 		s := drawn.stream
@@ -105,6 +109,7 @@ func (g *generator) drawOp() {
 	} else {
 		o = g.drawWork()
 	}
+
 	o.stream = g.IntN(streamCount)
 	o.recvStream = o.stream
 	g.addOrdered(o)
@@ -124,6 +129,7 @@ func (g *generator) addOrdered(o op) {
 			g.waitFor(o.recvStream, access{other, index})
 		}
 	}
+
 	g.add(o)
 	for i := range body {
 		g.lastRead[body[i].send][o.stream] = g.counts[o.stream]
@@ -136,9 +142,11 @@ func (g *generator) add(o op) {
 	if o.recvStream != o.stream {
 		g.counts[o.recvStream]++
 	}
+
 	for _, s := range []int{o.stream, o.recvStream} {
 		g.seen[s][s] = g.counts[s]
 	}
+
 	g.p.ops = append(g.p.ops, o)
 }
 
@@ -148,15 +156,18 @@ func (g *generator) waitFor(stream int, previous access) {
 	if g.seen[stream][previous.stream] >= previous.index {
 		return
 	}
+
 	event := -1
 	for e, seen := range g.marks {
 		if seen[previous.stream] >= previous.index && g.IntN(2) == 0 {
 			event = e
 		}
 	}
+
 	if event < 0 {
 		event = g.record(previous.stream)
 	}
+
 	g.add(op{kind: waitOp, stream: stream, recvStream: stream, event: event})
 	for t, index := range g.marks[event] {
 		g.seen[stream][t] = max(g.seen[stream][t], index)
@@ -180,12 +191,14 @@ func (g *generator) shuffle() {
 				order = append(order, i)
 			}
 		}
+
 		for i := 1; i < len(order); i++ {
 			a, b := &g.p.ops[order[i-1]], &g.p.ops[order[i]]
 			if g.IntN(3) == 0 && a.streamOf(r) != b.streamOf(r) && !a.before(b, g.p.isUnordered) {
 				order[i-1], order[i] = order[i], order[i-1]
 			}
 		}
+
 		g.p.orders = append(g.p.orders, order)
 	}
 }
@@ -198,9 +211,11 @@ func (o *op) before(next *op, unordered bool) bool {
 	if !o.kind.isCall() || !next.kind.isCall() {
 		return true
 	}
+
 	if o.kind.isCollective() || next.kind.isCollective() {
 		return o.kind.isCollective() && next.kind.isCollective() || !unordered
 	}
+
 	a, b := o.message, next.message
 	return o.group == next.group && a.tag == b.tag && a.dst == b.dst && (a.src == b.src || a.anySource)
 }
@@ -230,23 +245,29 @@ func drawParts(d *rand.Rand, ranks int, large bool) *parts {
 			if d.IntN(5) == 0 {
 				row[b] = 0
 			}
+
 			if d.IntN(3) < equal {
 				row[b] = limit / 2
 			}
 		}
+
 		if d.IntN(3) < equal {
 			row = slices.Repeat([]int64{limit / 2}, ranks)
 		}
+
 		x.counts = append(x.counts, row)
 	}
+
 	if large {
 		n := maxPairBytes / x.bytes()
 		x.counts[d.IntN(ranks)][d.IntN(ranks)] = n - d.Int64N(n/2)
 	}
+
 	for r := range ranks {
 		x.sendOffsets = append(x.sendOffsets, drawOffsets(d, x.counts[r]))
 		x.recvOffsets = append(x.recvOffsets, drawOffsets(d, x.received(r)))
 	}
+
 	return x
 }
 
@@ -255,6 +276,7 @@ func (p *parts) received(rank int) []int64 {
 	for src := range counts {
 		counts[src] = p.counts[src][rank]
 	}
+
 	return counts
 }
 
@@ -266,13 +288,16 @@ func drawOffsets(d *rand.Rand, counts []int64) []int64 {
 	if d.IntN(2) == 0 {
 		slices.Sort(order)
 	}
+
 	for _, i := range order {
 		if gaps {
 			offset += d.Int64N(20)
 		}
+
 		offsets[i] = offset
 		offset += counts[i]
 	}
+
 	return offsets
 }
 
@@ -280,6 +305,7 @@ func (p *parts) bytes() int64 {
 	if p.isInt64 {
 		return 8
 	}
+
 	return 1
 }
 
@@ -290,5 +316,6 @@ func (p *parts) bufferBytes() int {
 			elements = max(elements, p.sendOffsets[a][b]+row[b], p.recvOffsets[b][a]+row[b])
 		}
 	}
+
 	return int(elements * p.bytes())
 }

@@ -27,13 +27,16 @@ func gpuVariables(t *testing.T, extra ...string) []string {
 	if os.Getenv("SYMMEM_TEST_BACKEND") == "nccl" {
 		return nil
 	}
+
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip(fmt.Errorf("compiling the software GPU: %w", errors.Join(err, symmem.ErrUnsupported)))
 	}
+
 	cuda, nccl, err := softgpu.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return append([]string{
 		"SYMMEM_CUDA=" + cuda, "SYMMEM_NCCL=" + nccl, "SOFTGPU_FABRIC=1", "SOFTGPU_DEVICES=8",
 	}, extra...)

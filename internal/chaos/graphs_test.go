@@ -45,13 +45,16 @@ func (t *task) graphs(number int) (*program, mistake) {
 		if areBuffersEqual && i > 0 {
 			count, isForeign = counts[0], g.p.buffers[0].isForeign
 		}
+
 		counts = append(counts, count)
 		g.buffer(elementBytes*count*g.p.ranks, isForeign)
 		const ownStream = libraryStreamCount // the first stream of symmem
 		g.addTally(ownStream, i)
 		g.add(op{kind: syncOp, stream: ownStream, recvStream: ownStream})
 	}
-	// Draw the graphs. Another library captures three of four, on several branches (streams).
+
+	// Draw the graphs. Another library captures three of four, on one to three
+	// streams.
 	for i := range 2 + d.IntN(3) {
 		drawn := graph{
 			stream: libraryStreamCount, capturedByOp: true, branches: 1 + d.IntN(libraryStreamCount),
@@ -59,29 +62,35 @@ func (t *task) graphs(number int) (*program, mistake) {
 		if d.IntN(4) == 0 {
 			drawn.branches = 0 // symmem captures the graph
 		}
+
 		for range 1 + d.IntN(6) {
 			buffer := d.IntN(len(counts))
 			drawn.body = append(drawn.body, op{
 				kind: tallyOp, stream: d.IntN(max(1, drawn.branches)), send: buffer, recv: buffer,
 			})
 		}
+
 		g.p.graphs = append(g.p.graphs, drawn)
 		g.add(op{kind: captureOp, graph: i})
 	}
+
 	// Draw the launches of graphs, and tallies between them.
 	for range 10 + d.IntN(40) {
 		if d.IntN(3) == 0 {
 			g.addTally(d.IntN(maxStreams), d.IntN(len(counts)))
 			continue
 		}
+
 		o := op{kind: launchOp, graph: d.IntN(len(g.p.graphs)), stream: d.IntN(maxStreams)}
 		isCapturedByLibrary := g.p.graphs[o.graph].branches > 0
 		if isCapturedByLibrary {
 			o.stream %= libraryStreamCount // the library launches the graph on one of its streams
 		}
+
 		o.recvStream = o.stream
 		g.add(o)
 	}
+
 	return &g.p, mistake{}
 }
 
@@ -97,6 +106,7 @@ func TestGraphsOnAGPU(t *testing.T) {
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
 		base.MaxBytes = 256 << 10
 	}
+
 	const defaultPrograms = 20
 	graphs.testOnAGPU(t, defaultPrograms, base)
 }

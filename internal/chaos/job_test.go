@@ -44,10 +44,12 @@ func runRole(role string) int {
 	if err == nil {
 		err = roles[role]([]byte(os.Getenv(taskVariable)))
 	}
+
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "rank %s: %v\n", os.Getenv("RANK"), err)
 		return 1
 	}
+
 	return 0
 }
 
@@ -79,16 +81,19 @@ func (j *job) environment() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	env := os.Environ()
 	if os.Getenv("GORACE") == "" {
 		// By default, the race detector delays each exit by one second.
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
+
 	env = append(env, j.variables...)
 	env = append(env, fmt.Sprintf("%s=%d", machinesVariable, j.machines))
 	if j.folder != "" {
 		env = append(env, "TMPDIR="+j.folder)
 	}
+
 	return append(env,
 		"GOTRACEBACK=all", // a hanging rank prints the stacks of all goroutines
 		roleVariable+"="+j.role,
@@ -105,6 +110,7 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	if err != nil {
 		return launch.Result{}, err
 	}
+
 	signals := make(chan os.Signal, 1) // signals for all ranks
 	ended := make(chan struct{})       // closed when all ranks have exited
 	ctx, cancel := context.WithCancel(ctx)
@@ -125,11 +131,13 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	case err != nil:
 		return result, err
 	}
+
 	for _, exit := range result.Exits {
 		if exit.Code != 0 && exit.Signal != syscall.SIGKILL {
 			return result, fmt.Errorf("%v\n%s", exit, stderr)
 		}
 	}
+
 	return result, nil
 }
 
@@ -139,15 +147,18 @@ func ignoreLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return o, err
 	}
+
 	if o.Size, err = strconv.Atoi(os.Getenv("WORLD_SIZE")); err != nil {
 		return o, err
 	}
+
 	o.Store = "unix:@" + storeSocket(os.Getenv(jobVariable)) // @ stands for a socket without a file
 	for _, name := range []string{rendezvous.EnvStore, rendezvous.EnvToken} {
 		if err := os.Unsetenv(name); err != nil {
 			return o, err
 		}
 	}
+
 	return o, nil
 }
 
@@ -165,12 +176,14 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 		return false
 	case <-time.After(j.timeLimit):
 	}
+
 	signals <- syscall.SIGQUIT
 	select {
 	case <-ended:
 	case <-time.After(dumpTime):
 		kill()
 	}
+
 	return true
 }
 
@@ -184,13 +197,16 @@ func awaitStopped(pid int) error {
 		if err != nil {
 			return err
 		}
+
 		// The state follows the name of the command, which is in parentheses. T means stopped.
 		_, state, _ := strings.Cut(string(stat), ") ")
 		if strings.HasPrefix(state, "T") {
 			return nil
 		}
+
 		<-time.After(time.Millisecond)
 	}
+
 	return fmt.Errorf("process %d has not stopped within %v", pid, stopTime)
 }
 
@@ -202,5 +218,6 @@ func (fn lineWriter) Write(text []byte) (int, error) {
 	for line := range strings.Lines(string(text)) {
 		fn(strings.TrimSuffix(line, "\n"))
 	}
+
 	return len(text), nil
 }

@@ -108,6 +108,7 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 				otherLines = append(otherLines, line)
 				return
 			}
+
 			reports = append(reports, r)
 		},
 	}
@@ -116,6 +117,7 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	if k.isRankKilled != nil && k.isRankKilled(t) {
 		wantReports--
 	}
+
 	bad := k.verdict(t, reports)
 	isOutputWrong := len(reports) != wantReports || len(otherLines) > 0
 	if err != nil {
@@ -124,9 +126,11 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 		bad = append(bad, fmt.Errorf("%d ranks wrote a report, want %d; other output: %q",
 			len(reports), wantReports, otherLines))
 	}
+
 	if len(bad) == 0 {
 		return nil
 	}
+
 	return fmt.Errorf("programs %d to %d: %w", t.First, t.lastProgram(), errors.Join(bad...))
 }
 
@@ -139,21 +143,26 @@ func (k *kind) verdict(t *task, reports []report) (bad []error) {
 		if len(r.Failures) == 0 {
 			continue
 		}
+
 		if firstFailed == 0 {
 			firstFailed = r.Program
 		}
+
 		bad = append(bad, fmt.Errorf("program %d, rank %d: %s", r.Program, r.Rank,
 			strings.Join(r.Failures, "; ")))
 	}
+
 	if firstFailed == 0 {
 		return nil
 	}
+
 	for _, r := range reports {
 		for _, text := range r.Reported {
 			const limit = 300 // characters of each text
 			bad = append(bad, fmt.Errorf("reported to rank %d: %.*s", r.Rank, limit, text))
 		}
 	}
+
 	return append(bad, fmt.Errorf("program %d: %v", firstFailed, k.describe(t, firstFailed)))
 }
 
@@ -163,6 +172,7 @@ func programsRankMain(text []byte) error {
 	if err := json.Unmarshal(text, &t); err != nil {
 		return err
 	}
+
 	k := kinds[t.Kind]
 	ctx := context.Background()
 	_, o := k.drawWorld(&t)
@@ -170,21 +180,26 @@ func programsRankMain(text []byte) error {
 	if t.GPU {
 		o.Backend = "nccl"
 	}
+
 	rt, err := symmem.Open(ctx, o)
 	if err != nil {
 		return err
 	}
+
 	p, err := k.openPerformer(ctx, rt, &t)
 	if err != nil {
 		return err
 	}
+
 	r := report{Rank: rt.Rank()}
 	for n := t.First; n <= t.lastProgram() && len(r.Failures) == 0; n++ {
 		r.Program = n
 		r.Reported, r.Failures = p.run(n)
 	}
+
 	if err := p.close(); err != nil && len(r.Failures) == 0 {
 		r.Failures = append(r.Failures, fmt.Sprintf("closing: %v", err))
 	}
+
 	return json.NewEncoder(os.Stdout).Encode(r)
 }

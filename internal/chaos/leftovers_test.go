@@ -21,6 +21,7 @@ func (j *job) leftovers(before []string) (text string) {
 		if text = j.findLeftovers(before); text == "" || time.Now().After(end) {
 			return text
 		}
+
 		<-time.After(cleanupTime / 20)
 	}
 }
@@ -31,6 +32,7 @@ func (j *job) findLeftovers(before []string) string {
 	if err != nil {
 		return err.Error()
 	}
+
 	for _, p := range processes {
 		// Ignore errors: the process may have exited or belong to another user.
 		text, err := os.ReadFile(p)
@@ -38,25 +40,31 @@ func (j *job) findLeftovers(before []string) string {
 			leftovers = append(leftovers, "process "+filepath.Base(filepath.Dir(p)))
 		}
 	}
+
 	files, err := os.ReadDir(j.folder)
 	if err != nil {
 		return err.Error()
 	}
+
 	for _, f := range files {
 		leftovers = append(leftovers, "file "+f.Name())
 	}
+
 	for _, name := range sharedMemory() {
 		if !slices.Contains(before, name) {
 			leftovers = append(leftovers, fmt.Sprintf("%s in shared memory", name))
 		}
 	}
+
 	sockets, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
 		return err.Error()
 	}
+
 	if strings.Contains(string(sockets), storeSocket(j.id)) {
 		leftovers = append(leftovers, "socket "+storeSocket(j.id))
 	}
+
 	return strings.Join(leftovers, ", ")
 }
 
@@ -67,5 +75,6 @@ func sharedMemory() (names []string) {
 			names = append(names, e.Name())
 		}
 	}
+
 	return names
 }

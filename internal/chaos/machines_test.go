@@ -25,18 +25,22 @@ func restartOnMachine() error {
 	if machines <= 1 || os.Getenv(hostVariable) != "" {
 		return nil
 	}
+
 	rank, err := strconv.Atoi(os.Getenv("RANK"))
 	if err != nil {
 		return err
 	}
+
 	ranks, err := strconv.Atoi(os.Getenv("WORLD_SIZE"))
 	if err != nil {
 		return err
 	}
+
 	program, err := os.Executable()
 	if err != nil {
 		return err
 	}
+
 	host := fmt.Sprintf("%s=machine-%d", hostVariable, rank*machines/ranks)
 	return syscall.Exec(program, os.Args, append(os.Environ(), host))
 }

@@ -33,10 +33,12 @@ func (t *task) messagesLayout() layout {
 	if t.GPU {
 		ranks = 2 + ranks%3 // a job on GPUs has 2 to 4 ranks
 	}
+
 	colors := make([]int, ranks)
 	for r := range colors {
 		colors[r] = r % 2
 	}
+
 	l := newLayout(ranks, colors)
 	l.isUnordered = d.IntN(3) == 0
 	return l
@@ -62,6 +64,7 @@ func (t *task) messages(number int) (*program, mistake) {
 			g.addOrdered(o)
 			continue
 		}
+
 		order := d.Perm(len(members)) // two different members
 		o.kind = sendOp
 		o.recvStream = d.IntN(streamCount)
@@ -72,16 +75,19 @@ func (t *task) messages(number int) (*program, mistake) {
 		if o.message.anySource {
 			o.count, o.message.tag = anySourceBytes, anyTag
 		}
+
 		// The sender either forwards a message that it has received before, or has a new buffer.
 		if received := g.drawForwarded(&o); received != nil {
 			o.send, o.count = received.recv, min(o.count, received.count)
 		} else {
 			o.send = g.buffer(o.count+gapBytes, isForeign)
 		}
+
 		o.message.isInt32 = o.count%4 == 0 && !o.message.anySource && d.IntN(2) == 0
 		o.recv = g.buffer(o.count+gapBytes, isForeign)
 		g.addOrdered(o)
 	}
+
 	g.shuffle()
 	return &g.p, mistake{}
 }
@@ -100,6 +106,7 @@ func drawBytes(d *rand.Rand, isLarge bool) int {
 	if isLarge {
 		return 1<<20 + d.IntN(7<<20)
 	}
+
 	// 64 KiB is listed twice, so that it is more likely than the other limits.
 	limits := []int{0, 64, 4 << 10, 64 << 10, 64 << 10, 256 << 10, 1 << 20}
 	return d.IntN(1 + limits[d.IntN(len(limits))])
@@ -112,6 +119,7 @@ func (g *generator) drawForwarded(o *op) *op {
 	if o.message.anySource || g.IntN(3) != 0 {
 		return nil
 	}
+
 	for i := len(g.p.ops) - 1; i >= 0; i-- {
 		earlier := &g.p.ops[i]
 		if earlier.kind == sendOp && !earlier.message.anySource &&
@@ -119,6 +127,7 @@ func (g *generator) drawForwarded(o *op) *op {
 			return earlier
 		}
 	}
+
 	return nil
 }
 

@@ -45,6 +45,7 @@ func (m mistake) String() string {
 	if m.kind == noMistake {
 		return "no mistake"
 	}
+
 	// "op 7.2" is the call with index 2 in the graph that op 7 launches.
 	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.opIndex,
 		m.bodyIndex)
@@ -60,6 +61,7 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 		if m.kind == noMistake {
 			return m
 		}
+
 		m.opIndex = d.IntN(len(p.ops))
 		body := p.body(&p.ops[m.opIndex])
 		m.bodyIndex = d.IntN(len(body))
@@ -67,18 +69,23 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 		if !o.kind.isCollective() || !p.isMember(m.rank, o) {
 			continue
 		}
+
 		if m.kind == wrongCount && o.count == 1 { // no smaller count is possible
 			continue
 		}
+
 		if m.kind == skipCall && p.isUndetectable(&m) {
 			continue
 		}
+
 		if m.kind == wrongCount || m.kind == wrongType {
 			// A wrong argument in a graph affects all launches of the graph.
 			m.opIndex = p.firstLaunch(m.opIndex)
 		}
+
 		return m
 	}
+
 	return mistake{}
 }
 
@@ -89,6 +96,7 @@ func (p *program) firstLaunch(index int) int {
 	if o.kind != launchOp {
 		return index
 	}
+
 	return slices.IndexFunc(p.ops, func(other op) bool {
 		return other.kind == launchOp && other.graph == o.graph
 	})
@@ -101,17 +109,20 @@ func (p *program) isUndetectable(m *mistake) bool {
 		if !slices.Contains(p.groups[g], m.rank) {
 			continue
 		}
+
 		withSkipped := p.calls(g, m.opIndex, len(p.ops))
 		later := p.calls(g, m.opIndex+1, len(p.ops))
 		isSkippedInGroup := len(withSkipped) > len(later)
 		if !isSkippedInGroup || len(later) == 0 {
 			continue
 		}
+
 		skipped, next := withSkipped[0], later[0]
 		if skipped.kind == next.kind && skipped.count == next.count {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -125,5 +136,6 @@ func (p *program) calls(group, first, end int) (calls []op) {
 			}
 		}
 	}
+
 	return calls
 }

@@ -41,6 +41,7 @@ func (t *task) mistakesWorld() (ranks int, o symmem.Options) {
 	if m.kind != noMistake {
 		o.Timeout = mistakeTimeout
 	}
+
 	return p.ranks, o
 }
 
@@ -54,6 +55,7 @@ func (t *task) mistakes(number int) (*program, mistake) {
 			colors[i] = append(colors[i], d.IntN(2))
 		}
 	}
+
 	g := newGenerator(d, newLayout(ranks, colors...))
 	g.p.shouldRegisterPool = g.IntN(2) == 0
 	// All collectives can divide a buffer by the number of ranks, which is 2, 3 or 4.
@@ -66,19 +68,23 @@ func (t *task) mistakes(number int) (*program, mistake) {
 		isForeign := b >= firstForeign
 		g.buffer(bufferBytes, isForeign)
 	}
+
 	for i, members := range g.p.groups { // draw calls only in groups of several ranks
 		if len(members) > 1 {
 			g.groups = append(g.groups, i)
 		}
 	}
+
 	const capturedByOp = false // capture the graphs before the first op
 	for range g.IntN(3) {
 		g.drawGraph(capturedByOp)
 	}
+
 	const opCount = 24 // without the waits that order them
 	for range opCount {
 		g.drawOp()
 	}
+
 	return &g.p, drawMistake(d, &g.p,
 		noMistake, killNow, killLater, abortNow, wrongCount, wrongType, skipCall)
 }

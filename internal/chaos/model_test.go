@@ -40,6 +40,7 @@ func (c contents) withWrite(offset, n int, write func() []byte) contents {
 		if high-low < len(dst) {
 			c(dst, start)
 		}
+
 		if low < high {
 			copy(dst[low-start:high-start], written()[low-offset:])
 		}
@@ -102,6 +103,7 @@ func newModel(seed uint64, p *program, m mistake) *model {
 		for b := range data {
 			data[b] = initialContents(seed, r, b)
 		}
+
 		v.data = append(v.data, data)
 		v.undefined = append(v.undefined, make([]bool, len(p.buffers)))
 		v.lastWrite = append(v.lastWrite, slices.Repeat([]int{-1}, len(p.buffers)))
@@ -109,6 +111,7 @@ func newModel(seed uint64, p *program, m mistake) *model {
 		v.eventFails = append(v.eventFails, make([]bool, p.events))
 		v.groupFailsAt = append(v.groupFailsAt, slices.Repeat([]int{never}, len(p.groups)))
 	}
+
 	return v
 }
 
@@ -137,6 +140,7 @@ func (m *model) run(end int) {
 				if o.kind == launchOp {
 					work.stream, work.recvStream = o.stream, o.stream
 				}
+
 				m.work(i, n, &work)
 			}
 		}
@@ -151,6 +155,7 @@ func (m *model) performs(rank, index int) bool {
 	if rank != m.m.rank {
 		return true
 	}
+
 	switch m.m.kind {
 	case killNow:
 		return index < m.m.opIndex
@@ -170,13 +175,16 @@ func (m *model) work(index, n int, o *op) {
 				m.copy(r, index, o)
 			}
 		}
+
 		return
 	}
+
 	if o.kind == sendOp && m.m.kind != noMistake {
 		to := o.message.dst
 		m.lastWrite[to][o.recv], m.undefined[to][o.recv], m.messagesUncertain = index, true, true
 		return
 	}
+
 	members := m.p.participants(o)
 	differs := (m.m.kind == wrongCount || m.m.kind == wrongType) &&
 		index == m.m.opIndex && n == m.m.bodyIndex
@@ -184,10 +192,12 @@ func (m *model) work(index, n int, o *op) {
 	for _, r := range members {
 		fails = fails || !m.performs(r, index) || m.streamFailsAt[r][o.streamOf(r)] < never
 	}
+
 	if !fails {
 		m.call(index, o)
 		return
 	}
+
 	m.groupFailed[o.group] = true
 	for _, r := range members {
 		if m.performs(r, index) {
@@ -204,6 +214,7 @@ func (m *model) copy(rank, index int, o *op) {
 		m.lastWrite[rank][o.recv], m.undefined[rank][o.recv] = index, true
 		return
 	}
+
 	src, n := m.read(rank, o.send), 4*o.count
 	m.write(rank, index, o.recv, 0, n, func() []byte { return src.part(0, n) })
 	m.undefined[rank][o.recv] = m.undefined[rank][o.recv] || m.undefined[rank][o.send]
@@ -215,6 +226,7 @@ func (m *model) read(rank, buffer int) contents {
 	if m.undefined[rank][buffer] && !m.messagesUncertain {
 		panic("bug in the model: an op that may succeed reads a buffer with undefined contents")
 	}
+
 	return m.data[rank][buffer]
 }
 
@@ -228,6 +240,7 @@ func (m *model) call(index int, o *op) {
 			undefined = undefined || m.undefined[r][o.send]
 		}
 	}
+
 	defer func() {
 		for _, r := range members {
 			m.undefined[r][o.recv] = m.undefined[r][o.recv] || undefined
@@ -257,10 +270,12 @@ func (m *model) call(index int, o *op) {
 			if o.kind == reduce && i != o.root {
 				continue
 			}
+
 			n := 4 * o.count
 			if o.kind == allGather || o.kind == allToAll {
 				n *= len(members)
 			}
+
 			m.write(r, index, o.recv, 0, n, func() []byte { return result(o, i, inputs) })
 		}
 	}
@@ -275,11 +290,13 @@ func (m *model) tallyContents(rank, buffer int) contents {
 			if other == rank {
 				continue
 			}
+
 			addend := initialContents(m.seed, other, buffer).part(rank*n, n)
 			for i := 0; i < n; i += 4 {
 				order.PutUint32(sum[i:], order.Uint32(sum[i:])+uint32(times)*order.Uint32(addend[i:]))
 			}
 		}
+
 		return sum
 	})
 }
@@ -291,6 +308,7 @@ func (m *model) write(rank, op, buffer, index, n int, result func() []byte) {
 	if n == m.p.buffers[buffer].bytes {
 		m.undefined[rank][buffer] = false
 	}
+
 	m.data[rank][buffer] = m.data[rank][buffer].withWrite(index, n, result)
 }
 
@@ -304,6 +322,7 @@ func (m *model) deliver(index int, o *op, sent contents) {
 			sent = m.nextMessage(o, m.p.groups[o.group][source], sent)
 		}
 	}
+
 	m.write(to, index, o.recv, 0, o.count, func() []byte { return sent.part(0, o.count) })
 }
 
@@ -319,10 +338,12 @@ func (m *model) nextMessage(o *op, src int, none contents) contents {
 		if candidate && skip == 0 {
 			return m.data[src][s.send]
 		}
+
 		if candidate {
 			skip--
 		}
 	}
+
 	return none
 }
 
@@ -348,6 +369,7 @@ func result(o *op, rank int, inputs []contents) (all []byte) {
 	default:
 		panic(fmt.Sprintf("%v has no result here", o))
 	}
+
 	return all
 }
 
@@ -367,8 +389,10 @@ func reduceInputs(o *op, inputs []contents, offset int) []byte {
 			default:
 				a += b
 			}
+
 			order.PutUint32(result[i:], uint32(a))
 		}
 	}
+
 	return result
 }

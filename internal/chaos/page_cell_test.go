@@ -43,6 +43,7 @@ func newCell(path symmem.PathChoice, isReplayed, isPromised bool) *cell {
 	if isReplayed {
 		c.name = path.String() + ", replayed"
 	}
+
 	return c
 }
 
@@ -52,31 +53,39 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if c.group, err = rt.World().Split(ctx, color, key); err != nil {
 		return err
 	}
+
 	if err := c.group.SetPath(ctx, c.path); err != nil {
 		return err
 	}
+
 	pool, err := rt.NewPool(symmem.PoolOptions{Domain: c.group, FirstSegment: 2 << 20})
 	if err != nil {
 		return err
 	}
+
 	for _, m := range []*symmem.Memory{&c.memory, &c.result} {
 		b, err := pool.Alloc(pageBytes)
 		if err != nil {
 			return err
 		}
+
 		if *m, err = b.Memory().Slice(0, pageBytes); err != nil {
 			return err
 		}
 	}
+
 	if err := pool.Register(ctx, c.group); err != nil {
 		return err
 	}
+
 	if c.stream, err = rt.NewStream(); err != nil {
 		return err
 	}
+
 	if c.followingStream, err = rt.NewStream(); err != nil {
 		return err
 	}
+
 	c.event, err = rt.NewEvent()
 	return err
 }
@@ -87,35 +96,44 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if err := c.setContents(ctx, ownValue(rt)); err != nil {
 		return err
 	}
+
 	if c.isReplayed {
 		if err := c.stream.BeginCapture(); err != nil {
 			return err
 		}
+
 		if err := c.sum(ctx); err != nil {
 			return err
 		}
+
 		if c.graph, err = c.stream.EndCapture(); err != nil {
 			return err
 		}
 	}
+
 	if err := c.call(ctx); err != nil {
 		return err
 	}
+
 	if err := c.stream.Synchronize(ctx); err != nil {
 		return err
 	}
+
 	got, err := read(ctx, c.stream, c.memory)
 	if err != nil {
 		return err
 	}
+
 	want := slices.Repeat([]float32{pageSum}, pageElements)
 	if index := firstDifference(got, want); index >= 0 {
 		return fmt.Errorf("before the fault: element %d is %v, want %v", index, got[index], pageSum)
 	}
+
 	calls := c.group.Stats().Paths // numbers of calls by path
 	if calls[c.path.String()] != 1 {
 		return fmt.Errorf("%s: the collective took the paths %v, want one call", c.name, calls)
 	}
+
 	return c.setContents(ctx, ownValue(rt))
 }
 
@@ -125,9 +143,11 @@ func (c *cell) setContents(ctx context.Context, value float32) error {
 	if err := c.stream.Copy(c.memory, symmem.Host(values)); err != nil {
 		return err
 	}
+
 	if err := c.stream.Fill(c.result, 0); err != nil {
 		return err
 	}
+
 	return c.stream.Synchronize(ctx)
 }
 
@@ -140,6 +160,7 @@ func read(ctx context.Context, s *symmem.Stream, m symmem.Memory) ([]float32, er
 	if err := s.Copy(symmem.Host(got), m); err != nil {
 		return nil, err
 	}
+
 	return got, s.Synchronize(ctx)
 }
 
@@ -153,6 +174,7 @@ func (c *cell) call(ctx context.Context) error {
 	if c.graph != nil {
 		return c.graph.Launch(c.stream)
 	}
+
 	return c.sum(ctx)
 }
 

@@ -63,6 +63,7 @@ var pageFaults = map[string]fault{
 			if !errors.As(err, &lost) || !slices.Equal(lost.Ranks, []int{pageVictim}) {
 				return "no RankLostError that names the rank"
 			}
+
 			return ""
 		},
 	},
@@ -79,6 +80,7 @@ var pageFaults = map[string]fault{
 			if c == r.cells[0] {
 				<-r.resumeSignal // all later cells are then late, too
 			}
+
 			return true, nil
 		},
 		checkError: checkLateError,
@@ -115,6 +117,7 @@ var pageFaults = map[string]fault{
 			if !errors.Is(err, symmem.ErrAborted) {
 				return "not ErrAborted"
 			}
+
 			return ""
 		},
 	},
@@ -126,6 +129,7 @@ var pageFaults = map[string]fault{
 			if !errors.As(err, &deadlock) || !strings.Contains(deadlock.Activity[pageVictim], "left") {
 				return "no DeadlockError that names the rank that left"
 			}
+
 			return ""
 		},
 	},
@@ -137,6 +141,7 @@ func stopSelf(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
 		return true, nil
 	}
+
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return true, syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
@@ -148,6 +153,7 @@ func checkLateError(_ *pageTask, err error) string {
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{pageVictim}) {
 		return "no TimeoutError that names the rank"
 	}
+
 	return ""
 }
 
@@ -160,21 +166,26 @@ func checkDivergence(p *pageTask, err error) string {
 	if p.Level == "every" {
 		wantCalls = 2
 	}
+
 	if !errors.As(err, &diverged) {
 		return "no DivergenceError"
 	}
+
 	if sides := len(diverged.Sides); wantCalls == 2 && sides != 2 {
 		return fmt.Sprintf("the DivergenceError has %d sides, want both calls", sides)
 	}
+
 	namedCalls := 0
 	for _, count := range []int{pageElements, pageElements - 1} {
 		if strings.Contains(err.Error(), fmt.Sprintf("of %d float32", count)) {
 			namedCalls++
 		}
 	}
+
 	if namedCalls < wantCalls {
 		return fmt.Sprintf("the error names %d of the 2 calls, want at least %d", namedCalls, wantCalls)
 	}
+
 	return ""
 }
 
@@ -183,5 +194,6 @@ func (f *fault) timeout(w *pageWorld) time.Duration {
 	if f.isLate {
 		return w.shortTimeout
 	}
+
 	return pageTimeout
 }

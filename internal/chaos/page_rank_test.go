@@ -42,14 +42,17 @@ func pageRankMain(text []byte) error {
 	if err := json.Unmarshal(text, &r.task); err != nil {
 		return err
 	}
+
 	r.world, r.fault, r.cells = pageWorlds[r.task.World], pageFaults[r.task.Fault], r.task.cells()
 	level, err := symmem.ParseCheckLevel(r.task.Level)
 	if err != nil {
 		return err
 	}
+
 	if err := r.prepare(level); err != nil {
 		return err
 	}
+
 	return r.play()
 }
 
@@ -65,22 +68,27 @@ func (p *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	if err != nil {
 		return err
 	}
+
 	if err := p.shareVictim(ctx); err != nil {
 		return err
 	}
+
 	for _, c := range p.cells {
 		if err := errors.Join(c.setUp(ctx, p.rt), c.rehearse(ctx, p.rt)); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
+
 	if p.reader, err = p.rt.NewStream(); err != nil {
 		return err
 	}
+
 	err = errors.Join(p.rt.World().Barrier(ctx, nil), p.rt.DefaultStream().Synchronize(ctx))
 	var lost *symmem.RankLostError
 	if p.task.Fault == "killed" && errors.As(err, &lost) {
 		return nil // the victim was killed after the barrier
 	}
+
 	return err
 }
 
@@ -89,14 +97,17 @@ func (p *pageRank) shareVictim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	b, err := pool.Alloc(4)
 	if err != nil {
 		return err
 	}
+
 	m, err := b.Memory().Slice(0, 4)
 	if err != nil {
 		return err
 	}
+
 	pid, s := []int32{int32(os.Getpid())}, p.rt.DefaultStream()
 	err = errors.Join(s.Copy(m, symmem.Host(pid)),
 		p.rt.World().Broadcast(ctx, m, m, 1, symmem.Int32, pageVictim, s),
@@ -114,6 +125,7 @@ func (p *pageRank) play() error {
 	} else {
 		close(resumed)
 	}
+
 	took := make([]<-chan time.Duration, len(p.cells))
 	for i, c := range p.cells {
 		took[i] = c.watchEnd(begin)
@@ -124,17 +136,21 @@ func (p *pageRank) play() error {
 				return err
 			}
 		}
+
 		if call {
 			c.launchErr = c.call(p.ctx)
 		}
+
 		c.queueErr = c.queueFollowingCopy()
 	}
+
 	for i, c := range p.cells {
 		report := pageReport{Rank: p.rt.Rank(), Cell: c.name, Bad: p.check(c, took[i])}
 		if err := json.NewEncoder(os.Stdout).Encode(report); err != nil {
 			return err
 		}
 	}
+
 	close(checked)
 	err := <-resumed
 	_ = p.rt.Close() // ignore failures, which have already been checked
@@ -149,11 +165,13 @@ func (p *pageRank) resume(checked <-chan struct{}) error {
 			return err
 		}
 	}
+
 	if p.fault.isLate {
 		<-checked
 	} else {
 		<-time.After(pageDelay)
 	}
+
 	return syscall.Kill(p.victim, syscall.SIGCONT)
 }
 
@@ -173,6 +191,7 @@ func (p *pageRank) check(c *cell, took <-chan time.Duration) (failures failureLi
 		if errs["call"] == nil && errs["stream"] == nil && p.task.Fault != "leaves" {
 			failures.add("the victim's call and stream returned no error")
 		}
+
 		p.checkMemory(c, &failures)
 	default:
 		errs["group"] = c.group.Cause(p.ctx)
@@ -182,6 +201,7 @@ func (p *pageRank) check(c *cell, took <-chan time.Duration) (failures failureLi
 			failures.add("the group failed after %v, want at most %v", d, pageNamingLimit)
 		}
 	}
+
 	return failures
 }
 
@@ -193,6 +213,7 @@ func (p *pageRank) collectErrors(c *cell) map[string]error {
 			errs["following stream"], errs["event"] = follower, event
 		}
 	}
+
 	return errs
 }
 
@@ -204,6 +225,7 @@ func (p *pageRank) checkSuccess(c *cell, errs map[string]error, failures *failur
 			failures.add("the %s returned %v, want no error", source, err)
 		}
 	}
+
 	p.expect(c.memory, "the sum", failures, pageSum)
 	p.expect(c.result, "its copy", failures, pageSum)
 }
@@ -219,10 +241,12 @@ func (p *pageRank) checkErrors(errs map[string]error, failures *failureList) {
 		delete(errs, "call")
 		delete(errs, "stream")
 	}
+
 	for source, err := range errs {
 		if err != nil && errs["group"] != nil && err.Error() != errs["group"].Error() {
 			failures.add("the %s returned %v, but the group's error is %v", source, err, errs["group"])
 		}
+
 		if why := p.fault.checkError(&p.task, err); why != "" {
 			failures.add("the %s returned %v: %s", source, err, why)
 		}
@@ -241,6 +265,7 @@ func (p *pageRank) checkMemory(c *cell, failures *failureList) {
 	case p.world.areErrorsPropagated:
 		p.expect(c.memory, "the buffer", failures, before, pageSum)
 	}
+
 	if p.world.areErrorsPropagated && !(p.isVictim() && p.task.Fault == "leaves") {
 		p.expect(c.result, "the result of work after the failure", failures, 0)
 	}
@@ -254,11 +279,13 @@ func (p *pageRank) expectPartialSum(c *cell, failures *failureList) {
 		failures.add("reading the buffer: %v", err)
 		return
 	}
+
 	got = got[:c.count]
 	first := slices.IndexFunc(got, func(v float32) bool { return v != ownValue(p.rt) })
 	if first < 0 {
 		return
 	}
+
 	index := slices.IndexFunc(got, func(v float32) bool { return v != pageSum && v == v })
 	if index >= 0 {
 		failures.add("element %d of the buffer is %v, want the sum or NaN, since element %d has changed",
@@ -273,6 +300,7 @@ func (p *pageRank) expect(m symmem.Memory, name string, failures *failureList, v
 		failures.add("reading %s: %v", name, err)
 		return
 	}
+
 	index := slices.IndexFunc(got, func(v float32) bool { return !slices.Contains(values, v) })
 	if index >= 0 {
 		failures.add("element %d of %s is %v, want one of %v", index, name, got[index], values)

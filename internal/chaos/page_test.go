@@ -105,6 +105,7 @@ func TestPageOnAGPU(t *testing.T) {
 				if !isSelected || !hasCells {
 					continue
 				}
+
 				t.Run(level+"/"+name+"/"+world, func(t *testing.T) {
 					t.Parallel()
 					task.run(t, env)
@@ -123,10 +124,12 @@ func (p pageTask) cells() (cells []*cell) {
 		if mayHang {
 			continue
 		}
+
 		for _, isReplayed := range []bool{false, true} {
 			cells = append(cells, newCell(path, isReplayed, isPromised))
 		}
 	}
+
 	return cells
 }
 
@@ -149,6 +152,7 @@ func (p pageTask) run(t *testing.T, env []string) {
 	if _, err := j.run(t.Context()); err != nil {
 		t.Error(err)
 	}
+
 	reporters := map[string][]int{} // ranks that have reported on a cell, by its name
 	for _, r := range reports {
 		reporters[r.Cell] = append(reporters[r.Cell], r.Rank)
@@ -156,13 +160,16 @@ func (p pageTask) run(t *testing.T, env []string) {
 			t.Errorf("%s, rank %d: %s", r.Cell, r.Rank, strings.Join(r.Bad, "; "))
 		}
 	}
+
 	var wantReporters []int
 	for rank := range pageRanks {
 		if p.Fault == "killed" && rank == pageVictim {
 			continue
 		}
+
 		wantReporters = append(wantReporters, rank)
 	}
+
 	for _, c := range cells {
 		got := reporters[c.name]
 		slices.Sort(got)

@@ -30,6 +30,7 @@ func (r *player) queue(i int, o *op) error {
 		for _, g := range r.keptGraphs {
 			_ = g.Close() // the streams have reported faults of the graph
 		}
+
 		r.keptGraphs = nil
 		return nil
 	case recordOp:
@@ -51,6 +52,7 @@ func (r *player) allocate(number int, s *symmem.Stream) error {
 	if err := r.makeBuffer(number, s); err != nil || !r.p.shouldComparePlacement {
 		return err
 	}
+
 	b := r.buffers[number]
 	// The placement is a segment and an offset in it.
 	const offsetBits = 40 // more than an offset needs
@@ -65,13 +67,16 @@ func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	if r.p.orders != nil {
 		return nil
 	}
+
 	var errs []error
 	if b, isPooled := r.buffers[o.send]; isPooled {
 		errs = append(errs, b.UseOn(reads))
 	}
+
 	if b, isPooled := r.buffers[o.recv]; isPooled {
 		errs = append(errs, b.UseOn(writes))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -81,6 +86,7 @@ func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
 	if !r.p.isMember(r.rt.Rank(), o) {
 		return r.recordUses(o, s, s)
 	}
+
 	send, recv := r.memory[o.send], r.memory[o.recv]
 	n, t := int64(o.count), symmem.Int32
 	const elementBytes = 4 // of an int32
@@ -89,6 +95,7 @@ func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
 	} else if isWrong { // the kind is wrongType
 		t = symmem.Float32
 	}
+
 	g := r.groups[o.group]
 	switch o.kind {
 	case copyOp:
@@ -111,6 +118,7 @@ func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
 		if err != nil {
 			return err
 		}
+
 		return g.ReduceScatter(r.ctx, send, own, n, t, symmem.Sum, s)
 	case allToAllV:
 		return g.AllToAllV(r.ctx, send, recv, o.parts.splits(r.rt.Rank()), o.parts.dataType(), s)
@@ -125,9 +133,11 @@ func (r *player) copy(dst, src symmem.Memory, bytes int64, s *symmem.Stream) err
 	if err != nil {
 		return err
 	}
+
 	if dst, err = dst.Slice(0, bytes); err != nil {
 		return err
 	}
+
 	return s.Copy(dst, src)
 }
 
@@ -144,6 +154,7 @@ func (p *parts) dataType() symmem.DataType {
 	if p.isInt64 {
 		return symmem.Int64
 	}
+
 	return symmem.Uint8
 }
 
@@ -154,18 +165,22 @@ func (r *player) send(i int, o *op, s *symmem.Stream) error {
 	if err := r.recordUses(o, r.streams[o.stream], r.streams[o.recvStream]); err != nil {
 		return err
 	}
+
 	if self != m.src && self != m.dst {
 		return nil
 	}
+
 	count, t := int64(o.count), symmem.Uint8 // o.count is in bytes
 	if m.isInt32 {
 		count, t = count/4, symmem.Int32
 	}
+
 	srcGroupRank, dstGroupRank := slices.Index(members, m.src), slices.Index(members, m.dst)
 	if self == m.src {
 		send := r.memory[o.send]
 		return r.groups[o.group].SendTagged(r.ctx, send, count, t, dstGroupRank, m.tag, s)
 	}
+
 	call := symmem.Call{
 		Operation: symmem.OpRecv, Type: t, Root: srcGroupRank, Tag: m.tag,
 		Count: count, Recv: r.memory[o.recv],
@@ -178,5 +193,6 @@ func (r *player) send(i int, o *op, s *symmem.Stream) error {
 			r.sources[i] = source
 		}
 	}
+
 	return r.rt.Interop().Do(r.ctx, r.groups[o.group], call, s)
 }

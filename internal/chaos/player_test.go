@@ -68,6 +68,7 @@ func openPlayer(
 		if err != nil {
 			return nil, err
 		}
+
 		r.draw = draw
 		p, _ := draw(t, t.First)
 		r.groups = make([]*symmem.Group, len(p.groups))
@@ -78,8 +79,10 @@ func openPlayer(
 			if err != nil {
 				return nil, err
 			}
+
 			r.groups[1+2*i+color] = g
 		}
+
 		return r, nil
 	}
 }
@@ -91,18 +94,23 @@ func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err
 		if r.library, err = programs.NewLibrary(rt, libraryStreamCount); err != nil {
 			return nil, err
 		}
+
 		r.streams, n = slices.Clone(r.library.Streams), maxStreams
 	}
+
 	for len(r.streams) < n {
 		s, err := rt.NewStream()
 		if err != nil {
 			return nil, err
 		}
+
 		r.streams = append(r.streams, s)
 	}
+
 	if r.auxiliary, err = rt.NewStream(); err != nil {
 		return nil, err
 	}
+
 	r.pool, err = rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 2 << 20})
 	return r, err
 }
@@ -114,12 +122,15 @@ func (r *player) close() error {
 	for _, b := range r.keptBuffers {
 		errs = append(errs, b.Free())
 	}
+
 	if err := r.rt.Close(); r.m.kind == noMistake {
 		errs = append(errs, err)
 	}
+
 	if r.library != nil {
 		errs = append(errs, r.library.Close())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -129,10 +140,12 @@ func (r *player) run(number int) (reported, bad []string) {
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
+
 	v.check()
 	if m.kind == noMistake {
 		v.finish()
 	}
+
 	return v.reported, v.failures
 }
 
@@ -143,6 +156,7 @@ func (r *player) play(number int, p *program, m mistake) (*verdict, error) {
 	if err := r.prepare(); err != nil {
 		return nil, fmt.Errorf("preparing: %w", err)
 	}
+
 	v := &verdict{player: r, model: newModel(r.seed, p, m), syncErrs: map[int]error{}}
 	v.endIndex = r.queueAll(v)
 	return v, nil
@@ -154,6 +168,7 @@ func (r *player) prepare() error {
 			return err
 		}
 	}
+
 	r.buffers, r.memory = map[int]symmem.Buffer{}, make([]symmem.Memory, len(r.p.buffers))
 	r.mu.Lock()
 	r.sources = map[int]int{}
@@ -165,40 +180,50 @@ func (r *player) prepare() error {
 			return err
 		}
 	}
+
 	for b := range r.p.buffers {
 		if r.p.buffers[b].allocatedByOp {
 			continue
 		}
+
 		if err := r.makeBuffer(b, r.auxiliary); err != nil {
 			return err
 		}
 	}
+
 	if err := r.auxiliary.Synchronize(r.ctx); err != nil {
 		return err
 	}
+
 	for _, g := range r.groups {
 		if g == nil || g.Size() < 2 || !r.p.shouldRegisterPool {
 			continue
 		}
+
 		if err := r.pool.Register(r.ctx, g); err != nil {
 			return err
 		}
 	}
+
 	r.graphs = make([]launchable, len(r.p.graphs))
 	for g := range r.p.graphs {
 		if r.p.graphs[g].capturedByOp {
 			continue
 		}
+
 		if err := r.capture(g); err != nil {
 			return err
 		}
 	}
+
 	if r.p.shouldComparePlacement {
 		return nil // skip the barrier, which would fail if a rank has died
 	}
+
 	if err := r.rt.World().Barrier(r.ctx, nil); err != nil {
 		return err
 	}
+
 	return r.rt.DefaultStream().Synchronize(r.ctx)
 }
 
@@ -211,6 +236,7 @@ func (r *player) makeBuffer(number int, stream *symmem.Stream) error {
 		if err != nil {
 			return err
 		}
+
 		m, r.free = memory, append(r.free, free)
 	case b.isForeign:
 		m = symmem.Host(make([]byte, b.bytes))
@@ -219,6 +245,7 @@ func (r *player) makeBuffer(number int, stream *symmem.Stream) error {
 		if err != nil {
 			return err
 		}
+
 		r.buffers[number] = buffer
 		// The history of a pool must be the same on all ranks. If the ranks queue ops in different
 		// orders, record all possible uses in advance, so that the history does not depend on the
@@ -227,14 +254,17 @@ func (r *player) makeBuffer(number int, stream *symmem.Stream) error {
 			if r.p.orders == nil {
 				break
 			}
+
 			if err := buffer.UseOn(s); err != nil {
 				return err
 			}
 		}
+
 		if m, err = buffer.Memory().Slice(0, int64(b.bytes)); err != nil {
 			return err
 		}
 	}
+
 	r.memory[number] = m
 	return stream.Copy(m, symmem.Host(initialContents(r.seed, r.rt.Rank(), number).part(0, b.bytes)))
 }
@@ -245,16 +275,20 @@ func (r *player) release() error {
 	for _, g := range r.graphs {
 		errs = append(errs, g.Close())
 	}
+
 	for _, free := range r.free {
 		errs = append(errs, free())
 	}
+
 	for _, b := range slices.Sorted(maps.Keys(r.buffers)) {
 		r.keptBuffers = append(r.keptBuffers, r.buffers[b])
 	}
+
 	for len(r.keptBuffers) > r.p.keptBufferCount {
 		errs = append(errs, r.keptBuffers[0].Free())
 		r.keptBuffers = r.keptBuffers[1:]
 	}
+
 	r.graphs, r.buffers, r.free = nil, nil, nil
 	return errors.Join(errs...)
 }
@@ -270,17 +304,21 @@ func (r *player) capture(number int) error {
 		if err == nil {
 			r.graphs[number] = graph
 		}
+
 		return err
 	}
+
 	s := r.streams[g.stream]
 	if err := s.BeginCapture(); err != nil {
 		return err
 	}
+
 	recordErr := r.record(number, s)
 	graph, err := s.EndCapture()
 	if err == nil {
 		r.graphs[number] = graph
 	}
+
 	return errors.Join(recordErr, err)
 }
 
@@ -293,12 +331,14 @@ func (r *player) record(number int, s *symmem.Stream) error {
 		if stream == nil {
 			stream = r.streams[body[n].stream]
 		}
+
 		differs := r.isMakingWrongCall() && n == r.m.bodyIndex &&
 			wrongOp.kind == launchOp && wrongOp.graph == number
 		if err := r.work(&body[n], stream, differs); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -315,17 +355,21 @@ func (r *player) queueAll(v *verdict) int {
 		if r.m.kind != noMistake && r.rt.Rank() == r.m.rank && i == r.m.opIndex && r.deviate(o) {
 			continue
 		}
+
 		if err := r.queue(i, o); err != nil {
 			if o.kind == syncOp {
 				v.syncErrs[o.stream] = err
 			}
+
 			v.reported = append(v.reported, fmt.Sprintf("launching op %d: %v", i, err))
 			return i
 		}
 	}
+
 	if r.m.kind == killLater && r.rt.Rank() == r.m.rank {
 		select {} // wait to be killed
 	}
+
 	return len(r.p.ops)
 }
 
@@ -348,6 +392,7 @@ func (r *player) deviate(o *op) (replaced bool) {
 		return true
 	default:
 	}
+
 	return false
 }
 
@@ -369,6 +414,7 @@ func (r *player) cancel(g *symmem.Group) {
 		r.buffers[len(r.p.buffers)] = b
 		_ = r.pool.Register(ctx, g)
 	}
+
 	g.Abort()
 }
 
@@ -382,6 +428,7 @@ func (r *player) disturb(stream int) {
 	if r.noise.IntN(8) == 0 {
 		<-time.After(time.Duration(r.noise.IntN(int(time.Millisecond))))
 	}
+
 	if r.noise.IntN(8) == 0 {
 		pause := time.Duration(r.noise.IntN(int(3 * time.Millisecond)))
 		// If Host fails, the stream's next op returns the error.

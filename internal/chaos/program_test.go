@@ -147,6 +147,7 @@ func newLayout(ranks int, colors ...[]int) layout {
 			l.groups[index] = append(l.groups[index], r)
 		}
 	}
+
 	return l
 }
 
@@ -169,6 +170,7 @@ func (o *op) streamOf(rank int) int {
 	if o.kind == sendOp && rank == o.message.dst {
 		return o.recvStream
 	}
+
 	return o.stream
 }
 
@@ -177,6 +179,7 @@ func (p *program) body(o *op) []op {
 	if o.kind == launchOp {
 		return p.graphs[o.graph].body
 	}
+
 	return []op{*o}
 }
 
@@ -185,10 +188,12 @@ func (p *program) order(rank int) []int {
 	if p.orders != nil {
 		return p.orders[rank]
 	}
+
 	order := make([]int, len(p.ops))
 	for i := range order {
 		order[i] = i
 	}
+
 	return order
 }
 
@@ -240,14 +245,18 @@ func (p *program) String() string {
 			if g.branches == 0 {
 				o.stream = g.stream // symmem captures all ops on this stream
 			}
+
 			fmt.Fprintf(&b, "graph %d of %d branches, %v\n", i, g.branches, &o)
 		}
 	}
+
 	for i := range p.ops {
 		fmt.Fprintf(&b, "%4d  %v\n", i, &p.ops[i])
 	}
+
 	for r, order := range p.orders {
 		fmt.Fprintf(&b, "rank %d queues %v\n", r, order)
 	}
+
 	return b.String()
 }

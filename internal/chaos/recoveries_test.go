@@ -57,6 +57,7 @@ func (t *task) recoveriesWorld() (ranks int, o symmem.Options) {
 		// process exits.
 		paths = []symmem.PathChoice{symmem.PathDirect, symmem.PathPlain}
 	}
+
 	return 2 + d.IntN(3), symmem.Options{
 		Timeout: recoveriesTimeout, CheckInterval: -1,
 		Check: []symmem.CheckLevel{
@@ -74,6 +75,7 @@ func (t *task) recovery(number int) *recovery {
 	if other := d.IntN(4 * ranks); ranks > 2 && other < ranks {
 		p.outsider, p.way = other, recoveryWay(d.IntN(int(byWorld)))
 	}
+
 	l := newLayout(ranks)
 	l.groups = append(l.groups, slices.DeleteFunc(slices.Clone(l.groups[0]), func(r int) bool {
 		return r == p.outsider
@@ -82,14 +84,17 @@ func (t *task) recovery(number int) *recovery {
 	if number == t.lastProgram() && ranks > 2 && d.IntN(2) == 0 {
 		faults, p.way = []mistakeKind{killNow}, byJoin
 	}
+
 	for p.mistake.kind == noMistake {
 		p.first = t.drawSteps(d, l, 1, 8+d.IntN(24))
 		p.mistake = drawMistake(d, p.first, faults...)
 	}
+
 	l = newLayout(ranks)
 	if p.mistake.kind == killNow {
 		l.groups[0] = slices.Delete(l.groups[0], p.mistake.rank, p.mistake.rank+1)
 	}
+
 	p.second = t.drawSteps(d, l, 0, 4+d.IntN(16))
 	p.second.ops = append(p.second.ops, op{kind: closeGraphsOp})
 	p.second.shouldComparePlacement, p.second.keptBufferCount = true, 8
@@ -118,6 +123,7 @@ func (t *task) drawSteps(d *rand.Rand, l layout, group, n int) *program {
 			g.drawOp()
 		}
 	}
+
 	return &g.p
 }
 
@@ -128,6 +134,7 @@ func (g *generator) ring() {
 		i := g.IntN(len(g.live) - index)
 		g.live[index], g.live[index+i] = g.live[index+i], g.live[index]
 	}
+
 	o.recvStream, o.send, o.recv = o.stream, g.live[0], g.live[1]
 	o.count = min(g.p.buffers[o.send].bytes, g.p.buffers[o.recv].bytes)
 	members := g.p.groups[o.group]
@@ -161,21 +168,26 @@ func (r *recoverer) run(number int) (reported, bad []string) {
 	if err != nil {
 		return nil, []string{fmt.Sprintf("splitting the world: %v", err)}
 	}
+
 	r.groups = []*symmem.Group{r.rt.World(), g}
 	v, err := r.play(number, p.first, p.mistake)
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
+
 	if err := r.finishFailed(g, v); err != nil {
 		v.addFailure("%v", err)
 	}
+
 	if len(v.failures) > 0 {
 		return v.reported, v.failures
 	}
+
 	after, err := r.proceed(number, g, p)
 	if err != nil {
 		return v.reported, []string{fmt.Sprintf("continuing by %v: %v", p.way, err)}
 	}
+
 	return v.reported, after
 }
 
@@ -184,6 +196,7 @@ func (r *recoverer) split(p *recovery) (*symmem.Group, error) {
 	if r.rt.Rank() == p.outsider {
 		return nil, r.rt.World().SkipSplit(r.ctx)
 	}
+
 	return r.rt.World().Split(r.ctx, 0, 0)
 }
 
@@ -199,33 +212,40 @@ func (r *recoverer) finishFailed(g *symmem.Group, v *verdict) error {
 			// a second.
 			_ = g.Barrier(r.ctx, r.streams[0])
 		}
+
 		select {
 		case <-g.Ended():
 		case <-time.After(recoveriesTimeout):
 			return errors.New("the group did not fail")
 		}
+
 		if g.Err() == nil {
 			return errors.New("the group ended without an error")
 		}
 	}
+
 	if r.noise.IntN(2) == 0 {
 		r.free()
 	} else if !r.task.GPU {
 		v.check()
 	}
+
 	for _, s := range r.streams {
 		_ = s.Synchronize(r.ctx) // returns the fault again
 	}
+
 	for _, graph := range r.graphs {
 		if graph == nil {
 			continue
 		}
+
 		if r.noise.IntN(3) == 0 {
 			r.keptGraphs = append(r.keptGraphs, graph)
 		} else {
 			_ = graph.Close()
 		}
 	}
+
 	r.free()
 	return nil
 }
@@ -234,6 +254,7 @@ func (r *recoverer) free() {
 	for _, b := range slices.Sorted(maps.Keys(r.buffers)) {
 		_ = r.buffers[b].Free() // fails if a use cannot be recorded because a stream has failed
 	}
+
 	clear(r.buffers)
 }
 
@@ -244,26 +265,32 @@ func (r *recoverer) proceed(
 	if failed != nil && closeFirst {
 		_ = failed.Close() // returns the fault again
 	}
+
 	next, err := r.next(number, p)
 	if err != nil {
 		return nil, err
 	}
+
 	if failed != nil && !closeFirst {
 		_ = failed.Close()
 	}
+
 	r.groups = []*symmem.Group{next}
 	v, err := r.play(number, p.second, mistake{})
 	if err != nil {
 		return nil, err
 	}
+
 	v.check()
 	v.finish()
 	if len(v.failures) > 0 {
 		return v.failures, nil
 	}
+
 	if err := next.Check(r.ctx); err != nil || next == r.rt.World() {
 		return nil, err
 	}
+
 	return nil, next.Close()
 }
 

@@ -48,6 +48,7 @@ func TestRemapOnAGPU(t *testing.T) {
 			if _, err := j.run(t.Context()); err != nil {
 				t.Error(err)
 			}
+
 			for _, line := range lines {
 				t.Error(line)
 			}
@@ -74,10 +75,12 @@ func remapRankMain(text []byte) error {
 	if err != nil {
 		return err
 	}
+
 	r.rt, err = symmem.Open(r.ctx, symmem.Options{Backend: "nccl", Path: symmem.PathPlain})
 	if err != nil {
 		return err
 	}
+
 	runErr := r.run()
 	closeErr := r.rt.Close()
 	return errors.Join(runErr, closeErr)
@@ -88,18 +91,22 @@ func (r *remapper) run() (err error) {
 	if r.stream, err = r.rt.NewStream(); err != nil {
 		return err
 	}
+
 	if err := r.openPool(); err != nil {
 		return err
 	}
+
 	const rounds = 4
 	for round := range int32(rounds) {
 		if err := r.gather(round); err != nil {
 			return err
 		}
+
 		if err := r.remap(); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -113,9 +120,11 @@ func (r *remapper) openPool() (err error) {
 	if err != nil {
 		return err
 	}
+
 	if r.send, err = r.pool.AllocOn(r.stream, sendBytes); err != nil {
 		return err
 	}
+
 	r.recv, err = r.pool.AllocOn(r.stream, recvBytes)
 	return err
 }
@@ -129,9 +138,11 @@ func (r *remapper) gather(round int32) error {
 	if err := r.initialize(round); err != nil {
 		return err
 	}
+
 	if err := r.capture(); err != nil {
 		return err
 	}
+
 	all := make([]int32, r.task.Count*int64(r.rt.Size()))
 	launchErr := r.graph.Launch(r.stream)
 	copyErr := r.stream.Copy(symmem.Host(all), r.recv.Memory())
@@ -141,6 +152,7 @@ func (r *remapper) gather(round int32) error {
 		closeErr := r.graph.Close()
 		err = errors.Join(err, closeErr)
 	}
+
 	wrong := 0
 	for i, got := range all {
 		sender := int64(i) / r.task.Count
@@ -148,10 +160,12 @@ func (r *remapper) gather(round int32) error {
 			wrong++
 		}
 	}
+
 	if wrong > 0 {
 		fmt.Printf("rank %d, round %d: %d of %d elements are wrong\n", r.rt.Rank(), round, wrong,
 			len(all))
 	}
+
 	return err
 }
 
@@ -161,13 +175,16 @@ func (r *remapper) initialize(round int32) error {
 	if err := r.stream.Copy(r.send.Memory(), symmem.Host(own)); err != nil {
 		return err
 	}
+
 	const noElement = 0xff // byte value that no element consists of
 	if err := r.stream.Fill(r.recv.Memory(), noElement); err != nil {
 		return err
 	}
+
 	if err := r.rt.World().Barrier(r.ctx, r.stream); err != nil {
 		return err
 	}
+
 	return r.stream.Synchronize(r.ctx)
 }
 
@@ -176,6 +193,7 @@ func (r *remapper) capture() error {
 	if err := r.stream.BeginCapture(); err != nil {
 		return err
 	}
+
 	gatherErr := r.rt.World().AllGather(r.ctx, r.send.Memory(), r.recv.Memory(), r.task.Count,
 		symmem.Int32, r.stream)
 	var endErr error
@@ -190,13 +208,16 @@ func (r *remapper) remap() error {
 		resumeErr := r.pool.Resume(r.ctx)
 		return errors.Join(suspendErr, resumeErr)
 	}
+
 	if err := r.closePool(); err != nil {
 		return err
 	}
+
 	// If the task does not set KeepGraph, the graph is already closed, and Close returns nil.
 	if err := r.graph.Close(); err != nil {
 		return err
 	}
+
 	return r.openPool() // gets the same addresses
 }
 
@@ -205,18 +226,23 @@ func (r *remapper) closePool() error {
 	if err := r.send.Free(); err != nil {
 		return err
 	}
+
 	if err := r.recv.Free(); err != nil {
 		return err
 	}
+
 	if err := r.stream.Synchronize(r.ctx); err != nil {
 		return err
 	}
+
 	if !r.task.SuspendGroup {
 		return r.pool.Close()
 	}
+
 	if _, err := r.rt.World().Suspend(r.ctx); err != nil {
 		return err
 	}
+
 	poolErr := r.pool.Close()
 	resumeErr := r.rt.World().Resume(r.ctx)
 	return errors.Join(poolErr, resumeErr)

@@ -101,6 +101,7 @@ func (s *signalTask) plan() *signalPlan {
 			signalDelay: time.Duration(d.IntN(int(30 * time.Millisecond))),
 		}
 	}
+
 	p := &signalPlan{
 		secondVictim: -1, ranks: 2 + d.IntN(3), noLauncher: d.IntN(2) == 0, call: anyCall,
 		round:       d.IntN(4),
@@ -113,10 +114,12 @@ func (s *signalTask) plan() *signalPlan {
 		p.stop = shortestStop + time.Duration(d.Int64N(int64(max(s.Longest-shortestStop, 0)+1)))
 		calls = calls[:3]
 	}
+
 	if d.IntN(2) == 0 {
 		p.call = calls[d.IntN(len(calls))]
 		p.signalDelay = time.Duration(d.IntN(int(30 * time.Millisecond)))
 	}
+
 	if s.GPU {
 		p.gpu = true
 		if s.Machines > 1 {
@@ -124,13 +127,16 @@ func (s *signalTask) plan() *signalPlan {
 		} else if p.noLauncher && d.IntN(2) == 0 {
 			p.machines = p.ranks
 		}
+
 		p.path = []symmem.PathChoice{symmem.PathPlain, symmem.PathDirect}[d.IntN(2)]
 	}
+
 	for r := range p.delays {
 		if r != p.victim && d.IntN(2) == 0 {
 			p.delays[r] = time.Duration(d.IntN(int(40 * time.Millisecond)))
 		}
 	}
+
 	return p
 }
 
@@ -139,12 +145,15 @@ func (p *signalPlan) String() string {
 	if p.noLauncher {
 		setup = "without the launcher"
 	}
+
 	if p.stop > 0 {
 		fate = fmt.Sprintf("stopped for %v", p.stop)
 	}
+
 	if p.machines > 1 {
 		setup += fmt.Sprintf(", on %d machines", p.machines)
 	}
+
 	return fmt.Sprintf("%d ranks %s, rank %d %s %v after it began %s of round %d", p.ranks, setup,
 		p.victim, fate, p.signalDelay, p.call, p.round)
 }
@@ -153,6 +162,7 @@ func (p *signalPlan) timeout() time.Duration {
 	if p.noLauncher && p.call == callOpen {
 		return openTimeout
 	}
+
 	return longTimeout
 }
 
@@ -239,12 +249,15 @@ func signals(ctx context.Context, task signalTask, env []string) error {
 		victimDied := result.Exits[p.victim].Signal == syscall.SIGKILL
 		bad = append(bad, x.verdict(victimDied)...)
 	}
+
 	if left := j.leftovers(before); left != "" {
 		bad = append(bad, fmt.Errorf("the job left behind: %s", left))
 	}
+
 	if len(bad) == 0 {
 		return nil
 	}
+
 	return fmt.Errorf("program %d: %v: %w\n%s", task.Program, p, errors.Join(bad...), x.text())
 }
 
@@ -270,13 +283,16 @@ func (s *signaller) onLine(line string) {
 		s.other = append(s.other, line)
 		return
 	}
+
 	if !l.Announces {
 		s.lines = append(s.lines, l)
 		return
 	}
+
 	if s.pids[l.Rank] != 0 {
 		return // already announced
 	}
+
 	s.pids[l.Rank] = l.PID
 	victim, secondVictim := s.pids[s.plan.victim], s.pids[s.plan.secondVictim]
 	if victim != 0 && (secondVictim != 0 || s.plan.secondVictim < 0) {
@@ -295,12 +311,14 @@ func (s *signaller) signal(victim, secondVictim int) {
 	case secondVictim != 0:
 		err = syscall.Kill(secondVictim, syscall.SIGSTOP)
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sent, s.stopErr = time.Now(), err
 	if s.plan.stop > 0 {
 		return
 	}
+
 	watch, err := sys.Pidfd(victim)
 	if err != nil {
 		return // the process has exited
@@ -319,10 +337,12 @@ func (s *signaller) verdict(victimDied bool) (bad []error) {
 	if s.stopErr != nil {
 		bad = append(bad, fmt.Errorf("signaling rank %d: %w", s.plan.victim, s.stopErr))
 	}
+
 	check := s.checkKilled
 	if s.plan.stop > 0 {
 		check = s.checkStopped
 	}
+
 	reported := map[int]bool{}
 	for i := range s.lines {
 		l := &s.lines[i]
@@ -331,14 +351,17 @@ func (s *signaller) verdict(victimDied bool) (bad []error) {
 			bad = append(bad, fmt.Errorf("rank %d, in %s: %w", l.Rank, l.Call, err))
 		}
 	}
+
 	for r := range s.plan.ranks {
 		if !reported[r] && r != s.plan.secondVictim && (r != s.plan.victim || s.plan.stop > 0) {
 			bad = append(bad, fmt.Errorf("rank %d did not report how it ended", r))
 		}
 	}
+
 	if len(s.other) > 0 {
 		bad = append(bad, fmt.Errorf("other output: %q", s.other))
 	}
+
 	return bad
 }
 
@@ -352,6 +375,7 @@ func (s *signaller) checkStopped(l *signalLine, _ bool) error {
 	case l.Rank != s.plan.victim && s.plan.call == anyCall && !s.plan.gpu && !warned:
 		return fmt.Errorf("log %q contains no warning about rank %d; %s", l.Log, s.plan.victim, l.Slowest)
 	}
+
 	return nil
 }
 
@@ -364,9 +388,11 @@ func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	if p.gpu && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
 		limit = softwareNamingLimit
 	}
+
 	if p.noLauncher && p.call == callOpen {
 		limit += openTimeout
 	}
+
 	switch {
 	case l.Rank == p.victim:
 		return nil // the victim finished before the signal
@@ -386,6 +412,7 @@ func (s *signaller) checkKilled(l *signalLine, victimDied bool) error {
 	case !slices.Equal(l.Lost, []int{p.victim}):
 		return fmt.Errorf("want a RankLostError that names only rank %d, got: %s", p.victim, l.Text)
 	}
+
 	return nil
 }
 
@@ -395,6 +422,7 @@ func (s *signaller) starved() (sum time.Duration) {
 	for i := range s.lines {
 		sum += starvedSince(s.lines[i].Starved, s.sent)
 	}
+
 	return sum
 }
 
@@ -409,5 +437,6 @@ func (s *signaller) text() (text string) {
 		text += fmt.Sprintf("rank %d in %s after %v: %s\n", l.Rank, l.Call,
 			time.Unix(0, l.At).Sub(s.sent), l.Text)
 	}
+
 	return text
 }

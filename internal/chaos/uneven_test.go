@@ -26,6 +26,7 @@ func (t *task) unevenRanks() int {
 	if t.Machines > 1 {
 		return 2 + t.worldDraws().IntN(3)
 	}
+
 	return 2 + t.worldDraws().IntN(7)
 }
 
@@ -44,14 +45,17 @@ func (t *task) uneven(number int) (*program, mistake) {
 		if o.recv = o.send; !inPlace {
 			o.recv = g.buffer(bufferBytes, false)
 		}
+
 		if bufferBytes < 1<<18 {
 			g.copy(o.stream, g.buffer(bufferBytes, false), o.send)
 		}
+
 		g.addOrdered(o)
 		if bufferBytes < 1<<18 {
 			g.copy(o.stream, o.recv, g.buffer(bufferBytes, false))
 		}
 	}
+
 	return &g.p, mistake{}
 }
 

@@ -50,11 +50,13 @@ func (v *verdict) check() {
 			v.addFailure("stream %d returned no error, but its op %d should have failed", s, index)
 		}
 	}
+
 	for e, err := range onEvent {
 		if v.eventFails[self][e] && err == nil {
 			v.addFailure("event %d returned no error, but was recorded after a failure", e)
 		}
 	}
+
 	ctx, cancel := context.WithTimeout(v.ctx, groupsTime)
 	defer cancel()
 	for g, index := range v.groupFailsAt[self] {
@@ -62,6 +64,7 @@ func (v *verdict) check() {
 			v.addFailure("group %d has no error, but its call in op %d should have failed", g, index)
 		}
 	}
+
 	for b := range v.data[self] {
 		isFreed := v.memory[b] == (symmem.Memory{})
 		isPredicted := !v.undefined[self][b] && !v.mayHaveWritten(b)
@@ -77,9 +80,11 @@ func (v *verdict) finish() {
 	if len(v.reported) > 0 {
 		v.addFailure("valid program returned errors: %q", v.reported)
 	}
+
 	if len(v.failures) > 0 {
 		return
 	}
+
 	if err := v.release(); err != nil {
 		v.addFailure("releasing: %v", err)
 	}
@@ -94,10 +99,12 @@ func (v *verdict) compare(b int) {
 	if err == nil {
 		err = s.Synchronize(v.ctx)
 	}
+
 	if err != nil {
 		v.addFailure("reading buffer %d: %v", b, err)
 		return
 	}
+
 	if want := v.data[self][b].part(0, n); !bytes.Equal(got, want) {
 		index := firstDifference(got, want)
 		end := min(index+8, n) // of the bytes to print
@@ -113,6 +120,7 @@ func firstDifference[T byte | float32](got, want []T) int {
 			return i
 		}
 	}
+
 	return -1
 }
 
@@ -125,6 +133,7 @@ func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	if v.task.ProgramsPerWorld > 1 {
 		slices.Sort(order)
 	}
+
 	for _, i := range order {
 		isStream := i < len(v.streams)
 		e := i - len(v.streams) // index of an event
@@ -137,6 +146,7 @@ func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 			v.noteError("event", e, onEvent[e])
 		}
 	}
+
 	return onStream, onEvent
 }
 
@@ -170,6 +180,7 @@ func (v *verdict) mayHaveWritten(buffer int) bool {
 	if v.endIndex == len(p.ops) {
 		return false // no op has ended the program
 	}
+
 	return slices.ContainsFunc(p.body(&p.ops[v.endIndex]), func(o op) bool {
 		writes := o.kind <= allocOp // later kinds write no buffer
 		return writes && o.recv == buffer
@@ -183,15 +194,18 @@ func (m *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bo
 	if index < 0 {
 		return true // no op has written to the buffer
 	}
+
 	stream := m.p.ops[index].recvStream
 	if err, synchronized := onStream[stream]; synchronized && err == nil {
 		return true
 	}
+
 	for e, err := range onEvent {
 		i := m.recordOp[e]
 		if err == nil && i > index && m.p.ops[i].stream == stream {
 			return true
 		}
 	}
+
 	return false
 }

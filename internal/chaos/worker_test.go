@@ -24,6 +24,7 @@ func signalsRankMain(text []byte) error {
 	if err := json.Unmarshal(text, &task); err != nil {
 		return err
 	}
+
 	w := &worker{
 		ctx: context.Background(), plan: task.plan(), seed: task.Seed + uint64(task.Program)<<32,
 	}
@@ -35,15 +36,18 @@ func signalsRankMain(text []byte) error {
 	if task.GPU {
 		o.Backend, o.Path = "nccl", w.plan.path
 	}
+
 	var err error
 	if w.plan.noLauncher {
 		if o, err = ignoreLauncher(o); err != nil {
 			return err
 		}
 	}
+
 	if w.rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return err
 	}
+
 	var waits starvation
 	go waits.measure()
 	err = w.work(o)
@@ -58,10 +62,12 @@ func signalsRankMain(text []byte) error {
 		if errors.As(err, &lost) {
 			line.Lost = lost.Ranks
 		}
+
 		if w.rt != nil {
 			_ = w.rt.Close() // returns the same error
 		}
 	}
+
 	return json.NewEncoder(os.Stdout).Encode(line)
 }
 
@@ -116,28 +122,35 @@ func (w *worker) work(o symmem.Options) (err error) {
 	if w.rt, err = symmem.Open(w.ctx, o); err != nil {
 		return err
 	}
+
 	if w.rt.Rank() != w.rank {
 		return fmt.Errorf("opened as rank %d", w.rt.Rank())
 	}
+
 	if err := w.allocate(); err != nil {
 		return err
 	}
+
 	if w.plan.secondVictim >= 0 {
 		return w.joinRepeatedly()
 	}
+
 	w.enter(anyCall, w.plan.round)
 	w.endTime = time.Now().Add(w.plan.signalDelay + w.plan.stop + stopRest)
 	for round := 0; ; round++ {
 		if w.plan.call == callRuntimeClose && round == joinedRounds {
 			break
 		}
+
 		if last, err := w.round(round); last || err != nil {
 			if err != nil {
 				return err
 			}
+
 			break
 		}
 	}
+
 	w.enter(callRuntimeClose, w.plan.round)
 	return w.rt.Close()
 }
@@ -149,21 +162,26 @@ func (w *worker) allocate() error {
 		for i := range w.memory {
 			w.memory[i] = symmem.Host(make([]int32, workElements))
 		}
+
 		return nil
 	}
+
 	pool, err := w.rt.NewPool(symmem.PoolOptions{Domain: w.rt.World()})
 	if err != nil {
 		return err
 	}
+
 	for i := range w.memory {
 		b, err := pool.Alloc(4 * workElements)
 		if err != nil {
 			return err
 		}
+
 		if w.memory[i], err = b.Memory().Slice(0, 4*workElements); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -171,6 +189,7 @@ func (w *worker) beginCall(format string, args ...any) {
 	if took := time.Since(w.callStart); w.call != "" && took > w.took {
 		w.slowest, w.took = w.call, took
 	}
+
 	w.call, w.callStart = fmt.Sprintf(format, args...), time.Now()
 }
 
@@ -181,6 +200,7 @@ func (w *worker) enter(call string, round int) {
 	if call != w.plan.call || round != w.plan.round {
 		return
 	}
+
 	if w.rank == w.plan.victim || w.rank == w.plan.secondVictim {
 		// Ignore errors: if this fails, no rank gets a signal, and the job counts as hung.
 		_ = json.NewEncoder(os.Stdout).Encode(signalLine{
@@ -188,6 +208,7 @@ func (w *worker) enter(call string, round int) {
 		})
 		return
 	}
+
 	<-time.After(w.plan.delays[w.rank])
 }
 
@@ -199,14 +220,17 @@ func (w *worker) round(round int) (last bool, err error) {
 	if last, err = w.runCalls("world", world, round); last || err != nil {
 		return last, err
 	}
+
 	w.enter(callSplit, round)
 	sub, err := world.Split(w.ctx, w.rank%(1+d.IntN(2)), 0)
 	if err != nil {
 		return false, err
 	}
+
 	if err := w.useAndClose("the split group", sub, round); err != nil {
 		return false, err
 	}
+
 	ranks := drawRanks(d, w.plan.ranks, w.plan.victim)
 	// Skip Join if all ranks must log a warning, because Join logs none if the stopped rank is rank
 	// 0, which serves the store.
@@ -214,11 +238,13 @@ func (w *worker) round(round int) (last bool, err error) {
 	if !slices.Contains(ranks, w.rank) || silent {
 		return false, nil
 	}
+
 	w.enter(callJoin, round)
 	joined, err := w.rt.Join(w.ctx, fmt.Sprintf("join%d", round), ranks)
 	if err != nil {
 		return false, err
 	}
+
 	return false, w.useAndClose("the joined group", joined, round)
 }
 
@@ -229,6 +255,7 @@ func (w *worker) joinRepeatedly() error {
 		if err != nil {
 			return err
 		}
+
 		if err := g.Close(); err != nil {
 			return err
 		}
@@ -243,6 +270,7 @@ func drawRanks(d *rand.Rand, n, included int) []int {
 			ranks = append(ranks, r)
 		}
 	}
+
 	return ranks
 }
 
@@ -250,6 +278,7 @@ func (w *worker) useAndClose(name string, g *symmem.Group, round int) error {
 	if _, err := w.runCalls(name, g, round); err != nil {
 		return err
 	}
+
 	w.enter(callGroupClose, round)
 	return g.Close()
 }
@@ -263,17 +292,22 @@ func (w *worker) runCalls(name string, g *symmem.Group, round int) (last bool, e
 		for i := range w.own {
 			w.own[i] = contribution(w.rank, round+turn, i)
 		}
+
 		if w.own[n-1] = 0; w.rank == 0 && w.plan.stop > 0 && time.Now().After(w.endTime) {
 			w.own[n-1] = 1
 		}
+
 		if err := w.makeCalls(g); err != nil {
 			return false, err
 		}
+
 		if err := w.check(g, round+turn); err != nil {
 			return false, err
 		}
+
 		last = last || w.sum[n-1] > 0
 	}
+
 	return last, nil
 }
 
@@ -293,6 +327,7 @@ func (w *worker) makeCalls(g *symmem.Group) error {
 			case g.Rank() == 1 && w.messages():
 				return g.Recv(w.ctx, received, n, symmem.Int32, 0, s)
 			}
+
 			return nil
 		},
 		func() error { return s.Copy(symmem.Host(w.sum), sum) },
@@ -303,6 +338,7 @@ func (w *worker) makeCalls(g *symmem.Group) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -322,13 +358,16 @@ func (w *worker) check(g *symmem.Group, round int) error {
 		for _, r := range g.Ranks() {
 			want += contribution(r, round, i)
 		}
+
 		if w.sum[i] != want {
 			return fmt.Errorf("wrong result: element %d of a sum is %d, want %d", i, w.sum[i], want)
 		}
+
 		want = contribution(g.Ranks()[0], round, i)
 		if g.Rank() == 1 && w.messages() && w.received[i] != want {
 			return fmt.Errorf("wrong result: element %d of a message is %d, want %d", i, w.received[i], want)
 		}
 	}
+
 	return nil
 }

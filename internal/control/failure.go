@@ -23,10 +23,12 @@ func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
 	}
+
 	report := failureReport{Why: err.Error()}
 	if lost := (*driver.RankLostError)(nil); errors.As(err, &lost) {
 		report.Lost, report.Machines = lost.Ranks, lost.Machines
 	}
+
 	encoded, _ := json.Marshal(report) // no error for strings and numbers
 	return encoded
 }
@@ -39,21 +41,26 @@ func DecodeFailures(ranks []int, reports [][]byte, callText string) error {
 		if len(encoded) == 0 {
 			continue
 		}
+
 		var report failureReport
 		if err := json.Unmarshal(encoded, &report); err != nil {
 			return fmt.Errorf("reading the failure of rank %d: %w", ranks[r], err)
 		}
+
 		text := fmt.Sprintf("rank %d failed: %s", ranks[r], Printable(report.Why))
 		isOutsideRanks := func(lost int) bool { return !slices.Contains(ranks, lost) }
 		if len(report.Lost) > 0 && !slices.ContainsFunc(report.Lost, isOutsideRanks) {
 			for rank, name := range report.Machines {
 				report.Machines[rank] = MachineName(name)
 			}
+
 			return &driver.RankLostError{
 				Ranks: report.Lost, Machines: report.Machines, InCall: callText + ": " + text,
 			}
 		}
+
 		return errors.New(text)
 	}
+
 	return nil
 }

@@ -40,6 +40,7 @@ func TestDecodeFailures(t *testing.T) {
 			if (err == nil) != (c.text == "") || err != nil && !strings.Contains(err.Error(), c.text) {
 				t.Fatalf("got error %v, want %q", err, c.text)
 			}
+
 			var lost *driver.RankLostError
 			if errors.As(err, &lost) != (c.lost != nil) ||
 				lost != nil && !slices.Equal(lost.Ranks, c.lost) {

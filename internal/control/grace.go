@@ -22,6 +22,7 @@ func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 	case t.since.IsZero():
 		t.since = time.Now()
 	}
+
 	return time.Since(t.since)
 }
 

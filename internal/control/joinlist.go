@@ -31,6 +31,7 @@ func (l JoinList) Add(ctx context.Context) error {
 	if err := l.Store.Set(ctx, key, l.encodeAwaited(nil)); err != nil {
 		return fmt.Errorf("storing that this rank joins group %s: %w", l.Group.Name(), err)
 	}
+
 	return nil
 }
 
@@ -72,6 +73,7 @@ func readJoinKeys(
 			absent = append(absent, rank)
 		}
 	}
+
 	return absent, stored
 }
 
@@ -81,10 +83,12 @@ func (l JoinList) TimeoutError(waited time.Duration, awaited []int, err error) e
 	if isTooShort(waited, l.Group) {
 		return AbsentError("joining group "+l.Group.Name(), l.Group, waited, nil, awaited, err)
 	}
+
 	absent := l.AbsentRanks()
 	if len(absent) == 0 && len(awaited) > 0 {
 		awaited = l.Blockers(awaited)
 	}
+
 	return AbsentError("joining group "+l.Group.Name(), l.groupWithMachines(), waited, absent,
 		awaited, err)
 }
@@ -101,6 +105,7 @@ func (l JoinList) Blockers(awaited []int) []int {
 		if !slices.ContainsFunc(awaited, hasNoWaits) || time.Now().After(deadline) {
 			return l.followWaits(awaited, stored)
 		}
+
 		time.Sleep(lookupTimeout / 20)
 	}
 }
@@ -113,16 +118,20 @@ func (l JoinList) followWaits(awaited []int, stored map[int]string) []int {
 		if visited[rank] {
 			continue
 		}
+
 		visited[rank] = true
 		awaitedByRank := l.parseWaits(stored[rank])
 		if len(awaitedByRank) == 0 {
 			blockers = append(blockers, rank)
 		}
+
 		toVisit = append(toVisit, awaitedByRank...)
 	}
+
 	if len(blockers) == 0 {
 		return awaited
 	}
+
 	slices.Sort(blockers)
 	return blockers
 }
@@ -136,12 +145,15 @@ func AbsentError(
 	if len(absent) == 0 {
 		absent = awaited
 	}
+
 	if len(absent) == 0 {
 		return err
 	}
+
 	if isTooShort(waited, group) {
 		return fmt.Errorf("%w: %w", lateStartError(callText, waited, group), err)
 	}
+
 	return &driver.AbsentError{
 		InCall: callText, Waited: waited.Round(time.Millisecond), Ranks: absent,
 		Machines: group.MachinesOf(absent), Members: group.Ranks, Err: err,
@@ -157,6 +169,7 @@ func (l JoinList) StartWarnings(schedule driver.Late, awaited func() []int) (sto
 		if len(absent) == 0 {
 			absent = awaited()
 		}
+
 		l.publishAwaited(absent)
 		return absent, l.describeActivities(absent, stored)
 	}
@@ -181,6 +194,7 @@ func (l JoinList) describeActivities(absent []int, stored map[int]string) map[in
 			activities[rank] = storeNotAnswering
 		}
 	}
+
 	return activities
 }
 
@@ -201,6 +215,7 @@ func parseMachine(text string) string {
 	if len(fields) == 0 {
 		return ""
 	}
+
 	name, _ := strings.CutPrefix(fields[0], machinePrefix)
 	return name
 }
@@ -214,6 +229,7 @@ func (l JoinList) groupWithMachines() driver.GroupConfig {
 			group.Machines[i] = parseMachine(stored[rank])
 		}
 	}
+
 	return group
 }
 
@@ -230,6 +246,7 @@ func (l JoinList) parseWaits(text string) (ranks []int) {
 			ranks = append(ranks, rank)
 		}
 	}
+
 	return ranks
 }
 
@@ -242,6 +259,7 @@ func WarnLate(
 	if delay < 0 {
 		return func() {}
 	}
+
 	stopping, done, begin := make(chan struct{}), make(chan struct{}), time.Now()
 	go func() {
 		defer close(done)
@@ -251,11 +269,13 @@ func WarnLate(
 				return
 			case <-time.After(delay):
 			}
+
 			waited := time.Since(begin)
 			if warning.Ranks, warning.Activity = findLate(); len(warning.Ranks) > 0 {
 				warning.Waited = waited.Round(time.Millisecond)
 				schedule.Warn(warning)
 			}
+
 			delay = schedule.Next(waited, 0)
 		}
 	}()

@@ -27,6 +27,7 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	awaitedRanks := map[int][]int{0: {1}, 1: {2}} // by rank
 	for rank, list := range lists {
 		late := driver.Late{After: 5 * time.Millisecond, Warn: func(w driver.LateWarning) {
@@ -37,6 +38,7 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 		stop := list.StartWarnings(late, func() []int { return awaitedRanks[rank] })
 		defer stop()
 	}
+
 	deadline := time.After(10 * time.Second)
 	for {
 		select {
@@ -44,6 +46,7 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 			if !slices.Equal(w.Ranks, []int{1}) {
 				t.Fatalf("the warning lists ranks %v, want [1]", w.Ranks)
 			}
+
 			// Warnings before rank 1 has stored its wait do not mention it.
 			if strings.Contains(w.Activity[1], "waits for rank 2") && len(w.Activity) == 1 {
 				return
@@ -101,16 +104,19 @@ func TestBlockers(t *testing.T) {
 				if err := listOfRank.Add(t.Context()); err != nil {
 					t.Fatal(err)
 				}
+
 				if waits := c.waits[rank]; len(waits) > 0 {
 					listOfRank.Blockers(waits) // also stores waits, so that rank 1 can read them
 				}
 			}
+
 			const waited = time.Second // only mentioned in the error
 			err := list.TimeoutError(waited, c.awaited, nil)
 			var absent *driver.AbsentError
 			if !errors.As(err, &absent) {
 				t.Fatalf("TimeoutError = %v, want an AbsentError", err)
 			}
+
 			if !slices.Equal(absent.Ranks, c.want) {
 				t.Errorf("the error lists ranks %v, want %v", absent.Ranks, c.want)
 			}

@@ -23,6 +23,7 @@ func CheckExchange(lane driver.Lane, payload []byte) error {
 		return fmt.Errorf("exchanging %d bytes on lane %d: at most %d bytes on %d lanes",
 			len(payload), lane, driver.MaxPayload, driver.Lanes)
 	}
+
 	return nil
 }
 
@@ -33,5 +34,6 @@ func WithDefaultTimeout(
 	if _, hasDeadline := ctx.Deadline(); hasDeadline {
 		return context.WithCancel(ctx)
 	}
+
 	return context.WithTimeout(ctx, d)
 }

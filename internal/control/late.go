@@ -20,6 +20,7 @@ func isTooShort(waited time.Duration, group driver.GroupConfig) bool {
 	if group.Timeout != nil {
 		sufficient = min(sufficient, group.Timeout.Get()/2)
 	}
+
 	return waited < sufficient
 }
 
@@ -30,6 +31,7 @@ func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
 	if !w.DeadlinePassed {
 		return
 	}
+
 	if deadline, ok := ctx.Deadline(); ok {
 		w.Overrun = time.Since(deadline)
 	}
@@ -49,6 +51,7 @@ func lateStartError(
 			group.Ranks[group.Rank]: "began this call when its deadline had passed or was near",
 		}
 	}
+
 	return err
 }
 
@@ -67,11 +70,13 @@ func Fetch(
 	if noter, ok := p.(FetchNoter); ok {
 		end = noter.NoteFetch(rank)
 	}
+
 	err := request()
 	if errors.Is(err, context.DeadlineExceeded) {
 		// Do not call end, so that errors of waiting ranks go on to name both ranks.
 		return p.Fail(UnansweredError(ctx, *group, rank, callText, begin))
 	}
+
 	end()
 	return err
 }
@@ -87,9 +92,11 @@ func UnansweredError(
 	if deadline, ok := ctx.Deadline(); ok {
 		timeToAnswer = min(waited, deadline.Sub(begin))
 	}
+
 	if isTooShort(timeToAnswer, group) {
 		return lateStartError(callText, waited, group)
 	}
+
 	missing := group.World([]int{rank})
 	return &driver.TimeoutError{
 		InCall: callText, Waited: waited.Round(time.Millisecond), Missing: missing,

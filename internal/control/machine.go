@@ -13,6 +13,7 @@ func HostName() string {
 	if err != nil {
 		return ""
 	}
+
 	return MachineName(name)
 }
 

@@ -72,6 +72,7 @@ func CompareEnds(
 	default:
 		return nil
 	}
+
 	err.Ends = []driver.MessageEnds{ends}
 	return err
 }
@@ -83,14 +84,17 @@ func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) st
 	if call.Operation == driver.Recv {
 		preposition = "from"
 	}
+
 	peer := "any rank"
 	if call.Root != driver.AnySource {
 		peer = fmt.Sprintf("rank %d of the world", g.Ranks[call.Root])
 	}
+
 	numberText := ""
 	if number > 0 {
 		numberText = fmt.Sprintf(" %d", number)
 	}
+
 	return fmt.Sprintf("%v%s of %d bytes with tag %d %s %s in group %s", call.Operation, numberText,
 		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
 }
@@ -102,6 +106,7 @@ func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
 	}
+
 	return after
 }
 
@@ -129,6 +134,7 @@ func UnmatchedError(
 			Sent: 1,
 		})
 	}
+
 	for _, recv := range awaited {
 		ends := driver.MessageEnds{
 			From: driver.AnySource, To: ownRank, Tag: recv.Tag, Number: recv.Number, Received: 1,
@@ -136,11 +142,14 @@ func UnmatchedError(
 		if recv.Source != driver.AnySource {
 			ends.From = g.Ranks[recv.Source]
 		}
+
 		err.Ends = append(err.Ends, ends)
 	}
+
 	if len(err.Ends) == 0 {
 		return nil
 	}
+
 	err.Sort()
 	return err
 }

@@ -108,6 +108,7 @@ func (w *Wait) AddDetails(err error) error {
 	if err == nil {
 		return nil
 	}
+
 	var timeout *driver.TimeoutError
 	if w.CountsText != nil && errors.As(err, &timeout) {
 		// Change a copy, because other goroutines may read the error of a failed plane.
@@ -115,12 +116,15 @@ func (w *Wait) AddDetails(err error) error {
 		withCounts.Counts = w.CountsText()
 		return &withCounts
 	}
+
 	if w.FindFault == nil || !errors.Is(err, driver.ErrFault) {
 		return err
 	}
+
 	if explanation := w.FindFault(); explanation != nil {
 		return explanation
 	}
+
 	return err
 }
 

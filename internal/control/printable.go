@@ -13,10 +13,12 @@ func Printable(text string) string {
 	if len(text) > maxPrintable {
 		text = text[:maxPrintable]
 	}
+
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || r != '\n' && !unicode.IsPrint(r) {
 			return '?'
 		}
+
 		return r
 	}, text)
 }

@@ -24,16 +24,20 @@ func CompareSegments(
 	if err != nil {
 		return nil, err
 	}
+
 	var differingRanks []int
 	for r, payload := range all {
 		rest, isSame := bytes.CutPrefix(payload, ownPayload)
 		if !isSame {
 			differingRanks = append(differingRanks, ranks[r])
 		}
+
 		all[r] = rest
 	}
+
 	if len(differingRanks) > 0 {
 		return nil, fmt.Errorf("%s registers a different segment or size", driver.Ranks(differingRanks))
 	}
+
 	return all, nil
 }

@@ -17,14 +17,17 @@ func ShareToken(
 		rand.Read(token)
 		return store.Set(ctx, key, token)
 	}
+
 	got, err := store.Get(ctx, key)
 	if err != nil {
 		return fmt.Errorf("fetching the token: %w", err)
 	}
+
 	if len(got) != len(token) {
 		return fmt.Errorf("the token has %d bytes instead of %d: another program has stored it",
 			len(got), len(token))
 	}
+
 	copy(token, got)
 	return nil
 }

@@ -112,33 +112,41 @@ func Judge(w *WaitStatus, states []RankState) Verdict {
 	for i := range states {
 		hasCompleted = hasCompleted || states[i].Failed != NotFailed && states[i].Completed
 	}
+
 	checkFaults := !w.IgnoreFaults && (w.Closed || !hasCompleted)
 	if w.Cause != nil && checkFaults {
 		return Verdict{Err: w.Cause}
 	}
+
 	if w.IsWork && w.Collective == 0 {
 		return Verdict{}
 	}
+
 	hasMissingRank := w.anyRank(states, (*RankState).isMissing)
 	if !hasMissingRank && !w.IsWork {
 		return Verdict{}
 	}
+
 	lostRanks := w.ranksWhere(states, (*RankState).isLost)
 	if slices.ContainsFunc(lostRanks, func(r int) bool { return w.IsWork || states[r].Missing }) {
 		return Verdict{Err: lostError(w.Group, lostRanks, w.CallText())}
 	}
+
 	if checkFaults && (hasMissingRank || w.SincePeerFailure >= Grace) {
 		if err := FailedPeersError(w.Group, states, w.CallText); err != nil {
 			return Verdict{Err: err}
 		}
 	}
+
 	if err := w.deadlock(states); err != nil {
 		leftRanks := w.ranksWhere(states, func(r *RankState) bool { return r.Missing && r.Left })
 		return Verdict{Err: err, Left: len(leftRanks) > 0}
 	}
+
 	if !hasMissingRank || w.Stale {
 		return Verdict{}
 	}
+
 	return w.late(states)
 }
 
@@ -149,6 +157,7 @@ func (w *WaitStatus) ranksWhere(states []RankState, match func(*RankState) bool)
 			ranks = append(ranks, r)
 		}
 	}
+
 	return ranks
 }
 
@@ -159,6 +168,7 @@ func (w *WaitStatus) anyRank(states []RankState, match func(*RankState) bool) bo
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -169,6 +179,7 @@ func (w *WaitStatus) deadlock(states []RankState) error {
 	if len(elsewhereRanks) == 0 {
 		return nil
 	}
+
 	return &driver.DeadlockError{
 		InCall: w.CallText(), Activity: w.activity(states, elsewhereRanks), Members: w.Group.Ranks,
 	}
@@ -184,6 +195,7 @@ func (w *WaitStatus) cannotArrive(own, r *RankState) bool {
 	case w.IsExchange:
 		return r.InCollective > own.Submitted
 	}
+
 	return false
 }
 
@@ -191,10 +203,12 @@ func (w *WaitStatus) late(states []RankState) Verdict {
 	if w.DeadlinePassed || w.Waited >= w.Timeout {
 		return Verdict{Err: w.timeoutError(states)}
 	}
+
 	// If faults are ignored, only the caller knows which missing ranks may never arrive.
 	if w.IgnoreFaults || w.Late.Next(w.Waited, w.SinceWarning) != 0 {
 		return Verdict{}
 	}
+
 	warning := w.Warning(states)
 	warning.Waited = w.Waited.Round(time.Millisecond)
 	return Verdict{Warning: warning}
@@ -205,6 +219,7 @@ func (w *WaitStatus) timeoutError(states []RankState) *driver.TimeoutError {
 	if isTooShort(w.timeToArrive(states), w.Group) {
 		return lateStartError(w.CallText(), w.Waited, w.Group)
 	}
+
 	return w.missingError(states)
 }
 
@@ -229,6 +244,7 @@ func (w *WaitStatus) lateRanks(states []RankState) []int {
 			late = append(late, source)
 		}
 	}
+
 	slices.Sort(late)
 	return late
 }
@@ -239,12 +255,14 @@ func (w *WaitStatus) timeToArrive(states []RankState) (longest time.Duration) {
 	if w.Timeout > 0 {
 		longest = min(w.Timeout, w.Waited-w.Overrun)
 	}
+
 	for r := range states {
 		s := &states[r]
 		if r != w.Group.Rank && !s.Missing && (s.InCollective != 0 || s.InExchange != 0) {
 			longest = max(longest, s.Waited)
 		}
 	}
+
 	return longest
 }
 
@@ -253,6 +271,7 @@ func (w *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	for _, r := range ranks {
 		all[w.Group.Ranks[r]] = states[r].String()
 	}
+
 	return all
 }
 
@@ -262,6 +281,7 @@ func (w *WaitStatus) Warning(states []RankState) *driver.LateWarning {
 	if len(late) == 0 {
 		return nil
 	}
+
 	return &driver.LateWarning{
 		Group: w.Group.Name(), InCall: w.CallText(), Waited: w.Waited, Ranks: w.Group.World(late),
 		Machines: w.Group.MachinesOf(w.Group.World(late)),
@@ -281,15 +301,18 @@ func PeerFaultError(group driver.GroupConfig, states []RankState, callText strin
 	if lostRanks := w.ranksWhere(states, (*RankState).isLost); len(lostRanks) > 0 {
 		return lostError(group, lostRanks, callText)
 	}
+
 	if err := FailedPeersError(group, states, func() string { return callText }); err != nil {
 		return err
 	}
+
 	leftRanks := w.ranksWhere(states, func(r *RankState) bool { return r.Left })
 	if len(leftRanks) > 0 {
 		return &driver.DeadlockError{
 			InCall: callText, Activity: w.activity(states, leftRanks), Members: group.Ranks,
 		}
 	}
+
 	return &driver.PeerError{InCall: callText, Members: group.Ranks}
 }
 
@@ -319,6 +342,7 @@ func NonNilFailedPeersError(
 	if err := FailedPeersError(group, states, callText); err != nil {
 		return err
 	}
+
 	return &driver.PeerError{InCall: callText(), Members: group.Ranks}
 }
 
@@ -337,12 +361,15 @@ func FailedPeersError(group driver.GroupConfig, states []RankState, callText fun
 			isAborted = isAborted || reason == Aborted
 		}
 	}
+
 	if len(failedRanks) == 0 {
 		failedRanks = failedAfterPeer
 	}
+
 	if len(failedRanks) == 0 {
 		return nil
 	}
+
 	return &driver.PeerError{
 		InCall: callText(), Ranks: failedRanks, Aborted: isAborted, Members: group.Ranks,
 	}
@@ -354,8 +381,10 @@ func InterruptedWaitError(w *WaitStatus, states []RankState, cause error) error 
 	if !w.anyRank(states, (*RankState).isMissing) {
 		return fmt.Errorf("%s: %w", w.CallText(), cause)
 	}
+
 	if errors.Is(cause, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", w.timeoutError(states), cause)
 	}
+
 	return fmt.Errorf("%s: %w", w.missingError(states).Error(), cause)
 }

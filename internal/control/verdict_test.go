@@ -41,6 +41,7 @@ func verdictOf(err error) verdict {
 				v.ranks = append(v.ranks, r)
 			}
 		}
+
 		return v
 	case errors.As(err, &late):
 		return verdict{"late", late.Missing}
@@ -286,11 +287,13 @@ func TestVerdicts(t *testing.T) {
 			if !q.IsExchange && !q.IsWork {
 				q.Collective = 3
 			}
+
 			err := Judge(&q, []RankState{c.me, c.b, c.c}).Err
 			got := verdictOf(err)
 			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(verdict{})); diff != "" {
 				t.Fatalf("%v: %s", err, diff)
 			}
+
 			var deadlock *driver.DeadlockError
 			if errors.As(err, &deadlock) && c.elsewhere != "" && deadlock.Activity[5] != c.elsewhere {
 				t.Errorf("activity of world rank 5 = %q, want %q", deadlock.Activity[5], c.elsewhere)
@@ -331,9 +334,11 @@ func TestJudgeWarnsOfLateRanks(t *testing.T) {
 			if v.Err != nil || (v.Warning != nil) != c.want {
 				t.Fatalf("Judge = %+v; want no error, and a warning: %v", v, c.want)
 			}
+
 			if !c.want {
 				return
 			}
+
 			want := &driver.LateWarning{
 				Group: "ours", InCall: "AllReduce 3 of group ours", Waited: c.waited,
 				Ranks:    []int{5},
@@ -390,17 +395,20 @@ func TestInterruptedErrorListsMissingRanks(t *testing.T) {
 	if got := verdictOf(err); got.kind != "late" || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("deadline exceeded: got %v, want a TimeoutError that wraps the cause", err)
 	}
+
 	const cancelled = "work: waited 1s for world rank 5 (rank 1 of the group); " +
 		"world rank 5: in no call of this group, after 0 collectives: context canceled"
 	if err := InterruptedWaitError(&q, states, context.Canceled); err.Error() != cancelled ||
 		verdictOf(err).kind == "late" {
 		t.Errorf("canceled: got %v, want %s, and no TimeoutError", err, cancelled)
 	}
+
 	q.Waited = 0
 	err = InterruptedWaitError(&q, states, context.Canceled)
 	if !strings.Contains(err.Error(), "waited 0s for world rank 5") {
 		t.Errorf("canceled at once: got %v, want the missing rank", err)
 	}
+
 	err = InterruptedWaitError(&q, make([]RankState, 3), context.Canceled)
 	if err.Error() != "work: context canceled" {
 		t.Errorf("no rank missing: got %v, want %q", err, "work: context canceled")
@@ -429,6 +437,7 @@ func TestLateStartBlamesNoRank(t *testing.T) {
 			t.Errorf("%s: got %v, want a TimeoutError without missing ranks: %s", name, err, want)
 		}
 	}
+
 	limited.Timeout.Set(6 * time.Millisecond)
 	if got := verdictOf(Judge(&q, states).Err); got.kind != "late" || len(got.ranks) != 1 {
 		t.Errorf("a wait for half of a short timeout: got %v, want the late rank", got)

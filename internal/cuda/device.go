@@ -52,6 +52,7 @@ func (d Device) UUID() (string, error) {
 	if hasUUID2 {
 		getUUID = deviceGetUUID2
 	}
+
 	cell := dl.NewCell([16]byte{})
 	err := d.driver.call(getUUID, cell.Address(), uintptr(d.handle))
 	uuid := cell.Take()
@@ -92,6 +93,7 @@ func (d Device) ComputeCapability() (major, minor int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
+
 	minor, err = d.Attribute(AttributeComputeCapabilityMinor)
 	return major, minor, err
 }

@@ -45,19 +45,23 @@ func Load(paths ...string) (*Driver, error) {
 			paths = []string{path}
 		}
 	}
+
 	library, err := dl.Open(paths...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
+
 	functions := table{library: library}
 	if err := functions.findSymbols(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
+
 	d := newDriver(functions)
 	const noFlags = 0
 	if err := d.call(initialize, noFlags); err != nil {
 		return nil, err
 	}
+
 	return d, nil
 }
 

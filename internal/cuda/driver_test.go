@@ -186,6 +186,7 @@ func load(t testing.TB, declarations string, extra ...string) (*Driver, *dltest.
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return driver, recorder
 }
 
@@ -194,6 +195,7 @@ func TestLoadCallsInit(t *testing.T) {
 	if got := recorder.LastCall(); got.Name != "cuInit" || got.Args[0] != 0 {
 		t.Errorf("the last call of Load was %s%v, want cuInit[0]", got.Name, got.Args)
 	}
+
 	if filepath.Base(driver.Path()) != "libcuda.so.1" {
 		t.Errorf("Path() = %s, want a file named libcuda.so.1", driver.Path())
 	}
@@ -215,6 +217,7 @@ func TestLoadUsesPathVariable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if driver.Path() != path {
 		t.Errorf("Load opened %s, want %s", driver.Path(), path)
 	}
@@ -228,6 +231,7 @@ func TestLoadRejectsOldDriver(t *testing.T) {
 	if !errors.Is(err, ErrNoDriver) || !errors.Is(err, ErrNotSupported) {
 		t.Errorf("Load = %v, want ErrNoDriver and ErrNotSupported", err)
 	}
+
 	for _, want := range []string{"has no cuMemMap:", "has no cuStreamBeginCapture_v2:"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("Load = %v, want an error that contains %q", err, want)
@@ -248,6 +252,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	if !poolKeepsItems {
 		t.Skip("sync.Pool drops items under the race detector")
 	}
+
 	driver, recorder := load(t, declarations)
 	recorder.Reset()
 	params := ParamsOf(&struct{ pointer uintptr }{address})

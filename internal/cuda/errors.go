@@ -51,6 +51,7 @@ func (e *Error) Error() string {
 	if e.Name == "" {
 		return fmt.Sprintf("%s: %v", e.Call, e.Code)
 	}
+
 	return fmt.Sprintf("%s: %s (%d): %s", e.Call, e.Name, int32(e.Code), e.Text)
 }
 

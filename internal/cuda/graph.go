@@ -51,6 +51,7 @@ func addressOf(nodes []Node) uintptr {
 	if len(nodes) == 0 {
 		return 0
 	}
+
 	return dl.AddressOf(&nodes[0])
 }
 
@@ -78,6 +79,7 @@ func (g *graphs) changeDependencies(
 		return g.call(newFunction, uintptr(graph), addressOf(nodes), addressOf(successors),
 			noEdgeData, n)
 	}
+
 	return g.call(oldFunction, uintptr(graph), addressOf(nodes), addressOf(successors), n)
 }
 
@@ -103,6 +105,7 @@ func (g *graphs) CallAfterGraph(graph Graph, end func()) error {
 			return &MissingError{Function: names[f], Path: g.library.Path()}
 		}
 	}
+
 	// CUDA calls end as the destructor of a userObject, to which only the graph refers.
 	work := NewHostFuncOnce(end)
 	cell := dl.NewCell(userObject(0))
@@ -114,11 +117,13 @@ func (g *graphs) CallAfterGraph(graph Graph, end func()) error {
 		work.Release()
 		return err
 	}
+
 	err = g.call(graphRetainUserObject, uintptr(graph), uintptr(object), oneReference,
 		moveReferences)
 	if err != nil {
 		work.Release() // so that cuUserObjectRelease does not call end
 		_ = g.call(userObjectRelease, uintptr(object), oneReference)
 	}
+
 	return err
 }

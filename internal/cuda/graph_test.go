@@ -43,9 +43,11 @@ func TestCallAfterGraphCallsFunctionOnce(t *testing.T) {
 	if err := driver.CallAfterGraph(graph, func() { ended++ }); err != nil {
 		t.Fatal(err)
 	}
+
 	if ended != 0 {
 		t.Fatal("the function was called before the graph was destroyed")
 	}
+
 	invoke(driver, "end_graph")
 	if ended != 1 || len(hostFuncs.work) != 0 {
 		t.Errorf("the function was called %d times, and %d host functions remain; want 1 call and none",
@@ -61,6 +63,7 @@ func TestCallAfterGraphReleasesAfterError(t *testing.T) {
 		if !errors.Is(err, ErrInvalidValue) {
 			t.Errorf("%s: CallAfterGraph = %v, want %v", name, err, ErrInvalidValue)
 		}
+
 		if remaining := invoke(driver, "references_left"); remaining != 0 || len(hostFuncs.work) != 0 {
 			t.Errorf("%s: %d references and %d host functions remain, want none", name, remaining,
 				len(hostFuncs.work))

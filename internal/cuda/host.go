@@ -37,6 +37,7 @@ func lookUpHost(h HostFunc) func() {
 	if w.once {
 		delete(hostFuncs.work, h)
 	}
+
 	return w.run
 }
 
@@ -57,6 +58,7 @@ func addHost(w hostWork) HostFunc {
 	if hostFuncs.work == nil {
 		hostFuncs.work = map[HostFunc]hostWork{}
 	}
+
 	hostFuncs.last++
 	hostFuncs.work[hostFuncs.last] = w
 	return hostFuncs.last

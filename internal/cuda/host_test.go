@@ -18,16 +18,20 @@ func TestHostFuncRuns(t *testing.T) {
 			if err := driver.LaunchHostFunc(stream, work); err != nil {
 				t.Fatal(err)
 			}
+
 			call := recorder.LastCall()
 			if call.Name != "cuLaunchHostFunc" || call.Args[0] != int64(stream) {
 				t.Fatalf("called %s%#x, want cuLaunchHostFunc on stream %#x", call.Name, call.Args, stream)
 			}
+
 			for range 3 {
 				hostCallback.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
 			}
+
 			if runs != c.want {
 				t.Errorf("the function ran %d times, want %d", runs, c.want)
 			}
+
 			work.Release()
 			hostCallback.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
 			if runs != c.want || len(hostFuncs.work) != 0 {

@@ -58,6 +58,7 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 	if rdma {
 		p.GPUDirectRDMACapable = 1
 	}
+
 	return p
 }
 
@@ -78,6 +79,7 @@ func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, erro
 	if recommended {
 		option = 1 // CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
 	}
+
 	err := m.call(memGetAllocationGranularity, size.Address(), properties.Address(), option)
 	properties.Take()
 	return size.Take(), err
@@ -139,10 +141,12 @@ func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 	if len(devices) == 0 {
 		return nil
 	}
+
 	grants := make([]accessGrant, len(devices))
 	for i, device := range devices {
 		grants[i] = accessGrant{location: deviceLocation(device), flags: readWrite}
 	}
+
 	err := m.call(memSetAccess, address, uintptr(bytes), dl.AddressOf(&grants[0]),
 		uintptr(len(grants)))
 	runtime.KeepAlive(grants)

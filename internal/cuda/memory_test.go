@@ -25,6 +25,7 @@ func TestAllocationPropLayout(t *testing.T) {
 	if !ok {
 		t.Fatal("the library has no layout_of_prop")
 	}
+
 	var p AllocationProp
 	var a accessGrant
 	for i, row := range []struct {
@@ -56,6 +57,7 @@ func checkCall(t *testing.T, recorder *dltest.Recorder, name string, want map[in
 	if call.Name != name {
 		t.Fatalf("called %q, want %q", call.Name, name)
 	}
+
 	for i, arg := range want {
 		if call.Args[i] != arg {
 			t.Errorf("%s: argument %d is %#x, want %#x", name, i, call.Args[i], arg)
@@ -92,12 +94,14 @@ func TestAllocationPropReachesDriver(t *testing.T) {
 	if size != 2<<20 || err != nil {
 		t.Errorf("Granularity(prop, true) = %d, %v; want %d, nil", size, err, 2<<20)
 	}
+
 	const optionIndex, minimum, recommended = 2, 0, 1
 	checkCall(t, recorder, "cuMemGetAllocationGranularity", map[int]int64{optionIndex: recommended})
 	checkMemory(t, recorder, 1, wantProp)
 	if _, err := driver.Granularity(prop, false); err != nil {
 		t.Errorf("Granularity(prop, false) returned error %v, want nil", err)
 	}
+
 	checkCall(t, recorder, "cuMemGetAllocationGranularity", map[int]int64{optionIndex: minimum})
 
 	recorder.Reset()
@@ -107,6 +111,7 @@ func TestAllocationPropReachesDriver(t *testing.T) {
 	if handle != 1<<40 || err != nil {
 		t.Errorf("Create = %#x, %v; want %#x, nil", handle, err, 1<<40)
 	}
+
 	const bytesIndex, flagsIndex = 1, 3
 	checkCall(t, recorder, "cuMemCreate", map[int]int64{bytesIndex: big, flagsIndex: 0})
 	checkMemory(t, recorder, 2, wantProp)
@@ -130,6 +135,7 @@ func TestSetAccessPassesEachDevice(t *testing.T) {
 	if err := driver.SetAccess(address, big, device(driver, 3), device(driver, 5)); err != nil {
 		t.Errorf("SetAccess = %v, want nil", err)
 	}
+
 	const addressIndex, bytesIndex, countIndex = 0, 1, 3
 	checkCall(t, recorder, "cuMemSetAccess", map[int]int64{
 		addressIndex: int64(address), bytesIndex: big, countIndex: 2,
@@ -140,6 +146,7 @@ func TestSetAccessPassesEachDevice(t *testing.T) {
 	if err := driver.SetAccess(address, big); err != nil {
 		t.Errorf("SetAccess without devices = %v, want nil", err)
 	}
+
 	if name := recorder.LastCall().Name; name != "" {
 		t.Errorf("SetAccess without devices called %q, want no call", name)
 	}
@@ -152,6 +159,7 @@ func TestFabricHandlesPassUnchanged(t *testing.T) {
 	for i := range fabric {
 		fabric[i] = byte(i)
 	}
+
 	const typeIndex = 2  // the argument with the type of handle, in both functions
 	const fabricType = 8 // its number in cuda.h
 
@@ -160,6 +168,7 @@ func TestFabricHandlesPassUnchanged(t *testing.T) {
 	if exported != fabric || err != nil {
 		t.Errorf("ExportFabric = %v, %v; want %v, nil", exported, err, fabric)
 	}
+
 	checkCall(t, recorder, "cuMemExportToShareableHandle", map[int]int64{typeIndex: fabricType})
 
 	recorder.Reset()
@@ -169,6 +178,7 @@ func TestFabricHandlesPassUnchanged(t *testing.T) {
 	if handle != 1<<40 || err != nil {
 		t.Errorf("ImportFabric = %#x, %v; want %#x, nil", handle, err, 1<<40)
 	}
+
 	checkCall(t, recorder, "cuMemImportFromShareableHandle", map[int]int64{typeIndex: fabricType})
 	checkMemory(t, recorder, 1, fabric[:])
 }
@@ -188,13 +198,16 @@ func TestErrorsAreTyped(t *testing.T) {
 	if !errors.Is(err, ErrOutOfMemory) {
 		t.Fatalf("Create = %v, want ErrOutOfMemory", err)
 	}
+
 	if errors.Is(err, ErrNotReady) {
 		t.Fatalf("Create = %v, which is also ErrNotReady", err)
 	}
+
 	var callErr *Error
 	if !errors.As(err, &callErr) {
 		t.Fatalf("Create returned a %T, want an *Error", err)
 	}
+
 	want := Error{
 		Call: "cuMemCreate", Code: ErrOutOfMemory, Name: "CUDA_ERROR_OUT_OF_MEMORY",
 		Text: "out of memory",
@@ -202,9 +215,11 @@ func TestErrorsAreTyped(t *testing.T) {
 	if *callErr != want {
 		t.Errorf("Create = %+v, want %+v", *callErr, want)
 	}
+
 	if want := "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"; err.Error() != want {
 		t.Errorf("Error() = %q, want %q", err, want)
 	}
+
 	recorder.SetResult(resultUnknown)
 	const wantUnknown = "cuMemUnmap: CUDA result 12345"
 	if err := driver.Unmap(0, 0); err == nil || err.Error() != wantUnknown {
@@ -223,6 +238,7 @@ func TestNotReadyIsNotAnError(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want false, nil", name, done, err)
 		}
 	}
+
 	recorder.SetResult(resultIllegalAddress)
 	if done, err := driver.EventQuery(event); done || !errors.Is(err, ErrIllegalAddress) {
 		t.Errorf("EventQuery = %v, %v; want false, ErrIllegalAddress", done, err)
@@ -258,6 +274,7 @@ func TestKernelArgumentsHaveCLayout(t *testing.T) {
 	if err := launch(); err != nil {
 		t.Fatal(err)
 	}
+
 	extra := recorder.LastCall().Memory[extraIndex]
 	word := func(i int) uintptr { return uintptr(binary.NativeEndian.Uint64(extra[8*i:])) }
 	gotNames := [3]uintptr{word(0), word(2), word(4)}
@@ -265,11 +282,13 @@ func TestKernelArgumentsHaveCLayout(t *testing.T) {
 	if gotNames != wantNames {
 		t.Fatalf("LaunchKernel passed launch options %v, want %v", gotNames, wantNames)
 	}
+
 	// The launch has returned this memory to the pool, but no other launch has reused it yet.
 	paramsAddress, sizeAddress := word(1), word(3)
 	if size := dl.Load[uint64](sizeAddress); size != uint64(len(want)) {
 		t.Errorf("LaunchKernel passed size %d, want %d", size, len(want))
 	}
+
 	got := dl.Load[[40]byte](paramsAddress) // more than the arguments have
 	if !slices.Equal(got[:len(want)], want) {
 		t.Errorf("LaunchKernel passed arguments %v, want %v", got[:len(want)], want)

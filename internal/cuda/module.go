@@ -25,6 +25,7 @@ func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
 		return 0, errors.New("loading a module: the code does not end with a zero byte")
 	}
+
 	module, err := getValue[Module](&m.table, moduleLoadData, dl.AddressOf(&image[0]))
 	runtime.KeepAlive(image)
 	return module, err
@@ -48,20 +49,24 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 			return nil
 		}
 	}
+
 	count, err := getValue[uint32](&m.table, moduleGetFunctionCount, uintptr(module))
 	if err != nil || count == 0 {
 		return err
 	}
+
 	kernels := make([]Function, count)
 	err = m.call(moduleEnumerateFunctions, dl.AddressOf(&kernels[0]), uintptr(count), uintptr(module))
 	if err != nil {
 		return err
 	}
+
 	for _, kernel := range kernels {
 		if err := m.call(funcLoad, uintptr(kernel)); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -105,6 +110,7 @@ func (l *launchArguments) setParams(params *Params) {
 	if len(params.packed) > MaxParams {
 		panic("cuda: too many arguments for a kernel")
 	}
+
 	l.size = uint64(copy(l.params[:], params.packed))
 	l.extra = [5]uintptr{
 		launchParamPointer, dl.AddressOf(&l.params),
@@ -156,6 +162,7 @@ func (d Device) CanOverlapLaunches() (bool, error) {
 	if err != nil {
 		return false, err
 	}
+
 	version, err := d.driver.Version()
 	const minMajor = 9 // the first devices with programmatic dependent launches (Hopper)
 	return major >= minMajor && version >= minOverlapVersion, err

@@ -44,6 +44,7 @@ func invoke(d *Driver, name string, args ...uintptr) uintptr {
 	if !ok {
 		panic("the library has no " + name)
 	}
+
 	return symbol.Call(args...)
 }
 
@@ -54,6 +55,7 @@ func loadedFunctions(d *Driver) (functions []Function) {
 		if f == 0 {
 			return functions
 		}
+
 		functions = append(functions, f)
 	}
 }
@@ -74,6 +76,7 @@ func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
 		for number := 1; number <= kernelCount; number++ {
 			want = append(want, kernelOf(module, number))
 		}
+
 		invoke(driver, "fail", noCall)
 		err := driver.ModuleLoadFunctions(module)
 		if got := loadedFunctions(driver); err != nil || !slices.Equal(got, want) {
@@ -95,6 +98,7 @@ func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
 			t.Errorf("if call %d fails, ModuleLoadFunctions = %v, want an error from %s",
 				failing, err, name)
 		}
+
 		if n := invoke(driver, "calls_made"); n != failing {
 			t.Errorf("if call %d fails, ModuleLoadFunctions makes %d calls, want %d", failing, n, failing)
 		}

@@ -188,17 +188,20 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 		err = s.call(streamGetCaptureInfo, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), nodes.Address(), count.Address())
 	}
+
 	edges.Take() // not used
 	capture := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
 	array, n := nodes.Take(), count.Take()
 	if capture.Status == CaptureNone {
 		capture.ID = 0
 	}
+
 	isActive := err == nil && capture.Status == CaptureActive
 	if !isActive { // CUDA has set neither the graph nor the array
 		capture.Graph = 0
 		return capture, err
 	}
+
 	if array != 0 && n > 0 {
 		// The array belongs to CUDA and is valid until the next call for the stream.
 		capture.Dependencies = make([]Node, n)
@@ -206,6 +209,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 			capture.Dependencies[i] = dl.Load[Node](array + uintptr(i)*unsafe.Sizeof(Node(0)))
 		}
 	}
+
 	return capture, nil
 }
 
@@ -218,6 +222,7 @@ func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 		const noEdgeData = 0
 		return s.call(streamUpdateCapture2, uintptr(stream), address, noEdgeData, n, add)
 	}
+
 	return s.call(streamUpdateCapture, uintptr(stream), address, n, add)
 }
 

@@ -206,6 +206,7 @@ func errIfFalse(ok bool, err error) error {
 	if err == nil && !ok {
 		return fmt.Errorf("the method returned false")
 	}
+
 	return err
 }
 
@@ -220,16 +221,19 @@ func TestMethodsPassAllArguments(t *testing.T) {
 			if err := c.call(driver); err != nil {
 				t.Fatal(err)
 			}
+
 			recorded := recorder.LastCall()
 			hasSameArgs := slices.EqualFunc(recorded.Args, c.args, func(got, want int64) bool {
 				if want == anyAddress {
 					return got != 0
 				}
+
 				return got == want
 			})
 			if recorded.Name != c.name || !hasSameArgs {
 				t.Errorf("called %s%#x, want %s%#x", recorded.Name, recorded.Args, c.name, c.args)
 			}
+
 			recorder.SetResult(outOfMemory)
 			var callErr *Error
 			if err := c.call(driver); !errors.As(err, &callErr) || callErr.Call != c.name {

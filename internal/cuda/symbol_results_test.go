@@ -18,6 +18,7 @@ func words64(values ...uint64) []byte {
 	for _, v := range values {
 		b = binary.NativeEndian.AppendUint64(b, v)
 	}
+
 	return b
 }
 
@@ -27,6 +28,7 @@ func format[T any](v T, err error) string {
 	if err != nil {
 		return err.Error()
 	}
+
 	return fmt.Sprint(v)
 }
 
@@ -235,6 +237,7 @@ func TestMethodsReturnCompleteResults(t *testing.T) {
 			if got := c.call(driver); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
+
 			got := recorder.LastCall()
 			same := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
 				return got == want || want == anyAddress && got != 0
@@ -259,9 +262,11 @@ func TestAllFunctionsAreTested(t *testing.T) {
 	for _, c := range calls {
 		tested[c.name] = true
 	}
+
 	for _, c := range results {
 		tested[c.name] = true
 	}
+
 	for _, name := range names {
 		if !tested[name] {
 			t.Errorf("no test calls %s", name)
@@ -275,9 +280,11 @@ func TestDriverPrefersNewerFunctions(t *testing.T) {
 	if got := format(device(driver, 0).UUID()); got != "abababab-abab-abab-abab-abababababab" {
 		t.Errorf("UUID() = %s, want bytes that are all ab", got)
 	}
+
 	if got := recorder.LastCall().Name; got != "cuDeviceGetUuid_v2" {
 		t.Errorf("called %s, want cuDeviceGetUuid_v2", got)
 	}
+
 	graph := Graph(address)
 	for name, call := range map[string]func() error{
 		"cuGraphAddDependencies_v2": func() error {
@@ -309,6 +316,7 @@ func TestCaptureInfoIsComplete(t *testing.T) {
 	if !reflect.DeepEqual(got, want) || err != nil {
 		t.Errorf("CaptureInfo = %+v, %v; want %+v", got, err, want)
 	}
+
 	if name := recorder.LastCall().Name; name != "cuStreamGetCaptureInfo_v3" {
 		t.Errorf("called %s, want cuStreamGetCaptureInfo_v3", name)
 	}

@@ -23,8 +23,10 @@ func (t *table) findSymbols() error {
 		if !ok && !isOptional {
 			missing = append(missing, &MissingError{Function: name, Path: t.library.Path()})
 		}
+
 		t.symbols = append(t.symbols, symbol)
 	}
+
 	return errors.Join(missing...)
 }
 
@@ -34,9 +36,11 @@ func (t *table) call(f function, args ...uintptr) error {
 	if !isStepDone {
 		return t.stepBefore.NewError(status)
 	}
+
 	if Code(status) != Success {
 		return t.newError(f, Code(status))
 	}
+
 	return nil
 }
 
@@ -59,6 +63,7 @@ func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	if !isStepDone {
 		return false, t.stepBefore.NewError(status)
 	}
+
 	switch Code(status) {
 	case Success:
 		return true, nil
@@ -86,5 +91,6 @@ func (t *table) describeCode(f function, code Code) string {
 	if result != Success {
 		return ""
 	}
+
 	return dl.GoString(address)
 }

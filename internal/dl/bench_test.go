@@ -6,6 +6,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	if !poolKeepsItems {
 		t.Skip("sync.Pool drops items under the race detector")
 	}
+
 	getpid, _ := FindDefault("getpid")
 	abs, _ := FindDefault("abs")
 	memcpy, _ := FindDefault("memcpy")

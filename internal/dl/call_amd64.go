@@ -47,5 +47,6 @@ func callForStatus(f *frame) (status int32, ok bool) {
 	if hasStepFailed {
 		return status &^ stepFailed, false
 	}
+
 	return status, true
 }

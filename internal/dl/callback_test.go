@@ -28,6 +28,7 @@ int on_threads(int n, void (*call)(void *)) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	onThreads, _ := library.Find("on_threads")
 	var mu sync.Mutex
 	var got []int
@@ -39,6 +40,7 @@ int on_threads(int n, void (*call)(void *)) {
 	if onThreads.Call(8, callback) != 0 {
 		t.Fatal("the threads did not start")
 	}
+
 	slices.Sort(got)
 	if !slices.Equal(got, []int{1, 2, 3, 4, 5, 6, 7, 8}) {
 		t.Errorf("the callback got arguments %v, want 1 to 8", got)

@@ -13,10 +13,12 @@ func Setenv(name, value string) error {
 	if err := os.Setenv(name, value); err != nil {
 		return err
 	}
+
 	setenv, exists := FindDefault("setenv")
 	if !exists {
 		return errors.New("setting an environment variable: libc has no setenv")
 	}
+
 	const overwrite = 1
 	nameForC := CString(name)
 	valueForC := CString(value)
@@ -26,5 +28,6 @@ func Setenv(name, value string) error {
 	if status != 0 {
 		return fmt.Errorf("setting %s in libc's environment: invalid name or out of memory", name)
 	}
+
 	return nil
 }

@@ -15,6 +15,7 @@ func TestSetenvChangesGoAndLibc(t *testing.T) {
 		if err := dl.Setenv(name, value); err != nil {
 			t.Fatal(err)
 		}
+
 		key := dl.CString(name)
 		address := libcFunction(t, "getenv").Call(dl.AddressOf(key))
 		runtime.KeepAlive(key)
@@ -22,6 +23,7 @@ func TestSetenvChangesGoAndLibc(t *testing.T) {
 			t.Errorf("libc has %q and Go has %q, want %q", dl.GoString(address), os.Getenv(name), value)
 		}
 	}
+
 	if err := dl.Setenv("", "nameless"); err == nil {
 		t.Error("Setenv with an empty name succeeded")
 	}

@@ -26,6 +26,7 @@ func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
 	if len(args) > maxPrepared {
 		panic("dl: too many arguments for an invocation")
 	}
+
 	i := Invocation{count: len(args)}
 	i.frame.function = uintptr(s)
 	i.frame.step = uintptr(step.Function)
@@ -49,6 +50,7 @@ func (i *Invocation) Call() (status int32, ok bool) {
 	if maxPrepared <= directArguments {
 		return callForStatus(&i.frame)
 	}
+
 	f := &i.frame
 	return callAfterWithPurego(f.step, f.argument, Symbol(f.function), f.arguments[:i.count])
 }

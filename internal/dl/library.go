@@ -35,15 +35,19 @@ func Open(names ...string) (*Library, error) {
 		if isLoaded {
 			return loaded, nil
 		}
+
 		handle, err := open(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 		if err == nil {
 			return newLibrary(handle, name), nil
 		}
+
 		errs = append(errs, fmt.Errorf("opening %s: %w", name, err))
 	}
+
 	if len(errs) == 0 {
 		return nil, errors.New("opening a library: no name is given")
 	}
+
 	return nil, errors.Join(errs...)
 }
 
@@ -53,6 +57,7 @@ func FindLoaded(name string) (l *Library, isLoaded bool) {
 	if err != nil {
 		return nil, false
 	}
+
 	return newLibrary(handle, name), true
 }
 
@@ -63,6 +68,7 @@ func open(name string, mode int) (uintptr, error) {
 		// For an empty name, dlopen would return the main program.
 		return 0, errors.New("the name is empty")
 	}
+
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return purego.Dlopen(name, mode)
@@ -79,14 +85,17 @@ func pathOf(handle uintptr, name string) string {
 	if path == "" {
 		return name
 	}
+
 	target, err := filepath.EvalSymlinks(path)
 	if err == nil {
 		path = target
 	}
+
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return name
 	}
+
 	return absolute
 }
 
@@ -96,12 +105,14 @@ func loaderPath(handle uintptr) string {
 	if !exists {
 		return ""
 	}
+
 	cell := NewCell(uintptr(0)) // dlinfo stores the address of a struct link_map here.
 	status := int32(dlinfo.Call(handle, rtldLinkMap, cell.Address()))
 	linkMapAddress := cell.Take()
 	if status != 0 || linkMapAddress == 0 {
 		return ""
 	}
+
 	// struct link_map of C begins with the load address and a pointer to the path.
 	linkMap := Load[[2]uintptr](linkMapAddress)
 	return GoString(linkMap[1])

@@ -18,6 +18,7 @@ func libcFunction(t testing.TB, name string) dl.Symbol {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return find(t, library, name)
 }
 
@@ -28,6 +29,7 @@ func find(t testing.TB, library *dl.Library, name string) dl.Symbol {
 	if !ok {
 		t.Fatalf("%s has no function %s", library.Name(), name)
 	}
+
 	return symbol
 }
 
@@ -37,12 +39,15 @@ func TestOpenReturnsFirstExistingLibrary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if library.Name() != "libm.so.6" {
 		t.Errorf("Name() = %s, want libm.so.6", library.Name())
 	}
+
 	if _, ok := library.Find("cos"); !ok {
 		t.Error("Find(\"cos\") failed in libm")
 	}
+
 	if _, ok := library.Find("cosine_of_nothing"); ok {
 		t.Error("Find(\"cosine_of_nothing\") succeeded in libm")
 	}
@@ -54,13 +59,16 @@ func TestPathIsMappedFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if !filepath.IsAbs(library.Path()) {
 		t.Errorf("Path() = %s, want an absolute path", library.Path())
 	}
+
 	if !strings.Contains(string(maps), library.Path()+"\n") { // lines end with the path
 		t.Errorf("Path() = %s, want the path of a mapped file", library.Path())
 	}
@@ -72,10 +80,12 @@ func TestOpenErrorNamesAllAttempts(t *testing.T) {
 	if err := os.WriteFile(broken, []byte("no code"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	_, err := dl.Open("libnowhere.so.9", broken)
 	if err == nil {
 		t.Fatal("Open succeeded without a valid library")
 	}
+
 	for _, want := range []string{
 		"libnowhere.so.9: cannot open shared object file", broken + ": file too short",
 	} {
@@ -107,24 +117,29 @@ func TestOpenReturnsLoadedLibrary(t *testing.T) {
 	if _, ok := dl.FindLoaded(path); ok {
 		t.Fatal("the library was loaded before Open")
 	}
+
 	opened, err := dl.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	// No file has the soname, so Open can find only the loaded library.
 	loaded, err := dl.Open(soname)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if loaded.Path() != opened.Path() {
 		t.Errorf("the loaded library has path %s, want %s", loaded.Path(), opened.Path())
 	}
+
 	openedAnswer := find(t, opened, "answer")
 	loadedAnswer := find(t, loaded, "answer")
 	if openedAnswer != loadedAnswer {
 		t.Errorf("address of answer = %#x in the opened library, %#x in the loaded; want the same",
 			openedAnswer, loadedAnswer)
 	}
+
 	if got := openedAnswer.Call(); got != 42 {
 		t.Errorf("answer() = %d, want 42", got)
 	}
@@ -136,17 +151,21 @@ func TestPathResolvesSymlinks(t *testing.T) {
 	if err := os.Symlink(path, link); err != nil {
 		t.Fatal(err)
 	}
+
 	library, err := dl.Open(link)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if library.Name() != link {
 		t.Errorf("Name() = %s, want %s", library.Name(), link)
 	}
+
 	wantPath, err := filepath.EvalSymlinks(path) // the folder of path may be a link, too
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if library.Path() != wantPath {
 		t.Errorf("Path() = %s, want %s", library.Path(), wantPath)
 	}

@@ -27,6 +27,7 @@ func NewCell[T any](value T) Cell[T] {
 	if unsafe.Sizeof(value) > cellBytes {
 		panic("dl: the value is larger than a cell")
 	}
+
 	c := Cell[T]{memory: unusedCells.Get().(*cellMemory)}
 	*c.value() = value
 	return c
@@ -60,6 +61,7 @@ func AddressOf[T any](p *T) uintptr {
 	if alwaysFalse {
 		atomic.StorePointer(&escapedPointer, unsafe.Pointer(p))
 	}
+
 	return uintptr(unsafe.Pointer(p))
 }
 
@@ -87,10 +89,12 @@ func GoString(address uintptr) string {
 	if address == 0 {
 		return ""
 	}
+
 	length := 0
 	for *(*byte)(unsafe.Add(pointerTo(address), length)) != 0 {
 		length++
 	}
+
 	return string(Bytes(address, length))
 }
 

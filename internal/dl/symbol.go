@@ -26,6 +26,7 @@ func (s Symbol) Call(args ...uintptr) uintptr {
 	if len(args) <= directArguments {
 		return callDirectly(s, args)
 	}
+
 	return callWithPurego(s, args)
 }
 
@@ -34,6 +35,7 @@ func callWithPurego(s Symbol, args []uintptr) uintptr {
 	if len(args) > MaxArguments {
 		panic("dl: too many arguments")
 	}
+
 	list := argumentLists.Get().(*[MaxArguments]uintptr)
 	n := copy(list[:], args)
 	result, _, _ := purego.SyscallN(uintptr(s), list[:n]...)
@@ -63,6 +65,7 @@ func (s Symbol) CallAfterStep(step *Step, args ...uintptr) (status int32, ok boo
 		copy(f.arguments[:], args)
 		return callForStatus(&f)
 	}
+
 	return callAfterWithPurego(uintptr(step.Function), step.Argument, s, args)
 }
 
@@ -79,6 +82,7 @@ func callAfterWithPurego(
 			return stepStatus, false
 		}
 	}
+
 	status = int32(callWithPurego(s, args))
 	return status, true
 }

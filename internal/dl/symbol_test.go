@@ -15,6 +15,7 @@ func TestCallReturnsResult(t *testing.T) {
 	if got := int(libcFunction(t, "getpid").Call()); got != os.Getpid() {
 		t.Errorf("getpid() = %d, want %d", got, os.Getpid())
 	}
+
 	const text = "seven letters, or more"
 	cText := dl.CString(text)
 	length := libcFunction(t, "strlen").Call(dl.AddressOf(cText))
@@ -22,6 +23,7 @@ func TestCallReturnsResult(t *testing.T) {
 	if length != uintptr(len(text)) {
 		t.Errorf("strlen(%q) = %d, want %d", text, length, len(text))
 	}
+
 	const minusSeven = ^uintptr(0) - 6
 	if got := int32(libcFunction(t, "abs").Call(minusSeven)); got != 7 {
 		t.Errorf("abs(-7) = %d, want 7", got)
@@ -40,6 +42,7 @@ long sum(long a, long b, long c, long d, long e, long f, long g, long h, long i,
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	sum := find(t, library, "sum")
 	got := sum.Call(1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11)
 	const want = 1_320_987_654_321 // 12e11 + 11e10 + 10e9 + 9e8 and so on
@@ -77,6 +80,7 @@ func growStack(n int) byte {
 		runtime.GC()
 		return frame[0]
 	}
+
 	return growStack(n-1) + frame[n%len(frame)]
 }
 
@@ -93,6 +97,7 @@ void late(unsigned *cell, unsigned *variable, void (*meanwhile)(void *)) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	late := find(t, library, "late")
 	callback := dl.Callback(func(uintptr) { growStack(500) })
 	type results struct{ cell, variable uint32 }
@@ -108,6 +113,7 @@ void late(unsigned *cell, unsigned *variable, void (*meanwhile)(void *)) {
 	if got := <-done; got != want {
 		t.Errorf("Call: results are %#x, want %#x", got, want)
 	}
+
 	go func() {
 		cell := dl.NewCell(uint32(0))
 		variable := uint32(41)
@@ -145,6 +151,7 @@ func TestStatusAfterStep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	sum := find(t, library, "sum")
 	sumOfMore := find(t, library, "sum_of_more")
 	enter := find(t, library, "enter")
@@ -200,6 +207,7 @@ func TestStatusAfterStep(t *testing.T) {
 			if status != c.wantStatus || ok != c.wantOK {
 				t.Errorf("CallAfterStep = %d, %v; want %d, %v", status, ok, c.wantStatus, c.wantOK)
 			}
+
 			if len(c.args) == len(twelve) { // Prepare accepts no more arguments
 				prepared := c.function.Prepare(&c.step, c.args...)
 				prepared.Set(11, 12+10) // the last argument, which is multiplied by 12
@@ -207,11 +215,13 @@ func TestStatusAfterStep(t *testing.T) {
 				if c.wantOK {
 					want += 12 * 10
 				}
+
 				status, ok := prepared.Call()
 				if status != want || ok != c.wantOK {
 					t.Errorf("prepared Call = %d, %v; want %d, %v", status, ok, want, c.wantOK)
 				}
 			}
+
 			wasCalled := called.Call() > callsBefore
 			if wasCalled != c.wantOK {
 				t.Errorf("the function was called: %v, want %v", wasCalled, c.wantOK)
@@ -233,18 +243,23 @@ func TestCellHoldsValue(t *testing.T) {
 	if pairCell.Address() == arrayCell.Address() {
 		t.Errorf("both cells are at %#x, want different addresses", pairCell.Address())
 	}
+
 	if pairCell.Address()%8 != 0 {
 		t.Errorf("a cell is at %#x, want a multiple of 8", pairCell.Address())
 	}
+
 	if got := dl.Load[pair](pairCell.Address()); got != pairValue {
 		t.Errorf("Load = %v, want %v", got, pairValue)
 	}
+
 	if got := pairCell.Take(); got != pairValue {
 		t.Errorf("Take = %v, want %v", got, pairValue)
 	}
+
 	if got := arrayCell.Take(); got != arrayValue {
 		t.Errorf("Take = %v, want %v", got, arrayValue)
 	}
+
 	defer func() {
 		if recover() == nil {
 			t.Error("NewCell with 129 bytes did not panic")
@@ -260,9 +275,11 @@ func TestStringRoundTrip(t *testing.T) {
 			if got := dl.GoString(dl.AddressOf(c)); got != text {
 				t.Errorf("GoString(CString(%q)) = %q; want the same text", text, got)
 			}
+
 			runtime.KeepAlive(c)
 		})
 	}
+
 	if got := dl.GoString(0); got != "" {
 		t.Errorf("GoString(0) = %q, want \"\"", got)
 	}

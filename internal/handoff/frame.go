@@ -59,6 +59,7 @@ func decodeRequest(b []byte) (Token, Key, error) {
 	if len(b) != requestBytes || binary.LittleEndian.Uint32(b) != protocolID {
 		return token, Key{}, ErrProtocol
 	}
+
 	n := copy(token[:], b[4:])
 	encodedKey := b[4+n:]
 	key := Key{
@@ -81,6 +82,7 @@ func decodeResponse(b []byte) error {
 	if len(b) != responseBytes || binary.LittleEndian.Uint32(b) != protocolID {
 		return ErrProtocol
 	}
+
 	switch status := binary.LittleEndian.Uint32(b[4:]); status {
 	case statusFound:
 		return nil

@@ -19,6 +19,7 @@ func TestDecodeRequestReturnsEncodedTokenAndKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if gotToken != token || gotKey != key {
 			t.Fatalf("decodeRequest = %v, %+v; want %v, %+v", gotToken, gotKey, token, key)
 		}
@@ -60,8 +61,10 @@ func TestNamespaceOfIdentifiesName(t *testing.T) {
 		if other, ok := names[NamespaceOf(name)]; ok {
 			t.Errorf("%q and %q have the same namespace", name, other)
 		}
+
 		names[NamespaceOf(name)] = name
 	}
+
 	if first, second := NamespaceOf("pool"), NamespaceOf("pool"); first != second {
 		t.Errorf("NamespaceOf(\"pool\") = %#x, then %#x; want the same value", first, second)
 	}
@@ -82,12 +85,15 @@ func FuzzDecodeRequest(f *testing.F) {
 			if !errors.Is(err, ErrProtocol) {
 				t.Fatalf("decodeRequest(%x) = %v, want ErrProtocol", frame, err)
 			}
+
 			if token != (Token{}) || key != (Key{}) {
 				t.Fatalf("decodeRequest(%x) = %v, %+v with an error, want zero values", frame, token,
 					key)
 			}
+
 			return
 		}
+
 		if string(encodeRequest(token, key)) != string(frame) {
 			t.Fatalf("decodeRequest(%x) = %v, %+v, which is encoded differently", frame, token, key)
 		}
@@ -100,6 +106,7 @@ func FuzzDecodeResponse(f *testing.F) {
 	for _, status := range []uint32{statusFound, statusUnknown, statusRefused, unknownStatus} {
 		f.Add(encodeResponse(status))
 	}
+
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		err := decodeResponse(frame)

@@ -38,12 +38,14 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	// The connection is open, so the process is alive and its ID has not been reused.
 	pidfd, err := sys.Pidfd(pid)
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
+
 	p := &Peer{
 		address: address,
 		token:   token,
@@ -62,16 +64,19 @@ func dial(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("connecting to a rank on this machine: %w", err)
 	}
+
 	sys.CloseInForks(c) // so that the connection ends with this process
 	conn := c.(*net.UnixConn)
 	peer, err := sys.PeerOf(conn)
 	if err == nil && peer.UID != os.Getuid() {
 		err = fmt.Errorf("a rank's socket belongs to a process of user %d: %w", peer.UID, ErrRefused)
 	}
+
 	if err != nil {
 		conn.Close()
 		return nil, 0, err
 	}
+
 	return conn, peer.PID, nil
 }
 
@@ -87,17 +92,20 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	if err := p.beginRequest(ctx); err != nil {
 		return nil, fmt.Errorf("requesting shared memory from process %d: %w", p.pid, err)
 	}
+
 	defer p.endRequest()
 	conn, err := p.connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("requesting shared memory from process %d: %w", p.pid, err)
 	}
+
 	response := make([]byte, responseBytes)
 	f, err := requestFile(ctx, conn, encodeRequest(p.token, key), response)
 	if err != nil {
 		_ = p.disconnect() // the caller needs the first error
 		return nil, fmt.Errorf("requesting shared memory from process %d: %w", p.pid, err)
 	}
+
 	return p.checkResponse(f, response)
 }
 
@@ -110,6 +118,7 @@ func (p *Peer) beginRequest(ctx context.Context) error {
 		return nil // even if ctx has ended: requestFile allows answerTime more
 	default:
 	}
+
 	select {
 	case <-p.idle:
 		return nil
@@ -130,23 +139,28 @@ func (p *Peer) connect(ctx context.Context) (*net.UnixConn, error) {
 	if closed {
 		return nil, net.ErrClosed
 	}
+
 	if conn != nil {
 		return conn, nil
 	}
+
 	conn, pid, err := dial(ctx, p.address)
 	if err != nil {
 		return nil, err
 	}
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed { // while the mutex was unlocked
 		conn.Close()
 		return nil, net.ErrClosed
 	}
+
 	if pid != p.pid {
 		conn.Close()
 		return nil, fmt.Errorf("process %d is now listening on that address: %w", pid, ErrRefused)
 	}
+
 	p.conn = conn
 	return conn, nil
 }
@@ -160,6 +174,7 @@ func (p *Peer) disconnect() error {
 	if conn == nil {
 		return nil
 	}
+
 	return conn.Close()
 }
 
@@ -177,6 +192,7 @@ func requestFile(
 	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
+
 	defer func() {
 		if errors.Is(err, os.ErrDeadlineExceeded) { // callers expect the error of a context
 			err = cmp.Or(ctx.Err(), context.DeadlineExceeded)
@@ -200,13 +216,16 @@ func requestFile(
 	if tryExtendDeadline(ctx, conn, err) {
 		_, err = conn.Write(request[n:])
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	f, err = sys.ReceiveFile(conn, response)
 	if tryExtendDeadline(ctx, conn, err) {
 		f, err = sys.ReceiveFile(conn, response)
 	}
+
 	return f, err
 }
 
@@ -219,6 +238,7 @@ func tryExtendDeadline(ctx context.Context, conn *net.UnixConn, err error) bool 
 	if !hasTimedOut || isCanceled {
 		return false
 	}
+
 	setErr := conn.SetDeadline(time.Now().Add(answerTime))
 	return setErr == nil
 }
@@ -230,12 +250,15 @@ func (p *Peer) checkResponse(f *os.File, response []byte) (*os.File, error) {
 	if err == nil && f == nil {
 		err = fmt.Errorf("the response contains no descriptor: %w", ErrProtocol)
 	}
+
 	if err == nil {
 		return f, nil
 	}
+
 	if f != nil {
 		f.Close()
 	}
+
 	return nil, fmt.Errorf("getting shared memory from process %d: %w", p.pid, err)
 }
 

@@ -47,6 +47,7 @@ func Listen(token Token) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the hand-off socket: %w", err)
 	}
+
 	sys.CloseInForks(listener) // so that the socket ends with this process
 	s := &Server{
 		token:       token,
@@ -83,6 +84,7 @@ func (s *Server) Close() error {
 	for conn := range s.connections {
 		conn.Close()
 	}
+
 	s.mu.Unlock()
 	err := s.listener.Close()
 	s.goroutines.Wait()
@@ -97,11 +99,13 @@ func (s *Server) acceptConnections() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
+
 		if err != nil {
 			// The error is temporary: no descriptor is free, or the client has disconnected.
 			time.Sleep(acceptRetryPause)
 			continue
 		}
+
 		sys.CloseInForks(conn)
 		if s.addConnection(conn) {
 			s.goroutines.Go(func() { s.handleRequests(conn) })
@@ -120,6 +124,7 @@ func (s *Server) addConnection(conn *net.UnixConn) bool {
 		conn.Close()
 		return false
 	}
+
 	s.connections[conn] = true
 	return true
 }
@@ -136,10 +141,12 @@ func (s *Server) handleRequests(conn *net.UnixConn) {
 		if _, err := io.ReadFull(conn, request[:1]); err != nil {
 			return
 		}
+
 		conn.SetDeadline(time.Now().Add(requestTimeout))
 		if _, err := io.ReadFull(conn, request[1:]); err != nil {
 			return
 		}
+
 		if !s.respond(conn, request) {
 			return
 		}
@@ -152,11 +159,13 @@ func (s *Server) respond(conn *net.UnixConn, request []byte) bool {
 	if err != nil {
 		return false
 	}
+
 	isAuthentic := subtle.ConstantTimeCompare(token[:], s.token[:]) == 1
 	if !isAuthentic {
 		_ = sys.SendFile(conn, encodeResponse(statusRefused), nil) // the connection ends anyway
 		return false
 	}
+
 	// Hold the lock until the file is sent, so that Withdraw waits. After Withdraw, the caller of
 	// Export may close the file. The kernel must have a reference to the file before.
 	s.mu.Lock()
@@ -167,6 +176,7 @@ func (s *Server) respond(conn *net.UnixConn, request []byte) bool {
 	} else {
 		err = sys.SendFile(conn, encodeResponse(statusUnknown), nil)
 	}
+
 	return err == nil
 }
 

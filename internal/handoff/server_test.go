@@ -82,18 +82,22 @@ func TestFetchReturnsFileExportedUnderKey(t *testing.T) {
 	for i, key := range keys {
 		export(t, s, key, int64(4096*(i+1)))
 	}
+
 	for i, key := range keys {
 		if size, err := fetchSize(p, key); err != nil || size != int64(4096*(i+1)) {
 			t.Errorf("Fetch(%+v) = file of %d bytes, %v; want %d bytes", key, size, err, 4096*(i+1))
 		}
 	}
+
 	if _, err := fetchSize(p, Key{Namespace: 9}); !errors.Is(err, ErrUnknownKey) {
 		t.Errorf("Fetch of a key without an export = %v; want ErrUnknownKey", err)
 	}
+
 	s.Withdraw(keys[0])
 	if _, err := fetchSize(p, keys[0]); !errors.Is(err, ErrUnknownKey) {
 		t.Errorf("Fetch of a withdrawn key = %v; want ErrUnknownKey", err)
 	}
+
 	if size, err := fetchSize(p, keys[1]); err != nil || size != 8192 {
 		t.Errorf("Fetch after an error = file of %d bytes, %v; want 8192 bytes", size, err)
 	}
@@ -122,9 +126,11 @@ func TestWrongTokenIsRefused(t *testing.T) {
 	if _, err := fetchSize(p, Key{}); !errors.Is(err, ErrRefused) {
 		t.Errorf("Fetch with a wrong token = %v; want ErrRefused", err)
 	}
+
 	if _, err := fetchSize(p, Key{}); err == nil {
 		t.Error("second Fetch with a wrong token succeeded, want an error")
 	}
+
 	if size, err := fetchSize(newPeer(t, s, token), Key{}); err != nil || size != 4096 {
 		t.Errorf("Fetch by the next peer = file of %d bytes, %v; want 4096 bytes", size, err)
 	}
@@ -143,6 +149,7 @@ func TestInvalidRequestClosesConnection(t *testing.T) {
 		if got, err := io.ReadAll(c); len(got) != 0 || err != nil {
 			t.Errorf("%s: got response %q, %v; want none", name, got, err)
 		}
+
 		check(t, c.Close())
 	}
 }
@@ -162,9 +169,11 @@ func TestCloseEndsConnectionsAndPartialRequests(t *testing.T) {
 	if _, err := partial.Read(make([]byte, 1)); err == nil {
 		t.Error("a partial request got a response")
 	}
+
 	if _, err := fetchSize(idle, Key{}); err == nil {
 		t.Error("Fetch from a closed server succeeded")
 	}
+
 	if p, err := Dial(t.Context(), s.Address(), token); err == nil {
 		t.Error("Dial of a closed server succeeded")
 		check(t, p.Close())
@@ -243,6 +252,7 @@ func TestFetchRejectsInvalidResponses(t *testing.T) {
 		if _, err := fetchSize(p, Key{}); err == nil || c.want != nil && !errors.Is(err, c.want) {
 			t.Errorf("%s: got error %v, want %v", name, err, c.want)
 		}
+
 		check(t, errors.Join(conn.Close(), p.Close(), server.Close()))
 	}
 }
@@ -252,9 +262,11 @@ func TestPeerIdentifiesOtherProcess(t *testing.T) {
 	if p.PID() != os.Getpid() {
 		t.Errorf("PID() = %d, want %d", p.PID(), os.Getpid())
 	}
+
 	if err := p.Watch().SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := sys.AwaitEnd(p.Watch()); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("AwaitEnd of a live process = %v; want ErrDeadlineExceeded", err)
 	}
@@ -274,6 +286,7 @@ func TestPeersFetchConcurrentlyWhileExportsChange(t *testing.T) {
 					if size, err := fetchSize(p, permanent); err != nil || size != 4096 {
 						t.Errorf("permanent export: %d bytes, %v; want 4096 bytes", size, err)
 					}
+
 					size, err := fetchSize(p, temporary)
 					if !errors.Is(err, ErrUnknownKey) && size != 8192 {
 						t.Errorf("temporary export: %d bytes, %v; want 8192 bytes or ErrUnknownKey",
@@ -283,10 +296,12 @@ func TestPeersFetchConcurrentlyWhileExportsChange(t *testing.T) {
 			})
 		}
 	}
+
 	for range 100 {
 		s.Export(temporary, memory)
 		s.Withdraw(temporary)
 	}
+
 	fetches.Wait()
 }
 
@@ -305,6 +320,7 @@ func TestLateResponseIsDiscarded(t *testing.T) {
 	if _, err := p.Fetch(canceled, Key{Number: 1}); err == nil {
 		t.Fatal("Fetch with a cancelled context succeeded")
 	}
+
 	// If the peer has wrongly kept its connection, this response arrives before the peer sends its
 	// next request.
 	_ = sys.SendFile(first, encodeResponse(statusFound), newMemory(t, 4096))
@@ -319,6 +335,7 @@ func TestLateResponseIsDiscarded(t *testing.T) {
 		if _, err := io.ReadFull(second, make([]byte, requestBytes)); err != nil {
 			t.Error(err)
 		}
+
 		if err := sys.SendFile(second, encodeResponse(statusFound), expected); err != nil {
 			t.Error(err)
 		}
@@ -326,6 +343,7 @@ func TestLateResponseIsDiscarded(t *testing.T) {
 	if size, err := fetchSize(p, Key{Number: 2}); err != nil || size != 8192 {
 		t.Errorf("Fetch = file of %d bytes, %v; want 8192 bytes", size, err)
 	}
+
 	check(t, errors.Join(first.Close(), p.Close(), server.Close()))
 	answering.Wait()
 }
@@ -363,6 +381,7 @@ func TestFetchEndsDuringOtherRequest(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("Fetch waits for an earlier request after its own deadline")
 	}
+
 	cancelFirst()
 	<-first
 	if t.Failed() {

@@ -70,6 +70,7 @@ var advices = []advice{
 			for _, name := range exportsOf(files) {
 				names = append(names, name[strings.IndexByte(name, '.')+1:])
 			}
+
 			return names
 		},
 		others: []string{"Linux"},
@@ -84,6 +85,7 @@ var advices = []advice{
 			for _, m := range regexp.MustCompile(`"(\w+)"`).FindAllStringSubmatch(list, -1) {
 				names = append(names, m[1])
 			}
+
 			return names
 		},
 	},
@@ -97,6 +99,7 @@ var advices = []advice{
 			for _, m := range regexp.MustCompile(`\n    (\w+):`).FindAllStringSubmatch(list, -1) {
 				names = append(names, m[1])
 			}
+
 			return names
 		},
 	},
@@ -119,6 +122,7 @@ func TestAdviceInMessagesExists(t *testing.T) {
 					}
 				}
 			}
+
 			if seen == 0 {
 				t.Errorf("no message refers to a %s", a.kind)
 			}
@@ -133,17 +137,21 @@ func literals(files []*file) []finding {
 		if f.isTest() || strings.HasPrefix(f.path, "examples/") || strings.HasPrefix(f.path, "bench/") {
 			continue
 		}
+
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
 			l, ok := n.(*ast.BasicLit)
 			if !ok || l.Kind != token.STRING {
 				return true
 			}
+
 			if text, err := strconv.Unquote(l.Value); err == nil && strings.Contains(text, " ") {
 				all = append(all, f.find(l.Pos(), "%s", text))
 			}
+
 			return true
 		})
 	}
+
 	return all
 }
 
@@ -156,10 +164,12 @@ func commandsOf(files []*file) []string {
 		if f.folder() != "cmd/symmem" || f.isTest() {
 			continue
 		}
+
 		for _, m := range use.FindAllStringSubmatch(f.source, -1) {
 			names = append(names, m[1])
 		}
 	}
+
 	return names
 }
 
@@ -174,23 +184,28 @@ func flagsOf(files []*file) []string {
 		if f.folder() != "cmd/symmem" || f.isTest() {
 			continue
 		}
+
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok {
 				return true
 			}
+
 			method, ok := call.Fun.(*ast.SelectorExpr)
 			if !ok || !definesFlag.MatchString(method.Sel.Name) {
 				return true
 			}
+
 			for _, argument := range call.Args {
 				if l, ok := argument.(*ast.BasicLit); ok && flagName.MatchString(l.Value) {
 					names = append(names, strings.Trim(l.Value, `"`))
 				}
 			}
+
 			return true
 		})
 	}
+
 	return names
 }
 
@@ -202,6 +217,7 @@ func exportsOf(files []*file) []string {
 		if f.folder() != "" && f.folder() != "driver" || f.isTest() {
 			continue
 		}
+
 		for _, d := range f.syntax.Decls {
 			switch d := d.(type) {
 			case *ast.FuncDecl:
@@ -215,6 +231,7 @@ func exportsOf(files []*file) []string {
 			}
 		}
 	}
+
 	return names
 }
 
@@ -231,6 +248,7 @@ func specsOf(d *ast.GenDecl) (names []string) {
 			if !ok {
 				continue
 			}
+
 			for _, field := range body.Fields.List {
 				for _, name := range field.Names {
 					names = append(names, spec.Name.Name+"."+name.Name)
@@ -238,6 +256,7 @@ func specsOf(d *ast.GenDecl) (names []string) {
 			}
 		}
 	}
+
 	return names
 }
 
@@ -247,6 +266,7 @@ func read(t *testing.T, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return string(text)
 }
 

@@ -16,6 +16,7 @@ func TestModuleBuildsForOtherProcessors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped in short mode: it also type-checks the standard library")
 	}
+
 	all, err := packages.Load(&packages.Config{
 		Mode: packages.LoadAllSyntax, Context: t.Context(), Dir: "../..", Tests: true,
 		Env: append(os.Environ(), "GOARCH=arm64", "CGO_ENABLED=0"),
@@ -23,14 +24,17 @@ func TestModuleBuildsForOtherProcessors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	own := 0
 	packages.Visit(all, nil, func(p *packages.Package) {
 		for _, err := range p.Errors {
 			t.Errorf("%s: %v", p.ID, err)
 		}
+
 		if p.PkgPath != module && !strings.HasPrefix(p.PkgPath, module+"/") {
 			return
 		}
+
 		own++
 		for _, f := range withoutBody(p) {
 			t.Errorf("%s: %s has neither a body nor assembly", p.ID, f)
@@ -47,6 +51,7 @@ func withoutBody(p *packages.Package) (names []string) {
 	if len(p.OtherFiles) > 0 {
 		return nil
 	}
+
 	for _, f := range p.Syntax {
 		for _, d := range f.Decls {
 			f, ok := d.(*ast.FuncDecl)
@@ -55,6 +60,7 @@ func withoutBody(p *packages.Package) (names []string) {
 			}
 		}
 	}
+
 	return names
 }
 
@@ -63,10 +69,12 @@ func isLinkname(f *ast.FuncDecl) bool {
 	if f.Doc == nil {
 		return false
 	}
+
 	for _, c := range f.Doc.List {
 		if strings.HasPrefix(c.Text, "//go:linkname ") {
 			return true
 		}
 	}
+
 	return false
 }

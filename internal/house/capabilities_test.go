@@ -58,14 +58,17 @@ func TestEveryCapabilityHasATest(t *testing.T) {
 		for _, pattern := range c.tests {
 			tests.WriteString(textOf(t, pattern))
 		}
+
 		declarations := textOf(t, c.declarations)
 		if c.section != nil {
 			declarations = c.section.FindString(declarations)
 		}
+
 		matches := c.name.FindAllStringSubmatch(declarations, -1)
 		if len(matches) == 0 {
 			t.Errorf("found no %s in %s", c.kind, c.declarations)
 		}
+
 		for _, match := range matches {
 			name := match[1]
 			use := regexp.MustCompile(`(^|\W)` + c.prefix + name + `\b`)
@@ -84,17 +87,21 @@ func textOf(t *testing.T, pattern string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var all strings.Builder
 	for _, file := range files {
 		isTest := strings.HasSuffix(file, "_test.go")
 		if isTest != strings.HasSuffix(pattern, "_test.go") {
 			continue
 		}
+
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		all.Write(text)
 	}
+
 	return all.String()
 }

@@ -15,17 +15,20 @@ var clockRules = []rule{{
 			"internal/control", "internal/handoff", "internal/launch", "internal/rendezvous") {
 			return nil
 		}
+
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok || len(call.Args) > 0 {
 				return true
 			}
+
 			method, ok := call.Fun.(*ast.SelectorExpr)
 			names := []string{"Unix", "UnixMicro", "UnixMilli", "UnixNano", "MarshalBinary"}
 			if ok && slices.Contains(names, method.Sel.Name) {
 				all = append(all, f.find(n.Pos(), "%s returns wall time: send a duration",
 					method.Sel.Name))
 			}
+
 			return true
 		})
 		return all

@@ -25,6 +25,7 @@ func TestCommandsOnPagesMatchTests(t *testing.T) {
 		if !strings.HasSuffix(page, ".md") {
 			continue
 		}
+
 		for _, arguments := range testCommands(text) {
 			commands++
 			for _, unmatched := range unmatchedPatterns(arguments, names) {
@@ -32,6 +33,7 @@ func TestCommandsOnPagesMatchTests(t *testing.T) {
 			}
 		}
 	}
+
 	if commands < 20 {
 		t.Errorf("found only %d commands, want 20 or more", commands)
 	}
@@ -73,6 +75,7 @@ func testCommands(text string) (all []string) {
 	for _, m := range goTest.FindAllStringSubmatch(text, -1) {
 		all = append(all, m[1])
 	}
+
 	return all
 }
 
@@ -83,16 +86,19 @@ func functionsOfTests(files []*file) map[string][]string {
 		if !f.isTest() {
 			continue
 		}
+
 		folder := "."
 		if f.folder() != "" {
 			folder = "./" + f.folder()
 		}
+
 		for _, d := range f.syntax.Decls {
 			if function, ok := d.(*ast.FuncDecl); ok && function.Recv == nil {
 				names[folder] = append(names[folder], function.Name.Name)
 			}
 		}
 	}
+
 	return names
 }
 
@@ -108,6 +114,7 @@ func unmatchedPatterns(command string, names map[string][]string) []string {
 			}
 		}
 	}
+
 	var unmatched []string
 	for _, m := range patternFlag.FindAllStringSubmatch(command, -1) {
 		for _, alternative := range alternatives(strings.Trim(m[2], `'"`)) {
@@ -117,11 +124,13 @@ func unmatchedPatterns(command string, names map[string][]string) []string {
 			for _, name := range functions {
 				found = found || err == nil && expression.MatchString(name)
 			}
+
 			if !found {
 				unmatched = append(unmatched, alternative)
 			}
 		}
 	}
+
 	return unmatched
 }
 
@@ -142,5 +151,6 @@ func alternatives(pattern string) []string {
 			}
 		}
 	}
+
 	return append(all, pattern[start:])
 }

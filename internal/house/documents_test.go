@@ -48,16 +48,19 @@ func undocumentedPackages(files []*file) []finding {
 		if first := firstFiles[name]; first == nil || f.path < first.path {
 			firstFiles[name] = f
 		}
+
 		if f.syntax.Doc != nil {
 			isDocumented[name] = true
 		}
 	}
+
 	var all []finding
 	for name, f := range firstFiles {
 		if !isDocumented[name] {
 			all = append(all, f.find(f.syntax.Package, "package %s has no doc comment", name))
 		}
 	}
+
 	sort.Slice(all, func(i, j int) bool { return all[i].path < all[j].path })
 	return all
 }
@@ -69,6 +72,7 @@ func undocumentedNames(f *file) []finding {
 	if f.isTest() || f.isGenerated() {
 		return nil
 	}
+
 	var all []finding
 	for _, d := range f.syntax.Decls {
 		switch d := d.(type) {
@@ -80,6 +84,7 @@ func undocumentedNames(f *file) []finding {
 			all = append(all, undocumentedSpecs(f, d)...)
 		}
 	}
+
 	return all
 }
 
@@ -89,6 +94,7 @@ func isVisible(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return d.Name.IsExported()
 	}
+
 	receiver := d.Recv.List[0].Type
 	for {
 		switch t := receiver.(type) {
@@ -110,6 +116,7 @@ func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 	if d.Doc != nil || d.Tok == token.IMPORT {
 		return nil
 	}
+
 	var all []finding
 	for _, s := range d.Specs {
 		for _, name := range namesOf(s) {
@@ -118,6 +125,7 @@ func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 			}
 		}
 	}
+
 	return all
 }
 
@@ -133,5 +141,6 @@ func namesOf(s ast.Spec) []*ast.Ident {
 			return s.Names
 		}
 	}
+
 	return nil
 }

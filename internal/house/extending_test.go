@@ -38,6 +38,7 @@ func (p place) String() string {
 	if p.name == "" {
 		return "`" + p.path + "`"
 	}
+
 	return "`" + p.name + "` in `" + p.path + "`"
 }
 
@@ -212,9 +213,11 @@ func TestPlacesNameAllEntries(t *testing.T) {
 				t.Errorf("%v has %d strings for the entries %v: see docs/extending/%s.md",
 					at, n, entries, p.page)
 			}
+
 			if at.counted {
 				continue
 			}
+
 			for _, entry := range entries {
 				t.Run(p.page+"/"+entry+"/"+at.path+" "+at.name, func(t *testing.T) {
 					_, left := at.exempt[entry]
@@ -226,6 +229,7 @@ func TestPlacesNameAllEntries(t *testing.T) {
 					}
 				})
 			}
+
 			for _, entry := range slices.Sorted(maps.Keys(at.exempt)) {
 				if !slices.Contains(entries, entry) {
 					t.Errorf("%v is exempt from %s, which does not exist", at, entry)
@@ -243,6 +247,7 @@ func TestExtensionsNeedFewPlaces(t *testing.T) {
 				needed++
 			}
 		}
+
 		if p.maxPlaces > 0 && needed > p.maxPlaces {
 			t.Errorf("a new entry next to %v must be added in %d places, but at most %d are allowed; "+
 				"derive lists of names from the table", p.entries, needed, p.maxPlaces)
@@ -259,12 +264,14 @@ func TestExtensionPagesListThePlaces(t *testing.T) {
 			t.Errorf("%s does not exist", name)
 			continue
 		}
+
 		for _, at := range append([]place{p.entries}, p.places...) {
 			_, after, ok := strings.Cut(rest, at.String())
 			if !ok {
 				t.Errorf("%s does not list %v, or lists it in another order than the test", name, at)
 				continue
 			}
+
 			rest = after
 		}
 	}
@@ -279,6 +286,7 @@ func TestEveryBackendRunsTheContract(t *testing.T) {
 	if len(backends) < 2 {
 		t.Fatalf("found only %d backends, want 2 or more", len(backends))
 	}
+
 	for _, b := range backends {
 		folder := "driver/" + b[1]
 		tested := slices.ContainsFunc(files, func(f *file) bool {
@@ -287,6 +295,7 @@ func TestEveryBackendRunsTheContract(t *testing.T) {
 		if !tested {
 			t.Errorf("no test of %s calls drivertest.Run: see docs/extending/backend.md", folder)
 		}
+
 		for _, page := range []string{"docs/reference/backends.md", "README.md"} {
 			if !strings.Contains(all[page], "| `"+b[1]+"`") {
 				t.Errorf("%s has no row for %s", page, b[1])
@@ -304,6 +313,7 @@ func TestBackendPageListsCodeThatNamesBackends(t *testing.T) {
 			strings.HasPrefix(f.path, "bench/") {
 			continue
 		}
+
 		knows := false
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
 			knows = knows || namesBackend(n)
@@ -314,6 +324,7 @@ func TestBackendPageListsCodeThatNamesBackends(t *testing.T) {
 				knows, listed)
 		}
 	}
+
 	for _, match := range regexp.MustCompile("`([a-z_/]+\\.go)`").FindAllStringSubmatch(page, -1) {
 		if _, err := os.Stat(filepath.Join("..", "..", match[1])); err != nil {
 			t.Errorf("docs/extending/backend.md: %v", err)
@@ -334,6 +345,7 @@ func namesBackend(n ast.Node) bool {
 		key, ok := n.Key.(*ast.Ident)
 		return ok && key.Name == "Backend" && isBackend(n.Value)
 	}
+
 	return false
 }
 
@@ -364,9 +376,11 @@ func (p *point) list(t *testing.T, files []*file) []string {
 			entries = append(entries, m[1])
 		}
 	}
+
 	if len(entries) < 2 {
 		t.Fatalf("%v: found only the entries %v, want 2 or more", p.entries, entries)
 	}
+
 	return entries
 }
 
@@ -375,6 +389,7 @@ func (p place) knows(text, entry string) bool {
 	if p.spelled != nil {
 		word = p.spelled(entry)
 	}
+
 	// A name may follow the prefix of its enumeration, as in SYMMEM_SUM.
 	return regexp.MustCompile(`(\b|[A-Z]_)` + word + `\b`).MatchString(text)
 }
@@ -385,15 +400,18 @@ func (p place) text(t *testing.T, files []*file, all pages) string {
 		f, node := p.find(t, files)
 		return f.cut(node)
 	}
+
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if name == p.path || strings.HasSuffix(p.path, "/") && strings.HasPrefix(name, p.path) {
 			text.WriteString(all[name])
 		}
 	}
+
 	if text.Len() == 0 {
 		t.Fatalf("%s does not exist", p.path)
 	}
+
 	return text.String()
 }
 
@@ -404,12 +422,14 @@ func (p place) find(t *testing.T, files []*file) (*file, ast.Node) {
 		if path.Join(".", f.folder()) != p.path && f.folder() != p.path || f.isTest() {
 			continue
 		}
+
 		for _, d := range f.syntax.Decls {
 			if node := declared(d, p.name); node != nil {
 				return f, node
 			}
 		}
 	}
+
 	t.Fatalf("%s does not declare %s: update this table and the page", p.path, p.name)
 	return nil, nil
 }
@@ -423,6 +443,7 @@ func declared(d ast.Decl, name string) ast.Node {
 		if d.Recv != nil {
 			full = fmt.Sprintf("%s.%s", receiverOf(d), full)
 		}
+
 		if full == name {
 			return d
 		}
@@ -437,6 +458,7 @@ func declared(d ast.Decl, name string) ast.Node {
 			}
 		}
 	}
+
 	return nil
 }
 

@@ -17,33 +17,40 @@ func TestRootAliasesLinkToTheirDefinitions(t *testing.T) {
 		if f.folder() != "" || f.isTest() {
 			continue
 		}
+
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
 			g, ok := n.(*ast.GenDecl)
 			if !ok {
 				return true
 			}
+
 			for _, s := range g.Specs {
 				alias, ok := s.(*ast.TypeSpec)
 				if !ok || !alias.Assign.IsValid() || !alias.Name.IsExported() {
 					continue
 				}
+
 				target := f.cut(alias.Type)
 				if !structs[target] {
 					continue
 				}
+
 				seen++
 				doc := alias.Doc.Text()
 				if !g.Lparen.IsValid() {
 					doc = g.Doc.Text()
 				}
+
 				if !strings.Contains(doc, "["+target+"]") || strings.Contains(doc, "\n\t") {
 					t.Errorf("%s: the doc comment of %s must link to [%s] and must not list fields", f.path,
 						alias.Name.Name, target)
 				}
 			}
+
 			return false
 		})
 	}
+
 	if seen < 10 {
 		t.Errorf("found only %d aliases, want 10 or more", seen)
 	}
@@ -56,13 +63,16 @@ func structsOf(files []*file, folder string) map[string]bool {
 		if f.folder() != folder || f.isTest() {
 			continue
 		}
+
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
 			s, ok := n.(*ast.TypeSpec)
 			if ok {
 				_, all[folder+"."+s.Name.Name] = s.Type.(*ast.StructType)
 			}
+
 			return !ok
 		})
 	}
+
 	return all
 }

@@ -32,6 +32,7 @@ func (f *file) folder() string {
 	if dir := path.Dir(f.path); dir != "." {
 		return dir
 	}
+
 	return ""
 }
 
@@ -70,6 +71,7 @@ func eachFile(check func(*file) []finding) func([]*file) []finding {
 		for _, f := range files {
 			all = append(all, check(f)...)
 		}
+
 		return all
 	}
 }
@@ -95,11 +97,13 @@ func TestRulesFindViolations(t *testing.T) {
 			if len(r.bad) == 0 || len(r.good) == 0 {
 				t.Error("the rule has no examples")
 			}
+
 			for i, bad := range r.bad {
 				if len(r.check(parseFiles(t, bad))) == 0 {
 					t.Errorf("the check finds no violation in bad example %d", i)
 				}
 			}
+
 			for i, good := range r.good {
 				for _, f := range r.check(parseFiles(t, good)) {
 					t.Errorf("the check finds a violation in good example %d: %v", i, f)
@@ -123,10 +127,12 @@ func loadFiles(t *testing.T) []*file {
 		case d.IsDir() || !strings.HasSuffix(name, ".go"):
 			return nil
 		}
+
 		text, err := os.ReadFile(name)
 		if err != nil {
 			return err
 		}
+
 		relative, err := filepath.Rel(root, name)
 		sources[filepath.ToSlash(relative)] = string(text)
 		return err
@@ -134,9 +140,11 @@ func loadFiles(t *testing.T) []*file {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(sources) < 100 {
 		t.Fatalf("found only %d Go files, want 100 or more", len(sources))
 	}
+
 	return parseFiles(t, sources)
 }
 
@@ -155,7 +163,9 @@ func parseFiles(t *testing.T, sources map[string]string) []*file {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		files = append(files, &file{name, text, set, syntax})
 	}
+
 	return files
 }

@@ -19,6 +19,7 @@ func (l link) moduleFolder() (folder string, ok bool) {
 	if l.path == module {
 		return "", true
 	}
+
 	return strings.CutPrefix(l.path, module+"/")
 }
 
@@ -39,10 +40,12 @@ func forbid(forbidden func(link) bool) func([]*file) []finding {
 			if err != nil {
 				continue
 			}
+
 			if forbidden(link{f, spec, name}) {
 				all = append(all, f.find(spec.Pos(), "imports %s", name))
 			}
 		}
+
 		return all
 	})
 }
@@ -130,9 +133,11 @@ var importRules = []rule{
 			if l.file.isTest() || !isWithin(l.file.folder(), cores...) || l.isStandard() {
 				return false
 			}
+
 			if l.path == "symmem/event" {
 				return false
 			}
+
 			return !(l.file.folder() == "internal/agreement" &&
 				(l.path == "symmem/internal/ledger" || l.path == "symmem/internal/ranklist"))
 		}),
@@ -263,6 +268,7 @@ var importRules = []rule{
 			if l.file.folder() != "" || l.file.isTest() || l.isStandard() {
 				return false
 			}
+
 			backend := own && isWithin(folder, "driver") && folder != "driver"
 			return !own || backend && l.file.path != "backend.go" ||
 				!backend && !slices.Contains(rootImports, folder)
@@ -285,6 +291,7 @@ var importRules = []rule{
 			if !ok || !isWithin(l.file.folder(), "driver") {
 				return false
 			}
+
 			contract := l.file.isTest() && folder == "driver/drivertest"
 			part := isWithin(folder, "driver/nccl/internal", "driver/nccl/kernels") &&
 				isWithin(l.file.folder(), "driver/nccl")
@@ -362,6 +369,7 @@ var importRules = []rule{
 				l.file.folder() == "internal/live" && isWithin(l.path, prometheus) {
 				return false
 			}
+
 			return !isWithin(l.file.folder(), "cmd") &&
 				!(l.file.isTest() && isWithin(l.path, testModules...))
 		}),

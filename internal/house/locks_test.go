@@ -36,19 +36,23 @@ var lockRules = []rule{
 			if f.isTest() || !slices.Contains(rankedFolders, f.folder()) {
 				return nil
 			}
+
 			ast.Inspect(f.syntax, func(n ast.Node) bool {
 				s, ok := n.(*ast.SelectorExpr)
 				if !ok {
 					return true
 				}
+
 				pkg, ok := s.X.(*ast.Ident)
 				if !ok {
 					return true
 				}
+
 				kind := pkg.Name + "." + s.Sel.Name
 				if kind == "sync.Mutex" || kind == "sync.RWMutex" || kind == "spin.Lock" {
 					all = append(all, f.find(n.Pos(), "%s has no rank: see internal/ranked", kind))
 				}
+
 				return true
 			})
 			return all
@@ -86,6 +90,7 @@ func misdocumentedLocks(files []*file) []finding {
 		if path.Base(f.path) != "locks.go" {
 			continue
 		}
+
 		want := strings.Join(rankedNames(f), ", ")
 		got := ""
 		for _, other := range files {
@@ -93,10 +98,12 @@ func misdocumentedLocks(files []*file) []finding {
 				got = strings.Join(documentedNames(other), ", ")
 			}
 		}
+
 		if got != want {
 			all = append(all, f.find(f.syntax.Package, "doc.go has %q, want %q", got, want))
 		}
 	}
+
 	return all
 }
 
@@ -110,11 +117,13 @@ func rankedNames(f *file) []string {
 		if !ok || len(call.Args) != 2 {
 			return true
 		}
+
 		rank, isRank := call.Args[0].(*ast.BasicLit)
 		name, isName := call.Args[1].(*ast.BasicLit)
 		if !isRank || !isName || rank.Kind != token.INT || name.Kind != token.STRING {
 			return true
 		}
+
 		number, _ := strconv.Atoi(rank.Value) // an integer literal
 		_, shortName, _ := strings.Cut(strings.Trim(name.Value, `"`), ".")
 		names[number] = shortName
@@ -126,6 +135,7 @@ func rankedNames(f *file) []string {
 	for _, rank := range ranks {
 		sorted = append(sorted, names[rank])
 	}
+
 	return sorted
 }
 
@@ -138,5 +148,6 @@ func documentedNames(f *file) (names []string) {
 			names = append(names, strings.TrimSpace(name))
 		}
 	}
+
 	return names
 }

@@ -35,18 +35,21 @@ func methodsOf(files []*file) map[string]*methodSet {
 		if all[name] == nil {
 			all[name] = &methodSet{name: name}
 		}
+
 		return all[name]
 	}
 	for _, f := range files {
 		if f.isTest() {
 			continue
 		}
+
 		for _, d := range f.syntax.Decls {
 			switch d := d.(type) {
 			case *ast.FuncDecl:
 				if d.Recv == nil {
 					continue
 				}
+
 				m := lookUp(f.folder() + "." + receiverName(d.Recv.List[0].Type))
 				m.count++
 				m.last = f.find(d.Pos(), "")
@@ -60,6 +63,7 @@ func methodsOf(files []*file) map[string]*methodSet {
 			}
 		}
 	}
+
 	return all
 }
 
@@ -70,10 +74,12 @@ func recordEmbedders(f *file, s ast.Spec, lookUp func(string) *methodSet) {
 	if !ok {
 		return
 	}
+
 	body, ok := declared.Type.(*ast.StructType)
 	if !ok {
 		return
 	}
+
 	embedder := f.folder() + "." + declared.Name.Name
 	for _, field := range body.Fields.List {
 		name := receiverName(field.Type)
@@ -94,6 +100,7 @@ func sizeOf(all map[string]*methodSet, m *methodSet) size {
 			s.methods += methods.count
 		}
 	}
+
 	return s
 }
 
@@ -106,6 +113,7 @@ func limitOf(name string) size {
 	if s, listed := exceptions[name]; listed {
 		return s
 	}
+
 	return size{maxMethods, maxMethodFiles}
 }
 
@@ -118,12 +126,14 @@ func largeTypes(files []*file) (found []finding) {
 		if m.count == 0 || s.fitsInto(limit) {
 			continue
 		}
+
 		slices.Sort(m.files)
 		m.last.text = fmt.Sprintf("%s has %d methods, including those of types that embed it (at most "+
 			"%d are allowed), in %d files (at most %d are allowed): %s", name, s.methods, limit.methods,
 			s.files, limit.files, strings.Join(m.files, ", "))
 		found = append(found, m.last)
 	}
+
 	return found
 }
 
@@ -152,5 +162,6 @@ func receiverName(t ast.Expr) string {
 	case *ast.Ident:
 		return t.Name
 	}
+
 	return ""
 }

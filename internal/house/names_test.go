@@ -32,10 +32,12 @@ func lostNames(all pages) (found []finding) {
 			}
 		}
 	}
+
 	for page, text := range all {
 		if !describesCode(page) {
 			continue
 		}
+
 		prose(text, func(number int, line string) {
 			for _, m := range codeSpan.FindAllStringSubmatch(line, -1) {
 				if name := m[1]; nameInCode.MatchString(name) && isGoName.MatchString(name) {
@@ -44,6 +46,7 @@ func lostNames(all pages) (found []finding) {
 			}
 		})
 	}
+
 	return found
 }
 
@@ -55,5 +58,6 @@ func lostParts(page string, number int, name string, words map[string]bool) (fou
 			found = append(found, finding{page, number, text})
 		}
 	}
+
 	return found
 }

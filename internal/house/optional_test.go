@@ -9,11 +9,13 @@ var seamRules = []rule{{
 		if f.folder() != "" && !isWithin(f.folder(), "driver") {
 			return nil
 		}
+
 		var all []finding
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
 			if a, ok := n.(*ast.TypeAssertExpr); ok && nameless(a.Type) {
 				all = append(all, f.find(a.Pos(), "asserts an interface without a name"))
 			}
+
 			return true
 		})
 		return all
@@ -36,6 +38,7 @@ func nameless(e ast.Expr) bool {
 	if !ok || i.Methods.NumFields() == 0 {
 		return false
 	}
+
 	names := i.Methods.List[0].Names
 	return len(names) == 0 || names[0].Name != "Unwrap"
 }

@@ -176,6 +176,7 @@ func TestPageRulesFindViolations(t *testing.T) {
 					t.Errorf("the check finds no violation in bad example %d", i)
 				}
 			}
+
 			for i, good := range r.good {
 				for _, f := range r.check(good) {
 					t.Errorf("the check finds a violation in good example %d: %v", i, f)
@@ -203,6 +204,7 @@ func prose(text string, visit func(number int, line string)) {
 			fenced = !fenced
 			continue
 		}
+
 		indented := after && strings.HasPrefix(line, "    ")
 		after = indented || strings.TrimSpace(line) == ""
 		if !fenced && !indented {
@@ -234,6 +236,7 @@ func brokenLinks(all pages) []finding {
 		if !strings.HasSuffix(name, ".md") {
 			continue
 		}
+
 		linksOf(name, text, func(line int, target, anchor string) {
 			page, ok := all[target]
 			if !ok && !all.folder(target) {
@@ -243,6 +246,7 @@ func brokenLinks(all pages) []finding {
 			}
 		})
 	}
+
 	return found
 }
 
@@ -253,6 +257,7 @@ func (p pages) folder(name string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -283,6 +288,7 @@ func lostMentions(all pages) []finding {
 			}
 		}
 	}
+
 	return found
 }
 
@@ -297,6 +303,7 @@ func orphans(all pages) []finding {
 			linksOf(name, text, func(_ int, target, _ string) { next = append(next, target) })
 		}
 	}
+
 	var found []finding
 	for name := range all {
 		inDocs := strings.HasPrefix(name, "docs/") || strings.HasPrefix(name, "python/docs/")
@@ -304,6 +311,7 @@ func orphans(all pages) []finding {
 			found = append(found, finding{name, 1, "no links lead from docs/README.md to this page"})
 		}
 	}
+
 	return found
 }
 
@@ -313,6 +321,7 @@ func wideProse(all pages) []finding {
 		if !strings.HasSuffix(name, ".md") {
 			continue
 		}
+
 		prose(text, func(number int, line string) {
 			wide := utf8.RuneCountInString(line) > 100
 			if wide && !strings.HasPrefix(strings.TrimSpace(line), "|") && !oneLink.MatchString(line) {
@@ -320,6 +329,7 @@ func wideProse(all pages) []finding {
 			}
 		})
 	}
+
 	return found
 }
 
@@ -345,15 +355,18 @@ func privateWords(all pages) []finding {
 		if textKinds[kind(name)] && kind(name) != ".md" {
 			found = append(found, privateIn(name, text)...)
 		}
+
 		if !strings.HasSuffix(name, ".md") {
 			continue
 		}
+
 		prose(text, func(number int, line string) {
 			if word := privateInPages.FindString(inlineCode.ReplaceAllString(line, "")); word != "" {
 				found = append(found, finding{name, number, fmt.Sprintf("%q", word)})
 			}
 		})
 	}
+
 	return found
 }
 
@@ -363,6 +376,7 @@ func privateIn(name, text string) []finding {
 	if strings.HasPrefix(name, "internal/house/") || !privateInCode.MatchString(text) {
 		return nil
 	}
+
 	var found []finding
 	for i, line := range strings.Split(text, "\n") {
 		word := privateInCode.FindString(line)
@@ -370,6 +384,7 @@ func privateIn(name, text string) []finding {
 			found = append(found, finding{name, i + 1, fmt.Sprintf("%q", word)})
 		}
 	}
+
 	return found
 }
 
@@ -389,6 +404,7 @@ func unknownVariables(all pages) []finding {
 		if !code {
 			continue
 		}
+
 		for _, m := range variable.FindAllStringSubmatch(text, -1) {
 			known := strings.Contains(all[environmentPage], "`"+m[1]+"`")
 			if !known && !ofTests.MatchString(m[1]) {
@@ -396,6 +412,7 @@ func unknownVariables(all pages) []finding {
 			}
 		}
 	}
+
 	return found
 }
 
@@ -407,10 +424,12 @@ func longPages(all pages) []finding {
 		if n := len(strings.Fields(all[name])); n > limit.words {
 			found = append(found, finding{name, 1, fmt.Sprintf("%d words", n)})
 		}
+
 		if n := strings.Count(all[name], "\n"); n > limit.lines {
 			found = append(found, finding{name, n, fmt.Sprintf("%d lines", n)})
 		}
 	}
+
 	return found
 }
 
@@ -428,24 +447,29 @@ func loadPages(t *testing.T) pages {
 		case d.IsDir():
 			return nil
 		}
+
 		short, err := filepath.Rel(root, name)
 		if err != nil {
 			return err
 		}
+
 		text := ""
 		if textKinds[kind(d.Name())] || d.Name() == "MANIFEST" {
 			content, err := os.ReadFile(name)
 			if err != nil {
 				return err
 			}
+
 			text = string(content)
 		}
+
 		all[filepath.ToSlash(short)] = text
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return all
 }
 
@@ -471,5 +495,6 @@ func kind(name string) string {
 	if e := path.Ext(name); e != "" {
 		return e
 	}
+
 	return path.Base(name)
 }

@@ -15,16 +15,19 @@ func TestScriptsRefuseUnknownParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	build := t.TempDir()
 	if err := os.WriteFile(filepath.Join(build, "COMMIT"), []byte("none\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	tried := 0
 	for _, script := range scripts {
 		text := read(t, strings.TrimPrefix(script, "../../"))
 		if filepath.Base(script) == "machine.sh" || !strings.Contains(text, "PARTS") {
 			continue
 		}
+
 		tried++
 		c := exec.CommandContext(t.Context(), script)
 		c.Env = append(os.Environ(), "PARTS=unheard", "BUILD="+build, "BACKEND=host")
@@ -35,6 +38,7 @@ func TestScriptsRefuseUnknownParts(t *testing.T) {
 			t.Errorf("%s: %v\n%s", script, err, out)
 		}
 	}
+
 	if tried < 8 {
 		t.Errorf("only %d scripts take PARTS", tried)
 	}

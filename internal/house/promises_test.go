@@ -62,6 +62,7 @@ func TestReadmePromisesHaveTests(t *testing.T) {
 		if !strings.Contains(readme, p.quote) {
 			t.Errorf("the README does not contain %q", p.quote)
 		}
+
 		if m := goTest.FindStringSubmatch(p.test); m != nil {
 			for _, unmatched := range unmatchedPatterns(m[1], names) {
 				t.Errorf("%q: no test matches %s", p.quote, unmatched)

@@ -31,6 +31,7 @@ func TestReferencesBetweenFilesOfBackends(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	total := 0
 	for _, p := range backends {
 		references := referencesOf(p)
@@ -41,6 +42,7 @@ func TestReferencesBetweenFilesOfBackends(t *testing.T) {
 				backward)
 		}
 	}
+
 	if total < 100 { // otherwise, the test would prove nothing
 		t.Errorf("found only %d references, want 100 or more", total)
 	}
@@ -57,6 +59,7 @@ func TestBackwardReferences(t *testing.T) {
 		for name := range strings.FieldsSeq(test.references) {
 			references = append(references, reference{name[:1], name[1:]})
 		}
+
 		if backward := backwardReferences(references); len(backward) != test.backward {
 			t.Errorf("backwardReferences(%s) = %v, want %d", test.references, backward, test.backward)
 		}
@@ -73,13 +76,16 @@ func referencesOf(p *packages.Package) []reference {
 			if !ok {
 				return true
 			}
+
 			if used := p.TypesInfo.Uses[name]; used != nil && used.Pkg() == p.Types {
 				dst := filepath.Base(p.Fset.Position(used.Pos()).Filename)
 				found[reference{src, dst}] = true
 			}
+
 			return true
 		})
 	}
+
 	maps.DeleteFunc(found, func(r reference, _ bool) bool { return r.src == r.dst })
 	return slices.SortedFunc(maps.Keys(found), func(a, b reference) int {
 		return cmp.Or(cmp.Compare(a.src, b.src), cmp.Compare(a.dst, b.dst))
@@ -93,6 +99,7 @@ func backwardReferences(references []reference) (backward []reference) {
 	for _, r := range references {
 		order = append(order, r.src, r.dst)
 	}
+
 	slices.Sort(order)
 	order = slices.Compact(order)
 	backward = backwardIn(order, references)
@@ -108,6 +115,7 @@ func backwardReferences(references []reference) (backward []reference) {
 				}
 			}
 		}
+
 		if len(backward) == countBefore {
 			return backward
 		}
@@ -120,10 +128,12 @@ func backwardIn(order []string, references []reference) (backward []reference) {
 	for i, f := range order {
 		position[f] = i
 	}
+
 	for _, r := range references {
 		if position[r.src] > position[r.dst] {
 			backward = append(backward, r)
 		}
 	}
+
 	return backward
 }

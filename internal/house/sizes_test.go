@@ -21,6 +21,7 @@ var sizeRules = []rule{
 			if n := strings.Count(f.source, "\n"); n > maxFileLines {
 				return []finding{f.find(f.syntax.Package, "%d lines", n)}
 			}
+
 			return nil
 		}),
 		bad:  []map[string]string{{"a.go": "package a\n" + lines(maxFileLines, "//")}},
@@ -58,8 +59,10 @@ func methodFiles(receiver string, files, methods int) map[string]string {
 		for m := range methods {
 			text += fmt.Sprintf("\nfunc (x %s) f%dOf%d() {}\n", receiver, m, i)
 		}
+
 		sources[fmt.Sprintf("f%d.go", i)] = text
 	}
+
 	return sources
 }
 

@@ -14,6 +14,7 @@ func headlessTables(all pages) []finding {
 		if !strings.HasSuffix(name, ".md") {
 			continue
 		}
+
 		lines := append(strings.Split(text, "\n"), "")
 		inTable := false
 		prose(text, func(number int, line string) {
@@ -21,9 +22,11 @@ func headlessTables(all pages) []finding {
 			if row && !inTable && !underHeader.MatchString(lines[number]) {
 				found = append(found, finding{name, number, "a row without a header"})
 			}
+
 			inTable = row
 		})
 	}
+
 	return found
 }
 
@@ -38,11 +41,13 @@ func TestReadmeTimesAreMeasured(t *testing.T) {
 		if !strings.HasPrefix(line, "| ") || len(cells) != 5 {
 			continue
 		}
+
 		rows++
 		if times := strings.Join(cells[1:], " / "); !strings.Contains(measured, times) {
 			t.Errorf("docs/measurements/README.md lacks %q, which README.md has for %s", times, cells[0])
 		}
 	}
+
 	if rows < 4 {
 		t.Errorf("found only %d rows, want 4 or more", rows)
 	}

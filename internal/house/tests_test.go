@@ -47,12 +47,14 @@ func misnamedTests(files []*file) []finding {
 			sources[f.folder()] = append(sources[f.folder()], name)
 		}
 	}
+
 	var all []finding
 	for _, f := range files {
 		folder := f.folder()
 		if !f.isTest() || len(sources[folder]) == 0 {
 			continue
 		}
+
 		name := strings.TrimSuffix(path.Base(f.path), "_test.go")
 		startsWith := func(s string) bool { return name == s || strings.HasPrefix(name, s+"_") }
 		extends := func(source string) bool { return strings.HasPrefix(source, name+"_") }
@@ -61,5 +63,6 @@ func misnamedTests(files []*file) []finding {
 			all = append(all, f.find(f.syntax.Package, "no source file has the name of this test"))
 		}
 	}
+
 	return all
 }

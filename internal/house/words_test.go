@@ -54,6 +54,7 @@ var wordRules = []rule{
 					return []finding{f.find(f.syntax.Package, "%q is not specific", name)}
 				}
 			}
+
 			return nil
 		}),
 		bad: []map[string]string{
@@ -74,11 +75,13 @@ var wordRules = []rule{
 				if !ok {
 					return true
 				}
+
 				for _, word := range partsOfName.FindAllString(name.Name, -1) {
 					if plain := formerWords[strings.ToLower(word)]; plain != "" {
 						all = append(all, f.find(name.Pos(), "%s: write %q", name.Name, plain))
 					}
 				}
+
 				return true
 			})
 			return all
@@ -102,12 +105,14 @@ var wordRules = []rule{
 			if !slices.ContainsFunc(unfinishedMarks, marked) {
 				return nil // avoid the slow expression in most files
 			}
+
 			var all []finding
 			for i, line := range strings.Split(f.source, "\n") {
 				if found := unfinishedMark.FindString(line); found != "" {
 					all = append(all, finding{f.path, i + 1, found})
 				}
 			}
+
 			return all
 		}),
 		bad:  []map[string]string{{"a.go": "package a // TO" + "DO: write it\n"}},
@@ -121,9 +126,11 @@ var wordRules = []rule{
 				if name, ok := c.Args[0].(*ast.Ident); ok {
 					comments += name.Name
 				}
+
 				if !f.isTest() && waitWords.MatchString(comments) {
 					return ""
 				}
+
 				return "sleeps"
 			})
 		}),
@@ -160,13 +167,16 @@ func silentSkips(f *file) []finding {
 			if len(c.Args) == 0 {
 				return "skips without a reason"
 			}
+
 			text, ok := c.Args[0].(*ast.BasicLit)
 			if ok && text.Kind == token.STRING && len(text.Value) < 5 {
 				return "skips without a reason"
 			}
+
 			return ""
 		})...)
 	}
+
 	return all
 }
 
@@ -187,13 +197,16 @@ func callsOf(
 			if !ok || s.Sel.Name != name {
 				return true
 			}
+
 			if x, ok := s.X.(*ast.Ident); receiver != "" && (!ok || x.Name != receiver) {
 				return true
 			}
+
 			if text := judge(n, comments); text != "" {
 				all = append(all, f.find(n.Pos(), "%s", text))
 			}
 		}
+
 		return true
 	})
 	return all
@@ -207,5 +220,6 @@ func commentsIn(f *file, d *ast.FuncDecl) string {
 			text += c.Text()
 		}
 	}
+
 	return text
 }

@@ -24,9 +24,11 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	if s.Ranks > 1 && !slices.ContainsFunc(env, isThreadCount) {
 		env = append(env, "OMP_NUM_THREADS=1")
 	}
+
 	for name, value := range rankVariables {
 		env = append(env, name+"="+value)
 	}
+
 	slices.Sort(env)
 	return env
 }

@@ -22,6 +22,7 @@ func newExitWatcher() (*exitWatcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching the ranks: %w", err)
 	}
+
 	return &exitWatcher{epoll: epoll, watched: map[int]*os.File{}}, nil
 }
 
@@ -31,6 +32,7 @@ func (w *exitWatcher) add(number, pid int) error {
 	if err != nil {
 		return fmt.Errorf("watching rank %d: %w", number, err)
 	}
+
 	w.watched[number] = process
 	// The kernel returns the field Fd with each event. It need not be a descriptor.
 	event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(number)}
@@ -38,6 +40,7 @@ func (w *exitWatcher) add(number, pid int) error {
 	if err != nil {
 		return fmt.Errorf("watching rank %d: %w", number, err)
 	}
+
 	return nil
 }
 
@@ -50,15 +53,18 @@ func (w *exitWatcher) waitForExits(report func(rank int)) error {
 		if err == syscall.EINTR {
 			continue
 		}
+
 		if err != nil {
 			return fmt.Errorf("watching the ranks: %w", err)
 		}
+
 		for _, event := range events[:eventCount] {
 			number := int(event.Fd)
 			w.forget(number)
 			report(number)
 		}
 	}
+
 	return nil
 }
 
@@ -76,5 +82,6 @@ func (w *exitWatcher) close() {
 	for number := range w.watched {
 		w.forget(number)
 	}
+
 	_ = syscall.Close(w.epoll)
 }

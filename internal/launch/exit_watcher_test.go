@@ -21,14 +21,17 @@ func TestExitIsReportedOnce(t *testing.T) {
 		if _, err := c.StdinPipe(); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
+
 		processes[number] = c
 		if err := watcher.add(number, c.Process.Pid); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	duplicate, err := syscall.Dup(int(watcher.watched[0].Fd()))
 	if err != nil {
 		t.Fatal(err)
@@ -49,6 +52,7 @@ func TestExitIsReportedOnce(t *testing.T) {
 	if err != nil || !slices.Equal(exited, []int{0, 1}) {
 		t.Errorf("waitForExits reported ranks %v and returned %v; want [0 1] and no error", exited, err)
 	}
+
 	for _, c := range processes {
 		_ = c.Wait()
 	}

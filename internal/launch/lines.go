@@ -55,6 +55,7 @@ func (s *sink) writeLocked(b []byte) {
 	if s.err != nil {
 		return
 	}
+
 	_, s.err = s.w.Write(b)
 	if s.err != nil {
 		s.errors <- s.err
@@ -71,6 +72,7 @@ func (s *sink) endUnfinishedLineLocked(next *lineWriter, text []byte) {
 	if last == nil || last == next {
 		return
 	}
+
 	s.unfinishedWriter = nil
 	replacesBar := last.isProgressBar && text[0] == '\r'
 	if !replacesBar {
@@ -85,12 +87,14 @@ func isSameOutput(a, b io.Writer) bool {
 	if isPointer && a == b {
 		return true
 	}
+
 	type statter interface{ Stat() (os.FileInfo, error) } // implemented by *os.File
 	fileA, isFileA := a.(statter)
 	fileB, isFileB := b.(statter)
 	if !isFileA || !isFileB {
 		return false
 	}
+
 	infoA, errA := fileA.Stat()
 	infoB, errB := fileB.Stat()
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
@@ -126,18 +130,22 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 			after = rest[freeBytes:]
 			isComplete = false
 		}
+
 		l.pending = append(l.pending, text...)
 		if isComplete {
 			l.addPendingLineLocked()
 		} else if isTooLong {
 			l.writePendingLocked() // makes room, so that the next round makes progress
 		}
+
 		rest = after
 	}
+
 	l.writeBatchLocked()
 	if len(l.pending) > 0 && l.timer == nil {
 		l.timer = time.AfterFunc(l.sink.delay, l.writeAfterDelay)
 	}
+
 	return len(b), nil
 }
 
@@ -156,6 +164,7 @@ func (l *lineWriter) writePendingLocked() {
 	if len(text) == 0 {
 		return
 	}
+
 	l.addTextLocked(text)
 	keptBytes := copy(l.pending, l.pending[len(text):]) // 0 or 1
 	l.pending = l.pending[:keptBytes]
@@ -188,6 +197,7 @@ func (l *lineWriter) addTextLocked(text []byte) {
 	if isLineStart && !startsWithReturn {
 		l.batch = append(l.batch, l.prefix...)
 	}
+
 	l.batch = append(l.batch, first...)
 	for hasReturn {
 		l.isProgressBar = true

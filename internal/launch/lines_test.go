@@ -96,9 +96,11 @@ func outputOf(steps []step) string {
 			_, _ = l.Write([]byte(step.text))
 		}
 	}
+
 	for _, l := range writers {
 		l.stopTimerLocked() // No other goroutine uses l, so its lock is not needed.
 	}
+
 	return got.String()
 }
 
@@ -121,6 +123,7 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 			if _, err := io.WriteString(answer, "yes\n"); err != nil {
 				t.Fatal(err)
 			}
+
 			if o := <-done; o.err != nil || o.Code != 0 {
 				t.Fatalf("Run = %+v, want code 0", o)
 			}

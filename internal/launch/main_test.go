@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(roles[role](os.Getenv("RANK")))
 	}
+
 	goleak.VerifyTestMain(m)
 }
 
@@ -64,6 +65,7 @@ const testTimeout = 60 * time.Second
 func forever() int {
 	for range time.Tick(time.Hour) {
 	}
+
 	return 0
 }
 
@@ -75,6 +77,7 @@ func roleEnviron(string) int {
 	} {
 		fmt.Printf("%s=%s\n", name, os.Getenv(name))
 	}
+
 	return 0
 }
 
@@ -83,6 +86,7 @@ func connectRank() (rendezvous.World, *rendezvous.Client, io.Closer, error) {
 	if err != nil {
 		return w, nil, nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	store, leave, err := rendezvous.Connect(ctx, w)
@@ -100,6 +104,7 @@ func roleConnect(string) int {
 	if err != nil || sum < 0 {
 		return 2
 	}
+
 	fmt.Println(w.Rank, w.Size, w.Source, w.Route.Kind)
 	return 0
 }
@@ -113,9 +118,11 @@ func roleFailOnRank1(rank string) int {
 	if err != nil {
 		return 9
 	}
+
 	if rank == "1" {
 		return 7
 	}
+
 	fmt.Println("got", <-signals)
 	return 3
 }
@@ -130,11 +137,13 @@ func rolePrintSignals(string) int {
 		if s == syscall.SIGURG { // the Go runtime sends SIGURG to its threads
 			continue
 		}
+
 		fmt.Println("got", s)
 		if s == syscall.SIGTERM {
 			break
 		}
 	}
+
 	return 0
 }
 
@@ -148,6 +157,7 @@ func roleStartChild(string) int {
 	if pid, err := startChild(); err == nil {
 		fmt.Println("ready", os.Getpid(), pid)
 	}
+
 	return forever()
 }
 
@@ -158,6 +168,7 @@ func roleLeaveChild(string) int {
 	if err != nil {
 		return 1
 	}
+
 	return 0
 }
 
@@ -170,6 +181,7 @@ func startChild() (int, error) {
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
+
 	return cmd.Process.Pid, nil
 }
 
@@ -186,6 +198,7 @@ func roleCat(string) int {
 	if _, err := io.Copy(os.Stdout, os.Stdin); err != nil {
 		return 1
 	}
+
 	return 0
 }
 
@@ -193,10 +206,12 @@ func roleAsk(rank string) int {
 	if rank != "0" {
 		return 0
 	}
+
 	fmt.Print("go on? ")
 	if answer, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil || answer != "yes\n" {
 		return 1
 	}
+
 	return 0
 }
 
@@ -206,6 +221,7 @@ func roleLaunch(string) int {
 	if _, err := Run(context.Background(), spec); err != nil {
 		fmt.Println(err)
 	}
+
 	return 0
 }
 
@@ -215,6 +231,7 @@ func rolePrintForever(string) int {
 	if err != nil {
 		return 1
 	}
+
 	for {
 		fmt.Println("ready", os.Getpid(), pid)
 	}
@@ -229,6 +246,7 @@ func roleLaunchPrinters(string) int {
 	if err != nil {
 		return 1
 	}
+
 	fmt.Fprintln(os.Stderr, "result signal:", result.Signal)
 	return 0
 }
@@ -241,15 +259,18 @@ func launchWithDescriptors(descriptors uint64, role string, ranks int) int {
 		fmt.Println(err)
 		return 1
 	}
+
 	// Keep the role out of the ranks' environment, because the ranks would otherwise become
 	// launchers too.
 	if err := os.Unsetenv(roleVariable); err != nil {
 		fmt.Println(err)
 		return 1
 	}
+
 	if _, err := Run(context.Background(), newSpec(role, ranks, os.Stdout)); err != nil {
 		fmt.Println(err)
 	}
+
 	return 0
 }
 
@@ -262,8 +283,10 @@ func roleOpenManyConnections(string) int {
 		if err != nil {
 			break
 		}
+
 		clients = append(clients, client)
 	}
+
 	defer runtime.KeepAlive(clients)
 	return forever()
 }
@@ -274,16 +297,19 @@ func roleLoseRank(rank string) int {
 	if err != nil {
 		return 9
 	}
+
 	fmt.Println("ready", os.Getpid())
 	if rank == "1" {
 		return forever()
 	}
+
 	// A real program would detect the loss itself. Here, the test writes this line after it has
 	// killed rank 1.
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil || store == nil {
 		return 8
 	}
+
 	fmt.Print("rank 1 is lost: ", line)
 	return 5
 }
@@ -332,6 +358,7 @@ func (p *transcript) waitFor(t *testing.T, n int, substring string) string {
 		if strings.Count(text, substring) >= n {
 			return text
 		}
+
 		select {
 		case <-changed:
 		case <-deadline:
@@ -347,14 +374,17 @@ func processIDs(t *testing.T, text string) (processes []int) {
 		if !ok {
 			continue
 		}
+
 		for word := range strings.FieldsSeq(numbers) {
 			pid, err := strconv.Atoi(word)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			processes = append(processes, pid)
 		}
 	}
+
 	return processes
 }
 
@@ -364,9 +394,11 @@ func waitForProcessEnd(t *testing.T, pid int) {
 	if errors.Is(err, syscall.ESRCH) {
 		return
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer process.Close()
 	err = process.SetReadDeadline(time.Now().Add(testTimeout))
 	if err = errors.Join(err, sys.AwaitEnd(process)); err != nil {

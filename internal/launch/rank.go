@@ -43,9 +43,11 @@ func (r *rank) start(stdin io.Reader) error {
 			return fmt.Errorf("starting rank %d: %w", r.number, err)
 		}
 	}
+
 	if err := r.cmd.Start(); err != nil {
 		return fmt.Errorf("starting rank %d: %w", r.number, err)
 	}
+
 	if stdinPipe != nil {
 		// This goroutine may never end, because the read from stdin may block forever.
 		go func() {
@@ -53,6 +55,7 @@ func (r *rank) start(stdin io.Reader) error {
 			_ = stdinPipe.Close()
 		}()
 	}
+
 	return nil
 }
 
@@ -97,6 +100,7 @@ func (r *rank) describe() string {
 	if isStopped {
 		return fmt.Sprintf("rank %d, process %d, stopped", r.number, pid)
 	}
+
 	return fmt.Sprintf("rank %d, process %d", r.number, pid)
 }
 
@@ -109,5 +113,6 @@ func (r *rank) describeExit() Exit {
 		e.Signal = status.Signal()
 		e.Code = 128 + int(e.Signal) // as in shells
 	}
+
 	return e
 }

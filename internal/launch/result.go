@@ -33,5 +33,6 @@ func (e Exit) String() string {
 	case e.Code != 0:
 		return fmt.Sprintf("rank %d (process %d) failed with code %d", e.Rank, e.PID, e.Code)
 	}
+
 	return fmt.Sprintf("rank %d (process %d) exited successfully", e.Rank, e.PID)
 }

@@ -32,9 +32,11 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	if err != nil {
 		return Result{FirstFailed: -1}, fmt.Errorf("launching: %w", err)
 	}
+
 	if spec.RunID == "" {
 		spec.RunID = rand.Text()
 	}
+
 	token := rendezvous.NewToken()
 	store, err := rendezvous.Listen(rendezvous.LaunchStore+rand.Text(), token)
 	if err != nil {
@@ -47,6 +49,7 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	for number := range spec.Ranks {
 		j.addRank(number, path, endpoint)
 	}
+
 	return j.run(ctx)
 }
 
@@ -83,6 +86,7 @@ func newJob(s *Spec, store *rendezvous.Server) *job {
 	if !isSameOutput(s.Stdout, s.Stderr) {
 		stderr = &sink{mu: stdout.mu, delay: delay, errors: sinkErrors, w: s.Stderr}
 	}
+
 	return &job{
 		store:       store,
 		spec:        s,
@@ -106,6 +110,7 @@ func (j *job) addRank(number int, path string, store rendezvous.Endpoint) {
 	if !j.spec.OmitPrefix {
 		linePrefix = prefix(number)
 	}
+
 	j.ranks = append(j.ranks, &rank{
 		number: number,
 		cmd:    cmd,
@@ -123,6 +128,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 		defer signal.Stop(processSignals)
 		signals = processSignals
 	}
+
 	// Without a handler, SIGPIPE would kill the launcher but not the ranks' children.
 	pipeSignals := make(chan os.Signal, 1)
 	signal.Notify(pipeSignals, syscall.SIGPIPE)
@@ -132,8 +138,10 @@ func (j *job) run(ctx context.Context) (Result, error) {
 		if errors.Is(err, syscall.EMFILE) {
 			err = fmt.Errorf("%w: %s", err, limitAdvice)
 		}
+
 		return Result{FirstFailed: -1}, fmt.Errorf("launching: %w", err)
 	}
+
 	err := j.supervise(ctx, signals)
 	result := j.supervisor.result()
 	for _, s := range j.sinks() {
@@ -146,6 +154,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 			err = errors.Join(err, writeErr)
 		}
 	}
+
 	return result, err
 }
 
@@ -154,6 +163,7 @@ func (j *job) sinks() []*sink {
 	if j.stdout == j.stderr {
 		return []*sink{j.stdout}
 	}
+
 	return []*sink{j.stdout, j.stderr}
 }
 
@@ -176,26 +186,31 @@ func (j *job) fork() error {
 	if err != nil {
 		return err
 	}
+
 	for i, r := range j.ranks {
 		var stdin io.Reader
 		if i == 0 {
 			stdin = j.spec.Stdin
 		}
+
 		err = r.start(stdin)
 		if err != nil {
 			j.killRanks(j.ranks[:i])
 			break
 		}
+
 		err = watcher.add(i, r.cmd.Process.Pid)
 		if err != nil {
 			j.killRanks(j.ranks[:i+1])
 			break
 		}
 	}
+
 	if err != nil {
 		watcher.close()
 		return err
 	}
+
 	go j.reap(watcher)
 	return nil
 }
@@ -256,8 +271,10 @@ func (j *job) supervise(ctx context.Context, signals <-chan os.Signal) error {
 			err = context.Cause(ctx)
 			o = j.supervisor.kill()
 		}
+
 		j.carryOut(o, timer)
 	}
+
 	return err
 }
 
@@ -266,13 +283,16 @@ func (j *job) carryOut(o order, timer *time.Timer) {
 	if o.wait > 0 {
 		timer.Reset(o.wait)
 	}
+
 	if o.message != "" {
 		line := "symmem: " + o.message + " (" + j.runningRanks() + ")\n"
 		j.stderr.write([]byte(line))
 	}
+
 	if o.signal == 0 {
 		return
 	}
+
 	for _, r := range j.ranks {
 		r.signal(o.signal)
 		if o.signal != syscall.SIGKILL {
@@ -290,5 +310,6 @@ func (j *job) runningRanks() string {
 			descriptions = append(descriptions, r.describe())
 		}
 	}
+
 	return strings.Join(descriptions, ", ")
 }

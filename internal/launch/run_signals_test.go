@@ -29,10 +29,12 @@ func TestSignalsReachAllRanks(t *testing.T) {
 		signals <- s
 		out.waitFor(t, 3, "got "+s.String())
 	}
+
 	signals <- syscall.SIGTERM
 	if o := <-done; o.err != nil || o.Code != 0 {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
+
 	out.waitFor(t, 3, "got terminated")
 }
 
@@ -80,6 +82,7 @@ func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 	if o.err != nil || o.Code != killedCode || o.Exits[1].Signal != syscall.SIGKILL {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
+
 	out.waitFor(t, 1, "sending SIGKILL to the remaining ranks")
 }
 
@@ -100,6 +103,7 @@ func TestLauncherReportsDescriptorLimit(t *testing.T) {
 			if err := c.Start(); err != nil {
 				t.Fatal(err)
 			}
+
 			out.waitFor(t, 1, "raise the limit of open files (ulimit -n)")
 			cancel()
 			_ = c.Wait() // fails if the launcher was killed
@@ -134,16 +138,19 @@ func TestStoppedRankIsNamedAndTerminated(t *testing.T) {
 	if _, err := syscall.Wait4(processes[0], &status, syscall.WUNTRACED, nil); err != nil {
 		t.Fatal(err)
 	}
+
 	kill(t, processes[1], syscall.SIGKILL)
 	if o := <-done; o.err != nil || o.Code != killedCode {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
+
 	text, _ = out.read()
 	want := fmt.Sprintf("process %d, stopped)", processes[0])
 	if !strings.Contains(text, "symmem: sending SIGTERM to the remaining ranks (rank ") ||
 		!strings.Contains(text, want) {
 		t.Errorf("got output %q, want a SIGTERM message with %q", text, want)
 	}
+
 	out.waitFor(t, 1, "got terminated")
 }
 
@@ -156,12 +163,14 @@ func TestCanceledContextKillsGrandchildren(t *testing.T) {
 	if len(processes) != 4 {
 		t.Fatalf("got processes %v, want two ranks and two children", processes)
 	}
+
 	cause := errors.New("canceled by the test")
 	cancel(cause)
 	o := <-done
 	if !errors.Is(o.err, cause) || o.Code != killedCode || len(o.Exits) != 2 {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
+
 	for _, pid := range processes {
 		waitForProcessEnd(t, pid)
 	}
@@ -173,11 +182,13 @@ func TestRankExitKillsItsChildren(t *testing.T) {
 	if err != nil || result.Code != 0 {
 		t.Fatalf("Run = %+v, %v; want code 0", result, err)
 	}
+
 	text, _ := out.read()
 	processes := processIDs(t, text)
 	if len(processes) != 4 {
 		t.Fatalf("got processes %v in %q, want 4", processes, text)
 	}
+
 	for _, pid := range processes {
 		waitForProcessEnd(t, pid)
 	}
@@ -196,6 +207,7 @@ func TestRanksDieWithLauncher(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	w.Close()
 	copied := make(chan struct{})
 	go func() {
@@ -207,9 +219,11 @@ func TestRanksDieWithLauncher(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Fatal("the launcher exited with code 0 after SIGKILL")
 	}
+
 	for _, pid := range processes {
 		waitForProcessEnd(t, pid)
 	}
+
 	<-copied
 }
 
@@ -222,6 +236,7 @@ func TestRunReturnsOutputError(t *testing.T) {
 	if !errors.Is(err, errFull) || !strings.Contains(err.Error(), "output of the ranks") {
 		t.Fatal(err)
 	}
+
 	if result.Code != 0 || len(result.Exits) != 2 {
 		t.Fatalf("Run = %+v; want code 0 and two exits, in spite of the output error", result)
 	}
@@ -239,6 +254,7 @@ func TestClosedOutputReaderTerminatesRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	out := newTranscript() // the launcher's messages
 	cmd := systest.Command(t, systest.Patience, "/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVariable+"=launch printers")
@@ -246,22 +262,27 @@ func TestClosedOutputReaderTerminatesRanks(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	w.Close()
 	ready := bufio.NewScanner(r)
 	var processes []int
 	for len(processes) < 4 && ready.Scan() {
 		processes = append(processes, processIDs(t, ready.Text())...)
 	}
+
 	r.Close()
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("the launcher returned %v and wrote %q", err, out.text.String())
 	}
+
 	if len(processes) != 4 {
 		t.Fatalf("got processes %v, want 4", processes)
 	}
+
 	for _, pid := range processes {
 		waitForProcessEnd(t, pid)
 	}
+
 	out.waitFor(t, 1, "the output of the launcher was closed: sending SIGTERM")
 	out.waitFor(t, 1, "result signal: broken pipe")
 }

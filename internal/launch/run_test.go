@@ -47,6 +47,7 @@ func runJob(t *testing.T, spec Spec) (Result, []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	text, _ := out.read()
 	lines := slices.Collect(strings.Lines(text))
 	slices.Sort(lines)
@@ -78,14 +79,17 @@ func TestRanksGetTorchrunVariables(t *testing.T) {
 			want = append(want, fmt.Sprintf("[%d] %s\n", rank, v))
 		}
 	}
+
 	slices.Sort(want)
 	if !slices.Equal(lines, want) {
 		t.Fatalf("got  %q\nwant %q", lines, want)
 	}
+
 	const noRank = -1
 	if result.Code != 0 || result.FirstFailed != noRank || len(result.Exits) != ranks {
 		t.Fatalf("Run = %+v, want code 0, no failed rank and the exits of %d ranks", result, ranks)
 	}
+
 	if port, err := choosePort(0); port == 0 || err != nil {
 		t.Fatalf("choosePort(0) = %d, %v; want a free port", port, err)
 	}
@@ -181,6 +185,7 @@ func TestInvalidSpecStartsNoProcess(t *testing.T) {
 	if err := os.WriteFile(script, []byte("#!/no/such\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	rows := []struct {
 		name string
 		spec Spec
@@ -210,6 +215,7 @@ func TestInvalidSpecStartsNoProcess(t *testing.T) {
 			}
 		})
 	}
+
 	const tooLargePort = 1 << 16
 	spec := Spec{Ranks: 1, Command: []string{"true"}, MasterPort: tooLargePort}
 	if _, err := Run(testContext(t), spec); err == nil {
@@ -226,6 +232,7 @@ func TestFailureTerminatesOtherRanks(t *testing.T) {
 	if result.Code != 7 || result.FirstFailed != 1 || result.Exits[0].Code != 3 {
 		t.Fatalf("Run = %+v, want code 7 of rank 1, and code 3 of rank 0", result)
 	}
+
 	// Ignore the launcher's messages.
 	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "symmem: ") })
 	if !slices.Equal(lines, []string{"[0] got terminated\n"}) {
@@ -255,20 +262,25 @@ func TestRanksCanReportKilledRank(t *testing.T) {
 			waitForProcessEnd(t, lost)
 		}
 	}
+
 	// Rank 0 detects the loss only now, and must still be running to report it.
 	if _, err := feed.WriteString("killed\n"); err != nil {
 		t.Fatal(err)
 	}
+
 	o := <-done
 	if o.err != nil || o.FirstFailed != 1 || o.Code != killedCode {
 		t.Fatalf("Run = %+v, want the first failure on rank 1 and code %d", o, killedCode)
 	}
+
 	if o.Exits[0].Code != 5 {
 		t.Fatalf("rank 0 exited with code %d, want 5 after its report", o.Exits[0].Code)
 	}
+
 	if got := o.Exits[1].String(); !strings.Contains(got, "killed by signal 9 (killed)") {
 		t.Fatalf("String() = %q; want \"killed by signal 9 (killed)\"", got)
 	}
+
 	out.waitFor(t, 1, "[0] rank 1 is lost: killed\n")
 }
 

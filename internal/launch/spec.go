@@ -61,17 +61,21 @@ func (s *Spec) complete() (path string, err error) {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
 		return "", fmt.Errorf("%w, not %d", ErrRankCount, s.Ranks)
 	}
+
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return "", ErrNoCommand
 	}
+
 	path, err = exec.LookPath(s.Command[0])
 	if err != nil {
 		return "", fmt.Errorf("finding the command: %w", err)
 	}
+
 	s.MasterPort, err = choosePort(s.MasterPort)
 	if err != nil {
 		return "", err
 	}
+
 	s.setDefaults()
 	return path, nil
 }
@@ -81,12 +85,15 @@ func (s *Spec) setDefaults() {
 	if s.Env == nil {
 		s.Env = os.Environ()
 	}
+
 	if s.Stdout == nil {
 		s.Stdout = os.Stdout
 	}
+
 	if s.Stderr == nil {
 		s.Stderr = os.Stderr
 	}
+
 	s.Grace = cmp.Or(s.Grace, defaultGrace)
 	s.TermWait = cmp.Or(s.TermWait, defaultTermWait)
 	s.KillDelay = cmp.Or(s.KillDelay, defaultKillDelay)
@@ -97,9 +104,11 @@ func choosePort(port int) (int, error) {
 	if port < 0 || port > 65535 {
 		return 0, fmt.Errorf("%d is not a port number", port)
 	}
+
 	if port != 0 {
 		return port, nil
 	}
+
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, fmt.Errorf("picking a port: %w", err)

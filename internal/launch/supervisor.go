@@ -88,17 +88,21 @@ func (s *supervisor) handleExit(e Exit) order {
 			s.firstFailed = e.Rank
 		}
 	}
+
 	if s.runningCount == 0 {
 		s.phase = phaseDone
 		return order{}
 	}
+
 	if !hasFailed || s.phase != phaseRunning {
 		return order{}
 	}
+
 	s.phase = phaseGrace
 	if s.gracePeriod > announceDelay {
 		return order{wait: announceDelay}
 	}
+
 	return s.waitOrHandleTimeout(s.gracePeriod)
 }
 
@@ -120,6 +124,7 @@ func (s *supervisor) handleTimeout() order {
 		if s.gracePeriod > announceDelay {
 			return s.announceRunning()
 		}
+
 		return s.terminate()
 	case phaseAnnounced:
 		return s.terminate()
@@ -129,6 +134,7 @@ func (s *supervisor) handleTimeout() order {
 		return o
 	case phaseRunning, phaseKilling, phaseDone: // There is nothing to wait for.
 	}
+
 	return order{}
 }
 
@@ -142,6 +148,7 @@ func (s *supervisor) terminate() order {
 		o.signal = syscall.SIGTERM
 		o.message = "sending SIGTERM to the remaining ranks"
 	}
+
 	return o
 }
 
@@ -151,6 +158,7 @@ func (s *supervisor) waitOrHandleTimeout(wait time.Duration) order {
 	if wait <= 0 {
 		return s.handleTimeout()
 	}
+
 	return order{wait: wait}
 }
 
@@ -163,23 +171,28 @@ func (s *supervisor) handleSignal(received syscall.Signal) order {
 	if s.firstSignal == 0 {
 		s.firstSignal = received
 	}
+
 	if received == syscall.SIGPIPE {
 		o := s.handleSignal(syscall.SIGTERM)
 		o.message = "the output of the launcher was closed: sending SIGTERM to the ranks"
 		return o
 	}
+
 	if received == syscall.SIGINT {
 		s.interruptCount++
 	}
+
 	if s.interruptCount > 1 {
 		return s.kill()
 	}
+
 	isTerminating := s.phase >= phaseTerminating
 	startsKillDelay := received == syscall.SIGTERM && !isTerminating && s.killDelay > 0
 	if startsKillDelay {
 		s.phase = phaseTerminating
 		return order{signal: received, wait: s.killDelay}
 	}
+
 	return order{signal: received}
 }
 
@@ -188,6 +201,7 @@ func (s *supervisor) kill() order {
 	if s.phase == phaseDone {
 		return order{}
 	}
+
 	s.phase = phaseKilling
 	return order{signal: syscall.SIGKILL}
 }
@@ -199,5 +213,6 @@ func (s *supervisor) result() Result {
 	if s.firstFailed >= 0 {
 		r.Code = s.exits[s.firstFailed].Code
 	}
+
 	return r
 }

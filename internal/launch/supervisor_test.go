@@ -17,9 +17,11 @@ func (o order) String() string {
 	if o.signal != 0 {
 		words = append(words, o.signal.String())
 	}
+
 	if o.wait != 0 {
 		words = append(words, "wait "+o.wait.String())
 	}
+
 	return strings.Join(words, ", ")
 }
 
@@ -81,6 +83,7 @@ func TestSupervisor(t *testing.T) {
 					t.Fatalf("event %d, %s: got order %q, want %q", i, event, got, r.want[i])
 				}
 			}
+
 			if v.phase != phaseDone || v.result().Code != r.code {
 				t.Fatalf("got phase %d, result %+v; want done, code %d", v.phase, v.result(), r.code)
 			}
@@ -107,6 +110,7 @@ func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 					t.Fatalf("event %d, %s: got order %q, want %q", i, event, got, want[i])
 				}
 			}
+
 			if v.phase != phaseDone {
 				t.Errorf("got phase %d, want done", v.phase)
 			}
@@ -133,10 +137,12 @@ func handleEvent(t *testing.T, v *supervisor, event string, exitIndex int) order
 	case "t":
 		return v.handleSignal(syscall.SIGTERM)
 	}
+
 	e := Exit{exitIndex: exitIndex}
 	if _, err := fmt.Sscanf(event, "e%d=%d", &e.Rank, &e.Code); err != nil {
 		t.Fatal(err)
 	}
+
 	return v.handleExit(e)
 }
 
@@ -176,6 +182,7 @@ func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	if got := v.result().Signal; got != 0 {
 		t.Errorf("Signal = %v without an external signal, want 0", got)
 	}
+
 	handleEvent(t, v, "i", 2)
 	handleEvent(t, v, "t", 3)
 	if got := v.result().Signal; got != syscall.SIGINT {
@@ -215,6 +222,7 @@ func TestLinesKeepAllOutput(t *testing.T) {
 				t.Fatalf("Write = %d, %v; want %d bytes and no error", got, err, len(part))
 			}
 		}
+
 		l.flush()
 		if want := wholeLines(text); out.String() != want {
 			t.Fatalf("got %d bytes %.100q, want %d bytes %.100q",
@@ -229,5 +237,6 @@ func wholeLines(text string) string {
 	for line := range strings.Lines(text) {
 		b.WriteString("> " + strings.TrimSuffix(line, "\n") + "\n")
 	}
+
 	return b.String()
 }

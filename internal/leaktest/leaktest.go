@@ -35,13 +35,16 @@ func (l *leakCheckedTests) Run() int {
 	if code != 0 {
 		return code
 	}
+
 	leaks := l.findLeaks()
 	for _, resource := range leaks {
 		fmt.Fprintln(os.Stderr, "the tests have not closed:", resource)
 	}
+
 	if len(leaks) > 0 {
 		return 1
 	}
+
 	return 0
 }
 
@@ -62,6 +65,7 @@ func (l *leakCheckedTests) findLeaks() []string {
 		if len(leaks) == 0 || time.Since(begin) > closeTimeout {
 			return leaks
 		}
+
 		time.Sleep(pollInterval)
 	}
 }
@@ -75,6 +79,7 @@ func (l *leakCheckedTests) currentLeaks() []string {
 			leaks = append(leaks, resource)
 		}
 	}
+
 	slices.Sort(leaks)
 	return leaks
 }
@@ -85,6 +90,7 @@ func countResources() map[string]int {
 	for _, mapping := range sys.OpenMappings() { // empty without the build tag "invariants"
 		resources["a mapping created by this stack:\n"+mapping]++
 	}
+
 	countDescriptors(resources)
 	countMappings(resources)
 	return resources
@@ -99,16 +105,19 @@ func countDescriptors(resources map[string]int) {
 		resources[err.Error()]++ // reported as a leak
 		return
 	}
+
 	for _, e := range entries {
 		target, err := os.Readlink(folder + "/" + e.Name())
 		if err != nil {
 			continue // ReadDir has closed its descriptor meanwhile.
 		}
+
 		isInProc := strings.HasPrefix(target, "/proc/") // also opened by ReadDir
 		isOfRuntime := strings.HasPrefix(target, "anon_inode:[event")
 		if isInProc || isOfRuntime {
 			continue
 		}
+
 		resources[fmt.Sprintf("descriptor %s, %s", e.Name(), target)]++
 	}
 }
@@ -129,6 +138,7 @@ func countMappings(resources map[string]int) {
 		if len(fields) <= fileIndex {
 			continue // memory without a file
 		}
+
 		addresses := fields[0]
 		file := fields[fileIndex]
 		if strings.HasPrefix(file, "/memfd:symmem") {

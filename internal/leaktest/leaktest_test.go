@@ -24,6 +24,7 @@ func TestLeaksAreFound(t *testing.T) {
 	if leaks := w.findLeaks(); len(leaks) > 0 {
 		t.Fatalf("got leaks %q before any resource was opened", leaks)
 	}
+
 	m, err := sys.Map(f, 0, sys.PageSize)
 	if err != nil {
 		t.Fatal(err)
@@ -38,10 +39,12 @@ func TestLeaksAreFound(t *testing.T) {
 	for resource := range w.openBefore {
 		delete(found, resource)
 	}
+
 	wants := []string{os.DevNull, "memory of /memfd:symmem-test"}
 	if invariants.Enabled {
 		wants = append(wants, "leaktest.TestLeaksAreFound")
 	}
+
 	for _, want := range wants {
 		matches := 0
 		for resource := range found {
@@ -49,6 +52,7 @@ func TestLeaksAreFound(t *testing.T) {
 				matches++
 			}
 		}
+
 		if matches != 1 {
 			t.Errorf("found %d matches for %q in %v, want 1", matches, want, found)
 		}

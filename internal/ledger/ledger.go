@@ -55,6 +55,7 @@ func New(maxEntries int) *Ledger {
 	if maxEntries <= 0 {
 		maxEntries = DefaultKept
 	}
+
 	maxEntries = max(maxEntries, maintenanceInterval)
 	return &Ledger{
 		digest:       Empty,
@@ -88,6 +89,7 @@ func (l *Ledger) append(
 	if position%maintenanceInterval == 0 {
 		l.maintain()
 	}
+
 	digestBefore := l.digest
 	kind := event.Kind(siteKind) // the low bits, without the site, which ranks do not compare
 	l.digest = extendDigest(digestBefore,
@@ -114,12 +116,15 @@ func (l *Ledger) maintain() {
 		copy(newEntries, l.entries)
 		l.entries = newEntries
 	}
+
 	if l.position%l.stride != 0 {
 		return
 	}
+
 	if len(l.checkpoints) == maxCheckpoints {
 		l.dropEverySecondCheckpoint()
 	}
+
 	if l.position%l.stride == 0 { // stride may have doubled
 		l.checkpoints = append(l.checkpoints, l.digest)
 	}
@@ -131,6 +136,7 @@ func (l *Ledger) dropEverySecondCheckpoint() {
 	for i := range half {
 		l.checkpoints[i] = l.checkpoints[2*i]
 	}
+
 	l.checkpoints = l.checkpoints[:half]
 	l.stride *= 2
 }
@@ -176,6 +182,7 @@ func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
 	case position%l.stride == 0:
 		return l.checkpoints[position/l.stride], true
 	}
+
 	return 0, false
 }
 
@@ -184,6 +191,7 @@ func (l *Ledger) EventAt(position uint64) (e event.Event, isKept bool) {
 	if position >= l.position || position < l.Floor() {
 		return event.Event{}, false
 	}
+
 	l.Load(position, &e)
 	return e, true
 }
@@ -210,13 +218,16 @@ func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false
 	}
+
 	ownDigest, isKnown := l.DigestAt(position)
 	if isKnown && ownDigest != digest {
 		return false
 	}
+
 	if position > l.agreedPosition {
 		l.agreedPosition, l.agreedDigest = position, digest
 	}
+
 	return true
 }
 

@@ -30,6 +30,7 @@ func (s *Sites) Intern(pc uintptr, site string) uint32 {
 	if pc != 0 && len(s.byPC) < MaxSites {
 		s.byPC[pc] = i
 	}
+
 	return i
 }
 
@@ -37,12 +38,15 @@ func (s *Sites) indexOfName(site string) uint32 {
 	if site == "" {
 		return 0
 	}
+
 	if i, ok := s.byName[site]; ok {
 		return i
 	}
+
 	if len(s.names) >= MaxSites {
 		return 0
 	}
+
 	s.names = append(s.names, site)
 	i := uint32(len(s.names))
 	s.byName[site] = i
@@ -54,5 +58,6 @@ func (s *Sites) At(index uint32) string {
 	if index == 0 || int(index) > len(s.names) {
 		return ""
 	}
+
 	return s.names[index-1]
 }

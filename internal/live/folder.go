@@ -27,15 +27,18 @@ func Jobs(root string) ([]string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("listing jobs: %w", err)
 	}
+
 	var jobs []string
 	for _, e := range entries {
 		if e.IsDir() {
 			jobs = append(jobs, filepath.Join(root, e.Name()))
 		}
 	}
+
 	return jobs, nil
 }
 
@@ -45,10 +48,12 @@ func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+
 	info, err := os.Lstat(path) // does not follow a link of another user
 	if err != nil {
 		return err
 	}
+
 	stat, hasStat := info.Sys().(*syscall.Stat_t)
 	isOwn := hasStat && int(stat.Uid) == os.Geteuid()
 	isPrivate := info.Mode().Perm()&0o077 == 0
@@ -56,6 +61,7 @@ func createFolder(path string) error {
 		return fmt.Errorf("%s must be a folder that no other user can enter: set TMPDIR to "+
 			"another folder", path)
 	}
+
 	return nil
 }
 
@@ -80,6 +86,7 @@ func Ranks(folder string) ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing the ranks of a job: %w", err)
 	}
+
 	var ranks []int
 	for _, e := range entries {
 		name, hasSuffix := strings.CutSuffix(e.Name(), socketSuffix)
@@ -87,11 +94,13 @@ func Ranks(folder string) ([]int, error) {
 		if !hasSuffix || !hasPrefix {
 			continue
 		}
+
 		rank, parseErr := strconv.Atoi(number)
 		if parseErr == nil && rank >= 0 {
 			ranks = append(ranks, rank)
 		}
 	}
+
 	slices.Sort(ranks)
 	return ranks, nil
 }
@@ -105,11 +114,13 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("the path of the socket %s has %d bytes, but the kernel allows %d: set "+
 			"TMPDIR to a shorter folder", path, len(path), maxSocketPath)
 	}
+
 	temporaryPath := filepath.Join(folder, fmt.Sprintf(".%d.%d", rank, os.Getpid()))
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: temporaryPath})
 	if err != nil {
 		return nil, err
 	}
+
 	sys.CloseInForks(l)       // so that the socket refuses connections after this process
 	l.SetUnlinkOnClose(false) // it would remove the temporary name
 	if err := os.Rename(temporaryPath, path); err != nil {
@@ -117,6 +128,7 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 		closeErr := l.Close()
 		return nil, errors.Join(err, removeErr, closeErr)
 	}
+
 	return l, nil
 }
 
@@ -128,13 +140,16 @@ func Sweep() {
 		if err != nil || len(ranks) == 0 {
 			continue // the job may create its sockets soon
 		}
+
 		isAlive := func(rank int) bool { return !isSocketDead(job, rank) }
 		if slices.ContainsFunc(ranks, isAlive) {
 			continue
 		}
+
 		for _, rank := range ranks {
 			_ = os.Remove(socketPath(job, rank))
 		}
+
 		removeFolderIfUnused(job)
 	}
 }
@@ -146,6 +161,7 @@ func isSocketDead(folder string, rank int) bool {
 	if err == nil {
 		_ = c.Close()
 	}
+
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
@@ -154,6 +170,7 @@ func removeFolderIfUnused(folder string) {
 	if ranks, err := Ranks(folder); err != nil || len(ranks) > 0 {
 		return
 	}
+
 	_ = os.Remove(filepath.Join(folder, tokenFile)) // fails if the job has no token
 	_ = os.Remove(folder)                           // fails if a rank has just created its socket
 }

@@ -22,6 +22,7 @@ func checkOpenFails(t *testing.T, reason string) {
 	if err != nil {
 		return
 	}
+
 	t.Errorf("Open succeeded, want an error: %s", reason)
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -47,6 +48,7 @@ func TestOpenRefusesUnsafeFolder(t *testing.T) {
 			if err := prepare(Root()); err != nil {
 				t.Fatal(err)
 			}
+
 			checkOpenFails(t, name+" is not safe")
 		})
 	}
@@ -61,6 +63,7 @@ func TestLongSocketPathIsRefused(t *testing.T) {
 	if err := os.Mkdir(long, 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Setenv("TMPDIR", long)
 	checkOpenFails(t, "the path of the socket is too long")
 	if jobs, err := Jobs(Root()); err != nil || len(jobs) > 0 {
@@ -75,10 +78,12 @@ func leaveSocket(t *testing.T, job string, rank int) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: socketPath(folder, rank)})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	l.SetUnlinkOnClose(false) // keep the file
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
@@ -100,13 +105,16 @@ func TestOpenRemovesSocketsOfEndedJobs(t *testing.T) {
 	if err != nil || !slices.Equal(jobs, want) {
 		t.Errorf("Jobs = %v, %v; want %v", jobs, err, want)
 	}
+
 	m, err := Read(t.Context(), filepath.Join(Root(), "running"))
 	if err != nil || len(m.Ranks) != 2 {
 		t.Fatalf("Read = %+v, %v; want two ranks", m, err)
 	}
+
 	if m.Ranks[0].Error != ErrorEnded {
 		t.Errorf("rank 0 has error %q, want %q", m.Ranks[0].Error, ErrorEnded)
 	}
+
 	if m.Ranks[1].Error != "" {
 		t.Errorf("rank 1 has error %q, want none", m.Ranks[1].Error)
 	}

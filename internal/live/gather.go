@@ -32,6 +32,7 @@ func newMachine(snapshots ...Snapshot) Machine {
 	if len(snapshots) > 0 {
 		m.ServedBy = snapshots[0].Rank
 	}
+
 	return m
 }
 
@@ -61,6 +62,7 @@ func Read(ctx context.Context, folder string) (Machine, error) {
 	if err != nil {
 		return Machine{}, err
 	}
+
 	m := newMachine() // ServedBy is 0, because no rank serves this request
 	m.Ranks = readRanks(ctx, folder, ranks, noEvents)
 	sortRanks(m.Ranks)
@@ -84,6 +86,7 @@ func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) 
 			snapshots[i] = readRank(ctx, folder, rank, eventLimit)
 		})
 	}
+
 	readers.Wait()
 	return snapshots
 }
@@ -101,6 +104,7 @@ func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot
 	default:
 		s.Error = err.Error()
 	}
+
 	s.Rank = rank
 	return s
 }
@@ -118,6 +122,7 @@ func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (
 	if err != nil {
 		return Snapshot{}, err
 	}
+
 	client := &http.Client{Transport: transport}
 	response, err := client.Do(request)
 	if err != nil {
@@ -129,10 +134,12 @@ func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (
 	if err := json.NewDecoder(body).Decode(&m); err != nil {
 		return Snapshot{}, err
 	}
+
 	if m.Version != Version || len(m.Ranks) != 1 {
 		return Snapshot{}, fmt.Errorf(
 			"the answer has version %d and describes %d ranks; want version %d and 1 rank",
 			m.Version, len(m.Ranks), Version)
 	}
+
 	return m.Ranks[0], nil
 }

@@ -53,6 +53,7 @@ func newMux(read machineReader) *http.ServeMux {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+
 		writeJSON(w, read(r.Context(), eventLimit))
 	})
 	mux.HandleFunc("GET "+metricsPath, func(w http.ResponseWriter, r *http.Request) {
@@ -67,10 +68,12 @@ func parseEventLimit(r *http.Request) (int, error) {
 	if text == "" {
 		return noEvents, nil
 	}
+
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > maxEvents {
 		return 0, fmt.Errorf("events must be a number from 0 to %d", maxEvents)
 	}
+
 	return n, nil
 }
 
@@ -115,6 +118,7 @@ func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 				"an address of localhost, or use symmem status", http.StatusForbidden)
 			return
 		}
+
 		if isMetrics || s.authorizeOrRespond(w, r) {
 			mux.ServeHTTP(w, r)
 		}
@@ -146,17 +150,20 @@ func isAllowedHost(host, configuredHost string) bool {
 	if hasPort {
 		host = name
 	}
+
 	// Without a port, an IPv6 address still has its brackets.
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	if net.ParseIP(host) != nil {
 		return true
 	}
+
 	ownName, _ := os.Hostname() // "" after an error
 	for _, name := range []string{"localhost", ownName, configuredHost} {
 		if name != "" && strings.EqualFold(host, name) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -169,10 +176,12 @@ func (s *Server) authorizeOrRespond(w http.ResponseWriter, r *http.Request) bool
 	if isBearer && s.isToken(token) {
 		return true
 	}
+
 	cookie, err := r.Cookie(cookieName) // an error means that there is no cookie
 	if err == nil && s.isToken(cookie.Value) {
 		return true
 	}
+
 	isTokenInURL := s.isToken(r.URL.Query().Get("token"))
 	if isTokenInURL && r.Method == http.MethodGet {
 		http.SetCookie(w, &http.Cookie{
@@ -185,6 +194,7 @@ func (s *Server) authorizeOrRespond(w http.ResponseWriter, r *http.Request) bool
 		http.Redirect(w, r, r.URL.EscapedPath(), http.StatusSeeOther)
 		return false
 	}
+
 	w.Header().Set("WWW-Authenticate", "Bearer")
 	http.Error(w, "the token of the job is missing or wrong: open the URL that symmem status prints",
 		http.StatusUnauthorized)
@@ -204,13 +214,16 @@ func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	if err := control.SetReadDeadline(noDeadline); err != nil {
 		return
 	}
+
 	if err := control.SetWriteDeadline(noDeadline); err != nil {
 		return
 	}
+
 	w.WriteHeader(http.StatusOK)
 	if err := control.Flush(); err != nil {
 		return
 	}
+
 	<-r.Context().Done()
 }
 
@@ -221,6 +234,7 @@ func writeJSON(w http.ResponseWriter, m Machine) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text) // fails if the client has disconnected
 }

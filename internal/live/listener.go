@@ -23,10 +23,12 @@ func (l *limiter) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		sys.CloseInForks(c)
 		if l.open.Add(1) <= l.limit && isAdmitted(c) {
 			return &limited{Conn: c, limiter: l}, nil
 		}
+
 		l.open.Add(-1)
 		_ = c.Close()
 	}
@@ -38,6 +40,7 @@ func isAdmitted(c net.Conn) bool {
 	if !ok {
 		return true
 	}
+
 	peer, err := sys.PeerOf(local)
 	return err == nil && (peer.UID == os.Geteuid() || peer.UID == 0)
 }
@@ -53,5 +56,6 @@ func (l *limited) Close() error {
 	if !l.closed.Swap(true) {
 		l.limiter.open.Add(-1)
 	}
+
 	return l.Conn.Close()
 }

@@ -17,6 +17,7 @@ func writeMetrics(w http.ResponseWriter, r *http.Request, m Machine) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError,
 	}).ServeHTTP(w, r)
@@ -125,6 +126,7 @@ func (r *rankCollector) labels(labels []string) []string {
 	for _, l := range labels {
 		all = append(all, strings.ToValidUTF8(l, "?"))
 	}
+
 	return all
 }
 
@@ -133,6 +135,7 @@ func (r *rankCollector) collect() {
 		r.send(rankUp, 0)
 		return
 	}
+
 	r.send(rankUp, 1)
 	r.collectWaits()
 	// A failed group and its successor may have the same name, and so may their pools. The last one
@@ -141,9 +144,11 @@ func (r *rankCollector) collect() {
 	for i := range r.rank.Groups {
 		groups[r.rank.Groups[i].ID] = &r.rank.Groups[i]
 	}
+
 	for _, g := range groups {
 		r.collectGroup(g)
 	}
+
 	type key struct {
 		domain string
 		id     uint64
@@ -152,6 +157,7 @@ func (r *rankCollector) collect() {
 	for i := range r.rank.Pools {
 		pools[key{r.rank.Pools[i].Domain, r.rank.Pools[i].ID}] = &r.rank.Pools[i]
 	}
+
 	for _, p := range pools {
 		r.collectPool(p)
 	}
@@ -169,6 +175,7 @@ func (r *rankCollector) collectWaits() {
 			longest[k] = max(longest[k], w.Seconds)
 		}
 	}
+
 	for k, seconds := range longest {
 		r.send(waitSeconds, seconds, k.group, strconv.Itoa(k.rank))
 	}
@@ -179,6 +186,7 @@ func (r *rankCollector) collectGroup(g *Group) {
 	if g.State != "open" {
 		fault = 1
 	}
+
 	r.send(groupFailed, fault, g.ID)
 	r.send(windowCount, float64(g.Windows), g.ID)
 	r.send(registrationCount, float64(g.Registrations), g.ID)
@@ -186,6 +194,7 @@ func (r *rankCollector) collectGroup(g *Group) {
 	for path, n := range g.Paths {
 		r.send(collectiveCount, float64(n), g.ID, path)
 	}
+
 	for i := range g.Calls {
 		r.collectCalls(g, &g.Calls[i])
 	}
@@ -199,6 +208,7 @@ func (r *rankCollector) collectCalls(g *Group, c *Calls) {
 	if c.Run == nil || c.Run.Samples == 0 {
 		return
 	}
+
 	r.sendTimes(runTime, *c.Run, labels)
 	seconds := c.Run.RecentSeconds
 	r.sendInspector(executionTime, seconds*1e6, g, c)
@@ -219,6 +229,7 @@ func (r *rankCollector) sendInspector(m metric, value float64, g *Group, c *Call
 	if r.rank.GPU >= 0 {
 		gpu, source = "GPU"+strconv.Itoa(r.rank.GPU), "gpu"
 	}
+
 	job := cmp.Or(os.Getenv("SLURM_JOB_ID"), os.Getenv("SLURM_JOBID"), "unknown")
 	series, err := prometheus.NewConstMetric(m.desc, m.kind, value,
 		"symmem", job, r.host, gpu, strings.ToValidUTF8(g.ID, "?"), strconv.Itoa(g.Machines),
@@ -233,6 +244,7 @@ func (r *rankCollector) collectPool(p *Pool) {
 	if p.Busy {
 		return
 	}
+
 	id := strconv.FormatUint(p.ID, 10)
 	for kind, bytes := range map[string]int64{
 		"used": p.Used, "requested": p.Requested, "high_water": p.HighWater, "cached": p.Cached,
@@ -240,6 +252,7 @@ func (r *rankCollector) collectPool(p *Pool) {
 	} {
 		r.send(poolBytes, float64(bytes), p.Domain, id, kind)
 	}
+
 	r.send(poolSegments, float64(p.Segments), p.Domain, id)
 	r.send(poolEvents, float64(p.Events), p.Domain, id)
 }
@@ -256,6 +269,7 @@ func busFactor(operation string, n int) (factor float64, ok bool) {
 	case "Broadcast", "Reduce":
 		return 1, true
 	}
+
 	return (ranks - 1) / ranks, true
 }
 
@@ -265,5 +279,6 @@ func sizeRange(least, limit int64) string {
 	for len(units) > 1 && least >= 1024 {
 		least, limit, units = least/1024, limit/1024, units[1:]
 	}
+
 	return strconv.FormatInt(least, 10) + "-" + strconv.FormatInt(limit, 10) + units[0]
 }

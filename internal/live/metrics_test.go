@@ -13,12 +13,14 @@ func readSeries(t *testing.T, s Snapshot, name string) []string {
 	if w.Code != 200 {
 		t.Fatalf("status %d, body %q; want metrics", w.Code, w.Body)
 	}
+
 	var lines []string
 	for line := range strings.Lines(w.Body.String()) {
 		if strings.HasPrefix(line, name+"{") {
 			lines = append(lines, strings.TrimSpace(line))
 		}
 	}
+
 	return lines
 }
 
@@ -31,6 +33,7 @@ func checkSeries(t *testing.T, s Snapshot, name, value string, labels ...string)
 		t.Errorf("%s = %q; want one series with value %s", name, lines, value)
 		return
 	}
+
 	for _, label := range labels {
 		if !strings.Contains(lines[0], label) {
 			t.Errorf("%s = %q; want the label %s", name, lines[0], label)
@@ -61,6 +64,7 @@ func TestMetrics(t *testing.T) {
 	if got := readSeries(t, s, "symmem_pool_bytes"); len(got) != poolSizes {
 		t.Errorf("symmem_pool_bytes = %q; want %d series", got, poolSizes)
 	}
+
 	s.GPU = 2 // before, the rank had no GPU
 	checkSeries(t, s, "nccl_bus_bandwidth_gbs", "1.572864", `gpu="GPU2"`, `timing_source="gpu"`)
 }
@@ -129,6 +133,7 @@ func TestBusFactor(t *testing.T) {
 			t.Errorf("busFactor(%s, %d) = %v, %t; want %v, true", operation, ranks, got, ok, want)
 		}
 	}
+
 	if _, ok := busFactor("Barrier", ranks); ok {
 		t.Errorf("busFactor(Barrier, %d) returned true; want false, because a barrier has no bytes",
 			ranks)

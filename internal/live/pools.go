@@ -35,17 +35,21 @@ func (r *pageBuilder) addPools() {
 			if p.Domain == "" {
 				key.rank = i
 			}
+
 			if pools[key] == nil {
 				order = append(order, key)
 			}
+
 			pools[key] = append(pools[key], rankPool{i, p})
 		}
 	}
+
 	for _, key := range order {
 		title := fmt.Sprintf("pool %d of group %s", key.id, key.domain)
 		if key.rank >= 0 {
 			title = fmt.Sprintf("pool %d, used only by rank %d", key.id, r.page.Ranks[key.rank].Rank)
 		}
+
 		r.addPool(title, pools[key])
 	}
 }
@@ -58,18 +62,22 @@ func (r *pageBuilder) addPool(title string, pools []rankPool) {
 			s.Notes = append(s.Notes, fmt.Sprintf("rank %d: a waiting call is using the pool",
 				r.page.Ranks[p.rank].Rank))
 		}
+
 		begin = max(begin, p.First)
 		for _, w := range p.Registered {
 			r.addWindow(title, p.rank, w)
 		}
 	}
+
 	for _, p := range pools {
 		s.Tracks = append(s.Tracks, newTrack(p, begin))
 	}
+
 	if len(pools) > 1 {
 		r.page.Compared = true
 		r.findDifference(&s, pools, begin)
 	}
+
 	r.page.Sequences = append(r.page.Sequences, s)
 }
 
@@ -81,6 +89,7 @@ func (r *pageBuilder) addWindow(pool string, rank int, w Window) {
 			return
 		}
 	}
+
 	states := make([]page.State, len(r.machine.Ranks))
 	states[rank] = page.Registered
 	r.page.Windows = append(r.page.Windows, page.Window{
@@ -95,6 +104,7 @@ func (r *pageBuilder) findDifference(s *page.Sequence, pools []rankPool, begin u
 	for _, p := range pools {
 		end = min(end, p.endPosition())
 	}
+
 	for position := begin; position < end; position++ {
 		first := pools[0].eventAt(position)
 		for _, p := range pools[1:] {
@@ -104,6 +114,7 @@ func (r *pageBuilder) findDifference(s *page.Sequence, pools []rankPool, begin u
 				return
 			}
 		}
+
 		if k := first.pageKind(); k == page.Alloc || k == page.Free {
 			s.Equal++
 		}
@@ -123,22 +134,27 @@ func (r *pageBuilder) describeDifference(
 			variantIndex[e] = i
 			d.Variants = append(d.Variants, page.Variant{Text: e.text(), Stack: []string{}})
 		}
+
 		d.Variants[i].Ranks = append(d.Variants[i].Ranks, r.page.Ranks[p.rank].Rank)
 	}
+
 	first := pools[0].eventAt(position)
 	for _, p := range pools {
 		if kind := differenceKind(first, p.eventAt(position)); kind != "" {
 			d.Kind = kind
 		}
 	}
+
 	if d.Kind == "different place" {
 		d.Subject = "places"
 	}
+
 	for _, v := range d.Variants {
 		if 2*len(v.Ranks) < len(pools) && len(d.Variants) == 2 {
 			d.Blamed = v.Ranks
 		}
 	}
+
 	return d
 }
 
@@ -155,6 +171,7 @@ func differenceKind(a, b Placement) string {
 	case a.kind() == event.KindAlloc:
 		return "different place"
 	}
+
 	return "different call"
 }
 
@@ -200,17 +217,21 @@ func newTrack(p rankPool, begin uint64) *page.Track {
 		if kind == 0 {
 			continue
 		}
+
 		position := p.First + uint64(i)
 		if position < begin && (kind == page.Alloc || kind == page.Free) {
 			b.track.First--
 		}
+
 		b.add(kind, e, int64(position))
 	}
+
 	for _, w := range p.Registered {
 		if index, ok := b.segments[int64(w.Segment)]; ok {
 			b.track.Segments[index].Bytes = max(b.track.Segments[index].Bytes, w.Bytes)
 		}
 	}
+
 	return b.track
 }
 
@@ -240,16 +261,19 @@ func (b *trackBuilder) segmentIndex(e Placement, isInitial bool) int32 {
 	if number < 0 {
 		return -1
 	}
+
 	index, ok := b.segments[number]
 	if !ok {
 		index = int32(len(b.track.Segments))
 		b.segments[number] = index
 		b.track.Segments = append(b.track.Segments, page.Segment{Initial: isInitial})
 	}
+
 	end := e[placementSize]
 	if e.kind() != event.KindSegment && e.kind() != event.KindTrim {
 		end += e[placementOffset]
 	}
+
 	b.track.Segments[index].Bytes = max(b.track.Segments[index].Bytes, end)
 	return index
 }
@@ -271,11 +295,13 @@ func (b *trackBuilder) add(kind page.Kind, e Placement, number int64) {
 		if n, ok := b.blocks[at]; ok {
 			p.Block = n
 		}
+
 		if kind == page.FreeDone || e.kind() == event.KindFree {
 			delete(b.blocks, at)
 		}
 	default:
 		p.Size = e[placementSize]
 	}
+
 	b.track.Add(&p)
 }

@@ -24,6 +24,7 @@ func writeEmptyPage(w http.ResponseWriter) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+
 	w.Header().Set("Content-Security-Policy", page.Policy()+"; frame-ancestors 'none'")
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
@@ -36,6 +37,7 @@ func writeData(w http.ResponseWriter, request *http.Request, m Machine) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+
 	hash := sha256.Sum256(data.Bytes())
 	etag := `"` + hex.EncodeToString(hash[:16]) + `"`
 	w.Header().Set("ETag", etag)
@@ -43,6 +45,7 @@ func writeData(w http.ResponseWriter, request *http.Request, m Machine) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
+
 	w.Header().Set("Content-Type", "application/octet-stream")
 	_, _ = w.Write(data.Bytes()) // fails if the client has disconnected
 }
@@ -68,6 +71,7 @@ func buildPage(m *Machine) *page.Page {
 	for i := range m.Ranks {
 		r.addRank(i, &m.Ranks[i])
 	}
+
 	r.addPools()
 	r.sortRows()
 	r.page.Verdict = r.verdict()
@@ -87,9 +91,11 @@ func (r *pageBuilder) addRank(index int, s *Snapshot) {
 		rank.Format = ""
 		rank.Notes = []string{s.Error}
 	}
+
 	for i := range s.Pools {
 		rank.Events += len(s.Pools[i].Recent)
 	}
+
 	r.page.Ranks = append(r.page.Ranks, rank)
 	for _, w := range s.Waits {
 		text := fmt.Sprintf("%s waits for %s", w.InCall, formatRanks(w.Ranks))
@@ -98,6 +104,7 @@ func (r *pageBuilder) addRank(index int, s *Snapshot) {
 				text += fmt.Sprintf("; rank %d: %s", other, activity)
 			}
 		}
+
 		r.page.Pending = append(r.page.Pending, page.Row{
 			Ranks: []int{index},
 			Group: w.Group,
@@ -105,6 +112,7 @@ func (r *pageBuilder) addRank(index int, s *Snapshot) {
 			Time:  w.Since.UnixMicro(),
 		})
 	}
+
 	for i := range s.Groups {
 		r.addGroup(index, &s.Groups[i])
 	}
@@ -117,6 +125,7 @@ func (r *pageBuilder) addGroup(index int, g *Group) {
 		fault := page.Row{Ranks: []int{index}, Group: g.ID, Text: g.Fault}
 		r.page.Faults = append(r.page.Faults, fault)
 	}
+
 	// Calls has entries for several ranges of sizes, which one row adds up.
 	for i := range g.Calls {
 		c := &g.Calls[i]
@@ -124,6 +133,7 @@ func (r *pageBuilder) addGroup(index int, g *Group) {
 		row.Calls[index] += int64(c.Calls)
 		row.Bytes[index] += int64(c.Bytes)
 	}
+
 	for path, count := range g.Paths { // in any order: sortRows sorts the rows
 		row := r.ensurePathRow(g.ID, "all, including replays of graphs", path)
 		row.Calls[index] += int64(count)
@@ -139,6 +149,7 @@ func (r *pageBuilder) ensurePathRow(group, operation, path string) *page.Path {
 			return p
 		}
 	}
+
 	n := len(r.machine.Ranks)
 	r.page.Paths = append(r.page.Paths, page.Path{
 		Group:     group,
@@ -170,6 +181,7 @@ func (r *pageBuilder) verdict() string {
 			silentCount++
 		}
 	}
+
 	switch {
 	case len(r.page.Faults) > 0:
 		return "A group has failed: " + r.page.Faults[0].Text
@@ -182,5 +194,6 @@ func (r *pageBuilder) verdict() string {
 		waitingRank := r.page.Ranks[wait.Ranks[0]].Rank // addRank has set one rank for each wait
 		return fmt.Sprintf("Rank %d has waited longest: %s", waitingRank, wait.Text)
 	}
+
 	return "The ranks agree, and no rank waits for another."
 }

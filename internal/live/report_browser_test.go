@@ -20,6 +20,7 @@ func openChanging(t *testing.T, rank int, differ *atomic.Bool) *Server {
 			if rank == 1 && differ.Load() {
 				p.Recent[8][5]++
 			}
+
 			p.Recent = p.Recent[:min(events, len(p.Recent))]
 			s := machineOf(p, p).Ranks[rank]
 			s.Waits = example(rank).Waits
@@ -29,6 +30,7 @@ func openChanging(t *testing.T, rank int, differ *atomic.Bool) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -51,11 +53,13 @@ func TestPageInBrowser(t *testing.T) {
 	if text := p.Text("#pending"); !strings.Contains(text, "AllReduce 7 of group") {
 		t.Errorf("pending = %q; want the waits of both ranks", text)
 	}
+
 	differ.Store(true)
 	p.Wait(`document.getElementById("verdict").textContent.includes("The ranks differ")`)
 	if text := p.Text("body"); !strings.Contains(text, "different size") {
 		t.Errorf("page = %q; want it to name the difference", text)
 	}
+
 	for _, e := range p.Errors() {
 		t.Errorf("error on the page: %s", e)
 	}

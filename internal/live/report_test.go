@@ -26,6 +26,7 @@ func machineOf(histories ...Pool) *Machine {
 		p.Domain = "world"
 		m.Ranks = append(m.Ranks, Snapshot{Rank: rank, Backend: "host", Pools: []Pool{p}})
 	}
+
 	return m
 }
 
@@ -63,6 +64,7 @@ func newHistory(n int) Pool {
 			p.Recent = append(p.Recent, newFree(i))
 		}
 	}
+
 	return p
 }
 
@@ -77,14 +79,17 @@ func TestReportOfAgreeingRanks(t *testing.T) {
 	if !built.Agree || !built.Compared {
 		t.Errorf("Agree = %v, Compared = %v; want true, true", built.Agree, built.Compared)
 	}
+
 	s := built.Sequences[0]
 	if len(s.Differences) > 0 {
 		t.Errorf("differences = %+v; want none", s.Differences)
 	}
+
 	const common = 11 // all of these are requests
 	if s.Equal != common {
 		t.Errorf("got %d equal requests; want %d", s.Equal, common)
 	}
+
 	// Request 0 is the first one in common. Allocations and frees are requests, but not the segment.
 	// So 4 of the 5 earlier events are requests.
 	for rank, want := range []int{-4, -4, 0} {
@@ -113,14 +118,17 @@ func TestReportNamesFirstDifference(t *testing.T) {
 				built.Agree, differences)
 			continue
 		}
+
 		d := differences[0]
 		if d.Kind != kind {
 			t.Errorf("kind = %q; want %q", d.Kind, kind)
 		}
+
 		const wantRequest = otherEvent - 1 // the segment is not a request
 		if d.Request != wantRequest {
 			t.Errorf("%s: request = %d; want %d", kind, d.Request, wantRequest)
 		}
+
 		if !slices.Equal(d.Blamed, []int{otherRank}) {
 			t.Errorf("%s: blamed ranks = %v; want [%d]", kind, d.Blamed, otherRank)
 		}
@@ -140,10 +148,12 @@ func TestReportOfOlderBlocks(t *testing.T) {
 	if want := len(p.Recent) + 2; track.Len() != want {
 		t.Errorf("track has %d events; want %d, including two older blocks", track.Len(), want)
 	}
+
 	wantSegments := []page.Segment{{Bytes: 1 << 20, Initial: true}} // the size is that of the window
 	if !slices.Equal(track.Segments, wantSegments) {
 		t.Errorf("segments = %+v; want %+v", track.Segments, wantSegments)
 	}
+
 	if w := built.Windows; len(w) != 1 || w[0].States[0] != page.Registered {
 		t.Errorf("windows = %+v; want one registered window", w)
 	}
@@ -161,13 +171,16 @@ func TestReportOfWaits(t *testing.T) {
 	if len(built.Pending) != 1 {
 		t.Fatalf("Pending = %+v; want one wait", built.Pending)
 	}
+
 	wait := built.Pending[0]
 	if wait.Time != 9_000_000 { // 9 seconds, in microseconds
 		t.Errorf("time of the wait = %d; want 9000000", wait.Time)
 	}
+
 	if want := "AllReduce 3 waits for rank 1; rank 1: not in a call"; wait.Text != want {
 		t.Errorf("text of the wait = %q; want %q", wait.Text, want)
 	}
+
 	if built.Verdict != "1 of 3 ranks do not answer." {
 		t.Errorf("Verdict = %q; want 1 of 3 ranks without an answer", built.Verdict)
 	}
@@ -189,6 +202,7 @@ func TestUnchangedDataIsNotSentAgain(t *testing.T) {
 	if first.Code != http.StatusOK || !strings.HasPrefix(text, "SYMPAGE\x01") {
 		t.Fatalf("status %d, data %.20q; want data", first.Code, text)
 	}
+
 	// The data begin with a mark of 8 bytes, the length of the header in 4 bytes, and the header.
 	const lengthOffset, headerOffset = 8, 12
 	headerLength := binary.LittleEndian.Uint32([]byte(text[lengthOffset:]))
@@ -197,6 +211,7 @@ func TestUnchangedDataIsNotSentAgain(t *testing.T) {
 	if err := json.Unmarshal(encodedHeader, &header); err != nil || !header.Live {
 		t.Errorf("header = %+v, %v; want a live page", header, err)
 	}
+
 	second := requestData(first.Header().Get("ETag"))
 	if second.Code != http.StatusNotModified || second.Body.Len() > 0 {
 		t.Errorf("second request: status %d with %d bytes; want 304 with none", second.Code,
@@ -210,6 +225,7 @@ func TestPolicyAllowsOnlyOwnScript(t *testing.T) {
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `data-source="data.bin"`) {
 		t.Errorf("status %d, body %q; want the page", w.Code, w.Body)
 	}
+
 	policy := w.Header().Get("Content-Security-Policy")
 	for _, want := range []string{
 		"script-src 'sha256-",    // only the script with this hash may run
@@ -219,6 +235,7 @@ func TestPolicyAllowsOnlyOwnScript(t *testing.T) {
 			t.Errorf("policy = %q; want it to contain %q", policy, want)
 		}
 	}
+
 	if strings.Contains(policy, "unsafe") { // as in 'unsafe-inline', which allows other scripts
 		t.Errorf("policy = %q; want none that is unsafe", policy)
 	}
@@ -239,6 +256,7 @@ func FuzzReport(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	f.Add(seed)
 	// An allocation with negative and very large numbers, and a rank that reports nothing.
 	f.Add([]byte(`{"ranks":[{"pools":[{"recent":[[2,-1,-9,9223372036854775807,-1]]}]},{}]}`))
@@ -247,6 +265,7 @@ func FuzzReport(f *testing.F) {
 		if json.Unmarshal(text, &m) != nil {
 			return
 		}
+
 		if err := buildPage(&m).WriteData(io.Discard); err != nil {
 			t.Errorf("WriteData = %v; want no error", err)
 		}

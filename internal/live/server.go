@@ -45,13 +45,16 @@ func CheckAddress(address string) error {
 	if address == SocketsOnly {
 		return nil
 	}
+
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
+
 	if err != nil {
 		return fmt.Errorf("%q is neither %q nor host:port, such as localhost:9400", address, SocketsOnly)
 	}
+
 	return nil
 }
 
@@ -87,6 +90,7 @@ func Open(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serving rank %d on a Unix socket: %w", cfg.Rank, err)
 	}
+
 	return s, nil
 }
 
@@ -94,10 +98,12 @@ func open(cfg Config) (*Server, error) {
 	if cfg.Token == "" {
 		cfg.Token = rand.Text()
 	}
+
 	if !validToken.MatchString(cfg.Token) {
 		return nil, errors.New("SYMMEM_HTTP_TOKEN must consist of 16 to 512 letters, digits, - and _: " +
 			"generate a token, for example with openssl rand -hex 16")
 	}
+
 	root := Root()
 	s := &Server{cfg: cfg, folder: filepath.Join(root, cfg.Job)}
 	for _, folder := range []string{root, s.folder} {
@@ -105,16 +111,19 @@ func open(cfg Config) (*Server, error) {
 			return nil, err
 		}
 	}
+
 	Sweep()
 	var err error
 	if s.token, err = shareToken(s.folder, cfg.Token); err != nil {
 		return nil, err
 	}
+
 	listener, err := listenUnix(s.folder, cfg.Rank)
 	if err != nil {
 		removeFolderIfUnused(s.folder)
 		return nil, err
 	}
+
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.local = newHTTPServer(s.localHandler())
 	s.tasks.Go(func() {
@@ -133,13 +142,16 @@ func shareToken(folder, token string) (string, error) {
 	if err := os.WriteFile(temporaryPath, []byte(token+"\n"), 0o600); err != nil {
 		return "", err
 	}
+
 	err := os.Link(temporaryPath, path)
 	if errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
+
 	if err := errors.Join(err, os.Remove(temporaryPath)); err != nil {
 		return "", err
 	}
+
 	return Token(folder)
 }
 
@@ -149,6 +161,7 @@ func Token(folder string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading the token of a job: %w", err)
 	}
+
 	return strings.TrimSpace(string(text)), nil
 }
 
@@ -183,6 +196,7 @@ func (s *Server) Address() string {
 	if a := s.address.Load(); a != nil {
 		return a.String()
 	}
+
 	return ""
 }
 
@@ -193,11 +207,13 @@ func (s *Server) serveWhileLowest() {
 			s.pause(searchInterval)
 			continue
 		}
+
 		if err := s.serveAddress(); err != nil && !warned {
 			s.cfg.Log.Warn("symmem: serving the live view: "+err.Error()+"; this rank tries again",
 				"rank", s.cfg.Rank, "address", s.cfg.Address)
 			warned = true
 		}
+
 		s.pause(retryInterval)
 	}
 }
@@ -218,14 +234,17 @@ func (s *Server) waitForLowerRank() bool {
 	if err != nil {
 		return false
 	}
+
 	for _, rank := range ranks {
 		if rank >= s.cfg.Rank {
 			break
 		}
+
 		if s.waitForExit(rank) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -240,6 +259,7 @@ func (s *Server) waitForExit(rank int) bool {
 	for buffer := make([]byte, 512); err == nil; {
 		_, err = c.Read(buffer)
 	}
+
 	_ = c.Close()
 	return true
 }
@@ -249,6 +269,7 @@ func (s *Server) serveAddress() error {
 	if err != nil {
 		return err
 	}
+
 	sys.CloseInForks(listener) // child processes must not keep the address in use
 	at := listener.Addr().(*net.TCPAddr)
 	s.address.Store(at)
@@ -261,5 +282,6 @@ func (s *Server) serveAddress() error {
 	if s.ctx.Err() != nil {
 		return nil
 	}
+
 	return errors.Join(err, server.Close())
 }

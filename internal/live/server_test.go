@@ -27,6 +27,7 @@ func useFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	t.Setenv("TMPDIR", folder)
 }
@@ -65,6 +66,7 @@ func openServer(t *testing.T, job string, rank int, address string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Errorf("Close of rank %d: %v", rank, err)
@@ -108,19 +110,24 @@ func (r *request) send(t *testing.T, address string) (*http.Response, string) {
 	if method == "" {
 		method = http.MethodGet
 	}
+
 	q, err := http.NewRequestWithContext(ctx, method, "http://"+address+r.path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if r.host != "" {
 		q.Host = r.host
 	}
+
 	if r.bearer != "" {
 		q.Header.Set("Authorization", "Bearer "+r.bearer)
 	}
+
 	if r.cookie != "" {
 		q.AddCookie(&http.Cookie{Name: cookieName, Value: r.cookie})
 	}
+
 	client := &http.Client{
 		Transport:     &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -134,6 +141,7 @@ func (r *request) send(t *testing.T, address string) (*http.Response, string) {
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, r.path, err)
 	}
+
 	return response, string(body)
 }
 
@@ -179,9 +187,11 @@ func TestRequestsOverTCP(t *testing.T) {
 			t.Errorf("%s: status %d, body %.300q; want status %d and %q", name, response.StatusCode,
 				body, r.status, r.contains)
 		}
+
 		if strings.Contains(body, token) {
 			t.Errorf("%s: response body contains the token", name)
 		}
+
 		if response.Header.Get("Cache-Control") != "no-store" {
 			t.Errorf("%s: response without Cache-Control: no-store", name)
 		}
@@ -225,6 +235,7 @@ func readOver(t *testing.T, address, token string) Machine {
 	if err := json.Unmarshal([]byte(body), &m); err != nil {
 		t.Fatalf("status %d, body %.300q: %v", response.StatusCode, body, err)
 	}
+
 	return m
 }
 
@@ -234,17 +245,21 @@ func TestLowestRankServesAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	address := listener.Addr().String()
 	servers := []*Server{}
 	for _, rank := range []int{10, 2, 7} {
 		servers = append(servers, openServer(t, "job", rank, address))
 	}
+
 	for _, s := range servers {
 		s.Start()
 	}
+
 	if err := listener.Close(); err != nil { // rank 2 tries again if the address was in use
 		t.Fatal(err)
 	}
+
 	for _, want := range []struct {
 		server *Server
 		ranks  []int
@@ -256,14 +271,17 @@ func TestLowestRankServesAll(t *testing.T) {
 				ranks = append(ranks, m.Ranks[i].Rank)
 			}
 		}
+
 		if m.ServedBy != want.server.cfg.Rank || !slices.Equal(ranks, want.ranks) {
 			t.Errorf("rank %d serves ranks %v; want rank %d to serve ranks %v", m.ServedBy, ranks,
 				want.server.cfg.Rank, want.ranks)
 		}
+
 		if err := want.server.Close(); err != nil {
 			t.Errorf("Close of rank %d: %v", want.server.cfg.Rank, err)
 		}
 	}
+
 	if _, err := os.Stat(servers[0].folder); !os.IsNotExist(err) {
 		t.Errorf("Stat of the job's folder after the last Close: %v; want it to be removed", err)
 	}
@@ -277,6 +295,7 @@ func TestRanksShareToken(t *testing.T) {
 		t.Errorf("tokens of the ranks = %q, %q, and of another job = %q; want one random token per job",
 			a.token, b.token, other.token)
 	}
+
 	info, err := os.Stat(filepath.Join(a.folder, tokenFile))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("Stat of the token = %v, %v; want mode 0600", info, err)
@@ -295,6 +314,7 @@ func TestWeakTokensAreRefused(t *testing.T) {
 			t.Errorf("Open with token %q succeeded; want an error (Close: %v)", token, s.Close())
 		}
 	}
+
 	if jobs, err := Jobs(Root()); err != nil || len(jobs) > 0 {
 		t.Errorf("Jobs = %v, %v; want none", jobs, err)
 	}
@@ -307,6 +327,7 @@ func stall(t *testing.T, address string, n int) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		t.Cleanup(func() { c.Close() })
 	}
 }
@@ -324,6 +345,7 @@ func TestSlowClientsAreClosed(t *testing.T) {
 		if err != nil {
 			return false
 		}
+
 		response.Body.Close()
 		http.DefaultClient.CloseIdleConnections()
 		return true
@@ -339,6 +361,7 @@ func TestLargeHeaderIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	q.Header.Set("Authorization", "Bearer "+strings.Repeat("x", 1<<20))
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(q)

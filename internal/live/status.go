@@ -25,6 +25,7 @@ func writeStatus(w http.ResponseWriter, m Machine) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
@@ -35,9 +36,11 @@ func formatBytes(n int64) string {
 	for len(units) > 1 && value >= 1024 {
 		value, units = value/1024, units[1:]
 	}
+
 	if units[0] == "B" {
 		return strconv.FormatInt(n, 10) + " B"
 	}
+
 	return fmt.Sprintf("%.1f %s", value, units[0])
 }
 
@@ -49,6 +52,7 @@ func formatSeconds(seconds float64) string {
 			return d.Round(unit).String()
 		}
 	}
+
 	return d.Round(time.Second).String()
 }
 
@@ -58,8 +62,10 @@ func formatRanks(ranks []int) string {
 	for i, r := range ranks {
 		texts[i] = strconv.Itoa(r)
 	}
+
 	if len(ranks) == 1 {
 		return "rank " + texts[0]
 	}
+
 	return "ranks " + strings.Join(texts, ", ")
 }

@@ -22,6 +22,7 @@ func TestPageEscapesNames(t *testing.T) {
 	if w.Code != 200 || strings.Contains(text, "<script") || !strings.Contains(text, "&lt;script") {
 		t.Errorf("status %d, page %q; want escaped markup", w.Code, text)
 	}
+
 	for _, want := range []string{
 		"rank 3", "AllReduce 7 of group", "1.5s", "00:00:02.000 UTC", "rank 3 is lost", "1-2MB",
 		"counted above, but not timed", "4.0 KiB",
@@ -30,6 +31,7 @@ func TestPageEscapesNames(t *testing.T) {
 			t.Errorf("status page does not contain %q", want)
 		}
 	}
+
 	if w.Header().Get("Content-Security-Policy") == "" {
 		t.Error("status page has no Content-Security-Policy")
 	}

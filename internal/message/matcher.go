@@ -62,12 +62,14 @@ func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
 		if m.queues == nil {
 			m.queues = map[int]*queue[R]{}
 		}
+
 		q = &queue[R]{
 			claimedCounts: map[int]uint64{},
 			unclaimed:     map[messageID]struct{}{},
 		}
 		m.queues[tag] = q
 	}
+
 	return q
 }
 
@@ -94,6 +96,7 @@ func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	if isRecorded || q.isClaimed(a) {
 		return nil
 	}
+
 	q.unclaimed[id] = struct{}{}
 	q.arrivals = append(q.arrivals, a)
 	return m.claimMessages(q)
@@ -110,15 +113,18 @@ func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 		if source == Any {
 			source = q.nextSource(w.segment)
 		}
+
 		if source == Any { // no message has arrived
 			break
 		}
+
 		number := q.claimedCounts[source] + 1
 		q.markClaimed(messageID{source: source, number: number})
 		claim := Claim[R]{Receive: w.receive, Source: source, Number: number}
 		m.claims = append(m.claims, claim)
 		claimedCount++
 	}
+
 	q.waitingReceives = slices.Delete(q.waitingReceives, 0, claimedCount)
 	return m.claims
 }
@@ -144,6 +150,7 @@ func (q *queue[R]) nextSource(segment uint64) (source int) {
 			return a.Source
 		}
 	}
+
 	return Any
 }
 
@@ -158,6 +165,7 @@ func (m *Matcher[R]) Unclaimed() []Arrival {
 			}
 		}
 	}
+
 	slices.SortFunc(all, func(a, b Arrival) int {
 		return cmp.Or(cmp.Compare(a.Tag, b.Tag), cmp.Compare(a.Source, b.Source),
 			cmp.Compare(a.Number, b.Number))

@@ -22,6 +22,7 @@ func (s step) apply(m *Matcher[string]) []Claim[string] {
 	if s.receive != "" {
 		return m.Post(s.receive, s.tag, s.source, 0)
 	}
+
 	return m.Arrive(Arrival{Source: s.source, Tag: s.tag, Number: s.number})
 }
 
@@ -31,6 +32,7 @@ func formatClaims(claims []Claim[string]) string {
 	for _, c := range claims {
 		all += fmt.Sprintf("%s=%d:%d ", c.Receive, c.Source, c.Number)
 	}
+
 	return all
 }
 
@@ -129,6 +131,7 @@ func TestMessagesAreClaimedInCallOrder(t *testing.T) {
 					t.Fatalf("step %d, %+v: got claims %q, want %q", i, s, got, s.claims)
 				}
 			}
+
 			if got := m.Unclaimed(); !slices.Equal(got, c.unclaimed) {
 				t.Errorf("Unclaimed() = %+v, want %+v", got, c.unclaimed)
 			}
@@ -158,6 +161,7 @@ func (m *simpleMatcher) claims() (claims []Claim[int]) {
 		if isBlocked[p.tag] {
 			continue
 		}
+
 		source := p.source
 		if source == Any {
 			i := slices.IndexFunc(m.arrivals, func(a Arrival) bool {
@@ -167,14 +171,17 @@ func (m *simpleMatcher) claims() (claims []Claim[int]) {
 				isBlocked[p.tag] = true
 				continue
 			}
+
 			source = m.arrivals[i].Source
 		}
+
 		key := Key{source, p.tag}
 		claimedCounts[key]++
 		claims = append(claims, Claim[int]{
 			Receive: p.receive, Source: source, Number: claimedCounts[key],
 		})
 	}
+
 	return claims
 }
 
@@ -201,16 +208,20 @@ func TestMatcherMatchesModel(t *testing.T) {
 				simple.arrivals = append(simple.arrivals, a)
 				claims = m.Arrive(a)
 			}
+
 			for _, c := range claims {
 				if _, isClaimed := claimsByReceive[c.Receive]; isClaimed {
 					t.Fatalf("receive %d has two claims", c.Receive)
 				}
+
 				claimsByReceive[c.Receive] = c
 			}
+
 			want := simple.claims()
 			if len(want) != len(claimsByReceive) {
 				t.Fatalf("got claims %v, want %v", claimsByReceive, want)
 			}
+
 			for _, w := range want {
 				if got := claimsByReceive[w.Receive]; got != w {
 					t.Fatalf("got claim %+v, want %+v", got, w)
@@ -238,14 +249,17 @@ func TestAnySourceClaimsOnlyMessagesInItsSegment(t *testing.T) {
 	if claims := m.Post("first", tag, Any, 1); len(claims) != 0 {
 		t.Fatalf("got claims %v before any arrival, want none", claims)
 	}
+
 	later := Arrival{Source: 2, Number: 1, Segment: 2}
 	if claims := m.Arrive(later); len(claims) != 0 {
 		t.Fatalf("got claims %v after a message in a later segment, want none", claims)
 	}
+
 	claims := m.Arrive(Arrival{Source: 1, Number: 1, Segment: 1})
 	if got := formatClaims(claims); got != "first=1:1 " {
 		t.Fatalf("after a message in segment 1: got claims %q, want message 1 from rank 1", got)
 	}
+
 	claims = m.Post("second", tag, Any, 2)
 	if got := formatClaims(claims); got != "second=2:1 " {
 		t.Fatalf("after a receive in segment 2: got claims %q, want message 1 from rank 2", got)

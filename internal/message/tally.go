@@ -40,9 +40,11 @@ func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 		if t.histories == nil {
 			t.histories = map[Key]*callHistory{}
 		}
+
 		h = &callHistory{pruneLength: minPruneLength}
 		t.histories[k] = h
 	}
+
 	h.count++
 	last := len(h.segmentEnds) - 1
 	isInLastSegment := last >= 0 && h.segmentEnds[last].collectives >= collectives
@@ -50,9 +52,11 @@ func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 		h.segmentEnds[last].count = h.count
 		return h.count
 	}
+
 	if len(h.segmentEnds) >= h.pruneLength {
 		h.prune(completed)
 	}
+
 	end := segmentEnd{collectives: collectives, count: h.count}
 	h.segmentEnds = append(h.segmentEnds, end)
 	return h.count
@@ -67,8 +71,10 @@ func (h *callHistory) prune(completed uint64) {
 		if h.segmentEnds[next].collectives > completed {
 			break
 		}
+
 		unneededCount = next // the next segment replaces all earlier ones
 	}
+
 	h.segmentEnds = slices.Delete(h.segmentEnds, 0, unneededCount)
 	h.pruneLength = max(minPruneLength, 2*len(h.segmentEnds))
 }
@@ -90,10 +96,12 @@ func (t *Tally) Before(collective uint64) []CallCount {
 				calls = end.count
 			}
 		}
+
 		if calls > 0 {
 			all = append(all, CallCount{Key: k, Calls: calls})
 		}
 	}
+
 	slices.SortFunc(all, func(a, b CallCount) int {
 		return cmp.Or(cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Tag, b.Tag))
 	})

@@ -18,6 +18,7 @@ func TestTallyCountsCallsBeforeCollective(t *testing.T) {
 			t.Errorf("call %d: Count = %d, want %d", i, got, want)
 		}
 	}
+
 	for collective, want := range map[uint64]string{
 		1: "[{{1 0} 2}]", 2: "[{{1 0} 2}]", 3: "[{{-1 5} 1} {{1 0} 3}]",
 	} {
@@ -44,14 +45,17 @@ func TestPruningDoesNotChangeCounts(t *testing.T) {
 					want++
 				}
 			}
+
 			got := uint64(0)
 			for _, c := range tally.Before(collective) {
 				got = c.Calls
 			}
+
 			if got != want {
 				t.Fatalf("Before(%d) = %d calls, want %d", collective, got, want)
 			}
 		}
+
 		if n := len(tally.histories[Key{}].segmentEnds); n > 2*(minPruneLength+64) {
 			t.Errorf("got %d earlier counts, want at most %d", n, 2*(minPruneLength+64))
 		}
@@ -65,6 +69,7 @@ func TestWeightsDifferByRankAndTag(t *testing.T) {
 			seen[Weight(receiver, tag)] = true
 		}
 	}
+
 	if len(seen) != 6400 || seen[0] {
 		t.Errorf("got %d different weights (0 among them: %v), want 6400 without 0", len(seen), seen[0])
 	}

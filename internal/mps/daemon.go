@@ -50,6 +50,7 @@ func Find() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("finding NVIDIA's Multi-Process Service: %w", err)
 	}
+
 	return path, nil
 }
 
@@ -67,10 +68,12 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	folder, err := os.MkdirTemp("", "symmem-mps-")
 	if err != nil {
 		return nil, fmt.Errorf("starting the Multi-Process Service: %w", err)
 	}
+
 	isDevices := func(entry string) bool { return strings.HasPrefix(entry, devicesVariable+"=") }
 	controlEnv := removeVariables(env, PipeVariable, logVariable)
 	controlEnv = append(controlEnv, PipeVariable+"="+folder, logVariable+"="+folder)
@@ -85,6 +88,7 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	if err == nil {
 		return d, nil
 	}
+
 	err = fmt.Errorf("starting the Multi-Process Service: %w", err)
 	var cleanupErr error
 	if process := d.openProcess(); process != nil {
@@ -93,6 +97,7 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	} else {
 		cleanupErr = os.RemoveAll(folder)
 	}
+
 	return nil, errors.Join(err, cleanupErr)
 }
 
@@ -122,6 +127,7 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	if hasSucceeded {
 		return nil
 	}
+
 	text, _ := os.ReadFile(output.Name())
 	return fmt.Errorf("%s: %w: %s", controlProgram, err, strings.TrimSpace(string(text)))
 }
@@ -135,8 +141,10 @@ func (d *Daemon) Variables(gpuCount int) map[string]string {
 		for i := range numbers {
 			numbers[i] = strconv.Itoa(i)
 		}
+
 		variables[devicesVariable] = strings.Join(numbers, ",")
 	}
+
 	return variables
 }
 
@@ -146,13 +154,16 @@ func (d *Daemon) Close() error {
 	if process != nil {
 		defer process.Close()
 	}
+
 	err := d.runControl(context.Background(), "quit\n")
 	if err != nil {
 		return fmt.Errorf("stopping the Multi-Process Service in %s: %w", d.folder, err)
 	}
+
 	if process == nil {
 		return os.RemoveAll(d.folder)
 	}
+
 	// The control program may return while the daemon is still running and writing to the folder.
 	deadlineErr := process.SetReadDeadline(time.Now().Add(controlTimeout))
 	waitErr := sys.AwaitEnd(process)
@@ -160,6 +171,7 @@ func (d *Daemon) Close() error {
 	if err != nil {
 		return fmt.Errorf("waiting for the Multi-Process Service in %s to stop: %w", d.folder, err)
 	}
+
 	return os.RemoveAll(d.folder)
 }
 
@@ -170,14 +182,17 @@ func (d *Daemon) openProcess() *os.File {
 	if err != nil {
 		return nil
 	}
+
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
 		return nil
 	}
+
 	pidfd, err := sys.Pidfd(pid)
 	if err != nil {
 		return nil
 	}
+
 	return pidfd
 }
 

@@ -18,20 +18,25 @@ func TestDaemonListensUntilClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	variables := d.Variables(2)
 	getenv := func(name string) string { return variables[name] }
 	if !mps.IsRunning(getenv) || variables["CUDA_VISIBLE_DEVICES"] != "0,1" {
 		t.Errorf("Variables(2) = %v, want a folder with a daemon and GPUs 0,1", variables)
 	}
+
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
+
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
 		t.Errorf("folder contains %v, %v after Close; want nothing", remaining, err)
 	}
+
 	if mps.IsRunning(getenv) {
 		t.Error("IsRunning = true after Close, want false")
 	}
+
 	want := "start of 2,3\nquit\n"
 	if text, err := os.ReadFile(log); string(text) != want {
 		t.Errorf("the control program logged %q, %v; want %q", text, err, want)
@@ -46,9 +51,11 @@ func TestVariablesOmitCUDAVisibleDevicesUnlessSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if _, set := d.Variables(2)["CUDA_VISIBLE_DEVICES"]; set {
 		t.Error("Variables sets CUDA_VISIBLE_DEVICES although the environment does not")
 	}
+
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
@@ -62,6 +69,7 @@ func TestFailedStartLeavesNoFiles(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), mpstest.StartError) {
 		t.Errorf("Start = %v; want an error that contains %q", err, mpstest.StartError)
 	}
+
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
 		t.Errorf("folder contains %v, %v after a failed Start; want nothing", remaining, err)
 	}
@@ -72,6 +80,7 @@ func TestStartFailsWithoutProgram(t *testing.T) {
 	if _, err := mps.Start(t.Context(), os.Environ()); err == nil {
 		t.Error("Start without the control program succeeded, want an error")
 	}
+
 	getenvEmpty := func(string) string { return filepath.Join(t.TempDir(), "none") }
 	if mps.IsRunning(getenvEmpty) {
 		t.Error("IsRunning = true for a folder that does not exist")

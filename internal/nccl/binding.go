@@ -20,6 +20,7 @@ func (b *binding) checkAvailable(f function) error {
 	if minVersion := table[f].since; b.symbols[f] == 0 || b.version < minVersion {
 		return &VersionError{table[f].name, minVersion, b.version, b.Path()}
 	}
+
 	return nil
 }
 
@@ -28,6 +29,7 @@ func (b *binding) prepare(f function, args ...uintptr) Invocation {
 	if symbol := b.symbols[f]; symbol != 0 {
 		i.invocation = symbol.Prepare(&b.stepBefore, args...)
 	}
+
 	return i
 }
 
@@ -36,10 +38,12 @@ func (b *binding) call(f function, args ...uintptr) error {
 	if symbol == 0 {
 		return b.checkAvailable(f)
 	}
+
 	status, ok := symbol.CallAfterStep(&b.stepBefore, args...)
 	if !ok || Result(status) != Success {
 		return b.callError(f, status, ok)
 	}
+
 	return nil
 }
 
@@ -49,6 +53,7 @@ func (b *binding) callError(f function, status int32, ok bool) error {
 	if !ok {
 		return b.stepBefore.NewError(status)
 	}
+
 	return b.newError(f, Result(status))
 }
 
@@ -62,6 +67,7 @@ func (b *binding) ErrorString(result Result) string {
 	if symbol == 0 {
 		return result.Error()
 	}
+
 	return dl.GoString(symbol.Call(uintptr(result)))
 }
 
@@ -71,5 +77,6 @@ func (b *binding) LastError() string {
 	if symbol == 0 {
 		return ""
 	}
+
 	return dl.GoString(symbol.Call(0))
 }

@@ -18,6 +18,7 @@ func (c *cells) take() *uintptr {
 	if len(c.blocks) == 0 || c.used == cellsPerBlock {
 		c.blocks, c.used = append(c.blocks, make([]uintptr, cellsPerBlock)), 0
 	}
+
 	cell := &c.blocks[len(c.blocks)-1][c.used]
 	c.used++
 	return cell

@@ -12,6 +12,7 @@ func TestCellsAreNeverReused(t *testing.T) {
 		if seen[cell] || *cell != 0 {
 			t.Fatalf("take() #%d returned a cell that is in use", i)
 		}
+
 		seen[cell], *cell = true, 1
 	}
 }

@@ -24,11 +24,13 @@ func (i *Invocation) On(stream cuda.Stream) error {
 	if !i.invocation.IsSet() {
 		return i.binding.checkAvailable(i.function) // an error, because the function is missing
 	}
+
 	i.invocation.Set(i.streamIndex, uintptr(stream))
 	status, ok := i.invocation.Call()
 	if !ok || Result(status) != Success {
 		return i.binding.callError(i.function, status, ok)
 	}
+
 	return nil
 }
 

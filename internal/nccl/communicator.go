@@ -49,9 +49,11 @@ func (l *Library) AsyncError(comm Comm) error {
 	if err != nil {
 		return err
 	}
+
 	if state != Success {
 		return l.newError(commGetAsyncError, state)
 	}
+
 	return nil
 }
 
@@ -98,6 +100,7 @@ func (l *Library) CommSuspend(comm Comm) error {
 	if err := l.checkAvailable(commSuspend); err != nil {
 		return err
 	}
+
 	return l.call(commSuspend, uintptr(comm), suspendMemory)
 }
 
@@ -106,6 +109,7 @@ func (l *Library) CommResume(comm Comm) error {
 	if err := l.checkAvailable(commResume); err != nil {
 		return err
 	}
+
 	return l.call(commResume, uintptr(comm))
 }
 
@@ -134,6 +138,7 @@ func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Windo
 	if err := l.checkAvailable(commWindowRegister); err != nil {
 		return 0, err
 	}
+
 	window := l.cells.take() // not a dl.Cell, because NCCL may write to it after the call
 	err := l.call(commWindowRegister, uintptr(comm), address, uintptr(bytes),
 		dl.AddressOf(window), windowSymmetric)
@@ -147,8 +152,10 @@ func (l *Library) WindowDeregister(comm Comm, window Window) error {
 	if window == 0 {
 		return nil
 	}
+
 	if err := l.checkAvailable(commWindowDeregister); err != nil {
 		return err
 	}
+
 	return l.call(commWindowDeregister, uintptr(comm), uintptr(window))
 }

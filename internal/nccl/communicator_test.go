@@ -32,6 +32,7 @@ func TestCommunicatorProperties(t *testing.T) {
 		if n != want || err != nil {
 			t.Errorf("the method for %s = %d, %v; want %d", name, n, err, want)
 		}
+
 		got := recorder.LastCall()
 		if got.Name != name || got.Args[0] != comm {
 			t.Errorf("got a call to %s%#x; want %s with communicator %#x", got.Name, got.Args, name,
@@ -46,6 +47,7 @@ func TestUniqueIDReturnsAllBytes(t *testing.T) {
 	for i := range want {
 		want[i] = byte(255 - i) // different and not 0
 	}
+
 	recorder.SetOutput(0, want[:])
 	if id, err := library.UniqueID(); id != want || err != nil {
 		t.Errorf("UniqueID() = %v, %v; want %v", id, err, want)
@@ -65,11 +67,13 @@ func TestCommInitRankPassesID(t *testing.T) {
 	if handle != comm || err != nil || got.Name != "ncclCommInitRankScalable" {
 		t.Fatalf("CommInitRank = %#x, %v from %s; want %#x", handle, err, got.Name, comm)
 	}
+
 	for index, want := range map[int]int64{1: ranks, 2: rank, 3: idCount, 5: noConfig} {
 		if got.Args[index] != want {
 			t.Errorf("CommInitRank passed %d as argument %d, want %d", got.Args[index], index, want)
 		}
 	}
+
 	if gotID := UniqueID(got.Memory[4][:len(id)]); gotID != id {
 		t.Errorf("CommInitRank passed ID %v, want %v", gotID, id)
 	}
@@ -85,6 +89,7 @@ func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 	if _, err := library.CommInitRank(2, 0, UniqueID{}); !errors.Is(err, ErrInProgress) {
 		t.Errorf("CommInitRank = %v, want ErrInProgress", err)
 	}
+
 	recorder.Reset()
 	recorder.SetOutput(1, word32(inProgress))
 	if err := library.AsyncError(comm); !errors.Is(err, ErrInProgress) {
@@ -105,10 +110,12 @@ func TestWindowRegisterReturnsHandle(t *testing.T) {
 		if uint64(window) != handle || err != nil {
 			t.Errorf("WindowRegister = %#x, %v; want %#x", window, err, handle)
 		}
+
 		got := recorder.LastCall()
 		if got.Name != "ncclCommWindowRegister" {
 			t.Fatalf("WindowRegister called %s, want ncclCommWindowRegister", got.Name)
 		}
+
 		wanted := map[int]int64{0: comm, 1: address, 2: bigCount, 4: symmetric}
 		for index, want := range wanted {
 			if got.Args[index] != want {
@@ -117,6 +124,7 @@ func TestWindowRegisterReturnsHandle(t *testing.T) {
 			}
 		}
 	}
+
 	recorder.Reset()
 	if err := library.WindowDeregister(comm, 0); err != nil || recorder.LastCall().Name != "" {
 		t.Errorf("WindowDeregister of window 0 = %v after a call to %q, want nil and no call", err,

@@ -142,6 +142,7 @@ func MultipliedCount(count, elementBytes int64) int64 {
 	if count == 0 {
 		return 0
 	}
+
 	blocks := min((count*elementBytes+blockBytes-1)/blockBytes, maxBlocks)
 	packLength := packBytes / elementBytes // in elements
 	countPerBlock := count / blocks        // rounded down, which is the defect

@@ -55,20 +55,24 @@ func TestDefectsPageMatchesTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	rows := 0
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "| ") {
 			rows++
 		}
 	}
+
 	if want := len(Defects) + 1; rows != want {
 		t.Errorf("the table in nccl-defects.md has %d lines, want %d", rows, want)
 	}
+
 	for _, d := range Defects {
 		gpus := "all"
 		if d.Major > 0 {
 			gpus = fmt.Sprintf("%d.0 and later", d.Major)
 		}
+
 		row := "| " + strings.Join([]string{
 			d.Versions(), gpus, d.Effect, d.Workaround, d.Source,
 		}, " | ") + " |\n"

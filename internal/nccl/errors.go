@@ -39,6 +39,7 @@ func (e *Error) Error() string {
 	if e.Last != "" {
 		text += ": " + e.Last
 	}
+
 	return text
 }
 
@@ -57,6 +58,7 @@ func (e *VersionError) Error() string {
 	if e.Have >= e.Need {
 		return fmt.Sprintf("%s (NCCL %s) has no %s", e.Path, VersionText(e.Have), e.Call)
 	}
+
 	return fmt.Sprintf("%s needs NCCL %s, and %s is %s",
 		e.Call, VersionText(e.Need), e.Path, VersionText(e.Have))
 }

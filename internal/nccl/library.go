@@ -19,15 +19,18 @@ func newLibrary(library *dl.Library, origin string) (*Library, error) {
 		symbol, _ := library.Find(f.name)
 		l.symbols = append(l.symbols, symbol)
 	}
+
 	if l.symbols[getVersion] == 0 {
 		return nil, fmt.Errorf("%w: %s has no ncclGetVersion", ErrNoLibrary, library.Path())
 	}
+
 	version := dl.NewCell(int32(0))
 	err := l.call(getVersion, version.Address())
 	l.version = int(version.Take())
 	if err != nil {
 		return nil, err
 	}
+
 	return l, nil
 }
 

@@ -19,19 +19,23 @@ func TestLoadPrefersResidentCopy(t *testing.T) {
 		if output, err := c.CombinedOutput(); err != nil {
 			t.Errorf("running the test in a separate process: %v\n%s", err, output)
 		}
+
 		return
 	}
+
 	first := dltest.Compile(t, "libfirst.so", dltest.Source(t, prelude, declarations),
 		"-Wl,-soname,"+soname)
 	second := compile(t, "22809", declarations)
 	if _, err := dl.Open(first); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Setenv(PathVariable, second)
 	library, err := Load()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if library.Path() != first {
 		t.Errorf("Load opened %s, want %s", library.Path(), first)
 	}

@@ -57,10 +57,12 @@ func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	if path := getenv(PathVariable); path != "" {
 		return []location{loaded, {origin: "$" + PathVariable, paths: []string{path}}}
 	}
+
 	all := []location{loaded}
 	for _, p := range prefixes {
 		all = append(all, location{origin: p.origin, paths: p.listLibraries()})
 	}
+
 	return append(all, location{origin: "the system's loader", paths: []string{soname}})
 }
 
@@ -79,9 +81,11 @@ func (p pythonPrefix) listLibraries() []string {
 		slices.SortFunc(matches, newestFirst)
 		libraries = append(libraries, matches...)
 	}
+
 	if libraries == nil {
 		return []string{filepath.Join(p.folder, wheelPatterns[0])}
 	}
+
 	return libraries
 }
 
@@ -91,6 +95,7 @@ func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
 	}
+
 	return strings.Compare(b, a)
 }
 
@@ -111,11 +116,13 @@ func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	if err != nil {
 		return prefixes // there is no python3 in $PATH
 	}
+
 	const origin = "the python3 of $PATH"
 	add(origin, prefixOf(python))
 	if target, err := filepath.EvalSymlinks(python); err == nil {
 		add(origin, prefixOf(target))
 	}
+
 	return prefixes
 }
 
@@ -131,9 +138,11 @@ func open(locations []location) (*Library, error) {
 			if err == nil {
 				return newLibrary(library, l.origin)
 			}
+
 			errs = append(errs, fmt.Errorf("%s: %w", l.origin, err))
 		}
 	}
+
 	return nil, fmt.Errorf("%w: install NCCL (pip install nvidia-nccl-cu12, or a package of the "+
 		"operating system), or set $%s to the path of %s; tried:\n%w",
 		ErrNoLibrary, PathVariable, soname, errors.Join(errs...))
@@ -144,8 +153,10 @@ func (l location) open(path string) (*dl.Library, error) {
 	if !l.mustBeLoaded {
 		return dl.Open(path)
 	}
+
 	if library, ok := dl.FindLoaded(path); ok {
 		return library, nil
 	}
+
 	return nil, fmt.Errorf("%s is not loaded", path)
 }

@@ -26,9 +26,11 @@ func writeWheel(t *testing.T, folder, python string) string {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	return path
 }
 
@@ -40,15 +42,18 @@ func writeInterpreter(t *testing.T, prefix, target string) string {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	var err error
 	if target == "" {
 		err = os.WriteFile(path, nil, 0o700)
 	} else {
 		err = os.Symlink(target, path)
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return path
 }
 
@@ -86,13 +91,16 @@ func TestLocationsAreInOrder(t *testing.T) {
 			for _, location := range searched {
 				got = append(got, location.paths...)
 			}
+
 			if !slices.Equal(got, c.want) {
 				t.Errorf("locations returned\n%s\nwant\n%s",
 					strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
+
 			if !searched[0].mustBeLoaded {
 				t.Error("the first location is not the loaded copy")
 			}
+
 			if searched[len(searched)-1].mustBeLoaded {
 				t.Error("the last location is the loaded copy")
 			}
@@ -108,6 +116,7 @@ func TestPythonPrefixesFollowLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	base, venv := filepath.Join(root, "base"), filepath.Join(root, "venv")
 	interpreter := writeInterpreter(t, base, "")
 	writeInterpreter(t, venv, interpreter)
@@ -130,6 +139,7 @@ func TestPythonPrefixesFollowLinks(t *testing.T) {
 			for _, p := range pythonPrefixes(environment(c.variables)) {
 				got = append(got, p.folder)
 			}
+
 			if !slices.Equal(got, c.want) {
 				t.Errorf("pythonPrefixes returned %v, want %v", got, c.want)
 			}
@@ -151,6 +161,7 @@ func TestOpenErrorListsAllAttempts(t *testing.T) {
 	if !errors.Is(err, ErrNoLibrary) {
 		t.Fatalf("open = %v, want ErrNoLibrary", err)
 	}
+
 	for _, want := range []string{
 		"the loaded copy: " + absent + " is not loaded", "a wheel: opening " + broken,
 		"the loader: opening " + absent, "pip install", "$" + PathVariable,
@@ -169,6 +180,7 @@ func TestOpenSkipsBrokenLibraries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if library.Path() != good || library.Origin() != "wheels" {
 		t.Errorf("open loaded %s from %s, want %s from wheels", library.Path(), library.Origin(), good)
 	}

@@ -89,6 +89,7 @@ func load(t testing.TB, version, declarations string) (*Library, *dltest.Recorde
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return library, dltest.Open(t, path)
 }
 
@@ -212,6 +213,7 @@ func TestMethodsPassAllArguments(t *testing.T) {
 			if err := c.call(library); err != nil {
 				t.Fatal(err)
 			}
+
 			got := recorder.LastCall()
 			same := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
 				return got == want || want == anyAddress && got != 0
@@ -219,6 +221,7 @@ func TestMethodsPassAllArguments(t *testing.T) {
 			if got.Name != c.name || !same {
 				t.Errorf("called %s%#x, want %s%#x", got.Name, got.Args, c.name, c.args)
 			}
+
 			recorder.SetResult(5)
 			var typed *Error
 			if err := c.call(library); !errors.As(err, &typed) || typed.Call != c.name {
@@ -235,6 +238,7 @@ func TestAllFunctionsAreTested(t *testing.T) {
 	for _, c := range calls {
 		tested = append(tested, c.name)
 	}
+
 	for _, f := range table {
 		if !slices.Contains(tested, f.name) {
 			t.Errorf("no test calls %s", f.name)
@@ -247,6 +251,7 @@ func TestLibraryReportsItsVersion(t *testing.T) {
 	if code, text := library.Version(); code != 22809 || text != "2.28.9" {
 		t.Errorf("Version() = %d, %s; want 22809, 2.28.9", code, text)
 	}
+
 	if filepath.Base(library.Path()) != "libnccl_recorder.so" || library.Origin() != "the test" {
 		t.Errorf("Path() = %s, Origin() = %s; want libnccl_recorder.so, the test",
 			library.Path(), library.Origin())
@@ -257,6 +262,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	if !poolKeepsItems {
 		t.Skip("sync.Pool drops items under the race detector")
 	}
+
 	library, recorder := load(t, "22907", declarations+newerDeclarations)
 	recorder.Reset()
 	for _, name := range []string{

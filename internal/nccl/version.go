@@ -15,5 +15,6 @@ func VersionText(code int) string {
 	if code < 10000 {
 		major, minor = code/1000, code/100%10
 	}
+
 	return fmt.Sprintf("%d.%d.%d", major, minor, code%100)
 }

@@ -50,9 +50,11 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 			if got := library.HasWindows(); got != c.hasWindows {
 				t.Errorf("HasWindows() = %t, want %t", got, c.hasWindows)
 			}
+
 			if err := queue(library.AllReduce(1, 2, 3, Float32, Sum, comm)); err != nil {
 				t.Errorf("AllReduce = %v, want nil", err)
 			}
+
 			recorder.Reset()
 			_, windowErr := library.WindowRegister(comm, address, bigCount)
 			for call, err := range map[string]error{
@@ -77,6 +79,7 @@ func checkUnsupported(t *testing.T, l *Library, err error, want string) {
 	if !errors.As(err, new(*VersionError)) || !errors.Is(err, ErrUnsupported) {
 		t.Fatalf("got error %v, want a VersionError", err)
 	}
+
 	want = strings.Replace(want, "*", l.Path(), 1)
 	if err.Error() != want {
 		t.Errorf("got error %q, want %q", err, want)

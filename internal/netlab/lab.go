@@ -39,6 +39,7 @@ func New(t testing.TB, cfg Config) *Lab {
 	if err := checkSupported(); err != nil {
 		t.Skip(err)
 	}
+
 	l := &Lab{router: newRouter(cfg.Seed), closed: make(chan struct{})}
 	watchStalls := func() { l.router.watchStalls(l.closed) }
 	l.router.tasks.Go(watchStalls)
@@ -47,17 +48,20 @@ func New(t testing.TB, cfg Config) *Lab {
 	if err := os.WriteFile(hostsPath, cfg.hostsFile(), 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	for i := range cfg.Machines {
 		m, err := newMachine(i, &cfg, hostsPath)
 		if err != nil {
 			t.Fatalf("machine %d of the lab: %v", i, err)
 		}
+
 		l.Machines = append(l.Machines, m) // From here on, close closes the machine.
 		err = m.addInterfaces(l.router, &cfg)
 		if err != nil {
 			t.Fatalf("machine %d of the lab: %v", i, err)
 		}
 	}
+
 	return l
 }
 
@@ -67,12 +71,15 @@ func checkSupported() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("network namespaces need root: %w", errors.ErrUnsupported)
 	}
+
 	if _, err := os.Stat(tunPath); err != nil {
 		return fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
 	}
+
 	if _, err := exec.LookPath("ip"); err != nil {
 		return fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
 	}
+
 	return nil
 }
 
@@ -82,6 +89,7 @@ func (l *Lab) close() {
 	for _, m := range l.Machines {
 		m.close()
 	}
+
 	l.router.tasks.Wait()
 }
 
@@ -99,6 +107,7 @@ func (l *Lab) DroppedPackets() (packets uint64) {
 			packets += droppedPackets(string(table))
 		}
 	}
+
 	return packets
 }
 
@@ -113,11 +122,13 @@ func droppedPackets(table string) (packets uint64) {
 		if !isInterface || len(columns) <= txDropped {
 			continue
 		}
+
 		count, err := strconv.ParseUint(columns[txDropped], 10, 64)
 		if err == nil {
 			packets += count
 		}
 	}
+
 	return packets
 }
 
@@ -174,6 +185,7 @@ func (cfg *Config) hostsFile() []byte {
 	for i := range cfg.Machines {
 		text = fmt.Appendf(text, "%v %s\n", cfg.address(i, firstInterface), machineName(i))
 	}
+
 	return text
 }
 
@@ -184,5 +196,6 @@ func (cfg *Config) address(machine, number int) netip.Addr {
 	if cfg.IPv6 {
 		text = fmt.Sprintf("fd77:%d::%x", number, machine+1)
 	}
+
 	return netip.MustParseAddr(text)
 }

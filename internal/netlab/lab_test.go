@@ -25,6 +25,7 @@ func listen(t *testing.T, m *Machine) net.Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -40,6 +41,7 @@ func dial(t *testing.T, m *Machine, address string, limit time.Duration) (net.Co
 	if err == nil {
 		t.Cleanup(func() { _ = c.Close() })
 	}
+
 	return c, err
 }
 
@@ -63,21 +65,25 @@ func TestPacketsCrossLossyLink(t *testing.T) {
 				received <- err.Error() // which differs from text
 				return
 			}
+
 			var b strings.Builder
 			_ = c.SetDeadline(time.Now().Add(testTimeout))
 			_, err = c.(*net.TCPConn).WriteTo(&b)
 			if err != nil {
 				b.WriteString(err.Error())
 			}
+
 			received <- b.String()
 		}()
 		c, err := dial(t, lab.Machines[1], l.Addr().String(), testTimeout)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if _, err := c.Write([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
+
 		_ = c.Close()
 		// The connection was closed, so the receiver has all data or fails at its deadline.
 		if got := <-received; got != text {
@@ -100,6 +106,7 @@ func TestCutLinkDropsPackets(t *testing.T) {
 	if !isTimeout(err) {
 		t.Errorf("Dial over a cut link = %v; want a timeout", err)
 	}
+
 	lab.Isolate(1, Link{}) // without delays or losses
 	if _, err := dial(t, lab.Machines[1], l.Addr().String(), testTimeout); err != nil {
 		t.Errorf("Dial after the link was restored: %v", err)
@@ -116,6 +123,7 @@ func TestNATTranslatesAddresses(t *testing.T) {
 	if _, err := dial(t, lab.Machines[1], l.Addr().String(), testTimeout); err != nil {
 		t.Fatal(err)
 	}
+
 	c, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -124,6 +132,7 @@ func TestNATTranslatesAddresses(t *testing.T) {
 	if src := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); src != public {
 		t.Errorf("source address of the connection = %v; want %v", src, public)
 	}
+
 	private := listen(t, lab.Machines[1])
 	_, err = dial(t, lab.Machines[0], private.Addr().String(), cutTimeout)
 	if !isTimeout(err) {
@@ -143,24 +152,29 @@ func TestMachinesHaveNamesAndClocks(t *testing.T) {
 		if err := m.Start(c); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := c.Wait(); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	var uptimes [2]time.Duration
 	for i := range output {
 		fields := strings.Fields(output[i].String()) // the name, the uptime and the idle time
 		if len(fields) < 2 {
 			t.Fatalf("machine %d printed %q, want its name and uptime", i, &output[i])
 		}
+
 		if fields[0] != lab.Machines[i].Name {
 			t.Errorf("host name of machine %d = %q; want %q", i, fields[0], lab.Machines[i].Name)
 		}
+
 		var err error
 		if uptimes[i], err = time.ParseDuration(fields[1] + "s"); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	const tolerance = 100 * time.Second // The processes do not read their clocks at the same time.
 	step := uptimes[1] - uptimes[0]
 	if step < clockStep-tolerance || step > clockStep+tolerance {

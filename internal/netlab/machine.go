@@ -40,6 +40,7 @@ func machineName(index int) string {
 	if index >= 26 {
 		name += strconv.Itoa(index / 26)
 	}
+
 	return name
 }
 
@@ -56,6 +57,7 @@ func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hosts
 	if err != nil {
 		return
 	}
+
 	for call := range m.calls {
 		call()
 	}
@@ -71,21 +73,27 @@ func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) e
 	if err := syscall.Unshare(namespaces); err != nil {
 		return fmt.Errorf("creating namespaces: %w", err)
 	}
+
 	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
+
 	if err := syscall.Mount(hostsPath, "/etc/hosts", "", syscall.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mounting /etc/hosts: %w", err)
 	}
+
 	if err := syscall.Sethostname([]byte(m.Name)); err != nil {
 		return fmt.Errorf("setting the host name: %w", err)
 	}
+
 	if clockOffset == 0 {
 		return nil
 	}
+
 	if err := syscall.Unshare(cloneNewTime); err != nil {
 		return fmt.Errorf("creating a time namespace: %w", err)
 	}
+
 	// Each line of the file contains a clock, and its offset in seconds and nanoseconds. The offset
 	// applies to the thread's child processes.
 	path := fmt.Sprintf("/proc/%d/timens_offsets", syscall.Gettid())
@@ -107,6 +115,7 @@ func (m *Machine) Start(c *exec.Cmd) error {
 	if c.SysProcAttr == nil {
 		c.SysProcAttr = &syscall.SysProcAttr{}
 	}
+
 	c.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	return m.Do(c.Start)
 }
@@ -118,6 +127,7 @@ func (m *Machine) Run(name string, args ...string) error {
 		if err != nil {
 			return fmt.Errorf("%s %q: %w: %s", name, args, err, output)
 		}
+
 		return nil
 	})
 }
@@ -128,11 +138,13 @@ func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	if err := m.Run("ip", "link", "set", "lo", "up"); err != nil {
 		return err
 	}
+
 	for number := range max(1, cfg.Interfaces) {
 		if err := m.addInterface(r, cfg, number); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -148,23 +160,28 @@ func (m *Machine) addInterface(r *router, cfg *Config, number int) error {
 	if err != nil {
 		return err
 	}
+
 	m.devices = append(m.devices, device)
 	m.Addresses = append(m.Addresses, address)
 	prefixLength := "/24"
 	if cfg.IPv6 {
 		prefixLength = "/64"
 	}
+
 	arguments := []string{"addr", "add", address.String() + prefixLength, "dev", name}
 	if cfg.IPv6 {
 		// Without nodad, the kernel would look for duplicates before it uses the address.
 		arguments = append(arguments, "nodad")
 	}
+
 	if err := m.Run("ip", arguments...); err != nil {
 		return err
 	}
+
 	if err := m.Run("ip", "link", "set", name, "up", "mtu", "1400"); err != nil {
 		return err
 	}
+
 	r.attachPort(&port{machine: m.index, device: device}, []netip.Addr{address})
 	return nil
 }

@@ -34,21 +34,25 @@ func newLauncherLab(t *testing.T, programs ...string) *launcherLab {
 	if testing.Short() {
 		t.Skip("builds the command and runs a launcher")
 	}
+
 	for _, name := range append(programs, "gcc", "nsenter") {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Skip(fmt.Errorf("%w (see scripts/setup.sh launchers and python): %w", err,
 				errors.ErrUnsupported))
 		}
 	}
+
 	l := &launcherLab{Lab: New(t, Config{Machines: 2}), t: t, folder: t.TempDir()}
 	cuda, nccl, err := softgpu.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	build := systest.Command(t, 5*time.Minute, "go", "build", "-o", l.folder, "symmem/cmd/symmem")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the command: %v\n%s", err, output)
 	}
+
 	l.env = append(os.Environ(), "PATH="+l.folder+":"+os.Getenv("PATH"), "SYMMEM_BACKEND=nccl",
 		"SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl)
 	return l
@@ -85,6 +89,7 @@ func (l *launcherLab) start(machine int, name string, args ...string) *launch {
 	if err := l.Machines[machine].Start(r.Cmd); err != nil {
 		l.t.Fatal(err)
 	}
+
 	return r
 }
 
@@ -98,10 +103,12 @@ func (l *launcherLab) checkEmpty() {
 			if len(left) == 0 {
 				break
 			}
+
 			if time.Now().After(end) {
 				l.t.Errorf("processes left on %s: %q", m.Name, left)
 				break
 			}
+
 			<-time.After(100 * time.Millisecond)
 		}
 	}
@@ -116,6 +123,7 @@ func (l *launcherLab) processes(m *Machine) (found []string) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+
 	paths, _ := filepath.Glob("/proc/[0-9]*/ns/net")
 	for _, path := range paths {
 		folder := strings.TrimSuffix(path, "ns/net")
@@ -126,6 +134,7 @@ func (l *launcherLab) processes(m *Machine) (found []string) {
 			}
 		}
 	}
+
 	return found
 }
 
@@ -138,6 +147,7 @@ func (l *launcherLab) expect(r *launch, succeeds bool, texts ...string) {
 	if (err == nil) != succeeds {
 		l.t.Errorf("%s: got %v; want success = %t\n%s", r.Path, err, succeeds, output)
 	}
+
 	for _, text := range texts {
 		if !strings.Contains(output, text) {
 			l.t.Errorf("%s did not print %q:\n%s", r.Path, text, output)
@@ -172,8 +182,10 @@ func (l *launcherLab) killVictim(output *safeBuffer) {
 				}
 			}
 		}
+
 		<-time.After(50 * time.Millisecond)
 	}
+
 	l.t.Fatalf("rank 0 did not report a round, or rank 3 is not running:\n%s", output.String())
 }
 
@@ -192,14 +204,17 @@ func TestTorchrunRestartsRanksOnTwoMachines(t *testing.T) {
 				"--monitor-interval=0.1", "--no-python", "sh", "-c",
 				"ATTEMPT=$TORCHELASTIC_RESTART_COUNT"+killedOnce))
 		}
+
 		l.killVictim(&all[0].output)
 		for i, r := range all {
 			texts := []string{}
 			if i == 0 {
 				texts = append(texts, lostRank)
 			}
+
 			l.expect(r, restarts > 0, texts...)
 		}
+
 		l.checkEmpty()
 	}
 }
@@ -217,20 +232,25 @@ func TestSilentMachineIsNamedByVerify(t *testing.T) {
 			"exec symmem verify --for 2m --timeout 1m", rank, rank%2)
 		all = append(all, l.start(rank/2, "sh", "-c", program))
 	}
+
 	for end := time.Now().Add(time.Minute); !strings.Contains(all[0].output.String(), "round"); {
 		if time.Now().After(end) {
 			t.Fatalf("rank 0 did not start:\n%s", all[0].output.String())
 		}
+
 		<-time.After(50 * time.Millisecond)
 	}
+
 	begin := time.Now()
 	l.Isolate(1, Link{Cut: true})
 	for rank, r := range all {
 		l.expect(r, false, []string{"ranks 2-3 on node-b", "ranks 0-1 on node-a"}[rank/2])
 	}
+
 	if took := time.Since(begin); took > 30*time.Second {
 		t.Errorf("the ranks exited after %v; want at most 30 s", took)
 	}
+
 	l.checkEmpty()
 }
 
@@ -242,12 +262,14 @@ func (l *launcherLab) agent() string {
 	for _, m := range l.Machines {
 		text += fmt.Sprintf("%v) thread=%d ;;\n", m.Addresses[0], m.Thread)
 	}
+
 	text += "esac\n" +
 		"exec nsenter --target $thread --net --uts --mount -- sh -c \"$*\"\n"
 	path := filepath.Join(l.folder, "agent")
 	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 		l.t.Fatal(err)
 	}
+
 	return path
 }
 
@@ -268,11 +290,13 @@ func TestMPIRunStartsRanksOnTwoMachines(t *testing.T) {
 		} {
 			args = append(args, "-x", name)
 		}
+
 		program := fmt.Sprintf("ATTEMPT=%d RANK=$OMPI_COMM_WORLD_RANK%s", attempt, killedOnce)
 		r := l.start(0, "mpirun", append(args, "sh", "-c", program)...)
 		if attempt == 0 {
 			l.killVictim(&r.output)
 		}
+
 		l.expect(r, attempt > 0)
 		l.checkEmpty()
 	}
@@ -298,6 +322,7 @@ PartitionName=lab Nodes=ALL Default=YES State=UP OverSubscribe=YES
 	for _, m := range l.Machines {
 		text += fmt.Sprintf("NodeName=%s NodeAddr=%v CPUs=2 State=UNKNOWN\n", m.Name, m.Addresses[0])
 	}
+
 	return text
 }
 
@@ -312,9 +337,11 @@ func (l *launcherLab) awaitStepsReported() {
 		for _, m := range l.Machines {
 			all = append(all, l.processes(m)...)
 		}
+
 		if !slices.ContainsFunc(all, isStep) {
 			return
 		}
+
 		<-time.After(100 * time.Millisecond)
 	}
 }
@@ -325,12 +352,14 @@ func TestSlurmStartsRanksOnTwoMachines(t *testing.T) {
 	if err := os.WriteFile(config, []byte(l.slurmConfig()), 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	l.env = append(l.env, "SLURM_CONF="+config, "SYMMEM_TOKEN="+rand.Text(),
 		"MASTER_ADDR="+l.Machines[0].Addresses[0].String(), "MASTER_PORT=29500")
 	daemons := []*launch{l.start(0, "slurmctld", "-D", "-i")}
 	for i, m := range l.Machines {
 		daemons = append(daemons, l.start(i, "slurmd", "-D", "-N", m.Name))
 	}
+
 	for attempt := range 2 {
 		program := fmt.Sprintf("ATTEMPT=%d RANK=$SLURM_PROCID%s", attempt, killedOnce)
 		r := l.start(0, "srun", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--wait=0",
@@ -342,6 +371,7 @@ func TestSlurmStartsRanksOnTwoMachines(t *testing.T) {
 			l.expect(r, true)
 		}
 	}
+
 	l.awaitStepsReported()
 	for _, d := range daemons {
 		_ = d.Process.Signal(syscall.SIGTERM)
@@ -350,5 +380,6 @@ func TestSlurmStartsRanksOnTwoMachines(t *testing.T) {
 			t.Logf("%s:\n%s", d.Path, d.output.String())
 		}
 	}
+
 	l.checkEmpty()
 }

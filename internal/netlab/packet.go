@@ -51,6 +51,7 @@ func destinationOf(packet []byte) (netip.Addr, bool) {
 	case len(packet) >= ipv6HeaderBytes && ipVersion(packet) == 6:
 		return netip.AddrFrom16([16]byte(packet[ipv6Destination:])), true
 	}
+
 	return netip.Addr{}, false
 }
 
@@ -72,16 +73,20 @@ func (r *router) translate(src int, packet []byte) {
 	if len(packet) < ipv4HeaderBytes+tcpHeaderBytes {
 		return
 	}
+
 	if ipVersion(packet) != 4 || packet[ipv4Protocol] != protocolTCP {
 		return
 	}
+
 	for machine, addresses := range r.translations {
 		if machine == src {
 			if addressAt(packet, ipv4Source) == addresses.private {
 				replaceAddress(packet, ipv4Source, addresses.public)
 			}
+
 			continue
 		}
+
 		destination := addressAt(packet, ipv4Destination)
 		switch {
 		case destination == addresses.public && !opensConnection(packet):
@@ -98,6 +103,7 @@ func opensConnection(packet []byte) bool {
 	if offset >= len(packet) {
 		return false
 	}
+
 	return packet[offset]&(flagSYN|flagACK) == flagSYN
 }
 
@@ -110,6 +116,7 @@ func replaceAddress(packet []byte, offset int, address netip.Addr) {
 	if tcpChecksumOffset+wordBytes > len(packet) {
 		return
 	}
+
 	replacement := address.As4()
 	for i := 0; i < len(replacement); i += wordBytes {
 		before := binary.BigEndian.Uint16(packet[offset+i:])
@@ -127,5 +134,6 @@ func updateChecksum(checksum []byte, before, after uint16) {
 	for sum > 0xffff {
 		sum = (sum & 0xffff) + (sum >> 16) // adds the carry
 	}
+
 	binary.BigEndian.PutUint16(checksum, ^uint16(sum))
 }

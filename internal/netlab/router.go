@@ -61,6 +61,7 @@ func (r *router) attachPort(p *port, addresses []netip.Addr) {
 	for _, a := range addresses {
 		r.ports[a] = p
 	}
+
 	r.mu.Unlock()
 	r.tasks.Go(func() {
 		for {
@@ -69,6 +70,7 @@ func (r *router) attachPort(p *port, addresses []netip.Addr) {
 			if err != nil {
 				return
 			}
+
 			r.forward(p, packet[:n])
 		}
 	})
@@ -81,10 +83,12 @@ func (r *router) forward(src *port, packet []byte) {
 	if !isKept {
 		return
 	}
+
 	if delay <= 0 {
 		_, _ = dst.device.Write(packet) // fails if the device is down
 		return
 	}
+
 	r.tasks.Add(1)
 	due := time.Now().Add(delay)
 	time.AfterFunc(delay, func() {
@@ -118,10 +122,12 @@ func (r *router) recordStall(stall time.Duration) {
 		if int64(stall) <= longest {
 			return
 		}
+
 		isSet := r.longestStall.CompareAndSwap(longest, int64(stall))
 		if isSet {
 			return
 		}
+
 		// Another goroutine has changed longestStall. Compare again.
 	}
 }
@@ -139,17 +145,21 @@ func (r *router) routePacket(
 	if !isValid || dst == nil {
 		return nil, 0, false
 	}
+
 	link := r.links[[2]int{src.machine, dst.machine}]
 	if src.isCut || dst.isCut || link.Cut {
 		return nil, 0, false
 	}
+
 	if link.Loss > 0 && r.random.Float64() < link.Loss {
 		return nil, 0, false
 	}
+
 	delay = link.MinDelay
 	if delayRange := link.MaxDelay - link.MinDelay; delayRange > 0 {
 		delay += time.Duration(r.random.Int64N(int64(delayRange)))
 	}
+
 	return dst, delay, true
 }
 

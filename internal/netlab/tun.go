@@ -27,6 +27,7 @@ func openTUN(name string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", tunPath, err)
 	}
+
 	// struct ifreq of C begins with the name, which ends with a zero byte, and the flags.
 	var request [40]byte
 	copy(request[:syscall.IFNAMSIZ-1], name)
@@ -37,5 +38,6 @@ func openTUN(name string) (*os.File, error) {
 		_ = syscall.Close(fd)
 		return nil, fmt.Errorf("creating the TUN device %s: %w", name, errno)
 	}
+
 	return os.NewFile(uintptr(fd), name), nil
 }

@@ -117,6 +117,7 @@ func (p *Page) AddStack(frames []int32) int32 {
 	for _, f := range frames {
 		p.stacks = appendUint(p.stacks, int64(f))
 	}
+
 	p.stackCount++
 	return int32(p.stackCount - 1)
 }

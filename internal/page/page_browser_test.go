@@ -63,6 +63,7 @@ func fragment(p *pagetest.Page, field string) string {
 	if err != nil {
 		return err.Error()
 	}
+
 	return values.Get(field)
 }
 
@@ -88,9 +89,11 @@ func testDifference(t *testing.T, b *pagetest.Browser) {
 	if got := p.Text("#verdict"); got != "verdict" {
 		t.Errorf("#verdict = %q; want verdict", got)
 	}
+
 	if got := p.Text(".label.blamed"); !strings.Contains(got, "rank 2") {
 		t.Errorf("label of the blamed lane = %q; want rank 2", got)
 	}
+
 	details := p.Text("#details")
 	for _, want := range []string{
 		"Request 200", "ranks 0\u20131, 3", "4\u2009321 B", "model.py:2 backward",
@@ -99,6 +102,7 @@ func testDifference(t *testing.T, b *pagetest.Browser) {
 			t.Errorf("details do not contain %q:\n%s", want, details)
 		}
 	}
+
 	for lane := range 4 {
 		var red []int
 		p.Eval(fmt.Sprintf("(%s)(%d, 0.5)", redPixels, lane), &red)
@@ -107,6 +111,7 @@ func testDifference(t *testing.T, b *pagetest.Browser) {
 				"alone, after it", lane, red)
 		}
 	}
+
 	for selector, want := range map[string]string{
 		"#faults": "rank 0 is late", "#pending": "request 9 is missing", "#windows": "1 MiB",
 		"#paths": "window", "#files": "note", "#differences": "explanation",
@@ -115,6 +120,7 @@ func testDifference(t *testing.T, b *pagetest.Browser) {
 			t.Errorf("%s contains %q; want %q", selector, got, want)
 		}
 	}
+
 	check(t, p)
 }
 
@@ -127,12 +133,14 @@ func testHostile(t *testing.T, b *pagetest.Browser) {
 		p.PressKey(key)
 		p.WaitForFrames()
 	}
+
 	var hacked bool
 	p.Eval(`window.hacked !== undefined || document.querySelector("img, #app script") !== null`,
 		&hacked)
 	if hacked {
 		t.Error("text from the data was executed or became an HTML element")
 	}
+
 	for _, selector := range []string{
 		"#verdict", "h1", "#faults", "#windows", "#paths", "#files", "#differences", "#details",
 	} {
@@ -140,6 +148,7 @@ func testHostile(t *testing.T, b *pagetest.Browser) {
 			t.Errorf("%s contains %.200q; want the unchanged text", selector, got)
 		}
 	}
+
 	check(t, p)
 }
 
@@ -150,6 +159,7 @@ func testKeys(t *testing.T, b *pagetest.Browser) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return v
 	}
 	width := func() float64 { return number("to") - number("from") }
@@ -159,32 +169,39 @@ func testKeys(t *testing.T, b *pagetest.Browser) {
 		t.Errorf("after d: %v requests, at %v, rank %v; want 200, 200, 2", got, number("at"),
 			number("rank"))
 	}
+
 	p.PressKey("+")
 	if got := width(); got != 100 {
 		t.Errorf("after +: %v requests; want 100", got)
 	}
+
 	from := number("from")
 	p.PressKey("ArrowRight")
 	if got := number("from"); got != from+10 {
 		t.Errorf("after the right arrow: from = %v; want %v", got, from+10)
 	}
+
 	p.PressKey("]")
 	p.PressKey("ArrowUp")
 	if number("at") != 201 || number("rank") != 1 {
 		t.Errorf("after ] and up: request %v, rank %v; want 201, 1", number("at"), number("rank"))
 	}
+
 	p.PressKey("f")
 	if got := width(); got != all {
 		t.Errorf("after f: %v requests; want %v", got, all)
 	}
+
 	p.PressKey("c")
 	if got := fragment(p, "color"); got != "stack" {
 		t.Errorf("after c: color = %q; want stack", got)
 	}
+
 	p.PressKey("p")
 	if got := fragment(p, "s"); got != "0" {
 		t.Errorf("after p: sequence %s; want 0", got)
 	}
+
 	p.PressKey("?")
 	p.Wait(`document.getElementById("help").open`)
 	p.Eval(`document.getElementById("help").close()`, nil)
@@ -203,6 +220,7 @@ func testLinks(t *testing.T, b *pagetest.Browser) {
 			t.Errorf("fragment %s = %q; want %q", field, got, want)
 		}
 	}
+
 	p.Eval(`location.hash = "#s=1&at=77"`, nil)
 	p.Wait(`document.querySelector("#details h2").innerText === "Request 77"`)
 	for _, hostile := range []string{
@@ -214,8 +232,10 @@ func testLinks(t *testing.T, b *pagetest.Browser) {
 		if got := p.Text("#details"); !strings.Contains(got, "Request") {
 			t.Errorf("details with the fragment %s = %q; want a request", hostile, got)
 		}
+
 		check(t, p)
 	}
+
 	check(t, p)
 }
 
@@ -232,8 +252,10 @@ func testSearch(t *testing.T, b *pagetest.Browser) {
 		if got := p.Text("output"); !strings.Contains(got, want) {
 			t.Errorf("search for %s: output = %q; want %q", query, got, want)
 		}
+
 		p.Eval(`document.activeElement.blur()`, nil)
 	}
+
 	p.PressKey("/")
 	p.Eval(`document.querySelector("input").select()`, nil)
 	p.TypeText("#17")
@@ -257,15 +279,18 @@ func testPointer(t *testing.T, b *pagetest.Browser) {
 	if z-a > 1500 || a > 2000 || z < 2000 {
 		t.Errorf("after the wheel: range from %s to %s; want a smaller one around 2000", from, to)
 	}
+
 	p.TurnWheel(x, y, 100, 0, false)
 	if got, _ := strconv.ParseFloat(fragment(p, "from"), 64); got <= a {
 		t.Errorf("after scrolling right: from = %v; want more than %v", got, a)
 	}
+
 	p.Click(x, y)
 	p.WaitUntilPainted()
 	if got := fragment(p, "rank"); got != "1" {
 		t.Errorf("after a click: rank %s; want 1", got)
 	}
+
 	check(t, p)
 }
 
@@ -279,12 +304,14 @@ func testPhone(t *testing.T, b *pagetest.Browser) {
 	if len(wide) > 0 {
 		t.Errorf("elements that are too wide on a phone: %v", wide)
 	}
+
 	var small []string
 	p.Eval(`[...document.querySelectorAll("#tools button, #tools select")].filter((e) =>
 		e.getBoundingClientRect().height < 36).map((e) => e.innerText)`, &small)
 	if len(small) > 0 {
 		t.Errorf("controls that are too small on a phone: %v", small)
 	}
+
 	check(t, p)
 }
 
@@ -303,6 +330,7 @@ func testThemes(t *testing.T, b *pagetest.Browser) {
 			t.Errorf("dark = %v: background %s, and after t %s; want %s, then another", dark, got, after,
 				want)
 		}
+
 		check(t, p)
 	}
 }
@@ -322,12 +350,14 @@ func testLive(t *testing.T, b *pagetest.Browser) {
 			<-r.Context().Done()
 			return
 		}
+
 		n := requests.Load()
 		tag := fmt.Sprintf("%q", fmt.Sprint(n))
 		if r.Header.Get("If-None-Match") == tag {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
+
 		w.Header().Set("ETag", tag)
 		p := sample{ranks: 2, requests: int(n), extra: -1}.build()
 		p.Live = true
@@ -357,6 +387,7 @@ func testBroken(t *testing.T, b *pagetest.Browser) {
 	if err := (sample{ranks: 2, requests: 40, extra: -1}).build().WriteHTML(&whole, ""); err != nil {
 		t.Fatal(err)
 	}
+
 	begin, rest, _ := strings.Cut(whole.String(), `id="data">`)
 	data, end, _ := strings.Cut(rest, "</script>")
 	for name, broken := range map[string]string{
@@ -367,6 +398,7 @@ func testBroken(t *testing.T, b *pagetest.Browser) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		p := b.Open(t, "file://"+file, desktop)
 		if got := p.Text("#verdict"); !strings.HasPrefix(got, "The page cannot be shown: ") {
 			t.Errorf("%s: #verdict = %q; want the reason why the page cannot be shown", name, got)
@@ -379,9 +411,11 @@ func testEmpty(t *testing.T, b *pagetest.Browser) {
 	for _, key := range []string{"d", "p", "+", "]"} {
 		p.PressKey(key)
 	}
+
 	if got := p.Text("#verdict"); got != "nothing" {
 		t.Errorf("verdict %q; want nothing", got)
 	}
+
 	check(t, p)
 }
 
@@ -394,10 +428,12 @@ func testOlder(t *testing.T, b *pagetest.Browser) {
 		if i == 10 {
 			track.Add(&Event{Kind: Free, Size: 100, Block: -1, Stack: -1})
 		}
+
 		track.Add(&Event{
 			Kind: Alloc, Segment: 1, Block: int32(i), Offset: int64(i), Size: 1, Stack: -1,
 		})
 	}
+
 	p := b.Open(t, writeFile(t, &Page{
 		Ranks: []Rank{{}}, Sequences: []Sequence{{Tracks: []*Track{track}}},
 	}), desktop)
@@ -412,6 +448,7 @@ func testOlder(t *testing.T, b *pagetest.Browser) {
 		t.Errorf("opacity of the older block before and after its free = %v; want only the first",
 			alpha)
 	}
+
 	check(t, p)
 }
 

@@ -19,6 +19,7 @@ func frameInterval(p *pagetest.Page) (interval time.Duration, count int) {
 	for i := range len(times) - 1 {
 		all = append(all, time.Duration((times[i+1]-times[i])*float64(time.Millisecond)))
 	}
+
 	slices.Sort(all)
 	return all[len(all)*95/100], len(all)
 }
@@ -36,11 +37,13 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 	if testing.Short() {
 		t.Skip("skipped in short mode: it opens a page with 10^6 events")
 	}
+
 	at := sample{ranks: 8, requests: 125_000, extra: 60_000}.write(t)
 	info, err := os.Stat(strings.TrimPrefix(at, "file://"))
 	if err != nil || info.Size() > largestFile {
 		t.Errorf("size of the file = %d bytes, %v; want at most %d", info.Size(), err, largestFile)
 	}
+
 	p := b.Open(t, at, desktop)
 	p.WaitUntilPainted()
 	_, open := p.CPUTimes()
@@ -52,6 +55,7 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 	if open > openTime {
 		t.Errorf("opening took %v of CPU time; want at most %v", open, openTime)
 	}
+
 	var scripts, all []time.Duration
 	for i := range frames {
 		p.PressKey([]string{"ArrowRight", "+", "ArrowLeft", "-", "]"}[i/3%5])
@@ -60,6 +64,7 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 		afterScript, afterWork := p.CPUTimes()
 		scripts, all = append(scripts, afterScript-script), append(all, (afterWork-work)/2)
 	}
+
 	slices.Sort(scripts)
 	slices.Sort(all)
 	t.Logf("%d bytes; opening %v; script of a frame %v, frame %v (95 of 100)", info.Size(), open,
@@ -70,9 +75,11 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 		t.Errorf("95th percentile of the interval between frames = %v; want at most %v", interval,
 			frameTime)
 	}
+
 	if scripts[94] > scriptTime || all[94] > frameTime {
 		t.Errorf("95th percentile of a frame's CPU time = %v for scripts, %v in all; want at most %v, %v",
 			scripts[94], all[94], scriptTime, frameTime)
 	}
+
 	check(t, p)
 }

@@ -67,6 +67,7 @@ func (s sample) build() *Page {
 		pool.Tracks = append(pool.Tracks, s.poolTrack(rank))
 		calls.Tracks = append(calls.Tracks, s.callTrack(rank))
 	}
+
 	if s.extra >= 0 {
 		pool.Equal = s.extra
 		pool.Differences = []Difference{{
@@ -81,6 +82,7 @@ func (s sample) build() *Page {
 			Before: []string{s.name + "before"}, Explanation: []string{s.name + "explanation"},
 		}}
 	}
+
 	p.Sequences = []Sequence{calls, pool}
 	return p
 }
@@ -99,10 +101,12 @@ func (s sample) poolTrack(rank int) *Track {
 		for slot < len(used) && used[slot] {
 			slot++
 		}
+
 		if slot == len(used) {
 			used = append(used, make([]bool, segmentSlots)...)
 			t.Segments = append(t.Segments, Segment{Bytes: slotBytes * segmentSlots})
 		}
+
 		used[slot] = true
 		live = append(live, block{blocks, int32(slot)})
 		t.Add(&Event{
@@ -116,6 +120,7 @@ func (s sample) poolTrack(rank int) *Track {
 		if i == s.extra && rank == extraRank {
 			alloc(extraBytes)
 		}
+
 		const maxLive, freePercent = 90, 48
 		mustFree := len(live) > maxLive
 		if mustFree || len(live) > 0 && rng.IntN(100) < freePercent {
@@ -129,8 +134,10 @@ func (s sample) poolTrack(rank int) *Track {
 			})
 			continue
 		}
+
 		alloc(1 + rng.Int64N(slotBytes))
 	}
+
 	return t
 }
 
@@ -146,6 +153,7 @@ func (s sample) callTrack(rank int) *Track {
 			Time: sampleTime + int64(1000*i+100*rank),
 		})
 	}
+
 	return t
 }
 
@@ -167,5 +175,6 @@ func writeFile(t *testing.T, p *Page) string {
 	if err := p.WriteHTML(f, "plain"); err != nil {
 		t.Fatal(err)
 	}
+
 	return "file://" + file
 }

@@ -75,6 +75,7 @@ func (t *Track) Add(e *Event) {
 	if e.Kind != Call {
 		block++
 	}
+
 	t.count++
 	t.columns[columnKind] = append(t.columns[columnKind], byte(e.Kind))
 	t.addValue(columnSize, e.Size)

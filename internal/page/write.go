@@ -71,6 +71,7 @@ func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
 			for i, column := range t.columns {
 				locations[columnNames[i]] = addColumn(column)
 			}
+
 			tracks = append(tracks, trackHeader{
 				Rank:     t.Rank,
 				First:    t.First,
@@ -79,12 +80,15 @@ func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
 				Columns:  locations,
 			})
 		}
+
 		h.Sequences = append(h.Sequences, sequenceHeader{Sequence: s, Tracks: tracks})
 	}
+
 	encoded, err = json.Marshal(h)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encoding the header of a page: %w", err)
 	}
+
 	return encoded, columns, nil
 }
 
@@ -95,6 +99,7 @@ func (p *Page) WriteData(w io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	start := binary.LittleEndian.AppendUint32([]byte(dataPrefix), uint32(len(header)))
 	parts := append([][]byte{start, header}, columns...)
 	for _, part := range parts {
@@ -102,6 +107,7 @@ func (p *Page) WriteData(w io.Writer) error {
 			return fmt.Errorf("writing the data of a page: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -118,12 +124,15 @@ func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	if err := p.WriteData(compressor); err != nil {
 		return err
 	}
+
 	if err := compressor.Close(); err != nil {
 		return fmt.Errorf("compressing the data of a page: %w", err)
 	}
+
 	if err := encoder.Close(); err != nil {
 		return fmt.Errorf("encoding the data of a page: %w", err)
 	}
+
 	return writeBottom(b)
 }
 
@@ -162,6 +171,7 @@ func writeBottom(b *bufio.Writer) error {
 	if err := b.Flush(); err != nil {
 		return fmt.Errorf("writing a page: %w", err)
 	}
+
 	return nil
 }
 

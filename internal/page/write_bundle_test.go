@@ -24,9 +24,11 @@ func bundle(t *testing.T, entry string) string {
 	for _, m := range result.Errors {
 		t.Error(m.Text, m.Location)
 	}
+
 	if len(result.OutputFiles) != 1 {
 		t.Fatalf("building %s: %d files; want 1", entry, len(result.OutputFiles))
 	}
+
 	return string(result.OutputFiles[0].Contents)
 }
 
@@ -42,13 +44,16 @@ func TestBundle(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		have, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if string(have) != built {
 			t.Errorf("%s is not up to date with %s: run go test -run TestBundle -rewrite", file, entry)
 		}
+
 		if strings.Contains(strings.ToLower(built), "</s") {
 			t.Errorf("%s contains the end tag of a script or style", file)
 		}

@@ -38,11 +38,13 @@ func decode(t testing.TB, b []byte) *decodedData {
 	if len(b) < headerStart || string(b[:prefixBytes]) != "SYMPAGE\x01" {
 		t.Fatalf("data begin with %q; want SYMPAGE\x01", b[:min(len(b), prefixBytes)])
 	}
+
 	headerEnd := headerStart + int(binary.LittleEndian.Uint32(b[prefixBytes:]))
 	d := &decodedData{columns: b[headerEnd:]}
 	if err := json.Unmarshal(b[headerStart:headerEnd], d); err != nil {
 		t.Fatal(err)
 	}
+
 	return d
 }
 
@@ -64,13 +66,16 @@ func (d *decodedData) values(t testing.TB, at columnLocation, signed bool) []int
 			number, bytes = binary.Uvarint(b)
 			value = int64(number)
 		}
+
 		if bytes <= 0 {
 			t.Fatal("a varint is cut off")
 		}
+
 		all = append(all, value)
 		last = value
 		b = b[bytes:]
 	}
+
 	return all
 }
 
@@ -108,16 +113,19 @@ func TestDataRoundTrip(t *testing.T) {
 			track.Add(&e)
 			want = append(want, e)
 		}
+
 		var b bytes.Buffer
 		p := &Page{Title: "t", Sequences: []Sequence{{Tracks: []*Track{track}}}}
 		if err := p.WriteData(&b); err != nil {
 			t.Fatal(err)
 		}
+
 		d := decode(t, b.Bytes())
 		got := d.Sequences[0].Tracks[0]
 		if got.Events != len(want) || track.Len() != len(want) {
 			t.Fatalf("got %d events after decoding; want %d", got.Events, len(want))
 		}
+
 		const largestExact = 1<<53 - 1 // Number.MAX_SAFE_INTEGER in JavaScript
 		for name, value := range encodedValues {
 			isSigned := name == "number" || name == "time"
@@ -125,6 +133,7 @@ func TestDataRoundTrip(t *testing.T) {
 			if len(values) != len(want) {
 				t.Fatalf("column %s has %d values; want %d", name, len(values), len(want))
 			}
+
 			for i, e := range want {
 				clamped := min(max(value(e), 0), largestExact)
 				if values[i] != clamped {
@@ -145,10 +154,12 @@ func TestStacks(t *testing.T) {
 			t.Errorf("AddStack = %d; want %d", got, i)
 		}
 	}
+
 	var b bytes.Buffer
 	if err := p.WriteData(&b); err != nil {
 		t.Fatal(err)
 	}
+
 	d := decode(t, b.Bytes())
 	const signed = false
 	got := d.values(t, d.Stacks, signed)
@@ -176,27 +187,33 @@ func TestHTMLOfHostileTexts(t *testing.T) {
 	if err := p.WriteHTML(&b, hostile); err != nil {
 		t.Fatal(err)
 	}
+
 	text := b.String()
 	if strings.Contains(text, "<img") || strings.Contains(text, "<script>alert") {
 		t.Error("text from the data became markup")
 	}
+
 	const wantScripts = 2 // the data and the script of the page
 	if n := strings.Count(text, "<script"); n != wantScripts {
 		t.Errorf("the page has %d scripts; want %d", n, wantScripts)
 	}
+
 	// The data of the page are compressed, and encoded as text.
 	packed := regexp.MustCompile(`id="data">([^<]*)</script>`).FindStringSubmatch(text)
 	if packed == nil {
 		t.Fatal("the page has no data")
 	}
+
 	r, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(packed[1])))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	data, err := io.ReadAll(r)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got := decode(t, data); got.Title != hostile {
 		t.Errorf("got title %q; want %q", got.Title, hostile)
 	}
@@ -209,6 +226,7 @@ func TestShell(t *testing.T) {
 	if err := WriteShell(&b, "a<b", `data.bin?x="y"`); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, want := range []string{"a&lt;b", `data-source="data.bin?x=&#34;y&#34;"></script>`} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the page does not contain %s", want)
@@ -224,6 +242,7 @@ func (f *failingWriter) Write(b []byte) (int, error) {
 	if f.remaining < 0 {
 		return 0, io.ErrShortWrite
 	}
+
 	return len(b), nil
 }
 
@@ -235,6 +254,7 @@ func TestWriteErrors(t *testing.T) {
 	if err := p.WriteHTML(&all, ""); err != nil {
 		t.Fatal(err)
 	}
+
 	const inTheMiddle = 5000
 	for _, n := range []int{0, inTheMiddle, all.Len() - 1} {
 		if err := p.WriteHTML(&failingWriter{remaining: n}, ""); err == nil {

@@ -27,21 +27,25 @@ func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	l = &Library{interop: rt.Interop()}
 	l.device, err = gpu.Device(rt.Device().Ordinal)
 	if err != nil {
 		return nil, err
 	}
+
 	primary, err := l.device.RetainPrimary()
 	if err != nil {
 		return nil, err
 	}
+
 	l.gpu = gpu.InContext(primary)
 	machineCount := rt.World().Stats().Tuning.Machines
 	if machineCount > 1 {
 		// A defect of NCCL can invalidate captures in global mode (see nccl.CapturesInvalidated).
 		l.captureMode = cuda.CaptureThreadLocal
 	}
+
 	for range streamCount {
 		err := l.addStream(rt)
 		if err != nil {
@@ -50,6 +54,7 @@ func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
 			return nil, errors.Join(err, closeErr)
 		}
 	}
+
 	return l, nil
 }
 
@@ -59,11 +64,13 @@ func (l *Library) addStream(rt *symmem.Runtime) error {
 	if err != nil {
 		return err
 	}
+
 	l.streamHandles = append(l.streamHandles, handle)
 	stream, err := rt.Interop().AdoptStream(uintptr(handle))
 	if err != nil {
 		return err
 	}
+
 	l.Streams = append(l.Streams, stream)
 	return nil
 }
@@ -75,6 +82,7 @@ func (l *Library) Close() error {
 		destroyErr := l.gpu.StreamDestroy(handle)
 		errs = append(errs, destroyErr)
 	}
+
 	releaseErr := l.device.ReleasePrimary()
 	errs = append(errs, releaseErr)
 	return errors.Join(errs...)
@@ -89,6 +97,7 @@ func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err e
 	if err != nil {
 		return symmem.Memory{}, nil, err
 	}
+
 	free = func() error { return l.gpu.MemFreeAsync(address, stream) }
 	m, memoryErr := l.interop.Memory(address, bytes)
 	waitErr := l.gpu.StreamSynchronize(stream)
@@ -114,29 +123,35 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 	if err := l.gpu.BeginCapture(firstStream, l.captureMode); err != nil {
 		return nil, err
 	}
+
 	var recordErr error
 	for _, s := range streams[1:] {
 		forkErr := l.addWait(cuda.Stream(s.Handle()), firstStream)
 		recordErr = errors.Join(recordErr, forkErr)
 	}
+
 	if recordErr == nil {
 		recordErr = record()
 	}
+
 	// Even after an error, end the capture properly. It would otherwise remain active.
 	for _, s := range streams[1:] {
 		joinErr := l.addWait(firstStream, cuda.Stream(s.Handle()))
 		recordErr = errors.Join(recordErr, joinErr)
 	}
+
 	captured, endErr := l.gpu.EndCapture(firstStream)
 	g := &LibraryGraph{library: l, captured: captured}
 	err := errors.Join(recordErr, endErr)
 	if err == nil {
 		g.executable, err = l.gpu.GraphInstantiate(captured)
 	}
+
 	if err != nil {
 		closeErr := g.Close()
 		return nil, errors.Join(err, closeErr)
 	}
+
 	return g, nil
 }
 
@@ -146,6 +161,7 @@ func (l *Library) addWait(waiter, awaited cuda.Stream) error {
 	if err != nil {
 		return err
 	}
+
 	recordErr := l.gpu.EventRecord(event, awaited)
 	waitErr := l.gpu.StreamWaitEvent(waiter, event)
 	destroyErr := l.gpu.EventDestroy(event) // CUDA destroys it after the wait.
@@ -163,8 +179,10 @@ func (g *LibraryGraph) Close() error {
 	if g.executable != 0 {
 		executableErr = g.library.gpu.GraphExecDestroy(g.executable)
 	}
+
 	if g.captured != 0 {
 		capturedErr = g.library.gpu.GraphDestroy(g.captured)
 	}
+
 	return errors.Join(executableErr, capturedErr)
 }

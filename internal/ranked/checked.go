@@ -87,6 +87,7 @@ func tryLock[C Class](isAcquired bool, address unsafe.Pointer) bool {
 		var class C
 		recordLock(class.Rank(), address, tryFrames)
 	}
+
 	return isAcquired
 }
 

@@ -82,6 +82,7 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 			if c.want == "" && got != "" {
 				t.Errorf("got panic %q, want none", got)
 			}
+
 			if !strings.Contains(got, c.want) {
 				t.Errorf("got panic %q, want one that contains %q", got, c.want)
 			}
@@ -137,6 +138,7 @@ func TestTryLockCountsAsHeld(t *testing.T) {
 	if !outer.TryLock() {
 		t.Fatal("TryLock of a free lock failed")
 	}
+
 	text := recoverPanic(outer.Lock)
 	for _, want := range []string{
 		"test.outer is acquired twice",
@@ -146,6 +148,7 @@ func TestTryLockCountsAsHeld(t *testing.T) {
 			t.Errorf("got panic %q, want %q", text, want)
 		}
 	}
+
 	outer.Unlock()
 	inner.Unlock()
 	outer.Lock()

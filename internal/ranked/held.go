@@ -76,6 +76,7 @@ func (s *shard) findHolder(goroutine uintptr) *holder {
 			return h
 		}
 	}
+
 	return nil
 }
 
@@ -86,6 +87,7 @@ func checkOrder(rank Rank, lock unsafe.Pointer) {
 	if rank.Order < 1 || rank.Order > MaxOrder {
 		panic(fmt.Sprintf("ranked: %s has order %d: want 1 to %d", rank.Name, rank.Order, MaxOrder))
 	}
+
 	if held, found := findConflict(rank, lock); found {
 		panic(orderError(held, rank, lock))
 	}
@@ -107,22 +109,26 @@ func findConflict(rank Rank, lock unsafe.Pointer) (held heldLock, found bool) {
 	if h == nil {
 		return heldLock{}, false
 	}
+
 	for i := range h.lockCount {
 		if h.locks[i].lock == lock {
 			return h.locks[i], true
 		}
 	}
+
 	for i := range h.lockCount {
 		other := &h.locks[i]
 		isSameClass := other.rank.Order == rank.Order
 		if other.rank.Order > rank.Order || (isSameClass && !rank.AllowsSeveral) {
 			return *other, true
 		}
+
 		seen := &seenInOrder[other.rank.Order][rank.Order]
 		if seen.Load() == nil {
 			seen.Store(captureStack())
 		}
 	}
+
 	return heldLock{}, false
 }
 
@@ -145,10 +151,12 @@ func recordLock(rank Rank, lock unsafe.Pointer, frameCount int) {
 			h = &holder{}
 			s.holders[s.holderCount] = h
 		}
+
 		h.goroutine = goroutine
 		h.lockCount = 0
 		s.holderCount++
 	}
+
 	entry := &h.locks[h.lockCount]
 	entry.lock = lock
 	entry.rank = rank
@@ -181,11 +189,13 @@ func release(lock unsafe.Pointer) {
 	if ownShard.remove(lock) {
 		return
 	}
+
 	for i := range goroutines {
 		if goroutines[i].remove(lock) {
 			return
 		}
 	}
+
 	panic("ranked: Unlock of a lock that is not held")
 }
 
@@ -204,15 +214,18 @@ func (s *shard) remove(lock unsafe.Pointer) bool {
 			if isSelf != triesSelf || !h.remove(lock) {
 				continue
 			}
+
 			if h.lockCount == 0 {
 				// Swap h with the last holder in use.
 				s.holderCount--
 				s.holders[i] = s.holders[s.holderCount]
 				s.holders[s.holderCount] = h
 			}
+
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -225,13 +238,16 @@ func (h *holder) remove(lock unsafe.Pointer) bool {
 		if h.locks[i].lock != lock {
 			continue
 		}
+
 		// Not copy, which would report the accesses to the race detector.
 		for ; i < h.lockCount-1; i++ {
 			h.locks[i] = h.locks[i+1]
 		}
+
 		h.lockCount--
 		return true
 	}
+
 	return false
 }
 
@@ -269,11 +285,13 @@ func findHeld(condition func(*Rank) bool) (lock heldLock, found bool) {
 	if h == nil {
 		return heldLock{}, false
 	}
+
 	for i := range h.lockCount {
 		if condition(&h.locks[i].rank) {
 			return h.locks[i], true
 		}
 	}
+
 	return heldLock{}, false
 }
 
@@ -286,6 +304,7 @@ func orderError(held heldLock, rank Rank, lock unsafe.Pointer) string {
 		fmt.Fprintf(&text, "ranked: %s (order %d) is acquired while %s (order %d) is held", rank.Name,
 			rank.Order, held.rank.Name, held.rank.Order)
 	}
+
 	fmt.Fprintf(&text, ".\n%s was acquired at\n%s", held.rank.Name, held.stack)
 	// The frames to skip are those of runtime.Callers, orderError, checkOrder, lock and Lock.
 	var here stack
@@ -295,6 +314,7 @@ func orderError(held heldLock, rank Rank, lock unsafe.Pointer) string {
 	if rightOrder != nil {
 		fmt.Fprintf(&text, "in the right order they were acquired at\n%s", rightOrder)
 	}
+
 	return text.String()
 }
 
@@ -307,6 +327,7 @@ func (s stack) String() string {
 		if frame.Function != "" { // It is empty for a stack without frames.
 			fmt.Fprintf(&text, "\t%s %s:%d\n", frame.Function, frame.File, frame.Line)
 		}
+
 		if !hasMore {
 			return text.String()
 		}

@@ -45,6 +45,7 @@ func TestMutualExclusion(t *testing.T) {
 					}
 				})
 			}
+
 			goroutines.Wait()
 			if want := goroutineCount * lockCount; count != want {
 				t.Errorf("count = %d, want %d", count, want)
@@ -66,10 +67,12 @@ func TestTryLockOfHeldLockFails(t *testing.T) {
 			if l.TryLock() {
 				t.Error("TryLock of a held lock = true, want false")
 			}
+
 			l.Unlock()
 			if !l.TryLock() {
 				t.Error("TryLock of a free lock = false, want true")
 			}
+
 			l.Unlock()
 		})
 	}

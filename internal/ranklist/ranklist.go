@@ -15,6 +15,7 @@ func Ranks(ranks []int) string {
 	if len(ranks) == 1 {
 		return "rank " + Spans(ranks)
 	}
+
 	return "ranks " + Spans(ranks)
 }
 
@@ -27,15 +28,19 @@ func Spans(numbers []int) string {
 		for last+1 < len(numbers) && numbers[last+1] == numbers[last]+1 {
 			last++
 		}
+
 		if first > 0 {
 			b.WriteByte(',')
 		}
+
 		b.WriteString(strconv.Itoa(numbers[first]))
 		if last > first {
 			fmt.Fprintf(&b, "-%d", numbers[last])
 		}
+
 		first = last + 1
 	}
+
 	return b.String()
 }
 
@@ -50,16 +55,19 @@ func RanksOf(world, members []int) string {
 	if NumberedAsWorld(members) || len(world) == 0 {
 		return Ranks(world)
 	}
+
 	const notMember = -1
 	group := make([]int, len(world)) // numbers in the group, or notMember
 	for i, rank := range world {
 		group[i] = slices.Index(members, rank)
 	}
+
 	text := "world " + Ranks(world)
 	areAllMembers := !slices.Contains(group, notMember)
 	if slices.Equal(group, world) || !areAllMembers {
 		return text
 	}
+
 	return fmt.Sprintf("%s (%s of the group)", text, Ranks(group))
 }
 
@@ -74,23 +82,29 @@ func RanksOn(world, members []int, machines map[int]string) string {
 		if !isKnown {
 			continue
 		}
+
 		if ranksByName[name] == nil {
 			machineNames = append(machineNames, name)
 		}
+
 		ranksByName[name] = append(ranksByName[name], rank)
 	}
+
 	if len(machineNames) == 0 {
 		return text
 	}
+
 	firstName := machineNames[0]
 	areAllOnFirst := len(ranksByName[firstName]) == len(world)
 	if areAllOnFirst {
 		return text + " on " + firstName
 	}
+
 	parts := make([]string, len(machineNames))
 	for i, name := range machineNames {
 		parts[i] = Spans(ranksByName[name]) + " on " + name
 	}
+
 	return text + " (" + strings.Join(parts, ", ") + ")"
 }
 
@@ -102,5 +116,6 @@ func NumberedAsWorld(members []int) bool {
 			return false
 		}
 	}
+
 	return true
 }

@@ -18,6 +18,7 @@ func CollectErrors(n int, f func(rank int) error) []error {
 			}
 		})
 	}
+
 	ranks.Wait()
 	return errs
 }

@@ -12,6 +12,7 @@ func TestRanksRunConcurrently(t *testing.T) {
 		for range 3 {
 			<-arrived
 		}
+
 		close(allArrived)
 	}()
 	errs := CollectErrors(3, func(rank int) error {
@@ -20,12 +21,14 @@ func TestRanksRunConcurrently(t *testing.T) {
 		if rank == 1 {
 			return io.EOF
 		}
+
 		return nil
 	})
 	if errs[0] != nil || errs[2] != nil || !errors.Is(errs[1], io.EOF) ||
 		errs[1].Error() != "rank 1: EOF" {
 		t.Errorf("CollectErrors = %v; want EOF from rank 1 only", errs)
 	}
+
 	if err := Run(2, func(int) error { return nil }); err != nil {
 		t.Error(err)
 	}

@@ -35,6 +35,7 @@ func QueryStatus(ctx context.Context, address string) (*Status, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking NCCL's RAS at %s: %w", address, err)
 	}
+
 	return status, nil
 }
 
@@ -64,20 +65,25 @@ func exchange(ctx context.Context, address string) (*Status, error) {
 		if _, err := fmt.Fprintf(conn, "%s\n", p.command); err != nil {
 			return nil, err
 		}
+
 		response, err := responses.ReadString('\n')
 		if err != nil {
 			return nil, err
 		}
+
 		if !strings.HasPrefix(response, p.response) {
 			return nil, fmt.Errorf("%s: unexpected response %.60q", p.command, response)
 		}
 	}
+
 	if _, err := fmt.Fprintln(conn, "VERBOSE STATUS"); err != nil {
 		return nil, err
 	}
+
 	var status Status
 	if err := json.NewDecoder(responses).Decode(&status); err != nil {
 		return nil, err
 	}
+
 	return &status, nil
 }

@@ -25,6 +25,7 @@ func startServer(t *testing.T, answer string) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		conn, err := l.Accept()
@@ -56,14 +57,17 @@ func TestRecordedResponseIsParsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	status, err := ras.QueryStatus(t.Context(), startServer(t, string(recorded)))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	unique, err := os.ReadFile("testdata/2.31.2.id")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	id := ras.ID(unique)
 	for name, c := range map[string]struct {
 		id   string
@@ -90,6 +94,7 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 			t.Errorf("QueryStatus with response %q = nil error, want an error", answer)
 		}
 	}
+
 	// The ranks -1 and 99 and the name with an escape sequence are invalid. Rank 1 has no counts,
 	// which means 0 calls.
 	hostileResponse := `{"communicators":[{"hash":"0x1","size":2,"ranks":[{"rank":-1},{"rank":99},` +
@@ -99,6 +104,7 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	want := "AllReduce: 0 by rank 1, 1 by rank 0"
 	if got := status.DescribeDifferences("0x1", 2, formatRanks); got != want {
 		t.Errorf("DescribeDifferences = %q, want %q", got, want)
@@ -120,6 +126,7 @@ func TestQueryReturnsAtDeadline(t *testing.T) {
 	if _, err := ras.QueryStatus(ctx, l.Addr().String()); err == nil {
 		t.Error("QueryStatus of a silent server = nil error, want an error")
 	}
+
 	const limit = 5 * time.Second // much longer than timeout, because the machine may be busy
 	if waited := time.Since(begin); waited > limit {
 		t.Errorf("QueryStatus returned after %v, want about %v", waited, timeout)
@@ -132,6 +139,7 @@ func TestAddress(t *testing.T) {
 	if got := ras.Address(func(string) string { return "" }); got != "localhost:28028" {
 		t.Errorf("Address without the variable = %q, want localhost:28028", got)
 	}
+
 	if got := ras.Address(func(string) string { return "h:1" }); got != "h:1" {
 		t.Errorf("Address with the variable h:1 = %q, want h:1", got)
 	}

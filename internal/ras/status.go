@@ -46,6 +46,7 @@ func ID(uniqueID []byte) string {
 		a += binary.LittleEndian.Uint64(word[:])
 		rest = rest[copied:]
 	}
+
 	a ^= a >> 31
 	a *= 0xbac3bd562846de6b
 	a += b
@@ -66,6 +67,7 @@ func (s *Status) DescribeDifferences(id string, size int, format func(ranks []in
 	if index < 0 {
 		return ""
 	}
+
 	communicator := &s.Communicators[index]
 	var differences []string
 	for _, collective := range collectiveNames {
@@ -74,6 +76,7 @@ func (s *Status) DescribeDifferences(id string, size int, format func(ranks []in
 			differences = append(differences, collective+": "+difference)
 		}
 	}
+
 	return strings.Join(differences, "; ")
 }
 
@@ -91,14 +94,17 @@ func (c *Communicator) describeDifference(
 			ranksByCount[count] = append(ranksByCount[count], r.Rank)
 		}
 	}
+
 	if len(ranksByCount) < 2 {
 		return ""
 	}
+
 	var parts []string
 	for _, count := range slices.Sorted(maps.Keys(ranksByCount)) {
 		ranks := ranksByCount[count]
 		slices.Sort(ranks)
 		parts = append(parts, fmt.Sprintf("%d by %s", count, format(ranks)))
 	}
+
 	return strings.Join(parts, ", ")
 }

@@ -37,11 +37,13 @@ func newDivision(t DataType, terms *averageTerms) division {
 	if isPowerOfTwo {
 		operand, mode = 1/operand, multiplySum
 	}
+
 	// Sums of Float16 elements do not overflow in float32 unless they are rounded to Float16.
 	canOverflow := t != Float16 || terms.isRounded
 	if canOverflow {
 		mode |= stopAtInfinity
 	}
+
 	return division{mode: mode, operand: operandBits(t, operand)}
 }
 
@@ -51,6 +53,7 @@ func operandBits(t DataType, f float64) uint64 {
 	if t == Float64 {
 		return math.Float64bits(f)
 	}
+
 	return uint64(math.Float32bits(float32(f)))
 }
 
@@ -60,6 +63,7 @@ func operandOf[T float32 | float64](bits uint64) T {
 	if unsafe.Sizeof(zero) == 8 {
 		return T(math.Float64frombits(bits))
 	}
+
 	return T(math.Float32frombits(uint32(bits)))
 }
 
@@ -81,6 +85,7 @@ func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 	if isFinite {
 		return sum / n
 	}
+
 	// The scale is exact: it is 1 divided by the smallest power of two that is at least n.
 	powerOfTwo := 1 << bits.Len(uint(len(terms.srcs)-1))
 	scale := 1 / T(powerOfTwo)
@@ -99,8 +104,10 @@ func scaledSum[T float32 | float64](
 		if terms.isRounded {
 			return roundTo(terms.t, left+right)
 		}
+
 		return left + right
 	}
+
 	var sum T
 	for index, src := range srcs {
 		// The conversion prevents a fused addition.
@@ -111,6 +118,7 @@ func scaledSum[T float32 | float64](
 			sum += product
 		}
 	}
+
 	return sum
 }
 

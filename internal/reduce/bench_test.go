@@ -17,6 +17,7 @@ func sizeName(size int) string {
 	case size >= 1<<10:
 		return fmt.Sprintf("%dKiB", size>>10)
 	}
+
 	return fmt.Sprintf("%dB", size)
 }
 
@@ -42,6 +43,7 @@ func BenchmarkReduce(b *testing.B) {
 				Reduce(Sum, t, dsts[:1], srcs, size/t.Size(), hint)
 			})
 		}
+
 		benchmark(b, fmt.Sprintf("sum/float32/%s/2dst", sizeName(size)), size, func() {
 			Reduce(Sum, Float32, dsts, srcs, size/Float32.Size(), hint)
 		})

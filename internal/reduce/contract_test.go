@@ -20,6 +20,7 @@ func TestReduceDoesNotAllocate(t *testing.T) {
 					Tree{DataType: typ, IsScaled: true, Factor: 0.5}.Reduce(dsts[:], srcs[:],
 						600/typ.Size())
 				}
+
 				Tree{DataType: typ, IsAverage: true}.Reduce(dsts[:], srcs[:], 600/typ.Size())
 			})
 			if allocations != 0 {

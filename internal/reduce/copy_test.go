@@ -13,6 +13,7 @@ func TestCopyAtEveryMisalignment(t *testing.T) {
 	for i := range random {
 		random[i] = byte(r.Uint32())
 	}
+
 	sizes := []int{0, 1, 63, 64, 127, 128, 129, 191, 192, 1000, 4096, len(random)}
 	for _, size := range sizes {
 		for misalignment := range lineBytes {

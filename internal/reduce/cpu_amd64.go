@@ -14,10 +14,12 @@ func detectLevel() instructionLevel {
 	if leaves, _, _, _ := cpuid(0, 0); leaves < 7 {
 		return levelPortable
 	}
+
 	_, _, one, _ := cpuid(1, 0)
 	if one&(osSavesRegisters|f16c) != osSavesRegisters|f16c {
 		return levelPortable
 	}
+
 	_, seven, _, _ := cpuid(7, 0)
 	saved := xgetbv()
 	switch {
@@ -26,6 +28,7 @@ func detectLevel() instructionLevel {
 	case saved&saved256 == saved256 && seven&avx2 != 0:
 		return levelAVX2
 	}
+
 	return levelPortable
 }
 

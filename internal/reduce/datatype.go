@@ -38,6 +38,7 @@ func DataTypes() []DataType {
 	for t := range DataType(dataTypes) {
 		all = append(all, t)
 	}
+
 	return all
 }
 
@@ -46,6 +47,7 @@ func ParseDataType(name string) (DataType, error) {
 	if t := slices.Index(dataTypeNames[:], name); t >= 0 {
 		return DataType(t), nil
 	}
+
 	return 0, fmt.Errorf("parsing data type %q: want one of %v", name, dataTypeNames)
 }
 
@@ -68,5 +70,6 @@ func (t DataType) String() string {
 	if !t.Valid() {
 		return fmt.Sprintf("DataType(%d)", uint8(t))
 	}
+
 	return dataTypeNames[t]
 }

@@ -8,6 +8,7 @@ func TestDataTypeNamesRoundTrip(t *testing.T) {
 			t.Errorf("ParseDataType(%q) = %v, %v; want %v", want, got, err, want)
 		}
 	}
+
 	if _, err := ParseDataType("float8"); err == nil {
 		t.Error("ParseDataType returned no error for an unknown name")
 	}

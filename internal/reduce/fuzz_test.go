@@ -23,6 +23,7 @@ func FuzzReduce(f *testing.F) {
 		for i := range sources {
 			sources[i] = values[i*size : (i+1)*size]
 		}
+
 		tr := trial{
 			op: op, t: typ, sources: sources, destinationCount: 1 + int(kind>>8)%4,
 			inPlace: int(kind>>10)%(sourceCount+1) - 1, misalignment: int(shape>>6) % lineBytes,
@@ -31,9 +32,11 @@ func FuzzReduce(f *testing.F) {
 		if shape>>13&1 == 1 {
 			tr.op, tr.average = Sum, true
 		}
+
 		if shape>>14&1 == 1 && typ.Float() {
 			tr.op, tr.factor = Sum, factors[int(shape>>6)%len(factors)]
 		}
+
 		tr.check(t, tr.want())
 	})
 }

@@ -33,6 +33,7 @@ func Float16Value(h uint16) float32 {
 		magnitude := float32(fraction) * (1.0 / (1 << 24)) // exact
 		return math.Float32frombits(sign | math.Float32bits(magnitude))
 	}
+
 	exponent += float32Bias - float16Bias
 	return math.Float32frombits(sign | exponent<<23 | fraction<<float16Excess)
 }
@@ -54,6 +55,7 @@ func Float16Bits(f float32) uint16 {
 		sum := math.Float32frombits(magnitude) + 0.5
 		return sign | uint16(math.Float32bits(sum)-math.Float32bits(0.5))
 	}
+
 	// Adding 0xFFF plus the lowest bit that is kept rounds to nearest even. The sum may carry into
 	// the exponent, even up to infinity. That is the correct result.
 	rebiased := magnitude - (float32Bias-float16Bias)<<23
@@ -72,6 +74,7 @@ func BFloat16Bits(f float32) uint16 {
 	if isNaN {
 		return uint16((bits | float32QuietBit) >> 16)
 	}
+
 	lowestKept := bits >> 16 & 1
 	return uint16((bits + 0x7FFF + lowestKept) >> 16)
 }
@@ -96,6 +99,7 @@ func Float8Bits(f float32) uint8 {
 		units := math.RoundToEven(math.Abs(float64(f)) * 512)
 		return sign | uint8(units) // 8 units are the smallest normal number
 	}
+
 	// As in Float16Bits: round to nearest even, and convert the bias of the exponent.
 	lowestKept := magnitude >> 20 & 1
 	rounded := (magnitude + 0x7FFFF + lowestKept) >> 20

@@ -17,14 +17,17 @@ func TestHalvesRoundTrip(t *testing.T) {
 		if isNaN {
 			want |= float16QuietBit
 		}
+
 		if got := Float16Bits(Float16Value(h)); got != want {
 			t.Errorf("float16 %#04x became %#04x, want %#04x", h, got, want)
 		}
+
 		want = h
 		isNaN = h&0x7F80 == 0x7F80 && h&0x7F != 0 // as a bfloat16, where 0x7F80 is infinity
 		if isNaN {
 			want |= float32QuietBit >> 16
 		}
+
 		if got := BFloat16Bits(BFloat16Value(h)); got != want {
 			t.Errorf("bfloat16 %#04x became %#04x, want %#04x", h, got, want)
 		}
@@ -51,6 +54,7 @@ func TestRoundingAgreesWithReferenceNearEveryHalf(t *testing.T) {
 			if got, want := Float16Bits(f), uint16(referenceRound(Float16, f)); got != want {
 				t.Fatalf("%#08x rounded to float16 %#04x, want %#04x", bits, got, want)
 			}
+
 			if got, want := BFloat16Bits(f), uint16(referenceRound(BFloat16, f)); got != want {
 				t.Fatalf("%#08x rounded to bfloat16 %#04x, want %#04x", bits, got, want)
 			}
@@ -81,6 +85,7 @@ func float8Value(bits uint8) float32 {
 	if exponent == 0 { // a subnormal number
 		return float32(math.Ldexp(fraction, -9))
 	}
+
 	// The significand has an implicit bit, 8. Ldexp also divides it by 8.
 	return float32(math.Ldexp(8+fraction, exponent-10))
 }
@@ -95,18 +100,22 @@ func TestFloat8RoundsToNearestEven(t *testing.T) {
 		if got := Float8Bits(v); got != bits {
 			t.Errorf("Float8Bits(%g) = %#x, want %#x", v, got, bits)
 		}
+
 		if got := Float8Bits(-v); got != bits|sign {
 			t.Errorf("Float8Bits(%g) = %#x, want %#x", -v, got, bits|sign)
 		}
+
 		if bits == largest {
 			break
 		}
+
 		middle := (v + float8Value(bits+1)) / 2
 		even := bits + bits&1 // bits or bits+1, whichever is even
 		if got := Float8Bits(middle); got != even {
 			t.Errorf("Float8Bits(%g) = %#x, want %#x", middle, got, even)
 		}
 	}
+
 	inf := float32(math.Inf(1))
 	for v, want := range map[float32]uint8{
 		449: largest, 1e30: largest, inf: largest, -inf: largest | sign,
@@ -115,6 +124,7 @@ func TestFloat8RoundsToNearestEven(t *testing.T) {
 			t.Errorf("Float8Bits(%g) = %#x, want %#x", v, got, want)
 		}
 	}
+
 	if got := Float8Bits(float32(math.NaN())); got != nan {
 		t.Errorf("Float8Bits(NaN) = %#x, want %#x", got, nan)
 	}

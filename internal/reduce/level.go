@@ -19,11 +19,13 @@ func (j *job) reduceRange(from, to int, stream bool) {
 		portableExact(j, from, to)
 		return
 	}
+
 	vectorEnd := to
 	if activeLevel == levelAVX2 { // its kernels process only whole vectors
 		wholeVectorsBytes := (to - from) &^ (vectorBytes - 1)
 		vectorEnd = from + wholeVectorsBytes
 	}
+
 	begin := from
 	for begin < vectorEnd {
 		begin = j.runKernel(begin, vectorEnd, stream)
@@ -34,6 +36,7 @@ func (j *job) reduceRange(from, to int, stream bool) {
 			begin = end
 		}
 	}
+
 	if vectorEnd < to {
 		j.reduceTail(vectorEnd, to)
 	}
@@ -52,6 +55,7 @@ func (j *job) runKernel(from, to int, stream bool) (storedEnd int) {
 	if stream {
 		flags |= flagStream
 	}
+
 	dsts, srcs := unsafe.SliceData(j.dsts), unsafe.SliceData(j.srcs)
 	if activeLevel == levelAVX512 {
 		reduceAVX512(kernelIndex(j.op, j.dataType), dsts, len(j.dsts), srcs, len(j.srcs), from, to,
@@ -60,6 +64,7 @@ func (j *job) runKernel(from, to int, stream bool) (storedEnd int) {
 		reduceAVX2(kernelIndex(j.op, j.dataType), dsts, len(j.dsts), srcs, len(j.srcs), from, to,
 			flags, &j.division)
 	}
+
 	return j.division.stopOffset
 }
 
@@ -93,6 +98,7 @@ func reducePadded[
 		copy(buffer[i][:], elements[byte](src, from, to))
 		srcs[i] = unsafe.Pointer(&buffer[i])
 	}
+
 	// The kernel overwrites the first source with the result.
 	result := &buffer[0]
 	kernelDst := unsafe.Pointer(result)
@@ -105,6 +111,7 @@ func reducePadded[
 		portableExact(j, from, to)
 		return
 	}
+
 	for _, dst := range j.dsts {
 		copy(elements[byte](dst, from, to), result[:])
 	}

@@ -39,6 +39,7 @@ func portableExact(j *job, from, to int) {
 		portable(j, from, to)
 		return
 	}
+
 	const exact = 0x1F80 // the value after a processor reset
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -48,5 +48,6 @@ func Combine[T Number](op Op, a, b T) T {
 		return T(int64(a) ^ int64(b))
 	case opScaledSum: // needs a factor
 	}
+
 	panic("reduce: invalid operation")
 }

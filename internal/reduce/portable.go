@@ -59,6 +59,7 @@ func elements[T any](p unsafe.Pointer, from, to int) []T {
 		// p+from may be the end of a Go slice. The garbage collector reports pointers past the end.
 		return nil
 	}
+
 	first := (*T)(unsafe.Add(p, from))
 	count := (to - from) / int(unsafe.Sizeof(zero))
 	return unsafe.Slice(first, count)
@@ -75,6 +76,7 @@ func reduceIntegers[T integer](j *job, from, to int) {
 		for _, src := range j.srcs[1:] {
 			combine(j.op, acc, elements[T](src, begin, end))
 		}
+
 		for _, dst := range j.dsts {
 			copy(elements[T](dst, begin, end), acc)
 		}
@@ -88,8 +90,10 @@ func combine[T Number](op Op, acc, src []T) {
 		for i, x := range src {
 			acc[i] += x
 		}
+
 		return
 	}
+
 	for i, x := range src {
 		acc[i] = Combine(op, acc[i], x)
 	}
@@ -101,6 +105,7 @@ func combineFloats[T float32 | float64](j *job, acc, src []T) {
 		combine(j.op, acc, src)
 		return
 	}
+
 	factor := operandOf[T](j.division.operand)
 	for i, x := range src[:len(acc)] {
 		acc[i] += T(x * factor) //nolint:unconvert // The conversion prevents a fused addition.
@@ -112,6 +117,7 @@ func scaleElements[T float32 | float64](j *job, acc []T) {
 	if j.op != opScaledSum {
 		return
 	}
+
 	factor := operandOf[T](j.division.operand)
 	for i := range acc {
 		acc[i] *= factor
@@ -131,6 +137,7 @@ func reduceFloats[T float32 | float64](j *job, from, to int, canonicalNaN T) {
 		for _, src := range j.srcs[1:] {
 			combineFloats(j, acc, elements[T](src, begin, end))
 		}
+
 		finishElements(j, acc, begin/elementBytes, canonicalNaN)
 		for _, dst := range j.dsts {
 			copy(elements[T](dst, begin, end), acc)
@@ -155,6 +162,7 @@ func reduceHalves(j *job, from, to int) {
 			toFloat32(j.dataType, next, elements[uint16](src, begin, end))
 			combineFloats(j, acc, next)
 		}
+
 		finishElements(j, acc, begin/elementBytes, canonicalNaN32)
 		to16Bits(j.dataType, out, acc)
 		for _, dst := range j.dsts {
@@ -192,9 +200,11 @@ func finishElements[T float32 | float64](j *job, acc []T, first int, canonicalNa
 		if j.division.mode != noDivision {
 			result = meanOf(&j.terms, result, first+i)
 		}
+
 		if math.IsNaN(float64(result)) {
 			result = canonicalNaN
 		}
+
 		acc[i] = result
 	}
 }

@@ -36,6 +36,7 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 		reduceAny(op, t, dsts, srcs, size, hint)
 		return
 	}
+
 	// Run the kernel without a job: creating a job takes longer than reducing a few hundred bytes.
 	const from, noFlags = 0, 0
 	reduceAVX512(kernelIndex(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
@@ -51,8 +52,10 @@ func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hi
 		for _, dst := range dsts {
 			Copy(dst, srcs[0], size, hint)
 		}
+
 		return
 	}
+
 	j := job{op: op, dataType: t, dsts: dsts, srcs: srcs}
 	j.run(size, hint)
 }
@@ -66,6 +69,7 @@ func ScaledSum(
 	if !t.Float() {
 		panic("reduce: a scaled sum requires a floating-point type")
 	}
+
 	j := job{op: opScaledSum, dataType: t, dsts: dsts, srcs: srcs}
 	j.division.operand = operandBits(t, factor)
 	j.run(count*t.Size(), hint)
@@ -78,6 +82,7 @@ func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 		Reduce(Sum, t, dsts, srcs, count, hint)
 		return
 	}
+
 	j := job{op: Sum, dataType: t, dsts: dsts, srcs: srcs, terms: averageTerms{t: t, srcs: srcs}}
 	j.average(count*t.Size(), hint)
 }
@@ -113,10 +118,12 @@ func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	if !op.Accepts(t) {
 		panic("reduce: invalid operation or data type")
 	}
+
 	// 0-1 becomes a huge number, so that one comparison suffices.
 	if uint(len(srcs)-1) >= MaxSources || uint(len(dsts)-1) >= MaxDestinations {
 		panic("reduce: number of sources or destinations out of range")
 	}
+
 	if count < 0 {
 		panic("reduce: negative count")
 	}
@@ -145,6 +152,7 @@ func (j *job) run(size int, hint Hint) {
 		j.reduceStrides(0, size, cached)
 		return
 	}
+
 	streamBegin := int(-uintptr(j.dsts[0]) % lineBytes) // offset of the first whole line
 	streamBytes := (size - streamBegin) &^ (lineBytes - 1)
 	streamEnd := streamBegin + streamBytes
@@ -163,6 +171,7 @@ func (j *job) canStream(size int) bool {
 			return false
 		}
 	}
+
 	return size >= 2*lineBytes && first%uintptr(j.dataType.Size()) == 0
 }
 

@@ -20,12 +20,14 @@ func referenceElement(op Op, t DataType, sources []uint64, average bool) uint64 
 	if len(sources) == 1 {
 		return sources[0]
 	}
+
 	switch {
 	case t == Float64:
 		return referenceFloat64(op, sources, average)
 	case t.Float():
 		return referenceFloat32(op, t, sources, average)
 	}
+
 	return referenceInteger(op, t, sources, average)
 }
 
@@ -47,14 +49,17 @@ func referenceInteger(op Op, t DataType, sources []uint64, average bool) uint64 
 		case op == BXor:
 			acc = acc&^x + x&^acc
 		}
+
 		acc = extend(t, uint64(acc))
 	}
+
 	switch {
 	case average && t == Uint64:
 		return uint64(acc) / uint64(len(sources))
 	case average:
 		acc /= int64(len(sources))
 	}
+
 	return uint64(acc)
 }
 
@@ -62,6 +67,7 @@ func lessInteger(t DataType, a, b int64) bool {
 	if t == Uint64 && a < 0 != (b < 0) {
 		return b < 0
 	}
+
 	return a < b
 }
 
@@ -71,6 +77,7 @@ func extend(t DataType, v uint64) int64 {
 	if t == Uint8 || t == Uint16 || t == Uint32 {
 		return int64(v << unused >> unused)
 	}
+
 	return int64(v<<unused) >> unused
 }
 
@@ -83,6 +90,7 @@ func referenceFloat32(op Op, t DataType, sources []uint64, average bool) uint64 
 			x := referenceWiden(t, source) * scale
 			acc = float32(referenceOperate(op, float64(acc), float64(x)))
 		}
+
 		return acc
 	}
 	acc, n := fold(1), float32(len(sources))
@@ -91,9 +99,11 @@ func referenceFloat32(op Op, t DataType, sources []uint64, average bool) uint64 
 	} else if average {
 		acc = fold(referenceScale(n)) / (n * referenceScale(n))
 	}
+
 	if math.IsNaN(float64(acc)) {
 		return map[DataType]uint64{Float32: 0x7FFFFFFF, Float16: 0x7FFF, BFloat16: 0x7FFF}[t]
 	}
+
 	return referenceRound(t, acc)
 }
 
@@ -103,6 +113,7 @@ func referenceFloat64(op Op, sources []uint64, average bool) uint64 {
 		for _, source := range sources[1:] {
 			acc = referenceOperate(op, acc, math.Float64frombits(source)*scale)
 		}
+
 		return acc
 	}
 	acc, n := fold(1), float64(len(sources))
@@ -112,9 +123,11 @@ func referenceFloat64(op Op, sources []uint64, average bool) uint64 {
 		scale := float64(referenceScale(float32(n)))
 		acc = fold(scale) / (n * scale)
 	}
+
 	if math.IsNaN(acc) {
 		return 0x7FFFFFFFFFFFFFFF
 	}
+
 	return math.Float64bits(acc)
 }
 
@@ -125,18 +138,23 @@ func referenceScaled(t DataType, sources []uint64, factor float64) uint64 {
 		for _, source := range sources[1:] {
 			acc += float64(math.Float64frombits(source) * factor)
 		}
+
 		if math.IsNaN(acc) {
 			return 0x7FFFFFFFFFFFFFFF
 		}
+
 		return math.Float64bits(acc)
 	}
+
 	acc := referenceWiden(t, sources[0]) * float32(factor)
 	for _, source := range sources[1:] {
 		acc += float32(referenceWiden(t, source) * float32(factor))
 	}
+
 	if math.IsNaN(float64(acc)) {
 		return map[DataType]uint64{Float32: 0x7FFFFFFF, Float16: 0x7FFF, BFloat16: 0x7FFF}[t]
 	}
+
 	return referenceRound(t, acc)
 }
 
@@ -146,6 +164,7 @@ func referenceScale(n float32) float32 {
 	for scale*n > 1 {
 		scale /= 2
 	}
+
 	return scale
 }
 
@@ -158,6 +177,7 @@ func referenceOperate(op Op, a, b float64) float64 {
 	case op == Min:
 		return -referenceMaximum(-a, -b)
 	}
+
 	return referenceMaximum(a, b)
 }
 
@@ -168,6 +188,7 @@ func referenceMaximum(a, b float64) float64 {
 	case a > b || a == b && math.Signbit(b):
 		return a
 	}
+
 	return b
 }
 
@@ -178,6 +199,7 @@ func referenceWiden(t DataType, v uint64) float32 {
 	case t == Float16:
 		return referenceFloat16(uint16(v))
 	}
+
 	return math.Float32frombits(uint32(v))
 }
 
@@ -194,6 +216,7 @@ func referenceFloat16(h uint16) float32 {
 	default:
 		mantissa = math.Ldexp(1024+mantissa, exponent-25)
 	}
+
 	return float32(math.Copysign(mantissa, 1-2*float64(h>>15)))
 }
 
@@ -205,6 +228,7 @@ func referenceRound(t DataType, f float32) uint64 {
 	case t == BFloat16:
 		return uint64(referenceNarrow(f, 7, -126, 127, uint16(bits>>16&0x7F)))
 	}
+
 	return uint64(bits)
 }
 
@@ -216,10 +240,12 @@ func referenceNarrow(f float32, width, minExponent, maxExponent int, payload uin
 	if math.IsNaN(float64(f)) {
 		return sign | infinity | 1<<(width-1) | payload
 	}
+
 	magnitude := math.Abs(float64(f))
 	if magnitude == 0 || math.IsInf(magnitude, 0) {
 		return sign | uint16(min(magnitude, 1))*infinity
 	}
+
 	_, exponent := math.Frexp(magnitude)
 	unit := max(exponent-1, minExponent) - width // exponent of the last place's value
 	places := math.RoundToEven(math.Ldexp(magnitude, -unit))
@@ -270,6 +296,7 @@ func draw(r *rand.Rand, t DataType) uint64 {
 	case 1:
 		return randomNearOne(r, t)
 	}
+
 	return r.Uint64()
 }
 
@@ -282,6 +309,7 @@ func randomNearOne(r *rand.Rand, t DataType) uint64 {
 	case t.Float():
 		return referenceRound(t, float32(f))
 	}
+
 	return r.Uint64()
 }
 
@@ -318,8 +346,10 @@ func referenceBuffers(
 		for s, source := range sources {
 			elements[s] = get(t, source, i)
 		}
+
 		put(t, out, i, combine(elements))
 	}
+
 	return out
 }
 
@@ -331,6 +361,7 @@ func randomBuffers(r *rand.Rand, t DataType, sourceCount, count int) [][]byte {
 			put(t, buffers[b], i, draw(r, t))
 		}
 	}
+
 	return buffers
 }
 

@@ -21,6 +21,7 @@ func ops(t DataType) []Op {
 			all = append(all, op)
 		}
 	}
+
 	return all
 }
 
@@ -76,6 +77,7 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 		for i := range sources {
 			sources[i] = repeat(sources[i])
 		}
+
 		for _, stream := range []bool{false, true} {
 			trial{
 				op: op, t: typ, sources: sources, destinationCount: 2, inPlace: notInPlace,
@@ -161,6 +163,7 @@ func TestAverageOfFewOverflowingSums(t *testing.T) {
 					put(typ, sources[s], e, randomNearOne(r, typ))
 				}
 			}
+
 			for range i % 4 { // up to 3 elements
 				e := r.IntN(count)
 				for _, source := range sources {
@@ -168,9 +171,11 @@ func TestAverageOfFewOverflowingSums(t *testing.T) {
 					if r.IntN(8) == 7 {
 						value++ // infinity
 					}
+
 					put(typ, source, e, value)
 				}
 			}
+
 			trial{
 				op: Sum, t: typ, sources: sources, average: true,
 				destinationCount: 1 + i%3,
@@ -219,11 +224,13 @@ func Test16BitFloatsAgreeWithReference(t *testing.T) {
 		for i := range valueCount {
 			put(typ, everyValue, i, uint64(i))
 		}
+
 		for _, partner := range partners {
 			other := make([]byte, valueCount*typ.Size())
 			for i := range valueCount {
 				put(typ, other, i, partner)
 			}
+
 			for _, op := range ops(typ) {
 				sources := [][]byte{everyValue, other}
 				trial{
@@ -252,9 +259,11 @@ func TestReduceOfAnyShape(t *testing.T) {
 		if rapid.Bool().Draw(rt, "average") {
 			tr.op, tr.average = Sum, true
 		}
+
 		if typ.Float() && rapid.Bool().Draw(rt, "scaled") {
 			tr.op, tr.factor = Sum, rapid.SampledFrom(factors).Draw(rt, "factor")
 		}
+
 		tr.check(rt, tr.want())
 	})
 }
@@ -274,6 +283,7 @@ func TestResultDoesNotDependOnSlicing(t *testing.T) {
 				reduceSlice(op, typ, got, sources, from, to)
 				from = to
 			}
+
 			if !bytes.Equal(got, want) {
 				t.Errorf("%s, %v %v: reducing in slices gave a different result", level, op, typ)
 			}
@@ -287,6 +297,7 @@ func reduceSlice(op Op, t DataType, dst []byte, sources [][]byte, from, to int) 
 	for i, source := range sources {
 		srcs[i] = unsafe.Pointer(&source[from*t.Size()])
 	}
+
 	dsts := []unsafe.Pointer{unsafe.Pointer(&dst[from*t.Size()])}
 	Reduce(op, t, dsts, srcs, to-from, Hint{})
 }

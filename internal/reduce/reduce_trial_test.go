@@ -44,6 +44,7 @@ func (tr trial) want() []byte {
 	if tr.factor != 0 {
 		return referenceSum(tr.t, tr.sources, tr.factor)
 	}
+
 	return reference(tr.op, tr.t, tr.sources, tr.average)
 }
 
@@ -66,14 +67,17 @@ func (tr trial) checkLevel(t testReporter, level string, want []byte) {
 		inputs = append(inputs, g)
 		srcs = append(srcs, g.pointer())
 	}
+
 	for i := range tr.destinationCount {
 		g := newGuarded(size, (tr.misalignment+i*tr.addedMisalignment)%lineBytes)
 		if i == 0 && tr.inPlace != notInPlace {
 			g = inputs[tr.inPlace]
 		}
+
 		outputs = append(outputs, g)
 		dsts = append(dsts, g.pointer())
 	}
+
 	count := size / tr.t.Size()
 	switch {
 	case tr.factor != 0:
@@ -83,6 +87,7 @@ func (tr trial) checkLevel(t testReporter, level string, want []byte) {
 	default:
 		Reduce(tr.op, tr.t, dsts, srcs, count, tr.hint)
 	}
+
 	tr.compare(t, level, inputs, outputs, want)
 }
 
@@ -93,16 +98,19 @@ func (tr trial) compare(t testReporter, level string, inputs, outputs []guarded,
 		if !g.intact() {
 			t.Fatalf("%s: %v: bytes outside destination %d changed", level, tr, d)
 		}
+
 		if !bytes.Equal(g.data, want) {
 			i := firstDifference(g.data, want) / tr.t.Size()
 			t.Fatalf("%s: %v: destination %d element %d is %#x, want %#x", level, tr, d, i,
 				get(tr.t, g.data, i), get(tr.t, want, i))
 		}
 	}
+
 	for s, g := range inputs {
 		if !g.intact() {
 			t.Fatalf("%s: %v: bytes outside source %d changed", level, tr, s)
 		}
+
 		isDestination := s == tr.inPlace
 		if !isDestination && !bytes.Equal(g.data, tr.sources[s]) {
 			t.Fatalf("%s: %v: source %d changed", level, tr, s)
@@ -117,6 +125,7 @@ func firstDifference(a, b []byte) int {
 			return i
 		}
 	}
+
 	return len(a)
 }
 
@@ -126,5 +135,6 @@ func shortened(t DataType, sources [][]byte, count int) [][]byte {
 	for i, source := range sources {
 		short[i] = source[:count*t.Size()]
 	}
+
 	return short
 }

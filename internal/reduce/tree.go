@@ -38,14 +38,17 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 		panic("reduce: the number of sources must be a power of two, and an average or scaled " +
 			"reduction must be a sum")
 	}
+
 	if len(srcs) == 1 { // there is nothing to combine, and an average divides by 1
 		if tr.IsScaled {
 			ScaledSum(tr.DataType, dsts, srcs, count, tr.Factor, Hint{})
 		} else {
 			Reduce(tr.Op, tr.DataType, dsts, srcs, count, Hint{})
 		}
+
 		return
 	}
+
 	var accBuffer treeBuffer
 	acc := unsafe.Pointer(&accBuffer)
 	size := count * tr.DataType.Size()
@@ -70,6 +73,7 @@ func (tr *Tree) accumulatorType(bytes int) (t DataType, accBytes int) {
 	if tr.usesFloat32() {
 		return Float32, 2 * bytes
 	}
+
 	return tr.DataType, bytes
 }
 
@@ -80,6 +84,7 @@ func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, 
 		tr.loadSource(acc, unsafe.Add(srcs[0], from), to-from)
 		return
 	}
+
 	var rightBuffer treeBuffer
 	right := unsafe.Pointer(&rightBuffer)
 	half := len(srcs) / 2
@@ -99,6 +104,7 @@ func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
 		toFloat32(tr.DataType, elements[float32](acc, 0, accBytes), elements[uint16](src, 0, size))
 		converted = acc
 	}
+
 	if tr.IsScaled {
 		dsts, srcs := [1]unsafe.Pointer{acc}, [1]unsafe.Pointer{converted}
 		ScaledSum(t, dsts[:], srcs[:], accBytes/t.Size(), tr.Factor, Hint{})
@@ -122,6 +128,7 @@ func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to 
 		j := job{op: Sum, dataType: t, dsts: accOnly[:], srcs: accOnly[:], terms: terms}
 		j.average(accBytes, Hint{})
 	}
+
 	if tr.usesFloat32() {
 		// In place is safe: an element of 16 bits never lies behind the float32 it is made of.
 		sums, rounded := elements[float32](acc, 0, accBytes), elements[uint16](acc, 0, to-from)

@@ -18,12 +18,15 @@ func splitAddress(address string) (network, addr string, err error) {
 		if name == "" || name == "@" {
 			return "", "", fmt.Errorf("address %q has no name", address)
 		}
+
 		return "unix", name, nil
 	}
+
 	_, port, err := net.SplitHostPort(address)
 	if err != nil || port == "" {
 		return "", "", fmt.Errorf("address %q is neither host:port nor unix:@name", address)
 	}
+
 	return "tcp", address, nil
 }
 
@@ -45,6 +48,7 @@ func (t Token) String() string {
 	if t == "" {
 		return "(no token)"
 	}
+
 	return "(token)"
 }
 
@@ -63,6 +67,7 @@ func (t Token) matches(r *request) bool {
 	if r.query != queryCheck || len(r.keys) != 1 {
 		return false
 	}
+
 	received := []byte(r.keys[0])
 	expected := []byte(tokenKey + string(t))
 	return subtle.ConstantTimeCompare(received, expected) == 1
@@ -74,5 +79,6 @@ func (t Token) validate() error {
 		return fmt.Errorf("token of %d bytes (at most %d): %w",
 			len(t), maxTokenBytes, ErrTooLarge)
 	}
+
 	return nil
 }

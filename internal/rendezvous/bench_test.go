@@ -17,6 +17,7 @@ func BenchmarkStore(b *testing.B) {
 		case "tcp":
 			_, c = serveOn(b, "127.0.0.1:0", NewToken())
 		}
+
 		ctx := context.Background()
 		calls := map[string]func() error{
 			"set": func() error { return c.Set(ctx, "k", []byte("value")) },

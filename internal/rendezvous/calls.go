@@ -16,6 +16,7 @@ func (c *Client) fullKeys(keys ...string) []string {
 	for i, key := range keys {
 		full[i] = userKey(c.keyPrefix + key)
 	}
+
 	return full
 }
 
@@ -25,6 +26,7 @@ func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) 
 	if err == nil {
 		err = c.roundTrip(ctx, r.encode(nil), readReply)
 	}
+
 	return c.wrapError(r, err)
 }
 
@@ -34,11 +36,13 @@ func (c *Client) wrapError(r *request, err error) error {
 	if err == nil {
 		return nil
 	}
+
 	key := strings.TrimPrefix(r.keys[0], userKey(""))
 	others := ""
 	if len(r.keys) > 1 {
 		others = fmt.Sprintf(" and %d more keys", len(r.keys)-1)
 	}
+
 	return fmt.Errorf("sending %s for key %.100q%s to the store at %s: %w",
 		r.query, key, others, c.addr, err)
 }
@@ -52,6 +56,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 		b, readReply := appendPing(r.encode(nil))
 		err = c.roundTrip(ctx, b, readReply)
 	}
+
 	return c.wrapError(r, err)
 }
 
@@ -60,6 +65,7 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	if err := c.Wait(ctx, key); err != nil {
 		return nil, err
 	}
+
 	r := &request{query: queryGet, keys: c.fullKeys(key)}
 	err = c.call(ctx, r, func(d *decoder) (err error) {
 		value, err = readValue(d)
@@ -105,11 +111,13 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 {
 		return nil
 	}
+
 	r := &request{query: queryWait, keys: c.fullKeys(keys...)}
 	err := r.checkSize()
 	if err == nil {
 		err = c.wait(ctx, r.keys)
 	}
+
 	return c.wrapError(r, err)
 }
 
@@ -121,6 +129,7 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 	if err != nil {
 		return err
 	}
+
 	err = l.wait(ctx, keys)
 	return c.releaseLink(l, err)
 }

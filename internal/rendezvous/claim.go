@@ -68,6 +68,7 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool,
 	if err != nil {
 		return false, err
 	}
+
 	end := time.Now().Add(claimTimeout)
 	for {
 		// PyTorch's server answers with the expected value, which is encoded, and changes nothing.
@@ -75,10 +76,12 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool,
 		if err != nil {
 			return false, err
 		}
+
 		otherProcess, isTaken := strings.CutPrefix(string(answer), rankTakenAnswer)
 		if !isTaken {
 			return string(answer) == greetingAnswer, nil
 		}
+
 		isLate := time.Now().After(end)
 		if isLate || !sleepWithJitter(ctx, claimPause) { // ctx may be done first.
 			return false, &RankTakenError{Rank: g.Rank, OtherProcess: otherProcess}
@@ -95,6 +98,7 @@ func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 		closeErr := c.Close()
 		return nil, errors.Join(err, closeErr)
 	}
+
 	return c, nil
 }
 
@@ -119,12 +123,14 @@ func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	if err != nil {
 		return nil // The job has no store at the endpoint.
 	}
+
 	_, err = sendGreeting(ctx, c, w.probeGreeting())
 	_ = c.Close()
 	var taken *RankTakenError
 	if errors.As(err, &taken) {
 		return taken
 	}
+
 	return nil // The rank is free, or the store has failed.
 }
 
@@ -164,5 +170,6 @@ func (w *World) describeSizeMismatch(ctx context.Context, c *Client, absent []in
 				size, rank, ownSize)
 		}
 	}
+
 	return ""
 }

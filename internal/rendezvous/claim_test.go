@@ -19,6 +19,7 @@ func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint E
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	closeLater(t, c)
 	encoded, err := json.Marshal(greeting{
 		Rank: w.Rank, Job: w.jobPrefix(), Process: "another", Description: "process 1 on another machine",
@@ -26,10 +27,12 @@ func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint E
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded)
 	if err != nil || string(answer) != greetingAnswer {
 		t.Fatalf("CompareSet = %q, %v; want %q", answer, err, greetingAnswer)
 	}
+
 	return c
 }
 
@@ -47,13 +50,16 @@ func TestDuplicateRankIsRefused(t *testing.T) {
 	if !errors.As(err, &taken) || taken.Rank != 1 {
 		t.Fatalf("Connect of rank 1 = %v, want a RankTakenError about rank 1", err)
 	}
+
 	const advice = "from process 1 on another machine: it was started twice"
 	if !strings.Contains(err.Error(), advice) {
 		t.Fatalf("Connect of rank 1 = %v, want an error that contains %q", err, advice)
 	}
+
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, m := range connectAll(ctx, t, worlds) {
 		closeLater(t, m)
 	}
@@ -102,6 +108,7 @@ func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("no warning was logged")
 	}
+
 	claimForOtherProcess(ctx, t, worlds[0], endpoint)
 	if err := <-joinResult; !errors.As(err, new(*RankTakenError)) {
 		t.Errorf("joinService = %v after the claim, want a RankTakenError", err)
@@ -117,6 +124,7 @@ func (w warningHandler) Handle(_ context.Context, r slog.Record) error {
 	case w <- r.Message:
 	default:
 	}
+
 	return nil
 }
 
@@ -134,6 +142,7 @@ func TestProbeClaimsNoRank(t *testing.T) {
 	if _, err := sendGreeting(ctx, c, w.probeGreeting()); err != nil {
 		t.Fatal(err)
 	}
+
 	claimForOtherProcess(ctx, t, w, endpoint)
 	if _, err := sendGreeting(ctx, c, w.probeGreeting()); !errors.As(err, new(*RankTakenError)) {
 		t.Errorf("the second probe = %v, want a RankTakenError", err)
@@ -150,6 +159,7 @@ func TestSizeKeyHasJobPrefix(t *testing.T) {
 		if !isSizeKey {
 			t.Errorf("run ID %q: got size key %q, want suffix %q", runID, key, "size of 1")
 		}
+
 		if want := attempt + "4"; job != want { // The job prefix ends with the size.
 			t.Errorf("run ID %q: got job prefix %q, want %q", runID, job, want)
 		}
@@ -170,21 +180,26 @@ func TestDifferentWorldSizesAreReported(t *testing.T) {
 			results[rank] <- err
 		}()
 	}
+
 	// Wait until both ranks have stored their sizes.
 	c, err := Dial(ctx, route.Endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := c.Wait(ctx, large[1].sizeKey(1), small[0].sizeKey(0)); err != nil {
 		t.Error(err)
 	}
+
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
+
 	cancel()
 	if err := <-results[1]; err == nil {
 		t.Error("rank 1 of 3 connected without the other ranks")
 	}
+
 	const want = "WORLD_SIZE is 3 on rank 1, but 2 on this rank"
 	if err := <-results[0]; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Connect of rank 0 = %v, want an error that contains %q", err, want)

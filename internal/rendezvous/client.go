@@ -71,6 +71,7 @@ func (c *linkSet) Close() error {
 		closeErr := l.conn.Close()
 		errs = append(errs, closeErr)
 	}
+
 	clear(c.links)
 	c.idleLinks = nil
 	c.isClosed = true
@@ -81,6 +82,7 @@ func (c *linkSet) Close() error {
 		closeErr := onClose()
 		errs = append(errs, closeErr)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -98,21 +100,26 @@ func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+
 		l, freed, err := c.takeIdle()
 		if l != nil || err != nil {
 			return l, err
 		}
+
 		if dialErr == nil {
 			l, dialErr = c.openLink(ctx)
 			if l != nil || !errors.Is(dialErr, ErrLost) {
 				return l, dialErr
 			}
+
 			timeout = time.After(maxLinkWait)
 			continue // Another call may have returned its connection meanwhile.
 		}
+
 		if freed == nil {
 			return nil, dialErr // No other call has a connection.
 		}
+
 		select {
 		case <-freed:
 		case <-timeout:
@@ -135,12 +142,15 @@ func (c *linkSet) openLink(ctx context.Context) (*link, error) {
 		case !isTransient(err), errors.Is(err, ErrLost):
 			return nil, err
 		}
+
 		return nil, fmt.Errorf("%w: %w", ErrLost, err)
 	}
+
 	if !c.addLink(l) {
 		l.conn.Close()
 		return nil, ErrClosed
 	}
+
 	return l, nil
 }
 
@@ -152,17 +162,21 @@ func (c *linkSet) takeIdle() (l *link, freed <-chan struct{}, err error) {
 	if c.isClosed {
 		return nil, nil, ErrClosed
 	}
+
 	if n := len(c.idleLinks); n > 0 {
 		l = c.idleLinks[n-1]
 		c.idleLinks = c.idleLinks[:n-1]
 		return l, nil, nil
 	}
+
 	if len(c.links) == 0 {
 		return nil, nil, nil
 	}
+
 	if c.freed == nil {
 		c.freed = make(chan struct{})
 	}
+
 	return nil, c.freed, nil
 }
 
@@ -173,6 +187,7 @@ func (c *linkSet) addLink(l *link) bool {
 	if !c.isClosed {
 		c.links[l] = true
 	}
+
 	return !c.isClosed
 }
 
@@ -185,14 +200,17 @@ func (c *linkSet) releaseLink(l *link, err error) error {
 		close(c.freed)
 		c.freed = nil
 	}
+
 	isReusable := !l.isIncomplete && !c.isClosed
 	if isReusable && len(c.idleLinks) < maxIdleLinks {
 		c.idleLinks = append(c.idleLinks, l)
 		return err
 	}
+
 	if l.isIncomplete && c.isClosed {
 		err = ErrClosed // Close has interrupted the call.
 	}
+
 	delete(c.links, l)
 	l.conn.Close()
 	return err
@@ -206,6 +224,7 @@ func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decod
 	if err != nil {
 		return err
 	}
+
 	err = l.exchange(ctx, b, readReply)
 	return c.releaseLink(l, err)
 }

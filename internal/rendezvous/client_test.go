@@ -15,6 +15,7 @@ func listenRaw(t *testing.T, answer func(net.Conn)) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	closeLater(t, l)
 	go func() {
 		for {
@@ -22,6 +23,7 @@ func listenRaw(t *testing.T, answer func(net.Conn)) string {
 			if err != nil {
 				return
 			}
+
 			answer(conn)
 			conn.Close()
 		}
@@ -37,6 +39,7 @@ func TestClientReportsWrongProtocol(t *testing.T) {
 	if !errors.Is(err, ErrProtocol) {
 		t.Fatalf("Dial = %v, want ErrProtocol", err)
 	}
+
 	for _, want := range []string{addr, "answered with 0x50545448"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("Dial = %v, want an error that contains %q", err, want)
@@ -66,6 +69,7 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 			if err := r.call(c); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("the call = %v, want ErrProtocol", err)
 			}
+
 			if len(c.links) != 0 {
 				t.Fatalf("%d connections remain, want none", len(c.links))
 			}
@@ -80,6 +84,7 @@ func TestCallsFailAfterServerCloses(t *testing.T) {
 	if err := c.Set(testContext(t), "k", nil); err != nil {
 		t.Fatal(err)
 	}
+
 	waitResult := make(chan error, 1)
 	ctx := testContext(t)
 	go func() { waitResult <- c.Wait(ctx, "never") }()
@@ -87,12 +92,15 @@ func TestCallsFailAfterServerCloses(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := <-waitResult; !errors.Is(err, ErrLost) {
 		t.Fatalf("Wait = %v; want ErrLost", err)
 	}
+
 	if err := c.Set(testContext(t), "k", nil); !errors.Is(err, ErrLost) {
 		t.Fatalf("Set = %v; want ErrLost", err)
 	}
+
 	c.Close()
 	if err := c.Set(testContext(t), "k", nil); !errors.Is(err, ErrClosed) {
 		t.Fatalf("Set after Close = %v; want ErrClosed", err)

@@ -33,10 +33,12 @@ func runScript(t *testing.T, conn net.Conn, want, reply string) error {
 	if err := answerPing(t, conn, validateBytes, ""); err != nil {
 		return err
 	}
+
 	query, wantsPing := strings.CutSuffix(want, "ping")
 	if wantsPing {
 		return answerPing(t, conn, query, reply)
 	}
+
 	return answerQuery(t, conn, query, reply)
 }
 
@@ -47,12 +49,15 @@ func answerQuery(t *testing.T, conn net.Conn, want, reply string) error {
 	if _, err := io.ReadFull(conn, got); err != nil {
 		return err
 	}
+
 	if !bytes.Equal(got, wantBytes) {
 		return fmt.Errorf("the client sent %x, want %x", got, wantBytes)
 	}
+
 	if reply == "" {
 		return nil // An empty write to a pipe would wait for a reader.
 	}
+
 	_, err := conn.Write(parseBytes(t, reply))
 	return err
 }
@@ -63,10 +68,12 @@ func answerPing(t *testing.T, conn net.Conn, want, reply string) error {
 	if err := answerQuery(t, conn, want+pingByte, reply); err != nil {
 		return err
 	}
+
 	var nonce [4]byte
 	if _, err := io.ReadFull(conn, nonce[:]); err != nil {
 		return err
 	}
+
 	_, err := conn.Write(nonce[:])
 	return err
 }
@@ -110,6 +117,7 @@ func TestClientQueryBytes(t *testing.T) {
 			if err := r.call(c); err != nil {
 				t.Errorf("the call = %v, want nil", err)
 			}
+
 			if err := <-done; err != nil {
 				t.Errorf("the server: %v", err)
 			}
@@ -136,6 +144,7 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 		if err == nil {
 			err = answerQuery(t, serverEnd, getQuery, one64+"'v'")
 		}
+
 		done <- err
 	}()
 	checkValue(t, c, "k", "v")

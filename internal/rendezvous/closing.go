@@ -28,6 +28,7 @@ func (t *tailReader) Read(b []byte) (int, error) {
 	if extraBytes > 0 {
 		t.tail = append(t.tail[:0], t.tail[extraBytes:]...) // keeps only the end
 	}
+
 	return n, err
 }
 

@@ -19,10 +19,12 @@ func (c *stoppedConn) Read(b []byte) (int, error) {
 	if stopped := c.stopped.Load(); stopped != nil {
 		<-*stopped
 	}
+
 	n, err := c.Conn.Read(b)
 	if stopped := c.stopped.Load(); stopped != nil {
 		<-*stopped // The process was stopped while it waited for data.
 	}
+
 	return n, err
 }
 
@@ -53,12 +55,14 @@ func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			conn := &stoppedConn{}
 			client := newClient(endpoint.Address, func(ctx context.Context) (*link, error) {
 				conn.Conn, err = net.Dial(network, addr)
 				if err != nil {
 					return nil, err
 				}
+
 				return handshake(ctx, conn, endpoint)
 			})
 			m := &Member{world: worldsOf(3, Route{Kind: RouteServe})[1], keyPrefix: "base"}
@@ -66,27 +70,33 @@ func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			stopped := make(chan struct{})
 			conn.stopped.Store(&stopped)
 			if c.otherEnd {
 				server.RecordExit(2, "rank 2 exited with code 3")
 			}
+
 			if c.hasLeft {
 				server.announceClosing() // returns after flushTimeout, because rank 1 reads nothing
 			}
+
 			if err := server.Close(); err != nil {
 				t.Error(err)
 			}
+
 			close(stopped)
 			hasAny := func(ended []*EndedError) bool { return len(ended) > 0 }
 			ended := m.AwaitEnded(testContext(t), []int{0}, hasAny)
 			if len(ended) != 1 || ended[0].HasLeft != c.hasLeft {
 				t.Fatalf("AwaitEnded = %+v, want one error with HasLeft = %t", ended, c.hasLeft)
 			}
+
 			text := ended[0].Description
 			if saysLeft := strings.Contains(text, "has left"); saysLeft != c.hasLeft {
 				t.Errorf("got description %q, want \"has left\" in it: %t", text, c.hasLeft)
 			}
+
 			if err := m.watcher.close(); err != nil {
 				t.Error(err)
 			}

@@ -25,6 +25,7 @@ func (e *AbsentError) Error() string {
 		listed = e.Ranks[:maxListed]
 		suffix = fmt.Sprintf(" and %d more", len(e.Ranks)-maxListed)
 	}
+
 	return fmt.Sprintf("of %d ranks, ranks %v%s did not arrive: %v", e.Size, listed, suffix, e.Err)
 }
 
@@ -44,6 +45,7 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.describeProblem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
 	}
+
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	m, err := connect(ctx, w)
@@ -51,6 +53,7 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 		return nil, nil, fmt.Errorf("connecting rank %d of %d (%s, store %s): %w",
 			w.Rank, w.Size, w.Source, w.Route.Kind, err)
 	}
+
 	return m.store, m, nil
 }
 
@@ -67,11 +70,14 @@ func connect(ctx context.Context, w World) (*Member, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		w.Route = Route{Kind: RouteServe, Endpoint: endpoint}
 	}
+
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx) // This rank is late itself, so it must not blame others.
 	}
+
 	earlyCloseCount := 0
 	hasLostStore := false // an attempt has lost its connection to the store
 	connectToWorld := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
@@ -81,9 +87,11 @@ func connect(ctx context.Context, w World) (*Member, error) {
 		if isLost || isClosedEarly {
 			hasLostStore = true
 		}
+
 		if isClosedEarly {
 			earlyCloseCount++
 		}
+
 		mayBeClosing := isClosedEarly && earlyCloseCount <= maxEarlyCloses
 		return isLost || mayBeClosing
 	}
@@ -92,6 +100,7 @@ func connect(ctx context.Context, w World) (*Member, error) {
 	if hasLostStore && ctx.Err() != nil && isServedByOther {
 		err = explainLostStore(err, &w)
 	}
+
 	return m, err
 }
 
@@ -102,6 +111,7 @@ func explainLostStore(err error, w *World) error {
 	if errors.As(err, new(*EndedError)) {
 		return err // It already names the rank.
 	}
+
 	var absent *AbsentError
 	isAbsentError := errors.As(err, &absent)
 	isMissing := isAbsentError && slices.Equal(absent.Ranks, []int{0})
@@ -109,6 +119,7 @@ func explainLostStore(err error, w *World) error {
 	if !isMissing && !isLost {
 		return err
 	}
+
 	// Only a rank with a connected endWatcher learns whether rank 0 ended or left.
 	end := &EndedError{Rank: 0, Description: storeRankEnded + " or left"}
 	reason := fmt.Errorf("%w: %w", end, err)
@@ -121,17 +132,21 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 	if err := m.openStore(ctx); err != nil {
 		return nil, err
 	}
+
 	if err := m.joinAndAwait(ctx); err != nil {
 		closeErr := m.Close()
 		return nil, errors.Join(err, closeErr)
 	}
+
 	if m.service != nil { // This process serves the store, until the other ranks set these keys.
 		leaveKeys := m.otherRanksKeys(leftKey)
 		for i := range leaveKeys {
 			leaveKeys[i] = m.keyPrefix + "/" + leaveKeys[i]
 		}
+
 		m.service.addWorld(leaveKeys)
 	}
+
 	return m, nil
 }
 
@@ -143,11 +158,13 @@ func listenAddress(address string) string {
 	if err != nil || strings.HasPrefix(address, unixScheme) {
 		return address
 	}
+
 	ip := net.ParseIP(host)
 	isLoopback := host == "localhost" || (ip != nil && ip.IsLoopback())
 	if isLoopback {
 		return address
 	}
+
 	return net.JoinHostPort("", port)
 }
 

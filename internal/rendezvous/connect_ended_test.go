@@ -23,17 +23,20 @@ func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 				t.Error(err)
 				return
 			}
+
 			ping, err := d.readRequest(maxAuthBytes)
 			if err != nil {
 				t.Error(err)
 				return
 			}
+
 			_, _ = conn.Write(binary.LittleEndian.AppendUint32(nil, ping.nonce))
 			claimConn, err := l.Accept() // on which rank 1 would claim its rank
 			if err != nil {
 				t.Error(err)
 				return
 			}
+
 			_ = claimConn.Close()
 		},
 	} {
@@ -43,6 +46,7 @@ func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			ctx, cancel := context.WithCancel(testContext(t))
 			defer cancel()
 			go func() {
@@ -51,6 +55,7 @@ func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 					t.Error(err)
 					return
 				}
+
 				serve(l, conn)
 				_ = l.Close()
 				_ = conn.Close()
@@ -71,14 +76,17 @@ func awaitConnection(t *testing.T, endpoint Endpoint) {
 		t.Error(err)
 		return
 	}
+
 	conn, err := l.Accept()
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
+
 	if err != nil {
 		t.Error(err)
 		return
 	}
+
 	_ = conn.Close()
 }
 

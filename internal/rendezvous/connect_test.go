@@ -25,6 +25,7 @@ func connectAndClose(t *testing.T, worlds []World) {
 		if err != nil {
 			return err
 		}
+
 		return errors.Join(exchangeValues(ctx, store, w), member.Close(), member.Close())
 	})
 }
@@ -39,6 +40,7 @@ func forEachRank(t *testing.T, worlds []World, f func(w World) error) {
 			}
 		})
 	}
+
 	ranks.Wait()
 }
 
@@ -49,18 +51,22 @@ func exchangeValues(ctx context.Context, s *Client, w World) error {
 			return err
 		}
 	}
+
 	if err := s.Set(ctx, fmt.Sprint(w.Rank), fmt.Append(nil, w.Rank)); err != nil {
 		return err
 	}
+
 	for rank := range w.Size {
 		value, err := s.Get(ctx, fmt.Sprint(rank))
 		if err != nil {
 			return err
 		}
+
 		if string(value) != fmt.Sprint(rank) {
 			return fmt.Errorf("value of rank %d = %q; want %d", rank, value, rank)
 		}
 	}
+
 	return nil
 }
 
@@ -72,6 +78,7 @@ func worldsOf(size int, route Route) []World {
 			Route: route,
 		}
 	}
+
 	return worlds
 }
 
@@ -81,6 +88,7 @@ func TestRanksConnectRepeatedly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	rows := map[string][]World{
 		"with the launcher's store": worldsOf(4, Route{
 			Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
@@ -111,6 +119,7 @@ func TestConnectRetriesIfStoreIsClosing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	oldErr := make(chan error, 1)
 	go func() { oldErr <- hangUp(old) }()
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: address}})
@@ -130,6 +139,7 @@ func hangUp(l net.Listener) error {
 		if err != nil {
 			break // The first query has closed the listener.
 		}
+
 		conns = append(conns, conn)
 		serving.Go(func() {
 			greeting := make([]byte, 10) // VALIDATE and PING, each with 4 bytes
@@ -137,18 +147,22 @@ func hangUp(l net.Listener) error {
 			if err == nil {
 				_, err = conn.Write(greeting[6:])
 			}
+
 			if err == nil {
 				_, err = io.ReadFull(conn, greeting[:1])
 			}
+
 			if err == nil {
 				_ = l.Close()
 			}
 		})
 	}
+
 	var errs []error
 	for _, conn := range conns {
 		errs = append(errs, conn.Close())
 	}
+
 	serving.Wait()
 	return errors.Join(errs...)
 }
@@ -159,6 +173,7 @@ func freeTCPAddress(t *testing.T) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	return s.Address(), s.Close()
 }
 
@@ -175,18 +190,22 @@ func TestConnectReportsAbsentRanks(t *testing.T) {
 			errs <- err
 		}()
 	}
+
 	// Wait until all three ranks have joined.
 	probe, err := Dial(ctx, route.Endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	base := "symmem/none/0/5/1/joined/"
 	if err := probe.Wait(ctx, base+"0", base+"2", base+"4"); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := probe.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	cancel(cause)
 	for range present {
 		err := <-errs
@@ -213,6 +232,7 @@ func (c *cutConn) SetDeadline(deadline time.Time) error {
 	case c.cut <- struct{}{}:
 	default:
 	}
+
 	return err
 }
 
@@ -220,6 +240,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	if bytes.Contains(b, []byte("/joined/")) {
 		c.joined.Store(true)
 	}
+
 	return c.Conn.Write(b)
 }
 
@@ -231,6 +252,7 @@ func (c *cutConn) Read(b []byte) (int, error) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+
 	return c.Conn.Read(b)
 }
 
@@ -246,10 +268,12 @@ func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 		if calls++; calls > 2 {
 			return nil, ErrLost
 		}
+
 		conn, err := net.Dial("unix", strings.TrimPrefix(server.Address(), unixScheme))
 		if err != nil {
 			return nil, err
 		}
+
 		cut := &cutConn{Conn: conn, cancel: func() { cancel(cause) }, cut: make(chan struct{})}
 		return handshake(ctx, cut, Endpoint{Address: server.Address()})
 	})
@@ -260,6 +284,7 @@ func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 		!errors.Is(err, cause) {
 		t.Errorf("got %v, want an AbsentError for ranks 0 and 1", err)
 	}
+
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}
@@ -273,6 +298,7 @@ func TestConnectReportsMissingRankZero(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*AbsentError)) {
 		t.Errorf("after the deadline: got %v, want an error that blames no rank", err)
 	}
+
 	ctx, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
 	defer cancel()
 	_, _, err = Connect(ctx, w)
@@ -280,6 +306,7 @@ func TestConnectReportsMissingRankZero(t *testing.T) {
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0}) {
 		t.Fatalf("got %v, want an AbsentError for rank 0", err)
 	}
+
 	if !strings.Contains(err.Error(), "rank 1 of 2 (options, store served by rank 0)") {
 		t.Fatalf("got %v, want an error that describes the rank and the store", err)
 	}
@@ -294,18 +321,22 @@ func TestRankZeroDoesNotWaitForEndedRanks(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
+
 		dead <- member
 	}()
 	_, member, err := Connect(ctx, worlds[0])
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := closeLinks(<-dead); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := member.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if s := member.service.server; len(s.sessions) != 0 {
 		t.Fatalf("%d sessions remain after Close, want 0", len(s.sessions))
 	}
@@ -320,6 +351,7 @@ func TestAttemptsHaveSeparateKeys(t *testing.T) {
 		for rank := range worlds {
 			worlds[rank].RunID, worlds[rank].Restart = "run", restart
 		}
+
 		connectAndClose(t, worlds)
 		checkValue(t, client, fmt.Sprintf("symmem/run/%d/2/1/others", restart), "1")
 	}
@@ -349,6 +381,7 @@ func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 				if w.Rank == ended {
 					continue
 				}
+
 				ranks.Go(func() {
 					_, _, err := Connect(testContext(t), w)
 					var absent *AbsentError
@@ -357,6 +390,7 @@ func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 					}
 				})
 			}
+
 			server.RecordExit(ended, fmt.Sprintf("rank %d exited with code 3", ended))
 			ranks.Wait()
 		})
@@ -390,6 +424,7 @@ func TestGuardedContextEndsWithRank(t *testing.T) {
 				t.Error(err)
 				return
 			}
+
 			_, stop := member.Guard(ctx, []int{0, 1})
 			stop()
 			guarded, stop := member.Guard(ctx, []int{0, 1})
@@ -398,19 +433,23 @@ func TestGuardedContextEndsWithRank(t *testing.T) {
 				if err := member.Close(); err != nil {
 					t.Error(err)
 				}
+
 				return
 			}
+
 			server.RecordExit(1, "rank 1 was killed by signal 9")
 			_, err = store.Get(guarded, "never set")
 			var ended *EndedError
 			if !errors.As(err, &ended) || ended.Rank != 1 {
 				t.Errorf("got %v, want an EndedError for rank 1", err)
 			}
+
 			if err := member.Close(); err != nil {
 				t.Error(err)
 			}
 		})
 	}
+
 	ranks.Wait()
 }
 
@@ -426,10 +465,12 @@ func TestRanksConnectAheadOfRankZero(t *testing.T) {
 			if err != nil {
 				return fmt.Errorf("round %d: %w", round, err)
 			}
+
 			if err := m.Close(); err != nil {
 				return fmt.Errorf("closing round %d: %w", round, err)
 			}
 		}
+
 		return nil
 	})
 }

@@ -88,9 +88,11 @@ func testSetGet(t *testing.T, s *Client) {
 	for key, value := range values {
 		mustSet(t, s, key, value)
 	}
+
 	for key, value := range values {
 		checkValue(t, s, key, value)
 	}
+
 	mustSet(t, s, "a/b", "again")
 	checkValue(t, s, "a/b", "again")
 }
@@ -106,6 +108,7 @@ func testAdd(t *testing.T, s *Client) {
 			t.Fatalf("Add(%d) = %d, %v; want %d", step.delta, sum, err, step.sum)
 		}
 	}
+
 	checkValue(t, s, "n", "-2") // Numbers are stored as decimal text.
 }
 
@@ -174,6 +177,7 @@ func testCanceledWait(t *testing.T, s *Client) {
 			t.Fatalf("Wait = %v, want context.Canceled", err)
 		}
 	}
+
 	mustSet(t, s, "never", "late")
 	checkValue(t, s, "never", "late")
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -196,6 +200,7 @@ func testConcurrentAdds(t *testing.T, s *Client) {
 			}
 		})
 	}
+
 	goroutines.Wait()
 	checkValue(t, s, "n", fmt.Sprint(callerCount*callCount))
 }
@@ -211,11 +216,13 @@ func testWaitDoesNotBlock(t *testing.T, s *Client) {
 			if err := s.Wait(ctx, fmt.Sprint(i)); err != nil {
 				t.Error(err)
 			}
+
 			if err := s.Set(ctx, fmt.Sprint(i+1), nil); err != nil {
 				t.Error(err)
 			}
 		})
 	}
+
 	mustSet(t, s, "0", "")
 	checkValue(t, s, fmt.Sprint(goroutineCount), "")
 	goroutines.Wait()
@@ -233,6 +240,7 @@ func testTooLarge(t *testing.T, s *Client) {
 			t.Fatalf("%s = %v, want ErrTooLarge", name, err)
 		}
 	}
+
 	// The connection must still work.
 	mustSet(t, s, "k", "v")
 	checkValue(t, s, "k", "v")

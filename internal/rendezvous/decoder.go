@@ -34,14 +34,17 @@ func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	r := &request{query: query(b)}
 	if r.query >= queryCount {
 		return nil, d.errorf("unknown query %#02x", b)
 	}
+
 	d.remainingBytes = maxBytes
 	if err := d.readFields(r, &requestFormats[r.query]); err != nil {
 		return nil, fmt.Errorf("reading a %s: %w", r.query, unexpectedEOF(err))
 	}
+
 	return r, nil
 }
 
@@ -50,6 +53,7 @@ func unexpectedEOF(err error) error {
 	if err == io.EOF { //nolint:errorlint // Readers return io.EOF itself.
 		return io.ErrUnexpectedEOF
 	}
+
 	return err
 }
 
@@ -61,6 +65,7 @@ func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 			return err
 		}
 	}
+
 	keyCount := uint64(format.keyCount)
 	if format.hasCount {
 		keyCount, err = d.readLength("number of keys", maxKeys)
@@ -68,14 +73,17 @@ func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 			return err
 		}
 	}
+
 	for range keyCount {
 		if err := d.readEntry(r, format.valueCount); err != nil {
 			return err
 		}
 	}
+
 	if format.hasNumber {
 		r.number, err = d.readNumber()
 	}
+
 	return err
 }
 
@@ -85,14 +93,17 @@ func (d *decoder) readEntry(r *request, valueCount int) error {
 	if err != nil {
 		return err
 	}
+
 	r.keys = append(r.keys, string(key))
 	for range valueCount {
 		value, err := d.readField("value", maxValueBytes)
 		if err != nil {
 			return err
 		}
+
 		r.values = append(r.values, value)
 	}
+
 	return nil
 }
 
@@ -123,6 +134,7 @@ func (d *decoder) readLength(name string, limit uint64) (uint64, error) {
 	if err == nil && n > limit {
 		return 0, d.errorf("%s %d is over the limit of %d", name, n, limit)
 	}
+
 	return n, err
 }
 
@@ -132,12 +144,14 @@ func (d *decoder) readField(kind string, limit uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	// The bytes of the length count too. Otherwise, the number of empty fields would be unlimited.
 	const lengthBytes = 8
 	d.remainingBytes -= int(n) + lengthBytes
 	if d.remainingBytes < 0 {
 		return nil, d.errorf("the request is too long")
 	}
+
 	return d.readBytes(int64(n))
 }
 
@@ -149,6 +163,7 @@ func (d *decoder) readBytes(n int64) ([]byte, error) {
 		_, err := io.ReadFull(d.r, b)
 		return b, unexpectedEOF(err)
 	}
+
 	var buf bytes.Buffer // grows while the bytes arrive
 	_, err := io.CopyN(&buf, d.r, n)
 	return buf.Bytes(), unexpectedEOF(err)

@@ -39,9 +39,11 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if err := endpoint.Token.validate(); err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	dialOnce := func(ctx context.Context) (*link, error) {
@@ -49,12 +51,14 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		sys.CloseInForks(conn)
 		err = checkPeer(conn, endpoint.Address, uid)
 		if err != nil {
 			closeErr := conn.Close()
 			return nil, errors.Join(err, closeErr)
 		}
+
 		return handshake(ctx, conn, endpoint) // closes conn after an error
 	}
 	wasLost := false // an attempt failed because the store ended
@@ -62,14 +66,17 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 		if errors.Is(err, ErrLost) {
 			wasLost = true
 		}
+
 		return isTransient(err)
 	})
 	if err != nil {
 		if wasLost && !errors.Is(err, ErrLost) {
 			err = fmt.Errorf("%w; an earlier attempt: %w", err, ErrLost)
 		}
+
 		return nil, fmt.Errorf("connecting to the store at %s: %w", endpoint.Address, err)
 	}
+
 	// Further connections have fewer retries, because the store is known to exist.
 	dialAgain := func(ctx context.Context) (*link, error) {
 		closeCount := 0
@@ -77,6 +84,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 			if !isClosed(err) {
 				return isBusy(err)
 			}
+
 			// The server may have closed this connection because it had too many others that were
 			// not authenticated yet.
 			closeCount++
@@ -112,9 +120,11 @@ func callWithRetries[T any](
 		if err == nil || !shouldRetry(err) {
 			return result, err
 		}
+
 		if !sleepWithJitter(ctx, pause) {
 			return nil, fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
 		}
+
 		pause = min(2*pause, maxBackoff)
 	}
 }

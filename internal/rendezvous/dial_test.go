@@ -27,12 +27,14 @@ func TestDialWaitsForServer(t *testing.T) {
 		if err == nil {
 			err = c.Close()
 		}
+
 		dialed <- err
 	}()
 	s, err := Listen(address, "")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	closeLater(t, s)
 	if err := <-dialed; err != nil {
 		t.Fatal(err)
@@ -47,6 +49,7 @@ func TestDialReturnsLastError(t *testing.T) {
 	if !errors.Is(err, cause) || !strings.Contains(err.Error(), "the last attempt: dial unix") {
 		t.Fatalf("got %v, want an error that contains the cause and the last attempt", err)
 	}
+
 	for _, invalid := range []string{"", "host", "host:", "unix:", "unix:@", ":"} {
 		if _, err := Dial(testContext(t), Endpoint{Address: invalid}); err == nil {
 			t.Fatalf("Dial(%q) succeeded; want an error", invalid)

@@ -29,6 +29,7 @@ func (e *environment) token(name string) Token {
 	if value != "" {
 		variable.Value = "(hidden)"
 	}
+
 	e.variables = append(e.variables, variable)
 	return Token(value)
 }
@@ -49,6 +50,7 @@ func (e *environment) number(name string) (int, error) {
 	if err != nil || n < 0 {
 		return 0, e.errorf("%s is not a number", name)
 	}
+
 	return n, nil
 }
 
@@ -90,10 +92,12 @@ func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	if err != nil {
 		return World{}, err
 	}
+
 	e := &environment{lookup: lookup, source: w.Source}
 	if err := chooseRoute(e, o, &w); err != nil {
 		return World{}, err
 	}
+
 	return w, nil
 }
 
@@ -106,6 +110,7 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 	if hasRank || hasLocalRank {
 		return worldFromOptions(o)
 	}
+
 	slurmEnvironment := &environment{lookup: lookup, source: SourceSlurm}
 	isSlurmTask := isInSlurmStep(slurmEnvironment)
 	for i := range launchers {
@@ -116,10 +121,12 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 			return w, err
 		}
 	}
+
 	// Slurm comes last, because its task can be another launcher that has started this process.
 	if isSlurmTask {
 		return worldFromSlurm(slurmEnvironment)
 	}
+
 	return World{Size: 1, LocalSize: 1, Source: SourceOneProcess}, nil
 }
 
@@ -135,12 +142,15 @@ func worldFromOptions(o Options) (World, error) {
 			return World{}, errors.New("finding this rank by options: the local " +
 				"rank is set, but the local size is not set")
 		}
+
 		w.LocalRank = w.Rank
 		w.LocalSize = w.Size
 	}
+
 	if problem := w.describeProblem(); problem != "" {
 		return World{}, fmt.Errorf("finding this rank by options: %s", problem)
 	}
+
 	return w, nil
 }
 
@@ -156,23 +166,28 @@ func (l *launcherVariables) readRanks(
 		if e.value(name) == "" {
 			continue
 		}
+
 		setCount++
 		if i >= localIndex {
 			isLocalSet = true
 		}
 	}
+
 	if setCount == 0 {
 		return World{}, false, nil
 	}
+
 	// For its tasks, Slurm's srun sets MPICH's variables of rank and size, too, but not of local
 	// rank and size.
 	isSetBySlurm := l.source == SourceMPICH && isSlurmTask && !isLocalSet
 	if isSetBySlurm {
 		return World{}, false, nil
 	}
+
 	if setCount < len(l.names) {
 		return World{}, false, e.errorf("only some of the variables are set; %s", l.advice)
 	}
+
 	// A new environment, so that errors list each variable once.
 	w, err = l.parseWorld(&environment{lookup: e.lookup, source: l.source})
 	return w, true, err
@@ -187,11 +202,14 @@ func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 		if err != nil {
 			return World{}, err
 		}
+
 		*field = n
 	}
+
 	if problem := w.describeProblem(); problem != "" {
 		return World{}, e.errorf("%s", problem)
 	}
+
 	err := readJobName(e, &w)
 	return w, err
 }
@@ -213,5 +231,6 @@ func readJobName(e *environment, w *World) (err error) {
 	case SourceLaunch, SourceOptions, SourceMPICH, SourceSlurm, SourceOneProcess:
 		// MPICH has no such variables. The other sources are not in launchers.
 	}
+
 	return err
 }

@@ -15,6 +15,7 @@ func newLookup(text string) func(string) (string, bool) {
 		name, value, _ := strings.Cut(word, "=")
 		all[name] = value
 	}
+
 	return func(name string) (string, bool) {
 		value, ok := all[name]
 		return value, ok
@@ -75,13 +76,16 @@ func TestDiscover(t *testing.T) {
 			launchStore,
 		},
 		{
-			"Open MPI takes precedence over Slurm", envOMPI + envSlurm, Options{},
+			"Open MPI takes precedence over Slurm",
+			envOMPI + envSlurm,
+			Options{},
 			newWorld(SourceOpenMPI, "n1"),
 		},
 		{"MPICH uses PMI", envMPICH, Options{}, pmi},
 		{
 			"PMI variables set by srun mean Slurm",
-			"PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm, Options{},
+			"PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm,
+			Options{},
 			newWorld(SourceSlurm, "77.0"),
 		},
 		{
@@ -100,19 +104,24 @@ func TestDiscover(t *testing.T) {
 		},
 	}
 	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
-			got, err := Discover(newLookup(r.env), r.options)
-			if err != nil {
-				t.Fatal(err)
-			}
-			wantsHashedAddress := r.want.Route.Kind == RouteServe && r.want.Route.Endpoint.Address == ""
-			if wantsHashedAddress {
-				clearSocketAddress(t, &got)
-			}
-			if diff := cmp.Diff(r.want, got); diff != "" {
-				t.Fatal(diff)
-			}
-		})
+		t.Run(r.name, func(t *testing.T) { checkDiscovered(t, r.env, r.options, r.want) })
+	}
+}
+
+func checkDiscovered(t *testing.T, env string, options Options, want World) {
+	t.Helper()
+	got, err := Discover(newLookup(env), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	wantsHashedAddress := want.Route.Kind == RouteServe && want.Route.Endpoint.Address == ""
+	if wantsHashedAddress {
+		clearSocketAddress(t, &got)
+	}
+
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatal(diff)
 	}
 }
 
@@ -122,6 +131,7 @@ func clearSocketAddress(t *testing.T, w *World) {
 	if !strings.HasPrefix(w.Route.Endpoint.Address, "unix:@symmem-") {
 		t.Fatalf("got route %v, want a socket of symmem", w.Route)
 	}
+
 	w.Route.Endpoint = Endpoint{}
 }
 
@@ -200,6 +210,7 @@ func TestInvalidEnvironments(t *testing.T) {
 			if !errors.As(err, &environmentErr) {
 				t.Fatalf("Discover = %+v, %v, want an EnvironmentError", w, err)
 			}
+
 			if !strings.Contains(err.Error(), r.want) {
 				t.Fatalf("Discover = %v\nwant an error that contains %s", err, r.want)
 			}
@@ -231,6 +242,7 @@ func TestErrorsDoNotContainTokens(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Fatalf("got %v, want an error without the token", err)
 	}
+
 	if !strings.Contains(err.Error(), `SYMMEM_TOKEN="(hidden)"`) {
 		t.Fatalf("got %v, want an error that lists SYMMEM_TOKEN", err)
 	}
@@ -250,14 +262,17 @@ func TestPrivateSocketNamesAreUnique(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		address := w.Route.Endpoint.Address
 		if other, isUsed := environments[address]; isUsed {
 			t.Fatalf("%s and %s share %s", env, other, address)
 		}
+
 		const maxNameBytes = 107 // limit of the kernel
 		if name := strings.TrimPrefix(address, "unix:"); len(name) > maxNameBytes {
 			t.Fatalf("the socket name has %d bytes, want at most %d", len(name), maxNameBytes)
 		}
+
 		environments[address] = env
 	}
 }

@@ -72,6 +72,7 @@ func (s *Server) recordEnd(e rankEnd) {
 	if err != nil {
 		return // impossible for strings and numbers
 	}
+
 	key := userKey(endKey(s.endCount))
 	s.endCount++
 	const fromServer clientID = 0 // IDs of clients start at 1.
@@ -93,6 +94,7 @@ func (s *Server) announceClosing() {
 		if !isWatched {
 			return
 		}
+
 		select {
 		case <-sessionEnded:
 		case <-timeout:
@@ -111,6 +113,7 @@ func (s *Server) watchers() (isWatched bool, sessionEnded <-chan struct{}) {
 			return true, s.remoteEnded
 		}
 	}
+
 	return false, nil
 }
 
@@ -121,11 +124,13 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 	if sess == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetingKey) {
 		return false
 	}
+
 	encoded := r.values[0] // A COMPARE_SET has two values.
 	g := &greeting{}
 	if len(encoded) > maxGreetingBytes || json.Unmarshal(encoded, g) != nil {
 		return false
 	}
+
 	claim := rankClaim{job: g.Job, rank: g.Rank}
 	other := s.sessions[s.claims[claim]] // nil if the rank is free
 	isTaken := other != nil && other.greeting.Process != g.Process
@@ -133,12 +138,14 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 		sess.outbox.post(appendField(nil, rankTakenAnswer+other.greeting.Description))
 		return true
 	}
+
 	if !g.IsProbe {
 		sess.greeting = g
 		if g.Job != "" {
 			s.claims[claim] = sess.id
 		}
 	}
+
 	sess.outbox.post(appendField(nil, greetingAnswer))
 	return true
 }
@@ -152,6 +159,7 @@ func (s *Server) connectedRanks(keyPrefix string) (ranks []int) {
 			ranks = append(ranks, sess.greeting.Rank)
 		}
 	}
+
 	slices.Sort(ranks)
 	return ranks
 }
@@ -163,13 +171,16 @@ func (s *Server) recordSessionEnd(sess *session) {
 	if g == nil || s.isClosed {
 		return
 	}
+
 	claim := rankClaim{job: g.Job, rank: g.Rank}
 	if s.claims[claim] == sess.id {
 		delete(s.claims, claim)
 	}
+
 	if g.KeyPrefix == "" {
 		return // The rank has not joined a world yet.
 	}
+
 	e := rankEnd{KeyPrefix: g.KeyPrefix, Rank: g.Rank}
 	name := "rank " + strconv.Itoa(g.Rank)
 	reason, hasLeft := s.table.values[userKey(g.KeyPrefix+"/"+leftKey(g.Rank))]
@@ -180,6 +191,7 @@ func (s *Server) recordSessionEnd(sess *session) {
 	} else {
 		e.Description = "the connection of " + name + " (" + g.Description + ") to the store has ended"
 	}
+
 	s.recordEnd(e)
 }
 
@@ -189,10 +201,12 @@ func (m *Member) isFatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.HasLeft && m.watcher.hasLostStore() {
 		return true
 	}
+
 	_, isReady, err := m.store.Peek(ctx, readyKey)
 	if err != nil || isReady {
 		return false // All ranks have joined before, or the store is lost.
 	}
+
 	_, hasLeft, err := m.store.Peek(ctx, leftKey(e.Rank))
 	return err == nil && !hasLeft
 }
@@ -220,6 +234,7 @@ func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool
 	for _, rank := range ranks {
 		isWanted[rank] = true
 	}
+
 	return func(_ context.Context, e *EndedError) bool {
 		return isWanted[e.Rank] || (e.Rank == 0 && m.watcher.hasLostStore())
 	}
@@ -234,6 +249,7 @@ func (m *Member) guard(
 	if m.watcher == nil {
 		return guarded, func() { cancel(nil) }
 	}
+
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -256,6 +272,7 @@ func (m *Member) AwaitEnded(
 	if m.watcher == nil {
 		return nil
 	}
+
 	isWanted := m.endMatcher(ranks)
 	for {
 		reports, changed := m.watcher.reports()
@@ -265,9 +282,11 @@ func (m *Member) AwaitEnded(
 				ended = append(ended, end.EndedError)
 			}
 		}
+
 		if isEnough(ended) {
 			return ended
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -282,6 +301,7 @@ func (m *Member) explainError(err error) error {
 	if m.watcher == nil {
 		return err
 	}
+
 	var absent *AbsentError
 	var ended *EndedError
 	switch {
@@ -295,9 +315,11 @@ func (m *Member) explainError(err error) error {
 	case errors.Is(err, ErrLost), errors.Is(err, errClosedEarly):
 		ended = m.watcher.endOfStore()
 	}
+
 	if ended == nil {
 		return err
 	}
+
 	return &AbsentError{Ranks: []int{ended.Rank}, Size: m.world.Size, Err: ended}
 }
 
@@ -308,5 +330,6 @@ func (m *Member) endedError(ctx context.Context) error {
 	if !isEnded {
 		return nil
 	}
+
 	return &AbsentError{Ranks: []int{ended.Rank}, Size: m.world.Size, Err: ended}
 }

@@ -25,6 +25,7 @@ func closeLinks(m *Member) error {
 		services.mu.Unlock()
 		err = errors.Join(err, m.service.server.Close())
 	}
+
 	<-m.watcher.done
 	return err
 }
@@ -51,6 +52,7 @@ func connectAll(ctx context.Context, t *testing.T, worlds []World) []*Member {
 	if t.Failed() {
 		t.FailNow()
 	}
+
 	return members
 }
 
@@ -67,22 +69,27 @@ func TestEndOfRankCancelsDependentWaits(t *testing.T) {
 				if err := closeLinks(members[victim]); err != nil {
 					t.Error(err)
 				}
+
 				for _, m := range survivors {
 					checkEnded(ctx, t, m, []int{2, victim, 3}, victim)
 					if victim == 0 && route.Kind == RouteServe {
 						checkEnded(ctx, t, m, []int{1, 2, 3}, victim)
 					}
 				}
+
 				if took := time.Since(began); took > maxReportTime {
 					t.Errorf("the end was reported after %v, want at most %v", took, maxReportTime)
 				}
+
 				if victim != 0 {
 					unaffected, stop := survivors[0].Guard(ctx, []int{0, 2, 3})
 					if err := survivors[0].store.Set(unaffected, "key", nil); err != nil {
 						t.Error(err)
 					}
+
 					stop()
 				}
+
 				for _, m := range slices.Backward(survivors) {
 					if err := m.Close(); err != nil {
 						t.Error(err)
@@ -101,11 +108,13 @@ func checkEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victi
 	case <-guarded.Done():
 	case <-time.After(testTimeout):
 	}
+
 	var e *EndedError
 	if !errors.As(context.Cause(guarded), &e) || e.Rank != victim || e.HasLeft {
 		t.Errorf("rank %d: cause of the context for ranks %v = %v, want the end of rank %d",
 			m.world.Rank, ranks, context.Cause(guarded), victim)
 	}
+
 	atLeastOne := func(known []*EndedError) bool { return len(known) > 0 }
 	ended := m.AwaitEnded(ctx, ranks, atLeastOne)
 	if len(ended) != 1 || ended[0].Rank != victim {
@@ -130,22 +139,27 @@ func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 						errs <- err
 					}()
 				}
+
 				m := &Member{world: worlds[victim]}
 				if err := m.openStore(ctx); err != nil {
 					t.Fatal(err)
 				}
+
 				if err := m.join(ctx); err != nil {
 					t.Fatal(err)
 				}
+
 				for _, w := range others {
 					if err := m.store.Wait(ctx, joinedKey(w.Rank)); err != nil {
 						t.Fatal(err)
 					}
 				}
+
 				began := time.Now()
 				if err := closeLinks(m); err != nil {
 					t.Error(err)
 				}
+
 				for range others {
 					err := <-errs
 					var e *EndedError
@@ -153,6 +167,7 @@ func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 						t.Errorf("got %v, want the end of rank %d", err, victim)
 					}
 				}
+
 				if took := time.Since(began); took > maxReportTime {
 					t.Errorf("the end was reported after %v, want at most %v", took, maxReportTime)
 				}
@@ -179,15 +194,18 @@ func TestLostStoreIsExplained(t *testing.T) {
 			if err := end(members[0]); err != nil {
 				t.Error(err)
 			}
+
 			err := members[1].store.Set(ctx, "key", nil)
 			if !errors.Is(err, ErrLost) {
 				t.Fatalf("Set without a store = %v, want ErrLost", err)
 			}
+
 			explained := members[1].explainError(err)
 			var e *EndedError
 			if isEnd := errors.As(explained, &e) && e.Rank == 0; isEnd != (name == "killed") {
 				t.Errorf("explainError(%v) = %v with rank 0 %s", err, explained, name)
 			}
+
 			if err := closeLinks(members[1]); err != nil {
 				t.Error(err)
 			}
@@ -211,23 +229,28 @@ func TestTimeoutDoesNotCountAsEnd(t *testing.T) {
 					errs <- err
 				}()
 			}
+
 			probe, err := Dial(ctx, route.Endpoint)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			base := "symmem/none/0/3/1/"
 			if err := probe.Wait(ctx, base+joinedKey(0), base+joinedKey(1)); err != nil {
 				t.Fatal(err)
 			}
+
 			endFirst()
 			checkAbsent(t, <-errs, 2)
 			// Wait until the store has recorded the end of rank 1.
 			if err := probe.Wait(ctx, endKey(0)); err != nil {
 				t.Fatal(err)
 			}
+
 			if err := probe.Close(); err != nil {
 				t.Error(err)
 			}
+
 			cancel()
 			checkAbsent(t, <-errs, 2)
 		})
@@ -254,9 +277,11 @@ func TestLeaveReturnsAtDeadline(t *testing.T) {
 	if err := members[0].Leave(ctx, ""); err != nil {
 		t.Error(err)
 	}
+
 	if took := time.Since(began); took > maxReportTime {
 		t.Errorf("Leave returned after %v, want at most %v", took, maxReportTime)
 	}
+
 	if err := members[1].Close(); err != nil {
 		t.Error(err)
 	}
@@ -270,6 +295,7 @@ func TestStoreThatDoesNotRecordEndsIsSupported(t *testing.T) {
 	if err != nil || string(answer) == greetingAnswer {
 		t.Fatalf("CompareSet = %q, %v; want an answer other than greetingAnswer", answer, err)
 	}
+
 	m := &Member{world: worldsOf(2, Route{Kind: RouteJoin})[1], client: client, keyPrefix: "base"}
 	m.keyPrefix = strings.Repeat("x", maxGreetingBytes)
 	w, err := startEndWatcher(testContext(t), m, newClient(client.addr, client.dial))
@@ -277,11 +303,13 @@ func TestStoreThatDoesNotRecordEndsIsSupported(t *testing.T) {
 		t.Errorf("startEndWatcher = %v, %v; want nil, because the server does not support greetings",
 			w, err)
 	}
+
 	guarded, stop := m.Guard(testContext(t), []int{0, 1})
 	defer stop()
 	if guarded.Err() != nil || len(m.AwaitEnded(testContext(t), []int{0}, nil)) != 0 {
 		t.Error("a rank was reported as ended, want none")
 	}
+
 	_ = server
 }
 
@@ -296,6 +324,7 @@ func TestReasonForLeavingIsReported(t *testing.T) {
 					t.Error(err)
 				}
 			}
+
 			reasons[2] = "" // Leave drops the reason because it is too long.
 			ended := members[0].AwaitEnded(ctx, []int{1, 2}, func(known []*EndedError) bool {
 				return len(known) == len(reasons)
@@ -305,6 +334,7 @@ func TestReasonForLeavingIsReported(t *testing.T) {
 					t.Errorf("rank %d: got %+v, want reason %q", e.Rank, e, reasons[e.Rank])
 				}
 			}
+
 			if err := members[0].Close(); err != nil {
 				t.Error(err)
 			}
@@ -326,20 +356,24 @@ func TestReasonIsSentOverWatchConnection(t *testing.T) {
 		if err != nil {
 			break // Rank 0 has stopped listening.
 		}
+
 		if err := probe.Close(); err != nil {
 			t.Error(err)
 		}
 	}
+
 	members[1].client.loseLinks()
 	if err := members[1].Leave(ctx, "out of memory"); err != nil {
 		t.Error(err)
 	}
+
 	ended := members[2].AwaitEnded(ctx, []int{1}, func(known []*EndedError) bool {
 		return len(known) > 0
 	})
 	if len(ended) != 1 || !ended[0].HasLeft || ended[0].Reason != "out of memory" {
 		t.Errorf("Ended on rank 2 = %+v; want rank 1 with reason out of memory", ended)
 	}
+
 	if err := errors.Join(members[2].Close(), <-left); err != nil {
 		t.Error(err)
 	}
@@ -351,5 +385,6 @@ func (c *Client) loseLinks() {
 	for l := range c.links {
 		l.conn.Close()
 	}
+
 	c.links, c.idleLinks = map[*link]bool{}, nil
 }

@@ -21,10 +21,12 @@ func (m *Member) openStore(ctx context.Context) (err error) {
 		if err == nil {
 			m.client = m.service.server.Client()
 		}
+
 		return err
 	case route.Kind == RouteServe:
 		return m.dialRankZero(ctx)
 	}
+
 	m.client, err = Dial(ctx, route.Endpoint)
 	return err
 }
@@ -39,9 +41,11 @@ func (m *Member) dialRankZero(ctx context.Context) error {
 	if err != nil && ctx.Err() != nil {
 		return &AbsentError{Ranks: []int{0}, Size: m.world.Size, Err: err}
 	}
+
 	if err != nil {
 		return err
 	}
+
 	client.serverRankPlus1 = 1 // The server's rank is 0.
 	m.client = client
 	return nil
@@ -55,21 +59,26 @@ func (m *Member) joinAndAwait(ctx context.Context) error {
 	if err == nil {
 		err = m.awaitRanks(ctx)
 	}
+
 	if err != nil {
 		err = m.explainError(err) // names a rank whose end has caused err
 		err = m.explainTimeout(ctx, err)
 	}
+
 	if m.world.Rank != 0 {
 		return err
 	}
+
 	var absentErr *AbsentError
 	if err != nil && !errors.As(err, &absentErr) {
 		return err // The absent ranks are not known.
 	}
+
 	var absent []int
 	if absentErr != nil {
 		absent = absentErr.Ranks
 	}
+
 	// m.store is not nil: there is no AbsentError before join has set it.
 	publishErr := m.publishReady(ctx, absent)
 	return errors.Join(err, publishErr)
@@ -83,10 +92,12 @@ func (m *Member) explainTimeout(ctx context.Context, err error) error {
 	if !isTimeout || m.store == nil {
 		return err
 	}
+
 	absent := m.findAbsent(ctx)
 	if len(absent) == 0 {
 		return err
 	}
+
 	// Each of these two texts begins with "; " or is empty.
 	joined := m.describeJoinedRanks(ctx)
 	mismatch := m.world.describeSizeMismatch(ctx, m.client, absent)
@@ -108,12 +119,15 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	} else {
 		err = m.awaitReady(guardedCtx)
 	}
+
 	if err == nil {
 		return nil
 	}
+
 	if ended := m.endedError(guardedCtx); ended != nil {
 		return ended
 	}
+
 	return err
 }
 
@@ -125,6 +139,7 @@ func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	ctx, cancel := extend(ctx, lateRequestTimeout) // moves the deadline
 	defer cancel()
 	jobPrefix := m.world.jobPrefix()
@@ -136,6 +151,7 @@ func (m *Member) join(ctx context.Context) error {
 			return err
 		}
 	}
+
 	// Each rank counts its calls of Connect. The n-th calls of all ranks belong together and have
 	// the same prefix.
 	countKey := fmt.Sprintf("%s/turn/%d", jobPrefix, m.world.Rank)
@@ -145,8 +161,10 @@ func (m *Member) join(ctx context.Context) error {
 			closeErr := watchClient.Close()
 			err = errors.Join(err, closeErr)
 		}
+
 		return err
 	}
+
 	m.keyPrefix = fmt.Sprintf("%s/%d", jobPrefix, callNumber)
 	m.store = WithPrefix(m.client, m.keyPrefix)
 	if watchClient != nil {
@@ -154,12 +172,14 @@ func (m *Member) join(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		size := []byte(strconv.Itoa(m.world.Size))
 		err = m.client.Set(ctx, m.world.sizeKey(m.world.Rank), size)
 		if err != nil {
 			return err
 		}
 	}
+
 	return m.store.Set(ctx, joinedKey(m.world.Rank), []byte(hostName()))
 }
 
@@ -169,6 +189,7 @@ func (m *Member) otherRanksKeys(key func(rank int) string) []string {
 	for rank := 1; rank < m.world.Size; rank++ {
 		keys = append(keys, key(rank))
 	}
+
 	return keys
 }
 
@@ -179,6 +200,7 @@ func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	for i, rank := range absent {
 		numbers[i] = strconv.Itoa(rank)
 	}
+
 	ctx, cancel := extend(ctx, lateRequestTimeout)
 	defer cancel()
 	return m.store.Set(ctx, readyKey, []byte(strings.Join(numbers, ",")))
@@ -190,6 +212,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	if err := m.store.Wait(ctx, readyKey); err != nil {
 		return err
 	}
+
 	// The key is set, so Get returns soon. The deadline must not interrupt it.
 	readCtx, cancel := extend(ctx, lateRequestTimeout)
 	defer cancel()
@@ -197,9 +220,11 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if len(value) == 0 {
 		return nil // All ranks have joined.
 	}
+
 	absent := parseRanks(string(value))
 	reason := fmt.Errorf("rank 0 gave up waiting%s", m.describeJoinedRanks(ctx))
 	return &AbsentError{Ranks: absent, Size: m.world.Size, Err: reason}
@@ -214,11 +239,13 @@ func (m *Member) findAbsent(ctx context.Context) (ranks []int) {
 		if rank == m.world.Rank {
 			continue
 		}
+
 		_, hasJoined, err := m.store.Peek(ctx, joinedKey(rank))
 		if err == nil && !hasJoined {
 			ranks = append(ranks, rank)
 		}
 	}
+
 	return ranks
 }
 
@@ -229,6 +256,7 @@ func parseRanks(list string) (ranks []int) {
 			ranks = append(ranks, rank)
 		}
 	}
+
 	return ranks
 }
 
@@ -251,21 +279,27 @@ func (m *Member) describeJoinedRanks(ctx context.Context) string {
 		if err != nil || !hasJoined || machine == "" {
 			continue
 		}
+
 		if ranks[machine] == nil {
 			machines = append(machines, machine)
 		}
+
 		ranks[machine] = append(ranks[machine], rank)
 	}
+
 	isOneMachine := m.world.LocalSize == m.world.Size
 	if len(machines) == 0 || (len(machines) == 1 && isOneMachine) {
 		return ""
 	}
+
 	text := "; arrived:"
 	for i, machine := range machines[:min(len(machines), maxMachines)] {
 		if i > 0 {
 			text += ","
 		}
+
 		text += fmt.Sprintf(" ranks %v on %.64q", ranks[machine], machine)
 	}
+
 	return text
 }

@@ -16,6 +16,7 @@ func TestJoinWithSlowStore(t *testing.T) {
 	if err := m.publishReady(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
+
 	for name, step := range map[string]func() error{
 		"publishReady": func() error { return m.publishReady(t.Context(), nil) },
 		"awaitReady":   func() error { return m.awaitReady(t.Context()) },

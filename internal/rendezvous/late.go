@@ -16,6 +16,7 @@ func reportLateRanks(
 	if report == nil {
 		return func() {}
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	begin := time.Now()
 	done := make(chan struct{})
@@ -28,6 +29,7 @@ func reportLateRanks(
 			if ctx.Err() != nil {
 				return
 			}
+
 			pause = report(ranks, waited)
 		}
 	}()

@@ -22,6 +22,7 @@ func TestLateRanksAreReported(t *testing.T) {
 			case <-ctx.Done():
 			}
 		}
+
 		return time.Millisecond // until the next report
 	}
 	errs := make(chan error)
@@ -30,6 +31,7 @@ func TestLateRanksAreReported(t *testing.T) {
 		if err == nil {
 			err = m.Close()
 		}
+
 		errs <- err
 	}
 	const reportCount = 2 // because a report must be repeated
@@ -37,10 +39,12 @@ func TestLateRanksAreReported(t *testing.T) {
 	for range reportCount {
 		awaitReported(t, reported, 0)
 	}
+
 	go connect(worlds[0])
 	for range reportCount {
 		awaitReported(t, reported, 2)
 	}
+
 	cancel()
 	for range 2 { // ranks 0 and 1
 		if err := <-errs; !errors.Is(err, context.Canceled) {
@@ -77,18 +81,21 @@ func TestConnectedRanksAreReportedDuringLeave(t *testing.T) {
 			default: // The previous report is still unread.
 			}
 		}
+
 		return time.Millisecond // until the next report
 	}
 	members := connectAll(ctx, t, worlds)
 	if err := members[1].Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	leaveResult := make(chan error, 1)
 	go func() { leaveResult <- members[0].Leave(ctx, "") }()
 	awaitReported(t, reported, 2)
 	if err := members[2].Close(); err != nil {
 		t.Error(err)
 	}
+
 	if err := <-leaveResult; err != nil {
 		t.Error(err)
 	}

@@ -59,14 +59,17 @@ func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) 
 	if err == nil {
 		err = readReply(l.decoder)
 	}
+
 	if err == nil {
 		l.isIncomplete = false
 		l.isAuthenticated = true
 		return nil
 	}
+
 	if written == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 		l.isIncomplete = wasIncomplete // The server has received nothing.
 	}
+
 	return l.explainError(ctx, err)
 }
 
@@ -85,6 +88,7 @@ func (l *link) explainError(ctx context.Context, err error) error {
 	case !l.isAuthenticated && isClosed(err):
 		return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
 	}
+
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
@@ -115,10 +119,12 @@ func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, er
 	if err == nil && endpoint.Token != "" {
 		err = l.authenticate(ctx, endpoint.Token)
 	}
+
 	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("handshake with the store: %w", err)
 	}
+
 	// Without a token, only the answer to the first query shows whether the server requires one.
 	l.isAuthenticated = endpoint.Token != ""
 	return l, nil
@@ -143,6 +149,7 @@ func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 		if err == nil && got != nonce {
 			return d.errorf("PING %#08x was answered with %#08x", nonce, got)
 		}
+
 		return err
 	}
 	return ping.encode(b), readReply
@@ -160,14 +167,17 @@ func readTokenAnswer(d *decoder) error {
 		if isClosed(err) {
 			return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
 		}
+
 		return err
 	}
+
 	switch answer {
 	case replyReady:
 		return nil
 	case replyNotReady:
 		return ErrToken
 	}
+
 	return d.errorf("the token was answered with %#02x", answer)
 }
 
@@ -185,6 +195,7 @@ func (l *link) wait(ctx context.Context, keys []string) error {
 	if isCanceled && isSent && isLinkUsable {
 		return l.cancelWait(ctx)
 	}
+
 	return err
 }
 
@@ -194,6 +205,7 @@ func readWaitAnswer(d *decoder) error {
 	if err == nil && answer != replyWaitOver {
 		return d.errorf("WAIT was answered with %#02x", answer)
 	}
+
 	return err
 }
 
@@ -211,9 +223,11 @@ func (l *link) cancelWait(ctx context.Context) error {
 			isWaitOver = true
 			answer, err = d.readU8()
 		}
+
 		if err == nil && answer != replyCanceled {
 			return d.errorf("CANCEL_WAIT was answered with %#02x", answer)
 		}
+
 		return err
 	})
 	switch {
@@ -222,5 +236,6 @@ func (l *link) cancelWait(ctx context.Context) error {
 	case isWaitOver:
 		return nil
 	}
+
 	return context.Cause(ctx)
 }

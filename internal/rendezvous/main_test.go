@@ -36,11 +36,13 @@ func serveOn(t testing.TB, address string, token Token) (*Server, *Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	closeLater(t, s)
 	c, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: token})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	closeLater(t, c)
 	return s, c
 }

@@ -53,6 +53,7 @@ func (m *Member) Leave(ctx context.Context, reason string) error {
 	if len(reason) > MaxReasonBytes {
 		reason = ""
 	}
+
 	m.leaveOnce.Do(func() { m.leaveError = m.leaveWorld(ctx, reason) })
 	return m.leaveError
 }
@@ -64,11 +65,13 @@ func (m *Member) leaveWorld(ctx context.Context, reason string) error {
 		defer cancel()
 		m.publishLeft(publishCtx, []byte(reason))
 	}
+
 	watcherErr := m.watcher.close() // m.watcher may be nil.
 	if m.service != nil {
 		serveErr := m.serveUntilLeft(ctx)
 		return errors.Join(watcherErr, serveErr)
 	}
+
 	closeErr := m.client.Close()
 	return errors.Join(watcherErr, closeErr)
 }
@@ -82,6 +85,7 @@ func (m *Member) publishLeft(ctx context.Context, reason []byte) {
 			return
 		}
 	}
+
 	_ = m.store.Set(ctx, leftKey(m.world.Rank), reason) // fails if the store is gone
 }
 
@@ -92,6 +96,7 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 	if !isLast {
 		return m.client.Close()
 	}
+
 	server := m.service.server
 	ctx, cancel := context.WithCancel(ctx)
 	findConnected := func(context.Context) []int { return server.connectedRanks(m.keyPrefix) }
@@ -124,5 +129,6 @@ func (m *Member) awaitLeft(ctx context.Context, leaveKeys [][]string) bool {
 			return false
 		}
 	}
+
 	return len(leaveKeys) > 0
 }

@@ -59,6 +59,7 @@ func (o *outbox) drain(w io.Writer) {
 		if len(b) == 0 {
 			return
 		}
+
 		if _, err := w.Write(b); err != nil {
 			o.close()
 			return
@@ -74,6 +75,7 @@ func (o *outbox) next() []byte {
 	for len(o.pending) == 0 && !o.isClosed {
 		o.changed.Wait()
 	}
+
 	b := o.pending
 	o.pending = nil
 	o.changed.Broadcast()

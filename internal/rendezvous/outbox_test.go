@@ -16,6 +16,7 @@ func TestServerLimitsPendingReplies(t *testing.T) {
 	if !s.startSession(server, false) {
 		t.Fatal("the server is closed")
 	}
+
 	value := make([]byte, outboxLimit/2)
 	b := (&request{query: queryValidate, nonce: protocolMagic}).encode(nil)
 	b = (&request{query: querySet, keys: []string{"k"}, values: [][]byte{value}}).encode(b)
@@ -26,9 +27,11 @@ func TestServerLimitsPendingReplies(t *testing.T) {
 	for ; err == nil && sent < 100; sent++ {
 		_, err = client.Write(get)
 	}
+
 	if err == nil {
 		t.Fatalf("the server has read %d requests without a limit", sent)
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sess := range s.sessions {

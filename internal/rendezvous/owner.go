@@ -21,6 +21,7 @@ func checkAddressOwner(
 	if err != nil {
 		return "", err
 	}
+
 	var owner uint32
 	var isKnown bool
 	if network == "unix" {
@@ -28,6 +29,7 @@ func checkAddressOwner(
 	} else {
 		owner, isKnown = ownerOfPort(addr)
 	}
+
 	switch {
 	case isKnown && owner != uid:
 		ownerErr := &PeerError{Addr: endpoint.Address, UID: owner, Want: uid}
@@ -40,6 +42,7 @@ func checkAddressOwner(
 		return fmt.Sprintf("if PyTorch serves its own store there, set %s=%s on all ranks to join it",
 			EnvStore, endpoint.Address), nil
 	}
+
 	return "this process cannot find out which process uses the address", nil
 }
 
@@ -56,10 +59,12 @@ func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, 
 	if err == nil {
 		return uid, true
 	}
+
 	var peerErr *PeerError
 	if errors.As(err, &peerErr) {
 		return peerErr.UID, true
 	}
+
 	return 0, false // The socket's options could not be read.
 }
 
@@ -70,20 +75,24 @@ func ownerOfPort(addr string) (owner uint32, isKnown bool) {
 	if err != nil {
 		return 0, false
 	}
+
 	portNumber, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		return 0, false
 	}
+
 	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		table, err := os.ReadFile(file)
 		if err != nil {
 			continue
 		}
+
 		owner, isKnown = listenerUID(string(table), portNumber)
 		if isKnown {
 			return owner, true
 		}
 	}
+
 	return 0, false
 }
 
@@ -104,15 +113,18 @@ func listenerUID(table string, port uint64) (uid uint32, isKnown bool) {
 		if len(fields) <= ownerField {
 			continue
 		}
+
 		hasPort := strings.HasSuffix(fields[addressField], suffix)
 		isListening := fields[stateField] == listenState
 		if !hasPort || !isListening {
 			continue
 		}
+
 		owner, err := strconv.ParseUint(fields[ownerField], 10, 32)
 		if err == nil {
 			return uint32(owner), true
 		}
 	}
+
 	return 0, false
 }

@@ -20,9 +20,11 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 		if !errors.As(err, &other) || other.UID != own || other.Want != own+1 {
 			t.Errorf("%s: got %v, want a PeerError with user %d", endpoint.Address, err, own)
 		}
+
 		if err != nil && strings.Contains(err.Error(), EnvStore) {
 			t.Errorf("got %v, want an error without advice to join another user's store", err)
 		}
+
 		if advice, err := checkAddressOwner(testContext(t), endpoint, own); err != nil || advice == "" {
 			t.Errorf("checkAddressOwner(%s) = %q, %v; want advice", endpoint.Address, advice, err)
 		}
@@ -37,25 +39,30 @@ func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		l, err := net.Listen(network, addr)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		closeLater(t, l)
 		if network == "tcp" {
 			address = l.Addr().String()
 		}
+
 		ctx, cancel := context.WithCancel(testContext(t))
 		go func() {
 			// joinService connects to find the owner of the address before it returns its advice.
 			if conn, err := l.Accept(); err == nil {
 				conn.Close()
 			}
+
 			cancel()
 		}()
 		if network == "tcp" {
 			cancel()
 		}
+
 		_, err = joinService(ctx, Endpoint{Address: address, Token: "token"}, &World{Size: 1})
 		cancel()
 		if err == nil || strings.Contains(err.Error(), EnvStore) != wantAdvice {

@@ -14,12 +14,15 @@ func checkPeer(conn net.Conn, addr string, uid uint32) error {
 	if !isUnix {
 		return nil
 	}
+
 	peer, err := sys.PeerOf(unixConn)
 	if err != nil {
 		return fmt.Errorf("%s: %w", addr, err)
 	}
+
 	if peer.UID != int(uid) {
 		return &PeerError{Addr: addr, UID: uint32(peer.UID), Want: uid}
 	}
+
 	return nil
 }

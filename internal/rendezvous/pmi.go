@@ -53,6 +53,7 @@ func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	if result.isKnown {
 		return result.endpoint, nil
 	}
+
 	conn, err := openPMIConn(fd)
 	if err != nil {
 		return Endpoint{}, err
@@ -62,6 +63,7 @@ func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("finding the store by PMI: %w", err)
 	}
+
 	result.endpoint = endpoint
 	result.isKnown = true
 	return endpoint, nil
@@ -78,6 +80,7 @@ func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, e
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
+
 	return endpoint, err
 }
 
@@ -87,6 +90,7 @@ func openPMIConn(fd int) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("using descriptor %d of PMI_FD: %w", fd, err)
 	}
+
 	syscall.CloseOnExec(duplicate)
 	file := os.NewFile(uintptr(duplicate), "PMI_FD")
 	defer file.Close()
@@ -94,6 +98,7 @@ func openPMIConn(fd int) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("using descriptor %d of PMI_FD: %w", fd, err)
 	}
+
 	return conn, nil
 }
 
@@ -104,6 +109,7 @@ func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, err
 	}
+
 	if isLeader {
 		value := rand.Text() + "-" + rand.Text()
 		put := fmt.Sprintf("put kvsname=%s key=%s value=%s", spaceName, pmiKey, value)
@@ -111,18 +117,22 @@ func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 			return Endpoint{}, err
 		}
 	}
+
 	if _, err := p.request("barrier_in", "barrier_out"); err != nil {
 		return Endpoint{}, err
 	}
+
 	get := fmt.Sprintf("get kvsname=%s key=%s", spaceName, pmiKey)
 	reply, err := p.request(get, "get_result")
 	if err != nil {
 		return Endpoint{}, err
 	}
+
 	name, token, _ := strings.Cut(reply["value"], "-")
 	if name == "" || token == "" {
 		return Endpoint{}, fmt.Errorf("%w: rank 0 stored %q", errPMI, reply["value"])
 	}
+
 	_, err = p.request("finalize", "finalize_ack")
 	return Endpoint{Address: unixScheme + "@symmem-" + name, Token: Token(token)}, err
 }
@@ -132,10 +142,12 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 	if _, err := p.request("init pmi_version=1 pmi_subversion=1", "response_to_init"); err != nil {
 		return "", err
 	}
+
 	limits, err := p.request("get_maxes", "maxes")
 	if err != nil {
 		return "", err
 	}
+
 	for _, name := range []string{"keylen_max", "vallen_max"} {
 		limit, err := strconv.Atoi(limits[name])
 		if err != nil || limit < pmiMinBytes {
@@ -143,13 +155,16 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 				errPMI, name, limits[name], pmiMinBytes)
 		}
 	}
+
 	space, err := p.request("get_my_kvsname", "my_kvsname")
 	if err != nil {
 		return "", err
 	}
+
 	if space["kvsname"] == "" {
 		return "", fmt.Errorf("%w: the process manager returned no key-value space", errPMI)
 	}
+
 	return space["kvsname"], nil
 }
 
@@ -161,22 +176,27 @@ func (p *pmiClient) request(line, replyCommand string) (map[string]string, error
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {
 		return nil, fmt.Errorf("sending %s: %w", command, err)
 	}
+
 	reply, err := p.r.ReadSlice('\n')
 	if err != nil {
 		return nil, fmt.Errorf("reading the reply to %s: %w", command, unexpectedEOF(err))
 	}
+
 	fields, err := parsePMILine(string(reply))
 	if err != nil {
 		return nil, err
 	}
+
 	if fields["cmd"] != replyCommand {
 		return nil, fmt.Errorf("%w: %s got the reply %q", errPMI, command, reply)
 	}
+
 	rc, hasCode := fields["rc"]
 	if hasCode && rc != "0" {
 		return nil, fmt.Errorf("%w: %s got an error: rc=%q msg=%q",
 			errPMI, command, rc, fields["msg"])
 	}
+
 	return fields, nil
 }
 
@@ -189,7 +209,9 @@ func parsePMILine(line string) (map[string]string, error) {
 		if !hasValue || name == "" || isDuplicate {
 			return nil, fmt.Errorf("%w: invalid field %q in line %q", errPMI, field, line)
 		}
+
 		fields[name] = value
 	}
+
 	return fields, nil
 }

@@ -30,11 +30,13 @@ func (m *fakeManager) serve(conn net.Conn) (commands []string, err error) {
 		if err != nil {
 			return commands, err
 		}
+
 		commands = append(commands, fields["cmd"])
 		if _, err := fmt.Fprintln(conn, m.answer(fields)); err != nil {
 			return commands, err
 		}
 	}
+
 	return commands, lines.Err()
 }
 
@@ -63,6 +65,7 @@ func (m *fakeManager) answer(fields map[string]string) string {
 	case "finalize":
 		return "cmd=finalize_ack"
 	}
+
 	return "cmd=unknown rc=-1"
 }
 
@@ -74,12 +77,14 @@ func socketPair(t *testing.T) (net.Conn, int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	file := os.NewFile(uintptr(fds[0]), "manager")
 	defer file.Close()
 	conn, err := net.FileConn(file)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	rankFD := fds[1]
 	t.Cleanup(func() {
 		pmiResults.Delete(rankFD) // Another test may get the same descriptor.
@@ -109,17 +114,21 @@ func TestRanksConnectByPMI(t *testing.T) {
 			if rank == 0 {
 				want = "init get_maxes get_my_kvsname put barrier_in get finalize"
 			}
+
 			if got := strings.Join(commands, " "); got != want || err != nil {
 				t.Errorf("rank %d: commands = %q, %v; want %q", rank, got, err, want)
 			}
 		})
 	}
+
 	for range 2 {
 		connectAndClose(t, worlds)
 	}
+
 	for rank := range worlds { // ends serve
 		_ = syscall.Shutdown(worlds[rank].Route.FD, syscall.SHUT_RDWR)
 	}
+
 	managers.Wait()
 }
 
@@ -170,6 +179,7 @@ func TestPMIExchangeStopsWhenContextEnds(t *testing.T) {
 	if _, err := pmiEndpoint(ctx, fd, isLeader); !errors.Is(err, cause) {
 		t.Fatalf("pmiEndpoint = %v, want %v", err, cause)
 	}
+
 	if _, err := pmiEndpoint(ctx, closedFD, isLeader); !errors.Is(err, syscall.EBADF) {
 		t.Fatalf("pmiEndpoint of a closed descriptor = %v; want EBADF", err)
 	}

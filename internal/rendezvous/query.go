@@ -93,6 +93,7 @@ func (q query) String() string {
 	if q < queryCount {
 		return requestFormats[q].name
 	}
+
 	return fmt.Sprintf("query %d", byte(q))
 }
 
@@ -112,20 +113,25 @@ func (r *request) encode(b []byte) []byte {
 	if format.hasNonce {
 		b = binary.LittleEndian.AppendUint32(b, r.nonce)
 	}
+
 	if format.hasCount {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(r.keys)))
 	}
+
 	values := r.values // of the current and later keys
 	for _, key := range r.keys {
 		b = appendField(b, key)
 		for _, value := range values[:format.valueCount] {
 			b = appendField(b, value)
 		}
+
 		values = values[format.valueCount:]
 	}
+
 	if format.hasNumber {
 		b = appendNumber(b, r.number)
 	}
+
 	return b
 }
 
@@ -135,25 +141,31 @@ func (r *request) checkSize() error {
 	if len(r.keys) > maxKeys {
 		return fmt.Errorf("%d keys, at most %d are allowed: %w", len(r.keys), maxKeys, ErrTooLarge)
 	}
+
 	total := 0
 	for _, key := range r.keys {
 		if len(key) > maxKeyBytes {
 			return fmt.Errorf("a key of %d bytes, at most %d are allowed: %w",
 				len(key), maxKeyBytes, ErrTooLarge)
 		}
+
 		total += len(key)
 	}
+
 	for _, value := range r.values {
 		if len(value) > maxValueBytes {
 			return fmt.Errorf("a value of %d bytes, at most %d are allowed: %w",
 				len(value), maxValueBytes, ErrTooLarge)
 		}
+
 		total += len(value)
 	}
+
 	if total > maxRequestBytes {
 		return fmt.Errorf("a request of %d bytes, at most %d are allowed: %w",
 			total, maxRequestBytes, ErrTooLarge)
 	}
+
 	return nil
 }
 

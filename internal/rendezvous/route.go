@@ -25,32 +25,40 @@ func chooseRoute(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil // The zero Route is RouteLocal, a store inside this process.
 	}
+
 	token := o.Token
 	if token == "" {
 		token = e.token(EnvToken)
 	}
+
 	if o.Address != "" {
 		return routeToAddress(o.Address, token, w)
 	}
+
 	if address := e.value(EnvStore); address != "" {
 		if _, _, err := splitAddress(address); err != nil {
 			return e.errorf("%v", err)
 		}
+
 		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address, Token: token}}
 		if strings.HasPrefix(address, LaunchStore) {
 			w.Source = SourceLaunch
 		}
+
 		return nil
 	}
+
 	if w.Source == SourceTorchrun && e.value("TORCHELASTIC_USE_AGENT_STORE") == "True" {
 		// torchrun serves a store. It requires no token, because it is PyTorch's TCPStore.
 		address, err := masterAddress(e)
 		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address}}
 		return err
 	}
+
 	if w.LocalSize == w.Size {
 		return routeOnOneMachine(e, token, w)
 	}
+
 	return routeAcrossMachines(e, token, w)
 }
 
@@ -61,9 +69,11 @@ func routeToAddress(address string, token Token, w *World) error {
 		err = fmt.Errorf("a store at %s requires a token: pass a token or set %s",
 			address, EnvToken)
 	}
+
 	if err != nil {
 		return fmt.Errorf("finding the store by options: %w", err)
 	}
+
 	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
 	return nil
 }
@@ -77,6 +87,7 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 		w.Route = Route{Kind: RoutePMI, FD: fd}
 		return err
 	}
+
 	jobIdentity := []string{w.RunID, strconv.Itoa(w.Restart)} // the same texts on all ranks
 	usesMasterAddress := w.Source == SourceTorchrun || w.Source == SourceOptions
 	if usesMasterAddress {
@@ -86,10 +97,12 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 			return e.errorf("the ranks of this job have no common name for their store: "+
 				"set MASTER_PORT, a run id, or %s", EnvStore)
 		}
+
 		jobIdentity = append(jobIdentity, e.value("MASTER_ADDR"), port)
 	} else if w.RunID == "" {
 		return e.errorf("the launcher did not set a name for the job: set %s", EnvStore)
 	}
+
 	address := privateSocketAddress(w.Source, os.Geteuid(), jobIdentity)
 	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
 	return nil
@@ -110,10 +123,12 @@ func routeAcrossMachines(e *environment, token Token, w *World) error {
 	if err != nil {
 		return err
 	}
+
 	if token == "" {
 		return e.errorf("ranks on several machines need a token for their store: set %s to "+
 			"the same random text on all, for example the output of: openssl rand -hex 16", EnvToken)
 	}
+
 	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
 	return nil
 }
@@ -125,9 +140,11 @@ func masterAddress(e *environment) (string, error) {
 	if host == "" || port == "" {
 		return "", e.errorf("the store needs MASTER_ADDR and MASTER_PORT, or %s", EnvStore)
 	}
+
 	portNumber, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || portNumber == 0 {
 		return "", e.errorf("MASTER_PORT is not a port number") // errorf adds the value.
 	}
+
 	return net.JoinHostPort(host, port), nil
 }

@@ -50,23 +50,28 @@ func Listen(address string, token Token) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if err := token.validate(); err != nil {
 		return nil, err
 	}
+
 	if network == "tcp" && token == "" {
 		return nil, fmt.Errorf("serving a store at %s: a server on TCP requires a token, because "+
 			"otherwise any process that reaches the port could join", address)
 	}
+
 	listener, err := net.Listen(network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("serving a store: %w", err)
 	}
+
 	sys.CloseInForks(listener)
 	s := newServer(address, token)
 	s.listener = listener
 	if network == "tcp" {
 		s.address = listener.Addr().String()
 	}
+
 	s.goroutines.Go(s.acceptClients)
 	return s, nil
 }
@@ -99,6 +104,7 @@ func (s *Server) Client() *Client {
 			_ = serverEnd.Close()
 			return nil, ErrLost
 		}
+
 		return handshake(ctx, clientEnd, Endpoint{Address: s.address})
 	}
 	return newClient(s.address, dial)
@@ -117,12 +123,14 @@ func (s *Server) acceptClients() {
 			time.Sleep(acceptPause)
 			continue
 		}
+
 		sys.CloseInForks(conn)
 		// An error concerns only this client, which notices that its connection is closed.
 		err = checkPeer(conn, s.address, s.uid)
 		if err == nil {
 			err = sys.DetectSilence(conn)
 		}
+
 		const isRemote = true
 		isServed := err == nil && s.startSession(conn, isRemote)
 		if !isServed {
@@ -143,6 +151,7 @@ func (s *Server) startSession(conn net.Conn, isRemote bool) bool {
 	if s.isClosed {
 		return false
 	}
+
 	s.lastID++
 	sess := &session{server: s, id: s.lastID, conn: conn, isRemote: isRemote, outbox: newOutbox()}
 	s.sessions[sess.id] = sess
@@ -150,6 +159,7 @@ func (s *Server) startSession(conn net.Conn, isRemote bool) bool {
 		_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
 		s.addUnauthenticated(sess)
 	}
+
 	s.goroutines.Go(sess.run)
 	s.goroutines.Go(func() {
 		sess.outbox.drain(conn) // returns when the session has ended
@@ -193,6 +203,7 @@ func (s *Server) handleRequest(from clientID, r *request) error {
 	if wasGreeting {
 		return nil
 	}
+
 	return s.applyRequest(from, r)
 }
 
@@ -205,6 +216,7 @@ func (s *Server) applyRequest(from clientID, r *request) error {
 			sess.outbox.post(reply.bytes)
 		}
 	}
+
 	return err
 }
 
@@ -215,11 +227,13 @@ func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()
 	}
+
 	for {
 		remoteCount, ended := s.remoteSessions()
 		if remoteCount == 0 {
 			return nil
 		}
+
 		select {
 		case <-ended:
 		case <-ctx.Done():
@@ -243,6 +257,7 @@ func (s *Server) Close() error {
 	if s.listener != nil {
 		err = s.listener.Close()
 	}
+
 	s.mu.Lock()
 	wasClosed := s.isClosed
 	s.isClosed = true
@@ -253,13 +268,16 @@ func (s *Server) Close() error {
 		if s.isClosing && sess.isRemote && sess.greeting != nil {
 			sess.outbox.post([]byte(closingMark))
 		}
+
 		sess.outbox.close()
 	}
+
 	s.mu.Unlock()
 	s.goroutines.Wait()
 	hasDrained := errors.Is(err, net.ErrClosed) // Drain has closed the listener.
 	if wasClosed || hasDrained {
 		return nil
 	}
+
 	return err
 }

@@ -18,18 +18,22 @@ func TestServerRequiresToken(t *testing.T) {
 		if err := c.Set(testContext(t), "k", nil); err != nil {
 			t.Fatal(err)
 		}
+
 		_, wrongErr := Dial(testContext(t), Endpoint{Address: s.Address(), Token: token + "x"})
 		if !errors.Is(wrongErr, ErrToken) {
 			t.Fatalf("Dial with a wrong token = %v; want ErrToken", wrongErr)
 		}
+
 		unauthenticated, err := Dial(testContext(t), Endpoint{Address: s.Address()})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		closeLater(t, unauthenticated)
 		if err := unauthenticated.Set(testContext(t), "k", nil); !errors.Is(err, ErrToken) {
 			t.Fatalf("Set without a token = %v; want ErrToken", err)
 		}
+
 		for _, text := range []string{wrongErr.Error(), token.String(), token.GoString()} {
 			if strings.Contains(text, string(token)) {
 				t.Fatalf("%q contains the secret", text)
@@ -78,6 +82,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if err := c.Set(testContext(t), "k", nil); err != nil {
 		t.Fatal(err)
 	}
+
 	ownUID := uint32(os.Geteuid())
 	otherUID := ownUID + 1
 	_, err := dial(testContext(t), Endpoint{Address: s.Address()}, otherUID)
@@ -86,6 +91,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 		t.Fatalf("dial of another user's server = %v; want a PeerError about users %d and %d", err,
 			ownUID, otherUID)
 	}
+
 	// Listen like Listen, but with another user ID.
 	server := newServer(privateAddress(), "")
 	server.uid = otherUID
@@ -93,12 +99,14 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if server.listener, err = net.Listen("unix", name); err != nil {
 		t.Fatal(err)
 	}
+
 	server.goroutines.Go(server.acceptClients)
 	closeLater(t, server)
 	conn, err := net.Dial("unix", name)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	_, err = handshake(testContext(t), conn, Endpoint{Address: server.address})
 	if !errors.Is(err, ErrLost) {
 		t.Fatalf("handshake of another user's client = %v; want ErrLost", err)

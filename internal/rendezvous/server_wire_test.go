@@ -19,12 +19,15 @@ func parseBytes(t testing.TB, text string) []byte {
 			b = append(b, part...)
 			continue
 		}
+
 		piece, err := hex.DecodeString(strings.ReplaceAll(part, " ", ""))
 		if err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
+
 		b = append(b, piece...)
 	}
+
 	return b
 }
 
@@ -93,6 +96,7 @@ func openRawConn(t *testing.T, s *Server) net.Conn {
 	if !s.startSession(serverEnd, isRemote) {
 		t.Fatal("the server is closed")
 	}
+
 	closeLater(t, clientEnd)
 	return clientEnd
 }
@@ -131,6 +135,7 @@ func TestServerAnswerBytes(t *testing.T) {
 		send(t, conn, x.send+ping)
 		expect(t, conn, x.want+pingAnswer)
 	}
+
 	if len(tested) != int(queryCount) {
 		t.Fatalf("exchanges contains %d queries; want all %d", len(tested), queryCount)
 	}
@@ -147,6 +152,7 @@ func TestServerReadsSingleBytes(t *testing.T) {
 		queries += x.send
 		want += x.want
 	}
+
 	queryBytes := parseBytes(t, queries)
 	go func() { // ends when all bytes are written or the test closes conn
 		for _, b := range queryBytes {
@@ -190,6 +196,7 @@ func TestServerClosesInvalidConnections(t *testing.T) {
 				b = append(b, make([]byte, maxValueBytes)...)
 				b = append(b, parseBytes(t, "09"+one64+"'k'"+one64+"'x'")...)
 			}
+
 			go func() { _, _ = conn.Write(b) }()
 			if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
 				t.Fatalf("read % x, %v; want a closed connection", rest, err)

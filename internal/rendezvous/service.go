@@ -45,26 +45,32 @@ func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, er
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
+
 		advice, ownerErr := checkAddressOwner(ctx, endpoint, uint32(os.Geteuid()))
 		if ownerErr != nil {
 			return nil, ownerErr
 		}
+
 		// The check can take claimTimeout, so it is not part of each attempt.
 		if time.Since(lastClaimCheck) > claimTimeout {
 			claimErr := checkUnclaimed(ctx, endpoint, w)
 			if claimErr != nil {
 				return nil, claimErr
 			}
+
 			lastClaimCheck = time.Now()
 		}
+
 		if !hasWarned {
 			hasWarned = true
 			slog.Warn("symmem: the address of the store is in use; this rank tries again until its "+
 				"timeout: "+advice, "address", endpoint.Address, "error", err)
 		}
+
 		if !sleepWithJitter(ctx, pause) {
 			return nil, fmt.Errorf("%w: %w; %s", context.Cause(ctx), err, advice)
 		}
+
 		pause = min(2*pause, maxBackoff)
 	}
 }
@@ -79,14 +85,17 @@ func findOrOpenService(endpoint Endpoint) (*service, error) {
 		return nil, fmt.Errorf("this process already serves a store at %s, with another token",
 			endpoint.Address)
 	}
+
 	if s == nil {
 		server, err := Listen(listenAddress(endpoint.Address), endpoint.Token)
 		if err != nil {
 			return nil, err
 		}
+
 		s = &service{endpoint: endpoint, server: server}
 		services.byAddress[endpoint.Address] = s
 	}
+
 	s.memberCount++
 	return s, nil
 }
@@ -107,6 +116,7 @@ func (s *service) removeMember() (isLast bool, leaveKeys [][]string) {
 	if s.memberCount > 0 {
 		return false, nil
 	}
+
 	delete(services.byAddress, s.endpoint.Address)
 	return true, s.leaveKeys
 }

@@ -20,18 +20,22 @@ func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		second, secondMember, err := Connect(ctx, w)
 		if err != nil {
 			return errors.Join(err, firstMember.Close())
 		}
+
 		err = errors.Join(exchangeValues(ctx, second, w), exchangeValues(ctx, first, w))
 		members := []io.Closer{firstMember, secondMember}
 		if w.Rank == 1 {
 			slices.Reverse(members)
 		}
+
 		for _, m := range members {
 			err = errors.Join(err, m.Close())
 		}
+
 		return err
 	})
 	connectAndClose(t, worlds) // A new store can use the address.
@@ -46,12 +50,14 @@ func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	closeLater(t, s.server)
 	endpoint.Token = "another"
 	_, err = joinService(testContext(t), endpoint, &World{Size: 1})
 	if err == nil || !strings.Contains(err.Error(), "with another token") {
 		t.Errorf("joinService = %v, want an error that contains \"with another token\"", err)
 	}
+
 	if isLast, _ := s.removeMember(); !isLast {
 		t.Error("the refused call of joinService added a member")
 	}
@@ -71,6 +77,7 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 			t.Error(err)
 			return s, io.NopCloser(nil)
 		}
+
 		return s, member
 	}
 	var ranks sync.WaitGroup
@@ -81,14 +88,17 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 			if err := largeMember.Close(); err != nil {
 				t.Errorf("rank %d leaves the large world: %v", rank, err)
 			}
+
 			if rank == 0 {
 				close(hasLeft)
 			}
+
 			if err := smallMember.Close(); err != nil {
 				t.Errorf("rank %d leaves the small world: %v", rank, err)
 			}
 		})
 	}
+
 	ranks.Go(func() {
 		s, member := connect(large[2])
 		<-hasLeft
@@ -98,6 +108,7 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 				break
 			}
 		}
+
 		if err := member.Close(); err != nil {
 			t.Error(err)
 		}
@@ -120,6 +131,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	closeLater(t, otherClient)
 	secondCtx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -133,6 +145,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 		if _, _, err := Connect(secondCtx, w); !errors.As(err, &absent) {
 			return errors.Join(errors.New("Connect returned no AbsentError for rank 2"), err)
 		}
+
 		return nil
 	})
 	for _, rank := range []int{1, 2} {
@@ -140,6 +153,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 	}
+
 	leaveResult := make(chan error, 1)
 	go func() {
 		// This context must end after ctx, so that the test detects a Leave that waits.

@@ -44,6 +44,7 @@ func (s *session) run() {
 	if sys.IsSilence(err) { // The client's machine no longer answers.
 		s.server.endSilentSessions()
 	}
+
 	// The client may never read the last replies, so writing them needs a deadline. Server.Close
 	// waits for the writes, but cannot interrupt them: it no longer knows this session.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
@@ -55,17 +56,21 @@ func (s *session) serve(d *decoder) error {
 	if err := s.receiveHandshake(d); err != nil {
 		return err
 	}
+
 	if err := s.server.openSession(s); err != nil {
 		return err
 	}
+
 	for {
 		r, err := d.readRequest(maxRequestBytes)
 		if err != nil {
 			return err
 		}
+
 		if err := s.server.handleRequest(s.id, r); err != nil {
 			return err
 		}
+
 		s.outbox.awaitSpace()
 	}
 }
@@ -76,12 +81,15 @@ func (s *session) receiveHandshake(d *decoder) error {
 	if err != nil {
 		return err
 	}
+
 	if r.query != queryValidate || r.nonce != protocolMagic {
 		return errNoHandshake
 	}
+
 	if s.server.token == "" || !s.isRemote {
 		return nil
 	}
+
 	return s.authenticate(d)
 }
 
@@ -93,6 +101,7 @@ func (s *session) authenticate(d *decoder) error {
 		if err != nil {
 			return err
 		}
+
 		switch {
 		case s.server.token.matches(r):
 			s.outbox.post([]byte{replyReady})
@@ -103,9 +112,11 @@ func (s *session) authenticate(d *decoder) error {
 		case r.query != queryPing:
 			return errUnauthenticated
 		}
+
 		if err := s.server.handleRequest(s.id, r); err != nil {
 			return err
 		}
+
 		s.outbox.awaitSpace()
 	}
 }

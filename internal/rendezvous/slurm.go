@@ -26,11 +26,13 @@ func worldFromSlurm(e *environment) (World, error) {
 	if job == "" {
 		return World{}, e.errorf("SLURM_STEP_ID is set, but SLURM_JOB_ID is not")
 	}
+
 	w := World{Source: SourceSlurm, RunID: job + "." + e.value("SLURM_STEP_ID")}
 	sizeName := "SLURM_STEP_NUM_TASKS"
 	if e.value(sizeName) == "" {
 		sizeName = "SLURM_NTASKS"
 	}
+
 	var rankErr, localRankErr, sizeErr, localSizeErr error
 	w.Rank, rankErr = e.number("SLURM_PROCID")
 	w.LocalRank, localRankErr = e.number("SLURM_LOCALID")
@@ -40,9 +42,11 @@ func worldFromSlurm(e *environment) (World, error) {
 	if err != nil {
 		return World{}, err
 	}
+
 	if problem := w.describeProblem(); problem != "" {
 		return World{}, e.errorf("%s", problem)
 	}
+
 	return w, nil
 }
 
@@ -51,14 +55,17 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 	if e.value("SLURM_STEP_NUM_NODES") == "1" {
 		return size, nil
 	}
+
 	node, err := e.number("SLURM_NODEID")
 	if err != nil {
 		return 0, err
 	}
+
 	n, isValid := tasksOnNode(e.value("SLURM_STEP_TASKS_PER_NODE"), node)
 	if !isValid {
 		return 0, e.errorf("SLURM_STEP_TASKS_PER_NODE does not contain the tasks of node %d", node)
 	}
+
 	return n, nil
 }
 
@@ -73,6 +80,7 @@ func tasksOnNode(list string, node int) (tasks int, isValid bool) {
 		if err != nil || n < 0 {
 			return 0, false
 		}
+
 		nodeCount := 1 // number of nodes with n tasks
 		if isRepeated {
 			digits, hasEnd := strings.CutSuffix(repetition, ")")
@@ -81,10 +89,13 @@ func tasksOnNode(list string, node int) (tasks int, isValid bool) {
 				return 0, false
 			}
 		}
+
 		if node-nodesBefore < nodeCount {
 			return n, true
 		}
+
 		nodesBefore += nodeCount
 	}
+
 	return 0, false
 }

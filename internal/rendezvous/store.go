@@ -13,6 +13,7 @@ func withDefaultTimeout(ctx context.Context) (context.Context, context.CancelFun
 	if _, hasDeadline := ctx.Deadline(); hasDeadline {
 		return ctx, func() {}
 	}
+
 	return context.WithTimeout(ctx, DefaultTimeout)
 }
 

@@ -112,6 +112,7 @@ func (t *table) dispatch(from clientID, r *request) error {
 	default:
 		t.answerQuery(from, r)
 	}
+
 	return nil
 }
 
@@ -140,6 +141,7 @@ func (t *table) answerQuery(from clientID, r *request) {
 			b = appendField(b, key)
 		}
 	}
+
 	t.answer(from, b)
 }
 
@@ -170,9 +172,11 @@ func (t *table) compareSet(key string, expected, desired []byte) []byte {
 	if exists && !bytes.Equal(current, expected) {
 		return current
 	}
+
 	if !exists && len(expected) > 0 {
 		return expected
 	}
+
 	t.set(key, desired)
 	return desired
 }
@@ -186,8 +190,10 @@ func (t *table) add(from clientID, key string, delta int64) error {
 		if err != nil {
 			return fmt.Errorf("%w: %q", errNotANumber, key)
 		}
+
 		sum += number
 	}
+
 	t.answer(from, appendNumber(nil, sum))
 	t.set(key, strconv.AppendInt(nil, sum, 10))
 	return nil
@@ -199,6 +205,7 @@ func (t *table) appendValue(key string, value []byte) error {
 	if len(newValue) > maxValueBytes {
 		return errAppendTooBig
 	}
+
 	t.set(key, newValue)
 	return nil
 }
@@ -209,6 +216,7 @@ func (t *table) delete(from clientID, key string) {
 	if _, exists := t.values[key]; exists {
 		deletedCount = 1
 	}
+
 	delete(t.values, key)
 	t.answer(from, appendNumber(nil, deletedCount))
 }
@@ -233,9 +241,11 @@ func (t *table) pop(from clientID, key string) {
 		b = appendField(b, queue[0])
 		queue = queue[1:]
 	}
+
 	t.queues[key] = queue
 	if len(queue) == 0 {
 		delete(t.queues, key)
 	}
+
 	t.answer(from, b)
 }

@@ -31,14 +31,17 @@ func TestTable(t *testing.T) {
 				table.endWait(from)
 				continue
 			}
+
 			replies, err := table.apply(from, parseRequest(t, fields[1], fields[2:]))
 			for _, r := range replies {
 				fmt.Fprintf(&out, "    %c: %q\n", rune(r.to), r.bytes)
 			}
+
 			if err != nil {
 				fmt.Fprintf(&out, "    %v\n", err)
 			}
 		}
+
 		fmt.Fprintf(&out, "waiting %d, watched %d\n", len(table.waiterByClient), len(table.waitersByKey))
 		return out.String()
 	})
@@ -52,6 +55,7 @@ func parseRequest(t *testing.T, name string, fields []string) *request {
 	if q < 0 {
 		t.Fatalf("unknown query %q in a transcript", name)
 	}
+
 	r := &request{query: query(q)}
 	format := requestFormats[q]
 	if format.hasNumber {
@@ -59,14 +63,17 @@ func parseRequest(t *testing.T, name string, fields []string) *request {
 		if _, err := fmt.Sscan(fields[last], &r.number); err != nil {
 			t.Fatal(err)
 		}
+
 		fields = fields[:last]
 	}
+
 	for group := range slices.Chunk(fields, 1+format.valueCount) {
 		r.keys = append(r.keys, group[0])
 		for _, value := range group[1:] {
 			r.values = append(r.values, []byte(value))
 		}
 	}
+
 	return r
 }
 
@@ -78,18 +85,22 @@ func drawRequest(t *rapid.T) *request {
 	if format.hasCount {
 		keys = rapid.IntRange(0, 4).Draw(t, "keys")
 	}
+
 	for range keys {
 		r.keys = append(r.keys, rapid.StringN(0, 9, -1).Draw(t, "key"))
 		for range format.valueCount {
 			r.values = append(r.values, rapid.SliceOfN(rapid.Byte(), 0, 9).Draw(t, "value"))
 		}
 	}
+
 	if format.hasNonce {
 		r.nonce = rapid.Uint32().Draw(t, "nonce")
 	}
+
 	if format.hasNumber {
 		r.number = rapid.Int64().Draw(t, "number")
 	}
+
 	return r
 }
 
@@ -103,9 +114,11 @@ func TestRequestRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(request{})); diff != "" {
 			t.Fatal(diff)
 		}
+
 		_, err = d.readRequest(maxRequestBytes)
 		if err != io.EOF { //nolint:errorlint // returned unwrapped
 			t.Fatalf("after the request: got %v, want io.EOF", err)
@@ -122,20 +135,26 @@ func checkTable(t *rapid.T, table *table) {
 		if isSet {
 			t.Fatalf("%d clients wait for key %q, although it is set", len(waiters), key)
 		}
+
 		if len(waiters) == 0 {
 			t.Fatalf("waitersByKey has an entry for key %q without clients", key)
 		}
+
 		entryDifference += len(waiters)
 	}
+
 	for client, w := range table.waiterByClient {
 		if w.client != client {
 			t.Fatalf("waiterByClient has client %d under client %d", w.client, client)
 		}
+
 		if len(w.missingKeys) == 0 && w.barrier == nil {
 			t.Fatalf("client %d waits neither for a key nor at a barrier", client)
 		}
+
 		entryDifference -= len(w.missingKeys)
 	}
+
 	if entryDifference != 0 {
 		t.Fatalf("waitersByKey has %d entries more than waiterByClient has missing keys, want 0",
 			entryDifference)
@@ -158,6 +177,7 @@ func drawStep(t *rapid.T) *request {
 	if !format.hasCount {
 		r.keys = r.keys[:1]
 	}
+
 	r.values = [][]byte{[]byte("1"), []byte("2")}[:format.valueCount]
 	return r
 }
@@ -179,6 +199,7 @@ func TestEveryWaitIsAnsweredOnce(t *testing.T) {
 				t.Fatalf("%s from a client that already waits (%t): got error %v, want one only for a "+
 					"second wait", r.query, wasWaiting, err)
 			}
+
 			isAnswered := slices.ContainsFunc(replies, func(x reply) bool {
 				return x.to == from && bytes.Equal(x.bytes, []byte{replyWaitOver})
 			})
@@ -187,6 +208,7 @@ func TestEveryWaitIsAnsweredOnce(t *testing.T) {
 				t.Fatalf("%s: answered and waiting are both %t, want exactly one of them", r.query,
 					isAnswered)
 			}
+
 			checkTable(t, table)
 		}
 	})
@@ -198,6 +220,7 @@ func FuzzServer(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(parseBytes(f, validateBytes+x.send))
 	}
+
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newServer("fuzz", "")
 		clientEnd, serverEnd := net.Pipe()
@@ -209,6 +232,7 @@ func FuzzServer(f *testing.F) {
 		if err := s.Drain(context.Background()); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := s.Close(); err != nil || len(s.sessions) != 0 {
 			t.Fatalf("Close = %v with %d sessions remaining, want nil and 0", err, len(s.sessions))
 		}
@@ -220,6 +244,7 @@ func FuzzClient(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(parseBytes(f, x.want))
 	}
+
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		calls := []func(c *Client) error{
 			func(c *Client) error { return c.Set(context.Background(), "k", nil) },

@@ -8,6 +8,7 @@ func (t *table) startWait(from clientID, keys []string) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
 	}
+
 	w := &waiter{client: from, missingKeys: map[string]bool{}}
 	for _, key := range keys {
 		isRepeated := w.missingKeys[key] // A WAIT may list a key twice.
@@ -16,10 +17,12 @@ func (t *table) startWait(from clientID, keys []string) error {
 			t.waitersByKey[key] = append(t.waitersByKey[key], w)
 		}
 	}
+
 	if len(w.missingKeys) == 0 {
 		t.answer(from, []byte{replyWaitOver})
 		return nil
 	}
+
 	t.waiterByClient[from] = w
 	return nil
 }
@@ -41,6 +44,7 @@ func (t *table) removeMissingKey(w *waiter, key string) {
 	if len(w.missingKeys) > 0 {
 		return
 	}
+
 	delete(t.waiterByClient, w.client)
 	t.answer(w.client, []byte{replyWaitOver})
 }
@@ -63,21 +67,25 @@ func (t *table) arriveAtBarrier(from clientID, key string, rankCount int64) erro
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
 	}
+
 	b := t.barriers[key]
 	if b == nil {
 		b = &barrier{}
 		t.barriers[key] = b
 	}
+
 	b.arrivalCount++
 	b.clients = append(b.clients, from)
 	t.waiterByClient[from] = &waiter{client: from, barrier: b}
 	if b.arrivalCount < rankCount {
 		return nil
 	}
+
 	for _, client := range b.clients {
 		delete(t.waiterByClient, client)
 		t.answer(client, []byte{replyWaitOver})
 	}
+
 	b.clients = nil
 	return nil
 }
@@ -89,10 +97,12 @@ func (t *table) endWait(client clientID) {
 	if w == nil {
 		return
 	}
+
 	delete(t.waiterByClient, client)
 	for key := range w.missingKeys {
 		t.removeWaiter(w, key)
 	}
+
 	if w.barrier != nil {
 		isRemoved := func(other clientID) bool { return other == client }
 		w.barrier.clients = slices.DeleteFunc(w.barrier.clients, isRemoved)

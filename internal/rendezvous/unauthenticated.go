@@ -19,6 +19,7 @@ func unauthenticatedLimit() int {
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
 		return maxUnauthenticated
 	}
+
 	return unauthenticatedLimitFor(limit.Cur)
 }
 
@@ -56,11 +57,13 @@ func (s *Server) openSession(sess *session) error {
 	if s.isClosed {
 		return ErrClosed
 	}
+
 	sess.isOpen = true
 	if sess.isRemote {
 		s.removeUnauthenticated(sess)
 		s.remoteCount++
 	}
+
 	noDeadline := time.Time{}
 	return sess.conn.SetReadDeadline(noDeadline)
 }
@@ -80,6 +83,7 @@ func (s *Server) reportAcceptError(err error) {
 	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
 		return
 	}
+
 	s.mu.Lock()
 	handle := s.onAcceptError
 	s.onAcceptError = nil

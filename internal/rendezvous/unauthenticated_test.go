@@ -19,6 +19,7 @@ func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -30,6 +31,7 @@ func checkClosed(t *testing.T, conn net.Conn) {
 	if err := conn.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
 		t.Fatal(err)
 	}
+
 	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Read = %d, %v; want a closed connection", n, err)
 	}
@@ -48,19 +50,23 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 		if len(conns)%clientInterval != 0 {
 			continue
 		}
+
 		c, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: "token"})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		closeLater(t, c)
 		if err := c.Set(testContext(t), "key", nil); err != nil {
 			t.Error(err)
 		}
 	}
+
 	oldest := conns[:count-maxUnauthenticated]
 	for _, conn := range oldest {
 		checkClosed(t, conn)
 	}
+
 	s.mu.Lock()
 	unauthenticated := len(s.unauthenticated)
 	s.mu.Unlock()
@@ -68,6 +74,7 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 		t.Errorf("%d unauthenticated connections remain, want at most %d",
 			unauthenticated, maxUnauthenticated)
 	}
+
 	if err := first.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
@@ -85,6 +92,7 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	if _, err := partialConn.Write(handshake); err != nil {
 		t.Fatal(err)
 	}
+
 	checkClosed(t, silentConn)
 	checkClosed(t, partialConn)
 	// An authenticated client may be idle for longer.
@@ -112,19 +120,23 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	conn := dialWithoutHandshake(t, s)
 	// When the PING has been answered, the session of the connection has started.
 	b, _ := appendPing((&request{query: queryValidate, nonce: protocolMagic}).encode(nil))
 	if _, err := conn.Write(b); err != nil {
 		t.Fatal(err)
 	}
+
 	const pingAnswerBytes = 4
 	if _, err := io.ReadFull(conn, make([]byte, pingAnswerBytes)); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := s.Drain(testContext(t)); err != nil {
 		t.Error(err)
 	}
+
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

@@ -59,12 +59,14 @@ func startEndWatcher(ctx context.Context, m *Member, c *Client) (*endWatcher, er
 	if isServedByRank {
 		w.storeRank = 0
 	}
+
 	g := m.world.greeting(m.world.jobPrefix(), m.keyPrefix)
 	recordsEnds, err := sendGreeting(ctx, c, g)
 	if err != nil || !recordsEnds {
 		closeErr := c.Close()
 		return nil, errors.Join(err, closeErr)
 	}
+
 	runCtx, cancelAll := context.WithTimeout(context.Background(), unlimitedTime)
 	w.cancelAll = cancelAll
 	waitCtx, cancelWait := context.WithCancel(runCtx)
@@ -84,25 +86,30 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 		if waitCtx.Err() != nil {
 			return
 		}
+
 		var value []byte
 		if err == nil {
 			value, err = w.client.Get(ctx, endKey(n))
 		}
+
 		if err != nil {
 			hasLeft := errors.Is(err, errLeft)
 			w.markStoreLost(hasLeft)
 			return
 		}
+
 		var e rankEnd
 		if json.Unmarshal(value, &e) != nil {
 			continue // A malformed report is ignored.
 		}
+
 		if e.IsStoreClosing {
 			const hasLeft = true
 			w.markStoreLost(hasLeft)
 			_ = w.client.Close() // The closing server waits until its clients disconnect.
 			return
 		}
+
 		w.handleReport(ctx, e)
 	}
 }
@@ -113,6 +120,7 @@ func (w *endWatcher) handleReport(ctx context.Context, e rankEnd) {
 	if !isFromLauncher && e.KeyPrefix != w.keyPrefix {
 		return
 	}
+
 	if isFromLauncher {
 		// The launcher reports the exit of a process, but not whether its rank left before. If Peek
 		// fails, the rank counts as not having left.
@@ -122,6 +130,7 @@ func (w *endWatcher) handleReport(ctx context.Context, e rankEnd) {
 			e.Reason = string(reason)
 		}
 	}
+
 	w.recordEnd(e)
 }
 
@@ -136,6 +145,7 @@ func (w *endWatcher) recordEnd(e rankEnd) {
 	if e.Rank == w.rank || !isMorePrecise {
 		return
 	}
+
 	end := &endReport{
 		EndedError: &EndedError{
 			Rank: e.Rank, Description: e.Description, HasLeft: e.HasLeft, Reason: e.Reason,
@@ -149,6 +159,7 @@ func (w *endWatcher) recordEnd(e rankEnd) {
 		end.HasLeft = previous.HasLeft || e.HasLeft
 		end.Reason = cmp.Or(e.Reason, previous.Reason)
 	}
+
 	w.ends[e.Rank] = end
 	w.notifyChange()
 }
@@ -173,6 +184,7 @@ func (w *endWatcher) markStoreLost(hasLeft bool) {
 	if hasLeft {
 		description = "rank 0, which served the store, has left"
 	}
+
 	if w.storeRank >= 0 {
 		w.recordEnd(rankEnd{
 			KeyPrefix: w.keyPrefix, Rank: w.storeRank, Description: description, HasLeft: hasLeft,
@@ -188,6 +200,7 @@ func (w *endWatcher) endOfStore() *EndedError {
 	case <-w.done:
 	case <-time.After(rankEndGrace):
 	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	end := w.ends[w.storeRank] // nil if storeRank is -1
@@ -195,6 +208,7 @@ func (w *endWatcher) endOfStore() *EndedError {
 	if !hasEnded {
 		return nil
 	}
+
 	return end.EndedError
 }
 
@@ -214,6 +228,7 @@ func (w *endWatcher) reports() ([]*endReport, <-chan struct{}) {
 	for _, end := range w.ends {
 		reports = append(reports, end)
 	}
+
 	slices.SortFunc(reports, func(a, b *endReport) int { return a.Rank - b.Rank })
 	return reports, w.changed
 }
@@ -230,13 +245,16 @@ func (w *endWatcher) awaitEnd(
 			if !isFatal(ctx, end.EndedError) {
 				continue
 			}
+
 			hasSlept := sleep(ctx, time.Until(end.firstReport.Add(delay)))
 			if !hasSlept {
 				return nil // ctx is done.
 			}
+
 			// A more precise report may have arrived meanwhile.
 			return w.endOf(end.Rank)
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -257,6 +275,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
+
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -276,6 +295,7 @@ func (w *endWatcher) announceLeave(ctx context.Context, reason []byte) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+
 	return WithPrefix(w.client, w.keyPrefix).Set(ctx, leftKey(w.rank), reason)
 }
 
@@ -284,6 +304,7 @@ func (w *endWatcher) close() error {
 	if w == nil {
 		return nil
 	}
+
 	w.cancelWait()
 	err := w.client.Close()
 	<-w.done

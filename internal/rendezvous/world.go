@@ -82,6 +82,7 @@ func (k RouteKind) String() string {
 	case RoutePMI:
 		return "served by rank 0, found by PMI"
 	}
+
 	return fmt.Sprintf("route %d", int(k))
 }
 
@@ -120,12 +121,14 @@ func (e *EnvironmentError) Error() string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
+
 		if v.Value != "" {
 			fmt.Fprintf(&b, "%s=%q", v.Name, v.Value)
 		} else {
 			fmt.Fprintf(&b, "%s is not set", v.Name)
 		}
 	}
+
 	b.WriteString(")")
 	return b.String()
 }
@@ -148,5 +151,6 @@ func (w *World) describeProblem() string {
 		return fmt.Sprintf("local rank %d is not below the local size %d",
 			w.LocalRank, w.LocalSize)
 	}
+
 	return ""
 }

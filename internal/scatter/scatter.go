@@ -25,6 +25,7 @@ func New(seed uint64, rank int, granule int64) *Scatter {
 		s.draws = rand.New(rand.NewPCG(seed, uint64(rank)))
 		s.taken = map[uintptr]bool{}
 	}
+
 	return s
 }
 
@@ -37,6 +38,7 @@ func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) 
 	if s.draws == nil {
 		return offset, nil
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	places := (space-bytes)/s.granule + 1
@@ -46,6 +48,7 @@ func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) 
 			return drawn, nil
 		}
 	}
+
 	return 0, fmt.Errorf("no free range of %d bytes in an arena of %d bytes", bytes, space)
 }
 
@@ -57,8 +60,10 @@ func (s *Scatter) take(base uintptr, bytes int64) bool {
 			return false
 		}
 	}
+
 	for b := int64(0); b < bytes; b += s.granule {
 		s.taken[base+uintptr(b)] = true
 	}
+
 	return true
 }

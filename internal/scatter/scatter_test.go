@@ -22,15 +22,19 @@ func TestSegmentsNeverOverlapAndRanksDiffer(t *testing.T) {
 				t.Fatalf("rank %d: Draw = %d, %v; want a multiple of %d in the arena", rank, offset, err,
 					granule)
 			}
+
 			for g := offset; g < offset+bytes; g += granule {
 				if seen[g] {
 					t.Fatalf("rank %d: two segments overlap at offset %d", rank, g)
 				}
+
 				seen[g] = true
 			}
+
 			offsets[rank] = append(offsets[rank], offset)
 		}
 	}
+
 	if offsets[0][0] == offsets[1][0] && offsets[0][1] == offsets[1][1] {
 		t.Errorf("both ranks drew offsets %d and %d; want different ones", offsets[0][0], offsets[0][1])
 	}
@@ -41,9 +45,11 @@ func TestDrawFailsInFullArena(t *testing.T) {
 	if _, err := s.Draw(1<<20, 128, 0, 256); err == nil {
 		t.Error("Draw succeeded for a segment larger than the arena; want an error")
 	}
+
 	if _, err := s.Draw(1<<20, 64, 0, 64); err != nil {
 		t.Error(err)
 	}
+
 	if _, err := s.Draw(1<<20, 64, 0, 64); err == nil {
 		t.Error("Draw succeeded in a full arena; want an error")
 	}

@@ -86,12 +86,14 @@ func RunAgreement(s Scenario) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+
 	c := cluster{machines: machines, payloads: make([][]byte, len(machines))}
 	for rank, m := range c.machines {
 		if m != nil {
 			c.payloads[rank] = m.Start()
 		}
 	}
+
 	r := Result{Ranks: s.Ranks, Events: len(s.History)}
 	for c.outcome == nil {
 		r.Rounds++
@@ -99,10 +101,12 @@ func RunAgreement(s Scenario) (Result, error) {
 			r.Bytes += len(p)
 			r.Largest = max(r.Largest, len(p))
 		}
+
 		if err := c.runRound(); err != nil {
 			return Result{}, fmt.Errorf("running round %d: %w", r.Rounds, err)
 		}
 	}
+
 	r.Outcome = c.outcome
 	return r, nil
 }
@@ -116,20 +120,24 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 			return nil, fmt.Errorf("deviating at event %d of %d: out of range",
 				d.Position, len(s.History))
 		}
+
 		l := s.ledger(d.Change(slices.Clone(s.History), d.Position))
 		for _, rank := range d.Ranks {
 			deviating[rank] = l
 		}
 	}
+
 	machines := make([]*agreement.Machine, s.Ranks)
 	for rank := range machines {
 		if slices.Contains(s.Missing, rank) {
 			continue
 		}
+
 		l := common
 		if other, ok := deviating[rank]; ok {
 			l = other
 		}
+
 		m, err := agreement.New(agreement.Config{
 			Rank: rank, Ranks: s.Ranks, Mode: s.Mode, Group: "world", Tag: "simulation",
 			Ledgers: []agreement.Ledger{{ID: 0, Source: l}}, // of the only pool
@@ -137,8 +145,10 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		machines[rank] = m
 	}
+
 	return machines, nil
 }
 
@@ -149,6 +159,7 @@ func (s Scenario) ledger(events []event.Event) *ledger.Ledger {
 	for i := range events {
 		l.Append(&events[i], callSite)
 	}
+
 	return l
 }
 
@@ -167,22 +178,27 @@ func (c *cluster) runRound() error {
 	if err != nil {
 		return err
 	}
+
 	isFirst := true // no rank has been stepped in this round
 	for rank, m := range c.machines {
 		if m == nil {
 			continue
 		}
+
 		next, outcome, err := m.Step(summary)
 		if err != nil {
 			return fmt.Errorf("stepping rank %d: %w", rank, err)
 		}
+
 		if isFirst {
 			c.outcome = outcome
 			isFirst = false
 		} else if !reflect.DeepEqual(c.outcome, outcome) {
 			return fmt.Errorf("stepping rank %d: %w", rank, ErrSplit)
 		}
+
 		c.payloads[rank] = next
 	}
+
 	return nil
 }

@@ -23,6 +23,7 @@ func History(events int, seed uint64) []event.Event {
 	for len(h.events) < events {
 		h.step()
 	}
+
 	return h.events
 }
 
@@ -39,6 +40,7 @@ func (g *generator) step() {
 		g.free(g.random.IntN(n))
 		return
 	}
+
 	requested := 1 + g.random.Int64N(1<<20)
 	size := (requested + grain - 1) / grain * grain
 	if g.used+size > segmentBytes {
@@ -49,6 +51,7 @@ func (g *generator) step() {
 		})
 		return
 	}
+
 	e := event.Event{
 		Kind: event.KindAlloc, Stream: uint32(g.random.IntN(2)), Segment: g.segment,
 		Offset: g.used, Size: size, Requested: requested,

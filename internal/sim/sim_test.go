@@ -32,6 +32,7 @@ func run(t testing.TB, s Scenario) Result {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return r
 }
 
@@ -45,6 +46,7 @@ func maxRounds(events int) int {
 	for remaining := events + 1; remaining > 1; remaining = (remaining + parts - 1) / parts {
 		n++
 	}
+
 	return n
 }
 
@@ -56,6 +58,7 @@ func Test4096RanksAgreeInOneRound(t *testing.T) {
 		t.Fatalf("got %d rounds, divergence %v; want 1 round, no divergence",
 			r.Rounds, r.Outcome.Divergence)
 	}
+
 	const maxPayloadBytes = 200 // far below the size of the events
 	if r.Largest > maxPayloadBytes {
 		t.Fatalf("largest payload has %d bytes, want at most %d", r.Largest, maxPayloadBytes)
@@ -82,17 +85,21 @@ func TestReportListsDeviatingRank(t *testing.T) {
 			if d == nil || d.Kind != agreement.KindPlacement {
 				t.Fatalf("got divergence %v, want one of the kind placement", d)
 			}
+
 			if !slices.Equal(d.Deviant, []int{deviant}) {
 				t.Fatalf("got deviant ranks %v, want %d", d.Deviant, deviant)
 			}
+
 			if d.Position != d.Last {
 				t.Fatalf("got a difference at events %d to %d, want a single event", d.Position, d.Last)
 			}
+
 			// The first difference is one position later if the event is repeated, or if a dropped
 			// event is followed by an identical one.
 			if d.Position != changed && d.Position != changed+1 {
 				t.Fatalf("got a difference at event %d, want %d or %d", d.Position, changed, changed+1)
 			}
+
 			if want := maxRounds(events); r.Rounds > want {
 				t.Fatalf("got %d rounds, want at most %d", r.Rounds, want)
 			}
@@ -117,10 +124,12 @@ func TestDivergenceInDiscardedEventsIsRange(t *testing.T) {
 	if d == nil {
 		t.Fatal("got no divergence")
 	}
+
 	if changed < d.Position || changed > d.Last {
 		t.Errorf("got a difference at events %d to %d, which does not include event %d", d.Position,
 			d.Last, changed)
 	}
+
 	if length := d.Last - d.Position + 1; length > maxRange {
 		t.Errorf("got a range of %d events, want at most %d", length, maxRange)
 	}
@@ -136,9 +145,11 @@ func TestReportListsMissingRanks(t *testing.T) {
 	if !slices.Equal(r.Outcome.Absent, missing) {
 		t.Errorf("got absent ranks %v, want %v", r.Outcome.Absent, missing)
 	}
+
 	if r.Outcome.Divergence != nil {
 		t.Errorf("got divergence %v between equal histories", r.Outcome.Divergence)
 	}
+
 	const missingRank, deviant = 5, 6
 	r = run(t, Scenario{
 		Ranks: ranks, History: history, Missing: []int{missingRank},
@@ -148,9 +159,11 @@ func TestReportListsMissingRanks(t *testing.T) {
 	if d == nil {
 		t.Fatal("got no divergence")
 	}
+
 	if !slices.Equal(d.Absent, []int{missingRank}) {
 		t.Errorf("got absent ranks %v, want %d", d.Absent, missingRank)
 	}
+
 	if !slices.Equal(d.Deviant, []int{deviant}) {
 		t.Errorf("got deviant ranks %v, want %d", d.Deviant, deviant)
 	}
@@ -161,6 +174,7 @@ func TestInvalidScenarioIsRefused(t *testing.T) {
 	if _, err := RunAgreement(onlyMissing); !errors.Is(err, agreement.ErrProtocol) {
 		t.Errorf("RunAgreement with only a missing rank = %v; want ErrProtocol", err)
 	}
+
 	beyondEnd := Scenario{Ranks: 1, Deviations: []Deviation{{Position: 1, Change: Drop}}}
 	if _, err := RunAgreement(beyondEnd); err == nil {
 		t.Error("RunAgreement with a deviation beyond the end of the history = nil; want an error")
@@ -184,6 +198,7 @@ func TestAllRanksReachSameOutcome(t *testing.T) {
 				Change:   Resize,
 			})
 		}
+
 		const minMissing = 0
 		maxMissing := ranks - 1
 		s.Missing = rapid.SliceOfNDistinct(rapid.IntRange(0, ranks-1), minMissing, maxMissing,
@@ -193,12 +208,15 @@ func TestAllRanksReachSameOutcome(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
+
 		if !slices.Equal(r.Outcome.Absent, s.Missing) {
 			rt.Fatalf("got absent ranks %v, want %v", r.Outcome.Absent, s.Missing)
 		}
+
 		for _, rank := range s.Missing {
 			delete(deviant, rank)
 		}
+
 		if len(deviant) == 0 && r.Outcome.Divergence != nil {
 			rt.Fatalf("got divergence %v between equal histories", r.Outcome.Divergence)
 		}
@@ -228,19 +246,24 @@ func TestHistoryIsReproducible(t *testing.T) {
 	if !slices.Equal(history, History(events, seed)) {
 		t.Error("two calls with the same seed return different histories")
 	}
+
 	if slices.Equal(history, History(events, seed+1)) {
 		t.Error("calls with different seeds return the same history")
 	}
+
 	if len(history) != events {
 		t.Errorf("got %d events, want %d", len(history), events)
 	}
+
 	counts := map[event.Kind]int{}
 	for _, e := range history {
 		counts[e.Kind]++
 	}
+
 	if counts[event.KindSegment] == 0 {
 		t.Error("the history has no new segment")
 	}
+
 	const minFrees = events / 5 // with few live blocks, one step in three frees a block
 	if n := counts[event.KindFree]; n < minFrees {
 		t.Errorf("the history has %d frees, want at least %d", n, minFrees)
@@ -249,7 +272,6 @@ func TestHistoryIsReproducible(t *testing.T) {
 
 // BenchmarkAgreement measures an agreement of ranks with equal histories, and one in which a rank
 // deviates.
-
 func BenchmarkAgreement(b *testing.B) {
 	const events, changed = 100_000, 70_000 // changed is the index of the changed event
 	history := History(events, 1)
@@ -263,6 +285,7 @@ func BenchmarkAgreement(b *testing.B) {
 				for b.Loop() {
 					r = run(b, Scenario{Ranks: ranks, History: history, Deviations: deviations})
 				}
+
 				b.ReportMetric(float64(r.Rounds), "rounds")
 				b.ReportMetric(float64(r.Bytes)/float64(ranks), "bytes/rank")
 			})

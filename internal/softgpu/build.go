@@ -27,6 +27,7 @@ func Build() (cuda, nccl string, err error) {
 	if err != nil {
 		return "", "", err
 	}
+
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), nil
 }
 
@@ -46,11 +47,13 @@ func cachedFolder(
 	if err != nil {
 		return "", err
 	}
+
 	allSources := append([]fs.FS{buildCode, sources, kernels.Sources}, extraSources...)
 	key, err := keyOf(flags, allSources...)
 	if err != nil {
 		return "", err
 	}
+
 	return userFolder.findOrCreate(key, create)
 }
 
@@ -62,13 +65,16 @@ func build(dir string, flags ...string) error {
 			return fmt.Errorf("unpacking the software GPU: %w", err)
 		}
 	}
+
 	object, err := compileKernels(dir, flags)
 	if err != nil {
 		return err
 	}
+
 	if err := compile(dir, "cuda", cudaName, append([]string{object}, flags...)); err != nil {
 		return err
 	}
+
 	// The software NCCL calls the software CUDA driver, which it finds in its own folder.
 	libraryFlags := []string{"-L" + dir, "-l:" + cudaName, "-Wl,-rpath,$ORIGIN"}
 	return compile(dir, "nccl", ncclName, append(libraryFlags, flags...))
@@ -80,14 +86,17 @@ func unpack(dir string, source embed.FS) error {
 		if err != nil {
 			return err
 		}
+
 		target := filepath.Join(dir, filepath.FromSlash(name))
 		if d.IsDir() {
 			return os.MkdirAll(target, 0o755)
 		}
+
 		data, err := source.ReadFile(name)
 		if err != nil {
 			return err
 		}
+
 		return os.WriteFile(target, data, 0o644)
 	})
 }
@@ -99,6 +108,7 @@ func compile(dir, folder, library string, flags []string) error {
 	if err != nil {
 		return fmt.Errorf("listing the sources of %s: %w", folder, err)
 	}
+
 	args := slices.Concat([]string{
 		"-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden",
 		"-Wall", "-Wextra", "-Werror", "-Wl,-soname," + library, "-o", filepath.Join(dir, library),
@@ -117,11 +127,13 @@ func runCompiler(dir, part, compiler string, args []string) (string, error) {
 	if dir != "" {
 		command.Env = append(os.Environ(), "TMPDIR="+dir)
 	}
+
 	var stdout, stderr strings.Builder
 	command.Stdout = &stdout
 	command.Stderr = &stderr
 	if err := command.Run(); err != nil {
 		return "", fmt.Errorf("compiling %s: %w\n%s", part, err, strings.TrimSpace(stderr.String()))
 	}
+
 	return stdout.String(), nil
 }

@@ -43,21 +43,25 @@ func userCache() (cache, error) {
 			return c, nil
 		}
 	}
+
 	folderName := fmt.Sprintf("symmem-softgpu-%d", os.Getuid())
 	c := cache{dir: filepath.Join(os.TempDir(), folderName)}
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return cache{}, fmt.Errorf("creating the cache of the software GPU: %w", err)
 	}
+
 	info, err := os.Lstat(c.dir)
 	if err != nil {
 		return cache{}, fmt.Errorf("checking the cache of the software GPU: %w", err)
 	}
+
 	stat, hasStat := info.Sys().(*syscall.Stat_t)
 	isOwn := hasStat && int(stat.Uid) == os.Getuid()
 	isPrivate := info.Mode() == fs.ModeDir|0o700 // also excludes a symbolic link
 	if !isOwn || !isPrivate {
 		return cache{}, fmt.Errorf("%s is not a folder that only this user can write to", c.dir)
 	}
+
 	return c, nil
 }
 
@@ -71,6 +75,7 @@ func (c cache) findOrCreate(key string, create func(dir string) error) (string, 
 	if isComplete(dir) {
 		return dir, touch(dir)
 	}
+
 	unlock, err := c.lock(key)
 	if err != nil {
 		return "", err
@@ -79,19 +84,23 @@ func (c cache) findOrCreate(key string, create func(dir string) error) (string, 
 	if isComplete(dir) { // another process has created it
 		return dir, touch(dir)
 	}
+
 	c.removeOldEntries()
 	// Each call writes to a new folder, because a killed process's compiler may still be running.
 	unfinished, err := os.MkdirTemp(c.dir, unfinishedPrefix)
 	if err == nil {
 		err = create(unfinished)
 	}
+
 	if err == nil {
 		err = finish(unfinished, dir)
 	}
+
 	if err != nil {
 		removeErr := os.RemoveAll(unfinished)
 		return "", errors.Join(err, removeErr)
 	}
+
 	return dir, nil
 }
 
@@ -103,6 +112,7 @@ func finish(unfinished, dir string) error {
 	if err := errors.Join(writeErr, removeErr); err != nil {
 		return err
 	}
+
 	return os.Rename(unfinished, dir)
 }
 
@@ -125,6 +135,7 @@ func (c cache) lock(key string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	lockResult := make(chan error, 1)
 	go func() { lockResult <- flock(f) }() // after a timeout, this goroutine goes on waiting
 	select {
@@ -134,6 +145,7 @@ func (c cache) lock(key string) (unlock func(), err error) {
 			unlock()
 			return nil, err
 		}
+
 		return unlock, nil
 	case <-time.After(compileTimeout):
 		return nil, fmt.Errorf("waited %v for another process that is compiling the software GPU",
@@ -160,6 +172,7 @@ func (c cache) removeOldEntries() {
 		if strings.HasPrefix(e.Name(), unfinishedPrefix) {
 			limit = unfinishedLimit
 		}
+
 		info, err := e.Info()
 		if err == nil && time.Since(info.ModTime()) > limit {
 			_ = os.RemoveAll(filepath.Join(c.dir, e.Name()))
@@ -179,19 +192,23 @@ func keyOf(flags []string, sources ...fs.FS) (string, error) {
 			if err != nil {
 				return "", err
 			}
+
 			fmt.Fprintf(hash, "%q\n", output)
 		}
 	}
+
 	fmt.Fprintf(hash, "%q\n", flags)
 	for _, source := range sources {
 		err := fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
 			}
+
 			data, err := fs.ReadFile(source, name)
 			if err != nil {
 				return err
 			}
+
 			fmt.Fprintf(hash, "%q %q\n", name, data)
 			return nil
 		})
@@ -199,6 +216,7 @@ func keyOf(flags []string, sources ...fs.FS) (string, error) {
 			return "", fmt.Errorf("reading the sources of the software GPU: %w", err)
 		}
 	}
+
 	const keyLength = 32 // half of the hash suffices
 	return hex.EncodeToString(hash.Sum(nil))[:keyLength], nil
 }

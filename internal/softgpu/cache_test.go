@@ -31,13 +31,16 @@ func (c cache) checkFolder(t *testing.T, f *filler, key string, wantFilled int32
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	text, err := os.ReadFile(filepath.Join(dir, "library"))
 	if err != nil || string(text) != "new" {
 		t.Errorf("library = %q, %v; want %q", text, err, "new")
 	}
+
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
 		t.Errorf("the folder contains %v (error %v); want the library and the mark", entries, err)
 	}
+
 	if n := f.filled.Load(); n != wantFilled {
 		t.Errorf("%d folders were filled, want %d", n, wantFilled)
 	}
@@ -53,10 +56,12 @@ func TestCacheWithoutHomeDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c.checkFolder(t, &filler{}, "key", 1)
 	if err := os.Chmod(c.dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := userCache(); err == nil {
 		t.Error("userCache accepted a folder that all users can write to")
 	}
@@ -70,6 +75,7 @@ func TestIncompleteFolderIsFilledAgain(t *testing.T) {
 	if err := os.Remove(filepath.Join(c.dir, "key", completeFile)); err != nil {
 		t.Fatal(err)
 	}
+
 	c.checkFolder(t, f, "key", 2)
 }
 
@@ -84,6 +90,7 @@ func TestConcurrentCallsFillOnce(t *testing.T) {
 			}
 		})
 	}
+
 	callers.Wait()
 	c.checkFolder(t, f, "key", 1)
 }
@@ -99,6 +106,7 @@ func TestKeysAreFilledAtTheSameTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c.checkFolder(t, f, "outer", 2)
 }
 
@@ -110,18 +118,22 @@ func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 	if err := os.Mkdir(unfinished, 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	library := filepath.Join(unfinished, "library")
 	if err := os.WriteFile(library, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	c.checkFolder(t, f, "recent", 1)
 	if _, err := os.Stat(unfinished); err != nil {
 		t.Errorf("a folder that a compiler may be filling was removed: %v", err)
 	}
+
 	old := time.Now().Add(-unfinishedLimit - time.Minute)
 	if err := os.Chtimes(unfinished, old, old); err != nil {
 		t.Fatal(err)
 	}
+
 	c.checkFolder(t, f, "key", 2)
 	if _, err := os.Stat(unfinished); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Stat of the unfinished folder = %v, want ErrNotExist", err)
@@ -137,15 +149,18 @@ func TestFailedFillLeavesNothing(t *testing.T) {
 		if err := f.fill(dir); err != nil {
 			t.Error(err)
 		}
+
 		return errFill
 	})
 	if !errors.Is(err, errFill) {
 		t.Errorf("findOrCreate = %v, want %v", err, errFill)
 	}
+
 	remaining, err := os.ReadDir(c.dir)
 	if err != nil || len(remaining) != 1 || remaining[0].Name() != "key"+lockSuffix {
 		t.Errorf("the cache contains %v (error %v); want only the lock", remaining, err)
 	}
+
 	c.checkFolder(t, f, "key", 2)
 }
 
@@ -161,11 +176,13 @@ func TestUnusedFoldersAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	c.checkFolder(t, f, "used", 2) // makes the folder young again
 	c.checkFolder(t, f, "another", 3)
 	if _, err := os.Stat(filepath.Join(c.dir, "unused")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Stat of the unused folder = %v, want ErrNotExist", err)
 	}
+
 	c.checkFolder(t, f, "used", 3)
 }
 
@@ -181,9 +198,11 @@ func TestKeysDependOnSourcesAndFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			keys[key] = true
 		}
 	}
+
 	if want := len(texts) * len(flagLists); len(keys) != want {
 		t.Errorf("got %d different keys, want %d", len(keys), want)
 	}

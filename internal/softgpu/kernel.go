@@ -31,20 +31,24 @@ func compileKernels(dir string, flags []string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("listing the kernels: %w", err)
 	}
+
 	includes := includes(files)
 	list := filepath.Join(dir, "list.cc")
 	if err := os.WriteFile(list, []byte(includes), 0o644); err != nil {
 		return "", fmt.Errorf("listing the kernels: %w", err)
 	}
+
 	expanded, err := runCompiler(dir, "kernels", "g++",
 		slices.Concat(kernelFlags(dir), []string{"-E", "-P", "-DKERNEL=" + kernelMark, list}))
 	if err != nil {
 		return "", err
 	}
+
 	table := filepath.Join(dir, "table.cc")
 	if err := os.WriteFile(table, []byte(includes+tableOf(expanded)), 0o644); err != nil {
 		return "", fmt.Errorf("writing the table of kernels: %w", err)
 	}
+
 	object := filepath.Join(dir, "kernels.o")
 	_, err = runCompiler(dir, "kernels", "g++",
 		slices.Concat(kernelFlags(dir), flags, []string{"-c", "-o", object, table}))
@@ -56,6 +60,7 @@ func includes(files []string) string {
 	for _, file := range files {
 		fmt.Fprintf(&b, "#include <%s>\n", filepath.Base(file))
 	}
+
 	return b.String()
 }
 
@@ -73,6 +78,7 @@ func tableOf(expanded string) string {
 	for _, match := range found {
 		fmt.Fprintf(&b, "\tENTRY(%s),\n", match[1])
 	}
+
 	fmt.Fprintf(&b, "};\nconst size_t gpu_kernel_count = %d;\n", len(found))
 	return b.String()
 }

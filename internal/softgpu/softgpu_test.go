@@ -30,6 +30,7 @@ func runTests(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+
 	return m.Run()
 }
 
@@ -42,9 +43,11 @@ func (l *libraries) make() (err error) {
 			text, readErr := os.ReadFile(filepath.Join("testdata", name))
 			err = errors.Join(err, readErr, os.WriteFile(filepath.Join(target, name), text, 0o644))
 		}
+
 		if err := errors.Join(err, build(dir, l.flags...)); err != nil {
 			return err
 		}
+
 		return compilePrograms(dir, l.flags)
 	}, os.DirFS("testdata"), thisTest)
 	return err
@@ -62,11 +65,13 @@ func compilePrograms(dir string, flags []string) error {
 		if compiled[name] || s.long && len(flags) > 0 {
 			continue
 		}
+
 		compiled[name] = true
 		compiler, language := "gcc", []string{"-std=gnu11"}
 		if filepath.Ext(name) == ".cc" {
 			compiler, language = "g++", includingKernels(dir)
 		}
+
 		args := slices.Concat(language, []string{
 			"-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
 			"-I" + filepath.Join(dir, "src", "abi"), filepath.Join("testdata", name),
@@ -77,6 +82,7 @@ func compilePrograms(dir string, flags []string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -176,6 +182,7 @@ func runPrograms(t *testing.T, b libraries) {
 		if s.long && len(b.flags) > 0 {
 			continue
 		}
+
 		t.Run(s.name, func(t *testing.T) {
 			before := sharedNames(t)
 			scratch := t.TempDir()
@@ -184,9 +191,11 @@ func runPrograms(t *testing.T, b libraries) {
 			if text, err := c.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, text)
 			}
+
 			if remaining, _ := os.ReadDir(scratch); len(remaining) > 0 {
 				t.Errorf("the program left %s in TMPDIR", remaining[0].Name())
 			}
+
 			for name := range sharedNames(t) {
 				if !before[name] {
 					t.Errorf("the program left %s in /dev/shm", name)
@@ -203,12 +212,14 @@ func sharedNames(t *testing.T) map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	names := map[string]bool{}
 	for _, e := range entries {
 		if strings.Contains(e.Name(), "softgpu") {
 			names[e.Name()] = true
 		}
 	}
+
 	return names
 }
 
@@ -220,10 +231,12 @@ func TestProgramsHaveNoRaces(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles everything a second time")
 	}
+
 	sanitized := libraries{flags: []string{"-fsanitize=thread", "-Wno-tsan"}}
 	if err := sanitized.make(); err != nil {
 		t.Fatal(err)
 	}
+
 	runPrograms(t, sanitized)
 }
 
@@ -254,13 +267,16 @@ func TestOnlyRankZeroLogs(t *testing.T) {
 	if text, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
+
 	log, err := os.ReadFile(strings.ReplaceAll(pattern, "%p", fmt.Sprint(c.Process.Pid)))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if !symmetric.Match(log) || !ring.Match(log) {
 		t.Errorf("the log lacks one of the paths:\n%s", log)
 	}
+
 	if strings.Contains(string(log), "[1] NCCL INFO") {
 		t.Error("rank 1 wrote to the log")
 	}

@@ -47,6 +47,7 @@ func (g *Gate) Enter() (Pass, bool) {
 	if p := g.EnterAs(Self()); p != (Pass{}) {
 		return p, true
 	}
+
 	return g.enterUnbiased()
 }
 
@@ -57,11 +58,13 @@ func (g *Gate) EnterAs(me Goroutine) Pass {
 	if b == nil || b.owner != uintptr(me) {
 		return Pass{}
 	}
+
 	b.busy++
 	if g.bias.Load() != b { // Another goroutine has ended the bias meanwhile.
 		b.busy--
 		return Pass{}
 	}
+
 	return Pass{bias: b}
 }
 
@@ -77,6 +80,7 @@ func (g *Gate) Leave(p Pass) {
 		p.bias.busy--
 		return
 	}
+
 	g.unbiasedCount.Add(-1)
 }
 
@@ -88,6 +92,7 @@ func (g *Gate) enterUnbiased() (Pass, bool) {
 		g.unbiasedCount.Add(-1) // The gate is closed.
 		return Pass{}, false
 	}
+
 	me := goroutine()
 	if me != g.lastUnbiased.Load() {
 		g.lastUnbiased.Store(me)
@@ -96,6 +101,7 @@ func (g *Gate) enterUnbiased() (Pass, bool) {
 		g.repeatCount.Store(0)
 		g.setOwner(me)
 	}
+
 	return Pass{}, true
 }
 
@@ -105,14 +111,17 @@ func (g *Gate) setOwner(owner uintptr) {
 	if !canBarrier() || !g.biasMu.TryLock() {
 		return
 	}
+
 	defer g.biasMu.Unlock()
 	if g.Closed() {
 		return
 	}
+
 	g.endBias()
 	if g.isOwnerIdle() {
 		g.latestBias = &bias{owner: owner}
 	}
+
 	g.bias.Store(g.latestBias)
 }
 

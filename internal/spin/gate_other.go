@@ -22,6 +22,7 @@ func (g *Gate) Enter() (Pass, bool) {
 		g.calls.Add(-1)
 		return Pass{}, false
 	}
+
 	return Pass{}, true
 }
 

@@ -28,30 +28,36 @@ func TestClosedGateIsEmpty(t *testing.T) {
 					if !mayEnter.Load() {
 						t.Error("a call is inside although Empty returned true")
 					}
+
 					entered.Add(1)
 					gate.Leave(pass)
 				}
+
 				if turn%(2*callsPerBias) == 0 { // rarely, so that this goroutine can become the owner
 					runtime.Gosched()
 				}
 			}
 		})
 	}
+
 	for range closeCount {
 		// Wait for enough calls to create a bias.
 		enough := entered.Load() + 3*callsPerBias
 		for entered.Load() < enough {
 			runtime.Gosched()
 		}
+
 		gate.Close()
 		for !gate.Empty() {
 			runtime.Gosched()
 		}
+
 		mayEnter.Store(false)
 		runtime.Gosched() // Goroutines that are inside would fail the test now.
 		mayEnter.Store(true)
 		gate.Open()
 	}
+
 	stop.Store(true)
 	all.Wait()
 }
@@ -71,12 +77,14 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 				if !hasEntered {
 					t.Fatal("Enter of an open gate = false, want true")
 				}
+
 				return pass
 			}
 			early := enter()
 			for range otherCalls {
 				gate.Leave(enter())
 			}
+
 			outer, inner := enter(), enter()
 			gate.Close()
 			calls := map[string]Pass{"early": early, "outer": outer, "inner": inner}
@@ -84,17 +92,22 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 				if gate.Empty() {
 					t.Errorf("Empty = true before the %s call left, want false", call)
 				}
+
 				gate.Leave(pass)
 			}
+
 			if !gate.Empty() {
 				t.Error("Empty = false after all calls have left, want true")
 			}
+
 			if _, hasEntered := gate.Enter(); hasEntered {
 				t.Error("Enter of a closed gate = true, want false")
 			}
+
 			if !gate.Closed() {
 				t.Error("Closed of a closed gate = false, want true")
 			}
+
 			gate.Open()
 			gate.Leave(enter()) // enters again
 		})
@@ -112,6 +125,7 @@ func TestNextCloseCountsEarlierCall(t *testing.T) {
 			pass, _ := gate.Enter()
 			gate.Leave(pass)
 		}
+
 		pass, _ := gate.Enter()
 		close(entered)
 		<-leave
@@ -127,13 +141,16 @@ func TestNextCloseCountsEarlierCall(t *testing.T) {
 		if !hasEntered {
 			t.Fatal("Enter of the open gate = false, want true")
 		}
+
 		gate.Leave(pass)
 	}
+
 	gate.Close()
 	gate.Close() // One Open must undo both.
 	if gate.Empty() {
 		t.Error("Empty = true while a call is inside, want false")
 	}
+
 	gate.Open()
 	close(leave)
 	<-left

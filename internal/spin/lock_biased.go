@@ -69,6 +69,7 @@ func (l *Lock) Lock() {
 			return
 		}
 	}
+
 	l.lockUnbiased()
 }
 
@@ -79,20 +80,24 @@ func (l *Lock) TryLock() bool {
 		if b.busy != 0 {
 			return false // This goroutine already holds the lock.
 		}
+
 		if l.lockBiased(b) {
 			return true
 		}
 	}
+
 	hasSetHeld := atomic.CompareAndSwapUint32(&l.held, 0, 1)
 	if !hasSetHeld {
 		return false
 	}
+
 	b := l.endBias()
 	isFree := b == nil || atomic.LoadUint32(&b.busy) == 0
 	if isFree {
 		l.heldBias = nil
 		return true
 	}
+
 	l.bias.Store(b) // The owner keeps the lock and the bias.
 	StoreRelease32(&l.held, 0)
 	return false
@@ -106,9 +111,11 @@ func (l *Lock) lockBiased(b *bias) bool {
 		b.busy = 0
 		return false
 	}
+
 	if l.heldBias != b { // Usually they are equal, and no store is necessary.
 		l.heldBias = b
 	}
+
 	return true
 }
 
@@ -118,6 +125,7 @@ func (l *Lock) Unlock() {
 		b.busy = 0
 		return
 	}
+
 	l.unlockUnbiased()
 }
 
@@ -127,11 +135,13 @@ func (l *Lock) lockUnbiased() {
 	for round := 0; !atomic.CompareAndSwapUint32(&l.held, 0, 1); round++ {
 		pause(round)
 	}
+
 	if b := l.endBias(); b != nil {
 		for round := 0; atomic.LoadUint32(&b.busy) != 0; round++ {
 			pause(round)
 		}
 	}
+
 	if l.heldBias != nil { // Usually it is nil, and no store is necessary.
 		l.heldBias = nil
 	}
@@ -145,6 +155,7 @@ func (l *Lock) endBias() *bias {
 		l.bias.Store(nil)
 		barrier()
 	}
+
 	return b
 }
 
@@ -162,6 +173,7 @@ func (l *Lock) unlockUnbiased() {
 			l.bias.Store(&bias{owner: me})
 		}
 	}
+
 	StoreRelease32(&l.held, 0)
 }
 
@@ -171,6 +183,7 @@ func pause(round int) {
 		runtime.Gosched()
 		return
 	}
+
 	doublings := min((round-yieldRounds)/sleepsPerStep, maxDoublings)
 	time.Sleep(firstSleep << doublings)
 }

@@ -38,6 +38,7 @@ func TestMutualExclusion(t *testing.T) {
 						if holders != 1 {
 							t.Errorf("%d goroutines hold the lock, want 1", holders)
 						}
+
 						count++
 						holders--
 						lock.Unlock()
@@ -47,6 +48,7 @@ func TestMutualExclusion(t *testing.T) {
 					}
 				})
 			}
+
 			all.Wait()
 			if want := goroutineCount * turns; count != want {
 				t.Errorf("count = %d, want %d", count, want)
@@ -79,16 +81,19 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 					return
 				default:
 				}
+
 				if lock.TryLock() {
 					enter()
 					tries++
 					holders--
 					lock.Unlock()
 				}
+
 				runtime.Gosched()
 			}
 		})
 	}
+
 	owner.Go(func() {
 		for range ownerTurns {
 			lock.Lock()
@@ -104,6 +109,7 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 	if count != ownerTurns {
 		t.Errorf("count = %d, want %d", count, ownerTurns)
 	}
+
 	t.Logf("%d tries succeeded", tries)
 }
 
@@ -117,6 +123,7 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 				lock.Lock()
 				lock.Unlock() //nolint:staticcheck // Repeated acquisition creates the bias.
 			}
+
 			lock.Lock()
 			tryInOtherGoroutine := func() bool {
 				result := make(chan bool)
@@ -126,15 +133,18 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 			if lock.TryLock() {
 				t.Error("TryLock by the holder succeeded")
 			}
+
 			for range 2 { // The second try checks that the first one left the lock held.
 				if tryInOtherGoroutine() {
 					t.Fatal("TryLock by another goroutine succeeded while the lock was held")
 				}
 			}
+
 			lock.Unlock()
 			if !lock.TryLock() {
 				t.Fatal("TryLock failed after Unlock")
 			}
+
 			lock.Unlock()
 			if !tryInOtherGoroutine() {
 				t.Error("TryLock by another goroutine failed after Unlock")
@@ -157,12 +167,14 @@ func TestLockWithCond(_ *testing.T) {
 		for !isOpen {
 			isOpenChanged.Wait()
 		}
+
 		lock.Unlock()
 	}()
 	for range biasTurns {
 		lock.Lock()
 		lock.Unlock() //nolint:staticcheck // Repeated acquisition creates the bias.
 	}
+
 	lock.Lock()
 	isOpen = true
 	lock.Unlock()

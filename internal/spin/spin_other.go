@@ -36,12 +36,15 @@ func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 			return true
 		}
 	}
+
 	for range paused {
 		if atomic.LoadUint64(p) == want {
 			return true
 		}
+
 		Pause(1)
 	}
+
 	return false
 }
 
@@ -52,12 +55,15 @@ func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 			return true
 		}
 	}
+
 	for range paused {
 		if atomic.LoadUint64(p) >= want {
 			return true
 		}
+
 		Pause(1)
 	}
+
 	return false
 }
 
@@ -68,6 +74,7 @@ func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) 
 	if n > 0 {
 		copy(unsafe.Slice((*byte)(unsafe.Add(dst, 16)), n), unsafe.Slice((*byte)(src), n))
 	}
+
 	*(*uint64)(unsafe.Add(dst, 8)) = digest
 	atomic.StoreUint64((*uint64)(dst), seq)
 }

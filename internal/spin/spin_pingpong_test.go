@@ -42,8 +42,10 @@ func TestSequenceNumberPublishesDigestAndPayload(t *testing.T) {
 			if digest != ^i || payload != 3*i {
 				wrong++
 			}
+
 			StoreRelease64(pong.sequence(), i)
 		}
+
 		done <- wrong
 	}()
 	var payload [LinePayload]byte
@@ -52,6 +54,7 @@ func TestSequenceNumberPublishesDigestAndPayload(t *testing.T) {
 		PutLine(ping.line(), i, ^i, unsafe.Pointer(&payload[0]), len(payload))
 		pong.await(i)
 	}
+
 	if wrong := <-done; wrong != 0 {
 		t.Errorf("%d of %d messages were torn, want 0", wrong, rounds)
 	}

@@ -16,14 +16,17 @@ func TestStoresChangeOnlyTheirWord(t *testing.T) {
 	if words != [3]uint64{1, value64, 3} {
 		t.Errorf("words after StoreRelease64 = %#x; want only the second changed", words)
 	}
+
 	if got := LoadAcquire64(&words[1]); got != value64 {
 		t.Errorf("LoadAcquire64 = %#x, want %#x", got, uint64(value64))
 	}
+
 	halves := [3]uint32{1, 2, 3}
 	StoreRelease32(&halves[1], value32)
 	if halves != [3]uint32{1, value32, 3} {
 		t.Errorf("words after StoreRelease32 = %#x; want only the second changed", halves)
 	}
+
 	if got := LoadAcquire32(&halves[1]); got != value32 {
 		t.Errorf("LoadAcquire32 = %#x, want %#x", got, uint32(value32))
 	}
@@ -53,6 +56,7 @@ func TestUntil(t *testing.T) {
 			if got := Until64(&c.value, c.awaited, c.tight, c.paused); got != c.exact {
 				t.Errorf("Until64 = %t, want %t", got, c.exact)
 			}
+
 			if got := UntilAtLeast64(&c.value, c.awaited, c.tight, c.paused); got != c.atLeast {
 				t.Errorf("UntilAtLeast64 = %t, want %t", got, c.atLeast)
 			}
@@ -66,6 +70,7 @@ func TestPrefetchWriteChangesNoMemoryAndNeverFaults(t *testing.T) {
 	if words != [3]uint64{1, 2, 3} {
 		t.Errorf("words after PrefetchWrite = %#x, want 1, 2 and 3", words)
 	}
+
 	PrefetchWrite(nil) // must not fault
 }
 
@@ -84,6 +89,7 @@ func TestPutLineKeepsOtherBytes(t *testing.T) {
 		for i := range buffer {
 			buffer[i] = 0xA5
 		}
+
 		want := buffer
 		offset := offsetOfLine(buffer[:])
 		binary.LittleEndian.PutUint64(want[offset:], number)
@@ -103,6 +109,7 @@ func TestPutLineTruncatesPayload(t *testing.T) {
 	for i := range source {
 		source[i] = 1
 	}
+
 	offset := offsetOfLine(buffer[:])
 	PutLine(unsafe.Pointer(&buffer[offset]), 0, 0, unsafe.Pointer(&source[0]), len(source))
 	if got := bytes.Count(buffer[:], []byte{1}); got != LinePayload {

@@ -13,12 +13,14 @@ func Affinity() ([]int, error) {
 	if err := unix.SchedGetaffinity(thisThread, &set); err != nil {
 		return nil, fmt.Errorf("reading the processors of this thread: %w", err)
 	}
+
 	var processors []int
 	for processor := 0; len(processors) < set.Count(); processor++ {
 		if set.IsSet(processor) {
 			processors = append(processors, processor)
 		}
 	}
+
 	return processors, nil
 }
 
@@ -35,6 +37,7 @@ func bind(thread, processor int) error {
 	if err := unix.SchedSetaffinity(thread, &set); err != nil {
 		return fmt.Errorf("binding thread %d to processor %d: %w", thread, processor, err)
 	}
+
 	return nil
 }
 
@@ -47,11 +50,13 @@ func AffinityMask() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	mask := make([]byte, AffinityMaskBytes)
 	for _, p := range allowed {
 		if p/8 < len(mask) {
 			mask[p/8] |= 1 << (p % 8)
 		}
 	}
+
 	return mask, nil
 }

@@ -15,15 +15,18 @@ func BindProcess(processor int) error {
 	if err != nil {
 		return fmt.Errorf("listing the threads of this process: %w", err)
 	}
+
 	for _, t := range threads {
 		id, err := strconv.Atoi(t.Name())
 		if err != nil {
 			continue
 		}
+
 		// The thread may have exited since it was listed.
 		if err := bind(id, processor); err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -19,10 +19,12 @@ func CreateFile(path string, bytes int64) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating a file: %w", err)
 	}
+
 	err = repeatInterrupted(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, bytes) })
 	if err == nil {
 		return f, nil
 	}
+
 	folder := filepath.Dir(path)
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS):
@@ -34,6 +36,7 @@ func CreateFile(path string, bytes int64) (*os.File, error) {
 	default:
 		err = fmt.Errorf("allocating a file of %d bytes in %s: %w", bytes, folder, err)
 	}
+
 	closeErr := f.Close()
 	removeErr := os.Remove(path)
 	return nil, errors.Join(err, closeErr, removeErr)
@@ -53,6 +56,7 @@ func LockFile(f *os.File) error {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return ErrLocked
 	}
+
 	return fmt.Errorf("locking %s: %w", f.Name(), err)
 }
 

@@ -19,16 +19,20 @@ func TestCreateFile(t *testing.T) {
 		_ = f.Close()
 		t.Fatal("CreateFile of an exbibyte = nil error; want an error")
 	}
+
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Stat after a failed CreateFile = %v; want ErrNotExist", err)
 	}
+
 	f, err := CreateFile(path, smallBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if n, err := FileSize(f); n != smallBytes || err != nil {
 		t.Errorf("FileSize = %d, %v; want %d", n, err, smallBytes)
 	}
+
 	_ = f.Close()
 	if _, err := CreateFile(path, 1); !errors.Is(err, os.ErrExist) {
 		t.Errorf("CreateFile of an existing file = %v; want ErrExist", err)
@@ -45,11 +49,14 @@ func TestCreateFileWithoutFallocate(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "use a folder on another filesystem") {
 			t.Errorf("CreateFile on ramfs = %v; want advice to use another filesystem", err)
 		}
+
 		if names, err := os.ReadDir(folder); err != nil || len(names) > 0 {
 			t.Errorf("ReadDir after a failed CreateFile = %v, %v; want no files", names, err)
 		}
+
 		return
 	}
+
 	const cannotMount = 77 // exit code of the shell command below
 	folder := t.TempDir()
 	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
@@ -65,6 +72,7 @@ func TestCreateFileWithoutFallocate(t *testing.T) {
 	if errors.Is(err, exec.ErrNotFound) || isMountError || isUnshareError {
 		t.Skip(fmt.Errorf("mounting ramfs: %w: %w, %s", errors.ErrUnsupported, err, out))
 	}
+
 	if err != nil {
 		t.Errorf("creating a file on ramfs: %v\n%s", err, out)
 	}
@@ -78,9 +86,11 @@ func TestLockFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := LockFile(first); err != nil {
 		t.Fatal(err)
 	}
+
 	second, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -89,12 +99,15 @@ func TestLockFile(t *testing.T) {
 	if err := LockFile(second); !errors.Is(err, ErrLocked) {
 		t.Errorf("LockFile of a locked file = %v; want ErrLocked", err)
 	}
+
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := LockFile(second); err != nil {
 		t.Errorf("LockFile after the lock was released = %v; want nil", err)
 	}
+
 	if err := LockFile(first); err == nil {
 		t.Error("LockFile of a closed file = nil; want an error")
 	}

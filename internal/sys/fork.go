@@ -23,10 +23,12 @@ func CloseInForks(socket io.Closer) {
 	if !hasDescriptor || socketInodes == nil {
 		return
 	}
+
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return
 	}
+
 	_ = raw.Control(func(fd uintptr) {
 		var stat unix.Stat_t
 		if fd < uintptr(len(socketInodes)) && unix.Fstat(int(fd), &stat) == nil {

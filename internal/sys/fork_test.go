@@ -23,6 +23,7 @@ func TestCloseInForks(t *testing.T) {
 		if inode == 0 {
 			continue
 		}
+
 		found++
 		var stat unix.Stat_t
 		if err := unix.Fstat(fd, &stat); err != nil || stat.Ino != inode ||
@@ -31,6 +32,7 @@ func TestCloseInForks(t *testing.T) {
 				fd, stat.Ino, stat.Mode, err, inode)
 		}
 	}
+
 	if found != 1 {
 		t.Errorf("the table has %d sockets, want 1", found)
 	}

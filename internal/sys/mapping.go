@@ -35,6 +35,7 @@ func Reserve(bytes, align int64) (*Mapping, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
 	}
+
 	// Unmap what precedes the first multiple of align, and what follows the range.
 	skippedBytes := int64(-uintptr(reserved) & uintptr(align-1)) // up to this multiple
 	base := unsafe.Add(reserved, skippedBytes)
@@ -50,15 +51,18 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	err = mapFixed(m.base, f, offset, bytes)
 	if err == nil {
 		return m, nil
 	}
+
 	isReserved := reserveAgain(m.base, bytes)
 	if isReserved {
 		closeErr := m.Close()
 		err = errors.Join(err, closeErr)
 	}
+
 	return nil, err
 }
 
@@ -69,12 +73,14 @@ func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error)
 		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
 			offset, offset+bytes, m.bytes, unix.EINVAL)
 	}
+
 	base := unsafe.Add(m.base, offset)
 	const fileOffset = 0
 	if err := mapFixed(base, f, fileOffset, bytes); err != nil {
 		reserveAgain(base, bytes)
 		return nil, err
 	}
+
 	const inReservation = true
 	return newMapping(base, bytes, inReservation), nil
 }
@@ -94,6 +100,7 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
+
 	// Transparent huge pages, if the system supports them, reduce page faults by a factor of 512.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
@@ -138,9 +145,11 @@ func (m *Mapping) Protect(allowAccess bool) error {
 	if allowAccess {
 		protection = unix.PROT_READ | unix.PROT_WRITE
 	}
+
 	if err := unix.Mprotect(unsafe.Slice((*byte)(m.base), m.bytes), protection); err != nil {
 		return fmt.Errorf("changing the access to %d bytes: %w", m.bytes, err)
 	}
+
 	return nil
 }
 
@@ -151,9 +160,11 @@ func (m *Mapping) Shrink(bytes int64) error {
 	if m.base == nil || newBytes >= m.bytes {
 		return nil
 	}
+
 	if newBytes <= 0 || m.inReservation {
 		return fmt.Errorf("shrinking %d bytes to %d: %w", m.bytes, newBytes, unix.EINVAL)
 	}
+
 	removedBytes := m.bytes - newBytes
 	m.bytes = newBytes
 	return unmap(unsafe.Add(m.base, newBytes), removedBytes)
@@ -171,12 +182,14 @@ func (m *Mapping) Close() error {
 		m.origin.reportSecondClose()
 		return ErrUnmapped
 	}
+
 	m.origin.forget(m)
 	base := m.base
 	m.base = nil
 	if !m.inReservation {
 		return unmap(base, m.bytes)
 	}
+
 	// MAP_FIXED replaces the shared memory in one step, so that no other memory gets there.
 	_, err := reserveAddresses(base, m.bytes, unix.MAP_FIXED)
 	return err
@@ -194,9 +207,11 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 	if bytes == 0 {
 		return nil
 	}
+
 	if err := unix.MunmapPtr(base, uintptr(bytes)); err != nil {
 		return fmt.Errorf("unmapping %d bytes: %w", bytes, err)
 	}
+
 	return nil
 }
 
@@ -218,13 +233,16 @@ func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 	if bytes < skippedBytes {
 		return 0, nil
 	}
+
 	freedBytes := (bytes - skippedBytes) &^ (pageBytes - 1)
 	if freedBytes == 0 {
 		return 0, nil
 	}
+
 	pages := unsafe.Slice((*byte)(unsafe.Add(base, skippedBytes)), freedBytes)
 	if err := unix.Madvise(pages, unix.MADV_REMOVE); err != nil {
 		return 0, fmt.Errorf("freeing %d bytes of shared memory: %w", freedBytes, err)
 	}
+
 	return freedBytes, nil
 }

@@ -59,6 +59,7 @@ func TestReservationsAreAligned(t *testing.T) {
 				t.Errorf("Reserve(%d, %d) = %d bytes at %#x, want %d bytes at an aligned address",
 					bytes, align, r.Bytes(), r.Address(), bytes)
 			}
+
 			check(t, r.Close())
 			if err := closeAgain(r); !errors.Is(err, ErrUnmapped) {
 				t.Errorf("second Close = %v, want ErrUnmapped", err)
@@ -73,6 +74,7 @@ func TestReserveReturnsSystemError(t *testing.T) {
 	if !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("Reserve(%d) = %v, want ENOMEM", int64(tooManyBytes), err)
 	}
+
 	if err == nil {
 		check(t, r.Close())
 	}
@@ -89,11 +91,13 @@ func TestMappingsOfFileShareMemory(t *testing.T) {
 	if b.Address()%PageSize != 0 {
 		t.Errorf("the mapping begins at %#x, want an address aligned to PageSize", b.Address())
 	}
+
 	const index, value = 5, 42
 	bytesOf(a)[PageSize+index] = value
 	if got := bytesOf(b)[index]; got != value {
 		t.Errorf("read %d from the other mapping, want %d", got, value)
 	}
+
 	check(t, a.Close())
 	check(t, b.Close())
 }
@@ -111,9 +115,11 @@ func TestCloseRestoresReservation(t *testing.T) {
 		if want := r.Address() + offset; m.Address() != want {
 			t.Errorf("mapped at %#x, want %#x", m.Address(), want)
 		}
+
 		if bytesOf(m)[0] != 0 {
 			t.Error("the mapping shows the memory of an earlier file")
 		}
+
 		bytesOf(m)[0] = 1
 		check(t, m.Close())
 		if !isReserved(r, reservedBytes) {
@@ -130,6 +136,7 @@ func isReserved(r *Mapping, bytes int64) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -164,6 +171,7 @@ func newUnmappableFile(t *testing.T) *os.File {
 	if err != nil {
 		t.Skipf("the system has no huge pages: %v", err)
 	}
+
 	t.Cleanup(func() { check(t, f.Close()) })
 	return f
 }
@@ -179,9 +187,11 @@ func TestFailedMapAtRestoresReservation(t *testing.T) {
 	if _, err := r.MapAt(0, f, reservedBytes); err == nil {
 		t.Skip("the system has this many huge pages")
 	}
+
 	if !isReserved(r, reservedBytes) {
 		t.Error("the failed MapAt left a hole in the reservation")
 	}
+
 	m, err := r.MapAt(0, newMemory(t, PageSize), PageSize)
 	check(t, err)
 	bytesOf(m)[0] = 1
@@ -200,6 +210,7 @@ func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 				if f, err := HugeMemfd("test", 64*PageSize); err == nil {
 					f.Close()
 				}
+
 				if err := writeToMapping(bytes); err != nil {
 					t.Error(err)
 					return
@@ -207,6 +218,7 @@ func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 			}
 		})
 	}
+
 	goroutines.Wait()
 }
 
@@ -221,9 +233,11 @@ func writeToMapping(bytes int64) error {
 	if err != nil {
 		return err
 	}
+
 	for i := int64(0); i < bytes; i += 1 << 20 {
 		bytesOf(m)[i] = 1
 	}
+
 	return m.Close()
 }
 
@@ -232,16 +246,20 @@ func TestReservedAndUnmappedMemoryIsNotReadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	address := m.Address()
 	if IsReadable(address) {
 		t.Error("IsReadable = true for a reserved address, want false")
 	}
+
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if IsReadable(address) {
 		t.Error("IsReadable = true for an unmapped address, want false")
 	}
+
 	var own byte
 	if !IsReadable(uintptr(unsafe.Pointer(&own))) {
 		t.Error("IsReadable = false for a variable of this process, want true")

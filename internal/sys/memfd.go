@@ -25,11 +25,13 @@ func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	// ftruncate reserves no huge pages, so a later access could raise SIGBUS. mmap reserves them.
 	if err := tryMapping(f, bytes); err != nil {
 		f.Close()
 		return nil, err
 	}
+
 	return f, nil
 }
 
@@ -39,11 +41,13 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating shared memory: %w", err)
 	}
+
 	f := os.NewFile(uintptr(fd), name)
 	if err := unix.Ftruncate(fd, bytes); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("setting the size of shared memory to %d bytes: %w", bytes, err)
 	}
+
 	return f, nil
 }
 
@@ -58,6 +62,7 @@ func tryMapping(f *os.File, bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of huge pages: %w", bytes, err)
 	}
+
 	return unmap(base, bytes)
 }
 
@@ -67,6 +72,7 @@ func FileSize(f *os.File) (int64, error) {
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
 		return 0, fmt.Errorf("measuring shared memory: %w", err)
 	}
+
 	return status.Size, nil
 }
 
@@ -78,6 +84,7 @@ func SealSize(f *os.File) error {
 	if err != nil {
 		return fmt.Errorf("sealing shared memory: %w", err)
 	}
+
 	return nil
 }
 
@@ -87,6 +94,7 @@ func Discard(f *os.File, offset, bytes int64) error {
 	if err := allocateFile(f, punchHole, offset, bytes); err != nil {
 		return fmt.Errorf("discarding %d bytes of shared memory: %w", bytes, err)
 	}
+
 	return nil
 }
 
@@ -98,10 +106,12 @@ func Refill(f *os.File, bytes int64) error {
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
 		return fmt.Errorf("measuring shared memory: %w", err)
 	}
+
 	hasHugePages := status.Blksize >= PageSize
 	if !hasHugePages {
 		return nil
 	}
+
 	return allocatePages(f, bytes)
 }
 
@@ -117,6 +127,7 @@ func allocatePages(f *os.File, bytes int64) error {
 		discardErr := Discard(f, offset, bytes)
 		return errors.Join(err, discardErr)
 	}
+
 	return nil
 }
 
@@ -140,6 +151,7 @@ func AllocatedBytes(f *os.File) (int64, error) {
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
 		return 0, fmt.Errorf("measuring shared memory: %w", err)
 	}
+
 	const blockBytes = 512 // unit of st_blocks
 	return status.Blocks * blockBytes, nil
 }

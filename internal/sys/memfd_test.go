@@ -18,6 +18,7 @@ func TestMemfdHasSizeAndZeros(t *testing.T) {
 	if size != bytes {
 		t.Errorf("FileSize = %d, want %d", size, bytes)
 	}
+
 	m, err := Map(f, 0, bytes)
 	check(t, err)
 	for i, b := range bytesOf(m) {
@@ -25,6 +26,7 @@ func TestMemfdHasSizeAndZeros(t *testing.T) {
 			t.Fatalf("byte %d is %d, want 0", i, b)
 		}
 	}
+
 	check(t, m.Close())
 }
 
@@ -38,6 +40,7 @@ func TestSealedMemfdKeepsSize(t *testing.T) {
 			t.Errorf("truncating to %d bytes: got %v, want EPERM", newBytes, err)
 		}
 	}
+
 	if size, err := FileSize(f); err != nil || size != bytes {
 		t.Errorf("FileSize = %d, %v; want %d", size, err, bytes)
 	}
@@ -91,9 +94,11 @@ func TestFailedFillKeepsNoPages(t *testing.T) {
 		if mode != 0 { // The call releases pages.
 			return unix.Fallocate(fd, mode, offset, length)
 		}
+
 		if callCount++; callCount == 1 {
 			return unix.EINTR
 		}
+
 		check(t, unix.Fallocate(fd, 0, offset, length/2))
 		return unix.ENOSPC
 	}
@@ -101,9 +106,11 @@ func TestFailedFillKeepsNoPages(t *testing.T) {
 	if err := allocatePages(f, bytes); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("allocatePages = %v, want ENOSPC", err)
 	}
+
 	if remaining, err := AllocatedBytes(f); err != nil || remaining != 0 {
 		t.Errorf("AllocatedBytes = %d, %v after a failed allocatePages, want 0", remaining, err)
 	}
+
 	if callCount != 2 {
 		t.Errorf("allocatePages tried to allocate %d times, want 2", callCount)
 	}

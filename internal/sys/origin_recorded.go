@@ -27,6 +27,7 @@ func (o *origin) record(m *Mapping) {
 	if openMappings.all == nil {
 		openMappings.all = map[*Mapping]bool{}
 	}
+
 	openMappings.all[m] = true
 }
 
@@ -50,6 +51,7 @@ func (o *origin) String() string {
 		if frame.Function != "" {
 			fmt.Fprintf(&text, "\t%s %s:%d\n", frame.Function, frame.File, frame.Line)
 		}
+
 		if !hasMore {
 			return text.String()
 		}
@@ -65,6 +67,7 @@ func OpenMappings() []string {
 		description := fmt.Sprintf("%d bytes at %#x, mapped at\n%s", m.bytes, m.Address(), &m.origin)
 		list = append(list, description)
 	}
+
 	slices.Sort(list)
 	return list
 }

@@ -23,6 +23,7 @@ func (h HugePages) IsTransparent() bool {
 	case "always", "within_size", "advise", "force":
 		return true
 	}
+
 	return false
 }
 
@@ -45,6 +46,7 @@ func wordInBrackets(text string) string {
 	if !found {
 		return ""
 	}
+
 	return word
 }
 
@@ -54,6 +56,7 @@ func ReadText(file string) string {
 	if err != nil {
 		return ""
 	}
+
 	return strings.TrimSpace(string(text))
 }
 
@@ -63,5 +66,6 @@ func ReadNumber(file string) int {
 	if err != nil {
 		return 0
 	}
+
 	return n
 }

@@ -33,6 +33,7 @@ func TestHugePagesIn(t *testing.T) {
 	if got := hugePagesIn(mm); got != (HugePages{}) {
 		t.Errorf("without files: got %+v, want the zero value", got)
 	}
+
 	for name, text := range map[string]string{
 		"hugepages/hugepages-2048kB/nr_hugepages":   "320\n",
 		"hugepages/hugepages-2048kB/free_hugepages": "288\n",
@@ -41,6 +42,7 @@ func TestHugePagesIn(t *testing.T) {
 		check(t, os.MkdirAll(filepath.Dir(mm+name), 0o700))
 		check(t, os.WriteFile(mm+name, []byte(text), 0o600))
 	}
+
 	want := HugePages{Reserved: 320, Free: 288, SharedPolicy: "advise"}
 	if got := hugePagesIn(mm); got != want {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -16,6 +16,7 @@ func Pidfd(pid int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching process %d: %w", pid, err)
 	}
+
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
@@ -29,11 +30,13 @@ func AwaitEnd(pidfd *os.File) error {
 	if err != nil {
 		return fmt.Errorf("watching a process: %w", err)
 	}
+
 	// Read waits for the poller until isReadable returns true.
 	err = raw.Read(isReadable)
 	if err != nil {
 		return fmt.Errorf("watching a process: %w", err)
 	}
+
 	return nil
 }
 
@@ -43,6 +46,7 @@ func HasEnded(pidfd *os.File) bool {
 	if err != nil {
 		return false
 	}
+
 	hasEnded := false
 	err = raw.Control(func(fd uintptr) { hasEnded = isReadable(fd) })
 	return err == nil && hasEnded
@@ -67,6 +71,7 @@ func IsStopped(pid int) bool {
 	if err != nil {
 		return false
 	}
+
 	// The text is "PID (NAME) STATE ...". The name may contain parentheses, too.
 	nameEnd := bytes.LastIndexByte(stat, ')')
 	state := stat[nameEnd+1:]
@@ -81,6 +86,7 @@ func Memory() (int64, error) {
 	if err := unix.Sysinfo(&info); err != nil {
 		return 0, fmt.Errorf("reading the size of memory: %w", err)
 	}
+
 	units := int64(info.Totalram + info.Totalswap)
 	unitBytes := int64(info.Unit)
 	return units * unitBytes, nil
@@ -96,10 +102,12 @@ func readID(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading the machine's boot ID: %w", err)
 	}
+
 	id := strings.TrimSpace(string(text))
 	if id == "" {
 		return "", fmt.Errorf("reading the machine's boot ID: %s is empty", path)
 	}
+
 	return id, nil
 }
 
@@ -110,6 +118,7 @@ func Namespace(kind string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading the %s namespace: %w", kind, err)
 	}
+
 	return id, nil
 }
 
@@ -119,5 +128,6 @@ func Monotonic() uint64 {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return 0
 	}
+
 	return uint64(now.Nano())
 }

@@ -42,9 +42,11 @@ func TestAwaitEndWaitsForProcess(t *testing.T) {
 	if err := AwaitEnd(f); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("AwaitEnd of a running process = %v, want ErrDeadlineExceeded", err)
 	}
+
 	if HasEnded(f) {
 		t.Error("HasEnded of a running process = true, want false")
 	}
+
 	check(t, command.Process.Signal(syscall.SIGKILL))
 	check(t, f.SetReadDeadline(time.Now().Add(testTimeout)))
 	check(t, AwaitEnd(f))
@@ -70,10 +72,12 @@ func TestIsStopped(t *testing.T) {
 		for IsStopped(pid) != c.want && time.Since(begin) < testTimeout {
 			runtime.Gosched() // The signal may take effect only after Signal has returned.
 		}
+
 		if got := IsStopped(pid); got != c.want {
 			t.Errorf("after %v: IsStopped = %t, want %t", c.signal, got, c.want)
 		}
 	}
+
 	check(t, command.Process.Kill())
 	_ = command.Wait() // returns an error, because the process was killed
 	if IsStopped(pid) {
@@ -100,6 +104,7 @@ func TestBootIDAndNamespace(t *testing.T) {
 	if len(boot) != uuidLength || strings.Count(boot, "-") != uuidHyphens {
 		t.Errorf("BootID = %q, want a UUID", boot)
 	}
+
 	for _, kind := range []string{"net", "pid"} {
 		namespace, err := Namespace(kind)
 		check(t, err)
@@ -126,6 +131,7 @@ func TestMemoryAndCores(t *testing.T) {
 	if total < leastMemory {
 		t.Errorf("Memory = %d, want at least %d", total, leastMemory)
 	}
+
 	if Cores() < 1 {
 		t.Errorf("Cores = %d, want at least 1", Cores())
 	}
@@ -136,11 +142,13 @@ func TestMonotonicNeverDecreases(t *testing.T) {
 	if last == 0 {
 		t.Fatal("Monotonic = 0, which means that the clock cannot be read")
 	}
+
 	for range 1000 {
 		now := Monotonic()
 		if now < last {
 			t.Fatalf("Monotonic = %d after %d, want no decrease", now, last)
 		}
+
 		last = now
 	}
 }

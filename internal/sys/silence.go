@@ -39,6 +39,7 @@ func Dialer() *net.Dialer {
 		if !isTCP {
 			return nil
 		}
+
 		return limitSilence(conn)
 	}
 	return &net.Dialer{KeepAliveConfig: keepAlive, Control: control}
@@ -51,13 +52,16 @@ func DetectSilence(conn net.Conn) error {
 	if !isTCP {
 		return nil
 	}
+
 	if err := tcpConn.SetKeepAliveConfig(keepAlive); err != nil {
 		return err
 	}
+
 	rawConn, err := tcpConn.SyscallConn()
 	if err != nil {
 		return err
 	}
+
 	return limitSilence(rawConn)
 }
 
@@ -96,10 +100,12 @@ func SilenceOf(conn net.Conn) Silence {
 	if !isTCP {
 		return Answering
 	}
+
 	rawConn, err := tcpConn.SyscallConn()
 	if err != nil {
 		return Answering
 	}
+
 	var silence time.Duration // since the last answer; 0 if it cannot be read
 	controlErr := rawConn.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -119,6 +125,7 @@ func SilenceOf(conn net.Conn) Silence {
 	case silence < silentAfter:
 		return Suspect
 	}
+
 	return Silent
 }
 

@@ -30,11 +30,13 @@ func TestSilenceOptionsAreSet(t *testing.T) {
 	if err := DetectSilence(accepted); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, conn := range []net.Conn{dialed, accepted} {
 		raw, err := conn.(*net.TCPConn).SyscallConn()
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		controlErr := raw.Control(func(fd uintptr) {
 			for option, want := range map[[2]int]int{
 				{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}: int(SilenceLimit / time.Millisecond),

@@ -21,6 +21,7 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	if err != nil {
 		return Peer{}, fmt.Errorf("reading peer credentials: %w", err)
 	}
+
 	var cred *unix.Ucred
 	var credErr error
 	controlErr := raw.Control(func(fd uintptr) {
@@ -30,6 +31,7 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	if err != nil {
 		return Peer{}, fmt.Errorf("reading peer credentials: %w", err)
 	}
+
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
@@ -39,9 +41,11 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	if f != nil {
 		control = unix.UnixRights(int(f.Fd()))
 	}
+
 	if _, _, err := c.WriteMsgUnix(message, control, nil); err != nil {
 		return fmt.Errorf("sending a descriptor: %w", err)
 	}
+
 	return nil
 }
 
@@ -58,22 +62,27 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("receiving a descriptor: %w", err)
 	}
+
 	f, err := parseFile(control[:controlBytes])
 	if err != nil {
 		return nil, err
 	}
+
 	isTruncated := flags&unix.MSG_CTRUNC != 0
 	if f == nil && isTruncated {
 		// The kernel could not create a descriptor, because the process has too many.
 		return nil, fmt.Errorf("receiving a descriptor: %w", unix.EMFILE)
 	}
+
 	if n != len(message) {
 		if f != nil {
 			f.Close()
 		}
+
 		return nil, fmt.Errorf("receiving a descriptor: the message has %d bytes, want %d",
 			n, len(message))
 	}
+
 	return f, nil
 }
 
@@ -84,14 +93,17 @@ func parseFile(control []byte) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parsing a control message: %w", err)
 	}
+
 	var fds []int
 	for i := range messages {
 		received, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
 			continue // another kind of control message
 		}
+
 		fds = append(fds, received...)
 	}
+
 	switch len(fds) {
 	case 0:
 		return nil, nil
@@ -99,9 +111,11 @@ func parseFile(control []byte) (*os.File, error) {
 		unix.CloseOnExec(fds[0])
 		return os.NewFile(uintptr(fds[0]), "received"), nil
 	}
+
 	for _, fd := range fds {
 		unix.Close(fd)
 	}
+
 	return nil, fmt.Errorf("receiving a descriptor: the message has %d descriptors, want 1",
 		len(fds))
 }

@@ -23,6 +23,7 @@ func newPair(t *testing.T) (a, b *net.UnixConn) {
 		ends[i] = c.(*net.UnixConn)
 		t.Cleanup(func() { c.Close() })
 	}
+
 	return ends[0], ends[1]
 }
 
@@ -34,6 +35,7 @@ func TestPeerOfIdentifiesOtherEnd(t *testing.T) {
 	if peer.PID != os.Getpid() || peer.UID != os.Getuid() {
 		t.Errorf("PeerOf = %+v, want process %d of user %d", peer, os.Getpid(), os.Getuid())
 	}
+
 	check(t, a.Close())
 	if _, err := PeerOf(a); err == nil {
 		t.Error("PeerOf of a closed socket = nil error, want an error")
@@ -54,6 +56,7 @@ func TestDescriptorsAccompanyMessages(t *testing.T) {
 	if f != nil || string(message) != "none" {
 		t.Errorf("got file %v and message %q, want no file and \"none\"", f, message)
 	}
+
 	const fileBytes = 12288
 	check(t, SendFile(a, []byte("file"), newMemory(t, fileBytes)))
 	f, err = ReceiveFile(b, message)
@@ -61,10 +64,12 @@ func TestDescriptorsAccompanyMessages(t *testing.T) {
 	if f == nil || string(message) != "file" {
 		t.Fatalf("got file %v and message %q, want a file and \"file\"", f, message)
 	}
+
 	defer f.Close()
 	if size, err := FileSize(f); err != nil || size != fileBytes {
 		t.Errorf("FileSize of the received file = %d, %v; want %d", size, err, fileBytes)
 	}
+
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
 	check(t, err)
 	if flags&unix.FD_CLOEXEC == 0 {
@@ -103,6 +108,7 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 		if f, err := ReceiveFile(b, make([]byte, messageBytes)); err == nil {
 			t.Errorf("%s: ReceiveFile = %v, want an error", name, f)
 		}
+
 		if after := countOpenFiles(t); after != before {
 			t.Errorf("%s: %d descriptors are open afterwards, want %d", name, after, before)
 		}
@@ -115,6 +121,7 @@ func TestClosedConnectionCausesError(t *testing.T) {
 	if _, err := ReceiveFile(b, make([]byte, messageBytes)); err == nil {
 		t.Error("ReceiveFile after the other end was closed = nil error, want an error")
 	}
+
 	check(t, b.Close())
 	if err := SendFile(b, []byte("four"), nil); err == nil {
 		t.Error("SendFile on a closed socket = nil, want an error")

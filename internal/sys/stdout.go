@@ -14,9 +14,11 @@ func TakeStdout() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicating standard output: %w", err)
 	}
+
 	if err := unix.Dup3(unix.Stderr, unix.Stdout, 0); err != nil {
 		_ = unix.Close(stdout)
 		return nil, fmt.Errorf("redirecting standard output to standard error: %w", err)
 	}
+
 	return os.NewFile(uintptr(stdout), os.Stdout.Name()), nil
 }

@@ -21,6 +21,7 @@ func writeAll() error {
 	if err != nil {
 		return err
 	}
+
 	fmt.Println("a library")
 	child := exec.Command("echo", "a child")
 	child.Stdout = os.Stdout
@@ -33,6 +34,7 @@ func TestTakeStdout(t *testing.T) {
 		check(t, writeAll())
 		os.Exit(0)
 	}
+
 	cmd := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^TestTakeStdout$")
 	cmd.Env = append(os.Environ(), takeVariable+"=1")
 	var stderr strings.Builder
@@ -52,8 +54,10 @@ func TestTakenStdoutWithoutReader(t *testing.T) {
 		if _, err := stdout.WriteString("without a reader"); !errors.Is(err, syscall.EPIPE) {
 			t.Errorf("WriteString to a pipe without a reader = %v, want EPIPE", err)
 		}
+
 		return
 	}
+
 	cmd := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), takeVariable+"=1")
 	reader, writer, err := os.Pipe()

@@ -47,6 +47,7 @@ func h200() *Table {
 	if err != nil {
 		panic("tuning: the built-in table is broken: " + err.Error()) // A test decodes it.
 	}
+
 	t.Origin = BuiltinOrigin
 	return t
 }

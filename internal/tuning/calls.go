@@ -34,8 +34,10 @@ func (c Calls) String() string {
 	} else {
 		b.WriteString(c.Operation + " on " + c.Shape.String())
 	}
+
 	if c.Memory != "" {
 		b.WriteString(", " + string(c.Memory) + " buffers")
 	}
+
 	return b.String()
 }

@@ -69,6 +69,7 @@ func (p Point) NotDirectUS() float64 {
 	if p.WindowUS == 0 {
 		return p.PlainUS
 	}
+
 	return min(p.PlainUS, p.WindowUS)
 }
 
@@ -93,6 +94,7 @@ func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	default:
 		c = directComparison
 	}
+
 	return Rule{Calls: calls, Steps: c.deriveSteps(groupBySize(points))}
 }
 
@@ -110,6 +112,7 @@ func groupBySize(points []Point) (sizes []pointsOfSize) {
 			sizes = append(sizes, pointsOfSize{p})
 		}
 	}
+
 	return sizes
 }
 
@@ -119,6 +122,7 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 	if len(sizes) == 0 {
 		return []Step{{Path: c.startPath}}
 	}
+
 	path := c.startPath // of the previous size
 	for i, points := range sizes {
 		nextPath := c.choosePath(points, path)
@@ -129,10 +133,12 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 			steps[len(steps)-1].MaxBytes = c.thresholdBetween(sizes[i-1], points)
 			steps = append(steps, Step{Path: nextPath})
 		}
+
 		path = nextPath
 		last := &steps[len(steps)-1]
 		last.Measured = append(last.Measured, points...)
 	}
+
 	return steps
 }
 
@@ -149,10 +155,12 @@ func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 		if fasterPath == c.preferred || lacksAdvantage {
 			return c.preferred
 		}
+
 		if fasterPath == c.alternative {
 			path = c.alternative
 		}
 	}
+
 	return path
 }
 
@@ -170,6 +178,7 @@ func (c comparison) meanLogRatio(points pointsOfSize) float64 {
 	for _, p := range points {
 		sum += c.logRatio(p)
 	}
+
 	return sum / float64(len(points))
 }
 
@@ -187,6 +196,7 @@ func (c comparison) fasterPath(p Point) Path {
 	case logRatio < -margin:
 		return c.preferred
 	}
+
 	return neitherPath
 }
 
@@ -202,6 +212,7 @@ func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	if haveSameSign {
 		return low // On average, the same path is faster at both sizes.
 	}
+
 	// Interpolate linearly between the logarithms of the sizes.
 	fraction := math.Abs(lowRatio) / (math.Abs(lowRatio) + math.Abs(highRatio))
 	crossing := float64(low) * math.Pow(float64(high)/float64(low), fraction)
@@ -216,5 +227,6 @@ func roundDownToQuarter(bytes float64) Size {
 	for whole/quarter >= 8 {
 		quarter *= 2
 	}
+
 	return whole / quarter * quarter
 }

@@ -37,6 +37,7 @@ func (t *Table) Encode() ([]byte, error) {
 	if err := t.Validate(); err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
 	}
+
 	sortedTable := *t
 	sortedTable.Rules = sorted(t.Rules)
 	content := file{Version: Version, About: formatText, Table: &sortedTable}
@@ -45,6 +46,7 @@ func (t *Table) Encode() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
 	}
+
 	fold := func(object []byte) []byte { return lineEnd.ReplaceAll(object, []byte(" ")) }
 	folded := foldableObject.ReplaceAllFunc(indented, fold)
 	return append(folded, '\n'), nil
@@ -62,22 +64,27 @@ func Decode(encoded []byte) (*Table, error) {
 	if err := json.Unmarshal(encoded, &format); err != nil {
 		return nil, addLineNumber(encoded, unknownOffset, err)
 	}
+
 	if format.Version == nil {
 		return nil, errors.New("this is not a tuning table: it has no version")
 	}
+
 	if *format.Version != Version {
 		return nil, fmt.Errorf("version is %d, but this program reads %d: run symmem tune again",
 			*format.Version, Version)
 	}
+
 	decoder := json.NewDecoder(bytes.NewReader(encoded))
 	decoder.DisallowUnknownFields()
 	decoded := file{Table: &Table{}}
 	if err := decoder.Decode(&decoded); err != nil {
 		return nil, addLineNumber(encoded, decoder.InputOffset(), err)
 	}
+
 	if err := decoded.Validate(); err != nil {
 		return nil, err
 	}
+
 	return decoded.Table, nil
 }
 
@@ -96,9 +103,11 @@ func addLineNumber(encoded []byte, offset int64, err error) error {
 	case errors.As(err, &wrongType):
 		offset = wrongType.Offset
 	}
+
 	if offset == unknownOffset {
 		return err
 	}
+
 	before := encoded[:min(offset, int64(len(encoded)))]
 	line := 1 + bytes.Count(before, []byte("\n"))
 	return fmt.Errorf("line %d: %w", line, err)

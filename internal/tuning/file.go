@@ -26,16 +26,20 @@ func ReadFile(name string) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", name)
 	}
+
 	encoded, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	if err != nil {
 		return nil, err
 	}
+
 	if len(encoded) > maxFileBytes {
 		return nil, fmt.Errorf("%s has more than %d bytes, so it is not a tuning table",
 			name, maxFileBytes)
 	}
+
 	return Decode(encoded)
 }

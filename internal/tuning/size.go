@@ -29,6 +29,7 @@ func (s Size) String() string {
 			return strconv.FormatInt(int64(s/u.bytes), 10) + u.name
 		}
 	}
+
 	return "0B" // The last unit, 1, divides every other size.
 }
 
@@ -39,13 +40,16 @@ func ParseSize(text string) (Size, error) {
 		if !hasUnit {
 			continue
 		}
+
 		n, err := strconv.ParseInt(digits, 10, 64)
 		wouldOverflow := n > math.MaxInt64/int64(u.bytes)
 		if err != nil || n < 0 || wouldOverflow {
 			break
 		}
+
 		return Size(n) * u.bytes, nil
 	}
+
 	return 0, fmt.Errorf("%q is not a size such as 100B, 64KiB or 1MiB", text)
 }
 
@@ -62,9 +66,11 @@ func (s *Size) UnmarshalJSON(encoded []byte) error {
 		if err != nil || n < 0 {
 			return fmt.Errorf("%s is not a size such as 65536 or \"64KiB\"", encoded)
 		}
+
 		*s = Size(n)
 		return nil
 	}
+
 	parsed, err := ParseSize(text)
 	*s = parsed
 	return err

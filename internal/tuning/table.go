@@ -39,9 +39,11 @@ func (s Shape) String() string {
 	if s.Machines > 1 {
 		return fmt.Sprintf("%d ranks on %d machines", s.Ranks, s.Machines)
 	}
+
 	if s.Ranks == 1 {
 		return "1 rank"
 	}
+
 	return fmt.Sprintf("%d ranks", s.Ranks)
 }
 
@@ -100,24 +102,29 @@ func (t *Table) Validate() error {
 	if t.Device == "" {
 		return fmt.Errorf("device is empty")
 	}
+
 	if t.DefaultPath != Plain && t.DefaultPath != Window {
 		return fmt.Errorf("otherwise is %q, but must be plain or window", t.DefaultPath)
 	}
+
 	if t.DataType != "" {
 		if _, err := reduce.ParseDataType(t.DataType); err != nil {
 			return fmt.Errorf("data_type: %w", err)
 		}
 	}
+
 	for i := range t.Rules {
 		if err := t.Rules[i].validate(); err != nil {
 			return fmt.Errorf("rule %d (%v): %w", i+1, t.Rules[i].Calls, err)
 		}
+
 		for j := range i {
 			if t.Rules[i].Calls == t.Rules[j].Calls {
 				return fmt.Errorf("rules %d and %d are both about %v", j+1, i+1, t.Rules[i].Calls)
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -127,10 +134,12 @@ func (t *Table) Measured(calls Calls) (points []Point) {
 		if t.Rules[i].Calls != calls {
 			continue
 		}
+
 		for _, s := range t.Rules[i].Steps {
 			points = append(points, s.Measured...)
 		}
 	}
+
 	return points
 }
 
@@ -140,6 +149,7 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 	if !reason.HasRule() {
 		return t.DefaultPath, reason
 	}
+
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
@@ -153,6 +163,7 @@ func (t *Table) ChooseDirect(
 	if isSymmetric {
 		call.Memory = Symmetric
 	}
+
 	reason := t.find(call, bytes)
 	if !reason.HasRule() {
 		// Look for a general rule, which has neither operation nor shape. The reason still names
@@ -161,9 +172,11 @@ func (t *Table) ChooseDirect(
 		reason.rule = general.rule
 		reason.step = general.step
 	}
+
 	if !reason.HasRule() {
 		return NotDirect, reason
 	}
+
 	return reason.rule.Steps[reason.step].Path, reason
 }
 
@@ -183,6 +196,7 @@ func (t *Table) find(call Calls, bytes int64) Reason {
 		if r.Calls != call {
 			continue
 		}
+
 		reason.rule = r
 		for step := range r.Steps {
 			limit := int64(r.Steps[step].MaxBytes)
@@ -193,6 +207,7 @@ func (t *Table) find(call Calls, bytes int64) Reason {
 			}
 		}
 	}
+
 	return reason
 }
 
@@ -222,6 +237,7 @@ func (r Reason) String() string {
 	case len(r.table.Rules) == 0 && r.table.DefaultPath == Window:
 		return fmt.Sprintf("the %s says window for everything", r.table.Name())
 	}
+
 	return fmt.Sprintf("the %s has no rule for %v, and says %s otherwise",
 		r.table.Name(), r.call, r.table.DefaultPath)
 }
@@ -231,6 +247,7 @@ func (p Path) text() string {
 	if p == NotDirect {
 		return "another path than direct"
 	}
+
 	return string(p)
 }
 
@@ -247,6 +264,7 @@ func (r *Rule) sizeText(step int) string {
 	case isLast:
 		return fmt.Sprintf("above %v", r.Steps[step-1].MaxBytes)
 	}
+
 	return fmt.Sprintf("above %v and up to %v", r.Steps[step-1].MaxBytes, limit)
 }
 
@@ -256,6 +274,7 @@ func (r *Rule) String() string {
 	for i, s := range r.Steps {
 		parts[i] = fmt.Sprintf("%s %s", s.Path.text(), r.sizeText(i))
 	}
+
 	return fmt.Sprintf("%v: %s", r.Calls, strings.Join(parts, ", "))
 }
 
@@ -287,6 +306,7 @@ func (t *Table) General() []Rule {
 			general = append(general, r)
 		}
 	}
+
 	return general
 }
 
@@ -302,6 +322,7 @@ func (t *Table) WithoutTimes() *Table {
 			r.Steps[step].Measured = nil
 		}
 	}
+
 	return &result
 }
 

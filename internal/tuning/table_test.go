@@ -24,6 +24,7 @@ func drawPoints(t *rapid.T) []Point {
 			NoisePercent: rapid.Float64Range(0, 20).Draw(t, "noise"),
 		})
 	}
+
 	return points
 }
 
@@ -36,6 +37,7 @@ func drawTimes(t *rapid.T) []Point {
 			points[i].WindowUS = 0
 		}
 	}
+
 	return points
 }
 
@@ -46,9 +48,11 @@ func addInPlacePoints(t *rapid.T, points, inPlace []Point) []Point {
 		if !differentSizes && i < len(points) {
 			p.Bytes = points[i].Bytes
 		}
+
 		p.InPlace = true
 		points = append(points, p)
 	}
+
 	return points
 }
 
@@ -69,11 +73,13 @@ func drawTable(t *rapid.T) *Table {
 			table.Rules = append(table.Rules, Derive(calls, table.DefaultPath, points))
 		}
 	}
+
 	if rapid.Bool().Draw(t, "general") {
 		table.Rules = append(table.Rules, Rule{
 			Calls: Calls{Memory: AnyMemory}, Steps: []Step{{Path: Direct}},
 		})
 	}
+
 	return table
 }
 
@@ -84,10 +90,12 @@ func TestTableRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		decoded, err := Decode(encoded)
 		if err != nil {
 			t.Fatalf("Decode: %v in\n%s", err, encoded)
 		}
+
 		want := *table
 		want.Rules = sorted(table.Rules)
 		if diff := cmp.Diff(&want, decoded, cmp.Transformer("measured", func(s Step) string {
@@ -95,6 +103,7 @@ func TestTableRoundTrip(t *testing.T) {
 		})); diff != "" {
 			t.Fatalf("the decoded table differs (-written +read):\n%s", diff)
 		}
+
 		if table.Digest() != decoded.Digest() {
 			t.Fatal("encoding and decoding changed the digest")
 		}
@@ -110,11 +119,13 @@ func TestMeasuredSizesTakePathOfStep(t *testing.T) {
 		if err := table.Validate(); err != nil {
 			t.Fatal(err)
 		}
+
 		count, steps := 0, table.Rules[0].Steps
 		for i, s := range steps {
 			if i > 0 && s.Path == steps[i-1].Path {
 				t.Fatalf("steps %d and %d have the same path", i-1, i)
 			}
+
 			for _, p := range s.Measured {
 				count++
 				path, _ := table.Choose("AllReduce", int64(p.Bytes), reduceCalls.Shape)
@@ -123,6 +134,7 @@ func TestMeasuredSizesTakePathOfStep(t *testing.T) {
 				}
 			}
 		}
+
 		if count != len(points) {
 			t.Fatalf("steps contain %d points, want %d", count, len(points))
 		}
@@ -134,6 +146,7 @@ func (p Point) slowdown(path Path) float64 {
 	if path == Window {
 		return p.WindowUS / p.PlainUS
 	}
+
 	return p.PlainUS / p.WindowUS
 }
 
@@ -164,12 +177,14 @@ func TestDirectIsNotChosenIfAnotherPathIsFaster(t *testing.T) {
 		if err := table.Validate(); err != nil {
 			t.Fatal(err)
 		}
+
 		for _, p := range points {
 			bytes := int64(p.Bytes)
 			path, reason := table.ChooseDirect("AllReduce", bytes, true, reduceCalls.Shape)
 			if !reason.HasRule() || path == Direct && p.DirectUS/p.NotDirectUS() > 1.00001*p.threshold() {
 				t.Fatalf("%+v: ChooseDirect = %v, because %v; want the fastest path", p, path, reason)
 			}
+
 			path, _ = table.ChooseDirect("AllReduce", bytes, false, reduceCalls.Shape)
 			if path != NotDirect {
 				t.Fatal("a rule about symmetric buffers affects other buffers")
@@ -189,6 +204,7 @@ func TestPathThatIsAlwaysFasterIsChosen(t *testing.T) {
 				p.PlainUS = p.WindowUS / 2 / p.threshold()
 			}
 		}
+
 		for _, s := range Derive(reduceCalls, Window, points).Steps {
 			if len(points) > 0 && s.Path != faster {
 				t.Fatalf("a step takes %s, want %s", s.Path, faster)
@@ -208,9 +224,11 @@ func TestDigestCoversEverythingThatAffectsChoices(t *testing.T) {
 	if same.Digest() != table.Digest() {
 		t.Error("documentation changed the digest")
 	}
+
 	if h100 := Builtin("nccl", "NVIDIA H100 80GB HBM3"); h100.Digest() != table.Digest() {
 		t.Error("devices with the same times have different digests")
 	}
+
 	for name, change := range map[string]func(*Table){
 		"otherwise":      func(t *Table) { t.DefaultPath = Window },
 		"a limit":        func(t *Table) { t.Rules[0].Steps[0].MaxBytes++ },
@@ -240,6 +258,7 @@ func TestRulesCanBeDerivedAgain(t *testing.T) {
 		calls := Calls{Operation: "AllGather", Shape: Shape{4, 1}, Memory: memory}
 		rules = append(rules, Derive(calls, table.DefaultPath, table.Measured(calls)))
 	}
+
 	if got := table.Replace(rules...); got.Digest() != table.Digest() {
 		t.Errorf("rules derived from the same times choose differently: %v", rules)
 	}
@@ -251,9 +270,11 @@ func TestWithoutTimesPreservesRules(t *testing.T) {
 	if got.Digest() != table.Digest() {
 		t.Error("WithoutTimes changed the digest")
 	}
+
 	if m := got.Measured(reduceCalls); len(m) != 0 {
 		t.Errorf("%d times remain, want none", len(m))
 	}
+
 	if m := table.Measured(reduceCalls); len(m) == 0 {
 		t.Error("WithoutTimes removed the times of the original table")
 	}
@@ -269,9 +290,11 @@ func TestReplace(t *testing.T) {
 	if err := got.Validate(); err != nil {
 		t.Fatal(err)
 	}
+
 	if len(got.Rules) != len(table.Rules)+1 {
 		t.Errorf("got %d rules, want %d", len(got.Rules), len(table.Rules)+1)
 	}
+
 	const bytes = 256 << 10
 	for _, c := range []struct {
 		group Shape
@@ -281,6 +304,7 @@ func TestReplace(t *testing.T) {
 			t.Errorf("Choose for %v = %s, want %s", c.group, path, c.want)
 		}
 	}
+
 	if path, _ := table.Choose("AllReduce", bytes, Shape{2, 1}); path != Plain {
 		t.Error("Replace changed the original table")
 	}
@@ -293,6 +317,7 @@ func TestChoosingDoesNotAllocate(t *testing.T) {
 		if path, _ := table.Choose("ReduceScatter", 1<<26, group); path != Plain {
 			t.Errorf("Choose = %s, want plain", path)
 		}
+
 		if path, _ := table.ChooseDirect("Barrier", 1<<26, true, group); path != Direct {
 			t.Errorf("ChooseDirect = %s, want direct", path)
 		}
@@ -307,6 +332,7 @@ func FuzzDecode(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	f.Add(encoded)
 	f.Add([]byte(`{"version": 4, "device": "d", "otherwise": "window", "rules": null}`))
 	f.Add([]byte(`{"version": 4, "device": "d", "otherwise": "plain", "rules": [{"steps": [{}]}]}`))
@@ -319,13 +345,16 @@ func FuzzDecode(f *testing.F) {
 		if (table == nil) != (err != nil) {
 			t.Fatalf("Decode = %v, %v; want either a table or an error", table, err)
 		}
+
 		if err != nil {
 			return
 		}
+
 		decoded, err := table.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		decodedAgain, err := Decode(decoded)
 		if err != nil || decodedAgain.Digest() != table.Digest() {
 			t.Fatalf("encoding changes the table: %v\n%s", err, decoded)
@@ -357,6 +386,7 @@ func TestTwoLevelRule(t *testing.T) {
 	if err := table.Validate(); err != nil {
 		t.Fatal(err)
 	}
+
 	wants := map[int64]Path{
 		1 << 20: NotDirect, 1 << 24: NotDirect, 1 << 26: TwoLevel, 1 << 27: NotDirect,
 	}
@@ -365,15 +395,18 @@ func TestTwoLevelRule(t *testing.T) {
 			t.Errorf("ChooseDirect(%d bytes) = %s, because %v; want %s", bytes, got, why, want)
 		}
 	}
+
 	other := Shape{Ranks: 4, Machines: 1}
 	if !table.CanUseTwoLevel(shape) || table.CanUseTwoLevel(other) {
 		t.Errorf("CanUseTwoLevel(%v) = %t, CanUseTwoLevel(%v) = %t; want true, false", shape,
 			table.CanUseTwoLevel(shape), other, table.CanUseTwoLevel(other))
 	}
+
 	table.Rules[0].Shape = other
 	if err := table.Validate(); err == nil {
 		t.Error("Validate accepts a two-level path for one machine")
 	}
+
 	table.Rules[0].Shape = shape
 	table.Rules[0].Steps[0].Measured[0].DirectUS = 1
 	if err := table.Validate(); err == nil {

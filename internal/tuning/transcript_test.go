@@ -40,6 +40,7 @@ func TestTranscripts(t *testing.T) {
 				if err != nil {
 					return "error: " + err.Error() + "\n"
 				}
+
 				table = decoded
 				return fmt.Sprintf("%s: %d rules\n", table.Name(), len(table.Rules))
 			case "encode":
@@ -47,12 +48,14 @@ func TestTranscripts(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				return string(encoded)
 			case "choose", "direct":
 				return runChoose(t, table, d)
 			case "derive":
 				return runDerive(t, d)
 			}
+
 			t.Fatalf("unknown command %q", d.Cmd)
 			return ""
 		})
@@ -67,6 +70,7 @@ func argument(d *datadriven.TestData, key string) string {
 			value = arg.Vals[0]
 		}
 	}
+
 	return strings.ReplaceAll(value, "_", " ")
 }
 
@@ -82,6 +86,7 @@ func runChoose(t *testing.T, table *Table, d *datadriven.TestData) string {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		operation, bytes := d.CmdArgs[0].Key, int64(size) // The operation is the first argument.
 		var answer any                                    // a Path or, for direct, a bool or TwoLevel
 		var reason Reason
@@ -96,8 +101,10 @@ func runChoose(t *testing.T, table *Table, d *datadriven.TestData) string {
 				answer = path == Direct
 			}
 		}
+
 		fmt.Fprintf(&out, "%v: %v, as %v\n", size, answer, reason)
 	}
+
 	return out.String()
 }
 
@@ -114,21 +121,26 @@ func runDerive(t *testing.T, d *datadriven.TestData) string {
 		if memory != "" {
 			fields = append(fields, &p.DirectUS)
 		}
+
 		fields = append(fields, &p.NoisePercent)
 		_, err := fmt.Sscan(line, fields...)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		p.Bytes, err = ParseSize(size)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		points = append(points, p)
 	}
+
 	defaultPath := Plain
 	if path := argument(d, "otherwise"); path != "" {
 		defaultPath = Path(path)
 	}
+
 	calls := Calls{Operation: "AllGather", Shape: Shape{Ranks: 4, Machines: 1}, Memory: memory}
 	r := Derive(calls, defaultPath, points)
 	var out strings.Builder
@@ -136,5 +148,6 @@ func runDerive(t *testing.T, d *datadriven.TestData) string {
 	for i, s := range r.Steps {
 		fmt.Fprintf(&out, "  %s %s (%d measured)\n", s.Path, r.sizeText(i), len(s.Measured))
 	}
+
 	return out.String()
 }

@@ -15,27 +15,33 @@ func (r *Rule) validate() error {
 	if !r.Memory.isValid() {
 		return fmt.Errorf("memory is %q, but must be symmetric or any", r.Memory)
 	}
+
 	isDirect := r.Memory != "" // The rule is about the direct path.
 	if !isDirect || !r.isGeneral() {
 		if err := r.Calls.validate(); err != nil {
 			return err
 		}
 	}
+
 	if len(r.Steps) == 0 {
 		return fmt.Errorf("steps is empty")
 	}
+
 	previous := Size(0)
 	for i := range r.Steps {
 		step := &r.Steps[i]
 		if step.Path == TwoLevel && r.Machines <= 1 {
 			return fmt.Errorf("step %d: path is two-level, but the rule is for one machine", i+1)
 		}
+
 		isLast := i == len(r.Steps)-1
 		if err := step.validate(previous, isLast, isDirect); err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
+
 		previous = step.MaxBytes
 	}
+
 	return nil
 }
 
@@ -50,6 +56,7 @@ func (c Calls) validate() error {
 	case c.Machines < 1 || c.Machines > c.Ranks:
 		return fmt.Errorf("machines is %d, but must be from 1 to %d", c.Machines, c.Ranks)
 	}
+
 	return nil
 }
 
@@ -68,11 +75,13 @@ func (s *Step) validate(previous Size, isLast, isDirect bool) error {
 	case !isLast && s.MaxBytes <= previous:
 		return fmt.Errorf("up_to is %v, but must be above %v", s.MaxBytes, previous)
 	}
+
 	for i, p := range s.Measured {
 		if err := p.validate(isDirect); err != nil {
 			return fmt.Errorf("measured %d: %w", i+1, err)
 		}
 	}
+
 	return nil
 }
 
@@ -91,6 +100,7 @@ func (p *Point) validate(isDirect bool) error {
 	case p.DirectUS != 0 && p.TwoLevelUS != 0:
 		return fmt.Errorf("only one of direct_us and two_level_us is allowed")
 	}
+
 	return nil
 }
 

@@ -13,6 +13,7 @@ func (t *Table) CanUseWindows(group Shape, hasDirect bool) bool {
 			}
 		}
 	}
+
 	return false
 }
 
@@ -26,12 +27,14 @@ func (t *Table) thresholds(group Shape) []int64 {
 		if !concernsGroup {
 			continue
 		}
+
 		for _, s := range r.Steps {
 			if s.MaxBytes > 0 {
 				sizes = append(sizes, int64(s.MaxBytes), int64(s.MaxBytes)+1)
 			}
 		}
 	}
+
 	slices.Sort(sizes)
 	return slices.Compact(sizes)
 }
@@ -45,6 +48,7 @@ func (t *Table) usesWindow(operation string, bytes int64, group Shape, hasDirect
 			return false
 		}
 	}
+
 	path, _ := t.Choose(operation, bytes, group)
 	return path == Window
 }

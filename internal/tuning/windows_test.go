@@ -32,6 +32,7 @@ func TestCanUseWindows(t *testing.T) {
 			t.Errorf("%s: CanUseWindows = %v, want %v", name, got, row.want)
 		}
 	}
+
 	windowTable := &Table{Device: "x", DefaultPath: Window}
 	if !windowTable.CanUseWindows(group, true) {
 		t.Error("CanUseWindows = false for a table with otherwise window, want true")

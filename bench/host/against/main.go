@@ -43,16 +43,20 @@ func main() {
 	if errors.Is(err, flag.ErrHelp) {
 		return // parseFlags has printed the usage.
 	}
+
 	if err == nil {
 		err = c.run(context.Background(), os.Stdout, os.Stderr)
 	}
+
 	if err == nil {
 		return
 	}
+
 	fmt.Fprintf(os.Stderr, "against: %v\n", err)
 	if errors.Is(err, errSlower) {
 		os.Exit(1)
 	}
+
 	os.Exit(2)
 }
 
@@ -75,10 +79,12 @@ func parseFlags(args []string, stderr io.Writer) (*config, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+
 	if flags.NArg() != 2 || c.pairs < 1 {
 		flags.Usage()
 		return nil, errors.New("expected two folders and at least one pair")
 	}
+
 	c.oldFolder = flags.Arg(0)
 	c.newFolder = flags.Arg(1)
 	return c, nil
@@ -91,6 +97,7 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 	if err != nil {
 		return err
 	}
+
 	defer func() {
 		removeErr := os.RemoveAll(folder)
 		err = errors.Join(err, removeErr)
@@ -102,6 +109,7 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 			return err
 		}
 	}
+
 	t := newTable()
 	for pair := range c.pairs {
 		// Neither checkout is always the first of a pair.
@@ -110,18 +118,23 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 		if err := c.measure(ctx, programs[first], first, t); err != nil {
 			return err
 		}
+
 		if err := c.measure(ctx, programs[second], second, t); err != nil {
 			return err
 		}
+
 		fmt.Fprintf(stderr, "%d of %d pairs\n", pair+1, c.pairs)
 	}
+
 	if err := t.write(stdout); err != nil {
 		return err
 	}
+
 	slow := t.slowerThan(c.minRatio)
 	if len(slow) > 0 {
 		return fmt.Errorf("%w: %v", errSlower, slow)
 	}
+
 	return nil
 }
 
@@ -133,6 +146,7 @@ func buildProgram(ctx context.Context, source, program string) error {
 	if err != nil {
 		return fmt.Errorf("building %s: %w\n%s", source, err, output)
 	}
+
 	return nil
 }
 
@@ -153,9 +167,11 @@ func (c *config) measure(ctx context.Context, program string, index int, t *tabl
 	if err != nil {
 		return err
 	}
+
 	for i := range r.Results {
 		t.add(index, &r.Results[i])
 	}
+
 	return nil
 }
 
@@ -169,9 +185,11 @@ func runBench(ctx context.Context, program string, args []string) (*report.Repor
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("%v: %w\n%s", cmd.Args, err, &stderr)
 	}
+
 	r := &report.Report{}
 	if err := json.Unmarshal(stdout.Bytes(), r); err != nil {
 		return nil, fmt.Errorf("%v: decoding the report: %w", cmd.Args, err)
 	}
+
 	return r, nil
 }

@@ -25,10 +25,12 @@ func TestRatiosCompareNeighbouringRuns(t *testing.T) {
 			results.add(index, gather)
 		}
 	}
+
 	var out bytes.Buffer
 	if err := results.write(&out); err != nil {
 		t.Fatal(err)
 	}
+
 	const want = "| figure | old, ns | new, ns | old over new | 10th to 90th percentile | pairs |\n" +
 		"|---|---|---|---|---|---|\n" +
 		"| all_reduce, 8 bytes | 100.0 | 100.0 | 1.000 | 0.900 to 2.000 | 3 |\n" +
@@ -36,9 +38,11 @@ func TestRatiosCompareNeighbouringRuns(t *testing.T) {
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}
+
 	if slow := results.slowerThan(1.05); !slices.Equal(slow, []string{"all_reduce, 8 bytes: 1.000"}) {
 		t.Errorf("slowerThan(1.05) = %q, want only the all_reduce", slow)
 	}
+
 	if slow := results.slowerThan(0); slow != nil {
 		t.Errorf("slowerThan(0) = %q, want none", slow)
 	}

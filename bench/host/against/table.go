@@ -27,6 +27,7 @@ func (t *table) add(index int, r *report.Result) {
 		t.times[name] = &times{}
 		t.names = append(t.names, name)
 	}
+
 	t.times[name][index] = append(t.times[name][index], r.Median)
 }
 
@@ -38,6 +39,7 @@ func (t *times) ratios() (ratios []float64) {
 			ratios = append(ratios, oldTimes[i]/newTimes[i])
 		}
 	}
+
 	return ratios
 }
 
@@ -60,10 +62,12 @@ func (t *table) write(out io.Writer) error {
 			float64(ratios.Batches), // the number of ratios
 		})
 	}
+
 	text, err := r.Markdown()
 	if err != nil {
 		return err
 	}
+
 	_, err = io.WriteString(out, text)
 	return err
 }
@@ -76,5 +80,6 @@ func (t *table) slowerThan(minRatio float64) (slowBenchmarks []string) {
 			slowBenchmarks = append(slowBenchmarks, fmt.Sprintf("%s: %.3f", name, ratio))
 		}
 	}
+
 	return slowBenchmarks
 }

@@ -42,12 +42,14 @@ func run(args []string, in io.Reader, out io.Writer) error {
 		if err != nil {
 			return err
 		}
+
 		return printTables(launches, out)
 	case len(args) == 3 && args[0] == "results":
 		launches, err := readFile(args[1])
 		if err != nil {
 			return err
 		}
+
 		origin := results.Run{
 			Machine:   os.Getenv("MACHINE"),
 			Libraries: os.Getenv("LIBRARIES"),
@@ -57,6 +59,7 @@ func run(args []string, in io.Reader, out io.Writer) error {
 		}
 		return writeResults(launches, args[2], origin)
 	}
+
 	return errUsage
 }
 
@@ -71,6 +74,7 @@ func readFile(file string) (*launchResults, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", file, err)
 	}
+
 	return launches, nil
 }
 
@@ -81,11 +85,13 @@ func printRows(label string, in io.Reader, out io.Writer) error {
 	if err := json.NewDecoder(in).Decode(&decoded); err != nil {
 		return fmt.Errorf("decoding a report: %w", err)
 	}
+
 	const nsPerMicrosecond = 1e3
 	for _, r := range decoded.Results {
 		if r.Params["in_place"] == true {
 			continue
 		}
+
 		median := r.Median / nsPerMicrosecond
 		p10 := r.P10 / nsPerMicrosecond
 		p90 := r.P90 / nsPerMicrosecond
@@ -95,5 +101,6 @@ func printRows(label string, in io.Reader, out io.Writer) error {
 			return fmt.Errorf("writing rows: %w", err)
 		}
 	}
+
 	return nil
 }

@@ -22,6 +22,7 @@ func TestRowsContainOutOfPlaceResults(t *testing.T) {
 	if err := run([]string{"rows", "ours"}, strings.NewReader(report), &out); err != nil {
 		t.Fatal(err)
 	}
+
 	if want := "ours,2,all_reduce,67108864,1.5000,1.0000,2.5000\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
@@ -51,10 +52,12 @@ func TestTableComparesMediansWithBestPeer(t *testing.T) {
 	if err := os.WriteFile(path, []byte(exampleRows), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	var out strings.Builder
 	if err := run([]string{"table", path}, nil, &out); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, line := range []string{
 		"### all_reduce, 2 ranks, near: median in us (launches)",
 		"| bytes | symmem | limit | fast | slow | best peer | its time over ours |" +
@@ -78,26 +81,32 @@ func TestResultFilesHaveTablesAndOrigin(t *testing.T) {
 	if err := os.WriteFile(rows, []byte(exampleRows), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	command := []string{"results", rows, folder}
 	if err := run(command, nil, nil); err == nil {
 		t.Error("results without MACHINE returned no error")
 	}
+
 	t.Setenv("MACHINE", "two processors")
 	t.Setenv("DATE", "2026-11-20")
 	if err := run(command, nil, nil); err != nil {
 		t.Fatal(err)
 	}
+
 	text, err := os.ReadFile(filepath.Join(folder, "host-all-reduce-2-near.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r, err := results.Read(text)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got := r.Runs[0].Machine; got != "two processors" {
 		t.Errorf("got machine %q, want %q", got, "two processors")
 	}
+
 	const symmemColumn = 1 // after the bytes
 	if got := r.Rows[0][symmemColumn]; got != "0.4 (3)" {
 		t.Errorf("got %v as the time of symmem, want its median and launches, %q", got, "0.4 (3)")
@@ -108,9 +117,11 @@ func TestInvalidInputIsRejected(t *testing.T) {
 	if err := run([]string{"rows"}, nil, nil); !errors.Is(err, errUsage) {
 		t.Errorf("rows without a label returned %v, want errUsage", err)
 	}
+
 	if err := run([]string{"rows", "x"}, strings.NewReader("{"), nil); err == nil {
 		t.Error("rows accepted a truncated report")
 	}
+
 	for _, text := range []string{
 		"a,b\n",                                  // too few columns
 		"ours,2,all_reduce,8,fast,0,0,105,110\n", // a median that is no number

@@ -74,9 +74,11 @@ func readRows(in io.Reader) (*launchResults, error) {
 		if err == io.EOF {
 			return launches, nil
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		if err := launches.add(record); err != nil {
 			line, _ := r.FieldPos(columnLabel)
 			return nil, fmt.Errorf("line %d: %w", line, err)
@@ -92,13 +94,16 @@ func (l *launchResults) add(record []string) error {
 		if err != nil {
 			return err
 		}
+
 		numbers[column] = number
 	}
+
 	roundTrips := report.NewTrips(numbers[columnTripBefore], numbers[columnTripAfter])
 	if roundTrips.Mode == "mixed" || roundTrips.Mode == "busy" {
 		l.droppedCount++
 		return nil
 	}
+
 	key := rowKey{
 		ranks:     int(numbers[columnRanks]),
 		bytes:     int(numbers[columnBytes]),
@@ -108,6 +113,7 @@ func (l *launchResults) add(record []string) error {
 	if l.medians[key] == nil {
 		l.medians[key] = map[string][]float64{}
 	}
+
 	label := record[columnLabel]
 	l.medians[key][label] = append(l.medians[key][label], numbers[columnMedian])
 	return nil
@@ -140,9 +146,11 @@ func (l *launchResults) sections() []section {
 			sections = append(sections, section{key: key.sectionOf(), table: table})
 			last++
 		}
+
 		table := sections[last].table
 		table.Rows = append(table.Rows, tableRow(key, labels, l.medians[key]))
 	}
+
 	return sections
 }
 
@@ -153,12 +161,14 @@ func printTables(l *launchResults, out io.Writer) error {
 		if err != nil {
 			return err
 		}
+
 		_, err = fmt.Fprintf(out, "\n### %s, %d ranks, %s: median in us (launches)\n\n%s",
 			s.key.operation, s.key.ranks, s.key.mode, text)
 		if err != nil {
 			return err
 		}
 	}
+
 	_, err := fmt.Fprintf(out,
 		"\nDropped rows: %d, because the machine changed or was busy during their launch.\n",
 		l.droppedCount)
@@ -173,12 +183,14 @@ func writeResults(l *launchResults, folder string, origin results.Run) error {
 		if err != nil {
 			return err
 		}
+
 		operation := strings.ReplaceAll(s.key.operation, "_", "-")
 		name := fmt.Sprintf("host-%s-%d-%s.json", operation, s.key.ranks, s.key.mode)
 		if err := os.WriteFile(filepath.Join(folder, name), text, 0o644); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -189,10 +201,12 @@ func (l *launchResults) labels(section rowKey) []string {
 		if key.sectionOf() != section {
 			continue
 		}
+
 		for label := range medians {
 			peers[label] = true
 		}
 	}
+
 	delete(peers, ownLabel)
 	delete(peers, limitLabel)
 	labels := []string{ownLabel, limitLabel}
@@ -205,6 +219,7 @@ func tableRow(key rowKey, labels []string, launchMedians map[string][]float64) [
 	for label, medians := range launchMedians {
 		times[label] = report.Summarize(medians).Median
 	}
+
 	cells := []any{float64(key.bytes)}
 	for _, label := range labels {
 		launchCount := len(launchMedians[label])
@@ -214,6 +229,7 @@ func tableRow(key rowKey, labels []string, launchMedians map[string][]float64) [
 			cells = append(cells, "-")
 		}
 	}
+
 	peer := bestPeer(times) // "" without a peer, which has no time
 	ownTime := times[ownLabel]
 	return append(cells, peer,
@@ -225,6 +241,7 @@ func ratioCell(otherTime, ownTime float64) any {
 	if otherTime <= 0 || ownTime <= 0 {
 		return nil
 	}
+
 	return fmt.Sprintf("%.2f", otherTime/ownTime)
 }
 
@@ -235,9 +252,11 @@ func bestPeer(times map[string]float64) (best string) {
 		if !isPeer {
 			continue
 		}
+
 		if best == "" || times[label] < times[best] {
 			best = label
 		}
 	}
+
 	return best
 }

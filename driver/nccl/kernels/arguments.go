@@ -32,9 +32,11 @@ func (l *Launch) Steps(t *Transport) (steps []Step) {
 			CanOverlap: t.CanOverlap && l.canOverlap(), digestOffset: unsafe.Offsetof(arguments{}.digest),
 		})
 	}
+
 	if l.Norm != nil && !l.Fused {
 		steps = append(steps, newLocalStep(l, t))
 	}
+
 	return steps
 }
 
@@ -45,15 +47,18 @@ func (l *Launch) params(t *Transport, i int) cuda.Params {
 	case l.Fused:
 		return normParams(l, t)
 	}
+
 	a := l.arguments(t, i)
 	if !l.Bulk {
 		return cuda.ParamsOf(&a)
 	}
+
 	bulk := bulkArguments{arguments: a}
 	copy(bulk.sendAt[:], l.SendWindow.(PeerLocator).Locate(l.Send))
 	if l.RecvWindow != nil { // otherwise, the kernel writes only to this rank's output
 		copy(bulk.recvAt[:], l.RecvWindow.(PeerLocator).Locate(l.Recv))
 	}
+
 	return cuda.ParamsOf(&bulk)
 }
 

@@ -86,20 +86,24 @@ func sourceLayout(t *testing.T) map[string]extent {
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Fatalf("compiling the headers needs g++: %v", err)
 	}
+
 	dir := t.TempDir()
 	source, program := filepath.Join(dir, "layout.cc"), filepath.Join(dir, "layout")
 	if err := os.WriteFile(source, []byte(layout), 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	device := filepath.Join("..", "..", "..", "internal", "softgpu", "src", "gpu")
 	c := exec.Command("g++", "-std=c++17", "-O1", "-w", "-I"+device, "-Isrc", source, "-o", program)
 	if text, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
+
 	text, err := exec.Command(program).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	found := map[string]extent{}
 	for line := range strings.Lines(string(text)) {
 		var name string
@@ -107,8 +111,10 @@ func sourceLayout(t *testing.T) map[string]extent {
 		if _, err := fmt.Sscan(line, &name, &p.offset, &p.size); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
+
 		found[name] = p
 	}
+
 	return found
 }
 
@@ -211,6 +217,7 @@ func (w fakeWindow) Locate(uintptr) (addresses []uintptr) {
 	for r := range uintptr(MaxRanks) {
 		addresses = append(addresses, uintptr(w)+r)
 	}
+
 	return addresses
 }
 
@@ -240,6 +247,7 @@ func TestParamsMatchSources(t *testing.T) {
 		if !known {
 			t.Errorf("%s is not in the sources", name)
 		}
+
 		step := min(p.size, 8) // a field with the addresses of all ranks has several elements
 		for offset := p.offset; offset < p.offset+p.size; offset, value = offset+step, value+1 {
 			if got := read(bulk[offset : offset+step]); got != value {
@@ -247,9 +255,11 @@ func TestParamsMatchSources(t *testing.T) {
 			}
 		}
 	}
+
 	if len(bulk) != found["Bulk"].size {
 		t.Errorf("the arguments of a bulk kernel have %d bytes, want %d", len(bulk), found["Bulk"].size)
 	}
+
 	const digest = 1 << 60
 	step := l.Steps(&transport)[0]
 	original := packed(step.Params)
@@ -260,6 +270,7 @@ func TestParamsMatchSources(t *testing.T) {
 		string(original) != string(bulk) {
 		t.Error("SetDigest must change only the digest, and only in a copy of the arguments")
 	}
+
 	l.Digest, l.Bulk = 107, false
 	call := packed(l.Steps(&transport)[0].Params)
 	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {
@@ -272,6 +283,7 @@ func read(b []byte) uint64 {
 	if len(b) == 4 {
 		return uint64(binary.LittleEndian.Uint32(b))
 	}
+
 	return binary.LittleEndian.Uint64(b)
 }
 
@@ -298,6 +310,7 @@ func checkLayout(t *testing.T, structure string, bytes []byte, want map[string]u
 		t.Errorf("the arguments have %d bytes, want sizeof(%s) = %d", len(bytes), structure,
 			found[structure].size)
 	}
+
 	for name, value := range want {
 		p, known := found[structure+"."+name]
 		if !known || read(bytes[p.offset:p.offset+p.size]) != value {

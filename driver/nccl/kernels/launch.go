@@ -69,20 +69,25 @@ func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
+
 	if l.Operation.HasNorm() {
 		return chooseNorm(l)
 	}
+
 	if err := l.setParts(); err != nil {
 		return err
 	}
+
 	overPeers := l.Symmetric && (l.Operation != driver.AllToAll || l.Send != l.Recv)
 	if overPeers && l.pieceBytes > l.lineLimit() {
 		l.chooseBulk()
 		return nil
 	}
+
 	if l.chooseLines() {
 		return nil
 	}
+
 	switch {
 	case overPeers:
 		l.chooseBulk()
@@ -94,6 +99,7 @@ func (l *Launch) Choose() error {
 		return fmt.Errorf("%w for in-place %v with parts of %d bytes", errNoKernel, l.Operation,
 			l.pieceBytes)
 	}
+
 	return nil
 }
 
@@ -108,6 +114,7 @@ func (l *Launch) Remark() string {
 		return "input and output have different offsets modulo 16 bytes, so it moves elements one by " +
 			"one, which is slow"
 	}
+
 	return ""
 }
 
@@ -116,6 +123,7 @@ func (l *Launch) splitIntoPieces() {
 	if l.Operation == driver.AllReduce {
 		limit = twoShotLimit(l.Ranks)
 	}
+
 	limit = limit / pieceUnit * pieceUnit
 	pieces := (l.partBytes + limit - 1) / limit
 	l.pieceBytes = (l.partBytes/pieces + pieceUnit) / pieceUnit * pieceUnit
@@ -148,6 +156,7 @@ func (l *Launch) setParts() error {
 		if l.Rank == l.Root {
 			l.sendRanks, l.recvRanks = 0, all
 		}
+
 		return l.setReduction()
 	case driver.AllGather:
 		l.recvStride = size
@@ -163,6 +172,7 @@ func (l *Launch) setParts() error {
 	default:
 		return fmt.Errorf("%w for %v", errNoKernel, l.Operation)
 	}
+
 	return nil
 }
 
@@ -197,23 +207,28 @@ func (l *Launch) chooseLines() bool {
 		l.pieceBytes > maxOneShotBytes/int64(l.Ranks-1) {
 		return l.chooseTwoShot()
 	}
+
 	if l.pieceBytes > oneShotLimit(l.Ranks) {
 		return false
 	}
+
 	if l.isGeneric {
 		l.Kernel = "wide_any"
 		l.setGrid(countChunks(l.pieceBytes, wideLines), noSmallBlocks, l.resident(l.Kernel))
 		return true
 	}
+
 	family, all := "line", countChunks(l.pieceBytes, lineLines)
 	if l.setGrid(all, 2*l.Multiprocessors, l.resident(family)); all > l.warps() {
 		family = l.chooseWide()
 	}
+
 	if l.Operation.Reduces() {
 		l.Kernel = l.kernelName(family + "_sum")
 	} else {
 		l.Kernel = l.kernelName(family + "_copy")
 	}
+
 	return true
 }
 
@@ -224,9 +239,11 @@ func (l *Launch) chooseWide() (family string) {
 	if all <= l.warps() || !l.Operation.Reduces() || l.Ranks != 2 {
 		return "wide"
 	}
+
 	if l.setGrid((all+1)/2, limit.blocks, limit); all <= 2*l.warps() {
 		return "unrolled"
 	}
+
 	return "wide"
 }
 
@@ -235,15 +252,18 @@ func (l *Launch) chooseTwoShot() bool {
 	if l.pieceBytes > twoShotLimit(l.Ranks) {
 		return false
 	}
+
 	l.sendStride = (l.pieceBytes/int64(l.Ranks) + 7) / 8 * 8
 	if int64(l.Ranks)*l.sendStride < l.pieceBytes {
 		l.sendStride += 8
 	}
+
 	family := "line_two_shot"
 	l.Kernel = l.kernelName(family)
 	if l.isGeneric {
 		l.Kernel, family = "line_two_shot_any", "line_two_shot_any"
 	}
+
 	l.setGrid(countChunks(l.sendStride, lineLines), l.Multiprocessors, l.resident(family))
 	return true
 }
@@ -291,6 +311,7 @@ func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
 			break
 		}
 	}
+
 	perBlock := int64(l.Threads / warp)
 	l.Blocks = int(min((chunks+perBlock)/perBlock, int64(limit.blocks)))
 }
@@ -321,6 +342,7 @@ func (l *Launch) chooseBulk() {
 	default:
 		l.Kernel = l.kernelName("bulk_copy")
 	}
+
 	l.Bulk, l.Threads, l.Blocks = true, 512, min(64, l.Multiprocessors)
 	bytes := max(l.pieceBytes, max(l.sendStride, l.recvStride)*int64(l.Ranks))
 	if bytes >= 8<<20 {

@@ -35,6 +35,7 @@ func drawLaunch(t *rapid.T) Launch {
 	if !rapid.Bool().Draw(t, "in place") {
 		call.Recv = 1 << 40
 	}
+
 	if call.Operation.HasNorm() {
 		call.DataType, call.ReduceOp = driver.BFloat16, driver.Sum
 		units := rapid.Int64Range(1, driver.MaxHidden/driver.NormUnit).Draw(t, "units of hidden")
@@ -42,6 +43,7 @@ func drawLaunch(t *rapid.T) Launch {
 		call.Norm = &driver.Norm{Rows: call.Count / hidden, Hidden: hidden}
 		call.Count = call.Norm.Rows * hidden
 	}
+
 	return Launch{
 		Call: call, Ranks: ranks, Symmetric: rapid.Bool().Draw(t, "symmetric"),
 		Formula: rapid.SampledFrom([]driver.Formula{
@@ -66,9 +68,11 @@ func chooseAll(t *rapid.T, input Launch) []Launch {
 			refusal = err.Error()
 		}
 	}
+
 	if len(all) != 0 && len(all) != input.Ranks {
 		t.Fatalf("Choose found a kernel on %d of %d ranks, want all or none", len(all), input.Ranks)
 	}
+
 	return all
 }
 
@@ -120,6 +124,7 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 						ranks, l.sendStride, l.pieceBytes)
 				}
 			}
+
 			need := ranks * countChunks(part, lines) * lines * lineBytes
 			if need > room {
 				t.Fatalf("%s of %d bytes needs %d bytes of exchange memory, want at most %d", l.Kernel,
@@ -142,9 +147,11 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 			case !l.Bulk:
 				limit = input.resident(familyOf(l.Kernel))
 			}
+
 			if l.Blocks < 1 || l.Blocks > limit.blocks {
 				t.Fatalf("%s has %d blocks, want 1 to %d", l.Kernel, l.Blocks, limit.blocks)
 			}
+
 			// One warp exchanges headers, so at least one more is needed for data.
 			if l.Threads%warp != 0 || l.Threads < 2*warp || l.Threads > limit.threads {
 				t.Fatalf("%s has %d threads per block, want whole warps, from %d to %d threads", l.Kernel,
@@ -170,18 +177,23 @@ func TestEveryReductionHasAKernel(t *testing.T) {
 				t.Fatalf("Choose for %v of %v = %+v, %v; want errNoKernel", input.ReduceOp, input.DataType, l,
 					err)
 			}
+
 			return
 		}
+
 		if power := input.Ranks&(input.Ranks-1) == 0; trees && !power {
 			if err == nil || !strings.Contains(err.Error(), "must be a power of two") {
 				t.Fatalf("Choose for a tree of %d ranks = %+v, %v; want an error about powers of two",
 					input.Ranks, l, err)
 			}
+
 			return
 		}
+
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		end := int64(0) // end of the previous piece
 		for i := range l.PieceCount {
 			piece := l.arguments(&Transport{}, i)
@@ -189,12 +201,15 @@ func TestEveryReductionHasAKernel(t *testing.T) {
 			if offset != end || int64(piece.recv-l.Recv) != end {
 				t.Fatalf("piece %d of %d is at offset %d, want %d", i, l.PieceCount, offset, end)
 			}
+
 			if l.PieceCount > 1 && (bytes <= 0 || bytes > l.pieceBytes || end%pieceUnit != 0) {
 				t.Fatalf("piece %d of %d, at offset %d, has %d bytes, want 1 to %d at a multiple of %d", i,
 					l.PieceCount, end, bytes, l.pieceBytes, pieceUnit)
 			}
+
 			end += bytes
 		}
+
 		if size := input.Count * int64(input.DataType.Size()); end != size {
 			t.Fatalf("the %d pieces have %d bytes, want %d", l.PieceCount, end, size)
 		}
@@ -244,6 +259,7 @@ func TestFormulasSelectKernels(t *testing.T) {
 		if got := l.reduction & (orderTree | orderRounded); err != nil || got != c.order {
 			t.Errorf("Choose(%+v) chose order %d, %v; want %d, nil", c, got, err, c.order)
 		}
+
 		if c.order != 0 && l.Kernel != "wide_any" {
 			t.Errorf("Choose(%+v) chose %s, want wide_any", c, l.Kernel)
 		}
@@ -259,6 +275,7 @@ func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 		if len(all) == 0 || all[0].Bulk || all[0].PieceCount > 1 {
 			return
 		}
+
 		input.Symmetric = !input.Symmetric
 		input.Recv ^= 1 << 40 // switch between in place and out of place
 		again := chooseAll(t, input)

@@ -240,6 +240,7 @@ func TestChoose(t *testing.T) {
 			if !c.inPlace {
 				call.Recv = 1 << 40
 			}
+
 			l, err := choose(Launch{
 				Call: call, Ranks: c.ranks, Symmetric: c.symmetric, Multiprocessors: 132,
 			})
@@ -282,6 +283,7 @@ func TestGridsGrowWithTheSize(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if l.Blocks != c.blocks || l.Threads != c.threads {
 			t.Errorf("%s: got %d blocks of %d threads, want %d of %d", c.name, l.Blocks, l.Threads,
 				c.blocks, c.threads)

@@ -33,6 +33,7 @@ func Copies(bytes int64) []Copy {
 		warps := ceilDiv(int(bytes)+1, warp*threadBytes)
 		return []Copy{{"message_small", 1, min(messageThreads, warps*warp)}}
 	}
+
 	blocks := min(ceilDiv(int(bytes), messageThreads*threadBytes), messageBlocks)
 	return []Copy{{"message_copy", blocks, messageThreads}, {"message_done", 1, 1}}
 }

@@ -29,6 +29,7 @@ func chooseNorm(l *Launch) error {
 	if l.Norm.Rows > math.MaxInt32 { // kernels count rows in 32 bits
 		return fmt.Errorf("%w for %d rows", errNoKernel, l.Norm.Rows)
 	}
+
 	// Choose the kernel of the sums first, for a copy of the call without the norm.
 	normCall := l.Call
 	sumCall := *l.Call
@@ -39,17 +40,21 @@ func chooseNorm(l *Launch) error {
 	if err != nil {
 		return err
 	}
+
 	if l.Bulk {
 		tryPulledNorm(l) // otherwise, the bulk kernel computes the sums
 		return nil
 	}
+
 	canFuse := !l.isGeneric && !isAllReduceFaster(l)
 	if canFuse && tryFusedNorm(l) {
 		return nil
 	}
+
 	if l.PieceCount > 1 {
 		return l.doesNotFitError(l.partBytes)
 	}
+
 	return nil
 }
 
@@ -61,6 +66,7 @@ func tryPulledNorm(l *Launch) {
 	if l.isGeneric || norm.Hidden < minPulledHidden || norm.Hidden > maxPulledHidden {
 		return
 	}
+
 	if l.Operation == driver.ReduceScatterRMSNorm {
 		if l.Ranks != 2 && l.Ranks != 4 {
 			return
@@ -72,6 +78,7 @@ func tryPulledNorm(l *Launch) {
 			return
 		}
 	}
+
 	packCount := norm.Hidden / driver.NormUnit // one for each thread
 	l.Kernel = l.kernelName(addQuantSuffix("norm_pull", norm))
 	l.Fused = true
@@ -95,12 +102,14 @@ func isAllReduceFaster(l *Launch) bool {
 	if l.Operation != driver.AllReduceRMSNorm {
 		return false
 	}
+
 	rowBytes := normTypeBytes * l.Norm.Hidden
 	areShort := rowBytes <= maxShortRowBytes
 	areManyPerBlock := l.Norm.Rows > 2*int64(maxNormBlocks(l))
 	if l.Ranks == 2 && areShort && areManyPerBlock {
 		return true
 	}
+
 	needsMoreWarps := countChunks(rowBytes, wideLines) > maxRowWarps
 	sentBytes := rowBytes * int64(l.Ranks-1) // by a block of a fused kernel, for one row
 	areLong := needsMoreWarps || sentBytes > maxFusedRowBytes
@@ -131,10 +140,12 @@ func tryFusedNorm(l *Launch) bool {
 		sentBytes = packCount * packBytes
 		shotCount = 2
 	}
+
 	chunkCount := countChunks(sentBytes, wideLines)
 	if norm.Rows*chunkCount*wideLines*lineBytes*ranks*shotCount > halfBytes {
 		return false
 	}
+
 	name := "norm"
 	sentChunkCount := chunkCount // chunks that warps of a block can send at the same time
 	switch {
@@ -145,9 +156,11 @@ func tryFusedNorm(l *Launch) bool {
 		name = "norm_two_shot"
 		sentChunkCount = chunkCount * ranks
 	}
+
 	if !scatters {
 		l.sendStride = 0 // the choice of a two-shot kernel for the sums may have set it
 	}
+
 	l.Kernel = l.kernelName(addQuantSuffix(name, norm))
 	l.Fused = true
 	l.PieceCount = 1
@@ -182,6 +195,7 @@ func addQuantSuffix(family string, norm *driver.Norm) string {
 	if norm.Quant != driver.QuantNone {
 		family += "_q"
 	}
+
 	return family
 }
 
@@ -254,6 +268,7 @@ func newNormArguments(l *Launch, t *Transport) normArguments {
 	if norm.OnlyQuantized {
 		args.quant |= onlyQuantizedFlag
 	}
+
 	return args
 }
 

@@ -39,8 +39,10 @@ func TestChooseNorms(t *testing.T) {
 			if !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: got the error %q, want %q", c.name, err, c.want)
 			}
+
 			continue
 		}
+
 		if l.Kernel != c.want {
 			t.Errorf("%s: got the kernel %s, want %q", c.name, l.Kernel, c.want)
 		}
@@ -104,8 +106,10 @@ func TestChooseScatteredNorms(t *testing.T) {
 			if !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: got the error %q, want %q", c.name, err, c.want)
 			}
+
 			continue
 		}
+
 		if l.Kernel != c.want || l.Blocks != c.blocks || l.Threads != c.threads {
 			t.Errorf("%s: got %s with %d blocks of %d threads, want %s with %d of %d", c.name, l.Kernel,
 				l.Blocks, l.Threads, c.want, c.blocks, c.threads)
@@ -187,6 +191,7 @@ func TestChooseNormsInWindows(t *testing.T) {
 		if c.change != nil {
 			c.change(&l)
 		}
+
 		l, err := choose(l)
 		if err != nil {
 			t.Errorf("%s: got the error %v, want %s", c.name, err, c.want)
@@ -208,15 +213,18 @@ func TestLargeNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 			if err != nil {
 				t.Fatalf("norm of %d rows on %d ranks: %v", rows, ranks, err)
 			}
+
 			l.Operation = driver.AllReduce
 			sum, err := choose(l)
 			if err != nil {
 				t.Fatalf("all-reduce of %d rows on %d ranks: %v", rows, ranks, err)
 			}
+
 			if norm.Bulk != sum.Bulk {
 				t.Errorf("%d rows on %d ranks: Bulk = %t for a norm, but %t for an all-reduce", rows, ranks,
 					norm.Bulk, sum.Bulk)
 			}
+
 			if norm.Bulk && !norm.Fused && norm.Kernel != sum.Kernel {
 				t.Errorf("%d rows on %d ranks: a norm uses the kernel %s, want %s, as an all-reduce", rows,
 					ranks, norm.Kernel, sum.Kernel)
@@ -256,21 +264,25 @@ func checkNormFits(t *testing.T, ranks int, rows, hidden int64) bool {
 	if err != nil {
 		return false
 	}
+
 	used := lineBytesFor(elementBytes * hidden)
 	if strings.Contains(l.Kernel, "two_shot") { // sends a rank's part of a row, and then its sum
 		packs := (hidden/driver.NormUnit + int64(ranks) - 1) / int64(ranks) // of a part, rounded up
 		used = 2 * lineBytesFor(packs*packBytes)
 	}
+
 	if l.Fused && used > halfBytes {
 		t.Errorf("%d rows of %d on %d ranks need %d bytes of lines, want at most %d", rows, hidden,
 			ranks, used, halfBytes)
 	}
+
 	s, err := choose(scattered(normOf(ranks, rows, hidden)))
 	used = lineBytesFor(elementBytes * hidden)
 	if err == nil && s.Fused && used > halfBytes {
 		t.Errorf("%d scattered rows of %d on %d ranks need %d bytes of lines, want at most %d",
 			rows, hidden, ranks, used, halfBytes)
 	}
+
 	return true
 }
 
@@ -321,10 +333,12 @@ func TestLocalSteps(t *testing.T) {
 			t.Errorf("%d rows: got kernel %s with Local = %t, want norm_local_q_bf16 with true",
 				test.rows, s.Kernel, s.Local)
 		}
+
 		if s.Blocks != int(test.rows) || s.Threads != maxRowThreads {
 			t.Errorf("%d rows: got %d blocks of %d threads, want %d of %d", test.rows, s.Blocks,
 				s.Threads, test.rows, maxRowThreads)
 		}
+
 		if s.CanOverlap != test.wantCanOverlap {
 			t.Errorf("%d rows: CanOverlap = %t, want %t", test.rows, s.CanOverlap, test.wantCanOverlap)
 		}

@@ -30,6 +30,7 @@ func loadObject(source string, major, minor int) ([]byte, error) {
 		return nil, fmt.Errorf("%w for GPUs of compute capability %d.%d: 8.0 or later is required",
 			errNoKernel, major, minor)
 	}
+
 	name := "objects/" + source + "." + architecture(major) + ".gz"
 	object, _ := unpackers.LoadOrStore(name, sync.OnceValues(func() ([]byte, error) {
 		return unpack(name)
@@ -44,6 +45,7 @@ func architecture(major int) string {
 	if cubin, ok := binaries[major]; ok {
 		return cubin
 	}
+
 	return "compute_90"
 }
 
@@ -59,13 +61,16 @@ func unpack(name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading a kernel object: %w", err)
 	}
+
 	z, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, fmt.Errorf("unpacking %s: %w", name, err)
 	}
+
 	object, err := io.ReadAll(z)
 	if err != nil {
 		return nil, fmt.Errorf("unpacking %s: %w", name, err)
 	}
+
 	return append(object, 0), nil // CUDA requires the zero byte at the end of PTX
 }

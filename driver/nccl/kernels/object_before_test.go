@@ -25,6 +25,7 @@ func countBeforeWait(code []byte, opcode uint16) (n int, waits bool) {
 			n++
 		}
 	}
+
 	return n, false
 }
 
@@ -35,17 +36,21 @@ func TestNoKernelExitsBeforeItsWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for kernel, code := range kernelCode(t, object) {
 		if kernel == AfterAll {
 			continue // it is never launched with overlap
 		}
+
 		if exits, waits := countBeforeWait(code, exit); !waits || exits > 0 {
 			t.Errorf("countBeforeWait(%s, exit) = %d, %t; want 0, true", kernel, exits, waits)
 		}
+
 		want := 1
 		if strings.HasSuffix(kernel, "_any") {
 			want = 0
 		}
+
 		if launches, _ := countBeforeWait(code, launchDependents); launches != want {
 			t.Errorf("%s has %d launch_dependents before its wait, want %d", kernel, launches, want)
 		}

@@ -19,11 +19,13 @@ func familyOf(kernel string) string {
 	if strings.HasSuffix(kernel, "_any") && !strings.HasPrefix(kernel, "bulk") {
 		return kernel
 	}
+
 	for _, family := range []string{"line_two_shot", "line", "wide", "unrolled"} {
 		if strings.HasPrefix(kernel, family+"_") {
 			return family
 		}
 	}
+
 	return ""
 }
 
@@ -35,6 +37,7 @@ func requiredThreads(kernel string) int {
 	if strings.HasSuffix(kernel, "_any") {
 		ranks, hasRanks = MaxRanks, true
 	}
+
 	const oneBlock = maxRowThreads
 	switch {
 	case slices.Contains(Retired, kernel):
@@ -48,6 +51,7 @@ func requiredThreads(kernel string) int {
 	case familyOf(kernel) == "" || !hasRanks: // not a line kernel
 		return oneBlock
 	}
+
 	// The threads of all blocks that a line kernel needs at the same time, for each multiprocessor.
 	const multiprocessors = 100 // any number
 	l := &Launch{Ranks: ranks, Multiprocessors: multiprocessors}
@@ -81,8 +85,10 @@ func TestKernelsFitBlocks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			maps.Copy(counts, registerCounts(t, object))
 		}
+
 		for kernel, count := range counts {
 			registers := (count + registerUnit - 1) / registerUnit * registerUnit
 			if threads := requiredThreads(kernel); registers*threads > multiprocessorRegisters {
@@ -90,6 +96,7 @@ func TestKernelsFitBlocks(t *testing.T) {
 					"multiprocessor", architecture(major), kernel, registers, threads)
 			}
 		}
+
 		if len(counts) == 0 {
 			t.Errorf("%s: found no register counts", architecture(major))
 		}
@@ -104,10 +111,12 @@ func registerCounts(t *testing.T, object []byte) map[string]int {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	symbols, err := f.Symbols()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	found := map[string]int{}
 	for len(info) >= 4 {
 		format, attribute := info[0], info[1]
@@ -115,12 +124,15 @@ func registerCounts(t *testing.T, object []byte) map[string]int {
 		if format == sizedFormat {
 			entryBytes += int(binary.LittleEndian.Uint16(info[2:]))
 		}
+
 		if format == sizedFormat && attribute == registerCount {
 			symbolIndex := binary.LittleEndian.Uint32(info[4:])
 			symbol := symbols[symbolIndex-1] // Symbols leaves out the symbol with index 0
 			found[symbol.Name] = int(binary.LittleEndian.Uint32(info[8:]))
 		}
+
 		info = info[entryBytes:]
 	}
+
 	return found
 }

@@ -26,6 +26,7 @@ func kernelNames() map[string]bool {
 	for _, kernel := range Retired {
 		names[kernel] = true
 	}
+
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for operation := range driver.Barrier + 1 {
 			for _, dataType := range reduce.DataTypes() {
@@ -44,6 +45,7 @@ func kernelNames() map[string]bool {
 			}
 		}
 	}
+
 	return names
 }
 
@@ -52,6 +54,7 @@ func TestEveryKernelIsInEveryObject(t *testing.T) {
 	if len(names) != 3*(4*4+3)+3*4+4+1+len(Retired) {
 		t.Errorf("kernelNames lists %d kernels, which is not the expected number: %v", len(names), names)
 	}
+
 	checkKernels(t, Object, names)
 	checkKernels(t, NormObject, normNames())
 	checkKernels(t, MessageObject, messageNames())
@@ -79,11 +82,13 @@ func rowsNames(t *testing.T) map[string]bool {
 					if err != nil {
 						t.Fatal(err)
 					}
+
 					names[rows.launches[0].kernel] = true
 				}
 			}
 		}
 	}
+
 	return names
 }
 
@@ -106,6 +111,7 @@ func normNames() map[string]bool {
 			}
 		}
 	}
+
 	return names
 }
 
@@ -117,6 +123,7 @@ func messageNames() map[string]bool {
 			names[c.Kernel] = true
 		}
 	}
+
 	return names
 }
 
@@ -134,12 +141,14 @@ func checkKernels(
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		found := list(t, object)
 		for name := range names {
 			if !found[name] {
 				t.Errorf("%s is not in the object for %v", name, capability)
 			}
 		}
+
 		if len(found) != len(names) {
 			t.Errorf("the object for %v has %d kernels, want %d", capability, len(found), len(names))
 		}
@@ -158,9 +167,11 @@ func parseCubin(t *testing.T, object []byte) *elf.File {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if f.Machine != cudaMachine {
 		t.Errorf("the cubin's ELF machine is %v, want %v", f.Machine, cudaMachine)
 	}
+
 	return f
 }
 
@@ -174,9 +185,11 @@ func kernelCode(t *testing.T, object []byte) map[string][]byte {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			found[name] = code
 		}
 	}
+
 	return found
 }
 
@@ -186,6 +199,7 @@ func kernelsInCubin(t *testing.T, object []byte) map[string]bool {
 	for name := range kernelCode(t, object) {
 		found[name] = true
 	}
+
 	return found
 }
 
@@ -204,15 +218,18 @@ func kernelsInPTX(t *testing.T, object []byte) map[string]bool {
 	if version == nil || !ptxTarget.Match(object) {
 		t.Fatal("the object is not PTX for sm_90")
 	}
+
 	major, _ := strconv.Atoi(string(version[1]))
 	minor, _ := strconv.Atoi(string(version[2]))
 	if major > 8 || major == 8 && minor > 2 {
 		t.Errorf("the object is PTX %d.%d, want at most 8.2 for drivers of CUDA 12.2", major, minor)
 	}
+
 	found := map[string]bool{}
 	for _, entry := range ptxEntry.FindAllSubmatch(object, -1) {
 		found[string(entry[1])] = true
 	}
+
 	return found
 }
 
@@ -237,12 +254,15 @@ func TestKernelsThatOverlapWait(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			checkWaits(t, major, code)
 		}
+
 		text, err := object(11, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, kernel := range ptxKernel.FindAllSubmatch(text, -1) {
 			waits := bytes.Contains(kernel[0], []byte("griddepcontrol.wait;"))
 			if overlaps(string(kernel[1])) && !waits {
@@ -264,6 +284,7 @@ func checkWaits(t *testing.T, major int, object []byte) {
 				launches++
 			}
 		}
+
 		if overlaps(kernel) && CanOverlap(major) != (waits > 0) || launches > 0 && waits == 0 {
 			t.Errorf("%s of %s has %d waits and %d launch_dependents, want waits if and only if it needs "+
 				"them", kernel, architecture(major), waits, launches)
@@ -294,18 +315,22 @@ func TestObjectsMatchSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	listed := map[string]string{}
 	first, rest, _ := strings.Cut(string(manifest), "\n")
 	if !strings.HasPrefix(first, "NVRTC ") {
 		t.Errorf("MANIFEST begins with %q; %s", first, remedy)
 	}
+
 	for line := range strings.Lines(rest) {
 		var sum, name string
 		if _, err := fmt.Sscan(line, &sum, &name); err != nil {
 			t.Fatalf("MANIFEST: %q: %v", line, err)
 		}
+
 		listed[name] = sum
 	}
+
 	present := map[string]string{}
 	addChecksums(t, Sources, "src", present)
 	addChecksums(t, objects, "objects", present)
@@ -315,6 +340,7 @@ func TestObjectsMatchSources(t *testing.T) {
 			t.Errorf("%s has changed since the last run of make.sh; %s", name, remedy)
 		}
 	}
+
 	for name := range listed {
 		if present[name] == "" {
 			t.Errorf("%s is missing; %s", name, remedy)
@@ -329,11 +355,13 @@ func addChecksums(t *testing.T, files embed.FS, folder string, sums map[string]s
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, e := range entries {
 		data, err := files.ReadFile(path.Join(folder, e.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		sum := sha256.Sum256(data)
 		sums[e.Name()] = hex.EncodeToString(sum[:])
 	}

@@ -23,6 +23,7 @@ func Permute(p *driver.Permutation, returns bool, multiprocessors int) (Step, er
 	if p.Ranks > MaxRanks {
 		return Step{}, fmt.Errorf("%w for %d ranks", errNoKernel, p.Ranks)
 	}
+
 	r := &p.Route
 	rowBytes, computedBytes := p.RowBytes()
 	from, to := r.Layout(p.Ranks, rowBytes), p.Layout()
@@ -42,6 +43,7 @@ func Permute(p *driver.Permutation, returns bool, multiprocessors int) (Step, er
 	if returns {
 		kernel = "unpermute_rows"
 	}
+
 	return Step{
 		Kernel: kernel, Blocks: multiprocessors, Threads: routeThreads, Params: cuda.ParamsOf(&args),
 		Local: true,

@@ -37,20 +37,24 @@ func (l *Launch) setReduction() (err error) {
 	if !CanReduce(l.DataType, l.ReduceOp) {
 		return fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType, l.ReduceOp)
 	}
+
 	elementType := types[l.DataType]
 	op, _ := l.ReduceOp.Kernel().Number() // has a number, because CanReduce has returned true
 	l.reduction = uint32(op)
 	if l.ReduceOp.IsAverage() {
 		l.divisor = uint32(l.Ranks)
 	}
+
 	orderBits := uint32(0) // combine elements in the order of ranks
 	if l.Formula == driver.Tree || l.Formula == driver.RoundedTree {
 		orderBits, err = l.orderBits()
 	}
+
 	l.isGeneric = elementType.name == "" || op > lastSpecializedOp || orderBits != 0
 	if l.isGeneric {
 		l.reduction |= orderBits | elementType.number*typeUnit
 	}
+
 	return err
 }
 
@@ -60,6 +64,7 @@ func CanReduce(t driver.DataType, op driver.ReduceOp) bool {
 	if !isListed || op.Kernel() == 0 { // no kernel for the type, or for the operation
 		return false
 	}
+
 	// A kernel of the signed type compares unsigned values wrongly.
 	comparesWrongly := elementType.isUnsigned && op.ComparesUnsigned(t)
 	return !comparesWrongly
@@ -76,6 +81,7 @@ func (l *Launch) orderBits() (uint32, error) {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+
 			"of two", errNoKernel, l.Formula, l.Ranks)
 	}
+
 	roundsSums := l.Formula == driver.RoundedTree && l.DataType.Size() == 2
 	switch {
 	case !l.DataType.Float(), l.ReduceOp.IsMinOrMax():
@@ -85,6 +91,7 @@ func (l *Launch) orderBits() (uint32, error) {
 	case l.Ranks > 2:
 		return orderTree, nil
 	}
+
 	return 0, nil
 }
 
@@ -95,8 +102,10 @@ func (l *Launch) kernelName(family string) string {
 	if l.Ranks == 2 || l.Ranks == 4 {
 		rankCount = l.Ranks
 	}
+
 	if l.Operation.Reduces() {
 		return fmt.Sprintf("%s_%s_%d", family, types[l.DataType].name, rankCount)
 	}
+
 	return fmt.Sprintf("%s_%d", family, rankCount)
 }

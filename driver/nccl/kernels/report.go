@@ -42,6 +42,7 @@ func (r *Report) Read() (Report, bool) {
 	if fault == None {
 		return Report{}, false
 	}
+
 	return Report{
 		Digest: r.Digest, PeerDigest: r.PeerDigest, Epoch: r.Epoch, Ranks: r.Ranks, fault: uint32(fault),
 	}, true

@@ -50,11 +50,13 @@ func chooseRoute(l Launch) (Work, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
+
 	r := &route{l: l}
 	family := "combine"
 	if l.Operation == driver.Dispatch {
 		family = "dispatch"
 	}
+
 	fitsLines, areLinesFastest := r.checkLines()
 	if fitsLines && (areLinesFastest || !l.Symmetric) {
 		limit := r.maxLineGrid()
@@ -62,19 +64,23 @@ func chooseRoute(l Launch) (Work, error) {
 		r.l.Kernel = l.kernelName("route_line_" + family)
 		return r, nil
 	}
+
 	if !l.Symmetric {
 		// Other ranks access the output of a Dispatch, but the input of a Combine.
 		direction := "from"
 		if l.Operation == driver.Dispatch {
 			direction = "into"
 		}
+
 		return nil, fmt.Errorf("%w for %v %s memory outside windows", errNoKernel, l.Operation,
 			direction)
 	}
+
 	blocks := int64(maxBulkBlocks)
 	if !r.isLarge() {
 		blocks = maxBulkBlocks / 2
 	}
+
 	r.l.Bulk = true
 	r.l.Threads = routeThreads
 	r.l.Blocks = int(min(blocks, int64(l.Multiprocessors), l.Route.MaxTokens))
@@ -89,6 +95,7 @@ func (r *route) maxLineGrid() gridSize {
 	if r.l.Ranks > 4 {
 		blocks = (3*blocks + 3) / 4 // three quarters, rounded up
 	}
+
 	return gridSize{blocks: min(maxBlocks, blocks), threads: routeThreads}
 }
 
@@ -111,6 +118,7 @@ func (r *route) chunksPerPlace() int64 {
 		weightsAndIDs := 2 * int64(r.l.Route.TopK)
 		chunks += countChunks(valueBytes*(r.l.Route.Scales+weightsAndIDs), wideLines)
 	}
+
 	return chunks
 }
 
@@ -154,11 +162,13 @@ func (r *route) params(t *Transport) cuda.Params {
 		shared, sharedWindow = l.Send, l.SendWindow
 		args.own = l.Recv
 	}
+
 	args.all[l.Rank] = shared
 	if l.Bulk {
 		window := sharedWindow.(PeerLocator) // because l.Symmetric was set
 		copy(args.all[:], window.Locate(shared))
 	}
+
 	return cuda.ParamsOf(&args)
 }
 

@@ -37,8 +37,10 @@ func routeNames(t *testing.T) map[string]bool {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		names[step.Kernel] = true
 	}
+
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for _, o := range []driver.Operation{driver.Dispatch, driver.Combine} {
 			// One call with a line kernel, and one with a bulk kernel.
@@ -47,10 +49,12 @@ func routeNames(t *testing.T) map[string]bool {
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				names[onlyStep(work, &Transport{}).Kernel] = true
 			}
 		}
 	}
+
 	return names
 }
 
@@ -65,6 +69,7 @@ func TestRouteParamsMatchSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const ranks, rowBytes = 2, 2 * 64 // a row has 64 elements of bfloat16
 	layout := l.Route.Layout(ranks, rowBytes)
 	transport := Transport{Timeout: 113 * time.Nanosecond, Report: 114}
@@ -102,6 +107,7 @@ func TestPermuteParamsMatchSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const (
 		ranks         = 2
 		rowBytes      = 64     // elements of one byte
@@ -157,12 +163,14 @@ func TestRoutesUseLineKernels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		kernel := onlyStep(work, &Transport{}).Kernel
 		if usesLines := strings.HasPrefix(kernel, "route_line"); usesLines != test.wantLines {
 			t.Errorf("%s: the call uses the kernel %s, want a line kernel: %t", test.name, kernel,
 				test.wantLines)
 		}
 	}
+
 	checkRoutesFitIntoExchangeMemory(t)
 }
 
@@ -179,6 +187,7 @@ func checkRoutesFitIntoExchangeMemory(t *testing.T) {
 			if err != nil { // more tokens do not fit, either
 				break
 			}
+
 			chunks := ranks * tokens * work.(*route).chunksPerPlace()
 			headerBytes := int64(MaxRanks * lineBytes)
 			bytes := headerBytes + chunks*wideLines*lineBytes // a chunk has wideLines lines
@@ -201,10 +210,12 @@ func TestRoutesFitOnTheGPU(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			limit := min(multiprocessors, maxBlocks)
 			if work.(*route).l.Bulk {
 				limit = min(multiprocessors, maxBulkBlocks)
 			}
+
 			blocks := onlyStep(work, &Transport{}).Blocks
 			if blocks < 1 || blocks > limit {
 				t.Errorf("%d tokens on %d multiprocessors take %d blocks, want 1 to %d", maxTokens,

@@ -84,6 +84,7 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
+
 	rows := &Rows{common: l}
 	rows.common.divisor = 1
 	bytes := int64(0) // of the largest parts of all calls
@@ -93,17 +94,21 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 		if !isGather && !isOnlyScatter {
 			return nil, fmt.Errorf("%w for a list with %v", errNoKernel, call.Operation)
 		}
+
 		bytes += rows.largestPartBytes(call)
 	}
+
 	if l.Operation == driver.ReduceScatterV {
 		if err := rows.common.setReduction(); err != nil {
 			return nil, err
 		}
+
 		if rows.common.isGeneric {
 			return nil, fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType,
 				l.ReduceOp)
 		}
 	}
+
 	maxLineBytes := min(maxPartBytes, oneShotLimit(l.Ranks)) // above this, bulk kernels are faster
 	rows.common.Bulk = l.Symmetric && bytes > maxLineBytes
 	rows.splitIntoLaunches(calls)
@@ -111,6 +116,7 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if usesLines && bytes > maxGatherBytes(l.Ranks) {
 		return nil, l.doesNotFitError(bytes)
 	}
+
 	return rows, nil
 }
 
@@ -139,12 +145,14 @@ func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
 				freeBytes = (maxChunks - current.chunkCount) * wideLines * lineDataBytes
 				freeBytes = freeBytes / pieceUnit * pieceUnit
 			}
+
 			isFull := len(current.sections) == maxTensorCount || freeBytes <= 0
 			if isFull {
 				rows.addLaunch(current)
 				current = rowsLaunch{} // not full, so the loop makes progress
 				continue
 			}
+
 			bytes := min(remaining, freeBytes)
 			section := partSection{call: call, offset: offset, bytes: bytes}
 			current.sections = append(current.sections, section)
@@ -153,6 +161,7 @@ func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
 			remaining -= bytes
 		}
 	}
+
 	rows.addLaunch(current)
 }
 
@@ -175,11 +184,13 @@ func (rows *Rows) addLaunch(launch rowsLaunch) {
 		limit := gridSize{blocks: min(maxBlocks, threeQuarters), threads: rowsThreads}
 		l.setGrid(launch.chunkCount, noSmallBlocks, limit)
 	}
+
 	if l.Operation.Reduces() {
 		family += "_sum"
 	} else {
 		family += "_copy"
 	}
+
 	launch.kernel = l.kernelName(family)
 	launch.blocks = l.Blocks
 	launch.threads = l.Threads
@@ -202,9 +213,11 @@ func (rows *Rows) makeParts(section partSection) (parts partsArguments) {
 			firstElement = call.Splits.RecvOffsets[r]
 			count = call.Splits.RecvCounts[r]
 		}
+
 		parts.at[r] = firstElement*elementBytes + section.offset
 		parts.bytes[r] = min(max(0, count*elementBytes-section.offset), section.bytes)
 	}
+
 	return parts
 }
 
@@ -213,6 +226,7 @@ func (rows *Rows) Remark() string {
 	if n := len(rows.launches); n > 1 {
 		return fmt.Sprintf("it takes %d launches", n)
 	}
+
 	return ""
 }
 
@@ -231,8 +245,10 @@ func (rows *Rows) Steps(t *Transport) (steps []Step) {
 		} else {
 			s.Params = rows.gatherParams(t, launch)
 		}
+
 		steps = append(steps, s)
 	}
+
 	return steps
 }
 
@@ -264,6 +280,7 @@ func (rows *Rows) gatherParams(t *Transport, launch *rowsLaunch) cuda.Params {
 			copy(tensor.recvAt[:], window.Locate(section.call.Recv))
 		}
 	}
+
 	return cuda.ParamsOf(&args)
 }
 
@@ -281,5 +298,6 @@ func (rows *Rows) scatterParams(t *Transport, launch *rowsLaunch) cuda.Params {
 			copy(args.sendAt[:], window.Locate(section.call.Send))
 		}
 	}
+
 	return cuda.ParamsOf(&args)
 }

@@ -52,11 +52,14 @@ func Choose(l Launch) (Work, error) {
 	if l.Route != nil {
 		return chooseRoute(l)
 	}
+
 	if l.Operation.SplitsOneBuffer() {
 		return ChooseRows(l, []*driver.Call{l.Call})
 	}
+
 	if err := l.Choose(); err != nil {
 		return nil, err
 	}
+
 	return &l, nil
 }

@@ -47,6 +47,7 @@ func testCompletionEndsAwait(t *testing.T, join Join) {
 				return err
 			}
 		}
+
 		return checkOpen(p)
 	})
 }
@@ -83,6 +84,7 @@ func testLongWork(t *testing.T, join Join) {
 		if err := p.Await(g.ctx, wait); err != nil {
 			return err
 		}
+
 		return checkOpen(p)
 	})
 }
@@ -103,6 +105,7 @@ func testWorkWithoutPeers(t *testing.T, join Join) {
 	if ticket, ok := g.planes[0].TrySubmit(); ok {
 		t.Errorf("TrySubmit after a peer's fault returned ticket %d", ticket)
 	}
+
 	isDone.Store(true)
 	must(t, <-result)
 	must(t, checkOpen(g.planes[0]))
@@ -127,6 +130,7 @@ func testDiagnose(t *testing.T, join Join) {
 	if CountTimeouts(t, timeoutErr, worldRanks(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", timeoutErr)
 	}
+
 	must(t, checkOpen(p))
 	g.planes[1].Abort(nil)
 	waitForPeerFailure(p)

@@ -49,6 +49,7 @@ func benchGoroutines(b *testing.B, join Join, wait func(control.Plane) error) {
 				return err
 			}
 		}
+
 		return nil
 	})
 }
@@ -64,6 +65,7 @@ func benchProcesses(b *testing.B, join Join, waitName string) {
 	for range roundsToRun {
 		must(b, waitFunctions[waitName](p))
 	}
+
 	other.awaitEvent("running")
 	b.ReportAllocs()
 	for b.Loop() {
@@ -71,6 +73,7 @@ func benchProcesses(b *testing.B, join Join, waitName string) {
 			b.Fatal(err)
 		}
 	}
+
 	must(b, leave())
 	// The other process must notice that this rank has left.
 	if o := other.awaitEvent("outcome"); o.Kind != "deadlock" {

@@ -35,15 +35,18 @@ func testClosedPlane(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		checkError(t, name, wait(p), driver.ErrClosed)
 	}
+
 	_, err := p.Exchange(g.ctx, driver.LaneFault, nil)
 	checkError(t, "an exchange of fault reports", err, driver.ErrClosed)
 	checkError(t, "Diagnose", p.Diagnose(unfinishedWait(1), time.Now()), driver.ErrClosed)
 	if !p.PeerFailed() {
 		t.Error("PeerFailed = false for a closed plane, want true")
 	}
+
 	if ticket, ok := p.TrySubmit(); ok {
 		t.Errorf("TrySubmit of a closed plane returned ticket %d", ticket)
 	}
+
 	causeAfterClose := errors.New("a fault after Close")
 	checkError(t, "Fail", p.Fail(causeAfterClose), causeAfterClose)
 	p.Abort(nil)
@@ -63,15 +66,19 @@ func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	for p.Diagnose(unfinishedWait(3), time.Now()) == nil {
 		_ = p.Diagnose(unfinishedWait(noTicket), time.Now()) // gives other goroutines time to run
 	}
+
 	if ticket, ok := p.TrySubmit(); ticket != 2 || !ok {
 		t.Errorf("TrySubmit = %d, %v; want 2, true, because the peer has submitted it", ticket, ok)
 	}
+
 	if ticket, ok := p.TrySubmit(); ok {
 		t.Errorf("TrySubmit returned ticket %d, which the peer has not submitted", ticket)
 	}
+
 	if p.PeerFailed() {
 		t.Error("PeerFailed = true after a peer has left, want false")
 	}
+
 	must(t, checkOpen(p))
 }
 
@@ -124,9 +131,11 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	if !peer.Withdraw() {
 		t.Error("Withdraw = false for a ticket that only one rank has submitted, want true")
 	}
+
 	if ticket := peer.Submit(); ticket == 0 {
 		t.Error("Submit after Withdraw returned 0")
 	}
+
 	must(t, peer.Close())
 	err := p.Await(g.ctx, unfinishedWait(p.Submit()))
 	checkDeadlock(t, err, worldRanks(2)[1])
@@ -139,6 +148,7 @@ func testCommonTicketIsKept(t *testing.T, join Join) {
 	for _, p := range g.planes {
 		p.Submit()
 	}
+
 	if g.planes[0].Withdraw() {
 		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
 	}
@@ -161,6 +171,7 @@ func testWaitAfterPeerLeft(t *testing.T, join Join) {
 		if polls == 5000 {
 			cancel()
 		}
+
 		return false
 	}
 	checkError(t, "the wait", p.Await(ctx, wait), context.Canceled)

@@ -32,13 +32,16 @@ func testTicketNumbers(t *testing.T, join Join) {
 		if got := p.Submit(); got != want {
 			t.Fatalf("Submit = %d, want %d", got, want)
 		}
+
 		if got, ok := p.TrySubmit(); got != want+1 || !ok {
 			t.Fatalf("TrySubmit = %d, %v, want %d", got, ok, want+1)
 		}
+
 		if got := p.Collectives(); got != want+1 {
 			t.Fatalf("Collectives = %d, want %d", got, want+1)
 		}
 	}
+
 	n := testing.AllocsPerRun(1000, func() {
 		p.Submit()
 		if _, ok := p.TrySubmit(); !ok {
@@ -59,6 +62,7 @@ func testEqualCalls(t *testing.T, join Join) {
 				return fmt.Errorf("round %d: %w", round, err)
 			}
 		}
+
 		return checkOpen(p)
 	})
 }
@@ -80,6 +84,7 @@ func testDifferingCalls(t *testing.T, join Join) {
 			if err := p.Compare(p.Submit(), &driver.Call{Digest: 9}); err != nil {
 				return err
 			}
+
 			call := &driver.Call{Operation: driver.AllGather, Count: 5, Digest: c.digests[i]}
 			p.Submit()
 			err := p.Compare(p.Submit(), call)
@@ -95,19 +100,23 @@ func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) 
 	if !ok {
 		return fmt.Errorf("got %w, want a MismatchError", err)
 	}
+
 	var wantRanks []int
 	for _, i := range others {
 		wantRanks = append(wantRanks, worldRanks(3)[i])
 	}
+
 	isSameCall := m.Call.Digest == call.Digest && m.Call.Count == call.Count
 	if m.Number != 3 || !isSameCall || !slices.Equal(m.Others, wantRanks) {
 		return fmt.Errorf("got %w (%+v); want ticket 3, call %+v and ranks %v",
 			err, m.Call, call, wantRanks)
 	}
+
 	<-p.Failed()
 	if !errors.As(p.Cause(), &m) {
 		return fmt.Errorf("Cause() = %w; want the MismatchError", p.Cause())
 	}
+
 	return nil
 }
 
@@ -119,6 +128,7 @@ func testUncomparedCalls(t *testing.T, join Join) {
 		for range 10 * (i + 1) {
 			p.Submit()
 		}
+
 		return p.Compare(100, &driver.Call{Digest: 5})
 	})
 }
@@ -134,6 +144,7 @@ func testMismatchBeforeAbort(t *testing.T, join Join) {
 			if !errors.As(err, new(*driver.MismatchError)) {
 				return fmt.Errorf("got %w, want a MismatchError", err)
 			}
+
 			return nil
 		})
 	}

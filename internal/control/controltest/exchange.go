@@ -36,6 +36,7 @@ func testSingleRank(t *testing.T, join Join) {
 	for lane := range driver.Lanes {
 		must(t, g.exchangeAndCheck(0, lane, 1, []int{5}))
 	}
+
 	g = newGroup(t, join, 1, hangTimeout)
 	must(t, g.planes[0].Compare(g.planes[0].Submit(), &driver.Call{Digest: 7}))
 	must(t, g.gatherAndCheck(0, "alone", 1))

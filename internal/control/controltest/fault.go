@@ -32,6 +32,7 @@ func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error
 		if i == 0 {
 			return failPlane(p)
 		}
+
 		name := waits[i-1]
 		err := waitFunctions[name](p)
 		// Ranks that wait in different calls can detect a deadlock before they detect the fault.
@@ -40,6 +41,7 @@ func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error
 		if !isFault && !isDeadlock {
 			return fmt.Errorf("%s: got %w, want ErrFault or a DeadlockError", name, err)
 		}
+
 		<-p.Failed()
 		return nil
 	})
@@ -52,17 +54,20 @@ func testAbort(t *testing.T, join Join) {
 		if cause == nil {
 			want = driver.ErrAborted // the default of Abort
 		}
+
 		testWaitsEnd(t, join, func(p control.Plane) error {
 			p.Abort(cause)
 			<-p.Failed()
 			if ticket, ok := p.TrySubmit(); ok {
 				return fmt.Errorf("TrySubmit after Abort returned ticket %d, want none", ticket)
 			}
+
 			for name, wait := range waitFunctions {
 				if err := wait(p); !errors.Is(err, want) {
 					return fmt.Errorf("%s: got %w, want the cause of the abort", name, err)
 				}
 			}
+
 			return nil
 		})
 	}
@@ -74,6 +79,7 @@ func testFail(t *testing.T, join Join) {
 		if err := p.Fail(cause); !errors.Is(err, cause) {
 			return fmt.Errorf("error of Fail = %w, want its argument", err)
 		}
+
 		<-p.Failed()
 		return nil
 	})
@@ -98,14 +104,17 @@ func testFaultReportsAfterLeave(t *testing.T, join Join) {
 		if i == 0 {
 			return nil
 		}
+
 		reports, err := p.Exchange(g.ctx, driver.LaneFault, []byte("here"))
 		if err != nil {
 			return err
 		}
+
 		haveRanksReported := string(reports[1]) == "here" && string(reports[2]) == "here"
 		if reports[0] != nil || !haveRanksReported {
 			return fmt.Errorf("got fault reports %q, want one from each rank except rank 0", reports)
 		}
+
 		return nil
 	})
 }
@@ -140,19 +149,23 @@ func testDecisionOutlivesProposer(t *testing.T, join Join) {
 	if got := g.planes[2].Decide(nil); got != nil {
 		t.Errorf("Decide(nil) = %q before any proposal; want nil", got)
 	}
+
 	g.planes[1].Abort(nil)
 	if got := g.planes[1].Decide([]byte("first")); string(got) != "first" {
 		t.Errorf("Decide(first) = %q before any other proposal; want first", got)
 	}
+
 	must(t, g.planes[1].Close())
 	for _, p := range []control.Plane{g.planes[0], g.planes[2]} {
 		if got := p.Decide(nil); string(got) != "first" {
 			t.Errorf("Decide(nil) = %q after the proposer has left; want first", got)
 		}
+
 		if got := p.Decide([]byte("second")); string(got) != "first" {
 			t.Errorf("Decide(second) = %q after the decision; want first", got)
 		}
 	}
+
 	tooLarge := make([]byte, driver.MaxPayload+1)
 	if got := g.planes[0].Decide(tooLarge); len(got) != len(tooLarge) {
 		t.Errorf("Decide returned %d bytes for a proposal of %d bytes, want the proposal",
@@ -168,16 +181,19 @@ func testDepartedRanks(t *testing.T, join Join) {
 	if lostRanks, leftRanks := p.Departed(); len(lostRanks)+len(leftRanks) > 0 {
 		t.Errorf("Departed() = %v, %v; want none", lostRanks, leftRanks)
 	}
+
 	must(t, g.planes[1].Close())
 	for {
 		lostRanks, leftRanks := p.Departed()
 		if slices.Equal(leftRanks, wantLeft) && len(lostRanks) == 0 {
 			return
 		}
+
 		if g.ctx.Err() != nil || len(lostRanks) > 0 {
 			t.Fatalf("Departed() = lost ranks %v, left ranks %v; want none and %v",
 				lostRanks, leftRanks, wantLeft)
 		}
+
 		runtime.Gosched()
 	}
 }

@@ -17,6 +17,7 @@ func Payload(rank, round, size int) []byte {
 	for i := range payload {
 		payload[i] = byte(7*i + 31*rank + 101*round) // odd factors, so that neighbors differ
 	}
+
 	return payload
 }
 
@@ -30,9 +31,11 @@ func ExchangeAndCheck(
 	if err != nil {
 		return err
 	}
+
 	if len(received) != len(sizes) {
 		return fmt.Errorf("round %d: got %d payloads, want %d", round, len(received), len(sizes))
 	}
+
 	for sender, got := range received {
 		want := Payload(sender, round, sizes[sender])
 		if !bytes.Equal(got, want) {
@@ -40,6 +43,7 @@ func ExchangeAndCheck(
 				round, len(got), sender, len(want))
 		}
 	}
+
 	return nil
 }
 
@@ -53,11 +57,13 @@ func CheckReports(reports [][]byte, rank, size int, presentRanks []bool) error {
 		if !isPresent && report != nil {
 			return fmt.Errorf("rank %d got a report from rank %d, which is absent", rank, sender)
 		}
+
 		if isPresent && !bytes.Equal(report, Payload(sender, round, size)) {
 			return fmt.Errorf("rank %d got a wrong report of %d bytes from rank %d, want %d bytes",
 				rank, len(report), sender, size)
 		}
 	}
+
 	return nil
 }
 
@@ -72,15 +78,19 @@ func CountTimeouts(t testing.TB, err error, lateRank int) int {
 		if hadNoTime {
 			return 0
 		}
+
 		isAboutLateRank := slices.Equal(timeout.Missing, []int{lateRank})
 		if !isAboutLateRank || timeout.Activity[lateRank] == "" {
 			t.Errorf("got %v, want a TimeoutError about rank %d and its activity", timeout, lateRank)
 		}
+
 		return 1
 	}
+
 	if !errors.Is(err, driver.ErrFault) {
 		t.Errorf("got %v, want a TimeoutError or ErrFault", err)
 	}
+
 	return 0
 }
 
@@ -99,6 +109,7 @@ func CheckDeadlocks(t testing.TB, errs []error) {
 			t.Errorf("got %v, want a DeadlockError or ErrFault", err)
 		}
 	}
+
 	if deadlocks == 0 {
 		t.Error("no rank got a DeadlockError")
 	}

@@ -79,6 +79,7 @@ func testStoppedInFetch(t *testing.T, _ Join) {
 			Timeout:  timeout,
 		}))
 	}
+
 	procs[2].awaitStop()
 	ctx, cancel := context.WithTimeout(t.Context(), hangTimeout)
 	defer cancel()
@@ -127,6 +128,7 @@ func testExitAfterLeaving(t *testing.T, _ Join) {
 	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
+
 	if o := procs[0].awaitEvent("outcome"); o.Kind != "cancelled" {
 		t.Errorf("outcome of rank 0 = %+v, want kind \"cancelled\"", o)
 	}
@@ -145,6 +147,7 @@ func (procs processes) awaitOutcomes(kind string, victim int) {
 		if p.rank == victim {
 			continue
 		}
+
 		o := p.awaitEvent("outcome")
 		// A timeout can list other late ranks, too.
 		isAboutVictim := slices.Equal(o.Ranks, []int{victim}) ||
@@ -158,14 +161,17 @@ func (procs processes) awaitOutcomes(kind string, victim int) {
 			p.t.Errorf("rank %d got kind %q, ranks %v (%s); want kind %q, rank %d",
 				p.rank, o.Kind, o.Ranks, o.Text, kind, victim)
 		}
+
 		wantReports := []bool{victim != 0, victim != 1, victim != 2} // by rank
 		if !slices.Equal(o.HasReported, wantReports) {
 			p.t.Errorf("rank %d received reports %v, want %v", p.rank, o.HasReported, wantReports)
 		}
+
 		if kind == "lost" && !slices.Equal(o.Lost, []int{victim}) {
 			p.t.Errorf("rank %d: Departed() lists lost ranks %v, want [%d]", p.rank, o.Lost, victim)
 		}
 	}
+
 	if errorCount == 0 {
 		procs[victim].t.Errorf("no rank got an error of kind %q about rank %d", kind, victim)
 	}

@@ -31,6 +31,7 @@ func testMissingRank(t *testing.T, join Join) {
 				if i == lateRank {
 					return nil
 				}
+
 				err := wait(p)
 				<-p.Failed()
 				return err
@@ -40,9 +41,11 @@ func testMissingRank(t *testing.T, join Join) {
 			for _, err := range errs[:lateRank] {
 				timeouts += CountTimeouts(t, err, lateWorldRank)
 			}
+
 			if timeouts == 0 {
 				t.Error("no rank got a TimeoutError")
 			}
+
 			waitForPeerFailure(g.planes[lateRank])
 			checkError(t, "the wait of the late rank", wait(g.planes[lateRank]), driver.ErrFault)
 		})
@@ -58,19 +61,23 @@ func testActivityOfMissingRank(t *testing.T, join Join) {
 		if i == 0 {
 			ticket = p.Submit()
 		}
+
 		return p.Await(context.Background(), unfinishedWait(ticket))
 	})
 	late, ok := errors.AsType[*driver.TimeoutError](errs[0])
 	if !ok {
 		t.Fatalf("got %v, want a TimeoutError", errs[0])
 	}
+
 	missingRank := worldRanks(2)[1]
 	if activity := late.Activity[missingRank]; !strings.Contains(activity, "AllGather 1 for ") {
 		t.Errorf("activity of rank %d = %q, want AllGather 1", missingRank, activity)
 	}
+
 	if !slices.Equal(late.Missing, []int{missingRank}) || late.Waited < shortTimeout {
 		t.Errorf("got %+v, want missing rank %d after at least %v", late, missingRank, shortTimeout)
 	}
+
 	checkError(t, "the wait of the missing rank", errs[1], driver.ErrFault)
 }
 
@@ -112,6 +119,7 @@ func testInspection(t *testing.T, join Join) {
 				if i < lateRank {
 					return wait(p)
 				}
+
 				defer p.Abort(nil) // ends the waits
 				awaitInspection(t, g.planes[0], worldRanks(lateRank + 1)[lateRank])
 				return nil
@@ -132,15 +140,19 @@ func awaitInspection(t *testing.T, p control.Plane, awaitedRank int) {
 		if len(inspection.Waits) == 0 {
 			continue
 		}
+
 		wait := inspection.Waits[0]
 		if !slices.Equal(wait.Ranks, []int{awaitedRank}) {
 			continue
 		}
+
 		isWaitDescribed := wait.InCall != "" && wait.Activity[awaitedRank] != ""
 		if !isWaitDescribed || len(inspection.Activity) != otherRankCount {
 			t.Errorf("Inspect = %+v, want a description of what each rank is doing", inspection)
 		}
+
 		return
 	}
+
 	t.Errorf("Inspect = %+v, want a wait for rank %d", p.Inspect(), awaitedRank)
 }

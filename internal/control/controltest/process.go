@@ -43,9 +43,11 @@ func startProcesses(t *testing.T, size int, waitName string, timeout time.Durati
 			Timeout:  timeout,
 		}))
 	}
+
 	for _, p := range procs {
 		p.awaitEvent("running")
 	}
+
 	return procs
 }
 
@@ -97,6 +99,7 @@ func (p *process) awaitStop() {
 			break
 		}
 	}
+
 	if !status.Stopped() {
 		p.t.Fatalf("rank %d: status %#x, %v; want a stopped process", p.rank, status, err)
 	}
@@ -111,13 +114,16 @@ func (p *process) awaitEvent(event string) output {
 		if err := json.Unmarshal(p.lines.Bytes(), &o); err != nil {
 			p.t.Fatalf("rank %d wrote %q: %v", p.rank, p.lines.Text(), err)
 		}
+
 		if o.Event == event {
 			return o
 		}
+
 		if o.Event == "outcome" {
 			p.t.Fatalf("rank %d finished before event %q: %+v", p.rank, event, o)
 		}
 	}
+
 	p.t.Fatalf("rank %d exited without event %q: %v", p.rank, event, p.lines.Err())
 	return output{} // not reached
 }

@@ -53,6 +53,7 @@ func Main(join Join) {
 	if text == "" {
 		return
 	}
+
 	// The test holds the other end of standard input: exit when it does.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -65,6 +66,7 @@ func Main(join Join) {
 	} else {
 		o = prog.run(join)
 	}
+
 	o.write()
 	os.Exit(0)
 }
@@ -76,16 +78,20 @@ func (prog program) run(join Join) output {
 	if err != nil {
 		return output{Event: "outcome", Kind: "start", Text: err.Error()}
 	}
+
 	if prog.WaitName == leaveProgram || prog.WaitName == leaveEarlyProgram {
 		output{Event: "running"}.write()
 		return prog.leave(p)
 	}
+
 	for round := 0; err == nil; round++ {
 		if round == roundsToRun {
 			output{Event: "running"}.write()
 		}
+
 		err = prog.round(p, round)
 	}
+
 	return prog.reportFailure(p, err)
 }
 
@@ -96,10 +102,12 @@ func (prog program) join(join Join) (p control.Plane, leave func() error, err er
 	if err != nil {
 		return nil, nil, err
 	}
+
 	ranks := make([]int, prog.Size)
 	for i := range ranks {
 		ranks[i] = i
 	}
+
 	p, err = join(ctx, Member{
 		Store: store, Timeout: prog.Timeout,
 		Group: driver.GroupConfig{ID: "processes", Ranks: ranks, Rank: prog.Rank},
@@ -107,6 +115,7 @@ func (prog program) join(join Join) (p control.Plane, leave func() error, err er
 	if err != nil {
 		return nil, nil, errors.Join(err, store.Close())
 	}
+
 	return p, func() error { return errors.Join(p.Close(), store.Close()) }, nil
 }
 
@@ -133,11 +142,13 @@ func (prog program) runIdle(p control.Plane, round int) error {
 	if round < roundsToRun {
 		return waitFunctions["a comparison"](p)
 	}
+
 	waitForPeerFailure(p)
 	err := p.Diagnose(unfinishedWait(p.Submit()), time.Now())
 	if err == nil {
 		err = errors.New("PeerFailed is true, but Diagnose returns nil")
 	}
+
 	return p.Fail(err)
 }
 
@@ -151,6 +162,7 @@ func (prog program) stopInFetch(p control.Plane, round int) error {
 			return p.Fail(err)
 		}
 	}
+
 	return waitFunctions["an exchange"](p)
 }
 
@@ -170,17 +182,22 @@ func (prog program) coordinateStop(p control.Plane) error {
 		if prog.Rank == 0 && err == nil {
 			err = store.Wait(ctx, stoppedKey)
 		}
+
 		return err
 	}
+
 	if err := store.Wait(ctx, readyKey+"0", readyKey+"1"); err != nil {
 		return err
 	}
+
 	if noter, ok := p.(control.FetchNoter); ok {
 		defer noter.NoteFetch(1)()
 	}
+
 	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
 		return err
 	}
+
 	<-p.Failed() // Kill may return before the process stops
 	return nil
 }
@@ -194,17 +211,21 @@ func (prog program) leave(p control.Plane) output {
 		if prog.WaitName == leaveProgram {
 			p.Submit()
 		}
+
 		return prog.close(p, "left")
 	}
+
 	ticket := p.Submit()
 	if prog.WaitName == leaveEarlyProgram {
 		return prog.reportFailure(p, prog.diagnoseLeft(p, ticket))
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), longWork)
 	defer cancel()
 	if err := p.Await(ctx, unfinishedWait(ticket)); !errors.Is(err, context.DeadlineExceeded) {
 		return prog.reportFailure(p, err)
 	}
+
 	return prog.close(p, "cancelled")
 }
 
@@ -221,9 +242,11 @@ func (prog program) diagnoseLeft(p control.Plane, ticket uint64) error {
 			return p.Fail(err)
 		}
 	}
+
 	if err == nil {
 		err = errors.New("no DeadlockError although a rank has left")
 	}
+
 	return p.Fail(err)
 }
 
@@ -232,6 +255,7 @@ func (program) close(p control.Plane, kind string) output {
 	if err := p.Close(); err != nil {
 		o.Kind, o.Text = "close", err.Error()
 	}
+
 	return o
 }
 
@@ -248,13 +272,16 @@ func (prog program) reportFailure(p control.Plane, err error) output {
 	if err != nil {
 		o.Text += "; " + err.Error()
 	}
+
 	o.Lost, _ = p.Departed()
 	for _, r := range reports {
 		o.HasReported = append(o.HasReported, string(r) == "here")
 	}
+
 	if closeOutput := prog.close(p, o.Kind); closeOutput.Kind == "close" {
 		return closeOutput
 	}
+
 	return o
 }
 
@@ -273,6 +300,7 @@ func KindOf(err error) (kind string, ranks []int) {
 	case errors.Is(err, driver.ErrFault):
 		return "fault", nil
 	}
+
 	return "other", nil
 }
 

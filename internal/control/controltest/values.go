@@ -39,6 +39,7 @@ func gather(
 	if err != nil {
 		return nil, err
 	}
+
 	err = n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
 	return all, err
 }
@@ -51,6 +52,7 @@ func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
 	if err != nil {
 		return err
 	}
+
 	for rank := range g.planes {
 		want := driver.Words{firstWord(rank), 1, 2, 3, 4, ^firstWord(rank)}
 		if all[rank] != want {
@@ -58,6 +60,7 @@ func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
 				name, round, rank, all[rank], want)
 		}
 	}
+
 	return nil
 }
 
@@ -69,10 +72,12 @@ func testGatheredWords(t *testing.T, join Join) {
 			if err := g.gatherAndCheck(i, "one", round); err != nil {
 				return err
 			}
+
 			if err := g.gatherAndCheck(i, "two", round); err != nil {
 				return err
 			}
 		}
+
 		return checkOpen(p)
 	})
 }
@@ -88,6 +93,7 @@ func testIndependentNames(t *testing.T, join Join) {
 			if i == 1 {
 				<-quickDone
 			}
+
 			result <- g.gatherAndCheck(i, "slow", 1)
 		}()
 		payloadSizes := []int{20, 3} // by group rank
@@ -99,9 +105,11 @@ func testIndependentNames(t *testing.T, join Join) {
 				return err
 			}
 		}
+
 		if i == 1 {
 			close(quickDone)
 		}
+
 		return <-result
 	})
 }
@@ -118,6 +126,7 @@ func testOrderOfNames(t *testing.T, join Join) {
 			if _, err := g.planes[i].Named(name, unordered); err != nil {
 				return err
 			}
+
 			go func() {
 				for round := range 50 {
 					if err := g.gatherAndCheck(i, name, round); err != nil {
@@ -125,9 +134,11 @@ func testOrderOfNames(t *testing.T, join Join) {
 						return
 					}
 				}
+
 				results <- nil
 			}()
 		}
+
 		return errors.Join(<-results, <-results)
 	})
 }
@@ -143,18 +154,22 @@ func testInvalidNames(t *testing.T, join Join) {
 				return fmt.Errorf("a name of %d bytes: got %w, want ErrInvalid", len(name), err)
 			}
 		}
+
 		// Use up all names but one. The names may differ between ranks.
 		for k := range driver.MaxValueNames - 1 {
 			if _, err := p.Named(fmt.Sprint(k+i), unordered); err != nil {
 				return err
 			}
 		}
+
 		if err := g.gatherAndCheck(i, longest, 1); err != nil {
 			return err
 		}
+
 		if _, err := p.Named("one more", unordered); !errors.Is(err, driver.ErrInvalid) {
 			return fmt.Errorf("one name above the limit: got %w, want ErrInvalid", err)
 		}
+
 		existing := "7" // both ranks have used this name above
 		gatherErr := g.gatherAndCheck(i, existing, 1)
 		return errors.Join(gatherErr, checkOpen(p))
@@ -194,15 +209,18 @@ func testOrderedValues(t *testing.T, join Join) {
 		if i == 1 {
 			return p.Await(g.ctx, unfinishedWait(p.Submit()))
 		}
+
 		n, err := p.Named("in order", ordered)
 		if err != nil {
 			return err
 		}
+
 		return n.Gather(g.ctx, driver.Words{}, make([]driver.Words, 2))
 	})
 	if !errors.As(errs[0], new(*driver.DeadlockError)) {
 		t.Errorf("the rank in Gather got %v, want a DeadlockError", errs[0])
 	}
+
 	if !errors.Is(errs[1], driver.ErrFault) {
 		t.Errorf("the rank in the collective got %v, want ErrFault", errs[1])
 	}

@@ -123,6 +123,7 @@ func checkDeadlock(t *testing.T, err error, ranks ...int) {
 		t.Errorf("got %v, want a DeadlockError about world ranks %v", err, ranks)
 		return
 	}
+
 	for _, r := range ranks {
 		if deadlock.Activity[r] == "" {
 			t.Errorf("got %v, want an error about world rank %d", err, r)
@@ -153,6 +154,7 @@ func testDeadlockErrors(t *testing.T, join Join) {
 				if i == exchangingRank {
 					return waitFunctions["an exchange"](p)
 				}
+
 				return waitFunctions[name](p)
 			})
 			deadlocks := 0
@@ -165,6 +167,7 @@ func testDeadlockErrors(t *testing.T, join Join) {
 					deadlocks++
 				}
 			}
+
 			if deadlocks == 0 {
 				t.Errorf("in %s: no rank got a DeadlockError", name)
 			}
@@ -179,6 +182,7 @@ func testExitAfterLeavingEarly(t *testing.T, _ Join) {
 	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
+
 	o := procs[0].awaitEvent("outcome")
 	if o.Kind != "deadlock" || !slices.Equal(o.Ranks, []int{1}) {
 		t.Errorf("outcome of rank 0 = %+v, want a DeadlockError about rank 1", o)
@@ -196,6 +200,7 @@ func testWaitPastDeadline(t *testing.T, join Join) {
 	if CountTimeouts(t, err, missingRank) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
+
 	checkError(t, "the wait", err, context.DeadlineExceeded)
 	must(t, checkOpen(p))
 }
@@ -222,6 +227,7 @@ func testLateWarning(t *testing.T, join Join) {
 			if errors.Is(err, context.Canceled) {
 				return nil
 			}
+
 			return err
 		},
 	}
@@ -235,6 +241,7 @@ func testLateWarning(t *testing.T, join Join) {
 			for len(warnings) > 0 {
 				<-warnings // issued while the ranks joined on a busy machine
 			}
+
 			ctx, cancel := context.WithCancel(g.ctx)
 			defer cancel()
 			result := make(chan error, 1)
@@ -247,6 +254,7 @@ func testLateWarning(t *testing.T, join Join) {
 			} else {
 				must(t, wait(ctx, g.planes[1]))
 			}
+
 			must(t, <-result)
 			must(t, checkOpen(g.planes[0]))
 		})
@@ -279,6 +287,7 @@ func testLongWorkWithoutWarning(t *testing.T, join Join) {
 	for _, p := range g.planes {
 		p.Submit()
 	}
+
 	// After an exchange, each rank knows which tickets the other has submitted.
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		_, err := p.Exchange(g.ctx, driver.LaneControl, nil)

@@ -53,6 +53,7 @@ func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 			if p == nil { // the rank has failed to join
 				return nil
 			}
+
 			return p.Close()
 		})
 		must(t, store.Close())
@@ -74,6 +75,7 @@ func worldRanks(n int) []int {
 	for i := range ranks {
 		ranks[i] = (i + 1) % n
 	}
+
 	return ranks
 }
 

@@ -17,6 +17,7 @@ func (p *plane) Announce(ticket, digest uint64) {
 	if p.BeginUse() != nil {
 		return
 	}
+
 	defer p.EndUse()
 	a := &p.ownBlock.announced[ticket%announcementCount]
 	spin.StoreRelease64(&a.ticket, 0)
@@ -28,6 +29,7 @@ func (p *plane) DifferingRanks(ticket, digest uint64) (ranks []int) {
 	if p.BeginUse() != nil {
 		return nil
 	}
+
 	defer p.EndUse()
 	for r, b := range p.blocks {
 		a := &b.announced[ticket%announcementCount]
@@ -37,6 +39,7 @@ func (p *plane) DifferingRanks(ticket, digest uint64) (ranks []int) {
 			ranks = append(ranks, r)
 		}
 	}
+
 	return ranks
 }
 
@@ -45,11 +48,13 @@ func (p *plane) AllSubmitted(ticket uint64) bool {
 	if p.BeginUse() != nil {
 		return true
 	}
+
 	defer p.EndUse()
 	for _, b := range p.otherBlocks {
 		if spin.LoadAcquire64(&b.status.submitted) < ticket {
 			return false
 		}
 	}
+
 	return true
 }

@@ -33,9 +33,11 @@ func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uin
 	if call.Operation == driver.Recv {
 		tally, weight = &c.awaited, -message.Weight(c.group.Rank, call.Tag)
 	}
+
 	if c.group.Strict {
 		c.balance.Add(weight)
 	}
+
 	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, done)
 }
 
@@ -59,11 +61,13 @@ func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
 			From: ownRank, To: c.group.Ranks[n.Peer], Tag: n.Tag, Sent: n.Calls,
 		})
 	}
+
 	for _, n := range c.awaited.Before(collective) {
 		ends = append(ends, driver.MessageEnds{
 			From: c.worldOf(n.Peer), To: ownRank, Tag: n.Tag, Received: n.Calls,
 		})
 	}
+
 	return ends
 }
 
@@ -71,5 +75,6 @@ func (c *Counts) worldOf(source int) int {
 	if source == driver.AnySource {
 		return source
 	}
+
 	return c.group.Ranks[source]
 }

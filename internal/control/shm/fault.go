@@ -16,6 +16,7 @@ func (f *fault) Cause() error {
 	if !f.set.Load() {
 		return nil
 	}
+
 	<-f.done
 	return f.cause
 }
@@ -25,6 +26,7 @@ func (f *fault) record(err error) bool {
 	if !f.set.CompareAndSwap(false, true) {
 		return false
 	}
+
 	f.cause = err
 	close(f.done)
 	return true

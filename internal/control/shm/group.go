@@ -63,6 +63,7 @@ func (g *Group) Join(
 		return fmt.Errorf("rank %d of %d ranks: shared memory connects from 1 to %d ranks",
 			cfg.Rank, n, MaxRanks)
 	}
+
 	cfg = cfg.WithTimeout(m.cfg.Timeout)
 	ctx, cancel := control.WithDefaultTimeout(ctx, cfg.Timeout.Get())
 	defer cancel()
@@ -77,9 +78,11 @@ func (g *Group) Join(
 	for i := range g.lanes {
 		g.lanes[i].absent, g.lanes[i].slotsRead = make([]bool, n), map[*block]uint64{}
 	}
+
 	if err := g.join(ctx, dataBytes); err != nil {
 		return errors.Join(err, g.Release())
 	}
+
 	return nil
 }
 
@@ -108,6 +111,7 @@ func (g *Group) Fetch(
 	case err != nil && p.hasExited():
 		err = &driver.RankLostError{Ranks: []int{p.rank}, InCall: callText}
 	}
+
 	end()
 	return f, err
 }
@@ -119,6 +123,7 @@ func (g *Group) NoteFetch(rank int) (end func()) {
 	if g.BeginUse() != nil {
 		return func() {}
 	}
+
 	defer g.EndUse()
 	b, word := &g.ownBlock.status, uint64(rank+1)
 	spin.StoreRelease64(&b.fetchSince, sys.Monotonic())
@@ -136,9 +141,11 @@ func (g *Group) Abort(cause error) {
 	if cause == nil {
 		cause = driver.ErrAborted
 	}
+
 	if g.BeginUse() != nil {
 		return
 	}
+
 	defer g.EndUse()
 	g.fail(cause)
 }
@@ -148,6 +155,7 @@ func (g *Group) CheckPeers() {
 	if g.fault.set.Load() || g.BeginUse() != nil {
 		return
 	}
+
 	defer g.EndUse()
 	if g.peerFailed() || len(g.lostPeers()) > 0 {
 		states := g.rankStates(&slowWait{})
@@ -160,6 +168,7 @@ func (g *Group) Fail(err error) error {
 	if g.BeginUse() != nil {
 		return err
 	}
+
 	defer g.EndUse()
 	return g.fail(err)
 }
@@ -170,6 +179,7 @@ func (g *Group) fail(err error) error {
 		atomic.StoreUint32(&g.ownBlock.wakeup.failed, uint32(control.ReasonOf(err)))
 		g.wakeAll()
 	}
+
 	return err
 }
 
@@ -180,6 +190,7 @@ func (g *Group) BeginUse() error {
 	if g.closed {
 		return fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed)
 	}
+
 	g.users++
 	return nil
 }
@@ -203,6 +214,7 @@ func (g *Group) LeaveGroup() (lastTicket uint64, hasLeft bool) {
 	if g.closed {
 		return 0, false
 	}
+
 	g.closed = true
 	g.fault.record(g.cfg.Fault(fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed)))
 	spin.StoreRelease64(&g.ownBlock.status.closed, 1)
@@ -210,6 +222,7 @@ func (g *Group) LeaveGroup() (lastTicket uint64, hasLeft bool) {
 	for g.users > 0 {
 		g.usersDone.Wait()
 	}
+
 	return g.submitted, true
 }
 
@@ -220,6 +233,7 @@ func (g *Group) Release() error {
 	if g.region == nil {
 		return nil
 	}
+
 	err := g.region.Close()
 	g.region = nil
 	return err
@@ -230,6 +244,7 @@ func (g *Group) Named(name string, isOrdered bool) (driver.Named, error) {
 	if err := g.BeginUse(); err != nil {
 		return nil, err
 	}
+
 	defer g.EndUse()
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -238,9 +253,11 @@ func (g *Group) Named(name string, isOrdered bool) (driver.Named, error) {
 			return n, nil
 		}
 	}
+
 	if err := driver.CheckValueName(name, len(g.namedValues)); err != nil {
 		return nil, err
 	}
+
 	n := newNamedValue(g, name, isOrdered)
 	g.namedValues = append(g.namedValues, n)
 	return n, nil
@@ -273,6 +290,7 @@ func (g *Group) Inspect() driver.Inspection {
 	if g.BeginUse() != nil {
 		return driver.Inspection{}
 	}
+
 	defer g.EndUse()
 	return g.inspect()
 }
@@ -283,6 +301,7 @@ func (g *Group) EndedRanks() []int {
 	if g.BeginUse() != nil {
 		return nil
 	}
+
 	defer g.EndUse()
 	return g.cfg.World(slices.DeleteFunc(g.OtherRanks(), func(r int) bool {
 		// A rank may leave and exit between the two checks, so the order matters.
@@ -295,6 +314,7 @@ func (g *Group) Departed() (lostRanks, leftRanks []int) {
 	if g.BeginUse() != nil {
 		return nil, nil
 	}
+
 	defer g.EndUse()
 	return control.Departed(g.cfg, g.rankStates(&slowWait{}))
 }

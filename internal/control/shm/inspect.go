@@ -27,6 +27,7 @@ func (ws *waiter) observe() []observation {
 			all[i].missing = ws.appendLate(nil, w)
 		}
 	}
+
 	return all
 }
 
@@ -45,5 +46,6 @@ func (ws *waiter) inspect() driver.Inspection {
 			all.Waits = append(all.Waits, *late)
 		}
 	}
+
 	return all
 }

@@ -33,14 +33,17 @@ func (j *joinState) awaitedRanks() (ranks []int) {
 	if rank := j.awaitedRank.Load(); rank >= 0 {
 		return []int{int(rank)}
 	}
+
 	if !j.isExchanging.Load() {
 		return nil
 	}
+
 	for i, b := range j.g.blocks {
 		if spin.LoadAcquire64(&b.status.exchanges) == 0 {
 			ranks = append(ranks, j.g.cfg.Ranks[i])
 		}
 	}
+
 	return ranks
 }
 
@@ -57,6 +60,7 @@ func (g *Group) join(ctx context.Context, dataBytes int64) error {
 	if err := j.run(ctx, dataBytes); err != nil {
 		return j.explainError(ctx, err)
 	}
+
 	return nil
 }
 
@@ -65,9 +69,11 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	if err := j.joinList.Add(ctx); err != nil {
 		return err
 	}
+
 	if err := j.connectPeers(ctx); err != nil {
 		return err
 	}
+
 	stopExport, err := j.mapRegion(ctx, roundToPages(blocksSize(len(j.g.cfg.Ranks))+dataBytes))
 	if err != nil {
 		return err
@@ -78,6 +84,7 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	if j.g.processors, err = j.countProcessors(ctx); err != nil {
 		return err
 	}
+
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), j.g.processors)
 	return nil
 }
@@ -88,18 +95,22 @@ func (j *joinState) explainError(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
 	}
+
 	if lost, ok := errors.AsType[*driver.RankLostError](context.Cause(ctx)); ok {
 		return lost
 	}
+
 	if errors.Is(err, handoff.ErrUnknownKey) {
 		return j.explainEndedExport(err)
 	}
+
 	// The exchange may reach the deadline a moment before the context ends.
 	timeoutErr, isTimeout := errors.AsType[*driver.TimeoutError](err)
 	if !isTimeout && !errors.Is(ctx.Err(), context.DeadlineExceeded) &&
 		!errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
+
 	var awaited []int
 	switch {
 	case isTimeout && len(timeoutErr.Missing) == 0:
@@ -109,6 +120,7 @@ func (j *joinState) explainError(ctx context.Context, err error) error {
 	case j.awaitedRank.Load() >= 0:
 		awaited = []int{int(j.awaitedRank.Load())}
 	}
+
 	return j.joinList.TimeoutError(time.Since(j.begin), awaited, err)
 }
 
@@ -120,9 +132,11 @@ func (j *joinState) explainEndedExport(err error) error {
 	if len(absent) == 0 {
 		absent = j.joinList.Blockers(firstRank)
 	}
+
 	if slices.Equal(absent, firstRank) {
 		return err // only rank 0 itself is absent
 	}
+
 	return &driver.AbsentError{
 		InCall: j.callText(), Waited: time.Since(j.begin).Round(time.Millisecond), Ranks: absent,
 		Members: j.g.cfg.Ranks, Err: err,
@@ -136,11 +150,13 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 		if i == j.g.cfg.Rank {
 			continue
 		}
+
 		j.awaitedRank.Store(int64(rank))
 		p, err := j.g.machine.ensurePeer(ctx, rank)
 		if err != nil {
 			return err
 		}
+
 		j.g.peers[i] = p
 		p.callOnExit(ctx, func() {
 			j.cancel(&driver.RankLostError{
@@ -148,6 +164,7 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 			})
 		})
 	}
+
 	return nil
 }
 
@@ -163,10 +180,12 @@ func (j *joinState) mapRegion(
 	if j.g.cfg.Rank == 0 {
 		return j.createRegion(ctx, key, readyKey, bytes)
 	}
+
 	j.awaitedRank.Store(int64(j.g.cfg.Ranks[0]))
 	if _, err := j.g.machine.cfg.Store.Get(ctx, readyKey); err != nil {
 		return nil, err
 	}
+
 	f, err := j.g.peers[0].fetchFile(ctx, key)
 	if errors.Is(err, handoff.ErrUnknownKey) {
 		// The usual reason is that a rank is lost. This rank detects that within exitDelay, and ctx
@@ -175,16 +194,20 @@ func (j *joinState) mapRegion(
 		case <-ctx.Done():
 		case <-time.After(exitDelay):
 		}
+
 		err = fmt.Errorf("rank %d is no longer joining this group: %w", j.g.cfg.Ranks[0], err)
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	defer f.Close()
 	if size, err := sys.FileSize(f); err != nil || size != bytes {
 		return nil, errors.Join(err, fmt.Errorf("the control region has %d bytes instead of %d: "+
 			"ranks run different versions of symmem", size, bytes))
 	}
+
 	return func() {}, j.g.setRegion(sys.Map(f, 0, bytes))
 }
 
@@ -197,9 +220,11 @@ func (j *joinState) createRegion(
 	if err != nil {
 		return nil, err
 	}
+
 	if err := j.g.setRegion(sys.Map(f, 0, bytes)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
+
 	j.g.machine.Export(key, f)
 	stopExport = func() {
 		j.g.machine.Withdraw(key)
@@ -209,6 +234,7 @@ func (j *joinState) createRegion(
 		stopExport()
 		return nil, err
 	}
+
 	return stopExport, nil
 }
 
@@ -216,6 +242,7 @@ func (g *Group) setRegion(m *sys.Mapping, err error) error {
 	if err != nil {
 		return err
 	}
+
 	g.region = m
 	g.blocks = blocksIn(m.Base(), len(g.cfg.Ranks))
 	g.ownBlock = g.blocks[g.cfg.Rank]
@@ -224,6 +251,7 @@ func (g *Group) setRegion(m *sys.Mapping, err error) error {
 			g.otherBlocks = append(g.otherBlocks, b)
 		}
 	}
+
 	return nil
 }
 
@@ -236,24 +264,29 @@ func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	masks, err := j.exchangeIgnoringFaults(ctx, own)
 	if err != nil {
 		return 0, err
 	}
+
 	var union [sys.AffinityMaskBytes]byte
 	for r, mask := range masks {
 		if len(mask) != len(union) {
 			return 0, fmt.Errorf("rank %d lists its processors in %d bytes instead of %d",
 				j.g.cfg.Ranks[r], len(mask), len(union))
 		}
+
 		for i := range union {
 			union[i] |= mask[i]
 		}
 	}
+
 	count := 0
 	for _, b := range union {
 		count += bits.OnesCount8(b)
 	}
+
 	return count, nil
 }
 

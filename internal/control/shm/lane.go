@@ -36,9 +36,11 @@ func (g *Group) Exchange(
 	if err := control.CheckExchange(laneID, payload); err != nil {
 		return nil, err
 	}
+
 	if err := g.BeginUse(); err != nil {
 		return nil, err
 	}
+
 	defer g.EndUse()
 	if laneID == driver.LaneFault {
 		// Ranks report faults only after a failure, so this rank fails, too. This has no effect if
@@ -47,6 +49,7 @@ func (g *Group) Exchange(
 	} else if err := g.Cause(); err != nil {
 		return nil, err
 	}
+
 	l := &g.lanes[laneID]
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,13 +57,16 @@ func (g *Group) Exchange(
 	if laneID == driver.LaneFault {
 		return e.exchangeReports(ctx)
 	}
+
 	if l.err != nil {
 		return nil, fmt.Errorf("%s after a fault: %w", e.callText(), l.err)
 	}
+
 	payloads, err := e.performSteps(ctx)
 	if err != nil && laneID == driver.LaneControl {
 		err = g.fail(err)
 	}
+
 	l.err = err
 	return payloads, err
 }
@@ -87,10 +93,12 @@ func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
 		if err := e.postChunk(offset); err != nil {
 			return nil, err
 		}
+
 		isFirst := offset == 0
 		if err := e.collectChunks(ctx, isFirst); err != nil {
 			return nil, err
 		}
+
 		end := uint64(offset + chunkBytes)
 		if end >= slices.Max(e.sizes) {
 			return e.received, nil
@@ -104,6 +112,7 @@ func (e *exchange) postChunk(offset int) error {
 	if e.g.peerFailed() {
 		return e.g.peerFault(e.callText)
 	}
+
 	e.lane.step++
 	s := e.slot(e.g.ownBlock)
 	copy(s.data[:], e.payload[min(offset, len(e.payload)):])
@@ -111,6 +120,7 @@ func (e *exchange) postChunk(offset int) error {
 	if e.laneID == driver.LaneControl {
 		spin.StoreRelease64(&e.g.ownBlock.status.exchanges, e.lane.step)
 	}
+
 	spin.StoreRelease64(&s.step, e.lane.step) // after the data, which other ranks then read
 	e.g.wakeSleepers()
 	return nil
@@ -132,11 +142,13 @@ func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 	if err != nil {
 		return err
 	}
+
 	for r, b := range e.g.blocks {
 		if err := e.appendChunk(r, e.slot(b), isFirst); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -148,14 +160,17 @@ func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
 		return fmt.Errorf("the payload of rank %d has %d bytes, more than the limit of %d",
 			e.g.cfg.Ranks[r], payloadBytes, driver.MaxPayload)
 	}
+
 	if !isFirst && payloadBytes != e.sizes[r] {
 		return fmt.Errorf("the payload of rank %d changed from %d to %d bytes during an exchange",
 			e.g.cfg.Ranks[r], e.sizes[r], payloadBytes)
 	}
+
 	if isFirst {
 		e.sizes[r] = payloadBytes
 		e.received[r] = make([]byte, 0, payloadBytes)
 	}
+
 	remaining := int(payloadBytes) - len(e.received[r]) // 0 after the end of the payload
 	e.received[r] = append(e.received[r], s.data[:min(remaining, chunkBytes)]...)
 	return nil
@@ -168,21 +183,25 @@ func (g *Group) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload || g.BeginUse() != nil {
 		return proposal
 	}
+
 	defer g.EndUse()
 	decider := &g.blocks[0].decision.decider // 1 plus the rank of the first proposal, or 0
 	if proposal != nil && atomic.LoadUint32(decider) == 0 {
 		g.propose(decider, proposal)
 	}
+
 	rank := int(atomic.LoadUint32(decider)) - 1
 	isValid := rank >= 0 && rank < len(g.blocks) // a faulty rank may write any value
 	if !isValid {
 		return proposal
 	}
+
 	d := &g.blocks[rank].decision
 	size := spin.LoadAcquire64(&d.size)
 	if size > driver.MaxPayload {
 		return proposal
 	}
+
 	return append([]byte{}, d.data[:size]...)
 }
 
@@ -194,6 +213,7 @@ func (g *Group) propose(decider *uint32, proposal []byte) {
 	if atomic.LoadUint32(decider) != 0 {
 		return // if this rank is the decider, other ranks may already read its proposal
 	}
+
 	d := &g.ownBlock.decision
 	copy(d.data[:], proposal)
 	spin.StoreRelease64(&d.size, uint64(len(proposal)))

@@ -44,6 +44,7 @@ func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 		closeErr := m.Close()
 		return nil, errors.Join(err, closeErr)
 	}
+
 	return m, nil
 }
 
@@ -52,15 +53,18 @@ func (m *Machine) publishAddress(ctx context.Context) error {
 	if err := m.shareToken(ctx); err != nil {
 		return err
 	}
+
 	server, err := handoff.Listen(m.token)
 	if err != nil {
 		return err
 	}
+
 	m.Server = server
 	id, err := machineID()
 	if err != nil {
 		return err
 	}
+
 	value := m.Address() + " " + id // see dial
 	return m.cfg.Store.Set(ctx, rankKey(m.cfg.Rank), []byte(value))
 }
@@ -75,10 +79,12 @@ func (m *Machine) shareToken(ctx context.Context) error {
 	if !hasTimedOut {
 		return err
 	}
+
 	world := driver.GroupConfig{Rank: m.cfg.Rank}
 	for rank := range m.cfg.Size {
 		world.Ranks = append(world.Ranks, rank)
 	}
+
 	var absent []int // not known
 	awaited := []int{0}
 	return control.AbsentError("fetching the world's token", world, time.Since(begin), absent,
@@ -97,6 +103,7 @@ func machineID() (string, error) {
 	if err := errors.Join(bootErr, networkErr, processesErr); err != nil {
 		return "", err
 	}
+
 	return boot + " " + network + " " + processes, nil
 }
 
@@ -113,6 +120,7 @@ func explainNotShared(ownID, peerID string) error {
 		return errors.New("it is in another network namespace of this machine: run all ranks in one " +
 			"container, or with the network of the host (hostNetwork: true; docker run --network host)")
 	}
+
 	return errors.New("it is in another PID namespace of this machine, such as another container " +
 		"of the pod: run all ranks in one container, or let the containers share one " +
 		"(shareProcessNamespace: true in the pod; docker run --pid host or --pid container:NAME)")
@@ -126,19 +134,23 @@ func (m *Machine) ensurePeer(ctx context.Context, rank int) (*peer, error) {
 	if p != nil {
 		return p, nil
 	}
+
 	p, err := m.dial(ctx, rank)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to rank %d: %w", rank, err)
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if existing := m.peers[rank]; existing != nil {
 		closeErr := p.close() // a concurrent call has connected, too
 		return existing, closeErr
 	}
+
 	if m.peers == nil {
 		m.peers = map[int]*peer{}
 	}
+
 	m.peers[rank] = p
 	return p, nil
 }
@@ -149,21 +161,26 @@ func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	address, peerID, _ := strings.Cut(string(value), " ")
 	ownID, err := machineID()
 	if err != nil {
 		return nil, err
 	}
+
 	if peerID != ownID {
 		return nil, explainNotShared(ownID, peerID)
 	}
+
 	connection, err := handoff.Dial(ctx, address, m.token)
 	if err != nil {
 		return nil, toRankLostError(rank, "connecting", err)
 	}
+
 	if connection.PID() == os.Getpid() {
 		m.sharesProcess.Store(true)
 	}
+
 	return newPeer(rank, connection, &m.exitCount), nil
 }
 
@@ -175,6 +192,7 @@ func (m *Machine) Close() error {
 		err := p.close()
 		errs = append(errs, err)
 	}
+
 	m.peers = nil
 	wasOpen := !m.closed
 	m.closed = true
@@ -183,6 +201,7 @@ func (m *Machine) Close() error {
 		err := m.Server.Close()
 		errs = append(errs, err)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -197,6 +216,7 @@ func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.Fil
 	if err != nil {
 		return nil, err
 	}
+
 	return p.fetchFile(ctx, key)
 }
 
@@ -206,6 +226,7 @@ func (m *Machine) yield() {
 		runtime.Gosched()
 		return
 	}
+
 	sys.Yield()
 }
 
@@ -216,6 +237,7 @@ func (m *Machine) checkInterrupt() (err error) {
 	if callback == nil {
 		return nil
 	}
+
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("Options.Interrupted panicked: %v: %w\n\n%s",

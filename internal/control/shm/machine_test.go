@@ -38,14 +38,17 @@ func newRankPair(t *testing.T) *rankPair {
 		check(t, err)
 		d.machines[rank] = m
 	}
+
 	t.Cleanup(func() {
 		defer cancel() // last
 		for rank, m := range d.machines {
 			if d.planes[rank] != nil {
 				check(t, d.planes[rank].Close())
 			}
+
 			check(t, m.Close())
 		}
+
 		check(t, d.store.Close())
 	})
 	return d
@@ -67,6 +70,7 @@ func (d *rankPair) join() {
 		if err == nil {
 			d.planes[rank] = p.(*plane)
 		}
+
 		return err
 	})
 	check(d.t, errs[0])
@@ -172,6 +176,7 @@ func TestPanicInInterruptedIsReported(t *testing.T) {
 	if !errors.Is(err, driver.ErrInterrupted) {
 		t.Fatalf("checkInterrupt() = %v, want ErrInterrupted", err)
 	}
+
 	if want := "shm.panicInCallback("; !strings.Contains(err.Error(), want) {
 		t.Errorf("checkInterrupt() = %v, want an error with the stack of the panic (%s)", err, want)
 	}

@@ -26,6 +26,7 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, callText func() strin
 	if p.BeginUse() != nil {
 		return nil
 	}
+
 	defer p.EndUse()
 	from := []int{peer}
 	if peer == driver.AnySource {
@@ -33,6 +34,7 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, callText func() strin
 			from = p.OtherRanks()
 		}
 	}
+
 	w := &slowWait{
 		isReady: func() bool { return false }, awaited: from, callText: callText,
 		timeout: p.cfg.Timeout.Get(),
@@ -45,11 +47,13 @@ func (p *plane) HasCalledMore(peer int, collectives uint64) bool {
 	if p.BeginUse() != nil {
 		return false
 	}
+
 	defer p.EndUse()
 	from := []int{peer}
 	if peer == driver.AnySource {
 		from = p.OtherRanks()
 	}
+
 	return !slices.ContainsFunc(from, func(r int) bool {
 		return spin.LoadAcquire64(&p.blocks[r].status.submitted) <= collectives
 	})

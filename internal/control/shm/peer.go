@@ -33,6 +33,7 @@ func newPeer(rank int, connection *handoff.Peer, exitCount *atomic.Uint32) *peer
 	if connection.PID() != os.Getpid() {
 		p.watcher.Go(func() { p.watch(exitCount) })
 	}
+
 	return p
 }
 
@@ -41,6 +42,7 @@ func (p *peer) watch(exitCount *atomic.Uint32) {
 	if err := sys.AwaitEnd(p.Watch()); err != nil {
 		return // the connection has been closed
 	}
+
 	p.isLost.Store(true)
 	exitCount.Add(1)
 	close(p.exited)
@@ -68,6 +70,7 @@ func (p *peer) callOnExit(ctx context.Context, f func()) {
 		f()
 		return
 	}
+
 	go func() {
 		select {
 		case <-p.exited:
@@ -83,6 +86,7 @@ func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error)
 	if err != nil {
 		return nil, toRankLostError(p.rank, "fetching shared memory", err)
 	}
+
 	return f, nil
 }
 
@@ -99,6 +103,7 @@ func toRankLostError(rank int, callText string, err error) error {
 	if isLost {
 		return &driver.RankLostError{Ranks: []int{rank}, InCall: callText}
 	}
+
 	return err
 }
 

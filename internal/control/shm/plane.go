@@ -51,6 +51,7 @@ func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.P
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
 		return nil, err
 	}
+
 	p.peerRanks = p.OtherRanks()
 	return p, nil
 }
@@ -62,6 +63,7 @@ func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+
 	ctx, cancel := m.withDefaultTimeout(ctx)
 	defer cancel()
 	begin := time.Now()
@@ -72,13 +74,16 @@ func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 			return false, control.AbsentError("joining a group", group, time.Since(begin),
 				control.FindAbsentRanks(m.cfg.Store, ranks, rankKey), nil, err)
 		}
+
 		if err != nil {
 			return false, fmt.Errorf("asking where rank %d is: %w", rank, err)
 		}
+
 		if _, peerID, _ := strings.Cut(string(value), " "); peerID != ownID {
 			return false, nil
 		}
 	}
+
 	return true, nil
 }
 
@@ -89,6 +94,7 @@ func (p *plane) Submit() uint64 {
 		p.submitted++
 		return p.submitted
 	}
+
 	return p.Ticket()
 }
 
@@ -103,6 +109,7 @@ func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 			spin.StoreRelease64(&p.ownBlock.status.submitted, ticket)
 		}
 	}
+
 	p.Mu.Unlock()
 	return ticket, ok
 }
@@ -111,15 +118,18 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	if err := p.BeginUse(); err != nil {
 		return err
 	}
+
 	defer p.EndUse()
 	if err := p.Cause(); err != nil {
 		return err
 	}
+
 	p.Begin(true, p.Counts.Balance())
 	p.Post(call.Digest, nil, 0)
 	if err := p.compareLines(ticket, call); err != nil {
 		return p.fail(p.refine(err, ticket, call))
 	}
+
 	return nil
 }
 
@@ -129,9 +139,11 @@ func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
 		return err
 	}
+
 	if others := p.DifferingRanks(ticket, call.Digest); len(others) > 0 {
 		return p.cfg.Mismatch(ticket, call, others...)
 	}
+
 	return err
 }
 
@@ -139,12 +151,15 @@ func (p *plane) compareLines(ticket uint64, call *driver.Call) error {
 	if err := p.awaitLines(call, ticket); err != nil {
 		return err
 	}
+
 	if err := p.CompareStep(call, ticket); err != nil {
 		return err
 	}
+
 	if p.PeerFailedBefore() {
 		return p.PeerFailedBeforeError(call, ticket)
 	}
+
 	return nil
 }
 
@@ -152,9 +167,11 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	if p.pollBriefly(&w) {
 		return nil
 	}
+
 	if err := p.BeginUse(); err != nil {
 		return err
 	}
+
 	defer p.EndUse()
 	state := p.newSlowWait(&w)
 	defer freeSlowWait(state)
@@ -166,16 +183,20 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 		if err := p.verdict(state, failed); err != nil && !w.Done() {
 			return p.fail(w.AddDetails(err))
 		}
+
 		if ctx.Err() != nil && !w.Done() {
 			return p.interruptedError(ctx, state)
 		}
+
 		if end := state.begin + yieldTime; sys.Monotonic() < end {
 			p.yieldUntil(&w, end)
 			continue
 		}
+
 		p.sleepBriefly(sleepCount)
 		sleepCount++
 	}
+
 	return nil
 }
 
@@ -189,15 +210,18 @@ func (p *plane) pollBriefly(w *control.Wait) bool {
 	if w.Done() {
 		return true
 	}
+
 	if p.budget.polls < freePolls {
 		return false
 	}
+
 	for begin := time.Now(); time.Since(begin) < spinBudget; {
 		spin.Pause(1)
 		if w.Done() {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -240,6 +264,7 @@ func (p *plane) verdict(state *slowWait, failedFor time.Duration) error {
 	if state.collective == 0 {
 		return p.Cause()
 	}
+
 	status := p.waitStatus(state)
 	status.SincePeerFailure = failedFor
 	v := control.Judge(&status, p.rankStates(state))
@@ -251,6 +276,7 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	if err := p.BeginUse(); err != nil {
 		return err
 	}
+
 	defer p.EndUse()
 	state := p.newSlowWait(&w)
 	defer freeSlowWait(state)
@@ -260,6 +286,7 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	if err != nil && w.IsDone() {
 		return nil
 	}
+
 	return w.AddDetails(err)
 }
 
@@ -267,6 +294,7 @@ func (p *plane) PeerFault(callText string) error {
 	if err := p.BeginUse(); err != nil {
 		return err
 	}
+
 	defer p.EndUse()
 	return control.PeerFaultError(p.cfg, p.rankStates(&slowWait{}), callText)
 }
@@ -281,19 +309,23 @@ func (p *plane) peerFailedOrClosed() bool {
 	if p.closed {
 		return true // the control region may be unmapped
 	}
+
 	now := p.eventCounters()
 	if now == p.checked {
 		return false
 	}
+
 	if p.peerFailed() || len(p.lostPeers()) > 0 {
 		return true
 	}
+
 	p.checked = now
 	for _, b := range p.otherBlocks {
 		if spin.LoadAcquire64(&b.status.closed) != 0 {
 			p.lastTicket = min(p.lastTicket, spin.LoadAcquire64(&b.status.submitted))
 		}
 	}
+
 	return false
 }
 
@@ -305,6 +337,7 @@ func (p *plane) Withdraw() bool {
 	if p.BeginUse() != nil {
 		return true
 	}
+
 	defer p.EndUse()
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -312,9 +345,11 @@ func (p *plane) Withdraw() bool {
 	for _, b := range p.otherBlocks {
 		leastSubmitted = min(leastSubmitted, spin.LoadAcquire64(&b.status.submitted))
 	}
+
 	if leastSubmitted == p.submitted {
 		return false
 	}
+
 	p.withdrawn = true
 	spin.StoreRelease64(&p.ownBlock.status.submitted, leastSubmitted)
 	return true
@@ -324,5 +359,6 @@ func (p *plane) Close() error {
 	if _, hasLeft := p.LeaveGroup(); !hasLeft {
 		return nil
 	}
+
 	return p.Release()
 }

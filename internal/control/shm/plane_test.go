@@ -38,10 +38,12 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 	if err != nil {
 		return nil, err
 	}
+
 	p, err := machine.Join(ctx, m.Group)
 	if err != nil {
 		return nil, errors.Join(err, machine.Close())
 	}
+
 	return &member{Plane: p, machine: machine}, nil
 }
 
@@ -82,9 +84,11 @@ func TestWithdrawKeepsTicketsSubmittedByAllRanks(t *testing.T) {
 	for _, p := range d.planes {
 		p.Submit()
 	}
+
 	if d.planes[0].Withdraw() {
 		t.Error("Withdraw = true although both ranks have submitted all tickets, want false")
 	}
+
 	d.planes[0].Submit()
 	if !d.planes[0].Withdraw() {
 		t.Error("Withdraw = false for a ticket that only one rank has submitted, want true")

@@ -43,6 +43,7 @@ func (r *ranks) peerFailed() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -81,6 +82,7 @@ func (r *ranks) OtherRanks() []int {
 			others = append(others, rank)
 		}
 	}
+
 	return others
 }
 
@@ -100,5 +102,6 @@ func (r *ranks) selectLost(candidates []int) []int {
 			lost = append(lost, rank)
 		}
 	}
+
 	return lost
 }

@@ -135,5 +135,6 @@ func blocksIn(base unsafe.Pointer, ranks int) []*block {
 	for i := range blocks {
 		blocks[i] = (*block)(unsafe.Add(base, uintptr(i)*unsafe.Sizeof(block{})))
 	}
+
 	return blocks
 }

@@ -20,20 +20,25 @@ func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	if err := e.writeReport(); err != nil {
 		return nil, err
 	}
+
 	if err := e.awaitReports(ctx); err != nil {
 		return nil, err
 	}
+
 	reports := make([][]byte, len(e.g.blocks))
 	for r, b := range e.g.blocks {
 		if e.lane.absent[r] {
 			continue
 		}
+
 		report, err := e.lane.nextReport(b)
 		if err != nil {
 			return nil, fmt.Errorf("reading the report of rank %d: %w", e.g.cfg.Ranks[r], err)
 		}
+
 		reports[r] = report
 	}
+
 	return reports, nil
 }
 
@@ -49,6 +54,7 @@ func (e *exchange) writeReport() error {
 		return fmt.Errorf("a report of %d slots does not fit: %d of %d slots of the fault log are "+
 			"in use: %w", slots, first, faultSlots, driver.ErrClosed)
 	}
+
 	for i := int(slots) - 1; i >= 0; i-- {
 		s := &e.g.ownBlock.fault[int(first)+i]
 		offset := min(i*chunkBytes, len(e.payload)) // an empty report has a slot, too
@@ -56,6 +62,7 @@ func (e *exchange) writeReport() error {
 		spin.StoreRelease64(&s.payloadBytes, uint64(len(e.payload)))
 		spin.StoreRelease64(&s.step, writtenStep)
 	}
+
 	e.lane.step += slots
 	e.g.wakeSleepers()
 	return nil
@@ -78,6 +85,7 @@ func (e *exchange) awaitReports(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
+
 		if !e.markAbsent(err, e.g.missing(w)) {
 			return err
 		}
@@ -115,9 +123,11 @@ func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	default:
 		return false
 	}
+
 	for _, r := range causes {
 		e.lane.absent[r] = true
 	}
+
 	return true
 }
 
@@ -131,11 +141,13 @@ func (l *lane) nextReport(b *block) ([]byte, error) {
 		return nil, fmt.Errorf("the report has %d bytes: it can have at most %d bytes, in %d slots",
 			payloadBytes, driver.MaxPayload, faultSlots-first)
 	}
+
 	report := make([]byte, 0, payloadBytes)
 	for i := range slots {
 		remaining := int(payloadBytes) - len(report)
 		report = append(report, b.fault[first+i].data[:min(remaining, chunkBytes)]...)
 	}
+
 	l.slotsRead[b] += slots
 	return report, nil
 }

@@ -57,6 +57,7 @@ func (s *steps) Post(digest uint64, payload unsafe.Pointer, n int) {
 	if s.balance|s.postedBalances[s.step&1] != 0 { // either is not 0
 		digest = s.addBalance(digest)
 	}
+
 	line := unsafe.Pointer(&s.ranks.ownBlock.lines[s.step&1])
 	spin.PutLine(line, s.step, digest, payload, n)
 	s.ranks.wakeSleepers()
@@ -70,6 +71,7 @@ func (s *steps) addBalance(digest uint64) uint64 {
 		s.postedBalances[lineNumber] = s.balance
 		spin.StoreRelease64(&s.ranks.ownBlock.lines[lineNumber].balance, s.balance)
 	}
+
 	return digest ^ s.balance
 }
 
@@ -83,6 +85,7 @@ func (s *steps) AwaitLinesBriefly(poll bool) bool {
 			return false
 		}
 	}
+
 	s.prefetchLine()
 	return true
 }
@@ -99,6 +102,7 @@ func (s *steps) awaitLines(call *driver.Call, ticket uint64) error {
 	if s.AwaitLinesBriefly(poll) {
 		return nil
 	}
+
 	return s.AwaitLinesSlowly(call, ticket)
 }
 
@@ -136,6 +140,7 @@ func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
 	if !s.compareCalls || !s.MayDiffer(call.Digest) {
 		return nil
 	}
+
 	return s.compareCallsAndBalances(call, ticket)
 }
 
@@ -146,6 +151,7 @@ func (s *steps) MayDiffer(digest uint64) bool {
 	for _, b := range s.ranks.otherBlocks {
 		differences |= b.lines[s.step&1].digest ^ digest
 	}
+
 	return differences != 0
 }
 
@@ -161,14 +167,17 @@ func (s *steps) compareCallsAndBalances(call *driver.Call, ticket uint64) error 
 		if callDigest != call.Digest {
 			differingRanks = append(differingRanks, r)
 		}
+
 		sum += balance
 	}
+
 	switch {
 	case len(differingRanks) > 0:
 		return s.ranks.cfg.Mismatch(ticket, call, differingRanks...)
 	case sum != 0:
 		return s.counts.UnbalancedError(ticket)
 	}
+
 	return nil
 }
 
@@ -189,23 +198,28 @@ func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 				return true
 			}
 		}
+
 		s.waiter.machine.yield()
 		if spin.LoadAcquire64(word) >= s.step {
 			return true
 		}
+
 		polls = budget.morePolls // after the first round
 		mustCheckTime := round%fewYieldsPerCheck == 0
 		if !mustCheckTime {
 			continue
 		}
+
 		now := sys.Monotonic()
 		if begin == 0 {
 			begin = now
 		}
+
 		if now-begin > briefTime {
 			return false
 		}
 	}
+
 	return false
 }
 
@@ -217,5 +231,6 @@ func (s *steps) countMissing(blocks []*block) int {
 			missingCount++
 		}
 	}
+
 	return missingCount
 }

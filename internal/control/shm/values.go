@@ -57,6 +57,7 @@ func (s *valueSlot) nameText() string {
 	if size > driver.MaxValueName { // a faulty rank may write any value
 		return ""
 	}
+
 	return string(s.name[:size])
 }
 
@@ -74,9 +75,11 @@ func (n *namedValue) stepWord(peer int) *uint64 {
 	if s == nil {
 		s = n.findSlot(peer)
 	}
+
 	if s == nil {
 		return &zeroStep
 	}
+
 	return &s.lines[n.step&1].step
 }
 
@@ -90,11 +93,13 @@ func (n *namedValue) findSlot(peer int) *valueSlot {
 		if isUnused {
 			return nil // the later slots are also unused
 		}
+
 		if s.hasName(n.name) {
 			n.peerSlots[peer].Store(s)
 			return s
 		}
 	}
+
 	return nil
 }
 
@@ -104,14 +109,17 @@ func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dr
 	if err := g.BeginUse(); err != nil {
 		return err
 	}
+
 	defer g.EndUse()
 	if g.HasFailed() {
 		return g.Cause()
 	}
+
 	n.step++
 	if g.peerFailed() {
 		return g.fail(g.peerFault(n.callText))
 	}
+
 	// Lines alternate. When all ranks have posted step n-1, all have read step n-2, so the line of
 	// that step can be overwritten.
 	line := unsafe.Pointer(&n.ownSlot.lines[n.step&1])
@@ -125,12 +133,14 @@ func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dr
 				return g.fail(err)
 			}
 		}
+
 		if !n.copyWords(r, &all[r]) {
 			wrongStep := spin.LoadAcquire64(n.stepWord(r))
 			return g.fail(fmt.Errorf("%s: rank %d has written invalid data for step %d",
 				n.callText(), g.cfg.Ranks[r], wrongStep))
 		}
 	}
+
 	nextLine := unsafe.Pointer(&n.ownSlot.lines[(n.step+1)&1])
 	spin.PrefetchWrite(nextLine)
 	return nil
@@ -146,6 +156,7 @@ func (n *namedValue) copyWords(peer int, words *driver.Words) bool {
 		word := (*uint64)(unsafe.Pointer(&l.payload[wordBytes*i]))
 		words[i] = spin.LoadAcquire64(word)
 	}
+
 	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
 }
 
@@ -174,6 +185,7 @@ func (b *block) describeValue() string {
 	if number == 0 || number > driver.MaxValueNames {
 		return ""
 	}
+
 	since := spin.LoadAcquire64(&b.status.valueSince)
 	waited := time.Duration(sys.Monotonic() - since)
 	name := control.Printable(b.values[number-1].nameText())

@@ -39,6 +39,7 @@ func TestGatherFailsOnInvalidData(t *testing.T) {
 				_, err := p.Named("batch", unordered)
 				check(t, err)
 			}
+
 			forge(&d.planes[1].ownBlock.values[0])
 			n, err := d.planes[0].Named("batch", unordered)
 			check(t, err)
@@ -46,6 +47,7 @@ func TestGatherFailsOnInvalidData(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "rank 1 has written invalid data") {
 				t.Errorf("got %v, want an error about invalid data of rank 1", err)
 			}
+
 			if d.planes[0].Cause() == nil {
 				t.Error("Gather left the plane open, want it to fail")
 			}
@@ -62,6 +64,7 @@ func TestInvalidNameSizesAreIgnored(t *testing.T) {
 	for i := range b.values {
 		spin.StoreRelease64(&b.values[i].size, math.MaxUint64-uint64(i))
 	}
+
 	// Pretend that rank 1 waits for the value in slot 4. A status of 0 would mean none.
 	spin.StoreRelease64(&b.status.value, 4+1)
 	n, err := d.planes[0].Named("batch", unordered)
@@ -87,25 +90,30 @@ func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		ctx := d.ctx
 		if rank == 0 {
 			// Time out only after rank 1 has begun to wait.
 			for d.planes[1].ownBlock.describeValue() == "" && ctx.Err() == nil {
 				runtime.Gosched()
 			}
+
 			shortCtx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 			ctx = shortCtx
 		}
+
 		return n.Gather(ctx, driver.Words{}, make([]driver.Words, 2))
 	})
 	var late *driver.TimeoutError
 	if !errors.As(errs[0], &late) {
 		t.Fatalf("rank 0 got %v, want a TimeoutError", errs[0])
 	}
+
 	if want := `in value "decode" for`; !strings.Contains(late.Activity[1], want) {
 		t.Errorf("rank 0 reports that rank 1 is %q, want a text with %q", late.Activity[1], want)
 	}
+
 	if !errors.Is(errs[1], driver.ErrFault) {
 		t.Errorf("rank 1 got %v, want ErrFault", errs[1])
 	}

@@ -43,9 +43,11 @@ func newBudget(m *Machine, ranks, processors int) budget {
 	if ranks > processors {
 		b.polls, b.morePolls = sharedPolls, sharedPolls
 	}
+
 	if m.sharesProcess.Load() {
 		b.polls, b.morePolls, b.yields, b.briefYields = 5, 0, 2000, 1000
 	}
+
 	return b
 }
 
@@ -105,6 +107,7 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		w.timeout = max(0, time.Until(deadline))
 	}
+
 	ws.publishWait(w, begin)
 	defer ws.unpublishWait(w)
 	lastCheck := begin
@@ -112,22 +115,26 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 		if len(ws.missing(w)) == 0 {
 			return nil
 		}
+
 		if round < ws.budget.yields {
 			ws.machine.yield()
 			if round%yieldsPerCheck != 0 &&
 				(round%fewYieldsPerCheck != 0 || sys.Monotonic()-lastCheck < checkInterval) {
 				continue
 			}
+
 			lastCheck = sys.Monotonic()
 		} else {
 			if round == ws.budget.yields && w.collective == 0 {
 				wakePoller()
 			}
+
 			ws.sleep(w, round-ws.budget.yields)
 			if err := ws.machine.checkInterrupt(); err != nil {
 				return fmt.Errorf("%s: %w", w.callText(), err)
 			}
 		}
+
 		if err := ws.checkWait(ctx, w); err != nil {
 			return err
 		}
@@ -175,10 +182,12 @@ func (ws *waiter) publishLatest() {
 			last = w
 		}
 	}
+
 	if last.collective == 0 {
 		spin.StoreRelease64(&b.inCollective, 0)
 		return
 	}
+
 	spin.StoreRelease64(&b.operation, uint64(last.operation))
 	spin.StoreRelease64(&b.since, last.begin)
 	spin.StoreRelease64(&b.inCollective, last.collective)
@@ -191,8 +200,10 @@ func (ws *waiter) missing(w *slowWait) []int {
 		if w.isReady() {
 			return nil
 		}
+
 		return w.awaited
 	}
+
 	w.missingRanks = ws.appendLate(w.missingRanks[:0], w)
 	return w.missingRanks
 }
@@ -205,10 +216,12 @@ func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
 		} else {
 			word = w.word(ws.ranks.blocks[r])
 		}
+
 		if spin.LoadAcquire64(word) < w.want {
 			ranks = append(ranks, r)
 		}
 	}
+
 	return ranks
 }
 
@@ -219,6 +232,7 @@ func (ws *waiter) sleep(w *slowWait, round int) {
 	if len(ws.missing(w)) == 0 {
 		return
 	}
+
 	interval := min(firstSleep<<min(round, 10), longSleep)
 	sys.FutexWait(&ws.ranks.ownBlock.wakeup.word, word, interval)
 }
@@ -229,6 +243,7 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 			return err
 		}
 	}
+
 	// Read status and ctxErr before states: a deadline must not end the wait if all ranks arrived
 	// while this process was stopped.
 	status, ctxErr := ws.waitStatus(w), ctx.Err()
@@ -238,12 +253,15 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 	if v.Left && status.Waited < control.Grace && ctxErr == nil {
 		return nil
 	}
+
 	if v.Err != nil {
 		return v.Err
 	}
+
 	if errors.Is(ctxErr, context.Canceled) && len(ws.missing(w)) > 0 {
 		return control.InterruptedWaitError(&status, states, context.Cause(ctx))
 	}
+
 	ws.warn(v.Warning)
 	return nil
 }
@@ -260,9 +278,11 @@ func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	if ws.fault.HasFailed() {
 		status.Cause = ws.fault.Cause()
 	}
+
 	if lastWarning := ws.lastWarning.Load(); lastWarning != 0 {
 		status.SinceWarning = time.Duration(now - min(lastWarning, now))
 	}
+
 	return status
 }
 
@@ -270,10 +290,12 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 	if late == nil {
 		return
 	}
+
 	now, lastWarning := sys.Monotonic(), ws.lastWarning.Load()
 	if lastWarning != 0 && now-min(lastWarning, now) < uint64(ws.machine.cfg.Late.After) {
 		return
 	}
+
 	if ws.lastWarning.CompareAndSwap(lastWarning, now) {
 		ws.machine.cfg.Late.Warn(*late)
 	}
@@ -289,6 +311,7 @@ func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 			break
 		}
 	}
+
 	return w.states
 }
 
@@ -298,6 +321,7 @@ func (ws *waiter) failedSince(w *slowWait) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -306,14 +330,17 @@ func (ws *waiter) readStates(w *slowWait) {
 	for r, p := range ws.ranks.peers {
 		w.states[r].Lost = p != nil && p.isLost.Load()
 	}
+
 	for r, b := range ws.ranks.blocks {
 		w.states[r].Failed = control.Reason(atomic.LoadUint32(&b.wakeup.failed))
 		w.states[r].Left = spin.LoadAcquire64(&b.status.closed) != 0
 	}
+
 	for r, b := range ws.ranks.blocks {
 		if r == ws.ranks.cfg.Rank {
 			continue
 		}
+
 		state := &w.states[r]
 		b.status.read(state)
 		state.Message = cmp.Or(b.status.describeMessage(ws.ranks.cfg.Ranks), b.describeValue(),
@@ -323,10 +350,12 @@ func (ws *waiter) readStates(w *slowWait) {
 			state.FetchesFrom, state.Message = 0, "has been stopped by a signal or a debugger"
 		}
 	}
+
 	ws.ranks.ownBlock.status.read(&w.states[ws.ranks.cfg.Rank])
 	for r := range w.states {
 		w.states[r].Missing = false
 	}
+
 	for _, r := range ws.missing(w) {
 		w.states[r].Missing = true
 	}
@@ -378,15 +407,18 @@ func (s *status) describeMessage(ranks []int) string {
 	if word == 0 {
 		return ""
 	}
+
 	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&s.messageSince)).
 		Round(time.Millisecond)
 	o, peer := driver.Operation(word>>32), int(word&0xffffffff)-2
 	if peer < 0 || peer >= len(ranks) {
 		return fmt.Sprintf("in %v from any rank for %v", o, waited)
 	}
+
 	if o == driver.Send {
 		return fmt.Sprintf("in %v to rank %d of the world for %v", o, ranks[peer], waited)
 	}
+
 	return fmt.Sprintf("in %v from rank %d of the world for %v", o, ranks[peer], waited)
 }
 
@@ -395,6 +427,7 @@ func (s *status) describeFetch(ranks []int) string {
 	if source < 0 || source >= len(ranks) {
 		return ""
 	}
+
 	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&s.fetchSince)).
 		Round(time.Millisecond)
 	return fmt.Sprintf("has waited %v for memory of rank %d of the world", waited, ranks[source])
@@ -418,25 +451,30 @@ func (ws *waiter) pollFor(
 	if spin.UntilAtLeast64(word, want, 0, ws.budget.polls) {
 		return true
 	}
+
 	var begin uint64
 	for round := range yields {
 		ws.machine.yield()
 		if spin.LoadAcquire64(word) >= want {
 			return true
 		}
+
 		if ctx.Err() != nil {
 			return false
 		}
+
 		if round%fewYieldsPerCheck == 0 {
 			now := sys.Monotonic()
 			if begin == 0 {
 				begin = now
 			}
+
 			if now-begin > briefTime {
 				return false
 			}
 		}
 	}
+
 	return false
 }
 

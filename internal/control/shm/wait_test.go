@@ -41,8 +41,10 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 					if d.ctx.Err() != nil {
 						return errors.New("rank 1 has not begun to sleep before the deadline")
 					}
+
 					runtime.Gosched()
 				}
+
 				return wait(d.planes[rank])
 			})
 			check(t, errs[0])
@@ -66,6 +68,7 @@ func TestOnlySleepersAreWoken(t *testing.T) {
 	if after := atomic.LoadUint32(&wakeup.word); after != before {
 		t.Errorf("wakeSleepers woke a rank that was not asleep %d times, want 0", after-before)
 	}
+
 	atomic.AddInt32(&wakeup.sleeping, 1) // as if rank 1 slept
 	waker.wakeSleepers()
 	atomic.AddInt32(&wakeup.sleeping, -1)
@@ -82,6 +85,7 @@ func TestRankIsMissingUntilItPostsTheStep(t *testing.T) {
 	if n := g.countMissing(g.otherBlocks); n != 1 {
 		t.Errorf("countMissing = %d before the other rank posts, want 1", n)
 	}
+
 	// A rank posts a step in one of two lines of its block, by turns.
 	line := &g.otherBlocks[0].lines[g.step%2]
 	spin.StoreRelease64(&line.step, g.step)
@@ -119,6 +123,7 @@ func TestPollLongerEndsWithContext(t *testing.T) {
 	if d.planes[0].Group.PollLonger(ctx, &word, want) {
 		t.Error("PollLonger polled after the context had ended")
 	}
+
 	if word != want {
 		t.Error("PollLonger did not check whether the context had ended")
 	}
@@ -149,6 +154,7 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	if n := spin.LoadAcquire64(&status.inExchange); n != 0 {
 		t.Errorf("after the exchange: status.inExchange = %d, want 0", n)
 	}
+
 	collective7 := &slowWait{collective: 7, operation: driver.AllGather}
 	collective5 := &slowWait{collective: 5}
 	g.publishWait(collective7, begin)
@@ -158,6 +164,7 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	if operation != driver.AllGather {
 		t.Errorf("with waits for 3, 5 and 7: status.operation = %v, want AllGather", operation)
 	}
+
 	g.unpublishWait(collective5)
 	g.unpublishWait(collective7)
 	checkCollective("with a wait for 3", 3)
@@ -215,12 +222,14 @@ func TestStatesAreRereadAfterFailure(t *testing.T) {
 		if readings == 1 {
 			atomic.StoreUint32(&g.blocks[1].wakeup.failed, uint32(control.FailedAfterPeer))
 		}
+
 		return false
 	}
 	states := g.rankStates(&slowWait{awaited: []int{1}, isReady: failInFirstReading})
 	if readings != 2 {
 		t.Errorf("got %d readings, want 2", readings)
 	}
+
 	if got := states[1].Failed; got != control.FailedAfterPeer {
 		t.Errorf("rank 1 has failed for reason %v, want %v", got, control.FailedAfterPeer)
 	}

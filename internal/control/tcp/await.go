@@ -26,10 +26,12 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 			return nil
 		}
 	}
+
 	state := p.newWorkWait(w, begin)
 	if err := p.beginWait(state); err != nil {
 		return err
 	}
+
 	defer p.endWait(state)
 	var grace control.GraceTimer
 	for !w.Done() {
@@ -37,15 +39,19 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 		if err := p.checkWait(state); err != nil && !w.Done() {
 			return p.Fail(w.AddDetails(err))
 		}
+
 		if ctx.Err() != nil && !w.Done() {
 			return p.interruptedError(ctx, state)
 		}
+
 		if time.Since(begin) < yieldTime {
 			runtime.Gosched()
 			continue
 		}
+
 		time.Sleep(pollSleep)
 	}
+
 	return nil
 }
 
@@ -58,6 +64,7 @@ func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	if err != nil && !errors.Is(err, driver.ErrClosed) && w.IsDone() {
 		return nil
 	}
+
 	return w.AddDetails(err)
 }
 

@@ -51,10 +51,12 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	if n == 1 {
 		return j.links, nil
 	}
+
 	j.begin, j.joinList = time.Now(), control.JoinList{Store: j.cfg.Store, Group: j.cfg.Group}
 	if err := j.joinList.Add(ctx); err != nil {
 		return nil, err
 	}
+
 	defer j.joinList.StartWarnings(j.cfg.Late, func() []int { return nil })()
 	connectCtx, stop := context.WithCancel(ctx)
 	// Store the error before the connections close, for peers that notice.
@@ -63,11 +65,13 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	if j.listener != nil {
 		err = errors.Join(err, j.listener.Close())
 	}
+
 	j.tasks.Wait()
 	if err != nil {
 		j.closeLinks()
 		return nil, err
 	}
+
 	return j.links, nil
 }
 
@@ -83,6 +87,7 @@ func (j *joiner) connectAll(ctx context.Context) error {
 	if err := j.listen(ctx); err != nil {
 		return j.absentError(ctx, err)
 	}
+
 	j.tasks.Go(func() { j.accept(ctx, fail) })
 	j.tasks.Go(func() { j.dialAll(ctx, fail) })
 	select {
@@ -112,6 +117,7 @@ func (j *joiner) decodeFailure(value []byte) *peerError {
 		return &peerError{fmt.Errorf("another rank could not join, and its error is "+
 			"unreadable: %s", control.Printable(string(value)))}
 	}
+
 	all[r] = report
 	return &peerError{cmp.Or(control.DecodeFailures(j.cfg.Group.Ranks, all, "joining the group"),
 		fmt.Errorf("rank %d could not join", j.cfg.Group.Ranks[r]))}
@@ -124,18 +130,22 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 		errors.As(err, new(*peerError)) {
 		return err
 	}
+
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		err = j.rankLostError(ended.Rank, ended.Description)
 	}
+
 	// err may be a consequence of an error that another rank has not stored yet.
 	peerCtx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	if err := j.peerFailure(peerCtx); err != nil {
 		return err
 	}
+
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return j.absentError(ctx, err)
 	}
+
 	storeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	j.publishFailure(storeCtx, err)
@@ -155,11 +165,13 @@ func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
 		return err
 	}
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*ackTimeout)
 	defer cancel()
 	if failure := j.peerFailure(ctx); failure != nil {
 		return failure
 	}
+
 	return err
 }
 
@@ -169,6 +181,7 @@ func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	if encoded, err := j.cfg.Store.Get(ctx, j.cfg.key("failed")); err == nil {
 		return j.decodeFailure(encoded)
 	}
+
 	return nil
 }
 
@@ -180,8 +193,10 @@ func (j *joiner) absentError(ctx context.Context, err error) error {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = errors.Join(err, cause)
 		}
+
 		return err
 	}
+
 	var awaited []int
 	j.mu.Lock()
 	for r, l := range j.links {
@@ -189,10 +204,12 @@ func (j *joiner) absentError(ctx context.Context, err error) error {
 			awaited = append(awaited, j.cfg.Group.Ranks[r])
 		}
 	}
+
 	j.mu.Unlock()
 	if len(awaited) == 0 {
 		return nil
 	}
+
 	return j.joinList.TimeoutError(time.Since(j.begin), awaited, err)
 }
 
@@ -208,17 +225,20 @@ func (j *joiner) listen(ctx context.Context) error {
 	if err := j.shareToken(ctx); err != nil {
 		return err
 	}
+
 	var config net.ListenConfig
 	var err error
 	j.listener, err = config.Listen(ctx, "tcp", net.JoinHostPort(j.cfg.Host, "0"))
 	if err != nil {
 		return err
 	}
+
 	sys.CloseInForks(j.listener)
 	addresses, err := j.addresses()
 	if err != nil {
 		return err
 	}
+
 	value := []byte(strings.Join(addresses, " "))
 	return j.cfg.Store.Set(ctx, j.addressKey(j.cfg.Group.Rank), value)
 }
@@ -229,21 +249,25 @@ func (j *joiner) addresses() ([]string, error) {
 	if !local.IP.IsUnspecified() {
 		return []string{local.String()}, nil
 	}
+
 	interfaces, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("listing this machine's addresses: %w", err)
 	}
+
 	var ips []net.IP
 	for _, a := range interfaces {
 		if n, ok := a.(*net.IPNet); ok && (n.IP.IsGlobalUnicast() || n.IP.IsLoopback()) {
 			ips = append(ips, n.IP)
 		}
 	}
+
 	slices.SortStableFunc(ips, func(a, b net.IP) int { return reachability(b) - reachability(a) })
 	var list []string
 	for _, ip := range ips {
 		list = append(list, (&net.TCPAddr{IP: ip, Port: local.Port}).String())
 	}
+
 	return list, nil
 }
 
@@ -266,10 +290,12 @@ func (j *joiner) addLink(l *link) {
 		if other.attempt > l.attempt {
 			l, other = other, l
 		}
+
 		_ = other.conn.Close()
 		j.links[l.rank] = l
 		return
 	}
+
 	j.links[l.rank] = l
 	if j.missingLinkCount--; j.missingLinkCount == 0 {
 		close(j.allConnected)
@@ -297,6 +323,7 @@ func (j *joiner) removeUnauthenticated(conn net.Conn) bool {
 	if i < 0 {
 		return false
 	}
+
 	j.unauthenticated = slices.Delete(j.unauthenticated, i, i+1)
 	return true
 }
@@ -309,6 +336,7 @@ func (j *joiner) accept(ctx context.Context, fail func(error)) {
 		if err != nil {
 			return
 		}
+
 		sys.CloseInForks(conn)
 		j.addUnauthenticated(conn)
 		j.tasks.Go(func() {
@@ -318,9 +346,11 @@ func (j *joiner) accept(ctx context.Context, fail func(error)) {
 				j.addLink(l)
 				return
 			}
+
 			if err != nil {
 				fail(err)
 			}
+
 			_ = conn.Close()
 		})
 	}
@@ -332,31 +362,39 @@ func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, erro
 	if conn.SetDeadline(time.Now().Add(handshakeTimeout)) != nil || sys.DetectSilence(conn) != nil {
 		return nil, nil
 	}
+
 	stopWatchingContext := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stopWatchingContext()
 	var b [helloBytes]byte
 	if _, err := io.ReadFull(conn, b[:]); err != nil {
 		return nil, nil
 	}
+
 	h, err := j.decodeHello(b)
 	if err != nil {
 		return nil, nil
 	}
+
 	if err := j.checkAddresses(&h, conn); err != nil {
 		return nil, err
 	}
+
 	if !j.removeUnauthenticated(conn) {
 		return nil, nil
 	}
+
 	if _, err := conn.Write(j.token[tokenHalf:]); err != nil {
 		return nil, nil
 	}
+
 	if !stopWatchingContext() { // ctx is done, and the deadline may still be set
 		return nil, nil
 	}
+
 	if conn.SetDeadline(time.Time{}) != nil {
 		return nil, nil
 	}
+
 	l := newLink(h.rank, conn)
 	l.attempt = h.attempt
 	return l, nil

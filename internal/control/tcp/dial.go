@@ -46,6 +46,7 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 			fail(fmt.Errorf("looking up the address of rank %d: %w", j.cfg.Group.Ranks[r], err))
 			return
 		}
+
 		j.tasks.Go(func() {
 			d := &dialer{joiner: j, rank: r}
 			l, err := d.dial(ctx, string(value))
@@ -53,6 +54,7 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 				fail(err)
 				return
 			}
+
 			j.addLink(l)
 		})
 	}
@@ -69,23 +71,28 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 		if l != nil {
 			return l, nil
 		}
+
 		if allMatch(errs, isRefused) {
 			description := fmt.Sprintf("its addresses %q refuse connections", addresses)
 			return nil, d.rankLostError(d.cfg.Group.Ranks[d.rank], description)
 		}
+
 		if !allMatch(errs, isEnded) {
 			endedSince = time.Now()
 		}
+
 		err := errors.Join(errs...)
 		if time.Since(endedSince) > endedTimeout {
 			err = fmt.Errorf("each connection ended before the rank answered: %w", err)
 			return nil, d.unreachableError(addresses, err)
 		}
+
 		canBeRepeated := !errors.Is(err, ErrProtocol)
 		hasTimedOut := time.Since(begin) > dialTimeout
 		if ctx.Err() != nil || !canBeRepeated || hasTimedOut {
 			return nil, d.unreachableError(addresses, err)
 		}
+
 		select {
 		case <-time.After(dialPause):
 		case <-ctx.Done(): // the next attempt fails at once
@@ -101,6 +108,7 @@ func (d *dialer) unreachableError(addresses string, err error) error {
 		advice = "; all machines must be able to connect to each other directly on every port: " +
 			"check for firewalls, proxies or NAT between them"
 	}
+
 	peer := d.describeRank(d.rank)
 	return fmt.Errorf("connecting from %s to %s at %q: %w%s",
 		control.HostName(), peer, addresses, err, advice)
@@ -112,6 +120,7 @@ func (j *joiner) describeRank(r int) string {
 	if name := j.joinList.Machine(j.cfg.Group.Ranks[r]); name != "" {
 		text += " on " + name
 	}
+
 	return text
 }
 
@@ -133,6 +142,7 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 			results <- result{conn: conn, err: err}
 		})
 	}
+
 	var established *link
 	var errs []error
 	for range addresses {
@@ -148,10 +158,12 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 				errs = append(errs, fmt.Errorf("%v: %w", r.conn.RemoteAddr(), err))
 				continue
 			}
+
 			established = l
 			cancel() // stops attempts to reach other addresses
 		}
 	}
+
 	return established, errs
 }
 
@@ -162,10 +174,12 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+
 	conn, err := sys.Dialer().DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
+
 	sys.CloseInForks(conn) // so that the connection ends with this process
 	return conn, nil
 }
@@ -197,10 +211,12 @@ func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error
 	if isInterrupted && err == nil {
 		err = ctx.Err()
 	}
+
 	if err != nil {
 		closeErr := conn.Close()
 		return nil, errors.Join(err, closeErr)
 	}
+
 	return newLink(d.rank, conn), nil
 }
 
@@ -211,13 +227,16 @@ func (d *dialer) exchangeTokens(conn *net.TCPConn) error {
 	if _, err := conn.Write(encodedHello); err != nil {
 		return err
 	}
+
 	var answer [tokenHalf]byte
 	if _, err := io.ReadFull(conn, answer[:]); err != nil {
 		return err
 	}
+
 	isAuthentic := subtle.ConstantTimeCompare(answer[:], d.token[tokenHalf:]) == 1
 	if !isAuthentic {
 		return fmt.Errorf("the rank does not have the token of the group: %w", ErrProtocol)
 	}
+
 	return nil
 }

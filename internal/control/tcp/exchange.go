@@ -21,6 +21,7 @@ func (p *Plane) Exchange(
 	if err := control.CheckExchange(lane, payload); err != nil {
 		return nil, err
 	}
+
 	// A lane is an independent sequence of exchanges. Each lane has one exchange at a time.
 	p.exchangeMu[lane].Lock()
 	defer p.exchangeMu[lane].Unlock()
@@ -29,17 +30,21 @@ func (p *Plane) Exchange(
 	if err := p.checkUsable(lane); err != nil {
 		return nil, err
 	}
+
 	callText := func() string { return control.ExchangeName(p.cfg.Group, lane) }
 	if lane == driver.LaneFault {
 		return p.exchangeReports(ctx, payload, &waitState{callText: callText})
 	}
+
 	if err := p.laneErrs[lane]; err != nil {
 		return nil, fmt.Errorf("%s after a fault: %w", callText(), err)
 	}
+
 	if p.peerAnnouncedFailure() {
 		err := p.disableLane(lane, p.newPeerError(callText))
 		return nil, err
 	}
+
 	payloads, err := p.exchangeStep(ctx, payload, &waitState{
 		callText:    callText,
 		track:       laneTracks[lane],
@@ -49,6 +54,7 @@ func (p *Plane) Exchange(
 		err = p.disableLane(lane, err)
 		return nil, err
 	}
+
 	return payloads, nil
 }
 
@@ -60,6 +66,7 @@ func (p *Plane) disableLane(lane driver.Lane, err error) error {
 	if lane == driver.LaneControl {
 		return failAndNotify(p, err)
 	}
+
 	return err
 }
 
@@ -89,6 +96,7 @@ func awaitAcknowledgements(s *groupState) {
 		if remaining <= 0 {
 			break
 		}
+
 		s.awaitChange(nil, remaining)
 	}
 }
@@ -110,12 +118,15 @@ func (p *Plane) CanSucceed(ticket uint64) bool {
 		if areMessagesRead || now.After(end) {
 			break
 		}
+
 		p.awaitChange(nil, statusInterval)
 	}
+
 	for rank := range p.records {
 		if rank == p.ownRank {
 			continue
 		}
+
 		r := &p.records[rank]
 		hasFailed := r.failed != control.NotFailed
 		isLostWithoutTicket := r.isLost && r.submitted < ticket
@@ -123,6 +134,7 @@ func (p *Plane) CanSucceed(ticket uint64) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -135,6 +147,7 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 	if err != nil {
 		return nil, err
 	}
+
 	ownSteps.received++ // this rank's own payload
 	w.step = ownSteps.received
 	w.isOrdered = ownSteps.isOrdered
@@ -143,6 +156,7 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 	if err := p.wait(ctx, w); err != nil {
 		return nil, err
 	}
+
 	ownSteps.completed = w.step
 	payloads := make([][]byte, len(p.records))
 	for r := range p.records {
@@ -150,9 +164,11 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 			payloads[r] = append([]byte{}, payload...) // a copy, because the caller owns payload
 			continue
 		}
+
 		// The post exists, because wait has returned without an error.
 		payloads[r] = p.records[r].tracks[w.track].takePost()
 	}
+
 	return payloads, nil
 }
 
@@ -163,13 +179,16 @@ func (p *Plane) Named(name string, isOrdered bool) (driver.Named, error) {
 	if p.closed { // after a fault, Gather returns the error
 		return nil, p.checkUsable(driver.LaneControl)
 	}
+
 	ownSteps, err := p.records[p.ownRank].addSteps(valuePrefix + track(name))
 	if err != nil {
 		return nil, err
 	}
+
 	if isOrdered {
 		ownSteps.isOrdered = true
 	}
+
 	return namedValue{p: p, name: name}, nil
 }
 
@@ -183,6 +202,7 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	if err := p.checkUsable(driver.LaneControl); err != nil {
 		return err
 	}
+
 	hadFailedPeer := p.peerAnnouncedFailure() // the wait itself notices later failures
 	w := &waitState{
 		callText: func() string {
@@ -197,20 +217,24 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	if err != nil {
 		return failAndNotify(p, err)
 	}
+
 	var differingRanks []int
 	for r, digest := range digests {
 		if !bytes.Equal(digest, ownDigest) {
 			differingRanks = append(differingRanks, r)
 		}
 	}
+
 	if len(differingRanks) > 0 {
 		mismatch := p.cfg.Group.Mismatch(ticket, call, differingRanks...)
 		return p.fail(mismatch)
 	}
+
 	// The digests of a peer can arrive even if it has failed, but the collective cannot complete.
 	if hadFailedPeer {
 		return p.fail(p.newPeerError(w.callText))
 	}
+
 	return nil
 }
 
@@ -228,16 +252,19 @@ func (p *Plane) exchangeReports(
 	if err := ownRecord.addReport(payload); err != nil {
 		return nil, err
 	}
+
 	p.broadcast(message{kind: kindReport, payload: payload}, notLast)
 	if err := p.awaitReports(ctx, w); err != nil {
 		return nil, err
 	}
+
 	reports := make([][]byte, len(p.records))
 	for r := range p.records {
 		if !p.records[r].isAbsent {
 			reports[r], _ = p.records[r].nextReport() // exists, because awaitReports has returned
 		}
 	}
+
 	return reports, nil
 }
 
@@ -253,6 +280,7 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 		if len(pendingRanks) == 0 {
 			return nil
 		}
+
 		hasTimedOut := errors.Is(ctx.Err(), context.DeadlineExceeded)
 		switch {
 		case p.closed:
@@ -265,10 +293,12 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 			for _, r := range pendingRanks {
 				p.records[r].isAbsent = true
 			}
+
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("%s: %w", w.callText(), context.Cause(ctx))
 		}
+
 		p.awaitChange(ctx.Done())
 	}
 }

@@ -28,11 +28,13 @@ func TestWaitForAcknowledgementsWaitsForPeer(t *testing.T) {
 	for p.records[1].submitted < ticket {
 		p.awaitChange(nil, hangTimeout)
 	}
+
 	acknowledged := !hasUnacknowledgedFault(&p.groupState)
 	p.mu.Unlock()
 	if acknowledged {
 		t.Error("WaitForAcknowledgements returned before the impostor acknowledged the fault")
 	}
+
 	i.send(kindFailAck, "", 0, nil)
 	<-notified
 	if err := p.Cause(); !errors.Is(err, driver.ErrAborted) {

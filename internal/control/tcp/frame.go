@@ -105,6 +105,7 @@ func (m *message) isValid(size int) bool {
 	default:
 		return false
 	}
+
 	return isTrackValid && minSize <= size && size <= maxSize
 }
 
@@ -126,6 +127,7 @@ func readFrame(r io.Reader) (message, error) {
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
 		return message{}, err
 	}
+
 	m := message{kind: kind(b[0]), step: binary.LittleEndian.Uint64(b[8:])}
 	size := binary.LittleEndian.Uint32(b[4:])
 	hasZeroBytes := b[2] == 0 && b[3] == 0
@@ -133,19 +135,23 @@ func readFrame(r io.Reader) (message, error) {
 		return message{}, fmt.Errorf("invalid frame of kind %d with %d bytes: %w",
 			m.kind, size, ErrProtocol)
 	}
+
 	name := b[headerBytes:][:b[1]] // b[1] is its length, which is below 256
 	if _, err := io.ReadFull(r, name); err != nil {
 		return message{}, err
 	}
+
 	m.track = track(name)
 	if !m.isValid(int(size)) {
 		return message{}, fmt.Errorf("invalid frame of kind %d on track %q with %d bytes: %w",
 			m.kind, m.track, size, ErrProtocol)
 	}
+
 	m.payload = make([]byte, size)
 	if _, err := io.ReadFull(r, m.payload); err != nil {
 		return message{}, err
 	}
+
 	return m, nil
 }
 
@@ -179,6 +185,7 @@ func (s *status) encode(now time.Time) []byte {
 	if s.inCollective != 0 || s.inExchange != 0 {
 		waited = uint64(max(0, now.Sub(s.since)))
 	}
+
 	return encodeWords(s.submitted, s.inCollective, uint64(s.operation), s.inExchange, waited)
 }
 

@@ -35,6 +35,7 @@ func TestReadFrameRejectsInvalidHeaders(t *testing.T) {
 	if _, err := readFrame(bytes.NewReader(validFrame)); err != nil {
 		t.Fatalf("readFrame of a valid frame: got %v, want no error", err)
 	}
+
 	for name, frame := range map[string][]byte{
 		"no kind":                        encodeFrame(0, trackControl),
 		"an unknown kind":                encodeFrame(kindLeave+1, trackControl),
@@ -90,6 +91,7 @@ func FuzzReadFrame(f *testing.F) {
 	} {
 		f.Add(m.encode())
 	}
+
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := bytes.NewReader(data)
 		var record rankRecord
@@ -99,13 +101,16 @@ func FuzzReadFrame(f *testing.F) {
 			if err != nil {
 				return
 			}
+
 			end := len(data) - r.Len()
 			if !bytes.Equal(m.encode(), data[start:end]) {
 				t.Fatalf("%+v is not encoded as the bytes that were read, %x", m, data[start:end])
 			}
+
 			if record.applyMessage(m, time.Now()) != nil {
 				return
 			}
+
 			state := record.state(&waitState{}, time.Now())
 			_ = state.String() // must not panic
 		}
@@ -128,6 +133,7 @@ func TestStatusRoundTrip(t *testing.T) {
 		if isWaiting {
 			want.since = now.Add(-time.Duration(rapid.Int64Range(0, 1<<60).Draw(t, "age")))
 		}
+
 		got := decodeStatus(want.encode(now), now)
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(status{})); diff != "" {
 			t.Fatalf("the decoded status differs (-want +got):\n%s", diff)

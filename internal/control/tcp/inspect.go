@@ -27,5 +27,6 @@ func (s *groupState) Inspect() driver.Inspection {
 			all.Waits = append(all.Waits, *late)
 		}
 	}
+
 	return all
 }

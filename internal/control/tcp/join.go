@@ -38,6 +38,7 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.ID, err)
 	}
+
 	cfg.Group = cfg.Group.WithTimeout(cfg.Timeout)
 	ctx, cancel := control.WithDefaultTimeout(ctx, cfg.Group.Timeout.Get())
 	defer cancel()
@@ -46,12 +47,14 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if err != nil {
 		return nil, cfg.Group.JoinError(err)
 	}
+
 	p := newPlane(cfg, links)
 	if err := compareGroups(ctx, p); err != nil {
 		err = j.peerFailureOr(ctx, err)
 		closeErr := p.Close()
 		return nil, errors.Join(cfg.Group.JoinError(err), closeErr)
 	}
+
 	return p, nil
 }
 
@@ -66,6 +69,7 @@ func (c *Config) check() error {
 	case c.Store == nil:
 		return errors.New("there is no store with which ranks can find each other")
 	}
+
 	return nil
 }
 
@@ -78,6 +82,7 @@ func compareGroups(ctx context.Context, p *Plane) error {
 	if err != nil {
 		return err
 	}
+
 	var differingRanks []int
 	machines := make([]string, len(payloads))
 	for r, payload := range payloads {
@@ -87,11 +92,13 @@ func compareGroups(ctx context.Context, p *Plane) error {
 			differingRanks = append(differingRanks, p.cfg.Group.Ranks[r])
 		}
 	}
+
 	p.setMachines(machines)
 	if len(differingRanks) > 0 {
 		err = fmt.Errorf("%s has different ranks for this group", driver.Ranks(differingRanks))
 		return p.Fail(err)
 	}
+
 	return nil
 }
 
@@ -147,12 +154,14 @@ func (j *joiner) encodeHello(target int, attempt uint32, conn net.Conn) []byte {
 	for _, n := range []uint32{uint32(j.cfg.Group.Rank), uint32(target), attempt} {
 		b = binary.LittleEndian.AppendUint32(b, n)
 	}
+
 	for _, address := range []net.Addr{conn.LocalAddr(), conn.RemoteAddr()} {
 		addrPort := addressOf(address)
 		ip := addrPort.Addr().As16()
 		b = append(b, ip[:]...)
 		b = binary.LittleEndian.AppendUint16(b, addrPort.Port())
 	}
+
 	return b
 }
 
@@ -179,6 +188,7 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	if !isProtocol || !isAuthentic || target != ownRank || !isRankValid {
 		return hello{}, ErrProtocol
 	}
+
 	h := hello{rank: int(rank), target: int(target), attempt: attempt}
 	for i, address := range []*netip.AddrPort{&h.source, &h.destination} {
 		encoded := fields[numbersBytes+i*addressBytes:]
@@ -186,6 +196,7 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 		port := binary.LittleEndian.Uint16(encoded[16:])
 		*address = netip.AddrPortFrom(ip, port)
 	}
+
 	return h, nil
 }
 
@@ -196,6 +207,7 @@ func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	if h.source == source && h.destination == destination {
 		return nil
 	}
+
 	peer := j.describeRank(h.rank)
 	ownRank := driver.Ranks([]int{j.cfg.Group.Ranks[j.cfg.Group.Rank]})
 	return fmt.Errorf(

@@ -30,6 +30,7 @@ func joinAll(
 	for r := range ranks {
 		ranks[r] = 10 + r
 	}
+
 	return ranktest.CollectErrors(len(present), func(i int) error {
 		p, err := Join(ctx, Config{
 			Store: store, Timeout: timeout,
@@ -38,6 +39,7 @@ func joinAll(
 		if err != nil {
 			return err
 		}
+
 		return p.Close()
 	})
 }
@@ -73,17 +75,20 @@ func TestJoinErrorReachesOtherRanks(t *testing.T) {
 				if r == failing {
 					cfg.Host = "192.0.2.1"
 				}
+
 				all.Go(func() {
 					_, err := Join(t.Context(), cfg)
 					want := fmt.Sprintf("rank %d failed: listen tcp 192.0.2.1:0", 10+failing)
 					if r == failing {
 						want = "joining group trio: listen tcp 192.0.2.1:0"
 					}
+
 					if err == nil || !strings.Contains(err.Error(), want) {
 						t.Errorf("rank %d: got %v, want an error that contains %q", 10+r, err, want)
 					}
 				})
 			}
+
 			all.Wait()
 		})
 	}
@@ -100,10 +105,12 @@ func TestStoredReasonReplacesLostRank(t *testing.T) {
 	if err := j.peerFailureOr(t.Context(), other); !errors.Is(err, other) {
 		t.Errorf("got %v, want %v", err, other)
 	}
+
 	lost := &driver.RankLostError{Ranks: []int{1}}
 	if err := j.peerFailureOr(t.Context(), lost); !errors.Is(err, lost) {
 		t.Errorf("got %v without a stored reason, want %v", err, lost)
 	}
+
 	group.Rank = 1
 	failed := &joiner{cfg: Config{Store: store, Group: group}}
 	go failed.publishFailure(t.Context(), errors.New("no port"))
@@ -128,6 +135,7 @@ func TestJoinReportsOnlyMissingRanks(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 }
 
@@ -139,9 +147,11 @@ func (s promptStore) Get(ctx context.Context, key string) ([]byte, error) {
 	if value, set, err := s.Peek(ctx, key); set {
 		return value, err
 	}
+
 	for range 100 {
 		context.AfterFunc(ctx, func() {})
 	}
+
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -166,6 +176,7 @@ func TestJoinReportsMissingRanksIfStoreReturnsFirst(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 }
 
@@ -194,6 +205,7 @@ func TestAllRanksReportLostRank(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 }
 
@@ -213,6 +225,7 @@ func TestManyRanksJoin(t *testing.T) {
 	for r := range present {
 		present[r] = r
 	}
+
 	check(t, errors.Join(joinAll(context.Background(), t, len(present), present, hangTimeout)...))
 }
 
@@ -277,6 +290,7 @@ func TestAddresses(t *testing.T) {
 	if len(addresses) != 1 || !strings.HasPrefix(addresses[0], "127.0.0.1:") {
 		t.Errorf("got addresses %q, want only 127.0.0.1", addresses)
 	}
+
 	loopback := false
 	for _, address := range listen("") {
 		host, _, err := net.SplitHostPort(address)
@@ -287,6 +301,7 @@ func TestAddresses(t *testing.T) {
 			loopback = now
 		}
 	}
+
 	if !loopback {
 		t.Error("the loopback address is missing")
 	}
@@ -309,6 +324,7 @@ func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 		if err == nil {
 			err = p.Close()
 		}
+
 		joined <- err
 	}()
 	key := i.joiner().addressKey(0)
@@ -350,6 +366,7 @@ func TestHandshakeLeavesNoDeadline(t *testing.T) {
 		if round%2 == 1 {
 			first, second = dial, accept
 		}
+
 		ctx, cancel := context.WithCancel(t.Context())
 		canceled := make(chan *link)
 		go func() { canceled <- second(ctx) }()
@@ -359,10 +376,12 @@ func TestHandshakeLeavesNoDeadline(t *testing.T) {
 			for range 100 { // lets functions run that the context starts
 				runtime.Gosched()
 			}
+
 			if _, err := l.conn.Write([]byte{1}); err != nil {
 				t.Fatalf("round %d: writing after the handshake: %v", round, err)
 			}
 		}
+
 		_ = dialed.Close() // closed if the handshake failed
 		_ = accepted.Close()
 	}

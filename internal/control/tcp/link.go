@@ -43,6 +43,7 @@ func (l *link) send(frame []byte, isLast bool) {
 		l.queue = append(l.queue, frame)
 		l.isLastQueued = isLast
 	}
+
 	l.mu.Unlock()
 	l.wakeWriter()
 }
@@ -89,6 +90,7 @@ func (l *link) takeQueue(
 	if isStatusDue {
 		frames = append(frames, encodeStatus(request))
 	}
+
 	return frames, hasLast
 }
 
@@ -102,10 +104,12 @@ func (l *link) writeFrames(encodeStatus func(request uint64) []byte) {
 		case <-l.closed:
 			return
 		}
+
 		frames, hasLast := l.takeQueue(encodeStatus)
 		if _, err := frames.WriteTo(l.conn); err != nil {
 			return
 		}
+
 		if hasLast {
 			_ = l.conn.CloseWrite() // the other rank can still send
 			return

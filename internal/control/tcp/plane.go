@@ -63,6 +63,7 @@ func newPlane(cfg Config, links []*link) *Plane {
 			p.tasks.Go(func() { p.read(l) })
 		}
 	}
+
 	return p
 }
 
@@ -78,6 +79,7 @@ func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 	if p.PeerFailed() || p.Cause() != nil || p.submitted.Load() >= p.lastTicket.Load() {
 		return 0, false
 	}
+
 	return p.Submit(), true
 }
 
@@ -92,6 +94,7 @@ func (p *Plane) Abort(cause error) {
 	if cause == nil {
 		cause = driver.ErrAborted
 	}
+
 	_ = p.Fail(cause)
 }
 
@@ -110,9 +113,11 @@ func (p *Plane) fail(err error) error {
 		for t, s := range p.records[p.ownRank].tracks {
 			p.broadcast(message{kind: kindComplete, track: t, step: s.completed}, false)
 		}
+
 		step := uint64(control.ReasonOf(err))
 		p.broadcast(message{kind: kindFail, step: step, payload: currentStatus.encode(time.Now())}, false)
 	}
+
 	return err
 }
 
@@ -136,14 +141,17 @@ func (p *Plane) read(l *link) {
 			hasLeft, err = p.handle(l.rank, m)
 		}
 	}
+
 	if errors.Is(err, ErrProtocol) {
 		_ = p.Fail(fmt.Errorf("reading a message of rank %d: %w", p.cfg.Group.Ranks[l.rank], err))
 	}
+
 	if sys.IsSilence(err) {
 		p.markSilent(l.rank)
 	} else {
 		p.markLost(l.rank)
 	}
+
 	_ = l.conn.Close() // only now, because markSilent inspects all connections
 }
 
@@ -157,6 +165,7 @@ func (p *Plane) markSilent(rank int) {
 	if !isFirst {
 		return // The first rank's goroutine marks this rank, too.
 	}
+
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
 	for hasSuspect(p.links) {
@@ -165,8 +174,10 @@ func (p *Plane) markSilent(rank int) {
 			continue
 		case <-p.quit:
 		}
+
 		break
 	}
+
 	p.mu.Lock()
 	ranks := p.silentRanks
 	p.silentRanks = nil
@@ -176,6 +187,7 @@ func (p *Plane) markSilent(rank int) {
 			ranks = append(ranks, r)
 		}
 	}
+
 	p.markLost(ranks...)
 }
 
@@ -192,17 +204,21 @@ func (p *Plane) handle(rank int, m message) (hasLeft bool, err error) {
 	if err := r.applyMessage(m, time.Now()); err != nil {
 		return false, err
 	}
+
 	if r.hasLeft {
 		p.lastTicket.Store(min(p.lastTicket.Load(), r.submitted))
 	}
+
 	if m.kind == kindFail {
 		p.peerFailedOrClosed.Store(true)
 		answer := message{kind: kindFailAck}
 		p.links[rank].send(answer.encode(), false)
 	}
+
 	if m.kind == kindAskStatus {
 		p.links[rank].answer(m.step)
 	}
+
 	p.wakeWaitsFor(rank, m)
 	return r.hasLeft, nil
 }
@@ -216,10 +232,12 @@ func (p *Plane) sendStatuses() {
 			return
 		case <-ticker.C:
 		}
+
 		p.tick(time.Now())
 		if !p.updateSentStatus() {
 			continue
 		}
+
 		for _, l := range p.links {
 			if l != nil {
 				l.sendStatus()
@@ -256,6 +274,7 @@ func (p *Plane) Withdraw() bool {
 	if least == submitted {
 		return false
 	}
+
 	p.maxTicket = least
 	return true
 }
@@ -272,6 +291,7 @@ func updateStatuses(p *Plane) {
 	if isFinal() {
 		return
 	}
+
 	p.broadcast(message{kind: kindAskStatus, step: p.statusRequests}, false)
 	end := time.Now().Add(statusTimeout)
 	for !p.closed && !isFinal() && time.Now().Before(end) {
@@ -289,10 +309,12 @@ func leastSubmitted(p *Plane, submitted uint64) (least uint64, isFinal bool) {
 		if rank == p.ownRank || r.submitted > least {
 			continue
 		}
+
 		isCurrent := r.hasLeft || r.isLost || r.answered >= p.statusRequests
 		isFinal = isCurrent || isFinal && r.submitted == least
 		least = r.submitted
 	}
+
 	return least, isFinal
 }
 
@@ -301,12 +323,14 @@ func (p *Plane) Close() error {
 	if !p.leave() {
 		return nil
 	}
+
 	close(p.quit)
 	for _, l := range p.links {
 		if l != nil {
 			_ = l.conn.SetDeadline(time.Now().Add(leaveTimeout))
 		}
 	}
+
 	p.tasks.Wait()
 	return nil
 }
@@ -318,6 +342,7 @@ func (p *Plane) leave() bool {
 	if p.closed {
 		return false
 	}
+
 	p.recordFault(p.cfg.Group.Fault(fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed)))
 	p.closed = true
 	p.peerFailedOrClosed.Store(true)

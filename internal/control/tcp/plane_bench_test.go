@@ -20,6 +20,7 @@ func cpuTime(b *testing.B) time.Duration {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		b.Fatal(err)
 	}
+
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
@@ -32,6 +33,7 @@ func BenchmarkScale(b *testing.B) {
 		if testing.Short() && rankCount > 32 {
 			continue // larger groups would take half a minute
 		}
+
 		b.Run(fmt.Sprintf("ranks=%d", rankCount), func(b *testing.B) {
 			for b.Loop() {
 				benchScale(b, rankCount)
@@ -56,6 +58,7 @@ func benchScale(b *testing.B, rankCount int) {
 	for r := range ranks {
 		ranks[r] = r
 	}
+
 	joinTime := runOnEach(func(rank int) error {
 		client := dial()
 		p, joinErr := Join(b.Context(), Config{
@@ -74,6 +77,7 @@ func benchScale(b *testing.B, rankCount int) {
 				return err
 			}
 		}
+
 		return nil
 	})
 	deathTime := runOnEach(func(rank int) error {
@@ -81,12 +85,15 @@ func benchScale(b *testing.B, rankCount int) {
 			for _, l := range planes[0].links[1:] {
 				_ = l.conn.Close()
 			}
+
 			return nil
 		}
+
 		_, err := planes[rank].Exchange(b.Context(), driver.LaneControl, nil)
 		if err == nil {
 			return errors.New("Exchange succeeded although a rank is lost")
 		}
+
 		ctx, cancel := context.WithTimeout(b.Context(), hangTimeout)
 		defer cancel()
 		_, err = planes[rank].Exchange(ctx, driver.LaneFault, []byte("lost"))
@@ -118,6 +125,7 @@ func newBenchStore(b *testing.B) (server *rendezvous.Server, dial func() *rendez
 		if err != nil {
 			panic(err)
 		}
+
 		return client
 	}
 }

@@ -61,6 +61,7 @@ func (i *impostor) joinVictim() *Plane {
 	if m := i.await(kindPost); string(m.payload) != want {
 		i.t.Errorf("fingerprint from rank 0 = %q, want %q", m.payload, want)
 	}
+
 	return p
 }
 
@@ -117,5 +118,6 @@ func (i *impostor) checkClosed(hello string) {
 	if n, err := i.conn.Read(make([]byte, 1)); n != 0 || err == nil {
 		i.t.Errorf("%s: Read = %d, %v; want a closed connection", hello, n, err)
 	}
+
 	check(i.t, i.conn.Close())
 }

@@ -37,6 +37,7 @@ func TestUnauthenticatedConnectionsAreIgnored(t *testing.T) {
 		if err == nil {
 			err = p.Close()
 		}
+
 		joined <- err
 	}()
 	right := i.joiner().token
@@ -79,17 +80,20 @@ func TestSilentConnectionsDoNotDelayJoin(t *testing.T) {
 		if err == nil {
 			err = p.Close()
 		}
+
 		joined <- err
 	}()
 	for range 4 * maxUnauthenticated {
 		i.dial()
 		defer i.conn.Close()
 	}
+
 	begin := time.Now()
 	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: hangTimeout})
 	if took := time.Since(begin); took >= handshakeTimeout {
 		t.Errorf("Join took %v, want less than %v", took, handshakeTimeout)
 	}
+
 	check(t, err)
 	check(t, p.Close())
 	check(t, <-joined)
@@ -135,6 +139,7 @@ func TestJoinFailsSoonIfProxyClosesConnections(t *testing.T) {
 			if err != nil {
 				return
 			}
+
 			_ = conn.Close()
 		}
 	}()
@@ -144,6 +149,7 @@ func TestJoinFailsSoonIfProxyClosesConnections(t *testing.T) {
 		!strings.Contains(err.Error(), "each connection ended before the rank answered") {
 		t.Errorf("got %v, want an error about connections to rank 4 that ended", err)
 	}
+
 	if took := time.Since(begin); took >= dialTimeout {
 		t.Errorf("Join took %v, want less than %v", took, dialTimeout)
 	}
@@ -200,6 +206,7 @@ func TestConnectionClosedWithoutLeaveMeansLostRank(t *testing.T) {
 	if err := exchange(i, p); !errors.As(err, &lost) || len(lost.Ranks) != 1 || lost.Ranks[0] != 7 {
 		t.Errorf("got %v, want a RankLostError about rank 7", err)
 	}
+
 	i = newImpostor(t)
 	p = i.joinVictim()
 	b := status{}
@@ -302,6 +309,7 @@ func TestSubmissionsAreSent(t *testing.T) {
 	for range 3 {
 		p.Submit()
 	}
+
 	for submitted := uint64(0); submitted < 3; {
 		m := i.await(kindStatus)
 		submitted = decodeStatus(m.payload, time.Now()).submitted
@@ -324,15 +332,18 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	if err := judge(hangTimeout + statusInterval); err != nil {
 		t.Errorf("before statusDelay: got %v, want no error", err)
 	}
+
 	var late *driver.TimeoutError
 	if err := judge(hangTimeout + 2*statusInterval); !errors.As(err, &late) {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
+
 	i.send(kindFail, "", 0, anyStatus())
 	i.await(kindFailAck)
 	if err := judge(2 * hangTimeout); err != nil {
 		t.Errorf("after a rank that had submitted the work failed: got %v, want no error", err)
 	}
+
 	w.collective++
 	if err := judge(0); !errors.Is(err, driver.ErrFault) {
 		t.Errorf("got %v, want an error about the failed rank", err)
@@ -351,9 +362,11 @@ func TestStoppedRankReadsMessagesBeforeReportingTimeouts(t *testing.T) {
 		if err := p.judgeWait(w, now); err != nil {
 			t.Errorf("before tick %d: got %v, want no error", tick, err)
 		}
+
 		p.tick(now)
 		now = now.Add(statusInterval)
 	}
+
 	var late *driver.TimeoutError
 	if err := p.judgeWait(w, now); !errors.As(err, &late) {
 		t.Errorf("got %v, want a TimeoutError", err)
@@ -373,8 +386,10 @@ func TestUnreadMessagesDoNotDelayClose(t *testing.T) {
 			t.Errorf("got %v, want context.Canceled", err)
 		}
 	}
+
 	if _, err := p.Exchange(ctx, driver.LaneFault, large); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("got %v, want ErrClosed, because the log is full", err)
 	}
+
 	check(t, p.Close())
 }

@@ -53,6 +53,7 @@ func TestAttackOnRanksIsIgnored(t *testing.T) {
 				all = append(all, netip.AddrPortFrom(m.Addresses[0], port))
 			}
 		}
+
 		return all
 	}
 	c.lastWaits = true
@@ -66,8 +67,10 @@ func TestAttackOnRanksIsIgnored(t *testing.T) {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("the ranks listen at %v, want %d addresses", listeningAddresses(), wantCount)
 		}
+
 		<-time.After(10 * time.Millisecond)
 	}
+
 	a := startAttack(c, listeningAddresses)
 	a.awaitConnections(c.t)
 	_, _ = io.WriteString(lastRank.input, "join\n") // fails if the rank has ended; see awaitAll
@@ -75,6 +78,7 @@ func TestAttackOnRanksIsIgnored(t *testing.T) {
 	if open := listeningAddresses(); len(open) != 1 || open[0].Port() != storePort {
 		c.t.Errorf("after all ranks have joined, %v are open, want only the store's port", open)
 	}
+
 	c.awaitRounds()
 	c.finish()
 }
@@ -87,6 +91,7 @@ func listeningPorts(m *netlab.Machine) (ports []uint16) {
 		if err != nil {
 			continue
 		}
+
 		for line := range strings.Lines(string(text)) {
 			fields := strings.Fields(line)
 			const localIndex, stateIndex = 1, 3
@@ -94,12 +99,14 @@ func listeningPorts(m *netlab.Machine) (ports []uint16) {
 			if len(fields) <= stateIndex || fields[stateIndex] != listening {
 				continue
 			}
+
 			_, digits, _ := strings.Cut(fields[localIndex], ":") // address:port, in hexadecimal
 			if port, err := strconv.ParseUint(digits, 16, 16); err == nil {
 				ports = append(ports, uint16(port))
 			}
 		}
 	}
+
 	return ports
 }
 
@@ -157,6 +164,7 @@ func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
 			return
 		case <-pause.C:
 		}
+
 		for _, target := range targets() {
 			var conn net.Conn
 			err := from.Do(func() (err error) {
@@ -166,9 +174,11 @@ func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
 			if err != nil {
 				continue
 			}
+
 			if count++; count == attackConnectionCount {
 				close(a.enough)
 			}
+
 			text := attackTexts[count%len(attackTexts)]
 			_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
 			_, _ = io.WriteString(conn, text)
@@ -218,5 +228,6 @@ func helloWithWrongToken(rank, target uint32) string {
 	for _, number := range []uint32{rank, target, attempt} {
 		hello = binary.LittleEndian.AppendUint32(hello, number)
 	}
+
 	return string(hello) + strings.Repeat("\x00", 2*addressBytes)
 }

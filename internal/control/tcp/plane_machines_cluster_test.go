@@ -53,6 +53,7 @@ func (t *clusterTest) Errorf(format string, args ...any) {
 		t.Skip(fmt.Errorf("the host is busy: the simulated network has stood still for %v, and dropped "+
 			"%d packets: %w", stalled, dropped, errors.ErrUnsupported))
 	}
+
 	t.TB.Errorf(format, args...)
 }
 
@@ -112,6 +113,7 @@ func (c *cluster) start(r machineRank) {
 	if r.Store == "" {
 		r.Store = netip.AddrPortFrom(c.lab.Machines[0].Addresses[0], storePort).String()
 	}
+
 	r.Token = strconv.FormatUint(rand.Uint64(), 36)
 	for rank := range r.Size {
 		r.Rank, r.LocalRank = rank, rank%c.local
@@ -152,6 +154,7 @@ func (p *machineProcess) read(output io.Reader) {
 			p.add(e, false)
 		}
 	}
+
 	p.add(machineEvent{}, true)
 }
 
@@ -161,6 +164,7 @@ func (p *machineProcess) add(e machineEvent, exited bool) {
 	if p.exited = exited; !exited {
 		p.events, p.times = append(p.events, e), append(p.times, time.Now())
 	}
+
 	close(p.more)
 	p.more = make(chan struct{})
 }
@@ -177,10 +181,12 @@ func (p *machineProcess) await(
 		if i >= 0 {
 			e, at = p.events[i], p.times[i]
 		}
+
 		p.mu.Unlock()
 		if i >= 0 || exited {
 			return e, at, i >= 0
 		}
+
 		select {
 		case <-more:
 		case <-timeout:
@@ -200,6 +206,7 @@ func (p *machineProcess) history() string {
 	for _, e := range p.events[max(0, len(p.events)-3):] {
 		text += fmt.Sprintf("\n\t%+v", e)
 	}
+
 	return text
 }
 
@@ -212,6 +219,7 @@ func (c *cluster) awaitAll(match func(machineEvent) bool) {
 			for _, other := range c.ranks {
 				c.t.Log(other.history())
 			}
+
 			c.t.Fatalf("rank %d did not report the expected event", p.rank)
 		}
 	}
@@ -227,8 +235,10 @@ func (c *cluster) awaitRounds() {
 		for _, e := range p.events {
 			reached = max(reached, e.Round)
 		}
+
 		p.mu.Unlock()
 	}
+
 	c.awaitAll(func(e machineEvent) bool {
 		return e.Event == eventRounds && e.Round > reached
 	})
@@ -246,6 +256,7 @@ func (c *cluster) ranksOf(machines ...int) (ranks []int) {
 			ranks = append(ranks, m*c.local+i)
 		}
 	}
+
 	return ranks
 }
 
@@ -279,13 +290,16 @@ func (c *cluster) checkReport(r int, begin time.Time, lost ...int) (e machineEve
 		c.t.Errorf("hung: %s", p.history())
 		return e, false
 	}
+
 	if e.Kind != "lost" || len(e.Ranks) == 0 {
 		c.t.Errorf("rank %d reports %q; want \"lost\": %s", r, e.Kind, e.Text)
 		return e, false
 	}
+
 	if at.Sub(begin) > detectionLimit {
 		c.t.Errorf("rank %d reports after %v; want at most %v", r, at.Sub(begin), detectionLimit)
 	}
+
 	for _, other := range e.Ranks {
 		machine := c.lab.Machines[other/c.local]
 		if !slices.Contains(lost, other/c.local) || !strings.Contains(e.Text, machine.Name) {
@@ -293,5 +307,6 @@ func (c *cluster) checkReport(r int, begin time.Time, lost ...int) (e machineEve
 				other, machine.Name, lost, e.Text)
 		}
 	}
+
 	return e, true
 }

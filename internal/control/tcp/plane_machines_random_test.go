@@ -67,8 +67,10 @@ func (f *faultCounts) summary() string {
 		if kind != notJudged && kind != failed {
 			faults += f.counts[kind]
 		}
+
 		text += fmt.Sprintf("; %d %s", f.counts[kind], kind)
 	}
+
 	return fmt.Sprintf("%d faults%s", faults, text)
 }
 
@@ -120,6 +122,7 @@ func runRandomCluster(t *testing.T, r *rand.Rand, healingFaultCount int, counts 
 		if t.Skipped() {
 			counts.add(notJudged)
 		}
+
 		if t.Failed() {
 			counts.add(failed)
 		}
@@ -128,6 +131,7 @@ func runRandomCluster(t *testing.T, r *rand.Rand, healingFaultCount int, counts 
 	for range healingFaultCount {
 		c.injectHealingFault(r, link, counts)
 	}
+
 	c.awaitRounds()
 	c.injectLastFault(r, counts)
 }
@@ -159,6 +163,7 @@ func (c *cluster) injectHealingFault(r *rand.Rand, link netlab.Link, counts *fau
 	case delay:
 		c.lab.Isolate(a, netlab.Link{MaxDelay: 300 * time.Millisecond})
 	}
+
 	<-time.After(duration)
 	c.lab.SetAll(link)
 	c.awaitRounds() // fails the test unless all ranks complete more rounds
@@ -205,6 +210,7 @@ func (c *cluster) injectLastFault(r *rand.Rand, counts *faultCounts) {
 	case orderlyEnd:
 		c.finish() // fails the test unless all ranks end without an error
 	}
+
 	counts.add(kind)
 }
 
@@ -224,6 +230,7 @@ func (c *cluster) checkOnlyRankLost(lost int, begin time.Time) {
 		if rank == lost {
 			continue
 		}
+
 		e, ok := c.checkReport(rank, begin, lost/c.local)
 		if ok && !slices.Equal(e.Ranks, []int{lost}) {
 			c.t.Errorf("rank %d reports ranks %v; want [%d]: %s", rank, e.Ranks, lost, e.Text)
@@ -238,5 +245,6 @@ func (c *cluster) otherMachines(machine int) (others []int) {
 			others = append(others, m)
 		}
 	}
+
 	return others
 }

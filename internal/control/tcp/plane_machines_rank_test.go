@@ -58,10 +58,12 @@ func runMachineRank() {
 	if text == "" {
 		return
 	}
+
 	var r machineRank
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
 		panic(err)
 	}
+
 	machineEvent{Event: eventStarted}.write()
 	r.run().write()
 	os.Exit(0)
@@ -88,11 +90,13 @@ func (r *machineRank) run() machineEvent {
 	for i := range ranks {
 		ranks[i] = i
 	}
+
 	if r.WaitsForInput {
 		if _, err := fmt.Fscanln(os.Stdin, new(string)); err != nil {
 			return r.failedToJoin(err)
 		}
 	}
+
 	guardedCtx, stopGuard := member.Guard(ctx, ranks) // ends when a rank is lost
 	p, err := Join(guardedCtx, Config{
 		Store: store, Timeout: r.Timeout,
@@ -102,6 +106,7 @@ func (r *machineRank) run() machineEvent {
 	if err != nil {
 		return r.failedToJoin(err)
 	}
+
 	machineEvent{Event: eventJoined}.write()
 	rounds, err := r.runRounds(p)
 	last := machineEvent{Event: eventEnded, Round: rounds, Kind: "finished"}
@@ -109,9 +114,11 @@ func (r *machineRank) run() machineEvent {
 		last = r.report(p, err)
 		last.Round = rounds
 	}
+
 	if err := p.Close(); err != nil {
 		last.Text += "; closing: " + err.Error()
 	}
+
 	return last
 }
 
@@ -127,6 +134,7 @@ func (r *machineRank) failedToJoin(err error) machineEvent {
 	case errors.As(err, &ended):
 		e.Kind, e.Ranks = "lost", []int{ended.Rank}
 	}
+
 	return e
 }
 
@@ -145,16 +153,19 @@ func (r *machineRank) runRounds(p *Plane) (rounds int, err error) {
 	if err != nil {
 		return 0, err
 	}
+
 	pause := time.NewTicker(max(r.Pause, 1)) // NewTicker panics for 0
 	for {
 		done, err := r.runRound(p, value, rounds, shouldFinish.Load())
 		if done || err != nil {
 			return rounds, err
 		}
+
 		rounds++
 		if rounds%roundsPerEvent == 0 {
 			machineEvent{Event: eventRounds, Round: rounds}.write()
 		}
+
 		<-pause.C
 	}
 }
@@ -176,27 +187,33 @@ func (r *machineRank) runRound(
 	if err != nil {
 		return false, err
 	}
+
 	messages, err := p.Exchange(ctx, driver.LaneControl, payload)
 	if err != nil {
 		return false, err
 	}
+
 	for rank, text := range messages {
 		var m roundMessage
 		err := json.Unmarshal(text, &m)
 		if err != nil || m.Rank != rank || m.Round != round {
 			return false, fmt.Errorf("wrong: rank %d sent %q in round %d", rank, text, round)
 		}
+
 		done = done || m.Finish
 	}
+
 	all := make([]driver.Words, r.Size)
 	if err := value.Gather(ctx, driver.Words{uint64(r.Rank), uint64(round)}, all); err != nil {
 		return false, err
 	}
+
 	for rank, words := range all {
 		if words != (driver.Words{uint64(rank), uint64(round)}) {
 			return false, fmt.Errorf("wrong: rank %d has the value %v in round %d", rank, words, round)
 		}
 	}
+
 	ticket := p.Submit()
 	return done, p.Compare(ticket, &driver.Call{Digest: uint64(round)})
 }
@@ -213,6 +230,7 @@ func (r *machineRank) report(p *Plane, err error) machineEvent {
 	if exchangeErr != nil {
 		e.Text += "; exchanging reports: " + exchangeErr.Error()
 	}
+
 	var lostRanks []int
 	for rank := range reports {
 		// DecodeFailures returns only the first of several failures, so decode one at a time.
@@ -225,9 +243,11 @@ func (r *machineRank) report(p *Plane, err error) machineEvent {
 			e.Text += "; " + lost.Error()
 		}
 	}
+
 	if len(lostRanks) > 0 {
 		slices.Sort(lostRanks)
 		e.Kind, e.Ranks = "lost", slices.Compact(lostRanks)
 	}
+
 	return e
 }

@@ -126,11 +126,13 @@ func TestMissingStoreIsReported(t *testing.T) {
 		if !ok || last.Kind != "late" || !slices.Equal(last.Ranks, late) {
 			c.t.Errorf("rank %d reports %+v; want late ranks %v: %s", rank, last, late, p.history())
 		}
+
 		return last
 	}
 	for _, rank := range c.ranksOf(1) {
 		checkLate(rank, []int{0})
 	}
+
 	for _, rank := range c.ranksOf(0) {
 		last := checkLate(rank, c.ranksOf(1))
 		if want := `ranks [0 1] on "node-a"`; !strings.Contains(last.Text, want) {
@@ -152,6 +154,7 @@ func TestNATIsRefused(t *testing.T) {
 		if !ok {
 			c.t.Fatalf("rank %d did not end: %s", p.rank, p.history())
 		}
+
 		for _, want := range []string{"NAT", "node-a", "node-b", "10.77.0.2", "10.77.0.99"} {
 			if !strings.Contains(last.Text, want) {
 				c.t.Errorf("error of rank %d does not mention %q: %s", p.rank, want, last.Text)

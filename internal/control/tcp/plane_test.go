@@ -25,6 +25,7 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 	if err != nil {
 		return nil, err // not p: an interface with a nil pointer is not nil
 	}
+
 	return p, nil
 }
 
@@ -51,10 +52,12 @@ func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
 	for p.records[1].submitted < ticket {
 		p.awaitChange(nil, hangTimeout)
 	}
+
 	p.mu.Unlock()
 	if p.Withdraw() {
 		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
 	}
+
 	p.Abort(nil) // sends kindFail, after all messages of Withdraw
 	for {
 		m, err := readFrame(i.conn)
@@ -62,6 +65,7 @@ func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
 		if m.kind == kindAskStatus {
 			t.Error("Withdraw has asked for a status that cannot change its result")
 		}
+
 		if m.kind == kindFail {
 			break
 		}

@@ -58,15 +58,19 @@ func (r *rankRecord) addSteps(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
 	}
+
 	if name, ok := strings.CutPrefix(string(t), valuePrefix); ok {
 		if err := driver.CheckValueName(name, r.valueNameCount); err != nil {
 			return nil, err
 		}
+
 		r.valueNameCount++
 	}
+
 	if r.tracks == nil {
 		r.tracks = map[track]*steps{}
 	}
+
 	s := &steps{}
 	r.tracks[t] = s
 	return s, nil
@@ -77,6 +81,7 @@ func (r *rankRecord) stepsOn(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s
 	}
+
 	return steps{}
 }
 
@@ -97,9 +102,11 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 		if m.step > uint64(control.FailedAfterPeer) {
 			return fmt.Errorf("a rank has failed for reason %d: %w", m.step, ErrProtocol)
 		}
+
 		if r.failed != control.NotFailed {
 			return fmt.Errorf("a rank has failed twice: %w", ErrProtocol)
 		}
+
 		r.status = decodeStatus(m.payload, now)
 		// max replaces NotFailed, which is no reason.
 		r.failed = max(control.FailedItself, control.Reason(m.step))
@@ -113,6 +120,7 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 		r.status = decodeStatus(m.payload, now)
 		r.hasLeft = true
 	}
+
 	return nil
 }
 
@@ -123,13 +131,16 @@ func (r *rankRecord) addPost(m message) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
+
 	if r.failed != control.NotFailed && m.step > s.completed {
 		return nil
 	}
+
 	if m.step != s.received+1 || len(s.posts) == maxPosts {
 		return fmt.Errorf("step %d of track %q follows step %d, and %d posts are unread: %w",
 			m.step, m.track, s.received, len(s.posts), ErrProtocol)
 	}
+
 	s.received = m.step
 	s.posts = append(s.posts, m.payload)
 	return nil
@@ -149,6 +160,7 @@ func (r *rankRecord) addReport(payload []byte) error {
 		return fmt.Errorf("the fault log is full: it holds %d reports with %d bytes in total: %w",
 			len(r.reports), r.reportBytes, driver.ErrClosed)
 	}
+
 	r.reports = append(r.reports, payload)
 	r.reportBytes += len(payload)
 	return nil
@@ -164,6 +176,7 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 	if r.reportsRead == len(r.reports) {
 		return nil, false
 	}
+
 	report := r.reports[r.reportsRead]
 	r.reportsRead++
 	return report, true

@@ -28,6 +28,7 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 	for i := range driver.MaxValueNames + 1 {
 		tooManyNames = append(tooManyNames, post(valueTrack(fmt.Sprint(i)), 1))
 	}
+
 	// The payload of a kindFail is a status, of which only the size matters here.
 	failure := message{kind: kindFail, step: uint64(control.FailedItself), payload: anyStatus()}
 	for name, c := range map[string]struct {
@@ -88,6 +89,7 @@ func checkAccepted(t *testing.T, messages []message, acceptedCount int) {
 		if i < acceptedCount && err != nil {
 			t.Errorf("message %d: got error %v, want none", i, err)
 		}
+
 		if i >= acceptedCount && !errors.Is(err, ErrProtocol) {
 			t.Errorf("message %d: got error %v, want ErrProtocol", i, err)
 		}
@@ -102,9 +104,11 @@ func TestPostsAreConsumedInOrder(t *testing.T) {
 		if err := r.applyMessage(post(trackControl, step), time.Now()); err != nil {
 			t.Fatal(err)
 		}
+
 		if step == 1 {
 			continue
 		}
+
 		payload := r.tracks[trackControl].takePost()
 		if payload[0] != byte(step-1) {
 			t.Fatalf("takePost returned step %d, want %d", payload[0], step-1)
@@ -129,14 +133,17 @@ func TestFaultReportsAreBounded(t *testing.T) {
 					t.Fatalf("report %d: %v", i, err)
 				}
 			}
+
 			if err := r.applyMessage(m, time.Now()); !errors.Is(err, ErrProtocol) {
 				t.Errorf("one more report: got error %v, want ErrProtocol", err)
 			}
+
 			for range c.capacity {
 				if _, ok := r.nextReport(); !ok {
 					t.Fatal("nextReport() = false before all reports were read, want true")
 				}
 			}
+
 			if _, ok := r.nextReport(); ok {
 				t.Error("nextReport() = true after all reports were read, want false")
 			}
@@ -157,10 +164,12 @@ func TestRecordHoldsFailureReason(t *testing.T) {
 		if err := r.applyMessage(fail, time.Now()); err != nil {
 			t.Errorf("kindFail %d: got error %v, want none", step, err)
 		}
+
 		if got := r.state(&waitState{}, time.Now()).Failed; got != want {
 			t.Errorf("after kindFail %d: got reason %d, want %d", step, got, want)
 		}
 	}
+
 	r := rankRecord{}
 	unknownReason := uint64(control.FailedAfterPeer) + 1
 	fail := message{kind: kindFail, step: unknownReason, payload: anyStatus()}
@@ -185,6 +194,7 @@ func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	for name, want := range map[track]bool{
 		trackControl: true, valueTrack("a"): true, // listed above
 		trackCompare: false, valueTrack("b"): false,

@@ -31,6 +31,7 @@ func (d *stallDetector) tick(now time.Time) (hasCaughtUp bool) {
 	case isLate:
 		d.ticksLeft = catchUpTicks
 	}
+
 	return false
 }
 

@@ -37,16 +37,19 @@ func TestStallDetector(t *testing.T) {
 				if before := r.mayBeStale(now); s.after > stallThreshold && !before {
 					t.Errorf("before tick %d: mayBeStale = false after a stall, want true", i)
 				}
+
 				before := r.ticksLeft
 				if caughtUp := r.tick(now); caughtUp != (before == 1) {
 					t.Errorf("tick %d: tick() = %v with %d ticks left before it", i, caughtUp, before)
 				}
+
 				if got := r.mayBeStale(now); got != s.stale {
 					t.Errorf("after tick %d: mayBeStale = %v, want %v", i, got, s.stale)
 				}
 			}
 		})
 	}
+
 	if now := time.Now(); !new(stallDetector).mayBeStale(now) {
 		t.Error("mayBeStale = false for a process that has never run, want true")
 	}

@@ -53,6 +53,7 @@ func (s *groupState) recordFault(err error) bool {
 	if s.cause != nil {
 		return false
 	}
+
 	s.cause = err
 	close(s.failSignal)
 	s.wakeAll()
@@ -65,9 +66,11 @@ func (s *groupState) checkUsable(lane driver.Lane) error {
 	if s.closed {
 		return fmt.Errorf("group %s: %w", s.cfg.Group.Name(), driver.ErrClosed)
 	}
+
 	if lane == driver.LaneFault {
 		return nil
 	}
+
 	return s.cause
 }
 
@@ -81,6 +84,7 @@ func (s *groupState) markLost(ranks ...int) {
 			s.peerFailedOrClosed.Store(true)
 		}
 	}
+
 	s.wakeAll()
 }
 
@@ -106,10 +110,12 @@ func (s *groupState) wakeWaitsFor(rank int, m message) {
 		if s.records[rank].stepsOn(m.track).received != m.step {
 			return // the rank failed before this step, so addPost ignored the post
 		}
+
 		for _, w := range s.waits {
 			if w.track != m.track || w.step != m.step {
 				continue
 			}
+
 			w.missingPosts--
 			if w.missingPosts <= 0 {
 				s.wakeAll()
@@ -132,6 +138,7 @@ func (s *groupState) nextChange() <-chan struct{} {
 	if s.changeSignal == nil {
 		s.changeSignal = make(chan struct{})
 	}
+
 	return s.changeSignal
 }
 
@@ -166,6 +173,7 @@ func (s *groupState) ownStatus() status {
 			}
 		}
 	}
+
 	return current
 }
 
@@ -181,12 +189,14 @@ func hasUnacknowledgedFault(s *groupState) bool {
 		if rank == s.ownRank {
 			continue
 		}
+
 		r := &s.records[rank]
 		takesPart := r.failed == control.NotFailed && !r.hasLeft && !r.isLost
 		if takesPart && !r.hasAckedFault {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -213,6 +223,7 @@ func (s *groupState) ranksYetToReport() []int {
 			ranks = append(ranks, r)
 		}
 	}
+
 	return ranks
 }
 
@@ -227,6 +238,7 @@ func (s *groupState) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload {
 		return proposal
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), decideTimeout)
 	defer cancel()
 	key := s.cfg.key("cause")
@@ -235,11 +247,14 @@ func (s *groupState) Decide(proposal []byte) []byte {
 		if err != nil || !ok {
 			return nil
 		}
+
 		return decision
 	}
+
 	decision, err := s.cfg.Store.CompareSet(ctx, key, nil, proposal)
 	if err != nil {
 		return proposal
 	}
+
 	return decision
 }

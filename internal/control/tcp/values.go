@@ -19,6 +19,7 @@ func (n namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dri
 	if err := p.checkUsable(driver.LaneControl); err != nil {
 		return err
 	}
+
 	w := &waitState{track: valuePrefix + track(n.name)}
 	w.step = p.records[p.ownRank].stepsOn(w.track).received + 1
 	w.callText = func() string {
@@ -27,12 +28,15 @@ func (n namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dri
 	if p.peerAnnouncedFailure() {
 		return failAndNotify(p, p.newPeerError(w.callText))
 	}
+
 	got, err := p.exchangeStep(ctx, encodeWords(ownWords[:]...), w)
 	if err != nil {
 		return failAndNotify(p, err)
 	}
+
 	for r, words := range got {
 		decodeWords(words, all[r][:])
 	}
+
 	return nil
 }

@@ -41,10 +41,12 @@ func (s *groupState) missingRanks(w *waitState) []int {
 		if w.step != 0 {
 			isMissing = record.stepsOn(w.track).received < w.step
 		}
+
 		if isMissing && r != s.ownRank {
 			ranks = append(ranks, r)
 		}
 	}
+
 	return ranks
 }
 
@@ -57,6 +59,7 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		w.timeout = max(0, deadline.Sub(w.begin))
 	}
+
 	w.missingPosts = len(s.missingRanks(w))
 	s.waits = append(s.waits, w)
 	defer s.removeWait(w)
@@ -67,6 +70,7 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 		if len(s.missingRanks(w)) == 0 {
 			return nil
 		}
+
 		states := s.rankStates(w)
 		verdict := control.Judge(&status, states)
 		switch {
@@ -99,6 +103,7 @@ func (s *groupState) awaitChange(done <-chan struct{}, limits ...time.Duration) 
 		defer timer.Stop()
 		expired = timer.C
 	}
+
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	select {
@@ -137,9 +142,11 @@ func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus 
 	if w.isForWork && status.Late.After > 0 { // 0 disables warnings
 		status.Late.After += statusDelay // until this rank knows of other ranks' submissions
 	}
+
 	if !s.lastWarning.IsZero() {
 		status.SinceWarning = max(0, now.Sub(s.lastWarning))
 	}
+
 	return status
 }
 
@@ -151,9 +158,11 @@ func (s *groupState) rankStates(w *waitState) []control.RankState {
 	for r := range s.records {
 		states[r] = s.records[r].state(w, now)
 	}
+
 	for _, r := range s.missingRanks(w) {
 		states[r].Missing = true
 	}
+
 	states[s.ownRank].Submitted = s.submitted.Load()
 	return states
 }
@@ -203,6 +212,7 @@ func (s *groupState) beginWait(w *waitState) error {
 	if s.closed {
 		return s.checkUsable(driver.LaneControl)
 	}
+
 	s.waits = append(s.waits, w)
 	return nil
 }
@@ -229,6 +239,7 @@ func (s *groupState) judgeWait(w *waitState, now time.Time) error {
 	if verdict.Warning != nil {
 		s.warn(verdict.Warning)
 	}
+
 	return verdict.Err
 }
 

@@ -15,10 +15,12 @@ func Compile(t testing.TB, name, source string, flags ...string) string {
 	if err := os.WriteFile(code, []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	flags = append([]string{"-shared", "-fPIC", "-w", "-O1", "-pthread", "-o", path, code}, flags...)
 	out, err := exec.CommandContext(t.Context(), "gcc", flags...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("building %s with gcc: %v\n%s", name, err, out)
 	}
+
 	return path
 }

@@ -75,16 +75,19 @@ func Source(t testing.TB, prelude, declarations string) string {
 		if declaration == "" {
 			continue
 		}
+
 		groups := declarationPattern.FindStringSubmatch(declaration)
 		if groups == nil {
 			t.Fatalf("%q is not a function declaration", declaration)
 		}
+
 		name := groups[2]
 		params := groups[3]
 		// The function passes its name and its arguments to record.
 		const format = "%s {\n\tint64_t args[] = {%s};\n\treturn record(\"%s\", %d, args);\n}\n"
 		fmt.Fprintf(&code, format, declaration, castArguments(params), name, countParams(params))
 	}
+
 	return code.String()
 }
 
@@ -93,6 +96,7 @@ func countParams(params string) int {
 	if params == "void" {
 		return 0
 	}
+
 	return strings.Count(params, ",") + 1
 }
 
@@ -102,12 +106,14 @@ func castArguments(params string) string {
 	if countParams(params) == 0 {
 		return "0" // A C array cannot be empty.
 	}
+
 	isSeparator := func(r rune) bool { return r == ' ' || r == '*' }
 	var casts []string
 	for param := range strings.SplitSeq(params, ",") {
 		words := strings.FieldsFunc(param, isSeparator) // the type and the name
 		casts = append(casts, "(int64_t)"+words[len(words)-1])
 	}
+
 	return strings.Join(casts, ", ")
 }
 
@@ -141,6 +147,7 @@ func Open(t testing.TB, path string) *Recorder {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r := &Recorder{t: t, library: library}
 	r.Reset()
 	return r
@@ -153,6 +160,7 @@ func (r *Recorder) call(name string, args ...uintptr) uintptr {
 	if !exists {
 		r.t.Fatalf("the recorder has no %s", name)
 	}
+
 	return symbol.Call(args...)
 }
 

@@ -36,6 +36,7 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
+
 	folder := flag.Arg(0)
 	others := flag.Args()[1:]
 	err := run(os.Stdout, *wordCount, *includeTests, folder, others)
@@ -51,15 +52,18 @@ func run(out io.Writer, wordCount int, includeTests bool, folder string, others 
 	if err := ours.read(os.DirFS(folder), includeTests); err != nil {
 		return err
 	}
+
 	theirs := counts{}
 	for _, other := range others {
 		if err := theirs.read(os.DirFS(other), includeTests); err != nil {
 			return err
 		}
 	}
+
 	for _, w := range compare(ours, theirs, wordCount) {
 		fmt.Fprintf(out, "%7.1f %6d %6d  %s\n", w.score, w.ours, w.theirs, w.text)
 	}
+
 	return nil
 }
 
@@ -76,28 +80,35 @@ func (c counts) read(tree fs.FS, includeTests bool) error {
 		if err != nil {
 			return err
 		}
+
 		if entry.IsDir() {
 			isHidden := strings.HasPrefix(entry.Name(), ".") && name != "."
 			if isHidden || entry.Name() == "testdata" {
 				return fs.SkipDir
 			}
+
 			return nil
 		}
+
 		isTest := strings.HasSuffix(name, "_test.go")
 		if path.Ext(name) != ".go" || (isTest && !includeTests) {
 			return nil
 		}
+
 		source, err := fs.ReadFile(tree, name)
 		if err != nil {
 			return err
 		}
+
 		file, err := parser.ParseFile(token.NewFileSet(), name, source, parser.ParseComments)
 		if err != nil {
 			return err
 		}
+
 		for _, group := range file.Comments {
 			c.add(group.Text())
 		}
+
 		return nil
 	})
 }
@@ -114,6 +125,7 @@ func (c counts) add(text string) {
 			if previous != "" {
 				c[previous+" "+word]++
 			}
+
 			previous = word
 		}
 	}
@@ -149,6 +161,7 @@ func compare(ours, theirs counts, wordCount int) []scoredWord {
 			theirs: theirs[text],
 		})
 	}
+
 	slices.SortFunc(all, func(a, b scoredWord) int {
 		return cmp.Or(cmp.Compare(b.score, a.score), strings.Compare(a.text, b.text))
 	})
@@ -162,5 +175,6 @@ func (c counts) total() float64 {
 	for _, count := range c {
 		sum += count
 	}
+
 	return float64(sum) + 1
 }

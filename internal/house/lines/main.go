@@ -22,6 +22,7 @@ func main() {
 	if len(os.Args) > 1 {
 		folder = os.Args[1]
 	}
+
 	if err := run(os.DirFS(folder), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "lines:", err)
 		os.Exit(1)
@@ -34,11 +35,13 @@ func run(tree fs.FS, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	total := 0
 	for _, folder := range slices.Sorted(maps.Keys(counts)) {
 		total += counts[folder]
 		fmt.Fprintf(out, "%6d  %s\n", counts[folder], folder)
 	}
+
 	_, err = fmt.Fprintf(out, "%6d  in all\n", total)
 	return err
 }
@@ -50,20 +53,25 @@ func countByFolder(tree fs.FS) (map[string]int, error) {
 		if err != nil {
 			return err
 		}
+
 		if entry.IsDir() {
 			isHidden := strings.HasPrefix(entry.Name(), ".") && name != "."
 			if isHidden || entry.Name() == "testdata" {
 				return fs.SkipDir
 			}
+
 			return nil
 		}
+
 		if path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
 			return nil
 		}
+
 		source, err := fs.ReadFile(tree, name)
 		if err != nil {
 			return err
 		}
+
 		counts[path.Dir(name)] += countLines(source)
 		return nil
 	})
@@ -84,9 +92,11 @@ func countLines(source []byte) int {
 		if kind == token.EOF {
 			return len(lines)
 		}
+
 		if kind == token.SEMICOLON && text == "\n" {
 			continue // added by the scanner at the end of a line
 		}
+
 		firstLine := file.Line(pos)
 		lineCount := strings.Count(text, "\n") + 1 // more than 1 for a raw string on several lines
 		for i := range lineCount {

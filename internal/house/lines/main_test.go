@@ -18,10 +18,12 @@ func TestCountLines(t *testing.T) {
 	} {
 		tree[name] = &fstest.MapFile{Data: []byte(text)}
 	}
+
 	var out strings.Builder
 	if err := run(tree, &out); err != nil {
 		t.Fatal(err)
 	}
+
 	if want := "     5  .\n     1  b\n     6  in all\n"; out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}

@@ -15,6 +15,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "tally:", err)
 		os.Exit(2)
 	}
+
 	if failed {
 		os.Exit(1)
 	}

@@ -29,6 +29,7 @@ func (id testID) String() string {
 	if id.test == "" {
 		return id.pkg
 	}
+
 	return id.pkg + " " + id.test
 }
 
@@ -58,11 +59,14 @@ func run(in io.Reader, out io.Writer) (hasFailed bool, err error) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
+
 		if err != nil {
 			return true, fmt.Errorf("reading the events of go test: %w", err)
 		}
+
 		t.add(&e)
 	}
+
 	return t.report(out)
 }
 
@@ -92,26 +96,31 @@ func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 	if len(t.outcomes) == 0 {
 		return true, errors.New("no test has run")
 	}
+
 	counts := map[string]int{} // by outcome
 	for _, id := range slices.SortedFunc(maps.Keys(t.outcomes), compareIDs) {
 		outcome := t.outcomes[id]
 		if t.isCounted(id) {
 			counts[outcome]++
 		}
+
 		isFailure := strings.HasSuffix(outcome, "fail") // "fail" or "build-fail"
 		if isFailure {
 			hasFailed = true
 			fmt.Fprintf(out, "FAILED %v\n%s\n", id, t.outputs[id])
 			continue
 		}
+
 		isBenchmark := strings.HasPrefix(id.test, "Benchmark")
 		if outcome == noOutcome && !isBenchmark && t.hasPackageFailed(id.pkg) {
 			fmt.Fprintf(out, "NO END %v\n%s\n", id, t.outputs[id])
 		}
 	}
+
 	if counts["skip"] > 0 {
 		fmt.Fprintf(out, "%d skipped\n", counts["skip"])
 	}
+
 	_, err = fmt.Fprintf(out, "%d passed, %d failed\n", counts["pass"], counts["fail"])
 	return hasFailed, err
 }
@@ -122,6 +131,7 @@ func (t *tally) isCounted(id testID) bool {
 	if id.test == "" {
 		return t.hasCrashed(id.pkg)
 	}
+
 	return !t.parents[id] && !unnamedSubtest.MatchString(path.Base(id.test))
 }
 
@@ -135,12 +145,14 @@ func (t *tally) hasCrashed(pkg string) bool {
 	if !t.hasPackageFailed(pkg) {
 		return false
 	}
+
 	for id, outcome := range t.outcomes {
 		isTest := id.pkg == pkg && id.test != ""
 		if isTest && outcome == "fail" {
 			return false
 		}
 	}
+
 	return true
 }
 

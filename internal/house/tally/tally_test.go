@@ -72,6 +72,7 @@ func TestTally(t *testing.T) {
 			if err != nil || failed != test.failed {
 				t.Errorf("run = %v, %v; want %v, nil", failed, err, test.failed)
 			}
+
 			if out.String() != test.want {
 				t.Errorf("run printed\n%s\nwant\n%s", out.String(), test.want)
 			}

@@ -29,5 +29,6 @@ func Install(t testing.TB) (log string) {
 	if err := os.WriteFile(program, controlScript, 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	return log
 }

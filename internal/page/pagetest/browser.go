@@ -78,6 +78,7 @@ func Open(t testing.TB) *Browser {
 	if err != nil {
 		t.Skipf("Chromium is not installed: %v", err)
 	}
+
 	folder := t.TempDir()
 	command := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu",
 		"--remote-debugging-pipe", "--user-data-dir="+folder, "--no-first-run",
@@ -100,6 +101,7 @@ func Open(t testing.TB) *Browser {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	commandsOut.Close() // Chromium has its own descriptors
 	eventsIn.Close()
 	receiverDone := make(chan struct{})
@@ -132,12 +134,14 @@ func writeFonts(t testing.TB, folder string) string {
 	if err := os.CopyFS(folder, fonts); err != nil {
 		t.Fatal(err)
 	}
+
 	file := filepath.Join(folder, "fonts.conf")
 	text := fmt.Sprintf("<fontconfig><dir>%s/fonts</dir><cachedir>%s/cache</cachedir></fontconfig>",
 		folder, folder)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	return file
 }
 
@@ -148,6 +152,7 @@ func newPipe(t testing.TB) (r, w *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return r, w
 }
 
@@ -162,6 +167,7 @@ func (b *Browser) receive(pipe *os.File) {
 			b.markExited(err)
 			return
 		}
+
 		var m struct {
 			message
 			Params json.RawMessage `json:"params"` // hides message.Params; decoded by the page
@@ -170,6 +176,7 @@ func (b *Browser) receive(pipe *os.File) {
 			b.markExited(err)
 			return
 		}
+
 		b.mu.Lock()
 		page := b.pages[m.Session]
 		answer := b.answers[m.ID]
@@ -192,6 +199,7 @@ func (b *Browser) markExited(err error) {
 	for _, c := range b.answers {
 		close(c)
 	}
+
 	b.answers = map[int]chan message{}
 }
 
@@ -203,6 +211,7 @@ func (b *Browser) call(session, method string, params, result any) error {
 	if err != nil {
 		return fmt.Errorf("calling %s: %w", method, err)
 	}
+
 	select {
 	case m, isAnswered := <-answer:
 		switch {
@@ -213,6 +222,7 @@ func (b *Browser) call(session, method string, params, result any) error {
 		case result != nil:
 			return json.Unmarshal(m.Result, result)
 		}
+
 		return nil
 	case <-time.After(callTimeout):
 		output := b.stderr.String()
@@ -231,13 +241,16 @@ func (b *Browser) send(session, method string, params any) (<-chan message, erro
 	if err != nil {
 		return nil, err
 	}
+
 	if b.exitErr != nil {
 		return nil, b.exitErr
 	}
+
 	answer := make(chan message, 1)
 	b.answers[command.ID] = answer
 	if _, err := b.commands.Write(append(text, 0)); err != nil {
 		return nil, err
 	}
+
 	return answer, nil
 }

@@ -60,9 +60,11 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	if s.Dark {
 		colorScheme = "dark"
 	}
+
 	for _, domain := range []string{"Page", "Runtime", "Log"} {
 		p.call(domain+".enable", object{}, nil) // sends the events of handleEvent
 	}
+
 	p.call("Performance.enable", object{"timeDomain": "threadTicks"}, nil) // see CPUTimes
 	p.call("Emulation.setDeviceMetricsOverride", object{
 		"width": s.Width, "height": s.Height, "deviceScaleFactor": 1, "mobile": s.Mobile,
@@ -137,9 +139,11 @@ func (p *Page) Eval(expression string, result any) {
 	if e.ExceptionDetails != nil {
 		p.t.Fatalf("evaluating %s: %s", expression, e.ExceptionDetails.Exception.Description)
 	}
+
 	if result == nil {
 		return
 	}
+
 	if err := json.Unmarshal(e.Result.Value, result); err != nil {
 		p.t.Fatalf("evaluating %s: %v in %s", expression, err, e.Result.Value)
 	}
@@ -192,6 +196,7 @@ func (p *Page) PressKey(key string) {
 		params["text"] = "\r"
 		params["windowsVirtualKeyCode"] = 13 // the code of Enter
 	}
+
 	p.call("Input.dispatchKeyEvent", params, nil)
 	p.call("Input.dispatchKeyEvent", object{"type": "keyUp", "key": key}, nil)
 }
@@ -211,6 +216,7 @@ func (p *Page) TurnWheel(x, y, dx, dy float64, ctrl bool) {
 	if ctrl {
 		modifiers = ctrlModifier
 	}
+
 	p.call("Input.dispatchMouseEvent", object{
 		"type": "mouseWheel", "x": x, "y": y, "deltaX": dx, "deltaY": dy, "modifiers": modifiers,
 	}, nil)
@@ -265,5 +271,6 @@ func (p *Page) CPUTimes() (script, total time.Duration) {
 			total = duration
 		}
 	}
+
 	return script, total
 }

@@ -57,9 +57,11 @@ func (avx2) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 			p.emit("VSUB"+k.element.laneSuffix, acc, acc, all)
 			continue
 		}
+
 		p.emit("VSUB"+k.element.laneSuffix, acc, acc, next)
 		p.emit("VPOR", next, all, all)
 	}
+
 	p.emit("VCMP"+k.element.laneSuffix, compareUnordered, all, all, all)
 	p.emit("VPTEST", all, all) // clears the zero flag if a bit is set
 	p.emit("JNE", label)
@@ -75,6 +77,7 @@ func (avx2) loadAsFloat32(p *program, k kernel, address string, low, high int) {
 		p.emit("VCVTPH2PS", addBytes(address, halfBytes), ymm(high))
 		return
 	}
+
 	oddMask := ymm(12)
 	p.emit("VMOVDQU", address, ymm(high))
 	p.emit("VPSLLD", "$16", ymm(high), ymm(low))
@@ -88,6 +91,7 @@ func (s avx2) load(p *program, k kernel, unit int, address string, _ access) {
 		multiply(p, s, k, low, high)
 		return
 	}
+
 	p.emit("VMOVDQU", address, ymm(unit))
 	multiply(p, s, k, unit)
 }
@@ -162,6 +166,7 @@ func (avx2) minOrMaxUint64(p *program, k kernel, operand, acc string) {
 	} else {
 		p.emit("VPCMPGTQ", signedAcc, signedOperand, takeOperand) // operand > acc
 	}
+
 	p.emit("VBLENDVPD", takeOperand, operand, acc, acc)
 }
 
@@ -173,6 +178,7 @@ func (avx2) minOrMax(p *program, k kernel, operand, acc string) {
 	if k.operation.name == "Max" {
 		instruction, mergeInstruction = "VMAX", "VANDPS"
 	}
+
 	instruction += k.element.laneSuffix
 	result, otherResult, hasNaN := ymm(10), ymm(11), ymm(11)
 	p.emit(instruction, operand, acc, result)
@@ -208,9 +214,11 @@ func (avx2) jumpIfNaN(p *program, k kernel, units int, label string) {
 			p.emit("VCMP"+k.element.laneSuffix, compareUnordered, left, right, all)
 			continue
 		}
+
 		p.emit("VCMP"+k.element.laneSuffix, compareUnordered, left, right, next)
 		p.emit("VPOR", next, all, all)
 	}
+
 	p.emit("VPTEST", all, all) // clears the zero flag if a bit is set
 	p.emit("JNE", label)
 }
@@ -247,6 +255,7 @@ func (avx2) packAccumulators(p *program, k kernel, unit int) {
 			p.emit("VPADDD", constant0x7FFF, addend, addend)
 			p.emit("VPADDD", addend, acc, acc)
 		}
+
 		p.emit("VPSRLD", "$16", ymm(low), ymm(low))
 		p.emit("VPAND", oddMask, ymm(high), ymm(high))
 		p.emit("VPOR", ymm(high), ymm(low), ymm(low))
@@ -258,8 +267,10 @@ func (avx2) store(p *program, k kernel, unit int, address string, mode access) {
 	if k.element.is16Bit {
 		register = ymm(2 * unit) // packAccumulators has filled it
 	}
+
 	if mode == accessStreamed {
 		move = "VMOVNTDQ"
 	}
+
 	p.emit(move, register, address)
 }

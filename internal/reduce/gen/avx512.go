@@ -48,6 +48,7 @@ func broadcastLane(k kernel) string {
 	if k.element.size == 8 {
 		return "Q" // 64 bits
 	}
+
 	return "D" // 32 bits
 }
 
@@ -65,9 +66,11 @@ func (avx512) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 			p.emit("VSUB"+k.element.laneSuffix, acc, acc, all)
 			continue
 		}
+
 		p.emit("VSUB"+k.element.laneSuffix, acc, acc, next)
 		p.emit("VPORD", next, all, all)
 	}
+
 	p.emit("VCMP"+k.element.laneSuffix, compareUnordered, all, all, "K2")
 	p.emit("KORTESTW", "K2", "K2") // clears the zero flag if a bit is set
 	p.emit("JNE", label)
@@ -80,6 +83,7 @@ func (avx512) loadVector(p *program, k kernel, address, register string, mode ac
 		p.emit(move+".Z", address, "K1", register)
 		return
 	}
+
 	p.emit(move, address, register)
 }
 
@@ -93,6 +97,7 @@ func (s avx512) loadAsFloat32(p *program, k kernel, address string, low, high in
 		s.loadVector(p, k, address, zmm(unit), mode)
 		source = zmm(unit)
 	}
+
 	switch {
 	case k.element.name == "BFloat16":
 		oddMask := zmm(12)
@@ -116,6 +121,7 @@ func (s avx512) load(p *program, k kernel, unit int, address string, mode access
 		multiply(p, s, k, low, high)
 		return
 	}
+
 	s.loadVector(p, k, address, zmm(unit), mode)
 	multiply(p, s, k, unit)
 }
@@ -169,6 +175,7 @@ func (avx512) minOrMax(p *program, k kernel, operand, acc string) {
 	if k.operation.name == "Max" {
 		rangeControl = "$5"
 	}
+
 	result, hasNaN := zmm(10), "K2"
 	p.emit("VCMP"+k.element.laneSuffix, compareUnordered, operand, acc, hasNaN)
 	p.emit("VRANGE"+k.element.laneSuffix, rangeControl, operand, acc, result)
@@ -196,6 +203,7 @@ func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
 	if k.element.size == 8 {
 		testInstruction = "KORTESTB" // 8 lanes of 64 bits
 	}
+
 	for i := 0; i < n; i += 2 {
 		left, right := zmm(i), zmm(min(i+1, n-1)) // the last may have no partner
 		if i == 0 {
@@ -204,6 +212,7 @@ func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
 			p.emit("VCMP"+k.element.laneSuffix, compareOrdered, left, right, "K2", "K2")
 		}
 	}
+
 	p.emit(testInstruction, "K2", "K2") // sets the carry flag if all bits are set
 	p.emit("JCC", label)
 }
@@ -238,6 +247,7 @@ func (avx512) packAccumulators(p *program, k kernel, unit int) {
 			p.emit("VPADDD", constant0x7FFF, addend, addend)
 			p.emit("VPADDD", addend, acc, acc)
 		}
+
 		p.emit("VPSRLD", "$16", zmm(low), zmm(low))
 		p.emit("VPTERNLOGD", "$0xF8", oddMask, zmm(high), zmm(low)) // low OR (high AND oddMask)
 	}
@@ -248,6 +258,7 @@ func (avx512) store(p *program, k kernel, unit int, address string, mode access)
 	if k.element.is16Bit {
 		register = zmm(2 * unit) // packAccumulators has filled it
 	}
+
 	switch mode {
 	case accessMasked:
 		p.emit(move, register, "K1", address)

@@ -23,6 +23,7 @@ func TestCommittedKernelsAreCurrent(t *testing.T) {
 		if err != nil {
 			t.Fatalf("reading committed kernels: %v", err)
 		}
+
 		if !bytes.Equal(committed, assemble(set)) {
 			t.Errorf("%s is out of date: run go generate in internal/reduce", path)
 		}

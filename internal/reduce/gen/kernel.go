@@ -62,6 +62,7 @@ func (p *program) emit(mnemonic string, operands ...any) {
 	for i, operand := range operands {
 		texts[i] = fmt.Sprint(operand)
 	}
+
 	fmt.Fprintf(p, "\t%s\n", strings.TrimSpace(mnemonic+" "+strings.Join(texts, ", ")))
 }
 
@@ -90,11 +91,13 @@ func assemble(set instructionSet) []byte {
 					write(p, set, k)
 				}
 			}
+
 			fmt.Fprintf(&table, "DATA kernels%s<>+%d(SB)/8, %s\n",
 				set.setName(), pointerBytes*index, symbol)
 			index++
 		}
 	}
+
 	p.Write(table.Bytes())
 	fmt.Fprintf(p, "GLOBL kernels%s<>(SB), NOPTR, $%d\n", set.setName(), pointerBytes*index)
 	return p.Bytes()
@@ -123,6 +126,7 @@ func writeEntry(p *program, set instructionSet) {
 		source, register := argument[0], argument[1]
 		p.emit("MOVQ", source+"(FP)", register)
 	}
+
 	p.emit("LEAQ", "kernels"+set.setName()+"<>(SB)", "CX")
 	p.emit("MOVQ", "(CX)(AX*8)", "AX") // the kernel
 	p.emit("VMOVUPS", additionAt(set, 0), "X0")
@@ -144,6 +148,7 @@ func writeEntry(p *program, set instructionSet) {
 			fmt.Fprintf(p, "DATA trial%s<>+%d(SB)/4, $%#x\n", set.setName(), 16*row+4*lane, value)
 		}
 	}
+
 	fmt.Fprintf(p, "GLOBL trial%s<>(SB), RODATA|NOPTR, $48\n\n", set.setName())
 }
 
@@ -170,6 +175,7 @@ func write(p *program, set instructionSet, k kernel) {
 	if k.operation.isScaled {
 		set.loadOperand(p, k, "(DX)")
 	}
+
 	p.emit("MOVQ", "R11", "R12")
 	p.emit("SUBQ", fmt.Sprintf("$%d", blockBytes), "R12")
 	p.emit("CMPQ", "R10", "R12")
@@ -196,6 +202,7 @@ func write(p *program, set instructionSet, k kernel) {
 		rest.access = accessMasked
 		setLastLanes(p, set, k)
 	}
+
 	rest.write()
 	p.emit("ADDQ", fmt.Sprintf("$%d", set.vectorBytes()), "R10")
 	p.emit("JMP", "rest")
@@ -203,6 +210,7 @@ func write(p *program, set instructionSet, k kernel) {
 	if set.cleanUpInstruction() != "" {
 		p.emit(set.cleanUpInstruction())
 	}
+
 	p.emit("RET")
 	fmt.Fprintln(p, late)
 }
@@ -218,6 +226,7 @@ func setLastLanes(p *program, set instructionSet, k kernel) {
 	if shift > 0 {
 		p.emit("SHRL", fmt.Sprintf("$%d", shift), "CX") // the lanes that remain
 	}
+
 	p.emit("MOVQ", "$-1", "AX")
 	p.emit("BZHIQ", "CX", "AX", "AX") // clears the bits from CX on
 	p.emit("KMOVQ", "AX", "K1")
@@ -285,6 +294,7 @@ func (s *stage) twoSourceLoop(label string, results ...string) {
 			s.storeResults(s.program, unit, results)
 		}
 	}
+
 	if s.kernel.element.is16Bit {
 		s.replaceNaNs(label, nil)
 		for unit := range s.units {
@@ -294,6 +304,7 @@ func (s *stage) twoSourceLoop(label string, results ...string) {
 	} else {
 		s.replaceNaNs(label, results)
 	}
+
 	s.emit("ADDQ", fmt.Sprintf("$%d", s.units*s.set.vectorBytes()), "R10")
 	s.emit("CMPQ", "R10", "R12")
 	s.emit("JLE", label)
@@ -339,6 +350,7 @@ func (s *stage) write() {
 	if s.kernel.canDivide() {
 		s.divideOrMultiply()
 	}
+
 	s.replaceNaNs(s.prefix, nil)
 	s.each(func(unit int, _ string) { s.set.packAccumulators(s.program, s.kernel, unit) })
 	s.store()
@@ -350,6 +362,7 @@ func (s *stage) replaceNaNs(label string, results []string) {
 	if !s.kernel.element.isFloat {
 		return
 	}
+
 	s.set.jumpIfNaN(s.program, s.kernel, s.units, label+"NaN")
 	s.label(label + "Clear")
 
@@ -358,6 +371,7 @@ func (s *stage) replaceNaNs(label string, results []string) {
 	for unit := range s.units {
 		s.storeResults(s.late, unit, results)
 	}
+
 	s.late.emit("JMP", label+"Clear")
 }
 
@@ -405,6 +419,7 @@ func (s *stage) divideOrMultiply() {
 	if s.set.cleanUpInstruction() != "" {
 		late.emit(s.set.cleanUpInstruction())
 	}
+
 	late.emit("RET")
 }
 
@@ -454,6 +469,7 @@ func multiply(p *program, set instructionSet, k kernel, registers ...int) {
 	if !k.operation.isScaled {
 		return
 	}
+
 	factor := set.registerName(operandRegister)
 	for _, i := range registers {
 		register := set.registerName(i)
@@ -475,5 +491,6 @@ func addBytes(address string, bytes int) string {
 	if _, err := fmt.Sscanf(address, "%d%s", &displacement, &base); err != nil {
 		panic(fmt.Sprintf("address %q: %v", address, err))
 	}
+
 	return fmt.Sprintf("%d%s", displacement+bytes, base)
 }

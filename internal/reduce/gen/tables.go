@@ -56,6 +56,7 @@ func (k kernel) exists() bool {
 	if k.operation.isBitwise {
 		return !k.element.isFloat
 	}
+
 	return k.element.isFloat || !k.operation.isScaled
 }
 
@@ -66,17 +67,21 @@ func (k kernel) instruction(bitwiseSuffix string) string {
 	if k.element.isFloat {
 		name = k.operation.floats
 	}
+
 	if name == "" {
 		panic("no instruction implements " + k.operation.name + " of " + k.element.name)
 	}
+
 	if k.operation.isBitwise {
 		return name + bitwiseSuffix
 	}
+
 	if k.operation.dependsOnSign && k.element.isUnsigned() {
 		name += "U"
 	} else if k.operation.dependsOnSign {
 		name += "S"
 	}
+
 	return name + k.element.laneSuffix
 }
 
@@ -90,6 +95,7 @@ func (k kernel) symbol(set instructionSet) string {
 	case k.element.isUnsigned() && !k.operation.dependsOnSign:
 		name = "Int" + strings.TrimPrefix(name, "Uint")
 	}
+
 	return strings.ToLower(k.operation.name) + name + set.setName() + "<>(SB)"
 }
 
@@ -98,6 +104,7 @@ func (k kernel) registers(units int) int {
 	if k.element.is16Bit {
 		return 2 * units
 	}
+
 	return units
 }
 
@@ -122,5 +129,6 @@ func (k kernel) units() int {
 	if k.element.is16Bit {
 		return accumulators / 2
 	}
+
 	return accumulators
 }

@@ -30,13 +30,16 @@ func TestSoftwareGPU(t *testing.T) {
 	if testing.Short() {
 		t.Skip(fmt.Errorf("it runs all tests of another package: %w", errShort))
 	}
+
 	if _, err := exec.LookPath("gcc"); errors.Is(err, exec.ErrNotFound) {
 		t.Skip(fmt.Errorf("the software GPU cannot be compiled: %w", err))
 	}
+
 	cuda, nccl, err := softgpu.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	binary := buildTests(t)
 	// The process ends at -test.timeout, its command some time later (limit), and this test later
 	// still. Each can therefore print its stacks.
@@ -45,6 +48,7 @@ func TestSoftwareGPU(t *testing.T) {
 	if deadline, ok := t.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)-margin)
 	}
+
 	c := systest.Command(t, limit, binary,
 		"-test.short", "-test.timeout="+(limit-margin).String(),
 		"-rapid.checks=20", "-rapid.nofailfile", // fewer random programs, and no files in the sources
@@ -66,10 +70,12 @@ func buildTests(t *testing.T) string {
 	if invariants.Enabled {
 		build = append(build, "-tags", "invariants")
 	}
+
 	c := exec.CommandContext(t.Context(), "go", append(build, "symmem")...)
 	if output, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("building the tests: %v\n%s", err, output)
 	}
+
 	return path
 }
 
@@ -82,6 +88,7 @@ func readSources(t *testing.T) {
 	if err != nil || len(sources) == 0 {
 		t.Fatalf("found %d sources: %v", len(sources), err)
 	}
+
 	for _, source := range sources {
 		if _, err := os.ReadFile(source); err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ func TestHangingProcessPrintsStacks(t *testing.T) {
 	if os.Getenv(hangVariable) != "" {
 		waitHere()
 	}
+
 	c := Command(t, time.Second, os.Args[0], "-test.run=^"+t.Name()+"$")
 	c.Env = append(os.Environ(), hangVariable+"=1")
 	output, err := c.CombinedOutput()
@@ -30,6 +31,7 @@ func TestWaitReturnsIfOutputStaysOpen(t *testing.T) {
 	if err == nil {
 		t.Error("Output returned no error although the child still had the output open")
 	}
+
 	if kill := Command(t, Patience, "kill", strings.TrimSpace(string(output))); kill.Run() != nil {
 		t.Errorf("killing process %q failed, want it to be still running", output)
 	}

@@ -44,33 +44,41 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 	if err != nil {
 		return err
 	}
+
 	call, err := a.toCall(r, g)
 	if err != nil {
 		return err
 	}
+
 	if len(a.More) > 0 {
 		call.More, err = toCalls(a.More, r, g)
 		if err != nil {
 			return err
 		}
 	}
+
 	s, err := r.findStream(a.Stream)
 	if err != nil {
 		return err
 	}
+
 	if a.Event != nil && r.rt.Interop().IsCapturing(a.Stream) {
 		return fmt.Errorf("a call with an event on stream %#x: %w", a.Stream, symmem.ErrCapturing)
 	}
+
 	if err := cs.queueCall(r.interopAt(a.Site), g, call, s); err != nil {
 		return err
 	}
+
 	isSenderKnown := call.Arrived == nil // see toCall
 	if a.Arrived != nil && isSenderKnown {
 		a.Arrived(a.Root)
 	}
+
 	if a.Event != nil {
 		*a.Event, err = cs.session.recordUnlessDone(streamUse{r, s})
 	}
+
 	return err
 }
 
@@ -84,12 +92,15 @@ func (cs *calls) queueCall(
 		if mustRegister {
 			break
 		}
+
 		next := &call.More[i]
 		mustRegister = interop.Registers(g.Group, next.Operation, next.Send, next.Recv, s)
 	}
+
 	if mustRegister {
 		return cs.queueInterruptible(interop, g, call, s)
 	}
+
 	return interop.Do(context.Background(), g.Group, call, s)
 }
 
@@ -110,8 +121,10 @@ func toCalls(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
 		if err != nil {
 			return nil, fmt.Errorf("call %d of a list: %w", i+1, err) // the first call has the number 0
 		}
+
 		converted[i] = call
 	}
+
 	return converted, nil
 }
 
@@ -132,15 +145,19 @@ func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 			return call, err
 		}
 	}
+
 	if a.Count < 0 {
 		return call, fmt.Errorf("the count of elements is %d: %w", a.Count, symmem.ErrInvalid)
 	}
+
 	if a.Count > maxCount/int64(g.Size()) {
 		return call, fmt.Errorf("the count of elements is %d: %w", a.Count, symmem.ErrOutOfRange)
 	}
+
 	if a.Root == symmem.AnySource {
 		call.Arrived = a.Arrived // otherwise, the sender is Root, and Do calls Arrived
 	}
+
 	// driverCall determines the sizes of the buffers.
 	driverCall := driver.Call{
 		Operation: call.Operation, DataType: call.Type, Count: call.Count, Root: call.Root,
@@ -150,12 +167,14 @@ func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 		if err := driverCall.Splits.Validate(call.Operation, g.Size()); err != nil {
 			return call, err
 		}
+
 		call.Splits = driverCall.Splits
 		driverCall.Count = a.Splits.CountOf(call.Operation, g.Rank())
 	} else if equal, ok := equalPartOperations[call.Operation]; ok {
 		// Explain passes no splits. It explains such an operation as if the parts had the same size.
 		driverCall.Operation = equal
 	}
+
 	sendBytes, recvBytes := driverCall.Spans(g.Size(), g.Rank())
 	return a.findBuffers(r, call, sendBytes, recvBytes)
 }
@@ -175,10 +194,12 @@ func (a *Arguments) findBuffers(
 	if err != nil {
 		return call, err
 	}
+
 	recv, err := r.findMemory(a.Recv, recvBytes)
 	if err != nil {
 		return call, err
 	}
+
 	call.Send = send
 	call.Recv = recv
 	return call, nil
@@ -191,14 +212,17 @@ func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	call, err := a.toCall(r, g)
 	if err != nil {
 		return "", err
 	}
+
 	explanation, err := g.Explain(call.Operation, call.Send, call.Recv, call.Count, call.Type)
 	if err != nil {
 		return "", err
 	}
+
 	return encode(explanation)
 }
 
@@ -223,20 +247,24 @@ func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	if err != nil {
 		return err
 	}
+
 	operation := symmem.OpAllReduceRMSNorm
 	inputRows := n.Rows
 	if n.Scatters {
 		operation = symmem.OpReduceScatterRMSNorm
 		inputRows = n.Rows * int64(g.Size())
 	}
+
 	args, err := n.toNormArgs(r, inputRows)
 	if err != nil {
 		return err
 	}
+
 	s, err := r.findStream(n.Stream)
 	if err != nil {
 		return err
 	}
+
 	return cs.queueCall(r.interopAt(n.Site), g, symmem.Call{
 		Operation: operation, Norm: &args, Send: args.Input, Recv: args.Output,
 	}, s)
@@ -254,10 +282,12 @@ func (n *NormArguments) toNormArgs(r *rank, inputRows int64) (args symmem.NormAr
 	if errs[0] == nil && args.Type != symmem.BFloat16 && args.Type != symmem.Float16 {
 		errs[0] = fmt.Errorf("the norm does not support %v: %w", args.Type, symmem.ErrInvalid)
 	}
+
 	args.Quant, errs[1] = parseEnum("quantization", valuesBelow(symmem.QuantPerGroup+1), n.Quant)
 	if err := cmp.Or(errs[:]...); err != nil {
 		return args, err
 	}
+
 	isHiddenInRange := n.Hidden >= driver.NormUnit && n.Hidden <= driver.MaxHidden
 	minStride := min(n.ScaleStrides[0], n.ScaleStrides[1])
 	maxStride := max(n.ScaleStrides[0], n.ScaleStrides[1])
@@ -271,16 +301,19 @@ func (n *NormArguments) toNormArgs(r *rank, inputRows int64) (args symmem.NormAr
 		return args, fmt.Errorf("strides of scales are %d and %d elements: %w", n.ScaleStrides[0],
 			n.ScaleStrides[1], symmem.ErrInvalid)
 	}
+
 	rowBytes := n.Hidden * int64(symmem.BFloat16.Size()) // Float16 has the same size
 	args.Input, errs[2] = r.findMemory(n.Input, inputRows*rowBytes)
 	args.Residual, errs[3] = r.findMemory(n.Residual, n.Rows*rowBytes)
 	if n.Output != 0 {
 		args.Output, errs[4] = r.findMemory(n.Output, n.Rows*rowBytes)
 	}
+
 	args.Weight, errs[5] = r.findMemory(n.Weight, rowBytes)
 	if args.Quant != symmem.QuantNone {
 		args.Quantized, errs[6] = r.findMemory(n.Quantized, n.Rows*n.Hidden)
 		args.Scales, errs[7] = r.findMemory(n.Scales, args.ScaleBytes())
 	}
+
 	return args, cmp.Or(errs[:]...)
 }

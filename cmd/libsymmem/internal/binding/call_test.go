@@ -21,10 +21,12 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	address, err := l.Alloc(mainPool, bufferBytes, defaultStream, noSite)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	tensor := address + tensorOffset
 	call := &Arguments{
 		Operation: int(symmem.OpAllReduce), Send: tensor, Recv: tensor,
@@ -35,24 +37,30 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 	if err != nil || !strings.Contains(text, `"registers":true`) {
 		t.Errorf("Explain before the first call = %s, %v; want a registration", text, err)
 	}
+
 	windowsBefore := counters.Windows.Load()
 	if err := l.Do(world, call); err != nil {
 		t.Errorf("first call: got %v, want nil", err)
 	}
+
 	if counters.Windows.Load() == windowsBefore {
 		t.Error("the first call did not change the counter of windows, want a new window")
 	}
+
 	tooLong := *call
 	tooLong.Count++
 	if err := l.Do(world, &tooLong); !errors.Is(err, symmem.ErrOutOfRange) {
 		t.Errorf("call past the end of the buffer: got %v, want %v", err, symmem.ErrOutOfRange)
 	}
+
 	if err := l.Free(address, delay); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := l.Do(world, call); !errors.Is(err, symmem.ErrFreed) {
 		t.Errorf("call on a freed buffer: got %v, want %v", err, symmem.ErrFreed)
 	}
+
 	if _, err := l.Explain(world, call); !errors.Is(err, symmem.ErrFreed) {
 		t.Errorf("Explain of a freed buffer: got %v, want %v", err, symmem.ErrFreed)
 	}
@@ -79,6 +87,7 @@ func TestNormErrorsNameTheArgument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, row := range []struct {
 		elementType int
 		hidden      int64  // elements of a row; valid if it is a multiple of 8
@@ -106,6 +115,7 @@ func TestRouteErrorsNameTheArgument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, row := range []struct {
 		change func(a *RouteArguments)
 		want   string // part of the error's text
@@ -138,6 +148,7 @@ func TestPermuteErrorsNameTheArgument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, row := range []struct {
 		change func(a *PermuteArguments)
 		want   string // part of the error's text
@@ -183,21 +194,25 @@ func BenchmarkDo(b *testing.B) {
 			if err := l.Open([]byte(hostOptions)); err != nil {
 				b.Fatal(err)
 			}
+
 			defer func() { _ = l.Close(force) }()
 			world, err := l.World()
 			if err != nil {
 				b.Fatal(err)
 			}
+
 			var tensor uintptr
 			for i := range bufferCount {
 				address, err := l.Alloc(mainPool, 1<<16, defaultStream, noSite)
 				if err != nil {
 					b.Fatal(err)
 				}
+
 				if i == bufferCount/2 {
 					tensor = address + 4096
 				}
 			}
+
 			call := &Arguments{
 				Operation: int(symmem.OpAllReduce), Count: 64, Send: tensor, Recv: tensor,
 			}

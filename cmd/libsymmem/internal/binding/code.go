@@ -72,6 +72,7 @@ func (c Code) String() string {
 	if c >= 0 && c < numCodes {
 		return codeNames[c]
 	}
+
 	return fmt.Sprintf("code %d", int(c))
 }
 
@@ -115,6 +116,7 @@ func CodeOf(err error) Code {
 	if err == nil {
 		return CodeOK
 	}
+
 	switch { // errorCodes has the errors without a type
 	case errors.Is(err, symmem.ErrInterrupted):
 		return CodeInterrupted
@@ -128,11 +130,13 @@ func CodeOf(err error) Code {
 	case errors.As(err, new(*symmem.TimeoutError)):
 		return CodeTimeout
 	}
+
 	for _, entry := range errorCodes {
 		if errors.Is(err, entry.err) {
 			return entry.code
 		}
 	}
+
 	return CodeFailed
 }
 
@@ -157,10 +161,12 @@ func (c Code) Message(err error) string {
 	if advice != "" && !isValueDivergence(err) {
 		text += "; " + advice
 	}
+
 	canHaveCallSites := c == CodeDivergence && !isMessageError(err)
 	if canHaveCallSites && !hasCallSites(err) {
 		text += "; set SYMMEM_CALLSITES=1 to see the source lines"
 	}
+
 	return text
 }
 
@@ -181,10 +187,12 @@ func hasCallSites(err error) bool {
 	if !ok {
 		return false
 	}
+
 	for _, side := range divergence.Sides {
 		if side.Site != "" {
 			return true
 		}
 	}
+
 	return false
 }

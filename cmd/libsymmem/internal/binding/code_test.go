@@ -21,6 +21,7 @@ func readEnumerators(t *testing.T) map[string]int {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	values := map[string]int{}
 	definition := regexp.MustCompile(`SYMMEM_(\w+) = (-?\d+)`)
 	for _, match := range definition.FindAllStringSubmatch(string(text), -1) {
@@ -29,8 +30,10 @@ func readEnumerators(t *testing.T) map[string]int {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		values[name] = value
 	}
+
 	return values
 }
 
@@ -50,6 +53,7 @@ func TestCodesMatchHeader(t *testing.T) {
 	for c := CodeInvalid; c < numCodes; c++ { // all except CodeOK, which is not an error
 		checkEnumerator(t, enumerators, "ERR_"+c.String(), int(c))
 	}
+
 	checkEnumerator(t, enumerators, "POOLS", MaxPools)
 }
 
@@ -66,15 +70,19 @@ func TestEnumsMatchHeader(t *testing.T) {
 	for number, v := range types {
 		check(v.String(), number)
 	}
+
 	for number, v := range reductions {
 		check(v.String(), number)
 	}
+
 	for number, v := range paths {
 		check("PATH_"+v.String(), number)
 	}
+
 	for number, v := range checkLevels {
 		check("CHECK_"+v.String(), number)
 	}
+
 	wordBoundary := regexp.MustCompile(`([a-z])([A-Z])`)
 	for number, v := range operations {
 		check(wordBoundary.ReplaceAllString(v.String(), "${1}_$2"), number)
@@ -173,9 +181,11 @@ func TestCodeOf(t *testing.T) {
 			if got := CodeOf(row.err); got != row.want {
 				t.Errorf("CodeOf(%v) = %v, want %v", row.err, got, row.want)
 			}
+
 			if row.err == nil {
 				return // callers get no detail without an error
 			}
+
 			text := Detail(row.want, row.err)
 			if !json.Valid([]byte(text)) || !strings.Contains(text, row.wantDetail) {
 				t.Errorf("Detail = %s, want valid JSON with %s", text, row.wantDetail)
@@ -195,6 +205,7 @@ func TestDivergenceWithoutCallSitesSuggestsEnablingThem(t *testing.T) {
 	if text := CodeDivergence.Message(&d); !strings.Contains(text, advice) {
 		t.Errorf("message without call sites = %s, want %s in it", text, advice)
 	}
+
 	d.Sides[0].Site = "model.py:7"
 	if text := CodeDivergence.Message(&d); strings.Contains(text, advice) {
 		t.Errorf("message with a call site = %s, want no %s in it", text, advice)
@@ -206,13 +217,13 @@ func TestPlugResult(t *testing.T) {
 		err  error
 		want int // a value of NCCL's enum ncclResult_t
 	}{
-		{nil, ncclSuccess},
-		{ErrPanic, ncclInternalError},
-		{symmem.ErrInvalid, ncclInvalidArgument},
-		{ErrNotOpen, ncclInvalidUsage},
-		{&symmem.DivergenceError{}, ncclInvalidUsage},
-		{symmem.ErrAborted, ncclRemoteError},
-		{errors.New("any other"), ncclSystemError},
+		{nil, 0},                       // ncclSuccess
+		{ErrPanic, 3},                  // ncclInternalError
+		{symmem.ErrInvalid, 4},         // ncclInvalidArgument
+		{ErrNotOpen, 5},                // ncclInvalidUsage
+		{&symmem.DivergenceError{}, 5}, // ncclInvalidUsage
+		{symmem.ErrAborted, 6},         // ncclRemoteError
+		{errors.New("any other"), 2},   // ncclSystemError
 	} {
 		if got := PlugResult(row.err); got != row.want {
 			t.Errorf("PlugResult(%v) = %d, want %d", row.err, got, row.want)

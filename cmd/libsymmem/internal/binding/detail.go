@@ -77,6 +77,7 @@ func Detail(code Code, err error) string {
 	if err != nil {
 		return "{}" // cannot happen: the fields are numbers and strings
 	}
+
 	return string(text)
 }
 
@@ -140,6 +141,7 @@ func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 			Ranks: side.Ranks, Event: side.Event, CallSite: side.Site, PreviousEvents: side.Before,
 		})
 	}
+
 	return d
 }
 

@@ -36,6 +36,7 @@ func valuesBelow[T ~uint8](end T) []T {
 	for i := range all {
 		all[i] = T(i)
 	}
+
 	return all
 }
 
@@ -44,6 +45,7 @@ func parseEnum[T any](name string, table []T, number int) (T, error) {
 	if number >= 0 && number < len(table) {
 		return table[number], nil
 	}
+
 	var none T
 	return none, fmt.Errorf("%s %d does not exist; want 0 to %d: %w",
 		name, number, len(table)-1, symmem.ErrInvalid)

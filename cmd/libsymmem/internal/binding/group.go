@@ -37,6 +37,7 @@ func (g *group) sharesPool(p *pool) bool {
 	if domain == nil {   // local memory, which no other rank can access
 		return false
 	}
+
 	poolRanks := domain.Ranks()
 	isOutside := func(rank int) bool { return !slices.Contains(poolRanks, rank) }
 	return !slices.ContainsFunc(g.Ranks(), isOutside)
@@ -89,6 +90,7 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 			s.counters.Faults.Add(1)
 		case <-g.Ended(): // the group was closed without an error
 		}
+
 		<-g.Ended() // a failed group ends later
 		s.counters.Pending.Add(1)
 		s.counters.Windows.Add(1)
@@ -122,6 +124,7 @@ func (t *groupTable) remove(g *group) {
 	for _, a := range attachments {
 		delete(t.attachments, a.handle)
 	}
+
 	t.mu.Unlock()
 	t.owner.session.groupIndex.remove(g.handle)
 	for _, a := range attachments {
@@ -144,6 +147,7 @@ func (t *groupTable) detach(handle uint64) *attachment {
 	if a == nil {
 		return nil
 	}
+
 	delete(t.attachments, handle)
 	isDetached := func(other *attachment) bool { return other == a }
 	a.group.attachments = slices.DeleteFunc(a.group.attachments, isDetached)
@@ -178,6 +182,7 @@ func groupID(name string, ranks []int) string {
 	if len(id) <= maxBytes {
 		return id
 	}
+
 	hash := sha256.Sum256([]byte(id))
 	return fmt.Sprintf("%.*s... %x", prefixCharacters, name, hash)
 }

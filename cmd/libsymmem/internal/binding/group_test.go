@@ -19,8 +19,10 @@ func TestGroupIDsAreShortAndDistinct(t *testing.T) {
 			t.Errorf("id %.80q has %d bytes, duplicate %v; want a unique id of at most %d",
 				id, len(id), ids[id], symmem.MaxGroupID/2)
 		}
+
 		ids[id] = true
 	}
+
 	if id := groupID("pair", []int{0, 1}); id != "pair [0 1]" {
 		t.Errorf("short id = %q, want the name and the ranks", id)
 	}

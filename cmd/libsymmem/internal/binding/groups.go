@@ -17,6 +17,7 @@ func (gs *groups) World() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	return r.worldHandle, nil
 }
 
@@ -26,6 +27,7 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	return gs.open(r, name, ranks, symmem.GroupOptions{})
 }
 
@@ -38,10 +40,12 @@ func (gs *groups) OpenGroupIn(
 	if err != nil {
 		return 0, err
 	}
+
 	timeout, err := timeoutOf(timeoutMS)
 	if err != nil {
 		return 0, fmt.Errorf("opening group %q: %w", name, err)
 	}
+
 	return gs.open(r, name, ranks, symmem.GroupOptions{Timeout: timeout})
 }
 
@@ -52,10 +56,12 @@ func (gs *groups) open(
 		return 0, fmt.Errorf("opening a group of %d ranks: the name is empty: %w", len(ranks),
 			symmem.ErrInvalid)
 	}
+
 	if len(ranks) == 0 {
 		return 0, fmt.Errorf("opening group %q: the list of ranks is empty: %w", name,
 			symmem.ErrInvalid)
 	}
+
 	id := r.groupTable.nextID(name, ranks)
 	var opened *symmem.Group
 	err := gs.session.runInterruptible("opening group "+name, func(ctx context.Context) error {
@@ -66,6 +72,7 @@ func (gs *groups) open(
 	if err != nil {
 		return 0, err // after an interrupt, the function may still write opened
 	}
+
 	return r.groupTable.add(opened, name), nil
 }
 
@@ -76,10 +83,12 @@ func (gs *groups) CloseGroup(handle uint64) error {
 	if err != nil {
 		return err
 	}
+
 	if handle == r.worldHandle {
 		return fmt.Errorf("closing a world: call symmem_close or symmem_world_close instead: %w",
 			symmem.ErrInvalid)
 	}
+
 	r.groupTable.remove(g)
 	return g.Close()
 }
@@ -101,6 +110,7 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	d := groupDescription{
 		ID: g.ID(), Name: g.name, Rank: g.Rank(), Size: g.Size(), Ranks: g.Ranks(),
 		TimeoutMS: g.Timeout().Milliseconds(), StopWord: uint64(r.rt.Interop().StopWord(g.Group)),
@@ -109,6 +119,7 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 		text := cause.Error()
 		d.Error = &text
 	}
+
 	return encode(d)
 }
 
@@ -119,6 +130,7 @@ func (gs *groups) GroupError(handle uint64) error {
 	if err != nil {
 		return err
 	}
+
 	return g.Err()
 }
 
@@ -128,6 +140,7 @@ func (gs *groups) AbortGroup(handle uint64) error {
 	if err != nil {
 		return err
 	}
+
 	g.Abort()
 	return nil
 }
@@ -138,10 +151,12 @@ func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 	if err != nil {
 		return err
 	}
+
 	timeout, err := timeoutOf(timeoutMS)
 	if err != nil {
 		return fmt.Errorf("setting the timeout of group %s: %w", g.ID(), err)
 	}
+
 	return g.SetTimeout(timeout)
 }
 
@@ -152,6 +167,7 @@ func (gs *groups) SuspendGroup(handle uint64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	var released int64
 	err = gs.session.runInterruptible("suspending a group", func(ctx context.Context) error {
 		suspension, err := g.Suspend(ctx)
@@ -161,6 +177,7 @@ func (gs *groups) SuspendGroup(handle uint64) (int64, error) {
 	if err != nil {
 		return 0, err // after an interrupt, the function may still write released
 	}
+
 	return released, nil
 }
 
@@ -170,6 +187,7 @@ func (gs *groups) ResumeGroup(handle uint64) error {
 	if err != nil {
 		return err
 	}
+
 	return gs.session.runInterruptible("resuming a group", g.Resume)
 }
 
@@ -180,10 +198,12 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	if err != nil {
 		return err
 	}
+
 	pathChoice, err := parseEnum("path", paths, path)
 	if err != nil {
 		return err
 	}
+
 	return gs.session.runInterruptible("setting the path", func(ctx context.Context) error {
 		return g.SetPath(ctx, pathChoice)
 	})
@@ -196,10 +216,12 @@ func (gs *groups) Check(handle uint64) error {
 	if err != nil {
 		return err
 	}
+
 	for _, p := range gs.session.poolTable.ownedBy(r) {
 		if err := p.flush(); err != nil {
 			return err
 		}
 	}
+
 	return gs.session.runInterruptible("comparing histories", g.Check)
 }

@@ -36,6 +36,7 @@ func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 		i.poll.Store(nil)
 		return
 	}
+
 	i.poll.Store(&pollFunctions{pollOnThread: onThread, pollInCollective: inCollective})
 }
 
@@ -55,6 +56,7 @@ func (i *interrupts) pollInCollective() error {
 	if p := i.poll.Load(); p != nil && p.pollInCollective() {
 		return interruptedError("waiting in a collective")
 	}
+
 	return nil
 }
 
@@ -66,19 +68,23 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 	if p == nil {
 		return call(context.Background())
 	}
+
 	for {
 		slice := p.spareSlice.Swap(nil)
 		if slice == nil {
 			slice = newTimeSlice(pollInterval)
 		}
+
 		err := call(slice)
 		isUnused := slice.stop()
 		if isUnused { // the call did not have to wait
 			p.spareSlice.Store(slice)
 		}
+
 		if !errors.Is(err, errTimeSlice) {
 			return err
 		}
+
 		if p.pollOnThread() {
 			return interruptedError(operation)
 		}
@@ -93,6 +99,7 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 	if p == nil {
 		return call(context.Background())
 	}
+
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	// This error stays only if the call ends its goroutine with runtime.Goexit.
@@ -112,11 +119,13 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 			if !p.pollOnThread() {
 				continue
 			}
+
 			cancel(interruptedError(operation))
 			select { // give the call time to end
 			case <-done:
 			case <-time.After(maxCancelWait):
 			}
+
 			return interruptedError(operation)
 		}
 	}
@@ -163,6 +172,7 @@ func (t *timeSlice) Done() <-chan struct{} {
 		t.done = make(chan struct{})
 		t.timer = time.AfterFunc(time.Until(t.expiry), func() { close(t.done) })
 	}
+
 	return t.done
 }
 
@@ -173,6 +183,7 @@ func (t *timeSlice) Err() error {
 	if time.Now().Before(t.expiry) {
 		return nil
 	}
+
 	return errTimeSlice
 }
 
@@ -185,5 +196,6 @@ func (t *timeSlice) stop() (isUnused bool) {
 	if t.timer != nil {
 		t.timer.Stop()
 	}
+
 	return t.expiry.IsZero()
 }

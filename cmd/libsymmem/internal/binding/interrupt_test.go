@@ -35,6 +35,7 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	unblock := blockStream(t, r, defaultStream)
 	count := interruptAtPoll(l, interruptAt)
 	err = l.Synchronize(defaultStream)
@@ -42,6 +43,7 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 		t.Errorf("interrupted Synchronize = %v after %d polls, want an error with code %v after %d", err,
 			*count, CodeInterrupted, interruptAt)
 	}
+
 	unblock()
 	interruptAtPoll(l, neverInterrupt)
 	if err := l.Synchronize(defaultStream); err != nil {
@@ -60,15 +62,19 @@ func TestCallsThatReturnImmediatelyDoNotPoll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := l.Synchronize(defaultStream); err != nil {
 		t.Errorf("Synchronize = %v, want nil", err)
 	}
+
 	if err := l.Do(world, &Arguments{Operation: barrier, Type: uint8Type}); err != nil {
 		t.Errorf("barrier = %v, want nil", err)
 	}
+
 	if err := l.Check(world); err != nil {
 		t.Errorf("Check = %v, want nil", err)
 	}
+
 	if *count != 0 {
 		t.Errorf("the calls polled %d times, want 0", *count)
 	}
@@ -92,6 +98,7 @@ func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 	if err := l.runInterruptible("waiting", waitForContext); !errors.Is(err, symmem.ErrInterrupted) {
 		t.Errorf("call that waits for its context: got %v, want %v", err, symmem.ErrInterrupted)
 	}
+
 	if err := l.runInterruptible("waiting", ignoreContext); !errors.Is(err, symmem.ErrInterrupted) {
 		t.Errorf("call that ignores its context: got %v, want %v", err, symmem.ErrInterrupted)
 	}
@@ -116,19 +123,23 @@ func TestTimeSliceExpires(t *testing.T) {
 	if !newTimeSlice(time.Hour).stop() {
 		t.Error("stop() = false for a new time slice, want true")
 	}
+
 	slow := newTimeSlice(time.Hour)
 	if err := slow.Err(); err != nil { // begins the time slice
 		t.Errorf("Err() = %v at the beginning of an hour, want nil", err)
 	}
+
 	if slow.stop() {
 		t.Error("stop() = true for a time slice that has begun, want false")
 	}
+
 	quick := newTimeSlice(time.Millisecond)
 	select {
 	case <-quick.Done():
 	case <-time.After(time.Minute):
 		t.Fatal("a time slice of a millisecond did not expire within a minute")
 	}
+
 	if cause := context.Cause(quick); !errors.Is(cause, errTimeSlice) {
 		t.Errorf("cause = %v, want %v", cause, errTimeSlice)
 	}

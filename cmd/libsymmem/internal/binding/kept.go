@@ -43,6 +43,7 @@ func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
 	if !hasLiveBuffers(rank) {
 		return
 	}
+
 	k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
 }
 
@@ -79,6 +80,7 @@ func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	if len(k.unmappedSegments) == maxUnmappedSegments {
 		k.unmappedSegments = slices.Delete(k.unmappedSegments, 0, 1)
 	}
+
 	unmapped := addressRange{start: e.Address, bytes: e.Bytes}
 	k.unmappedSegments = append(k.unmappedSegments, unmapped)
 	k.isNonEmpty.Store(true)
@@ -99,17 +101,20 @@ func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost b
 	if !k.isNonEmpty.Load() {
 		return nil
 	}
+
 	for _, rank := range k.closedRanks() {
 		if _, err := rank.Memory(address, bytes); err != nil {
 			return err
 		}
 	}
+
 	if isHost && k.isUnmapped(address) {
 		isMappedAgain := sys.IsReadable(address)
 		if !isMappedAgain {
 			return fmt.Errorf("memory at %#x: %w", address, symmem.ErrFreed)
 		}
 	}
+
 	return nil
 }
 
@@ -121,14 +126,17 @@ func (k *closedRankBuffers) freeBuffer(address uintptr) (bool, error) {
 		if err != nil {
 			continue // the buffer is not one of this rank
 		}
+
 		if !hasLiveBuffers(rank) {
 			isRank := func(other symmem.Interop) bool { return other == rank }
 			k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop {
 				return slices.DeleteFunc(ranks, isRank)
 			})
 		}
+
 		err = b.Free()
 		return true, err
 	}
+
 	return false, nil
 }

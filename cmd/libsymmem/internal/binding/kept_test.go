@@ -19,10 +19,12 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	openedPool, err := l.OpenPool(world, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	words := map[int]*uint64{} // the first word of each pool's buffer, by pool number
 	valueOf := func(pool int) uint64 { return uint64(pool + 10) }
 	for _, pool := range []int{mainPool, openedPool, LocalPool} {
@@ -30,12 +32,15 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		words[pool] = *(**uint64)(unsafe.Pointer(&address)) // a conversion that go vet accepts
 		*words[pool] = valueOf(pool)
 	}
+
 	if err := l.Close(withoutForce); CodeOf(err) != CodeLive {
 		t.Errorf("Close with live buffers: got %v, want an error with code %v", err, CodeLive)
 	}
+
 	checkWords := func(situation string) {
 		t.Helper()
 		for pool, word := range words {
@@ -48,19 +53,23 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 	if err := l.ClosePool(openedPool, force); err != nil {
 		t.Fatal(err)
 	}
+
 	checkWords("after ClosePool")
 	if err := l.Close(force); err != nil {
 		t.Fatal(err)
 	}
+
 	checkWords("after Close")
 	if err := l.Open([]byte(hostOptions)); err != nil {
 		t.Fatal(err)
 	}
+
 	for pool, word := range words {
 		address := uintptr(unsafe.Pointer(word))
 		if err := l.Free(address, delay); err != nil {
 			t.Errorf("freeing the buffer of pool %d: %v", pool, err)
 		}
+
 		// The library no longer knows the buffer, so the address is foreign and not a double free.
 		if err := l.Free(address, noDelay); CodeOf(err) != CodeForeign {
 			t.Errorf("freeing the buffer of pool %d again: got %v, want an error with code %v", pool,
@@ -79,6 +88,7 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return world
 	}
 	alloc := func(pool int, bytes uint64) uintptr {
@@ -87,6 +97,7 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return address
 	}
 	for _, reopens := range []bool{false, true} {
@@ -105,6 +116,7 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		// The first two buffers share a segment, which stays mapped as long as one of them is live.
 		// The large buffer has a segment to itself, which is unmapped when the pool closes.
 		freed, live := alloc(pool, 4096), alloc(pool, 4096)
@@ -114,24 +126,29 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		checkCall("freed memory of an open pool", freed, CodeFreed)
 		if err := l.ClosePool(pool, force); err != nil {
 			t.Fatal(err)
 		}
+
 		if reopens {
 			if err := l.Close(force); err != nil {
 				t.Fatal(err)
 			}
+
 			if err := l.Open([]byte(hostOptions)); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		checkCall("live memory of a closed pool", live, CodeOK)
 		checkCall("freed memory of a mapped segment", freed, CodeFreed)
 		checkCall("freed memory of an unmapped segment", large, CodeFreed)
 		if err := l.Free(live, noDelay); err != nil {
 			t.Fatal(err)
 		}
+
 		checkCall("memory freed after the close", live, CodeFreed)
 	}
 }
@@ -145,28 +162,35 @@ func TestFreeDuringCloseTakesEffect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	poolNumber, err := l.OpenPool(world, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	address, err := l.Alloc(poolNumber, 4096, defaultStream, noSite)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r, p, err := l.pool(poolNumber)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	retired, err := r.rt.Interop().Retire(address)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := l.ClosePool(poolNumber, withoutForce); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := p.free(retired, delay); err != nil {
 		t.Errorf("freeing the retired buffer after ClosePool: %v", err)
 	}
+
 	if _, err := r.rt.Interop().Buffer(address); !errors.Is(err, symmem.ErrForeign) {
 		t.Errorf("Buffer of the freed address: got %v, want %v", err, symmem.ErrForeign)
 	}
@@ -182,15 +206,18 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for range rounds {
 		poolNumber, err := l.OpenPool(world, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		address, err := l.Alloc(poolNumber, 4096, defaultStream, noSite)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		start := make(chan struct{}) // closed to start all closers at the same time
 		var closers sync.WaitGroup
 		for range closerCount {
@@ -203,15 +230,18 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 				}
 			})
 		}
+
 		close(start)
 		closers.Wait()
 		interop := l.ranks.main.Load().rt.Interop()
 		if n, _ := interop.Live(nil); n != 1 { // nil means all pools
 			t.Fatalf("%d buffers are live after the close, want 1", n)
 		}
+
 		if err := l.Free(address, noDelay); err != nil {
 			t.Fatalf("freeing the last buffer: %v", err)
 		}
+
 		if n, _ := interop.Live(nil); n != 0 {
 			t.Fatalf("%d buffers are live after the last free, want 0", n)
 		}
@@ -228,9 +258,11 @@ func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := l.Free(address, noDelay); err != nil {
 		t.Fatal(err)
 	}
+
 	trimmed := make(chan error, 1) // has room, so that the goroutine ends even after the deadline
 	l.closedRankBuffers.mu.Lock()
 	go func() { trimmed <- l.Trim(mainPool, keepBytes) }()
@@ -239,10 +271,12 @@ func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 	case <-time.After(time.Minute): // much longer than Trim takes
 		err = errors.New("Trim waits for the list of closed ranks")
 	}
+
 	l.closedRankBuffers.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if !l.closedRankBuffers.isUnmapped(address) {
 		t.Error("the trimmed segment is not recorded as unmapped")
 	}

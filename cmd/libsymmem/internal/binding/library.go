@@ -55,6 +55,7 @@ func (l *Library) Open(optionsJSON []byte) error {
 	if err := decode(optionsJSON, &o); err != nil {
 		return fmt.Errorf("opening symmem: %w", err)
 	}
+
 	return l.runInterruptible("opening symmem", func(ctx context.Context) error {
 		return l.openMain(ctx, &o, mainRank)
 	})
@@ -67,6 +68,7 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 		return fmt.Errorf("opening symmem: it is already open; call symmem_close first: %w",
 			symmem.ErrInvalid)
 	}
+
 	_, err := l.openRank(ctx, o, kind)
 	return err
 }
@@ -80,6 +82,7 @@ func (l *Library) Close(force bool) error {
 	if r == nil {
 		return nil
 	}
+
 	return l.closeRank(r, force)
 }
 
@@ -114,6 +117,7 @@ func (l *Library) Describe() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	return describe(r)
 }
 
@@ -139,5 +143,6 @@ func (l *Library) SetCheck(level int) error {
 	if err != nil {
 		return err
 	}
+
 	return l.setCheck(r, level)
 }

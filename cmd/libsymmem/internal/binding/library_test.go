@@ -31,6 +31,7 @@ func openLibrary(t *testing.T, options string) (*Library, *Counters) {
 	if err := l.Open([]byte(options)); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if err := l.Close(force); err != nil {
 			t.Error(err)
@@ -67,6 +68,7 @@ func TestInvalidOptionsAreRejected(t *testing.T) {
 				t.Errorf("Open(%s) = %v, want an error with code %v and the text %q", row.options, err,
 					CodeInvalid, row.want)
 			}
+
 			if l.IsOpen() {
 				t.Error("IsOpen() = true, want false")
 			}
@@ -82,12 +84,15 @@ func TestHandlesOfEarlierRankAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := l.Close(withoutForce); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := l.Open([]byte(hostOptions)); err != nil {
 		t.Fatal(err)
 	}
+
 	err = l.Check(first)
 	if !errors.Is(err, symmem.ErrClosed) {
 		t.Errorf("Check of the closed world: got %v, want %v", err, symmem.ErrClosed)
@@ -103,6 +108,7 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	// offsetsAfterFrees opens a pool and allocates a buffer of each size. Then it frees the buffers
 	// with the given indices, in the given order, and allocates all sizes again. It returns the
 	// offsets of the new buffers from the first buffer of the pool.
@@ -111,6 +117,7 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		defer func() {
 			if err := l.ClosePool(poolNumber, force); err != nil {
 				t.Fatal(err)
@@ -122,24 +129,29 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			return address
 		}
 		addresses := make([]uintptr, bufferCount)
 		for i := range addresses {
 			addresses[i] = alloc(i)
 		}
+
 		for _, i := range freedIndices {
 			if err := l.Free(addresses[i], delay); err != nil {
 				t.Fatal(err)
 			}
+
 			// The buffer is only retired, but counts as freed.
 			if err := l.Free(addresses[i], delay); !errors.Is(err, symmem.ErrDoubleFree) {
 				t.Fatalf("freeing buffer %d again: got %v, want %v", i, err, symmem.ErrDoubleFree)
 			}
 		}
+
 		for i := range addresses {
 			offsets = append(offsets, alloc(i)-addresses[0])
 		}
+
 		return offsets
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -148,6 +160,7 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 		for i := range allIndices {
 			allIndices[i] = i
 		}
+
 		freed := rapid.Permutation(allIndices).Draw(t, "frees")[:bufferCount/2]
 		reordered := rapid.Permutation(freed).Draw(t, "frees in another order")
 		offsets := offsetsAfterFrees(t, sizes, freed)
@@ -171,28 +184,35 @@ func TestCountersCountMemoryAndWindows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	pendingBefore := counters.Pending.Load()
 	address, err := l.Alloc(mainPool, bufferBytes, defaultStream, noSite)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if counters.Pending.Load() == pendingBefore {
 		t.Errorf("Pending = %d as before, want a change because of a new segment", pendingBefore)
 	}
+
 	windowsBefore := counters.Windows.Load()
 	pending, err := l.ScopeEnd(world, defaultStream) // registers the segment
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if want := counters.Pending.Load(); pending != want {
 		t.Errorf("ScopeEnd = %d, want the value of Pending, %d", pending, want)
 	}
+
 	if counters.Windows.Load() == windowsBefore {
 		t.Errorf("Windows = %d as before, want a change because of a new window", windowsBefore)
 	}
+
 	if !l.IsSymmetric(world, bufferBytes, address) {
 		t.Error("IsSymmetric = false for registered memory, want true")
 	}
+
 	const bytesPastSegment = 1 << 40
 	if l.IsSymmetric(world, bytesPastSegment, address) {
 		t.Error("IsSymmetric = true for a range that ends after the registered memory, want false")
@@ -207,6 +227,7 @@ func TestCombineNumberDoesNotAllocate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const valueAgree = 1 // SYMMEM_VALUE_AGREE in symmem.h
 	const batchSize, site = 8, 1
 	agree := func() {
@@ -228,6 +249,7 @@ func TestAllocDoesNotAllocateOnGoHeap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if err := l.Free(address, delay); err != nil {
 			t.Fatal(err)
 		}
@@ -252,11 +274,13 @@ func TestForcedCloseDoesNotWaitForOtherRanks(t *testing.T) {
 			"timeout_ms": %d}`, rank, len(ranks), store, hour)
 		go func() { opened <- ranks[rank].Open(options) }() // Open waits for the other rank
 	}
+
 	for range ranks {
 		if err := <-opened; err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for rank, l := range ranks {
 		if err := l.Close(force); err != nil {
 			t.Errorf("closing rank %d: %v", rank, err)

@@ -53,14 +53,17 @@ func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
 	}
+
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(options); err != nil {
 		return fmt.Errorf("reading the options: %w: %w", err, symmem.ErrInvalid)
 	}
+
 	if _, err := d.Token(); err != io.EOF { // Decode reads only the first value
 		return fmt.Errorf("reading the options: text after the JSON object: %w", symmem.ErrInvalid)
 	}
+
 	return nil
 }
 
@@ -75,31 +78,39 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 	if out.Timeout, err = timeoutOf(o.TimeoutMS); err != nil {
 		return out, err
 	}
+
 	if out.CheckInterval, err = intervalOf("check_interval_ms", o.CheckIntervalMS); err != nil {
 		return out, err
 	}
+
 	if out.WarnAfter, err = intervalOf("warn_after_ms", o.WarnAfterMS); err != nil {
 		return out, err
 	}
+
 	if o.Device != nil {
 		if *o.Device < 0 {
 			return out, fmt.Errorf("device is %d; want at least 0: %w", *o.Device, symmem.ErrInvalid)
 		}
+
 		out.Device = symmem.DeviceNumber(*o.Device)
 	}
+
 	if o.Path != "" {
 		if out.Path, err = symmem.ParsePathChoice(o.Path); err != nil {
 			return out, err
 		}
 	}
+
 	if o.Deterministic != "" {
 		if out.Deterministic, err = symmem.ParseFormula(o.Deterministic); err != nil {
 			return out, err
 		}
 	}
+
 	if o.Check != "" {
 		out.Check, err = symmem.ParseCheckLevel(o.Check)
 	}
+
 	return out, err
 }
 
@@ -112,6 +123,7 @@ func timeoutOf(timeoutMS int64) (time.Duration, error) {
 		return 0, fmt.Errorf("timeout_ms is %d; want 0 to %d: %w", timeoutMS, maxMilliseconds,
 			symmem.ErrInvalid)
 	}
+
 	return time.Duration(timeoutMS) * time.Millisecond, nil
 }
 
@@ -122,6 +134,7 @@ func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 		return 0, fmt.Errorf("%s is %d; want at most %d, or a negative value of at least %d: %w", name,
 			milliseconds, maxMilliseconds, -maxMilliseconds, symmem.ErrInvalid)
 	}
+
 	return time.Duration(milliseconds) * time.Millisecond, nil
 }
 
@@ -133,6 +146,7 @@ func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error
 	if o.Placement == "" {
 		return out, nil
 	}
+
 	var err error
 	out.Placement, err = symmem.ParsePlacement(o.Placement)
 	return out, err
@@ -144,10 +158,12 @@ func (o *Options) shouldRecordCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
 	}
+
 	text := os.Getenv("SYMMEM_CALLSITES")
 	if lines, err := strconv.Atoi(text); err == nil {
 		return lines > 0
 	}
+
 	isEnabled, err := strconv.ParseBool(text)
 	return err == nil && isEnabled
 }
@@ -163,9 +179,11 @@ func (o *Options) setMaxProcs() {
 	if procs <= 0 {
 		procs, _ = strconv.Atoi(os.Getenv("SYMMEM_GOMAXPROCS")) // 0 if it is not a number
 	}
+
 	if procs <= 0 {
 		procs = min(defaultMaxProcs, runtime.NumCPU())
 	}
+
 	runtime.GOMAXPROCS(procs)
 }
 
@@ -177,5 +195,6 @@ func (o *Options) setEnvironment() error {
 			return fmt.Errorf("setting environment variable %q: %w: %w", name, err, symmem.ErrInvalid)
 		}
 	}
+
 	return nil
 }

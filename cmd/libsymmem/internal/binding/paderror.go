@@ -27,15 +27,18 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	if err != nil {
 		return err
 	}
+
 	members := p.group.Ranks() // the world's rank of each rank of the group
 	missingWorldRanks := make([]int, len(missing))
 	for i, rank := range missing {
 		missingWorldRanks[i] = members[rank]
 	}
+
 	verb := "signalled"
 	if r.isArrival() {
 		verb = "arrived"
 	}
+
 	waited := fmt.Sprintf("rank %d waited %d ms", members[r.rank], p.timeout.Milliseconds())
 	text := fmt.Sprintf("Timed out: %s, and %s not %s %s of group %s", waited,
 		ranksHave(missingWorldRanks), verb, p.describePlace(r.channel, r.site), p.group.name)
@@ -43,10 +46,12 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	if errors.As(groupErr, new(*symmem.RankLostError)) {
 		return &padError{text: fmt.Sprintf("%v. %s", groupErr, text), cause: groupErr}
 	}
+
 	explanations := ps.signalsElsewhere(p, missingWorldRanks)
 	if len(explanations) == 0 {
 		explanations = p.waitsElsewhere(missing, reports)
 	}
+
 	return &padError{
 		text: strings.Join(append([]string{text}, explanations...), "; "),
 		cause: &symmem.TimeoutError{
@@ -61,15 +66,18 @@ func (p *pad) missingRanks(r *padReport) ([]int, error) {
 	if !isOwnReport || !r.isArrival() {
 		return []int{r.peer}, nil
 	}
+
 	// The arrivals on this rank's pad show all missing ranks. The report names only one.
 	memory, err := p.read(padBytes)
 	if err != nil {
 		return nil, err
 	}
+
 	absent := memory.absent(r, len(p.group.Ranks()))
 	if len(absent) == 0 { // the last one has arrived since the timeout
 		return []int{r.peer}, nil
 	}
+
 	return absent, nil
 }
 
@@ -82,6 +90,7 @@ func (p *pad) waitsElsewhere(ranks []int, reports []padReport) []string {
 				p.describePlace(r.channel, r.site)))
 		}
 	}
+
 	return lines
 }
 
@@ -95,15 +104,18 @@ func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 	for _, line := range samePad {
 		lines = append(lines, line+" instead")
 	}
+
 	for _, other := range ps.session.padTable.all() {
 		if other == p || other.isFailed.Load() {
 			continue
 		}
+
 		found, _ := other.signalsFrom(isGiven)
 		for _, line := range found {
 			lines = append(lines, fmt.Sprintf("%s of group %s instead", line, other.group.name))
 		}
 	}
+
 	return lines[:min(len(lines), maxLines)]
 }
 
@@ -113,6 +125,7 @@ func (p *pad) stoppedError(r *padReport) error {
 	if cause == nil {
 		cause = symmem.ErrAborted
 	}
+
 	text := fmt.Sprintf("%v. Rank %d was waiting %s of group %s", cause, p.group.Ranks()[r.rank],
 		p.describePlace(r.channel, r.site), p.group.name)
 	return &padError{text: text, cause: cause}
@@ -127,6 +140,7 @@ func (p *pad) differenceError(r *padReport) error {
 			waiter, r.channel, r.site)
 		return &padError{text: text, cause: symmem.ErrInvalid}
 	}
+
 	sender := members[r.peer]
 	senderSite := p.describeSite(r.found.site())
 	waiterPlace := p.describePlace(r.channel, r.site)
@@ -141,6 +155,7 @@ func (p *pad) differenceError(r *padReport) error {
 		if r.isArrival() {
 			verb, noun = "arrived", "arrival"
 		}
+
 		text = fmt.Sprintf("Reused too early: rank %d %s again before rank %d had waited for the "+
 			"previous %s, %s", sender, verb, waiter, noun, waiterPlace)
 	default:
@@ -148,6 +163,7 @@ func (p *pad) differenceError(r *padReport) error {
 		text = fmt.Sprintf("Ranks signal from different call sites: rank %d waits %s, and rank %d is "+
 			"%s", waiter, waiterPlace, sender, senderPlace)
 	}
+
 	text += " of group " + p.group.name
 	waiterSide := symmem.Side{
 		Ranks: []int{waiter}, Event: fmt.Sprintf("signal %d", r.want.epoch()),
@@ -167,9 +183,11 @@ func ranksHave(ranks []int) string {
 	if len(ranks) == 1 {
 		return fmt.Sprintf("rank %d has", ranks[0])
 	}
+
 	texts := make([]string, len(ranks))
 	for i, rank := range ranks {
 		texts[i] = fmt.Sprint(rank)
 	}
+
 	return fmt.Sprintf("ranks %s have", strings.Join(texts, ", "))
 }

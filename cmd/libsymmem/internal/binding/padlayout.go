@@ -112,6 +112,7 @@ func (m padMemory) reports(ranks int) []padReport {
 			valid = append(valid, r)
 		}
 	}
+
 	return valid
 }
 
@@ -129,6 +130,7 @@ func (m padMemory) absent(r *padReport, ranks int) []int {
 			absentRanks = append(absentRanks, rank)
 		}
 	}
+
 	return absentRanks
 }
 
@@ -142,6 +144,7 @@ func (m padMemory) pending(ranks int) []padSignal {
 		if !slices.ContainsFunc(rows, isNonZero) {
 			continue // most channels are unused
 		}
+
 		// The second half of each counter says how often this rank has waited.
 		arrivalWaits := m.uint32(padArrivals + 8*channel + 4)
 		for rank := range ranks {
@@ -158,5 +161,6 @@ func (m padMemory) pending(ranks int) []padSignal {
 			}
 		}
 	}
+
 	return all
 }

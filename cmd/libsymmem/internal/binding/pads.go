@@ -45,15 +45,18 @@ func (ps *pads) OpenPad(handle uint64, sites []string) (uintptr, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	if size := len(g.Ranks()); size > padRanks {
 		return 0, fmt.Errorf("a checked pad is for at most %d ranks, not %d: %w", padRanks, size,
 			symmem.ErrUnsupported)
 	}
+
 	words := windows{ps.session} // a pad consists of signal words, which begin as 0
 	addresses, err := words.OpenSignalWords(handle, padBytes/SignalWordBytes)
 	if err != nil {
 		return 0, err
 	}
+
 	p := &pad{
 		owner: r, group: g, address: addresses[g.Rank()], sites: sites, timeout: g.Timeout(),
 	}
@@ -62,6 +65,7 @@ func (ps *pads) OpenPad(handle uint64, sites []string) (uintptr, error) {
 		closeErr := words.CloseSignalWords(p.address)
 		return 0, errors.Join(err, closeErr)
 	}
+
 	ps.session.padTable.add(p.address, p)
 	return p.address, nil
 }
@@ -71,6 +75,7 @@ func (ps *pads) ClosePad(address uintptr) error {
 	if p, ok := ps.session.padTable.remove(address); ok {
 		p.close()
 	}
+
 	words := windows{ps.session}
 	return words.CloseSignalWords(address)
 }
@@ -87,9 +92,11 @@ func (ps *pads) find(address uintptr) (*pad, error) {
 	if _, err := ps.session.anyRank(); err != nil {
 		return nil, err
 	}
+
 	if p, ok := ps.session.padTable.find(address); ok {
 		return p, nil
 	}
+
 	return nil, fmt.Errorf("no open checked pad begins at %#x: %w", address, symmem.ErrForeign)
 }
 
@@ -99,19 +106,23 @@ func (ps *pads) CheckPad(address uintptr) error {
 	if err != nil {
 		return err
 	}
+
 	head, err := p.read(padArrivals) // the header and the reports, which precede the arrivals
 	if err != nil {
 		return err
 	}
+
 	if head.uint32(padFailed) == 0 {
 		return nil
 	}
+
 	p.isFailed.Store(true)
 	reports := head.reports(len(p.group.Ranks()))
 	report := p.mainReport(reports)
 	if report == nil {
 		return fmt.Errorf("the checked pad at %#x has failed without a valid report", address)
 	}
+
 	switch report.failure {
 	case padTimedOut:
 		return ps.timeoutError(p, report, reports)
@@ -128,6 +139,7 @@ func (ps *pads) ExplainPad(address uintptr) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	isAnyRank := func(int) bool { return true }
 	lines, err := p.signalsFrom(isAnyRank)
 	return strings.Join(lines, "\n"), err
@@ -147,6 +159,7 @@ func (p *pad) writeHeader(addresses []uintptr, number uint32) error {
 	for rank, address := range addresses {
 		order.PutUint64(header[padPeers+8*rank:], uint64(address))
 	}
+
 	written := header[padNumber:]
 	return p.copy(padNumber, len(written), func(s *symmem.Stream, m symmem.Memory) error {
 		return s.Copy(m, symmem.Host(written))
@@ -172,22 +185,27 @@ func (p *pad) copy(
 	if p.isClosed {
 		return fmt.Errorf("the checked pad at %#x: %w", p.address, symmem.ErrClosed)
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), padReadTimeout)
 	defer cancel()
 	s, err := p.owner.padStream()
 	if err != nil {
 		return fmt.Errorf("creating a stream for checked pads: %w", err)
 	}
+
 	m, err := p.owner.rt.Interop().Memory(p.address+offset, int64(bytes))
 	if err == nil {
 		err = queueCopy(s, m)
 	}
+
 	if err == nil {
 		err = s.Synchronize(ctx)
 	}
+
 	if err != nil {
 		return fmt.Errorf("copying a checked pad of group %s: %w", p.group.name, err)
 	}
+
 	return nil
 }
 
@@ -199,10 +217,12 @@ func (p *pad) mainReport(reports []padReport) *padReport {
 		if r.failure == padPeerFailed {
 			continue // the report of the peer contains the cause
 		}
+
 		if best == nil || p.compareReports(r, best) < 0 {
 			best = r
 		}
 	}
+
 	return best
 }
 
@@ -214,12 +234,14 @@ func (p *pad) compareReports(a, b *padReport) int {
 		if r.failure == padTimedOut || r.failure == padStopped {
 			return 1
 		}
+
 		return 0
 	}
 	ownerOrder := func(r *padReport) int {
 		if r.rank == p.group.Rank() {
 			return 0
 		}
+
 		return 1
 	}
 	return cmp.Or(
@@ -236,19 +258,23 @@ func (p *pad) signalsFrom(isIncluded func(worldRank int) bool) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
+
 	var lines []string
 	for _, s := range memory.pending(len(p.group.Ranks())) {
 		worldRank := p.group.Ranks()[s.source]
 		if !isIncluded(worldRank) {
 			continue
 		}
+
 		verb := "signalled"
 		if s.isArrival {
 			verb = "arrived"
 		}
+
 		where := p.describePlace(s.channel, s.site)
 		lines = append(lines, fmt.Sprintf("rank %d has %s %s", worldRank, verb, where))
 	}
+
 	return lines, nil
 }
 
@@ -256,6 +282,7 @@ func (p *pad) describeSite(number int) string {
 	if number < len(p.sites) { // otherwise, the caller of OpenPad has not named the site
 		return fmt.Sprintf("site %d (%q)", number, p.sites[number])
 	}
+
 	return fmt.Sprintf("site %d", number)
 }
 

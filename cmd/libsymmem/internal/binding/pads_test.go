@@ -15,12 +15,14 @@ func TestClosePadDuringCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const rounds = 50
 	for range rounds {
 		address, err := l.OpenPad(r.worldHandle, []string{"site"})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		begun, ended := make(chan struct{}, 2), make(chan error, 2)
 		for _, check := range []func() error{
 			func() error { return l.CheckPad(address) },
@@ -31,14 +33,17 @@ func TestClosePadDuringCheck(t *testing.T) {
 				for begun <- struct{}{}; err == nil; {
 					err = check()
 				}
+
 				ended <- err
 			}()
 		}
+
 		<-begun
 		<-begun
 		if err := l.ClosePad(address); err != nil {
 			t.Fatal(err)
 		}
+
 		for range 2 {
 			if err := <-ended; !errors.Is(err, symmem.ErrForeign) && !errors.Is(err, symmem.ErrClosed) {
 				t.Fatalf("a check of a closed pad = %v, want ErrForeign or ErrClosed", err)

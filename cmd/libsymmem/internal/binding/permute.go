@@ -32,6 +32,7 @@ func (a *PermuteArguments) toPermutation(
 	if err != nil {
 		return nil, err
 	}
+
 	p := &driver.Permutation{
 		Route: driver.Route{
 			MaxTokens: a.MaxTokens, Hidden: a.Hidden, Scales: a.Scales, TopK: a.TopK, Experts: a.Experts,
@@ -48,6 +49,7 @@ func (a *PermuteArguments) Layout(ranks int) (layout symmem.PermutedLayout, err 
 	if err := checkRanks(ranks); err != nil {
 		return layout, err
 	}
+
 	shape := *a
 	shape.Dispatched = 0 // the layout does not depend on addresses
 	shape.Permuted = 0
@@ -56,5 +58,6 @@ func (a *PermuteArguments) Layout(ranks int) (layout symmem.PermutedLayout, err 
 	if err != nil {
 		return layout, err
 	}
+
 	return p.Layout(), nil
 }

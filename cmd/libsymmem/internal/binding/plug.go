@@ -22,11 +22,13 @@ func (l *Library) openAlone(device int) error {
 	if l.IsOpen() {
 		return nil
 	}
+
 	o := &Options{Size: 1, Device: &device, Backend: "nccl"}
 	err := l.openMain(context.Background(), o, aloneRank)
 	if l.IsOpen() {
 		return nil // an error only means that another thread has opened it in the meantime
 	}
+
 	return err
 }
 
@@ -38,10 +40,12 @@ func (p *plugin) PlugAlloc(
 	if err := p.openLibrary(device); err != nil {
 		return 0, err
 	}
+
 	ps := pools{p.session}
 	if err := ps.CheckDevice(poolNumber, device); err != nil {
 		return 0, err
 	}
+
 	return ps.Alloc(poolNumber, bytes, stream, site)
 }
 
@@ -84,21 +88,26 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	if err != nil {
 		return err
 	}
+
 	communicator, err := r.adopt(comm)
 	if err != nil {
 		return err
 	}
+
 	_, main, err := p.session.pool(mainPool)
 	if err != nil {
 		return err
 	}
+
 	if err := main.flush(); err != nil {
 		return err
 	}
+
 	err = communicator.Register(context.Background(), main.Pool)
 	if !errors.Is(err, symmem.ErrCapturing) {
 		return err
 	}
+
 	r.captureWarning.Do(func() {
 		p.session.printWarning("symmem: the pool grew during a graph capture, so collectives on " +
 			"the new memory do not use windows in that graph; allocate the memory before the capture")
@@ -122,6 +131,7 @@ func (p *plugin) PlugStatus(comm uintptr, err error) int {
 			p.session.printWarning(text)
 		}
 	}
+
 	return PlugResult(err)
 }
 
@@ -132,10 +142,12 @@ func (p *plugin) PlugForget(comm uintptr) error {
 	if err != nil {
 		return err
 	}
+
 	communicator, ok := r.pluginComms.remove(comm)
 	if !ok {
 		return fmt.Errorf("forgetting communicator %#x: %w", comm, symmem.ErrForeign)
 	}
+
 	communicator.Forget()
 	return nil
 }

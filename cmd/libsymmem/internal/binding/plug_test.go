@@ -11,6 +11,7 @@ func TestPlugStatusPrintsEachErrorOnce(t *testing.T) {
 	if err := l.Open([]byte(hostOptions)); err != nil {
 		t.Fatal(err)
 	}
+
 	defer func() {
 		if err := l.Close(force); err != nil {
 			t.Error(err)
@@ -23,9 +24,11 @@ func TestPlugStatusPrintsEachErrorOnce(t *testing.T) {
 			}
 		}
 	}
+
 	if len(printed) != 2 || !strings.Contains(printed[0], "communicator 0x70: ") {
 		t.Errorf("printed %q, want a line for each communicator", printed)
 	}
+
 	if got := l.PlugStatus(0x70, nil); got != 0 || len(printed) != 2 {
 		t.Errorf("PlugStatus without an error = %d, printed %q; want 0, no new line", got, printed)
 	}

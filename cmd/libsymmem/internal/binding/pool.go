@@ -44,6 +44,7 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error
 	if err := p.flushLocked(); err != nil {
 		return 0, err
 	}
+
 	b, err := p.owner.interopAt(site).Alloc(p.Pool, s, bytes)
 	return b.Address(), err
 }
@@ -57,6 +58,7 @@ func (p *pool) free(b symmem.Buffer, delay bool) error {
 	if delay && !p.isClosing {
 		return nil
 	}
+
 	return p.flushLocked()
 }
 
@@ -65,12 +67,14 @@ func (p *pool) flushLocked() error {
 	if len(p.retired) == 0 {
 		return nil
 	}
+
 	slices.SortFunc(p.retired, compareOffsets)
 	var allErrs error
 	for _, b := range p.retired {
 		err := b.Free()
 		allErrs = errors.Join(allErrs, err)
 	}
+
 	clear(p.retired) // does not keep the freed buffers alive
 	p.retired = p.retired[:0]
 	return allErrs
@@ -115,11 +119,13 @@ func (t *poolTable) openPool(owner *rank, o symmem.PoolOptions) (int, error) {
 		return 0, fmt.Errorf("opening a pool: %d pools are already open: %w", MaxPools-1,
 			symmem.ErrInvalid)
 	}
+
 	number := firstNumber + index
 	p, err := t.openLocked(owner, o)
 	if err != nil {
 		return 0, err
 	}
+
 	t.pools[number] = p
 	return number, nil
 }
@@ -131,6 +137,7 @@ func (t *poolTable) openMainPool(owner *rank, o symmem.PoolOptions) error {
 	if err == nil {
 		t.pools[0] = p
 	}
+
 	return err
 }
 
@@ -139,6 +146,7 @@ func (t *poolTable) openLocked(owner *rank, o symmem.PoolOptions) (*pool, error)
 	if err != nil {
 		return nil, err
 	}
+
 	p := &pool{Pool: opened, owner: owner}
 	t.byAge = append(t.byAge, p)
 	return p, nil
@@ -149,15 +157,18 @@ func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	if number == LocalPool {
 		return t.findOrOpenLocal(r)
 	}
+
 	if number < 0 || number >= MaxPools {
 		return nil, fmt.Errorf("there is no pool %d; want 0 to %d: %w",
 			number, MaxPools-1, symmem.ErrInvalid)
 	}
+
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if p := t.pools[number]; p != nil {
 		return p, nil
 	}
+
 	return nil, fmt.Errorf("pool %d is not open: %w", number, symmem.ErrClosed)
 }
 
@@ -169,6 +180,7 @@ func (t *poolTable) openSignals(owner *rank, o symmem.PoolOptions) (*pool, error
 	if err != nil {
 		return nil, err
 	}
+
 	p.isForSignals = true
 	return p, nil
 }
@@ -180,6 +192,7 @@ func (t *poolTable) closeSignals(p *pool) error {
 	if err := errors.Join(freeErr, closeErr); err != nil {
 		return err
 	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.removeLocked(func(other *pool) bool { return other == p })
@@ -193,13 +206,16 @@ func (t *poolTable) findOrOpenLocal(r *rank) (*pool, error) {
 	if p := t.local[r]; p != nil {
 		return p, nil
 	}
+
 	p, err := t.openLocked(r, symmem.PoolOptions{})
 	if err != nil {
 		return nil, err
 	}
+
 	if t.local == nil {
 		t.local = map[*rank]*pool{}
 	}
+
 	t.local[r] = p
 	return p, nil
 }
@@ -230,6 +246,7 @@ func (t *poolTable) removeAll(r *rank) {
 			t.pools[number] = nil
 		}
 	}
+
 	t.removeLocked(func(p *pool) bool { return p.owner == r })
 }
 
@@ -255,6 +272,7 @@ func (t *poolTable) findWrapper(wrapped *symmem.Pool) *pool {
 			return p
 		}
 	}
+
 	return nil
 }
 
@@ -265,6 +283,7 @@ func (t *poolTable) countLive(r *rank) (count int, bytes int64) {
 		count += poolCount
 		bytes += poolBytes
 	}
+
 	return count, bytes
 }
 
@@ -273,6 +292,7 @@ func (t *poolTable) numberOf(p *pool) int {
 	if p.isForSignals {
 		return signalPool
 	}
+
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Index(t.pools[:], p) // -1, which is LocalPool, for pools of local memory
@@ -284,5 +304,6 @@ func (t *poolTable) free(b symmem.Buffer, delay bool) error {
 	if p == nil { // the pool was closed with live buffers
 		return b.Free()
 	}
+
 	return p.free(b, delay)
 }

@@ -19,18 +19,22 @@ func (ps *pools) OpenPool(domain uint64, optionsJSON []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	var o PoolOptions
 	if err := decode(optionsJSON, &o); err != nil {
 		return 0, err
 	}
+
 	options, err := o.withDomain(g.Group)
 	if err != nil {
 		return 0, err
 	}
+
 	poolNumber, err := ps.session.poolTable.openPool(r, options)
 	if err != nil {
 		return 0, err
 	}
+
 	ps.session.counters.Pending.Add(1)
 	return poolNumber, nil
 }
@@ -41,15 +45,18 @@ func (ps *pools) ClosePool(poolNumber int, force bool) error {
 	if err != nil {
 		return err
 	}
+
 	if poolNumber <= 0 {
 		return fmt.Errorf("closing pool %d: it stays open until symmem_close: %w", poolNumber,
 			symmem.ErrInvalid)
 	}
+
 	count, bytes := p.countLive()
 	if count > 0 && !force {
 		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", poolNumber, count, bytes,
 			ErrLive)
 	}
+
 	freeErr := p.beginClose()
 	ps.session.poolTable.remove(poolNumber, p)
 	closeErr := p.Close()
@@ -62,13 +69,16 @@ func (ps *pools) Alloc(poolNumber int, bytes uint64, stream uintptr, site uint32
 	if err != nil {
 		return 0, err
 	}
+
 	if err := checkSize("allocating", bytes); err != nil {
 		return 0, err
 	}
+
 	s, err := r.findStream(stream)
 	if err != nil {
 		return 0, err
 	}
+
 	return p.alloc(s, int64(bytes), site)
 }
 
@@ -80,10 +90,12 @@ func (ps *pools) AllocOn(
 	if err := ps.CheckDevice(poolNumber, device); err != nil {
 		return 0, err
 	}
+
 	st := streams{ps.session}
 	if err := st.checkCapture("allocating a tensor on", stream); err != nil {
 		return 0, err
 	}
+
 	return ps.Alloc(poolNumber, bytes, stream, site)
 }
 
@@ -95,6 +107,7 @@ func checkSize(action string, bytes uint64) error {
 		return fmt.Errorf("%s %d bytes: %w: the maximum is %d", action, bytes, symmem.ErrSize,
 			int64(maxBytes))
 	}
+
 	return nil
 }
 
@@ -107,15 +120,19 @@ func (ps *pools) Free(address uintptr, delay bool) error {
 		if err == nil {
 			return ps.session.poolTable.free(b, delay)
 		}
+
 		if !errors.Is(err, symmem.ErrForeign) {
 			return err
 		}
+
 		notFoundErr = err // another rank may have the buffer
 	}
+
 	isFound, err := ps.session.closedRankBuffers.freeBuffer(address)
 	if isFound {
 		return err
 	}
+
 	return notFoundErr
 }
 
@@ -128,16 +145,20 @@ func (ps *pools) Reserve(
 	if err != nil {
 		return err
 	}
+
 	if err := checkSize("reserving", bytes); err != nil {
 		return err
 	}
+
 	s, err := r.findStream(stream)
 	if err != nil {
 		return err
 	}
+
 	if err := p.flush(); err != nil {
 		return err
 	}
+
 	err = ps.session.runInterruptible("reserving", func(ctx context.Context) error {
 		var noGroup *symmem.Group // r.register below registers the memory
 		return r.interopAt(site).Reserve(ctx, p.Pool, s, int64(bytes), noGroup)
@@ -145,17 +166,21 @@ func (ps *pools) Reserve(
 	if err != nil {
 		return err
 	}
+
 	if groupHandle == 0 {
 		return nil
 	}
+
 	owner, g, err := ps.session.group(groupHandle)
 	if err != nil {
 		return err
 	}
+
 	if owner != r {
 		return fmt.Errorf("registering pool %d with group %s: they belong to different worlds: %w",
 			poolNumber, g.ID(), symmem.ErrInvalid)
 	}
+
 	return r.register(g, p, stream)
 }
 
@@ -166,6 +191,7 @@ func (ps *pools) Trim(poolNumber int, keepBytes uint64) error {
 	if err != nil {
 		return err
 	}
+
 	return ps.session.runInterruptible("trimming", func(ctx context.Context) error {
 		return p.Trim(ctx, int64(min(keepBytes, maxBytes)))
 	})
@@ -179,10 +205,12 @@ func (ps *pools) SuspendPool(poolNumber int, keepContents bool) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	contents := symmem.DiscardContents
 	if keepContents {
 		contents = symmem.KeepContents
 	}
+
 	var released int64
 	err = ps.session.runInterruptible("suspending a pool", func(ctx context.Context) error {
 		suspension, err := p.Suspend(ctx, contents)
@@ -192,6 +220,7 @@ func (ps *pools) SuspendPool(poolNumber int, keepContents bool) (int64, error) {
 	if err != nil {
 		return 0, err // after an interrupt, the function may still write released
 	}
+
 	return released, nil
 }
 
@@ -201,6 +230,7 @@ func (ps *pools) ResumePool(poolNumber int) error {
 	if err != nil {
 		return err
 	}
+
 	return ps.session.runInterruptible("resuming a pool", p.Resume)
 }
 
@@ -211,12 +241,14 @@ func (ps *pools) CheckDevice(poolNumber, device int) error {
 	if err != nil {
 		return err
 	}
+
 	rankDevice := r.rt.Device().Ordinal
 	hasDevice := rankDevice >= 0
 	if hasDevice && device != rankDevice {
 		return fmt.Errorf("allocating on device %d: this rank uses device %d: %w",
 			device, rankDevice, driver.ErrUnsupported)
 	}
+
 	return nil
 }
 
@@ -226,6 +258,7 @@ func (ps *pools) Note(poolNumber int, kind, value int64, site uint32) error {
 	if err != nil {
 		return err
 	}
+
 	return p.owner.interopAt(site).Note(p.Pool, kind, value)
 }
 
@@ -236,10 +269,12 @@ func (ps *pools) SiteNumber(text string) (uint32, error) {
 	if _, err := ps.session.anyRank(); err != nil {
 		return 0, err
 	}
+
 	if len(text) > maxSiteBytes {
 		return 0, fmt.Errorf("a call site has %d bytes; the maximum is %d: %w", len(text),
 			maxSiteBytes, symmem.ErrInvalid)
 	}
+
 	return ps.session.sites.number(text), nil
 }
 
@@ -259,34 +294,40 @@ func (ps *pools) Locate(address uintptr) (string, error) {
 	if _, err := ps.session.anyRank(); err != nil {
 		return "", err
 	}
+
 	table := &ps.session.poolTable
 	for _, r := range ps.session.ranks.allRanks() {
 		b, err := r.rt.Interop().Buffer(address)
 		if err != nil {
 			continue
 		}
+
 		p := table.findWrapper(b.Pool())
 		if p == nil {
 			continue // not a pool of this package
 		}
+
 		offsetInBuffer := int64(address - b.Address())
 		return encode(location{
 			Pool: table.numberOf(p), Segment: b.Segment(), Live: true, Bytes: b.Size(),
 			Offset: b.Offset() + offsetInBuffer, Address: uint64(b.Address()),
 		})
 	}
+
 	for _, p := range table.allPools() {
 		for s := range p.Segments() {
 			offset := address - s.Address // overflows to a large number if address is below s.Address
 			if offset >= uintptr(s.Bytes) {
 				continue
 			}
+
 			return encode(location{
 				Pool: table.numberOf(p), Segment: s.Segment, Offset: int64(offset),
 				Address: uint64(s.Address),
 			})
 		}
 	}
+
 	return "", fmt.Errorf("locating %#x: the address is in no open pool: %w", address,
 		symmem.ErrForeign)
 }

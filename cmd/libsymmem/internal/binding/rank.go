@@ -46,10 +46,12 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 		if err == nil {
 			err = s.poolTable.openMainPool(r, options)
 		}
+
 		if err != nil {
 			return nil, err
 		}
 	}
+
 	r.worldHandle = r.groupTable.add(rt.World(), "world")
 	return r, nil
 }
@@ -77,6 +79,7 @@ func (r *rank) close(poolErr error, force bool) error {
 	for _, communicator := range r.pluginComms.removeAll() {
 		communicator.Forget()
 	}
+
 	err := r.session.runInterruptible("closing symmem", func(ctx context.Context) error {
 		// An interrupted close does not wait for the work of other ranks.
 		stopAfterFunc := context.AfterFunc(ctx, r.abortGroups)
@@ -86,6 +89,7 @@ func (r *rank) close(poolErr error, force bool) error {
 		if force {
 			cancel() // makes Close wait at most a second
 		}
+
 		err := r.rt.Interop().Close(closeCtx)
 		r.groupTable.watchers.Wait()
 		return err
@@ -110,6 +114,7 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 			return nil, err
 		}
 	}
+
 	// A CUDA stream orders the work of all ranks. On the host backend, each rank has a Stream for the
 	// handle.
 	hasOtherRanks := len(r.session.ranks.allRanks()) > 1
@@ -118,6 +123,7 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 		err := last.waitForOthers(streamUse{r, s}, handle)
 		return s, err
 	}
+
 	return s, nil
 }
 
@@ -128,15 +134,18 @@ func (r *rank) interopAt(site uint32) symmem.Interop {
 	if site == 0 {
 		return interop
 	}
+
 	number, ok := r.sites.find(site)
 	if !ok {
 		text := r.session.sites.text(site)
 		if text == "" {
 			return interop
 		}
+
 		number = interop.Site(text)
 		r.sites.add(site, number)
 	}
+
 	return interop.At(number)
 }
 
@@ -146,10 +155,12 @@ func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	if err != nil {
 		return m, err
 	}
+
 	isForeign := m.Pool() == nil // not memory of this rank's pools
 	if isForeign && bytes > 0 {
 		err = r.checkNotFreedElsewhere(address, bytes)
 	}
+
 	return m, err
 }
 
@@ -160,10 +171,12 @@ func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 		if other == r {
 			continue
 		}
+
 		if _, err := other.rt.Interop().Memory(address, bytes); err != nil {
 			return err
 		}
 	}
+
 	return r.session.closedRankBuffers.checkNotFreed(address, bytes, r.isHostBackend)
 }
 
@@ -174,24 +187,30 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	if err := g.Cause(context.Background()); err != nil { // the group has failed
 		return err
 	}
+
 	if err := p.flush(); err != nil {
 		return err
 	}
+
 	if r.rt.Interop().IsCapturing(stream) {
 		if r.rt.Interop().Pending(p.Pool, g.Group) {
 			return fmt.Errorf("registering with group %s: %w", g.ID(), symmem.ErrCapturing)
 		}
+
 		return nil
 	}
+
 	return r.session.runInterruptible("registering", func(ctx context.Context) error {
 		if err := p.Register(ctx, g.Group); err != nil {
 			return err
 		}
+
 		for _, a := range r.groupTable.attachmentsOf(g) {
 			if err := a.communicator.Register(ctx, p.Pool); err != nil {
 				return err
 			}
 		}
+
 		return nil
 	})
 }

@@ -34,6 +34,7 @@ func (a *RouteArguments) toCall(
 	if operation == symmem.OpCombine {
 		t = symmem.BFloat16
 	}
+
 	call := &driver.Call{
 		Operation: operation, DataType: t,
 		Route: &driver.Route{
@@ -44,6 +45,7 @@ func (a *RouteArguments) toCall(
 	if max(a.MaxTokens, a.Hidden) < 1<<31 { // otherwise, the product could overflow
 		call.Count = a.MaxTokens * a.Hidden
 	}
+
 	const anyRank = 0 // the call is valid for all ranks or for none
 	err := call.Validate(ranks, anyRank)
 	return call, err
@@ -55,6 +57,7 @@ func checkRanks(ranks int) error {
 		return fmt.Errorf("the layout for %d ranks: want 1 to %d: %w", ranks, maxRanks,
 			symmem.ErrInvalid)
 	}
+
 	return nil
 }
 
@@ -63,14 +66,17 @@ func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 	if err := checkRanks(ranks); err != nil {
 		return symmem.DispatchLayout{}, err
 	}
+
 	t, err := parseEnum("element type", types, a.Type)
 	if err != nil {
 		return symmem.DispatchLayout{}, err
 	}
+
 	call, err := a.toCall(symmem.OpDispatch, t, ranks)
 	if err != nil {
 		return symmem.DispatchLayout{}, err
 	}
+
 	rowBytes := a.Hidden * int64(t.Size())
 	return call.Route.Layout(ranks, rowBytes), nil
 }
@@ -84,18 +90,22 @@ func (cs *calls) Route(
 	if err != nil {
 		return err
 	}
+
 	operation := symmem.OpDispatch
 	if combines {
 		operation = symmem.OpCombine
 	}
+
 	args, err := a.toRouteArgs(r, operation, g.Size())
 	if err != nil {
 		return err
 	}
+
 	s, err := r.findStream(stream)
 	if err != nil {
 		return err
 	}
+
 	call := symmem.Call{Operation: operation, Route: &args}
 	// Set the buffer that may have to be registered: peers write to it or read it.
 	if combines {
@@ -103,6 +113,7 @@ func (cs *calls) Route(
 	} else {
 		call.Recv = args.Recv
 	}
+
 	return cs.queueCall(r.interopAt(site), g, call, s)
 }
 
@@ -114,10 +125,12 @@ func (a *RouteArguments) toRouteArgs(
 	if err != nil {
 		return args, err
 	}
+
 	call, err := a.toCall(operation, t, ranks)
 	if err != nil {
 		return args, err
 	}
+
 	args = symmem.RouteArgs{
 		Routing: symmem.Routing{
 			Experts: a.Experts, TopK: a.TopK, MaxTokens: a.MaxTokens, Hidden: a.Hidden, Type: t,
@@ -130,6 +143,7 @@ func (a *RouteArguments) toRouteArgs(
 		if bytes <= 0 { // the operation does not use the buffer
 			return symmem.Memory{}
 		}
+
 		m, err := r.findMemory(address, bytes)
 		firstErr = cmp.Or(firstErr, err)
 		return m
@@ -152,14 +166,17 @@ func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stre
 	if err != nil {
 		return err
 	}
+
 	p, err := a.toPermutation(g.Size(), g.Rank(), reverses)
 	if err != nil {
 		return err
 	}
+
 	s, err := r.findStream(stream)
 	if err != nil {
 		return err
 	}
+
 	args := symmem.PermuteArgs{
 		Routing: symmem.Routing{
 			Experts: a.Experts, TopK: a.TopK, MaxTokens: a.MaxTokens, Hidden: a.Hidden,
@@ -171,15 +188,19 @@ func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stre
 	if reverses {
 		buffers = []*symmem.Memory{&args.Permuted, &args.Computed, &args.Returned}
 	}
+
 	var errs [3]error // one for each buffer
 	for i, span := range p.Spans(reverses) {
 		*buffers[i], errs[i] = r.findMemory(span.Address, span.Bytes)
 	}
+
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
+
 	if reverses {
 		return g.Unpermute(args, s)
 	}
+
 	return g.Permute(args, s)
 }

@@ -35,6 +35,7 @@ func (s *session) mainWorldRank() (*rank, error) {
 	if r := s.ranks.main.Load(); r != nil {
 		return r, nil
 	}
+
 	return nil, ErrNotOpen
 }
 
@@ -43,9 +44,11 @@ func (s *session) anyRank() (*rank, error) {
 	if r := s.ranks.main.Load(); r != nil {
 		return r, nil
 	}
+
 	if all := s.ranks.allRanks(); len(all) > 0 {
 		return all[0], nil
 	}
+
 	return nil, ErrNotOpen
 }
 
@@ -56,10 +59,12 @@ func (s *session) unknownHandleError(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
 	}
+
 	wasValid := handle > 0 && handle <= s.lastHandle.Load()
 	if !wasValid {
 		return fmt.Errorf("there is no %s with handle %d: %w", kind, handle, symmem.ErrInvalid)
 	}
+
 	return fmt.Errorf("%s with handle %d: %w", kind, handle, symmem.ErrClosed)
 }
 
@@ -69,6 +74,7 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	if !ok {
 		return nil, nil, s.unknownHandleError("group", handle)
 	}
+
 	return g.owner, g, nil
 }
 
@@ -79,10 +85,12 @@ func (s *session) world(handle uint64) (*rank, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if handle != r.worldHandle {
 		return nil, fmt.Errorf("group %s is not a world: pass the handle that symmem_world_open or "+
 			"symmem_world returned: %w", g.ID(), symmem.ErrInvalid)
 	}
+
 	return r, nil
 }
 
@@ -92,10 +100,12 @@ func (s *session) pool(number int) (*rank, *pool, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+
 	p, err := s.poolTable.find(number, r) // r owns the pool if number is LocalPool
 	if err != nil {
 		return nil, nil, err
 	}
+
 	return p.owner, p, nil
 }
 
@@ -106,5 +116,6 @@ func (s *session) flushedPool(number int) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return p, p.flush()
 }

@@ -30,25 +30,30 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 	if err != nil {
 		return nil, err
 	}
+
 	if count == 0 || count > maxSignalWords {
 		return nil, fmt.Errorf("opening %d signal words: want 1 to %d: %w", count, maxSignalWords,
 			symmem.ErrInvalid)
 	}
+
 	s, err := r.findStream(defaultStream)
 	if err != nil {
 		return nil, err
 	}
+
 	p, err := ws.session.poolTable.openSignals(r, symmem.PoolOptions{
 		Domain: g.Group, FirstSegment: signalSegmentBytes,
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	addresses, err := r.allocSignals(g, p, s, int64(count*SignalWordBytes))
 	if err != nil {
 		closeErr := ws.session.poolTable.closeSignals(p)
 		return nil, errors.Join(err, closeErr)
 	}
+
 	return addresses, nil
 }
 
@@ -61,9 +66,11 @@ func (r *rank) allocSignals(
 	if err != nil {
 		return nil, err
 	}
+
 	if err := r.register(g, p, defaultStream); err != nil {
 		return nil, err
 	}
+
 	return r.rt.Interop().PeerAddresses(g.Group, address, bytes)
 }
 
@@ -73,20 +80,25 @@ func (ws *windows) CloseSignalWords(address uintptr) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
 	}
+
 	for _, r := range ws.session.ranks.allRanks() {
 		b, err := r.rt.Interop().Buffer(address)
 		if err != nil || b.Address() != address {
 			continue
 		}
+
 		p := ws.session.poolTable.findWrapper(b.Pool())
 		if p == nil || !p.isForSignals {
 			continue
 		}
+
 		if err := ws.session.poolTable.closeSignals(p); err != nil {
 			return err
 		}
+
 		return b.Free() // not earlier, because a second call must find the pool by its buffer
 	}
+
 	return fmt.Errorf("closing signal words at %#x: no open words begin there: %w", address,
 		symmem.ErrForeign)
 }

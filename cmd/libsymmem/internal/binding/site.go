@@ -20,6 +20,7 @@ func (t *siteTable) number(text string) uint32 {
 	if t.names == nil {
 		t.names = ledger.NewSites()
 	}
+
 	return t.names.Intern(0, text)
 }
 
@@ -30,5 +31,6 @@ func (t *siteTable) text(number uint32) string {
 	if t.names == nil {
 		return ""
 	}
+
 	return t.names.At(number)
 }

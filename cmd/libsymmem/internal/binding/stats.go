@@ -39,6 +39,7 @@ func (l *Library) Stats() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	return statsOf(r)
 }
 
@@ -52,6 +53,7 @@ func statsOf(r *rank) (string, error) {
 			s.Pools = append(s.Pools, r.session.poolTable.stats(p))
 		}
 	}
+
 	for _, g := range r.groupTable.allGroups() {
 		entry := groupStats{
 			Handle: g.handle, Name: g.name, GroupStats: g.Stats(), Attachments: []attachmentStats{},
@@ -61,8 +63,10 @@ func statsOf(r *rank) (string, error) {
 				Handle: a.handle, Name: a.communicator.Name(), Windows: a.communicator.Windows(),
 			})
 		}
+
 		s.Groups[g.ID()] = entry
 	}
+
 	return encode(s)
 }
 
@@ -71,6 +75,7 @@ func (t *poolTable) stats(p *pool) poolStats {
 	for segment := range p.Segments() {
 		s.Mapped += segment.Bytes
 	}
+
 	s.Live, _ = p.countLive()
 	return s
 }

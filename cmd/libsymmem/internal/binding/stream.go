@@ -29,10 +29,12 @@ func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 	if len(all) > 0 {
 		return all, nil
 	}
+
 	first, err := st.session.anyRank()
 	if err != nil {
 		return nil, err
 	}
+
 	s, err := first.findStream(handle)
 	return []streamUse{{first, s}}, err
 }
@@ -45,6 +47,7 @@ func (st *streams) existingUses(handle uintptr) []streamUse {
 			all = append(all, streamUse{r, s})
 		}
 	}
+
 	return all
 }
 
@@ -53,20 +56,24 @@ func (st *streams) Synchronize(handle uintptr) error {
 	if err := st.checkCapture("synchronizing", handle); err != nil {
 		return err
 	}
+
 	uses, err := st.uses(handle)
 	if err != nil {
 		return err
 	}
+
 	var firstErr error
 	for _, u := range uses {
 		err := st.session.runResumable("synchronizing", u.stream.Synchronize)
 		if errors.Is(err, symmem.ErrInterrupted) {
 			return err
 		}
+
 		if firstErr == nil {
 			firstErr = err
 		}
 	}
+
 	return firstErr
 }
 
@@ -77,13 +84,16 @@ func (st *streams) checkCapture(operation string, handle uintptr) error {
 	if err != nil {
 		return nil //nolint:nilerr // the caller then gets the same error from uses
 	}
+
 	uses := st.existingUses(handle)
 	if len(uses) > 0 {
 		r = uses[0].rank
 	}
+
 	if r.rt.Interop().IsCapturing(handle) {
 		return fmt.Errorf("%s stream %#x: %w", operation, handle, symmem.ErrCapturing)
 	}
+
 	return nil
 }
 
@@ -93,9 +103,11 @@ func (st *streams) SetIdle(idle bool) error {
 	if _, err := st.session.anyRank(); err != nil {
 		return err
 	}
+
 	for _, r := range st.session.ranks.allRanks() {
 		r.rt.Interop().SetIdle(idle)
 	}
+
 	return nil
 }
 
@@ -104,12 +116,14 @@ func (st *streams) ForgetStream(handle uintptr) error {
 	if _, err := st.session.anyRank(); err != nil {
 		return err
 	}
+
 	st.session.lastUses.remove(handle)
 	for _, r := range st.session.ranks.allRanks() {
 		forgotten, ok := r.streams.remove(handle)
 		if !ok {
 			continue
 		}
+
 		// ForgetStream may wait for work that depends on other streams, so no lock may be held.
 		err := st.session.runInterruptible("forgetting a stream", func(context.Context) error {
 			r.rt.Interop().ForgetStream(forgotten)
@@ -119,6 +133,7 @@ func (st *streams) ForgetStream(handle uintptr) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -142,18 +157,22 @@ func (st *streams) RecordEvent(stream uintptr) (uint64, error) {
 	if err := st.checkCapture("recording an event on", stream); err != nil {
 		return 0, err
 	}
+
 	uses, err := st.uses(stream)
 	if err != nil {
 		return 0, err
 	}
+
 	marks := make(event, len(uses))
 	for i, u := range uses {
 		mark, err := u.record()
 		if err != nil {
 			return 0, fmt.Errorf("recording an event on stream %#x: %w", stream, err)
 		}
+
 		marks[i] = eventMark{u.rank, mark}
 	}
+
 	return st.session.addEvent(marks), nil
 }
 
@@ -164,13 +183,16 @@ func (s *session) recordUnlessDone(u streamUse) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	if u.rank.isHostBackend && mark.Done() {
 		err := mark.Synchronize(context.Background()) // does not wait
 		if err == nil {
 			return 0, nil
 		}
+
 		// Waiting for the event returns the error later.
 	}
+
 	marks := event{{rank: u.rank, event: mark}}
 	return s.addEvent(marks), nil
 }
@@ -188,6 +210,7 @@ func (u streamUse) record() (*symmem.Event, error) {
 	if err != nil {
 		return e, err
 	}
+
 	err = u.stream.Record(e)
 	return e, err
 }
@@ -197,6 +220,7 @@ func (st *streams) event(handle uint64) (event, error) {
 	if !ok {
 		return nil, st.session.unknownHandleError("event", handle)
 	}
+
 	return e, nil
 }
 
@@ -207,6 +231,7 @@ func (st *streams) IsEventDone(handle uint64) bool {
 	if err != nil {
 		return true
 	}
+
 	isPending := func(m eventMark) bool { return !m.event.Done() }
 	return !slices.ContainsFunc(e, isPending)
 }
@@ -217,11 +242,13 @@ func (st *streams) WaitForEvent(handle uint64) error {
 	if err != nil {
 		return err
 	}
+
 	for _, m := range e {
 		if err := st.session.runResumable("waiting for an event", m.event.Synchronize); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -232,11 +259,13 @@ func (st *streams) WaitForEventUntil(handle uint64, timeoutMS int64) error {
 	if err != nil {
 		return err
 	}
+
 	const operation = "waiting for an event"
 	timeout, err := timeoutOf(timeoutMS)
 	if err != nil {
 		return fmt.Errorf("%s: %w", operation, err)
 	}
+
 	wholeWait, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for _, m := range e {
@@ -251,10 +280,12 @@ func (st *streams) WaitForEventUntil(handle uint64, timeoutMS int64) error {
 		if errors.Is(err, errWaitTimeout) {
 			return &symmem.TimeoutError{InCall: operation, Waited: timeout}
 		}
+
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -265,6 +296,7 @@ func (st *streams) CloseEvent(handle uint64) error {
 	if _, err := st.event(handle); err != nil {
 		return err
 	}
+
 	st.session.events.remove(handle)
 	return nil
 }
@@ -275,10 +307,12 @@ func (st *streams) StreamWait(stream uintptr, handle uint64) error {
 	if err != nil {
 		return err
 	}
+
 	uses, err := st.uses(stream)
 	if err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		for _, m := range e {
 			if err := u.stream.Wait(m.event); err != nil {
@@ -286,6 +320,7 @@ func (st *streams) StreamWait(stream uintptr, handle uint64) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -304,26 +339,32 @@ func (last *lastUse) waitForOthers(use streamUse, handle uintptr) error {
 	if previous == use.rank {
 		return nil
 	}
+
 	for _, other := range use.rank.session.ranks.allRanks() {
 		if other == use.rank {
 			continue
 		}
+
 		if previous != nil && previous != other {
 			continue // the work of previous has waited for that of other
 		}
+
 		otherStream, hasUsed := other.streams.find(handle)
 		if !hasUsed {
 			continue
 		}
+
 		otherUse := streamUse{rank: other, stream: otherStream}
 		mark, err := otherUse.record()
 		if err == nil {
 			err = use.stream.WaitIgnoringErrors(mark)
 		}
+
 		if err != nil && !errors.Is(err, symmem.ErrClosed) { // the other world may be closing
 			return err
 		}
 	}
+
 	last.rank.Store(use.rank)
 	return nil
 }

@@ -16,10 +16,12 @@ func blockStream(t *testing.T, r *rank, handle uintptr) (unblock func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	gate := make(chan struct{})
 	if err := s.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}
+
 	return func() { close(gate) }
 }
 
@@ -32,10 +34,12 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	s, err := r.findStream(streamHandle)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	unblock := blockStream(t, r, streamHandle)
 	forgotten := make(chan error)
 	go func() { forgotten <- l.ForgetStream(streamHandle) }() // waits for the stream's work
@@ -43,12 +47,14 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	for !errors.Is(s.Host(func() {}), symmem.ErrClosed) {
 		runtime.Gosched()
 	}
+
 	// To find or create a stream, calls lock the table.
 	if r.streams.mu.TryRLock() {
 		r.streams.mu.RUnlock()
 	} else {
 		t.Error("ForgetStream holds the stream table's lock while it waits; want it released")
 	}
+
 	unblock()
 	if err := <-forgotten; err != nil {
 		t.Errorf("ForgetStream = %v, want nil", err)
@@ -64,35 +70,44 @@ func TestEventsFollowStreamOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	unblock := blockStream(t, r, firstStream)
 	first, err := l.RecordEvent(firstStream)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := l.StreamWait(secondStream, first); err != nil {
 		t.Fatal(err)
 	}
+
 	second, err := l.RecordEvent(secondStream)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if l.IsEventDone(first) {
 		t.Error("IsEventDone(first) = true while the first stream is blocked, want false")
 	}
+
 	if l.IsEventDone(second) {
 		t.Error("IsEventDone(second) = true while it waits for the first event, want false")
 	}
+
 	// Closing an event must not release streams that wait for it.
 	if err := l.CloseEvent(first); err != nil {
 		t.Errorf("CloseEvent(first) = %v, want nil", err)
 	}
+
 	if l.IsEventDone(second) {
 		t.Error("IsEventDone(second) = true after the first event was closed, want false")
 	}
+
 	unblock()
 	if err := l.WaitForEvent(second); err != nil {
 		t.Errorf("WaitForEvent(second) = %v, want nil", err)
 	}
+
 	if !l.IsEventDone(second) {
 		t.Error("IsEventDone(second) = false after WaitForEvent, want true")
 	}
@@ -106,9 +121,11 @@ func TestInvalidEventHandlesAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := l.CloseEvent(closed); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, row := range []struct {
 		name   string
 		handle uint64
@@ -122,12 +139,15 @@ func TestInvalidEventHandlesAreRefused(t *testing.T) {
 			if !l.IsEventDone(row.handle) {
 				t.Error("IsEventDone = false, want true")
 			}
+
 			if err := l.WaitForEvent(row.handle); CodeOf(err) != row.want {
 				t.Errorf("WaitForEvent = %v, want an error with code %v", err, row.want)
 			}
+
 			if err := l.CloseEvent(row.handle); CodeOf(err) != row.want {
 				t.Errorf("CloseEvent = %v, want an error with code %v", err, row.want)
 			}
+
 			if err := l.StreamWait(defaultStream, row.handle); CodeOf(err) != row.want {
 				t.Errorf("StreamWait = %v, want an error with code %v", err, row.want)
 			}

@@ -29,10 +29,12 @@ func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, erro
 	if v, ok := t.entries[handle]; ok {
 		return v, nil
 	}
+
 	v, err := create(handle)
 	if err != nil {
 		return v, err
 	}
+
 	t.setLocked(handle, v)
 	return v, nil
 }
@@ -55,6 +57,7 @@ func (t *table[K, V]) setLocked(handle K, v V) {
 	if t.entries == nil {
 		t.entries = map[K]V{}
 	}
+
 	t.entries[handle] = v
 }
 

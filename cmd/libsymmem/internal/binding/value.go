@@ -17,9 +17,11 @@ func (cs *calls) CombineNumber(
 	if err != nil {
 		return 0, err
 	}
+
 	if op == symmem.ValueStep {
 		return 0, fmt.Errorf("operation %d on value %q: %w", operation, name, symmem.ErrInvalid)
 	}
+
 	return cs.CombineValue(handle, symmem.ValueCall{
 		Operation: op, Name: name, Value: value, Float: math.Float64frombits(uint64(value)),
 	}, site)
@@ -31,10 +33,12 @@ func (cs *calls) CombineValue(handle uint64, call symmem.ValueCall, site uint32)
 	if err != nil {
 		return 0, err
 	}
+
 	interop := r.interopAt(site)
 	if g.machines <= 1 { // within a machine, the wait calls pollInCollective
 		return interop.Value(context.Background(), g.Group, call)
 	}
+
 	return cs.combineInterruptible(interop, g, call)
 }
 
@@ -52,5 +56,6 @@ func (cs *calls) combineInterruptible(
 	if err != nil {
 		return 0, err // after an interrupt, the function may still write result
 	}
+
 	return result, nil
 }

@@ -40,6 +40,7 @@ func (w *warnings) addLate(late symmem.LateWarning) {
 	if err != nil {
 		return // cannot happen: all fields are strings and numbers
 	}
+
 	w.add(string(text))
 	w.counters.Warnings.Add(1)
 }
@@ -50,6 +51,7 @@ func (w *warnings) add(text string) {
 	if len(w.stored) == maxWarnings {
 		w.stored = slices.Delete(w.stored, 0, 1)
 	}
+
 	w.stored = append(w.stored, text)
 }
 
@@ -62,6 +64,7 @@ func (w *warnings) TakeWarning(take func(text string) bool) {
 		take("")
 		return
 	}
+
 	isTaken := take(w.stored[0])
 	if isTaken {
 		w.stored = w.stored[1:]

@@ -21,6 +21,7 @@ func TestWarningIsTakenOnce(t *testing.T) {
 	if text := takeWarning(l); text != "" {
 		t.Errorf("TakeWarning passed %q before any warning was stored, want an empty text", text)
 	}
+
 	l.addLate(symmem.LateWarning{
 		Group: "g", InCall: "AllReduce 1 of group g", Waited: 31 * time.Second, Ranks: []int{5},
 		Activity: map[int]string{5: "in no call of this group"}, Members: []int{0, 5},
@@ -36,12 +37,15 @@ func TestWarningIsTakenOnce(t *testing.T) {
 	if err := json.Unmarshal([]byte(takeWarning(l)), &got); err != nil {
 		t.Fatal(err)
 	}
+
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
+
 	if text := takeWarning(l); text != "" {
 		t.Errorf("TakeWarning passed %q again, want an empty text", text)
 	}
+
 	if n := l.counters.Warnings.Load(); n != 1 {
 		t.Errorf("Warnings = %d, want 1", n)
 	}
@@ -52,6 +56,7 @@ func TestOldestWarningsAreDropped(t *testing.T) {
 	for i := range maxWarnings + 3 {
 		l.addLate(symmem.LateWarning{Group: fmt.Sprint(i)})
 	}
+
 	for i := 3; i < maxWarnings+3; i++ {
 		var got lateDetail
 		err := json.Unmarshal([]byte(takeWarning(l)), &got)
@@ -59,6 +64,7 @@ func TestOldestWarningsAreDropped(t *testing.T) {
 			t.Fatalf("got %+v (%v), want warning %d", got, err, i)
 		}
 	}
+
 	if text := takeWarning(l); text != "" {
 		t.Errorf("TakeWarning passed %q after the last warning, want an empty text", text)
 	}

@@ -20,16 +20,19 @@ func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, 
 	if err != nil {
 		return 0, err
 	}
+
 	// Read the counter first: memory that is allocated during the loop then changes it.
 	pendingCount = ws.session.counters.Pending.Load()
 	for _, p := range ws.session.poolTable.ownedBy(r) {
 		if !g.sharesPool(p) {
 			continue
 		}
+
 		if err := r.register(g, p, stream); err != nil {
 			return 0, err
 		}
 	}
+
 	return pendingCount, nil
 }
 
@@ -39,14 +42,17 @@ func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr
 	if err != nil {
 		return err
 	}
+
 	owner, p, err := ws.session.pool(poolNumber)
 	if err != nil {
 		return err
 	}
+
 	if owner != r {
 		return fmt.Errorf("registering pool %d with group %s: they belong to different worlds: %w",
 			poolNumber, g.ID(), symmem.ErrInvalid)
 	}
+
 	return r.register(g, p, stream)
 }
 
@@ -58,20 +64,24 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 	if err != nil {
 		return 0, err
 	}
+
 	for _, a := range r.groupTable.attachmentsOf(g) {
 		isSame := a.address == comm && a.communicator.Name() == name
 		if isSame {
 			return a.handle, nil
 		}
 	}
+
 	communicator, err := r.rt.Interop().AdoptCommunicator(comm, name, g.Group)
 	if err != nil {
 		return 0, err
 	}
+
 	if err := ws.registerAll(r, g, communicator); err != nil {
 		communicator.Forget()
 		return 0, err
 	}
+
 	attachmentHandle := ws.session.lastHandle.Add(1)
 	a := &attachment{
 		handle: attachmentHandle, address: comm, communicator: communicator, group: g,
@@ -86,9 +96,11 @@ func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCo
 		if !g.sharesPool(p) {
 			continue
 		}
+
 		if err := p.flush(); err != nil {
 			return err
 		}
+
 		err := ws.session.runInterruptible("attaching", func(ctx context.Context) error {
 			return communicator.Register(ctx, p.Pool)
 		})
@@ -96,6 +108,7 @@ func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCo
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -105,17 +118,21 @@ func (ws *windows) Detach(attachmentHandle uint64, commExists bool) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
 	}
+
 	for _, r := range ws.session.ranks.allRanks() {
 		a := r.groupTable.detach(attachmentHandle)
 		if a == nil {
 			continue
 		}
+
 		if commExists {
 			return a.communicator.Detach()
 		}
+
 		a.communicator.Forget()
 		return nil
 	}
+
 	return fmt.Errorf("attachment with handle %d: %w", attachmentHandle, symmem.ErrClosed)
 }
 
@@ -125,6 +142,7 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 	if err != nil || bytes > maxBytes {
 		return false
 	}
+
 	return r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
@@ -137,10 +155,12 @@ func (ws *windows) PeerAddresses(
 	if err != nil {
 		return nil, err
 	}
+
 	if bytes > maxBytes {
 		return nil, fmt.Errorf("finding the addresses of %d bytes: the maximum is %d: %w", bytes,
 			int64(maxBytes), symmem.ErrInvalid)
 	}
+
 	return r.rt.Interop().PeerAddresses(g.Group, address, int64(bytes))
 }
 
@@ -159,10 +179,12 @@ func (ws *windows) NCCLWindow(
 	if err != nil {
 		return w, err
 	}
+
 	if bytes > maxBytes {
 		return w, fmt.Errorf("finding the window of %d bytes: the maximum is %d: %w", bytes,
 			int64(maxBytes), symmem.ErrInvalid)
 	}
+
 	w.Communicator = g.Handle()
 	w.Window, w.Offset, err = r.rt.Interop().WindowHandle(g.Group, address, int64(bytes))
 	return w, err
@@ -178,6 +200,7 @@ func (ws *windows) Windows(handle uint64) ([]Window, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var all []Window
 	for _, p := range ws.session.poolTable.ownedBy(r) {
 		for s := range p.Segments() {
@@ -186,6 +209,7 @@ func (ws *windows) Windows(handle uint64) ([]Window, error) {
 			}
 		}
 	}
+
 	slices.SortFunc(all, func(a, b Window) int { return cmp.Compare(a.Address, b.Address) })
 	return all, nil
 }

@@ -24,6 +24,7 @@ func (l *rankList) allRanks() []*rank {
 	if all := l.all.Load(); all != nil {
 		return *all
 	}
+
 	return nil
 }
 
@@ -46,6 +47,7 @@ func (l *rankList) remove(r *rank) bool {
 	if index < 0 {
 		return false
 	}
+
 	changed = slices.Delete(changed, index, index+1)
 	l.all.Store(&changed)
 	l.main.CompareAndSwap(r, nil) // no effect unless r is the main world's rank
@@ -62,10 +64,12 @@ func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 	if err := decode(optionsJSON, &o); err != nil {
 		return 0, fmt.Errorf("opening a world: %w", err)
 	}
+
 	if o.Pool != (PoolOptions{}) {
 		return 0, fmt.Errorf("opening a world: the options must not describe a pool; open pools "+
 			"later: %w", symmem.ErrInvalid)
 	}
+
 	var opened *rank
 	err := ws.session.runInterruptible("opening a world", func(ctx context.Context) error {
 		r, err := ws.session.openRank(ctx, &o, otherRank)
@@ -75,6 +79,7 @@ func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 	if err != nil {
 		return 0, err // after an interrupt, the function may still write opened
 	}
+
 	return opened.worldHandle, nil
 }
 
@@ -84,6 +89,7 @@ func (ws *worlds) CloseWorld(handle uint64, force bool) error {
 	if err != nil {
 		return err
 	}
+
 	return ws.session.closeRank(r, force)
 }
 
@@ -93,6 +99,7 @@ func (ws *worlds) DescribeWorld(handle uint64) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	return describe(r)
 }
 
@@ -102,6 +109,7 @@ func (ws *worlds) WorldStats(handle uint64) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	return statsOf(r)
 }
 
@@ -111,6 +119,7 @@ func (ws *worlds) SetWorldCheck(handle uint64, level int) error {
 	if err != nil {
 		return err
 	}
+
 	return ws.session.setCheck(r, level)
 }
 
@@ -119,6 +128,7 @@ func (s *session) setCheck(r *rank, level int) error {
 	if err != nil {
 		return err
 	}
+
 	return s.runInterruptible("setting the check level", func(ctx context.Context) error {
 		return r.rt.SetCheck(ctx, checkLevel)
 	})
@@ -139,25 +149,30 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	if err := o.setEnvironment(); err != nil {
 		return nil, err
 	}
+
 	isFirstWorld := len(s.ranks.allRanks()) == 0
 	if o.GoMaxProcs > 0 || isFirstWorld {
 		o.setMaxProcs()
 	}
+
 	options, err := o.runtimeOptions()
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", err)
 	}
+
 	options.OnLate = s.addLate
 	options.Interrupted = s.pollInCollective
 	rt, err := symmem.Open(ctx, options)
 	if err != nil {
 		return nil, err
 	}
+
 	r, err := newRank(s, rt, o, kind)
 	if err != nil {
 		closeErr := rt.Close()
 		return nil, errors.Join(fmt.Errorf("opening symmem: %w", err), closeErr)
 	}
+
 	isMain := kind != otherRank
 	s.ranks.add(r, isMain)
 	s.counters.Pending.Add(1)                  // the world's pool may have memory to register
@@ -166,6 +181,7 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 		closeErr := rt.Close()
 		return nil, errors.Join(err, closeErr)
 	}
+
 	return r, nil
 }
 
@@ -176,16 +192,19 @@ func (s *session) closeRank(r *rank, force bool) error {
 	if count > 0 && !force {
 		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
 	}
+
 	var poolErrs []error
 	for _, p := range s.poolTable.ownedBy(r) {
 		err := p.beginClose()
 		poolErrs = append(poolErrs, err)
 	}
+
 	// Keep the rank's buffers before its removal, so that calls can find them at any time.
 	s.closedRankBuffers.keepRank(r.rt.Interop())
 	if !s.removeRank(r) {
 		return nil // another call is closing the rank
 	}
+
 	err := r.close(errors.Join(poolErrs...), force)
 	s.counters.Pending.Add(1)
 	s.counters.Windows.Add(1)
@@ -198,9 +217,11 @@ func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false
 	}
+
 	for _, g := range r.groupTable.allGroups() {
 		s.groupIndex.remove(g.handle)
 	}
+
 	s.poolTable.removeAll(r)
 	s.lastUses.removeIf(func(u *lastUse) bool { return u.rank.Load() == r })
 	s.events.removeIf(func(e event) bool { return e.belongsTo(r) })

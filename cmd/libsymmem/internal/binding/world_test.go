@@ -17,9 +17,11 @@ func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if r, err = l.world(handle); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		err := l.CloseWorld(handle, force)
 		isAlreadyClosed := errors.Is(err, symmem.ErrClosed)
@@ -39,11 +41,13 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	second, _ := openWorld(t, l)
 	firstStream, err := first.findStream(streamHandle)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	gate := make(chan struct{})
 	failAfterGate := func() {
 		<-gate
@@ -52,34 +56,42 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 	if err := firstStream.Host(failAfterGate); err != nil {
 		t.Fatal(err)
 	}
+
 	secondStream, err := second.findStream(streamHandle)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ran := make(chan struct{})
 	if err := secondStream.Host(func() { close(ran) }); err != nil {
 		t.Fatal(err)
 	}
+
 	event, err := l.RecordEvent(streamHandle) // after the work of both worlds
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	select {
 	case <-ran:
 		t.Error("work of the second world ran before the stream's earlier work was done")
 	default:
 	}
+
 	if l.IsEventDone(event) {
 		t.Error("IsEventDone = true before the event's work is done, want false")
 	}
+
 	close(gate)
 	if err := l.WaitForEvent(event); err == nil {
 		t.Error("WaitForEvent = nil, want the failure of the first world")
 	}
+
 	<-ran // the failure of the first world does not affect the second
 	if err := l.Synchronize(streamHandle); err == nil {
 		t.Error("Synchronize = nil, want the failure of the first world")
 	}
+
 	if err := l.Synchronize(streamHandle); err != nil { // a failure is reported once
 		t.Errorf("second Synchronize = %v, want nil", err)
 	}
@@ -94,12 +106,14 @@ func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r, _ := openWorld(t, l)
 	r.rt.Interop().Site("engine.go:7") // takes the next number of this world
 	second, err := l.SiteNumber("second.py:2")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for site, text := range map[uint32]string{first: "first.py:1", second: "second.py:2"} {
 		numberInWorld := r.rt.Interop().Site(text)
 		want := r.rt.Interop().At(numberInWorld) // records calls with this site
@@ -118,23 +132,29 @@ func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	address, err := l.Alloc(poolNumber, 4096, defaultStream, noSite)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := l.CloseWorld(world, withoutForce); CodeOf(err) != CodeLive {
 		t.Errorf("CloseWorld with a live buffer = %v, want an error with code %v", err, CodeLive)
 	}
+
 	if err := l.CloseWorld(world, force); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := l.Alloc(poolNumber, 4096, defaultStream, noSite); CodeOf(err) != CodeClosed {
 		t.Errorf("Alloc in a pool of the closed world = %v, want an error with code %v", err,
 			CodeClosed)
 	}
+
 	if err := l.Free(address, noDelay); err != nil {
 		t.Errorf("freeing a buffer of the closed world: %v", err)
 	}
+
 	if err := l.Check(world); CodeOf(err) != CodeClosed {
 		t.Errorf("Check of the closed world = %v, want an error with code %v", err, CodeClosed)
 	}
@@ -159,15 +179,18 @@ func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	useWorld := func() {
 		world, err := l.OpenWorld([]byte(hostOptions))
 		if err != nil {
 			t.Error(err)
 			return
 		}
+
 		if err := l.Check(world); err != nil {
 			t.Error(err)
 		}
+
 		if err := l.CloseWorld(world, withoutForce); err != nil {
 			t.Error(err)
 		}
@@ -180,13 +203,16 @@ func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
 			}
 		})
 	}
+
 	for range mainWorldCalls {
 		if err := l.Check(mainWorld); err != nil {
 			t.Error(err)
 		}
+
 		if err := l.Synchronize(defaultStream); err != nil {
 			t.Error(err)
 		}
 	}
+
 	users.Wait()
 }

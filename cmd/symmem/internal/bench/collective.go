@@ -55,6 +55,7 @@ func (o *CollectiveOptions) sizesOf(op *Operation) []int64 {
 	if op.kind == symmem.OpBarrier {
 		return []int64{0}
 	}
+
 	return o.Sizes
 }
 
@@ -76,10 +77,12 @@ func (o *CollectiveOptions) Run(ctx context.Context, emit func(*Row) error) erro
 	if err == nil {
 		err = o.measureRows(ctx, worlds, emit)
 	}
+
 	for _, w := range worlds {
 		closeErr := w.rt.Close()
 		err = errors.Join(err, closeErr)
 	}
+
 	return err
 }
 
@@ -93,8 +96,10 @@ func (o *CollectiveOptions) openWorlds(ctx context.Context) ([]*world, error) {
 		if err != nil {
 			return worlds, fmt.Errorf("opening world %d: %w", i, err)
 		}
+
 		worlds = append(worlds, w)
 	}
+
 	return worlds, nil
 }
 
@@ -106,16 +111,19 @@ func (o *CollectiveOptions) measureRows(
 		if op.kind == symmem.OpSend && worlds[0].rt.Size() == 1 {
 			continue // a single rank has no peer
 		}
+
 		for _, size := range o.sizesOf(op) {
 			row, err := o.measureRow(ctx, worlds, op, size)
 			if err != nil {
 				return fmt.Errorf("measuring %s of %d bytes: %w", op.Name, size, err)
 			}
+
 			if err := emit(row); err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -130,13 +138,16 @@ func (o *CollectiveOptions) measureRow(
 	if o.InPlace && op.kind.HasInPlace() {
 		modes = append(modes, true)
 	}
+
 	for i, inPlace := range modes {
 		result, err := o.measureCall(ctx, worlds, row, inPlace)
 		if err != nil {
 			return nil, err
 		}
+
 		row.Results[i] = result
 	}
+
 	return row, nil
 }
 
@@ -151,15 +162,18 @@ func (o *CollectiveOptions) measureCall(
 		if err != nil {
 			return nil, err
 		}
+
 		refusal = reason // the same in all worlds
 		for _, c := range choices {
 			variants = append(variants, variant{world: w, choice: c})
 		}
 	}
+
 	runners, err := o.measureAll(ctx, row, inPlace, variants)
 	if err != nil {
 		return nil, err
 	}
+
 	return o.newResult(row, inPlace, refusal, runners), nil
 }
 
@@ -174,22 +188,28 @@ func (o *CollectiveOptions) pathChoices(
 		if err != nil {
 			return nil, "", err
 		}
+
 		choices = append(choices, symmem.PathAuto)
 		if len(paths) == 1 { // only the plain path, which PathAuto takes
 			return choices, "", nil
 		}
+
 		return append(choices, paths...), "", nil
 	}
+
 	if o.Path == symmem.PathAuto || o.Path == symmem.PathPlain { // possible for every call
 		return []symmem.PathChoice{o.Path}, "", nil
 	}
+
 	refusal, err = w.refusalReason(ctx, o, row, inPlace, o.Path)
 	if err != nil {
 		return nil, "", err
 	}
+
 	if refusal != "" {
 		return []symmem.PathChoice{symmem.PathAuto}, refusal, nil
 	}
+
 	return []symmem.PathChoice{o.Path}, "", nil
 }
 
@@ -200,5 +220,6 @@ func ratios(dividends, divisors []float64) []float64 {
 	for i := range all {
 		all[i] = dividends[i] / divisors[i]
 	}
+
 	return all
 }

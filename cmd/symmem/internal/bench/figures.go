@@ -24,9 +24,11 @@ func (o *CollectiveOptions) newResult(
 			timesByPath[r.choice] = append(timesByPath[r.choice], r.nsPerCall...)
 			continue
 		}
+
 		timesByLevel[r.world.level] = append(timesByLevel[r.world.level], r.nsPerCall...)
 		takenPath = r.path // the same for all runners that get here
 	}
+
 	lastLevel := len(o.Checks) - 1
 	result := &report.Result{
 		Name: row.Operation.Name,
@@ -44,18 +46,23 @@ func (o *CollectiveOptions) newResult(
 	if o.OutsideWindows {
 		result.Params["buffers"] = "any" // as in --buffers
 	}
+
 	if row.Operation.kind.Reduces() {
 		result.Params["redop"] = o.ReduceOp.String()
 	}
+
 	if refusal != "" {
 		result.Params["refused"] = refusal
 	}
+
 	if o.GraphCalls > 0 {
 		result.Params["graph_ops"] = o.GraphCalls
 	}
+
 	if lastLevel > 0 { // the levels are compared
 		result.CompareTo("check "+o.Checks[0].String(), report.Summarize(timesByLevel[0]))
 	}
+
 	if len(timesByPath) > 0 { // the paths are compared, at a single level
 		setBaseline(result, timesByLevel[0], timesByPath)
 		call := driver.Call{
@@ -65,6 +72,7 @@ func (o *CollectiveOptions) newResult(
 			result.Limit = 0 // no limit, because the path of these calls is not chosen for speed
 		}
 	}
+
 	return result
 }
 
@@ -83,12 +91,14 @@ func setBaseline(
 		if !ok { // the call cannot take this path
 			continue
 		}
+
 		median := report.Summarize(nsPerCall).Median
 		r.Figures[path.String()+"_ns"] = median
 		if median < r.Figures[fastest.String()+"_ns"] {
 			fastest = path
 		}
 	}
+
 	r.Params["better"] = fastest.String()
 	r.CompareTo("the best path", report.Summarize(timesByPath[fastest]))
 	// CompareTo divides the medians of all batches. But the machine's speed can change by more than

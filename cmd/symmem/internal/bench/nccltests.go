@@ -35,6 +35,7 @@ func TypeName(t symmem.DataType) string {
 	if name, ok := ncclNames[t]; ok {
 		return name
 	}
+
 	return t.String()
 }
 
@@ -56,22 +57,27 @@ func (n *NCCLTests) WriteRow(o *CollectiveOptions, r *Row) error {
 		if err := n.WriteFooter(); err != nil {
 			return err
 		}
+
 		n.operation = r.Operation
 		fmt.Fprintf(&out, "# %s\n"+ncclHeader, r.Operation.Name, "", "")
 	}
+
 	redop := "none"
 	if r.Operation.kind.Reduces() {
 		redop = o.ReduceOp.String()
 	}
+
 	root := -1 // as in nccl-tests, for operations without a root
 	if r.Operation.kind.HasRoot() {
 		root = 0
 	}
+
 	for _, result := range r.Results {
 		if result != nil {
 			n.addToTotals(r, result)
 		}
 	}
+
 	outOfPlace := r.formatResult(r.Results[0])
 	inPlace := r.formatResult(r.Results[1])
 	fmt.Fprintf(&out, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
@@ -88,6 +94,7 @@ func (r *Row) takenPathsComment() string {
 		if result == nil || result.Params["refused"] == nil {
 			return ""
 		}
+
 		return fmt.Sprint(result.Params["took"])
 	}
 	outOfPlace := otherPath(r.Results[0])
@@ -104,6 +111,7 @@ func (r *Row) takenPathsComment() string {
 	case inPlace == "":
 		return "  # took " + outOfPlace + " out of place"
 	}
+
 	return "  # took " + outOfPlace + ", in place " + inPlace
 }
 
@@ -117,6 +125,7 @@ func (n *NCCLTests) addToTotals(r *Row, result *report.Result) {
 	if result.Params["refused"] == nil {
 		return
 	}
+
 	reason := fmt.Sprint(result.Params["refused"])
 	if !slices.Contains(n.refusalReasons, reason) {
 		n.refusalReasons = append(n.refusalReasons, reason)
@@ -129,6 +138,7 @@ func (r *Row) formatResult(result *report.Result) string {
 	if result == nil {
 		return fmt.Sprintf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A")
 	}
+
 	algorithmGBps, busGBps := r.bandwidths(result.Median)
 	microseconds := result.Median / 1e3
 	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", formatWidth(microseconds, 7),
@@ -148,6 +158,7 @@ func formatWidth(v float64, width int) string {
 	if v >= 1 {
 		integerDigits = int(math.Log10(v)) + 1
 	}
+
 	const pointWidth = 1
 	decimals := min(max(width-pointWidth-integerDigits, 0), 2)
 	return strconv.FormatFloat(v, 'f', decimals, 64)
@@ -158,10 +169,12 @@ func (n *NCCLTests) WriteFooter() error {
 	if n.operation == nil {
 		return nil
 	}
+
 	verdict := "OK"
 	if n.wrongElements > 0 {
 		verdict = "FAILED"
 	}
+
 	meanBusGBps := n.busSum / float64(max(n.busCount, 1))
 	var out bytes.Buffer
 	fmt.Fprintf(&out, // nccl-tests counts wrong elements as "out of bounds"
@@ -170,6 +183,7 @@ func (n *NCCLTests) WriteFooter() error {
 	for _, reason := range n.refusalReasons {
 		fmt.Fprintf(&out, "# did not take the requested path: %s\n#\n", reason)
 	}
+
 	*n = NCCLTests{Writer: n.Writer} // no current table
 	_, err := n.Writer.Write(out.Bytes())
 	return err

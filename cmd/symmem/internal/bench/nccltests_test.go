@@ -107,9 +107,11 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if err := table.WriteFooter(); err != nil {
 		t.Fatal(err)
 	}
+
 	var rowsAndTotals []string // without the headers
 	for line := range strings.Lines(out.String()) {
 		isRow := !strings.HasPrefix(line, "#")
@@ -118,6 +120,7 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 			rowsAndTotals = append(rowsAndTotals, strings.TrimSuffix(line, "\n"))
 		}
 	}
+
 	// The columns are size, count, type, reduction and root, and then twice time, algorithm
 	// bandwidth, bus bandwidth and wrong elements.
 	want := []string{

@@ -40,6 +40,7 @@ func OperationNames() []string {
 	for i := range operations {
 		names = append(names, operations[i].Name)
 	}
+
 	return names
 }
 
@@ -50,22 +51,27 @@ func ParseOperations(names []string) ([]Operation, error) {
 		return nil, fmt.Errorf("no operations given: use all, or some of %s",
 			strings.Join(OperationNames(), ", "))
 	}
+
 	var selected []Operation
 	for _, name := range names {
 		if name == "all" {
 			return operations, nil
 		}
+
 		hasThisName := func(o Operation) bool { return o.Name == name }
 		index := slices.IndexFunc(operations, hasThisName)
 		if index < 0 {
 			return nil, fmt.Errorf("unknown operation %q: use all, or some of %s",
 				name, strings.Join(OperationNames(), ", "))
 		}
+
 		if slices.ContainsFunc(selected, hasThisName) {
 			return nil, fmt.Errorf("operation %s given twice", name)
 		}
+
 		selected = append(selected, operations[index])
 	}
+
 	return selected, nil
 }
 
@@ -81,10 +87,12 @@ func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (cou
 	if o.kind == symmem.OpBarrier {
 		return 0, 0
 	}
+
 	bytesPerCount := int64(t.Size())
 	if o.hasBufferOfAllParts() {
 		bytesPerCount *= int64(ranks)
 	}
+
 	count = (bytes + bytesPerCount - 1) / bytesPerCount // rounded up
 	count = max(1, count)                               // if bytes is 0
 	return count, count * bytesPerCount

@@ -37,6 +37,7 @@ func NewProbe() *Probe {
 	if err != nil || len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {
 		return nil
 	}
+
 	return &Probe{caller: processors[0], answerer: processors[1]}
 }
 
@@ -47,6 +48,7 @@ func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
+
 	// Both goroutines spin, so GOMAXPROCS must be at least 2.
 	oldProcs := runtime.GOMAXPROCS(0)
 	runtime.GOMAXPROCS(max(2, oldProcs))
@@ -71,6 +73,7 @@ func (p *Probe) RoundTrip() (float64, error) {
 	if err := errors.Join(tripsErr, echoErr); err != nil {
 		return 0, fmt.Errorf("measuring the round trip: %w", err)
 	}
+
 	return report.Summarize(batches).Median, nil
 }
 
@@ -82,8 +85,10 @@ func echo(ping, pong *uint64, stop *atomic.Bool) {
 			if stop.Load() {
 				return
 			}
+
 			yield()
 		}
+
 		spin.StoreRelease64(pong, next)
 	}
 }
@@ -99,6 +104,7 @@ func timeTrips(ping, pong *uint64) []float64 {
 		if !begin.Before(deadline) {
 			break
 		}
+
 		trips := 0
 		now := begin
 		for trips < tripsPerBatch && now.Before(deadline) {
@@ -109,12 +115,15 @@ func timeTrips(ping, pong *uint64) []float64 {
 					yield()
 				}
 			}
+
 			trips += tripsPerCheck
 			now = time.Now()
 		}
+
 		batchNS := float64(now.Sub(begin).Nanoseconds())
 		batches = append(batches, batchNS/float64(trips)) // trips > 0: begin is before the deadline
 	}
+
 	return batches
 }
 

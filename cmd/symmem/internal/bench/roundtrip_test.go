@@ -17,11 +17,13 @@ func TestRoundTripWithOneP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	p := NewProbe()
 	single := min(len(allowed), runtime.GOMAXPROCS(0)) < 2
 	if single != (p == nil) {
 		t.Fatalf("NewProbe() = %v; want a nil Probe: %v", p, single)
 	}
+
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	if ns, err := p.RoundTrip(); err != nil || single != (ns == 0) {
 		t.Errorf("RoundTrip() = %v, %v; want a time of 0: %v", ns, err, single)
@@ -42,6 +44,7 @@ func TestTripsEndOnBusyMachine(t *testing.T) {
 				return
 			case <-time.After(time.Millisecond):
 			}
+
 			if spin.Until64(ping, next, 0, 1) {
 				spin.StoreRelease64(pong, next)
 				next++
@@ -53,6 +56,7 @@ func TestTripsEndOnBusyMachine(t *testing.T) {
 	if len(batches) != 1 || batches[0] < 1e6 {
 		t.Errorf("times of trips = %v ns, want one of a millisecond or more", batches)
 	}
+
 	if took := time.Since(begin); took > 30*time.Second {
 		t.Errorf("the trips took %v, want about %v", took, probeLimit)
 	}

@@ -32,19 +32,24 @@ func (o *CollectiveOptions) newRunner(
 	if err != nil {
 		return nil, err
 	}
+
 	r := &runner{world: w, choice: choice, call: c, callsPerIter: 1}
 	if err := w.setPath(ctx, choice); err != nil {
 		return nil, err
 	}
+
 	if err := r.check(ctx, o); err != nil {
 		return nil, err
 	}
+
 	if err := r.capture(ctx, o); err != nil {
 		return nil, err
 	}
+
 	if err := r.calibrate(ctx, o); err != nil {
 		return nil, errors.Join(err, closeGraphs([]*runner{r}))
 	}
+
 	return r, nil
 }
 
@@ -52,26 +57,33 @@ func (r *runner) check(ctx context.Context, o *CollectiveOptions) error {
 	if err := r.checkPath(o); err != nil {
 		return err
 	}
+
 	if err := r.fill(ctx); err != nil {
 		return err
 	}
+
 	if err := r.world.barrier(ctx); err != nil {
 		return err
 	}
+
 	if err := r.launch(ctx); err != nil {
 		return err
 	}
+
 	if err := r.world.synchronize(ctx); err != nil {
 		return err
 	}
+
 	own, err := r.countWrong(ctx)
 	if err != nil {
 		return err
 	}
+
 	byRank, err := r.world.gather(ctx, own)
 	for _, wrong := range byRank {
 		r.wrong += wrong
 	}
+
 	return err
 }
 
@@ -81,13 +93,16 @@ func (r *runner) checkPath(o *CollectiveOptions) error {
 		r.path = symmem.PathPlain.String()
 		return nil
 	}
+
 	e, err := r.world.explain(r.call)
 	if r.path = e.Path; err != nil || r.choice == symmem.PathAuto {
 		return err
 	}
+
 	if e.Path != r.choice.String() || needsRegistration(o.Path) && e.Registers {
 		return fmt.Errorf("the call does not take the requested path %v: %v", r.choice, e)
 	}
+
 	return nil
 }
 
@@ -99,24 +114,29 @@ func (r *runner) capture(ctx context.Context, o *CollectiveOptions) error {
 	if o.GraphCalls == 0 {
 		return nil
 	}
+
 	ops, err := r.callsPerGraph(ctx, o)
 	if err != nil {
 		return err
 	}
+
 	s := r.world.rt.DefaultStream()
 	if err := s.BeginCapture(); err != nil {
 		return fmt.Errorf("capturing calls: %w", err)
 	}
+
 	var launchErr error
 	for range ops {
 		if launchErr = r.launch(ctx); launchErr != nil {
 			break
 		}
 	}
+
 	graph, err := s.EndCapture()
 	if err := errors.Join(launchErr, err); err != nil {
 		return fmt.Errorf("capturing calls: %w", err)
 	}
+
 	r.graph, r.callsPerIter = graph, ops
 	return nil
 }
@@ -125,11 +145,13 @@ func (r *runner) callsPerGraph(ctx context.Context, o *CollectiveOptions) (int, 
 	if !o.limitGraphTime {
 		return o.GraphCalls, nil
 	}
+
 	r.iters = 1
 	duration, err := r.shortestBatch(ctx)
 	if err != nil {
 		return 0, err
 	}
+
 	return min(max(1, int(o.Plan.Batch/max(duration, 1))), o.GraphCalls), nil
 }
 
@@ -140,6 +162,7 @@ func closeGraphs(runners []*runner) error {
 			errs = append(errs, r.graph.Close())
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -149,11 +172,13 @@ func (r *runner) calibrate(ctx context.Context, o *CollectiveOptions) error {
 		_, err := r.timeBatch(ctx)
 		return err
 	}
+
 	for r.iters = 1; ; r.iters *= 2 {
 		duration, err := r.shortestBatch(ctx)
 		if err != nil {
 			return err
 		}
+
 		if duration >= o.Plan.Batch/2 || r.iters >= maxBatchCalls {
 			r.iters = max(1, int(float64(r.iters)*float64(o.Plan.Batch)/float64(max(duration, 1))))
 			return nil
@@ -173,12 +198,15 @@ func (r *runner) shortestBatch(ctx context.Context) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
+
 		shortest = min(shortest, duration)
 	}
+
 	byRank, err := r.world.gather(ctx, shortest.Nanoseconds())
 	if err != nil {
 		return 0, err
 	}
+
 	return time.Duration(byRank[0]), nil
 }
 
@@ -186,12 +214,14 @@ func (r *runner) timeBatch(ctx context.Context) (time.Duration, error) {
 	if err := r.world.barrier(ctx); err != nil {
 		return 0, err
 	}
+
 	begin := time.Now()
 	for range r.iters {
 		if err := r.runOnce(ctx); err != nil {
 			return 0, err
 		}
 	}
+
 	err := r.world.synchronize(ctx)
 	return time.Since(begin), err
 }
@@ -200,6 +230,7 @@ func (r *runner) runOnce(ctx context.Context) error {
 	if r.graph != nil {
 		return r.graph.Launch(r.world.rt.DefaultStream())
 	}
+
 	return r.launch(ctx)
 }
 
@@ -209,9 +240,11 @@ func (r *runner) applyPath(ctx context.Context) error {
 	if r.graph != nil || r.choice == *r.world.path {
 		return nil
 	}
+
 	if err := r.world.setPath(ctx, r.choice); err != nil {
 		return err
 	}
+
 	return r.runOnce(ctx)
 }
 
@@ -219,14 +252,17 @@ func (r *runner) measureBatch(ctx context.Context) (float64, error) {
 	if err := r.applyPath(ctx); err != nil {
 		return 0, err
 	}
+
 	duration, err := r.timeBatch(ctx)
 	if err != nil {
 		return 0, err
 	}
+
 	byRank, err := r.world.gather(ctx, duration.Nanoseconds())
 	if err != nil {
 		return 0, err
 	}
+
 	return float64(slices.Max(byRank)) / float64(r.iters*r.callsPerIter), nil
 }
 
@@ -245,8 +281,10 @@ func (o *CollectiveOptions) measureAll(
 		if err != nil {
 			return runners, err
 		}
+
 		runners = append(runners, r)
 	}
+
 	return runners, o.runBatches(ctx, runners)
 }
 
@@ -258,17 +296,20 @@ func (o *CollectiveOptions) runBatches(ctx context.Context, runners []*runner) e
 	if !o.isWarm {
 		o.isWarm, warmUp = true, o.Plan.Batches
 	}
+
 	for round := range warmUp + o.Plan.Batches {
 		for _, i := range runnerOrder(len(runners), round) {
 			nsPerCall, err := runners[i].measureBatch(ctx)
 			if err != nil {
 				return err
 			}
+
 			if round >= warmUp {
 				runners[i].nsPerCall = append(runners[i].nsPerCall, nsPerCall)
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -282,11 +323,14 @@ func runnerOrder(n, round int) []int {
 		if i%2 == 0 {
 			step = n - step
 		}
+
 		order[i] = (round + step) % n
 	}
+
 	if round/n%2 == 1 {
 		slices.Reverse(order)
 	}
+
 	return order
 }
 
@@ -294,9 +338,11 @@ func (r *runner) fill(ctx context.Context) error {
 	if r.call.Count == 0 {
 		return nil
 	}
+
 	if err := r.call.Fill(r.world.rt.DefaultStream()); err != nil {
 		return err
 	}
+
 	return r.world.rt.DefaultStream().Synchronize(ctx)
 }
 
@@ -305,9 +351,11 @@ func (r *runner) countWrong(ctx context.Context) (int64, error) {
 	if len(want) == 0 {
 		return 0, nil
 	}
+
 	if err := r.call.Read(r.world.rt.DefaultStream()); err != nil {
 		return 0, err
 	}
+
 	err := r.world.rt.DefaultStream().Synchronize(ctx)
 	return r.call.Compare(r.call.Got, want).Wrong, err
 }

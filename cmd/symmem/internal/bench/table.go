@@ -20,14 +20,17 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	for _, cells := range rows {
 		fmt.Fprintf(out, "%s\t\n", strings.Join(cells, "\t"))
 	}
+
 	if err := out.Flush(); err != nil {
 		return err
 	}
+
 	for line := range bytes.Lines(aligned.Bytes()) {
 		if _, err := fmt.Fprintf(w, "%s%s", prefix, line); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -46,6 +49,7 @@ func WritePathTable(w io.Writer, r *report.Report) error {
 		if result.Baseline == nil {
 			continue // was not compared
 		}
+
 		row := append(callCells(result), report.Duration(result.Median))
 		paths := []symmem.PathChoice{
 			symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
@@ -55,18 +59,23 @@ func WritePathTable(w io.Writer, r *report.Report) error {
 			if ns, ok := result.Figures[path.String()+"_ns"]; ok {
 				cell = report.Duration(ns)
 			}
+
 			row = append(row, cell)
 		}
+
 		takenPath := fmt.Sprint(result.Params["took"])
 		row = append(row, takenPath, formatRatio(*result.Ratio)) // set if Baseline is set
 		rows = append(rows, row)
 	}
+
 	if err := writeTable(w, "#", rows); err != nil {
 		return err
 	}
+
 	if r.Worst == nil { // no result was compared
 		return nil
 	}
+
 	_, err := fmt.Fprintf(w, "# worst ratio: %.3f, %s\n", r.Worst.Ratio, r.Worst.Name)
 	return err
 }
@@ -80,10 +89,12 @@ func WriteCheckTable(w io.Writer, r *report.Report) error {
 		if result.Baseline == nil {
 			continue // was not compared
 		}
+
 		rows = append(rows, append(callCells(result), // these pointers are set if Baseline is set
 			report.Duration(*result.BaselineMedian), report.Duration(result.Median),
 			formatRatio(*result.Ratio)))
 	}
+
 	return writeTable(w, "#", rows)
 }
 

@@ -49,6 +49,7 @@ func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the world: %w", err)
 	}
+
 	defer func() {
 		closeErr := w.rt.Close()
 		err = errors.Join(err, closeErr)
@@ -57,11 +58,13 @@ func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
+
 	runErr := t.run(ctx)
 	t.result.Table = t.newTable() // also after an error: tuning takes long, so keep what is known
 	if runErr != nil {
 		return &t.result, runErr
 	}
+
 	return &t.result, t.result.Table.Validate()
 }
 
@@ -70,6 +73,7 @@ func skipReason(op *Operation, dataType symmem.DataType) string {
 	if !op.hasRules() {
 		return op.Name + " has no buffers that peers read, so there is nothing to choose"
 	}
+
 	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name,
 		dataType)
 }
@@ -80,6 +84,7 @@ func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
 	}
+
 	smallest := newPoints[0].Bytes
 	largest := newPoints[len(newPoints)-1].Bytes
 	merged := slices.Clone(newPoints)
@@ -88,6 +93,7 @@ func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 			merged = append(merged, p)
 		}
 	}
+
 	return merged
 }
 
@@ -111,10 +117,12 @@ func noisePercent(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0
 	}
+
 	var logs []float64
 	for _, r := range ratios {
 		logs = append(logs, math.Log(r))
 	}
+
 	slices.Sort(logs)
 	return 100 * math.Expm1(medianError(logs))
 }
@@ -136,10 +144,12 @@ func (o *TuneOptions) shareBaseTable(ctx context.Context, w *world) (*tuning.Tab
 	if w.rt.Rank() == 0 {
 		own = o.findBaseTable(w.rt)
 	}
+
 	byRank, err := workload.Gather(ctx, w.gatherer, own)
 	if err != nil {
 		return nil, fmt.Errorf("sharing the table: %w", err)
 	}
+
 	return byRank[0], nil
 }
 
@@ -151,5 +161,6 @@ func (o *TuneOptions) findBaseTable(rt *symmem.Runtime) *tuning.Table {
 			return table
 		}
 	}
+
 	return tuning.Builtin(info.Backend, info.Name)
 }

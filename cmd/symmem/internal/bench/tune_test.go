@@ -20,9 +20,11 @@ func TestNoiseIsErrorOfMedian(t *testing.T) {
 	if n := noisePercent([]float64{2, 2, 2, 2}); n != 0 {
 		t.Errorf("the noise of identical ratios is %v percent, want 0", n)
 	}
+
 	if n := noisePercent(nil); n != 0 {
 		t.Errorf("the noise without ratios is %v percent, want 0", n)
 	}
+
 	// The standard error of the median of n draws from a normal distribution is 1.253 deviations
 	// divided by the square root of n. noisePercent must estimate twice that error from one sample.
 	random := rand.New(rand.NewPCG(1, 2))
@@ -33,16 +35,19 @@ func TestNoiseIsErrorOfMedian(t *testing.T) {
 		for i := range sample {
 			sample[i] = 1 + deviation*random.NormFloat64()
 		}
+
 		n := noisePercent(sample)
 		sum += n
 		if 100*math.Abs(report.Summarize(sample).Median-1) <= n {
 			covered++
 		}
 	}
+
 	want := 100 * 2 * 1.253 * deviation / math.Sqrt(draws)
 	if mean := sum / trials; math.Abs(mean/want-1) > 0.1 {
 		t.Errorf("the mean noise is %.3f percent, want %.3f", mean, want)
 	}
+
 	if share := float64(covered) / trials; share < 0.9 {
 		t.Errorf("%.3f of all medians are within the noise, want about 0.95", share)
 	}
@@ -53,6 +58,7 @@ func TestNoiseIgnoresOutliers(t *testing.T) {
 	for i := range sample {
 		sample[i] = 1
 	}
+
 	sample[3], sample[17] = 50, 0.01
 	if n := noisePercent(sample); n != 0 {
 		t.Errorf("the noise with two outliers in 21 batches is %v percent, want 0", n)
@@ -87,6 +93,7 @@ func TestNewPointComparesAdjacentBatches(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", row.name, got, row.want)
 		}
 	}
+
 	if p := newPoint(1, []float64{0.1}, []float64{0.1}, nil); p.PlainUS <= 0 || p.WindowUS <= 0 {
 		t.Errorf("got %+v, want positive times, which tables require", p)
 	}
@@ -114,6 +121,7 @@ func newTuneResult() *TuneResult {
 			Operation: "AllReduce", Shape: tuning.Shape{Ranks: 4, Machines: 1}, Memory: measured.memory,
 		}, tuning.Plain, measured.points))
 	}
+
 	return &TuneResult{
 		Table: &tuning.Table{Device: "box", DefaultPath: tuning.Plain, Rules: rules},
 		Rules: rules, Skipped: []string{"broadcast: there is no window path"},
@@ -126,6 +134,7 @@ func TestTextShowsChosenPathsAndGains(t *testing.T) {
 	if err := newTuneResult().WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
+
 	want := `operation size buffers plain window direct noise chosen wins
 AllReduce 1KiB out of place symmetric 13.0 us 7.40 us - 1.5 % window +75.7 %
 AllReduce 128KiB out of place symmetric 14.8 us 17.0 us - 0.4 % plain +14.9 %
@@ -151,10 +160,12 @@ func TestTuneJSONContainsTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	out, err := json.Marshal(document)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var got struct {
 		File    string          `json:"file"`
 		Written bool            `json:"written"`
@@ -164,10 +175,12 @@ func TestTuneJSONContainsTable(t *testing.T) {
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatal(err)
 	}
+
 	table, err := tuning.Decode(got.Table)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got.File != "t.json" || !got.Written || len(got.Skipped) != 1 ||
 		table.Digest() != tuned.Table.Digest() {
 		t.Errorf("got %s, want the file, one skipped operation and the table", out)
@@ -226,6 +239,7 @@ func TestCompareUsesAdjacentBatches(t *testing.T) {
 	if r.Params["better"] != "window" || *r.Ratio != 0.95 || r.Figures["plain_ns"] != 22 {
 		t.Errorf("got %+v, want window as the better path, and ratio 0.95", r)
 	}
+
 	setBaseline(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{
 		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39}, symmem.PathDirect: {5, 10, 20},
 	})
@@ -242,16 +256,19 @@ func TestRunnerOrderIsBalanced(t *testing.T) {
 			if slices.Compare(slices.Sorted(slices.Values(order)), []int{0, 1, 2, 3, 4}[:n]) != 0 {
 				t.Fatalf("runnerOrder(%d, %d) = %v; want a permutation", n, round, order)
 			}
+
 			first[order[0]]++
 			last[order[n-1]]++
 			for i := 1; i < n; i++ {
 				after[[2]int{order[i-1], order[i]}]++
 			}
 		}
+
 		for i := range n {
 			if first[i] != 2 || last[i] != 2 {
 				t.Errorf("%d runners: first %v times, last %v times; want 2 each", n, first, last)
 			}
+
 			for j := range n {
 				if want := after[[2]int{0, 1}]; i != j && after[[2]int{i, j}] != want {
 					t.Errorf("%d runners: pairs are adjacent %v times, want %d each", n, after, want)
@@ -266,12 +283,14 @@ func TestMergePointsKeepsOutsideSizes(t *testing.T) {
 		for _, b := range bytes {
 			points = append(points, tuning.Point{Bytes: b})
 		}
+
 		return points
 	}
 	got := mergePoints(sizes(1, 2, 4, 8, 16), sizes(2, 3, 8))
 	if diff := cmp.Diff(sizes(2, 3, 8, 1, 16), got); diff != "" {
 		t.Errorf("the merged points differ (-want +got):\n%s", diff)
 	}
+
 	if got := mergePoints(sizes(1, 2), nil); got != nil {
 		t.Errorf("without new times, mergePoints = %v, want nil", got)
 	}

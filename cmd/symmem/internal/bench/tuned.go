@@ -23,15 +23,18 @@ func (t *TuneResult) WriteText(w io.Writer) error {
 	for i := range t.Rules {
 		rows = append(rows, measuredRows(&t.Rules[i])...)
 	}
+
 	var text strings.Builder
 	const noPrefix = ""
 	tableErr := writeTable(&text, noPrefix, rows)
 	for i := range t.Rules {
 		fmt.Fprintln(&text, &t.Rules[i])
 	}
+
 	for _, reason := range t.Skipped {
 		fmt.Fprintln(&text, reason)
 	}
+
 	_, writeErr := io.WriteString(w, text.String())
 	return errors.Join(tableErr, writeErr)
 }
@@ -52,6 +55,7 @@ func measuredRows(r *tuning.Rule) [][]string {
 			})
 		}
 	}
+
 	return rows
 }
 
@@ -64,6 +68,7 @@ func formatMicroseconds(us float64) string {
 	if us == 0 {
 		return "-"
 	}
+
 	return report.Duration(us * 1e3)
 }
 
@@ -91,6 +96,7 @@ func (t *TuneResult) Document(file string, written bool) (map[string]any, error)
 	if err != nil {
 		return nil, err
 	}
+
 	skipped := append([]string{}, t.Skipped...) // not nil, so that JSON shows [] instead of null
 	return map[string]any{
 		"file": file, "written": written, "table": json.RawMessage(table), "skipped": skipped,

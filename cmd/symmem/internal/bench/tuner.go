@@ -25,18 +25,22 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 	if err := t.windowWorld.disableUnsupportedGraphs(&t.CollectiveOptions); err != nil {
 		return err
 	}
+
 	if t.outsideWorld, err = t.windowWorld.newOutsideWorld(ctx, &t.CollectiveOptions); err != nil {
 		return err
 	}
+
 	if t.baseTable, err = t.shareBaseTable(ctx, t.windowWorld); err != nil {
 		return err
 	}
+
 	rt := t.windowWorld.rt
 	t.result = TuneResult{Device: rt.Device().Name, Ranks: rt.Size()}
 	if t.baseTable.Device != t.result.Device || t.baseTable.Library != rt.Library() ||
 		t.baseTable.DataType != t.DataType.String() {
 		t.baseTable = t.baseTable.WithoutTimes()
 	}
+
 	return nil
 }
 
@@ -47,12 +51,15 @@ func (t *tuner) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("tuning %s: %w", op.Name, err)
 		}
+
 		newRules := t.deriveRules(op, times)
 		if len(newRules) == 0 {
 			t.result.Skipped = append(t.result.Skipped, skipReason(op, t.DataType))
 		}
+
 		t.result.Rules = append(t.result.Rules, newRules...)
 	}
+
 	return nil
 }
 
@@ -69,6 +76,7 @@ func (t *tuner) deriveRules(op *Operation, times *points) (rules []tuning.Rule) 
 		if len(measured.points) == 0 {
 			continue
 		}
+
 		calls := tuning.Calls{
 			Operation: op.kind.String(), Memory: measured.memory, Shape: tuning.Shape{
 				Ranks: rt.Size(), Machines: rt.World().Stats().Tuning.Machines,
@@ -78,6 +86,7 @@ func (t *tuner) deriveRules(op *Operation, times *points) (rules []tuning.Rule) 
 		t.hasBaseTimes = t.hasBaseTimes || len(merged) > len(measured.points)
 		rules = append(rules, tuning.Derive(calls, defaultPath, merged))
 	}
+
 	return rules
 }
 
@@ -87,6 +96,7 @@ func (t *tuner) newTable() *tuning.Table {
 	if t.GraphCalls > 0 {
 		method = fmt.Sprintf("replays of graphs of up to %d calls", t.GraphCalls)
 	}
+
 	rt, rules := t.windowWorld.rt, t.result.Rules
 	table := t.baseTable.Replace(rules...)
 	table.Device, table.Library, table.Date = rt.Device().Name, rt.Library(), t.Date
@@ -98,6 +108,7 @@ func (t *tuner) newTable() *tuning.Table {
 		table.Source += "; rules for other operations and ranks, and times for other sizes, are from " +
 			"the base table"
 	}
+
 	return table
 }
 
@@ -119,6 +130,7 @@ func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, e
 	if !op.hasRules() {
 		return times, nil
 	}
+
 	lastBytes := int64(0)
 	for _, size := range t.Sizes {
 		row := &Row{Operation: op, Ranks: t.windowWorld.rt.Size()}
@@ -126,24 +138,29 @@ func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, e
 		if row.Bytes <= lastBytes { // rounded up to the same size
 			continue
 		}
+
 		lastBytes = row.Bytes
 		for _, inPlace := range []bool{false, true} {
 			if inPlace && !op.kind.HasInPlace() {
 				continue
 			}
+
 			variants, err := t.listVariants(ctx, row, inPlace)
 			if err != nil {
 				return nil, err
 			}
+
 			if len(variants) == 1 { // only the plain path
 				continue
 			}
+
 			t.reportProgress("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType,
 				placementText(inPlace))
 			nsPerCall, err := t.measureVariants(ctx, row, inPlace, variants)
 			if err != nil {
 				return nil, err
 			}
+
 			times.addPoints(row.Bytes, inPlace, batches{
 				plain:    nsPerCall[variant{t.windowWorld, symmem.PathPlain}],
 				window:   nsPerCall[variant{t.windowWorld, symmem.PathWindow}],
@@ -153,6 +170,7 @@ func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, e
 			})
 		}
 	}
+
 	return times, nil
 }
 
@@ -160,6 +178,7 @@ func placementText(inPlace bool) string {
 	if inPlace {
 		return "in place"
 	}
+
 	return "out of place"
 }
 
@@ -171,18 +190,22 @@ func (t *tuner) listVariants(
 	if err != nil {
 		return nil, err
 	}
+
 	for _, path := range paths {
 		variants = append(variants, variant{t.windowWorld, path})
 	}
+
 	// Outside windows, calls can be in place only in groups of one rank, which need no tuning.
 	if t.outsideWorld == nil || inPlace || row.Bytes > maxOutsideBytes {
 		return variants, nil
 	}
+
 	reason, err := t.outsideWorld.refusalReason(
 		ctx, &t.CollectiveOptions, row, inPlace, symmem.PathDirect)
 	if err == nil && reason == "" {
 		variants = append(variants, variant{t.outsideWorld, symmem.PathDirect})
 	}
+
 	return variants, err
 }
 
@@ -195,14 +218,17 @@ func (t *tuner) measureVariants(
 	if err != nil {
 		return nil, err
 	}
+
 	nsPerCall := map[variant][]float64{}
 	for i, r := range runners {
 		if r.wrong > 0 {
 			return nil, fmt.Errorf("%d elements are wrong in a call of %d bytes on the %v path, %s",
 				r.wrong, row.Bytes, r.choice, placementText(inPlace))
 		}
+
 		nsPerCall[variants[i]] = r.nsPerCall
 	}
+
 	return nsPerCall, nil
 }
 
@@ -222,6 +248,7 @@ func (p *points) addPoints(bytes int64, inPlace bool, b batches) {
 	if b.window != nil {
 		appendPoint(&p.windows, b.window, nil)
 	}
+
 	switch {
 	case b.direct != nil:
 		appendPoint(&p.direct, b.window, b.direct)
@@ -231,6 +258,7 @@ func (p *points) addPoints(bytes int64, inPlace bool, b batches) {
 		point.TwoLevelUS = point.DirectUS
 		point.DirectUS = 0
 	}
+
 	if b.anywhere != nil {
 		appendPoint(&p.anywhere, nil, b.anywhere)
 	}
@@ -251,6 +279,7 @@ func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 			dividends = window
 		}
 	}
+
 	p.NoisePercent = roundTo(noisePercent(ratios(dividends, divisors)), 10)
 	return p
 }
@@ -261,5 +290,6 @@ func microseconds(nsPerCall []float64) float64 {
 	if nsPerCall == nil {
 		return 0
 	}
+
 	return max(roundTo(report.Summarize(nsPerCall).Median/1e3, 1e3), 1e-3)
 }

@@ -40,6 +40,7 @@ func BindRank(rank int) error {
 	if err != nil {
 		return err
 	}
+
 	// The host backend derives from GOMAXPROCS how many processors the ranks share. Go would adapt
 	// an implicit GOMAXPROCS to the bound process, but keeps an explicit one.
 	current := runtime.GOMAXPROCS(0)
@@ -58,12 +59,14 @@ func openWorld(ctx context.Context, o *CollectiveOptions, level int) (*world, er
 	if err != nil {
 		return nil, err
 	}
+
 	o.Checks[level] = rt.Check()
 	w := &world{level: level, rt: rt, path: &options.Path}
 	if err := w.prepare(ctx, o); err != nil {
 		closeErr := rt.Close()
 		return nil, errors.Join(err, closeErr)
 	}
+
 	return w, nil
 }
 
@@ -73,11 +76,13 @@ func (w *world) prepare(ctx context.Context, o *CollectiveOptions) error {
 	if err != nil {
 		return err
 	}
+
 	w.recvStream = recvStream
 	bytes := o.bufferBytes(slices.Max(o.Sizes), w.rt.Size())
 	if err := w.allocate(ctx, o, bytes); err != nil {
 		return fmt.Errorf("allocating buffers of %d bytes: %w", bytes, err)
 	}
+
 	w.gatherer, err = workload.NewGatherer(ctx, w.rt, w.rt.World(), w.rt.DefaultStream())
 	return err
 }
@@ -90,19 +95,23 @@ func (w *world) allocate(ctx context.Context, o *CollectiveOptions, bytes int64)
 	if err != nil {
 		return err
 	}
+
 	if o.Path == symmem.PathPlain || o.OutsideWindows {
 		scope := pool.BeginDisabled()
 		defer scope.Abandon()
 		return w.allocateBuffers(scope, bytes)
 	}
+
 	scope := pool.Begin(w.rt.World())
 	defer scope.Abandon() // has no effect after End
 	if err := w.allocateBuffers(scope, bytes); err != nil {
 		return err
 	}
+
 	if !needsRegistration(o.Path) {
 		return nil
 	}
+
 	return scope.End(ctx) // registers the buffers
 }
 
@@ -111,6 +120,7 @@ func (w *world) allocateBuffers(scope *symmem.Scope, bytes int64) error {
 	if err != nil {
 		return err
 	}
+
 	w.send = send
 	w.recv, err = scope.Alloc(bytes)
 	return err
@@ -121,6 +131,7 @@ func (w *world) synchronize(ctx context.Context) error {
 	if err := w.rt.DefaultStream().Synchronize(ctx); err != nil {
 		return err
 	}
+
 	return w.recvStream.Synchronize(ctx)
 }
 
@@ -129,6 +140,7 @@ func (w *world) barrier(ctx context.Context) error {
 	if err := w.rt.World().Barrier(ctx, nil); err != nil {
 		return err
 	}
+
 	return w.synchronize(ctx)
 }
 
@@ -143,9 +155,11 @@ func (w *world) setPath(ctx context.Context, choice symmem.PathChoice) error {
 	if choice == *w.path {
 		return nil
 	}
+
 	if err := w.rt.World().SetPath(ctx, choice); err != nil {
 		return err
 	}
+
 	*w.path = choice
 	return nil
 }
@@ -175,13 +189,16 @@ func (w *world) newCall(
 	if o.GraphCalls == 0 && w.rt.Device().Addressable {
 		c.recvStream = w.recvStream
 	}
+
 	src := w.send
 	if inPlace {
 		src = w.recv
 	}
+
 	if err := c.Place(src.Memory(), w.recv.Memory()); err != nil {
 		return nil, err
 	}
+
 	return c, nil
 }
 
@@ -198,20 +215,25 @@ func (w *world) refusalReason(
 	if row.Operation.kind == symmem.OpSend { // sends only take the plain path
 		return row.Operation.Name + " has no buffers that peers read", nil
 	}
+
 	c, err := w.newCall(o, row.Operation, row.Count, inPlace)
 	if err != nil {
 		return "", err
 	}
+
 	if err := w.setPath(ctx, choice); err != nil {
 		return "", err
 	}
+
 	explanation, err := w.explain(c)
 	if err != nil {
 		return "", err
 	}
+
 	if explanation.Path == choice.String() {
 		return "", nil
 	}
+
 	return explanation.Why, nil
 }
 
@@ -227,10 +249,12 @@ func (w *world) possiblePaths(
 		if err != nil {
 			return nil, err
 		}
+
 		if reason == "" {
 			paths = append(paths, path)
 		}
 	}
+
 	return paths, nil
 }
 
@@ -240,6 +264,7 @@ func (w *world) newOutsideWorld(ctx context.Context, o *CollectiveOptions) (*wor
 	if err := w.setPath(ctx, symmem.PathDirect); err != nil {
 		return nil, err
 	}
+
 	// A barrier takes the direct path wherever that path is available.
 	var noBuffer symmem.Memory
 	const noElements = 0
@@ -248,9 +273,11 @@ func (w *world) newOutsideWorld(ctx context.Context, o *CollectiveOptions) (*wor
 	if err != nil {
 		return nil, err
 	}
+
 	if explanation.Path != symmem.PathDirect.String() {
 		return nil, nil
 	}
+
 	outside := *w // shares all but the buffers
 	options := *o
 	options.OutsideWindows = true
@@ -258,6 +285,7 @@ func (w *world) newOutsideWorld(ctx context.Context, o *CollectiveOptions) (*wor
 	if err := outside.allocate(ctx, &options, bytes); err != nil {
 		return nil, fmt.Errorf("allocating buffers of %d bytes outside windows: %w", bytes, err)
 	}
+
 	return &outside, nil
 }
 
@@ -267,18 +295,22 @@ func (w *world) disableUnsupportedGraphs(o *CollectiveOptions) error {
 	if o.GraphCalls == 0 {
 		return nil
 	}
+
 	stream := w.rt.DefaultStream()
 	err := stream.BeginCapture()
 	if errors.Is(err, symmem.ErrUnsupported) {
 		o.GraphCalls = 0
 		return nil
 	}
+
 	if err != nil {
 		return err
 	}
+
 	graph, err := stream.EndCapture()
 	if err != nil {
 		return err
 	}
+
 	return graph.Close()
 }

@@ -13,6 +13,7 @@ func operationNamed(t rapid.TB, name string) *Operation {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return &parsed[0]
 }
 
@@ -21,6 +22,7 @@ func TestCountWrong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	rt := runtimes[0]
 	defer rt.Close()
 	o := &CollectiveOptions{DataType: symmem.BFloat16, Sizes: []int64{8192}, Path: symmem.PathWindow}
@@ -28,26 +30,32 @@ func TestCountWrong(t *testing.T) {
 	if err := w.prepare(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
+
 	const count = 3000
 	for _, op := range operations {
 		if op.kind == symmem.OpSend || op.kind == symmem.OpBarrier {
 			continue // a single rank has no peer, and a barrier has no elements
 		}
+
 		t.Run(op.Name, func(t *testing.T) {
 			c, err := w.newCall(o, &op, count, false)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			r := &runner{world: w, call: c}
 			if err := r.fill(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+
 			if n, err := r.countWrong(t.Context()); err != nil || n != count {
 				t.Errorf("before the call: %d wrong elements, error %v; want %d, nil", n, err, count)
 			}
+
 			if err := r.launch(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+
 			if n, err := r.countWrong(t.Context()); err != nil || n != 0 {
 				t.Errorf("after the call: %d wrong elements, error %v; want 0, nil", n, err)
 			}

@@ -46,6 +46,7 @@ func newAligner(reference, other *requestView) *aligner {
 	for i := range a.partner {
 		a.partner[i] = noPartner
 	}
+
 	a.hasPartner = make([]bool, len(reference.keys)+1)
 	return a
 }
@@ -67,6 +68,7 @@ func (a *aligner) run() []edit {
 			a.addEdit()
 		}
 	}
+
 	return a.edits
 }
 
@@ -78,17 +80,21 @@ func (a *aligner) isMatch(ref, other, refBase, otherBase int) bool {
 	if ref >= len(a.reference.keys) || other >= len(a.other.keys) {
 		return false
 	}
+
 	r, o := a.reference.keys[ref], a.other.keys[other]
 	if r.action == history.Free && o.action == history.Free && r.block >= 0 &&
 		o.block >= 0 && o.block < allocsBefore(a.other, otherBase) {
 		return a.partner[o.block] == r.block // the sizes of partners may differ
 	}
+
 	if r.action != o.action || r.size != o.size || r.stream != o.stream {
 		return false
 	}
+
 	if r.action == history.Free {
 		return a.isSameBlock(r.block, o.block, refBase, otherBase)
 	}
+
 	return r.block == o.block
 }
 
@@ -96,10 +102,12 @@ func (a *aligner) isSameBlock(refBlock, otherBlock int32, refBase, otherBase int
 	if refBlock < 0 || otherBlock < 0 {
 		return refBlock == otherBlock
 	}
+
 	refFirst, otherFirst := allocsBefore(a.reference, refBase), allocsBefore(a.other, otherBase)
 	if otherBlock < otherFirst {
 		return a.partner[otherBlock] == refBlock
 	}
+
 	return refBlock >= refFirst && refBlock-refFirst == otherBlock-otherFirst
 }
 
@@ -108,13 +116,16 @@ func allocsBefore(v *requestView, i int) int32 {
 	if i < len(v.earlierBlocks) {
 		return v.earlierBlocks[i]
 	}
+
 	if n := len(v.earlierBlocks); n > 0 {
 		last := v.earlierBlocks[n-1]
 		if v.keys[n-1].action == history.Alloc {
 			last++
 		}
+
 		return last
 	}
+
 	return 0
 }
 
@@ -144,6 +155,7 @@ func (a *aligner) isExtraFree(i int) bool {
 	if i >= len(a.other.keys) {
 		return false
 	}
+
 	k := a.other.keys[i]
 	return k.action == history.Free && k.block >= 0 && a.partner[k.block] == noPartner
 }
@@ -153,6 +165,7 @@ func (a *aligner) isMissingFree(i int) bool {
 	if i >= len(a.reference.keys) {
 		return false
 	}
+
 	k := a.reference.keys[i]
 	return k.action == history.Free && k.block >= 0 && !a.hasPartner[k.block]
 }
@@ -173,10 +186,12 @@ func (a *aligner) addEdit() {
 			best, bestScore = h, score
 		}
 	}
+
 	a.edits = append(a.edits, edit{best.kind, a.refPos, a.otherPos})
 	for _, p := range best.pairs {
 		a.pairBlocks(p[0], p[1])
 	}
+
 	a.refPos, a.otherPos = best.refNext, best.otherNext
 }
 
@@ -185,12 +200,14 @@ func (a *aligner) score(h hypothesis) int {
 	for _, p := range h.pairs {
 		a.pairBlocks(p[0], p[1])
 	}
+
 	agree, ref, other := 0, h.refNext, h.otherNext
 	for agree < lookahead {
 		if ref >= len(a.reference.keys) && other >= len(a.other.keys) {
 			agree = lookahead // the hypothesis explains all remaining requests
 			break
 		}
+
 		switch {
 		case a.isMatch(ref, other, h.refNext, h.otherNext):
 			agree, ref, other = agree+1, ref+1, other+1
@@ -202,11 +219,14 @@ func (a *aligner) score(h hypothesis) int {
 			ref++
 			continue
 		}
+
 		break
 	}
+
 	for _, p := range h.pairs {
 		a.unpairBlocks(p[0], p[1])
 	}
+
 	return agree
 }
 
@@ -225,9 +245,11 @@ func (a *aligner) hypotheses() []hypothesis {
 	if ref >= len(a.reference.keys) {
 		return []hypothesis{extra}
 	}
+
 	if other >= len(a.other.keys) {
 		return []hypothesis{missing}
 	}
+
 	all := []hypothesis{{
 		kind: a.substitutionKind(ref, other), refNext: ref + 1, otherNext: other + 1,
 		pairs: [][2]int{{ref, other}},
@@ -251,6 +273,7 @@ func (a *aligner) substitutionKind(ref, other int) string {
 	case r.stream != o.stream:
 		return KindStream
 	}
+
 	return KindOrder
 }
 
@@ -258,6 +281,7 @@ func callDifference(a, b string) string {
 	if firstWord(a) == firstWord(b) {
 		return KindSize
 	}
+
 	return KindCall
 }
 
@@ -282,12 +306,14 @@ func (a *aligner) reorderings() []hypothesis {
 		if a.refPos+n >= len(a.reference.keys) || a.otherPos+n >= len(a.other.keys) {
 			break
 		}
+
 		for _, kind := range []reordering{swapped, movedForward, movedBack} {
 			if h, ok := a.reorder(n, kind); ok {
 				all = append(all, h)
 			}
 		}
 	}
+
 	return all
 }
 
@@ -313,16 +339,20 @@ func (a *aligner) reorder(n int, kind reordering) (hypothesis, bool) {
 			pairs = append(pairs, [2]int{ref + k, other + k})
 		}
 	}
+
 	for _, p := range pairs {
 		a.pairBlocks(p[0], p[1])
 	}
+
 	ok := true
 	for _, p := range pairs {
 		ok = ok && a.isMatch(p[0], p[1], ref+n+1, other+n+1)
 	}
+
 	for _, p := range pairs {
 		a.unpairBlocks(p[0], p[1])
 	}
+
 	h := hypothesis{kind: KindOrder, refNext: ref + n + 1, otherNext: other + n + 1, pairs: pairs}
 	return h, ok
 }

@@ -17,6 +17,7 @@ func (m *matchedSequences) countSkipped(
 	if m.haveSameNumbers() {
 		return m.alignByNumber(members), nil
 	}
+
 	return m.alignByContent(ranks, members)
 }
 
@@ -41,6 +42,7 @@ func numberOf(e *history.Event) int64 {
 	if e.Action == history.Call && e.Size > 0 {
 		return e.Size
 	}
+
 	return e.Number
 }
 
@@ -53,16 +55,19 @@ func (m *matchedSequences) alignByNumber(members []int) []int {
 		if s == nil || len(s.Events) == 0 {
 			continue
 		}
+
 		if s.IsPartial {
 			begin = max(begin, numberOf(&s.Events[0]))
 		}
 	}
+
 	skipped := make([]int, len(members))
 	for i, r := range members {
 		s := m.sequences[r]
 		if s == nil {
 			continue
 		}
+
 		for j := range s.Events {
 			e := &s.Events[j]
 			if numberOf(e) < begin && e.Action.IsRequest() {
@@ -70,6 +75,7 @@ func (m *matchedSequences) alignByNumber(members []int) []int {
 			}
 		}
 	}
+
 	return skipped
 }
 
@@ -88,20 +94,25 @@ func (m *matchedSequences) alignByContent(
 		if s == nil {
 			return skipped, nil
 		}
+
 		if s.IsPartial {
 			isPartial = true
 		}
+
 		keys[i] = positionIndependentKeys(ranks[r], s, texts)
 	}
+
 	if !isPartial {
 		return skipped, nil
 	}
+
 	shortest := 0 // the trace that began last, if all traces end at the same request
 	for i := range keys {
 		if len(keys[i]) < len(keys[shortest]) {
 			shortest = i
 		}
 	}
+
 	for i := range keys {
 		index, isUnique := findBeginning(keys[i], keys[shortest])
 		skipped[i] = index
@@ -111,6 +122,7 @@ func (m *matchedSequences) alignByContent(
 				ranks[members[i]].Number, ranks[members[shortest]].Number))
 		}
 	}
+
 	return skipped, notes
 }
 
@@ -125,12 +137,15 @@ func positionIndependentKeys(
 		if !e.Action.IsRequest() {
 			continue
 		}
+
 		k := requestKey{size: e.Size, action: e.Action}
 		if e.Action == history.Call {
 			k.block = texts.findOrAdd(rank.Texts[e.Block]) // for calls, the number of the text
 		}
+
 		keys = append(keys, k)
 	}
+
 	return keys
 }
 
@@ -150,10 +165,12 @@ func findBeginning(long, short []requestKey) (index int, isUnique bool) {
 		if !slices.Equal(long[i:i+len(beginning)], beginning) {
 			continue
 		}
+
 		count++
 		if count == 1 || distance(i) < distance(index) {
 			index = i
 		}
 	}
+
 	return index, count <= 1
 }

@@ -41,10 +41,13 @@ func TestLostBeginning(t *testing.T) {
 					e.Action, e.Size, e.Block = history.Call, 0, int32(len(r.Texts))
 					r.Texts = append(r.Texts, fmt.Sprint("Barrier ", i%c.period))
 				}
+
 				s.Events = append(s.Events, e)
 			}
+
 			ranks = append(ranks, r)
 		}
+
 		r := diff.Compare(ranks, diff.Options{})
 		s := r.Sequences[0]
 		hasNote := strings.Contains(fmt.Sprint(s.Notes), "requests of rank 0 repeat")

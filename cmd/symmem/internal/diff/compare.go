@@ -20,21 +20,26 @@ func Compare(ranks []*history.Rank, o Options) *Report {
 		for _, s := range rank.Sequences {
 			info.EventCount += len(s.Events)
 		}
+
 		r.Ranks = append(r.Ranks, info)
 	}
+
 	r.RanksAgree = true
 	for _, sameFormat := range splitByFormat(ranks) {
 		r.compare(sameFormat, o)
 	}
+
 	indexes := map[*history.Rank]int{}
 	for i, rank := range ranks {
 		indexes[rank] = i
 	}
+
 	for _, s := range r.Sequences {
 		for i := range s.Members {
 			s.Members[i].RankIndex = indexes[s.Members[i].History]
 		}
 	}
+
 	return r
 }
 
@@ -44,8 +49,10 @@ func splitByFormat(ranks []*history.Rank) [][]*history.Rank {
 		if i == 0 || rank.Format != ranks[i-1].Format {
 			all = append(all, nil)
 		}
+
 		all[len(all)-1] = append(all[len(all)-1], rank)
 	}
+
 	return all
 }
 
@@ -59,10 +66,12 @@ func (r *Report) compare(ranks []*history.Rank, o Options) {
 		if world := ranks[0].World; world > 1 {
 			m.title += fmt.Sprintf(" (world %d)", world)
 		}
+
 		c := newComparison(ranks, m)
 		c.run()
 		found = append(found, c)
 	}
+
 	findMovedRequests(found)
 	for _, c := range found {
 		r.RanksAgree = r.RanksAgree && c.result.RequestDifference == nil &&
@@ -89,6 +98,7 @@ func newComparison(ranks []*history.Rank, m *matchedSequences) *comparison {
 		c.result.Notes = append(c.result.Notes, fmt.Sprintf("rank %d was not compared: the beginning of "+
 			"its file is lost, and the rest has no requests", ranks[r].Number))
 	}
+
 	known := textNumbers{}
 	skips, notes := m.countSkipped(ranks, c.members)
 	c.result.Notes = append(c.result.Notes, notes...)
@@ -99,6 +109,7 @@ func newComparison(ranks []*history.Rank, m *matchedSequences) *comparison {
 			History: ranks[r], Sequence: m.sequences[r], SkippedRequests: skips[i],
 		})
 	}
+
 	c.result.Ranks = c.numbers
 	for i, n := range skips {
 		if n > 0 {
@@ -107,6 +118,7 @@ func newComparison(ranks []*history.Rank, m *matchedSequences) *comparison {
 				c.numbers[i], ranklist.Plural(n, "request")))
 		}
 	}
+
 	return c
 }
 
@@ -114,15 +126,18 @@ func (c *comparison) run() {
 	if len(c.views) < 2 {
 		return
 	}
+
 	equal, longest := len(c.views[0].keys), 0
 	for _, v := range c.views {
 		equal = min(equal, c.views[0].countEqual(v))
 		longest = max(longest, len(v.keys))
 	}
+
 	c.result.EqualRequests = equal
 	if equal < longest {
 		c.result.RequestDifference = c.requestDifference(equal)
 	}
+
 	c.comparePlacements(equal)
 	c.replayRequests()
 }
@@ -142,8 +157,10 @@ next:
 				continue next
 			}
 		}
+
 		subsets = append(subsets, subset{i})
 	}
+
 	sort.SliceStable(subsets, func(i, j int) bool { return len(subsets[i]) > len(subsets[j]) })
 	return subsets
 }
@@ -153,6 +170,7 @@ func (c *comparison) ranks(s subset) []int {
 	for _, i := range s {
 		all = append(all, c.numbers[i])
 	}
+
 	return all
 }
 
@@ -163,9 +181,11 @@ func (c *comparison) minorityRanks(subsets []subset) []int {
 	if 2*len(subsets[0]) <= len(c.views) || len(c.views) < 3 {
 		return minority
 	}
+
 	for _, s := range subsets[1:] {
 		minority = append(minority, c.ranks(s)...)
 	}
+
 	slices.Sort(minority)
 	return minority
 }
@@ -176,6 +196,7 @@ func (c *comparison) requestDifference(request int) *Difference {
 		if request >= len(a.keys) || request >= len(b.keys) {
 			return request >= len(a.keys) && request >= len(b.keys)
 		}
+
 		return a.keys[request] == b.keys[request]
 	})
 	d := &Difference{
@@ -191,8 +212,10 @@ func (c *comparison) requestDifference(request int) *Difference {
 			v.DifferenceKind = edits[0].kind
 			d.Explanation = append(d.Explanation, c.explain(s, reference, edits))
 		}
+
 		d.Variants = append(d.Variants, v)
 	}
+
 	d.Kind = d.Variants[1].DifferenceKind
 	return d
 }
@@ -206,6 +229,7 @@ func findEdits(reference, other *requestView, request int) []edit {
 	if len(edits) > 0 {
 		return edits
 	}
+
 	kind := KindExtra
 	switch {
 	case request >= len(other.keys):
@@ -213,6 +237,7 @@ func findEdits(reference, other *requestView, request int) []edit {
 	case request < len(reference.keys):
 		kind = a.substitutionKind(request, request)
 	}
+
 	return []edit{{kind, request, request}}
 }
 
@@ -224,9 +249,11 @@ func (c *comparison) variant(s subset, request int) Variant {
 		variant.EventIndex, variant.Text = e.Number, requestText(v.rank, v.keys[request], e)
 		variant.Stack = v.rank.StackLines(e)
 	}
+
 	if variant.Stack == nil {
 		variant.Stack = []string{}
 	}
+
 	return variant
 }
 
@@ -238,6 +265,7 @@ func requestText(r *history.Rank, k requestKey, e *history.Event) string {
 	case k.action == history.Free:
 		text += fmt.Sprintf(" of allocation %d", k.block)
 	}
+
 	return text
 }
 
@@ -248,6 +276,7 @@ func (c *comparison) precedingRequests(member, request int) []string {
 	for i := max(0, request-5); i < min(request, len(v.keys)); i++ {
 		lines = append(lines, fmt.Sprintf("%d: %s", i, requestText(v.rank, v.keys[i], v.eventOf(i))))
 	}
+
 	return lines
 }
 
@@ -268,11 +297,13 @@ func (c *comparison) explain(s subset, reference int, edits []edit) string {
 		if n := len(v.keys) - first.otherPos - 1; n > 0 {
 			rest = ranklist.Plural(n, "request") + " agree after it"
 		}
+
 		return fmt.Sprintf("%s: this one difference (%s) explains the rest; %s.",
 			compared, first.kind, rest)
 	case len(edits) >= maxEdits:
 		return fmt.Sprintf("%s: at least %d differences in all.", compared, maxEdits)
 	}
+
 	next := edits[1]
 	return fmt.Sprintf("%s: %s in all; the next (%s) is request %d, after %s that agree.",
 		compared, ranklist.Plural(len(edits), "difference"), next.kind, next.otherPos,
@@ -299,15 +330,18 @@ func hasMovedRequest(a, b *comparison) bool {
 	if da == nil || db == nil || da.Kind != KindMissing || db.Kind != KindExtra {
 		return false
 	}
+
 	va, vb := da.Variants[1], db.Variants[1]
 	if !slices.Equal(va.Ranks, vb.Ranks) {
 		return false
 	}
+
 	expected := a.views[slices.Index(a.numbers, da.Variants[0].Ranks[0])]
 	found := b.views[slices.Index(b.numbers, vb.Ranks[0])]
 	if da.RequestIndex >= len(expected.keys) || db.RequestIndex >= len(found.keys) {
 		return false
 	}
+
 	e, f := expected.keys[da.RequestIndex], found.keys[db.RequestIndex]
 	return e.action == f.action && e.size == f.size
 }

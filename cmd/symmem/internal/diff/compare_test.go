@@ -16,6 +16,7 @@ func ranksOf(class history.Class, id string, events ...[]history.Event) []*histo
 			Class: class, ID: id, Events: list, Segments: []history.SegmentInfo{{Bytes: 1 << 20}},
 		}}})
 	}
+
 	return ranks
 }
 
@@ -49,11 +50,13 @@ func TestTextHasNoControlCharacters(t *testing.T) {
 	for _, r := range ranks {
 		r.Texts, r.File = []string{"Barrier"}, "\x1b]0;file"
 	}
+
 	ranks[2].Sequences[0].ID = "\x1b[31mother"
 	var b bytes.Buffer
 	if err := diff.Compare(ranks, diff.Options{}).WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
+
 	if strings.Contains(b.String(), "\x1b") {
 		t.Errorf("text = %q; want no control characters", b.String())
 	}

@@ -34,12 +34,14 @@ func matchSequences(
 			isPresent[s.Class] = true
 		}
 	}
+
 	// With MemPools, the user has chosen which memory must agree between the ranks.
 	onlyMemPools := isPresent[history.MemPool] && !o.AllPools
 	for class := history.DefaultPool; class <= history.Calls; class++ { // Calls is the last class
 		if !isPresent[class] {
 			continue
 		}
+
 		isOtherPool := class == history.DefaultPool || class == history.GraphPool
 		switch {
 		case class == history.UnknownPool:
@@ -51,6 +53,7 @@ func matchSequences(
 			matches = append(matches, matchClass(ranks, class)...)
 		}
 	}
+
 	return matches, notes
 }
 
@@ -66,10 +69,12 @@ func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences 
 		if !r.LacksTrace {
 			tracedRanks++
 		}
+
 		for _, s := range r.Sequences {
 			if s.Class != class {
 				continue
 			}
+
 			byRank[i] = append(byRank[i], s)
 			rankCounts[s.ID]++
 			if rankCounts[s.ID] == 1 {
@@ -77,15 +82,18 @@ func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences 
 			}
 		}
 	}
+
 	haveSameIDs := true
 	for _, count := range rankCounts {
 		if count != tracedRanks {
 			haveSameIDs = false
 		}
 	}
+
 	if haveSameIDs || class == history.Calls || class == history.SymmemPool {
 		return matchByID(byRank, class, ids)
 	}
+
 	return matchByOrder(byRank, class)
 }
 
@@ -106,8 +114,10 @@ func matchByID(
 				}
 			}
 		}
+
 		matches = append(matches, m)
 	}
+
 	return matches
 }
 
@@ -121,6 +131,7 @@ func matchByOrder(byRank [][]*history.Sequence, class history.Class) []*matchedS
 		})
 		maxCount = max(maxCount, len(sequences))
 	}
+
 	var matches []*matchedSequences
 	for position := range maxCount {
 		m := &matchedSequences{
@@ -132,8 +143,10 @@ func matchByOrder(byRank [][]*history.Sequence, class history.Class) []*matchedS
 				m.sequences[i] = sequences[position]
 			}
 		}
+
 		matches = append(matches, m)
 	}
+
 	return matches
 }
 
@@ -143,6 +156,7 @@ func firstEventNumber(s *history.Sequence) int64 {
 	if len(s.Events) == 0 {
 		return math.MaxInt64
 	}
+
 	return s.Events[0].Number
 }
 
@@ -151,5 +165,6 @@ func sequenceTitle(class history.Class, id string) string {
 	if id == "" {
 		return class.String()
 	}
+
 	return class.String() + " " + history.MakePrintable(id)
 }

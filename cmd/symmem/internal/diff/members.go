@@ -39,9 +39,11 @@ func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []i
 			members = append(members, i)
 			continue
 		}
+
 		if ranks[i].LacksTrace { // cannot be compared
 			continue
 		}
+
 		isOfAllRanks := group == ""
 		switch {
 		case isOfAllRanks:
@@ -53,6 +55,7 @@ func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []i
 			members = append(members, i)
 		}
 	}
+
 	return members, lost
 }
 
@@ -63,6 +66,7 @@ func isInGroup(ranks []*history.Rank, i int, group string) bool {
 	if group == rank.WorldGroup {
 		return true
 	}
+
 	for _, s := range rank.Sequences {
 		hasCalls := s.Class == history.Calls && s.ID == group
 		hasPool := s.Class == history.SymmemPool && strings.HasSuffix(s.ID, groupSeparator+group)
@@ -70,22 +74,27 @@ func isInGroup(ranks []*history.Rank, i int, group string) bool {
 			return true
 		}
 	}
+
 	for _, w := range rank.Windows {
 		if w.Group == group {
 			return true
 		}
 	}
+
 	var members []int // as stated by the files; nil if none states them
 	for _, r := range ranks {
 		stated := r.Members[group]
 		if stated == nil {
 			continue
 		}
+
 		if members != nil && !slices.Equal(members, stated) {
 			return false // different groups have the same ID
 		}
+
 		members = stated
 	}
+
 	return slices.Contains(members, rank.Number)
 }
 
@@ -97,6 +106,7 @@ func checkFiles(ranks []*history.Rank) []string {
 		notes = append(notes, fmt.Sprintf("there is no file of %s (%s)", ranklist.Ranks(missing),
 			ranks[0].Format))
 	}
+
 	// Times are in microseconds since 1970, or 0 if they are unknown.
 	begins := make([]int64, len(ranks))
 	ends := make([]int64, len(ranks))
@@ -107,6 +117,7 @@ func checkFiles(ranks []*history.Rank) []string {
 			last = i
 		}
 	}
+
 	const maxGap = int64(time.Minute / time.Microsecond)
 	for i, r := range ranks {
 		hasTimes := ends[i] > 0
@@ -116,6 +127,7 @@ func checkFiles(ranks []*history.Rank) []string {
 				ranks[last].Number, formatTime(begins[last])))
 		}
 	}
+
 	return notes
 }
 
@@ -136,18 +148,21 @@ func missingRanks(ranks []*history.Rank) []int {
 			}
 		}
 	}
+
 	if count == 0 {
 		count = highest + 1
 		if count >= 2*len(ranks) {
 			return nil
 		}
 	}
+
 	var missing []int
 	for n := range count {
 		if !isPresent[n] {
 			missing = append(missing, n)
 		}
 	}
+
 	return missing
 }
 
@@ -160,12 +175,15 @@ func timesOf(r *history.Rank) (begin, end int64) {
 			if t <= 0 { // unknown
 				continue
 			}
+
 			if begin == 0 || t < begin {
 				begin = t
 			}
+
 			end = max(end, t)
 		}
 	}
+
 	return begin, end
 }
 

@@ -20,6 +20,7 @@ func calls(firstUnixMicro int64, count int) []history.Event {
 			Action: history.Call, Stack: noStack, UnixMicro: firstUnixMicro + int64(i),
 		}
 	}
+
 	return all
 }
 
@@ -33,6 +34,7 @@ func ranksWithCalls(events ...[]history.Event) []*history.Rank {
 	for _, r := range ranks {
 		r.Texts = []string{"Barrier"}
 	}
+
 	return ranks
 }
 
@@ -50,9 +52,11 @@ func TestMissingFilesAreNoted(t *testing.T) {
 	if !r.RanksAgree || !hasNote(r, "no file of rank 2") {
 		t.Errorf("agree = %v, notes = %q; want true and a note about rank 2", r.RanksAgree, r.Notes)
 	}
+
 	for _, rank := range ranks {
 		rank.Members = map[string][]int{"world": {0, 1, 2, 3, 4, 5, 6}}
 	}
+
 	if r := diff.Compare(ranks, diff.Options{}); !hasNote(r, "no file of ranks 2,4-6") {
 		t.Errorf("notes = %q; want one about ranks 2 and 4 to 6", r.Notes)
 	}
@@ -123,17 +127,21 @@ func TestRankWithoutCalls(t *testing.T) {
 		if c.membersIn0 != nil {
 			ranks[0].Members = map[string][]int{"world": c.membersIn0}
 		}
+
 		if c.membersIn2 != nil {
 			ranks[2].Members = map[string][]int{"world": c.membersIn2}
 		}
+
 		r := diff.Compare(ranks, diff.Options{})
 		got := isAgreed
 		if d := r.Sequences[0].RequestDifference; d != nil {
 			got = fmt.Sprintf("%s on %v", d.Kind, d.MinorityRanks)
 		}
+
 		if got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
+
 		notes := fmt.Sprint(r.Sequences[0].Notes)
 		isNoted := strings.Contains(notes, "rank 2 was not compared")
 		if isNoted != c.isPartial {
@@ -211,6 +219,7 @@ func TestFilesOfTwoRunsAreNoted(t *testing.T) {
 	if r := diff.Compare(ranks, diff.Options{}); !hasNote(r, "rank 2 ended") {
 		t.Errorf("notes = %q; want one about rank 2", r.Notes)
 	}
+
 	if r := diff.Compare(ranks[:2], diff.Options{}); len(r.Notes) > 0 {
 		t.Errorf("without rank 2: notes = %q; want none", r.Notes)
 	}
@@ -225,6 +234,7 @@ func TestRankWithoutTrace(t *testing.T) {
 	if !r.RanksAgree {
 		t.Error("RanksAgree = false, want true")
 	}
+
 	s := r.Sequences[0]
 	if want := []int{0, 1}; s.Title != "MemPool 1" || !slices.Equal(s.Ranks, want) {
 		t.Errorf("%s was compared on ranks %v; want MemPool 1 on %v", s.Title, s.Ranks, want)

@@ -22,6 +22,7 @@ func (v *requestView) placements(count int) []placement {
 	if len(v.events) > 0 && v.sequence.IsPartial {
 		firstEvent = int(v.events[0]) // other ranks may lack the earlier events
 	}
+
 	all := make([]placement, 0, count)
 	for i := firstEvent; i < len(v.sequence.Events) && len(all) < count; i++ {
 		e := &v.sequence.Events[i]
@@ -30,16 +31,20 @@ func (v *requestView) placements(count int) []placement {
 				segmentNumbers[e.Segment] = int32(len(segmentNumbers))
 			}
 		}
+
 		nextRequest := v.events[len(all)] // exists, because len(all) < count <= len(v.events)
 		if int32(i) != nextRequest {
 			continue // only numbers the segment
 		}
+
 		p := placement{segment: -1}
 		if e.Action == history.Alloc && e.Segment >= 0 {
 			p = placement{segment: segmentNumbers[e.Segment], offset: e.Offset}
 		}
+
 		all = append(all, p)
 	}
+
 	return all
 }
 
@@ -51,9 +56,11 @@ func (c *comparison) comparePlacements(count int) {
 			if c.match.class != history.Calls {
 				c.result.Notes = append(c.result.Notes, "places were not compared: "+reason)
 			}
+
 			return
 		}
 	}
+
 	first := count // first request with different placements, or count if there is none
 	byMember := make([][]placement, len(c.views))
 	for i, v := range c.views {
@@ -65,6 +72,7 @@ func (c *comparison) comparePlacements(count int) {
 			}
 		}
 	}
+
 	if first < count {
 		c.result.PlacementDifference = c.placementDifference(first, byMember)
 	}
@@ -87,14 +95,17 @@ func (c *comparison) placementDifference(request int, byMember [][]placement) *D
 		text := requestText(v.rank, v.keys[i], v.eventOf(i)) + placementText(byMember[member][i])
 		d.PrecedingRequests = append(d.PrecedingRequests, fmt.Sprintf("%d: %s", i, text))
 	}
+
 	for i, s := range subsets {
 		variant := c.variant(s, request)
 		variant.Text += placementText(byMember[s[0]][request])
 		if i > 0 { // differs from the first variant
 			variant.DifferenceKind = KindPlace
 		}
+
 		d.Variants = append(d.Variants, variant)
 	}
+
 	d.Explanation = append(d.Explanation, c.explainPlacements(subsets, request))
 	return d
 }
@@ -104,6 +115,7 @@ func placementText(p placement) string {
 	if p.segment < 0 {
 		return ""
 	}
+
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
@@ -122,10 +134,12 @@ func (c *comparison) explainPlacements(subsets []subset, request int) string {
 					ranklist.Ranks(c.ranks(s)), timing)
 			}
 		}
+
 		if len(reference) != len(other) {
 			return "The requests agree, but different numbers of frees had completed. " + timing
 		}
 	}
+
 	return "The requests and the completed frees agree. The allocator chose between equally " +
 		"suitable blocks by the addresses of segments, which differ between ranks."
 }
@@ -147,13 +161,16 @@ func (v *requestView) completedFrees(request int) []completedFree {
 			if requestCount == request {
 				break
 			}
+
 			requestCount++
 		}
+
 		e := &v.sequence.Events[i]
 		if e.Action == history.FreeCompleted && requestCount > 0 {
 			block := max(e.Block-v.skippedBlocks, -1)
 			all = append(all, completedFree{block: block, requestCount: requestCount})
 		}
 	}
+
 	return all
 }

@@ -15,14 +15,17 @@ func (c *comparison) replayRequests() {
 	if c.match.class == history.Calls {
 		return
 	}
+
 	if len(c.views[0].keys) == 0 { // no requests to replay
 		return
 	}
+
 	r := &ReplayResult{}
 	r.SymmemFirst, r.SymmemText = c.replaySymmem()
 	if c.match.class != history.SymmemPool {
 		r.PyTorchText = c.replayPyTorch()
 	}
+
 	c.result.Replay = r
 }
 
@@ -36,15 +39,18 @@ func (c *comparison) replaySymmem() (first int, text string) {
 		if i > 0 && slices.Equal(v.keys, c.views[0].keys) {
 			continue // the same requests get the same placements
 		}
+
 		placements, err := placeOldestFirst(v)
 		if err != nil {
 			text = fmt.Sprintf("the requests of rank %d cannot be replayed: %v", c.numbers[i], err)
 			return -1, text
 		}
+
 		if i == 0 {
 			reference = placements
 			continue
 		}
+
 		for request := range min(len(placements), len(reference)) {
 			isDifferent := placements[request] != reference[request]
 			if isDifferent && (first < 0 || request < first) {
@@ -52,6 +58,7 @@ func (c *comparison) replaySymmem() (first int, text string) {
 			}
 		}
 	}
+
 	text = fmt.Sprintf("by symmem's rule (the oldest block first), all %d ranks agree ",
 		len(c.views))
 	switch {
@@ -63,6 +70,7 @@ func (c *comparison) replaySymmem() (first int, text string) {
 	default:
 		text += "to the end"
 	}
+
 	return first, text
 }
 
@@ -75,6 +83,7 @@ func placeOldestFirst(v *requestView) ([]placement, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	all := make([]placement, 0, len(v.keys))
 	var handles []alloc.Handle // of the blocks, by requestKey.block
 	for _, k := range v.keys {
@@ -83,10 +92,12 @@ func placeOldestFirst(v *requestView) ([]placement, error) {
 			if k.size > maxReplayedBytes {
 				return nil, fmt.Errorf("a request of %d bytes is too large", k.size)
 			}
+
 			block, err := allocate(allocator, max(k.size, 1), alloc.Stream(k.stream))
 			if err != nil {
 				return nil, err
 			}
+
 			p = placement{segment: block.Segment, offset: block.Offset}
 			handles = append(handles, block.Handle)
 		} else if k.block >= 0 && int(k.block) < len(handles) { // otherwise, the block is ignored
@@ -94,8 +105,10 @@ func placeOldestFirst(v *requestView) ([]placement, error) {
 				return nil, err
 			}
 		}
+
 		all = append(all, p)
 	}
+
 	return all, nil
 }
 
@@ -106,9 +119,11 @@ func allocate(allocator *alloc.Core, size int64, stream alloc.Stream) (alloc.Blo
 		if err != nil {
 			return alloc.Block{}, err
 		}
+
 		if growth.Bytes == 0 {
 			return block, nil
 		}
+
 		// Alloc has allocated nothing, because it needs a segment of growth.Bytes.
 		const anyAddress = 0 // symmem's rule does not depend on addresses
 		if _, err := allocator.AddSegment(growth, anyAddress); err != nil {
@@ -132,6 +147,7 @@ func (c *comparison) replayPyTorch() string {
 			return "PyTorch's rule was not replayed: the pool is older than the trace"
 		}
 	}
+
 	for i, v := range c.views {
 		if unexplained := replayAddresses(v.sequence); unexplained != nil {
 			return fmt.Sprintf("PyTorch's rule (best fit, then lowest address) explains the places on "+
@@ -139,6 +155,7 @@ func (c *comparison) replayPyTorch() string {
 				c.numbers[i], unexplained.Number)
 		}
 	}
+
 	return fmt.Sprintf("PyTorch's rule (best fit, then lowest address) explains the places of all "+
 		"blocks on %s", ranklist.Ranks(c.numbers))
 }
@@ -161,6 +178,7 @@ func replayAddresses(s *history.Sequence) *history.Event {
 	if err != nil { // impossible with this Config
 		return nil
 	}
+
 	r := addressReplay{allocator: allocator}
 	for i := range s.Events {
 		e := &s.Events[i]
@@ -168,6 +186,7 @@ func replayAddresses(s *history.Sequence) *history.Event {
 			return e
 		}
 	}
+
 	return nil
 }
 
@@ -183,11 +202,13 @@ func (r *addressReplay) replayEvent(s *history.Sequence, e *history.Event) bool 
 			const minMappedBytes = 0 // PyTorch unmaps all free segments together
 			r.allocator.Trim(minMappedBytes)
 		}
+
 		return true
 	case history.FreeCompleted:
 		if e.Block < 0 || int(e.Block) >= len(r.handles) { // of a block older than the trace
 			return true
 		}
+
 		_, _, err := r.allocator.FreeHandle(r.handles[e.Block])
 		return err == nil
 	case history.Alloc:
@@ -204,28 +225,34 @@ func (r *addressReplay) replayAlloc(e *history.Event) bool {
 	if e.Size > maxReplayedBytes {
 		return false
 	}
+
 	size := max(e.Size, 1)
 	stream := alloc.Stream(e.Stream)
 	block, growth, err := r.allocator.Alloc(size, stream)
 	if err != nil {
 		return false
 	}
+
 	if growth.Bytes > 0 { // no free block is large enough
 		if r.mappedSegment == nil || r.mappedSegment.Bytes != growth.Bytes {
 			return false
 		}
+
 		if _, err := r.allocator.AddSegment(growth, r.mappedSegment.Address); err != nil {
 			return false
 		}
+
 		r.mappedSegment = nil
 		block, growth, err = r.allocator.Alloc(size, stream)
 		if err != nil || growth.Bytes > 0 {
 			return false
 		}
 	}
+
 	if r.mappedSegment != nil { // PyTorch needed a segment, but the rule does not
 		return false
 	}
+
 	r.handles = append(r.handles, block.Handle)
 	return block.Segment == e.Segment && block.Offset == e.Offset
 }

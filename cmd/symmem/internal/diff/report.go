@@ -19,6 +19,7 @@ func (r *Report) HasComparison() bool {
 			return true
 		}
 	}
+
 	return false
 }
 

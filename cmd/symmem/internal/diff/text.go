@@ -21,16 +21,19 @@ func (r *Report) WriteText(w io.Writer) error {
 	for _, rank := range r.Ranks {
 		eventCount += rank.EventCount
 	}
+
 	t.writeLine("%s, %s.", ranklist.Plural(len(r.Ranks), "file"),
 		ranklist.Plural(eventCount, "event"))
 	for i := range r.Sequences {
 		t.writeSequence(&r.Sequences[i])
 	}
+
 	t.writeNotes(r)
 	verdict := "The ranks agree."
 	if !r.RanksAgree {
 		verdict = "The ranks differ."
 	}
+
 	t.writeLine("\n%s", verdict)
 	return t.Flush()
 }
@@ -51,12 +54,15 @@ func (t *textWriter) writeSequence(s *SequenceResult) {
 	default:
 		t.writeDifference("requests", s.RequestDifference)
 	}
+
 	if s.PlacementDifference != nil {
 		t.writeDifference("places", s.PlacementDifference)
 	}
+
 	for _, note := range s.Notes {
 		t.writeLine("  note: %s", note)
 	}
+
 	hasDifference := s.RequestDifference != nil || s.PlacementDifference != nil
 	if hasDifference && s.Replay != nil {
 		t.writeLine("  replay: %s", s.Replay.SymmemText)
@@ -73,24 +79,29 @@ func (t *textWriter) writeDifference(subject string, d *Difference) {
 	for _, line := range d.PrecedingRequests {
 		t.writeLine("      %s", line)
 	}
+
 	for i, v := range d.Variants {
 		letter := string(rune('A' + i%26)) // names the variant; repeats after Z
 		kind := ""
 		if v.DifferenceKind != "" {
 			kind = " [" + v.DifferenceKind + "]"
 		}
+
 		position := ""
 		if v.EventIndex >= 0 {
 			position = fmt.Sprintf(" (event %d in the file)", v.EventIndex)
 		}
+
 		t.writeLine("   %s  %s%s: %s%s", letter, ranklist.Ranks(v.Ranks), kind, v.Text, position)
 		t.writeStack(v.Stack)
 	}
+
 	if len(d.MinorityRanks) > 0 {
 		t.writeLine("   in the minority: %s", ranklist.Ranks(d.MinorityRanks))
 	} else {
 		t.writeLine("   no majority: the file does not show which rank is wrong")
 	}
+
 	for _, line := range d.Explanation {
 		t.writeLine("   %s", line)
 	}
@@ -103,6 +114,7 @@ func (t *textWriter) writeStack(lines []string) {
 			t.writeLine("         and %d more", len(lines)-i)
 			return
 		}
+
 		t.writeLine("         %s", line)
 	}
 }
@@ -117,20 +129,25 @@ func (t *textWriter) writeNotes(r *Report) {
 			if ranksByNote[note] == nil {
 				rankNotes = append(rankNotes, note)
 			}
+
 			ranksByNote[note] = append(ranksByNote[note], rank.Rank)
 		}
 	}
+
 	if len(r.Notes) > 0 || len(rankNotes) > 0 {
 		t.writeLine("\nNotes:")
 	}
+
 	for _, note := range r.Notes {
 		t.writeLine("  %s", note)
 	}
+
 	for i, note := range rankNotes {
 		if i == maxLines {
 			t.writeLine("  and %d more notes", len(rankNotes)-i)
 			return
 		}
+
 		t.writeLine("  %s: %s", ranklist.Ranks(ranksByNote[note]), history.MakePrintable(note))
 	}
 }

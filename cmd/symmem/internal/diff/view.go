@@ -38,6 +38,7 @@ func (t textNumbers) findOrAdd(text string) int32 {
 		number = int32(len(t))
 		t[text] = number
 	}
+
 	return number
 }
 
@@ -49,6 +50,7 @@ func newView(
 	if sequence == nil { // the rank has no events of the pool or group
 		return &requestView{rank: rank, sequence: &history.Sequence{}}
 	}
+
 	v := &requestView{rank: rank, sequence: sequence}
 	requestCount := 0      // number of requests so far
 	allocCount := int32(0) // number of compared allocations so far
@@ -57,13 +59,16 @@ func newView(
 		if !e.Action.IsRequest() {
 			continue
 		}
+
 		requestCount++
 		if requestCount <= skip {
 			if e.Action == history.Alloc {
 				v.skippedBlocks++
 			}
+
 			continue
 		}
+
 		k := requestKey{size: e.Size, stream: e.Stream, action: e.Action}
 		switch e.Action {
 		case history.Free:
@@ -72,6 +77,7 @@ func newView(
 			k.block = numbers.findOrAdd(rank.Texts[e.Block])
 		default: // an allocation
 		}
+
 		v.events = append(v.events, int32(i))
 		v.keys = append(v.keys, k)
 		v.earlierBlocks = append(v.earlierBlocks, allocCount)
@@ -79,6 +85,7 @@ func newView(
 			allocCount++
 		}
 	}
+
 	return v
 }
 
@@ -87,6 +94,7 @@ func (v *requestView) eventOf(request int) *history.Event {
 	if request >= len(v.events) {
 		return nil
 	}
+
 	return &v.sequence.Events[v.events[request]]
 }
 
@@ -98,5 +106,6 @@ func (v *requestView) countEqual(other *requestView) int {
 			return i
 		}
 	}
+
 	return count
 }

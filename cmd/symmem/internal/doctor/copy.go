@@ -22,18 +22,22 @@ func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	gpuCount, err := driver.DeviceCount()
 	if err != nil {
 		return nil, err
 	}
+
 	target, err := driver.Device(ordinal)
 	if err != nil {
 		return nil, err
 	}
+
 	context, err := target.RetainPrimary()
 	if err != nil {
 		return nil, err
 	}
+
 	runtime.LockOSThread() // the current context belongs to the thread
 	defer runtime.UnlockOSThread()
 	defer func() {
@@ -45,24 +49,30 @@ func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 	if err := driver.SetCurrent(context); err != nil {
 		return nil, err
 	}
+
 	for peer := range gpuCount {
 		source, err := driver.Device(peer)
 		if err != nil {
 			return speeds, err
 		}
+
 		if peer == ordinal {
 			continue
 		}
+
 		hasAccess, err := target.CanAccessPeer(source)
 		if err != nil || !hasAccess {
 			continue
 		}
+
 		gbps, err := measureCopy(driver, source, target)
 		if err != nil {
 			return speeds, fmt.Errorf("copying from GPU %d to GPU %d: %w", peer, ordinal, err)
 		}
+
 		speeds = append(speeds, CopySpeed{From: peer, To: ordinal, GBps: gbps})
 	}
+
 	return speeds, nil
 }
 
@@ -76,6 +86,7 @@ func (c *cleanupList) run() error {
 	for _, f := range slices.Backward(*c) {
 		errs = append(errs, f())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -91,25 +102,30 @@ func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (gbps float64, err e
 	if err != nil {
 		return 0, err
 	}
+
 	target, err := allocate(driver, dst, dst, &cleanups)
 	if err != nil {
 		return 0, err
 	}
+
 	stream, err := driver.StreamCreate()
 	if err != nil {
 		return 0, err
 	}
+
 	cleanups.add(func() error { return driver.StreamDestroy(stream) })
 	const noFlags = 0
 	start, err := driver.EventCreate(noFlags)
 	if err != nil {
 		return 0, err
 	}
+
 	cleanups.add(func() error { return driver.EventDestroy(start) })
 	end, err := driver.EventCreate(noFlags)
 	if err != nil {
 		return 0, err
 	}
+
 	cleanups.add(func() error { return driver.EventDestroy(end) })
 	c := timedCopies{
 		driver: driver, dst: target, src: source, stream: stream, start: start, end: end,
@@ -128,25 +144,30 @@ func allocate(
 	if err != nil {
 		return 0, err
 	}
+
 	bytes := (copyBytes + granularity - 1) / granularity * granularity // rounded up
 	// address must not be a named result: returning 0 would change it for the cleanups.
 	address, err := driver.AddressReserve(bytes, granularity)
 	if err != nil {
 		return 0, err
 	}
+
 	cleanups.add(func() error { return driver.AddressFree(address, bytes) })
 	handle, err := driver.Create(bytes, properties)
 	if err != nil {
 		return 0, err
 	}
+
 	mapErr := driver.Map(address, bytes, handle)
 	if mapErr == nil {
 		cleanups.add(func() error { return driver.Unmap(address, bytes) })
 	}
+
 	releaseErr := driver.Release(handle) // the mapping, if there is one, keeps the memory alive
 	if err := errors.Join(mapErr, releaseErr); err != nil {
 		return 0, err
 	}
+
 	return address, driver.SetAccess(address, bytes, user)
 }
 
@@ -164,24 +185,30 @@ func (c *timedCopies) measure() (gbps float64, err error) {
 	if err := c.queueCopy(); err != nil {
 		return 0, err
 	}
+
 	if err := c.driver.EventRecord(c.start, c.stream); err != nil {
 		return 0, err
 	}
+
 	for range timedCopyCount {
 		if err := c.queueCopy(); err != nil {
 			return 0, err
 		}
 	}
+
 	if err := c.driver.EventRecord(c.end, c.stream); err != nil {
 		return 0, err
 	}
+
 	if err := c.driver.StreamSynchronize(c.stream); err != nil {
 		return 0, err
 	}
+
 	duration, err := c.driver.EventElapsedTime(c.start, c.end)
 	if err != nil {
 		return 0, err
 	}
+
 	nanoseconds := max(float64(duration.Nanoseconds()), 1) // avoids a division by 0
 	return float64(timedCopyCount*copyBytes) / nanoseconds, nil
 }

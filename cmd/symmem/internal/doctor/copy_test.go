@@ -18,14 +18,17 @@ func TestFailedCopyFreesAddresses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
 	}
+
 	if os.Getenv(failedCopiesVariable) != "" {
 		_, err := MeasureCopies(0)
 		t.Fatal(err)
 	}
+
 	cuda, _, err := softgpu.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFailedCopyFreesAddresses$")
 	c.Env = append(os.Environ(), failedCopiesVariable+"=1", "SYMMEM_CUDA="+cuda,
 		"SOFTGPU_DEVICES=2", "SOFTGPU_FAIL=cuMemCreate:1")
@@ -33,6 +36,7 @@ func TestFailedCopyFreesAddresses(t *testing.T) {
 	if err == nil || !strings.Contains(string(output), "copying from GPU 1 to GPU 0: ") {
 		t.Fatalf("output %s, error %v; want a failed copy", output, err)
 	}
+
 	if strings.Contains(string(output), "cuMemAddressFree") {
 		t.Errorf("output %s; want no failure to free the addresses", output)
 	}

@@ -36,19 +36,23 @@ func InspectDriver() (Driver, []GPU) {
 		d.setError(err)
 		return d, nil
 	}
+
 	d.Path = library.Path()
 	if d.Version == "" {
 		d.Version = nvmlDriverVersion()
 	}
+
 	d.CUDAVersion, err = library.Version()
 	if err != nil {
 		d.setError(err)
 	}
+
 	d.IMEXChannels = countIMEXChannels()
 	gpus, err := inspectGPUs(library)
 	if err != nil {
 		d.setError(err)
 	}
+
 	return d, gpus
 }
 
@@ -76,10 +80,12 @@ func kernelModuleVersion() string {
 	if err != nil {
 		return ""
 	}
+
 	matches := moduleVersionPattern.FindSubmatch(text)
 	if matches == nil {
 		return ""
 	}
+
 	return string(matches[1])
 }
 
@@ -95,6 +101,7 @@ func nvmlDriverVersion() string {
 	if err != nil {
 		return ""
 	}
+
 	return version
 }
 
@@ -125,23 +132,28 @@ func judgeDriver(f *Facts, s *Section) {
 	if f.RequestedBackend == "auto" && len(f.GPUs) == 0 {
 		level = Warn // symmem uses the host backend
 	}
+
 	if d.IsMissing {
 		s.add(level, "install NVIDIA's driver, or start the container with GPUs; symmem --backend "+
 			"host needs none", "no GPU can be used: %s", d.Error)
 		return
 	}
+
 	if d.Error != "" {
 		advice, ok := adviceByErrorCode[cuda.Code(d.ErrorCode)]
 		if !ok {
 			advice = "look for the GPUs in the output of nvidia-smi and the kernel's log (dmesg)"
 		}
+
 		s.add(level, advice, "the driver finds no working GPU: %s", d.Error)
 		return
 	}
+
 	version := "of unknown version"
 	if d.Version != "" {
 		version = d.Version
 	}
+
 	s.addOK("driver %s for CUDA %s, %s", version, cudaVersionText(d.CUDAVersion), d.Path)
 	if d.CUDAVersion < minVMMVersion {
 		s.add(Warn, "install a driver for CUDA 12.0 or newer", "NCCL does not use virtual memory "+

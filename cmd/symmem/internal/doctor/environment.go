@@ -33,6 +33,7 @@ func InspectVariables(environ []string) []Variable {
 			variables = append(variables, Variable{Name: name, Value: displayValue(name, value)})
 		}
 	}
+
 	for _, file := range configFiles() {
 		for _, v := range readConfigFile(file) {
 			hasSameName := func(other Variable) bool { return other.Name == v.Name }
@@ -41,6 +42,7 @@ func InspectVariables(environ []string) []Variable {
 			}
 		}
 	}
+
 	slices.SortStableFunc(variables, func(a, b Variable) int { return cmp.Compare(a.Name, b.Name) })
 	return variables
 }
@@ -56,6 +58,7 @@ func displayValue(name, value string) string {
 	if strings.Contains(name, "TOKEN") && value != "" {
 		return "(hidden)"
 	}
+
 	return value
 }
 
@@ -66,10 +69,12 @@ func configFiles() []string {
 	if userFile := os.Getenv("NCCL_CONF_FILE"); userFile != "" {
 		return []string{userFile, systemFile}
 	}
+
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return []string{systemFile}
 	}
+
 	return []string{filepath.Join(home, ".nccl.conf"), systemFile}
 }
 
@@ -92,6 +97,7 @@ func readConfigFile(path string) []Variable {
 			})
 		}
 	}
+
 	return variables
 }
 
@@ -212,9 +218,11 @@ func (e *variableEffect) matches(v *Variable) bool {
 	if e.name != v.Name {
 		return false
 	}
+
 	if len(e.values) == 0 { // all values have the effect
 		return true
 	}
+
 	isSetTo := func(value string) bool {
 		return strings.EqualFold(value, strings.TrimSpace(v.Value))
 	}
@@ -226,6 +234,7 @@ func judgeVariables(f *Facts, s *Section) {
 	for i := range f.Variables {
 		f.Variables[i].judge(f.RequestedBackend, s)
 	}
+
 	if len(s.Findings) == 0 {
 		s.addOK("no variable of NCCL, CUDA, PyTorch or symmem is set")
 	}
@@ -238,11 +247,13 @@ func (v *Variable) judge(requestedBackend string, s *Section) {
 	if v.File != "" {
 		setting += " (in " + v.File + ")"
 	}
+
 	index := slices.IndexFunc(variableEffects, func(e variableEffect) bool { return e.matches(v) })
 	if index < 0 {
 		s.addOK("%s", setting)
 		return
 	}
+
 	effect := &variableEffects[index]
 	affectsBackend := strings.HasPrefix(v.Name, "SYMMEM_") || requestedBackend != "host"
 	switch {

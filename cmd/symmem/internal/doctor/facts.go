@@ -38,6 +38,7 @@ func Examine(f *Facts) *Report {
 	if f.Trial != nil {
 		r.Ranks = f.Trial.Ranks
 	}
+
 	for _, part := range []struct {
 		name  string
 		isGPU bool // skipped if the host backend is requested
@@ -58,6 +59,7 @@ func Examine(f *Facts) *Report {
 		if part.isGPU && f.RequestedBackend == "host" {
 			continue
 		}
+
 		s := Section{Name: part.name, Level: OK, Findings: []Finding{}}
 		part.judge(f, &s)
 		if len(s.Findings) > 0 {
@@ -65,5 +67,6 @@ func Examine(f *Facts) *Report {
 			r.Verdict = worseLevel(r.Verdict, s.Level)
 		}
 	}
+
 	return r
 }

@@ -57,6 +57,7 @@ func TestInspectVariables(t *testing.T) {
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	got := InspectVariables([]string{
 		"PATH=/bin", "SYMMEM_TOKEN=hush", "NCCL_DEBUG=WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
 		"CUDA_VISIBLE_DEVICES=", "MYNCCL_X=1",
@@ -82,6 +83,7 @@ func withoutFile(all []Variable, file string) []Variable {
 			remaining = append(remaining, v)
 		}
 	}
+
 	return remaining
 }
 
@@ -97,13 +99,16 @@ func TestInspectLauncher(t *testing.T) {
 	if got.Source != "Slurm" || got.Error != "" {
 		t.Errorf("got source %q, error %q; want Slurm and none", got.Source, got.Error)
 	}
+
 	if got.Rank != 1 || got.Size != 2 || got.Address == "" {
 		t.Errorf("got rank %d of %d, address %q; want rank 1 of 2 and an address", got.Rank, got.Size,
 			got.Address)
 	}
+
 	if want := environment["JOB_COMPLETION_INDEX"]; got.Index != want {
 		t.Errorf("got index %q, want %q", got.Index, want)
 	}
+
 	delete(environment, "SLURM_LOCALID")
 	if got := InspectLauncher(lookup); !strings.Contains(got.Error, "SLURM_LOCALID") {
 		t.Errorf("without SLURM_LOCALID: got %+v, want an error that names it", got)
@@ -126,11 +131,13 @@ func TestInspectTuning(t *testing.T) {
 	if got.RuleCount == 0 || got.Error != "" || got.MeasuredWith != "NCCL 2.28.9" {
 		t.Errorf("without a file: got %+v, want the built-in table", got)
 	}
+
 	got = InspectTuning("nccl", gpu, ranks, file, required)
 	checkError("with a required file missing", got)
 	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	got = InspectTuning("nccl", gpu, ranks, file, optional)
 	checkError("with an invalid file", got)
 	table := `{"version": 4, "about": "", "device": "D", "library": "L", "date": "", "source": "",
@@ -139,11 +146,13 @@ func TestInspectTuning(t *testing.T) {
 	if err := os.WriteFile(file, []byte(table), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	got = InspectTuning("nccl", "D", ranks, file, required)
 	if got.Error != "" || !strings.Contains(got.Name, file) {
 		t.Errorf("with a valid file: got table %q, error %q; want the file's name and no error", got.Name,
 			got.Error)
 	}
+
 	if got.RuleCount != 1 || got.MeasuredWith != "L" {
 		t.Errorf("with a valid file: got %d rules, measured with %q; want 1 and L", got.RuleCount,
 			got.MeasuredWith)
@@ -156,9 +165,11 @@ func TestInspectHostAndLimits(t *testing.T) {
 	if h.Cores < 1 || h.MemoryBytes < 1 || h.Kernel == "" {
 		t.Errorf("InspectHost() = %+v, want cores, memory and a kernel", h)
 	}
+
 	if problems := h.MemfdError + h.FutexError + h.PidfdError + h.SocketError; problems != "" {
 		t.Errorf("InspectHost() reports errors of system calls: %s", problems)
 	}
+
 	const unlimited = -1
 	l := InspectLimits()
 	if l.LockedMemory < unlimited || l.AddressSpace < unlimited || l.OpenFiles == 0 {
@@ -200,15 +211,19 @@ func TestNewTrialSortsResultsByRank(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if last := trial.RankResults[1].Rank; last != 2 {
 		t.Errorf("the last result is that of rank %d, want 2; results: %s", last, encoded)
 	}
+
 	if trial.Device != "D" || !trial.IsLogRequested || trial.LogProblem != "no log" {
 		t.Errorf("NewTrial = %+v, want the device and the log of rank 0", trial)
 	}
+
 	if trial.Error != "rank 1 reported nothing" {
 		t.Errorf("Error = %q, want that of rank 1", trial.Error)
 	}
+
 	trial = NewTrial(3, []RankResult{ofRank2}, nil)
 	if trial.Device != "" || trial.Error != "" {
 		t.Errorf("without rank 0 and without an error: NewTrial = %+v, want no device and no error",

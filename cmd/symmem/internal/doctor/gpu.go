@@ -43,18 +43,22 @@ func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	gpus := []GPU{}
 	for ordinal := range count {
 		device, err := driver.Device(ordinal)
 		if err != nil {
 			return gpus, err
 		}
+
 		gpu, err := inspectGPU(driver, device)
 		if err != nil {
 			return gpus, fmt.Errorf("querying GPU %d: %w", ordinal, err)
 		}
+
 		gpus = append(gpus, gpu)
 	}
+
 	return gpus, nil
 }
 
@@ -70,11 +74,13 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	if err := errors.Join(nameErr, uuidErr, addressErr, memoryErr); err != nil {
 		return g, err
 	}
+
 	attribute := func(name cuda.Attribute) int {
 		value, err := device.Attribute(name)
 		if err != nil { // the driver does not know the attribute
 			return 0
 		}
+
 		return value
 	}
 	g.Major = attribute(cuda.AttributeComputeCapabilityMajor)
@@ -95,6 +101,7 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 			g.Granularity = granularity
 		}
 	}
+
 	return g, nil
 }
 
@@ -108,11 +115,13 @@ func judgeGPUs(f *Facts, s *Section) {
 	for i := range f.GPUs {
 		f.GPUs[i].judge(s)
 	}
+
 	hasFabric := slices.ContainsFunc(f.GPUs, func(g GPU) bool { return g.SupportsFabric })
 	if hasFabric && f.Driver.IMEXChannels == 0 {
 		s.addOK("this process has no IMEX channel (/dev/nvidia-caps-imex-channels) and therefore " +
 			"cannot use fabric handles, so the direct path works only within one container")
 	}
+
 	isOtherModel := func(g GPU) bool { return g.Name != f.GPUs[0].Name }
 	if slices.ContainsFunc(f.GPUs, isOtherModel) {
 		s.add(Warn, "select GPUs of one model (CUDA_VISIBLE_DEVICES)", "the GPUs are of different "+
@@ -153,6 +162,7 @@ func formatBool(value bool) string {
 	if value {
 		return "yes"
 	}
+
 	return "no"
 }
 
@@ -167,5 +177,6 @@ func formatBytes(bytes int64) string {
 			return fmt.Sprintf("%.4g %s", float64(bytes)/float64(unit.bytes), unit.name)
 		}
 	}
+
 	return fmt.Sprintf("%d B", bytes)
 }

@@ -45,6 +45,7 @@ func InspectHost() Host {
 	if bytes, err := sys.Memory(); err == nil {
 		h.MemoryBytes = bytes
 	}
+
 	pages := sys.ReadHugePages()
 	h.HugePages = pages.Reserved
 	h.FreeHugePages = pages.Free
@@ -63,6 +64,7 @@ func errorText(err error) string {
 	if err == nil {
 		return ""
 	}
+
 	return err.Error()
 }
 
@@ -72,12 +74,14 @@ func tryMemfd() error {
 	if err != nil {
 		return err
 	}
+
 	const offset = 0
 	mapping, err := sys.Map(file, offset, sys.PageSize)
 	if err != nil {
 		closeErr := file.Close()
 		return errors.Join(err, closeErr)
 	}
+
 	unmapErr := mapping.Close()
 	closeErr := file.Close()
 	return errors.Join(unmapErr, closeErr)
@@ -105,6 +109,7 @@ func tryMembarrier() error {
 	if !ok {
 		return fmt.Errorf("not checked on %s", runtime.GOARCH)
 	}
+
 	// The commands have these names in linux/membarrier.h.
 	const (
 		queryCommand     = 0      // MEMBARRIER_CMD_QUERY, which returns a mask of commands
@@ -115,9 +120,11 @@ func tryMembarrier() error {
 	if errno != 0 {
 		return errno
 	}
+
 	if supported&expeditedCommand == 0 {
 		return errors.New("the kernel has no expedited membarrier")
 	}
+
 	return nil
 }
 
@@ -126,6 +133,7 @@ func errnoError(errno syscall.Errno) error {
 	if errno == 0 {
 		return nil
 	}
+
 	return errno
 }
 
@@ -135,6 +143,7 @@ func tryPidfd() error {
 	if err != nil {
 		return err
 	}
+
 	return f.Close()
 }
 
@@ -144,6 +153,7 @@ func trySockets() error {
 	if err != nil {
 		return err
 	}
+
 	return l.Close()
 }
 
@@ -160,6 +170,7 @@ func judgeHost(f *Facts, s *Section) {
 		s.add(Warn, "run sysctl -w vm.max_map_count=65530 as root", "a process may have only %d "+
 			"mappings, but worlds with many ranks and segments need more", h.MaxMappings)
 	}
+
 	if !f.usesNCCL() {
 		h.judgeHugePages(s)
 		h.judgeProcessors(f, s)
@@ -237,5 +248,6 @@ func formatCountLimit(n int64) string {
 	if n < 0 {
 		return "no limit"
 	}
+
 	return strconv.FormatInt(n, 10)
 }

@@ -32,6 +32,7 @@ func InspectLauncher(lookup func(string) (string, bool)) Launcher {
 	if err != nil {
 		return Launcher{Error: err.Error(), Index: index}
 	}
+
 	return Launcher{
 		Source: string(w.Source), Rank: w.Rank, Size: w.Size, LocalRank: w.LocalRank,
 		LocalSize: w.LocalSize, Store: w.Route.Kind.String(), Address: w.Route.Endpoint.Address,
@@ -56,6 +57,7 @@ func judgeLauncher(f *Facts, s *Section) {
 		s.addOK("no launcher: this process is a world of one rank, and doctor starts ranks for the trial")
 		return
 	}
+
 	s.addOK("%s: rank %d of %d, local rank %d of %d", l.Source, l.Rank, l.Size, l.LocalRank,
 		l.LocalSize)
 	if l.Size > 1 {
@@ -63,8 +65,10 @@ func judgeLauncher(f *Facts, s *Section) {
 		if l.Address != "" {
 			where = " at " + l.Address
 		}
+
 		s.addOK("store: %s%s", l.Store, where)
 	}
+
 	if n := len(f.GPUs); f.usesNCCL() && n > 1 && l.LocalSize > n && !f.sharesGPUs() {
 		s.add(Fail, "start fewer ranks on a machine, show them more GPUs (CUDA_VISIBLE_DEVICES), or "+
 			"let them share GPUs ("+SharingVariable+"=1, with NCCL 2.30 or newer)",

@@ -26,6 +26,7 @@ func limit(resource int) int64 {
 	if err := syscall.Getrlimit(resource, &l); err != nil || l.Cur > 1<<62 {
 		return -1
 	}
+
 	return int64(l.Cur)
 }
 
@@ -47,6 +48,7 @@ func judgeLimits(f *Facts, s *Section) {
 	} else {
 		s.addOK("address space: %s", formatSizeLimit(l.AddressSpace))
 	}
+
 	switch {
 	case l.LockedMemory < 0 || l.LockedMemory >= minLockedMemory:
 		s.addOK("locked memory (ulimit -l): %s", formatSizeLimit(l.LockedMemory))
@@ -58,6 +60,7 @@ func judgeLimits(f *Facts, s *Section) {
 		s.addOK("locked memory (ulimit -l): %s; ranks on one machine need none",
 			formatBytes(l.LockedMemory))
 	}
+
 	if l.OpenFiles >= 0 && l.OpenFiles < minOpenFiles {
 		s.add(Warn, "run ulimit -n 4096, or more", "open files are limited to %d, but a rank opens one "+
 			"for each segment of each peer", l.OpenFiles)
@@ -70,5 +73,6 @@ func formatSizeLimit(bytes int64) string {
 	if bytes < 0 {
 		return "no limit"
 	}
+
 	return formatBytes(bytes)
 }

@@ -40,12 +40,15 @@ func InspectLinks(gpus []GPU) Links {
 	if len(gpus) < 2 {
 		return l
 	}
+
 	if driver, err := cuda.Load(); err == nil {
 		l.addPairs(driver, len(gpus))
 	}
+
 	if err := l.addNVLinks(gpus); err != nil {
 		l.NVMLError = err.Error()
 	}
+
 	return l
 }
 
@@ -56,14 +59,17 @@ func (l *Links) addPairs(driver *cuda.Driver, gpuCount int) {
 		if err != nil {
 			continue
 		}
+
 		for to := range gpuCount {
 			if to == from {
 				continue
 			}
+
 			target, err := driver.Device(to)
 			if err != nil {
 				continue
 			}
+
 			l.Pairs = append(l.Pairs, inspectPair(source, target))
 		}
 	}
@@ -76,12 +82,15 @@ func inspectPair(source, target cuda.Device) Pair {
 	if hasAccess, err := source.CanAccessPeer(target); err == nil {
 		p.HasAccess = hasAccess
 	}
+
 	if value, err := source.P2PAttribute(cuda.P2PNativeAtomicSupported, target); err == nil {
 		p.HasAtomics = value != 0
 	}
+
 	if value, err := source.P2PAttribute(cuda.P2PPerformanceRank, target); err == nil {
 		p.SpeedRank = value
 	}
+
 	return p
 }
 
@@ -99,22 +108,28 @@ func (l *Links) addNVLinks(gpus []GPU) error {
 		if err != nil {
 			return fmt.Errorf("finding GPU %d: %w", i, err)
 		}
+
 		devices = append(devices, device)
 	}
+
 	for i := range l.Pairs {
 		p := &l.Pairs[i]
 		isConnected, err := management.areConnectedByNVLink(devices[p.From], devices[p.To])
 		if errors.Is(err, errNVMLUnsupported) {
 			continue // NVLink remains "unknown"
 		}
+
 		if err != nil {
 			return fmt.Errorf("querying the link between GPUs %d and %d: %w", p.From, p.To, err)
 		}
+
 		p.NVLink = formatBool(isConnected)
 	}
+
 	for _, d := range devices {
 		l.ActiveNVLinks = append(l.ActiveNVLinks, management.countActiveNVLinks(d))
 	}
+
 	return nil
 }
 
@@ -123,6 +138,7 @@ func judgeLinks(f *Facts, s *Section) {
 	if len(f.GPUs) < 2 {
 		return
 	}
+
 	f.Links.judgeAccess(s)
 	f.Links.judgeNVLinks(s)
 }
@@ -133,6 +149,7 @@ func (l *Links) judgeAccess(s *Section) {
 		s.addOK("peer access: all %d pairs of GPUs", len(l.Pairs))
 		return
 	}
+
 	s.add(Warn,
 		"see nvidia-smi topo -p2p r; if the GPUs are connected by PCI Express, disable ACS "+
 			"on the bridges; in a virtual machine, check the hypervisor's settings",
@@ -156,9 +173,11 @@ func (l *Links) judgeNVLinks(s *Section) {
 		s.addOK("NVLink: all %d pairs of GPUs; active links on each GPU: %s", len(l.Pairs),
 			joinCounts(l.ActiveNVLinks))
 	}
+
 	if len(l.ActiveNVLinks) == 0 { // unknown
 		return
 	}
+
 	if slices.Max(l.ActiveNVLinks) != slices.Min(l.ActiveNVLinks) {
 		s.add(Warn, "see nvidia-smi nvlink --status", "the GPUs have different numbers of active "+
 			"NVLinks: %s", joinCounts(l.ActiveNVLinks))
@@ -174,6 +193,7 @@ func (l *Links) describePairs(match func(*Pair) bool) []string {
 			texts = append(texts, fmt.Sprintf("%d to %d", p.From, p.To))
 		}
 	}
+
 	return texts
 }
 
@@ -183,6 +203,7 @@ func joinFirst(texts []string) string {
 	if len(texts) > maxTexts {
 		return strings.Join(texts[:maxTexts], ", ") + ", ..."
 	}
+
 	return strings.Join(texts, ", ")
 }
 
@@ -191,5 +212,6 @@ func joinCounts(counts []int) string {
 	if len(counts) == 0 {
 		return "unknown"
 	}
+
 	return strings.Trim(fmt.Sprint(counts), "[]")
 }

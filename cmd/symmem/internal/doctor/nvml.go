@@ -38,14 +38,17 @@ func openNVML() (*nvml, error) {
 	if name == "" {
 		name = "libnvidia-ml.so.1"
 	}
+
 	library, err := dl.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("NVML is not available: %w", err)
 	}
+
 	n := &nvml{library: library}
 	if err := n.call("nvmlInit_v2"); err != nil {
 		return nil, err
 	}
+
 	return n, nil
 }
 
@@ -59,6 +62,7 @@ func (n *nvml) call(name string, args ...uintptr) error {
 	if !ok {
 		return fmt.Errorf("%s: %w", name, errNVMLUnsupported)
 	}
+
 	code := int32(f.Call(args...)) // an nvmlReturn_t has 32 bits
 	switch code {
 	case nvmlSuccess:
@@ -101,6 +105,7 @@ func (n *nvml) countActiveNVLinks(d nvmlDevice) int {
 			count++
 		}
 	}
+
 	return count
 }
 

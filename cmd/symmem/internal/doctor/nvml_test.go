@@ -55,6 +55,7 @@ func gpusAtPCI(addresses ...string) []GPU {
 	for i, a := range addresses {
 		all[i] = GPU{Ordinal: i, PCIAddress: a}
 	}
+
 	return all
 }
 
@@ -68,6 +69,7 @@ func TestAddNVLinks(t *testing.T) {
 	if err := l.addNVLinks(gpusAtPCI(nvmlAddresses...)); err != nil {
 		t.Fatal(err)
 	}
+
 	want := Links{
 		ActiveNVLinks: []int{12, 13, 0},
 		Pairs: []Pair{
@@ -78,9 +80,11 @@ func TestAddNVLinks(t *testing.T) {
 	if diff := cmp.Diff(want, l); diff != "" {
 		t.Errorf("the links differ (-want +got):\n%s", diff)
 	}
+
 	if got := nvmlDriverVersion(); got != "580.159.03" {
 		t.Errorf("nvmlDriverVersion() = %q, want 580.159.03", got)
 	}
+
 	if err := l.addNVLinks(gpusAtPCI("0000:09:00.0")); err == nil {
 		t.Error("addNVLinks with an unknown GPU returned no error")
 	}
@@ -92,9 +96,11 @@ func TestAddNVLinksWithoutLibrary(t *testing.T) {
 	if err := l.addNVLinks(gpusAtPCI(nvmlAddresses[0])); err == nil {
 		t.Error("addNVLinks without NVML returned no error")
 	}
+
 	if l.ActiveNVLinks != nil || l.Pairs[0].NVLink != "unknown" {
 		t.Errorf("the links are %+v, want no active links and an unknown connection", l)
 	}
+
 	if got := nvmlDriverVersion(); got != "" {
 		t.Errorf("nvmlDriverVersion() = %q, want an empty string", got)
 	}
@@ -108,6 +114,7 @@ func TestAddNVLinksWithOldLibrary(t *testing.T) {
 	if err := l.addNVLinks(gpusAtPCI(nvmlAddresses[0])); err == nil {
 		t.Error("addNVLinks with an old library returned no error")
 	}
+
 	if l.ActiveNVLinks != nil {
 		t.Errorf("the active links are %v, want nil because they are unknown", l.ActiveNVLinks)
 	}

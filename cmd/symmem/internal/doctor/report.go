@@ -66,6 +66,7 @@ func (r *Report) Problems() []Finding {
 			}
 		}
 	}
+
 	return problems
 }
 
@@ -96,6 +97,7 @@ func (r *Report) WriteText(w io.Writer) error {
 			}
 		}
 	}
+
 	fmt.Fprintf(&out, "\n%s backend: %s\n", r.Backend, summaryText(counts))
 	_, err := w.Write(out.Bytes())
 	return err
@@ -113,5 +115,6 @@ func summaryText(counts map[Level]int) string {
 	case counts[Warn] > 0:
 		return "it works, with " + warnings
 	}
+
 	return "no problems"
 }

@@ -23,6 +23,7 @@ func TestReports(t *testing.T) {
 			if d.Cmd != "examine" {
 				t.Fatalf("unknown command %q", d.Cmd)
 			}
+
 			report := Examine(readFacts(t, d.Input))
 			// Without a section, the whole report is printed.
 			if d.HasArg("section") {
@@ -32,10 +33,12 @@ func TestReports(t *testing.T) {
 					return s.Name != name
 				})
 			}
+
 			var out bytes.Buffer
 			if err := report.WriteText(&out); err != nil {
 				t.Fatal(err)
 			}
+
 			return out.String()
 		})
 	})
@@ -49,11 +52,13 @@ func readFacts(t *testing.T, change string) *Facts {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	facts := &Facts{}
 	decode(t, text, facts)
 	if change == "" {
 		return facts
 	}
+
 	onlyChange := &Facts{}
 	decode(t, []byte(change), onlyChange)
 	clearLists(facts, onlyChange)
@@ -67,9 +72,11 @@ func clearLists(facts, change *Facts) {
 	if change.GPUs != nil {
 		facts.GPUs = nil
 	}
+
 	if change.Links.Pairs != nil {
 		facts.Links.Pairs = nil
 	}
+
 	if change.Trial != nil && change.Trial.RankResults != nil {
 		facts.Trial.RankResults = nil
 	}
@@ -119,11 +126,13 @@ func TestFindingsHaveAdvice(t *testing.T) {
 			if isProblem {
 				problemCount++
 			}
+
 			if isProblem != hasAdvice {
 				t.Errorf("section %s: finding %+v, want advice if and only if the level is not OK", s.Name, f)
 			}
 		}
 	}
+
 	if problemCount == 0 {
 		t.Error("facts without a GPU and with a failed trial have no problem, want at least one")
 	}
@@ -137,10 +146,12 @@ func TestReportJSONContainsFacts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var decoded Report
 	if err := json.Unmarshal(out, &decoded); err != nil {
 		t.Fatal(err)
 	}
+
 	second := Examine(&decoded.Facts)
 	if second.Verdict != decoded.Verdict || len(second.Sections) != len(decoded.Sections) {
 		t.Errorf("examining the facts of a report: got verdict %s and %d sections, want %s and %d",

@@ -29,6 +29,7 @@ func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GP
 	if path, err := mps.Find(); err == nil {
 		s.ServiceProgram = path
 	}
+
 	s.Obstacle = s.findObstacle(gpus, library, getenv)
 	return s
 }
@@ -47,6 +48,7 @@ func (s *GPUSharing) findObstacle(
 		return fmt.Sprintf("NCCL %s does not support it: install %s or newer", library.Text,
 			nccl.VersionText(minSharingVersion))
 	}
+
 	for i := range gpus {
 		g := &gpus[i]
 		switch {
@@ -58,6 +60,7 @@ func (s *GPUSharing) findObstacle(
 				"DEFAULT, or install nvidia-cuda-mps-control", g.Ordinal)
 		}
 	}
+
 	return ""
 }
 

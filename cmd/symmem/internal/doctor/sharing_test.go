@@ -31,10 +31,12 @@ func TestInspectSharing(t *testing.T) {
 			if test.hasService {
 				mpstest.Install(t)
 			}
+
 			s := InspectSharing([]GPU{test.gpu}, test.library, func(name string) string {
 				if name == SharingVariable {
 					return test.setting
 				}
+
 				return empty
 			})
 			if (s.Obstacle == "") != (test.want == "") || !strings.Contains(s.Obstacle, test.want) {

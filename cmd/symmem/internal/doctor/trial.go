@@ -73,10 +73,12 @@ func NewTrial(ranks int, results []RankResult, err error) *Trial {
 	if err != nil {
 		t.Error = err.Error()
 	}
+
 	slices.SortFunc(t.RankResults, func(a, b RankResult) int { return cmp.Compare(a.Rank, b.Rank) })
 	if len(t.RankResults) > 0 && t.RankResults[0].RankZeroResults != nil {
 		t.RankZeroResults = *t.RankResults[0].RankZeroResults
 	}
+
 	return t
 }
 
@@ -87,9 +89,11 @@ func judgeTrial(f *Facts, s *Section) {
 		s.addOK("no ranks were started")
 		return
 	}
+
 	if t.Error != "" {
 		s.add(Fail, "see the messages of the ranks above, and run symmem verify", "%s", t.Error)
 	}
+
 	for i := range t.RankResults {
 		r := &t.RankResults[i]
 		if r.Error != "" {
@@ -97,26 +101,31 @@ func judgeTrial(f *Facts, s *Section) {
 				"rank %d: %s", r.Rank, r.Error)
 		}
 	}
+
 	hasFailed := s.Level == Fail
 	if hasFailed || len(t.RankResults) == 0 {
 		return
 	}
+
 	first := &t.RankResults[0] // all ranks make the same calls
 	library := ""
 	if f.usesNCCL() {
 		library = " with NCCL " + f.Library.Text
 	}
+
 	s.addOK("%s (%s) on %s%s, %s", ranklist.Plural(t.Ranks, "rank"), t.Source, t.Device, library,
 		ranklist.Plural(first.WindowCount, "window"))
 	t.judgeWindows(s)
 	for i := range first.Calls {
 		t.judgeCall(f, s, i)
 	}
+
 	t.judgeDirect(s)
 	t.judgeLog(s)
 	for _, c := range t.Copies {
 		s.addOK("copy from GPU %d to GPU %d: %.0f GB/s", c.From, c.To, c.GBps)
 	}
+
 	if t.CopyProblem != "" {
 		s.addOK("could not measure GPU-to-GPU copy speed: %s", t.CopyProblem)
 	}
@@ -130,6 +139,7 @@ func FormatMicroseconds(us float64) string {
 	case us >= 1e3:
 		return fmt.Sprintf("%.4g ms", us/1e3)
 	}
+
 	return fmt.Sprintf("%.4g us", us)
 }
 
@@ -142,15 +152,18 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	if c.Kernel != "" {
 		text += ", " + c.Kernel
 	}
+
 	if wrong := t.ranksWithWrongSums(i); len(wrong) > 0 {
 		s.add(Fail, "run symmem verify --check off for details; see NCCL's version above",
 			"%s: wrong sums on rank %s", text, strings.Join(wrong, ", "))
 		return
 	}
+
 	tookOtherPath := c.Path != c.RequestedPath
 	if tookOtherPath && c.RequestedPath == directPath {
 		return
 	}
+
 	usedPlainKernel := c.Kernel != "" && !c.UsedWindows // as NCCL's log shows
 	const seeAbove = "look for the reason among the findings above"
 	switch {
@@ -183,11 +196,13 @@ func (t *Trial) judgeDirect(s *Section) {
 	if first < 0 {
 		return
 	}
+
 	c := &calls[first]
 	if t.Ranks == 1 {
 		s.addOK("no direct path: %s", c.PathReason)
 		return
 	}
+
 	s.add(Warn, "for fast small messages, use 2 to 8 GPUs of one machine that are all connected "+
 		"by NVLink, and start ranks that see each other's processes",
 		"direct path not used for all-reduce of %s: %s", formatBytes(c.Bytes), c.PathReason)
@@ -211,6 +226,7 @@ func (t *Trial) ranksWithWrongSums(i int) []string {
 			ranks = append(ranks, fmt.Sprint(r.Rank))
 		}
 	}
+
 	return ranks
 }
 
@@ -220,6 +236,7 @@ func (t *Trial) judgeLog(s *Section) {
 	if !t.IsLogRequested || t.Ranks == 1 {
 		return
 	}
+
 	calls := t.RankResults[0].Calls
 	lacksKernel := func(c TrialCall) bool { return c.Kernel == "" && c.Path != directPath }
 	usedWindows := func(c TrialCall) bool { return c.RequestedPath == windowPath && c.UsedWindows }

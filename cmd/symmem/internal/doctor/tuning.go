@@ -35,12 +35,15 @@ func ReadTuning(backend, device, file string, required bool) (*tuning.Table, err
 		table.Origin = "table " + file
 		return table, nil
 	}
+
 	if required || fileExists(file) { // an existing file must be readable
 		return nil, err
 	}
+
 	if device == "" && backend != "host" {
 		return nil, nil
 	}
+
 	return tuning.Builtin(backend, device), nil
 }
 
@@ -52,9 +55,11 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 		t.Error = err.Error()
 		return t
 	}
+
 	if table == nil { // there is no table
 		return t
 	}
+
 	t.Name = table.Name()
 	t.Digest = fmt.Sprintf("%016x", table.Digest())
 	t.MeasuredOn = table.Date
@@ -65,12 +70,14 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 		if isForRanks {
 			t.RuleCount++
 		}
+
 		isGeneral := r.Ranks == 0      // for any number of ranks
 		isDirectRule := r.Memory != "" // only rules about the direct path name a kind of memory
 		if isDirectRule && (isForRanks || isGeneral) {
 			t.HasDirectRule = true
 		}
 	}
+
 	return t
 }
 
@@ -89,13 +96,16 @@ func judgeTuning(f *Facts, s *Section) {
 			"symmem.Open rejects the tuning table: %s", t.Error)
 		return
 	}
+
 	if t.Name == "" { // there is no table
 		return
 	}
+
 	s.addOK("%s, digest %s", t.Name, t.Digest)
 	if !f.usesNCCL() || t.Ranks < 2 { // the path does not matter
 		return
 	}
+
 	advice := fmt.Sprintf("run symmem tune --ranks %d", t.Ranks)
 	library := "NCCL " + f.Library.Text
 	switch {
@@ -108,6 +118,7 @@ func judgeTuning(f *Facts, s *Section) {
 	default:
 		s.addOK("%s for %d ranks", ranklist.Plural(t.RuleCount, "rule"), t.Ranks)
 	}
+
 	if t.RuleCount > 0 && !t.HasDirectRule {
 		s.add(Warn, advice,
 			"the table has no rule for the direct path, so only barriers take that path")
@@ -119,5 +130,6 @@ func (t *Tuning) describePathWithoutRule() string {
 	if t.HasDirectRule {
 		return "calls that cannot take the direct path take the plain path"
 	}
+
 	return "all calls take the plain path"
 }

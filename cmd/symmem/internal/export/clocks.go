@@ -44,6 +44,7 @@ func (c Clock) String() string {
 		return fmt.Sprintf("clock of rank %d: no difference found (%v in %d calls, spread %v)", c.Rank,
 			time.Duration(c.MeasuredOffset), c.CallCount, time.Duration(c.Spread))
 	}
+
 	return fmt.Sprintf("clock of rank %d: corrected by %v (%d calls, spread %v)", c.Rank,
 		-time.Duration(c.AppliedOffset), c.CallCount, time.Duration(c.Spread))
 }
@@ -81,26 +82,31 @@ func sampleClock(l *trace.Log) clockSamples {
 		if !isValueKind(r.Kind) {
 			continue
 		}
+
 		value := valueKey{group: r.Group, name: r.Name}
 		calls := seriesByValue[value]
 		if calls == nil {
 			calls = &series{stride: 1}
 			seriesByValue[value] = calls
 		}
+
 		number := calls.count
 		calls.count++
 		if l.Missing > 0 { // the count lacks the calls that newer records have replaced
 			number = r.Number
 		}
+
 		if number%calls.stride != 0 {
 			continue
 		}
+
 		samples[callKey{value: value, callNumber: number}] = r.Time.UnixNano()
 		if calls.count/calls.stride > maxSamples {
 			calls.stride *= 2
 			samples.keepMultiples(value, calls.stride)
 		}
 	}
+
 	return samples
 }
 
@@ -126,6 +132,7 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	for i := range clocks {
 		clocks[i].Rank = ranks[i].rank
 	}
+
 	clocks[0].IsReference = true
 	isKnown := make([]bool, len(ranks)) // whether the offset of a rank is known
 	isKnown[0] = true
@@ -136,10 +143,12 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 			if isKnown[i] {
 				continue
 			}
+
 			offset, spread, callCount := compareSamples(samples[reference], samples[i])
 			if callCount == 0 {
 				continue
 			}
+
 			isKnown[i] = true
 			known = append(known, i)
 			clock := &clocks[i]
@@ -151,6 +160,7 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 			}
 		}
 	}
+
 	return clocks
 }
 
@@ -159,6 +169,7 @@ func (c *Clock) isDifferent() bool {
 	if c.CallCount < minCalls {
 		return false
 	}
+
 	difference := max(c.MeasuredOffset, -c.MeasuredOffset)
 	return difference > minOffset && difference > 2*c.Spread
 }
@@ -172,15 +183,18 @@ func compareSamples(first, second clockSamples) (offset, spread int64, callCount
 			differences = append(differences, secondTime-firstTime)
 		}
 	}
+
 	if len(differences) == 0 {
 		return 0, 0, 0
 	}
+
 	slices.Sort(differences)
 	offset = differences[len(differences)/2] // the median
 	deviations := make([]int64, len(differences))
 	for i, difference := range differences {
 		deviations[i] = max(difference-offset, offset-difference)
 	}
+
 	slices.Sort(deviations)
 	spread = deviations[len(deviations)*9/10]
 	return offset, spread, len(differences)

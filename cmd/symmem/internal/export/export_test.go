@@ -30,8 +30,10 @@ func traceRun(t testing.TB, ranks, calls int, ahead time.Duration) string {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		sources = append(sources, w.NewSource())
 	}
+
 	call := &event.Call{
 		Operation: "AllReduce", ReduceOp: "sum", DataType: "float32", Count: 1024, Path: "window",
 		Root: -1, SendSegment: -1, RecvSegment: -1, Bytes: 4096, Digest: 77,
@@ -41,6 +43,7 @@ func traceRun(t testing.TB, ranks, calls int, ahead time.Duration) string {
 			recordStep(s, rank, n, call)
 		}
 	}
+
 	shiftClock(t, filepath.Join(folder, trace.FileName(ranks-1)), ahead)
 	return folder
 }
@@ -57,6 +60,7 @@ func recordStep(s *trace.Source, rank, n int, call *event.Call) {
 		e.Kind, e.Size = event.KindSegment, 2<<20
 		s.Record(&e)
 	}
+
 	e.Number++
 	e.Kind, e.Size, e.Requested, e.Offset = event.KindAlloc, blockBytes, 500, int64(n%8)*blockBytes
 	s.Record(&e)
@@ -83,6 +87,7 @@ func shiftClock(t testing.TB, path string, ahead time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	start := binary.LittleEndian.Uint64(b[offsetStart:]) + uint64(ahead)
 	binary.LittleEndian.PutUint64(b[offsetStart:], start)
 	if err := os.WriteFile(path, b, 0o600); err != nil {
@@ -96,6 +101,7 @@ func open(t *testing.T, folder string) *Traces {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return traces
 }
 
@@ -105,6 +111,7 @@ func TestClockOffsetIsMeasured(t *testing.T) {
 		if len(clocks) != 3 || clocks[1].AppliedOffset != 0 {
 			t.Fatalf("clocks = %+v; want 3, the second without an offset", clocks)
 		}
+
 		c := clocks[2]
 		if off := time.Duration(c.AppliedOffset) - ahead; c.CallCount != 50 || off.Abs() > time.Second {
 			t.Errorf("ahead by %v: clock = %+v; want that offset from 50 calls", ahead, c)
@@ -119,12 +126,14 @@ func TestClockIsComparedThroughAnotherRank(t *testing.T) {
 		for n, at := range times {
 			s[callKey{value: valueKey{group: "g", name: name}, callNumber: uint64(n)}] = at
 		}
+
 		return s
 	}
 	middle := call("a", 1e9, 2e9, 3e9)
 	for k, at := range call("b", 5e9, 6e9, 7e9) {
 		middle[k] = at
 	}
+
 	ranks := []rankTrace{{rank: 0}, {rank: 4}, {rank: 7}, {rank: 9}}
 	clocks := measureClocks(ranks, []clockSamples{
 		call("a", 0, 1e9, 2e9), call("b", 3e9, 4e9, 5e9), middle, call("c", 1),
@@ -150,11 +159,13 @@ func TestRanksSampleTheSameCalls(t *testing.T) {
 			Time:  time.Unix(int64(n), 0),
 		})
 	}
+
 	short := &trace.Log{Records: long.Records[:100]}
 	a, b := sampleClock(long), sampleClock(short)
 	if len(a) > 2*maxSamples || len(b) != 100 {
 		t.Fatalf("got %d and %d samples; want at most %d, and 100", len(a), len(b), 2*maxSamples)
 	}
+
 	if _, _, calls := compareSamples(a, b); calls < 5 {
 		t.Errorf("got %d samples of the same calls; want 5 or more", calls)
 	}
@@ -167,20 +178,24 @@ func archiveOf(t *testing.T, traces *Traces) map[string][]byte {
 	if err := WritePerfetto(&b, traces, "v1"); err != nil {
 		t.Fatal(err)
 	}
+
 	z, err := zip.NewReader(bytes.NewReader(b.Bytes()), int64(b.Len()))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	files := map[string][]byte{}
 	for _, f := range z.File {
 		r, err := f.Open()
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if files[f.Name], err = io.ReadAll(r); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	return files
 }
 
@@ -192,24 +207,29 @@ func TestPerfettoManifest(t *testing.T) {
 	if !bytes.HasPrefix(text, []byte(`{"perfetto_manifest"`)) {
 		t.Fatalf("the manifest begins %.40q", text)
 	}
+
 	var m struct {
 		Manifest manifest `json:"perfetto_manifest"`
 	}
 	if err := json.Unmarshal(text, &m); err != nil {
 		t.Fatal(err)
 	}
+
 	if m.Manifest.Version != 1 || len(m.Manifest.Files) != 3 || len(files) != 4 {
 		t.Fatalf("manifest = %+v of %d files; want version 1 and 3 of 4 files", m, len(files))
 	}
+
 	references := 0
 	host, _ := os.Hostname()
 	for _, f := range m.Manifest.Files {
 		if f.Machine == nil || f.Machine.Name != host {
 			t.Errorf("%s: machine = %v; want %s", f.Path, f.Machine, host)
 		}
+
 		if files[f.Path] == nil {
 			t.Errorf("the manifest names %s, which is not in the archive", f.Path)
 		}
+
 		switch c := f.Clocks; {
 		case c == nil:
 			references++
@@ -217,6 +237,7 @@ func TestPerfettoManifest(t *testing.T) {
 			t.Errorf("%s: clock = %+v; want an offset of 0 to a minute", f.Path, c)
 		}
 	}
+
 	if references != 1 {
 		t.Errorf("got %d reference files; want 1", references)
 	}
@@ -236,6 +257,7 @@ func TestPerfettoEvents(t *testing.T) {
 	if err := json.Unmarshal(files["rank1.json"], &rank); err != nil {
 		t.Fatal(err)
 	}
+
 	count := map[string]int{}
 	for _, e := range rank.Events {
 		count[e.Phase]++
@@ -243,9 +265,11 @@ func TestPerfettoEvents(t *testing.T) {
 			t.Errorf("event %+v; want a time of at least 0 and a positive duration", e)
 		}
 	}
+
 	if count["i"] != 20 || count["X"] != 20 || count["C"] != 20 && count["C"] != 21 {
 		t.Errorf("events by phase = %v; want 20 calls, 20 steps and 20 or 21 counters", count)
 	}
+
 	last := rank.Events[len(rank.Events)-2]
 	if last.Phase == "C" && last.Args["allocated"] != float64(10*512) {
 		t.Errorf("last counter = %v; want 5120 allocated bytes", last.Args)
@@ -260,6 +284,7 @@ func TestFlightRecorderDumps(t *testing.T) {
 	if err != nil || calls != 60 || messages != 0 {
 		t.Fatalf("WriteFlightRecorder = %d, %d, %v; want 60 calls", calls, messages, err)
 	}
+
 	agree(t, folder, 20)
 }
 
@@ -269,6 +294,7 @@ func TestSnapshots(t *testing.T) {
 	if want := 3 * (100 + 800 + 2*400); err != nil || events != want {
 		t.Fatalf("WriteSnapshots = %d, %v; want %d events", events, err, want)
 	}
+
 	agree(t, folder, 1200)
 }
 
@@ -280,10 +306,12 @@ func agree(t *testing.T, folder string, requests int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	histories, err := load.Files(sources, load.Options{Device: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r := diff.Compare(histories, diff.Options{})
 	if !r.RanksAgree || len(r.Sequences) != 1 || r.Sequences[0].EqualRequests != requests {
 		t.Errorf("report = %+v; want agreement in %d requests", r, requests)
@@ -300,16 +328,19 @@ func TestPoolsWithoutDomainAreNotCompared(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		s := w.NewSource()
 		for _, group := range []string{"", worldID}[1-rank:] {
 			s.Record(&event.Event{Kind: event.KindSegment, Group: group, Size: 2 << 20})
 			s.Record(&event.Event{Kind: event.KindAlloc, Group: group, Size: 512, Requested: 512})
 		}
 	}
+
 	snapshots := filepath.Join(t.TempDir(), "snapshots")
 	if events, err := WriteSnapshots(snapshots, open(t, folder)); err != nil || events != 6 {
 		t.Fatalf("WriteSnapshots = %d, %v; want 6 events", events, err)
 	}
+
 	agree(t, snapshots, 1)
 }
 
@@ -320,6 +351,7 @@ func TestFoldersWithOtherFilesAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	_, err := WriteSnapshots(folder, traces)
 	if err == nil || !strings.Contains(err.Error(), "trace_rank_0") {
 		t.Errorf("WriteSnapshots in a folder of dumps = %v; want an error that names a file in it", err)
@@ -332,9 +364,11 @@ func TestInputsAreNotReplaced(t *testing.T) {
 	if err := os.Rename(filepath.Join(folder, trace.FileName(0)), path); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, _, err := WriteFlightRecorder(folder, open(t, folder)); err == nil {
 		t.Error("WriteFlightRecorder in the folder of the trace succeeded; want an error")
 	}
+
 	open(t, folder)
 }
 
@@ -344,9 +378,11 @@ func TestTwoTracesOfOneRankAreRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "single world of a single run") {
 		t.Errorf("Open of two runs = %v; want an error", err)
 	}
+
 	if err := os.Remove(filepath.Join(b, trace.FileName(0))); err != nil {
 		t.Fatal(err)
 	}
+
 	one := traceRun(t, 1, 4, 0)
 	_, err = Open([]string{b, one})
 	if err == nil || !strings.Contains(err.Error(), "world of 2 ranks") {
@@ -366,6 +402,7 @@ func TestRingOverflow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		s := w.NewSource()
 		for n := range 200 {
 			recordStep(s, rank, n, call)
@@ -374,15 +411,18 @@ func TestRingOverflow(t *testing.T) {
 			}
 		}
 	}
+
 	traces := open(t, folder)
 	if traces.areComplete() || len(traces.Notes) != 3 {
 		t.Errorf("notes = %q; want two about lost events and one about a clock", traces.Notes)
 	}
+
 	dumps := filepath.Join(t.TempDir(), "dumps")
 	calls, _, err := WriteFlightRecorder(dumps, traces)
 	if err != nil || calls == 0 || calls%2 != 0 {
 		t.Fatalf("WriteFlightRecorder = %d calls, %v; want the same number on both ranks", calls, err)
 	}
+
 	agree(t, dumps, calls/2)
 }
 
@@ -392,12 +432,14 @@ func FuzzWriters(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := trace.Parse(b)
 		if err != nil || l.Rank >= l.Size || l.Size > 1<<10 {
 			return
 		}
+
 		traces := &Traces{groups: map[string]*group{}, ranks: []rankTrace{{rank: l.Rank}}}
 		traces.addGroups(l)
 		_ = measureClocks(traces.ranks, []clockSamples{sampleClock(l)})

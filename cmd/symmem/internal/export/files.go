@@ -22,17 +22,20 @@ func writeFiles(
 	if err := prepareFolder(t, folder, prefix); err != nil {
 		return err
 	}
+
 	for i, r := range t.ranks {
 		log, err := readTrace(r.path)
 		if err != nil {
 			return err
 		}
+
 		path := filepath.Join(folder, fileName(prefix, r.rank))
 		err = WriteFile(path, func(w io.Writer) error { return write(w, i, log) })
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -47,22 +50,27 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = os.MkdirAll(folder, 0o700)
 	}
+
 	if err != nil {
 		return fmt.Errorf("creating the folder of the exported files: %w", err)
 	}
+
 	for _, r := range t.ranks {
 		input, err := os.Stat(r.path)
 		if err != nil {
 			return fmt.Errorf("creating the folder of the exported files: %w", err)
 		}
+
 		output, err := os.Stat(filepath.Join(folder, fileName(prefix, r.rank)))
 		if err != nil { // usually, the output does not exist yet
 			continue
 		}
+
 		if os.SameFile(input, output) {
 			return fmt.Errorf("%s is an input: pass an empty folder", r.path)
 		}
 	}
+
 	for _, e := range entries {
 		isOutput := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
 		if !slices.ContainsFunc(t.ranks, isOutput) {
@@ -70,6 +78,7 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 				"an empty folder", folder, strings.ToValidUTF8(e.Name(), "?"))
 		}
 	}
+
 	return nil
 }
 
@@ -80,15 +89,18 @@ func WriteFile(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
+
 	writeErr := write(temporary)
 	closeErr := temporary.Close()
 	err = errors.Join(writeErr, closeErr)
 	if err == nil {
 		err = os.Rename(temporary.Name(), path)
 	}
+
 	if err != nil {
 		removeErr := os.Remove(temporary.Name())
 		return fmt.Errorf("writing %s: %w", path, errors.Join(err, removeErr))
 	}
+
 	return nil
 }

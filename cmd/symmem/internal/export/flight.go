@@ -76,6 +76,7 @@ func (f *flightWriter) write(w io.Writer) error {
 	for i := range f.log.Records {
 		f.writeEntry(p, &f.log.Records[i])
 	}
+
 	p.closeList()
 	p.closeDict()
 	return p.finish()
@@ -89,6 +90,7 @@ func (f *flightWriter) writeGroups(p *pickler) {
 		if !slices.Contains(g.ranks, f.log.Rank) {
 			continue
 		}
+
 		p.writeKey(id)
 		p.openDict()
 		p.writeTextItem("name", id)
@@ -97,6 +99,7 @@ func (f *flightWriter) writeGroups(p *pickler) {
 		p.writeTextItem("ranks", strings.ReplaceAll(ranks, " ", ", "))
 		p.closeDict()
 	}
+
 	p.closeDict()
 }
 
@@ -112,10 +115,12 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	if r.Kind != event.KindCollective {
 		return
 	}
+
 	if isMessage(r) {
 		f.omittedMessages++
 		return
 	}
+
 	g := f.traces.findOrAddGroup(r.Group)
 	// The sequence number of a call must be the same on all ranks.
 	sequence := f.callCounts[r.Group]
@@ -127,6 +132,7 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 			return
 		}
 	}
+
 	operation, _, _ := strings.Cut(r.Call, " ") // such as "AllReduce" or "Barrier,"
 	operation = strings.TrimSuffix(operation, ",")
 	p.beginItem()
@@ -152,6 +158,7 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	if r.Site == "" {
 		callSite = frame{name: r.Call, file: "unknown call site"}
 	}
+
 	p.writeFrames(callSite)
 	p.closeDict()
 	f.writtenCalls++
@@ -166,6 +173,7 @@ func flightNameOf(operation, text string) string {
 	if !isKnown || hasList {
 		return unknownSizesName
 	}
+
 	return name
 }
 
@@ -189,14 +197,17 @@ func (f *flightWriter) writeSizes(p *pickler, r *trace.Record, operation string,
 			dataType = torchType
 		}
 	}
+
 	inputCount := count
 	if inputHasAllParts[operation] {
 		inputCount = count * int64(ranks)
 	}
+
 	outputCount := count
 	if outputHasAllParts[operation] {
 		outputCount = count * int64(ranks)
 	}
+
 	writeTensor(p, "input", inputCount, dataType)
 	writeTensor(p, "output", outputCount, dataType)
 }

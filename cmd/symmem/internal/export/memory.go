@@ -66,6 +66,7 @@ func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
 	if p := m.pools[id]; p != nil {
 		return p
 	}
+
 	p := &poolState{segments: map[int32]*segment{}}
 	if r.Group == "" {
 		p.title = fmt.Sprintf("pool %d without a domain", r.Pool)
@@ -74,6 +75,7 @@ func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
 		p.number = m.sharedPoolCount
 		p.title = fmt.Sprintf("pool %d of group %s", r.Pool, r.Group)
 	}
+
 	m.pools[id] = p
 	m.ordered = append(m.ordered, p)
 	return p
@@ -88,6 +90,7 @@ func (m *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
 		m.nextAddress += unknownSegmentBytes
 		p.segments[r.Segment] = s
 	}
+
 	return s
 }
 
@@ -97,6 +100,7 @@ func (m *poolStates) apply(r *trace.Record) *poolState {
 	if r.Segment < 0 { // not about a segment
 		return nil
 	}
+
 	p := m.findOrAddPool(r)
 	switch r.Kind {
 	case event.KindSegment:
@@ -114,10 +118,12 @@ func (m *poolStates) apply(r *trace.Record) *poolState {
 			b.isFreed = true
 			s.blocks[r.Offset] = b
 		}
+
 		return nil
 	default:
 		return nil
 	}
+
 	return p
 }
 
@@ -142,6 +148,7 @@ func (m *poolStates) addBlock(p *poolState, r *trace.Record) {
 		p.mappedBytes += end - s.bytes
 		s.bytes = end
 	}
+
 	p.removeBlock(s, r.Offset)
 	s.blocks[r.Offset] = block{
 		size: r.Size, requestedSize: r.Requested, stream: r.Stream, callSite: r.Site,
@@ -166,9 +173,11 @@ func (p *poolState) removeSegment(number int32) {
 	if s == nil {
 		return
 	}
+
 	for offset := range s.blocks {
 		p.removeBlock(s, offset)
 	}
+
 	p.mappedBytes -= s.bytes
 	delete(p.segments, number)
 }

@@ -20,22 +20,27 @@ func WritePerfetto(w io.Writer, t *Traces, version string) error {
 	if err := writeManifest(archive, t, version); err != nil {
 		return fmt.Errorf("writing the manifest: %w", err)
 	}
+
 	for _, r := range t.ranks {
 		l, err := readTrace(r.path)
 		if err != nil {
 			return err
 		}
+
 		f, err := archive.Create(perfettoName(r.rank))
 		if err == nil {
 			err = writeChrome(f, l)
 		}
+
 		if err != nil {
 			return fmt.Errorf("writing the events of rank %d: %w", r.rank, err)
 		}
 	}
+
 	if err := archive.Close(); err != nil {
 		return fmt.Errorf("completing the archive: %w", err)
 	}
+
 	return nil
 }
 
@@ -71,6 +76,7 @@ func writeManifest(archive *zip.Writer, t *Traces, version string) error {
 	if err != nil {
 		return err
 	}
+
 	return json.NewEncoder(f).Encode(map[string]manifest{"perfetto_manifest": newManifest(t, version)})
 }
 
@@ -83,6 +89,7 @@ func newManifest(t *Traces, version string) manifest {
 			first = i
 		}
 	}
+
 	m := manifest{Version: 1, Attributes: map[string]any{
 		"symmem.version": version,
 		"symmem.start":   t.correctedStart(first).UTC().Format(time.RFC3339Nano),
@@ -92,15 +99,18 @@ func newManifest(t *Traces, version string) manifest {
 		if r.host != "" {
 			f.Machine = &manifestMachine{r.host}
 		}
+
 		if i != first {
 			f.Clocks = &manifestClocks{
 				SyncTo:   manifestSource{perfettoName(t.ranks[first].rank)},
 				OffsetNS: t.correctedStart(i).Sub(t.correctedStart(first)).Nanoseconds(),
 			}
 		}
+
 		m.Files = append(m.Files, f)
 		m.Attributes[fmt.Sprintf("symmem.rank%d.clock", r.rank)] = t.Clocks[i].String()
 	}
+
 	return m
 }
 
@@ -154,14 +164,17 @@ func writeChrome(w io.Writer, l *trace.Log) error {
 	for i := range l.Records {
 		c.writeRecord(&l.Records[i])
 	}
+
 	c.flush()
 	for _, step := range c.steps {
 		c.endStep(step)
 	}
+
 	_, _ = c.w.WriteString("]}\n")
 	if err := c.w.Flush(); c.err == nil {
 		return err
 	}
+
 	return c.err
 }
 
@@ -169,6 +182,7 @@ func processName(l *trace.Log) string {
 	if l.Host == "" {
 		return fmt.Sprintf("rank %d (process %d)", l.Rank, l.Process)
 	}
+
 	return fmt.Sprintf("rank %d (process %d on %s)", l.Rank, l.Process, l.Host)
 }
 
@@ -177,9 +191,11 @@ func (c *chromeWriter) write(e *chromeEvent) {
 	if err != nil {
 		c.err = err
 	}
+
 	if c.needsComma {
 		_ = c.w.WriteByte(',')
 	}
+
 	c.needsComma = true
 	_, _ = c.w.Write(append(b, '\n'))
 }
@@ -195,6 +211,7 @@ func (c *chromeWriter) writeRecord(r *trace.Record) {
 		c.applyPoolEvent(r)
 		return
 	}
+
 	c.flush()
 	c.now = max(c.now, nanoseconds(c.time.advance(r).Sub(c.log.Start)))
 	thread := c.findOrAddThread(r.Group)
@@ -209,6 +226,7 @@ func (c *chromeWriter) writeRecord(r *trace.Record) {
 		if step := c.steps[r.Group]; step != nil {
 			c.endStep(step)
 		}
+
 		e.Name, e.Phase, e.Scope = "step "+r.Text, "X", ""
 		c.steps[r.Group] = e
 		return
@@ -217,6 +235,7 @@ func (c *chromeWriter) writeRecord(r *trace.Record) {
 	default:
 		e.Name = r.String()
 	}
+
 	c.write(e)
 }
 
@@ -225,6 +244,7 @@ func arguments(r *trace.Record) map[string]any {
 	if r.Site != "" {
 		a["site"] = r.Site
 	}
+
 	return a
 }
 
@@ -241,6 +261,7 @@ func (c *chromeWriter) findOrAddThread(group string) int {
 		c.threads[group] = n
 		c.writeName("thread_name", n, "group "+group+": submitted calls, completed values")
 	}
+
 	return n
 }
 
@@ -250,9 +271,11 @@ func (c *chromeWriter) applyPoolEvent(r *trace.Record) {
 	if !r.Time.IsZero() {
 		c.now = max(c.now, nanoseconds(c.time.advance(r).Sub(c.log.Start)))
 	}
+
 	if p := c.memory.apply(r); p != nil {
 		c.changed[p] = true
 	}
+
 	switch r.Kind {
 	case event.KindRegister, event.KindDeregister, event.KindRestart:
 		c.write(&chromeEvent{
@@ -271,5 +294,6 @@ func (c *chromeWriter) flush() {
 			Args: map[string]any{"allocated": p.allocatedBytes, "mapped": p.mappedBytes},
 		})
 	}
+
 	clear(c.changed)
 }

@@ -84,6 +84,7 @@ func (p *pickler) beginItem() {
 		p.writeBytes(opAppends, opMark)
 		p.batchLengths[innermost] = 0
 	}
+
 	p.batchLengths[innermost]++
 }
 
@@ -102,6 +103,7 @@ func (p *pickler) writeText(s string) {
 		p.writeUint32(n)
 		return
 	}
+
 	p.writeBytes(opText)
 	p.writeUint32(uint32(len(s)))
 	_, _ = p.w.WriteString(s)
@@ -122,6 +124,7 @@ func (p *pickler) writeInteger(n int64) {
 		p.writeUint32(uint32(n))
 		return
 	}
+
 	const byteCount = 8
 	p.writeBytes(binary.LittleEndian.AppendUint64([]byte{opLong, byteCount}, uint64(n))...)
 }
@@ -164,5 +167,6 @@ func (p *pickler) writeFrames(f frame) {
 		p.writeIntegerItem("line", f.line)
 		p.closeDict()
 	}
+
 	p.closeList()
 }

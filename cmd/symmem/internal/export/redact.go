@@ -18,20 +18,25 @@ func WriteRedacted(folder string, t *Traces) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = os.MkdirAll(folder, 0o700)
 	}
+
 	if err != nil {
 		return fmt.Errorf("creating the folder of the redacted traces: %w", err)
 	}
+
 	if len(entries) > 0 {
 		return fmt.Errorf("%s is not empty: pass an empty folder for the redacted traces", folder)
 	}
+
 	for _, r := range t.ranks {
 		b, err := os.ReadFile(r.path)
 		if err == nil {
 			err = trace.Redact(b)
 		}
+
 		if err != nil {
 			return fmt.Errorf("redacting %s: %w", r.path, err)
 		}
+
 		err = WriteFile(filepath.Join(folder, trace.FileName(r.rank)), func(w io.Writer) error {
 			_, err := w.Write(b)
 			return err
@@ -40,5 +45,6 @@ func WriteRedacted(folder string, t *Traces) error {
 			return err
 		}
 	}
+
 	return nil
 }

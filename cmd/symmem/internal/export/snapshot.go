@@ -44,6 +44,7 @@ func (s *snapshotWriter) write(log *trace.Log) error {
 	for i := range log.Records {
 		s.writeRecord(&log.Records[i])
 	}
+
 	s.closeList()
 	s.closeList()
 	s.writeKey("segments") // the state after the last record
@@ -53,6 +54,7 @@ func (s *snapshotWriter) write(log *trace.Log) error {
 			s.writeSegment(p, p.segments[number])
 		}
 	}
+
 	s.closeList()
 	s.writeKey("allocator_settings")
 	s.openDict()
@@ -72,6 +74,7 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	if r.Kind.IsGroupEvent() || r.Segment < 0 { // not about memory
 		return
 	}
+
 	p := s.pools.findOrAddPool(r)
 	oldSegment := p.segments[r.Segment] // before the record; can be nil
 	var oldBlock block
@@ -79,6 +82,7 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	if oldSegment != nil {
 		oldBlock, isKnown = oldSegment.blocks[r.Offset]
 	}
+
 	s.pools.apply(r)
 	newSegment := p.segments[r.Segment] // after the record; can be nil
 	switch r.Kind {
@@ -94,6 +98,7 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 		if isKnown {
 			s.writeFree(p, newSegment.address+r.Offset, oldBlock, r)
 		}
+
 	default: // has no corresponding event
 	}
 }
@@ -105,6 +110,7 @@ func (s *snapshotWriter) writeFree(p *poolState, address int64, b block, r *trac
 	if isRequest {
 		s.writeEvent("free_requested", p, address, b.requestedSize, r)
 	}
+
 	// A block that is still in use is parked or deferred first, and returned later.
 	isCompletion := r.Kind == event.KindFree || r.Kind == event.KindReturn
 	if isCompletion {
@@ -140,6 +146,7 @@ func (s *snapshotWriter) writeSegment(p *poolState, g *segment) {
 		allocatedBytes += b.size
 		requestedBytes += b.requestedSize
 	}
+
 	s.beginItem()
 	s.openDict()
 	s.writeIntegerItem("device", 0)
@@ -169,13 +176,16 @@ func (s *snapshotWriter) writeBlocks(p *poolState, g *segment) {
 		if offset > end {
 			s.writeInactiveBlock(g.address+end, offset-end)
 		}
+
 		state := "active_allocated"
 		if b.isFreed {
 			state = "active_awaiting_free"
 		}
+
 		s.writeBlock(g.address+offset, b, state, frameOf(b.callSite, p.title))
 		end = offset + b.size
 	}
+
 	if end < g.bytes {
 		s.writeInactiveBlock(g.address+end, g.bytes-end)
 	}

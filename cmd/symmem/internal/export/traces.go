@@ -53,6 +53,7 @@ func Open(paths []string) (*Traces, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	t := &Traces{groups: map[string]*group{}}
 	sources = t.selectWorld(sources)
 	var samples []clockSamples // in the order of t.ranks
@@ -62,17 +63,21 @@ func Open(paths []string) (*Traces, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		index, err := t.addRank(s.Path, log)
 		if err != nil {
 			return nil, err
 		}
+
 		samples = slices.Insert(samples, index, sampleClock(log))
 		t.addGroups(log)
 		eventCount += len(log.Records)
 	}
+
 	if eventCount == 0 {
 		return nil, fmt.Errorf("%s: the traces have no events", strings.Join(paths, ", "))
 	}
+
 	t.Clocks = measureClocks(t.ranks, samples)
 	t.addNotes()
 	return t, nil
@@ -85,15 +90,18 @@ func (t *Traces) selectWorld(sources []load.Source) []load.Source {
 	for _, s := range sources {
 		lowest = min(lowest, s.World)
 	}
+
 	var selected []load.Source
 	for _, s := range sources {
 		if s.World == lowest {
 			selected = append(selected, s)
 			continue
 		}
+
 		t.Notes = append(t.Notes, fmt.Sprintf("%s is left out, because it belongs to another world "+
 			"of the process: export the files of that world separately", s.Path))
 	}
+
 	return selected
 }
 
@@ -104,12 +112,14 @@ func (t *Traces) addRank(path string, log *trace.Log) (int, error) {
 		return 0, fmt.Errorf("%s is of a world of %d ranks, and %s of one of %d: pass the traces "+
 			"of a single world of a single run", t.ranks[0].path, t.ranks[0].size, path, log.Size)
 	}
+
 	index, isDuplicate := slices.BinarySearchFunc(t.ranks, log.Rank,
 		func(r rankTrace, rank int) int { return cmp.Compare(r.rank, rank) })
 	if isDuplicate {
 		return 0, fmt.Errorf("%s and %s are both traces of rank %d: pass the traces "+
 			"of a single world of a single run", t.ranks[index].path, path, log.Rank)
 	}
+
 	t.ranks = slices.Insert(t.ranks, index, rankTrace{
 		path: path, host: log.Host, rank: log.Rank, process: log.Process, size: log.Size,
 		start: log.Start, missingEvents: log.Missing,
@@ -127,10 +137,12 @@ func readTrace(path string) (*trace.Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s is not a trace that symmem export reads: %w", path, err)
 	}
+
 	if log.Rank >= log.Size || log.Size > maxRanks {
 		return nil, fmt.Errorf("%s is damaged: its rank is %d, and its world has %d ranks",
 			path, log.Rank, log.Size)
 	}
+
 	return log, nil
 }
 
@@ -151,16 +163,19 @@ func (t *Traces) addGroups(log *trace.Log) {
 			if isMessage(r) {
 				g.hasMessages = true
 			}
+
 			isFirst := !hasEvent[r.Group]
 			if isFirst {
 				hasEvent[r.Group] = true
 				g.addRank(log.Rank)
 			}
+
 			if isFirst && log.Missing > 0 {
 				g.firstComplete = max(g.firstComplete, r.Number)
 			}
 		}
 	}
+
 	if world := t.groups[worldID]; world != nil {
 		for rank := range log.Size {
 			world.addRank(rank)
@@ -174,6 +189,7 @@ func (t *Traces) findOrAddGroup(id string) *group {
 		g = &group{id: id}
 		t.groups[id] = g
 	}
+
 	return g
 }
 
@@ -200,12 +216,14 @@ func (t *Traces) addNotes() {
 		t.Notes = append(t.Notes, fmt.Sprintf("traces were found for only %d of the %d ranks in "+
 			"the world", len(t.ranks), len(world.ranks)))
 	}
+
 	for _, r := range t.ranks {
 		if r.missingEvents > 0 {
 			t.Notes = append(t.Notes, fmt.Sprintf("rank %d: newer events have replaced %d events at the "+
 				"beginning", r.rank, r.missingEvents))
 		}
 	}
+
 	for _, c := range t.Clocks {
 		if !c.IsReference {
 			t.Notes = append(t.Notes, c.String())
@@ -229,14 +247,17 @@ func frameOf(callSite, name string) frame {
 	if callSite == "" {
 		return frame{}
 	}
+
 	colon := strings.LastIndexByte(callSite, ':')
 	if colon < 0 {
 		return frame{name: name, file: callSite}
 	}
+
 	line, err := strconv.ParseInt(callSite[colon+1:], 10, 64)
 	if err != nil {
 		return frame{name: name, file: callSite}
 	}
+
 	return frame{name: name, file: callSite[:colon], line: line}
 }
 
@@ -252,5 +273,6 @@ func (t *timeline) advance(r *trace.Record) time.Time {
 	if !r.Time.IsZero() {
 		t.now = r.Time
 	}
+
 	return t.now
 }

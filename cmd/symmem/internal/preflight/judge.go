@@ -36,10 +36,12 @@ func Judge(results []RankResult, o Options) *Report {
 		if r.Rank < 0 || r.Rank >= o.Ranks {
 			continue
 		}
+
 		j.results[r.Rank] = r
 		report.Nodes[r.Rank], report.Backend, report.Source = r.Node, r.Backend, r.Source
 		report.Links = append(report.Links, r.Links...)
 	}
+
 	j.judgeMachines()
 	j.judgeMissing()
 	j.judgeErrors()
@@ -66,6 +68,7 @@ func (j *reportBuilder) addRank(rank int, advice, text string) {
 	if r := j.results[rank]; r != nil {
 		f.Node, f.GPU = r.Node, r.GPU
 	}
+
 	j.add(f)
 }
 
@@ -74,6 +77,7 @@ func (j *reportBuilder) judgeMachines() {
 		if r == nil {
 			continue
 		}
+
 		for _, f := range r.NodeProblems {
 			text := fmt.Sprintf("node %s: %s", r.Node, f.Text)
 			if f.Level == doctor.Fail {
@@ -95,12 +99,14 @@ func (j *reportBuilder) judgeMissing() {
 		if r != nil || !isFirst && len(j.accusers(rank)) == 0 {
 			continue
 		}
+
 		text := fmt.Sprintf("rank %d did not report", rank)
 		if exit := j.Exits[rank]; exit != "" {
 			text = exit
 		} else if accusers := j.accusers(rank); len(accusers) > 0 {
 			text += ": " + accusers[0].Error
 		}
+
 		j.addRank(rank, adviceRank, text)
 	}
 }
@@ -111,6 +117,7 @@ func (j *reportBuilder) accusers(rank int) (all []*RankResult) {
 			all = append(all, r)
 		}
 	}
+
 	return all
 }
 
@@ -123,6 +130,7 @@ func (j *reportBuilder) culprits(r *RankResult) (all []int) {
 		if rank < 0 || rank >= j.Ranks || slices.Contains(visited, rank) {
 			continue
 		}
+
 		visited = append(visited, rank)
 		if next := j.results[rank]; hasError(next) && len(next.BlamedRanks) > 0 {
 			blamed = append(blamed, next.BlamedRanks...)
@@ -130,9 +138,11 @@ func (j *reportBuilder) culprits(r *RankResult) (all []int) {
 			all = append(all, rank)
 		}
 	}
+
 	if len(all) == 0 { // r blames no rank, or ranks blame each other
 		return r.BlamedRanks
 	}
+
 	return all
 }
 
@@ -144,6 +154,7 @@ func (j *reportBuilder) judgeErrors() {
 		if r == nil {
 			continue
 		}
+
 		accusers := j.accusers(rank)
 		switch {
 		case r.Error != "" && len(r.BlamedRanks) == 0 && !r.IsDeadlinePassed:
@@ -153,9 +164,11 @@ func (j *reportBuilder) judgeErrors() {
 				accusers[0].Rank, accusers[0].Error))
 		}
 	}
+
 	if len(j.report.Faults) > 0 {
 		return
 	}
+
 	if i := slices.IndexFunc(j.results, hasError); i >= 0 {
 		j.add(Fault{
 			Kind: KindJob, Text: fmt.Sprintf("rank %d: %s", i, j.results[i].Error),
@@ -172,6 +185,7 @@ func (j *reportBuilder) countOtherErrors(rank int) (n int) {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -180,9 +194,11 @@ func (j *reportBuilder) judgeCalls() {
 	if first == nil || slices.Contains(j.results, nil) || slices.ContainsFunc(j.results, hasError) {
 		return
 	}
+
 	if j.Table != nil {
 		j.report.TableName = j.Table.Name()
 	}
+
 	for i := range first.Calls {
 		j.judgeCall(i)
 	}
@@ -196,12 +212,14 @@ func (j *reportBuilder) judgeCall(i int) {
 		if i >= len(r.Calls) {
 			continue
 		}
+
 		call.Microseconds = max(call.Microseconds, r.Calls[i].Microseconds)
 		if r.Calls[i].WrongCount > 0 {
 			call.WrongElements += r.Calls[i].WrongCount
 			wrong = append(wrong, r.Rank)
 		}
 	}
+
 	call.TableMicroseconds = j.tableTime(&call)
 	j.report.Calls = append(j.report.Calls, call)
 	name := fmt.Sprintf("%s of %d B on the %s path", c.Operation, c.Bytes, c.Path)
@@ -235,6 +253,7 @@ func (j *reportBuilder) tableTime(c *Call) float64 {
 	if j.Table == nil || c.RequestedPath != c.Path {
 		return 0
 	}
+
 	nodes := j.report.countNodes()
 	for _, memory := range []tuning.Memory{"", tuning.Symmetric} {
 		points := j.Table.Measured(tuning.Calls{
@@ -247,6 +266,7 @@ func (j *reportBuilder) tableTime(c *Call) float64 {
 			}
 		}
 	}
+
 	return 0
 }
 
@@ -264,6 +284,7 @@ func (j *reportBuilder) judgeLinks() {
 				Advice: "exclude the GPUs of both ranks until the link is repaired",
 			})
 		}
+
 		if l.BytesPerSecond < j.MinLinkSpeed {
 			j.add(Fault{
 				Kind: KindLink, Ranks: []int{l.From, l.To},
@@ -274,6 +295,7 @@ func (j *reportBuilder) judgeLinks() {
 			})
 		}
 	}
+
 	slow := slowLinks(slices.Clone(j.report.Links), node, j.Tolerance)
 	ranks, slow := blameSlowLinks(slow, j.report.Links)
 	for _, rank := range ranks {
@@ -281,6 +303,7 @@ func (j *reportBuilder) judgeLinks() {
 			"the fault repeats", fmt.Sprintf("the links of rank %d have less than %.0f%% of the speed of "+
 			"other links", rank, 100*j.Tolerance))
 	}
+
 	for _, l := range slow {
 		j.add(Fault{
 			Kind: KindLink, Ranks: []int{l.From, l.To},

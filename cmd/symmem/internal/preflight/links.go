@@ -47,14 +47,17 @@ func MeasureLinks(
 	if err != nil {
 		return nil, err
 	}
+
 	node, err := nodeName()
 	if err != nil {
 		return nil, err
 	}
+
 	nodes, err := workload.Gather(ctx, g, node) // by rank
 	if err != nil {
 		return nil, err
 	}
+
 	pairs := pairsByRound(rt.Size()) // to measure next
 	for count := 1; len(pairs) > 0; count++ {
 		for _, p := range pairs {
@@ -62,15 +65,19 @@ func MeasureLinks(
 				return nil, err
 			}
 		}
+
 		if count == maxMeasurements {
 			break
 		}
+
 		linksByRank, err := workload.Gather(ctx, g, l.results)
 		if err != nil {
 			return nil, err
 		}
+
 		pairs = pairsToRepeat(linksByRank, nodes, tolerance) // the same on all ranks
 	}
+
 	return l.results, nil
 }
 
@@ -93,11 +100,13 @@ func pairsByRound(ranks int) []pair {
 			if distance == 0 {
 				second = evenRanks - 1
 			}
+
 			if first < ranks && second < ranks { // otherwise, the other rank pauses
 				pairs = append(pairs, pair{low: min(first, second), high: max(first, second)})
 			}
 		}
 	}
+
 	return pairs
 }
 
@@ -115,6 +124,7 @@ func pairsToRepeat(linksByRank [][]Link, nodes []string, tolerance float64) []pa
 			}
 		}
 	}
+
 	return pairs
 }
 
@@ -135,16 +145,19 @@ func newLinkMeasurement(
 	if rt.Device().Addressable { // the host backend
 		bytes = hostMessageBytes
 	}
+
 	const sendOffset = 0
 	send, err := memory.Slice(sendOffset, bytes)
 	if err != nil {
 		return nil, err
 	}
+
 	recvOffset := bytes
 	recv, err := memory.Slice(recvOffset, bytes)
 	if err != nil {
 		return nil, err
 	}
+
 	return &linkMeasurement{ctx: ctx, rt: rt, bytes: bytes, send: send, recv: recv}, nil
 }
 
@@ -156,33 +169,40 @@ func (l *linkMeasurement) measure(p pair) error {
 	if rank != p.low && rank != p.high {
 		return nil
 	}
+
 	peer := p.low
 	if rank == p.low {
 		peer = p.high
 	}
+
 	wrongBytes, err := l.countWrongBytes(rank, peer)
 	if err != nil {
 		return fmt.Errorf("link between ranks %d and %d: %w", p.low, p.high, err)
 	}
+
 	start := time.Now()
 	for range messagesPerDirection {
 		exchangeStart := time.Now()
 		if err := l.exchangeMessages(rank, peer); err != nil {
 			return fmt.Errorf("link between ranks %d and %d: %w", p.low, p.high, err)
 		}
+
 		if slowRank == strconv.Itoa(rank) {
 			l.pause(slowRankPause * time.Since(exchangeStart))
 		}
 	}
+
 	bothDirections := float64(2 * messagesPerDirection * l.bytes)
 	speed := bothDirections / time.Since(start).Seconds()
 	if rank == p.low {
 		l.addResult(Link{From: p.low, To: p.high, BytesPerSecond: speed, WrongBytes: wrongBytes})
 		return nil
 	}
+
 	if wrongBytes > 0 {
 		return fmt.Errorf("rank %d received %d wrong bytes from rank %d", rank, wrongBytes, peer)
 	}
+
 	return nil
 }
 
@@ -205,6 +225,7 @@ func (l *linkMeasurement) addResult(result Link) {
 			return
 		}
 	}
+
 	l.results = append(l.results, result)
 }
 
@@ -216,29 +237,36 @@ func (l *linkMeasurement) countWrongBytes(rank, peer int) (int64, error) {
 	if err := stream.Copy(l.send, symmem.Host(sent)); err != nil {
 		return 0, err
 	}
+
 	if err := stream.Fill(l.recv, workload.Junk); err != nil {
 		return 0, err
 	}
+
 	if err := l.exchangeMessages(rank, peer); err != nil {
 		return 0, err
 	}
+
 	got := make([]byte, l.bytes)
 	if err := stream.Copy(symmem.Host(got), l.recv); err != nil {
 		return 0, err
 	}
+
 	if err := stream.Synchronize(l.ctx); err != nil {
 		return 0, err
 	}
+
 	want := messageContents(peer, rank, l.bytes)
 	if bytes.Equal(got, want) { // faster than the loop
 		return 0, nil
 	}
+
 	wrongBytes := int64(0)
 	for i := range got {
 		if got[i] != want[i] {
 			wrongBytes++
 		}
 	}
+
 	return wrongBytes, nil
 }
 
@@ -252,6 +280,7 @@ func messageContents(src, dst int, size int64) []byte {
 		random = random*1664525 + 1013904223
 		contents[i] = byte(random >> 24) // the high bits are the most random
 	}
+
 	return contents
 }
 
@@ -266,12 +295,15 @@ func (l *linkMeasurement) exchangeMessages(rank, peer int) error {
 	if rank > peer {
 		first, second = recv, send
 	}
+
 	if err := first(); err != nil {
 		return err
 	}
+
 	if err := second(); err != nil {
 		return err
 	}
+
 	return stream.Synchronize(l.ctx)
 }
 
@@ -281,5 +313,6 @@ func nodeName() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("finding the name of this machine: %w", err)
 	}
+
 	return name, nil
 }

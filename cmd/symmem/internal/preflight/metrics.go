@@ -24,6 +24,7 @@ func (r *Report) WriteMetrics(path string) error {
 	if r.IsReady {
 		ok = 1
 	}
+
 	gauge("ok", "Whether no fault was found.").WithLabelValues().Set(ok)
 	gauge("ranks", "Ranks that were to start.").WithLabelValues().Set(float64(r.Ranks))
 	gauge("duration_seconds", "Duration of the checks.").WithLabelValues().Set(r.Seconds)
@@ -33,21 +34,25 @@ func (r *Report) WriteMetrics(path string) error {
 	for _, f := range r.Faults {
 		faults.WithLabelValues(string(f.Kind), label(f.Node), rankLabel(f.Ranks), label(f.GPU)).Inc()
 	}
+
 	links := gauge("link_bytes_per_second", "Speed of messages in one direction.", "from", "to",
 		"from_node", "to_node")
 	for _, l := range r.Links {
 		links.WithLabelValues(strconv.Itoa(l.From), strconv.Itoa(l.To), label(r.Nodes[l.From]),
 			label(r.Nodes[l.To])).Set(l.BytesPerSecond)
 	}
+
 	calls := gauge("call_seconds", "Time of a collective on the slowest rank.", "operation", "path",
 		"bytes")
 	for _, c := range r.Calls {
 		calls.WithLabelValues(c.Operation, c.Path, strconv.FormatInt(c.Bytes, 10)).
 			Set(c.Microseconds / 1e6)
 	}
+
 	if err := prometheus.WriteToTextfile(path, registry); err != nil {
 		return fmt.Errorf("writing metrics: %w", err)
 	}
+
 	return nil
 }
 
@@ -59,7 +64,9 @@ func rankLabel(ranks []int) (text string) {
 		if i > 0 {
 			text += ","
 		}
+
 		text += strconv.Itoa(r)
 	}
+
 	return text
 }

@@ -32,10 +32,13 @@ func job(nodes, perNode int) []RankResult {
 			if peer/perNode != rank/perNode {
 				speed = 50e9
 			}
+
 			a.Links = append(a.Links, Link{From: rank, To: peer, BytesPerSecond: speed})
 		}
+
 		all = append(all, a)
 	}
+
 	return all
 }
 
@@ -117,6 +120,7 @@ var faulty = map[string]struct {
 			for i := range a {
 				a[i].Error, a[i].BlamedRanks, a[i].Links = "waited for rank 3", []int{3}, nil
 			}
+
 			a[3].Error, a[3].BlamedRanks = "no libnccl.so.2", nil
 			return a
 		}, []fault{{KindRank, "node0", []int{3}}}, 4,
@@ -126,6 +130,7 @@ var faulty = map[string]struct {
 			for i := range a {
 				a[i].Error, a[i].BlamedRanks, a[i].Links = "waited for rank 3", []int{3}, nil
 			}
+
 			a[3].Error, a[3].BlamedRanks = "group has failed", []int{0}
 			return a
 		}, []fault{{KindRank, "node0", []int{3}}}, 4,
@@ -135,6 +140,7 @@ var faulty = map[string]struct {
 			for i := range a {
 				a[i].Error, a[i].BlamedRanks, a[i].Links = "rank 0 was lost", []int{0}, nil
 			}
+
 			a[0].Error, a[0].BlamedRanks = "waited for rank 3", []int{3}
 			a[3].Error, a[3].BlamedRanks, a[3].IsDeadlinePassed = "interrupted", nil, true
 			return a
@@ -145,6 +151,7 @@ var faulty = map[string]struct {
 			for i := range a {
 				a[i].Error, a[i].BlamedRanks, a[i].Links = "rank 7 was lost", []int{7}, nil
 			}
+
 			return a[:7]
 		}, []fault{{KindRank, "", []int{7}}}, 4,
 	},
@@ -167,6 +174,7 @@ var faulty = map[string]struct {
 			for i := range a {
 				a[i].Error, a[i].IsDeadlinePassed, a[i].Links = "context deadline exceeded", true, nil
 			}
+
 			return a
 		}, []fault{{KindJob, "", nil}}, 1,
 	},
@@ -190,6 +198,7 @@ func TestFaultsAreAttributed(t *testing.T) {
 					t.Errorf("fault %+v has no text or no advice", f)
 				}
 			}
+
 			if !reflect.DeepEqual(got, c.want) || r.ExitCode() != c.code || r.IsReady {
 				t.Errorf("faults = %v, code %d; want %v, %d", got, r.ExitCode(), c.want, c.code)
 			}
@@ -220,6 +229,7 @@ func TestCallsAreComparedWithTable(t *testing.T) {
 		if r.Calls[0].TableMicroseconds != 60 || r.ExitCode() != code {
 			t.Errorf("%v us: report = %+v; want code %d and 60 us in the table", us, r, code)
 		}
+
 		var text strings.Builder
 		if err := r.WriteText(&text); err != nil || strings.Contains(text.String(), "e+") {
 			t.Errorf("%v us: report %q, %v; want no exponent", us, text.String(), err)
@@ -255,15 +265,18 @@ func TestScheduleHasEachPairOnce(t *testing.T) {
 			if p.low >= p.high || p.high >= ranks || seen[p] {
 				t.Errorf("%d ranks: pair %v is invalid or occurs twice", ranks, p)
 			}
+
 			seen[p] = true
 			if i%(ranks/2) == 0 {
 				continue
 			}
+
 			q := pairs[i-1]
 			if p.low == q.low || p.low == q.high || p.high == q.low || p.high == q.high {
 				t.Errorf("%d ranks: %v and %v share a rank in one round", ranks, q, p)
 			}
 		}
+
 		if len(seen) != ranks*(ranks-1)/2 {
 			t.Errorf("%d ranks: %d pairs; want %d", ranks, len(seen), ranks*(ranks-1)/2)
 		}
@@ -282,6 +295,7 @@ func TestFastLinkIsMeasuredAgain(t *testing.T) {
 	if want := []pair{{0, 2}, {0, 1}, {1, 2}}; !slices.Equal(got, want) {
 		t.Errorf("pairsToRepeat = %v, want %v", got, want)
 	}
+
 	if got := pairsToRepeat(links, []string{"a", "a", "a"}, 0.2); len(got) > 0 {
 		t.Errorf("pairsToRepeat = %v without a slow link, want none", got)
 	}
@@ -292,6 +306,7 @@ func TestMetrics(t *testing.T) {
 	for i := range results {
 		results[i].Node = "a\"b\n\xff"
 	}
+
 	slowDown(results, func(l Link) bool { return l.To == 2 })
 	path := filepath.Join(t.TempDir(), "symmem.prom")
 	for range 2 { // the second file replaces the first
@@ -299,10 +314,12 @@ func TestMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, want := range []string{
 		"\nsymmem_preflight_ok 0\n", "\nsymmem_preflight_ranks 3\n",
 		`symmem_preflight_faults{gpu="GPU 2",kind="rank",node="a\"b\n?",ranks="2"} 1`,
@@ -313,6 +330,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("the metrics do not contain %s:\n%s", want, b)
 		}
 	}
+
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("mode = %v, %v; want 0644, so that node_exporter can read it", info.Mode(), err)

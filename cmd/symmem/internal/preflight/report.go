@@ -70,6 +70,7 @@ func (r *Report) ExitCode() int {
 	if len(r.Faults) == 0 {
 		return 0
 	}
+
 	return exitCodes[r.Faults[0].Kind]
 }
 
@@ -91,21 +92,27 @@ func (r *Report) WriteText(w io.Writer) error {
 		if c.TableMicroseconds > 0 {
 			fmt.Fprintf(&out, " (table %s)", doctor.FormatMicroseconds(c.TableMicroseconds))
 		}
+
 		fmt.Fprintln(&out)
 	}
+
 	if len(r.Links) > 0 {
 		fmt.Fprintln(&out, linksText(r.Links))
 	}
+
 	for _, text := range r.Warnings {
 		fmt.Fprintf(&out, "warning: %s\n", text)
 	}
+
 	for _, f := range r.Faults {
 		fmt.Fprintf(&out, "FAULT (%s): %s\n        to do: %s\n", f.Kind, f.Text, f.Advice)
 	}
+
 	verdict := "ready"
 	if !r.IsReady {
 		verdict = "NOT READY"
 	}
+
 	fmt.Fprintf(&out, "%s on %s, %s backend: %s, %.1f s\n", ranklist.Plural(r.Ranks, "rank"),
 		ranklist.Plural(r.countNodes(), "node"), r.Backend, verdict, r.Seconds)
 	_, err := w.Write(out.Bytes())
@@ -130,5 +137,6 @@ func (r *Report) countNodes() int {
 			isNode[name] = true
 		}
 	}
+
 	return len(isNode)
 }

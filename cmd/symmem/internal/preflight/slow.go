@@ -19,6 +19,7 @@ func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow 
 		within := node(l.From) == node(l.To)
 		kinds[within] = append(kinds[within], l)
 	}
+
 	for _, links := range kinds {
 		slices.SortFunc(links, func(a, b Link) int {
 			return cmp.Compare(b.BytesPerSecond, a.BytesPerSecond)
@@ -30,6 +31,7 @@ func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow 
 			}
 		}
 	}
+
 	slices.SortFunc(slow, func(a, b slowLink) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
 	})
@@ -44,6 +46,7 @@ func blameSlowLinks(slow []slowLink, all []Link) (ranks []int, links []slowLink)
 		total[l.From]++
 		total[l.To]++
 	}
+
 	links = slices.Clone(slow)
 	for {
 		count := map[int]int{}
@@ -51,16 +54,19 @@ func blameSlowLinks(slow []slowLink, all []Link) (ranks []int, links []slowLink)
 			count[l.From]++
 			count[l.To]++
 		}
+
 		worst := -1
 		for _, rank := range slices.Sorted(maps.Keys(count)) {
 			if worst < 0 || count[rank] > count[worst] {
 				worst = rank
 			}
 		}
+
 		// If only one link is slow, either of its ranks may be at fault.
 		if worst < 0 || count[worst] < 2 || 2*count[worst] <= total[worst] {
 			return ranks, links
 		}
+
 		ranks = append(ranks, worst)
 		links = slices.DeleteFunc(links, func(l slowLink) bool {
 			return l.From == worst || l.To == worst

@@ -26,6 +26,7 @@ func CollectiveOf(operation string, count int64, elementBytes int) Collective {
 	if i >= 0 {
 		operation = operations[i]
 	}
+
 	return Collective{Operation: operation, Bytes: count * int64(elementBytes)}
 }
 
@@ -51,19 +52,24 @@ func (l Log) KernelsOf(c Collective) Kernels {
 		if choice.Calls != 1 || choice.Collective != c {
 			continue
 		}
+
 		if launches[choice.Description]++; launches[choice.Description] == 1 {
 			distinct = append(distinct, choice.Description)
 		}
+
 		useWindows = useWindows && choice.Windowed
 	}
+
 	switch len(distinct) {
 	case 0:
 		return Kernels{Collective: c, Description: "not in NCCL's log"}
 	case 1:
 		return Kernels{c, true, useWindows, distinct[0]}
 	}
+
 	for i, description := range distinct {
 		distinct[i] = fmt.Sprintf("%s (%d times)", description, launches[description])
 	}
+
 	return Kernels{c, true, useWindows, strings.Join(distinct, "; ")}
 }

@@ -29,6 +29,7 @@ func ParseChoice(message string) (c Choice, ok bool) {
 	if launch == nil {
 		return c, false
 	}
+
 	chosen, callsText := launch[4], "1"
 	switch launch[2] {
 	case "Symmetric":
@@ -36,6 +37,7 @@ func ParseChoice(message string) (c Choice, ok bool) {
 		if kernel == nil {
 			return c, false
 		}
+
 		c.Description, c.Windowed = "symmetric kernel "+kernel[1], true
 		if kernel[2] != "" { // NCCL 2.27 omits it
 			callsText = kernel[2]
@@ -45,10 +47,12 @@ func ParseChoice(message string) (c Choice, ok bool) {
 		if kernel == nil {
 			return c, false
 		}
+
 		c.Description = "plain " + kernel[1] + "/" + kernel[2]
 	default:
 		c.Description, c.Windowed = "copy engine, "+chosen, true
 	}
+
 	bytes, err := strconv.ParseInt(launch[3], 10, 64)
 	calls, callsErr := strconv.Atoi(callsText)
 	c.Collective, c.Calls = Collective{launch[1], bytes}, calls

@@ -18,9 +18,11 @@ func Parse(r io.Reader) (l Log, err error) {
 		if errors.Is(err, io.EOF) {
 			return l, nil
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("reading NCCL's log: %w", err)
 		}
+
 		_, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " NCCL INFO ")
 		if choice, ok := ParseChoice(message); ok {
 			l = append(l, choice)

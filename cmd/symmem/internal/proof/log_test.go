@@ -30,10 +30,12 @@ func TestLogsOfEachVersion(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				return formatLog(log)
 			case "prove":
 				return formatKernels(t, log, d.Input)
 			}
+
 			t.Fatalf("unknown command %q", d.Cmd)
 			return ""
 		})
@@ -47,6 +49,7 @@ func formatLog(l Log) string {
 		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Collective, c.Description, c.Windowed,
 			c.Calls)
 	}
+
 	return b.String()
 }
 
@@ -61,13 +64,16 @@ func formatKernels(t *testing.T, l Log, input string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		kernels := l.KernelsOf(Collective{Operation: name, Bytes: bytes})
 		verdict := "not windowed"
 		if kernels.Windowed {
 			verdict = "windowed"
 		}
+
 		fmt.Fprintf(&b, "%-12s %v\n", verdict, kernels)
 	}
+
 	return b.String()
 }
 
@@ -116,6 +122,7 @@ func TestParseChoice(t *testing.T) {
 			message = fmt.Sprintf("%s: %d Bytes -> Algo %s proto LL channel{Lo..Hi}={%d..%d}",
 				want.Operation, want.Bytes, kernel, number.Draw(t, "low"), number.Draw(t, "high"))
 		}
+
 		if got, ok := ParseChoice(message); !ok || got != want {
 			t.Errorf("ParseChoice(%q) = %+v, %v; want %+v, true", message, got, ok, want)
 		}
@@ -134,13 +141,16 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, c := range l {
 			if c.Bytes < 0 || c.Calls < 0 {
 				t.Errorf("choice %+v has a negative number", c)
 			}
+
 			if c.Operation == "" || c.Description == "" {
 				t.Errorf("choice %+v lacks a text", c)
 			}
+
 			if c.Calls == 1 && !l.KernelsOf(c.Collective).Logged {
 				t.Errorf("KernelsOf does not find %+v in the log", c)
 			}

@@ -23,6 +23,7 @@ func (p *Prover) Start() (err error) {
 	if p.Enabled {
 		p.recorder, err = Start()
 	}
+
 	return err
 }
 
@@ -38,22 +39,27 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 	if p.recorder == nil {
 		return nil
 	}
+
 	if problem := p.recorder.Problem(); problem != "" {
 		_, err := fmt.Fprintf(w, "%scannot determine which kernels ran: %s\n", prefix, problem)
 		if err != nil {
 			return fmt.Errorf("printing which kernels ran: %w", err)
 		}
+
 		return nil
 	}
+
 	log, err := p.recorder.Read()
 	if err != nil {
 		return err
 	}
+
 	for _, c := range p.calls {
 		if _, err := fmt.Fprintf(w, "%s%v\n", prefix, log.KernelsOf(c)); err != nil {
 			return fmt.Errorf("printing which kernels ran: %w", err)
 		}
 	}
+
 	return nil
 }
 

@@ -17,6 +17,7 @@ func TestDisabledProverDoesNothing(t *testing.T) {
 	if err := errors.Join(err, p.Write(&out, "# ")); err != nil {
 		t.Error(err)
 	}
+
 	p.Close(&err)
 	if out.Len() > 0 || err != nil || os.Getenv(levelVariable) != "" {
 		t.Errorf("wrote %q, error %v, %s=%q; want nothing", &out, err, levelVariable,
@@ -31,17 +32,21 @@ func TestProverWritesOneLinePerCall(t *testing.T) {
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	for range 3 {
 		p.AddCall("all_gather", 8, 2)
 	}
+
 	line := "h:1:1 [0] NCCL INFO AllGather: 16 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n"
 	if err := os.WriteFile(p.recorder.file, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	var out bytes.Buffer
 	if err := p.Write(&out, "# "); err != nil || out.String() != "# AllGather 16 B: plain RING/LL\n" {
 		t.Errorf("wrote %q, error %v; want one line for the AllGather", &out, err)
 	}
+
 	var err error
 	p.Close(&err)
 	if remaining, readErr := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(remaining) > 0 {

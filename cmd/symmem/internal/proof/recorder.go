@@ -27,6 +27,7 @@ func Start() (*Recorder, error) {
 	if err := r.chooseFile(&s); err != nil {
 		return nil, fmt.Errorf("creating a file for NCCL's log: %w", err)
 	}
+
 	for name, value := range s.variables {
 		if err := dl.Setenv(name, value); err != nil {
 			setErr := fmt.Errorf("setting NCCL's variables for a log: %w", err)
@@ -34,11 +35,13 @@ func Start() (*Recorder, error) {
 			return nil, errors.Join(setErr, closeErr)
 		}
 	}
+
 	info, err := os.Stat(r.file)
 	if err == nil && !info.Mode().IsRegular() { // an error is no problem: NCCL creates the file
 		r.problem = fmt.Sprintf("%s is %s, which cannot be read back: unset it", fileVariable,
 			r.file)
 	}
+
 	return r, nil
 }
 
@@ -52,6 +55,7 @@ func (r *Recorder) chooseFile(s *settings) error {
 		if err != nil {
 			host = "unknown" // as in NCCL
 		}
+
 		r.file = expandPattern(s.filePattern, host, os.Getpid())
 		return nil
 	case s.isLogRequested:
@@ -59,15 +63,18 @@ func (r *Recorder) chooseFile(s *settings) error {
 		if err != nil {
 			return err
 		}
+
 		r.file = filepath.Join(folder, fmt.Sprintf("nccl-%d.log", os.Getpid()))
 	default:
 		fd, err := createUnnamed(os.TempDir())
 		if err != nil {
 			return err
 		}
+
 		r.file = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
 		r.isTemporary = true
 	}
+
 	s.variables[fileVariable] = escapePercent(r.file)
 	return nil
 }
@@ -84,11 +91,13 @@ func createUnnamed(folder string) (fd int, err error) {
 	if err == nil {
 		return fd, nil
 	}
+
 	// The file system does not support O_TMPFILE. Remove the name of an ordinary file instead.
 	file, err := os.CreateTemp(folder, "symmem-proof-")
 	if err != nil {
 		return 0, err
 	}
+
 	const noMode = 0 // the file exists
 	fd, openErr := syscall.Open(file.Name(), flags, noMode)
 	removeErr := os.Remove(file.Name())
@@ -106,9 +115,11 @@ func (r *Recorder) Read() (Log, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("reading NCCL's log: %w", err)
 	}
+
 	defer file.Close()
 	return Parse(file)
 }
@@ -119,9 +130,11 @@ func (r *Recorder) Close() error {
 	if !r.isTemporary {
 		return nil
 	}
+
 	if err := os.Truncate(r.file, 0); err != nil {
 		return fmt.Errorf("emptying NCCL's log: %w", err)
 	}
+
 	return nil
 }
 
@@ -158,15 +171,18 @@ func newSettings(getenv func(string) string) settings {
 		s.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or set it to INFO", levelVariable, level)
 	}
+
 	subsystems := getenv(subsystemsVariable)
 	if subsystems == "" {
 		s.variables[subsystemsVariable] = defaultSubsystems
 		return s
 	}
+
 	if s.problem == "" && !isTuningEnabled(subsystems) {
 		s.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or add TUNING", subsystemsVariable, subsystems)
 	}
+
 	return s
 }
 
@@ -180,6 +196,7 @@ func isTuningEnabled(subsystems string) bool {
 			isListed = true
 		}
 	}
+
 	return isListed != isInverted
 }
 

@@ -60,18 +60,23 @@ func TestSettingsKeepUserVariables(t *testing.T) {
 			for _, name := range slices.Sorted(maps.Keys(s.variables)) {
 				set = append(set, name+"="+s.variables[name])
 			}
+
 			if got := strings.Join(set, " "); got != tt.wantSet {
 				t.Errorf("variables = %q, want %q", got, tt.wantSet)
 			}
+
 			if s.filePattern != tt.wantFilePattern {
 				t.Errorf("filePattern = %q, want %q", s.filePattern, tt.wantFilePattern)
 			}
+
 			if s.isLogRequested != tt.wantLogRequested {
 				t.Errorf("isLogRequested = %v, want %v", s.isLogRequested, tt.wantLogRequested)
 			}
+
 			if tt.wantProblem == "" && s.problem != "" {
 				t.Errorf("problem = %q, want none", s.problem)
 			}
+
 			if !strings.Contains(s.problem, tt.wantProblem) {
 				t.Errorf("problem = %q, want a text with %q", s.problem, tt.wantProblem)
 			}
@@ -94,9 +99,11 @@ func TestExpandPattern(t *testing.T) {
 			t.Errorf("expandPattern(%q) = %q, want %q", pattern, got, want)
 		}
 	}
+
 	if got := expandPattern("%h", "odd%name/x", pid); got != "odd-name-x" {
 		t.Errorf("expandPattern of an invalid host name = %q, want odd-name-x", got)
 	}
+
 	const path = "/tmp/50%/a"
 	if got := expandPattern(escapePercent(path), "host", pid); got != path {
 		t.Errorf("expandPattern of an escaped path = %q, want the path, %q", got, path)
@@ -120,22 +127,27 @@ func TestRecorderReadsLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if log, err := r.Read(); err != nil || len(log) != 0 {
 		t.Errorf("before the first line, Read = %+v, %v; want an empty log", log, err)
 	}
+
 	// The log is an unnamed file, so nothing would remain if the process were killed now.
 	if remaining, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(remaining) > 0 {
 		t.Errorf("TMPDIR contains %v (error %v), want nothing", remaining, err)
 	}
+
 	line := "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R " +
 		"nchannels 1 nthreads 512 nWorks 1\n"
 	if err := os.WriteFile(r.file, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	log, err := r.Read()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const elementBytes = 4
 	for _, c := range []struct {
 		call Collective
@@ -154,9 +166,11 @@ func TestRecorderReadsLog(t *testing.T) {
 			t.Errorf("KernelsOf(%+v) = %q, want %q", c.call, got, c.want)
 		}
 	}
+
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if info, err := os.Stat(r.file); err != nil || info.Size() > 0 {
 		t.Errorf("after Close, Stat(%s) = %+v, %v; want an empty file", r.file, info, err)
 	}
@@ -172,13 +186,16 @@ func TestCloseKeepsUserLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const line = "a line of the log\n"
 	if err := os.WriteFile(r.file, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if text, err := os.ReadFile(r.file); err != nil || string(text) != line {
 		t.Errorf("after Close, the log contains %q, %v; want %q", text, err, line)
 	}
@@ -194,9 +211,11 @@ func TestProblemReportsUnreadableLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if !strings.Contains(r.Problem(), "/dev/null, which cannot be read back") {
 		t.Errorf("Problem() = %q, want a text about /dev/null", r.Problem())
 	}
+
 	remaining, err := os.ReadDir(os.Getenv("TMPDIR"))
 	if err != nil || len(remaining) > 0 {
 		t.Errorf("TMPDIR contains %v (error %v), want nothing", remaining, err)

@@ -56,9 +56,11 @@ func whyNoWindows(log io.Reader) (string, error) {
 			s.add(line[prefixEnd:])
 		}
 	}
+
 	if err := lines.Err(); err != nil {
 		return "", fmt.Errorf("reading NCCL's log: %w", err)
 	}
+
 	return s.reason(), nil
 }
 
@@ -68,6 +70,7 @@ func (s *support) add(message string) {
 		nodeCount := groups[1]
 		s.isMultiNode = nodeCount != "1"
 	}
+
 	switch {
 	case unsupportedMessage.MatchString(message):
 		s.fields = map[string]string{}
@@ -75,6 +78,7 @@ func (s *support) add(message string) {
 			name, value := field[1], field[2]
 			s.fields[name] = value
 		}
+
 	case strings.HasPrefix(message, "symmetricSupport "): // not 0, so there are windows
 		s.fields = nil
 	case strings.HasSuffix(message, "GIN/Plugin: Failed to initialize any GIN plugin"):
@@ -95,10 +99,12 @@ func (s *support) reason() string {
 	if s.fields == nil {
 		return ""
 	}
+
 	ginSupport := s.fields["globalGinSupport"]   // "" if the message lacks the field
 	if value, ok := s.fields["ginSupport"]; ok { // the name in other versions of NCCL
 		ginSupport = value
 	}
+
 	needsGIN := s.isMultiNode
 	lacksGIN := ginSupport == "0"
 	switch {
@@ -118,6 +124,7 @@ func (s *support) reason() string {
 	case s.fields["cuMemGdrSupport"] == "0":
 		return "windows between machines need GIN, which needs GPUDirect RDMA with memory of cuMemCreate"
 	}
+
 	return "windows between machines need GIN, but only some ranks have it, or ranks have different " +
 		"types of it"
 }

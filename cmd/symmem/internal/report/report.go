@@ -29,10 +29,12 @@ func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 			Events: rank.EventCount, Notes: rank.Notes,
 		})
 	}
+
 	ranks := b.findHistories(r)
 	for i := range r.Sequences {
 		b.addSequence(&r.Sequences[i])
 	}
+
 	b.addTables(r, ranks)
 	return b.page
 }
@@ -43,6 +45,7 @@ func Summarize(r *diff.Report) string {
 	for _, note := range r.FileNotes {
 		text += " Note: " + note + "."
 	}
+
 	return text
 }
 
@@ -54,22 +57,27 @@ func summarizeSequences(r *diff.Report) string {
 	case r.RanksAgree:
 		return "The ranks agree."
 	}
+
 	for i := range r.Sequences {
 		s := &r.Sequences[i]
 		d, subject := s.RequestDifference, "requests"
 		if d == nil {
 			d, subject = s.PlacementDifference, "places"
 		}
+
 		if d == nil {
 			continue
 		}
+
 		text := fmt.Sprintf("The ranks differ: in %s, %s differ first at request %d (%s)",
 			s.Title, subject, d.RequestIndex, d.Kind)
 		if len(d.MinorityRanks) > 0 {
 			text += "; in the minority: " + ranklist.Ranks(d.MinorityRanks)
 		}
+
 		return text + "."
 	}
+
 	return "The ranks differ."
 }
 
@@ -103,6 +111,7 @@ func (b *builder) findHistories(r *diff.Report) []*history.Rank {
 			}
 		}
 	}
+
 	return ranks
 }
 
@@ -111,6 +120,7 @@ func newIndexes(count int) []int32 {
 	for i := range all {
 		all[i] = -1
 	}
+
 	return all
 }
 
@@ -127,16 +137,19 @@ func (b *builder) addSequence(s *diff.SequenceResult) {
 			p.Notes = append(p.Notes, "replay: "+s.Replay.PyTorchText)
 		}
 	}
+
 	for i := range s.Members {
 		m := &s.Members[i]
 		if m.Sequence == nil {
 			continue
 		}
+
 		p.Tracks = append(p.Tracks, b.newTrack(m))
 		if p.Calls {
 			b.countPaths(s, m)
 		}
 	}
+
 	b.page.Sequences = append(b.page.Sequences, p)
 }
 
@@ -146,6 +159,7 @@ func appendDifference(all []page.Difference, subject string, d *diff.Difference)
 	if d == nil {
 		return all
 	}
+
 	p := page.Difference{
 		Subject: subject, Kind: d.Kind, Request: d.RequestIndex, Blamed: d.MinorityRanks,
 		Before: d.PrecedingRequests, Explanation: d.Explanation,
@@ -155,6 +169,7 @@ func appendDifference(all []page.Difference, subject string, d *diff.Difference)
 			Ranks: v.Ranks, Text: v.Text, Kind: v.DifferenceKind, Stack: v.Stack,
 		})
 	}
+
 	return append(all, p)
 }
 
@@ -176,6 +191,7 @@ func (b *builder) newTrack(m *diff.Member) *page.Track {
 			Block: -1, Stack: -1,
 		})
 	}
+
 	for i := range m.Sequence.Events {
 		e := &m.Sequence.Events[i]
 		p := page.Event{
@@ -186,12 +202,14 @@ func (b *builder) newTrack(m *diff.Member) *page.Track {
 		if e.Action == history.Call {
 			p.Block = b.findOrAddRankText(m.History, e.Block)
 		}
+
 		t.Add(&p)
 		b.doneEvents++
 		if b.progress != nil && b.doneEvents%progressInterval == 0 {
 			b.progress(b.doneEvents, b.totalEvents)
 		}
 	}
+
 	return t
 }
 
@@ -202,6 +220,7 @@ func segmentsOf(s *history.Sequence) []page.Segment {
 	for i, segment := range s.Segments {
 		all[i] = page.Segment{Bytes: segment.Bytes, Initial: segment.IsInitial}
 	}
+
 	for i := range s.Events {
 		e := &s.Events[i]
 		if e.Segment >= 0 && int(e.Segment) < len(all) && e.Action == history.Alloc {
@@ -209,12 +228,14 @@ func segmentsOf(s *history.Sequence) []page.Segment {
 			*bytes = max(*bytes, e.Offset+max(e.Size, e.Bytes))
 		}
 	}
+
 	for _, block := range s.InitialBlocks {
 		if int(block.Segment) < len(all) {
 			bytes := &all[block.Segment].Bytes
 			*bytes = max(*bytes, block.Offset+block.Size)
 		}
 	}
+
 	return all
 }
 
@@ -225,13 +246,16 @@ func (b *builder) findOrAddStack(r *history.Rank, stack int32) int32 {
 	if stack < 0 || int(stack) >= len(added) {
 		return -1
 	}
+
 	if added[stack] < 0 {
 		frames := make([]int32, 0, len(r.Stacks[stack]))
 		for _, i := range r.Stacks[stack] {
 			frames = append(frames, findOrAddText(b.frameIndexes, &b.page.Frames, r.Frames[i].String()))
 		}
+
 		added[stack] = b.page.AddStack(frames)
 	}
+
 	return added[stack]
 }
 
@@ -242,9 +266,11 @@ func (b *builder) findOrAddRankText(r *history.Rank, text int32) int32 {
 	if text < 0 || int(text) >= len(added) {
 		return findOrAddText(b.textIndexes, &b.page.Texts, "?")
 	}
+
 	if added[text] < 0 {
 		added[text] = findOrAddText(b.textIndexes, &b.page.Texts, r.Texts[text])
 	}
+
 	return added[text]
 }
 
@@ -258,5 +284,6 @@ func findOrAddText(known map[string]int32, all *[]string, text string) int32 {
 		known[text] = i
 		*all = append(*all, text)
 	}
+
 	return i
 }

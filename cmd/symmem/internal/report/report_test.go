@@ -27,12 +27,14 @@ func newHistory(rank int, calls ...string) *history.Rank {
 			textIndex = len(r.Texts)
 			r.Texts = append(r.Texts, text)
 		}
+
 		s.Events = append(s.Events, history.Event{
 			Action: history.Call, Number: int64(i), Segment: unknown, Stack: unknown,
 			Block:     int32(textIndex), // for a call, this field is the index of its text
 			UnixMicro: timeOfCall(i), Bytes: 1 << i,
 		})
 	}
+
 	r.Sequences = append(r.Sequences, s)
 	return r
 }
@@ -86,6 +88,7 @@ func TestPending(t *testing.T) {
 	for _, r := range []*history.Rank{rank0, rank1, rank2} {
 		r.Windows = []history.Window{{Pool: pool, Segment: 0, Bytes: 64, Group: "world"}}
 	}
+
 	rank1.Windows[0].IsDeregistered = true
 	rank0.Windows = append(rank0.Windows, history.Window{Pool: pool, Segment: 1, Group: "world"})
 	p := buildPage(rank0, rank1, rank2)
@@ -93,6 +96,7 @@ func TestPending(t *testing.T) {
 	for _, row := range p.Pending {
 		got = append(got, row.Group+": "+row.Text)
 	}
+
 	want := []string{
 		"world: C: scheduled",
 		"world: segment 1 of pool 1 of group world is not registered; other ranks have registered it",
@@ -101,10 +105,12 @@ func TestPending(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("pending rows differ (-want +got):\n%s", d)
 	}
+
 	wantTime := timeOfCall(1) // of B, which rank 2 has not called
 	if last := p.Pending[2]; !slices.Equal(last.Ranks, []int{2}) || last.Time != wantTime {
 		t.Errorf("ranks %v have been behind since %d; want [2] since %d", last.Ranks, last.Time, wantTime)
 	}
+
 	wantStates := []page.State{page.Registered, page.Deregistered, page.Registered}
 	if !slices.Equal(p.Windows[0].States, wantStates) {
 		t.Errorf("states of segment 0 = %v; want %v", p.Windows[0].States, wantStates)
@@ -123,6 +129,7 @@ func TestFaults(t *testing.T) {
 		r.Faults = []history.Fault{{Group: "world", Text: text, UnixMicro: time}}
 		ranks = append(ranks, r)
 	}
+
 	want := []page.Row{{Ranks: []int{0, 1, 2, 3}, Group: "world", Text: printableText, Time: 7}}
 	if d := cmp.Diff(want, buildPage(ranks...).Faults); d != "" {
 		t.Errorf("faults differ (-want +got):\n%s", d)

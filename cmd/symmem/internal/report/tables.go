@@ -24,6 +24,7 @@ func (b *builder) countPaths(s *diff.SequenceResult, m *diff.Member) {
 		if textIndex < 0 || textIndex >= len(m.History.Texts) {
 			continue
 		}
+
 		operation, path := parseCall(m.History.Texts[textIndex])
 		key := pathKey{group: s.Title, operation: operation, path: path}
 		index, ok := b.pathIndexes[key]
@@ -35,6 +36,7 @@ func (b *builder) countPaths(s *diff.SequenceResult, m *diff.Member) {
 				Calls: make([]int64, len(b.page.Ranks)), Bytes: make([]int64, len(b.page.Ranks)),
 			})
 		}
+
 		row := &b.page.Paths[index]
 		row.Calls[m.RankIndex]++
 		row.Bytes[m.RankIndex] += e.Bytes
@@ -55,6 +57,7 @@ func parseCall(text string) (operation, path string) {
 	} else if isQuoted {
 		operation = "value"
 	}
+
 	return history.MakePrintable(operation), history.MakePrintable(path)
 }
 
@@ -70,18 +73,22 @@ func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 		if rank == nil {
 			continue
 		}
+
 		for _, f := range rank.Faults {
 			text := history.MakePrintable(f.Text)
 			b.page.Faults = addToRow(b.page.Faults, i, f.Group, text, f.UnixMicro)
 		}
+
 		for _, c := range rank.PendingCalls {
 			text := history.MakePrintable(c.Text + ": " + c.State)
 			b.page.Pending = addToRow(b.page.Pending, i, c.Group, text, c.UnixMicro)
 		}
+
 		for _, w := range rank.Windows {
 			b.addWindow(windowIndexes, i, &w)
 		}
 	}
+
 	b.addMissingWindows()
 	for i := range r.Sequences {
 		b.addMissingCalls(&r.Sequences[i])
@@ -97,15 +104,19 @@ func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.
 		if row.Group != group || row.Text != text {
 			continue
 		}
+
 		if !slices.Contains(row.Ranks, rank) {
 			row.Ranks = append(row.Ranks, rank)
 		}
+
 		isEarlier := row.Time == 0 || time < row.Time
 		if time != 0 && isEarlier {
 			row.Time = time
 		}
+
 		return rows
 	}
+
 	return append(rows, page.Row{Ranks: []int{rank}, Group: group, Text: text, Time: time})
 }
 
@@ -129,10 +140,12 @@ func (b *builder) addWindow(indexes map[windowKey]int, rank int, w *history.Wind
 			Segment: int(w.Segment), Bytes: w.Bytes, States: make([]page.State, len(b.page.Ranks)),
 		})
 	}
+
 	state := page.Registered
 	if w.IsDeregistered {
 		state = page.Deregistered
 	}
+
 	b.page.Windows[index].States[rank] = state
 }
 
@@ -145,12 +158,14 @@ func (b *builder) addMissingWindows() {
 		if isMember[w.Group] == nil {
 			isMember[w.Group] = make([]bool, len(w.States))
 		}
+
 		for rank, state := range w.States {
 			if state != page.Absent {
 				isMember[w.Group][rank] = true
 			}
 		}
 	}
+
 	for _, w := range b.page.Windows {
 		var missing []int // indexes in Page.Ranks
 		for rank, state := range w.States {
@@ -158,6 +173,7 @@ func (b *builder) addMissingWindows() {
 				missing = append(missing, rank)
 			}
 		}
+
 		isInUse := slices.Contains(w.States, page.Registered)
 		if isInUse && len(missing) > 0 {
 			b.page.Pending = append(b.page.Pending, page.Row{
@@ -175,6 +191,7 @@ func (b *builder) addMissingCalls(s *diff.SequenceResult) {
 	if s.Class != history.Calls || len(s.Members) == 0 {
 		return
 	}
+
 	longest := &s.Members[0] // the member with the most calls
 	for i := range s.Members {
 		m := &s.Members[i]
@@ -182,6 +199,7 @@ func (b *builder) addMissingCalls(s *diff.SequenceResult) {
 			longest = m
 		}
 	}
+
 	for i := range s.Members {
 		m := &s.Members[i]
 		count := countComparedCalls(m)
@@ -189,6 +207,7 @@ func (b *builder) addMissingCalls(s *diff.SequenceResult) {
 		if missingCount == 0 {
 			continue
 		}
+
 		firstMissing := &longest.Sequence.Events[longest.SkippedRequests+count]
 		text := fmt.Sprintf("request %d is missing: %s; rank %d has made %s", count,
 			longest.History.EventText(firstMissing), longest.History.Number,
@@ -204,5 +223,6 @@ func countComparedCalls(m *diff.Member) int {
 	if m.Sequence == nil {
 		return 0
 	}
+
 	return len(m.Sequence.Events) - m.SkippedRequests // all events of a group are calls
 }

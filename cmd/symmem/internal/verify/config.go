@@ -54,6 +54,7 @@ func (c *Config) Validate() error {
 	if c.Deterministic > symmem.FormulaAny {
 		minElements = 2 // 8 bytes, the size of the largest type
 	}
+
 	for _, f := range []struct {
 		flag             string
 		value, low, high int64
@@ -68,14 +69,17 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("--%s is %d, but must be from %d to %d", f.flag, f.value, f.low, f.high)
 		}
 	}
+
 	caseCount := c.Cases * c.Rounds * c.Groups // cannot overflow, because of the limits above
 	if caseCount > maxPlannedCases {
 		return fmt.Errorf("--cases x --rounds x --groups is %d, but must be at most %d", caseCount,
 			maxPlannedCases)
 	}
+
 	if c.Timeout <= 0 {
 		return fmt.Errorf("--timeout is %v, but must be positive", c.Timeout)
 	}
+
 	return nil
 }
 

@@ -38,20 +38,25 @@ func (d diagram) write(b *bytes.Buffer) {
 	if len(d.Ranks()) <= maxMapRanks {
 		d.writeMap(b, sides)
 	}
+
 	listWidth := 0 // of the longest list of ranks
 	for _, s := range sides {
 		listWidth = max(listWidth, len(driver.Ranks(s.Ranks)))
 	}
+
 	for _, s := range sides {
 		fmt.Fprintf(b, "  %s  %-*s  %s", s.letter, listWidth, driver.Ranks(s.Ranks), s.Event)
 		if s.Site != "" {
 			fmt.Fprintf(b, "  at %s", s.Site)
 		}
+
 		b.WriteByte('\n')
 	}
+
 	if d.Why != "" && d.Why != "unknown" {
 		fmt.Fprintf(b, "\n  kind of difference: %s\n", d.Why)
 	}
+
 	if !driver.NumberedAsWorld(d.Members) {
 		fmt.Fprintf(b, "\n  rank numbers are those of the world; the group has the ranks %s, "+
 			"in this order\n", driver.Spans(d.Members))
@@ -68,6 +73,7 @@ func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
 	}
+
 	return fmt.Sprintf(", %s, at event %d: earlier events are the same on every rank.",
 		d.Pool, d.Position)
 }
@@ -86,16 +92,19 @@ func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
 		if slices.Contains(d.Deviant, rank) {
 			mark = "^"
 		}
+
 		rankLine += fmt.Sprintf("%*d", width, rank)
 		letterLine += fmt.Sprintf("%*s", width, sides[index].letter)
 		markLine += fmt.Sprintf("%*s", width, mark)
 	}
+
 	fmt.Fprintf(b, "%s\n%s\n", rankLine, letterLine)
 	if len(d.Deviant) > 0 {
 		fmt.Fprintf(b, "%s  deviates from the majority\n", markLine)
 	} else {
 		fmt.Fprintf(b, "%s  no majority\n", strings.TrimRight(markLine, " "))
 	}
+
 	b.WriteByte('\n')
 }
 
@@ -109,6 +118,7 @@ func (d diagram) sides() []side {
 	for i, s := range ordered {
 		sides[i] = side{letter: letter(i), Side: s}
 	}
+
 	return sides
 }
 

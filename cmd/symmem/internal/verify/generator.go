@@ -48,6 +48,7 @@ func (g *generator) step(slot int) (block liveBlock, isAlloc bool) {
 		g.liveElements += elements
 		return block, true
 	}
+
 	index := g.random.IntN(len(g.live))
 	return g.release(index), false
 }
@@ -67,6 +68,7 @@ func (g *generator) drawLiveBlock() (block liveBlock, ok bool) {
 	if len(g.live) == 0 {
 		return liveBlock{}, false
 	}
+
 	index := g.random.IntN(len(g.live))
 	return g.live[index], true
 }

@@ -20,9 +20,11 @@ func TestHistoryFreesBlocksAndStaysWithinLimit(t *testing.T) {
 				if live[block.slot] != block.elements {
 					t.Fatalf("step freed %+v, want %d elements", block, live[block.slot])
 				}
+
 				delete(live, block.slot)
 				total -= block.elements
 			}
+
 			if total > maxLargestBlocks*max(elements, minChurnElements) || total != h.liveElements ||
 				len(live) != len(h.live) {
 				t.Fatalf("%d elements are live in %d blocks, but the generator counts %d in %d",
@@ -40,6 +42,7 @@ func TestHistoryUsesAllSizes(t *testing.T) {
 			drawn[block.elements] = true
 		}
 	}
+
 	if len(drawn) != 3 || !drawn[1<<20] || !drawn[2<<20] || !drawn[4<<20] {
 		t.Fatalf("drew sizes of %v elements, want 1<<20, 2<<20 and 4<<20", drawn)
 	}

@@ -22,11 +22,14 @@ func openGroups(
 		} else {
 			err = world.SkipSplit(ctx)
 		}
+
 		if err != nil {
 			return groups, fmt.Errorf("creating group %d: %w", group, err)
 		}
+
 		groups = append(groups, g)
 	}
+
 	return groups, nil
 }
 
@@ -36,6 +39,7 @@ func isMember(group, rank, ranks int) bool {
 	if group == 0 {
 		return true
 	}
+
 	firstMember := (group - 1) % ranks
 	memberCount := ranks/2 + 1
 	distance := (rank - firstMember + ranks) % ranks // from the first member
@@ -50,5 +54,6 @@ func membersOf(group, ranks int) []int {
 			members = append(members, rank)
 		}
 	}
+
 	return members
 }

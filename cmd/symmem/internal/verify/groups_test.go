@@ -11,6 +11,7 @@ func TestGroupsOverlap(t *testing.T) {
 		if len(membersOf(0, n)) != n {
 			t.Errorf("group 0 of %d ranks = %v, want all ranks", n, membersOf(0, n))
 		}
+
 		for a := 1; a <= n+2; a++ {
 			for b := 1; b <= n+2; b++ {
 				shared := 0
@@ -19,6 +20,7 @@ func TestGroupsOverlap(t *testing.T) {
 						shared++
 					}
 				}
+
 				if shared == 0 {
 					t.Errorf("groups %d and %d of %d ranks are disjoint: %v and %v", a, b, n,
 						membersOf(a, n), membersOf(b, n))

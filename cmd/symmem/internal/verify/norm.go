@@ -52,6 +52,7 @@ func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 	if i%2 == 1 {
 		t = driver.Float16
 	}
+
 	quant := driver.Quant(i / 2 % 4)
 	random := rand.New(rand.NewPCG(r.config.Seed, uint64(normIndex(group, i))))
 	c := formula.NewNormCase(random, g.Size(), normRows, normHidden, t, quant)
@@ -59,10 +60,12 @@ func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 	if isReduceScatter {
 		c = c.Scatter(random)[g.Rank()]
 	}
+
 	hasFormula := r.config.Deterministic > symmem.FormulaAny
 	if hasFormula {
 		c.SetWant(driver.Formula(r.config.Deterministic - symmem.FormulaAny))
 	}
+
 	return &workload.Norm{NormCase: c}
 }
 
@@ -80,25 +83,31 @@ func (r *runner) runNorms(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		buffers[i] = b
 	}
+
 	if err := scope.End(ctx); err != nil {
 		return err
 	}
+
 	r.norms.Outcomes = make([]normOutcome, normsPerGroup*len(r.groups))
 	for group, g := range r.groups {
 		if g == nil { // this rank is not a member
 			continue
 		}
+
 		if err := r.runGroupNorms(ctx, group, &buffers); err != nil {
 			return err
 		}
 	}
+
 	var freeErrs []error
 	for _, b := range buffers {
 		err := b.Free()
 		freeErrs = append(freeErrs, err)
 	}
+
 	return errors.Join(freeErrs...)
 }
 
@@ -114,16 +123,19 @@ func (r *runner) runGroupNorms(
 		if err := n.Place(input, output, others); err != nil {
 			return err
 		}
+
 		outcome, err := r.runNorm(ctx, g, n)
 		r.norms.Outcomes[normIndex(group, i)] = outcome
 		if errors.Is(err, symmem.ErrUnsupported) {
 			r.norms.Refused = cmp.Or(r.norms.Refused, err.Error())
 			return r.rt.DefaultStream().Synchronize(ctx)
 		}
+
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -138,23 +150,28 @@ func (r *runner) runNorm(
 	if isGPU && path == symmem.PathWindow {
 		path = symmem.PathDirect // on GPUs, PathWindow does not support norms
 	}
+
 	if err := n.Fill(g.Rank(), s); err != nil {
 		return normNotRun, err
 	}
+
 	call := symmem.Call{Operation: n.Operation, Norm: &n.Args, Path: path}
 	callErr := r.rt.Interop().Do(ctx, g, call, s)
 	if errors.Is(callErr, symmem.ErrUnsupported) {
 		return normNotRun, callErr
 	}
+
 	readErr := n.Read(s)
 	syncErr := s.Synchronize(ctx)
 	if err := errors.Join(callErr, readErr, syncErr); err != nil {
 		return normNotRun, err
 	}
+
 	wrongCount, _ := n.CountWrong()
 	if wrongCount > 0 {
 		return normFailed, nil
 	}
+
 	return normPassed, nil
 }
 
@@ -171,11 +188,13 @@ func normReport(results []rankResult, ranks int) (report NormReport) {
 			if !isMember(group, results[k].Rank, ranks) {
 				continue
 			}
+
 			o := occurrencesByNorm[i]
 			o[outcome] = true
 			occurrencesByNorm[i] = o
 		}
 	}
+
 	for _, o := range occurrencesByNorm {
 		switch {
 		case o[normFailed]:
@@ -184,5 +203,6 @@ func normReport(results []rankResult, ranks int) (report NormReport) {
 			report.Passed++
 		}
 	}
+
 	return report
 }

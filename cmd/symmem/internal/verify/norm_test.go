@@ -26,10 +26,12 @@ func TestNormReportCombinesRanks(t *testing.T) {
 				Rank: r, Norms: normFindings{Outcomes: []normOutcome{c.outcomes[r]}},
 			}
 		}
+
 		if got := normReport(results, 3); got != c.want {
 			t.Errorf("%s: normReport() = %+v, want %+v", c.name, got, c.want)
 		}
 	}
+
 	refused := []rankResult{{}, {Rank: 1, Norms: normFindings{Refused: "no kernels"}}}
 	if got := normReport(refused, 2).Refused; got != "no kernels" {
 		t.Errorf("normReport().Refused = %q, want the reason of rank 1", got)

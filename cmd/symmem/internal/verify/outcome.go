@@ -39,6 +39,7 @@ func (r *rankResult) setOutcome(err error) {
 	if err == nil {
 		return
 	}
+
 	r.Text = err.Error()
 	if errors.As(err, &r.Divergence) { // sets r.Divergence
 		r.Text = r.Divergence.Error() // without the texts of errors that wrap it
@@ -58,6 +59,7 @@ func outcomeOf(err error) outcome {
 	case errors.Is(err, symmem.ErrAborted):
 		return groupAborted
 	}
+
 	return otherError
 }
 

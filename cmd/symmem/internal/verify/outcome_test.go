@@ -53,6 +53,7 @@ func TestMostSevereAccount(t *testing.T) {
 			for i, e := range c.outcomes {
 				results[i] = rankResult{Rank: i, Outcome: e, Text: "from " + fmt.Sprint(i)}
 			}
+
 			if got := mostSevere(results); got.Rank != c.want {
 				t.Fatalf("got %+v, want the result of rank %d", got, c.want)
 			}

@@ -31,6 +31,7 @@ func (c *Config) setFormula(p *plannedCase, i int) {
 	if !hasFormula {
 		return
 	}
+
 	// driver numbers the formulas as symmem does, but begins with 0 for FormulaAny.
 	p.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
 	types := workload.DataTypes()
@@ -48,6 +49,7 @@ func (p *plannedCase) input(rank, ranks int) []byte {
 	if p.formula != driver.AnyFormula {
 		return formula.Input(p.dataType, p.seed, rank, ranks, p.elements)
 	}
+
 	element := workload.Encode(nil, p.dataType, p.value*float64(rank+1))
 	return bytes.Repeat(element, int(p.elements))
 }
@@ -64,10 +66,12 @@ func (p *plannedCase) compare(got []byte, ranks int) finding {
 		want := workload.Encode(nil, p.dataType, expectedSum(p.value, ranks))
 		return p.compareWith(got, want, sumTolerance)
 	}
+
 	var inputs [][]byte // by rank
 	for rank := range ranks {
 		inputs = append(inputs, p.input(rank, ranks))
 	}
+
 	want := formula.Reduce(p.formula, p.reduceOp, p.dataType, inputs)
 	const bitForBit = 0
 	return p.compareWith(got, want, bitForBit)
@@ -86,15 +90,18 @@ func (p *plannedCase) compareWith(got, want []byte, tolerance float64) finding {
 		if bytes.Equal(gotElement, wantElement) {
 			continue
 		}
+
 		gotValue := workload.Decode(gotElement, p.dataType)
 		wantValue := workload.Decode(wantElement, p.dataType)
 		diff := distance(gotValue, wantValue)
 		if tolerance == 0 || diff > tolerance*max(wantValue, 1) {
 			f.Wrong++
 		}
+
 		f.MaxDiff = max(f.MaxDiff, diff)
 		sumOfDiffs += diff
 	}
+
 	elementCount := max(len(got)/size, 1) // not 0, by which the sum is divided
 	f.MeanDiff = sumOfDiffs / float64(elementCount)
 	return f
@@ -107,5 +114,6 @@ func distance(got, want float64) float64 {
 	if math.IsNaN(d) || d > math.MaxFloat32 {
 		return math.MaxFloat32
 	}
+
 	return d
 }

@@ -46,6 +46,7 @@ func compareWithValue(value float64, data ...float32) finding {
 	for _, v := range data {
 		got = workload.Encode(got, symmem.Float32, float64(v))
 	}
+
 	want := workload.Encode(nil, symmem.Float32, value)
 	p := &plannedCase{dataType: symmem.Float32}
 	return p.compareWith(got, want, sumTolerance)
@@ -87,6 +88,7 @@ func TestExpectedSum(t *testing.T) {
 		for rank := range ranks {
 			want += inputElement(value, rank)
 		}
+
 		if got := expectedSum(value, ranks); got != want {
 			t.Fatalf("expectedSum(%d, %d) = %v, want %v", value, ranks, got, want)
 		}

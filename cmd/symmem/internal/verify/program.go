@@ -73,13 +73,16 @@ func compose(config Config) *program {
 		c.program.firstSegment = c.largeFirstSegment()
 		c.program.mustMapSegments = true
 	}
+
 	for round := 1; round <= config.Rounds; round++ {
 		c.addChurn(round)
 		for group := range config.Groups {
 			c.addCases(round, group)
 		}
+
 		c.addFrees()
 	}
+
 	return &c.program
 }
 
@@ -130,6 +133,7 @@ func (c *composer) addChurnStep() {
 		c.addStep(step{action: freeBuffer, slot: block.slot})
 		return
 	}
+
 	c.addStep(step{action: openScope})
 	c.addAlloc(block.elements)
 	c.addStep(step{action: endScope})
@@ -145,6 +149,7 @@ func (c *composer) addCases(round, group int) {
 		slot := c.addAlloc(c.config.Elements)
 		blocks = append(blocks, liveBlock{slot: slot, elements: c.config.Elements})
 	}
+
 	c.addStep(step{action: endScope})
 	var cases []plannedCase
 	for i := range blocks {
@@ -155,6 +160,7 @@ func (c *composer) addCases(round, group int) {
 			value: float64(value),
 		})
 	}
+
 	c.addReduces(blocks, cases...)
 	for _, b := range blocks {
 		c.addStep(step{action: freeBuffer, slot: b.slot})
@@ -177,6 +183,7 @@ func (c *composer) addReduces(blocks []liveBlock, cases ...plannedCase) {
 		c.config.setFormula(&cases[i], caseIndex)
 		c.addStep(step{action: fillBuffer, slot: b.slot, caseIndex: caseIndex})
 	}
+
 	c.program.cases = append(c.program.cases, cases...)
 	for i, b := range blocks {
 		c.addStep(step{action: reduceBuffer, slot: b.slot, caseIndex: firstIndex + i})

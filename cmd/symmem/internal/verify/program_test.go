@@ -22,6 +22,7 @@ func drawConfig(t *rapid.T) Config {
 	if rapid.Bool().Draw(t, "by address") {
 		c.Placement = symmem.PlaceByAddress
 	}
+
 	return c
 }
 
@@ -45,6 +46,7 @@ func run(t *rapid.T, p *program) *model {
 	for _, s := range p.steps {
 		m.step(s)
 	}
+
 	return m
 }
 
@@ -54,28 +56,34 @@ func (m *model) step(s step) {
 		if m.isScopeOpen {
 			m.t.Fatal("a scope is opened in another scope")
 		}
+
 		m.isScopeOpen = true
 	case endScope:
 		if !m.isScopeOpen {
 			m.t.Fatal("a scope is ended, but none is open")
 		}
+
 		m.isScopeOpen = false
 	case allocBuffer:
 		if s.slot >= m.p.slots {
 			m.t.Fatalf("allocating slot %d, but the program has only %d slots", s.slot, m.p.slots)
 		}
+
 		if _, isLive := m.live[s.slot]; isLive {
 			m.t.Fatalf("allocating slot %d, which is already allocated", s.slot)
 		}
+
 		if !m.isScopeOpen {
 			m.t.Fatalf("allocating slot %d outside a scope", s.slot)
 		}
+
 		m.live[s.slot] = s.elements
 		m.peak = max(m.peak, m.countLiveElements())
 	case freeBuffer:
 		if _, isLive := m.live[s.slot]; !isLive {
 			m.t.Fatalf("freeing slot %d, which is empty", s.slot)
 		}
+
 		delete(m.live, s.slot)
 		delete(m.filled, s.slot)
 	case fillBuffer, reduceBuffer:
@@ -91,14 +99,17 @@ func (m *model) checkCase(s step) {
 		m.t.Fatalf("slot %d holds %d elements, but case %d has %d",
 			s.slot, m.live[s.slot], s.caseIndex, elements)
 	}
+
 	if s.action == fillBuffer {
 		m.filled[s.slot] = s.caseIndex
 		return
 	}
+
 	if m.filled[s.slot] != s.caseIndex {
 		m.t.Fatalf("slot %d is reduced for case %d, but holds case %d",
 			s.slot, s.caseIndex, m.filled[s.slot])
 	}
+
 	m.reduced[s.caseIndex]++
 }
 
@@ -107,6 +118,7 @@ func (m *model) countLiveElements() int64 {
 	for _, elements := range m.live {
 		sum += elements
 	}
+
 	return sum
 }
 
@@ -119,9 +131,11 @@ func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 		if m.isScopeOpen {
 			t.Fatal("a scope is open after the last step")
 		}
+
 		if len(m.live) > 0 {
 			t.Fatalf("%d slots are allocated after the last step, want 0", len(m.live))
 		}
+
 		for index := range p.cases {
 			if m.reduced[index] != 1 {
 				t.Fatalf("case %d was reduced %d times, want 1", index, m.reduced[index])
@@ -151,6 +165,7 @@ func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 		if !p.mustMapSegments {
 			t.Fatal("mustMapSegments = false, want true")
 		}
+
 		peak := run(t, p).peak
 		const mappedParts = 32 // workload.MapSegments maps 32 times the first segment's size
 		mapped := mappedParts * p.firstSegment / elementBytes
@@ -176,6 +191,7 @@ func TestNearbyCasesHaveDifferentValues(t *testing.T) {
 		if slices.Contains(values, r.value) {
 			t.Fatalf("case %s has the value %v of a recent case", r.name, r.value)
 		}
+
 		values = append(values, r.value)
 		recent[r.isChurn] = values[max(0, len(values)-recentCount):]
 	}
@@ -188,6 +204,7 @@ func TestDefaultHas16Cases(t *testing.T) {
 	if len(p.cases) != 16 {
 		t.Fatalf("got %d cases, want 16", len(p.cases))
 	}
+
 	first, last := p.cases[0].name, p.cases[15].name
 	if first != "1.1" || last != "2.8" {
 		t.Fatalf("got cases from %s to %s, want from 1.1 to 2.8", first, last)

@@ -92,6 +92,7 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	if c.Deterministic > symmem.FormulaAny {
 		r.Deterministic = c.Deterministic.String()
 	}
+
 	return r
 }
 
@@ -110,6 +111,7 @@ func mergeResults(r Report, p *program, results []rankResult) *Report {
 	case otherError:
 		r.Fault = faultText(worst, results)
 	}
+
 	r.recordPaths(results)
 	r.Norms = normReport(results, r.Ranks)
 	r.Cases = make([]Case, 0, len(p.cases))
@@ -117,6 +119,7 @@ func mergeResults(r Report, p *program, results []rankResult) *Report {
 		c := newCase(&p.cases[i], i, r.Ranks, results)
 		r.addCase(c, notRunResult)
 	}
+
 	return &r
 }
 
@@ -132,11 +135,13 @@ func (r *Report) recordPaths(results []rankResult) {
 			}
 		}
 	}
+
 	names := slices.Sorted(maps.Keys(reasons))
 	r.TakenPaths = strings.Join(names, ", ")
 	if r.RequestedPath == symmem.PathAuto.String() {
 		return // any path is as requested
 	}
+
 	for _, name := range names {
 		if name != r.RequestedPath && r.PathReason == "" {
 			r.PathReason = reasons[name]
@@ -151,6 +156,7 @@ func faultText(worst *rankResult, results []rankResult) string {
 	if len(results) == 1 || slices.ContainsFunc(results, isSameOnOther) {
 		return worst.Text
 	}
+
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
 }
 
@@ -165,6 +171,7 @@ func (r *Report) addCase(c Case, notRunResult string) {
 		c.Result = notRunResult
 		r.NotRun++
 	}
+
 	r.Cases = append(r.Cases, c)
 }
 
@@ -184,6 +191,7 @@ func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 		if !isMember(p.group, rank, ranks) {
 			continue
 		}
+
 		f := results[k].Findings[i]
 		memberCount++
 		isCompleted = isCompleted && f.Completed
@@ -194,6 +202,7 @@ func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 			c.WrongRanks = append(c.WrongRanks, rank)
 		}
 	}
+
 	c.Symmetric = isSymmetric && memberCount > 0
 	switch {
 	case len(c.WrongRanks) > 0:
@@ -203,5 +212,6 @@ func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 	default:
 		c.Result = NotRun // on at least one rank of the group
 	}
+
 	return c
 }

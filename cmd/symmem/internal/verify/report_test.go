@@ -63,6 +63,7 @@ func TestCaseCombinesFindingsOfRanks(t *testing.T) {
 			for rank, f := range c.findings {
 				results = append(results, rankResult{Rank: rank, Findings: []finding{f}})
 			}
+
 			got := newCase(planned, caseIndex, len(results), results)
 			want := c.want
 			want.Name, want.Round = planned.name, planned.round
@@ -92,6 +93,7 @@ func TestNonMembersDoNotAffectCase(t *testing.T) {
 	if c := newCase(planned, caseIndex, ranks, results); c.Result != Passed || !c.Symmetric {
 		t.Errorf("newCase with all results = %+v, want a symmetric pass", c)
 	}
+
 	// Without results of members, it is unknown whether the case ran.
 	c := newCase(planned, caseIndex, ranks, []rankResult{nonMember})
 	if c.Result != NotRun || c.Symmetric {
@@ -117,6 +119,7 @@ func exampleReport(d *symmem.DivergenceError) *Report {
 		results[1].Outcome, results[1].Text = ranksDiverged, d.Message
 		results[1].Divergence = d
 	}
+
 	options := Report{
 		Backend: "host", Ranks: 2, Check: "every", Placement: "address", RequestedPath: "window",
 		Groups: 1, Rounds: 1,
@@ -146,6 +149,7 @@ func TestTextShowsAllResults(t *testing.T) {
 	if err := exampleReport(exampleDivergence()).WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
+
 	want := `2 ranks on the host backend; check every, placement address, path window
 
 TestCase   Size     Value  Sym  Exp   MaxDiff     MeanDiff    Result
@@ -182,9 +186,11 @@ func TestWrongSumsWithoutErrorSuggestChecks(t *testing.T) {
 	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
+
 	if r.OK() {
 		t.Error("OK() = true with a failed case, want false")
 	}
+
 	if !strings.Contains(b.String(), "Run with --check every") {
 		t.Errorf("the text does not suggest --check every:\n%s", &b)
 	}
@@ -197,12 +203,14 @@ func TestReportJSONRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var decoded Report
 	decoder := json.NewDecoder(bytes.NewReader(b))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&decoded); err != nil {
 		t.Fatal(err)
 	}
+
 	if diff := cmp.Diff(*r, decoded); diff != "" {
 		t.Fatalf("the decoded report differs (-encoded +decoded):\n%s", diff)
 	}
@@ -222,6 +230,7 @@ func TestSpansAndThousands(t *testing.T) {
 			t.Errorf("Spans(%v) = %q, want %q", c.numbers, got, c.want)
 		}
 	}
+
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1048576: "1,048,576"} {
 		if got := thousands(n); got != want {
 			t.Errorf("thousands(%d) = %q, want %q", n, got, want)
@@ -320,10 +329,12 @@ func TestReportNamesPathAndReason(t *testing.T) {
 				t.Errorf("TakenPaths = %q, PathReason = %q; want %q, %q", r.TakenPaths,
 					r.PathReason, c.wantTaken, c.wantReason)
 			}
+
 			var text strings.Builder
 			if err := r.WriteText(&text); err != nil {
 				t.Fatal(err)
 			}
+
 			line := "The path taken was " + c.wantTaken + ": " + c.wantReason + ".\n"
 			isPrinted := strings.Contains(text.String(), line)
 			wantPrinted := c.wantReason != ""

@@ -40,10 +40,12 @@ func Run(
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+
 	gatherer, err := workload.OpenGatherer(ctx, rt)
 	if err != nil {
 		return nil, err
 	}
+
 	r := &runner{
 		rt: rt, config: c, program: compose(c), progress: progress, paths: map[string]string{},
 	}
@@ -58,8 +60,10 @@ func Run(
 		if ownReport.Fault == "" && ownReport.Divergence == nil {
 			ownReport.Fault = err.Error()
 		}
+
 		return ownReport, err
 	}
+
 	report := mergeResults(newReport(rt, &c), r.program, results)
 	report.ElapsedMS = float64(time.Since(start).Microseconds()) / 1000
 	return report, nil
@@ -70,6 +74,7 @@ func (r *rankResult) err() error {
 	if r.Outcome == succeeded {
 		return nil
 	}
+
 	return errors.New(r.Text)
 }
 
@@ -81,6 +86,7 @@ func gatherResults(
 	if err != nil {
 		return nil, err
 	}
+
 	for rank := range results {
 		caseCount := len(results[rank].Findings)
 		ownCount := len(ownResult.Findings)
@@ -89,6 +95,7 @@ func gatherResults(
 				"start all ranks with the same options", rank, caseCount, ownCount)
 		}
 	}
+
 	return results, nil
 }
 
@@ -103,6 +110,7 @@ func (r *runner) runAndAbort(ctx context.Context) rankResult {
 	if err != nil {
 		workload.Abort(r.groups...) // includes the world
 	}
+
 	return ownResult
 }
 
@@ -111,17 +119,21 @@ func (r *runner) run(ctx context.Context) error {
 	if err := r.prepare(ctx); err != nil {
 		return err
 	}
+
 	for i := range r.program.steps {
 		if err := r.runStep(ctx, &r.program.steps[i]); err != nil {
 			return err
 		}
+
 		if r.progress != nil {
 			r.progress(i+1, len(r.program.steps))
 		}
 	}
+
 	if err := r.runNorms(ctx); err != nil {
 		return fmt.Errorf("computing norms: %w", err)
 	}
+
 	return r.rt.World().Check(ctx) // finds a divergence that the last collectives did not
 }
 
@@ -131,11 +143,13 @@ func (r *runner) prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+
 	const noiseRound = 0 // one Noise is for all rounds
 	r.noise, err = workload.NewNoise(r.rt, &r.config.Config, noiseRound)
 	if err != nil {
 		return err
 	}
+
 	r.pool, err = r.rt.NewPool(symmem.PoolOptions{
 		Domain: r.rt.World(), Placement: r.config.Placement,
 		FirstSegment: r.program.firstSegment,
@@ -143,9 +157,11 @@ func (r *runner) prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+
 	if !r.program.mustMapSegments {
 		return nil
 	}
+
 	return workload.MapSegments(ctx, r.pool, r.rt.World(), r.program.firstSegment)
 }
 
@@ -168,6 +184,7 @@ func (r *runner) runStep(ctx context.Context, s *step) (err error) {
 	case reduceBuffer:
 		return r.reduce(ctx, s)
 	}
+
 	return fmt.Errorf("unknown action %d", s.action)
 }
 
@@ -178,10 +195,12 @@ func (r *runner) fill(ctx context.Context, s *step) error {
 	if g == nil {
 		return nil
 	}
+
 	memory, err := r.slotMemory(s, current)
 	if err != nil {
 		return err
 	}
+
 	input := current.input(g.Rank(), g.Size())
 	return r.copy(ctx, memory, symmem.Host(input))
 }
@@ -191,6 +210,7 @@ func (r *runner) copy(ctx context.Context, dst, src symmem.Memory) error {
 	if err := r.rt.DefaultStream().Copy(dst, src); err != nil {
 		return err
 	}
+
 	return r.rt.DefaultStream().Synchronize(ctx)
 }
 
@@ -202,19 +222,23 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	if g == nil {
 		return nil
 	}
+
 	memory, err := r.slotMemory(s, current)
 	if err != nil {
 		return err
 	}
+
 	err = g.AllReduce(ctx, memory, memory, current.elements, current.dataType, current.reduceOp,
 		r.rt.DefaultStream())
 	if err != nil {
 		return err
 	}
+
 	got := make([]byte, memory.Bytes())
 	if err := r.copy(ctx, symmem.Host(got), memory); err != nil {
 		return err
 	}
+
 	f := current.compare(got, g.Size())
 	f.Symmetric = g.IsSymmetric(memory)
 	r.findings[s.caseIndex] = f
@@ -228,10 +252,12 @@ func (r *runner) recordPath(g *symmem.Group, m symmem.Memory, current *plannedCa
 	if err != nil {
 		return err
 	}
+
 	_, isKnown := r.paths[explanation.Path]
 	if !isKnown {
 		r.paths[explanation.Path] = explanation.Why
 	}
+
 	return nil
 }
 

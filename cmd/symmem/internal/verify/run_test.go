@@ -18,6 +18,7 @@ func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	reports := make([]*Report, ranks)
 	runErr := ranktest.Run(ranks, func(rank int) (err error) {
 		reports[rank], err = Run(t.Context(), runtimes[rank], c, nil)
@@ -28,6 +29,7 @@ func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	if runErr != nil {
 		t.Fatal(runErr)
 	}
+
 	return reports
 }
 
@@ -57,9 +59,11 @@ func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 					t.Errorf("rank %d: %d of %d cases passed, want all; fault: %q", rank, r.Passed,
 						len(r.Cases), r.Fault)
 				}
+
 				if len(r.Cases) < minCases {
 					t.Errorf("rank %d: %d cases, want at least %d", rank, len(r.Cases), minCases)
 				}
+
 				for i := range r.Cases {
 					if !r.Cases[i].Symmetric {
 						t.Errorf("rank %d: case %s was not symmetric", rank, r.Cases[i].Name)
@@ -87,6 +91,7 @@ func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 		if r.Failed == 0 || r.OK() {
 			t.Errorf("rank %d: %d cases failed, OK() = %v; want some and false", rank, r.Failed, r.OK())
 		}
+
 		if r.NotRun != 0 || r.Divergence != nil {
 			t.Errorf("rank %d: %d cases did not run, divergence = %v; want 0 and none", rank, r.NotRun,
 				r.Divergence)
@@ -106,12 +111,15 @@ func TestAllRanksReportSameDivergence(t *testing.T) {
 				t.Fatalf("%v, rank %d: divergence = %v, OK() = %v; want one and false", level, rank,
 					r.Divergence, r.OK())
 			}
+
 			if level == symmem.CheckEvery && r.Failed > 0 {
 				t.Errorf("%v, rank %d: %d sums were wrong, want none", level, rank, r.Failed)
 			}
+
 			if first == nil {
 				first = r.Divergence
 			}
+
 			if diff := cmp.Diff(first, r.Divergence); diff != "" {
 				t.Errorf("%v, rank %d: divergence differs from the first one (-first +got):\n%s", level,
 					rank, diff)
@@ -131,6 +139,7 @@ func TestNonMembersReportGroupDivergence(t *testing.T) {
 	if first == nil {
 		t.Fatal("rank 0: no divergence")
 	}
+
 	for rank, r := range reports {
 		if r.Divergence == nil || r.Divergence.Message != first.Message {
 			t.Errorf("rank %d: divergence = %+v, want that of rank 0, %+v", rank, r.Divergence, first)
@@ -162,6 +171,7 @@ func TestValidateRejectsInvalidConfig(t *testing.T) {
 	if err := valid.Validate(); err != nil {
 		t.Fatalf("Validate of the default Config: %v", err)
 	}
+
 	for name, change := range map[string]func(*Config){
 		"no cases":          func(c *Config) { c.Cases = 0 },
 		"no rounds":         func(c *Config) { c.Rounds = 0 },

@@ -20,31 +20,38 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.Deterministic != "" {
 		fmt.Fprintf(&b, "Results must match the formula %s bit for bit.\n", r.Deterministic)
 	}
+
 	if r.PathReason != "" {
 		fmt.Fprintf(&b, "The path taken was %s: %s.\n", r.TakenPaths, r.PathReason)
 	}
+
 	b.WriteByte('\n')
 	if err := r.writeTable(&b); err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
+
 	fmt.Fprintf(&b, "\nTotal: %d | Passed: %d | Failed: %d", len(r.Cases), r.Passed, r.Failed)
 	if r.NotRun > 0 {
 		fmt.Fprintf(&b, " | Not run: %d", r.NotRun)
 	}
+
 	b.WriteByte('\n')
 	r.Norms.writeText(&b)
 	if r.Failed > 0 && r.Divergence == nil {
 		b.WriteString("\nSums were wrong without an error. " +
 			"Run with --check every to find where ranks differ.\n")
 	}
+
 	if r.Divergence != nil {
 		b.WriteByte('\n')
 		d := diagram{r.Divergence}
 		d.write(&b)
 	}
+
 	if r.Fault != "" {
 		fmt.Fprintf(&b, "\nThe run ended early: %s\n", r.Fault)
 	}
+
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -72,6 +79,7 @@ func (r *Report) writeTable(b *bytes.Buffer) error {
 	if r.Groups > 1 {
 		groupTitle = "Group\t"
 	}
+
 	fmt.Fprintf(t, "TestCase\t%sSize\tValue\tSym\tExp\tMaxDiff\tMeanDiff\tResult\n", groupTitle)
 	remaining := r.Cases
 	for len(remaining) > 0 {
@@ -79,6 +87,7 @@ func (r *Report) writeTable(b *bytes.Buffer) error {
 		r.writeLine(t, remaining[:n])
 		remaining = remaining[n:]
 	}
+
 	return t.Flush()
 }
 
@@ -90,10 +99,12 @@ func countCasesOnLine(cases []Case) int {
 	if !first.Churn || first.Result == Failed {
 		return 1
 	}
+
 	n := 1
 	for n < len(cases) && cases[n].Churn && cases[n].Result == first.Result {
 		n++
 	}
+
 	return n
 }
 
@@ -109,6 +120,7 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 		group, value, expected = "*", "*", "*"
 		result = fmt.Sprintf("%s x %d", result, len(cases))
 	}
+
 	size := int64(0)
 	maxDiff, meanDiff := 0.0, 0.0
 	symmetric := "yes"
@@ -117,19 +129,23 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 		if !cases[i].Symmetric {
 			symmetric = "no"
 		}
+
 		maxDiff = max(maxDiff, cases[i].MaxDiff)
 		meanDiff = max(meanDiff, cases[i].MeanDiff)
 	}
+
 	maxText := fmt.Sprintf("%.8f", maxDiff)
 	meanText := fmt.Sprintf("%.8f", meanDiff)
 	hasRun := first.Result == Passed || first.Result == Failed // as all cases on the line
 	if !hasRun {
 		symmetric, maxText, meanText = "-", "-", "-" // unknown
 	}
+
 	groupColumn := ""
 	if r.Groups > 1 {
 		groupColumn = group + "\t"
 	}
+
 	fmt.Fprintf(w, "%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", first.Name, groupColumn,
 		thousands(size), value, symmetric, expected, maxText, meanText, result)
 }
@@ -140,5 +156,6 @@ func thousands(n int64) string {
 	for position := len(digits) - 3; position > 0; position -= 3 {
 		digits = digits[:position] + "," + digits[position:]
 	}
+
 	return digits
 }

@@ -32,6 +32,7 @@ func (c *Config) Options() symmem.Options {
 	if c.Skew {
 		o.Scatter = c.Seed<<1 | 1 // must not be 0
 	}
+
 	return o
 }
 
@@ -47,12 +48,15 @@ func MapSegments(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int6
 		if err != nil {
 			return err
 		}
+
 		buffers = append(buffers, b)
 	}
+
 	errs := []error{p.Register(ctx, g)}
 	for _, b := range buffers {
 		errs = append(errs, b.Free())
 	}
+
 	return errors.Join(errs...)
 }
 

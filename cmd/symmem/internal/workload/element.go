@@ -93,22 +93,27 @@ func compare(got, want []byte, t symmem.DataType, tolerance float64) Difference 
 	if bytes.Equal(got, want) { // faster than the loop
 		return d
 	}
+
 	size := t.Size()
 	for i := 0; i < len(want); i += size {
 		if bytes.Equal(got[i:i+size], want[i:i+size]) {
 			continue
 		}
+
 		gotValue := Decode(got[i:], t)
 		wantValue := Decode(want[i:], t)
 		if math.Abs(gotValue-wantValue) <= tolerance*math.Abs(wantValue) { // false for NaN
 			continue
 		}
+
 		if d.Wrong == 0 {
 			d.First = int64(i / size)
 			d.Got = gotValue
 			d.Want = wantValue
 		}
+
 		d.Wrong++
 	}
+
 	return d
 }

@@ -27,10 +27,12 @@ func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating the group for reports: %w", err)
 	}
+
 	stream, err := rt.NewStream()
 	if err != nil {
 		return nil, fmt.Errorf("creating the stream for reports: %w", err)
 	}
+
 	return NewGatherer(ctx, rt, group, stream)
 }
 
@@ -43,11 +45,13 @@ func NewGatherer(
 	if err != nil {
 		return nil, fmt.Errorf("creating the pool for reports: %w", err)
 	}
+
 	// Map memory now, because the program may use up all memory later. Do not register it with a
 	// group.
 	if err := pool.Reserve(ctx, FirstSegment, nil); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
+
 	return &Gatherer{group: group, stream: stream, pool: pool}, nil
 }
 
@@ -58,11 +62,13 @@ func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gathering results of ranks: %w", err)
 	}
+
 	all := make([]int64, g.group.Size())
 	for rank := range all {
 		number := binary.NativeEndian.Uint64(received[rank*len(sent):])
 		all[rank] = int64(number)
 	}
+
 	return all, nil
 }
 
@@ -73,16 +79,19 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding results of this rank: %w", err)
 	}
+
 	lengths, err := g.Numbers(ctx, int64(len(sent)))
 	if err != nil {
 		return nil, err
 	}
+
 	padded := make([]byte, slices.Max(lengths)) // an all-gather needs equal lengths
 	copy(padded, sent)
 	received, err := g.allGather(ctx, padded)
 	if err != nil {
 		return nil, fmt.Errorf("gathering results of ranks: %w", err)
 	}
+
 	all := make([]T, len(lengths))
 	for rank, length := range lengths {
 		message := received[rank*len(padded):][:length]
@@ -90,6 +99,7 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 			return nil, fmt.Errorf("decoding results of rank %d: %w", rank, err)
 		}
 	}
+
 	return all, nil
 }
 
@@ -102,6 +112,7 @@ func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err e
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() {
 		freeErr := sendBuffer.Free()
 		err = errors.Join(err, freeErr)
@@ -110,6 +121,7 @@ func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err e
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() {
 		freeErr := recvBuffer.Free()
 		err = errors.Join(err, freeErr)
@@ -119,20 +131,25 @@ func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err e
 	if err != nil {
 		return nil, err
 	}
+
 	recv, err := recvBuffer.Memory().Slice(0, recvBytes)
 	if err != nil {
 		return nil, err
 	}
+
 	if err := g.stream.Copy(send, symmem.Host(own)); err != nil {
 		return nil, err
 	}
+
 	err = g.group.AllGather(ctx, send, recv, sendBytes, symmem.Uint8, g.stream)
 	if err != nil {
 		return nil, err
 	}
+
 	all = make([]byte, recvBytes)
 	if err := g.stream.Copy(symmem.Host(all), recv); err != nil {
 		return nil, err
 	}
+
 	return all, g.stream.Synchronize(ctx)
 }

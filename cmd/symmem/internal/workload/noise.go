@@ -26,10 +26,12 @@ func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	if !c.Skew {
 		return nil, nil
 	}
+
 	pool, err := rt.NewPool(symmem.PoolOptions{FirstSegment: FirstSegment})
 	if err != nil {
 		return nil, fmt.Errorf("creating the pool for skew: %w", err)
 	}
+
 	seed := hash(uint64(round), uint64(rt.Rank())+1, c.Seed)
 	return &Noise{pool: pool, random: rand.New(rand.NewPCG(seed, uint64(rt.Rank())))}, nil
 }
@@ -39,11 +41,13 @@ func (n *Noise) Step() error {
 	if n == nil {
 		return nil
 	}
+
 	for range n.random.IntN(4) {
 		if err := n.allocOrFree(); err != nil {
 			return fmt.Errorf("allocating memory for skew: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -53,9 +57,11 @@ func (n *Noise) allocOrFree() error {
 		n.live = append(n.live, b)
 		return err
 	}
+
 	if len(n.live) == 0 {
 		return nil
 	}
+
 	index := n.random.IntN(len(n.live))
 	b := n.live[index]
 	n.live[index] = n.live[len(n.live)-1]
@@ -68,9 +74,11 @@ func (n *Noise) Close() error {
 	if n == nil {
 		return nil
 	}
+
 	var errs []error
 	for _, b := range n.live {
 		errs = append(errs, b.Free())
 	}
+
 	return errors.Join(append(errs, n.pool.Close())...)
 }

@@ -16,19 +16,24 @@ func TestNoiseIsBoundedAndFreesAllBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	peak := 0
 	for range 500 {
 		if err := n.Step(); err != nil {
 			t.Fatal(err)
 		}
+
 		peak = max(peak, len(n.live))
 	}
+
 	if peak == 0 || peak > maxNoiseBlocks {
 		t.Errorf("up to %d blocks were live, want 1 to %d", peak, maxNoiseBlocks)
 	}
+
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, p := range runtimes[0].Stats().Pools {
 		if p.Used+p.Cached != 0 {
 			t.Errorf("a pool still has memory: %+v", p)

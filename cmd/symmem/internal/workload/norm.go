@@ -51,6 +51,7 @@ func (n *Norm) Place(input, output, others symmem.Memory) error {
 		// NormCase.Rank is 0 in an AllReduceRMSNorm.
 		a.Output, outputErr = a.Input.Slice(int64(n.Rank)*ownBytes, ownBytes)
 	}
+
 	used := int64(0) // bytes of others
 	allocate := func(size int64) (symmem.Memory, error) {
 		m, err := others.Slice(used, size)
@@ -63,9 +64,11 @@ func (n *Norm) Place(input, output, others symmem.Memory) error {
 		a.Quantized, quantizedErr = allocate(quantizedBytes * n.Rows * n.Hidden)
 		a.Scales, scalesErr = allocate(scaleBytes * int64(len(n.Want.Scales)))
 	}
+
 	if n.OnlyQuantized {
 		a.Output = symmem.Memory{}
 	}
+
 	n.setOutputs()
 	return errors.Join(inputErr, outputErr, residualErr, weightErr, quantizedErr, scalesErr)
 }
@@ -87,6 +90,7 @@ func (n *Norm) setOutputs() {
 		}
 		n.outputs = append(n.outputs, quantized, scales)
 	}
+
 	if !n.OnlyQuantized {
 		n.outputs = append(n.outputs, normOutput{
 			name: "output", memory: n.Args.Output, want: formula.Bytes(n.Want.Output),
@@ -108,6 +112,7 @@ func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 		// Some kinds of quantization read the scales. Others overwrite them.
 		errs = append(errs, s.Copy(a.Scales, symmem.Host(n.ScalesBefore())))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -120,6 +125,7 @@ func (n *Norm) Read(s *symmem.Stream) error {
 			return fmt.Errorf("reading the %s of a norm: %w", o.name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -128,6 +134,7 @@ func (n *Norm) Bytes() (sum int64) {
 	for i := range n.outputs {
 		sum += int64(len(n.outputs[i].want))
 	}
+
 	return sum
 }
 
@@ -141,6 +148,7 @@ func (n *Norm) CountWrong() (wrongCount int64, first string) {
 			if bytes.Equal(got, want) {
 				continue
 			}
+
 			wrongCount++
 			if wrongCount == 1 {
 				first = fmt.Sprintf("at index %d of the %s: %x instead of %x", i/o.elementSize, o.name,
@@ -148,5 +156,6 @@ func (n *Norm) CountWrong() (wrongCount int64, first string) {
 			}
 		}
 	}
+
 	return wrongCount, first
 }

@@ -46,12 +46,14 @@ func (p *Pattern) inputValue(rank int, i int64) float64 {
 	if p.Operation.Reduces() && p.ReduceOp == symmem.Prod {
 		return p.factor(rank, element)
 	}
+
 	limit := uint64(maxSum)
 	if p.Operation.Reduces() {
 		// With many ranks, the values are 1 and 2. With more than 60 ranks, a sum may thus exceed
 		// maxSum and overflow an int8, but it is still correct modulo 256.
 		limit = max(2, uint64(maxSum/p.Ranks))
 	}
+
 	value := 1 + hash(element, uint64(rank), p.Tag)%limit // from 1 to limit
 	return float64(value)
 }
@@ -94,13 +96,16 @@ func (p *Pattern) reducedValue(i int64) float64 {
 	for rank := 1; rank < p.Ranks; rank++ {
 		result = formula.Pair(p.ReduceOp, result, p.inputValue(rank, i))
 	}
+
 	if !p.ReduceOp.IsAverage() {
 		return result
 	}
+
 	result /= float64(p.Ranks)
 	if !isFloat(p.DataType) {
 		return math.Trunc(result)
 	}
+
 	return result
 }
 
@@ -112,6 +117,7 @@ func (p *Pattern) Tolerance() float64 {
 	if isAverage && isFloat(p.DataType) && !isPowerOfTwo {
 		return 1.0 / 32 // a few units in the last place of a bfloat16
 	}
+
 	return 0
 }
 
@@ -121,6 +127,7 @@ func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count
 	}
+
 	call := driver.Call{
 		Operation: p.Operation, Root: p.Root, Count: p.Count,
 		DataType: symmem.Uint8, // so that bytes, which Spans returns, are elements
@@ -133,6 +140,7 @@ func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 	default: // all parts have the same size
 		return call.Spans(p.Ranks, rank)
 	}
+
 	call.Splits = call.Splits.WithOffsets()
 	call.Count = call.Splits.CountOf(p.Operation, rank)
 	return call.Spans(p.Ranks, rank)
@@ -146,6 +154,7 @@ func (p *Pattern) PartCounts() []int64 {
 		halves := (uint64(rank) + p.Tag) % 3
 		counts[rank] = p.Count * int64(halves) / 2
 	}
+
 	return counts
 }
 
@@ -154,10 +163,12 @@ func (p *Pattern) partOffset(rank int) int64 {
 	if !p.Operation.SplitsOneBuffer() { // all parts have the same size
 		return int64(rank) * p.Count
 	}
+
 	sum := int64(0)
 	for _, count := range p.PartCounts()[:rank] {
 		sum += count
 	}
+
 	return sum
 }
 
@@ -181,6 +192,7 @@ func (p *Pattern) Output(rank int) []byte {
 		if rank != p.Root {
 			return nil
 		}
+
 		return p.encodeRange(0, p.Count, p.reducedValue)
 	case symmem.OpReduceScatter, symmem.OpReduceScatterV:
 		_, count := p.SendRecvCounts(rank)
@@ -191,6 +203,7 @@ func (p *Pattern) Output(rank int) []byte {
 		if rank != p.Root {
 			return nil
 		}
+
 		return p.concatenate(0)
 	case symmem.OpScatter:
 		return p.inputRange(p.Root, ownPart, p.Count)
@@ -215,8 +228,10 @@ func (p *Pattern) concatenate(start int64) []byte {
 		if p.Operation.SplitsOneBuffer() { // the ranks send parts of different sizes
 			count, _ = p.SendRecvCounts(rank)
 		}
+
 		all = append(all, p.inputRange(rank, start, count)...)
 	}
+
 	return all
 }
 
@@ -228,9 +243,11 @@ func (p *Pattern) encodeRange(start, count int64, value func(i int64) float64) [
 	for i := range min(count, period) {
 		encoded = Encode(encoded, p.DataType, value(start+i))
 	}
+
 	for len(encoded) < byteCount {
 		missing := byteCount - len(encoded)
 		encoded = append(encoded, encoded[:min(len(encoded), missing)]...)
 	}
+
 	return encoded
 }

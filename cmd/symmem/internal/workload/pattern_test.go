@@ -38,6 +38,7 @@ func decodeAll(b []byte, t symmem.DataType) (all []float64) {
 	for i := 0; i < len(b); i += t.Size() {
 		all = append(all, Decode(b[i:], t))
 	}
+
 	return all
 }
 
@@ -53,18 +54,22 @@ func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 			if want := p.inputValue(rank, int64(i)); v != want {
 				t.Fatalf("%+v: element %d of the input is %v, want %v", p, i, v, want)
 			}
+
 			if v < 1 || v > maxSum {
 				t.Fatalf("%+v: element %d of the input is %v, want 1 to %d", p, i, v, maxSum)
 			}
 		}
+
 		if n := int64(len(in) / p.DataType.Size()); n != wantSent {
 			t.Fatalf("%+v: the input has %d elements, want %d", p, n, wantSent)
 		}
+
 		out := p.Output(rank)
 		mayLackOutput := p.Operation.HasRoot() && rank != p.Root
 		if out == nil && mayLackOutput {
 			return
 		}
+
 		if n := int64(len(out) / p.DataType.Size()); n != wantReceived {
 			t.Fatalf("%+v: the output has %d elements, want %d", p, n, wantReceived)
 		}
@@ -80,6 +85,7 @@ func TestReductionsAreExactInAllTypes(t *testing.T) {
 		if p.Tolerance() > 0 {
 			return // rounding is permitted
 		}
+
 		const checkedElements = 50 // the others follow the same formula
 		for i := range min(p.Count, checkedElements) {
 			value := p.reducedValue(i)
@@ -88,6 +94,7 @@ func TestReductionsAreExactInAllTypes(t *testing.T) {
 				t.Fatalf("%+v: element %d is %v, but %v represents it as %v", p, i, value, p.DataType,
 					decoded)
 			}
+
 			if value > maxSum {
 				t.Fatalf("%+v: element %d is %v, want at most %d", p, i, value, maxSum)
 			}
@@ -111,9 +118,11 @@ func TestPartsMatchWholeOperation(t *testing.T) {
 	for rank := range ranks {
 		joined = append(joined, p.Output(rank)...)
 	}
+
 	if !bytes.Equal(joined, whole.Output(0)) {
 		t.Error("the parts of the reduce-scatter differ from the all-reduce")
 	}
+
 	p.Operation = symmem.OpAllToAll
 	for rank := range ranks {
 		received := decodeAll(p.Output(rank), p.DataType)
@@ -177,6 +186,7 @@ func TestCompareReportsFirstDifference(t *testing.T) {
 	if d := compare(changed, output, symmem.Float16, exact); d != want {
 		t.Errorf("compare = %+v, want %+v", d, want)
 	}
+
 	if d := compare(output, output, symmem.Float16, exact); d != (Difference{}) {
 		t.Errorf("compare of identical bytes = %+v, want no difference", d)
 	}
@@ -195,9 +205,11 @@ func TestCompareToleratesRoundedAverages(t *testing.T) {
 	if d := compare(rounded, want, p.DataType, p.Tolerance()); d.Wrong != 0 {
 		t.Errorf("compare with a rounding error = %+v, want no wrong element", d)
 	}
+
 	if d := compare(wrong, want, p.DataType, p.Tolerance()); d.Wrong != 1 {
 		t.Errorf("compare with a value that is 10 %% too large = %+v, want a wrong element", d)
 	}
+
 	p.Ranks = 4
 	if p.Tolerance() != 0 {
 		t.Errorf("the tolerance for 4 ranks is %v, want 0", p.Tolerance())

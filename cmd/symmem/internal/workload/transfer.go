@@ -22,6 +22,7 @@ func (t *Transfer) ownRank() int {
 	if t.Group == nil {
 		return 0
 	}
+
 	return t.Group.Rank()
 }
 
@@ -42,11 +43,13 @@ func (t *Transfer) Place(src, dst symmem.Memory) error {
 			recvOffset = ownPartOffset
 		}
 	}
+
 	var err error
 	t.Send, err = src.Slice(sendOffset, sendCount*elementBytes)
 	if err != nil {
 		return err
 	}
+
 	t.Recv, err = dst.Slice(recvOffset, recvCount*elementBytes)
 	return err
 }
@@ -60,6 +63,7 @@ func (t *Transfer) Fill(s *symmem.Stream) error {
 	if err := s.Fill(t.Recv, Junk); err != nil {
 		return err
 	}
+
 	data := t.Input(t.ownRank())
 	return s.Copy(t.Send, symmem.Host(data))
 }
@@ -114,8 +118,10 @@ func (t *Transfer) sendAndRecv(ctx context.Context, s, recvStream *symmem.Stream
 		// NCCL executes the calls on a stream in order. If all ranks sent first, none would receive.
 		first, second = second, first
 	}
+
 	if err := first(); err != nil {
 		return err
 	}
+
 	return second()
 }

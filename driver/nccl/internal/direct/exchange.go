@@ -55,6 +55,7 @@ func (e *Exchange) ReadReport() (kernels.Report, bool) {
 	if e.report != nil {
 		return e.report.Read()
 	}
+
 	return e.finalReport.Read()
 }
 
@@ -66,6 +67,7 @@ func (e *Exchange) Transport() (kernels.Transport, error) {
 	if e.report == nil {
 		return kernels.Transport{}, driver.ErrClosed
 	}
+
 	return kernels.Transport{
 		Exchange: e.addresses, Report: dl.AddressOf(e.report), CanOverlap: e.CanOverlap,
 	}, nil
@@ -79,6 +81,7 @@ func (e *Exchange) StopWord() uintptr {
 	if e.report == nil {
 		return 0
 	}
+
 	e.stopWord.isTaken = true
 	return dl.AddressOf(e.report) + kernels.EndOffset
 }
@@ -101,6 +104,7 @@ func (e *Exchange) freeReport(report *kernels.Report) {
 		e.stopWord.report = report
 		return
 	}
+
 	e.group.Reports.Put(report)
 }
 
@@ -139,6 +143,7 @@ func (e *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	case g.Sharing.UseFabric && g.NoFabricReason != "":
 		return g.NoFabricReason, nil
 	}
+
 	key := exchangeKey(g.Config)
 	e.addresses = make([]uintptr, ranks)
 	capability, withdraw := e.prepare(key)
@@ -147,10 +152,12 @@ func (e *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	if err != nil || reason != "" {
 		return reason, err
 	}
+
 	capability.Reason = ""
 	if err := e.mapPeers(ctx, key, all); err != nil {
 		capability.Reason = err.Error()
 	}
+
 	_, reason, err = e.agree(ctx, &capability)
 	return reason, err
 }
@@ -163,10 +170,12 @@ func (e *Exchange) agree(
 	if err != nil {
 		return nil, "", err
 	}
+
 	received, err := e.group.Plane.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return nil, "", err
 	}
+
 	all = make([]capabilities, len(received))
 	e.Multiprocessors = capability.Multiprocessors
 	for r := range all {
@@ -174,11 +183,14 @@ func (e *Exchange) agree(
 		if err := json.Unmarshal(received[r], peer); err != nil {
 			return nil, "", fmt.Errorf("decoding the capabilities of rank %d: %w", rank, err)
 		}
+
 		if peer.Reason != "" && reason == "" {
 			reason = fmt.Sprintf("rank %d: %s", rank, control.Printable(peer.Reason))
 		}
+
 		e.Multiprocessors = min(e.Multiprocessors, peer.Multiprocessors)
 	}
+
 	return all, reason, nil
 }
 
@@ -191,9 +203,11 @@ func (e *Exchange) prepare(key handoff.Key) (capability capabilities, withdraw f
 			return err
 		})
 	}
+
 	if err != nil {
 		capability.Reason = err.Error()
 	}
+
 	return capability, withdraw
 }
 
@@ -206,12 +220,14 @@ func (e *Exchange) allocate(
 	if err = e.group.Code.Load(g); err != nil {
 		return withdraw, err
 	}
+
 	e.CanOverlap = e.group.Code.CanOverlap && e.group.SharerCount == 1
 	capability.Multiprocessors = max(1, g.Multiprocessors/e.group.SharerCount)
 	report, err := e.group.Reports.Take(g.CUDA)
 	if err != nil {
 		return withdraw, err
 	}
+
 	e.mu.Lock()
 	e.report = report
 	e.mu.Unlock()
@@ -224,9 +240,11 @@ func (e *Exchange) allocate(
 	if e.addresses[rank], err = g.Map(handle, kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
+
 	if err := g.InternalStreams.Zero(g, e.addresses[rank], kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
+
 	shared, err := e.group.Sharing.Share(key, handle)
 	capability.Fabric = shared.Fabric
 	return shared.Withdraw, err
@@ -237,6 +255,7 @@ func (e *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 		if r == e.group.Config.Rank {
 			continue
 		}
+
 		err := control.Fetch(ctx, e.group.Plane, e.group.Config, r,
 			"connecting group "+e.group.Config.Name(), func() (err error) {
 				e.addresses[r], err = e.group.Sharing.MapShared(ctx, rank, key, all[r].Fabric,
@@ -247,6 +266,7 @@ func (e *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -256,6 +276,7 @@ func (e *Exchange) Close() error {
 	if e.group.Sharing == nil {
 		return nil
 	}
+
 	return e.group.Sharing.GPU.FreeWhenIdle(e.free)
 }
 
@@ -271,17 +292,21 @@ func (e *Exchange) free() error {
 			if address == 0 {
 				continue
 			}
+
 			if !e.suspension.isActive || e.suspension.hasOwnMemory && r == e.group.Config.Rank {
 				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
 			}
+
 			errs = append(errs, g.CUDA.AddressFree(address, kernels.ExchangeBytes))
 		}
+
 		return errors.Join(errs...)
 	})
 	e.addresses = nil
 	if report != nil {
 		e.freeReport(report)
 	}
+
 	return err
 }
 
@@ -293,6 +318,7 @@ func (e *Exchange) closeReport() *kernels.Report {
 		e.finalReport, _ = report.Read()
 		e.report = nil
 	}
+
 	return report
 }
 
@@ -305,14 +331,17 @@ func (e *Exchange) Stop() {
 	if e.report == nil {
 		return
 	}
+
 	e.report.End()
 	if gpu.Stuck.Load() {
 		return // CUDA calls might never return
 	}
+
 	exchange := e.addresses[e.group.Config.Rank]
 	if exchange == 0 || e.suspension.isActive {
 		return // Open failed, or the memory is unmapped
 	}
+
 	src, dst := dl.AddressOf(e.report)+kernels.EndOffset, exchange+kernels.FaultOffset
 	e.stopCopyGoroutines.Go(func() {
 		g := e.group.Sharing.GPU

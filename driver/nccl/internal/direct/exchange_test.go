@@ -54,6 +54,7 @@ func TestErrorNamesRankThatDoesNotShareExchangeMemory(t *testing.T) {
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) || p.cause == nil {
 		t.Errorf("mapPeers = %v with cause %v, want a TimeoutError that names rank 1", err, p.cause)
 	}
+
 	if !slices.Equal(p.fetches, []int{1}) {
 		t.Errorf("requests were noted for ranks %v, want rank 1", p.fetches)
 	}

@@ -33,6 +33,7 @@ func (l *Launches) Add(call *driver.Call, ticket uint64, kernelCount int) {
 	for i := range uint64(min(kernelCount, lastLaunchCount)) {
 		l.lastLaunches[(l.launchCount-i)%lastLaunchCount] = launch{call, ticket}
 	}
+
 	l.mu.Unlock()
 }
 
@@ -47,6 +48,7 @@ func (l *Launches) AddCaptured(call *driver.Call) {
 	} else {
 		l.capturedCalls[l.capturedCount%maxCapturedCalls] = record
 	}
+
 	l.capturedCount++
 }
 
@@ -59,16 +61,19 @@ func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uin
 	if launched.call != nil && launched.call.Digest == report.Digest {
 		return launched.call, launched.ticket
 	}
+
 	for _, recent := range l.lastLaunches {
 		if recent.call != nil && recent.call.Digest == report.Digest {
 			return recent.call, 0
 		}
 	}
+
 	for i := range l.capturedCalls {
 		if l.capturedCalls[i].Digest == report.Digest {
 			call := l.capturedCalls[i]
 			return &call, 0
 		}
 	}
+
 	return &driver.Call{}, 0
 }

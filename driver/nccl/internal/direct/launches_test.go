@@ -16,6 +16,7 @@ func TestCallOfFindsCapturedCalls(t *testing.T) {
 	for n := range uint64(calls) {
 		l.AddCaptured(newCall(1000 + n))
 	}
+
 	l.Add(newCall(7), 1, 1)
 	for _, row := range []struct{ epoch, digest, wantDigest, wantTicket uint64 }{
 		{1, 7, 7, 1},
@@ -49,6 +50,7 @@ func TestCallOfFindsSplitCalls(t *testing.T) {
 		if want == 3 {
 			digest = small.Digest
 		}
+
 		call, ticket := l.CallOf(&kernels.Report{Epoch: epoch, Digest: digest})
 		if call.Digest != digest || ticket != want {
 			t.Errorf("CallOf(epoch %d, digest %d) = digest %d, ticket %d; want ticket %d", epoch, digest,

@@ -45,9 +45,11 @@ func (o *LaunchOrder) Begin(
 		s.AddGroup(g)
 		return gpu.StreamWaitEvent(s.CUDA, o.replayEvent.Handle)
 	}
+
 	if o.LatestStream() == s {
 		return nil // work on one stream runs in order
 	}
+
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	needsEvent := !wasOnlyNCCL || !isOnlyNCCL // NCCL orders its own kernels
@@ -56,6 +58,7 @@ func (o *LaunchOrder) Begin(
 			return err
 		}
 	}
+
 	o.latestStream.Store(s)
 	o.latestEvent = nil
 	s.AddGroup(g)
@@ -71,9 +74,11 @@ func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error)
 			return err
 		}
 	}
+
 	if event == nil {
 		return nil // there was no launch, or it was forgotten
 	}
+
 	return event.StreamWait(s, gpu)
 }
 
@@ -83,6 +88,7 @@ func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	if o.replayEvent == nil {
 		return nil
 	}
+
 	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
 }
 
@@ -92,6 +98,7 @@ func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil
 	}
+
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	point, err := streams.NewPointAfter(func(s cuda.Stream) error {
@@ -100,6 +107,7 @@ func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	if err != nil {
 		return err
 	}
+
 	o.replayEvent = point
 	o.latestEvent = nil
 	o.latestStream.Store(nil)
@@ -113,11 +121,13 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	if o.LatestStream() != s {
 		return nil
 	}
+
 	const keepPoint = true // a later launch waits for the event
 	event, err := o.reusedEvent.RecordAfter(s, keepPoint)
 	if err != nil {
 		return err
 	}
+
 	o.latestEvent = event
 	o.latestStream.Store(nil)
 	return nil

@@ -59,9 +59,11 @@ func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 			return recording
 		}
 	}
+
 	if len(r.foreignRecordings) == MaxOpenRecordings {
 		r.foreignRecordings = slices.Delete(r.foreignRecordings, 0, 1)
 	}
+
 	recording := r.NewRecording(captureID)
 	r.foreignRecordings = append(r.foreignRecordings, recording)
 	return recording
@@ -83,18 +85,22 @@ func (r *Recording) waitForPrevious(
 	if isFirst {
 		return gpu.StreamWaitEventExternal(s, replayEvent.Handle)
 	}
+
 	if r.lastStream == s {
 		return nil // work on one stream runs in order
 	}
+
 	capture, err := gpu.CaptureInfo(s)
 	if err != nil {
 		return err
 	}
+
 	isDependency := func(n cuda.Node) bool { return slices.Contains(capture.Dependencies, n) }
 	missingNodes := slices.DeleteFunc(slices.Clone(r.lastCallNodes), isDependency)
 	if len(missingNodes) == 0 {
 		return nil // the stream already waits for the previous call
 	}
+
 	return gpu.AddCaptureDependencies(s, missingNodes)
 }
 
@@ -108,6 +114,7 @@ func (r *Recording) recordLatest(
 	if err != nil {
 		return err
 	}
+
 	previousNodes := r.lastCallNodes
 	callNodes := capture.Dependencies // the stream's next work would wait for the call at these nodes
 	r.lastStream = s
@@ -120,9 +127,11 @@ func (r *Recording) recordLatest(
 			addedEnds := repeatNode(r.eventRecordNode, len(callNodes))
 			return gpu.GraphAddDependencies(capture.Graph, callNodes, addedEnds)
 		}
+
 		// CUDA has rejected the move. The new node must come after the old one.
 		dependencies = append(slices.Clone(callNodes), r.eventRecordNode)
 	}
+
 	r.eventRecordNode, err = gpu.GraphAddEventRecord(capture.Graph, dependencies, replayEvent.Handle)
 	return err
 }
@@ -142,11 +151,14 @@ func (r *Recording) Launch(
 	if err := order.makeReplayEvent(streams); err != nil {
 		return err
 	}
+
 	if err := r.waitForPrevious(order.replayEvent, s.CUDA, gpu); err != nil {
 		return err
 	}
+
 	if err := queueCall(); err != nil {
 		return err
 	}
+
 	return r.recordLatest(order.replayEvent, s.CUDA, gpu)
 }

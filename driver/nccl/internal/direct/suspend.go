@@ -38,12 +38,14 @@ func (e *Exchange) Suspend() (released int64, err error) {
 	if !wasOpened || e.isClosed() || e.suspension.isActive {
 		return 0, nil
 	}
+
 	e.stopCopyGoroutines.Wait() // goroutines of Stop, which write to the memory
 	g := e.group.Sharing.GPU
 	header := dl.AddressOf(&e.suspension.savedHeader[0])
 	if err := e.copyHeader(header, e.ownAddress()); err != nil {
 		return 0, err
 	}
+
 	e.suspension.isActive = true
 	err = g.Do(func() error {
 		var errs []error
@@ -52,6 +54,7 @@ func (e *Exchange) Suspend() (released int64, err error) {
 				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
 			}
 		}
+
 		return errors.Join(errs...)
 	})
 	return kernels.ExchangeBytes, err
@@ -65,6 +68,7 @@ func (e *Exchange) ownAddress() uintptr {
 	if len(e.addresses) == 0 {
 		return 0
 	}
+
 	return e.addresses[e.group.Config.Rank]
 }
 
@@ -98,17 +102,21 @@ func (e *Exchange) Allocate() (*Allocation, error) {
 	if !e.suspension.isActive {
 		return nil, nil
 	}
+
 	if e.isClosed() {
 		return nil, fmt.Errorf("allocating exchange memory: %w", driver.ErrClosed)
 	}
+
 	a := &Allocation{exchange: e, key: exchangeKey(e.group.Config)}
 	err := e.group.Sharing.GPU.Do(a.create)
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		err = &driver.OutOfMemoryError{Requested: kernels.ExchangeBytes, Cause: err}
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("allocating exchange memory: %w", err)
 	}
+
 	e.suspension.hasOwnMemory = true
 	return a, nil
 }
@@ -128,18 +136,22 @@ func (a *Allocation) create() error {
 	if err := g.MapAt(e.ownAddress(), handle, kernels.ExchangeBytes); err != nil {
 		return err
 	}
+
 	err = g.InternalStreams.Zero(g, e.ownAddress(), kernels.ExchangeBytes)
 	if err == nil {
 		savedHeader := dl.AddressOf(&e.suspension.savedHeader[0])
 		err = e.copyHeader(e.ownAddress(), savedHeader)
 	}
+
 	if err == nil {
 		a.shared, err = e.group.Sharing.Share(a.key, handle)
 	}
+
 	if err != nil {
 		unmapErr := e.unmapWhenIdle(e.ownAddress())
 		return errors.Join(err, unmapErr)
 	}
+
 	return nil
 }
 
@@ -156,6 +168,7 @@ func (a *Allocation) EncodeMessage() []byte {
 	if a == nil {
 		return nil
 	}
+
 	return a.shared.Encode()
 }
 
@@ -166,16 +179,19 @@ func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil
 	}
+
 	e := a.exchange
 	for groupRank := range e.group.Config.Ranks {
 		if groupRank == e.group.Config.Rank {
 			continue
 		}
+
 		if err := a.mapPeer(ctx, groupRank, messages[groupRank]); err != nil {
 			unmapErr := e.unmapFirstPeers(groupRank)
 			return errors.Join(err, unmapErr)
 		}
 	}
+
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.suspension.isActive = false
@@ -191,6 +207,7 @@ func (a *Allocation) mapPeer(ctx context.Context, groupRank int, message []byte)
 	if len(message) == 0 {
 		return fmt.Errorf("rank %d has not shared its exchange memory", worldRank)
 	}
+
 	fabricHandle := message[1:] // empty unless the ranks use fabric handles
 	callText := "resuming group " + group.Name()
 	return control.Fetch(ctx, e.group.Plane, group, groupRank, callText, func() error {
@@ -210,6 +227,7 @@ func (e *Exchange) unmapFirstPeers(count int) error {
 				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
 			}
 		}
+
 		return errors.Join(errs...)
 	})
 }
@@ -227,6 +245,7 @@ func (a *Allocation) Discard() error {
 	if a == nil {
 		return nil
 	}
+
 	a.shared.Withdraw()
 	e := a.exchange
 	e.mu.Lock()
@@ -234,6 +253,7 @@ func (a *Allocation) Discard() error {
 	if !e.suspension.hasOwnMemory || e.ownAddress() == 0 {
 		return nil // the teardown of the group has freed the memory
 	}
+
 	e.suspension.hasOwnMemory = false
 	g := e.group.Sharing.GPU
 	return g.Do(func() error { return g.CUDA.Unmap(e.ownAddress(), kernels.ExchangeBytes) })

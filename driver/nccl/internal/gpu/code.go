@@ -34,14 +34,17 @@ func (c *Code) Load(g *GPU) error {
 	if c.modules != nil {
 		return nil
 	}
+
 	major, minor, err := g.ComputeCapability()
 	if err != nil {
 		return err
 	}
+
 	gpuCanOverlap, err := g.CanOverlapLaunches()
 	if err != nil {
 		return err
 	}
+
 	c.CanOverlap = gpuCanOverlap && kernels.CanOverlap(major)
 	c.functions = map[string]cuda.Function{}
 	for _, cubinFunc := range c.CubinFuncs {
@@ -50,6 +53,7 @@ func (c *Code) Load(g *GPU) error {
 			return errors.Join(err, unloadErr)
 		}
 	}
+
 	return nil
 }
 
@@ -59,14 +63,17 @@ func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 	if err != nil {
 		return err
 	}
+
 	module, err := g.CUDA.ModuleLoadData(cubin)
 	if err != nil {
 		return err
 	}
+
 	c.modules = append(c.modules, module)
 	if Stuck.Load() {
 		return nil
 	}
+
 	return g.CUDA.ModuleLoadFunctions(module)
 }
 
@@ -78,6 +85,7 @@ func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	if isCached {
 		return function, nil
 	}
+
 	err := errors.New("the kernels are not loaded") // replaced if there are modules
 	for _, module := range c.modules {
 		err = g.With(func(gpu *cuda.Driver) (err error) {
@@ -89,6 +97,7 @@ func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 			return function, nil
 		}
 	}
+
 	return function, err
 }
 
@@ -105,6 +114,7 @@ func (c *Code) unload(g *GPU) error {
 	for _, module := range c.modules {
 		errs = append(errs, g.CUDA.ModuleUnload(module))
 	}
+
 	c.modules = nil
 	c.functions = nil
 	return errors.Join(errs...)

@@ -39,6 +39,7 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return &GPU{
 		Device: device, CUDA: library, anyThreadDriver: library.InContext(context), context: context,
 		referenceCount: 1,
@@ -52,6 +53,7 @@ func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error 
 	if err != nil {
 		return err
 	}
+
 	callsErr := g.Do(calls)
 	dropErr := g.Drop()
 	return errors.Join(callsErr, dropErr)
@@ -63,11 +65,13 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	if err != nil {
 		return nil, err
 	}
+
 	g.Timeout = timeout
 	if err := g.queryProperties(); err != nil {
 		dropErr := g.Drop()
 		return nil, errors.Join(err, dropErr)
 	}
+
 	return g, nil
 }
 
@@ -93,10 +97,12 @@ func (g *GPU) Drop() error {
 	if g.referenceCount == 0 {
 		return nil
 	}
+
 	g.referenceCount--
 	if g.referenceCount > 0 {
 		return nil
 	}
+
 	return g.ReleasePrimary()
 }
 
@@ -113,6 +119,7 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThreadDriver)
 	}
+
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
@@ -124,6 +131,7 @@ func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
 	if !errors.Is(err, cuda.ErrCaptureUnsupported) {
 		return err
 	}
+
 	g.Adopted.Store(true)
 	return g.With(query)
 }
@@ -136,13 +144,16 @@ func (g *GPU) Do(calls func() error) error {
 	if err := g.CUDA.SetCurrent(g.context); err != nil {
 		return err
 	}
+
 	if g.Adopted.Load() {
 		previousMode, err := g.CUDA.ThreadExchangeCaptureMode(cuda.CaptureRelaxed)
 		if err != nil {
 			return err
 		}
+
 		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(previousMode) }()
 	}
+
 	return calls()
 }
 
@@ -171,10 +182,12 @@ func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	if err := g.MapAt(address, handle, bytes); err != nil {
 		freeErr := g.CUDA.AddressFree(address, bytes)
 		return 0, errors.Join(err, freeErr)
 	}
+
 	return address, nil
 }
 
@@ -183,10 +196,12 @@ func (g *GPU) MapAt(address uintptr, handle cuda.Handle, bytes int64) error {
 	if err := g.CUDA.Map(address, bytes, handle); err != nil {
 		return err
 	}
+
 	if err := g.CUDA.SetAccess(address, bytes, g.Device); err != nil {
 		unmapErr := g.CUDA.Unmap(address, bytes)
 		return errors.Join(err, unmapErr)
 	}
+
 	return nil
 }
 
@@ -211,6 +226,7 @@ func (g *GPU) MapImported(
 		if address == 0 {
 			return g.Map(handle, bytes)
 		}
+
 		err = g.MapAt(address, handle, bytes)
 		return address, err
 	})

@@ -26,17 +26,20 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 	if err != nil {
 		return err
 	}
+
 	queueErr := queue(stream)
 	waitErr := PollQueryFor(g.Timeout, func() (bool, error) { return queryStream(g, stream) })
 	if waitErr == nil {
 		s.put(stream)
 		return queueErr
 	}
+
 	if errors.Is(waitErr, context.DeadlineExceeded) {
 		abandonStream(g, stream)
 	} else { // if queue has failed, the stream may be capturing, and cannot be used again
 		_ = g.CUDA.StreamDestroy(stream)
 	}
+
 	waitErr = fmt.Errorf("waiting for the backend's internal stream: %w", waitErr)
 	return errors.Join(queueErr, waitErr)
 }
@@ -59,6 +62,7 @@ func (s *InternalStreams) take(gpu *cuda.Driver) (cuda.Stream, error) {
 		s.idle = s.idle[:last]
 		return stream, nil
 	}
+
 	return gpu.StreamCreate()
 }
 
@@ -94,6 +98,7 @@ func (s *InternalStreams) Close(gpu *cuda.Driver) error {
 	for _, stream := range s.idle {
 		errs = append(errs, gpu.StreamDestroy(stream))
 	}
+
 	s.idle = nil
 	return errors.Join(errs...)
 }

@@ -23,6 +23,7 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		const open = 1
 		defer gate.Set(open) // ends the abandoned work
 		timeout := g.Timeout
@@ -34,9 +35,11 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Run with blocked work = %v, want %v", err, context.DeadlineExceeded)
 		}
+
 		if !g.MustKeepMemory() {
 			t.Error("MustKeepMemory = false while the abandoned work runs, want true")
 		}
+
 		written, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
@@ -48,11 +51,13 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 		if got := written.Value(); got != 1 {
 			t.Errorf("the word is %d after Run, want 1, which Run's work writes", got)
 		}
+
 		return err
 	})
 	if err != nil {
 		t.Error(err)
 	}
+
 	ended := func() (bool, error) { return !g.MustKeepMemory(), nil }
 	if err := gpu.PollQueryFor(20*time.Second, ended); err != nil {
 		t.Errorf("MustKeepMemory = true after the abandoned work should have completed: %v", err)
@@ -69,6 +74,7 @@ func TestInternalStreamsAwaitWorkAfterAnError(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		done, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
@@ -82,15 +88,18 @@ func TestInternalStreamsAwaitWorkAfterAnError(t *testing.T) {
 			if err != nil {
 				return err
 			}
+
 			err = g.CUDA.StreamWriteValue(stream, done.Address(), written)
 			if err != nil {
 				return err
 			}
+
 			return errQueue
 		})
 		if done.Value() != written {
 			t.Error("Run returned before its work had completed")
 		}
+
 		return runErr
 	})
 	if !errors.Is(err, errQueue) {
@@ -128,6 +137,7 @@ func TestInternalStreamsDoNotWaitForEachOther(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("Run waits for the queue function of another Run")
 	}
+
 	close(proceed)
 	if err := <-ended; err != nil {
 		t.Error(err)

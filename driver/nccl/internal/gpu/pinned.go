@@ -28,12 +28,14 @@ func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		p.pages = append(p.pages, page)
 		memory := dl.Bytes(page, pageBytes)
 		for offset := uintptr(0); offset < pageBytes; offset += unsafe.Sizeof(*new(T)) {
 			p.free = append(p.free, (*T)(unsafe.Pointer(&memory[offset])))
 		}
 	}
+
 	last := len(p.free) - 1
 	value := p.free[last]
 	p.free = p.free[:last]
@@ -56,6 +58,7 @@ func (p *Pinned[T]) Close(gpu *cuda.Driver) error {
 	for _, page := range p.pages {
 		errs = append(errs, gpu.MemFreeHost(page))
 	}
+
 	p.pages, p.free = nil, nil
 	return errors.Join(errs...)
 }

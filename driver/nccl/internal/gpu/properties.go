@@ -25,19 +25,24 @@ func (g *GPU) queryProperties() (err error) {
 	if g.Model, err = g.Name(); err != nil {
 		return err
 	}
+
 	if g.Major, _, err = g.ComputeCapability(); err != nil {
 		return err
 	}
+
 	if g.Multiprocessors, err = g.Attribute(cuda.AttributeMultiprocessorCount); err != nil {
 		return err
 	}
+
 	if err := g.setSegmentProp(); err != nil {
 		return err
 	}
+
 	const recommended = true
 	if g.Granularity, err = g.CUDA.Granularity(g.SegmentProp, recommended); err != nil {
 		return err
 	}
+
 	g.Granularity = max(g.Granularity, minGranularity)
 	g.Accessors, err = g.findAccessors()
 	return err
@@ -50,9 +55,11 @@ func (g *GPU) setSegmentProp() error {
 	if err != nil {
 		return err
 	}
+
 	if vmmSupport == 0 {
 		return fmt.Errorf("the GPU has no virtual memory management: %w", driver.ErrUnsupported)
 	}
+
 	rdma := g.hasAttribute(cuda.AttributeRDMAWithVMMSupported)
 	prop := cuda.PinnedMemory(g.Device, cuda.HandlePosixFD, rdma)
 	fabricProp := prop
@@ -62,6 +69,7 @@ func (g *GPU) setSegmentProp() error {
 		g.SegmentProp = fabricProp
 		return nil
 	}
+
 	g.SegmentProp = prop
 	g.NoFabricReason = fabricErr.Error()
 	return nil
@@ -72,19 +80,23 @@ func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.hasAttribute(cuda.AttributeFabricSupported) {
 		return errors.New("the GPU does not support fabric handles")
 	}
+
 	const recommended = false // the minimum granularity, because the memory is only a test
 	bytes, err := g.CUDA.Granularity(prop, recommended)
 	if err != nil {
 		return err
 	}
+
 	handle, err := g.CUDA.Create(bytes, prop)
 	if errors.Is(err, cuda.ErrNotPermitted) {
 		return fmt.Errorf("%w: does the process see an IMEX channel "+
 			"(/dev/nvidia-caps-imex-channels/channel0)?", err)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	g.Release(handle) // frees the memory, which is not mapped
 	return nil
 }
@@ -105,19 +117,23 @@ func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	accessors := []cuda.Device{g.Device}
 	for ordinal := range gpuCount {
 		peer, err := g.CUDA.Device(ordinal)
 		if err != nil {
 			return nil, err
 		}
+
 		if ordinal == g.Ordinal() {
 			continue
 		}
+
 		canAccess, err := peer.CanAccessPeer(g.Device)
 		if err == nil && canAccess { // a GPU that cannot be asked is left out
 			accessors = append(accessors, peer)
 		}
 	}
+
 	return accessors, nil
 }

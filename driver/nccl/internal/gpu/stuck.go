@@ -18,5 +18,6 @@ func CloseTimeout(usual time.Duration) time.Duration {
 	if Stuck.Load() {
 		return min(usual, KernelEndTimeout)
 	}
+
 	return usual
 }

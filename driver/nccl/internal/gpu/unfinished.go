@@ -27,17 +27,20 @@ func (g *GPU) MustKeepMemory() bool {
 	if Stuck.Load() {
 		return true
 	}
+
 	for { // each iteration removes the first item, unless its work is unfinished
 		g.mu.Lock()
 		if len(g.unfinishedWork) == 0 {
 			g.mu.Unlock()
 			return false
 		}
+
 		first := g.unfinishedWork[0]
 		g.mu.Unlock()
 		if !first.isDone() {
 			return true
 		}
+
 		// Stream.Close may have added more work before isDone returned true, so look at the list
 		// again. Another goroutine may have removed first already.
 		isFirst := func(item *unfinishedItem) bool { return item == first }
@@ -57,6 +60,7 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 		g.mu.Unlock()
 		return nil
 	}
+
 	g.mu.Unlock()
 	return free()
 }
@@ -95,6 +99,7 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 			return true, err
 		}
 	}
+
 	return false, err
 }
 
@@ -115,9 +120,11 @@ func (g *GPU) beginFree() (free func() error, ended <-chan struct{}) {
 	if g.reclaiming != nil {
 		return nil, g.reclaiming
 	}
+
 	if len(g.deferredFrees) == 0 {
 		return nil, nil
 	}
+
 	g.reclaiming = make(chan struct{})
 	return g.deferredFrees[0], nil
 }

@@ -23,6 +23,7 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	for range freeCount {
 		g.AddUnfinished(ended.Load)
 	}
+
 	for range 4 {
 		reclaimTasks.Go(func() {
 			for done := false; !done; {
@@ -33,6 +34,7 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 			}
 		})
 	}
+
 	for i := range freeCount {
 		ended.Store(i > freeCount/2) // the work ends in the middle
 		err := g.FreeWhenIdle(func() error {
@@ -45,18 +47,22 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	reclaimTasks.Wait() // until freed has freeCount entries
 	var want []int
 	for i := range freeCount {
 		want = append(want, i)
 	}
+
 	if !slices.Equal(freed, want) {
 		t.Errorf("deferred functions ran in the order %v, want 0 to %d, once each", freed, freeCount-1)
 	}
+
 	allFreed, err := g.Reclaim()
 	if !allFreed || err != nil {
 		t.Errorf("Reclaim = %v, %v; want true, nil", allFreed, err)
 	}
+
 	if unfinished, deferred := len(g.unfinishedWork), len(g.deferredFrees); unfinished+deferred > 0 {
 		t.Errorf("%d unfinished and %d deferred entries are left, want none", unfinished, deferred)
 	}
@@ -81,6 +87,7 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ended.Store(true)
 	reclaim := func() chan bool {
 		result := make(chan bool, 1)
@@ -98,6 +105,7 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 		t.Fatal("Reclaim did not wait for the other Reclaim")
 	case <-time.After(20 * time.Millisecond): // the second Reclaim probably waits
 	}
+
 	close(proceed)
 	for _, result := range []chan bool{first, second} {
 		if allFreed := <-result; !allFreed {

@@ -21,9 +21,11 @@ func Poll(ctx context.Context, done func() bool) error {
 		if done() {
 			return nil
 		}
+
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+
 		switch waited := time.Since(begin); {
 		case waited < spinUntil:
 		case waited < yieldUntil:

@@ -53,27 +53,33 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: the size must be a positive multiple "+
 			"of %d", bytes, granularity)
 	}
+
 	if gpu.Stuck.Load() && bytes > stuckArenaBytes {
 		return nil, fmt.Errorf("reserving an arena of %d bytes while a kernel is stuck: %w",
 			bytes, syscall.ENOMEM)
 	}
+
 	a := &Arena{memory: m, bytes: bytes}
 	err := m.gpu.Do(func() (err error) {
 		if a.base, err = m.gpu.CUDA.AddressReserve(bytes, granularity); err != nil {
 			return err
 		}
+
 		if a.secondBase, err = m.gpu.CUDA.AddressReserve(bytes, granularity); err != nil {
 			freeErr := m.gpu.CUDA.AddressFree(a.base, bytes)
 			return errors.Join(err, freeErr)
 		}
+
 		return nil
 	})
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		err = errors.Join(err, syscall.ENOMEM) // for which callers retry with fewer bytes
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: %w", bytes, err)
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.arenas = append(m.arenas, a)
@@ -100,15 +106,18 @@ func (a *Arena) close() error {
 		m.mu.Unlock()
 		return nil
 	}
+
 	a.isClosed = true
 	m.arenas = slices.DeleteFunc(m.arenas, func(other *Arena) bool { return other == a })
 	if m.UseCounts.hasUsers(&a.useCount) { // the device may be closed before the users end
 		a.keepContext()
 	}
+
 	m.mu.Unlock()
 	if m.UseCounts.DeferUntilUnused(&a.useCount, nil, a.free) {
 		return nil
 	}
+
 	return a.free()
 }
 
@@ -128,6 +137,7 @@ func (a *Arena) free() error {
 			dropErr := m.gpu.Drop()
 			err = errors.Join(err, dropErr)
 		}
+
 		return err
 	})
 }
@@ -143,15 +153,18 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 		return nil, fmt.Errorf("mapping %d bytes at offset %d: both must be multiples of %d, and the "+
 			"range must lie in the arena of %d bytes", bytes, offset, granularity, a.bytes)
 	}
+
 	m.gpu.ReclaimBeforeMap()
 	chosenOffset, err := m.scatter.Draw(a.base, a.bytes, offset, bytes)
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
+
 	s := &Segment{arena: a, offset: chosenOffset, bytes: bytes}
 	if err := m.gpu.Do(s.allocateAndMap); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes at offset %d: %w", bytes, offset, err)
 	}
+
 	m.add(s)
 	return s, nil
 }

@@ -27,24 +27,30 @@ func TestKeptMemoryOutlivesDevice(t *testing.T) {
 		if arenas[i], err = m.NewArena(4 * g.Granularity); err != nil {
 			t.Fatal(err)
 		}
+
 		if segments[i], err = arenas[i].Map(0, g.Granularity); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := errors.Join(segments[i].Keep(), arenas[i].Keep(g.Granularity)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := g.Drop(); err != nil {
 		t.Fatal(err)
 	}
+
 	for i := range arenas {
 		if got := writeAndRead(t, g, segments[i].Address()); got != 0xa5a5a5a5 {
 			t.Errorf("segment %d contains %#x, want 0xa5a5a5a5", i, got)
 		}
+
 		if err := errors.Join(segments[i].Unmap(), arenas[i].Close()); err != nil {
 			t.Error(err)
 		}
 	}
+
 	if g.IsHeld() {
 		t.Error("the context is still retained after the last arena has been closed")
 	}
@@ -57,6 +63,7 @@ func writeAndRead(t *testing.T, g *gpu.GPU, address uintptr) (word uint32) {
 		if err != nil {
 			return err
 		}
+
 		return errors.Join(g.CUDA.MemsetD8Async(address, 0xa5, 4, s),
 			g.CUDA.MemcpyAsync(dl.AddressOf(&word), address, 4, s), g.CUDA.StreamSynchronize(s),
 			g.CUDA.StreamDestroy(s))
@@ -65,5 +72,6 @@ func writeAndRead(t *testing.T, g *gpu.GPU, address uintptr) (word uint32) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return word
 }

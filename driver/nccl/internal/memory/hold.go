@@ -36,12 +36,14 @@ func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	if err != nil || capture.Graph == 0 {
 		return nil, err
 	}
+
 	uc.mu.Lock()
 	h := hs.holdsByCapture[capture.ID]
 	uc.mu.Unlock()
 	if h != nil {
 		return h, nil
 	}
+
 	h = &Hold{holds: hs, captureID: capture.ID}
 	err = h.begin(capture.Graph)
 	return h, err
@@ -55,6 +57,7 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	if hs.holdsByCapture == nil {
 		hs.holdsByCapture = map[uint64]*Hold{}
 	}
+
 	hs.holdsByCapture[h.captureID] = h
 	hs.activeHolds.Add(1)
 	uc.mu.Unlock()
@@ -66,9 +69,11 @@ func (h *Hold) begin(graph cuda.Graph) error {
 		uc.mu.Unlock()
 		return nil
 	}
+
 	if err != nil {
 		h.end()
 	}
+
 	return err
 }
 
@@ -87,6 +92,7 @@ func (h *Hold) end() {
 		hs.activeHolds.Done()
 		return
 	}
+
 	go func() {
 		defer hs.activeHolds.Done()
 		uc.runAllDeferred(unused)

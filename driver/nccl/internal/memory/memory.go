@@ -40,6 +40,7 @@ func (m *Memory) SecondAddress(address uintptr) uintptr {
 			return a.secondBase + offset
 		}
 	}
+
 	return address
 }
 
@@ -67,5 +68,6 @@ func (m *Memory) SegmentAt(address uintptr) *Segment {
 			return s
 		}
 	}
+
 	return nil
 }

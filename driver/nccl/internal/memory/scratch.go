@@ -21,14 +21,17 @@ func (s *Scratch) Address(m *Memory) (uintptr, error) {
 	if s.segment != nil {
 		return s.segment.Address(), nil
 	}
+
 	arena, err := m.NewArena(m.gpu.Granularity)
 	if err != nil {
 		return 0, err
 	}
+
 	segment, err := arena.Map(0, m.gpu.Granularity)
 	if err != nil {
 		return 0, errors.Join(err, arena.Close())
 	}
+
 	s.arena, s.segment = arena, segment
 	return segment.Address(), nil
 }
@@ -40,6 +43,7 @@ func (s *Scratch) Close() error {
 	if s.segment == nil {
 		return nil
 	}
+
 	err := errors.Join(s.segment.Unmap(), s.arena.Close())
 	s.segment, s.arena = nil, nil
 	return err

@@ -43,14 +43,17 @@ func (s *Segment) allocateAndMap() error {
 	if err := s.mapAt(s.Address(), handle); err != nil {
 		return err
 	}
+
 	if err := s.mapAt(s.secondAddress(), handle); err != nil {
 		unmapErr := m.gpu.CUDA.Unmap(s.Address(), s.bytes)
 		return errors.Join(err, unmapErr)
 	}
+
 	if err := m.gpu.InternalStreams.Zero(m.gpu, s.Address(), s.bytes); err != nil {
 		freeErr := s.free() // deferred while the GPU might write zeros
 		return errors.Join(err, freeErr)
 	}
+
 	return nil
 }
 
@@ -61,6 +64,7 @@ func (s *Segment) allocate() (cuda.Handle, error) {
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		err = &driver.OutOfMemoryError{Requested: s.bytes, Cause: err}
 	}
+
 	return handle, err
 }
 
@@ -70,10 +74,12 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	if err := m.gpu.CUDA.Map(address, s.bytes, handle); err != nil {
 		return err
 	}
+
 	if err := m.gpu.CUDA.SetAccess(address, s.bytes, m.gpu.Accessors...); err != nil {
 		unmapErr := m.gpu.CUDA.Unmap(address, s.bytes)
 		return errors.Join(err, unmapErr)
 	}
+
 	return nil
 }
 
@@ -84,6 +90,7 @@ func (s *Segment) free() error {
 	if s.isSuspended { // needs no lock: it does not change once isUnmapped is set
 		return nil
 	}
+
 	return g.FreeWhenIdle(func() error { return g.Do(s.removeMappings) })
 }
 
@@ -111,9 +118,11 @@ func (s *Segment) unmap() error {
 	if err := s.markUnmapped(); err != nil {
 		return err
 	}
+
 	if s.arena.memory.UseCounts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, s.unmapUnused) {
 		return nil
 	}
+
 	return s.unmapUnused()
 }
 
@@ -124,6 +133,7 @@ func (s *Segment) markUnmapped() error {
 	if s.isUnmapped {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
+
 	s.isUnmapped = true
 	return nil
 }

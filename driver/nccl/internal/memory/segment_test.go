@@ -19,6 +19,7 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	gputest.DelayInternalWork(t, g, func() {
 		if _, err := arena.Map(0, g.Granularity); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Map = %v, want %v", err, context.DeadlineExceeded)
@@ -28,6 +29,7 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := errors.Join(segment.Unmap(), arena.Close()); err != nil {
 		t.Error(err)
 	}
@@ -41,14 +43,17 @@ func TestResumeAfterTimeoutReusesAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	mapped, err := arena.Map(0, g.Granularity)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	segment := mapped.(*memory.Segment)
 	if err := errors.Join(segment.PrepareSuspend(true), segment.Suspend()); err != nil {
 		t.Fatal(err)
 	}
+
 	gputest.DelayInternalWork(t, g, func() {
 		if err := segment.Resume(); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Resume = %v, want %v", err, context.DeadlineExceeded)
@@ -57,6 +62,7 @@ func TestResumeAfterTimeoutReusesAddresses(t *testing.T) {
 	if err := segment.Resume(); err != nil {
 		t.Errorf("Resume after the late zeros were written: %v", err)
 	}
+
 	if err := errors.Join(segment.Unmap(), arena.Close()); err != nil {
 		t.Error(err)
 	}

@@ -25,6 +25,7 @@ func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error)
 	if err != nil {
 		return nil, err
 	}
+
 	file := os.NewFile(uintptr(fd), "device memory")
 	e.Machine.Export(key, file)
 	return file, nil
@@ -52,6 +53,7 @@ func (e *Exporter) Fetch(
 	if err != nil {
 		return 0, fmt.Errorf("mapping memory of rank %d: %w", rank, err)
 	}
+
 	return address, nil
 }
 
@@ -78,12 +80,15 @@ func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 		if err != nil {
 			return Shared{}, err
 		}
+
 		return Shared{exporter: s.Exporter, Fabric: fabricHandle[:]}, nil
 	}
+
 	file, err := s.Export(key, handle)
 	if err != nil {
 		return Shared{}, err
 	}
+
 	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
@@ -93,6 +98,7 @@ func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
 	}
+
 	const isShared = 1
 	return append([]byte{isShared}, s.Fabric...)
 }
@@ -112,11 +118,13 @@ func (s *Sharing) MapShared(
 	if !s.UseFabric {
 		return s.Fetch(ctx, rank, key, bytes, reserved)
 	}
+
 	var handle cuda.FabricHandle
 	if len(fabric) != len(handle) {
 		return 0, fmt.Errorf("rank %d sent a fabric handle of %d bytes, but handles have %d", rank,
 			len(fabric), len(handle))
 	}
+
 	copy(handle[:], fabric)
 	address, err := s.GPU.MapImported(reserved, bytes, func() (cuda.Handle, error) {
 		return s.GPU.CUDA.ImportFabric(handle)
@@ -125,5 +133,6 @@ func (s *Sharing) MapShared(
 		return 0, fmt.Errorf("mapping memory of rank %d by its fabric handle, which needs NVLink "+
 			"between the two GPUs: %w", rank, err)
 	}
+
 	return address, nil
 }

@@ -25,15 +25,18 @@ func (s *Segment) PrepareSuspend(save bool) error {
 	if _, err := g.Reclaim(); err != nil {
 		return err
 	}
+
 	if m.NCCLMapsCaptured && m.UseCounts.hasPlainCalls(&s.UseCount) {
 		return fmt.Errorf("a graph contains calls on NCCL's plain path, which may have mapped the "+
 			"memory on other ranks: close the graph, or start the program with NCCL_GRAPH_REGISTER=0: %w",
 			driver.ErrBusy)
 	}
+
 	const isUnmapping = false // after an error, the segment stays mapped
 	if err := m.releaseCaptured(&s.UseCount, isUnmapping); err != nil {
 		return err
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -44,14 +47,17 @@ func (s *Segment) PrepareSuspend(save bool) error {
 	case g.MustKeepMemory():
 		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
 	}
+
 	s.savedContents = nil // an earlier PrepareSuspend may have set it
 	if !save {
 		return nil
 	}
+
 	contents := make([]byte, s.bytes)
 	if err := s.copyContents(contents, dl.AddressOf(&contents[0]), s.Address()); err != nil {
 		return fmt.Errorf("copying a segment to host memory: %w", err)
 	}
+
 	s.savedContents = contents
 	return nil
 }
@@ -64,6 +70,7 @@ func (s *Segment) Suspend() error {
 	if s.isUnmapped || s.isSuspended {
 		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
 	}
+
 	s.isSuspended = true
 	return g.Do(s.removeMappings)
 }
@@ -77,16 +84,19 @@ func (s *Segment) Resume() error {
 	if s.isUnmapped {
 		return fmt.Errorf("resuming a segment: %w", driver.ErrClosed)
 	}
+
 	if s.isSuspended {
 		if err := s.allocateAndMapAgain(); err != nil {
 			return fmt.Errorf("mapping %d bytes again: %w", s.bytes, err)
 		}
+
 		if err := s.restoreContents(); err != nil {
 			freeErr := s.free() // before isSuspended is set again, because free then does nothing
 			s.isSuspended = true
 			return fmt.Errorf("restoring a segment: %w", errors.Join(err, freeErr))
 		}
 	}
+
 	s.savedContents = nil
 	return nil
 }
@@ -96,6 +106,7 @@ func (s *Segment) restoreContents() error {
 	if s.savedContents == nil {
 		return nil
 	}
+
 	savedAddress := dl.AddressOf(&s.savedContents[0])
 	return s.copyContents(s.savedContents, s.Address(), savedAddress)
 }

@@ -45,6 +45,7 @@ func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func() error)
 	if u.userCount == 0 {
 		return false
 	}
+
 	if u.deferredFree == nil {
 		u.deferredFree = free
 		u.dependsOn = dependsOn
@@ -52,6 +53,7 @@ func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func() error)
 			dependsOn.userCount++
 		}
 	}
+
 	return true
 }
 
@@ -82,6 +84,7 @@ func (uc *UseCounts) removePlainCalls(useCounts []*UseCount) (unused []*UseCount
 	for _, u := range useCounts {
 		u.plainCallCount--
 	}
+
 	return decrementAll(useCounts)
 }
 
@@ -91,12 +94,14 @@ func (m *Memory) releaseCaptured(u *UseCount, isUnmapping bool) error {
 	if !m.NCCLMapsCaptured || !m.UseCounts.clearCaptured(u) {
 		return nil
 	}
+
 	err := m.ReleaseCaptured(isUnmapping)
 	if err != nil { // NCCL may still have mapped the object, so set the flag again
 		m.UseCounts.mu.Lock()
 		defer m.UseCounts.mu.Unlock()
 		u.wasCaptured = true
 	}
+
 	return err
 }
 
@@ -108,6 +113,7 @@ func (uc *UseCounts) clearCaptured(u *UseCount) bool {
 	if !u.wasCaptured || u.plainCallCount > 0 {
 		return false
 	}
+
 	u.wasCaptured = false
 	return true
 }
@@ -153,17 +159,20 @@ func (uc *UseCounts) runDeferred(u *UseCount) {
 			uc.mu.Unlock()
 			return
 		}
+
 		u.deferredFree = nil // so that no other goroutine calls free, too
 		uc.mu.Unlock()
 		if err := free(); err != nil {
 			uc.gpu.ReportInReclaim(err)
 		}
+
 		dependsOn := u.dependsOn
 		if dependsOn != nil {
 			uc.mu.Lock()
 			dependsOn.userCount--
 			uc.mu.Unlock()
 		}
+
 		u = dependsOn
 	}
 }

@@ -16,6 +16,7 @@ func TestFailedReleaseIsRepeated(t *testing.T) {
 		if attempts++; attempts == 1 {
 			return failure
 		}
+
 		return nil
 	}}
 	u := &UseCount{}
@@ -27,6 +28,7 @@ func TestFailedReleaseIsRepeated(t *testing.T) {
 			t.Errorf("attempt %d: got %v, want %v", i+1, err, want)
 		}
 	}
+
 	if attempts != 2 {
 		t.Errorf("NCCL was asked %d times, want 2", attempts)
 	}
@@ -41,6 +43,7 @@ func TestErrorOfDeferredUnmapIsReported(t *testing.T) {
 		if !isUnmapping {
 			t.Error("isUnmapping is not set before an unmap")
 		}
+
 		return failure
 	}
 	s := &Segment{arena: &Arena{memory: m}, isSuspended: true} // suspended, so CUDA is not called
@@ -48,6 +51,7 @@ func TestErrorOfDeferredUnmapIsReported(t *testing.T) {
 	if err := s.unmap(); err != nil {
 		t.Fatal(err)
 	}
+
 	m.UseCounts.mu.Lock()
 	unused := decrementAll([]*UseCount{&s.UseCount})
 	m.UseCounts.mu.Unlock()
@@ -56,6 +60,7 @@ func TestErrorOfDeferredUnmapIsReported(t *testing.T) {
 	if err := m.gpu.FreeWhenIdle(func() error { freed = true; return nil }); err != nil || !freed {
 		t.Errorf("FreeWhenIdle = %v, freed = %t; want an immediate free, before Reclaim", err, freed)
 	}
+
 	m.gpu.ReclaimBeforeMap()
 	if _, err := m.gpu.Reclaim(); !errors.Is(err, failure) {
 		t.Errorf("Reclaim = %v after the deferred unmap, want %v", err, failure)

@@ -25,6 +25,7 @@ func (c *CapturedMessage) record(s *stream.Stream) error {
 	if c.plan.Operation == driver.Recv {
 		return c.recordReceive(s)
 	}
+
 	return c.recordSend(s)
 }
 
@@ -34,6 +35,7 @@ func (c *CapturedMessage) recordReceive(s *stream.Stream) error {
 	if err != nil {
 		return err
 	}
+
 	c.descriptor = descriptor
 	c.state = (*gpu.Word)(&descriptor.State)
 	return c.messages.queueCopy(descriptor, c.plan, s.CUDA)
@@ -48,21 +50,26 @@ func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	if err != nil {
 		return err
 	}
+
 	c.state = state
 	box := m.outbox.peers[c.plan.Root].mailbox
 	copied := box.deviceAddress(&box.flags(m.Config.Rank).copied[c.staged.slot])
 	if err := api.StreamWriteValue(s.CUDA, state.Address(), kernels.MessageWaits); err != nil {
 		return err
 	}
+
 	if err := api.StreamWaitValue(s.CUDA, copied, 1, cuda.WaitEqual); err != nil {
 		return err
 	}
+
 	if err := api.StreamWriteValue(s.CUDA, copied, 0); err != nil {
 		return err
 	}
+
 	if err := api.StreamWriteValue(s.CUDA, state.Address(), 0); err != nil {
 		return err
 	}
+
 	return m.outbox.queueSend(c.plan, c.staged, s.CUDA)
 }
 
@@ -74,12 +81,14 @@ func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 	if err := m.beginCall(s, p); err != nil {
 		return nil, err
 	}
+
 	if p.Operation == driver.Send {
 		const needsSlot = false // the message already has one
 		if err := m.outbox.awaitRoom(p, needsSlot); err != nil {
 			return nil, err
 		}
 	}
+
 	e := m.newEnd(p)
 	e.state = c.state
 	e.descriptor = c.descriptor
@@ -96,9 +105,11 @@ func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 		m.outbox.announce(e, c.staged, isInGraph)
 		return e, nil
 	}
+
 	if _, err := m.inbox.post(e); err != nil { // post never accepts the message of a captured Recv
 		return nil, m.Plane.Fail(err)
 	}
+
 	return e, nil
 }
 
@@ -111,6 +122,7 @@ func (c *CapturedMessage) release() {
 	case c.state != nil:
 		m.Device.GPU.Words.Put(c.state)
 	}
+
 	if c.plan.Operation == driver.Send && !m.closed {
 		out := &m.outbox.peers[c.plan.Root]
 		// The receiver may still have to copy the last message.

@@ -17,6 +17,7 @@ func (in *inbox) startDelivery() {
 	if in.isDelivering || in.stopped || len(in.recvsWithoutMessage) == 0 {
 		return
 	}
+
 	in.isDelivering = true
 	in.goroutines.Go(in.deliverMessages)
 }
@@ -34,9 +35,11 @@ func (in *inbox) deliverMessages() {
 		for _, e := range r.accepted {
 			in.startCopy(e)
 		}
+
 		if r.err != nil {
 			_ = in.plane.Fail(r.err) // closes in.ended, so that a later round ends the loop
 		}
+
 		switch {
 		case r.isDone:
 			return
@@ -67,10 +70,12 @@ func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 		runtime.Gosched()
 		return
 	}
+
 	sleep := maxSleep
 	if hasAnnounced {
 		sleep = gpu.PollPause
 	}
+
 	atomic.AddInt32(&w.sleeperCount, 1)
 	sys.FutexWait(&w.wakeCount, wakeCount, sleep)
 	atomic.AddInt32(&w.sleeperCount, -1)
@@ -94,6 +99,7 @@ func (in *inbox) acceptMessages() deliveryRound {
 		return deliveryRound{isDone: true}
 	default:
 	}
+
 	r := deliveryRound{err: in.readHeaders()}
 	remaining := in.recvsWithoutMessage[:0] // reuses the array
 	for _, e := range in.recvsWithoutMessage {
@@ -101,20 +107,25 @@ func (in *inbox) acceptMessages() deliveryRound {
 		if r.err == nil { // after an error, the other Recvs keep waiting
 			isAccepted, r.err = in.accept(e)
 		}
+
 		if isAccepted {
 			r.accepted = append(r.accepted, e)
 			continue
 		}
+
 		if e.announcement != nil {
 			r.hasAnnounced = true
 		}
+
 		remaining = append(remaining, e)
 	}
+
 	clear(in.recvsWithoutMessage[len(remaining):])
 	in.recvsWithoutMessage = remaining
 	if in.anySourceRecvs > 0 && len(in.unassigned) > 0 {
 		r.hasAnnounced = true // it may be for a Recv from any source
 	}
+
 	in.isDelivering = len(remaining) > 0 || len(r.accepted) > 0
 	r.isDone = !in.isDelivering
 	return r
@@ -127,23 +138,29 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 	if a == nil { // the sender has not announced the message
 		return false, nil
 	}
+
 	// An earlier launch of a graph may still use the descriptor or the slot's flags.
 	if !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
 		return false, nil
 	}
+
 	if a.bytes > 0 {
 		segment := in.segmentOf(a) // of the sender's staging memory
 		if segment.bytes != int64(a.size) {
 			return false, in.invalidError(a)
 		}
+
 		if segment.address == 0 {
 			return false, segment.err // nil while another goroutine is mapping the segment
 		}
+
 		e.descriptor.From = uint64(segment.address) + a.offset
 	}
+
 	if !in.claimMessage(a) {
 		return false, nil
 	}
+
 	copied := &in.mailbox.flags(a.source).copied[a.slot]
 	e.descriptor.To = uint64(e.plan.Address)
 	e.descriptor.Bytes = a.bytes
@@ -175,11 +192,13 @@ func (in *inbox) claimMessage(a *announcement) bool {
 	if !atomic.CompareAndSwapUint32(arrived, 1, 0) {
 		return false
 	}
+
 	// Check again, because the sender may have set canOverwrite since the first check.
 	if in.canBeOverwritten(a) {
 		atomic.StoreUint32(arrived, 1) // so that End.release can withdraw the message
 		return false
 	}
+
 	return true
 }
 
@@ -190,8 +209,10 @@ func (in *inbox) startCopy(e *End) {
 		if err := driver.Guard("Call.Arrived", func() { onArrival(e.source) }); err != nil {
 			_ = in.plane.Fail(err)
 		}
+
 		// Callers that wait for the stream see the writes of onArrival.
 		in.device.Streams.HappensBefore.Add(1)
 	}
+
 	atomic.StoreUint32(&e.descriptor.Go, 1) // ends the wait of the Recv's stream
 }

@@ -57,6 +57,7 @@ func (e *End) isComplete() bool {
 	if !e.isHandled {
 		return false
 	}
+
 	state := e.state.Value()
 	// All launches of a graph share the state. markHandled has reset it, so the next launch waits.
 	isNextWaiting := e.isCaptured && state == kernels.MessageWaits
@@ -68,15 +69,19 @@ func (e *End) checkWait() bool {
 	if e.isHandled || e.state == nil {
 		return false
 	}
+
 	if e.previousLaunch != nil && !e.previousLaunch.isHandled {
 		return false // state may be that of the previous launch
 	}
+
 	if e.state.Value() != kernels.MessageWaits {
 		return false
 	}
+
 	if e.waitStart.IsZero() {
 		e.waitStart = time.Now()
 	}
+
 	return true
 }
 
@@ -90,6 +95,7 @@ func (e *End) release() {
 	if e.releaseStart.IsZero() {
 		e.releaseStart = time.Now()
 	}
+
 	isWithdrawn := atomic.CompareAndSwapUint32(e.arrivedWord, 1, 0)
 	isLate := time.Since(e.releaseStart) > gpu.KernelEndTimeout/4
 	if isWithdrawn || isLate {
@@ -104,6 +110,7 @@ func (e *End) refuse() {
 	if e.isHandled || !e.canAccept() {
 		return
 	}
+
 	e.descriptor.Bytes = 0
 	e.descriptor.Taken = 0
 	e.markHandled()
@@ -116,6 +123,7 @@ func (e *End) canAccept() bool {
 	if !e.isCaptured {
 		return true
 	}
+
 	isPreviousHandled := e.previousLaunch == nil || e.previousLaunch.isHandled
 	return isPreviousHandled && e.state.Value() == kernels.MessageWaits
 }
@@ -125,6 +133,7 @@ func (e *End) markHandled() {
 	if e.isCaptured {
 		e.state.Set(0) // so that checkWait detects the wait of the next launch
 	}
+
 	e.isHandled = true
 	e.previousLaunch = nil
 }

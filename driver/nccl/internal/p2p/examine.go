@@ -19,21 +19,25 @@ func (m *Messages) Examine() error {
 	if m.messagePlane == nil { // the ranks cannot exchange messages
 		return nil
 	}
+
 	m.inbox.mu.Lock()
 	mustPrune := slices.ContainsFunc(m.unfinishedSends, (*End).isCapturedSend)
 	m.inbox.mu.Unlock()
 	if mustPrune {
 		m.pruneSends() // launches may have completed
 	}
+
 	waiting, err := m.listWaiting()
 	if err != nil {
 		return err
 	}
+
 	for _, e := range waiting {
 		if err := m.examineMessage(e); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -50,11 +54,13 @@ func (m *Messages) listWaiting() ([]*End, error) {
 			waiting = append(waiting, e)
 		}
 	}
+
 	for _, e := range m.unfinishedSends {
 		if e.isCapturedSend() && m.inbox.isWaiting(e) {
 			waiting = append(waiting, e)
 		}
 	}
+
 	return waiting, err
 }
 
@@ -64,20 +70,24 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
+
 	// Check again: all headers that the peer had written by the first check are visible now.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	if err := m.inbox.readHeaders(); err != nil {
 		return err
 	}
+
 	if !m.inbox.isWaiting(e) {
 		return nil
 	}
+
 	hasMessage := e.announcement != nil || m.inbox.hasCandidate(e)
 	isUnmatched := errors.As(err, new(*driver.MessageError))
 	if isUnmatched && hasMessage {
 		return nil
 	}
+
 	return err
 }
 
@@ -97,6 +107,7 @@ func (m *Messages) diagnose(e *End) error {
 			Ends: m.MessagesBefore(e.After + 1),
 		}
 	}
+
 	return m.messagePlane.DiagnoseMessage(p.Root, e.waitStart, func() string {
 		return control.DescribeMessage(m.Config, p.Call, e.Number)
 	})
@@ -108,25 +119,30 @@ func (m *Messages) UnmatchedError() error {
 	if m.messagePlane == nil || m.Plane.Cause() != nil {
 		return nil
 	}
+
 	var unread []driver.MessageEnds
 	if m.Mu.TryLock() { // otherwise, a call holds the lock during a wait, and unread stays empty
 		for peer := range m.outbox.peers {
 			unread = append(unread, m.outbox.unreadMessages(peer)...)
 		}
+
 		m.Mu.Unlock()
 	}
+
 	// All headers that peers wrote before the group began to close are visible now.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	if m.inbox.mailbox == nil {
 		return nil // the teardown has freed it
 	}
+
 	const all = true // even incomplete messages
 	readErr := m.inbox.readHeaders()
 	passErr := m.inbox.passToMatcher(all)
 	if readErr != nil || passErr != nil {
 		return errors.Join(readErr, passErr)
 	}
+
 	// From now on, senders list the messages that this rank has not read.
 	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, 1)
 	var awaited []control.AwaitedRecv
@@ -136,8 +152,10 @@ func (m *Messages) UnmatchedError() error {
 		if e.isClaimed {
 			a.Source = e.source
 		}
+
 		awaited = append(awaited, a)
 	}
+
 	return control.UnmatchedError(m.Config, m.inbox.matcher.Unclaimed(), awaited, unread)
 }
 
@@ -146,5 +164,6 @@ func (m *Messages) MessagesBefore(collective uint64) []driver.MessageEnds {
 	if m.messagePlane == nil {
 		return nil
 	}
+
 	return m.messagePlane.MessagesBefore(collective)
 }

@@ -66,6 +66,7 @@ func (in *inbox) readHeaders() (err error) {
 		if source == in.config.Rank || in.mailbox == nil {
 			continue
 		}
+
 		ring := in.mailbox.headersFrom(source)
 		readCount := ring.readCount
 		unreadCount := spin.LoadAcquire64(&ring.postedCount) - readCount
@@ -74,6 +75,7 @@ func (in *inbox) readHeaders() (err error) {
 				"are possible: the rank's memory is corrupt", in.config.Ranks[source], unreadCount,
 				in.config.Name(), Slots)
 		}
+
 		for range unreadCount {
 			readCount++
 			a := &announcement{header: ring.headers[readCount%Slots], source: source}
@@ -83,9 +85,11 @@ func (in *inbox) readHeaders() (err error) {
 			}
 		}
 	}
+
 	if err != nil || in.anySourceRecvs == 0 {
 		return err
 	}
+
 	const all = false
 	return in.passToMatcher(all)
 }
@@ -95,16 +99,19 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 	if !a.isValid() {
 		return in.invalidError(a)
 	}
+
 	if a.inGraph != 0 {
 		key := slotKey{source: a.source, number: a.slot}
 		a.previousInSlot = in.lastInSlot[key]
 		in.lastInSlot[key] = a
 	}
+
 	in.announcements[a.key()] = a
 	if e := in.awaitingHeader[a.key()]; e != nil {
 		delete(in.awaitingHeader, a.key())
 		return in.match(e)
 	}
+
 	in.unassigned = append(in.unassigned, a)
 	mustPrune := len(in.unassigned) > 2*len(in.announcements)+Slots // most have a Recv
 	if mustPrune {
@@ -112,6 +119,7 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 			return in.announcements[a.key()] != a
 		})
 	}
+
 	return nil
 }
 
@@ -126,11 +134,13 @@ func (in *inbox) passToMatcher(all bool) error {
 		if in.announcements[a.key()] != a {
 			continue // matched with a Recv
 		}
+
 		isComplete := a.ownsFlags() && in.isComplete(a)
 		if !all && !isComplete {
 			in.unassigned = append(in.unassigned, a)
 			continue
 		}
+
 		claims := in.matcher.Arrive(message.Arrival{
 			Source: a.source, Tag: int(a.tag), Number: a.number,
 			Segment: in.matcherSegment(a.collectivesBefore),
@@ -138,6 +148,7 @@ func (in *inbox) passToMatcher(all bool) error {
 		err := in.assign(claims)
 		errs = append(errs, err)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -173,9 +184,11 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 		if e.plan.Root == driver.AnySource {
 			in.anySourceRecvs--
 		}
+
 		err := in.match(e)
 		errs = append(errs, err)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -189,6 +202,7 @@ func (in *inbox) match(e *End) error {
 		in.awaitingHeader[key] = e
 		return nil
 	}
+
 	delete(in.announcements, key)
 	sent := control.MessageEnd{Digest: a.digest, After: a.collectivesBefore, Bytes: a.bytes}
 	received := control.MessageEnd{Digest: p.Digest, After: e.After, Bytes: uint64(p.bytes())}
@@ -196,6 +210,7 @@ func (in *inbox) match(e *End) error {
 	if err == nil {
 		e.announcement = a
 	}
+
 	return err
 }
 
@@ -208,18 +223,22 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 	if p.Root == driver.AnySource {
 		in.anySourceRecvs++
 	}
+
 	readErr := in.readHeaders()
 	claims := in.matcher.Post(e, p.Tag, p.Root, in.matcherSegment(e.After))
 	assignErr := in.assign(claims)
 	if readErr != nil || assignErr != nil {
 		return false, errors.Join(readErr, assignErr)
 	}
+
 	if !e.isCaptured {
 		accepted, err = in.accept(e)
 	}
+
 	if err == nil && !accepted {
 		in.recvsWithoutMessage = append(in.recvsWithoutMessage, e)
 	}
+
 	return accepted, err
 }
 
@@ -242,6 +261,7 @@ func (in *inbox) removeReceive(e *End) {
 	if !e.isCaptured { // no launch of a captured Recv waits yet
 		e.refuse()
 	}
+
 	isE := func(other *End) bool { return other == e }
 	in.unfinishedRecvs = slices.DeleteFunc(in.unfinishedRecvs, isE)
 	in.recvsWithoutMessage = slices.DeleteFunc(in.recvsWithoutMessage, isE)
@@ -254,6 +274,7 @@ func (in *inbox) pruneReceives() {
 		if isComplete && !e.isCaptured {
 			in.device.Descriptors.Put(e.descriptor)
 		}
+
 		return isComplete
 	})
 }
@@ -264,9 +285,11 @@ func (in *inbox) isWaiting(e *End) bool {
 	if in.mailbox == nil || !e.checkWait() {
 		return false
 	}
+
 	if e.isCapturedSend() {
 		return atomic.LoadUint32(e.copiedWord) == 0
 	}
+
 	return e.announcement == nil || !in.isComplete(e.announcement)
 }
 
@@ -286,6 +309,7 @@ func (in *inbox) stop() {
 	if in.mailbox != nil {
 		in.mailbox.wakeup().wake()
 	}
+
 	in.mu.Unlock()
 	in.goroutines.Wait()
 }

@@ -42,6 +42,7 @@ func TestPostRejectsInvalidHeaders(t *testing.T) {
 			}
 		})
 	}
+
 	t.Run("more headers than slots", func(t *testing.T) {
 		in := newTestInbox(t)
 		spin.StoreRelease64(&in.mailbox.headersFrom(0).postedCount, impossibleCount)
@@ -63,6 +64,7 @@ func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	if accepted, err := in.post(e); err != nil || !accepted {
 		t.Fatalf("post = %v, %v; want true, nil", accepted, err)
 	}
+
 	if got, want := e.descriptor.From, uint64(segmentAddress+64); got != want {
 		t.Errorf("post copies the message from %#x, want %#x", got, want)
 	}
@@ -99,6 +101,7 @@ func newTestInbox(t *testing.T) *inbox {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if err := mapping.Close(); err != nil {
 			t.Error(err)

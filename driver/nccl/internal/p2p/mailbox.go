@@ -127,6 +127,7 @@ func (m *mailbox) pin(d *Device, firstSender, senders int) error {
 	if err := d.GPU.CUDA.MemHostRegister(address, bytes); err != nil {
 		return fmt.Errorf("registering host memory for messages: %w", err)
 	}
+
 	m.pinnedHost = address // close must now unregister the memory, even after an error below
 	deviceAddress, err := d.GPU.CUDA.MemHostDeviceAddress(address)
 	m.pinnedDevice = deviceAddress
@@ -144,6 +145,7 @@ func (m *mailbox) close(d *Device) error {
 			return fmt.Errorf("unregistering host memory for messages, which stays mapped: %w", err)
 		}
 	}
+
 	return m.memory.Close()
 }
 
@@ -160,16 +162,19 @@ func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, err
 	if err != nil {
 		return nil, nil, err
 	}
+
 	if err := sys.SealSize(f); err != nil {
 		closeErr := f.Close()
 		return nil, nil, errors.Join(err, closeErr)
 	}
+
 	const offset = 0
 	memory, err := sys.Map(f, offset, bytes)
 	if err != nil {
 		closeErr := f.Close()
 		return nil, nil, errors.Join(err, closeErr)
 	}
+
 	m := &mailbox{memory: memory, ranks: ranks}
 	// This rank's GPU sets flags of messages from all ranks.
 	const firstSender = 0
@@ -178,6 +183,7 @@ func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, err
 		closeErr := f.Close()
 		return nil, nil, errors.Join(err, unmapErr, closeErr)
 	}
+
 	d.Exporter.Machine.Export(mailboxKey(config.ID), f)
 	return m, f, nil
 }
@@ -197,15 +203,18 @@ func fetchMailbox(
 	if err != nil {
 		return nil, fmt.Errorf("opening the mailbox of rank %d of the world: %w", worldRank, err)
 	}
+
 	if size < bytes {
 		return nil, fmt.Errorf("the mailbox of rank %d of the world has %d bytes, want %d", worldRank,
 			size, bytes)
 	}
+
 	const offset = 0
 	memory, err := sys.Map(f, offset, bytes)
 	if err != nil {
 		return nil, err
 	}
+
 	m := &mailbox{memory: memory, ranks: len(config.Ranks)}
 	// This rank's GPU uses only the flags of messages from this rank.
 	const senders = 1
@@ -213,5 +222,6 @@ func fetchMailbox(
 		unmapErr := m.close(d)
 		return nil, errors.Join(err, unmapErr)
 	}
+
 	return m, nil
 }

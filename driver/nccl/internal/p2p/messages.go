@@ -33,11 +33,13 @@ func (m *Messages) Open(g Group) error {
 	if !ok || len(g.Config.Ranks) == 1 {
 		return nil
 	}
+
 	m.Group = g
 	in, err := newInbox(&m.Group, messagePlane)
 	if err != nil {
 		return err
 	}
+
 	m.inbox, m.outbox, m.messagePlane = in, newOutbox(&m.Group, messagePlane), messagePlane
 	return m.outbox.staging.addSegment(m.Config, m.outbox.firstSegmentBytes())
 }
@@ -62,9 +64,11 @@ func (m *Messages) beginCall(s *stream.Stream, p *Plan) error {
 	if m.Plane.PeerFailed() {
 		err = m.Owner.FailAfterPeer(p.Call)
 	}
+
 	if err != nil {
 		s.MarkReported(m.Owner)
 	}
+
 	return err
 }
 
@@ -73,9 +77,11 @@ func (m *Messages) Transfer(s *stream.Stream, p *Plan) error {
 	if err := m.beginCall(s, p); err != nil {
 		return err
 	}
+
 	if p.Operation == driver.Send {
 		return m.send(s, p)
 	}
+
 	return m.receive(s, p)
 }
 
@@ -91,16 +97,19 @@ func (m *Messages) Map(ctx context.Context) error {
 	if m.messagePlane == nil {
 		return nil
 	}
+
 	for peer := range m.Config.Ranks {
 		if peer == m.Config.Rank {
 			continue
 		}
+
 		err := control.Fetch(ctx, m.Plane, m.Config, peer, "connecting group "+m.Config.Name(),
 			func() error { return m.mapPeer(ctx, peer) })
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -110,12 +119,14 @@ func (m *Messages) mapPeer(ctx context.Context, peer int) (err error) {
 	if err != nil {
 		return err
 	}
+
 	segment := &peerSegment{bytes: m.outbox.firstSegmentBytes()}
 	segment.address, err = m.Device.Exporter.Fetch(ctx, rank, stagingKey(m.Config.ID, 1),
 		segment.bytes, 0)
 	if err == nil {
 		m.inbox.peerSegments[slotKey{peer, 1}] = segment
 	}
+
 	return err
 }
 
@@ -124,6 +135,7 @@ func (m *Messages) Withdraw() error {
 	if m.inbox == nil || m.inbox.file == nil {
 		return nil
 	}
+
 	err := m.Device.Exporter.Withdraw(mailboxKey(m.Config.ID), m.inbox.file)
 	m.inbox.file = nil
 	return err
@@ -135,6 +147,7 @@ func (m *Messages) Close() error {
 	if m.messagePlane == nil {
 		return nil
 	}
+
 	m.inbox.stop()
 	return m.Device.GPU.FreeWhenIdle(m.free)
 }
@@ -146,6 +159,7 @@ func (m *Messages) free() error {
 	if m.closed || m.InFlight() {
 		return nil
 	}
+
 	m.closed = true
 	errs := []error{m.Withdraw()}
 	// After a failure, no peer copies more messages.
@@ -158,11 +172,14 @@ func (m *Messages) free() error {
 			if segment.address == 0 {
 				continue
 			}
+
 			if !m.suspended {
 				errs = append(errs, d.GPU.CUDA.Unmap(segment.address, segment.bytes))
 			}
+
 			errs = append(errs, d.GPU.CUDA.AddressFree(segment.address, segment.bytes))
 		}
+
 		return errors.Join(errs...)
 	}))
 	errs = append(errs, m.outbox.staging.close(m.Config, peersNeedMemory))
@@ -172,6 +189,7 @@ func (m *Messages) free() error {
 			m.outbox.peers[i].mailbox = nil
 		}
 	}
+
 	m.inbox.mu.Lock()
 	ownMailbox := m.inbox.mailbox
 	m.inbox.mailbox, m.inbox.peerSegments = nil, nil
@@ -179,6 +197,7 @@ func (m *Messages) free() error {
 	if ownMailbox != nil {
 		errs = append(errs, ownMailbox.close(d))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -197,11 +216,13 @@ func (m *Messages) Release() {
 	if m.messagePlane == nil {
 		return
 	}
+
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	for _, e := range m.inbox.unfinishedRecvs {
 		e.refuse()
 	}
+
 	isHandled := func(e *End) bool { return e.isHandled }
 	m.inbox.recvsWithoutMessage = slices.DeleteFunc(m.inbox.recvsWithoutMessage, isHandled)
 	checkedWords := map[*uint32]bool{} // shared by all launches of a graph
@@ -210,6 +231,7 @@ func (m *Messages) Release() {
 			e.state.Value() == kernels.MessageWaits {
 			e.release()
 		}
+
 		checkedWords[e.copiedWord] = true
 	}
 }
@@ -220,6 +242,7 @@ func (m *Messages) ReleaseAfterTimeout() {
 	if m.messagePlane == nil || m.isReleasing {
 		return
 	}
+
 	m.isReleasing = true
 	m.Device.UnfinishedGroups.Add(1)
 	go func() {
@@ -228,6 +251,7 @@ func (m *Messages) ReleaseAfterTimeout() {
 			if !m.InFlight() {
 				return true
 			}
+
 			m.Release()
 			return false
 		})
@@ -242,15 +266,18 @@ func (m *Messages) ReleaseGraph(graphMessages []*CapturedMessage) {
 			states[c.state] = true
 		}
 	}
+
 	if len(states) == 0 {
 		return
 	}
+
 	// If another call holds the lock and never returns, the graph's words are leaked.
 	ctx, cancel := context.WithTimeout(context.Background(), m.Device.GPU.Timeout)
 	defer cancel()
 	if gpu.Poll(ctx, m.Mu.TryLock) != nil {
 		return
 	}
+
 	defer m.Mu.Unlock()
 	m.inbox.mu.Lock()
 	isInGraph := func(e *End) bool { return e.isCaptured && states[e.state] }

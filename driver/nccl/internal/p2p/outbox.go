@@ -62,8 +62,10 @@ func (o *outbox) reclaimOldest(out *peerOutbox) {
 		if !o.reclaimIfCopied(out, s) {
 			break
 		}
+
 		copiedCount++
 	}
+
 	out.uncopied = slices.Delete(out.uncopied, 0, copiedCount)
 }
 
@@ -81,6 +83,7 @@ func (o *outbox) reclaimIfCopied(out *peerOutbox, s stagedMessage) bool {
 	if atomic.LoadUint32(&words.copied[s.slot]) != 1 {
 		return false
 	}
+
 	o.staging.freeBlock(s.block)
 	out.freeSlots = append(out.freeSlots, s.slot)
 	return true
@@ -93,11 +96,13 @@ func (o *outbox) reclaimAll() (hasUncopied bool) {
 		if out.mailbox == nil {
 			continue
 		}
+
 		o.reclaim(out)
 		if len(out.uncopied) > 0 {
 			hasUncopied = true
 		}
 	}
+
 	return hasUncopied
 }
 
@@ -119,10 +124,12 @@ func (o *outbox) reserve(p *Plan) (stagedMessage, error) {
 	if err := o.awaitRoom(p, needsSlot); err != nil {
 		return stagedMessage{}, err
 	}
+
 	b, err := o.awaitBlock(p.bytes())
 	if err != nil {
 		return stagedMessage{}, err
 	}
+
 	staged := stagedMessage{slot: out.takeSlot(), block: b}
 	atomic.StoreUint32(&o.flagsTo(p.Root).copied[staged.slot], 0)
 	return staged, nil
@@ -140,6 +147,7 @@ func (out *peerOutbox) takeSlot() uint64 {
 		out.firstUnused++
 		return slot
 	}
+
 	slot := out.freeSlots[n-1]
 	out.freeSlots = out.freeSlots[:n-1]
 	return slot
@@ -162,13 +170,16 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 				return fmt.Errorf("%s: %w", message, errNoSlot)
 			}
 		}
+
 		isSlotMissing := needsSlot && !out.hasSlot()
 		if ring.hasRoom() && !isSlotMissing {
 			return nil
 		}
+
 		if err := o.plane.Cause(); err != nil {
 			return err
 		}
+
 		err := o.messagePlane.DiagnoseMessage(p.Root, begin, func() string {
 			return fmt.Sprintf("%s, with %d unfinished messages before it",
 				control.DescribeMessage(o.config, p.Call, unknownNumber), Slots)
@@ -176,6 +187,7 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 		if err != nil {
 			return o.plane.Fail(err)
 		}
+
 		pause(polls)
 	}
 }
@@ -191,6 +203,7 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	if ok {
 		return b, nil
 	}
+
 	begin := time.Now()
 	var lastFailure time.Time // zero, so that the first round calls grow and sets growErr
 	var growErr error
@@ -200,19 +213,23 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 		if ok {
 			return b, nil
 		}
+
 		if time.Since(lastFailure) > growInterval {
 			growErr = s.grow(o.config, bytes)
 			if growErr == nil {
 				continue
 			}
+
 			lastFailure = time.Now()
 		}
+
 		isOutOfMemory := errors.Is(growErr, driver.ErrOutOfMemory)
 		canGetBlock := hasUncopied && o.plane.Cause() == nil
 		isLate := time.Since(begin) > o.device.GPU.Timeout/4
 		if !isOutOfMemory || !canGetBlock || isLate {
 			return block{}, growErr
 		}
+
 		pause(polls)
 	}
 }
@@ -237,6 +254,7 @@ func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 			return err
 		}
 	}
+
 	arrived := &box.flags(o.config.Rank).arrived[staged.slot]
 	const isSet = 1
 	return api.StreamWriteValue(s, box.deviceAddress(arrived), isSet)
@@ -254,9 +272,11 @@ func (o *outbox) announce(e *End, staged stagedMessage, isInGraph bool) {
 	if isInGraph {
 		h.inGraph = 1
 	}
+
 	if staged.block.segment > 0 { // the message is not empty
 		h.size = uint64(o.staging.segments[staged.block.segment-1].bytes)
 	}
+
 	box := o.peers[p.Root].mailbox
 	box.headersFrom(o.config.Rank).post(&h)
 	box.wakeup().wake()
@@ -268,6 +288,7 @@ func (o *outbox) unreadMessages(peer int) (unread []driver.MessageEnds) {
 	if box == nil || atomic.LoadUint32(&box.wakeup().closed) == 0 {
 		return nil
 	}
+
 	ring := box.headersFrom(o.config.Rank)
 	readCount := spin.LoadAcquire64(&ring.readCount)
 	unreadCount := min(ring.postedCount-readCount, Slots) // a faulty peer may write any readCount
@@ -279,6 +300,7 @@ func (o *outbox) unreadMessages(peer int) (unread []driver.MessageEnds) {
 			Number: h.number, Sent: 1,
 		})
 	}
+
 	return unread
 }
 

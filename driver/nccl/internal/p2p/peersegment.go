@@ -23,6 +23,7 @@ func (in *inbox) segmentOf(a *announcement) *peerSegment {
 		in.peerSegments[key] = segment
 		in.goroutines.Go(func() { in.mapSegment(key, segment) })
 	}
+
 	return segment
 }
 
@@ -45,9 +46,11 @@ func (in *inbox) mapSegment(key slotKey, segment *peerSegment) {
 			Members: in.config.Ranks,
 		}
 	}
+
 	if err != nil {
 		err = fmt.Errorf("mapping memory of rank %d of the world for messages: %w", rank, err)
 	}
+
 	in.mu.Lock()
 	segment.address, segment.err = address, err
 	in.mu.Unlock()

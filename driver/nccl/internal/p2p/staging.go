@@ -57,6 +57,7 @@ func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 	if bytes == 0 {
 		return block{}, true
 	}
+
 	bytes = roundUp(bytes, blockUnit)
 	number := 0 // of the best segment, from 1; 0 if no span is large enough
 	var best *stagingSegment
@@ -66,6 +67,7 @@ func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 			if free.bytes < bytes {
 				continue
 			}
+
 			if best == nil || free.bytes < best.freeSpans[spanIndex].bytes {
 				number = i + 1
 				best = segment
@@ -73,9 +75,11 @@ func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 			}
 		}
 	}
+
 	if best == nil {
 		return block{}, false
 	}
+
 	free := &best.freeSpans[spanIndex]
 	b = block{segment: number, span: span{offset: free.offset, bytes: bytes}}
 	free.offset += bytes
@@ -83,6 +87,7 @@ func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 	if free.bytes == 0 {
 		best.freeSpans = slices.Delete(best.freeSpans, spanIndex, spanIndex+1)
 	}
+
 	return b, true
 }
 
@@ -91,6 +96,7 @@ func (s *staging) freeBlock(b block) {
 	if b.segment == 0 {
 		return
 	}
+
 	segment := s.segments[b.segment-1]
 	spans := segment.freeSpans
 	// No free span begins at the block's offset, so i is the index at which to insert the block.
@@ -103,11 +109,13 @@ func (s *staging) freeBlock(b block) {
 		spans[i].bytes += spans[i+1].bytes
 		spans = slices.Delete(spans, i+1, i+2)
 	}
+
 	hasFreeBefore := i > 0 && spans[i-1].end() == spans[i].offset
 	if hasFreeBefore {
 		spans[i-1].bytes += spans[i].bytes
 		spans = slices.Delete(spans, i, i+1)
 	}
+
 	segment.freeSpans = spans
 }
 
@@ -116,6 +124,7 @@ func (s *staging) address(b block) uintptr {
 	if b.segment == 0 {
 		return 0
 	}
+
 	return s.segments[b.segment-1].base + uintptr(b.offset)
 }
 
@@ -134,9 +143,11 @@ func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		err = s.addSegment(config, minBytes)
 	}
+
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		return &driver.OutOfMemoryError{Requested: minBytes, Cause: err}
 	}
+
 	return err
 }
 
@@ -148,6 +159,7 @@ func (s *staging) addSegment(config *driver.GroupConfig, bytes int64) error {
 		if err != nil {
 			return err
 		}
+
 		all := span{offset: 0, bytes: bytes}
 		segment := &stagingSegment{base: base, bytes: bytes, freeSpans: []span{all}}
 		number := len(s.segments) + 1
@@ -155,6 +167,7 @@ func (s *staging) addSegment(config *driver.GroupConfig, bytes int64) error {
 			freeErr := g.CUDA.AddressFree(base, bytes)
 			return errors.Join(err, freeErr)
 		}
+
 		s.segments = append(s.segments, segment)
 		s.bytes += bytes
 		return nil
@@ -177,11 +190,13 @@ func (s *staging) allocateSegment(
 	if err := d.GPU.MapAt(segment.base, handle, segment.bytes); err != nil {
 		return err
 	}
+
 	segment.file, err = d.Exporter.Export(stagingKey(config.ID, number), handle)
 	if err != nil {
 		unmapErr := d.GPU.CUDA.Unmap(segment.base, segment.bytes)
 		return errors.Join(err, unmapErr)
 	}
+
 	return nil
 }
 
@@ -196,6 +211,7 @@ func (s *staging) freeSegments(config *driver.GroupConfig, n int) error {
 		errs = append(errs, withdrawErr, unmapErr)
 		segment.file = nil
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -214,6 +230,7 @@ func (s *staging) close(config *driver.GroupConfig, peersNeedMemory bool) error 
 			errs = append(errs, freeErr)
 			continue
 		}
+
 		withdraw := func() error {
 			return d.Exporter.Withdraw(stagingKey(config.ID, i+1), segment.file)
 		}
@@ -223,9 +240,11 @@ func (s *staging) close(config *driver.GroupConfig, peersNeedMemory bool) error 
 			withdrawErr := withdraw()
 			errs = append(errs, withdrawErr)
 		}
+
 		unmapErr := d.GPU.Do(func() error { return d.GPU.Unmap(segment.base, segment.bytes) })
 		errs = append(errs, unmapErr)
 	}
+
 	s.segments = nil
 	return errors.Join(errs...)
 }

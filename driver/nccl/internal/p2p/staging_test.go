@@ -17,6 +17,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 			free := []span{{0, bytes}}
 			s.segments = append(s.segments, &stagingSegment{bytes: bytes, freeSpans: free})
 		}
+
 		var live []block
 		t.Repeat(map[string]func(*rapid.T){
 			"take": func(t *rapid.T) {
@@ -25,15 +26,18 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 				if !ok {
 					return
 				}
+
 				if b.bytes < bytes {
 					t.Fatalf("take(%d) = %v, which is too small", bytes, b)
 				}
+
 				live = append(live, b)
 			},
 			"put": func(t *rapid.T) {
 				if len(live) == 0 {
 					t.Skip("no block is allocated")
 				}
+
 				i := rapid.IntRange(0, len(live)-1).Draw(t, "index")
 				s.freeBlock(live[i])
 				live = append(live[:i], live[i+1:]...)
@@ -43,6 +47,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 		for _, b := range live {
 			s.freeBlock(b)
 		}
+
 		for i, n := range sizes {
 			if f := s.segments[i].freeSpans; len(f) != 1 || f[0] != (span{0, n * blockUnit}) {
 				t.Fatalf("after all blocks were freed, segment %d has free spans %v, want one", i, f)
@@ -62,11 +67,13 @@ func checkBlocks(t *rapid.T, s *staging, live []block) {
 		for _, f := range segment.freeSpans {
 			count(f)
 		}
+
 		for _, b := range live {
 			if b.segment == i+1 {
 				count(b.span)
 			}
 		}
+
 		for unit, n := range counts {
 			if n != 1 {
 				t.Fatalf("unit %d of segment %d is in %d blocks or free spans, want 1", unit, i, n)

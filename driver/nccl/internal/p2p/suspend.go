@@ -23,18 +23,21 @@ func (s *Suspender) PrepareSuspend() error {
 	if m.messagePlane == nil { // the ranks cannot exchange messages
 		return nil
 	}
+
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
 	if m.InFlight() {
 		return fmt.Errorf("a stream has an unfinished message of group %s: %w", m.Config.Name(),
 			driver.ErrBusy)
 	}
+
 	in := m.inbox
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if err := in.readHeaders(); err != nil {
 		return err
 	}
+
 	// unassigned can contain messages that a Recv has matched. The others are in announcements.
 	hasUnmatched := slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
 		return in.announcements[a.key()] == a
@@ -45,6 +48,7 @@ func (s *Suspender) PrepareSuspend() error {
 		return fmt.Errorf("a message of group %s has not been received: %w", m.Config.Name(),
 			driver.ErrBusy)
 	}
+
 	return nil
 }
 
@@ -56,11 +60,13 @@ func (s *Suspender) Suspend() (released int64, err error) {
 	if m.messagePlane == nil {
 		return 0, nil
 	}
+
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
 	if m.closed {
 		return 0, nil
 	}
+
 	peerSegments := slices.Collect(maps.Values(mappedSegments(m.inbox)))
 	m.suspended = true
 	unmapErr := unmapSegments(m.Device.GPU, peerSegments)
@@ -84,6 +90,7 @@ func (s *Suspender) Allocate() error {
 	if m.messagePlane == nil {
 		return nil
 	}
+
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
 	staging := &m.outbox.staging
@@ -95,6 +102,7 @@ func (s *Suspender) Allocate() error {
 				return errors.Join(err, freeErr)
 			}
 		}
+
 		return nil
 	})
 }
@@ -105,6 +113,7 @@ func (s *Suspender) Deallocate() error {
 	if m.messagePlane == nil {
 		return nil
 	}
+
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
 	return s.freeAll()
@@ -117,6 +126,7 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 	if m.messagePlane == nil {
 		return nil
 	}
+
 	callText := "resuming group " + m.Config.Name()
 	var mapped []*peerSegment
 	for key, segment := range mappedSegments(m.inbox) {
@@ -130,8 +140,10 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 			unmapErr := unmapSegments(m.Device.GPU, mapped)
 			return errors.Join(err, unmapErr)
 		}
+
 		mapped = append(mapped, segment)
 	}
+
 	m.suspended = false
 	return nil
 }
@@ -143,6 +155,7 @@ func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 		for _, segment := range segments {
 			errs = append(errs, g.CUDA.Unmap(segment.address, segment.bytes))
 		}
+
 		return errors.Join(errs...)
 	})
 }
@@ -159,5 +172,6 @@ func mappedSegments(in *inbox) map[slotKey]*peerSegment {
 			mapped[key] = segment
 		}
 	}
+
 	return mapped
 }

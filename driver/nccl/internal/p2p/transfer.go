@@ -18,9 +18,11 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	if isOutOfRoom(err) {
 		return err // the group has not failed, and the caller can try again
 	}
+
 	if err != nil {
 		return m.failUnqueued(s, p, err)
 	}
+
 	e := m.newEnd(p)
 	m.Owner.NoteMessage(s, p.Call)
 	err = m.Device.GPU.Do(func() error {
@@ -33,6 +35,7 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	if err != nil {
 		return m.failUnqueued(s, p, err)
 	}
+
 	out := &m.outbox.peers[p.Root]
 	out.uncopied = append(out.uncopied, staged)
 	const isInGraph = false
@@ -51,6 +54,7 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	if err != nil {
 		return m.failUnqueued(s, p, err)
 	}
+
 	e.state = (*gpu.Word)(&e.descriptor.State)
 	m.Owner.NoteMessage(s, p.Call)
 	accepted, err := m.inbox.post(e)
@@ -60,9 +64,11 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 		s.MarkReported(m.Owner)
 		return err
 	}
+
 	if accepted {
 		m.inbox.startCopy(e) // the message had already arrived
 	}
+
 	m.inbox.addReceive(e)
 	err = m.Device.GPU.Do(func() error {
 		copyErr := m.queueCopy(e.descriptor, p, s.CUDA)
@@ -73,6 +79,7 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 		m.inbox.removeReceive(e)
 		return m.failUnqueued(s, p, err)
 	}
+
 	return nil
 }
 
@@ -85,18 +92,22 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 		if isOutOfRoom(err) {
 			return err
 		}
+
 		if err != nil {
 			return m.Owner.FailUnqueued(p.Call, err)
 		}
+
 		c.staged = staged
 		// Each launch waits until the receiver has copied the message of the previous launch. The
 		// first launch must not wait.
 		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[staged.slot], 1)
 	}
+
 	keep(c)
 	if err := m.Device.GPU.Do(func() error { return c.record(s) }); err != nil {
 		return m.Owner.FailUnqueued(p.Call, err) // part of the message may be captured
 	}
+
 	return nil
 }
 
@@ -109,20 +120,24 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 	if err != nil {
 		return err
 	}
+
 	err = api.StreamWaitValue(s, gpu.AddressOf(&descriptor.Go), 1, cuda.WaitEqual)
 	if err != nil {
 		return err
 	}
+
 	params := cuda.ParamsOf(&struct{ message uintptr }{gpu.AddressOf(descriptor)})
 	for _, launch := range kernels.Copies(p.bytes()) {
 		f, err := m.Device.Copies.Function(m.Device.GPU, launch.Kernel)
 		if err != nil {
 			return err
 		}
+
 		if err := api.LaunchKernel(f, launch.Blocks, launch.Threads, s, &params); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -138,6 +153,7 @@ func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	if mustPrune {
 		m.pruneSends()
 	}
+
 	return err
 }
 
@@ -155,6 +171,7 @@ func (m *Messages) pruneSends() {
 	for _, e := range sends {
 		done[e] = e.doneEvent.Done()
 	}
+
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	m.unfinishedSends = slices.DeleteFunc(m.unfinishedSends, func(e *End) bool {
@@ -162,6 +179,7 @@ func (m *Messages) pruneSends() {
 			e.isHandled = true
 			e.previousLaunch = nil
 		}
+
 		return done[e]
 	})
 	m.sendsAfterPrune = len(m.unfinishedSends)

@@ -38,6 +38,7 @@ func (a *adoptedState) IsCapturing() (bool, error) {
 	if !a.isAdopted || a.queriesStopped {
 		return false, nil
 	}
+
 	device := a.streams.GPU
 	status, err := gpu.Get(device, func() (cuda.CaptureStatus, error) {
 		return device.CUDA.CaptureStatus(a.handle)
@@ -45,6 +46,7 @@ func (a *adoptedState) IsCapturing() (bool, error) {
 	if errors.Is(err, cuda.ErrCaptureImplicit) { // another stream's capture prevents the use
 		return true, nil
 	}
+
 	return status != cuda.CaptureNone, err
 }
 
@@ -66,25 +68,30 @@ func (a *adoptedState) recordEndEvent(beforeReplace func() error) (bool, error) 
 		if capturing || err != nil {
 			return capturing, err
 		}
+
 		point, err := a.streams.NewPoint()
 		if err != nil {
 			return false, err
 		}
+
 		err = device.Do(func() error { return device.CUDA.EventRecord(point.Handle, a.handle) })
 		if err != nil {
 			return false, err
 		}
+
 		// The owner may have begun a capture since the first check. The event is then part of the
 		// capture, and must not be queried.
 		capturing, err = a.IsCapturing()
 		if capturing || err != nil {
 			return capturing, err
 		}
+
 		// The capture may even have ended since. Only a query shows that it contains the event.
 		_, queryErr := point.isReached()
 		if errors.Is(queryErr, cuda.ErrCapturedEvent) {
 			continue // record another event
 		}
+
 		// Other errors are those of the device, which a later query of queuedEnd returns.
 		err = beforeReplace()
 		a.queuedEnd.setPoint(point) // even after an error, which concerns only the groups' events

@@ -42,6 +42,7 @@ func (b *BusyStreams) Add(s *Stream) {
 	if !slices.Contains(b.streams, s) {
 		b.streams = append(b.streams, s)
 	}
+
 	b.lastAdded.Store(s)
 	b.mu.Unlock()
 	b.WakeWatcher()
@@ -52,6 +53,7 @@ func (b *BusyStreams) WakeWatcher() {
 	if b.Watching.Load() {
 		return
 	}
+
 	b.Watching.Store(true)
 	select {
 	case b.Wake <- struct{}{}:
@@ -72,15 +74,18 @@ func (b *BusyStreams) AllIdle() bool {
 		if idle && s.closedWhileBusy.Load() {
 			b.closedWhileBusy = true
 		}
+
 		return idle
 	})
 	if len(b.streams) > 0 {
 		return false
 	}
+
 	b.WindowKernels.Store(false)
 	if !b.closedWhileBusy {
 		b.OtherKernels.Store(false)
 	}
+
 	return true
 }
 
@@ -91,6 +96,7 @@ func (b *BusyStreams) Idle(s *Stream) bool {
 	if !s.IdleLocked() {
 		return false
 	}
+
 	isOtherBusy := func(other *Stream) bool { return other != s && !other.Idle() }
 	return !slices.ContainsFunc(b.streams, isOtherBusy)
 }

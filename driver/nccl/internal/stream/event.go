@@ -37,6 +37,7 @@ func (e *Event) Query() (done bool, err error) {
 	if point == nil {
 		return true, nil
 	}
+
 	return point.isReached()
 }
 
@@ -52,6 +53,7 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	if err := gpu.PollQuery(ctx, e.Query); err != nil {
 		return fmt.Errorf("synchronizing an event: %w", err)
 	}
+
 	return nil
 }
 
@@ -68,9 +70,11 @@ func (e *Event) Record(stream cuda.Stream) error {
 			return err
 		}
 	}
+
 	if err := e.streams.GPU.CUDA.EventRecord(point.Handle, stream); err != nil {
 		return err
 	}
+
 	e.point = point
 	e.isShared = false
 	return nil
@@ -111,9 +115,11 @@ func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
 		err := e.Record(s.CUDA)
 		return e, err
 	}
+
 	if !keepPoint {
 		return &s.queuedEnd, nil
 	}
+
 	e.streams = s.streams
 	e.sharePoint(&s.queuedEnd)
 	return e, nil
@@ -126,6 +132,7 @@ func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	if e.point == nil {
 		return nil
 	}
+
 	return api.StreamWaitEvent(stream, e.point.Handle)
 }
 
@@ -138,6 +145,7 @@ func (e *Event) newFixedPoint() (*Point, error) {
 	if e.point == nil {
 		return nil, nil
 	}
+
 	return e.streams.NewPointAfter(func(stream cuda.Stream) error {
 		return e.streams.GPU.CUDA.StreamWaitEvent(stream, e.point.Handle)
 	})
@@ -158,6 +166,7 @@ func (streams *Streams) NewPoint() (*Point, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating an event: %w", err)
 	}
+
 	p := &Point{streams: streams, Handle: handle}
 	runtime.AddCleanup(p, streams.pool.put, handle)
 	return p, nil
@@ -171,10 +180,12 @@ func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Poi
 	if err != nil {
 		return nil, err
 	}
+
 	temporary, err := streams.GPU.CUDA.StreamCreate()
 	if err != nil {
 		return nil, err
 	}
+
 	waitErr := wait(temporary)
 	recordErr := streams.GPU.CUDA.EventRecord(p.Handle, temporary)
 	destroyErr := streams.GPU.CUDA.StreamDestroy(temporary) // CUDA completes the work first
@@ -206,6 +217,7 @@ func (p *eventPool) take(streams *Streams) (cuda.Event, error) {
 		p.mu.Unlock()
 		return handle, nil
 	}
+
 	p.mu.Unlock()
 	return gpu.Get(streams.GPU, func() (cuda.Event, error) {
 		return streams.GPU.CUDA.EventCreate(cuda.EventDisableTiming)
@@ -227,6 +239,7 @@ func (p *eventPool) destroyAll(api *cuda.Driver) error {
 		err := api.EventDestroy(handle)
 		errs = append(errs, err)
 	}
+
 	p.unused = nil
 	return errors.Join(errs...)
 }

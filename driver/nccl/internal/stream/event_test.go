@@ -23,6 +23,7 @@ func TestUnusedEventsReturnToPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	live, dropped := make([]*[8]byte, events), make([]driver.Event, events)
 	for i := range events {
 		dropped[i] = d.NewEvent() // dropped later, so that no event is used again
@@ -31,6 +32,7 @@ func TestUnusedEventsReturnToPool(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	clear(dropped)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -43,6 +45,7 @@ func TestUnusedEventsReturnToPool(t *testing.T) {
 	if gpu.Poll(ctx, func() bool { return returned() > events*9/10 }) != nil {
 		t.Errorf("%d of %d events returned to the pool, want more than 90%%", returned(), events)
 	}
+
 	runtime.KeepAlive(live)
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -66,6 +69,7 @@ func (noCalls) Launch(g *Graph, stream *Stream) error {
 		if err := g.Queue(stream); err != nil {
 			return err
 		}
+
 		return g.RecordEvents(stream)
 	})
 }

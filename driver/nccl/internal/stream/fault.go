@@ -33,6 +33,7 @@ func (f *faults) ReportFault(g Group, err error) {
 	if slices.Contains(f.reported, g) {
 		return
 	}
+
 	f.reported = append(f.reported, g)
 	if f.firstError == nil {
 		f.firstError, f.firstGroup = err, g
@@ -47,6 +48,7 @@ func (f *faults) MarkReported(g Group) {
 	if !slices.Contains(f.reported, g) {
 		f.reported = append(f.reported, g)
 	}
+
 	if f.firstGroup == g {
 		f.firstError, f.firstGroup = nil, nil
 	}
@@ -59,6 +61,7 @@ func (f *faults) takeFault() error {
 	if !f.keepFirst {
 		f.firstError, f.firstGroup = nil, nil
 	}
+
 	return err
 }
 

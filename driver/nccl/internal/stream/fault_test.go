@@ -12,9 +12,11 @@ func TestClosingStreamKeepsFault(t *testing.T) {
 	if got := f.takeFault(); !errors.Is(got, fault) {
 		t.Errorf("takeFault() = %v; want %v", got, fault)
 	}
+
 	if got := f.takeFault(); got != nil {
 		t.Errorf("takeFault() = %v after the fault was returned; want nil", got)
 	}
+
 	f.keepFirstFault()
 	f.addFault(fault)
 	for range 2 {

@@ -53,6 +53,7 @@ func (g *Graph) addHostFunc(stream cuda.Stream, run func(word *gpu.Word, value u
 	if err != nil {
 		return err
 	}
+
 	g.words = append(g.words, word)
 	g.HasOtherWaits = true
 	const running, done = 0, 1
@@ -64,6 +65,7 @@ func (g *Graph) addHostFunc(stream cuda.Stream, run func(word *gpu.Word, value u
 	if err := device.CUDA.LaunchHostFunc(stream, f); err != nil {
 		return err
 	}
+
 	return device.CUDA.StreamWaitValue(stream, word.Address(), done, cuda.WaitEqual)
 }
 
@@ -77,11 +79,13 @@ func (g *Graph) endCapture(s *Stream) error {
 	if err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
+
 	g.lastLaunchEnd = streams.NewEvent()
 	g.executable, err = api.GraphInstantiate(g.cudaGraph)
 	if err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
+
 	streams.addOpenGraph(g)
 	return nil
 }
@@ -92,14 +96,17 @@ func (g *Graph) Launch(stream driver.Stream) error {
 	if err != nil {
 		return err
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
+
 	if err := g.launchLocked(s); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)
 	}
+
 	return nil
 }
 
@@ -111,24 +118,29 @@ func (g *Graph) launchLocked(s *Stream) error {
 	if err := s.CheckOpen(); err != nil {
 		return err
 	}
+
 	if s.Capture != nil {
 		return fmt.Errorf("the stream is capturing: %w", driver.ErrCapturing)
 	}
+
 	if s.isAdopted { // another library owns the stream
 		isCapturing, err := s.IsCapturing()
 		if err != nil {
 			return err
 		}
+
 		if isCapturing {
 			return fmt.Errorf("another library is capturing the stream: %w", driver.ErrCapturing)
 		}
 	}
+
 	if g.HasOtherWaits || s.isAdopted {
 		// Otherwise, the groups' later calls would wait for everything for which this launch waits.
 		if err := recordAllGroups(s); err != nil {
 			return err
 		}
 	}
+
 	return g.Calls.Launch(g, s)
 }
 
@@ -145,6 +157,7 @@ func (g *Graph) RecordEvents(s *Stream) error {
 			return err
 		}
 	}
+
 	return g.lastLaunchEnd.Record(s.CUDA)
 }
 
@@ -153,6 +166,7 @@ func (g *Graph) awaitLaunches() error {
 	if g.lastLaunchEnd == nil {
 		return nil
 	}
+
 	limit := gpu.CloseTimeout(g.streams.GPU.Timeout)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -168,6 +182,7 @@ func (g *Graph) Close() error {
 	if g.isDestroyed {
 		return nil
 	}
+
 	g.closed = true
 	streams := g.streams
 	waitErr := g.awaitLaunches()
@@ -175,14 +190,17 @@ func (g *Graph) Close() error {
 		streams.addOpenGraph(g) // for CloseGraphs; endCapture does not add g if it fails
 		return errors.Join(waitErr, err)
 	}
+
 	g.isDestroyed = true
 	for _, f := range g.hostFuncs {
 		f.Release()
 	}
+
 	launchesEnded := waitErr == nil
 	if launchesEnded { // otherwise, a launch may still use the words, which are leaked
 		streams.GPU.Words.Put(g.words...)
 	}
+
 	g.Calls.Close(launchesEnded)
 	streams.mu.Lock()
 	defer streams.mu.Unlock()
@@ -198,13 +216,17 @@ func (g *Graph) destroy() error {
 		if err := api.GraphExecDestroy(g.executable); err != nil {
 			return err
 		}
+
 		g.executable = 0
 	}
+
 	if g.cudaGraph != 0 {
 		if err := api.GraphDestroy(g.cudaGraph); err != nil {
 			return err
 		}
+
 		g.cudaGraph = 0
 	}
+
 	return nil
 }

@@ -17,14 +17,17 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	gate := make(chan struct{}) // blocks the stream until it is closed
 	if err := s.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}
+
 	event := streams.NewEvent()
 	if err := s.Record(event); err != nil {
 		t.Fatal(err)
 	}
+
 	g := streams.GPU
 	for name, query := range map[string]func() bool{"Idle": s.Idle, "Done": event.Done} {
 		g.Adopted.Store(false) // as if symmem had adopted no stream
@@ -32,12 +35,15 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 		if query() {
 			t.Errorf("%s() = true before the work has completed, want false", name)
 		}
+
 		endCapture()
 	}
+
 	close(gate)
 	if err := s.Synchronize(t.Context()); err != nil {
 		t.Error(err)
 	}
+
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -57,6 +63,7 @@ func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 			if err == nil {
 				err = g.CUDA.BeginCapture(stream, cuda.CaptureGlobal)
 			}
+
 			begun <- err
 			<-end
 			_, _ = g.CUDA.EndCapture(stream) // fails if the capture is invalid
@@ -67,6 +74,7 @@ func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 		close(end)
 		t.Fatal(errors.Join(err, <-ended))
 	}
+
 	return func() {
 		close(end)
 		if err := <-ended; err != nil {
@@ -83,27 +91,34 @@ func TestCapturingStreamIsBusyWithEarlierWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	gate := make(chan struct{}) // blocks the stream until it is closed
 	if err := s.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := s.BeginCapture(); err != nil {
 		t.Fatal(err)
 	}
+
 	if s.Idle() {
 		t.Error("Idle() = true before the stream's work has completed, want false")
 	}
+
 	close(gate)
 	if err := gpu.Poll(t.Context(), s.Idle); err != nil {
 		t.Error(err)
 	}
+
 	g, err := s.EndCapture()
 	if err == nil {
 		err = g.Close()
 	}
+
 	if err != nil {
 		t.Error(err)
 	}
+
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

@@ -41,6 +41,7 @@ func (l *launchingGroups) AddGroup(g Group) {
 	if slices.Contains(l.groups, g) {
 		return
 	}
+
 	l.groups = append(slices.DeleteFunc(slices.Clone(l.groups), haveKernelsEnded), g)
 }
 

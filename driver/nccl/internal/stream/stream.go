@@ -63,6 +63,7 @@ func (s *Stream) submit(calls func() error) error {
 	if err := s.CheckOpen(); err != nil {
 		return err
 	}
+
 	return s.gpu.Do(calls)
 }
 
@@ -75,12 +76,14 @@ func (s *Stream) submitWork(calls func() error) error {
 			if err != nil {
 				return err
 			}
+
 			s.Recording = isCapturing
 			defer func() { s.Recording = false }()
 			if err := recordAllGroups(s); err != nil {
 				return err
 			}
 		}
+
 		callsErr := calls()
 		recordErr := s.RecordQueued() // even after an error, because some work may be queued
 		return errors.Join(callsErr, recordErr)
@@ -92,6 +95,7 @@ func (s *Stream) CheckOpen() error {
 	if s.closed.Load() {
 		return fmt.Errorf("stream: %w", driver.ErrClosed)
 	}
+
 	return nil
 }
 
@@ -107,6 +111,7 @@ func (s *Stream) Refuse(g Group, err error) error {
 		s.MarkReported(g)
 		return err
 	}
+
 	s.ReportFault(g, err)
 	return nil
 }
@@ -124,10 +129,12 @@ func (s *Stream) RecordGroups(except Group) error {
 		if g == except {
 			continue
 		}
+
 		if err := g.RecordEvent(s, isAbandoned); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -141,6 +148,7 @@ func (s *Stream) RecordQueued() error {
 	if !s.isAdopted || isCapturing {
 		return nil
 	}
+
 	return s.queuedEnd.Record(s.CUDA)
 }
 
@@ -153,8 +161,10 @@ func (s *Stream) recordAllWork() (capturing bool, err error) {
 	if s.Capture != nil {
 		return true, nil
 	}
+
 	if !s.isAdopted || s.closed.Load() {
 		return false, nil
 	}
+
 	return s.recordEndEvent(func() error { return recordAllGroups(s) })
 }

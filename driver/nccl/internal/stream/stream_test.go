@@ -24,11 +24,13 @@ func TestAbandonedStreamRunsItsHostFunctions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	started, gate := make(chan struct{}), make(chan struct{})
 	err = errors.Join(s.Host(func() { close(started); <-gate }), s.Host(func() {}))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	<-started
@@ -39,13 +41,16 @@ func TestAbandonedStreamRunsItsHostFunctions(t *testing.T) {
 	if err := s.Host(func() { <-release; close(done) }); err != nil {
 		t.Fatal(err)
 	}
+
 	close(gate)
 	if err := gpu.Poll(ctx, func() bool { return word.Value() == 2 }); err != nil {
 		t.Fatalf("the second function did not signal the abandoned stream: %v", err)
 	}
+
 	if s.Idle() {
 		t.Error("Idle() = true before the new stream's host function has returned")
 	}
+
 	close(release)
 	<-done
 	if err := s.Close(); err != nil {

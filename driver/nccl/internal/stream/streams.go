@@ -40,6 +40,7 @@ func (streams *Streams) NewStream() (*Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating a stream: %w", err)
 	}
+
 	return &Stream{streams: streams, gpu: streams.GPU, CUDA: handle}, nil
 }
 
@@ -57,6 +58,7 @@ func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 	if _, err := s.IsCapturing(); err != nil { // the handle is not valid
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
 	}
+
 	return s, nil
 }
 
@@ -65,6 +67,7 @@ func (streams *Streams) Lookup(stream driver.Stream) (*Stream, error) {
 	if s, ok := stream.(*Stream); ok && s != nil && s.streams == streams {
 		return s, nil
 	}
+
 	return nil, errOtherDevice
 }
 
@@ -80,9 +83,11 @@ func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	if err != nil {
 		return err
 	}
+
 	if capture.Graph == 0 { // the capture has ended or is invalid
 		return nil
 	}
+
 	err = streams.GPU.CUDA.CallAfterGraph(capture.Graph, func() { runtime.KeepAlive(p) })
 	isFunctionMissing := errors.As(err, new(*cuda.MissingError)) // in an old CUDA driver
 	if isFunctionMissing {
@@ -91,6 +96,7 @@ func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 		streams.keptPoints = append(streams.keptPoints, p)
 		return nil
 	}
+
 	return err
 }
 
@@ -102,6 +108,7 @@ func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.W
 		if err != nil {
 			report(err)
 		}
+
 		streams.HappensBefore.Add(1) // before Set, so that waiters see the writes of work
 		done.Set(value)
 	})
@@ -114,6 +121,7 @@ func (streams *Streams) addOpenGraph(g *Graph) {
 	if streams.graphs == nil {
 		streams.graphs = map[*Graph]struct{}{}
 	}
+
 	streams.graphs[g] = struct{}{}
 }
 
@@ -127,6 +135,7 @@ func (streams *Streams) CloseGraphs() error {
 		err := g.Close()
 		errs = append(errs, err)
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -18,6 +18,7 @@ func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
 	}
+
 	defer s.Mu.Unlock()
 	return s.IdleLocked()
 }
@@ -38,6 +39,7 @@ func (s *Stream) query() (done bool, err error) {
 	case s.isAdopted:
 		return s.queuedEnd.Query() // a query of the stream could disturb the owner's captures
 	}
+
 	err = s.gpu.Query(func(api *cuda.Driver) error {
 		done, err = api.StreamQuery(s.CUDA)
 		return err
@@ -53,15 +55,19 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if capturing {
 		err = driver.ErrCapturing
 	}
+
 	if err != nil {
 		return fmt.Errorf("synchronizing a stream: %w", err)
 	}
+
 	if err := s.awaitWork(ctx); err != nil {
 		return err
 	}
+
 	if !s.isAdopted {
 		return nil
 	}
+
 	// Another library can capture calls of groups, and replay them on any of its streams. Every
 	// adopted stream therefore returns the fault of each such group once.
 	for _, g := range s.streams.Groups() {
@@ -69,6 +75,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 			s.ReportFault(g, err)
 		}
 	}
+
 	return s.takeFault()
 }
 
@@ -90,15 +97,19 @@ func (s *Stream) awaitWork(ctx context.Context) error {
 			s.ReportFault(g, fault)
 		}
 	}
+
 	if fault := s.takeFault(); fault != nil {
 		return fault
 	}
+
 	if waitErr != nil {
 		return fmt.Errorf("synchronizing a stream: %w", waitErr)
 	}
+
 	if deviceErr != nil {
 		return deviceErr
 	}
+
 	// If the stream was already waited for, its last call was successful then. A rank that has
 	// failed since does not change this.
 	if last.group != nil && !wasWaitedFor {
@@ -110,10 +121,12 @@ func (s *Stream) awaitWork(ctx context.Context) error {
 			}
 		}
 	}
+
 	if s.Mu.TryLock() { // otherwise, a call may be queueing more work
 		s.isWaitedFor.Store(s.IdleLocked())
 		s.Mu.Unlock()
 	}
+
 	return nil
 }
 
@@ -122,10 +135,12 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
 	}
+
 	err := c.group.Await(ctx, s, c.ticket, c.operation)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
+
 	// The group has failed. It makes its kernels exit, and calls s.Abandon if one does not. Wait
 	// for that, because the caller may queue more work after await.
 	select {
@@ -133,6 +148,7 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	case <-ctx.Done():
 	case <-time.After(4 * gpu.KernelEndTimeout):
 	}
+
 	idleCtx, cancel := context.WithTimeout(ctx, gpu.KernelEndTimeout)
 	defer cancel()
 	return gpu.Poll(idleCtx, s.Idle)
@@ -150,19 +166,23 @@ func (s *Stream) Abandon() {
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
+
 	gpu.Stuck.Store(true)
 	if s.isAdopted {
 		return
 	}
+
 	err := s.gpu.Do(func() error {
 		handle, err := s.gpu.CUDA.StreamCreate()
 		if err != nil {
 			return err
 		}
+
 		const isAbandoned = true
 		for _, g := range s.groups {
 			_ = g.RecordEvent(s, isAbandoned) // only drops the event
 		}
+
 		s.CUDA = handle
 		s.hostFuncWord = nil // the old stream may still use the word, so it is leaked
 		s.hostFuncCount = 0
@@ -191,6 +211,7 @@ func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 		s.Mu.Unlock()
 		return nil
 	}
+
 	capture := s.Capture
 	s.Mu.Unlock()
 	var errs []error
@@ -199,8 +220,10 @@ func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 		if err == nil {
 			err = graph.Close()
 		}
+
 		errs = append(errs, err)
 	}
+
 	timeout := gpu.CloseTimeout(2 * s.streams.LongestTimeout())
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -213,6 +236,7 @@ func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 	if s.closed.Load() { // by a concurrent call
 		return errors.Join(errs...)
 	}
+
 	if !s.IdleLocked() {
 		s.closedWhileBusy.Store(true)
 		unfinishedErr := s.markUnfinishedLocked()
@@ -220,6 +244,7 @@ func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 	} else if s.hostFuncWord != nil && !capturing {
 		s.gpu.Words.Put(s.hostFuncWord)
 	}
+
 	s.stopQueries()
 	s.closed.Store(true)
 	groupsErr := recordAllGroups(s)
@@ -228,6 +253,7 @@ func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 		destroyErr := s.gpu.Do(func() error { return s.gpu.CUDA.StreamDestroy(s.CUDA) })
 		errs = append(errs, destroyErr)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -238,6 +264,7 @@ func (s *Stream) MarkUnfinished() error {
 		s.gpu.AddUnfinished(s.Idle)
 		return nil
 	}
+
 	defer s.Mu.Unlock()
 	switch {
 	case s.IdleLocked():
@@ -247,6 +274,7 @@ func (s *Stream) MarkUnfinished() error {
 		s.gpu.AddUnfinished(s.Capture.priorWork.Done)
 		return nil
 	}
+
 	return s.markUnfinishedLocked()
 }
 

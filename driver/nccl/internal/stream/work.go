@@ -15,13 +15,16 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
+
 	if doesCopyWait(s.gpu, dst, src, bytes) {
 		waitBeforeCopy(s)
 	}
+
 	return s.submitWork(func() error {
 		if bytes == 0 {
 			return nil
 		}
+
 		return s.gpu.CUDA.MemcpyAsync(dst, src, bytes, s.CUDA)
 	})
 }
@@ -33,6 +36,7 @@ func waitBeforeCopy(s *Stream) {
 	if capturing || err != nil {
 		return // a captured copy does not wait; after an error, let the copy call report it
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 	defer cancel()
 	_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
@@ -48,6 +52,7 @@ func doesCopyWait(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
 	if bytes == 0 {
 		return false
 	}
+
 	isBuffered := bytes <= maxBufferedCopy
 	return !g.IsMapped(dst) || (!isBuffered && !g.IsMapped(src))
 }
@@ -57,10 +62,12 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
+
 	return s.submitWork(func() error {
 		if bytes == 0 {
 			return nil
 		}
+
 		return s.gpu.CUDA.MemsetD8Async(dst, value, bytes, s.CUDA)
 	})
 }
@@ -79,6 +86,7 @@ func (s *Stream) Host(work func()) error {
 			return fmt.Errorf("queueing a host function while another library is capturing the "+
 				"stream: %w", driver.ErrUnsupported)
 		}
+
 		// run calls work and then sets done to a value.
 		run := func(done *gpu.Word, value uint32) {
 			s.streams.runHostFunc(work, s.addFault, done, value)
@@ -86,16 +94,20 @@ func (s *Stream) Host(work func()) error {
 		if s.Capture != nil {
 			return s.Capture.addHostFunc(s.CUDA, run)
 		}
+
 		if s.hostFuncWord == nil {
 			word, err := s.gpu.Words.Take(s.gpu.CUDA)
 			if err != nil {
 				return err
 			}
+
 			s.hostFuncWord = word
 		}
+
 		if err := recordAllGroups(s); err != nil {
 			return err
 		}
+
 		s.hostFuncCount++
 		// Copy both fields, because Abandon replaces them. CUDA's thread only starts a goroutine.
 		// Later work of the stream waits until run has written number to word.
@@ -105,6 +117,7 @@ func (s *Stream) Host(work func()) error {
 			f.Release()
 			return err
 		}
+
 		return s.gpu.CUDA.StreamWaitValue(s.CUDA, word.Address(), number,
 			cuda.WaitGreaterOrEqual)
 	})
@@ -121,18 +134,22 @@ func (s *Stream) Record(e driver.Event) error {
 	if !ok || event.streams != s.streams {
 		return errors.New("recording an event: the event belongs to another device")
 	}
+
 	if s.isAdopted && s.closedWhileBusy.Load() && !s.queuedEnd.Done() {
 		event.sharePoint(&s.queuedEnd)
 		return nil
 	}
+
 	return s.submit(func() error {
 		if s.Capture != nil {
 			s.Capture.endEvents = append(s.Capture.endEvents, event)
 			return nil
 		}
+
 		if !s.isAdopted {
 			return event.Record(s.CUDA)
 		}
+
 		_, err := s.recordEndEvent(func() error { return recordAllGroups(s) })
 		event.sharePoint(&s.queuedEnd) // unchanged if the owner is capturing the stream
 		return err
@@ -150,6 +167,7 @@ func (s *Stream) Wait(e driver.Event) error {
 	if !ok || !event.streams.GPU.SharesContext(s.gpu) {
 		return errors.New("waiting for an event: the event belongs to another device")
 	}
+
 	return s.submitWork(func() error {
 		isCapturing := s.Capture != nil || s.Recording
 		if !isCapturing {
@@ -157,13 +175,16 @@ func (s *Stream) Wait(e driver.Event) error {
 			waitErr := event.StreamWait(s.CUDA, s.gpu.CUDA)
 			return errors.Join(recordErr, waitErr)
 		}
+
 		point, err := event.newFixedPoint()
 		if err != nil {
 			return err
 		}
+
 		if point == nil { // the event has never been recorded, and counts as done
 			return nil
 		}
+
 		// The graph must keep the point reachable, because it uses its CUDA event.
 		if s.Capture != nil {
 			s.Capture.awaitedPoints = append(s.Capture.awaitedPoints, point)
@@ -171,6 +192,7 @@ func (s *Stream) Wait(e driver.Event) error {
 		} else if err := s.streams.keepInCapture(s.CUDA, point); err != nil {
 			return err
 		}
+
 		return s.gpu.CUDA.StreamWaitEventExternal(s.CUDA, point.Handle)
 	})
 }
@@ -181,9 +203,11 @@ func (s *Stream) BeginCapture() error {
 		if s.Capture != nil {
 			return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 		}
+
 		if err := recordAllGroups(s); err != nil {
 			return err
 		}
+
 		var priorWork *Event // nil if the stream is idle
 		if !s.IdleLocked() {
 			priorWork = s.streams.NewEvent()
@@ -191,9 +215,11 @@ func (s *Stream) BeginCapture() error {
 				return err
 			}
 		}
+
 		if err := s.gpu.CUDA.BeginCapture(s.CUDA, cuda.CaptureRelaxed); err != nil {
 			return err
 		}
+
 		s.Capture = &Graph{streams: s.streams, priorWork: priorWork, Calls: s.streams.NewCalls()}
 		s.streams.Capturing.Add(1)
 		return nil
@@ -207,6 +233,7 @@ func (s *Stream) EndCapture() (driver.Graph, error) {
 		if s.Capture == nil {
 			return fmt.Errorf("ending a capture: %w", driver.ErrNotCapturing)
 		}
+
 		g = s.Capture
 		s.Capture = nil
 		s.streams.Capturing.Add(-1)
@@ -215,9 +242,11 @@ func (s *Stream) EndCapture() (driver.Graph, error) {
 	if err == nil {
 		return g, nil
 	}
+
 	if g == nil { // no capture has ended
 		return nil, err
 	}
+
 	closeErr := g.Close()
 	return nil, errors.Join(err, closeErr)
 }

@@ -31,6 +31,7 @@ func EncodeJSON(v any) []byte {
 	if err != nil {
 		panic(err)
 	}
+
 	return b
 }
 
@@ -40,6 +41,7 @@ func (d PyDict) MarshalJSON() ([]byte, error) {
 	for i, p := range d {
 		parts[i] = string(EncodeJSON(p.Key)) + ":" + string(EncodeJSON(p.Value))
 	}
+
 	return []byte("{" + strings.Join(parts, ",") + "}"), nil
 }
 
@@ -90,6 +92,7 @@ func (p *pickler) addToMemo() {
 		p.write('r') // LONG_BINPUT
 		p.writeUint32(uint32(p.memoLength))
 	}
+
 	p.memoLength++
 }
 
@@ -146,12 +149,14 @@ func (p *pickler) writeString(s string) {
 		p.writeMemoNumber(number)
 		return
 	}
+
 	if p.protocol >= 4 && len(s) < 256 {
 		p.write(opShortString, byte(len(s)))
 	} else {
 		p.write('X') // BINUNICODE
 		p.writeUint32(uint32(len(s)))
 	}
+
 	p.out = append(p.out, s...)
 	p.memoNumbers[s] = p.memoLength
 	p.addToMemo()
@@ -162,6 +167,7 @@ func (p *pickler) writeMemoNumber(number int) {
 		p.write('h', byte(number)) // BINGET
 		return
 	}
+
 	p.write('j') // LONG_BINGET
 	p.writeUint32(uint32(number))
 }
@@ -174,14 +180,17 @@ func (p *pickler) writeTuple(tuple PyTuple) {
 	if !isShort {
 		p.write('(') // MARK
 	}
+
 	for _, item := range tuple {
 		p.writeValue(item)
 	}
+
 	if isShort {
 		p.write(shortOpcode)
 	} else {
 		p.write('t') // TUPLE, of the values above the mark
 	}
+
 	p.addToMemo()
 }
 
@@ -190,6 +199,7 @@ func (p *pickler) maxBatchItems() int {
 	if p.protocol == 2 { // PyTorch's pickler does not split lists and dicts
 		return math.MaxInt
 	}
+
 	return 1000 // as in Python
 }
 
@@ -202,10 +212,12 @@ func (p *pickler) writeList(list PyList) {
 			p.write('a') // APPEND
 			continue
 		}
+
 		p.write('(') // MARK
 		for _, item := range batch {
 			p.writeValue(item)
 		}
+
 		p.write('e') // APPENDS
 	}
 }
@@ -217,10 +229,12 @@ func (p *pickler) writeDict(dict PyDict) {
 		if len(batch) > 1 {
 			p.write('(') // MARK
 		}
+
 		for _, pair := range batch {
 			p.writeString(pair.Key)
 			p.writeValue(pair.Value)
 		}
+
 		if len(batch) > 1 {
 			p.write('u') // SETITEMS
 		} else {

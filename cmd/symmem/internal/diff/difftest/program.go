@@ -38,12 +38,14 @@ func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 			live = slices.Delete(live, index, index+1)
 			continue
 		}
+
 		r := Request{
 			Tensor: len(p), Size: randomSize(rng), Stream: rng.IntN(streams), Pool: rng.IntN(pools),
 		}
 		p = append(p, r)
 		live = append(live, r)
 	}
+
 	return p
 }
 
@@ -54,6 +56,7 @@ func randomSize(rng *rand.Rand) int64 {
 		frequentSizes := []int64{512, 64 << 10, 2 << 20, 4 << 20}
 		return frequentSizes[rng.IntN(len(frequentSizes))]
 	}
+
 	const maxSize = 6 << 20
 	return 1 + rng.Int64N(maxSize)
 }
@@ -78,21 +81,25 @@ func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int)
 		if next >= len(changed) || changed[index].Tensor == changed[next].Tensor {
 			return nil
 		}
+
 		changed[index], changed[next] = changed[next], changed[index]
 		return changed
 	case "different call": // an allocation instead of a free
 		if !original.IsFree {
 			return nil
 		}
+
 		changed[index] = Request{
 			Tensor: len(p) + 1, // not in use
 			Size:   randomSize(rng), Stream: original.Stream, Pool: original.Pool,
 		}
 		return changed
 	}
+
 	if original.IsFree { // the other differences are planted at allocations
 		return nil
 	}
+
 	tensor := original.Tensor
 	switch kind {
 	case "different size":
@@ -119,6 +126,7 @@ func changeTensor(p Program, tensor int, apply func(*Request)) Program {
 			apply(&p[i])
 		}
 	}
+
 	return p
 }
 
@@ -133,6 +141,7 @@ func addExtraTensor(rng *rand.Rand, p Program, index int) Program {
 		extra.IsFree = true
 		p = slices.Insert(p, index+1+rng.IntN(len(p)-index), extra)
 	}
+
 	return p
 }
 
@@ -148,13 +157,16 @@ func FirstDifference(a, b Program, pools int) []int {
 			firsts[pool] = -1
 			continue
 		}
+
 		shorter := min(len(requestsA), len(requestsB))
 		first := 0
 		for first < shorter && requestsA[first] == requestsB[first] {
 			first++
 		}
+
 		firsts[pool] = first
 	}
+
 	return firsts
 }
 
@@ -168,15 +180,19 @@ func normalizedRequests(p Program, pool int) []Request {
 		if r.Pool != pool {
 			continue
 		}
+
 		if !r.IsFree {
 			newTensors[r.Tensor] = len(newTensors)
 		}
+
 		if _, ok := newStreams[r.Stream]; !ok {
 			newStreams[r.Stream] = len(newStreams)
 		}
+
 		r.Tensor = newTensors[r.Tensor]
 		r.Stream = newStreams[r.Stream]
 		normalized = append(normalized, r)
 	}
+
 	return normalized
 }

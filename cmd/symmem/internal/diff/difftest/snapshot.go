@@ -38,10 +38,13 @@ func Snapshot(p Program, r RunOptions) PyDict {
 			if err != nil {
 				panic(err)
 			}
+
 			e.pools = append(e.pools, &pool{allocator: allocator})
 		}
+
 		e.execute(i, request)
 	}
+
 	return e.snapshot()
 }
 
@@ -77,6 +80,7 @@ func (e *execution) streamID(stream int) int64 {
 	if stream == 0 {
 		return 0
 	}
+
 	return int64(e.Seed%97)<<32 + int64(stream)<<8
 }
 
@@ -87,26 +91,31 @@ func (e *execution) execute(i int, r Request) {
 		if _, _, err := e.pools[r.Pool].allocator.FreeHandle(b.Handle); err != nil {
 			panic(err)
 		}
+
 		e.addEntry("free_requested", b.address, r.Size, r, i)
 		e.addEntry("free_completed", b.address, r.Size, r, i)
 		return
 	}
+
 	p := e.pools[r.Pool]
 	for {
 		b, growth, err := p.allocator.Alloc(r.Size, alloc.Stream(e.streamID(r.Stream)))
 		if err != nil {
 			panic(err)
 		}
+
 		if growth.Bytes == 0 {
 			address := p.segments[b.Segment].address + uint64(b.Offset)
 			e.liveBlocks[r.Tensor] = block{b, address, r}
 			e.addEntry("alloc", address, r.Size, r, i)
 			return
 		}
+
 		s := segment{e.newSegmentAddress(), growth.Bytes, r.Stream}
 		if _, err := p.allocator.AddSegment(growth, s.address); err != nil {
 			panic(err)
 		}
+
 		p.segments = append(p.segments, s)
 		e.addEntry("segment_alloc", s.address, s.bytes, r, i)
 	}
@@ -138,9 +147,11 @@ func (e *execution) addEntry(action string, address uint64, size int64, r Reques
 			{"user_metadata", ""},
 		}...)
 	}
+
 	if !e.OmitPoolIDs && !e.OldFormat {
 		entry = append(entry, Pair{"pool_id", PyTuple{0, r.Pool + 1}})
 	}
+
 	e.trace = append(e.trace, append(entry, Pair{"frames", PyList{
 		PyDict{{"name", "make"}, {"filename", "model.py"}, {"line", 10 + i%50 + e.LineOffset}},
 		PyDict{{"name", "main"}, {"filename", "train.py"}, {"line", 5}},
@@ -166,9 +177,11 @@ func (e *execution) snapshot() PyDict {
 					{"frames", PyList{}},
 				}...)
 			}
+
 			segments = append(segments, described)
 		}
 	}
+
 	slices.SortFunc(segments, func(a, b any) int {
 		return cmp.Compare(a.(PyDict)[1].Value.(int64), b.(PyDict)[1].Value.(int64))
 	})
@@ -176,9 +189,11 @@ func (e *execution) snapshot() PyDict {
 	if e.MaxTraceEntries > 0 && len(trace) > e.MaxTraceEntries {
 		trace = trace[len(trace)-e.MaxTraceEntries:]
 	}
+
 	if e.OldFormat {
 		return PyDict{{"segments", segments}, {"device_traces", PyList{trace}}}
 	}
+
 	return PyDict{
 		{"segments", segments},
 		{"device_traces", PyList{trace}},
@@ -199,6 +214,7 @@ func (e *execution) blocks(p *pool, ordinal int32) PyList {
 	for _, b := range e.liveBlocks {
 		sizes[b.address] = b.request.Size
 	}
+
 	var all PyList
 	for b := range p.allocator.Blocks(ordinal) {
 		address := p.segments[ordinal].address + uint64(b.Offset)
@@ -206,6 +222,7 @@ func (e *execution) blocks(p *pool, ordinal int32) PyList {
 		if b.State == alloc.Live {
 			state, requested = "active_allocated", sizes[address]
 		}
+
 		if e.OldFormat {
 			described := PyDict{{"size", b.Size}, {"state", state}}
 			if requested > 0 {
@@ -213,9 +230,11 @@ func (e *execution) blocks(p *pool, ordinal int32) PyList {
 					PyDict{{"addr", int64(address)}, {"real_size", requested}},
 				}})
 			}
+
 			all = append(all, described)
 			continue
 		}
+
 		all = append(all, PyDict{
 			{"address", int64(address)},
 			{"size", b.Size},
@@ -224,6 +243,7 @@ func (e *execution) blocks(p *pool, ordinal int32) PyList {
 			{"frames", PyList{}},
 		})
 	}
+
 	return all
 }
 
@@ -252,6 +272,7 @@ func FlightDump(operations []string, first int) PyDict {
 			{"timeout_ms", 600000},
 		})
 	}
+
 	return PyDict{
 		{"version", "2.10"},
 		{"comm_lib_version", "2.28.9"},

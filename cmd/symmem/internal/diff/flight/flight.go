@@ -49,15 +49,18 @@ func (r *Reader) AddEntry(d *plain.Document, entry plain.Value) error {
 	if !d.IsDict(entry) {
 		return fmt.Errorf("%w: an entry is not a dict", plain.ErrFormat)
 	}
+
 	number := r.entryCount
 	r.entryCount++
 	if number == 0 {
 		r.firstRecordID, _ = r.field(d, entry, "record_id").Int() // 0 if missing
 	}
+
 	if r.field(d, entry, "is_p2p").Bool() {
 		r.messageCount++
 		return nil
 	}
+
 	group := r.findOrAddGroup(d, entry)
 	callNumber, _ := r.field(d, entry, "collective_seq_id").Int()
 	text := r.describe(d, entry)
@@ -76,6 +79,7 @@ func (r *Reader) AddEntry(d *plain.Document, entry plain.Value) error {
 			Group: group.ID, Text: text, State: state, UnixMicro: createdMicro,
 		})
 	}
+
 	return nil
 }
 
@@ -93,6 +97,7 @@ func (r *Reader) findOrAddText(text string) int32 {
 		r.textIndexes[text] = index
 		r.rank.Texts = append(r.rank.Texts, text)
 	}
+
 	return index
 }
 
@@ -103,6 +108,7 @@ func (r *Reader) field(d *plain.Document, dict plain.Value, key string) plain.Va
 		keyValue = d.StringValue(key)
 		r.keyValues[key] = keyValue
 	}
+
 	return d.Get(dict, keyValue)
 }
 
@@ -115,10 +121,12 @@ func (r *Reader) findOrAddGroup(d *plain.Document, entry plain.Value) *history.S
 			words = append(words, text)
 		}
 	}
+
 	if len(words) == 0 {
 		id, _ := r.field(d, entry, "pg_id").Int()
 		words = []string{fmt.Sprint(id)}
 	}
+
 	id := groupID(words)
 	g := r.groups[id]
 	if g == nil {
@@ -128,6 +136,7 @@ func (r *Reader) findOrAddGroup(d *plain.Document, entry plain.Value) *history.S
 		r.groups[id] = g
 		r.rank.Sequences = append(r.rank.Sequences, g)
 	}
+
 	return g
 }
 
@@ -148,6 +157,7 @@ func (r *Reader) addMembers(d *plain.Document, config plain.Value) {
 			words = append(words, word)
 		}
 	}
+
 	text, _ := d.StringOf(r.field(d, config, "ranks"))
 	var ranks []int
 	for digits := range strings.SplitSeq(strings.Trim(text, "[] "), ",") {
@@ -155,11 +165,14 @@ func (r *Reader) addMembers(d *plain.Document, config plain.Value) {
 		if err != nil || rank < 0 || rank > maxRank {
 			return
 		}
+
 		ranks = append(ranks, rank)
 	}
+
 	if r.rank.Members == nil {
 		r.rank.Members = map[string][]int{}
 	}
+
 	r.rank.Members[groupID(words)] = ranks
 }
 
@@ -175,10 +188,12 @@ func (r *Reader) describe(d *plain.Document, entry plain.Value) string {
 	if !hasPrefix {
 		operation = name
 	}
+
 	keys := []string{"input_dtypes", "output_dtypes"}
 	if !canSizesDiffer(operation) {
 		keys = append(keys, "input_sizes", "output_sizes")
 	}
+
 	var text strings.Builder
 	text.WriteString(operation)
 	for _, key := range keys {
@@ -186,10 +201,12 @@ func (r *Reader) describe(d *plain.Document, entry plain.Value) string {
 		if value.IsNone() {
 			continue
 		}
+
 		text.WriteString(" " + strings.ReplaceAll(key, "_", " ") + " ")
 		const depth = 0 // the value is not in a list
 		appendValue(&text, d, value, depth)
 	}
+
 	return text.String()
 }
 
@@ -199,6 +216,7 @@ func canSizesDiffer(operation string) bool {
 	if strings.HasSuffix(operation, "_v") {
 		return true
 	}
+
 	return slices.ContainsFunc(unevenOperations, func(prefix string) bool {
 		return strings.HasPrefix(operation, prefix)
 	})
@@ -218,25 +236,31 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 		b.WriteString(text)
 		return
 	}
+
 	if n, ok := v.Int(); ok {
 		fmt.Fprint(b, n)
 		return
 	}
+
 	if !d.IsList(v) || depth > maxDepth {
 		b.WriteByte('?')
 		return
 	}
+
 	b.WriteByte('[')
 	for i, item := range d.Items(v) {
 		if b.Len() > maxTextBytes {
 			b.WriteString(" ...")
 			break
 		}
+
 		if i > 0 {
 			b.WriteByte(' ')
 		}
+
 		appendValue(b, d, item, depth+1)
 	}
+
 	b.WriteByte(']')
 }
 
@@ -249,15 +273,18 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value) {
 		r.rank.AddNote("the beginning is missing: %d earlier entries are not in the file",
 			r.firstRecordID)
 	}
+
 	configs := d.Items(r.field(d, top, "pg_config")) // keys and values in turn
 	const firstValue = 1
 	for i := firstValue; i < len(configs); i += 2 {
 		r.addMembers(d, configs[i])
 	}
+
 	if r.messageCount > 0 {
 		r.rank.AddNote("%d sends and receives are left out: they need not agree between ranks",
 			r.messageCount)
 	}
+
 	for _, g := range r.rank.Sequences {
 		if state := r.lastStates[g.ID]; isPending(state) {
 			r.rank.AddNote("the last call of group %s is %s, not completed", g.ID,

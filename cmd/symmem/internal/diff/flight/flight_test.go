@@ -30,6 +30,7 @@ func TestStackInPlaceOfFrame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	events := rank.Sequences[0].Events
 	for i := range events {
 		if lines := rank.StackLines(&events[i]); len(lines) > 2 {
@@ -46,13 +47,16 @@ func TestSizesOfSharedLists(t *testing.T) {
 	for depth := byte('\x00'); depth < 3; depth++ {
 		value += "q" + string(rune(depth)) + "0](" + strings.Repeat("h"+string(rune(depth)), width) + "e"
 	}
+
 	rank, err := load.Read(bytes.NewReader(dump(entry("input_sizes", value))), -1)
 	if err != nil {
 		if !errors.Is(err, plain.ErrFormat) {
 			t.Fatal(err)
 		}
+
 		return
 	}
+
 	if n := len(rank.Texts[0]); n > 2<<20 {
 		t.Errorf("text has %d bytes; want at most 2 MiB", n)
 	}

@@ -32,6 +32,7 @@ func (a Action) String() string {
 	if int(a) < len(actionNames) && actionNames[a] != "" {
 		return actionNames[a]
 	}
+
 	return fmt.Sprintf("action %d", uint8(a))
 }
 
@@ -76,6 +77,7 @@ func (c Class) String() string {
 	if int(c) < len(names) {
 		return names[c]
 	}
+
 	return fmt.Sprintf("class %d", uint8(c))
 }
 
@@ -184,9 +186,11 @@ func (r *Rank) AddNote(format string, args ...any) {
 	if r.knownNotes[text] {
 		return
 	}
+
 	if r.knownNotes == nil {
 		r.knownNotes = map[string]bool{}
 	}
+
 	r.knownNotes[text] = true
 	r.Notes = append(r.Notes, text)
 }
@@ -197,10 +201,12 @@ func (r *Rank) StackLines(e *Event) []string {
 	if e.Stack < 0 || int(e.Stack) >= len(r.Stacks) {
 		return nil
 	}
+
 	var lines []string
 	for _, i := range r.Stacks[e.Stack] {
 		lines = append(lines, MakePrintable(r.Frames[i].String()))
 	}
+
 	return lines
 }
 
@@ -227,6 +233,7 @@ func MakePrintable(s string) string {
 		if isControl || mayHideText || isInvalid {
 			return '?'
 		}
+
 		return c
 	}, s)
 }

@@ -63,6 +63,7 @@ func worldOf(path string) int {
 			return n
 		}
 	}
+
 	return 1
 }
 
@@ -77,28 +78,34 @@ func Find(paths []string, ranks map[string]int) ([]Source, error) {
 		if err != nil {
 			return nil, fmt.Errorf("finding files: %w", err)
 		}
+
 		names := []string{path}
 		if info.IsDir() {
 			if names, err = filesIn(path); err != nil {
 				return nil, err
 			}
 		}
+
 		for _, name := range names {
 			s, err := newSource(name, ranks)
 			if err != nil {
 				return nil, err
 			}
+
 			all = append(all, s)
 			delete(unused, filepath.Clean(name))
 		}
 	}
+
 	if len(unused) > 0 {
 		return nil, fmt.Errorf("a rank was given for %s, which is not among the files",
 			slices.Sorted(maps.Keys(unused))[0])
 	}
+
 	if len(all) == 0 {
 		return nil, fmt.Errorf("%s contains no files", strings.Join(paths, ", "))
 	}
+
 	return all, nil
 }
 
@@ -107,6 +114,7 @@ func filesIn(folder string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding files: %w", err)
 	}
+
 	var names []string
 	for _, e := range entries {
 		if isFile(folder, e) && !strings.HasPrefix(e.Name(), ".") &&
@@ -114,6 +122,7 @@ func filesIn(folder string) ([]string, error) {
 			names = append(names, filepath.Join(folder, e.Name()))
 		}
 	}
+
 	return names, nil
 }
 
@@ -122,6 +131,7 @@ func isFile(folder string, e os.DirEntry) bool {
 	if e.Type()&os.ModeSymlink == 0 {
 		return e.Type().IsRegular()
 	}
+
 	info, err := os.Stat(filepath.Join(folder, e.Name()))
 	return err != nil || info.Mode().IsRegular()
 }
@@ -131,14 +141,17 @@ func newSource(path string, ranks map[string]int) (Source, error) {
 	if err != nil {
 		return Source{}, fmt.Errorf("finding files: %w", err)
 	}
+
 	s := Source{Path: path, World: worldOf(path), size: info.Size()}
 	if !info.Mode().IsRegular() {
 		return s, fmt.Errorf("%s is not a regular file", path)
 	}
+
 	if n, ok := ranks[filepath.Clean(path)]; ok {
 		s.Rank, s.HasGivenRank = n, true
 		return s, nil
 	}
+
 	base := filepath.Base(path)
 	base = strings.TrimSuffix(base, filepath.Ext(base)) + numericExtension(base)
 	s.Rank = -1
@@ -146,11 +159,13 @@ func newSource(path string, ranks map[string]int) (Source, error) {
 	if digits == nil {
 		digits = lastNumber.FindStringSubmatch(base)
 	}
+
 	if digits != nil {
 		if n, err := strconv.Atoi(digits[1]); err == nil {
 			s.Rank = n
 		}
 	}
+
 	return s, nil
 }
 
@@ -160,6 +175,7 @@ func numericExtension(base string) string {
 	if _, err := strconv.Atoi(strings.TrimPrefix(extension, ".")); err != nil {
 		return ""
 	}
+
 	return extension
 }
 
@@ -171,6 +187,7 @@ func Files(sources []Source, o Options) ([]*history.Rank, error) {
 	for _, s := range sources {
 		total += s.size
 	}
+
 	report := func(n int) {
 		if read := done.Add(int64(n)); o.Progress != nil {
 			o.Progress(read, total)
@@ -187,10 +204,12 @@ func Files(sources []Source, o Options) ([]*history.Rank, error) {
 			ranks[i], errs[i] = readFile(s, o.Device, report)
 		})
 	}
+
 	wait.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+
 	return ranks, sortRanks(ranks)
 }
 
@@ -211,6 +230,7 @@ func sortRanks(ranks []*history.Rank) error {
 		if a.Format != b.Format {
 			return strings.Compare(a.Format, b.Format)
 		}
+
 		return a.Number - b.Number
 	})
 	for i := 1; i < len(ranks); i++ {
@@ -219,11 +239,13 @@ func sortRanks(ranks []*history.Rank) error {
 			return fmt.Errorf("%s is of a world of %d ranks, and %s of one of %d: pass the files of one "+
 				"world of one run", a.File, a.RankCount, b.File, b.RankCount)
 		}
+
 		if a.Format == b.Format && a.Number == b.Number {
 			return fmt.Errorf("%s and %s are both files of rank %d: pass the files of one run, or "+
 				"add --rank FILE=N", a.File, b.File, a.Number)
 		}
 	}
+
 	return nil
 }
 
@@ -249,16 +271,20 @@ func readFile(s Source, device int, report func(int)) (*history.Rank, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", s.Path, err)
 	}
+
 	rank.File = s.Path
 	if rank.World = s.World; s.World > 1 {
 		rank.Format += fmt.Sprintf(", world %d", s.World)
 	}
+
 	if rank.Number >= 0 && !s.HasGivenRank {
 		return rank, nil // the file states its rank
 	}
+
 	if s.Rank < 0 {
 		return nil, fmt.Errorf("the name of %s contains no rank: add --rank %s=N", s.Path, s.Path)
 	}
+
 	rank.Number = s.Rank
 	return rank, nil
 }
@@ -269,6 +295,7 @@ func Read(r io.Reader, device int) (*history.Rank, error) {
 	if begin, _ := buffered.Peek(8); trace.IsTrace(begin) {
 		return symmemtrace.Read(buffered)
 	}
+
 	return readPyTorch(buffered, device)
 }
 
@@ -281,12 +308,14 @@ func readPyTorch(r io.Reader, device int) (*history.Rank, error) {
 		if key == len(snapshot.StreamedLists) {
 			return calls.AddEntry(d, v)
 		}
+
 		return memory.AddElement(d, key, list, v)
 	}
 	d, top, err := plain.Decode(r, plain.Options{StreamedLists: streams, OnElement: element})
 	if err != nil {
 		return nil, err
 	}
+
 	isCalls := !d.Get(top, d.StringValue("entries")).IsNone()
 	isMemory := !d.Get(top, d.StringValue("segments")).IsNone() || d.IsList(top)
 	switch {
@@ -296,6 +325,7 @@ func readPyTorch(r io.Reader, device int) (*history.Rank, error) {
 	case isMemory && !calls.HasEntries():
 		return rank, memory.Finish(d, top, device)
 	}
+
 	return nil, fmt.Errorf("%w: it is not a trace of symmem, a memory snapshot of PyTorch or a "+
 		"Flight Recorder dump", plain.ErrFormat)
 }

@@ -52,8 +52,10 @@ func BenchmarkDiff(b *testing.B) {
 				if rank == lastRank {
 					p = plantExtra(rng, p)
 				}
+
 				format.writeFile(b, folder, rank, p)
 			}
+
 			debug.FreeOSMemory() // of the generated programs
 			for b.Loop() {
 				compareFolder(b, folder)
@@ -80,21 +82,25 @@ func compareFolder(b *testing.B, folder string) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	before := processorTime(b)
 	sources, err := load.Find([]string{folder}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	const onlyDevice = -1 // the only device with events
 	ranks, err := load.Files(sources, load.Options{Device: onlyDevice})
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	r := diff.Compare(ranks, diff.Options{})
 	hasDifference := *benchRanks > 1 // a single rank differs from no other
 	if hasDifference && r.RanksAgree {
 		b.Fatal("Compare found no difference; want one")
 	}
+
 	b.ReportMetric((processorTime(b) - before).Seconds(), "cpu-s/op")
 	b.ReportMetric(maxResident(b), "MiB-max")
 }
@@ -106,6 +112,7 @@ func processorTime(b *testing.B) time.Duration {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
 		b.Fatal(err)
 	}
+
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 
@@ -116,11 +123,13 @@ func maxResident(b *testing.B) float64 {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	_, rest, _ := strings.Cut(string(status), "VmHWM:") // is followed by the size and "kB"
 	kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	return kib / 1024
 }
 
@@ -146,6 +155,7 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	for pool := range poolSources {
 		poolSources[pool] = w.NewSource()
 	}
+
 	for i, r := range p {
 		e := event.Event{
 			Kind: event.KindAlloc, Number: numbers[r.Pool], Group: "world", Pool: uint64(r.Pool),
@@ -156,6 +166,7 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 		if r.IsFree {
 			e.Kind, e.Requested, e.Offset = event.KindFree, 0, offsets[r.Tensor]
 		}
+
 		offsets[r.Tensor] = e.Offset
 		numbers[r.Pool]++
 		poolSources[r.Pool].Record(&e)
@@ -174,6 +185,7 @@ func writeSnapshot(b *testing.B, folder string, rank int, p difftest.Program) {
 	if rank == 0 {
 		b.Logf("%d bytes, %d events for each rank", len(data), len(p))
 	}
+
 	path := filepath.Join(folder, difftest.FileName(rank))
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		b.Fatal(err)

@@ -39,8 +39,10 @@ func encodeProgram(p difftest.Program) [][5]int64 {
 		if r.IsFree {
 			e[4] = 1
 		}
+
 		all = append(all, e)
 	}
+
 	return all
 }
 
@@ -51,6 +53,7 @@ func decodeProgram(all [][5]int64) difftest.Program {
 			Tensor: int(e[0]), Size: e[1], Stream: int(e[2]), Pool: int(e[3]), IsFree: e[4] == 1,
 		})
 	}
+
 	return p
 }
 
@@ -62,16 +65,19 @@ func randomPlanted(rng *rand.Rand, kind string) plantedProgram {
 		p := difftest.RandomProgram(rng, 150+rng.IntN(150), 1, 1)
 		return plantedProgram{Kind: kind, Odd: rng.IntN(4), Common: encodeProgram(p)}
 	}
+
 	for {
 		p := difftest.RandomProgram(rng, 30+rng.IntN(120), pools, streams)
 		program := plantedProgram{Kind: kind, Odd: rng.IntN(4), Common: encodeProgram(p)}
 		if kind == "" {
 			return program
 		}
+
 		q := difftest.PlantDifference(rng, p, kind, streams, pools)
 		if q == nil {
 			continue
 		}
+
 		if first := difftest.FirstDifference(p, q, pools); first[0] >= 0 || first[1] >= 0 {
 			program.Planted = encodeProgram(q)
 			return program
@@ -86,6 +92,7 @@ func TestWritePrograms(t *testing.T) {
 	if file == "" {
 		file, count = filepath.Join(t.TempDir(), "programs.json"), 16
 	}
+
 	rng := rand.New(rand.NewPCG(41, 8))
 	kinds := append([]string{diff.KindPlace}, difftest.DifferenceKinds...)
 	var programs []plantedProgram
@@ -94,15 +101,19 @@ func TestWritePrograms(t *testing.T) {
 		if n%6 > 0 {
 			kind = kinds[(n-n/6-1)%len(kinds)]
 		}
+
 		programs = append(programs, randomPlanted(rng, kind))
 	}
+
 	b, err := json.Marshal(programs)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	var read []plantedProgram
 	if err := json.Unmarshal(b, &read); err != nil || len(read) != count ||
 		len(decodeProgram(read[0].Common)) < 30 {
@@ -137,6 +148,7 @@ func readRecordings(t *testing.T, path string) map[string]*plantedRecording {
 			r = &plantedRecording{}
 			all[id] = r
 		}
+
 		var err error
 		switch {
 		case file == "program.json":
@@ -152,6 +164,7 @@ func readRecordings(t *testing.T, path string) map[string]*plantedRecording {
 			err = json.Unmarshal(b, &places)
 			r.places = append(r.places, places)
 		}
+
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -167,6 +180,7 @@ func (r *plantedRecording) firstPlace(pool int) int {
 		if q.Pool != pool {
 			continue
 		}
+
 		if !q.IsFree {
 			for _, places := range r.places {
 				if len(places[pool]) <= allocation ||
@@ -174,10 +188,13 @@ func (r *plantedRecording) firstPlace(pool int) int {
 					return request
 				}
 			}
+
 			allocation++
 		}
+
 		request++
 	}
+
 	return -1
 }
 
@@ -189,14 +206,17 @@ func (r *plantedRecording) want() [][2]int {
 	if planted := decodeProgram(r.program.Planted); len(planted) > 0 {
 		requests = difftest.FirstDifference(common, planted, pools)
 	}
+
 	all := [][2]int{}
 	for pool, request := range requests {
 		place := -1
 		if request < 0 {
 			place = r.firstPlace(pool)
 		}
+
 		all = append(all, [2]int{request, place})
 	}
+
 	return all
 }
 
@@ -211,8 +231,10 @@ func firstDifferences(report *diff.Report) [][2]int {
 		} else if s.PlacementDifference != nil {
 			found[1] = s.PlacementDifference.RequestIndex
 		}
+
 		all = append(all, found)
 	}
+
 	return all
 }
 
@@ -236,6 +258,7 @@ func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 			if rank == r.program.Odd && len(planted) > 0 {
 				p = planted
 			}
+
 			o := difftest.RunOptions{Seed: rng.Uint64(), Policy: alloc.CreationOrder}
 			snapshot := difftest.Snapshot(p, o)
 			r.snapshots = append(r.snapshots, difftest.Pickle(snapshot, 4))
@@ -243,10 +266,13 @@ func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 			for pool := range places {
 				places[pool] = make([][2]int64, len(p)) // the same on all ranks
 			}
+
 			r.places = append(r.places, places)
 		}
+
 		all[fmt.Sprint(i)] = r
 	}
+
 	return all
 }
 
@@ -261,6 +287,7 @@ func TestRecordedPrograms(t *testing.T) {
 	} else {
 		recordings = readRecordings(t, *recordingsFile)
 	}
+
 	differing, agreeing := map[string]int{}, 0
 	for id, r := range recordings {
 		report := diff.Compare(read(t, r.snapshots...), diff.Options{})
@@ -268,17 +295,20 @@ func TestRecordedPrograms(t *testing.T) {
 			checkCalls(t, report, r.calls[0])
 			continue
 		}
+
 		got, want := differences(firstDifferences(report)), differences(r.want())
 		if !slices.Equal(got, want) {
 			t.Errorf("program %s (%q): first requests and places %v; want %v", id, r.program.Kind, got,
 				want)
 		}
+
 		if report.RanksAgree {
 			agreeing++
 		} else {
 			differing[r.program.Kind]++
 		}
 	}
+
 	t.Logf("programs that differ: %v; that agree: %d", differing, agreeing)
 }
 
@@ -292,9 +322,11 @@ func checkCalls(t *testing.T, report *diff.Report, planted []plantedCall) {
 			got = append(got, fmt.Sprintf("call %d on %v", d.RequestIndex, d.MinorityRanks))
 		}
 	}
+
 	for _, p := range planted {
 		want = append(want, fmt.Sprintf("call %d on %v", p.Call, []int{p.Rank}))
 	}
+
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {

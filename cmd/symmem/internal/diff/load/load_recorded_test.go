@@ -40,18 +40,22 @@ func readArchive(t *testing.T, path string, visit func(name string, contents []b
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for archive := tar.NewReader(unzipped); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return
 		}
+
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		contents, err := io.ReadAll(archive)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		visit(header.Name, contents)
 	}
 }
@@ -79,14 +83,17 @@ func TestRecordedFiles(t *testing.T) {
 				got = fmt.Sprintf("request %d: %s on %v, explanations %d, explains the rest %v",
 					d.RequestIndex, d.Kind, d.MinorityRanks, len(d.Explanation), explainsRest)
 			}
+
 			if d := s.PlacementDifference; d != nil {
 				got = fmt.Sprintf("place %d: %s on %v", d.RequestIndex, d.Kind, d.MinorityRanks)
 			}
+
 			// A replay places the blocks again by PyTorch's rule. Sequences of calls have none.
 			if s.Replay != nil && !strings.Contains(s.Replay.PyTorchText, "explains the places of all") {
 				t.Errorf("%s: %s; want PyTorch's rule to explain all places", name, s.Replay.PyTorchText)
 			}
 		}
+
 		if got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
@@ -106,6 +113,7 @@ func TestRecordedTimes(t *testing.T) {
 					t.Fatalf("%s: time of event %d = %d, want at least %d", name, e.Number, e.UnixMicro,
 						previous)
 				}
+
 				previous = e.UnixMicro
 			}
 		}

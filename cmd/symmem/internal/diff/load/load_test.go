@@ -24,6 +24,7 @@ func encode(file difftest.PyDict, n int) []byte {
 	if n%5 == 0 {
 		return difftest.EncodeJSON(file)
 	}
+
 	return difftest.Pickle(file, 1+n%5)
 }
 
@@ -35,9 +36,11 @@ func read(t *testing.T, files ...[]byte) []*history.Rank {
 		if err != nil {
 			t.Fatalf("reading the file of rank %d: %v", i, err)
 		}
+
 		r.Number = i
 		ranks = append(ranks, r)
 	}
+
 	return ranks
 }
 
@@ -55,10 +58,12 @@ func TestPlantedDifferences(t *testing.T) {
 		if q == nil {
 			continue
 		}
+
 		want := difftest.FirstDifference(p, q, pools)
 		if want[0] < 0 && want[1] < 0 {
 			continue // the swapped requests are the same
 		}
+
 		run++
 		planted[kind]++
 		ranks := 2 + rng.IntN(3)
@@ -69,11 +74,13 @@ func TestPlantedDifferences(t *testing.T) {
 			if r == odd {
 				program = q
 			}
+
 			snapshot := difftest.Snapshot(program, difftest.RunOptions{
 				Seed: rng.Uint64(), OmitPoolIDs: run%3 == 0,
 			})
 			files = append(files, encode(snapshot, run+r))
 		}
+
 		report := diff.Compare(read(t, files...), diff.Options{})
 		checkFirst(t, seed, run, report, want)
 		for _, s := range report.Sequences {
@@ -82,8 +89,10 @@ func TestPlantedDifferences(t *testing.T) {
 				break
 			}
 		}
+
 		checkBlame(t, report, ranks, odd)
 	}
+
 	for kind, n := range planted {
 		t.Logf("%s: named in %d of %d runs", kind, named[kind], n)
 		if kind != "missing" && kind != "extra" && named[kind] < n/2 {
@@ -101,6 +110,7 @@ func checkFirst(t *testing.T, seed uint64, run int, report *diff.Report, want []
 			got[at] = s.RequestDifference.RequestIndex
 		}
 	}
+
 	if fmt.Sprint(got) != fmt.Sprint(want) || report.RanksAgree {
 		t.Fatalf("seed %d run %d: first differences = %v with Agree = %v; want %v",
 			seed, run, got, report.RanksAgree, want)
@@ -113,10 +123,12 @@ func checkBlame(t *testing.T, report *diff.Report, ranks, odd int) {
 		if s.RequestDifference == nil {
 			continue
 		}
+
 		want := "[]"
 		if ranks > 2 {
 			want = fmt.Sprint([]int{odd})
 		}
+
 		if got := fmt.Sprint(s.RequestDifference.MinorityRanks); got != want {
 			t.Errorf("blamed = %s; want %s", got, want)
 		}
@@ -136,12 +148,14 @@ func TestAgreeingRuns(t *testing.T) {
 		if run%4 == 0 {
 			last = 1 + rng.IntN(300)
 		}
+
 		for r := range 2 + rng.IntN(3) {
 			files = append(files, encode(difftest.Snapshot(p, difftest.RunOptions{
 				Seed: rng.Uint64(), Policy: alloc.CreationOrder, MaxTraceEntries: last,
 				OmitPoolIDs: run%3 == 0, LineOffset: r,
 			}), run+r))
 		}
+
 		if report := diff.Compare(read(t, files...), diff.Options{}); !report.RanksAgree {
 			var text strings.Builder
 			_ = report.WriteText(&text)
@@ -162,10 +176,12 @@ func TestOldFormat(t *testing.T) {
 		if q == nil {
 			continue
 		}
+
 		last := 0
 		if run%2 == 0 {
 			q, last = p, 90
 		}
+
 		run++
 		var files [][]byte
 		for n, program := range []difftest.Program{p, p, q} {
@@ -173,23 +189,28 @@ func TestOldFormat(t *testing.T) {
 				Seed: rng.Uint64(), Policy: alloc.CreationOrder, MaxTraceEntries: last, OldFormat: true,
 			}), run+n))
 		}
+
 		ranks := read(t, files...)
 		report := diff.Compare(ranks, diff.Options{AllPools: true})
 		want, got := -1, -1
 		if last == 0 {
 			want = difftest.FirstDifference(p, q, 1)[0]
 		}
+
 		if d := report.Sequences[0].RequestDifference; d != nil {
 			got = d.RequestIndex
 		}
+
 		if got != want || report.RanksAgree != (want < 0) {
 			t.Fatalf("seed %d run %d: first difference = %d with Agree = %v; want %d", seed, run, got,
 				report.RanksAgree, want)
 		}
+
 		sizes := map[int64]bool{}
 		for _, r := range p {
 			sizes[r.Size] = true
 		}
+
 		for _, b := range ranks[0].Sequences[0].InitialBlocks {
 			if !sizes[b.Size] {
 				t.Fatalf("seed %d run %d: older block %+v; want a size that the program requested", seed, run,
@@ -214,16 +235,19 @@ func TestPlacesByAddress(t *testing.T) {
 			snapshot := difftest.Snapshot(p, difftest.RunOptions{Seed: seed, Policy: alloc.AddressOrder})
 			files = append(files, difftest.Pickle(snapshot, 4))
 		}
+
 		ranks := read(t, files...)
 		report := diff.Compare(ranks, diff.Options{})
 		s := report.Sequences[0]
 		if s.RequestDifference != nil {
 			t.Fatalf("Compare found a difference at request %d; want none", s.RequestDifference.RequestIndex)
 		}
+
 		if s.Replay.SymmemFirst != -1 || !strings.Contains(s.Replay.PyTorchText, "places of all blocks") {
 			t.Fatalf("Replay = %+v; want agreement by symmem's rule, and places explained by PyTorch's",
 				s.Replay)
 		}
+
 		if s.PlacementDifference != nil {
 			differ++
 			if !strings.Contains(s.PlacementDifference.Explanation[0], "addresses of segments") {
@@ -231,6 +255,7 @@ func TestPlacesByAddress(t *testing.T) {
 			}
 		}
 	}
+
 	if differ == 0 {
 		t.Error("Compare found no difference between places in any run; want some")
 	}
@@ -267,6 +292,7 @@ func TestOlderBlocks(t *testing.T) {
 			t.Errorf("Last = %d: got %d older blocks; want any = %v", last,
 				len(s.InitialBlocks), want)
 		}
+
 		type place struct {
 			segment int32
 			offset  int64
@@ -275,12 +301,14 @@ func TestOlderBlocks(t *testing.T) {
 		for _, b := range s.InitialBlocks {
 			older[place{b.Segment, b.Offset}] = true
 		}
+
 		for _, e := range s.Events {
 			at := place{e.Segment, e.Offset}
 			if e.Action == history.FreeCompleted && e.Block < 0 {
 				if !older[at] {
 					t.Fatalf("event %d frees %v, which is not an older block", e.Number, at)
 				}
+
 				delete(older, at)
 			}
 		}
@@ -302,10 +330,12 @@ func TestCalls(t *testing.T) {
 		fmt.Sprint(d.MinorityRanks) != "[2]" {
 		t.Fatalf("Requests = %+v; want another call at index 31 on rank 2", d)
 	}
+
 	if n := len(d.Variants[1].Stack); n != 1 || len(d.PrecedingRequests) != 5 {
 		t.Errorf("got %d stack lines and %d requests before the difference; want 1 and 5", n,
 			len(d.PrecedingRequests))
 	}
+
 	if report = diff.Compare(read(t, files[:2]...), diff.Options{}); !report.RanksAgree {
 		t.Errorf("ranks with the same calls differ: %+v", report.Sequences[0])
 	}
@@ -332,6 +362,7 @@ func TestNumbersOutOfRange(t *testing.T) {
 			t.Errorf("Read(%s) = %v; want an error about the range", file, err)
 		}
 	}
+
 	good := event("size", "576460752303423487") // the largest integer of 60 bits
 	for device, want := range map[int]bool{-1: true, 0: true, 1: false} {
 		if _, err := load.Read(strings.NewReader(good), device); (err == nil) != want {
@@ -351,6 +382,7 @@ func TestRankWithoutCalls(t *testing.T) {
 	if d := report.Sequences[0].RequestDifference; d == nil || d.Kind != diff.KindMissing {
 		t.Errorf("Compare = %+v; want a missing call", report.Sequences[0])
 	}
+
 	if report = diff.Compare(read(t, files[0]), diff.Options{}); len(report.Notes) != 1 ||
 		!strings.Contains(report.Notes[0], "no file of rank 1") {
 		t.Errorf("notes = %q; want one about rank 1", report.Notes)
@@ -394,20 +426,25 @@ func TestFind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if err := os.Symlink("x8", filepath.Join(dir, "y9")); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.Symlink(t.TempDir(), filepath.Join(dir, "z10")); err != nil { // not a file
 		t.Fatal(err)
 	}
+
 	sources, err := load.Find([]string{dir}, map[string]int{filepath.Join(dir, "trace.12"): 5})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	got := ""
 	for _, s := range sources {
 		got += fmt.Sprint(s.Rank, " ")
 	}
+
 	if got != "4 7 9 3 5 8 9 " {
 		t.Errorf("ranks = %s; want 4 7 9 3 5 8 9", got)
 	}
@@ -423,6 +460,7 @@ func FuzzRead(f *testing.F) {
 		f.Add(encode(snapshot, n))
 		f.Add(encode(difftest.FlightDump([]string{"all_reduce", "barrier"}, 1), n))
 	}
+
 	f.Add([]byte("\x80\x04cos\nsystem\n."))
 	f.Fuzz(compareWithItself)
 }
@@ -432,15 +470,18 @@ func compareWithItself(t *testing.T, file []byte) {
 	if err != nil {
 		return
 	}
+
 	b, err := load.Read(bytes.NewReader(file), -1)
 	if err != nil {
 		t.Fatalf("reading again: %v", err)
 	}
+
 	b.Number = a.Number + 1
 	report := diff.Compare([]*history.Rank{a, b}, diff.Options{AllPools: true})
 	if !report.RanksAgree {
 		t.Fatalf("Compare of a file with itself = %+v; want agreement", report)
 	}
+
 	if err := report.WriteText(&bytes.Buffer{}); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ func smallTrace(tb testing.TB) []byte {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	s := w.NewSource()
 	for n, kind := range []event.Kind{
 		event.KindSegment, event.KindAlloc, event.KindPark, event.KindReturn, event.KindAlloc,
@@ -28,18 +29,22 @@ func smallTrace(tb testing.TB) []byte {
 			Kind: kind, Number: uint64(n), Group: "world", Size: 512, Requested: 500, Site: "train.go:12",
 		})
 	}
+
 	s.RecordCollective("world", 0, &event.Call{Operation: "Barrier"}, 0, "")
 	s.RecordCollective("world", 1, &event.Call{Operation: "Send"}, 0, "")
 	for _, kind := range []event.Kind{event.KindInteger, event.KindStep, event.KindFault} {
 		s.Record(&event.Event{Kind: kind, Group: "world", Operation: "Agree", Name: "n", Text: "late"})
 	}
+
 	if err := w.Close(); err != nil {
 		tb.Fatal(err)
 	}
+
 	b, err := os.ReadFile(filepath.Join(folder, trace.FileName(1)))
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	return b
 }
 
@@ -56,6 +61,7 @@ func FuzzReadTrace(f *testing.F) {
 		for ; len(changes) >= 10; changes = changes[10:] {
 			copy(file[binary.LittleEndian.Uint16(changes):], changes[2:10])
 		}
+
 		compareWithItself(t, file)
 	})
 }

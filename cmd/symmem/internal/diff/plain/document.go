@@ -53,6 +53,7 @@ func intValue(n int64) Value {
 	if fits := int64(v)>>tagBits == n; fits {
 		return v
 	}
+
 	return makeValue(tagRoundedInt, uint64(n)>>tagBits)
 }
 
@@ -65,6 +66,7 @@ func boolValue(b bool) Value {
 	if b {
 		return makeValue(tagBool, 1)
 	}
+
 	return makeValue(tagBool, 0)
 }
 
@@ -78,9 +80,11 @@ func (v Value) Int() (int64, bool) {
 		f := math.Float64frombits(uint64(v) &^ (1<<tagBits - 1))
 		return int64(f), f == math.Trunc(f) && math.Abs(f) < 1<<53
 	}
+
 	if v.tag() != tagInt {
 		return 0, false
 	}
+
 	return int64(v) >> tagBits, true
 }
 
@@ -90,6 +94,7 @@ func (v Value) RoundedInt() (int64, bool) {
 	if v.tag() == tagRoundedInt {
 		return int64(uint64(v) &^ (1<<tagBits - 1)), true
 	}
+
 	return v.Int()
 }
 
@@ -142,6 +147,7 @@ func (d *Document) addMemory(bytes int) error {
 	if d.memoryBytes > maxMemoryBytes {
 		return formatError("its contents need more than %d MiB of memory", maxMemoryBytes>>20)
 	}
+
 	return nil
 }
 
@@ -151,6 +157,7 @@ func (d *Document) newObject(kind containerKind) Value {
 		d.objects = append(d.objects, make([]object, 0, 1<<objectChunkBits))
 		count++
 	}
+
 	chunk := &d.objects[count-1]
 	*chunk = append(*chunk, object{kind: kind})
 	d.memoryBytes += 40 // size of an object
@@ -162,6 +169,7 @@ func (d *Document) dropItems(o *object) {
 	if cap(o.items) > 0 && len(d.unusedSlices) < maxUnusedSlices {
 		d.unusedSlices = append(d.unusedSlices, o.items[:0])
 	}
+
 	d.memoryBytes -= int64(8 * len(o.items))
 	o.items, o.isDropped = nil, true
 }
@@ -172,6 +180,7 @@ func (d *Document) appendItems(o *object, items []Value) error {
 		o.items = d.unusedSlices[last]
 		d.unusedSlices = d.unusedSlices[:last]
 	}
+
 	o.items = append(o.items, items...)
 	return d.addMemory(8 * len(items))
 }
@@ -188,12 +197,15 @@ func (d *Document) findOrAddString(s []byte) (Value, error) {
 	if i, ok := d.stringIndexes[string(s)]; ok {
 		return makeValue(tagString, uint64(i)), nil
 	}
+
 	if len(d.strings) == math.MaxUint32 {
 		return 0, formatError("it has too many strings")
 	}
+
 	if d.stringIndexes == nil {
 		d.stringIndexes = map[string]uint32{}
 	}
+
 	text := string(s)
 	i := uint32(len(d.strings))
 	d.stringIndexes[text] = i
@@ -207,6 +219,7 @@ func (d *Document) StringOf(v Value) (string, bool) {
 	if v.tag() != tagString {
 		return "", false
 	}
+
 	return d.strings[v.index()], true
 }
 
@@ -216,12 +229,14 @@ func (d *Document) Get(v, key Value) Value {
 	if !d.IsDict(v) {
 		return 0
 	}
+
 	items := d.object(v).items
 	for i := len(items) - 2; i >= 0; i -= 2 { // as in Python, the last of several equal keys counts
 		if items[i] == key {
 			return items[i+1]
 		}
 	}
+
 	return 0
 }
 
@@ -231,6 +246,7 @@ func (d *Document) Items(v Value) []Value {
 	if v.tag() != tagObject {
 		return nil
 	}
+
 	return d.object(v).items
 }
 
@@ -249,6 +265,7 @@ func (d *Document) Label(v Value) (int32, bool) {
 	if v.tag() != tagObject {
 		return 0, false
 	}
+
 	o := d.object(v)
 	return o.label - 1, o.label > 0 && o.listDepth == 0
 }

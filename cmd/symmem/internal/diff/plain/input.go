@@ -26,6 +26,7 @@ func (in *input) peek() (byte, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	return b[0], nil
 }
 
@@ -35,6 +36,7 @@ func (in *input) convertEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return formatError("it is cut off after %d bytes", in.offset)
 	}
+
 	return err
 }
 
@@ -43,6 +45,7 @@ func (in *input) readByte() (byte, error) {
 	if err != nil {
 		return 0, in.convertEOF(err)
 	}
+
 	in.offset++
 	return b, nil
 }
@@ -56,13 +59,16 @@ func (in *input) readBytes(count uint64) ([]byte, error) {
 		return nil, formatError("the string at byte %d has %d bytes, more than %d",
 			in.offset, count, maxStringBytes)
 	}
+
 	if count > uint64(in.r.Size()) {
 		return in.readLarge(int(count))
 	}
+
 	b, err := in.r.Peek(int(count))
 	if err != nil {
 		return nil, in.convertEOF(err)
 	}
+
 	_, _ = in.r.Discard(int(count)) // cannot fail: the bytes are buffered
 	in.offset += int64(count)
 	return b, nil
@@ -80,8 +86,10 @@ func (in *input) readLarge(count int) ([]byte, error) {
 		if _, err := io.ReadFull(in.r, in.largeBuffer[begin:]); err != nil {
 			return nil, in.convertEOF(err)
 		}
+
 		in.offset += int64(stepBytes)
 	}
+
 	return in.largeBuffer, nil
 }
 
@@ -91,6 +99,7 @@ func (in *input) readUint(size int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	var word [8]byte // the high bytes remain zero
 	copy(word[:], b)
 	return binary.LittleEndian.Uint64(word[:]), nil

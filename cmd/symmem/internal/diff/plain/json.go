@@ -19,11 +19,14 @@ func (m *machine) readJSON(in *input) error {
 		if err != nil {
 			return jsonError(err, decoder.InputOffset())
 		}
+
 		if err := m.addJSONToken(token); err != nil {
 			return err
 		}
+
 		isComplete = len(m.marks) == 0 // every open array and object has a mark
 	}
+
 	_, err := decoder.Token()
 	isText := err == nil || errors.As(err, new(*json.SyntaxError)) ||
 		errors.Is(err, io.ErrUnexpectedEOF)
@@ -42,11 +45,13 @@ func jsonError(err error, offset int64) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return formatError("it is cut off after %d bytes", offset)
 	}
+
 	var syntaxError *json.SyntaxError
 	if errors.As(err, &syntaxError) {
 		return formatError("it is neither JSON nor a pickle of protocol 2 to 5: byte %d: %v",
 			syntaxError.Offset, err)
 	}
+
 	return fmt.Errorf("reading JSON: %w", err)
 }
 
@@ -61,19 +66,23 @@ func (m *machine) addJSONToken(token json.Token) error {
 		if err != nil {
 			return err
 		}
+
 		return m.push(v)
 	case json.Number:
 		if n, err := strconv.ParseInt(string(t), 10, 64); err == nil {
 			return m.push(intValue(n))
 		}
+
 		f, err := t.Float64()
 		if err != nil {
 			return m.push(makeValue(tagUnsupported, 0))
 		}
+
 		return m.push(floatValue(f))
 	case bool:
 		return m.push(boolValue(t))
 	}
+
 	const none = Value(0)
 	return m.push(none) // for null
 }
@@ -86,11 +95,13 @@ func (m *machine) addJSONDelimiter(d json.Delim) error {
 		if err := m.pushDict(); err != nil {
 			return err
 		}
+
 		return m.addMark()
 	case '[':
 		if err := m.pushList(); err != nil {
 			return err
 		}
+
 		return m.addMark()
 	case '}':
 		return m.appendToDict()

@@ -31,9 +31,11 @@ func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	if errors.Is(err, io.EOF) {
 		return nil, 0, formatError("it is empty")
 	}
+
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading the file: %w", err)
 	}
+
 	m := &machine{doc: &Document{}, options: o}
 	if first == opProto { // all pickles of protocol 2 and above begin with this operation
 		p := &pickle{machine: m, input: in}
@@ -41,15 +43,19 @@ func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	} else {
 		err = m.readJSON(in)
 	}
+
 	if err != nil {
 		return nil, 0, err
 	}
+
 	if len(m.stack) != 1 {
 		return nil, 0, formatError("it ends with %d values instead of one", len(m.stack))
 	}
+
 	if len(m.marks) != 0 {
 		return nil, 0, formatError("it ends inside a list, tuple or dict")
 	}
+
 	return m.doc, m.stack[0], nil
 }
 
@@ -76,6 +82,7 @@ func (m *machine) push(v Value) error {
 		return formatError("it nests too deeply or has a list of more than %d elements",
 			maxStackValues)
 	}
+
 	return nil
 }
 
@@ -85,6 +92,7 @@ func (m *machine) addMark() error {
 	if len(m.marks) > maxMarks {
 		return formatError("it nests more than %d levels deep", maxMarks)
 	}
+
 	return nil
 }
 
@@ -94,6 +102,7 @@ func (m *machine) lastMark() int {
 	if len(m.marks) == 0 {
 		return 0
 	}
+
 	return m.marks[len(m.marks)-1]
 }
 
@@ -103,6 +112,7 @@ func (m *machine) pop() (Value, error) {
 	if top < m.lastMark() {
 		return 0, formatError("an operation has no value to work on")
 	}
+
 	v := m.stack[top]
 	m.stack = m.stack[:top]
 	return v, nil
@@ -114,6 +124,7 @@ func (m *machine) popMark() ([]Value, error) {
 	if len(m.marks) == 0 {
 		return nil, formatError("an operation has no mark at which its values begin")
 	}
+
 	begin := m.lastMark()
 	m.marks = m.marks[:len(m.marks)-1]
 	values := m.stack[begin:]
@@ -128,10 +139,12 @@ func (m *machine) topContainer(kind containerKind) (*object, error) {
 	if top < m.lastMark() || m.stack[top].tag() != tagObject {
 		return nil, formatError("an operation has no list or dict to add values to")
 	}
+
 	o := m.doc.object(m.stack[top])
 	if o.kind != kind {
 		return nil, formatError("an operation adds values to a container of the wrong type")
 	}
+
 	return o, nil
 }
 
@@ -154,6 +167,7 @@ func (m *machine) pushList() error {
 			}
 		}
 	}
+
 	return m.push(v)
 }
 
@@ -165,15 +179,18 @@ func (m *machine) outerList() *object {
 		if position < 0 || position >= n { // the stack is empty, or there is no mark
 			continue
 		}
+
 		v := m.stack[position]
 		if v.tag() != tagObject {
 			continue
 		}
+
 		o := m.doc.object(v)
 		if o.kind == listKind && o.listDepth > 1 {
 			return o
 		}
 	}
+
 	return nil
 }
 
@@ -185,9 +202,11 @@ func (m *machine) topLevelKey() (string, bool) {
 	if n == 0 {
 		return "", true
 	}
+
 	if n < 2 || !m.doc.IsDict(m.stack[0]) {
 		return "", false
 	}
+
 	// A dict is filled in one of two ways. Either each key and its value are pushed directly above
 	// the dict, or all keys and values are pushed above a mark.
 	isAfterOnlyKey := len(m.marks) == 0 && n == 2
@@ -196,6 +215,7 @@ func (m *machine) topLevelKey() (string, bool) {
 	if isAfterOnlyKey || (isMarkAboveDict && hasKeyOnTop) {
 		return m.doc.StringOf(m.stack[n-1])
 	}
+
 	return "", false
 }
 
@@ -211,9 +231,11 @@ func (m *machine) pushDict() error {
 			if err := m.passElements(container, m.stack[mark:]); err != nil {
 				return err
 			}
+
 			m.stack = m.stack[:mark]
 		}
 	}
+
 	return m.push(m.doc.newObject(dictKind))
 }
 
@@ -226,13 +248,16 @@ func (m *machine) passElements(o *object, elements []Value) error {
 		if v.tag() == tagObject && m.doc.object(v).isDropped {
 			return formatError("a list contains the same element twice")
 		}
+
 		if err := m.options.OnElement(m.doc, int(o.listIndex), innerList, v); err != nil {
 			return err
 		}
+
 		if v.tag() == tagObject {
 			m.doc.dropItems(m.doc.object(v))
 		}
 	}
+
 	return nil
 }
 
@@ -241,9 +266,11 @@ func (m *machine) appendValues(o *object, values []Value) error {
 	if o.listDepth == 1 {
 		return m.passElements(o, values)
 	}
+
 	if o.listDepth > 1 {
 		return nil // the elements of the inner lists have already been passed
 	}
+
 	return m.doc.appendItems(o, values)
 }
 
@@ -253,10 +280,12 @@ func (m *machine) appendToList() error {
 	if err != nil {
 		return err
 	}
+
 	o, err := m.topContainer(listKind)
 	if err != nil {
 		return err
 	}
+
 	return m.appendValues(o, values)
 }
 
@@ -267,13 +296,16 @@ func (m *machine) appendToDict() error {
 	if err != nil {
 		return err
 	}
+
 	o, err := m.topContainer(dictKind)
 	if err != nil {
 		return err
 	}
+
 	if len(values)%2 != 0 {
 		return formatError("a key has no value")
 	}
+
 	return m.doc.appendItems(o, values)
 }
 
@@ -283,5 +315,6 @@ func (m *machine) pushTuple(values []Value) error {
 	if err := m.doc.appendItems(m.doc.object(tuple), values); err != nil { // copies the values
 		return err
 	}
+
 	return m.push(tuple)
 }

@@ -76,12 +76,15 @@ func (p *pickle) run() error {
 		if err != nil {
 			return err
 		}
+
 		if op == opStop {
 			if _, err := p.peek(); !errors.Is(err, io.EOF) {
 				return formatError("it goes on after its end at byte %d", p.offset)
 			}
+
 			return nil
 		}
+
 		if err := p.execute(op); err != nil {
 			return err
 		}
@@ -111,6 +114,7 @@ func (p *pickle) execute(op byte) error {
 	case opAppend, opSetItem, opTuple, opList, opDict, opPop, opPopMark, opDup:
 		return p.executeRareOperation(op)
 	}
+
 	return p.executeScalarOperation(op)
 }
 
@@ -127,27 +131,34 @@ func (p *pickle) executeRareOperation(op byte) error {
 		if err != nil {
 			return err
 		}
+
 		_ = p.push(v) // cannot fail: it replaces a popped value
 		return p.push(v)
 	}
+
 	values, err := p.popMark()
 	if err != nil || op == opPopMark {
 		return err
 	}
+
 	if op == opTuple {
 		return p.pushTuple(values)
 	}
+
 	k := listKind
 	if op == opDict {
 		k = dictKind
 	}
+
 	if k == dictKind && len(values)%2 != 0 {
 		return formatError("a key has no value")
 	}
+
 	v := p.doc.newObject(k)
 	if err := p.doc.appendItems(p.doc.object(v), values); err != nil {
 		return err
 	}
+
 	return p.push(v)
 }
 
@@ -157,10 +168,12 @@ func (p *pickle) appendOne(op byte) error {
 	if op == opSetItem {
 		n = 2
 	}
+
 	at := len(p.stack) - n
 	if at <= p.lastMark() {
 		return formatError("an operation lacks its values")
 	}
+
 	values := p.stack[at:]
 	p.stack = p.stack[:at]
 	if op == opSetItem {
@@ -168,12 +181,15 @@ func (p *pickle) appendOne(op byte) error {
 		if err != nil {
 			return err
 		}
+
 		return p.doc.appendItems(o, values)
 	}
+
 	o, err := p.topContainer(listKind)
 	if err != nil {
 		return err
 	}
+
 	return p.appendValues(o, values)
 }
 
@@ -182,6 +198,7 @@ func (p *pickle) pushShortTuple(n int) error {
 	if at < p.lastMark() {
 		return formatError("a tuple lacks its elements")
 	}
+
 	values := p.stack[at:]
 	p.stack = p.stack[:at]
 	return p.pushTuple(values)
@@ -192,16 +209,20 @@ func (p *pickle) executeMemoOperation(op byte) error {
 	if op == opLongBinPut || op == opLongBinGet {
 		size = 4
 	}
+
 	number, err := p.readUint(size)
 	if err != nil {
 		return err
 	}
+
 	if op == opBinPut || op == opLongBinPut {
 		return p.storeInMemo(number)
 	}
+
 	if number >= uint64(len(p.memo)) {
 		return formatError("it refers to value %d, which it has not stored", number)
 	}
+
 	return p.push(p.memo[number])
 }
 
@@ -213,14 +234,17 @@ func (p *pickle) storeInMemo(number uint64) error {
 	if len(p.stack) <= p.lastMark() {
 		return formatError("it stores a value that it does not have")
 	}
+
 	if number > uint64(len(p.memo))+maxMemoGap {
 		return formatError("it stores a value under number %d after only %d others", number,
 			len(p.memo))
 	}
+
 	for uint64(len(p.memo)) <= number {
 		p.memo = append(p.memo, 0)
 		p.doc.memoryBytes += 8
 	}
+
 	p.memo[number] = p.stack[len(p.stack)-1]
 	return nil
 }
@@ -241,17 +265,20 @@ func (p *pickle) executeScalarOperation(op byte) error {
 		if err != nil {
 			return err
 		}
+
 		return p.push(floatValue(math.Float64frombits(binary.BigEndian.Uint64(b))))
 	case opProto:
 		version, err := p.readByte()
 		if err == nil && version > maxProtocol {
 			err = formatError("it has pickle protocol %d, newer than %d", version, maxProtocol)
 		}
+
 		return err
 	case opFrame:
 		_, err := p.readUint(8)
 		return err
 	}
+
 	return p.pushText(op)
 }
 
@@ -261,9 +288,11 @@ func (p *pickle) pushInt(op byte) error {
 	if err != nil {
 		return err
 	}
+
 	if op == opBinInt {
 		return p.push(intValue(int64(int32(n))))
 	}
+
 	return p.push(intValue(int64(n)))
 }
 
@@ -273,23 +302,28 @@ func (p *pickle) pushLong(op byte) error {
 	if op == opLong4 {
 		size = 4
 	}
+
 	n, err := p.readUint(size)
 	if err != nil {
 		return err
 	}
+
 	b, err := p.readBytes(n)
 	if err != nil {
 		return err
 	}
+
 	if len(b) > 8 {
 		return p.push(makeValue(tagUnsupported, 0))
 	}
+
 	var word [8]byte
 	copy(word[:], b)
 	shift := 64 - 8*len(b)
 	if len(b) == 0 {
 		return p.push(intValue(0))
 	}
+
 	return p.push(intValue(int64(binary.LittleEndian.Uint64(word[:])<<shift) >> shift))
 }
 
@@ -307,22 +341,28 @@ func (p *pickle) pushText(op byte) error {
 			return formatError("byte %d is the operation %s, which refers to code; only plain data is read",
 				p.offset-1, name)
 		}
+
 		return formatError("byte %d (0x%02x) is not an operation on plain data", p.offset-1, op)
 	}
+
 	n, err := p.readUint(size)
 	if err != nil {
 		return err
 	}
+
 	b, err := p.readBytes(n)
 	if err != nil {
 		return err
 	}
+
 	if op == opShortBinBytes || op == opBinBytes || op == opBinBytes8 || op == opByteArray8 {
 		return p.push(makeValue(tagUnsupported, 0))
 	}
+
 	v, err := p.doc.findOrAddString(b)
 	if err != nil {
 		return err
 	}
+
 	return p.push(v)
 }

@@ -21,6 +21,7 @@ func walk(d *Document, v Value, depth int) {
 	if depth == 0 {
 		return
 	}
+
 	for _, item := range d.Items(v) {
 		walk(d, item, depth-1)
 	}
@@ -36,8 +37,10 @@ func decode(t *testing.T, file []byte) error {
 		if !errors.Is(err, ErrFormat) {
 			t.Fatalf("Decode = %v; want ErrFormat", err)
 		}
+
 		return err
 	}
+
 	walk(d, v, maxDepth)
 	return nil
 }
@@ -60,6 +63,7 @@ func FuzzPickle(f *testing.F) {
 		f.Add([]byte(protocol4 + body))
 		f.Add([]byte(protocol2 + body))
 	}
+
 	f.Fuzz(func(t *testing.T, rest []byte) {
 		file := append([]byte("\x80"), rest...)
 		_ = decode(t, file) // checks the error
@@ -77,6 +81,7 @@ func FuzzJSON(f *testing.F) {
 	} {
 		f.Add([]byte(file))
 	}
+
 	f.Fuzz(func(t *testing.T, file []byte) {
 		file = bytes.TrimSpace(file)
 		isObject := bytes.HasPrefix(file, []byte("{"))
@@ -84,6 +89,7 @@ func FuzzJSON(f *testing.F) {
 		if !isObject && !isList {
 			return // snapshots consist of no other values
 		}
+
 		err := decode(t, file)
 		if json.Valid(file) && err != nil {
 			t.Errorf("Decode = %v; want no error, because the file is valid JSON", err)

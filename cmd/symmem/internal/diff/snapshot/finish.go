@@ -22,20 +22,24 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	if r.unknownActionCount > 0 {
 		r.rank.AddNote("%d events have unknown actions and are left out", r.unknownActionCount)
 	}
+
 	settings := d.Get(top, d.StringValue("allocator_settings"))
 	if d.Get(settings, d.StringValue("trace_alloc_overflowed")).Bool() {
 		r.rank.AddNote("the trace has overflowed: its beginning is lost")
 	}
+
 	device, err := r.chooseDevice(device)
 	if err != nil {
 		return err
 	}
+
 	setting := unsupportedSetting(d, settings)
 	// Do not use d below, so that the garbage collector can free it.
 	var trace []rawEvent // remains empty if the device has no events
 	if device < len(r.traces) {
 		trace = r.traces[device]
 	}
+
 	r.traces = nil // frees the events of other devices
 	backward := newBackwardPass(int64(device), r.segments)
 	begin := backward.undoEvents(trace) // index of the first usable event
@@ -43,6 +47,7 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 		r.rank.AddNote("the events before event %d are left out, because they contradict the state at "+
 			"the end: the trace has overflowed, or recording was interrupted", begin)
 	}
+
 	forward := newForwardPass(r.rank, backward)
 	forward.run(trace[begin:])
 	if setting != "" {
@@ -50,6 +55,7 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 			s.UnsupportedSetting = setting
 		}
 	}
+
 	return nil
 }
 
@@ -62,12 +68,14 @@ func unsupportedSetting(d *plain.Document, settings plain.Value) string {
 	if ok && splitSize > 0 && splitSize < unlimited {
 		return "max_split_size"
 	}
+
 	threshold := d.Get(settings, d.StringValue("garbage_collection_threshold")) // from 0 to 1
 	wholeThreshold, isWhole := threshold.Int()
 	isDisabled := threshold.IsNone() || (isWhole && wholeThreshold == 0)
 	if !isDisabled {
 		return "garbage_collection_threshold"
 	}
+
 	// The items are sizes and numbers of divisions in turn. Numbers up to 1 have no effect: PyTorch
 	// then rounds sizes up to multiples of 512 bytes, as it does by default.
 	divisions := d.Items(d.Get(settings, d.StringValue("roundup_power2_divisions")))
@@ -76,6 +84,7 @@ func unsupportedSetting(d *plain.Document, settings plain.Value) string {
 			return "roundup_power2_divisions"
 		}
 	}
+
 	return ""
 }
 
@@ -89,25 +98,31 @@ func (r *Reader) chooseDevice(requested int) (int, error) {
 			devices = append(devices, i)
 		}
 	}
+
 	if requested >= 0 {
 		if len(devices) > 0 && !slices.Contains(devices, requested) {
 			return 0, malformedSnapshot("it has events of the devices %v, but not of device %d",
 				devices, requested)
 		}
+
 		return requested, nil
 	}
+
 	if len(devices) > 1 {
 		return 0, malformedSnapshot("it has events of the devices %v: select one with --device",
 			devices)
 	}
+
 	if len(devices) == 1 {
 		return devices[0], nil
 	}
+
 	r.rank.LacksTrace = true
 	r.rank.AddNote("no events were recorded, so the rank was not compared")
 	if len(r.segments) == 0 {
 		return 0, nil
 	}
+
 	return int(max(r.segments[0].device, 0)), nil
 }
 
@@ -139,14 +154,17 @@ func (m *segmentMap) findContaining(address uint64) *liveSegment {
 	if !isBeginning {
 		i-- // the last segment that begins below the address
 	}
+
 	if i < 0 {
 		return nil
 	}
+
 	s := m.all[i]
 	offset := address - s.address
 	if offset >= uint64(max(s.bytes, 1)) { // an empty segment contains the address at its beginning
 		return nil
 	}
+
 	return s
 }
 
@@ -156,6 +174,7 @@ func (m *segmentMap) add(s *liveSegment) bool {
 	if isPresent {
 		return false
 	}
+
 	m.all = slices.Insert(m.all, i, s)
 	return true
 }
@@ -166,6 +185,7 @@ func (m *segmentMap) remove(address uint64) *liveSegment {
 	if !isPresent {
 		return nil
 	}
+
 	s := m.all[i]
 	m.all = slices.Delete(m.all, i, i+1)
 	return s
@@ -189,6 +209,7 @@ func newBackwardPass(device int64, segments []finalSegment) *backwardPass {
 		if s.device != device {
 			continue
 		}
+
 		b.hasExpandable = b.hasExpandable || s.isExpandable
 		b.segments.add(&liveSegment{
 			address: s.address, bytes: s.bytes, pool: s.pool, stream: s.stream, isExpandable: s.isExpandable,
@@ -197,6 +218,7 @@ func newBackwardPass(device int64, segments []finalSegment) *backwardPass {
 			b.blocks[block.address] = block
 		}
 	}
+
 	return b
 }
 
@@ -209,6 +231,7 @@ func (b *backwardPass) undoEvents(trace []rawEvent) int {
 			return i + 1
 		}
 	}
+
 	return 0
 }
 
@@ -223,11 +246,13 @@ func (b *backwardPass) undoEvent(e *rawEvent) bool {
 		if s := b.segments.findContaining(e.address); s != nil && s.pool == unknownPool {
 			s.pool = e.pool
 		}
+
 		return wasLiveAfter
 	case actionFreeRequested: // the block is live until the free completes
 		if wasLiveAfter {
 			b.blocks[e.address] = finalBlock{address: e.address, size: e.size}
 		}
+
 		return wasLiveAfter
 	case actionFreeCompleted:
 		b.blocks[e.address] = finalBlock{address: e.address, size: e.size, isFreePending: true}
@@ -237,6 +262,7 @@ func (b *backwardPass) undoEvent(e *rawEvent) bool {
 		if s != nil && e.pool == unknownPool {
 			e.pool = s.pool
 		}
+
 		return s != nil
 	case actionSegmentFree:
 		return b.segments.add(&liveSegment{
@@ -246,6 +272,7 @@ func (b *backwardPass) undoEvent(e *rawEvent) bool {
 		b.hasExpandable = true
 	case actionIgnored:
 	}
+
 	return true
 }
 
@@ -260,5 +287,6 @@ func classOf(p poolID) (history.Class, string) {
 	case p[0] == 0:
 		return history.MemPool, fmt.Sprint(p[1])
 	}
+
 	return history.GraphPool, fmt.Sprint(p[0])
 }

@@ -51,6 +51,7 @@ func newForwardPass(rank *history.Rank, b *backwardPass) *forwardPass {
 		s.isInitial = true
 		s.number = noSegment
 	}
+
 	for _, block := range f.liveInitialBlocks {
 		if s := f.segments.findContaining(block.address); s != nil {
 			f.initialBlocks = append(f.initialBlocks, initialBlock{
@@ -58,6 +59,7 @@ func newForwardPass(rank *history.Rank, b *backwardPass) *forwardPass {
 			})
 		}
 	}
+
 	slices.SortFunc(f.initialBlocks, func(x, y initialBlock) int {
 		return cmp.Compare(x.address, y.address)
 	})
@@ -73,6 +75,7 @@ func (f *forwardPass) addInitialBlocks() {
 		if p == nil { // the pool has no events
 			continue
 		}
+
 		p.sequence.InitialBlocks = append(p.sequence.InitialBlocks, history.InitialBlock{
 			Segment: p.segmentNumber(block.segment),
 			Offset:  int64(block.address - block.segment.address),
@@ -87,6 +90,7 @@ func (f *forwardPass) run(trace []rawEvent) {
 	for i := range trace {
 		f.addEvent(&trace[i])
 	}
+
 	f.finish()
 }
 
@@ -98,6 +102,7 @@ func (f *forwardPass) addNotes() {
 			"numbered by their first use, because it is unknown in which order they were mapped",
 			n, len(f.liveInitialBlocks))
 	}
+
 	if f.hasExpandable {
 		f.rank.AddNote("there are expandable segments, so places are not compared")
 	}
@@ -115,6 +120,7 @@ func (f *forwardPass) findOrAddPool(id poolID) *pool {
 		f.pools[id] = p
 		f.poolsByUse = append(f.poolsByUse, id)
 	}
+
 	return p
 }
 
@@ -124,11 +130,13 @@ func (p *pool) streamNumber(id int64) int32 {
 	if id == 0 {
 		return 0
 	}
+
 	n, ok := p.streams[id]
 	if !ok {
 		n = int32(len(p.streams)) + 1
 		p.streams[id] = n
 	}
+
 	return n
 }
 
@@ -177,6 +185,7 @@ func (f *forwardPass) unmapSegment(e *rawEvent) {
 	if s == nil { // the address is unknown
 		return
 	}
+
 	p := f.findOrAddPool(s.pool)
 	p.appendEvent(e, history.UnmapSegment, place{segment: p.segmentNumber(s)}, noBlock)
 }
@@ -190,6 +199,7 @@ func (p *pool) segmentNumber(s *liveSegment) int32 {
 			Address: s.address, Bytes: s.bytes, IsInitial: s.isInitial,
 		})
 	}
+
 	return s.number
 }
 
@@ -200,9 +210,11 @@ func (f *forwardPass) locate(e *rawEvent) (*pool, place) {
 	if s == nil {
 		return f.findOrAddPool(e.pool), place{segment: noSegment}
 	}
+
 	if s.pool == unknownPool {
 		s.pool = e.pool
 	}
+
 	p := f.findOrAddPool(s.pool)
 	offset := int64(e.address - s.address)
 	return p, place{segment: p.segmentNumber(s), offset: offset}
@@ -229,9 +241,11 @@ func (f *forwardPass) addFree(e *rawEvent, action history.Action) {
 	} else if isInitial {
 		p.sequence.IsPartial = true // the allocation is missing
 	}
+
 	if action == history.FreeCompleted {
 		delete(f.liveBlocks, e.address)
 	}
+
 	p.appendEvent(e, action, at, block)
 }
 
@@ -254,15 +268,19 @@ func (f *forwardPass) finish() {
 				sequence.IsPartial = true
 			}
 		}
+
 		if f.hasExpandable {
 			sequence.NoPlacesReason = "there are expandable segments"
 		}
+
 		if sequence.Class == history.UnknownPool {
 			f.rank.AddNote("the pool of %d events is unknown, because their segments have been freed",
 				len(sequence.Events))
 		}
+
 		f.rank.Sequences = append(f.rank.Sequences, sequence)
 	}
+
 	slices.SortStableFunc(f.rank.Sequences, func(x, y *history.Sequence) int {
 		return cmp.Compare(x.Class, y.Class)
 	})

@@ -109,6 +109,7 @@ func (r *Reader) AddElement(d *plain.Document, list, innerList int, v plain.Valu
 	if len(r.keys) == 0 {
 		r.setKeys(d)
 	}
+
 	const deviceTraces = 0 // index in StreamedLists
 	var err error
 	if list == deviceTraces {
@@ -116,12 +117,15 @@ func (r *Reader) AddElement(d *plain.Document, list, innerList int, v plain.Valu
 	} else {
 		err = r.addSegment(d, v)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	if r.unreadableKey != "" {
 		return malformedSnapshot("%q of an event, segment or block is out of range", r.unreadableKey)
 	}
+
 	return nil
 }
 
@@ -134,6 +138,7 @@ func (r *Reader) setKeys(d *plain.Document) {
 	} {
 		r.keys[key] = d.StringValue(key)
 	}
+
 	for name, a := range actionsByName {
 		r.actions[d.StringValue(name)] = a
 	}
@@ -146,10 +151,12 @@ func (r *Reader) integer(d *plain.Document, v plain.Value, key string) int64 {
 	if value.IsNone() {
 		return 0
 	}
+
 	n, ok := value.Int()
 	if !ok || n < 0 {
 		r.unreadableKey = key
 	}
+
 	return n
 }
 
@@ -160,6 +167,7 @@ func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, boo
 	if len(items) != 2 {
 		return unknownPool, false
 	}
+
 	first, firstOK := items[0].Int()
 	second, secondOK := items[1].Int()
 	return poolID{first, second}, firstOK && secondOK
@@ -172,14 +180,17 @@ func (r *Reader) addEvent(d *plain.Document, device int, v plain.Value) error {
 	if device >= maxDevices {
 		return malformedSnapshot("it has more than %d devices", maxDevices)
 	}
+
 	for len(r.traces) <= device {
 		r.traces = append(r.traces, nil)
 	}
+
 	action, isKnown := r.actions[d.Get(v, r.keys["action"])]
 	if !isKnown {
 		r.unknownActionCount++
 		action = actionIgnored
 	}
+
 	e := rawEvent{
 		number: int64(len(r.traces[device])), action: action,
 		address: uint64(r.integer(d, v, "addr")), size: r.integer(d, v, "size"),
@@ -196,6 +207,7 @@ func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 	if !d.IsDict(v) || d.Get(v, r.keys["address"]).IsNone() {
 		return malformedSnapshot("a segment has no address")
 	}
+
 	s := finalSegment{
 		device: r.integer(d, v, "device"), address: uint64(r.integer(d, v, "address")),
 		bytes: r.integer(d, v, "total_size"), stream: r.integer(d, v, "stream"),
@@ -206,6 +218,7 @@ func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 		id = poolID{} // the default pool
 		r.rank.AddNote("segments have no pool IDs: all of them are counted as the default pool")
 	}
+
 	s.pool = id
 	s.blocks = r.blocksOf(d, v, s.address)
 	r.segments = append(r.segments, s)
@@ -221,6 +234,7 @@ func (r *Reader) blocksOf(d *plain.Document, segment plain.Value, begin uint64) 
 		if stated, ok := d.Get(v, r.keys["address"]).Int(); ok {
 			address = uint64(stated)
 		}
+
 		size := r.integer(d, v, "size")
 		state, _ := d.StringOf(d.Get(v, r.keys["state"]))
 		if state != "inactive" {
@@ -230,10 +244,13 @@ func (r *Reader) blocksOf(d *plain.Document, segment plain.Value, begin uint64) 
 			if requested, ok := r.requestedSize(d, v).Int(); ok {
 				block.size = requested
 			}
+
 			blocks = append(blocks, block)
 		}
+
 		address += uint64(size)
 	}
+
 	return blocks
 }
 
@@ -244,9 +261,11 @@ func (r *Reader) requestedSize(d *plain.Document, block plain.Value) plain.Value
 	if !size.IsNone() {
 		return size
 	}
+
 	records := d.Items(d.Get(block, r.keys["history"]))
 	if len(records) == 0 {
 		return size
 	}
+
 	return d.Get(records[0], r.keys["real_size"])
 }

@@ -45,19 +45,23 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
 	}
+
 	if index, isLabeled := d.Label(frames); isLabeled {
 		return index
 	}
+
 	items := d.Items(frames)
 	if len(items) == 0 {
 		return -1
 	}
+
 	if !s.hasKeys {
 		s.name = d.StringValue("name")
 		s.file = d.StringValue("filename")
 		s.line = d.StringValue("line")
 		s.hasKeys = true
 	}
+
 	t := &s.table
 	t.frameIndexes = t.frameIndexes[:0]
 	for _, item := range items[:min(len(items), maxFrames)] {
@@ -65,6 +69,7 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 			t.frameIndexes = append(t.frameIndexes, index)
 		}
 	}
+
 	index := t.findOrAddStack()
 	d.ReplaceWithLabel(frames, index)
 	return index
@@ -76,9 +81,11 @@ func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
 	if !d.IsDict(v) { // such as a list, whose label would be the index of a stack
 		return 0, false
 	}
+
 	if index, isLabeled := d.Label(v); isLabeled {
 		return index, true
 	}
+
 	var f history.Frame // fields that the file lacks remain empty
 	f.Function, _ = d.StringOf(d.Get(v, s.name))
 	f.File, _ = d.StringOf(d.Get(v, s.file))
@@ -89,6 +96,7 @@ func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
 		s.table.frames[f] = index
 		s.table.rank.Frames = append(s.table.rank.Frames, f)
 	}
+
 	d.ReplaceWithLabel(v, index)
 	return index, true
 }
@@ -100,9 +108,11 @@ func (t *stackTable) findOrAddStack() int32 {
 	for _, frameIndex := range t.frameIndexes {
 		t.encodedIndexes = binary.LittleEndian.AppendUint32(t.encodedIndexes, uint32(frameIndex))
 	}
+
 	if index, ok := t.stacks[string(t.encodedIndexes)]; ok {
 		return index
 	}
+
 	index := int32(len(t.rank.Stacks))
 	t.stacks[string(t.encodedIndexes)] = index
 	t.rank.Stacks = append(t.rank.Stacks, slices.Clone(t.frameIndexes))

@@ -27,10 +27,12 @@ func Read(r io.Reader) (*history.Rank, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading symmem's trace: %w", err)
 	}
+
 	if l.Rank >= l.Size || l.Size > maxRanks {
 		return nil, fmt.Errorf("%w: its rank is %d, and its world has %d ranks", trace.ErrFormat,
 			l.Rank, l.Size)
 	}
+
 	c.finish(l)
 	return c.rank, nil
 }
@@ -67,6 +69,7 @@ func (c *converter) finish(l *trace.Log) {
 	if l.Missing > 0 {
 		c.rank.AddNote("the beginning is missing: newer records have replaced %d records", l.Missing)
 	}
+
 	for key, s := range c.sequences {
 		s.HasMessages = key.class == history.Calls && c.messageGroups[key.group]
 		if l.Missing > 0 {
@@ -75,17 +78,21 @@ func (c *converter) finish(l *trace.Log) {
 			s.InitialBlocks = nil // a complete trace has no initial blocks
 		}
 	}
+
 	if l.IncompleteRecords > 0 {
 		c.rank.AddNote("%d records are incomplete, because the process was writing them",
 			l.IncompleteRecords)
 	}
+
 	if l.LostTexts > 0 {
 		c.rank.AddNote("some texts did not fit into the trace and are shown as ?")
 	}
+
 	if c.localEventCount > 0 {
 		c.rank.AddNote("%d events of pools without a domain are left out: ranks need not agree on them",
 			c.localEventCount)
 	}
+
 	if c.messageCount > 0 {
 		c.rank.AddNote("%d sends and receives are left out: they need not agree between ranks",
 			c.messageCount)
@@ -121,6 +128,7 @@ func (c *converter) findOrAddSequence(key sequenceKey) *sequence {
 		if key.class == history.SymmemPool {
 			id = poolSequenceID(key.pool, key.group)
 		}
+
 		s = &sequence{
 			Sequence:   &history.Sequence{Class: key.class, ID: id},
 			liveBlocks: map[[2]int64]int32{}, segmentIndexes: map[int32]int32{},
@@ -128,6 +136,7 @@ func (c *converter) findOrAddSequence(key sequenceKey) *sequence {
 		c.sequences[key] = s
 		c.rank.Sequences = append(c.rank.Sequences, s.Sequence)
 	}
+
 	return s
 }
 
@@ -139,6 +148,7 @@ func (c *converter) textIndex(text string) int32 {
 		c.textIndexes[text] = index
 		c.rank.Texts = append(c.rank.Texts, text)
 	}
+
 	return index
 }
 
@@ -148,6 +158,7 @@ func (c *converter) stackIndex(site string) int32 {
 	if site == "" {
 		return -1
 	}
+
 	index, ok := c.stackIndexes[site]
 	if !ok {
 		index = int32(len(c.rank.Stacks))
@@ -157,9 +168,11 @@ func (c *converter) stackIndex(site string) int32 {
 		if _, err := fmt.Sscan(line, &f.Line); err != nil {
 			f.File = site // not of the form file:line
 		}
+
 		c.rank.Frames = append(c.rank.Frames, f)
 		c.rank.Stacks = append(c.rank.Stacks, []int32{int32(len(c.rank.Frames) - 1)})
 	}
+
 	return index
 }
 
@@ -172,6 +185,7 @@ func (c *converter) addCall(r *trace.Record) {
 		c.messageGroups[r.Group] = true
 		return
 	}
+
 	switch mustValuesAgree := r.Operation == "Agree" || r.Kind == event.KindStep; {
 	case r.Kind == event.KindCollective:
 	case mustValuesAgree:
@@ -179,6 +193,7 @@ func (c *converter) addCall(r *trace.Record) {
 	default:
 		text = r.Operation + " of a value " + r.Name
 	}
+
 	s := c.findOrAddSequence(sequenceKey{history.Calls, 0, r.Group})
 	s.NoPlacesReason = "calls have no places"
 	s.Events = append(s.Events, history.Event{
@@ -201,6 +216,7 @@ func (c *converter) addWindow(r *trace.Record) {
 		c.rank.Windows = append(c.rank.Windows, added)
 		return
 	}
+
 	for i := len(c.rank.Windows) - 1; i >= 0; i-- {
 		w := &c.rank.Windows[i]
 		isSame := w.Pool == added.Pool && w.Segment == added.Segment && w.Group == added.Group
@@ -237,15 +253,19 @@ func (c *converter) addPlacement(r *trace.Record) {
 				Segment: e.Segment, Offset: e.Offset, Size: e.Size,
 			})
 		}
+
 		if r.Kind == event.KindReturn {
 			e.Action = history.FreeCompleted
 		}
+
 		if r.Kind == event.KindReturn || r.Kind == event.KindFree {
 			delete(s.liveBlocks, place)
 		}
+
 	default: // KindReserve or KindNote
 		e.Action, e.Block = history.Call, c.textIndex(r.String())
 	}
+
 	s.Events = append(s.Events, e)
 }
 
@@ -255,6 +275,7 @@ func (s *sequence) segmentIndex(r *trace.Record) int32 {
 	if r.Segment < 0 {
 		return -1
 	}
+
 	index, ok := s.segmentIndexes[r.Segment]
 	if !ok {
 		index = int32(len(s.Segments))
@@ -263,5 +284,6 @@ func (s *sequence) segmentIndex(r *trace.Record) int32 {
 			Bytes: r.Size, IsInitial: r.Kind != event.KindSegment,
 		})
 	}
+
 	return index
 }

@@ -37,12 +37,14 @@ func (bs *buffers) allocate() error {
 	if bs.isFull() {
 		return bs.freeRandom()
 	}
+
 	pool := choose(bs.choices, bs.pools)
 	stream := choose(bs.choices, bs.streams)
 	buffer, err := pool.AllocOn(stream, bs.choices.drawSize())
 	if err != nil {
 		return err
 	}
+
 	bs.add(pool, buffer)
 	return nil
 }
@@ -66,12 +68,15 @@ func (bs *buffers) allocateSeveral(
 		if bs.isFull() {
 			return nil
 		}
+
 		buffer, err := alloc(bs.choices.drawSize())
 		if err != nil {
 			return err
 		}
+
 		bs.add(p, buffer)
 	}
+
 	return nil
 }
 
@@ -80,6 +85,7 @@ func (bs *buffers) freeRandom() error {
 	if len(bs.live) == 0 {
 		return nil
 	}
+
 	return bs.freeAt(bs.choices.IntN(len(bs.live)))
 }
 
@@ -97,10 +103,12 @@ func (bs *buffers) freeMatching(match func(liveBuffer) bool) error {
 		if !match(bs.live[i]) {
 			continue
 		}
+
 		if err := bs.freeAt(i); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -110,9 +118,11 @@ func (bs *buffers) drawBuffers(n int) []liveBuffer {
 	if len(order) < n {
 		return nil
 	}
+
 	var drawn []liveBuffer
 	for _, i := range order[:n] {
 		drawn = append(drawn, bs.live[i])
 	}
+
 	return drawn
 }

@@ -22,6 +22,7 @@ func (call *testCall) launch(ctx context.Context) error {
 	if call.Group == nil || call.Operation == symmem.OpSend && call.Ranks == 1 {
 		return nil
 	}
+
 	call.want = call.Output(call.Group.Rank())
 	return call.Launch(ctx, call.stream, call.stream)
 }
@@ -31,15 +32,19 @@ func (call *testCall) describe() string {
 	if call.Operation == symmem.OpSend {
 		name = "Send and Recv"
 	}
+
 	text := fmt.Sprintf("%s of %d %v", name, call.Count, call.DataType)
 	if call.Operation.Reduces() {
 		text += " " + call.ReduceOp.String()
 	}
+
 	if call.Group != nil {
 		text += " in group " + call.Group.ID()
 	}
+
 	if call.Send == call.Recv {
 		text += " in place"
 	}
+
 	return text
 }

@@ -49,6 +49,7 @@ func (cs *calls) drawCall(group int, capacity int64) *testCall {
 	if call.Operation == symmem.OpSend && cs.env.machines() > 1 {
 		call.Operation = symmem.OpAllReduce
 	}
+
 	root := cs.choices.IntN(worldSize)
 	// All ranks must draw the same count, but their groups at this index may have different sizes.
 	// Use the size of the world, which is the largest.
@@ -57,9 +58,11 @@ func (cs *calls) drawCall(group int, capacity int64) *testCall {
 	if cs.choices.isOneIn(3) {
 		call.Count = maxCount
 	}
+
 	if call.Group != nil {
 		call.Ranks = call.Group.Size()
 	}
+
 	call.Root = root % call.Ranks
 	return call
 }
@@ -80,6 +83,7 @@ func (cs *calls) runCollective(ctx context.Context) error {
 	if err != nil || call == nil {
 		return err
 	}
+
 	cs.drawStreams(call)
 	return cs.runAndCheck(ctx, call)
 }
@@ -90,23 +94,28 @@ func (cs *calls) drawCallOnBuffers(group int, twoBuffers []liveBuffer) (*testCal
 	if twoBuffers == nil {
 		return nil, nil
 	}
+
 	capacity := min(twoBuffers[0].bytes, twoBuffers[1].bytes)
 	call := cs.drawCall(group, capacity)
 	input, err := cs.drawRange(call, twoBuffers[0])
 	if err != nil {
 		return nil, err
 	}
+
 	output, err := cs.drawRange(call, twoBuffers[1])
 	if err != nil {
 		return nil, err
 	}
+
 	call.input = twoBuffers[0].buffer
 	if call.Operation.HasInPlace() && cs.choices.isOneIn(2) {
 		output = input
 	}
+
 	if err := call.Place(input, output); err != nil {
 		return nil, err
 	}
+
 	return call, nil
 }
 
@@ -123,6 +132,7 @@ func (cs *calls) drawRange(call *testCall, b liveBuffer) (symmem.Memory, error) 
 	if err != nil {
 		return symmem.Memory{}, err
 	}
+
 	elementBytes := int64(call.DataType.Size())
 	dataBytes := call.Count * elementBytes * int64(cs.env.rt.Size())
 	unusedElements := (memory.Bytes() - dataBytes) / elementBytes
@@ -130,6 +140,7 @@ func (cs *calls) drawRange(call *testCall, b liveBuffer) (symmem.Memory, error) 
 	if unusedElements > 0 && !cs.choices.isOneIn(2) {
 		offset = cs.choices.Int64N(unusedElements+1) * elementBytes
 	}
+
 	return memory.Slice(offset, memory.Bytes()-offset)
 }
 
@@ -147,28 +158,35 @@ func (cs *calls) runConcurrently(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		cs.drawStreams(call)
 		if err := cs.queue(ctx, call); err != nil {
 			return err
 		}
+
 		queued = append(queued, call)
 	}
+
 	for _, b := range drawnBuffers {
 		if !cs.choices.isOneIn(3) {
 			continue
 		}
+
 		isSame := func(other liveBuffer) bool { return other.buffer == b.buffer }
 		index := slices.IndexFunc(cs.buffers.live, isSame) // not -1, because b is live
 		if err := cs.buffers.freeAt(index); err != nil {
 			return err
 		}
 	}
+
 	if err := cs.env.synchronize(ctx); err != nil {
 		return err
 	}
+
 	for _, call := range queued {
 		cs.checkOutput(call, "in a burst, ")
 	}
+
 	return nil
 }
 
@@ -177,6 +195,7 @@ func (cs *calls) queue(ctx context.Context, call *testCall) error {
 	if err := call.Fill(call.inputStream); err != nil {
 		return fmt.Errorf("writing the input: %w", err)
 	}
+
 	if call.inputStream != call.stream {
 		// Any event will do, because the wait refers to the last Record before it.
 		inputWritten := cs.env.events[call.inputStream.Number()%len(cs.env.events)]
@@ -186,16 +205,20 @@ func (cs *calls) queue(ctx context.Context, call *testCall) error {
 			return err
 		}
 	}
+
 	// Ranks outside the group do not make the call, but must not reuse its buffer too early.
 	if err := call.input.UseOn(call.stream); err != nil {
 		return err
 	}
+
 	if err := call.launch(ctx); err != nil {
 		return fmt.Errorf("%v: %w", call.describe(), err)
 	}
+
 	if err := call.Read(call.stream); err != nil {
 		return fmt.Errorf("reading the output: %w", err)
 	}
+
 	return nil
 }
 
@@ -206,11 +229,13 @@ func (cs *calls) checkOutput(call *testCall, prefix string) {
 	if call.want == nil {
 		return
 	}
+
 	cs.tally.Bytes += int64(len(call.want))
 	d := call.Compare(call.Got, call.want)
 	if d.Wrong == 0 {
 		return
 	}
+
 	cs.tally.Wrong += d.Wrong
 	cs.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first "+
 		"at index %d: %v instead of %v", cs.round, cs.env.rt.Rank(), prefix, call.describe(), d.Wrong,
@@ -222,9 +247,11 @@ func (cs *calls) runAndCheck(ctx context.Context, call *testCall) error {
 	if err := cs.queue(ctx, call); err != nil {
 		return err
 	}
+
 	if err := call.stream.Synchronize(ctx); err != nil {
 		return fmt.Errorf("%v: %w", call.describe(), err)
 	}
+
 	const prefix = "" // the call was made in the usual way
 	cs.checkOutput(call, prefix)
 	return nil
@@ -239,6 +266,7 @@ func (cs *calls) allReduce(
 	if err := call.Place(b.Memory(), b.Memory()); err != nil {
 		return err
 	}
+
 	return cs.runAndCheck(ctx, call)
 }
 

@@ -61,6 +61,7 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("--timeout is %v and --round-timeout is %v, but both must be positive",
 			c.Timeout, c.RoundTimeout)
 	}
+
 	return nil
 }
 
@@ -68,6 +69,7 @@ func (c *Config) checkLevels() []symmem.CheckLevel {
 	if c.Check != symmem.CheckDefault {
 		return []symmem.CheckLevel{c.Check}
 	}
+
 	return []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration, symmem.CheckOff}
 }
 

@@ -34,6 +34,7 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 			}
 		})
 	}
+
 	// A run needs only one limit: a number of rounds, as above, or a duration.
 	withDuration := Default()
 	withDuration.Duration = time.Minute
@@ -103,12 +104,14 @@ func TestDrawStepFollowsWeights(t *testing.T) {
 	for _, s := range steps {
 		totalWeight += s.weight
 	}
+
 	const drawsPerWeight = 200 // so that chance causes no factor of two
 	d := &choices{Rand: rand.New(rand.NewPCG(1, 2))}
 	counts := map[string]int{} // by the name of the step
 	for range drawsPerWeight * totalWeight {
 		counts[drawStep(d).name]++
 	}
+
 	for _, s := range steps {
 		want := drawsPerWeight * s.weight
 		if got := counts[s.name]; got < want/2 || got > 2*want {
@@ -127,14 +130,17 @@ func TestGrowthAboveToleranceIsReported(t *testing.T) {
 	if !r.OK() {
 		t.Errorf("without growth above the tolerance: Leaks() = %v, want none", r.Leaks())
 	}
+
 	r.Resources[1].End++
 	if r.OK() {
 		t.Error("with growth above the tolerance: OK() = true, want false")
 	}
+
 	leaks := r.Leaks()
 	if len(leaks) != 1 || leaks[0].Name != "file descriptors" {
 		t.Fatalf("Leaks() = %v, want only the file descriptors", leaks)
 	}
+
 	if text := leaks[0].String(); !strings.HasSuffix(text, "LEAKED") {
 		t.Errorf("text of the leak = %q, want LEAKED at the end", text)
 	}

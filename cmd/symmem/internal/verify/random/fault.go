@@ -41,31 +41,38 @@ func (f *faults) testFault(
 	if err := f.env.barrier(ctx); err != nil {
 		return err
 	}
+
 	const color = 0 // the same on all ranks, so that the groups contain all of them
 	rank := f.env.rt.Rank()
 	failing, err := f.env.rt.World().Split(ctx, color, rank)
 	if err != nil {
 		return err
 	}
+
 	b, err := fault(failing)
 	if err != nil {
 		return err
 	}
+
 	f.tally.Aborts++
 	if err := f.env.barrier(ctx); err != nil {
 		return err
 	}
+
 	next, err := f.env.rt.World().Split(ctx, color, -rank) // with the ranks in reverse order
 	if err != nil {
 		return err
 	}
+
 	otherTag := ^tag // so that the data differ from those of the failed group
 	if err := f.calls.allReduce(ctx, next, s, b, bytes, otherTag); err != nil {
 		return fmt.Errorf("in a new group after a fault: %w", err)
 	}
+
 	if err := f.env.barrier(ctx); err != nil {
 		return err
 	}
+
 	closeErr := next.Close()
 	freeErr := b.Free()
 	return errors.Join(closeErr, freeErr)
@@ -83,37 +90,46 @@ func (f *faults) failInReplay(ctx context.Context) error {
 	if err := f.graphs.closeAll(ctx); err != nil {
 		return err
 	}
+
 	return f.testFault(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
 		var none symmem.Buffer
 		// NCCL's kernels would leave arbitrary results after an abort.
 		if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
 			return none, err
 		}
+
 		var recs [2]*recording
 		for i := range recs {
 			rec, err := f.captureSum(ctx, g, s, p, bytes, tag+uint64(i))
 			if err != nil {
 				return none, err
 			}
+
 			recs[i] = rec
 		}
+
 		isDirect, err := isOnDirectPath(recs[0].calls[0])
 		if err != nil {
 			return none, err
 		}
+
 		if !isDirect {
 			kind = mistakeAbort // other kernels do not notice swapped graphs
 		}
+
 		if err := f.env.barrier(ctx); err != nil {
 			return none, err
 		}
+
 		isFaulty := faultyRank == g.Rank()
 		if err := f.replayWithMistake(ctx, g, recs, kind, isFaulty, isDirect); err != nil {
 			return none, err
 		}
+
 		if err := f.env.barrier(ctx); err != nil {
 			return none, err
 		}
+
 		return p.AllocOn(s, bytes)
 	})
 }
@@ -126,6 +142,7 @@ func isOnDirectPath(call *testCall) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+
 	return explanation.Path == "direct", nil
 }
 
@@ -137,12 +154,15 @@ func (f *faults) captureSum(
 	if err := rec.addCall(newAllReduce(g, s, bytes, tag), s, p, bytes); err != nil {
 		return nil, err
 	}
+
 	if err := s.Synchronize(ctx); err != nil {
 		return nil, err
 	}
+
 	if err := f.graphs.captureOn(ctx, rec, s); err != nil {
 		return nil, err
 	}
+
 	return rec, nil
 }
 
@@ -158,6 +178,7 @@ func (f *faults) replayWithMistake(
 			return err
 		}
 	}
+
 	if isFaulty && kind == mistakeAbort {
 		g.Abort()
 	} else {
@@ -165,6 +186,7 @@ func (f *faults) replayWithMistake(
 		if isFaulty { // kind is mistakeSwap
 			order = [...]*recording{recs[1], recs[0]}
 		}
+
 		for _, rec := range order {
 			// A launch after the group has failed returns the group's fault.
 			if err := ignoreFault(rec.graph.Launch(s)); err != nil {
@@ -172,30 +194,36 @@ func (f *faults) replayWithMistake(
 			}
 		}
 	}
+
 	select {
 	case <-g.Ended():
 	case <-time.After(2 * f.timeout):
 		return fmt.Errorf("rank %d did not report a fault in replays", f.env.rt.Rank())
 	}
+
 	// Clear the fault, so that later steps do not get it. On the nccl backend, each stream returns it
 	// once.
 	for _, other := range f.env.streams {
 		_ = other.Synchronize(ctx)
 	}
+
 	for _, rec := range recs {
 		if err := rec.readResults(s); err != nil {
 			return err
 		}
 	}
+
 	err := s.Synchronize(ctx)
 	if err != nil && g.Cause(ctx) == nil { // not the fault
 		return err
 	}
+
 	if isDirect {
 		for _, rec := range recs {
 			f.checkOutputAfterFault(rec.calls[0])
 		}
 	}
+
 	firstErr := recs[0].close()
 	secondErr := recs[1].close()
 	groupErr := ignoreFault(g.Close())
@@ -212,6 +240,7 @@ func ignoreFault(err error) error {
 	case errors.As(err, &divergence), errors.As(err, &mismatch): // ranks launched different graphs
 		return nil
 	}
+
 	return err
 }
 
@@ -240,9 +269,11 @@ func (f *faults) checkOutputAfterFault(call *testCall) {
 			nan++
 		}
 	}
+
 	if unchanged == all || right+nan == all {
 		return
 	}
+
 	f.tally.Wrong += all - right - nan
 	f.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s: after a fault %d of %d elements are "+
 		"right, %d are NaN and %d are unchanged", f.calls.round, f.env.rt.Rank(), call.describe(),
@@ -264,17 +295,20 @@ func (f *faults) abort(ctx context.Context) error {
 		if err != nil {
 			return b, err
 		}
+
 		for i := range callsBefore {
 			if err := f.calls.allReduce(ctx, g, s, b, bytes, tag+uint64(i)); err != nil {
 				return b, err
 			}
 		}
+
 		if f.env.rt.Device().Backend == "nccl" {
 			// NCCL's window kernels do not check for aborts, so they would wait forever.
 			if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
 				return b, err
 			}
 		}
+
 		isFaulty := faultyRank == g.Rank()
 		return b, f.abortAndClose(ctx, g, s, b, isFaulty)
 	})
@@ -288,6 +322,7 @@ func (f *faults) abortAndClose(
 	if isFaulty {
 		g.Abort()
 	}
+
 	const count = 1
 	m := b.Memory()
 	var err error
@@ -297,16 +332,20 @@ func (f *faults) abortAndClose(
 			err = s.Synchronize(ctx)
 		}
 	}
+
 	if !errors.Is(err, symmem.ErrAborted) {
 		return fmt.Errorf("a call in an aborted group must return ErrAborted, but returned: %w", err)
 	}
+
 	// Clear the fault: if the call returned it, the stream returns it once more.
 	err = s.Synchronize(ctx)
 	if err != nil && !errors.Is(err, symmem.ErrAborted) {
 		return fmt.Errorf("synchronizing after the fault: %w", err)
 	}
+
 	if err := g.Close(); err != nil {
 		return fmt.Errorf("closing the aborted group: %w", err)
 	}
+
 	return nil
 }

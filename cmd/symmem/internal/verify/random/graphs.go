@@ -30,6 +30,7 @@ func (gs *graphs) capture(ctx context.Context) error {
 	if len(gs.recordings) >= maxGraphs {
 		return gs.replay(ctx)
 	}
+
 	rec := &recording{group: gs.groups.drawIndex()}
 	s := choose(gs.choices, gs.env.streams)
 	p := choose(gs.choices, gs.buffers.pools)
@@ -40,18 +41,22 @@ func (gs *graphs) capture(ctx context.Context) error {
 			return err
 		}
 	}
+
 	g := gs.groups.all[rec.group] // nil if this rank is not a member
 	if g != nil && mustRegister {
 		if err := p.Register(ctx, g); err != nil {
 			return err
 		}
 	}
+
 	if err := s.Synchronize(ctx); err != nil {
 		return err
 	}
+
 	if err := gs.captureOn(ctx, rec, s); err != nil {
 		return err
 	}
+
 	gs.recordings = append(gs.recordings, rec)
 	gs.tally.Graphs++
 	return gs.freeSome(rec)
@@ -64,6 +69,7 @@ func (gs *graphs) addCall(rec *recording, s *symmem.Stream, p *symmem.Pool) erro
 	if call.Operation == symmem.OpSend { // graphs contain only collectives
 		call.Operation = symmem.OpAllGather
 	}
+
 	return rec.addCall(call, s, p, bytes)
 }
 
@@ -75,6 +81,7 @@ func (gs *graphs) freeSome(rec *recording) error {
 	if rec.capturedByLibrary {
 		return nil
 	}
+
 	kept := rec.liveBuffers[:0] // reuses the array, whose entries are read before it is written
 	for _, b := range rec.liveBuffers {
 		if gs.choices.isOneIn(2) {
@@ -83,6 +90,7 @@ func (gs *graphs) freeSome(rec *recording) error {
 			return err
 		}
 	}
+
 	rec.liveBuffers = kept
 	return nil
 }
@@ -92,6 +100,7 @@ func (gs *graphs) replay(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
 	}
+
 	rec := choose(gs.choices, gs.recordings)
 	times := 1 + gs.choices.IntN(8)
 	return gs.replayGraph(ctx, rec, times)
@@ -105,6 +114,7 @@ func (gs *graphs) replayAll(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -114,17 +124,21 @@ func (gs *graphs) replayGraph(ctx context.Context, rec *recording, times int) er
 	if err := rec.overwriteResults(s); err != nil {
 		return err
 	}
+
 	for range times {
 		if err := rec.graph.Launch(s); err != nil {
 			return err
 		}
 	}
+
 	if err := rec.readResults(s); err != nil {
 		return err
 	}
+
 	if err := s.Synchronize(ctx); err != nil {
 		return fmt.Errorf("replaying %d calls: %w", len(rec.calls), err)
 	}
+
 	gs.checkReplayedOutputs(rec, times, "replayed, ")
 	return nil
 }
@@ -134,6 +148,7 @@ func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 	if rec.capturedByLibrary {
 		return choose(gs.choices, gs.env.library.Streams)
 	}
+
 	return choose(gs.choices, gs.env.streams)
 }
 
@@ -143,6 +158,7 @@ func (gs *graphs) checkReplayedOutputs(rec *recording, times int, prefix string)
 	for _, call := range rec.calls {
 		gs.calls.checkOutput(call, prefix)
 	}
+
 	gs.tally.Replays += int64(times)
 }
 
@@ -152,11 +168,13 @@ func (gs *graphs) replayConcurrently(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
 	}
+
 	launched, group := gs.drawConcurrent()
 	call, err := gs.calls.drawCallOnBuffers(group, gs.buffers.drawBuffers(2)) // nil without buffers
 	if err != nil {
 		return err
 	}
+
 	var streams []*symmem.Stream // streams[i] is for launched[i]
 	for _, rec := range launched {
 		s := gs.streamFor(rec)
@@ -165,11 +183,13 @@ func (gs *graphs) replayConcurrently(ctx context.Context) error {
 			return err
 		}
 	}
+
 	times := 1 + gs.choices.IntN(8)
 	callPosition := gs.choices.IntN(len(launched) + 1)
 	if callPosition == len(launched) {
 		call = nil // make no call
 	}
+
 	for i, rec := range launched {
 		if call != nil && i == callPosition {
 			gs.calls.drawStreams(call)
@@ -177,26 +197,32 @@ func (gs *graphs) replayConcurrently(ctx context.Context) error {
 				return err
 			}
 		}
+
 		for range times {
 			if err := rec.graph.Launch(streams[i]); err != nil {
 				return err
 			}
 		}
 	}
+
 	for i, rec := range launched {
 		if err := rec.readResults(streams[i]); err != nil {
 			return err
 		}
 	}
+
 	if err := gs.env.synchronize(ctx); err != nil {
 		return fmt.Errorf("replaying %d graphs: %w", len(launched), err)
 	}
+
 	for _, rec := range launched {
 		gs.checkReplayedOutputs(rec, times, "replayed with other graphs, ")
 	}
+
 	if call != nil {
 		gs.calls.checkOutput(call, "between replays, ")
 	}
+
 	return nil
 }
 
@@ -206,6 +232,7 @@ func (gs *graphs) drawConcurrent() (launched []*recording, group int) {
 	for _, i := range gs.choices.Perm(len(gs.recordings)) {
 		launched = append(launched, gs.recordings[i])
 	}
+
 	group = gs.groups.drawIndex()
 	if gs.onlySameGroup {
 		group = launched[0].group
@@ -213,6 +240,7 @@ func (gs *graphs) drawConcurrent() (launched []*recording, group int) {
 			return rec.group != group
 		})
 	}
+
 	return launched, group
 }
 
@@ -221,6 +249,7 @@ func (gs *graphs) closeOne(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
 	}
+
 	drawn := choose(gs.choices, gs.recordings)
 	return gs.closeMatching(ctx, func(rec *recording) bool { return rec == drawn })
 }
@@ -236,6 +265,7 @@ func (gs *graphs) closeMatching(ctx context.Context, match func(*recording) bool
 	if err := gs.env.synchronize(ctx); err != nil {
 		return err
 	}
+
 	var kept []*recording
 	var errs []error
 	for _, rec := range gs.recordings {
@@ -245,6 +275,7 @@ func (gs *graphs) closeMatching(ctx context.Context, match func(*recording) bool
 			kept = append(kept, rec)
 		}
 	}
+
 	gs.recordings = kept
 	return errors.Join(errs...)
 }
@@ -262,9 +293,11 @@ func (gs *graphs) captureOn(ctx context.Context, rec *recording, s *symmem.Strea
 	} else {
 		rec.graph, err = rec.capture(ctx, s)
 	}
+
 	if err != nil {
 		return fmt.Errorf("capturing %d calls: %w", len(rec.calls), err)
 	}
+
 	return nil
 }
 

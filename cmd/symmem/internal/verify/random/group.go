@@ -47,6 +47,7 @@ var splits = []func(rank, ranks, random int) (color, key int){
 		if isLeftOut && ranks > 1 {
 			return noGroup, 0
 		}
+
 		return 7, rank // any color that is not negative
 	},
 }
@@ -63,9 +64,11 @@ func (gs *groups) split(ctx context.Context) error {
 	} else {
 		g, err = gs.worldGroup.Split(ctx, color, key)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	gs.all = append(gs.all, g)
 	gs.tally.Groups++
 	return nil
@@ -86,6 +89,7 @@ func (gs *groups) drawPath() symmem.PathChoice {
 	if gs.hasSeveralMachines && gs.choices.isOneIn(2) {
 		return symmem.PathTwoLevel
 	}
+
 	return choose(gs.choices, pathChoices)
 }
 
@@ -96,5 +100,6 @@ func (gs *groups) choosePath(ctx context.Context) error {
 	if g == nil {
 		return nil
 	}
+
 	return g.SetPath(ctx, path)
 }

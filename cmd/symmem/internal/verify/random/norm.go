@@ -26,11 +26,13 @@ func (r *round) runNorm(ctx context.Context) error {
 	if drawnBuffers == nil {
 		return nil
 	}
+
 	n := r.drawNorm(g, drawnBuffers)
 	input, output, others := drawnBuffers[0].buffer, drawnBuffers[1].buffer, drawnBuffers[2].buffer
 	if err := n.Place(input.Memory(), output.Memory(), others.Memory()); err != nil {
 		return err
 	}
+
 	// Ranks outside the group also fill and read the memory, because pools must record the same uses
 	// on all ranks.
 	s := choose(r.choices, r.env.streams)
@@ -38,9 +40,11 @@ func (r *round) runNorm(ctx context.Context) error {
 	if g != nil {
 		rank = g.Rank()
 	}
+
 	if err := n.Fill(rank, s); err != nil {
 		return fmt.Errorf("writing the input of a norm: %w", err)
 	}
+
 	isComputed := false
 	if g != nil {
 		call := symmem.Call{Operation: n.Operation, Norm: &n.Args}
@@ -48,16 +52,20 @@ func (r *round) runNorm(ctx context.Context) error {
 		if err != nil && !errors.Is(err, symmem.ErrUnsupported) {
 			return fmt.Errorf("norm of %v: %w", n, err)
 		}
+
 		isComputed = err == nil
 	}
+
 	readErr := n.Read(s)
 	syncErr := s.Synchronize(ctx)
 	if err := errors.Join(readErr, syncErr); err != nil {
 		return fmt.Errorf("norm of %v: %w", n, err)
 	}
+
 	if isComputed {
 		r.checkNorm(g, n)
 	}
+
 	return nil
 }
 
@@ -68,6 +76,7 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	for _, b := range drawnBuffers {
 		capacity = min(capacity, int(b.bytes))
 	}
+
 	// The number of elements per row (hidden) is a multiple of a unit. It is at most minMessage/8, so
 	// that a row with 8 bytes per element fits into the smallest buffer.
 	unit := driver.NormUnit
@@ -78,6 +87,7 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 		unit = driver.QuantGroup
 		hidden = unit * (1 + r.choices.IntN(minMessage/8/unit))
 	}
+
 	// A buffer needs up to 8 bytes per element; see workload.Norm.Place. The input of a reduce-scatter
 	// has 2 bytes for each element of each rank.
 	bytesPerElement := max(8, 2*r.env.rt.Size())
@@ -95,10 +105,12 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	if g != nil {
 		ranks, rank = g.Size(), g.Rank()
 	}
+
 	c := formula.NewNormCase(normRandom, ranks, rows, hidden, t, quant)
 	if isScattered {
 		c = c.Scatter(normRandom)[rank]
 	}
+
 	return &workload.Norm{NormCase: c}
 }
 
@@ -111,6 +123,7 @@ func (r *round) checkNorm(g *symmem.Group, n *workload.Norm) {
 	if wrongCount == 0 {
 		return
 	}
+
 	r.tally.Wrong += wrongCount
 	r.tally.addFinding(fmt.Sprintf("round %d, rank %d, norm of %v in group %s: %d elements are "+
 		"wrong, the first %s", r.number, r.env.rt.Rank(), n, g.ID(), wrongCount, first))

@@ -42,12 +42,15 @@ func (rec *recording) addCall(
 		if err != nil {
 			return err
 		}
+
 		buffers[i] = b
 	}
+
 	input, output, resultCopy := buffers[0], buffers[1], buffers[2]
 	if err := call.Place(input.Memory(), output.Memory()); err != nil {
 		return err
 	}
+
 	call.inputStream = s
 	call.stream = s
 	rec.calls = append(rec.calls, call)
@@ -61,11 +64,13 @@ func (rec *recording) capture(ctx context.Context, s *symmem.Stream) (graph, err
 	if err := s.BeginCapture(); err != nil {
 		return nil, err
 	}
+
 	queueErr := rec.queueCalls(ctx, s)
 	g, endErr := s.EndCapture() // even after an error, so that the stream can be used again
 	if err := errors.Join(queueErr, endErr); err != nil {
 		return nil, err
 	}
+
 	return g, nil
 }
 
@@ -76,6 +81,7 @@ func (rec *recording) queueCalls(ctx context.Context, s *symmem.Stream) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -87,12 +93,15 @@ func (rec *recording) queueCall(
 	if err != nil {
 		return err
 	}
+
 	if err := call.useBuffers(dst, s); err != nil {
 		return err
 	}
+
 	if err := call.launch(ctx); err != nil { // does nothing on ranks outside the group
 		return fmt.Errorf("%v: %w", call.describe(), err)
 	}
+
 	return s.Copy(dst, call.Recv)
 }
 
@@ -105,10 +114,12 @@ func (call *testCall) useBuffers(dst symmem.Memory, s *symmem.Stream) error {
 	if err != nil {
 		return err
 	}
+
 	dst, err = dst.Slice(0, n)
 	if err != nil {
 		return err
 	}
+
 	fillErr := s.Fill(call.Recv, workload.Junk)
 	copyErr := s.Copy(dst, firstByte)
 	return errors.Join(fillErr, copyErr)
@@ -123,6 +134,7 @@ func (rec *recording) overwriteResults(s *symmem.Stream) error {
 	for _, b := range rec.resultCopies {
 		errs = append(errs, s.Fill(b.Memory(), junk))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -134,11 +146,13 @@ func (rec *recording) readResults(s *symmem.Stream) error {
 		if err != nil {
 			return err
 		}
+
 		call.Got = make([]byte, src.Bytes())
 		if err := s.Copy(symmem.Host(call.Got), src); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -148,8 +162,10 @@ func (rec *recording) close() error {
 	for _, b := range rec.resultCopies {
 		errs = append(errs, b.Free())
 	}
+
 	for _, b := range rec.liveBuffers {
 		errs = append(errs, b.Free())
 	}
+
 	return errors.Join(errs...)
 }

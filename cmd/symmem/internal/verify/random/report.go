@@ -40,6 +40,7 @@ func (r *Report) Leaks() []Resource {
 			leaks = append(leaks, resource)
 		}
 	}
+
 	return leaks
 }
 
@@ -63,10 +64,12 @@ func (r *Report) WriteText(w io.Writer) error {
 			text += resource.String() + "\n"
 		}
 	}
+
 	text += r.conclusion() + "\n"
 	if _, err := io.WriteString(w, text); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
+
 	return nil
 }
 
@@ -76,6 +79,7 @@ func (r Resource) String() string {
 	if r.Leaked() {
 		verdict = "LEAKED"
 	}
+
 	return fmt.Sprintf("rank %d, %s: %d at the start, %d at the end, tolerance %d: %s", r.Rank, r.Name,
 		r.Start, r.End, r.Tolerance, verdict)
 }
@@ -97,9 +101,11 @@ func (r *Report) conclusion() string {
 	default:
 		ending = "all resources were released"
 	}
+
 	if r.Wrong == 0 {
 		return "no wrong elements, " + ending
 	}
+
 	return fmt.Sprintf("%s, the first in round %d, %s", ranklist.Plural(r.Wrong, "wrong element"),
 		r.FirstWrongRound, ending)
 }

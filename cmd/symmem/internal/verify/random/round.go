@@ -61,18 +61,22 @@ func (r *round) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	r.noise = noise
 	for i := range poolOptions {
 		p, err := r.newPool(ctx, i)
 		if err != nil {
 			return fmt.Errorf("creating pool %d: %w", i, err)
 		}
+
 		r.buffers.pools = append(r.buffers.pools, p)
 	}
+
 	// The world (the group of all ranks) still has the path setting of an earlier round.
 	if err := r.groups.worldGroup.SetPath(ctx, r.groups.drawPath()); err != nil {
 		return err
 	}
+
 	for n := range r.config.Steps {
 		step := drawStep(r.choices)
 		noiseErr := r.noise.Step()
@@ -81,11 +85,14 @@ func (r *round) run(ctx context.Context) error {
 		if err := errors.Join(noiseErr, stepErr); err != nil {
 			return step.errorAt(n+1, err)
 		}
+
 		r.tally.Steps++
 	}
+
 	if err := r.finish(ctx); err != nil {
 		return fmt.Errorf("after the last step: %w", err)
 	}
+
 	return nil
 }
 
@@ -98,6 +105,7 @@ func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if r.isPlacedByAddress() {
 		// Map more memory than the round needs: 32 times part is 4 times the limit of live buffers.
 		part := r.config.MaxBytes * maxLiveMessages / 8
@@ -105,6 +113,7 @@ func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 			return nil, err
 		}
 	}
+
 	return p, nil
 }
 
@@ -119,12 +128,14 @@ func (r *round) allocateInScope(ctx context.Context) error {
 	if g == nil {
 		return r.buffers.allocateSeveral(n, p, p.Alloc)
 	}
+
 	scope := p.Begin(g)
 	defer scope.Abandon() // does nothing after End
 	err := r.buffers.allocateSeveral(n, p, scope.Alloc)
 	if err != nil || isAbandoned {
 		return err
 	}
+
 	return scope.End(ctx)
 }
 
@@ -141,6 +152,7 @@ func (r *round) split(ctx context.Context) error {
 	if len(r.groups.all) >= maxGroups {
 		return r.closeAnyGroup(ctx)
 	}
+
 	return r.groups.split(ctx)
 }
 
@@ -149,6 +161,7 @@ func (r *round) closeAnyGroup(ctx context.Context) error {
 	if len(r.groups.all) == 1 {
 		return nil
 	}
+
 	index := 1 + r.choices.IntN(len(r.groups.all)-1) // 0 is the world
 	return r.closeGroup(ctx, index)
 }
@@ -158,15 +171,18 @@ func (r *round) closeGroup(ctx context.Context, index int) error {
 	if err := r.graphs.closeForGroup(ctx, index); err != nil {
 		return err
 	}
+
 	if err := r.env.barrier(ctx); err != nil {
 		return err
 	}
+
 	g := r.groups.all[index]
 	r.groups.all = slices.Delete(r.groups.all, index, index+1)
 	r.graphs.removeGroupIndex(index)
 	if g == nil { // this rank is not a member
 		return nil
 	}
+
 	return g.Close()
 }
 
@@ -175,6 +191,7 @@ func (r *round) compareHistories(ctx context.Context) error {
 	if r.env.rt.Check() == symmem.CheckOff {
 		return nil
 	}
+
 	return r.groups.worldGroup.Check(ctx)
 }
 
@@ -183,19 +200,24 @@ func (r *round) finish(ctx context.Context) error {
 	if err := r.graphs.replayAll(ctx); err != nil {
 		return err
 	}
+
 	if err := r.graphs.closeAll(ctx); err != nil {
 		return err
 	}
+
 	matchesAll := func(liveBuffer) bool { return true }
 	if err := r.buffers.freeMatching(matchesAll); err != nil {
 		return err
 	}
+
 	if err := r.env.barrier(ctx); err != nil {
 		return err
 	}
+
 	if err := r.compareHistories(ctx); err != nil {
 		return err
 	}
+
 	return r.closeAll(ctx)
 }
 
@@ -210,19 +232,23 @@ func (r *round) closeAll(ctx context.Context) error {
 			return err
 		}
 	}
+
 	r.updatePeak()
 	for i, p := range r.buffers.pools {
 		if err := r.checkUnused(ctx, i, p); err != nil {
 			return err
 		}
 	}
+
 	if err := r.env.barrier(ctx); err != nil {
 		return err
 	}
+
 	errs := []error{r.noise.Close()}
 	for _, p := range r.buffers.pools {
 		errs = append(errs, p.Close())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -234,10 +260,12 @@ func (r *round) checkUnused(ctx context.Context, i int, p *symmem.Pool) error {
 			return err
 		}
 	}
+
 	s := p.Stats()
 	if s.Used == 0 {
 		return nil
 	}
+
 	return fmt.Errorf("pool %d: %d bytes used, %d deferred, %d pinned: %w", i, s.Used, s.Deferred,
 		s.Pinned, ErrInUse)
 }
@@ -255,6 +283,7 @@ func (r *round) reserve(ctx context.Context) error {
 	if r.choices.isOneIn(2) {
 		g = nil // do not register the memory
 	}
+
 	return p.Reserve(ctx, bytes, g)
 }
 
@@ -270,12 +299,15 @@ func (r *round) trim(ctx context.Context) error {
 	if r.isPlacedByAddress() && r.env.rt.Check() == symmem.CheckOff {
 		return nil
 	}
+
 	if err := r.graphs.closeAll(ctx); err != nil {
 		return err
 	}
+
 	if err := r.env.barrier(ctx); err != nil {
 		return err
 	}
+
 	return p.Trim(ctx, keptBytes)
 }
 
@@ -286,22 +318,27 @@ func (r *round) replacePool(ctx context.Context) error {
 	if err := r.graphs.closeAll(ctx); err != nil {
 		return err
 	}
+
 	isInPool := func(b liveBuffer) bool { return b.pool == old }
 	if err := r.buffers.freeMatching(isInPool); err != nil {
 		return err
 	}
+
 	r.updatePeak()
 	// Wait for other ranks, which may still read the memory.
 	if err := r.env.barrier(ctx); err != nil {
 		return err
 	}
+
 	if err := old.Close(); err != nil {
 		return err
 	}
+
 	p, err := r.newPool(ctx, index)
 	if err != nil {
 		return err
 	}
+
 	r.buffers.pools[index] = p
 	return nil
 }
@@ -310,6 +347,7 @@ func (r *round) abort(ctx context.Context) error {
 	if r.isPlacedByAddress() {
 		return nil
 	}
+
 	return r.faults.abort(ctx)
 }
 
@@ -317,5 +355,6 @@ func (r *round) failInReplay(ctx context.Context) error {
 	if r.isPlacedByAddress() {
 		return nil
 	}
+
 	return r.faults.failInReplay(ctx)
 }

@@ -63,6 +63,7 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+
 	r := &runner{config: c, rank: rank, started: time.Now()}
 	defer func() {
 		for _, env := range r.environments {
@@ -78,8 +79,10 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("opening the Runtime with check level %v: %w", level, err)
 		}
+
 		r.environments = append(r.environments, env)
 	}
+
 	r.report = newReport(r.environments[0].rt, &c)
 	return r.report, r.runRounds(ctx)
 }
@@ -103,11 +106,13 @@ func (r *runner) runRounds(ctx context.Context) error {
 			err = r.gatherFailure(ctx, env, number, err)
 			return &RoundError{Round: number, Seed: r.config.Seed, Cause: err}
 		}
+
 		hasNext, err = r.finishRound(ctx, env, number)
 		if err != nil {
 			return &RoundError{Round: number, Seed: r.config.Seed, Cause: err}
 		}
 	}
+
 	return r.compareUsage(ctx)
 }
 
@@ -127,6 +132,7 @@ func (r *runner) gatherFailure(
 	if err != nil {
 		return errors.Join(cause, err)
 	}
+
 	r.report.Wrong = 0
 	for _, other := range all { // including this rank
 		r.report.Wrong += other.Wrong
@@ -134,9 +140,11 @@ func (r *runner) gatherFailure(
 			r.report.IsInconsistent = true
 		}
 	}
+
 	if r.report.Wrong > 0 {
 		r.report.FirstWrongRound = number
 	}
+
 	return cause
 }
 
@@ -155,6 +163,7 @@ func (r *runner) watchForHang(env *environment, number int) (stop func()) {
 	if r.rank.OnHang == nil {
 		return func() {}
 	}
+
 	stopped := make(chan struct{})
 	go func() {
 		hang := time.After(r.config.RoundTimeout + hangAfterDeadline)
@@ -190,6 +199,7 @@ func (r *runner) runRound(ctx context.Context, env *environment, number int) err
 	if err != nil {
 		workload.Abort(current.groups.all...) // Other ranks must not wait for this rank.
 	}
+
 	return err
 }
 
@@ -207,6 +217,7 @@ func (r *runner) finishRound(
 	if err != nil {
 		return false, err
 	}
+
 	hasNext = all[0].HasMoreRounds // the clocks of ranks differ
 	r.report.Tally = mergeTallies(all)
 	r.report.Rounds = r.completedRounds
@@ -216,18 +227,22 @@ func (r *runner) finishRound(
 		r.report.Findings = append(r.report.Findings, r.tally.findings...)
 		hasNext = false
 	}
+
 	now, err := r.measure()
 	if err != nil {
 		return hasNext, err
 	}
+
 	isWarmUp := r.completedRounds <= warmUpRounds
 	if hasNext && isWarmUp && !r.rank.SharedProcess {
 		r.warmUsage = now
 		r.hasWarmUsage = true
 	}
+
 	if r.rank.OnRound != nil {
 		r.rank.OnRound(r.progressText(env, number, now))
 	}
+
 	return hasNext, nil
 }
 
@@ -248,20 +263,24 @@ func (r *runner) compareUsage(ctx context.Context) error {
 	if !r.hasWarmUsage || r.completedRounds <= warmUpRounds || r.report.Wrong > 0 {
 		return nil
 	}
+
 	end, err := r.measureUntilReleased(ctx)
 	if err != nil {
 		return err
 	}
+
 	type change struct{ Start, End usage }
 	own := change{Start: r.warmUsage, End: end}
 	all, err := workload.Gather(ctx, r.environments[0].gatherer, own)
 	if err != nil {
 		return err
 	}
+
 	for rank, c := range all {
 		resources := r.compareResources(rank, c.Start, c.End)
 		r.report.Resources = append(r.report.Resources, resources...)
 	}
+
 	return nil
 }
 
@@ -272,11 +291,14 @@ func FlagsToRepeat(c *Config, round int) string {
 	if c.Placement == symmem.PlaceByAddress {
 		text += " --placement address"
 	}
+
 	if c.Check != symmem.CheckDefault {
 		text += " --check " + c.Check.String()
 	}
+
 	if !c.Skew {
 		text += " --skew=false"
 	}
+
 	return text
 }

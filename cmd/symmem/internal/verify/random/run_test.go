@@ -36,8 +36,10 @@ func (l *localWorlds) open(rank int) Open {
 			if err != nil {
 				return nil, err
 			}
+
 			l.worlds = append(l.worlds, w)
 		}
+
 		return l.worlds[number][rank], nil
 	}
 }
@@ -64,6 +66,7 @@ func mustRunRanks(t *testing.T, c Config, ranks int) []*Report {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
+
 	return reports
 }
 
@@ -89,14 +92,17 @@ func TestRanksReportSameResults(t *testing.T) {
 		if r.Wrong != 0 {
 			t.Errorf("rank %d: %d elements are wrong, want 0", rank, r.Wrong)
 		}
+
 		if r.Rounds != c.Rounds || r.Steps != wantSteps {
 			t.Errorf("rank %d: got %d rounds and %d steps, want %d and %d", rank, r.Rounds, r.Steps,
 				c.Rounds, wantSteps)
 		}
+
 		if r.Calls == 0 || r.Graphs == 0 {
 			t.Errorf("rank %d: checked %d calls and %d graphs, want some of both", rank, r.Calls,
 				r.Graphs)
 		}
+
 		// These two differ: each rank has a clock, and makes other unrelated allocations (skew).
 		r.ElapsedMS, r.PeakBytes = 0, 0
 		if !reflect.DeepEqual(r, reports[0]) {
@@ -122,6 +128,7 @@ func TestSingleRoundCanBeRepeated(t *testing.T) {
 		t.Errorf("separate runs of rounds 1 and 2 check %d + %d bytes, but a run of both checks %d",
 			first.Bytes, second.Bytes, both.Bytes)
 	}
+
 	if sum := first.Calls + second.Calls; sum != both.Calls {
 		t.Errorf("separate runs of rounds 1 and 2 check %d + %d calls, but a run of both checks %d",
 			first.Calls, second.Calls, both.Calls)
@@ -149,9 +156,11 @@ func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	if r.Wrong == 0 || r.OK() {
 		t.Fatalf("%d elements are wrong, OK() = %v; want some and false", r.Wrong, r.OK())
 	}
+
 	if r.FirstWrongRound != r.Rounds || r.FirstWrongRound == 0 {
 		t.Fatalf("the first wrong round is %d of %d, want the last", r.FirstWrongRound, r.Rounds)
 	}
+
 	if len(r.Findings) == 0 || !strings.Contains(r.Findings[0], "elements are wrong") {
 		t.Errorf("Findings = %q, want wrong elements", r.Findings)
 	}
@@ -168,13 +177,16 @@ func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
 		if !errors.As(err, &round) || round.Seed != configByAddressSeed {
 			t.Errorf("rank %d: got %v, want a RoundError with seed %d", rank, err, configByAddressSeed)
 		}
+
 		if !reports[rank].IsInconsistent {
 			t.Errorf("rank %d: IsInconsistent = false, want true", rank)
 		}
+
 		if errors.As(err, &diverged) {
 			divergedCount++
 		}
 	}
+
 	// A rank outside the group in which the divergence was found may return another error.
 	if divergedCount < 2 {
 		t.Errorf("%d ranks returned a DivergenceError, want at least 2: %v", divergedCount, errs)
@@ -205,6 +217,7 @@ func TestOnHangIsCalledIfRoundContinuesAfterFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	rt := ranks[0]
 	defer func() { _ = rt.Close() }() // returns the error of Abort
 	received := make(chan []byte, 1)
@@ -219,6 +232,7 @@ func TestOnHangIsCalledIfRoundContinuesAfterFault(t *testing.T) {
 		if !strings.Contains(string(stacks), t.Name()) {
 			t.Errorf("the stacks lack that of this test:\n%s", stacks)
 		}
+
 	case <-time.After(30 * time.Second): // without the fault, it takes longer than two minutes
 		t.Error("OnHang was not called within 30 seconds")
 	}

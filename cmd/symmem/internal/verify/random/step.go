@@ -19,6 +19,7 @@ func (s *step) errorAt(number int, err error) error {
 	if strings.HasPrefix(err.Error(), s.name+": ") {
 		return fmt.Errorf("step %d, %w", number, err)
 	}
+
 	return fmt.Errorf("step %d, %s: %w", number, s.name, err)
 }
 
@@ -63,10 +64,12 @@ func drawStep(choices *choices) *step {
 	for i := range steps {
 		sum += steps[i].weight
 	}
+
 	remainder := choices.IntN(sum)
 	i := 0
 	for ; remainder >= steps[i].weight; i++ {
 		remainder -= steps[i].weight
 	}
+
 	return &steps[i]
 }

@@ -15,23 +15,28 @@ func (r *round) suspend(ctx context.Context) error {
 	if r.isPlacedByAddress() {
 		return nil
 	}
+
 	syncErr := r.env.synchronize(ctx)
 	barrierErr := r.env.barrier(ctx)
 	if err := errors.Join(syncErr, barrierErr); err != nil {
 		return err
 	}
+
 	_, err := p.Suspend(ctx, symmem.KeepContents)
 	if errors.Is(err, symmem.ErrBusy) {
 		return nil
 	}
+
 	if err != nil || !withGroup {
 		resumeErr := p.Resume(ctx)
 		return errors.Join(err, resumeErr)
 	}
+
 	_, err = r.groups.worldGroup.Suspend(ctx)
 	if err != nil && !errors.Is(err, symmem.ErrBusy) {
 		return err
 	}
+
 	groupErr := r.groups.worldGroup.Resume(ctx)
 	poolErr := p.Resume(ctx)
 	return errors.Join(groupErr, poolErr)

@@ -38,5 +38,6 @@ func mergeTallies(all []roundResult) Tally {
 		t.Wrong += other.Wrong
 		t.Bytes += other.Bytes
 	}
+
 	return t
 }

@@ -38,6 +38,7 @@ func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
 		return usage{}
 	}
+
 	env := r.environments[0]
 	ranks, machines := env.rt.Size(), env.machines() // the same in all environments
 	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
@@ -46,6 +47,7 @@ func (r *runner) tolerances() usage {
 		// an H100, it varied by 107 to 204 MB. Allow 256 MiB for each rank.
 		allowed[deviceBytes] = int64(ranks) * (256 << 20)
 	}
+
 	if machines > 1 {
 		// A rank may connect to the other ranks on its machine in any round, once for each Runtime.
 		// Each machine has at least one rank, so these are at most ranks - machines.
@@ -53,6 +55,7 @@ func (r *runner) tolerances() usage {
 		const goroutinesPerConnection = 2
 		allowed[goroutines] = int64(goroutinesPerConnection * maxPeers * len(r.environments))
 	}
+
 	return allowed
 }
 
@@ -77,17 +80,21 @@ func (r *runner) measure() (usage, error) {
 	if err != nil {
 		return u, fmt.Errorf("counting file descriptors: %w", err)
 	}
+
 	u[descriptors] = int64(len(open))
 	u[mappings], err = countSharedMappings()
 	if err != nil {
 		return u, fmt.Errorf("counting mappings: %w", err)
 	}
+
 	for _, env := range r.environments {
 		u[poolBytes] += env.mappedBytes()
 	}
+
 	if r.backend() != "nccl" {
 		return u, nil
 	}
+
 	err = nccl.Current(r.rank.LocalRank, func(gpu *cuda.Driver) error {
 		free, total, err := gpu.MemGetInfo()
 		u[deviceBytes] = total - free
@@ -102,6 +109,7 @@ func countSharedMappings() (count int64, err error) {
 	if err != nil {
 		return 0, err
 	}
+
 	for line := range strings.Lines(string(text)) {
 		// Example: "7f31c8000000-7f31c8200000 rw-s 00000000 00:01 2077 /memfd:segment (deleted)". The
 		// last letter of the permissions is s for a shared mapping, or p for a private one.
@@ -110,6 +118,7 @@ func countSharedMappings() (count int64, err error) {
 			count++
 		}
 	}
+
 	return count, nil
 }
 
@@ -131,6 +140,7 @@ func (r *runner) measureUntilReleased(ctx context.Context) (usage, error) {
 		if err != nil || !r.hasLeaks(u) {
 			return u, err
 		}
+
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -156,5 +166,6 @@ func (r *runner) compareResources(rank int, start, end usage) []Resource {
 			Name: name, Rank: rank, Start: start[kind], End: end[kind], Tolerance: tolerances[kind],
 		})
 	}
+
 	return all
 }

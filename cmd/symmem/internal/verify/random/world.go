@@ -39,11 +39,13 @@ func newEnvironment(
 	if err != nil {
 		return nil, err
 	}
+
 	env := &environment{rt: rt, streams: []*symmem.Stream{rt.DefaultStream()}}
 	if err := env.prepare(ctx, c); err != nil {
 		closeErr := env.close()
 		return nil, errors.Join(err, closeErr)
 	}
+
 	return env, nil
 }
 
@@ -52,10 +54,12 @@ func (env *environment) prepare(ctx context.Context, c *Config) error {
 	if err := env.createStreams(); err != nil {
 		return err
 	}
+
 	gatherer, err := workload.OpenGatherer(ctx, env.rt)
 	if err != nil {
 		return err
 	}
+
 	env.gatherer = gatherer
 	maxLiveBytes := maxLiveMessages * c.MaxBytes // of all buffers of a round
 	return env.mapOutsideWindows(2 * maxLiveBytes)
@@ -69,12 +73,14 @@ func (env *environment) mapOutsideWindows(bytes int64) error {
 	if err != nil {
 		return err
 	}
+
 	scope := p.BeginDisabled()
 	defer scope.Abandon()
 	b, err := scope.Alloc(bytes)
 	if err != nil {
 		return err
 	}
+
 	freeErr := b.Free()
 	closeErr := p.Close()
 	return errors.Join(freeErr, closeErr)
@@ -88,23 +94,29 @@ func (env *environment) createStreams() error {
 		if err != nil {
 			return err
 		}
+
 		env.streams = append(env.streams, s)
 	}
+
 	if env.rt.Device().Backend == "nccl" {
 		library, err := program.NewLibrary(env.rt, libraryStreamCount)
 		if err != nil {
 			return err
 		}
+
 		env.library = library
 		env.streams = append(env.streams, library.Streams...)
 	}
+
 	for range env.streams {
 		e, err := env.rt.NewEvent()
 		if err != nil {
 			return err
 		}
+
 		env.events = append(env.events, e)
 	}
+
 	return nil
 }
 
@@ -114,6 +126,7 @@ func (env *environment) close() error {
 	if env.library == nil {
 		return runtimeErr
 	}
+
 	libraryErr := env.library.Close()
 	return errors.Join(runtimeErr, libraryErr)
 }
@@ -129,6 +142,7 @@ func (env *environment) synchronize(ctx context.Context) error {
 			return fmt.Errorf("synchronizing stream %d: %w", s.Number(), err)
 		}
 	}
+
 	return nil
 }
 
@@ -137,10 +151,12 @@ func (env *environment) barrier(ctx context.Context) error {
 	if err := env.synchronize(ctx); err != nil {
 		return err
 	}
+
 	s := env.rt.DefaultStream()
 	if err := env.rt.World().Barrier(ctx, s); err != nil {
 		return err
 	}
+
 	return s.Synchronize(ctx)
 }
 
@@ -149,5 +165,6 @@ func (env *environment) mappedBytes() (sum int64) {
 	for _, p := range env.rt.Stats().Pools {
 		sum += p.Used + p.Cached
 	}
+
 	return sum
 }

@@ -24,11 +24,13 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
+
 		if err := os.Setenv(cuda.PathVariable, library); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 	}
+
 	return m.Run()
 }
 
@@ -39,15 +41,18 @@ func Open(t *testing.T) *gpu.GPU {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	device, err := library.Device(0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const workTimeout = time.Minute
 	g, err := gpu.Open(library, device, workTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if err := g.Drop(); err != nil {
 			t.Error(err)
@@ -66,6 +71,7 @@ func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 		if err != nil {
 			return err
 		}
+
 		const open = 1
 		defer gate.Set(open)
 		// Find the internal stream that will be used next: streams are reused, the last one first.
@@ -77,10 +83,12 @@ func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 		if err != nil {
 			return err
 		}
+
 		err = g.CUDA.StreamWaitValue(nextStream, gate.Address(), open, cuda.WaitEqual)
 		if err != nil {
 			return err
 		}
+
 		previousTimeout := g.Timeout
 		defer func() { g.Timeout = previousTimeout }()
 		g.Timeout = time.Millisecond
@@ -90,6 +98,7 @@ func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const endTimeout = 20 * time.Second
 	hasEnded := func() (bool, error) { return !g.MustKeepMemory(), nil }
 	if err := gpu.PollQueryFor(endTimeout, hasEnded); err != nil {
