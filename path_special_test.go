@@ -28,7 +28,7 @@ func TestPathsGiveSameResults(t *testing.T) {
 		plainRecv, err := scope.Alloc(mib)
 		r.ok(err)
 		notRegistered := pair{send: plainSend.Memory(), recv: plainRecv.Memory()}
-		// PathAuto follows PathDirect: then it is known for which calls there is a direct path.
+		// PathDirect comes first, so that hasDirect is known when PathAuto is tried.
 		for _, choice := range []symmem.PathChoice{
 			symmem.PathDirect, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
 		} {

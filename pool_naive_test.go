@@ -56,7 +56,7 @@ func (a *naive) remove(e extent) {
 // errNaiveFull if there is none.
 func (a *naive) alloc(bytes int64) (extent, error) {
 	size := (bytes + naiveUnit - 1) / naiveUnit * naiveUnit // rounded up
-	smallest := extent{start: 0, size: size}                // sorts before all larger blocks
+	smallest := extent{start: 0, size: size}                // sorts before blocks of this size
 	index, _ := slices.BinarySearchFunc(a.free, smallest, compareExtents)
 	if index == len(a.free) {
 		return extent{}, errNaiveFull

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// callsPerSample is the number of calls of which one is timed. It is a power of two, so that a
-	// mask replaces a division.
+	// callsPerSample is 128 because one of 128 small calls is timed. With a power of two, the compiler
+	// replaces the division by a mask.
 	callsPerSample = 128
 	// alwaysTimedBytes is the size from which all calls are timed. Reading the clock twice takes
 	// less than 1% of the time of such a call.
@@ -17,8 +17,9 @@ const (
 	averagedSamples = 16
 )
 
-// CallTimer counts calls of one kind and measures the time of some calls: the first, every 128th
-// after it, and each of at least 1 MiB. It is safe for concurrent use.
+// CallTimer counts calls of one kind and measures the time of some of them. Meter.Begin selects the
+// first call, every 128th after it, and each of at least 1 MiB. Meter.Sample selects other calls.
+// A CallTimer is safe for concurrent use.
 type CallTimer struct {
 	calls, bytes atomic.Uint64 // number and total size of all calls
 	samples      atomic.Uint64 // number of timed calls

@@ -17,7 +17,8 @@ import (
 // Reductions take and return the bytes of elements, and inputs holds the bytes of each rank. A
 // formula is the order in which a reduction combines the ranks' elements.
 
-// canonicalNaN holds the bits of each NaN in results of float32.
+// canonicalNaN holds the bits of each NaN in results of float32, except in the average of a single
+// rank, which is its input.
 const canonicalNaN = 0x7FFFFFFF
 
 // floats returns the bytes of float32 values.

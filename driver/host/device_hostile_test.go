@@ -127,7 +127,7 @@ func failIfErr(t *testing.T, err error) {
 
 // TestSocketRefusesUnknownClientsWithoutBlocking connects clients with a wrong token, an invalid
 // request and an incomplete request to rank 0's hand-off socket. Peers get the files of segments
-// through it, so the ranks must still register segments. The clients must not get a file.
+// through it, so the ranks must still register segments. The first two must not get a file.
 func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	d := newRankPair(t)
 	address := d.devices[0].machine.Address()

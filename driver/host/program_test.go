@@ -70,8 +70,8 @@ var programs = map[string]func(a *rankProcess, round int) error{
 	"messages":      (*rankProcess).passMessage,
 }
 
-// roundsToRun is the number of rounds after which a rank reports that it is running. Each program
-// has then used all of its paths and sizes.
+// roundsToRun is the number of rounds after which a rank reports that it is running. By then,
+// collectives and messages have used all of their paths and sizes.
 const roundsToRun = 20
 
 // runRank runs the program of a rank process and returns the exit status.
@@ -217,7 +217,7 @@ func (a *rankProcess) passMessage(round int) error {
 	counts := []int64{0, 50_000, 100_000}
 	message := driver.Call{
 		Count: counts[round%len(counts)], Send: a.segment.Address(), Recv: a.segment.Address(),
-		Digest: 1, // not 0, so that ranks compare their calls
+		Digest: 1, // any number, the same on all ranks
 	}
 	send, recv := message, message
 	send.Operation, send.Root = driver.Send, (a.rank+1)%a.size

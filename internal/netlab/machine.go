@@ -11,12 +11,13 @@ import (
 	"time"
 )
 
-// Machine is a simulated machine. It consists of a thread in new namespaces of the kernel, in which
-// the thread sees its own network, host name and clock. Its methods are safe for concurrent use.
+// Machine is a simulated machine. It consists of a thread in new namespaces of the kernel, so that
+// the thread has a separate network and host name. Processes that the thread starts also have a
+// separate clock. The methods are safe for concurrent use.
 type Machine struct {
 	Name      string       // host name
 	Addresses []netip.Addr // address of each interface, by its number
-	// Thread is the ID of a thread in the machine's namespaces, for example for nsenter --target.
+	// Thread is the ID of the machine's thread, for example for nsenter --target.
 	Thread int
 
 	index   int         // in Lab.Machines
@@ -48,7 +49,7 @@ func machineName(index int) string {
 // functions in m.calls on its thread, until m.calls is closed.
 //
 // It does not unlock the thread, so the thread exits when runThread returns. The kernel then kills
-// the processes that the thread has started.
+// the processes that Start has started.
 func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hostsPath string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
@@ -103,7 +104,7 @@ func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) e
 	return os.WriteFile(path, offsets, unusedMode)
 }
 
-// Do calls f on a thread of the machine. Processes that f starts run on the machine.
+// Do calls f on the machine's thread. Processes that f starts run on the machine.
 func (m *Machine) Do(f func() error) error {
 	result := make(chan error)
 	m.calls <- func() { result <- f() }

@@ -36,7 +36,7 @@ func checkAddressOwner(
 		return "", fmt.Errorf("another user's process uses the address of this job's store: %w; give "+
 			"the job another MASTER_PORT or run id, or start it by symmem launch, whose store "+
 			"has a random address", ownerErr)
-	case network == "unix":
+	case isKnown && network == "unix":
 		return "another job of this user has the same MASTER_PORT or run id and has not ended", nil
 	case isKnown:
 		return fmt.Sprintf("if PyTorch serves its own store there, set %s=%s on all ranks to join it",

@@ -31,6 +31,16 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
+// TestUnknownOwnerIsNotBlamed checks addresses on which no process listens.
+func TestUnknownOwnerIsNotBlamed(t *testing.T) {
+	for _, address := range []string{privateAddress(), "127.0.0.1:1"} {
+		advice, err := checkAddressOwner(testContext(t), Endpoint{Address: address}, 0)
+		if want := "cannot find out"; err != nil || !strings.Contains(advice, want) {
+			t.Errorf("checkAddressOwner(%s) = %q, %v; want advice with %q", address, advice, err, want)
+		}
+	}
+}
+
 // TestPyTorchStoreIsSuggestedOnlyForPorts serves a store at an address that is in use. For a Unix
 // socket, the error must not suggest joining PyTorch's store, which never uses Unix sockets.
 func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
