@@ -2,11 +2,11 @@ package doctor
 
 import (
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"symmem/internal/softgpu"
+	"symmem/internal/sys/systest"
 )
 
 // failedCopiesVariable makes TestFailedCopyFreesAddresses measure copies, which fail.
@@ -15,10 +15,6 @@ const failedCopiesVariable = "SYMMEM_TEST_FAILED_COPIES"
 // TestFailedCopyFreesAddresses checks that a failed allocation frees its range of addresses. It
 // measures in another process, because a process loads CUDA only once.
 func TestFailedCopyFreesAddresses(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles the software GPU")
-	}
-
 	if os.Getenv(failedCopiesVariable) != "" {
 		_, err := MeasureCopies(0)
 		t.Fatal(err)
@@ -29,8 +25,8 @@ func TestFailedCopyFreesAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFailedCopyFreesAddresses$")
-	c.Env = append(os.Environ(), failedCopiesVariable+"=1", "SYMMEM_CUDA="+cuda,
+	c := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^"+t.Name()+"$")
+	c.Env = append(c.Environ(), failedCopiesVariable+"=1", "SYMMEM_CUDA="+cuda,
 		"SOFTGPU_DEVICES=2", "SOFTGPU_FAIL=cuMemCreate:1")
 	output, err := c.CombinedOutput()
 	if err == nil || !strings.Contains(string(output), "copying from GPU 1 to GPU 0: ") {
