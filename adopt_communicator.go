@@ -188,7 +188,7 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 		config.Ledgers = []agreement.Ledger{p.history.with(pending)}
 	}
 
-	if p.suspicion.isSuspectForAny() {
+	if p.suspicion.isSuspect() {
 		config.Flags = realignFlag
 	}
 
@@ -232,9 +232,9 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	a.windows[s] = w
 	a.windowsMu.Unlock()
 	p.mu.Lock()
-	isReleasing := s.releasing
+	isWithdrawn := s.withdrawn
 	p.mu.Unlock()
-	if isReleasing { // Trim may have missed this window
+	if isWithdrawn { // Trim may have missed this window
 		deregisterErr := a.deregister(s)
 		p.segments.reportLater(deregisterErr)
 	}

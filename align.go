@@ -12,70 +12,45 @@ import (
 	"symmem/internal/ranked"
 )
 
-// aligner makes the ranks of a group place buffers identically again after a fault (an error that
-// makes a group fail). When a group fails, one rank may have made requests that another rank never
-// makes. A fault therefore marks pools suspect. The ranks realign suspect pools before they next
-// compare histories (the pools' lists of requests).
+// aligner realigns the pools of a group, which may differ between its ranks after a fault.
+//
+// A pool places buffers depending on its history: the list of all requests to it. The ranks of the
+// pool's domain (a group) must make the same requests. They compare histories to find mistakes.
+// A fault is an error that ends a group. It can reach ranks at different points of a correct
+// program: for example, rank 0 still allocates 1 MiB, but rank 1 returns early with the fault. Even
+// after rank 0 has freed the buffer, the histories differ, and the next buffer can lie at offset
+// 1 MiB on rank 0 and at offset 0 on rank 1. A fault therefore makes pools suspect. Before ranks
+// compare the history of a suspect pool, they realign the pool: they give it the same layout and
+// start a new history. This repairs the faults that the ranks have seen. If the domain also has a
+// rank 2, a realignment by ranks 0 and 1 leaves the pool suspect for groups that contain rank 2.
 type aligner struct {
-	roster
-	rt         *Runtime
-	comm       driver.Communicator
-	life       *lifetime
-	comparison *comparison
+	roster                         // the group: its world ranks, and this rank's number in it
+	rt         *Runtime            // this rank's pools and settings
+	comm       driver.Communicator // connects the ranks of the group
+	life       *lifetime           // whether the group has ended
+	comparison *comparison         // compares histories
 }
 
-// suspicion records whether a pool is suspect: after a fault, it may place buffers differently on
-// other ranks. mu guards the fields from isRaised on.
+// suspicion records for which groups a pool is suspect.
 type suspicion struct {
+	domain *Group // nil if the pool has none; it is then never suspect
+	// mu is the pool's lock, which guards the fields below. (Package ranked checks in which order a
+	// goroutine acquires locks.)
 	mu *ranked.Spin[poolMu]
-	// domain is the group whose ranks make the same requests to the pool; nil if there is none.
-	domain       *Group
-	isRaised     bool               // the pool is suspect
-	failedGroups map[*lifetime]bool // a set; the faults of these groups made the pool suspect
-	alignedRanks []int              // world ranks with which this rank has realigned the pool since
-	// blocksBeforeFault lists the blocks that were live when isRaised was set.
-	blocksBeforeFault []alloc.View
-	// rebuilds counts the realignments. Each of them drops all reservations of memory.
-	rebuilds int
-	// outsideGroups contains the full ids of groups that use the pool but have ranks outside its
-	// domain.
+	// outsideGroups is a set, by fullID: groups that use the pool but have ranks outside its domain.
 	outsideGroups map[string]bool
+	suspect       bool               // for at least one group
+	failedGroups  map[*lifetime]bool // a set, by lifetime: their faults made the pool suspect
+	// blocksBeforeFault lists the memory of the buffers that existed when the pool became suspect.
+	// These buffers have the same offsets on all ranks.
+	blocksBeforeFault []alloc.View
+	// realignedRanks lists the world ranks of the group that realigned the pool last. It is empty if
+	// there was no realignment since the latest markSuspect.
+	realignedRanks []int
+	realignments   int // number of realignments so far
 }
 
-// isRaisedFor reports whether the pool is suspect for a group: it is suspect, and this rank has not
-// yet realigned it with some other rank of the group. The caller must hold mu.
-func (s *suspicion) isRaisedFor(g *roster) bool {
-	if !s.isRaised {
-		return false
-	}
-
-	ownRank := g.ranks[g.rank]
-	return slices.ContainsFunc(g.ranks, func(rank int) bool {
-		return rank != ownRank && !slices.Contains(s.alignedRanks, rank)
-	})
-}
-
-// isSuspectFor is isRaisedFor for callers that do not hold mu.
-func (s *suspicion) isSuspectFor(g *roster) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.isRaisedFor(g)
-}
-
-func (s *suspicion) isSuspectForAny() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.isRaised
-}
-
-func (s *suspicion) rebuildCount() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.rebuilds
-}
-
-// addOutsideGroup records that a group uses the pool, if some rank of the group is outside the
-// pool's domain.
+// addOutsideGroup records that a group uses the pool, unless the domain contains all its ranks.
 func (s *suspicion) addOutsideGroup(g *roster) {
 	if s.domain == nil || s.domain.contains(g) {
 		return
@@ -98,138 +73,226 @@ func (s *suspicion) isAffectedBy(g *roster) bool {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.domain.contains(g) || s.outsideGroups[g.fullID]
+	isInsideDomain := s.domain.contains(g)
+	return isInsideDomain || s.outsideGroups[g.fullID]
 }
 
-// recordRealigned records that a group has realigned the pool. The caller must hold mu.
+// markSuspect makes the pool suspect for all groups. failedGroup is the group whose fault is the
+// reason, or nil during a realignment, which makes the pool suspect until it succeeds. If the fault
+// has been repaired, markSuspect does nothing and returns false. The caller must hold mu.
+func (s *suspicion) markSuspect(failedGroup *lifetime, liveBlocks func() []alloc.View) bool {
+	if failedGroup != nil {
+		if isRepaired(failedGroup) {
+			return false
+		}
+
+		if s.failedGroups == nil {
+			s.failedGroups = map[*lifetime]bool{}
+		}
+
+		s.failedGroups[failedGroup] = true
+	}
+
+	if !s.suspect {
+		s.blocksBeforeFault = liveBlocks()
+	}
+
+	s.suspect = true
+	s.realignedRanks = nil
+	return true
+}
+
+func isRepaired(failedGroup *lifetime) bool { return failedGroup.fault.Load() == faultRepaired }
+
+// isSuspect reports whether the pool is suspect for at least one group.
+func (s *suspicion) isSuspect() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.suspect
+}
+
+// isSuspectFor reports whether the pool is suspect for a group.
+func (s *suspicion) isSuspectFor(g *roster) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.isSuspectForLocked(g)
+}
+
+// isSuspectForLocked is isSuspectFor for callers that hold mu.
+func (s *suspicion) isSuspectForLocked(g *roster) bool {
+	if !s.suspect {
+		return false
+	}
+
+	ownRank := g.ranks[g.rank]
+	for _, rank := range g.ranks {
+		if rank != ownRank && !slices.Contains(s.realignedRanks, rank) {
+			return true // this rank has not realigned the pool with that rank
+		}
+	}
+
+	return false
+}
+
+// recordRealigned records that a group has realigned the pool. The caller must hold mu. The faults
+// that the realignment has repaired must already be recorded as repaired.
 func (s *suspicion) recordRealigned(g *roster) {
-	s.rebuilds++
+	s.realignments++
 	for failedGroup := range s.failedGroups {
-		if failedGroup.fault.Load() == faultRepaired {
+		if isRepaired(failedGroup) {
 			delete(s.failedGroups, failedGroup)
 		}
 	}
 
-	if len(s.failedGroups) > 0 {
-		return // another fault, not yet repaired, keeps the pool suspect
+	hasNewFault := len(s.failedGroups) > 0 // this rank has seen it since the realignment began
+	if hasNewFault {
+		return // the pool stays suspect, even for this group
 	}
 
-	isWholeDomain := g.contains(&s.domain.roster)
+	isWholeDomain := g.contains(&s.domain.roster) // the group contains all ranks of the domain
 	if isWholeDomain {
-		s.isRaised = false
-		s.alignedRanks, s.blocksBeforeFault = nil, nil
+		s.suspect = false
+		s.blocksBeforeFault, s.realignedRanks = nil, nil
 	} else {
-		s.alignedRanks = slices.Clone(g.ranks)
+		s.realignedRanks = slices.Clone(g.ranks) // only they have the new layout
 	}
 }
 
-// alignedCall is a call of all ranks of a group that compares histories of pools.
-type alignedCall struct {
-	tag string // names the call, so that the comparison fails if ranks make different calls
-	// pools lists the pools that the call may realign. It realigns those that some rank suspects, and
-	// those for which needsAlign returns true on some rank.
-	pools      []*Pool
-	needsAlign func(*Pool) bool          // may be nil; set to nil after a realignment
-	ledgers    func() []agreement.Ledger // returns the histories to compare; may be nil
+// realignmentCount returns how often the pool was realigned, which drops its reserved memory.
+func (s *suspicion) realignmentCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.realignments
 }
 
-// maxRealignments limits the realignments in a call. More than one is needed only if other
-// goroutines change the pools concurrently.
+// sharedCall is a call that all ranks of a group make together, such as Pool.Trim.
+type sharedCall struct {
+	tag   string  // the name of the call; it differs if ranks make different calls
+	pools []*Pool // the pools to realign, if they are suspect on some rank
+	// extraReason reports whether to realign a pool even if it is not suspect. It may be nil. For
+	// example, Pool.Trim realigns a pool to free memory that an earlier realignment could not free.
+	extraReason func(*Pool) bool
+	// histories returns the histories to compare. (agreement.Ledger is the type of a history.) It
+	// may be nil.
+	histories func() []agreement.Ledger
+}
+
+// withoutExtraReason returns a copy of the call for use after a realignment. The extra reason may
+// still apply then: for example, a CUDA graph may use the memory that Pool.Trim wants to free.
+func (c *sharedCall) withoutExtraReason() *sharedCall {
+	remaining := *c
+	remaining.extraReason = nil
+	return &remaining
+}
+
+// mustRealign reports whether this rank needs a realignment of p, a pool of the call.
+func (c *sharedCall) mustRealign(g *roster, p *Pool) bool {
+	return p.suspicion.isSuspectFor(g) || (c.extraReason != nil && c.extraReason(p))
+}
+
+func (c *sharedCall) historiesToCompare() []agreement.Ledger {
+	if c.histories == nil {
+		return nil
+	}
+
+	return c.histories()
+}
+
+// realignError is the reason why pools could not be realigned. All ranks return the same one. The
+// group does not fail, and the pools stay suspect.
+type realignError struct{ error }
+
+func (e *realignError) Unwrap() error { return e.error }
+
+// maxRealignments limits the realignments in a call. A second one is needed only if other
+// goroutines change the pools during the first.
 const maxRealignments = 3
 
-// realignFlag in agreement.Config.Flags asks all ranks for a realignment. It is the only flag.
-const realignFlag = 1
-
-// alignAndCompare compares histories of pools, after the ranks have realigned the pools that need
-// it. One comparison does both: if some rank sets realignFlag, all ranks realign the pools and
-// compare again. The caller must hold Group.mu.
-func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
+// realignAndCompare realigns the call's pools if necessary, and then compares histories. If ranks
+// make different calls, or histories differ, it returns an error. The caller must hold Group.mu.
+func (a *aligner) realignAndCompare(ctx context.Context, c *sharedCall) error {
 	for range maxRealignments {
 		if err := a.life.cause(ctx); err != nil {
+			return err // the group has ended
+		}
+
+		mustRealign, err := a.compareOrAsk(ctx, c)
+		if err != nil || !mustRealign {
 			return err
 		}
 
-		config := agreement.Config{Mode: agreement.ModeExact, Tag: c.tag, Ledgers: c.ledgersToCompare()}
-		if slices.ContainsFunc(c.pools, func(p *Pool) bool { return c.shouldAlign(&a.roster, p) }) {
-			config.Flags = realignFlag
-		}
-
-		outcome, err := a.comparison.run(ctx, a.comparison.exchangeOn(driver.LaneControl), config)
-		if err != nil {
-			return a.life.awaitFault(err)
-		}
-
-		isRealignAsked := outcome.Flags != 0 // by some rank
-		if !isRealignAsked {
-			hasCompared := len(config.Ledgers) > 0 || a.rt.Check() != CheckOff
-			if hasCompared {
-				return a.comparison.recordOutcome(outcome)
-			}
-
-			return a.divergence(outcome) // it does not make the group fail, and nothing is recorded
-		}
-
 		if err := a.realign(ctx, c); err != nil {
-			return a.life.awaitFault(err)
+			return a.life.awaitFault(err) // if it is a fault: the cause that all ranks agree on
 		}
 
-		c.needsAlign = nil // it may return true forever, for example while a graph uses the memory
+		c = c.withoutExtraReason()
 	}
 
-	if err := a.comparison.agree(ctx, c.tag, c.ledgersToCompare()...); err != nil {
-		return err // the histories differ, for example because some rank lacks a pool
+	// The ranks cannot realign a pool that some rank lacks. The following comparison then fails, and
+	// its error names the pool.
+	if err := a.comparison.agree(ctx, c.tag, c.historiesToCompare()...); err != nil {
+		return err
 	}
 
 	return &realignError{fmt.Errorf("group %s: realigning pools after a fault: other goroutines "+
 		"keep changing the pools; repeat the call once they have stopped", a.id)}
 }
 
-func (c *alignedCall) ledgersToCompare() []agreement.Ledger {
-	if c.ledgers == nil {
-		return nil
+// realignFlag in agreement.Config.Flags asks all ranks for a realignment. A comparison passes it on
+// to all ranks, and then compares only tags. There is no other flag.
+const realignFlag = 1
+
+// compareOrAsk compares histories, or asks all ranks for a realignment if this rank needs one. If
+// some rank has asked, mustRealign is true on all ranks, and no histories have been compared.
+func (a *aligner) compareOrAsk(ctx context.Context, c *sharedCall) (mustRealign bool, err error) {
+	// In ModeExact, the complete histories must be equal.
+	config := agreement.Config{Mode: agreement.ModeExact, Tag: c.tag, Ledgers: c.historiesToCompare()}
+	isNeededHere := slices.ContainsFunc(c.pools, func(p *Pool) bool {
+		return c.mustRealign(&a.roster, p)
+	})
+	if isNeededHere {
+		config.Flags = realignFlag
 	}
 
-	return c.ledgers()
-}
-
-func (c *alignedCall) shouldAlign(g *roster, p *Pool) bool {
-	if p.suspicion.isSuspectFor(g) {
-		return true
+	exchange := a.comparison.exchangeOn(driver.LaneControl)
+	outcome, err := a.comparison.run(ctx, exchange, config)
+	if err != nil {
+		return false, a.life.awaitFault(err)
 	}
 
-	return c.needsAlign != nil && c.needsAlign(p)
+	isNeededSomewhere := outcome.Flags != 0
+	if isNeededSomewhere {
+		return true, nil
+	}
+
+	isUnchecked := len(config.Ledgers) == 0 && a.rt.Check() == CheckOff
+	if isUnchecked {
+		// If ranks make different calls, only these calls fail, because the program wants no checks.
+		// The group stays usable.
+		return false, a.divergence(outcome)
+	}
+
+	return false, a.comparison.recordOutcome(outcome) // the group fails if there is a difference
 }
 
-// realignError is the reason why pools could not be realigned. It does not make the group fail.
-// All ranks return the same one.
-type realignError struct{ error }
-
-func (e *realignError) Unwrap() error { return e.error }
-
-// leavesMemoryUnused reports whether the pool cannot allocate some of its memory, because an
-// earlier realignment has withdrawn memory that only some ranks were using.
-func leavesMemoryUnused(p *Pool) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.core.HasKeptMemory()
-}
-
+// hasSuspectPools reports whether a pool is suspect for the group on this rank.
 func (a *aligner) hasSuspectPools() bool {
 	return slices.ContainsFunc(a.comparison.pools(), func(p *Pool) bool {
 		return p.suspicion.isSuspectFor(&a.roster)
 	})
 }
 
-// realignNewGroup realigns the pools of a new group if hasSuspectPools is true. hasSuspectPools
-// must be the same on all ranks. realignNewGroup ignores a realignError, because the first call
-// that uses the pools tries again.
-func (a *aligner) realignNewGroup(ctx context.Context, hasSuspectPools bool) error {
-	if !hasSuspectPools {
+// realignNewGroup realigns the pools of a new group if mustRealign is true. mustRealign must be the
+// same on all ranks: whether hasSuspectPools is true on some rank. After a realignError, the next
+// call that uses the pools tries again, so realignNewGroup returns nil.
+func (a *aligner) realignNewGroup(ctx context.Context, mustRealign bool) error {
+	if !mustRealign {
 		return nil
 	}
 
-	err := a.realign(ctx, &alignedCall{pools: a.comparison.pools()})
-	if errors.As(err, new(*realignError)) {
+	err := a.realign(ctx, &sharedCall{pools: a.comparison.pools()})
+	var postponed *realignError
+	if errors.As(err, &postponed) {
 		return nil
 	}
 

@@ -33,7 +33,7 @@ type poolInventory struct {
 // realign exchanges inventories and gives the pools of the call the same layout on all ranks. It
 // is for pools whose layout may differ after a fault (an error that makes a group fail). If pools
 // cannot be changed, it returns the same realignError on all ranks.
-func (a *aligner) realign(ctx context.Context, c *alignedCall) error {
+func (a *aligner) realign(ctx context.Context, c *sharedCall) error {
 	ownInventory := a.takeInventory(ctx, c)
 	payload, err := json.Marshal(ownInventory)
 	if err != nil {
@@ -97,7 +97,7 @@ func exchangeInParts(
 
 // takeInventory waits for this rank's queued work and lists the blocks of the call's pools. It
 // omits closed pools. If the rank cannot change its pools, the inventory says why.
-func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInventory {
+func (a *aligner) takeInventory(ctx context.Context, c *sharedCall) rankInventory {
 	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
 	own := rankInventory{Capturing: a.rt.captures.isAnyCapturing(nil)}
@@ -133,7 +133,7 @@ func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInvento
 			own.Trouble = err.Error()
 		}
 
-		inventory.Wanted = c.shouldAlign(&a.roster, p)
+		inventory.Wanted = c.mustRealign(&a.roster, p)
 		own.Pools = append(own.Pools, inventory)
 	}
 
@@ -265,7 +265,7 @@ func (a *aligner) unmapRemoved(
 ) error {
 	var errs []error
 	for _, p := range pools {
-		deregisterErr := p.realigner.deregisterReleasing()
+		deregisterErr := p.realigner.deregisterWithdrawn()
 		errs = append(errs, deregisterErr)
 	}
 

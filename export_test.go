@@ -65,7 +65,7 @@ func Releasing(p *Pool) (count int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.segments.mappedSegments() {
-		if s.releasing {
+		if s.withdrawn {
 			count++
 		}
 	}

@@ -120,7 +120,7 @@ const noColor = -1 // for ranks that join no group
 // exchangeColors returns the arguments of all ranks, by group rank. The caller must hold Group.mu.
 func exchangeColors(ctx context.Context, g *Group, own colorAndKey) ([]colorAndKey, error) {
 	// Check that all ranks are in Split: the payload of another call could look like a color.
-	err := g.aligner.alignAndCompare(ctx, &alignedCall{tag: "split", pools: g.comparison.pools()})
+	err := g.aligner.realignAndCompare(ctx, &sharedCall{tag: "split", pools: g.comparison.pools()})
 	if errors.As(err, new(*realignError)) {
 		err = g.comparison.agree(ctx, "split") // a later call realigns the pools
 	}
@@ -222,8 +222,8 @@ func (g *Group) Check(ctx context.Context) error {
 	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.aligner.alignAndCompare(ctx, &alignedCall{
-		tag: "check", pools: g.comparison.pools(), ledgers: g.comparison.histories,
+	return g.aligner.realignAndCompare(ctx, &sharedCall{
+		tag: "check", pools: g.comparison.pools(), histories: g.comparison.histories,
 	})
 }
 

@@ -133,7 +133,7 @@ func (s *groupSuspender) prepareSuspend(
 func (s *groupSuspender) compareAndPrepare(
 	ctx context.Context, tag string, prepare func() error,
 ) error {
-	if err := s.group.aligner.alignAndCompare(ctx, &alignedCall{tag: tag}); err != nil {
+	if err := s.group.aligner.realignAndCompare(ctx, &sharedCall{tag: tag}); err != nil {
 		return err
 	}
 

@@ -255,7 +255,7 @@ func (p *Pool) reserveFor(
 	}
 
 	for { // repeat after a realignment, which drops reservations
-		rebuilds := p.suspicion.rebuildCount()
+		realignments := p.suspicion.realignmentCount()
 		if err := p.reserve(s, bytes, site); err != nil {
 			return sizeError("reserving", bytes, err)
 		}
@@ -265,7 +265,7 @@ func (p *Pool) reserveFor(
 		}
 
 		err := p.registrar.registerInCall(ctx, g)
-		if err != nil || rebuilds == p.suspicion.rebuildCount() {
+		if err != nil || realignments == p.suspicion.realignmentCount() {
 			return err
 		}
 	}

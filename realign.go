@@ -27,26 +27,10 @@ type realigner struct {
 func (r *realigner) markSuspect(failedGroup *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	suspicion := r.suspicion
-	if failedGroup != nil {
-		if failedGroup.fault.Load() == faultRepaired {
-			return
-		}
-
-		if suspicion.failedGroups == nil {
-			suspicion.failedGroups = map[*lifetime]bool{}
-		}
-
-		suspicion.failedGroups[failedGroup] = true
+	hasMarked := r.suspicion.markSuspect(failedGroup, r.heap.liveBlocks)
+	if hasMarked {
+		r.heap.registrar.setPending() // so that no prepared call runs before the realignment
 	}
-
-	if !suspicion.isRaised {
-		suspicion.blocksBeforeFault = r.heap.liveBlocks()
-	}
-
-	suspicion.isRaised = true
-	suspicion.alignedRanks = nil
-	r.heap.registrar.setPending() // so that no prepared call runs before the realignment
 }
 
 // mustRealign reports whether a group must realign the pool before a collective on a memory range.
@@ -55,7 +39,7 @@ func (r *realigner) markSuspect(failedGroup *lifetime) {
 func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.suspicion.isRaisedFor(g) && !r.wasLiveBeforeFault(address, bytes)
+	return r.suspicion.isSuspectForLocked(g) && !r.wasLiveBeforeFault(address, bytes)
 }
 
 // wasLiveBeforeFault reports whether a range lies in a buffer that was live when the pool became
@@ -136,7 +120,7 @@ func (r *realigner) rebuild(
 		s.stream = 0 // Rebuild has given all free memory to stream 0
 		isUnused := arrangement.Segments[s.ordinal].Bytes == 0
 		if isUnused {
-			s.releasing = true
+			s.withdraw()
 		}
 	}
 
@@ -184,12 +168,12 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 	return digest
 }
 
-// deregisterReleasing deregisters the segments that are about to be unmapped.
-func (r *realigner) deregisterReleasing() error {
+// deregisterWithdrawn deregisters the segments that are about to be unmapped.
+func (r *realigner) deregisterWithdrawn() error {
 	segments := r.heap.segments
 	return segments.end(func() (calls unlockedCalls) {
 		for _, s := range segments.mappedSegments() {
-			if s.releasing {
+			if s.withdrawn {
 				calls = append(calls, r.heap.registrar.deregister(s)...)
 			}
 		}

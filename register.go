@@ -65,7 +65,7 @@ func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 
 	m := &membership{pool: r.pool, group: g, windows: map[*segment]driver.Window{}}
 	hasSegments := slices.ContainsFunc(r.segments.list, (*segment).canRegister)
-	mustRealign := r.suspicion.isRaisedFor(&g.roster) // a registration realigns the pool
+	mustRealign := r.suspicion.isSuspectForLocked(&g.roster) // a registration realigns the pool
 	m.hasPending.Store(hasSegments || mustRealign)
 	r.memberships[g] = m
 	return m, nil
@@ -152,9 +152,9 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 		return nil
 	}
 
-	err := g.aligner.alignAndCompare(ctx, &alignedCall{
+	err := g.aligner.realignAndCompare(ctx, &sharedCall{
 		tag: "registration", pools: []*Pool{r.pool},
-		ledgers: func() []agreement.Ledger {
+		histories: func() []agreement.Ledger {
 			// After a realignment, other segments can be pending.
 			r.segments.releaseAll(segments)
 			segments = r.holdPendingSegments(m)
@@ -248,7 +248,7 @@ func (r *registrar) addWindow(
 			s.ordinal, g.id, ErrClosed)
 	}
 
-	if s.releasing {
+	if s.withdrawn {
 		return false, nil
 	}
 

@@ -192,9 +192,9 @@ func (s *suspender) release(
 // agree compares the pool's history, and exchanges refusals (reasons against the change). If some
 // rank refuses, all ranks return its refusal. The caller must hold the domain's Group.mu.
 func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal error) error {
-	err := g.aligner.alignAndCompare(ctx, &alignedCall{
+	err := g.aligner.realignAndCompare(ctx, &sharedCall{
 		tag: tag, pools: []*Pool{s.pool},
-		ledgers: func() []agreement.Ledger { return []agreement.Ledger{s.history.with(nil)} },
+		histories: func() []agreement.Ledger { return []agreement.Ledger{s.history.with(nil)} },
 	})
 	if err != nil {
 		return err

@@ -48,9 +48,9 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	domain.mu.Lock()
 	defer domain.mu.Unlock()
 	history := t.registrar.history
-	err := domain.aligner.alignAndCompare(ctx, &alignedCall{
-		tag: "trim", pools: []*Pool{t.pool}, needsAlign: leavesMemoryUnused,
-		ledgers: func() []agreement.Ledger { return []agreement.Ledger{history.with(nil)} },
+	err := domain.aligner.realignAndCompare(ctx, &sharedCall{
+		tag: "trim", pools: []*Pool{t.pool}, extraReason: hasKeptMemory,
+		histories: func() []agreement.Ledger { return []agreement.Ledger{history.with(nil)} },
 	})
 	if err != nil {
 		return err
@@ -72,6 +72,15 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 
 	unmapErr := t.segments.endEach(segments, t.segments.release)
 	return errors.Join(err, unmapErr)
+}
+
+// hasKeptMemory reports whether another realignment may free memory of the pool. A realignment
+// (after a fault) keeps memory that CUDA graphs use on some rank: no buffer can use it until the
+// next realignment.
+func hasKeptMemory(p *Pool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.core.HasKeptMemory()
 }
 
 func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
@@ -114,7 +123,7 @@ func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 	t.removedSegments = nil
 	for _, trimmed := range t.heap.core.Trim(minBytes) {
 		s := t.segments.list[trimmed.Ordinal]
-		s.releasing = true
+		s.withdraw()
 		segments = append(segments, s)
 		t.heap.ledger.Append(&event.Event{
 			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: trimmed.Bytes,
