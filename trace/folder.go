@@ -16,13 +16,13 @@ import (
 // FileName returns the name of a rank's trace in its folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// usedPaths is the set of paths of the traces that this process has created. Several worlds in one
-// process can have the same ranks, so their traces need different names.
-var usedPaths sync.Map // string -> true
+// reservedPaths is the set of paths of the traces that this process has created. Several worlds in
+// one process can have the same ranks, so their traces need different names.
+var reservedPaths sync.Map // string -> true
 
-// choosePath creates the folder. It returns a path in the folder that this process has not used,
-// and adds the path to usedPaths.
-func choosePath(folder string, rank int) (string, error) {
+// reservePath creates the folder. It returns a path in the folder that this process has not used,
+// and adds the path to reservedPaths.
+func reservePath(folder string, rank int) (string, error) {
 	folder, err := filepath.Abs(folder)
 	if err == nil {
 		err = os.MkdirAll(folder, 0o700)
@@ -41,7 +41,7 @@ func choosePath(folder string, rank int) (string, error) {
 	path := filepath.Join(folder, FileName(rank))
 	nextNumber := 2
 	for {
-		if _, isUsed := usedPaths.LoadOrStore(path, true); !isUsed {
+		if _, isReserved := reservedPaths.LoadOrStore(path, true); !isReserved {
 			return path, nil
 		}
 

@@ -11,29 +11,29 @@ const (
 	version     = 2
 	headerBytes = 4096
 
-	offsetVersion  = 8   // uint32
-	offsetRecord   = 12  // uint32: size of a record in bytes
-	offsetRank     = 16  // uint32
-	offsetSize     = 20  // uint32
-	offsetProcess  = 24  // uint32
-	offsetCapacity = 32  // uint64: number of records, a power of two
-	offsetTexts    = 40  // uint64: offset of the texts
-	offsetRoom     = 48  // uint64: size of the space for texts in bytes
-	offsetStart    = 56  // int64: UTC in nanoseconds since 1970
-	offsetHost     = 64  // name of the machine, 64 bytes, padded with zeros
-	offsetNext     = 128 // uint64: number of records written so far
-	offsetUsed     = 192 // uint64: bytes of texts written so far
-	offsetLost     = 200 // uint64: number of texts that did not fit
+	offsetVersion        = 8   // uint32
+	offsetRecordBytes    = 12  // uint32: size of a record in bytes
+	offsetRank           = 16  // uint32
+	offsetSize           = 20  // uint32
+	offsetProcess        = 24  // uint32
+	offsetCapacity       = 32  // uint64: number of records, a power of two
+	offsetTextSpaceBegin = 40  // uint64: offset of the text space
+	offsetTextSpaceBytes = 48  // uint64: size of the text space in bytes
+	offsetStart          = 56  // int64: UTC in nanoseconds since 1970
+	offsetHost           = 64  // name of the machine, 64 bytes, padded with zeros
+	offsetClaimedCount   = 128 // uint64: number of records claimed so far
+	offsetUsedTextBytes  = 192 // uint64: bytes of texts written so far
+	offsetLostTexts      = 200 // uint64: number of texts that did not fit
 )
 
 // maxHostBytes is Linux's limit.
 const maxHostBytes = 64
 
-// omittedTextNumber stands for texts that did not fit into the file.
-const omittedTextNumber = 1<<32 - 1
+// lostTextNumber stands for texts that did not fit into the file.
+const lostTextNumber = 1<<32 - 1
 
-// omittedSourceNumber stands for sources whose number does not fit into 16 bits.
-const omittedSourceNumber = 1<<16 - 1
+// unknownSourceNumber stands for sources whose number does not fit into 16 bits.
+const unknownSourceNumber = 1<<16 - 1
 
 // Masks of the lowest bits of a word.
 const (

@@ -151,24 +151,25 @@ type header struct {
 func parseHeader(b []byte) (*header, error) {
 	get := binary.LittleEndian
 	fileVersion := get.Uint32(b[offsetVersion:])
-	if fileVersion != version || get.Uint32(b[offsetRecord:]) != recordBytes {
+	if fileVersion != version || get.Uint32(b[offsetRecordBytes:]) != recordBytes {
 		return nil, fmt.Errorf("%w: its format has version %d, but only version %d can be read",
 			ErrFormat, fileVersion, version)
 	}
 
 	h := &header{
-		capacity: get.Uint64(b[offsetCapacity:]), next: get.Uint64(b[offsetNext:]),
-		textSpaceBytes: get.Uint64(b[offsetRoom:]), usedTextBytes: get.Uint64(b[offsetUsed:]),
+		capacity: get.Uint64(b[offsetCapacity:]), next: get.Uint64(b[offsetClaimedCount:]),
+		textSpaceBytes: get.Uint64(b[offsetTextSpaceBytes:]),
+		usedTextBytes:  get.Uint64(b[offsetUsedTextBytes:]),
 		log: Log{
 			Rank: int(get.Uint32(b[offsetRank:])), Size: int(get.Uint32(b[offsetSize:])),
-			Process: int(get.Uint32(b[offsetProcess:])), LostTexts: get.Uint64(b[offsetLost:]),
+			Process: int(get.Uint32(b[offsetProcess:])), LostTexts: get.Uint64(b[offsetLostTexts:]),
 			Host:  string(bytes.TrimRight(b[offsetHost:offsetHost+maxHostBytes], "\x00")),
 			Start: time.Unix(0, int64(get.Uint64(b[offsetStart:]))).UTC(),
 		},
 	}
 	isPowerOfTwo := h.capacity != 0 && h.capacity&(h.capacity-1) == 0
 	isCapacityValid := isPowerOfTwo && h.capacity <= maxRecords // no product below overflows
-	textsOffset := get.Uint64(b[offsetTexts:])
+	textsOffset := get.Uint64(b[offsetTextSpaceBegin:])
 	areRecordsValid := isCapacityValid && textsOffset == headerBytes+h.capacity*recordBytes
 	areTextsValid := h.textSpaceBytes <= maxTextSpaceBytes && h.usedTextBytes <= h.textSpaceBytes
 	if !areRecordsValid || !areTextsValid {
@@ -305,7 +306,7 @@ func (d *decoder) text(n uint64) string {
 // source returns the text that names the pool or group of a record.
 func (d *decoder) source(head uint64) string {
 	number := head >> sourceShift & mask16
-	if number == omittedSourceNumber {
+	if number == unknownSourceNumber {
 		return "?"
 	}
 

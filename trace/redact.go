@@ -57,7 +57,7 @@ func Redact(b []byte) error {
 	clear(b[offsetHost : offsetHost+maxHostBytes])
 	clear(b[textsOffset:])
 	copy(b[textsOffset:], textSpace) // not longer than before
-	binary.LittleEndian.PutUint64(b[offsetUsed:], uint64(len(textSpace)))
+	binary.LittleEndian.PutUint64(b[offsetUsedTextBytes:], uint64(len(textSpace)))
 	return nil
 }
 

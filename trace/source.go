@@ -18,7 +18,7 @@ import (
 type Source struct {
 	writer       *Writer
 	claimedCount *atomic.Uint64 // same as in writer: records claimed by all sources
-	indexMask    uint64         // same as in writer: index&indexMask is a place in the ring
+	indexMask    uint64         // capacity minus 1: index&indexMask is a place in the ring
 	firstRecord  unsafe.Pointer
 	clock        clock
 	// The records nextIndex to batchEnd-1 are claimed, but not yet used.
@@ -42,7 +42,7 @@ type Source struct {
 // NewSource returns a Source, which must not be used after the Writer's Close.
 func (w *Writer) NewSource() *Source {
 	return &Source{
-		writer: w, claimedCount: w.claimedCount, indexMask: w.indexMask,
+		writer: w, claimedCount: w.claimedCount, indexMask: w.capacity - 1,
 		firstRecord: unsafe.Pointer(&w.bytes[headerBytes]),
 		clock:       clock{start: w.start}, callNumbers: map[*event.Call]uint32{},
 	}
