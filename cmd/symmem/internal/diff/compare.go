@@ -138,7 +138,7 @@ func (c *comparison) run() {
 		c.result.RequestDifference = c.requestDifference(equal)
 	}
 
-	c.comparePlacements(equal)
+	c.comparePlaces(equal)
 	c.replayRequests()
 }
 

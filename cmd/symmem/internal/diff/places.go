@@ -2,175 +2,220 @@ package diff
 
 import (
 	"fmt"
+	"slices"
 
 	"symmem/cmd/symmem/internal/diff/history"
 	"symmem/internal/ranklist"
 )
 
-// placement is the place of a block.
-type placement struct {
-	segment int32 // number of the segment, or -1 without a place
+// Ranks that make the same requests to a pool should get the same places. Example: ranks 0, 1 and 2
+// allocate block 0 (request 0), free it (request 1), and allocate block 1 (request 2). On ranks 0
+// and 1, block 1 gets the memory of block 0: offset 0 in segment 0. On rank 2, a stream still uses
+// block 0, so block 1 gets offset 0x200. comparePlaces reports that request 2 has different places.
+//
+//   - A member is a rank that takes part in the comparison, as an index in comparison.views. Its
+//     view v lists the compared requests: request n is the event v.sequence.Events[v.events[n]].
+//   - Request 0 is the first request that all traces contain. Some traces may lack older events.
+//   - A place is a segment (a range of memory) and an offset in it.
+//   - A free completes when no stream uses the block any more. Then, the pool can reuse the block.
+//   - A subset lists the members with the same place. Here, one is {0, 1}, and another is {2}.
+
+// place describes where a block is.
+type place struct {
+	segment int32 // number of the segment, in the order of first use
 	offset  int64 // bytes from the beginning of the segment
 }
 
-// placements returns the placements of the first count requests. It numbers segments in the order
-// of their first use, so that placements on different ranks can be compared. Requests other than
-// allocations have no place.
-func (v *requestView) placements(count int) []placement {
-	segmentNumbers := map[int32]int32{} // by Event.Segment
-	firstEvent := 0
-	if len(v.events) > 0 && v.sequence.IsPartial {
-		firstEvent = int(v.events[0]) // other ranks may lack the earlier events
-	}
+// noPlace stands for the place of a request that is not an allocation, and for an unknown place.
+var noPlace = place{segment: -1}
 
-	all := make([]placement, 0, count)
-	for i := firstEvent; i < len(v.sequence.Events) && len(all) < count; i++ {
-		e := &v.sequence.Events[i]
-		if e.Segment >= 0 {
-			if _, ok := segmentNumbers[e.Segment]; !ok {
-				segmentNumbers[e.Segment] = int32(len(segmentNumbers))
-			}
-		}
-
-		nextRequest := v.events[len(all)] // exists, because len(all) < count <= len(v.events)
-		if int32(i) != nextRequest {
-			continue // only numbers the segment
-		}
-
-		p := placement{segment: -1}
-		if e.Action == history.Alloc && e.Segment >= 0 {
-			p = placement{segment: segmentNumbers[e.Segment], offset: e.Offset}
-		}
-
-		all = append(all, p)
-	}
-
-	return all
-}
-
-// comparePlacements sets c.result.PlacementDifference to the first difference between placements.
-// It compares the first count requests, which must be the same on all members.
-func (c *comparison) comparePlacements(count int) {
-	for _, v := range c.views {
-		if reason := v.sequence.NoPlacesReason; reason != "" {
-			if c.match.class != history.Calls {
-				c.result.Notes = append(c.result.Notes, "places were not compared: "+reason)
-			}
-
-			return
-		}
-	}
-
-	first := count // first request with different placements, or count if there is none
-	byMember := make([][]placement, len(c.views))
-	for i, v := range c.views {
-		byMember[i] = v.placements(count)
-		for request := range min(first, len(byMember[i])) {
-			if byMember[i][request] != byMember[0][request] {
-				first = request
-				break
-			}
-		}
-	}
-
-	if first < count {
-		c.result.PlacementDifference = c.placementDifference(first, byMember)
-	}
-}
-
-// placementDifference describes the placements of a request, which differ between members. byMember
-// holds the placements of all requests on each member.
-func (c *comparison) placementDifference(request int, byMember [][]placement) *Difference {
-	subsets := c.split(func(i, j int) bool {
-		return byMember[i][request] == byMember[j][request]
-	})
-	d := &Difference{
-		Kind: KindPlace, RequestIndex: request, MinorityRanks: c.minorityRanks(subsets),
-		PrecedingRequests: []string{}, Explanation: []string{},
-	}
-	const maxPreceding = 5
-	member := subsets[0][0] // earlier placements are the same on all members
-	v := c.views[member]
-	for i := max(0, request-maxPreceding); i < request; i++ {
-		text := requestText(v.rank, v.keys[i], v.eventOf(i)) + placementText(byMember[member][i])
-		d.PrecedingRequests = append(d.PrecedingRequests, fmt.Sprintf("%d: %s", i, text))
-	}
-
-	for i, s := range subsets {
-		variant := c.variant(s, request)
-		variant.Text += placementText(byMember[s[0]][request])
-		if i > 0 { // differs from the first variant
-			variant.DifferenceKind = KindPlace
-		}
-
-		d.Variants = append(d.Variants, variant)
-	}
-
-	d.Explanation = append(d.Explanation, c.explainPlacements(subsets, request))
-	return d
-}
-
-// placementText returns the end of a request's description, or "" without a place.
-func placementText(p placement) string {
-	if p.segment < 0 {
+// text describes the place, for the end of a request's description. For noPlace, it returns "".
+func (p place) text() string {
+	if p == noPlace {
 		return ""
 	}
 
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
-// explainPlacements states why the subsets placed a request differently. Either other blocks were
-// free, because frees had completed at other points, or the allocator chose another one of the same
-// free blocks.
-func (c *comparison) explainPlacements(subsets []subset, request int) string {
-	const timing = "Another stream used the blocks (record_stream), so it depends on timing when " +
-		"they become free."
-	reference := c.views[subsets[0][0]].completedFrees(request)
-	for _, s := range subsets[1:] {
-		other := c.views[s[0]].completedFrees(request)
-		for i := range min(len(reference), len(other)) {
-			if reference[i] != other[i] {
-				return fmt.Sprintf("The requests agree, but frees completed at other points on %s. %s",
-					ranklist.Ranks(c.ranks(s)), timing)
-			}
+// numberSegments numbers the segments in the order in which events first use them. It returns the
+// number of each Event.Segment. An Event.Segment depends on where the trace begins, so it cannot be
+// compared between ranks.
+func (v *requestView) numberSegments() map[int32]int32 {
+	events := v.sequence.Events
+	mayLackEvents := v.sequence.IsPartial
+	hasRequests := len(v.events) > 0
+	if mayLackEvents && hasRequests {
+		// Segments that only older events use must get no number, as other traces may lack them.
+		firstRequest := v.events[0]
+		events = events[firstRequest:]
+	}
+
+	numbers := map[int32]int32{}
+	for i := range events {
+		segment := events[i].Segment
+		isKnown := segment >= 0
+		_, hasNumber := numbers[segment]
+		if isKnown && !hasNumber {
+			numbers[segment] = int32(len(numbers))
+		}
+	}
+
+	return numbers
+}
+
+// places returns the places of the first requestCount requests. The view must have that many.
+func (v *requestView) places(requestCount int) []place {
+	segmentNumbers := v.numberSegments()
+	places := make([]place, 0, requestCount)
+	for request := range requestCount {
+		e := v.eventOf(request)
+		isSegmentKnown := e.Segment >= 0
+		p := noPlace
+		if e.Action == history.Alloc && isSegmentKnown {
+			p = place{segment: segmentNumbers[e.Segment], offset: e.Offset}
 		}
 
-		if len(reference) != len(other) {
+		places = append(places, p)
+	}
+
+	return places
+}
+
+// blockNumber returns the number of an event's block, which is the same on all ranks. Blocks from
+// before request 0 all get the number -1, because not all traces contain them.
+func (v *requestView) blockNumber(e *history.Event) int32 {
+	const olderBlock = -1
+	number := e.Block - v.skippedBlocks
+	if number < 0 {
+		return olderBlock
+	}
+
+	return number
+}
+
+// completedFree describes a free that completed between two requests.
+type completedFree struct {
+	block        int32 // from blockNumber
+	afterRequest int   // the last request before the completion
+}
+
+// completedFrees returns the frees that completed between request 0 and the given request, in
+// order. It ignores those that completed before, because some traces may lack them.
+func (v *requestView) completedFrees(request int) []completedFree {
+	var frees []completedFree
+	for earlier := range request {
+		start, end := v.events[earlier]+1, v.events[earlier+1]
+		between := v.sequence.Events[start:end] // up to the next request
+		for i := range between {
+			e := &between[i]
+			if e.Action == history.FreeCompleted {
+				frees = append(frees, completedFree{block: v.blockNumber(e), afterRequest: earlier})
+			}
+		}
+	}
+
+	return frees
+}
+
+// explainPlaces states why the places of a request differ between subsets. If the completed frees
+// differ, the pools had different blocks to reuse. Otherwise, the allocators chose differently
+// among the same blocks. The first member of each subset serves as an example for the others.
+func (c *comparison) explainPlaces(request int, subsets []subset) string {
+	const timing = "If other streams used a block (record_stream), its free completes at a time " +
+		"that varies between ranks."
+	first := subsets[0]
+	firstFrees := c.views[first[0]].completedFrees(request)
+	for _, other := range subsets[1:] {
+		otherFrees := c.views[other[0]].completedFrees(request)
+		shorter := min(len(firstFrees), len(otherFrees)) // length of the shorter list
+		haveSameBeginning := slices.Equal(firstFrees[:shorter], otherFrees[:shorter])
+		if !haveSameBeginning {
+			return fmt.Sprintf("The requests agree, but frees completed at different points on %s "+
+				"and %s. %s", ranklist.Ranks(c.ranks(first)), ranklist.Ranks(c.ranks(other)), timing)
+		}
+
+		if len(firstFrees) != len(otherFrees) {
 			return "The requests agree, but different numbers of frees had completed. " + timing
 		}
 	}
 
-	return "The requests and the completed frees agree. The allocator chose between equally " +
-		"suitable blocks by the addresses of segments, which differ between ranks."
+	return "The requests and the completed frees agree. Several free blocks were equally suitable, " +
+		"and the allocator chose one by the addresses of segments, which differ between ranks."
 }
 
-// completedFree is a free that completed after the first requestCount requests of a view.
-type completedFree struct {
-	block        int32 // number of the block among the compared blocks, or -1 for an older block
-	requestCount int
+// precedingPlaces describes up to five requests before the given one, with their places. places
+// holds the places of all compared requests, by member and request.
+func (c *comparison) precedingPlaces(request int, places [][]place) []string {
+	const maxPreceding = 5
+	const member = 0 // any would do: before the request, all members have the same places
+	v := c.views[member]
+	lines := []string{}
+	for i := max(0, request-maxPreceding); i < request; i++ {
+		text := requestText(v.rank, v.keys[i], v.eventOf(i)) + places[member][i].text()
+		lines = append(lines, fmt.Sprintf("%d: %s", i, text))
+	}
+
+	return lines
 }
 
-// completedFrees returns the frees that completed before a request, in order. It ignores frees that
-// completed before the first compared request.
-func (v *requestView) completedFrees(request int) []completedFree {
-	var all []completedFree
-	requestCount := 0 // number of requests up to the event
-	for i := range v.sequence.Events {
-		isRequest := requestCount < len(v.events) && int32(i) == v.events[requestCount]
-		if isRequest {
-			if requestCount == request {
-				break
-			}
-
-			requestCount++
+// placeDifference describes the first request that has different places. places holds the places
+// of all compared requests, by member and request.
+func (c *comparison) placeDifference(request int, places [][]place) *Difference {
+	subsets := c.split(func(i, j int) bool { return places[i][request] == places[j][request] })
+	d := &Difference{
+		Kind: KindPlace, RequestIndex: request, MinorityRanks: c.minorityRanks(subsets),
+		PrecedingRequests: c.precedingPlaces(request, places),
+		Explanation:       []string{c.explainPlaces(request, subsets)},
+	}
+	for i, s := range subsets {
+		commonPlace := places[s[0]][request] // of all members of the subset
+		variant := c.variant(s, request)
+		variant.Text += commonPlace.text()
+		if i > 0 { // the kind states how a variant differs from the first one
+			variant.DifferenceKind = KindPlace
 		}
 
-		e := &v.sequence.Events[i]
-		if e.Action == history.FreeCompleted && requestCount > 0 {
-			block := max(e.Block-v.skippedBlocks, -1)
-			all = append(all, completedFree{block: block, requestCount: requestCount})
+		d.Variants = append(d.Variants, variant)
+	}
+
+	return d
+}
+
+// noPlacesReason returns why the places cannot be compared, or "" if they can.
+func (c *comparison) noPlacesReason() string {
+	for _, v := range c.views {
+		if v.sequence.NoPlacesReason != "" {
+			return v.sequence.NoPlacesReason
 		}
 	}
 
-	return all
+	return ""
+}
+
+// comparePlaces sets c.result.PlacementDifference to the first difference of places, if there is
+// one. It compares the first requestCount requests, which must be the same on all members.
+func (c *comparison) comparePlaces(requestCount int) {
+	if reason := c.noPlacesReason(); reason != "" {
+		// Collectives never have places, so a note about them would be useless.
+		if c.match.class != history.Calls {
+			c.result.Notes = append(c.result.Notes, "places were not compared: "+reason)
+		}
+
+		return
+	}
+
+	places := make([][]place, len(c.views)) // by member and request
+	for member, v := range c.views {
+		places[member] = v.places(requestCount)
+	}
+
+	for request := range requestCount {
+		for member := range places {
+			if places[member][request] != places[0][request] {
+				c.result.PlacementDifference = c.placeDifference(request, places)
+				return
+			}
+		}
+	}
 }

@@ -34,25 +34,25 @@ func (c *comparison) replayRequests() {
 // there is none), and a description of the result.
 func (c *comparison) replaySymmem() (first int, text string) {
 	first = -1
-	var reference []placement // placements on the first member
+	var reference []place // places on the first member
 	for i, v := range c.views {
 		if i > 0 && slices.Equal(v.keys, c.views[0].keys) {
-			continue // the same requests get the same placements
+			continue // the same requests get the same places
 		}
 
-		placements, err := placeOldestFirst(v)
+		places, err := placeOldestFirst(v)
 		if err != nil {
 			text = fmt.Sprintf("the requests of rank %d cannot be replayed: %v", c.numbers[i], err)
 			return -1, text
 		}
 
 		if i == 0 {
-			reference = placements
+			reference = places
 			continue
 		}
 
-		for request := range min(len(placements), len(reference)) {
-			isDifferent := placements[request] != reference[request]
+		for request := range min(len(places), len(reference)) {
+			isDifferent := places[request] != reference[request]
 			if isDifferent && (first < 0 || request < first) {
 				first = request
 			}
@@ -76,18 +76,18 @@ func (c *comparison) replaySymmem() (first int, text string) {
 
 const maxReplayedBytes = 1 << 40 // limit of the size of a replayed request, far above real sizes
 
-// placeOldestFirst returns the placements of a view's requests by symmem's rule. It ignores blocks
+// placeOldestFirst returns the places of a view's requests by symmem's rule. It ignores blocks
 // that were allocated before the trace began.
-func placeOldestFirst(v *requestView) ([]placement, error) {
+func placeOldestFirst(v *requestView) ([]place, error) {
 	allocator, err := alloc.New(alloc.Config{})
 	if err != nil {
 		return nil, err
 	}
 
-	all := make([]placement, 0, len(v.keys))
+	all := make([]place, 0, len(v.keys))
 	var handles []alloc.Handle // of the blocks, by requestKey.block
 	for _, k := range v.keys {
-		p := placement{segment: -1} // remains the placement of a free
+		p := noPlace // remains the place of a free
 		if k.action == history.Alloc {
 			if k.size > maxReplayedBytes {
 				return nil, fmt.Errorf("a request of %d bytes is too large", k.size)
@@ -98,7 +98,7 @@ func placeOldestFirst(v *requestView) ([]placement, error) {
 				return nil, err
 			}
 
-			p = placement{segment: block.Segment, offset: block.Offset}
+			p = place{segment: block.Segment, offset: block.Offset}
 			handles = append(handles, block.Handle)
 		} else if k.block >= 0 && int(k.block) < len(handles) { // otherwise, the block is ignored
 			if _, _, err := allocator.FreeHandle(handles[k.block]); err != nil {
