@@ -1,114 +1,187 @@
 package bench
 
 import (
+	"math"
+
 	"symmem"
 	"symmem/bench/report"
 	"symmem/driver"
 )
 
-// newResult combines the measurements of the runners. Each runner measured the same call, at one
-// check level and with one path choice. refusal is the reason why the call does not take the
-// requested path, or "".
-func (o *CollectiveOptions) newResult(
-	row *Row, inPlace bool, refusal string, runners []*runner,
-) *report.Result {
-	// All times are in nanoseconds per call.
-	timesByLevel := make([][]float64, len(o.Checks)) // by index in o.Checks
-	timesByPath := map[symmem.PathChoice][]float64{} // with the paths to compare PathAuto with
-	takenPath := ""
-	wrongCount := int64(0)
+// A result describes one call, such as an all-reduce of 1 MiB. A path is a way to run the call:
+// plain, window, direct or two-level. The path choice requests one of them, or is PathAuto, with
+// which symmem chooses the path. A runner measures the call with one choice. It times several
+// batches (series of calls), in nanoseconds per call. The runners alternate after each batch.
+//
+// Suppose that CollectiveOptions.Compare is set, and that three runners have measured these times:
+//
+//	runner for    batch 0    batch 1    batch 2    median
+//	PathAuto           10         20         40        20
+//	PathPlain          12         24         48        24
+//	PathWindow          9         22         36        22
+//
+// The time of the result is the median with PathAuto: 20. Its baseline, the time to compare it
+// with, is the median of the fastest path: 22. But the ratio 22/20 would be misleading, because the
+// machine became slower from batch to batch. Therefore, the ratio of the result compares batches
+// that ran soon after each other: it is the median of 9/10, 22/20 and 36/40, which is 0.9. The
+// result also has a limit for the time of PathAuto: a little more than the time of the plain path.
+//
+// Without Compare, all runners have the same choice. They can differ in the check level, such as
+// CheckOff and CheckEvery. The result has the times of the last level. The baseline is the first.
+
+// callTimes combines the measurements of a call's runners. The times are in nanoseconds per call.
+//
+// Several runners can have the same choice and level, but different buffers. A slice contains the
+// times of the first of these runners, then those of the second, and so on. With Compare, times at
+// the same index were measured on the same buffers, soon after each other.
+type callTimes struct {
+	byLevel    [][]float64                     // by index in Checks; with Compare, only of PathAuto
+	byPath     map[symmem.PathChoice][]float64 // with Compare, on each path; otherwise empty
+	takenPath  string                          // path of the calls in byLevel
+	wrongCount int64                           // number of wrong elements in all outputs
+}
+
+// combineTimes combines the measurements of the runners of a call.
+func (o *CollectiveOptions) combineTimes(runners []*runner) *callTimes {
+	times := &callTimes{
+		byLevel: make([][]float64, len(o.Checks)),
+		byPath:  map[symmem.PathChoice][]float64{},
+	}
 	for _, r := range runners {
-		wrongCount += r.wrong
+		times.wrongCount += r.wrong
 		isForComparison := o.Compare && r.choice != symmem.PathAuto
 		if isForComparison {
-			timesByPath[r.choice] = append(timesByPath[r.choice], r.nsPerCall...)
+			times.byPath[r.choice] = append(times.byPath[r.choice], r.nsPerCall...)
 			continue
 		}
 
-		timesByLevel[r.world.level] = append(timesByLevel[r.world.level], r.nsPerCall...)
-		takenPath = r.path // the same for all runners that get here
+		level := r.world.level
+		times.byLevel[level] = append(times.byLevel[level], r.nsPerCall...)
+		times.takenPath = r.path // the same for all runners that get here
 	}
 
+	return times
+}
+
+// newResult returns the result of a call.
+//
+// If the call cannot take the requested path, the runners have measured PathAuto instead, and
+// refusal is the reason. Otherwise, refusal is "".
+func (o *CollectiveOptions) newResult(
+	row *Row, inPlace bool, refusal string, runners []*runner,
+) *report.Result {
+	times := o.combineTimes(runners)
+	const firstLevel = 0
 	lastLevel := len(o.Checks) - 1
 	result := &report.Result{
-		Name: row.Operation.Name,
-		Params: map[string]any{
-			"bytes": row.Bytes, "count": row.Count, "type": TypeName(o.DataType), "ranks": row.Ranks,
-			"path": o.Path.String(), "took": takenPath, "check": o.Checks[lastLevel].String(),
-			"in_place": inPlace,
-		},
-		Summary: report.Summarize(timesByLevel[lastLevel]),
+		Name:    row.Operation.Name,
+		Params:  o.resultParams(row, inPlace, refusal, times.takenPath),
+		Summary: report.Summarize(times.byLevel[lastLevel]),
 	}
-	algorithmGBps, busGBps := row.bandwidths(result.Median)
+	algorithmGBps, busGBps := row.bandwidths(result.Median) // as in nccl-tests
 	result.Figures = map[string]float64{
-		"algbw_gbps": algorithmGBps, "busbw_gbps": busGBps, "wrong": float64(wrongCount),
+		"algbw_gbps": algorithmGBps, "busbw_gbps": busGBps, "wrong": float64(times.wrongCount),
 	}
-	if o.OutsideWindows {
-		result.Params["buffers"] = "any" // as in --buffers
-	}
-
-	if row.Operation.kind.Reduces() {
-		result.Params["redop"] = o.ReduceOp.String()
+	hasSeveralLevels := lastLevel > firstLevel
+	if hasSeveralLevels {
+		name := "check " + o.Checks[firstLevel].String()
+		result.CompareTo(name, report.Summarize(times.byLevel[firstLevel]))
 	}
 
-	if refusal != "" {
-		result.Params["refused"] = refusal
-	}
-
-	if o.GraphCalls > 0 {
-		result.Params["graph_ops"] = o.GraphCalls
-	}
-
-	if lastLevel > 0 { // the levels are compared
-		result.CompareTo("check "+o.Checks[0].String(), report.Summarize(timesByLevel[0]))
-	}
-
-	if len(timesByPath) > 0 { // the paths are compared, at a single level
-		setBaseline(result, timesByLevel[0], timesByPath)
-		call := driver.Call{
-			Operation: row.Operation.kind, DataType: o.DataType, ReduceOp: o.ReduceOp,
-		}
-		if call.IsFloatMinOrMax() {
-			result.Limit = 0 // no limit, because the path of these calls is not chosen for speed
+	hasComparedPaths := len(times.byPath) > 0
+	if hasComparedPaths { // Compare requires a single check level
+		autoTimes := times.byLevel[firstLevel]
+		setBaseline(result, autoTimes, times.byPath)
+		if o.isPathChosenForSpeed(row.Operation) {
+			setLimit(result, autoTimes, times.byPath[symmem.PathPlain])
 		}
 	}
 
 	return result
 }
 
-// setBaseline makes the fastest path the baseline of r, and adds the median time of each path. r
-// already has the times with PathAuto. Unless PathAuto took the plain path, setBaseline also sets
-// r.Limit, above which the time with PathAuto is too long.
+// resultParams returns the parameters of a result. Their names are those in the JSON report.
+func (o *CollectiveOptions) resultParams(
+	row *Row, inPlace bool, refusal, takenPath string,
+) map[string]any {
+	lastCheck := o.Checks[len(o.Checks)-1]
+	params := map[string]any{
+		"bytes": row.Bytes, "count": row.Count, "type": TypeName(o.DataType), "ranks": row.Ranks,
+		"path": o.Path.String(), "took": takenPath, "check": lastCheck.String(),
+		"in_place": inPlace,
+	}
+	if o.OutsideWindows {
+		params["buffers"] = "any" // as in the flag --buffers any
+	}
+
+	if row.Operation.kind.Reduces() {
+		params["redop"] = o.ReduceOp.String()
+	}
+
+	if refusal != "" {
+		params["refused"] = refusal
+	}
+
+	if o.GraphCalls > 0 {
+		params["graph_ops"] = o.GraphCalls
+	}
+
+	return params
+}
+
+// isPathChosenForSpeed reports whether PathAuto tries to choose the fastest path. For the minimum
+// and maximum of floats, it prefers the direct path, which keeps NaNs, even if it is slower.
+func (o *CollectiveOptions) isPathChosenForSpeed(op *Operation) bool {
+	call := driver.Call{Operation: op.kind, DataType: o.DataType, ReduceOp: o.ReduceOp}
+	return !call.IsFloatMinOrMax()
+}
+
+// setBaseline compares a result of PathAuto with the fastest path. It also adds the median time of
+// each path to the result.
 func setBaseline(
 	r *report.Result, autoTimes []float64, timesByPath map[symmem.PathChoice][]float64,
 ) {
-	fastest := symmem.PathPlain // so far; PathPlain is the first path, and always has times
+	fastest := symmem.PathPlain // so far
+	fastestMedian := math.Inf(1)
 	paths := []symmem.PathChoice{
 		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
 	}
 	for _, path := range paths {
-		nsPerCall, ok := timesByPath[path]
-		if !ok { // the call cannot take this path
+		times, isMeasured := timesByPath[path]
+		if !isMeasured { // the call cannot take this path
 			continue
 		}
 
-		median := report.Summarize(nsPerCall).Median
+		median := report.Summarize(times).Median
 		r.Figures[path.String()+"_ns"] = median
-		if median < r.Figures[fastest.String()+"_ns"] {
+		if median < fastestMedian {
 			fastest = path
+			fastestMedian = median
 		}
 	}
 
 	r.Params["better"] = fastest.String()
 	r.CompareTo("the best path", report.Summarize(timesByPath[fastest]))
-	// CompareTo divides the medians of all batches. But the machine's speed can change by more than
-	// paths differ. Therefore, compare only batches that were measured one after the other.
 	ratio := medianRatio(timesByPath[fastest], autoTimes)
-	r.Ratio = &ratio
-	if r.Params["took"] != symmem.PathPlain.String() {
-		plainTime := r.Median * medianRatio(timesByPath[symmem.PathPlain], autoTimes)
-		r.Limit = maxRatioToPlain * plainTime
+	r.Ratio = &ratio // replaces the ratio of the medians, which CompareTo has set
+}
+
+// maxRatioToPlain is the permitted time of PathAuto as a multiple of the plain path's time.
+// Smaller differences can be random.
+const maxRatioToPlain = 1.02
+
+// setLimit sets the longest permitted time of a result of PathAuto. It sets no limit if PathAuto
+// took the plain path, because a difference is then random.
+func setLimit(r *report.Result, autoTimes, plainTimes []float64) {
+	tookPlain := r.Params["took"] == symmem.PathPlain.String()
+	if tookPlain {
+		return
 	}
+
+	// As for the ratio, compare batches that ran soon after each other. In the example at the
+	// beginning of this file, plainTime is 20 * 1.2.
+	plainTime := r.Median * medianRatio(plainTimes, autoTimes)
+	r.Limit = maxRatioToPlain * plainTime
 }
 
 // medianRatio returns the median of the ratios of times at the same index.
@@ -116,5 +189,13 @@ func medianRatio(dividends, divisors []float64) float64 {
 	return report.Summarize(ratios(dividends, divisors)).Median
 }
 
-// maxRatioToPlain is the permitted time with PathAuto as a multiple of the time of the plain path.
-const maxRatioToPlain = 1.02
+// ratios divides each dividend by the divisor at the same index. It ignores the last values of the
+// longer slice.
+func ratios(dividends, divisors []float64) []float64 {
+	all := make([]float64, min(len(dividends), len(divisors)))
+	for i := range all {
+		all[i] = dividends[i] / divisors[i]
+	}
+
+	return all
+}

@@ -29,7 +29,7 @@ func TestPathSlowerThanPlainExceedsBar(t *testing.T) {
 			Summary: report.Summarize(c.auto), Figures: map[string]float64{},
 			Params: map[string]any{"took": c.took.String()},
 		}
-		setBaseline(&r, c.auto, map[symmem.PathChoice][]float64{symmem.PathPlain: c.plain})
+		setLimit(&r, c.auto, c.plain)
 		if r.IsOverLimit() != c.wantOver {
 			t.Errorf("%s: IsOverLimit() = %v with bar %g, want %v",
 				c.name, r.IsOverLimit(), r.Limit, c.wantOver)

@@ -11,35 +11,27 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
+// Suppose that three ranks test random programs with seed 7, and the limit is 5 rounds. Each rank
+// calls Run. Each round from 1 to 5 runs a program that depends only on the seed and its number:
+//
+//   - Rounds use environments in turn: a Runtime for each check level (how often ranks compare).
+//   - A rank counts its work and its wrong elements in a tally. After a round, the ranks gather
+//     their tallies: each sends its tally to all others, and adds up all three in its report.
+//   - The run ends early after a wrong element, or if a round fails (returns an error).
+//   - A round hangs if it runs long after its deadline, or after the group of all ranks failed.
+//   - Rounds 1 to 3 are the warm-up. The process's usage of resources, such as open files, is
+//     measured after rounds 3 and 5. If it has grown too much, a resource leaks.
+
 // Rank describes this rank and its process.
 type Rank struct {
-	Open      Open // called once for each check level
+	Open      Open // opens a Runtime; called for each check level
 	LocalRank int  // number of the rank on its machine
-	// SharedProcess is set if the process also runs other ranks, which prevents the comparison of
-	// resource usage.
+	// SharedProcess is set if the process also runs other ranks. Run then ignores leaks.
 	SharedProcess bool
-	// OnRound, if set, is called after each round with a line about the progress.
-	OnRound func(line string)
-	// OnHang, if set, is called if a round is still running long after its deadline.
+	OnRound       func(line string) // called after each round with the progress; may be nil
+	// OnHang, if set, is called if a round hangs. stacks are those of all goroutines.
 	OnHang func(round int, stacks []byte)
 }
-
-// runner runs the rounds of a Run.
-type runner struct {
-	config          Config
-	rank            Rank
-	environments    []*environment // one for each check level, used in turn
-	report          *Report        // of all ranks
-	tally           Tally          // of this rank
-	started         time.Time
-	completedRounds int
-	warmUsage       usage // resource usage after the warm-up, if hasWarmUsage is set
-	hasWarmUsage    bool  // false with Rank.SharedProcess
-}
-
-// warmUpRounds is the number of rounds in which libraries may still be initializing: one for each
-// of the three check levels. Resources that the process acquires later are leaks.
-const warmUpRounds = 3
 
 // RoundError reports a round that failed.
 type RoundError struct {
@@ -48,17 +40,26 @@ type RoundError struct {
 	Cause error
 }
 
-// Error returns the number of the round, the seed and the cause as text.
 func (e *RoundError) Error() string {
 	return fmt.Sprintf("round %d of seed %d: %v", e.Round, e.Seed, e.Cause)
 }
 
-// Unwrap returns the cause.
 func (e *RoundError) Unwrap() error { return e.Cause }
 
-// Run runs random programs as one rank, until a limit of the Config is reached or a result is
-// wrong. All ranks of the world (the group of all ranks) must call it. If a round fails, Run
-// returns a *RoundError and a Report with the results so far.
+// runner holds the state of a Run.
+type runner struct {
+	config          Config
+	rank            Rank
+	environments    []*environment // one for each check level
+	report          *Report        // the results of all ranks
+	tally           Tally          // of this rank, for all rounds up to now
+	started         time.Time
+	completedRounds int
+	warmUsage       usage // measured at the end of the warm-up
+}
+
+// Run runs random programs as one rank, and returns the results of all ranks. All ranks must call
+// it. If a round fails, Run returns a *RoundError, and a Report with the results so far.
 func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -68,8 +69,7 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	defer func() {
 		for _, env := range r.environments {
 			closeErr := env.close()
-			// If the run has failed, closeErr may be the same error again.
-			if err == nil {
+			if err == nil { // otherwise, closeErr may be the same error again
 				err = closeErr
 			}
 		}
@@ -90,111 +90,62 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 // backend returns the name of the backend, such as "nccl". It is the same in all environments.
 func (r *runner) backend() string { return r.environments[0].rt.Device().Backend }
 
-// elapsedMS returns the time since the start of the run in milliseconds, rounded to microseconds.
-func (r *runner) elapsedMS() float64 { return float64(time.Since(r.started).Microseconds()) / 1000 }
-
-// runRounds runs rounds until a limit is reached, a round fails or a result is wrong. It uses the
-// environments in turn.
+// runRounds runs rounds until the run ends, and then looks for leaks.
 func (r *runner) runRounds(ctx context.Context) error {
-	hasNext := true
-	for hasNext {
+	for {
 		number := r.config.FirstRound + r.completedRounds
-		// The remainder depends only on the number, so a repeated round has the same check level.
-		env := r.environments[number%len(r.environments)]
-		err := r.runRound(ctx, env, number)
+		hasNext, err := r.runRound(ctx, number)
 		if err != nil {
-			err = r.gatherFailure(ctx, env, number, err)
 			return &RoundError{Round: number, Seed: r.config.Seed, Cause: err}
 		}
 
-		hasNext, err = r.finishRound(ctx, env, number)
-		if err != nil {
-			return &RoundError{Round: number, Seed: r.config.Seed, Cause: err}
+		if !hasNext {
+			return r.compareUsage(ctx)
 		}
 	}
-
-	return r.compareUsage(ctx)
 }
 
-// gatherFailure adds the results of all ranks to the report after a failed round. It returns cause,
-// which is this rank's error, joined with an error of the exchange. The exchange is necessary
-// because ranks outside the failed group do not know why the group failed.
-func (r *runner) gatherFailure(
-	ctx context.Context, env *environment, number int, cause error,
-) error {
-	var divergence *symmem.DivergenceError
-	r.report.IsInconsistent = errors.As(cause, &divergence) || errors.Is(cause, ErrInUse)
-	r.report.Findings = append(r.report.Findings, r.tally.findings...)
-	r.report.Wrong = r.tally.Wrong
-	r.report.FailedRound = number
-	r.report.ElapsedMS = r.elapsedMS()
-	all, err := workload.Gather(ctx, env.gatherer, r.report)
+// warmUpRounds is the number of rounds of the warm-up, one for each of three check levels. In the
+// first round of a level, libraries acquire resources that they keep.
+const warmUpRounds = 3
+
+// runRound runs a round, and reports whether another round follows.
+func (r *runner) runRound(ctx context.Context, number int) (hasNext bool, err error) {
+	// A round's environment depends only on its number, so a repeated round uses the same one.
+	env := r.environments[number%len(r.environments)]
+	current := newRound(env, &r.config, number, &r.tally)
+	if err := r.runUntilDeadline(ctx, current); err != nil {
+		return false, r.gatherFailure(ctx, current, err)
+	}
+
+	r.completedRounds++
+	hasNext, err = r.gatherTallies(ctx, current)
 	if err != nil {
-		return errors.Join(cause, err)
+		return false, err
 	}
 
-	r.report.Wrong = 0
-	for _, other := range all { // including this rank
-		r.report.Wrong += other.Wrong
-		if other.IsInconsistent {
-			r.report.IsInconsistent = true
-		}
+	usageNow, err := r.measure()
+	if err != nil {
+		return false, err
 	}
 
-	if r.report.Wrong > 0 {
-		r.report.FirstWrongRound = number
+	if r.completedRounds == warmUpRounds {
+		r.warmUsage = usageNow
 	}
 
-	return cause
+	if r.rank.OnRound != nil {
+		r.rank.OnRound(r.progressText(current, usageNow))
+	}
+
+	return hasNext, nil
 }
 
-// A round hangs if it runs for too long after its deadline or after a fault.
-const (
-	// hangAfterDeadline is the permitted time after the deadline of the round.
-	hangAfterDeadline = 30 * time.Second
-	// hangAfterFault is the permitted time after a fault of the world, at most half of
-	// Config.Timeout. The stacks are thus printed before other ranks give up and end the run.
-	hangAfterFault = 15 * time.Second
-)
-
-// watchForHang starts to watch a round in the background. If the round hangs, it calls OnHang. The
-// caller must call stop when the round ends.
-func (r *runner) watchForHang(env *environment, number int) (stop func()) {
-	if r.rank.OnHang == nil {
-		return func() {}
-	}
-
-	stopped := make(chan struct{})
-	go func() {
-		hang := time.After(r.config.RoundTimeout + hangAfterDeadline)
-		worldFailed := env.rt.World().Ended()
-		for {
-			select {
-			case <-stopped:
-				return
-			case <-worldFailed:
-				worldFailed = nil // it is closed: do not select it again
-				hang = time.After(min(hangAfterFault, r.config.Timeout/2))
-			case <-hang:
-				const maxStacksBytes = 1 << 20
-				stacks := make([]byte, maxStacksBytes)
-				const allGoroutines = true
-				n := runtime.Stack(stacks, allGoroutines)
-				r.rank.OnHang(number, stacks[:n])
-				return
-			}
-		}
-	}()
-	return func() { close(stopped) }
-}
-
-// runRound runs a round, which must end before its deadline.
-func (r *runner) runRound(ctx context.Context, env *environment, number int) error {
+// runUntilDeadline runs the steps of a round, which fails at its deadline.
+func (r *runner) runUntilDeadline(ctx context.Context, current *round) error {
 	ctx, cancel := context.WithTimeout(ctx, r.config.RoundTimeout)
 	defer cancel()
-	stopWatching := r.watchForHang(env, number)
+	stopWatching := r.watchForHang(current.env, current.number)
 	defer stopWatching()
-	current := newRound(env, &r.config, number, &r.tally)
 	err := current.run(ctx)
 	if err != nil {
 		workload.Abort(current.groups.all...) // Other ranks must not wait for this rank.
@@ -203,64 +154,110 @@ func (r *runner) runRound(ctx context.Context, env *environment, number int) err
 	return err
 }
 
-// finishRound adds the results of all ranks to the report. It returns whether another round
-// follows: if rank 0 has reached no limit, and no result is wrong.
-func (r *runner) finishRound(
-	ctx context.Context, env *environment, number int,
-) (hasNext bool, err error) {
-	r.completedRounds++
-	own := roundResult{
-		HasMoreRounds: r.config.hasMoreRounds(r.completedRounds, time.Since(r.started)),
-		Tally:         r.tally,
+const (
+	hangAfterDeadline = 30 * time.Second // a round hangs if it runs longer after its deadline
+	hangAfterFailure  = 15 * time.Second // or after the failure of the group of all ranks
+)
+
+// watchForHang calls OnHang in the background if the round hangs. The caller must call stop when
+// the round ends.
+func (r *runner) watchForHang(env *environment, number int) (stop func()) {
+	if r.rank.OnHang == nil {
+		return func() {}
 	}
-	all, err := workload.Gather(ctx, env.gatherer, own)
+
+	roundEnded := make(chan struct{})
+	go func() {
+		select {
+		case <-roundEnded:
+			return
+		case <-time.After(r.config.RoundTimeout + hangAfterDeadline):
+		case <-env.rt.World().Ended(): // the group of all ranks has failed
+			// Other ranks give up after Config.Timeout, and end the run. Call OnHang earlier.
+			limit := min(hangAfterFailure, r.config.Timeout/2)
+			select {
+			case <-roundEnded:
+				return
+			case <-time.After(limit):
+			}
+		}
+
+		const allGoroutines = true
+		stacks := make([]byte, 1<<20) // longer stacks are cut off
+		n := runtime.Stack(stacks, allGoroutines)
+		r.rank.OnHang(number, stacks[:n])
+	}()
+	return func() { close(roundEnded) }
+}
+
+// gatherTallies adds the tallies of all ranks to the report. It reports whether another round
+// follows: no limit has been reached, and no element is wrong.
+func (r *runner) gatherTallies(ctx context.Context, current *round) (hasNext bool, err error) {
+	hasMoreRounds := r.config.hasMoreRounds(r.completedRounds, time.Since(r.started))
+	own := roundResult{HasMoreRounds: hasMoreRounds, Tally: r.tally}
+	all, err := workload.Gather(ctx, current.env.gatherer, own)
 	if err != nil {
 		return false, err
 	}
 
-	hasNext = all[0].HasMoreRounds // the clocks of ranks differ
 	r.report.Tally = mergeTallies(all)
 	r.report.Rounds = r.completedRounds
 	r.report.ElapsedMS = r.elapsedMS()
 	if r.report.Wrong > 0 {
-		r.report.FirstWrongRound = number
+		r.report.FirstWrongRound = current.number
 		r.report.Findings = append(r.report.Findings, r.tally.findings...)
-		hasNext = false
+		return false, nil
 	}
 
-	now, err := r.measure()
+	// Clocks differ, so ranks can disagree about a limit of time. Rank 0 decides for all.
+	return all[0].HasMoreRounds, nil
+}
+
+// elapsedMS returns the time since the start of the run in milliseconds, rounded to microseconds.
+func (r *runner) elapsedMS() float64 { return float64(time.Since(r.started).Microseconds()) / 1000 }
+
+// gatherFailure adds the results of all ranks to the report after a failed round. It returns cause
+// (the error of this rank), joined with any error of the exchange.
+func (r *runner) gatherFailure(ctx context.Context, current *round, cause error) error {
+	// Send this rank's results to the others, which may not know why the round failed.
+	var divergence *symmem.DivergenceError
+	r.report.IsInconsistent = errors.As(cause, &divergence) || errors.Is(cause, ErrInUse)
+	r.report.Wrong = r.tally.Wrong
+	r.report.Findings = append(r.report.Findings, r.tally.findings...)
+	r.report.FailedRound = current.number
+	r.report.ElapsedMS = r.elapsedMS()
+	all, err := workload.Gather(ctx, current.env.gatherer, r.report)
 	if err != nil {
-		return hasNext, err
+		return errors.Join(cause, err)
 	}
 
-	isWarmUp := r.completedRounds <= warmUpRounds
-	if hasNext && isWarmUp && !r.rank.SharedProcess {
-		r.warmUsage = now
-		r.hasWarmUsage = true
+	r.report.Wrong = 0
+	for _, rankReport := range all { // including this rank
+		r.report.Wrong += rankReport.Wrong
+		r.report.IsInconsistent = r.report.IsInconsistent || rankReport.IsInconsistent
 	}
 
-	if r.rank.OnRound != nil {
-		r.rank.OnRound(r.progressText(env, number, now))
+	if r.report.Wrong > 0 {
+		r.report.FirstWrongRound = current.number
 	}
 
-	return hasNext, nil
+	return cause
 }
 
-// progressText describes the run after a round with the given number, in which the resource usage
-// was now.
-func (r *runner) progressText(env *environment, number int, now usage) string {
-	report := r.report
+// progressText describes the state of the run after a round.
+func (r *runner) progressText(current *round, usageNow usage) string {
 	return fmt.Sprintf("round %d: seed %d, check %v, %d steps, %d calls, %d replays, "+
-		"%d wrong, %s checked, peak memory %s, %s in pools, %s of the device, %.0f s", number,
-		report.Seed, env.rt.Check(), report.Steps, report.Calls, report.Replays, report.Wrong,
-		bytesText(report.Bytes), bytesText(report.PeakBytes), bytesText(now[poolBytes]),
-		bytesText(now[deviceBytes]), report.ElapsedMS/1000)
+		"%d wrong, %s checked, peak memory %s, %s in pools, %s of the device, %.0f s",
+		current.number, r.config.Seed, current.env.rt.Check(), r.report.Steps, r.report.Calls,
+		r.report.Replays, r.report.Wrong, bytesText(r.report.Bytes), bytesText(r.report.PeakBytes),
+		bytesText(usageNow[poolBytes]), bytesText(usageNow[deviceBytes]), r.report.ElapsedMS/1000)
 }
 
-// compareUsage sets Report.Resources to the changes of each rank's resource usage since the
-// warm-up, if rounds followed the warm-up and no result was wrong.
+// compareUsage adds the growth of each rank's usage since the warm-up to the report. It adds
+// nothing if no round followed the warm-up, or if an element is wrong.
 func (r *runner) compareUsage(ctx context.Context) error {
-	if !r.hasWarmUsage || r.completedRounds <= warmUpRounds || r.report.Wrong > 0 {
+	hasWarmUpOnly := r.completedRounds <= warmUpRounds
+	if r.rank.SharedProcess || hasWarmUpOnly || r.report.Wrong > 0 {
 		return nil
 	}
 
@@ -269,16 +266,15 @@ func (r *runner) compareUsage(ctx context.Context) error {
 		return err
 	}
 
-	type change struct{ Start, End usage }
-	own := change{Start: r.warmUsage, End: end}
-	all, err := workload.Gather(ctx, r.environments[0].gatherer, own)
+	type growth struct{ Start, End usage }
+	own := growth{Start: r.warmUsage, End: end}
+	all, err := workload.Gather(ctx, r.environments[0].gatherer, own) // any environment would do
 	if err != nil {
 		return err
 	}
 
-	for rank, c := range all {
-		resources := r.compareResources(rank, c.Start, c.End)
-		r.report.Resources = append(r.report.Resources, resources...)
+	for rank, g := range all {
+		r.report.Resources = append(r.report.Resources, r.compareResources(rank, g.Start, g.End)...)
 	}
 
 	return nil
