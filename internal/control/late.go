@@ -8,24 +8,41 @@ import (
 	"symmem/driver"
 )
 
-// minWait is the shortest wait after which other ranks count as late. Ranks that were ready, and
+// Rank 0 waits in a call for rank 1, which has not arrived when the deadline of the wait passes.
+// The call then fails with a TimeoutError. Usually, the error blames rank 1: it lists rank 1 as
+// missing. But if the call began only 1 ms before the deadline, the wait was too short, because
+// rank 1 had no time to arrive. The error then blames no rank, and states that this rank (rank 0)
+// began late.
+//
+// Only the time before the deadline counts. If the process of rank 0 is stopped, it may notice the
+// deadline 50 ms too late. Rank 1 could not use these 50 ms, the overrun.
+//
+// A fetch is also a wait: rank 0 asks rank 1 to share its memory, and waits for the answer. If rank
+// 2 waits for rank 0 in the meantime, a note about the fetch makes the error of rank 2 blame both.
+//
+// Errors contain world ranks (numbers in the whole job). A group rank is an index of
+// GroupConfig.Ranks, which lists the world ranks of a group.
+
+// minWait is the shortest wait after which other ranks are blamed. Ranks that were ready, and
 // waited only for this rank, arrive sooner.
 const minWait = 10 * time.Millisecond
 
-// isTooShort reports whether a wait that has reached its deadline was too short to blame the other
-// ranks. This happens if the call began shortly before its deadline. A wait for the whole timeout
-// of the group is never too short, even if the timeout is less than minWait.
+// isTooShort reports whether a wait was too short to blame other ranks. waited is how long they had
+// time to arrive. The whole timeout of the group is never too short, even if it is less than
+// minWait.
 func isTooShort(waited time.Duration, group driver.GroupConfig) bool {
-	sufficient := minWait
+	longEnough := minWait
 	if group.Timeout != nil {
-		sufficient = min(sufficient, group.Timeout.Get()/2)
+		halfTimeout := group.Timeout.Get() / 2 // a margin, because waited is not exact
+		longEnough = min(longEnough, halfTimeout)
 	}
 
-	return waited < sufficient
+	return waited < longEnough
 }
 
-// NoteDeadline sets DeadlinePassed and Overrun according to the context of the wait. err is the
-// error of the context, which the caller has read before: the deadline may have passed since.
+// NoteDeadline records whether the deadline of the wait w has passed, and the overrun. ctx is the
+// context of the wait. err is the result of ctx.Err, which the caller has called before. A second
+// ctx.Err could return another result, because the deadline may pass in between.
 func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
 	w.DeadlinePassed = errors.Is(err, context.DeadlineExceeded)
 	if !w.DeadlinePassed {
@@ -37,70 +54,85 @@ func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
 	}
 }
 
-// lateStartError returns the error of a wait that was too short (see isTooShort). The error lists
-// no rank as missing, and states that this rank was late.
+// newTimeoutError returns a TimeoutError that blames no rank. callText names the call.
+func newTimeoutError(
+	callText string, waited time.Duration, group driver.GroupConfig,
+) *driver.TimeoutError {
+	rounded := waited.Round(time.Millisecond) // for users
+	return &driver.TimeoutError{InCall: callText, Waited: rounded, Members: group.Ranks}
+}
+
+// startedLate is the text in errors for this rank after a wait that was too short.
+const startedLate = "began this call when its deadline had passed or was near"
+
+// lateStartError returns the error of a wait that was too short. It states that this rank was late.
 func lateStartError(
 	callText string, waited time.Duration, group driver.GroupConfig,
 ) *driver.TimeoutError {
-	err := &driver.TimeoutError{
-		InCall: callText, Waited: waited.Round(time.Millisecond), Members: group.Ranks,
-	}
+	err := newTimeoutError(callText, waited, group)
+	// A rank that asks about a group of other ranks has the group rank -1.
 	isMember := group.Rank >= 0 && group.Rank < len(group.Ranks)
 	if isMember {
-		err.Activity = map[int]string{
-			group.Ranks[group.Rank]: "began this call when its deadline had passed or was near",
-		}
+		ownWorldRank := group.Ranks[group.Rank]
+		err.Activity = map[int]string{ownWorldRank: startedLate}
 	}
 
 	return err
 }
 
-// NoAnswer is the text in errors for a rank that has not answered a request for its memory.
-const NoAnswer = "has not answered a request for its memory"
-
-// Fetch calls request, which asks a group rank to share its memory, and returns the error of
-// request. During the call, errors of ranks that wait for this rank name both this rank and the
-// group rank. If the group rank does not answer before the deadline of ctx, the plane fails.
+// Fetch calls request, which fetches memory from a group rank, and returns its error. If the rank
+// does not answer before the deadline of ctx, p fails with the result of UnansweredError. (A Plane
+// connects the ranks of a group.) callText names the call.
 func Fetch(
 	ctx context.Context, p Plane, group *driver.GroupConfig, rank int, callText string,
 	request func() error,
 ) error {
 	begin := time.Now()
-	end := func() {}
-	if noter, ok := p.(FetchNoter); ok {
-		end = noter.NoteFetch(rank)
-	}
-
+	endNote := noteFetch(p, rank)
 	err := request()
 	if errors.Is(err, context.DeadlineExceeded) {
-		// Do not call end, so that errors of waiting ranks go on to name both ranks.
+		// Do not end the note: errors of waiting ranks must go on to blame both ranks.
 		return p.Fail(UnansweredError(ctx, *group, rank, callText, begin))
 	}
 
-	end()
+	endNote()
 	return err
 }
 
-// UnansweredError returns the error of a request for a group rank's memory that the rank has not
-// answered before the deadline of ctx. begin is the start of the request. If the rank had too
-// little time until the deadline, the error does not name it.
+// noteFetch informs the other ranks of a fetch from a group rank. The note is valid until endNote
+// is called. If the plane does not support notes, noteFetch and endNote do nothing.
+func noteFetch(p Plane, rank int) (endNote func()) {
+	noter, ok := p.(FetchNoter)
+	if !ok {
+		return func() {}
+	}
+
+	return noter.NoteFetch(rank)
+}
+
+// NoAnswer is the text in errors for a rank that has not answered a fetch.
+const NoAnswer = "has not answered a request for its memory"
+
+// UnansweredError returns the error of a fetch that was not answered before the deadline of ctx.
+// begin is the start of the fetch. The error blames the group rank that was asked, unless the wait
+// was too short.
 func UnansweredError(
 	ctx context.Context, group driver.GroupConfig, rank int, callText string, begin time.Time,
 ) *driver.TimeoutError {
 	waited := time.Since(begin)
-	timeToAnswer := waited // without the time since the deadline
+	timeToAnswer := waited
 	if deadline, ok := ctx.Deadline(); ok {
-		timeToAnswer = min(waited, deadline.Sub(begin))
+		timeToAnswer = min(waited, deadline.Sub(begin)) // without the overrun
 	}
 
 	if isTooShort(timeToAnswer, group) {
 		return lateStartError(callText, waited, group)
 	}
 
-	missing := group.World([]int{rank})
-	return &driver.TimeoutError{
-		InCall: callText, Waited: waited.Round(time.Millisecond), Missing: missing,
-		Machines: group.MachinesOf(missing), Members: group.Ranks,
-		Activity: map[int]string{group.Ranks[rank]: NoAnswer},
-	}
+	worldRank := group.Ranks[rank]
+	err := newTimeoutError(callText, waited, group)
+	err.Missing = []int{worldRank}
+	err.Machines = group.MachinesOf(err.Missing)
+	err.Activity = map[int]string{worldRank: NoAnswer}
+	return err
 }

@@ -131,18 +131,18 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 		return false
 	}
 
-	claim := rankClaim{job: g.Job, rank: g.Rank}
-	other := s.sessions[s.claims[claim]] // nil if the rank is free
+	rank := jobRank{job: g.Job, rank: g.Rank}
+	other := s.sessions[s.claims[rank]] // nil if the rank is free
 	isTaken := other != nil && other.greeting.Process != g.Process
 	if isTaken {
-		sess.outbox.post(appendField(nil, rankTakenAnswer+other.greeting.Description))
+		sess.outbox.post(appendField(nil, rankTakenPrefix+other.greeting.Description))
 		return true
 	}
 
 	if !g.IsProbe {
 		sess.greeting = g
 		if g.Job != "" {
-			s.claims[claim] = sess.id
+			s.claims[rank] = sess.id
 		}
 	}
 
@@ -172,9 +172,9 @@ func (s *Server) recordSessionEnd(sess *session) {
 		return
 	}
 
-	claim := rankClaim{job: g.Job, rank: g.Rank}
-	if s.claims[claim] == sess.id {
-		delete(s.claims, claim)
+	rank := jobRank{job: g.Job, rank: g.Rank}
+	if s.claims[rank] == sess.id {
+		delete(s.claims, rank)
 	}
 
 	if g.KeyPrefix == "" {

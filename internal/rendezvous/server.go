@@ -29,14 +29,14 @@ type Server struct {
 	// mu guards all fields below.
 	table           *table // the stored keys and values
 	sessions        map[clientID]*session
-	claims          map[rankClaim]clientID // session of the process that runs the rank
-	lastID          clientID               // ID of the newest session
-	remoteCount     int                    // number of open remote sessions
-	endCount        int                    // number of calls of recordEnd
-	unauthenticated []*session             // remote sessions that are not open yet, oldest first
-	remoteEnded     chan struct{}          // closed and replaced whenever remoteCount decreases
-	isClosing       bool                   // announceClosing was called
-	isClosed        bool                   // Close was called
+	claims          map[jobRank]clientID // session of the process that runs the rank
+	lastID          clientID             // ID of the newest session
+	remoteCount     int                  // number of open remote sessions
+	endCount        int                  // number of calls of recordEnd
+	unauthenticated []*session           // remote sessions that are not open yet, oldest first
+	remoteEnded     chan struct{}        // closed and replaced whenever remoteCount decreases
+	isClosing       bool                 // announceClosing was called
+	isClosed        bool                 // Close was called
 	// onAcceptError handles the first error of Accept that the user can fix. It is nil afterwards.
 	onAcceptError func(error)
 	authTimeout   time.Duration // the constant authTimeout; tests set a shorter one
@@ -84,7 +84,7 @@ func newServer(address string, token Token) *Server {
 		uid:           uint32(os.Geteuid()),
 		table:         newTable(),
 		sessions:      map[clientID]*session{},
-		claims:        map[rankClaim]clientID{},
+		claims:        map[jobRank]clientID{},
 		remoteEnded:   make(chan struct{}),
 		onAcceptError: warnAcceptError,
 		authTimeout:   authTimeout,

@@ -53,7 +53,7 @@ func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, er
 
 		// The check can take claimTimeout, so it is not part of each attempt.
 		if time.Since(lastClaimCheck) > claimTimeout {
-			claimErr := checkUnclaimed(ctx, endpoint, w)
+			claimErr := checkRankNotTaken(ctx, endpoint, w)
 			if claimErr != nil {
 				return nil, claimErr
 			}

@@ -60,7 +60,8 @@ func startEndWatcher(ctx context.Context, m *Member, c *Client) (*endWatcher, er
 		w.storeRank = 0
 	}
 
-	g := m.world.greeting(m.world.jobPrefix(), m.keyPrefix)
+	g := m.world.claimGreeting()
+	g.KeyPrefix = m.keyPrefix
 	recordsEnds, err := sendGreeting(ctx, c, g)
 	if err != nil || !recordsEnds {
 		closeErr := c.Close()

@@ -161,8 +161,8 @@ func TestReasonsWhyMemoryIsNotShared(t *testing.T) {
 		},
 		"an incomplete description": {peer: "boot net:[1]", want: "another machine"},
 	} {
-		if got := explainNotShared(own, c.peer); !strings.Contains(got.Error(), c.want) {
-			t.Errorf("%s: explainNotShared(%q, %q) = %v, want an error with %q", name, own, c.peer, got,
+		if got := differentIDError(own, c.peer); !strings.Contains(got.Error(), c.want) {
+			t.Errorf("%s: differentIDError(%q, %q) = %v, want an error with %q", name, own, c.peer, got,
 				c.want)
 		}
 	}
