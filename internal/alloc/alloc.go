@@ -2,115 +2,32 @@ package alloc
 
 import "fmt"
 
+// Alloc, Reserve and Seize find free memory for a stream: a queue of work for the device. The
+// memory consists of segments, which the caller maps. Streams own parts of them. If a program
+// requests a block for stream 1, Alloc takes it from the first of these that is large enough:
+//
+//  1. a free block of stream 1.
+//  2. a deferred block of stream 1. The program has freed it, but earlier work of stream 2 can
+//     still use it. Alloc makes it free, and reports that stream 1 must wait for stream 2.
+//  3. clean memory of another stream: free memory that no earlier work can use.
+//  4. a new segment. Alloc returns a Growth to request it from the caller.
+//
+// If the caller cannot map a segment, it can use Seize. This takes free memory of other streams
+// that is not clean, and makes stream 1 wait for their work. Neither step 3 nor Seize takes
+// reserved memory: free memory that Reserve keeps for its stream.
+//
+// The free blocks of a stream are in an index. With Geometric sizing, a stream has one index for
+// all requests. Stepped sizing follows PyTorch. It has a second index, for requests up to 1 MiB,
+// and leaves out step 3 and Seize. Most functions below get a request's size in units of 512 bytes
+// and the id of the index that serves it. They return the id of a block, or 0 for no block.
+
 // Growth is a request for a segment. The caller must map a segment of Bytes or more, set Bytes to
 // the mapped size, and pass the Growth to AddSegment.
 type Growth struct {
 	Bytes      int64  // 0 if no segment is needed
 	minBytes   int64  // smallest size that fits the request
-	indexID    uint32 // index of free blocks that the segment will belong to
-	isReserved bool   // whether the whole segment is kept for its stream; see Reserve
-}
-
-// Alloc places a block for a stream. If the returned Growth is not empty, Alloc has placed no
-// block. In that case, the caller must map a segment, call AddSegment and repeat the Alloc. If the
-// segment cannot be mapped, the caller gets its error from GrowFailed.
-//
-// Before Alloc requests a segment or fails, it frees the stream's deferred blocks, oldest first. It
-// also takes clean memory of other streams, which is memory that their queued work cannot use. The
-// caller must handle Waits and ReturnedBlocks even after an error.
-//
-// Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
-func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
-	if c.reports.hasEntries {
-		c.reports.clear()
-	}
-
-	if uint64(size-1) >= uint64(MaxSize) { // true for size <= 0, too: size-1 wraps around
-		return Block{}, Growth{}, newSizeError("allocating", size)
-	}
-
-	if c.firstUnusedBlock == 0 && len(c.blocks) >= maxBlocks {
-		return Block{}, Growth{}, fmt.Errorf("allocating a block: %w", ErrExhausted)
-	}
-
-	if stream != c.selectedStream {
-		c.selectStream(stream)
-	}
-
-	units := uint64(size+Unit-1) >> unitShift // rounded up
-	indexID := c.selectedIndex
-	if !c.isGeometric {
-		indexID += c.config.smallIndexBit(int64(units) << unitShift)
-	}
-
-	index := c.indexes[indexID]
-	// The block of the previous call, if that was a Free, is in no index yet; see last_freed.go.
-	id := c.lastFreed
-	if id != 0 && c.canReuseLastFreed(units, indexID) {
-		c.lastFreed = 0
-	} else {
-		var foundUnits uint64
-		id, foundUnits = c.findBlock(index, units, indexID)
-		if id == 0 {
-			c.lastAllocated = 0
-			return c.allocFromOtherMemory(size, units, indexID)
-		}
-
-		id = c.takeFront(index, id, units, foundUnits)
-	}
-
-	c.lastAllocated, c.lastAllocatedUnits, c.lastAllocatedIndex = id, units, indexID
-	return c.makeLive(id, size), Growth{}, nil
-}
-
-// newSizeError returns the error for an invalid size. action is the beginning of its text.
-func newSizeError(action string, size int64) error {
-	return fmt.Errorf("%s %d bytes: %w: want 1 to %d", action, size, ErrSize, MaxSize)
-}
-
-// allocFromOtherMemory continues an Alloc for which the stream has no free block. It tries, in this
-// order: the stream's deferred blocks, clean memory of other streams, and a new segment.
-func (c *Core) allocFromOtherMemory(
-	size int64, units uint64, indexID uint32,
-) (Block, Growth, error) {
-	roundedBytes := int64(units) << unitShift
-	s := &c.streams[indexID/2] // each stream has two indexes of free blocks
-	for s.firstDeferred != 0 {
-		c.freeAndReportWaits(s.firstDeferred) // changes firstDeferred to the next block
-		id, foundUnits := c.findBlock(c.indexes[indexID], units, indexID)
-		if id != 0 {
-			id = c.takeFront(c.indexes[indexID], id, units, foundUnits)
-			return c.makeLive(id, size), Growth{}, nil
-		}
-	}
-
-	if c.isGeometric {
-		c.mergeCleanRegions()
-		id, foundUnits := c.findBlock(c.indexes[indexID], units, indexID)
-		if id == 0 {
-			isTaken := c.takeCleanMemory(units, indexID, c.numberOfIndex(indexID))
-			if isTaken {
-				id, foundUnits = c.findBlock(c.indexes[indexID], units, indexID)
-			}
-		}
-
-		if id != 0 {
-			id = c.takeFront(c.indexes[indexID], id, units, foundUnits)
-			return c.makeLive(id, size), Growth{}, nil
-		}
-	}
-
-	bytes := c.config.segmentSize(roundedBytes, c.mappedBytes)
-	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mappedBytes {
-		bytes = c.config.remainingSegment(roundedBytes, c.mappedBytes)
-	}
-
-	if bytes == 0 {
-		return Block{}, Growth{}, c.newOutOfMemoryError(size, indexID)
-	}
-
-	minBytes := min(bytes, roundUp(roundedBytes, c.config.Granularity))
-	return Block{}, Growth{Bytes: bytes, minBytes: minBytes, indexID: indexID}, nil
+	indexID    uint32 // index of the stream that will own the segment
+	isReserved bool   // whether the whole segment is reserved for the stream
 }
 
 // Shrink halves g.Bytes, but keeps it large enough for the request. It returns false if g.Bytes
@@ -124,9 +41,158 @@ func (c *Core) Shrink(g *Growth) bool {
 	return true
 }
 
+// isValidSize reports whether a request may have this size.
+func isValidSize(size int64) bool { return size > 0 && size <= MaxSize }
+
+// newSizeError returns the error for an invalid size. action is the beginning of its text.
+func newSizeError(action string, size int64) error {
+	return fmt.Errorf("%s %d bytes: %w: want 1 to %d", action, size, ErrSize, MaxSize)
+}
+
+// toUnits converts a size in bytes to units, rounded up.
+func toUnits(bytes int64) uint64 { return uint64(bytes+Unit-1) >> unitShift }
+
+// Alloc places a block for a stream. If the returned Growth is not empty, it has placed none: the
+// caller must map a segment, call AddSegment and repeat the Alloc. If the segment cannot be mapped,
+// the caller gets an error for the request from GrowFailed. Even after an error of Alloc, the
+// caller must handle the reports of step 2: Waits, and the now free blocks in ReturnedBlocks.
+//
+// Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
+func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
+	// Alloc must be fast. Instead of calling indexFor and takeBlock, it contains their code.
+	if c.reports.hasEntries {
+		c.reports.clear()
+	}
+
+	if !isValidSize(size) {
+		return Block{}, Growth{}, newSizeError("allocating", size)
+	}
+
+	if !c.hasBlockID() {
+		return Block{}, Growth{}, fmt.Errorf("allocating a block: %w", ErrExhausted)
+	}
+
+	if stream != c.selectedStream {
+		c.selectStream(stream) // sets selectedIndex to the stream's first index
+	}
+
+	units := toUnits(size)
+	indexID := c.selectedIndex
+	if !c.isGeometric {
+		indexID += c.config.smallIndexBit(roundUp(size, Unit)) // 1 selects the second index
+	}
+
+	// If the previous call was a Free, its block is in no index yet. It may suit this request.
+	id := c.lastFreed
+	if id != 0 && c.canReuseLastFreed(units, indexID) {
+		c.lastFreed = 0
+	} else {
+		index := c.indexes[indexID]
+		var foundUnits uint64
+		id, foundUnits = c.findBlock(index, units, indexID)
+		if id == 0 {
+			c.lastAllocated = 0 // none that a Free and an equal Alloc could reuse
+			return c.allocFromOtherMemory(size, indexID)
+		}
+
+		id = c.takeFront(index, id, units, foundUnits)
+	}
+
+	c.rememberAllocated(id, units, indexID)
+	return c.makeLive(id, size), Growth{}, nil
+}
+
+// hasBlockID reports whether there is an id for one more block.
+func (c *Core) hasBlockID() bool { return c.firstUnusedBlock != 0 || len(c.blocks) < maxBlocks }
+
+// rememberAllocated records the block of an Alloc. If the next call frees the block, and the call
+// after that makes the same request, canReuseLastFreed returns true.
+func (c *Core) rememberAllocated(id uint32, units uint64, indexID uint32) {
+	c.lastAllocated, c.lastAllocatedUnits, c.lastAllocatedIndex = id, units, indexID
+}
+
+// allocFromOtherMemory performs steps 2 to 4 of Alloc.
+func (c *Core) allocFromOtherMemory(size int64, indexID uint32) (Block, Growth, error) {
+	units := toUnits(size)
+	id := takeDeferred(c, units, indexID)
+	if id == 0 && c.isGeometric {
+		id = takeClean(c, units, indexID)
+	}
+
+	if id != 0 {
+		return c.makeLive(id, size), Growth{}, nil
+	}
+
+	requestBytes := roundUp(size, Unit)
+	wantedBytes := c.config.segmentSize(requestBytes, c.mappedBytes)
+	segmentBytes := limitByCapacity(c, wantedBytes, requestBytes)
+	if segmentBytes == 0 {
+		return Block{}, Growth{}, c.newOutOfMemoryError(size, indexID)
+	}
+
+	// With Stepped sizing, segmentBytes can be less than Granularity.
+	minBytes := min(segmentBytes, roundUp(requestBytes, c.config.Granularity))
+	return Block{}, Growth{Bytes: segmentBytes, minBytes: minBytes, indexID: indexID}, nil
+}
+
+// takeBlock takes a block out of an index. If the best free block is larger than requested, the
+// rest of it stays free.
+func (c *Core) takeBlock(units uint64, indexID uint32) (id uint32) {
+	index := c.indexes[indexID]
+	id, foundUnits := c.findBlock(index, units, indexID)
+	if id == 0 {
+		return 0
+	}
+
+	return c.takeFront(index, id, units, foundUnits)
+}
+
+// takeDeferred makes deferred blocks of the stream free, oldest first, until it can take a block.
+func takeDeferred(c *Core, units uint64, indexID uint32) (id uint32) {
+	owner := &c.streams[indexID/2] // each stream has two ids for indexes
+	for owner.firstDeferred != 0 {
+		c.freeAndReportWaits(owner.firstDeferred) // moves firstDeferred to the next block
+		id = c.takeBlock(units, indexID)
+		if id != 0 {
+			return id
+		}
+	}
+
+	return 0
+}
+
+// takeClean gives clean memory of other streams to this stream, and takes a block from it.
+func takeClean(c *Core, units uint64, indexID uint32) (id uint32) {
+	c.mergeCleanRegions() // can make free blocks of the stream larger
+	id = c.takeBlock(units, indexID)
+	if id != 0 {
+		return id
+	}
+
+	isGiven := c.takeCleanMemory(units, indexID, c.numberOfIndex(indexID))
+	if !isGiven {
+		return 0
+	}
+
+	return c.takeBlock(units, indexID)
+}
+
+// limitByCapacity returns the size of a new segment: wantedBytes, or less if Capacity requires it.
+// If the request would not fit then, it returns 0. It also returns 0 instead of less if Sizing is
+// Stepped, because PyTorch's segments have fixed sizes.
+func limitByCapacity(c *Core, wantedBytes, requestBytes int64) int64 {
+	limit := c.config.Capacity // 0 means no limit
+	isTooMuch := limit > 0 && wantedBytes > limit-c.mappedBytes
+	if isTooMuch {
+		return c.config.remainingSegment(requestBytes, c.mappedBytes)
+	}
+
+	return wantedBytes
+}
+
 // GrowFailed returns the error for a request whose segment could not be mapped.
 func (c *Core) GrowFailed(size int64, stream Stream) error {
-	if size <= 0 || size > MaxSize {
+	if !isValidSize(size) {
 		return newSizeError("allocating", size)
 	}
 
@@ -134,104 +200,101 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 	return c.newOutOfMemoryError(size, c.indexFor(stream, roundUp(size, Unit)))
 }
 
-// Reserve keeps free memory for a stream, so that the stream can allocate blocks of the given total
-// size without a new segment. If the returned Growth is not empty, the caller must map a segment
-// and call AddSegment. If Capacity leaves no room for a segment, Reserve takes clean memory of
-// other streams. With Stepped sizing, only requests above 1 MiB get reserved memory.
+// Reserve reserves memory for blocks of a stream with the given total size. If the returned Growth
+// is not empty, the caller must map a segment and call AddSegment. If Capacity leaves no room for a
+// segment, Reserve uses clean memory of other streams. With Stepped sizing, only blocks above 1 MiB
+// can use the reserved memory.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 	c.mergeLastFreed()
 	c.reports.clear()
-	if bytes <= 0 || bytes > MaxSize {
+	if !isValidSize(bytes) {
 		return Growth{}, newSizeError("reserving", bytes)
 	}
 
-	indexID := c.indexFor(stream, MaxSize) // MaxSize selects the index for large requests
-	units := uint64(roundUp(bytes, Unit)) >> unitShift
+	units := toUnits(bytes)
+	indexID := largeIndexOf(c, stream)
 	if c.tryReserve(units, indexID) {
 		return Growth{}, nil
 	}
 
-	segmentBytes := roundUp(bytes, c.config.Granularity)
-	if limit := c.config.Capacity; limit > 0 && segmentBytes > limit-c.mappedBytes {
-		segmentBytes = c.config.remainingSegment(roundUp(bytes, Unit), c.mappedBytes)
-		if segmentBytes == 0 {
-			if c.ReserveClean(bytes, stream) {
-				return Growth{}, nil
-			}
-
-			return Growth{}, c.newOutOfMemoryError(bytes, indexID)
-		}
+	wantedBytes := roundUp(bytes, c.config.Granularity)
+	segmentBytes := limitByCapacity(c, wantedBytes, roundUp(bytes, Unit))
+	switch {
+	case segmentBytes > 0:
+		growth := Growth{Bytes: segmentBytes, minBytes: segmentBytes, indexID: indexID}
+		growth.isReserved = true
+		return growth, nil
+	case c.ReserveClean(bytes, stream):
+		return Growth{}, nil
 	}
 
-	return Growth{
-		Bytes:      segmentBytes,
-		minBytes:   segmentBytes,
-		indexID:    indexID,
-		isReserved: true,
-	}, nil
+	return Growth{}, c.newOutOfMemoryError(bytes, indexID)
 }
 
-// ReserveClean is like Reserve, but uses only memory that the stream owns and clean memory of
-// other streams. It reports whether there was enough.
+// largeIndexOf returns the index of a stream that serves the largest requests.
+func largeIndexOf(c *Core, stream Stream) uint32 { return c.indexFor(stream, MaxSize) }
+
+// ReserveClean is like Reserve, but uses only free memory of the stream and clean memory of other
+// streams. It reports whether there was enough.
 func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 	if !c.isGeometric {
 		return false
 	}
 
 	c.mergeLastFreed()
-	units := uint64(roundUp(bytes, Unit)) >> unitShift
-	indexID := c.indexFor(stream, MaxSize) // MaxSize selects the index for large requests
-	c.mergeCleanRegions()
+	units := toUnits(bytes)
+	indexID := largeIndexOf(c, stream)
+	c.mergeCleanRegions() // can make free blocks of the stream larger
 	if c.tryReserve(units, indexID) {
 		return true
 	}
 
-	if !c.takeCleanMemory(units, indexID, c.numberOfIndex(indexID)) {
-		return false
-	}
-
-	return c.tryReserve(units, indexID)
+	isGiven := c.takeCleanMemory(units, indexID, c.numberOfIndex(indexID))
+	return isGiven && c.tryReserve(units, indexID)
 }
 
-// Seize gives a stream free memory of other streams, so that a request of the given size fits. The
-// memory is not clean: queued work of its owners can still use it. Seize reports whether it has
-// moved memory. It takes memory only from streams for which canTakeFrom returns true. It never
-// takes reserved memory.
+// Seize gives a stream free memory of other streams, enough for a request of the given size. It
+// takes memory only from streams for which canTakeFrom returns true. It reports whether it has
+// moved memory. If Sizing is Stepped, it never does.
 //
 // Seize first calls wait for each owner of the memory. wait must make the requesting stream wait,
-// on the device, for the owner's queued work. If wait fails, Seize moves no memory and returns the
-// error.
+// on the device, for the owner's earlier work. If wait fails, Seize only returns its error.
 func (c *Core) Seize(
 	size int64, stream Stream, canTakeFrom func(Stream) bool, wait func(owner Stream) error,
 ) (isMoved bool, err error) {
 	c.mergeLastFreed()
 	c.reports.clear()
-	isSizeValid := size > 0 && size <= MaxSize
-	if !c.isGeometric || !isSizeValid || c.isNearlyFull() {
+	if !isValidSize(size) || !c.isGeometric || c.isNearlyFull() {
 		return false, nil
 	}
 
-	units := uint64(roundUp(size, Unit)) >> unitShift
-	indexID := c.indexFor(stream, MaxSize) // MaxSize selects the index for large requests
-	found := c.smallestGap(units, func(regionIndex uint32) bool {
-		return regionIndex == indexID || canTakeFrom(c.nameOfIndex(regionIndex))
+	indexID := largeIndexOf(c, stream)
+	// A gap is a range of free memory in a segment. Parts of it can belong to different streams.
+	gap := c.smallestGap(toUnits(size), func(candidateID uint32) bool {
+		isOwn := candidateID == indexID
+		return isOwn || canTakeFrom(c.nameOfIndex(candidateID))
 	})
-	if found.regionID == 0 {
+	isFound := gap.regionID != 0
+	if !isFound {
 		return false, nil
 	}
 
-	otherIndexes := c.otherIndexesOf(found, indexID)
-	for _, other := range otherIndexes {
-		if err := wait(c.nameOfIndex(other)); err != nil {
+	otherIndexes := c.otherIndexesOf(gap, indexID)
+	for _, otherID := range otherIndexes {
+		if err := wait(c.nameOfIndex(otherID)); err != nil {
 			return false, err
 		}
 	}
 
-	c.freeCount++ // IsUnchangedSince and MarkIdle must reject older Marks
-	c.transferGap(found, indexID, c.numberOfIndex(indexID))
+	invalidateMarks(c)
+	c.transferGap(gap, indexID, c.numberOfIndex(indexID))
 	c.mergeCleanRegions()
-	isMoved = len(otherIndexes) > 0 // the rest of the gap belonged to the stream before
+	isMoved = len(otherIndexes) > 0 // otherwise, the whole gap belonged to the stream before
 	return isMoved, nil
 }
+
+// invalidateMarks makes IsUnchangedSince and MarkIdle reject earlier Marks. Otherwise, a MarkIdle
+// for stream 1 could make the moved memory clean, although work of stream 2 still uses it.
+func invalidateMarks(c *Core) { c.freeCount++ }

@@ -6,16 +6,26 @@ import (
 	"slices"
 )
 
-// Extent is the size and use of a segment. The zero Extent describes a segment that serves no
-// requests: the segment has been removed or retired (see Arrangement.Segments).
-type Extent struct {
-	Bytes int64
-	Small bool // whether the segment serves only small requests; false unless Sizing is Stepped
-}
+// Each rank of a job has a Core, which places blocks in segments. If the Cores have the same
+// layout, they place a new block at the same offset. A fault can end this: for example, it stops
+// rank 1, while rank 0 goes on and adds another segment. Each rank then lists its segments and
+// blocks in an Inventory, and CommonLayout computes one layout from all inventories:
+//
+//   - Both ranks have segment 0, with 64 MiB. They keep using it. Only rank 0 has segment 1. It is
+//     retired: it serves no more requests. (So is a segment that ranks have with different sizes.)
+//   - A block is live until the program frees it. Both ranks have a live block of 1 MiB in segment
+//     0, at offset 0. It stays there. If rank 1 lacked it, this would be a conflict: no layout
+//     would suit both ranks.
+//   - A block is pinned while a captured graph uses it. If it is freed earlier, it is parked: its
+//     memory stays allocated. Only rank 0 has a parked block: 1 MiB in segment 0, at offset 4 MiB.
+//     Both ranks keep its range, which means that they place no block there.
+//   - Segments are divided into spans of 2 MiB. Each belongs to one stream of device work. If no
+//     rank has a live block in a span, the ranks can disagree about its stream. So they keep not
+//     only the range of the parked block, but its whole span, from 4 MiB to 6 MiB.
 
 // Range is a part of a segment.
 type Range struct {
-	Segment      int32 // ordinal of the segment
+	Segment      int32 // ordinal: the segment's position in the order of creation, from 0
 	Offset, Size int64 // in bytes
 }
 
@@ -27,226 +37,264 @@ func (r Range) compare(other Range) int {
 		cmp.Compare(r.Size, other.Size))
 }
 
+// overlaps reports whether two ranges have a byte in common.
+func (r Range) overlaps(other Range) bool {
+	return r.Segment == other.Segment && r.Offset < other.end() && other.Offset < r.end()
+}
+
+// intersect returns the common part of two ranges, which must overlap.
+func (r Range) intersect(other Range) Range {
+	start := max(r.Offset, other.Offset)
+	end := min(r.end(), other.end())
+	return Range{Segment: r.Segment, Offset: start, Size: end - start}
+}
+
+// Extent is the size and use of a segment. It is zero if the segment has been unmapped or retired.
+type Extent struct {
+	Bytes int64
+	Small bool // whether the segment serves only requests up to 1 MiB (if Sizing is Stepped)
+}
+
+// isUsed reports whether the segment serves requests.
+func (e Extent) isUsed() bool { return e.Bytes > 0 }
+
 // HeldBlock describes a block that is live, pinned or both.
 type HeldBlock struct {
 	Range
-	Live   bool // false if the block is parked: freed, but pinned by a captured graph
+	Live   bool // false if the block is parked
 	Pinned bool
-	// Stream numbers the stream of a live block in a way that ranks can compare. Stream 0 has the
-	// number 0. Other streams are numbered from 1, in the order of their first live blocks in the
-	// Inventory. Stream is 0 for a parked block.
+	// Stream is a number for the stream of a live block, because ranks can name a stream differently.
+	// Stream 0 has the number 0. Other streams are numbered from 1, in the order of their first live
+	// blocks in the Inventory. Stream is 0 for a parked block.
 	Stream uint32
 }
 
-// Inventory lists the segments and held blocks of one rank's Core, for CommonLayout.
+// Inventory lists the segments and held blocks of one rank's Core.
 type Inventory struct {
-	Segments []Extent    // by ordinal (position in the order of creation, from 0)
+	Segments []Extent    // by ordinal
 	Blocks   []HeldBlock // sorted by segment and offset
 }
 
-// Arrangement describes the common layout of several Cores.
+// segment returns a segment's Extent, which is zero if the rank never had the segment.
+func (inventory Inventory) segment(ordinal int) Extent {
+	if ordinal >= len(inventory.Segments) {
+		return Extent{}
+	}
+
+	return inventory.Segments[ordinal]
+}
+
+// Arrangement describes the common layout of several Cores. Live blocks stay where they are.
 type Arrangement struct {
-	// Segments lists the segments by ordinal. A segment with 0 bytes is retired: it serves no more
-	// requests.
+	// Segments lists the segments by ordinal. Those with 0 bytes are retired. A retired segment stays
+	// mapped while it contains a pinned block.
 	Segments []Extent
-	// KeptRanges lists ranges that stay allocated until the next Rebuild: parked blocks, and live
-	// blocks that are pinned only on some ranks. Otherwise, these blocks would become free on some
-	// ranks earlier than on others.
+	// KeptRanges lists ranges that stay allocated until the next Rebuild: those of parked blocks, and
+	// those of live blocks that are pinned only on some ranks. Otherwise, this memory would become
+	// free on some ranks earlier than on others.
 	KeptRanges []Range
 }
 
-// Conflict describes a live block that is not the same on all ranks. For example, rank 0 has a live
-// block at the range, and rank 1 has none. The block can also belong to different streams, or the
-// segments differ.
+// Conflict describes a live block that is not the same on all ranks. Some ranks lack the block, or
+// it belongs to different streams, or its segment differs.
 type Conflict struct {
 	Range
 	Descriptions []string // what each rank has at the range, by rank
 }
 
-// CommonLayout returns an Arrangement for Core.Rebuild, after which all ranks place blocks
-// identically. If a live block differs between ranks, it returns a Conflict instead. The
-// inventories must be those of all ranks, in the same order on every rank.
-//
-// Segments that differ between ranks are retired. They stay mapped while they contain a pinned
-// block.
+// CommonLayout returns a layout that suits all ranks, for Core.Rebuild. If there is none, it
+// returns a Conflict. The inventories must be those of all ranks, in the same order on every rank.
 func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
-	if c := findConflict(inventories); c != nil {
-		return Arrangement{}, c
+	live := liveBlocks(inventories)
+	if conflict := findConflict(inventories, live); conflict != nil {
+		return Arrangement{}, conflict
 	}
 
-	var arrangement Arrangement
-	segmentCount := 0
-	for _, inventory := range inventories {
-		segmentCount = max(segmentCount, len(inventory.Segments))
-	}
+	segments := commonSegments(inventories)
+	pinned := pinnedOnSomeRanks(live, len(inventories))
+	parked := parkedRanges(inventories, live, segments)
+	kept := mergeOverlapping(slices.Concat(pinned, parked))
+	return Arrangement{Segments: segments, KeptRanges: kept}, nil
+}
 
-	for ordinal := range segmentCount {
-		arrangement.Segments = append(arrangement.Segments, commonSegment(inventories, ordinal))
-	}
-
-	liveSpans := map[spanID]bool{}
-	pinningRanks := map[Range]int{} // numbers of ranks on which a live block is pinned
+// liveBlocks returns all live blocks of rank 0, then those of rank 1, and so on.
+func liveBlocks(inventories []Inventory) (live []HeldBlock) {
 	for _, inventory := range inventories {
 		for _, b := range inventory.Blocks {
-			if !b.Live {
-				continue
-			}
-
-			b.eachSpan(func(s spanID) { liveSpans[s] = true })
-			if b.Pinned {
-				pinningRanks[b.Range]++
+			if b.Live {
+				live = append(live, b)
 			}
 		}
 	}
 
-	// The order in which a map is iterated does not matter: mergeOverlapping sorts the ranges.
-	for r, rankCount := range pinningRanks {
-		if rankCount < len(inventories) {
-			arrangement.KeptRanges = append(arrangement.KeptRanges, r)
-		}
-	}
+	return live
+}
 
+// commonSegments returns the Extents of all segments in the common layout.
+func commonSegments(inventories []Inventory) (segments []Extent) {
+	count := 0
 	for _, inventory := range inventories {
-		for _, b := range inventory.Blocks {
-			segmentBytes := arrangement.Segments[b.Segment].Bytes
-			isRetired := segmentBytes == 0
-			if !b.Live && !isRetired {
-				kept := b.rangesToKeep(liveSpans, segmentBytes)
-				arrangement.KeptRanges = append(arrangement.KeptRanges, kept...)
-			}
-		}
+		count = max(count, len(inventory.Segments))
 	}
 
-	arrangement.KeptRanges = mergeOverlapping(arrangement.KeptRanges)
-	return arrangement, nil
-}
-
-// spanID identifies a span: 2 MiB of a segment, starting at a multiple of 2 MiB. Free memory moves
-// between streams in whole spans.
-type spanID struct {
-	segment int32
-	number  int64 // from 0 in each segment
-}
-
-const spanBytes = int64(spanUnits) << unitShift
-
-// eachSpan visits the spans that a range touches.
-func (r Range) eachSpan(visit func(spanID)) {
-	for number := r.Offset / spanBytes; number*spanBytes < r.end(); number++ {
-		visit(spanID{segment: r.Segment, number: number})
+	for ordinal := range count {
+		segments = append(segments, commonSegment(inventories, ordinal))
 	}
+
+	return segments
 }
 
-// rangesToKeep returns the ranges that must stay allocated for a parked block at r. There is one
-// range for each span that the block touches. A span without live blocks is kept whole, because the
-// stream that owns it can differ between ranks.
-func (r Range) rangesToKeep(liveSpans map[spanID]bool, segmentBytes int64) (ranges []Range) {
-	r.eachSpan(func(s spanID) {
-		start := s.number * spanBytes
-		end := min(start+spanBytes, segmentBytes)
-		if liveSpans[s] {
-			start = max(start, r.Offset)
-			end = min(end, r.end())
-		}
-
-		ranges = append(ranges, Range{Segment: r.Segment, Offset: start, Size: end - start})
-	})
-	return ranges
-}
-
-// commonSegment returns the Extent of a segment if all ranks have the same Extent. Otherwise, it
-// returns the zero Extent.
+// commonSegment returns a segment's Extent in the common layout: the Extent on all ranks if it is
+// the same, or else the zero Extent, which retires the segment.
 func commonSegment(inventories []Inventory, ordinal int) Extent {
+	common := inventories[0].segment(ordinal)
 	for _, inventory := range inventories {
-		if ordinal >= len(inventory.Segments) ||
-			inventory.Segments[ordinal] != inventories[0].Segments[ordinal] {
+		if inventory.segment(ordinal) != common {
 			return Extent{}
 		}
 	}
 
-	return inventories[0].Segments[ordinal] // exists: the loop has checked all ranks
+	return common
 }
 
-// mergeOverlapping returns the sorted union of ranges. It sorts its argument.
-func mergeOverlapping(ranges []Range) []Range {
-	slices.SortFunc(ranges, Range.compare)
-	var merged []Range
-	for _, r := range ranges {
-		if len(merged) == 0 {
-			merged = append(merged, r)
-			continue
-		}
+// findConflict returns the Conflict with the first range, or nil if there is none.
+func findConflict(inventories []Inventory, live []HeldBlock) *Conflict {
+	// Live blocks of two ranks are the same if their ranges and streams are equal.
+	type liveBlock struct {
+		Range
+		stream uint32
+	}
+	rankCounts := map[liveBlock]int{} // number of ranks that have the block
+	for _, b := range live {
+		rankCounts[liveBlock{b.Range, b.Stream}]++
+	}
 
-		last := &merged[len(merged)-1]
-		isOverlapping := last.Segment == r.Segment && last.end() > r.Offset
-		if isOverlapping {
-			last.Size = max(last.end(), r.end()) - last.Offset
-		} else {
-			merged = append(merged, r)
+	var ranges []Range // of all conflicts
+	for block, rankCount := range rankCounts {
+		isOnAllRanks := rankCount == len(inventories)
+		isSegmentUsed := commonSegment(inventories, int(block.Segment)).isUsed()
+		if !isOnAllRanks || !isSegmentUsed {
+			ranges = append(ranges, block.Range)
 		}
 	}
 
-	return merged
-}
-
-// findConflict returns the first range with a live block that is not the same on all ranks, or
-// nil.
-func findConflict(inventories []Inventory) *Conflict {
-	streamsByRange := make([]map[Range]uint32, len(inventories)) // streams of live blocks, by rank
-	var liveRanges []Range
-	for rank, inventory := range inventories {
-		streamsByRange[rank] = map[Range]uint32{}
-		for _, b := range inventory.Blocks {
-			if b.Live {
-				streamsByRange[rank][b.Range] = b.Stream
-				liveRanges = append(liveRanges, b.Range)
-			}
-		}
+	if len(ranges) == 0 {
+		return nil
 	}
 
-	slices.SortFunc(liveRanges, Range.compare)
-	for _, r := range slices.Compact(liveRanges) {
-		isCommon := commonSegment(inventories, int(r.Segment)).Bytes > 0
-		firstStream := streamsByRange[0][r] // 0 if rank 0 lacks the block
-		for rank := range inventories {
-			stream, hasBlock := streamsByRange[rank][r]
-			if !hasBlock || stream != firstStream {
-				isCommon = false
-			}
-		}
-
-		if !isCommon {
-			return newConflict(inventories, r)
-		}
-	}
-
-	return nil
-}
-
-func newConflict(inventories []Inventory, blockRange Range) *Conflict {
-	conflict := &Conflict{Range: blockRange}
+	conflict := &Conflict{Range: slices.MinFunc(ranges, Range.compare)}
 	for _, inventory := range inventories {
-		conflict.Descriptions = append(conflict.Descriptions, inventory.describe(blockRange))
+		conflict.Descriptions = append(conflict.Descriptions, inventory.describe(conflict.Range))
 	}
 
 	return conflict
 }
 
-// describe returns the text of Conflict.Descriptions for one rank. A live block that only overlaps
-// r is described, too.
+// describe describes the rank's first live block that overlaps r, and its segment.
 func (inventory Inventory) describe(r Range) string {
 	segment := "no segment"
-	if int(r.Segment) < len(inventory.Segments) && inventory.Segments[r.Segment].Bytes > 0 {
-		segment = fmt.Sprintf("segment of %d B", inventory.Segments[r.Segment].Bytes)
+	if extent := inventory.segment(int(r.Segment)); extent.isUsed() {
+		segment = fmt.Sprintf("segment of %d B", extent.Bytes)
 	}
 
 	for _, b := range inventory.Blocks {
-		isOverlapping := b.Segment == r.Segment && b.Offset < r.end() && r.Offset < b.end()
-		if b.Live && isOverlapping {
+		if b.Live && b.overlaps(r) {
 			return fmt.Sprintf("live block of %d B (stream %d) at segment %d offset %#x, %s", b.Size,
 				b.Stream, b.Segment, b.Offset, segment)
 		}
 	}
 
 	return fmt.Sprintf("no live block at segment %d offset %#x, %s", r.Segment, r.Offset, segment)
+}
+
+// pinnedOnSomeRanks returns the ranges of live blocks that some ranks have pinned, but not all.
+func pinnedOnSomeRanks(live []HeldBlock, ranks int) (ranges []Range) {
+	pinCounts := map[Range]int{} // number of ranks that have pinned the block
+	for _, b := range live {
+		if b.Pinned {
+			pinCounts[b.Range]++
+		}
+	}
+
+	for r, pinCount := range pinCounts {
+		if pinCount < ranks {
+			ranges = append(ranges, r)
+		}
+	}
+
+	return ranges
+}
+
+// parkedRanges returns the ranges that must be kept for parked blocks. They can overlap. A parked
+// block in a retired segment needs none, because no rank places blocks there.
+func parkedRanges(inventories []Inventory, live []HeldBlock, segments []Extent) (ranges []Range) {
+	liveSpans := map[spanID]bool{} // spans in which some rank has a live block
+	for _, b := range live {
+		for _, span := range b.spans() {
+			liveSpans[span] = true
+		}
+	}
+
+	for _, inventory := range inventories {
+		for _, b := range inventory.Blocks {
+			extent := segments[b.Segment]
+			if b.Live || !extent.isUsed() {
+				continue
+			}
+
+			for _, span := range b.spans() {
+				kept := span.rangeIn(extent)
+				hasKnownStream := liveSpans[span] // the stream of its live blocks
+				if hasKnownStream {
+					kept = kept.intersect(b.Range)
+				}
+
+				ranges = append(ranges, kept)
+			}
+		}
+	}
+
+	return ranges
+}
+
+// spanBytes is the size of a span: 2 MiB.
+const spanBytes = int64(spanUnits) << unitShift
+
+// spanID identifies a span.
+type spanID struct {
+	segment int32 // ordinal
+	number  int64 // from 0 in each segment
+}
+
+// spans returns the spans that a range overlaps, in order.
+func (r Range) spans() (spans []spanID) {
+	for number := r.Offset / spanBytes; number*spanBytes < r.end(); number++ {
+		spans = append(spans, spanID{segment: r.Segment, number: number})
+	}
+
+	return spans
+}
+
+// rangeIn returns the range of a span. extent is that of its segment.
+func (s spanID) rangeIn(extent Extent) Range {
+	start := s.number * spanBytes
+	size := min(spanBytes, extent.Bytes-start) // the segment can end first
+	return Range{Segment: s.segment, Offset: start, Size: size}
+}
+
+// mergeOverlapping sorts ranges, and replaces those that overlap by their union.
+func mergeOverlapping(ranges []Range) []Range {
+	slices.SortFunc(ranges, Range.compare)
+	var merged []Range
+	for _, r := range ranges {
+		last := len(merged) - 1
+		if last >= 0 && merged[last].overlaps(r) {
+			end := max(merged[last].end(), r.end())
+			merged[last].Size = end - merged[last].Offset
+		} else {
+			merged = append(merged, r)
+		}
+	}
+
+	return merged
 }

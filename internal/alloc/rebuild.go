@@ -4,13 +4,11 @@ import "slices"
 
 // rebuilder performs one call of Core.Rebuild.
 type rebuilder struct {
-	placer     *placer
-	streams    *streamTable
-	uses       *useTable
-	keptRanges []Range // see Arrangement.KeptRanges; sorted
-	// oldFullRanges holds Core.fullRanges before the call, and newFullRanges after it.
-	oldFullRanges map[uint32]Range
-	newFullRanges map[uint32]Range
+	placer                       *placer
+	streams                      *streamTable
+	uses                         *useTable
+	keptRanges                   []Range          // see Arrangement.KeptRanges; sorted
+	oldFullRanges, newFullRanges map[uint32]Range // Core.fullRanges before and after the call
 }
 
 // heldRecord describes a held block: one that is live, or parked with pins.
@@ -152,8 +150,10 @@ func (r *rebuilder) assignOwners(s *segment, heldBlocks []heldRecord) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
 	for _, held := range heldBlocks {
 		if held.isLive {
-			held.eachSpan(func(s spanID) { owners[s.number] = held.streamID })
 			r.streams.assignNumber(held.streamID)
+			for _, span := range held.spans() {
+				owners[span.number] = held.streamID
+			}
 		}
 	}
 
