@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -17,36 +18,37 @@ import (
 	"symmem/internal/nccl"
 )
 
-// adoptedCommunicator implements driver.AdoptedCommunicator with an ncclComm_t that another
-// library has created and will destroy.
+// Suppose that PyTorch runs on 2 ranks: processes that use one GPU each. It has connected them by a
+// communicator, an object of NCCL. symmem can adopt the communicator, to make calls with it.
+// PyTorch remains the owner: it has created the communicator and will destroy it.
+//
+//   - Exchange sends payloads, which may differ in length. If rank 0 passes "a" and rank 1 passes
+//     "bcd", both get "a" and "bcd".
+//   - Register makes a window of a segment (a piece of GPU memory) of each rank. The owner's
+//     kernels on one rank can then access the segments of all ranks.
+//   - In these calls, NCCL waits for all ranks. If rank 1 never makes its call, rank 0's call ends
+//     only when the owner aborts the communicator. symmem gives up earlier, with a TimeoutError.
+
+// adoptedCommunicator implements driver.AdoptedCommunicator.
 type adoptedCommunicator struct {
 	device *Device
-	handle nccl.Comm
-	size   int // number of ranks
-	rank   int // of this process in the communicator
-	// timeoutErr is the error of the call that timed out, or nil. Later calls return it as well.
+	handle nccl.Comm // the owner's ncclComm_t
+	size   int       // number of ranks
+	rank   int       // this process
+	// timeoutErr is the error of the call that timed out, or nil. It is atomic, because a window's
+	// Deregister may read it during another call.
 	timeoutErr atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStartVariable is an environment variable. The value 1 permits AdoptCommunicator with
-// an NCCL that has the defect nccl.EarlyStart. This is safe if no kernel lets the next kernel in
-// its stream start early.
-const allowEarlyStartVariable = "SYMMEM_ATTACH_EARLY_START"
-
-// AdoptCommunicator wraps an ncclComm_t that another library has created on this device's GPU.
+// AdoptCommunicator adopts a communicator, an ncclComm_t, that another library has created on this
+// device's GPU. It returns ErrUnsupported if NCCL has a defect that makes this unsafe.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
 	}
 
-	// The other library launches its collectives without symmem's workaround for nccl.EarlyStart.
-	if d.hasEarlyStart() && os.Getenv(allowEarlyStartVariable) != "1" {
-		_, version := d.nccl.Version()
-		return nil, fmt.Errorf("adopting a communicator: window kernels of NCCL %s: %w: if the kernel "+
-			"before them triggers an early launch, they may read data that has not been written yet; use "+
-			"NCCL %s or newer, or set %s=1 if no kernel triggers one (docs/reference/nccl-defects.md)",
-			version, driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.FixedIn),
-			allowEarlyStartVariable)
+	if err := d.checkEarlyStart(); err != nil {
+		return nil, err
 	}
 
 	a := &adoptedCommunicator{device: d, handle: nccl.Comm(handle)}
@@ -57,43 +59,60 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 	return a, nil
 }
 
+// allowEarlyStartVariable is an environment variable. The value 1 disables checkEarlyStart, which
+// is safe if no kernel permits the next one to start early.
+const allowEarlyStartVariable = "SYMMEM_ATTACH_EARLY_START"
+
+// checkEarlyStart returns ErrUnsupported if the owner's kernels might read unfinished data. With
+// NCCL's defect EarlyStart, a kernel that accesses windows may start before the previous kernel in
+// the stream has ended, if that one permits it (triggers an early launch). symmem prevents this
+// when it launches NCCL's kernels, but the owner does not.
+func (d *Device) checkEarlyStart() error {
+	isAllowed := os.Getenv(allowEarlyStartVariable) == "1"
+	if isAllowed || !d.hasEarlyStart() {
+		return nil
+	}
+
+	_, version := d.nccl.Version()
+	return fmt.Errorf("adopting a communicator: window kernels of NCCL %s: %w: if the kernel "+
+		"before them triggers an early launch, they may read data that has not been written yet; use "+
+		"NCCL %s or newer, or set %s=1 if no kernel triggers one (docs/reference/nccl-defects.md)",
+		version, driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.FixedIn),
+		allowEarlyStartVariable)
+}
+
 // queryProperties sets size and rank. It returns an error if the communicator uses another GPU.
 func (a *adoptedCommunicator) queryProperties() (err error) {
-	if a.size, err = a.device.nccl.Count(a.handle); err != nil {
+	library := a.device.nccl
+	if a.size, err = library.Count(a.handle); err != nil {
 		return err
 	}
 
-	if a.rank, err = a.device.nccl.UserRank(a.handle); err != nil {
+	if a.rank, err = library.UserRank(a.handle); err != nil {
 		return err
 	}
 
-	usedOrdinal, err := a.device.nccl.Device(a.handle) // CUDA's number of the GPU
+	usedGPU, err := library.Device(a.handle) // CUDA's number of the GPU
 	if err != nil {
 		return err
 	}
 
-	ownOrdinal := a.device.gpu.Ordinal()
-	if usedOrdinal != ownOrdinal {
-		return fmt.Errorf("the communicator uses GPU %d, but this rank uses GPU %d", usedOrdinal,
-			ownOrdinal)
+	ownGPU := a.device.gpu.Ordinal()
+	if usedGPU != ownGPU {
+		return fmt.Errorf("the communicator uses GPU %d, but this rank uses GPU %d", usedGPU, ownGPU)
 	}
 
 	return nil
 }
 
-func (a *adoptedCommunicator) Size() int { return a.size }
+func (a *adoptedCommunicator) Size() int         { return a.size }
+func (a *adoptedCommunicator) Rank() int         { return a.rank }
+func (a *adoptedCommunicator) hasTimedOut() bool { return a.timeoutErr.Load() != nil }
 
-func (a *adoptedCommunicator) Rank() int { return a.rank }
-
-// isUsable reports whether no call has timed out.
-func (a *adoptedCommunicator) isUsable() bool { return a.timeoutErr.Load() == nil }
-
-// callWithDeadline runs call in a goroutine and returns its error. When ctx is done, it returns a
-// TimeoutError, which uses description as the text for call. Without a deadline in ctx, the
-// device's timeout applies.
-//
-// After a TimeoutError, the goroutine stays blocked until the other library aborts the
-// communicator. All later uses of callWithDeadline return the same error.
+// callWithDeadline runs call in a goroutine and returns its error. If ctx is done first, it returns
+// a TimeoutError with the description of call. Without a deadline in ctx, the device's timeout
+// applies. After a TimeoutError, call may still be using the communicator, so all further uses of
+// callWithDeadline return this error and make no call.
 func (a *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, description string, call func() error,
 ) error {
@@ -104,7 +123,7 @@ func (a *adoptedCommunicator) callWithDeadline(
 	ctx, cancel := control.WithDefaultTimeout(ctx, a.device.cfg.Timeout)
 	defer cancel()
 	startTime := time.Now()
-	result := make(chan error, 1) // buffered, so that a late call can still send
+	result := make(chan error, 1) // buffered, so that the goroutine ends even after a TimeoutError
 	go func() { result <- a.device.gpu.Do(call) }()
 	select {
 	case err := <-result:
@@ -120,7 +139,136 @@ func (a *adoptedCommunicator) callWithDeadline(
 	}
 }
 
-// Register registers a segment with NCCL as a window. It waits for all ranks of the communicator.
+// Exchange sends payload to every rank and returns the payloads of all ranks, by rank. NCCL gathers
+// only inputs of the same length, so Exchange first gathers the lengths, and then the payloads,
+// each padded to the greatest length.
+func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
+	lengths, err := a.exchangeLengths(ctx, len(payload))
+	if err != nil {
+		return nil, err
+	}
+
+	padded := make([]byte, slices.Max(lengths))
+	copy(padded, payload)
+	payloads, err := a.gather(ctx, padded)
+	if err != nil {
+		return nil, err
+	}
+
+	for rank, length := range lengths {
+		payloads[rank] = payloads[rank][:length] // without the padding
+	}
+
+	return payloads, nil
+}
+
+// exchangeLengths returns the lengths of the payloads of all ranks, by rank. It returns an error if
+// one is greater than MaxPayload.
+func (a *adoptedCommunicator) exchangeLengths(ctx context.Context, ownLength int) ([]int, error) {
+	encodedLength := binary.LittleEndian.AppendUint64(nil, uint64(ownLength))
+	gathered, err := a.gather(ctx, encodedLength)
+	if err != nil {
+		return nil, err
+	}
+
+	lengths := make([]int, len(gathered))
+	for rank, encoded := range gathered {
+		sentLength := binary.LittleEndian.Uint64(encoded)
+		if sentLength > driver.MaxPayload {
+			return nil, fmt.Errorf("exchanging payloads on communicator %#x: a rank sent %d bytes, but "+
+				"the limit is %d", uintptr(a.handle), sentLength, driver.MaxPayload)
+		}
+
+		lengths[rank] = int(sentLength)
+	}
+
+	return lengths, nil
+}
+
+// gather returns the inputs of all ranks, by rank. They must have the same length.
+func (a *adoptedCommunicator) gather(ctx context.Context, input []byte) ([][]byte, error) {
+	output := make([]byte, len(input)*a.size)
+	err := a.callWithDeadline(ctx, "exchanging payloads", func() error {
+		return a.gatherInto(output, input)
+	})
+	if err != nil {
+		return nil, err // after a TimeoutError, output may still be written, so do not use it
+	}
+
+	inputs := make([][]byte, a.size)
+	for rank := range inputs {
+		start := rank * len(input)
+		inputs[rank] = output[start : start+len(input)]
+	}
+
+	return inputs, nil
+}
+
+// gatherInto fills output with the inputs of all ranks, in the order of the ranks. The CUDA context
+// must be current, as in a call of callWithDeadline.
+//
+// It uses a host buffer, CPU memory that CUDA can access, which holds input and then output. It
+// creates a stream, because symmem abandons work on its internal streams after the GPU's timeout,
+// and other ranks may need more time.
+func (a *adoptedCommunicator) gatherInto(output, input []byte) error {
+	if len(input) == 0 { // on all ranks, because inputs have the same length
+		return nil
+	}
+
+	g := a.device.gpu
+	stream, err := g.CUDA.StreamCreate()
+	if err != nil {
+		return err
+	}
+
+	defer func() { _ = g.CUDA.StreamDestroy(stream) }()
+	inputBytes, outputBytes := int64(len(input)), int64(len(output))
+	hostBuffer, err := g.CUDA.MemAllocHost(inputBytes + outputBytes)
+	if err != nil {
+		return err
+	}
+
+	defer func() { _ = g.CUDA.MemFreeHost(hostBuffer) }()
+	copy(dl.Bytes(hostBuffer, len(input)), input)
+	if err = a.gatherOnStream(stream, hostBuffer, inputBytes, outputBytes); err != nil {
+		return err
+	}
+
+	copy(output, dl.Bytes(hostBuffer+uintptr(inputBytes), len(output)))
+	return nil
+}
+
+// gatherOnStream gathers in the host buffer of gatherInto, and waits for the stream. NCCL uses a
+// buffer in GPU memory with the same layout.
+func (a *adoptedCommunicator) gatherOnStream(
+	stream cuda.Stream, hostBuffer uintptr, inputBytes, outputBytes int64,
+) error {
+	g := a.device.gpu
+	gpuBuffer, err := g.CUDA.MemAllocAsync(roundUpForNCCL(inputBytes+outputBytes), stream)
+	if err != nil {
+		return err
+	}
+
+	hostOutput := hostBuffer + uintptr(inputBytes)
+	gpuOutput := gpuBuffer + uintptr(inputBytes)
+	// Take all steps even after an error: the other ranks wait for the gather, and the memory must
+	// be freed.
+	copyInErr := g.CUDA.MemcpyAsync(gpuBuffer, hostBuffer, inputBytes, stream)
+	call := a.device.nccl.AllGather(gpuBuffer, gpuOutput, inputBytes, nccl.Uint8, a.handle)
+	gatherErr := call.On(stream)
+	copyOutErr := g.CUDA.MemcpyAsync(hostOutput, gpuOutput, outputBytes, stream)
+	freeErr := g.CUDA.MemFreeAsync(gpuBuffer, stream)
+	syncErr := g.CUDA.StreamSynchronize(stream)
+	return errors.Join(copyInErr, gatherErr, copyOutErr, freeErr, syncErr)
+}
+
+// adoptedWindow implements driver.Window for an adopted communicator.
+type adoptedWindow struct {
+	communicator *adoptedCommunicator
+	handle       nccl.Window // 0 if the communicator does not support windows
+}
+
+// Register registers this rank's segment as a part of a window. It waits for all ranks.
 func (a *adoptedCommunicator) Register(
 	ctx context.Context, s driver.Segment,
 ) (driver.Window, error) {
@@ -129,142 +277,24 @@ func (a *adoptedCommunicator) Register(
 		return nil, errors.New("registering with a communicator: the segment belongs to another device")
 	}
 
-	var handle nccl.Window
+	w := &adoptedWindow{communicator: a}
 	err := a.callWithDeadline(ctx, "registering a window", func() (err error) {
-		handle, err = a.device.nccl.WindowRegister(a.handle, segment.Address(), segment.Bytes())
+		w.handle, err = a.device.nccl.WindowRegister(a.handle, segment.Address(), segment.Bytes())
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 
-	return &adoptedWindow{communicator: a, handle: handle}, nil
-}
-
-// adoptedWindow implements driver.Window for an adopted communicator.
-type adoptedWindow struct {
-	communicator *adoptedCommunicator
-	handle       nccl.Window // 0 if NCCL cannot use windows in the communicator
+	return w, nil
 }
 
 // Deregister deregisters the window from NCCL. Call it before the communicator is destroyed.
 func (w *adoptedWindow) Deregister() error {
 	a := w.communicator
-	if !a.isUsable() {
+	if a.hasTimedOut() {
 		return nil // the call that timed out may still be using the communicator
 	}
 
 	return a.device.gpu.Do(func() error { return a.device.nccl.WindowDeregister(a.handle, w.handle) })
-}
-
-// Exchange sends payload to every rank and returns the payloads of all ranks, by rank. A gather
-// needs inputs of one length. Exchange therefore gathers the lengths first, and after that the
-// payloads, padded to the greatest length.
-func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
-	encodedLength := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
-	lengths, err := a.gather(ctx, encodedLength)
-	if err != nil {
-		return nil, err
-	}
-
-	longest := 0
-	for _, encoded := range lengths { // each has the 8 bytes of encodedLength
-		length := binary.LittleEndian.Uint64(encoded)
-		if length > driver.MaxPayload {
-			return nil, fmt.Errorf("exchanging payloads on communicator %#x: a rank sent %d bytes, but "+
-				"the limit is %d", uintptr(a.handle), length, driver.MaxPayload)
-		}
-
-		longest = max(longest, int(length)) // at most MaxPayload, which fits in an int
-	}
-
-	padded := make([]byte, longest)
-	copy(padded, payload)
-	payloads, err := a.gather(ctx, padded)
-	if err != nil {
-		return nil, err
-	}
-
-	for r := range payloads {
-		length := binary.LittleEndian.Uint64(lengths[r])
-		payloads[r] = payloads[r][:length] // without the padding
-	}
-
-	return payloads, nil
-}
-
-// gather returns the inputs of all ranks, by rank. They must have the same length.
-func (a *adoptedCommunicator) gather(ctx context.Context, input []byte) ([][]byte, error) {
-	gathered := make([]byte, len(input)*a.size)
-	err := a.callWithDeadline(ctx, "exchanging payloads", func() error {
-		return a.gatherInContext(input, gathered)
-	})
-	if err != nil {
-		return nil, err // after a timeout, gatherInContext can still write to gathered
-	}
-
-	outputs := make([][]byte, a.size)
-	for r := range outputs {
-		outputs[r] = gathered[r*len(input) : (r+1)*len(input)]
-	}
-
-	return outputs, nil
-}
-
-// gatherInContext fills output with the inputs of all ranks. The CUDA context must be current.
-//
-// It creates a stream for the gather. InternalStreams.Run would also provide one, but abandons it
-// after the GPU's timeout, and the other ranks may need more time.
-func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
-	if len(input) == 0 {
-		return nil
-	}
-
-	d := a.device
-	stream, err := d.gpu.CUDA.StreamCreate()
-	if err != nil {
-		return err
-	}
-
-	defer func() { _ = d.gpu.CUDA.StreamDestroy(stream) }()
-	hostAddress, err := d.gpu.CUDA.MemAllocHost(int64(len(input) + len(output)))
-	if err != nil {
-		return err
-	}
-
-	defer func() { _ = d.gpu.CUDA.MemFreeHost(hostAddress) }()
-	hostInput := dl.Bytes(hostAddress, len(input))
-	hostOutput := dl.Bytes(hostAddress+uintptr(len(input)), len(output))
-	copy(hostInput, input)
-	err = a.gatherOnStream(stream, hostAddress, int64(len(input)), int64(len(output)))
-	if err != nil {
-		return err
-	}
-
-	copy(output, hostOutput)
-	return nil
-}
-
-// gatherOnStream gathers the inputs of all ranks and waits for the stream. The host memory at
-// hostAddress holds this rank's input, followed by outputBytes for the inputs of all ranks.
-func (a *adoptedCommunicator) gatherOnStream(
-	stream cuda.Stream, hostAddress uintptr, inputBytes, outputBytes int64,
-) error {
-	d := a.device
-	send, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(inputBytes+outputBytes), stream)
-	if err != nil {
-		return err
-	}
-
-	recv := send + uintptr(inputBytes)
-	hostOutput := hostAddress + uintptr(inputBytes)
-	// Take all steps even after an error: the other ranks wait for the gather, and the memory must
-	// be freed.
-	copyInErr := d.gpu.CUDA.MemcpyAsync(send, hostAddress, inputBytes, stream)
-	call := d.nccl.AllGather(send, recv, inputBytes, nccl.Uint8, a.handle)
-	gatherErr := call.On(stream)
-	copyOutErr := d.gpu.CUDA.MemcpyAsync(hostOutput, recv, outputBytes, stream)
-	freeErr := d.gpu.CUDA.MemFreeAsync(send, stream) // frees recv, too, which is in the same memory
-	syncErr := d.gpu.CUDA.StreamSynchronize(stream)
-	return errors.Join(copyInErr, gatherErr, copyOutErr, freeErr, syncErr)
 }

@@ -307,8 +307,8 @@ func (r *registrar) deregisterAll() error {
 	return r.gpu.Do(func() error {
 		var errs []error
 		for _, w := range slices.SortedFunc(maps.Values(r.windows), compareWindowKeys) {
-			if !w.deferDeregistration() {
-				errs = append(errs, w.deregister())
+			if !w.deferIfUsed() {
+				errs = append(errs, w.deregisterFromNCCL())
 			}
 		}
 

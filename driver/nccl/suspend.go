@@ -58,8 +58,8 @@ func (w *window) suspendSelf() error {
 	}
 
 	w.suspension = windowSuspension{isActive: true, mustRegister: w.handle != 0}
-	deregisterErr := w.deregister()
-	unmapErr := w.unmapFirstPeers(len(r.cfg.Ranks))
+	deregisterErr := w.deregisterFromNCCL()
+	unmapErr := w.unmapKeepingAddresses(len(r.cfg.Ranks))
 	return errors.Join(deregisterErr, unmapErr)
 }
 

@@ -15,37 +15,163 @@ import (
 	"symmem/internal/nccl"
 )
 
-// window implements driver.Window. It consists of one segment of memory on each rank of a group,
-// which the ranks have registered together. The peers of a rank are the other ranks of the group.
+// In a group of 2 ranks, each rank has a segment of GPU memory: rank 0 at address 0x1000, and rank
+// 1 at 0x8000. Both segments together are a window. Rank 1 is called the peer of rank 0.
+//
+//   - Rank 0 maps the peer's segment, for example at 0x5000. symmem's kernels on rank 0 can then
+//     access both segments, at 0x1000 and 0x5000.
+//   - Some groups register the window with NCCL, too, and get a handle for NCCL's kernels.
+//   - Suspend deregisters the window from NCCL and unmaps the peer's segment. The address 0x5000
+//     stays reserved: nothing else is mapped there until Resume maps the segment there again.
+//   - A graph of another library, such as PyTorch, may use the window. It then remains as it is
+//     until the graph is destroyed, even after Deregister.
+//   - A group ends when it fails or is closed. A goroutine, its teardown, then frees its windows.
+
+// window implements driver.Window for this process, which is one rank of a group.
 type window struct {
-	registrar *registrar
-	key       driver.SegmentKey // pool, and number of the segment in it; the same on all ranks
-	segment   *memory.Segment   // this rank's segment
-	handle    nccl.Window       // 0 if NCCL has not registered the window
-	useCount  memory.UseCount   // counts graphs of other libraries that use the window
-	// machineWindow is the window of the same segment in the group's machine level, a communicator
-	// of the ranks on this machine. It is nil if the group has no such level.
+	registrar  *registrar        // registers the group's windows; its mu is the group's lock
+	key        driver.SegmentKey // identifies the window; the same on all ranks
+	segment    *memory.Segment   // this rank's segment
+	handle     nccl.Window       // 0 unless the window is registered with NCCL
+	useCount   memory.UseCount   // counts the graphs of other libraries that use the window
+	suspension windowSuspension  // guarded by the group's lock
+	// machineWindow consists only of this machine's segments. It is nil unless the group has a second
+	// communicator, for the ranks of this machine.
 	machineWindow *window
-	peerMappings  // where the segments are mapped
-	suspension    windowSuspension
+
+	// addresses holds the address of each rank's segment in this process, by group rank. It is 0 if
+	// the segment is not mapped and has no reserved address. The slice is nil before mapPeers.
+	addresses          []uintptr
+	isMappedHere       bool   // this rank has mapped all segments
+	mapErrorText       string // this rank's error if it could not share or map a segment
+	isMappedEverywhere bool   // every rank has mapped all segments
+	notMappedReason    string // the first mapErrorText of any rank, with the rank
+	// isUnmapped is set by unmapPeers, and cleared by Resume. It is atomic, because Deregister and
+	// the teardown can call unmapPeers at the same time.
+	isUnmapped atomic.Bool
 }
 
-// windowSuspension is the state of a window between Suspend and Resume. The group's lock guards
-// it.
+// windowSuspension is the state of a window between Suspend and Resume.
 type windowSuspension struct {
-	// isActive is set between Suspend and Resume. The peers' segments are then unmapped, but their
-	// addresses stay reserved.
-	isActive bool
-	// mustRegister is set if Resume must register the window with NCCL.
-	mustRegister bool
+	isActive     bool // Suspend has been called, and Resume has not
+	mustRegister bool // Resume must register the window with NCCL
 }
 
-// mergeResult takes over into w what the given rank has reported about registering the window. The
-// caller sets isMappedEverywhere first, and calls mergeResult for each rank. symmem's own kernels
-// use a window only if isMappedEverywhere is still set after that.
-func (w *window) mergeResult(rank int, result *registerResult) {
+// compareWindowKeys orders windows in the same way on all ranks, as NCCL requires.
+func compareWindowKeys(a, b *window) int {
+	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
+}
+
+// segmentShareKey returns the key under which each rank shares its segment with its peers.
+func segmentShareKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
+	name := fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool, key.Ordinal)
+	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
+}
+
+// mapPeers maps the peers' segments, at their reserved addresses if there are any. messages holds
+// each rank's memory.Shared.Encode, by group rank: empty if the rank has not shared its segment.
+func (w *window) mapPeers(ctx context.Context, messages [][]byte) error {
+	r := w.registrar
+	if r.direct.unavailableReason != "" { // the group cannot use symmem's kernels
+		return driver.ErrUnsupported
+	}
+
+	if slices.ContainsFunc(messages, func(message []byte) bool { return len(message) == 0 }) {
+		return errNotShared
+	}
+
+	if w.addresses == nil {
+		w.addresses = make([]uintptr, len(r.cfg.Ranks))
+	}
+
+	for rank := range w.addresses {
+		if rank == r.cfg.Rank {
+			w.addresses[rank] = w.segment.Address()
+			continue
+		}
+
+		address, err := w.mapPeer(ctx, rank, messages[rank])
+		switch {
+		case err == nil:
+			w.addresses[rank] = address
+		case w.suspension.isActive: // Resume then frees the addresses
+			return errors.Join(err, w.unmapKeepingAddresses(rank))
+		default:
+			return errors.Join(err, w.unmapPeers())
+		}
+	}
+
+	return nil
+}
+
+// mapPeer maps the segment of the peer with the given group rank, and returns its address. The peer
+// has shared it by a fabric handle (data from CUDA) or, if that is empty, by a file under a key.
+func (w *window) mapPeer(ctx context.Context, rank int, message []byte) (uintptr, error) {
+	r := w.registrar
+	worldRank := r.cfg.Ranks[rank] // the peer's rank among all ranks of the program
+	key := segmentShareKey(r.cfg, w.key)
+	fabricHandle := message[1:]  // after a byte that distinguishes it from an empty message
+	address := w.addresses[rank] // reserved, or 0 for any address
+	callText := "registering a segment in group " + r.cfg.Name()
+	err := control.Fetch(ctx, r.plane, r.cfg, rank, callText, func() (err error) {
+		address, err = r.direct.sharing.MapShared(ctx, worldRank, key, fabricHandle,
+			w.segment.Bytes(), address)
+		return err
+	})
+	return address, err
+}
+
+// unmapKeepingAddresses unmaps the peers' segments, and keeps their addresses reserved. Only the
+// segments of the first rankCount ranks must be mapped.
+func (w *window) unmapKeepingAddresses(rankCount int) error {
+	count := min(rankCount, len(w.addresses)) // 0 if no segment has ever been mapped
+	return w.doForPeers(w.addresses[:count], func(address uintptr) error {
+		return w.registrar.gpu.CUDA.Unmap(address, w.segment.Bytes())
+	})
+}
+
+// unmapPeers unmaps the peers' segments and frees their addresses. Call it after the group's
+// kernels that use them have exited. If other work of the GPU might use them, unmapPeers returns
+// nil, and a later GPU.Reclaim unmaps and frees. It does nothing if isUnmapped is set.
+func (w *window) unmapPeers() error {
+	if w.isUnmapped.Swap(true) {
+		return nil
+	}
+
+	g := w.registrar.gpu
+	addresses := w.addresses
+	areMapped := !w.suspension.isActive // otherwise, Suspend has unmapped them
+	w.addresses = make([]uintptr, len(addresses))
+	unmapAndFree := func(address uintptr) (unmapErr error) {
+		if areMapped {
+			unmapErr = g.CUDA.Unmap(address, w.segment.Bytes())
+		}
+
+		freeErr := g.CUDA.AddressFree(address, w.segment.Bytes())
+		return errors.Join(unmapErr, freeErr)
+	}
+	return g.FreeWhenIdle(func() error { return w.doForPeers(addresses, unmapAndFree) })
+}
+
+// doForPeers calls call in the CUDA context with each peer's address, unless it is 0.
+func (w *window) doForPeers(addresses []uintptr, call func(address uintptr) error) error {
+	return w.registrar.gpu.Do(func() error {
+		var errs []error
+		for rank, address := range addresses {
+			if address != 0 && rank != w.registrar.cfg.Rank {
+				errs = append(errs, call(address))
+			}
+		}
+
+		return errors.Join(errs...)
+	})
+}
+
+// mergeResult merges one rank's result into isMappedEverywhere and notMappedReason. Before the
+// first call, the caller sets them to true and "". It then calls mergeResult for each rank.
+func (w *window) mergeResult(worldRank int, result *registerResult) {
 	if result.Reason != "" && w.notMappedReason == "" {
-		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Reason))
+		w.notMappedReason = fmt.Sprintf("rank %d: %s", worldRank, control.Printable(result.Reason))
 	}
 
 	if result.NotMapped {
@@ -53,32 +179,77 @@ func (w *window) mergeResult(rank int, result *registerResult) {
 	}
 }
 
-// Deregister deregisters the window and unmaps the peers' segments. If graphs of other libraries
-// use the window, this happens only after they have been destroyed.
+// PeerAddresses returns the address of each rank's segment in this process, by group rank. The
+// program may use the addresses until it closes the group, even if the group fails before that.
+func (w *window) PeerAddresses() ([]uintptr, error) {
+	r := w.registrar
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w.isUnmapped.Load() {
+		return nil, driver.ErrClosed
+	}
+
+	if !w.isMappedEverywhere {
+		// The first text that is not "". If no rank has a reason, some rank has shared no segment.
+		reason := cmp.Or(r.direct.unavailableReason, w.notMappedReason, errNotShared.Error())
+		return nil, fmt.Errorf("peers' memory could not be mapped: %s: %w", reason,
+			driver.ErrUnsupported)
+	}
+
+	r.programHasPeerAddresses.Store(true) // the teardown then waits for the close
+	return slices.Clone(w.addresses), nil
+}
+
+// Locate returns the address at the same offset in each rank's segment, by group rank.
+func (w *window) Locate(address uintptr) (addresses []uintptr) {
+	offset := address - w.segment.Address()
+	for _, segmentAddress := range w.addresses {
+		addresses = append(addresses, segmentAddress+offset)
+	}
+
+	return addresses
+}
+
+// Handle returns NCCL's handle, an ncclWindow_t. If there is none, the error says why.
+func (w *window) Handle() (uintptr, error) {
+	r := w.registrar
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	endCause := r.plane.Cause() // nil unless the group has ended
+	switch {
+	case endCause != nil:
+		return 0, endCause
+	case w.handle != 0:
+		return uintptr(w.handle), nil
+	case r.windowSupport.noWindowsReason != "": // NCCL cannot register windows
+		return 0, fmt.Errorf("%s: %w", r.windowSupport.noWindowsReason, driver.ErrUnsupported)
+	case r.mustSkipWindows(): // NCCL could, but the group does not need it
+		return 0, errNoWindows
+	default: // the window has been deregistered
+		return 0, driver.ErrClosed
+	}
+}
+
+// Deregister deregisters the window from NCCL and unmaps the peers' segments. If graphs of other
+// libraries use the window, Deregister returns nil, and does this after they have been destroyed.
 func (w *window) Deregister() error {
 	if w.machineWindow == nil {
 		return w.deregisterSelf()
 	}
 
 	machineErr := w.machineWindow.Deregister()
-	selfErr := w.deregisterSelf()
-	return errors.Join(machineErr, selfErr)
+	return errors.Join(machineErr, w.deregisterSelf())
 }
 
-// deregisterSelf is Deregister without the machineWindow. If the group has failed or is closed, the
-// group's teardown deregisters the window. In that case, deregisterSelf waits for the teardown, and
-// only unmaps the peers' segments.
+// deregisterSelf is Deregister without the machineWindow.
 func (w *window) deregisterSelf() error {
 	r := w.registrar
-	if r.plane.Cause() != nil {
-		const checkOnly = false // wait for the stage
-		// The teardown deregisters the window before it closes kernelsEnded.
-		if err := r.stages.await(r.stages.kernelsEnded, checkOnly); err != nil {
+	hasGroupEnded := r.plane.Cause() != nil
+	if hasGroupEnded {
+		const checkOnly = false // wait until the teardown has deregistered the window from NCCL
+		err := r.stages.await(r.stages.kernelsEnded, checkOnly)
+		if err != nil || w.deferIfUsed() {
 			return err
-		}
-
-		if w.deferDeregistration() {
-			return nil
 		}
 
 		return w.unmapPeers()
@@ -91,224 +262,39 @@ func (w *window) deregisterSelf() error {
 	}
 
 	delete(r.windows, w.key)
-	if w.deferDeregistration() {
+	if w.deferIfUsed() {
 		return nil
 	}
 
-	deregisterErr := w.deregister()
-	unmapErr := w.unmapPeers()
-	return errors.Join(deregisterErr, unmapErr)
+	deregisterErr := w.deregisterFromNCCL()
+	return errors.Join(deregisterErr, w.unmapPeers())
 }
 
-// deferDeregistration defers the deregistration until other libraries have destroyed all graphs
-// that use the window, and returns true. If no such graph exists, it does nothing and returns
-// false. The caller must then deregister the window.
-func (w *window) deferDeregistration() bool {
+// deferIfUsed defers the deregistration if graphs of other libraries use the window. It returns
+// true in this case. The segment is not freed before the deferred deregistration.
+func (w *window) deferIfUsed() bool {
 	r := w.registrar
 	return r.memory.UseCounts.DeferUntilUnused(&w.useCount, &w.segment.UseCount, func() error {
 		r.mu.Lock()
-		deregisterErr := r.gpu.Do(w.deregister)
+		deregisterErr := r.gpu.Do(w.deregisterFromNCCL)
 		r.mu.Unlock()
-		unmapErr := w.unmapPeers()
-		return errors.Join(deregisterErr, unmapErr)
+		return errors.Join(deregisterErr, w.unmapPeers())
 	})
 }
 
-// compareWindowKeys orders windows in the same way on all ranks.
-func compareWindowKeys(a, b *window) int {
-	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
-}
-
-// deregister deregisters the window from NCCL, if it is registered. The caller must hold the
-// group's lock.
-//
-// An error makes the group fail. NCCL may then still have the window, although other memory can
-// later be mapped at its addresses. Calls on that memory would use the old window.
-func (w *window) deregister() error {
+// deregisterFromNCCL deregisters the window from NCCL, if it is registered. The caller must hold
+// the group's lock. An error makes the group fail, because NCCL may still have the window: if other
+// memory was later mapped at its addresses, calls on that memory would use the old window.
+func (w *window) deregisterFromNCCL() error {
 	if w.handle == 0 {
 		return nil
 	}
 
-	r := w.registrar
 	handle := w.handle
 	w.handle = 0
-	if err := r.comm.deregister(handle); err != nil {
-		return r.plane.Fail(fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, err))
+	if err := w.registrar.comm.deregister(handle); err != nil {
+		return w.registrar.plane.Fail(fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, err))
 	}
 
 	return nil
-}
-
-// peerMappings describes where the segments of all ranks are mapped in this process.
-type peerMappings struct {
-	// addresses holds the addresses of the segments of all ranks, by group rank. The address of a
-	// segment that is not mapped is 0. The slice is nil before the first attempt to map segments.
-	addresses []uintptr
-	// isMappedHere is set if this rank has mapped the segments of all ranks.
-	isMappedHere bool
-	// mapErrorText is the reason why isMappedHere is not set. It is "" if another rank did not
-	// share its segment, because that rank reports the reason.
-	mapErrorText string
-	// isMappedEverywhere is set if every rank has mapped the segments of all ranks.
-	isMappedEverywhere bool
-	// notMappedReason is the first reason why isMappedEverywhere is not set, or "" if no rank has
-	// given one.
-	notMappedReason string
-
-	isUnmapped atomic.Bool // unmapPeers has been called
-}
-
-// segmentShareKey returns the key under which each rank shares its segment with its peers.
-func segmentShareKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
-	name := fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool, key.Ordinal)
-	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
-}
-
-// mapPeers maps the other ranks' segments, at their old addresses if the window is suspended.
-// sharedSegments holds each rank's result of memory.Shared.Encode, by group rank.
-func (w *window) mapPeers(ctx context.Context, sharedSegments [][]byte) error {
-	r := w.registrar
-	if r.direct.unavailableReason != "" {
-		return driver.ErrUnsupported
-	}
-
-	isEmpty := func(shared []byte) bool { return len(shared) == 0 }
-	if slices.ContainsFunc(sharedSegments, isEmpty) {
-		return errNotShared
-	}
-
-	if w.addresses == nil {
-		w.addresses = make([]uintptr, len(r.cfg.Ranks))
-	}
-
-	key := segmentShareKey(r.cfg, w.key)
-	callText := "registering a segment in group " + r.cfg.Name()
-	for groupRank, worldRank := range r.cfg.Ranks {
-		if groupRank == r.cfg.Rank {
-			w.addresses[groupRank] = w.segment.Address()
-			continue
-		}
-
-		fabricHandle := sharedSegments[groupRank][1:] // empty unless the ranks use fabric handles
-		reserved := w.addresses[groupRank]            // 0 unless the window is suspended
-		var address uintptr
-		err := control.Fetch(ctx, r.plane, r.cfg, groupRank, callText, func() (err error) {
-			address, err = r.direct.sharing.MapShared(ctx, worldRank, key, fabricHandle,
-				w.segment.Bytes(), reserved)
-			return err
-		})
-		if err != nil {
-			unmapErr := w.unmapFirstPeers(groupRank)
-			return errors.Join(err, unmapErr)
-		}
-
-		w.addresses[groupRank] = address
-	}
-
-	return nil
-}
-
-// PeerAddresses returns the addresses at which this rank has mapped the segments of all ranks, by
-// group rank. The program may use the addresses until it closes the group, even if the group fails
-// before that (see teardown.freeDirectMemory).
-func (w *window) PeerAddresses() ([]uintptr, error) {
-	r := w.registrar
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if w.isUnmapped.Load() {
-		return nil, driver.ErrClosed
-	}
-
-	if !w.isMappedEverywhere {
-		// The first text that is not empty.
-		reason := cmp.Or(r.direct.unavailableReason, w.notMappedReason, errNotShared.Error())
-		return nil, fmt.Errorf("peers' memory could not be mapped: %s: %w", reason,
-			driver.ErrUnsupported)
-	}
-
-	r.programHasPeerAddresses.Store(true)
-	return slices.Clone(w.addresses), nil
-}
-
-// Handle returns the ncclWindow_t. Without one, it returns an error with the reason.
-func (w *window) Handle() (uintptr, error) {
-	r := w.registrar
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	cause := r.plane.Cause()
-	switch {
-	case cause != nil:
-		return 0, cause
-	case w.handle != 0:
-		return uintptr(w.handle), nil
-	case r.windowSupport.noWindowsReason != "":
-		return 0, fmt.Errorf("%s: %w", r.windowSupport.noWindowsReason, driver.ErrUnsupported)
-	case r.mustSkipWindows():
-		return 0, errNoWindows
-	}
-
-	return 0, driver.ErrClosed // the window has been deregistered
-}
-
-// unmapPeers unmaps the other ranks' segments and frees their addresses, once no work of the
-// device can use them. Call it after all kernels of the group that use them have exited. Only the
-// first call has an effect.
-func (w *window) unmapPeers() error {
-	if w.isUnmapped.Swap(true) {
-		return nil
-	}
-
-	g := w.registrar.gpu
-	addresses := w.addresses
-	isSuspended := w.suspension.isActive
-	w.addresses = make([]uintptr, len(addresses))
-	unmapAndFree := func() error {
-		var errs []error
-		for rank, address := range addresses {
-			if address == 0 || rank == w.registrar.cfg.Rank {
-				continue
-			}
-
-			if !isSuspended { // Suspend has unmapped the segment, and has kept the address
-				errs = append(errs, g.CUDA.Unmap(address, w.segment.Bytes()))
-			}
-
-			errs = append(errs, g.CUDA.AddressFree(address, w.segment.Bytes()))
-		}
-
-		return errors.Join(errs...)
-	}
-	return g.FreeWhenIdle(func() error { return g.Do(unmapAndFree) })
-}
-
-// Locate returns, by group rank, the address in each rank's segment that has the same offset as the
-// given address in this rank's segment.
-func (w *window) Locate(address uintptr) (addresses []uintptr) {
-	offset := address - w.segment.Address()
-	for _, segmentAddress := range w.addresses {
-		addresses = append(addresses, segmentAddress+offset)
-	}
-
-	return addresses
-}
-
-// unmapFirstPeers unmaps the segments of the first count ranks. If the window is suspended, their
-// addresses stay reserved for Resume. Otherwise it calls unmapPeers, which frees all addresses.
-func (w *window) unmapFirstPeers(count int) error {
-	g := w.registrar.gpu
-	if !w.suspension.isActive {
-		return w.unmapPeers()
-	}
-
-	return g.Do(func() error {
-		var errs []error
-		count = min(count, len(w.addresses)) // w.addresses may be nil
-		for rank, address := range w.addresses[:count] {
-			if address != 0 && rank != w.registrar.cfg.Rank {
-				errs = append(errs, g.CUDA.Unmap(address, w.segment.Bytes()))
-			}
-		}
-
-		return errors.Join(errs...)
-	})
 }
