@@ -85,7 +85,7 @@ type Call struct {
 // Reduce, every rank has both buffers.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	if c.Route != nil {
-		return c.Route.spans(c, ranks)
+		return c.Route.sendAndRecvBytes(c, ranks)
 	}
 
 	size := int64(c.DataType.Size())

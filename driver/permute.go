@@ -64,15 +64,17 @@ func (r *Route) PermutedLayout(ranks int, rowBytes, align int64) PermutedLayout 
 	// Each id can form a pair. Each expert that has pairs needs up to align-1 more rows.
 	maxRows := ids + min(experts, ids)*(align-1)
 	capacity := maxRows / align * align
+	var b layoutBuilder
 	l := PermutedLayout{Capacity: capacity}
-	l.Rows = appendArray(&l.Bytes, capacity*rowBytes)
-	l.Scales = appendArray(&l.Bytes, capacity*r.Scales*wordBytes)
-	l.Weights = appendArray(&l.Bytes, capacity*wordBytes)
-	l.Experts = appendArray(&l.Bytes, capacity*wordBytes)
-	l.Places = appendArray(&l.Bytes, ids*wordBytes)
-	l.Firsts = appendArray(&l.Bytes, (experts+1)*wordBytes)
-	l.Counts = appendArray(&l.Bytes, experts*wordBytes)
-	l.Received = appendArray(&l.Bytes, int64(ranks)*wordBytes)
+	l.Rows = b.add(capacity * rowBytes)
+	l.Scales = b.add(capacity * r.Scales * wordBytes)
+	l.Weights = b.add(capacity * wordBytes)
+	l.Experts = b.add(capacity * wordBytes)
+	l.Places = b.add(ids * wordBytes)
+	l.Firsts = b.add((experts + 1) * wordBytes)
+	l.Counts = b.add(experts * wordBytes)
+	l.Received = b.add(int64(ranks) * wordBytes)
+	l.Bytes = b.bytes
 	return l
 }
 
@@ -126,12 +128,12 @@ func (p *Permutation) Validate(returns bool) error {
 		return invalidError("experts are aligned to %d rows; want 1 to %d", p.Align, MaxPermuteAlign)
 	}
 
-	if err := p.Route.validateShape(p.DataType); err != nil {
+	if err := p.Route.validateLimits(p.DataType); err != nil {
 		return err
 	}
 
 	if returns { // the computed rows may be longer than the dispatched ones
-		if err := p.Route.validateShape(BFloat16); err != nil {
+		if err := p.Route.validateLimits(BFloat16); err != nil {
 			return err
 		}
 	}
