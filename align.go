@@ -45,7 +45,7 @@ type suspicion struct {
 	// These buffers have the same offsets on all ranks.
 	blocksBeforeFault []alloc.View
 	// realignedRanks lists the world ranks of the group that realigned the pool last. It is empty if
-	// there was no realignment since the latest markSuspect.
+	// there was no realignment since the latest markSuspect, or if the pool is not suspect.
 	realignedRanks []int
 	realignments   int // number of realignments so far
 }
@@ -199,7 +199,7 @@ func (c *sharedCall) historiesToCompare() []agreement.Ledger {
 }
 
 // realignError is the reason why pools could not be realigned. All ranks return the same one. The
-// group does not fail, and the pools stay suspect.
+// group does not fail, and the pools stay suspect on some ranks.
 type realignError struct{ error }
 
 func (e *realignError) Unwrap() error { return e.error }
@@ -228,8 +228,8 @@ func (a *aligner) realignAndCompare(ctx context.Context, c *sharedCall) error {
 		c = c.withoutExtraReason()
 	}
 
-	// The ranks cannot realign a pool that some rank lacks. The following comparison then fails, and
-	// its error names the pool.
+	// The ranks cannot realign a pool that some rank lacks. If histories are compared, the following
+	// comparison then fails, and its error names the pool.
 	if err := a.comparison.agree(ctx, c.tag, c.historiesToCompare()...); err != nil {
 		return err
 	}

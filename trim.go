@@ -75,8 +75,8 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 }
 
 // hasKeptMemory reports whether another realignment may free memory of the pool. A realignment
-// (after a fault) keeps memory that CUDA graphs use on some rank: no buffer can use it until the
-// next realignment.
+// (after a fault) keeps memory that CUDA graphs use on some rank: no new buffer can use it until
+// the next realignment.
 func hasKeptMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,7 +29,7 @@ type Log struct {
 	// IncompleteRecords counts the records that were being written when the process exited or the
 	// file was read.
 	IncompleteRecords int
-	// LostTexts counts texts that were omitted because the file was full.
+	// LostTexts counts texts that were lost because the file was full.
 	LostTexts uint64
 }
 
@@ -294,7 +294,7 @@ func (d *decoder) hasSecond(n, next uint64) bool {
 	return isComplete && head&isSecondFlag != 0
 }
 
-// text returns the text with a number, or "?" if the text was omitted.
+// text returns the text with a number, or "?" if the text was lost.
 func (d *decoder) text(n uint64) string {
 	if n < uint64(len(d.texts)) {
 		return d.texts[n]

@@ -19,9 +19,10 @@ import (
 // is mapped into memory, and consists of a header, a ring of records, and a text space.
 //
 // Each pool and group of the rank has a Source, which writes an event as one or two records.
-// Sources share the ring: before a Source writes a record, it claims the next number, beginning at
-// 0. In a ring with a capacity of 128 records, record 130 replaces record 2. Strings, such as call
-// site "a.go:1", are texts. Each text is in the text space once, and records refer to its number.
+// Sources share the ring: before a Source writes a record, it claims the next index, beginning at
+// 0. In a ring with a capacity of 128 records, the record with index 130 replaces that with index 2.
+// Strings, such as the call site "a.go:1", are texts. Each text is in the text space once, and
+// records refer to its number.
 //
 // A write to the file may cause a page fault, which takes microseconds. So a goroutine populates
 // the ring: it causes these faults in advance, for a chunk of 32,768 records at a time.
@@ -211,7 +212,7 @@ const (
 func (w *Writer) chunkBytes() uint64 { return min(chunkRecords, w.capacity) * recordBytes }
 
 // requestPopulation makes the goroutine populate the chunks after the current one. Sources call it
-// when they claim the first records of a chunk. It never waits.
+// when their claims reach the end of a chunk. It never waits.
 func (w *Writer) requestPopulation() {
 	select {
 	case w.populateRequests <- struct{}{}:
@@ -230,8 +231,8 @@ func (w *Writer) populateOnRequest() {
 	}
 }
 
-// populateChunk populates a chunk. Chunks are numbered like records: chunk 2 has records 65,536 to
-// 98,303. In a ring of 65,536 records, these replace the records of chunk 0.
+// populateChunk populates a chunk. Chunks are numbered from 0: chunk 2 has the records with indexes
+// 65,536 to 98,303. In a ring of 65,536 records, these replace the records of chunk 0.
 func (w *Writer) populateChunk(chunk uint64) {
 	firstRecord := chunk * chunkRecords
 	placeInRing := firstRecord % w.capacity
