@@ -20,9 +20,9 @@ import (
 //
 // Each pool and group of the rank has a Source, which writes an event as one or two records.
 // Sources share the ring: before a Source writes a record, it claims the next index, beginning at
-// 0. In a ring with a capacity of 128 records, the record with index 130 replaces that with index 2.
-// Strings, such as the call site "a.go:1", are texts. Each text is in the text space once, and
-// records refer to its number.
+// 0. In a ring with a capacity of 128 records, record 130 replaces record 2. Strings, such as the
+// call site "a.go:1", are texts. Each text is in the text space once, and records refer to its
+// number.
 //
 // A write to the file may cause a page fault, which takes microseconds. So a goroutine populates
 // the ring: it causes these faults in advance, for a chunk of 32,768 records at a time.

@@ -43,9 +43,9 @@ type window struct {
 	// the segment is not mapped and has no reserved address. The slice is nil before mapPeers.
 	addresses          []uintptr
 	isMappedHere       bool   // this rank has mapped all segments
-	mapErrorText       string // this rank's error if it could not share or map a segment
+	mapErrorText       string // this rank's error if it could not share, or map a shared segment
 	isMappedEverywhere bool   // every rank has mapped all segments
-	notMappedReason    string // the first mapErrorText of any rank, with the rank
+	notMappedReason    string // usually the first mapErrorText of any rank, with the rank
 	// isUnmapped is set by unmapPeers, and cleared by Resume. It is atomic, because Deregister and
 	// the teardown can call unmapPeers at the same time.
 	isUnmapped atomic.Bool
@@ -84,7 +84,7 @@ func (w *window) mapPeers(ctx context.Context, messages [][]byte) error {
 		w.addresses = make([]uintptr, len(r.cfg.Ranks))
 	}
 
-	for rank := range w.addresses {
+	for rank := range r.cfg.Ranks {
 		if rank == r.cfg.Rank {
 			w.addresses[rank] = w.segment.Address()
 			continue

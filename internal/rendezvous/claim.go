@@ -114,8 +114,8 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (isSupported bool,
 	deadline := time.Now().Add(claimTimeout)
 	for {
 		// A server that supports greetings recognizes greetingKey. To PyTorch's server, this is an
-		// ordinary CompareSet. It returns encoded, and it changes nothing because the expected and
-		// the new value are equal.
+		// ordinary CompareSet. It returns encoded, and stores nothing, because the key is missing and
+		// the expected value is not empty.
 		answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded)
 		if err != nil {
 			return false, err

@@ -28,7 +28,7 @@ import (
 // The kind "lost" stands for a RankLostError, "late" for a TimeoutError, and "fault" for ErrFault.
 //
 // A wait times out after hangTimeout, or after shortTimeout in tests of timeouts. Some tests do not
-// name a wait but a program, such as idleProgram, in which the ranks do different things.
+// name a wait but a program, such as fetchProgram, in which the ranks do different things.
 
 // groupSize is the number of ranks in each group except that of testExitAfterLeaving.
 const groupSize = 3

@@ -47,7 +47,7 @@ type Machine struct {
 // Open returns a Machine from which other ranks can fetch files.
 //
 // It waits until rank 0 has stored the token. If the deadline of ctx passes first, the error is a
-// driver.AbsentError about rank 0.
+// driver.AbsentError about rank 0, unless the wait was too short to blame it.
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.start(ctx); err != nil {
