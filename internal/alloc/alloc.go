@@ -18,8 +18,8 @@ import "fmt"
 //
 // The free blocks of a stream are in an index. With Geometric sizing, a stream has one index for
 // all requests. Stepped sizing follows PyTorch. It has a second index, for requests up to 1 MiB,
-// and leaves out step 3 and Seize. Most functions below get a request's size in units of 512 bytes
-// and the id of the index that serves it. They return the id of a block, or 0 for no block.
+// and leaves out step 3 and Seize. takeBlock, takeDeferred and takeClean get a request's size in
+// units of 512 bytes and the id of the index that serves it. They return the id of a block, or 0.
 
 // Growth is a request for a segment. The caller must map a segment of Bytes or more, set Bytes to
 // the mapped size, and pass the Growth to AddSegment.
@@ -105,8 +105,8 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 // hasBlockID reports whether there is an id for one more block.
 func (c *Core) hasBlockID() bool { return c.firstUnusedBlock != 0 || len(c.blocks) < maxBlocks }
 
-// rememberAllocated records the block of an Alloc. If the next call frees the block, and the call
-// after that makes the same request, canReuseLastFreed returns true.
+// rememberAllocated records the block of an Alloc. If the next call frees the block, which no other
+// stream has used, and the call after that makes the same request, canReuseLastFreed returns true.
 func (c *Core) rememberAllocated(id uint32, units uint64, indexID uint32) {
 	c.lastAllocated, c.lastAllocatedUnits, c.lastAllocatedIndex = id, units, indexID
 }
@@ -136,7 +136,7 @@ func (c *Core) allocFromOtherMemory(size int64, indexID uint32) (Block, Growth, 
 }
 
 // takeBlock takes a block out of an index. If the best free block is larger than requested, the
-// rest of it stays free.
+// rest of it stays free, unless Stepped sizing does not permit the split.
 func (c *Core) takeBlock(units uint64, indexID uint32) (id uint32) {
 	index := c.indexes[indexID]
 	id, foundUnits := c.findBlock(index, units, indexID)

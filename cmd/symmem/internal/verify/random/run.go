@@ -16,11 +16,11 @@ import (
 //
 //   - Rounds use environments in turn: a Runtime for each check level (how often ranks compare).
 //   - A rank counts its work and its wrong elements in a tally. After a round, the ranks gather
-//     their tallies: each sends its tally to all others, and adds up all three in its report.
+//     their tallies: each sends its tally to all others, and adds up the wrong elements and bytes.
 //   - The run ends early after a wrong element, or if a round fails (returns an error).
 //   - A round hangs if it runs long after its deadline, or after the group of all ranks failed.
 //   - Rounds 1 to 3 are the warm-up. The process's usage of resources, such as open files, is
-//     measured after rounds 3 and 5. If it has grown too much, a resource leaks.
+//     compared after round 3 and after the last one. If it has grown too much, a resource leaks.
 
 // Rank describes this rank and its process.
 type Rank struct {
@@ -254,7 +254,7 @@ func (r *runner) progressText(current *round, usageNow usage) string {
 }
 
 // compareUsage adds the growth of each rank's usage since the warm-up to the report. It adds
-// nothing if no round followed the warm-up, or if an element is wrong.
+// nothing with Rank.SharedProcess, if no round followed the warm-up, or if an element is wrong.
 func (r *runner) compareUsage(ctx context.Context) error {
 	hasWarmUpOnly := r.completedRounds <= warmUpRounds
 	if r.rank.SharedProcess || hasWarmUpOnly || r.report.Wrong > 0 {
