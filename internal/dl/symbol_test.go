@@ -210,16 +210,7 @@ func TestStatusAfterStep(t *testing.T) {
 
 			if len(c.args) == len(twelve) { // Prepare accepts no more arguments
 				prepared := c.function.Prepare(&c.step, c.args...)
-				prepared.Set(11, 12+10) // the last argument, which is multiplied by 12
-				want := c.wantStatus
-				if c.wantOK {
-					want += 12 * 10
-				}
-
-				status, ok := prepared.Call()
-				if status != want || ok != c.wantOK {
-					t.Errorf("prepared Call = %d, %v; want %d, %v", status, ok, want, c.wantOK)
-				}
+				checkPreparedCall(t, &prepared, c.wantStatus, c.wantOK)
 			}
 
 			wasCalled := called.Call() > callsBefore
@@ -227,6 +218,21 @@ func TestStatusAfterStep(t *testing.T) {
 				t.Errorf("the function was called: %v, want %v", wasCalled, c.wantOK)
 			}
 		})
+	}
+}
+
+// checkPreparedCall changes the last of twelve arguments of a prepared call, and makes the call.
+// wantStatus is the result without the change.
+func checkPreparedCall(t *testing.T, prepared *dl.Invocation, wantStatus int32, wantOK bool) {
+	t.Helper()
+	prepared.Set(11, 12+10) // the last argument, which is multiplied by 12
+	if wantOK {
+		wantStatus += 12 * 10
+	}
+
+	status, ok := prepared.Call()
+	if status != wantStatus || ok != wantOK {
+		t.Errorf("prepared Call = %d, %v; want %d, %v", status, ok, wantStatus, wantOK)
 	}
 }
 

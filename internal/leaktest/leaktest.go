@@ -59,6 +59,8 @@ const (
 // findLeaks returns descriptions of the resources that are open, but were not open before the
 // tests. It waits up to closeTimeout until there are none.
 func (l *leakCheckedTests) findLeaks() []string {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
 	begin := time.Now()
 	for {
 		leaks := l.currentLeaks()
@@ -66,7 +68,7 @@ func (l *leakCheckedTests) findLeaks() []string {
 			return leaks
 		}
 
-		time.Sleep(pollInterval)
+		<-ticker.C // no event reports that the last resource has been closed
 	}
 }
 

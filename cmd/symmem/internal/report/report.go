@@ -274,16 +274,7 @@ func (b *builder) findOrAddRankText(r *history.Rank, text int32) int32 {
 	return added[text]
 }
 
-// findOrAddText returns the index in all of a text, to which it adds a new text. known maps each
-// text in all to its index.
+// findOrAddText is history.FindOrAddText for a text that is made printable first.
 func findOrAddText(known map[string]int32, all *[]string, text string) int32 {
-	text = history.MakePrintable(text)
-	i, ok := known[text]
-	if !ok {
-		i = int32(len(*all))
-		known[text] = i
-		*all = append(*all, text)
-	}
-
-	return i
+	return history.FindOrAddText(known, all, history.MakePrintable(text))
 }

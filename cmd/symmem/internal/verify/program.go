@@ -8,7 +8,7 @@ import (
 	"symmem/driver"
 )
 
-// action is what a step of a program does.
+// action selects the operation of a step in a program.
 type action uint8
 
 const (

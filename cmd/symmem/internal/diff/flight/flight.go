@@ -68,7 +68,7 @@ func (r *Reader) AddEntry(d *plain.Document, entry plain.Value) error {
 	createdMicro := createdNS / 1000
 	group.Events = append(group.Events, history.Event{
 		Number: number, UnixMicro: createdMicro, Segment: -1, Action: history.Call,
-		Block: r.findOrAddText(text),
+		Block: history.FindOrAddText(r.textIndexes, &r.rank.Texts, text),
 		Size:  callNumber, // not a size: used to find the same call on other ranks
 		Stack: r.stacks.Add(d, r.field(d, entry, "frames")),
 	})
@@ -88,18 +88,6 @@ const maxPendingCalls = 1000 // limit of len(Rank.PendingCalls)
 // isPending reports whether a call in a state had not completed when the dump was written. An
 // unknown state ("") does not count as pending.
 func isPending(state string) bool { return state != "" && state != "completed" }
-
-// findOrAddText returns the index of a text in Rank.Texts, to which it adds a new text.
-func (r *Reader) findOrAddText(text string) int32 {
-	index, ok := r.textIndexes[text]
-	if !ok {
-		index = int32(len(r.rank.Texts))
-		r.textIndexes[text] = index
-		r.rank.Texts = append(r.rank.Texts, text)
-	}
-
-	return index
-}
 
 // field returns the value of a key in a dict, or None if the dict lacks the key.
 func (r *Reader) field(d *plain.Document, dict plain.Value, key string) plain.Value {

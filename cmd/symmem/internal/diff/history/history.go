@@ -210,6 +210,19 @@ func (r *Rank) StackLines(e *Event) []string {
 	return lines
 }
 
+// FindOrAddText returns the index of a text in all, to which it adds a new text. known maps each
+// text in all to its index.
+func FindOrAddText(known map[string]int32, all *[]string, text string) int32 {
+	index, ok := known[text]
+	if !ok {
+		index = int32(len(*all))
+		known[text] = index
+		*all = append(*all, text)
+	}
+
+	return index
+}
+
 // EventText returns the description of an event in reports. It leaves out the place of a block.
 func (r *Rank) EventText(e *Event) string {
 	switch e.Action {

@@ -142,14 +142,7 @@ func (c *converter) findOrAddSequence(key sequenceKey) *sequence {
 
 // textIndex returns the index of a text in Rank.Texts, to which it adds a new text.
 func (c *converter) textIndex(text string) int32 {
-	index, ok := c.textIndexes[text]
-	if !ok {
-		index = int32(len(c.rank.Texts))
-		c.textIndexes[text] = index
-		c.rank.Texts = append(c.rank.Texts, text)
-	}
-
-	return index
+	return history.FindOrAddText(c.textIndexes, &c.rank.Texts, text)
 }
 
 // stackIndex returns the index in Rank.Stacks of the stack that consists of a call site, or -1 for
