@@ -104,8 +104,7 @@ func (c Config) Validate() error {
 }
 
 // remainingSegment returns the largest size of a new segment that Capacity permits. It returns 0 if
-// the request would not fit into this segment. It also returns 0 if Sizing is Stepped, because
-// PyTorch's sizes are fixed.
+// the request does not fit into this segment, or if Sizing is Stepped, whose sizes are fixed.
 func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
 	bytes := (c.Capacity - mappedBytes) &^ (c.Granularity - 1) // rounded down
 	if bytes < requestBytes || c.Sizing == Stepped {

@@ -2,57 +2,48 @@ package alloc
 
 import "fmt"
 
+// A stream's free blocks are in an index, which finds them by size. Suppose that these are a block
+// of 2 MiB and a block of 64 MiB, and that the program requests 1 MiB:
+//
+//   - findBlock returns the smallest block that is large enough: the one of 2 MiB.
+//   - takeFront splits this block. It takes the first 1 MiB. The rest stays free, in the index.
+//   - makeLive makes the taken block live, and returns it as a Block for the program.
+//
+// Free first leaves the block in lastFreed, outside the index, because the next Alloc often makes
+// the same request. If it does not, the block becomes part of the index. It is merged with its
+// neighbors in memory if these are free: here, with the rest of 1 MiB.
+//
+// Blocks are in regions. A region is the part of a segment that belongs to one stream. All segments
+// together form the arena. Positions in the arena are in units of 512 bytes.
+
 // placer chooses free blocks for requests and counts memory.
 type placer struct {
 	layout
 	config      Config
 	isGeometric bool   // whether config.Sizing is Geometric
-	arenaEnd    uint64 // position after the last segment, in units (see Unit)
+	arenaEnd    uint64 // position after the last segment
 	mappedBytes int64  // sum of the sizes of all segments
 	counts      counts
 	freeCount   uint64 // number of blocks that have become free so far
-	lastOwner   uint32 // see Core.Owner
+	lastOwner   uint32 // number of the stream that owns the block of the latest call
 
-	// The following fields describe the latest Alloc and Free. Free leaves its block in lastFreed,
-	// outside the indexes. A later call either allocates the block again or merges it with its
-	// neighbors; see last_freed.go.
+	// These fields describe the block of the latest Alloc.
+	lastAllocated      uint32 // id of the block, or 0 if a later call has reset it
+	lastAllocatedUnits uint64 // requested size
+	lastAllocatedIndex uint32 // index for the request
 
-	lastAllocated        uint32 // id of the block; 0 if the latest call was not an Alloc
-	lastAllocatedUnits   uint64 // size of lastAllocated
-	lastAllocatedIndex   uint32 // index from which lastAllocated came
-	lastFreed            uint32 // id of the block; 0 if the block has been merged
+	// These fields describe the block of the latest Free.
+	lastFreed            uint32 // id of the block; 0 once the block is live again or in an index
 	lastFreedIndex       uint32 // index to which lastFreed will be added
 	isLastAllocatedFreed bool   // whether lastFreed was freed right after its Alloc
 	lastFreedNeighbors   neighborStates
 }
 
-// makeLive makes a block live that is in no index. size is the requested number of bytes.
-func (p *placer) makeLive(id uint32, size int64) Block {
-	b := &p.blocks[id]
-	b.packed = uint64(Live) | uint64(size)<<requestedShift
-	region := p.regionOf(b)
-	view := region.blockView(b, id)
-	p.lastOwner = region.owner
-	if end := b.position() + b.units(); end > region.dirtyEnd {
-		region.dirtyEnd = end // the memory is no longer clean
-	}
-
-	p.counts.liveCount++
-	p.counts.requestedBytes += size
-	usedBytes := p.counts.usedBytes + view.Size
-	p.counts.usedBytes = usedBytes
-	if usedBytes > p.counts.peakUsedBytes {
-		p.counts.peakUsedBytes = usedBytes
-	}
-
-	return view
-}
-
-// findBlock merges lastFreed with its neighbors and adds it to its index. It returns the best free
-// block for a request and the block's size in units, or 0 and 0.
+// findBlock returns the best free block for a request and the block's size, or 0 and 0. Afterwards,
+// lastFreed is in its index.
 //
-// If lastFreed belongs to the searched index, findBlock searches before the merge, because that is
-// faster. It searches again if the merge can have changed the result.
+// If lastFreed belongs to the searched index, findBlock searches before it adds lastFreed, because
+// that is faster. It repeats the search if lastFreed can have changed the result.
 func (p *placer) findBlock(
 	index *sizeIndex, units uint64, indexID uint32,
 ) (id uint32, foundUnits uint64) {
@@ -60,7 +51,7 @@ func (p *placer) findBlock(
 		p.mergeLastFreedInto(p.indexes[p.lastFreedIndex])
 	}
 
-	if index == nil {
+	if index == nil { // the stream has no memory
 		return 0, 0
 	}
 
@@ -68,12 +59,13 @@ func (p *placer) findBlock(
 	if p.lastFreed != 0 {
 		mergedUnits := p.mergeLastFreedInto(index)
 		b := &p.blocks[id]
-		// The differences are unsigned. They wrap around to large values for blocks that are too
-		// small.
-		isMergedBetter := mergedUnits-units <= foundUnits-units
-		// The merge can have changed the found block, or there is none, and record 0 is not Free.
+		// If a block is too small, the subtraction wraps around to a huge number. If the sizes are equal,
+		// the block with the lower position is better, which only a new search finds out.
+		canMergedBeBetter := mergedUnits-units <= foundUnits-units
+		// If lastFreed was next to the found block, both are now parts of the merged block. If no block
+		// was found, b is record 0, which is never Free.
 		isFoundGone := b.units() != foundUnits || b.state() != Free
-		if isMergedBetter || isFoundGone {
+		if canMergedBeBetter || isFoundGone {
 			id, foundUnits = p.findInIndex(index, units)
 		}
 	}
@@ -81,12 +73,12 @@ func (p *placer) findBlock(
 	return id, foundUnits
 }
 
-// takeFront takes the first units of a free block, which has foundUnits, out of the index. It
-// returns the id of the taken block. The rest stays free and keeps the id. If the block is not to
-// be split, takeFront takes all of it.
+// takeFront takes the first units of a free block out of the index, as a block with the returned
+// id. The rest stays free and keeps its id. If the block must not be split, takeFront takes all of
+// it. foundUnits is the size of the free block.
 func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64) uint32 {
 	restUnits := foundUnits - units
-	// Geometric sizing splits at each unit; the check of isGeometric only saves a call.
+	// Geometric sizing permits every split; the check of isGeometric only saves a call.
 	shouldSplit := restUnits > 0 && (p.isGeometric ||
 		p.config.shouldSplit(int64(units)<<unitShift, int64(restUnits)<<unitShift))
 	if !shouldSplit {
@@ -102,8 +94,8 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	p.linkAfter(frontBlock, b.prev(), frontID)
 	b.setPrev(frontID)
 	restPosition := b.positionAndRegion + units<<idBits // the region stays the same
-	isResizable := foundUnits > exactBins               // in the part of the index for large blocks
-	if isResizable && p.tryResizeInPlace(index, b, id, restPosition, restUnits) {
+	isLarge := foundUnits > exactBins                   // only large blocks can be resized in place
+	if isLarge && p.tryResizeInPlace(index, b, id, restPosition, restUnits) {
 		return frontID
 	}
 
@@ -113,8 +105,47 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	return frontID
 }
 
-// tryReserve reserves the first units of the best free block of an index. It returns false if no
-// block is large enough. Reserved memory stays with its stream.
+// makeLive makes a block live and returns its description. The block must be in no index. size is
+// the requested number of bytes.
+func (p *placer) makeLive(id uint32, size int64) Block {
+	b := &p.blocks[id]
+	b.packed = uint64(Live) | uint64(size)<<requestedShift
+	region := p.regionOf(b)
+	view := region.blockView(b, id)
+	p.lastOwner = region.owner
+	if end := b.position() + b.units(); end > region.dirtyEnd {
+		region.dirtyEnd = end // above it, memory is clean: no queued work can use it
+	}
+
+	p.counts.liveCount++
+	p.counts.requestedBytes += size
+	usedBytes := p.counts.usedBytes + view.Size
+	p.counts.usedBytes = usedBytes
+	if usedBytes > p.counts.peakUsedBytes {
+		p.counts.peakUsedBytes = usedBytes
+	}
+
+	return view
+}
+
+// makeFree makes a live, parked or deferred block free and merges it with free neighbors.
+func (p *placer) makeFree(b *block, id uint32) {
+	p.invalidateHandle(b)
+	p.mergeBlock(p.indexes[p.indexIDOf(b)], b, id, p.neighborStates(b))
+}
+
+// invalidateHandle makes the handle of a block invalid and subtracts the block from the counts. The
+// caller must then add the block to an index or store it in lastFreed.
+func (p *placer) invalidateHandle(b *block) {
+	p.counts.usedBytes -= b.size()
+	p.counts.requestedBytes -= b.requested()
+	p.freeCount++
+	b.generation++ // part of the handle
+	b.packed = uint64(unusedRecord)
+}
+
+// tryReserve reserves the first units of the best free block of an index, which means that this
+// memory stays with its stream. It returns false if no block is large enough.
 func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	id, _ := p.findBlock(p.indexes[indexID], units, indexID)
 	if id == 0 {
@@ -126,8 +157,8 @@ func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	return true
 }
 
-// newOutOfMemoryError returns the error for a request of size bytes. indexID is one of the two
-// indexes of the requesting stream.
+// newOutOfMemoryError returns the error for a request of size bytes. A stream can have two indexes,
+// for large and for small requests. indexID is one of them.
 func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	e := &OutOfMemoryError{Requested: size, Capacity: p.config.Capacity}
 	largeIndex, smallIndex := indexID&^1, indexID|1
@@ -141,54 +172,8 @@ func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	return e
 }
 
-// makeFree makes a block free and merges it with free neighbors.
-func (p *placer) makeFree(b *block, id uint32) {
-	p.invalidateHandle(b)
-	p.mergeBlock(p.indexes[p.indexIDOf(b)], b, id, p.neighborStates(b))
-}
-
-// invalidateHandle makes the handle of a live, parked or deferred block invalid and subtracts the
-// block from the counts. The caller must then add the block to an index or to lastFreed.
-func (p *placer) invalidateHandle(b *block) {
-	p.counts.usedBytes -= b.size()
-	p.counts.requestedBytes -= b.requested()
-	p.freeCount++
-	b.generation++
-	b.packed = uint64(unusedRecord)
-}
-
-// createRegion creates a region, a part of a segment that belongs to one stream, and returns its
-// id. The region consists of one free block. base is its position in the arena, and ordinal
-// identifies the segment. owner is the number of the stream that owns indexID.
-func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
-	regionID, blockID, sentinelID := p.newRegion(), p.newBlock(), p.newBlock()
-	p.regions[regionID] = region{
-		origin:      base,
-		dirtyEnd:    base, // no memory has been allocated yet
-		reservedEnd: base, // no memory is reserved
-		ordinal:     ordinal,
-		indexID:     indexID,
-		sentinel:    sentinelID,
-		owner:       owner,
-	}
-	if p.indexes[indexID] == nil {
-		p.indexes[indexID] = new(sizeIndex)
-	}
-
-	// The sentinel, a record without memory, starts and ends the circular list of blocks.
-	b, sentinel := &p.blocks[blockID], &p.blocks[sentinelID]
-	b.positionAndRegion = base<<idBits | uint64(regionID)
-	b.unitsAndPrev = units<<idBits | uint64(sentinelID)
-	b.next = sentinelID
-	sentinel.packed = uint64(unusedRecord)
-	sentinel.unitsAndPrev = uint64(blockID) // 0 units
-	sentinel.next = blockID
-	p.insertBlock(p.indexes[indexID], b, blockID, units)
-	return regionID
-}
-
-// segmentBase returns the position of a new segment in the arena. With CreationOrder, this is the
-// end of the arena. With AddressOrder, it is the address in units.
+// segmentBase returns the position of a new segment. With CreationOrder, this is the end of the
+// arena. With AddressOrder, it is the address in units.
 func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
 	hasBlockIDs := len(p.blocks)+1 < maxBlocks // the segment needs two: a block and a sentinel
@@ -206,6 +191,37 @@ func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	}
 
 	return address >> unitShift, nil
+}
+
+// createRegion creates a region with one free block and returns the region's id. base is the
+// region's position. The segment has the given ordinal. owner is the number of the stream to which
+// the index belongs.
+func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
+	regionID, blockID, sentinelID := p.newRegion(), p.newBlock(), p.newBlock()
+	p.regions[regionID] = region{
+		origin:      base,
+		dirtyEnd:    base, // no work can use the memory yet
+		reservedEnd: base, // no memory is reserved
+		ordinal:     ordinal,
+		indexID:     indexID,
+		sentinel:    sentinelID,
+		owner:       owner,
+	}
+	if p.indexes[indexID] == nil {
+		p.indexes[indexID] = new(sizeIndex)
+	}
+
+	// The blocks of a region form a circular list. The sentinel, a record without memory, is between
+	// the last block and the first.
+	b, sentinel := &p.blocks[blockID], &p.blocks[sentinelID]
+	b.positionAndRegion = base<<idBits | uint64(regionID)
+	b.unitsAndPrev = units<<idBits | uint64(sentinelID)
+	b.next = sentinelID
+	sentinel.packed = uint64(unusedRecord)
+	sentinel.unitsAndPrev = uint64(blockID) // 0 units
+	sentinel.next = blockID
+	p.insertBlock(p.indexes[indexID], b, blockID, units)
+	return regionID
 }
 
 // isSegmentFree reports whether each region of a segment consists of one free block.

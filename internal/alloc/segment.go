@@ -5,6 +5,10 @@ import (
 	"iter"
 )
 
+// The caller maps memory in segments. Suppose that it maps 64 MiB at address 0x7f0000000000 for
+// stream 1. AddSegment makes this segment 0, and the next one segment 1. These numbers are called
+// ordinals. If Trim removes segment 0, the ordinal 0 is not used again.
+
 // Segment describes a range of mapped memory.
 type Segment struct {
 	Ordinal int32 // position in the order of creation, from 0; never reused
@@ -13,16 +17,18 @@ type Segment struct {
 	Stream  Stream // stream for which the segment was mapped
 }
 
+// segment is the record of a segment. It stays, with 0 bytes, after Trim or Rebuild has removed the
+// segment.
 type segment struct {
-	base        uint64 // position in the arena (see placer.segmentBase), in units
-	bytes       int64  // 0 once Trim or Rebuild has removed the segment
+	base        uint64 // position among all segments, in units of 512 bytes; see placer.segmentBase
+	bytes       int64
 	address     uint64 // see Segment
-	indexID     uint32 // id of an index of the stream for which the segment was mapped
-	firstRegion uint32 // id of the first region; 0 once Trim or Rebuild has removed the segment
-	isRetired   bool   // see Arrangement.Segments
+	indexID     uint32 // index of free blocks of the stream for which the segment was mapped
+	firstRegion uint32 // id of the first region, which is a part that belongs to one stream; or 0
+	isRetired   bool   // whether the segment serves no more requests; see Rebuild
 }
 
-// AddSegment adds the segment that growth describes and returns its ordinal. The caller must have
+// AddSegment adds the segment that growth requested and returns its ordinal. The caller must have
 // mapped the segment at address. The address affects placement only with AddressOrder.
 //
 // Errors: ErrSize, ErrAddress, *OutOfMemoryError if Capacity would be exceeded, ErrExhausted.
@@ -33,12 +39,13 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	ordinal := int32(len(c.segments))
 	minBytes := max(1, growth.minBytes)
 	isSizeValid := bytes >= minBytes && bytes <= MaxSize && bytes%Unit == 0
-	isFromOtherCore := int(indexID) >= len(c.indexes)
-	if !isSizeValid || isFromOtherCore {
+	isIndexValid := int(indexID) < len(c.indexes) // can be false for a Growth from another Core
+	if !isSizeValid || !isIndexValid {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}
 
-	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mappedBytes {
+	limit := c.config.Capacity // 0 means no limit
+	if limit > 0 && bytes > limit-c.mappedBytes {
 		return 0, c.newOutOfMemoryError(bytes, indexID)
 	}
 
@@ -85,9 +92,9 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	}
 }
 
-// Trim removes segments without allocated blocks, newest first. It keeps at least minMappedBytes
-// mapped. It returns the removed segments, which the caller can unmap. The returned slice is valid
-// until the next change of the Core.
+// Trim removes segments without allocated blocks, newest first, and returns them. The caller can
+// unmap them. Trim keeps at least minMappedBytes mapped. The returned slice is valid until the next
+// change of the Core.
 func (c *Core) Trim(minMappedBytes int64) []Segment {
 	c.mergeLastFreed()
 	c.reports.clear()
@@ -104,34 +111,31 @@ func (c *Core) Trim(minMappedBytes int64) []Segment {
 		c.dropRegions(s.firstRegion)
 		c.mappedBytes -= s.bytes
 		c.counts.segmentCount--
-		*s = segment{indexID: s.indexID} // stays, because ordinals are not reused
+		*s = segment{indexID: s.indexID}
 	}
 
 	return c.reports.trimmed
 }
 
-// Inventory lists all segments, and the blocks that are live or pinned. It returns ErrDeferred if
-// the Core has deferred blocks.
+// Inventory lists all segments, and the blocks that are live or pinned. CommonLayout compares the
+// inventories of all ranks. Inventory returns ErrDeferred if the Core has deferred blocks.
 func (c *Core) Inventory() (Inventory, error) {
 	c.mergeLastFreed()
 	var inventory Inventory
 	streamNumbers := map[Stream]uint32{0: 0} // see HeldBlock.Stream
 	for ordinal := range c.segments {
-		s := &c.segments[ordinal]
-		if s.bytes == 0 || s.isRetired {
-			inventory.Segments = append(inventory.Segments, Extent{})
+		extent := c.segments[ordinal].extent()
+		inventory.Segments = append(inventory.Segments, extent)
+		if !extent.isUsed() {
 			continue
 		}
 
-		extent := Extent{Bytes: s.bytes, Small: isSmallIndex(s.indexID)}
-		inventory.Segments = append(inventory.Segments, extent)
 		for v := range c.Blocks(int32(ordinal)) {
 			if v.State == Deferred {
 				return Inventory{}, fmt.Errorf("listing blocks: %w", ErrDeferred)
 			}
 
-			// A block without pins can stay parked because an earlier Rebuild kept it. The Rebuild
-			// for which the inventory is made frees it.
+			// A parked block without pins was kept by an earlier Rebuild. The next one frees it.
 			isKeptOnly := v.State == Parked && v.Pins == 0
 			if v.State == Free || isKeptOnly {
 				continue
@@ -143,11 +147,7 @@ func (c *Core) Inventory() (Inventory, error) {
 				Pinned: v.Pins > 0,
 			}
 			if held.Live {
-				if _, isKnown := streamNumbers[v.Stream]; !isKnown {
-					streamNumbers[v.Stream] = uint32(len(streamNumbers))
-				}
-
-				held.Stream = streamNumbers[v.Stream]
+				held.Stream = ensureNumber(streamNumbers, v.Stream)
 			}
 
 			inventory.Blocks = append(inventory.Blocks, held)
@@ -157,13 +157,36 @@ func (c *Core) Inventory() (Inventory, error) {
 	return inventory, nil
 }
 
-// Rebuild changes the layout to an Arrangement from CommonLayout. Live and pinned blocks keep their
-// positions and handles. A span (2 MiB of a segment) with a live block then belongs to this block's
-// stream. All other memory belongs to stream 0 and is clean: all streams can take it without
-// waiting. Streams get new numbers.
+// extent returns the segment's Extent, which is zero if the segment is removed or retired.
+func (s *segment) extent() Extent {
+	if s.bytes == 0 || s.isRetired {
+		return Extent{}
+	}
+
+	return Extent{Bytes: s.bytes, Small: isSmallIndex(s.indexID)}
+}
+
+// ensureNumber returns the number of a stream. If the stream has none, it gets the next one.
+func ensureNumber(numbers map[Stream]uint32, stream Stream) uint32 {
+	number, isKnown := numbers[stream]
+	if !isKnown {
+		number = uint32(len(numbers))
+		numbers[stream] = number
+	}
+
+	return number
+}
+
+// Rebuild changes the layout to that of an Arrangement, which CommonLayout returns. Live and pinned
+// blocks keep their positions and handles. Call Rebuild after waiting for each stream and calling
+// StreamCompleted.
 //
-// Call Rebuild after waiting for each stream and calling StreamCompleted. Rebuild removes segments
-// that are retired and have no blocks. It returns these segments, which the caller can unmap.
+// Afterwards, each span of 2 MiB belongs to one stream: the stream of the live blocks in it, or
+// else stream 0. Free memory of stream 0 is clean, unless a parked block follows it: all streams
+// can take it without waiting. Streams get new numbers.
+//
+// The Arrangement retires segments that the ranks do not have in common. Rebuild returns those
+// without blocks, and the caller can unmap them.
 //
 // Error: ErrDeferred if there are deferred blocks. The Core is then unchanged.
 func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
@@ -186,9 +209,9 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 	c.hasKeptMemory = len(arrangement.KeptRanges) > 0
 	for ordinal, extent := range arrangement.Segments {
 		switch r.rebuildSegment(int32(ordinal), extent, held[ordinal]) {
-		case segmentAbsent, segmentUsable: // nothing to unmap now or later
+		case segmentAbsent, segmentUsable: // there is nothing to unmap
 		case segmentRetired:
-			c.hasKeptMemory = true
+			c.hasKeptMemory = true // it stays mapped, because it has blocks
 		case segmentEmpty:
 			unusedSegments = append(unusedSegments, c.segmentView(int32(ordinal)))
 			c.segments[ordinal] = segment{}

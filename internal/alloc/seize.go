@@ -1,25 +1,37 @@
 package alloc
 
-// gap is a range of free memory, in one or more neighboring regions of a segment. A region is a
-// part of a segment whose memory belongs to one stream.
+// Seize can give memory of stream 2 to stream 1. Suppose that stream 1 needs 5 MiB, and that a
+// segment has these regions, which are the parts that belong to one stream:
+//
+//	region 1, of stream 1    0 to 4 MiB, free from 2 MiB on
+//	region 2, of stream 2    4 to 12 MiB, free up to 11 MiB
+//
+// The free memory from 2 to 11 MiB is a gap. It spans both regions. A region must start and end at
+// a multiple of 2 MiB, so the gap is usable up to 10 MiB. smallestGap returns the last 6 MiB of it:
+// the gap from 4 to 10 MiB. transferGap splits region 2 at 10 MiB, and assigns its first part to
+// stream 1.
+
+// gap is a range of free memory in a segment. It can extend over several neighboring regions.
 type gap struct {
 	regionID   uint32 // region that contains start, or an earlier region; 0 in the zero gap
-	start, end uint64 // positions in the arena, in units
+	start, end uint64 // positions in units of 512 bytes
 }
 
-// smallestGap searches for the smallest gap of at least the given number of units. It returns a
-// part of this size at the end of the gap, or a slightly larger part if a region cannot start
-// there. If there is no such gap, it returns the zero gap. It considers only regions of indexes
-// that canTakeFrom permits.
+// smallestGap returns the end of the smallest gap that is large enough. If there is no such gap, it
+// returns the zero gap.
+//
+// The result has the given number of units, or more if a region cannot start at this distance from
+// the end of the gap. Each index belongs to a stream. smallestGap uses only the regions of indexes
+// for which canTakeFrom returns true.
 func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool) gap {
 	smallest, smallestUnits := gap{}, ^uint64(0)
 	for i := range l.segments {
 		s := &l.segments[i]
+		segmentEnd := s.base + uint64(s.bytes)>>unitShift
 		for _, candidate := range l.gaps(s.firstRegion, canTakeFrom) {
-			segmentEnd := s.base + uint64(s.bytes)>>unitShift
-			if candidate.end < segmentEnd {
-				// Regions must end at a multiple of spanUnits (2 MiB) or at the end of the segment.
-				candidate.end -= (candidate.end - s.base) & (spanUnits - 1)
+			if candidate.end < segmentEnd { // only the segment's last region can end anywhere
+				unusableUnits := (candidate.end - s.base) & (spanUnits - 1) // after a multiple of 2 MiB
+				candidate.end -= unusableUnits
 			}
 
 			position, isLargeEnough := l.regions[candidate.regionID].lastPosition(
@@ -37,10 +49,10 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 	return smallest
 }
 
-// gaps returns the gaps in the region with the id first and in the later regions of its segment.
-// Reserved memory is not part of a gap.
+// gaps returns the gaps of a segment, in order. first is the id of the segment's first region, or 0
+// if the segment has been removed. Reserved memory, which stays with its stream, is in no gap.
 func (l *layout) gaps(first uint32, canTakeFrom func(indexID uint32) bool) (gaps []gap) {
-	isAdjacent := false // whether the last gap ends at the current block
+	isAdjacent := false // whether the last gap ends where the current block begins
 	for regionID := first; regionID != 0; regionID = l.regions[regionID].next {
 		region := &l.regions[regionID]
 		isAllowed := canTakeFrom(region.indexID)
@@ -65,7 +77,7 @@ func (l *layout) gaps(first uint32, canTakeFrom func(indexID uint32) bool) (gaps
 	return gaps
 }
 
-// otherIndexesOf returns the index of each region that has memory in a gap, except indexID.
+// otherIndexesOf returns the indexes, except indexID, of the regions over which a gap extends.
 func (l *layout) otherIndexesOf(free gap, indexID uint32) (others []uint32) {
 	for regionID := free.regionID; regionID != 0; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)
@@ -83,21 +95,20 @@ func (l *layout) otherIndexesOf(free gap, indexID uint32) (others []uint32) {
 }
 
 // transferGap gives the memory of a gap to an index. owner is the number of the index's stream.
-// The memory is marked as not clean, because queued work can still use it.
 func (l *layout) transferGap(free gap, indexID, owner uint32) {
-	// Each iteration moves free.start to the end of the region that it has transferred.
-	for regionID := free.regionID; free.start < free.end; regionID = l.regions[regionID].next {
+	start := free.start // of the rest that has not been transferred yet
+	for regionID := free.regionID; start < free.end; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)
-		if end <= free.start {
+		if end <= start {
 			continue
 		}
 
-		if free.start > base {
-			regionID = l.splitRegion(regionID, free.start) // the new region starts at free.start
+		if start > base {
+			regionID = l.splitRegion(regionID, start) // the new region begins at start
 		}
 
 		if free.end < end {
-			l.splitRegion(regionID, free.end)
+			l.splitRegion(regionID, free.end) // the new region begins after the gap
 			end = free.end
 		}
 
@@ -105,7 +116,6 @@ func (l *layout) transferGap(free gap, indexID, owner uint32) {
 			l.assignRegion(regionID, indexID, owner)
 		}
 
-		l.regions[regionID].dirtyEnd = end
-		free.start = end
+		start = end
 	}
 }

@@ -1,25 +1,33 @@
 package alloc
 
+// Suppose that stream 1 owns a block, and that the streams 2 and 3 have used it too. The block then
+// has two uses. When the program frees the block, work of these streams may still be running:
+//
+//   - The host may already know that stream 2 has completed its work since the use was recorded.
+//     removeCompleteUses then removes the use.
+//   - The use of stream 3 is left, so the block becomes deferred: its memory is not free yet.
+//   - Later, the host waits for stream 3. removeUse removes the use, and the block becomes free.
+//
+// For this, the uses are numbered in the order in which they are recorded, and the deferred blocks
+// in the order in which they are deferred.
+
 // use is the use of a block by a stream that does not own the block. The uses of a block form a
-// list, which starts at rareFields.firstUse. A freed block with uses is deferred: its memory
-// becomes free once the work of these streams is complete.
+// list, which starts at rareFields.firstUse.
 type use struct {
-	// sequence is the number of the block's deferral (StreamPoint.Deferral) if the block is
-	// deferred. Otherwise, it is the value that useTable.useCount had when the use was last
-	// recorded.
+	// sequence is the number of the use. Once the block is deferred, it is the number of the block.
 	sequence uint64
 	streamID uint32 // index in streamTable.streams
-	next     uint32 // id of the next use of the block or the next unused entry, or 0
+	next     uint32 // id of the next use of the block, or of the next unused entry; 0 at the end
 }
 
 // useTable holds the uses of all blocks.
 type useTable struct {
 	uses           []use  // by id; id 0 means none
 	firstUnusedUse uint32 // id of the first unused entry, or 0
-	useCount       uint64 // number of calls that have recorded or renewed a use
+	useCount       uint64 // number of uses recorded or renewed so far
 }
 
-// addUse records the use of a block on a stream. The block must not have a use on this stream.
+// addUse records the use of a block by a stream. The block must have no use by this stream.
 func (t *useTable) addUse(fields *rareFields, streamID uint32) {
 	t.useCount++
 	useID := t.newUse()
@@ -27,8 +35,7 @@ func (t *useTable) addUse(fields *rareFields, streamID uint32) {
 	fields.firstUse = useID
 }
 
-// renewUse records that a stream uses a block again. It returns false if the block has no use on
-// this stream.
+// renewUse gives the use of a block by a stream a new number. It returns false if there is none.
 func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	for useID := fields.firstUse; useID != 0; useID = t.uses[useID].next {
 		if t.uses[useID].streamID == streamID {
@@ -41,26 +48,9 @@ func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	return false
 }
 
-// removeUse removes the use of a deferred block on a stream, and reports whether it has removed
-// one. It keeps the use if the block was deferred after the deferral with the number lastDeferral.
-func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral uint64) bool {
-	// link points to the id of the current use, in the previous use or in fields.
-	for link := &fields.firstUse; *link != 0; link = &t.uses[*link].next {
-		useID := *link
-		if t.uses[useID].streamID != streamID || t.uses[useID].sequence > lastDeferral {
-			continue // a use on another stream or by a later deferral
-		}
-
-		*link = t.uses[useID].next
-		t.recycleUse(useID)
-		return true
-	}
-
-	return false
-}
-
-// removeCompleteUses removes those uses of a block whose stream is known to have completed its
-// work. The block must not be deferred yet. streams is streamTable.streams.
+// removeCompleteUses removes those uses of a block that are known to be complete: the uses by a
+// stream up to the number lastCompleteUse. The block must not be deferred yet. streams is
+// streamTable.streams.
 func (t *useTable) removeCompleteUses(fields *rareFields, streams []stream) {
 	link := &fields.firstUse // points to the id of the current use
 	for *link != 0 {
@@ -73,6 +63,26 @@ func (t *useTable) removeCompleteUses(fields *rareFields, streams []stream) {
 			link = &t.uses[useID].next
 		}
 	}
+}
+
+// removeUse removes the use of a deferred block by a stream, and reports whether it has removed
+// one. It keeps the use if the number of the block is above lastDeferral.
+func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral uint64) bool {
+	// link points to the id of the current use.
+	for link := &fields.firstUse; *link != 0; link = &t.uses[*link].next {
+		useID := *link
+		isOfStream := t.uses[useID].streamID == streamID
+		isDeferredLater := t.uses[useID].sequence > lastDeferral
+		if !isOfStream || isDeferredLater {
+			continue
+		}
+
+		*link = t.uses[useID].next
+		t.recycleUse(useID)
+		return true
+	}
+
+	return false
 }
 
 // removeUses removes all uses of a block.
@@ -95,6 +105,7 @@ func (t *useTable) newUse() uint32 {
 	return uint32(len(t.uses) - 1)
 }
 
+// recycleUse adds an entry to the unused ones.
 func (t *useTable) recycleUse(useID uint32) {
 	t.uses[useID].next = t.firstUnusedUse
 	t.firstUnusedUse = useID
