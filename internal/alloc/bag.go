@@ -7,8 +7,8 @@ import "math/bits"
 //
 //   - They are in a bag. It stores each block as a key: a number with the block's position in the
 //     high bits and its id in the low bits. So the block at position 100 has the lowest key.
-//   - The keys are in an array. The index of a key is its slot. The block's record contains the slot
-//     too, so that the key can be removed without a search.
+//   - The keys are in an array. The index of a key is its slot. The block's record contains the
+//     slot too, so that the key can be removed without a search.
 //   - The first keys of the array form a heap: a binary tree in which no key is lower than its
 //     parent, so that slot 0 has the lowest key. The key in slot i is the parent of those in the
 //     slots 2*i+1 and 2*i+2.

@@ -28,8 +28,8 @@ type Block struct {
 //   - A block is pinned while a captured graph uses it. A pinned block becomes parked: its memory
 //     stays allocated until the last Unpin.
 //   - A block has uses while other streams can still use it: Core.Use has recorded these streams,
-//     and their work may not be complete. A block with uses that is not pinned becomes deferred: its
-//     memory is not free until the work is complete, or until Alloc needs it.
+//     and their work may not be complete. A block with uses that is not pinned becomes deferred:
+//     its memory is not free until the work is complete, or until Alloc needs it.
 //
 // Otherwise, the block becomes free at once:
 //

@@ -8,9 +8,17 @@ import (
 	"time"
 )
 
-// maxIdleLinks is the number of connections that a client keeps while no call uses them. Few calls
-// run concurrently.
-const maxIdleLinks = 4
+// A Client sends requests to the server of a store. The connections to the server are called links.
+// A link serves one call, such as Get, at a time:
+//
+//   - The first call opens a link. Suppose that a second call begins before the first returns. It
+//     opens another link.
+//   - When the calls return, both links become idle. The next call uses one of them.
+//   - Suppose that the context of a call is canceled while the reply is arriving. The link is then
+//     incomplete, and is closed: a later call would read the rest of this reply.
+//
+// A server that is about to close accepts no new connections, but still serves the existing links.
+// A call that cannot open a link therefore waits for a link of another call.
 
 // Client accesses a store of keys and values that all ranks of a job share. It is safe for
 // concurrent use.
@@ -23,33 +31,38 @@ type Client struct {
 	keyPrefix string // added to each key
 }
 
-// linkSet holds the connections to a store, which are called links. A client and those that
-// WithPrefix derives from it share a linkSet.
+// linkSet holds the links to a store. A client and those that WithPrefix derives from it share a
+// linkSet.
 type linkSet struct {
 	// These fields do not change.
 	addr string                               // address of the store, for errors
-	dial func(context.Context) (*link, error) // opens a connection
-	// serverRankPlus1 is the rank that serves the store, plus 1. It is 0 if no rank serves it.
+	dial func(context.Context) (*link, error) // opens a link
+	// serverRankPlus1 is the rank that serves the store, plus 1. It is 0 if this process serves the
+	// store, or if no rank does.
 	serverRankPlus1 int
 
 	mu        sync.Mutex     // guards the fields below
-	links     map[*link]bool // all open connections
-	idleLinks []*link        // connections that no call uses
-	freed     chan struct{}  // closed and reset to nil when a call returns its connection
-	isClosed  bool           // Close was called
+	links     map[*link]bool // all open links; all values are true
+	idleLinks []*link        // links that no call uses
+	released  chan struct{}  // closed when a call releases its link; nil if no call waits for this
+	isClosed  bool           // whether Close has been called
 	onClose   func() error   // called by the first Close; may be nil
 }
 
-// ServedBy returns the rank that serves the store, or -1 if a launcher or PyTorch serves it.
+// maxIdleLinks is the number of idle links that a client keeps. Few calls run concurrently.
+const maxIdleLinks = 4
+
+// ServedBy returns the rank that serves the store. It returns -1 if this process serves the store,
+// or if a launcher or PyTorch does.
 func (c *linkSet) ServedBy() int { return c.serverRankPlus1 - 1 }
 
-// newClient returns a client without connections. It calls dial when it needs one.
+// newClient returns a client without links. It calls dial when it needs one.
 func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
 	return &Client{linkSet: &linkSet{addr: addr, dial: dial, links: map[*link]bool{}}}
 }
 
 // WithPrefix returns a client that adds prefix and a slash to every key. Both clients share their
-// connections.
+// links.
 func WithPrefix(c *Client, prefix string) *Client {
 	return &Client{linkSet: c.linkSet, keyPrefix: c.keyPrefix + prefix + "/"}
 }
@@ -63,7 +76,7 @@ func NewLocal() *Client {
 	return c
 }
 
-// Close closes all connections, so that calls in progress return ErrClosed.
+// Close closes all links, so that calls in progress return ErrClosed.
 func (c *linkSet) Close() error {
 	c.mu.Lock()
 	var errs []error
@@ -86,42 +99,62 @@ func (c *linkSet) Close() error {
 	return errors.Join(errs...)
 }
 
-// acquireLink returns an idle connection or opens one. The caller must pass it to releaseLink.
-//
-// A server that is about to close accepts no connections, but still serves the existing ones. If
-// opening fails for this reason, acquireLink waits up to maxLinkWait for a connection of another
-// call.
+// roundTrip sends the encoded requests in b and calls readReply to read the replies.
+func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decoder) error) error {
+	ctx, cancel := withDefaultTimeout(ctx)
+	defer cancel()
+	l, err := c.acquireLink(ctx)
+	if err != nil {
+		return err
+	}
+
+	err = l.exchange(ctx, b, readReply)
+	return c.releaseLink(l, err)
+}
+
+// acquireLink returns a link for a call, which must pass it to releaseLink.
 func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
-	var (
-		dialErr error            // set once opening a connection has failed
-		timeout <-chan time.Time // set together with dialErr
-	)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+
+	l, _, err := c.takeIdle()
+	if l != nil || err != nil {
+		return l, err
+	}
+
+	l, err = c.openLink(ctx)
+	mayBeClosing := errors.Is(err, ErrLost) // the server may still serve the links of other calls
+	if !mayBeClosing {
+		return l, err
+	}
+
+	return c.awaitLink(ctx, err)
+}
+
+// maxLinkWait limits the wait for a link of another call. It is longer than most calls take.
+const maxLinkWait = time.Second
+
+// awaitLink waits until another call has released its link, and returns the link. It returns
+// dialErr, the error of openLink, if no other call has a link, or after maxLinkWait.
+func (c *linkSet) awaitLink(ctx context.Context, dialErr error) (*link, error) {
+	timeout := time.After(maxLinkWait)
 	for {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 
-		l, freed, err := c.takeIdle()
+		l, released, err := c.takeIdle()
 		if l != nil || err != nil {
 			return l, err
 		}
 
-		if dialErr == nil {
-			l, dialErr = c.openLink(ctx)
-			if l != nil || !errors.Is(dialErr, ErrLost) {
-				return l, dialErr
-			}
-
-			timeout = time.After(maxLinkWait)
-			continue // Another call may have returned its connection meanwhile.
-		}
-
-		if freed == nil {
-			return nil, dialErr // No other call has a connection.
+		if released == nil {
+			return nil, dialErr
 		}
 
 		select {
-		case <-freed:
+		case <-released:
 		case <-timeout:
 			return nil, dialErr
 		case <-ctx.Done():
@@ -129,34 +162,9 @@ func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 	}
 }
 
-// maxLinkWait bounds the wait for a connection. It is longer than most calls take.
-const maxLinkWait = time.Second
-
-// openLink opens a connection. Its error is ErrLost if the store cannot be reached.
-func (c *linkSet) openLink(ctx context.Context) (*link, error) {
-	l, err := c.dial(ctx)
-	if err != nil {
-		switch {
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case !isTransient(err), errors.Is(err, ErrLost):
-			return nil, err
-		}
-
-		return nil, fmt.Errorf("%w: %w", ErrLost, err)
-	}
-
-	if !c.addLink(l) {
-		l.conn.Close()
-		return nil, ErrClosed
-	}
-
-	return l, nil
-}
-
-// takeIdle returns an idle connection. If all connections are in use, it returns a channel that is
-// closed when a call returns its connection. If there are no connections, both results are nil.
-func (c *linkSet) takeIdle() (l *link, freed <-chan struct{}, err error) {
+// takeIdle returns an idle link. If all links are in use, it returns a channel that is closed when
+// a call releases its link. If there are no links, both results are nil.
+func (c *linkSet) takeIdle() (l *link, released <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isClosed {
@@ -173,14 +181,42 @@ func (c *linkSet) takeIdle() (l *link, freed <-chan struct{}, err error) {
 		return nil, nil, nil
 	}
 
-	if c.freed == nil {
-		c.freed = make(chan struct{})
+	if c.released == nil {
+		c.released = make(chan struct{})
 	}
 
-	return nil, c.freed, nil
+	return nil, c.released, nil
 }
 
-// addLink adds a new connection. It returns false if the client is closed.
+// openLink opens a link. Its error is ErrLost if the store cannot be reached.
+func (c *linkSet) openLink(ctx context.Context) (*link, error) {
+	l, err := c.dial(ctx)
+	if err != nil {
+		return nil, explainDialError(ctx, err)
+	}
+
+	if !c.addLink(l) {
+		l.conn.Close()
+		return nil, ErrClosed
+	}
+
+	return l, nil
+}
+
+// explainDialError returns the error of openLink for err, an error of linkSet.dial.
+func explainDialError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+
+	if !isTransient(err) || errors.Is(err, ErrLost) {
+		return err // The server has refused this client, or err is complete.
+	}
+
+	return fmt.Errorf("%w: %w", ErrLost, err)
+}
+
+// addLink adds a new link. It returns false if the client is closed.
 func (c *linkSet) addLink(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,14 +227,14 @@ func (c *linkSet) addLink(l *link) bool {
 	return !c.isClosed
 }
 
-// releaseLink ends a call's use of l. It keeps l for other calls if possible, and closes it
-// otherwise. err is the call's error. releaseLink returns err, or ErrClosed if Close caused err.
+// releaseLink ends a call's use of a link, which becomes idle or is closed. err is the error of the
+// call. releaseLink returns err, or ErrClosed if Close has interrupted the call.
 func (c *linkSet) releaseLink(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.freed != nil {
-		close(c.freed)
-		c.freed = nil
+	if c.released != nil {
+		close(c.released)
+		c.released = nil
 	}
 
 	isReusable := !l.isIncomplete && !c.isClosed
@@ -207,24 +243,12 @@ func (c *linkSet) releaseLink(l *link, err error) error {
 		return err
 	}
 
-	if l.isIncomplete && c.isClosed {
-		err = ErrClosed // Close has interrupted the call.
+	isInterrupted := l.isIncomplete && c.isClosed
+	if isInterrupted {
+		err = ErrClosed
 	}
 
 	delete(c.links, l)
 	l.conn.Close()
 	return err
-}
-
-// roundTrip sends the requests in b over a connection and calls readReply to read the replies.
-func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decoder) error) error {
-	ctx, cancel := withDefaultTimeout(ctx)
-	defer cancel()
-	l, err := c.acquireLink(ctx)
-	if err != nil {
-		return err
-	}
-
-	err = l.exchange(ctx, b, readReply)
-	return c.releaseLink(l, err)
 }

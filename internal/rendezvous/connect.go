@@ -10,6 +10,16 @@ import (
 	"time"
 )
 
+// The ranks of a job share a store of keys and values. Suppose that there are two ranks, and that
+// rank 0 serves the store:
+//
+//   - Each rank calls Connect, and gets a Member. Both Members belong to one world. The first of a
+//     job's worlds uses keys that begin with "symmem/run5/0/2/1", for example.
+//   - The program closes the Members. Rank 0 waits until rank 1 has left, and closes the store.
+//   - The program calls Connect again, for a second world. Its keys begin with "symmem/run5/0/2/2".
+//     If rank 1 is early, it may reach the store of the first world, which is about to close. It
+//     loses this store, and tries again until rank 0 serves the next one.
+
 // AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {
 	Ranks []int // ranks that are known to be absent
@@ -38,9 +48,8 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 // It returns an AbsentError if some ranks do not call Connect before ctx is canceled. If ctx has no
 // deadline, it waits up to DefaultTimeout.
 //
-// The n-th calls of all ranks belong together: they form a world, whose keys in the store differ
-// from those of other worlds. After an error, all ranks should leave and restart with a different
-// World.Restart.
+// The n-th calls of all ranks belong together: they form a world. After an error, all ranks should
+// leave and restart with a different World.Restart.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.describeProblem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -57,16 +66,11 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxEarlyCloses limits how often the client tries again after the store has closed a new
-// connection during the handshake. A store that shuts down does this about once. A store that
-// requires a different token does it always.
-const maxEarlyCloses = 3
-
-// connect is Connect without a default timeout. It retries after ErrLost: the lost store may have
-// been that of an earlier call, which was about to close.
+// connect is Connect without a default timeout.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
-		endpoint, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
+		isLeader := w.Rank == 0
+		endpoint, err := pmiEndpoint(ctx, w.Route.FD, isLeader)
 		if err != nil {
 			return nil, err
 		}
@@ -78,35 +82,48 @@ func connect(ctx context.Context, w World) (*Member, error) {
 		return nil, context.Cause(ctx) // This rank is late itself, so it must not blame others.
 	}
 
-	earlyCloseCount := 0
-	hasLostStore := false // an attempt has lost its connection to the store
+	var losses storeLosses
 	connectToWorld := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
-	shouldRetry := func(err error) bool {
-		isLost := errors.Is(err, ErrLost)
-		isClosedEarly := errors.Is(err, errClosedEarly)
-		if isLost || isClosedEarly {
-			hasLostStore = true
-		}
-
-		if isClosedEarly {
-			earlyCloseCount++
-		}
-
-		mayBeClosing := isClosedEarly && earlyCloseCount <= maxEarlyCloses
-		return isLost || mayBeClosing
-	}
-	m, err := callWithRetries(ctx, connectToWorld, shouldRetry)
+	m, err := callWithRetries(ctx, connectToWorld, losses.shouldRetry)
 	isServedByOther := w.Route.Kind == RouteServe && w.Rank != 0
-	if hasLostStore && ctx.Err() != nil && isServedByOther {
+	hasTimedOut := ctx.Err() != nil
+	if losses.hasAny && hasTimedOut && isServedByOther {
 		err = explainLostStore(err, &w)
 	}
 
 	return m, err
 }
 
-// explainLostStore is called at the end of a connect during which rank 0's store was lost. If err
-// only means that the store is lost or missing, it returns an AbsentError about the end of rank 0.
-// It returns other errors unchanged.
+// storeLosses records how calls of connectOnce have lost the store.
+type storeLosses struct {
+	hasAny          bool
+	earlyCloseCount int // number of connections that the store closed before it had accepted them
+}
+
+// maxEarlyCloses limits how often the client tries again after the store has closed a connection
+// early. A store that shuts down does this about once. A store that requires a different token does
+// it always.
+const maxEarlyCloses = 3
+
+// shouldRetry records err, the error of connectOnce, and reports whether to try again.
+func (s *storeLosses) shouldRetry(err error) bool {
+	isLost := errors.Is(err, ErrLost)
+	isClosedEarly := errors.Is(err, errClosedEarly)
+	if isLost || isClosedEarly {
+		s.hasAny = true
+	}
+
+	if isClosedEarly {
+		s.earlyCloseCount++
+	}
+
+	mayBeClosing := isClosedEarly && s.earlyCloseCount <= maxEarlyCloses
+	return isLost || mayBeClosing
+}
+
+// explainLostStore is called if a call of connect has timed out, and has lost rank 0's store before
+// that. If err only means that the store is lost or missing, it returns an AbsentError about the
+// end of rank 0. It returns other errors unchanged.
 func explainLostStore(err error, w *World) error {
 	if errors.As(err, new(*EndedError)) {
 		return err // It already names the rank.
@@ -120,7 +137,7 @@ func explainLostStore(err error, w *World) error {
 		return err
 	}
 
-	// Only a rank with a connected endWatcher learns whether rank 0 ended or left.
+	// Without a connection to the store, this rank cannot know whether rank 0 ended or left.
 	end := &EndedError{Rank: 0, Description: storeRankEnded + " or left"}
 	reason := fmt.Errorf("%w: %w", end, err)
 	return &AbsentError{Ranks: []int{0}, Size: w.Size, Err: reason}
@@ -138,19 +155,26 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 		return nil, errors.Join(err, closeErr)
 	}
 
-	if m.service != nil { // This process serves the store, until the other ranks set these keys.
-		leaveKeys := m.otherRanksKeys(leftKey)
-		for i := range leaveKeys {
-			leaveKeys[i] = m.keyPrefix + "/" + leaveKeys[i]
-		}
-
-		m.service.addWorld(leaveKeys)
+	isServer := m.service != nil
+	if isServer { // The service closes the store after the other ranks have left this world.
+		m.service.addWorld(leaveKeysOf(m))
 	}
 
 	return m, nil
 }
 
+// leaveKeysOf returns the keys that the other ranks set when they leave the world of m.
+func leaveKeysOf(m *Member) []string {
+	keys := m.otherRanksKeys(leftKey)
+	for i := range keys {
+		keys[i] = m.keyPrefix + "/" + keys[i]
+	}
+
+	return keys
+}
+
 // listenAddress returns the address at which rank 0 listens if the other ranks connect to address.
+//
 // For TCP, it is the same port on all network interfaces. The host name of address may belong to
 // none of them, for example in Kubernetes. Unix sockets and loopback addresses stay unchanged.
 func listenAddress(address string) string {
@@ -171,6 +195,6 @@ func listenAddress(address string) string {
 // closeTimeout limits Member.Close, which on rank 0 waits for the other ranks.
 const closeTimeout = 30 * time.Second
 
-// lateRequestTimeout bounds requests that may continue after the caller's deadline. A running store
+// lateRequestTimeout limits requests that may continue after the caller's deadline. A running store
 // answers much sooner.
 const lateRequestTimeout = 2 * time.Second

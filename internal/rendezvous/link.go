@@ -12,37 +12,42 @@ import (
 	"time"
 )
 
-// link is a connection of a Client to the server. Only one request at a time uses it.
+// A link is a connection of a Client to the server. A call of the Client, such as Add, sends a
+// request over it and reads the reply. This is called an exchange.
+//
+// Suppose that the context of the call is canceled while the reply is arriving. The exchange stops
+// reading, so the link is incomplete: the next bytes on it belong to the old reply. Such a link
+// must be closed. WAIT is an exception: if it is canceled, the client sends CANCEL_WAIT and reads
+// the remaining replies, so that it can use the link again.
+
+// link is a connection of a Client to the server. Only one call at a time uses it.
 type link struct {
 	conn    net.Conn
 	decoder *decoder    // reads the replies from conn
 	tail    *tailReader // keeps the last bytes that decoder has read from conn
-	// isIncomplete is set while the reply to a request has not been read completely. A link that
-	// remains incomplete must be closed.
+	// isIncomplete is set while the reply to a request has not been read completely.
 	isIncomplete bool
-	// isAuthenticated is set after the server has answered a query that may require a token.
+	// isAuthenticated is false while the server may still close the connection because of the token.
 	isAuthenticated bool
 }
 
 // pastDeadline makes all I/O of a connection return immediately.
 var pastDeadline = time.Unix(1, 0)
 
-// cancelTimeout limits the exchange of CANCEL_WAIT, which a running server answers at once.
-const cancelTimeout = 2 * time.Second
-
-// guard makes all I/O of the link fail when ctx is done. The caller must call release. After
-// release, I/O works again.
-func (l *link) guard(ctx context.Context) (release func()) {
-	expired := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(expired)
+// failIOAfter makes all I/O of the link fail when ctx is done. The caller must call stop. After
+// stop, I/O works again.
+func (l *link) failIOAfter(ctx context.Context) (stop func()) {
+	hasSetDeadline := make(chan struct{})
+	stopWaiting := context.AfterFunc(ctx, func() {
+		defer close(hasSetDeadline)
 		_ = l.conn.SetDeadline(pastDeadline)
 	})
 	return func() {
-		isStopped := stop()
-		if !isStopped { // The function above has started. It sets the deadline.
-			<-expired
-			_ = l.conn.SetDeadline(time.Time{})
+		hasCallbackStarted := !stopWaiting()
+		if hasCallbackStarted {
+			<-hasSetDeadline
+			noDeadline := time.Time{}
+			_ = l.conn.SetDeadline(noDeadline)
 		}
 	}
 }
@@ -51,8 +56,8 @@ func (l *link) guard(ctx context.Context) (release func()) {
 // first, it returns the cause of ctx. If the connection has ended, it returns ErrLost. ErrProtocol
 // and ErrToken come from readReply.
 func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) error) error {
-	release := l.guard(ctx)
-	defer release()
+	stop := l.failIOAfter(ctx)
+	defer stop()
 	wasIncomplete := l.isIncomplete
 	l.isIncomplete = true
 	written, err := l.conn.Write(b)
@@ -66,26 +71,30 @@ func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) 
 		return nil
 	}
 
-	if written == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-		l.isIncomplete = wasIncomplete // The server has received nothing.
+	hasSentNothing := written == 0 && errors.Is(err, os.ErrDeadlineExceeded)
+	if hasSentNothing {
+		l.isIncomplete = wasIncomplete
 	}
 
 	return l.explainError(ctx, err)
 }
 
-// explainError returns the error of an exchange whose I/O failed with err.
+// explainError returns the error of an exchange that failed with err.
 func (l *link) explainError(ctx context.Context, err error) error {
-	isExpired := errors.Is(err, os.ErrDeadlineExceeded) // guard sets the deadline.
-	isProtocolError := errors.Is(err, ErrProtocol)
-	switch {
-	case isExpired && ctx.Err() != nil:
+	isDeadline := errors.Is(err, os.ErrDeadlineExceeded) // set by failIOAfter
+	if isDeadline && ctx.Err() != nil {
 		return context.Cause(ctx)
-	case (isClosed(err) || isProtocolError) && l.drainToClosingMark():
-		// A closing store sends a mark without a request, so the mark looks like a wrong reply.
+	}
+
+	// Before a store closes, it sends a mark without a request, which looks like a wrong reply.
+	isProtocolError := errors.Is(err, ErrProtocol)
+	mayHaveMark := isClosed(err) || isProtocolError
+	switch {
+	case mayHaveMark && l.drainToClosingMark():
 		return fmt.Errorf("%w: %w", ErrLost, errLeft)
 	case isProtocolError || errors.Is(err, ErrToken):
 		return err
-	case !l.isAuthenticated && isClosed(err):
+	case isClosed(err) && !l.isAuthenticated:
 		return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
 	}
 
@@ -97,25 +106,25 @@ func (l *link) explainError(ctx context.Context, err error) error {
 var errClosedEarly = errors.New(
 	"the server closed the connection: it may require a token, or a different token")
 
-// isClosed reports whether err means that the peer has closed a connection.
+// isClosed reports whether err means that the server has closed a connection.
 func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, io.ErrClosedPipe)
 }
 
-// newLink returns a link for a new connection. It counts as authenticated, because the handshake
-// requires no token.
+// newLink returns a link for a new connection. It counts as authenticated, because the server
+// requires no token for the first requests.
 func newLink(conn net.Conn, peer string) *link {
 	tail := &tailReader{r: conn}
 	return &link{conn: conn, decoder: newDecoder(tail, peer), tail: tail, isAuthenticated: true}
 }
 
-// handshake sends VALIDATE and the token on a new connection, and waits for the answers. If this
-// fails, it closes the connection.
+// handshake returns a link for a new connection, over which it has sent the token. If this fails,
+// it closes the connection.
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
 	l := newLink(conn, endpoint.Address)
-	err := l.sendHandshake(ctx)
+	err := l.sendValidate(ctx)
 	if err == nil && endpoint.Token != "" {
 		err = l.authenticate(ctx, endpoint.Token)
 	}
@@ -125,22 +134,23 @@ func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, er
 		return nil, fmt.Errorf("handshake with the store: %w", err)
 	}
 
-	// Without a token, only the answer to the first query shows whether the server requires one.
+	// Without a token, only the next reply shows whether the server requires one.
 	l.isAuthenticated = endpoint.Token != ""
 	return l, nil
 }
 
-// sendHandshake sends VALIDATE, which has no answer, and a PING, which has one.
-func (l *link) sendHandshake(ctx context.Context) error {
-	// Both are sent at once: old LibUV servers of PyTorch close the connection unless VALIDATE
-	// arrives in one packet.
+// sendValidate sends VALIDATE, the first request of a connection, and waits until the server has
+// handled it.
+func (l *link) sendValidate(ctx context.Context) error {
 	validate := request{query: queryValidate, nonce: protocolMagic}
+	// VALIDATE and PING are sent at once: old LibUV servers of PyTorch close the connection unless
+	// VALIDATE arrives in one packet.
 	b, readReply := appendPing(validate.encode(nil))
 	return l.exchange(ctx, b, readReply)
 }
 
-// appendPing appends a PING to the queries in b. readReply reads the answer to the PING. The answer
-// confirms that the server has handled all of the queries.
+// appendPing appends a PING to the requests in b, which have no replies. readReply reads the reply
+// to the PING, which confirms that the server has handled all of the requests.
 func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 	nonce := rand.Uint32()
 	ping := request{query: queryPing, nonce: nonce}
@@ -157,12 +167,12 @@ func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 
 // authenticate sends the token. It returns ErrToken if the server requires a different token.
 func (l *link) authenticate(ctx context.Context, token Token) error {
-	return l.exchange(ctx, token.query().encode(nil), readTokenAnswer)
+	return l.exchange(ctx, token.query().encode(nil), readTokenReply)
 }
 
-// readTokenAnswer reads the answer to a token, which has one byte.
-func readTokenAnswer(d *decoder) error {
-	answer, err := d.readU8()
+// readTokenReply reads the reply to a token, which has one byte.
+func readTokenReply(d *decoder) error {
+	reply, err := d.readU8()
 	if err != nil {
 		if isClosed(err) {
 			return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
@@ -171,61 +181,63 @@ func readTokenAnswer(d *decoder) error {
 		return err
 	}
 
-	switch answer {
+	switch reply {
 	case replyReady:
 		return nil
 	case replyNotReady:
 		return ErrToken
 	}
 
-	return d.errorf("the token was answered with %#02x", answer)
+	return d.errorf("the token was answered with %#02x", reply)
 }
 
-// wait blocks until the keys are set. If ctx is done first, wait returns the cause of ctx. It then
-// also sends CANCEL_WAIT, so that the link remains usable.
+// wait sends WAIT, and blocks until the keys are set. If ctx is done first, wait returns the cause
+// of ctx. It then also sends CANCEL_WAIT, so that the link can be used again.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
 	isSent := false
 	err := l.exchange(ctx, r.encode(nil), func(d *decoder) error {
 		isSent = true
-		return readWaitAnswer(d)
+		return readWaitReply(d)
 	})
 	isCanceled := err != nil && ctx.Err() != nil
-	isLinkUsable := !errors.Is(err, ErrLost) && !errors.Is(err, ErrProtocol)
-	if isCanceled && isSent && isLinkUsable {
+	isConnected := !errors.Is(err, ErrLost) && !errors.Is(err, ErrProtocol)
+	if isCanceled && isSent && isConnected {
 		return l.cancelWait(ctx)
 	}
 
 	return err
 }
 
-// readWaitAnswer reads the answer to WAIT, which has one byte.
-func readWaitAnswer(d *decoder) error {
-	answer, err := d.readU8()
-	if err == nil && answer != replyWaitOver {
-		return d.errorf("WAIT was answered with %#02x", answer)
+// readWaitReply reads the reply to WAIT, which has one byte.
+func readWaitReply(d *decoder) error {
+	reply, err := d.readU8()
+	if err == nil && reply != replyWaitOver {
+		return d.errorf("WAIT was answered with %#02x", reply)
 	}
 
 	return err
 }
 
-// cancelWait sends CANCEL_WAIT after a WAIT and returns the cause of ctx. If the server answered
-// the WAIT before it received the cancellation, the keys are set and cancelWait returns nil.
+// cancelTimeout limits the exchange of CANCEL_WAIT, to which a running server replies at once.
+const cancelTimeout = 2 * time.Second
+
+// cancelWait sends CANCEL_WAIT after a WAIT and returns the cause of ctx. If the server replied to
+// the WAIT before it received the CANCEL_WAIT, the keys are set and cancelWait returns nil.
 func (l *link) cancelWait(ctx context.Context) error {
 	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer release()
 	isWaitOver := false
 	r := request{query: queryCancelWait}
 	err := l.exchange(cancelCtx, r.encode(nil), func(d *decoder) error {
-		answer, err := d.readU8()
-		if err == nil && answer == replyWaitOver {
-			// This is the answer to the WAIT. The answer to CANCEL_WAIT follows it.
+		reply, err := d.readU8()
+		if err == nil && reply == replyWaitOver { // The reply to CANCEL_WAIT follows.
 			isWaitOver = true
-			answer, err = d.readU8()
+			reply, err = d.readU8()
 		}
 
-		if err == nil && answer != replyCanceled {
-			return d.errorf("CANCEL_WAIT was answered with %#02x", answer)
+		if err == nil && reply != replyCanceled {
+			return d.errorf("CANCEL_WAIT was answered with %#02x", reply)
 		}
 
 		return err

@@ -7,12 +7,19 @@ import (
 	"sync"
 )
 
-// Member represents this rank in the world that one call of Connect has joined. A world is the set
-// of ranks that have connected together. A Member is safe for concurrent use.
+// Suppose that two ranks call Connect together. They form a world, and each gets a Member. The
+// Members coordinate by keys of the store. The keys of this world begin with a common prefix:
+//
+//   - When rank 1 joins the world, it sets "joined/1". Rank 0 waits for this key and sets "ready".
+//   - When rank 1 leaves the world, it sets "left/1" to its reason.
+//   - Rank 0 serves the store. When it leaves, it waits for "left/1", or until rank 1 has
+//     disconnected. Then it closes the store.
+
+// Member represents this rank in a world. A Member is safe for concurrent use.
 type Member struct {
-	// These fields do not change after the member has joined.
+	// These fields do not change after the Member has joined.
 	world     World
-	client    *Client     // client of the store, without a prefix
+	client    *Client     // client of the store, which adds no prefix
 	service   *service    // the server of the store; nil unless this process serves it
 	keyPrefix string      // prefix of this world's keys in the store
 	store     *Client     // client that adds keyPrefix to each key; nil before the prefix is known
@@ -41,14 +48,14 @@ func (m *Member) Close() error {
 }
 
 // MaxReasonBytes is the maximum length of the reason that Leave sends to the other ranks. It is far
-// below the store's limit for values.
+// below the store's limit for values, 8 MiB.
 const MaxReasonBytes = 64 << 10
 
-// Leave leaves the world. The other ranks receive the reason, unless it has more than
-// MaxReasonBytes. Later calls have no effect and return the result of the first.
+// Leave leaves the world and closes the Member's client. The other ranks receive the reason, unless
+// it has more than MaxReasonBytes. Later calls have no effect and return the result of the first.
 //
-// A process can have several Members. In the process that serves the store, the last Member to
-// leave waits for the other ranks to leave, or until ctx is done. It then closes the store.
+// The process that serves the store can have several Members. The last one to leave waits for the
+// other ranks to leave, or until ctx is done. It then closes the store.
 func (m *Member) Leave(ctx context.Context, reason string) error {
 	if len(reason) > MaxReasonBytes {
 		reason = ""
@@ -60,7 +67,8 @@ func (m *Member) Leave(ctx context.Context, reason string) error {
 
 // leaveWorld announces that this rank leaves, and closes its connections or the store.
 func (m *Member) leaveWorld(ctx context.Context, reason string) error {
-	if m.store != nil && m.world.Size > 1 {
+	isPrefixKnown := m.store != nil
+	if isPrefixKnown && m.world.Size > 1 {
 		publishCtx, cancel := context.WithTimeout(context.Background(), lateRequestTimeout)
 		defer cancel()
 		m.publishLeft(publishCtx, []byte(reason))
@@ -76,8 +84,8 @@ func (m *Member) leaveWorld(ctx context.Context, reason string) error {
 	return errors.Join(watcherErr, closeErr)
 }
 
-// publishLeft stores the reason under leftKey. It prefers the watcher's connection, because rank 0
-// may no longer accept new connections.
+// publishLeft sets this rank's leftKey to the reason. It prefers the watcher's connection, because
+// rank 0 may no longer accept new connections.
 func (m *Member) publishLeft(ctx context.Context, reason []byte) {
 	if m.watcher != nil {
 		err := m.watcher.announceLeave(ctx, reason)
@@ -89,8 +97,8 @@ func (m *Member) publishLeft(ctx context.Context, reason []byte) {
 	_ = m.store.Set(ctx, leftKey(m.world.Rank), reason) // fails if the store is gone
 }
 
-// serveUntilLeft closes this member's client. The last member of the process also closes the
-// server. Before this, it waits until all other ranks have left or disconnected, or ctx is done.
+// serveUntilLeft closes this Member's client. The last Member of the process also closes the store,
+// after it has waited for the other ranks.
 func (m *Member) serveUntilLeft(ctx context.Context) error {
 	isLast, leaveKeys := m.service.removeMember()
 	if !isLast {
@@ -102,22 +110,26 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 	findConnected := func(context.Context) []int { return server.connectedRanks(m.keyPrefix) }
 	stopReports := reportLateRanks(ctx, m.world.ReportConnected, findConnected)
 	defer stopReports()
-	// Either of two events ends the wait: all ranks have set their leaveKeys, or all have
-	// disconnected. The first one cancels ctx, which ends the wait for the other.
-	var waiter sync.WaitGroup
-	waiter.Go(func() {
-		haveAllLeft := m.awaitLeft(ctx, leaveKeys)
-		if haveAllLeft {
-			cancel()
-		}
-	})
-	_ = server.Drain(ctx) // The server is closed even if ranks are still connected.
-	cancel()
-	waiter.Wait()
+	m.awaitOthers(ctx, cancel, leaveKeys)
 	server.announceClosing()
 	clientErr := m.client.Close()
 	serverErr := server.Close()
 	return errors.Join(clientErr, serverErr)
+}
+
+// awaitOthers waits until the other ranks have set leaveKeys, or until all of them have
+// disconnected, or until ctx is done. Then it calls cancel, which cancels ctx.
+func (m *Member) awaitOthers(ctx context.Context, cancel func(), leaveKeys [][]string) {
+	var waiter sync.WaitGroup
+	waiter.Go(func() {
+		haveAllLeft := m.awaitLeft(ctx, leaveKeys)
+		if haveAllLeft {
+			cancel() // ends Drain
+		}
+	})
+	_ = m.service.server.Drain(ctx) // waits until all have disconnected, or ctx is done
+	cancel()                        // ends awaitLeft
+	waiter.Wait()
 }
 
 // awaitLeft waits until all leaveKeys are set, and returns true if they are. leaveKeys has a list
@@ -125,7 +137,8 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 // once, because the ranks may disconnect without setting keys.
 func (m *Member) awaitLeft(ctx context.Context, leaveKeys [][]string) bool {
 	for _, keys := range leaveKeys {
-		if m.client.Wait(ctx, keys...) != nil {
+		err := m.client.Wait(ctx, keys...)
+		if err != nil {
 			return false
 		}
 	}

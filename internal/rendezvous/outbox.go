@@ -5,19 +5,22 @@ import (
 	"sync"
 )
 
-// outboxLimit is the number of bytes of pending replies above which the server stops to read
-// requests of the client. A single reply may be larger.
-const outboxLimit = 1 << 20
+// The server must not wait for a client that does not read its replies. So it posts each reply to
+// the outbox of the client. Another goroutine, drain, writes the replies to the connection, and may
+// have to wait there. If too many replies are pending, the server reads no more requests of this
+// client.
 
-// outbox holds the replies to a client until drain has written them. A client that does not read
-// its replies therefore does not block the server.
+// outbox holds the replies to a client that have not been written.
 type outbox struct {
-	mu      sync.Mutex
-	changed sync.Cond // signals changes of the fields below
-	// pending and isClosed are guarded by mu.
-	pending  []byte // replies that have not been written
-	isClosed bool   // close was called, or a write has failed
+	mu       sync.Mutex
+	changed  sync.Cond // signals changes of pending and isClosed
+	pending  []byte    // the replies, one after another; guarded by mu
+	isClosed bool      // close was called, or a write has failed; guarded by mu
 }
+
+// outboxLimit is the number of pending bytes above which awaitSpace waits. A single reply may be
+// larger.
+const outboxLimit = 1 << 20
 
 func newOutbox() *outbox {
 	o := &outbox{}
@@ -25,7 +28,7 @@ func newOutbox() *outbox {
 	return o
 }
 
-// post adds a reply. It never waits. After close, it has no effect.
+// post adds a reply, without waiting for space. After close, it has no effect.
 func (o *outbox) post(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,29 +58,29 @@ func (o *outbox) close() {
 // drain writes replies to w until the outbox is closed and empty, or a write fails.
 func (o *outbox) drain(w io.Writer) {
 	for {
-		b := o.next()
-		if len(b) == 0 {
+		replies := o.takePending()
+		if len(replies) == 0 {
 			return
 		}
 
-		if _, err := w.Write(b); err != nil {
+		if _, err := w.Write(replies); err != nil {
 			o.close()
 			return
 		}
 	}
 }
 
-// next waits for replies, removes all of them and returns them. It returns nil if the outbox is
-// closed and empty.
-func (o *outbox) next() []byte {
+// takePending waits for replies, removes all of them and returns them. It returns nil if the outbox
+// is closed and empty.
+func (o *outbox) takePending() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.pending) == 0 && !o.isClosed {
 		o.changed.Wait()
 	}
 
-	b := o.pending
+	replies := o.pending
 	o.pending = nil
-	o.changed.Broadcast()
-	return b
+	o.changed.Broadcast() // There is space again.
+	return replies
 }

@@ -11,16 +11,22 @@ import (
 	"time"
 )
 
-// service shares one server among all members of this process. A member is the result of a call of
-// Connect, and a process can call it several times. The last member to leave closes the server.
+// Suppose that rank 0 calls Connect twice, and both times serves the store at the same address. The
+// first call opens a server there. The second call finds it, and uses it too. Each call returns a
+// Member. The last Member to leave closes the server, after the other ranks have left.
+//
+// Another process may use the address: for example, rank 0 of an earlier run, which is about to
+// end. Connect then tries again until the address is free.
+
+// service is a server that all Members of this process at one address share.
 type service struct {
 	endpoint Endpoint
 	server   *Server
 
 	// Guarded by services.mu:
-	memberCount int // number of members that have joined and not left
-	// leaveKeys has an element for each call of Connect in which all ranks have connected. The
-	// element lists the keys that the other ranks set when they leave.
+	memberCount int // number of Members that have joined and not left
+	// leaveKeys has a list for each call of Connect in which all ranks have connected: the keys that
+	// the other ranks set when they leave.
 	leaveKeys [][]string
 }
 
@@ -30,19 +36,18 @@ var services = struct {
 	byAddress map[string]*service // by Endpoint.Address
 }{byAddress: map[string]*service{}}
 
-// joinService adds a member to the service at an endpoint and returns the service. It opens the
-// service if this process has none there.
+// joinService adds a Member to the service at an endpoint, and opens the service if there is none.
 //
-// While another process uses the address, joinService retries. That process may be rank 0 of an
-// earlier run, which is about to end. joinService returns an error if it belongs to another user,
-// or if it has claimed rank 0 of this job.
+// While another process uses the address, joinService retries. It returns an error at once if that
+// process belongs to another user, or has claimed rank 0 of this job.
 func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	hasWarned := false
 	var lastClaimCheck time.Time
 	pause := firstBackoff
 	for {
 		s, err := findOrOpenService(endpoint)
-		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+		isAddressInUse := errors.Is(err, syscall.EADDRINUSE)
+		if !isAddressInUse {
 			return s, err
 		}
 
@@ -51,8 +56,9 @@ func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, er
 			return nil, ownerErr
 		}
 
-		// The check can take claimTimeout, so it is not part of each attempt.
-		if time.Since(lastClaimCheck) > claimTimeout {
+		// The check can take as long as claimTimeout, so it is not part of each attempt.
+		isCheckDue := time.Since(lastClaimCheck) > claimTimeout
+		if isCheckDue {
 			claimErr := checkRankNotTaken(ctx, endpoint, w)
 			if claimErr != nil {
 				return nil, claimErr
@@ -67,7 +73,8 @@ func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, er
 				"timeout: "+advice, "address", endpoint.Address, "error", err)
 		}
 
-		if !sleepWithJitter(ctx, pause) {
+		hasPaused := sleepWithJitter(ctx, pause)
+		if !hasPaused {
 			return nil, fmt.Errorf("%w: %w; %s", context.Cause(ctx), err, advice)
 		}
 
@@ -100,15 +107,16 @@ func findOrOpenService(endpoint Endpoint) (*service, error) {
 	return s, nil
 }
 
-// addWorld adds an element to s.leaveKeys, after all ranks have connected.
+// addWorld is called when all ranks have connected in a call of Connect. The other ranks set
+// leaveKeys when they leave.
 func (s *service) addWorld(leaveKeys []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	s.leaveKeys = append(s.leaveKeys, leaveKeys)
 }
 
-// removeMember removes a member. isLast is true if it was the last one. In this case, removeMember
-// also returns s.leaveKeys, and removes s from services so that the next member opens a new one.
+// removeMember removes a Member, and reports whether it was the last. If so, it returns
+// s.leaveKeys, and removes s from services so that the next Member opens a new service.
 func (s *service) removeMember() (isLast bool, leaveKeys [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

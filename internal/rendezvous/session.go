@@ -8,17 +8,22 @@ import (
 	"symmem/internal/sys"
 )
 
+// A client begins with a handshake: it sends the request VALIDATE, and then the token, if the
+// server requires one. The session is then open, and the client can send other requests. PyTorch's
+// protocol has no request for a token. So the client sends a CHECK of the key
+// "symmem/token/SECRET".
+
 // session serves one connection of a Server. It has two goroutines: run reads requests, and
 // outbox.drain writes replies.
 type session struct {
 	server   *Server
 	id       clientID
 	conn     net.Conn
-	isRemote bool    // The listener has accepted it. False for connections of Server.Client.
+	isRemote bool    // whether the listener accepted conn; false for a client from Server.Client
 	outbox   *outbox // replies that have not been written
 
 	// Guarded by server.mu:
-	isOpen   bool      // the client has sent VALIDATE and the required token
+	isOpen   bool      // whether the handshake is complete
 	greeting *greeting // describes the client's rank; nil before the client has sent it
 }
 
@@ -27,8 +32,8 @@ const (
 	authTimeout = 5 * time.Second
 	// flushTimeout limits the time for writing the last replies.
 	flushTimeout = time.Second
-	// maxAuthBytes limits a request before the session is open. The longest is the check of the
-	// token.
+	// maxAuthBytes limits a request of the handshake. The CHECK of the token is the longest. Apart
+	// from the key, it has fewer than 64 bytes.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
@@ -41,12 +46,13 @@ var (
 func (s *session) run() {
 	err := s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
 	s.server.endSession(s)
-	if sys.IsSilence(err) { // The client's machine no longer answers.
-		s.server.endSilentSessions()
+	isMachineSilent := sys.IsSilence(err) // whether the client's machine no longer answers
+	if isMachineSilent {
+		s.server.endSilentSessions() // ends the other sessions of this machine, too
 	}
 
-	// The client may never read the last replies, so writing them needs a deadline. Server.Close
-	// waits for the writes, but cannot interrupt them: it no longer knows this session.
+	// The client may not read the last replies, so writing them needs a deadline. Server.Close waits
+	// for the writes, but cannot interrupt them: after endSession, it does not know this session.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.outbox.close()
 }
@@ -86,16 +92,17 @@ func (s *session) receiveHandshake(d *decoder) error {
 		return errNoHandshake
 	}
 
-	if s.server.token == "" || !s.isRemote {
+	requiresToken := s.server.token != "" && s.isRemote
+	if !requiresToken {
 		return nil
 	}
 
-	return s.authenticate(d)
+	return s.receiveToken(d)
 }
 
-// authenticate waits for the token, which the client sends as a CHECK of a special key. Each PING
-// before the token is answered, because it is part of the handshake.
-func (s *session) authenticate(d *decoder) error {
+// receiveToken reads the token and answers it. It also answers each PING before the token, which a
+// client sends to check that the server has received VALIDATE.
+func (s *session) receiveToken(d *decoder) error {
 	for {
 		r, err := d.readRequest(maxAuthBytes)
 		if err != nil {

@@ -8,12 +8,19 @@ import (
 	"time"
 )
 
-// maxUnauthenticated is the maximum number of connections that have not sent the token yet. Ranks
-// send it within a millisecond, so a higher limit would only serve other programs. A rank retries
-// if its connection is closed.
+// A session serves one connection of a client. It is unauthenticated until the end of its
+// handshake, in which the client sends the token. Ranks do this within a millisecond, but another
+// program may connect and send nothing. If a server has too many unauthenticated sessions, it
+// closes the oldest, so that they do not use up the file descriptors. A rank whose connection is
+// closed tries again.
+//
+// A session is remote if the server's listener accepted its connection. The other sessions are
+// those of clients that the server itself has created.
+
+// maxUnauthenticated limits the number of unauthenticated sessions.
 const maxUnauthenticated = 128
 
-// unauthenticatedLimit returns the limit of unauthenticated connections for this process.
+// unauthenticatedLimit returns the limit of unauthenticated sessions for this process.
 func unauthenticatedLimit() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
@@ -24,14 +31,14 @@ func unauthenticatedLimit() int {
 }
 
 // unauthenticatedLimitFor returns the limit for a process that may open descriptorLimit files. It
-// is a quarter of descriptorLimit, but at least 4 and at most maxUnauthenticated. The other
-// descriptors remain for ranks.
+// is a quarter of descriptorLimit, so that the other descriptors remain for ranks, but at least 4
+// and at most maxUnauthenticated.
 func unauthenticatedLimitFor(descriptorLimit uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptorLimit/4)))
 }
 
-// addUnauthenticated adds a session, which serves one connection of a client. If there are too many
-// unauthenticated sessions afterwards, it closes the oldest. The caller must hold s.mu.
+// addUnauthenticated adds a session. If there are too many unauthenticated sessions afterwards, it
+// closes the connection of the oldest. The caller must hold s.mu.
 func (s *Server) addUnauthenticated(sess *session) {
 	s.unauthenticated = append(s.unauthenticated, sess)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
@@ -41,16 +48,15 @@ func (s *Server) addUnauthenticated(sess *session) {
 	}
 }
 
-// removeUnauthenticated removes a session that has sent the token or has ended. It has no effect
-// if addUnauthenticated has removed the session. The caller must hold s.mu.
+// removeUnauthenticated removes a session whose client has sent the token, or which has ended. It
+// has no effect if addUnauthenticated has removed the session. The caller must hold s.mu.
 func (s *Server) removeUnauthenticated(sess *session) {
 	isRemoved := func(other *session) bool { return other == sess }
 	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, isRemoved)
 }
 
 // openSession is called after a session's handshake, which includes the token. It removes the
-// deadline for the handshake. From here on, Drain waits for the client if it is remote, which means
-// that it is in another process.
+// deadline for the handshake. From here on, Drain waits for the client if the session is remote.
 func (s *Server) openSession(sess *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
