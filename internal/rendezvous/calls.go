@@ -6,11 +6,13 @@ import (
 	"strings"
 )
 
-// userKey returns the key under which the server stores a user's key. It starts with a slash,
-// because PyTorch's clients add one, too.
+// A request contains full keys: a slash, the prefix of the Client, and the key. If the prefix is
+// "run5/", a Set of the key "a" sends "/run5/a". PyTorch's clients add the slash, too.
+
+// userKey adds the slash to a key.
 func userKey(key string) string { return "/" + key }
 
-// fullKeys returns the keys under which the server stores keys of c.
+// fullKeys adds the slash and the client's prefix to keys.
 func (c *Client) fullKeys(keys ...string) []string {
 	full := make([]string, len(keys))
 	for i, key := range keys {
@@ -20,7 +22,7 @@ func (c *Client) fullKeys(keys ...string) []string {
 	return full
 }
 
-// call sends a request, which must have a key, and calls readReply to read the reply.
+// call sends a request and calls readReply to read the reply. The request must have a key.
 func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) error) error {
 	err := r.checkSize()
 	if err == nil {
@@ -30,14 +32,13 @@ func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) 
 	return c.wrapError(r, err)
 }
 
-// wrapError adds the query and its first key to the error of a request. It returns nil if err is
-// nil.
+// wrapError adds a description of a request to its error. It returns nil if err is nil.
 func (c *Client) wrapError(r *request, err error) error {
 	if err == nil {
 		return nil
 	}
 
-	key := strings.TrimPrefix(r.keys[0], userKey(""))
+	key := strings.TrimPrefix(r.keys[0], userKey("")) // without the slash
 	others := ""
 	if len(r.keys) > 1 {
 		others = fmt.Sprintf(" and %d more keys", len(r.keys)-1)
@@ -52,7 +53,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.fullKeys(key), values: [][]byte{value}}
 	err := r.checkSize()
 	if err == nil {
-		// SET has no reply. The reply to a PING confirms that the server has handled the SET.
+		// SET has no reply. The reply to a PING after it shows that the server has stored the value.
 		b, readReply := appendPing(r.encode(nil))
 		err = c.roundTrip(ctx, b, readReply)
 	}
@@ -76,7 +77,7 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 
 // readValue reads a reply that consists of one value.
 func readValue(d *decoder) ([]byte, error) {
-	d.remainingBytes = maxRequestBytes // Earlier replies on the connection have reduced it.
+	d.remainingBytes = maxRequestBytes // resets the limit, which earlier replies have reduced
 	return d.readField("value", maxValueBytes)
 }
 
@@ -121,7 +122,7 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	return c.wrapError(r, err)
 }
 
-// wait is Wait for the results of fullKeys.
+// wait sends a WAIT for the keys, which are results of fullKeys.
 func (c *Client) wait(ctx context.Context, keys []string) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
@@ -137,9 +138,9 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 // Peek returns the value of key without waiting, and whether the key is set. If the key is not set,
 // the value is meaningless.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, isSet bool, err error) {
-	// CompareSet returns noValue if the key is missing. GET would not distinguish a missing key from
-	// an empty value. This CompareSet never changes the store: it replaces noValue by noValue.
-	// No key has the value noValue.
+	// A GET would not distinguish a missing key from an empty value. This CompareSet does: it returns
+	// noValue, the expected value, if the key is missing. No key has this value. CompareSet would
+	// replace it by the same value, so it never changes the store.
 	noValue := []byte("?")
 	value, err = c.CompareSet(ctx, key, noValue, noValue)
 	isSet = err == nil && string(value) != string(noValue)

@@ -8,16 +8,19 @@ import (
 	"io"
 )
 
-// decoder reads the requests and replies of the store's protocol. It allocates more than 64 KiB
-// only for bytes that have arrived, so that a wrong length cannot exhaust memory.
+// A decoder reads requests and replies from a connection. A faulty or hostile peer may send any
+// bytes. For example, it may send a SET whose key has a length of 8 EiB. A decoder returns an error
+// for lengths above the limits of the protocol. Within the limits, it still allocates more than 64
+// KiB only for bytes that have arrived.
+
+// decoder reads the requests and replies of the store's protocol.
 type decoder struct {
-	r    *bufio.Reader
-	peer string // address of the other side, for errors
-	// remainingBytes is how many bytes of keys and values the current request may still contain.
-	remainingBytes int
+	r              *bufio.Reader
+	peer           string // address of the other side, for errors
+	remainingBytes int    // number of bytes that the keys and values of a request may still have
 }
 
-// newDecoder returns a decoder for a connection with a peer. The peer's address appears in errors.
+// newDecoder returns a decoder for a connection with the given peer.
 func newDecoder(r io.Reader, peer string) *decoder {
 	return &decoder{r: bufio.NewReader(r), peer: peer, remainingBytes: maxRequestBytes}
 }
@@ -30,7 +33,7 @@ func (d *decoder) errorf(format string, args ...any) error {
 // readRequest reads a request whose keys and values have at most maxBytes in total. It returns
 // io.EOF if the connection was closed between two requests.
 func (d *decoder) readRequest(maxBytes int) (*request, error) {
-	b, err := d.r.ReadByte()
+	b, err := d.r.ReadByte() // the query
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +60,7 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
-// readFields reads the fields that format lists into r.
+// readFields reads the fields of r, which format lists.
 func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 	if format.hasNonce {
 		r.nonce, err = d.readU32()
@@ -87,7 +90,7 @@ func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 	return err
 }
 
-// readEntry appends a key and its values to r.
+// readEntry reads a key and its values, and appends them to r.
 func (d *decoder) readEntry(r *request, valueCount int) error {
 	key, err := d.readField("key", maxKeyBytes)
 	if err != nil {
@@ -127,7 +130,7 @@ func (d *decoder) readNumber() (int64, error) {
 	return int64(n), err
 }
 
-// readLength reads a length or count. If it is over the limit, the error contains name, for example
+// readLength reads a length or count. If it is over the limit, the error contains its name, such as
 // "number of keys".
 func (d *decoder) readLength(name string, limit uint64) (uint64, error) {
 	n, err := d.readU64()
@@ -145,7 +148,7 @@ func (d *decoder) readField(kind string, limit uint64) ([]byte, error) {
 		return nil, err
 	}
 
-	// The bytes of the length count too. Otherwise, the number of empty fields would be unlimited.
+	// The bytes of the length count too. Otherwise, a request could have any number of empty fields.
 	const lengthBytes = 8
 	d.remainingBytes -= int(n) + lengthBytes
 	if d.remainingBytes < 0 {
@@ -157,7 +160,7 @@ func (d *decoder) readField(kind string, limit uint64) ([]byte, error) {
 
 // readBytes reads exactly n bytes.
 func (d *decoder) readBytes(n int64) ([]byte, error) {
-	const maxPrealloc = 64 << 10 // This much may be allocated before the bytes arrive.
+	const maxPrealloc = 64 << 10 // number of bytes that may be allocated before they arrive
 	if n <= maxPrealloc {
 		b := make([]byte, n)
 		_, err := io.ReadFull(d.r, b)

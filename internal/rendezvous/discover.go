@@ -6,6 +6,34 @@ import (
 	"strconv"
 )
 
+// A launcher starts the processes of a job, and passes a rank to each by environment variables. For
+// example, torchrun starts 2 processes on each of 2 machines. The second one on the second machine
+// gets these variables:
+//
+//	RANK=3               its number among all ranks
+//	WORLD_SIZE=4         number of all ranks
+//	LOCAL_RANK=1         its number among the ranks of its machine
+//	LOCAL_WORLD_SIZE=2   number of ranks of its machine
+//
+// Discover finds out which launcher has started this process, and returns these numbers as a World.
+// It also returns a Route, which describes how to reach the store that all ranks of the job share.
+
+// Discover determines this process's rank and the route to the store without communication. lookup
+// is usually os.LookupEnv. The error is an EnvironmentError or describes an invalid option.
+func Discover(lookup func(string) (string, bool), o Options) (World, error) {
+	w, err := discoverRanks(lookup, o)
+	if err != nil {
+		return World{}, err
+	}
+
+	e := &environment{lookup: lookup, source: w.Source}
+	if err := chooseRoute(e, o, &w); err != nil {
+		return World{}, err
+	}
+
+	return w, nil
+}
+
 // environment looks up environment variables. It records them, because error messages list all
 // variables that have led to the error.
 type environment struct {
@@ -14,8 +42,8 @@ type environment struct {
 	variables []Variable                  // looked up so far
 }
 
-// value returns the value of a variable. An empty variable counts as unset, because scripts often
-// set variables to "".
+// value returns the value of a variable, or "" if it is not set. Callers treat an empty variable as
+// unset, because scripts often set variables to "".
 func (e *environment) value(name string) string {
 	value, _ := e.lookup(name)
 	e.variables = append(e.variables, Variable{name, value})
@@ -54,12 +82,11 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// launcherVariables describes the environment variables by which a launcher passes ranks to
-// processes. The launcher sets all four variables.
+// launcherVariables describes the four variables that a launcher sets.
 type launcherVariables struct {
 	source Source
 	names  [4]string // variables of rank, size, local rank and local size, in this order
-	advice string    // part of the error message if only some variables are set
+	advice string    // part of the error message if only some of them are set
 }
 
 // launchers lists the launchers in the order in which Discover tries them.
@@ -85,25 +112,8 @@ var launchers = []launcherVariables{
 	},
 }
 
-// Discover determines this process's rank and the route to the store without communication. lookup
-// is usually os.LookupEnv. The error is an EnvironmentError or describes an invalid option.
-func Discover(lookup func(string) (string, bool), o Options) (World, error) {
-	w, err := discoverRanks(lookup, o)
-	if err != nil {
-		return World{}, err
-	}
-
-	e := &environment{lookup: lookup, source: w.Source}
-	if err := chooseRoute(e, o, &w); err != nil {
-		return World{}, err
-	}
-
-	return w, nil
-}
-
-// discoverRanks returns this process's World, which describes the ranks of the job, without a
-// route. It uses the options if they are set, and otherwise the variables of a launcher. Without
-// both, the World has one rank.
+// discoverRanks returns this process's World without a route. The ranks come from the options if
+// they are set, and otherwise from the variables of a launcher. Without both, there is one rank.
 func discoverRanks(lookup func(string) (string, bool), o Options) (World, error) {
 	hasRank := o.Rank != 0 || o.Size != 0
 	hasLocalRank := o.LocalRank != 0 || o.LocalSize != 0
@@ -112,7 +122,7 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 	}
 
 	slurmEnvironment := &environment{lookup: lookup, source: SourceSlurm}
-	isSlurmTask := isInSlurmStep(slurmEnvironment)
+	isSlurmTask := isInSlurmStep(slurmEnvironment) // whether Slurm has started this process as a rank
 	for i := range launchers {
 		launcher := &launchers[i]
 		e := &environment{lookup: lookup, source: launcher.source}
@@ -122,7 +132,7 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 		}
 	}
 
-	// Slurm comes last, because its task can be another launcher that has started this process.
+	// Slurm comes last: it may have started another launcher, which has started this process.
 	if isSlurmTask {
 		return worldFromSlurm(slurmEnvironment)
 	}
@@ -159,20 +169,7 @@ func worldFromOptions(o Options) (World, error) {
 func (l *launcherVariables) readRanks(
 	e *environment, isSlurmTask bool,
 ) (w World, isFound bool, err error) {
-	const localIndex = 2 // l.names[localIndex:] are the variables of local rank and local size.
-	setCount := 0
-	isLocalSet := false // at least one of these two variables is set
-	for i, name := range l.names {
-		if e.value(name) == "" {
-			continue
-		}
-
-		setCount++
-		if i >= localIndex {
-			isLocalSet = true
-		}
-	}
-
+	setCount, isLocalSet := l.countSet(e)
 	if setCount == 0 {
 		return World{}, false, nil
 	}
@@ -191,6 +188,24 @@ func (l *launcherVariables) readRanks(
 	// A new environment, so that errors list each variable once.
 	w, err = l.parseWorld(&environment{lookup: e.lookup, source: l.source})
 	return w, true, err
+}
+
+// countSet returns the number of variables that are set. isLocalSet is true if the variable of
+// local rank or local size is among them.
+func (l *launcherVariables) countSet(e *environment) (setCount int, isLocalSet bool) {
+	const localIndex = 2 // index in l.names of the variable of local rank; that of local size follows
+	for i, name := range l.names {
+		if e.value(name) == "" {
+			continue
+		}
+
+		setCount++
+		if i >= localIndex {
+			isLocalSet = true
+		}
+	}
+
+	return setCount, isLocalSet
 }
 
 // parseWorld returns the World that the launcher's variables describe. All of them must be set.
@@ -214,8 +229,8 @@ func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	return w, err
 }
 
-// readJobName sets the RunID and Restart of w if its launcher has variables for them. Together,
-// they distinguish the job from others.
+// readJobName sets the RunID and Restart of w if its launcher has variables for them. They
+// distinguish the job from others, and from earlier attempts to run it.
 func readJobName(e *environment, w *World) (err error) {
 	switch w.Source {
 	case SourceTorchrun:

@@ -10,10 +10,12 @@ import (
 	"strings"
 )
 
-// checkAddressOwner is called if an address at which rank 0 wants to serve a store is in use. It
-// finds out which user's process uses the address. uid is the user of this process. For another
-// user, it returns an error, because waiting would not help. For the same user, or if the user is
-// unknown, it returns advice for an error message.
+// Suppose that rank 0 cannot serve a store at an address, because another process uses the address.
+// If that process belongs to the same user, it may be rank 0 of an earlier run, which is about to
+// end. So rank 0 waits for it. If it belongs to another user, waiting would not help.
+
+// checkAddressOwner returns an error if a process of another user uses an address. Otherwise, it
+// returns advice for an error message. uid is the user of this process.
 func checkAddressOwner(
 	ctx context.Context, endpoint Endpoint, uid uint32,
 ) (advice string, err error) {
@@ -22,7 +24,7 @@ func checkAddressOwner(
 		return "", err
 	}
 
-	var owner uint32
+	var owner uint32 // the user to whom the other process belongs
 	var isKnown bool
 	if network == "unix" {
 		owner, isKnown = ownerOfSocket(ctx, addr, uid)

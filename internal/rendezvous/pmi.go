@@ -14,37 +14,46 @@ import (
 	"syscall"
 )
 
-// pmiClient is a client of PMI-1, the protocol of MPICH's process manager. Each message is a line
-// of "name=value" fields, the first of which is the command (see src/pmi/src/pmi_v1.c in MPICH).
-type pmiClient struct {
-	conn net.Conn
-	r    *bufio.Reader
-}
+// MPICH starts the ranks of a job, and connects each to its process manager. The ranks use the
+// protocol PMI-1 on this connection to agree on an endpoint: the address and the token of the store
+// that rank 0, the leader, will serve. Each message is a line of fields, as in this exchange:
+//
+//	cmd=init pmi_version=1 pmi_subversion=1           cmd=response_to_init rc=0
+//	cmd=get_maxes                                     cmd=maxes keylen_max=64 vallen_max=1024
+//	cmd=get_my_kvsname                                cmd=my_kvsname kvsname=kvs_5
+//	cmd=put kvsname=kvs_5 key=symmem-store value=V    cmd=put_result rc=0
+//	cmd=barrier_in                                    cmd=barrier_out
+//	cmd=get kvsname=kvs_5 key=symmem-store            cmd=get_result rc=0 value=V
+//	cmd=finalize                                      cmd=finalize_ack
+//
+// The left side shows what a rank sends, and the right side the replies of the process manager. V
+// is the endpoint. Only the leader sends the put. The barrier ends when all ranks have entered it.
+// The protocol is defined by src/pmi/src/pmi_v1.c in MPICH.
 
 // errPMI means that the process manager has sent an error or something unexpected.
 var errPMI = errors.New("PMI failed")
 
 const (
 	pmiLineBytes = 4096           // maximum length of a line
-	pmiKey       = "symmem-store" // key under which rank 0 stores the endpoint
+	pmiKey       = "symmem-store" // key under which the leader stores the endpoint
 	// pmiMinBytes is the length that the process manager must allow for keys and values. The value
 	// of pmiKey has 53 bytes.
 	pmiMinBytes = 60
 )
 
-// pmiResult caches an endpoint. A program can call Connect several times, but PMI allows only one
-// exchange for each descriptor.
+// pmiResult keeps the endpoint of an exchange. A program can call Connect several times, but PMI
+// allows only one exchange for each connection.
 type pmiResult struct {
 	sync.Mutex
 	isKnown  bool // endpoint is set
 	endpoint Endpoint
 }
 
-// pmiResults holds a *pmiResult for each descriptor.
+// pmiResults holds a *pmiResult for each connection, by the number of its descriptor.
 var pmiResults sync.Map
 
-// pmiEndpoint returns the address and token that rank 0, the leader, chooses for the store. All
-// ranks must call it. fd is connected to the process manager. It stays open.
+// pmiEndpoint returns the endpoint that the leader has chosen. All ranks must call it. fd is the
+// descriptor of the connection to the process manager. It stays open.
 func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
 	result := entry.(*pmiResult) // pmiResults holds nothing else.
@@ -69,21 +78,6 @@ func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	return endpoint, nil
 }
 
-// pmiExchange exchanges the endpoint over conn, and fails when ctx is done.
-func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, error) {
-	stop := context.AfterFunc(ctx, func() {
-		_ = conn.SetDeadline(pastDeadline) // ends reads and writes
-	})
-	defer stop()
-	p := &pmiClient{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
-	endpoint, err := p.exchangeEndpoint(isLeader)
-	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
-	}
-
-	return endpoint, err
-}
-
 // openPMIConn returns a connection that uses a duplicate of fd. Closing it leaves fd open.
 func openPMIConn(fd int) (net.Conn, error) {
 	duplicate, err := syscall.Dup(fd)
@@ -102,8 +96,28 @@ func openPMIConn(fd int) (net.Conn, error) {
 	return conn, nil
 }
 
-// exchangeEndpoint returns a random socket name and token. Rank 0, the leader, chooses and stores
-// them. After a barrier, all ranks read them.
+// pmiExchange performs an exchange over conn, and fails when ctx is done.
+func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, error) {
+	stop := context.AfterFunc(ctx, func() {
+		_ = conn.SetDeadline(pastDeadline) // ends reads and writes
+	})
+	defer stop()
+	p := &pmiClient{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
+	endpoint, err := p.exchangeEndpoint(isLeader)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+
+	return endpoint, err
+}
+
+// pmiClient sends requests to the process manager.
+type pmiClient struct {
+	conn net.Conn
+	r    *bufio.Reader // reads from conn
+}
+
+// exchangeEndpoint returns the endpoint. The leader chooses it at random.
 func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 	spaceName, err := p.openSpace()
 	if err != nil {
@@ -111,7 +125,8 @@ func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 	}
 
 	if isLeader {
-		value := rand.Text() + "-" + rand.Text()
+		name, token := rand.Text(), rand.Text()
+		value := name + "-" + token
 		put := fmt.Sprintf("put kvsname=%s key=%s value=%s", spaceName, pmiKey, value)
 		if _, err := p.request(put, "put_result"); err != nil {
 			return Endpoint{}, err
@@ -128,16 +143,26 @@ func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 
-	name, token, _ := strings.Cut(reply["value"], "-")
-	if name == "" || token == "" {
-		return Endpoint{}, fmt.Errorf("%w: rank 0 stored %q", errPMI, reply["value"])
+	endpoint, err := parsePMIValue(reply["value"])
+	if err != nil {
+		return Endpoint{}, err
 	}
 
 	_, err = p.request("finalize", "finalize_ack")
-	return Endpoint{Address: unixScheme + "@symmem-" + name, Token: Token(token)}, err
+	return endpoint, err
 }
 
-// openSpace initializes PMI and returns the name of the job's key-value space.
+// parsePMIValue returns the endpoint that the value of pmiKey describes.
+func parsePMIValue(value string) (Endpoint, error) {
+	name, token, _ := strings.Cut(value, "-")
+	if name == "" || token == "" {
+		return Endpoint{}, fmt.Errorf("%w: rank 0 stored %q", errPMI, value)
+	}
+
+	return Endpoint{Address: unixScheme + "@symmem-" + name, Token: Token(token)}, nil
+}
+
+// openSpace initializes PMI. It returns the name of the job's space, which holds keys and values.
 func (p *pmiClient) openSpace() (spaceName string, err error) {
 	if _, err := p.request("init pmi_version=1 pmi_subversion=1", "response_to_init"); err != nil {
 		return "", err
@@ -168,9 +193,9 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 	return space["kvsname"], nil
 }
 
-// request sends a command with its fields, such as "get_maxes", and returns the fields of the
-// reply. It returns errPMI if the reply's command is not replyCommand, or if the reply has a field
-// rc (return code) other than 0.
+// request sends a line without its "cmd=", such as "get_maxes", and returns the fields of the
+// reply. It returns errPMI if the reply does not have the command replyCommand, or if it has a
+// return code (rc) other than 0.
 func (p *pmiClient) request(line, replyCommand string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {

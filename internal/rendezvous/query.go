@@ -5,13 +5,23 @@ import (
 	"fmt"
 )
 
-// query is the first byte of a request and identifies the operation. The protocol is that of
-// PyTorch's TCPStore. It is defined by TCPStoreBackend.hpp and the LibUV server, in
-// torch/csrc/distributed/c10d.
+// A client sends requests to the server of a store. A request consists of a query, which is a byte,
+// and of the fields that its format lists. For example, this request adds 5 to the number under the
+// key "/n":
+//
+//	04                         the query ADD
+//	02 00 00 00 00 00 00 00    the length of the key
+//	2f 6e                      the key
+//	05 00 00 00 00 00 00 00    the number
+//
+// This is the protocol of PyTorch's TCPStore. It is defined by TCPStoreBackend.hpp and the LibUV
+// server, in torch/csrc/distributed/c10d.
+
+// query identifies the operation of a request.
 type query byte
 
-// The queries. The client sends only those up to queryPing, without queryAppend. Every server since
-// PyTorch 2.4 supports them.
+// The queries. The client sends only those that every server since PyTorch 2.4 supports: the ones
+// up to queryPing, except queryAppend.
 const (
 	queryValidate query = iota
 	querySet
@@ -44,11 +54,11 @@ const (
 	maxRequestBytes = 256 << 20
 )
 
-// protocolMagic is the number in VALIDATE, the first request of each client. A server closes
-// connections with a different number.
+// protocolMagic is the nonce of VALIDATE, the first request of each connection. A server closes
+// connections with a different nonce.
 const protocolMagic uint32 = 0x3C85F7CE
 
-// Replies of one byte.
+// These replies have one byte.
 const (
 	replyReady    = 0 // to CHECK: all keys are set
 	replyNotReady = 1 // to CHECK: some key is missing
@@ -56,15 +66,14 @@ const (
 	replyCanceled = 1 // to CANCEL_WAIT, even if the WAIT was answered before
 )
 
-// requestFormat says which fields follow the query byte. Their order is: nonce, number of keys,
-// each key with its values, number.
+// requestFormat lists the fields of a request that follow the query, in this order.
 type requestFormat struct {
-	name       string // of the query, for errors
-	hasNonce   bool   // the request contains a nonce, a uint32
-	hasCount   bool   // the request contains the number of its keys, a uint64
-	keyCount   int    // number of keys unless hasCount is set
+	name       string // of the query, for errors; not in the request
+	hasNonce   bool   // a nonce, a uint32
+	hasCount   bool   // the number of keys, a uint64
+	keyCount   int    // number of keys unless hasCount is set; each is followed by its values
 	valueCount int    // number of values of each key
-	hasNumber  bool   // the request contains a number, an int64
+	hasNumber  bool   // a number, an int64
 }
 
 var requestFormats = [queryCount]requestFormat{
@@ -100,9 +109,9 @@ func (q query) String() string {
 // request is a decoded request. Fields that are not in its requestFormat are zero.
 type request struct {
 	query  query
-	nonce  uint32   // protocolMagic for VALIDATE, or a number that the answer to PING repeats
-	keys   []string // keys of the server's table, which start with a slash (see userKey)
-	values [][]byte // requestFormat.valueCount values for each key, in the order of the keys
+	nonce  uint32   // protocolMagic for VALIDATE, or a number that the reply to PING repeats
+	keys   []string // keys in the server's table
+	values [][]byte // values of the first key, then those of the second, and so on
 	number int64    // number to add for ADD, or number of ranks for BARRIER
 }
 
@@ -118,14 +127,14 @@ func (r *request) encode(b []byte) []byte {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(r.keys)))
 	}
 
-	values := r.values // of the current and later keys
+	remaining := r.values // those of the current and later keys
 	for _, key := range r.keys {
 		b = appendField(b, key)
-		for _, value := range values[:format.valueCount] {
+		for _, value := range remaining[:format.valueCount] {
 			b = appendField(b, value)
 		}
 
-		values = values[format.valueCount:]
+		remaining = remaining[format.valueCount:]
 	}
 
 	if format.hasNumber {
@@ -135,8 +144,8 @@ func (r *request) encode(b []byte) []byte {
 	return b
 }
 
-// checkSize returns ErrTooLarge if the request exceeds a limit. A server would close the connection
-// instead.
+// checkSize returns ErrTooLarge if the request exceeds a limit. If it was sent, a server would
+// close the connection.
 func (r *request) checkSize() error {
 	if len(r.keys) > maxKeys {
 		return fmt.Errorf("%d keys, at most %d are allowed: %w", len(r.keys), maxKeys, ErrTooLarge)
@@ -175,6 +184,7 @@ func appendField[T string | []byte](b []byte, field T) []byte {
 	return append(b, field...)
 }
 
+// appendNumber appends a number in two's complement.
 func appendNumber(b []byte, number int64) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(number))
 }

@@ -16,11 +16,21 @@ const (
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// chooseRoute sets w.Route, which describes how this rank reaches the store of its job. If symmem
-// launch has started this process, it also sets w.Source.
+// The ranks of a job share a store. A Route describes how this rank reaches it. It is the first of
+// these that applies:
 //
-// All ranks must make the same choice. Therefore, chooseRoute uses only variables that are the same
-// for all ranks, and whether all ranks run on one machine.
+//  1. The job has one rank: the store is inside this process.
+//  2. Options.Address is set: rank 0 serves a store at this address.
+//  3. SYMMEM_STORE is set: a store is already running at this address. symmem launch sets this
+//     variable.
+//  4. torchrun serves a store: it is at MASTER_ADDR and MASTER_PORT.
+//  5. All ranks are on one machine: rank 0 serves a store on a Unix socket.
+//  6. Otherwise, rank 0 serves a store on TCP, at MASTER_ADDR and MASTER_PORT.
+//
+// All ranks must make the same choice. It therefore depends only on variables that are the same for
+// all ranks, and on whether all ranks are on one machine.
+
+// chooseRoute sets w.Route. If symmem launch has started this process, it also sets w.Source.
 func chooseRoute(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil // The zero Route is RouteLocal, a store inside this process.
@@ -36,33 +46,42 @@ func chooseRoute(e *environment, o Options, w *World) error {
 	}
 
 	if address := e.value(EnvStore); address != "" {
-		if _, _, err := splitAddress(address); err != nil {
-			return e.errorf("%v", err)
-		}
-
-		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address, Token: token}}
-		if strings.HasPrefix(address, LaunchStore) {
-			w.Source = SourceLaunch
-		}
-
-		return nil
+		return routeToRunningStore(e, address, token, w)
 	}
 
-	if w.Source == SourceTorchrun && e.value("TORCHELASTIC_USE_AGENT_STORE") == "True" {
-		// torchrun serves a store. It requires no token, because it is PyTorch's TCPStore.
+	hasTorchrunStore := w.Source == SourceTorchrun &&
+		e.value("TORCHELASTIC_USE_AGENT_STORE") == "True"
+	if hasTorchrunStore {
 		address, err := masterAddress(e)
-		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address}}
+		const noToken Token = "" // PyTorch's stores require none.
+		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address, Token: noToken}}
 		return err
 	}
 
-	if w.LocalSize == w.Size {
+	isOneMachine := w.LocalSize == w.Size
+	if isOneMachine {
 		return routeOnOneMachine(e, token, w)
 	}
 
 	return routeAcrossMachines(e, token, w)
 }
 
-// routeToAddress sets the route for an address in Options.
+// routeToRunningStore sets the route for the address in SYMMEM_STORE.
+func routeToRunningStore(e *environment, address string, token Token, w *World) error {
+	if _, _, err := splitAddress(address); err != nil {
+		return e.errorf("%v", err)
+	}
+
+	w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address, Token: token}}
+	isFromLaunch := strings.HasPrefix(address, LaunchStore)
+	if isFromLaunch {
+		w.Source = SourceLaunch
+	}
+
+	return nil
+}
+
+// routeToAddress sets the route for the address in Options.
 func routeToAddress(address string, token Token, w *World) error {
 	network, _, err := splitAddress(address)
 	if err == nil && network == "tcp" && token == "" {
@@ -78,8 +97,8 @@ func routeToAddress(address string, token Token, w *World) error {
 	return nil
 }
 
-// routeOnOneMachine sets the route for ranks of one machine. They use a Unix socket, whose name
-// they derive from the name of the job. MPICH does not name jobs. Its ranks receive the socket's
+// routeOnOneMachine sets the route for ranks of one machine. They derive the name of the Unix
+// socket from texts that identify the job. MPICH sets no such texts. Its ranks receive the socket's
 // name by PMI, the protocol of its process manager.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
@@ -88,7 +107,7 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 		return err
 	}
 
-	jobIdentity := []string{w.RunID, strconv.Itoa(w.Restart)} // the same texts on all ranks
+	jobTexts := []string{w.RunID, strconv.Itoa(w.Restart)}
 	usesMasterAddress := w.Source == SourceTorchrun || w.Source == SourceOptions
 	if usesMasterAddress {
 		port := e.value("MASTER_PORT")
@@ -98,20 +117,20 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 				"set MASTER_PORT, a run id, or %s", EnvStore)
 		}
 
-		jobIdentity = append(jobIdentity, e.value("MASTER_ADDR"), port)
+		jobTexts = append(jobTexts, e.value("MASTER_ADDR"), port)
 	} else if w.RunID == "" {
 		return e.errorf("the launcher did not set a name for the job: set %s", EnvStore)
 	}
 
-	address := privateSocketAddress(w.Source, os.Geteuid(), jobIdentity)
+	address := privateSocketAddress(w.Source, os.Geteuid(), jobTexts)
 	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
 	return nil
 }
 
-// privateSocketAddress returns the address of a user's Unix socket for a job. The address contains
-// a hash of jobIdentity, because the name of a socket has at most 107 bytes.
-func privateSocketAddress(source Source, uid int, jobIdentity []string) string {
-	jobName := string(source) + "\x00" + strings.Join(jobIdentity, "\x00")
+// privateSocketAddress returns the address of a user's Unix socket for a job. It contains a hash of
+// jobTexts, because the name of a socket has at most 107 bytes.
+func privateSocketAddress(source Source, uid int, jobTexts []string) string {
+	jobName := string(source) + "\x00" + strings.Join(jobTexts, "\x00")
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(jobName)))
 }
 

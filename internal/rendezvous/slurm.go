@@ -6,20 +6,31 @@ import (
 	"strings"
 )
 
+// Slurm runs jobs on several machines. The script of a job calls srun, which starts the ranks. Each
+// call of srun is a step of the job. Suppose that the second step of job 42 has 7 ranks on 3
+// machines. Rank 4, the first one on the second machine, gets these variables:
+//
+//	SLURM_JOB_ID=42, SLURM_STEP_ID=1
+//	SLURM_PROCID=4                      the rank
+//	SLURM_STEP_NUM_TASKS=7              number of ranks; Slurm calls them tasks
+//	SLURM_LOCALID=0                     local rank
+//	SLURM_NODEID=1                      number of the machine; Slurm calls it a node
+//	SLURM_STEP_TASKS_PER_NODE=4,2,1     number of ranks on each machine
+//
+// If equal numbers follow one another, the last variable shortens them: "4(x2),3" means 4, 4 and 3.
+
 // firstReservedStep is the lowest of the step IDs that Slurm reserves for processes that are not
-// ranks. An sbatch script, for example, also has SLURM_PROCID, but its step ID is reserved.
+// ranks. The script of a job, for example, also has SLURM_PROCID, but its step ID is reserved.
 const firstReservedStep = 0xfffffff0
 
-// isInSlurmStep reports whether this process is a rank that srun has started. A step is the set of
-// ranks that one srun starts. Slurm calls ranks tasks, and machines nodes.
+// isInSlurmStep reports whether this process is a rank that srun has started.
 func isInSlurmStep(e *environment) bool {
 	id, err := strconv.ParseUint(e.value("SLURM_STEP_ID"), 10, 64)
 	return err == nil && id < firstReservedStep
 }
 
-// worldFromSlurm returns the World that the variables of a Slurm step describe: the rank of this
-// process and the number of ranks. It prefers the size of the step to the size of the job, because
-// a job can run many steps.
+// worldFromSlurm returns the World that the variables of a step describe: the rank of this process
+// and the numbers of ranks.
 func worldFromSlurm(e *environment) (World, error) {
 	e.variables = nil // Errors list only the variables that are read from here on.
 	job := e.value("SLURM_JOB_ID")
@@ -30,7 +41,7 @@ func worldFromSlurm(e *environment) (World, error) {
 	w := World{Source: SourceSlurm, RunID: job + "." + e.value("SLURM_STEP_ID")}
 	sizeName := "SLURM_STEP_NUM_TASKS"
 	if e.value(sizeName) == "" {
-		sizeName = "SLURM_NTASKS"
+		sizeName = "SLURM_NTASKS" // the number of ranks of the job, which can have other steps
 	}
 
 	var rankErr, localRankErr, sizeErr, localSizeErr error
@@ -69,11 +80,10 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 	return n, nil
 }
 
-// tasksOnNode returns the number of tasks on the node with the given index. list is the value of
-// SLURM_STEP_TASKS_PER_NODE. For example, "4(x2),3" means 4 tasks on each of nodes 0 and 1, and 3
-// on node 2.
+// tasksOnNode returns the number of ranks on the given machine. list is the value of
+// SLURM_STEP_TASKS_PER_NODE, such as "4(x2),3".
 func tasksOnNode(list string, node int) (tasks int, isValid bool) {
-	nodesBefore := 0 // number of nodes in earlier items
+	nodesBefore := 0 // number of machines in earlier items
 	for item := range strings.SplitSeq(list, ",") {
 		number, repetition, isRepeated := strings.Cut(item, "(x")
 		n, err := strconv.Atoi(number)
@@ -81,7 +91,7 @@ func tasksOnNode(list string, node int) (tasks int, isValid bool) {
 			return 0, false
 		}
 
-		nodeCount := 1 // number of nodes with n tasks
+		nodeCount := 1 // number of machines in this item
 		if isRepeated {
 			digits, hasEnd := strings.CutSuffix(repetition, ")")
 			nodeCount, err = strconv.Atoi(digits)
@@ -90,7 +100,8 @@ func tasksOnNode(list string, node int) (tasks int, isValid bool) {
 			}
 		}
 
-		if node-nodesBefore < nodeCount {
+		isInItem := node-nodesBefore < nodeCount
+		if isInItem {
 			return n, true
 		}
 

@@ -10,11 +10,18 @@ import (
 	"strconv"
 )
 
+// A table executes the requests of clients. Suppose that client 1 sends the request WAIT for the
+// key "a", which is not set. There is no reply yet: client 1 becomes a waiter. Later, client 2
+// sends SET for "a". The table stores the value and returns a reply for client 1, which ends the
+// wait.
+//
+// While a client waits, the table replies to its other requests, as PyTorch's LibUV server does.
+// But a second wait is an error, because the client could not distinguish the two replies.
+
 // clientID identifies a connection of a server. It is never reused.
 type clientID uint64
 
-// reply contains the bytes to send to a client. A request of one client can cause replies to
-// others: a SET of a key answers each WAIT for that key.
+// reply contains the bytes to send to a client.
 type reply struct {
 	to    clientID
 	bytes []byte
@@ -22,14 +29,11 @@ type reply struct {
 
 // table holds a store's state and computes the replies to requests. It does no I/O and has no
 // lock.
-//
-// While a client waits, the table answers its other requests, as PyTorch's LibUV server does. A
-// second wait is an error, because the client could not distinguish the two answers.
 type table struct {
 	values         map[string][]byte    // by key
 	queues         map[string][][]byte  // by key; an empty queue is deleted
 	barriers       map[string]*barrier  // by key
-	waiterByClient map[clientID]*waiter // clients whose wait has not been answered
+	waiterByClient map[clientID]*waiter // clients whose wait has not ended
 	// waitersByKey lists the waiters for each missing key in the order of their requests.
 	waitersByKey map[string][]*waiter
 	replies      []reply // result of apply, reused by the next call
@@ -38,8 +42,8 @@ type table struct {
 // waiter is a client that waits for keys or at a barrier.
 type waiter struct {
 	client      clientID
-	missingKeys map[string]bool // keys that it waits for; nil at a barrier
-	barrier     *barrier        // barrier that it waits at; nil if it waits for keys
+	missingKeys map[string]bool // keys for which it waits; nil at a barrier
+	barrier     *barrier        // barrier at which it waits; nil if it waits for keys
 }
 
 // barrier counts the clients that have arrived at it. The count is never reset, so each use needs
@@ -67,19 +71,19 @@ func newTable() *table {
 	}
 }
 
-// apply processes a request and takes ownership of it. The replies are valid until the next call
-// and must be sent in order. After an error, the caller must close the client's connection and
-// send the replies to other clients.
+// apply executes a request and takes ownership of it. The replies are valid until the next call and
+// must be sent in order. After an error, the caller must close the client's connection, and send
+// the replies to other clients.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.replies = t.replies[:0]
 	err := t.dispatch(from, r)
 	return t.replies, err
 }
 
-// dispatch processes a request and appends the answers to t.replies.
+// dispatch executes a request and appends the replies to t.replies.
 //
-// The decoder has checked that r.keys and r.values have the lengths that requestFormats lists for
-// the query. Their indices are therefore in range.
+// The decoder has checked the lengths of r.keys and r.values. For example, a COMPARE_SET has one
+// key and two values. So the indices below are in range.
 func (t *table) dispatch(from clientID, r *request) error {
 	switch r.query {
 	case querySet, queryMultiSet:
@@ -89,7 +93,7 @@ func (t *table) dispatch(from clientID, r *request) error {
 	case queryCompareSet:
 		expected, desired := r.values[0], r.values[1]
 		current := t.compareSet(r.keys[0], expected, desired)
-		t.answer(from, appendField(nil, current))
+		t.addReply(from, appendField(nil, current))
 	case queryAdd:
 		return t.add(from, r.keys[0], r.number)
 	case queryAppend:
@@ -100,7 +104,7 @@ func (t *table) dispatch(from clientID, r *request) error {
 		return t.arriveAtBarrier(from, r.keys[0], r.number)
 	case queryCancelWait:
 		t.endWait(from)
-		t.answer(from, []byte{replyCanceled})
+		t.addReply(from, []byte{replyCanceled})
 	case queryQueuePush:
 		t.push(r.keys[0], r.values[0])
 	case queryQueuePop:
@@ -110,14 +114,14 @@ func (t *table) dispatch(from clientID, r *request) error {
 	case queryValidate:
 		return errUnexpectedValidate
 	default:
-		t.answerQuery(from, r)
+		t.read(from, r)
 	}
 
 	return nil
 }
 
-// answerQuery answers a request that only reads the table.
-func (t *table) answerQuery(from clientID, r *request) {
+// read executes a request that does not change the table.
+func (t *table) read(from clientID, r *request) {
 	var b []byte
 	switch r.query { //nolint:exhaustive // dispatch handles all other queries
 	case queryGet, queryMultiGet:
@@ -142,17 +146,17 @@ func (t *table) answerQuery(from clientID, r *request) {
 		}
 	}
 
-	t.answer(from, b)
+	t.addReply(from, b)
 }
 
-// answer adds a reply, which apply returns.
-func (t *table) answer(to clientID, b []byte) {
-	if len(b) > 0 { // A MULTI_GET without keys has an empty answer.
+// addReply adds a reply to the result of apply.
+func (t *table) addReply(to clientID, b []byte) {
+	if len(b) > 0 { // The reply to a MULTI_GET without keys is empty.
 		t.replies = append(t.replies, reply{to: to, bytes: b})
 	}
 }
 
-// isMissing reports whether a WAIT for key has to wait. A key of a non-empty queue counts as set.
+// isMissing reports whether a WAIT for key has to wait. If the key has a queue, it is not missing.
 func (t *table) isMissing(key string) bool {
 	_, exists := t.values[key]
 	return !exists && len(t.queues[key]) == 0
@@ -181,7 +185,7 @@ func (t *table) compareSet(key string, expected, desired []byte) []byte {
 	return desired
 }
 
-// add adds delta to the number under key, or to 0 if the key is missing. It answers with the sum,
+// add adds delta to the number under key, or to 0 if the key is missing. It replies with the sum,
 // which wraps around if it overflows.
 func (t *table) add(from clientID, key string, delta int64) error {
 	sum := delta
@@ -194,7 +198,7 @@ func (t *table) add(from clientID, key string, delta int64) error {
 		sum += number
 	}
 
-	t.answer(from, appendNumber(nil, sum))
+	t.addReply(from, appendNumber(nil, sum))
 	t.set(key, strconv.AppendInt(nil, sum, 10))
 	return nil
 }
@@ -210,7 +214,7 @@ func (t *table) appendValue(key string, value []byte) error {
 	return nil
 }
 
-// delete removes a key and answers with the number of keys that it removed, 0 or 1.
+// delete removes a key, and replies with the number of keys that it has removed: 0 or 1.
 func (t *table) delete(from clientID, key string) {
 	var deletedCount int64
 	if _, exists := t.values[key]; exists {
@@ -218,21 +222,21 @@ func (t *table) delete(from clientID, key string) {
 	}
 
 	delete(t.values, key)
-	t.answer(from, appendNumber(nil, deletedCount))
+	t.addReply(from, appendNumber(nil, deletedCount))
 }
 
 // push appends a value to the queue under key.
 func (t *table) push(key string, value []byte) {
 	t.queues[key] = append(t.queues[key], value)
-	// End the wait of only one client, because only one can pop the value.
-	if waiters := t.waitersByKey[key]; len(waiters) > 0 {
-		first := waiters[0]
+	waiters := t.waitersByKey[key]
+	if len(waiters) > 0 {
+		first := waiters[0] // no other one, because only one client can pop the value
 		t.removeWaiter(first, key)
 		t.removeMissingKey(first, key)
 	}
 }
 
-// pop removes the first value of the queue under key. It answers with the length that the queue
+// pop removes the first value of the queue under key. It replies with the length that the queue
 // had, followed by the removed value unless the queue was empty.
 func (t *table) pop(from clientID, key string) {
 	queue := t.queues[key]
@@ -247,5 +251,5 @@ func (t *table) pop(from clientID, key string) {
 		delete(t.queues, key)
 	}
 
-	t.answer(from, b)
+	t.addReply(from, b)
 }

@@ -2,8 +2,16 @@ package rendezvous
 
 import "slices"
 
-// startWait handles a WAIT, which is answered when all keys exist. If they exist already, it
-// answers at once. It returns errSecondWait if the client is already waiting.
+// A client can wait in two ways. While it waits, the table has a waiter for it. The reply comes
+// when the wait ends:
+//
+//   - WAIT for the keys "a" and "b": if both are missing, both become missingKeys of the waiter. A
+//     SET of "a" removes "a" from them. A SET of "b" then removes the last one and ends the wait.
+//   - BARRIER for a key and 3 clients: the first two clients that arrive wait. The third arrival
+//     ends their waits.
+
+// startWait executes a WAIT. It replies at once if all keys are set. It returns errSecondWait if
+// the client is already waiting.
 func (t *table) startWait(from clientID, keys []string) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
@@ -19,7 +27,7 @@ func (t *table) startWait(from clientID, keys []string) error {
 	}
 
 	if len(w.missingKeys) == 0 {
-		t.answer(from, []byte{replyWaitOver})
+		t.addReply(from, []byte{replyWaitOver})
 		return nil
 	}
 
@@ -27,8 +35,8 @@ func (t *table) startWait(from clientID, keys []string) error {
 	return nil
 }
 
-// wakeWaiters is called when a key has been set. It ends the waits for this key that wait for no
-// other missing key.
+// wakeWaiters is called when a key has been set. It ends the waits for which no other key is
+// missing.
 func (t *table) wakeWaiters(key string) {
 	waiters := t.waitersByKey[key]
 	delete(t.waitersByKey, key)
@@ -37,16 +45,19 @@ func (t *table) wakeWaiters(key string) {
 	}
 }
 
-// removeMissingKey removes a key that now exists from w.missingKeys. If no other key is missing, it
-// ends the wait and answers the client. The caller removes w from t.waitersByKey.
+// removeMissingKey removes a key from w.missingKeys. If it was the last one, the wait ends. The
+// caller removes w from t.waitersByKey.
 func (t *table) removeMissingKey(w *waiter, key string) {
 	delete(w.missingKeys, key)
-	if len(w.missingKeys) > 0 {
-		return
+	if len(w.missingKeys) == 0 {
+		t.replyToWaiter(w.client)
 	}
+}
 
-	delete(t.waiterByClient, w.client)
-	t.answer(w.client, []byte{replyWaitOver})
+// replyToWaiter ends the wait of a client with a reply.
+func (t *table) replyToWaiter(client clientID) {
+	delete(t.waiterByClient, client)
+	t.addReply(client, []byte{replyWaitOver})
 }
 
 // removeWaiter removes w from the waiters for a key.
@@ -60,9 +71,9 @@ func (t *table) removeWaiter(w *waiter, key string) {
 	}
 }
 
-// arriveAtBarrier records that a client has arrived at the barrier with the given key. The arrival
-// of client number rankCount answers all clients that have arrived. Later arrivals are answered at
-// once. It returns errSecondWait if the client is already waiting.
+// arriveAtBarrier executes a BARRIER: the client arrives at the barrier with the given key. From
+// arrival number rankCount on, all clients that have arrived get a reply at once. It returns
+// errSecondWait if the client is already waiting.
 func (t *table) arriveAtBarrier(from clientID, key string, rankCount int64) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
@@ -82,15 +93,14 @@ func (t *table) arriveAtBarrier(from clientID, key string, rankCount int64) erro
 	}
 
 	for _, client := range b.clients {
-		delete(t.waiterByClient, client)
-		t.answer(client, []byte{replyWaitOver})
+		t.replyToWaiter(client)
 	}
 
 	b.clients = nil
 	return nil
 }
 
-// endWait forgets the wait of a client that has canceled it or disconnected, without an answer. A
+// endWait ends the wait of a client that has canceled it or disconnected, without a reply. A
 // barrier still counts the client's arrival.
 func (t *table) endWait(client clientID) {
 	w := t.waiterByClient[client]

@@ -18,10 +18,10 @@ type World struct {
 	RunID   string
 	Restart int
 	Route   Route // how to reach the store
-	// ReportAbsent, if not nil, is called repeatedly during Connect, but never concurrently. absent
-	// lists the ranks that have not joined, in ascending order. waited is the time since the first
-	// call, which precedes the wait and has an empty list. ReportAbsent returns the time until its
-	// next call, or a negative time if there must be no next call.
+	// ReportAbsent, if not nil, is called while Connect waits for other ranks. absent lists the ranks
+	// that have not joined, in ascending order. waited is the time since the first call, which comes
+	// before the wait and has an empty list. ReportAbsent returns the time until the next call, or a
+	// negative time to end the calls. They are never concurrent.
 	ReportAbsent func(absent []int, waited time.Duration) time.Duration
 	// ReportConnected, if not nil, is called in the same way while rank 0, which serves the store,
 	// waits for other ranks to leave. connected lists the ranks that have not left.
