@@ -6,6 +6,20 @@ import (
 	"symmem/event"
 )
 
+// A Ledger is the history of one pool: a sequence of events, such as "allocated 1 MiB at offset 0".
+// All ranks should have the same events. To find out, they compare digests. The digest at a
+// position is a hash of all events before the position.
+//
+// Old events and digests take too much memory, so a Ledger keeps only some of them. Suppose that
+// there have been 100000 events, and that the Ledger keeps 65536:
+//
+//	events 34464 to 99999      the event, and the digest at its position
+//	position 100000            the digest of all events
+//	positions 0, 128, 256 ...  the digests, called checkpoints
+//	the agreed position        the digest; before it, all ranks are known to have the same events
+//
+// The distance of the checkpoints, called stride, doubles when they become too many.
+
 const (
 	// DefaultKept is the default number of kept events, which occupy 3 MiB.
 	DefaultKept = 1 << 16
@@ -18,15 +32,7 @@ const (
 	maxCheckpoints = 1024
 )
 
-// Ledger is the history of one pool: events, numbered by their positions from 0. The digest (hash)
-// at a position covers all events before the position. A Ledger keeps:
-//
-//	positions in [Floor, Position]   event and digest; only the digest at Position
-//	multiples of Stride below Floor  digest
-//	the agreed position              digest
-//	other positions below Floor      nothing
-//
-// All ranks are known to have the same events before the agreed position.
+// Ledger is the history of one pool. Events are numbered by their positions from 0.
 type Ledger struct {
 	position        uint64 // number of events, and position of the next one
 	digest          uint64 // of all events
@@ -65,8 +71,9 @@ func New(maxEntries int) *Ledger {
 	}
 }
 
-// Append appends the fields of e that ranks compare, and returns the event's position. site is an
-// index in a [Sites] table. It allocates memory until the ledger keeps maxEntries events.
+// Append appends the fields of e that ranks compare, and returns the event's position. site is the
+// index of the call site in a [Sites] table; ranks do not compare it. Append allocates memory until
+// the ledger keeps its maximum number of events.
 func (l *Ledger) Append(e *event.Event, site uint32) uint64 {
 	p := event.PackPlacement(e, site)
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
@@ -91,7 +98,7 @@ func (l *Ledger) append(
 	}
 
 	digestBefore := l.digest
-	kind := event.Kind(siteKind) // the low bits, without the site, which ranks do not compare
+	kind := event.Kind(siteKind) // the low bits, without the site
 	l.digest = extendDigest(digestBefore,
 		mixPlace(streamSegment, offset), mixSizes(size, requested, kind))
 	l.position = position + 1
@@ -105,27 +112,36 @@ func (l *Ledger) append(
 	return position
 }
 
-// maintain makes entries longer and adds a checkpoint if necessary. It suffices to call it at
-// multiples of maintenanceInterval. The length of entries and the stride are multiples, too.
+// maintain prepares the ledger for the next maintenanceInterval events. The length of entries and
+// the stride are multiples of this number, so they need no other preparation.
 func (l *Ledger) maintain() {
+	l.growIfFull()
+	if l.position%l.stride == 0 {
+		l.addCheckpoint()
+	}
+}
+
+// growIfFull makes entries longer if all of them are used.
+func (l *Ledger) growIfFull() {
 	n := uint64(len(l.entries))
 	isFull := l.position-l.restartPosition == n
 	if isFull && n < l.maxEntries {
 		newEntries := make([]entry, max(2*n, maintenanceInterval))
-		// Events keep their indexes: a restart position is a multiple of maxEntries.
+		// The index of each event stays the same: a restart position is a multiple of maxEntries, and
+		// thus of both lengths.
 		copy(newEntries, l.entries)
 		l.entries = newEntries
 	}
+}
 
-	if l.position%l.stride != 0 {
-		return
-	}
-
+// addCheckpoint adds a checkpoint at the current position, unless the stride must double and the
+// position is no multiple of the new stride.
+func (l *Ledger) addCheckpoint() {
 	if len(l.checkpoints) == maxCheckpoints {
 		l.dropEverySecondCheckpoint()
 	}
 
-	if l.position%l.stride == 0 { // stride may have doubled
+	if l.position%l.stride == 0 {
 		l.checkpoints = append(l.checkpoints, l.digest)
 	}
 }
@@ -154,10 +170,10 @@ func (l *Ledger) Floor() uint64 {
 // of the maximum number of kept events.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.maxEntries + 1) * l.maxEntries }
 
-// Restart replaces the history by one that is the same on all ranks. Only its length and its digest
-// are known. position, the length, is the NextStart of the rank with the longest history. It is
-// above the length of every rank's old history, so that the new history cannot be confused with an
-// old one.
+// Restart replaces the history by one that is the same on all ranks. Only its length, which is the
+// given position, and its digest are known. position must be the NextStart of the rank with the
+// longest history. So it is above every rank's old position, and the new history cannot be confused
+// with an old one.
 func (l *Ledger) Restart(position, digest uint64) {
 	l.restartPosition = position
 	l.position, l.digest = position, digest

@@ -5,11 +5,24 @@ import (
 	"slices"
 )
 
+// A Matcher assigns messages to the receives of one rank. A receive claims the message that is
+// assigned to it. Suppose that rank 0 receives messages with tag 7:
+//
+//   - A receive from rank 1 claims message 1 of rank 1: the first with tag 7. It need not have
+//     arrived yet. The next receive from rank 1 claims message 2.
+//   - A receive from Any claims a message of any rank, but only after the message has arrived.
+//   - Receives with one tag claim messages in order. If the first one is from Any, and no message
+//     has arrived, the later ones wait too.
+//
+// Messages can be ordered with collectives. A segment is the time between two collectives, and has
+// the number of collectives before it. Rank 1 may be faster than rank 0, and send a message in
+// segment 3 while rank 0 receives from Any in segment 2. This receive must not claim the message.
+
 // Any is the source of a receive that accepts a message from any rank.
 const Any = -1
 
-// Matcher assigns messages to the receives of one rank. A receive claims its message when the two
-// are matched. A value of type R identifies a receive. The zero Matcher is ready to use.
+// Matcher assigns messages to the receives of one rank. A value of type R identifies a receive. The
+// zero Matcher is ready to use.
 type Matcher[R any] struct {
 	queues map[int]*queue[R] // by tag
 	claims []Claim[R]        // memory for the result of Post and Arrive, reused by each call
@@ -33,14 +46,14 @@ type Arrival struct {
 
 // queue holds the receives and messages with one tag.
 type queue[R any] struct {
-	// claimedCounts holds the numbers of claimed messages, by source. Messages of a source are
-	// claimed in the order of their numbers.
+	// claimedCounts holds the number of claimed messages of each source. Their numbers are those up
+	// to this one, because the messages of a source are claimed in order.
 	claimedCounts   map[int]uint64
-	waitingReceives []waitingReceive[R] // receives without a message, in the order of Post
-	// arrivals lists messages in the order of Arrive. It contains all unclaimed messages. It also
-	// contains claimed messages that markClaimed has not removed yet.
-	arrivals  []Arrival
-	unclaimed map[messageID]struct{} // messages that have arrived but were not claimed
+	waitingReceives []waitingReceive[R]    // receives without a message, in the order of Post
+	unclaimed       map[messageID]struct{} // messages that have arrived but are not claimed
+	// arrivals lists messages in the order of Arrive: all unclaimed ones, and claimed ones that
+	// markClaimed has not removed yet.
+	arrivals []Arrival
 }
 
 // messageID identifies a message among those with one tag.
@@ -52,7 +65,7 @@ type messageID struct {
 type waitingReceive[R any] struct {
 	receive R
 	source  int    // rank or Any
-	segment uint64 // number of collectives that this rank called before; see Post
+	segment uint64 // number of collectives that this rank called before
 }
 
 // ensureQueue returns the queue of a tag, and creates it if necessary.
@@ -78,7 +91,7 @@ func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
 //
 // segment is the number of collectives that this rank called before the receive. It is always 0 if
 // messages are not ordered with collectives. A receive from Any accepts only messages of the same
-// segment, because a faster rank may have sent messages of a later segment.
+// segment.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.ensureQueue(tag)
 	receive := waitingReceive[R]{receive: r, source: source, segment: segment}
@@ -102,8 +115,7 @@ func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	return m.claimMessages(q)
 }
 
-// claimMessages assigns messages to the waiting receives of q in order, and returns the claims. A
-// receive from a specific source claims a message even before the message arrives. claimMessages
+// claimMessages assigns messages to the waiting receives of q in order, and returns the claims. It
 // stops at the first receive from Any for which no message has arrived.
 func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
@@ -114,7 +126,8 @@ func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 			source = q.nextSource(w.segment)
 		}
 
-		if source == Any { // no message has arrived
+		isSourceKnown := source != Any
+		if !isSourceKnown {
 			break
 		}
 
@@ -129,8 +142,9 @@ func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	return m.claims
 }
 
-// markClaimed records that a message is claimed, which must be the next one of its source. When
-// more than half of the arrivals are claimed, it removes these, so that their number stays small.
+// markClaimed records that a message is claimed. It must be the next one of its source. When more
+// than half of the arrivals are claimed, markClaimed removes the claimed ones. So their number
+// stays small, and few calls pay for the removal.
 func (q *queue[R]) markClaimed(id messageID) {
 	q.claimedCounts[id.source] = id.number
 	delete(q.unclaimed, id)
@@ -139,14 +153,15 @@ func (q *queue[R]) markClaimed(id messageID) {
 	}
 }
 
+// isClaimed reports whether an arrival has been claimed.
 func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimedCounts[a.Source] }
 
-// nextSource returns the source of the message that a receive from Any claims. This is the earliest
-// arrival with the given segment that is the next message of its source. nextSource returns Any if
-// there is no such message.
+// nextSource returns the source of the message that a receive from Any claims: the earliest arrival
+// with the given segment that is the next message of its source. It returns Any if there is none.
 func (q *queue[R]) nextSource(segment uint64) (source int) {
 	for _, a := range q.arrivals {
-		if a.Segment == segment && a.Number == q.claimedCounts[a.Source]+1 {
+		isNextOfSource := a.Number == q.claimedCounts[a.Source]+1
+		if isNextOfSource && a.Segment == segment {
 			return a.Source
 		}
 	}

@@ -5,6 +5,17 @@ import (
 	"slices"
 )
 
+// A Tally knows how many calls of Send (or of Recv) preceded each collective. Suppose that a rank
+// calls Send to rank 1 with tag 7 two times, then the first collective, and then Send once more.
+// For the key (rank 1, tag 7), the Tally holds:
+//
+//	segment          calls up to its end
+//	0 collectives    2
+//	1 collective     3
+//
+// A segment is the time between two collectives, and has the number of collectives before it. So
+// two of the calls preceded collective 1, and three preceded collective 2.
+
 // Tally counts a rank's calls of Send or Recv by peer and tag. It also knows how many calls
 // preceded each collective that has not completed. The zero value is ready to use.
 type Tally struct{ histories map[Key]*callHistory }
@@ -12,11 +23,11 @@ type Tally struct{ histories map[Key]*callHistory }
 // Key identifies a counter. For receives from any rank, Peer is Any.
 type Key struct{ Peer, Tag int }
 
-// callHistory counts the calls with one key. A segment is the time between two collectives.
+// callHistory counts the calls with one key.
 type callHistory struct {
 	count uint64 // number of calls
-	// segmentEnds has an entry for each segment with calls, in order. Count removes entries that
-	// are no longer needed when there are pruneLength of them.
+	// segmentEnds has an entry for each segment with calls, in order. If there are pruneLength of
+	// them, Count removes those that are no longer needed.
 	segmentEnds []segmentEnd
 	pruneLength int
 }
@@ -31,9 +42,9 @@ type segmentEnd struct {
 // need less than 1 KiB, and large enough that Count rarely removes entries.
 const minPruneLength = 32
 
-// Count records a call that this rank makes after the given number of collectives. It returns the
-// number of calls with the key, including this one. completed is the number of completed
-// collectives, for which Before is no longer called.
+// Count records a call, before which this rank has called the given number of collectives. It
+// returns the number of calls with the key, including this one. completed is the number of
+// completed collectives, for which Before is no longer called.
 func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	h := t.histories[k]
 	if h == nil {
@@ -62,17 +73,17 @@ func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	return h.count
 }
 
-// prune removes segments that Before no longer needs. For the next collective, Before needs the
-// last segment with at most completed collectives before it. prune keeps this segment and all later
-// ones.
+// prune removes segments that Before no longer needs. For the first collective that has not
+// completed, Before needs the last segment before this collective. prune keeps this segment and all
+// later ones.
 func (h *callHistory) prune(completed uint64) {
 	unneededCount := 0
-	for next := 1; next < len(h.segmentEnds); next++ {
-		if h.segmentEnds[next].collectives > completed {
+	for i := 1; i < len(h.segmentEnds); i++ {
+		if h.segmentEnds[i].collectives > completed {
 			break
 		}
 
-		unneededCount = next // the next segment replaces all earlier ones
+		unneededCount = i // segment i is before the collective, so the earlier ones are not needed
 	}
 
 	h.segmentEnds = slices.Delete(h.segmentEnds, 0, unneededCount)
@@ -91,9 +102,10 @@ func (t *Tally) Before(collective uint64) []CallCount {
 	var all []CallCount
 	for k, h := range t.histories {
 		calls := uint64(0)
-		for _, end := range h.segmentEnds { // in order, so the last match has the highest count
-			if end.collectives < collective {
-				calls = end.count
+		for _, end := range h.segmentEnds {
+			isBefore := end.collectives < collective
+			if isBefore {
+				calls = end.count // includes the calls of earlier segments
 			}
 		}
 
@@ -109,9 +121,9 @@ func (t *Tally) Before(collective uint64) []CallCount {
 }
 
 // Weight returns a hash of a message's receiver and tag. With it, ranks check that all messages
-// have been received. Each rank adds the weights of messages that it sends and subtracts the
-// weights of messages that it receives. If messages are missing, the results of all ranks add up to
-// 0 only with a probability of 2^-64.
+// have been received: each rank adds the weights of the messages that it sends, and subtracts those
+// of the messages that it receives. The results of all ranks add up to 0. If messages are missing,
+// the probability of this is 2^-64.
 //
 // The constants are those of the random number generator SplitMix64.
 func Weight(receiver, tag int) uint64 {
