@@ -7,6 +7,14 @@ import (
 	"fmt"
 )
 
+// A process fetches a file from a Server by a request, and gets a response. Both have fixed sizes:
+//
+//	request     "SM01", token of 32 bytes, namespace of 8 bytes, number of 4 bytes
+//	response    "SM01", status of 4 bytes
+//
+// The namespace and the number are the key of the file. The kernel sends a descriptor of the file
+// together with the response. Numbers are little-endian.
+
 // Token is a secret that all ranks of a job share.
 type Token [sha256.Size]byte
 
@@ -34,7 +42,7 @@ var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 var ErrRefused = errors.New("hand-off refused")
 
 const (
-	protocolID    = 0x31304d53               // encoded as "SM01": the name and the version
+	protocolID    = 0x31304d53               // "SM01" in little-endian: the name and the version
 	requestBytes  = 4 + len(Token{}) + 8 + 4 // protocolID, token, and the fields of Key
 	responseBytes = 4 + 4                    // protocolID and status
 
@@ -43,8 +51,7 @@ const (
 	statusRefused = 2 // the token is wrong
 )
 
-// encodeRequest returns a request: the protocol ID, the token and the key. Integers are
-// little-endian.
+// encodeRequest returns a request.
 func encodeRequest(token Token, key Key) []byte {
 	b := make([]byte, 0, requestBytes)
 	b = binary.LittleEndian.AppendUint32(b, protocolID)
@@ -60,7 +67,7 @@ func decodeRequest(b []byte) (Token, Key, error) {
 		return token, Key{}, ErrProtocol
 	}
 
-	n := copy(token[:], b[4:])
+	n := copy(token[:], b[4:]) // after the protocol ID
 	encodedKey := b[4+n:]
 	key := Key{
 		Namespace: binary.LittleEndian.Uint64(encodedKey),
@@ -69,7 +76,7 @@ func decodeRequest(b []byte) (Token, Key, error) {
 	return token, key, nil
 }
 
-// encodeResponse returns a response: the protocol ID and a status.
+// encodeResponse returns a response.
 func encodeResponse(status uint32) []byte {
 	b := make([]byte, 0, responseBytes)
 	b = binary.LittleEndian.AppendUint32(b, protocolID)

@@ -15,8 +15,13 @@ import (
 	"symmem/internal/sys"
 )
 
+// Suppose that rank 0 exports a file under a key, and that rank 1 runs on the same machine. Rank 1
+// connects to the Server of rank 0, and sends a request with the key and the token. The Server
+// checks that the token is its own, and sends a descriptor of the file. Rank 1 keeps the connection
+// for later requests. When rank 0 withdraws the file, rank 1 can still use its descriptor.
+
 const (
-	// requestTimeout bounds the time from the first byte of a request to the end of its response.
+	// requestTimeout limits the time from the first byte of a request to the end of its response.
 	// Clients send whole requests, so only a stopped or faulty client reaches the limit.
 	requestTimeout = 10 * time.Second
 	// acceptRetryPause is the time between a failed attempt to accept a connection and the next. It
@@ -34,7 +39,7 @@ type Server struct {
 	mu          sync.Mutex             // guards the fields below
 	exports     map[Key]*os.File       // the files belong to the callers of Export
 	connections map[*net.UnixConn]bool // the open connections; all values are true
-	closed      bool
+	isClosed    bool
 }
 
 // Listen starts a server on a Unix socket with a new random name. The name is in the abstract
@@ -80,7 +85,7 @@ func (s *Server) Withdraw(key Key) {
 // Close stops the server and waits for its goroutines.
 func (s *Server) Close() error {
 	s.mu.Lock()
-	s.closed = true // so that addConnection closes later connections
+	s.isClosed = true // so that addConnection closes later connections
 	for conn := range s.connections {
 		conn.Close()
 	}
@@ -120,7 +125,7 @@ func (s *Server) addConnection(conn *net.UnixConn) bool {
 	isSameUser := err == nil && peer.UID == os.Getuid()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !isSameUser || s.closed {
+	if !isSameUser || s.isClosed {
 		conn.Close()
 		return false
 	}
@@ -135,7 +140,7 @@ func (s *Server) handleRequests(conn *net.UnixConn) {
 	defer s.removeConnection(conn)
 	request := make([]byte, requestBytes)
 	for {
-		// Peers may keep their connections open for hours between requests.
+		// There is no deadline for the first byte of a request: hours may pass between requests.
 		noDeadline := time.Time{}
 		conn.SetReadDeadline(noDeadline)
 		if _, err := io.ReadFull(conn, request[:1]); err != nil {
@@ -167,7 +172,7 @@ func (s *Server) respond(conn *net.UnixConn, request []byte) bool {
 	}
 
 	// Hold the lock until the file is sent, so that Withdraw waits. After Withdraw, the caller of
-	// Export may close the file. The kernel must have a reference to the file before.
+	// Export may close the file. By then, the kernel must have a reference to the file.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, isExported := s.exports[key]
@@ -180,7 +185,7 @@ func (s *Server) respond(conn *net.UnixConn, request []byte) bool {
 	return err == nil
 }
 
-// removeConnection closes a connection and undoes addConnection.
+// removeConnection closes a connection, and removes it from those that Close closes.
 func (s *Server) removeConnection(conn *net.UnixConn) {
 	conn.Close()
 	s.mu.Lock()

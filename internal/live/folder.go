@@ -15,7 +15,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// Root returns the folder that contains a folder for each of this user's jobs on this machine.
+// The ranks of a job on one machine find each other by a folder. Suppose that user 1000 runs a job
+// with the name run5, and that rank 3 runs on this machine:
+//
+//	/tmp/symmem-1000                    the root: it contains the folders of this user's jobs
+//	/tmp/symmem-1000/run5               the folder of the job
+//	/tmp/symmem-1000/run5/rank3.sock    the socket at which rank 3 serves its state
+//	/tmp/symmem-1000/run5/token         the token of the job
+//
+// If a rank is killed, its socket stays, but refuses connections. Sweep removes the folders of jobs
+// all of whose ranks have exited.
+
+// Root returns the folder that contains the folders of this user's jobs on this machine.
 func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
@@ -43,7 +54,7 @@ func Jobs(root string) ([]string, error) {
 }
 
 // createFolder creates a folder that no other user can enter. If the folder exists, createFolder
-// checks its owner and mode, because other users could replace the sockets in an open folder.
+// checks that this is so: another user could have created it, or could replace sockets in it.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -65,7 +76,7 @@ func createFolder(path string) error {
 	return nil
 }
 
-// Names of the files in the folder of a job. The socket of rank 3 is "rank3.sock".
+// Names of the files in the folder of a job.
 const (
 	socketPrefix, socketSuffix = "rank", ".sock"
 	tokenFile                  = "token"
@@ -79,8 +90,8 @@ func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists the ranks with a socket in the folder of a job, in ascending order. It includes
-// killed ranks, which leave their sockets.
+// Ranks lists the ranks with a socket in the folder of a job, in ascending order. This includes
+// killed ranks.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -105,9 +116,9 @@ func Ranks(folder string) ([]int, error) {
 	return ranks, nil
 }
 
-// listenUnix listens on the socket of a rank. It creates the socket with a temporary name, so that
-// no process finds the socket before it listens. Then it renames the socket, which replaces one of
-// an earlier process.
+// listenUnix listens on the socket of a rank. It creates the socket with a temporary name and then
+// renames it. So other processes do not find the socket before it accepts connections. The socket
+// replaces that of an earlier process.
 func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	path := socketPath(folder, rank)
 	if len(path) > maxSocketPath {
@@ -122,7 +133,7 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	}
 
 	sys.CloseInForks(l)       // so that the socket refuses connections after this process
-	l.SetUnlinkOnClose(false) // it would remove the temporary name
+	l.SetUnlinkOnClose(false) // otherwise, Close would remove a file with the temporary name
 	if err := os.Rename(temporaryPath, path); err != nil {
 		removeErr := os.Remove(temporaryPath)
 		closeErr := l.Close()
@@ -132,7 +143,7 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Sweep removes the folders of this user's jobs whose ranks have exited.
+// Sweep removes the folders of this user's jobs all of whose ranks have exited.
 func Sweep() {
 	jobs, _ := Jobs(Root()) // after an error, there is nothing to remove
 	for _, job := range jobs {
@@ -154,8 +165,8 @@ func Sweep() {
 	}
 }
 
-// isSocketDead reports whether no process listens on the socket of a rank. It returns false if the
-// socket has been removed, or if another error leaves the answer open.
+// isSocketDead reports whether the socket of a rank refuses connections, because its process has
+// exited. It returns false for other errors, for example if the socket has been removed.
 func isSocketDead(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {

@@ -15,6 +15,13 @@ import (
 	"time"
 )
 
+// A Machine holds the states of the job's ranks on one machine: a Snapshot of each. Suppose that
+// rank 0 serves a request for it, and that rank 1 runs on the same machine. Rank 0 requests the
+// Snapshot of rank 1 from the socket of rank 1, which is in the folder of the job. If rank 1 does
+// not answer, its Snapshot contains only an error.
+//
+// A Snapshot can contain the latest events of each pool. eventLimit is their maximum number.
+
 // Limits for the answers of the other ranks on this machine.
 const (
 	answerTimeout  = 3 * time.Second // for all ranks, which are asked at the same time
@@ -24,8 +31,8 @@ const (
 // ErrorEnded is the Snapshot.Error of a rank whose process has exited.
 const ErrorEnded = "its process has ended"
 
-// newMachine returns a Machine with the given ranks. Its ServedBy is the first of these ranks, or 0
-// if there are none.
+// newMachine returns a Machine with the given Snapshots. The first one is of the rank that serves
+// the request. Without Snapshots, ServedBy is 0.
 func newMachine(snapshots ...Snapshot) Machine {
 	host, _ := os.Hostname() // "" after an error
 	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: snapshots}
@@ -36,15 +43,14 @@ func newMachine(snapshots ...Snapshot) Machine {
 	return m
 }
 
-// ownSnapshot returns the state of this process's rank, with up to eventLimit events per pool.
+// ownSnapshot returns the Snapshot of this process's rank.
 func (s *Server) ownSnapshot(eventLimit int) Snapshot {
 	snapshot := s.cfg.Snapshot(eventLimit)
 	snapshot.Address = s.Address()
 	return snapshot
 }
 
-// readMachine returns the states of the job's ranks on this machine, with up to eventLimit events
-// per pool.
+// readMachine returns the states of the job's ranks on this machine.
 func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
 	m := newMachine(s.ownSnapshot(eventLimit))
 	otherRanks, _ := Ranks(s.folder) // after an error, the result has only this rank
@@ -55,8 +61,8 @@ func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
 	return m
 }
 
-// Read returns the states of a job's ranks on this machine, without events. The folder contains
-// the ranks' sockets. A rank that does not answer has a Snapshot.Error.
+// Read returns the states of a job's ranks on this machine, without events. folder is the folder of
+// the job. A rank that does not answer has a Snapshot.Error.
 func Read(ctx context.Context, folder string) (Machine, error) {
 	ranks, err := Ranks(folder)
 	if err != nil {
@@ -69,13 +75,13 @@ func Read(ctx context.Context, folder string) (Machine, error) {
 	return m, nil
 }
 
-// sortRanks sorts the states of ranks by rank.
+// sortRanks sorts Snapshots by rank.
 func sortRanks(ranks []Snapshot) {
 	slices.SortFunc(ranks, func(a, b Snapshot) int { return a.Rank - b.Rank })
 }
 
-// readRanks requests the states of several ranks at the same time, and returns them in the order of
-// ranks. It waits up to answerTimeout.
+// readRanks requests the Snapshots of several ranks at the same time, and returns them in the order
+// of ranks. It waits up to answerTimeout.
 func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) []Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -91,8 +97,8 @@ func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) 
 	return snapshots
 }
 
-// readRank returns the state of a rank. If the rank does not answer, only the fields Rank and Error
-// of the result are set.
+// readRank requests the Snapshot of a rank. If the rank does not answer, only the fields Rank and
+// Error of the result are set.
 func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot {
 	s, err := requestSnapshot(ctx, folder, rank, eventLimit)
 	switch {
@@ -109,7 +115,7 @@ func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot
 	return s
 }
 
-// requestSnapshot requests a rank's state with HTTP over its Unix socket.
+// requestSnapshot requests the Snapshot of a rank with HTTP over its socket.
 func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (Snapshot, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true, // the transport is used once

@@ -13,6 +13,14 @@ import (
 	"time"
 )
 
+// A rank serves its state in up to three ways. Suppose that the ranks 0 and 1 run on one machine:
+//
+//   - Each of them serves its own state on a Unix socket, which only the user can open.
+//   - Rank 0, the lowest, also serves the states of both ranks over TCP. Any client can read
+//     /metrics. Other paths need the token of the job, and are served only at an address that is
+//     not reachable from other machines.
+//   - The program can serve Handler in its own HTTP server, and must restrict access to it.
+
 // Paths of URLs. The path / is the page, which loads its data from dataPath.
 const (
 	jsonPath    = "/debug/symmem"
@@ -22,11 +30,8 @@ const (
 	dataPath    = "/data.bin"
 )
 
-// cookieName is the cookie that contains the token of the job.
-const cookieName = "symmem-token"
-
-// machineReader returns the states of ranks on this machine, with the latest events of each pool,
-// at most eventLimit.
+// machineReader returns the states of ranks on this machine. Each contains the latest events of
+// each pool, at most eventLimit.
 type machineReader func(ctx context.Context, eventLimit int) Machine
 
 // noEvents is an argument of a machineReader.
@@ -35,7 +40,7 @@ const noEvents = 0
 // maxEvents is the highest eventLimit that a request can have. It limits the size of the response.
 const maxEvents = 8192
 
-// newMux returns a handler for all paths except alivePath. It calls read for each request.
+// newMux returns a handler for all paths except alivePath. It calls read to get the states.
 func newMux(read machineReader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -90,8 +95,7 @@ func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	return protect(newMux(read))
 }
 
-// localHandler returns the handler for the Unix socket, which only the user can open. It shows only
-// this rank.
+// localHandler returns the handler for the Unix socket. It shows only this rank.
 func (s *Server) localHandler() http.Handler {
 	read := func(_ context.Context, eventLimit int) Machine {
 		return newMachine(s.ownSnapshot(eventLimit))
@@ -101,8 +105,9 @@ func (s *Server) localHandler() http.Handler {
 	return protect(mux)
 }
 
-// remoteHandler returns the handler for TCP. It shows all ranks of the job on this machine. Metrics
-// need no token. Other paths need the token of the job, and are served only if isLoopback is set.
+// remoteHandler returns the handler for TCP. It shows all ranks of the job on this machine. If
+// isLoopback is set, other machines cannot reach the address. Otherwise, only metricsPath is
+// served.
 func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	mux := newMux(s.readMachine)
 	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address) // "" after an error
@@ -125,8 +130,8 @@ func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	}))
 }
 
-// protect adds headers to the responses of a handler. They prevent browsers from storing responses
-// and from showing them inside other pages. It also makes reads of a request's body fail.
+// protect adds headers to the responses of a handler: browsers must not store responses, or show
+// them inside other pages. It also makes reads of a request's body fail.
 func protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		const maxBodyBytes = 0
@@ -167,31 +172,16 @@ func isAllowedHost(host, configuredHost string) bool {
 	return false
 }
 
-// authorizeOrRespond reports whether a request contains the token of the job, as a bearer token or
-// in a cookie. If it returns false, it has written the response. If the token is in the URL, the
-// response stores the token in a cookie and redirects to the URL without the token. Otherwise, the
-// response is status 401.
+// authorizeOrRespond reports whether a request contains the token of the job. If it returns false,
+// it has written the response.
 func (s *Server) authorizeOrRespond(w http.ResponseWriter, r *http.Request) bool {
-	token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if isBearer && s.isToken(token) {
-		return true
-	}
-
-	cookie, err := r.Cookie(cookieName) // an error means that there is no cookie
-	if err == nil && s.isToken(cookie.Value) {
+	if s.hasToken(r) {
 		return true
 	}
 
 	isTokenInURL := s.isToken(r.URL.Query().Get("token"))
 	if isTokenInURL && r.Method == http.MethodGet {
-		http.SetCookie(w, &http.Cookie{
-			Name:     cookieName,
-			Value:    s.token,
-			Path:     "/",
-			HttpOnly: true,
-			SameSite: http.SameSiteStrictMode,
-		})
-		http.Redirect(w, r, r.URL.EscapedPath(), http.StatusSeeOther)
+		s.moveTokenToCookie(w, r)
 		return false
 	}
 
@@ -199,6 +189,32 @@ func (s *Server) authorizeOrRespond(w http.ResponseWriter, r *http.Request) bool
 	http.Error(w, "the token of the job is missing or wrong: open the URL that symmem status prints",
 		http.StatusUnauthorized)
 	return false
+}
+
+// cookieName is the cookie that contains the token of the job.
+const cookieName = "symmem-token"
+
+// hasToken reports whether a request contains the token as a bearer token or in a cookie.
+func (s *Server) hasToken(r *http.Request) bool {
+	token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if isBearer && s.isToken(token) {
+		return true
+	}
+
+	cookie, err := r.Cookie(cookieName) // an error means that there is no cookie
+	return err == nil && s.isToken(cookie.Value)
+}
+
+// moveTokenToCookie stores the token in a cookie, and redirects to the URL without the token.
+func (s *Server) moveTokenToCookie(w http.ResponseWriter, r *http.Request) {
+	http.SetCookie(w, &http.Cookie{
+		Name:     cookieName,
+		Value:    s.token,
+		Path:     "/",
+		HttpOnly: true,
+		SameSite: http.SameSiteStrictMode,
+	})
+	http.Redirect(w, r, r.URL.EscapedPath(), http.StatusSeeOther)
 }
 
 // isToken compares text with the token in constant time, so that the time reveals nothing.

@@ -13,10 +13,14 @@ import (
 	"symmem/internal/page"
 )
 
+// A browser first gets the page without data. The script of the page then requests the data from
+// dataPath, again and again. The data describe the ranks of this machine: their pools, their
+// groups, and the calls in which they wait for others.
+
 // pageEvents is the number of latest events that the page shows for each pool.
 const pageEvents = 4096
 
-// writeEmptyPage writes the page without data. The page's script requests the data from dataPath.
+// writeEmptyPage writes the page without data.
 func writeEmptyPage(w http.ResponseWriter) {
 	var text bytes.Buffer
 	source := strings.TrimPrefix(dataPath, "/") // relative to the page
@@ -30,7 +34,7 @@ func writeEmptyPage(w http.ResponseWriter) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// writeData writes the page's data, or status 304 (Not Modified) if the client has them.
+// writeData writes the page's data, or status 304 (Not Modified) if the browser has the same data.
 func writeData(w http.ResponseWriter, request *http.Request, m Machine) {
 	var data bytes.Buffer
 	if err := buildPage(&m).WriteData(&data); err != nil {
@@ -50,10 +54,11 @@ func writeData(w http.ResponseWriter, request *http.Request, m Machine) {
 	_, _ = w.Write(data.Bytes()) // fails if the client has disconnected
 }
 
-// pageBuilder translates the states of a machine's ranks to a page.
+// pageBuilder translates the states of a machine's ranks to a page. The rows of the page identify a
+// rank by its index in machine.Ranks.
 type pageBuilder struct {
 	machine *Machine
-	page    *page.Page // its rows identify a rank by the index in machine.Ranks
+	page    *page.Page
 }
 
 // buildPage returns the page for the states in m.
@@ -78,15 +83,28 @@ func buildPage(m *Machine) *page.Page {
 	return r.page
 }
 
-// addRank adds the rank with the given index in machine.Ranks, its waits and its groups.
+// addRank adds the rank with the given index, its waits and its groups.
 func (r *pageBuilder) addRank(index int, s *Snapshot) {
+	r.page.Ranks = append(r.page.Ranks, newPageRank(s))
+	for i := range s.Waits {
+		r.addWait(index, &s.Waits[i])
+	}
+
+	for i := range s.Groups {
+		r.addGroup(index, &s.Groups[i])
+	}
+}
+
+// newPageRank returns the description of a rank.
+func newPageRank(s *Snapshot) page.Rank {
 	rank := page.Rank{
 		Rank:   s.Rank,
 		File:   fmt.Sprintf("process %d", s.Process),
 		Format: s.Backend + ": " + s.Device,
 		Notes:  []string{},
 	}
-	if s.Error != "" {
+	hasNoAnswer := s.Error != ""
+	if hasNoAnswer {
 		rank.File = "no answer"
 		rank.Format = ""
 		rank.Notes = []string{s.Error}
@@ -96,37 +114,35 @@ func (r *pageBuilder) addRank(index int, s *Snapshot) {
 		rank.Events += len(s.Pools[i].Recent)
 	}
 
-	r.page.Ranks = append(r.page.Ranks, rank)
-	for _, w := range s.Waits {
-		text := fmt.Sprintf("%s waits for %s", w.InCall, formatRanks(w.Ranks))
-		for _, other := range w.Ranks {
-			if activity := w.Activity[other]; activity != "" {
-				text += fmt.Sprintf("; rank %d: %s", other, activity)
-			}
-		}
-
-		r.page.Pending = append(r.page.Pending, page.Row{
-			Ranks: []int{index},
-			Group: w.Group,
-			Text:  text,
-			Time:  w.Since.UnixMicro(),
-		})
-	}
-
-	for i := range s.Groups {
-		r.addGroup(index, &s.Groups[i])
-	}
+	return rank
 }
 
-// addGroup adds the fault and the counts of calls that the rank with the given index reports for a
-// group. Calls are counted by path, the way in which symmem executed them.
+// addWait adds a call in which the rank with the given index waits for other ranks.
+func (r *pageBuilder) addWait(index int, w *Wait) {
+	text := fmt.Sprintf("%s waits for %s", w.InCall, formatRanks(w.Ranks))
+	for _, other := range w.Ranks {
+		if activity := w.Activity[other]; activity != "" {
+			text += fmt.Sprintf("; rank %d: %s", other, activity)
+		}
+	}
+
+	r.page.Pending = append(r.page.Pending, page.Row{
+		Ranks: []int{index},
+		Group: w.Group,
+		Text:  text,
+		Time:  w.Since.UnixMicro(),
+	})
+}
+
+// addGroup adds what the rank with the given index reports for a group: a fault, and counts of
+// calls for each path. A path is a way in which symmem executes calls.
 func (r *pageBuilder) addGroup(index int, g *Group) {
 	if g.Fault != "" {
 		fault := page.Row{Ranks: []int{index}, Group: g.ID, Text: g.Fault}
 		r.page.Faults = append(r.page.Faults, fault)
 	}
 
-	// Calls has entries for several ranges of sizes, which one row adds up.
+	// Calls has an entry for each range of sizes. The row of the operation and path adds them up.
 	for i := range g.Calls {
 		c := &g.Calls[i]
 		row := r.ensurePathRow(g.ID, c.Operation, c.Path)
@@ -191,7 +207,8 @@ func (r *pageBuilder) verdict() string {
 		return fmt.Sprintf("%d of %d ranks do not answer.", silentCount, len(r.machine.Ranks))
 	case len(r.page.Pending) > 0:
 		wait := &r.page.Pending[0]
-		waitingRank := r.page.Ranks[wait.Ranks[0]].Rank // addRank has set one rank for each wait
+		index := wait.Ranks[0] // addWait sets one index
+		waitingRank := r.page.Ranks[index].Rank
 		return fmt.Sprintf("Rank %d has waited longest: %s", waitingRank, wait.Text)
 	}
 

@@ -12,13 +12,13 @@ import (
 // Library imitates another GPU library in the process, such as PyTorch. It calls CUDA directly, so
 // that a test program can mix calls of symmem with those of the other library.
 type Library struct {
-	Streams []*symmem.Stream // the library's streams, which the Runtime has adopted
+	Streams []*symmem.Stream // the library's streams, which symmem's Runtime has adopted
 
-	gpu           *cuda.Driver     // uses the device's primary context in each call
-	captureMode   cuda.CaptureMode // zero means global
+	gpu           *cuda.Driver // uses the device's primary context in each call
 	device        cuda.Device
-	streamHandles []cuda.Stream  // handles of Streams, and of a stream that could not be adopted
-	interop       symmem.Interop // of the Runtime
+	captureMode   cuda.CaptureMode // zero means global
+	streamHandles []cuda.Stream    // handles of Streams, and of a stream that could not be adopted
+	interop       symmem.Interop   // of the Runtime
 }
 
 // NewLibrary returns a library with streamCount streams on the GPU of rt.
@@ -40,14 +40,15 @@ func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
 	}
 
 	l.gpu = gpu.InContext(primary)
+	// Like PyTorch, the library captures in CUDA's global mode. But with several machines, a defect of
+	// NCCL can invalidate such captures (see nccl.CapturesInvalidated).
 	machineCount := rt.World().Stats().Tuning.Machines
 	if machineCount > 1 {
-		// A defect of NCCL can invalidate captures in global mode (see nccl.CapturesInvalidated).
 		l.captureMode = cuda.CaptureThreadLocal
 	}
 
 	for range streamCount {
-		err := l.addStream(rt)
+		err := l.addStream()
 		if err != nil {
 			err = fmt.Errorf("creating streams of another library: %w", err)
 			closeErr := l.Close()
@@ -58,15 +59,15 @@ func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
 	return l, nil
 }
 
-// addStream creates a stream that the Runtime adopts.
-func (l *Library) addStream(rt *symmem.Runtime) error {
+// addStream creates a stream and lets the Runtime adopt it.
+func (l *Library) addStream() error {
 	handle, err := l.gpu.StreamCreate()
 	if err != nil {
 		return err
 	}
 
 	l.streamHandles = append(l.streamHandles, handle)
-	stream, err := rt.Interop().AdoptStream(uintptr(handle))
+	stream, err := l.interop.AdoptStream(uintptr(handle))
 	if err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func (l *Library) addStream(rt *symmem.Runtime) error {
 	return nil
 }
 
-// Close destroys the streams. Call it after Runtime.Close.
+// Close destroys the streams, and releases the primary context. Call it after Runtime.Close.
 func (l *Library) Close() error {
 	var errs []error
 	for _, handle := range l.streamHandles {
@@ -104,17 +105,18 @@ func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err e
 	return m, free, errors.Join(memoryErr, waitErr)
 }
 
-// LibraryGraph is a graph captured by a Library.
+// LibraryGraph is a graph that a Library has captured. Launch runs the captured work again.
 type LibraryGraph struct {
 	library    *Library
 	captured   cuda.Graph     // 0 if the capture has failed
 	executable cuda.GraphExec // 0 if the capture has failed
 }
 
-// Capture captures the work that record queues on the given streams of the library. The capture
-// begins on the first stream. The other streams fork from it at the beginning and join it at the
-// end, as in a capture of PyTorch. Like PyTorch, Capture uses CUDA's global mode, unless the ranks
-// are on several machines.
+// Capture captures the work that record queues on the given streams of the library.
+//
+// The capture begins on the first stream. The other streams fork from it, which means that they
+// wait for it at the beginning and become part of the capture. It waits for them at the end. A
+// capture of PyTorch does the same.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	// A capture must end on the thread on which it began.
 	runtime.LockOSThread()
@@ -134,7 +136,7 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 		recordErr = record()
 	}
 
-	// Even after an error, end the capture properly. It would otherwise remain active.
+	// Even after an error, end the capture properly. Otherwise, it would remain active.
 	for _, s := range streams[1:] {
 		joinErr := l.addWait(firstStream, cuda.Stream(s.Handle()))
 		recordErr = errors.Join(recordErr, joinErr)

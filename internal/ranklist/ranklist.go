@@ -44,31 +44,35 @@ func Spans(numbers []int) string {
 	return b.String()
 }
 
-// RanksOf formats world ranks together with their numbers in a group, as in "world rank 5 (rank 2
-// of the group)". members lists the group's world ranks. The index of a rank is its number in the
-// group.
+// RanksOf formats ranks of the world together with their numbers in a group. members lists the
+// ranks of the world that are in the group. The index of a rank in members is its number in the
+// group. For example, these are results for the members 0, 3 and 5:
 //
-// If members is empty, or if all members have the same number in the group as in the world, RanksOf
-// returns Ranks(world). It omits the numbers in the group if they are the same for the given ranks,
-// or if some of these are not members.
+//	world ranks 3,5 (ranks 1-2 of the group)
+//	world rank 0                                 the number in the group is 0, too
+//	world ranks 3-4                              rank 4 is not a member
+//
+// If every member has the same number in the group as in the world, or if members is empty, the
+// result is that of Ranks, such as "rank 3".
 func RanksOf(world, members []int) string {
-	if NumberedAsWorld(members) || len(world) == 0 {
+	if NumberedAsWorld(members) || len(world) == 0 { // true if members is empty
 		return Ranks(world)
 	}
 
 	const notMember = -1
-	group := make([]int, len(world)) // numbers in the group, or notMember
+	numbers := make([]int, len(world)) // in the group, or notMember
 	for i, rank := range world {
-		group[i] = slices.Index(members, rank)
+		numbers[i] = slices.Index(members, rank)
 	}
 
 	text := "world " + Ranks(world)
-	areAllMembers := !slices.Contains(group, notMember)
-	if slices.Equal(group, world) || !areAllMembers {
+	areEqual := slices.Equal(numbers, world)
+	areAllMembers := !slices.Contains(numbers, notMember)
+	if areEqual || !areAllMembers {
 		return text
 	}
 
-	return fmt.Sprintf("%s (%s of the group)", text, Ranks(group))
+	return fmt.Sprintf("%s (%s of the group)", text, Ranks(numbers))
 }
 
 // RanksOn is like RanksOf, but adds the names of the ranks' machines, as in "ranks 4-6 (4-5 on
