@@ -81,8 +81,8 @@ func (l *lifetimes) deferBlock(id uint32) {
 }
 
 // endDeferral ends the use of a deferred block by a stream, and frees the block if it has no other
-// use. lastDeferral is the number of the last deferral before the stream's work was complete. If
-// the block was deferred later, endDeferral does nothing.
+// use. It does nothing if the block was deferred after the block with the number lastDeferral,
+// because the stream's work is known to be complete only up to then.
 func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	fields := &l.rareFields[id]
 	isRemoved := l.removeUse(fields, streamID, lastDeferral)

@@ -9,9 +9,9 @@ import "fmt"
 //   - takeFront splits this block. It takes the first 1 MiB. The rest stays free, in the index.
 //   - makeLive makes the taken block live, and returns it as a Block for the program.
 //
-// Free first leaves the block in lastFreed, outside the index, because the next Alloc often makes
-// the same request. If it does not, the block becomes part of the index. It is merged with its
-// neighbors in memory if these are free: here, with the rest of 1 MiB.
+// Free leaves the block in lastFreed, outside the index. If the next call is an Alloc of the same
+// size, it can return this block at once. Otherwise, the next call adds the block to the index,
+// merged with those of its neighbors that are free: here, with the rest of 1 MiB.
 //
 // Blocks are in regions. A region is the part of a segment that belongs to one stream. All segments
 // together form the arena. Positions in the arena are in units of 512 bytes.
@@ -24,7 +24,7 @@ type placer struct {
 	arenaEnd    uint64 // position after the last segment
 	mappedBytes int64  // sum of the sizes of all segments
 	counts      counts
-	freeCount   uint64 // number of blocks that have become free so far
+	freeCount   uint64 // increases when a block becomes free, and when Seize takes memory
 	lastOwner   uint32 // number of the stream that owns the block of the latest call
 
 	// These fields describe the block of the latest Alloc.

@@ -94,7 +94,8 @@ func (l *layout) otherIndexesOf(free gap, indexID uint32) (others []uint32) {
 	return others
 }
 
-// transferGap gives the memory of a gap to an index. owner is the number of the index's stream.
+// transferGap gives the memory of a gap to an index. owner is the number of the index's stream. The
+// memory is no longer clean: queued work of its old owners can still use it.
 func (l *layout) transferGap(free gap, indexID, owner uint32) {
 	start := free.start // of the rest that has not been transferred yet
 	for regionID := free.regionID; start < free.end; regionID = l.regions[regionID].next {
@@ -116,6 +117,7 @@ func (l *layout) transferGap(free gap, indexID, owner uint32) {
 			l.assignRegion(regionID, indexID, owner)
 		}
 
+		l.regions[regionID].dirtyEnd = end // all of its memory is no longer clean
 		start = end
 	}
 }

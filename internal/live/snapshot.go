@@ -2,11 +2,16 @@ package live
 
 import "time"
 
+// A job can have ranks on several machines. A Machine describes those on one machine, with a
+// Snapshot for each. A rank has groups, with which it calls collectives, and pools, which allocate
+// its memory. A pool places blocks in segments: ranges of memory. A window is a segment that is
+// registered with a group. Each rank has a number in the world, the group of all ranks.
+
 // Version is the version of the JSON document that a Machine is encoded to. It does not change when
 // fields are added.
 const Version = 1
 
-// Machine describes the ranks of a job on one machine, as JSON at /debug/symmem.
+// Machine describes the ranks of a job on one machine. /debug/symmem serves it as JSON.
 type Machine struct {
 	Version  int        `json:"version"`
 	Time     time.Time  `json:"time"`
@@ -43,7 +48,7 @@ type Wait struct {
 	Since    time.Time      `json:"since"`
 	Seconds  float64        `json:"seconds"`            // time since Since
 	Ranks    []int          `json:"ranks"`              // world ranks that have not arrived
-	Activity map[int]string `json:"activity,omitempty"` // what these do, by world rank, if known
+	Activity map[int]string `json:"activity,omitempty"` // what they do, by world rank, if known
 }
 
 // Group describes a group of ranks, as one of them knows it.
@@ -55,9 +60,9 @@ type Group struct {
 	Fault          string  `json:"fault,omitempty"` // why the group has failed, or empty
 	TimeoutSeconds float64 `json:"timeout_seconds"` // after which other ranks are late
 	Machines       int     `json:"machines"`        // number of machines of the group
-	Windows        int     `json:"windows"`         // registered segments
-	Registrations  uint64  `json:"registrations"`   // calls that registered segments
-	Agreements     uint64  `json:"agreements"`      // comparisons of histories without a difference
+	Windows        int     `json:"windows"`         // number of windows
+	Registrations  uint64  `json:"registrations"`   // number of calls that registered segments
+	Agreements     uint64  `json:"agreements"`      // number of comparisons without a difference
 	// Paths counts the group's collectives by path, the way in which symmem executed them. It
 	// includes replays of CUDA graphs.
 	Paths    map[string]uint64 `json:"paths"`
@@ -90,7 +95,7 @@ type Times struct {
 	RecentBytes   int64   `json:"recent_bytes"`
 }
 
-// Pool describes a pool, which places blocks in segments.
+// Pool describes a pool of a rank.
 type Pool struct {
 	ID     uint64 `json:"id"`             // counts the pools of a Domain from 0
 	Domain string `json:"domain"`         // ID of the group that shares the pool, or empty
@@ -117,7 +122,7 @@ const (
 	placementRequested        // size that the caller requested, in bytes
 )
 
-// Window is a segment (a range of a pool's memory) that is registered with a group.
+// Window describes a segment that is registered with a group.
 type Window struct {
 	Group   string `json:"group"`
 	Segment int32  `json:"segment"`

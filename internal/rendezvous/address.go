@@ -8,7 +8,12 @@ import (
 	"strings"
 )
 
-// unixScheme is the prefix of Unix socket addresses. "unix:@name" is an abstract socket.
+// A store has an address: "host:port" on TCP, or "unix:@name" for a Unix socket. A client may
+// need a token to use the store. It sends the token "SECRET" as a request for the key
+// "symmem/token/SECRET".
+
+// unixScheme is the prefix of the addresses of Unix sockets. "@name" is the name of an abstract
+// socket, which is not a file.
 const unixScheme = "unix:"
 
 // splitAddress splits an address into a network and an address for package net.
@@ -30,11 +35,12 @@ func splitAddress(address string) (network, addr string, err error) {
 	return "tcp", address, nil
 }
 
-// Token is a secret that a client sends to a server. Its String method hides it from logs.
+// Token is a secret that a client sends to the server of a store. Its String method hides it from
+// logs.
 type Token string
 
-// tokenKey is the prefix of the key by which a client sends its token. Keys of users start with a
-// slash (see userKey), so they cannot have this prefix.
+// tokenKey is the prefix of the key by which a client sends its token. The keys of other requests
+// start with a slash, so they cannot have this prefix.
 const tokenKey = "symmem/token/"
 
 // maxTokenBytes limits the length of a token, and thus the first requests that a server accepts.
@@ -55,8 +61,8 @@ func (t Token) String() string {
 // GoString hides the secret from the format %#v.
 func (t Token) GoString() string { return t.String() }
 
-// query returns the request that sends the token: a CHECK for a key that contains it. Servers of
-// PyTorch, which know no tokens, answer it like other requests.
+// query returns the request that sends the token: a CHECK, which asks whether a key is set. Servers
+// of PyTorch, which know no tokens, answer it like other requests.
 func (t Token) query() *request {
 	return &request{query: queryCheck, keys: []string{tokenKey + string(t)}}
 }

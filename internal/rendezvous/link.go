@@ -27,7 +27,7 @@ type link struct {
 	tail    *tailReader // keeps the last bytes that decoder has read from conn
 	// isIncomplete is set while the reply to a request has not been read completely.
 	isIncomplete bool
-	// isAuthenticated is false while the server may still close the connection because of the token.
+	// isAuthenticated is false while only the next reply can show whether the server requires a token.
 	isAuthenticated bool
 }
 
@@ -86,7 +86,7 @@ func (l *link) explainError(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 
-	// Before a store closes, it sends a mark without a request, which looks like a wrong reply.
+	// A store that closes can send a mark without a request, which looks like a wrong reply.
 	isProtocolError := errors.Is(err, ErrProtocol)
 	mayHaveMark := isClosed(err) || isProtocolError
 	switch {

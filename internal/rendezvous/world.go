@@ -6,6 +6,11 @@ import (
 	"time"
 )
 
+// Suppose that torchrun starts 2 processes on each of 2 machines. The ranks of the first machine
+// are 0 and 1, and those of the second are 2 and 3. The World of the last process has the Rank 3
+// and the Size 4. It has the LocalRank 1 and the LocalSize 2, because it is the second of 2 ranks
+// on its machine. Its Source is SourceTorchrun.
+
 // World describes the ranks of a job and this process's rank among them. It is known before the
 // ranks communicate.
 type World struct {
