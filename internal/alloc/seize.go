@@ -34,13 +34,12 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 				candidate.end -= unusableUnits
 			}
 
-			position, isLargeEnough := l.regions[candidate.regionID].lastPosition(
+			// start is the last position that leaves enough units and can be the start of a region.
+			start, isLargeEnough := l.regions[candidate.regionID].lastPosition(
 				candidate.start, candidate.end, units)
 			candidateUnits := candidate.end - candidate.start
 			if isLargeEnough && candidateUnits < smallestUnits {
-				smallest = gap{
-					regionID: candidate.regionID, start: position, end: candidate.end,
-				}
+				smallest = gap{regionID: candidate.regionID, start: start, end: candidate.end}
 				smallestUnits = candidateUnits
 			}
 		}

@@ -55,8 +55,8 @@ type entry struct {
 	digestBefore uint64 // digest of all earlier events
 }
 
-// New returns an empty ledger that keeps the last maxEntries events, rounded up to a power of two.
-// If maxEntries is 0, it keeps DefaultKept.
+// New returns an empty ledger that keeps the last maxEntries events, rounded up to a power of two,
+// and at least 64. If maxEntries is 0, it keeps DefaultKept.
 func New(maxEntries int) *Ledger {
 	if maxEntries <= 0 {
 		maxEntries = DefaultKept
@@ -112,8 +112,8 @@ func (l *Ledger) append(
 	return position
 }
 
-// maintain prepares the ledger for the next maintenanceInterval events. The length of entries and
-// the stride are multiples of this number, so they need no other preparation.
+// maintain makes room for the next maintenanceInterval events, and adds a checkpoint if one is due.
+// The length of entries and the stride are multiples of this number, so nothing is due in between.
 func (l *Ledger) maintain() {
 	l.growIfFull()
 	if l.position%l.stride == 0 {

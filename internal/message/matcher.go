@@ -14,9 +14,10 @@ import (
 //   - Receives with one tag claim messages in order. If the first one is from Any, and no message
 //     has arrived, the later ones wait too.
 //
-// Messages can be ordered with collectives. A segment is the time between two collectives, and has
-// the number of collectives before it. Rank 1 may be faster than rank 0, and send a message in
-// segment 3 while rank 0 receives from Any in segment 2. This receive must not claim the message.
+// Messages can be ordered with collectives. A segment is the time between two collectives. Its
+// number is the number of collectives before it. Rank 1 may be faster than rank 0, and send a
+// message in segment 3 while rank 0 receives from Any in segment 2. This receive must not claim the
+// message.
 
 // Any is the source of a receive that accepts a message from any rank.
 const Any = -1

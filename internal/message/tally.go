@@ -9,12 +9,12 @@ import (
 // calls Send to rank 1 with tag 7 two times, then the first collective, and then Send once more.
 // For the key (rank 1, tag 7), the Tally holds:
 //
-//	segment          calls up to its end
-//	0 collectives    2
-//	1 collective     3
+//	segment    calls up to its end
+//	0          2
+//	1          3
 //
-// A segment is the time between two collectives, and has the number of collectives before it. So
-// two of the calls preceded collective 1, and three preceded collective 2.
+// A segment is the time between two collectives. Its number is the number of collectives before it.
+// So two of the calls preceded collective 1, and three preceded collective 2.
 
 // Tally counts a rank's calls of Send or Recv by peer and tag. It also knows how many calls
 // preceded each collective that has not completed. The zero value is ready to use.

@@ -42,8 +42,8 @@ func (e *AbsentError) Error() string {
 func (e *AbsentError) Unwrap() error { return e.Err }
 
 // Connect connects to the store of a job and waits until all ranks of the job have called Connect.
-// It returns a client of the store and a Member. The caller must close the Member, which also
-// closes the client.
+// w describes the job and the rank of this process. Connect returns a client of the store and a
+// Member. The caller must close the Member, which also closes the client.
 //
 // It returns an AbsentError if some ranks do not call Connect before ctx is canceled. If ctx has no
 // deadline, it waits up to DefaultTimeout.

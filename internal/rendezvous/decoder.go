@@ -31,7 +31,8 @@ func (d *decoder) errorf(format string, args ...any) error {
 }
 
 // readRequest reads a request whose keys and values have at most maxBytes in total. It returns
-// io.EOF if the connection was closed between two requests.
+// io.EOF if the connection was closed between two requests. A request begins with its query: a byte
+// that identifies the operation, and thus the format of the fields that follow.
 func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	b, err := d.r.ReadByte() // the query
 	if err != nil {
