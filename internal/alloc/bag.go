@@ -40,7 +40,8 @@ const noKey = ^uint64(0)
 // slots instead of slot 0 and the tail, because branches on the counts would be unpredictable.
 const smallCapacity = 4
 
-// freeBlocks holds the bags of all sizes and streams.
+// freeBlocks holds the keys of all bags, and the bags of sizes above 1 MiB. The indexes hold the
+// other bags.
 type freeBlocks struct {
 	blockTable
 	keys []uint64 // contains the arrays of all bags; keys[0] is unused
@@ -49,7 +50,7 @@ type freeBlocks struct {
 	// the start of the next one.
 	unusedArrays     [32]uint32
 	searchCredit     int         // shared by all bags
-	classes          []sizeClass // bags of sizes above 1 MiB, by id; id 0 means none
+	classes          []sizeClass // with one bag each, by id; id 0 means none
 	firstUnusedClass uint32      // id of the first class in a list of unused ones, or 0
 }
 

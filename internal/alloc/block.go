@@ -44,7 +44,7 @@ const (
 	unusedRecord State = iota // a sentinel, an unused record, or the block that was freed last
 	Free                      // ready for an Alloc of its stream
 	Live                      // allocated
-	Parked                    // freed while pinned
+	Parked                    // freed while pinned, or kept by Rebuild
 	Deferred                  // freed while other streams can still use it
 )
 

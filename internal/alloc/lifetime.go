@@ -10,9 +10,9 @@ import (
 //
 //   - deferBlock adds it to a list of stream 1, its owner. It reports an event, which the caller
 //     must record on stream 2. The event occurs when the earlier work of stream 2 is complete.
-//   - Usually, the caller later waits for stream 2. endDeferral then makes the block free.
-//   - But stream 1 may need memory sooner. freeAndReportWaits then makes the block free at once. It
-//     reports that stream 1 must wait for the event, on the device.
+//   - If the caller later waits for stream 2, endDeferral makes the block free.
+//   - If stream 1 needs memory sooner, freeAndReportWaits makes the block free at once. It reports
+//     that stream 1 must wait for the event, on the device.
 
 // lifetimes decides when freed memory can be allocated again.
 type lifetimes struct {

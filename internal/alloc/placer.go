@@ -10,7 +10,7 @@ import "fmt"
 //   - makeLive makes the taken block live, and returns it as a Block for the program.
 //
 // Free leaves the block in lastFreed, outside the index. If the next call is an Alloc of the same
-// size, it can return this block at once. Otherwise, the next call adds the block to the index,
+// size, it can return this block at once. Otherwise, a later call adds the block to the index,
 // merged with those of its neighbors that are free: here, with the rest of 1 MiB.
 //
 // Blocks are in regions. A region is the part of a segment that belongs to one stream. All segments

@@ -182,8 +182,8 @@ func ensureNumber(numbers map[Stream]uint32, stream Stream) uint32 {
 // StreamCompleted.
 //
 // Afterwards, each span of 2 MiB belongs to one stream: the stream of the live blocks in it, or
-// else stream 0. Free memory of stream 0 is clean, unless a parked block follows it: all streams
-// can take it without waiting. Streams get new numbers.
+// else stream 0. All streams can take free memory of stream 0 without waiting, unless a parked
+// block follows it. Streams get new numbers.
 //
 // The Arrangement retires segments that the ranks do not have in common. Rebuild returns those
 // without blocks, and the caller can unmap them.

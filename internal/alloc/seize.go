@@ -6,10 +6,10 @@ package alloc
 //	region 1, of stream 1    0 to 4 MiB, free from 2 MiB on
 //	region 2, of stream 2    4 to 12 MiB, free up to 11 MiB
 //
-// The free memory from 2 to 11 MiB is a gap. It spans both regions. A region must start and end at
-// a multiple of 2 MiB, so the gap is usable up to 10 MiB. smallestGap returns the last 6 MiB of it:
-// the gap from 4 to 10 MiB. transferGap splits region 2 at 10 MiB, and assigns its first part to
-// stream 1.
+// The free memory from 2 to 11 MiB is a gap, in both regions. A region must start and end at a
+// multiple of 2 MiB, so the gap is usable up to 10 MiB. smallestGap therefore returns its last 6
+// MiB instead of 5: the gap from 4 to 10 MiB. transferGap splits region 2 at 10 MiB, and assigns
+// its first part to stream 1.
 
 // gap is a range of free memory in a segment. It can extend over several neighboring regions.
 type gap struct {
@@ -17,10 +17,10 @@ type gap struct {
 	start, end uint64 // positions in units of 512 bytes
 }
 
-// smallestGap returns the end of the smallest gap that is large enough. If there is no such gap, it
-// returns the zero gap.
+// smallestGap returns the last part of the smallest gap that is large enough. If there is no such
+// gap, it returns the zero gap.
 //
-// The result has the given number of units, or more if a region cannot start at this distance from
+// The part has the given number of units, or more if a region cannot start at this distance from
 // the end of the gap. Each index belongs to a stream. smallestGap uses only the regions of indexes
 // for which canTakeFrom returns true.
 func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool) gap {
@@ -93,8 +93,10 @@ func (l *layout) otherIndexesOf(free gap, indexID uint32) (others []uint32) {
 	return others
 }
 
-// transferGap gives the memory of a gap to an index. owner is the number of the index's stream. The
-// memory is no longer clean: queued work of its old owners can still use it.
+// transferGap gives the memory of a gap to an index. owner is the number of the index's stream.
+//
+// Clean memory is memory that no queued work can use. Other streams could take it again, so none of
+// the transferred memory stays clean.
 func (l *layout) transferGap(free gap, indexID, owner uint32) {
 	start := free.start // of the rest that has not been transferred yet
 	for regionID := free.regionID; start < free.end; regionID = l.regions[regionID].next {
@@ -116,7 +118,7 @@ func (l *layout) transferGap(free gap, indexID, owner uint32) {
 			l.assignRegion(regionID, indexID, owner)
 		}
 
-		l.regions[regionID].dirtyEnd = end // all of its memory is no longer clean
+		l.regions[regionID].dirtyEnd = end // memory is clean only above it
 		start = end
 	}
 }
