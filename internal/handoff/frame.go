@@ -12,8 +12,8 @@ import (
 //	request     "SM01", token of 32 bytes, namespace of 8 bytes, number of 4 bytes
 //	response    "SM01", status of 4 bytes
 //
-// The namespace and the number are the key of the file. The kernel sends a descriptor of the file
-// together with the response. Numbers are little-endian.
+// The namespace and the number are the key of the file. If the Server has the file, the kernel
+// sends a descriptor of it together with the response. Numbers are little-endian.
 
 // Token is a secret that all ranks of a job share.
 type Token [sha256.Size]byte

@@ -7,7 +7,7 @@ import (
 )
 
 // A Ledger is the history of one pool: a sequence of events, such as "allocated 1 MiB at offset 0".
-// All ranks should have the same events. To find out, they compare digests. The digest at a
+// All ranks should have the same events. To check this, they compare digests. The digest at a
 // position is a hash of all events before the position.
 //
 // Old events and digests take too much memory, so a Ledger keeps only some of them. Suppose that
@@ -72,8 +72,8 @@ func New(maxEntries int) *Ledger {
 }
 
 // Append appends the fields of e that ranks compare, and returns the event's position. site is the
-// index of the call site in a [Sites] table; ranks do not compare it. Append allocates memory until
-// the ledger keeps its maximum number of events.
+// index of the call site in a [Sites] table; ranks do not compare it. Append allocates memory only
+// until the ledger has its maximum size.
 func (l *Ledger) Append(e *event.Event, site uint32) uint64 {
 	p := event.PackPlacement(e, site)
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)

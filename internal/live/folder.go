@@ -15,8 +15,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// The ranks of a job on one machine find each other by a folder. Suppose that user 1000 runs a job
-// with the name run5, and that rank 3 runs on this machine:
+// The ranks of a job on one machine find each other by a folder, which has a name that is unique to
+// the job. Suppose that this name is run5, that rank 3 runs on this machine, and that the user has
+// the number 1000:
 //
 //	/tmp/symmem-1000                    the root: it contains the folders of this user's jobs
 //	/tmp/symmem-1000/run5               the folder of the job

@@ -18,7 +18,7 @@ import (
 // A Machine holds the states of the job's ranks on one machine: a Snapshot of each. Suppose that
 // rank 0 serves a request for it, and that rank 1 runs on the same machine. Rank 0 requests the
 // Snapshot of rank 1 from the socket of rank 1, which is in the folder of the job. If rank 1 does
-// not answer, its Snapshot contains only an error.
+// not answer, its Snapshot contains only its number and an error.
 //
 // A Snapshot can contain the latest events of each pool. eventLimit is their maximum number.
 

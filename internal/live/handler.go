@@ -15,10 +15,10 @@ import (
 
 // A rank serves its state in up to three ways. Suppose that the ranks 0 and 1 run on one machine:
 //
-//   - Each of them serves its own state on a Unix socket, which only the user can open.
-//   - If Config.Address is set, rank 0, the lowest, also serves the states of both ranks over TCP.
-//     Any client can read /metrics. Other paths need the token of the job, and are served only at
-//     an address that other machines cannot reach.
+//   - Each of them serves its own state on a Unix socket, for processes of the same user and root.
+//   - Unless Config.Address is SocketsOnly, rank 0, the lowest, also serves the states of both
+//     ranks over TCP. Any client can read /metrics. Other paths need the token of the job, and are
+//     served only at an address that other machines cannot reach.
 //   - The program can serve Handler in its own HTTP server, and must restrict access to it.
 
 // Paths of URLs. The path / is the page, which loads its data from dataPath.

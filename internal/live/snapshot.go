@@ -62,7 +62,7 @@ type Group struct {
 	Machines       int     `json:"machines"`        // number of machines of the group
 	Windows        int     `json:"windows"`         // number of windows
 	Registrations  uint64  `json:"registrations"`   // number of calls that registered segments
-	Agreements     uint64  `json:"agreements"`      // number of comparisons without a difference
+	Agreements     uint64  `json:"agreements"`      // comparisons of histories without a difference
 	// Paths counts the group's collectives by path, the way in which symmem executed them. It
 	// includes replays of CUDA graphs.
 	Paths    map[string]uint64 `json:"paths"`

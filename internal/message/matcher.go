@@ -47,8 +47,8 @@ type Arrival struct {
 
 // queue holds the receives and messages with one tag.
 type queue[R any] struct {
-	// claimedCounts holds the number of claimed messages of each source. Their numbers are those up
-	// to this one, because the messages of a source are claimed in order.
+	// claimedCounts holds the number of claimed messages by source. The messages of a source are
+	// claimed in order, so this is also the number of the latest claimed one.
 	claimedCounts   map[int]uint64
 	waitingReceives []waitingReceive[R]    // receives without a message, in the order of Post
 	unclaimed       map[messageID]struct{} // messages that have arrived but are not claimed
@@ -117,7 +117,7 @@ func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 }
 
 // claimMessages assigns messages to the waiting receives of q in order, and returns the claims. It
-// stops at the first receive from Any for which no message has arrived.
+// stops at the first receive from Any that finds no message.
 func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
 	claimedCount := 0
@@ -144,7 +144,7 @@ func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 }
 
 // markClaimed records that a message is claimed. It must be the next one of its source. When more
-// than half of the arrivals are claimed, markClaimed removes the claimed ones. So their number
+// than half of the arrivals are claimed, markClaimed removes these from arrivals. So their number
 // stays small, and few calls pay for the removal.
 func (q *queue[R]) markClaimed(id messageID) {
 	q.claimedCounts[id.source] = id.number

@@ -42,8 +42,8 @@ type segmentEnd struct {
 // need less than 1 KiB, and large enough that Count rarely removes entries.
 const minPruneLength = 32
 
-// Count records a call, before which this rank has called the given number of collectives. It
-// returns the number of calls with the key, including this one. completed is the number of
+// Count records a call and returns the number of calls with the key, including this one.
+// collectives is the number of collectives that this rank called before. completed is the number of
 // completed collectives, for which Before is no longer called.
 func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	h := t.histories[k]
@@ -122,8 +122,8 @@ func (t *Tally) Before(collective uint64) []CallCount {
 
 // Weight returns a hash of a message's receiver and tag. With it, ranks check that all messages
 // have been received: each rank adds the weights of the messages that it sends, and subtracts those
-// of the messages that it receives. The results of all ranks add up to 0. If messages are missing,
-// the probability of this is 2^-64.
+// of the messages that it receives. The results of all ranks then add up to 0. If messages are
+// missing, they do so only with a probability of 2^-64.
 //
 // The constants are those of the random number generator SplitMix64.
 func Weight(receiver, tag int) uint64 {

@@ -105,7 +105,7 @@ func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err e
 	return m, free, errors.Join(memoryErr, waitErr)
 }
 
-// LibraryGraph is a graph that a Library has captured. Launch runs the captured work again.
+// LibraryGraph is a graph that a Library has captured. Launch runs the captured work.
 type LibraryGraph struct {
 	library    *Library
 	captured   cuda.Graph     // 0 if the capture has failed
@@ -115,8 +115,8 @@ type LibraryGraph struct {
 // Capture captures the work that record queues on the given streams of the library.
 //
 // The capture begins on the first stream. The other streams fork from it, which means that they
-// wait for it at the beginning and become part of the capture. It waits for them at the end. A
-// capture of PyTorch does the same.
+// wait for it at the beginning and become part of the capture. At the end, the first stream waits
+// for them. A capture of PyTorch does the same.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	// A capture must end on the thread on which it began.
 	runtime.LockOSThread()

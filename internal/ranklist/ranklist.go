@@ -55,7 +55,7 @@ func Spans(numbers []int) string {
 // If every member has the same number in the group as in the world, or if members is empty, the
 // result is that of Ranks, such as "rank 3".
 func RanksOf(world, members []int) string {
-	if NumberedAsWorld(members) || len(world) == 0 { // true if members is empty
+	if NumberedAsWorld(members) || len(world) == 0 { // NumberedAsWorld accepts an empty list
 		return Ranks(world)
 	}
 

@@ -11,8 +11,8 @@ import (
 // A Client sends requests to the server of a store. The connections to the server are called links.
 // A link serves one call, such as Get, at a time:
 //
-//   - The first call opens a link. Suppose that a second call begins before the first returns. It
-//     opens another link.
+//   - Suppose that two calls run at the same time. Each uses a link that no other call uses, or
+//     opens one.
 //   - When the calls return, both links become idle. The next call uses one of them.
 //   - Suppose that the context of a call is canceled while the reply is arriving. The link is then
 //     incomplete, and is closed: a later call would read the rest of this reply.

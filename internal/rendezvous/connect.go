@@ -13,12 +13,12 @@ import (
 // The ranks of a job share a store of keys and values. Suppose that there are two ranks, and that
 // rank 0 serves the store:
 //
-//   - Each rank calls Connect, and gets a Member. Both Members belong to one world. The first of a
-//     job's worlds uses keys that begin with "symmem/run5/0/2/1", for example.
+//   - Each rank calls Connect, and gets a Member. Both Members belong to one world. The keys of a
+//     world begin with a common prefix, such as "symmem/run5/0/2/1".
 //   - The program closes the Members. Rank 0 waits until rank 1 has left, and closes the store.
-//   - The program calls Connect again, for a second world. Its keys begin with "symmem/run5/0/2/2".
-//     If rank 1 is early, it may reach the store of the first world, which is about to close. It
-//     loses this store, and tries again until rank 0 serves the next one.
+//   - The program calls Connect again, for a second world. If rank 1 is early, it may reach the
+//     store of the first world, which is about to close. It loses this store, and tries again until
+//     rank 0 serves the next one.
 
 // AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {
@@ -97,12 +97,12 @@ func connect(ctx context.Context, w World) (*Member, error) {
 // storeLosses records how calls of connectOnce have lost the store.
 type storeLosses struct {
 	hasAny          bool
-	earlyCloseCount int // number of connections that the store closed before it had accepted them
+	earlyCloseCount int // number of errors that were errClosedEarly
 }
 
-// maxEarlyCloses limits how often the client tries again after the store has closed a connection
-// early. A store that shuts down does this about once. A store that requires a different token does
-// it always.
+// maxEarlyCloses limits how often the client tries again after errClosedEarly: the store has closed
+// a connection before it has accepted the token. A store that shuts down does this about once. A
+// store that requires a different token does it always.
 const maxEarlyCloses = 3
 
 // shouldRetry records err, the error of connectOnce, and reports whether to try again.

@@ -62,7 +62,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 type dialer struct {
 	endpoint      Endpoint
 	network, addr string // Endpoint.Address, for package net
-	uid           uint32 // user to whom the store's process must belong
+	uid           uint32 // user whose process must serve a Unix socket
 }
 
 // openOnce opens a connection, without retries.

@@ -16,7 +16,7 @@ import (
 //	LOCAL_WORLD_SIZE=2   number of ranks of its machine
 //
 // Discover finds out which launcher has started this process, and returns these numbers as a World.
-// It also returns a Route, which describes how to reach the store that all ranks of the job share.
+// The World also has a Route, which describes how to reach the store that all ranks share.
 
 // Discover determines this process's rank and the route to the store without communication. lookup
 // is usually os.LookupEnv. The error is an EnvironmentError or describes an invalid option.

@@ -20,7 +20,7 @@ import (
 // must be closed. WAIT is an exception: if it is canceled, the client sends CANCEL_WAIT and reads
 // the remaining replies, so that it can use the link again.
 
-// link is a connection of a Client to the server. Only one call at a time uses it.
+// link performs the exchanges of one connection. Only one call at a time uses it.
 type link struct {
 	conn    net.Conn
 	decoder *decoder    // reads the replies from conn
@@ -120,8 +120,8 @@ func newLink(conn net.Conn, peer string) *link {
 	return &link{conn: conn, decoder: newDecoder(tail, peer), tail: tail, isAuthenticated: true}
 }
 
-// handshake returns a link for a new connection, over which it has sent the token. If this fails,
-// it closes the connection.
+// handshake sends VALIDATE, and then the token, if there is one, on a new connection. It returns a
+// link for the connection. If this fails, it closes the connection.
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
 	l := newLink(conn, endpoint.Address)
 	err := l.sendValidate(ctx)

@@ -19,7 +19,7 @@ import (
 type Member struct {
 	// These fields do not change after the Member has joined.
 	world     World
-	client    *Client     // client of the store, which adds no prefix
+	client    *Client     // client of the store; adds no prefix to keys
 	service   *service    // the server of the store; nil unless this process serves it
 	keyPrefix string      // prefix of this world's keys in the store
 	store     *Client     // client that adds keyPrefix to each key; nil before the prefix is known

@@ -27,8 +27,8 @@ import (
 //	cmd=finalize                                      cmd=finalize_ack
 //
 // The left side shows what a rank sends, and the right side the replies of the process manager. V
-// is the endpoint. Only the leader sends the put. The barrier ends when all ranks have entered it.
-// The protocol is defined by src/pmi/src/pmi_v1.c in MPICH.
+// describes the endpoint. Only the leader sends the put. The barrier ends when all ranks have
+// entered it. The protocol is defined by src/pmi/src/pmi_v1.c in MPICH.
 
 // errPMI means that the process manager has sent an error or something unexpected.
 var errPMI = errors.New("PMI failed")
@@ -193,9 +193,9 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 	return space["kvsname"], nil
 }
 
-// request sends a line without its "cmd=", such as "get_maxes", and returns the fields of the
-// reply. It returns errPMI if the reply does not have the command replyCommand, or if it has a
-// return code (rc) other than 0.
+// request sends "cmd=" and a line, such as "get_maxes", and returns the fields of the reply. It
+// returns errPMI if the reply does not have the command replyCommand, or if it has a return code
+// (rc) other than 0.
 func (p *pmiClient) request(line, replyCommand string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {

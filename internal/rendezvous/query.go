@@ -20,8 +20,8 @@ import (
 // query identifies the operation of a request.
 type query byte
 
-// The queries. The client sends only those that every server since PyTorch 2.4 supports: the ones
-// up to queryPing, except queryAppend.
+// The queries. The client sends only those up to queryPing, except queryAppend. Every server since
+// PyTorch 2.4 supports them.
 const (
 	queryValidate query = iota
 	querySet
@@ -144,8 +144,8 @@ func (r *request) encode(b []byte) []byte {
 	return b
 }
 
-// checkSize returns ErrTooLarge if the request exceeds a limit. If it was sent, a server would
-// close the connection.
+// checkSize returns ErrTooLarge if the request exceeds a limit. A server would close the connection
+// instead.
 func (r *request) checkSize() error {
 	if len(r.keys) > maxKeys {
 		return fmt.Errorf("%d keys, at most %d are allowed: %w", len(r.keys), maxKeys, ErrTooLarge)

@@ -38,8 +38,8 @@ var services = struct {
 
 // joinService adds a Member to the service at an endpoint, and opens the service if there is none.
 //
-// While another process uses the address, joinService retries. It returns an error at once if that
-// process belongs to another user, or has claimed rank 0 of this job.
+// While another process uses the address, joinService retries. It returns an error if that process
+// belongs to another user, or if a process has claimed rank 0 of this job there.
 func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	hasWarned := false
 	var lastClaimCheck time.Time

@@ -17,7 +17,7 @@ import (
 //	SLURM_NODEID=1                      number of the machine; Slurm calls it a node
 //	SLURM_STEP_TASKS_PER_NODE=4,2,1     number of ranks on each machine
 //
-// If equal numbers follow one another, the last variable shortens them: "4(x2),3" means 4, 4 and 3.
+// The last variable can contain a number of repetitions: "4(x2),3" means 4, 4 and 3.
 
 // firstReservedStep is the lowest of the step IDs that Slurm reserves for processes that are not
 // ranks. The script of a job, for example, also has SLURM_PROCID, but its step ID is reserved.
