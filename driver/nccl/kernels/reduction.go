@@ -6,13 +6,23 @@ import (
 	"symmem/driver"
 )
 
-// types holds the types of elements that kernels can reduce. Specialized kernels are compiled for
-// one type, and generic kernels for all types.
-var types = map[driver.DataType]struct {
-	number     uint32 // identifies the type in an argument of generic kernels
+// A reduction combines elements of all ranks. For example, the kernel line_sum_f32_4 computes sums,
+// minimums or maximums of the float32 elements of 4 ranks. It combines them in the order of ranks:
+// ((a0+a1)+a2)+a3. Such a specialized kernel is compiled for one type. Generic kernels support all
+// types, products, and the order of a tree: (a0+a1)+(a2+a3).
+//
+// Kernels have an argument that selects the reduction, from Launch.reduction. For a specialized
+// kernel, it is the number of the operation. For a generic kernel, it also contains the order and
+// the type: a product (3) of float64 elements (1*typeUnit) as a tree (orderTree) is 3+32+8.
+
+// elementType describes a type that kernels can reduce.
+type elementType struct {
+	number     uint32 // for generic kernels
 	name       string // in the names of specialized kernels, or "" if there are none
-	isUnsigned bool   // the type is unsigned, but uses the kernels of the signed type
-}{
+	isUnsigned bool   // the type is unsigned, but has the kernels of the signed type
+}
+
+var types = map[driver.DataType]elementType{
 	driver.Float32: {number: 0, name: "f32"}, driver.Float64: {number: 1},
 	driver.Float16: {number: 2, name: "f16"}, driver.BFloat16: {number: 3, name: "bf16"},
 	driver.Int8: {number: 4}, driver.Uint8: {number: 5},
@@ -21,82 +31,89 @@ var types = map[driver.DataType]struct {
 	driver.Uint64: {number: 7, isUnsigned: true},
 }
 
-// Launch.reduction is a number of enum Op in src/call.h. For generic kernels, it also includes
-// bits of enum Order, and the number of the data type times typeUnit.
+// The numbers of operations and types and these constants are the same as in src/call.h.
 const (
-	lastSpecializedOp = 2 // Max; only generic kernels support higher numbers
+	lastSpecializedOp = 2 // Max; only generic kernels support the operations with higher numbers
 
-	orderTree    = 8  // in enum Order: add pairs of ranks, then pairs of these sums, and so on
-	orderRounded = 16 // in enum Order: round each sum to the data type
+	orderRanks   = 0  // combine elements in the order of ranks
+	orderTree    = 8  // combine pairs of ranks, then pairs of the results, and so on
+	orderRounded = 16 // also round each result to the type of the elements
 	typeUnit     = 32
 )
 
+// CanReduce reports whether symmem's kernels support a reduction of elements of a type.
+func CanReduce(t driver.DataType, op driver.ReduceOp) bool {
+	element, hasTypeKernel := types[t]
+	hasOpKernel := op.Kernel() != 0
+	if !hasTypeKernel || !hasOpKernel {
+		return false
+	}
+
+	// A kernel of the signed type compares unsigned values wrongly.
+	comparesWrongly := element.isUnsigned && op.ComparesUnsigned(t)
+	return !comparesWrongly
+}
+
 // setReduction sets the fields reduction, divisor and isGeneric. It returns an error if no kernel
 // supports the reduction.
-func (l *Launch) setReduction() (err error) {
+func (l *Launch) setReduction() error {
 	if !CanReduce(l.DataType, l.ReduceOp) {
 		return fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType, l.ReduceOp)
 	}
 
-	elementType := types[l.DataType]
-	op, _ := l.ReduceOp.Kernel().Number() // has a number, because CanReduce has returned true
-	l.reduction = uint32(op)
 	if l.ReduceOp.IsAverage() {
 		l.divisor = uint32(l.Ranks)
 	}
 
-	orderBits := uint32(0) // combine elements in the order of ranks
-	if l.Formula == driver.Tree || l.Formula == driver.RoundedTree {
-		orderBits, err = l.orderBits()
-	}
-
-	l.isGeneric = elementType.name == "" || op > lastSpecializedOp || orderBits != 0
+	element := types[l.DataType]
+	op, _ := l.ReduceOp.Kernel().Number() // has a number, because CanReduce has returned true
+	order, err := l.order()
+	hasSpecialized := element.name != "" && op <= lastSpecializedOp && order == orderRanks
+	l.isGeneric = !hasSpecialized
+	l.reduction = uint32(op)
 	if l.isGeneric {
-		l.reduction |= orderBits | elementType.number*typeUnit
+		l.reduction |= order | element.number*typeUnit
 	}
 
 	return err
 }
 
-// CanReduce reports whether symmem's kernels support a reduction of elements of a type.
-func CanReduce(t driver.DataType, op driver.ReduceOp) bool {
-	elementType, isListed := types[t]
-	if !isListed || op.Kernel() == 0 { // no kernel for the type, or for the operation
-		return false
+// order returns the order in which elements are combined. For a tree, it returns orderRanks if the
+// results are the same. It returns an error for a tree whose number of ranks is not a power of two.
+func (l *Launch) order() (uint32, error) {
+	isTree := l.Formula == driver.Tree || l.Formula == driver.RoundedTree
+	if !isTree {
+		return orderRanks, nil
 	}
 
-	// A kernel of the signed type compares unsigned values wrongly.
-	comparesWrongly := elementType.isUnsigned && op.ComparesUnsigned(t)
-	return !comparesWrongly
-}
-
-// orderBits returns the bits of enum Order for the formula Tree or RoundedTree. It returns 0 if
-// combining elements in the order of ranks gives the same results.
-//
-// On two ranks, there is only one sum, so only averages of a RoundedTree differ: the sum is rounded
-// before it is divided.
-func (l *Launch) orderBits() (uint32, error) {
 	isPowerOfTwo := l.Ranks&(l.Ranks-1) == 0
 	if !isPowerOfTwo {
-		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+
-			"of two", errNoKernel, l.Formula, l.Ranks)
+		return orderRanks, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must "+
+			"be a power of two", errNoKernel, l.Formula, l.Ranks)
 	}
 
-	roundsSums := l.Formula == driver.RoundedTree && l.DataType.Size() == 2
+	isInexact := l.DataType.Float() && !l.ReduceOp.IsMinOrMax()
+	if !isInexact {
+		return orderRanks, nil // the results are the same in every order
+	}
+
+	roundsResults := l.Formula == driver.RoundedTree && l.DataType.Size() == 2
+	// On two ranks, there is only one result, and it is rounded anyway. In an average, however, it
+	// is rounded before the division, too.
+	hasSeveralResults := l.Ranks > 2
 	switch {
-	case !l.DataType.Float(), l.ReduceOp.IsMinOrMax():
-		return 0, nil
-	case roundsSums && (l.Ranks > 2 || l.ReduceOp.IsAverage()):
+	case roundsResults && (hasSeveralResults || l.ReduceOp.IsAverage()):
 		return orderTree | orderRounded, nil
-	case l.Ranks > 2:
+	case hasSeveralResults:
 		return orderTree, nil
+	default:
+		return orderRanks, nil
 	}
-
-	return 0, nil
 }
 
-// kernelName returns the name of a specialized kernel for the data type and the number of ranks,
-// such as line_sum_f32_4. Kernels that only copy have names such as line_copy_4.
+// kernelName returns the name of a specialized kernel of a family, such as "line_sum". It adds the
+// type and the number of ranks, as in line_sum_f32_4. A kernel that only copies has no type, as in
+// line_copy_4.
 func (l *Launch) kernelName(family string) string {
 	rankCount := 8 // also for 3, 5, 6 and 7 ranks
 	if l.Ranks == 2 || l.Ranks == 4 {

@@ -188,7 +188,7 @@ func checkRoutesFitIntoExchangeMemory(t *testing.T) {
 				break
 			}
 
-			chunks := ranks * tokens * work.(*route).chunksPerPlace()
+			chunks := ranks * tokens * work.(*route).chunksPerToken()
 			headerBytes := int64(MaxRanks * lineBytes)
 			bytes := headerBytes + chunks*wideLines*lineBytes // a chunk has wideLines lines
 			if bytes > halfBytes {
