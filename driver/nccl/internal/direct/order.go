@@ -11,35 +11,45 @@ import (
 // LaunchOrder makes a group's calls run in the order of their launches, even on different streams.
 // Ranks could deadlock if symmem's own kernels and NCCL kernels ran in different orders.
 //
-// Call Begin before each launch and End after it. Begin makes the stream wait for an event after
-// the group's latest launch. Usually, Begin records this event. If the stream of the latest launch
-// is needed for something else before that, such as a capture, RecordLatest records the event.
+// Suppose that the latest launch was on stream A. If the next launch is on stream B, its Begin
+// records an event on A, and makes B wait for the event. If the next launch is on A, too, no event
+// is needed. Sometimes A is needed for something else before the next launch, such as a capture.
+// RecordLatest then records the event at once, and Begin uses that event later.
+//
+// Another library can capture a call, and replay it without notice. From the first such capture
+// on, there is only one event, replayEvent. Each launch or replay first waits for it, and records
+// it again at the end.
 //
 // Callers of RecordLatest and ForgetLatest must hold the stream's lock. Callers of other methods
 // must hold the communicator's mu. Drivers passed to methods must use the GPU's context.
 type LaunchOrder struct {
-	mu ranked.Mutex[orderMu] // held from reading to setting latestStream in a launch
-	// latestStream is the stream of the latest launch. It is nil before the first launch, and after
-	// RecordLatest or ForgetLatest. Writers hold mu and the lock of latestStream.
-	latestStream atomic.Pointer[stream.Stream]
-	// latestEvent is the event that RecordLatest has recorded after the latest launch, or nil.
-	latestEvent *stream.Event
-	reusedEvent stream.Event // storage for events, to avoid allocations
-	// IsLatestOnlyNCCL is set if the latest launch consists only of NCCL kernels.
+	// IsLatestOnlyNCCL is set if the latest launch consists only of NCCL kernels. The communicator's
+	// mu guards it.
 	IsLatestOnlyNCCL bool
-	// replayEvent is set once another library has captured a call, and replaces the other events.
-	// That library replays the call without notice. So each later launch or replay waits for
-	// replayEvent and records it again.
+	// replayEvent is nil before the first such capture. The communicator's mu guards it.
 	replayEvent *stream.Point
+
+	// mu guards the following fields. The communicator's mu would not do for this, because its owner
+	// may be waiting for other ranks, and RecordLatest must not wait.
+	mu ranked.Mutex[orderMu]
+	// latestStream is the stream of the latest launch. It is nil if there is no such launch, or if
+	// latestEvent or replayEvent has replaced it. Reads do not require mu. To store a stream, the
+	// caller must also hold the lock of that stream.
+	latestStream atomic.Pointer[stream.Stream]
+	latestEvent  *stream.Event // the event of RecordLatest after the latest launch, or nil
+	reusedEvent  stream.Event  // storage for events, to avoid allocations
 }
 
-// Begin makes stream s wait for the latest launch. It need not wait if both that launch and the
-// next one consist only of NCCL kernels. isOnlyNCCL is set if the next launch does. Call Begin
-// before the next launch is queued on s.
+// LatestStream returns the stream of the latest launch. It returns nil if there was no launch, or
+// if no event need be recorded on the stream any more.
+func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load() }
+
+// Begin makes stream s wait for the latest launch. Call it before the next launch is queued on s.
+// isOnlyNCCL is set if the next launch consists only of NCCL kernels.
 func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, isOnlyNCCL bool, gpu *cuda.Driver,
 ) error {
-	wasOnlyNCCL := o.IsLatestOnlyNCCL
+	isOrderedByNCCL := o.IsLatestOnlyNCCL && isOnlyNCCL // NCCL orders its own kernels
 	o.IsLatestOnlyNCCL = isOnlyNCCL
 	if o.replayEvent != nil {
 		s.AddGroup(g)
@@ -52,8 +62,7 @@ func (o *LaunchOrder) Begin(
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	needsEvent := !wasOnlyNCCL || !isOnlyNCCL // NCCL orders its own kernels
-	if needsEvent {
+	if !isOrderedByNCCL {
 		if err := o.waitForLatest(s.CUDA, gpu); err != nil {
 			return err
 		}
@@ -82,14 +91,46 @@ func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error)
 	return event.StreamWait(s, gpu)
 }
 
-// End records replayEvent, if it is set, for later launches and replays. Call it after a launch has
-// been queued on stream s.
+// End completes a launch. Call it after the launch has been queued on stream s.
 func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	if o.replayEvent == nil {
-		return nil
+		return nil // the next Begin records an event if it needs one
 	}
 
 	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
+}
+
+// RecordLatest records an event after the latest launch if that launch is on stream s.
+func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.LatestStream() != s {
+		return nil
+	}
+
+	const keepPoint = true // a later launch waits for the event
+	event, err := o.reusedEvent.RecordAfter(s, keepPoint)
+	if err != nil {
+		return err
+	}
+
+	o.replaceStream(event)
+	return nil
+}
+
+// ForgetLatest makes later launches ignore the latest launch if it is on stream s.
+func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.LatestStream() == s {
+		o.replaceStream(nil)
+	}
+}
+
+// replaceStream replaces latestStream by an event, which may be nil. The caller must hold o.mu.
+func (o *LaunchOrder) replaceStream(event *stream.Event) {
+	o.latestEvent = event
+	o.latestStream.Store(nil)
 }
 
 // makeReplayEvent creates replayEvent after the latest launch, unless replayEvent exists. Graphs of
@@ -109,40 +150,6 @@ func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	}
 
 	o.replayEvent = point
-	o.latestEvent = nil
-	o.latestStream.Store(nil)
+	o.replaceStream(nil)
 	return nil
-}
-
-// RecordLatest records an event after the latest launch if that launch is on stream s.
-func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.LatestStream() != s {
-		return nil
-	}
-
-	const keepPoint = true // a later launch waits for the event
-	event, err := o.reusedEvent.RecordAfter(s, keepPoint)
-	if err != nil {
-		return err
-	}
-
-	o.latestEvent = event
-	o.latestStream.Store(nil)
-	return nil
-}
-
-// LatestStream returns the stream of the latest launch. It returns nil if there was no launch, or
-// if its event need not be recorded on the stream any more.
-func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load() }
-
-// ForgetLatest makes later launches ignore the latest launch if it is on stream s.
-func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.LatestStream() == s {
-		o.latestEvent = nil
-		o.latestStream.Store(nil)
-	}
 }

@@ -8,8 +8,39 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Recordings numbers the captures (CUDA graphs under construction) that contain calls of a group.
-// Callers of its methods must hold the communicator's mu.
+// A stream can capture calls: CUDA adds them to a graph instead of running them, and later replays
+// the graph. Captures with calls of a group are numbered from 1, and so are the calls in each. For
+// example, the second call in the group's first capture has the position {Capture: 1, Call: 2}.
+//
+// Calls of a group must run in the same order on all ranks. Suppose that another library captures
+// the calls A and B of a group. It can replay them without notice to symmem. So the graph itself
+// must keep the order, with the help of an event, replayEvent:
+//
+//   - Before A, the graph waits for replayEvent. Each launch outside the graph records this event
+//     after its call. So a replay waits for earlier launches.
+//   - B waits for A.
+//   - A node of the graph records replayEvent after B. Later launches wait for the event.
+
+// Recording is a capture with calls of a group.
+type Recording struct {
+	captureID    uint64          // CUDA's ID, or 0 for a capture of symmem
+	lastPosition driver.Recorded // position of the last call
+
+	// Only captures of other libraries use the following fields.
+
+	lastStream      cuda.Stream // stream of the last call
+	lastCallNodes   []cuda.Node // nodes at which the last call ends; empty before the first call
+	eventRecordNode cuda.Node   // records replayEvent; 0 before the first call
+}
+
+// NextPosition assigns a position to the next call in the capture, and returns it.
+func (r *Recording) NextPosition() driver.Recorded {
+	r.lastPosition.Call++
+	return r.lastPosition
+}
+
+// Recordings numbers the captures with calls of a group. Callers of its methods must hold the
+// communicator's mu.
 type Recordings struct {
 	captureCount uint64 // number of captures so far, the same on all ranks
 	// foreignRecordings holds captures of other libraries. The most recently used one is last.
@@ -20,21 +51,6 @@ type Recordings struct {
 // limit because symmem does not see when such a capture ends.
 const MaxOpenRecordings = 16
 
-// Recording is a capture that contains calls of a group. In a capture of another library, it also
-// adds the dependencies that make each replay of the graph wait for the group's earlier launches.
-type Recording struct {
-	captureID    uint64          // CUDA's ID, or 0 for a capture of symmem
-	lastPosition driver.Recorded // position of the last call: number of the capture and of the call
-
-	// Only captures of other libraries use the following fields.
-
-	lastStream    cuda.Stream // stream of the last call
-	lastCallNodes []cuda.Node // nodes at which the last call ends; empty before the first call
-	// eventRecordNode is the node that records LaunchOrder.replayEvent, or 0 before the first call.
-	// Launches after a replay wait for replayEvent.
-	eventRecordNode cuda.Node
-}
-
 // NewRecording returns the recording of a new capture. captureID is 0 for a capture of symmem.
 func (r *Recordings) NewRecording(captureID uint64) *Recording {
 	r.captureCount++
@@ -43,21 +59,23 @@ func (r *Recordings) NewRecording(captureID uint64) *Recording {
 }
 
 // IsKnown reports whether GetOrBegin would return an existing recording.
-func (r *Recordings) IsKnown(captureID uint64) bool {
+func (r *Recordings) IsKnown(captureID uint64) bool { return r.indexOf(captureID) >= 0 }
+
+// indexOf returns the index of a capture of another library, or -1.
+func (r *Recordings) indexOf(captureID uint64) int {
 	hasID := func(recording *Recording) bool { return recording.captureID == captureID }
-	return slices.ContainsFunc(r.foreignRecordings, hasID)
+	return slices.IndexFunc(r.foreignRecordings, hasID)
 }
 
-// GetOrBegin returns the recording of another library's capture. If there is none, it begins one.
-// In that case, it forgets the least recently used recording if there are MaxOpenRecordings.
+// GetOrBegin returns the recording of another library's capture. If there is none, it begins one,
+// and forgets the least recently used one if there would be more than MaxOpenRecordings.
 func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
-	for i, recording := range r.foreignRecordings {
-		if recording.captureID == captureID {
-			// Move it to the end, because it is now the most recently used one.
-			r.foreignRecordings = slices.Delete(r.foreignRecordings, i, i+1)
-			r.foreignRecordings = append(r.foreignRecordings, recording)
-			return recording
-		}
+	if i := r.indexOf(captureID); i >= 0 {
+		recording := r.foreignRecordings[i]
+		// Move it to the end, because it is now the most recently used one.
+		r.foreignRecordings = slices.Delete(r.foreignRecordings, i, i+1)
+		r.foreignRecordings = append(r.foreignRecordings, recording)
+		return recording
 	}
 
 	if len(r.foreignRecordings) == MaxOpenRecordings {
@@ -67,79 +85,6 @@ func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	recording := r.NewRecording(captureID)
 	r.foreignRecordings = append(r.foreignRecordings, recording)
 	return recording
-}
-
-// NextPosition assigns a position to the next call in the capture, and returns it.
-func (r *Recording) NextPosition() driver.Recorded {
-	r.lastPosition.Call++
-	return r.lastPosition
-}
-
-// waitForPrevious makes the next call in the capture, on stream s, wait for the previous call. The
-// first call of the capture waits for replayEvent instead. In each replay, that event marks the
-// end of the group's launches before the replay.
-func (r *Recording) waitForPrevious(
-	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
-) error {
-	isFirst := len(r.lastCallNodes) == 0
-	if isFirst {
-		return gpu.StreamWaitEventExternal(s, replayEvent.Handle)
-	}
-
-	if r.lastStream == s {
-		return nil // work on one stream runs in order
-	}
-
-	capture, err := gpu.CaptureInfo(s)
-	if err != nil {
-		return err
-	}
-
-	isDependency := func(n cuda.Node) bool { return slices.Contains(capture.Dependencies, n) }
-	missingNodes := slices.DeleteFunc(slices.Clone(r.lastCallNodes), isDependency)
-	if len(missingNodes) == 0 {
-		return nil // the stream already waits for the previous call
-	}
-
-	return gpu.AddCaptureDependencies(s, missingNodes)
-}
-
-// recordLatest makes each replay record replayEvent after the call that has just been added on
-// stream s. It moves eventRecordNode from the previous call to this one. If CUDA rejects the move,
-// it adds another such node, because CUDA cannot remove a node during a capture.
-func (r *Recording) recordLatest(
-	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
-) error {
-	capture, err := gpu.CaptureInfo(s)
-	if err != nil {
-		return err
-	}
-
-	previousNodes := r.lastCallNodes
-	callNodes := capture.Dependencies // the stream's next work would wait for the call at these nodes
-	r.lastStream = s
-	r.lastCallNodes = callNodes
-	dependencies := callNodes
-	if r.eventRecordNode != 0 {
-		removedEnds := repeatNode(r.eventRecordNode, len(previousNodes))
-		removeErr := gpu.GraphRemoveDependencies(capture.Graph, previousNodes, removedEnds)
-		if removeErr == nil {
-			addedEnds := repeatNode(r.eventRecordNode, len(callNodes))
-			return gpu.GraphAddDependencies(capture.Graph, callNodes, addedEnds)
-		}
-
-		// CUDA has rejected the move. The new node must come after the old one.
-		dependencies = append(slices.Clone(callNodes), r.eventRecordNode)
-	}
-
-	r.eventRecordNode, err = gpu.GraphAddEventRecord(capture.Graph, dependencies, replayEvent.Handle)
-	return err
-}
-
-// repeatNode returns a slice that contains node the given number of times. CUDA takes dependencies
-// as two slices, from and to, of the same length.
-func repeatNode(node cuda.Node, times int) []cuda.Node {
-	return slices.Repeat([]cuda.Node{node}, times)
 }
 
 // Launch adds a call to a capture of another library, after the group's earlier calls. queueCall
@@ -160,5 +105,69 @@ func (r *Recording) Launch(
 		return err
 	}
 
-	return r.recordLatest(order.replayEvent, s.CUDA, gpu)
+	return r.recordAfterCall(order.replayEvent, s.CUDA, gpu)
+}
+
+// waitForPrevious makes the next call in the capture, on stream s, wait for the previous call. The
+// first call waits for replayEvent instead.
+func (r *Recording) waitForPrevious(
+	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
+) error {
+	isFirst := len(r.lastCallNodes) == 0
+	if isFirst {
+		return gpu.StreamWaitEventExternal(s, replayEvent.Handle)
+	}
+
+	if r.lastStream == s {
+		return nil // work on one stream runs in order
+	}
+
+	capture, err := gpu.CaptureInfo(s)
+	if err != nil {
+		return err
+	}
+
+	// The next call depends on (waits for) the nodes in capture.Dependencies.
+	isDependency := func(n cuda.Node) bool { return slices.Contains(capture.Dependencies, n) }
+	missingNodes := slices.DeleteFunc(slices.Clone(r.lastCallNodes), isDependency)
+	if len(missingNodes) == 0 {
+		return nil
+	}
+
+	return gpu.AddCaptureDependencies(s, missingNodes)
+}
+
+// recordAfterCall makes each replay record replayEvent after the call that has just been added on
+// stream s. For this, it moves eventRecordNode, which was after the previous call. If CUDA rejects
+// the move, it adds another such node, because CUDA cannot remove a node during a capture.
+func (r *Recording) recordAfterCall(
+	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
+) error {
+	capture, err := gpu.CaptureInfo(s)
+	if err != nil {
+		return err
+	}
+
+	previousNodes := r.lastCallNodes
+	callNodes := capture.Dependencies // the nodes at which the call ends
+	r.lastStream = s
+	r.lastCallNodes = callNodes
+	isFirst := r.eventRecordNode == 0
+	newNodeDependencies := callNodes
+	if !isFirst {
+		// CUDA takes edges of the graph as two slices of the same length: from these, to those.
+		removedTo := slices.Repeat([]cuda.Node{r.eventRecordNode}, len(previousNodes))
+		removeErr := gpu.GraphRemoveDependencies(capture.Graph, previousNodes, removedTo)
+		if removeErr == nil {
+			addedTo := slices.Repeat([]cuda.Node{r.eventRecordNode}, len(callNodes))
+			return gpu.GraphAddDependencies(capture.Graph, callNodes, addedTo)
+		}
+
+		// CUDA has rejected the move. The new node must also come after the old one.
+		newNodeDependencies = append(slices.Clone(callNodes), r.eventRecordNode)
+	}
+
+	r.eventRecordNode, err = gpu.GraphAddEventRecord(capture.Graph, newNodeDependencies,
+		replayEvent.Handle)
+	return err
 }
