@@ -8,22 +8,25 @@ import (
 	"symmem/internal/ranked"
 )
 
-// adoptedState is the additional state of a stream that another library owns. For other streams,
-// it is zero.
+// adoptedState is the additional state of an adopted stream: one that another library, the owner,
+// created. For other streams, it is zero.
 //
-// The owner can begin a capture of the stream, or destroy it, at any time. CUDA forbids some calls
-// during a capture, so the methods first ask CUDA whether one is in progress.
+// The owner can destroy the stream or begin a capture at any time. In a capture, CUDA adds new work
+// to a graph instead of running it, and forbids some calls. So the methods first ask CUDA whether
+// the stream is being captured.
+//
+// symmem never asks CUDA whether the stream is idle, because this would invalidate a capture that
+// the owner is beginning. It records the event queuedEnd after its work instead, and asks whether
+// the stream has reached the event's point: the position in the stream at which it was recorded.
 type adoptedState struct {
 	isAdopted bool
 	streams   *Streams
 	handle    cuda.Stream
-	// queuedEnd marks the end of the work that symmem has queued. symmem queries it instead of the
-	// stream. It is recorded with Stream.Mu held.
-	queuedEnd Event
+	queuedEnd Event // recorded with Stream.Mu held
+	Recording bool  // work is being added to the owner's capture; guarded by Stream.Mu
 	// queryMu is read-locked while CUDA is asked whether the stream is being captured.
 	queryMu        ranked.RWMutex[adoptionQueryMu]
 	queriesStopped bool // the owner may destroy the stream; guarded by queryMu
-	Recording      bool // work is being added to the owner's capture; guarded by Stream.Mu
 }
 
 // Adopted reports whether another library owns the stream.
@@ -57,44 +60,52 @@ func (a *adoptedState) stopQueries() {
 	a.queriesStopped = true
 }
 
-// recordEndEvent records queuedEnd after all work on the stream, including the owner's. If the
-// stream is being captured, it records nothing and returns true. It calls beforeReplace before it
-// replaces the event's old point. The caller must hold Stream.Mu.
-func (a *adoptedState) recordEndEvent(beforeReplace func() error) (bool, error) {
-	device := a.streams.GPU
+// recordEndEvent moves queuedEnd after all work on the stream, including the owner's. It calls
+// beforeMove just before that. If the stream is being captured, it does not move the event, and
+// returns true. The caller must hold Stream.Mu.
+func (a *adoptedState) recordEndEvent(beforeMove func() error) (bool, error) {
 	for {
-		// CUDA allows no EventRecord on the default stream while any stream is being captured.
-		capturing, err := a.IsCapturing()
-		if capturing || err != nil {
-			return capturing, err
+		point, isCapturing, err := a.recordPoint()
+		if isCapturing || err != nil {
+			return isCapturing, err
 		}
 
-		point, err := a.streams.NewPoint()
-		if err != nil {
-			return false, err
-		}
-
-		err = device.Do(func() error { return device.CUDA.EventRecord(point.Handle, a.handle) })
-		if err != nil {
-			return false, err
-		}
-
-		// The owner may have begun a capture since the first check. The event is then part of the
-		// capture, and must not be queried.
-		capturing, err = a.IsCapturing()
-		if capturing || err != nil {
-			return capturing, err
-		}
-
-		// The capture may even have ended since. Only a query shows that it contains the event.
+		// A capture may have begun before the point was recorded, and may have ended since. Only a
+		// query of the point shows this: a point in a capture cannot be queried.
 		_, queryErr := point.isReached()
 		if errors.Is(queryErr, cuda.ErrCapturedEvent) {
-			continue // record another event
+			continue // record another point
 		}
 
 		// Other errors are those of the device, which a later query of queuedEnd returns.
-		err = beforeReplace()
+		err = beforeMove()
 		a.queuedEnd.setPoint(point) // even after an error, which concerns only the groups' events
 		return false, err
 	}
+}
+
+// recordPoint records a new point after all work on the stream. If the stream is being captured,
+// it returns true instead of a point.
+func (a *adoptedState) recordPoint() (point *Point, isCapturing bool, err error) {
+	// CUDA allows no EventRecord on the default stream while any stream is being captured.
+	isCapturing, err = a.IsCapturing()
+	if isCapturing || err != nil {
+		return nil, isCapturing, err
+	}
+
+	point, err = a.streams.NewPoint()
+	if err != nil {
+		return nil, false, err
+	}
+
+	device := a.streams.GPU
+	err = device.Do(func() error { return device.CUDA.EventRecord(point.Handle, a.handle) })
+	if err != nil {
+		return nil, false, err
+	}
+
+	// The owner may have begun a capture since the first check. The point is then part of the
+	// capture, and must not be queried.
+	isCapturing, err = a.IsCapturing()
+	return point, isCapturing, err
 }

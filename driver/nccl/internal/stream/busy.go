@@ -7,12 +7,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// BusyStreams lists the streams on which a communicator may have unfinished work. A goroutine, the
-// watcher, removes idle streams.
+// BusyStreams lists the streams on which a communicator may have unfinished work. Each launch of a
+// call on stream A adds A, unless IsAdded shows that this is unnecessary. A goroutine, the watcher,
+// calls AllIdle at intervals, which removes A once A is idle. When the list is empty, the watcher
+// stops until Add wakes it.
 //
-// A launch must hold its stream's lock from Add until CUDA has accepted the work. During this time,
-// the stream looks idle to CUDA. The watcher keeps it anyway, because a locked stream counts as
-// busy.
+// A launch must hold the lock of A from IsAdded until CUDA has accepted the work. During this time,
+// A looks idle to CUDA. But AllIdle does not remove A, because a locked stream counts as busy.
 type BusyStreams struct {
 	lastAdded atomic.Pointer[Stream] // stream of the last Add, or nil after AllIdle
 	Watching  atomic.Bool            // whether the watcher is running or about to run
@@ -21,13 +22,13 @@ type BusyStreams struct {
 	// WindowKernels is set while NCCL kernels that access windows (memory registered with NCCL) may
 	// be running.
 	WindowKernels atomic.Bool
-	// OtherKernels is set while other kernels may be running. If a stream has been closed with
+	// OtherKernels is set while other NCCL kernels may be running. If a stream has been closed with
 	// unfinished work, it stays set forever.
 	OtherKernels atomic.Bool
 
 	mu              ranked.Mutex[busyMu] // guards the following fields
-	streams         []*Stream
-	closedWhileBusy bool // a removed stream was closed with unfinished work
+	streams         []*Stream            // the list
+	closedWhileBusy bool                 // a removed stream was closed with unfinished work
 }
 
 // IsAdded reports whether s is known to be in the list, so that Add is unnecessary. The result can
@@ -61,21 +62,28 @@ func (b *BusyStreams) WakeWatcher() {
 	}
 }
 
+// Streams returns the streams in the list.
+func (b *BusyStreams) Streams() []*Stream {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.streams)
+}
+
 // AllIdle removes idle streams, and reports whether none are left. In this case, it also clears
 // WindowKernels and OtherKernels.
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// A removed stream must be added again. If a launch has already read lastAdded, it holds its
-	// stream's lock, so the stream is not removed.
+	// From now on, IsAdded returns false, so that launches add removed streams again. If IsAdded has
+	// just returned true in a launch, that launch holds its stream's lock, so the stream stays.
 	b.lastAdded.Store(nil)
 	b.streams = slices.DeleteFunc(b.streams, func(s *Stream) bool {
-		idle := s.Idle()
-		if idle && s.closedWhileBusy.Load() {
-			b.closedWhileBusy = true
+		isIdle := s.Idle()
+		if isIdle && s.closedWhileBusy.Load() {
+			b.closedWhileBusy = true // a closed stream counts as idle
 		}
 
-		return idle
+		return isIdle
 	})
 	if len(b.streams) > 0 {
 		return false
@@ -99,11 +107,4 @@ func (b *BusyStreams) Idle(s *Stream) bool {
 
 	isOtherBusy := func(other *Stream) bool { return other != s && !other.Idle() }
 	return !slices.ContainsFunc(b.streams, isOtherBusy)
-}
-
-// Streams returns the streams that may have unfinished work.
-func (b *BusyStreams) Streams() []*Stream {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.streams)
 }

@@ -11,148 +11,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Event marks a point in a stream. An event that has never been recorded counts as done.
-type Event struct {
-	streams *Streams
-
-	mu       ranked.Mutex[eventMu]
-	point    *Point // last recorded point, or nil; guarded by mu
-	isShared bool   // whether another event uses the point; guarded by mu
-}
-
-// Done reports whether the stream has reached the last recorded point or the device has failed.
-func (e *Event) Done() bool { return hasEnded(e.Query()) }
-
-// hasEnded interprets the results of a query of a stream or an event. After an error of the device,
-// no work is running, and hasEnded returns true. If a capture forbids the query, work may be
-// running, and hasEnded returns false.
-func hasEnded(done bool, err error) bool {
-	isDeviceError := err != nil && !errors.Is(err, cuda.ErrCaptureUnsupported)
-	return done || isDeviceError
-}
-
-// Query reports whether the stream has reached the last recorded point.
-func (e *Event) Query() (done bool, err error) {
-	point := e.Point()
-	if point == nil {
-		return true, nil
-	}
-
-	return point.isReached()
-}
-
-// Point returns the last recorded point, or nil.
-func (e *Event) Point() *Point {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.point
-}
-
-// Synchronize waits until the last recorded point has been reached.
-func (e *Event) Synchronize(ctx context.Context) error {
-	if err := gpu.PollQuery(ctx, e.Query); err != nil {
-		return fmt.Errorf("synchronizing an event: %w", err)
-	}
-
-	return nil
-}
-
-// Record records the event on a stream. It reuses the event's CUDA event, unless another Event
-// refers to that. The caller must hold the stream's lock, and the CUDA context must be current.
-func (e *Event) Record(stream cuda.Stream) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	point := e.point
-	if point == nil || e.isShared {
-		var err error
-		point, err = e.streams.NewPoint()
-		if err != nil {
-			return err
-		}
-	}
-
-	if err := e.streams.GPU.CUDA.EventRecord(point.Handle, stream); err != nil {
-		return err
-	}
-
-	e.point = point
-	e.isShared = false
-	return nil
-}
-
-// setPoint replaces the last recorded point by a new one, which no other event uses.
-func (e *Event) setPoint(point *Point) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.point = point
-	e.isShared = false
-}
-
-// sharePoint makes e use the last recorded point of another event. A later Record of either event
-// uses a new point.
-func (e *Event) sharePoint(other *Event) {
-	other.mu.Lock()
-	point := other.point
-	other.isShared = true
-	other.mu.Unlock()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.point = point
-	e.isShared = true
-}
-
-// RecordAfter returns an event that marks the end of the work queued on s.
+// An Event marks a point: a position in the work of a stream. For example, the event is recorded
+// after kernel 1. The stream reaches this point when kernel 1 has ended. If the event is recorded
+// again after kernel 2, it marks only the new point.
 //
-// On a stream of this package, it records e. On an adopted stream (of another library), s.queuedEnd
-// already marks this end, but later work moves it. If keepPoint is set, e keeps the current point
-// of s.queuedEnd. Otherwise, RecordAfter returns s.queuedEnd.
-//
-// The calling group must hold the lock that its RecordEvent method acquires, so that the stream
-// cannot begin a capture or be destroyed. The CUDA context must be current.
-func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
-	if !s.isAdopted {
-		e.streams = s.streams
-		err := e.Record(s.CUDA)
-		return e, err
-	}
+// A point needs a CUDA event. Usually, an Event records its CUDA event again. But
+// two Events can share a point. If one of them is recorded again, it takes a new CUDA event, and
+// the other one keeps the old point. CUDA events that are no longer in use go to a pool.
 
-	if !keepPoint {
-		return &s.queuedEnd, nil
-	}
-
-	e.streams = s.streams
-	e.sharePoint(&s.queuedEnd)
-	return e, nil
-}
-
-// StreamWait makes later work of a stream wait for the last recorded point.
-func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.point == nil {
-		return nil
-	}
-
-	return api.StreamWaitEvent(stream, e.point.Handle)
-}
-
-// newFixedPoint returns a new point that is reached after the event's current point. A graph waits
-// for the new point, because a later Record can move the current one. It returns nil if the event
-// has never been recorded. The CUDA context must be current.
-func (e *Event) newFixedPoint() (*Point, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.point == nil {
-		return nil, nil
-	}
-
-	return e.streams.NewPointAfter(func(stream cuda.Stream) error {
-		return e.streams.GPU.CUDA.StreamWaitEvent(stream, e.point.Handle)
-	})
-}
-
-// Point is a recorded position in a stream. It owns a CUDA event, which returns to a pool once the
-// garbage collector finds that the Point is unreachable.
+// Point is a recorded position in a stream. It owns a CUDA event, which returns to the pool once
+// the garbage collector finds that the Point is unreachable.
 type Point struct {
 	// A Point must contain a pointer. Go allocates several small objects without pointers in one
 	// block, and each of them would keep the others reachable.
@@ -198,9 +66,150 @@ func (p *Point) isReached() (done bool, err error) {
 		done, err = api.EventQuery(p.Handle)
 		return err
 	})
-	runtime.KeepAlive(p) // its CUDA event must not return to the pool during the query
-	p.streams.HappensBefore.Load()
+	runtime.KeepAlive(p)           // its CUDA event must not return to the pool during the query
+	p.streams.HappensBefore.Load() // makes the writes of earlier host functions visible
 	return done, err
+}
+
+// Event marks the point at which it was last recorded. An event that has never been recorded counts
+// as done.
+type Event struct {
+	streams *Streams
+
+	mu       ranked.Mutex[eventMu]
+	point    *Point // last recorded point, or nil; guarded by mu
+	isShared bool   // another Event may use the point, too; guarded by mu
+}
+
+// Point returns the last recorded point, or nil.
+func (e *Event) Point() *Point {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.point
+}
+
+// Query reports whether the stream has reached the last recorded point.
+func (e *Event) Query() (done bool, err error) {
+	point := e.Point()
+	if point == nil {
+		return true, nil
+	}
+
+	return point.isReached()
+}
+
+// Done reports whether the stream has reached the last recorded point or the device has failed.
+func (e *Event) Done() bool { return hasEnded(e.Query()) }
+
+// hasEnded interprets the results of a query of a stream or an event. After an error of the device,
+// no work is running, and hasEnded returns true. If a capture forbids the query, work may be
+// running, and hasEnded returns false.
+func hasEnded(done bool, err error) bool {
+	isDeviceError := err != nil && !errors.Is(err, cuda.ErrCaptureUnsupported)
+	return done || isDeviceError
+}
+
+// Synchronize waits until the last recorded point has been reached.
+func (e *Event) Synchronize(ctx context.Context) error {
+	if err := gpu.PollQuery(ctx, e.Query); err != nil {
+		return fmt.Errorf("synchronizing an event: %w", err)
+	}
+
+	return nil
+}
+
+// StreamWait makes later work of a stream wait for the last recorded point.
+func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.point == nil {
+		return nil
+	}
+
+	return api.StreamWaitEvent(stream, e.point.Handle)
+}
+
+// newFixedPoint returns a new point that is reached after the event's current point. A graph waits
+// for the new point, because a later Record can move the current one. It returns nil if the event
+// has never been recorded. The CUDA context must be current.
+func (e *Event) newFixedPoint() (*Point, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.point == nil {
+		return nil, nil
+	}
+
+	return e.streams.NewPointAfter(func(stream cuda.Stream) error {
+		return e.streams.GPU.CUDA.StreamWaitEvent(stream, e.point.Handle)
+	})
+}
+
+// Record records the event on a stream, after the queued work. The caller must ensure, usually by
+// the stream's lock, that the stream is not destroyed and begins no capture meanwhile. The CUDA
+// context must be current.
+func (e *Event) Record(stream cuda.Stream) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	point := e.point
+	needsNewPoint := point == nil || e.isShared
+	if needsNewPoint {
+		var err error
+		point, err = e.streams.NewPoint()
+		if err != nil {
+			return err
+		}
+	}
+
+	if err := e.streams.GPU.CUDA.EventRecord(point.Handle, stream); err != nil {
+		return err
+	}
+
+	e.point = point
+	e.isShared = false
+	return nil
+}
+
+// setPoint replaces the last recorded point by a new one, which no other event uses.
+func (e *Event) setPoint(point *Point) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.point = point
+	e.isShared = false
+}
+
+// sharePoint makes e use the last recorded point of another event.
+func (e *Event) sharePoint(other *Event) {
+	other.mu.Lock()
+	point := other.point
+	other.isShared = true
+	other.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.point = point
+	e.isShared = true
+}
+
+// RecordAfter returns an event at the end of the work that symmem has queued on s.
+//
+// On a stream of this package, it records e there. On an adopted stream, which belongs to another
+// library, s.queuedEnd marks this end already, but is recorded again after later work. If keepPoint
+// is set, e shares the current point of s.queuedEnd. Otherwise, RecordAfter returns s.queuedEnd.
+//
+// The caller must meet the conditions of Record.
+func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
+	if !s.isAdopted {
+		e.streams = s.streams
+		err := e.Record(s.CUDA)
+		return e, err
+	}
+
+	if !keepPoint {
+		return &s.queuedEnd, nil
+	}
+
+	e.streams = s.streams
+	e.sharePoint(&s.queuedEnd)
+	return e, nil
 }
 
 // eventPool holds the CUDA events of unreachable Points for reuse.
@@ -209,6 +218,7 @@ type eventPool struct {
 	unused []cuda.Event // guarded by mu
 }
 
+// take returns an unused event, or creates one.
 func (p *eventPool) take(streams *Streams) (cuda.Event, error) {
 	p.mu.Lock()
 	if n := len(p.unused); n > 0 {
@@ -224,6 +234,7 @@ func (p *eventPool) take(streams *Streams) (cuda.Event, error) {
 	})
 }
 
+// put adds an event to the pool.
 func (p *eventPool) put(handle cuda.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,13 +11,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is the work that a stream captures for later launches. It must be closed before the
-// communicators of its calls.
+// Graph is work that a stream has captured, that is, recorded instead of running it. For example,
+// the graph contains a copy and a call of a group (a communicator). Each launch of the graph queues
+// the copy and the call on a stream. Launches of one graph do not overlap.
+//
+// A Graph must be closed before the communicators of its calls.
 type Graph struct {
 	streams       *Streams
-	Calls         Calls           // calls of groups (communicators)
+	Calls         Calls           // the calls of groups
 	priorWork     *Event          // end of the work before the capture; nil if the stream was idle
-	endEvents     []*Event        // events to record after each launch
+	endEvents     []*Event        // recorded after each launch, because the capture recorded them
 	awaitedPoints []*Point        // points in streams for which each launch waits
 	hostFuncs     []cuda.HostFunc // functions that run on the host
 	words         []*gpu.Word     // one for each of hostFuncs; see addHostFunc
@@ -45,8 +48,8 @@ type Calls interface {
 }
 
 // addHostFunc adds a host function to the capture. Each launch calls run on a new goroutine, with a
-// word of host memory, and waits until run has written value to this word. All launches use the
-// same word, because they do not overlap.
+// word of host memory, and waits until run has written value to the word. All launches use the same
+// word, because they do not overlap.
 func (g *Graph) addHostFunc(stream cuda.Stream, run func(word *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
@@ -115,6 +118,24 @@ func (g *Graph) launchLocked(s *Stream) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.ClearWaitedFor()
+	if err := checkCanLaunch(s); err != nil {
+		return err
+	}
+
+	mayWaitForOthers := g.HasOtherWaits || s.isAdopted // the owner's work can wait for anything
+	if mayWaitForOthers {
+		// A group makes its next call wait for an event after its previous call. Record the event
+		// before this launch, so that the next call does not wait for what this launch waits for.
+		if err := recordAllGroups(s); err != nil {
+			return err
+		}
+	}
+
+	return g.Calls.Launch(g, s)
+}
+
+// checkCanLaunch returns an error if s is closed or being captured. The caller must hold s.Mu.
+func checkCanLaunch(s *Stream) error {
 	if err := s.CheckOpen(); err != nil {
 		return err
 	}
@@ -123,25 +144,20 @@ func (g *Graph) launchLocked(s *Stream) error {
 		return fmt.Errorf("the stream is capturing: %w", driver.ErrCapturing)
 	}
 
-	if s.isAdopted { // another library owns the stream
-		isCapturing, err := s.IsCapturing()
-		if err != nil {
-			return err
-		}
-
-		if isCapturing {
-			return fmt.Errorf("another library is capturing the stream: %w", driver.ErrCapturing)
-		}
+	if !s.isAdopted {
+		return nil
 	}
 
-	if g.HasOtherWaits || s.isAdopted {
-		// Otherwise, the groups' later calls would wait for everything for which this launch waits.
-		if err := recordAllGroups(s); err != nil {
-			return err
-		}
+	isCapturing, err := s.IsCapturing() // by the library that owns the stream
+	if err != nil {
+		return err
 	}
 
-	return g.Calls.Launch(g, s)
+	if isCapturing {
+		return fmt.Errorf("another library is capturing the stream: %w", driver.ErrCapturing)
+	}
+
+	return nil
 }
 
 // Queue launches the CUDA graph. The caller must hold the locks of the graph and the stream, and
@@ -161,18 +177,6 @@ func (g *Graph) RecordEvents(s *Stream) error {
 	return g.lastLaunchEnd.Record(s.CUDA)
 }
 
-// awaitLaunches waits for the last launch, for a limited time. The caller must hold g.mu.
-func (g *Graph) awaitLaunches() error {
-	if g.lastLaunchEnd == nil {
-		return nil
-	}
-
-	limit := gpu.CloseTimeout(g.streams.GPU.Timeout)
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	return g.lastLaunchEnd.Synchronize(ctx)
-}
-
 // Close waits for unfinished launches, for a limited time, and destroys the graph. If CUDA fails
 // to destroy the graph, Close keeps the resources of its calls, because NCCL keeps them, too. The
 // next Close tries again, and the device calls Close when it is closed.
@@ -184,10 +188,9 @@ func (g *Graph) Close() error {
 	}
 
 	g.closed = true
-	streams := g.streams
 	waitErr := g.awaitLaunches()
-	if err := streams.GPU.Do(g.destroy); err != nil {
-		streams.addOpenGraph(g) // for CloseGraphs; endCapture does not add g if it fails
+	if err := g.streams.GPU.Do(g.destroy); err != nil {
+		g.streams.addOpenGraph(g) // for the device; endCapture adds g only if it succeeds
 		return errors.Join(waitErr, err)
 	}
 
@@ -198,14 +201,24 @@ func (g *Graph) Close() error {
 
 	launchesEnded := waitErr == nil
 	if launchesEnded { // otherwise, a launch may still use the words, which are leaked
-		streams.GPU.Words.Put(g.words...)
+		g.streams.GPU.Words.Put(g.words...)
 	}
 
 	g.Calls.Close(launchesEnded)
-	streams.mu.Lock()
-	defer streams.mu.Unlock()
-	delete(streams.graphs, g)
+	g.streams.removeGraph(g)
 	return waitErr
+}
+
+// awaitLaunches waits for the last launch, for a limited time. The caller must hold g.mu.
+func (g *Graph) awaitLaunches() error {
+	if g.lastLaunchEnd == nil {
+		return nil
+	}
+
+	limit := gpu.CloseTimeout(g.streams.GPU.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return g.lastLaunchEnd.Synchronize(ctx)
 }
 
 // destroy destroys the CUDA graph and its executable, as far as they exist. The caller must hold

@@ -11,8 +11,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Stream wraps a CUDA stream. The stream belongs either to this package or to another library. In
-// the second case, it is adopted.
+// Stream wraps a CUDA stream, a queue of work for the GPU. Most streams belong to this package. An
+// adopted stream belongs to another library, its owner, which also queues work on it. The owner can
+// destroy the stream or begin a capture at any time. In a capture, CUDA adds new work to a graph
+// instead of running it.
+//
+// A group (a communicator) makes calls on streams. Each call runs after the group's previous call.
+// If that was on another stream, the group records an event there, and the new call waits for the
+// event.
 type Stream struct {
 	streams *Streams
 	gpu     *gpu.GPU
@@ -24,12 +30,31 @@ type Stream struct {
 	closedWhileBusy atomic.Bool // set if Close left unfinished work
 	waitState
 	lastCall        // the latest call of a group; guarded by Mu
-	launchingGroups // the groups with work on the stream
-	// Mu guards the next two fields. The nth host function writes n to hostFuncWord at its end.
+	launchingGroups // the groups that have made calls on the stream; guarded by Mu
+	// Mu guards the next two fields. At its end, the nth host function writes n to the word.
 	hostFuncCount uint32    // number of host functions so far
 	hostFuncWord  *gpu.Word // nil until the first host function
 	adoptedState            // zero unless the stream is adopted
 	faults                  // holds the error that the next Synchronize returns
+}
+
+// Handle returns the stream's CUstream for other libraries.
+func (s *Stream) Handle() uintptr {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	return uintptr(s.CUDA)
+}
+
+// Closed reports whether Close has closed the stream.
+func (s *Stream) Closed() bool { return s.closed.Load() }
+
+// CheckOpen returns an error if the stream is closed. The caller must hold s.Mu.
+func (s *Stream) CheckOpen() error {
+	if s.closed.Load() {
+		return fmt.Errorf("stream: %w", driver.ErrClosed)
+	}
+
+	return nil
 }
 
 type waitState struct{ isWaitedFor atomic.Bool } // written with Stream.Mu held
@@ -45,18 +70,7 @@ func (w *waitState) ClearWaitedFor() {
 	}
 }
 
-// Handle returns the stream's CUstream for other libraries.
-func (s *Stream) Handle() uintptr {
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	return uintptr(s.CUDA)
-}
-
-// Closed reports whether Close has closed the stream.
-func (s *Stream) Closed() bool { return s.closed.Load() }
-
-// submit runs calls, which makes CUDA calls, unless the stream is closed. It holds the stream's
-// lock meanwhile.
+// submit runs calls, which makes CUDA calls, unless the stream is closed. It holds s.Mu meanwhile.
 func (s *Stream) submit(calls func() error) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -67,11 +81,13 @@ func (s *Stream) submit(calls func() error) error {
 	return s.gpu.Do(calls)
 }
 
-// submitWork runs calls, which queues or records work. On an adopted stream, it sets s.Recording
-// while calls runs, and records events before and after the work.
+// submitWork is submit for calls that queue work. On an adopted stream, groups record their events
+// before the work, and the stream's event queuedEnd is recorded after it. s.Recording is set while
+// calls adds work to a capture of the owner.
 func (s *Stream) submitWork(calls func() error) error {
 	return s.submit(func() error {
-		if s.isAdopted && s.Capture == nil {
+		mayOwnerBeCapturing := s.isAdopted && s.Capture == nil
+		if mayOwnerBeCapturing {
 			isCapturing, err := s.IsCapturing()
 			if err != nil {
 				return err
@@ -90,39 +106,24 @@ func (s *Stream) submitWork(calls func() error) error {
 	})
 }
 
-// CheckOpen returns an error if the stream is closed. The caller must hold s.Mu.
-func (s *Stream) CheckOpen() error {
-	if s.closed.Load() {
-		return fmt.Errorf("stream: %w", driver.ErrClosed)
+// RecordQueued records the event queuedEnd on an adopted stream, unless the stream is being
+// captured. Call it after work has been queued, with s.Mu held and the CUDA context current.
+func (s *Stream) RecordQueued() error {
+	isCapturing := s.Recording || s.Capture != nil
+	if !s.isAdopted || isCapturing {
+		return nil
 	}
 
-	return nil
+	return s.queuedEnd.Record(s.CUDA)
 }
 
-// Fail does nothing, because queued work cannot be stopped.
-func (s *Stream) Fail(error) {}
-
-// Refuse handles the error of a group's call that was not launched. If the stream is busy, it
-// returns nil, and the next Synchronize returns the error. If the stream is idle, it returns the
-// error. On an adopted stream, it always returns the error, because the owner may never call
-// Synchronize. The caller must hold s.Mu.
-func (s *Stream) Refuse(g Group, err error) error {
-	if s.isAdopted || s.IdleLocked() {
-		s.MarkReported(g)
-		return err
-	}
-
-	s.ReportFault(g, err)
-	return nil
-}
-
-// RecordGroups makes each group with work on the stream record its event now, except the given
-// group, which may be nil. A group orders its calls on different streams by this event: a call on
-// one stream waits for the event of the previous call on another.
+// RecordGroups makes each group whose previous call is on the stream record its event now, except
+// the given group, which may be nil.
 //
-// If the event followed other work, the group's calls would wait for that work, too. Call
-// RecordGroups therefore before work that may wait for anything else, such as any work on an
-// adopted stream. Also call it before the stream is captured or closed. The caller must hold s.Mu.
+// Usually, the group records the event when it makes a call on another stream. If other work is
+// queued here before that, the call would wait for that work, too. Therefore, call RecordGroups
+// before work that may wait for anything else, such as any work on an adopted stream. Also call it
+// before the stream is captured or closed. The caller must hold s.Mu.
 func (s *Stream) RecordGroups(except Group) error {
 	const isAbandoned = false
 	for _, g := range s.groups {
@@ -141,18 +142,7 @@ func (s *Stream) RecordGroups(except Group) error {
 // recordAllGroups calls RecordGroups without an exception.
 func recordAllGroups(s *Stream) error { return s.RecordGroups(nil) }
 
-// RecordQueued records the event queuedEnd on an adopted stream, unless the stream is being
-// captured. Call it after work has been queued, with s.Mu held and the CUDA context current.
-func (s *Stream) RecordQueued() error {
-	isCapturing := s.Recording || s.Capture != nil
-	if !s.isAdopted || isCapturing {
-		return nil
-	}
-
-	return s.queuedEnd.Record(s.CUDA)
-}
-
-// recordAllWork records an event after all work on an adopted stream, including the owner's. It
+// recordAllWork records queuedEnd after all work on an adopted stream, including the owner's. It
 // does nothing on other streams, on closed ones, and during captures. capturing reports whether the
 // stream is being captured.
 func (s *Stream) recordAllWork() (capturing bool, err error) {
@@ -168,3 +158,20 @@ func (s *Stream) recordAllWork() (capturing bool, err error) {
 
 	return s.recordEndEvent(func() error { return recordAllGroups(s) })
 }
+
+// Refuse handles the error of a group's call that was not launched. If the stream is busy, it
+// returns nil, and the next Synchronize returns the error. If the stream is idle, it returns the
+// error. On an adopted stream, it always returns the error, because the owner may never call
+// Synchronize. The caller must hold s.Mu.
+func (s *Stream) Refuse(g Group, err error) error {
+	if s.isAdopted || s.IdleLocked() {
+		s.MarkReported(g)
+		return err
+	}
+
+	s.ReportFault(g, err)
+	return nil
+}
+
+// Fail does nothing, because queued work cannot be stopped.
+func (s *Stream) Fail(error) {}

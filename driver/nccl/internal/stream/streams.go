@@ -15,17 +15,19 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Streams creates a device's streams and events, and tracks its open graphs. The device sets the
-// exported fields, except the counters, before the first use.
+// Streams creates a device's streams and events, and closes its graphs: work that a stream has
+// recorded for later launches. The device sets the exported fields, except the counters, before the
+// first use.
 type Streams struct {
 	GPU            *gpu.GPU
 	Groups         func() []Group       // returns the groups that are open or being torn down
 	LongestTimeout func() time.Duration // returns the longest timeout of the device and its groups
 	NewCalls       func() Calls         // returns empty Calls for a new Graph
-	Capturing      atomic.Int32         // number of streams being captured
-	// HappensBefore orders host functions in Go's memory model, which does not know CUDA's order. A
-	// host function loads it before it runs and increments it afterwards. Code that has seen work
-	// complete must load it. It then sees the writes of the work's host functions.
+	Capturing      atomic.Int32         // number of streams that are recording work in a graph
+	// HappensBefore orders host functions: functions that run on the host between other work of a
+	// stream. Go's memory model does not know the order of CUDA's work. So a host function loads
+	// HappensBefore before it runs, and increments it afterwards. Code that has seen work complete
+	// must load it, and then sees the writes of earlier host functions.
 	HappensBefore atomic.Uint64
 	pool          eventPool // CUDA events for reuse
 
@@ -76,8 +78,23 @@ var errOtherDevice = errors.New("the stream belongs to another device")
 // NewEvent returns an event that has not been recorded.
 func (streams *Streams) NewEvent() *Event { return &Event{streams: streams} }
 
-// keepInCapture keeps p reachable until the graph that another library is capturing is destroyed.
-// If the CUDA driver cannot report that, it keeps p until the device is closed.
+// runHostFunc runs a user's function on the calling goroutine. If the function panics, runHostFunc
+// passes an error to report. At the end, it writes value to done, for which the stream waits.
+func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.Word, value uint32) {
+	streams.HappensBefore.Load()
+	driver.GuardHere("work on a stream", work, func(err error) {
+		if err != nil {
+			report(err)
+		}
+
+		streams.HappensBefore.Add(1) // before Set, so that waiters see the writes of work
+		done.Set(value)
+	})
+}
+
+// keepInCapture keeps point p reachable while a graph uses it. Another library is capturing this
+// graph on the stream. If the CUDA driver cannot report the end of the graph, keepInCapture keeps
+// the point until the device is closed.
 func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := streams.GPU.CUDA.CaptureInfo(stream)
 	if err != nil {
@@ -100,20 +117,6 @@ func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	return err
 }
 
-// runHostFunc runs a user's function on the calling goroutine. It passes a panic of the function to
-// report, and writes value to done at the end, which ends the wait of the stream.
-func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.Word, value uint32) {
-	streams.HappensBefore.Load()
-	driver.GuardHere("work on a stream", work, func(err error) {
-		if err != nil {
-			report(err)
-		}
-
-		streams.HappensBefore.Add(1) // before Set, so that waiters see the writes of work
-		done.Set(value)
-	})
-}
-
 // addOpenGraph makes CloseGraphs close g. It has no effect if g was added before.
 func (streams *Streams) addOpenGraph(g *Graph) {
 	streams.mu.Lock()
@@ -125,10 +128,17 @@ func (streams *Streams) addOpenGraph(g *Graph) {
 	streams.graphs[g] = struct{}{}
 }
 
+// removeGraph undoes addOpenGraph.
+func (streams *Streams) removeGraph(g *Graph) {
+	streams.mu.Lock()
+	defer streams.mu.Unlock()
+	delete(streams.graphs, g)
+}
+
 // CloseGraphs closes all open graphs and returns all errors.
 func (streams *Streams) CloseGraphs() error {
 	streams.mu.Lock()
-	graphs := slices.Collect(maps.Keys(streams.graphs)) // a copy, because Close locks mu
+	graphs := slices.Collect(maps.Keys(streams.graphs)) // a copy, because Graph.Close locks mu
 	streams.mu.Unlock()
 	var errs []error
 	for _, g := range graphs {

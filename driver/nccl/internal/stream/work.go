@@ -10,6 +10,14 @@ import (
 	"symmem/internal/cuda"
 )
 
+// The methods of this file queue work on a stream. There are three cases:
+//
+//   - Normally, the stream runs the work.
+//   - Between BeginCapture and EndCapture, the stream adds the work to the graph s.Capture, which
+//     symmem launches later.
+//   - Another library can own the stream, which is then called adopted. While the owner captures
+//     the stream, CUDA adds the work to a graph of the owner, and s.Recording is set.
+
 // Copy queues a copy of bytes between addresses of the device or the host.
 func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
@@ -29,6 +37,21 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
+// maxBufferedCopy is the size in bytes of the largest copy that CUDA buffers if the source is
+// pageable memory: memory that CUDA has not mapped.
+const maxBufferedCopy = 64 << 10
+
+// doesCopyWait reports whether CUDA's copy call waits for the stream. It waits if it copies to
+// pageable memory, or from it without buffering.
+func doesCopyWait(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
+	if bytes == 0 {
+		return false
+	}
+
+	isBuffered := bytes <= maxBufferedCopy
+	return !g.IsMapped(dst) || (!isBuffered && !g.IsMapped(src))
+}
+
 // waitBeforeCopy waits for the stream, for a limited time. Otherwise, CUDA's copy call would wait,
 // while Copy holds the stream's lock. The fault of a group could then not end the wait.
 func waitBeforeCopy(s *Stream) {
@@ -40,21 +63,6 @@ func waitBeforeCopy(s *Stream) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 	defer cancel()
 	_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
-}
-
-// maxBufferedCopy is the size in bytes of the largest copy from pageable memory that CUDA buffers.
-// The calls of larger ones wait for the stream.
-const maxBufferedCopy = 64 << 10
-
-// doesCopyWait reports whether CUDA's copy call waits for the stream. It does so for copies to
-// pageable memory (which CUDA has not mapped), and for large copies from it.
-func doesCopyWait(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
-	if bytes == 0 {
-		return false
-	}
-
-	isBuffered := bytes <= maxBufferedCopy
-	return !g.IsMapped(dst) || (!isBuffered && !g.IsMapped(src))
 }
 
 // Fill queues an operation that sets bytes to a value.
@@ -78,8 +86,8 @@ func Queue(s *Stream, queueWork func(stream cuda.Stream) error) error {
 }
 
 // Host queues a function, which runs on the host. If the function panics, the panic becomes the
-// stream's error. While another library is capturing the stream, Host returns ErrUnsupported,
-// because launches of that library's graph may overlap.
+// stream's error. While the owner of an adopted stream is capturing it, Host returns
+// ErrUnsupported, because launches of the owner's graph may overlap.
 func (s *Stream) Host(work func()) error {
 	return s.submitWork(func() error {
 		if s.Recording {
@@ -87,7 +95,7 @@ func (s *Stream) Host(work func()) error {
 				"stream: %w", driver.ErrUnsupported)
 		}
 
-		// run calls work and then sets done to a value.
+		// run calls work, and then writes value to done, a word of host memory.
 		run := func(done *gpu.Word, value uint32) {
 			s.streams.runHostFunc(work, s.addFault, done, value)
 		}
@@ -95,40 +103,45 @@ func (s *Stream) Host(work func()) error {
 			return s.Capture.addHostFunc(s.CUDA, run)
 		}
 
-		if s.hostFuncWord == nil {
-			word, err := s.gpu.Words.Take(s.gpu.CUDA)
-			if err != nil {
-				return err
-			}
-
-			s.hostFuncWord = word
-		}
-
-		if err := recordAllGroups(s); err != nil {
-			return err
-		}
-
-		s.hostFuncCount++
-		// Copy both fields, because Abandon replaces them. CUDA's thread only starts a goroutine.
-		// Later work of the stream waits until run has written number to word.
-		word, number := s.hostFuncWord, s.hostFuncCount
-		f := cuda.NewHostFuncOnce(func() { go run(word, number) })
-		if err := s.gpu.CUDA.LaunchHostFunc(s.CUDA, f); err != nil {
-			f.Release()
-			return err
-		}
-
-		return s.gpu.CUDA.StreamWaitValue(s.CUDA, word.Address(), number,
-			cuda.WaitGreaterOrEqual)
+		return queueHostFunc(s, run)
 	})
+}
+
+// queueHostFunc makes the stream call run on a new goroutine, and wait for it. The nth function
+// writes n to s.hostFuncWord, and the stream waits until the word is at least n. The caller must
+// hold s.Mu, and the CUDA context must be current.
+func queueHostFunc(s *Stream, run func(done *gpu.Word, value uint32)) error {
+	if s.hostFuncWord == nil {
+		word, err := s.gpu.Words.Take(s.gpu.CUDA)
+		if err != nil {
+			return err
+		}
+
+		s.hostFuncWord = word
+	}
+
+	if err := recordAllGroups(s); err != nil {
+		return err
+	}
+
+	s.hostFuncCount++
+	word, number := s.hostFuncWord, s.hostFuncCount // copies, because Abandon replaces the fields
+	// CUDA runs all host functions of the GPU on one thread, so this one only starts a goroutine.
+	f := cuda.NewHostFuncOnce(func() { go run(word, number) })
+	if err := s.gpu.CUDA.LaunchHostFunc(s.CUDA, f); err != nil {
+		f.Release()
+		return err
+	}
+
+	return s.gpu.CUDA.StreamWaitValue(s.CUDA, word.Address(), number, cuda.WaitGreaterOrEqual)
 }
 
 // Record records an event after the work queued on the stream. During a capture, it makes each
 // launch of the graph record the event at its end.
 //
-// On an adopted stream (of another library), the event follows the owner's work, too, with two
-// exceptions: while the owner is capturing the stream, and after the stream was closed with
-// unfinished work. In these cases, it follows only the work that symmem has queued.
+// On an adopted stream, the event follows the owner's work, too, with two exceptions: while the
+// owner is capturing the stream, and after the stream was closed with unfinished work. In these
+// cases, it follows only the work that symmem has queued.
 func (s *Stream) Record(e driver.Event) error {
 	event, ok := e.(*Event)
 	if !ok || event.streams != s.streams {
@@ -136,7 +149,7 @@ func (s *Stream) Record(e driver.Event) error {
 	}
 
 	if s.isAdopted && s.closedWhileBusy.Load() && !s.queuedEnd.Done() {
-		event.sharePoint(&s.queuedEnd)
+		event.sharePoint(&s.queuedEnd) // the end of symmem's work
 		return nil
 	}
 
@@ -150,8 +163,9 @@ func (s *Stream) Record(e driver.Event) error {
 			return event.Record(s.CUDA)
 		}
 
+		// Move queuedEnd after all work, unless the owner is capturing the stream.
 		_, err := s.recordEndEvent(func() error { return recordAllGroups(s) })
-		event.sharePoint(&s.queuedEnd) // unchanged if the owner is capturing the stream
+		event.sharePoint(&s.queuedEnd)
 		return err
 	})
 }
@@ -170,31 +184,37 @@ func (s *Stream) Wait(e driver.Event) error {
 
 	return s.submitWork(func() error {
 		isCapturing := s.Capture != nil || s.Recording
-		if !isCapturing {
-			recordErr := recordAllGroups(s)
-			waitErr := event.StreamWait(s.CUDA, s.gpu.CUDA)
-			return errors.Join(recordErr, waitErr)
+		if isCapturing {
+			return captureWait(s, event)
 		}
 
-		point, err := event.newFixedPoint()
-		if err != nil {
-			return err
-		}
-
-		if point == nil { // the event has never been recorded, and counts as done
-			return nil
-		}
-
-		// The graph must keep the point reachable, because it uses its CUDA event.
-		if s.Capture != nil {
-			s.Capture.awaitedPoints = append(s.Capture.awaitedPoints, point)
-			s.Capture.HasOtherWaits = true
-		} else if err := s.streams.keepInCapture(s.CUDA, point); err != nil {
-			return err
-		}
-
-		return s.gpu.CUDA.StreamWaitEventExternal(s.CUDA, point.Handle)
+		recordErr := recordAllGroups(s)
+		waitErr := event.StreamWait(s.CUDA, s.gpu.CUDA)
+		return errors.Join(recordErr, waitErr)
 	})
+}
+
+// captureWait adds a wait to the graph that is being captured. The graph waits for a point that
+// does not move, and keeps this point reachable. The caller must hold s.Mu, and the CUDA context
+// must be current.
+func captureWait(s *Stream, event *Event) error {
+	point, err := event.newFixedPoint()
+	if err != nil {
+		return err
+	}
+
+	if point == nil { // the event has never been recorded, and counts as done
+		return nil
+	}
+
+	if s.Capture != nil {
+		s.Capture.awaitedPoints = append(s.Capture.awaitedPoints, point)
+		s.Capture.HasOtherWaits = true
+	} else if err := s.streams.keepInCapture(s.CUDA, point); err != nil {
+		return err
+	}
+
+	return s.gpu.CUDA.StreamWaitEventExternal(s.CUDA, point.Handle)
 }
 
 // BeginCapture makes the stream record work in a graph instead of running it.
