@@ -8,16 +8,18 @@ import (
 	"symmem/internal/ranked"
 )
 
-// CubinFunc returns a cubin (a file of compiled kernels) for a compute capability.
+// CubinFunc returns a cubin: a file of kernels that are compiled for a compute capability. For
+// example, major 9 and minor 0 are the capability of an H200.
 type CubinFunc func(major, minor int) ([]byte, error)
 
-// Code loads cubins onto a GPU. The context must be current on threads that call Load and Unload.
+// Code loads cubins onto a GPU. A loaded cubin is a module in CUDA, and a kernel is a function. The
+// context must be current on threads that call Load and Unload.
 type Code struct {
 	CubinFuncs []CubinFunc // no two cubins may have a kernel of the same name
 
 	Mu        ranked.Mutex[codeMu]
-	modules   []cuda.Module            // loaded cubins; guarded by Mu; nil before Load
-	functions map[string]cuda.Function // results of Function, by name; guarded by Mu
+	modules   []cuda.Module            // guarded by Mu; nil before Load
+	functions map[string]cuda.Function // earlier results of Function, by name; guarded by Mu
 	// CanOverlap is set if kernels can start before earlier ones have exited. Load sets it.
 	CanOverlap bool
 }
@@ -26,7 +28,7 @@ type Code struct {
 //
 // Without Load, CUDA would load each kernel at its first launch. Such a launch could wait for
 // another kernel that never exits. If the process already has such a kernel (Stuck), Load could
-// also wait for it. In that case, Load does not load the kernels of the cubins, and CUDA does so
+// also wait for it. In that case, Load loads the cubins without their kernels, and CUDA loads these
 // at their first launches. On an H200 with driver 580, these launches do not wait.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
@@ -57,7 +59,7 @@ func (c *Code) Load(g *GPU) error {
 	return nil
 }
 
-// loadCubin loads one cubin. major and minor are the compute capability. The caller must hold c.Mu.
+// loadCubin loads a cubin for a compute capability. The caller must hold c.Mu.
 func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 	cubin, err := cubinFunc(major, minor)
 	if err != nil {
@@ -81,19 +83,28 @@ func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	function, isCached := c.functions[name]
-	if isCached {
+	if function, isKnown := c.functions[name]; isKnown {
 		return function, nil
 	}
 
-	err := errors.New("the kernels are not loaded") // replaced if there are modules
+	function, err := c.findFunction(g, name)
+	if err == nil {
+		c.functions[name] = function
+	}
+
+	return function, err
+}
+
+// findFunction looks for a kernel in all modules. If none has it, findFunction returns the error of
+// the last one. The caller must hold c.Mu.
+func (c *Code) findFunction(g *GPU, name string) (function cuda.Function, err error) {
+	err = errors.New("the kernels are not loaded") // for the case that there are no modules
 	for _, module := range c.modules {
 		err = g.With(func(gpu *cuda.Driver) (err error) {
 			function, err = gpu.ModuleGetFunction(module, name)
 			return err
 		})
 		if err == nil {
-			c.functions[name] = function
 			return function, nil
 		}
 	}
@@ -101,14 +112,14 @@ func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	return function, err
 }
 
-// Unload unloads the kernels.
+// Unload unloads the cubins.
 func (c *Code) Unload(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	return c.unload(g)
 }
 
-// unload requires c.Mu.
+// unload is Unload for callers that hold c.Mu.
 func (c *Code) unload(g *GPU) error {
 	var errs []error
 	for _, module := range c.modules {

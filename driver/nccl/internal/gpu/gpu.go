@@ -11,9 +11,19 @@ import (
 	"symmem/internal/ranked"
 )
 
-// GPU wraps a rank's GPU and its primary context, the CUDA context that all libraries of the
-// process share. References (Hold and Drop) keep the context. Do not use a GPU after the last
-// Drop.
+// GPU wraps a rank's GPU and its primary context. A context holds CUDA's state of a GPU, such as
+// memory and streams. All libraries of the process share the primary context. References (Hold and
+// Drop) keep it. Do not use a GPU after the last Drop.
+//
+// Most CUDA calls work on the context that is current on their thread. Goroutines change threads,
+// so calls have one of two forms:
+//
+//	g.Do(calls)     keeps the goroutine on a thread, and makes the context current there, once
+//	g.With(calls)   makes the context current in each call
+//
+// Another library can capture a stream: CUDA then adds the stream's work to a graph instead of
+// running it. Some calls of symmem would invalidate this capture, unless their thread is in CUDA's
+// relaxed capture mode. The GPU uses this mode once it knows of such a library (Adopted).
 type GPU struct {
 	cuda.Device
 	CUDA            *cuda.Driver // for threads where the context is current, as in Do
@@ -27,36 +37,13 @@ type GPU struct {
 
 	mu             ranked.Mutex[gpuMu] // guards the following fields
 	referenceCount int                 // 0 once the context has been released
-	unfinishedWork []*unfinishedItem   // work that may still use memory
-	deferredFrees  []func() error      // for Reclaim to call, in this order
-	reclaiming     chan struct{}       // closed when the running call of deferredFrees[0] ends, or nil
-	unreported     error               // joined errors for the next Reclaim to return, or nil
-}
 
-// retain returns a GPU with one reference and without properties.
-func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
-	context, err := device.RetainPrimary()
-	if err != nil {
-		return nil, err
-	}
+	// The next fields belong to FreeWhenIdle and Reclaim, which free memory after the end of work.
 
-	return &GPU{
-		Device: device, CUDA: library, anyThreadDriver: library.InContext(context), context: context,
-		referenceCount: 1,
-	}, nil
-}
-
-// Borrow runs calls on a thread where the device's primary context is current. It retains the
-// context only during the calls.
-func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
-	g, err := retain(library, device)
-	if err != nil {
-		return err
-	}
-
-	callsErr := g.Do(calls)
-	dropErr := g.Drop()
-	return errors.Join(callsErr, dropErr)
+	unfinishedWork []*unfinishedItem // work that may still use memory
+	deferredFrees  []func() error    // for Reclaim to call, in this order
+	reclaiming     chan struct{}     // closed when the running call of deferredFrees[0] ends, or nil
+	unreported     error             // joined errors for the next Reclaim to return, or nil
 }
 
 // Open retains the primary context of a GPU until Drop. timeout is GPU.Timeout.
@@ -75,11 +62,31 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	return g, nil
 }
 
-// SharesContext reports whether g and other use the same context.
-func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
+// Borrow runs calls on a thread where the device's primary context is current. It retains the
+// context only during the calls.
+func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
+	g, err := retain(library, device)
+	if err != nil {
+		return err
+	}
 
-// Entry returns a step that makes the context current before a call to another C library.
-func (g *GPU) Entry() dl.Step { return g.CUDA.ContextStep(g.context) }
+	callsErr := g.Do(calls)
+	dropErr := g.Drop()
+	return errors.Join(callsErr, dropErr)
+}
+
+// retain returns a GPU with one reference and without properties.
+func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
+	context, err := device.RetainPrimary()
+	if err != nil {
+		return nil, err
+	}
+
+	return &GPU{
+		Device: device, CUDA: library, anyThreadDriver: library.InContext(context), context: context,
+		referenceCount: 1,
+	}, nil
+}
 
 // Hold adds a reference to the context, unless it has been released.
 func (g *GPU) Hold() {
@@ -113,31 +120,14 @@ func (g *GPU) IsHeld() bool {
 	return g.referenceCount > 0
 }
 
-// With runs calls with a driver for the GPU's context. Unless Adopted is set, it is cheaper than
-// Do, but each call of the driver can run on a different thread.
-func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
-	if !g.Adopted.Load() {
-		return calls(g.anyThreadDriver)
-	}
+// SharesContext reports whether g and other use the same context.
+func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
-	return g.Do(func() error { return calls(g.CUDA) })
-}
-
-// Query runs a query with With. CUDA refuses a query while another library is capturing in global
-// mode, and invalidates that library's capture. In that case, Query sets Adopted and repeats the
-// query, now in relaxed mode, so that later queries do no harm.
-func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
-	err := g.With(query)
-	if !errors.Is(err, cuda.ErrCaptureUnsupported) {
-		return err
-	}
-
-	g.Adopted.Store(true)
-	return g.With(query)
-}
+// Entry returns a step that makes the context current before a call to another C library.
+func (g *GPU) Entry() dl.Step { return g.CUDA.ContextStep(g.context) }
 
 // Do runs calls on a thread where the context is current. If Adopted is set, the thread is in
-// CUDA's relaxed capture mode, so that calls do not invalidate captures of other libraries.
+// relaxed capture mode.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -166,14 +156,34 @@ func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	return value, err
 }
 
+// With runs calls with a driver for the GPU's context. Each call of the driver can run on a
+// different thread, which is cheaper than Do. If Adopted is set, With uses Do.
+func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
+	if !g.Adopted.Load() {
+		return calls(g.anyThreadDriver)
+	}
+
+	return g.Do(func() error { return calls(g.CUDA) })
+}
+
+// Query runs a query with With. CUDA refuses a query while another library is capturing in global
+// mode, and invalidates that library's capture. In that case, Query sets Adopted and repeats the
+// query, now in relaxed mode, so that later queries do no harm.
+func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
+	err := g.With(query)
+	if !errors.Is(err, cuda.ErrCaptureUnsupported) {
+		return err
+	}
+
+	g.Adopted.Store(true)
+	return g.With(query)
+}
+
 // IsMapped reports whether CUDA has mapped memory at an address.
 func (g *GPU) IsMapped(address uintptr) bool {
 	err := g.Do(func() error { return g.CUDA.CheckAddress(address) })
 	return err == nil
 }
-
-// Release releases an allocation handle. The memory stays allocated while it is mapped.
-func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
 
 // Map maps an allocation at new addresses, for this GPU only, and returns the first address. The
 // context must be current for calls of Map, MapAt and Unmap.
@@ -231,3 +241,6 @@ func (g *GPU) MapImported(
 		return address, err
 	})
 }
+
+// Release releases an allocation handle. The memory stays allocated while it is mapped.
+func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }

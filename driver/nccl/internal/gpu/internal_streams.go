@@ -20,7 +20,7 @@ type InternalStreams struct {
 
 // Run calls queue with a stream, and waits until the queued work has completed, even if queue
 // fails. queue may wait for other ranks. If the work takes longer than the GPU's timeout, Run
-// returns an error and abandons the stream. Memory stays mapped until the work has completed.
+// returns an error, and memory stays mapped until the work has completed.
 func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	stream, err := s.take(g.CUDA)
 	if err != nil {
@@ -34,7 +34,8 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 		return queueErr
 	}
 
-	if errors.Is(waitErr, context.DeadlineExceeded) {
+	isTimeout := errors.Is(waitErr, context.DeadlineExceeded)
+	if isTimeout {
 		abandonStream(g, stream)
 	} else { // if queue has failed, the stream may be capturing, and cannot be used again
 		_ = g.CUDA.StreamDestroy(stream)
@@ -42,15 +43,6 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 
 	waitErr = fmt.Errorf("waiting for the backend's internal stream: %w", waitErr)
 	return errors.Join(queueErr, waitErr)
-}
-
-// queryStream reports whether all work of a stream has completed.
-func queryStream(g *GPU, stream cuda.Stream) (isDone bool, err error) {
-	err = g.Query(func(gpu *cuda.Driver) (err error) {
-		isDone, err = gpu.StreamQuery(stream)
-		return err
-	})
-	return isDone, err
 }
 
 // take returns an idle stream, or a new one.
@@ -73,8 +65,17 @@ func (s *InternalStreams) put(stream cuda.Stream) {
 	s.idle = append(s.idle, stream)
 }
 
-// abandonStream makes GPU.MustKeepMemory return true until the stream's work has completed or
-// failed. The stream is not destroyed.
+// queryStream reports whether all work of a stream has completed.
+func queryStream(g *GPU, stream cuda.Stream) (isDone bool, err error) {
+	err = g.Query(func(gpu *cuda.Driver) (err error) {
+		isDone, err = gpu.StreamQuery(stream)
+		return err
+	})
+	return isDone, err
+}
+
+// abandonStream keeps memory mapped until the stream's work has completed or failed. The stream is
+// neither used again nor destroyed.
 func abandonStream(g *GPU, stream cuda.Stream) {
 	g.AddUnfinished(func() bool {
 		isDone, err := queryStream(g, stream)

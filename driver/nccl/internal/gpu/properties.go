@@ -8,16 +8,17 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Properties holds the constant properties of a GPU.
+// Properties holds the constant properties of a GPU. Segments are allocations of GPU memory that
+// other ranks can map. Ranks on the same machine can do so through a file descriptor. Ranks on other
+// machines need a fabric handle, which not every machine supports.
 type Properties struct {
 	Model           string              // for example "NVIDIA H200"
 	Major           int                 // major version of the compute capability
 	Multiprocessors int                 // number of the GPU's multiprocessors
-	SegmentProp     cuda.AllocationProp // properties of every segment's memory
-	// NoFabricReason explains why memory has no fabric handles (for other machines), or is "".
-	NoFabricReason string
-	Granularity    int64         // unit of segment sizes and offsets, in bytes
-	Accessors      []cuda.Device // this GPU and all visible GPUs that can access its memory
+	SegmentProp     cuda.AllocationProp // how segments are allocated
+	NoFabricReason  string              // why segments have no fabric handles, or ""
+	Granularity     int64               // unit of segment sizes and offsets, in bytes
+	Accessors       []cuda.Device       // this GPU and all visible GPUs that can access its memory
 }
 
 // queryProperties sets g.Properties.
@@ -39,17 +40,21 @@ func (g *GPU) queryProperties() (err error) {
 	}
 
 	const recommended = true
-	if g.Granularity, err = g.CUDA.Granularity(g.SegmentProp, recommended); err != nil {
+	granularity, err := g.CUDA.Granularity(g.SegmentProp, recommended)
+	if err != nil {
 		return err
 	}
 
-	g.Granularity = max(g.Granularity, minGranularity)
+	g.Granularity = max(granularity, minGranularity)
 	g.Accessors, err = g.findAccessors()
 	return err
 }
 
-// setSegmentProp sets SegmentProp to the properties that NCCL's allocator uses, so that NCCL can
-// register segments. It sets NoFabricReason if memory cannot have fabric handles.
+// minGranularity is the alignment in bytes that NCCL 2.27 requires of windows (registered memory).
+const minGranularity = 2 << 20
+
+// setSegmentProp sets SegmentProp and NoFabricReason. Segments have the same properties as the
+// memory of NCCL's allocator, so that NCCL can register them.
 func (g *GPU) setSegmentProp() error {
 	vmmSupport, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
@@ -60,8 +65,8 @@ func (g *GPU) setSegmentProp() error {
 		return fmt.Errorf("the GPU has no virtual memory management: %w", driver.ErrUnsupported)
 	}
 
-	rdma := g.hasAttribute(cuda.AttributeRDMAWithVMMSupported)
-	prop := cuda.PinnedMemory(g.Device, cuda.HandlePosixFD, rdma)
+	canUseRDMA := g.hasAttribute(cuda.AttributeRDMAWithVMMSupported)
+	prop := cuda.PinnedMemory(g.Device, cuda.HandlePosixFD, canUseRDMA)
 	fabricProp := prop
 	fabricProp.RequestedHandles |= cuda.HandleFabric
 	fabricErr := g.Do(func() error { return g.checkFabric(fabricProp) })
@@ -107,9 +112,6 @@ func (g *GPU) hasAttribute(attribute cuda.Attribute) bool {
 	return err == nil && value != 0 // a CUDA version may not know the attribute
 }
 
-// minGranularity is the alignment in bytes that NCCL 2.27 requires of windows (registered memory).
-const minGranularity = 2 << 20
-
 // findAccessors returns this GPU and all visible GPUs that can access its memory. It includes the
 // GPUs of all ranks, because the ranks of a process share mappings.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
@@ -130,7 +132,8 @@ func (g *GPU) findAccessors() ([]cuda.Device, error) {
 		}
 
 		canAccess, err := peer.CanAccessPeer(g.Device)
-		if err == nil && canAccess { // a GPU that cannot be asked is left out
+		isKnown := err == nil // a GPU that cannot be asked is left out
+		if isKnown && canAccess {
 			accessors = append(accessors, peer)
 		}
 	}

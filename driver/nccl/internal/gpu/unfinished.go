@@ -5,9 +5,12 @@ import (
 	"slices"
 )
 
-// Work on the GPU can be unfinished when its stream or group is closed. Memory that the work may
-// use must then be freed later. FreeWhenIdle defers frees until all such work has completed, and
-// Reclaim runs them.
+// A stream can be closed before its work has ended. The memory that the work may use must then stay
+// mapped. Suppose that a kernel is still running:
+//
+//   - AddUnfinished adds the kernel to the unfinished work.
+//   - FreeWhenIdle(unmapA) defers unmapA, and so does FreeWhenIdle(unmapB).
+//   - When the kernel has ended, Reclaim calls unmapA and then unmapB.
 
 // unfinishedItem is a piece of work. Functions cannot be compared, but pointers to items can.
 type unfinishedItem struct{ isDone func() bool }
@@ -28,21 +31,18 @@ func (g *GPU) MustKeepMemory() bool {
 		return true
 	}
 
-	for { // each iteration removes the first item, unless its work is unfinished
-		g.mu.Lock()
-		if len(g.unfinishedWork) == 0 {
-			g.mu.Unlock()
+	for { // look at the first item until there is none
+		first := g.firstUnfinished()
+		if first == nil {
 			return false
 		}
 
-		first := g.unfinishedWork[0]
-		g.mu.Unlock()
 		if !first.isDone() {
 			return true
 		}
 
-		// Stream.Close may have added more work before isDone returned true, so look at the list
-		// again. Another goroutine may have removed first already.
+		// While isDone was running, the list may have changed: Stream.Close may have added work, or
+		// another goroutine may have removed first already.
 		isFirst := func(item *unfinishedItem) bool { return item == first }
 		g.mu.Lock()
 		g.unfinishedWork = slices.DeleteFunc(g.unfinishedWork, isFirst)
@@ -50,12 +50,24 @@ func (g *GPU) MustKeepMemory() bool {
 	}
 }
 
+// firstUnfinished returns the first item of unfinished work, or nil.
+func (g *GPU) firstUnfinished() *unfinishedItem {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.unfinishedWork) == 0 {
+		return nil
+	}
+
+	return g.unfinishedWork[0]
+}
+
 // FreeWhenIdle calls free and returns its error. If memory must stay mapped, it returns nil
 // instead, and a later Reclaim calls free and returns the error.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	mustKeep := g.MustKeepMemory()
 	g.mu.Lock()
-	if mustKeep || len(g.deferredFrees) > 0 { // free must not overtake earlier ones
+	hasEarlierFrees := len(g.deferredFrees) > 0 // which free must not overtake
+	if mustKeep || hasEarlierFrees {
 		g.deferredFrees = append(g.deferredFrees, free)
 		g.mu.Unlock()
 		return nil
@@ -65,36 +77,20 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// ReportInReclaim makes the next Reclaim return err.
-func (g *GPU) ReportInReclaim(err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.unreported = errors.Join(g.unreported, err)
-}
-
-// takeUnreported returns the errors given to ReportInReclaim, and forgets them.
-func (g *GPU) takeUnreported() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	err := g.unreported
-	g.unreported = nil
-	return err
-}
-
-// Reclaim calls the functions that FreeWhenIdle has deferred, in order, until memory must stay
-// mapped. allFreed is set if no function is left. err joins their errors and those given to
-// ReportInReclaim. The caller must not hold any lock of the backend.
+// Reclaim calls the functions that FreeWhenIdle has deferred, in order. It stops before a function
+// if memory must stay mapped. allFreed is set if no function is left. err joins the errors of the
+// functions and those given to ReportInReclaim. The caller must not hold any lock of the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	err = g.takeUnreported()
 	for !g.MustKeepMemory() {
-		free, ended := g.beginFree()
+		free, otherFreeEnded := g.beginFree()
 		switch {
 		case free != nil:
 			freeErr := free()
 			err = errors.Join(err, freeErr)
 			g.endFree()
-		case ended != nil: // another goroutine calls the first function
-			<-ended
+		case otherFreeEnded != nil: // another goroutine calls the first function
+			<-otherFreeEnded
 		default: // no function is left
 			return true, err
 		}
@@ -103,18 +99,10 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 	return false, err
 }
 
-// ReclaimBeforeMap is Reclaim for calls that map memory. It keeps errors for the next Reclaim. If
-// it returned them, the call would fail on this rank, but not on the other ranks.
-func (g *GPU) ReclaimBeforeMap() {
-	if _, err := g.Reclaim(); err != nil {
-		g.ReportInReclaim(err)
-	}
-}
-
-// beginFree returns the first deferred function for the caller to call before endFree. If another
-// goroutine is calling that function, it returns a channel instead, which is closed after that
+// beginFree returns the first deferred function. The caller must call it, and then endFree. If
+// another goroutine is calling it, beginFree returns a channel instead, which is closed after that
 // call. It returns nil for both if there is no deferred function.
-func (g *GPU) beginFree() (free func() error, ended <-chan struct{}) {
+func (g *GPU) beginFree() (free func() error, otherFreeEnded <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.reclaiming != nil {
@@ -137,4 +125,28 @@ func (g *GPU) endFree() {
 	g.deferredFrees = slices.Delete(g.deferredFrees, 0, 1)
 	close(g.reclaiming)
 	g.reclaiming = nil
+}
+
+// ReportInReclaim makes the next Reclaim return err.
+func (g *GPU) ReportInReclaim(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.unreported = errors.Join(g.unreported, err)
+}
+
+// takeUnreported returns the errors given to ReportInReclaim, and forgets them.
+func (g *GPU) takeUnreported() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	err := g.unreported
+	g.unreported = nil
+	return err
+}
+
+// ReclaimBeforeMap is Reclaim for calls that map memory. It keeps errors for the next Reclaim. If
+// it returned them, the call would fail on this rank, but not on the other ranks.
+func (g *GPU) ReclaimBeforeMap() {
+	if _, err := g.Reclaim(); err != nil {
+		g.ReportInReclaim(err)
+	}
 }
