@@ -8,11 +8,50 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Plan is a prepared call of one communicator. It is immutable, can be launched any number of
-// times, and is valid until one of the call's windows is deregistered.
-type Plan interface {
-	// Prepared returns the call, which must not be changed.
-	Prepared() *Call
+// Call is one collective, Send or Recv of a rank.
+//
+// For example, ranks 0 and 1 make a call of AllGather with 4 elements of Float32. The Send of each
+// rank has one part of 4 elements, that is, 16 bytes. The Recv of each rank has two parts, one from
+// each rank.
+//
+// A call can run on different paths. For example, PathPlain works on any memory, and PathWindow
+// requires windows: memory that all ranks have registered.
+type Call struct {
+	Operation Operation
+	DataType  DataType
+	ReduceOp  ReduceOp
+	// Factor is the factor of a PremulSum, the same on all ranks. It is 0 for other reductions.
+	Factor float64
+	// Path selects how the call runs. Digest is a hash of everything that must be the same on all
+	// ranks. Offer.Take sets both.
+	Path   Path
+	Digest uint64
+	// Root is the group rank of the root or, for Send and Recv, of the peer. For Recv, it may be
+	// AnySource.
+	Root int
+	// Tag distinguishes messages between two ranks. The k-th Send with a tag matches the k-th Recv
+	// with the tag, counted on all streams together.
+	Tag int
+	// Count is the number of elements of a part. A buffer without parts has Count elements. For
+	// AllToAllV, Count is 0. For AllGatherV and ReduceScatterV, it is this rank's count in Splits.
+	Count  int64
+	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV, whose parts differ in size
+	// Arrived, if set, is called with the sender's group rank when a Recv has received its message,
+	// before later work on the stream. It must not call the backend. If it panics, the group fails.
+	Arrived    func(source int) `json:"-"`
+	Send, Recv uintptr          // addresses of this rank's buffers
+	// SendWindow and RecvWindow are the windows that contain Send and Recv. Both are nil on PathPlain,
+	// and if one of the buffers is outside all windows. Some operations use only one window:
+	// AllGatherV and ReduceScatterV that of the buffer with parts, Dispatch RecvWindow, Combine
+	// SendWindow, and AllToAllV, even on PathPlain, SendWindow.
+	SendWindow, RecvWindow Window `json:"-"`
+	Norm                   *Norm  `json:"-"` // only for operations with HasNorm
+	Route                  *Route `json:"-"` // only for Dispatch and Combine
+	// List describes all calls if this call represents several; see ListOf. Otherwise, it is "".
+	List     string
+	Recorded Recorded // position in a capture
+	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
+	Keep any `json:"-"`
 }
 
 // Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
@@ -32,6 +71,13 @@ type Offer interface {
 	Take(path Path, digest uint64) (Plan, error)
 }
 
+// Plan is a prepared call of one communicator. It is immutable, can be launched any number of
+// times, and is valid until one of the call's windows is deregistered.
+type Plan interface {
+	// Prepared returns the call, which must not be changed.
+	Prepared() *Call
+}
+
 // Prepare returns a plan for call on call.Path, with call.Digest.
 func Prepare(c Communicator, call Call) (Plan, error) {
 	offer := c.Offer(call)
@@ -42,43 +88,16 @@ func Prepare(c Communicator, call Call) (Plan, error) {
 	return offer.Take(call.Path, call.Digest)
 }
 
-// Call is one collective, Send or Recv of a rank.
-type Call struct {
-	Operation Operation
-	DataType  DataType
-	ReduceOp  ReduceOp
-	// Factor is the factor of a PremulSum, the same on all ranks. It is 0 for other reductions.
-	Factor float64
-	// Path selects how the call runs. Digest is a hash of everything that must be the same on all
-	// ranks. Offer.Take sets both.
-	Path   Path
-	Digest uint64
-	// Root is the group rank of the root or, for Send and Recv, of the peer. For Recv, it may be
-	// AnySource.
-	Root int
-	// Tag distinguishes messages between two ranks. The k-th Send with a tag matches the k-th Recv
-	// with the tag, counted on all streams together.
-	Tag int
-	// Count is the number of elements of a buffer, or of a part if a buffer has parts. For
-	// AllToAllV, it is 0. For AllGatherV and ReduceScatterV, it is this rank's count in Splits.
-	Count  int64
-	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
-	// Arrived, if set, is called with the sender's group rank when a Recv has received its message,
-	// before later work on the stream. It must not call the backend. If it panics, the group fails.
-	Arrived    func(source int) `json:"-"`
-	Send, Recv uintptr          // addresses of this rank's buffers
-	// SendWindow and RecvWindow are the windows (registered memory) that contain Send and Recv. Both
-	// are nil on PathPlain, and if one of the buffers is outside all windows. Some operations use
-	// only one window: AllGatherV and ReduceScatterV that of the divided buffer, Dispatch RecvWindow,
-	// Combine SendWindow, and AllToAllV, even on PathPlain, SendWindow.
-	SendWindow, RecvWindow Window `json:"-"`
-	Norm                   *Norm  `json:"-"` // only for operations with HasNorm
-	Route                  *Route `json:"-"` // only for Dispatch and Combine
-	// List describes all calls if this call represents several; see ListOf. Otherwise, it is "".
-	List     string
-	Recorded Recorded // position in a capture
-	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
-	Keep any `json:"-"`
+// SetPath sets the path and the digest, and clears windows that the path does not use.
+func (c *Call) SetPath(path Path, digest uint64) {
+	c.Path = path
+	c.Digest = digest
+	// An AllToAllV has no direct path, and uses a window even on PathPlain.
+	hasDirectPath := c.Operation.SupportsPath(PathDirect)
+	if path == PathPlain && hasDirectPath {
+		c.SendWindow = nil
+		c.RecvWindow = nil
+	}
 }
 
 // Spans returns the sizes in bytes of one rank's send and receive buffers. In Broadcast and
@@ -107,15 +126,6 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	return send, recv
 }
 
-// OtherSpans returns the buffers that a call uses in addition to Send and Recv.
-func (c *Call) OtherSpans() [4]Span {
-	if c.Route != nil {
-		return c.Route.Spans(c.Operation)
-	}
-
-	return c.Norm.Spans() // empty spans if Norm is nil
-}
-
 // elementCount returns the number of elements of a rank's buffer. It does not support BySplits.
 func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
 	if e == AllPartsOfRoot && rank != c.Root {
@@ -123,6 +133,15 @@ func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
 	}
 
 	return e.Parts(ranks) * c.Count
+}
+
+// OtherSpans returns the buffers that a call uses in addition to Send and Recv.
+func (c *Call) OtherSpans() [4]Span {
+	if c.Route != nil {
+		return c.Route.Spans(c.Operation)
+	}
+
+	return c.Norm.Spans() // empty spans if Norm is nil
 }
 
 // InPlace reports whether both buffers are the same, or the smaller buffer is the rank's part of
@@ -173,26 +192,6 @@ func (c *Call) FactorBits() uint64 {
 	}
 }
 
-// SetPath sets the path and the digest, and clears windows that the path does not use. An AllToAllV
-// has no direct path, and uses a window even on PathPlain.
-func (c *Call) SetPath(path Path, digest uint64) {
-	c.Path = path
-	c.Digest = digest
-	if path == PathPlain && c.Operation.SupportsPath(PathDirect) {
-		c.SendWindow = nil
-		c.RecvWindow = nil
-	}
-}
-
-func sumCounts(counts []int64) uint64 {
-	sum := uint64(0)
-	for _, n := range counts {
-		sum += uint64(n)
-	}
-
-	return sum
-}
-
 // Describe returns a description of the call without its addresses and the arguments of a norm.
 func (c *Call) Describe() event.Call {
 	const none = -1
@@ -203,12 +202,7 @@ func (c *Call) Describe() event.Call {
 		Capture: c.Recorded.Capture, CaptureCall: c.Recorded.Call, List: c.List,
 	}
 	if op.Reduces() {
-		d.ReduceOp = c.ReduceOp.String()
-		if c.ReduceOp.HasFactor() {
-			const shortest, bits = -1, 64
-			// At most 28 bytes, such as "-1.2345678901234567e-308*sum".
-			d.ReduceOp = strconv.FormatFloat(c.Factor, 'g', shortest, bits) + "*sum"
-		}
+		d.ReduceOp = c.describeReduction()
 	}
 
 	if op.SplitsOneBuffer() && c.Splits != nil {
@@ -227,4 +221,15 @@ func (c *Call) Describe() event.Call {
 	}
 
 	return d
+}
+
+// describeReduction returns the name of the reduction, with the factor if it has one, as in
+// "0.5*sum". Even "-1.2345678901234567e-308*sum", which has 28 bytes, fits into an event.Call.
+func (c *Call) describeReduction() string {
+	if !c.ReduceOp.HasFactor() {
+		return c.ReduceOp.String()
+	}
+
+	const shortest, bits = -1, 64
+	return strconv.FormatFloat(c.Factor, 'g', shortest, bits) + "*sum"
 }

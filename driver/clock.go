@@ -5,21 +5,16 @@ import (
 	"time"
 )
 
-const (
-	// callsPerSample is 128 because one of 128 small calls is timed. With a power of two, the compiler
-	// replaces the division by a mask.
-	callsPerSample = 128
-	// alwaysTimedBytes is the size from which all calls are timed. Reading the clock twice takes
-	// less than 1% of the time of such a call.
-	alwaysTimedBytes = 1 << 20
-	// averagedSamples is the number of samples after which a sample has lost most of its weight in a
-	// moving average.
-	averagedSamples = 16
-)
-
-// CallTimer counts calls of one kind and measures the time of some of them. Meter.Begin selects the
-// first call, every 128th after it, and each of at least 1 MiB. Meter.Sample selects other calls.
-// A CallTimer is safe for concurrent use.
+// CallTimer counts calls of one kind and measures the time of some of them. A Meter reports the
+// calls of one size to it:
+//
+//	meter := timer.Meter(bytes)
+//	begin := meter.Begin() // counts a call
+//	...
+//	meter.End(begin) // adds the time of the call, if Begin has selected it
+//
+// Begin selects the first call, every 128th after it, and each call of at least 1 MiB. Instead of
+// Begin and End, Sample and Add can be used. A CallTimer is safe for concurrent use.
 type CallTimer struct {
 	calls, bytes atomic.Uint64 // number and total size of all calls
 	samples      atomic.Uint64 // number of timed calls
@@ -28,19 +23,27 @@ type CallTimer struct {
 	recentBytes  atomic.Uint64 // moving average, times averagedSamples
 }
 
-// processStart is the origin of the start times that Begin returns.
-var processStart = time.Now()
+const (
+	// callsPerSample is 128 because one of 128 small calls is timed. With a power of two, the compiler
+	// replaces the division by a mask.
+	callsPerSample = 128
+	// alwaysTimedBytes is the size from which all calls are timed. Reading the clock twice takes
+	// less than 1% of the time of such a call.
+	alwaysTimedBytes = 1 << 20
+	// averagedSamples is the inverse of the weight of a new value in a moving average.
+	averagedSamples = 16
+)
 
 // Meter reports calls of one size to a CallTimer. The zero Meter does nothing.
 type Meter struct {
 	timer      *CallTimer
 	bytes      int64
-	addToTotal bool // whether calls add bytes to CallTimer.bytes
+	countBytes bool // whether calls add bytes to CallTimer.bytes
 }
 
 // Meter returns a Meter for calls of the given size in bytes.
 func (c *CallTimer) Meter(bytes int64) Meter {
-	return Meter{timer: c, bytes: bytes, addToTotal: true}
+	return Meter{timer: c, bytes: bytes, countBytes: true}
 }
 
 // MeterWithoutBytes returns a Meter that does not add to CallTimes.Bytes, which is faster.
@@ -55,7 +58,7 @@ func (m *Meter) Count() {
 
 // countCall counts a call and returns the number of calls so far.
 func (m *Meter) countCall() uint64 {
-	if m.addToTotal {
+	if m.countBytes {
 		m.timer.bytes.Add(uint64(m.bytes))
 	}
 
@@ -70,6 +73,9 @@ func (m *Meter) Begin() int64 {
 
 	return m.begin()
 }
+
+// processStart is the origin of the start times that Begin returns.
+var processStart = time.Now()
 
 // begin is Begin with a CallTimer. It is a separate method, so that Begin can be inlined.
 func (m *Meter) begin() int64 {
@@ -111,16 +117,18 @@ func (m *Meter) Add(duration time.Duration) {
 	updateAverage(&c.recentBytes, uint64(m.bytes), isFirst)
 }
 
-// updateAverage adds a value to a moving average, in which it has a weight of 1/averagedSamples.
-// scaled is the average times averagedSamples. If two calls add values at the same time, one value
-// may be lost.
-func updateAverage(scaled *atomic.Uint64, value uint64, isFirst bool) {
-	old := scaled.Load()
+// updateAverage adds a value to a moving average. The new average is 15/16 of the old one plus 1/16
+// of the value. The first value becomes the average.
+//
+// scaledAverage holds the average times averagedSamples (16), so that the division loses little. If
+// two calls add values at the same time, one value may be lost.
+func updateAverage(scaledAverage *atomic.Uint64, value uint64, isFirst bool) {
+	old := scaledAverage.Load()
 	if isFirst {
 		old = value * averagedSamples
 	}
 
-	scaled.Store(old - old/averagedSamples + value)
+	scaledAverage.Store(old - old/averagedSamples + value)
 }
 
 // CallTimes holds the values of a CallTimer.

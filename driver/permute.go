@@ -2,31 +2,42 @@ package driver
 
 import "math"
 
-// Permutation holds the arguments of Permute and Unpermute, the methods of Permuter. They sort the
-// rows that a Dispatch has received by expert, and sort the results back. A rank receives a row
-// only once, even if several ids of the row are experts of this rank. Each of these ids forms a
-// pair with the row.
+// Permutation holds the arguments of Permute and Unpermute, the methods of Permuter. They belong
+// between a Dispatch and a Combine of a mixture of experts.
 //
-// Permute copies each row once for each of its pairs. The rows of an expert are adjacent. They are
-// in the order of the ids in memory: by sending rank, by place, and by index among the row's ids.
-// An expert then computes a row for each pair.
+// Suppose that this rank owns the experts 0 and 1, and that a Dispatch has stored three rows in
+// places of its output. Row a has the ids 0 and 1, row b has the id 1, and row c has the id 0. Each
+// expert needs its rows next to each other. So Permute copies each row once for each id that is an
+// expert of this rank, and sorts the copies by expert. If Align is 4, the result is as follows, with
+// unused rows ".":
 //
-// Unpermute multiplies the computed rows by the weights of their pairs. At the place of each
-// dispatched row, it stores the sum over the row's pairs, in the order of the ids. Products and
-// sums are float32, and the result is rounded once. Places without a row are not written.
+//	a c . . a b . .
+//
+// Each expert then computes a row from each of its copies. For row a, Unpermute multiplies the two
+// computed rows by the weights of the ids, and adds them up. It stores the sum in the place of row
+// a, but in another buffer, which can be the input of a Combine. Rows b and c have one computed row
+// each. Unpermute does not write to places without a row.
+//
+// The copies of an expert are in the order of their places and, within a row, of its ids. Unpermute
+// adds in the order of a row's ids. Products and sums are float32, and the result is rounded once.
 type Permutation struct {
 	// Route holds the arguments of the Dispatch. Tokens and the addresses are not used.
 	Route Route
 	// DataType is the type of the dispatched rows. Rows of Unpermute are BFloat16.
 	DataType    DataType
 	Rank, Ranks int // number of this rank in the group, and size of the group
-	// Align is the alignment, in rows, of the first row of each expert.
+	// Align is the alignment, in rows, of the first copy of each expert.
 	Align int64
-	// These are the addresses of buffers. Dispatched has the layout of RouteLayout, and Permuted has
-	// the layout of PermutedLayout. Computed has the rows that experts computed, in the order of the
-	// permuted rows. Returned has the shape of Combine's Send. Permute reads Dispatched and writes
-	// Permuted. Unpermute reads Permuted and Computed, and writes Returned.
-	Dispatched, Permuted, Computed, Returned uintptr
+	// Dispatched is the address of the Dispatch's output, with a RouteLayout. Permute reads it.
+	Dispatched uintptr
+	// Permuted is the address of the copies, with a PermutedLayout. Permute writes it, and Unpermute
+	// reads it.
+	Permuted uintptr
+	// Computed is the address of the computed rows, in the order of the copies. Unpermute reads it.
+	Computed uintptr
+	// Returned is the address of a row for each place, as in the Send of a Combine. Unpermute writes
+	// it.
+	Returned uintptr
 }
 
 // MaxPermuteAlign is the largest Permutation.Align.
@@ -35,22 +46,21 @@ const MaxPermuteAlign = 1 << 12
 // PermutedLayout describes the output of Permute. All numbers in the arrays are int32, except for
 // Weights and Scales, which are float32.
 type PermutedLayout struct {
-	// Offsets of arrays, in bytes, in the order of the arrays.
+	// These are the offsets of arrays, in bytes, in the order of the arrays.
 	//
-	// Rows, Scales, Weights and Experts have an entry for each permuted row. Experts has the number of
-	// the row's expert among the experts of this rank. Some rows have no pair, because of Align or
-	// because there are fewer pairs than rows. Experts has -1 for them, and their other entries are
-	// not written.
+	// Rows, Scales, Weights and Experts have an entry for each copy and each unused row. Experts has
+	// the number of the copy's expert among the experts of this rank. For an unused row, it has -1,
+	// and the other entries are not written.
 	Rows, Scales, Weights, Experts int64
-	Places                         int64 // the permuted row of each id of Dispatch's output, or -1
-	// Firsts has the first row of each expert, and then the end of the last expert's rows. Counts has
-	// the number of pairs of each expert. Both have entries for MostExperts experts. Experts that
-	// this rank lacks have no rows.
+	Places                         int64 // the index of the copy for each id of Dispatch's output, or -1
+	// Firsts has the index of each expert's first copy, and then the end of the last expert's rows.
+	// Counts has the number of copies of each expert. Both have entries for MostExperts experts.
+	// Experts that this rank lacks have no copies.
 	Firsts, Counts int64
 	Received       int64 // the number of dispatched rows from each rank
 
 	Bytes    int64 // size of the output
-	Capacity int64 // number of permuted rows, which suffices for all pairs
+	Capacity int64 // number of copies and unused rows, which suffices for all ids
 }
 
 // MostExperts returns the largest number of experts of a rank.
@@ -61,9 +71,7 @@ func (r *Route) MostExperts(ranks int) int { return (r.Experts + ranks - 1) / ra
 func (r *Route) PermutedLayout(ranks int, rowBytes, align int64) PermutedLayout {
 	ids := int64(ranks) * r.MaxTokens * int64(r.TopK)
 	experts := int64(r.MostExperts(ranks))
-	// Each id can form a pair. Each expert that has pairs needs up to align-1 more rows.
-	maxRows := ids + min(experts, ids)*(align-1)
-	capacity := maxRows / align * align
+	capacity := permutedCapacity(ids, experts, align)
 	var b layoutBuilder
 	l := PermutedLayout{Capacity: capacity}
 	l.Rows = b.add(capacity * rowBytes)
@@ -76,6 +84,15 @@ func (r *Route) PermutedLayout(ranks int, rowBytes, align int64) PermutedLayout 
 	l.Received = b.add(int64(ranks) * wordBytes)
 	l.Bytes = b.bytes
 	return l
+}
+
+// permutedCapacity returns the largest number of copies and unused rows that ids can need. It is a
+// multiple of align, because the rows of each expert are.
+func permutedCapacity(ids, experts, align int64) int64 {
+	copies := ids // if all ids are experts of this rank
+	expertsWithCopies := min(experts, ids)
+	unusedRows := expertsWithCopies * (align - 1) // after the last copy of each expert
+	return (copies + unusedRows) / align * align
 }
 
 // RowBytes returns the sizes in bytes of a dispatched and of a computed row.
@@ -91,15 +108,15 @@ func (p *Permutation) Layout() PermutedLayout {
 	return p.Route.PermutedLayout(p.Ranks, dispatched, p.Align)
 }
 
-// Spans returns the memory that Unpermute uses if returns is set, and otherwise the memory that
+// Spans returns the memory that Unpermute uses if isUnpermute is set, and otherwise the memory that
 // Permute uses. The last span is the output.
-func (p *Permutation) Spans(returns bool) []Span {
+func (p *Permutation) Spans(isUnpermute bool) []Span {
 	dispatchedRow, computedRow := p.RowBytes()
 	layout := p.Layout()
 	permuted := Span{
 		Name: "permuted", Address: p.Permuted, Bytes: layout.Bytes, Align: RouteAlign,
 	}
-	if !returns {
+	if !isUnpermute {
 		dispatched := Span{
 			Name: "dispatched", Address: p.Dispatched, Align: RouteAlign,
 			Bytes: p.Route.Layout(p.Ranks, dispatchedRow).Bytes,
@@ -113,14 +130,14 @@ func (p *Permutation) Spans(returns bool) []Span {
 	}
 	returned := Span{
 		Name: "returned", Address: p.Returned, Align: RouteAlign,
-		Bytes: int64(p.Ranks) * p.Route.MaxTokens * computedRow,
+		Bytes: p.Route.places(p.Ranks) * computedRow,
 	}
 	return []Span{permuted, computed, returned}
 }
 
 // Validate returns an error if a backend that implements Permuter could not run Unpermute or, if
-// returns is false, Permute. The error matches ErrInvalid.
-func (p *Permutation) Validate(returns bool) error {
+// isUnpermute is false, Permute. The error matches ErrInvalid.
+func (p *Permutation) Validate(isUnpermute bool) error {
 	switch {
 	case !p.DataType.Valid():
 		return invalidError("unknown type %d", p.DataType)
@@ -132,26 +149,33 @@ func (p *Permutation) Validate(returns bool) error {
 		return err
 	}
 
-	if returns { // the computed rows may be longer than the dispatched ones
+	if isUnpermute { // the computed rows may be longer than the dispatched ones
 		if err := p.Route.validateLimits(BFloat16); err != nil {
 			return err
 		}
 	}
 
-	if rows := p.Layout().Capacity; rows > math.MaxInt32 {
+	if rows := p.Layout().Capacity; rows > math.MaxInt32 { // the indexes of copies are int32
 		return invalidError("%d permuted rows; want at most %d", rows, math.MaxInt32)
 	}
 
-	spans := p.Spans(returns)
+	return validatePermutedSpans(p.Spans(isUnpermute))
+}
+
+// validatePermutedSpans checks the alignment of all spans, and that no input overlaps the output,
+// the last span.
+func validatePermutedSpans(spans []Span) error {
 	for _, s := range spans {
 		if s.Address%s.Align != 0 {
 			return invalidError("the %s rows are not aligned to %d bytes", s.Name, s.Align)
 		}
 	}
 
-	inputs, output := spans[:len(spans)-1], spans[len(spans)-1]
+	last := len(spans) - 1
+	inputs, output := spans[:last], spans[last]
 	for _, s := range inputs {
-		if s.Address != 0 && rangesOverlap(s.Address, s.Bytes, output.Address, output.Bytes) {
+		isMissing := s.Address == 0 // the caller of Validate reports this
+		if !isMissing && rangesOverlap(s.Address, s.Bytes, output.Address, output.Bytes) {
 			return invalidError("the %s rows overlap the %s rows", s.Name, output.Name)
 		}
 	}

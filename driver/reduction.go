@@ -9,12 +9,15 @@ import (
 
 //go:generate go run ./gen
 
-// ReduceOp selects how the elements of all ranks are combined. Float16 and BFloat16 are accumulated
-// in float32 and rounded once.
+// ReduceOp is a reduction: it combines an element of each rank. For example, the Sum of the elements
+// 1, 2 and 4 of three ranks is 7. Float16 and BFloat16 are accumulated in float32 and rounded once.
+//
+// A reduction has other numbers in NCCL and in symmem's GPU kernels, or none there. These numbers
+// and other properties are in a table, reductions.
 type ReduceOp uint8
 
 // The reductions. They have the same numbers in symmem.h. Add a new reduction at the end, and a row
-// to the table of reductions.
+// to the table.
 const (
 	Sum ReduceOp = iota
 	Prod
@@ -32,6 +35,15 @@ const (
 	PremulSum
 	ReduceOps = iota // number of reductions
 )
+
+// Code is an optional number: the number plus 1, or 0 if there is no number.
+type Code uint8
+
+// codeOf returns the Code of a number.
+func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
+
+// Number returns the number. If there is none, ok is false.
+func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
 
 // reduction describes a ReduceOp. The methods of ReduceOp document the fields.
 type reduction struct {
@@ -93,15 +105,6 @@ func (op ReduceOp) tableRow() *reduction {
 	return &unknownReduction
 }
 
-// Code is an optional number in an enumeration: the number plus 1, or 0 if there is no number.
-type Code uint8
-
-// codeOf returns the Code of a number.
-func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
-
-// Number returns the number. If there is none, ok is false.
-func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
-
 // String returns the reduction's name in nccl-tests.
 func (op ReduceOp) String() string { return op.tableRow().name }
 
@@ -110,19 +113,6 @@ func (op ReduceOp) Alias() string { return op.tableRow().alias }
 
 // Note returns a remark on the reduction for users, or "".
 func (op ReduceOp) Note() string { return op.tableRow().note }
-
-// Accepts reports whether the reduction is defined for a data type.
-func (op ReduceOp) Accepts(t DataType) bool {
-	if op >= ReduceOps {
-		return false
-	}
-
-	if op.HasFactor() && !t.Float() {
-		return false
-	}
-
-	return op.Combine().Accepts(t)
-}
 
 // Combine returns the operation that combines two elements.
 func (op ReduceOp) Combine() reduce.Op { return op.tableRow().combine }
@@ -143,8 +133,19 @@ func (op ReduceOp) Logical() Code { return op.tableRow().logical }
 // NCCL returns the ncclRedOp_t value for the reduction.
 func (op ReduceOp) NCCL() Code { return op.tableRow().nccl }
 
-// Kernel returns the reduction's number in the kernels of the direct path.
+// Kernel returns the reduction's number in symmem's GPU kernels.
 func (op ReduceOp) Kernel() Code { return op.tableRow().kernel }
+
+// Accepts reports whether the reduction is defined for a data type.
+func (op ReduceOp) Accepts(t DataType) bool {
+	isValid := op < ReduceOps
+	needsFloat := op.HasFactor()
+	if !isValid || (needsFloat && !t.Float()) {
+		return false
+	}
+
+	return op.Combine().Accepts(t)
+}
 
 // IsSupportedEverywhere reports whether all backends support the reduction of a type on all paths.
 func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {

@@ -2,21 +2,17 @@ package driver
 
 import "slices"
 
-// Splits divides a buffer, or both buffers of an AllToAllV, into one part per rank. Counts and
-// offsets are in elements and indexed by group rank.
+// Splits divides a buffer into one part for each rank. The parts can differ in size. For example,
+// an AllGatherV collects 2 elements of rank 0 and 3 elements of rank 1. In the receive buffer, the
+// parts begin at the elements 0 and 4:
+//
+//	RecvCounts  = 2, 3
+//	RecvOffsets = 0, 4
+//
+// An AllToAllV divides both buffers. Counts and offsets are in elements, by group rank.
 type Splits struct {
 	SendCounts, SendOffsets []int64 // of the send buffer's parts; nil for AllGatherV
 	RecvCounts, RecvOffsets []int64 // of the receive buffer's parts; nil for ReduceScatterV
-}
-
-// countsAndOffsets returns the lists of the divided buffer. For AllToAllV, which divides both
-// buffers, it returns the lists of the send buffer.
-func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
-	if o == AllGatherV {
-		return s.RecvCounts, s.RecvOffsets
-	}
-
-	return s.SendCounts, s.SendOffsets
 }
 
 // WithOffsets returns a copy of s with the missing offsets. They make the parts adjacent, in group
@@ -34,18 +30,18 @@ func (s *Splits) WithOffsets() *Splits {
 
 	filled := *s
 	if s.SendOffsets == nil {
-		filled.SendOffsets = contiguousOffsets(s.SendCounts)
+		filled.SendOffsets = adjacentOffsets(s.SendCounts)
 	}
 
 	if s.RecvOffsets == nil {
-		filled.RecvOffsets = contiguousOffsets(s.RecvCounts)
+		filled.RecvOffsets = adjacentOffsets(s.RecvCounts)
 	}
 
 	return &filled
 }
 
-// contiguousOffsets returns the offsets of adjacent parts. It returns nil for a nil list.
-func contiguousOffsets(counts []int64) []int64 {
+// adjacentOffsets returns the offsets of adjacent parts. It returns nil if there are no counts.
+func adjacentOffsets(counts []int64) []int64 {
 	var offsets []int64
 	end := int64(0) // of the parts so far
 	for _, n := range counts {
@@ -54,6 +50,23 @@ func contiguousOffsets(counts []int64) []int64 {
 	}
 
 	return offsets
+}
+
+// countsAndOffsets returns the lists of the divided buffer. For AllToAllV, which divides both
+// buffers, it returns the lists of the send buffer.
+func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
+	if o == AllGatherV {
+		return s.RecvCounts, s.RecvOffsets
+	}
+
+	return s.SendCounts, s.SendOffsets
+}
+
+// Contiguous reports whether the parts of the divided buffer are adjacent and in group order. It
+// returns false for AllToAllV.
+func (s *Splits) Contiguous(o Operation) bool {
+	counts, offsets := s.countsAndOffsets(o)
+	return o.SplitsOneBuffer() && slices.Equal(offsets, adjacentOffsets(counts))
 }
 
 // Total returns the sum of the counts for AllGatherV and ReduceScatterV, and 0 for others.
@@ -66,11 +79,14 @@ func (s *Splits) Total(o Operation) int64 {
 	return int64(sumCounts(counts))
 }
 
-// Contiguous reports whether the parts of the divided buffer are adjacent and in group order. It
-// returns false for AllToAllV.
-func (s *Splits) Contiguous(o Operation) bool {
-	counts, offsets := s.countsAndOffsets(o)
-	return o.SplitsOneBuffer() && slices.Equal(offsets, contiguousOffsets(counts))
+// sumCounts returns the sum of counts.
+func sumCounts(counts []int64) uint64 {
+	sum := uint64(0)
+	for _, n := range counts {
+		sum += uint64(n)
+	}
+
+	return sum
 }
 
 // CountOf returns the Call.Count of a rank's call with s. It returns 0 for AllToAllV. s may be
@@ -126,6 +142,7 @@ func validateLists(counts, offsets []int64, extent Extent, ranks int) error {
 	return validateList(offsets, wantLength, ranks)
 }
 
+// validateList checks the length and the entries of a list.
 func validateList(list []int64, wantLength, ranks int) error {
 	if len(list) != wantLength {
 		return invalidError("a list of counts or offsets has %d entries, want %d, in a group of %s",
