@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// GroupConfig describes a group to connect.
+// GroupConfig describes a group of ranks to connect.
+//
+// A rank has a number among all processes, its world rank, and a number in each group, its group
+// rank. For example, if Ranks is [4, 6], the world rank 6 has the group rank 1.
 type GroupConfig struct {
-	ID string // the same on all ranks
-	// Title, if not empty, replaces ID in error texts.
-	Title string
-	// Ranks lists the group's world ranks (numbers among all processes) in group order. Rank is the
-	// index of this rank in Ranks.
-	Ranks []int
-	Rank  int
-	// Check makes ranks compare the Digest of every call before they use its result.
+	ID    string // the same on all ranks
+	Title string // replaces ID in error texts, unless it is empty
+	Ranks []int  // world ranks, by group rank
+	Rank  int    // group rank of this rank
+	// Check makes ranks compare every call, by its Digest, before they use the result.
 	Check bool
 	// Strict makes the group fail with a MessageError if a message is sent and received after
 	// different numbers of collectives. It is the same on every rank.
@@ -27,8 +27,8 @@ type GroupConfig struct {
 	// Timeout limits each wait for a peer that has no other deadline. If it is nil, Config.Timeout
 	// limits these waits.
 	Timeout *Limit
-	// Machines holds the ranks' host names in group order. It is nil if all ranks are on one
-	// machine. A name is "" if it is not known.
+	// Machines holds the ranks' host names, by group rank. It is nil if all ranks are on one machine.
+	// A name is "" if it is not known.
 	Machines []string
 	// Owner, if not nil, identifies the group in its Faults.
 	Owner any
@@ -51,7 +51,8 @@ func (g GroupConfig) Fault(err error) error {
 	}
 
 	var f *Fault
-	if errors.As(err, &f) && f.Owner == g.Owner {
+	isWrapped := errors.As(err, &f) && f.Owner == g.Owner
+	if isWrapped {
 		return err
 	}
 
@@ -59,7 +60,7 @@ func (g GroupConfig) Fault(err error) error {
 }
 
 // Name returns the group's name for error texts. Without a Title, it is the ID without leading
-// slashes and without a space after them.
+// slashes and without a space after them: "a" for the ID "// a".
 func (g GroupConfig) Name() string {
 	if g.Title != "" {
 		return g.Title
@@ -94,13 +95,7 @@ func (g GroupConfig) World(ranks []int) []int {
 func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	var machines map[int]string
 	for _, rank := range world {
-		i := slices.Index(g.Ranks, rank)
-		isMember := i >= 0
-		if !isMember || i >= len(g.Machines) { // Machines may be nil
-			continue
-		}
-
-		name := g.Machines[i]
+		name := g.machineOf(rank)
 		if name == "" {
 			continue
 		}
@@ -113,6 +108,17 @@ func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	}
 
 	return machines
+}
+
+// machineOf returns the host name of a world rank, or "" if it is not known.
+func (g GroupConfig) machineOf(world int) string {
+	rank := slices.Index(g.Ranks, world)
+	isMember := rank >= 0
+	if !isMember || rank >= len(g.Machines) { // Machines may be nil
+		return ""
+	}
+
+	return g.Machines[rank]
 }
 
 // Mismatch returns the error for a call of this rank that differs from the calls of other ranks.
@@ -139,22 +145,23 @@ const (
 )
 
 // Communicator connects the ranks of a group, which must make its collective calls in the same
-// order. After its first error, it supports only Decide, Departed, Close, and exchanges on
-// LaneFault.
+// order. After its first error, the communicator has failed: it supports only Decide, Departed,
+// Close, and exchanges on LaneFault.
 type Communicator interface {
-	// Exchange sends at most MaxPayload bytes to every rank and returns the payloads of all ranks,
-	// by group rank. Each lane allows one call at a time.
+	// Exchange sends a payload of at most MaxPayload bytes to every rank, and returns the payloads of
+	// all ranks, by group rank. Each lane allows one call at a time.
 	//
 	// On LaneFault, the entries of late or lost ranks are nil. On other lanes, Exchange returns a
-	// TimeoutError, a RankLostError, or ErrFault if a peer has failed. On LaneControl, any error,
-	// even a canceled context, makes the communicator fail. On LaneBackground, an error makes only
-	// that lane unusable.
+	// TimeoutError or a RankLostError instead, or ErrFault if a peer has failed. On LaneControl, any
+	// error, even a canceled context, makes the communicator fail. On LaneBackground, an error makes
+	// only that lane unusable.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
 	Decisions
-	// Register makes a window, which gives the group's ranks access to a segment of each rank. It is
-	// collective. All ranks pass the same key, which no other open window of the group has. If the
-	// sizes of the segments differ, all ranks return an error, and the key can be used again. During
-	// a capture, Register returns ErrCapturing. After an error, this rank has no window.
+	// Register makes a window, which gives the group's ranks access to a segment (a block of memory)
+	// of each rank. It is collective. All ranks pass the same key, which no other open window of the
+	// group has. If the sizes of the segments differ, all ranks return an error, and the key can be
+	// used again. During a capture, Register returns ErrCapturing. After an error, this rank has no
+	// window.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
 	// Offer prepares a call, without waits or side effects. The call must be valid, and its windows
 	// must contain its buffers.

@@ -7,6 +7,11 @@ import (
 	"strings"
 )
 
+// A message has two ends: a Send on one rank, and a Recv on another. A MessageError reports ends
+// that do not match. For example, rank 0 sends two messages with tag 3 to rank 1, but rank 1
+// receives only one of them. Then the error is MessagesUnmatched, and its MessageEnds have From 0,
+// To 1, Tag 3, Sent 2 and Received 1.
+
 // AnySource is the Root of a Recv that accepts messages from any rank.
 const AnySource = -1
 
@@ -33,18 +38,8 @@ const (
 	SplitsDiffer MessageFault = "splits differ"
 )
 
-// MessageError reports messages whose Send and Recv do not match.
-type MessageError struct {
-	Fault MessageFault
-	Group string // name for error texts
-	// Number is the number, from 1, of the collective that detected the mismatch. It is 0 if no
-	// collective detected it.
-	Number uint64
-	Ends   []MessageEnds
-}
-
-// MessageEnds describes the two ends, Send and Recv, of one message, or of all messages with a tag
-// from one rank to another.
+// MessageEnds describes the two ends of one message, or of all messages with a tag from one rank to
+// another.
 type MessageEnds struct {
 	// From and To are world ranks (numbers among all processes). From is AnySource for a Recv from
 	// any rank that has received no message.
@@ -57,6 +52,16 @@ type MessageEnds struct {
 	// MessageFault defines the meaning of Sent and Received.
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
+}
+
+// MessageError reports messages whose Send and Recv do not match.
+type MessageError struct {
+	Fault MessageFault
+	Group string // name for error texts
+	// Number is the number, from 1, of the collective that detected the mismatch. It is 0 if no
+	// collective detected it.
+	Number uint64
+	Ends   []MessageEnds
 }
 
 // Sort orders the ends by From, To, Tag and Number.
@@ -92,28 +97,34 @@ func (e *MessageError) Error() string {
 // describe returns a text such as "from rank 0 of the world to rank 1 of the world with tag 3: 2
 // sent and 1 received".
 func (m MessageEnds) describe(fault MessageFault) string {
-	ends := m.describeRanks()
-	switch {
-	case fault == SplitsDiffer: // an AllToAllV has no tags
-	case m.Number > 0:
-		ends = fmt.Sprintf("message %d %s with tag %d", m.Number, ends, m.Tag)
-	default:
-		ends = fmt.Sprintf("%s with tag %d", ends, m.Tag)
-	}
-
+	messages := m.describeMessages(fault)
 	switch fault {
 	case MessagesUnmatched:
-		return fmt.Sprintf("%s: %d sent and %d received", ends, m.Sent, m.Received)
+		return fmt.Sprintf("%s: %d sent and %d received", messages, m.Sent, m.Received)
 	case MessagesOutOfStep:
-		return fmt.Sprintf("%s: sent after %s and received after %d", ends,
+		return fmt.Sprintf("%s: sent after %s and received after %d", messages,
 			Plural(m.Sent, "collective"), m.Received)
 	case MessageTypesDiffer:
-		return fmt.Sprintf("%s: sent as %v and received as %v", ends, DataType(m.Sent),
+		return fmt.Sprintf("%s: sent as %v and received as %v", messages, DataType(m.Sent),
 			DataType(m.Received))
 	case SplitsDiffer:
-		return fmt.Sprintf("%s: %d elements are sent and %d are expected", ends, m.Sent, m.Received)
+		return fmt.Sprintf("%s: %d elements are sent and %d are expected", messages, m.Sent, m.Received)
 	default: // MessagesDiffer
-		return fmt.Sprintf("%s: %d bytes are sent and %d are expected", ends, m.Sent, m.Received)
+		return fmt.Sprintf("%s: %d bytes are sent and %d are expected", messages, m.Sent, m.Received)
+	}
+}
+
+// describeMessages returns a text such as "message 2 from rank 0 of the world to rank 1 of the
+// world with tag 3".
+func (m MessageEnds) describeMessages(fault MessageFault) string {
+	ranks := m.describeRanks()
+	switch {
+	case fault == SplitsDiffer: // an AllToAllV has no tags
+		return ranks
+	case m.Number > 0:
+		return fmt.Sprintf("message %d %s with tag %d", m.Number, ranks, m.Tag)
+	default:
+		return fmt.Sprintf("%s with tag %d", ranks, m.Tag)
 	}
 }
 

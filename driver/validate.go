@@ -17,6 +17,32 @@ const (
 // group, and rank is this rank's number in the group. The error matches ErrOutOfRange if the count
 // is too large, and ErrInvalid otherwise.
 func (c *Call) Validate(ranks, rank int) error {
+	if err := c.validateBasics(); err != nil {
+		return err
+	}
+
+	if err := c.validateRoot(ranks, rank); err != nil {
+		return err
+	}
+
+	if err := c.validateFactorAndMessage(); err != nil {
+		return err
+	}
+
+	if err := c.validateArguments(ranks, rank); err != nil {
+		return err
+	}
+
+	send, recv := c.Spans(ranks, rank)
+	if rangesOverlap(c.Send, send, c.Recv, recv) && !c.InPlace(rank) {
+		return invalidError("send and receive buffers overlap, but the call is not in place")
+	}
+
+	return nil
+}
+
+// validateBasics checks the operation, the type, the reduction and the count.
+func (c *Call) validateBasics() error {
 	switch {
 	case c.Operation >= Operations:
 		return invalidError("unknown operation %d", c.Operation)
@@ -32,24 +58,11 @@ func (c *Call) Validate(ranks, rank int) error {
 		return fmt.Errorf("count %d: %w", c.Count, ErrOutOfRange)
 	}
 
-	if err := c.validateRanks(ranks, rank); err != nil {
-		return err
-	}
-
-	if err := c.validateExtras(ranks, rank); err != nil {
-		return err
-	}
-
-	send, recv := c.Spans(ranks, rank)
-	if rangesOverlap(c.Send, send, c.Recv, recv) && !c.InPlace(rank) {
-		return invalidError("send and receive buffers overlap, but the call is not in place")
-	}
-
 	return nil
 }
 
-// validateRanks checks Root, which is the peer in a Send or Recv.
-func (c *Call) validateRanks(ranks, rank int) error {
+// validateRoot checks Root, which is the peer in a Send or Recv.
+func (c *Call) validateRoot(ranks, rank int) error {
 	isFromAny := c.Operation == Recv && c.Root == AnySource
 	switch {
 	case isFromAny && ranks > 1:
@@ -63,10 +76,9 @@ func (c *Call) validateRanks(ranks, rank int) error {
 	return nil
 }
 
-// validateExtras checks the fields that only some operations use.
-func (c *Call) validateExtras(ranks, rank int) error {
+// validateFactorAndMessage checks Factor, and the fields that only a Send or Recv uses.
+func (c *Call) validateFactorAndMessage() error {
 	usesFactor := c.Operation.Reduces() && c.ReduceOp.HasFactor()
-	usesRoute := c.Operation == Dispatch || c.Operation == Combine
 	switch {
 	case usesFactor && !isValidFactor(c.Factor):
 		return invalidError("factor %v: %v needs a finite factor other than 0", c.Factor, c.ReduceOp)
@@ -78,34 +90,48 @@ func (c *Call) validateExtras(ranks, rank int) error {
 		return invalidError("tag %d: only messages have tags", c.Tag)
 	case c.Arrived != nil && c.Operation != Recv:
 		return invalidError("Arrived is set, but only %v calls it", Recv)
-	case (c.Splits != nil) != c.Operation.HasSplits():
-		return invalidError("splits of %v are set: %t, want %t", c.Operation, c.Splits != nil,
+	}
+
+	return nil
+}
+
+// isValidFactor reports whether a PremulSum can have the factor.
+func isValidFactor(factor float64) bool {
+	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
+}
+
+// validateArguments checks the additional arguments Splits, Norm and Route. An operation uses at
+// most one of them.
+func (c *Call) validateArguments(ranks, rank int) error {
+	hasSplits := c.Splits != nil
+	hasNorm := c.Norm != nil
+	hasRoute := c.Route != nil
+	usesRoute := c.Operation == Dispatch || c.Operation == Combine
+	switch {
+	case hasSplits != c.Operation.HasSplits():
+		return invalidError("splits of %v are set: %t, want %t", c.Operation, hasSplits,
 			c.Operation.HasSplits())
-	case (c.Norm != nil) != c.Operation.HasNorm():
+	case hasNorm != c.Operation.HasNorm():
 		return invalidError("%v and %v require a Norm, and no other operation accepts one",
 			AllReduceRMSNorm, ReduceScatterRMSNorm)
-	case (c.Route != nil) != usesRoute:
+	case hasRoute != usesRoute:
 		return invalidError("%v and %v require a Route, and no other operation accepts one", Dispatch,
 			Combine)
 	}
 
-	// At most one of them is set, because the operation uses at most one.
 	switch {
-	case c.Route != nil:
+	case hasRoute:
 		return c.Route.validate(c, ranks)
-	case c.Splits != nil:
+	case hasSplits:
 		return c.validateSplits(ranks, rank)
-	case c.Norm != nil:
+	case hasNorm:
 		return c.Norm.validate(c, ranks, rank)
 	}
 
 	return nil
 }
 
-func isValidFactor(factor float64) bool {
-	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
-}
-
+// validateSplits checks Splits, and that Count has the value that follows from it.
 func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err
