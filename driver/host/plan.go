@@ -10,15 +10,20 @@ import (
 
 // plan is a prepared call. It implements driver.Offer and, after Take, driver.Plan.
 //
-// A call copies its data in one of two ways. Without windows, it is staged: in each step, every
-// rank copies a chunk of its input to a buffer in shared memory, and the peers read that. A window
-// is memory that all ranks have mapped, so that the peers can read the input in place.
+// Suppose that ranks 0 and 1 call an AllReduce. Usually, the call is staged. In its first step, each
+// rank copies a chunk of its input to a buffer in shared memory. Both ranks read both chunks, and
+// compute the result for them. In the next step, they continue with the next chunk. If the buffers
+// are in windows (memory that all ranks have mapped), the ranks can read each other's input in
+// place instead.
+//
+// The input of some calls has parts. For example, the input of an AllToAll has a part for each
+// rank. In each step, a rank stages a chunk of every part.
 type plan struct {
 	driver.Call
 	comm           *communicator
 	send, recv     *window     // windows of the buffers, or nil
 	elementSize    int64       // in bytes
-	partCount      int64       // number of parts that this rank contributes; see setParts
+	partCount      int64       // number of parts of this rank's input; 1 if it has no parts
 	bytes          int64       // size of these parts or, in an AllToAllV, of the send buffer
 	longestPart    int64       // size of the longest part in elements
 	chunkLength    int64       // elements of each part that are staged in one step
@@ -36,6 +41,9 @@ type plan struct {
 // SetMeter makes the plan report its runs to m. Messages are not reported.
 func (p *plan) SetMeter(m driver.Meter) { p.callMeter = m }
 
+// Prepared returns the call.
+func (p *plan) Prepared() *driver.Call { return &p.Call }
+
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
 
 // Refusal returns an error for the paths that need GPU kernels.
@@ -47,8 +55,6 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-func (p *plan) Prepared() *driver.Call { return &p.Call }
-
 // Take completes the plan for a path. digest identifies the call, and ranks compare it.
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
@@ -57,34 +63,19 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	}
 
 	p.setParts()
-	var err error
-	switch {
-	case p.isPairwise:
-		err = p.setSplitWindow()
-	case p.routed != nil:
-		// A routedPlan has separate buffers, which are in no window.
-	case path == driver.PathWindow:
-		err = p.setWindows()
-	}
-
-	if err != nil {
+	if err := p.findWindows(); err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
 
 	p.setChunks()
-	p.useWindows = path == driver.PathWindow && p.routed == nil &&
-		p.bytes > p.comm.tuning.maxStagedInWindow && !p.overwritesInput()
-	isSum := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
-	isInPlace := p.Send == p.Recv
-	p.reduceWhole = p.useWindows && isSum && !isInPlace &&
-		p.bytes <= p.comm.tuning.maxReducedWhole
+	p.chooseAlgorithm()
 	return p, nil
 }
 
-// setParts sets the numbers and sizes of the parts. For example, an AllToAll has a part for each
-// rank, and an AllReduce has a single part. The sizes are the same on all ranks, except in an
-// AllToAllV.
+// setParts sets the numbers and sizes of the parts. The sizes are the same on all ranks, except in
+// an AllToAllV.
 func (p *plan) setParts() {
+	p.isPairwise = p.Operation == driver.AllToAllV
 	p.elementSize = int64(p.DataType.Size())
 	p.longestPart = p.Count
 	isUneven := p.Operation.SplitsOneBuffer()
@@ -97,18 +88,11 @@ func (p *plan) setParts() {
 	case driver.AllParts, driver.AllPartsOfRoot, driver.BySplits:
 		p.partCount = int64(p.comm.Size())
 	case driver.NoPart, driver.OnePart:
-		// Offer has set partCount to 1.
+		// partCount is already 1.
 	}
 
 	p.bytes = p.partCount * p.longestPart * p.elementSize
 	p.isLineSized = p.bytes <= spin.LinePayload && !isUneven
-	p.isPairwise = p.Operation == driver.AllToAllV
-}
-
-// setChunks sets the fields that depend on the sizes of the parts.
-func (p *plan) setChunks() {
-	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
-	p.yieldProcessor = p.bytes > p.comm.tuning.maxPolledBytes
 }
 
 // unevenCounts returns the counts of the parts of an AllGatherV or a ReduceScatterV.
@@ -120,7 +104,77 @@ func (p *plan) unevenCounts() []int64 {
 	return p.Splits.SendCounts
 }
 
-// sendPart returns the offset and count, in elements, of a part that this rank contributes.
+// findWindows sets send and recv if the call may use windows.
+func (p *plan) findWindows() (err error) {
+	switch {
+	case p.isPairwise:
+		return p.findSplitWindow()
+	case p.routed != nil:
+		return nil // a routedPlan has separate buffers, which are in no window
+	case p.Path != driver.PathWindow:
+		return nil
+	}
+
+	if p.send, err = p.groupWindow("send", p.SendWindow); err != nil {
+		return err
+	}
+
+	p.recv, err = p.groupWindow("receive", p.RecvWindow)
+	return err
+}
+
+// findSplitWindow sets p.bytes of an AllToAllV, and p.send if peers shall read its send buffer in a
+// window. Small buffers are staged, because this saves a barrier. In-place calls are staged, too,
+// because they overwrite the send buffer.
+func (p *plan) findSplitWindow() (err error) {
+	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
+	isInPlace := p.Send == p.Recv
+	isSmall := p.bytes <= p.comm.tuning.maxStagedInWindow
+	if p.SendWindow == nil || isInPlace || isSmall {
+		return nil
+	}
+
+	p.send, err = p.groupWindow("send", p.SendWindow)
+	return err
+}
+
+// groupWindow returns w as a window of the plan's group. buffer names the buffer in an error.
+func (p *plan) groupWindow(buffer string, w driver.Window) (*window, error) {
+	own, ok := w.(*window)
+	if !ok || own.registry != &p.comm.registry {
+		return nil, fmt.Errorf("%s buffer: the buffer is not in a window of group %s: %w", buffer,
+			p.comm.cfg.Name(), driver.ErrOutOfRange)
+	}
+
+	return own, nil
+}
+
+// setChunks sets the fields that depend on the sizes of the parts.
+func (p *plan) setChunks() {
+	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
+	p.yieldProcessor = p.bytes > p.comm.tuning.maxPolledBytes
+}
+
+// chooseAlgorithm decides whether the call uses windows, and how it then reduces. Small calls are
+// staged even if they could use windows, because this saves a barrier.
+func (p *plan) chooseAlgorithm() {
+	tuning := &p.comm.tuning
+	hasWindows := p.Path == driver.PathWindow && p.routed == nil
+	isSmall := p.bytes <= tuning.maxStagedInWindow
+	p.useWindows = hasWindows && !isSmall && !p.overwritesInput()
+
+	isAllReduce := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
+	isInPlace := p.Send == p.Recv
+	fitsWhole := p.bytes <= tuning.maxReducedWhole
+	p.reduceWhole = p.useWindows && isAllReduce && !isInPlace && fitsWhole
+}
+
+// overwritesInput reports whether a rank would overwrite data in a window that peers still read.
+func (p *plan) overwritesInput() bool {
+	return p.Operation == driver.AllToAll && p.Send == p.Recv
+}
+
+// sendPart returns the offset and count, in elements, of a part of this rank's input.
 func (p *plan) sendPart(part int64) (offset, count int64) {
 	if p.Operation == driver.ReduceScatterV {
 		return p.Splits.SendOffsets[part], p.Splits.SendCounts[part]
@@ -136,51 +190,4 @@ func (p *plan) recvPart(rank int) (offset, count int64) {
 	}
 
 	return int64(rank) * p.Count, p.Count
-}
-
-// overwritesInput reports whether a rank would overwrite data in a window that peers still read.
-func (p *plan) overwritesInput() bool {
-	return p.Operation == driver.AllToAll && p.Send == p.Recv
-}
-
-func (p *plan) setWindows() error {
-	var err error
-	if p.send, err = p.groupWindow(p.SendWindow); err != nil {
-		return fmt.Errorf("send buffer: %w", err)
-	}
-
-	if p.recv, err = p.groupWindow(p.RecvWindow); err != nil {
-		return fmt.Errorf("receive buffer: %w", err)
-	}
-
-	return nil
-}
-
-// groupWindow returns w as a window of the plan's group.
-func (p *plan) groupWindow(w driver.Window) (*window, error) {
-	own, ok := w.(*window)
-	if !ok || own.registry != &p.comm.registry {
-		return nil, fmt.Errorf("the buffer is not in a window of group %s: %w", p.comm.cfg.Name(),
-			driver.ErrOutOfRange)
-	}
-
-	return own, nil
-}
-
-// setSplitWindow sets p.bytes of an AllToAllV, and p.send if peers shall read its send buffer in a
-// window. Small buffers are staged, because this saves a barrier. In-place calls are staged, too,
-// because they overwrite the send buffer.
-func (p *plan) setSplitWindow() error {
-	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
-	isInPlace := p.Send == p.Recv
-	if p.SendWindow == nil || isInPlace || p.bytes <= p.comm.tuning.maxStagedInWindow {
-		return nil
-	}
-
-	var err error
-	if p.send, err = p.groupWindow(p.SendWindow); err != nil {
-		return fmt.Errorf("send buffer: %w", err)
-	}
-
-	return nil
 }
