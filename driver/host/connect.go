@@ -59,26 +59,31 @@ func (c *communicator) Close() error {
 		unmatchedErr = errors.Join(fault, unmatchedErr)
 	}
 
-	closeTimeout := 2 * c.cfg.Timeout.Get()
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	releaseErr := c.releaseAfter(lastTicket)
+	return errors.Join(sendErr, unmatchedErr, releaseErr)
+}
+
+// releaseAfter releases the group's memory when the collective with the last ticket (number) has
+// ended. If that takes too long, it returns a timeout error, and releases the memory later.
+func (c *communicator) releaseAfter(lastTicket uint64) error {
+	timeout := 2 * c.cfg.Timeout.Get()
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	// No collective has the next ticket. Its turn comes when all collectives have ended.
 	nextTicket := lastTicket + 1
 	if c.turns.waitForTurnUntil(nextTicket, ctx.Done()) {
-		releaseErr := c.releaseMemory()
-		return errors.Join(sendErr, unmatchedErr, releaseErr)
+		return c.releaseMemory()
 	}
 
 	go func() {
 		c.turns.waitForTurn(nextTicket)
 		_ = c.releaseMemory() // Close has already returned
 	}()
-	timeoutErr := &driver.TimeoutError{
+	return &driver.TimeoutError{
 		InCall: "closing group " + c.cfg.Name() +
 			": earlier work of this rank still blocks a collective",
-		Waited: closeTimeout,
+		Waited: timeout,
 	}
-	return errors.Join(sendErr, unmatchedErr, timeoutErr)
 }
 
 // releaseMemory unmaps all memory of the group. Call it when this rank's collectives have ended.
@@ -96,17 +101,27 @@ func (c *communicator) PrepareSuspend() error {
 	}
 
 	defer c.EndUse()
-	return c.messages.checkPending(c)
+	isComplete, err := c.messages.areComplete(c)
+	if err != nil {
+		return err
+	}
+
+	if !isComplete {
+		return fmt.Errorf("a message of group %s has not been received: %w", c.cfg.Name(),
+			driver.ErrBusy)
+	}
+
+	return nil
 }
 
-// checkPending reads all frames that have arrived, and returns ErrBusy if a message is incomplete.
-// The caller must have called BeginUse.
-func (m *messages) checkPending(c *communicator) error {
+// areComplete reports whether all messages from and to this rank are complete. It first reads all
+// data that has arrived. The caller must have called BeginUse.
+func (m *messages) areComplete(c *communicator) (bool, error) {
 	hasPending := false
 	for i := range m.recvPipes { // there are as many sendPipes
 		pipe := &m.recvPipes[i]
 		if err := pipe.readFrames(nil); err != nil { // not for a particular Recv
-			return err
+			return false, err
 		}
 
 		pipe.mu.Lock()
@@ -121,15 +136,11 @@ func (m *messages) checkPending(c *communicator) error {
 	c.Counts.Mu.Lock()
 	hasUnmatched := len(m.unfinishedRecvs) > 0 || len(m.matcher.Unclaimed()) > 0
 	c.Counts.Mu.Unlock()
-	if hasPending || hasUnmatched {
-		return fmt.Errorf("a message of group %s has not been received: %w", c.cfg.Name(),
-			driver.ErrBusy)
-	}
-
-	return nil
+	return !hasPending && !hasUnmatched, nil
 }
 
-// Suspend frees the pages of this rank's staging buffers and message frames.
+// Suspend frees the pages of this rank's part of the shared memory: its staging buffers, through
+// which collectives pass data, and the frames of its pipes, through which it sends messages.
 func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	var s driver.Suspension
 	if err := c.BeginUse(); err != nil {

@@ -9,13 +9,28 @@ import (
 	"symmem/internal/ranked"
 )
 
+// event marks a point: a position in a stream's work. For example, the event is recorded after a
+// copy. The stream reaches this point after the copy. If the event is recorded again, it marks only
+// the new point.
 type event struct {
 	mu        ranked.Mutex[eventMu]
 	lastPoint *point // nil before the first Record; guarded by mu
 }
 
-// point is a position in a stream's work. It implements work, and a stream reaches the point when
-// it runs or skips this work.
+func (e *event) getLastPoint() *point {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lastPoint
+}
+
+func (e *event) setLastPoint(p *point) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lastPoint = p
+}
+
+// point implements work, which streams queue. A stream reaches the point when it runs or skips this
+// work. A stream skips work if earlier work has failed.
 type point struct {
 	// lazy is a Recv before the point that no worker goroutine runs. The first caller that waits for
 	// the point receives its message. lazy is nil if there is no such Recv.
@@ -33,10 +48,16 @@ func (p *point) isReached() bool {
 	}
 }
 
-func (e *event) getLastPoint() *point {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.lastPoint
+// run implements work.
+func (p *point) run() error {
+	close(p.reached)
+	return nil
+}
+
+// skip implements work. cause is the error of the earlier work that failed.
+func (p *point) skip(cause error) {
+	p.err = cause
+	close(p.reached)
 }
 
 // Done reports whether the last recorded point has been reached. An event that has never been
@@ -63,23 +84,6 @@ func (e *event) Synchronize(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("synchronizing an event: %w", context.Cause(ctx))
 	}
-}
-
-func (e *event) setPoint(p *point) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.lastPoint = p
-}
-
-func (p *point) run() error {
-	close(p.reached)
-	return nil
-}
-
-// skip implements work. cause is the error of the earlier work that failed.
-func (p *point) skip(cause error) {
-	p.err = cause
-	close(p.reached)
 }
 
 // Record records an event after all queued work. It is allowed on a closed stream while earlier
@@ -113,32 +117,17 @@ func (s *stream) Record(e driver.Event) error {
 		s.enqueue(p, inline)
 	}
 
-	hostEvent.setPoint(p)
+	hostEvent.setLastPoint(p)
 	return nil
 }
 
-// eventWait is the work of a Wait or a WaitIgnoringErrors.
-type eventWait struct {
-	point        *point
-	ignoreErrors bool // the stream does not fail with the error of the work before the point
-}
-
-func (w *eventWait) run() error {
-	<-w.point.reached
-	if w.ignoreErrors {
-		return nil
-	}
-
-	return w.point.err
-}
-
-func (w *eventWait) skip(error) {}
-
+// Wait delays later work of the stream until the last recorded point has been reached.
 func (s *stream) Wait(e driver.Event) error {
 	const ignoreErrors = false
 	return s.waitForEvent(e, ignoreErrors)
 }
 
+// WaitIgnoringErrors is like Wait, but ignores the error of the work before the point.
 func (s *stream) WaitIgnoringErrors(e driver.Event) error {
 	const ignoreErrors = true
 	return s.waitForEvent(e, ignoreErrors)
@@ -162,3 +151,22 @@ func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 
 	return s.submit(&eventWait{point: p, ignoreErrors: ignoreErrors}, p.isReached)
 }
+
+// eventWait is the work of a Wait or a WaitIgnoringErrors.
+type eventWait struct {
+	point        *point
+	ignoreErrors bool // the stream does not fail with the error of the work before the point
+}
+
+// run implements work.
+func (w *eventWait) run() error {
+	<-w.point.reached
+	if w.ignoreErrors {
+		return nil
+	}
+
+	return w.point.err
+}
+
+// skip implements work.
+func (w *eventWait) skip(error) {}

@@ -10,45 +10,22 @@ import (
 
 // graph holds the work that a stream has recorded in a capture, for later launches.
 //
+// A collective has a position in the capture. For example, the second collective of a group in the
+// group's first capture has the position {Capture: 1, Call: 2}. When ranks compare their
+// collectives, they also compare the positions.
+//
 // During the capture, mu of the stream guards replays and lastPositions. Later, mu of the graph
 // guards them.
 type graph struct {
 	mu       ranked.Mutex[graphMu]
 	replays  []replayFunc // in the order of the recorded work; nil after Close
 	isClosed bool         // guarded by mu
-	// lastPositions holds the position in the capture of the last collective of each group.
+	// lastPositions holds the position of the last collective of each group.
 	lastPositions map[*communicator]driver.Recorded
 }
 
 // replayFunc queues recorded work on a stream.
 type replayFunc func(target *stream) error
-
-// recordCall records a call of a group. Ranks compare collectives when they replay them, and the
-// call's digest therefore covers its position in the capture. The caller must hold the capturing
-// stream's mu.
-func (g *graph) recordCall(p *plan) {
-	if p.Operation.PointToPoint() {
-		g.addReplay(p.queueOn) // messages have no position
-		return
-	}
-
-	position := g.lastPositions[p.comm]
-	if position.Capture == 0 { // this is the first collective of the group
-		position.Capture = p.comm.captureCount.Add(1)
-	}
-
-	position.Call++
-	g.lastPositions[p.comm] = position
-	recorded := *p
-	recorded.Call = p.RecordedAs(position)
-	recorded.callMeter = driver.Meter{} // replays are not metered
-	g.addReplay(recorded.queueOn)
-}
-
-// addReplay records work. The caller must hold the capturing stream's mu.
-func (g *graph) addReplay(f replayFunc) { g.replays = append(g.replays, f) }
-
-func (p *plan) queueOn(target *stream) error { return p.comm.Launch(target, p) }
 
 // BeginCapture makes the stream record new work instead of running it. Work that is already queued
 // still runs.
@@ -67,13 +44,46 @@ func (s *stream) BeginCapture() error {
 	s.device.captureCount.Add(1)
 	if s.deferred {
 		// The queued work would run in the next Synchronize, which is not allowed in a capture. Run
-		// it on a worker instead.
+		// it on a worker goroutine instead.
 		s.deferred = false
 		go s.drain()
 	}
 
 	return nil
 }
+
+// addReplay records work. The caller must hold the capturing stream's mu.
+func (g *graph) addReplay(f replayFunc) { g.replays = append(g.replays, f) }
+
+// recordCall records a call of a group. The caller must hold the capturing stream's mu.
+func (g *graph) recordCall(p *plan) {
+	if p.Operation.PointToPoint() {
+		g.addReplay(p.queueOn) // messages have no position
+		return
+	}
+
+	recorded := *p
+	recorded.Call = p.RecordedAs(g.nextPosition(p.comm)) // ranks compare the call's new digest
+	recorded.callMeter = driver.Meter{}                  // replays are not metered
+	g.addReplay(recorded.queueOn)
+}
+
+// nextPosition returns the position of a group's next collective in the capture. The caller must
+// hold the capturing stream's mu.
+func (g *graph) nextPosition(c *communicator) driver.Recorded {
+	position := g.lastPositions[c]
+	isFirst := position.Capture == 0
+	if isFirst {
+		position.Capture = c.captureCount.Add(1)
+	}
+
+	position.Call++
+	g.lastPositions[c] = position
+	return position
+}
+
+// queueOn implements replayFunc for a call.
+func (p *plan) queueOn(target *stream) error { return p.comm.Launch(target, p) }
 
 // EndCapture returns the recorded work. The stream runs new work again.
 func (s *stream) EndCapture() (driver.Graph, error) {
@@ -89,6 +99,7 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	return g, nil
 }
 
+// Capturing reports whether the stream is between BeginCapture and EndCapture.
 func (s *stream) Capturing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,10 +150,11 @@ func (s *stream) replayAll(replays []replayFunc) error {
 	return firstErr
 }
 
+// Close drops the recorded work, which keeps its buffers reachable until then.
 func (g *graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.isClosed = true
-	g.replays = nil // the recorded work keeps buffers reachable
+	g.replays = nil
 	return nil
 }

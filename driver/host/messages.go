@@ -10,15 +10,21 @@ import (
 	"symmem/internal/spin"
 )
 
-// messages matches Sends with Recvs and transfers their data. A message travels as a sequence of
-// frames of a fixed size, through a pipe in shared memory that has room for a few frames.
+// messages transfers messages, each of which has two ends: a Send and a Recv.
 //
-// A Send does not block its stream until the Recv is called. The receiver stores frames that arrive
-// before their Recv on its heap. If the receiver reads no frames, the sender copies the rest of the
-// message to its heap. This rest is the pipe's backlog, and a goroutine sends it.
+// For example, rank 0 sends 1 MiB to rank 1. The Send divides the message into frames of a fixed
+// size. It writes them to a pipe in shared memory, which has room for a few frames. If the Recv is
+// running, it copies frames from the pipe to its buffer.
+//
+// A Send does not block its stream until the Recv runs. The receiver stores frames that it reads
+// early on its heap. If the receiver reads no frames, the Send copies the rest of the message to
+// the heap of the sender. This rest joins the pipe's backlog, which a goroutine sends.
+//
+// Messages from a rank with the same tag are numbered from 1. The matcher assigns a message to each
+// Recv, which then claims the message.
 type messages struct {
-	sendPipes []sendPipe // by group rank
-	recvPipes []recvPipe // by group rank
+	sendPipes []sendPipe // by group rank of the receiver
+	recvPipes []recvPipe // by group rank of the sender
 
 	isClosing atomic.Bool // set by waitUntilSent
 
@@ -37,6 +43,14 @@ func (m *messages) init(c *communicator, ranks int) {
 	}
 }
 
+// messageEnd is the work of a Send or a Recv.
+type messageEnd interface {
+	work
+	// transferNow transfers as much as possible without long waits. callerWaits is set if the
+	// caller is about to wait for the message. done reports whether the transfer is complete.
+	transferNow(callerWaits bool) (done bool, err error)
+}
+
 // messageCall holds the fields that Sends and Recvs have in common.
 type messageCall struct {
 	comm             *communicator
@@ -48,6 +62,7 @@ type messageCall struct {
 // newMessageWork counts a Send or Recv and returns the work that runs it.
 func (p *plan) newMessageWork() (messageEnd, error) {
 	c := p.comm
+	isSend := p.Operation == driver.Send
 	c.Mu.Lock()
 	if c.Closed() {
 		c.Mu.Unlock()
@@ -58,7 +73,7 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 	call := messageCall{
 		comm: c, plan: p, priorCollectives: c.LastTicket(), checkCalls: c.checkCalls.Load(),
 	}
-	if p.Operation == driver.Send {
+	if isSend {
 		// Count the Send while c.Mu is held, before the next collective can get a ticket. A receiver
 		// that sees the collective must see the count, too.
 		shared := c.pipe(c.cfg.Rank, p.Root) // p.Root is the receiver of a Send
@@ -66,19 +81,11 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 	}
 
 	c.Mu.Unlock()
-	if p.Operation == driver.Send {
+	if isSend {
 		return c.messages.newSend(call), nil
 	}
 
-	return c.messages.newReceive(call), nil
-}
-
-// messageEnd is the work of a Send or a Recv, the two ends of a message.
-type messageEnd interface {
-	work
-	// transferNow transfers as much as possible without long waits. callerWaits is set if the
-	// caller is about to wait for the message. done reports whether the transfer is complete.
-	transferNow(callerWaits bool) (done bool, err error)
+	return c.messages.newRecv(call), nil
 }
 
 func (m *messages) newSend(call messageCall) *sendCall {
@@ -91,12 +98,12 @@ func (m *messages) newSend(call messageCall) *sendCall {
 	}
 }
 
-func (m *messages) newReceive(call messageCall) *recvCall {
+func (m *messages) newRecv(call messageCall) *recvCall {
 	c, p := call.comm, call.plan
 	r := &recvCall{messageCall: call}
 	c.Counts.Mu.Lock()
 	defer c.Counts.Mu.Unlock()
-	// Ignore the number: the matcher assigns the number of a message.
+	// Ignore the number of this Recv: the matcher assigns the number of a message.
 	c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
 	m.unfinishedRecvs[r] = struct{}{}
 	segment := control.MessageSegment(&c.cfg, call.priorCollectives)
@@ -115,65 +122,18 @@ func assignMessages(claims []message.Claim[*recvCall]) {
 	}
 }
 
-// unmatchedError returns an error if the group ends with incomplete messages: messages without a
-// Recv, Recvs without a message, and messages that a peer had not read when it left.
-//
-// Call it after this rank has left the group. Senders that find this rank gone then report the
-// messages that it misses.
-func (m *messages) unmatchedError(c *communicator) error {
-	for source := range m.recvPipes {
-		if err := m.recvPipes[source].readFrames(nil); err != nil { // not for a particular Recv
-			return err
-		}
+// messageWait describes a wait until ready returns true. awaited lists the group ranks that can end
+// the wait.
+func (call *messageCall) messageWait(ready func() bool, awaited ...int) shm.MessageWait {
+	return shm.MessageWait{
+		Operation: call.plan.Operation, Peer: call.plan.Root, IsReady: ready, Awaited: awaited,
+		CallText: call.describe,
 	}
-
-	var awaitedRecvs []control.AwaitedRecv
-	c.Counts.Mu.Lock()
-	unclaimed := m.matcher.Unclaimed()
-	for r := range m.unfinishedRecvs {
-		// Until the Recv has claimed a message, Number is 0 and Source can be AnySource.
-		recv := control.AwaitedRecv{Source: r.plan.Root, Tag: r.plan.Tag, Number: r.number}
-		if r.claimed.Load() {
-			recv.Source = r.source
-		}
-
-		awaitedRecvs = append(awaitedRecvs, recv)
-	}
-
-	c.Counts.Mu.Unlock()
-	var unreadMessages []driver.MessageEnds
-	for peer := range m.sendPipes {
-		unread := m.sendPipes[peer].unreadMessages(c, peer)
-		unreadMessages = append(unreadMessages, unread...)
-	}
-
-	return control.UnmatchedError(&c.cfg, unclaimed, awaitedRecvs, unreadMessages)
 }
 
-// waitUntilSent waits until the backlogs of all pipes have been sent. If a receiver reads nothing,
-// it waits for at most two timeouts. If the group fails during the wait, it returns the fault.
-func (m *messages) waitUntilSent(c *communicator) error {
-	m.isClosing.Store(true)
-	earlierFault := c.Cause()
-	hasWaited := false
-	for i := range m.sendPipes {
-		// A new backlog can begin while the first is being sent.
-		for {
-			sent := m.sendPipes[i].backlogSentChannel()
-			if sent == nil {
-				break
-			}
-
-			<-sent
-			hasWaited = true
-		}
-	}
-
-	if hasWaited && earlierFault == nil {
-		return c.Cause()
-	}
-
-	return nil
+func (call *messageCall) describe() string {
+	const unknownNumber = 0
+	return control.DescribeMessage(&call.comm.cfg, &call.plan.Call, unknownNumber)
 }
 
 // skip makes the group fail, because the peer would otherwise receive data that was never computed.
@@ -197,16 +157,68 @@ func (call *messageCall) failIfErr(err error) error {
 	return call.comm.failWith(err)
 }
 
-// messageWait describes a wait until ready returns true. awaited lists the group ranks that can end
-// the wait.
-func (call *messageCall) messageWait(ready func() bool, awaited ...int) shm.MessageWait {
-	return shm.MessageWait{
-		Operation: call.plan.Operation, Peer: call.plan.Root, IsReady: ready, Awaited: awaited,
-		CallText: call.describe,
+// waitUntilSent waits until the backlogs of all pipes have been sent. If a receiver reads nothing,
+// it waits for at most two timeouts. If the group fails during the wait, it returns the fault.
+func (m *messages) waitUntilSent(c *communicator) error {
+	m.isClosing.Store(true)
+	earlierFault := c.Cause()
+	hasWaited := false
+	for i := range m.sendPipes {
+		for { // a new backlog can begin while the first is being sent
+			sent := m.sendPipes[i].backlogSentChannel()
+			if sent == nil {
+				break
+			}
+
+			<-sent
+			hasWaited = true
+		}
 	}
+
+	if hasWaited && earlierFault == nil {
+		return c.Cause()
+	}
+
+	return nil
 }
 
-func (call *messageCall) describe() string {
-	const unknownNumber = 0
-	return control.DescribeMessage(&call.comm.cfg, &call.plan.Call, unknownNumber)
+// unmatchedError returns an error if the group ends with incomplete messages: messages without a
+// Recv, Recvs without a message, and messages that a peer had not read when it left.
+//
+// Call it after this rank has left the group. Senders that find this rank gone then report the
+// messages that it misses.
+func (m *messages) unmatchedError(c *communicator) error {
+	for source := range m.recvPipes {
+		if err := m.recvPipes[source].readFrames(nil); err != nil { // not for a particular Recv
+			return err
+		}
+	}
+
+	c.Counts.Mu.Lock()
+	unclaimed := m.matcher.Unclaimed()
+	awaitedRecvs := m.awaitedRecvs()
+	c.Counts.Mu.Unlock()
+	var unreadMessages []driver.MessageEnds
+	for peer := range m.sendPipes {
+		unread := m.sendPipes[peer].unreadMessages(c, peer)
+		unreadMessages = append(unreadMessages, unread...)
+	}
+
+	return control.UnmatchedError(&c.cfg, unclaimed, awaitedRecvs, unreadMessages)
+}
+
+// awaitedRecvs describes the unfinished Recvs. The caller must hold Counts.Mu.
+func (m *messages) awaitedRecvs() []control.AwaitedRecv {
+	var awaited []control.AwaitedRecv
+	for r := range m.unfinishedRecvs {
+		// Until the Recv has claimed a message, Number is 0 and Source can be AnySource.
+		recv := control.AwaitedRecv{Source: r.plan.Root, Tag: r.plan.Tag, Number: r.number}
+		if r.claimed.Load() {
+			recv.Source = r.source
+		}
+
+		awaited = append(awaited, recv)
+	}
+
+	return awaited
 }

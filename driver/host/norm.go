@@ -8,9 +8,16 @@ import (
 	"symmem/internal/reduce"
 )
 
-// normalizer computes an RMS norm (see driver.Norm) after the ranks' inputs have been added up. Its
-// results have the same bits as those of package formula and of the GPU's kernels. It therefore
-// adds in the same order as these kernels.
+// normalizer computes an RMS norm of rows, after the ranks' rows have been added up. It adds the
+// residual to each row, divides the row by its root mean square, and multiplies it by weights:
+//
+//	row      2 -2  2 -2     for example, with the residual and the weights below
+//	residual 1 -1  1 -1     added; 3 -3 3 -3 is the new residual
+//	weights  2  2  1  1
+//	output   2 -2  1 -1     the root mean square is 3
+//
+// Results have the same bits as those of package formula and of the GPU's kernels. The normalizer
+// therefore adds in the same order as these kernels.
 //
 // The fields are buffers, which all calls reuse.
 type normalizer struct {
@@ -21,23 +28,11 @@ type normalizer struct {
 	squareSums [threadCount]float32 // by thread of the GPU's kernels
 }
 
-// The GPU's kernels add up a row's squares with threadCount threads, in warps of 32.
-const (
-	threadCount    = 512
-	threadsPerWarp = 32
-)
-
 // normalize computes all results of a norm from the sums in call.Recv.
 func (n *normalizer) normalize(call *plan) {
 	norm, t := call.Norm, call.DataType
 	hidden := int(norm.Hidden)
-	if len(n.row) != hidden {
-		n.row = make([]float32, hidden)
-		n.residuals = make([]float32, hidden)
-		n.weights = make([]float32, hidden)
-		n.roundedRow = make([]uint16, hidden)
-	}
-
+	n.allocate(hidden)
 	if norm.Rows == 0 {
 		return
 	}
@@ -61,6 +56,18 @@ func (n *normalizer) normalize(call *plan) {
 			n.quantize(norm, row)
 		}
 	}
+}
+
+// allocate allocates the buffers for rows of a length, unless the latest call had the same length.
+func (n *normalizer) allocate(hidden int) {
+	if len(n.row) == hidden {
+		return
+	}
+
+	n.row = make([]float32, hidden)
+	n.residuals = make([]float32, hidden)
+	n.weights = make([]float32, hidden)
+	n.roundedRow = make([]uint16, hidden)
 }
 
 // matrixRow returns a row of the matrix at an address, which has hidden elements per row.
@@ -94,8 +101,15 @@ func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint1
 	roundRow(t, n.row, output)
 }
 
+// The GPU's kernels add up a row's squares with threadCount threads, in warps of 32.
+const (
+	threadCount    = 512
+	threadsPerWarp = 32
+)
+
 // sumSquares returns the sum of the squares of n.row. Thread i of the GPU's kernels adds the
-// squares of pack i of 8 elements, of pack i+512, and so on. Trees then add the threads' sums.
+// squares of pack i (8 elements), of pack i+512, and so on. The threads' sums are then added in
+// pairs.
 func (n *normalizer) sumSquares() float32 {
 	sums := &n.squareSums
 	clear(sums[:])
@@ -109,7 +123,8 @@ func (n *normalizer) sumSquares() float32 {
 		}
 	}
 
-	// Add the sums of each warp to that of its first thread.
+	// In each warp, add the sums at distance 16, then at distance 8, and so on. The first thread of
+	// the warp gets the total.
 	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
 		for warp := 0; warp < threadCount; warp += threadsPerWarp {
 			for i := warp; i < warp+distance; i++ {
@@ -118,7 +133,7 @@ func (n *normalizer) sumSquares() float32 {
 		}
 	}
 
-	// Add the sums of all warps to that of the first.
+	// Add the totals of neighboring warps, then those of neighboring pairs, and so on.
 	for distance := threadsPerWarp; distance < threadCount; distance *= 2 {
 		for i := 0; i < threadCount; i += 2 * distance {
 			sums[i] += sums[i+distance]
@@ -154,11 +169,12 @@ func (n *normalizer) quantize(norm *driver.Norm, row int) {
 	}
 }
 
-// computeScale returns the scale that maps the largest magnitude to the largest 8-bit float.
+// computeScale returns the scale that maps the largest magnitude to the largest 8-bit float. It
+// ignores magnitudes below MinMagnitude, so that the scale is not 0.
 func computeScale(values []float32) float32 {
 	largest := float32(driver.MinMagnitude)
 	for _, v := range values {
-		if v != v { // NaN
+		if isNaN(v) {
 			return canonicalNaN
 		}
 
@@ -167,6 +183,9 @@ func computeScale(values []float32) float32 {
 
 	return largest / driver.MaxE4M3
 }
+
+// isNaN reports whether v is a NaN. Only a NaN differs from itself.
+func isNaN(v float32) bool { return v != v }
 
 // canonicalNaN is the NaN in all float32 results, as on the GPU.
 var canonicalNaN = math.Float32frombits(0x7fffffff)
@@ -194,7 +213,7 @@ func toFloat32(t driver.DataType, dst []float32, src []uint16) {
 func roundRow(t driver.DataType, row []float32, dst []uint16) {
 	for i, v := range row {
 		switch {
-		case v != v: // NaN
+		case isNaN(v):
 			dst[i] = canonicalNaN16
 		case t == driver.Float16:
 			dst[i] = reduce.Float16Bits(v)

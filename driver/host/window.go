@@ -13,6 +13,19 @@ import (
 	"symmem/internal/sys"
 )
 
+// window maps the segments (blocks of shared memory) that all ranks have registered under one key.
+//
+// For example, ranks 0 and 1 each have a segment of 4 MiB. Rank 0 maps the segment of rank 1 into
+// its process, at the address bases[1]. If a buffer begins at offset 4096 of the segment of rank 0,
+// then rank 0 finds the corresponding buffer of rank 1 at bases[1]+4096.
+type window struct {
+	registry     *registry
+	key          driver.SegmentKey
+	bytes        int64            // size of each segment
+	bases        []unsafe.Pointer // segments' addresses in this process, by group rank
+	peerMappings []*sys.Mapping   // by group rank; nil for this rank and after unmap
+}
+
 // registry holds the windows of a communicator.
 type registry struct {
 	device  *Device
@@ -28,34 +41,37 @@ func (reg *registry) setGroup(d *Device, group *shm.Group, cfg *driver.GroupConf
 	reg.windows = map[driver.SegmentKey]*window{}
 }
 
-// window maps the segments (shared memory) that all ranks registered under one key.
-type window struct {
-	registry     *registry
-	key          driver.SegmentKey
-	bytes        int64            // size of each segment
-	bases        []unsafe.Pointer // segments' addresses in this process, by group rank
-	peerMappings []*sys.Mapping   // by group rank; nil for this rank and after unmap
-}
-
 // Register maps the other ranks' segments with the same key. All ranks call it together.
 func (reg *registry) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
+	w, err := reg.register(ctx, key, s)
+	if err != nil {
+		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
+	}
+
+	return w, nil
+}
+
+// register is Register without the segment's number in errors.
+func (reg *registry) register(
+	ctx context.Context, key driver.SegmentKey, s driver.Segment,
+) (*window, error) {
 	if reg.device.captureCount.Load() > 0 {
-		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, driver.ErrCapturing)
+		return nil, driver.ErrCapturing
 	}
 
 	ownSegment, ok := s.(*segment)
 	if !ok {
-		return nil, fmt.Errorf("registering segment %d: it belongs to another backend", key.Ordinal)
+		return nil, errors.New("it belongs to another backend")
 	}
 
 	if reg.findWindow(key) != nil {
-		return nil, fmt.Errorf("registering segment %d: it is already registered", key.Ordinal)
+		return nil, errors.New("it is already registered")
 	}
 
 	if err := reg.group.BeginUse(); err != nil {
-		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
+		return nil, err
 	}
 
 	defer reg.group.EndUse()
@@ -67,12 +83,11 @@ func (reg *registry) Register(
 	_, err := control.CompareSegments(ctx, reg.group.Exchange, reg.cfg.Ranks, key,
 		ownSegment.Bytes(), extra)
 	if err != nil {
-		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
+		return nil, err
 	}
 
 	w, mapErr := reg.mapWindow(ctx, key, ownSegment)
 	if err := reg.agreeOnMapping(ctx, "registration", mapErr); err != nil {
-		err = fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 		unmapErr := w.unmap() // w is not nil, even if mapWindow failed
 		return nil, errors.Join(err, unmapErr)
 	}
@@ -88,17 +103,6 @@ func (reg *registry) findWindow(key driver.SegmentKey) *window {
 	reg.group.Mu.Lock()
 	defer reg.group.Mu.Unlock()
 	return reg.windows[key]
-}
-
-func (reg *registry) unmapAll() error {
-	reg.group.Mu.Lock()
-	defer reg.group.Mu.Unlock()
-	var errs []error
-	for _, w := range reg.windows {
-		errs = append(errs, w.unmap())
-	}
-
-	return errors.Join(errs...)
 }
 
 // fileKey returns the key under which other processes request a segment's file. It is the same for
@@ -178,7 +182,7 @@ func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapEr
 func (w *window) Deregister() error {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()
-	if w.registry.windows[w.key] != w {
+	if !w.isOpen() {
 		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
 	}
 
@@ -186,6 +190,22 @@ func (w *window) Deregister() error {
 	return w.unmap()
 }
 
+// isOpen reports whether the window has not been deregistered. The caller must hold group.Mu.
+func (w *window) isOpen() bool { return w.registry.windows[w.key] == w }
+
+// unmapAll unmaps the other ranks' segments of all windows.
+func (reg *registry) unmapAll() error {
+	reg.group.Mu.Lock()
+	defer reg.group.Mu.Unlock()
+	var errs []error
+	for _, w := range reg.windows {
+		errs = append(errs, w.unmap())
+	}
+
+	return errors.Join(errs...)
+}
+
+// unmap unmaps the other ranks' segments, as far as they are mapped.
 func (w *window) unmap() error {
 	var errs []error
 	for r, m := range w.peerMappings {
@@ -202,7 +222,7 @@ func (w *window) unmap() error {
 func (w *window) PeerAddresses() ([]uintptr, error) {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()
-	if w.registry.windows[w.key] != w {
+	if !w.isOpen() {
 		return nil, driver.ErrClosed
 	}
 
