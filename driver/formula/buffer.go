@@ -9,10 +9,18 @@ import (
 	"symmem/internal/reduce"
 )
 
+// canonicalNaN is the NaN in all float32 results and, rounded, in results of 16-bit types.
+var canonicalNaN = math.Float32frombits(0x7FFFFFFF)
+
+// canonicalNaN64 is the NaN in all float64 results.
+var canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
+
 // Reduce returns the reduction of the ranks' inputs. inputs holds the bytes of each rank's
-// elements, in group order.
+// elements, in group order. For example, if op is Sum and t is Int8, the inputs {1, 2} and {3, 4}
+// give {4, 6}.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
-	if len(inputs) == 1 && !op.HasFactor() {
+	isCopy := len(inputs) == 1 && !op.HasFactor()
+	if isCopy {
 		return bytes.Clone(inputs[0])
 	}
 
@@ -39,19 +47,13 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	case driver.Uint64:
 		return reduceElements(f, op, inputs, uint64(0))
 	case driver.Float16:
-		return reduceHalves(f, op, inputs, reduce.Float16Value, reduce.Float16Bits)
+		return reduce16Bits(f, op, inputs, reduce.Float16Value, reduce.Float16Bits)
 	case driver.BFloat16:
-		return reduceHalves(f, op, inputs, reduce.BFloat16Value, reduce.BFloat16Bits)
+		return reduce16Bits(f, op, inputs, reduce.BFloat16Value, reduce.BFloat16Bits)
 	}
 
 	panic("formula: no reduction of " + t.String())
 }
-
-// canonicalNaN is the NaN in all float32 results and, rounded, in results of 16-bit types.
-var canonicalNaN = math.Float32frombits(0x7FFFFFFF)
-
-// canonicalNaN64 is the NaN in all float64 results.
-var canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
 
 // reduceElements reduces elements of type T. Each NaN in the result becomes nan.
 func reduceElements[T reduce.Number](
@@ -73,9 +75,9 @@ func reduceElements[T reduce.Number](
 	return output
 }
 
-// reduceHalves reduces elements of a 16-bit type as float32 values. It rounds intermediate results
-// to the 16-bit type only if f is RoundedTree.
-func reduceHalves(
+// reduce16Bits reduces elements of a 16-bit float type as float32 values, and rounds the result to
+// 16 bits. If f is RoundedTree, it also rounds intermediate results.
+func reduce16Bits(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
 	toFloat32 func(uint16) float32, to16Bits func(float32) uint16,
 ) []byte {
@@ -84,7 +86,7 @@ func reduceHalves(
 		round = func(v float32) float32 { return toFloat32(to16Bits(v)) }
 	}
 
-	output := bytes.Clone(inputs[0])
+	output := bytes.Clone(inputs[0]) // overwritten below
 	outputElements := elementsOf[uint16](output)
 	values := make([]float32, len(inputs))
 	elementsByRank := elementsOfAll[uint16](inputs)

@@ -1,7 +1,13 @@
 // Package formula defines the result of a reduction in a deterministic group, one element at a
 // time. Tests and "symmem verify --deterministic" compare results with it, so its code is simple
-// rather than fast. docs/reference/deterministic.md describes the formulas (the orders in which
-// elements are combined).
+// rather than fast.
+//
+// A formula is the order in which a reduction combines the ranks' elements. Sums of floats depend
+// on it, because each addition rounds. For four ranks:
+//
+//	RankOrder     ((a + b) + c) + d
+//	Tree          (a + b) + (c + d)
+//	RoundedTree   the same, but each sum of 16-bit floats is rounded to 16 bits
 package formula
 
 import (
@@ -12,67 +18,55 @@ import (
 	"symmem/internal/reduce"
 )
 
-// combine combines one element of each rank, in group order. In a tree, it rounds every partial
-// result.
-func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, round func(T) T) T {
-	if half := len(values) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
-		left, right := combine(f, op, values[:half], round), combine(f, op, values[half:], round)
-		return round(Pair(op, left, right))
-	}
-
-	acc := values[0]
-	for _, next := range values[1:] {
-		acc = Pair(op, acc, next)
-	}
-
-	return acc
-}
-
 // Pair combines two elements. It rounds to nearest even, keeps subnormal numbers, and computes
 // minimum and maximum as in IEEE 754-2019. Integers wrap around.
 func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
 
-// Factor returns the factor that Reduce uses, or 0. Its products with small integers are exact in
-// every type.
-func Factor(op driver.ReduceOp) float64 {
-	if op.HasFactor() {
-		return 0.75
+// combine combines one element of each rank, in group order. In a tree, it calls round with the
+// result of each pair. In the order of ranks, it does not round.
+func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, round func(T) T) T {
+	isTree := f == driver.Tree || f == driver.RoundedTree
+	if isTree && len(values) > 1 {
+		half := len(values) / 2
+		left := combine(f, op, values[:half], round)
+		right := combine(f, op, values[half:], round)
+		return round(Pair(op, left, right))
 	}
 
-	return 0
-}
-
-func multiplyByFactor[T reduce.Number](op driver.ReduceOp, value T) T {
-	if op.HasFactor() {
-		return value * T(Factor(op))
+	combined := values[0]
+	for _, next := range values[1:] {
+		combined = Pair(op, combined, next)
 	}
 
-	return value
+	return combined
 }
 
+// result returns the result of a reduction for one element of each rank. Each NaN becomes
+// canonicalNaN.
 func result[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, values []T, round func(T) T, canonicalNaN T,
 ) T {
-	acc := combine(f, op, values, round)
+	combined := combine(f, op, values, round)
 	if op.IsAverage() {
-		acc = average(f, values, acc, round)
+		combined = average(f, values, combined, round)
 	}
 
-	if math.IsNaN(float64(acc)) {
+	if math.IsNaN(float64(combined)) {
 		return canonicalNaN
 	}
 
-	return acc
+	return combined
 }
 
-// If the sum is not finite, average scales the elements down first, so that finite elements do not
-// overflow.
+// average returns the average of values, whose sum is given. If the sum is not finite, average adds
+// smaller values instead, so that finite values do not overflow: with 4 values, a quarter of each.
 func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T) T) T {
-	n := T(len(values))
-	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {
-		return sum / n
+	count := T(len(values))
+	isFinite := !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0)
+	if isFinite {
+		return sum / count
 	}
 
 	scale := T(math.Ldexp(1, -bits.Len(uint(len(values)-1)))) // 1/2 for 2 ranks, 1/4 for 3 and 4
@@ -81,5 +75,24 @@ func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T)
 		scaledValues[r] = values[r] * scale
 	}
 
-	return combine(f, driver.Sum, scaledValues, round) / (n * scale)
+	return combine(f, driver.Sum, scaledValues, round) / (count * scale)
+}
+
+// Factor returns the factor by which Reduce multiplies elements, or 0 if the reduction has none.
+// Its products with small integers are exact in every type.
+func Factor(op driver.ReduceOp) float64 {
+	if op.HasFactor() {
+		return 0.75
+	}
+
+	return 0
+}
+
+// multiplyByFactor multiplies an element by the factor of the reduction, if it has one.
+func multiplyByFactor[T reduce.Number](op driver.ReduceOp, value T) T {
+	if op.HasFactor() {
+		return value * T(Factor(op))
+	}
+
+	return value
 }

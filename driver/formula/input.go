@@ -10,9 +10,10 @@ import (
 )
 
 // Input returns a rank's test input, which depends only on the arguments. Integers have random
-// bits. Most floats are x on one rank, -x on another, and small on the other ranks, so that their
-// sum depends on the order of additions. The rest have random magnitudes, random bits, or special
-// values.
+// bits. Most floats cancel: the element is x on one rank, -x on another, and small on the other
+// ranks. For example, the elements of four ranks are small1, x, small2 and -x. Their sum depends on
+// the order of additions, because x+small rounds. Other floats have random magnitudes, random bits,
+// or special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	sharedRandom := rand.New(rand.NewPCG(seed, uint64(t))) // the same on all ranks
 	rankRandom := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
@@ -23,7 +24,7 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 		switch {
 		case !t.Float():
 			input = AppendBits(input, t, rankRandom.Uint64())
-		case kind < 5:
+		case kind < 5: // 0 to 4: values that cancel
 			smallFactor := rankRandom.NormFloat64()
 			value := cancelingValue(t, choice>>3, smallFactor, rank, ranks)
 			input = AppendFloat(input, t, value)
@@ -33,7 +34,7 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 			input = AppendFloat(input, t, math.Ldexp(factor, exponent))
 		case kind == 6: // random bits
 			input = AppendBits(input, t, rankRandom.Uint64())
-		default:
+		default: // 7: a special value
 			values := specialValues[t]
 			input = AppendBits(input, t, values[rankRandom.IntN(len(values))])
 		}
@@ -42,12 +43,41 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return input
 }
 
+// cancelingValue returns a large value on one rank, its negative on another, and a small value on
+// the others. choice, a random number of 61 bits, determines the large value and the two ranks, so
+// it must be the same on all ranks. smallFactor, also random, makes the small values differ.
+func cancelingValue(
+	t driver.DataType, choice uint64, smallFactor float64, rank, ranks int,
+) float64 {
+	fraction := 1 + float64(choice>>40)/(1<<24) // less than 1.125, because choice has 61 bits
+	exponent := int(choice%6) + 8
+	largeValue := math.Ldexp(fraction, exponent)
+	positiveRank := int((choice >> 8) % uint64(ranks))
+	otherRanks := uint64(max(1, ranks-1)) // at least 1, because it is a divisor
+	distance := 1 + int((choice>>16)%otherRanks)
+	negativeRank := (positiveRank + distance) % ranks
+	switch rank {
+	case positiveRank:
+		return largeValue
+	case negativeRank:
+		return -largeValue
+	default:
+		return math.Ldexp(largeValue*smallFactor, -smallExponent[t])
+	}
+}
+
+// smallExponent determines by type how small the small values are: large ones are about 2 to this
+// power times larger.
+var smallExponent = map[driver.DataType]int{
+	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
+}
+
 // SpecialInput returns a rank's input of special values. If count is large enough, ranks 0 to 2
-// have all combinations of three special values. Rank n+3 has the values of rank n, shifted by one
-// position in specialValues.
+// have all combinations of three special values. For example, if there were only 10 of them,
+// element 123 would have the value with index 3 on rank 0, 2 on rank 1, and 1 on rank 2: the digits
+// of 123 from the last to the first.
 //
-// For that, the number of an element is written with len(values) as the base. Its last digit is the
-// index of the special value on rank 0, the digit before it that on rank 1, and so on.
+// Rank n+3 has the values of rank n, shifted by one position in the list of special values.
 func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	values := specialValues[t]
 	base := int64(len(values))
@@ -64,34 +94,6 @@ func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	}
 
 	return input
-}
-
-// smallExponent holds the base-2 logarithm of the ratio of large to small values, by type.
-var smallExponent = map[driver.DataType]int{
-	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
-}
-
-// cancelingValue returns a large value on one rank, its negative on another, and a small value on
-// the others. Different bits of choice determine the large value and the two ranks, so choice must
-// be the same on all ranks. smallFactor, a random number, makes the small values differ.
-func cancelingValue(
-	t driver.DataType, choice uint64, smallFactor float64, rank, ranks int,
-) float64 {
-	fraction := 1 + float64(choice>>40)/(1<<24) // from 1 to 2
-	exponent := int(choice%6) + 8
-	largeValue := math.Ldexp(fraction, exponent)
-	positiveRank := int((choice >> 8) % uint64(ranks))
-	otherRanks := uint64(max(1, ranks-1)) // at least 1, because it is a divisor
-	distance := 1 + int((choice>>16)%otherRanks)
-	negativeRank := (positiveRank + distance) % ranks
-	switch rank {
-	case positiveRank:
-		return largeValue
-	case negativeRank:
-		return -largeValue
-	default:
-		return math.Ldexp(largeValue*smallFactor, -smallExponent[t])
-	}
 }
 
 // AppendFloat appends the bytes of v, rounded to the floating-point type t.

@@ -18,10 +18,15 @@ type NormRow struct {
 	Scales []float32
 }
 
-// Norm returns the results of a norm for one row, an RMSNorm: it adds the sums of the ranks'
-// inputs to the residual, and divides the row by the root of its mean square. sums has the bits of
-// the rounded sums. staticScale is the scale for driver.QuantStatic, and is ignored for other
-// kinds.
+// Norm returns the results of a norm for one row. sums holds the sums of the ranks' elements,
+// rounded to type t. staticScale is the scale for driver.QuantStatic. Other kinds of quantization
+// ignore it. An example, with an epsilon and a bias of 0:
+//
+//	sums      2 -2  2 -2
+//	residual  1 -1  1 -1
+//	Residual  3 -3  3 -3    the sum of both; its root mean square is 3
+//	weight    2  2  1  1
+//	Output    2 -2  1 -1    Residual / 3 * weight
 //
 // Conversions to float32 around products prevent fused multiply-adds, which round differently.
 func Norm(
@@ -35,7 +40,7 @@ func Norm(
 	}
 
 	encode := func(v float32) uint16 {
-		if v != v { // NaN
+		if isNaN(v) {
 			v = canonicalNaN
 		}
 
@@ -50,10 +55,10 @@ func Norm(
 	}
 
 	meanSquare := float32(sumSquares(row) * float32(1/float32(size)))
-	scale := 1 / float32(math.Sqrt(float64(meanSquare+n.Epsilon)))
+	factor := 1 / float32(math.Sqrt(float64(meanSquare+n.Epsilon)))
 	for i, v := range row {
 		product := v * float32(decode(weight[i])+n.WeightBias)
-		row[i] = decode(encode(float32(product) * scale))
+		row[i] = decode(encode(float32(product) * factor))
 		r.Output[i] = encode(row[i])
 	}
 
@@ -61,35 +66,35 @@ func Norm(
 	return r
 }
 
+// isNaN reports whether v is a NaN. Only a NaN differs from itself.
+func isNaN(v float32) bool { return v != v }
+
+// The GPU kernel normalizes a row with 512 threads, in 16 warps of 32 threads.
 const (
-	packSize     = driver.NormUnit // elements that a thread reads at once
-	lanesPerWarp = 32              // a lane is a thread of a warp
-	warpCount    = 16              // of the threads that normalize a row
+	warpCount      = 16
+	threadsPerWarp = 32
+	packSize       = driver.NormUnit // elements that a thread reads at once
 )
 
 // sumSquares returns the sum of the squares of a row's elements. It adds in the order of the GPU
-// kernel: each thread adds the squares of its packs (runs of packSize elements), a tree adds the
-// sums of the lanes of each warp, and another tree adds the sums of the warps.
+// kernel. The elements are divided into packs. Thread i adds the squares of packs i, i+512 and so
+// on. Then the sums of the threads of each warp are added, and then the sums of the warps.
 func sumSquares(row []float32) float32 {
-	var sums [warpCount][lanesPerWarp]float32
+	var sums [warpCount][threadsPerWarp]float32
 	for i, v := range row {
-		thread := i / packSize % (warpCount * lanesPerWarp)
-		sum := &sums[thread/lanesPerWarp][thread%lanesPerWarp]
+		pack := i / packSize
+		thread := pack % (warpCount * threadsPerWarp)
+		sum := &sums[thread/threadsPerWarp][thread%threadsPerWarp]
 		// The square is exact in float64 (at most 22 bits), so this rounds like a fused multiply-add.
 		*sum = float32(float64(v)*float64(v) + float64(*sum))
 	}
 
 	var totals [warpCount]float32 // the sum of each warp
 	for w := range sums {
-		for distance := lanesPerWarp / 2; distance > 0; distance /= 2 {
-			for l := range distance {
-				sums[w][l] += sums[w][l+distance]
-			}
-		}
-
-		totals[w] = sums[w][0]
+		totals[w] = addThreads(&sums[w])
 	}
 
+	// Add neighboring warps, then neighboring pairs, and so on: (w0 + w1) + (w2 + w3).
 	for distance := 1; distance < warpCount; distance *= 2 {
 		for w := 0; w < warpCount; w += 2 * distance {
 			totals[w] += totals[w+distance]
@@ -99,7 +104,20 @@ func sumSquares(row []float32) float32 {
 	return totals[0]
 }
 
-// quantize sets Quantized and Scales from the normalized row.
+// addThreads returns the sum of a warp, and overwrites sums. It adds the threads at distance 16,
+// then those of the results at distance 8, and so on.
+func addThreads(sums *[threadsPerWarp]float32) float32 {
+	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
+		for thread := range distance {
+			sums[thread] += sums[thread+distance]
+		}
+	}
+
+	return sums[0]
+}
+
+// quantize sets Quantized and Scales from the normalized row. Each element is divided by its scale
+// and rounded to an 8-bit float.
 func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 	if q == driver.QuantNone {
 		return
@@ -130,7 +148,7 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 func computeScale(values []float32) float32 {
 	largest := float32(0)
 	for _, v := range values {
-		if v != v { // NaN
+		if isNaN(v) {
 			return canonicalNaN
 		}
 

@@ -10,9 +10,11 @@ import (
 )
 
 // NormCase is a test case of a norm: the inputs of all ranks, and the expected outputs. A norm
-// adds up the rows of all ranks, adds a residual, and normalizes each row. In an AllReduceRMSNorm,
-// all ranks must get the same outputs. A case of a ReduceScatterRMSNorm has the outputs of one
-// rank.
+// adds up the rows of all ranks, adds a residual, and normalizes each row.
+//
+// For example, a case has 2 ranks and 3 rows. In an AllReduceRMSNorm, each rank has an input of 3
+// rows, and all ranks must get the same 3 rows. In a ReduceScatterRMSNorm, each rank has an input
+// of 6 rows. The case then has only the outputs of one rank, which are 3 rows.
 //
 // 16-bit elements are stored as bits. The addresses in Norm are not set.
 type NormCase struct {
@@ -23,8 +25,8 @@ type NormCase struct {
 	InPlace   bool // the output replaces the input; always set if OnlyQuantized is set
 	// Inputs holds the contents of each rank's Send, by rank.
 	Inputs [][]uint16
-	// ResidualBefore is the residual before the call. It is the same on all ranks, except in a
-	// ReduceScatterRMSNorm, where it is that of Rank.
+	// ResidualBefore is the residual before the call. In an AllReduceRMSNorm, it is the same on all
+	// ranks. In a ReduceScatterRMSNorm, it is that of Rank.
 	ResidualBefore []uint16
 	Weights        []uint16 // one for each element of a row; the same on all ranks
 	Scale          float32  // for QuantStatic
@@ -99,8 +101,8 @@ func (c *NormCase) String() string {
 		c.Hidden, c.DataType, len(c.Inputs), c.InPlace, c.Describe())
 }
 
-// setRandomStrides sets the distances between scales. It chooses between the default and, for
-// groups, the layout in which the scales of all rows are next to each other.
+// setRandomStrides sets the distances between the scales that the call computes. For QuantPerGroup,
+// it chooses between the default and a layout in which scales of neighboring rows are adjacent.
 func (c *NormCase) setRandomStrides(random *rand.Rand) {
 	if c.Quant.ComputesScales() {
 		c.ScaleStrides = c.DefaultScaleStrides()
@@ -128,8 +130,8 @@ func (c *NormCase) randomElements(random *rand.Rand, n int) []uint16 {
 	return values
 }
 
-// AddSpecialValues replaces one in eight elements of the inputs and the residual with a special
-// value, except in every fourth row.
+// AddSpecialValues replaces about one in eight elements of the inputs and the residual with a
+// special value, such as a NaN, except in every fourth row. It also sets Want.
 func (c *NormCase) AddSpecialValues(random *rand.Rand) {
 	c.hasSpecialValues = true
 	for _, rows := range c.Inputs {
@@ -145,7 +147,8 @@ func (c *NormCase) replaceElements(random *rand.Rand, rows []uint16) {
 	values := specialValues[c.DataType]
 	for i := range rows {
 		row := int64(i) / c.Hidden
-		if row%4 != 0 && random.IntN(8) == 0 {
+		isKept := row%4 == 0
+		if !isKept && random.IntN(8) == 0 {
 			rows[i] = uint16(values[random.IntN(len(values))])
 		}
 	}
@@ -156,7 +159,7 @@ func (c *NormCase) replaceElements(random *rand.Rand, rows []uint16) {
 func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 	ranks := len(c.Inputs)
 	count := int(c.Rows * c.Hidden) // elements of one rank's output
-	draw := func(n int) []uint16 {
+	drawRows := func(n int) []uint16 {
 		rows := c.randomElements(random, n)
 		if c.hasSpecialValues {
 			c.replaceElements(random, rows)
@@ -166,7 +169,7 @@ func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 	}
 	inputs := make([][]uint16, ranks)
 	for i := range inputs {
-		inputs[i] = draw(ranks * count)
+		inputs[i] = drawRows(ranks * count)
 	}
 
 	for rank := range ranks {
@@ -174,7 +177,7 @@ func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 		s.Operation = driver.ReduceScatterRMSNorm
 		s.Rank = rank
 		s.Inputs = inputs
-		s.ResidualBefore = draw(count)
+		s.ResidualBefore = drawRows(count)
 		s.SetWant(driver.RankOrder)
 		cases = append(cases, &s)
 	}
@@ -200,18 +203,23 @@ func (c *NormCase) SetWant(f driver.Formula) {
 		c.Want.Residual = append(c.Want.Residual, r.Residual...)
 		c.Want.Output = append(c.Want.Output, r.Output...)
 		c.Want.Quantized = append(c.Want.Quantized, r.Quantized...)
-		for g, scale := range r.Scales {
-			index := row*int(c.ScaleStrides[0]) + g*int(c.ScaleStrides[1])
-			for len(c.Want.Scales) <= index { // fill gaps
-				c.Want.Scales = append(c.Want.Scales, UnwrittenScale)
-			}
-
-			c.Want.Scales[index] = scale
-		}
+		c.setWantScales(row, r.Scales)
 	}
 
 	if c.Quant == driver.QuantStatic {
 		c.Want.Scales = []float32{c.Scale}
+	}
+}
+
+// setWantScales stores the scales of a row in Want.Scales, at the distances in ScaleStrides.
+func (c *NormCase) setWantScales(row int, scales []float32) {
+	for group, scale := range scales {
+		index := row*int(c.ScaleStrides[0]) + group*int(c.ScaleStrides[1])
+		for len(c.Want.Scales) <= index { // fill gaps
+			c.Want.Scales = append(c.Want.Scales, UnwrittenScale)
+		}
+
+		c.Want.Scales[index] = scale
 	}
 }
 
@@ -241,7 +249,7 @@ func Bytes[T uint8 | uint16 | float32](elements []T) []byte {
 func SetCanonicalNaNs(values []byte) {
 	elements := elementsOf[float32](values)
 	for i, v := range elements {
-		if v != v { // only a NaN differs from itself
+		if isNaN(v) {
 			elements[i] = canonicalNaN
 		}
 	}

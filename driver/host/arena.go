@@ -11,20 +11,23 @@ import (
 	"symmem/internal/sys"
 )
 
-// arena is a reserved range of addresses in which segments are mapped.
+// arena is a reserved range of addresses in which segments are mapped. A segment is a file in
+// memory. For example, Map(2<<20, 4<<20) creates a file of 4 MiB, and maps it 2 MiB after the start
+// of the arena. Peers can request the file, and map it, too.
 type arena struct {
 	device    *Device
 	addresses *sys.Mapping // the reservation
 }
 
+// Address returns the first address of the arena.
 func (a *arena) Address() uintptr { return a.addresses.Address() }
 
 // Close releases the addresses. If closed streams are still running work, it leaves this to the end
 // of the work, and returns nil.
 func (a *arena) Close() error { return a.device.abandoned.unmapWhenIdle(a.addresses.Close) }
 
-// Keep releases the addresses after the first bytes. It releases none if Config.Scatter is set,
-// because segments can then be anywhere in the range.
+// Keep shrinks the arena to its first bytes. It does nothing if Config.Scatter is set, because
+// segments can then be anywhere in the arena.
 func (a *arena) Keep(bytes int64) error {
 	if a.device.cfg.Scatter != 0 {
 		return nil
@@ -33,8 +36,8 @@ func (a *arena) Keep(bytes int64) error {
 	return a.addresses.Shrink(bytes)
 }
 
-// Map creates a segment and maps it at an offset in the arena. If Config.Scatter is set, a mode for
-// tests, it maps the segment at a random offset instead.
+// Map creates a segment and maps it at an offset in the arena. In a mode for tests, Config.Scatter,
+// it maps the segment at a random offset instead.
 func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	isSizeValid := bytes > 0 && bytes%granularity == 0
 	isOffsetValid := offset >= 0 && offset%granularity == 0
@@ -58,6 +61,7 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
+// mapFile maps a segment's file at the offset, or at a random one if Config.Scatter is set.
 func (a *arena) mapFile(file *os.File, offset, bytes int64) (*sys.Mapping, error) {
 	space := a.addresses.Bytes()
 	offset, err := a.device.scatter.Draw(a.addresses.Address(), space, offset, bytes)
@@ -68,7 +72,7 @@ func (a *arena) mapFile(file *os.File, offset, bytes int64) (*sys.Mapping, error
 	return a.addresses.MapAt(offset, file, bytes)
 }
 
-// createSegmentFile creates a file in memory. It uses huge pages if possible, because these cause
+// createSegmentFile creates a segment's file. It uses huge pages if possible, because these cause
 // far fewer page faults. It rejects sizes above the machine's memory: the system would create such
 // a file, but kill the process when it uses the memory.
 func createSegmentFile(bytes int64) (*os.File, error) {
@@ -111,8 +115,10 @@ type segment struct {
 	savedContents []byte                  // contents for Resume to restore, or nil
 }
 
+// Address returns the first address of the segment.
 func (s *segment) Address() uintptr { return s.memory.Address() }
 
+// Bytes returns the size of the segment.
 func (s *segment) Bytes() int64 { return s.memory.Bytes() }
 
 // exportFile allows peers to request the file under a key, until Keep or Unmap.

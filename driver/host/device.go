@@ -17,23 +17,25 @@ import (
 // granularity is the unit of segment sizes.
 const granularity = sys.PageSize
 
-// Device provides the memory, streams and communicators of one rank. As in CUDA's global capture
-// mode, no segment can be registered during a capture.
+// Device provides the memory, streams and communicators of one rank. While any of its streams is
+// being captured, no segment can be registered, as in CUDA's global capture mode.
 type Device struct {
 	cfg     driver.Config
 	info    driver.Info
 	machine *shm.Machine
 	scatter *scatter.Scatter
 
-	captureCount  atomic.Int32 // streams that are being captured
-	abandoned     abandonedWork
+	captureCount  atomic.Int32  // number of streams that are being captured
+	abandoned     abandonedWork // work that closed streams are still running
 	lateStarts    lateStarts
 	groupTimeouts sync.Map // keys are the *driver.Limit of open groups
 }
 
+// open opens the device of a rank.
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {
-	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.Timeout <= 0 ||
-		cfg.Store == nil {
+	isRankValid := cfg.Rank >= 0 && cfg.Rank < cfg.Size // which implies Size >= 1
+	isValid := isRankValid && cfg.Timeout > 0 && cfg.Store != nil
+	if !isValid {
 		return nil, fmt.Errorf("invalid configuration: rank %d of %d, timeout %v, store set: %t",
 			cfg.Rank, cfg.Size, cfg.Timeout, cfg.Store != nil)
 	}
@@ -49,6 +51,7 @@ func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	}, nil
 }
 
+// info describes the device.
 func info() driver.Info {
 	return driver.Info{
 		Backend:     "host",
@@ -59,6 +62,7 @@ func info() driver.Info {
 	}
 }
 
+// longestTimeout returns the longest timeout of the device and its open groups.
 func (d *Device) longestTimeout() time.Duration {
 	longest := d.cfg.Timeout
 	for limit := range d.groupTimeouts.Range {

@@ -10,11 +10,11 @@ import (
 
 // plan is a prepared call. It implements driver.Offer and, after Take, driver.Plan.
 //
-// Suppose that ranks 0 and 1 call an AllReduce. Usually, the call is staged. In its first step, each
-// rank copies a chunk of its input to a buffer in shared memory. Both ranks read both chunks, and
-// compute the result for them. In the next step, they continue with the next chunk. If the buffers
-// are in windows (memory that all ranks have mapped), the ranks can read each other's input in
-// place instead.
+// Suppose that ranks 0 and 1 call an AllReduce. Usually, the call is staged. In its first step,
+// each rank copies a chunk of its input to a buffer in shared memory. Both ranks read both chunks,
+// and compute the result for them. In the next step, they continue with the next chunk. If the
+// buffers are in windows (memory that all ranks have mapped), the ranks can read each other's input
+// in place instead.
 //
 // The input of some calls has parts. For example, the input of an AllToAll has a part for each
 // rank. In each step, a rank stages a chunk of every part.

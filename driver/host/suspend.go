@@ -16,6 +16,10 @@ var (
 	_ driver.SuspendableWindow  = (*window)(nil)
 )
 
+// Suspending a segment releases its memory for a while. PrepareSuspend first saves the contents, if
+// the caller wants them back. Suspend then makes the addresses inaccessible on this rank, and frees
+// the pages. Suspend of a window makes the segments of peers inaccessible, too. Resume undoes this.
+
 // PrepareSuspend checks that Suspend can release the memory, and copies its contents if save is
 // set. It returns ErrBusy if a closed stream of the device is still running work, which could
 // access the memory.
@@ -84,6 +88,7 @@ func (s *segment) Resume() error {
 	return nil
 }
 
+// discardPages frees the pages of the segment's file.
 func (s *segment) discardPages() error {
 	const offset = 0
 	return sys.Discard(s.file, offset, s.Bytes())
@@ -103,6 +108,7 @@ func (s *segment) checkSuspendable() error {
 	return nil
 }
 
+// contents returns the memory of the segment.
 func (s *segment) contents() []byte {
 	return unsafe.Slice((*byte)(s.memory.Base()), s.Bytes())
 }
