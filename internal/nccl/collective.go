@@ -5,14 +5,16 @@ import (
 	"symmem/internal/dl"
 )
 
-// The functions of this file only prepare calls. Invocation.On makes the call and queues the work.
-
-// Invocation is a call of a collective that On can queue repeatedly. It is not safe for concurrent
-// use.
+// Invocation is a prepared call of a collective, a Send or a Recv. It can be queued repeatedly:
+//
+//	sum := library.AllReduce(...) // only prepares the call
+//	err := sum.On(stream)         // queues it
+//
+// An Invocation is not safe for concurrent use.
 type Invocation struct {
 	binding     *binding
 	function    function
-	streamIndex int           // of the stream in the arguments, which On sets
+	streamIndex int           // index of the stream in the arguments, which On sets
 	invocation  dl.Invocation // the prepared call; not set if the library lacks the function
 }
 
@@ -21,17 +23,19 @@ func (i *Invocation) Prepared() bool { return i.binding != nil }
 
 // On queues the call on a stream.
 func (i *Invocation) On(stream cuda.Stream) error {
-	if !i.invocation.IsSet() {
-		return i.binding.checkAvailable(i.function) // an error, because the function is missing
+	isMissing := !i.invocation.IsSet()
+	if isMissing {
+		return i.binding.checkAvailable(i.function) // an error
 	}
 
 	i.invocation.Set(i.streamIndex, uintptr(stream))
 	status, ok := i.invocation.Call()
-	if !ok || Result(status) != Success {
-		return i.binding.callError(i.function, status, ok)
+	isSuccess := ok && Result(status) == Success
+	if isSuccess {
+		return nil
 	}
 
-	return nil
+	return i.binding.callError(i.function, status, ok)
 }
 
 // AllReduce reduces count elements of all ranks into recvAddress, which may equal sendAddress.

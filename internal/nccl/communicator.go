@@ -2,6 +2,13 @@ package nccl
 
 import "symmem/internal/dl"
 
+// A communicator connects ranks. Suppose that ranks 0 and 1 create one: rank 0 calls UniqueID, and
+// passes the ID to rank 1 by other means. Then both ranks call CommInitRank with the ID. Each gets
+// its handle of the communicator, a Comm.
+//
+// C functions write such results to memory outside the stack. A dl.Cell holds it for one call. If
+// NCCL may write to it after the call, the memory comes from Library.cells, which never free it.
+
 // UniqueID identifies a new communicator (ncclUniqueId). It contains the network address of a
 // process, so only ranks of the job should see it.
 type UniqueID [128]byte
@@ -12,7 +19,7 @@ type Comm uintptr
 // UniqueID creates an ID for a new communicator, which all of its ranks use. This process must
 // stay alive until they have created their communicators.
 func (l *Library) UniqueID() (UniqueID, error) {
-	id := dl.NewCell(UniqueID{}) // memory into which NCCL writes the ID
+	id := dl.NewCell(UniqueID{})
 	err := l.call(getUniqueID, id.Address())
 	return id.Take(), err
 }
@@ -21,7 +28,7 @@ func (l *Library) UniqueID() (UniqueID, error) {
 // all ranks have called it. It requires NCCL 2.23.4, because older functions take the ID by value.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	ids := dl.NewCell(id)
-	comm := l.cells.take() // not a dl.Cell, because NCCL may write to it after the call
+	comm := l.cells.take() // because NCCL may write to it after the call
 	const (
 		idCount = 1
 		config  = 0 // a NULL pointer selects the defaults
@@ -73,12 +80,11 @@ func (l *Library) getInt(f function, comm Comm) (int, error) {
 	return int(value.Take()), err
 }
 
-const hostImmediate = 1 // ncclScalarHostImmediate
-
 // CreatePreMulSum creates a reduction that multiplies this rank's elements by a factor and adds up
 // the products of all ranks. factorBits holds the factor in type t, in its lowest bytes. The caller
 // must call DestroyReduceOp.
 func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (ReduceOp, error) {
+	const hostImmediate = 1 // ncclScalarHostImmediate: NCCL reads the factor during the call
 	op := dl.NewCell(ReduceOp(0))
 	factor := dl.NewCell(factorBits)
 	err := l.call(createPreMulSum, op.Address(), factor.Address(), uintptr(t), hostImmediate,
@@ -139,7 +145,7 @@ func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Windo
 		return 0, err
 	}
 
-	window := l.cells.take() // not a dl.Cell, because NCCL may write to it after the call
+	window := l.cells.take() // because NCCL may write to it after the call
 	err := l.call(commWindowRegister, uintptr(comm), address, uintptr(bytes),
 		dl.AddressOf(window), windowSymmetric)
 	return Window(*window), err

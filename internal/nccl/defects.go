@@ -16,9 +16,35 @@ type Defect struct {
 	Source     string // evidence of the defect
 }
 
+// Affects reports whether a version has the defect on GPUs of the given major compute capability.
+func (d *Defect) Affects(version, major int) bool {
+	return version >= d.Since && version < d.FixedIn && major >= d.Major
+}
+
+// Versions describes the affected versions in words, such as "since 2.27.3, fixed in 2.30.3".
+func (d *Defect) Versions() string {
+	hasStart := d.Since > 0
+	hasEnd := d.FixedIn != Unfixed
+	switch {
+	case hasStart && hasEnd:
+		return fmt.Sprintf("since %s, fixed in %s", VersionText(d.Since), VersionText(d.FixedIn))
+	case hasStart:
+		return "since " + VersionText(d.Since)
+	case hasEnd:
+		return "fixed in " + VersionText(d.FixedIn)
+	default:
+		return "all"
+	}
+}
+
+// Unfixed is the FixedIn of a defect that all known versions have.
+const Unfixed = math.MaxInt
+
 // The known defects that matter to symmem. Effect and Workaround describe each one for users.
-// Comments describe the mistake in NCCL's code, if it is known. A window is memory that all ranks
-// have registered. Window kernels access windows, and the plain path uses other kernels.
+// Comments describe the mistake in NCCL's code, if it is known.
+//
+// NCCL has two sorts of kernels. Window kernels access windows: memory that all ranks have
+// registered. The plain path of symmem uses the other kernels.
 var (
 	// ShiftedLoads is a mistake in NCCL's loadPack, which loads several elements as one pack. It
 	// shifts data from beyond the pack into the pack's last word.
@@ -53,8 +79,7 @@ var (
 		Workaround: "symmem uses the plain path for it, in all versions",
 		Source:     "the sources of 2.30.3 to 2.30.7",
 	}
-	// SkippedTail is a rounding error. NCCL rounds down when it divides the elements among its thread
-	// blocks. MultipliedCount computes the number of elements in the same way.
+	// SkippedTail is a rounding error: see MultipliedCount.
 	SkippedTail = &Defect{
 		FixedIn: 22907,
 		Effect: "a reduction in a communicator of one rank that multiplies by a factor (premul_sum) " +
@@ -121,17 +146,17 @@ var (
 	}
 )
 
-// Unfixed is the FixedIn of a defect that all known versions have.
-const Unfixed = math.MaxInt
-
 // Defects lists all known defects, the most severe first.
 var Defects = []*Defect{
 	EarlyStart, OldMapping, ShiftedLoads, SkippedTail, RASOverflow, LostByAbort, EndlessDestroy,
 	CapturesInvalidated, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
-// MultipliedCount returns how many of the count elements of a reduction a version with the defect
-// SkippedTail multiplies by the factor and writes. These are the first elements.
+// MultipliedCount describes the defect SkippedTail: it returns how many of the count elements of a
+// reduction NCCL multiplies by the factor and writes. These are the first elements.
+//
+// For example, NCCL divides 100,003 elements of 4 bytes among 25 blocks of threads. Each block gets
+// 4,000 elements, because NCCL rounds down. The last 3 elements are skipped.
 func MultipliedCount(count, elementBytes int64) int64 {
 	// As in NCCL's oneRankReduce. A pack is what a thread reads at once.
 	const (
@@ -148,25 +173,4 @@ func MultipliedCount(count, elementBytes int64) int64 {
 	countPerBlock := count / blocks        // rounded down, which is the defect
 	packsPerBlock := (countPerBlock + packLength - 1) / packLength
 	return min(count, blocks*packsPerBlock*packLength)
-}
-
-// Affects reports whether a version has the defect on GPUs of the given major compute capability.
-func (d *Defect) Affects(version, major int) bool {
-	return version >= d.Since && version < d.FixedIn && major >= d.Major
-}
-
-// Versions describes the affected versions in words, such as "since 2.27.3, fixed in 2.30.3".
-func (d *Defect) Versions() string {
-	hasStart := d.Since > 0
-	hasEnd := d.FixedIn != Unfixed
-	switch {
-	case hasStart && hasEnd:
-		return fmt.Sprintf("since %s, fixed in %s", VersionText(d.Since), VersionText(d.FixedIn))
-	case hasStart:
-		return "since " + VersionText(d.Since)
-	case hasEnd:
-		return "fixed in " + VersionText(d.FixedIn)
-	default:
-		return "all"
-	}
 }
