@@ -5,6 +5,14 @@ import (
 	"time"
 )
 
+// A Backend opens a Device for each rank: a process of a parallel program. On its device, the rank
+// works with these objects:
+//
+//	Arena, Segment   memory: an arena reserves addresses, at which segments are mapped
+//	Stream, Event    work: a stream is a queue of work, and an event marks a point in it
+//	Graph            work that a stream has recorded, to be run repeatedly
+//	Communicator     the connection to the other ranks of a group
+
 // Backend opens devices of one kind, such as GPUs. It has no state.
 type Backend interface {
 	// Name returns the backend's name, such as "host".
@@ -14,20 +22,19 @@ type Backend interface {
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
-// Config specifies a rank (a process of a parallel program) and its device. The world is the group
-// of all ranks.
+// Config specifies a rank and its device. The world is the group of all ranks.
 type Config struct {
 	Rank      int // number of this rank in the world, from 0
 	Size      int // number of ranks in the world
 	LocalRank int // number of this rank among those on its machine, from 0
 	// Device selects a visible device: its number plus 1, or 0 to choose the device by LocalRank.
 	Device int
-	Store  Store
+	Store  Store // connects the ranks before they have communicators
 	// Timeout limits each wait for a peer that has no other deadline. It is positive.
 	Timeout time.Duration
 	Late    Late // when and how to warn of late ranks
-	// Scatter, if not 0, makes arenas map segments at random addresses, for tests. It is the seed of
-	// the addresses.
+	// Scatter is for tests. If it is not 0, arenas map segments at random addresses, and Scatter is
+	// the seed of these addresses.
 	Scatter uint64
 	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. An
 	// error, which must wrap ErrInterrupted, ends the wait and makes its group fail.
@@ -41,8 +48,9 @@ type Store interface {
 	Get(ctx context.Context, key string) ([]byte, error)
 	// Peek is like Get, but does not wait. ok reports whether the key has a value.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
-	// CompareSet stores desired if the current value equals expected. It returns the value after
-	// that: desired or, if the values differ, the current value. A missing key has an empty value.
+	// CompareSet stores desired if the current value equals expected, and returns desired. If the
+	// current value differs from expected, it returns the current value. A missing key has an empty
+	// value.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 	// ServedBy returns the world rank that serves the store, or -1 if unknown.
 	ServedBy() int
@@ -61,7 +69,7 @@ type Info struct {
 // Device provides one rank's memory, streams and communicators.
 type Device interface {
 	Info() Info
-	// NewArena reserves a range of addresses. bytes is a multiple of Info.Granularity.
+	// NewArena reserves addresses. bytes is a multiple of Info.Granularity.
 	NewArena(bytes int64) (Arena, error)
 	NewStream() (Stream, error)
 	NewEvent() (Event, error)
@@ -86,19 +94,19 @@ type Arena interface {
 	Close() error
 }
 
-// Segment is a physical allocation that is mapped as a whole.
+// Segment is a block of memory that is mapped as a whole.
 type Segment interface {
 	Address() uintptr
 	Bytes() int64
 	// Keep ends the peers' access and releases everything except the memory, which stays mapped until
 	// Unmap. The device can then be closed while a program still uses the memory. Call Keep after the
-	// segment's windows (see Communicator.Register) have been deregistered.
+	// segment has been deregistered from all communicators.
 	Keep() error
 	// Unmap releases the memory. Call it when no window and no work uses the memory.
 	Unmap() error
 }
 
-// Event marks a point in a stream's work.
+// Event marks a point in a stream's work. Stream.Record sets the point.
 type Event interface {
 	// Done reports whether the last recorded point has been reached. It is true before the first
 	// Record.
@@ -110,9 +118,9 @@ type Event interface {
 
 // Stream is an ordered, asynchronous queue of work. An idle stream may run work immediately.
 //
-// A stream fails at the first error of its work. It then drops all work until Synchronize has
-// returned the error. A dropped collective or message makes its communicator fail with a
-// PriorError. An event recorded on a failed stream is done, and its Synchronize returns the error.
+// A stream fails at the first error of its work. It then drops all work until Stream.Synchronize
+// has returned the error. A dropped collective or message makes its communicator fail with a
+// PriorError. An event recorded on a failed stream is done, and Event.Synchronize returns the error.
 type Stream interface {
 	// Copy queues a copy.
 	Copy(dst, src uintptr, bytes int64) error
@@ -126,8 +134,8 @@ type Stream interface {
 	// Wait delays later work until the event's last recorded point has been reached, without a
 	// deadline. If the event has an error, this stream fails with the same error.
 	Wait(Event) error
-	// WaitIgnoringErrors is like Wait, but ignores the event's error. It is for later work that
-	// reuses only the memory of the awaited work. Later work that uses its results needs Wait.
+	// WaitIgnoringErrors is like Wait, but ignores the event's error. It is for later work that only
+	// reuses the memory of the awaited work. Later work that uses the results needs Wait.
 	WaitIgnoringErrors(Event) error
 	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
 	// Synchronize returns it once, but Close does not.

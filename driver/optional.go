@@ -2,8 +2,8 @@ package driver
 
 import "context"
 
-// Backends may implement these optional interfaces. The list states the behavior of symmem if a
-// backend lacks an interface:
+// Backends may implement these optional interfaces. If a backend lacks an interface, the following
+// holds instead:
 //
 //	Availability   the backend works on every machine
 //	RankLimit      a machine can run any number of ranks
@@ -69,7 +69,8 @@ type Adopter interface {
 	AdoptCommunicator(handle uintptr) (AdoptedCommunicator, error)
 }
 
-// Recorder is implemented by a Communicator that supports captures of adopted streams.
+// Recorder is implemented by a Communicator that supports captures of adopted streams: the library
+// that owns the stream records work in a graph, and replays it later.
 type Recorder interface {
 	// Record adds a collective to the capture that the stream's owner has begun. Ranks compare their
 	// calls now, but not at replays. The windows and segments of the call stay mapped until the graph
@@ -87,16 +88,17 @@ type InlineLauncher interface {
 	LaunchInline(stream Stream, plan Plan) error
 }
 
-// LazyWindows is implemented by a Communicator that creates the library's windows only on demand,
-// because their creation takes milliseconds.
+// LazyWindows is implemented by a Communicator of another library, such as NCCL, that creates the
+// library's windows only on demand. Their creation takes milliseconds.
 type LazyWindows interface {
-	// UseWindows creates the library's windows over all registered segments. Register creates those
-	// over later ones. UseWindows is collective. A second call does nothing. During a capture, it
-	// returns ErrCapturing. Other errors make the communicator fail.
+	// UseWindows creates the library's windows over all registered segments. Later calls of Register
+	// create such windows, too. UseWindows is collective. A second call does nothing. During a
+	// capture, it returns ErrCapturing. Other errors make the communicator fail.
 	UseWindows(ctx context.Context) error
 }
 
-// TwoLevels is implemented by a Communicator that supports PathTwoLevel.
+// TwoLevels is implemented by a Communicator that supports PathTwoLevel, which runs calls within
+// each machine and then between machines.
 type TwoLevels interface {
 	// UseTwoLevels prepares the group for PathTwoLevel, like LazyWindows.UseWindows. If the group
 	// does not support the path, it returns nil, and Offer.Refusal returns the reason.
