@@ -120,7 +120,8 @@ type Event interface {
 //
 // A stream fails at the first error of its work. It then drops all work until Stream.Synchronize
 // has returned the error. A dropped collective or message makes its communicator fail with a
-// PriorError. An event recorded on a failed stream is done, and Event.Synchronize returns the error.
+// PriorError. An event recorded on a failed stream is done, and Event.Synchronize returns the
+// error.
 type Stream interface {
 	// Copy queues a copy.
 	Copy(dst, src uintptr, bytes int64) error

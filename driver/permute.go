@@ -8,8 +8,8 @@ import "math"
 // Suppose that this rank owns the experts 0 and 1, and that a Dispatch has stored three rows in
 // places of its output. Row a has the ids 0 and 1, row b has the id 1, and row c has the id 0. Each
 // expert needs its rows next to each other. So Permute copies each row once for each id that is an
-// expert of this rank, and sorts the copies by expert. If Align is 4, the result is as follows, with
-// unused rows ".":
+// expert of this rank, and sorts the copies by expert. If Align is 4, the result is as follows,
+// with unused rows ".":
 //
 //	a c . . a b . .
 //
@@ -52,7 +52,8 @@ type PermutedLayout struct {
 	// the number of the copy's expert among the experts of this rank. For an unused row, it has -1,
 	// and the other entries are not written.
 	Rows, Scales, Weights, Experts int64
-	Places                         int64 // the index of the copy for each id of Dispatch's output, or -1
+	// Places has the index of the copy for each id of the Dispatch's output, or -1.
+	Places int64
 	// Firsts has the index of each expert's first copy, and then the end of the last expert's rows.
 	// Counts has the number of copies of each expert. Both have entries for MostExperts experts.
 	// Experts that this rank lacks have no copies.

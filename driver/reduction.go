@@ -9,8 +9,9 @@ import (
 
 //go:generate go run ./gen
 
-// ReduceOp is a reduction: it combines an element of each rank. For example, the Sum of the elements
-// 1, 2 and 4 of three ranks is 7. Float16 and BFloat16 are accumulated in float32 and rounded once.
+// ReduceOp is a reduction: it combines an element of each rank. For example, the Sum of the
+// elements 1, 2 and 4 of three ranks is 7. Float16 and BFloat16 are accumulated in float32 and
+// rounded once.
 //
 // A reduction has other numbers in NCCL and in symmem's GPU kernels, or none there. These numbers
 // and other properties are in a table, reductions.
