@@ -160,7 +160,7 @@ type routeArguments struct {
 	exchange                             [MaxRanks]uintptr // the exchange memory of each rank
 	experts, maxTokens, rowBytes, scales uint32
 	split, more, high, low               uint32 // see setOwners
-	firstExpert, ownExperts              uint32 // the first expert and the number of this rank's experts
+	firstExpert, ownExperts              uint32 // the first of this rank's experts, and their number
 	chunks, inverse                      uint32 // see setChunks
 	// These are addresses. own has the rows of this rank's tokens: the input of a Dispatch, or the
 	// output of a Combine.

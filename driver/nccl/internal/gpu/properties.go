@@ -9,8 +9,8 @@ import (
 )
 
 // Properties holds the constant properties of a GPU. Segments are allocations of GPU memory that
-// other ranks can map. Ranks on the same machine can do so through a file descriptor. Ranks on other
-// machines need a fabric handle, which not every machine supports.
+// other ranks can map. Ranks on the same machine can do so through a file descriptor. Ranks on
+// other machines need a fabric handle, which not every machine supports.
 type Properties struct {
 	Model           string              // for example "NVIDIA H200"
 	Major           int                 // major version of the compute capability
