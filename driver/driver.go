@@ -29,7 +29,7 @@ type Config struct {
 	LocalRank int // number of this rank among those on its machine, from 0
 	// Device selects a visible device: its number plus 1, or 0 to choose the device by LocalRank.
 	Device int
-	Store  Store // connects the ranks before they have communicators
+	Store  Store
 	// Timeout limits each wait for a peer that has no other deadline. It is positive.
 	Timeout time.Duration
 	Late    Late // when and how to warn of late ranks

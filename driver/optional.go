@@ -88,8 +88,8 @@ type InlineLauncher interface {
 	LaunchInline(stream Stream, plan Plan) error
 }
 
-// LazyWindows is implemented by a Communicator of another library, such as NCCL, that creates the
-// library's windows only on demand. Their creation takes milliseconds.
+// LazyWindows is implemented by a Communicator that uses another library, such as NCCL, but creates
+// the library's windows only on demand. Their creation takes milliseconds.
 type LazyWindows interface {
 	// UseWindows creates the library's windows over all registered segments. Later calls of Register
 	// create such windows, too. UseWindows is collective. A second call does nothing. During a
@@ -97,8 +97,8 @@ type LazyWindows interface {
 	UseWindows(ctx context.Context) error
 }
 
-// TwoLevels is implemented by a Communicator that supports PathTwoLevel, which runs calls within
-// each machine and then between machines.
+// TwoLevels is implemented by a Communicator that supports PathTwoLevel, which divides a call into
+// steps within machines and steps between machines.
 type TwoLevels interface {
 	// UseTwoLevels prepares the group for PathTwoLevel, like LazyWindows.UseWindows. If the group
 	// does not support the path, it returns nil, and Offer.Refusal returns the reason.

@@ -54,9 +54,9 @@ type PermutedLayout struct {
 	Rows, Scales, Weights, Experts int64
 	// Places has the index of the copy for each id of the Dispatch's output, or -1.
 	Places int64
-	// Firsts has the index of each expert's first copy, and then the end of the last expert's rows.
-	// Counts has the number of copies of each expert. Both have entries for MostExperts experts.
-	// Experts that this rank lacks have no copies.
+	// Firsts has the index at which the copies of each expert begin, and then the end of the last
+	// expert's rows. Counts has the number of copies of each expert. Both have entries for
+	// MostExperts experts. Experts that this rank lacks have no copies.
 	Firsts, Counts int64
 	Received       int64 // the number of dispatched rows from each rank
 

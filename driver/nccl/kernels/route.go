@@ -66,7 +66,7 @@ func (r *route) checkLines() (fits, areFastest bool) {
 	// A call uses one half of the exchange memory, and the next call uses the other half.
 	fits = tokens <= maxLineTokens && headerBytes+bytes <= halfBytes
 	dataBytes := chunks * wideLines * lineDataBytes
-	areFastest = dataBytes <= maxPartBytes
+	areFastest = dataBytes <= maxPartBytes // a limit that was measured
 	return fits, areFastest
 }
 
@@ -88,9 +88,9 @@ func (r *route) rowBytes() int64 { return r.l.Route.Hidden * int64(r.l.DataType.
 
 // useLines chooses the line kernel, with a warp (32 threads) for each chunk if possible.
 func (r *route) useLines() {
-	limit := gridSize{blocks: min(maxBlocks, r.maxLineBlocks()), threads: routeThreads}
 	chunks := r.l.Route.MaxTokens * r.chunksPerToken()
-	r.l.setGrid(chunks, limit.blocks, limit)
+	blocks := min(maxBlocks, r.maxLineBlocks())
+	r.l.setGrid(chunks, blocks, gridSize{blocks: blocks, threads: routeThreads})
 	r.l.Kernel = r.l.kernelName("route_line_" + r.operationName())
 }
 

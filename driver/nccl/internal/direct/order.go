@@ -20,8 +20,8 @@ import (
 // on, there is only one event, replayEvent. Each launch or replay first waits for it, and records
 // it again at the end.
 //
-// Callers of RecordLatest and ForgetLatest must hold the stream's lock. Callers of other methods
-// must hold the communicator's mu. Drivers passed to methods must use the GPU's context.
+// Callers of Begin, End, RecordLatest and ForgetLatest must hold the stream's lock. For Begin and
+// End, they must also hold the communicator's mu, and the driver must use the GPU's context.
 type LaunchOrder struct {
 	// IsLatestOnlyNCCL is set if the latest launch consists only of NCCL kernels. The communicator's
 	// mu guards it.
@@ -29,8 +29,8 @@ type LaunchOrder struct {
 	// replayEvent is nil before the first such capture. The communicator's mu guards it.
 	replayEvent *stream.Point
 
-	// mu guards the following fields. The communicator's mu would not do for this, because its owner
-	// may be waiting for other ranks, and RecordLatest must not wait.
+	// mu guards the following fields. The communicator's mu would not do for this, because it may be
+	// held during waits for other ranks, and RecordLatest must not wait so long.
 	mu ranked.Mutex[orderMu]
 	// latestStream is the stream of the latest launch. It is nil if there is no such launch, or if
 	// latestEvent or replayEvent has replaced it. Reads do not require mu. To store a stream, the
@@ -134,7 +134,8 @@ func (o *LaunchOrder) replaceStream(event *stream.Event) {
 }
 
 // makeReplayEvent creates replayEvent after the latest launch, unless replayEvent exists. Graphs of
-// other libraries refer to the event. They keep the communicator that owns it.
+// other libraries refer to the event, and keep the communicator that owns it. The caller must hold
+// the communicator's mu.
 func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil

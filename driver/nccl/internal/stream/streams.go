@@ -23,7 +23,7 @@ type Streams struct {
 	Groups         func() []Group       // returns the groups that are open or being torn down
 	LongestTimeout func() time.Duration // returns the longest timeout of the device and its groups
 	NewCalls       func() Calls         // returns empty Calls for a new Graph
-	Capturing      atomic.Int32         // number of streams that are recording work in a graph
+	Capturing      atomic.Int32         // number of streams between BeginCapture and EndCapture
 	// HappensBefore orders host functions: functions that run on the host between other work of a
 	// stream. Go's memory model does not know the order of CUDA's work. So a host function loads
 	// HappensBefore before it runs, and increments it afterwards. Code that has seen work complete
