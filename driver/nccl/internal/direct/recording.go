@@ -9,7 +9,9 @@ import (
 )
 
 // A stream can capture calls: CUDA adds them to a graph instead of running them, and later replays
-// the graph. Captures with calls of a group are numbered from 1, and so are the calls in each. For
+// the graph. A graph has nodes, such as kernels. A node waits for its dependencies: other nodes.
+//
+// Captures with calls of a group are numbered from 1, and so are the calls in each. For
 // example, the second call in the group's first capture has the position {Capture: 1, Call: 2}.
 //
 // Calls of a group must run in the same order on all ranks. Suppose that another library captures
@@ -127,7 +129,7 @@ func (r *Recording) waitForPrevious(
 		return err
 	}
 
-	// The next call depends on (waits for) the nodes in capture.Dependencies.
+	// capture.Dependencies are the nodes for which the next call already waits.
 	isDependency := func(n cuda.Node) bool { return slices.Contains(capture.Dependencies, n) }
 	missingNodes := slices.DeleteFunc(slices.Clone(r.lastCallNodes), isDependency)
 	if len(missingNodes) == 0 {
@@ -149,25 +151,40 @@ func (r *Recording) recordAfterCall(
 	}
 
 	previousNodes := r.lastCallNodes
-	callNodes := capture.Dependencies // the nodes at which the call ends
 	r.lastStream = s
-	r.lastCallNodes = callNodes
+	r.lastCallNodes = capture.Dependencies // the stream's next work would wait for these nodes
+	newNodeDependencies := r.lastCallNodes
 	isFirst := r.eventRecordNode == 0
-	newNodeDependencies := callNodes
 	if !isFirst {
-		// CUDA takes edges of the graph as two slices of the same length: from these, to those.
-		removedTo := slices.Repeat([]cuda.Node{r.eventRecordNode}, len(previousNodes))
-		removeErr := gpu.GraphRemoveDependencies(capture.Graph, previousNodes, removedTo)
+		removeErr := r.detachEventRecord(capture.Graph, previousNodes, gpu)
 		if removeErr == nil {
-			addedTo := slices.Repeat([]cuda.Node{r.eventRecordNode}, len(callNodes))
-			return gpu.GraphAddDependencies(capture.Graph, callNodes, addedTo)
+			return r.attachEventRecord(capture.Graph, gpu)
 		}
 
 		// CUDA has rejected the move. The new node must also come after the old one.
-		newNodeDependencies = append(slices.Clone(callNodes), r.eventRecordNode)
+		newNodeDependencies = append(slices.Clone(r.lastCallNodes), r.eventRecordNode)
 	}
 
 	r.eventRecordNode, err = gpu.GraphAddEventRecord(capture.Graph, newNodeDependencies,
 		replayEvent.Handle)
 	return err
+}
+
+// detachEventRecord makes eventRecordNode no longer wait for nodes.
+func (r *Recording) detachEventRecord(
+	graph cuda.Graph, nodes []cuda.Node, gpu *cuda.Driver,
+) error {
+	return gpu.GraphRemoveDependencies(graph, nodes, r.repeatEventRecord(len(nodes)))
+}
+
+// attachEventRecord makes eventRecordNode wait for the last call.
+func (r *Recording) attachEventRecord(graph cuda.Graph, gpu *cuda.Driver) error {
+	nodes := r.lastCallNodes
+	return gpu.GraphAddDependencies(graph, nodes, r.repeatEventRecord(len(nodes)))
+}
+
+// repeatEventRecord returns a slice that contains eventRecordNode the given number of times. CUDA
+// takes dependencies as two slices of the same length: the awaited nodes, and the waiting nodes.
+func (r *Recording) repeatEventRecord(times int) []cuda.Node {
+	return slices.Repeat([]cuda.Node{r.eventRecordNode}, times)
 }
