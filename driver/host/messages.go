@@ -74,7 +74,7 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 		comm: c, plan: p, priorCollectives: c.LastTicket(), checkCalls: c.checkCalls.Load(),
 	}
 	if isSend {
-		// Count the Send while c.Mu is held, before the next collective can get a ticket. A receiver
+		// Count the Send while c.Mu is held, before the next collective can get its number. A receiver
 		// that sees the collective must see the count, too.
 		shared := c.pipe(c.cfg.Rank, p.Root) // p.Root is the receiver of a Send
 		spin.StoreRelease64(&shared.sendCount, shared.sendCount+1)
@@ -106,6 +106,7 @@ func (m *messages) newRecv(call messageCall) *recvCall {
 	// Ignore the number of this Recv: the matcher assigns the number of a message.
 	c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
 	m.unfinishedRecvs[r] = struct{}{}
+	// In a strict group, a Recv matches only Sends after the same number of collectives.
 	segment := control.MessageSegment(&c.cfg, call.priorCollectives)
 	claims := m.matcher.Post(r, p.Tag, p.Root, segment)
 	assignMessages(claims)

@@ -11,27 +11,31 @@ import (
 // plan is a prepared call. It implements driver.Offer and, after Take, driver.Plan.
 //
 // Suppose that ranks 0 and 1 call an AllReduce. Usually, the call is staged. In its first step,
-// each rank copies a chunk of its input to a buffer in shared memory. Both ranks read both chunks,
-// and compute the result for them. In the next step, they continue with the next chunk. If the
-// buffers are in windows (memory that all ranks have mapped), the ranks can read each other's input
-// in place instead.
+// each rank copies a chunk of its input to a buffer in shared memory. Then it posts a cache line,
+// and waits for the line of the other rank. Both ranks read both chunks, and compute the result for
+// them. In the next step, they continue with the next chunk.
+//
+// If the buffers are in windows (memory that all ranks have mapped), the ranks can read each
+// other's input in place instead. Very small inputs are sent in the cache lines.
 //
 // The input of some calls has parts. For example, the input of an AllToAll has a part for each
 // rank. In each step, a rank stages a chunk of every part.
 type plan struct {
 	driver.Call
-	comm           *communicator
-	send, recv     *window     // windows of the buffers, or nil
-	elementSize    int64       // in bytes
-	partCount      int64       // number of parts of this rank's input; 1 if it has no parts
-	bytes          int64       // size of these parts or, in an AllToAllV, of the send buffer
-	longestPart    int64       // size of the longest part in elements
-	chunkLength    int64       // elements of each part that are staged in one step
-	isLineSized    bool        // the input fits into the cache line that each rank posts in a step
-	isPairwise     bool        // the call is an AllToAllV: each pair of ranks has a part size
-	useWindows     bool        // peers read the buffers in windows, without staging
-	reduceWhole    bool        // every rank reduces the whole buffer, not only a slice for all
-	yieldProcessor bool        // the first barrier yields the processor instead of polling
+	comm        *communicator
+	send, recv  *window // windows of the buffers, or nil
+	elementSize int64   // in bytes
+	partCount   int64   // number of parts of this rank's input; 1 if it has no parts
+	bytes       int64   // size of these parts or, in an AllToAllV, of the send buffer
+	longestPart int64   // size of the longest part in elements
+	chunkLength int64   // elements of each part that are staged in one step
+	isLineSized bool    // the input fits into a cache line
+	isPairwise  bool    // the call is an AllToAllV: each pair of ranks has a part size
+	useWindows  bool    // peers read the buffers in windows, without staging
+	// reduceWhole is set if every rank of an AllReduce over windows reduces the whole buffer.
+	// Otherwise, it reduces a slice, and stores the result on all ranks.
+	reduceWhole    bool
+	yieldProcessor bool        // in the first step, yield the processor instead of polling
 	otherCalls     []*plan     // the other calls of a list; nil for a single call
 	isMessage      bool        // the call is a Send or a Recv
 	routed         *routedPlan // for Dispatch and Combine; otherwise nil
@@ -124,7 +128,7 @@ func (p *plan) findWindows() (err error) {
 }
 
 // findSplitWindow sets p.bytes of an AllToAllV, and p.send if peers shall read its send buffer in a
-// window. Small buffers are staged, because this saves a barrier. In-place calls are staged, too,
+// window. Small buffers are staged, because this saves a step. In-place calls are staged, too,
 // because they overwrite the send buffer.
 func (p *plan) findSplitWindow() (err error) {
 	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
@@ -156,7 +160,7 @@ func (p *plan) setChunks() {
 }
 
 // chooseAlgorithm decides whether the call uses windows, and how it then reduces. Small calls are
-// staged even if they could use windows, because this saves a barrier.
+// staged even if they could use windows, because this saves a step.
 func (p *plan) chooseAlgorithm() {
 	tuning := &p.comm.tuning
 	hasWindows := p.Path == driver.PathWindow && p.routed == nil
