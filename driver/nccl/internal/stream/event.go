@@ -11,16 +11,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// An Event marks a point: a position in the work of a stream. For example, the event is recorded
-// after kernel 1. The stream reaches this point when kernel 1 has ended. If the event is recorded
-// again after kernel 2, it marks only the new point.
+// A CUDA event marks a position in the work of a stream. For example, it is recorded after kernel
+// 1. The stream reaches the position when kernel 1 has ended. If the CUDA event is recorded again
+// after kernel 2, it moves there.
 //
-// A point needs a CUDA event. Usually, an Event records its CUDA event again. But
-// two Events can share a point. If one of them is recorded again, it takes a new CUDA event, and
-// the other one keeps the old point. CUDA events that are no longer in use go to a pool.
+// A Point owns a CUDA event. An Event has a point, and moves it when the Event is recorded again.
+// But two Events can share a point. If one of them is recorded again, it takes a new point, so that
+// the other one keeps its position.
 
-// Point is a recorded position in a stream. It owns a CUDA event, which returns to the pool once
-// the garbage collector finds that the Point is unreachable.
+// Point owns a CUDA event. Once the garbage collector finds that the Point is unreachable, the CUDA
+// event goes to a pool for reuse.
 type Point struct {
 	// A Point must contain a pointer. Go allocates several small objects without pointers in one
 	// block, and each of them would keep the others reachable.
@@ -40,8 +40,8 @@ func (streams *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// NewPointAfter calls wait, which makes a stream wait for events, and returns a point that is
-// reached after these events. It uses a new stream, because an existing one might be capturing. The
+// NewPointAfter calls wait, which makes a stream wait for events, and returns a point that has been
+// recorded after these waits. It uses a new stream, because an existing one might be capturing. The
 // CUDA context must be current.
 func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := streams.NewPoint()
@@ -60,35 +60,35 @@ func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Poi
 	return p, errors.Join(waitErr, recordErr, destroyErr)
 }
 
-// isReached reports whether the stream has reached the point.
+// isReached reports whether the stream has reached the recorded position.
 func (p *Point) isReached() (done bool, err error) {
 	err = p.streams.GPU.Query(func(api *cuda.Driver) error {
 		done, err = api.EventQuery(p.Handle)
 		return err
 	})
-	runtime.KeepAlive(p)           // its CUDA event must not return to the pool during the query
+	runtime.KeepAlive(p)           // its CUDA event must not go to the pool during the query
 	p.streams.HappensBefore.Load() // makes the writes of earlier host functions visible
 	return done, err
 }
 
-// Event marks the point at which it was last recorded. An event that has never been recorded counts
-// as done.
+// Event marks the position at which it was last recorded. An event that has never been recorded
+// counts as done.
 type Event struct {
 	streams *Streams
 
 	mu       ranked.Mutex[eventMu]
-	point    *Point // last recorded point, or nil; guarded by mu
+	point    *Point // nil before the first record; guarded by mu
 	isShared bool   // another Event may use the point, too; guarded by mu
 }
 
-// Point returns the last recorded point, or nil.
+// Point returns the event's point, or nil if the event has never been recorded.
 func (e *Event) Point() *Point {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.point
 }
 
-// Query reports whether the stream has reached the last recorded point.
+// Query reports whether the stream has reached the last recorded position.
 func (e *Event) Query() (done bool, err error) {
 	point := e.Point()
 	if point == nil {
@@ -98,7 +98,7 @@ func (e *Event) Query() (done bool, err error) {
 	return point.isReached()
 }
 
-// Done reports whether the stream has reached the last recorded point or the device has failed.
+// Done reports whether the stream has reached the last recorded position or the device has failed.
 func (e *Event) Done() bool { return hasEnded(e.Query()) }
 
 // hasEnded interprets the results of a query of a stream or an event. After an error of the device,
@@ -109,7 +109,7 @@ func hasEnded(done bool, err error) bool {
 	return done || isDeviceError
 }
 
-// Synchronize waits until the last recorded point has been reached.
+// Synchronize waits until the stream has reached the last recorded position.
 func (e *Event) Synchronize(ctx context.Context) error {
 	if err := gpu.PollQuery(ctx, e.Query); err != nil {
 		return fmt.Errorf("synchronizing an event: %w", err)
@@ -118,7 +118,7 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// StreamWait makes later work of a stream wait for the last recorded point.
+// StreamWait makes later work of a stream wait for the last recorded position.
 func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -129,9 +129,9 @@ func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	return api.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// newFixedPoint returns a new point that is reached after the event's current point. A graph waits
-// for the new point, because a later Record can move the current one. It returns nil if the event
-// has never been recorded. The CUDA context must be current.
+// newFixedPoint returns a new point that is reached after the event's point. A graph waits for the
+// new point, because a later Record can move the event's point. It returns nil if the event has
+// never been recorded. The CUDA context must be current.
 func (e *Event) newFixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -169,7 +169,7 @@ func (e *Event) Record(stream cuda.Stream) error {
 	return nil
 }
 
-// setPoint replaces the last recorded point by a new one, which no other event uses.
+// setPoint replaces the event's point by a recorded one, which no other event uses.
 func (e *Event) setPoint(point *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -177,7 +177,7 @@ func (e *Event) setPoint(point *Point) {
 	e.isShared = false
 }
 
-// sharePoint makes e use the last recorded point of another event.
+// sharePoint makes e share the point of another event.
 func (e *Event) sharePoint(other *Event) {
 	other.mu.Lock()
 	point := other.point
@@ -193,7 +193,7 @@ func (e *Event) sharePoint(other *Event) {
 //
 // On a stream of this package, it records e there. On an adopted stream, which belongs to another
 // library, s.queuedEnd marks this end already, but is recorded again after later work. If keepPoint
-// is set, e shares the current point of s.queuedEnd. Otherwise, RecordAfter returns s.queuedEnd.
+// is set, e shares the point of s.queuedEnd. Otherwise, RecordAfter returns s.queuedEnd.
 //
 // The caller must meet the conditions of Record.
 func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
