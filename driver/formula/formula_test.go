@@ -267,6 +267,34 @@ func TestHostKernelsComputeFormula(t *testing.T) {
 	}
 }
 
+// TestLargeInputsHaveAllFractions checks that the large values of floats that cancel use the whole
+// range between two powers of two. On a single rank, all floats that cancel are large: from 2^8 to
+// 2^14.
+func TestLargeInputsHaveAllFractions(t *testing.T) {
+	const rank, ranks, count, seed, elementBytes = 0, 1, 5003, 7, 8
+	input := formula.Input(driver.Float64, seed, rank, ranks, count)
+	largeCount, upperCount := 0, 0
+	for ; len(input) > 0; input = input[elementBytes:] {
+		value := math.Float64frombits(binary.NativeEndian.Uint64(input))
+		isLarge := value >= 1<<8 && value < 1<<14
+		if !isLarge {
+			continue
+		}
+
+		largeCount++
+		if fraction, _ := math.Frexp(value); fraction >= 0.75 { // fractions are from 0.5 to 1
+			upperCount++
+		}
+	}
+
+	const minUpperShare, maxUpperShare = 0.45, 0.55
+	share := float64(upperCount) / float64(largeCount)
+	if share < minUpperShare || share > maxUpperShare {
+		t.Errorf("a share of %.3f of %d large values has a fraction in the upper half, want %v to %v",
+			share, largeCount, minUpperShare, maxUpperShare)
+	}
+}
+
 // checkTrees compares the host's results in the orders of trees with the formulas, if the number of
 // inputs is a power of two. name describes the reduction in failures.
 func checkTrees(

@@ -49,7 +49,7 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 func cancelingValue(
 	t driver.DataType, choice uint64, smallFactor float64, rank, ranks int,
 ) float64 {
-	fraction := 1 + float64(choice>>40)/(1<<24) // less than 1.125, because choice has 61 bits
+	fraction := 1 + float64(choice>>37)/(1<<24) // from 1 to 2: the upper 24 of 61 bits
 	exponent := int(choice%6) + 8
 	largeValue := math.Ldexp(fraction, exponent)
 	positiveRank := int((choice >> 8) % uint64(ranks))
