@@ -224,7 +224,8 @@ func (c *Call) Describe() event.Call {
 }
 
 // describeReduction returns the name of the reduction, with the factor if it has one, as in
-// "0.5*sum". Even "-1.2345678901234567e-308*sum", which has 28 bytes, fits into an event.Call.
+// "0.5*sum". At most, the text has 28 bytes, as in "-1.2345678901234567e-308*sum". An encoded
+// event.Call has room for 32.
 func (c *Call) describeReduction() string {
 	if !c.ReduceOp.HasFactor() {
 		return c.ReduceOp.String()

@@ -9,10 +9,10 @@ import (
 	"symmem/internal/reduce"
 )
 
-// canonicalNaN is the NaN in all float32 results and, rounded, in results of 16-bit types.
+// canonicalNaN is the NaN in computed float32 results and, rounded, in those of 16-bit types.
 var canonicalNaN = math.Float32frombits(0x7FFFFFFF)
 
-// canonicalNaN64 is the NaN in all float64 results.
+// canonicalNaN64 is the NaN in computed float64 results.
 var canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
 
 // Reduce returns the reduction of the ranks' inputs. inputs holds the bytes of each rank's

@@ -25,7 +25,7 @@ func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 }
 
 // combine combines one element of each rank, in group order. In a tree, it calls round with the
-// result of each pair. In the order of ranks, it does not round.
+// result of each pair. In the order of ranks, it does not call round.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, round func(T) T) T {
 	isTree := f == driver.Tree || f == driver.RoundedTree
 	if isTree && len(values) > 1 {

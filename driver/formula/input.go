@@ -73,9 +73,9 @@ var smallExponent = map[driver.DataType]int{
 }
 
 // SpecialInput returns a rank's input of special values. If count is large enough, ranks 0 to 2
-// have all combinations of three special values. For example, if there were only 10 of them,
-// element 123 would have the value with index 3 on rank 0, 2 on rank 1, and 1 on rank 2: the digits
-// of 123 from the last to the first.
+// have all combinations of three special values. For example, if a type had 10 of them, element
+// 123 would have the value with index 3 on rank 0, 2 on rank 1, and 1 on rank 2: the digits of 123
+// from the last to the first.
 //
 // Rank n+3 has the values of rank n, shifted by one position in the list of special values.
 func SpecialInput(t driver.DataType, rank int, count int64) []byte {

@@ -77,8 +77,8 @@ const (
 )
 
 // sumSquares returns the sum of the squares of a row's elements. It adds in the order of the GPU
-// kernel. The elements are divided into packs. Thread i adds the squares of packs i, i+512 and so
-// on. Then the sums of the threads of each warp are added, and then the sums of the warps.
+// kernel. The elements are divided into packs of 8. Thread i adds the squares of packs i, i+512 and
+// so on. Then the sums of the threads of each warp are added, and then the sums of the warps.
 func sumSquares(row []float32) float32 {
 	var sums [warpCount][threadsPerWarp]float32
 	for i, v := range row {
@@ -104,8 +104,8 @@ func sumSquares(row []float32) float32 {
 	return totals[0]
 }
 
-// addThreads returns the sum of a warp, and overwrites sums. It adds the threads at distance 16,
-// then those of the results at distance 8, and so on.
+// addThreads adds up the sums of a warp's threads, and overwrites them. It adds the sums at
+// distance 16, then the results at distance 8, and so on.
 func addThreads(sums *[threadsPerWarp]float32) float32 {
 	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
 		for thread := range distance {
@@ -116,8 +116,8 @@ func addThreads(sums *[threadsPerWarp]float32) float32 {
 	return sums[0]
 }
 
-// quantize sets Quantized and Scales from the normalized row. Each element is divided by its scale
-// and rounded to an 8-bit float.
+// quantize sets Quantized and Scales from the normalized row. Each element is multiplied by the
+// inverse of its scale, and rounded to an 8-bit float.
 func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 	if q == driver.QuantNone {
 		return

@@ -114,8 +114,9 @@ func (c *communicator) PrepareSuspend() error {
 	return nil
 }
 
-// areComplete reports whether all messages from and to this rank are complete. It first reads all
-// data that has arrived. The caller must have called BeginUse.
+// areComplete reports whether all Recvs have ended, no message to this rank is without a Recv, and
+// all data of its Sends is in shared memory. It first reads all data that has arrived. The caller
+// must have called BeginUse.
 func (m *messages) areComplete(c *communicator) (bool, error) {
 	hasPending := false
 	for i := range m.recvPipes { // there are as many sendPipes

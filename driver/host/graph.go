@@ -68,8 +68,8 @@ func (g *graph) recordCall(p *plan) {
 	g.addReplay(recorded.queueOn)
 }
 
-// nextPosition returns the position of a group's next collective in the capture. The caller must
-// hold the capturing stream's mu.
+// nextPosition assigns a position to a group's next collective in the capture, and returns it. The
+// caller must hold the capturing stream's mu.
 func (g *graph) nextPosition(c *communicator) driver.Recorded {
 	position := g.lastPositions[c]
 	isFirst := position.Capture == 0

@@ -16,12 +16,12 @@ import (
 // size. It writes them to a pipe in shared memory, which has room for a few frames. If the Recv is
 // running, it copies frames from the pipe to its buffer.
 //
-// A Send does not block its stream until the Recv runs. The receiver stores frames that it reads
-// early on its heap. If the receiver reads no frames, the Send copies the rest of the message to
-// the heap of the sender. This rest joins the pipe's backlog, which a goroutine sends.
+// A Send does not wait for the Recv. If the receiver reads frames before the Recv, it stores them
+// on its heap. If it reads no frames, the Send copies the rest of the message to the heap of the
+// sender. This rest joins the pipe's backlog, which a goroutine sends.
 //
-// Messages from a rank with the same tag are numbered from 1. The matcher assigns a message to each
-// Recv, which then claims the message.
+// Messages with the same sender and tag are numbered from 1. The matcher assigns a message to each
+// Recv. The Recv has then claimed the message.
 type messages struct {
 	sendPipes []sendPipe // by group rank of the receiver
 	recvPipes []recvPipe // by group rank of the sender

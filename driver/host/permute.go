@@ -12,8 +12,9 @@ import (
 // Suppose that this rank owns the experts 0 and 1, and that a Dispatch has stored three rows in
 // places of its output. Row a is for both experts, row b for expert 1, and row c for expert 0.
 // Permute copies each row once for each of its experts, and sorts the copies by expert: a c a b.
-// The experts compute a row from each copy. Unpermute adds up the rows that were computed from the
-// copies of a row, and stores the sum in the place of the row, in another buffer.
+// The experts compute a row from each copy, and each copy has a weight. Unpermute multiplies the
+// computed rows by the weights, and adds up those from copies of the same row. It stores the sum in
+// the place of the row, in another buffer.
 //
 // A row has TopK ids. Each id is that of an expert on this rank, or is ignored.
 type permutation struct {
@@ -21,7 +22,7 @@ type permutation struct {
 	dispatched []byte             // input of Permute: the output of the Dispatch
 	from       driver.RouteLayout // layout of dispatched; zero in an Unpermute
 	rowBytes   int64              // size of a dispatched row
-	permuted   []byte             // output of Permute: the copies, and the places of their rows
+	permuted   []byte             // output of Permute: the copies, and the index of each id's copy
 	to         driver.PermutedLayout
 	computed   []byte // input of Unpermute: a computed row for each copy
 	returned   []byte // output of Unpermute
@@ -72,7 +73,7 @@ func (p *permutation) permute() {
 	clear(counts)
 	p.visitIDs(func(_ int64, expert int) { counts[expert]++ })
 	nextIndexes := p.placeExperts(counts)
-	const none = -1 // for ids without a copy, and for unused rows between the copies
+	const none = -1 // for ids without a copy, and for unused rows
 	fill(indexes, none)
 	fill(experts, none)
 	p.visitIDs(func(id int64, expert int) {
@@ -93,8 +94,8 @@ func fill(values []int32, value int32) {
 	}
 }
 
-// readReceived copies the number of dispatched rows of each sending rank to the output. A wrong
-// number in the input must not cause an access outside the buffers, so it is limited to MaxTokens.
+// readReceived copies the number of dispatched rows of each sending rank to the output. It keeps
+// the number between 0 and MaxTokens, because a wrong one would cause accesses outside the buffers.
 func (p *permutation) readReceived() {
 	received := p.received()
 	for rank, rowCount := range part[int32](p.dispatched, p.from.Counts, int64(p.Ranks)) {

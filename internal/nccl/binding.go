@@ -9,7 +9,7 @@ type binding struct {
 	library    *dl.Library
 	symbols    []dl.Symbol
 	version    int
-	stepBefore dl.Step // a C call that precedes each call, on the same thread; may be zero
+	stepBefore dl.Step // precedes each call that returns a Result, on the same thread; may be zero
 }
 
 // Version returns the version as a number, such as 22809, and as text, such as "2.28.9".
@@ -66,7 +66,8 @@ func (b *binding) callError(f function, status int32, ok bool) error {
 	return b.newError(f, Result(status))
 }
 
-// newError returns the error for a function that has returned a result other than Success.
+// newError returns the error for a result other than Success, which a function has returned or
+// stored.
 func (b *binding) newError(f function, result Result) error {
 	return &Error{table[f].name, result, b.ErrorString(result), b.LastError()}
 }

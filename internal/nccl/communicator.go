@@ -6,8 +6,8 @@ import "symmem/internal/dl"
 // passes the ID to rank 1 by other means. Then both ranks call CommInitRank with the ID. Each gets
 // its handle of the communicator, a Comm.
 //
-// C functions write such results to memory outside the stack. A dl.Cell holds it for one call. If
-// NCCL may write to it after the call, the memory comes from Library.cells, which never free it.
+// NCCL writes such results to memory whose address it gets. A dl.Cell is such memory for one call.
+// If NCCL may write after the call, the memory comes from Library.cells, which never free it.
 
 // UniqueID identifies a new communicator (ncclUniqueId). It contains the network address of a
 // process, so only ranks of the job should see it.
@@ -28,7 +28,7 @@ func (l *Library) UniqueID() (UniqueID, error) {
 // all ranks have called it. It requires NCCL 2.23.4, because older functions take the ID by value.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	ids := dl.NewCell(id)
-	comm := l.cells.take() // because NCCL may write to it after the call
+	comm := l.cells.take() // NCCL may write to it after the call
 	const (
 		idCount = 1
 		config  = 0 // a NULL pointer selects the defaults
@@ -145,7 +145,7 @@ func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Windo
 		return 0, err
 	}
 
-	window := l.cells.take() // because NCCL may write to it after the call
+	window := l.cells.take() // NCCL may write to it after the call
 	err := l.call(commWindowRegister, uintptr(comm), address, uintptr(bytes),
 		dl.AddressOf(window), windowSymmetric)
 	return Window(*window), err

@@ -79,7 +79,7 @@ var (
 		Workaround: "symmem uses the plain path for it, in all versions",
 		Source:     "the sources of 2.30.3 to 2.30.7",
 	}
-	// SkippedTail is a rounding error: see MultipliedCount.
+	// SkippedTail is a rounding error, which MultipliedCount explains.
 	SkippedTail = &Defect{
 		FixedIn: 22907,
 		Effect: "a reduction in a communicator of one rank that multiplies by a factor (premul_sum) " +
@@ -152,8 +152,8 @@ var Defects = []*Defect{
 	CapturesInvalidated, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
-// MultipliedCount describes the defect SkippedTail: it returns how many of the count elements of a
-// reduction NCCL multiplies by the factor and writes. These are the first elements.
+// MultipliedCount returns how many elements are written in spite of SkippedTail. Of the count
+// elements of a reduction, NCCL multiplies the first ones by the factor and writes them.
 //
 // For example, NCCL divides 100,003 elements of 4 bytes among 25 blocks of threads. Each block gets
 // 4,000 elements, because NCCL rounds down. The last 3 elements are skipped.

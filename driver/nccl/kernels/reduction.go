@@ -9,7 +9,7 @@ import (
 // A reduction combines elements of all ranks. For example, the kernel line_sum_f32_4 computes sums,
 // minimums or maximums of the float32 elements of 4 ranks. It combines them in the order of ranks:
 // ((a0+a1)+a2)+a3. Such a specialized kernel is compiled for one type. Generic kernels support all
-// types, products, and the order of a tree: (a0+a1)+(a2+a3).
+// types in the table below, products, and the order of a tree: (a0+a1)+(a2+a3).
 //
 // Kernels have an argument that selects the reduction, from Launch.reduction. For a specialized
 // kernel, it is the number of the operation. For a generic kernel, it also contains the order and
@@ -31,7 +31,7 @@ var types = map[driver.DataType]elementType{
 	driver.Uint64: {number: 7, isUnsigned: true},
 }
 
-// The numbers of operations and types and these constants are the same as in src/call.h.
+// The numbers of operations, types and orders, and typeUnit, are the same as in src/call.h.
 const (
 	lastSpecializedOp = 2 // Max; only generic kernels support the operations with higher numbers
 

@@ -236,8 +236,8 @@ func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
 	a.ownExperts = uint32(end - firstExpert)
 }
 
-// scaledInverse returns 2^20 / divisor, rounded up. For the divisor 0, it returns any number:
-// kernels do not use low if it is the inverse of 0, because all experts are before split.
+// scaledInverse returns 2^20 / divisor, rounded up. The divisor can be 0 for low. Kernels then do
+// not use the result, because all experts are before split.
 func scaledInverse(divisor int) uint32 {
 	return uint32((1<<20 + divisor - 1) / max(divisor, 1))
 }

@@ -32,9 +32,9 @@ type LaunchOrder struct {
 	// mu guards the following fields. The communicator's mu would not do for this, because it may be
 	// held during waits for other ranks, and RecordLatest must not wait so long.
 	mu ranked.Mutex[orderMu]
-	// latestStream is the stream of the latest launch. It is nil if there is no such launch, or if
-	// latestEvent or replayEvent has replaced it. Reads do not require mu. To store a stream, the
-	// caller must also hold the lock of that stream.
+	// latestStream is the stream of the latest launch. It is nil before the first launch, after
+	// ForgetLatest, and when latestEvent or replayEvent has replaced it. Reads do not require mu. To
+	// store a stream, the caller must also hold the lock of that stream.
 	latestStream atomic.Pointer[stream.Stream]
 	latestEvent  *stream.Event // the event of RecordLatest after the latest launch, or nil
 	reusedEvent  stream.Event  // storage for events, to avoid allocations
@@ -44,8 +44,8 @@ type LaunchOrder struct {
 // if no event need be recorded on the stream any more.
 func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load() }
 
-// Begin makes stream s wait for the latest launch. Call it before the next launch is queued on s.
-// isOnlyNCCL is set if the next launch consists only of NCCL kernels.
+// Begin makes stream s wait for the latest launch, unless NCCL orders both launches. Call it before
+// the next launch is queued on s. isOnlyNCCL is set if that launch consists only of NCCL kernels.
 func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, isOnlyNCCL bool, gpu *cuda.Driver,
 ) error {

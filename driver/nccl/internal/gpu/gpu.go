@@ -18,8 +18,8 @@ import (
 // Most CUDA calls work on the context that is current on their thread. Goroutines change threads,
 // so calls have one of two forms:
 //
-//	g.Do(calls)     keeps the goroutine on a thread, and makes the context current there, once
-//	g.With(calls)   makes the context current in each call
+//	g.Do(calls)     keeps the goroutine on one thread, and makes the context current there
+//	g.With(calls)   makes the context current again for each call of CUDA
 //
 // Another library can capture a stream: CUDA then adds the stream's work to a graph instead of
 // running it. Some calls of symmem would invalidate this capture, unless their thread is in CUDA's

@@ -78,8 +78,9 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 }
 
 // Reclaim calls the functions that FreeWhenIdle has deferred, in order. It stops before a function
-// if memory must stay mapped. allFreed is set if no function is left. err joins the errors of the
-// functions and those given to ReportInReclaim. The caller must not hold any lock of the backend.
+// if memory must stay mapped, and then returns false. allFreed is set if no function is left. err
+// joins the errors of the functions and those given to ReportInReclaim. The caller must not hold
+// any lock of the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	err = g.takeUnreported()
 	for !g.MustKeepMemory() {

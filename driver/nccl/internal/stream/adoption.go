@@ -84,8 +84,8 @@ func (a *adoptedState) recordEndEvent(beforeMove func() error) (bool, error) {
 	}
 }
 
-// recordPoint records a new point after all work on the stream. If the stream is being captured,
-// it returns true instead of a point.
+// recordPoint records a new point after all work on the stream. If the stream is being captured, it
+// returns true, and the caller must not use the point.
 func (a *adoptedState) recordPoint() (point *Point, isCapturing bool, err error) {
 	// CUDA allows no EventRecord on the default stream while any stream is being captured.
 	isCapturing, err = a.IsCapturing()

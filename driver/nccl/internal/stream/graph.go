@@ -124,8 +124,8 @@ func (g *Graph) launchLocked(s *Stream) error {
 
 	mayWaitForOthers := g.HasOtherWaits || s.isAdopted // the owner's work can wait for anything
 	if mayWaitForOthers {
-		// A group makes its next call wait for an event after its previous call. Record the event
-		// before this launch, so that the next call does not wait for what this launch waits for.
+		// A group's next call on another stream waits for an event after the group's previous call.
+		// Record the event before this launch, so that the call does not wait for the launch.
 		if err := recordAllGroups(s); err != nil {
 			return err
 		}

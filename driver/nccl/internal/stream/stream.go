@@ -120,8 +120,8 @@ func (s *Stream) RecordQueued() error {
 // RecordGroups makes each group whose previous call is on the stream record its event now, except
 // the given group, which may be nil.
 //
-// Usually, the group records the event when it makes a call on another stream. If other work is
-// queued here before that, the call would wait for that work, too. Therefore, call RecordGroups
+// Usually, the group records the event when it makes a call on another stream. If other work has
+// been queued here before that, the call waits for that work, too. Therefore, call RecordGroups
 // before work that may wait for anything else, such as any work on an adopted stream. Also call it
 // before the stream is captured or closed. The caller must hold s.Mu.
 func (s *Stream) RecordGroups(except Group) error {

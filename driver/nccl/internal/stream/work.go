@@ -126,7 +126,7 @@ func queueHostFunc(s *Stream, run func(done *gpu.Word, value uint32)) error {
 
 	s.hostFuncCount++
 	word, number := s.hostFuncWord, s.hostFuncCount // copies, because Abandon replaces the fields
-	// CUDA runs all host functions of the GPU on one thread, so this one only starts a goroutine.
+	// CUDA runs all host functions of a context on one thread, so this one only starts a goroutine.
 	f := cuda.NewHostFuncOnce(func() { go run(word, number) })
 	if err := s.gpu.CUDA.LaunchHostFunc(s.CUDA, f); err != nil {
 		f.Release()
