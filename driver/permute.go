@@ -33,7 +33,8 @@ type Permutation struct {
 	// Permuted is the address of the copies, with a PermutedLayout. Permute writes it, and Unpermute
 	// reads it.
 	Permuted uintptr
-	// Computed is the address of the computed rows, in the order of the copies. Unpermute reads it.
+	// Computed is the address of the computed rows, at the indexes of their copies. Unpermute reads
+	// it.
 	Computed uintptr
 	// Returned is the address of a row for each place, as in the Send of a Combine. Unpermute writes
 	// it.

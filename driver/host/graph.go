@@ -62,9 +62,10 @@ func (g *graph) recordCall(p *plan) {
 		return
 	}
 
+	position := g.nextPosition(p.comm)
 	recorded := *p
-	recorded.Call = p.RecordedAs(g.nextPosition(p.comm)) // ranks compare the call's new digest
-	recorded.callMeter = driver.Meter{}                  // replays are not metered
+	recorded.Call = p.RecordedAs(position) // with a digest that covers the position
+	recorded.callMeter = driver.Meter{}    // replays are not metered
 	g.addReplay(recorded.queueOn)
 }
 

@@ -10,10 +10,10 @@ import (
 
 // plan is a prepared call. It implements driver.Offer and, after Take, driver.Plan.
 //
-// Suppose that ranks 0 and 1 call an AllReduce that is staged. In its first step, each rank copies a
-// chunk of its input to a buffer in shared memory. Then it posts a cache line, and waits for the line
-// of the other rank. Both ranks read both chunks, and compute the result for them. In the next step,
-// they continue with the next chunk.
+// Suppose that ranks 0 and 1 call an AllReduce that is staged. In its first step, each rank copies
+// a chunk of its input to a buffer in shared memory. Then it posts a cache line there, and waits
+// for the line of the other rank. Both ranks read both chunks, and compute the result for them. In
+// the next step, they continue with the next chunk.
 //
 // If the buffers are in windows (memory that all ranks have mapped), the ranks can read each
 // other's input in place instead. Very small inputs are sent in the cache lines.
@@ -33,7 +33,7 @@ type plan struct {
 	isPairwise  bool    // the call is an AllToAllV: each pair of ranks has a part size
 	useWindows  bool    // peers read the buffers in windows, without staging
 	// reduceWhole is set if every rank of an AllReduce over windows reduces the whole buffer.
-	// Otherwise, it reduces a slice, and stores the result on all ranks.
+	// Otherwise, each rank reduces a slice, and stores the result on all ranks.
 	reduceWhole    bool
 	yieldProcessor bool        // in the first step, yield the processor instead of polling
 	otherCalls     []*plan     // the other calls of a list; nil for a single call
