@@ -21,7 +21,7 @@ import (
 // it again at the end.
 //
 // Callers of Begin, End, RecordLatest and ForgetLatest must hold the stream's lock. For Begin and
-// End, they must also hold the communicator's mu, and the driver must use the GPU's context.
+// End, they must also hold the communicator's mu, and pass a driver that uses the GPU's context.
 type LaunchOrder struct {
 	// IsLatestOnlyNCCL is set if the latest launch consists only of NCCL kernels. The communicator's
 	// mu guards it.
@@ -44,8 +44,8 @@ type LaunchOrder struct {
 // if no event need be recorded on the stream any more.
 func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load() }
 
-// Begin makes stream s wait for the latest launch, unless NCCL orders both launches. Call it before
-// the next launch is queued on s. isOnlyNCCL is set if that launch consists only of NCCL kernels.
+// Begin makes stream s wait for the latest launch, if that is necessary. Call it before the next
+// launch is queued on s. isOnlyNCCL is set if that launch consists only of NCCL kernels.
 func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, isOnlyNCCL bool, gpu *cuda.Driver,
 ) error {
