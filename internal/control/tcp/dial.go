@@ -16,27 +16,37 @@ import (
 	"symmem/internal/sys"
 )
 
+// A rank connects to every rank with a lower number. Suppose that rank 0 has stored the addresses
+// "10.0.0.5:4000 192.168.7.5:4000", and rank 1 connects to it:
+//
+//   - Rank 1 dials 10.0.0.5 and, a little later, 192.168.7.5. The first address is the one that is
+//     most likely to be reachable.
+//   - On the first connection that is established, rank 1 performs a handshake: it sends a hello,
+//     which contains one half of the group's secret token, and rank 0 answers with the other half.
+//   - If no handshake succeeds, rank 1 pauses, and then begins another round with all addresses.
+//     For example, a busy rank with too many new connections closes the oldest ones.
+//   - If all addresses refuse the connection, rank 1 gives up: the process of rank 0 has exited.
+
 const (
-	// dialTimeout bounds the time of all attempts to reach a rank.
+	// dialTimeout bounds the time of all rounds.
 	dialTimeout = 20 * time.Second
-	// endedTimeout is a shorter limit. It applies while the other side refuses or closes every
-	// connection. A busy rank closes some connections, but accepts one within this time.
+	// endedTimeout is a shorter limit for rounds in which all connections are refused or closed. A
+	// busy rank accepts a connection within this time.
 	endedTimeout = 8 * time.Second
-	// dialStagger is the delay before an attempt dials the next address of the rank. The first
-	// addresses are the most reachable ones.
+	// dialStagger is the delay in a round between dialing one address and the next.
 	dialStagger = 200 * time.Millisecond
-	// dialPause is the time between attempts.
+	// dialPause is the time between rounds.
 	dialPause = 500 * time.Millisecond
 )
 
 // dialer connects to one rank with a lower number. It is used by one goroutine.
 type dialer struct {
 	*joiner
-	rank    int    // group rank to connect to
-	attempt uint32 // number of handshakes so far
+	rank           int    // group rank to connect to
+	handshakeCount uint32 // number of handshakes so far
 }
 
-// dialAll starts to connect to all ranks with lower numbers, in goroutines of j.tasks. It calls
+// dialAll starts a goroutine of j.tasks for each lower rank, which connects to the rank. It calls
 // fail for each error. It looks up one address at a time, because a pending lookup occupies a
 // connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
@@ -60,12 +70,11 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial connects to the rank at one of its addresses, which are separated by spaces. It repeats
-// failed attempts for up to dialTimeout or endedTimeout. If every address refuses the connection,
-// it returns an error at once: the rank's process has exited.
+// dial connects to the rank at one of its addresses, which are separated by spaces. It performs
+// rounds until one succeeds, a time limit has passed, or the rank's process has exited.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	begin := time.Now()
-	endedSince := begin // time since which every connection has been refused or closed
+	endedSince := begin // all connections since then were refused or closed
 	for {
 		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))
 		if l != nil {
@@ -87,15 +96,16 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 			return nil, d.unreachableError(addresses, err)
 		}
 
-		canBeRepeated := !errors.Is(err, ErrProtocol)
+		hasEnded := ctx.Err() != nil
 		hasTimedOut := time.Since(begin) > dialTimeout
-		if ctx.Err() != nil || !canBeRepeated || hasTimedOut {
+		isPermanent := errors.Is(err, ErrProtocol)
+		if hasEnded || hasTimedOut || isPermanent {
 			return nil, d.unreachableError(addresses, err)
 		}
 
 		select {
 		case <-time.After(dialPause):
-		case <-ctx.Done(): // the next attempt fails at once
+		case <-ctx.Done(): // the next round fails at once
 		}
 	}
 }
@@ -103,18 +113,18 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 // unreachableError describes both ends of a connection that could not be established. err is the
 // reason.
 func (d *dialer) unreachableError(addresses string, err error) error {
-	advice := ""
-	if !errors.Is(err, ErrProtocol) {
-		advice = "; all machines must be able to connect to each other directly on every port: " +
-			"check for firewalls, proxies or NAT between them"
+	advice := "; all machines must be able to connect to each other directly on every port: " +
+		"check for firewalls, proxies or NAT between them"
+	if errors.Is(err, ErrProtocol) {
+		advice = "" // the network works
 	}
 
-	peer := d.describeRank(d.rank)
+	target := d.describeRank(d.rank)
 	return fmt.Errorf("connecting from %s to %s at %q: %w%s",
-		control.HostName(), peer, addresses, err, advice)
+		control.HostName(), target, addresses, err, advice)
 }
 
-// describeRank returns a text such as "rank 3 on node7". r is a group rank.
+// describeRank returns a text such as "rank 3 on node7" for group rank r.
 func (j *joiner) describeRank(r int) string {
 	text := fmt.Sprintf("rank %d", j.cfg.Group.Ranks[r])
 	if name := j.joinList.Machine(j.cfg.Group.Ranks[r]); name != "" {
@@ -124,9 +134,9 @@ func (j *joiner) describeRank(r int) string {
 	return text
 }
 
-// tryAddresses connects to all addresses concurrently, but performs one handshake at a time. It
-// returns a link for the first connection whose handshake succeeds. If none succeeds, it returns
-// nil and the errors of all addresses.
+// tryAddresses performs a round. It dials the addresses concurrently, but performs one handshake at
+// a time. It returns a link, which is a connection after a successful handshake. If there is none,
+// it returns nil and the errors of all addresses.
 func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, []error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -160,7 +170,7 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 			}
 
 			established = l
-			cancel() // stops attempts to reach other addresses
+			cancel() // stops dialing other addresses
 		}
 	}
 
@@ -184,30 +194,14 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 	return conn, nil
 }
 
-// isRefused reports whether err means that no process listens at the address. Errors during the
-// handshake have another meaning: a rank with too many connections closes some of them.
-func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
-
-// isEnded reports whether err means that the connection was refused, or closed by the other side.
-// A proxy also closes connections if it cannot reach the rank.
-func isEnded(err error) bool {
-	return isRefused(err) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-}
-
-// allMatch reports whether matches returns true for every error.
-func allMatch(errs []error, matches func(error) bool) bool {
-	return !slices.ContainsFunc(errs, func(err error) bool { return !matches(err) })
-}
-
-// handshake authenticates both ends of a connection and returns a link for it. If it fails, it
-// closes the connection.
+// handshake checks that both ends of a connection belong to the group, and returns a link. If they
+// do not, or if ctx ends first, it closes the connection and returns an error.
 func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	interrupt := func() { _ = conn.SetDeadline(time.Now()) }
-	stopWatchingContext := context.AfterFunc(ctx, interrupt)
-	d.attempt++
+	stop := context.AfterFunc(ctx, interrupt)
+	d.handshakeCount++
 	err := d.exchangeTokens(conn)
-	isInterrupted := !stopWatchingContext() // interrupt may also run later
+	isInterrupted := !stop() // interrupt may still be running, and spoil the connection
 	if isInterrupted && err == nil {
 		err = ctx.Err()
 	}
@@ -220,10 +214,10 @@ func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error
 	return newLink(d.rank, conn), nil
 }
 
-// exchangeTokens sends a hello with the first half of the group's token. It verifies the second
-// half, with which the other end answers.
+// exchangeTokens sends a hello with the first half of the token. It checks the second half, with
+// which the other end answers.
 func (d *dialer) exchangeTokens(conn *net.TCPConn) error {
-	encodedHello := d.encodeHello(d.rank, d.attempt, conn)
+	encodedHello := d.encodeHello(d.rank, d.handshakeCount, conn)
 	if _, err := conn.Write(encodedHello); err != nil {
 		return err
 	}
@@ -239,4 +233,20 @@ func (d *dialer) exchangeTokens(conn *net.TCPConn) error {
 	}
 
 	return nil
+}
+
+// isRefused reports whether err means that no process listens at the address. Errors during the
+// handshake have another meaning: a rank with too many connections closes some of them.
+func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// isEnded reports whether err means that the connection was refused, or closed by the other end. A
+// proxy also closes connections if it cannot reach the rank.
+func isEnded(err error) bool {
+	return isRefused(err) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// allMatch reports whether matches returns true for every error.
+func allMatch(errs []error, matches func(error) bool) bool {
+	return !slices.ContainsFunc(errs, func(err error) bool { return !matches(err) })
 }

@@ -5,8 +5,14 @@ import (
 	"sync"
 )
 
-// link is a connection to another rank, with a queue of frames (encoded messages) to send. Methods
-// that add to the queue never wait for the other rank to read.
+// link is a connection to another rank. Messages are sent as frames, which are encoded messages.
+//
+// Suppose that this rank begins an exchange, and then fails. It queues two frames: its payload, and
+// a message about the failure. Queuing never waits for the other rank to read. The goroutine that
+// runs writeFrames, the writer, sends the queue and is then ready for more.
+//
+// A status of this rank is not queued. Instead, the writer encodes the latest status when it sends
+// the queue. So there is at most one status to send, even if the other rank reads slowly.
 //
 // The queue stays short without a limit: a rank begins an exchange only when it has received the
 // messages of all ranks for the previous exchange.
@@ -18,12 +24,15 @@ type link struct {
 	conn    *net.TCPConn
 
 	mu           sync.Mutex
-	queue        [][]byte      // frames to send, oldest first; guarded by mu
-	isStatusDue  bool          // whether to send a status after the queue; guarded by mu
-	request      uint64        // step of the kindAskStatus to answer, or 0; guarded by mu
-	isLastQueued bool          // whether send drops new frames; guarded by mu
-	wake         chan struct{} // has room for one value, which is present if there is work
-	closed       chan struct{} // closed when this rank reads no more messages
+	queue        [][]byte // frames to send, oldest first; guarded by mu
+	isLastQueued bool     // whether the last frame of the link has been queued; guarded by mu
+	isStatusDue  bool     // whether to send a status after the queue; guarded by mu
+	// request is the number of the other rank's request that the status answers, or 0 if the status
+	// answers no request. It is guarded by mu.
+	request uint64
+
+	wake   chan struct{} // holds a value if the writer has work; has room for one
+	closed chan struct{} // closed when this rank reads no more messages
 }
 
 // newLink returns a link without queued frames. The caller must start writeFrames.
@@ -36,7 +45,7 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// send queues a frame. isLast marks the last frame of the link: send drops later frames.
+// send queues a frame. If isLast is true, this is the last frame: send drops later ones.
 func (l *link) send(frame []byte, isLast bool) {
 	l.mu.Lock()
 	if !l.isLastQueued {
@@ -48,7 +57,7 @@ func (l *link) send(frame []byte, isLast bool) {
 	l.wakeWriter()
 }
 
-// sendStatus makes writeFrames send this rank's status at the time of sending.
+// sendStatus makes the writer send this rank's status.
 func (l *link) sendStatus() {
 	l.mu.Lock()
 	l.isStatusDue = true
@@ -56,7 +65,7 @@ func (l *link) sendStatus() {
 	l.wakeWriter()
 }
 
-// answer makes writeFrames send a status in answer to the kindAskStatus whose step is request.
+// answer makes the writer send a status that answers a request (kindAskStatus) of the other rank.
 func (l *link) answer(request uint64) {
 	l.mu.Lock()
 	l.request = request
@@ -64,17 +73,16 @@ func (l *link) answer(request uint64) {
 	l.sendStatus()
 }
 
-// wakeWriter makes writeFrames look at the queue.
+// wakeWriter makes the writer look at the queue.
 func (l *link) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // writeFrames has not received the previous value yet
+	default: // the writer has not received the previous value yet
 	}
 }
 
-// takeQueue empties the queue and returns its frames. If a status is due, takeQueue adds the frame
-// that encodeStatus returns. It calls encodeStatus without holding mu, because encodeStatus locks
-// groupState.mu. hasLast reports whether no frames will follow.
+// takeQueue empties the queue and returns its frames. If a status is due, it adds the frame that
+// encodeStatus returns. hasLast reports whether no frames will follow.
 func (l *link) takeQueue(
 	encodeStatus func(request uint64) []byte,
 ) (frames net.Buffers, hasLast bool) {
@@ -86,7 +94,7 @@ func (l *link) takeQueue(
 	l.queue = nil
 	l.isStatusDue = false
 	l.request = 0
-	l.mu.Unlock()
+	l.mu.Unlock() // before encodeStatus, which locks groupState.mu: send is called with this lock
 	if isStatusDue {
 		frames = append(frames, encodeStatus(request))
 	}

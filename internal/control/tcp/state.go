@@ -12,21 +12,29 @@ import (
 	"symmem/internal/control"
 )
 
-// groupState holds the state of a group as far as this rank knows it.
+// groupState holds what this rank knows about its group. Suppose that this is rank 0 of two ranks:
+//
+//   - Collectives of the group are numbered. Before rank 0 launches collective 7, it submits ticket
+//     7: it announces the number to rank 1. submitted is then 7.
+//   - records[1] holds what rank 1 has announced in its messages.
+//   - A call of rank 0 that waits for rank 1 is in waits. Messages of rank 1 wake it, and it then
+//     checks whether the wait is over.
+//   - Rank 0 may observe or cause a fault, for example if rank 1 exits. The error of the first fault
+//     becomes cause. From then on, rank 0 can only exchange reports about the failure.
 type groupState struct {
 	cfg     Config
 	ownRank int // group rank
 
-	submitted          atomic.Uint64 // last ticket (number of a collective) of this rank
-	peerFailedOrClosed atomic.Bool   // whether a peer has failed or is lost, or the plane is closed
+	submitted          atomic.Uint64 // last ticket that this rank has submitted
+	peerFailedOrClosed atomic.Bool   // whether another rank has failed or is lost, or closed is set
 	failSignal         chan struct{} // closed when cause is set
 
 	mu              sync.Mutex    // guards the fields below
-	cause           error         // error with which this rank failed, or nil
+	cause           error         // nil before the first fault
 	closed          bool          // whether this rank has left the group
 	records         []rankRecord  // by group rank
 	waits           []*waitState  // waits of this rank
-	maxTicket       uint64        // highest ticket that other ranks may see; see Withdraw
+	maxTicket       uint64        // highest ticket that other ranks may see; lowered by Withdraw
 	changeSignal    chan struct{} // closed by wakeAll; nil until a wait needs it
 	stallDetector   stallDetector // detects that this process was stopped
 	lastWarning     time.Time     // when this rank last warned of a late rank; zero if it never has
@@ -40,15 +48,8 @@ func (s *groupState) setMachines(names []string) {
 	s.cfg.Group.Machines = names
 }
 
-// Cause implements control.Plane.
-func (s *groupState) Cause() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cause
-}
-
-// recordFault records err if it is the first fault of this rank, and reports whether it is. The
-// caller must hold s.mu.
+// recordFault makes err the cause if it is the first fault of this rank, and reports whether it is.
+// The caller must hold s.mu.
 func (s *groupState) recordFault(err error) bool {
 	if s.cause != nil {
 		return false
@@ -60,7 +61,14 @@ func (s *groupState) recordFault(err error) bool {
 	return true
 }
 
-// checkUsable returns an error if exchanges on a lane are no longer possible. After a failure, only
+// Cause implements control.Plane.
+func (s *groupState) Cause() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cause
+}
+
+// checkUsable returns an error if exchanges on a lane are no longer possible. After a fault, only
 // driver.LaneFault can be used. The caller must hold s.mu.
 func (s *groupState) checkUsable(lane driver.Lane) error {
 	if s.closed {
@@ -88,50 +96,6 @@ func (s *groupState) markLost(ranks ...int) {
 	s.wakeAll()
 }
 
-// wakeAll wakes all waits of this rank, which then check whether they are over. The caller must
-// hold s.mu.
-func (s *groupState) wakeAll() {
-	if s.changeSignal != nil {
-		close(s.changeSignal)
-		s.changeSignal = nil
-	}
-}
-
-// wakeWaitsFor wakes waits that a message from a rank may have ended. To wake them rarely, it makes
-// two exceptions:
-//
-//   - A post (payload for one step of a track) wakes waits only if they expect no other post.
-//   - A status that answers no request wakes no wait. The next tick does it.
-//
-// The caller must hold s.mu.
-func (s *groupState) wakeWaitsFor(rank int, m message) {
-	switch m.kind {
-	case kindPost:
-		if s.records[rank].stepsOn(m.track).received != m.step {
-			return // the rank failed before this step, so addPost ignored the post
-		}
-
-		for _, w := range s.waits {
-			if w.track != m.track || w.step != m.step {
-				continue
-			}
-
-			w.missingPosts--
-			if w.missingPosts <= 0 {
-				s.wakeAll()
-			}
-		}
-	case kindStatus:
-		s.statusesArrived = true
-		isAnswer := m.step != 0
-		if isAnswer {
-			s.wakeAll()
-		}
-	default:
-		s.wakeAll()
-	}
-}
-
 // nextChange returns a channel that is closed at the next call of wakeAll. The caller must hold
 // s.mu.
 func (s *groupState) nextChange() <-chan struct{} {
@@ -142,9 +106,55 @@ func (s *groupState) nextChange() <-chan struct{} {
 	return s.changeSignal
 }
 
-// tick is called regularly. It wakes the waits if statuses have arrived, because these may show a
-// deadlock. It also wakes them once this process has caught up after a stall, so that waits that
-// have timed out return before another stall.
+// wakeAll wakes all waits of this rank, which then check whether they are over. The caller must
+// hold s.mu.
+func (s *groupState) wakeAll() {
+	if s.changeSignal != nil {
+		close(s.changeSignal)
+		s.changeSignal = nil
+	}
+}
+
+// wakeWaitsFor wakes the waits after a message from a rank, if the message may have ended a wait.
+// The caller must hold s.mu.
+func (s *groupState) wakeWaitsFor(rank int, m message) {
+	switch m.kind {
+	case kindPost:
+		// addPost ignores a post if the rank has failed before the step.
+		isRecorded := s.records[rank].stepsOn(m.track).received == m.step
+		if isRecorded {
+			countPost(s, m)
+		}
+	case kindStatus:
+		s.statusesArrived = true
+		isAnswer := m.step != 0
+		if isAnswer { // otherwise, tick wakes the waits, so that they wake rarely
+			s.wakeAll()
+		}
+	default:
+		s.wakeAll()
+	}
+}
+
+// countPost counts a post, another rank's payload for one step of a track. It wakes the waits if
+// this was the last post of the step. The caller must hold s.mu.
+func countPost(s *groupState, m message) {
+	for _, w := range s.waits {
+		isAwaited := w.track == m.track && w.step == m.step
+		if !isAwaited {
+			continue
+		}
+
+		w.missingPosts--
+		if w.missingPosts <= 0 {
+			s.wakeAll()
+		}
+	}
+}
+
+// tick wakes the waits in two cases. Statuses that have arrived may show a deadlock. And once this
+// process has caught up after it was stopped, waits may have timed out: they must return before it
+// is stopped again. tick is called every statusInterval.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,9 +165,9 @@ func (s *groupState) tick(now time.Time) {
 	}
 }
 
-// ownStatus returns this rank's status. If there are several waits for collectives, the status
-// describes the one with the highest ticket (see publishLatest in package shm). The caller must
-// hold s.mu.
+// ownStatus returns this rank's status, which it sends to the other ranks. If several waits need
+// collectives, it shows the one with the highest ticket: the others need only earlier collectives.
+// The caller must hold s.mu.
 func (s *groupState) ownStatus() status {
 	current := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
@@ -168,7 +178,8 @@ func (s *groupState) ownStatus() status {
 			current.since = w.begin
 		case w.isAgreement:
 			current.inExchange = w.step
-			if current.inCollective == 0 { // otherwise, since is the begin of the collective's wait
+			isInCollective := current.inCollective != 0
+			if !isInCollective { // otherwise, since is the begin of the collective's wait
 				current.since = w.begin
 			}
 		}
@@ -200,20 +211,8 @@ func hasUnacknowledgedFault(s *groupState) bool {
 	return false
 }
 
-// markAbsentRanks marks the ranks as absent whose next fault report has not arrived and cannot
-// arrive. The caller must hold s.mu.
-func (s *groupState) markAbsentRanks() {
-	for _, r := range s.ranksYetToReport() {
-		record := &s.records[r]
-		isFull := !record.hasRoomFor(0) // the rank has sent as many reports as it may
-		if record.isLost || record.hasLeft || isFull {
-			record.isAbsent = true
-		}
-	}
-}
-
-// ranksYetToReport returns the group ranks whose next fault report has not arrived, except this
-// rank and absent ranks. The caller must hold s.mu.
+// ranksYetToReport returns the group ranks that this rank expects to report next about the failure,
+// but whose report has not arrived. The caller must hold s.mu.
 func (s *groupState) ranksYetToReport() []int {
 	var ranks []int
 	for r := range s.records {
@@ -225,6 +224,18 @@ func (s *groupState) ranksYetToReport() []int {
 	}
 
 	return ranks
+}
+
+// markAbsentRanks marks ranks as absent whose next report has not arrived and cannot arrive. The
+// caller must hold s.mu.
+func (s *groupState) markAbsentRanks() {
+	for _, r := range s.ranksYetToReport() {
+		record := &s.records[r]
+		isFull := !record.hasRoomFor(0) // the rank has sent as many reports as it may
+		if record.isLost || record.hasLeft || isFull {
+			record.isAbsent = true
+		}
+	}
 }
 
 // decideTimeout bounds each request to the store in Decide. A store on another machine usually
@@ -243,14 +254,15 @@ func (s *groupState) Decide(proposal []byte) []byte {
 	defer cancel()
 	key := s.cfg.key("cause")
 	if proposal == nil {
-		decision, ok, err := s.cfg.Store.Peek(ctx, key)
-		if err != nil || !ok {
+		decision, isDecided, err := s.cfg.Store.Peek(ctx, key)
+		if err != nil || !isDecided {
 			return nil
 		}
 
 		return decision
 	}
 
+	// CompareSet stores the proposal only if the key has no value yet, and returns the key's value.
 	decision, err := s.cfg.Store.CompareSet(ctx, key, nil, proposal)
 	if err != nil {
 		return proposal
