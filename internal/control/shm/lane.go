@@ -12,20 +12,33 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane is this rank's state of a driver.Lane, an independent sequence of exchanges. In an exchange,
-// every rank sends a small payload to all ranks. On LaneFault, ranks exchange reports of failures
-// through logs instead (see exchangeReports).
+// Ranks exchange small payloads through shared memory. Suppose that rank 0 passes 10 KiB to
+// Exchange, and rank 1 passes 3 KiB. The payloads are transferred in chunks of at most 8 KiB, so
+// this exchange has two steps:
+//
+//   - In the first step, rank 0 posts the first 8 KiB of its payload, and rank 1 posts its 3 KiB.
+//     Each rank waits until the other one has posted, and copies the chunk.
+//   - In the second step, rank 0 posts the remaining 2 KiB, and rank 1 posts an empty chunk.
+//
+// A rank posts a chunk in a slot, which also contains the number of the step. It has two slots, and
+// uses them in turn: a faster rank may already post the next step. The steps of later exchanges
+// continue the numbers.
+//
+// Exchanges on different lanes are independent. On driver.LaneFault, ranks exchange reports about
+// failures. Its exchanges have no steps: see exchangeReports.
+
+// lane is this rank's state of a driver.Lane.
 type lane struct {
 	mu ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
 	// step is the last step that this rank has posted. On LaneFault, it is the number of slots that
-	// this rank has written to its log of reports.
+	// this rank has written.
 	step uint64
 	err  error // first error; later exchanges fail, because ranks may be in different steps
 
 	// Only LaneFault uses the following fields.
 
 	absent    []bool            // ranks that are expected to send no more reports, by group rank
-	slotsRead map[*block]uint64 // slots that this rank has read from each rank's log
+	slotsRead map[*block]uint64 // slots that this rank has read, by the block of the rank that wrote
 }
 
 // Exchange sends payload to all ranks and returns the payloads of all ranks, as control.Plane
@@ -43,8 +56,7 @@ func (g *Group) Exchange(
 
 	defer g.EndUse()
 	if laneID == driver.LaneFault {
-		// Ranks report faults only after a failure, so this rank fails, too. This has no effect if
-		// it has already failed.
+		// Ranks report faults only after a failure. So this rank fails, too, if it has not yet.
 		g.fail(&driver.PeerError{InCall: control.ExchangeName(g.cfg, laneID)})
 	} else if err := g.Cause(); err != nil {
 		return nil, err
@@ -71,9 +83,7 @@ func (g *Group) Exchange(
 	return payloads, err
 }
 
-// exchange is one call of Exchange. It runs in steps. In each step, every rank posts at most
-// chunkBytes of its payload in shared memory. All ranks run as many steps as the largest payload
-// needs.
+// exchange is one call of Exchange.
 type exchange struct {
 	g            *Group
 	laneID       driver.Lane
@@ -83,6 +93,9 @@ type exchange struct {
 	sizes        []uint64 // sizes of whole payloads in bytes, by group rank; 0 before the first step
 	ignoreFaults bool     // wait even after a rank has failed
 }
+
+// callText describes the exchange in errors.
+func (e *exchange) callText() string { return control.ExchangeName(e.g.cfg, e.laneID) }
 
 // performSteps runs all steps and returns the payloads of all ranks, by group rank.
 func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
@@ -100,14 +113,15 @@ func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
 		}
 
 		end := uint64(offset + chunkBytes)
-		if end >= slices.Max(e.sizes) {
+		isComplete := end >= slices.Max(e.sizes)
+		if isComplete {
 			return e.received, nil
 		}
 	}
 }
 
-// postChunk begins the next step with the part of this rank's payload from offset. If the offset is
-// beyond the end, the part is empty, because another rank's payload is longer.
+// postChunk begins the next step: it posts this rank's chunk from offset. The chunk is empty if the
+// offset is beyond the end of the payload.
 func (e *exchange) postChunk(offset int) error {
 	if e.g.peerFailed() {
 		return e.g.peerFault(e.callText)
@@ -121,22 +135,22 @@ func (e *exchange) postChunk(offset int) error {
 		spin.StoreRelease64(&e.g.ownBlock.status.exchanges, e.lane.step)
 	}
 
-	spin.StoreRelease64(&s.step, e.lane.step) // after the data, which other ranks then read
+	spin.StoreRelease64(&s.step, e.lane.step) // last, because it makes other ranks read the slot
 	e.g.wakeSleepers()
 	return nil
 }
 
-func (e *exchange) callText() string { return control.ExchangeName(e.g.cfg, e.laneID) }
-
-// slot returns the slot for the current step in a rank's block (its part of the shared memory).
-// Steps use two slots in turn.
+// slot returns the slot for the current step in a block, a rank's part of the shared memory.
 func (e *exchange) slot(b *block) *slot { return &b.lanes[e.laneID][e.lane.step&1] }
 
 // collectChunks waits until all ranks have posted the current step, and receives their chunks.
 func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 	err := e.g.waitSlowly(ctx, &slowWait{
-		word: func(b *block) *uint64 { return &e.slot(b).step }, want: e.lane.step,
-		awaited: e.g.OtherRanks(), isExchange: e.laneID == driver.LaneControl, callText: e.callText,
+		word:         func(b *block) *uint64 { return &e.slot(b).step },
+		want:         e.lane.step,
+		awaited:      e.g.OtherRanks(),
+		isExchange:   e.laneID == driver.LaneControl,
+		callText:     e.callText,
 		ignoreFaults: e.ignoreFaults,
 	})
 	if err != nil {
@@ -152,8 +166,8 @@ func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 	return nil
 }
 
-// appendChunk adds the chunk of group rank r to its received payload. isFirst is set in the first
-// step.
+// appendChunk adds the chunk in s to the received payload of group rank r. isFirst is set in the
+// first step. It returns an error if the size of the payload is too large or has changed.
 func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
 	payloadBytes := spin.LoadAcquire64(&s.payloadBytes)
 	if payloadBytes > driver.MaxPayload {
@@ -161,14 +175,14 @@ func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
 			e.g.cfg.Ranks[r], payloadBytes, driver.MaxPayload)
 	}
 
-	if !isFirst && payloadBytes != e.sizes[r] {
-		return fmt.Errorf("the payload of rank %d changed from %d to %d bytes during an exchange",
-			e.g.cfg.Ranks[r], e.sizes[r], payloadBytes)
-	}
-
 	if isFirst {
 		e.sizes[r] = payloadBytes
 		e.received[r] = make([]byte, 0, payloadBytes)
+	}
+
+	if payloadBytes != e.sizes[r] {
+		return fmt.Errorf("the payload of rank %d changed from %d to %d bytes during an exchange",
+			e.g.cfg.Ranks[r], e.sizes[r], payloadBytes)
 	}
 
 	remaining := int(payloadBytes) - len(e.received[r]) // 0 after the end of the payload
@@ -176,11 +190,14 @@ func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
 	return nil
 }
 
-// Decide makes all ranks agree on one cause of the group's failure. It proposes a cause, unless
-// proposal is nil, and returns the first proposal of any rank. It returns its argument if no rank
-// has proposed a cause, if the group is closed, or if a proposal is too large.
+// Decide makes all ranks agree on one cause of the group's failure. It returns the first proposal
+// of any rank. It proposes a cause itself, unless proposal is nil.
+//
+// It returns its argument if no rank has proposed a cause, if the group is closed, or if a proposal
+// is too large.
 func (g *Group) Decide(proposal []byte) []byte {
-	if len(proposal) > driver.MaxPayload || g.BeginUse() != nil {
+	isTooLarge := len(proposal) > driver.MaxPayload
+	if isTooLarge || g.BeginUse() != nil {
 		return proposal
 	}
 
@@ -207,7 +224,7 @@ func (g *Group) Decide(proposal []byte) []byte {
 
 // propose publishes this rank's proposal, and makes this rank the decider if there is none yet.
 func (g *Group) propose(decider *uint32, proposal []byte) {
-	mu := &g.lanes[driver.LaneFault].mu
+	mu := &g.lanes[driver.LaneFault].mu // serializes proposals of this rank
 	mu.Lock()
 	defer mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {

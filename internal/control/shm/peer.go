@@ -16,21 +16,26 @@ import (
 	"symmem/internal/sys"
 )
 
-// peer is a connection to another rank on this machine. It watches the process of the rank.
+// peer is a connection to another rank on this machine. Over it, this rank fetches files (shared
+// memory) that the other rank has exported.
+//
+// It also watches the process of the other rank. When the process exits, the rank is lost. The
+// kernel then ends the connection, usually a moment before this rank notices the exit.
 type peer struct {
-	*handoff.Peer               // the connection, over which this rank requests files
-	rank          int           // world rank
+	*handoff.Peer               // the connection
+	rank          int           // world rank of the other rank
 	isLost        atomic.Bool   // whether the process has exited
 	exited        chan struct{} // closed when the process has exited
 
 	watcher sync.WaitGroup // the goroutine that runs watch
 }
 
-// newPeer returns the peer for a connection. Unless the rank is in this process, it starts a
-// goroutine that increments exitCount when the rank's process exits.
+// newPeer returns the peer for a connection. It starts to watch the rank's process, unless this is
+// the current process, as in tests. When the process exits, it increments exitCount.
 func newPeer(rank int, connection *handoff.Peer, exitCount *atomic.Uint32) *peer {
 	p := &peer{Peer: connection, rank: rank, exited: make(chan struct{})}
-	if connection.PID() != os.Getpid() {
+	isInThisProcess := connection.PID() == os.Getpid()
+	if !isInThisProcess {
 		p.watcher.Go(func() { p.watch(exitCount) })
 	}
 
@@ -46,21 +51,6 @@ func (p *peer) watch(exitCount *atomic.Uint32) {
 	p.isLost.Store(true)
 	exitCount.Add(1)
 	close(p.exited)
-}
-
-// exitDelay bounds a delay. When a process is killed, its connections end first, and this rank
-// notices up to exitDelay later that the process has exited.
-const exitDelay = 200 * time.Millisecond
-
-// hasExited reports whether the process of a peer with a broken connection has exited. It waits
-// for the exit for up to exitDelay.
-func (p *peer) hasExited() bool {
-	select {
-	case <-p.exited:
-		return true
-	case <-time.After(exitDelay):
-		return false
-	}
 }
 
 // callOnExit calls f on another goroutine when the process exits, unless ctx is done first. If the
@@ -80,7 +70,23 @@ func (p *peer) callOnExit(ctx context.Context, f func()) {
 	}()
 }
 
-// fetchFile returns a file that the rank has exported under a key.
+// exitDelay bounds the time from the end of a connection until this rank notices that the process
+// has exited.
+const exitDelay = 200 * time.Millisecond
+
+// hasExited reports whether the process of a peer with a broken connection has exited. It waits
+// for the exit for up to exitDelay.
+func (p *peer) hasExited() bool {
+	select {
+	case <-p.exited:
+		return true
+	case <-time.After(exitDelay):
+		return false
+	}
+}
+
+// fetchFile returns a file that the rank has exported under a key. The error is a
+// driver.RankLostError if the connection has ended.
 func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error) {
 	f, err := p.Fetch(ctx, key)
 	if err != nil {

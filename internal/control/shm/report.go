@@ -10,12 +10,20 @@ import (
 	"symmem/internal/spin"
 )
 
-// exchangeReports performs an exchange on LaneFault, where ranks exchange reports about failures.
-// Every rank has a log in shared memory, an array of slots. It appends its report to this log, and
-// reads the logs of the others. Slots are never reused, so a slow rank can still read old reports.
+// After a failure, ranks exchange reports about it. Every rank has a log in shared memory: an array
+// of slots for its reports, in order. Suppose that a slot holds 8 KiB, and that rank 1 sends a
+// report of 10 KiB and then one of 100 bytes:
 //
-// The result holds the reports by group rank. The report of an absent rank is nil. A rank becomes
-// absent if it is late, is lost or has left. Ranks may disagree about the absent ranks.
+//   - Rank 1 writes the first report to slots 0 and 1 of its log, and the second one to slot 2.
+//   - Rank 0 waits until slot 0 is written, and reads the first report. Slot 0 also contains the
+//     size of the report, so rank 0 knows that it must wait for slot 2 next.
+//   - If rank 1 sends no report in time, exits or leaves the group, rank 0 regards it as absent: it
+//     expects no more reports from rank 1. Other ranks may have received its report.
+//
+// Slots are never reused, so a slow rank can still read old reports.
+
+// exchangeReports sends this rank's report to all ranks. It returns the next report of every rank,
+// by group rank, or nil for an absent rank.
 func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	if err := e.writeReport(); err != nil {
 		return nil, err
@@ -42,13 +50,17 @@ func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	return reports, nil
 }
 
-// slotCount returns the number of slots for a report of the given size.
+// slotCount returns the number of slots for a report of the given size. An empty report has a slot,
+// too.
 func slotCount(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
+
+// writtenStep is slot.step of a written slot in a log. It is 0 before.
+const writtenStep = 1
 
 // writeReport appends this rank's report to its log. It writes the first slot last, so that a rank
 // that sees this slot sees the whole report.
 func (e *exchange) writeReport() error {
-	first := e.lane.step // slots before it are in use
+	first := e.lane.step // on this lane, the number of slots in use
 	slots := slotCount(uint64(len(e.payload)))
 	if first+slots > faultSlots {
 		return fmt.Errorf("a report of %d slots does not fit: %d of %d slots of the fault log are "+
@@ -57,7 +69,7 @@ func (e *exchange) writeReport() error {
 
 	for i := int(slots) - 1; i >= 0; i-- {
 		s := &e.g.ownBlock.fault[int(first)+i]
-		offset := min(i*chunkBytes, len(e.payload)) // an empty report has a slot, too
+		offset := i * chunkBytes // less than the size, or 0
 		copy(s.data[:], e.payload[offset:])
 		spin.StoreRelease64(&s.payloadBytes, uint64(len(e.payload)))
 		spin.StoreRelease64(&s.step, writtenStep)
@@ -68,17 +80,16 @@ func (e *exchange) writeReport() error {
 	return nil
 }
 
-// writtenStep is slot.step of a written slot in a log. It is 0 before.
-const writtenStep = 1
-
 // awaitReports waits until every rank that is not absent has written its next report. It marks
 // ranks as absent that do not write it in time.
 func (e *exchange) awaitReports(ctx context.Context) error {
-	nextSlot := func(b *block) *uint64 { return &b.fault[e.lane.slotsRead[b]].step }
+	e.markFullLogs()
+	nextSlot := func(b *block) *uint64 {
+		return &b.fault[e.lane.slotsRead[b]].step // in range, because the log is not full
+	}
 	w := &slowWait{
 		word: nextSlot, want: writtenStep, ignoreFaults: true, callText: e.callText,
 	}
-	e.markFullLogs() // nextSlot must not be called for them
 	for {
 		w.awaited = e.presentRanks()
 		err := e.g.waitSlowly(ctx, w)
@@ -86,13 +97,14 @@ func (e *exchange) awaitReports(ctx context.Context) error {
 			return nil
 		}
 
-		if !e.markAbsent(err, e.g.missing(w)) {
+		hasCause := e.markAbsent(err, e.g.missing(w))
+		if !hasCause {
 			return err
 		}
 	}
 }
 
-// markFullLogs marks the other ranks as absent whose logs have no slot for another report.
+// markFullLogs marks other ranks as absent if this rank has read all slots of their logs.
 func (e *exchange) markFullLogs() {
 	for _, r := range e.g.OtherRanks() {
 		if e.lane.slotsRead[e.g.blocks[r]] == faultSlots {
@@ -106,20 +118,20 @@ func (e *exchange) presentRanks() []int {
 	return slices.DeleteFunc(e.g.OtherRanks(), func(r int) bool { return e.lane.absent[r] })
 }
 
-// markAbsent marks the ranks as absent that caused err, the error of a wait. These are some or all
-// of missingRanks, the ranks for which the wait waited. It returns false if no rank is the cause.
-// In this case, the exchange cannot continue.
+// markAbsent marks the ranks as absent that have caused err, the error of a wait. These are some or
+// all of missingRanks, whose reports have not arrived. It returns false if the error has another
+// cause, so that the exchange cannot continue.
 func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	var deadlock *driver.DeadlockError
-	causes := missingRanks
+	var causes []int
 	switch {
 	case errors.As(err, new(*driver.RankLostError)):
 		causes = e.g.selectLost(missingRanks)
-	case errors.As(err, &deadlock):
+	case errors.As(err, &deadlock): // about ranks that left the group, for example
 		isUninvolved := func(r int) bool { return deadlock.Activity[e.g.cfg.Ranks[r]] == "" }
 		causes = slices.DeleteFunc(missingRanks, isUninvolved)
 	case errors.As(err, new(*driver.TimeoutError)):
-		// All missing ranks are late.
+		causes = missingRanks // all of them are late
 	default:
 		return false
 	}
@@ -131,8 +143,8 @@ func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	return true
 }
 
-// nextReport returns the next report in a rank's log. Call it when the first slot of the report has
-// been written. The values in the log are not trusted.
+// nextReport returns the next report in a rank's log, whose first slot must have been written. It
+// validates the sizes in the log, because a faulty rank may write any value.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.slotsRead[b]
 	payloadBytes := spin.LoadAcquire64(&b.fault[first].payloadBytes)

@@ -22,7 +22,8 @@ import (
 //
 //   - Rank 0 creates a random secret, the token. It stores the token in a store that all ranks use.
 //   - Each rank listens on a TCP port, and stores its addresses.
-//   - Each rank connects to all lower ranks. So rank 1 looks up the addresses of rank 0 and connects.
+//   - Each rank connects to all lower ranks. So rank 1 looks up the addresses of rank 0 and
+//     connects.
 //   - Rank 1 sends a hello: it identifies itself, and proves with the first half of the token that
 //     it belongs to the group. Rank 0 checks the hello, and answers with the second half.
 //   - When all are connected, they check that they have the same list of ranks for the group.

@@ -19,8 +19,8 @@ import (
 //   - records[1] holds what rank 1 has announced in its messages.
 //   - A call of rank 0 that waits for rank 1 is in waits. Messages of rank 1 wake it, and it then
 //     checks whether the wait is over.
-//   - Rank 0 may observe or cause a fault, for example if rank 1 exits. The error of the first fault
-//     becomes cause. From then on, rank 0 can only exchange reports about the failure.
+//   - Rank 0 may observe or cause a fault, for example if rank 1 exits. The error of the first
+//     fault becomes cause. From then on, rank 0 can only exchange reports about the failure.
 type groupState struct {
 	cfg     Config
 	ownRank int // group rank
