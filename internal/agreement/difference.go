@@ -7,13 +7,26 @@ import (
 	"symmem/event"
 )
 
-// Difference classifies the first differing event of two histories: that of the usual ranks, which
-// is the most frequent one, and that of the deviant ranks. The classification is a guess for the
-// text of a DivergenceError.
+// Suppose that the ranks of a group have these histories of a pool, which are equal up to event 6:
+//
+//	          event 7        event 8         event 9
+//	rank 0    alloc 4 KiB    alloc 8 KiB     free
+//	rank 1    alloc 4 KiB    alloc 8 KiB     free
+//	rank 2    alloc 8 KiB    free            alloc 1 KiB
+//
+// Ranks 0 and 1 are the usual ranks, because their history is the most frequent one. Rank 2 is the
+// deviant rank. Its events 7 and 8 equal events 8 and 9 of the usual ranks. So rank 2 probably
+// lacks an event, which an error then reports to the user as a DifferenceMissingEvent.
+//
+// Each history is a variant of a DivergenceError. The events are compared by their requests. A
+// request is an event without the place in the pool, and is represented by a digest (hash).
+
+// Difference describes how the event of the deviant ranks differs from that of the usual ranks. It
+// is a guess.
 type Difference uint8
 
 const (
-	// DifferenceUnknown marks a difference that could not be classified.
+	// DifferenceUnknown marks a difference without a guess.
 	DifferenceUnknown Difference = iota
 	// DifferenceExtraEvent marks an event that only the deviant ranks have.
 	DifferenceExtraEvent
@@ -49,8 +62,8 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// describe returns a sentence on how the deviant ranks differ from the usual ranks. n determines
-// the names of ranks.
+// describe returns a sentence that describes the difference to users. n determines the names of
+// ranks.
 func (d Difference) describe(n Names, deviantRanks, usualRanks []int) string {
 	deviant, usual := n.shortRanks(deviantRanks), n.shortRanks(usualRanks)
 	have := chooseVerb(deviantRanks, "has", "have")
@@ -87,9 +100,9 @@ func (d Difference) describe(n Names, deviantRanks, usualRanks []int) string {
 	return ""
 }
 
-// classify compares the most frequent variant of d with the first other variant. events.list has an
-// entry for each variant. Its detail holds digests of requests: that of the differing event and
-// those of the next events.
+// classify compares the usual variant of d with the first deviant one. events.list has an entry for
+// each variant. Its detail holds digests of requests: that of the differing event and those of the
+// next events.
 func classify(d *DivergenceError, events contributions) Difference {
 	if d.freesSameBlock() {
 		return DifferenceHeldBlock
@@ -108,11 +121,14 @@ func classify(d *DivergenceError, events contributions) Difference {
 		return DifferenceMissingEvent
 	case !usual.HasEvent:
 		return DifferenceExtraEvent
-	case usual.Event.SameRequest(&deviant.Event):
-		if usual.Event.Kind == event.KindFree {
-			return DifferenceUnrelatedEvent // the ranks freed different blocks
-		}
+	}
 
+	isSameRequest := usual.Event.SameRequest(&deviant.Event)
+	isFree := usual.Event.Kind == event.KindFree
+	switch {
+	case isSameRequest && isFree:
+		return DifferenceUnrelatedEvent // the ranks freed different blocks
+	case isSameRequest:
 		return DifferencePlace
 	}
 
@@ -132,16 +148,16 @@ func (d *DivergenceError) freesSameBlock() bool {
 	return len(d.Variants) > 1
 }
 
-// classifyByAlignment guesses why two histories differ from their next requests, which are those of
-// the differing events and of the events that follow. The deviant ranks may have changed, added,
-// omitted or swapped an event. Each case shifts the later requests in another way. For example, if
-// an event was added, the request after it equals the first request of the usual ranks.
-// classifyByAlignment returns the case in which most requests match. If two are equally good, it
-// prefers a change.
+// classifyByAlignment guesses the difference from the requests of the differing events and of the
+// events that follow. The deviant ranks may have changed, added, omitted or swapped an event.
+//
+// Each case shifts the later requests in another way. For example, if the deviant ranks have added
+// an event, their second request equals the first request of the usual ranks. classifyByAlignment
+// returns the case in which most requests match. If two are equally good, it prefers a change.
 func classifyByAlignment(
 	usual, deviant event.Event, usualRequests, deviantRequests []uint64,
 ) Difference {
-	// countWithout counts matches if each side skips the given number of requests.
+	// countWithout counts the requests that match if both histories skip their first requests.
 	countWithout := func(usualSkipped, deviantSkipped int) int {
 		usualRest := usualRequests[min(usualSkipped, len(usualRequests)):]
 		deviantRest := deviantRequests[min(deviantSkipped, len(deviantRequests)):]
@@ -157,9 +173,13 @@ func classifyByAlignment(
 	}
 
 	hasTwo := len(usualRequests) > 1 && len(deviantRequests) > 1
-	isSwapped := hasTwo &&
-		usualRequests[0] == deviantRequests[1] && usualRequests[1] == deviantRequests[0]
-	if isSwapped && 2+countWithout(2, 2) > bestCount { // 2 for the swapped requests
+	if !hasTwo {
+		return best
+	}
+
+	isSwapped := usualRequests[0] == deviantRequests[1] && usualRequests[1] == deviantRequests[0]
+	const swappedCount = 2 // the swapped requests match, too
+	if isSwapped && swappedCount+countWithout(2, 2) > bestCount {
 		best = DifferenceOrder
 	}
 
@@ -168,14 +188,14 @@ func classifyByAlignment(
 
 // classifyChangedEvent returns the difference between two events with different requests.
 func classifyChangedEvent(a, b event.Event) Difference {
+	isSameKind := a.Kind == b.Kind
+	isSameStream := a.Stream == b.Stream
 	isSameSize := a.Size == b.Size && a.Requested == b.Requested
 	switch {
-	case a.Kind != b.Kind:
-		return DifferenceUnrelatedEvent
-	case a.Stream != b.Stream && isSameSize:
-		return DifferenceStream
-	case a.Stream == b.Stream:
+	case isSameKind && isSameStream:
 		return DifferenceSize
+	case isSameKind && isSameSize:
+		return DifferenceStream
 	}
 
 	return DifferenceUnrelatedEvent

@@ -8,65 +8,76 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxComparedEvents is the number of events whose requests classify compares: the first differing
-// event and the next 8.
+// In phaseEvents, the last phase of an agreement, each rank sends its side of the first difference
+// between the ranks' histories of a pool. Suppose that the histories of all ranks have the same
+// first 5 events, and differ at position 5. Then each rank sends:
+//
+//   - its event at position 5
+//   - the digests (hashes) of the requests of this event and of the next 8. A request is an event
+//     without the place that the pool has chosen. With them, classify guesses, for example, that
+//     rank 1 has an additional event.
+//
+// A rank keeps only its latest events. If it no longer keeps the event at position 5, it sends the
+// digest of its first 6 events. If the ranks know only that the first difference is between
+// positions 5 and 20, each sends the digest of its first 21 events.
+
+// maxComparedEvents is the number of events whose requests classify compares.
 const maxComparedEvents = 9
 
 // maxDetailBytes is the maximum size of message.detail, which holds request digests or a call site.
 const maxDetailBytes = max(8*maxComparedEvents, event.MaxSiteBytes)
 
-// The first byte of an answer in phaseEvents. It gives the kind of the bytes that follow.
+// The first byte of an encoded side, which is its kind. The comments describe the other bytes.
 const (
-	answerEvent   byte = iota + 1 // the event and its call site
-	answerEnd                     // the length of a history that is too short
-	answerDigest                  // a position and the digest of the events before the position
-	answerNotKept                 // nothing: the rank keeps neither the event nor a digest
+	sideEvent   byte = iota + 1 // the event and its call site
+	sideEnd                     // the length of a history that is too short
+	sideDigest                  // a position and the digest of the events before the position
+	sideNotKept                 // none: the rank keeps neither the event nor a digest
 )
 
-// startEventsPhase returns this rank's payload for phaseEvents: its event at the first difference.
-// If only a range of positions is known for the difference, the payload contains the digest after
-// the last position instead.
+// startEventsPhase returns this rank's payload for phaseEvents. The other results are those of
+// Machine.Step.
 func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	search := m.searches[0] // the range of positions of the first difference
 	source := m.history(search.id)
 	msg := message{phase: m.phase, round: m.round, ledger: search.id, position: search.first}
 	if search.first == search.last {
-		msg.value = encodeEventAnswer(source, search.first)
+		msg.value = encodeEventSide(source, search.first)
 		msg.detail = requestDigestsFrom(source, search.first)
 	} else {
 		msg.position = search.last + 1
-		msg.value = encodeDigestAnswer(source, search.last+1)
+		msg.value = encodeDigestSide(source, search.last+1)
 	}
 
 	return msg.encode(), nil, nil // the agreement has no outcome yet
 }
 
-// encodeEventAnswer encodes the event at a position. If the event is no longer kept, it encodes the
-// digest after the event.
-func encodeEventAnswer(source snapshotSource, position uint64) []byte {
-	if e, ok := source.EventAt(position); ok {
-		return event.Append([]byte{answerEvent}, &e)
+// encodeEventSide encodes the event at a position. If the event is no longer kept, it encodes the
+// digest of all events up to this one.
+func encodeEventSide(source snapshotSource, position uint64) []byte {
+	if e, isKept := source.EventAt(position); isKept {
+		return event.Append([]byte{sideEvent}, &e)
 	}
 
-	return encodeDigestAnswer(source, position+1)
+	return encodeDigestSide(source, position+1)
 }
 
-// encodeDigestAnswer encodes the digest of the events before a position.
-func encodeDigestAnswer(source snapshotSource, position uint64) []byte {
-	if source.end < position { // this rank had fewer events when it voted
-		return appendUint64s([]byte{answerEnd}, source.end)
+// encodeDigestSide encodes the digest of the events before a position.
+func encodeDigestSide(source snapshotSource, position uint64) []byte {
+	if source.end < position { // the history is too short
+		return appendUint64s([]byte{sideEnd}, source.end)
 	}
 
-	if digest, ok := source.DigestAt(position); ok {
-		return appendUint64s([]byte{answerDigest}, position, digest)
+	if digest, isKept := source.DigestAt(position); isKept {
+		return appendUint64s([]byte{sideDigest}, position, digest)
 	}
 
-	return []byte{answerNotKept}
+	return []byte{sideNotKept}
 }
 
-// requestDigestsFrom encodes digests of the requests of events from a position on, for at most
-// maxComparedEvents events. A request is an event without the place that the pool has chosen.
+// requestDigestsFrom encodes the digests of the requests of up to maxComparedEvents events, from a
+// position on.
 func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	var out []byte
 	for i := range uint64(maxComparedEvents) {
@@ -81,8 +92,8 @@ func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	return out
 }
 
-// handleEvents ends the agreement with a divergence in a pool's history. The results are those of
-// Machine.Step.
+// handleEvents ends the agreement: its outcome is a divergence with the sides of all ranks. The
+// results are those of Machine.Step.
 func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	search := m.searches[0]
 	isPositionKnown := search.first == search.last
@@ -96,7 +107,7 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	d.Position = search.first
 	d.Last = search.last
 	for _, c := range s.events.list {
-		v, err := decodeAnswer(c)
+		v, err := decodeSide(c)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -105,8 +116,8 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	}
 
 	d.OtherRanks = s.events.otherRanks
-	// If ranks are absent, the event of one of them can be the one that differs.
-	if s.events.areEqual() && len(m.absent) == 0 {
+	areAllPresent := len(m.absent) == 0 // otherwise, an absent rank may have the different side
+	if s.events.areEqual() && areAllPresent {
 		return nil, nil, protocolError("ranks with different digests sent the same event, number %d",
 			search.first)
 	}
@@ -119,12 +130,11 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
-// decodeAnswer decodes an answer of encodeEventAnswer or encodeDigestAnswer, which the ranks of c
-// have sent. Its errors wrap ErrProtocol.
-func decodeAnswer(c contribution) (Variant, error) {
+// decodeSide decodes the side that the ranks of c have sent. Its errors wrap ErrProtocol.
+func decodeSide(c contribution) (Variant, error) {
 	v := Variant{Ranks: c.ranks}
 	if len(c.value) == 0 {
-		return v, protocolError("the answer is empty")
+		return v, protocolError("the side of a rank is empty")
 	}
 
 	if len(c.detail)%8 != 0 {
@@ -132,9 +142,9 @@ func decodeAnswer(c contribution) (Variant, error) {
 			len(c.detail))
 	}
 
-	body := c.value[1:]
-	switch kind := c.value[0]; {
-	case kind == answerEvent:
+	kind, body := c.value[0], c.value[1:]
+	switch {
+	case kind == sideEvent:
 		e, err := event.Decode(body)
 		if err != nil {
 			return v, protocolError("%w", err)
@@ -144,17 +154,17 @@ func decodeAnswer(c contribution) (Variant, error) {
 		v.Event = e
 		v.Site = e.Site
 		v.Text = e.String()
-	case kind == answerEnd && len(body) == 8:
+	case kind == sideEnd && len(body) == 8:
 		end := binary.LittleEndian.Uint64(body)
 		v.Text = fmt.Sprintf("no event: history ends at %d", end)
-	case kind == answerDigest && len(body) == 16:
+	case kind == sideDigest && len(body) == 2*8:
 		position := binary.LittleEndian.Uint64(body)
 		digest := binary.LittleEndian.Uint64(body[8:])
 		v.Text = fmt.Sprintf("digest %016x at %d", digest, position)
-	case kind == answerNotKept && len(body) == 0:
+	case kind == sideNotKept && len(body) == 0:
 		v.Text = "events that are no longer kept"
 	default:
-		return v, protocolError("the answer has an unknown kind (%d) or a wrong size", kind)
+		return v, protocolError("the side of a rank has an unknown kind (%d) or a wrong size", kind)
 	}
 
 	return v, nil

@@ -5,36 +5,52 @@ import (
 	"fmt"
 )
 
-// phase is the step of an agreement. A ledger is the history of events of one pool.
+// An agreement compares the ledgers of all ranks. A ledger is the history of a pool: its events
+// have positions from 0. The agreement runs in rounds. In each round, every rank sends a message to
+// all ranks, and combines the messages of all ranks in a Summary. Suppose that ranks 0 and 1 have
+// the same first 5 events in ledger 1, but then different ones:
+//
+//   - In the first round, which is phaseVote, each rank sends a vote for each ledger: the number of
+//     events, for example, and their digest (hash). The digests for ledger 1 differ.
+//   - In the following rounds, which are phaseProbe, each rank sends answers: the digests of the
+//     events before other positions. Digests are equal before position 5, but not before position
+//     6.
+//   - In the last round, which is phaseEvents, each rank sends its event at position 5, for an
+//     error that shows both.
+
+// phase is the kind of a round.
 type phase uint64
 
 const (
 	phaseVote   phase = iota + 1 // ranks compare the states of all their ledgers
 	phaseProbe                   // ranks compare digests to find the first difference of a ledger
 	phaseEvents                  // ranks compare the event at the first difference
-	phaseDone                    // no messages are sent
+	phaseDone                    // no round: the agreement has ended
 )
 
-// message is one rank's payload in a round. Fields of other phases are empty.
+// message is one rank's message in a round. Most fields are used in one phase only, and are empty
+// in the others.
 type message struct {
 	phase phase
 	round uint64 // from 0
-	// value holds the mode and the tag of the operation in phaseVote. In phaseEvents, it holds the
-	// answer for a position.
-	value []byte
-	// call is the encoded Config.Call, in phaseVote.
-	call []byte
-	// detail holds the call site of the call in phaseVote. In phaseEvents, it holds the digests of
-	// the requests from the position on.
-	detail           []byte
-	ledger, position uint64 // in phaseEvents: ledger id, and position of an event in the ledger
-	flags            uint64 // in phaseVote: Config.Flags
 
-	votes   []vote   // in phaseVote, sorted by ledger id
-	answers []answer // in phaseProbe
+	// In phaseVote, value holds the mode and the tag, which names the operation that needs the
+	// agreement. In phaseEvents, it holds the event, or a digest if the rank no longer keeps the
+	// event.
+	value []byte
+	// In phaseVote, call is the call of a collective that needs the agreement; see Config.Call.
+	call []byte
+	// In phaseVote, detail holds the call site of call. In phaseEvents, it holds the digests of the
+	// requests of the event and of the next ones.
+	detail []byte
+
+	flags            uint64   // in phaseVote: Config.Flags
+	votes            []vote   // in phaseVote, sorted by ledger id
+	answers          []answer // in phaseProbe
+	ledger, position uint64   // in phaseEvents: ledger id, and position of the event in the ledger
 }
 
-// encode encodes m in the order in which decodeMessage reads the fields.
+// encode returns the encoded message, called the payload.
 func (m *message) encode() []byte {
 	b := appendUint64s(nil, wireVersion, uint64(m.phase), m.round, m.ledger, m.position, m.flags)
 	for _, part := range [][]byte{m.value, m.call, m.detail} {
@@ -47,9 +63,9 @@ func (m *message) encode() []byte {
 	return b
 }
 
-// decodeMessage decodes the result of encode. Errors wrap ErrProtocol.
-func decodeMessage(b []byte) (*message, error) {
-	r := &reader{rest: b} // after the first error, its methods return zero values
+// decodeMessage decodes a payload. Errors wrap ErrProtocol.
+func decodeMessage(payload []byte) (*message, error) {
+	r := &reader{rest: payload} // after the first error, its methods return zero values
 	version := r.readUint64("version")
 	if r.err == nil && version != wireVersion {
 		return nil, protocolError("the peer uses version %d of the encoding", version)
@@ -66,13 +82,7 @@ func decodeMessage(b []byte) (*message, error) {
 	m.detail = r.readBytes(maxDetailBytes, "detail")
 	switch m.phase {
 	case phaseVote:
-		m.votes = readList[vote](r, MaxLedgers, "votes")
-		for i, v := range m.votes {
-			isSorted := i == 0 || v.ID > m.votes[i-1].ID
-			if !v.isValid() || !isSorted {
-				r.fail("vote")
-			}
-		}
+		m.votes = readVotes(r)
 	case phaseProbe:
 		m.answers = readList[answer](r, MaxLedgers*maxProbes, "answers")
 	case phaseEvents: // has neither votes nor answers
@@ -87,35 +97,51 @@ func decodeMessage(b []byte) (*message, error) {
 	return m, r.err
 }
 
+// readVotes reads the votes of a message, and checks them.
+func readVotes(r *reader) []vote {
+	votes := readList[vote](r, MaxLedgers, "votes")
+	for i, v := range votes {
+		isSorted := i == 0 || v.ID > votes[i-1].ID
+		if !v.isValid() || !isSorted {
+			r.fail("vote")
+		}
+	}
+
+	return votes
+}
+
 // Summary combines the payloads of all ranks in a round. A field of type contributions holds the
 // different values that ranks sent, and the ranks that sent each.
 type Summary struct {
-	phase            phase
-	round            uint64
-	ledger, position uint64 // in phaseEvents; see message
-	ranks, absent    []int  // group ranks with and without a payload
+	phase         phase
+	round         uint64
+	ranks, absent []int // group ranks with and without a payload
 
-	flags   uint64           // in phaseVote: all flags that ranks have set
-	tags    contributions    // in phaseVote: modes and tags
-	ids     contributions    // in phaseVote: lists of ledger ids
-	calls   contributions    // in phaseVote: calls, with their call sites as details
-	votes   []combinedVote   // in phaseVote: by ledger; empty if the lists of ledger ids differ
+	flags uint64         // in phaseVote: all flags that ranks have set
+	tags  contributions  // in phaseVote: modes and tags
+	ids   contributions  // in phaseVote: lists of ledger ids
+	calls contributions  // in phaseVote: calls, with their call sites as details
+	votes []combinedVote // in phaseVote: by ledger; empty if the lists of ledger ids differ
+
 	results []positionResult // in phaseProbe: by position
-	events  contributions    // in phaseEvents: answers for the position
+
+	ledger, position uint64        // in phaseEvents: those of all messages
+	events           contributions // in phaseEvents: the values of all messages
 }
 
 // Merge combines the payloads of a round, indexed by rank. The payloads of absent ranks are nil.
+//
 // It returns an error that wraps [ErrProtocol] if a payload is invalid, if payloads do not belong
 // to the same round, or if all ranks are absent.
 func Merge(payloads [][]byte) (*Summary, error) {
 	s := &Summary{}
-	for rank, p := range payloads {
-		if p == nil {
+	for rank, payload := range payloads {
+		if payload == nil {
 			s.absent = append(s.absent, rank)
 			continue
 		}
 
-		m, err := decodeMessage(p)
+		m, err := decodeMessage(payload)
 		if err == nil {
 			err = s.add(rank, m)
 		}
@@ -132,8 +158,8 @@ func Merge(payloads [][]byte) (*Summary, error) {
 	return s, nil
 }
 
-// add adds the payload of a rank. The first payload determines the step to which the others must
-// belong.
+// add adds the message of a rank. The first message determines the round, ledger and position of
+// the others.
 func (s *Summary) add(rank int, m *message) error {
 	isFirst := len(s.ranks) == 0
 	if isFirst {
@@ -155,7 +181,7 @@ func (s *Summary) add(rank int, m *message) error {
 		return s.addAnswers(m, isFirst)
 	case phaseEvents:
 		s.events.add(rank, m.value, m.detail)
-	case phaseDone: // no rank sends a payload, so decodeMessage rejects this phase
+	case phaseDone: // decodeMessage rejects messages of this phase
 	}
 
 	return nil
@@ -178,7 +204,7 @@ func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 		return
 	}
 
-	// The ids are equal, so s.votes has an entry for each vote.
+	// The ids are equal, so s.votes has an entry for each vote of a later rank.
 	for i, v := range m.votes {
 		if isFirst {
 			s.votes = append(s.votes, newCombinedVote(v))
@@ -188,8 +214,8 @@ func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	}
 }
 
-// addAnswers adds the answers of a rank, which must be for the same positions as those of other
-// ranks.
+// addAnswers adds the answers of a rank. They must be for the same positions as those of the first
+// rank.
 func (s *Summary) addAnswers(m *message, isFirst bool) error {
 	if isFirst {
 		s.results = make([]positionResult, len(m.answers))

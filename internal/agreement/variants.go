@@ -63,12 +63,12 @@ func (c Config) OwnVariant(kind Kind, id, first, last uint64) (Variant, error) {
 		}
 
 		source := snapshotSource{c.Ledgers[i].Source, c.Ledgers[i].Source.Snapshot().Position}
-		answer := encodeEventAnswer(source, first)
+		side := encodeEventSide(source, first)
 		if last > first {
-			answer = encodeDigestAnswer(source, last+1)
+			side = encodeDigestSide(source, last+1)
 		}
 
-		v, err = decodeAnswer(contribution{value: answer, ranks: v.Ranks})
+		v, err = decodeSide(contribution{value: side, ranks: v.Ranks})
 	default:
 		err = fmt.Errorf("no own side of kind %v", kind)
 	}
