@@ -8,18 +8,29 @@ import (
 	"symmem/internal/message"
 )
 
-// Messages is an optional interface of a Plane. It numbers messages and diagnoses waits for them.
-// Only planes on one machine implement it. If GroupConfig.Strict is set, Plane.Compare also
-// compares counts of messages.
+// Ranks send each other messages with Send and Recv, besides their collectives. Suppose that rank 0
+// calls Send three times, with tag 5 and rank 1 as the receiver. Rank 1 calls Recv three times,
+// with tag 5 and rank 0 as the source. On each rank, these calls have the numbers 1 to 3. The
+// message of the second Send, for example, arrives in the second Recv.
+//
+// A rank's collectives divide its calls into segments: calls before the first collective are in
+// segment 0, those before the second one in segment 1, and so on. In strict groups, a Send and its
+// Recv must be in the same segment. Other groups ignore segments.
+
+// Messages is an optional interface of a Plane, which connects the ranks of a group. It numbers
+// messages and diagnoses waits for them. Only planes on one machine implement it.
+//
+// In strict groups, Plane.Compare also compares counts of messages.
 type Messages interface {
 	driver.MessageCounts
 	// Count counts a new call of Send or Recv and returns its number. Calls of Count with the same
 	// peer must be serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns an error if a message from peer may never arrive, and otherwise nil.
-	// The error is a RankLostError, TimeoutError, DeadlockError or PeerError. It also warns of late
-	// ranks. peer is a group rank or AnySource, and since is the start of the wait. callText returns
-	// a description of the waiting call.
+	// DiagnoseMessage returns an error if a message from peer may never arrive, and otherwise nil. It
+	// also warns of late ranks.
+	//
+	// The error is a RankLostError, TimeoutError, DeadlockError or PeerError. peer is a group rank or
+	// AnySource, and since is the start of the wait. callText describes the waiting call.
 	DiagnoseMessage(peer int, since time.Time, callText func() string) error
 	// HasCalledMore reports whether the peer has called more than the given number of collectives.
 	// If peer is AnySource, it reports whether all other ranks have. After it has returned true, this
@@ -37,18 +48,52 @@ type Message struct {
 	After uint64
 }
 
-// MessageEnd describes the Send or the Recv of a message.
+// MessageSegment returns the segment of a call of Send or Recv with the given Message.After. In
+// groups that are not strict, it returns 0.
+func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
+	if !g.Strict {
+		return 0
+	}
+
+	return after
+}
+
+// DescribeMessage returns a description of a Send or Recv for errors, such as "Send 3 of 64 bytes
+// with tag 1 to rank 2 of the world in group world". number is Message.Number, or 0 if unknown.
+func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
+	preposition := "to"
+	if call.Operation == driver.Recv {
+		preposition = "from"
+	}
+
+	peer := "any rank"
+	if call.Root != driver.AnySource {
+		peer = fmt.Sprintf("rank %d of the world", g.Ranks[call.Root])
+	}
+
+	numberText := ""
+	if number > 0 {
+		numberText = fmt.Sprintf(" %d", number)
+	}
+
+	return fmt.Sprintf("%v%s of %d bytes with tag %d %s %s in group %s", call.Operation, numberText,
+		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
+}
+
+// MessageEnd describes one end of a message: the call of Send or Recv.
 type MessageEnd struct {
 	Digest uint64 // hash of the call
 	After  uint64 // see Message.After
 	Bytes  uint64 // size of the message
-	// Type is the element type, or 0 if one end's type is unknown.
+	// Type is the element type. If the type of one end is unknown, it is 0 for both.
 	Type driver.DataType
 }
 
 // CompareEnds compares the Send of a message with its Recv, and returns an error if they do not
-// match. call is the Recv, source the sender's group rank, and number the message's number (see
-// Message.Number). Types and digests are compared only if compareCalls is true.
+// match.
+//
+// call is the Recv, source the sender's group rank, and number the message's number. Types and
+// digests are compared only if compareCalls is true.
 func CompareEnds(
 	g *driver.GroupConfig, sent, received MessageEnd, call *driver.Call, source int, number uint64,
 	compareCalls bool,
@@ -77,49 +122,17 @@ func CompareEnds(
 	return err
 }
 
-// DescribeMessage returns a description of a Send or Recv for errors, such as "Send 3 of 64 bytes
-// with tag 1 to rank 2 of the world in group world". number is Message.Number, or 0 if unknown.
-func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
-	preposition := "to"
-	if call.Operation == driver.Recv {
-		preposition = "from"
-	}
-
-	peer := "any rank"
-	if call.Root != driver.AnySource {
-		peer = fmt.Sprintf("rank %d of the world", g.Ranks[call.Root])
-	}
-
-	numberText := ""
-	if number > 0 {
-		numberText = fmt.Sprintf(" %d", number)
-	}
-
-	return fmt.Sprintf("%v%s of %d bytes with tag %d %s %s in group %s", call.Operation, numberText,
-		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
-}
-
-// MessageSegment returns the segment of a message with the given Message.After. Segments divide the
-// calls of a rank, and a Send matches only Recvs in the same segment. In strict groups, each
-// collective begins a segment. Other groups have only segment 0.
-func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
-	if !g.Strict {
-		return 0
-	}
-
-	return after
-}
-
 // AwaitedRecv describes a Recv whose message has not arrived.
 type AwaitedRecv struct {
 	Source, Tag int    // Source is a group rank or AnySource
 	Number      uint64 // Message.Number, or 0 if it is unknown
 }
 
-// UnmatchedError returns an error that lists Sends without a Recv and Recvs without a Send when a
-// group ends. It returns nil if there are none. unreceived lists messages to this rank without a
-// Recv, and awaited this rank's Recvs without a message. unreceivedByPeers lists messages of this
-// rank that peers have not received.
+// UnmatchedError returns an error about the unmatched messages of a rank when a group ends. It
+// returns nil if there are none.
+//
+// unreceived lists messages to this rank without a Recv, and awaited this rank's Recvs without a
+// message. unreceivedByPeers lists messages of this rank that other ranks have not received.
 func UnmatchedError(
 	g *driver.GroupConfig, unreceived []message.Arrival, awaited []AwaitedRecv,
 	unreceivedByPeers []driver.MessageEnds,
@@ -136,14 +149,14 @@ func UnmatchedError(
 	}
 
 	for _, recv := range awaited {
-		ends := driver.MessageEnds{
-			From: driver.AnySource, To: ownRank, Tag: recv.Tag, Number: recv.Number, Received: 1,
-		}
+		source := driver.AnySource
 		if recv.Source != driver.AnySource {
-			ends.From = g.Ranks[recv.Source]
+			source = g.Ranks[recv.Source]
 		}
 
-		err.Ends = append(err.Ends, ends)
+		err.Ends = append(err.Ends, driver.MessageEnds{
+			From: source, To: ownRank, Tag: recv.Tag, Number: recv.Number, Received: 1,
+		})
 	}
 
 	if len(err.Ends) == 0 {

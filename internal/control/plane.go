@@ -12,13 +12,17 @@ import (
 	"symmem/driver"
 )
 
-// Plane connects the ranks of a group. A rank uses it from the connection to Close.
+// Plane connects this rank to the other ranks of a group, its peers. Suppose that ranks 0 and 1 are
+// about to run the group's 7th collective on GPUs. On each rank, the backend:
 //
-// It fails at the first fault that this rank observes or causes. From then on, only Decide,
-// Departed and exchanges on driver.LaneFault work.
+//   - calls Submit, which announces the collective to the peer and returns its number, the ticket 7
+//   - may call Compare with the ticket, which checks that both ranks make the same call
+//   - launches the collective on the GPU
+//   - calls Await, which waits until the GPU has completed the work
 //
-// Each collective of the group has a number, its ticket. The n-th collective that a rank launches
-// has ticket n on every rank. A rank submits a ticket before it launches the collective.
+// If rank 1 never submits ticket 7, Await returns a TimeoutError on rank 0, and the plane of rank 0
+// fails. A plane fails at the first fault that its rank observes or causes. From then on, only
+// Decide, Departed and exchanges on driver.LaneFault work.
 //
 // Methods are safe for concurrent use unless noted.
 type Plane interface {
@@ -31,13 +35,13 @@ type Plane interface {
 	// ticket. Calls must be serialized.
 	Submit() uint64
 	// TrySubmit is like Submit, but returns false and submits nothing in three cases: the plane has
-	// failed, a peer (another rank) has failed, or a peer has left without submitting the next
-	// ticket.
+	// failed, a peer has failed, or a peer has left without submitting the next ticket.
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare compares the digests (hashes) of the calls of all ranks. The n-th Compare of a rank
-	// waits for the n-th Compare of all others. If digests differ, every rank gets a
-	// driver.MismatchError with the ticket as its Number. Timeouts and faults are handled as in
-	// Exchange. An error makes the plane fail. Calls must be serialized.
+	// waits for the n-th Compare of all others. Calls must be serialized.
+	//
+	// If digests differ, every rank gets a driver.MismatchError with the ticket as its Number.
+	// Timeouts and faults are handled as in Exchange. An error makes the plane fail.
 	Compare(ticket uint64, call *driver.Call) error
 	// Await waits until w.Done returns true. Each rank must submit w.Ticket within the device's
 	// timeout. When all ranks have submitted it, only ctx bounds the wait.
@@ -59,7 +63,7 @@ type Plane interface {
 	// a RankLostError, PeerError or DeadlockError about peers that were lost, failed or left. If
 	// this plane is closed, it returns ErrClosed.
 	PeerFault(callText string) error
-	// Fail makes the plane fail with err, unless it has already failed. Other ranks' waits then end
+	// Fail makes the plane fail with err, unless it has already failed. The waits of peers then end
 	// with ErrFault. It always returns err, as a driver.Fault.
 	Fail(err error) error
 	// Failed returns a channel that is closed when the plane fails.
@@ -69,14 +73,14 @@ type Plane interface {
 	// Abort makes the plane fail on all ranks. On this rank, Cause then returns cause, or
 	// driver.ErrAborted if cause is nil.
 	Abort(cause error)
-	// Withdraw revokes this rank's tickets, except those that all other ranks are known to have
-	// submitted, and reports whether it revoked any. A rank that submits a revoked ticket later gets
-	// an error instead of waiting forever. Afterwards, only Close can be called.
+	// Withdraw revokes this rank's tickets, except those that all peers are known to have submitted.
+	// It reports whether it has revoked any. A peer that submits a revoked ticket later gets an error
+	// instead of waiting forever. Afterwards, only Close can be called.
 	//
-	// A plane between machines first asks the other ranks for their tickets. It waits for the
-	// answers, for up to 3 s if a process is stopped. During the call, Submit publishes no tickets.
+	// A plane between machines first asks the peers for their tickets. It waits for the answers, for
+	// up to 3 s if a process is stopped. During the call, Submit announces no tickets.
 	Withdraw() bool
-	// Close ends this rank's waits, notifies the other ranks, and leaves the group.
+	// Close ends this rank's waits, notifies the peers, and leaves the group.
 	Close() error
 }
 
@@ -88,14 +92,14 @@ type Wait struct {
 	Operation driver.Operation // of this collective
 	// CallText returns a text such as "AllReduce 12 of group world".
 	CallText func() string
-	// FindFault looks for a better error than the report that another rank has failed. It returns
-	// nil if there is none. FindFault itself may be nil.
-	FindFault func() error
-	// CountsText returns TimeoutError.Counts. It may be nil.
-	CountsText func() string
 	// Done reports whether the work has completed. Calls are serialized. For Diagnose, it can be
 	// nil.
 	Done func() bool
+	// CountsText returns the text for TimeoutError.Counts. It may be nil.
+	CountsText func() string
+	// FindFault looks for a better error than one that only reports the failure of a peer. It returns
+	// nil if there is none. FindFault itself may be nil.
+	FindFault func() error
 }
 
 // IsDone reports whether the work is known to have completed.
@@ -105,31 +109,27 @@ func (w *Wait) IsDone() bool { return w.Done != nil && w.Done() }
 // CountsText to a TimeoutError. It replaces an error that matches ErrFault by the error of
 // FindFault, if there is one. It returns other errors unchanged.
 func (w *Wait) AddDetails(err error) error {
-	if err == nil {
-		return nil
-	}
-
 	var timeout *driver.TimeoutError
-	if w.CountsText != nil && errors.As(err, &timeout) {
+	isTimeout := errors.As(err, &timeout)
+	if isTimeout && w.CountsText != nil {
 		// Change a copy, because other goroutines may read the error of a failed plane.
 		withCounts := *timeout
 		withCounts.Counts = w.CountsText()
 		return &withCounts
 	}
 
-	if w.FindFault == nil || !errors.Is(err, driver.ErrFault) {
-		return err
-	}
-
-	if explanation := w.FindFault(); explanation != nil {
-		return explanation
+	isFault := errors.Is(err, driver.ErrFault)
+	if isFault && w.FindFault != nil {
+		if betterErr := w.FindFault(); betterErr != nil {
+			return betterErr
+		}
 	}
 
 	return err
 }
 
-// FetchNoter is an optional interface of a Plane that can describe fetches of memory in errors. In
-// a fetch, a rank asks another to share memory with it.
+// FetchNoter is an optional interface of a Plane that can mention fetches of memory in errors. In a
+// fetch, a rank asks another to share memory with it.
 type FetchNoter interface {
 	// NoteFetch announces to the other ranks that this rank fetches memory from a group rank, until
 	// end is called. Meanwhile, errors of ranks that wait for this rank name both ranks.
