@@ -8,12 +8,15 @@ import (
 	"symmem/internal/sys"
 )
 
-// exitWatcher reports ranks in the order in which their processes exit. A goroutine for each rank
-// would not keep this order. When a rank is lost, others fail within a millisecond, so only the
-// order identifies the lost one.
+// exitWatcher reports ranks in the order in which their processes exit. If rank 2 crashes, for
+// example, ranks 0 and 1 notice this and exit, too, within a millisecond. Only the order of the
+// exits shows that rank 2 was the first.
+//
+// The order is that of the events of one epoll descriptor, see epoll(7). A goroutine for each rank
+// would not keep it.
 type exitWatcher struct {
-	epoll   int              // descriptor from epoll_create1(2)
-	watched map[int]*os.File // descriptors of the processes by rank, see sys.Pidfd
+	epoll   int              // the epoll descriptor
+	watched map[int]*os.File // descriptors of the processes (see sys.Pidfd), by rank
 }
 
 // newExitWatcher returns an exitWatcher, which the caller must close.
@@ -26,7 +29,7 @@ func newExitWatcher() (*exitWatcher, error) {
 	return &exitWatcher{epoll: epoll, watched: map[int]*os.File{}}, nil
 }
 
-// add watches a rank's process, which must not be reaped before waitForExits has reported it.
+// add adds a rank. Its process must not be reaped before waitForExits has reported the rank.
 func (w *exitWatcher) add(number, pid int) error {
 	process, err := sys.Pidfd(pid)
 	if err != nil {
@@ -34,7 +37,7 @@ func (w *exitWatcher) add(number, pid int) error {
 	}
 
 	w.watched[number] = process
-	// The kernel returns the field Fd with each event. It need not be a descriptor.
+	// The kernel returns the field Fd with each event. It can be any number, such as the rank's.
 	event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(number)}
 	err = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_ADD, int(process.Fd()), &event)
 	if err != nil {
@@ -44,7 +47,7 @@ func (w *exitWatcher) add(number, pid int) error {
 	return nil
 }
 
-// waitForExits calls report for each exit, and returns after the last one.
+// waitForExits calls report for each rank that exits, and returns after the last one.
 func (w *exitWatcher) waitForExits(report func(rank int)) error {
 	const noTimeout = -1
 	for len(w.watched) > 0 {
@@ -68,8 +71,8 @@ func (w *exitWatcher) waitForExits(report func(rank int)) error {
 	return nil
 }
 
-// forget removes a rank. It removes the process's descriptor from the epoll set before it closes
-// the descriptor. Closing is not sufficient, because a child that was just forked may have a copy.
+// forget removes a rank. It does not rely on the descriptor's close to end the events: a child
+// process that was just forked may have a copy of the descriptor.
 func (w *exitWatcher) forget(number int) {
 	process := w.watched[number]
 	_ = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_DEL, int(process.Fd()), nil)

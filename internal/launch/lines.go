@@ -9,12 +9,26 @@ import (
 	"time"
 )
 
+// The ranks of a job write to the same destination, such as a terminal. Each rank has a lineWriter
+// for its output, which keeps lines of different ranks apart. A lineWriter passes its text to the
+// sink of the destination. For example, the lineWriters of ranks 0 and 1 have the prefixes "[0] "
+// and "[1] ":
+//
+//   - Rank 0 writes "loss" and then " 0.5\n". Its lineWriter keeps "loss" until the line is
+//     complete. Then it writes "[0] loss 0.5\n".
+//   - Rank 1 writes "name: " and waits for an answer, so no newline follows. After a delay, its
+//     lineWriter writes "[1] name: ". The destination now has an unfinished line.
+//   - Rank 0 writes "done\n". The unfinished line must not continue with this text, so the sink
+//     first ends it. It writes "\n[0] done\n".
+//   - Rank 1 writes "10%\r20%\r", a progress bar: a carriage return moves the cursor of a terminal
+//     to the start of the line. Its lineWriter puts the prefix after each carriage return, too.
+
 const (
-	// maxPending is the maximum number of bytes of a line that are buffered. A longer line is
+	// maxPending is the maximum number of bytes of a line that a lineWriter keeps. A longer line is
 	// written in parts.
 	maxPending = 1 << 20
-	// unterminatedDelay is the time after which a line without an end, such as a prompt, is
-	// written. The rest of a line usually follows sooner.
+	// unterminatedDelay is the time after which a line without an end is written. The rest of a line
+	// usually follows sooner.
 	unterminatedDelay = 100 * time.Millisecond
 )
 
@@ -29,7 +43,8 @@ type sink struct {
 	// Guarded by mu:
 	w   io.Writer // the destination
 	err error     // first error of w
-	// unfinishedWriter is the lineWriter that wrote last, or nil if the output ends with a newline.
+	// unfinishedWriter is the lineWriter of the unfinished line, or nil if the output ends with a
+	// newline.
 	unfinishedWriter *lineWriter
 }
 
@@ -62,8 +77,8 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// endUnfinishedLineLocked is called before next writes text, which must not be empty. If the text
-// would continue the line of another lineWriter, it writes a newline.
+// endUnfinishedLineLocked is called before next writes text, which must not be empty. It ends the
+// unfinished line with a newline, if the line is that of another lineWriter.
 //
 // The exception is a progress bar followed by text that begins with \r. The text replaces the
 // progress bar, so no newline is needed.
@@ -78,6 +93,145 @@ func (s *sink) endUnfinishedLineLocked(next *lineWriter, text []byte) {
 	if !replacesBar {
 		last.isProgressBar = false
 		s.writeLocked([]byte{'\n'})
+	}
+}
+
+// lineWriter forwards one output of a rank to a sink. It forwards complete lines at once, and a
+// line without an end after a delay. It is safe for concurrent use. Write never returns an error.
+type lineWriter struct {
+	sink   *sink
+	prefix string // put at the start of each line, such as "[3] "; may be empty
+	// sink.mu guards the following fields.
+
+	// pending is the part of the current line that has not been written. An earlier part has been
+	// written if sink.unfinishedWriter is this lineWriter.
+	pending       []byte
+	isProgressBar bool        // whether the current line contains a carriage return
+	timer         *time.Timer // calls writeAfterDelay; nil unless it is running
+	batch         []byte      // collects text for one write to the sink; reused
+}
+
+// Write adds output of the rank. It passes all lines that b completes to the sink in one write. It
+// keeps the rest for later.
+func (l *lineWriter) Write(b []byte) (int, error) {
+	l.sink.mu.Lock()
+	defer l.sink.mu.Unlock()
+	for rest := b; len(rest) > 0; {
+		rest = l.addLocked(rest)
+	}
+
+	l.writeBatchLocked()
+	if len(l.pending) > 0 && l.timer == nil {
+		l.timer = time.AfterFunc(l.sink.delay, l.writeAfterDelay)
+	}
+
+	return len(b), nil
+}
+
+// addLocked adds the first line of b to pending, or a part of it, and returns the rest of b. If the
+// line is complete, it adds pending to batch. If pending is full, it writes pending.
+func (l *lineWriter) addLocked(b []byte) (rest []byte) {
+	text, rest, isComplete := bytes.Cut(b, []byte{'\n'})
+	freeBytes := maxPending - len(l.pending)
+	isTooLong := len(text) > freeBytes
+	if isTooLong {
+		l.pending = append(l.pending, b[:freeBytes]...)
+		l.writePendingLocked() // makes room for the rest
+		return b[freeBytes:]
+	}
+
+	l.pending = append(l.pending, text...)
+	if isComplete {
+		l.addPendingLineLocked()
+	}
+
+	return rest
+}
+
+// writeAfterDelay writes the current line, which has no end yet.
+func (l *lineWriter) writeAfterDelay() {
+	l.sink.mu.Lock()
+	defer l.sink.mu.Unlock()
+	l.stopTimerLocked()
+	l.writePendingLocked()
+}
+
+// stopTimerLocked stops the timer. If writeAfterDelay has already been called, it waits for mu. It
+// then writes pending earlier than necessary, which does no harm.
+func (l *lineWriter) stopTimerLocked() {
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+}
+
+// writePendingLocked writes pending as an unfinished line. It keeps a trailing carriage return: if
+// a newline follows, the two end the line together.
+func (l *lineWriter) writePendingLocked() {
+	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
+	if len(text) == 0 {
+		return
+	}
+
+	l.addTextLocked(text)
+	keptBytes := copy(l.pending, l.pending[len(text):]) // 0 or 1
+	l.pending = l.pending[:keptBytes]
+	l.writeBatchLocked()
+	l.sink.unfinishedWriter = l
+}
+
+// addPendingLineLocked moves pending to batch and ends the line. The caller must call
+// writeBatchLocked before it unlocks mu.
+func (l *lineWriter) addPendingLineLocked() {
+	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
+	lineEnd := l.pending[len(text):] // "\r" or empty
+	l.addTextLocked(text)
+	l.batch = append(l.batch, lineEnd...)
+	l.batch = append(l.batch, '\n')
+	l.pending = l.pending[:0]
+	l.isProgressBar = false
+	l.stopTimerLocked()
+	if l.sink.unfinishedWriter == l {
+		l.sink.unfinishedWriter = nil
+	}
+}
+
+// addTextLocked adds text of the current line to batch, with the prefix at the start of the line
+// and after each carriage return.
+func (l *lineWriter) addTextLocked(text []byte) {
+	first, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
+	isLineStart := l.sink.unfinishedWriter != l
+	startsWithReturn := len(first) == 0 && hasReturn // the loop adds the prefix
+	if isLineStart && !startsWithReturn {
+		l.batch = append(l.batch, l.prefix...)
+	}
+
+	l.batch = append(l.batch, first...)
+	for hasReturn {
+		l.isProgressBar = true
+		first, rest, hasReturn = bytes.Cut(rest, []byte{'\r'})
+		l.batch = append(l.batch, '\r')
+		l.batch = append(l.batch, l.prefix...)
+		l.batch = append(l.batch, first...)
+	}
+}
+
+// writeBatchLocked passes batch to the sink.
+func (l *lineWriter) writeBatchLocked() {
+	if len(l.batch) > 0 {
+		l.sink.endUnfinishedLineLocked(l, l.batch)
+		l.sink.writeLocked(l.batch)
+		l.batch = l.batch[:0]
+	}
+}
+
+// flush writes the current line after the exit of the rank, and ends it.
+func (l *lineWriter) flush() {
+	l.sink.mu.Lock()
+	defer l.sink.mu.Unlock()
+	if len(l.pending) > 0 || l.sink.unfinishedWriter == l {
+		l.addPendingLineLocked()
+		l.writeBatchLocked()
 	}
 }
 
@@ -98,140 +252,4 @@ func isSameOutput(a, b io.Writer) bool {
 	infoA, errA := fileA.Stat()
 	infoB, errB := fileB.Stat()
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
-}
-
-// lineWriter forwards one output of a rank to a sink. It forwards complete lines at once, and a
-// line without an end after a delay. It is safe for concurrent use. Write never returns an error.
-type lineWriter struct {
-	sink   *sink
-	prefix string // put at the start of each line, such as "[3] "; may be empty
-	// sink.mu guards the following fields.
-
-	// pending is the unwritten part of the current line. An earlier part has been written if
-	// sink.unfinishedWriter is this lineWriter.
-	pending       []byte
-	isProgressBar bool        // the current line contains a carriage return
-	timer         *time.Timer // calls writeAfterDelay; nil unless it is running
-	batch         []byte      // collects the bytes of one write to the sink; reused
-}
-
-// Write adds output of the rank. It passes all lines that b completes to the sink in one write. It
-// keeps the rest for later.
-func (l *lineWriter) Write(b []byte) (int, error) {
-	l.sink.mu.Lock()
-	defer l.sink.mu.Unlock()
-	rest := b
-	for len(rest) > 0 {
-		text, after, isComplete := bytes.Cut(rest, []byte{'\n'})
-		freeBytes := maxPending - len(l.pending)
-		isTooLong := len(text) > freeBytes
-		if isTooLong {
-			text = rest[:freeBytes]
-			after = rest[freeBytes:]
-			isComplete = false
-		}
-
-		l.pending = append(l.pending, text...)
-		if isComplete {
-			l.addPendingLineLocked()
-		} else if isTooLong {
-			l.writePendingLocked() // makes room, so that the next round makes progress
-		}
-
-		rest = after
-	}
-
-	l.writeBatchLocked()
-	if len(l.pending) > 0 && l.timer == nil {
-		l.timer = time.AfterFunc(l.sink.delay, l.writeAfterDelay)
-	}
-
-	return len(b), nil
-}
-
-// writeAfterDelay writes an unterminated line.
-func (l *lineWriter) writeAfterDelay() {
-	l.sink.mu.Lock()
-	defer l.sink.mu.Unlock()
-	l.stopTimerLocked()
-	l.writePendingLocked()
-}
-
-// writePendingLocked writes the pending part of an unterminated line. It keeps a trailing carriage
-// return: if a newline follows, the two end the line together.
-func (l *lineWriter) writePendingLocked() {
-	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
-	if len(text) == 0 {
-		return
-	}
-
-	l.addTextLocked(text)
-	keptBytes := copy(l.pending, l.pending[len(text):]) // 0 or 1
-	l.pending = l.pending[:keptBytes]
-	l.writeBatchLocked()
-	l.sink.unfinishedWriter = l
-}
-
-// addPendingLineLocked moves l.pending to l.batch and ends the line. The caller must call
-// writeBatchLocked before it unlocks mu.
-func (l *lineWriter) addPendingLineLocked() {
-	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
-	lineEnd := l.pending[len(text):] // "\r" or empty
-	l.addTextLocked(text)
-	l.batch = append(l.batch, lineEnd...)
-	l.batch = append(l.batch, '\n')
-	l.pending = l.pending[:0]
-	l.isProgressBar = false
-	l.stopTimerLocked()
-	if l.sink.unfinishedWriter == l {
-		l.sink.unfinishedWriter = nil
-	}
-}
-
-// addTextLocked adds text of the current line to l.batch, with the prefix at the start of the line
-// and after each carriage return.
-func (l *lineWriter) addTextLocked(text []byte) {
-	first, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
-	isLineStart := l.sink.unfinishedWriter != l
-	startsWithReturn := len(first) == 0 && hasReturn // The loop adds the prefix.
-	if isLineStart && !startsWithReturn {
-		l.batch = append(l.batch, l.prefix...)
-	}
-
-	l.batch = append(l.batch, first...)
-	for hasReturn {
-		l.isProgressBar = true
-		first, rest, hasReturn = bytes.Cut(rest, []byte{'\r'})
-		l.batch = append(l.batch, '\r')
-		l.batch = append(l.batch, l.prefix...)
-		l.batch = append(l.batch, first...)
-	}
-}
-
-// writeBatchLocked passes l.batch to the sink.
-func (l *lineWriter) writeBatchLocked() {
-	if len(l.batch) > 0 {
-		l.sink.endUnfinishedLineLocked(l, l.batch)
-		l.sink.writeLocked(l.batch)
-		l.batch = l.batch[:0]
-	}
-}
-
-// stopTimerLocked stops the timer. If writeAfterDelay has already been called, it waits for mu. It
-// then writes the pending part earlier than necessary, which does no harm.
-func (l *lineWriter) stopTimerLocked() {
-	if l.timer != nil {
-		l.timer.Stop()
-		l.timer = nil
-	}
-}
-
-// flush ends and writes an unterminated line after the exit of the rank.
-func (l *lineWriter) flush() {
-	l.sink.mu.Lock()
-	defer l.sink.mu.Unlock()
-	if len(l.pending) > 0 || l.sink.unfinishedWriter == l {
-		l.addPendingLineLocked()
-		l.writeBatchLocked()
-	}
 }

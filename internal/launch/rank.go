@@ -15,10 +15,14 @@ import (
 // rank has started may keep the output open forever.
 const maxOutputWait = 2 * time.Second
 
-// rank is a process of the job. Its number identifies it among the processes of the job, from 0.
+// rank is a process of the job. It leads a process group, which also contains the processes that it
+// starts, unless these leave the group. The launcher signals whole groups.
+//
+// When the process has exited, the launcher kills the rest of the group. Then it reaps the process:
+// it reads the exit code, after which the kernel may use the process ID for another process.
 type rank struct {
-	// Immutable after start.
-	number         int
+	// These fields do not change after start.
+	number         int // from 0
 	cmd            *exec.Cmd
 	stdout, stderr *lineWriter // receive the output
 
@@ -26,14 +30,16 @@ type rank struct {
 	isReaped bool // set before the process ID can be reused; guarded by mu
 }
 
-// start starts the process. Its standard input is a copy of stdin, or empty if stdin is nil. The
-// caller must be locked to a thread (see runtime.LockOSThread), because the kernel kills the
+// start starts the process. Its standard input is a copy of stdin, or empty if stdin is nil.
+//
+// The caller must be locked to a thread (see runtime.LockOSThread), because the kernel kills the
 // process when that thread exits.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout = r.stdout
 	r.cmd.Stderr = r.stderr
 	r.cmd.WaitDelay = maxOutputWait
-	// The process gets its own process group, so that signal also reaches its children.
+	// Setpgid makes the process the leader of a new group. Pdeathsig is the signal that the process
+	// gets when its parent thread exits.
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var stdinPipe io.WriteCloser
 	if stdin != nil {
@@ -64,7 +70,7 @@ func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.isReaped {
-		processGroup := -r.cmd.Process.Pid // A negative number means a group.
+		processGroup := -r.cmd.Process.Pid // to kill(2), a negative number means a group
 		_ = syscall.Kill(processGroup, s)  // fails only if the group is already empty
 	}
 }
@@ -72,15 +78,13 @@ func (r *rank) signal(s syscall.Signal) {
 // cleanUp is called after a rank's process has exited. It kills the rest of the process group,
 // reaps the process, and waits up to maxOutputWait for its output. exitIndex is the position of
 // this exit in the order of all exits.
-//
-// It kills before it reaps, because the ID of the group can be reused when the process was reaped.
 func (r *rank) cleanUp(exitIndex int) Exit {
-	r.signal(syscall.SIGKILL)
+	r.signal(syscall.SIGKILL) // before the ID of the group can be reused
 	r.mu.Lock()
 	r.isReaped = true
 	r.mu.Unlock()
-	// Ignore the error of Wait: the exit code follows below, and the sinks keep errors of output.
-	// After Wait, no goroutine copies output.
+	// Wait reaps the process, and returns when no goroutine copies output any more. Ignore its error:
+	// describeExit reads the exit code, and the destination of the output keeps errors.
 	_ = r.cmd.Wait()
 	r.stdout.flush()
 	r.stderr.flush()

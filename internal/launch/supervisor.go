@@ -6,17 +6,19 @@ import (
 	"time"
 )
 
-// supervisor is a state machine that decides when the ranks get which signals. It does no I/O: its
-// methods handle events, and return orders that Run executes. It has these phases:
+// supervisor decides when the ranks of a job get which signals. It does no I/O: its methods handle
+// events, and return orders that Run executes. Suppose that rank 1 of three ranks exits with code
+// 1, and that the others do not exit. Then the job passes through these phases:
 //
 //	running      Some ranks are running, and none has failed.
-//	grace        A rank has failed. The others have time to print what they know about it.
-//	announced    The grace period continues, and a message has listed the running ranks.
-//	terminating  SIGTERM has been sent, after the grace period or because the launcher got SIGTERM.
-//	killing      SIGKILL has been sent.
+//	grace        Rank 1 has failed. The others have time to print what they know about it.
+//	announced    After 2 s, a message has listed the running ranks. The grace period continues.
+//	terminating  After the grace period, SIGTERM has been sent to ranks 0 and 2.
+//	killing      After more time, SIGKILL has been sent to them.
 //	done         All ranks have exited.
 //
-// Other signals are forwarded and do not change the phase.
+// The launcher also forwards signals that it receives to the ranks. Of these, only SIGTERM, SIGPIPE
+// and a second SIGINT can change the phase.
 type supervisor struct {
 	phase phase
 	// gracePeriod is the time from the first failure to SIGTERM. Unless it is positive, there is no
@@ -25,8 +27,8 @@ type supervisor struct {
 	// termWait is the time from SIGTERM to SIGKILL after a failure. Unless it is positive, ranks get
 	// SIGKILL without SIGTERM.
 	termWait time.Duration
-	// killDelay is the time from a SIGTERM to the launcher until SIGKILL. Unless it is positive, the
-	// ranks get no SIGKILL.
+	// killDelay is the time from a SIGTERM that the launcher has received to SIGKILL. Unless it is
+	// positive, the ranks then get no SIGKILL.
 	killDelay time.Duration
 
 	runningCount   int            // number of ranks that have not exited
@@ -41,7 +43,7 @@ type supervisor struct {
 // exit sooner.
 const announceDelay = 2 * time.Second
 
-// phase is a phase of a supervisor, whose comment describes them. They are in order.
+// phase is a phase of a job. A job can skip phases, but does not return to an earlier one.
 type phase int
 
 const (
@@ -53,7 +55,7 @@ const (
 	phaseDone
 )
 
-// order lists the next steps of Run. The zero value requires nothing.
+// order lists what Run must do next. The zero value requires nothing.
 type order struct {
 	signal syscall.Signal // sent to the running ranks, or 0
 	// wait is the time after which Run calls handleTimeout. If it is 0, an earlier wait continues.
@@ -77,27 +79,39 @@ func newSupervisor(s *Spec) *supervisor {
 
 // handleExit records the exit of a rank. The first failure starts the grace period.
 func (s *supervisor) handleExit(e Exit) order {
-	s.exits[e.Rank] = e
-	s.hasExited[e.Rank] = true
-	s.runningCount--
-	hasFailed := e.Code != 0
-	if hasFailed {
-		// Exits can be handled in another order than that in which the processes ended.
-		isFirst := s.firstFailed < 0 || e.exitIndex < s.exits[s.firstFailed].exitIndex
-		if isFirst {
-			s.firstFailed = e.Rank
-		}
-	}
-
+	s.recordExit(e)
 	if s.runningCount == 0 {
 		s.phase = phaseDone
 		return order{}
 	}
 
-	if !hasFailed || s.phase != phaseRunning {
-		return order{}
+	hasFailed := e.Code != 0
+	if hasFailed && s.phase == phaseRunning {
+		return s.startGracePeriod()
 	}
 
+	return order{}
+}
+
+// recordExit records the exit of a rank for the result. Exits can be recorded in another order than
+// that in which the processes ended, which exitIndex shows.
+func (s *supervisor) recordExit(e Exit) {
+	s.exits[e.Rank] = e
+	s.hasExited[e.Rank] = true
+	s.runningCount--
+	if e.Code == 0 {
+		return
+	}
+
+	isFirst := s.firstFailed < 0 || e.exitIndex < s.exits[s.firstFailed].exitIndex
+	if isFirst {
+		s.firstFailed = e.Rank
+	}
+}
+
+// startGracePeriod returns an order to wait, until the message about the running ranks is due or
+// until the end of the grace period.
+func (s *supervisor) startGracePeriod() order {
 	s.phase = phaseGrace
 	if s.gracePeriod > announceDelay {
 		return order{wait: announceDelay}
@@ -117,7 +131,7 @@ func (s *supervisor) announceRunning() order {
 	return order{wait: rest, message: message}
 }
 
-// handleTimeout starts the next phase after the wait of an order.
+// handleTimeout starts the next phase. Call it when the wait of an order has ended.
 func (s *supervisor) handleTimeout() order {
 	switch s.phase {
 	case phaseGrace:
@@ -143,7 +157,7 @@ func (s *supervisor) handleTimeout() order {
 func (s *supervisor) terminate() order {
 	s.phase = phaseTerminating
 	o := s.waitOrHandleTimeout(s.termWait)
-	isKilling := s.phase == phaseKilling // The timeout has been handled.
+	isKilling := s.phase == phaseKilling // because termWait is not positive
 	if !isKilling {
 		o.signal = syscall.SIGTERM
 		o.message = "sending SIGTERM to the remaining ranks"
