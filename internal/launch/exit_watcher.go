@@ -71,8 +71,8 @@ func (w *exitWatcher) waitForExits(report func(rank int)) error {
 	return nil
 }
 
-// forget removes a rank. It does not rely on the descriptor's close to end the events: a child
-// process that was just forked may have a copy of the descriptor.
+// forget removes a rank, so that its descriptor causes no more events. To close the descriptor is
+// not sufficient, because a child process that was just forked may have a copy.
 func (w *exitWatcher) forget(number int) {
 	process := w.watched[number]
 	_ = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_DEL, int(process.Fd()), nil)

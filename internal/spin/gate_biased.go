@@ -7,17 +7,31 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the running calls that use a resource. A call begins with Enter and ends with Leave.
-// To destroy the resource, first Close the gate, after which Enter returns false. Then wait until
-// Empty reports that all calls have ended. The zero Gate is open. A Gate must not be copied.
+// Gate counts the running calls that use a resource, such as mapped memory. Each call uses it so:
 //
-// A goroutine that calls Enter gateOwnerThreshold times in a row becomes the owner of the Gate.
-// The Gate is biased towards the owner, which means that its calls are faster. The owner counts
-// its calls by plain stores to bias.busy. Other goroutines count theirs in an atomic variable.
+//	pass, isOpen := gate.Enter()
+//	if isOpen {
+//		... // access the memory
+//		gate.Leave(pass)
+//	}
 //
-// Close ends the bias and makes every processor execute a memory barrier. The owner increments busy
-// before it checks that the bias still exists. After the barrier, there are therefore two cases:
-// the owner has seen that the bias has ended, or Close sees busy.
+// To unmap the memory, another goroutine calls Close, after which Enter returns false. It then
+// waits until Empty reports that all calls have ended. The zero Gate is open. A Gate must not be
+// copied.
+//
+// Usually, one goroutine makes most calls. Such a goroutine, the owner, gets a bias, which makes
+// its calls faster: it counts them by plain stores to bias.busy. Other goroutines count their calls
+// in an atomic variable. Suppose that the owner begins a call while another goroutine closes the
+// gate:
+//
+//	owner                            other goroutine
+//	increments busy                  ends the bias: sets Gate.bias to nil
+//	checks that Gate.bias is set     makes every processor execute a memory barrier
+//	                                 waits until busy is 0
+//
+// A processor may delay the owner's store to busy, but not beyond the barrier. So if the owner has
+// checked Gate.bias before the barrier, the other goroutine sees the call in busy. If the owner
+// checks it after the barrier, it sees that the bias has ended, and decrements busy again.
 type Gate struct {
 	bias          atomic.Pointer[bias] // nil if the gate has no bias
 	unbiasedCount atomic.Int64         // calls not counted by a bias, plus closedUnit for each Close
@@ -28,18 +42,25 @@ type Gate struct {
 	latestBias *bias      // stays after the bias has ended; guarded by biasMu
 }
 
+const (
+	// closedUnit marks a closed gate in unbiasedCount. It is larger than any number of simultaneous
+	// calls.
+	closedUnit = 1 << 32
+	// gateOwnerThreshold is the number of calls in a row after which a goroutine becomes the owner.
+	// It is high, because ending a bias takes a few microseconds.
+	gateOwnerThreshold = 1000
+)
+
 // Pass is a result of Gate.Enter. The caller passes it to Gate.Leave.
 type Pass struct {
 	bias *bias // bias that counts the call, or nil if unbiasedCount does
 }
 
-const (
-	// closedUnit marks a closed gate in unbiasedCount. It is larger than any number of simultaneous
-	// calls.
-	closedUnit = 1 << 32
-	// gateOwnerThreshold is high, because ending a bias takes a few microseconds.
-	gateOwnerThreshold = 1000
-)
+// Goroutine identifies a running goroutine.
+type Goroutine uintptr
+
+// Self returns the running goroutine.
+func Self() Goroutine { return Goroutine(goroutine()) }
 
 // Enter begins a call, or returns false if the gate is closed. The same goroutine must call Leave.
 // A goroutine can begin a call during another one.
@@ -68,12 +89,6 @@ func (g *Gate) EnterAs(me Goroutine) Pass {
 	return Pass{bias: b}
 }
 
-// Goroutine identifies a running goroutine.
-type Goroutine uintptr
-
-// Self returns the running goroutine.
-func Self() Goroutine { return Goroutine(goroutine()) }
-
 // Leave ends a call. It also works after the gate was closed or the bias has ended.
 func (g *Gate) Leave(p Pass) {
 	if p.bias != nil {
@@ -88,8 +103,9 @@ func (g *Gate) Leave(p Pass) {
 // after gateOwnerThreshold consecutive calls.
 func (g *Gate) enterUnbiased() (Pass, bool) {
 	count := g.unbiasedCount.Add(1)
-	if count >= closedUnit {
-		g.unbiasedCount.Add(-1) // The gate is closed.
+	isClosed := count >= closedUnit
+	if isClosed {
+		g.unbiasedCount.Add(-1)
 		return Pass{}, false
 	}
 
@@ -105,8 +121,8 @@ func (g *Gate) enterUnbiased() (Pass, bool) {
 	return Pass{}, true
 }
 
-// setOwner biases the gate towards a goroutine. It does nothing if the gate is closed, or if
-// another goroutine is changing the bias. If the current owner is in a call, it stays the owner.
+// setOwner gives a bias to a goroutine. It does nothing if the gate is closed, or if another
+// goroutine is changing the bias. If the current owner is in a call, it stays the owner.
 func (g *Gate) setOwner(owner uintptr) {
 	if !canBarrier() || !g.biasMu.TryLock() {
 		return

@@ -13,22 +13,23 @@ import (
 // Lock is a mutual exclusion lock that one goroutine acquires often and others acquire rarely. The
 // zero Lock is unlocked. A Lock must not be copied, and its holder must not acquire it again.
 //
-// A goroutine that acquires the lock lockOwnerThreshold times in a row becomes its owner. From
-// then on, the lock is biased towards the owner, which acquires the lock by a plain store to
-// bias.busy. Any other goroutine first ends the bias, in these steps:
+// A goroutine that acquires the lock many times in a row, the owner, gets a bias. From then on, the
+// owner acquires the lock by a plain store, which is faster than an atomic instruction. Suppose
+// that the owner acquires the lock while another goroutine needs it:
 //
-//  1. It sets held by a compare-and-swap.
-//  2. It sets Lock.bias to nil.
-//  3. It makes every processor that runs this process execute a memory barrier (membarrier(2)).
-//  4. It waits until bias.busy is 0. TryLock does not wait: if busy is not 0, it restores Lock.bias
-//     and then clears held.
+//	owner                            other goroutine
+//	sets bias.busy to 1              sets held to 1 by a compare-and-swap
+//	checks that Lock.bias is set     ends the bias: sets Lock.bias to nil
+//	                                 makes every processor execute a memory barrier
+//	                                 waits until bias.busy is 0
 //
-// The owner sets busy before it checks that the bias still exists. After the barrier, there are
-// therefore two cases: the owner has seen that the bias has ended, or the other goroutine sees
-// busy. Each bias is a new variable, so that a former owner cannot disturb the next one.
+// A processor may delay the owner's store to busy, but not beyond the barrier. So if the owner has
+// checked Lock.bias before the barrier, the other goroutine sees busy, and waits. If the owner
+// checks it after the barrier, it sees that the bias has ended, and sets busy to 0 again.
 //
-// Waiting goroutines yield and then sleep briefly, so Unlock does not wake them. Without
-// membarrier(2), the lock never has a bias.
+// Each bias is a new variable, so that a former owner cannot disturb the next one. Waiting
+// goroutines yield and then sleep briefly, so Unlock does not wake them. The barrier is the system
+// call membarrier(2). Without it, the lock never has a bias.
 type Lock struct {
 	bias        atomic.Pointer[bias] // nil if the lock has no bias
 	heldBias    *bias                // bias with which the holder has the lock; nil if it set held
@@ -43,17 +44,6 @@ type bias struct {
 	busy  uint32          // number of the owner's calls in the Gate; for a Lock, 0 or 1
 	_     [LineBytes]byte // keeps other variables out of the cache line of busy
 }
-
-const (
-	// lockOwnerThreshold is high, because ending a bias takes a few microseconds.
-	lockOwnerThreshold = 200
-	// yieldRounds is how often a waiting goroutine yields before it sleeps.
-	yieldRounds = 100
-	firstSleep  = 50 * time.Microsecond // length of the first sleep
-	// The length of a sleep doubles after every sleepsPerStep sleeps, up to maxDoublings times.
-	sleepsPerStep = 20
-	maxDoublings  = 4
-)
 
 // goroutine returns a value that identifies the running goroutine. It is written in assembler.
 func goroutine() uintptr
@@ -73,36 +63,6 @@ func (l *Lock) Lock() {
 	l.lockUnbiased()
 }
 
-// TryLock acquires the lock if it is free, without waiting. It may fail while another goroutine is
-// trying to acquire the lock.
-func (l *Lock) TryLock() bool {
-	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
-		if b.busy != 0 {
-			return false // This goroutine already holds the lock.
-		}
-
-		if l.lockBiased(b) {
-			return true
-		}
-	}
-
-	hasSetHeld := atomic.CompareAndSwapUint32(&l.held, 0, 1)
-	if !hasSetHeld {
-		return false
-	}
-
-	b := l.endBias()
-	isFree := b == nil || atomic.LoadUint32(&b.busy) == 0
-	if isFree {
-		l.heldBias = nil
-		return true
-	}
-
-	l.bias.Store(b) // The owner keeps the lock and the bias.
-	StoreRelease32(&l.held, 0)
-	return false
-}
-
 // lockBiased acquires the lock for the owner of b, which must be the running goroutine. It returns
 // false if another goroutine has ended the bias.
 func (l *Lock) lockBiased(b *bias) bool {
@@ -117,16 +77,6 @@ func (l *Lock) lockBiased(b *bias) bool {
 	}
 
 	return true
-}
-
-// Unlock releases the lock, which the caller must hold.
-func (l *Lock) Unlock() {
-	if b := l.heldBias; b != nil {
-		b.busy = 0
-		return
-	}
-
-	l.unlockUnbiased()
 }
 
 // lockUnbiased acquires the lock without a bias: it sets held, ends the bias and waits for the
@@ -159,6 +109,71 @@ func (l *Lock) endBias() *bias {
 	return b
 }
 
+const (
+	// yieldRounds is how often a waiting goroutine yields before it sleeps.
+	yieldRounds = 100
+	firstSleep  = 50 * time.Microsecond // length of the first sleep
+	// The length of a sleep doubles after every sleepsPerStep sleeps, up to maxDoublings times.
+	sleepsPerStep = 20
+	maxDoublings  = 4
+)
+
+// pause waits before a goroutine tries again to acquire the lock. It yields in early rounds, and
+// sleeps in later rounds.
+func pause(round int) {
+	if round < yieldRounds {
+		runtime.Gosched()
+		return
+	}
+
+	doublings := min((round-yieldRounds)/sleepsPerStep, maxDoublings)
+	time.Sleep(firstSleep << doublings)
+}
+
+// TryLock acquires the lock if it is free, without waiting. It may fail while another goroutine is
+// trying to acquire the lock.
+func (l *Lock) TryLock() bool {
+	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
+		if b.busy != 0 {
+			return false // This goroutine already holds the lock.
+		}
+
+		if l.lockBiased(b) {
+			return true
+		}
+	}
+
+	hasSetHeld := atomic.CompareAndSwapUint32(&l.held, 0, 1)
+	if !hasSetHeld {
+		return false
+	}
+
+	b := l.endBias()
+	isFree := b == nil || atomic.LoadUint32(&b.busy) == 0
+	if isFree {
+		l.heldBias = nil
+		return true
+	}
+
+	l.bias.Store(b) // The owner keeps the lock and the bias.
+	StoreRelease32(&l.held, 0)
+	return false
+}
+
+// Unlock releases the lock, which the caller must hold.
+func (l *Lock) Unlock() {
+	if b := l.heldBias; b != nil {
+		b.busy = 0
+		return
+	}
+
+	l.unlockUnbiased()
+}
+
+// lockOwnerThreshold is the number of acquisitions in a row after which a goroutine becomes the
+// owner. It is high, because ending a bias takes a few microseconds.
+const lockOwnerThreshold = 200
+
 // unlockUnbiased releases the lock of a goroutine that has set held. If the goroutine has acquired
 // the lock often enough, it first becomes the owner.
 func (l *Lock) unlockUnbiased() {
@@ -175,17 +190,6 @@ func (l *Lock) unlockUnbiased() {
 	}
 
 	StoreRelease32(&l.held, 0)
-}
-
-// pause yields in early rounds, and sleeps in later rounds.
-func pause(round int) {
-	if round < yieldRounds {
-		runtime.Gosched()
-		return
-	}
-
-	doublings := min((round-yieldRounds)/sleepsPerStep, maxDoublings)
-	time.Sleep(firstSleep << doublings)
 }
 
 const (

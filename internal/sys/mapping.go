@@ -10,22 +10,23 @@ import (
 )
 
 // Mapping is a range of addresses. It is either shared memory, or a reservation, which has no
-// memory but keeps the addresses from other uses.
+// memory but keeps the addresses from other uses. For example, a pool reserves 1 GiB of addresses,
+// so that its memory can grow:
+//
+//	reservation, err := Reserve(1<<30, PageSize)
+//	first, err := reservation.MapAt(0, file1, 2<<20)      // memory at the first 2 MiB
+//	second, err := reservation.MapAt(2<<20, file2, 4<<20) // memory at the next 4 MiB
+//
+// When second is closed, its 4 MiB of addresses are reserved again.
 type Mapping struct {
-	base  unsafe.Pointer // nil after Close or Keep
-	bytes int64
+	base  unsafe.Pointer // first address; nil after Close or Keep
+	bytes int64          // length of the range
 	// inReservation is set for a range of MapAt. Close then reserves the addresses again, because
 	// other memory could otherwise be mapped there.
 	inReservation bool
 	// origin is the stack of the creator with the build tag invariants, and otherwise empty.
 	origin origin
 }
-
-// noFile is the descriptor for mappings of no file.
-const noFile = -1
-
-// ErrUnmapped is returned by a second Close. With the build tag invariants, Close panics.
-var ErrUnmapped = errors.New("the mapping is already closed")
 
 // Reserve reserves a range of addresses without memory. The first address is a multiple of align,
 // which must be a power of two.
@@ -36,12 +37,42 @@ func Reserve(bytes, align int64) (*Mapping, error) {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
 	}
 
-	// Unmap what precedes the first multiple of align, and what follows the range.
+	// The range begins at the first multiple of align. Unmap the addresses before and after it. After
+	// a failure of unmap, these addresses only stay reserved.
 	skippedBytes := int64(-uintptr(reserved) & uintptr(align-1)) // up to this multiple
 	base := unsafe.Add(reserved, skippedBytes)
-	unmap(reserved, skippedBytes) // After a failure, these addresses only stay reserved.
+	unmap(reserved, skippedBytes)
 	unmap(unsafe.Add(base, bytes), align-skippedBytes)
 	const inReservation = false
+	return newMapping(base, bytes, inReservation), nil
+}
+
+// reserveAddresses maps a range without memory. Without extraFlags, the kernel chooses the address,
+// which the function returns.
+func reserveAddresses(
+	address unsafe.Pointer, bytes int64, extraFlags int,
+) (unsafe.Pointer, error) {
+	const noFile = -1
+	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | extraFlags
+	return mmap(address, bytes, unix.PROT_NONE, flags, noFile, 0)
+}
+
+// MapAt maps the first bytes of a shared file over the part of the reservation m that begins at
+// offset. The new Mapping must be closed before m.
+func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error) {
+	if offset < 0 || bytes <= 0 || offset+bytes > m.bytes {
+		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
+			offset, offset+bytes, m.bytes, unix.EINVAL)
+	}
+
+	base := unsafe.Add(m.base, offset)
+	const fileOffset = 0
+	if err := mapFixed(base, f, fileOffset, bytes); err != nil {
+		reserveAgain(base, bytes)
+		return nil, err
+	}
+
+	const inReservation = true
 	return newMapping(base, bytes, inReservation), nil
 }
 
@@ -66,32 +97,6 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	return nil, err
 }
 
-// MapAt maps the first bytes of a shared file over the part of the reservation m that begins at
-// offset. The new Mapping must be closed before m.
-func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error) {
-	if offset < 0 || bytes <= 0 || offset+bytes > m.bytes {
-		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
-			offset, offset+bytes, m.bytes, unix.EINVAL)
-	}
-
-	base := unsafe.Add(m.base, offset)
-	const fileOffset = 0
-	if err := mapFixed(base, f, fileOffset, bytes); err != nil {
-		reserveAgain(base, bytes)
-		return nil, err
-	}
-
-	const inReservation = true
-	return newMapping(base, bytes, inReservation), nil
-}
-
-// newMapping returns a Mapping and records it as open (see OpenMappings).
-func newMapping(base unsafe.Pointer, bytes int64, inReservation bool) *Mapping {
-	m := &Mapping{base: base, bytes: bytes, inReservation: inReservation}
-	m.origin.record(m)
-	return m
-}
-
 // mapFixed maps a part of a file at base, and replaces what is mapped there. After an error, the
 // range may be unmapped.
 func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
@@ -101,7 +106,7 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
 
-	// Transparent huge pages, if the system supports them, reduce page faults by a factor of 512.
+	// Ask for huge pages. They have 2 MiB instead of 4 KiB, so there are 512 times fewer page faults.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
@@ -110,17 +115,16 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 // returns false if another thread may have mapped other memory there meanwhile. The caller must
 // then neither use nor unmap the range.
 func reserveAgain(base unsafe.Pointer, bytes int64) bool {
+	// With this flag, the kernel returns an error instead of replacing other memory.
 	_, err := reserveAddresses(base, bytes, unix.MAP_FIXED_NOREPLACE)
 	return err == nil
 }
 
-// reserveAddresses maps a range without memory. Without extraFlags, the kernel chooses the address,
-// which the function returns.
-func reserveAddresses(
-	address unsafe.Pointer, bytes int64, extraFlags int,
-) (unsafe.Pointer, error) {
-	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | extraFlags
-	return mmap(address, bytes, unix.PROT_NONE, flags, noFile, 0)
+// newMapping returns a Mapping. With the build tag invariants, OpenMappings then lists it.
+func newMapping(base unsafe.Pointer, bytes int64, inReservation bool) *Mapping {
+	m := &Mapping{base: base, bytes: bytes, inReservation: inReservation}
+	m.origin.record(m)
+	return m
 }
 
 // Base returns the first address.
@@ -157,7 +161,8 @@ func (m *Mapping) Protect(allowAccess bool) error {
 // the reservation is not longer, or is closed.
 func (m *Mapping) Shrink(bytes int64) error {
 	newBytes := (bytes + PageSize - 1) &^ (PageSize - 1)
-	if m.base == nil || newBytes >= m.bytes {
+	isClosed := m.base == nil
+	if isClosed || newBytes >= m.bytes {
 		return nil
 	}
 
@@ -175,6 +180,9 @@ func (m *Mapping) Keep() {
 	m.origin.forget(m)
 	m.base = nil
 }
+
+// ErrUnmapped is returned by a second Close. With the build tag invariants, Close panics.
+var ErrUnmapped = errors.New("the mapping is already closed")
 
 // Close unmaps the range. A range of MapAt becomes reserved again.
 func (m *Mapping) Close() error {
@@ -202,7 +210,7 @@ func mmap(
 	return unix.MmapPtr(fd, offset, address, uintptr(bytes), prot, flags)
 }
 
-// unmap is munmap, but accepts an empty range.
+// unmap is the system call munmap, but accepts an empty range.
 func unmap(base unsafe.Pointer, bytes int64) error {
 	if bytes == 0 {
 		return nil
@@ -221,6 +229,7 @@ func IsReadable(address uintptr) bool {
 	var buffer [1]byte
 	local := []unix.Iovec{{Base: &buffer[0], Len: 1}}
 	remote := []unix.RemoteIovec{{Base: address, Len: 1}}
+	// In contrast to a plain load, the system call returns an error for an invalid address.
 	_, err := unix.ProcessVMReadv(unix.Getpid(), local, remote, 0)
 	return !errors.Is(err, unix.EFAULT)
 }
@@ -229,12 +238,12 @@ func IsReadable(address uintptr) bool {
 // of freed bytes. All processes that map the pages then read zeros.
 func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 	pageBytes := int64(os.Getpagesize())
-	skippedBytes := int64(-uintptr(base) & uintptr(pageBytes-1)) // up to the first page boundary
+	skippedBytes := int64(-uintptr(base) & uintptr(pageBytes-1)) // before the first whole page
 	if bytes < skippedBytes {
 		return 0, nil
 	}
 
-	freedBytes := (bytes - skippedBytes) &^ (pageBytes - 1)
+	freedBytes := (bytes - skippedBytes) &^ (pageBytes - 1) // rounded down to whole pages
 	if freedBytes == 0 {
 		return 0, nil
 	}

@@ -8,25 +8,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Processes share memory in the form of files. Such a file has no name in the file system: a
+// process creates it with memfd_create(2), and gives its descriptor to other processes. The file
+// exists until the last descriptor and mapping are gone.
+//
+// The memory consists of pages. Normal pages have 4 KiB, and are allocated when a process accesses
+// them. Huge pages have 2 MiB, and must be allocated before the access: if there are too few, the
+// kernel ends the process with SIGBUS.
+
 // PageSize is the size of a huge page in bytes. On all ranks, the size of a memory segment is a
 // multiple of it.
 const PageSize = 2 << 20
 
-// Memfd creates an anonymous shared-memory file with memfd_create. It exists until the last
-// descriptor and mapping are gone.
+// Memfd creates a file of normal pages.
 func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
 
-// HugeMemfd is like Memfd, but the file consists of huge pages. They come from a pool, whose size
-// is set by /proc/sys/vm/nr_hugepages. bytes must be a multiple of PageSize.
+// HugeMemfd creates a file of huge pages. They come from a pool of the machine, whose size is set
+// by /proc/sys/vm/nr_hugepages. bytes must be a multiple of PageSize.
 func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	f, err := memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 	if err != nil {
 		return nil, err
 	}
 
-	// ftruncate reserves no huge pages, so a later access could raise SIGBUS. mmap reserves them.
+	// memfd has reserved no huge pages, but a mapping does.
 	if err := tryMapping(f, bytes); err != nil {
 		f.Close()
 		return nil, err
@@ -53,11 +60,9 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 
 // tryMapping maps the file and unmaps it again. It fails if there are too few huge pages.
 // Otherwise, they stay reserved for the file.
-//
-// The kernel chooses the address, because a failed mmap at a fixed address could unmap other
-// memory.
 func tryMapping(f *os.File, bytes int64) error {
 	const protection = unix.PROT_READ | unix.PROT_WRITE
+	// The kernel chooses the address: a failed mmap at a fixed address could unmap other memory.
 	base, err := mmap(nil, bytes, protection, unix.MAP_SHARED, int(f.Fd()), 0)
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of huge pages: %w", bytes, err)
@@ -76,9 +81,9 @@ func FileSize(f *os.File) (int64, error) {
 	return status.Size, nil
 }
 
-// SealSize makes the size of a file of Memfd final. Without this, a process could truncate the
-// file, and other processes would get SIGBUS when they access its memory. SealSize fails for files
-// of huge pages on older kernels.
+// SealSize makes the size of a file final. Without this, a process could truncate the file, and
+// other processes would get SIGBUS when they access its memory. SealSize fails for files of huge
+// pages on older kernels.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {
@@ -100,14 +105,14 @@ func Discard(f *os.File, offset, bytes int64) error {
 
 // Refill allocates the huge pages of the first bytes of a file again, after Discard has freed them.
 // If there are too few pages, it frees those that it has allocated, and returns an error. It does
-// nothing for a file of normal pages, whose pages are allocated by the first access.
+// nothing for a file of normal pages.
 func Refill(f *os.File, bytes int64) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &status); err != nil {
 		return fmt.Errorf("measuring shared memory: %w", err)
 	}
 
-	hasHugePages := status.Blksize >= PageSize
+	hasHugePages := status.Blksize >= PageSize // a file's block size is its page size
 	if !hasHugePages {
 		return nil
 	}
