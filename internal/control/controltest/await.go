@@ -11,6 +11,10 @@ import (
 	"symmem/internal/control"
 )
 
+// A rank calls Await to wait for work that it has launched, such as a collective on a GPU. Here,
+// ranks 0 and 1 only submit collectives. unfinishedWait(ticket) describes the work of the
+// collective with this ticket, its number. The work never completes, unless the test sets Done.
+
 var awaitRequirements = []requirement{
 	{"Await returns immediately if the work has completed", testAwaitCompletedWork},
 	{"a wait ends when its work completes", testCompletionEndsAwait},
@@ -52,7 +56,8 @@ func testCompletionEndsAwait(t *testing.T, join Join) {
 	})
 }
 
-// testCanceledAwait also tests a context whose deadline has passed.
+// testCanceledAwait lets rank 0 wait with a canceled context, and with one whose deadline has
+// passed. Afterwards, an exchange must still work.
 func testCanceledAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	cause := errors.New("canceled by the test")
@@ -92,6 +97,13 @@ func testLongWork(t *testing.T, join Join) {
 // noTicket is the ticket of work that needs no other rank.
 const noTicket = 0
 
+// waitForPeerFailure waits until the plane of a rank has noticed that another rank has failed.
+func waitForPeerFailure(p control.Plane) {
+	for !p.PeerFailed() {
+		_ = p.Diagnose(unfinishedWait(noTicket), time.Now()) // gives other goroutines time to run
+	}
+}
+
 // testWorkWithoutPeers lets rank 0 wait for work that needs no other rank while rank 1 fails.
 func testWorkWithoutPeers(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
@@ -111,15 +123,8 @@ func testWorkWithoutPeers(t *testing.T, join Join) {
 	must(t, checkOpen(g.planes[0]))
 }
 
-// waitForPeerFailure waits until p.PeerFailed returns true.
-func waitForPeerFailure(p control.Plane) {
-	for !p.PeerFailed() {
-		_ = p.Diagnose(unfinishedWait(noTicket), time.Now()) // gives other goroutines time to run
-	}
-}
-
-// testDiagnose calls Diagnose for a wait that has just begun and for one that has timed out. Then
-// it does so after a fault of the peer, and after a fault of this rank.
+// testDiagnose calls Diagnose on rank 0: for a wait that has just begun, for one that has timed
+// out, after a fault of rank 1, and after a fault of rank 0.
 func testDiagnose(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	p := g.planes[0]
@@ -127,7 +132,8 @@ func testDiagnose(t *testing.T, join Join) {
 	must(t, p.Diagnose(wait, time.Now()))
 	longAgo := time.Now().Add(-hangTimeout)
 	timeoutErr := p.Diagnose(wait, longAgo)
-	if CountTimeouts(t, timeoutErr, worldRanks(2)[1]) == 0 {
+	isTimeout := CountTimeouts(t, timeoutErr, worldRanks(2)[1]) == 1
+	if !isTimeout {
 		t.Errorf("got %v, want a TimeoutError", timeoutErr)
 	}
 
@@ -136,16 +142,17 @@ func testDiagnose(t *testing.T, join Join) {
 	waitForPeerFailure(p)
 	checkError(t, "after the peer's fault", p.Diagnose(wait, time.Now()), driver.ErrFault)
 	must(t, checkOpen(p))
-	wait.Done = func() bool { return true }
-	must(t, p.Diagnose(wait, longAgo)) // completed work
+	completed := wait
+	completed.Done = func() bool { return true }
+	must(t, p.Diagnose(completed, longAgo))
 	must(t, p.Diagnose(unfinishedWait(noTicket), longAgo))
 	cause := errors.New("a local fault")
 	checkError(t, "Fail", p.Fail(cause), cause)
 	checkError(t, "after the local fault", p.Diagnose(unfinishedWait(1), time.Now()), cause)
 }
 
-// testWorkAfterPeerFailure lets rank 1 fail after it has submitted ticket 1. On rank 0, the work of
-// the ticket can still complete for control.Grace.
+// testWorkAfterPeerFailure lets rank 1 fail after it has submitted ticket 1. On rank 0, the wait
+// for the work of the ticket continues for control.Grace, because the work may still complete.
 func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
@@ -161,7 +168,8 @@ func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	checkError(t, "Cause", p.Cause(), driver.ErrFault)
 }
 
-// testFindFault first lets FindFault return nil, which changes nothing.
+// testFindFault lets rank 1 abort while rank 0 waits. Without FindFault, the error on rank 0 would
+// be ErrFault. First, FindFault returns nil, which changes nothing.
 func testFindFault(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]

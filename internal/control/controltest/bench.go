@@ -6,9 +6,11 @@ import (
 	"symmem/internal/control"
 )
 
-// Bench measures the operations that launch a collective. In the "crowded" benchmarks, two
-// goroutines are the ranks, so results include the time of the Go scheduler. In the "processes"
-// benchmarks, the second rank is another process.
+// Bench measures operations of a group of two ranks: to submit a collective, which announces it to
+// the other rank, and to wait for the other rank in three kinds of calls.
+//
+// In the "crowded" benchmarks of waits, two goroutines are the ranks, so results include the time
+// of the Go scheduler. In the "processes" benchmarks, the second rank is another process.
 func Bench(b *testing.B, join Join) {
 	b.Helper()
 	b.Run("submit", func(b *testing.B) {
@@ -27,10 +29,13 @@ func Bench(b *testing.B, join Join) {
 			}
 		}
 	})
-	for _, wait := range []struct{ name, waitName string }{
+	for _, wait := range []struct {
+		benchName string
+		waitName  string // key of waitFunctions
+	}{
 		{"compare", "a comparison"}, {"value", "a value"}, {"exchange", "an exchange"},
 	} {
-		b.Run(wait.name, func(b *testing.B) {
+		b.Run(wait.benchName, func(b *testing.B) {
 			b.Run("crowded", func(b *testing.B) {
 				benchGoroutines(b, join, waitFunctions[wait.waitName])
 			})
@@ -39,6 +44,7 @@ func Bench(b *testing.B, join Join) {
 	}
 }
 
+// benchGoroutines measures a wait of two ranks in this process.
 func benchGoroutines(b *testing.B, join Join, wait func(control.Plane) error) {
 	g := newGroup(b, join, 2, hangTimeout)
 	b.ReportAllocs()
@@ -54,6 +60,8 @@ func benchGoroutines(b *testing.B, join Join, wait func(control.Plane) error) {
 	})
 }
 
+// benchProcesses measures a wait of rank 0, in this process, and rank 1, in another process. Rank 1
+// repeats the wait until rank 0 leaves.
 func benchProcesses(b *testing.B, join Join, waitName string) {
 	prog := program{
 		WaitName: waitName, Store: serveStore(b), Rank: 1, Size: 2, Timeout: hangTimeout,
@@ -62,6 +70,7 @@ func benchProcesses(b *testing.B, join Join, waitName string) {
 	prog.Rank = 0
 	p, leave, err := prog.join(join)
 	must(b, err)
+	// The other process writes the event "running" after this number of waits.
 	for range roundsToRun {
 		must(b, waitFunctions[waitName](p))
 	}
@@ -75,7 +84,7 @@ func benchProcesses(b *testing.B, join Join, waitName string) {
 	}
 
 	must(b, leave())
-	// The other process must notice that this rank has left.
+	// The other process waits again, and must notice that this rank has left.
 	if o := other.awaitEvent("outcome"); o.Kind != "deadlock" {
 		b.Errorf("outcome of the other process = %+v, want a deadlock", o)
 	}

@@ -10,6 +10,14 @@ import (
 	"symmem/internal/control"
 )
 
+// A rank that closes its plane leaves the group. Suppose that rank 1 submits two collectives, with
+// the tickets 1 and 2, and then leaves. Rank 0 can still submit tickets 1 and 2, and wait for the
+// work of these collectives. But if it waits for the work of ticket 3, it gets a DeadlockError,
+// because rank 1 never submits ticket 3.
+//
+// Before a rank leaves, it may withdraw a ticket: it declares that it does not launch the
+// collective.
+
 var closingRequirements = []requirement{
 	{"a closed plane returns ErrClosed", testClosedPlane},
 	{"closing a plane ends the rank's waits", testCloseEndsWaits},
@@ -23,7 +31,7 @@ var closingRequirements = []requirement{
 	{"ranks can close in any order", testCloseOrder},
 }
 
-// testClosedPlane calls each method of a closed plane. A second Close, Fail and Abort change
+// testClosedPlane calls the methods of a closed plane. A second Close, Fail and Abort change
 // nothing.
 func testClosedPlane(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
@@ -51,6 +59,23 @@ func testClosedPlane(t *testing.T, join Join) {
 	checkError(t, "Fail", p.Fail(causeAfterClose), causeAfterClose)
 	p.Abort(nil)
 	checkError(t, "Cause after Fail and Abort", p.Cause(), driver.ErrClosed)
+}
+
+// testCloseEndsWaits closes a plane in which another goroutine waits, or is about to.
+func testCloseEndsWaits(t *testing.T, join Join) {
+	for name, wait := range waitFunctions {
+		g := newGroup(t, join, 2, hangTimeout)
+		p := g.planes[0]
+		result := make(chan error, 1)
+		started := make(chan struct{})
+		go func() {
+			close(started)
+			result <- wait(p)
+		}()
+		<-started
+		must(t, p.Close())
+		checkError(t, name, <-result, driver.ErrClosed)
+	}
 }
 
 // testTrySubmitAfterPeerLeft lets rank 0 submit one collective and rank 1, the peer, two. Then the
@@ -82,34 +107,40 @@ func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	must(t, checkOpen(p))
 }
 
-// testCloseEndsWaits closes a plane in which another goroutine waits, or is about to.
-func testCloseEndsWaits(t *testing.T, join Join) {
-	for name, wait := range waitFunctions {
-		g := newGroup(t, join, 2, hangTimeout)
-		p := g.planes[0]
-		result := make(chan error, 1)
-		started := make(chan struct{})
-		go func() {
-			close(started)
-			result <- wait(p)
-		}()
-		<-started
-		must(t, p.Close())
-		checkError(t, name, <-result, driver.ErrClosed)
+// testWaitAfterPeerLeft lets rank 0 wait for the work of a ticket that rank 1 had submitted before
+// it left. The wait must not fail. The test cancels it after many polls.
+func testWaitAfterPeerLeft(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	g.planes[1].Submit()
+	must(t, g.planes[1].Close())
+	p := g.planes[0]
+	wait := unfinishedWait(p.Submit())
+	ctx, cancel := context.WithCancel(g.ctx)
+	defer cancel()
+	const enoughPolls = 5000 // Await checks for faults several times meanwhile
+	polls := 0
+	wait.Done = func() bool {
+		polls++
+		if polls == enoughPolls {
+			cancel()
+		}
+
+		return false
 	}
+	checkError(t, "the wait", p.Await(ctx, wait), context.Canceled)
+	must(t, checkOpen(p))
 }
 
-// testCloseOrder closes the planes of three ranks one after the other, beginning with each rank
-// once.
-func testCloseOrder(t *testing.T, join Join) {
-	for first := range 3 {
-		g := newGroup(t, join, 3, hangTimeout)
-		g.mustRunOnEach(t, func(_ int, p control.Plane) error {
-			return p.Compare(p.Submit(), &driver.Call{Digest: 4})
-		})
-		for i := range 3 {
-			must(t, g.planes[(first+i)%3].Close())
-		}
+// testCommonTicketIsKept calls Withdraw for a ticket that all ranks have just submitted. No
+// message follows the tickets, so a rank on another machine learns of them only by asking.
+func testCommonTicketIsKept(t *testing.T, join Join) {
+	g := newGroup(t, join, 3, hangTimeout)
+	for _, p := range g.planes {
+		p.Submit()
+	}
+
+	if g.planes[0].Withdraw() {
+		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
 	}
 }
 
@@ -132,7 +163,8 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 		t.Error("Withdraw = false for a ticket that only one rank has submitted, want true")
 	}
 
-	if ticket := peer.Submit(); ticket == 0 {
+	ticketAfterWithdraw := peer.Submit()
+	if ticketAfterWithdraw == 0 {
 		t.Error("Submit after Withdraw returned 0")
 	}
 
@@ -141,39 +173,16 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	checkDeadlock(t, err, worldRanks(2)[1])
 }
 
-// testCommonTicketIsKept calls Withdraw for a ticket that all ranks have just submitted. No
-// message follows the tickets, so a rank on another machine learns of them only by asking.
-func testCommonTicketIsKept(t *testing.T, join Join) {
-	g := newGroup(t, join, 3, hangTimeout)
-	for _, p := range g.planes {
-		p.Submit()
-	}
-
-	if g.planes[0].Withdraw() {
-		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
-	}
-}
-
-// testWaitAfterPeerLeft cancels the wait of rank 0 after many polls. Until then, the wait must not
-// fail, because rank 1 had submitted the ticket before it left.
-func testWaitAfterPeerLeft(t *testing.T, join Join) {
-	g := newGroup(t, join, 2, hangTimeout)
-	g.planes[1].Submit()
-	must(t, g.planes[1].Close())
-	p := g.planes[0]
-	wait := unfinishedWait(p.Submit())
-	ctx, cancel := context.WithCancel(g.ctx)
-	defer cancel()
-	polls := 0
-	// Await checks for faults several times during 5000 polls.
-	wait.Done = func() bool {
-		polls++
-		if polls == 5000 {
-			cancel()
+// testCloseOrder closes the planes of three ranks one after the other, beginning with each rank
+// once.
+func testCloseOrder(t *testing.T, join Join) {
+	for first := range 3 {
+		g := newGroup(t, join, 3, hangTimeout)
+		g.mustRunOnEach(t, func(_ int, p control.Plane) error {
+			return p.Compare(p.Submit(), &driver.Call{Digest: 4})
+		})
+		for i := range 3 {
+			must(t, g.planes[(first+i)%3].Close())
 		}
-
-		return false
 	}
-	checkError(t, "the wait", p.Await(ctx, wait), context.Canceled)
-	must(t, checkOpen(p))
 }

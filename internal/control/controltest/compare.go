@@ -10,6 +10,12 @@ import (
 	"symmem/internal/control"
 )
 
+// Ranks that launch a collective compare their calls. Suppose that rank 0 calls an all-reduce of 5
+// elements, and rank 1 one of 6. Each rank submits its call, which returns the number of the
+// collective, its ticket. It then passes the ticket and the call to Compare, which compares the
+// digests (hashes) of the calls. Both ranks get a MismatchError with the ticket. On rank 0, it
+// lists rank 1, whose call differs from that of rank 0.
+
 var compareRequirements = []requirement{
 	{"tickets count from 1, and Submit allocates no memory", testTicketNumbers},
 	{"identical calls pass the comparison repeatedly", testEqualCalls},
@@ -42,17 +48,18 @@ func testTicketNumbers(t *testing.T, join Join) {
 		}
 	}
 
-	n := testing.AllocsPerRun(1000, func() {
+	allocations := testing.AllocsPerRun(1000, func() {
 		p.Submit()
 		if _, ok := p.TrySubmit(); !ok {
 			t.Error("TrySubmit returned no ticket")
 		}
 	})
-	if n != 0 {
-		t.Errorf("Submit and TrySubmit allocate %v times, want 0", n)
+	if allocations != 0 {
+		t.Errorf("Submit and TrySubmit allocate %v times, want 0", allocations)
 	}
 }
 
+// testEqualCalls lets four ranks compare 100 calls, each with another digest.
 func testEqualCalls(t *testing.T, join Join) {
 	g := newGroup(t, join, 4, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
@@ -67,8 +74,8 @@ func testEqualCalls(t *testing.T, join Join) {
 	})
 }
 
-// testDifferingCalls lets ranks compare equal calls first. The call with ticket 2 is not compared.
-// The calls with ticket 3 have digests that differ.
+// testDifferingCalls lets three ranks submit three calls. The calls with ticket 1 are equal, those
+// with ticket 2 are not compared, and those with ticket 3 have digests that differ.
 func testDifferingCalls(t *testing.T, join Join) {
 	cases := []struct {
 		digests []uint64 // by group rank
@@ -96,7 +103,7 @@ func testDifferingCalls(t *testing.T, join Join) {
 // checkMismatch checks an error that Compare has returned for a call with ticket 3. others are the
 // group ranks whose calls differ.
 func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) error {
-	m, ok := errors.AsType[*driver.MismatchError](err)
+	mismatch, ok := errors.AsType[*driver.MismatchError](err)
 	if !ok {
 		return fmt.Errorf("got %w, want a MismatchError", err)
 	}
@@ -106,22 +113,22 @@ func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) 
 		wantRanks = append(wantRanks, worldRanks(3)[i])
 	}
 
-	isSameCall := m.Call.Digest == call.Digest && m.Call.Count == call.Count
-	if m.Number != 3 || !isSameCall || !slices.Equal(m.Others, wantRanks) {
+	isSameCall := mismatch.Call.Digest == call.Digest && mismatch.Call.Count == call.Count
+	if mismatch.Number != 3 || !isSameCall || !slices.Equal(mismatch.Others, wantRanks) {
 		return fmt.Errorf("got %w (%+v); want ticket 3, call %+v and ranks %v",
-			err, m.Call, call, wantRanks)
+			err, mismatch.Call, call, wantRanks)
 	}
 
 	<-p.Failed()
-	if !errors.As(p.Cause(), &m) {
+	if !errors.As(p.Cause(), &mismatch) {
 		return fmt.Errorf("Cause() = %w; want the MismatchError", p.Cause())
 	}
 
 	return nil
 }
 
-// testUncomparedCalls lets ranks submit different numbers of calls. The first comparison of each
-// rank still belongs to the first one of the other rank.
+// testUncomparedCalls lets rank 0 submit 10 calls and rank 1 submit 20, before each compares a call
+// for the first time. Comparisons match in their order, so these two belong together.
 func testUncomparedCalls(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
@@ -129,7 +136,8 @@ func testUncomparedCalls(t *testing.T, join Join) {
 			p.Submit()
 		}
 
-		return p.Compare(100, &driver.Call{Digest: 5})
+		const ticket = 100 // higher than all submitted tickets
+		return p.Compare(ticket, &driver.Call{Digest: 5})
 	})
 }
 

@@ -12,6 +12,13 @@ import (
 	"symmem/internal/control"
 )
 
+// A plane fails at its first fault: its rank calls Fail or Abort, or observes that another rank has
+// failed. Suppose that rank 0 of two ranks calls Abort. On rank 0, waits then end with the cause of
+// the abort. On rank 1, they end with an error that matches ErrFault.
+//
+// Afterwards, the ranks can exchange fault reports. They can also call Decide, with which each rank
+// proposes an explanation of the failure. All ranks get the first proposal.
+
 var faultRequirements = []requirement{
 	{"Abort ends the waits of all ranks", testAbort},
 	{"Fail ends the waits of the other ranks and returns its argument", testFail},
@@ -22,11 +29,11 @@ var faultRequirements = []requirement{
 	{"Departed lists ranks that have left", testDepartedRanks},
 }
 
-// testWaitsEnd checks that the waits of the other ranks end when rank 0 calls failPlane, which must
-// make its plane fail.
+// testWaitsEnd calls failPlane, which must make the plane of rank 0 fail. It checks that the waits
+// of ranks 1 to 3 then end, and that their planes fail, too.
 func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error) {
 	t.Helper()
-	waits := []string{"a comparison", "a wait for work", "an exchange"} // of ranks 1 to 3
+	waits := []string{"a comparison", "a wait for work", "an exchange"} // see waitFunctions
 	g := newGroup(t, join, 1+len(waits), hangTimeout)
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		if i == 0 {
@@ -73,6 +80,7 @@ func testAbort(t *testing.T, join Join) {
 	}
 }
 
+// testFail calls Fail on rank 0.
 func testFail(t *testing.T, join Join) {
 	cause := errors.New("a GPU has fallen off the bus")
 	testWaitsEnd(t, join, func(p control.Plane) error {
@@ -85,6 +93,7 @@ func testFail(t *testing.T, join Join) {
 	})
 }
 
+// testFirstFault lets rank 0 fail three times. Cause must return the first error.
 func testFirstFault(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
@@ -97,6 +106,8 @@ func testFirstFault(t *testing.T, join Join) {
 	waitForPeerFailure(g.planes[1])
 }
 
+// testFaultReportsAfterLeave lets rank 0 leave. Ranks 1 and 2 exchange reports, and must get none
+// from rank 0.
 func testFaultReportsAfterLeave(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	must(t, g.planes[0].Close())
@@ -119,6 +130,7 @@ func testFaultReportsAfterLeave(t *testing.T, join Join) {
 	})
 }
 
+// testFirstProposalWins lets four ranks propose at the same time. All must get the same proposal.
 func testFirstProposalWins(t *testing.T, join Join) {
 	const rankCount = 4
 	g := newGroup(t, join, rankCount, hangTimeout)
@@ -143,6 +155,7 @@ func proposal(rank int) []byte {
 	return bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
 }
 
+// testDecisionOutlivesProposer lets rank 1 propose "first" and leave. The others must get "first".
 func testDecisionOutlivesProposer(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	// Decide(nil) returns the decision without proposing one.

@@ -10,6 +10,11 @@ import (
 	"symmem/driver"
 )
 
+// Tests of exchanges send payloads whose contents are known. For example, Payload(2, 5, 100)
+// returns the 100 bytes that rank 2 sends in round 5. So each rank can check what it receives from
+// rank 2. Other functions judge the errors of ranks when one of them is late, or waits in another
+// call than the others.
+
 // Payload returns a test payload of the given size in bytes. Its contents depend on the rank and
 // the round, the number of the exchange.
 func Payload(rank, round, size int) []byte {
@@ -47,9 +52,9 @@ func ExchangeAndCheck(
 	return nil
 }
 
-// CheckReports checks the fault reports that a rank has received. reports and presentRanks have an
-// entry for each rank. A rank that is present must have sent Payload(sender, 1, size). The other
-// ranks must have sent nothing.
+// CheckReports checks the fault reports that a rank has received: messages that ranks exchange
+// after a failure. reports and presentRanks have an entry for each rank. A rank that is present
+// must have sent Payload(sender, 1, size). The other ranks must have sent nothing.
 func CheckReports(reports [][]byte, rank, size int, presentRanks []bool) error {
 	const round = 1
 	for sender, isPresent := range presentRanks {
@@ -67,10 +72,11 @@ func CheckReports(reports [][]byte, rank, size int, presentRanks []bool) error {
 	return nil
 }
 
-// CountTimeouts checks the error of a rank that waited for a late rank. It returns 1 if the error
-// is a TimeoutError about the late rank, so that callers can count these. It returns 0 in two
-// cases, which are no mistakes either: for ErrFault, because another rank has timed out first, and
-// for a TimeoutError without missing ranks, because the waiting rank had begun too late.
+// CountTimeouts checks the error of a rank that waited for a late rank. It returns 1 for a
+// TimeoutError about the late rank, so that callers can count these.
+//
+// It returns 0 for two other errors that are correct: ErrFault, if another rank has timed out
+// first, and a TimeoutError without missing ranks, if the waiting rank had begun too late.
 func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
@@ -100,12 +106,15 @@ func CheckDeadlocks(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0
 	for _, err := range errs {
-		if deadlock, ok := errors.AsType[*driver.DeadlockError](err); ok {
+		deadlock, isDeadlock := errors.AsType[*driver.DeadlockError](err)
+		isFault := errors.Is(err, driver.ErrFault)
+		switch {
+		case isDeadlock:
 			deadlocks++
 			if len(deadlock.Activity) == 0 || deadlock.InCall == "" {
 				t.Errorf("%#v does not show what the other ranks were doing", deadlock)
 			}
-		} else if !errors.Is(err, driver.ErrFault) {
+		case !isFault:
 			t.Errorf("got %v, want a DeadlockError or ErrFault", err)
 		}
 	}

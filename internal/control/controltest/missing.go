@@ -12,6 +12,11 @@ import (
 	"symmem/internal/control"
 )
 
+// In each test, ranks wait for a rank that does not arrive. Suppose that ranks 0 and 1 wait in an
+// exchange, and that rank 2 never calls Exchange. After the timeout, rank 0 gets a TimeoutError. It
+// lists rank 2 as missing, and describes the activity of rank 2: the call in which rank 2 waits,
+// for example. When rank 1 notices that rank 0 has failed, it gets ErrFault instead.
+
 var missingRequirements = []requirement{
 	{"the error of a wait lists a rank that did not arrive", testMissingRank},
 	{"the error about a missing rank describes what the rank waits for", testActivityOfMissingRank},
@@ -19,9 +24,9 @@ var missingRequirements = []requirement{
 	{"Inspect lists the ranks that a rank is waiting for", testInspection},
 }
 
-// testMissingRank lets all ranks except rank 2 wait for rank 2. The first rank that times out must
-// get an error about the late rank. The others may get ErrFault. When the late rank has detected
-// the failure, its wait must fail, too.
+// testMissingRank lets ranks 0 and 1 wait for rank 2. At least one of them must get a TimeoutError
+// about rank 2. The other may get ErrFault. When rank 2 has noticed the failure, its wait must
+// fail, too.
 func testMissingRank(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("from "+name, func(t *testing.T) {
@@ -52,8 +57,9 @@ func testMissingRank(t *testing.T, join Join) {
 	}
 }
 
-// testActivityOfMissingRank lets rank 0 submit work 1 and 2, and wait for work 2. Rank 1 submits
-// only work 1 and waits for it.
+// testActivityOfMissingRank lets rank 0 submit two collectives, with the tickets 1 and 2, and wait
+// for the second. Rank 1 submits only the first, and waits for it. So rank 0 gets an error about
+// rank 1, which waits in the first collective, an AllGather.
 func testActivityOfMissingRank(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {
@@ -108,8 +114,8 @@ func testWaitAfterDeadline(t *testing.T, join Join) {
 	}
 }
 
-// testInspection lets all ranks except rank 2 wait for rank 2. Rank 2 inspects the plane of rank 0
-// and then aborts the group.
+// testInspection lets ranks 0 and 1 wait for rank 2. Meanwhile, Inspect on rank 0 must list its
+// wait for rank 2. Rank 2 then aborts the group.
 func testInspection(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("in "+name, func(t *testing.T) {
@@ -128,8 +134,8 @@ func testInspection(t *testing.T, join Join) {
 	}
 }
 
-// awaitInspection calls Inspect until it lists a wait for the world rank awaitedRank only, and
-// checks the descriptions in the result.
+// awaitInspection calls Inspect until the first wait in the result is only for the world rank
+// awaitedRank. It then checks the descriptions in the result.
 func awaitInspection(t *testing.T, p control.Plane, awaitedRank int) {
 	t.Helper()
 	const otherRankCount = 2 // in the group of testInspection

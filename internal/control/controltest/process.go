@@ -16,11 +16,15 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// Some tests start a process for each rank, so that they can kill or stop a rank. A process runs
+// the test binary again, with a program in an environment variable. It writes events as lines of
+// JSON to its standard output: first {"Event": "running", ...}, and at last {"Event": "outcome",
+// ...}, which contains the error with which the rank has ended.
+
 // processes are the ranks of a group, by rank.
 type processes []*process
 
-// process is a rank in a process other than the test's. It runs a program and writes events as
-// lines of JSON (see output) to its standard output.
+// process is a rank in a process other than the test's.
 type process struct {
 	t       testing.TB
 	rank    int
@@ -29,7 +33,8 @@ type process struct {
 }
 
 // startProcesses starts a group of size ranks with one process per rank. The processes repeat the
-// wait called waitName (see program). startProcesses returns when each has done so several times.
+// wait called waitName, a key of waitFunctions or a special program. startProcesses returns when
+// each process has written the event "running".
 func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
 	storeAddress := serveStore(t)
@@ -128,6 +133,7 @@ func (p *process) awaitEvent(event string) output {
 	return output{} // not reached
 }
 
+// sendSignal sends a signal to the process.
 func (p *process) sendSignal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.command.Process.Signal(s); err != nil {

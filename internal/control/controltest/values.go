@@ -11,6 +11,10 @@ import (
 	"symmem/internal/control"
 )
 
+// Ranks can gather named values. Suppose that ranks 0 and 1 call Gather for the value "loss". Each
+// rank passes a few numbers, its words, and gets the words of both ranks. The n-th Gather for a
+// name on rank 0 belongs to the n-th one for this name on rank 1. Different names are independent.
+
 var valueRequirements = []requirement{
 	{"Gather returns the words of all ranks", testGatheredWords},
 	{"a wait for values of one name does not block those of another name", testIndependentNames},
@@ -21,8 +25,8 @@ var valueRequirements = []requirement{
 	{"Gather of ordered values detects a deadlock with a rank in a collective", testOrderedValues},
 }
 
-// Arguments of Named. A rank launches no collective while it waits for ordered values, so the wait
-// can detect deadlocks with collectives.
+// Arguments of Named, which returns the object for a name. A rank launches no collective while it
+// waits for ordered values, so the wait can detect deadlocks with collectives.
 const (
 	unordered = false
 	ordered   = true
@@ -33,19 +37,19 @@ const (
 func gather(
 	ctx context.Context, p control.Plane, name string, first uint64,
 ) ([]driver.Words, error) {
-	const maxRanks = 8
+	const maxRanks = 8 // more than in any test
 	all := make([]driver.Words, maxRanks)
-	n, err := p.Named(name, unordered)
+	value, err := p.Named(name, unordered)
 	if err != nil {
 		return nil, err
 	}
 
-	err = n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
+	err = value.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
 	return all, err
 }
 
-// gatherAndCheck gathers values that depend on the rank and the round, and checks the results. i is
-// the group rank of the caller.
+// gatherAndCheck gathers values on group rank i, and checks the words of all ranks. These depend on
+// the rank and the round.
 func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
 	firstWord := func(rank int) uint64 { return uint64(1000*round + rank) }
 	all, err := gather(g.ctx, g.planes[i], name, firstWord(i))
@@ -176,6 +180,7 @@ func testInvalidNames(t *testing.T, join Join) {
 	})
 }
 
+// testCanceledGather lets rank 0 call Gather with a canceled context. Later calls fail, too.
 func testCanceledGather(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	ctx, cancel := context.WithCancel(g.ctx)
@@ -192,10 +197,10 @@ func testCanceledGather(t *testing.T, join Join) {
 // testClosedGather also calls Gather for a value that was named before the plane was closed.
 func testClosedGather(t *testing.T, join Join) {
 	g := newGroup(t, join, 1, hangTimeout)
-	n, err := g.planes[0].Named("kept", unordered)
+	value, err := g.planes[0].Named("kept", unordered)
 	must(t, err)
 	must(t, g.planes[0].Close())
-	err = n.Gather(g.ctx, driver.Words{}, make([]driver.Words, 1))
+	err = value.Gather(g.ctx, driver.Words{}, make([]driver.Words, 1))
 	checkError(t, "Gather", err, driver.ErrClosed)
 	_, err = g.planes[0].Named("kept", unordered)
 	checkError(t, "Named", err, driver.ErrClosed)
@@ -210,12 +215,12 @@ func testOrderedValues(t *testing.T, join Join) {
 			return p.Await(g.ctx, unfinishedWait(p.Submit()))
 		}
 
-		n, err := p.Named("in order", ordered)
+		value, err := p.Named("in order", ordered)
 		if err != nil {
 			return err
 		}
 
-		return n.Gather(g.ctx, driver.Words{}, make([]driver.Words, 2))
+		return value.Gather(g.ctx, driver.Words{}, make([]driver.Words, 2))
 	})
 	if !errors.As(errs[0], new(*driver.DeadlockError)) {
 		t.Errorf("the rank in Gather got %v, want a DeadlockError", errs[0])

@@ -21,8 +21,16 @@ const (
 	shortTimeout = time.Second
 )
 
-// localGroup is a group whose ranks are all in this process. A rank is represented by its plane,
-// which connects it to the other ranks.
+// Most tests create a group whose ranks are all in this process. For example, newGroup(t, join, 2,
+// hangTimeout) returns a group of two ranks. A test acts for rank 0 by calling methods of
+// planes[0], which connects rank 0 to rank 1. Ranks that must act at the same time do so in
+// runOnEach.
+//
+// The ranks run no collectives. They only submit them: a rank that is about to launch its next
+// collective calls Submit, which announces this to the other ranks. Submit returns the number of
+// the collective, its ticket. unfinishedWait stands for a wait for the work of the collective.
+
+// localGroup is a group whose ranks are all in this process.
 type localGroup struct {
 	ctx    context.Context // ends after hangTimeout
 	planes []control.Plane // by group rank
@@ -40,8 +48,8 @@ func newWarningGroup(t testing.TB, join Join, n int, late driver.Late) *localGro
 	return newGroupOf(t, join, n, Member{Timeout: hangTimeout, Late: late})
 }
 
-// newGroupOf returns a group of n ranks with the Timeout and Late of m. The planes are closed when
-// the test ends.
+// newGroupOf returns a group of n ranks, which have the Timeout and Late of m. The planes are
+// closed when the test ends.
 func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
@@ -69,7 +77,8 @@ func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 }
 
 // worldRanks returns the world ranks (numbers in the whole job) of a group of n ranks, by group
-// rank. World and group ranks differ if n is above 1, so that tests detect code that confuses them.
+// rank. For example, group ranks 0 and 1 have the world ranks 1 and 0. The numbers differ so that
+// tests detect code that confuses them.
 func worldRanks(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -101,6 +110,7 @@ func unfinishedWait(ticket uint64) control.Wait {
 	}
 }
 
+// must ends the test if err is not nil.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -123,15 +133,16 @@ func checkOpen(p control.Plane) error {
 	case <-p.Failed():
 		return fmt.Errorf("the plane has failed: %w", p.Cause())
 	default:
-		return p.Cause() // want nil
+		return p.Cause() // must be nil
 	}
 }
 
-// barrier is the call that all ranks compare, so the comparison finds no difference.
+// barrier is the call that all ranks compare in waitFunctions.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
 // waitFunctions holds functions in which a rank waits for all others, by a name for test output.
-// Only the plane's timeout bounds the waits.
+// The wait ends without an error when the others call the same function, except that the wait for
+// work never does. Only the plane's timeout bounds the waits.
 var waitFunctions = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
 		return p.Compare(p.Submit(), &barrier)
