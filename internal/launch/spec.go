@@ -11,8 +11,12 @@ import (
 	"time"
 )
 
-// Spec describes a job, whose processes are called ranks. All fields except Ranks and Command are
-// optional.
+// Spec describes a job, whose processes are called ranks. For example, this job runs the program
+// twice, with the environment variable RANK=0 and with RANK=1:
+//
+//	Spec{Ranks: 2, Command: []string{"python", "train.py"}}
+//
+// The other fields are optional.
 type Spec struct {
 	Ranks   int      // number of processes to start, from 1 to 4096
 	Command []string // program, which is looked up in PATH, and its arguments
@@ -33,11 +37,11 @@ type Spec struct {
 	Grace time.Duration
 	// TermWait is the time from this SIGTERM to SIGKILL, by default 5 s. Negative means none.
 	TermWait time.Duration
-	// KillDelay is the time until SIGKILL after the launcher itself received SIGTERM, by default
-	// 10 s. Negative means no SIGKILL.
+	// KillDelay is the time from a SIGTERM that the launcher has received to SIGKILL for the ranks, by
+	// default 10 s. Negative means no SIGKILL.
 	KillDelay time.Duration
-	// Signals delivers the signals to forward, by default this process's SIGINT, SIGTERM, SIGHUP and
-	// SIGQUIT.
+	// Signals delivers the signals to forward to the ranks. By default, these are the SIGINT, SIGTERM,
+	// SIGHUP and SIGQUIT that this process receives.
 	Signals <-chan os.Signal
 
 	lineDelay time.Duration // for tests; 0 selects unterminatedDelay

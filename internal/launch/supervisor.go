@@ -7,14 +7,14 @@ import (
 )
 
 // supervisor decides when the ranks of a job get which signals. It does no I/O: its methods handle
-// events, and return orders that Run executes. Suppose that rank 1 of three ranks exits with code
-// 1, and that the others do not exit. Then the job passes through these phases:
+// events, and return orders that Run executes. Suppose that rank 1 of three ranks fails, and that
+// the others do not exit. With the default times, the job passes through these phases:
 //
 //	running      Some ranks are running, and none has failed.
 //	grace        Rank 1 has failed. The others have time to print what they know about it.
 //	announced    After 2 s, a message has listed the running ranks. The grace period continues.
-//	terminating  After the grace period, SIGTERM has been sent to ranks 0 and 2.
-//	killing      After more time, SIGKILL has been sent to them.
+//	terminating  The grace period has ended after 10 s. SIGTERM has been sent to ranks 0 and 2.
+//	killing      After 5 more seconds, SIGKILL has been sent to them.
 //	done         All ranks have exited.
 //
 // The launcher also forwards signals that it receives to the ranks. Of these, only SIGTERM, SIGPIPE

@@ -7,6 +7,11 @@ import (
 	"unsafe"
 )
 
+// On processors other than amd64, and under the race detector, the functions in this file use
+// package sync/atomic. For example, rank 0 sends the number 7 to rank 1 through shared memory. Rank
+// 0 stores 7, and then a flag by StoreRelease64. Rank 1 polls the flag by LoadAcquire64. When it
+// sees the flag, it also sees 7: this is the purpose of release and acquire order.
+
 // StoreRelease64 stores v in *p with release order.
 func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
@@ -68,14 +73,19 @@ func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 }
 
 // PutLine writes a message to the line at dst: n bytes of payload from src, at most LinePayload,
-// then digest, and finally seq, with release order.
+// then digest, and finally seq, with release order. Payload bytes beyond n keep their values.
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) {
+	const (
+		digestOffset  = 8 // after seq
+		payloadOffset = 16
+	)
 	n = min(n, LinePayload)
 	if n > 0 {
-		copy(unsafe.Slice((*byte)(unsafe.Add(dst, 16)), n), unsafe.Slice((*byte)(src), n))
+		payload := unsafe.Slice((*byte)(unsafe.Add(dst, payloadOffset)), n)
+		copy(payload, unsafe.Slice((*byte)(src), n))
 	}
 
-	*(*uint64)(unsafe.Add(dst, 8)) = digest
+	*(*uint64)(unsafe.Add(dst, digestOffset)) = digest
 	atomic.StoreUint64((*uint64)(dst), seq)
 }
 

@@ -12,9 +12,10 @@ import (
 // process creates it with memfd_create(2), and gives its descriptor to other processes. The file
 // exists until the last descriptor and mapping are gone.
 //
-// The memory consists of pages. Normal pages have 4 KiB, and are allocated when a process accesses
-// them. Huge pages have 2 MiB, and must be allocated before the access: if there are too few, the
-// kernel ends the process with SIGBUS.
+// The memory consists of pages, which the kernel allocates when a process accesses them. Normal
+// pages have 4 KiB. Huge pages have 2 MiB, and their number is limited: if there is none for an
+// access, the kernel ends the process with SIGBUS. So they must be reserved or allocated before the
+// access.
 
 // PageSize is the size of a huge page in bytes. On all ranks, the size of a memory segment is a
 // multiple of it.
@@ -112,7 +113,7 @@ func Refill(f *os.File, bytes int64) error {
 		return fmt.Errorf("measuring shared memory: %w", err)
 	}
 
-	hasHugePages := status.Blksize >= PageSize // a file's block size is its page size
+	hasHugePages := status.Blksize >= PageSize
 	if !hasHugePages {
 		return nil
 	}

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor of a process (see pidfd_open(2)). The descriptor becomes readable when
-// the process exits. It never refers to a later process with the same ID.
+// Pidfd opens a descriptor of a process (see pidfd_open(2)), which becomes readable when the
+// process exits. When the kernel gives the process ID to another process, the descriptor does not
+// change. The caller must close it.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -31,7 +32,7 @@ func AwaitEnd(pidfd *os.File) error {
 		return fmt.Errorf("watching a process: %w", err)
 	}
 
-	// Read waits for the poller until isReadable returns true.
+	// Read waits until isReadable returns true. The runtime's poller wakes it to call isReadable.
 	err = raw.Read(isReadable)
 	if err != nil {
 		return fmt.Errorf("watching a process: %w", err)
@@ -58,7 +59,8 @@ func isReadable(fd uintptr) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
 		readableCount, err := unix.Poll(fds, timeout)
-		if err != unix.EINTR { // A signal has not interrupted the call.
+		isInterrupted := err == unix.EINTR // by a signal
+		if !isInterrupted {
 			return err == nil && readableCount > 0
 		}
 	}
@@ -72,7 +74,8 @@ func IsStopped(pid int) bool {
 		return false
 	}
 
-	// The text is "PID (NAME) STATE ...". The name may contain parentheses, too.
+	// The text is "PID (NAME) STATE ...", as in "7 (python) S ...". The name may contain parentheses,
+	// too.
 	nameEnd := bytes.LastIndexByte(stat, ')')
 	state := stat[nameEnd+1:]
 	isStoppedBySignal := bytes.HasPrefix(state, []byte(" T"))
@@ -96,7 +99,7 @@ func Memory() (int64, error) {
 // containers on the machine.
 func BootID() (string, error) { return readID("/proc/sys/kernel/random/boot_id") }
 
-// readID returns the ID in a file, without white space around it.
+// readID is BootID for a copy of the kernel's file, in tests. It removes white space around the ID.
 func readID(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -111,8 +114,8 @@ func readID(path string) (string, error) {
 	return id, nil
 }
 
-// Namespace returns an identifier of this process's namespace of a kind. For the kind "net", this
-// is a text such as "net:[4026531840]".
+// Namespace returns an identifier of this process's namespace of a kind (see namespaces(7)). For
+// the kind "net", this is a text such as "net:[4026531840]".
 func Namespace(kind string) (string, error) {
 	id, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {

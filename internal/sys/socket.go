@@ -35,9 +35,13 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
+// Processes on one machine can send each other files over a Unix socket. The sender attaches the
+// descriptor of the file to a message, as ancillary data. The kernel gives the receiver its own
+// descriptor for the same file.
+
 // SendFile sends a message, with the descriptor of f unless f is nil. It does not close f.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
-	var control []byte // ancillary data of the message, which contains the descriptor
+	var control []byte // the ancillary data
 	if f != nil {
 		control = unix.UnixRights(int(f.Fd()))
 	}
@@ -49,9 +53,9 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile fills message with a message of exactly its length. It returns the file whose
-// descriptor was sent with the message, or nil if none was sent. It returns an error if several
-// descriptors were sent, and EMFILE if this process has no free descriptor.
+// ReceiveFile receives a message of exactly len(message) bytes. It returns the file that was sent
+// with it, or nil if none was sent. It returns an error if several files were sent, and EMFILE if
+// this process has no free descriptor.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	const (
 		maxDescriptors  = 4 // more than one, to detect several descriptors

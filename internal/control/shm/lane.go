@@ -25,7 +25,7 @@ import (
 // continue the numbers.
 //
 // Exchanges on different lanes are independent. On driver.LaneFault, ranks exchange reports about
-// failures. Its exchanges have no steps: see exchangeReports.
+// failures. Its exchanges have no steps: each rank writes its reports to a log of many slots.
 
 // lane is this rank's state of a driver.Lane.
 type lane struct {

@@ -7,9 +7,9 @@ import (
 
 // link is a connection to another rank. Messages are sent as frames, which are encoded messages.
 //
-// Suppose that this rank begins an exchange, and then fails. It queues two frames: its payload, and
-// a message about the failure. Queuing never waits for the other rank to read. The goroutine that
-// runs writeFrames, the writer, sends the queue and is then ready for more.
+// Suppose that this rank begins an exchange, and then fails. It queues a frame with its payload for
+// the exchange, and then frames about the failure. It never waits for the other rank to read them.
+// A goroutine that runs writeFrames, the writer, sends the queued frames.
 //
 // A status of this rank is not queued. Instead, the writer encodes the latest status when it sends
 // the queue. So there is at most one status to send, even if the other rank reads slowly.
