@@ -66,7 +66,7 @@ func (search searchRange) positionsToProbe() []uint64 {
 		// The i-th probe is the n-th known position. Both count from 1.
 		n := scaleRoundingUp(knownCount+1, i, probeCount+1)
 		isSparse := n <= sparseCount
-		if isSparse {
+		if isSparse { // then it is the n-th multiple of the stride after search.first
 			positions = append(positions, (search.first/search.stride+n)*search.stride)
 		} else {
 			positions = append(positions, denseStart+n-sparseCount-1)
@@ -77,8 +77,8 @@ func (search searchRange) positionsToProbe() []uint64 {
 }
 
 // knownPositions describes the positions in the range, without the first, whose digests all ranks
-// know. Those below the floor are sparse, because they are multiples of the stride. From the floor
-// on, all positions from denseStart on are known.
+// know. Below the floor, these are only the multiples of the stride, which are sparse. From the
+// floor on, they are all positions. The first of these is denseStart.
 func (search searchRange) knownPositions() (sparseCount, denseStart, denseCount uint64) {
 	sparseEnd := min(search.floor, search.last+1)
 	if sparseEnd > search.first+1 {

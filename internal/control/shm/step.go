@@ -134,9 +134,9 @@ func (s *steps) prefetchLine() {
 // awaitBriefly waits for a short time for the line of the first of blocks, and reports whether it
 // has arrived. A block is a rank's part of the shared memory, with its lines.
 //
-// If poll is true, awaitBriefly polls the line before each yield. But it only yields if more of the
-// lines are missing than other ranks can run at the same time: then one of these ranks needs this
-// processor.
+// If poll is true, awaitBriefly polls the line before each yield. But it only yields if more ranks
+// have not posted their lines than can run on the other processors. Then one of these ranks needs
+// this processor.
 func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word := &blocks[0].lines[s.step&1].step
 	budget := &s.waiter.budget
