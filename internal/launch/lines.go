@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// The ranks of a job write to the same destination, such as a terminal. Each rank has a lineWriter
-// for its output, which keeps lines of different ranks apart. A lineWriter passes its text to the
-// sink of the destination. For example, the lineWriters of ranks 0 and 1 have the prefixes "[0] "
-// and "[1] ":
+// The ranks of a job write to the same destination, such as a terminal. A rank has a lineWriter for
+// its standard output, and one for its standard error. They keep lines of different ranks apart,
+// and pass text to the sink of the destination. For example, the lineWriters of ranks 0 and 1 have
+// the prefixes "[0] " and "[1] ":
 //
 //   - Rank 0 writes "loss" and then " 0.5\n". Its lineWriter keeps "loss" until the line is
 //     complete. Then it writes "[0] loss 0.5\n".

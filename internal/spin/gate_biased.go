@@ -7,7 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the running calls that use a resource, such as mapped memory. Each call uses it so:
+// Gate counts the running calls that use a resource, such as mapped memory. A call uses the Gate as
+// follows:
 //
 //	pass, isOpen := gate.Enter()
 //	if isOpen {

@@ -21,7 +21,8 @@ import (
 // multiple of it.
 const PageSize = 2 << 20
 
-// Memfd creates a file of normal pages.
+// Memfd creates a file of normal pages. If the system permits it, the kernel can combine them to
+// huge pages, without a reservation.
 func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
