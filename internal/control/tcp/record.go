@@ -31,7 +31,7 @@ type rankRecord struct {
 
 	failed        control.Reason // why the rank has failed, or control.NotFailed
 	hasLeft       bool           // whether the rank has sent kindLeave
-	isLost        bool           // whether the connection has ended without kindLeave
+	isLost        bool           // whether it disconnected or became silent before kindLeave
 	hasAckedFault bool           // whether the rank knows that this rank has failed
 	answered      uint64         // number of the last kindAskStatus that the rank answered, or 0
 
