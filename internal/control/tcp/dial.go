@@ -23,12 +23,13 @@ import (
 //     most likely to be reachable.
 //   - On the first connection that is established, rank 1 performs a handshake: it sends a hello,
 //     which contains one half of the group's secret token, and rank 0 answers with the other half.
+//   - If the handshake fails, rank 1 tries it on the next connection that is established. For
+//     example, a busy rank with too many new connections closes the oldest ones.
 //   - If no handshake succeeds, rank 1 pauses, and then begins another round with all addresses.
-//     For example, a busy rank with too many new connections closes the oldest ones.
 //   - If all addresses refuse the connection, rank 1 gives up: the process of rank 0 has exited.
 
 const (
-	// dialTimeout bounds the time of all rounds.
+	// dialTimeout is the time after which no other round begins.
 	dialTimeout = 20 * time.Second
 	// endedTimeout is a shorter limit for rounds in which all connections are refused or closed. A
 	// busy rank accepts a connection within this time.
@@ -71,12 +72,17 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 }
 
 // dial connects to the rank at one of its addresses, which are separated by spaces. It performs
-// rounds until one succeeds, a time limit has passed, or the rank's process has exited.
+// rounds until one succeeds, or until more rounds are useless.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
+	addressList := strings.Fields(addresses)
+	if len(addressList) == 0 { // for example, the machine has only link-local addresses
+		return nil, d.unreachableError(addresses, errNoAddress)
+	}
+
 	begin := time.Now()
 	endedSince := begin // all connections since then were refused or closed
 	for {
-		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))
+		l, errs := d.tryAddresses(ctx, addressList)
 		if l != nil {
 			return l, nil
 		}
@@ -109,6 +115,8 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 		}
 	}
 }
+
+var errNoAddress = errors.New("the rank has found no usable address on its machine")
 
 // unreachableError describes both ends of a connection that could not be established. err is the
 // reason.
@@ -194,8 +202,8 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 	return conn, nil
 }
 
-// handshake checks that both ends of a connection belong to the group, and returns a link. If they
-// do not, or if ctx ends first, it closes the connection and returns an error.
+// handshake checks that both ends of a connection belong to the group, and returns a link. After an
+// error, or if ctx ends first, it closes the connection.
 func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	interrupt := func() { _ = conn.SetDeadline(time.Now()) }
 	stop := context.AfterFunc(ctx, interrupt)

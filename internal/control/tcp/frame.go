@@ -50,8 +50,7 @@ const (
 	// kindComplete is sent before kindFail, once for each track. Its step is the last step of the
 	// track for which the sender has received the posts of all ranks.
 	kindComplete
-	// kindReport contains a report about the failure of the group.
-	kindReport
+	kindReport // contains a report about the failure of the group
 	// kindStatus contains the sender's status. If it answers a kindAskStatus, it has the same step.
 	// Otherwise, its step is 0.
 	kindStatus
@@ -136,7 +135,7 @@ func (m *message) encode() []byte {
 	return append(b, m.payload...)
 }
 
-// ErrProtocol means that a rank has sent something that this version of the protocol forbids.
+// ErrProtocol means that another rank violates this version of the protocol.
 var ErrProtocol = errors.New("the rank does not use this version of symmem's control protocol")
 
 // readFrame reads a frame and returns its message. It allocates memory for the payload only if the
@@ -188,10 +187,10 @@ func decodeWords(b []byte, words []uint64) {
 	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail, because b is long enough
 }
 
-// status shows the other ranks which collectives a rank has begun, and where it waits. A ticket is
-// the number of a collective in the group, from 1.
+// status shows the other ranks which collectives a rank has announced, and where it waits. A ticket
+// is the number of a collective in the group, from 1.
 type status struct {
-	submitted uint64 // last ticket that the rank has submitted, which means announced
+	submitted uint64 // last ticket that the rank has submitted, that is, announced
 	// inCollective is the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64
 	operation    driver.Operation // of this collective

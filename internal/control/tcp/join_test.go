@@ -209,6 +209,30 @@ func TestAllRanksReportLostRank(t *testing.T) {
 	all.Wait()
 }
 
+// TestJoinReportsRankWithoutAddress stores no address for group rank 1. A rank does so if its
+// machine has only link-local addresses, so the error must not call the rank lost.
+func TestJoinReportsRankWithoutAddress(t *testing.T) {
+	store := rendezvous.NewLocal()
+	defer func() { check(t, store.Close()) }()
+	j := &joiner{cfg: Config{Store: store, Group: driver.GroupConfig{ID: "trio"}}}
+	check(t, store.Set(t.Context(), j.addressKey(1), nil))
+	var all sync.WaitGroup
+	for _, r := range []int{0, 2} {
+		all.Go(func() {
+			_, err := Join(t.Context(), Config{
+				Store: store, Timeout: hangTimeout,
+				Group: driver.GroupConfig{ID: "trio", Ranks: []int{10, 11, 12}, Rank: r},
+			})
+			isLost := errors.As(err, new(*driver.RankLostError))
+			if err == nil || isLost || !strings.Contains(err.Error(), errNoAddress.Error()) {
+				t.Errorf("rank %d: got %v, want %v", 10+r, err, errNoAddress)
+			}
+		})
+	}
+
+	all.Wait()
+}
+
 func TestJoinEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cause := errors.New("canceled by the test")

@@ -14,13 +14,13 @@ import (
 //
 //	kindPost    a payload for step 1 of the track "control"
 //	kindPost    a payload for step 2
-//	kindStatus  the rank has launched 7 collectives
-//	kindLeave
+//	kindStatus  the rank has announced 7 collectives
+//	kindLeave   the rank has left the group; the message contains its last status
 //
 // A track is a sequence of exchanges, its steps. In each step, every rank sends a post to all other
 // ranks: a message with a payload. This rank has used the first payload, but not the second. So
-// the record contains steps{received: 2, posts: [the second payload]} for the track. status is the
-// status from kindLeave, the last message, and hasLeft is true.
+// the record contains steps{received: 2, posts: [the second payload]} for the track. status is that
+// of kindLeave, and hasLeft is true.
 //
 // After a failure, ranks exchange reports about it. A rank has a record of itself, too, but only
 // for its steps and reports.

@@ -20,7 +20,7 @@ import (
 //   - A call of rank 0 that waits for rank 1 is in waits. Messages of rank 1 wake it, and it then
 //     checks whether the wait is over.
 //   - Rank 0 may observe or cause a fault, for example if rank 1 exits. The error of the first
-//     fault becomes cause. From then on, rank 0 can only exchange reports about the failure.
+//     fault becomes cause. From then on, all exchanges fail except those of reports about it.
 type groupState struct {
 	cfg     Config
 	ownRank int // group rank
@@ -152,9 +152,9 @@ func countPost(s *groupState, m message) {
 	}
 }
 
-// tick wakes the waits in two cases. Statuses that have arrived may show a deadlock. And once this
-// process has caught up after it was stopped, waits may have timed out: they must return before it
-// is stopped again. tick is called every statusInterval.
+// tick is called every statusInterval. It wakes the waits in two cases. If statuses have arrived,
+// they may show a deadlock. If this process has just caught up after it was stopped, waits may have
+// timed out: they must return before it is stopped again.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,8 +211,8 @@ func hasUnacknowledgedFault(s *groupState) bool {
 	return false
 }
 
-// ranksYetToReport returns the group ranks that this rank expects to report next about the failure,
-// but whose report has not arrived. The caller must hold s.mu.
+// ranksYetToReport returns the other group ranks whose next report about the failure has not
+// arrived. It omits absent ranks, from which none is expected. The caller must hold s.mu.
 func (s *groupState) ranksYetToReport() []int {
 	var ranks []int
 	for r := range s.records {
