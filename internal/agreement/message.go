@@ -35,19 +35,19 @@ type message struct {
 	round uint64 // from 0
 
 	// In phaseVote, value holds the mode and the tag, which names the operation that needs the
-	// agreement. In phaseEvents, it holds the event, or a digest if the rank no longer keeps the
-	// event.
+	// agreement. In phaseEvents, it holds the event, or a digest if the event or its position is
+	// unknown.
 	value []byte
 	// In phaseVote, call is the call of a collective that needs the agreement; see Config.Call.
 	call []byte
-	// In phaseVote, detail holds the call site of call. In phaseEvents, it holds the digests of the
-	// requests of the event and of the next ones.
+	// In phaseVote, detail holds the call site of call. In phaseEvents, it holds digests of the event
+	// and of the next ones, unless the position is unknown.
 	detail []byte
 
 	flags            uint64   // in phaseVote: Config.Flags
 	votes            []vote   // in phaseVote, sorted by ledger id
 	answers          []answer // in phaseProbe
-	ledger, position uint64   // in phaseEvents: ledger id, and position of the event in the ledger
+	ledger, position uint64   // in phaseEvents: id of a ledger, and position in the ledger
 }
 
 // encode returns the encoded message, called the payload.

@@ -1,9 +1,9 @@
 package agreement
 
-// Ranks search for the first event at which their histories of a pool, called a ledger, differ. For
+// Ranks search for the first event at which their histories of a pool, called ledgers, differ. For
 // this, they compare digests (hashes) of the events before certain positions. Suppose that the
-// ranks have the same first events up to position 0, and that the first difference is at a position
-// up to 159. So the range of the search is 0 to 159:
+// ranks know only that the first difference is at one of the positions 0 to 159, the range of the
+// search:
 //
 //   - In the first round, each rank sends its digests at 15 positions, the probes: 10, 20, ...,
 //     150. A digest with its position is an answer.
@@ -106,16 +106,16 @@ func scaleRoundingUp(n, i, parts uint64) uint64 {
 // If a rank no longer keeps its digest, the search ends without more probes, because the rank may
 // soon drop more digests.
 func (search *searchRange) narrow(r positionResult) error {
-	isBeforeEnd := r.Position <= search.last
+	isInRange := r.Position <= search.last
 	switch {
-	case r.digestsDiffer && isBeforeEnd:
+	case r.digestsDiffer && isInRange:
 		search.last = r.Position - 1
 		search.differs = true
 	case r.digestsDiffer: // because an earlier event differs
 	case r.anyUnknown:
 		// No position in the range is at or above this floor, or a multiple of this stride.
 		search.floor, search.stride = maxPosition, maxPosition
-	case !isBeforeEnd:
+	case !isInRange:
 		return protocolError("ledger %d is equal at a position after the first difference", search.id)
 	default: // the digests of all ranks are equal
 		search.first, search.firstDigest = r.Position, r.Digest

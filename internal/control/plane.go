@@ -20,9 +20,9 @@ import (
 //   - launches the collective on the GPU
 //   - calls Await, which waits until the GPU has completed the work
 //
-// If rank 1 never submits ticket 7, Await returns a TimeoutError on rank 0, and the plane of rank 0
-// fails. A plane fails at the first fault that its rank observes or causes. From then on, only
-// Decide, Departed and exchanges on driver.LaneFault work.
+// If rank 1 does not submit ticket 7 in time, Await returns a TimeoutError on rank 0, and the plane
+// of rank 0 fails. A plane fails at the first fault that its rank observes or causes. From then on,
+// only Decide, Departed and exchanges on driver.LaneFault work.
 //
 // Methods are safe for concurrent use unless noted.
 type Plane interface {
@@ -109,8 +109,7 @@ func (w *Wait) IsDone() bool { return w.Done != nil && w.Done() }
 // CountsText to a TimeoutError. It replaces an error that matches ErrFault by the error of
 // FindFault, if there is one. It returns other errors unchanged.
 func (w *Wait) AddDetails(err error) error {
-	var timeout *driver.TimeoutError
-	isTimeout := errors.As(err, &timeout)
+	timeout, isTimeout := errors.AsType[*driver.TimeoutError](err)
 	if isTimeout && w.CountsText != nil {
 		// Change a copy, because other goroutines may read the error of a failed plane.
 		withCounts := *timeout

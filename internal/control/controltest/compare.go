@@ -10,8 +10,8 @@ import (
 	"symmem/internal/control"
 )
 
-// Ranks that launch a collective compare their calls. Suppose that rank 0 calls an all-reduce of 5
-// elements, and rank 1 one of 6. Each rank submits its call, which returns the number of the
+// Ranks that launch a collective can compare their calls. Suppose that rank 0 calls an all-reduce
+// of 5 elements, and rank 1 one of 6. Each rank calls Submit, which returns the number of the
 // collective, its ticket. It then passes the ticket and the call to Compare, which compares the
 // digests (hashes) of the calls. Both ranks get a MismatchError with the ticket. On rank 0, it
 // lists rank 1, whose call differs from that of rank 0.

@@ -15,7 +15,8 @@ import (
 // In each test, ranks wait for a rank that does not arrive. Suppose that ranks 0 and 1 wait in an
 // exchange, and that rank 2 never calls Exchange. After the timeout, rank 0 gets a TimeoutError. It
 // lists rank 2 as missing, and describes the activity of rank 2: the call in which rank 2 waits,
-// for example. When rank 1 notices that rank 0 has failed, it gets ErrFault instead.
+// for example. Rank 1 gets such an error, too, or ErrFault if it first notices that rank 0 has
+// failed.
 
 var missingRequirements = []requirement{
 	{"the error of a wait lists a rank that did not arrive", testMissingRank},

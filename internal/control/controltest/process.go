@@ -18,8 +18,8 @@ import (
 
 // Some tests start a process for each rank, so that they can kill or stop a rank. A process runs
 // the test binary again, with a program in an environment variable. It writes events as lines of
-// JSON to its standard output: first {"Event": "running", ...}, and at last {"Event": "outcome",
-// ...}, which contains the error with which the rank has ended.
+// JSON to its standard output. One is {"Event": "running", ...}. The last one is {"Event":
+// "outcome", ...}, and describes the error with which the rank has ended.
 
 // processes are the ranks of a group, by rank.
 type processes []*process
@@ -32,9 +32,9 @@ type process struct {
 	lines   *bufio.Scanner // reads the events
 }
 
-// startProcesses starts a group of size ranks with one process per rank. The processes repeat the
-// wait called waitName, a key of waitFunctions or a special program. startProcesses returns when
-// each process has written the event "running".
+// startProcesses starts a group of size ranks with one process per rank. waitName is the program of
+// the processes: a key of waitFunctions, whose function they repeat, or the name of a special
+// program. startProcesses returns when each process has written the event "running".
 func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
 	storeAddress := serveStore(t)

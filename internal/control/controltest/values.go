@@ -37,7 +37,7 @@ const (
 func gather(
 	ctx context.Context, p control.Plane, name string, first uint64,
 ) ([]driver.Words, error) {
-	const maxRanks = 8 // more than in any test
+	const maxRanks = 8 // of the groups in the tests
 	all := make([]driver.Words, maxRanks)
 	value, err := p.Named(name, unordered)
 	if err != nil {

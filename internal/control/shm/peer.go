@@ -19,8 +19,8 @@ import (
 // peer is a connection to another rank on this machine. Over it, this rank fetches files (shared
 // memory) that the other rank has exported.
 //
-// It also watches the process of the other rank. When the process exits, the rank is lost. The
-// kernel then ends the connection, usually a moment before this rank notices the exit.
+// It also watches the process of the other rank, which is lost when its process exits. The kernel
+// then ends the connection, usually a moment before this rank notices the exit.
 type peer struct {
 	*handoff.Peer               // the connection
 	rank          int           // world rank of the other rank

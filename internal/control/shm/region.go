@@ -80,8 +80,8 @@ type line struct {
 	// is the hash of the call, XORed with balance. For a named value, it is the hash of the name.
 	digest  uint64
 	payload [spin.LinePayload]byte
-	// balance is Counts.Balance. Other ranks read it only if a balance is not 0, so it is in another
-	// cache line than the fields above.
+	// balance is Counts.Balance. Other ranks read it only if digests differ or their own balance is
+	// not 0, so it is in another cache line than the fields above.
 	balance uint64
 	_       [lineStride - spin.LineBytes - 8]byte
 }

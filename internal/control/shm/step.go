@@ -81,7 +81,8 @@ func (s *steps) Post(digest uint64, payload unsafe.Pointer, n int) {
 }
 
 // addBalance stores the balance in the current line, and returns the digest to post: that of the
-// call, XORed with the balance. So other ranks read the balance only if the digest differs.
+// call, XORed with the balance. So a rank whose own balance is 0 reads those of other ranks only if
+// digests differ.
 func (s *steps) addBalance(digest uint64) uint64 {
 	lineNumber := s.step & 1
 	if s.postedBalances[lineNumber] != s.balance {
