@@ -128,8 +128,9 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// addLocked adds the first line of b to pending, or a part of it, and returns the rest of b. If the
-// line is complete, it adds pending to batch. If pending is full, it writes pending.
+// addLocked adds the first line of b to pending, or the part of it that fits, and returns the rest
+// of b. If the line is complete, it moves pending to batch. If a part does not fit, it writes
+// pending.
 func (l *lineWriter) addLocked(b []byte) (rest []byte) {
 	text, rest, isComplete := bytes.Cut(b, []byte{'\n'})
 	freeBytes := maxPending - len(l.pending)
@@ -156,8 +157,8 @@ func (l *lineWriter) writeAfterDelay() {
 	l.writePendingLocked()
 }
 
-// stopTimerLocked stops the timer. If writeAfterDelay has already been called, it waits for mu. It
-// then writes pending earlier than necessary, which does no harm.
+// stopTimerLocked stops the timer. If writeAfterDelay is already waiting for mu, it will write
+// pending earlier than necessary, which does no harm.
 func (l *lineWriter) stopTimerLocked() {
 	if l.timer != nil {
 		l.timer.Stop()

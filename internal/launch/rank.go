@@ -84,7 +84,7 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 	r.isReaped = true
 	r.mu.Unlock()
 	// Wait reaps the process, and returns when no goroutine copies output any more. Ignore its error:
-	// describeExit reads the exit code, and the destination of the output keeps errors.
+	// describeExit reads the exit code, and the sinks of stdout and stderr keep errors of the output.
 	_ = r.cmd.Wait()
 	r.stdout.flush()
 	r.stderr.flush()

@@ -47,8 +47,8 @@ const (
 	// closedUnit marks a closed gate in unbiasedCount. It is larger than any number of simultaneous
 	// calls.
 	closedUnit = 1 << 32
-	// gateOwnerThreshold is the number of calls in a row after which a goroutine becomes the owner.
-	// It is high, because ending a bias takes a few microseconds.
+	// gateOwnerThreshold is the number of times that a goroutine must repeat a call to become the
+	// owner. It is high, because ending a bias takes a few microseconds.
 	gateOwnerThreshold = 1000
 )
 
@@ -101,7 +101,7 @@ func (g *Gate) Leave(p Pass) {
 }
 
 // enterUnbiased is Enter for a goroutine that is not the owner. It makes the goroutine the owner
-// after gateOwnerThreshold consecutive calls.
+// after gateOwnerThreshold repetitions without a call of another goroutine.
 func (g *Gate) enterUnbiased() (Pass, bool) {
 	count := g.unbiasedCount.Add(1)
 	isClosed := count >= closedUnit

@@ -170,8 +170,8 @@ func (l *Lock) Unlock() {
 	l.unlockUnbiased()
 }
 
-// lockOwnerThreshold is the number of acquisitions in a row after which a goroutine becomes the
-// owner. It is high, because ending a bias takes a few microseconds.
+// lockOwnerThreshold is the number of times in a row that a goroutine must acquire the lock again
+// to become the owner. It is high, because ending a bias takes a few microseconds.
 const lockOwnerThreshold = 200
 
 // unlockUnbiased releases the lock of a goroutine that has set held. If the goroutine has acquired

@@ -83,9 +83,9 @@ func FileSize(f *os.File) (int64, error) {
 	return status.Size, nil
 }
 
-// SealSize makes the size of a file final. Without this, a process could truncate the file, and
-// other processes would get SIGBUS when they access its memory. SealSize fails for files of huge
-// pages on older kernels.
+// SealSize makes the size of a file of Memfd final. Without this, a process could truncate the
+// file, and other processes would get SIGBUS when they access its memory. SealSize fails for a file
+// of HugeMemfd, which does not permit seals.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {

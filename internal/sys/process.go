@@ -10,8 +10,7 @@ import (
 )
 
 // Pidfd opens a descriptor of a process (see pidfd_open(2)), which becomes readable when the
-// process exits. When the kernel gives the process ID to another process, the descriptor does not
-// change. The caller must close it.
+// process exits. It never refers to a later process with the same ID. The caller must close it.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -99,7 +98,7 @@ func Memory() (int64, error) {
 // containers on the machine.
 func BootID() (string, error) { return readID("/proc/sys/kernel/random/boot_id") }
 
-// readID is BootID for a copy of the kernel's file, in tests. It removes white space around the ID.
+// readID returns the ID in a file, without white space around it.
 func readID(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
