@@ -35,13 +35,13 @@ type message struct {
 	round uint64 // from 0
 
 	// In phaseVote, value holds the mode and the tag, which names the operation that needs the
-	// agreement. In phaseEvents, it holds the event, or a digest if the event or its position is
-	// unknown.
+	// agreement. In phaseEvents, it holds the event. If the event or its position is unknown, it
+	// holds, for example, a digest instead.
 	value []byte
 	// In phaseVote, call is the call of a collective that needs the agreement; see Config.Call.
 	call []byte
-	// In phaseVote, detail holds the call site of call. In phaseEvents, it holds digests of the event
-	// and of the next ones, unless the position is unknown.
+	// In phaseVote, detail holds the call site of call. In phaseEvents, it holds the digests of the
+	// requests of the event and of the next ones, unless the position is unknown.
 	detail []byte
 
 	flags            uint64   // in phaseVote: Config.Flags

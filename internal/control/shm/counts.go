@@ -12,7 +12,7 @@ import (
 // two messages with tag 5 to rank 1. For these, sent counts 2 messages to rank 1 with tag 5.
 //
 // In strict groups, collectives use the counts to check that each Send has its Recv. Each pair of
-// receiver and tag has a random-looking weight. Rank 0 has added the weight of (rank 1, tag 5) to
+// receiver and tag has a pseudo-random weight. Rank 0 has added the weight of (rank 1, tag 5) to
 // its balance twice. Rank 1 subtracts it from its balance in each Recv with tag 5, so the balances
 // of both ranks add up to 0 after two Recvs.
 type Counts struct {

@@ -29,7 +29,7 @@ import (
 //   - If all addresses refuse the connection, rank 1 gives up: the process of rank 0 has exited.
 
 const (
-	// dialTimeout is the time after which no other round begins.
+	// dialTimeout is the time after which a failed round is not repeated.
 	dialTimeout = 20 * time.Second
 	// endedTimeout is a shorter limit for rounds in which all connections are refused or closed. A
 	// busy rank accepts a connection within this time.
