@@ -68,9 +68,10 @@ func (l *link) sendStatus() {
 // answer makes the writer send a status that answers a request (kindAskStatus) of the other rank.
 func (l *link) answer(request uint64) {
 	l.mu.Lock()
-	l.request = request
+	l.isStatusDue = true
+	l.request = request // with the same lock: otherwise, takeQueue could reset it in between
 	l.mu.Unlock()
-	l.sendStatus()
+	l.wakeWriter()
 }
 
 // wakeWriter makes the writer look at the queue.

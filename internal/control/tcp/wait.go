@@ -114,8 +114,12 @@ func continueWait(ctx context.Context, s *groupState, w *waitState) error {
 		return nil
 	}
 
-	nextWarning := description.Late.Next(description.Waited, description.SinceWarning)
-	s.awaitChange(ctx.Done(), timeLeft, nextWarning)
+	untilWarning := description.Late.Next(description.Waited, description.SinceWarning)
+	if description.Stale {
+		untilWarning = statusInterval // Judge returns no warning, even if one is due.
+	}
+
+	s.awaitChange(ctx.Done(), timeLeft, untilWarning)
 	return nil
 }
 
