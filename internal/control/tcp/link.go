@@ -95,7 +95,9 @@ func (l *link) takeQueue(
 	l.queue = nil
 	l.isStatusDue = false
 	l.request = 0
-	l.mu.Unlock() // before encodeStatus, which locks groupState.mu: send is called with this lock
+	// encodeStatus locks groupState.mu. Calls of send hold that lock when they lock l.mu, so the
+	// opposite order could deadlock.
+	l.mu.Unlock()
 	if isStatusDue {
 		frames = append(frames, encodeStatus(request))
 	}

@@ -14,8 +14,8 @@ import (
 //
 //   - In step 3 of a track (a sequence of exchanges), every rank sends a post, a message with its
 //     payload. Rank 0 waits for the posts of ranks 1 and 2.
-//   - Rank 0 has launched a GPU's work for collective 7, and waits until the work completes. For
-//     this, ranks 1 and 2 must launch collective 7, too. They announce this by submitting ticket 7.
+//   - Rank 0 has launched collective 7 on a GPU, and waits until the work completes. For this,
+//     ranks 1 and 2 must launch collective 7, too. They announce this by submitting ticket 7.
 //
 // In both cases, a rank is missing until its messages show that it has posted or submitted. During
 // a wait, control.Judge decides whether the wait continues. Its verdict contains an error if, for
@@ -83,8 +83,8 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 }
 
 // continueWait returns an error if the wait w must end. Otherwise, it issues a warning that is due,
-// or waits until a message arrives or time has passed. The caller must hold s.mu, which is released
-// meanwhile.
+// or waits until a message arrives, ctx is done or time has passed. The caller must hold s.mu,
+// which is released meanwhile.
 func continueWait(ctx context.Context, s *groupState, w *waitState) error {
 	description := s.waitStatus(w, time.Now())
 	ctxErr := ctx.Err() // read once, because it may change
