@@ -13,11 +13,24 @@ import (
 	"symmem/bench/results"
 )
 
-// generatedTable matches a table of a page, with the comments around it. Its group is the name of
-// the result file.
+// A page can contain a generated table, between two comments:
+//
+//	<!-- results/allreduce.json -->
+//	| bytes | time, us |
+//	|---|---|
+//	| 1024 | 5.20 |
+//
+//	[Result file](results/allreduce.json)
+//	<!-- end -->
+//
+// If the result file results/allreduce.json has changed, the lines between the comments are
+// replaced.
+
+// generatedTable matches a generated table and its two comments. Its group is the name of the
+// result file: "allreduce" in the example.
 var generatedTable = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
 
-// readTables returns the tables of the result files as Markdown, by the names of the files. folder
+// readTables returns the tables of all result files as Markdown, by the names of the files. folder
 // is docs/measurements.
 func readTables(folder string) (map[string]string, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "results", "*.json"))
@@ -49,7 +62,8 @@ func readTables(folder string) (map[string]string, error) {
 	return tables, nil
 }
 
-// regenerate returns the texts of all pages by path: before as they are, and after with new tables.
+// regenerate returns the texts of all pages by path. before has the current texts, and after has
+// the texts with new tables.
 func regenerate(folder string) (before, after map[string]string, err error) {
 	tables, err := readTables(folder)
 	if err != nil {
@@ -81,11 +95,11 @@ func regenerate(folder string) (before, after map[string]string, err error) {
 	return before, after, nil
 }
 
-// replaceTables returns the text of a page with the tables that it names. It returns an error if a
-// table is missing.
+// replaceTables replaces the generated tables in the text of a page. tables has the new ones by the
+// names of result files. If one is missing, it returns an error.
 func replaceTables(text string, tables map[string]string) (string, error) {
 	var err error
-	newText := generatedTable.ReplaceAllStringFunc(text, func(old string) string {
+	replace := func(old string) string {
 		name := generatedTable.FindStringSubmatch(old)[1]
 		file := "results/" + name + ".json"
 		table, exists := tables[name]
@@ -94,7 +108,8 @@ func replaceTables(text string, tables map[string]string) (string, error) {
 		}
 
 		return "<!-- " + file + " -->\n" + table + "\n[Result file](" + file + ")\n<!-- end -->"
-	})
+	}
+	newText := generatedTable.ReplaceAllStringFunc(text, replace)
 	return newText, err
 }
 

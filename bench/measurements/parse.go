@@ -14,7 +14,14 @@ import (
 	"symmem/bench/results"
 )
 
-// parseOutput parses the output of "symmem bench --json" or "go test -bench".
+// parseOutput makes a table of the output of "symmem bench --json" or "go test -bench". Suppose
+// that the second command prints these lines:
+//
+//	BenchmarkAlloc-8  1000  52 ns/op  0 allocs/op
+//	BenchmarkScope-8  2000  31 ns/op
+//
+// The table has the columns benchmark, ns/op and allocs/op. Its second row has no number of
+// allocations, so the last cell is nil.
 func parseOutput(text []byte) (*results.Result, error) {
 	isJSON := strings.HasPrefix(strings.TrimSpace(string(text)), "{")
 	if isJSON {
@@ -24,9 +31,9 @@ func parseOutput(text []byte) (*results.Result, error) {
 	return parseBenchmarks(string(text))
 }
 
-// tableBuilder builds a table whose columns become known row by row.
+// tableBuilder builds a table. Each cell is added to the last row, under the name of its column.
 type tableBuilder struct {
-	columns []string         // names, in the order of their first cells
+	columns []string         // names, in the order in which addCell first saw them
 	rows    []map[string]any // cells by name of the column
 }
 
@@ -35,7 +42,7 @@ func (t *tableBuilder) startRow() {
 	t.rows = append(t.rows, map[string]any{})
 }
 
-// addCell adds a cell to the last row.
+// addCell adds a cell to the last row. It adds the column if it is new.
 func (t *tableBuilder) addCell(column string, value any) {
 	if !slices.Contains(t.columns, column) {
 		t.columns = append(t.columns, column)
@@ -45,7 +52,7 @@ func (t *tableBuilder) addCell(column string, value any) {
 	lastRow[column] = value
 }
 
-// result returns the table, in which cells that were not added are nil.
+// result returns the table. Missing cells are nil.
 func (t *tableBuilder) result() (*results.Result, error) {
 	if len(t.rows) == 0 {
 		return nil, errors.New("the output contains no results")
@@ -83,7 +90,7 @@ func parseReport(text []byte) (*results.Result, error) {
 		t.addCell("ns", r.Median)
 		t.addCell("p10 ns", r.P10)
 		t.addCell("p90 ns", r.P90)
-		if r.Baseline != nil { // The other fields of the baseline are then set, too.
+		if r.Baseline != nil { // Ratio and BaselineMedian are then not nil either.
 			ratio := strconv.FormatFloat(*r.Ratio, 'f', 2, 64)
 			t.addCell(*r.Baseline+", ns", *r.BaselineMedian)
 			t.addCell("ratio", json.Number(ratio))
@@ -108,8 +115,8 @@ func toCell(value any) any {
 }
 
 var (
-	// benchmarkLine matches a line such as "BenchmarkAlloc-8  1000  52 ns/op  0 allocs/op". Its
-	// groups are the name, the number of processors, and the values with their units.
+	// benchmarkLine matches a line of a benchmark. In the example above, its groups are "Alloc", "-8"
+	// and "52 ns/op  0 allocs/op". The 8 is the number of processors, and 1000 that of repetitions.
 	benchmarkLine = regexp.MustCompile(`(?m)^Benchmark(\S+?)(-\d+)?\s+\d+\s+(.*)$`)
 	// valueAndUnit matches a value with its unit, such as "52 ns/op".
 	valueAndUnit = regexp.MustCompile(`(\S+)\s+(\S+)`)

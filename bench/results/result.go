@@ -11,12 +11,31 @@ import (
 	"strings"
 )
 
+// A result file looks like this:
+//
+//	{
+//	  "runs": [
+//	    {"machine": "4 H200", "date": "2026-11-20"}
+//	  ],
+//	  "columns": ["bytes", "time, us"],
+//	  "rows": [
+//	    [1024, 5.20],
+//	    [4096, [5.30, 5.31]]
+//	  ]
+//	}
+//
+// Its table in Markdown, where the cell of two times has become "5.30 / 5.31":
+//
+//	| bytes | time, us |
+//	|---|---|
+//	| 1024 | 5.20 |
+//	| 4096 | 5.30 / 5.31 |
+
 // Result holds a table of measurements and describes the runs that produced it.
 type Result struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"` // names with units
-	// Rows contains a cell for each column. A cell is a number, a string, null, or a list of these.
-	// Markdown joins the elements of a list with " / ".
+	// Rows contains a cell for each column: a number, a string, null, or a list of these.
 	Rows [][]any `json:"rows"`
 }
 
@@ -85,9 +104,9 @@ func (r *Result) Encode() ([]byte, error) {
 		return nil, err
 	}
 
-	const prefix, indent = "  ", "  "
+	const linePrefix, indent = "  ", "  "
 	var indentedRuns bytes.Buffer
-	if err := json.Indent(&indentedRuns, runs, prefix, indent); err != nil {
+	if err := json.Indent(&indentedRuns, runs, linePrefix, indent); err != nil {
 		return nil, err
 	}
 
@@ -124,38 +143,41 @@ func encodeLine(value any) ([]byte, error) {
 // Markdown returns the table as Markdown.
 func (r *Result) Markdown() (string, error) {
 	var out strings.Builder
-	writeLine := func(cells []string) {
-		out.WriteString("|")
-		for _, cell := range cells {
-			if cell != "" { // An empty cell is only a space.
-				out.WriteString(" " + strings.ReplaceAll(cell, "|", `\|`))
-			}
-
-			out.WriteString(" |")
-		}
-
-		out.WriteString("\n")
-	}
-	writeLine(r.Columns)
+	writeRow(&out, r.Columns)
 	out.WriteString("|" + strings.Repeat("---|", len(r.Columns)) + "\n")
 	for _, row := range r.Rows {
-		cells := make([]string, len(row))
+		texts := make([]string, len(row))
 		for i, cell := range row {
 			text, err := formatCell(cell)
 			if err != nil {
 				return "", err
 			}
 
-			cells[i] = text
+			texts[i] = text
 		}
 
-		writeLine(cells)
+		writeRow(&out, texts)
 	}
 
 	return out.String(), nil
 }
 
-// formatCell returns a cell as text for Markdown, or an error if the type of the cell is not
+// writeRow writes a row of a Markdown table, with the texts of its cells.
+func writeRow(out *strings.Builder, cells []string) {
+	out.WriteString("|")
+	for _, cell := range cells {
+		if cell != "" {
+			escaped := strings.ReplaceAll(cell, "|", `\|`)
+			out.WriteString(" " + escaped)
+		}
+
+		out.WriteString(" |")
+	}
+
+	out.WriteString("\n")
+}
+
+// formatCell returns a cell as text for Markdown. It returns an error if the cell's type is not
 // allowed.
 func formatCell(cell any) (string, error) {
 	switch cell := cell.(type) {

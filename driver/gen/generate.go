@@ -18,23 +18,42 @@ import (
 	"symmem/driver"
 )
 
+// Programs in Go, C and Python name the same terms: reductions such as Sum, and operations such as
+// AllGather. This command generates the lists of terms from package driver. For example, driver
+// declares a constant in an enumeration:
+//
+//	// Avg divides the sum by the number of ranks. Integers truncate towards zero.
+//	Avg
+//
+// The source text gives the constant's name and comment. Its number is 4, its position in the
+// enumeration. Methods of the constant give the rest: driver.Avg.String() returns "avg". From the
+// terms, a template makes a file for each language.
+
 //go:embed *.tmpl
 var templateFiles embed.FS
 
-// templates holds the templates of the generated files, with the functions that they call.
+// templates holds all templates, and the functions that they call.
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"upper": strings.ToUpper,
-	"lines": func(text string) []string { return slices.Collect(strings.SplitSeq(text, "\n")) },
-	"last":  func(all []term) int { return len(all) - 1 }, // the last index
-	"numbered": func(all []term) []term {
-		return slices.DeleteFunc(slices.Clone(all), func(t term) bool { return !t.Numbered })
-	},
+	"upper":    strings.ToUpper,
+	"lines":    splitLines,
+	"last":     lastIndex,
+	"numbered": numberedTerms,
 }).ParseFS(templateFiles, "*.tmpl"))
 
-// headerPath is the path of the C header. Only its enumerations are generated.
+func splitLines(text string) []string { return strings.Split(text, "\n") }
+
+func lastIndex(all []term) int { return len(all) - 1 }
+
+func numberedTerms(all []term) []term {
+	isUnnumbered := func(t term) bool { return !t.Numbered }
+	return slices.DeleteFunc(slices.Clone(all), isUnnumbered)
+}
+
+// headerPath is the path of the C header. Its enumerations are generated, and the rest is written
+// by hand.
 const headerPath = "cmd/libsymmem/symmem.h"
 
-// templateOfFile maps each generated file, relative to the module's root, to its template.
+// templateOfFile maps each generated file to its template. Paths are relative to the module's root.
 var templateOfFile = map[string]string{
 	"terms.go":                      "root.tmpl",
 	"internal/tuning/operations.go": "tuning.tmpl",
@@ -42,25 +61,27 @@ var templateOfFile = map[string]string{
 	headerPath:                      "header.tmpl",
 }
 
-// term is a reduction or an operation that the generated files list.
+// term is a reduction or an operation.
 type term struct {
-	Go       string // name of the constant in package driver
-	Name     string // name in Python and, in capitals, in C
-	Alias    string // name in PyTorch, or "" if it is the same
-	Note     string // restriction on the use of the term, or ""
-	Doc      string // doc comment of a reduction in package driver
-	Number   int    // value of the constant in package driver
-	Logical  string // Name of the equivalent reduction for booleans (stored as bytes), or ""
-	Numbered bool   // result of driver.Operation.HasNumber
-	Tuned    bool   // result of driver.Operation.HasTuningRules
+	Go     string // name of the constant in package driver
+	Doc    string // comment of the constant; only for reductions
+	Number int    // value of the constant
+	Name   string // name in Python and, in capitals, in C
+	Alias  string // name in PyTorch, or "" if it is the same
+	Note   string // restriction on the use, or ""
+	// Logical is the Name of the reduction that computes this one for booleans, as bytes 0 and 1. For
+	// example, it is "max" for "sum", because a sum of booleans is a logical or. "" means none.
+	Logical  string
+	Numbered bool // C and Python programs can pass the operation's number
+	Tuned    bool // a tuning table may have rules for the operation
 }
 
-// terms is the data of the templates.
+// terms is the input of the templates.
 type terms struct{ Reductions, Operations []term }
 
-// generate returns the contents of all generated files by path relative to root, the module's root.
+// generate returns the contents of all generated files by path. root is the module's root.
 func generate(root string) (map[string][]byte, error) {
-	data, err := loadTerms(filepath.Join(root, "driver"))
+	all, err := loadTerms(filepath.Join(root, "driver"))
 	if err != nil {
 		return nil, err
 	}
@@ -68,45 +89,32 @@ func generate(root string) (map[string][]byte, error) {
 	contents := map[string][]byte{}
 	for path, templateName := range templateOfFile {
 		var text bytes.Buffer
-		if err := templates.ExecuteTemplate(&text, templateName, data); err != nil {
+		if err := templates.ExecuteTemplate(&text, templateName, all); err != nil {
 			return nil, err
 		}
 
-		generated := text.Bytes()
-		if strings.HasSuffix(path, ".go") {
-			if generated, err = format.Source(generated); err != nil {
-				return nil, fmt.Errorf("%s: %w", path, err)
-			}
+		contents[path] = text.Bytes()
+		isGo := strings.HasSuffix(path, ".go")
+		if !isGo {
+			continue
 		}
 
-		contents[path] = generated
+		contents[path], err = format.Source(text.Bytes())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
 	}
 
-	// The template of the header has only the enumerations. The rest of the header is kept.
 	enumerations := contents[headerPath]
 	contents[headerPath], err = replaceEnumerations(filepath.Join(root, headerPath), enumerations)
 	return contents, err
 }
 
-// loadTerms returns all terms. It takes names and comments from the sources of package driver,
-// which are in folder, and the rest from the package.
+// loadTerms returns all terms. folder contains the sources of package driver.
 func loadTerms(folder string) (*terms, error) {
-	var data terms
 	reductions, err := constantsBefore(filepath.Join(folder, "reduction.go"), "ReduceOps")
 	if err != nil {
 		return nil, err
-	}
-
-	for i, c := range reductions { // the constants have the values 0, 1, 2 and so on
-		op := driver.ReduceOp(i)
-		t := term{
-			Go: c.name, Doc: c.doc, Name: op.String(), Alias: op.Alias(), Note: op.Note(), Number: i,
-		}
-		if logical, ok := op.Logical().Number(); ok {
-			t.Logical = driver.ReduceOp(logical).String()
-		}
-
-		data.Reductions = append(data.Reductions, t)
 	}
 
 	operations, err := constantsBefore(filepath.Join(folder, "operation.go"), "Operations")
@@ -114,29 +122,62 @@ func loadTerms(folder string) (*terms, error) {
 		return nil, err
 	}
 
-	for i, c := range operations {
-		o := driver.Operation(i)
-		data.Operations = append(data.Operations, term{
-			Go: c.name, Name: toSnakeCase(c.name), Note: o.Note(), Number: i, Numbered: o.HasNumber(),
-			Tuned: o.HasTuningRules(),
-		})
+	var all terms
+	for number, c := range reductions {
+		all.Reductions = append(all.Reductions, reductionTerm(c, number))
 	}
 
-	return &data, nil
+	for number, c := range operations {
+		all.Operations = append(all.Operations, operationTerm(c, number))
+	}
+
+	return &all, nil
+}
+
+func reductionTerm(c constant, number int) term {
+	op := driver.ReduceOp(number)
+	t := term{
+		Go:     c.name,
+		Doc:    c.doc,
+		Number: number,
+		Name:   op.String(),
+		Alias:  op.Alias(),
+		Note:   op.Note(),
+	}
+	logical, hasLogical := op.Logical().Number()
+	if hasLogical {
+		t.Logical = driver.ReduceOp(logical).String()
+	}
+
+	return t
+}
+
+func operationTerm(c constant, number int) term {
+	o := driver.Operation(number)
+	return term{
+		Go:       c.name,
+		Number:   number,
+		Name:     toSnakeCase(c.name),
+		Note:     o.Note(),
+		Numbered: o.HasNumber(),
+		Tuned:    o.HasTuningRules(),
+	}
 }
 
 // wordBoundary matches the last letter of a word and the first letter of the next one.
 var wordBoundary = regexp.MustCompile(`([a-z])([A-Z])`)
 
-// toSnakeCase returns a name such as reduce_scatter for ReduceScatter.
+// toSnakeCase returns reduce_scatter for ReduceScatter.
 func toSnakeCase(name string) string {
-	return strings.ToLower(wordBoundary.ReplaceAllString(name, "${1}_$2"))
+	separated := wordBoundary.ReplaceAllString(name, "${1}_$2")
+	return strings.ToLower(separated)
 }
 
+// constant is a declared constant with its comment.
 type constant struct{ name, doc string }
 
-// constantsBefore returns the constants in the declaration of the constant end that precede end.
-// path is that of the file with the declaration.
+// constantsBefore returns the constants of an enumeration in a Go file, in order. It leaves out the
+// last one, which counts the others. end is the name of the last one.
 func constantsBefore(path, end string) ([]constant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 	if err != nil {
@@ -144,49 +185,57 @@ func constantsBefore(path, end string) ([]constant, error) {
 	}
 
 	for _, d := range f.Decls {
-		block, ok := d.(*ast.GenDecl)
-		if !ok || block.Tok != token.CONST {
+		block, isBlock := d.(*ast.GenDecl)
+		if !isBlock || block.Tok != token.CONST {
 			continue
 		}
 
 		var all []constant
 		for _, s := range block.Specs {
-			spec := s.(*ast.ValueSpec) // the only kind of spec in a constant declaration
+			spec := s.(*ast.ValueSpec) // a block of constants contains no other type
 			name := spec.Names[0].Name
 			if name == end {
 				return all, nil
 			}
 
-			all = append(all, constant{name: name, doc: strings.TrimSpace(spec.Doc.Text())})
+			doc := strings.TrimSpace(spec.Doc.Text())
+			all = append(all, constant{name: name, doc: doc})
 		}
 	}
 
 	return nil, fmt.Errorf("%s has no constant %s", path, end)
 }
 
-// replaceEnumerations returns the contents of the file at path, with new enumerations. In both
-// texts, each enumeration follows a comment and ends with "};". An enumeration of the file is
-// replaced by the one with the same comment.
+// replaceEnumerations returns the C header at path with new enumerations. Each enumeration is a
+// block of text:
+//
+//	/* Reductions. The list is generated by driver/gen. */
+//	enum {
+//		SYMMEM_SUM = 0
+//	};
+//
+// A new block replaces the block of the header that begins with the same comment.
 func replaceEnumerations(path string, enumerations []byte) ([]byte, error) {
-	text, err := os.ReadFile(path)
+	header, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 
-	for _, block := range bytes.SplitAfter(enumerations, []byte("};\n")) {
-		comment, _, hasEnumeration := bytes.Cut(block, []byte("enum {"))
-		if !hasEnumeration { // after the last one
+	blockEnd := []byte("};\n")
+	for _, newBlock := range bytes.SplitAfter(enumerations, blockEnd) {
+		comment, _, isBlock := bytes.Cut(newBlock, []byte("enum {"))
+		if !isBlock { // the text after the last block
 			continue
 		}
 
-		before, rest, hasComment := bytes.Cut(text, comment)
-		_, after, hasEnd := bytes.Cut(rest, []byte("};\n"))
+		before, rest, hasComment := bytes.Cut(header, comment)
+		_, after, hasEnd := bytes.Cut(rest, blockEnd)
 		if !hasComment || !hasEnd {
 			return nil, fmt.Errorf("%s has no enumeration after %q", path, comment)
 		}
 
-		text = bytes.Join([][]byte{before, block, after}, nil)
+		header = bytes.Join([][]byte{before, newBlock, after}, nil)
 	}
 
-	return text, nil
+	return header, nil
 }

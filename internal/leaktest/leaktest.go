@@ -16,8 +16,12 @@ import (
 // TestRunner runs tests and returns the exit code. It is usually a *testing.M.
 type TestRunner interface{ Run() int }
 
-// Watch returns a TestRunner whose Run runs the tests and checks for leaks. A leak is a resource
-// that was not open when Watch was called, and is still open after the tests.
+// Watch returns a TestRunner that runs the tests and then fails if they have leaked a resource. Use
+// it in TestMain:
+//
+//	func TestMain(m *testing.M) { os.Exit(leaktest.Watch(m).Run()) }
+//
+// A resource is a leak if it was not open when Watch was called, and is still open after the tests.
 func Watch(tests TestRunner) TestRunner {
 	return &leakCheckedTests{tests: tests, openBefore: countResources()}
 }
@@ -28,8 +32,8 @@ type leakCheckedTests struct {
 	openBefore map[string]int // result of countResources before the tests
 }
 
-// Run runs the tests. If all pass, it checks for leaks. It prints them and returns 1 if there are
-// any. If a test fails, Run returns the exit code of the tests.
+// Run runs the tests. If all pass, it prints the leaks and returns 1 if there are any. If a test
+// fails, Run returns the exit code of the tests.
 func (l *leakCheckedTests) Run() int {
 	code := l.tests.Run()
 	if code != 0 {
@@ -86,7 +90,7 @@ func (l *leakCheckedTests) currentLeaks() []string {
 	return leaks
 }
 
-// countResources returns the number of open resources by description.
+// countResources returns the number of open resources with each description.
 func countResources() map[string]int {
 	resources := map[string]int{}
 	for _, mapping := range sys.OpenMappings() { // empty without the build tag "invariants"

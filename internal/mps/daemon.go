@@ -17,26 +17,35 @@ import (
 	"symmem/internal/sys"
 )
 
-// Environment variables of NVIDIA's Multi-Process Service (MPS). Its daemon lets several processes
-// use a GPU at the same time.
+// NVIDIA's Multi-Process Service (MPS) lets several processes use a GPU at the same time. The
+// processes, called clients, send their work through a daemon. A user starts the daemon, stops it,
+// or asks for its state with a control program:
+//
+//	CUDA_MPS_PIPE_DIRECTORY=/tmp/x nvidia-cuda-mps-control -d           starts it
+//	CUDA_MPS_PIPE_DIRECTORY=/tmp/x python train.py                      runs a client
+//	echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/x nvidia-cuda-mps-control  stops it
+//
+// The folder identifies the daemon. If the first command also has CUDA_VISIBLE_DEVICES=2,3, then
+// clients see only these two GPUs, under the numbers 0 and 1.
+
+// Environment variables of MPS.
 const (
 	// PipeVariable names the folder in which a daemon listens.
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
 	// logVariable names the folder for a daemon's logs.
 	logVariable = "CUDA_MPS_LOG_DIRECTORY"
-	// devicesVariable lists GPUs. A daemon offers only these GPUs to its clients, for which it
-	// numbers them from 0.
+	// devicesVariable lists the GPUs that a daemon or a client may use.
 	devicesVariable = "CUDA_VISIBLE_DEVICES"
 )
 
-// controlProgram is part of NVIDIA's driver. It starts and stops daemons.
+// controlProgram is the name of the control program, which is part of NVIDIA's driver.
 const controlProgram = "nvidia-cuda-mps-control"
 
 // controlTimeout limits the start or end of a daemon, which usually takes less than a second.
 const controlTimeout = 20 * time.Second
 
-// IsRunning reports whether CUDA would try to connect to a daemon in this environment. It looks for
-// a file that the daemon creates, so it does not notice if the daemon was killed.
+// IsRunning reports whether this process would be a client: whether its daemon has been started.
+// It looks for a file of the daemon, so it returns true after the daemon was killed.
 func IsRunning(getenv func(string) string) bool {
 	const defaultFolder = "/tmp/nvidia-mps"
 	folder := cmp.Or(getenv(PipeVariable), defaultFolder)
@@ -44,7 +53,7 @@ func IsRunning(getenv func(string) string) bool {
 	return err == nil
 }
 
-// Find returns the path of MPS's control program, or an error if it is not installed.
+// Find returns the path of the control program, or an error if it is not installed.
 func Find() (string, error) {
 	path, err := exec.LookPath(controlProgram)
 	if err != nil {
@@ -56,9 +65,9 @@ func Find() (string, error) {
 
 // Daemon is a running MPS daemon. It is not safe for concurrent use.
 type Daemon struct {
-	controlPath string   // of the control program
+	controlPath string   // path of the control program
 	controlEnv  []string // environment of the control program and the daemon
-	folder      string   // folder in which the daemon listens and writes its logs
+	folder      string   // folder that identifies the daemon; it also contains its logs
 	hasDevices  bool     // controlEnv contains devicesVariable
 }
 
@@ -74,7 +83,6 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 		return nil, fmt.Errorf("starting the Multi-Process Service: %w", err)
 	}
 
-	isDevices := func(entry string) bool { return strings.HasPrefix(entry, devicesVariable+"=") }
 	controlEnv := removeVariables(env, PipeVariable, logVariable)
 	controlEnv = append(controlEnv, PipeVariable+"="+folder, logVariable+"="+folder)
 	d := &Daemon{
@@ -85,27 +93,34 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	}
 	const noInput = ""
 	err = d.runControl(ctx, noInput, "-d")
-	if err == nil {
-		return d, nil
+	if err != nil {
+		err = fmt.Errorf("starting the Multi-Process Service: %w", err)
+		return nil, errors.Join(err, d.cleanUpFailedStart())
 	}
 
-	err = fmt.Errorf("starting the Multi-Process Service: %w", err)
-	var cleanupErr error
-	if process := d.openProcess(); process != nil {
-		_ = process.Close()
-		cleanupErr = d.Close() // The daemon is running despite the error.
-	} else {
-		cleanupErr = os.RemoveAll(folder)
+	return d, nil
+}
+
+// isDevices reports whether an entry of an environment sets devicesVariable.
+func isDevices(entry string) bool { return strings.HasPrefix(entry, devicesVariable+"=") }
+
+// cleanUpFailedStart removes the folder after an error of the control program. It first stops the
+// daemon, if it is running despite the error.
+func (d *Daemon) cleanUpFailedStart() error {
+	process := d.openProcess()
+	if process == nil {
+		return os.RemoveAll(d.folder)
 	}
 
-	return nil, errors.Join(err, cleanupErr)
+	_ = process.Close()
+	return d.Close()
 }
 
 // runControl runs the control program with a standard input, and waits up to controlTimeout for its
 // exit. An error contains the program's output.
 //
-// The output goes to a file instead of a pipe. A daemon that the program starts inherits the file,
-// and would keep a pipe open.
+// The output goes to a file. A daemon that the program starts keeps the file open. If it were a
+// pipe, runControl would wait until the daemon closes it.
 func (d *Daemon) runControl(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -122,7 +137,7 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	cmd.WaitDelay = time.Second                           // for copying the input, after the exit
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon.
 	err = cmd.Run()
-	// ErrWaitDelay means that the program has succeeded, but that its input was not copied in time.
+	// ErrWaitDelay means that the program has succeeded without reading all of its input.
 	hasSucceeded := err == nil || errors.Is(err, exec.ErrWaitDelay)
 	if hasSucceeded {
 		return nil
@@ -132,8 +147,8 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	return fmt.Errorf("%s: %w: %s", controlProgram, err, strings.TrimSpace(string(text)))
 }
 
-// Variables returns environment variables for a process that uses the daemon. If the daemon offers
-// only some GPUs, the process can use the first gpuCount of these.
+// Variables returns the environment variables of a client. If the daemon was started for a list of
+// GPUs, the client can use the first gpuCount of these.
 func (d *Daemon) Variables(gpuCount int) map[string]string {
 	variables := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
 	if d.hasDevices {
@@ -164,7 +179,7 @@ func (d *Daemon) Close() error {
 		return os.RemoveAll(d.folder)
 	}
 
-	// The control program may return while the daemon is still running and writing to the folder.
+	// The control program may exit while the daemon is still running and writing to the folder.
 	deadlineErr := process.SetReadDeadline(time.Now().Add(controlTimeout))
 	waitErr := sys.AwaitEnd(process)
 	err = errors.Join(deadlineErr, waitErr)

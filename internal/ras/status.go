@@ -8,8 +8,11 @@ import (
 	"strings"
 )
 
-// Status is NCCL's report on all communicators of a job. A communicator is a group of ranks that
-// run collectives together.
+// A communicator is a group of ranks that run collectives together. NCCL counts the collectives
+// that each rank has launched. Suppose that the job hangs, and that NCCL reports 4 launches of
+// AllReduce on rank 0, but 3 on rank 1. Then rank 0 may be waiting for the fourth one of rank 1.
+
+// Status is NCCL's report on all communicators of a job.
 type Status struct {
 	Communicators []Communicator `json:"communicators"`
 }
@@ -27,8 +30,8 @@ type Rank struct {
 	Counts map[string]uint64 `json:"collective_counts"` // by kind, such as "AllReduce"
 }
 
-// ID returns NCCL's name for a communicator: a hash of its unique ID. The hash function is that of
-// NCCL, with the same constants.
+// ID returns NCCL's name for a communicator, a hash of its unique ID. The operations and constants
+// are those of NCCL's hash function.
 func ID(uniqueID []byte) string {
 	const wordBytes = 8
 	a := uint64(1) ^ uint64(len(uniqueID))
@@ -55,7 +58,7 @@ func ID(uniqueID []byte) string {
 	return fmt.Sprintf("%#x", a)
 }
 
-// collectiveNames lists the keys of Rank.Counts that DescribeDifferences compares.
+// collectiveNames lists the collectives whose counts DescribeDifferences compares.
 var collectiveNames = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
 // DescribeDifferences lists the counts that differ between a communicator's ranks, for example
@@ -80,9 +83,9 @@ func (s *Status) DescribeDifferences(id string, size int, format func(ranks []in
 	return strings.Join(differences, "; ")
 }
 
-// describeDifference lists the counts of one collective and the ranks with each count. It returns
-// "" if all ranks have the same count. It ignores invalid ranks, because the report comes from
-// another process and may be wrong.
+// describeDifference lists the counts of one collective, as in "3 by rank 1, 4 by ranks 0,2-3". It
+// returns "" if all ranks have the same count. It ignores ranks outside the communicator, because
+// the report comes from another process and may be wrong.
 func (c *Communicator) describeDifference(
 	collective string, format func(ranks []int) string,
 ) string {

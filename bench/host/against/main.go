@@ -24,6 +24,11 @@ import (
 	"symmem/bench/report"
 )
 
+// Other programs can slow down the machine. If they began between all runs of OLD and all runs of
+// NEW, then NEW would look slow. Instead, OLD and NEW run in pairs: one run of each, immediately
+// after each other. Each pair yields a ratio. The result is the median of the ratios, so a few
+// disturbed pairs do not change it.
+
 // config holds the arguments of the command. parseFlags describes its fields.
 type config struct {
 	oldFolder, newFolder string
@@ -112,7 +117,7 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 
 	t := newTable()
 	for pair := range c.pairs {
-		// Neither checkout is always the first of a pair.
+		// The checkouts take turns in being the first of a pair.
 		first := pair % 2
 		second := 1 - first
 		if err := c.measure(ctx, programs[first], first, t); err != nil {

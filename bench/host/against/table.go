@@ -8,14 +8,14 @@ import (
 	"symmem/bench/results"
 )
 
-// table collects the times of both programs. A benchmark is a collective with a size.
+// table collects the times of both programs by benchmark. A benchmark is a collective with a size.
 type table struct {
-	names []string          // of the benchmarks, in order of appearance
+	names []string          // names of the benchmarks, in order of appearance
 	times map[string]*times // by name
 }
 
-// times holds the times of a benchmark in nanoseconds, one for each run of a program. The old
-// program has index 0, and the new program index 1.
+// times holds the times of one benchmark in nanoseconds. Index 0 has a time for each run of the old
+// program, and index 1 for each run of the new one.
 type times [2][]float64
 
 func newTable() *table { return &table{times: map[string]*times{}} }
@@ -31,7 +31,8 @@ func (t *table) add(index int, r *report.Result) {
 	t.times[name][index] = append(t.times[name][index], r.Median)
 }
 
-// ratios returns the old time divided by the new time for each pair of runs.
+// ratios returns the old time divided by the new time for each pair of runs. It ignores new times
+// of 0.
 func (t *times) ratios() (ratios []float64) {
 	oldTimes, newTimes := t[0], t[1]
 	for i := range min(len(oldTimes), len(newTimes)) {

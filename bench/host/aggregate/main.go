@@ -36,7 +36,8 @@ func main() {
 func run(args []string, in io.Reader, out io.Writer) error {
 	switch {
 	case len(args) == 2 && args[0] == "rows":
-		return printRows(args[1], in, out)
+		label := args[1]
+		return printRows(label, in, out)
 	case len(args) == 2 && args[0] == "table":
 		launches, err := readFile(args[1])
 		if err != nil {
@@ -50,17 +51,22 @@ func run(args []string, in io.Reader, out io.Writer) error {
 			return err
 		}
 
-		origin := results.Run{
-			Machine:   os.Getenv("MACHINE"),
-			Libraries: os.Getenv("LIBRARIES"),
-			Date:      os.Getenv("DATE"),
-			Commit:    os.Getenv("COMMIT"),
-			Command:   os.Getenv("COMMAND"),
-		}
-		return writeResults(launches, args[2], origin)
+		folder := args[2]
+		return writeResults(launches, folder, originFromEnvironment())
 	}
 
 	return errUsage
+}
+
+// originFromEnvironment returns the description of the run that result files contain.
+func originFromEnvironment() results.Run {
+	return results.Run{
+		Machine:   os.Getenv("MACHINE"),
+		Libraries: os.Getenv("LIBRARIES"),
+		Date:      os.Getenv("DATE"),
+		Commit:    os.Getenv("COMMIT"),
+		Command:   os.Getenv("COMMAND"),
+	}
 }
 
 // readFile reads the rows of a file.

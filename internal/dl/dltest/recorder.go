@@ -11,22 +11,35 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorder is the C part of a Recorder. Each recorded function calls record. The functions whose
-// names begin with recorder_ implement the methods of Recorder.
+// A test of a binding to a C library replaces the library with a shared object that records calls.
+// For the declaration "int f(int a, void *b)", the shared object contains this function:
+//
+//	int f(int a, void *b) {
+//		int64_t args[] = {(int64_t)a, (int64_t)b};
+//		return record("f", 2, args);
+//	}
+//
+// The test calls f through the binding, with 7 and the address of some memory. LastCall then
+// returns the name f and both arguments. Before the call, the test can set what f returns
+// (SetResult), what it writes to the memory (SetOutput), and how many bytes of the memory it copies
+// (RecordMemory).
+
+// recorder is the C code that all shared objects contain. A function that begins with recorder_
+// implements the method of Recorder with a similar name.
 const recorder = `
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
+/* The arrays have an element for each argument. */
 static struct last_call {
 	char name[64];
 	int64_t count;
 	int64_t args[16];
 	unsigned char memory[16][256];
 } last_call;
-/* By argument: bytes to write to its memory (SetOutput), and how many to record (RecordMemory). */
-static struct { unsigned char bytes[256]; size_t length; } outputs[16];
-static size_t memory_lengths[16];
+static struct { unsigned char bytes[256]; size_t length; } outputs[16]; /* what to write */
+static size_t memory_lengths[16]; /* how many bytes to copy */
 static int result; /* of all functions */
 
 static int record(const char *name, int count, int64_t *args) {
@@ -63,8 +76,8 @@ var declarationPattern = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 // functions must return int and have at most 16 parameters. prelude declares the C types of the
 // parameters.
 //
-// Each declaration must start on a new line. It may continue on the next line, if the first line
-// ends with a comma and the next one begins with a tab.
+// A declaration takes one line, or several lines. In the second case, each line but the last ends
+// with a comma, and each line but the first begins with a tab.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var code strings.Builder
@@ -83,9 +96,9 @@ func Source(t testing.TB, prelude, declarations string) string {
 
 		name := groups[2]
 		params := groups[3]
-		// The function passes its name and its arguments to record.
-		const format = "%s {\n\tint64_t args[] = {%s};\n\treturn record(\"%s\", %d, args);\n}\n"
-		fmt.Fprintf(&code, format, declaration, castArguments(params), name, countParams(params))
+		fmt.Fprintf(&code, "%s {\n", declaration)
+		fmt.Fprintf(&code, "\tint64_t args[] = {%s};\n", castArguments(params))
+		fmt.Fprintf(&code, "\treturn record(%q, %d, args);\n}\n", name, countParams(params))
 	}
 
 	return code.String()
@@ -117,13 +130,13 @@ func castArguments(params string) string {
 	return strings.Join(casts, ", ")
 }
 
-// Recorder accesses a shared object built from the code that Source returns.
+// Recorder is a loaded shared object that was built from the code of Source.
 type Recorder struct {
 	t       testing.TB
 	library *dl.Library
 }
 
-// lastCall has the layout of struct last_call in recorder.
+// lastCall mirrors struct last_call of the C code.
 type lastCall struct {
 	name   [64]byte
 	count  int64
@@ -135,8 +148,8 @@ type lastCall struct {
 type Call struct {
 	Name string  // of the function
 	Args []int64 // truncated to the declared types
-	// Memory contains the memory to which each argument pointed. It is zero for arguments for which
-	// RecordMemory was not called.
+	// Memory contains, for each argument of RecordMemory, the memory to which it pointed at the begin
+	// of the call. It is zero for other arguments.
 	Memory [16][256]byte
 }
 
@@ -176,7 +189,7 @@ func (r *Recorder) SetResult(code int) {
 	r.call("recorder_result", uintptr(code))
 }
 
-// SetOutput makes functions write bytes to the memory to which an argument points. index counts
+// SetOutput makes all functions write bytes to the memory to which an argument points. index counts
 // arguments from 0. The number of bytes must be from 1 to 256.
 func (r *Recorder) SetOutput(index int, bytes []byte) {
 	r.t.Helper()
@@ -186,8 +199,8 @@ func (r *Recorder) SetOutput(index int, bytes []byte) {
 	runtime.KeepAlive(copied)
 }
 
-// RecordMemory makes functions record bytes of the memory to which an argument points. index counts
-// arguments from 0. bytes is how many are recorded, at most 256.
+// RecordMemory makes all functions copy the first bytes of the memory to which an argument points.
+// index counts arguments from 0. bytes is the number of bytes, at most 256.
 func (r *Recorder) RecordMemory(index, bytes int) {
 	r.t.Helper()
 	r.call("recorder_memory", uintptr(index), uintptr(bytes))

@@ -140,9 +140,10 @@ type scoredWord struct {
 
 // compare returns the wordCount words that are most typical of ours, with the highest score first.
 //
-// The score of a word is the z-score of its log-odds ratio: how much more frequent the word is in
-// ours, in units of the standard deviation. Half an occurrence is added to each count. This gives
-// words that are missing in theirs a score, too.
+// The odds of a word are the number of its occurrences, divided by that of all other words. Their
+// ratio says how much more frequent the word is in ours than in theirs. The score is the logarithm
+// of the ratio, divided by its standard deviation, so that rare words get no high score by chance.
+// Half an occurrence is added to each count, because the odds in theirs must not be 0.
 func compare(ours, theirs counts, wordCount int) []scoredWord {
 	var all []scoredWord
 	ourTotal := ours.total()
@@ -168,7 +169,7 @@ func compare(ours, theirs counts, wordCount int) []scoredWord {
 	return all[:min(wordCount, len(all))]
 }
 
-// total returns the sum of all counts plus 1. Because of the 1, it is larger than any count to
+// total returns the sum of all counts plus 1. Without the 1, it could be smaller than a count to
 // which compare has added a half.
 func (c counts) total() float64 {
 	sum := 0

@@ -98,7 +98,7 @@ func countLines(source []byte) int {
 		}
 
 		firstLine := file.Line(pos)
-		lineCount := strings.Count(text, "\n") + 1 // more than 1 for a raw string on several lines
+		lineCount := strings.Count(text, "\n") + 1 // A raw string can have several lines.
 		for i := range lineCount {
 			lines[firstLine+i] = true
 		}

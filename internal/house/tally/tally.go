@@ -13,6 +13,21 @@ import (
 	"strings"
 )
 
+// Suppose that the package "example/sum" has one test with two subtests. Then go test -json writes
+// an event when each test starts and when it ends:
+//
+//	run    TestSum
+//	run    TestSum/int8
+//	pass   TestSum/int8
+//	run    TestSum/int16
+//	fail   TestSum/int16
+//	fail   TestSum
+//	fail   (the package)
+//
+// The summary is "1 passed, 1 failed". Only the two subtests count. The outcomes of TestSum and of
+// the package follow from theirs. If the process crashes, tests have no end, and the package counts
+// as one failure.
+
 // event is a line of the output of go test -json (see go doc test2json).
 type event struct {
 	Action     string // such as "run", "output" or "pass"
@@ -22,7 +37,7 @@ type event struct {
 	Output     string // part of the output, for the action "output"
 }
 
-// testID identifies a test, or a package if test is empty.
+// testID identifies a test or, if test is empty, a package.
 type testID struct{ pkg, test string }
 
 func (id testID) String() string {
@@ -33,12 +48,11 @@ func (id testID) String() string {
 	return id.pkg + " " + id.test
 }
 
-// noOutcome is the outcome of a test after its start. It stays if the process crashes during the
-// test. It also stays for a benchmark that passes, because go test reports no end of it.
+// noOutcome is the outcome of a test that has no end. The process has crashed during the test, or
+// the test is a benchmark that has passed: go test reports no end of it.
 const noOutcome = "run"
 
-// tally records the outcomes of tests. It counts subtests instead of their parents, except subtests
-// without a name.
+// tally records the outcomes of tests and packages.
 type tally struct {
 	outcomes map[testID]string // noOutcome, or the action of the last event
 	outputs  map[testID][]byte
@@ -70,7 +84,8 @@ func run(in io.Reader, out io.Writer) (hasFailed bool, err error) {
 	return t.report(out)
 }
 
-// unnamedSubtest matches the names that go test gives to subtests without a name.
+// unnamedSubtest matches the names that go test gives to subtests without a name. Instead
+// of them, the summary counts their parent.
 var unnamedSubtest = regexp.MustCompile(`^#[0-9]+$`)
 
 // add records an event.
@@ -125,8 +140,7 @@ func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 	return hasFailed, err
 }
 
-// isCounted reports whether the outcome of id is included in the counts. A package is counted only
-// if it has crashed.
+// isCounted reports whether the summary counts the outcome of id.
 func (t *tally) isCounted(id testID) bool {
 	if id.test == "" {
 		return t.hasCrashed(id.pkg)

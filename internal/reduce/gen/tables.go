@@ -2,25 +2,39 @@ package main
 
 import "strings"
 
+// A kernel combines elements of one type with one operation, such as the minimum of int16. Its code
+// holds the elements in accumulators: vector registers that are divided into lanes, one for each
+// element. Most kernels need one instruction for each vector. Its name has two or three parts:
+//
+//	VPMIN + S + W     minimum of int16: S for signed integers, W for lanes of 16 bits
+//	VPMULL + D        product of int32: D for lanes of 32 bits
+//	VADD + PS         sum of float32: PS for lanes of 32-bit floats
+//	VPAND + D         bitwise and: D for any integers with AVX-512, and nothing with AVX2
+//
+// Lanes of 16-bit floats do not exist. Accumulators hold such elements as float32, so that one
+// vector in memory, called a unit, needs two accumulators.
+
+// element describes a type of elements.
 type element struct {
 	name       string
-	laneSuffix string // of instructions on accumulator lanes: PS, PD, B, W, D or Q
+	laneSuffix string // last part of the names of instructions on accumulators
 	size       int    // in memory, in bytes
 	isFloat    bool
-	is16Bit    bool // 16-bit floats, of which a vector needs two accumulators
+	is16Bit    bool // a 16-bit float
 }
 
+// operation describes how a kernel combines elements.
 type operation struct {
 	name string
-	// integers and floats are names of instructions without the suffix for the type. Types without
-	// such an instruction need a case in the method combineLanes.
+	// integers and floats are the first parts of the names of instructions. If no instruction exists
+	// for some elements, combineLanes has other code for them.
 	integers, floats string
-	isBitwise        bool // all integers have the same instruction
-	isScaled         bool // every source, a float, is multiplied by vector register 15
+	isBitwise        bool
+	isScaled         bool // a kernel first multiplies each source by a factor
 	dependsOnSign    bool // signed and unsigned integers have different instructions
 }
 
-// operations and elements are in the order of the constants in package reduce.
+// The tables are in the order of the constants in package reduce.
 var (
 	operations = []operation{
 		{name: "Sum", integers: "VPADD", floats: "VADD"},
@@ -50,8 +64,8 @@ var (
 
 func (e element) isUnsigned() bool { return strings.HasPrefix(e.name, "Uint") }
 
-// exists reports whether the operation is defined for the element: bitwise operations are only for
-// integers, and the scaled sum is only for floats.
+// exists reports whether the operation is defined for the element. Bitwise operations need
+// integers, and the scaled sum needs floats.
 func (k kernel) exists() bool {
 	if k.operation.isBitwise {
 		return !k.element.isFloat
@@ -60,8 +74,8 @@ func (k kernel) exists() bool {
 	return k.element.isFloat || !k.operation.isScaled
 }
 
-// instruction returns the instruction that combines two vectors. A bitwise instruction gets the
-// given suffix.
+// instruction returns the instruction that combines two vectors. bitwiseSuffix is the last part of
+// its name if the operation is bitwise.
 func (k kernel) instruction(bitwiseSuffix string) string {
 	name := k.operation.integers
 	if k.element.isFloat {
@@ -76,17 +90,23 @@ func (k kernel) instruction(bitwiseSuffix string) string {
 		return name + bitwiseSuffix
 	}
 
-	if k.operation.dependsOnSign && k.element.isUnsigned() {
-		name += "U"
-	} else if k.operation.dependsOnSign {
-		name += "S"
-	}
-
-	return name + k.element.laneSuffix
+	return name + k.signSuffix() + k.element.laneSuffix
 }
 
-// symbol returns the name of the kernel's function. Integers of the same size share a function if
-// their results have the same bits, and all integers share bitwise operations.
+// signSuffix returns S or U if signed and unsigned integers have different instructions.
+func (k kernel) signSuffix() string {
+	switch {
+	case !k.operation.dependsOnSign:
+		return ""
+	case k.element.isUnsigned():
+		return "U"
+	default:
+		return "S"
+	}
+}
+
+// symbol returns the assembler's name of the kernel. Two kernels have the same name if they compute
+// the same bits: the sums of int32 and uint32, or the bitwise operations of all integers.
 func (k kernel) symbol(set instructionSet) string {
 	name := k.element.name
 	switch {
@@ -99,7 +119,16 @@ func (k kernel) symbol(set instructionSet) string {
 	return strings.ToLower(k.operation.name) + name + set.setName() + "<>(SB)"
 }
 
-// registers returns the number of accumulators of the given number of units.
+// units returns the number of units that fit into all accumulators.
+func (k kernel) units() int {
+	if k.element.is16Bit {
+		return accumulators / 2
+	}
+
+	return accumulators
+}
+
+// registers returns the number of accumulators that hold the given number of units.
 func (k kernel) registers(units int) int {
 	if k.element.is16Bit {
 		return 2 * units
@@ -108,27 +137,19 @@ func (k kernel) registers(units int) int {
 	return units
 }
 
-// canonicalNaN returns the bits of the NaN that replaces all NaNs, in the type of accumulators. For
-// BFloat16, the bits that rounding removes are zero, so that rounding does not carry.
+// canonicalNaN returns the bits of the NaN that replaces every NaN in an accumulator.
 func (k kernel) canonicalNaN() uint64 {
 	switch k.element.name {
 	case "Float64":
 		return 0x7FFFFFFFFFFFFFFF
 	case "BFloat16":
+		// The lower 16 bits are zero, so that rounding them off does not change the upper 16 bits.
 		return 0x7FFF0000
 	default: // Float32 and Float16
 		return 0x7FFFFFFF
 	}
 }
 
-// canDivide reports whether the kernel can divide or multiply its results, for an average.
+// canDivide reports whether the kernel can compute an average: a sum that it then divides by a
+// number, or multiplies by a factor.
 func (k kernel) canDivide() bool { return k.element.isFloat && k.operation.name == "Sum" }
-
-// units returns the number of units in a block.
-func (k kernel) units() int {
-	if k.element.is16Bit {
-		return accumulators / 2
-	}
-
-	return accumulators
-}

@@ -61,30 +61,26 @@ func Open(t *testing.T) *gpu.GPU {
 	return g
 }
 
-// DelayInternalWork calls call in such a way that the first internal work of call (work that uses
-// g.InternalStreams) times out. For that, it blocks the next internal stream and sets g.Timeout to
-// a millisecond. After call, it undoes both and waits for the work.
+// DelayInternalWork runs call while the GPU's internal work is blocked. Internal work runs on
+// g.InternalStreams, and call waits for it up to g.Timeout. During call, this timeout is only a
+// millisecond, so that the first wait times out. Afterwards, DelayInternalWork waits for the work.
 func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	t.Helper()
 	err := g.Do(func() error {
-		gate, err := g.Words.Take(g.CUDA) // a word of memory for which the stream waits
+		gate, err := g.Words.Take(g.CUDA) // a word of memory that the stream reads
 		if err != nil {
 			return err
 		}
 
 		const open = 1
 		defer gate.Set(open)
-		// Find the internal stream that will be used next: streams are reused, the last one first.
-		var nextStream cuda.Stream
-		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
-			nextStream = stream
-			return nil
-		})
+		stream, err := nextInternalStream(g)
 		if err != nil {
 			return err
 		}
 
-		err = g.CUDA.StreamWaitValue(nextStream, gate.Address(), open, cuda.WaitEqual)
+		// The stream runs no further work until the word equals open.
+		err = g.CUDA.StreamWaitValue(stream, gate.Address(), open, cuda.WaitEqual)
 		if err != nil {
 			return err
 		}
@@ -104,4 +100,15 @@ func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	if err := gpu.PollQueryFor(endTimeout, hasEnded); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// nextInternalStream returns the stream on which the next internal work will run. It runs work that
+// does nothing: the next work uses the same stream again.
+func nextInternalStream(g *gpu.GPU) (cuda.Stream, error) {
+	var next cuda.Stream
+	err := g.InternalStreams.Run(g, func(stream cuda.Stream) error {
+		next = stream
+		return nil
+	})
+	return next, err
 }
