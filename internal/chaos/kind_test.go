@@ -15,10 +15,18 @@ import (
 	"symmem"
 )
 
-// kind describes a kind of random program. The ranks of a world (a job of several processes) run
-// several of them, one after another, and check their results.
+// A random program is a list of ops that all ranks perform. There are several kinds of programs,
+// for example programs of messages. A world is a job of several processes, the ranks. Suppose that
+// a world runs the programs 11 to 20. Each rank performs program 11 and checks its results, then
+// program 12, and so on. After a failure or after program 20, it prints a report:
+//
+//	{"Rank":1,"Program":14,"Reported":[],"Failures":["buffer 3 is wrong"]}
+//
+// The test, which has started the ranks, collects the reports.
+
+// kind describes a kind of random program.
 type kind struct {
-	programsPerWorld int
+	programsPerWorld int           // number of programs that a world runs
 	timeLimit        time.Duration // for all programs of a world
 	// drawWorld draws the number of ranks of a world and their options.
 	drawWorld func(*task) (ranks int, o symmem.Options)
@@ -26,8 +34,8 @@ type kind struct {
 	openPerformer func(context.Context, *symmem.Runtime, *task) (performer, error)
 	// describe returns the program with the given number, for a report.
 	describe func(t *task, number int) fmt.Stringer
-	// isRankKilled reports whether the last program of a world kills a rank. nil means that none
-	// does.
+	// isRankKilled reports whether the last program of a world kills a rank, which then prints no
+	// report. nil means that no program kills a rank.
 	isRankKilled func(*task) bool
 }
 
@@ -41,8 +49,8 @@ type task struct {
 	Kind             string // key of kinds
 	Seed             uint64
 	First            int   // number of the first program, from 1
-	ProgramCount     int   // number of programs in this world, which may be fewer than usual
-	ProgramsPerWorld int   // usual number
+	ProgramCount     int   // number of programs in this world; smaller than usual in the last world
+	ProgramsPerWorld int   // usual number of programs in a world
 	GPU              bool  // whether the ranks use GPUs
 	Machines         int   // number of pretended machines, or 0 for the real one
 	MaxBytes         int64 // limit for the size of sums in programs of the kind "graphs"
@@ -50,7 +58,8 @@ type task struct {
 
 func (t *task) lastProgram() int { return t.First + t.ProgramCount - 1 }
 
-// worldDraws returns a source of random numbers that are the same for all programs of a world.
+// worldDraws returns a source of random numbers for the world. It returns the same ones whenever it
+// is called for a program of this world.
 func (t *task) worldDraws() *rand.Rand {
 	world := (t.First - 1) / t.ProgramsPerWorld
 	return newDraws(t.Seed, -1-world) // negative, unlike the numbers of programs
@@ -58,8 +67,8 @@ func (t *task) worldDraws() *rand.Rand {
 
 // performer performs the programs of one kind on a rank.
 type performer interface {
-	// run performs a program. It returns the errors that symmem reported, and descriptions of what
-	// was wrong: results, unexpected errors, and errors that symmem should have reported.
+	// run performs a program. It returns the errors that symmem reported. A failure describes a wrong
+	// result, an unexpected error, or an error that symmem should have reported.
 	run(number int) (reported, failures []string)
 	close() error
 }
@@ -71,15 +80,17 @@ type report struct {
 	Reported, Failures []string // results of performer.run for this program
 }
 
-// test runs the given number of programs, unless the flag -programs is set. base holds the task's
-// Kind and options, and env additional environment variables of the ranks. A failed program fails
-// the test.
+// test runs the given number of programs, unless the flag -programs is set. A failed program fails
+// the test. base is the task of all worlds, without the numbers of programs. env holds additional
+// environment variables of the ranks.
 func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 	t.Helper()
 	runWorld := func(ctx context.Context, first, n int) error {
 		world := base // a copy
-		world.Seed, world.First = *seedFlag, first
-		world.ProgramCount, world.ProgramsPerWorld = n, k.programsPerWorld
+		world.Seed = *seedFlag
+		world.First = first
+		world.ProgramCount = n
+		world.ProgramsPerWorld = k.programsPerWorld
 		return k.run(ctx, &world, env)
 	}
 	batch{defaultCount: programs, programsPerWorld: k.programsPerWorld, run: runWorld}.test(t)
@@ -90,7 +101,8 @@ func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
 	t.Helper()
 	skipSlow(t)
-	base.GPU, base.Machines = true, *machinesFlag
+	base.GPU = true
+	base.Machines = *machinesFlag
 	k.test(t, programs, base, gpuVariables(t))
 }
 
@@ -118,25 +130,25 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 		wantReports--
 	}
 
-	bad := k.verdict(t, reports)
+	failures := k.verdict(t, reports)
 	isOutputWrong := len(reports) != wantReports || len(otherLines) > 0
 	if err != nil {
-		bad = append(bad, err)
-	} else if len(bad) == 0 && isOutputWrong {
-		bad = append(bad, fmt.Errorf("%d ranks wrote a report, want %d; other output: %q",
+		failures = append(failures, err)
+	} else if len(failures) == 0 && isOutputWrong {
+		failures = append(failures, fmt.Errorf("%d ranks wrote a report, want %d; other output: %q",
 			len(reports), wantReports, otherLines))
 	}
 
-	if len(bad) == 0 {
+	if len(failures) == 0 {
 		return nil
 	}
 
-	return fmt.Errorf("programs %d to %d: %w", t.First, t.lastProgram(), errors.Join(bad...))
+	return fmt.Errorf("programs %d to %d: %w", t.First, t.lastProgram(), errors.Join(failures...))
 }
 
-// verdict returns the failures in the reports. They are followed by the errors that symmem
-// reported, and by a description of the first program that failed.
-func (k *kind) verdict(t *task, reports []report) (bad []error) {
+// verdict returns the failures in the reports, or nil if there are none. They are followed by the
+// errors that symmem reported, and by a description of the first program that failed.
+func (k *kind) verdict(t *task, reports []report) (failures []error) {
 	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
 	firstFailed := 0 // number of a program, or 0
 	for _, r := range reports {
@@ -148,7 +160,7 @@ func (k *kind) verdict(t *task, reports []report) (bad []error) {
 			firstFailed = r.Program
 		}
 
-		bad = append(bad, fmt.Errorf("program %d, rank %d: %s", r.Program, r.Rank,
+		failures = append(failures, fmt.Errorf("program %d, rank %d: %s", r.Program, r.Rank,
 			strings.Join(r.Failures, "; ")))
 	}
 
@@ -158,12 +170,13 @@ func (k *kind) verdict(t *task, reports []report) (bad []error) {
 
 	for _, r := range reports {
 		for _, text := range r.Reported {
-			const limit = 300 // characters of each text
-			bad = append(bad, fmt.Errorf("reported to rank %d: %.*s", r.Rank, limit, text))
+			const maxCharacters = 300
+			failures = append(failures, fmt.Errorf("reported to rank %d: %.*s", r.Rank, maxCharacters,
+				text))
 		}
 	}
 
-	return append(bad, fmt.Errorf("program %d: %v", firstFailed, k.describe(t, firstFailed)))
+	return append(failures, fmt.Errorf("program %d: %v", firstFailed, k.describe(t, firstFailed)))
 }
 
 // programsRankMain runs the programs of a task on this rank and prints the report.

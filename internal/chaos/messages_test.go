@@ -9,7 +9,16 @@ import (
 	"symmem"
 )
 
-// messages is the kind of programs that exchange messages; see TestMessages.
+// A random program of messages is a list of ops that all ranks perform. For example:
+//
+//	0  a message of 100 bytes from rank 1 to rank 2, from buffer 0 to buffer 1
+//	1  an AllReduce on ranks 0 and 2 (the even ranks), from buffer 2 to buffer 3
+//	2  a message of 60 bytes from rank 2 to rank 3, from buffer 1 to buffer 4
+//
+// Op 2 forwards bytes that rank 2 has received in op 0. A rank may perform ops with different peers
+// in another order. A world is a job of several ranks, which performs several programs.
+
+// messages is the kind of these programs.
 var messages = kind{
 	programsPerWorld: 10, timeLimit: 4 * time.Minute,
 	drawWorld: func(t *task) (int, symmem.Options) {
@@ -44,52 +53,77 @@ func (t *task) messagesLayout() layout {
 	return l
 }
 
-// messages draws a program of messages and collectives. In unordered layouts, a message may be
-// sent before a collective but received after it.
+// messages draws a program of messages and collectives, without a mistake. In unordered layouts, a
+// message may be sent before a collective but received after it.
 func (t *task) messages(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, t.messagesLayout())
-	isForeign := d.IntN(2) == 0 && !t.GPU // whether all buffers are outside the pool
-	hasLargeMessage := d.IntN(20) == 0
-	const largeIndex = 3               // index of the op that is large, if it is a message
-	anySourceBytes := 4 * d.IntN(5000) // size of each message from AnySource
+	m := messageDraws{
+		isForeign:       d.IntN(2) == 0 && !t.GPU,
+		hasLargeMessage: d.IntN(20) == 0,
+		anySourceBytes:  4 * d.IntN(5000),
+	}
+	const largeIndex = 3 // index of the op that is large, if it is a message
 	for i := range 8 + d.IntN(30) {
 		o := op{group: d.IntN(len(g.p.groups)), stream: d.IntN(streamCount)}
-		members := g.p.groups[o.group]
 		o.recvStream = o.stream
-		if len(members) < 2 || d.IntN(5) == 0 {
-			const bufferBytes = 64 // more than the two elements need
-			o.kind, o.count = allReduce, 2
-			o.send, o.recv = g.buffer(bufferBytes, isForeign), g.buffer(bufferBytes, isForeign)
-			g.addOrdered(o)
-			continue
-		}
-
-		order := d.Perm(len(members)) // two different members
-		o.kind = sendOp
-		o.recvStream = d.IntN(streamCount)
-		isLarge := hasLargeMessage && i == largeIndex
-		o.count = drawBytes(d, isLarge)
-		o.message = message{src: members[order[0]], dst: members[order[1]], tag: d.IntN(tagCount)}
-		o.message.anySource = d.IntN(8) == 0
-		if o.message.anySource {
-			o.count, o.message.tag = anySourceBytes, anyTag
-		}
-
-		// The sender either forwards a message that it has received before, or has a new buffer.
-		if received := g.drawForwarded(&o); received != nil {
-			o.send, o.count = received.recv, min(o.count, received.count)
+		hasPeers := len(g.p.groups[o.group]) >= 2
+		if !hasPeers || d.IntN(5) == 0 {
+			m.completeAllReduce(g, &o)
 		} else {
-			o.send = g.buffer(o.count+gapBytes, isForeign)
+			m.completeMessage(g, &o, m.hasLargeMessage && i == largeIndex)
 		}
 
-		o.message.isInt32 = o.count%4 == 0 && !o.message.anySource && d.IntN(2) == 0
-		o.recv = g.buffer(o.count+gapBytes, isForeign)
 		g.addOrdered(o)
 	}
 
 	g.shuffle()
 	return &g.p, mistake{}
+}
+
+// messageDraws holds the draws that apply to all messages of a program.
+type messageDraws struct {
+	isForeign       bool // whether all buffers are outside the pool
+	hasLargeMessage bool
+	anySourceBytes  int // size of each message that is received from AnySource
+}
+
+// completeAllReduce turns an op with a group and a stream into an AllReduce.
+func (m *messageDraws) completeAllReduce(g *generator, o *op) {
+	const bufferBytes = 64 // more than the two elements need
+	o.kind = allReduce
+	o.count = 2
+	o.send = g.buffer(bufferBytes, m.isForeign)
+	o.recv = g.buffer(bufferBytes, m.isForeign)
+}
+
+// completeMessage turns an op with a group and a stream into a message.
+func (m *messageDraws) completeMessage(g *generator, o *op, isLarge bool) {
+	members := g.p.groups[o.group]
+	order := g.Perm(len(members)) // two different members come first
+	src := members[order[0]]
+	dst := members[order[1]]
+	o.kind = sendOp
+	o.recvStream = g.IntN(streamCount)
+	o.count = drawBytes(g.Rand, isLarge)
+	o.message = message{src: src, dst: dst, tag: g.IntN(tagCount)}
+	o.message.anySource = g.IntN(8) == 0
+	if o.message.anySource {
+		o.count = m.anySourceBytes
+		o.message.tag = anyTag
+	}
+
+	// The sender either forwards a message that it has received before, or has a new buffer.
+	if received := g.drawForwarded(o); received != nil {
+		o.send = received.recv
+		o.count = min(o.count, received.count)
+	} else {
+		o.send = g.buffer(o.count+gapBytes, m.isForeign)
+	}
+
+	canBeInt32 := o.count%4 == 0 && !o.message.anySource
+	o.message.isInt32 = canBeInt32 && g.IntN(2) == 0
+	o.recv = g.buffer(o.count+gapBytes, m.isForeign)
 }
 
 const (
@@ -112,9 +146,8 @@ func drawBytes(d *rand.Rand, isLarge bool) int {
 	return d.IntN(1 + limits[d.IntN(len(limits))])
 }
 
-// drawForwarded returns the message that o forwards: the last message that the sender of o has
-// received from a known source. In two of three cases, it returns nil, so that o forwards no
-// message.
+// drawForwarded returns the message that o forwards, or nil if o forwards none. In one of three
+// cases, o forwards the last message that its sender has received from a known source.
 func (g *generator) drawForwarded(o *op) *op {
 	if o.message.anySource || g.IntN(3) != 0 {
 		return nil
@@ -122,8 +155,8 @@ func (g *generator) drawForwarded(o *op) *op {
 
 	for i := len(g.p.ops) - 1; i >= 0; i-- {
 		earlier := &g.p.ops[i]
-		if earlier.kind == sendOp && !earlier.message.anySource &&
-			earlier.message.dst == o.message.src {
+		hasKnownSource := earlier.kind == sendOp && !earlier.message.anySource
+		if hasKnownSource && earlier.message.dst == o.message.src {
 			return earlier
 		}
 	}

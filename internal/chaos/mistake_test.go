@@ -6,13 +6,17 @@ import (
 	"slices"
 )
 
-// mistake describes how one rank deviates from the program, which is a list of ops that all ranks
-// perform. The zero mistake is none.
+// A program is a list of ops that all ranks perform. In some programs, one rank makes a mistake at
+// one op. For example, rank 1 skips the collective of op 5, while ranks 0 and 2 call it and wait
+// for rank 1. symmem must then report an error to ranks 0 and 2. An op can also launch a graph,
+// which was captured earlier and contains several calls. The mistake then affects one of them.
+
+// mistake describes how one rank deviates from a program. The zero mistake is none.
 type mistake struct {
 	kind mistakeKind
 	rank int // world rank
-	// opIndex selects the op at which the rank deviates. If the op launches a graph, bodyIndex
-	// selects the call in the graph.
+	// opIndex is the index of the op in the program. If the op launches a graph, bodyIndex is the
+	// index of the call in the graph.
 	opIndex, bodyIndex int
 }
 
@@ -21,7 +25,7 @@ type mistakeKind int
 
 const (
 	noMistake mistakeKind = iota
-	// killNow and abortNow act before the call, killLater and abortLater some time after it.
+	// The rank kills itself or aborts the group: before the call, or some time after it.
 	killNow
 	killLater
 	abortNow
@@ -52,8 +56,7 @@ func (m mistake) String() string {
 }
 
 // drawMistake draws a mistake of one of the kinds at a collective of the program. It returns none
-// if it finds no suitable call. It never skips a call before an identical call, because symmem
-// cannot detect that.
+// if it finds no suitable collective.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	const attempts = 100 // enough for programs with few suitable calls
 	for range attempts {
@@ -70,16 +73,17 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 			continue
 		}
 
-		if m.kind == wrongCount && o.count == 1 { // no smaller count is possible
-			continue
+		if m.kind == wrongCount && o.count == 1 {
+			continue // the wrong count is smaller by 1, and must not be 0
 		}
 
 		if m.kind == skipCall && p.isUndetectable(&m) {
 			continue
 		}
 
-		if m.kind == wrongCount || m.kind == wrongType {
-			// A wrong argument in a graph affects all launches of the graph.
+		isArgumentWrong := m.kind == wrongCount || m.kind == wrongType
+		if isArgumentWrong {
+			// The graph is captured once, with the wrong argument. So its first launch is wrong, too.
 			m.opIndex = p.firstLaunch(m.opIndex)
 		}
 
@@ -102,8 +106,8 @@ func (p *program) firstLaunch(index int) int {
 	})
 }
 
-// isUndetectable reports whether skipping the call of m cannot be detected, because the rank's
-// next call in the same group looks like the skipped call.
+// isUndetectable reports whether symmem cannot detect that the call of m was skipped. The rank's
+// next call in the same group then takes its place, because it has the same kind and count.
 func (p *program) isUndetectable(m *mistake) bool {
 	for g := range p.groups {
 		if !slices.Contains(p.groups[g], m.rank) {
@@ -117,7 +121,8 @@ func (p *program) isUndetectable(m *mistake) bool {
 			continue
 		}
 
-		skipped, next := withSkipped[0], later[0]
+		skipped := withSkipped[0]
+		next := later[0]
 		if skipped.kind == next.kind && skipped.count == next.count {
 			return true
 		}
@@ -126,7 +131,7 @@ func (p *program) isUndetectable(m *mistake) bool {
 	return false
 }
 
-// calls returns the collectives of a group in the ops with indexes from first to end-1, including
+// calls returns the collectives of a group in the ops with indexes from first to end-1. It includes
 // those in graphs that the ops launch.
 func (p *program) calls(group, first, end int) (calls []op) {
 	for i := first; i < end; i++ {

@@ -8,7 +8,13 @@ import (
 	"symmem"
 )
 
-// mistakes is the kind of programs in which a rank may make a mistake; see TestMistakes.
+// A program of this kind consists of collectives, copies and launches of graphs, on three streams.
+// Suppose that it has an AllReduce from buffer 0 to buffer 1, then an AllGather from buffer 1 to
+// buffer 2. If rank 1 makes a mistake in the AllReduce, the sums in buffer 1 are wrong. Then the
+// stream of the AllGather must report an error, too, because buffer 2 depends on the sums. A world
+// is a job of several ranks, which performs only one of these programs.
+
+// mistakes is the kind of programs in which a rank may make a mistake.
 var mistakes = kind{
 	programsPerWorld: 1, timeLimit: 60 * time.Second,
 	drawWorld:     (*task).mistakesWorld,
@@ -32,11 +38,14 @@ func (t *task) mistakesWorld() (ranks int, o symmem.Options) {
 	p, m := t.mistakes(t.First)
 	d := t.worldDraws()
 	paths := []symmem.PathChoice{symmem.PathAuto, symmem.PathWindow, symmem.PathPlain}
+	path := paths[d.IntN(len(paths))]
+	isScattered := uint64(d.IntN(2)) // 0 or 1
+	seed := 1 + d.Uint64N(1<<40)
 	o = symmem.Options{
-		Check: symmem.CheckEvery, Timeout: correctTimeout, Path: paths[d.IntN(len(paths))],
-		// Scatter is the seed of random addresses of segments. In half of the worlds, it is 0, and
-		// addresses are not random.
-		Scatter: uint64(d.IntN(2)) * (1 + d.Uint64N(1<<40)),
+		Check:   symmem.CheckEvery,
+		Timeout: correctTimeout,
+		Path:    path,
+		Scatter: isScattered * seed, // addresses of segments are random unless this is 0
 	}
 	if m.kind != noMistake {
 		o.Timeout = mistakeTimeout
@@ -58,8 +67,7 @@ func (t *task) mistakes(number int) (*program, mistake) {
 
 	g := newGenerator(d, newLayout(ranks, colors...))
 	g.p.shouldRegisterPool = g.IntN(2) == 0
-	// All collectives can divide a buffer by the number of ranks, which is 2, 3 or 4.
-	const divisor = 12
+	const divisor = 12 // a multiple of the number of ranks, which is 2, 3 or 4
 	elements := divisor * []int{1, 10, 300, 4000}[g.IntN(4)]
 	bufferBytes := 4 * elements
 	bufferCount := 4 + g.IntN(5)
@@ -69,8 +77,8 @@ func (t *task) mistakes(number int) (*program, mistake) {
 		g.buffer(bufferBytes, isForeign)
 	}
 
-	for i, members := range g.p.groups { // draw calls only in groups of several ranks
-		if len(members) > 1 {
+	for i, members := range g.p.groups {
+		if len(members) > 1 { // a rank alone in its group does not wait for others
 			g.groups = append(g.groups, i)
 		}
 	}

@@ -10,28 +10,35 @@ import (
 	"symmem"
 )
 
-// cell tests one cell of the table in docs/reference/failures.md: a collective on one path
-// (algorithm), called directly or replayed in a graph. Each cell has its own group and streams.
+// The tables in docs/reference/failures.md promise which errors a rank gets if another rank has a
+// fault. A cell of a table applies to one path (algorithm), and to collectives that are called
+// directly or replayed in a graph. Its test runs an AllReduce of three ranks: rank 0 has the value
+// 1, rank 1 has 2, and rank 2 has 3 in each element. A rehearsal without a fault checks that the
+// sums are 6. Then rank 2 has the fault. A copy on another stream depends on the sums, so it fails,
+// too.
+
+// cell tests a cell of the tables on one rank. Each cell has its own group and streams.
 type cell struct {
 	name       string
 	path       symmem.PathChoice
 	isReplayed bool
-	isPromised bool // whether docs/reference/failures.md promises the outcome
+	isPromised bool // whether the tables promise the outcome
 	group      *symmem.Group
-	stream     *symmem.Stream
-	// followingStream waits for the collective on stream and then copies its result.
+	stream     *symmem.Stream // runs the collective
+	// followingStream waits for the event, which is recorded after the collective. Then it copies the
+	// sums.
 	followingStream *symmem.Stream
 	event           *symmem.Event
-	graph           *symmem.Graph
-	count           int64 // number of elements
-	// memory holds the sum, which is computed in place. result holds a copy of the sum.
-	memory, result symmem.Memory
-	// launchErr is the error of the call, and queueErr that of queuing work on followingStream.
-	launchErr, queueErr error
+	graph           *symmem.Graph // contains the collective in a replayed cell
+	count           int64         // number of elements
+	memory          symmem.Memory // holds this rank's elements, and then the sums
+	result          symmem.Memory // holds the copy of the sums
+	launchErr       error         // error of the collective's call
+	queueErr        error         // error of queuing the copy
 }
 
 const (
-	pageElements = 3000 // float32 elements of the collective, an AllReduce
+	pageElements = 3000 // float32 elements of the collective
 	pageBytes    = 4 * pageElements
 	pageSum      = 1 + 2 + 3 // sum of ownValue on all ranks
 )
@@ -49,7 +56,7 @@ func newCell(path symmem.PathChoice, isReplayed, isPromised bool) *cell {
 
 // setUp creates the cell's group, memory, streams and event.
 func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
-	const color, key = 0, 0 // the same on all ranks, so the group contains all of them
+	const color, key = 0, 0 // ranks with the same color are in one group
 	if c.group, err = rt.World().Split(ctx, color, key); err != nil {
 		return err
 	}
@@ -178,8 +185,8 @@ func (c *cell) call(ctx context.Context) error {
 	return c.sum(ctx)
 }
 
-// queueFollowingCopy queues work on followingStream that depends on the collective. It makes all
-// calls even if one fails, because the collective may have failed already.
+// queueFollowingCopy queues the copy on followingStream. It makes all calls even if one fails,
+// because the collective may have failed already.
 func (c *cell) queueFollowingCopy() error {
 	recordErr := c.stream.Record(c.event)
 	waitErr := c.followingStream.Wait(c.event)

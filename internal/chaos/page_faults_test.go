@@ -14,39 +14,42 @@ import (
 	"symmem/driver"
 )
 
-// docs/reference/failures.md, the page, promises which errors the other ranks get if one rank, the
-// victim, has a fault. A cell of its tables is a collective on one path (algorithm), called
-// directly or replayed in a graph. A rank runs the collectives of several cells, one after another.
+// The tables in docs/reference/failures.md promise which errors the other ranks get if one rank,
+// the victim, has a fault. For example, if the victim is killed during a collective, each other
+// rank gets a RankLostError that names the victim. A cell of a table is a collective on one path
+// (algorithm), called directly or replayed in a graph. The ranks run the collectives of several
+// cells, one after another. For each cell, the victim injects the fault, and then calls the
+// collective or leaves it out. The other ranks call the collective and check its error.
 
-// fault describes what the victim does before it calls a collective in which the other ranks wait.
+// fault describes a fault of the victim and its outcome.
 type fault struct {
-	// isLate is set if the victim is so late that the other ranks must time out. The world then has
-	// a short timeout, after which a stopped victim is resumed.
+	// isLate is set if the victim is so late that the other ranks must time out. The ranks then have
+	// a short timeout.
 	isLate bool
-	// isStopped is set if the victim stops itself with a signal. Unless isLate is set, it is
-	// resumed after pageDelay.
+	// isStopped is set if the victim stops itself with a signal. Another process resumes it: after
+	// the short timeout if isLate is set, or else after pageDelay.
 	isStopped bool
 	// wantSuccess is set if the collective must succeed on all ranks.
 	wantSuccess bool
-	// level is the check level of the test on GPUs without -all-cells.
+	// level is the check level at which the fault is tested on GPUs without -all-cells.
 	level string
-	// isPromised reports whether the documentation promises the outcome at a check level and on a
-	// path. nil means that it always does.
+	// isPromised reports whether the tables promise the outcome at a check level and on a path. nil
+	// means that they always do.
 	isPromised func(level string, path symmem.PathChoice) bool
 	// inject performs the fault. The victim then calls the collective if shouldCall is true.
 	inject func(r *pageRank, c *cell) (shouldCall bool, err error)
-	// checkError describes how an error of another rank differs from the promised one. It returns ""
-	// if the error is right. It is nil if wantSuccess is set.
+	// checkError returns "" if the error of another rank is the promised one. Otherwise, it describes
+	// the difference. It is nil if wantSuccess is set.
 	checkError func(p *pageTask, err error) string
 }
 
 const (
-	// pageTimeout is the timeout of worlds in which no rank must time out.
+	// pageTimeout is the timeout of the ranks unless the fault is late.
 	pageTimeout = time.Minute
-	// pageDelay is how late a victim is that must not cause a timeout.
+	// pageDelay is the delay of a victim that must not cause a timeout.
 	pageDelay = 300 * time.Millisecond
-	// pageNamingLimit bounds the time until an error names a killed rank. It is shorter than
-	// pageTimeout, to detect waits that do not notice that the rank is dead.
+	// pageNamingLimit limits the time until an error names a killed rank. It is shorter than
+	// pageTimeout, so a rank that waits for the timeout fails the test.
 	pageNamingLimit = pageTimeout / 2
 )
 
@@ -78,7 +81,7 @@ var pageFaults = map[string]fault{
 		level: "every", isLate: true,
 		inject: func(r *pageRank, c *cell) (bool, error) {
 			if c == r.cells[0] {
-				<-r.resumeSignal // all later cells are then late, too
+				<-r.resumeSignal // makes the victim late for all cells
 			}
 
 			return true, nil
@@ -97,8 +100,9 @@ var pageFaults = map[string]fault{
 	"differs": {
 		level: "every",
 		isPromised: func(level string, path symmem.PathChoice) bool {
-			// Kernels of the direct path compare calls at every level.
-			return level == "every" || path == symmem.PathDirect
+			isCompared := level == "every"
+			isComparedByKernels := path == symmem.PathDirect
+			return isCompared || isComparedByKernels
 		},
 		inject: func(_ *pageRank, c *cell) (bool, error) {
 			c.count--     // the other ranks pass pageElements
@@ -135,8 +139,8 @@ var pageFaults = map[string]fault{
 	},
 }
 
-// stopSelf stops this process before its first cell, until another process resumes it. It signals
-// the calling thread, so that Tgkill does not return before the process has stopped.
+// stopSelf stops this process before its first cell, until another process resumes it. The signal
+// goes to the calling thread, so that Tgkill does not return before the process has stopped.
 func stopSelf(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
 		return true, nil
@@ -157,27 +161,28 @@ func checkLateError(_ *pageTask, err error) string {
 	return ""
 }
 
-// checkDivergence requires a DivergenceError that describes both calls. At levels below "every",
-// only kernels compare calls, and the error of a rank whose kernel detected no difference may
-// describe only one call.
+// checkDivergence requires a DivergenceError that describes the victim's call and the other ranks'.
+// At levels below "every", only kernels compare calls. The error of a rank whose kernel has
+// detected no difference may then describe only one call.
 func checkDivergence(p *pageTask, err error) string {
 	var diverged *symmem.DivergenceError
-	wantCalls := 1
-	if p.Level == "every" {
-		wantCalls = 2
-	}
-
 	if !errors.As(err, &diverged) {
 		return "no DivergenceError"
 	}
 
-	if sides := len(diverged.Sides); wantCalls == 2 && sides != 2 {
-		return fmt.Sprintf("the DivergenceError has %d sides, want both calls", sides)
+	wantCalls := 1
+	if p.Level == "every" {
+		wantCalls = 2
+		sides := len(diverged.Sides)
+		if sides != wantCalls {
+			return fmt.Sprintf("the DivergenceError has %d sides, want both calls", sides)
+		}
 	}
 
 	namedCalls := 0
 	for _, count := range []int{pageElements, pageElements - 1} {
-		if strings.Contains(err.Error(), fmt.Sprintf("of %d float32", count)) {
+		call := fmt.Sprintf("of %d float32", count)
+		if strings.Contains(err.Error(), call) {
 			namedCalls++
 		}
 	}

@@ -11,15 +11,19 @@ import (
 	"symmem"
 )
 
-// The files page*_test.go test the tables of docs/reference/failures.md, the page. A cell states
-// which errors a fault of one rank causes on the other ranks. It applies to one check level, to
-// one path (algorithm), and to collectives that are called directly (eager) or replayed in a
-// graph. Each fault is tested in all worlds, on the host and on GPUs.
+// The tables in docs/reference/failures.md, the page, promise which errors the other ranks get if
+// one rank, the victim, has a fault. For example, if rank 2 is killed during a collective, ranks 0
+// and 1 get a RankLostError. A cell of a table applies to one path (algorithm), and to collectives
+// that are called directly (eager) or replayed in a graph.
+//
+// The test of one cell needs more choices: the fault, such as "killed"; the check level, such as
+// "every"; and the world, which is a backend with some options. A task combines three choices. It
+// starts a job of three ranks, which test all cells for them and print reports.
 
 var allCellsFlag = flag.Bool("all-cells", false,
 	"test each fault on GPUs at every check level instead of one")
 
-// pageTask selects the cells that one job tests: those of a world, a check level and a fault.
+// pageTask selects the cells that one job tests.
 type pageTask struct {
 	World string // key of pageWorlds
 	Level string // one of pageLevels
@@ -43,20 +47,20 @@ type pageWorld struct {
 	paths    []symmem.PathChoice
 	// shortTimeout is the timeout of a world with a fault that must cause a timeout.
 	shortTimeout time.Duration
-	// areErrorsPropagated is set if an error spreads to streams that wait for the failed call. Their
-	// later work is then skipped. Otherwise, only the group and the stream of the call report it.
+	// areErrorsPropagated is set if streams that wait for the failed call report its error, too. They
+	// skip their later work. Otherwise, only the group and the stream of the call report the error.
 	areErrorsPropagated bool
-	// followingWorkEnds is set if work that is queued after the failed call ends, whether it is
-	// skipped or executed.
+	// followingWorkEnds is set if work that is queued after the failed call ends. It may be skipped
+	// or executed.
 	followingWorkEnds bool
-	// unpromisedCallsEnd is set if calls end even in cells for which the page promises nothing.
-	// Other worlds do not test these cells.
+	// unpromisedCallsEnd is set if calls end even in cells for which the page promises nothing. These
+	// cells are tested only in such a world.
 	unpromisedCallsEnd bool
 }
 
-// pageWorlds holds the worlds by name. On GPUs, the window path has a separate world, because
-// NCCL's window kernels keep running after an abort until the process exits, and may block other
-// kernels.
+// pageWorlds holds the worlds by name. On GPUs, the window path has a separate world. After an
+// abort, NCCL's window kernels run until the process exits, and may block the kernels of other
+// paths.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
 		backend: "host", shortTimeout: 1200 * time.Millisecond,
@@ -117,7 +121,8 @@ func TestPageOnAGPU(t *testing.T) {
 
 // cells returns the cells to test, on all paths of the world, eager and replayed.
 func (p pageTask) cells() (cells []*cell) {
-	w, f := pageWorlds[p.World], pageFaults[p.Fault]
+	w := pageWorlds[p.World]
+	f := pageFaults[p.Fault]
 	for _, path := range w.paths {
 		isPromised := f.isPromised == nil || f.isPromised(p.Level, path)
 		mayHang := !isPromised && !w.unpromisedCallsEnd
@@ -133,8 +138,9 @@ func (p pageTask) cells() (cells []*cell) {
 	return cells
 }
 
-// run starts the ranks with additional environment variables, as NAME=value. It fails the test
-// unless every rank reports on every cell without an error. A killed rank reports nothing.
+// run starts the ranks and collects their reports. It fails the test unless every rank reports on
+// every cell without an error. A killed rank reports nothing. env holds additional environment
+// variables, as NAME=value.
 func (p pageTask) run(t *testing.T, env []string) {
 	t.Helper()
 	cells := p.cells()

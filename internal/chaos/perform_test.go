@@ -7,10 +7,12 @@ import (
 	"symmem"
 )
 
-// A player performs the ops of a program on one rank. This file contains its methods for each kind
-// of op.
+// A program is a list of ops that all ranks perform. A player performs them on one rank: it turns
+// each op into calls of symmem. For example, op 4 is an AllReduce from buffer 0 to buffer 1 on
+// stream 2. Then the player calls Group.AllReduce with the memory of these buffers. In some
+// programs, the player of one rank makes a mistake: it passes a wrong argument at one op.
 
-// queue performs op o, which has index i in the program. Most ops queue work on a stream. If the
+// queue performs op o, which has index i in the program. Most ops queue work on a stream. While the
 // stream is being captured, the work is recorded in a graph instead.
 func (r *player) queue(i int, o *op) error {
 	s := r.streams[o.streamOf(r.rt.Rank())]
@@ -41,58 +43,63 @@ func (r *player) queue(i int, o *op) error {
 		return r.graphs[o.graph].Launch(s)
 	case sendOp:
 		return r.send(i, o, s)
-	default:
+	default: // a collective or a copy
 		isWrong := r.isMakingWrongCall() && i == r.m.opIndex
 		return r.work(o, s, isWrong)
 	}
 }
 
-// allocate allocates a buffer. If shouldComparePlacement is set, the ranks compare its placement.
+// allocate allocates a buffer. If shouldComparePlacement is set, the ranks then compare the
+// buffer's placement: its segment and its offset in the segment.
 func (r *player) allocate(number int, s *symmem.Stream) error {
-	if err := r.makeBuffer(number, s); err != nil || !r.p.shouldComparePlacement {
+	err := r.makeBuffer(number, s)
+	if err != nil || !r.p.shouldComparePlacement {
 		return err
 	}
 
 	b := r.buffers[number]
-	// The placement is a segment and an offset in it.
 	const offsetBits = 40 // more than an offset needs
 	placement := int64(b.Segment())<<offsetBits | b.Offset()
 	return r.groups[0].Agree(r.ctx, "placement", placement)
 }
 
-// recordUses records that an op reads its send buffer on one stream and writes its recv buffer on
-// another. All ranks must record the same uses in the same order, even without taking part in the
-// call. It records nothing in programs whose ranks queue ops in different orders.
-func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
+// recordUses records that op o reads buffer o.send on one stream and writes buffer o.recv on
+// another. All ranks must record the same uses in the same order, even ranks that do not take part
+// in the op. In programs whose ranks queue ops in different orders, it records nothing.
+func (r *player) recordUses(o *op, readStream, writeStream *symmem.Stream) error {
 	if r.p.orders != nil {
 		return nil
 	}
 
-	var errs []error
+	var readErr, writeErr error
 	if b, isPooled := r.buffers[o.send]; isPooled {
-		errs = append(errs, b.UseOn(reads))
+		readErr = b.UseOn(readStream)
 	}
 
 	if b, isPooled := r.buffers[o.recv]; isPooled {
-		errs = append(errs, b.UseOn(writes))
+		writeErr = b.UseOn(writeStream)
 	}
 
-	return errors.Join(errs...)
+	return errors.Join(readErr, writeErr)
 }
 
-// work queues a collective or a copy. With isWrong, it passes the wrong count or type of the
-// mistake.
+// work queues a collective or a copy of int32 elements. If isWrong is set, it makes the mistake,
+// which is a wrong count or a wrong type.
 func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
 	if !r.p.isMember(r.rt.Rank(), o) {
 		return r.recordUses(o, s, s)
 	}
 
-	send, recv := r.memory[o.send], r.memory[o.recv]
-	n, t := int64(o.count), symmem.Int32
-	const elementBytes = 4 // of an int32
+	const elementBytes = 4
+	send := r.memory[o.send]
+	recv := r.memory[o.recv]
+	n := int64(o.count)
+	t := symmem.Int32
 	if isWrong && r.m.kind == wrongCount {
 		n--
-	} else if isWrong { // the kind is wrongType
+	}
+
+	if isWrong && r.m.kind == wrongType {
 		t = symmem.Float32
 	}
 
@@ -111,15 +118,7 @@ func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
 	case reduce:
 		return g.Reduce(r.ctx, send, recv, n, t, o.reduce, o.root, s)
 	case tallyOp:
-		n = send.Bytes() / elementBytes / int64(g.Size())
-		partBytes := elementBytes * n
-		// The output is this rank's part of the input.
-		own, err := send.Slice(partBytes*int64(g.Rank()), partBytes)
-		if err != nil {
-			return err
-		}
-
-		return g.ReduceScatter(r.ctx, send, own, n, t, symmem.Sum, s)
+		return r.tally(g, send, s)
 	case allToAllV:
 		return g.AllToAllV(r.ctx, send, recv, o.parts.splits(r.rt.Rank()), o.parts.dataType(), s)
 	default:
@@ -127,24 +126,40 @@ func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
 	}
 }
 
-// copy queues a copy of the first bytes of src to dst.
-func (r *player) copy(dst, src symmem.Memory, bytes int64, s *symmem.Stream) error {
-	src, err := src.Slice(0, bytes)
+// tally queues a ReduceScatter of int32 elements. Its output is this rank's part of its input.
+func (r *player) tally(g *symmem.Group, send symmem.Memory, s *symmem.Stream) error {
+	const elementBytes = 4
+	partCount := send.Bytes() / elementBytes / int64(g.Size())
+	partBytes := elementBytes * partCount
+	ownPart, err := send.Slice(partBytes*int64(g.Rank()), partBytes)
 	if err != nil {
 		return err
 	}
 
-	if dst, err = dst.Slice(0, bytes); err != nil {
+	return g.ReduceScatter(r.ctx, send, ownPart, partCount, symmem.Int32, symmem.Sum, s)
+}
+
+// copy queues a copy of the first bytes of src to dst.
+func (r *player) copy(dst, src symmem.Memory, bytes int64, s *symmem.Stream) error {
+	from, err := src.Slice(0, bytes)
+	if err != nil {
 		return err
 	}
 
-	return s.Copy(dst, src)
+	to, err := dst.Slice(0, bytes)
+	if err != nil {
+		return err
+	}
+
+	return s.Copy(to, from)
 }
 
 // splits returns the arguments of a rank's AllToAllV.
 func (p *parts) splits(rank int) symmem.Splits {
 	return symmem.Splits{
-		SendCounts: p.counts[rank], SendOffsets: p.sendOffsets[rank], RecvCounts: p.received(rank),
+		SendCounts:  p.counts[rank],
+		SendOffsets: p.sendOffsets[rank],
+		RecvCounts:  p.received(rank),
 		RecvOffsets: p.recvOffsets[rank],
 	}
 }
@@ -158,41 +173,49 @@ func (p *parts) dataType() symmem.DataType {
 	return symmem.Uint8
 }
 
-// send queues the Send or the Recv of a message on stream s if this rank is its sender or receiver.
-// i is the index of o.
+// send queues the Send or the Recv of a message on stream s. It queues nothing if this rank is
+// neither the sender nor the receiver. i is the index of op o.
 func (r *player) send(i int, o *op, s *symmem.Stream) error {
-	self, members, m := r.rt.Rank(), r.p.groups[o.group], o.message
 	if err := r.recordUses(o, r.streams[o.stream], r.streams[o.recvStream]); err != nil {
 		return err
 	}
 
-	if self != m.src && self != m.dst {
+	m := o.message
+	count := int64(o.count) // in bytes
+	t := symmem.Uint8
+	if m.isInt32 {
+		count /= 4
+		t = symmem.Int32
+	}
+
+	// m.src and m.dst are ranks in the world. The calls need ranks in the group.
+	g := r.groups[o.group]
+	members := r.p.groups[o.group]
+	src := slices.Index(members, m.src)
+	dst := slices.Index(members, m.dst)
+	switch r.rt.Rank() {
+	case m.src:
+		return g.SendTagged(r.ctx, r.memory[o.send], count, t, dst, m.tag, s)
+	case m.dst:
+		call := symmem.Call{
+			Operation: symmem.OpRecv, Type: t, Root: src, Tag: m.tag,
+			Count: count, Recv: r.memory[o.recv],
+		}
+		if m.anySource {
+			call.Root = symmem.AnySource
+			call.Arrived = func(source int) { r.recordSource(i, source) }
+		}
+
+		return r.rt.Interop().Do(r.ctx, g, call, s)
+	default:
 		return nil
 	}
+}
 
-	count, t := int64(o.count), symmem.Uint8 // o.count is in bytes
-	if m.isInt32 {
-		count, t = count/4, symmem.Int32
-	}
-
-	srcGroupRank, dstGroupRank := slices.Index(members, m.src), slices.Index(members, m.dst)
-	if self == m.src {
-		send := r.memory[o.send]
-		return r.groups[o.group].SendTagged(r.ctx, send, count, t, dstGroupRank, m.tag, s)
-	}
-
-	call := symmem.Call{
-		Operation: symmem.OpRecv, Type: t, Root: srcGroupRank, Tag: m.tag,
-		Count: count, Recv: r.memory[o.recv],
-	}
-	if m.anySource {
-		call.Root = symmem.AnySource
-		call.Arrived = func(source int) { // called when the message has arrived
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.sources[i] = source
-		}
-	}
-
-	return r.rt.Interop().Do(r.ctx, r.groups[o.group], call, s)
+// recordSource records the source of the message of op i. symmem calls it on any goroutine when the
+// message has arrived.
+func (r *player) recordSource(i, source int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sources[i] = source
 }

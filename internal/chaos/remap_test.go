@@ -12,22 +12,26 @@ import (
 	"symmem"
 )
 
-// remapTask selects how new memory is mapped at the addresses that a closed graph used.
+// During a capture, NCCL maps the buffers of the captured call on other ranks. Suppose that ranks
+// capture an AllGather from buffers A to buffers B, and close the graph. Then they map new memory
+// at the addresses of A and B, and capture the AllGather again. If NCCL still used its first
+// mappings, the AllGather would gather the contents of the old memory. These tests would then find
+// elements of an earlier round.
+
+// remapTask selects how the ranks map new memory at the addresses of the buffers.
 type remapTask struct {
-	// NewPool makes ranks open a new pool. Otherwise, they suspend and resume the pool.
+	// NewPool is set if they close the pool and open a new one. Otherwise, they suspend and resume it.
 	NewPool bool
-	// SuspendGroup makes ranks close the old pool while the group is suspended.
+	// SuspendGroup is set if they close the pool while the group is suspended.
 	SuspendGroup bool
-	// KeepGraph makes ranks close the graph after they have closed the old pool.
+	// KeepGraph is set if they close the graph only after the pool.
 	KeepGraph bool
 	// Count is the number of elements that each rank gathers.
 	Count int64
 }
 
-// TestRemapOnAGPU captures an AllGather on the plain path, which uses NCCL. It closes the graph,
-// maps new memory at the addresses of its buffers, and captures the AllGather again. During a
-// capture, NCCL maps the buffers on other ranks. It must not use these mappings after the graph has
-// been closed, because it would then gather the contents of the old memory.
+// TestRemapOnAGPU captures and replays AllGathers on the plain path, which uses NCCL. After each,
+// the ranks map new memory at the same addresses.
 func TestRemapOnAGPU(t *testing.T) {
 	skipSlow(t)
 	for name, task := range map[string]remapTask{

@@ -11,10 +11,17 @@ import (
 	"symmem"
 )
 
-// verdict compares the results of a program on one rank with those that the model predicts.
+// A program is a list of ops that all ranks perform on their buffers and streams. A player has
+// performed them on this rank, and a model predicts the outcome. Suppose that another rank skips
+// the call of op 5, on stream 1. The model then predicts that stream 1 fails at op 5, that the
+// group fails, and that some buffers are undefined. It also predicts the contents of all other
+// buffers. The verdict adds a failure for each difference, for example if stream 1 has returned no
+// error, or if a buffer has other contents.
+
+// verdict compares the outcome of a program on one rank with the prediction.
 type verdict struct {
-	*player // has performed the program
-	*model  // predicts the outcome
+	*player
+	*model
 	// endIndex is the index of the op whose error ended the program, or else the number of ops.
 	endIndex int
 	// reported lists the errors that symmem returned. failures lists wrong results without an
@@ -34,19 +41,33 @@ func (v *verdict) addFailure(format string, args ...any) {
 	v.failures = append(v.failures, fmt.Sprintf(format, args...))
 }
 
-// check waits until all work has ended, and adds a failure for each result or missing error that
-// differs from the model. The model runs the program up to endIndex.
+// check waits until all work has ended, and adds a failure for each difference from the prediction.
 func (v *verdict) check() {
 	onStream, onEvent := v.synchronize()
 	self := v.rt.Rank()
 	v.mu.Lock()
-	v.model.sources, v.model.rank = v.player.sources, self
+	v.model.sources = v.player.sources
+	v.model.rank = self
 	v.mu.Unlock()
 	v.model.run(v.endIndex)
-	// The model predicts the first op that must fail on each stream and in each group. If none must,
-	// its index is never.
+	v.checkErrors(onStream, onEvent)
+	for b := range v.data[self] {
+		isFreed := v.memory[b] == (symmem.Memory{})
+		isPredicted := !v.undefined[self][b] && !v.mayHaveWritten(b)
+		if !isFreed && isPredicted && v.isComplete(self, b, onStream, onEvent) {
+			v.compareBuffer(b)
+		}
+	}
+}
+
+// checkErrors adds a failure for each predicted error that a stream, an event or a group has not
+// returned. The model predicts the index of the op at which a stream or a group fails. The index is
+// never if it does not fail.
+func (v *verdict) checkErrors(onStream, onEvent map[int]error) {
+	self := v.rt.Rank()
 	for s, err := range onStream {
-		if index := v.streamFailsAt[self][s]; index < never && err == nil {
+		index := v.streamFailsAt[self][s]
+		if index < never && err == nil {
 			v.addFailure("stream %d returned no error, but its op %d should have failed", s, index)
 		}
 	}
@@ -64,18 +85,10 @@ func (v *verdict) check() {
 			v.addFailure("group %d has no error, but its call in op %d should have failed", g, index)
 		}
 	}
-
-	for b := range v.data[self] {
-		isFreed := v.memory[b] == (symmem.Memory{})
-		isPredicted := !v.undefined[self][b] && !v.mayHaveWritten(b)
-		if !isFreed && isPredicted && v.isComplete(self, b, onStream, onEvent) {
-			v.compare(b)
-		}
-	}
 }
 
-// finish is for programs without a mistake. It checks that symmem returned no errors and releases
-// all resources.
+// finish ends a program without a mistake. It adds a failure if symmem has returned an error, and
+// releases all resources if there is no failure.
 func (v *verdict) finish() {
 	if len(v.reported) > 0 {
 		v.addFailure("valid program returned errors: %q", v.reported)
@@ -90,9 +103,10 @@ func (v *verdict) finish() {
 	}
 }
 
-// compare adds a failure if the contents of buffer b are not those of the model.
-func (v *verdict) compare(b int) {
-	self, n := v.rt.Rank(), v.model.p.buffers[b].bytes
+// compareBuffer adds a failure if the contents of buffer b differ from the prediction.
+func (v *verdict) compareBuffer(b int) {
+	self := v.rt.Rank()
+	n := v.model.p.buffers[b].bytes
 	got := make([]byte, n)
 	s := v.auxiliary
 	err := s.Copy(symmem.Host(got), v.memory[b])
@@ -105,12 +119,16 @@ func (v *verdict) compare(b int) {
 		return
 	}
 
-	if want := v.data[self][b].part(0, n); !bytes.Equal(got, want) {
-		index := firstDifference(got, want)
-		end := min(index+8, n) // of the bytes to print
-		v.addFailure("wrong result without an error: buffer %d has %x at byte %d, want %x; last write: "+
-			"op %d", b, got[index:end], index, want[index:end], v.lastWrite[self][b])
+	want := v.data[self][b].part(0, n)
+	if bytes.Equal(got, want) {
+		return
 	}
+
+	const maxPrintedBytes = 8
+	index := firstDifference(got, want)
+	end := min(index+maxPrintedBytes, n)
+	v.addFailure("wrong result without an error: buffer %d has %x at byte %d, want %x; last write: "+
+		"op %d", b, got[index:end], index, want[index:end], v.lastWrite[self][b])
 }
 
 // firstDifference returns the index of the first element in which got differs from want, or -1.
@@ -124,34 +142,35 @@ func firstDifference[T byte | float32](got, want []T) int {
 	return -1
 }
 
-// synchronize returns the errors of all streams and recorded events. Its order is random if the
-// world runs only one program. Otherwise it is fixed, because the pool's history records it and
-// must be the same on all ranks.
+// synchronize waits for all streams and recorded events, and returns their errors. It waits for
+// them in random order if the world runs only one program. Otherwise, the order is fixed, because
+// the pool's history records it, and the history must be the same on all ranks.
 func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
-	onStream, onEvent = map[int]error{}, map[int]error{}
-	order := v.noise.Perm(len(v.streams) + len(v.events)) // streams have the first numbers
+	onStream = map[int]error{}
+	onEvent = map[int]error{}
+	order := v.noise.Perm(len(v.streams) + len(v.events))
 	if v.task.ProgramsPerWorld > 1 {
 		slices.Sort(order)
 	}
 
-	for _, i := range order {
+	for _, i := range order { // the smaller numbers are streams, and the others events
 		isStream := i < len(v.streams)
-		e := i - len(v.streams) // index of an event
+		e := i - len(v.streams)
 		if isStream {
 			err := v.streams[i].Synchronize(v.ctx)
 			onStream[i] = cmp.Or(v.syncErrs[i], err)
-			v.noteError("stream", i, onStream[i])
+			v.recordError("stream", i, onStream[i])
 		} else if v.wasRecorded(e) {
 			onEvent[e] = v.events[e].Synchronize(v.ctx)
-			v.noteError("event", e, onEvent[e])
+			v.recordError("event", e, onEvent[e])
 		}
 	}
 
 	return onStream, onEvent
 }
 
-// noteError adds err, unless it is nil, to the errors that symmem returned.
-func (v *verdict) noteError(source string, i int, err error) {
+// recordError adds err, unless it is nil, to the errors that symmem has returned.
+func (v *verdict) recordError(source string, i int, err error) {
 	if err != nil {
 		v.reported = append(v.reported, fmt.Sprintf("%s %d: %v", source, i, err))
 	}
@@ -196,13 +215,15 @@ func (m *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bo
 	}
 
 	stream := m.p.ops[index].recvStream
-	if err, synchronized := onStream[stream]; synchronized && err == nil {
+	err, isSynchronized := onStream[stream]
+	if isSynchronized && err == nil {
 		return true
 	}
 
 	for e, err := range onEvent {
-		i := m.recordOp[e]
-		if err == nil && i > index && m.p.ops[i].stream == stream {
+		recordIndex := m.recordOp[e]
+		isAfterWrite := recordIndex > index && m.p.ops[recordIndex].stream == stream
+		if isAfterWrite && err == nil {
 			return true
 		}
 	}
