@@ -11,6 +11,20 @@ import (
 	"symmem/internal/sys"
 )
 
+// The stream of a Recv waits on the GPU until its message can be copied. A goroutine of the rank
+// ends this wait. For example, rank 0 sends a message to rank 1, where a Recv waits for it:
+//
+//  1. Rank 0 announces the message: it writes a header into the mailbox, which is memory that both
+//     ranks share. The goroutine on rank 1 reads the header. It becomes the Recv's announcement.
+//  2. Rank 0's GPU writes the data to memory that rank 1 can map. Then it sets the flag arrived in
+//     the mailbox to 1.
+//  3. The goroutine claims the message: it sets arrived to 0, so that rank 0 cannot withdraw the
+//     message any more. Then it fills in the Recv's descriptor, which says what the GPU must copy.
+//     Now the Recv has accepted the message.
+//  4. The goroutine sets the word Go of the descriptor to 1. Rank 1's GPU copies the message.
+//
+// If the message arrives before the Recv is called, the call takes the steps 3 and 4 itself.
+
 // startDelivery starts deliverMessages if a Recv is waiting for a message. The caller must hold
 // in.mu.
 func (in *inbox) startDelivery() {
@@ -51,17 +65,18 @@ func (in *inbox) deliverMessages() {
 	}
 }
 
+// The later a message arrives, the longer the pauses between the polls for it are.
 const (
 	spinPolls  = 50  // polls without a pause
-	yieldPolls = 200 // polls after spinPolls that yield the processor; later polls sleep
+	yieldPolls = 200 // polls after these that only yield the processor; later polls sleep
 	maxSleep   = 10 * time.Millisecond
 )
 
 // pause waits between two polls. polls is the number of earlier polls. A sleep ends early if
-// another goroutine has called wake since wakeCount was read.
+// another goroutine or rank has called wake since wakeCount was read.
 //
-// A rank that announces a message wakes this rank. A GPU that writes the data of an announced
-// message does not. The sleep is therefore short if hasAnnounced is set.
+// A rank that announces a message wakes this rank. A GPU that sets arrived does not. The sleep is
+// therefore short if hasAnnounced is set, which means that an announced message has not arrived.
 func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 	switch {
 	case polls < spinPolls && runtime.NumCPU() > 1:
@@ -83,21 +98,19 @@ func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 
 // deliveryRound is the result of acceptMessages.
 type deliveryRound struct {
-	accepted     []*End // Recvs whose messages have been accepted
+	accepted     []*End // Recvs that have accepted their messages
 	hasAnnounced bool   // a message for another Recv has been announced but cannot be accepted yet
 	isDone       bool   // no Recv was waiting, or the group has ended
 	err          error
 }
 
-// acceptMessages accepts messages that have arrived.
+// acceptMessages accepts the messages that have arrived.
 func (in *inbox) acceptMessages() deliveryRound {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	select {
-	case <-in.ended:
+	if in.hasEnded() {
 		in.isDelivering = false
 		return deliveryRound{isDone: true}
-	default:
 	}
 
 	r := deliveryRound{err: in.readHeaders()}
@@ -131,21 +144,35 @@ func (in *inbox) acceptMessages() deliveryRound {
 	return r
 }
 
-// accept claims the message of a Recv and fills in the Recv's descriptor, by which the GPU copies
-// the message. It returns false if that is not possible yet.
+// hasEnded reports whether the group has failed or closed.
+func (in *inbox) hasEnded() bool {
+	select {
+	case <-in.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// accept accepts the message of a Recv: it claims the message and fills in the Recv's descriptor.
+// It returns false if that is not possible yet.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announcement
-	if a == nil { // the sender has not announced the message
+	if a == nil {
 		return false, nil
 	}
 
-	// An earlier launch of a graph may still use the descriptor or the slot's flags.
-	if !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
+	// An earlier launch of a CUDA graph may still use the descriptor or the message's flags.
+	if !e.canAccept() || !a.ownsFlags() {
+		return false, nil
+	}
+
+	if !in.isComplete(a) {
 		return false, nil
 	}
 
 	if a.bytes > 0 {
-		segment := in.segmentOf(a) // of the sender's staging memory
+		segment := in.segmentOf(a) // memory of the sender's GPU, which contains the data
 		if segment.bytes != int64(a.size) {
 			return false, in.invalidError(a)
 		}
@@ -178,11 +205,13 @@ func (in *inbox) isComplete(a *announcement) bool {
 }
 
 // canBeOverwritten reports whether the sender might overwrite the message before the receiver has
-// copied it. This can happen only to messages of graphs, after the group has failed (see
-// End.release).
+// copied it. This happens only in CUDA graphs, whose launches all use the same memory. Usually, a
+// launch waits until the previous message has been copied. After a failure, the sender ends the
+// wait, and sets canOverwrite first.
 func (in *inbox) canBeOverwritten(a *announcement) bool {
 	ring := in.mailbox.headersFrom(a.source)
-	return a.inGraph != 0 && atomic.LoadUint32(&ring.canOverwrite) != 0
+	isInGraph := a.inGraph != 0
+	return isInGraph && atomic.LoadUint32(&ring.canOverwrite) != 0
 }
 
 // claimMessage claims a message, so that the sender cannot withdraw it any more. It returns false
@@ -195,7 +224,7 @@ func (in *inbox) claimMessage(a *announcement) bool {
 
 	// Check again, because the sender may have set canOverwrite since the first check.
 	if in.canBeOverwritten(a) {
-		atomic.StoreUint32(arrived, 1) // so that End.release can withdraw the message
+		atomic.StoreUint32(arrived, 1) // so that the sender can withdraw the message
 		return false
 	}
 

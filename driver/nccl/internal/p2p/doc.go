@@ -15,10 +15,10 @@
 // # States of a message
 //
 // A Send allocates a slot and a block of staging memory (reserve), is queued (queueSend) and is
-// announced (announce). A Recv is posted before its wait is queued (post, addReceive) and claims a
-// message. The two are compared once this rank has read the message's header (match). Once the data
-// has arrived, the Recv accepts the message (accept). The slot and the block are freed after the
-// copy (reclaim).
+// announced (announce). A Recv is posted before its wait is queued (post, addReceive) and is
+// assigned a message. The two are compared once this rank has read the message's header (match).
+// Once the data has arrived, the Recv accepts the message (accept). The slot and the block are
+// freed after the copy (reclaim).
 //
 // A captured Send keeps its slot and its block for the lifetime of the graph, and each replay waits
 // until the previous message has been copied.

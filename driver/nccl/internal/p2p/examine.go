@@ -9,12 +9,18 @@ import (
 	"symmem/internal/control"
 )
 
-// Examine looks for streams that wait for a message. It returns an error if such a wait can never
-// end, for example because the peer's process has exited. It is called from time to time.
+// Streams on a GPU can wait for a message in two ways:
 //
-// Two kinds of work can wait: a Recv for its message, and a Send in a CUDA graph. All launches of
-// the graph use the same memory, so a Send waits until the message of the previous launch has been
-// copied.
+//   - A Recv waits for its message.
+//   - A Send in a CUDA graph waits until its receiver has copied the message of the previous
+//     launch, because all launches of the graph use the same memory.
+//
+// Such a wait never ends if, for example, the peer's process has exited. The functions below find
+// this out. An End is a Send or a Recv of this rank that is unfinished. Its plan.Root is the peer,
+// or AnySource.
+
+// Examine looks for streams that wait for a message. It returns an error if such a wait can never
+// end. It is called from time to time.
 func (m *Messages) Examine() error {
 	if m.messagePlane == nil { // the ranks cannot exchange messages
 		return nil
@@ -24,7 +30,7 @@ func (m *Messages) Examine() error {
 	mustPrune := slices.ContainsFunc(m.unfinishedSends, (*End).isCapturedSend)
 	m.inbox.mu.Unlock()
 	if mustPrune {
-		m.pruneSends() // launches may have completed
+		m.pruneSends() // removes the Sends that have completed
 	}
 
 	waiting, err := m.listWaiting()
@@ -33,7 +39,7 @@ func (m *Messages) Examine() error {
 	}
 
 	for _, e := range waiting {
-		if err := m.examineMessage(e); err != nil {
+		if err := m.examineWait(e); err != nil {
 			return err
 		}
 	}
@@ -41,13 +47,13 @@ func (m *Messages) Examine() error {
 	return nil
 }
 
-// listWaiting reads new headers, and lists the Sends and Recvs on which streams still wait.
+// listWaiting reads new message headers, and lists the Sends and Recvs on which streams still wait.
 func (m *Messages) listWaiting() ([]*End, error) {
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	m.inbox.pruneReceives()
 	err := m.inbox.readHeaders()
-	// List them even after an error, because isWaiting notes the start of a wait.
+	// Build the list even after an error, because isWaiting notes the start of each wait.
 	var waiting []*End
 	for _, e := range m.inbox.recvsWithoutMessage {
 		if m.inbox.isWaiting(e) {
@@ -64,14 +70,15 @@ func (m *Messages) listWaiting() ([]*End, error) {
 	return waiting, err
 }
 
-// examineMessage returns an error if the wait of a stream for a Send or Recv can never end.
-func (m *Messages) examineMessage(e *End) error {
+// examineWait returns an error if a stream's wait in a Send or Recv can never end.
+func (m *Messages) examineWait(e *End) error {
 	err := m.diagnose(e)
 	if err == nil {
 		return nil
 	}
 
-	// Check again: all headers that the peer had written by the first check are visible now.
+	// The message may have arrived during diagnose. All headers that the peer wrote before diagnose
+	// looked at the peer are visible now.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	if err := m.inbox.readHeaders(); err != nil {
@@ -82,35 +89,41 @@ func (m *Messages) examineMessage(e *End) error {
 		return nil
 	}
 
-	hasMessage := e.announcement != nil || m.inbox.hasCandidate(e)
-	isUnmatched := errors.As(err, new(*driver.MessageError))
-	if isUnmatched && hasMessage {
+	isUnmatched := errors.As(err, new(*driver.MessageError)) // diagnose has found no message
+	if isUnmatched && m.inbox.mayHaveMessage(e) {
 		return nil
 	}
 
 	return err
 }
 
-// diagnose is the first check of examineMessage. Its error can be outdated, because the message may
-// have arrived during the check.
+// diagnose is examineWait, but its error can be outdated, because it may miss a new message. The
+// caller must not hold inbox.mu.
 func (m *Messages) diagnose(e *End) error {
 	p := e.plan
 	m.inbox.mu.Lock()
-	hasMessage := e.announcement != nil || m.inbox.hasCandidate(e)
+	isWithoutMessage := !e.isCapturedSend() && !m.inbox.mayHaveMessage(e)
 	m.inbox.mu.Unlock()
 	// In a strict group, a Send matches only Recvs between the same collectives. If the sender has
 	// called the next collective without a Send, there will be no message.
-	isUnmatched := m.Config.Strict && !e.isCapturedSend() && !hasMessage
+	isUnmatched := m.Config.Strict && isWithoutMessage
 	if isUnmatched && m.messagePlane.HasCalledMore(p.Root, e.After) {
+		nextCollective := e.After + 1 // e.After is the number of collectives before the Recv
 		return &driver.MessageError{
-			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: e.After + 1,
-			Ends: m.MessagesBefore(e.After + 1),
+			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: nextCollective,
+			Ends: m.MessagesBefore(nextCollective),
 		}
 	}
 
 	return m.messagePlane.DiagnoseMessage(p.Root, e.waitStart, func() string {
 		return control.DescribeMessage(m.Config, p.Call, e.Number)
 	})
+}
+
+// mayHaveMessage reports whether this rank has read the header of the Recv's message, or of a
+// message with the Recv's tag that has no Recv yet. The caller must hold in.mu.
+func (in *inbox) mayHaveMessage(e *End) bool {
+	return e.announcement != nil || in.hasCandidate(e)
 }
 
 // UnmatchedError returns an error that lists each Send without a Recv and each Recv without a
@@ -120,23 +133,16 @@ func (m *Messages) UnmatchedError() error {
 		return nil
 	}
 
-	var unread []driver.MessageEnds
-	if m.Mu.TryLock() { // otherwise, a call holds the lock during a wait, and unread stays empty
-		for peer := range m.outbox.peers {
-			unread = append(unread, m.outbox.unreadMessages(peer)...)
-		}
-
-		m.Mu.Unlock()
-	}
-
-	// All headers that peers wrote before the group began to close are visible now.
+	unread := m.unreadByPeers()
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	if m.inbox.mailbox == nil {
-		return nil // the teardown has freed it
+		return nil // the group has been torn down, and the mailbox freed
 	}
 
-	const all = true // even incomplete messages
+	// All headers that peers wrote before the group began to close are visible now. The matcher
+	// assigns messages to Recvs.
+	const all = true // even messages whose data has not arrived
 	readErr := m.inbox.readHeaders()
 	passErr := m.inbox.passToMatcher(all)
 	if readErr != nil || passErr != nil {
@@ -145,18 +151,38 @@ func (m *Messages) UnmatchedError() error {
 
 	// From now on, senders list the messages that this rank has not read.
 	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, 1)
+	unreceived := m.inbox.matcher.Unclaimed()
+	return control.UnmatchedError(m.Config, unreceived, m.inbox.awaitedRecvs(), unread)
+}
+
+// unreadByPeers lists this rank's messages that peers had not read when they closed their
+// mailboxes. If another call holds m.Mu, possibly during a long wait, the list is empty.
+func (m *Messages) unreadByPeers() (unread []driver.MessageEnds) {
+	if !m.Mu.TryLock() {
+		return nil
+	}
+	defer m.Mu.Unlock()
+	for peer := range m.outbox.peers {
+		unread = append(unread, m.outbox.unreadMessages(peer)...)
+	}
+
+	return unread
+}
+
+// awaitedRecvs describes the Recvs without a message. The caller must hold in.mu.
+func (in *inbox) awaitedRecvs() []control.AwaitedRecv {
 	var awaited []control.AwaitedRecv
-	for _, e := range m.inbox.recvsWithoutMessage {
-		// Until the Recv has claimed a message, Number is 0 and Source can be AnySource.
+	for _, e := range in.recvsWithoutMessage {
+		// Until a message is assigned to the Recv, Number is 0 and Source can be AnySource.
 		a := control.AwaitedRecv{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
-		if e.isClaimed {
+		if e.isAssigned {
 			a.Source = e.source
 		}
 
 		awaited = append(awaited, a)
 	}
 
-	return control.UnmatchedError(m.Config, m.inbox.matcher.Unclaimed(), awaited, unread)
+	return awaited
 }
 
 // MessagesBefore lists the messages that this rank sent and received before a collective.

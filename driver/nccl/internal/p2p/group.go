@@ -13,11 +13,14 @@ import (
 	"symmem/internal/ranked"
 )
 
+// A communicator of the backend has a group of ranks and owns their messages: Sends and Recvs. It
+// describes itself to this package by a Group. Several groups can use the same Device.
+
 // Owner is the communicator that owns the messages.
 type Owner interface {
 	stream.Group
-	// NoteMessage adds a Send or Recv to the group's history. The caller must hold the locks of the
-	// stream and the owner.
+	// NoteMessage adds a Send or Recv to the group's history. The caller must hold the stream's lock
+	// and Group.Mu.
 	NoteMessage(s *stream.Stream, call *driver.Call)
 	// FailUnqueued makes the group fail after a call that could not be queued.
 	FailUnqueued(call *driver.Call, err error) error
@@ -30,33 +33,35 @@ type Group struct {
 	Owner  Owner
 	Device *Device
 	Config *driver.GroupConfig
-	Plane  control.Plane       // connection between ranks outside NCCL
+	Plane  control.Plane       // the connection between the ranks outside NCCL
 	Busy   *stream.BusyStreams // streams on which the group may have unfinished work
 	Check  *atomic.Bool        // whether the Send and the Recv of each message are compared
 	// Ended is closed when the group has failed or has been closed.
 	Ended <-chan struct{}
-	// Mu is the owner's lock. It is held while messages are queued.
+	// Mu is the owner's lock. It is held while a message is queued.
 	Mu interface {
 		sync.Locker
 		TryLock() bool
 	}
 }
 
-// Device holds the state that a device's groups share.
+// Device holds the state of a GPU that its groups share.
 type Device struct {
-	GPU         *gpu.GPU
-	Streams     *stream.Streams
-	Exporter    *memory.Exporter            // shares memory with other processes
-	Descriptors gpu.Pinned[kernels.Message] // host memory by which Recvs start their copies
-	Copies      gpu.Code                    // kernels that copy messages
+	GPU      *gpu.GPU
+	Streams  *stream.Streams
+	Exporter *memory.Exporter // shares memory with other processes
+	// Descriptors holds a descriptor for each Recv. This is host memory in which the GPU finds the
+	// addresses of the copy, and a word that starts it.
+	Descriptors gpu.Pinned[kernels.Message]
+	Copies      gpu.Code // kernels that copy messages
 	// UnfinishedGroups counts failed or closed groups with unfinished messages.
 	UnfinishedGroups atomic.Int32
 
 	mu      ranked.Mutex[deviceMu]
-	closers []func() error // see onClose; guarded by mu
+	closers []func() error // functions to call when the device closes; guarded by mu
 }
 
-// onClose registers a function to call when the device closes.
+// onClose adds a function to call when the device closes.
 func (d *Device) onClose(closer func() error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

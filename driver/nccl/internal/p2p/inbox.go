@@ -180,7 +180,7 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 		e := claim.Receive
 		e.source = claim.Source
 		e.number = claim.Number
-		e.isClaimed = true
+		e.isAssigned = true
 		if e.plan.Root == driver.AnySource {
 			in.anySourceRecvs--
 		}
@@ -280,14 +280,14 @@ func (in *inbox) pruneReceives() {
 }
 
 // isWaiting reports whether a stream is waiting for a Recv's message or a captured Send's slot. It
-// notes the start of the wait (see End.checkWait).
+// notes the start of the wait (see End.noteWait).
 func (in *inbox) isWaiting(e *End) bool {
-	if in.mailbox == nil || !e.checkWait() {
+	if in.mailbox == nil || !e.noteWait() {
 		return false
 	}
 
 	if e.isCapturedSend() {
-		return atomic.LoadUint32(e.copiedWord) == 0
+		return atomic.LoadUint32(e.copiedFlag) == 0
 	}
 
 	return e.announcement == nil || !in.isComplete(e.announcement)

@@ -225,14 +225,14 @@ func (m *Messages) Release() {
 
 	isHandled := func(e *End) bool { return e.isHandled }
 	m.inbox.recvsWithoutMessage = slices.DeleteFunc(m.inbox.recvsWithoutMessage, isHandled)
-	checkedWords := map[*uint32]bool{} // shared by all launches of a graph
+	checkedFlags := map[*uint32]bool{} // shared by all launches of a graph
 	for _, e := range m.unfinishedSends {
-		if e.copiedWord != nil && !checkedWords[e.copiedWord] &&
+		if e.copiedFlag != nil && !checkedFlags[e.copiedFlag] &&
 			e.state.Value() == kernels.MessageWaits {
 			e.release()
 		}
 
-		checkedWords[e.copiedWord] = true
+		checkedFlags[e.copiedFlag] = true
 	}
 }
 

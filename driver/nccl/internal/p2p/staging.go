@@ -12,21 +12,28 @@ import (
 	"symmem/internal/handoff"
 )
 
-// staging allocates blocks of device memory, which hold messages until the receivers copy them. A
-// block is a part of a segment, an allocation that receivers can map. Receivers map the first
-// segment when the group connects. They map each other segment when they first need it.
+// Each GPU has staging memory for the messages that it sends. For example, rank 0 sends 1000 bytes
+// to rank 1. It allocates a block of 1024 bytes, and its GPU copies the message there. Rank 1's GPU
+// copies the message from the block. Then rank 0 frees the block.
+//
+// A block is a part of a segment. In a group of 2 ranks, the first segment has 4 MiB, and all ranks
+// map it when the group connects. When it is too full for a message, rank 0 adds a second segment,
+// also of 4 MiB. Rank 1 maps it when it first needs it. The third segment has 8 MiB, and so on.
+
+// staging allocates blocks of staging memory.
 type staging struct {
 	device   *Device
 	segments []*stagingSegment // segment number n, from 1, is at index n-1
 	bytes    int64             // total size of the segments
 }
 
-// stagingSegment is an allocation. Its addresses stay reserved while it is suspended.
+// stagingSegment is an allocation of GPU memory that other ranks can map. If the group is
+// suspended, the memory is freed for a while, but its addresses stay reserved.
 type stagingSegment struct {
 	base      uintptr
 	bytes     int64
 	freeSpans []span   // free parts, sorted by offset; no two are adjacent
-	file      *os.File // exported file of the memory; nil while suspended
+	file      *os.File // by which other ranks map the memory; nil while suspended
 }
 
 // span is a part of a segment.
@@ -52,43 +59,52 @@ const (
 func roundUp(bytes, unit int64) int64 { return (bytes + unit - 1) / unit * unit }
 
 // allocateBlock allocates a block in the smallest free span that is large enough. ok is false if
-// there is none.
+// there is none. An empty message needs no memory.
 func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 	if bytes == 0 {
 		return block{}, true
 	}
 
 	bytes = roundUp(bytes, blockUnit)
-	number := 0 // of the best segment, from 1; 0 if no span is large enough
-	var best *stagingSegment
-	spanIndex := 0 // in best.freeSpans
-	for i, segment := range s.segments {
-		for k, free := range segment.freeSpans {
-			if free.bytes < bytes {
-				continue
-			}
+	segment, spanIndex := s.findSpan(bytes)
+	if segment == 0 {
+		return block{}, false
+	}
 
-			if best == nil || free.bytes < best.freeSpans[spanIndex].bytes {
-				number = i + 1
-				best = segment
+	offset := s.segments[segment-1].takeFrom(spanIndex, bytes)
+	return block{segment: segment, span: span{offset: offset, bytes: bytes}}, true
+}
+
+// findSpan finds the smallest free span with at least the given size. It returns the number of the
+// segment, or 0 if there is no such span, and the index in its freeSpans.
+func (s *staging) findSpan(bytes int64) (segment, spanIndex int) {
+	var smallest int64 // size of the best span up to now
+	for i, candidate := range s.segments {
+		for k, free := range candidate.freeSpans {
+			isLarge := free.bytes >= bytes
+			isBetter := segment == 0 || free.bytes < smallest
+			if isLarge && isBetter {
+				segment = i + 1
 				spanIndex = k
+				smallest = free.bytes
 			}
 		}
 	}
 
-	if best == nil {
-		return block{}, false
-	}
+	return segment, spanIndex
+}
 
-	free := &best.freeSpans[spanIndex]
-	b = block{segment: number, span: span{offset: free.offset, bytes: bytes}}
+// takeFrom takes bytes from the start of a free span, and returns their offset.
+func (s *stagingSegment) takeFrom(spanIndex int, bytes int64) (offset int64) {
+	free := &s.freeSpans[spanIndex]
+	offset = free.offset
 	free.offset += bytes
 	free.bytes -= bytes
 	if free.bytes == 0 {
-		best.freeSpans = slices.Delete(best.freeSpans, spanIndex, spanIndex+1)
+		s.freeSpans = slices.Delete(s.freeSpans, spanIndex, spanIndex+1)
 	}
 
-	return b, true
+	return offset
 }
 
 // freeBlock frees a block and merges it with the adjacent free spans.
@@ -99,7 +115,8 @@ func (s *staging) freeBlock(b block) {
 
 	segment := s.segments[b.segment-1]
 	spans := segment.freeSpans
-	// No free span begins at the block's offset, so i is the index at which to insert the block.
+	// i is the index at which the block's span must be inserted, because no free span begins at the
+	// block's offset.
 	i, _ := slices.BinarySearchFunc(spans, b.offset, func(free span, offset int64) int {
 		return cmp.Compare(free.offset, offset)
 	})
@@ -128,17 +145,12 @@ func (s *staging) address(b block) uintptr {
 	return s.segments[b.segment-1].base + uintptr(b.offset)
 }
 
-// stagingKey returns the key under which peers request a segment. segment is its number, from 1.
-func stagingKey(group string, segment int) handoff.Key {
-	return handoff.Key{Namespace: handoff.NamespaceOf("staging/" + group), Number: uint32(segment)}
-}
-
-// grow adds a segment with room for a block of the given size. It tries to double the total size.
-// If the device has too little memory for that, the segment is only as large as the block.
+// grow adds a segment with room for a block of the given size. The segment is as large as all
+// segments before it, up to maxNewSegment, unless the device has too little memory.
 func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	granularity := s.device.GPU.Granularity
 	minBytes := roundUp(bytes, granularity)
-	doublingBytes := roundUp(min(s.bytes, maxNewSegment), granularity)
+	doublingBytes := roundUp(min(s.bytes, maxNewSegment), granularity) // doubles the total size
 	err := s.addSegment(config, max(minBytes, doublingBytes))
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		err = s.addSegment(config, minBytes)
@@ -174,8 +186,13 @@ func (s *staging) addSegment(config *driver.GroupConfig, bytes int64) error {
 	})
 }
 
-// allocateSegment allocates a segment's memory, maps it at the reserved addresses, and exports it.
-// The CUDA context must be current.
+// stagingKey identifies a segment when other ranks request its file. segment is its number, from 1.
+func stagingKey(group string, segment int) handoff.Key {
+	return handoff.Key{Namespace: handoff.NamespaceOf("staging/" + group), Number: uint32(segment)}
+}
+
+// allocateSegment allocates a segment's memory, maps it at the reserved addresses, and exports it
+// to other ranks as a file. The CUDA context must be current.
 func (s *staging) allocateSegment(
 	config *driver.GroupConfig, number int, segment *stagingSegment,
 ) error {
@@ -200,8 +217,8 @@ func (s *staging) allocateSegment(
 	return nil
 }
 
-// freeSegments frees the memory of the first n segments, but keeps their addresses reserved. The
-// CUDA context must be current.
+// freeSegments frees the memory of the first n segments. Their addresses stay reserved. The CUDA
+// context must be current.
 func (s *staging) freeSegments(config *driver.GroupConfig, n int) error {
 	d := s.device
 	var errs []error
@@ -215,9 +232,11 @@ func (s *staging) freeSegments(config *driver.GroupConfig, n int) error {
 	return errors.Join(errs...)
 }
 
-// close frees the segments, but peers keep their mappings. If peersNeedMemory is set, peers may
-// still have to map segments in order to copy messages. In this case, all segments but the first,
-// which peers have mapped, stay exported until the device closes.
+// close frees the segments. The mappings of peers are not affected.
+//
+// If peersNeedMemory is set, peers may still have to map segments in order to copy messages. In
+// this case, all segments but the first, which peers have mapped, stay exported until the device is
+// closed.
 func (s *staging) close(config *driver.GroupConfig, peersNeedMemory bool) error {
 	d := s.device
 	var errs []error
@@ -234,7 +253,8 @@ func (s *staging) close(config *driver.GroupConfig, peersNeedMemory bool) error 
 		withdraw := func() error {
 			return d.Exporter.Withdraw(stagingKey(config.ID, i+1), segment.file)
 		}
-		if peersNeedMemory && i > 0 {
+		isFirst := i == 0
+		if peersNeedMemory && !isFirst {
 			d.onClose(withdraw)
 		} else {
 			withdrawErr := withdraw()

@@ -12,15 +12,27 @@ import (
 	"symmem/internal/control"
 )
 
-// Suspender releases and restores the staging memory of a group's messages. This is GPU memory that
-// holds messages from the Send until the receiver has copied them. Each segment of it is mapped by
-// its owner and by the peers that read it.
+// Suspending a group frees a part of its GPU memory for a while. This includes staging memory,
+// which holds messages from the Send until the receiver has copied them. Staging memory consists of
+// segments. Rank 0 allocates and maps its own segments, and it also maps segments of rank 1, from
+// which it copies messages. The steps are:
+//
+//   - PrepareSuspend checks that no messages are left.
+//   - Suspend unmaps and frees the memory, once PrepareSuspend has succeeded on all ranks. The
+//     addresses stay reserved.
+//   - Allocate allocates the memory again, at the same addresses. If it fails on a rank, the other
+//     ranks undo it by Deallocate.
+//   - MapAgain maps the segments of other ranks at the same addresses, once Allocate has succeeded
+//     on all ranks.
+
+// Suspender suspends and resumes the staging memory of a group. All its methods do nothing if the
+// ranks cannot exchange messages.
 type Suspender struct{ Messages *Messages }
 
 // PrepareSuspend returns ErrBusy if a message from or to this rank has not been delivered.
 func (s *Suspender) PrepareSuspend() error {
 	m := s.Messages
-	if m.messagePlane == nil { // the ranks cannot exchange messages
+	if !m.Available() {
 		return nil
 	}
 
@@ -38,13 +50,7 @@ func (s *Suspender) PrepareSuspend() error {
 		return err
 	}
 
-	// unassigned can contain messages that a Recv has matched. The others are in announcements.
-	hasUnmatched := slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
-		return in.announcements[a.key()] == a
-	})
-	hasWaitingRecv := len(in.recvsWithoutMessage) > 0
-	hasUnclaimed := len(in.matcher.Unclaimed()) > 0
-	if hasUnmatched || hasWaitingRecv || hasUnclaimed {
+	if in.hasUndelivered() {
 		return fmt.Errorf("a message of group %s has not been received: %w", m.Config.Name(),
 			driver.ErrBusy)
 	}
@@ -52,12 +58,29 @@ func (s *Suspender) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend releases this rank's staging memory and unmaps that of its peers. All addresses stay
-// reserved. It returns the number of bytes released. Call it after PrepareSuspend has succeeded on
-// every rank.
-func (s *Suspender) Suspend() (released int64, err error) {
+// hasUndelivered reports whether a message has no Recv, or a Recv has no message. The caller must
+// hold in.mu.
+func (in *inbox) hasUndelivered() bool {
+	if len(in.recvsWithoutMessage) > 0 {
+		return true
+	}
+
+	// The inbox passes some messages to the matcher, which assigns them to Recvs.
+	if len(in.matcher.Unclaimed()) > 0 {
+		return true
+	}
+
+	// The other messages are in unassigned. Those that have a Recv meanwhile are not in announcements.
+	return slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
+		return in.announcements[a.key()] == a
+	})
+}
+
+// Suspend frees this rank's staging memory and unmaps that of other ranks. It returns the number of
+// bytes freed.
+func (s *Suspender) Suspend() (freed int64, err error) {
 	m := s.Messages
-	if m.messagePlane == nil {
+	if !m.Available() {
 		return 0, nil
 	}
 
@@ -74,6 +97,34 @@ func (s *Suspender) Suspend() (released int64, err error) {
 	return m.outbox.staging.bytes, errors.Join(unmapErr, freeErr)
 }
 
+// mappedSegments returns the segments of other ranks that this rank has mapped. While the group is
+// suspended, these are the segments to map again. The source of a key is a group rank, and the
+// number is that of the segment.
+func mappedSegments(in *inbox) map[slotKey]*peerSegment {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	mapped := map[slotKey]*peerSegment{}
+	for key, segment := range in.peerSegments {
+		if segment.address != 0 {
+			mapped[key] = segment
+		}
+	}
+
+	return mapped
+}
+
+// unmapSegments unmaps segments of other ranks. Their addresses stay reserved.
+func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
+	return g.Do(func() error {
+		var errs []error
+		for _, segment := range segments {
+			errs = append(errs, g.CUDA.Unmap(segment.address, segment.bytes))
+		}
+
+		return errors.Join(errs...)
+	})
+}
+
 // freeAll frees this rank's staging memory. The caller must hold Messages.Mu.
 func (s *Suspender) freeAll() error {
 	m := s.Messages
@@ -83,11 +134,11 @@ func (s *Suspender) freeAll() error {
 	})
 }
 
-// Allocate allocates and exports this rank's staging memory again, at its old addresses. On
-// failure, none of the memory stays allocated.
+// Allocate allocates this rank's staging memory again, so that other ranks can map it. On failure,
+// none of the memory stays allocated.
 func (s *Suspender) Allocate() error {
 	m := s.Messages
-	if m.messagePlane == nil {
+	if !m.Available() {
 		return nil
 	}
 
@@ -110,7 +161,7 @@ func (s *Suspender) Allocate() error {
 // Deallocate undoes Allocate. It is called if another rank ran out of memory.
 func (s *Suspender) Deallocate() error {
 	m := s.Messages
-	if m.messagePlane == nil {
+	if !m.Available() {
 		return nil
 	}
 
@@ -119,24 +170,17 @@ func (s *Suspender) Deallocate() error {
 	return s.freeAll()
 }
 
-// MapAgain maps the peers' staging memory at its old addresses. Call it after Allocate has returned
-// on all ranks. On failure, none of the memory stays mapped. The caller must hold Messages.Mu.
+// MapAgain maps the staging memory of other ranks again. On failure, none of it stays mapped. The
+// caller must hold Messages.Mu.
 func (s *Suspender) MapAgain(ctx context.Context) error {
 	m := s.Messages
-	if m.messagePlane == nil {
+	if !m.Available() {
 		return nil
 	}
 
-	callText := "resuming group " + m.Config.Name()
 	var mapped []*peerSegment
 	for key, segment := range mappedSegments(m.inbox) {
-		fetch := func() error {
-			_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
-				stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
-			return err
-		}
-		err := control.Fetch(ctx, m.Plane, m.Config, key.source, callText, fetch)
-		if err != nil {
+		if err := m.mapSegmentAgain(ctx, key, segment); err != nil {
 			unmapErr := unmapSegments(m.Device.GPU, mapped)
 			return errors.Join(err, unmapErr)
 		}
@@ -148,30 +192,14 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 	return nil
 }
 
-// unmapSegments unmaps peers' segments, whose addresses stay reserved.
-func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
-	return g.Do(func() error {
-		var errs []error
-		for _, segment := range segments {
-			errs = append(errs, g.CUDA.Unmap(segment.address, segment.bytes))
-		}
-
-		return errors.Join(errs...)
+// mapSegmentAgain maps a segment of another rank at its reserved address.
+func (m *Messages) mapSegmentAgain(
+	ctx context.Context, key slotKey, segment *peerSegment,
+) error {
+	callText := "resuming group " + m.Config.Name()
+	return control.Fetch(ctx, m.Plane, m.Config, key.source, callText, func() error {
+		_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
+			stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
+		return err
 	})
-}
-
-// mappedSegments returns the peers' segments that this rank has mapped. While the group is
-// suspended, these are the segments to map again. The source of a key is a group rank, and the
-// number is that of the segment.
-func mappedSegments(in *inbox) map[slotKey]*peerSegment {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	mapped := map[slotKey]*peerSegment{}
-	for key, segment := range in.peerSegments {
-		if segment.address != 0 {
-			mapped[key] = segment
-		}
-	}
-
-	return mapped
 }

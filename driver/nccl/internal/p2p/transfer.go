@@ -12,6 +12,19 @@ import (
 	"symmem/internal/cuda"
 )
 
+// A program calls Send on one rank and Recv on another. For example, rank 0 sends a message to rank
+// 1. Usually, neither call waits for the other rank. They queue work on a stream of their GPU:
+//
+//   - Rank 0's stream copies the message to staging memory, which is memory of its GPU that rank 1
+//     can map. Rank 0 also announces the message: it writes a header to memory that both ranks
+//     share.
+//   - Rank 1's stream waits. When the message has arrived, the host of rank 1 ends this wait, and
+//     the stream copies the message. It finds the addresses in a descriptor, which the host fills
+//     in.
+//
+// An End is a Send or Recv of this rank whose work the GPU has not completed. If a call cannot
+// queue all of its work, the group fails, except if there is no room for the message of a Send.
+
 // send queues a Send and announces its message to the receiver. The caller must hold s.Mu and m.Mu.
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	staged, err := m.outbox.reserve(p)
@@ -43,8 +56,8 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	return nil
 }
 
-// receive passes a Recv to the inbox, and queues its wait and its copy. The caller must hold s.Mu
-// and m.Mu.
+// receive starts the delivery of a Recv's message, and queues the wait and the copy. The caller
+// must hold s.Mu and m.Mu.
 func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	var err error
@@ -57,7 +70,7 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 
 	e.state = (*gpu.Word)(&e.descriptor.State)
 	m.Owner.NoteMessage(s, p.Call)
-	accepted, err := m.inbox.post(e)
+	hasArrived, err := m.inbox.post(e)
 	if err != nil {
 		m.Device.Descriptors.Put(e.descriptor)
 		err = m.Plane.Fail(err)
@@ -65,8 +78,8 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 		return err
 	}
 
-	if accepted {
-		m.inbox.startCopy(e) // the message had already arrived
+	if hasArrived {
+		m.inbox.startCopy(e) // so that the stream will not wait
 	}
 
 	m.inbox.addReceive(e)
@@ -83,39 +96,11 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	return nil
 }
 
-// Record adds a Send or a Recv to a stream's capture. keep must store the CapturedMessage until the
-// graph is closed. The caller must hold s.Mu and m.Mu.
-func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)) error {
-	c := &CapturedMessage{messages: m, plan: p}
-	if p.Operation == driver.Send {
-		staged, err := m.outbox.reserve(p)
-		if isOutOfRoom(err) {
-			return err
-		}
-
-		if err != nil {
-			return m.Owner.FailUnqueued(p.Call, err)
-		}
-
-		c.staged = staged
-		// Each launch waits until the receiver has copied the message of the previous launch. The
-		// first launch must not wait.
-		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[staged.slot], 1)
-	}
-
-	keep(c)
-	if err := m.Device.GPU.Do(func() error { return c.record(s) }); err != nil {
-		return m.Owner.FailUnqueued(p.Call, err) // part of the message may be captured
-	}
-
-	return nil
-}
-
-// queueCopy queues the wait for a message and the kernel that copies it. The CUDA context must be
+// queueCopy queues the wait for a message and the kernels that copy it. The CUDA context must be
 // current.
 func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream) error {
 	api := m.Device.GPU.CUDA
-	// The host notices by State that the stream waits, and ends the wait by Go.
+	// The host reads State in order to see that the stream waits. It ends the wait by setting Go.
 	err := api.StreamWriteValue(s, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
 	if err != nil {
 		return err
@@ -141,8 +126,36 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 	return nil
 }
 
-// addSend records an event after a queued Send, and adds the Send to the unfinished sends, even
-// after an error. The CUDA context must be current, and the caller must hold the stream's lock.
+// Record adds a Send or a Recv to a stream's capture, which becomes a CUDA graph. keep must store
+// the CapturedMessage until the graph is closed. The caller must hold s.Mu and m.Mu.
+func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)) error {
+	c := &CapturedMessage{messages: m, plan: p}
+	if p.Operation == driver.Send {
+		staged, err := m.outbox.reserve(p)
+		if isOutOfRoom(err) {
+			return err
+		}
+
+		if err != nil {
+			return m.Owner.FailUnqueued(p.Call, err)
+		}
+
+		c.staged = staged
+		// Each launch of the graph waits until the flag copied is 1: the receiver has then copied the
+		// message of the previous launch. The first launch must not wait.
+		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[staged.slot], 1)
+	}
+
+	keep(c)
+	if err := m.Device.GPU.Do(func() error { return c.record(s) }); err != nil {
+		return m.Owner.FailUnqueued(p.Call, err) // part of the message may be captured
+	}
+
+	return nil
+}
+
+// addSend records an event after a queued Send, and adds the Send to m.unfinishedSends, even after
+// an error. The CUDA context must be current, and the caller must hold the stream's lock.
 func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	e.doneEvent = m.Device.Streams.NewEvent()
 	err := e.doneEvent.Record(s.CUDA)
@@ -157,30 +170,31 @@ func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	return err
 }
 
-// addSend calls pruneSends when the sends have more than doubled since its last call, by at least
-// minNewSends. The average cost of pruneSends per Send is therefore constant.
+// addSend calls pruneSends when unfinishedSends has more than doubled since the last call, by at
+// least minNewSends. The average cost of pruneSends for a Send is therefore constant.
 const minNewSends = 64
 
-// pruneSends removes completed sends. It queries CUDA without inbox.mu, because the query may wait
-// for a stream that is itself waiting for a message, and the delivery of messages needs the lock.
+// pruneSends removes completed Sends from m.unfinishedSends. It must not query CUDA with inbox.mu
+// held: the query may wait for a stream that is itself waiting for a message, and the delivery of
+// messages needs the lock.
 func (m *Messages) pruneSends() {
 	m.inbox.mu.Lock()
 	sends := slices.Clone(m.unfinishedSends)
 	m.inbox.mu.Unlock()
-	done := map[*End]bool{}
+	isDone := map[*End]bool{}
 	for _, e := range sends {
-		done[e] = e.doneEvent.Done()
+		isDone[e] = e.doneEvent.Done()
 	}
 
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	m.unfinishedSends = slices.DeleteFunc(m.unfinishedSends, func(e *End) bool {
-		if done[e] { // false for sends that were added meanwhile
+		if isDone[e] { // false for Sends that were added meanwhile
 			e.isHandled = true
 			e.previousLaunch = nil
 		}
 
-		return done[e]
+		return isDone[e]
 	})
 	m.sendsAfterPrune = len(m.unfinishedSends)
 }
