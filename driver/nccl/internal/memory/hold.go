@@ -8,23 +8,34 @@ import (
 	"symmem/internal/cuda"
 )
 
+// Other libraries, such as PyTorch, can capture calls of a group in a CUDA graph. They can launch
+// the graph until they destroy it. Until then, the objects that its calls use must not be freed:
+// segments, which are allocations of GPU memory, and windows, which are memory that is registered
+// with NCCL. A Hold ensures this. For example, a graph contains two calls that use segment 1, and
+// one that uses segment 2. Its Hold is a user of both segments. It ends when CUDA reports that the
+// graph has been destroyed. An object that has no users left can then be freed.
+//
+// A plain call uses memory outside windows. In addition to the Hold, each plain call is a user.
+
 // Hold keeps the objects that a graph of another library uses until the graph is destroyed. If the
 // CUDA driver cannot report the destruction, the Hold ends when the device is closed.
 type Hold struct {
 	holds     *Holds      // of the group whose calls the graph contains
 	captureID uint64      // CUDA's ID of the capture
 	useCounts []*UseCount // of all objects that the graph uses; guarded by UseCounts.mu
-	// plainUses holds an entry for each use of an object outside windows (memory registered with
-	// NCCL). Only the goroutine that captures the graph changes it.
+	// plainUses holds an entry for each object of each plain call. Only the goroutine that captures
+	// the graph changes it.
 	plainUses []*UseCount
 }
 
-// Holds contains the Holds of a group's calls in graphs of other libraries.
+// Holds contains the Holds of a group.
 type Holds struct {
 	UseCounts *UseCounts
 
-	holdsByCapture map[uint64]*Hold // active holds by captureID; guarded by UseCounts.mu
-	activeHolds    sync.WaitGroup   // counts holds until they have ended and objects have been freed
+	// holdsByCapture contains the Holds that have not ended, by captureID. UseCounts.mu guards it.
+	holdsByCapture map[uint64]*Hold
+	// unfinishedHolds counts the Holds that have not ended, or whose objects are still being freed.
+	unfinishedHolds sync.WaitGroup
 }
 
 // GetOrBegin returns the Hold of the graph that is being captured on the stream. If the graph has
@@ -51,16 +62,8 @@ func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 
 // begin makes CUDA call h.end after the graph has been destroyed. After an error, h has ended.
 func (h *Hold) begin(graph cuda.Graph) error {
-	hs := h.holds
-	uc := hs.UseCounts
-	uc.mu.Lock()
-	if hs.holdsByCapture == nil {
-		hs.holdsByCapture = map[uint64]*Hold{}
-	}
-
-	hs.holdsByCapture[h.captureID] = h
-	hs.activeHolds.Add(1)
-	uc.mu.Unlock()
+	h.add()
+	uc := h.holds.UseCounts
 	err := uc.gpu.CUDA.CallAfterGraph(graph, h.end)
 	var missing *cuda.MissingError // the driver has no such function
 	if errors.As(err, &missing) {
@@ -77,29 +80,20 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end ends the hold. CUDA calls it on a thread that must not call CUDA, so a new goroutine frees
-// unused objects.
-func (h *Hold) end() {
+// add adds the Hold to those of its group.
+func (h *Hold) add() {
 	hs := h.holds
-	uc := hs.UseCounts
-	uc.mu.Lock()
-	delete(hs.holdsByCapture, h.captureID)
-	unused := decrementAll(h.useCounts)
-	unusedPlain := uc.removePlainCalls(h.plainUses)
-	unused = append(unused, unusedPlain...)
-	uc.mu.Unlock()
-	if len(unused) == 0 {
-		hs.activeHolds.Done()
-		return
+	hs.UseCounts.mu.Lock()
+	defer hs.UseCounts.mu.Unlock()
+	if hs.holdsByCapture == nil {
+		hs.holdsByCapture = map[uint64]*Hold{}
 	}
 
-	go func() {
-		defer hs.activeHolds.Done()
-		uc.runAllDeferred(unused)
-	}()
+	hs.holdsByCapture[h.captureID] = h
+	hs.unfinishedHolds.Add(1)
 }
 
-// AddUses makes the graph a user of the objects that one of its calls uses. The graph counts only
+// AddUses makes the Hold a user of the objects that one of the graph's calls uses. It counts only
 // once for each object.
 func (h *Hold) AddUses(useCounts []*UseCount) {
 	h.holds.UseCounts.mu.Lock()
@@ -112,10 +106,40 @@ func (h *Hold) AddUses(useCounts []*UseCount) {
 	}
 }
 
-// AddPlainUses records a call that uses objects outside windows. Each such use counts.
+// AddPlainUses makes a plain call a user of the objects that it uses. An object can have several
+// entries, and each counts.
 func (h *Hold) AddPlainUses(useCounts []*UseCount) {
 	h.plainUses = append(h.plainUses, useCounts...)
 	h.holds.UseCounts.AddPlainCalls(useCounts)
+}
+
+// end ends the Hold. CUDA calls it on a thread that must not call CUDA, so a new goroutine frees
+// unused objects.
+func (h *Hold) end() {
+	hs := h.holds
+	unused := h.removeUses()
+	if len(unused) == 0 {
+		hs.unfinishedHolds.Done()
+		return
+	}
+
+	go func() {
+		defer hs.unfinishedHolds.Done()
+		hs.UseCounts.runAllDeferred(unused)
+	}()
+}
+
+// removeUses removes the Hold and the plain calls from the users of all objects. It returns the
+// objects that must be freed now.
+func (h *Hold) removeUses() (unused []*UseCount) {
+	hs := h.holds
+	uc := hs.UseCounts
+	uc.mu.Lock()
+	defer uc.mu.Unlock()
+	delete(hs.holdsByCapture, h.captureID)
+	unused = decrementAll(h.useCounts)
+	unusedPlain := uc.removePlainCalls(h.plainUses)
+	return append(unused, unusedPlain...)
 }
 
 // HasCapture reports whether the graph of a capture contains calls of the group, and has not been
@@ -126,13 +150,13 @@ func (hs *Holds) HasCapture(captureID uint64) bool {
 	return hs.holdsByCapture[captureID] != nil
 }
 
-// IsActive reports whether any graph of another library, which has not been destroyed, contains
-// calls of the group.
+// IsActive reports whether any Hold has not ended. This means that a graph of another library,
+// which has not been destroyed, contains calls of the group.
 func (hs *Holds) IsActive() bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
 	return len(hs.holdsByCapture) > 0
 }
 
-// Wait waits until all holds have ended and unused objects have been freed.
-func (hs *Holds) Wait() { hs.activeHolds.Wait() }
+// Wait waits until all Holds have ended and unused objects have been freed.
+func (hs *Holds) Wait() { hs.unfinishedHolds.Wait() }

@@ -9,11 +9,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Segment is a physical allocation that is mapped at two addresses. The first mapping can be
-// registered with NCCL.
+// A segment is an allocation of GPU memory. It lies in an arena, which has reserved two ranges of
+// addresses, and is mapped in both ranges at the same offset. Only its address in the first range
+// can be registered with NCCL. CUDA frees the memory when both mappings have been removed.
+
+// Segment is an allocation of GPU memory that is mapped at two addresses.
 type Segment struct {
 	arena    *Arena
-	offset   int64 // of both mappings in the arena's two ranges
+	offset   int64 // in both ranges of the arena
 	bytes    int64
 	UseCount UseCount // counts the graphs and windows that use the segment
 
@@ -23,7 +26,7 @@ type Segment struct {
 	savedContents []byte                  // contents for Resume to restore, or nil
 }
 
-// Address returns the address of the first mapping.
+// Address returns the address in the first range.
 func (s *Segment) Address() uintptr { return s.arena.base + uintptr(s.offset) }
 
 // Bytes returns the segment's size.
@@ -83,31 +86,14 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// free removes both mappings once no kernel can use the memory. CUDA frees the memory with the last
-// mapping. free does nothing if the segment is suspended.
-func (s *Segment) free() error {
-	g := s.arena.memory.gpu
-	if s.isSuspended { // needs no lock: it does not change once isUnmapped is set
-		return nil
-	}
-
-	return g.FreeWhenIdle(func() error { return g.Do(s.removeMappings) })
-}
-
-// removeMappings removes both mappings. The CUDA context must be current.
-func (s *Segment) removeMappings() error {
-	g := s.arena.memory.gpu
-	firstErr := g.CUDA.Unmap(s.Address(), s.bytes)
-	secondErr := g.CUDA.Unmap(s.secondAddress(), s.bytes)
-	return errors.Join(firstErr, secondErr)
-}
-
 // Keep does nothing. A segment has no handle that it could keep, because mappings keep the memory.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory. If graphs use it, this happens after they have been destroyed. Only
-// graphs of other libraries and graphs with a call on NCCL's plain path count.
+// Unmap frees the memory. If graphs use it, this happens after they have been destroyed. The graphs
+// that count are those of other libraries, and those with an NCCL call outside windows (memory that
+// is registered with NCCL).
 func (s *Segment) Unmap() error {
+	// Reclaim frees memory that earlier calls could not free yet.
 	_, reclaimErr := s.arena.memory.gpu.Reclaim()
 	unmapErr := s.unmap()
 	return errors.Join(reclaimErr, unmapErr)
@@ -119,6 +105,7 @@ func (s *Segment) unmap() error {
 		return err
 	}
 
+	// While unmapUnused is deferred, the segment is a user of the arena, which keeps its addresses.
 	if s.arena.memory.UseCounts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, s.unmapUnused) {
 		return nil
 	}
@@ -143,8 +130,28 @@ func (s *Segment) markUnmapped() error {
 func (s *Segment) unmapUnused() error {
 	m := s.arena.memory
 	const isUnmapping = true
+	// For calls in graphs, NCCL may have mapped the memory on other ranks.
 	releaseErr := m.releaseCaptured(&s.UseCount, isUnmapping)
 	m.remove(s)
 	freeErr := s.free()
 	return errors.Join(releaseErr, freeErr)
+}
+
+// free removes both mappings once no kernel can use the memory. It does nothing if the segment is
+// suspended, because Suspend has already removed them.
+func (s *Segment) free() error {
+	g := s.arena.memory.gpu
+	if s.isSuspended { // needs no lock: it does not change once isUnmapped is set
+		return nil
+	}
+
+	return g.FreeWhenIdle(func() error { return g.Do(s.removeMappings) })
+}
+
+// removeMappings removes both mappings. The CUDA context must be current.
+func (s *Segment) removeMappings() error {
+	g := s.arena.memory.gpu
+	firstErr := g.CUDA.Unmap(s.Address(), s.bytes)
+	secondErr := g.CUDA.Unmap(s.secondAddress(), s.bytes)
+	return errors.Join(firstErr, secondErr)
 }

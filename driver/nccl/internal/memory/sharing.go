@@ -11,15 +11,22 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter shares GPU memory between ranks of one machine, by file descriptors. One rank exports an
-// allocation, and the other ranks fetch it.
+// A rank can share an allocation of GPU memory with other ranks. For example, rank 0 shares 2 MiB
+// with rank 1. There are two ways:
+//
+//   - By a file, if both ranks are on one machine: rank 0 exports the memory as a file, under a key
+//     that both ranks know. Rank 1 fetches the file by the key, and maps the memory at an address.
+//   - By a fabric handle: these are bytes that rank 0 sends to rank 1. Rank 1 maps the memory by
+//     them. This also works between machines, if their GPUs are connected by NVLink.
+
+// Exporter shares GPU memory between ranks of one machine, by files.
 type Exporter struct {
 	GPU     *gpu.GPU
-	Machine *shm.Machine // passes file descriptors between the ranks
+	Machine *shm.Machine // passes the files between the ranks
 }
 
 // Export lets other ranks fetch an allocation by key, until Withdraw. It returns the file for
-// Withdraw. The context must be current.
+// Withdraw. The CUDA context must be current.
 func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := e.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -37,8 +44,8 @@ func (e *Exporter) Withdraw(key handoff.Key, file *os.File) error {
 	return file.Close()
 }
 
-// Fetch maps the memory that a rank of this machine has exported by key. bytes is its size. Fetch
-// maps it at the address reserved or, if that is 0, at a new one, and returns the address.
+// Fetch maps the memory that a rank of this machine has exported by key, and returns its address.
+// This is the address reserved or, if that is 0, a new one. bytes is the size of the memory.
 func (e *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
@@ -60,9 +67,7 @@ func (e *Exporter) Fetch(
 // Sharing shares GPU memory between the ranks of one group.
 type Sharing struct {
 	*Exporter
-	// UseFabric is set if ranks share memory by fabric handles instead of file descriptors. Fabric
-	// handles are data that ranks on other machines can use, too.
-	UseFabric bool
+	UseFabric bool // share by fabric handles instead of files
 }
 
 // Shared is an allocation that other ranks of a group can map. The zero value stands for none.
@@ -73,7 +78,7 @@ type Shared struct {
 	Fabric   []byte      // the fabric handle, or nil if ranks fetch the file
 }
 
-// Share exports an allocation to the other ranks. The context must be current.
+// Share shares an allocation with the other ranks. The CUDA context must be current.
 func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	if s.UseFabric {
 		fabricHandle, err := s.GPU.CUDA.ExportFabric(handle)
@@ -103,7 +108,7 @@ func (s *Shared) Encode() []byte {
 	return append([]byte{isShared}, s.Fabric...)
 }
 
-// Withdraw ends the export. A fabric handle stays valid until the memory is freed.
+// Withdraw ends the export of the file. A fabric handle stays valid until the memory is freed.
 func (s *Shared) Withdraw() {
 	if s.file != nil {
 		_ = s.exporter.Withdraw(s.key, s.file)
@@ -111,7 +116,7 @@ func (s *Shared) Withdraw() {
 }
 
 // MapShared is Fetch for memory that a rank of the group has passed to Share. If UseFabric is set,
-// it maps the memory by its handle, fabric, and ignores key. Otherwise, it ignores fabric.
+// it maps the memory by its fabric handle, and ignores key. Otherwise, it ignores fabric.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {

@@ -10,18 +10,25 @@ import (
 	"symmem/internal/dl"
 )
 
-// Suspending a segment releases its memory for a while and keeps its addresses. PrepareSuspend and
-// Suspend do this in two steps. Resume allocates the memory again.
+// Suspending a segment frees its memory for a while and keeps its addresses. For example, a segment
+// of 2 MiB is suspended, so that another program can use its memory:
+//
+//   - PrepareSuspend checks that this is possible. It can copy the 2 MiB to host memory.
+//   - Suspend frees the memory. The program must not access the addresses.
+//   - Resume allocates new memory at the same addresses, and copies the 2 MiB back.
+//
+// A segment is mapped at two addresses. CUDA frees its memory when it is unmapped at both.
 
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
-// PrepareSuspend checks that the memory can be released, and copies the contents to host memory if
-// save is set. It returns ErrBusy if a kernel of a closed stream or group may still use the
-// memory. It also returns ErrBusy if NCCL may have mapped the memory on other ranks for a graph:
-// after Resume, the graph's kernels would access the old memory.
+// PrepareSuspend checks that the memory can be freed, and copies the contents to host memory if
+// save is set. It returns ErrBusy if a kernel of a closed stream or group may still use the memory.
+// It also returns ErrBusy if NCCL may have mapped the memory on other ranks for a graph: after
+// Resume, the graph's kernels would access the old memory.
 func (s *Segment) PrepareSuspend(save bool) error {
 	m := s.arena.memory
 	g := m.gpu
+	// Reclaim frees memory that earlier calls could not free yet.
 	if _, err := g.Reclaim(); err != nil {
 		return err
 	}
@@ -32,6 +39,7 @@ func (s *Segment) PrepareSuspend(save bool) error {
 			driver.ErrBusy)
 	}
 
+	// NCCL may still have mapped the memory for destroyed graphs.
 	const isUnmapping = false // after an error, the segment stays mapped
 	if err := m.releaseCaptured(&s.UseCount, isUnmapping); err != nil {
 		return err
@@ -39,13 +47,8 @@ func (s *Segment) PrepareSuspend(save bool) error {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.isUnmapped:
-		return fmt.Errorf("suspending a segment: %w", driver.ErrClosed)
-	case s.isSuspended:
-		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
-	case g.MustKeepMemory():
-		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
+	if err := s.checkSuspendable(); err != nil {
+		return err
 	}
 
 	s.savedContents = nil // an earlier PrepareSuspend may have set it
@@ -53,16 +56,26 @@ func (s *Segment) PrepareSuspend(save bool) error {
 		return nil
 	}
 
-	contents := make([]byte, s.bytes)
-	if err := s.copyContents(contents, dl.AddressOf(&contents[0]), s.Address()); err != nil {
-		return fmt.Errorf("copying a segment to host memory: %w", err)
+	return s.saveContents()
+}
+
+// checkSuspendable returns an error if the segment cannot be suspended now. The caller must hold
+// s.mu.
+func (s *Segment) checkSuspendable() error {
+	switch {
+	case s.isUnmapped:
+		return fmt.Errorf("suspending a segment: %w", driver.ErrClosed)
+	case s.isSuspended:
+		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
+	case s.arena.memory.gpu.MustKeepMemory():
+		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
 	}
 
-	s.savedContents = contents
 	return nil
 }
 
-// Suspend unmaps both mappings. CUDA frees the memory once the other ranks have unmapped it, too.
+// Suspend unmaps the memory at both addresses. CUDA frees it once the other ranks have unmapped it,
+// too.
 func (s *Segment) Suspend() error {
 	g := s.arena.memory.gpu
 	s.mu.Lock()
@@ -101,18 +114,8 @@ func (s *Segment) Resume() error {
 	return nil
 }
 
-// restoreContents copies savedContents, if there are any, to the segment.
-func (s *Segment) restoreContents() error {
-	if s.savedContents == nil {
-		return nil
-	}
-
-	savedAddress := dl.AddressOf(&s.savedContents[0])
-	return s.copyContents(s.savedContents, s.Address(), savedAddress)
-}
-
 // allocateAndMapAgain is allocateAndMap for a suspended segment. If it succeeds, the segment is not
-// suspended any more.
+// suspended any more. The caller must hold s.mu.
 func (s *Segment) allocateAndMapAgain() error {
 	// Clear isSuspended first: allocateAndMap calls free after an error, and free does nothing while
 	// isSuspended is set.
@@ -122,8 +125,30 @@ func (s *Segment) allocateAndMapAgain() error {
 	return err
 }
 
-// copyContents copies the segment to or from hostMemory. dst and src are the addresses of the two,
-// in the order of the copy.
+// saveContents copies the segment to savedContents. The caller must hold s.mu.
+func (s *Segment) saveContents() error {
+	contents := make([]byte, s.bytes)
+	if err := s.copyContents(contents, dl.AddressOf(&contents[0]), s.Address()); err != nil {
+		return fmt.Errorf("copying a segment to host memory: %w", err)
+	}
+
+	s.savedContents = contents
+	return nil
+}
+
+// restoreContents copies savedContents, if there are any, to the segment. The caller must hold
+// s.mu.
+func (s *Segment) restoreContents() error {
+	if s.savedContents == nil {
+		return nil
+	}
+
+	savedAddress := dl.AddressOf(&s.savedContents[0])
+	return s.copyContents(s.savedContents, s.Address(), savedAddress)
+}
+
+// copyContents copies s.bytes from src to dst. One of them is the address of the segment, the other
+// that of hostMemory.
 func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {
