@@ -13,8 +13,10 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator implements driver.Communicator, a group of ranks, and launches calls. Its parts have
-// other tasks:
+// A communicator stands for a group of ranks, and launches the group's calls. For example, the
+// ranks 0 and 1 each have one for their group, and launch an AllReduce with it. The communicator
+// has an NCCL communicator, and a plane, which connects the ranks outside NCCL. If the group fails,
+// the plane keeps the error, called the cause. Other parts have these tasks:
 //
 //	registrar  registers and deregisters windows (memory that all ranks register with NCCL)
 //	recorder   records calls into captures of other libraries
@@ -25,10 +27,10 @@ import (
 //	suspender  releases the group's memory and restores it
 //	teardown   frees the communicator in stages
 //	twoLevel   runs collectives within each machine and between machines
-//
-// The parts share mu, the group's lock. It guards the windows, the recordings of captured calls,
-// and writes to the history. It is held during calls to NCCL, because NCCL permits only one thread
-// at a time in a communicator.
+
+// communicator implements driver.Communicator. Its parts share mu, the group's lock. It guards the
+// windows, the recordings of captured calls, and writes to the history. It is held during calls to
+// NCCL, because NCCL permits only one thread at a time in a communicator.
 type communicator struct {
 	// Launches use mainly the fields of this block, which share few cache lines.
 
@@ -104,8 +106,9 @@ func (c *communicator) CheckPeers() { c.faults.checkPeers() }
 func (c *communicator) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
-	if lane != driver.LaneFault { // that lane works after a failure, too
-		_ = c.faults.checkKernels() // after a fault, plane.Exchange returns the error
+	mustCheck := lane != driver.LaneFault // that lane works after a failure, too
+	if mustCheck {
+		_ = c.faults.checkKernels() // after a fault of a kernel, plane.Exchange returns the cause
 	}
 
 	return c.plane.Exchange(ctx, lane, payload)
@@ -139,7 +142,7 @@ func (c *communicator) Register(
 	return w, nil
 }
 
-// UseWindows registers all windows with NCCL, even if the group has symmem's own kernels.
+// UseWindows registers all windows with NCCL, even if the group can use symmem's own kernels.
 func (c *communicator) UseWindows(ctx context.Context) error {
 	return c.registrar.registerAllWithNCCL(ctx)
 }
@@ -156,21 +159,8 @@ func (c *communicator) Close() error {
 	c.isClosing.Store(true)
 	c.stages.noteClosed()
 	levelsErr := c.twoLevel.close()
-	for waits := 0; waits < maxCloseWaits && c.plane.Cause() == nil; waits++ {
-		allEnded, isRankMissing := c.finishWork()
-		if allEnded {
-			break
-		}
-
-		// Withdraw makes launches of the missing ranks fail. It returns false if these ranks have
-		// just launched the collective. The collective can then complete, so wait again.
-		hasWithdrawn := c.plane.Withdraw()
-		if hasWithdrawn || !isRankMissing {
-			break
-		}
-	}
-
-	unmatchedErr := c.messages.UnmatchedError()
+	c.finishCollectives()
+	unmatchedErr := c.messages.UnmatchedError() // for Sends without a Recv, and the reverse
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatchedErr != nil {
@@ -185,25 +175,47 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatchedErr, planeErr, levelsErr)
 }
 
-// maxCloseWaits limits the waits in Close, because a rank might launch calls forever.
+// maxCloseWaits limits the waits in finishCollectives, because a rank might launch calls forever.
 const maxCloseWaits = 3
 
-// finishWork waits until all collectives have ended or the last one cannot complete, but no longer
-// than the group's timeout. allEnded is set if the group has no unfinished work. isRankMissing is
-// set if some rank has not launched the last collective, or has failed.
-func (c *communicator) finishWork() (allEnded, isRankMissing bool) {
+// finishCollectives waits for collectives that all ranks have launched. It withdraws this rank from
+// collectives that some rank has not launched.
+func (c *communicator) finishCollectives() {
+	for range maxCloseWaits {
+		if c.plane.Cause() != nil {
+			return
+		}
+
+		hasEnded, isRankMissing := c.awaitWork()
+		if hasEnded {
+			return
+		}
+
+		// Withdraw makes launches of the missing ranks fail. It returns false if these ranks have
+		// just launched the collective. The collective can then complete, so wait again.
+		hasWithdrawn := c.plane.Withdraw()
+		if hasWithdrawn || !isRankMissing {
+			return
+		}
+	}
+}
+
+// awaitWork waits until the group's work has ended or the last collective cannot complete, but no
+// longer than the group's timeout. hasEnded is set if no work is unfinished. isRankMissing is set
+// if some rank has not launched the last collective, or has failed.
+func (c *communicator) awaitWork() (hasEnded, isRankMissing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
 	isDone := func() bool {
-		ticket, _ := c.history.lastCall()
-		allEnded = isIdle(&c.mu, &c.busy)
-		isRankMissing = !allEnded && !c.faults.canComplete(ticket)
-		return allEnded || isRankMissing || c.messages.HasUnanswered() || c.plane.Cause() != nil
+		ticket, _ := c.history.lastCall() // number of the last collective in the group
+		hasEnded = isIdle(&c.mu, &c.busy)
+		isRankMissing = !hasEnded && !c.faults.canComplete(ticket)
+		return hasEnded || isRankMissing || c.messages.HasUnanswered() || c.plane.Cause() != nil
 	}
 	_ = gpu.Poll(ctx, isDone) // after a timeout, the results are those of the last poll
-	if !allEnded {
-		allEnded = isIdle(&c.mu, &c.busy) // the work may have ended since the last poll
+	if !hasEnded {
+		hasEnded = isIdle(&c.mu, &c.busy) // the work may have ended since the last poll
 	}
 
-	return allEnded, isRankMissing
+	return hasEnded, isRankMissing
 }

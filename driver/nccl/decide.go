@@ -1,33 +1,41 @@
 package nccl
 
-// This file decides in which order the steps of a teardown free a communicator. It uses these
-// words:
+// A teardown frees a communicator in steps. Before each step, decideStep decides which one is next.
+// Two examples:
 //
-//   - The abort is a call of NCCL's CommAbort, which stops kernels that wait for other ranks.
-//   - A window kernel is an NCCL kernel that accesses windows (registered memory). A plain kernel
-//     is any other NCCL kernel.
+//   - Rank 1 has exited, and a kernel of rank 0 waits for it. Rank 0 calls NCCL's CommAbort, which
+//     makes the kernel exit. This is the step "abort". The steps "drain" and "await graphs" follow:
+//     they wait for the group's work and for CUDA graphs. The step "finish" frees the memory.
+//   - All work has succeeded, and the program closes the group. Usually, the steps are
+//     "deregister", which removes the group's memory from NCCL, and then "await graphs", "abort"
+//     and "finish".
+//
+// The following text uses three words:
+//
+//   - A window kernel is an NCCL kernel that accesses windows (memory registered with NCCL).
+//   - A plain kernel is any other NCCL kernel.
 //   - A foreign graph is a CUDA graph that another library has captured.
 //
-// These facts determine which steps come before the abort:
+// These properties of NCCL and CUDA determine what must come before the abort:
 //
-//   - Only the abort stops a plain kernel or a call to NCCL that waits for a lost rank.
+//   - A plain kernel or a call to NCCL may wait for a lost rank. Only the abort stops it.
 //   - A window kernel ignores the abort in NCCL 2.27.3 to 2.30.7, and may run until the process
-//     exits. CommAbort would wait for the kernel, and would meanwhile hold locks of CUDA that every
-//     call to CUDA needs.
-//   - Foreign graphs can be replayed at any time. If they contain window kernels, the abort must
-//     come after these graphs have been destroyed.
-//   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort.
-//     symmem's own kernels and work of closed streams must therefore end first.
-//   - NCCL before 2.29.7 leaks the memory of windows that are still registered at the abort.
-//     No kernel may run while a window is deregistered.
+//     exits. CommAbort would wait for the kernel. Meanwhile, it would hold locks of CUDA that every
+//     call to CUDA needs. So the drain comes first.
+//   - A foreign graph can be replayed at any time. If it contains window kernels, the abort must
+//     come after it has been destroyed.
+//   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort. So
+//     symmem's own kernels and work of closed streams must end first.
+//   - NCCL before 2.29.7 leaks the memory of windows that are still registered at the abort. No
+//     kernel may run while a window is deregistered.
 
-// step is a step of a teardown (see teardown.executeStep).
+// step is a step of a teardown.
 type step string
 
 const (
 	// stepDrain waits, with a timeout, until no stream has work of the group.
 	stepDrain step = "drain"
-	// stepAbort starts the abort, which continues in the background.
+	// stepAbort calls CommAbort, or CommDestroy if peers may need data, in the background.
 	stepAbort step = "abort"
 	// stepDeregister deregisters the windows that no foreign graph uses.
 	stepDeregister step = "deregister"
@@ -54,15 +62,15 @@ func (s step) isLast() bool {
 	return s == stepFinish || s == stepAbandonStreams || s == stepKeepCommunicator
 }
 
-// progress contains which steps a teardown has executed.
+// progress contains what a teardown has done up to now.
 type progress struct {
 	hasDrainTimedOut bool // the last drain has timed out; an abort of running kernels clears it
 	hasDeregistered  bool // stepDeregister has been executed
-	haveKernelsEnded bool // no step waits for the group's kernels any more (stages.kernelsEnded)
+	haveKernelsEnded bool // no step waits for the group's kernels any more
 	hasAborted       bool // stepAbort has been executed
 }
 
-// facts contains all that decideStep uses. teardown.collectFacts collects it before each step.
+// facts contains all that decideStep uses. It is collected before each step.
 type facts struct {
 	progress
 
@@ -83,10 +91,11 @@ type facts struct {
 	canAbortQuickly bool
 }
 
+// canDrain reports whether a drain can be useful.
+func (f *facts) canDrain() bool { return !f.isIdle && !f.hasDrainTimedOut }
+
 // decideStep returns the next step of a teardown.
 func decideStep(f *facts) step {
-	mayHaveWindowKernels := f.hasWindowKernels || f.hasForeignWindowKernels
-	canDrain := !f.isIdle && !f.hasDrainTimedOut
 	isNearEnd := f.haveKernelsEnded && f.hasAborted // only memory remains to be freed
 	switch {
 	case f.hasStuckKernel && !isNearEnd:
@@ -95,13 +104,22 @@ func decideStep(f *facts) step {
 		return decideAfterAbort(f)
 	case f.haveKernelsEnded:
 		return decideBeforeAbort(f)
-	case mayHaveWindowKernels && canDrain && !f.hasBlockedCall:
+	default:
+		return decideWithKernels(f)
+	}
+}
+
+// decideWithKernels returns the next step while kernels of the group may run, before the abort.
+func decideWithKernels(f *facts) step {
+	mayHaveWindowKernels := f.hasWindowKernels || f.hasForeignWindowKernels
+	switch {
+	case mayHaveWindowKernels && f.canDrain() && !f.hasBlockedCall:
 		return stepDrain // before the abort, which window kernels ignore
 	case f.hasWindowKernels && !f.isIdle && !f.hasBlockedCall:
 		return stepAbandonStreams // the drain has timed out
 	case needsAbort(f):
 		return stepAbort
-	case canDrain:
+	case f.canDrain():
 		return stepDrain
 	case f.isIdle && !f.hasDeregistered:
 		return stepDeregister
@@ -120,12 +138,14 @@ func needsAbort(f *facts) bool {
 }
 
 // decideBeforeAbort returns the next step after the group's kernels have ended and before the
-// abort. If the only NCCL kernels in foreign graphs are plain kernels, it does not wait for these
-// graphs: the abort stops plain kernels, and NCCL keeps their memory.
+// abort.
 func decideBeforeAbort(f *facts) step {
+	// Foreign graphs with plain kernels need no wait: the abort stops plain kernels, and NCCL keeps
+	// their memory.
 	hasOnlyPlainKernels := f.hasForeignPlainKernels && !f.hasForeignWindowKernels
+	mustAwaitGraphs := f.hasForeignGraphs && !hasOnlyPlainKernels
 	switch {
-	case f.hasForeignGraphs && !hasOnlyPlainKernels:
+	case mustAwaitGraphs:
 		return stepAwaitForeignGraphs
 	case !f.canAbortQuickly:
 		return stepAwaitDevice
@@ -141,8 +161,9 @@ func decideAfterAbort(f *facts) step {
 		return stepAwaitForeignGraphs
 	case f.haveKernelsEnded:
 		return stepFinish
-	case !f.isIdle && !f.hasDrainTimedOut:
-		// The abort waits for kernels queued after a Recv whose message never arrives.
+	case f.canDrain():
+		// The drain ends the wait of a Recv whose message never arrives. The abort waits for kernels
+		// that are queued after the Recv.
 		return stepDrain
 	case f.hasWindowKernels:
 		return stepAbandonStreams // a window kernel ignores the abort, and may never exit
@@ -157,7 +178,7 @@ func decideWhileStuck(f *facts) step {
 	switch {
 	case f.haveKernelsEnded:
 		return stepKeepCommunicator
-	case !f.isIdle && !f.hasDrainTimedOut:
+	case f.canDrain():
 		return stepDrain
 	case f.hasBlockedCall && !f.hasAborted:
 		return stepAbort

@@ -14,14 +14,24 @@ import (
 	"symmem/internal/control"
 )
 
-// faults finds the cause of a failure and makes the group fail. A ticket is the number of a
-// collective in the group.
+// If a group cannot complete a call, it fails on all ranks, with an error as its cause. For
+// example, rank 0 launches an AllReduce as the group's collective 7, but rank 1 launches a
+// Broadcast. The number 7 is the ticket of the call. There are these ways to find a failure:
+//
+//   - Each rank announces the calls that it launches, so rank 0 can find that rank 1 has announced
+//     another call for ticket 7. This is a mismatch.
+//   - One of symmem's own kernels, which run a call on the GPU, reports a fault: a mismatch, or a
+//     rank that is missing after the timeout.
+//   - The plane, a connection between the ranks outside NCCL, knows that a peer (another rank) has
+//     failed. It also keeps the cause.
+
+// faults finds the cause of a failure and makes the group fail.
 type faults struct {
 	cfg               *driver.GroupConfig
-	plane             control.Plane // connects the ranks outside NCCL; keeps the cause of a failure
-	comparisonEnabled *atomic.Bool  // set if ranks compare their calls
-	isClosing         *atomic.Bool  // set once the program closes the group
-	history           *history      // this rank's last calls
+	plane             control.Plane
+	comparisonEnabled *atomic.Bool // set if ranks compare their calls
+	isClosing         *atomic.Bool // set once the program closes the group
+	history           *history     // this rank's last calls
 	messages          *p2p.Messages
 	direct            *directPath // for symmem's own kernels
 	// rasID is the communicator's name in RAS, NCCL's subsystem for monitoring. It is empty if a
@@ -54,8 +64,87 @@ func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	return f.findMismatch(call, ticket)
 }
 
-// checkKernels makes the group fail if one of symmem's own kernels has reported a fault, and
-// returns the cause of the failure. Without such a report, it returns nil.
+// kernelFault is a fault that one of symmem's own kernels has reported.
+type kernelFault struct {
+	report kernels.Report
+	call   *driver.Call
+	// ticket is the call's ticket, or 0 if it is unknown: another library has captured the call in a
+	// CUDA graph and replayed it. The number of the kernel launch (report.Epoch) is always known.
+	ticket uint64
+}
+
+// findKernelFault returns the error for a fault that one of symmem's own kernels has reported, or
+// nil. The group does not fail yet.
+func (f *faults) findKernelFault() error {
+	report, found := f.direct.exchange.ReadReport()
+	if !found {
+		return nil
+	}
+
+	call, ticket := f.history.launches.CallOf(&report)
+	k := kernelFault{report: report, call: call, ticket: ticket}
+	switch report.Fault() {
+	case kernels.Diverged:
+		return f.kernelMismatch(&k)
+	case kernels.TimedOut:
+		return f.kernelTimeout(&k)
+	default:
+		callText := f.describeCall(call, ticket, report.Epoch)
+		return fmt.Errorf("%s: a kernel reported fault %d", callText, report.Fault())
+	}
+}
+
+// kernelMismatch returns the error after a kernel has found a rank with a different call.
+func (f *faults) kernelMismatch(k *kernelFault) error {
+	isTicketKnown := k.ticket != 0
+	if isTicketKnown {
+		// This error lists all ranks with a different call. The report has only one.
+		if err := f.findMismatch(k.call, k.ticket); err != nil {
+			return err
+		}
+	}
+
+	number := cmp.Or(k.ticket, k.report.Epoch) // the ticket if it is known
+	differingRank := int(k.report.Ranks)
+	err := f.cfg.Mismatch(number, k.call, differingRank)
+	err.Launch = !isTicketKnown // number is that of the kernel launch
+	return err
+}
+
+// kernelTimeout returns the error after a kernel has waited too long for other ranks.
+func (f *faults) kernelTimeout(k *kernelFault) error {
+	err := &driver.TimeoutError{
+		InCall: f.describeCall(k.call, k.ticket, k.report.Epoch),
+		Waited: f.cfg.Timeout.Get(), Members: f.cfg.Ranks,
+	}
+	missing := k.report.Ranks // bit r is set if group rank r is missing
+	for missing != 0 {
+		groupRank := bits.TrailingZeros32(missing)
+		err.Missing = append(err.Missing, f.cfg.Ranks[groupRank])
+		missing &= missing - 1 // clears the bit of groupRank
+	}
+
+	err.Machines = f.cfg.MachinesOf(err.Missing)
+	return err
+}
+
+// describeCall returns the text that identifies a call in an error. It contains the ticket or, if
+// the ticket is 0, the number of the kernel launch.
+func (f *faults) describeCall(call *driver.Call, ticket, kernelLaunch uint64) string {
+	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
+	if ticket == 0 {
+		text = fmt.Sprintf("%v, launch %d of group %s", call.Operation, kernelLaunch, f.cfg.Name())
+	}
+
+	if position := call.Recorded.String(); position != "" { // in a CUDA graph
+		text += ", " + position
+	}
+
+	return text
+}
+
+// checkKernels makes the group fail if one of symmem's own kernels has reported a fault. It then
+// returns the cause of the failure, and otherwise nil.
 func (f *faults) checkKernels() error {
 	err := f.findKernelFault()
 	if err == nil {
@@ -66,67 +155,8 @@ func (f *faults) checkKernels() error {
 	return f.plane.Cause() // err, or the cause of an earlier failure
 }
 
-// findKernelFault returns the error that one of symmem's own kernels has reported, or nil. Unlike
-// checkKernels, it does not make the group fail.
-func (f *faults) findKernelFault() error {
-	report, found := f.direct.exchange.ReadReport()
-	if !found {
-		return nil
-	}
-
-	// The ticket is unknown (0) if another library has captured the call and replayed it.
-	call, ticket := f.history.launches.CallOf(&report)
-	kernelLaunch := report.Epoch // number of the kernel launch, which is always known
-	callText := f.describeCall(call, ticket, kernelLaunch)
-	switch report.Fault() {
-	case kernels.Diverged:
-		if ticket != 0 {
-			// This error lists all ranks with a different call. The report has only one.
-			if err := f.findMismatch(call, ticket); err != nil {
-				return err
-			}
-		}
-
-		number := cmp.Or(ticket, kernelLaunch) // the ticket if it is known
-		differingRank := int(report.Ranks)
-		err := f.cfg.Mismatch(number, call, differingRank)
-		err.Launch = ticket == 0 // the error has the number of the launch instead of the ticket
-		return err
-	case kernels.TimedOut:
-		err := &driver.TimeoutError{
-			InCall: callText, Waited: f.cfg.Timeout.Get(), Members: f.cfg.Ranks,
-		}
-		// Bit r of Ranks is set if group rank r is missing. The loop clears the lowest bit each
-		// time.
-		for missing := report.Ranks; missing != 0; missing &= missing - 1 {
-			groupRank := bits.TrailingZeros32(missing)
-			err.Missing = append(err.Missing, f.cfg.Ranks[groupRank])
-		}
-
-		err.Machines = f.cfg.MachinesOf(err.Missing)
-		return err
-	default:
-		return fmt.Errorf("%s: a kernel reported fault %d", callText, report.Fault()) // unknown fault
-	}
-}
-
-// describeCall returns the text that identifies a call in an error. It contains the ticket or, if
-// the ticket is unknown (0), the number of the kernel launch.
-func (f *faults) describeCall(call *driver.Call, ticket, kernelLaunch uint64) string {
-	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
-	if ticket == 0 {
-		text = fmt.Sprintf("%v, launch %d of group %s", call.Operation, kernelLaunch, f.cfg.Name())
-	}
-
-	if position := call.Recorded.String(); position != "" { // the position in a capture
-		text += ", " + position
-	}
-
-	return text
-}
-
-// checkPeers makes the group fail if one of symmem's own kernels has reported a fault or another
-// rank has failed. It does nothing while the group is being closed.
+// checkPeers makes the group fail if one of symmem's own kernels has reported a fault or a peer has
+// failed. It does nothing while the group is being closed.
 func (f *faults) checkPeers() {
 	if f.isClosing.Load() || f.plane.Cause() != nil {
 		return
@@ -141,12 +171,11 @@ func (f *faults) checkPeers() {
 	}
 }
 
-// collectiveWait is a wait for a collective. planeWait describes it to the plane. The functions in
-// planeWait are methods of collectiveWait.
+// collectiveWait is a wait for a collective.
 type collectiveWait struct {
 	faults    *faults
 	stream    *stream.Stream // for isStreamIdle; nil if that is not used
-	planeWait control.Wait
+	planeWait control.Wait   // describes the wait to the plane; its functions are the methods below
 }
 
 // newCollectiveWait returns a wait for the collective with the given ticket. Callers may set
@@ -166,7 +195,7 @@ func (w *collectiveWait) describeCall() string {
 }
 
 // findFault returns an error if a kernel has reported a fault, a message cannot be delivered, or
-// other ranks have launched a different call. It examines kernels first, because the fault of one
+// other ranks have launched a different call. It examines kernels first, because a fault of any
 // kernel ends all waits.
 func (w *collectiveWait) findFault() error {
 	if err := w.faults.findKernelFault(); err != nil {
@@ -188,7 +217,7 @@ func (w *collectiveWait) countsText() string {
 		return ""
 	}
 
-	if f.plane.Cause() != nil { // contains the counts if they are known
+	if f.plane.Cause() != nil { // the cause contains the counts if they are known
 		return ""
 	}
 
@@ -211,14 +240,15 @@ func (f *faults) failAfterPeer(call *driver.Call) error {
 	return f.failAfterPeerInCall(call, lastTicket+1)
 }
 
-// failAfterPeerInCall makes the group fail in the given call, because another rank (a peer) has
-// failed. It returns the cause of the failure.
+// failAfterPeerInCall makes the group fail in the given call, because a peer has failed. It returns
+// the cause of the failure.
 func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
 
-	// Ranks compare the text of the wait to find out whether they were in the same call.
+	// The wait describes the call. Ranks compare its text to find out whether they were in the same
+	// call.
 	wait := f.newCollectiveWait(ticket, call.Operation).planeWait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)

@@ -8,12 +8,16 @@ import (
 	"symmem/internal/spin"
 )
 
-// history counts the launches of a group and stores its last historySize collectives. A ticket is
-// the number of a collective in the group, from 1.
+// A history stores the last 256 collectives of a group, so that errors can describe them. The
+// ticket of a collective is its number in the group, from 1. For example, collective 1 is stored at
+// index 1. Collective 257 replaces it, because 257 % 256 is 1.
 //
-// Writers hold the communicator's lock, but readers must not wait for that lock. A writer stores a
-// call before it updates lastTicketAndOperation. The calls of older tickets are overwritten, so a
-// reader checks lastTicketAndOperation again after it has read a call.
+// Writers hold the communicator's lock. Readers must not wait for that lock, so they use atomic
+// fields. A writer stores collective 257 first, and then changes the last ticket to 257. A reader
+// that looks for collective 1 at this time can find collective 257 instead. It checks the last
+// ticket afterwards: from ticket 256 on, it does not trust what it has found.
+
+// history counts the calls of a group and stores its last historySize collectives.
 type history struct {
 	// lastTicketAndOperation is ticket<<operationBits | operation. The ticket is that of the last
 	// collective. The operation is that of the last call, which may be a message.
@@ -31,18 +35,25 @@ const operationBits = 8 // enough for every driver.Operation
 // modulo operation is fast.
 const historySize = 256
 
+// lastCall returns the ticket of the last collective and the operation of the last call. That call
+// may be a message after the collective. Before the first collective, ticket is 0.
+func (h *history) lastCall() (ticket uint64, operation driver.Operation) {
+	packed := h.lastTicketAndOperation.Load()
+	return packed >> operationBits, driver.Operation(packed & (1<<operationBits - 1))
+}
+
 // recordCollective records that a collective is launched or, with ticket 0, that another library
-// captures it. exchangeKernelCount is the number of symmem's own kernels in the call that
-// communicate with other ranks.
+// captures it in a CUDA graph. exchangeKernelCount is the number of symmem's own kernels in the
+// call that communicate with other ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
-	// Only holders of the lock write, so plain loads and stores lose no count.
+	// Only holders of the lock write, so a load and a store lose no count.
 	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
 	if ticket != 0 {
 		spin.Publish(&h.calls[ticket%historySize], call)
 		spin.Publish64(&h.lastTicketAndOperation, ticket<<operationBits|uint64(call.Operation))
 	}
 
-	if exchangeKernelCount == 0 { // the call has no launches to record
+	if exchangeKernelCount == 0 { // no kernel can report this call
 		return
 	}
 
@@ -71,21 +82,6 @@ func (h *history) recordComparison(ticket uint64) {
 	h.lastTicketAndOperation.Store(ticket<<operationBits | uint64(operation))
 }
 
-// lastCall returns the ticket of the last collective and the operation of the last call. That call
-// may be a message after the collective. Before the first collective, ticket is 0.
-func (h *history) lastCall() (ticket uint64, operation driver.Operation) {
-	packed := h.lastTicketAndOperation.Load()
-	return packed >> operationBits, driver.Operation(packed & (1<<operationBits - 1))
-}
-
-func (h *history) callCountsByPath() (callCounts [driver.Paths]uint64) {
-	for path := range callCounts {
-		callCounts[path] = h.callCounts[path].Load()
-	}
-
-	return callCounts
-}
-
 // callOf returns the collective with the given ticket. It returns nil if the ticket has no call, if
 // its call is no longer stored, or if no collective has got the ticket yet.
 func (h *history) callOf(ticket uint64) *driver.Call {
@@ -95,13 +91,21 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 	}
 
 	call := h.calls[ticket%historySize].Load()
-	// The call of ticket+historySize may have been stored at the same index in the meantime. Its
-	// writer updates lastTicketAndOperation later. So the call is that of ticket only if the last
-	// ticket is still below ticket+historySize-1.
+	// The call of ticket+historySize may have replaced it. Its writer changes the last ticket later,
+	// so the last ticket can still be ticket+historySize-1.
 	lastTicket, _ = h.lastCall()
-	if lastTicket-ticket >= historySize-1 {
+	mayBeReplaced := lastTicket >= ticket+historySize-1
+	if mayBeReplaced {
 		return nil
 	}
 
 	return call
+}
+
+func (h *history) callCountsByPath() (callCounts [driver.Paths]uint64) {
+	for path := range callCounts {
+		callCounts[path] = h.callCounts[path].Load()
+	}
+
+	return callCounts
 }

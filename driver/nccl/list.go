@@ -10,12 +10,13 @@ import (
 	"symmem/internal/nccl"
 )
 
-// canGroup reports whether NCCL can launch the call in a list, as part of one NCCL group.
-func canGroup(p *plan) bool {
-	return p.kernel == nil && p.parts == nil && p.listedPlans == nil &&
-		p.Path != driver.PathTwoLevel && !p.Operation.PointToPoint() && !p.hasFactor()
-}
+// A list is a plan that runs several plans, its members, together. For example, a program reduces
+// three tensors at once: a list of three AllReduce plans launches their calls to NCCL as one NCCL
+// group. On the direct path, which runs symmem's own kernels, a list can only
+// gather tensors from all ranks.
 
+// listMembers returns the members of a list of group c. It returns an error if they cannot run
+// together.
 func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 	members := make([]*plan, len(plans))
 	for i, p := range plans {
@@ -24,8 +25,9 @@ func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 			return nil, errForeignPlan
 		}
 
-		direct := member.Path == driver.PathDirect
-		if !direct && !canGroup(member) || member.Path != plans[0].Prepared().Path {
+		hasSamePath := member.Path == plans[0].Prepared().Path
+		canRun := member.Path == driver.PathDirect || canGroup(member)
+		if !hasSamePath || !canRun {
 			return nil, fmt.Errorf("a list with %v on the %v path: %w", member.Operation, member.Path,
 				driver.ErrUnsupported)
 		}
@@ -34,6 +36,12 @@ func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 	}
 
 	return members, nil
+}
+
+// canGroup reports whether NCCL can launch the call in a list, as part of one NCCL group.
+func canGroup(p *plan) bool {
+	return p.kernel == nil && p.parts == nil && p.listedPlans == nil &&
+		p.Path != driver.PathTwoLevel && !p.Operation.PointToPoint() && !p.hasFactor()
 }
 
 // prepareGather prepares the kernels of a list on the direct path. It returns ErrUnsupported if a
@@ -45,7 +53,9 @@ func prepareGather(p *plan) error {
 	for i, member := range p.listedPlans {
 		calls[i] = &member.Call
 		window := member.ownWindow(member.RecvWindow)
-		l.Symmetric = l.Symmetric && window != nil && window.isMappedEverywhere
+		// A window is memory that all ranks have registered. They may not all have mapped it.
+		isMapped := window != nil && window.isMappedEverywhere
+		l.Symmetric = l.Symmetric && isMapped
 	}
 
 	rows, err := kernels.ChooseRows(l, calls)
@@ -56,18 +66,19 @@ func prepareGather(p *plan) error {
 	return prepareSteps(p, rows)
 }
 
-// queueList queues the calls of a list. In a group of one rank, each call is a separate copy.
+// queueList queues the calls of a list on the other paths.
 func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
-	var calls []nccl.Invocation
+	if len(p.c.cfg.Ranks) == 1 {
+		return copyMembers(p, s, gpu)
+	}
+
+	var calls []nccl.Invocation // for one NCCL group
 	for _, member := range p.listedPlans {
 		switch {
-		case len(p.c.cfg.Ranks) == 1:
-			if err := copyLocally(member, s.CUDA, gpu); err != nil {
-				return err
-			}
 		case member.singleCall.Prepared():
 			calls = append(calls, member.singleCall)
 		case member.guard != nil:
+			// The guard makes the call wait for earlier work on the stream.
 			if err := member.guard(s.CUDA, gpu); err != nil {
 				return err
 			}
@@ -83,4 +94,15 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	}
 
 	return p.c.comm.queueGroup(calls, s.CUDA)
+}
+
+// copyMembers queues the calls of a list in a group of one rank, which only copy.
+func copyMembers(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
+	for _, member := range p.listedPlans {
+		if err := copyLocally(member, s.CUDA, gpu); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }

@@ -15,8 +15,16 @@ import (
 	"symmem/internal/nccl"
 )
 
-// ncclComm wraps a group's ncclComm_t, NCCL's communicator. All methods that call NCCL, except
-// destroy, can wait for other ranks without a time limit.
+// An ncclComm wraps a group's communicator of NCCL. The group can register memory with it as a
+// window. NCCL's kernels can then access the memory from all ranks.
+//
+// A CUDA graph can contain calls to NCCL whose kernels do not access windows, called plain calls.
+// NCCL may map the memory of these calls on other ranks. It unmaps the memory there some time after
+// the graph has been destroyed. releaseCaptured makes it do so now, so that the memory can be
+// freed.
+
+// ncclComm is a communicator of NCCL. All methods that call NCCL, except destroy, can wait for
+// other ranks without a time limit.
 type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library
@@ -24,55 +32,16 @@ type ncclComm struct {
 	// isAborting is set before abort or destroy is called. Both free all windows, so deregister
 	// does nothing if it is set.
 	isAborting atomic.Bool
-	// mayMapCaptured is set once a graph contains plain calls: NCCL calls whose kernels do not
-	// access windows. NCCL may have mapped the memory of these calls on other ranks.
+	// mayMapCaptured is set once a graph contains plain calls.
 	mayMapCaptured atomic.Bool
 
 	// communicator.mu guards the following fields.
 
 	isSuspended bool
-	// afterResume is nil, or a function that calls releaseCaptured. resume calls it. While the
-	// communicator is suspended, releaseCaptured must wait for resume, because kernels of a
-	// suspended communicator would destroy the CUDA context.
+	// afterResume is nil, or a function that calls releaseCaptured after resume. While the
+	// communicator is suspended, releaseCaptured must wait: its kernels would destroy the CUDA
+	// context.
 	afterResume func() error
-}
-
-// abort ends the communicator's kernels, waits until the device is idle, and frees the
-// communicator.
-func (n *ncclComm) abort() error {
-	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
-}
-
-// destroy frees the communicator after NCCL has sent the last data to other machines.
-//
-// If the communicator has failed, CommDestroy frees nothing and makes its thread unusable. In that
-// case, destroy calls abort on another thread.
-//
-// If CommDestroy does not return within the group's timeout, destroy returns a TimeoutError. The
-// thread, the communicator and the CUDA context remain in use until the process ends (see
-// nccl.EndlessDestroy).
-func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
-		result <- n.gpu.Do(func() error { return n.library.CommDestroy(n.handle) })
-	}()
-	timeout := cfg.Timeout.Get()
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	select {
-	case err := <-result:
-		if err == nil {
-			return nil
-		}
-
-		return n.abort()
-	case <-timer.C:
-		n.gpu.Hold() // keeps the CUDA context, which CommDestroy still uses
-		return &driver.TimeoutError{
-			InCall: "destroying NCCL's communicator of group " + cfg.Name(), Waited: timeout,
-		}
-	}
 }
 
 // register registers a segment as a window. All ranks of the group must call it together. The
@@ -93,12 +62,68 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 	return n.gpu.Do(func() error { return n.library.WindowDeregister(n.handle, w) })
 }
 
-// releaseCaptured makes NCCL unmap this rank's memory on other ranks if only destroyed graphs have
-// used the memory. The caller must hold communicator.mu.
+// abort ends the communicator's kernels, waits until the device is idle, and frees the
+// communicator.
+func (n *ncclComm) abort() error {
+	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
+}
+
+// destroy frees the communicator after NCCL has sent the last data to other machines.
 //
-// NCCL unmaps such memory only in every 11th NCCL group (calls that NCCL launches together), so
-// releaseCaptured runs 11 NCCL groups. Each sends one byte from this rank to itself. address is the
-// address of that byte in device memory.
+// If CommDestroy does not return within the group's timeout, destroy returns a TimeoutError. The
+// thread, the communicator and the CUDA context remain in use until the process ends (see
+// nccl.EndlessDestroy).
+func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
+	result := make(chan error, 1)
+	go func() {
+		// If the communicator has failed, CommDestroy makes its thread unusable. The thread ends with
+		// this goroutine, because it is not unlocked.
+		runtime.LockOSThread()
+		result <- n.gpu.Do(func() error { return n.library.CommDestroy(n.handle) })
+	}()
+	timeout := cfg.Timeout.Get()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case err := <-result:
+		if err == nil {
+			return nil
+		}
+
+		return n.abort() // because CommDestroy has freed nothing
+	case <-timer.C:
+		n.gpu.Hold() // keeps the CUDA context, which CommDestroy still uses
+		return &driver.TimeoutError{
+			InCall: "destroying NCCL's communicator of group " + cfg.Name(), Waited: timeout,
+		}
+	}
+}
+
+// queueGroup queues calls as one NCCL group, which NCCL launches together. After an error, it
+// queues no more calls, but ends the NCCL group.
+func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
+	return n.gpu.Do(func() error { // on one thread, because an NCCL group belongs to its thread
+		err := n.library.GroupStart()
+		if err != nil {
+			return err
+		}
+
+		for i := range calls {
+			if err == nil {
+				err = calls[i].On(s)
+			}
+		}
+
+		endErr := n.library.GroupEnd()
+		return errors.Join(err, endErr)
+	})
+}
+
+// releaseCaptured makes NCCL unmap this rank's memory on other ranks if only destroyed graphs have
+// used it in plain calls. The caller must hold communicator.mu.
+//
+// NCCL unmaps such memory only in every 11th NCCL group, so releaseCaptured runs 11 NCCL groups.
+// Each sends one byte from this rank to itself. address is the address of the byte in GPU memory.
 func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	const ncclGroups = 11
 	const count = 1
@@ -123,30 +148,10 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	return nil
 }
 
-// queueGroup queues calls as one NCCL group. After an error, it queues no more calls, but ends the
-// NCCL group.
-func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
-	return n.gpu.Do(func() error { // on one thread, because an NCCL group belongs to its thread
-		err := n.library.GroupStart()
-		if err != nil {
-			return err
-		}
-
-		for i := range calls {
-			if err == nil {
-				err = calls[i].On(s)
-			}
-		}
-
-		endErr := n.library.GroupEnd()
-		return errors.Join(err, endErr)
-	})
-}
-
 // awaitDestroyedGraphs waits until NCCL knows of all graphs that have been destroyed. In CUDA
 // versions that do not notify NCCL, it returns immediately.
 //
-// CUDA notifies NCCL in a callback for each graph. It runs the callbacks on an internal thread, in
+// CUDA notifies NCCL by a callback for each graph. It runs the callbacks on an internal thread, in
 // the order in which the graphs are destroyed. awaitDestroyedGraphs therefore destroys an empty
 // graph and waits for the callback of that graph, which is the last one.
 func awaitDestroyedGraphs(g *gpu.GPU) error {

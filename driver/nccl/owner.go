@@ -14,14 +14,20 @@ import (
 	"symmem/internal/control"
 )
 
-// owner implements the interfaces through which other packages use a group: stream.Group for
-// streams, and p2p.Owner for messages. A ticket is the number of a collective in the group.
+// An owner stands for a group of ranks in other packages of the backend. For example, a stream has
+// queued collective 7 of a group, and the program waits for the stream. The stream calls Await of
+// the group's owner with the ticket 7, which is the number of the collective in the group. The
+// owner notices if the group fails, so the wait ends in any case.
+//
+// If a group has failed, the error is called its cause. A teardown then frees the group.
+
+// owner implements stream.Group for streams, and p2p.Owner for messages.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
-	plane    control.Plane // connects the ranks outside NCCL
+	plane    control.Plane // connects the ranks outside NCCL, and keeps the cause
 	history  *history
-	direct   *directPath
+	direct   *directPath // for symmem's own kernels
 	faults   *faults
 	stages   *stages
 	recorder *recorder
@@ -51,7 +57,7 @@ func (o *owner) Await(
 	w.planeWait.Operation = operation
 	err := o.plane.Await(ctx, w.planeWait)
 	o.waitPool.Put(w)
-	if err != nil && o.plane.Cause() != nil {
+	if err != nil && o.plane.Cause() != nil { // the group has failed
 		o.teardown.begin()
 	}
 
@@ -61,14 +67,16 @@ func (o *owner) Await(
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
 // KernelFault makes the group fail and begins its teardown if one of symmem's own kernels has
-// reported a fault. It returns the cause of the failure, or nil without a fault.
+// reported a fault. It returns the cause, or nil without a fault.
 func (o *owner) KernelFault() error {
 	cause := o.faults.checkKernels()
 	if cause == nil {
 		return nil
 	}
 
-	o.teardown.begin() // also makes the two-level group fail, if this group is one of its levels
+	o.teardown.begin()
+	// A two-level group uses several groups, its levels. If this group is one, begin has also made the
+	// two-level group fail.
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.plane.Cause()
 	}
@@ -86,8 +94,9 @@ func (o *owner) UserGroup() stream.Group {
 	return o
 }
 
-// ReplayFault returns the cause of the group's failure. It returns nil if no other library has
-// captured calls of the group, or if the group has been closed.
+// ReplayFault returns the cause if other libraries have captured calls of the group in CUDA graphs,
+// which they can replay. Otherwise, it returns nil. It also returns nil if the group has been
+// closed.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
@@ -120,8 +129,11 @@ func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// CheckEndedEarly makes the group fail if a collective, which has ended, needs the data of all
-// ranks but some rank has not launched it. It returns the cause of the failure, or nil.
+// peerLossTimeout is how long CheckEndedEarly waits for the error of a lost rank.
+const peerLossTimeout = 3 * time.Second
+
+// CheckEndedEarly makes the group fail if a collective has ended too early: it needs the data of
+// all ranks, but some rank has not launched it. It returns the cause, or nil.
 //
 // NCCL kernels end early if another rank aborts its communicator or, under CUDA's MPS, if the
 // process of another rank exits. CheckEndedEarly first waits for the error of a lost rank, because
@@ -132,7 +144,9 @@ func (o *owner) CheckEndedEarly(ticket uint64) error {
 		return nil
 	}
 
-	o.pollUntil(peerLossTimeout, func() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), peerLossTimeout)
+	defer cancel()
+	_ = gpu.Poll(ctx, func() bool {
 		o.faults.checkPeers()
 		return o.plane.Cause() != nil
 	})
@@ -145,11 +159,15 @@ func (o *owner) CheckEndedEarly(ticket uint64) error {
 	return o.plane.Cause()
 }
 
-// pollUntil calls isDone until it returns true, but no longer than limit.
-func (o *owner) pollUntil(limit time.Duration, isDone func() bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	_ = gpu.Poll(ctx, isDone) // the caller checks the condition itself
+// needsAllRanks reports whether a call can only complete after all ranks have launched it.
+func needsAllRanks(call *driver.Call) bool {
+	if !call.Operation.WaitsForAllRanks() {
+		return false
+	}
+
+	// On NCCL's paths, a call without data launches no kernel, unless it is a Barrier. Such a call
+	// ends at once.
+	return call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
 }
 
 // isLaunchedByAll reports whether all ranks have launched a collective that has ended.
@@ -171,33 +189,19 @@ func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	return notifier.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
 }
 
-// needsAllRanks reports whether a call can only complete after all ranks have launched it.
-func needsAllRanks(call *driver.Call) bool {
-	if !call.Operation.WaitsForAllRanks() {
-		return false
-	}
-
-	// On NCCL's paths, a call without data launches no kernel, unless it is a Barrier. Such a call
-	// ends at once.
-	return call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
-}
-
-// peerLossTimeout is how long CheckEndedEarly waits for the error of a lost rank.
-const peerLossTimeout = 3 * time.Second
-
-// NoteMessage records a Send or Recv as the last call of the group and of the stream. It requires
-// the locks of the stream and the group.
+// NoteMessage records a Send or Recv as the last call of the group and of the stream. The caller
+// must hold the locks of the stream and the group.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	ticket := o.history.recordMessage(call)
 	s.SetLastCall(o, ticket, call.Operation)
 }
 
 // FailUnqueued makes the group fail after err has prevented a message from being queued. It returns
-// the cause of the failure.
+// the cause.
 func (o *owner) FailUnqueued(call *driver.Call, err error) error {
 	return o.faults.failAfterQueueError(call, err)
 }
 
 // FailAfterPeer makes the group fail in the given call, because another rank has failed. It returns
-// the cause of the failure.
+// the cause.
 func (o *owner) FailAfterPeer(call *driver.Call) error { return o.faults.failAfterPeer(call) }

@@ -13,15 +13,24 @@ import (
 	"symmem/internal/cuda"
 )
 
-// recorder adds calls of a group to CUDA graphs that other libraries capture (foreign graphs).
-// Callers must hold the locks of the group and the stream.
+// Another library, such as PyTorch, can capture work of its streams in a CUDA graph, and replay the
+// graph many times. This is a foreign graph. For example, the program calls AllReduce twice during
+// such a capture. The recorder gives these calls the positions 1 and 2 in the capture, and keeps
+// the memory that they use until the graph is destroyed. When the graph is replayed, the backend
+// does not notice it.
+//
+// A window kernel is an NCCL kernel that accesses windows (memory registered with NCCL). Any other
+// NCCL kernel is plain.
+
+// recorder adds calls of a group to foreign graphs. Callers must hold the locks of the group and
+// the stream.
 type recorder struct {
 	gpu               *gpu.GPU
 	cfg               *driver.GroupConfig
 	plane             control.Plane // connects the ranks outside NCCL
 	comparisonEnabled *atomic.Bool  // set if ranks compare their calls
 	history           *history
-	direct            *directPath
+	direct            *directPath // for symmem's own kernels
 	busy              *stream.BusyStreams
 	faults            *faults
 	comparer          *comparer
@@ -31,14 +40,23 @@ type recorder struct {
 	wasCaptured atomic.Bool
 	graphHolds  memory.Holds // keep the objects that foreign graphs use
 
-	// capturedWindowKernels is set once a foreign graph contains a window kernel, which is an NCCL
-	// kernel that accesses registered memory.
-	capturedWindowKernels bool
-	// capturedPlainKernels is set once a foreign graph contains another NCCL kernel.
-	capturedPlainKernels bool
-	// recordings give each call of a capture a position in it. They belong to the latest captures.
+	capturedWindowKernels bool // set once a foreign graph contains a window kernel
+	capturedPlainKernels  bool // set once a foreign graph contains a plain kernel
+
+	// A recording numbers the calls of one capture. recordings has those of the latest captures.
 	recordings       direct.Recordings
 	currentRecording *direct.Recording // of the call being recorded
+}
+
+// markCaptured prepares for the capture of a call. If one of symmem's own kernels has reported a
+// fault, it makes the group fail, and returns the cause of the failure.
+func (r *recorder) markCaptured() error {
+	isFirst := !r.wasCaptured.Swap(true)
+	if isFirst {
+		r.busy.WakeWatcher() // which checks for faults at intervals from now on
+	}
+
+	return r.faults.checkKernels()
 }
 
 // findRecording returns the recording of the capture on stream s. It begins one if the capture has
@@ -68,19 +86,8 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.GetOrBegin(capture.ID), nil
 }
 
-// markCaptured sets wasCaptured. Call it before another library captures a call. It makes the group
-// fail if one of symmem's own kernels has reported a fault, and returns the cause.
-func (r *recorder) markCaptured() error {
-	if !r.wasCaptured.Swap(true) {
-		r.busy.WakeWatcher() // which checks for faults at intervals from now on
-	}
-
-	return r.faults.checkKernels()
-}
-
 // compare compares a call across ranks while the call is recorded. It does nothing if calls are not
-// compared, or if symmem's own kernels will compare the call in each replay. Unlike a launch, it
-// does not mark the stream as busy, because a capturing stream cannot be queried.
+// compared, or if symmem's own kernels will compare the call in each replay.
 func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	if !r.comparisonEnabled.Load() {
 		return nil
@@ -90,14 +97,14 @@ func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 		return nil
 	}
 
+	// Unlike a launch, do not mark the stream as busy, because a capturing stream cannot be queried.
 	ticket := r.plane.Submit() // number of this comparison among the group's collectives
 	r.history.recordComparison(ticket)
 	return r.comparer.compareOverPlane(call, ticket)
 }
 
 // holdUsedObjects keeps the objects that a recorded call uses until the graph that stream s
-// captures is destroyed. It also notes whether the call uses window kernels or plain kernels
-// (other NCCL kernels).
+// captures is destroyed. It also notes whether the call has window kernels or plain kernels.
 func (r *recorder) holdUsedObjects(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {

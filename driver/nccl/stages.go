@@ -11,8 +11,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// stages holds channels that are closed when a communicator reaches a stage of its teardown, and
-// two channels for other events.
+// When a group has failed or has been closed, its teardown frees the group's communicator in the
+// background. On the way, it reaches stages: first, the group has ended. Then its kernels have
+// ended. Then its memory is free. Each stage is a channel that the teardown closes, so that other
+// goroutines can wait for it.
+
+// stages holds the channels of the stages, and channels for two other events.
 type stages struct {
 	gpu   *gpu.GPU
 	cfg   *driver.GroupConfig
@@ -22,8 +26,8 @@ type stages struct {
 
 	// groupEnded is closed when the group has failed or has been closed.
 	groupEnded chan struct{}
-	// kernelsEnded is closed when the group's kernels have exited and its windows have been
-	// deregistered. It is also closed if that takes too long.
+	// kernelsEnded is closed when the group's kernels have exited and its windows (memory that is
+	// registered with NCCL) have been deregistered. It is also closed if that takes too long.
 	kernelsEnded chan struct{}
 	// memoryFreed is closed when everything has been freed except what graphs of other libraries
 	// use.
@@ -36,8 +40,8 @@ type stages struct {
 	rankLost     chan struct{}
 	noteRankLost func() // closes rankLost once
 
-	// closed is closed when the program has closed the group. Until then, its kernels may use
-	// addresses of peers, even after a fault.
+	// closed is closed when the program has closed the group. Until then, the program's kernels may
+	// access memory of other ranks, even after a failure.
 	closed     chan struct{}
 	noteClosed func() // closes closed once
 }
@@ -56,18 +60,10 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 
 // await waits until a stage, one of the channels of s, is closed. After a time limit, it returns a
 // TimeoutError. If checkOnly is set, the limit is 0.
-//
-// A group that has failed or has lost a rank reaches a stage soon or never, so its limit is short.
-// After Close, the limit is at least the group's timeout.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
-	limit := 4 * gpu.KernelEndTimeout
-	switch {
-	case checkOnly:
-		limit = 0
-	case stage == s.memoryFreed && s.gpu.MustKeepMemory(): // unfinished work prevents this stage
-		limit = gpu.KernelEndTimeout
-	case errors.Is(s.plane.Cause(), driver.ErrClosed):
-		limit = max(limit, s.cfg.Timeout.Get())
+	limit := time.Duration(0)
+	if !checkOnly {
+		limit = s.waitLimit(stage)
 	}
 
 	select { // first, because the loop below might see an expired timer before the closed stage
@@ -87,6 +83,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 			return nil
 		case <-rankLost:
 			rankLost = nil
+			// From now on, the stage is reached soon or never.
 			remaining := limit - time.Since(begin)
 			timer.Reset(min(remaining, gpu.KernelEndTimeout))
 		case <-timer.C:
@@ -95,5 +92,23 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 				Waited: time.Since(begin).Round(time.Millisecond),
 			}
 		}
+	}
+}
+
+// waitLimit returns the time limit of a wait for a stage while no rank is lost.
+//
+// A group that has failed reaches a stage soon or never, so its limit is short. After Close, the
+// limit is at least the group's timeout.
+func (s *stages) waitLimit(stage chan struct{}) time.Duration {
+	// A teardown can wait for kernels several times, for up to KernelEndTimeout each.
+	limit := 4 * gpu.KernelEndTimeout
+	isClosed := errors.Is(s.plane.Cause(), driver.ErrClosed)
+	switch {
+	case stage == s.memoryFreed && s.gpu.MustKeepMemory(): // unfinished work prevents this stage
+		return gpu.KernelEndTimeout
+	case isClosed:
+		return max(limit, s.cfg.Timeout.Get())
+	default:
+		return limit
 	}
 }

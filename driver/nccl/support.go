@@ -7,20 +7,24 @@ import (
 	"symmem/internal/nccl"
 )
 
-// firstAverageVersion is the first NCCL version with a window kernel for averages, which is
-// 2.30.3.
-const firstAverageVersion = 23003
+// A window is memory that all ranks of a group have registered with NCCL. NCCL has special kernels,
+// called window kernels here, that access windows. But it has them only for some calls: for
+// example, NCCL 2.29 has one for a ReduceScatter that adds Float32 values, but none for one that
+// averages them, and none for any Broadcast.
 
-// windowSupport determines which calls of a group have window kernels (NCCL kernels that access
-// windows, which is memory registered with NCCL). It is the same on all ranks, except for rank.
+// windowSupport determines which calls of a group have window kernels. It is the same on all ranks,
+// except for rank.
 type windowSupport struct {
 	// noWindowsReason explains why no call has a window kernel, or is "".
 	noWindowsReason  string
 	hasAverageKernel bool // NCCL has a window kernel for ReduceScatter with Avg
-	hasShiftedLoads  bool // NCCL has the defect nccl.ShiftedLoads
+	hasShiftedLoads  bool // NCCL has the defect nccl.ShiftedLoads: it reads misaligned input wrongly
 	rank             int  // this rank in the group
 	machines         int  // number of machines of the group
 }
+
+// firstAverageVersion is the first NCCL version with a window kernel for averages: 2.30.3.
+const firstAverageVersion = 23003
 
 // newWindowSupport returns the windowSupport of a group. major is the major compute capability of
 // the GPUs. machines is the number of machines on which the ranks are.
@@ -47,8 +51,8 @@ func newWindowSupport(
 	return s
 }
 
-// disable makes unsupportedReason return a reason for all calls, because NCCL has registered no
-// window on the given rank. If there is such a reason already, it keeps that one.
+// disable notes that no call has a window kernel, because NCCL has registered no window on the
+// given rank. If noWindowsReason is already set, it stays.
 func (s *windowSupport) disable(rank int, version string) {
 	if s.noWindowsReason != "" {
 		return
@@ -76,8 +80,8 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	}
 
 	switch call.Operation {
-	case driver.AllGather: // for any type
-		return ""
+	case driver.AllGather:
+		return "" // NCCL has window kernels for any data type
 	case driver.AllReduce, driver.ReduceScatter:
 		return s.unsupportedReduction(call)
 	default:
@@ -85,8 +89,7 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	}
 }
 
-// unsupportedReduction is unsupportedReason for the data type and the reduction of an AllReduce or
-// ReduceScatter.
+// unsupportedReduction is unsupportedReason for an AllReduce or ReduceScatter.
 func (s *windowSupport) unsupportedReduction(call *driver.Call) string {
 	hasType := call.DataType == driver.Float32 || call.DataType == driver.Float16 ||
 		call.DataType == driver.BFloat16
@@ -94,7 +97,8 @@ func (s *windowSupport) unsupportedReduction(call *driver.Call) string {
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
 
-	// No version has a window kernel for AllReduce with Avg (nccl.AverageWithoutKernel).
+	// AllReduce with Avg uses no window kernels in any version, because some versions have the defect
+	// nccl.AverageWithoutKernel.
 	canAverage := s.hasAverageKernel && call.Operation == driver.ReduceScatter
 	isSupported := call.ReduceOp == driver.Sum || (call.ReduceOp == driver.Avg && canAverage)
 	if !isSupported {
@@ -107,15 +111,16 @@ func (s *windowSupport) unsupportedReduction(call *driver.Call) string {
 // inputAlignment is the alignment in bytes with which inputs avoid the defect nccl.ShiftedLoads.
 const inputAlignment = 4
 
-// isMisaligned reports whether NCCL has the defect nccl.ShiftedLoads and any rank's kernel would
-// read misaligned input.
+// isMisaligned reports whether the defect nccl.ShiftedLoads affects a call: the kernel of some rank
+// would read misaligned input.
 func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 	if !s.hasShiftedLoads {
 		return false
 	}
 
+	// Some buffers consist of a part for each rank. All parts are aligned only if the buffer is, and
+	// if the size of a part is a multiple of the alignment.
 	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
-	// The parts of a buffer are all aligned only if the buffer and the size of a part are aligned.
 	arePartsMisaligned := partBytes%inputAlignment != 0
 	switch {
 	case call.Operation == driver.AllGather && call.InPlace(s.rank):

@@ -10,23 +10,34 @@ import (
 	"symmem/internal/control"
 )
 
+// A window consists of a segment of GPU memory on each rank. For example, rank 0 has a segment at
+// 0x1000, and has mapped the segment of rank 1 at 0x5000. Some windows are also registered with
+// NCCL, so that NCCL's kernels can access them. Such a kernel is called a window kernel.
+//
+// Suspending a window ends all this for a while, so that the segments can be freed:
+//
+//   - PrepareSuspend checks whether it is possible.
+//   - Suspend deregisters the window from NCCL, and unmaps the segment of rank 1. The address
+//     0x5000 stays reserved.
+//   - Resume maps the segment of rank 1 at 0x5000 again, and registers the window again.
+//
+// In a group on several machines, a window can have a machineWindow. This is a second window, with
+// only the segments of this machine. It is suspended and resumed with the window.
+
 var (
 	_ driver.SuspendableWindow       = (*window)(nil)
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
-// Suspending memory releases it for a while. A window is suspended in two steps, PrepareSuspend and
-// Suspend, and Resume undoes them.
-
 // PrepareSuspend checks whether the window can be suspended. It returns ErrBusy if the window is
-// registered with NCCL and a graph contains window kernels (NCCL kernels that access registered
-// memory). These kernels use data that NCCL frees when a window is deregistered.
+// registered with NCCL and a CUDA graph contains window kernels. These kernels use data that NCCL
+// frees when a window is deregistered.
 func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// w.machineWindow needs no check, because it is never registered with NCCL.
-	if w.handle != 0 && r.hasWindowGraphs() {
+	isRegistered := w.handle != 0 // the machineWindow never is
+	if isRegistered && r.hasWindowGraphs() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
 			driver.ErrBusy)
@@ -35,8 +46,7 @@ func (w *window) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend deregisters the window, and the machineWindow if there is one, and unmaps the segments
-// of other ranks. Their addresses stay reserved.
+// Suspend suspends the window, and the machineWindow if there is one.
 func (w *window) Suspend() error {
 	if w.machineWindow == nil {
 		return w.suspendSelf()
@@ -47,8 +57,8 @@ func (w *window) Suspend() error {
 	return errors.Join(machineErr, selfErr)
 }
 
-// suspendSelf suspends w without its machineWindow. If the group has failed, the teardown
-// deregisters and unmaps instead.
+// suspendSelf suspends w without its machineWindow. It does nothing if the group has failed,
+// because the group then frees its windows.
 func (w *window) suspendSelf() error {
 	r := w.registrar
 	r.mu.Lock()
@@ -92,10 +102,10 @@ func (w *window) resumeBoth(ctx context.Context) error {
 	return w.agreeOnMachineWindow(ctx)
 }
 
-// resumeSelf registers w again if Suspend has deregistered it, and maps the segments of other
-// ranks at their old addresses. It returns an error if all ranks had mapped the segments before
-// Suspend, and some rank cannot map them again. It must follow the steps of
-// registrar.registerOnce.
+// resumeSelf resumes w without its machineWindow. It returns an error if all ranks had mapped the
+// segments before Suspend, and some rank cannot map them again. All ranks call it together. Like
+// registrar.registerOnce, it shares this rank's segment, then registers the window, and then maps
+// the other segments.
 func (w *window) resumeSelf(ctx context.Context) error {
 	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
@@ -114,14 +124,8 @@ func (w *window) resumeSelf(ctx context.Context) error {
 
 	wasMappedEverywhere := w.isMappedEverywhere
 	mapErr := w.mapAgain(ctx, sharedSegments) // even after shareErr, because it ends the suspension
-	err = cmp.Or(shareErr, mapErr)            // the first error
-	w.isMappedHere = err == nil
-	w.mapErrorText = ""
-	if err != nil && !errors.Is(err, errNotShared) {
-		w.mapErrorText = err.Error()
-	}
-
-	if err := r.exchangeResults(ctx, w); err != nil {
+	w.noteMapResult(cmp.Or(shareErr, mapErr))
+	if err := r.exchangeResults(ctx, w); err != nil { // sets isMappedEverywhere
 		return err
 	}
 
@@ -133,10 +137,10 @@ func (w *window) resumeSelf(ctx context.Context) error {
 }
 
 // mapAgain maps the segments of other ranks at their old addresses. It ends the suspension, even if
-// a segment cannot be mapped. If the group has failed, it only returns the cause. It holds the
-// group's lock, so that the teardown does not free the addresses meanwhile.
+// a segment cannot be mapped. If the group has failed, it only returns the cause.
 func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	r := w.registrar
+	// While the lock is held, a group that fails cannot free the addresses.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if cause := r.plane.Cause(); cause != nil {
@@ -145,11 +149,22 @@ func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 
 	w.isUnmapped.Store(false)
 	err := w.mapPeers(ctx, sharedSegments)
-	if err != nil && len(w.addresses) > 0 {
+	hasAddresses := len(w.addresses) > 0
+	if err != nil && hasAddresses {
 		unmapErr := w.unmapPeers()
 		err = errors.Join(err, unmapErr)
 	}
 
 	w.suspension = windowSuspension{}
 	return err
+}
+
+// noteMapResult notes whether this rank has mapped the segments of the other ranks. err explains
+// why not, or is nil.
+func (w *window) noteMapResult(err error) {
+	w.isMappedHere = err == nil
+	w.mapErrorText = ""
+	if err != nil && !errors.Is(err, errNotShared) {
+		w.mapErrorText = err.Error()
+	}
 }

@@ -11,16 +11,27 @@ import (
 	"symmem/internal/control"
 )
 
-// checkInterval is the time between checks while the group has unfinished work.
-const checkInterval = 2 * time.Millisecond
+// A watcher looks for failures of its group while the group has unfinished work. For example, rank
+// 0 has launched collective 7, and then rank 1 crashes. The kernel of rank 0 would wait forever.
+// But the watcher of rank 0 checks the group every 2 ms. It finds the crash and makes the group
+// fail.
+//
+// A full check examines everything: the reports of kernels, messages, and the other ranks. A light
+// check only reads the reports of symmem's own kernels. Light checks are for busy times, when the
+// program has launched calls since the previous check: the launches themselves detect failed ranks.
+// The ticket of a collective is its number in the group, such as 7.
 
-// checksPerFullCheck is 16: while the program launches calls, every 16th check is a full check. The
-// other checks only read the reports of kernels. Launches also detect failed peers (other ranks of
-// the group), so rare full checks suffice.
-const checksPerFullCheck = 16
+const (
+	// checkInterval is the time between checks.
+	checkInterval = 2 * time.Millisecond
 
-// replayCheckInterval is the time between checks while only another library can launch calls.
-const replayCheckInterval = 20 * time.Millisecond
+	// replayCheckInterval is the time between checks of an idle group, if another library has
+	// captured calls. The library can replay them at any time.
+	replayCheckInterval = 20 * time.Millisecond
+
+	// At busy times, one of checksPerFullCheck checks is full.
+	checksPerFullCheck = 16
+)
 
 // watcher looks for failures in a goroutine while the group has unfinished work, and makes the
 // group fail. Its fields belong to the communicator.
@@ -67,11 +78,11 @@ func (w *watcher) watch() {
 		case <-w.plane.Failed():
 			w.teardown.begin()
 			return
-		case <-w.busy.Wake:
+		case <-w.busy.Wake: // a launch has begun unfinished work
 			w.watchWork(check)
 		case <-replayTicks:
-			// Report a failed peer only after a while, because the report of a kernel, which may
-			// come later, explains more.
+			// Report a failed peer (another rank of the group) only after a while, because the report of
+			// a kernel, which may come later, explains more.
 			if w.faults.checkKernels() == nil && peerFailureTimer.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
 			}
@@ -104,17 +115,16 @@ func (w *watcher) watchWork(check workCheck) {
 		hasLaunched := ticket != previousTicket // since the previous check
 		previousTicket = ticket
 		isFinished := !hasLaunched && w.stopWatchingIfIdle()
-		isFullCheck := !hasLaunched || checkCount%checksPerFullCheck == 0
-		if isFullCheck {
+		isFull := !hasLaunched || checkCount%checksPerFullCheck == 0
+		if isFull {
 			w.runTimer.collectUnlessBusy(w.mu)
 		}
 
 		var err error
 		switch {
-		case isFinished: // a last check, for faults that ended the work
-			kernelErr := w.faults.findKernelFault()
-			err = cmp.Or(kernelErr, w.comm.asyncError(w.cfg.Name()))
-		case isFullCheck:
+		case isFinished:
+			err = w.checkFinished()
+		case isFull:
 			err = w.examine(&examined)
 		default:
 			err = w.faults.findKernelFault()
@@ -132,9 +142,9 @@ func (w *watcher) watchWork(check workCheck) {
 }
 
 // stopWatchingIfIdle clears the flag Watching and returns true if the group has no unfinished work.
-// While the flag is cleared, launches wake the watcher. The flag is cleared before the check, so
-// that a launch during the check wakes the watcher, too.
+// While the flag is cleared, launches wake the watcher.
 func (w *watcher) stopWatchingIfIdle() bool {
+	// Clear the flag before the check, so that a launch during the check wakes the watcher, too.
 	w.busy.Watching.Store(false)
 	if isIdle(w.mu, w.busy) {
 		return true
@@ -144,17 +154,41 @@ func (w *watcher) stopWatchingIfIdle() bool {
 	return false
 }
 
-// examinedCollective is the collective that the watcher examines until all ranks have launched it.
-// After that, the watcher examines the latest collective.
+// isIdle reports whether the group has no unfinished work. It returns false while the group's lock
+// mu is held, because a launch may not have queued its work yet.
+func isIdle(mu *groupLock, busy *stream.BusyStreams) bool {
+	if !mu.TryLock() {
+		return false
+	}
+
+	mu.Unlock()
+	return busy.AllIdle()
+}
+
+// checkFinished is the last check after work has ended. It looks for a fault that has ended it.
+func (w *watcher) checkFinished() error {
+	kernelErr := w.faults.findKernelFault()
+	return cmp.Or(kernelErr, w.comm.asyncError(w.cfg.Name()))
+}
+
+// examinedCollective is the collective that full checks examine until all ranks have launched it.
+// The next one is the latest collective at that time. In between, others may be left out.
 type examinedCollective struct {
+	ticket    uint64
+	operation driver.Operation
+	startTime time.Time       // when the watcher began to examine it
+	wait      *collectiveWait // passed to the plane; reused for all collectives
+
 	peerFailureTimer control.GraceTimer // delays the error after a peer has failed
-	ticket           uint64             // number of the collective in the group
-	operation        driver.Operation
-	startTime        time.Time       // when the watcher began to examine it
-	wait             *collectiveWait // passed to the plane; reused for all collectives
 	// firstDifferenceTime is when a rank was first found that has announced a different call. It is
 	// zero if the latest check has found no such rank.
 	firstDifferenceTime time.Time
+}
+
+// newExaminedCollective returns the last collective that this rank has launched.
+func (w *watcher) newExaminedCollective(wait *collectiveWait) examinedCollective {
+	ticket, operation := w.history.lastCall()
+	return examinedCollective{ticket: ticket, operation: operation, startTime: time.Now(), wait: wait}
 }
 
 // differenceDelay is the time between the first different call and the error. In this time, more
@@ -181,25 +215,20 @@ func (e *examinedCollective) delayError(err error) error {
 	return nil
 }
 
-// newExaminedCollective returns the last collective that this rank has launched.
-func (w *watcher) newExaminedCollective(wait *collectiveWait) examinedCollective {
-	ticket, operation := w.history.lastCall()
-	return examinedCollective{ticket: ticket, operation: operation, startTime: time.Now(), wait: wait}
-}
-
-// examine makes a full check and returns the failure that it has found, or nil. Once all ranks
-// have launched e, it overwrites e with the last collective that this rank has launched.
+// examine makes a full check and returns the failure that it has found, or nil. It replaces e by a
+// later collective once all ranks have launched e.
 func (w *watcher) examine(e *examinedCollective) error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err
 	}
 
-	if w.teardown.parent.Load() != nil { // the two-level group's watcher examines the peers
+	isLevel := w.teardown.parent.Load() != nil // the watcher of a two-level group examines the rest
+	if isLevel {
 		return w.comm.asyncError(w.cfg.Name())
 	}
 
-	// While the launch of a call waits for the comparison of that call with those of other ranks, only
-	// look for different calls.
+	// A launch may be waiting until its call has been compared with those of other ranks. Until then,
+	// only look for different calls.
 	if call := w.comparer.comparedCall.Load(); call != nil {
 		lastTicket, _ := w.history.lastCall()
 		return e.delayError(w.faults.findMismatch(call, lastTicket))
@@ -213,14 +242,7 @@ func (w *watcher) examine(e *examinedCollective) error {
 		return err
 	}
 
-	e.wait.planeWait.Ticket = e.ticket
-	e.wait.planeWait.Operation = e.operation
-	wait := e.wait.planeWait // a copy, which the plane gets
-	if e.peerFailureTimer.Expired(w.plane.PeerFailed()) {
-		return w.plane.PeerFault(wait.CallText())
-	}
-
-	if err := w.plane.Diagnose(wait, e.startTime); err != nil {
+	if err := w.examinePeers(e); err != nil {
 		return err
 	}
 
@@ -229,26 +251,27 @@ func (w *watcher) examine(e *examinedCollective) error {
 	}
 
 	lastTicket, _ := w.history.lastCall()
-	if lastTicket == e.ticket {
-		return nil
-	}
-
-	var longAgo time.Time // so that Diagnose returns a TimeoutError if a rank has not launched e
-	isLaunchedByAll := w.plane.Diagnose(wait, longAgo) == nil
-	if isLaunchedByAll {
+	if lastTicket != e.ticket && w.isLaunchedByAll(e) {
 		*e = w.newExaminedCollective(e.wait)
 	}
 
 	return nil
 }
 
-// isIdle reports whether the group has no unfinished work. It returns false while the group's lock
-// mu is held, because a launch may not have queued its work yet.
-func isIdle(mu *groupLock, busy *stream.BusyStreams) bool {
-	if !mu.TryLock() {
-		return false
+// examinePeers returns an error if a peer has failed, or if ranks have not launched e in time.
+func (w *watcher) examinePeers(e *examinedCollective) error {
+	e.wait.planeWait.Ticket = e.ticket
+	e.wait.planeWait.Operation = e.operation
+	wait := e.wait.planeWait // a copy, which the plane gets
+	if e.peerFailureTimer.Expired(w.plane.PeerFailed()) {
+		return w.plane.PeerFault(wait.CallText())
 	}
 
-	mu.Unlock()
-	return busy.AllIdle()
+	return w.plane.Diagnose(wait, e.startTime)
+}
+
+// isLaunchedByAll reports whether all ranks have launched e. Call it after examinePeers.
+func (w *watcher) isLaunchedByAll(e *examinedCollective) bool {
+	var longAgo time.Time // so that Diagnose returns a TimeoutError if a rank has not launched e
+	return w.plane.Diagnose(e.wait.planeWait, longAgo) == nil
 }
