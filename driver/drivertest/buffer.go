@@ -9,8 +9,14 @@ import (
 	"symmem/driver"
 )
 
-// buffer is a segment (device memory of one rank) and its window, which gives the ranks of a group
-// access to it.
+// A buffer is device memory of one rank. For example, r.newBuffer(100) maps a segment for rank r.
+// If the device maps memory in units of 2 MiB, the segment has 2 MiB. r.newWindow(100) also
+// registers the segment with the rank's group: all ranks call it, and can then access the segments
+// of each other. The registered memory is called a window.
+//
+// A test copies data to and from device memory through host memory, called staging.
+
+// buffer is a segment and its window.
 type buffer struct {
 	segment driver.Segment
 	window  driver.Window // nil if the segment is not registered
@@ -19,9 +25,9 @@ type buffer struct {
 // addressAt returns the address at an offset in bytes.
 func (b buffer) addressAt(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
 
-// newBuffer maps a segment of at least minBytes until the world is closed.
+// newBuffer maps a segment of at least minBytes. It is unmapped when the test ends.
 func (r *rank) newBuffer(minBytes int64) buffer {
-	granularity := r.granularity()
+	granularity := r.granularity() // the unit of sizes
 	size := (minBytes + granularity - 1) / granularity * granularity
 	s, err := r.arena.Map(r.mappedBytes, size)
 	r.must(err)
@@ -30,29 +36,41 @@ func (r *rank) newBuffer(minBytes int64) buffer {
 	return buffer{segment: s}
 }
 
-// newWindow is like newBuffer, but also registers the segment with r.group. All ranks must call it.
+const keyPool = 7 // SegmentKey.Pool of all keys that nextKey returns; any number
+
+// nextKey returns a new key for a window. The n-th call returns the same key on every rank.
+func (r *rank) nextKey() driver.SegmentKey {
+	r.keyCount++
+	return driver.SegmentKey{Pool: keyPool, Ordinal: r.keyCount}
+}
+
+// newWindow is like newBuffer, but also registers the segment with r.group. All ranks must call it
+// together.
 func (r *rank) newWindow(minBytes int64) buffer {
 	b := r.newBuffer(minBytes)
 	b.window = r.register(r.group, r.nextKey(), b)
 	return b
 }
 
-// register registers b's segment, and returns its window. It does not change b.
+// register registers b's segment with group c, and returns its window. The caller can store it in
+// b. The key identifies the window, and is the same on all ranks.
 func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) driver.Window {
 	w, err := c.Register(r.world.ctx, key, b.segment)
 	r.must(err)
 	return w
 }
 
-const keyPool = 7 // SegmentKey.Pool of all keys that nextKey returns
+// stagingBuffer returns count bytes of host memory that Stream.Copy can access. It reuses
+// the memory of earlier calls, because allocations are slow under the race detector.
+func (r *rank) stagingBuffer(count int) []byte {
+	if len(r.staging) < count {
+		r.staging = r.world.harness.Host(count)
+	}
 
-// nextKey returns a new key. The n-th call returns the same key on every rank.
-func (r *rank) nextKey() driver.SegmentKey {
-	r.keyCount++
-	return driver.SegmentKey{Pool: keyPool, Ordinal: r.keyCount}
+	return r.staging[:count]
 }
 
-// write copies data to device memory, after the work on r.stream.
+// write copies data to device memory, after the work on r.stream. It waits for the copy.
 func (r *rank) write(deviceAddress uintptr, data []byte) {
 	if len(data) == 0 {
 		return
@@ -65,18 +83,8 @@ func (r *rank) write(deviceAddress uintptr, data []byte) {
 	runtime.KeepAlive(staging) // the stream knows only its address
 }
 
-// stagingBuffer returns host memory that Stream.Copy can access. It returns the same memory each
-// time, because allocations are slow under the race detector.
-func (r *rank) stagingBuffer(count int) []byte {
-	if len(r.staging) < count {
-		r.staging = r.world.harness.Host(count)
-	}
-
-	return r.staging[:count]
-}
-
-// read returns a copy of device memory, after the work on r.stream. The copy is valid until the
-// rank's next read or write.
+// read returns a copy of device memory, made after the work on r.stream. The copy is valid until
+// the rank's next read or write.
 func (r *rank) read(deviceAddress uintptr, count int64) []byte {
 	if count == 0 {
 		return nil
@@ -106,13 +114,13 @@ func (r *rank) expectFilled(deviceAddress uintptr, value byte, count int64) {
 
 	got := r.read(deviceAddress, count)
 	// Compare each byte with the next one, which needs no memory for the expected contents.
-	areEqual := bytes.Equal(got[1:], got[:count-1])
-	if areEqual && got[0] == value {
+	areAllEqual := bytes.Equal(got[1:], got[:count-1])
+	if areAllEqual && got[0] == value {
 		return
 	}
 
 	want := bytes.Repeat([]byte{value}, int(count))
-	r.must(compareBytes(got, want))
+	r.must(compareBytes(got, want)) // fails, and names the first difference
 }
 
 // compareBytes returns an error that names the first difference, or nil.

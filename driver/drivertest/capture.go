@@ -7,6 +7,15 @@ import (
 	"symmem/driver"
 )
 
+// Between BeginCapture and EndCapture, a stream does not run its work, but captures it in a graph.
+// The graph can then be launched many times, on any stream of the device. For example:
+//
+//	g := r.capture(func() { r.must(r.stream.Fill(address, 7, 64)) })
+//	must(t, g.Launch(r.stream)) // fills 64 bytes with the value 7
+//
+// newWorld opens ranks, each with a device, a stream and a group of all ranks. r.blockStream queues
+// a gate on a stream. The stream stops there until the test opens the gate.
+
 var captureRequirements = []requirement{
 	{"captures cannot be nested or ended twice", testCaptureStates},
 	{"a capturing stream refuses Synchronize and graph launches", testRefusedInCapture},
@@ -41,8 +50,8 @@ func testCaptureStates(t *testing.T, h Harness) {
 	must(t, g.Close())
 }
 
-// testRefusedInCapture makes two calls that a capturing stream refuses, and then another call. Only
-// the latter call is part of the graph.
+// testRefusedInCapture makes two calls that a capturing stream refuses, and then a Fill. Only the
+// Fill is part of the graph.
 func testRefusedInCapture(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 1, 1<<20, options{})
 	r, buf := bw.ranks[0], bw.send[0]
@@ -63,8 +72,8 @@ func testRefusedInCapture(t *testing.T, h Harness) {
 	r.expectFilled(buf.addressAt(32), outer, 32)
 }
 
-// testCapturedWaits captures a fill, a copy, a sum and a function. They write three adjacent parts
-// of a buffer and a counter.
+// testCapturedWaits captures a Fill, a Copy, a sum and a function. The first three write adjacent
+// parts of a buffer: with one rank, the sum is equal to its input. The function counts its runs.
 func testCapturedWaits(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newWindow(1)
@@ -99,8 +108,8 @@ func testCapturedWaits(t *testing.T, h Harness) {
 	}
 }
 
-// testGraphStreams launches a graph of a copy between two writes of its source, on another stream
-// than it was captured on.
+// testGraphStreams captures a Copy on one stream, and launches the graph on another, between two
+// writes of the copied memory. So the Copy must have the first value.
 func testGraphStreams(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
@@ -112,13 +121,15 @@ func testGraphStreams(t *testing.T, h Harness) {
 	must(t, other.Fill(src, first, 64))
 	must(t, g.Launch(other))
 	must(t, other.Fill(src, second, 64))
-	r.expectFilled(src, before, 128) // src and dst
+	r.expectFilled(src, before, 128) // src and dst, which are adjacent
 	gate.open()
 	must(t, other.Synchronize(r.world.ctx))
 	r.expectFilled(src, second, 64)
 	r.expectFilled(dst, first, 64)
 }
 
+// testGraphEvents captures the Record of an event. Until the first launch, the event must stay
+// done, as one that has never been recorded.
 func testGraphEvents(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
@@ -139,8 +150,9 @@ func testGraphEvents(t *testing.T, h Harness) {
 	}
 }
 
-// testReplays launches a graph that sums the ranks' values on the last path. After some launches,
-// it computes the same sums without a graph, on the first path.
+// testReplays launches a graph that sums the ranks' values on the backend's last path, that is, in
+// the last way in which it can run calls. In between, it computes the same sums without a graph, on
+// the first path.
 func testReplays(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 3, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) { checkReplays(bw, r) })
@@ -150,7 +162,7 @@ func testReplays(t *testing.T, h Harness) {
 const (
 	replayedCount    = 4000              // number of int32 elements
 	replayedBytes    = 4 * replayedCount // size of the elements
-	uncapturedOffset = 1 << 16           // of the results of uncaptured calls in the receive buffer
+	uncapturedOffset = 1 << 16           // of the sums without a graph, in the receive buffer
 )
 
 func checkReplays(bw *bufferWorld, r *rank) {
@@ -182,8 +194,8 @@ func checkReplays(bw *bufferWorld, r *rank) {
 	}
 }
 
-// replayStep launches g. In every third step, it also makes the uncaptured call. In every 30th
-// step, it checks the results of both.
+// replayStep writes new values and launches g. In every third step, it also makes the uncaptured
+// call. In every 30th step, it checks the results of both.
 func replayStep(bw *bufferWorld, r *rank, g driver.Graph, uncaptured driver.Call, i int) {
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	value := byte(i%20 + r.number) // of each byte
@@ -194,12 +206,15 @@ func replayStep(bw *bufferWorld, r *rank, g driver.Graph, uncaptured driver.Call
 	}
 
 	if i%30 == 0 {
-		sum := byte(3*(i%20) + 3) // of the values of ranks 0, 1 and 2; no byte overflows
+		// The ranks 0, 1 and 2 have the values v, v+1 and v+2, where v is i%20. No byte overflows.
+		sum := byte(3*(i%20) + 3)
 		r.expectFilled(recv.addressAt(0), sum, replayedBytes)
 		r.expectFilled(recv.addressAt(uncapturedOffset), sum, replayedBytes)
 	}
 }
 
+// testRegisterCapturing captures a call, and tries to register memory during the capture. Then the
+// graph must work, and the memory can be registered.
 func testRegisterCapturing(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true})
 	tr := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
@@ -221,13 +236,15 @@ func testRegisterCapturing(t *testing.T, h Harness) {
 	})
 }
 
+// testCloseCapturing closes a stream during its capture. Then memory can be registered, which is
+// not possible during a capture.
 func testCloseCapturing(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	s, err := r.device.NewStream()
 	must(t, err)
 	must(t, s.BeginCapture())
 	must(t, s.Close())
-	r.newWindow(1) // would fail during a capture
+	r.newWindow(1) // registers memory
 }
 
 func testGraphClosed(t *testing.T, h Harness) {

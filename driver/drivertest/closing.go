@@ -9,6 +9,11 @@ import (
 	"symmem/driver"
 )
 
+// These tests close groups. For example, rank 0 waits in a barrier, and rank 1 closes its part of
+// the group. Then the barrier can never complete, so rank 0 must get an error.
+//
+// newWorld opens ranks, each with a device, a stream and a group of all ranks.
+
 var closingRequirements = []requirement{
 	{"calls of a closed group return ErrClosed", testGroupClosed},
 	{"closing a group deregisters its windows", testCloseDeregisters},
@@ -18,6 +23,8 @@ var closingRequirements = []requirement{
 	{"a device can be opened and closed repeatedly", testReopen},
 }
 
+// testGroupClosed closes a group twice, and then calls each of its methods. Its stream must stay
+// usable.
 func testGroupClosed(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{})
 	r := w.ranks[0]
@@ -42,6 +49,8 @@ func testGroupClosed(t *testing.T, h Harness) {
 	must(t, r.stream.Synchronize(w.ctx))
 }
 
+// testCloseDeregisters registers a segment of memory as a window with a group, and closes the
+// group. The segment can then be registered with another group.
 func testCloseDeregisters(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.onEachRank(func(r *rank) {
@@ -51,7 +60,6 @@ func testCloseDeregisters(t *testing.T, h Harness) {
 		closeErr := c.Close()
 		deregisterErr := window.Deregister() // has no effect after Close
 		r.must(errors.Join(closeErr, deregisterErr))
-		// The segment must still be usable by another group.
 		b.window = r.register(r.group, r.nextKey(), b)
 		r.checkMaximum(r.group, b, 5)
 	})
@@ -59,7 +67,8 @@ func testCloseDeregisters(t *testing.T, h Harness) {
 
 const checkingCalls = true // argument of rank.connect: ranks compare their calls
 
-// waitingCalls holds calls that wait for the other rank, by name. b is a buffer without a window.
+// waitingCalls holds calls that wait for the other rank of a group, by name. b is a segment that is
+// not registered.
 var waitingCalls = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error {
 		return r.launchAndWait(r.group, r.stream, barrier)
@@ -78,6 +87,7 @@ var waitingCalls = map[string]func(r *rank, b buffer) error{
 	},
 }
 
+// testCloseOwnWaits closes the group of rank 0 while rank 0 itself waits for rank 1.
 func testCloseOwnWaits(t *testing.T, h Harness) {
 	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {
@@ -92,6 +102,7 @@ func testCloseOwnWaits(t *testing.T, h Harness) {
 	}
 }
 
+// testCloseOthersWaits closes the group on rank 1 while rank 0 waits for rank 1.
 func testCloseOthersWaits(t *testing.T, h Harness) {
 	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {
@@ -103,8 +114,9 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 				}
 
 				err := wait(r, r.newBuffer(1))
+				// If rank 0 knows that rank 1 has closed the group, the error is a DeadlockError.
 				var deadlock *driver.DeadlockError
-				isDeadlock := errors.As(err, &deadlock) // if this rank knows that rank 1 has left
+				isDeadlock := errors.As(err, &deadlock)
 				if !isDeadlock && !errors.Is(err, driver.ErrFault) {
 					r.failf("got %v, want a DeadlockError or ErrFault", err)
 				}
@@ -113,6 +125,7 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 	}
 }
 
+// testCloseAnytime opens and closes many groups in one world.
 func testCloseAnytime(t *testing.T, h Harness) {
 	h.require(t, Anytime)
 	w := newWorld(t, h, 2, options{noGroup: true, allowFaults: true})
@@ -121,7 +134,8 @@ func testCloseAnytime(t *testing.T, h Harness) {
 	}
 }
 
-// closeGroupInUse connects a group and closes it while other goroutines make calls.
+// closeGroupInUse connects a group and closes it while other goroutines make calls. In some rounds,
+// it calls Abort first. round is the number of groups before it.
 func closeGroupInUse(r *rank, round int) {
 	c := r.connect(fmt.Sprint("round ", round), firstNumbers(2), checkingCalls)
 	s, err := r.device.NewStream()
@@ -138,7 +152,7 @@ func closeGroupInUse(r *rank, round int) {
 	var callers sync.WaitGroup
 	for _, call := range calls {
 		callers.Go(func() {
-			for call() == nil { // until the group is closed
+			for call() == nil { // repeat the call until the group is closed
 				continue
 			}
 		})
@@ -158,6 +172,7 @@ func closeGroupInUse(r *rank, round int) {
 	r.must(groupErr)
 }
 
+// testReopen opens and closes five worlds, one after the other.
 func testReopen(t *testing.T, h Harness) {
 	for i := range 5 {
 		t.Run(fmt.Sprint("opening ", i), func(t *testing.T) {

@@ -8,6 +8,12 @@ import (
 	"symmem/driver"
 )
 
+// An event marks a point in the work of a stream. For example, a stream has work A, a Record of the
+// event, and work B. The event is done when A has run. Another stream can wait for it.
+//
+// newWorld opens a device with a stream, r.stream. r.blockStream queues a gate on a stream. The
+// stream stops there until the test opens the gate, so the test decides when the event is done.
+
 var eventRequirements = []requirement{
 	{"an event that has never been recorded is done", testNeverRecorded},
 	{"after each Record, an event is done when its stream reaches it", testEventDone},
@@ -29,6 +35,8 @@ func testNeverRecorded(t *testing.T, h Harness) {
 	must(t, r.stream.Synchronize(r.world.ctx))
 }
 
+// testEventDone records an event after a gate and a function. The event must not be done before the
+// gate is opened. Then it must wait for the function.
 func testEventDone(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
@@ -60,7 +68,7 @@ func testEventDone(t *testing.T, h Harness) {
 }
 
 // testWaitUsesLastRecord records an event twice, with a gate before each Record. The other stream
-// waits between the two, so only the first gate blocks it.
+// calls Wait between the two, so only the first gate blocks it.
 func testWaitUsesLastRecord(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
@@ -75,7 +83,7 @@ func testWaitUsesLastRecord(t *testing.T, h Harness) {
 	select {
 	case <-hasRun:
 		t.Error("the other stream did not wait for the event")
-	default: // the stream waits
+	default: // the other stream waits
 	}
 
 	firstGate.open()
@@ -89,6 +97,7 @@ func testWaitUsesLastRecord(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
+// testEventContext waits for an event of a blocked stream with a canceled context.
 func testEventContext(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
@@ -101,17 +110,19 @@ func testEventContext(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
+// testAlternatingWaits queues functions on two streams in turn. Each waits for the one before it,
+// so all run in the order of the calls.
 func testAlternatingWaits(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	streams := []driver.Stream{r.stream, r.newStream()}
-	turn := r.newEvent() // recorded after each function
+	previousDone := r.newEvent() // recorded after each function
 	var order []int
 	const callCount = 500
 	for i := range callCount {
 		s := streams[i%2]
-		must(t, s.Wait(turn))
+		must(t, s.Wait(previousDone))
 		must(t, s.Host(func() { order = append(order, i) }))
-		must(t, s.Record(turn))
+		must(t, s.Record(previousDone))
 	}
 
 	for _, s := range streams {

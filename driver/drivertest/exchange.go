@@ -7,8 +7,13 @@ import (
 	"symmem/driver"
 )
 
-// In an exchange, each rank sends a small payload to every rank, over one of several independent
-// channels (lanes).
+// In an exchange, each rank sends a small payload to every rank. For example, rank 0 sends "a" and
+// rank 1 sends "b". Then both get "a" and "b". There are several lanes, which are independent
+// channels for exchanges: LaneControl, LaneBackground and LaneFault.
+//
+// newWorld opens ranks in a group. exchangePayloads makes such an exchange, and checks the result.
+// It is called with the sizes of the payloads of all ranks. The contents depend on the round.
+
 var exchangeRequirements = []requirement{
 	{"every rank gets the payloads of all ranks, by group rank", testPayloads},
 	{"payloads may differ in size", testPayloadSizes},
@@ -18,9 +23,10 @@ var exchangeRequirements = []requirement{
 	{"a canceled exchange makes its group fail", testExchangeCanceled},
 }
 
+// testPayloads exchanges payloads of the same size on all ranks.
 func testPayloads(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
-	const chunkBytes = 8 << 10 // a backend may split larger payloads
+	const chunkBytes = 8 << 10 // backends may split larger payloads
 	sizes := []int{0, 1, chunkBytes, chunkBytes + 1, driver.MaxPayload, 100, 0}
 	for _, lane := range []driver.Lane{driver.LaneControl, driver.LaneBackground} {
 		w.onEachRank(func(r *rank) {
@@ -30,7 +36,7 @@ func testPayloads(t *testing.T, h Harness) {
 		})
 	}
 
-	// An exchange on LaneFault makes the group fail.
+	// An exchange on LaneFault makes the group fail, so it needs another world.
 	faultWorld := newWorld(t, h, 3, options{allowFaults: true})
 	faultWorld.onEachRank(func(r *rank) {
 		for round, bytes := range []int{1, chunkBytes + 1} {
@@ -43,7 +49,7 @@ func testPayloadSizes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
 	w.onEachRank(func(r *rank) {
 		for round := range 30 {
-			sizes := []int{0, 1 << (round % 16), 3000 * (round % 7)}
+			sizes := []int{0, 1 << (round % 16), 3000 * (round % 7)} // for the ranks 0, 1 and 2
 			r.must(r.exchangePayloads(driver.LaneControl, round, sizes))
 		}
 	})
@@ -61,18 +67,17 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 			r.failf("Exchange on a nonexistent lane succeeded, want an error")
 		}
 
-		// The errors have not made the group fail.
-		const round = 1
+		const round = 1 // of an exchange that shows that the group has not failed
 		r.must(r.exchangePayloads(driver.LaneControl, round, []int{5, 5}))
 	})
 }
 
-// testLanes makes rank 0 wait on the background lane. Calls on the control lane, and collectives,
-// must complete during the wait.
+// testLanes makes rank 0 wait on the background lane, because rank 1 begins this exchange late.
+// Exchanges on the control lane, and collectives, must complete during the wait.
 func testLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	otherCallsDone := make(chan struct{}) // closed by rank 1
-	background := func(r *rank) error {
+	exchangeInBackground := func(r *rank) error {
 		if r.number == 1 {
 			<-otherCallsDone
 		}
@@ -82,7 +87,7 @@ func testLanes(t *testing.T, h Harness) {
 	}
 	w.onEachRank(func(r *rank) {
 		result := make(chan error, 1)
-		go func() { result <- background(r) }()
+		go func() { result <- exchangeInBackground(r) }()
 		for round := range 20 {
 			r.must(r.exchangePayloads(driver.LaneControl, round, []int{20000, 3}))
 			r.must(r.launchAndWait(r.group, r.stream, barrier))
@@ -96,6 +101,7 @@ func testLanes(t *testing.T, h Harness) {
 	})
 }
 
+// testMixed queues barriers and makes exchanges in turn.
 func testMixed(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
@@ -108,6 +114,7 @@ func testMixed(t *testing.T, h Harness) {
 	})
 }
 
+// testExchangeCanceled makes an exchange with a canceled context on rank 0.
 func testExchangeCanceled(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{allowFaults: true})
 	canceled, cancel := context.WithCancel(w.ctx)

@@ -7,6 +7,13 @@ import (
 	"symmem/driver"
 )
 
+// A stream can fail: a collective on it fails, or the test calls Stream.Fail. A failed stream skips
+// its later work, until Synchronize returns the error. For example, the work on a stream is: Fail,
+// a function, Synchronize, another function. The first function does not run, and the second does.
+//
+// newWorld opens ranks, each with a device, a stream and a group of all ranks. The streams of these
+// tests are often blocked by a gate: they stop there until the test opens the gate.
+
 var failureRequirements = []requirement{
 	{"a failed stream skips its work until Synchronize", testSkipped},
 	{"an event after a failure returns the stream's error to every caller", testEventFails},
@@ -21,9 +28,10 @@ var failureRequirements = []requirement{
 	{"launching a graph does not wait for events in the graph", testLaunchDoesNotWait},
 }
 
-var errOnPurpose = errors.New("a failure on purpose") // with which tests make streams fail
+// errOnPurpose is the error with which tests make streams fail.
+var errOnPurpose = errors.New("a failure on purpose")
 
-// newFailingStream returns a blocked stream that fails when its gate is opened.
+// newFailingStream returns a stream that is blocked by a gate, and fails when the gate is opened.
 func newFailingStream(r *rank) (driver.Stream, *gate) {
 	s := r.newStream()
 	gate := r.blockStream(s)
@@ -31,6 +39,7 @@ func newFailingStream(r *rank) (driver.Stream, *gate) {
 	return s, gate
 }
 
+// testSkipped queues work before the failure, which must be skipped, and work after Synchronize.
 func testSkipped(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, gate := newFailingStream(r)
@@ -53,8 +62,8 @@ func testSkipped(t *testing.T, h Harness) {
 	r.expectFilled(b.addressAt(0), after, bytes)
 }
 
-// testEventFails checks that an event returns the error until it is recorded again, even after the
-// stream has returned it.
+// testEventFails records an event on a failing stream. The event must return the error until it is
+// recorded again, even after the stream has returned it.
 func testEventFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, gate := newFailingStream(r)
@@ -71,8 +80,8 @@ func testEventFails(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-// testWaitFails calls Wait and WaitIgnoringErrors before or after a failure of the awaited stream.
-// Only the stream that called Wait must fail.
+// testWaitFails makes two streams wait for an event of a failing stream, before or after its
+// failure. The stream that called Wait must fail. The one that called WaitIgnoringErrors must not.
 func testWaitFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	for _, waitsAfterFailure := range []bool{false, true} {
@@ -99,9 +108,11 @@ func testWaitFails(t *testing.T, h Harness) {
 	}
 }
 
-// testSkippedCollective makes the stream of rank 0 skip a barrier, for which rank 1 waits.
+// testSkippedCollective makes the stream of rank 0 skip a barrier, for which rank 1 waits. The
+// group must fail on both ranks. Its error must be a driver.Fault with the group's Owner, a name
+// that the test has set.
 func testSkippedCollective(t *testing.T, h Harness) {
-	const owner = "world" // set by rank.open
+	const owner = "world" // set when newWorld connects the group
 	w := newWorld(t, h, 2, options{allowFaults: true})
 	w.onEachRank(func(r *rank) {
 		if r.number == 0 {
@@ -114,27 +125,33 @@ func testSkippedCollective(t *testing.T, h Harness) {
 			r.failf("the cause is no Fault with the group's owner: %v", cause)
 		}
 
-		if r.number == 1 {
-			if !errors.Is(err, driver.ErrFault) {
-				r.failf("got %v from a barrier that rank 0 skipped, want ErrFault", err)
-			}
-
-			if faultOwner(err) != owner {
-				r.failf("the stream's error is no Fault with the group's owner: %v", err)
-			}
-
+		if r.number == 0 {
+			checkSkippingRank(r, err)
 			return
 		}
 
-		if !errors.Is(err, errOnPurpose) {
-			r.failf("got %v from the stream, want %v", err, errOnPurpose)
+		if !errors.Is(err, driver.ErrFault) {
+			r.failf("got %v from a barrier that rank 0 skipped, want ErrFault", err)
 		}
 
-		var prior *driver.PriorError
-		if !errors.As(cause, &prior) || prior.Rank != 0 {
-			r.failf("got cause %v, want a PriorError from rank 0", cause)
+		if faultOwner(err) != owner {
+			r.failf("the stream's error is no Fault with the group's owner: %v", err)
 		}
 	})
+}
+
+// checkSkippingRank checks the errors of the rank that has skipped a barrier. err is that of its
+// stream.
+func checkSkippingRank(r *rank, err error) {
+	if !errors.Is(err, errOnPurpose) {
+		r.failf("got %v from the stream, want %v", err, errOnPurpose)
+	}
+
+	cause := r.group.Cause()
+	var prior *driver.PriorError
+	if !errors.As(cause, &prior) || prior.Rank != r.number {
+		r.failf("got cause %v, want a PriorError from rank 0", cause)
+	}
 }
 
 // faultOwner returns the owner of the Fault in err, or nil if there is none.
@@ -147,6 +164,7 @@ func faultOwner(err error) any {
 	return fault.Owner
 }
 
+// testRefusedCollective launches a barrier on a group that has failed. The stream must fail, too.
 func testRefusedCollective(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{allowFaults: true})
 	r := w.ranks[0]
@@ -157,6 +175,7 @@ func testRefusedCollective(t *testing.T, h Harness) {
 	must(t, r.stream.Synchronize(w.ctx))
 }
 
+// testCapturedFailure captures a failure in a graph, without making the stream fail.
 func testCapturedFailure(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.capture(func() { r.stream.Fail(errOnPurpose) })
@@ -167,7 +186,7 @@ func testCapturedFailure(t *testing.T, h Harness) {
 	}
 }
 
-// testRefusedGraph replays a graph before and after its group fails.
+// testRefusedGraph launches a graph of a barrier and an event, before and after its group fails.
 func testRefusedGraph(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{allowFaults: true})
 	r := w.ranks[0]
@@ -185,6 +204,7 @@ func testRefusedGraph(t *testing.T, h Harness) {
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
 }
 
+// testLaunchDoesNotWait launches a graph that waits for an event of a blocked stream.
 func testLaunchDoesNotWait(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	busy := r.newStream()

@@ -11,6 +11,14 @@ import (
 	"symmem/driver"
 )
 
+// A reduction combines elements of all ranks. Because floating-point sums are rounded, the result
+// depends on the order. A formula fixes the order: in rank order, four elements are added as
+// ((a+b)+c)+d, and in tree order as (a+b)+(c+d). The tests compute each result with package
+// formula, and compare it with the result of the backend, bit for bit.
+//
+// A trial is a call with its inputs and its expected results. It is tried on each path of the
+// backend, that is, in each way in which the backend can run calls.
+
 var formulaRequirements = []requirement{
 	{"reductions in rank order match bit for bit", testFormula(driver.RankOrder)},
 	{"reductions in tree order match bit for bit", testFormula(driver.Tree)},
@@ -21,8 +29,8 @@ var formulaRequirements = []requirement{
 	{"reductions of special values in rounded tree order", testSpecialValues(driver.RoundedTree)},
 }
 
-// formulaTestSize returns two sizes. elementCount is the total number of elements to reduce for
-// each type and reduction. maxCount is the largest count of a call.
+// formulaTestSize returns the amount of work. elementCount is the number of elements to reduce for
+// each type and reduction, in all calls together. maxCount is the largest number for one call.
 func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -34,10 +42,9 @@ func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	}
 }
 
-// testFormula returns a test of groups with formula f (an order in which reductions combine the
-// ranks' elements). It tries every type and reduction with random arguments, on several numbers of
-// ranks and on the paths that support f. To repeat a test, set SYMMEM_TEST_SEED to the seed in its
-// log.
+// testFormula returns a test of groups with formula f. It tries every type and reduction with
+// random arguments, on several numbers of ranks. To repeat a test, set SYMMEM_TEST_SEED to the seed
+// in its log.
 func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
@@ -48,18 +55,18 @@ func testFormula(f driver.Formula) func(*testing.T, Harness) {
 
 		t.Logf("SYMMEM_TEST_SEED=%d", seed)
 		for _, n := range []int{2, 3, 4, 8} {
-			if f.Fits(n) == nil {
+			if f.Fits(n) == nil { // a tree needs a power of two
 				t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) { tryFormula(t, h, f, n, seed) })
 			}
 		}
 	}
 }
 
-// reductionBufferBytes returns the size of a buffer for count elements of any type, with canaries
-// and with a shift of the elements.
+// reductionBufferBytes returns the size of a buffer for count elements of any type. There is room
+// for canaries around the elements, which must not be overwritten, and for a shift of the elements.
 func reductionBufferBytes(count int64) int64 {
-	const largestElement, surroundings = 8, 4096
-	return largestElement*count + surroundings
+	const largestElement, canariesAndShift = 8, 4096
+	return largestElement*count + canariesAndShift
 }
 
 // tryFormula runs random trials on n ranks.
@@ -93,7 +100,8 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	t.Logf("%d calls", triedCalls)
 }
 
-// testSpecialValues returns a test of inputs such as NaN, infinity and -0, in all combinations.
+// testSpecialValues returns a test of groups with formula f. Its inputs are values such as NaN,
+// infinity and -0, in all combinations.
 func testSpecialValues(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
@@ -133,13 +141,13 @@ func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
 func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 	operation := operations[random.IntN(len(operations))]
-	// A random number of bits makes short calls as frequent as long ones.
+	// Keep only a random number of bits, so that short calls are as frequent as long ones.
 	value := random.Uint64()
 	bits := random.IntN(25)
-	limited := int64(value >> (64 - bits))
+	countMinusOne := int64(value>>(64-bits)) % maxCount
 	tr := trial{
 		operation:      operation,
-		count:          1 + limited%maxCount,
+		count:          1 + countMinusOne,
 		root:           random.IntN(n),
 		isInPlace:      random.IntN(2) == 0,
 		isUnregistered: random.IntN(3) == 0,
@@ -153,7 +161,7 @@ func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 	return tr
 }
 
-// tryPaths tries a reduction on every path that supports it, and returns the number of calls.
+// tryPaths tries a reduction on every path that supports it, and returns the number of those paths.
 func tryPaths(bw *bufferWorld, tr *trial) (triedCalls int) {
 	bw.t.Helper()
 	tr.prepare(bw.harness, len(bw.ranks))
@@ -161,7 +169,7 @@ func tryPaths(bw *bufferWorld, tr *trial) (triedCalls int) {
 	for _, path := range bw.harness.Paths {
 		variant := *tr
 		variant.path = path
-		if path == driver.PathWindow {
+		if path == driver.PathWindow { // which needs registered buffers
 			variant.isUnregistered = false
 		}
 

@@ -7,6 +7,13 @@ import (
 	"symmem/driver"
 )
 
+// A world has ranks with numbers, such as 0 to 3. A group consists of some of them, in any order.
+// Its members have group ranks: in a group of the ranks 2, 0 and 1, rank 2 of the world has group
+// rank 0.
+//
+// newWorld opens the ranks, and a group of all of them, unless noGroup is set. r.connect makes a
+// rank join another group. All members must call it.
+
 var groupRequirements = []requirement{
 	{"subgroups run concurrently", testSubgroups},
 	{"group ranks are numbered in the order of GroupConfig.Ranks", testGroupOrder},
@@ -14,10 +21,11 @@ var groupRequirements = []requirement{
 	{"connecting a group without this rank returns an error", testNotMember},
 }
 
-// checkAllGather makes the members of a group gather their numbers, and checks the order. c must be
-// the group with these members.
+// checkAllGather makes the members of group c gather their numbers, and checks the result: members,
+// in this order.
 func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
-	input, output := b.addressAt(0), b.addressAt(64)
+	input := b.addressAt(0)
+	output := b.addressAt(64) // behind the input, which has 1 byte
 	r.write(input, []byte{byte(r.number)})
 	call := driver.Call{
 		Operation: driver.AllGather, DataType: driver.Uint8, Count: 1,
@@ -33,12 +41,13 @@ func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.expectBytes(output, want)
 }
 
+// testSubgroups uses three groups in turn: two halves of the ranks, and all ranks.
 func testSubgroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 4, options{checkCalls: true})
 	halves := [][]int{{0, 2}, {1, 3}}
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
-		index := r.number % 2
+		index := r.number % 2 // of the half with this rank
 		half := halves[index]
 		c := r.connect(fmt.Sprint("half ", index), half, checkingCalls)
 		for range 50 {
@@ -58,6 +67,7 @@ func testGroupOrder(t *testing.T, h Harness) {
 	})
 }
 
+// testReconnect connects and closes three groups with the same ranks.
 func testReconnect(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{noGroup: true})
 	w.onEachRank(func(r *rank) {
@@ -70,6 +80,7 @@ func testReconnect(t *testing.T, h Harness) {
 	})
 }
 
+// testNotMember connects groups with an invalid Rank, which is the caller's group rank.
 func testNotMember(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{noGroup: true})
 	configs := []driver.GroupConfig{

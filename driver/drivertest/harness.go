@@ -9,7 +9,17 @@ import (
 	"symmem/driver"
 )
 
-// Part names an optional part of the contract that backends must satisfy.
+// The test of a backend with a function Open calls Run:
+//
+//	drivertest.Run(t, drivertest.Harness{
+//		Open: Open, Ranks: 4,
+//		Missing: map[drivertest.Part]string{drivertest.Norms: "there are no kernels for it"},
+//	})
+//
+// Each test opens up to 4 ranks, and checks one sentence of the contract that backends must
+// satisfy. Some parts of the contract are optional. The tests of Norms are skipped here.
+
+// Part names an optional part of the contract.
 type Part string
 
 // The optional parts.
@@ -20,11 +30,11 @@ const (
 	Splits Part = "splits"
 	// Scatter covers Config.Scatter.
 	Scatter Part = "scatter"
-	// Failures means that a failed stream skips its work, and that its events have its error.
+	// Failures covers streams that fail: they skip their work, and their events have their error.
 	Failures Part = "failures"
-	// Anytime means that Close and Abort return even while other groups connect or wait for peers.
-	// Ranks that share a CUDA context cannot guarantee this, because freeing memory waits for all
-	// kernels of the context.
+	// Anytime covers Close and Abort at any time: they return even while other groups connect or wait
+	// for peers (other ranks). Ranks that share a CUDA context cannot guarantee this, because freeing
+	// memory waits for all kernels of the context.
 	Anytime Part = "closing at any time"
 	// Suspension covers driver.SuspendableSegment and driver.SuspendableWindow.
 	Suspension Part = "suspension"
@@ -34,32 +44,30 @@ const (
 	Routes Part = "routes"
 )
 
+const mandatory Part = "" // stands for everything that is in no optional part
+
 // Harness opens a backend and describes its capabilities.
 type Harness struct {
 	// Open is like driver.Backend.Open.
 	Open func(ctx context.Context, cfg driver.Config) (driver.Device, error)
 	// Host allocates zeroed host memory that Stream.Copy can access. The default is Go memory.
 	Host func(bytes int) []byte
-	// Ranks is the size of the largest world. Tests that need more ranks are skipped.
+	// Ranks is the largest number of ranks. Tests that need more are skipped.
 	Ranks int
 	// Paths lists the backend's paths (ways to run collectives). The default is plain and window.
 	// If a path does not support a call, most tests use the first path.
 	Paths []driver.Path
-	// Reductions maps each data type to the reductions that the first path supports, such as
+	// Reductions lists the reductions that the first path supports for each data type, such as
 	// "sum prod". If the map is nil, the path supports all reductions.
 	Reductions map[driver.DataType]string
 	// Missing maps each part that the backend lacks to the reason, which skipped tests print.
 	Missing map[Part]string
-	// Unordered means that reductions combine ranks in any order. Tests then use numbers whose sums
-	// and products are exact.
+	// Unordered means that reductions combine the ranks' numbers in any order. Tests then use numbers
+	// whose sums and products are exact.
 	Unordered bool
 	// Slow makes some tests try fewer combinations of types and counts.
 	Slow bool
 }
-
-// skipsTrial reports whether a test should skip a combination. It skips two of three indexes if
-// Slow is set.
-func (h Harness) skipsTrial(index int) bool { return h.Slow && index%3 != 0 }
 
 // withDefaults returns a copy of h with default values for nil fields.
 func (h Harness) withDefaults() Harness {
@@ -73,6 +81,10 @@ func (h Harness) withDefaults() Harness {
 
 	return h
 }
+
+// skipsTrial reports whether a test should skip one of many combinations, numbered by index. If
+// Slow is set, it skips two of three.
+func (h Harness) skipsTrial(index int) bool { return h.Slow && index%3 != 0 }
 
 // hasReduction reports whether the first path supports a reduction of a type.
 func (h Harness) hasReduction(t driver.DataType, op driver.ReduceOp) bool {
@@ -92,7 +104,8 @@ func (h Harness) require(t *testing.T, part Part) {
 	}
 }
 
-// hasOperation returns false if o belongs to Messages or Splits and the backend lacks that part.
+// hasOperation reports whether the backend has operation o. It returns false if o belongs to
+// Messages or Splits and the backend lacks that part.
 func (h Harness) hasOperation(o driver.Operation) bool {
 	part := mandatory
 	switch {
@@ -106,19 +119,17 @@ func (h Harness) hasOperation(o driver.Operation) bool {
 	return !isMissing
 }
 
-// chapter is a group of tests, which is skipped if the backend lacks its part.
-type chapter struct {
-	name         string
-	requirements []requirement
-	part         Part // optional part that the chapter tests, or mandatory
-}
-
-const mandatory Part = "" // stands for everything that is in no optional part
-
 // requirement is a sentence of the contract and its test.
 type requirement struct {
 	text string
 	test func(t *testing.T, h Harness)
+}
+
+// chapter is a list of requirements. It is skipped if the backend lacks its part.
+type chapter struct {
+	name         string
+	requirements []requirement
+	part         Part // optional part that the chapter tests, or mandatory
 }
 
 // Run tests the whole contract.

@@ -10,13 +10,19 @@ import (
 	"symmem/internal/reduce"
 )
 
-// The tests in this file offer calls to a group without launching them. An Offer can refuse a call
-// on a path. A path must refuse the same calls on all ranks, because ranks choose a path without
+// A path is a way in which a backend can run calls. Before a call is launched, it is offered to the
+// group, and each path can refuse it. For example, a path may refuse an AllReduce of 1-byte
+// integers. A path must refuse the same calls on all ranks, because ranks choose a path without
 // communicating.
+//
+// The tests in this file offer many calls, without launching them. A trial describes a call: its
+// operation, type, reduction, count and path.
 
+// testEqualRefusals offers all calls on two ranks. It compares the refusals, which are errors or
+// nil.
 func testEqualRefusals(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{})
-	var refusals [2][]string // texts by rank
+	var refusals [2][]string // by rank, as texts
 	bw.onEachRank(func(r *rank) {
 		bw.offerAllCalls(r, func(tr *trial, refusal error) {
 			text := fmt.Sprintf("%v: %v", tr, refusal)
@@ -35,7 +41,9 @@ func testEqualRefusals(t *testing.T, h Harness) {
 	}
 }
 
-// testReductions compares Harness.Reductions with the refusals of the first path.
+// testReductions compares the refusals of the backend's first path with Harness.Reductions, in
+// which the backend's test lists the reductions that this path supports. Other calls must not be
+// refused.
 func testReductions(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{})
 	firstPath := bw.harness.Paths[0]
@@ -53,24 +61,24 @@ func testReductions(t *testing.T, h Harness) {
 				return
 			}
 
-			isListed := !tr.operation.Reduces() || h.hasReduction(tr.dataType, tr.op)
-			if isListed && refusal != nil {
+			mustSupport := !tr.operation.Reduces() || h.hasReduction(tr.dataType, tr.op)
+			if mustSupport && refusal != nil {
 				r.failf("%v: Refusal = %v, want nil for a listed reduction", tr, refusal)
 			}
 
-			if !isListed && refusal == nil {
+			if !mustSupport && refusal == nil {
 				r.failf("%v: Refusal = nil, want an error for an unlisted reduction", tr)
 			}
 		})
 	})
 }
 
-// offerAllCalls prepares all combinations of arguments on all paths, without launching the calls.
-// It passes each result of Offer.Refusal to handleRefusal.
+// offerAllCalls offers calls with all combinations of arguments on all paths. It passes each
+// refusal to handleRefusal.
 func (bw *bufferWorld) offerAllCalls(
 	r *rank, handleRefusal func(tr *trial, refusal error),
 ) {
-	for o := range driver.Barrier + 1 { // Barrier is the last operation without other arguments
+	for o := range driver.Barrier + 1 { // most later operations need more arguments
 		for _, dataType := range reduce.DataTypes() {
 			for _, op := range driver.ReductionsOf(dataType) {
 				for _, count := range []int64{0, 1, 70001} {
@@ -87,13 +95,13 @@ func (bw *bufferWorld) offerAllCalls(
 	}
 }
 
-// offerToPaths prepares a trial's call on each path that supports the operation.
+// offerToPaths offers a trial's call on each path that supports the operation.
 func (bw *bufferWorld) offerToPaths(
 	r *rank, tr *trial, handleRefusal func(tr *trial, refusal error),
 ) {
 	for path := range driver.Paths {
 		if tr.isUnregistered && path == driver.PathWindow {
-			continue // Offer.Refusal requires windows
+			continue // this path requires registered buffers, even in Offer.Refusal
 		}
 
 		if !tr.operation.SupportsPath(path) {
@@ -101,24 +109,15 @@ func (bw *bufferWorld) offerToPaths(
 		}
 
 		tr.path = path
-		refusal := bw.tryPrepare(r, tr)
+		refusal := bw.offer(r, tr)
 		handleRefusal(tr, refusal)
 	}
 }
 
-// tryPrepare returns the refusal of a call. If there is none, it checks the prepared plan.
-func (bw *bufferWorld) tryPrepare(r *rank, tr *trial) (refusal error) {
-	call := tr.uncheckedCall(r, bw.send[r.number], bw.recv[r.number])
-	if call.Operation.PointToPoint() {
-		call.Root = 1 - r.number // the other rank
-	}
-
-	if !call.Operation.UsesWindows() {
-		call.SendWindow = nil
-		call.RecvWindow = nil
-	}
-
-	offer := r.group.Offer(call)
+// offer offers a trial's call, and returns the refusal. If the path accepts the call, it checks
+// that this is allowed, and that the call can be prepared.
+func (bw *bufferWorld) offer(r *rank, tr *trial) (refusal error) {
+	offer := r.group.Offer(bw.callToOffer(r, tr))
 	refusal = offer.Refusal(tr.path)
 	if refusal != nil {
 		if !errors.Is(refusal, driver.ErrUnsupported) {
@@ -136,7 +135,28 @@ func (bw *bufferWorld) tryPrepare(r *rank, tr *trial) (refusal error) {
 		r.failf("%v: Refusal = nil, but the harness lacks the operation", tr)
 	}
 
-	const digest = 7
+	checkPlan(r, tr, offer)
+	return nil
+}
+
+// callToOffer returns the call of a trial.
+func (bw *bufferWorld) callToOffer(r *rank, tr *trial) driver.Call {
+	call := tr.uncheckedCall(r, bw.send[r.number], bw.recv[r.number])
+	if call.Operation.PointToPoint() {
+		call.Root = 1 - r.number // the other rank
+	}
+
+	if !call.Operation.UsesWindows() {
+		call.SendWindow = nil
+		call.RecvWindow = nil
+	}
+
+	return call
+}
+
+// checkPlan prepares an offered call, and checks the resulting plan.
+func checkPlan(r *rank, tr *trial, offer driver.Offer) {
+	const digest = 7 // any number
 	plan, err := offer.Take(tr.path, digest)
 	if err != nil {
 		r.failf("%v: Refusal = nil, but Take returned the error %v", tr, err)
@@ -154,6 +174,4 @@ func (bw *bufferWorld) tryPrepare(r *rank, tr *trial) (refusal error) {
 	if got.Count != tr.count {
 		r.failf("%v: the plan has count %d, want %d", tr, got.Count, tr.count)
 	}
-
-	return nil
 }

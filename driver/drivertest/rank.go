@@ -6,22 +6,33 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 
 	"symmem/driver"
 	"symmem/internal/control/controltest"
 )
 
+// A test calls methods of each of its ranks. For example, the following code makes a rank fill 64
+// bytes of its device's memory on its stream, and then checks them. If a step fails, so does the
+// test. The message names the rank.
+//
+//	b := r.newBuffer(64)
+//	r.must(r.stream.Fill(b.addressAt(0), 7, 64))
+//	r.expectFilled(b.addressAt(0), 7, 64)
+//
+// In a test with several ranks, each rank runs such code in a goroutine.
+
 // rank holds one rank's device and resources. Methods that return no error call failf instead.
 type rank struct {
-	world         *world
+	world         *world // the ranks of the test
 	number        int
 	isInGoroutine bool   // whether onEachRank is running a function of this rank
 	step          string // current step of the test, for failure messages
 	device        driver.Device
-	arena         driver.Arena
+	arena         driver.Arena // addresses for the device's memory
 	stream        driver.Stream
 	group         driver.Communicator // of all ranks; nil with options.noGroup
-	mappedBytes   int64               // total size of the segments that newBuffer has mapped
+	mappedBytes   int64               // total size of the memory that newBuffer has mapped
 	keyCount      uint32              // number of calls of nextKey
 	launchCount   int                 // number of calls of launchAndWait
 	staging       []byte              // host memory for copies
@@ -50,6 +61,19 @@ func (r *rank) failf(format string, args ...any) {
 // setStep sets a text that failure messages contain.
 func (r *rank) setStep(format string, args ...any) { r.step = ", " + fmt.Sprintf(format, args...) }
 
+// onClose registers a function to call when the world is closed. Later functions are called first.
+func (r *rank) onClose(f func() error) { r.closeFuncs = append(r.closeFuncs, f) }
+
+// close calls the functions that onClose has registered.
+func (r *rank) close() error {
+	var errs []error
+	for _, f := range slices.Backward(r.closeFuncs) {
+		errs = append(errs, f())
+	}
+
+	return errors.Join(errs...)
+}
+
 // open opens the device, the arena, the stream and, unless noGroup is set, the group.
 func (r *rank) open(store driver.Store) {
 	w := r.world
@@ -71,8 +95,8 @@ func (r *rank) open(store driver.Store) {
 	r.stream = r.newStream()
 }
 
-// connect joins a group of the given ranks, to which this rank belongs. It creates the windows of
-// the backend's library at once, so that all paths can be used.
+// connect joins a group of the given ranks, to which this rank belongs. Later calls of Register
+// create the windows of the backend's library at once, so that all paths can be used.
 func (r *rank) connect(id string, ranks []int, checkCalls bool) driver.Communicator {
 	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: checkCalls,
@@ -113,18 +137,6 @@ func (r *rank) capture(queueWork func()) driver.Graph {
 	return g
 }
 
-// onClose registers a function to call when the world is closed. Later functions are called first.
-func (r *rank) onClose(f func() error) { r.closeFuncs = append(r.closeFuncs, f) }
-
-func (r *rank) close() error {
-	var errs []error
-	for _, f := range slices.Backward(r.closeFuncs) {
-		errs = append(errs, f())
-	}
-
-	return errors.Join(errs...)
-}
-
 // blockStream queues a gate on a stream. The gate opens at the latest when the world is closed.
 func (r *rank) blockStream(s driver.Stream) *gate {
 	g := &gate{opened: make(chan struct{})}
@@ -136,25 +148,35 @@ func (r *rank) blockStream(s driver.Stream) *gate {
 	return g
 }
 
-// onSupportedPath returns the call unchanged if c supports it on call.Path. Otherwise, it returns
-// the call on the harness's first path.
+// gate blocks a stream until open is called.
+type gate struct {
+	opened chan struct{}
+	once   sync.Once
+}
+
+// open lets the stream continue. A second call has no effect.
+func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
+
+// onSupportedPath returns the call unchanged if group c supports it on call.Path. Otherwise, it
+// returns the call on the backend's first path. (A path is a way to run a call.)
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
 	isSupported := call.Operation.SupportsPath(call.Path) &&
 		c.Offer(call).Refusal(call.Path) == nil
-	if !isSupported {
-		call.Path = r.world.harness.Paths[0]
+	if isSupported {
+		return call
 	}
 
+	call.Path = r.world.harness.Paths[0]
 	return call
 }
 
-// launchAndWait prepares and launches a call and waits for it. Every second launch is inline, if
-// possible.
+// launchAndWait launches a call of group c on stream s, and waits for it. If the group can launch
+// calls inline, every second launch is inline.
 func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	launchCall := c.Launch
-	inline, supportsInline := c.(driver.InlineLauncher)
-	if supportsInline && r.launchCount%2 == 1 {
-		launchCall = inline.LaunchInline
+	inlineLauncher, canLaunchInline := c.(driver.InlineLauncher)
+	if canLaunchInline && r.launchCount%2 == 1 {
+		launchCall = inlineLauncher.LaunchInline
 	}
 
 	r.launchCount++
@@ -171,7 +193,7 @@ func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver
 	return s.Synchronize(r.world.ctx)
 }
 
-// queueCall prepares and launches a call without waiting for it.
+// queueCall launches a call of group c on stream s, without waiting for it.
 func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	plan, err := driver.Prepare(c, call)
 	if err != nil {
@@ -181,7 +203,8 @@ func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Cal
 	return c.Launch(s, plan)
 }
 
-// exchangePayloads exchanges payloads and checks them. sizes[i] is the size of rank i's payload.
+// exchangePayloads exchanges payloads between all ranks, and checks them. sizes[i] is the size of
+// rank i's payload. The contents depend on round.
 func (r *rank) exchangePayloads(lane driver.Lane, round int, sizes []int) error {
 	exchange := func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
@@ -189,9 +212,9 @@ func (r *rank) exchangePayloads(lane driver.Lane, round int, sizes []int) error 
 	return controltest.ExchangeAndCheck(exchange, r.number, round, sizes)
 }
 
-// checkMaximum runs an AllReduce over a window and checks its result. All elements of all ranks
-// have the same value, which is thus their maximum. If the backend has no window path, checkMaximum
-// does nothing.
+// checkMaximum checks that buffer b can be used by group c. It makes the group compute the maximum
+// of all ranks' elements, which all have the given value. It does nothing if the backend has no
+// window path: b must be registered with the group, as its window.
 func (r *rank) checkMaximum(c driver.Communicator, b buffer, value byte) {
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
 		return

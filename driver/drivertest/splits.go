@@ -9,6 +9,15 @@ import (
 	"symmem/driver"
 )
 
+// In an AllToAllV, each rank sends a part of its send buffer to each rank, also to itself. The
+// sizes of the parts can differ: for example, rank 0 sends 5 elements to rank 0 and 2 elements to
+// rank 1. Rank 1 sends 3 elements to rank 0 and none to rank 1. So the receive buffer of rank 0 has
+// a part of 5 and one of 3 elements. Counts and offsets of the parts, together called splits, are
+// arguments of the call.
+//
+// The parts are in any order in the buffers, and can have gaps between them. The tests fill receive
+// buffers with canaries first, a fixed byte. Afterwards, the gaps must still have it.
+
 var splitRequirements = []requirement{
 	{"AllToAllV writes every part to its offset and nothing else", testSplits},
 	{"a captured AllToAllV can be replayed", testCapturedSplits},
@@ -16,39 +25,45 @@ var splitRequirements = []requirement{
 	{"AllToAll on one rank and AllToAllV on another cause a MismatchError", testDifferentAllToAlls},
 }
 
-// splitExchange is an AllToAllV: each rank sends a part of a different size to each rank.
+// splitExchange is an AllToAllV.
 type splitExchange struct {
-	counts                   [][]int64 // number of elements of each part, by sender and receiver
-	sendOffsets, recvOffsets [][]int64 // of parts in the buffers, in elements, by rank and peer
-	dataType                 driver.DataType
+	counts      [][]int64 // number of elements of each part, by sender and receiver
+	sendOffsets [][]int64 // of the parts in the send buffers, in elements, by sender and receiver
+	recvOffsets [][]int64 // of the parts in the receive buffers, in elements, by receiver and sender
+	dataType    driver.DataType
 }
 
-// randomExchange returns an AllToAllV in which each rank sends at most maxCount elements to each
-// rank. In the buffers, the parts are in random order and have gaps between them.
+// randomExchange returns an AllToAllV of n ranks. A part has at most maxCount elements. The parts
+// are in random order, with gaps between some of them.
 func randomExchange(random *rand.Rand, n int, maxCount int64, t driver.DataType) *splitExchange {
 	ex := &splitExchange{dataType: t}
 	for range n {
-		row := make([]int64, n)
-		for dst := range row {
-			if random.IntN(4) > 0 {
-				row[dst] = random.Int64N(maxCount + 1)
+		sendCounts := make([]int64, n) // of one sender
+		for dst := range sendCounts {
+			isEmpty := random.IntN(4) == 0
+			if !isEmpty {
+				sendCounts[dst] = random.Int64N(maxCount + 1)
 			}
 		}
 
-		ex.counts = append(ex.counts, row)
+		ex.counts = append(ex.counts, sendCounts)
 	}
 
 	for r := range n {
-		column := make([]int64, n)
-		for src := range column {
-			column[src] = ex.counts[src][r]
-		}
-
 		ex.sendOffsets = append(ex.sendOffsets, randomOffsets(random, ex.counts[r]))
-		ex.recvOffsets = append(ex.recvOffsets, randomOffsets(random, column))
+		ex.recvOffsets = append(ex.recvOffsets, randomOffsets(random, ex.recvCounts(r)))
 	}
 
 	return ex
+}
+
+// recvCounts returns the counts of the parts that a rank receives, by sender.
+func (ex *splitExchange) recvCounts(rank int) (counts []int64) {
+	for _, sendCounts := range ex.counts {
+		counts = append(counts, sendCounts[rank])
+	}
+
+	return counts
 }
 
 // randomOffsets returns offsets of parts with the given counts. The parts are in random order, with
@@ -66,17 +81,12 @@ func randomOffsets(random *rand.Rand, counts []int64) []int64 {
 	return offsets
 }
 
-// splits returns a rank's argument. The caller may change the counts, which are copies.
+// splits returns the splits of a rank. The caller may change the counts, which are copies.
 func (ex *splitExchange) splits(rank int) *driver.Splits {
-	s := &driver.Splits{
+	return &driver.Splits{
 		SendCounts: slices.Clone(ex.counts[rank]), SendOffsets: ex.sendOffsets[rank],
-		RecvOffsets: ex.recvOffsets[rank],
+		RecvCounts: ex.recvCounts(rank), RecvOffsets: ex.recvOffsets[rank],
 	}
-	for _, row := range ex.counts {
-		s.RecvCounts = append(s.RecvCounts, row[rank])
-	}
-
-	return s
 }
 
 // inputOfPart returns the data that rank src sends to rank dst.
@@ -85,8 +95,8 @@ func (ex *splitExchange) inputOfPart(h Harness, src, dst int) []byte {
 	return input(h, ex.dataType, seed, ex.counts[src][dst])
 }
 
-// call returns a rank's call. If useWindow is set, the other ranks may read the send buffer in its
-// window.
+// call returns a rank's call. In the receive buffer, it leaves room for canaries before the parts.
+// If useWindow is set, the other ranks may read the send buffer, because it is in a window.
 func (ex *splitExchange) call(r *rank, send, recv buffer, useWindow bool) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllToAllV, DataType: ex.dataType, Splits: ex.splits(r.number),
@@ -110,7 +120,7 @@ func (ex *splitExchange) writeBuffers(h Harness, r *rank, send, recv buffer) {
 	r.must(r.stream.Fill(recv.addressAt(0), canary, recv.segment.Bytes()))
 }
 
-// checkResult checks the whole receive buffer, with the gaps between parts.
+// checkResult checks the whole receive buffer: the parts, and the canaries around them.
 func (ex *splitExchange) checkResult(h Harness, r *rank, recv buffer) {
 	size := int64(ex.dataType.Size())
 	want := bytes.Repeat([]byte{canary}, int(recv.segment.Bytes()))
@@ -122,6 +132,7 @@ func (ex *splitExchange) checkResult(h Harness, r *rank, recv buffer) {
 	r.expectBytes(recv.addressAt(0), want)
 }
 
+// run makes a rank's call and checks the result.
 func (ex *splitExchange) run(bw *bufferWorld, r *rank, useWindow bool) {
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	ex.writeBuffers(bw.harness, r, send, recv)
@@ -129,6 +140,7 @@ func (ex *splitExchange) run(bw *bufferWorld, r *rank, useWindow bool) {
 	ex.checkResult(bw.harness, r, recv)
 }
 
+// testSplits tries AllToAllVs of different sizes on one to four ranks.
 func testSplits(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 2))
@@ -137,7 +149,7 @@ func testSplits(t *testing.T, h Harness) {
 		bw := newBufferWorld(t, h, n, 4<<20, options{checkCalls: true})
 		for i, maxCount := range []int64{0, 1, 40, 5000, 120 << 10} {
 			ex := randomExchange(random, n, maxCount, types[(i+n)%len(types)])
-			windows := random.IntN(1 << n) // one bit for each rank, 1 if the rank uses its window
+			windows := random.IntN(1 << n) // bit r is set if rank r uses its window
 			succeeded := bw.tryOnEachRank(func(r *rank) {
 				useWindow := windows>>r.number&1 == 1
 				ex.run(bw, r, useWindow)
@@ -149,6 +161,7 @@ func testSplits(t *testing.T, h Harness) {
 	}
 }
 
+// testCapturedSplits captures an AllToAllV in a graph, and launches the graph three times.
 func testCapturedSplits(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, min(3, h.Ranks), 2<<20, options{checkCalls: true})
 	ex := randomExchange(rand.New(rand.NewPCG(4, 4)), len(bw.ranks), 60<<10, driver.Int32)
@@ -166,7 +179,8 @@ func testCapturedSplits(t *testing.T, h Harness) {
 	})
 }
 
-// testSplitsDiffer makes rank 1 expect one element more from rank 0 than rank 0 sends.
+// testSplitsDiffer makes rank 1 expect one element more from rank 0 than rank 0 sends. No rank may
+// write its receive buffer.
 func testSplitsDiffer(t *testing.T, h Harness) {
 	n := mismatchRankCount(h)
 	bw := newBufferWorld(t, h, n, 1<<20, options{checkCalls: true, allowFaults: true})

@@ -7,14 +7,17 @@ import (
 	"sync"
 )
 
+// Ranks find each other through a store of keys and values. For example, rank 0 sets the key "host"
+// to "a", and rank 1 gets it. If rank 1 calls Get first, Get waits for the Set of rank 0.
+
 // Store is a driver.Store in the memory of one process. It is safe for concurrent use.
 type Store struct {
 	mu      sync.Mutex
 	values  map[string][]byte // guarded by mu
-	changed chan struct{}     // closed by the next Set; nil without a waiter; guarded by mu
+	changed chan struct{}     // closed when a value is set; nil if no Get waits; guarded by mu
 }
 
-// Set stores a value and wakes all waiters.
+// Set stores a value.
 func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -22,7 +25,7 @@ func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	return nil
 }
 
-// set stores a value and wakes all waiters. The caller must hold s.mu.
+// set stores a value and wakes all calls of Get that wait. The caller must hold s.mu.
 func (s *Store) set(key string, value []byte) {
 	if s.values == nil {
 		s.values = map[string][]byte{}
@@ -36,7 +39,7 @@ func (s *Store) set(key string, value []byte) {
 }
 
 // CompareSet stores desired if the current value equals expected. It returns the value after the
-// call.
+// call. A key without a value has the current value "".
 func (s *Store) CompareSet(
 	_ context.Context, key string, expected, desired []byte,
 ) ([]byte, error) {
@@ -58,7 +61,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 		}
 
 		select {
-		case <-changed:
+		case <-changed: // perhaps by another key, so look again
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -74,7 +77,8 @@ func (s *Store) Peek(_ context.Context, key string) (value []byte, isSet bool, e
 // ServedBy returns -1, because no rank serves the store.
 func (s *Store) ServedBy() int { return -1 }
 
-// lookup returns a value. If there is none, it returns a channel that the next Set closes.
+// lookup returns a value. If there is none, it returns a channel that is closed when any value is
+// set.
 func (s *Store) lookup(key string) (value []byte, isSet bool, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

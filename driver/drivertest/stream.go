@@ -8,6 +8,13 @@ import (
 	"symmem/driver"
 )
 
+// A stream runs work in the background, in the order in which it was queued: copies, fills of
+// device memory, functions on the host, and collectives such as the barrier of all ranks.
+// Synchronize waits for the work.
+//
+// newWorld opens a device with a stream, r.stream. r.blockStream queues a gate on a stream. The
+// stream stops there until the test opens the gate, so the test can queue more work first.
+
 var streamRequirements = []requirement{
 	{"work runs in the order in which it was queued", testStreamOrder},
 	{"host functions run in order, even on a busy stream", testHostOrder},
@@ -18,13 +25,14 @@ var streamRequirements = []requirement{
 	{"a negative size causes an error", testNegativeSize},
 }
 
+// testStreamOrder writes 100 values to the same place. After each write, it copies the value to
+// another place. A copy that ran too early or too late would copy another value.
 func testStreamOrder(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1 << 20)
 	gate := r.blockStream(r.stream)
 	const writes, bytes = 100, 64
 	src := b.addressAt(0)
-	// After each write of src, the value is copied to another place.
 	copyAddress := func(i byte) uintptr { return b.addressAt(bytes * (1 + int64(i))) }
 	for i := range byte(writes) {
 		must(t, r.stream.Fill(src, i, bytes))
@@ -55,12 +63,13 @@ func testHostOrder(t *testing.T, h Harness) {
 	}
 }
 
+// testErrorOnce makes a barrier fail by Abort, which makes its group fail.
 func testErrorOnce(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{allowFaults: true})
 	r := w.ranks[0]
 	gate := r.blockStream(r.stream)
 	must(t, r.queueCall(r.group, r.stream, barrier))
-	r.group.Abort(nil) // so that the barrier fails
+	r.group.Abort(nil)
 	gate.open()
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
 	hasRun := false
@@ -71,6 +80,7 @@ func testErrorOnce(t *testing.T, h Harness) {
 	}
 }
 
+// testSynchronizeContext waits for a blocked stream with a canceled context.
 func testSynchronizeContext(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	must(t, r.stream.Synchronize(r.world.ctx))
@@ -103,6 +113,7 @@ func testStreamClose(t *testing.T, h Harness) {
 	}
 }
 
+// testStreamClosed calls each method of a closed stream.
 func testStreamClosed(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newBuffer(1)
@@ -131,10 +142,11 @@ func testStreamClosed(t *testing.T, h Harness) {
 		wantError(t, call, err, driver.ErrClosed)
 	}
 
-	must(t, r.launchAndWait(r.group, r.stream, barrier)) // the refused launch was no fault
+	must(t, r.launchAndWait(r.group, r.stream, barrier)) // the group has not failed
 }
 
-// testNegativeSize checks sizes below 1. A size of 0 is no error, and has no effect.
+// testNegativeSize copies and fills -1 bytes, and then 0 bytes. A size of 0 is no error, and has no
+// effect.
 func testNegativeSize(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)

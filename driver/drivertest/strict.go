@@ -8,11 +8,16 @@ import (
 	"symmem/driver"
 )
 
-// Strict groups (GroupConfig.Strict) compare the numbers of messages at each collective. The tests
-// of these groups belong to messageRequirements.
+// In a strict group (GroupConfig.Strict), the Send and the Recv of a message must be between the
+// same collectives. For example, rank 0 sends a message to rank 2, and then all ranks call a
+// barrier, the first collective. If rank 2 has forgotten the Recv, the barrier detects it: the
+// numbers of messages do not match. The ranks get a driver.MessageError with the number of the
+// collective, 1.
+//
+// newBufferWorld opens ranks with a group. Each rank has a send buffer and a receive buffer.
 
-// testOmittedCall makes steps of a message and a barrier. One step lacks a Send or a Recv. The
-// barrier of this step must detect the mistake.
+// testOmittedCall makes four steps of a message and a barrier. In one step, the Send or the Recv is
+// omitted. The barrier of this step must detect it.
 func testOmittedCall(t *testing.T, h Harness) {
 	for _, omitted := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(omitted.String(), func(t *testing.T) {
@@ -21,7 +26,7 @@ func testOmittedCall(t *testing.T, h Harness) {
 			})
 			errs := bw.errorsByRank(func(r *rank) error {
 				for step := range omittingStep + 2 {
-					if err := sendExceptOne(bw, r, step, omitted); err != nil {
+					if err := runStep(bw, r, step, omitted); err != nil {
 						return fmt.Errorf("step %d: %w", step, err)
 					}
 				}
@@ -50,14 +55,14 @@ func isUnmatchedAt(err error, collective uint64) bool {
 	return ok && e.Fault == driver.MessagesUnmatched && e.Number == collective
 }
 
-const omittingStep = 2 // number, from 0, of the step that lacks a Send or Recv
+const omittingStep = 2 // number, from 0, of the step in which a Send or Recv is omitted
 
-// sendExceptOne runs this rank's part of a step: a message from rank 0 to rank 2, followed by a
-// barrier. In omittingStep, it skips the omitted operation.
-func sendExceptOne(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error {
-	isOmitting := step == omittingStep
-	sends := !isOmitting || omitted != driver.Send
-	receives := !isOmitting || omitted != driver.Recv
+// runStep runs a rank's part of a step: a message from rank 0 to rank 2, followed by a barrier. In
+// omittingStep, it skips the operation omitted.
+func runStep(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error {
+	isOmittingStep := step == omittingStep
+	sends := !isOmittingStep || omitted != driver.Send
+	receives := !isOmittingStep || omitted != driver.Recv
 	var err error
 	switch {
 	case r.number == 0 && sends:
@@ -65,8 +70,8 @@ func sendExceptOne(bw *bufferWorld, r *rank, step int, omitted driver.Operation)
 		err = r.queueCall(r.group, r.stream, call)
 	case r.number == 2 && receives:
 		stream := r.stream
-		if isOmitting {
-			stream = r.newStream() // a Recv without a Send would block the rank's stream
+		if isOmittingStep {
+			stream = r.newStream() // a Recv without a Send would block the stream of the barrier
 		}
 
 		call := message{peer: 0, tag: 1, bytes: 100}.recv(bw.recv[2])
@@ -80,9 +85,9 @@ func sendExceptOne(bw *bufferWorld, r *rank, step int, omitted driver.Operation)
 	return r.launchAndWait(r.group, r.stream, barrier)
 }
 
-// testMissingSend makes rank 2 wait for a message that is never sent. The rank must get an error,
-// although its Recv blocks the stream of the collective that compares message counts. Rank 0 sends
-// a message with a different tag, so that the total numbers of Sends and Recvs are the same.
+// testMissingSend makes rank 2 wait for a message with tag 1 that is never sent. It must get an
+// error, although its Recv blocks the stream of the barrier. Rank 0 sends a message with tag 5
+// instead, so that the total numbers of Sends and Recvs are the same.
 func testMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
@@ -104,20 +109,23 @@ func testMissingSend(t *testing.T, h Harness) {
 
 				return r.launchAndWait(r.group, r.stream, barrier)
 			})
-			if !isUnmatchedAt(errs[2], 1) {
+			const firstCollective = 1
+			if !isUnmatchedAt(errs[2], firstCollective) {
 				t.Errorf("the receiver got %v, want a MessageError at collective 1", errs[2])
 			}
 		})
 	}
 }
 
-// testOutOfStep sends a message before a barrier and receives it after the barrier.
+// testOutOfStep sends a message before a barrier and receives it after the barrier. The receive
+// buffer, which is filled with canaries first, must stay unchanged.
 func testOutOfStep(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{isStrict: true, allowFaults: true})
 	must(t, bw.ranks[1].stream.Fill(bw.recv[1].addressAt(0), canary, 256))
 	errs := bw.errorsByRank(func(r *rank) error { return sendAcrossBarrier(bw, r) })
 	checkMessageEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
-		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
+		From: 0, To: 1, Tag: 6, Number: 1,
+		Sent: 0, Received: 1, // the numbers of collectives before the Send and before the Recv
 	})
 	bw.expectUntouched(1)
 }
@@ -143,7 +151,8 @@ func sendAcrossBarrier(bw *bufferWorld, r *rank) error {
 	return nil
 }
 
-// testNonStrict makes the calls of testOutOfStep in a group in which they are correct.
+// testNonStrict makes the calls of testOutOfStep in a group that is not strict. There, they are
+// correct.
 func testNonStrict(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) { r.must(sendAcrossBarrier(bw, r)) })

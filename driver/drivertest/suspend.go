@@ -6,6 +6,14 @@ import (
 	"symmem/driver"
 )
 
+// A segment is device memory at an address. Suspending it releases the memory for a while, and
+// keeps the address. For example, a segment has the value 1 in each byte. After PrepareSuspend and
+// Suspend, it has no memory. After Resume, it has memory again, with the value 1 if PrepareSuspend
+// has saved the contents, and otherwise with zeros.
+//
+// The ranks of a group can register their segments as a window, which all of them can access. The
+// window must be suspended before its segments, and resumed after them.
+
 var suspendRequirements = []requirement{
 	{"a resumed segment has zeros at its old address", testResumedZeros},
 	{"a resumed segment has the contents that were saved", testResumedContents},
@@ -15,6 +23,7 @@ var suspendRequirements = []requirement{
 	{"a suspended window can be deregistered", testDeregisterSuspended},
 }
 
+// asSuspendable returns the methods of a segment with which it is suspended.
 func asSuspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
 	segment, ok := s.(driver.SuspendableSegment)
 	if !ok {
@@ -24,13 +33,14 @@ func asSuspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
 	return segment
 }
 
-// Arguments of suspendSegment and PrepareSuspend: whether Resume restores the contents.
+// These are arguments of suspendSegment and PrepareSuspend. If the contents are saved, Resume
+// restores them.
 const (
 	saveContents    = true
 	discardContents = false
 )
 
-// suspendSegment suspends a segment, which releases its memory until Resume is called.
+// suspendSegment suspends a segment. The caller must call Resume of the result.
 func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegment {
 	segment := asSuspendable(r, s)
 	r.must(segment.PrepareSuspend(save))
@@ -38,6 +48,7 @@ func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegm
 	return segment
 }
 
+// testResumedZeros fills a segment, and suspends it without saving its contents.
 func testResumedZeros(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
@@ -55,6 +66,7 @@ func testResumedZeros(t *testing.T, h Harness) {
 	}
 }
 
+// testResumedContents fills a segment, and saves its contents before it is suspended.
 func testResumedContents(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
@@ -67,7 +79,7 @@ func testResumedContents(t *testing.T, h Harness) {
 		r.expectFilled(address, value, bytes)
 	}
 
-	// Resume does not restore the saved contents of a segment that is not suspended.
+	// If the segment has not been suspended after PrepareSuspend, Resume must keep later contents.
 	segment := asSuspendable(r, b.segment)
 	r.must(segment.PrepareSuspend(saveContents))
 	const laterValue = 9
@@ -77,9 +89,10 @@ func testResumedContents(t *testing.T, h Harness) {
 	r.expectFilled(address, laterValue, bytes)
 }
 
+// testUnmapSuspended suspends and unmaps three segments, one after the other, at the same address.
 func testUnmapSuspended(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	for range 3 { // at the same addresses
+	for range 3 {
 		s, err := r.arena.Map(0, r.granularity())
 		must(t, err)
 		r.expectFilled(s.Address(), 0, r.granularity())
@@ -102,7 +115,7 @@ func testSuspendTwice(t *testing.T, h Harness) {
 	must(t, segment.Resume()) // has no effect
 }
 
-// suspendWindow suspends a buffer's window and segment on all ranks.
+// suspendWindow suspends a buffer's window, and then its segment. All ranks call it.
 func suspendWindow(r *rank, b buffer) {
 	w := b.window.(driver.SuspendableWindow)
 	r.must(w.PrepareSuspend())
@@ -112,7 +125,7 @@ func suspendWindow(r *rank, b buffer) {
 	waitForAll(r)
 }
 
-// resumeWindow resumes a buffer's segment and window on all ranks.
+// resumeWindow resumes a buffer's segment, and then its window. All ranks call it.
 func resumeWindow(r *rank, b buffer) {
 	r.must(asSuspendable(r, b.segment).Resume())
 	waitForAll(r) // the window needs the segments of all ranks
@@ -126,10 +139,14 @@ func waitForAll(r *rank) {
 	r.must(err)
 }
 
+// testSuspendCycles captures a call in a graph. The call computes the maximum of the ranks' values
+// in a window. In each of ten cycles, the window is suspended and resumed, and the graph is
+// launched.
 func testSuspendCycles(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
-		const count, gap = 20000, 96 // bytes of the input and of the output, and between them
+		const count = 20000 // bytes of the input, and of the output
+		const gap = 96      // bytes between them
 		b := r.newWindow(2*count + gap)
 		input, output := b.addressAt(0), b.addressAt(count+gap)
 		call := onCapturablePath(r, driver.Call{
@@ -143,7 +160,8 @@ func testSuspendCycles(t *testing.T, h Harness) {
 			r.setStep("cycle %d", cycle)
 			suspendWindow(r, b)
 			resumeWindow(r, b)
-			r.must(r.stream.Fill(input, 10*cycle+byte(r.number), count))
+			value := 10*cycle + byte(r.number)
+			r.must(r.stream.Fill(input, value, count))
 			r.must(g.Launch(r.stream))
 			r.must(r.stream.Synchronize(w.ctx))
 			maximum := 10*cycle + 2 // the value of rank 2
@@ -154,8 +172,8 @@ func testSuspendCycles(t *testing.T, h Harness) {
 	})
 }
 
-// onCapturablePath returns the call on a path whose graphs survive a suspension: the first
-// supported path of a list.
+// onCapturablePath returns the call on a path, a way to run it, whose graphs survive a suspension.
+// It chooses the first path of a list that supports the call.
 func onCapturablePath(r *rank, call driver.Call) driver.Call {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathWindow, driver.PathPlain} {
 		call.Path = path
@@ -167,6 +185,8 @@ func onCapturablePath(r *rank, call driver.Call) driver.Call {
 	return call
 }
 
+// testDeregisterSuspended deregisters a suspended window. Its segment can then be resumed and
+// registered again.
 func testDeregisterSuspended(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {

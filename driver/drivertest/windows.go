@@ -7,6 +7,13 @@ import (
 	"symmem/driver"
 )
 
+// Each rank has a segment of device memory. The ranks of a group register their segments together,
+// under a key. The registered memory is a window, which all ranks can access. Calls on the window
+// path need their buffers in windows.
+//
+// newWorld opens ranks with a group. r.newBuffer maps a segment, r.register registers it, and
+// r.newWindow does both. checkMaximum makes a call that accesses the window, and checks its result.
+
 var windowRequirements = []requirement{
 	{"a segment can be registered, deregistered and registered again", testReregister},
 	{"deregistering twice returns ErrClosed", testDeregisterTwice},
@@ -17,11 +24,12 @@ var windowRequirements = []requirement{
 	{"a group can have many windows", testManyWindows},
 }
 
+// testReregister registers the same segment several times, under different keys.
 func testReregister(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1)
-		for i, ordinal := range []uint32{3, 3, 4, 4, 5} { // with an old key or a new one
+		for i, ordinal := range []uint32{3, 3, 4, 4, 5} { // some keys are used twice
 			key := driver.SegmentKey{Pool: keyPool, Ordinal: ordinal}
 			b.window = r.register(r.group, key, b)
 			r.checkMaximum(r.group, b, byte(i+1))
@@ -39,6 +47,7 @@ func testDeregisterTwice(t *testing.T, h Harness) {
 	})
 }
 
+// testRegisterTwice registers a segment again under the same key. The window must stay usable.
 func testRegisterTwice(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
@@ -53,6 +62,7 @@ func testRegisterTwice(t *testing.T, h Harness) {
 	})
 }
 
+// testNoWindow prepares calls on the window path, without the window of one buffer.
 func testNoWindow(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
@@ -75,6 +85,8 @@ func testNoWindow(t *testing.T, h Harness) {
 	wantError(t, "no receive window", err, driver.ErrOutOfRange)
 }
 
+// testSizesDiffer registers a larger segment on rank 1 than on the other ranks. Then it uses the
+// same key, which must be free.
 func testSizesDiffer(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
@@ -90,11 +102,13 @@ func testSizesDiffer(t *testing.T, h Harness) {
 		}
 
 		b := r.newBuffer(1)
-		b.window = r.register(r.group, key, b) // the key is still free after the failed call
+		b.window = r.register(r.group, key, b)
 		r.checkMaximum(r.group, b, 8)
 	})
 }
 
+// testTwoGroups registers a segment with two groups. Each has its own window, which the other
+// cannot use.
 func testTwoGroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
@@ -114,11 +128,12 @@ func testTwoGroups(t *testing.T, h Harness) {
 			r.failf("preparing a call with another group's window succeeded, want an error")
 		}
 
-		r.must(b.window.Deregister())
+		r.must(b.window.Deregister()) // does not affect the second group
 		r.checkMaximum(secondGroup, bufferInSecond, 3)
 	})
 }
 
+// testManyWindows registers 100 segments before it uses and deregisters the windows.
 func testManyWindows(t *testing.T, h Harness) {
 	const windowCount = 100
 	w := newWorld(t, h, 2, options{checkCalls: true})

@@ -13,37 +13,50 @@ import (
 	"symmem/driver"
 )
 
+// A world is the set of ranks of a test. Ranks are goroutines of the test process. For example,
+// this test opens a world of 2 ranks, and each rank calls a barrier on its stream:
+//
+//	w := newWorld(t, h, 2, options{})
+//	w.onEachRank(func(r *rank) {
+//		r.must(r.launchAndWait(r.group, r.stream, barrier))
+//	})
+//
+// Each rank has opened the backend's device, and has an arena, which reserves addresses for memory.
+// It has a stream and, usually, a group with all ranks. All this is closed when the test ends.
+
 const (
 	longTimeout   = 2 * time.Minute        // expires only if a test hangs
 	shortTimeout  = 500 * time.Millisecond // for waits that should time out
 	arenaGranules = 256                    // size of a rank's arena in units of Info.Granularity
 )
 
-// world is the set of ranks of a test. Each rank has a device, an arena, a stream and, unless
-// noGroup is set, a communicator of all ranks.
+// world is the set of ranks of a test.
 type world struct {
 	options
 	t       *testing.T
-	harness Harness
+	harness Harness         // the backend
 	ctx     context.Context // expires after options.lifetime
 	ranks   []*rank         // by rank number
 }
 
-// options are the arguments of newWorld. The zero value is a world whose calls are not compared.
+// options are the arguments of newWorld. The zero value is a world whose calls are not compared
+// between ranks.
 type options struct {
 	timeout     time.Duration  // Config.Timeout; 0 means longTimeout
 	lifetime    time.Duration  // limit for the whole test; 0 means longTimeout
 	scatter     uint64         // Config.Scatter
-	checkCalls  bool           // GroupConfig.Check
+	checkCalls  bool           // GroupConfig.Check: the ranks compare their calls
 	isStrict    bool           // GroupConfig.Strict
 	formula     driver.Formula // GroupConfig.Formula
 	noGroup     bool           // leave rank.group nil
 	allowFaults bool           // ignore errors when the world is closed
 }
 
-// newWorld opens n ranks and closes them when the test ends. A test of faults must open each world
-// in a separate subtest. Otherwise, the groups of a failed world would still be open, and a backend
-// that lacks the part Anytime could not connect other groups.
+// newWorld opens n ranks and closes them when the test ends.
+//
+// A test of failures must open each world in a separate subtest. Otherwise, the groups of a failed
+// world would still be open, and a backend that lacks the part Anytime could not connect other
+// groups.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
@@ -69,8 +82,8 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	return w
 }
 
-// onEachRank runs f concurrently on every rank, waits for all, and ends the test if f fails on any
-// rank.
+// onEachRank runs f concurrently on every rank and waits for all. It ends the test if f fails on
+// any rank.
 func (w *world) onEachRank(f func(r *rank)) {
 	w.t.Helper()
 	if !w.tryOnEachRank(f) {
@@ -78,7 +91,8 @@ func (w *world) onEachRank(f func(r *rank)) {
 	}
 }
 
-// tryOnEachRank is like onEachRank, but returns whether f succeeded on all ranks.
+// tryOnEachRank is like onEachRank, but reports whether f succeeded on all ranks, instead of ending
+// the test.
 func (w *world) tryOnEachRank(f func(r *rank)) bool {
 	var running sync.WaitGroup
 	var successCount atomic.Int32
@@ -87,7 +101,7 @@ func (w *world) tryOnEachRank(f func(r *rank)) bool {
 			r.isInGoroutine = true
 			defer func() { r.isInGoroutine = false }()
 			f(r)
-			successCount.Add(1) // not if f fails, because rank.failf ends the goroutine
+			successCount.Add(1) // not reached if f fails, because rank.failf ends the goroutine
 		})
 	}
 
@@ -116,15 +130,6 @@ func firstNumbers(n int) []int {
 
 	return numbers
 }
-
-// gate blocks a stream until open is called. See rank.blockStream.
-type gate struct {
-	opened chan struct{}
-	once   sync.Once
-}
-
-// open lets the stream continue. A second call has no effect.
-func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
 
 // must ends the test if err is not nil.
 func must(t *testing.T, err error) {
