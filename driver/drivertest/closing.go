@@ -23,8 +23,8 @@ var closingRequirements = []requirement{
 	{"a device can be opened and closed repeatedly", testReopen},
 }
 
-// testGroupClosed closes a group twice, and then calls each of its methods. Its stream must stay
-// usable.
+// testGroupClosed closes a group twice, and then calls other methods. The stream must not have
+// failed.
 func testGroupClosed(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{})
 	r := w.ranks[0]

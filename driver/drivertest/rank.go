@@ -212,9 +212,9 @@ func (r *rank) exchangePayloads(lane driver.Lane, round int, sizes []int) error 
 	return controltest.ExchangeAndCheck(exchange, r.number, round, sizes)
 }
 
-// checkMaximum checks that buffer b can be used by group c. It makes the group compute the maximum
-// of all ranks' elements, which all have the given value. It does nothing if the backend has no
-// window path: b must be registered with the group, as its window.
+// checkMaximum checks that buffer b can be used by group c, which must have registered b.window.
+// The group computes the maximum of all ranks' elements, which all have the given value. If the
+// backend has no window path, checkMaximum does nothing.
 func (r *rank) checkMaximum(c driver.Communicator, b buffer, value byte) {
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
 		return

@@ -24,7 +24,7 @@ var windowRequirements = []requirement{
 	{"a group can have many windows", testManyWindows},
 }
 
-// testReregister registers the same segment several times, under different keys.
+// testReregister registers the same segment several times, under new keys and keys used before.
 func testReregister(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {

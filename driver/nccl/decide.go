@@ -4,8 +4,9 @@ package nccl
 // Two examples:
 //
 //   - Rank 1 has exited, and a kernel of rank 0 waits for it. Rank 0 calls NCCL's CommAbort, which
-//     makes the kernel exit. This is the step "abort". The steps "drain" and "await graphs" follow:
-//     they wait for the group's work and for CUDA graphs. The step "finish" frees the memory.
+//     makes the kernel exit and then frees NCCL's part of the communicator. This is the step
+//     "abort". The steps "drain" and "await graphs" follow: they wait for the group's work and for
+//     CUDA graphs. The step "finish" frees the memory.
 //   - All work has succeeded, and the program closes the group. Usually, the steps are
 //     "deregister", which removes the group's memory from NCCL, and then "await graphs", "abort"
 //     and "finish".

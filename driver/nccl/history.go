@@ -15,7 +15,7 @@ import (
 // Writers hold the communicator's lock. Readers must not wait for that lock, so they use atomic
 // fields. A writer stores collective 257 first, and then changes the last ticket to 257. A reader
 // that looks for collective 1 at this time can find collective 257 instead. It checks the last
-// ticket afterwards: from ticket 256 on, it does not trust what it has found.
+// ticket afterwards. If that is 256 or more, it rejects what it has found.
 
 // history counts the calls of a group and stores its last historySize collectives.
 type history struct {

@@ -12,7 +12,7 @@ import (
 
 // A window consists of a segment of GPU memory on each rank. For example, rank 0 has a segment at
 // 0x1000, and has mapped the segment of rank 1 at 0x5000. Some windows are also registered with
-// NCCL, so that NCCL's kernels can access them. Such a kernel is called a window kernel.
+// NCCL. Then NCCL has kernels that access them, called window kernels.
 //
 // Suspending a window ends all this for a while, so that the segments can be freed:
 //

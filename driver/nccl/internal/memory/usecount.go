@@ -26,7 +26,7 @@ import (
 type UseCount struct {
 	userCount int
 	// deferredFree frees the object once userCount is 0. It is nil if free has not been deferred, and
-	// also once it has been called.
+	// again once it is being called.
 	deferredFree func() error
 	// dependsOn is an object that must be freed after this one, or nil. This object is a user of it
 	// until deferredFree has returned.
@@ -41,8 +41,9 @@ type UseCount struct {
 type UseCounts struct {
 	gpu *gpu.GPU
 
-	mu ranked.Mutex[useCountsMu] // guards the fields of all UseCount, and the next field
-	// holdsUntilClose are the users for graphs of which CUDA cannot report that they are destroyed.
+	mu ranked.Mutex[useCountsMu] // guards the fields of all UseCount, and fields of other types
+	// A Hold is a user for a graph of another library. holdsUntilClose contains the Holds of graphs
+	// whose destruction CUDA does not report. mu guards it.
 	holdsUntilClose []*Hold
 }
 
@@ -205,8 +206,8 @@ func (uc *UseCounts) clearMayBeMapped(u *UseCount) (isCleared bool) {
 	return true
 }
 
-// EndRemainingHolds ends the holds for graphs of which CUDA cannot report that they are destroyed.
-// Call it when the device is closed.
+// EndRemainingHolds ends the Holds of graphs whose destruction CUDA does not report. Call it when
+// the device is closed.
 func (uc *UseCounts) EndRemainingHolds() {
 	uc.mu.Lock()
 	holds := uc.holdsUntilClose

@@ -17,8 +17,9 @@ import (
 // Each rank has a mailbox: host memory that it shares with the other ranks of its group. For
 // example, rank 0 sends 64 bytes to rank 1:
 //
-//  1. Rank 0 picks a free slot, say 5, and writes a header into rank 1's mailbox. The header
-//     describes the message: its size, its slot, and where its data will be on rank 0's GPU.
+//  1. Rank 0 picks a slot, the number of two flags in rank 1's mailbox, say 5. It writes a header
+//     into the mailbox, and wakes rank 1. The header describes the message: its size, its slot, and
+//     where its data will be on rank 0's GPU.
 //  2. Rank 0's GPU copies the data to that place, and sets the flag arrived[5] in the mailbox to 1.
 //     This can happen before or after step 1.
 //  3. Rank 1 reads the header, sees that arrived[5] is 1, and sets it to 0. This claims the
