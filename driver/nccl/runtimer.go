@@ -161,6 +161,7 @@ func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	if !mu.TryLock() {
 		return
 	}
+
 	defer mu.Unlock()
 	_ = t.gpu.With(func(api *cuda.Driver) error {
 		t.collect(api)

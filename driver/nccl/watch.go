@@ -78,7 +78,7 @@ func (w *watcher) watch() {
 		case <-w.plane.Failed():
 			w.teardown.begin()
 			return
-		case <-w.busy.Wake: // a launch has begun unfinished work
+		case <-w.busy.Wake: // by a launch, or by the first capture of a call
 			w.watchWork(check)
 		case <-replayTicks:
 			// Report a failed peer (another rank of the group) only after a while, because the report of

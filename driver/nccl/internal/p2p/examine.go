@@ -161,6 +161,7 @@ func (m *Messages) unreadByPeers() (unread []driver.MessageEnds) {
 	if !m.Mu.TryLock() {
 		return nil
 	}
+
 	defer m.Mu.Unlock()
 	for peer := range m.outbox.peers {
 		unread = append(unread, m.outbox.unreadMessages(peer)...)
