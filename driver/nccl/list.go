@@ -12,8 +12,8 @@ import (
 
 // A list is a plan that runs several plans, its members, together. For example, a program reduces
 // three tensors at once: a list of three AllReduce plans launches their calls to NCCL as one NCCL
-// group. On the direct path, which runs symmem's own kernels, a list can only
-// gather tensors from all ranks.
+// group. On the direct path, which runs symmem's own kernels, a list can only gather tensors from
+// all ranks.
 
 // listMembers returns the members of a list of group c. It returns an error if they cannot run
 // together.

@@ -16,8 +16,8 @@ import (
 //  1. start takes an unused sample, which has two events of CUDA. It records the first event on the
 //     stream, before the call.
 //  2. The call is queued. Then stop records the second event.
-//  3. Later, when the GPU has reached the second event, collect reads the time between the events.
-//     It adds the time to a driver.Meter, which gathers the times of similar calls.
+//  3. Later, when the GPU has reached the second event, collect reads the time between the events,
+//     and adds it to a driver.Meter.
 //
 // The Meter selects the calls to time, which are only some of all calls.
 
