@@ -152,10 +152,13 @@ func (in *inbox) passToMatcher(all bool) error {
 	return errors.Join(errs...)
 }
 
-// hasCandidate reports whether a message may match a Recv from any source.
+// hasCandidate reports whether a message without a Recv may be assigned to e later. If e waits for
+// a Recv from any source before it, this can happen even if e names its source.
 func (in *inbox) hasCandidate(e *End) bool {
+	p := e.plan
 	return slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
-		return int(a.tag) == e.plan.Tag && in.announcements[a.key()] == a &&
+		isFromSource := p.Root == driver.AnySource || p.Root == a.source
+		return isFromSource && int(a.tag) == p.Tag && in.announcements[a.key()] == a &&
 			in.matcherSegment(a.collectivesBefore) == in.matcherSegment(e.After)
 	})
 }

@@ -87,6 +87,25 @@ func TestUnreadMessagesAreLimitedToSlots(t *testing.T) {
 	}
 }
 
+// TestRecvHasNoMessageOfAnotherSource announces a message of rank 3 that has no Recv. It may be the
+// message of a Recv from any source, but not of a Recv from rank 0.
+func TestRecvHasNoMessageOfAnotherSource(t *testing.T) {
+	in := newTestInbox(t)
+	const tag, source = 1, 3
+	a := &announcement{source: source, header: header{tag: tag, number: 1}}
+	if err := in.addAnnouncement(a); err != nil {
+		t.Fatal(err)
+	}
+
+	for root, want := range map[int]bool{0: false, source: true, driver.AnySource: true} {
+		e := newRecv(0)
+		e.plan.Tag, e.plan.Root = tag, root
+		if got := in.mayHaveMessage(e); got != want {
+			t.Errorf("mayHaveMessage of a Recv from %d = %v, want %v", root, got, want)
+		}
+	}
+}
+
 // newTestInbox returns the inbox of rank 1 in a group of two ranks, without a GPU. Rank 0's staging
 // memory appears to be mapped at segmentAddress.
 func newTestInbox(t *testing.T) *inbox {
