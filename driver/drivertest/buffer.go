@@ -60,8 +60,8 @@ func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) 
 	return w
 }
 
-// stagingBuffer returns count bytes of host memory that Stream.Copy can access. It reuses
-// the memory of earlier calls, because allocations are slow under the race detector.
+// stagingBuffer returns count bytes of host memory that Stream.Copy can access. It reuses the
+// memory of earlier calls, because allocations are slow under the race detector.
 func (r *rank) stagingBuffer(count int) []byte {
 	if len(r.staging) < count {
 		r.staging = r.world.harness.Host(count)

@@ -109,7 +109,7 @@ func testCapturedWaits(t *testing.T, h Harness) {
 }
 
 // testGraphStreams captures a Copy on one stream, and launches the graph on another, between two
-// writes of the copied memory. So the Copy must have the first value.
+// writes of the copied memory. The Copy must copy the first value.
 func testGraphStreams(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)

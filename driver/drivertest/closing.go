@@ -87,7 +87,7 @@ var waitingCalls = map[string]func(r *rank, b buffer) error{
 	},
 }
 
-// testCloseOwnWaits closes the group of rank 0 while rank 0 itself waits for rank 1.
+// testCloseOwnWaits closes the group on rank 0, whose own call waits for rank 1.
 func testCloseOwnWaits(t *testing.T, h Harness) {
 	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 )
 
 // In an exchange, each rank sends a small payload to every rank. For example, rank 0 sends "a" and
-// rank 1 sends "b". Then both get "a" and "b". A group has several lanes, which are
-// independent channels for exchanges, such as LaneControl and LaneBackground.
+// rank 1 sends "b". Then both get "a" and "b". A group has several lanes, which are independent
+// channels for exchanges, such as LaneControl and LaneBackground.
 //
 // newWorld opens ranks in a group. exchangePayloads makes such an exchange, and checks the result.
 // It is called with the sizes of the payloads of all ranks. The contents depend on the round.

@@ -41,7 +41,8 @@ func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.expectBytes(output, want)
 }
 
-// testSubgroups uses three groups in turn: two halves of the ranks, and all ranks.
+// testSubgroups makes each rank use two groups in turn: that of its half of the ranks, and that of
+// all ranks.
 func testSubgroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 4, options{checkCalls: true})
 	halves := [][]int{{0, 2}, {1, 3}}

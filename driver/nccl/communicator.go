@@ -162,6 +162,8 @@ func (c *communicator) Close() error {
 	c.finishCollectives()
 	unmatchedErr := c.messages.UnmatchedError() // for Sends without a Recv, and the reverse
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
+		// The error becomes the cause. Close returns it only together with unmatched messages, because
+		// either may have led to the other.
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatchedErr != nil {
 			unmatchedErr = errors.Join(peerErr, unmatchedErr)
@@ -200,8 +202,8 @@ func (c *communicator) finishCollectives() {
 	}
 }
 
-// awaitWork waits until the group's work has ended or the last collective cannot complete, but no
-// longer than the group's timeout. hasEnded is set if no work is unfinished. isRankMissing is set
+// awaitWork waits until the group's work has ended or cannot complete, but no longer than the
+// group's timeout. hasEnded is set if no work is unfinished. isRankMissing is set
 // if some rank has not launched the last collective, or has failed.
 func (c *communicator) awaitWork() (hasEnded, isRankMissing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())

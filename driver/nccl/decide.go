@@ -1,21 +1,22 @@
 package nccl
 
 // A teardown frees a communicator in steps. Before each step, decideStep decides which one is next.
+//
+// This file uses three words:
+//
+//   - A window kernel is an NCCL kernel that accesses windows (memory registered with NCCL).
+//   - A plain kernel is any other NCCL kernel.
+//   - A foreign graph is a CUDA graph that another library has captured.
+//
 // Two examples:
 //
-//   - Rank 1 has exited, and a kernel of rank 0 waits for it. Rank 0 calls NCCL's CommAbort, which
-//     makes the kernel exit and then frees NCCL's part of the communicator. This is the step
+//   - Rank 1 has exited, and a plain kernel of rank 0 waits for it. Rank 0 calls NCCL's CommAbort,
+//     which makes the kernel exit and then frees NCCL's part of the communicator. This is the step
 //     "abort". The steps "drain" and "await graphs" follow: they wait for the group's work and for
 //     CUDA graphs. The step "finish" frees the memory.
 //   - All work has succeeded, and the program closes the group. Usually, the steps are
 //     "deregister", which removes the group's memory from NCCL, and then "await graphs", "abort"
 //     and "finish".
-//
-// The following text uses three words:
-//
-//   - A window kernel is an NCCL kernel that accesses windows (memory registered with NCCL).
-//   - A plain kernel is any other NCCL kernel.
-//   - A foreign graph is a CUDA graph that another library has captured.
 //
 // These properties of NCCL and CUDA determine what must come before the abort:
 //

@@ -16,8 +16,8 @@ import (
 
 // An owner stands for a group of ranks in other packages of the backend. For example, a stream has
 // queued collective 7 of a group, and the program waits for the stream. The stream calls Await of
-// the group's owner with the ticket 7, which is the number of the collective in the group. The
-// owner notices if the group fails, so the wait ends in any case.
+// the group's owner with the ticket 7, which is the number of the collective in the group. If the
+// group fails, the wait ends, too.
 //
 // If a group has failed, the error is called its cause. A teardown then frees the group.
 

@@ -100,7 +100,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 // A group that has failed reaches a stage soon or never, so its limit is short. After Close, the
 // limit is at least the group's timeout.
 func (s *stages) waitLimit(stage chan struct{}) time.Duration {
-	// A teardown can wait for kernels several times, for up to KernelEndTimeout each.
+	// A teardown can wait for kernels more than once, for up to KernelEndTimeout each.
 	limit := 4 * gpu.KernelEndTimeout
 	isClosed := errors.Is(s.plane.Cause(), driver.ErrClosed)
 	switch {

@@ -17,7 +17,7 @@ import (
 //   - By a file, if both ranks are on one machine: rank 0 exports the memory as a file, under a key
 //     that both ranks know. Rank 1 fetches the file by the key, and maps the memory at an address.
 //   - By a fabric handle: these are bytes that rank 0 sends to rank 1. Rank 1 maps the memory by
-//     them. This also works between machines, if their GPUs are connected by NVLink.
+//     them. This also works between machines whose GPUs form a fabric.
 
 // Exporter shares GPU memory between ranks of one machine, by files.
 type Exporter struct {

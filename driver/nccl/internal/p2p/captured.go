@@ -131,15 +131,15 @@ func (c *CapturedMessage) newEnd() *End {
 
 // announce announces the message of a launch to the receiver.
 func (c *CapturedMessage) announce(e *End) {
-	out := c.messages.outbox
+	o := c.messages.outbox
 	receiver := c.plan.Root
-	flags := out.flagsTo(receiver)
+	flags := o.flagsTo(receiver)
 	e.arrivedFlag = &flags.arrived[c.staged.slot]
 	e.copiedFlag = &flags.copied[c.staged.slot]
-	headers := out.peers[receiver].mailbox.headersFrom(out.config.Rank)
+	headers := o.peers[receiver].mailbox.headersFrom(o.config.Rank)
 	e.canOverwriteFlag = &headers.canOverwrite
 	const isInGraph = true
-	out.announce(e, c.staged, isInGraph)
+	o.announce(e, c.staged, isInGraph)
 }
 
 // release frees the resources of a closed graph's message. The caller must hold Group.Mu.

@@ -23,7 +23,7 @@ import (
 //     Now the Recv has accepted the message.
 //  4. The goroutine sets the word Go of the descriptor to 1. Rank 1's GPU copies the message.
 //
-// If the message arrives before the Recv is called, the call takes the steps 3 and 4 itself.
+// If the message arrives before the Recv is called, the call usually takes steps 3 and 4 itself.
 
 // startDelivery starts deliverMessages if a Recv is waiting for a message. The caller must hold
 // in.mu.
@@ -76,7 +76,7 @@ const (
 // another goroutine or rank has called wake since wakeCount was read.
 //
 // A rank that announces a message wakes this rank. A GPU that sets arrived does not. The sleep is
-// therefore short if hasAnnounced is set, which means that an announced message has not arrived.
+// therefore short if hasAnnounced is set: an announced message cannot be accepted yet.
 func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 	switch {
 	case polls < spinPolls && runtime.NumCPU() > 1:

@@ -148,8 +148,8 @@ func (e *End) release() {
 		e.releaseStart = time.Now()
 	}
 
-	// A group that ends waits for KernelEndTimeout until its streams have completed their work. The
-	// limit is a quarter of it, so that later work on the stream has time, too.
+	// A group that ends waits for up to KernelEndTimeout until its streams have completed their work,
+	// so the limit is only a part of it.
 	limit := gpu.KernelEndTimeout / 4
 	isWithdrawn := atomic.CompareAndSwapUint32(e.arrivedFlag, 1, 0)
 	isLate := time.Since(e.releaseStart) > limit

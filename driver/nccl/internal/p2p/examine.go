@@ -97,17 +97,17 @@ func (m *Messages) examineWait(e *End) error {
 	return err
 }
 
-// diagnose is examineWait, but its error can be outdated, because it may miss a new message. The
-// caller must not hold inbox.mu.
+// diagnose is the first check of examineWait. Its error can be outdated, because a message may
+// arrive during the check. The caller must not hold inbox.mu.
 func (m *Messages) diagnose(e *End) error {
 	p := e.plan
 	m.inbox.mu.Lock()
-	isWithoutMessage := !e.isCapturedSend() && !m.inbox.mayHaveMessage(e)
+	isRecvWithoutMessage := !e.isCapturedSend() && !m.inbox.mayHaveMessage(e)
 	m.inbox.mu.Unlock()
 	// In a strict group, a Send matches only Recvs between the same collectives. If the sender has
 	// called the next collective without a Send, there will be no message.
-	isUnmatched := m.Config.Strict && isWithoutMessage
-	if isUnmatched && m.messagePlane.HasCalledMore(p.Root, e.After) {
+	needsMessageNow := m.Config.Strict && isRecvWithoutMessage
+	if needsMessageNow && m.messagePlane.HasCalledMore(p.Root, e.After) {
 		nextCollective := e.After + 1 // e.After is the number of collectives before the Recv
 		return &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: nextCollective,
@@ -120,8 +120,8 @@ func (m *Messages) diagnose(e *End) error {
 	})
 }
 
-// mayHaveMessage reports whether this rank has read the header of the Recv's message, or of a
-// message with the Recv's tag that has no Recv yet. The caller must hold in.mu.
+// mayHaveMessage reports whether this rank has read the header of the Recv's message, or of one
+// that may be assigned to the Recv later. The caller must hold in.mu.
 func (in *inbox) mayHaveMessage(e *End) bool {
 	return e.announcement != nil || in.hasCandidate(e)
 }

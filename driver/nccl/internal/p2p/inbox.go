@@ -152,8 +152,8 @@ func (in *inbox) passToMatcher(all bool) error {
 	return errors.Join(errs...)
 }
 
-// hasCandidate reports whether a message without a Recv may be assigned to e later. If e waits for
-// a Recv from any source before it, this can happen even if e names its source.
+// hasCandidate reports whether a message without a Recv may be assigned to the Recv e later. A Recv
+// that names its source has to wait for this, too, after a Recv from any source with the same tag.
 func (in *inbox) hasCandidate(e *End) bool {
 	p := e.plan
 	return slices.ContainsFunc(in.unassigned, func(a *announcement) bool {

@@ -17,8 +17,8 @@ import (
 // copies the message from the block. Then rank 0 frees the block.
 //
 // A block is a part of a segment. In a group of 2 ranks, the first segment has 4 MiB, and all ranks
-// map it when the group connects. When it is too full for a message, rank 0 adds a second segment,
-// also of 4 MiB. Rank 1 maps it when it first needs it. The third segment has 8 MiB, and so on.
+// map it when the group connects. When it is too full for a message, rank 0 usually adds a second
+// segment of 4 MiB. Rank 1 maps it when it first needs it. The third segment has 8 MiB, and so on.
 
 // staging allocates blocks of staging memory.
 type staging struct {
@@ -145,8 +145,8 @@ func (s *staging) address(b block) uintptr {
 	return s.segments[b.segment-1].base + uintptr(b.offset)
 }
 
-// grow adds a segment with room for a block of the given size. The segment is as large as all
-// segments before it, up to maxNewSegment, unless the device has too little memory.
+// grow adds a segment with room for a block of the given size. If possible, the segment is as
+// large as all segments before it together, up to maxNewSegment.
 func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	granularity := s.device.GPU.Granularity
 	minBytes := roundUp(bytes, granularity)

@@ -58,8 +58,8 @@ func (s *Suspender) PrepareSuspend() error {
 	return nil
 }
 
-// hasUndelivered reports whether a message has no Recv, or a Recv has no message. The caller must
-// hold in.mu.
+// hasUndelivered reports whether a message has no Recv, or a Recv has not accepted its message. The
+// caller must hold in.mu.
 func (in *inbox) hasUndelivered() bool {
 	if len(in.recvsWithoutMessage) > 0 {
 		return true

@@ -70,7 +70,7 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 
 	e.state = (*gpu.Word)(&e.descriptor.State)
 	m.Owner.NoteMessage(s, p.Call)
-	hasArrived, err := m.inbox.post(e)
+	accepted, err := m.inbox.post(e)
 	if err != nil {
 		m.Device.Descriptors.Put(e.descriptor)
 		err = m.Plane.Fail(err)
@@ -78,8 +78,8 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 		return err
 	}
 
-	if hasArrived {
-		m.inbox.startCopy(e) // so that the stream will not wait
+	if accepted {
+		m.inbox.startCopy(e) // the message has arrived, so the stream will not wait
 	}
 
 	m.inbox.addReceive(e)
