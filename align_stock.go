@@ -100,7 +100,7 @@ func exchangeInParts(
 func (a *aligner) takeInventory(ctx context.Context, c *sharedCall) rankInventory {
 	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
-	own := rankInventory{Capturing: a.rt.captures.isAnyCapturing(nil)}
+	own := rankInventory{Capturing: a.rt.captures.isAnyCapturing()}
 	marks := make([]alloc.Mark, len(c.pools)) // the work up to here is complete after the drain
 	for i, p := range c.pools {
 		marks[i] = p.uses.mark()

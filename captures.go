@@ -10,46 +10,57 @@ import (
 	"symmem/internal/ranked"
 )
 
-// captures keeps registrations of memory and captures of streams apart: a registration during a
-// capture would invalidate the capture. While a stream is captured, registrations are refused.
-// While a registration is in progress, new captures wait. mu guards the fields from
-// ownCaptureCount on.
+// A capture records a stream's work in a graph instead of running it. The ranks of a group register
+// memory together, and a registration during a capture would invalidate the capture:
+//
+//   - If rank 0 is capturing a stream, a registration fails with ErrCapturing on all ranks.
+//   - If rank 0 is registering memory, a capture that begins on rank 0 waits for the end of the
+//     registration.
+//
+// Captures of streams that symmem created are counted. A stream of another library is an adopted
+// stream. Its captures begin and end without a call of symmem. Therefore, symmem lists the adopted
+// streams in whose captures it has recorded calls, and asks the backend whether they still capture.
+//
+// Each call of Open opens a world. If a process has opened several worlds on GPUs, a registration
+// in one of them would also invalidate captures in the others.
+
+// captures keeps a world's registrations and captures apart on this rank.
 type captures struct {
-	mu              *ranked.Mutex[runtimeMu]
-	timeout         time.Duration // limits waits for registrations
-	ownCaptureCount int           // captures of streams that symmem created
-	// adopted lists other libraries' streams whose captures contain calls of symmem and may not have
-	// ended. The list is replaced, never modified.
+	timeout time.Duration // limits how long a capture waits for registrations
+
+	mu              *ranked.Mutex[runtimeMu] // guards the fields below
+	ownCaptureCount int                      // captures of streams that symmem created
+	// adopted lists adopted streams whose captures may not have ended. The list is replaced, never
+	// modified.
 	adopted           []*Stream
 	registrationCount int           // registrations in progress
 	registrationsDone chan struct{} // closed when registrationCount becomes 0; nil while it is 0
 }
 
-// sharedCaptures is the set of *captures of this process's worlds on GPUs. (A world is what one
-// call of Open has opened.) The set exists because a registration in one world would invalidate a
-// capture in another. Worlds of OpenLocal are not in it: their ranks stand for separate processes.
+// sharedCaptures is the set of *captures of this process's worlds on GPUs. Worlds of OpenLocal are
+// not in it, because their ranks stand for separate processes.
 var sharedCaptures sync.Map // *captures -> nil
 
 // sharedCapturesLock is held while a registration or a capture begins in one of these worlds.
 var sharedCapturesLock ranked.Mutex[sharedCapturesMu]
+
+func (c *captures) share() { sharedCaptures.Store(c, nil) }
+
+func (c *captures) unshare() { sharedCaptures.Delete(c) }
 
 func (c *captures) isShared() bool {
 	_, isShared := sharedCaptures.Load(c)
 	return isShared
 }
 
-func (c *captures) share() { sharedCaptures.Store(c, nil) }
-
-func (c *captures) unshare() { sharedCaptures.Delete(c) }
-
-// runWithoutCapture runs step only if no rank is capturing a stream. Otherwise, all ranks return
-// ErrCapturing. All ranks must call it.
+// runWithoutCapture runs step, a registration, if no rank is capturing a stream. Otherwise, all
+// ranks return ErrCapturing. All ranks must call it, with an exchange for one byte of each rank.
 func (c *captures) runWithoutCapture(
 	ctx context.Context, exchange agreement.Exchange, step func() error,
 ) error {
-	isCapturing, release := c.delayCaptures()
-	defer release()
-	const notCapturing, capturing = 0, 1 // the messages of the exchange, of one byte
+	isCapturing, permitCaptures := c.delayCaptures()
+	defer permitCaptures()
+	const notCapturing, capturing = 0, 1 // the bytes that ranks exchange
 	ownState := []byte{notCapturing}
 	if isCapturing {
 		ownState[0] = capturing
@@ -61,7 +72,8 @@ func (c *captures) runWithoutCapture(
 	}
 
 	for _, state := range states {
-		if len(state) == 1 && state[0] == capturing {
+		isRankCapturing := len(state) == 1 && state[0] == capturing
+		if isRankCapturing {
 			return ErrCapturing
 		}
 	}
@@ -69,15 +81,15 @@ func (c *captures) runWithoutCapture(
 	return step()
 }
 
-// delayCaptures begins a registration: it makes new captures wait until release is called.
+// delayCaptures begins a registration: it makes new captures wait until permitCaptures is called.
 // isCapturing is true if this rank is already capturing a stream.
-func (c *captures) delayCaptures() (isCapturing bool, release func()) {
-	c.addRegistration() // first, so that no capture begins after the query
-	return c.isAnyCapturing(nil), c.removeRegistration
+func (c *captures) delayCaptures() (isCapturing bool, permitCaptures func()) {
+	c.beginRegistration() // first, so that no capture begins after the query
+	isCapturing = c.isAnyCapturing()
+	return isCapturing, c.endRegistration
 }
 
-// addRegistration counts a registration that begins.
-func (c *captures) addRegistration() {
+func (c *captures) beginRegistration() {
 	if c.isShared() {
 		sharedCapturesLock.Lock()
 		defer sharedCapturesLock.Unlock()
@@ -86,27 +98,27 @@ func (c *captures) addRegistration() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.registrationCount++
-	if c.registrationCount == 1 {
+	isFirst := c.registrationCount == 1
+	if isFirst {
 		c.registrationsDone = make(chan struct{})
 	}
 }
 
-// removeRegistration ends a registration. After the last one, it wakes the waiting captures.
-func (c *captures) removeRegistration() {
+func (c *captures) endRegistration() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.registrationCount--
-	if c.registrationCount == 0 {
-		close(c.registrationsDone)
+	wasLast := c.registrationCount == 0
+	if wasLast {
+		close(c.registrationsDone) // wakes the waiting captures
 		c.registrationsDone = nil
 	}
 }
 
-// isAnyCapturing reports whether this rank is capturing a stream. current is the stream of the
-// call, or nil. Of other libraries' streams, it queries only current and those in c.adopted: the
-// owners of others may have destroyed them.
-func (c *captures) isAnyCapturing(current *Stream) bool {
-	if c.isWorldCapturing(current) {
+// isAnyCapturing reports whether this rank is capturing a stream, in any world of the process. Of
+// adopted streams, it queries only the listed ones: the owners of others may have destroyed them.
+func (c *captures) isAnyCapturing() bool {
+	if c.isWorldCapturing() {
 		return true
 	}
 
@@ -116,7 +128,7 @@ func (c *captures) isAnyCapturing(current *Stream) bool {
 
 	for key := range sharedCaptures.Range {
 		other := key.(*captures)
-		if other != c && other.isWorldCapturing(nil) {
+		if other != c && other.isWorldCapturing() {
 			return true
 		}
 	}
@@ -124,9 +136,9 @@ func (c *captures) isAnyCapturing(current *Stream) bool {
 	return false
 }
 
-// isWorldCapturing is isAnyCapturing for the streams of this world only. It also removes streams
-// whose captures have ended from c.adopted.
-func (c *captures) isWorldCapturing(current *Stream) bool {
+// isWorldCapturing is isAnyCapturing for this world only. It also removes adopted streams whose
+// captures have ended from the list.
+func (c *captures) isWorldCapturing() bool {
 	c.mu.Lock()
 	hasOwnCapture := c.ownCaptureCount > 0
 	adopted := c.adopted
@@ -135,29 +147,58 @@ func (c *captures) isWorldCapturing(current *Stream) bool {
 		return true
 	}
 
-	if current != nil && current.isCapturing() {
+	return slices.ContainsFunc(adopted, c.checkAdopted)
+}
+
+// checkAdopted reports whether a listed stream is being captured. If it is not, checkAdopted
+// removes it from the list.
+func (c *captures) checkAdopted(s *Stream) bool {
+	if s.isCapturing() {
 		return true
 	}
 
-	for _, s := range adopted {
-		if s.isCapturing() {
-			return true
-		}
-
-		c.updateAdopted(s, c.removeAdopted)
-		// A new capture may have begun since the query. Its beginAdopted had no effect if it came
-		// before the removal, so query again.
-		if s.isCapturing() {
-			c.updateAdopted(s, c.addAdopted)
-			return true
-		}
+	c.updateAdopted(s, c.removeAdopted)
+	// Query again: a new capture may have begun since the first query. If its beginAdopted came
+	// before the removal, the list has lost the stream.
+	if !s.isCapturing() {
+		return false
 	}
 
-	return false
+	c.updateAdopted(s, c.addAdopted)
+	return true
 }
 
-// begin waits for registrations in progress, and then records a capture of a stream that symmem
-// created. The capture counts until end.
+// updateAdopted calls addAdopted or removeAdopted with mu held.
+func (c *captures) updateAdopted(s *Stream, update func(*Stream)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	update(s)
+}
+
+// addAdopted lists an adopted stream, unless it is listed. The caller must hold mu.
+func (c *captures) addAdopted(s *Stream) {
+	if !slices.Contains(c.adopted, s) {
+		c.adopted = append(slices.Clone(c.adopted), s)
+	}
+}
+
+// removeAdopted removes a stream from the list, if it is there. The caller must hold mu.
+func (c *captures) removeAdopted(s *Stream) {
+	if slices.Contains(c.adopted, s) {
+		isRemoved := func(listed *Stream) bool { return listed == s }
+		c.adopted = slices.DeleteFunc(slices.Clone(c.adopted), isRemoved)
+	}
+}
+
+// clearAdopted empties the list of adopted streams.
+func (c *captures) clearAdopted() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.adopted = nil
+}
+
+// begin counts a capture of a stream that symmem created, until end. Before, it waits for the
+// registrations in progress.
 func (c *captures) begin() error {
 	return c.runAfterRegistrations("beginning a capture", func() { c.ownCaptureCount++ })
 }
@@ -168,48 +209,20 @@ func (c *captures) end() {
 	c.ownCaptureCount--
 }
 
-// beginAdopted waits for registrations in progress, and then adds s to the adopted streams.
+// beginAdopted lists an adopted stream before symmem records a call in its capture. Before, it
+// waits for the registrations in progress.
 func (c *captures) beginAdopted(operation string, s *Stream) error {
 	return c.runAfterRegistrations(operation, func() { c.addAdopted(s) })
 }
 
-// updateAdopted calls addAdopted or removeAdopted with mu held.
-func (c *captures) updateAdopted(s *Stream, update func(*Stream)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	update(s)
-}
-
-// addAdopted adds s to the adopted streams, unless it is there. The caller must hold mu.
-func (c *captures) addAdopted(s *Stream) {
-	if !slices.Contains(c.adopted, s) {
-		c.adopted = append(slices.Clone(c.adopted), s)
-	}
-}
-
-// removeAdopted removes s from the adopted streams, if it is there. The caller must hold mu.
-func (c *captures) removeAdopted(s *Stream) {
-	if slices.Contains(c.adopted, s) {
-		c.adopted = slices.DeleteFunc(slices.Clone(c.adopted), func(other *Stream) bool {
-			return other == s
-		})
-	}
-}
-
-func (c *captures) clearAdopted() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.adopted = nil
-}
-
-// runAfterRegistrations waits until no world of this process is registering memory. It then runs
-// step with mu held. After the timeout, it returns a TimeoutError, in which operation names the
-// call.
+// runAfterRegistrations runs step with mu held, while no registration is in progress in any world.
+// It waits for that. After the timeout, it returns a TimeoutError that names the operation.
 func (c *captures) runAfterRegistrations(operation string, step func()) error {
 	var expired <-chan time.Time // set at the first wait
 	for {
-		done := c.runUnlessRegistering(step)
-		if done == nil { // step has run
+		registrationsDone := c.runUnlessRegistering(step)
+		hasRun := registrationsDone == nil
+		if hasRun {
 			return nil
 		}
 
@@ -218,7 +231,7 @@ func (c *captures) runAfterRegistrations(operation string, step func()) error {
 		}
 
 		select {
-		case <-done:
+		case <-registrationsDone:
 		case <-expired:
 			return &TimeoutError{
 				InCall: operation + ": another goroutine of this rank is still registering memory",
@@ -228,14 +241,14 @@ func (c *captures) runAfterRegistrations(operation string, step func()) error {
 	}
 }
 
-// runUnlessRegistering runs step with mu held and returns nil. If a registration is in progress, it
-// does not run step, and returns a channel that is closed when the registration ends.
+// runUnlessRegistering runs step with mu held and returns nil. If a registration is in progress in
+// any world, it returns that world's registrationsDone instead.
 func (c *captures) runUnlessRegistering(step func()) (registrationsDone <-chan struct{}) {
 	if c.isShared() {
 		sharedCapturesLock.Lock()
 		defer sharedCapturesLock.Unlock()
-		for other := range sharedCaptures.Range {
-			if done := other.(*captures).pendingRegistrations(); done != nil {
+		for key := range sharedCaptures.Range {
+			if done := key.(*captures).pendingRegistrations(); done != nil {
 				return done
 			}
 		}

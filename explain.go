@@ -47,7 +47,7 @@ func (pl *planner) explain(
 
 	where := pl.locations(&call).where
 	e := Explanation{Operation: op.String()}
-	if op.UsesWindows() && !pl.rt.captures.isAnyCapturing(nil) {
+	if op.UsesWindows() && !pl.rt.captures.isAnyCapturing() {
 		e.Registers = send.needsRegistration(pl.group) || recv.needsRegistration(pl.group)
 		if call.SendWindow == nil && call.Count > 0 &&
 			pl.canRegister(send.pool) && pl.canRegister(recv.pool) {

@@ -10,22 +10,28 @@ import (
 	"symmem/internal/ledger"
 )
 
-// heap allocates and reserves memory in the cases in which the placement core alone cannot. (The
-// core is a pure allocator: it only chooses blocks in segments that are mapped already.) If a
-// stream has no free block that is large enough, the heap first tries to map a segment. If that
-// fails, it takes free memory of other streams. Callers must hold Pool.mu.
+// Suppose that a program allocates 3 MiB on stream 2, and that stream 2 has no free block of this
+// size. The core of the pool places blocks, but it cannot map memory. So it returns a growth: the
+// size of a segment that is needed, for example 64 MiB. The heap then does the following:
+//
+//   - It maps a segment of 64 MiB, adds it to the core, and asks the core again.
+//   - If the device has less memory, the heap tries smaller segments in which the block fits.
+//   - If that fails, too, or if the pool has reached its capacity, the heap takes free memory of
+//     other streams. Their work may still use it, so stream 2 waits for this work on the device.
+
+// heap provides memory for allocations that the core alone cannot serve. Callers must hold Pool.mu.
 type heap struct {
 	core      *alloc.Core
-	ledger    *ledger.Ledger // the history that ranks compare
+	ledger    *ledger.Ledger // the pool's history, which ranks compare
 	segments  *segmentTable
 	uses      *useTracker
 	streams   *streamList
 	registrar *registrar
 }
 
-// alloc completes an allocation for which core.Alloc has returned block, growth and err. It calls
-// core.Alloc again until the core returns a block, or no memory is left. A growth that is not empty
-// describes a segment that must be mapped before another core.Alloc.
+// alloc completes an allocation for which core.Alloc has returned block, growth and err. Even if
+// the core has placed the block, s may have to wait for earlier uses of its memory. site identifies
+// the calling code, for the history.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
@@ -34,59 +40,32 @@ func (h *heap) alloc(
 			return alloc.Block{}, waitErr
 		}
 
-		if err == nil && growth.Bytes == 0 {
+		isPlaced := err == nil && growth.Bytes == 0
+		if isPlaced {
 			return block, nil
 		}
 
-		if err != nil { // the pool has reached its capacity, or the size is invalid
-			err = newOutOfMemoryError(err, nil)
-		} else {
-			err = h.growWithSmallerSegments(s, growth, site)
-			err = h.addSizes(s, bytes, err)
-		}
-
-		err = h.takeFromOtherStreams(s, bytes, err)
-		if err != nil {
-			return alloc.Block{}, sizeError("allocating", bytes, err)
+		if provideErr := h.provide(s, bytes, growth, err, site); provideErr != nil {
+			return alloc.Block{}, sizeError("allocating", bytes, provideErr)
 		}
 
 		block, growth, err = h.core.Alloc(bytes, s.number)
 	}
 }
 
-// sizeError adds a call and its size to an error. It returns an ErrSize, which contains the size,
-// unchanged.
-func sizeError(operation string, bytes int64, err error) error {
-	if errors.Is(err, alloc.ErrSize) {
-		return err
+// provide gives a stream memory for a block, so that the caller can ask the core again. coreErr is
+// the error of core.Alloc. It is nil if the core has asked for a growth.
+func (h *heap) provide(
+	s *Stream, bytes int64, growth alloc.Growth, coreErr error, site uint32,
+) error {
+	if coreErr != nil { // for example, the pool has reached its capacity
+		err := newOutOfMemoryError(coreErr, nil)
+		return h.takeFromOtherStreams(s, bytes, err)
 	}
 
-	return fmt.Errorf("%s %s: %w", operation, driver.Plural(bytes, "byte"), err)
-}
-
-// reserve reserves memory for a stream, so that it can allocate blocks of the given total size
-// without a new segment. If the device has too little memory for a segment, clean memory of other
-// streams also suffices. (Clean memory can be used by any stream without a wait.)
-func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
-	growth, err := h.core.Reserve(bytes, s.number)
-	if err != nil {
-		return newOutOfMemoryError(err, nil)
-	}
-
-	h.ledger.Append(&event.Event{
-		Kind: event.KindReserve, Stream: h.core.Number(s.number), Segment: -1, // in no segment
-		Size: growth.Bytes, Requested: bytes,
-	}, site)
-	if growth.Bytes == 0 { // the stream has enough memory
-		return nil
-	}
-
-	err = h.grow(s, growth, site)
-	if errors.Is(err, driver.ErrOutOfMemory) && h.core.ReserveClean(bytes, s.number) {
-		return nil
-	}
-
-	return h.addSizes(s, bytes, err)
+	err := h.growWithSmallerSegments(s, growth, site)
+	err = h.addSizes(s, bytes, err)
+	return h.takeFromOtherStreams(s, bytes, err)
 }
 
 // growWithSmallerSegments maps a segment. While the device has too little memory, it tries again
@@ -94,23 +73,18 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 func (h *heap) growWithSmallerSegments(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := h.grow(s, growth, site)
-		if !errors.Is(err, driver.ErrOutOfMemory) || !h.core.Shrink(&growth) {
+		if !errors.Is(err, driver.ErrOutOfMemory) {
+			return err
+		}
+
+		isSmaller := h.core.Shrink(&growth)
+		if !isSmaller {
 			return err
 		}
 	}
 }
 
-// addSizes adds the sizes of the pool to an ErrOutOfMemory of the device. It returns other errors,
-// and nil, unchanged.
-func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
-	if !errors.Is(err, driver.ErrOutOfMemory) {
-		return err
-	}
-
-	return newOutOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
-}
-
-// grow maps the segment that growth describes and adds it to the pool.
+// grow maps the segment that growth describes, and adds it to the pool.
 func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	memory, err := h.segments.mapNext(growth.Bytes)
 	if err != nil {
@@ -133,51 +107,102 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	return nil
 }
 
-// takeFromOtherStreams handles the error of an allocation, which may be nil. If it is an
-// ErrOutOfMemory, takeFromOtherStreams takes free memory of other streams, makes s wait on the
-// device for their work, and returns nil. If the other streams have too little memory, and for
-// any other error, it returns the error.
-//
-// It skips streams that are being captured, because the wait would become part of the graph. It
-// also skips adopted streams (of other libraries) that their owners may have destroyed.
-func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, allocErr error) error {
-	if !errors.Is(allocErr, ErrOutOfMemory) || s.inCapture() {
-		return allocErr
+// addSizes adds the sizes of the pool to an ErrOutOfMemory of the device. It returns other errors,
+// and nil, unchanged. bytes is the size of the request.
+func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
+	if !errors.Is(err, driver.ErrOutOfMemory) {
+		return err
 	}
 
-	canTake := func(number alloc.Stream) bool {
-		stream := h.streams.find(number)
+	return newOutOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
+}
+
+// takeFromOtherStreams handles an ErrOutOfMemory: it takes free memory of other streams and returns
+// nil. If they have too little, it returns the error. It returns other errors, and nil, unchanged.
+//
+// It does nothing during a capture of s, and takes no memory of captured streams. Otherwise, the
+// wait for the other streams' work would become part of a graph.
+func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
+	if !errors.Is(err, ErrOutOfMemory) || s.inCapture() {
+		return err
+	}
+
+	canTakeFrom := func(owner alloc.Stream) bool {
+		stream := h.streams.find(owner)
 		return !stream.mayBeGone() && !stream.inCapture()
 	}
-	waitedFor := map[alloc.Stream]bool{}
-	waitFor := func(number alloc.Stream) error {
-		if waitedFor[number] {
+	isAwaited := map[alloc.Stream]bool{}
+	await := func(owner alloc.Stream) error {
+		if isAwaited[owner] {
 			return nil
 		}
 
-		waitedFor[number] = true
-		e, err := h.streams.find(number).recordEvent()
-		if errors.Is(err, ErrClosed) {
-			return nil // a closed stream has no unfinished work
-		}
-
-		if err != nil {
-			return err
-		}
-
-		return s.queue.WaitIgnoringErrors(e) // a failure of the other stream does not affect s
+		isAwaited[owner] = true
+		return awaitWorkOf(h.streams.find(owner), s)
 	}
-	isEnough, takeErr := h.core.Seize(bytes, s.number, canTake, waitFor)
+	isEnough, takeErr := h.core.Seize(bytes, s.number, canTakeFrom, await)
 	if isEnough {
 		return nil
 	}
 
 	if takeErr != nil {
 		takeErr = fmt.Errorf("taking free memory of other streams: %w", takeErr)
-		return errors.Join(allocErr, takeErr)
+		return errors.Join(err, takeErr)
 	}
 
-	return allocErr
+	return err
+}
+
+// awaitWorkOf makes s wait, on the device, for the work that is queued on owner. If this work
+// fails, s does not fail.
+func awaitWorkOf(owner, s *Stream) error {
+	workDone, err := owner.recordEvent()
+	if errors.Is(err, ErrClosed) {
+		return nil // a closed stream has no unfinished work
+	}
+
+	if err != nil {
+		return err
+	}
+
+	return s.queue.WaitIgnoringErrors(workDone)
+}
+
+// sizeError adds a call and its size to an error. It returns an ErrSize, which contains the size,
+// unchanged.
+func sizeError(operation string, bytes int64, err error) error {
+	if errors.Is(err, alloc.ErrSize) {
+		return err
+	}
+
+	return fmt.Errorf("%s %s: %w", operation, driver.Plural(bytes, "byte"), err)
+}
+
+// reserve reserves memory for a stream, so that it can allocate blocks of the given total size
+// without a new segment. If the device has too little memory for a segment, reserve also uses clean
+// memory of other streams: free memory that no queued work uses.
+func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
+	growth, err := h.core.Reserve(bytes, s.number)
+	if err != nil {
+		return newOutOfMemoryError(err, nil)
+	}
+
+	const noSegment = -1
+	h.ledger.Append(&event.Event{
+		Kind: event.KindReserve, Stream: h.core.Number(s.number), Segment: noSegment,
+		Size: growth.Bytes, Requested: bytes,
+	}, site)
+	hasEnough := growth.Bytes == 0
+	if hasEnough {
+		return nil
+	}
+
+	err = h.grow(s, growth, site)
+	if errors.Is(err, driver.ErrOutOfMemory) && h.core.ReserveClean(bytes, s.number) {
+		return nil
+	}
+
+	return h.addSizes(s, bytes, err)
 }
 
 // liveBlocks lists the blocks that are allocated and not freed.
@@ -193,6 +218,7 @@ func (h *heap) liveBlocks() (live []alloc.View) {
 	return live
 }
 
+// countLiveBlocks counts the live blocks of each segment that has any.
 func (h *heap) countLiveBlocks() map[*segment]int {
 	counts := map[*segment]int{}
 	for _, b := range h.liveBlocks() {

@@ -11,42 +11,53 @@ import (
 	"symmem/internal/ranked"
 )
 
-// useTracker records which streams and graphs use the blocks of a pool. If a block is freed during
-// a use by another stream, it is deferred: it becomes free when its uses have ended. If it is freed
-// while a graph uses it, it is parked: it stays allocated until the graph is closed.
+// Suppose that a block belongs to stream 1, and a kernel on stream 2 uses it. If the program frees
+// the block before the kernel has run, the memory cannot be reused yet: the block is deferred. It
+// becomes free in one of two ways:
+//
+//   - The program waits for stream 2, for example with Synchronize. Then the use has ended.
+//   - The program allocates on stream 1, which has no other free memory. Then stream 1 waits, on
+//     the device, for the end of the use. For this wait, Free has recorded an event on stream 2.
+//
+// A captured graph pins the blocks that it uses. If the program frees a pinned block, the block is
+// parked. When the graph is closed, it becomes deferred or free.
+
+// useTracker records which streams and graphs use the blocks of a pool.
 type useTracker struct {
 	mu       *ranked.Spin[poolMu]
 	core     *alloc.Core    // the allocator, which decides when a block is free
-	ledger   *ledger.Ledger // the history that ranks compare
+	ledger   *ledger.Ledger // the pool's history of frees and other events, which ranks compare
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	// useEndEvents holds an event for the end of each use of a deferred block. The event is nil if
-	// the stream has no unfinished work or the event could not be recorded. Guarded by mu.
+	// useEndEvents holds a device event for each use of a deferred block: the end of the use. The
+	// event is nil if the stream has no unfinished work or the event could not be recorded. Guarded
+	// by mu.
 	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 
 // addUse records that a stream uses a block. Call it before the work is queued.
 func (u *useTracker) addUse(m Memory, s *Stream) error {
 	u.mu.Lock()
-	defer u.events.release() // delivers events, and unlocks mu
-	var err error
+	defer u.events.release() // delivers the recorded event, and unlocks mu
 	if u.segments.closed {
-		err = errPoolClosed
-	} else {
-		err = u.core.Use(m.handle, s.number)
+		return useError(s, errPoolClosed)
 	}
 
-	if err != nil {
-		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
+	if err := u.core.Use(m.handle, s.number); err != nil {
+		return useError(s, err)
 	}
 
 	u.events.recordUse(m.handle, s)
 	return nil
 }
 
-// renewUse records a use again. Call it after the work of the use has been queued: between addUse
-// and that moment, a Synchronize of another goroutine may have ended the use.
+func useError(s *Stream, err error) error {
+	return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
+}
+
+// renewUse makes a use as recent as if addUse had just recorded it. Call it after the work has been
+// queued. Otherwise, a Synchronize between addUse and the queueing could end the use.
 func (u *useTracker) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -64,7 +75,7 @@ func (u *useTracker) pin(m Memory) error {
 	return nil
 }
 
-// unpin ends a graph's use of a block. If the block has been freed, it becomes free or deferred.
+// unpin ends a graph's use of a block. In a closed pool, it does nothing.
 func (u *useTracker) unpin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -81,20 +92,20 @@ func (u *useTracker) unpin(m Memory) error {
 		return u.recordFree(block, state)
 	}
 
-	u.recordReturns()
+	u.recordReturns() // the block, if it was parked and is free now
 	return nil
 }
 
-// freeEventKinds maps the state of a block after it was freed to the event in the pool's history.
+// freeEventKinds maps the state of a block after Free or unpin to the event in the history.
 var freeEventKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// noRequest is the requested size in events that free or return a block.
+// noRequest stands for the requested size in events that are not allocations.
 const noRequest = 0
 
-// recordFree records in the history that a block was freed and is now in the given state. If the
-// block was deferred, it also records the ends of its uses. The caller must hold mu.
+// recordFree records in the history that a block is now free, parked or deferred. For a deferred
+// block, it also records the ends of the uses. The caller must hold mu.
 func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	kind := freeEventKinds[state]
 	u.ledger.AppendWithoutSite(kind, u.core.Owner(), b.Segment, b.Offset, b.Size, noRequest)
@@ -105,20 +116,20 @@ func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	return nil
 }
 
-// recordUseEnds records a device event on each stream that uses the block that the core has just
-// deferred. If an event cannot be recorded, it stores nil and returns an error. The caller must
-// hold mu.
+// recordUseEnds records a device event for each use of the block that the core has just deferred.
+// It returns an error if an event cannot be recorded. The caller must hold mu.
 func (u *useTracker) recordUseEnds() error {
 	var errs []error
-	for _, point := range u.core.EventsToRecord() {
-		useEnd, err := u.streams.find(point.Stream).recordEvent()
+	for _, use := range u.core.EventsToRecord() {
+		useEnd, err := u.streams.find(use.Stream).recordEvent()
 		if err == nil {
-			u.useEndEvents[point] = useEnd
+			u.useEndEvents[use] = useEnd
 			continue
 		}
 
-		u.useEndEvents[point] = nil
-		if !errors.Is(err, ErrClosed) { // a closed stream has no unfinished work
+		u.useEndEvents[use] = nil
+		hasUnfinishedWork := !errors.Is(err, ErrClosed) // a closed stream has none
+		if hasUnfinishedWork {
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
 	}
@@ -126,12 +137,12 @@ func (u *useTracker) recordUseEnds() error {
 	return errors.Join(errs...)
 }
 
-// awaitUses makes s wait for the last uses of the deferred blocks that the core has just made free
-// for s. The wait is on the device: the caller does not wait. A failure of the work of these uses
-// does not affect s. The caller must hold mu.
+// awaitUses makes a stream wait for uses of deferred blocks. Call it after core.Alloc, which may
+// have made such blocks free for the stream. The stream waits on the device, so the caller does not
+// wait. If the work of a use fails, the stream does not fail. The caller must hold mu.
 func (u *useTracker) awaitUses(s *Stream) error {
-	for _, point := range u.core.Waits() {
-		if err := u.awaitUse(s, point); err != nil {
+	for _, use := range u.core.Waits() {
+		if err := u.awaitUse(s, use); err != nil {
 			return fmt.Errorf("waiting for another stream that used the memory: %w", err)
 		}
 	}
@@ -140,11 +151,11 @@ func (u *useTracker) awaitUses(s *Stream) error {
 	return nil
 }
 
-// awaitUse makes s wait for one use, which ends at a point of another stream's work, and forgets
-// the event of the use.
-func (u *useTracker) awaitUse(s *Stream, point alloc.StreamPoint) error {
-	useEnd := u.useEndEvents[point]
-	delete(u.useEndEvents, point)
+// awaitUse makes a stream wait for the end of one use, and forgets the event of the use. The caller
+// must hold mu.
+func (u *useTracker) awaitUse(s *Stream, use alloc.StreamPoint) error {
+	useEnd := u.useEndEvents[use]
+	delete(u.useEndEvents, use)
 	if useEnd == nil { // the use has ended, or its event could not be recorded
 		return nil
 	}
@@ -152,8 +163,8 @@ func (u *useTracker) awaitUse(s *Stream, point alloc.StreamPoint) error {
 	return s.queue.WaitIgnoringErrors(useEnd)
 }
 
-// recordReturns records in the history which deferred or parked blocks have become free. The
-// caller must hold mu.
+// recordReturns records in the history the deferred and parked blocks that the latest call of the
+// core has made free. The caller must hold mu.
 func (u *useTracker) recordReturns() {
 	for _, b := range u.core.ReturnedBlocks() {
 		u.ledger.AppendWithoutSite(
@@ -161,15 +172,17 @@ func (u *useTracker) recordReturns() {
 	}
 }
 
-// mark returns a position in the sequence of recorded uses: the uses up to now are before it.
+// mark returns a position in the sequence of recorded uses: the uses up to now are before it. Take
+// a mark before waiting for a stream, and call freeCompleteUses after that.
 func (u *useTracker) mark() alloc.Mark {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.core.Mark()
 }
 
-// freeCompleteUses ends the uses of a stream that were recorded before the mark, and offers the
-// stream's free memory to other streams. The stream's work before the mark must be complete.
+// freeCompleteUses ends the uses of a stream from before the mark if there are deferred blocks, and
+// offers the stream's free memory to other streams. The stream's work from before the mark must be
+// complete.
 func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -181,18 +194,18 @@ func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	if hasDeferredBlocks {
 		u.endUsesBefore(s, mark)
 	} else {
-		u.core.MarkIdle(s.number, mark) // faster
+		u.core.MarkIdle(s.number, mark) // only offers the free memory, which is faster
 	}
 }
 
-// endUsesBefore ends the uses of a stream that were recorded before the mark. The caller must hold
-// mu.
+// endUsesBefore ends the uses of a stream from before the mark. The caller must hold mu.
 func (u *useTracker) endUsesBefore(s *Stream, mark alloc.Mark) {
 	u.core.StreamCompleted(s.number, mark)
 	u.recordReturns()
-	for point := range u.useEndEvents {
-		if point.Stream == s.number && mark.Covers(point) {
-			delete(u.useEndEvents, point)
+	for use := range u.useEndEvents {
+		hasEnded := use.Stream == s.number && mark.Covers(use)
+		if hasEnded {
+			delete(u.useEndEvents, use)
 		}
 	}
 }

@@ -9,35 +9,46 @@ import (
 	"symmem/internal/ranked"
 )
 
-// windowTable lists a group's windows (segments that all ranks have registered). The table is
-// immutable: a registration replaces it, so that findWindow needs no lock.
+// A pool reserves a range of addresses, its arena, and maps memory there in parts, its segments.
+// When the ranks of a group register a segment together, they create a window, through which each
+// rank accesses the memory of the others. Before a collective, the group looks up the window of
+// each buffer.
+//
+// Suppose that an arena begins at address A. Its first segment has 64 MiB and is registered. The
+// table divides the arena into granules of 2 MiB, the unit of segment sizes on this device. The
+// granules 0 to 31 refer to the segment's window. A buffer at A + 5 MiB begins in granule 2, so it
+// begins in this window.
+//
+// 512 granules form a chunk. A registration changes copies of the chunks in which the segment lies.
+// The new table shares all other chunks with the old table.
+
+// windowTable lists a group's windows. It is immutable, so that findWindow needs no lock.
 type windowTable struct {
 	arenas []arenaTable
 	count  int // number of windows
 }
 
-// arenaTable maps each granule (the unit of segment sizes) of a pool's address range to a window.
-// The map is split into chunks, so that a registration copies only a few of them.
+// arenaTable maps each granule of a pool's arena to a window.
 type arenaTable struct {
 	pool         *Pool
-	base         uintptr
-	bytes        uintptr        // of addresses, of which only some are mapped
-	granuleShift uint8          // log2 of a granule's bytes
-	chunks       []*windowChunk // nil for chunks without windows; chunks at the end may be missing
+	base         uintptr // first address of the arena
+	bytes        uintptr // size of the arena
+	granuleShift uint8   // log2 of a granule's size in bytes
+	// chunks has a nil element for a chunk without windows. Chunks at the end may be missing.
+	chunks []*windowChunk
 }
 
-// A chunk of 512 granules of 2 MiB covers 1 GiB.
 const (
 	chunkShift    = 9 // log2 of chunkGranules
 	chunkGranules = 1 << chunkShift
 )
 
-// windowChunk has nil for each granule that lies in no window.
+// windowChunk maps its granules to windows. The entry of a granule without a window is nil.
 type windowChunk [chunkGranules]*windowEntry
 
-// windowEntry is a window: the registration of a segment (memory that a pool mapped at once).
+// windowEntry is a window and the segment that it belongs to.
 type windowEntry struct {
-	pool    *Pool
+	pool    *Pool // the segment's pool
 	segment *segment
 	window  driver.Window
 }
@@ -49,22 +60,27 @@ func (t *windowTable) findWindow(
 ) (entry *windowEntry, isInWindow bool) {
 	for i := range t.arenas {
 		arena := &t.arenas[i]
-		offset := address - arena.base // wraps around to a huge value below base
-		if offset >= arena.bytes {
-			continue
+		offset := address - arena.base // a huge number for an address below base
+		isInArena := offset < arena.bytes
+		if isInArena {
+			entry = arena.entryAt(offset)
+			return entry, entry.contains(address, bytes)
 		}
-
-		granule := offset >> arena.granuleShift
-		chunk := granule >> chunkShift
-		if chunk >= uintptr(len(arena.chunks)) || arena.chunks[chunk] == nil {
-			return nil, false
-		}
-
-		entry = arena.chunks[chunk][granule%chunkGranules]
-		return entry, entry.contains(address, bytes) // entry may be nil
 	}
 
 	return nil, false
+}
+
+// entryAt returns the window at an offset in the arena, or nil.
+func (t *arenaTable) entryAt(offset uintptr) *windowEntry {
+	granule := offset >> t.granuleShift
+	chunk := granule >> chunkShift
+	hasChunk := chunk < uintptr(len(t.chunks)) && t.chunks[chunk] != nil
+	if !hasChunk {
+		return nil
+	}
+
+	return t.chunks[chunk][granule%chunkGranules]
 }
 
 // contains reports whether a range that begins in the window also ends there. For a nil entry, it
@@ -75,21 +91,53 @@ func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	}
 
 	offset := int64(address - uintptr(e.segment.start))
-	return bytes >= 0 && bytes <= e.segment.bytes-offset
+	remaining := e.segment.bytes - offset // bytes from address to the end of the segment
+	return bytes >= 0 && bytes <= remaining
 }
 
-// locate describes an address in the window by values that, unlike the address, are the same on
-// every rank.
+// locate returns where in the window an address lies. Unlike the address, the pool's id, the
+// segment's number and the offset in the segment are the same on every rank.
 func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offset int64) {
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
 
-// windows holds a group's windows and its memberships. (A membership is a group's use of a pool.)
+// withGranules returns a copy of t in which all granules of a segment have the given entry, which
+// may be nil. It copies each chunk that it changes, because other goroutines may be reading it.
+func (t arenaTable) withGranules(s *segment, entry *windowEntry) arenaTable {
+	first := (uintptr(s.start) - t.base) >> t.granuleShift
+	last := first + uintptr(s.bytes-1)>>t.granuleShift
+	firstChunk, lastChunk := first>>chunkShift, last>>chunkShift
+	t.chunks = slices.Clone(t.chunks)
+	for uintptr(len(t.chunks)) <= lastChunk {
+		t.chunks = append(t.chunks, nil)
+	}
+
+	for index := firstChunk; index <= lastChunk; index++ {
+		chunk := &windowChunk{}
+		if t.chunks[index] != nil {
+			*chunk = *t.chunks[index]
+		}
+
+		firstInChunk := max(first, index<<chunkShift)
+		lastInChunk := min(last, index<<chunkShift+chunkGranules-1)
+		for granule := firstInChunk; granule <= lastInChunk; granule++ {
+			chunk[granule%chunkGranules] = entry
+		}
+
+		t.chunks[index] = chunk
+	}
+
+	return t
+}
+
+// windows holds a group's table of windows and its memberships: one for each pool whose segments
+// the group registers.
 type windows struct {
-	mu          *ranked.Spin[groupState] // held to change the fields below
+	mu          *ranked.Spin[groupState] // held to replace the table or the list of memberships
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
-	// revision is incremented to make all of the group's plans (prepared calls) stale.
+	// revision makes plans stale. A plan is a prepared call, which contains windows and addresses.
+	// Plans from before the latest increment are not used again.
 	revision atomic.Uint64
 }
 
@@ -107,7 +155,48 @@ func (w *windows) makePlansStale() {
 	w.revision.Add(1)
 }
 
-// membershipOf returns the group's membership in a pool, or nil. It takes no lock.
+// contains reports whether a range lies in one of the windows.
+func (w *windows) contains(address uintptr, bytes int64) bool {
+	_, isInWindow := w.table.Load().findWindow(address, bytes)
+	return isInWindow
+}
+
+// add adds the window of a segment that had none.
+func (w *windows) add(p *Pool, s *segment, window driver.Window) {
+	w.changeWindow(p, s, &windowEntry{pool: p, segment: s, window: window}, 1)
+}
+
+// remove removes the window of a segment that has one.
+func (w *windows) remove(p *Pool, s *segment) { w.changeWindow(p, s, nil, -1) }
+
+// changeWindow replaces the table by a copy in which a segment has the given entry, which may be
+// nil. countChange is the change in the number of windows. All plans become stale.
+func (w *windows) changeWindow(p *Pool, s *segment, entry *windowEntry, countChange int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	oldTable := w.table.Load()
+	arenas := slices.Clone(oldTable.arenas)
+	i := slices.IndexFunc(arenas, func(a arenaTable) bool { return a.pool == p })
+	if i < 0 {
+		i = len(arenas)
+		arenas = append(arenas, newArenaTable(p))
+	}
+
+	arenas[i] = arenas[i].withGranules(s, entry)
+	w.table.Store(&windowTable{arenas: arenas, count: oldTable.count + countChange})
+	w.revision.Add(1)
+}
+
+// newArenaTable returns a table without windows.
+func newArenaTable(p *Pool) arenaTable {
+	granuleBytes := uint64(p.rt.device.Info().Granularity) // a power of two
+	return arenaTable{
+		pool: p, base: p.segments.arena.Address(), bytes: uintptr(p.segments.arenaBytes),
+		granuleShift: uint8(bits.TrailingZeros64(granuleBytes)),
+	}
+}
+
+// membershipOf returns the group's membership for a pool, or nil. It takes no lock.
 func (w *windows) membershipOf(p *Pool) *membership {
 	for _, m := range *w.memberships.Load() {
 		if m.pool == p {
@@ -125,89 +214,18 @@ func (w *windows) addMembership(m *membership) {
 	w.memberships.Store(&list)
 }
 
-// contains reports whether a range lies in one of the windows.
-func (w *windows) contains(address uintptr, bytes int64) bool {
-	_, isInWindow := w.table.Load().findWindow(address, bytes)
-	return isInWindow
-}
-
-// add adds the window of a segment that had none.
-func (w *windows) add(p *Pool, s *segment, window driver.Window) {
-	w.setWindow(p, s, &windowEntry{pool: p, segment: s, window: window})
-}
-
-// remove removes the window of a segment that has one.
-func (w *windows) remove(p *Pool, s *segment) { w.setWindow(p, s, nil) }
-
-// setWindow stores an entry for all granules of a segment. If the entry is nil, it removes the
-// segment's entry.
-func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	oldTable := w.table.Load()
-	newTable := &windowTable{arenas: slices.Clone(oldTable.arenas), count: oldTable.count}
-	if entry != nil {
-		newTable.count++
-	} else {
-		newTable.count--
-	}
-
-	arenaIndex := slices.IndexFunc(newTable.arenas, func(a arenaTable) bool { return a.pool == p })
-	if arenaIndex < 0 {
-		arenaIndex = len(newTable.arenas)
-		granuleBytes := uint64(p.rt.device.Info().Granularity) // a power of two
-		newTable.arenas = append(newTable.arenas, arenaTable{
-			pool: p, base: p.segments.arena.Address(), bytes: uintptr(p.segments.arenaBytes),
-			granuleShift: uint8(bits.TrailingZeros64(granuleBytes)),
-		})
-	}
-
-	newTable.arenas[arenaIndex].setGranules(s, entry)
-	w.table.Store(newTable)
-	w.revision.Add(1)
-}
-
-// dropPool removes a closed pool. Call it after the pool's windows have been removed. Existing
-// plans become stale, because they may contain the pool's addresses.
+// dropPool removes a closed pool, whose windows have been removed before. All plans become stale,
+// because they may contain addresses of the pool.
 func (w *windows) dropPool(p *Pool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	remaining := slices.DeleteFunc(slices.Clone(*w.memberships.Load()), func(m *membership) bool {
-		return m.pool == p
-	})
-	w.memberships.Store(&remaining)
+	memberships := slices.Clone(*w.memberships.Load())
+	memberships = slices.DeleteFunc(memberships, func(m *membership) bool { return m.pool == p })
+	w.memberships.Store(&memberships)
+
 	oldTable := w.table.Load()
-	w.table.Store(&windowTable{
-		arenas: slices.DeleteFunc(slices.Clone(oldTable.arenas), func(arena arenaTable) bool {
-			return arena.pool == p
-		}),
-		count: oldTable.count,
-	})
+	arenas := slices.Clone(oldTable.arenas)
+	arenas = slices.DeleteFunc(arenas, func(a arenaTable) bool { return a.pool == p })
+	w.table.Store(&windowTable{arenas: arenas, count: oldTable.count})
 	w.revision.Add(1)
-}
-
-// setGranules stores an entry, or nil, for all granules of a segment. It changes copies of the
-// chunks, because other goroutines may be reading the old chunks.
-func (t *arenaTable) setGranules(s *segment, entry *windowEntry) {
-	first := (uintptr(s.start) - t.base) >> t.granuleShift
-	last := first + uintptr(s.bytes-1)>>t.granuleShift
-	t.chunks = slices.Clone(t.chunks)
-	for uintptr(len(t.chunks)) <= last>>chunkShift {
-		t.chunks = append(t.chunks, nil)
-	}
-
-	for index := first >> chunkShift; index <= last>>chunkShift; index++ {
-		chunk := &windowChunk{}
-		if t.chunks[index] != nil {
-			*chunk = *t.chunks[index]
-		}
-
-		chunkStart := index << chunkShift // the chunk's first granule
-		chunkEnd := chunkStart + chunkGranules - 1
-		for granule := max(first, chunkStart); granule <= min(last, chunkEnd); granule++ {
-			chunk[granule%chunkGranules] = entry
-		}
-
-		t.chunks[index] = chunk
-	}
 }
