@@ -10,46 +10,53 @@ import (
 	"symmem/driver"
 )
 
-// decision is the cause of a fault (an error that makes a group fail) on which the ranks of a group
-// have agreed.
+// When a group fails, its ranks exchange reports of what they have seen. Rank 0 may have waited in
+// vain for rank 2, while rank 1 has seen that the process of rank 2 has ended. Each rank selects a
+// cause from the reports, and proposes it to the group. The first proposal is the decision, and all
+// ranks return its cause. A rank that is missing in the exchange could know more, so the others
+// wait for it for a while before they select a cause.
+
+// decision is the cause on which the ranks of a group have agreed.
 type decision struct {
-	// Text is the text of the cause. The error that Report.toError returns may have a shorter text.
+	// Text is the text of the cause. The error from Report can have a shorter text.
 	Text   string `json:"text"`
 	Report report `json:"report"`
 }
 
-// maxDecisionText limits a cause's text, in bytes, if the decision is too large for one message.
-const maxDecisionText = 64 << 10
-
-// encodeDecision encodes a cause for the other ranks. If the encoding is too large for a message,
-// only a part of the cause's text remains.
-func encodeDecision(cause error) []byte {
-	d := decision{Text: cause.Error(), Report: reportOf(cause)}
-	encoded, err := json.Marshal(d)
-	if err != nil || len(encoded) > driver.MaxPayload {
-		text := d.Text[:min(len(d.Text), maxDecisionText)]
-		d = decision{Text: text, Report: report{Kind: kindOther, Text: text}}
-		encoded, _ = json.Marshal(d) // cannot fail, because d contains only strings
-	}
-
-	return encoded
-}
-
-// decide proposes cause to the group, and returns the cause that the group has agreed on: the
-// proposal of this rank or of another.
+// decide proposes cause to the group. It returns the cause of the group's decision, which can be
+// the proposal of another rank.
 func (inq *inquiry) decide(cause error) error {
 	proposal := encodeDecision(cause)
-	result := inq.comm.Decide(proposal)
-	if bytes.Equal(proposal, result) {
+	decided := inq.comm.Decide(proposal)
+	if bytes.Equal(proposal, decided) {
 		return cause
 	}
 
-	return inq.adopt(cause, result)
+	return inq.adopt(cause, decided)
 }
 
-// decisionError returns the cause in an encoded decision. If that cause and ownCause are mismatches
-// of the same call, decisionError returns ownCause instead: ownCause also describes this rank's
-// call. It also returns ownCause if the decision cannot be decoded.
+// maxDecisionText limits the text of a decision that is too large, in bytes.
+const maxDecisionText = 64 << 10
+
+// encodeDecision encodes a cause for the other ranks. If the encoding is too large for a message,
+// it contains only the text of the cause, which it shortens to maxDecisionText.
+func encodeDecision(cause error) []byte {
+	text := cause.Error()
+	encoded, err := json.Marshal(decision{Text: text, Report: reportOf(cause)})
+	isUsable := err == nil && len(encoded) <= driver.MaxPayload
+	if isUsable {
+		return encoded
+	}
+
+	text = text[:min(len(text), maxDecisionText)]
+	textOnly := decision{Text: text, Report: report{Kind: kindOther, Text: text}}
+	encoded, _ = json.Marshal(textOnly) // cannot fail, because only texts are set
+	return encoded
+}
+
+// decisionError returns the cause in an encoded decision. It returns ownCause, this rank's own
+// error, if the decision cannot be decoded. It also does so if both errors report a mismatch of the
+// same call, because ownCause then describes this rank's call.
 func decisionError(ownCause error, encoded []byte) error {
 	var d decision
 	decodeErr := json.Unmarshal(encoded, &d)
@@ -57,13 +64,8 @@ func decisionError(ownCause error, encoded []byte) error {
 		return ownCause
 	}
 
-	decided := d.Report.Mismatch // nil if the cause is no mismatch
-	var own *driver.MismatchError
-	if decided != nil && errors.As(ownCause, &own) {
-		isSameCall := own.Number == decided.Number && own.Launch == decided.Launch
-		if isSameCall {
-			return ownCause
-		}
+	if isMismatchOfSameCall(ownCause, d.Report.Mismatch) {
+		return ownCause
 	}
 
 	err := d.Report.toError()
@@ -74,10 +76,23 @@ func decisionError(ownCause error, encoded []byte) error {
 	return &peerReportError{text: d.Text, err: err}
 }
 
+// isMismatchOfSameCall reports whether both errors report a mismatch of the same call. decided is
+// nil if the decided cause is no mismatch.
+func isMismatchOfSameCall(ownCause error, decided *driver.MismatchError) bool {
+	var own *driver.MismatchError
+	if decided == nil || !errors.As(ownCause, &own) {
+		return false
+	}
+
+	return own.Number == decided.Number && own.Launch == decided.Launch
+}
+
+// reportCheckInterval is short compared with the default timeout, 30 s.
 const reportCheckInterval = 20 * time.Millisecond
 
-// awaitReports waits for the reports of missing ranks. The wait, which began at begin, ends when
-//   - some rank knows a cause, or the group has agreed on a cause,
+// awaitReports waits while the reports of missing ranks could help. The wait, which began at begin,
+// ends when
+//   - some rank knows a cause, or the group has decided on a cause,
 //   - the process of a missing rank has ended, or all missing ranks have left the group, or
 //   - three quarters of the group's timeout have passed.
 func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
@@ -86,13 +101,15 @@ func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 		all.lostRanks = ranksInBoth(all.missingRanks, lost)
 		all.leftRanks = ranksInBoth(all.missingRanks, left)
 		all.waited = time.Since(begin).Round(time.Millisecond)
-		hasDeparted := len(all.lostRanks) > 0 || len(all.leftRanks) == len(all.missingRanks)
+		hasLost := len(all.lostRanks) > 0
+		haveAllLeft := len(all.leftRanks) == len(all.missingRanks) // true if no rank is missing
 		isLate := all.waited >= inq.limit.Get()*3/4
-		if all.hasCause() || hasDeparted || isLate {
+		if all.hasCause() || hasLost || haveAllLeft || isLate {
 			return
 		}
 
-		if decided := inq.comm.Decide(nil); decided != nil { // asks without a proposal
+		decided := inq.comm.Decide(nil) // asks without a proposal
+		if decided != nil {
 			return
 		}
 

@@ -12,69 +12,49 @@ import (
 	"symmem/internal/ranked"
 )
 
-// lifetime records whether and why a group has ended: it was closed, or it has failed. The error
-// that makes a group fail is its fault. First, some rank detects a fault. Then all ranks agree on
-// one cause, which their calls return.
+// Suppose that rank 1 of a group crashes during an AllReduce. Rank 0 detects that rank 1 is lost.
+// Rank 2 detects only that rank 0 has failed. What a rank detects is its fault. In an inquiry, the
+// ranks then agree on one cause: rank 1 is lost. From then on, the calls of the group return this
+// cause on all ranks.
+//
+// Rank 2 may have queued calls that rank 0 has not queued, or allocated buffers. So a pool can have
+// a different layout on each rank. When a call returns the fault to the program, the group's pools
+// become suspect. A later call repairs them: it gives them the same layout on all ranks.
+
+// lifetime records whether a group has ended, and why: it was closed, or it has failed.
 type lifetime struct {
 	roster
 	rt      *Runtime
 	comm    driver.Communicator
-	inquiry *inquiry // with it, the ranks agree on the cause of a fault
+	inquiry *inquiry
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
-	// ctx is canceled with the reason when the group is closed or its ranks have agreed on the
-	// cause of a fault.
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	// failing is closed, before ctx is canceled, when this rank detects a fault.
-	failing    chan struct{}
+	failing chan struct{} // closed when this rank detects a fault, before ctx is canceled
+	// ctx is canceled when the group is closed or the ranks have agreed on a cause. Its cause is an
+	// ErrClosed or the agreed cause.
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
 	fault      atomic.Int32   // faultNotReturned, faultReturned or faultRepaired
 	background sync.WaitGroup // the group's goroutines
-}
-
-func newLifetime() *lifetime {
-	l := &lifetime{failing: make(chan struct{})}
-	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	return l
 }
 
 // Values of lifetime.fault.
 const (
 	// faultNotReturned means that there is no fault, or that no call has returned it yet.
 	faultNotReturned int32 = iota
-	// faultReturned means that a call has returned the fault. Later calls still record their
-	// buffers, because another rank may have queued the same calls before it detected the fault.
+	// faultReturned means that a call has returned the fault. Later calls still record that they use
+	// their buffers, because another rank may have queued the same calls before it detected the
+	// fault.
 	faultReturned
-	// faultRepaired means that, after the fault, the ranks have given the group's pools the same
-	// state again. Later calls do not record their buffers.
+	// faultRepaired means that the group's pools have been repaired since the fault. Later calls do
+	// not record that they use their buffers.
 	faultRepaired
 )
 
-// err returns why the group has ended: an ErrClosed, or the cause of its fault. Until the ranks
-// agree on the cause, err returns nil. Like recordFault, the first err after a fault marks pools
-// suspect.
-func (l *lifetime) err() error { return l.recordFault(context.Cause(l.ctx)) }
-
-// cause is like err, but if this rank has detected a fault, it waits until the ranks agree on the
-// cause or ctx ends.
-func (l *lifetime) cause(ctx context.Context) error {
-	if l.ctx.Err() != nil || l.comm.Cause() == nil {
-		return l.err()
-	}
-
-	ctx = orBackground(ctx)
-	ranked.AssertMayWait()
-	select {
-	case <-l.ctx.Done():
-	case <-ctx.Done():
-	}
-
-	if l.ctx.Err() != nil {
-		return l.err()
-	}
-
-	return fmt.Errorf("waiting for the cause of the fault of group %s: %w", l.id,
-		context.Cause(ctx))
+func newLifetime() *lifetime {
+	l := &lifetime{failing: make(chan struct{})}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	return l
 }
 
 // watch regularly checks the peers (the other ranks) until the group ends. After a fault, it lets
@@ -86,9 +66,10 @@ func (l *lifetime) watch() {
 		select {
 		case <-ticker.C:
 			l.comm.CheckPeers()
-			ticker.Reset(l.peerCheckInterval())
+			ticker.Reset(l.peerCheckInterval()) // the timeout may have changed
 		case <-l.comm.Failed():
-			if l.ctx.Err() == nil {
+			hasEnded := l.ctx.Err() != nil
+			if !hasEnded {
 				l.endWithFault()
 			}
 
@@ -99,8 +80,15 @@ func (l *lifetime) watch() {
 	}
 }
 
-// endWithFault lets the ranks agree on the cause of the communicator's fault, and ends the group
-// with the cause.
+const maxPeerCheckInterval = time.Second
+
+// peerCheckInterval is at most a quarter of the timeout, so that idle ranks detect faults in time.
+func (l *lifetime) peerCheckInterval() time.Duration {
+	quarter := max(l.limit.Get()/4, time.Millisecond)
+	return min(quarter, maxPeerCheckInterval)
+}
+
+// endWithFault lets the ranks agree on the cause of this rank's fault, and ends the group with it.
 func (l *lifetime) endWithFault() {
 	close(l.failing)
 	cause := l.comm.Cause()
@@ -113,15 +101,35 @@ func (l *lifetime) endWithFault() {
 	l.events.recordFault(cause)
 }
 
-const maxPeerCheckInterval = time.Second
+// err returns why the group has ended: an ErrClosed, or the cause on which the ranks have agreed.
+// Otherwise, it returns nil. It records the cause with recordFault.
+func (l *lifetime) err() error { return l.recordFault(context.Cause(l.ctx)) }
 
-// peerCheckInterval is at most a quarter of the timeout, so that idle ranks detect faults in time.
-func (l *lifetime) peerCheckInterval() time.Duration {
-	quarter := l.limit.Get() / 4
-	return min(maxPeerCheckInterval, max(quarter, time.Millisecond))
+// cause is like err, but if this rank has detected a fault, it waits until the ranks agree on the
+// cause or ctx ends.
+func (l *lifetime) cause(ctx context.Context) error {
+	hasEnded := l.ctx.Err() != nil
+	if hasEnded || l.comm.Cause() == nil {
+		return l.err()
+	}
+
+	ctx = orBackground(ctx)
+	ranked.AssertMayWait()
+	select {
+	case <-l.ctx.Done():
+	case <-ctx.Done():
+	}
+
+	hasEnded = l.ctx.Err() != nil
+	if hasEnded {
+		return l.err()
+	}
+
+	return fmt.Errorf("waiting for the cause of the fault of group %s: %w", l.id,
+		context.Cause(ctx))
 }
 
-// awaitFault waits if err is a fault of this group: it returns the cause that the ranks agree on.
+// awaitFault replaces this group's fault by the cause on which the ranks agree, and waits for it.
 // It returns any other err, and nil, at once.
 func (l *lifetime) awaitFault(err error) error {
 	if err == nil || !l.isOwnFault(err) {
@@ -137,8 +145,8 @@ func (l *lifetime) awaitFault(err error) error {
 	return l.err()
 }
 
-// isOwnFault reports whether err is the fault of this group. After a fault of the group, that
-// includes a PeerError (other ranks have failed first), even if it names no owner.
+// isOwnFault reports whether err is the fault of this group. After a fault of the group, a
+// PeerError (other ranks have failed first) counts even if it does not name its group.
 func (l *lifetime) isOwnFault(err error) bool {
 	if l.comm.Cause() == nil {
 		return false
@@ -148,7 +156,8 @@ func (l *lifetime) isOwnFault(err error) bool {
 }
 
 // lifetimeOf returns the lifetime of the group whose fault err is. If err is no fault, it returns
-// nil. A PriorError belongs to the group whose call was skipped.
+// nil. If err is a PriorError (a call was skipped after an earlier failure), it returns the
+// lifetime of the group whose call was skipped.
 func lifetimeOf(err error) *lifetime {
 	if err == nil {
 		return nil // errors.As would allocate
@@ -163,12 +172,12 @@ func lifetimeOf(err error) *lifetime {
 	return l
 }
 
-// recordFault returns err: nil, an ErrClosed or a fault. Call it before a fault is returned to the
-// program. The first call with a fault marks the group's pools suspect: their layout may differ
-// between the ranks.
+// recordFault returns err: nil, an ErrClosed or a fault. Call it before a call returns a fault to
+// the program. The first recordFault with a fault makes the group's pools suspect.
 func (l *lifetime) recordFault(err error) error {
 	isFault := err != nil && !errors.Is(err, ErrClosed)
-	if !isFault || l.fault.Load() != faultNotReturned {
+	isFirst := isFault && l.fault.Load() == faultNotReturned
+	if !isFirst {
 		return err
 	}
 
@@ -182,34 +191,46 @@ func (l *lifetime) recordFault(err error) error {
 	return err
 }
 
-// recordFaultOfCommunicator records the fault that the communicator has detected. If there is
-// none, it returns false.
-func (l *lifetime) recordFaultOfCommunicator() bool {
+// detectedFault returns the fault that this rank has detected, or nil.
+func (l *lifetime) detectedFault() error {
 	cause := l.comm.Cause()
-	if cause == nil || errors.Is(cause, ErrClosed) {
+	isFault := cause != nil && !errors.Is(cause, ErrClosed)
+	if !isFault {
+		return nil
+	}
+
+	return cause
+}
+
+// recordDetectedFault records the fault that this rank has detected. If there is none, it returns
+// false.
+func (l *lifetime) recordDetectedFault() bool {
+	fault := l.detectedFault()
+	if fault == nil {
 		return false
 	}
 
-	_ = l.recordFault(cause) // returns cause
+	_ = l.recordFault(fault) // returns fault
 	return true
 }
 
+// abort makes the group fail with an ErrAborted, unless it has failed before.
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve records that the fault of a group has been repaired. If the group has not failed on this
+// resolve records that the group's pools have been repaired. If the group has not failed on this
 // rank yet, resolve makes it fail first.
 func (l *lifetime) resolve() {
-	l.abort() // does nothing in a group that has failed
+	l.abort()
 	_ = l.recordFault(ErrAborted)
 	l.fault.Store(faultRepaired)
 }
 
-// failStream returns err, with which the group has refused a call. If the group has failed, it
-// also makes the stream fail, because later work on the stream may need the result of the call.
+// failStream returns err, with which the group has refused a call. After a fault, it also makes the
+// stream fail, because later work on the stream may need the result of the call.
 func (l *lifetime) failStream(s *Stream, err error) error {
-	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
-		s.queue.Fail(cause)
-		_ = l.recordFault(cause)
+	if fault := l.detectedFault(); fault != nil {
+		s.queue.Fail(fault)
+		_ = l.recordFault(fault)
 	}
 
 	return err
@@ -217,9 +238,9 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 
 // close ends the group. hadFailed is true if a fault had ended it before.
 func (l *lifetime) close() (hadFailed bool) {
-	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
-		<-l.ctx.Done() // other ranks may need this one to determine the cause
-		_ = l.recordFault(cause)
+	if fault := l.detectedFault(); fault != nil {
+		<-l.ctx.Done() // other ranks may need this one for the inquiry
+		_ = l.recordFault(fault)
 	}
 
 	hadFailed = l.ctx.Err() != nil

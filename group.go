@@ -189,7 +189,7 @@ func closeGroup(g *Group) error {
 	closeErr := g.comm.Close()
 	errs := []error{closeErr}
 	// Close may have found that a peer had failed.
-	foundFault := g.life.recordFaultOfCommunicator()
+	foundFault := g.life.recordDetectedFault()
 	for _, p := range g.rt.registry.allPools() {
 		dropErr := p.registrar.dropGroup(g)
 		errs = append(errs, dropErr)

@@ -7,11 +7,16 @@ import (
 	"symmem/driver"
 )
 
+// A program that gathers 3 tensors of different sizes can pass its 3 AllGatherV calls as a list.
+// The group prepares each call: it chooses a path, which is the way in which the call runs, and
+// makes a plan for the backend. If the backend can combine the 3 plans, one launch runs all calls.
+// Otherwise, the group launches them one by one.
+
 // maxListCalls limits the length of a list. It is more than any program is expected to need.
 const maxListCalls = 1 << 16
 
-// queueList queues a list of calls (Call.More) on a stream, in one launch if the backend can. A
-// nil stream stands for the default stream. The list must not be empty.
+// queueList queues a list of calls on a stream. A nil stream stands for the default stream. The
+// list must not be empty.
 func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -35,15 +40,16 @@ func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) er
 	}
 
 	g.calls.site.Store(calls[0].site)
-	plans, err := planList(ctx, g, s, calls)
+	prepared, err := prepareList(ctx, g, s, calls)
 	if err != nil {
 		return err
 	}
 
-	launchErr := launchList(g, s, calls[0], plans)
+	isWaiting := calls[0].wait
+	launchErr := launchList(g, s, prepared, isWaiting)
 	for _, c := range calls {
 		if s.mustRecordUse(c) {
-			s.useAgain(c.send, c.recv) // planList's record may have been removed before the launch
+			s.useAgain(c.send, c.recv) // a Synchronize may have ended the use before the launch
 		}
 	}
 
@@ -62,50 +68,38 @@ func checkList(g *Group, s *Stream, calls []*collective) error {
 	}
 
 	for _, c := range calls {
-		// The operations from AllReduceRMSNorm on have arguments of their own types.
+		// The operations from AllReduceRMSNorm on have their own types of arguments.
 		isSpecial := c.operation >= driver.AllReduceRMSNorm
-		if c.operation.PointToPoint() || isSpecial {
-			return invalid("%v on group %s: this operation cannot be in a list of calls", c.operation, g.id)
+		if isSpecial || c.operation.PointToPoint() {
+			return invalid("%v on group %s: this operation cannot be in a list of calls",
+				c.operation, g.id)
 		}
 	}
 
 	return nil
 }
 
-// planList returns the plans (prepared calls) of a list, and records the calls' uses of buffers. It
-// validates all calls before it prepares the first one.
-func planList(
+// prepareList returns the prepared calls of a list. It also records that the stream uses the calls'
+// buffers, so that their memory is not reused too early.
+func prepareList(
 	ctx context.Context, g *Group, s *Stream, calls []*collective,
 ) ([]*collective, error) {
 	if err := chooseListPath(&g.calls, calls); err != nil {
 		return nil, err
 	}
 
-	plans := make([]*collective, len(calls))
-	for i, c := range calls {
-		plans[i] = g.calls.cachedPlan(c)
-		if plans[i] != nil {
-			continue
-		}
-
-		validated, err := g.calls.validatedCopy(c) // its plan field is nil until prepare
-		if err != nil {
-			return nil, err
-		}
-
-		plans[i] = validated
+	prepared, err := findOrValidate(&g.calls, calls)
+	if err != nil {
+		return nil, err
 	}
 
-	for _, c := range calls {
-		if s.mustRecordUse(c) && g.life.fault.Load() != faultRepaired {
-			if err := s.useBoth(c.send, c.recv); err != nil {
-				return nil, err
-			}
-		}
+	if err := recordListUses(g, s, calls); err != nil {
+		return nil, err
 	}
 
-	for i, p := range plans {
-		if p.plan == nil {
+	for i, p := range prepared {
+		isPrepared := p.plan != nil
+		if !isPrepared {
 			if err := g.calls.prepare(ctx, p, s); err != nil {
 				return nil, g.life.failStream(s, err)
 			}
@@ -116,17 +110,79 @@ func planList(
 		}
 	}
 
-	return plans, nil
+	return prepared, nil
 }
 
-// chooseListPath sets the path (the way in which a call runs) of the calls of a list. All take the
-// path of the largest call, so that one launch can run all of them. chooseListPath changes only
-// lists of several AllGatherV whose first call does not choose a path.
+// findOrValidate returns the cached prepared call for each call. For a call without one, it returns
+// a validated copy that has no plan yet. All calls are thus validated before one is prepared.
+func findOrValidate(planner *planner, calls []*collective) ([]*collective, error) {
+	found := make([]*collective, len(calls))
+	for i, c := range calls {
+		found[i] = planner.cachedPlan(c)
+		if found[i] != nil {
+			continue
+		}
+
+		validated, err := planner.validatedCopy(c)
+		if err != nil {
+			return nil, err
+		}
+
+		found[i] = validated
+	}
+
+	return found, nil
+}
+
+// recordListUses records that the stream uses the calls' buffers. It does nothing if the group has
+// failed and the fault has been repaired, because the calls then fail.
+func recordListUses(g *Group, s *Stream, calls []*collective) error {
+	for _, c := range calls {
+		if s.mustRecordUse(c) && g.life.fault.Load() != faultRepaired {
+			if err := s.useBoth(c.send, c.recv); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
+}
+
+// chooseListPath makes all calls of a list take the path of the largest call, so that one launch
+// can run them. It changes only lists of several AllGatherV whose first call leaves the choice of
+// the path to symmem.
 func chooseListPath(planner *planner, calls []*collective) error {
 	if len(calls) == 1 || calls[0].choice != PathDefault {
 		return nil
 	}
 
+	largest := largestGather(calls)
+	if largest == nil {
+		return nil
+	}
+
+	path, err := pathOfCall(planner, largest)
+	if err != nil {
+		return err
+	}
+
+	choice := PathPlain
+	if path == driver.PathDirect { // an AllGatherV has no other path
+		choice = PathDirect
+	}
+
+	for _, c := range calls {
+		if c != largest {
+			c.choice = choice
+		}
+	}
+
+	return nil
+}
+
+// largestGather returns the AllGatherV that gathers the most bytes. If a call is no AllGatherV, or
+// has no splits, it returns nil.
+func largestGather(calls []*collective) *collective {
 	largest := calls[0]
 	maxBytes := uint64(0)
 	for _, c := range calls {
@@ -140,67 +196,52 @@ func chooseListPath(planner *planner, calls []*collective) error {
 		}
 	}
 
-	var call driver.Call
-	if cached := planner.cachedPlan(largest); cached != nil {
-		call = *cached.plan.Prepared()
-	} else {
-		validated, err := planner.validatedCopy(largest)
-		if err != nil {
-			return err
-		}
-
-		call = validated.call()
-		buffers := planner.locations(&call)
-		if _, _, err := planner.router.route(validated.choice, &call, buffers.where); err != nil {
-			return planner.wrapError(largest, err)
-		}
-	}
-
-	othersChoice := PathPlain
-	if call.Path == driver.PathDirect {
-		othersChoice = PathDirect
-	}
-
-	for _, c := range calls {
-		if c != largest {
-			c.choice = othersChoice
-		}
-	}
-
-	return nil
+	return largest
 }
 
-// launchList launches the plans in one launch if the backend can combine them, and otherwise one
-// by one. It waits for the result if first, the first call of the list, asks for that.
-func launchList(g *Group, s *Stream, first *collective, plans []*collective) error {
-	lister, canList := g.comm.(driver.Lister)
-	if canList && len(plans) > 1 {
-		driverPlans := make([]driver.Plan, len(plans))
-		for i, p := range plans {
-			driverPlans[i] = p.plan
-		}
-
-		plan, err := lister.List(driverPlans)
-		if err == nil {
-			for _, p := range plans {
-				p.submit.Count()
-			}
-
-			combined := *plans[0] // a copy, because plans[0] stays in the cache
-			combined.plan = plan
-			return g.launchOn(s, &combined, first.wait)
-		}
-
-		if !errors.Is(err, ErrUnsupported) {
-			return err
-		}
-
-		// The backend cannot combine these plans: launch them one by one.
+// pathOfCall returns the path that a call takes.
+func pathOfCall(planner *planner, c *collective) (driver.Path, error) {
+	if cached := planner.cachedPlan(c); cached != nil {
+		return cached.plan.Prepared().Path, nil
 	}
 
-	for _, p := range plans {
+	validated, err := planner.validatedCopy(c)
+	if err != nil {
+		return 0, err
+	}
+
+	call := validated.call()
+	buffers := planner.locations(&call)
+	_, _, err = planner.router.route(validated.choice, &call, buffers.where) // sets call.Path
+	if err != nil {
+		return 0, planner.wrapError(c, err)
+	}
+
+	return call.Path, nil
+}
+
+// launchList launches prepared calls, in one launch if the backend can combine them. isWaiting is
+// true if the program waits for the stream after the list.
+func launchList(g *Group, s *Stream, prepared []*collective, isWaiting bool) error {
+	if len(prepared) > 1 {
+		combined, err := combine(g, prepared)
+		if err == nil {
+			for _, p := range prepared {
+				p.submit.Count() // counts the call for the live view, without its time
+			}
+
+			return g.launchOn(s, combined, isWaiting)
+		}
+
+		canLaunchSeparately := errors.Is(err, ErrUnsupported)
+		if !canLaunchSeparately {
+			return err
+		}
+	}
+
+	for _, p := range prepared {
 		begin := p.submit.Begin()
-		if err := g.launchOn(s, p, first.wait); err != nil {
+		if err := g.launchOn(s, p, isWaiting); err != nil {
 			return err
 		}
 
@@ -208,4 +249,27 @@ func launchList(g *Group, s *Stream, first *collective, plans []*collective) err
 	}
 
 	return nil
+}
+
+// combine returns one prepared call that runs all the given ones. If the backend cannot combine
+// them, the error is ErrUnsupported.
+func combine(g *Group, prepared []*collective) (*collective, error) {
+	lister, canList := g.comm.(driver.Lister)
+	if !canList {
+		return nil, ErrUnsupported
+	}
+
+	plans := make([]driver.Plan, len(prepared))
+	for i, p := range prepared {
+		plans[i] = p.plan
+	}
+
+	plan, err := lister.List(plans)
+	if err != nil {
+		return nil, err
+	}
+
+	combined := *prepared[0] // a copy, because prepared[0] can be in the cache
+	combined.plan = plan
+	return &combined, nil
 }

@@ -7,36 +7,14 @@ import (
 	"symmem/driver"
 )
 
-// report describes the failure of a group, for the other ranks. The ranks exchange reports to agree
-// on one cause.
-type report struct {
-	Kind string `json:"kind"` // one of the constants below
-	// InCall describes the failed call, or contains the text of a MismatchError.
-	InCall string `json:"doing"`
-	// Of the fields from Lost to Text, the one that fits the type of the error is set.
-	Lost       *RankLostError   `json:"lost,omitempty"`
-	Late       *TimeoutError    `json:"late,omitempty"`
-	Deadlock   *DeadlockError   `json:"deadlock,omitempty"`
-	Divergence *DivergenceError `json:"divergence,omitempty"`
-	Messages   *MessageError    `json:"messages,omitempty"`
-	Peer       *PeerError       `json:"peer,omitempty"`
-	// Mismatch is the MismatchError without its Call.
-	Mismatch *driver.MismatchError `json:"mismatch,omitempty"`
-	Text     string                `json:"text,omitempty"`
-	// Interrupted is set if Options.Interrupted has ended a wait.
-	Interrupted bool `json:"interrupted,omitempty"`
-	// Rank and Cause describe the earlier failure of a PriorError, and the rank that had it.
-	Rank  int     `json:"rank"`
-	Cause *report `json:"cause,omitempty"`
-	// Pending is set while the rank does not know the cause.
-	Pending bool `json:"pending,omitempty"`
-	// Suspect is set if a pool's layout may differ between ranks after another group's failure.
-	Suspect bool `json:"suspect,omitempty"`
-	sender  int  // world rank; set by the receiver
-}
+// When a group fails, its ranks can see different errors. For example, rank 1 has exited. Rank 0
+// waits for rank 1, and gets a RankLostError. Rank 2 waits for rank 0, and gets a PeerError, which
+// only says that rank 0 has failed first. The ranks send each other reports of their errors, as
+// JSON, and select the cause from the reports. A report contains the type and the fields of an
+// error, so that the other ranks can return an error of the same type.
 
-// The kinds of reports. Causes come before their possible consequences: a lost rank can make other
-// ranks late.
+// The kinds of reports. If ranks report different kinds, the cause is usually of the kind that
+// comes first: a lost rank can make other ranks late.
 const (
 	kindLost     = "lost"     // the process of a rank has ended, or has closed its Runtime
 	kindPrior    = "prior"    // a call was skipped after an earlier failure
@@ -49,14 +27,38 @@ const (
 	kindOther    = "other"
 )
 
-// reportOf returns the report about a cause.
+// report describes a rank's error for the other ranks.
+type report struct {
+	Kind string `json:"kind"` // one of the constants above
+	// InCall describes the failed call, or contains the text of a MismatchError.
+	InCall string `json:"doing"`
+	// At most one of the next fields, up to Mismatch, is set: that of the error's type.
+	Lost       *RankLostError        `json:"lost,omitempty"`
+	Late       *TimeoutError         `json:"late,omitempty"`
+	Deadlock   *DeadlockError        `json:"deadlock,omitempty"`
+	Divergence *DivergenceError      `json:"divergence,omitempty"`
+	Messages   *MessageError         `json:"messages,omitempty"`
+	Peer       *PeerError            `json:"peer,omitempty"`
+	Mismatch   *driver.MismatchError `json:"mismatch,omitempty"` // without its Call
+	Text       string                `json:"text,omitempty"`     // set for errors without fields
+	// Interrupted is set if Options.Interrupted has ended a wait.
+	Interrupted bool `json:"interrupted,omitempty"`
+	// Rank and Cause are set for a PriorError: the earlier failure, and the rank that had it.
+	Rank  int     `json:"rank"`
+	Cause *report `json:"cause,omitempty"`
+	// Pending is set while the rank does not know the cause.
+	Pending bool `json:"pending,omitempty"`
+	// Suspect is set if a pool's layout may differ between ranks after another group's failure.
+	Suspect bool `json:"suspect,omitempty"`
+	sender  int  // world rank; set by the receiver
+}
+
+// reportOf returns the report of an error.
 func reportOf(cause error) report {
-	var priorErr *PriorError
-	if errors.As(cause, &priorErr) { // first, because a PriorError wraps errors of other kinds
-		earlier := reportOf(priorErr.Cause)
-		return report{
-			Kind: kindPrior, InCall: priorErr.InCall, Rank: priorErr.Rank, Cause: &earlier,
-		}
+	var prior *PriorError
+	if errors.As(cause, &prior) { // first, because a PriorError wraps an error of another kind
+		earlier := reportOf(prior.Cause)
+		return report{Kind: kindPrior, InCall: prior.InCall, Rank: prior.Rank, Cause: &earlier}
 	}
 
 	var r report
@@ -83,7 +85,7 @@ func reportOf(cause error) report {
 		r.Kind, r.Text = kindClosed, cause.Error()
 	case errors.Is(cause, driver.ErrAborted):
 		r.Kind, r.Text = kindAborted, cause.Error()
-		errors.As(cause, &r.Peer) // the ranks that have aborted
+		errors.As(cause, &r.Peer) // if the error names the ranks that have aborted
 	case errors.Is(cause, driver.ErrInterrupted):
 		r.Kind, r.Text, r.Interrupted = kindAborted, cause.Error(), true
 	case errors.As(cause, &r.Peer):
@@ -95,8 +97,8 @@ func reportOf(cause error) report {
 	return r
 }
 
-// hasRequiredFields reports whether toError can convert the report, which another rank has sent.
-// It returns false if the field for the report's kind is nil.
+// hasRequiredFields reports whether toError can convert a report that another rank has sent. It
+// returns false if the report has no field that its kind requires.
 func (r *report) hasRequiredFields() bool {
 	switch r.Kind {
 	case kindPrior:
@@ -109,13 +111,13 @@ func (r *report) hasRequiredFields() bool {
 		return r.Messages != nil
 	case kindPeer:
 		return r.Peer != nil
-	default: // toError needs only texts
+	default: // texts suffice
 		return true
 	}
 }
 
-// toError converts the report to an error like the reported cause. Call it only if
-// hasRequiredFields returns true.
+// toError converts the report to an error of the reported type. Call it only if hasRequiredFields
+// returns true.
 func (r *report) toError() error {
 	switch r.Kind {
 	case kindLost:
@@ -130,25 +132,22 @@ func (r *report) toError() error {
 		return &peerReportError{text: r.Text, err: ErrAborted}
 	case kindPrior:
 		return &PriorError{InCall: r.InCall, Rank: r.Rank, Cause: r.Cause.toError()}
-	case kindDiverged:
-		if r.Divergence != nil {
-			return r.Divergence
-		}
-
-		if r.Deadlock != nil {
-			return r.Deadlock
-		}
-
-		if r.Mismatch != nil {
-			return &peerReportError{text: r.InCall, err: r.Mismatch}
-		}
 	}
 
-	// The other kinds have only texts.
-	return errors.New(cmp.Or(r.Text, r.InCall))
+	switch {
+	case r.Kind == kindDiverged && r.Divergence != nil:
+		return r.Divergence
+	case r.Kind == kindDiverged && r.Deadlock != nil:
+		return r.Deadlock
+	case r.Kind == kindDiverged && r.Mismatch != nil:
+		return &peerReportError{text: r.InCall, err: r.Mismatch}
+	default: // the report has only a text
+		return errors.New(cmp.Or(r.Text, r.InCall))
+	}
 }
 
-// peerReportError has the text of another rank's error, but wraps only a part of it.
+// peerReportError has the text of another rank's error. It wraps err, because errors.Is and
+// errors.As should work as for that error.
 type peerReportError struct {
 	text string
 	err  error

@@ -14,9 +14,16 @@ import (
 	"symmem/driver"
 )
 
-// valueReport describes a rank's call that compares a value or a step with the other ranks. If the
-// calls differ, the ranks exchange their reports. The fields are those of Side, which describes a
-// call in a DivergenceError.
+// Suppose that the four ranks of a group compare a value, and that rank 3 passes 64 instead of 32.
+// For this comparison, the ranks have exchanged a few words: the operation and the value. Now they
+// exchange reports, which describe their calls in more detail: also the line of code, and earlier
+// calls. From the reports, all ranks make the same DivergenceError. It has a side for each distinct
+// report: one for the ranks 0 to 2, and one for rank 3.
+//
+// The ranks can exchange only 48 bytes at once. They first exchange the sizes of their reports, and
+// then one piece of 48 bytes after the other, until the longest report is complete.
+
+// valueReport describes a rank's call. Its fields become those of a Side in the DivergenceError.
 type valueReport struct {
 	Event  string   `json:"event"`  // the call and its value
 	Site   string   `json:"site"`   // file and line of the call
@@ -29,26 +36,20 @@ const (
 	maxSides       = 16   // sides of a DivergenceError
 )
 
-// failInvalidData makes the group fail because a rank has sent invalid data. It returns the cause
-// that the ranks agree on.
-func (v *values) failInvalidData(name *valueName, err error) error {
-	err = fmt.Errorf("value %d of group %s: %w", name.calls, v.id, err)
-	v.comm.Abort(err)
-	return v.life.awaitFault(err)
-}
-
-// explainDifference returns a DivergenceError for calls that differ between the ranks. It
-// exchanges reports, so all ranks must call it. The caller must hold name.mu.
+// explainDifference returns a DivergenceError for calls that differ between the ranks. All ranks
+// must call it, because it exchanges reports. The caller must hold name.mu.
 func (v *values) explainDifference(ctx context.Context, name *valueName, c *valueCall) error {
 	site := c.site
-	if site == 0 { // was not recorded
+	isRecorded := site != 0
+	if !isRecorded {
 		site = v.rt.sites.callerSite()
 	}
 
-	words := slices.Clone(name.gathered) // exchangeReports overwrites name.gathered
-	reports, err := v.exchangeReports(ctx, name, valueReport{
+	own := valueReport{
 		Event: c.event().String(), Site: v.rt.sites.text(site), Before: v.latestCalls(),
-	})
+	}
+	words := slices.Clone(name.gathered) // exchangeReports overwrites name.gathered
+	reports, err := v.exchangeReports(ctx, name, own)
 	if err != nil {
 		return err
 	}
@@ -61,9 +62,17 @@ func (v *values) explainDifference(ctx context.Context, name *valueName, c *valu
 	return v.newDivergenceError(description, words, reports)
 }
 
+// failInvalidData makes the group fail because a rank has sent invalid data. It returns the cause
+// that the ranks agree on.
+func (v *values) failInvalidData(name *valueName, err error) error {
+	err = fmt.Errorf("value %d of group %s: %w", name.calls, v.id, err)
+	v.comm.Abort(err)
+	return v.life.awaitFault(err)
+}
+
 // encode returns the report as JSON of at most maxValueReport bytes. It shortens Event and Site,
-// and drops the oldest calls in Before while the JSON is too long. If even the JSON without Before
-// is too long, encode returns nil.
+// and drops the oldest calls in Before while the JSON is too long. If it is too long even without
+// Before, encode returns nil.
 func (r valueReport) encode() []byte {
 	r.Event = r.Event[:min(len(r.Event), maxValueSite)]
 	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // keep the file name and line at the end
@@ -108,112 +117,138 @@ func replaceUnprintable(text string) string {
 	}, text)
 }
 
-// exchangeReports returns the reports of all ranks. Each Gather of the group exchanges only a few
-// words per rank. The ranks therefore first exchange the sizes of their encoded reports. Then they
-// repeatedly exchange one piece of each report, until all reports are complete. The caller must
-// hold name.mu.
+// exchangeReports returns the reports of all ranks, by group rank. The caller must hold name.mu.
 func (v *values) exchangeReports(
 	ctx context.Context, name *valueName, own valueReport,
 ) ([]valueReport, error) {
 	encoded := own.encode()
-	sizes := make([]uint64, len(name.gathered))
-	encodedReports := make([][]byte, len(name.gathered))
-	gather := func(own driver.Words) error { // stores the words of all ranks in name.gathered
-		err := name.gather.Gather(ctx, own, name.gathered)
-		return v.life.awaitFault(err)
-	}
-	header := driver.Words{uint64(valueReports), uint64(len(encoded))}
-	if err := gather(header); err != nil {
+	sizes, err := v.exchangeSizes(ctx, name, len(encoded))
+	if err != nil {
 		return nil, err
 	}
 
-	for rank, words := range name.gathered {
-		if ValueOperation(words[0]) != valueReports || words[1] > maxValueReport {
-			err := fmt.Errorf("rank %d of the group sent no report", rank)
-			return nil, v.failInvalidData(name, err)
-		}
-
-		sizes[rank] = words[1]
-	}
-
-	const pieceBytes = uint64(len(driver.Words{}) * 8)
-	for offset := uint64(0); offset < slices.Max(sizes); offset += pieceBytes {
-		var ownWords driver.Words
-		var piece [pieceBytes]byte // zeros after the end of encoded
-		copy(piece[:], encoded[min(offset, uint64(len(encoded))):])
-		for i := range ownWords {
-			ownWords[i] = binary.LittleEndian.Uint64(piece[8*i:])
-		}
-
-		if err := gather(ownWords); err != nil {
+	encodedByRank := make([][]byte, len(sizes)) // with zeros at the end
+	for start := 0; start < slices.Max(sizes); start += pieceBytes {
+		rest := encoded[min(start, len(encoded)):] // empty if only longer reports continue
+		if err := v.gatherInto(ctx, name, pieceOf(rest)); err != nil {
 			return nil, err
 		}
 
 		for rank, words := range name.gathered {
 			for _, word := range words {
-				encodedReports[rank] = binary.LittleEndian.AppendUint64(encodedReports[rank], word)
+				encodedByRank[rank] = binary.LittleEndian.AppendUint64(encodedByRank[rank], word)
 			}
 		}
 	}
 
-	reports := make([]valueReport, len(encodedReports))
-	for rank, padded := range encodedReports {
-		size := min(sizes[rank], uint64(len(padded)))
-		reports[rank] = decodeValueReport(padded[:size])
+	reports := make([]valueReport, len(sizes))
+	for rank, size := range sizes {
+		reports[rank] = decodeValueReport(encodedByRank[rank][:size])
 	}
 
 	return reports, nil
 }
 
-// newDivergenceError returns an error with one Side for all ranks that have the same report.
-// wordsByRank describes the call of each rank in a few words, and reports describes it in full.
-// Both are indexed by group rank.
+// exchangeSizes returns the sizes in bytes of all ranks' encoded reports. If a rank sends anything
+// else, the group fails.
+func (v *values) exchangeSizes(
+	ctx context.Context, name *valueName, ownBytes int,
+) (sizes []int, err error) {
+	err = v.gatherInto(ctx, name, driver.Words{uint64(valueReports), uint64(ownBytes)})
+	if err != nil {
+		return nil, err
+	}
+
+	for rank, words := range name.gathered {
+		isSize := ValueOperation(words[0]) == valueReports && words[1] <= maxValueReport
+		if !isSize {
+			err := fmt.Errorf("rank %d of the group sent no report", rank)
+			return nil, v.failInvalidData(name, err)
+		}
+
+		sizes = append(sizes, int(words[1]))
+	}
+
+	return sizes, nil
+}
+
+// gatherInto stores the words of all ranks in name.gathered.
+func (v *values) gatherInto(ctx context.Context, name *valueName, own driver.Words) error {
+	err := name.gather.Gather(ctx, own, name.gathered)
+	return v.life.awaitFault(err)
+}
+
+// pieceBytes is 48: driver.Words has six words of 8 bytes.
+const pieceBytes = 8 * len(driver.Words{})
+
+// pieceOf returns the first pieceBytes of the rest of a report, as words. If the rest is shorter,
+// zeros follow it.
+func pieceOf(rest []byte) (words driver.Words) {
+	var piece [pieceBytes]byte
+	copy(piece[:], rest)
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint64(piece[8*i:])
+	}
+
+	return words
+}
+
+// newDivergenceError returns the error for calls that differ. wordsByRank holds what the ranks have
+// compared, and reports describes it. Both are indexed by group rank.
 func (v *values) newDivergenceError(
 	description string, wordsByRank []driver.Words, reports []valueReport,
 ) *DivergenceError {
-	majority, hasMajority := majorityWords(wordsByRank)
-	divergence := &DivergenceError{
+	d := &DivergenceError{
 		Group: v.id, Members: slices.Clone(v.ranks), Kind: DivergedValue, Why: "unknown",
-		Deviant: []int{},
+		Deviant: []int{}, // not nil, so that JSON has a list
 	}
+	majority, hasMajority := majorityWords(wordsByRank)
 	for groupRank, words := range wordsByRank {
-		worldRank, report := v.ranks[groupRank], reports[groupRank]
-		side := Side{Event: eventOf(words).String(), Site: report.Site, Before: report.Before}
-		if ValueOperation(words[0]).hasText() { // the words contain only a hash of the text
-			side.Event = report.Event
-		}
-
-		sameSide := slices.IndexFunc(divergence.Sides, func(s Side) bool {
-			return s.Event == side.Event && s.Site == side.Site && slices.Equal(s.Before, side.Before)
-		})
-		switch {
-		case sameSide >= 0:
-			ranks := &divergence.Sides[sameSide].Ranks
-			*ranks = append(*ranks, worldRank)
-		case len(divergence.Sides) == maxSides:
-			divergence.Others = append(divergence.Others, worldRank)
-		default:
-			side.Ranks = []int{worldRank}
-			divergence.Sides = append(divergence.Sides, side)
-		}
-
+		worldRank := v.ranks[groupRank]
+		d.addRank(worldRank, sideOf(words, reports[groupRank]))
 		if hasMajority && words != majority {
-			divergence.Deviant = append(divergence.Deviant, worldRank)
+			d.Deviant = append(d.Deviant, worldRank)
 		}
 	}
 
-	for i := range divergence.Sides {
-		slices.Sort(divergence.Sides[i].Ranks)
+	for _, side := range d.Sides {
+		slices.Sort(side.Ranks)
 	}
 
-	slices.Sort(divergence.Others)
-	slices.Sort(divergence.Deviant)
-	slices.SortFunc(divergence.Sides, func(a, b Side) int {
-		return cmp.Compare(a.Ranks[0], b.Ranks[0])
+	slices.Sort(d.Others)
+	slices.Sort(d.Deviant)
+	slices.SortFunc(d.Sides, func(a, b Side) int { return cmp.Compare(a.Ranks[0], b.Ranks[0]) })
+	sides := v.describeSides(d)
+	d.Message = fmt.Sprintf("group %s: ranks differ in %s: %s", v.id, description, sides)
+	return d
+}
+
+// sideOf describes a rank's call by its words. Of a text, the words contain only a hash, so sideOf
+// takes the description from the report.
+func sideOf(words driver.Words, report valueReport) Side {
+	event := eventOf(words).String()
+	if ValueOperation(words[0]).hasText() {
+		event = report.Event
+	}
+
+	return Side{Event: event, Site: report.Site, Before: report.Before}
+}
+
+// addRank adds a rank to the equal side in d, or else adds its side. If there are too many sides,
+// it adds the rank to Others.
+func (d *DivergenceError) addRank(rank int, own Side) {
+	equal := slices.IndexFunc(d.Sides, func(s Side) bool {
+		return s.Event == own.Event && s.Site == own.Site && slices.Equal(s.Before, own.Before)
 	})
-	sides := v.describeSides(divergence)
-	divergence.Message = fmt.Sprintf("group %s: ranks differ in %s: %s", v.id, description, sides)
-	return divergence
+	switch {
+	case equal >= 0:
+		d.Sides[equal].Ranks = append(d.Sides[equal].Ranks, rank)
+	case len(d.Sides) == maxSides:
+		d.Others = append(d.Others, rank)
+	default:
+		own.Ranks = []int{rank}
+		d.Sides = append(d.Sides, own)
+	}
 }
 
 // majorityWords returns the words that more than half of the ranks sent, if there is a majority.
@@ -229,11 +264,11 @@ func majorityWords(wordsByRank []driver.Words) (majority driver.Words, hasMajori
 	return driver.Words{}, false
 }
 
-// describeSides lists which ranks have which call, such as "ranks 0-2 have ... at file.go:7; rank 3
-// has ...".
-func (v *values) describeSides(divergence *DivergenceError) string {
+// describeSides lists the calls and their ranks, as in "ranks 0-2 have ... at file.go:7; rank 3 has
+// ...".
+func (v *values) describeSides(d *DivergenceError) string {
 	var texts []string
-	for _, s := range divergence.Sides {
+	for _, s := range d.Sides {
 		verb := "has"
 		if len(s.Ranks) > 1 {
 			verb = "have"
@@ -247,8 +282,8 @@ func (v *values) describeSides(divergence *DivergenceError) string {
 		texts = append(texts, text)
 	}
 
-	if len(divergence.Others) > 0 {
-		texts = append(texts, driver.RanksOf(divergence.Others, v.ranks)+" differ, too")
+	if len(d.Others) > 0 {
+		texts = append(texts, driver.RanksOf(d.Others, v.ranks)+" differ, too")
 	}
 
 	return strings.Join(texts, "; ")
