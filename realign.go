@@ -9,21 +9,28 @@ import (
 	"symmem/internal/ranked"
 )
 
-// realigner gives a pool the same layout on all ranks after a group has failed. When a group
-// fails, one rank may have made requests to the pool that another rank never makes. To repair the
-// pool, each rank takes an inventory of its blocks. The ranks exchange their inventories, and
-// compute one arrangement from them. Each rank then rebuilds its pool with that arrangement.
+// Suppose that rank 0 allocates a buffer, for which its pool maps a new segment. Then the group
+// fails, and rank 0 frees the buffer. Rank 1 has seen the fault earlier, and has not allocated the
+// buffer. From now on, the next buffer would be at different places on the two ranks. The pool is
+// therefore suspect. Before the ranks use new buffers again, they realign the pool:
+//
+//   - Each rank takes an inventory: it lists the segments and the live blocks of its pool.
+//   - The ranks exchange their inventories. From these, all ranks compute the same arrangement. The
+//     live blocks stay where they are, and all other memory becomes free.
+//   - Each rank rebuilds its pool with the arrangement, and unmaps the segments that are not in it.
+//     It also restarts the pool's history, which ranks compare.
+
+// realigner implements the steps of a realignment for one pool.
 type realigner struct {
 	mu        *ranked.Spin[poolMu]
 	history   *history
-	suspicion *suspicion // whether the pool's layout may differ
+	suspicion *suspicion // whether the pool is suspect
 	heap      *heap
 	events    *poolEvents
 }
 
-// markSuspect records that the pool's layout may differ between ranks. The next call that uses the
-// pool then realigns it. failedGroup is the group whose fault is the reason, or nil if another rank
-// has reported that the pool is suspect. If that fault has been repaired, markSuspect does nothing.
+// markSuspect makes the pool suspect. failedGroup is the group that has failed, or nil during a
+// realignment. If the pools of failedGroup have been realigned since, markSuspect does nothing.
 func (r *realigner) markSuspect(failedGroup *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,18 +49,11 @@ func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	return r.suspicion.isSuspectForLocked(g) && !r.wasLiveBeforeFault(address, bytes)
 }
 
-// wasLiveBeforeFault reports whether a range lies in a buffer that was live when the pool became
+// wasLiveBeforeFault reports whether a range lies in a block that was live when the pool became
 // suspect and that has not been freed since. The caller must hold mu.
 func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 	return slices.ContainsFunc(r.suspicion.blocksBeforeFault, func(block alloc.View) bool {
-		segment := r.heap.segments.list[block.Segment]
-		if segment == nil { // unmapped
-			return false
-		}
-
-		blockAddress := uintptr(segment.start) + uintptr(block.Offset)
-		offset := address - blockAddress // wraps around to a huge value below the block
-		if offset >= uintptr(block.Size) || bytes > block.Size-int64(offset) {
+		if !r.contains(block, address, bytes) {
 			return false
 		}
 
@@ -63,9 +63,23 @@ func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 	})
 }
 
-// takeInventory ends the uses of blocks by work that was queued before the mark, and lists the
-// pool's segments and blocks. Call it after this work is complete. It returns an error if the pool
-// is closed, or if a block was used or freed after the mark.
+// contains reports whether a range lies in a block whose segment is mapped. The caller must hold
+// mu.
+func (r *realigner) contains(block alloc.View, address uintptr, bytes int64) bool {
+	segment := r.heap.segments.list[block.Segment]
+	isMapped := segment != nil
+	if !isMapped {
+		return false
+	}
+
+	blockAddress := uintptr(segment.start) + uintptr(block.Offset)
+	offset := address - blockAddress // a huge number for an address below the block
+	return offset < uintptr(block.Size) && bytes <= block.Size-int64(offset)
+}
+
+// takeInventory lists the pool's segments and blocks, and ends the uses of blocks by earlier work.
+// Call it when all work from before the mark is complete. It returns an error if the pool is
+// closed, or if a block was used or freed after the mark.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
@@ -92,7 +106,7 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	}, err
 }
 
-// rebuild changes the pool's layout to the arrangement, restarts its history and returns the
+// rebuild gives the pool the layout of the arrangement, restarts its history and returns the
 // segments to unmap. inventories holds the pool's inventory on each group rank. If the pool is
 // closed or has changed since takeInventory, rebuild returns nil and the pool stays suspect.
 func (r *realigner) rebuild(
@@ -100,8 +114,8 @@ func (r *realigner) rebuild(
 ) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	segments, poolLedger := r.heap.segments, r.heap.ledger
-	hasChanged := poolLedger.Position() != inventories[g.rank].Position
+	segments := r.heap.segments
+	hasChanged := r.heap.ledger.Position() != inventories[g.rank].Position
 	if segments.closed || hasChanged {
 		return nil
 	}
@@ -118,21 +132,14 @@ func (r *realigner) rebuild(
 
 	for _, s := range segments.mappedSegments() {
 		s.stream = 0 // Rebuild has given all free memory to stream 0
-		isUnused := arrangement.Segments[s.ordinal].Bytes == 0
-		if isUnused {
-			s.withdraw()
+		isArranged := arrangement.Segments[s.ordinal].Bytes > 0
+		if !isArranged {
+			s.withdraw() // groups register it no more
 		}
 	}
 
 	clear(r.heap.uses.useEndEvents) // no deferred blocks are left: otherwise, Rebuild fails
-	start := uint64(0)
-	for _, inventory := range inventories {
-		start = max(start, inventory.Start)
-	}
-
-	r.events.collect()
-	poolLedger.Restart(start, digestOfArrangement(arrangement, inventories[0]))
-	r.events.recordRestart(start)
+	r.restartHistory(arrangement, inventories)
 	r.suspicion.recordRealigned(g)
 	var toUnmap []*segment
 	for _, s := range unusedSegments {
@@ -143,16 +150,29 @@ func (r *realigner) rebuild(
 	return toUnmap
 }
 
+// restartHistory replaces the pool's history by one that is the same on all ranks. It begins at the
+// highest of the positions at which the ranks can restart. The caller must hold mu.
+func (r *realigner) restartHistory(arrangement alloc.Arrangement, inventories []poolInventory) {
+	start := uint64(0)
+	for _, inventory := range inventories {
+		start = max(start, inventory.Start)
+	}
+
+	r.events.collect()
+	r.heap.ledger.Restart(start, digestOfArrangement(arrangement, inventories[0]))
+	r.events.recordRestart(start)
+}
+
 // digestOfArrangement returns a digest of the arrangement and of the live blocks in an inventory.
 func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory) uint64 {
-	// The tags keep the digest of one kind of entry different from that of another kind.
+	// The tags distinguish entries of different kinds with the same numbers.
 	const segmentTag, keptRangeTag, liveBlockTag = 1, 2, 3
 	digest := ledger.Empty
 	for _, extent := range arrangement.Segments {
 		digest = ledger.Mix(digest, uint64(extent.Bytes), segmentTag)
 	}
 
-	for _, r := range arrangement.KeptRanges {
+	for _, r := range arrangement.KeptRanges { // memory that graphs use on some rank
 		digest = ledger.Mix(digest, uint64(r.Segment), uint64(r.Offset))
 		digest = ledger.Mix(digest, uint64(r.Size), keptRangeTag)
 	}

@@ -12,7 +12,20 @@ import (
 	"symmem/internal/ranked"
 )
 
-// trimmer implements Pool.Trim: it unmaps segments without buffers.
+// Suppose that a pool has mapped three segments, and that no buffer lies in segment 2. Trim unmaps
+// segment 2 in these steps:
+//
+//   - It waits for the queued work of all streams, which may still use freed buffers.
+//   - It removes the segment from the core, the pool's allocator. From then on, no buffer can be
+//     placed there, and groups register the segment no more.
+//   - It deregisters the segment from the groups that have registered it.
+//   - It unmaps the segment.
+//
+// A pool can belong to a domain: a group whose ranks make the same requests to the pool. The ranks
+// then trim the same segments together. A rank unmaps them only when all ranks have deregistered
+// them, because other ranks may read its memory until then.
+
+// trimmer implements Pool.Trim.
 type trimmer struct {
 	mu        *ranked.Spin[poolMu]
 	pool      *Pool
@@ -20,31 +33,50 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// removedSegments lists the segments that an earlier trim has removed from the core (the
-	// allocator) but not unmapped, because its wait for the streams failed. The next trim unmaps
-	// them. Guarded by mu.
+	// removedSegments lists segments that a trim has removed from the core but not unmapped, because
+	// its second wait for the streams failed. The next trim unmaps them. Guarded by mu.
 	removedSegments []*segment
 }
 
 // trim unmaps segments without buffers, but leaves at least minBytes mapped. If the pool has a
-// domain (a group whose ranks make the same requests), all ranks of the domain must call it.
+// domain, all ranks of the domain must call it.
 func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if t.pool.Suspended() {
-		return fmt.Errorf("trimming a pool: %w", errPoolSuspended)
+		return trimError(errPoolSuspended)
 	}
 
-	domain := t.registrar.domain
 	drainErr := t.streams.drain(ctx)
-	// With a domain, an ErrCapturing of this rank must reach all ranks: see agreeOnCaptures below.
-	mustShareError := domain != nil && errors.Is(drainErr, ErrCapturing)
-	if drainErr != nil && !mustShareError {
-		return fmt.Errorf("trimming a pool: %w", drainErr)
+	domain := t.registrar.domain
+	if domain != nil && errors.Is(drainErr, ErrCapturing) {
+		return t.trimWithDomain(ctx, domain, minBytes, drainErr) // informs the other ranks
 	}
 
-	if domain == nil {
-		return t.trimWithoutDomain(ctx, minBytes)
+	if drainErr != nil {
+		return trimError(drainErr)
 	}
 
+	if domain != nil {
+		return t.trimWithDomain(ctx, domain, minBytes, nil)
+	}
+
+	return t.trimWithoutDomain(ctx, minBytes)
+}
+
+func trimError(err error) error { return fmt.Errorf("trimming a pool: %w", err) }
+
+func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
+	segments, takeErr := t.takeEmptySegments(ctx, minBytes) // no segments after an error
+	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
+	unmapErr := t.segments.endEach(segments, t.segments.release)
+	return errors.Join(takeErr, deregisterErr, unmapErr)
+}
+
+// trimWithDomain trims the pool together with the other ranks of the domain. captureErr is an
+// ErrCapturing if a capture prevents this rank from trimming, and otherwise nil. With it, all ranks
+// return an ErrCapturing.
+func (t *trimmer) trimWithDomain(
+	ctx context.Context, domain *Group, minBytes int64, captureErr error,
+) error {
 	domain.mu.Lock()
 	defer domain.mu.Unlock()
 	history := t.registrar.history
@@ -56,15 +88,14 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 		return err
 	}
 
-	if err := agreeOnCaptures(ctx, domain, drainErr); err != nil {
-		return fmt.Errorf("trimming a pool: %w", err)
+	if err := agreeOnCaptures(ctx, domain, captureErr); err != nil {
+		return trimError(err)
 	}
 
 	segments, takeErr := t.takeEmptySegments(ctx, minBytes) // no segments after an error
 	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
 	err = errors.Join(takeErr, deregisterErr)
-	// Wait for the other ranks, even after an error: they may read a segment until they have
-	// deregistered it.
+	// Wait until all ranks have deregistered the segments, even after an error.
 	if _, waitErr := domain.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		cause := domain.life.awaitFault(waitErr)
 		return errors.Join(err, cause)
@@ -74,25 +105,18 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	return errors.Join(err, unmapErr)
 }
 
-// hasKeptMemory reports whether another realignment may free memory of the pool. A realignment
-// (after a fault) keeps memory that CUDA graphs use on some rank: no new buffer can use it until
-// the next realignment.
+// hasKeptMemory reports whether a realignment may free memory of the pool. A realignment gives a
+// pool the same layout on all ranks after a fault. If a CUDA graph on some rank uses free memory,
+// the realignment keeps this memory: no buffer can use it until the next realignment.
 func hasKeptMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.core.HasKeptMemory()
 }
 
-func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
-	segments, takeErr := t.takeEmptySegments(ctx, minBytes) // no segments after an error
-	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
-	unmapErr := t.segments.endEach(segments, t.segments.release)
-	return errors.Join(takeErr, deregisterErr, unmapErr)
-}
-
-// takeEmptySegments removes the segments without buffers from the core, waits for all streams, and
-// returns the segments. The wait is for work that another goroutine has queued, before it freed
-// the buffers, since the caller's wait. If the wait fails, the next trim unmaps the segments.
+// takeEmptySegments removes the segments without buffers from the core, and returns them. Before it
+// returns, it waits for all streams once more: since the first wait, another goroutine may have
+// queued work on a buffer and freed the buffer.
 func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*segment, error) {
 	segments := t.removeEmptySegments(minBytes)
 	if len(segments) == 0 {
@@ -103,14 +127,14 @@ func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*seg
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.removedSegments = append(t.removedSegments, segments...)
-		return nil, fmt.Errorf("trimming a pool: %w", err)
+		return nil, trimError(err)
 	}
 
 	return segments, nil
 }
 
-// removeEmptySegments removes the segments without buffers from the core, so that they can no
-// longer be registered. It returns them together with t.removedSegments, ordered by ordinal.
+// removeEmptySegments removes the segments without buffers from the core. It returns them together
+// with t.removedSegments, ordered by ordinal. In a closed pool, it does nothing.
 func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -123,7 +147,7 @@ func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 	t.removedSegments = nil
 	for _, trimmed := range t.heap.core.Trim(minBytes) {
 		s := t.segments.list[trimmed.Ordinal]
-		s.withdraw()
+		s.withdraw() // so that groups register it no more
 		segments = append(segments, s)
 		t.heap.ledger.Append(&event.Event{
 			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: trimmed.Bytes,
