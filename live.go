@@ -17,6 +17,14 @@ import (
 	"symmem/internal/live"
 )
 
+// With Options.HTTP, each rank serves web pages about its state: the live view. Open creates the
+// socket of each rank. When the sockets of all ranks exist, the lowest rank of each machine also
+// serves the pages of that machine's ranks at the TCP address in Options.HTTP.
+//
+// Among other things, the pages show how long collectives take. A group counts and times its calls
+// separately for each operation, path (the way in which a call runs) and range of sizes. For
+// example, an AllReduce of 5000 bytes belongs to the sizes from 4096 to 8191.
+
 const (
 	envHTTP      = "SYMMEM_HTTP"       // sets Options.HTTP
 	envHTTPToken = "SYMMEM_HTTP_TOKEN" // access token of the web pages; random by default
@@ -35,19 +43,19 @@ func checkHTTP(address string) error {
 	return nil
 }
 
-// liveView serves web pages about this rank's state.
+// liveView serves the web pages of this rank.
 type liveView struct {
 	rt       *Runtime
 	openTime time.Time
 	server   *live.Server // nil without Options.HTTP, or if it could not be opened
-	// countsCalls is set if new plans (prepared calls) must count and time their runs.
+	// countsCalls is set if groups must count and time the calls that they prepare from now on.
 	countsCalls atomic.Bool
-	// isReady is set once Open has initialized the Runtime. Until then, snapshots are almost empty.
+	// isReady is set once Open has initialized the Runtime. Until then, the pages are almost empty.
 	isReady atomic.Bool
 }
 
-// open creates the socket of this rank's web pages if Options.HTTP is set. If that fails, it only
-// logs a warning: the Runtime works without the pages.
+// open creates this rank's socket if Options.HTTP is set. If that fails, it only logs a warning:
+// the Runtime works without the pages.
 func (v *liveView) open(ctx context.Context) {
 	v.openTime = time.Now()
 	if v.rt.opts.HTTP == "" {
@@ -55,23 +63,28 @@ func (v *liveView) open(ctx context.Context) {
 	}
 
 	v.countsCalls.Store(true)
-	job, err := v.agreeOnJobName(ctx)
-	if err == nil {
-		config := live.Config{
-			Job: job, Rank: v.rt.rank, Address: v.rt.opts.HTTP, Token: os.Getenv(envHTTPToken),
-			Snapshot: v.snapshot, Log: v.rt.opts.logger(),
-		}
-		v.server, err = live.Open(config)
-	}
-
+	var err error
+	v.server, err = v.openServer(ctx)
 	if err != nil {
 		v.rt.opts.logger().Warn("symmem: there is no live view of this rank: "+err.Error(),
 			"rank", v.rt.rank)
 	}
 }
 
-// agreeOnJobName returns a random name. It is the same on all ranks, unless their store is not a
-// driver.Chooser.
+func (v *liveView) openServer(ctx context.Context) (*live.Server, error) {
+	job, err := v.agreeOnJobName(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	return live.Open(live.Config{
+		Job: job, Rank: v.rt.rank, Address: v.rt.opts.HTTP, Token: os.Getenv(envHTTPToken),
+		Snapshot: v.snapshot, Log: v.rt.opts.logger(),
+	})
+}
+
+// agreeOnJobName returns a random name for the folder of the job's sockets. It is the same on all
+// ranks, unless their store (through which ranks find each other) is not a driver.Chooser.
 func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	store, canChoose := v.rt.rankLists.store.(driver.Chooser)
 	if !canChoose {
@@ -96,20 +109,24 @@ func (v *liveView) start() {
 	}
 }
 
+// close closes the server. If that fails, it logs a warning.
 func (v *liveView) close() {
-	if v.server != nil {
-		if err := v.server.Close(); err != nil {
-			v.rt.opts.logger().Warn("symmem: closing the live view: " + err.Error())
-		}
+	if v.server == nil {
+		return
+	}
+
+	if err := v.server.Close(); err != nil {
+		v.rt.opts.logger().Warn("symmem: closing the live view: " + err.Error())
 	}
 }
 
-// handler returns a handler for the web pages, and makes plans count calls from now on.
+// handler returns a handler for the web pages, and makes groups count all calls from now on.
 func (v *liveView) handler() http.Handler {
 	hadCounted := v.countsCalls.Swap(true)
 	if !hadCounted {
 		for _, g := range v.rt.registry.allGroups() {
-			g.windows.makePlansStale() // existing plans do not count: prepare them again
+			// Groups keep prepared calls, which are not counted. Prepare them again.
+			g.windows.makePlansStale()
 		}
 	}
 
@@ -120,21 +137,22 @@ func (v *liveView) handler() http.Handler {
 	return live.NewHandler(v.snapshot)
 }
 
-// callClocks measures a group's calls, by operation, path (the way in which a call runs) and size.
+// callClocks counts and times the calls of a group.
 type callClocks struct {
 	clocksByKey sync.Map // clockKey -> *clockPair
 }
 
+// clockKey identifies calls that are counted together.
 type clockKey struct {
 	operation driver.Operation
 	path      driver.Path
-	sizeBits  int // n for sizes in bytes from 1<<(n-1) to 1<<n - 1, and 0 for size 0
+	sizeBits  int // number of bits of the size in bytes: 13 for 4096 to 8191, and 0 for size 0
 }
 
 // clockPair measures the calls with one clockKey.
 type clockPair struct {
-	submitClock driver.CallTimer // times of submissions
-	runClock    driver.CallTimer // times of executions by the backend, if isTimed is set
+	submitClock driver.CallTimer // how long the submission of a call takes
+	runClock    driver.CallTimer // how long the backend runs a call; used only if isTimed is set
 	isTimed     atomic.Bool
 }
 
@@ -154,26 +172,12 @@ func (c *callClocks) addMeters(call *collective, path driver.Path) {
 	}
 }
 
-// summarize returns the measurements, sorted by key.
+// summarize returns the measurements, sorted by operation, path and size.
 func (c *callClocks) summarize() []live.Calls {
 	summaries := []live.Calls{} // not nil, so that JSON has a list
 	for k, value := range c.clocksByKey.Range {
 		key, clocks := k.(clockKey), value.(*clockPair)
-		submit := clocks.submitClock.Read()
-		calls := live.Calls{
-			Operation: key.operation.String(), Path: key.path.String(), MaxBytes: 1 << key.sizeBits,
-			Calls: submit.Calls, Bytes: submit.Bytes, Submit: newTimes(submit),
-		}
-		if key.sizeBits > 0 {
-			calls.MinBytes = 1 << (key.sizeBits - 1)
-		}
-
-		if clocks.isTimed.Load() {
-			run := newTimes(clocks.runClock.Read())
-			calls.Run = &run
-		}
-
-		summaries = append(summaries, calls)
+		summaries = append(summaries, clocks.summarize(key))
 	}
 
 	slices.SortFunc(summaries, func(a, b live.Calls) int {
@@ -181,6 +185,25 @@ func (c *callClocks) summarize() []live.Calls {
 			cmp.Compare(a.MinBytes, b.MinBytes))
 	})
 	return summaries
+}
+
+// summarize returns the measurements of the calls with a key.
+func (c *clockPair) summarize(key clockKey) live.Calls {
+	submit := c.submitClock.Read()
+	summary := live.Calls{
+		Operation: key.operation.String(), Path: key.path.String(), MaxBytes: 1 << key.sizeBits,
+		Calls: submit.Calls, Bytes: submit.Bytes, Submit: newTimes(submit),
+	}
+	if key.sizeBits > 0 {
+		summary.MinBytes = 1 << (key.sizeBits - 1)
+	}
+
+	if c.isTimed.Load() {
+		run := newTimes(c.runClock.Read())
+		summary.Run = &run
+	}
+
+	return summary
 }
 
 func newTimes(r driver.CallTimes) live.Times {

@@ -11,8 +11,16 @@ import (
 	"symmem/internal/live"
 )
 
-// snapshot returns the state of the Runtime for the live view (web pages), with at most maxEvents
-// events of each pool.
+// The live view is a set of web pages about a rank. A page that is open in a browser asks for a
+// snapshot again and again. A snapshot must not delay the program for long. Therefore, it contains
+// only the latest events of the pools, and says "busy" instead of waiting for a pool in use.
+
+const (
+	maxSnapshotEvents = 1 << 16 // of all pools together
+	maxFaultText      = 4096    // in bytes
+)
+
+// snapshot returns the state of the Runtime, with at most maxEvents events of each pool.
 func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	rt := v.rt
 	const unknownGPU = -1
@@ -21,7 +29,7 @@ func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 		Process: os.Getpid(), Opened: v.openTime.UTC(),
 		Waits: []live.Wait{}, Groups: []live.Group{}, Pools: []live.Pool{}, // not nil, for JSON
 	}
-	if !v.isReady.Load() {
+	if !v.isReady.Load() { // Open has not initialized the Runtime yet
 		return snapshot
 	}
 
@@ -39,18 +47,13 @@ func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 		return cmp.Compare(a.ID, b.ID)
 	})
 	pools := rt.registry.allPools()
-	maxEvents = min(maxEvents, maxSnapshotEvents/max(len(pools), 1))
+	maxEventsPerPool := min(maxEvents, maxSnapshotEvents/max(len(pools), 1))
 	for _, p := range pools {
-		snapshot.Pools = append(snapshot.Pools, snapshotPool(p, maxEvents))
+		snapshot.Pools = append(snapshot.Pools, snapshotPool(p, maxEventsPerPool))
 	}
 
 	return snapshot
 }
-
-const (
-	maxSnapshotEvents = 1 << 16 // of all pools together
-	maxFaultText      = 4096    // in bytes
-)
 
 // snapshotGroup returns the state of a group, and this rank's waits for other ranks of the group.
 func snapshotGroup(g *Group) (live.Group, []live.Wait) {
@@ -78,8 +81,8 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	}
 
 	inspection := inspector.Inspect()
-	now := time.Now().UTC()
 	snapshot.Activity = inspection.Activity
+	now := time.Now().UTC()
 	var waits []live.Wait
 	for _, wait := range inspection.Waits {
 		waits = append(waits, live.Wait{
@@ -92,19 +95,12 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	return snapshot, waits
 }
 
-const (
-	// maxLockWait limits the wait for a pool's lock, because a call can hold the lock while it
-	// waits for other ranks. A page that is 20 ms late still looks live.
-	maxLockWait    = 20 * time.Millisecond
-	lockRetryDelay = time.Millisecond
-)
-
-// snapshotPool returns the state of a pool and its latest events. It holds the pool's lock for
-// about 10 ns per event. If it cannot lock the pool in time, it returns a snapshot without the
-// state, in which Busy is set.
+// snapshotPool returns the state of a pool and its latest events. If it cannot lock the pool in
+// time, it sets Busy, and leaves out the state and the events. It holds the pool's lock for about
+// 10 ns per event.
 func snapshotPool(p *Pool, maxEvents int) live.Pool {
-	number := p.events.outbox.common.Pool % poolsPerDomain // the number in the domain
-	snapshot := live.Pool{ID: number}
+	numberInDomain := p.events.outbox.common.Pool % poolsPerDomain
+	snapshot := live.Pool{ID: numberInDomain}
 	if p.domain != nil {
 		snapshot.Domain = p.domain.id
 	}
@@ -113,30 +109,47 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 		snapshot.Recent = make([]live.Placement, 0, maxEvents) // allocated before the lock is held
 	}
 
+	isLocked := lockInTime(p)
+	if !isLocked {
+		snapshot.Busy = true
+		return snapshot
+	}
+
+	defer p.mu.Unlock()
+	snapshot.PoolStats = live.PoolStats(poolStats(p))
+	if maxEvents > 0 {
+		addEvents(&snapshot, p)
+		addWindows(&snapshot, p)
+	}
+
+	return snapshot
+}
+
+const (
+	// maxLockWait limits the wait for a pool's lock, because a call can hold the lock while it waits
+	// for other ranks. A page that is 20 ms late still looks live.
+	maxLockWait    = 20 * time.Millisecond
+	lockRetryDelay = time.Millisecond
+)
+
+// lockInTime locks p.mu. If it cannot do so within maxLockWait, it returns false.
+func lockInTime(p *Pool) bool {
 	start := time.Now()
 	for !p.mu.TryLock() {
 		if time.Since(start) > maxLockWait {
-			snapshot.Busy = true
-			return snapshot
+			return false
 		}
 
 		time.Sleep(lockRetryDelay)
 	}
 
-	defer p.mu.Unlock()
-	snapshot.PoolStats = live.PoolStats(poolStats(p))
-	addEventsAndWindows(&snapshot, p)
-	return snapshot
+	return true
 }
 
-// addEventsAndWindows adds the latest events, up to the capacity of snapshot.Recent, and the
-// registrations. If the capacity is 0, it adds nothing. The caller must hold p.mu.
-func addEventsAndWindows(snapshot *live.Pool, p *Pool) {
-	if cap(snapshot.Recent) == 0 {
-		return
-	}
-
-	// The ledger (the pool's history) keeps the events at the positions from Floor to end-1.
+// addEvents adds the latest events, up to the capacity of snapshot.Recent. The caller must hold
+// p.mu.
+func addEvents(snapshot *live.Pool, p *Pool) {
+	// The ledger is the pool's history. It keeps the events at the positions from Floor to end-1.
 	end := p.ledger.Position()
 	count := min(end, uint64(cap(snapshot.Recent)))
 	snapshot.First = max(p.ledger.Floor(), end-count)
@@ -147,7 +160,11 @@ func addEventsAndWindows(snapshot *live.Pool, p *Pool) {
 			int64(e.Kind), int64(e.Stream), int64(e.Segment), e.Offset, e.Size, e.Requested,
 		})
 	}
+}
 
+// addWindows adds the windows (segments that are registered with a group), sorted by group and
+// segment. The caller must hold p.mu.
+func addWindows(snapshot *live.Pool, p *Pool) {
 	for g, m := range p.registrar.memberships {
 		for segment := range m.windows {
 			snapshot.Registered = append(snapshot.Registered, live.Window{
