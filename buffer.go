@@ -8,6 +8,14 @@ import (
 	"symmem/internal/alloc"
 )
 
+// Suppose that a program allocates 4096 bytes on stream 3 of a pool. It gets a Buffer, which refers
+// to a block of the pool. The buffer's Memory is the range of all 4096 bytes. Slice returns a part
+// of this range, such as the 512 bytes from offset 1024 on. A Memory can also be a Go slice, or
+// memory of another library.
+//
+// The pool records which streams use a buffer, except its own stream 3. After Free, the memory is
+// not reused until these uses have ended.
+
 // Buffer refers to a block of memory from Pool.Alloc. The zero Buffer refers to no memory. After
 // Free, a copy of the Buffer may refer to memory that belongs to another Buffer.
 type Buffer struct{ memory Memory }
@@ -17,23 +25,26 @@ type Memory struct { // four words, the most that the compiler keeps in register
 	pool   *Pool          // nil for memory that symmem does not own
 	handle alloc.Handle   // identifies the block of the Buffer; zero without a pool
 	start  unsafe.Pointer // keeps a Go slice reachable
-	extent extent
+	extent extent         // the length and other properties, in one word
 }
 
-// extent packs three values into one word. From the highest bit on, it contains hostFlag, a length
-// in bytes, and the number of the Buffer's stream (or untracked).
+// extent packs three values into 64 bits. The highest bit is set for the memory of a Go slice. The
+// next 47 bits are the length in bytes. The lowest 16 bits are the number of the Buffer's stream.
 type extent uint64
 
 const (
 	streamNumberBits = 16
-	maxStreams       = 1<<streamNumberBits - 1      // streams have the numbers below it
 	maxExtentBytes   = 1<<(63-streamNumberBits) - 1 // largest length
-	// untracked stands for the stream of memory whose uses the pool does not record.
+	hostFlag         = extent(1 << 63)              // set for the memory of a Go slice
+
+	// maxStreams is the number of streams. They have the numbers below it.
+	maxStreams = 1<<streamNumberBits - 1
+	// untracked replaces the number of the stream in memory whose uses the pool does not record.
 	untracked alloc.Stream = maxStreams
-	hostFlag  extent       = 1 << 63 // marks the memory of a Go slice
 )
 
-// newExtent requires 0 <= bytes <= maxExtentBytes.
+// newExtent returns the extent of memory that is no Go slice. bytes must be in the range from 0 to
+// maxExtentBytes.
 func newExtent(bytes int64, stream alloc.Stream) extent {
 	return extent(bytes)<<streamNumberBits | extent(stream)
 }
@@ -94,16 +105,17 @@ func (b Buffer) Pool() *Pool { return b.memory.pool }
 func (b Buffer) Memory() Memory { return b.memory }
 
 // Free gives the buffer back to its pool. A second Free returns ErrDoubleFree. Work that is queued
-// on the buffer's own stream may still use the buffer. For work on other streams, see UseOn. After
-// Pool.Close, no queued work may use a freed buffer, because freeing the last buffer of a segment
-// unmaps the segment.
+// on the buffer's own stream may still use the buffer. For work on other streams, see UseOn.
+//
+// After Pool.Close, no queued work may use a freed buffer: Free unmaps a segment (a part of the pool
+// that was mapped at once) when its last buffer is freed.
 func (b Buffer) Free() error {
-	return b.memory.pool.free(b) // free accepts a nil pool
+	return b.memory.pool.free(b) // returns an error if the pool is nil
 }
 
-// UseOn records that a stream uses the buffer. Collectives, Copy and Fill record their uses
-// themselves. After Free, the pool reuses the memory only when the use has completed or, during a
-// capture, when the graph is closed.
+// UseOn records that a stream uses the buffer. After Free, the pool reuses the memory only when the
+// use has completed or, during a capture, when the graph is closed. Collectives, Copy and Fill
+// record their uses, so that they need no UseOn.
 //
 // All ranks of the pool's domain must record the same uses, and must synchronize the stream or
 // close the graph at the same points of the program, because later placements depend on both.
@@ -129,24 +141,24 @@ func (b Buffer) UseOn(s *Stream) error {
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
-	const noStream = 0 // any number: the uses of a Memory without a pool are not recorded
+	const anyStream = 0 // without a pool, no uses are recorded
 	return Memory{
-		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, noStream) | hostFlag,
+		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, anyStream) | hostFlag,
 	}
 }
 
 // Slice returns the range [offset, offset+bytes) of the memory, or ErrOutOfRange.
 func (m Memory) Slice(offset, bytes int64) (Memory, error) {
-	isNegative := offset < 0 || bytes < 0
-	isTooLong := offset > m.Bytes() || bytes > m.Bytes()-offset // the sum could overflow
-	if isNegative || isTooLong {
+	isInRange := offset >= 0 && offset <= m.Bytes() &&
+		bytes >= 0 && bytes <= m.Bytes()-offset // offset+bytes could overflow
+	if !isInRange {
 		return Memory{}, fmt.Errorf("slicing [%d, %d+%d) of %d bytes: %w",
 			offset, offset, bytes, m.Bytes(), ErrOutOfRange)
 	}
 
+	// An empty range keeps its start. At the end of a Go slice, the new start would otherwise lie
+	// past the slice, and the garbage collector would reject it.
 	if bytes > 0 {
-		// An empty range keeps its start: at the end of a Go slice, the garbage collector would
-		// reject a pointer past the slice.
 		m.start = unsafe.Add(m.start, offset)
 	}
 
@@ -179,12 +191,13 @@ func View[T Element](b Buffer) ([]T, error) {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)
 	}
 
-	_, blockErr := b.memory.pool.blockOf(b.memory)
+	_, blockErr := b.memory.pool.blockOf(b.memory) // for example, the buffer has been freed
 	if err := cmp.Or(blockErr, b.memory.pool.checkOpen()); err != nil {
 		return nil, fmt.Errorf("viewing a buffer: %w", err)
 	}
 
-	if !b.memory.pool.rt.device.Info().Addressable {
+	isAddressable := b.memory.pool.rt.device.Info().Addressable
+	if !isAddressable {
 		return nil, fmt.Errorf("viewing device memory: %w", ErrUnsupported)
 	}
 

@@ -11,10 +11,10 @@ import (
 // The groups and pools of a Runtime are in its registry, from their creation until they are closed.
 //
 // The ranks of a group can share a pool: the group is the pool's domain. They name the pool by an
-// id, which is the same on all ranks. If the world, the group of all ranks, creates two pools, their
-// ids are 0 and 1. If another group creates two pools, their ids also end in 0 and 1, and begin with
-// bits of the group's key, which is a hash of its name. Pools without a domain exist on one rank
-// only. They all have the id 0, but different numbers.
+// id, which is the same on all ranks. If the world, the group of all ranks, shares two pools, their
+// ids are 0 and 1. The ids of another group's first two pools also end in 0 and 1. They begin with
+// bits of the group's key, which is a hash. Pools without a domain exist on one rank only. They all
+// have the id 0, but different numbers.
 
 // registry lists the groups and pools of a Runtime.
 type registry struct {

@@ -21,8 +21,12 @@ const (
 	envPath   = "SYMMEM_PATH"
 )
 
-// Tuning describes how a group chooses the path of a call: the way in which the call runs. A tuning
-// table contains measured thresholds: up to which size of a call each path is the fastest.
+// A path is a way in which a call runs. A tuning table says which path is the fastest up to which
+// size of a call. If rank 0 and rank 1 had different tables, they could take different paths in the
+// same AllReduce, and wait for each other. Therefore, when a group is created, the ranks exchange
+// and compare their settings.
+
+// Tuning describes how a group chooses the path of a call.
 type Tuning struct {
 	// Table is the name of the tuning table, and its file if it has one.
 	Table string `json:"table"`
@@ -60,11 +64,12 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
+// formatDigest formats a table's digest for Tuning.Digest.
+func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
+
 // settings contains what a rank sends to the others when a group is created.
 type settings struct {
-	// Terms must be the same on all ranks. Otherwise, ranks could wait for each other in different
-	// collectives.
-	Terms   []setting `json:"terms"`
+	Terms   []setting `json:"terms"`   // must be the same on all ranks
 	Machine string    `json:"machine"` // from machineName
 	// TableError says why the rank's tuning table cannot be used, unless it is empty.
 	TableError string `json:"table_error,omitempty"`
@@ -94,8 +99,6 @@ func machineName() string {
 	return host + " " + strings.TrimSpace(string(bootID))
 }
 
-func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
-
 // groupShape counts the ranks of a group and their machines.
 func groupShape(byRank []settings) tuning.Shape {
 	machines := map[string]bool{}
@@ -110,12 +113,13 @@ func groupShape(byRank []settings) tuning.Shape {
 // ranks. ranks maps group ranks to world ranks.
 func compareSettings(byRank []settings, ranks []int) error {
 	for groupRank := range byRank {
-		if byRank[groupRank].TableError != "" {
-			return invalid("rank %d: %s", ranks[groupRank], byRank[groupRank].TableError)
+		tableError := byRank[groupRank].TableError
+		if tableError != "" {
+			return invalid("rank %d: %s", ranks[groupRank], tableError)
 		}
 	}
 
-	for termIndex, term := range byRank[0].Terms {
+	for termIndex, term := range byRank[0].Terms { // in the same order on all ranks
 		text := describeDifferences(byRank, ranks, termIndex)
 		if text != "" {
 			return invalid("ranks differ in their %s: %s", term.What, text)
@@ -128,31 +132,39 @@ func compareSettings(byRank []settings, ranks []int) error {
 // describeDifferences describes the values of the term with an index in settings.Terms, such as
 // "rank 0: auto; ranks 1-3: plain". If all values are the same, it returns "".
 func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
-	var distinctTerms []setting
+	var distinct []setting // the first setting with each value
 	ranksByValue := map[string][]int{}
 	for groupRank := range byRank {
-		var term setting // stays empty if a rank with another version sends fewer terms
-		if termIndex < len(byRank[groupRank].Terms) {
-			term = byRank[groupRank].Terms[termIndex]
-		}
-
+		term := termAt(byRank[groupRank].Terms, termIndex)
 		isNew := ranksByValue[term.Value] == nil
 		if isNew {
-			distinctTerms = append(distinctTerms, term)
+			distinct = append(distinct, term)
 		}
 
 		ranksByValue[term.Value] = append(ranksByValue[term.Value], ranks[groupRank])
 	}
 
-	if len(distinctTerms) == 1 {
+	if len(distinct) == 1 {
 		return ""
 	}
 
-	texts := make([]string, len(distinctTerms))
-	for i, term := range distinctTerms {
-		same := slices.Sorted(slices.Values(ranksByValue[term.Value]))
-		texts[i] = fmt.Sprintf("%s: %.200s", driver.Ranks(same), cmp.Or(term.Text, term.Value))
+	const maxCharacters = 200 // of a value; longer texts are cut
+	texts := make([]string, len(distinct))
+	for i, term := range distinct {
+		sameRanks := slices.Sorted(slices.Values(ranksByValue[term.Value]))
+		text := cmp.Or(term.Text, term.Value)
+		texts[i] = fmt.Sprintf("%s: %.*s", driver.Ranks(sameRanks), maxCharacters, text)
 	}
 
 	return strings.Join(texts, "; ")
+}
+
+// termAt returns the term with an index. A rank with another version of symmem can have fewer
+// terms. In that case, termAt returns an empty setting.
+func termAt(terms []setting, index int) setting {
+	if index >= len(terms) {
+		return setting{}
+	}
+
+	return terms[index]
 }
