@@ -107,8 +107,8 @@ func (b Buffer) Memory() Memory { return b.memory }
 // Free gives the buffer back to its pool. A second Free returns ErrDoubleFree. Work that is queued
 // on the buffer's own stream may still use the buffer. For work on other streams, see UseOn.
 //
-// After Pool.Close, no queued work may use a freed buffer: Free unmaps a segment (a part of the pool
-// that was mapped at once) when its last buffer is freed.
+// After Pool.Close, no queued work may use a freed buffer: Free unmaps a segment (a part of the
+// pool that was mapped at once) when its last buffer is freed.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b) // returns an error if the pool is nil
 }

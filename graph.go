@@ -9,6 +9,14 @@ import (
 	"symmem/internal/ranked"
 )
 
+// A program can record work once, and run it often. Between BeginCapture and EndCapture, a stream
+// records its work, for example an AllReduce on a buffer, instead of running it. EndCapture returns
+// the recorded work as a Graph. Each Launch of the graph queues this work on a stream.
+//
+// The program may free the buffer before it closes the graph. But a later Launch would still use
+// the memory. Therefore, the capture pins the buffer: its memory stays allocated until the graph is
+// closed.
+
 // Graph is captured work that can be launched repeatedly. If a program frees a buffer that the
 // work uses, the buffer returns to its pool only when the graph is closed. Close a graph before
 // the groups whose collectives it contains.
@@ -19,11 +27,9 @@ type Graph struct {
 	pools  []*Pool  // pools whose memory the work uses
 	groups []*Group // groups whose collectives the work contains
 
-	mu ranked.Mutex[graphMu]
-	// pinnedMemory is the memory that the work keeps allocated (see Stream.pin). Close unpins it.
-	// Guarded by mu.
-	pinnedMemory []Memory
-	closed       bool // guarded by mu
+	mu           ranked.Mutex[graphMu]
+	pinnedMemory []Memory // pinned for the work; guarded by mu
+	closed       bool     // guarded by mu
 }
 
 // BeginCapture starts recording the stream's work instead of running it. Until EndCapture,
@@ -43,6 +49,7 @@ func (s *Stream) BeginCapture() error {
 	return err
 }
 
+// beginCapture is BeginCapture without the wait for registrations.
 func (s *Stream) beginCapture() error {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -62,14 +69,14 @@ func (s *Stream) beginCapture() error {
 	}
 
 	s.captureStart = start
-	s.pinned, s.untracked, s.groups = nil, nil, nil
+	s.pinned, s.untrackedPools, s.groups = nil, nil, nil
 	s.capturing.Store(true)
 	return nil
 }
 
-// recordEvent returns an event that completes after the queued work. During a capture, it returns
-// the event that was recorded when the capture began. That suffices, because captured work pins
-// its buffers.
+// recordEvent returns an event that completes after the queued work. During a capture, that is the
+// event from the beginning of the capture. The captured work does not matter: it has not run, and
+// its buffers are pinned.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -97,14 +104,16 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
 	work, err := s.endQueueCapture()
-	g := &Graph{rt: s.rt, work: work, pinnedMemory: s.pinned, pools: s.untracked, groups: s.groups}
-	s.pinned, s.untracked, s.groups = nil, nil, nil
+	g := &Graph{
+		rt: s.rt, work: work, pools: s.untrackedPools, groups: s.groups, pinnedMemory: s.pinned,
+	}
+	s.pinned, s.untrackedPools, s.groups = nil, nil, nil
 	if err != nil {
 		unpinErr := g.unpin()
 		return nil, errors.Join(err, unpinErr)
 	}
 
-	for _, m := range g.pinnedMemory {
+	for _, m := range g.pinnedMemory { // g.pools has only the pools with untracked memory
 		if !slices.Contains(g.pools, m.pool) {
 			g.pools = append(g.pools, m.pool)
 		}
@@ -119,19 +128,22 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
 	work, err := s.queue.EndCapture()
-	if s.capturing.Load() {
-		s.rt.captures.end()
-		s.capturing.Store(false)
-		if errors.Is(err, driver.ErrNotCapturing) { // only a closed stream stops capturing early
-			err = fmt.Errorf("ending a capture: the stream has been closed: %w", ErrClosed)
-		}
+	if !s.capturing.Load() {
+		return work, err
+	}
+
+	s.rt.captures.end()
+	s.capturing.Store(false)
+	hasEndedEarly := errors.Is(err, driver.ErrNotCapturing) // because the stream was closed
+	if hasEndedEarly {
+		err = fmt.Errorf("ending a capture: the stream has been closed: %w", ErrClosed)
 	}
 
 	return work, err
 }
 
-// pin keeps the block of m allocated until the captured graph is closed. If the stream is not
-// being captured, pin does nothing and returns false.
+// pin pins memory that a capture uses: it keeps the block of m allocated until the graph is closed.
+// If the stream is not being captured, pin does nothing and returns false.
 func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -140,7 +152,8 @@ func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	}
 
 	for _, pinned := range s.pinned {
-		if pinned.pool == m.pool && pinned.handle == m.handle {
+		isSameBlock := pinned.pool == m.pool && pinned.handle == m.handle
+		if isSameBlock {
 			return true, nil
 		}
 	}
@@ -153,24 +166,24 @@ func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	return true, err
 }
 
-// addUntrackedPool records that a capture uses memory of a pool without a pin, because nothing
-// records the uses of that memory. If p is nil or the stream is not being captured, it does
+// addUntrackedPool records that a capture uses memory of p that cannot be pinned, because nothing
+// records the uses of this memory. If p is nil or the stream is not being captured, it does
 // nothing.
 func (s *Stream) addUntrackedPool(p *Pool) {
-	if p == nil || !s.capturing.Load() { // this first query avoids the lock
+	if p == nil || !s.capturing.Load() { // usually avoids the lock
 		return
 	}
 
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
-	if s.capturing.Load() && !slices.Contains(s.untracked, p) {
-		s.untracked = append(s.untracked, p)
+	if s.capturing.Load() && !slices.Contains(s.untrackedPools, p) {
+		s.untrackedPools = append(s.untrackedPools, p)
 	}
 }
 
-// Launch queues the work on a stream of the same Runtime. The stream must not be captured. If the
-// graph is closed, or a pool or group that it uses is closed or suspended, Launch returns
-// ErrClosed or ErrSuspended.
+// Launch queues the work on a stream of the same Runtime. The stream must not be captured. Launch
+// returns ErrClosed or ErrSuspended if the graph is closed, or if a pool or group that it uses is
+// closed or suspended.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -195,7 +208,7 @@ func (g *Graph) Launch(s *Stream) error {
 		if err != nil {
 			return fmt.Errorf("launching a graph: %w", err)
 		}
-		defer use.leave(p, nil) // after the launch
+		defer use.leave(p, nil) // keeps the pool open until the launch
 	}
 
 	if err := groupRefusals(g.groups); err != nil {
@@ -209,9 +222,10 @@ func (g *Graph) Launch(s *Stream) error {
 	return nil
 }
 
-// Close discards the graph. All launches must have completed. All ranks of a pool's domain must
-// close graphs at the same points of the program, because the closing frees memory, on which later
-// placements depend. A second Close does nothing.
+// Close discards the graph. All launches must have completed. A second Close does nothing.
+//
+// A pool's domain is the group whose ranks share the pool. All ranks of a domain must close graphs
+// at the same points of the program: Close can free memory, and later buffers are placed there.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")

@@ -10,18 +10,32 @@ import (
 	"symmem/driver"
 )
 
+// Suspend releases a group's memory for a while, so that another program can use it. The state of
+// the group is then stateSuspending, until all ranks have agreed, and stateSuspended after that. If
+// rank 1 still has unfinished work, no rank is suspended, and the state is stateOpen again. Resume
+// changes the state to stateResuming, while it allocates the memory, and to stateOpen after that.
+
 // groupSuspender implements Group.Suspend and Group.Resume. It is embedded in Group.
 type groupSuspender struct {
 	group *Group
-	// suspendState is poolOpen, poolSuspending, poolSuspended or poolResuming. It changes only while
-	// Group.mu is held, by setState.
+	// suspendState is one of the four states. It changes only in setState, while Group.mu is held.
 	suspendState atomic.Int32
 }
+
+// setState changes the state, and makes the group's plans (prepared calls) stale. Otherwise, a
+// repeated call could use its plan without a check of the state.
+func (s *groupSuspender) setState(state int32) {
+	s.suspendState.Store(state)
+	s.group.windows.makePlansStale()
+}
+
+// Suspended reports whether the group is suspended on this rank.
+func (s *groupSuspender) Suspended() bool { return s.suspendState.Load() != stateOpen }
 
 // refusal returns an error if the group refuses calls because it is suspended. After a fault (an
 // error that makes the group fail), it returns nil, because calls then return the fault.
 func (s *groupSuspender) refusal() error {
-	if s.suspendState.Load() == poolOpen || s.hasFailed() {
+	if !s.Suspended() || s.hasFailed() {
 		return nil
 	}
 
@@ -29,9 +43,7 @@ func (s *groupSuspender) refusal() error {
 	return &refusalError{text: text, kind: ErrSuspended}
 }
 
-func (s *groupSuspender) hasFailed() bool {
-	return s.group.comm.Cause() != nil
-}
+func (s *groupSuspender) hasFailed() bool { return s.group.comm.Cause() != nil }
 
 // Suspend releases the group's device memory until Resume. All ranks must call it, after they have
 // suspended the pools. Addresses and captured graphs stay valid. With NCCL 2.29.7 or newer,
@@ -68,64 +80,39 @@ func (s *groupSuspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// Suspended reports whether the group is suspended on this rank.
-func (s *groupSuspender) Suspended() bool { return s.suspendState.Load() != poolOpen }
-
+// suspend is Suspend without the text that begins its errors.
 func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	g := s.group
-	comm, ok := g.comm.(driver.SuspendableCommunicator)
-	if !ok {
+	comm, canSuspend := g.comm.(driver.SuspendableCommunicator)
+	if !canSuspend {
 		return Suspension{}, ErrUnsupported
 	}
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s.suspendState.Load() != poolOpen { // suspended before
+	if s.Suspended() {
 		return Suspension{}, nil
 	}
 
-	s.setState(poolSuspending)
+	s.setState(stateSuspending)
 	isCapturing, permitCaptures := g.rt.captures.delayCaptures()
 	defer permitCaptures()
 	err := s.compareAndPrepare(ctx, "suspend group", func() error {
 		return s.prepareSuspend(ctx, comm, isCapturing)
 	})
 	if err != nil {
-		s.setState(poolOpen)
+		s.setState(stateOpen)
 		return Suspension{}, err
 	}
 
 	released, err := comm.Suspend(ctx)
-	s.setState(poolSuspended) // even after an error: the memory may be gone
+	s.setState(stateSuspended) // even after an error: the memory may be gone
 	if err == nil {
 		// Wait for the other ranks: the memory is free once all ranks have unmapped it.
 		_, err = g.comm.Exchange(ctx, driver.LaneControl, nil)
 	}
 
 	return released, g.life.awaitFault(err)
-}
-
-// setState changes the state and makes plans (prepared calls) stale, because a repeated call that
-// has a plan does not check the state.
-func (s *groupSuspender) setState(state int32) {
-	s.suspendState.Store(state)
-	s.group.windows.makePlansStale()
-}
-
-// prepareSuspend waits for this rank's work and returns an error if the rank cannot be suspended.
-func (s *groupSuspender) prepareSuspend(
-	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
-) error {
-	if isCapturing {
-		return ErrCapturing
-	}
-
-	streamsLimit := workLimit(s.group.limit.Get())
-	if err := awaitAllStreams(ctx, s.group.rt, streamsLimit); err != nil {
-		return err
-	}
-
-	return comm.PrepareSuspend()
 }
 
 // compareAndPrepare checks that all ranks make the same call, which tag identifies, and then calls
@@ -141,33 +128,57 @@ func (s *groupSuspender) compareAndPrepare(
 	return agreeOnRefusal(ctx, s.group, prepareErr)
 }
 
+// prepareSuspend waits for this rank's work. It returns an error if the rank cannot be suspended.
+func (s *groupSuspender) prepareSuspend(
+	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
+) error {
+	if isCapturing {
+		return ErrCapturing
+	}
+
+	streamsLimit := workLimit(s.group.limit.Get())
+	if err := awaitAllStreams(ctx, s.group.rt, streamsLimit); err != nil {
+		return err
+	}
+
+	return comm.PrepareSuspend()
+}
+
+// resume is Resume without the text that begins its errors.
 func (s *groupSuspender) resume(ctx context.Context) error {
 	g := s.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s.suspendState.Load() == poolOpen {
+	if !s.Suspended() {
 		return nil
 	}
 
-	s.setState(poolResuming)
-	prepareNothing := func() error { return nil }
-	err := s.compareAndPrepare(ctx, "resume group", prepareNothing)
-	if err == nil {
-		comm := g.comm.(driver.SuspendableCommunicator) // suspend has checked the type
-		err = g.life.awaitFault(comm.Resume(ctx))
-	}
-
+	s.setState(stateResuming)
+	err := s.allocateAgain(ctx)
 	if err != nil {
-		s.setState(poolSuspended)
+		s.setState(stateSuspended)
 		return err
 	}
 
-	s.setState(poolOpen)
+	s.setState(stateOpen)
 	return nil
 }
 
-// checkNotSuspended returns an error if one of the windows belongs to a suspended group. A pool
-// cannot be suspended or resumed then.
+// allocateAgain allocates the memory that suspend has released. Group.mu must be held.
+func (s *groupSuspender) allocateAgain(ctx context.Context) error {
+	prepareNothing := func() error { return nil }
+	err := s.compareAndPrepare(ctx, "resume group", prepareNothing)
+	if err != nil {
+		return err
+	}
+
+	comm := s.group.comm.(driver.SuspendableCommunicator) // suspend has checked the type
+	return s.group.life.awaitFault(comm.Resume(ctx))
+}
+
+// checkNotSuspended returns an error if one of a pool's windows belongs to a suspended group. Then
+// the pool cannot be suspended or resumed. A window is memory of the pool that a group has
+// registered.
 func checkNotSuspended(windows []groupWindow) error {
 	i := slices.IndexFunc(windows, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {
@@ -178,11 +189,11 @@ func checkNotSuspended(windows []groupWindow) error {
 	return &refusalError{text: text, kind: ErrSuspended}
 }
 
-// recordGroupInCapture records that the stream's capture contains calls of a group. The graph
-// checks later that the group is not suspended. If the stream is not being captured, it does
-// nothing.
+// recordGroupInCapture records that a stream's capture contains calls of a group. When the captured
+// graph is launched, the group must not be suspended. If the stream is not being captured,
+// recordGroupInCapture does nothing.
 func recordGroupInCapture(s *Stream, g *Group) {
-	if !s.capturing.Load() { // this first query avoids the lock
+	if !s.capturing.Load() { // usually avoids the lock
 		return
 	}
 

@@ -357,7 +357,7 @@ func (p *Pool) Resume(ctx context.Context) error {
 }
 
 // Suspended reports whether the pool is suspended on this rank.
-func (p *Pool) Suspended() bool { return p.suspender.state.Load() != poolOpen }
+func (p *Pool) Suspended() bool { return p.suspender.state.Load() != stateOpen }
 
 // Stats returns the pool's sizes and counters.
 func (p *Pool) Stats() PoolStats {
@@ -430,7 +430,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 		}
 
 		p.segments.closed, p.segments.refusing = true, true
-		p.suspender.state.Store(poolOpen)
+		p.suspender.state.Store(stateOpen)
 		for _, s := range p.segments.mappedSegments() {
 			calls = append(calls, p.registrar.deregister(s)...)
 		}

@@ -39,9 +39,9 @@ type Stream struct {
 	// pinned lists memory that the current capture uses. It stays allocated until the captured
 	// graph is closed. Guarded by pinning.
 	pinned []Memory
-	// untracked lists pools with memory that the capture uses, but whose uses nothing records.
+	// untrackedPools lists pools with memory that the capture uses, but whose uses nothing records.
 	// Guarded by pinning.
-	untracked []*Pool
+	untrackedPools []*Pool
 	groups    []*Group // with calls in the capture; guarded by pinning
 	// adopted is queue, if another library has created the stream, and otherwise nil.
 	adopted driver.AdoptedStream

@@ -34,19 +34,19 @@ func (c Contents) String() string {
 	return "discard contents"
 }
 
-// States of a suspender.
+// States of a pool or a group that can be suspended.
 const (
-	poolOpen int32 = iota // not suspended
-	// poolSuspending: the ranks agree and release memory, or return to poolOpen.
-	poolSuspending
-	poolSuspended
-	// poolResuming: memory is being mapped. If there is too little, poolSuspended follows.
-	poolResuming
+	stateOpen int32 = iota // not suspended
+	// stateSuspending: the ranks agree and release memory, or return to stateOpen.
+	stateSuspending
+	stateSuspended
+	// stateResuming: memory is being mapped. If there is too little, stateSuspended follows.
+	stateResuming
 )
 
-// suspender implements Pool.Suspend and Pool.Resume. In all states but poolOpen, Pool.calls and
-// segmentTable.refusing make the pool refuse calls. Only the goroutine that has set poolSuspending
-// or poolResuming may change the state again; Close waits for it.
+// suspender implements Pool.Suspend and Pool.Resume. In all states but stateOpen, Pool.calls and
+// segmentTable.refusing make the pool refuse calls. Only the goroutine that has set stateSuspending
+// or stateResuming may change the state again; Close waits for it.
 //
 // Suspend closes Pool.calls before it locks Group.mu of the domain, because a call in progress may
 // wait for that lock. Resume unlocks the domain's Group.mu before it locks Group.mu of each group
@@ -58,7 +58,7 @@ type suspender struct {
 	segments  *segmentTable
 	registrar *registrar
 	history   *history
-	state     atomic.Int32 // poolOpen, poolSuspending, poolSuspended or poolResuming
+	state     atomic.Int32 // stateOpen, stateSuspending, stateSuspended or stateResuming
 	closes    int          // Pool.Close calls in progress; guarded by mu
 	contents  Contents     // used only by the goroutine that changes state
 }
@@ -92,7 +92,7 @@ func (s *suspender) beginChange(old, next, target int32) (hasBegun bool, err err
 
 // suspend implements Pool.Suspend.
 func (s *suspender) suspend(ctx context.Context, c Contents) (Suspension, error) {
-	hasBegun, err := s.beginChange(poolOpen, poolSuspending, poolSuspended)
+	hasBegun, err := s.beginChange(stateOpen, stateSuspending, stateSuspended)
 	if !hasBegun {
 		return Suspension{}, err
 	}
@@ -101,13 +101,13 @@ func (s *suspender) suspend(ctx context.Context, c Contents) (Suspension, error)
 	isReleased := false // set by release before it releases memory
 	defer func() {
 		if isReleased {
-			s.state.Store(poolSuspended)
+			s.state.Store(stateSuspended)
 			return
 		}
 
 		s.setRefusing(false)
 		s.pool.calls.Open()
-		s.state.Store(poolOpen)
+		s.state.Store(stateOpen)
 	}()
 	s.setRefusing(true)
 	busy := s.refuseCalls(ctx)
@@ -265,20 +265,20 @@ func (s *suspender) suspendWindows() error {
 
 // resume implements Pool.Resume.
 func (s *suspender) resume(ctx context.Context) error {
-	hasBegun, err := s.beginChange(poolSuspended, poolResuming, poolOpen)
+	hasBegun, err := s.beginChange(stateSuspended, stateResuming, stateOpen)
 	if !hasBegun {
 		return err
 	}
 
 	isMapped, mapErr := s.remap(ctx)
 	if !isMapped {
-		s.state.Store(poolSuspended)
+		s.state.Store(stateSuspended)
 		return mapErr
 	}
 
 	windowsErr := s.resumeWindows(ctx)
 	s.setRefusing(false)
-	s.state.Store(poolOpen)
+	s.state.Store(stateOpen)
 	s.pool.calls.Open()
 	return errors.Join(mapErr, windowsErr)
 }

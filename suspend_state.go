@@ -219,7 +219,7 @@ func (s *suspender) addCloseCalls(change int) {
 func (s *suspender) awaitStateChange(ctx context.Context) error {
 	hasChanged := func() bool {
 		state := s.state.Load()
-		return state != poolSuspending && state != poolResuming
+		return state != stateSuspending && state != stateResuming
 	}
 	return poll(ctx, hasChanged)
 }

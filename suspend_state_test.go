@@ -20,13 +20,13 @@ func CloseAfter(p *Pool, wait func(context.Context) error) error { return p.clos
 var WorkLimit = workLimit
 
 // SuspendingPool reports whether Pool.Suspend is in progress on this rank.
-func SuspendingPool(_ *Group, p *Pool) bool { return p.suspender.state.Load() == poolSuspending }
+func SuspendingPool(_ *Group, p *Pool) bool { return p.suspender.state.Load() == stateSuspending }
 
 // ResumingPool reports whether Pool.Resume is in progress.
-func ResumingPool(_ *Group, p *Pool) bool { return p.suspender.state.Load() == poolResuming }
+func ResumingPool(_ *Group, p *Pool) bool { return p.suspender.state.Load() == stateResuming }
 
 // SuspendingGroup reports whether Group.Suspend is in progress.
-func SuspendingGroup(g *Group, _ *Pool) bool { return g.suspendState.Load() == poolSuspending }
+func SuspendingGroup(g *Group, _ *Pool) bool { return g.suspendState.Load() == stateSuspending }
 
 // ResumingGroup reports whether Group.Resume is in progress.
-func ResumingGroup(g *Group, _ *Pool) bool { return g.suspendState.Load() == poolResuming }
+func ResumingGroup(g *Group, _ *Pool) bool { return g.suspendState.Load() == stateResuming }
