@@ -8,8 +8,15 @@ import (
 	"symmem/internal/spin"
 )
 
-// poolUse keeps the memory of one or two pools mapped and registered, from enterPools to leave.
-// Pool.Close and Suspend wait for leave.
+// Suppose that a goroutine copies from a buffer of pool A to a buffer of pool B, while another one
+// closes pool B. Close must not unmap the memory before the copy is queued. Therefore, the copy
+// enters both pools first, and leaves them afterwards. Close refuses new calls, and waits until the
+// calls in progress have left the pool. Suspend does the same.
+//
+// The field Pool.calls is a gate that counts the calls in the pool. Entering it is fast for the
+// goroutine that usually enters it.
+
+// poolUse is the result of enterPools. Until leave, the pools are neither closed nor suspended.
 type poolUse struct{ first, second spin.Pass }
 
 // enterPools begins a call that uses memory of a and b, which may be nil or the same. If a pool is
@@ -20,7 +27,7 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 	var isOpen bool
 	if a != nil {
 		use.first = a.calls.EnterAs(caller) // fast
-		if use.first == (spin.Pass{}) {     // EnterAs does not know whether the pool is open
+		if use.first == (spin.Pass{}) {     // this goroutine is not the usual one
 			use.first, isOpen = a.calls.Enter() // slow
 			if !isOpen {
 				return use, callRefusal(a)
@@ -57,19 +64,20 @@ func (u poolUse) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
-// errPoolChanging is the error of a refused call if the reason has just ended: a Resume has ended
+// errPoolChanging is the error of a refused call if the reason has ended since: a Resume has ended
 // the suspension, or a Close has failed.
 var errPoolChanging = &refusalError{
 	text: "the pool was suspended or being closed when the call began: try again", kind: ErrBusy,
 }
 
-// callRefusal returns the error of a call that the pool has refused.
+// callRefusal returns the error for a call that the pool has refused.
 func callRefusal(p *Pool) error {
 	p.mu.Lock()
 	return unlockAndRefuse(p)
 }
 
-// unlockAndRefuse is callRefusal for callers that hold Pool.mu. It unlocks Pool.mu.
+// unlockAndRefuse unlocks Pool.mu, and returns the error for a call that the pool has refused. The
+// caller must hold Pool.mu.
 func unlockAndRefuse(p *Pool) error {
 	defer p.mu.Unlock()
 	isBeingClosed := p.suspender.closes > 0
@@ -83,8 +91,8 @@ func unlockAndRefuse(p *Pool) error {
 	}
 }
 
-// refuseCalls makes new calls of a pool fail and waits for the calls in progress. If the context
-// ends first, refuseCalls admits calls again and returns an error.
+// refuseCalls makes new calls of a pool fail, and waits until the calls in progress have left the
+// pool. If the context ends first, refuseCalls admits calls again and returns an error.
 func refuseCalls(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {
@@ -95,8 +103,8 @@ func refuseCalls(ctx context.Context, calls *spin.Gate) error {
 	return nil
 }
 
-// poll waits until isDone returns true or ctx ends. It calls isDone in intervals that grow from a
-// microsecond to a millisecond.
+// poll waits until isDone returns true or ctx ends. The pauses between its calls of isDone grow
+// from a microsecond to a millisecond.
 func poll(ctx context.Context, isDone func() bool) error {
 	pause := time.Microsecond
 	for !isDone() {

@@ -9,7 +9,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// blockOf returns the live block of m. Its errors are ErrClosed, ErrFreed and ErrForeign.
+// Free usually only gives a block of memory back to the core of its pool, the allocator. Two cases
+// need more work. If other streams may still use the block, it becomes free later. If the pool has
+// been closed, Free unmaps a segment (a part of the pool that was mapped at once) after its last
+// buffer.
+
+// blockOf returns the block of m, which must not have been freed. Its errors are ErrClosed,
+// ErrFreed and ErrForeign.
 func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -20,8 +26,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.LiveBlock(m.handle)
 }
 
-// checkOpen returns an error if the pool is closed or suspended. It is not necessary between
-// enterPools and leave, because the pool then stays open.
+// checkOpen returns an error if the pool is closed or suspended. A call that has entered the pool
+// with enterPools needs no check, because the pool then stays open.
 func (p *Pool) checkOpen() error {
 	if p.calls.Closed() {
 		return callRefusal(p)
@@ -30,8 +36,7 @@ func (p *Pool) checkOpen() error {
 	return nil
 }
 
-// free implements Buffer.Free. It is fast if the memory is not in use. p is nil for the zero
-// buffer.
+// free implements Buffer.Free. p is nil for the zero buffer.
 func (p *Pool) free(b Buffer) error {
 	if p == nil {
 		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
@@ -43,8 +48,8 @@ func (p *Pool) free(b Buffer) error {
 	}
 
 	block, state, err := p.core.FreeHandle(b.memory.handle)
-	if err != nil || state != alloc.Free {
-		return p.freeSlowly(block, state, err)
+	if err != nil || state != alloc.Free { // alloc.Free: no other stream and no graph uses the block
+		return p.completeFree(block, state, err)
 	}
 
 	p.ledger.AppendWithoutSite(
@@ -60,9 +65,9 @@ func (p *Pool) free(b Buffer) error {
 	return nil
 }
 
-// freeSlowly completes a free after core.FreeHandle has returned an error, or a state other than
-// alloc.Free because the memory may still be in use. It unlocks p.mu.
-func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error {
+// completeFree completes a Free for which core.FreeHandle has returned an error, or a block that
+// may still be in use. It unlocks p.mu.
+func (p *Pool) completeFree(block alloc.Block, state alloc.State, err error) error {
 	defer p.events.release() // unlocks p.mu
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
@@ -74,14 +79,16 @@ func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error
 	return recordErr
 }
 
-// freeAfterClose frees a buffer of a closed pool. The caller must hold p.mu, which freeAfterClose
-// unlocks. After the last buffer of a segment, it also unmaps the segment.
+// freeAfterClose frees a buffer of a closed pool, and unmaps the segment after its last buffer. The
+// caller must hold p.mu, which freeAfterClose unlocks.
 func (p *Pool) freeAfterClose(b Buffer) error {
 	p.mu.Unlock()
 	defer p.events.deliver()
 	var freeErr error
+	// end locks p.mu, calls this function, and then makes the returned calls without the lock.
 	unmapErr := p.segments.end(func() unlockedCalls {
-		if len(p.segments.liveBuffers) == 0 {
+		hasBuffers := len(p.segments.liveBuffers) > 0
+		if !hasBuffers {
 			freeErr = errPoolClosed
 			return nil
 		}

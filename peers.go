@@ -6,13 +6,18 @@ import (
 	"symmem/driver"
 )
 
-// PeerAddresses returns the addresses of the buffer on every rank of a group, in group order, for
-// this process and kernels on its device. The caller must synchronize accesses between ranks, for
-// example with Group.Barrier.
+// When the ranks of a group register a part of a pool, a segment, they create a window. A rank can
+// then map the segments of its peers, the other ranks. Suppose that a buffer begins 4096 bytes
+// after the start of its segment. Each peer has mapped the segment of each rank at some address,
+// and finds the rank's buffer 4096 bytes after this address.
+
+// PeerAddresses returns the addresses of the buffer on every rank of a group, in group order. This
+// process and kernels on its device can use them. The caller must synchronize accesses between
+// ranks, for example with Group.Barrier.
 //
-// The addresses are valid until the group or the pool is closed, or the buffer is freed and
-// Pool.Trim unmaps its segment; work that uses them must be complete by then. They must not be used
-// while the pool is suspended.
+// The addresses are valid until the group or the pool is closed, or until Pool.Trim unmaps the
+// segment after the buffer has been freed. Work that uses them must be complete by then. They must
+// not be used while the pool is suspended.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer is not registered with
 // the group, ErrSuspended if the pool is suspended on this rank, and ErrUnsupported on all ranks if
@@ -25,33 +30,41 @@ func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	return peerAddresses(g, b.Address(), b.Size())
 }
 
-// findUsable returns an address range's window. Its errors begin with subject.
-func findUsable(g *Group, address uintptr, bytes int64, subject string) (*windowEntry, error) {
-	if g == nil {
-		return nil, invalid("%s: the group is nil", subject)
+// peerAddresses returns the addresses on every rank of a range with this rank's address.
+func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
+	entry, err := findUsable(g, address, bytes, "addresses of peers")
+	if err != nil {
+		return nil, err
 	}
 
-	entry, ok := g.windows.table.Load().findWindow(address, bytes)
-	if !ok {
-		return nil, invalid("%d bytes at %#x are not registered with group %s: end a scope of the "+
-			"group, or call Pool.Register", bytes, address, g.id)
+	mapper, canMap := entry.window.(driver.PeerMapper)
+	if !canMap {
+		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, ErrUnsupported)
 	}
 
-	if err := entry.pool.checkOpen(); err != nil {
-		return nil, fmt.Errorf("%s in group %s: %w", subject, g.id, err)
+	addresses, err := mapper.PeerAddresses() // of the segment
+	if err != nil {
+		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, err)
 	}
 
-	return entry, nil
+	offset := address - uintptr(entry.segment.start)
+	for rank := range addresses {
+		addresses[rank] += offset
+	}
+
+	return addresses, nil
 }
 
+// windowHandle returns NCCL's handle of the window in which a range lies, and the range's offset in
+// the window.
 func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintptr, err error) {
 	entry, err := findUsable(g, address, bytes, "NCCL's window")
 	if err != nil {
 		return 0, 0, err
 	}
 
-	native, ok := entry.window.(driver.NativeWindow)
-	if !ok {
+	native, isNative := entry.window.(driver.NativeWindow)
+	if !isNative {
 		return 0, 0, fmt.Errorf("NCCL's window in group %s: %w", g.id, ErrUnsupported)
 	}
 
@@ -62,26 +75,22 @@ func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintpt
 	return handle, address - uintptr(entry.segment.start), nil
 }
 
-func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
-	entry, err := findUsable(g, address, bytes, "addresses of peers")
-	if err != nil {
-		return nil, err
+// findUsable returns the window in which a range lies. It returns an error if there is none, or if
+// the window's pool is closed or suspended. Most of its errors begin with subject.
+func findUsable(g *Group, address uintptr, bytes int64, subject string) (*windowEntry, error) {
+	if g == nil {
+		return nil, invalid("%s: the group is nil", subject)
 	}
 
-	mapper, ok := entry.window.(driver.PeerMapper)
-	if !ok {
-		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, ErrUnsupported)
+	entry, isInWindow := g.windows.table.Load().findWindow(address, bytes)
+	if !isInWindow {
+		return nil, invalid("%d bytes at %#x are not registered with group %s: end a scope of the "+
+			"group, or call Pool.Register", bytes, address, g.id)
 	}
 
-	addresses, err := mapper.PeerAddresses()
-	if err != nil {
-		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, err)
+	if err := entry.pool.checkOpen(); err != nil {
+		return nil, fmt.Errorf("%s in group %s: %w", subject, g.id, err)
 	}
 
-	offset := address - uintptr(entry.segment.start)
-	for r := range addresses {
-		addresses[r] += offset
-	}
-
-	return addresses, nil
+	return entry, nil
 }

@@ -8,8 +8,14 @@ import (
 	"symmem/driver"
 )
 
-// PermutedLayout describes the memory that Permute writes. (Permute sorts the rows that Dispatch
-// has received by expert.) See [driver.PermutedLayout].
+// In a mixture of experts, Dispatch sends rows of numbers to the ranks of the experts that process
+// them. Suppose that this rank owns the experts 4 and 5, and has received three rows: the first for
+// expert 5, the second for expert 4, and the third for both. Permute copies them, so that the rows
+// of each expert are adjacent: rows 2 and 3 for expert 4, then rows 1 and 3 for expert 5. The
+// program computes a new row from each copy. Unpermute multiplies the new rows by weights, adds up
+// the two of row 3, and restores the order of the received rows. Combine sends the sums back.
+
+// PermutedLayout describes the memory that Permute writes. See [driver.PermutedLayout].
 type PermutedLayout = driver.PermutedLayout
 
 // DefaultPermuteAlign is the alignment if PermuteArgs.Align is 0.
@@ -38,15 +44,29 @@ type PermuteArgs struct {
 	Dispatched Memory
 	// Permuted has the layout of Routing.PermutedLayout.
 	Permuted Memory
-	// Computed has the shape [PermutedLayout.Capacity, Hidden] and the type BFloat16.
+	// Computed holds the computed rows. It has the shape [PermutedLayout.Capacity, Hidden] and the
+	// type BFloat16.
 	Computed Memory
 	// Returned has the shape of Combine's Send: [ranks, MaxTokens, Hidden].
 	Returned Memory
 }
 
+// driverPermutation converts the arguments for the backend.
+func (a *PermuteArgs) driverPermutation(g *Group) *driver.Permutation {
+	return &driver.Permutation{
+		Route: driver.Route{
+			MaxTokens: a.MaxTokens, Hidden: a.Hidden, Scales: a.Scales, TopK: a.TopK, Experts: a.Experts,
+		},
+		DataType: a.Type, Rank: g.rank, Ranks: len(g.ranks),
+		Align:      cmp.Or(a.Align, DefaultPermuteAlign),
+		Dispatched: a.Dispatched.Address(), Permuted: a.Permuted.Address(),
+		Computed: a.Computed.Address(), Returned: a.Returned.Address(),
+	}
+}
+
 // permute queues a Permute or, if isUnpermute is true, an Unpermute. operation names the call in
-// errors. parts lists the memory that the call uses, in the order of driver.Permutation.Spans. If
-// the call uses less than three parts, the rest is zero.
+// errors. parts holds the memory that the call uses: Dispatched and Permuted for Permute, and
+// Permuted, Computed and Returned for Unpermute.
 func permute(
 	g *Group, operation string, a *PermuteArgs, isUnpermute bool, parts [3]Memory, s *Stream,
 ) error {
@@ -58,15 +78,15 @@ func permute(
 		return invalid("%s on group %s: the stream belongs to another runtime", operation, g.id)
 	}
 
-	if err := queuePermutation(g, a, isUnpermute, parts, s); err != nil {
+	if err := checkAndQueuePermutation(g, a, isUnpermute, parts, s); err != nil {
 		return fmt.Errorf("%s on group %s: %w", operation, g.id, err)
 	}
 
 	return nil
 }
 
-// queuePermutation is permute without the checks of the stream.
-func queuePermutation(
+// checkAndQueuePermutation checks the arguments and the memory, and queues the permutation.
+func checkAndQueuePermutation(
 	g *Group, a *PermuteArgs, isUnpermute bool, parts [3]Memory, s *Stream,
 ) error {
 	permuter, ok := g.rt.device.(driver.Permuter)
@@ -79,12 +99,27 @@ func queuePermutation(
 		return err
 	}
 
-	for i, span := range p.Spans(isUnpermute) {
+	for i, span := range p.Spans(isUnpermute) { // in the order of parts
 		if err := g.calls.checkMemory(span.Name, parts[i], span.Bytes, Uint8); err != nil {
 			return err
 		}
 	}
 
+	queue := permuter.Permute
+	if isUnpermute {
+		queue = permuter.Unpermute
+	}
+
+	return queuePermutation(p, queue, parts, s)
+}
+
+// queuePermutation queues the permutation on the stream. Until it returns, it keeps the pools of
+// the parts open. It also records that the stream uses the parts, so that their memory is not
+// reused too early.
+func queuePermutation(
+	p *driver.Permutation, queue func(driver.Stream, *driver.Permutation) error, parts [3]Memory,
+	s *Stream,
+) error {
 	first, second, third := parts[0], parts[1], parts[2]
 	use, err := enterPools(first.pool, second.pool)
 	if err != nil {
@@ -105,13 +140,8 @@ func queuePermutation(
 	if err != nil {
 		return err
 	}
-	defer s.useAgain(first, second)
+	defer s.useAgain(first, second) // after the permutation has been queued
 	defer s.useAgain(third, third)
-	queue := permuter.Permute
-	if isUnpermute {
-		queue = permuter.Unpermute
-	}
-
 	if err := queue(s.queue, p); err != nil {
 		return err
 	}
@@ -124,16 +154,4 @@ func queuePermutation(
 	}
 
 	return errors.Join(errs...)
-}
-
-func (a *PermuteArgs) driverPermutation(g *Group) *driver.Permutation {
-	return &driver.Permutation{
-		Route: driver.Route{
-			MaxTokens: a.MaxTokens, Hidden: a.Hidden, Scales: a.Scales, TopK: a.TopK, Experts: a.Experts,
-		},
-		DataType: a.Type, Rank: g.rank, Ranks: len(g.ranks),
-		Align:      cmp.Or(a.Align, DefaultPermuteAlign),
-		Dispatched: a.Dispatched.Address(), Permuted: a.Permuted.Address(),
-		Computed: a.Computed.Address(), Returned: a.Returned.Address(),
-	}
 }
