@@ -27,7 +27,7 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 	var isOpen bool
 	if a != nil {
 		use.first = a.calls.EnterAs(caller) // fast
-		if use.first == (spin.Pass{}) {     // this goroutine is not the usual one
+		if use.first == (spin.Pass{}) {     // not the usual goroutine, or closed
 			use.first, isOpen = a.calls.Enter() // slow
 			if !isOpen {
 				return use, callRefusal(a)

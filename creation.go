@@ -10,8 +10,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// creation counts calls that create groups, pools and streams, because Runtime.Close must wait for
-// them before it closes the created objects.
+// Suppose that one goroutine creates a pool while another one closes the Runtime. Runtime.Close
+// closes all pools, so it must first wait for the call that creates this one. From then on, calls
+// that would create a pool, a group or a stream return ErrClosed.
+
+// creation counts the calls in progress that create groups, pools and streams.
 type creation struct {
 	mu     *ranked.Mutex[runtimeMu]
 	calls  sync.WaitGroup  // incremented with mu held, and only before Runtime.Close begins
@@ -19,9 +22,10 @@ type creation struct {
 	cancel context.CancelCauseFunc
 }
 
+// closedError returns ErrClosed if Runtime.Close has begun, and otherwise nil.
 func (c *creation) closedError() error { return context.Cause(c.life) }
 
-// beginCall requires a later endCall, unless it fails.
+// beginCall begins a call that creates an object. After success, the call must end with endCall.
 func (c *creation) beginCall() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -35,8 +39,8 @@ func (c *creation) beginCall() error {
 
 func (c *creation) endCall() { c.calls.Done() }
 
-// beginJoin is for a call that creates a group. Runtime.Close cancels joinCtx. The call must end
-// with `return done(err)`.
+// beginJoin begins a call that creates a group, and therefore waits for other ranks. Runtime.Close
+// cancels joinCtx, so that the wait ends. After success, the call must end with `return done(err)`.
 func (c *creation) beginJoin(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -46,29 +50,30 @@ func (c *creation) beginJoin(
 
 	joinCtx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })
-	return joinCtx, func(err error) error {
+	done = func(err error) error {
 		defer c.endCall()
 		stop()
 		cancel(nil)
 		if err != nil {
-			return cmp.Or(c.closedError(), err)
+			return cmp.Or(c.closedError(), err) // Close may be the reason for err
 		}
 
 		return nil
-	}, nil
+	}
+	return joinCtx, done, nil
 }
 
-// close returns false if it has been called before.
-func (c *creation) close() bool {
+// close makes new calls fail. It returns false if it has been called before.
+func (c *creation) close() (isFirst bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	wasClosed := c.life.Err() != nil
+	isFirst = c.life.Err() == nil
 	c.cancel(fmt.Errorf("runtime: %w", ErrClosed))
-	return !wasClosed
+	return isFirst
 }
 
-// await has a deadline, because Runtime.Close may run in a signal handler that has interrupted a
-// call.
+// await waits for the calls in progress. It has a deadline, because Runtime.Close may run in a
+// signal handler that has interrupted such a call.
 func (c *creation) await(deadline time.Time) {
 	done := make(chan struct{})
 	go func() {

@@ -7,6 +7,12 @@ import (
 	"symmem/driver"
 )
 
+// A call can run in several ways, its paths. Group.Explain says which path a collective would take,
+// and why, for example: "AllReduce: plain path: the send buffer is in no window of the group". A
+// window is memory that the ranks of the group have registered together. Before a collective, a
+// group registers its buffers if necessary. Explain does not register them, so it predicts the
+// result of the registration.
+
 // Explanation describes the path that a collective takes, and the reason.
 type Explanation struct {
 	Operation string `json:"operation"`
@@ -27,48 +33,58 @@ func (e Explanation) String() string {
 	return fmt.Sprintf("%s: %s path: %s", e.Operation, e.Path, e.Why)
 }
 
-// explain assumes that the buffers are registered.
+// explain implements Group.Explain.
 func (pl *planner) explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
+	c := pl.exampleCall(op, send, recv, count, t)
+	call := c.call()
+	if err := cmp.Or(pl.life.err(), pl.validate(c, &call)); err != nil {
+		return Explanation{}, err
+	}
+
+	where := pl.locations(&call).where // finds the windows, and stores them in call
+	e := Explanation{Operation: op.String()}
+	canRegisterNow := op.UsesWindows() && !pl.rt.captures.isAnyCapturing()
+	if canRegisterNow {
+		e.Registers = send.needsRegistration(pl.group) || recv.needsRegistration(pl.group)
+		willHaveWindows := pl.canRegister(send.pool) && pl.canRegister(recv.pool)
+		if call.SendWindow == nil && call.Count > 0 && willHaveWindows {
+			call.SendWindow, call.RecvWindow = futureWindow{}, futureWindow{}
+			where = "both buffers belong to pools that the group can register"
+		}
+	}
+
+	offer, why, err := pl.router.route(c.choice, &call, where) // sets call.Path
+	if err != nil {
+		return Explanation{}, err
+	}
+
+	e.Path, e.Why = call.Path.String(), why.String()
+	if r, canRemark := offer.(driver.Remarker); canRemark {
+		if remark := r.Remark(call.Path); remark != "" {
+			e.Why += "; " + remark
+		}
+	}
+
+	return e, nil
+}
+
+// exampleCall returns a call with the given arguments. It chooses the missing ones: parts of the
+// same size for all ranks, and the next rank as the peer of a message.
+func (pl *planner) exampleCall(
+	op Operation, send, recv Memory, count int64, t DataType,
+) *collective {
 	c := &collective{operation: op, send: send, recv: recv, count: count, dataType: t}
 	switch {
 	case op.HasSplits():
 		c.splits = evenSplits(op, count, len(pl.ranks))
 		c.count = c.splits.CountOf(op, pl.rank)
 	case op.PointToPoint():
-		c.root = (pl.rank + 1) % len(pl.ranks)
+		c.root = (pl.rank + 1) % len(pl.ranks) // the peer
 	}
 
-	call := c.call()
-	if err := cmp.Or(pl.life.err(), pl.validate(c, &call)); err != nil {
-		return Explanation{}, err
-	}
-
-	where := pl.locations(&call).where
-	e := Explanation{Operation: op.String()}
-	if op.UsesWindows() && !pl.rt.captures.isAnyCapturing() {
-		e.Registers = send.needsRegistration(pl.group) || recv.needsRegistration(pl.group)
-		if call.SendWindow == nil && call.Count > 0 &&
-			pl.canRegister(send.pool) && pl.canRegister(recv.pool) {
-			call.SendWindow, call.RecvWindow = futureWindow{}, futureWindow{}
-			where = "both buffers belong to pools that the group can register"
-		}
-	}
-
-	offer, why, err := pl.router.route(c.choice, &call, where)
-	if err != nil {
-		return Explanation{}, err
-	}
-
-	e.Path, e.Why = call.Path.String(), why.String()
-	if r, ok := offer.(driver.Remarker); ok {
-		if text := r.Remark(call.Path); text != "" {
-			e.Why += "; " + text
-		}
-	}
-
-	return e, nil
+	return c
 }
 
 // futureWindow stands for a window that a registration would create.
@@ -77,6 +93,8 @@ type futureWindow struct{}
 // Deregister does nothing.
 func (futureWindow) Deregister() error { return nil }
 
+// canRegister reports whether the group can register memory of the pool: all ranks of the group
+// must belong to the pool's domain, the group whose ranks share the pool.
 func (pl *planner) canRegister(p *Pool) bool {
 	return p != nil && p.domain != nil && p.domain.contains(&pl.roster)
 }

@@ -42,7 +42,7 @@ type Stream struct {
 	// untrackedPools lists pools with memory that the capture uses, but whose uses nothing records.
 	// Guarded by pinning.
 	untrackedPools []*Pool
-	groups    []*Group // with calls in the capture; guarded by pinning
+	groups         []*Group // with calls in the capture; guarded by pinning
 	// adopted is queue, if another library has created the stream, and otherwise nil.
 	adopted driver.AdoptedStream
 }
