@@ -7,6 +7,12 @@ import (
 	"symmem/driver"
 )
 
+// A norm scales each row of a matrix. Suppose that two ranks have a matrix of 4 rows. The call
+// AllReduceRMSNorm adds up the matrices of both ranks, and each rank gets all 4 normalized rows.
+// The call ReduceScatterRMSNorm also adds up the matrices, but rank 0 gets the rows 0 and 1, and
+// rank 1 gets the rows 2 and 3. With quantization, a rank also gets the rows as numbers of 8 bits:
+// each element is divided by a scale and rounded.
+
 // NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm. All fields except
 // the tensors must be the same on all ranks. Tensors must be contiguous and aligned to 16 bytes.
 //
@@ -18,9 +24,9 @@ type NormArgs struct {
 	// selects BFloat16.
 	Type DataType
 	// Input has the shape [Rows, Hidden] in an AllReduceRMSNorm and [ranks*Rows, Hidden] in a
-	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]. It must be the rows of Input that
-	// this rank normalizes, or it must not overlap Input. With Quant, Output is optional. If Output
-	// is missing, the call may overwrite this rank's rows of Input.
+	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]. It may be the rows of Input that
+	// this rank normalizes. Otherwise, it must not overlap Input. With Quant, Output is optional: if
+	// it is missing, the call may overwrite this rank's rows of Input.
 	Input, Output Memory
 	// Residual has the shape [Rows, Hidden]. The call updates it. In an AllReduceRMSNorm, it must
 	// have the same contents on all ranks. Weight has the shape [Hidden]. Residual and Weight must
@@ -33,7 +39,7 @@ type NormArgs struct {
 	Epsilon float32
 	// WeightBias, from -1 to 1, is added to each weight. Gemma's norm uses 1.
 	WeightBias float32
-	// Quant is QuantNone or selects how the call also writes Quantized.
+	// Quant selects how the call also writes Quantized. With QuantNone, it does not.
 	Quant Quant
 	// Quantized has the shape [Rows, Hidden] and the type float8 (e4m3). It receives the elements
 	// of Output, each divided by its scale.
@@ -58,28 +64,29 @@ const (
 	QuantPerGroup = driver.QuantPerGroup // a computed scale per 128 elements, which divide Hidden
 )
 
-// output returns the memory for the output of a rank: Output or, if Output is missing, memory in
-// Input. In a ReduceScatterRMSNorm, that is the rank's part of Input.
+// output returns the memory for the output of a rank: Output or, if it is missing, the rank's rows
+// of Input. Invalid arguments are reported later, by the validation of the call.
 func (a *NormArgs) output(o Operation, rank int) (Memory, error) {
-	hasOutput := a.Output.Address() != 0
+	areArgsValid := a.Type.Valid() && a.Rows >= 0 && a.Hidden >= 0
 	switch {
-	case hasOutput || a.Quant == QuantNone: // without Quant, a missing Output is an error
+	case a.hasOutput() || a.Quant == QuantNone: // without Quant, a missing Output is an error
 		return a.Output, nil
-	case !a.Type.Valid() || a.Rows < 0 || a.Hidden < 0:
-		return a.Input, nil // invalid arguments: Validate returns the error
-	case o == driver.ReduceScatterRMSNorm:
+	case areArgsValid && o == driver.ReduceScatterRMSNorm:
 		bytes := a.Rows * a.Hidden * int64(a.Type.Size())
 		return a.Input.Slice(int64(rank)*bytes, bytes)
-	default:
+	default: // in an AllReduceRMSNorm, the rank has all rows
 		return a.Input, nil
 	}
 }
 
+func (a *NormArgs) hasOutput() bool { return a.Output.Address() != 0 }
+
+// driverNorm converts the arguments for the backend.
 func (a *NormArgs) driverNorm() *driver.Norm {
 	norm := &driver.Norm{
 		Rows: a.Rows, Hidden: a.Hidden, Epsilon: a.Epsilon, WeightBias: a.WeightBias,
 		Residual: a.Residual.Address(), Weight: a.Weight.Address(),
-		Quant: a.Quant, OnlyQuantized: a.Quant != QuantNone && a.Output.Address() == 0,
+		Quant: a.Quant, OnlyQuantized: a.Quant != QuantNone && !a.hasOutput(),
 		Quantized: a.Quantized.Address(), Scales: a.Scales.Address(), ScaleStrides: a.ScaleStrides,
 	}
 	hasNoStrides := norm.ScaleStrides == [2]int64{}
@@ -90,15 +97,15 @@ func (a *NormArgs) driverNorm() *driver.Norm {
 	return norm
 }
 
-// ScaleBytes returns the size in bytes of the memory from the first scale to the last.
-func (a *NormArgs) ScaleBytes() int64 {
-	const scales = 3 // index of Scales in driver.Norm.Spans, see otherBuffers
-	return a.driverNorm().Spans()[scales].Bytes
-}
-
 // otherBuffers returns the tensors except Input and Output, in the order of driver.Norm.Spans.
 func (a *NormArgs) otherBuffers() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
+}
+
+// ScaleBytes returns the size in bytes of the memory from the first scale to the last.
+func (a *NormArgs) ScaleBytes() int64 {
+	const scales = 3 // index of Scales in otherBuffers and in driver.Norm.Spans
+	return a.driverNorm().Spans()[scales].Bytes
 }
 
 // runNorm queues an AllReduceRMSNorm or a ReduceScatterRMSNorm. If wait is true, it also waits for
@@ -107,7 +114,7 @@ func runNorm(
 	ctx context.Context, g *Group, o Operation, a NormArgs, s *Stream, choice PathChoice, site uint32,
 	wait bool,
 ) error {
-	if a.Type == Float32 { // the zero value selects BFloat16
+	if a.Type == Float32 { // Float32 is the zero value, which selects BFloat16
 		a.Type = BFloat16
 	}
 
@@ -120,16 +127,19 @@ func runNorm(
 		operation: o, dataType: a.Type, reduceOp: Sum, send: a.Input, recv: recv,
 		count: a.Rows * a.Hidden, choice: choice, site: site, wait: wait,
 	}
-	slot := c.planSlot(a.Weight.Address()) // where the plan (prepared call) of an equal call is
-	c.norm = reuseNorm(g.calls.plans[slot].Load(), &a)
+	// The group keeps prepared calls. If there is one with equal arguments, it is in this slot.
+	slot := c.planSlot(a.Weight.Address())
+	kept := g.calls.plans[slot].Load() // may be nil
+	c.norm = reuseNorm(kept, &a)
 	return g.run(ctx, s, c)
 }
 
-// reuseNorm returns a copy of args on the heap. If a cached plan (which may be nil) has equal
-// arguments, it returns those instead, so that repeated calls do not allocate.
-func reuseNorm(plan *collective, args *NormArgs) *NormArgs {
-	if plan != nil && plan.norm != nil && *plan.norm == *args {
-		return plan.norm
+// reuseNorm returns a copy of args on the heap. If the kept call has equal arguments, it returns
+// those instead, so that repeated calls do not allocate.
+func reuseNorm(kept *collective, args *NormArgs) *NormArgs {
+	hasEqual := kept != nil && kept.norm != nil && *kept.norm == *args
+	if hasEqual {
+		return kept.norm
 	}
 
 	norm := *args

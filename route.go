@@ -6,9 +6,13 @@ import (
 	"symmem/driver"
 )
 
-// Routing describes an exchange of rows in a mixture of experts: Dispatch sends the row of each
-// token to the ranks of its experts, and Combine returns the experts' rows. Routing must be the
-// same on all ranks.
+// In a mixture of experts, each token is processed by a few of many experts, which belong to
+// different ranks. Suppose that rank 0 owns the experts 0 and 1, rank 1 owns the experts 2 and 3,
+// and a token of rank 0 needs the experts 1 and 2. Dispatch sends the token's row of numbers to
+// rank 0 and rank 1. Each of them computes a new row. Combine sends both new rows to rank 0, and
+// adds them up there.
+
+// Routing describes an exchange of rows. It must be the same on all ranks.
 type Routing struct {
 	// Experts is the number of experts of all ranks, at most 512. Each rank owns a contiguous range
 	// of experts. If the experts cannot be divided equally, the first ranks own one more than the
@@ -18,10 +22,10 @@ type Routing struct {
 	TopK int
 	// MaxTokens is the maximum number of tokens of a rank, at most 32768.
 	MaxTokens int64
-	// Hidden is the number of elements of a row, whose size in bytes must be a multiple of 16.
+	// Hidden is the number of elements of a row. The size of a row must be a multiple of 16 bytes.
 	Hidden int64
-	// Type is the type of dispatched rows, such as BFloat16, or Uint8 for float8 rows. Combined rows
-	// are always BFloat16.
+	// Type is the type of the rows that Dispatch sends, such as BFloat16, or Uint8 for float8. The
+	// rows of Combine are always BFloat16.
 	Type DataType
 	// Scales is the number of float32 scales of each row, which Dispatch copies with the row. It may
 	// be 0.
@@ -45,14 +49,14 @@ func (r Routing) FirstExpert(ranks, rank int) int {
 	return route.FirstExpert(ranks, rank)
 }
 
-// RouteArgs contains the arguments of Dispatch and Combine. Tensors must be contiguous. Send and
-// Recv must be aligned to 16 bytes, and the other tensors to 4 bytes.
+// RouteArgs contains the arguments of Dispatch and Combine. The tensors in the Memory fields must
+// be contiguous. Send and Recv must be aligned to 16 bytes, and the others to 4 bytes.
 type RouteArgs struct {
 	Routing
 	// Tokens is the number of this rank's tokens. It may be 0.
 	Tokens int64
-	// IDs contains the experts of each token. It has the shape [Tokens, TopK] and the type int32. An
-	// id of -1 means no expert.
+	// IDs contains the ids of each token's experts. It has the shape [Tokens, TopK] and the type
+	// int32. An id of -1 means no expert.
 	IDs Memory
 	// Weights and RowScales have the shapes [Tokens, TopK] and [Tokens, Scales] and the type float32.
 	// Combine does not use them.
@@ -66,6 +70,7 @@ type RouteArgs struct {
 // otherBuffers returns the buffers other than Send and Recv. The last element is always zero.
 func (a *RouteArgs) otherBuffers() [4]Memory { return [4]Memory{a.IDs, a.Weights, a.RowScales} }
 
+// driverRoute converts the arguments for the backend.
 func (a *RouteArgs) driverRoute() *driver.Route {
 	return &driver.Route{
 		Tokens: a.Tokens, MaxTokens: a.MaxTokens, Hidden: a.Hidden, Scales: a.Scales, TopK: a.TopK,
@@ -87,29 +92,33 @@ func runRoute(
 		c.dataType = BFloat16
 	}
 
-	slot := c.planSlot(a.IDs.Address()) // where the plan (prepared call) of an equal call is
-	c.routed = reuseRoute(g.calls.plans[slot].Load(), &a)
+	// The group keeps prepared calls. If there is one with equal arguments, it is in this slot.
+	slot := c.planSlot(a.IDs.Address())
+	kept := g.calls.plans[slot].Load() // may be nil
+	c.routed = reuseRoute(kept, &a)
 	return g.run(ctx, s, c)
 }
 
-// reuseRoute returns a copy of args on the heap. If a cached plan (which may be nil) has equal
-// arguments, it returns those instead, so that repeated calls do not allocate.
-func reuseRoute(plan *collective, args *RouteArgs) *RouteArgs {
-	if plan != nil && plan.routed != nil && *plan.routed == *args {
-		return plan.routed
+// reuseRoute returns a copy of args on the heap. If the kept call has equal arguments, it returns
+// those instead, so that repeated calls do not allocate.
+func reuseRoute(kept *collective, args *RouteArgs) *RouteArgs {
+	hasEqual := kept != nil && kept.routed != nil && *kept.routed == *args
+	if hasEqual {
+		return kept.routed
 	}
 
 	route := *args
 	return &route
 }
 
-// locateRoute finds the window (registered segment) of the buffer that peers access, and stores the
-// window in the call. The buffer is the receive buffer of a Dispatch or the send buffer of a
-// Combine. The other buffer need not be in a window.
+// locateRoute finds the window of the buffer that peers (other ranks) access, and stores it in the
+// call. A window is memory that the ranks have registered together. Peers access the receive buffer
+// of a Dispatch, and the send buffer of a Combine.
 func locateRoute(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) (found locations) {
-	if call.Operation == driver.Combine {
+	isCombine := call.Operation == driver.Combine
+	if isCombine {
 		entry, isInWindow := table.findWindow(call.Send, sendBytes)
 		if !isInWindow {
 			return locations{where: "the send buffer is in no window of the group"}
@@ -128,8 +137,8 @@ func locateRoute(
 	return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
 }
 
-// windowBuffers returns the send buffer and the receive buffer of a call, for the registration of
-// their memory. In place of a buffer that need not be in a window, it returns the zero Memory.
+// windowBuffers returns the send buffer and the receive buffer of any collective, for the
+// registration of their memory. A buffer that peers do not access is replaced by the zero Memory.
 func (c *collective) windowBuffers() [2]Memory {
 	switch c.operation {
 	case driver.Dispatch:

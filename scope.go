@@ -7,8 +7,13 @@ import (
 	"symmem/event"
 )
 
+// A pool maps its memory in parts, the segments. Before the ranks of a group can access each
+// other's buffers, they must register the segments together. Suppose that a program allocates three
+// buffers in a scope, and that one of them makes the pool map a segment. At the end of the scope,
+// the ranks register this segment.
+
 // Scope is a section of code that allocates memory from a pool. End registers the pool's new
-// segments with a group. Scopes can be nested.
+// segments with a group.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()
@@ -16,27 +21,30 @@ import (
 //	...
 //	return s.End(ctx)
 //
-// After a panic or an early return, Abandon ends the scope and registers nothing, because other
-// ranks may not do the same. A Scope must not be copied and is not safe for concurrent use.
+// If the code panics or returns before End, Abandon ends the scope and registers nothing, because
+// other ranks may not do the same. Scopes can be nested. A Scope must not be copied and is not safe
+// for concurrent use.
 type Scope struct {
-	pool       *Pool       // nil in a zero Scope
-	group      *Group      // nil in a disabled scope
-	membership *membership // the group's use of the pool; nil in a disabled scope or after err
-	err        error       // why the group cannot register the pool's memory, or nil
+	pool  *Pool  // nil in a zero Scope
+	group *Group // nil in a disabled scope
+	// membership knows which segments the group has registered. It is nil in a disabled scope, or if
+	// err is set.
+	membership *membership
+	err        error // why the group cannot register the pool's memory, or nil
 	hasEnded   bool
 }
 
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
-// return an error. Begin is short enough to be inlined, so that the Scope needs no heap
-// allocation.
+// return an error.
 func (p *Pool) Begin(g *Group) *Scope {
+	// This function is short enough to be inlined, so that the Scope needs no heap allocation.
 	s := &Scope{pool: p, group: g}
 	s.membership, s.err = beginGroupScope(p, g)
 	return s
 }
 
-// beginGroupScope returns the group's membership in the pool. At the first scope, it creates the
-// membership.
+// beginGroupScope returns the group's membership for the pool. At the first scope, it creates the
+// membership. It returns an error if the group cannot register the pool's memory.
 func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.isActive() {
 		p.events.recordScope(event.KindScopeBegin, g)
@@ -48,11 +56,11 @@ func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 		}
 	}
 
-	return p.registrar.findMembership(g) // returns an error for a nil or unsuitable group
+	return p.registrar.findMembership(g)
 }
 
-// BeginDisabled opens a scope without a group. The scope does not allocate from p, but from a pool
-// of this rank whose memory is never registered.
+// BeginDisabled opens a scope without a group. Its Alloc does not use p, but a pool of this rank
+// whose memory is never registered.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -79,6 +87,7 @@ func (s *Scope) AllocOn(stream *Stream, bytes int64) (Buffer, error) {
 	return s.pool.AllocOn(stream, bytes)
 }
 
+// checkUsable returns an error if the scope has ended or cannot be used.
 func (s *Scope) checkUsable() error {
 	if s.hasEnded {
 		return fmt.Errorf("scope: %w", ErrClosed)
@@ -105,8 +114,8 @@ func (s *Scope) End(ctx context.Context) error {
 		s.pool.events.recordScope(event.KindScopeEnd, s.group)
 	}
 
-	hasPending := s.membership != nil && s.membership.hasPending.Load() // segments to register
-	if !hasPending {
+	hasSegments := s.membership != nil && s.membership.hasPending.Load() // to register
+	if !hasSegments {
 		return nil
 	}
 
@@ -116,10 +125,12 @@ func (s *Scope) End(ctx context.Context) error {
 // Abandon ends the scope without registering memory. After End, it does nothing.
 func (s *Scope) Abandon() {
 	if !s.hasEnded {
-		s.abandonOpen() // a separate function, so that Abandon can be inlined
+		s.abandonOpen()
 	}
 }
 
+// abandonOpen is Abandon for a scope that has not ended. It is a separate function, so that Abandon
+// can be inlined.
 func (s *Scope) abandonOpen() {
 	s.hasEnded = true
 	if s.pool != nil {
