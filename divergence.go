@@ -7,6 +7,11 @@ import (
 	"symmem/internal/agreement"
 )
 
+// The ranks of a group must make the same requests to a shared pool. Suppose that the ranks 0 and 1
+// allocate 1 MiB from a pool at the point where rank 2 allocates 2 MiB. A later comparison detects
+// this, and all ranks return a DivergenceError. It has two sides: the allocation of the ranks 0 and
+// 1, and that of rank 2. Rank 2 is deviant, because a majority of the ranks differs from it.
+
 // DivergenceKind names what differs between ranks.
 type DivergenceKind string
 
@@ -20,10 +25,9 @@ const (
 	DivergedValue      DivergenceKind = "value"      // Group.Agree or a related method differs
 )
 
-// DivergenceError reports that ranks behaved differently where they must behave identically, and
-// in what they differ. All ranks of the group return the same error, except that a rank that was
-// late for the comparison adds its own side. All rank numbers are ranks of the world. The error
-// can be encoded as JSON.
+// DivergenceError reports how ranks differ where they must do the same. All ranks of the group
+// return the same error, except that a rank that was late for the comparison adds its own side. All
+// rank numbers are ranks of the world. The error can be encoded as JSON.
 type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the group's ranks in group order.
@@ -32,16 +36,17 @@ type DivergenceError struct {
 	// Pool and PoolID are the pool's name and id, for DivergedPlacement and DivergedPending.
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
-	// Position is the index of the first differing event of a DivergedPlacement, and Last is 0. If
-	// part of the history was discarded, the index is only known to be from Position to Last.
+	// Position is the index of the first event that differs in a pool's history, for
+	// DivergedPlacement. Last is then 0. But if a rank has discarded old events, the index is only
+	// known to be in the range from Position to Last.
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
 	// Sides lists the distinct observations, at most 16.
 	Sides []Side `json:"sides"`
-	// Others lists the ranks that are missing from Sides, because there are too many observations.
+	// Others lists ranks with further observations, if there are more than 16.
 	Others []int `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority. It is empty if there is no majority.
-	// Ranks outside any call do not count.
+	// Deviant lists the ranks that differ from the majority. It is empty if there is no majority. A
+	// rank that is in no call does not count.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part in the comparison.
 	Absent []int `json:"absent,omitempty"`
@@ -51,7 +56,7 @@ type DivergenceError struct {
 	Message string `json:"message"`
 }
 
-// Side holds one observation and the ranks that share it.
+// Side is one observation and the ranks that share it.
 type Side struct {
 	Ranks []int `json:"ranks"`
 	// Event describes the observation: an event of a pool's history, a call, or a value.
@@ -63,7 +68,7 @@ type Side struct {
 	Before []string `json:"before,omitempty"`
 }
 
-// Error returns Message.
+// Error returns Message or, if it is empty, a short text.
 func (d *DivergenceError) Error() string {
 	if d.Message == "" {
 		return fmt.Sprintf("group %s: ranks differ (%s)", d.Group, d.Kind)
@@ -89,7 +94,7 @@ func (d *DivergenceError) Ranks() map[int]Side {
 func divergenceOf(outcome *agreement.Outcome, group string, members []int) error {
 	source := outcome.Divergence
 	if source == nil {
-		return nil // an error that is nil, not a nil *DivergenceError
+		return nil
 	}
 
 	d := &DivergenceError{
@@ -99,7 +104,8 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 		Absent: worldRanks(source.Absent, members), Why: source.Difference.String(),
 		Message: source.Error(),
 	}
-	if source.Last > source.Position { // the position is not known exactly
+	isRange := source.Last > source.Position // the position is not known exactly
+	if isRange {
 		d.Last = source.Last
 	}
 

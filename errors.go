@@ -24,7 +24,7 @@ var (
 	ErrFreed       = alloc.ErrFreed        // the buffer has been freed
 	ErrBusy        = driver.ErrBusy        // work on the rank in the text may use the memory
 	ErrSuspended   = driver.ErrSuspended   // the pool or group must be resumed first
-	ErrForeign     = alloc.ErrForeign      // the memory belongs to another pool or runtime
+	ErrForeign     = alloc.ErrForeign      // the memory is not from this pool or runtime
 )
 
 // Errors of registration and collectives.
@@ -38,7 +38,7 @@ var (
 // OutOfMemoryError is the ErrOutOfMemory of a pool that cannot map more memory. Sizes are in
 // bytes.
 type OutOfMemoryError struct {
-	Requested int64 `json:"requested"`
+	Requested int64 `json:"requested"` // size that the program has requested
 	// Free is the total size of the stream's free blocks, and LargestFree the size of the largest.
 	Free        int64 `json:"free"`
 	LargestFree int64 `json:"largest_free"`
@@ -70,8 +70,9 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// newOutOfMemoryError converts an error of package alloc, which places blocks, to an
-// OutOfMemoryError. device is the error of the device, or nil if the pool has reached its capacity.
+// newOutOfMemoryError converts an error of package alloc to an OutOfMemoryError. device is the
+// error of the device, or nil if the pool has reached its capacity. If err is of another type, the
+// two errors are joined.
 func newOutOfMemoryError(err, device error) error {
 	var allocErr *alloc.OutOfMemoryError
 	if !errors.As(err, &allocErr) {
@@ -125,8 +126,8 @@ const (
 	SplitsDiffer       = driver.SplitsDiffer
 )
 
-// toAbsentError converts an error of package rendezvous about absent ranks to an AbsentError. It
-// returns other errors unchanged.
+// toAbsentError converts a rendezvous.AbsentError to an AbsentError of this package. It returns
+// other errors unchanged.
 func toAbsentError(err error) error {
 	var absent *rendezvous.AbsentError
 	if !errors.As(err, &absent) {
@@ -137,8 +138,8 @@ func toAbsentError(err error) error {
 	return &absentErrorWithText{converted}
 }
 
-// absentErrorWithText is an AbsentError with the text of Err, which names the ranks and the store
-// (through which ranks find each other).
+// absentErrorWithText is an AbsentError with the text of its Err. That text also names the store,
+// through which ranks find each other.
 type absentErrorWithText struct{ AbsentError }
 
 func (e *absentErrorWithText) Error() string { return e.Err.Error() }
@@ -153,42 +154,46 @@ func (e *absentErrorWithText) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinWithoutDuplicates joins errors, but only one of several with the same text. Often, one cause
-// makes the release of several resources fail.
+// joinWithoutDuplicates joins errors. Of several errors with the same text, it keeps only one: if
+// several resources are released, one cause often makes each release fail.
 func joinWithoutDuplicates(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
 	for _, err := range splitJoined(errors.Join(errs...)) {
 		text := err.Error()
-		if !seen[text] {
-			seen[text] = true
-			distinct = append(distinct, err)
+		if seen[text] {
+			continue
 		}
+
+		seen[text] = true
+		distinct = append(distinct, err)
 	}
 
 	return errors.Join(distinct...)
 }
 
-// splitJoined undoes errors.Join, also if its arguments were joined errors. If err is no joined
-// error, the result contains only err. For nil, the result is empty.
+// splitJoined returns the errors that errors.Join has joined to err. If one of them is also joined,
+// it is split, too. If err is no joined error, the result contains only err. For nil, it is empty.
 func splitJoined(err error) []error {
 	if err == nil {
 		return nil
 	}
 
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
+	wrapper, hasParts := err.(interface{ Unwrap() []error })
+	if !hasParts {
 		return []error{err}
 	}
 
-	// An error of fmt.Errorf with several %w has the same method, but another text.
-	joinedAgain := errors.Join(joined.Unwrap()...)
-	if joinedAgain == nil || joinedAgain.Error() != err.Error() {
+	// An error of fmt.Errorf with several %w also has parts. But its text is not their joined text.
+	parts := wrapper.Unwrap()
+	joinedAgain := errors.Join(parts...)
+	isJoined := joinedAgain != nil && joinedAgain.Error() == err.Error()
+	if !isJoined {
 		return []error{err}
 	}
 
 	var all []error
-	for _, part := range joined.Unwrap() {
+	for _, part := range parts {
 		all = append(all, splitJoined(part)...)
 	}
 

@@ -6,9 +6,14 @@ import (
 	"symmem/driver"
 )
 
+// A sum of floats depends on the order of the additions, because each addition rounds its result.
+// For example, (1e8 + -1e8) + 1 is 1 in float32, but 1e8 + (-1e8 + 1) is 0. Reductions may use
+// different orders: this depends on the size, the kind of memory and the path, which is the way in
+// which a call runs. A program that needs the same bits in all these cases selects a formula.
+
 // Formula selects the order in which reductions combine the values of the ranks. With a formula
-// other than FormulaAny, a reduction has the same bits for every size, kind of memory and path
-// (the way in which a collective runs). See docs/reference/deterministic.md.
+// other than FormulaAny, a reduction has the same bits for every size, kind of memory and path. See
+// docs/reference/deterministic.md.
 type Formula int
 
 // The formulas. x0 to x3 are the values of ranks 0 to 3. A reduction that does not support the
@@ -34,7 +39,7 @@ const envDeterministic = "SYMMEM_DETERMINISTIC"
 // String returns default, any, ranks, tree or rounded-tree.
 func (f Formula) String() string {
 	switch {
-	case f == FormulaDefault: // has no driver.Formula
+	case f == FormulaDefault:
 		return "default"
 	case f < FormulaDefault || f > FormulaRoundedTree:
 		return "Formula(?)"
@@ -67,8 +72,9 @@ func ParseFormula(name string) (Formula, error) {
 // FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// checkFormula returns an error if a group cannot use the formula: the number of ranks does not
-// fit, or no path of the backend can compute a float32 sum. All ranks get the same error.
+// checkFormula returns an error if a group cannot use the formula. Either the number of ranks does
+// not fit, or no path of the backend can compute a float32 sum in this order. All ranks get the
+// same error.
 func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
@@ -79,10 +85,11 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	}
 
 	sum := driver.Call{Operation: driver.AllReduce, DataType: Float32, Count: 1}
-	offer := c.Offer(sum) // lists the paths that can run the call
-	plainErr := offer.Refusal(driver.PathPlain)
+	offer := c.Offer(sum)
+	plainErr := offer.Refusal(driver.PathPlain) // nil if the plain path can run the call
 	directErr := offer.Refusal(driver.PathDirect)
-	if plainErr == nil || directErr == nil { // one path suffices
+	hasPath := plainErr == nil || directErr == nil
+	if hasPath {
 		return nil
 	}
 
@@ -90,8 +97,8 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 		"plain path: %w; direct path: %w", envDeterministic, plainErr, directErr)
 }
 
-// rejectDeterministic returns an error if the options select a formula other than FormulaAny. It is
-// for operations whose reductions NCCL runs, in an order that NCCL chooses.
+// rejectDeterministic returns an error if the options select a formula other than FormulaAny. Call
+// it in operations whose reductions NCCL runs, because NCCL chooses the order.
 func (o *Options) rejectDeterministic(operation string) error {
 	if o.Deterministic == FormulaAny {
 		return nil
