@@ -9,13 +9,20 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex that checks the order in which a goroutine acquires locks. The class C of a
-// lock has a rank, and locks with lower ranks must be acquired first. Lock panics if the goroutine
-// already holds a lock that must be acquired later.
+// Two goroutines that acquire the same two locks in different orders can wait for each other
+// forever. Therefore, each kind of lock has a position in an order. Suppose that group locks have
+// the position 3, and pool locks the position 5. A goroutine may lock a group and then a pool. If
+// it locks a pool and then a group, the second Lock panics.
+//
+// A lock's type parameter, its class, determines its position. The address of a lock distinguishes
+// it from others of the same class.
+
+// Mutex is a sync.Mutex that checks the order in which a goroutine acquires locks. Lock panics if
+// the goroutine holds a lock with a later position. It also panics if the goroutine holds a lock of
+// the same class, unless the class permits that.
 type Mutex[C Class] struct{ lock sync.Mutex }
 
-// Lock acquires the lock. The address of m identifies the lock among those that the goroutine
-// holds.
+// Lock acquires the lock.
 func (m *Mutex[C]) Lock() { lock[C](&m.lock, unsafe.Pointer(m)) }
 
 // TryLock acquires the lock if it is free, and reports whether it did.
@@ -42,8 +49,9 @@ func (s *Spin[C]) Unlock() {
 	s.lock.Unlock()
 }
 
-// RWMutex is a sync.RWMutex with the checks of Mutex. RLock also panics if the goroutine already
-// holds the lock, because this would deadlock if a writer waited between the two calls.
+// RWMutex is a sync.RWMutex with the checks of Mutex. They also apply to readers: a goroutine must
+// not call RLock twice. If a writer began to wait between the two calls, the second call would wait
+// for the writer, and the writer for the first reader.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -52,7 +60,7 @@ func (m *RWMutex[C]) Lock() { lock[C](&m.lock, unsafe.Pointer(m)) }
 // TryLock acquires the lock for writing if it is free, and reports whether it did.
 func (m *RWMutex[C]) TryLock() bool { return tryLock[C](m.lock.TryLock(), unsafe.Pointer(m)) }
 
-// Unlock releases a lock that was acquired for writing.
+// Unlock releases the lock for writing.
 func (m *RWMutex[C]) Unlock() {
 	release(unsafe.Pointer(m))
 	m.lock.Unlock()
@@ -70,18 +78,18 @@ func (m *RWMutex[C]) RUnlock() {
 	m.lock.RUnlock()
 }
 
-// lock checks the order, acquires l and records it among the goroutine's locks. address identifies
-// the lock. The check comes first, because acquiring l in a wrong order could deadlock.
+// lock checks the order, acquires l, and records that the goroutine holds it. The check comes
+// first, because the goroutine could otherwise wait forever.
 func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	var class C
-	rank := class.Rank()
+	rank := class.Rank() // contains the position and the name of the class
 	checkOrder(rank, address)
 	l.Lock()
 	recordLock(rank, address, maxFrames)
 }
 
-// tryLock is called after the TryLock of a lock. It records the lock if TryLock has acquired it,
-// and returns isAcquired. It does not check the order, because TryLock cannot deadlock.
+// tryLock records that the goroutine holds a lock, if a TryLock has just acquired it. It returns
+// isAcquired. It does not check the order, because TryLock does not wait.
 func tryLock[C Class](isAcquired bool, address unsafe.Pointer) bool {
 	if isAcquired {
 		var class C
@@ -92,7 +100,7 @@ func tryLock[C Class](isAcquired bool, address unsafe.Pointer) bool {
 }
 
 // AssertMayWait panics if the goroutine holds a lock that must not be held during a wait for
-// another process. Call it before each such wait.
+// another process. The lock's class determines this. Call AssertMayWait before each such wait.
 func AssertMayWait() { checkWait() }
 
 // AssertUnlocked panics if the goroutine holds any lock. Call it before each call of a user's
