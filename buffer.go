@@ -37,7 +37,7 @@ const (
 	maxExtentBytes   = 1<<(63-streamNumberBits) - 1 // largest length
 	hostFlag         = extent(1 << 63)              // set for the memory of a Go slice
 
-	// maxStreams is the number of streams. They have the numbers below it.
+	// maxStreams is the largest number of streams. They have the numbers below it.
 	maxStreams = 1<<streamNumberBits - 1
 	// untracked replaces the number of the stream in memory whose uses the pool does not record.
 	untracked alloc.Stream = maxStreams

@@ -41,7 +41,8 @@ type captures struct {
 // not in it, because their ranks stand for separate processes.
 var sharedCaptures sync.Map // *captures -> nil
 
-// sharedCapturesLock is held while a registration or a capture begins in one of these worlds.
+// sharedCapturesLock is held while a registration or a capture begins in one of these worlds. If
+// both begin at the same time, the second one thus sees the first one.
 var sharedCapturesLock ranked.Mutex[sharedCapturesMu]
 
 func (c *captures) share() { sharedCaptures.Store(c, nil) }

@@ -11,8 +11,8 @@ import (
 )
 
 // Suppose that one goroutine creates a pool while another one closes the Runtime. Runtime.Close
-// closes all pools, so it must first wait for the call that creates this one. From then on, calls
-// that would create a pool, a group or a stream return ErrClosed.
+// closes all pools, so it must first wait for the call that creates this one. Calls that begin
+// after Close has begun return ErrClosed.
 
 // creation counts the calls in progress that create groups, pools and streams.
 type creation struct {

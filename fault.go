@@ -13,12 +13,12 @@ import (
 )
 
 // Suppose that rank 1 of a group crashes during an AllReduce. Rank 0 detects that rank 1 is lost.
-// Rank 2 detects only that rank 0 has failed. What a rank detects is its fault. In an inquiry, the
-// ranks then agree on one cause: rank 1 is lost. From then on, the calls of the group return this
-// cause on all ranks.
+// Rank 2 detects only that rank 0 has failed. Each of these errors is the fault of a rank. In an
+// inquiry, the ranks then agree on one cause: rank 1 is lost. From then on, the calls of the group
+// return this cause on all ranks.
 //
-// Rank 2 may have queued calls that rank 0 has not queued, or allocated buffers. So a pool can have
-// a different layout on each rank. When a call returns the fault to the program, the group's pools
+// Rank 2 may have allocated a buffer for a call that rank 0 never makes. So a pool can have a
+// different layout on each rank. When a call returns the fault to the program, the group's pools
 // become suspect. A later call repairs them: it gives them the same layout on all ranks.
 
 // lifetime records whether a group has ended, and why: it was closed, or it has failed.

@@ -10,10 +10,11 @@ import (
 	"symmem/driver"
 )
 
-// Suspend releases a group's memory for a while, so that another program can use it. The state of
-// the group is then stateSuspending, until all ranks have agreed, and stateSuspended after that. If
-// rank 1 still has unfinished work, no rank is suspended, and the state is stateOpen again. Resume
-// changes the state to stateResuming, while it allocates the memory, and to stateOpen after that.
+// Suspend releases a group's memory until Resume. A group begins in stateOpen. Suspend changes the
+// state to stateSuspending, while the ranks agree to release the memory, and then to
+// stateSuspended. But if rank 1, for example, has unfinished work, no rank releases memory, and the
+// state becomes stateOpen again. Resume changes the state to stateResuming, while it allocates the
+// memory, and then to stateOpen.
 
 // groupSuspender implements Group.Suspend and Group.Resume. It is embedded in Group.
 type groupSuspender struct {

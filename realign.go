@@ -17,8 +17,8 @@ import (
 //   - Each rank takes an inventory: it lists the segments and the live blocks of its pool.
 //   - The ranks exchange their inventories. From these, all ranks compute the same arrangement. The
 //     live blocks stay where they are, and all other memory becomes free.
-//   - Each rank rebuilds its pool with the arrangement, and unmaps the segments that are not in it.
-//     It also restarts the pool's history, which ranks compare.
+//   - Each rank rebuilds its pool with the arrangement, and unmaps the segments that are not in it,
+//     unless graphs use them. It also restarts the pool's history, which ranks compare.
 
 // realigner implements the steps of a realignment for one pool.
 type realigner struct {

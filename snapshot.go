@@ -13,7 +13,8 @@ import (
 
 // The live view is a set of web pages about a rank. A page that is open in a browser asks for a
 // snapshot again and again. A snapshot must not delay the program for long. Therefore, it contains
-// only the latest events of the pools, and says "busy" instead of waiting for a pool in use.
+// only the latest events of each pool. It leaves out most of a pool that is in use for more than
+// 20 ms.
 
 const (
 	maxSnapshotEvents = 1 << 16 // of all pools together

@@ -17,7 +17,7 @@ import (
 //
 //   - The program waits for stream 2, for example with Synchronize. Then the use has ended.
 //   - The program allocates on stream 1, which has no other free memory. Then stream 1 waits, on
-//     the device, for the end of the use. For this wait, Free has recorded an event on stream 2.
+//     the device, for the end of the use. Free has marked this end by a device event on stream 2.
 //
 // A captured graph pins the blocks that it uses. If the program frees a pinned block, the block is
 // parked. When the graph is closed, it becomes deferred or free.
@@ -30,9 +30,9 @@ type useTracker struct {
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	// useEndEvents holds a device event for each use of a deferred block: the end of the use. The
-	// event is nil if the stream has no unfinished work or the event could not be recorded. Guarded
-	// by mu.
+	// useEndEvents holds a device event for the end of each use of a deferred block. A StreamPoint
+	// identifies such a use by its block and its stream. The event is nil if the stream has no
+	// unfinished work or the event could not be recorded. Guarded by mu.
 	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 

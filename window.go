@@ -12,7 +12,7 @@ import (
 // A pool reserves a range of addresses, its arena, and maps memory there in parts, its segments.
 // When the ranks of a group register a segment together, they create a window, through which each
 // rank accesses the memory of the others. Before a collective, the group looks up the window of
-// each buffer.
+// each buffer in a table.
 //
 // Suppose that an arena begins at address A. Its first segment has 64 MiB and is registered. The
 // table divides the arena into granules of 2 MiB, the unit of segment sizes on this device. The
@@ -104,8 +104,10 @@ func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offse
 // withGranules returns a copy of t in which all granules of a segment have the given entry, which
 // may be nil. It copies each chunk that it changes, because other goroutines may be reading it.
 func (t arenaTable) withGranules(s *segment, entry *windowEntry) arenaTable {
-	first := (uintptr(s.start) - t.base) >> t.granuleShift
-	last := first + uintptr(s.bytes-1)>>t.granuleShift
+	startOffset := uintptr(s.start) - t.base
+	endOffset := startOffset + uintptr(s.bytes)
+	first := startOffset >> t.granuleShift
+	last := (endOffset - 1) >> t.granuleShift
 	firstChunk, lastChunk := first>>chunkShift, last>>chunkShift
 	t.chunks = slices.Clone(t.chunks)
 	for uintptr(len(t.chunks)) <= lastChunk {
@@ -118,9 +120,9 @@ func (t arenaTable) withGranules(s *segment, entry *windowEntry) arenaTable {
 			*chunk = *t.chunks[index]
 		}
 
-		firstInChunk := max(first, index<<chunkShift)
-		lastInChunk := min(last, index<<chunkShift+chunkGranules-1)
-		for granule := firstInChunk; granule <= lastInChunk; granule++ {
+		chunkStart := index << chunkShift // the chunk's first granule
+		chunkEnd := chunkStart + chunkGranules - 1
+		for granule := max(first, chunkStart); granule <= min(last, chunkEnd); granule++ {
 			chunk[granule%chunkGranules] = entry
 		}
 
