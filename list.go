@@ -39,7 +39,7 @@ func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) er
 		defer use.leave(c.send.pool, c.recv.pool) // after the launch
 	}
 
-	g.calls.site.Store(calls[0].site)
+	g.calls.site.Store(calls[0].site) // the line of code that makes the call, for errors
 	prepared, err := prepareList(ctx, g, s, calls)
 	if err != nil {
 		return err

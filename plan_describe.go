@@ -18,13 +18,14 @@ import (
 // offset. It leaves out the address, which may differ. The ranks compare a digest (a hash) of the
 // description.
 
-// locations holds the windows of a call's buffers. A window is nil if the call does not use it.
+// locations holds the windows of a call's buffers, if the buffers must be at the same position in
+// them on all ranks. Otherwise, the windows are nil.
 type locations struct {
 	send, recv *windowEntry
 	where      string // why the call can or cannot use windows, for the explanation of its path
 }
 
-// locations finds the windows of a call's buffers, and stores them in the call.
+// locations finds the windows of a call's buffers. It also stores them in the call.
 func (pl *planner) locations(call *driver.Call) locations {
 	table := pl.windows.table.Load()
 	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
