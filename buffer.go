@@ -39,7 +39,7 @@ const (
 
 	// maxStreams is the largest number of streams. They have the numbers below it.
 	maxStreams = 1<<streamNumberBits - 1
-	// untracked replaces the number of the stream in memory whose uses the pool does not record.
+	// untracked, a number that no stream has, marks memory whose uses the pool does not record.
 	untracked alloc.Stream = maxStreams
 )
 

@@ -55,7 +55,8 @@ func (c *captures) isShared() bool {
 }
 
 // runWithoutCapture runs step, a registration, if no rank is capturing a stream. Otherwise, all
-// ranks return ErrCapturing. All ranks must call it, with an exchange for one byte of each rank.
+// ranks return ErrCapturing. All ranks must call it. Through exchange, each rank learns whether the
+// others are capturing.
 func (c *captures) runWithoutCapture(
 	ctx context.Context, exchange agreement.Exchange, step func() error,
 ) error {
@@ -198,8 +199,8 @@ func (c *captures) clearAdopted() {
 	c.adopted = nil
 }
 
-// begin counts a capture of a stream that symmem created, until end. Before, it waits for the
-// registrations in progress.
+// begin waits for the registrations in progress. Then it counts a capture of a stream that symmem
+// created, until end.
 func (c *captures) begin() error {
 	return c.runAfterRegistrations("beginning a capture", func() { c.ownCaptureCount++ })
 }
@@ -210,14 +211,14 @@ func (c *captures) end() {
 	c.ownCaptureCount--
 }
 
-// beginAdopted lists an adopted stream before symmem records a call in its capture. Before, it
-// waits for the registrations in progress.
+// beginAdopted waits for the registrations in progress. Then it lists an adopted stream, in whose
+// capture symmem is about to record a call.
 func (c *captures) beginAdopted(operation string, s *Stream) error {
 	return c.runAfterRegistrations(operation, func() { c.addAdopted(s) })
 }
 
-// runAfterRegistrations runs step with mu held, while no registration is in progress in any world.
-// It waits for that. After the timeout, it returns a TimeoutError that names the operation.
+// runAfterRegistrations waits until no registration is in progress in any world. Then it runs step
+// with mu held. After the timeout, it returns a TimeoutError that names the operation.
 func (c *captures) runAfterRegistrations(operation string, step func()) error {
 	var expired <-chan time.Time // set at the first wait
 	for {
