@@ -43,8 +43,7 @@ const (
 	untracked alloc.Stream = maxStreams
 )
 
-// newExtent returns the extent of memory that is no Go slice. bytes must be in the range from 0 to
-// maxExtentBytes.
+// newExtent returns an extent without hostFlag. bytes must be from 0 to maxExtentBytes.
 func newExtent(bytes int64, stream alloc.Stream) extent {
 	return extent(bytes)<<streamNumberBits | extent(stream)
 }

@@ -117,8 +117,9 @@ func (c *captures) endRegistration() {
 	}
 }
 
-// isAnyCapturing reports whether this rank is capturing a stream, in any world of the process. Of
-// adopted streams, it queries only the listed ones: the owners of others may have destroyed them.
+// isAnyCapturing reports whether this rank is capturing a stream. If c is in sharedCaptures, that
+// includes the other worlds there. Of adopted streams, it queries only the listed ones: the owners
+// of others may have destroyed them.
 func (c *captures) isAnyCapturing() bool {
 	if c.isWorldCapturing() {
 		return true
@@ -138,8 +139,8 @@ func (c *captures) isAnyCapturing() bool {
 	return false
 }
 
-// isWorldCapturing is isAnyCapturing for this world only. It also removes adopted streams whose
-// captures have ended from the list.
+// isWorldCapturing is isAnyCapturing for this world only. It also removes adopted streams from the
+// list, if it finds that their captures have ended.
 func (c *captures) isWorldCapturing() bool {
 	c.mu.Lock()
 	hasOwnCapture := c.ownCaptureCount > 0
@@ -217,8 +218,9 @@ func (c *captures) beginAdopted(operation string, s *Stream) error {
 	return c.runAfterRegistrations(operation, func() { c.addAdopted(s) })
 }
 
-// runAfterRegistrations waits until no registration is in progress in any world. Then it runs step
-// with mu held. After the timeout, it returns a TimeoutError that names the operation.
+// runAfterRegistrations waits until no registration is in progress. If c is in sharedCaptures, that
+// includes the other worlds there. Then it runs step with mu held. After the timeout, it returns a
+// TimeoutError that names the operation.
 func (c *captures) runAfterRegistrations(operation string, step func()) error {
 	var expired <-chan time.Time // set at the first wait
 	for {
@@ -243,8 +245,8 @@ func (c *captures) runAfterRegistrations(operation string, step func()) error {
 	}
 }
 
-// runUnlessRegistering runs step with mu held and returns nil. If a registration is in progress in
-// any world, it returns that world's registrationsDone instead.
+// runUnlessRegistering runs step with mu held and returns nil. If a registration is in progress, it
+// returns the registrationsDone of the world that is registering instead.
 func (c *captures) runUnlessRegistering(step func()) (registrationsDone <-chan struct{}) {
 	if c.isShared() {
 		sharedCapturesLock.Lock()

@@ -10,9 +10,9 @@ import (
 )
 
 // Free usually only gives a block of memory back to the core of its pool, the allocator. Two cases
-// need more work. If other streams may still use the block, it becomes free later. If the pool has
-// been closed, Free unmaps a segment (a part of the pool that was mapped at once) after its last
-// buffer.
+// need more work. If other streams or graphs may still use the block, it becomes free later. If the
+// pool has been closed, Free unmaps a segment (a part of the pool that was mapped at once) after
+// its last buffer.
 
 // blockOf returns the block of m, which must not have been freed. Its errors are ErrClosed,
 // ErrFreed and ErrForeign.

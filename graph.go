@@ -225,7 +225,7 @@ func (g *Graph) Launch(s *Stream) error {
 // Close discards the graph. All launches must have completed. A second Close does nothing.
 //
 // A pool's domain is the group whose ranks share the pool. All ranks of a domain must close graphs
-// at the same points of the program: Close can free memory, and later buffers are placed there.
+// at the same points of the program: Close can free memory, and later buffers can be placed there.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")

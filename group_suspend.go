@@ -14,7 +14,7 @@ import (
 // state to stateSuspending, while the ranks agree to release the memory, and then to
 // stateSuspended. But if rank 1, for example, has unfinished work, no rank releases memory, and the
 // state becomes stateOpen again. Resume changes the state to stateResuming, while it allocates the
-// memory, and then to stateOpen.
+// memory, and then to stateOpen or, after an error, to stateSuspended.
 
 // groupSuspender implements Group.Suspend and Group.Resume. It is embedded in Group.
 type groupSuspender struct {

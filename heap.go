@@ -120,8 +120,9 @@ func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 // takeFromOtherStreams handles an ErrOutOfMemory: it takes free memory of other streams and returns
 // nil. If they have too little, it returns the error. It returns other errors, and nil, unchanged.
 //
-// It does nothing during a capture of s, and takes no memory of captured streams. Otherwise, the
-// wait for the other streams' work would become part of a graph.
+// It does nothing during a capture of s, because the wait for the other streams' work would become
+// part of the graph. It takes no memory of streams that are being captured, or that another library
+// has created and may have destroyed.
 func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.inCapture() {
 		return err

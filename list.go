@@ -135,7 +135,7 @@ func findOrValidate(planner *planner, calls []*collective) ([]*collective, error
 }
 
 // recordListUses records that the stream uses the calls' buffers. It does nothing if the group has
-// failed and the fault has been repaired, because the calls then fail.
+// failed and the fault has been repaired.
 func recordListUses(g *Group, s *Stream, calls []*collective) error {
 	for _, c := range calls {
 		if s.mustRecordUse(c) && g.life.fault.Load() != faultRepaired {
@@ -221,7 +221,7 @@ func pathOfCall(planner *planner, c *collective) (driver.Path, error) {
 }
 
 // launchList launches prepared calls, in one launch if the backend can combine them. isWaiting is
-// true if the program waits for the stream after the list.
+// true if the caller waits for the stream next.
 func launchList(g *Group, s *Stream, prepared []*collective, isWaiting bool) error {
 	if len(prepared) > 1 {
 		combined, err := combine(g, prepared)

@@ -76,7 +76,7 @@ func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) 
 		c.ReduceOp = call.Route.Describe()
 	}
 
-	// The plain path, which copies through memory of the backend, permits different positions.
+	// On the plain path, the positions may differ between ranks.
 	hasWindow := found.send != nil || found.recv != nil
 	if hasWindow && call.Path != driver.PathPlain {
 		pl.addPositions(&c, call, found)

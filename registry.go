@@ -9,6 +9,7 @@ import (
 )
 
 // The groups and pools of a Runtime are in its registry, from their creation until they are closed.
+// A group that has failed stays in the registry.
 //
 // The ranks of a group can share a pool: the group is the pool's domain. They name the pool by an
 // id, which is the same on all ranks. If the world, the group of all ranks, shares two pools, their

@@ -12,7 +12,7 @@ import (
 // rank 0 and rank 1. Each of them computes a new row. Combine sends both new rows to rank 0, and
 // adds them up there.
 
-// Routing describes an exchange of rows. It must be the same on all ranks.
+// Routing describes an exchange of rows by Dispatch and Combine. It must be the same on all ranks.
 type Routing struct {
 	// Experts is the number of experts of all ranks, at most 512. Each rank owns a contiguous range
 	// of experts. If the experts cannot be divided equally, the first ranks own one more than the

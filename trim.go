@@ -18,6 +18,8 @@ import (
 //   - It waits for the queued work of all streams, which may still use freed buffers.
 //   - It removes the segment from the core, the pool's allocator. From then on, no buffer can be
 //     placed there, and groups register the segment no more.
+//   - It waits again: in the meantime, another goroutine may have queued work on a buffer in the
+//     segment, and freed the buffer.
 //   - It deregisters the segment from the groups that have registered it.
 //   - It unmaps the segment.
 //
@@ -95,7 +97,8 @@ func (t *trimmer) trimWithDomain(
 	segments, takeErr := t.takeEmptySegments(ctx, minBytes) // no segments after an error
 	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
 	err = errors.Join(takeErr, deregisterErr)
-	// Wait until all ranks have deregistered the segments, even after an error.
+	// Wait until all ranks have deregistered the segments, even after an error. If the wait fails, so
+	// does the domain. Then no later trim is possible, and the segments stay mapped until Close.
 	if _, waitErr := domain.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		cause := domain.life.awaitFault(waitErr)
 		return errors.Join(err, cause)
@@ -114,9 +117,8 @@ func hasKeptMemory(p *Pool) bool {
 	return p.core.HasKeptMemory()
 }
 
-// takeEmptySegments removes the segments without buffers from the core, and returns them. Before it
-// returns, it waits for all streams once more: since the first wait, another goroutine may have
-// queued work on a buffer and freed the buffer.
+// takeEmptySegments removes the segments without buffers from the core, and waits for all streams
+// again. Then it returns the segments.
 func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*segment, error) {
 	segments := t.removeEmptySegments(minBytes)
 	if len(segments) == 0 {

@@ -16,8 +16,9 @@ import (
 // becomes free in one of two ways:
 //
 //   - The program waits for stream 2, for example with Synchronize. Then the use has ended.
-//   - The program allocates on stream 1, which has no other free memory. Then stream 1 waits, on
-//     the device, for the end of the use. Free has marked this end by a device event on stream 2.
+//   - The program allocates on stream 1, which has no other block that is large enough. Then stream
+//     1 waits, on the device, for the end of the use. Free has marked this end by a device event on
+//     stream 2.
 //
 // A captured graph pins the blocks that it uses. If the program frees a pinned block, the block is
 // parked. When the graph is closed, it becomes deferred or free.
@@ -117,7 +118,8 @@ func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 }
 
 // recordUseEnds records a device event for each use of the block that the core has just deferred.
-// It returns an error if an event cannot be recorded. The caller must hold mu.
+// It returns an error if an event cannot be recorded, unless the stream is closed. The caller must
+// hold mu.
 func (u *useTracker) recordUseEnds() error {
 	var errs []error
 	for _, use := range u.core.EventsToRecord() {

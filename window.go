@@ -11,8 +11,8 @@ import (
 
 // A pool reserves a range of addresses, its arena, and maps memory there in parts, its segments.
 // When the ranks of a group register a segment together, they create a window, through which each
-// rank accesses the memory of the others. Before a collective, the group looks up the window of
-// each buffer in a table.
+// rank accesses the memory of the others. When a group prepares a collective, it looks up the
+// window of each buffer in a table.
 //
 // Suppose that an arena begins at address A. Its first segment has 64 MiB and is registered. The
 // table divides the arena into granules of 2 MiB, the unit of segment sizes on this device. The
@@ -135,7 +135,7 @@ func (t arenaTable) withGranules(s *segment, entry *windowEntry) arenaTable {
 // windows holds a group's table of windows and its memberships: one for each pool whose segments
 // the group registers.
 type windows struct {
-	mu          *ranked.Spin[groupState] // held to replace the table or the list of memberships
+	mu          *ranked.Spin[groupState] // held to change the fields below
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
 	// revision makes plans stale. A plan is a prepared call, which contains windows and addresses.
