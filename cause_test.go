@@ -140,6 +140,18 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	}
 }
 
+// TestMismatchWithoutCallIsCause makes a group fail with a MismatchError of a rank that made no call.
+func TestMismatchWithoutCallIsCause(t *testing.T) {
+	runRanks(t, 1, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		mismatch := &symmem.MismatchError{Number: 3, Group: "0", Others: []int{1}}
+		symmem.Fail(g, mismatch)
+		if got := g.Cause(r.ctx); !errors.Is(got, mismatch) {
+			r.failf("Cause() = %v; want %v", got, mismatch)
+		}
+	})
+}
+
 // TestAdoptedCauseKeepsTextAndType decodes causes on a rank that has reported a different error.
 // The text and the results of errors.As and errors.Is must be those of the original.
 func TestAdoptedCauseKeepsTextAndType(t *testing.T) {

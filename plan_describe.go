@@ -140,10 +140,11 @@ func digestCall(c *event.Call) uint64 {
 	return digest
 }
 
-// mismatchedCall describes this rank's call if cause is a MismatchError, and otherwise returns nil.
+// mismatchedCall describes this rank's call in a MismatchError. If cause contains no call, it
+// returns nil.
 func (pl *planner) mismatchedCall(cause error) *event.Call {
 	var mismatch *driver.MismatchError
-	if !errors.As(cause, &mismatch) {
+	if !errors.As(cause, &mismatch) || mismatch.Call == nil {
 		return nil
 	}
 

@@ -71,9 +71,9 @@ func kindNamed(name DivergenceKind) agreement.Kind {
 }
 
 // callComparison returns the configuration of a comparison of calls, and of the histories of pools
-// up to the calls. If cause is no MismatchError, only the histories are compared.
+// up to the calls. If cause contains no call, only the histories are compared.
 func (inq *inquiry) callComparison(cause error) agreement.Config {
-	call := inq.calls.mismatchedCall(cause) // nil if cause is no MismatchError
+	call := inq.calls.mismatchedCall(cause)
 	return agreement.Config{
 		Mode: agreement.ModePrefix, Call: call, Site: inq.calls.latestSite(), CallDiffers: call != nil,
 	}
