@@ -140,7 +140,7 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	}
 }
 
-// TestMismatchWithoutCallIsCause makes a group fail with a MismatchError of a rank that made no call.
+// TestMismatchWithoutCallIsCause makes a group fail with a MismatchError that contains no call.
 func TestMismatchWithoutCallIsCause(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)

@@ -135,7 +135,7 @@ func (t arenaTable) withGranules(s *segment, entry *windowEntry) arenaTable {
 // windows holds a group's table of windows and its memberships: one for each pool whose segments
 // the group registers.
 type windows struct {
-	mu          *ranked.Spin[groupState] // held to change the fields below
+	mu          *ranked.Spin[groupState] // held to replace the table or the list of memberships
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
 	// revision makes plans stale. A plan is a prepared call, which contains windows and addresses.
