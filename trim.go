@@ -109,8 +109,8 @@ func (t *trimmer) trimWithDomain(
 }
 
 // hasKeptMemory reports whether a realignment may free memory of the pool. A realignment gives a
-// pool the same layout on all ranks after a fault. If a CUDA graph on some rank uses free memory,
-// the realignment keeps this memory: no buffer can use it until the next realignment.
+// pool the same layout on all ranks after a fault. It keeps memory that a CUDA graph on some rank
+// uses: no new buffer can use this memory until the next realignment.
 func hasKeptMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -34,7 +34,7 @@ type arenaTable struct {
 	base         uintptr // first address of the arena
 	bytes        uintptr // size of the arena
 	granuleShift uint8   // log2 of a granule's size in bytes
-	// chunks has a nil element for a chunk without windows. Chunks at the end may be missing.
+	// chunks may have a nil element for a chunk without windows. Chunks at the end may be missing.
 	chunks []*windowChunk
 }
 
