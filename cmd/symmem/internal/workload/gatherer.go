@@ -11,18 +11,21 @@ import (
 	"symmem"
 )
 
-// Gatherer exchanges results between the ranks of a group. It works even after a test has failed
-// because ranks placed their buffers differently: ranks do not compare the requests to its pool.
+// Gatherer exchanges results between the ranks of a group. If rank 0 passes 5 to Numbers and rank 1
+// passes 7, both get [5, 7].
+//
+// It works even after a test has failed because ranks placed their buffers differently: ranks
+// compare the requests to the pools of the test, but not those to the Gatherer's pool.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
-	pool   *symmem.Pool // without a domain
+	pool   *symmem.Pool // its buffers are used only during a call; it has no domain
 }
 
-// OpenGatherer returns a Gatherer for all ranks. It creates a separate group and a separate stream,
-// so that the Gatherer works even after other groups have failed. All ranks must call it.
+// OpenGatherer returns a Gatherer for all ranks. All ranks must call it. The Gatherer has a separate
+// group and a separate stream, so that it works even after other groups have failed.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
-	const color = 0 // the same on all ranks, so that one group contains all of them
+	const color = 0 // Ranks with the same color form a group, here all ranks.
 	group, err := rt.World().Split(ctx, color, rt.Rank())
 	if err != nil {
 		return nil, fmt.Errorf("creating the group for reports: %w", err)
@@ -46,16 +49,16 @@ func NewGatherer(
 		return nil, fmt.Errorf("creating the pool for reports: %w", err)
 	}
 
-	// Map memory now, because the program may use up all memory later. Do not register it with a
-	// group.
-	if err := pool.Reserve(ctx, FirstSegment, nil); err != nil {
+	// Map memory now, because the test may use up all memory later.
+	var noGroup *symmem.Group // The memory is not registered with a group.
+	if err := pool.Reserve(ctx, FirstSegment, noGroup); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
 
 	return &Gatherer{group: group, stream: stream, pool: pool}, nil
 }
 
-// Numbers returns the value of own on each rank, by rank. All ranks of the group must call it.
+// Numbers returns a list with the number own of each rank. All ranks of the group must call it.
 func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	sent := binary.NativeEndian.AppendUint64(nil, uint64(own))
 	received, err := g.allGather(ctx, sent)
@@ -72,8 +75,8 @@ func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	return all, nil
 }
 
-// Gather exchanges values as JSON. It returns the value of own on each rank, by rank. All ranks of
-// the group must call it.
+// Gather returns a list with the value own of each rank. All ranks of the group must call it. It
+// sends the values as JSON.
 func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	sent, err := json.Marshal(own)
 	if err != nil {
@@ -85,7 +88,8 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 		return nil, err
 	}
 
-	padded := make([]byte, slices.Max(lengths)) // an all-gather needs equal lengths
+	// An all-gather needs messages of equal length, so append zeros up to the largest length.
+	padded := make([]byte, slices.Max(lengths))
 	copy(padded, sent)
 	received, err := g.allGather(ctx, padded)
 	if err != nil {
@@ -103,50 +107,47 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	return all, nil
 }
 
-// allGather returns the messages of all ranks, concatenated in the order of ranks. own is this
-// rank's message. All messages must have the same length.
+// allGather returns the messages of all ranks, one after the other. own is this rank's message. All
+// messages must have the same length.
 func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
-	sendBytes := int64(len(own))
-	recvBytes := sendBytes * int64(g.group.Size())
-	sendBuffer, err := g.pool.Alloc(sendBytes)
+	messageBytes := int64(len(own))
+	sendBuffer, err := g.pool.Alloc(messageBytes)
 	if err != nil {
 		return nil, err
 	}
 
-	defer func() {
-		freeErr := sendBuffer.Free()
-		err = errors.Join(err, freeErr)
-	}()
-	recvBuffer, err := g.pool.Alloc(recvBytes)
+	defer func() { err = errors.Join(err, sendBuffer.Free()) }()
+	allBytes := messageBytes * int64(g.group.Size())
+	recvBuffer, err := g.pool.Alloc(allBytes)
 	if err != nil {
 		return nil, err
 	}
 
-	defer func() {
-		freeErr := recvBuffer.Free()
-		err = errors.Join(err, freeErr)
-	}()
-	// The buffers may be larger than requested.
-	send, err := sendBuffer.Memory().Slice(0, sendBytes)
-	if err != nil {
+	defer func() { err = errors.Join(err, recvBuffer.Free()) }()
+	// The buffers can be larger than requested.
+	send, sendErr := sendBuffer.Memory().Slice(0, messageBytes)
+	recv, recvErr := recvBuffer.Memory().Slice(0, allBytes)
+	if err := errors.Join(sendErr, recvErr); err != nil {
 		return nil, err
 	}
 
-	recv, err := recvBuffer.Memory().Slice(0, recvBytes)
-	if err != nil {
-		return nil, err
-	}
+	return g.exchange(ctx, own, send, recv)
+}
 
+// exchange copies own to send, makes the all-gather, and returns a copy of recv.
+func (g *Gatherer) exchange(
+	ctx context.Context, own []byte, send, recv symmem.Memory,
+) ([]byte, error) {
 	if err := g.stream.Copy(send, symmem.Host(own)); err != nil {
 		return nil, err
 	}
 
-	err = g.group.AllGather(ctx, send, recv, sendBytes, symmem.Uint8, g.stream)
+	err := g.group.AllGather(ctx, send, recv, send.Bytes(), symmem.Uint8, g.stream)
 	if err != nil {
 		return nil, err
 	}
 
-	all = make([]byte, recvBytes)
+	all := make([]byte, recv.Bytes())
 	if err := g.stream.Copy(symmem.Host(all), recv); err != nil {
 		return nil, err
 	}

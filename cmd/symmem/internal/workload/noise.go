@@ -8,16 +8,19 @@ import (
 	"symmem"
 )
 
-// Noise makes allocations that are unrelated to the test and differ between ranks.
+// Noise makes allocations that are unrelated to the test and differ between ranks. Before a step of
+// the test, rank 0 may allocate blocks of 1 and 2 MiB, while rank 1 frees a block. Real programs have
+// such differences, too.
 type Noise struct {
-	pool   *symmem.Pool
-	random *rand.Rand
-	live   []symmem.Buffer
+	pool   *symmem.Pool    // separate from the test's pools
+	random *rand.Rand      // differs between ranks
+	live   []symmem.Buffer // allocated blocks
 }
 
 const (
-	maxNoiseBlocks     = 16
+	maxNoiseBlocks     = 16 // live at the same time
 	maxNoiseBlockBytes = 3 << 20
+	maxNoiseChanges    = 3 // allocations and frees of a Step
 )
 
 // NewNoise returns this rank's Noise for a round, or nil if c.Skew is not set. Methods of a nil
@@ -36,13 +39,14 @@ func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	return &Noise{pool: pool, random: rand.New(rand.NewPCG(seed, uint64(rt.Rank())))}, nil
 }
 
-// Step allocates or frees up to three blocks.
+// Step allocates and frees up to three random blocks.
 func (n *Noise) Step() error {
 	if n == nil {
 		return nil
 	}
 
-	for range n.random.IntN(4) {
+	changes := n.random.IntN(maxNoiseChanges + 1)
+	for range changes {
 		if err := n.allocOrFree(); err != nil {
 			return fmt.Errorf("allocating memory for skew: %w", err)
 		}
@@ -51,21 +55,34 @@ func (n *Noise) Step() error {
 	return nil
 }
 
+// allocOrFree allocates a block or frees one, with equal probability. It allocates none beyond the
+// limit, and frees none if there are none.
 func (n *Noise) allocOrFree() error {
-	if len(n.live) < maxNoiseBlocks && n.random.IntN(2) == 0 {
-		b, err := n.pool.Alloc(1 + n.random.Int64N(maxNoiseBlockBytes))
-		n.live = append(n.live, b)
-		return err
+	canAlloc := len(n.live) < maxNoiseBlocks
+	if canAlloc && n.random.IntN(2) == 0 {
+		return n.alloc()
 	}
 
 	if len(n.live) == 0 {
 		return nil
 	}
 
-	index := n.random.IntN(len(n.live))
+	return n.free(n.random.IntN(len(n.live)))
+}
+
+// alloc allocates a block of random size.
+func (n *Noise) alloc() error {
+	b, err := n.pool.Alloc(1 + n.random.Int64N(maxNoiseBlockBytes))
+	n.live = append(n.live, b)
+	return err
+}
+
+// free frees the live block at an index. The last block takes its place.
+func (n *Noise) free(index int) error {
 	b := n.live[index]
-	n.live[index] = n.live[len(n.live)-1]
-	n.live = n.live[:len(n.live)-1]
+	last := len(n.live) - 1
+	n.live[index] = n.live[last]
+	n.live = n.live[:last]
 	return b.Free()
 }
 

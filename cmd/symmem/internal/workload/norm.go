@@ -10,110 +10,139 @@ import (
 	"symmem/driver/formula"
 )
 
-// Norm is an AllReduceRMSNorm or a ReduceScatterRMSNorm on one rank, with its expected outputs. The
-// call adds up tensors of all ranks and a residual, and normalizes the rows of the result.
+// Norm prepares and checks an AllReduceRMSNorm or a ReduceScatterRMSNorm on this rank. Such a call
+// adds up tensors of all ranks and a residual, and normalizes each row of the sum.
+//
+// For example, each rank has an input of 5 rows with 1024 elements of 2 bytes. Place chooses the
+// memory of the tensors. Fill writes the input, the residual and the weights. The caller then makes
+// the call with Args. It writes two outputs: the new residual, which is the sum, and the normalized
+// rows. If they are quantized (rounded to one byte per element), their scales are also an output.
+// Finally, Read copies the outputs, and CountWrong compares the copies with NormCase.Want.
 type Norm struct {
-	*formula.NormCase
-	Args    symmem.NormArgs // set by Place
-	outputs []normOutput    // the tensors that the norm writes; set by Place
+	*formula.NormCase                 // the values of all tensors
+	Args              symmem.NormArgs // set by Place
+	outputs           []normOutput    // the tensors that the call writes; set by Place
 }
 
-// normOutput is a tensor that the norm writes.
+// normOutput is a tensor that the call writes.
 type normOutput struct {
 	name        string // for texts
 	memory      symmem.Memory
-	want        []byte
-	got         []byte // made by Read
 	elementSize int    // in bytes
+	want        []byte // right content
+	got         []byte // copy of memory, made by Read
 }
 
 // Sizes of elements in bytes.
 const (
-	elementBytes   = 2 // of a 16-bit float
-	quantizedBytes = 1
-	scaleBytes     = 4
+	elementBytes   = 2 // of the 16-bit floats in most tensors
+	quantizedBytes = 1 // of the quantized output
+	scaleBytes     = 4 // of the scales, which are float32
 )
 
-// Place sets Args to tensors in three buffers: one for the input, one for the output, and one for
-// the residual, the weights, the quantized output and the scales. No buffer needs more than
-// 8*Rows*Hidden bytes, except for the input of a ReduceScatterRMSNorm.
+// Place sets Args to tensors in three buffers. The residual, the weights, the quantized output and
+// the scales are in the buffer others.
+//
+// No buffer needs more than 8*Rows*Hidden bytes, except for the input of a ReduceScatterRMSNorm,
+// which has the rows of all ranks.
 func (n *Norm) Place(input, output, others symmem.Memory) error {
 	n.Args = symmem.NormArgs{
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
 		WeightBias: n.WeightBias, Quant: n.Quant, ScaleStrides: n.ScaleStrides,
 	}
-	a := &n.Args
-	ownBytes := elementBytes * n.Rows * n.Hidden // size of this rank's rows
-	var inputErr, outputErr, residualErr, weightErr, quantizedErr, scalesErr error
-	a.Input, inputErr = input.Slice(0, elementBytes*int64(len(n.Inputs[0])))
-	a.Output, outputErr = output.Slice(0, ownBytes)
-	if n.InPlace {
-		// NormCase.Rank is 0 in an AllReduceRMSNorm.
-		a.Output, outputErr = a.Input.Slice(int64(n.Rank)*ownBytes, ownBytes)
-	}
+	inputErr := n.placeInputAndOutput(input, output)
+	othersErr := n.placeOthers(others)
+	n.setOutputs()
+	return errors.Join(inputErr, othersErr)
+}
 
-	used := int64(0) // bytes of others
-	allocate := func(size int64) (symmem.Memory, error) {
-		m, err := others.Slice(used, size)
-		used += (size + driver.NormAlign - 1) / driver.NormAlign * driver.NormAlign // round up
-		return m, err
-	}
-	a.Residual, residualErr = allocate(ownBytes)
-	a.Weight, weightErr = allocate(elementBytes * n.Hidden)
-	if n.Quant != driver.QuantNone {
-		a.Quantized, quantizedErr = allocate(quantizedBytes * n.Rows * n.Hidden)
-		a.Scales, scalesErr = allocate(scaleBytes * int64(len(n.Want.Scales)))
+// rowsBytes returns the size of this rank's rows of 16-bit floats.
+func (n *Norm) rowsBytes() int64 { return elementBytes * n.Rows * n.Hidden }
+
+// placeInputAndOutput sets Args.Input and Args.Output.
+func (n *Norm) placeInputAndOutput(input, output symmem.Memory) error {
+	a := &n.Args
+	var inputErr, outputErr error
+	a.Input, inputErr = input.Slice(0, elementBytes*int64(len(n.Inputs[0])))
+	if n.InPlace {
+		// The output replaces this rank's rows of the input. In an AllReduceRMSNorm, these are the
+		// whole input, and n.Rank is 0.
+		ownRows := int64(n.Rank) * n.rowsBytes()
+		a.Output, outputErr = a.Input.Slice(ownRows, n.rowsBytes())
+	} else {
+		a.Output, outputErr = output.Slice(0, n.rowsBytes())
 	}
 
 	if n.OnlyQuantized {
 		a.Output = symmem.Memory{}
 	}
 
-	n.setOutputs()
-	return errors.Join(inputErr, outputErr, residualErr, weightErr, quantizedErr, scalesErr)
+	return errors.Join(inputErr, outputErr)
 }
 
-// setOutputs sets n.outputs to the tensors in Args that the norm writes.
+// placeOthers places the other tensors one after the other in a buffer.
+func (n *Norm) placeOthers(buffer symmem.Memory) error {
+	a := &n.Args
+	used := int64(0) // bytes of the buffer
+	place := func(bytes int64) (symmem.Memory, error) {
+		m, err := buffer.Slice(used, bytes)
+		units := (bytes + driver.NormAlign - 1) / driver.NormAlign // rounded up
+		used += units * driver.NormAlign
+		return m, err
+	}
+	var residualErr, weightErr, quantizedErr, scalesErr error
+	a.Residual, residualErr = place(n.rowsBytes())
+	a.Weight, weightErr = place(elementBytes * n.Hidden)
+	if n.Quant != driver.QuantNone {
+		a.Quantized, quantizedErr = place(quantizedBytes * n.Rows * n.Hidden)
+		a.Scales, scalesErr = place(scaleBytes * int64(len(n.Want.Scales)))
+	}
+
+	return errors.Join(residualErr, weightErr, quantizedErr, scalesErr)
+}
+
+// setOutputs sets n.outputs to the tensors in Args that the call writes. With QuantStatic, the scale
+// is among them, although it is an input: the call must not change it.
 func (n *Norm) setOutputs() {
 	n.outputs = []normOutput{{
-		name: "residual", memory: n.Args.Residual, want: formula.Bytes(n.Want.Residual),
-		elementSize: elementBytes,
+		name: "residual", memory: n.Args.Residual, elementSize: elementBytes,
+		want: formula.Bytes(n.Want.Residual),
 	}}
 	if n.Quant != driver.QuantNone {
 		quantized := normOutput{
-			name: "quantized output", memory: n.Args.Quantized, want: n.Want.Quantized,
-			elementSize: quantizedBytes,
+			name: "quantized output", memory: n.Args.Quantized, elementSize: quantizedBytes,
+			want: n.Want.Quantized,
 		}
 		scales := normOutput{
-			name: "scales", memory: n.Args.Scales, want: formula.Bytes(n.Want.Scales),
-			elementSize: scaleBytes,
+			name: "scales", memory: n.Args.Scales, elementSize: scaleBytes,
+			want: formula.Bytes(n.Want.Scales),
 		}
 		n.outputs = append(n.outputs, quantized, scales)
 	}
 
-	if !n.OnlyQuantized {
-		n.outputs = append(n.outputs, normOutput{
-			name: "output", memory: n.Args.Output, want: formula.Bytes(n.Want.Output),
-			elementSize: elementBytes,
-		})
+	if n.OnlyQuantized {
+		return
 	}
+
+	n.outputs = append(n.outputs, normOutput{
+		name: "output", memory: n.Args.Output, elementSize: elementBytes,
+		want: formula.Bytes(n.Want.Output),
+	})
 }
 
-// Fill queues copies of the data to the tensors that the norm reads. rank is this rank's number in
-// the group.
+// Fill queues writes of the tensors that the call reads. rank is this rank's number in the group.
 func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	a := &n.Args
-	errs := []error{
-		s.Copy(a.Input, symmem.Host(n.Inputs[rank])),
-		s.Copy(a.Residual, symmem.Host(n.ResidualBefore)),
-		s.Copy(a.Weight, symmem.Host(n.Weights)),
-	}
+	inputErr := s.Copy(a.Input, symmem.Host(n.Inputs[rank]))
+	residualErr := s.Copy(a.Residual, symmem.Host(n.ResidualBefore))
+	weightErr := s.Copy(a.Weight, symmem.Host(n.Weights))
+	var scalesErr error
 	if n.Quant != driver.QuantNone {
-		// Some kinds of quantization read the scales. Others overwrite them.
-		errs = append(errs, s.Copy(a.Scales, symmem.Host(n.ScalesBefore())))
+		// QuantStatic reads the scale. Other kinds of quantization overwrite the scales.
+		scalesErr = s.Copy(a.Scales, symmem.Host(n.ScalesBefore()))
 	}
 
-	return errors.Join(errs...)
+	return errors.Join(inputErr, residualErr, weightErr, scalesErr)
 }
 
 // Read queues copies of the outputs. CountWrong may be called after the next Synchronize of s.
@@ -142,17 +171,17 @@ func (n *Norm) Bytes() (sum int64) {
 // the first wrong element. It is "" if there is none.
 func (n *Norm) CountWrong() (wrongCount int64, first string) {
 	for _, o := range n.outputs {
-		for i := 0; i < len(o.want); i += o.elementSize {
-			got := o.got[i : i+o.elementSize]
-			want := o.want[i : i+o.elementSize]
+		for start := 0; start < len(o.want); start += o.elementSize {
+			end := start + o.elementSize
+			got, want := o.got[start:end], o.want[start:end]
 			if bytes.Equal(got, want) {
 				continue
 			}
 
 			wrongCount++
 			if wrongCount == 1 {
-				first = fmt.Sprintf("at index %d of the %s: %x instead of %x", i/o.elementSize, o.name,
-					got, want)
+				index := start / o.elementSize
+				first = fmt.Sprintf("at index %d of the %s: %x instead of %x", index, o.name, got, want)
 			}
 		}
 	}

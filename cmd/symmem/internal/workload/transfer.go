@@ -7,14 +7,23 @@ import (
 	"symmem/driver"
 )
 
-// Transfer holds the pattern of a call and this rank's send and receive buffers.
+// Transfer runs one call on this rank and reads its output. Suppose that ranks 0 and 1 gather two
+// elements each in an AllGather. A test takes these steps on each rank:
+//
+//   - Place chooses the memory: Send for two elements, and Recv for four.
+//   - Fill writes the input to Send, and Junk to Recv. Elements that the call does not write are
+//     thus wrong afterwards.
+//   - Launch makes the call.
+//   - Read copies Recv to Got. The test then compares Got with Pattern.Output.
+//
+// Fill, Launch and Read only queue work on a stream.
 type Transfer struct {
-	Pattern
-	// Group is nil on ranks outside the group. These ranks still fill and read the memory, because
-	// pools must record the same uses on all ranks.
+	Pattern // defines the input and the right output
+	// Group is nil on ranks outside the group. These ranks also call Place, Fill and Read, because
+	// pools must record the same uses of memory on all ranks.
 	Group      *symmem.Group
 	Send, Recv symmem.Memory // set by Place
-	Got        []byte        // a copy of Recv, made by Read
+	Got        []byte        // made by Read; valid after the next Synchronize of the stream
 }
 
 // ownRank returns this rank's number in the group, or 0 on ranks outside the group.
@@ -26,57 +35,70 @@ func (t *Transfer) ownRank() int {
 	return t.Group.Rank()
 }
 
-// Place sets Send and Recv to the ranges of src and dst that the call uses. If src and dst are the
-// same memory, the call is in place. If only one of the buffers has a part for each rank, as in an
-// AllGather, the other buffer is then this rank's part of it.
+// Place sets Send to a range of src, and Recv to a range of dst. If src and dst are the same
+// memory, the call is in place.
 func (t *Transfer) Place(src, dst symmem.Memory) error {
-	elementBytes := int64(t.DataType.Size())
-	sendCount, recvCount := t.SendRecvCounts(t.ownRank())
-	ownPartOffset := t.partOffset(t.ownRank()) * elementBytes
 	sendOffset, recvOffset := int64(0), int64(0)
-	sendExtent, recvExtent := t.Operation.Extents()
 	isInPlace := src == dst
-	if isInPlace && sendExtent != recvExtent {
-		if sendExtent == driver.OnePart {
-			sendOffset = ownPartOffset
-		} else if recvExtent == driver.OnePart {
-			recvOffset = ownPartOffset
-		}
+	if isInPlace {
+		sendOffset, recvOffset = t.inPlaceOffsets()
 	}
 
 	var err error
-	t.Send, err = src.Slice(sendOffset, sendCount*elementBytes)
+	elementBytes := int64(t.DataType.Size())
+	sendCount, recvCount := t.SendRecvCounts(t.ownRank())
+	t.Send, err = src.Slice(sendOffset*elementBytes, sendCount*elementBytes)
 	if err != nil {
 		return err
 	}
 
-	t.Recv, err = dst.Slice(recvOffset, recvCount*elementBytes)
+	t.Recv, err = dst.Slice(recvOffset*elementBytes, recvCount*elementBytes)
 	return err
 }
 
-// Junk is the value of all bytes of the output before a call.
+// inPlaceOffsets returns the offsets of Send and Recv in their common memory, in elements.
+//
+// In operations such as AllGather, one buffer has a part for each rank, and the other buffer has
+// only one part. In place, the other buffer is this rank's part of the larger buffer.
+func (t *Transfer) inPlaceOffsets() (send, recv int64) {
+	ownPart := t.partOffset(t.ownRank())
+	sendExtent, recvExtent := t.Operation.Extents()
+	switch {
+	case sendExtent == recvExtent:
+		return 0, 0
+	case sendExtent == driver.OnePart:
+		return ownPart, 0
+	case recvExtent == driver.OnePart:
+		return 0, ownPart
+	}
+
+	return 0, 0
+}
+
+// Junk is the value of each byte of Recv before a call.
 const Junk = 0xa5
 
-// Fill queues a write of Junk to the output, and a copy of the data to the input.
+// Fill queues writes of Junk to Recv, and of the input to Send.
 func (t *Transfer) Fill(s *symmem.Stream) error {
-	// Before the input, because the output may overlap it in place.
+	// Junk must be first. In place, it would otherwise overwrite the input.
 	if err := s.Fill(t.Recv, Junk); err != nil {
 		return err
 	}
 
-	data := t.Input(t.ownRank())
-	return s.Copy(t.Send, symmem.Host(data))
+	input := t.Input(t.ownRank())
+	return s.Copy(t.Send, symmem.Host(input))
 }
 
-// Read queues a copy of the output to Got.
+// Read queues a copy of Recv to Got.
 func (t *Transfer) Read(s *symmem.Stream) error {
 	t.Got = make([]byte, t.Recv.Bytes())
 	return s.Copy(symmem.Host(t.Got), t.Recv)
 }
 
-// Launch makes the call on s. This rank must be a member of the group. For OpSend, each rank sends
-// to the next rank on s, and receives from the previous rank on recvStream. Other operations ignore
-// recvStream. In a graph, both streams must be the same.
+// Launch makes the call on s. This rank must be a member of the group.
+//
+// OpSend stands for two calls: a Send to the next rank on s, and a Recv from the previous rank on
+// recvStream. In a graph, both streams must be the same. Other operations ignore recvStream.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, count, dataType := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {
@@ -114,8 +136,10 @@ func (t *Transfer) sendAndRecv(ctx context.Context, s, recvStream *symmem.Stream
 	previous := (g.Rank() + g.Size() - 1) % g.Size()
 	first := func() error { return g.Send(ctx, t.Send, t.Count, t.DataType, next, s) }
 	second := func() error { return g.Recv(ctx, t.Recv, t.Count, t.DataType, previous, recvStream) }
-	if s == recvStream && g.Rank()%2 == 1 {
-		// NCCL executes the calls on a stream in order. If all ranks sent first, none would receive.
+	// NCCL executes the calls on one stream in order. If all ranks sent first, none would receive.
+	// Therefore, odd ranks receive first.
+	isOdd := g.Rank()%2 == 1
+	if s == recvStream && isOdd {
 		first, second = second, first
 	}
 
