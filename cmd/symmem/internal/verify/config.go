@@ -7,27 +7,30 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// Config configures a run. It must be the same on all ranks. In each round, the run allocates
-// buffers, all-reduces them, checks the results and frees the buffers.
+// Config configures a run. It must be the same on all ranks.
+//
+// A run consists of rounds. In each round, ranks first make random allocations and frees. Each group
+// of ranks then allocates some buffers, all-reduces them, checks the results and frees the buffers.
+// By default, 2 rounds with 8 buffers of 1 MiB check 16 results.
 type Config struct {
 	workload.Config
-	Cases    int   // buffers per round, all allocated at the same time
-	Rounds   int   // how often the buffers are allocated, reduced and freed
-	Elements int64 // float32 elements per buffer
-	// Churn is the number of random allocations and frees before the cases of each round. Some of the
-	// allocated blocks are checked with all-reduces.
+	Cases    int   // number of buffers of each group in a round, all allocated at the same time
+	Rounds   int   // number of rounds
+	Elements int64 // number of float32 elements in a buffer
+	// Churn is the number of random allocations and frees in a round. Some of the allocated buffers
+	// are also all-reduced and checked.
 	Churn int
-	// Groups is the number of groups: the world (all ranks) and overlapping subgroups. Each group
-	// runs all cases.
+	// Groups is the number of groups. The first is the world, which consists of all ranks. The others
+	// consist of slightly more than half of the ranks.
 	Groups int
-	// Path is the implementation of the all-reduces. PathWindow accesses the memory of other ranks at
-	// the offsets of this rank's buffers, so results are wrong unless memory is symmetric. With
-	// PathPlain, results are right wherever the buffers are.
+	// Path is the way to run the all-reduces. PathWindow accesses the memory of other ranks at the
+	// offsets of this rank's buffers, so results are wrong if the offsets differ. With PathPlain,
+	// they are right wherever the buffers are.
 	Path symmem.PathChoice
-	// Deterministic is the order of additions that results must match bit for bit. Any order is right
-	// if it is symmem.FormulaAny or less. Otherwise, the all-reduces use all types and reductions.
+	// Deterministic is the formula (the order of additions) that results must match bit for bit. The
+	// all-reduces then use all types and reductions. FormulaDefault and FormulaAny permit any order.
 	Deterministic symmem.Formula
-	CallSites     bool // record the source line of each allocation
+	CallSites     bool // whether to record the source line of each allocation
 }
 
 // Default returns the default configuration.
@@ -38,21 +41,22 @@ func Default() Config {
 	}
 }
 
-// These limits bound the size of programs and reports.
+// These limits bound the size of a run's program (list of steps) and of its report.
 const (
-	maxCases        = 1024
-	maxRounds       = 100_000
-	maxChurn        = 1_000_000
-	maxGroups       = 64
-	maxPlannedCases = 1_000_000 // in all rounds and groups
-	maxElements     = int64(1) << 32
+	maxCases      = 1024
+	maxRounds     = 100_000
+	maxChurn      = 1_000_000
+	maxGroups     = 64
+	maxTotalCases = 1_000_000 // Cases x Rounds x Groups
+	maxElements   = int64(1) << 32
 )
 
 // Validate returns an error for the first invalid field.
 func (c *Config) Validate() error {
 	minElements := int64(1)
-	if c.Deterministic > symmem.FormulaAny {
-		minElements = 2 // 8 bytes, the size of the largest type
+	usesAllTypes := c.Deterministic > symmem.FormulaAny
+	if usesAllTypes {
+		minElements = 2 // 8 bytes, the size of a float64, which is the largest type
 	}
 
 	for _, f := range []struct {
@@ -65,15 +69,16 @@ func (c *Config) Validate() error {
 		{flag: "churn", value: int64(c.Churn), low: 0, high: maxChurn},
 		{flag: "groups", value: int64(c.Groups), low: 1, high: maxGroups},
 	} {
-		if f.value < f.low || f.value > f.high {
+		isInRange := f.value >= f.low && f.value <= f.high
+		if !isInRange {
 			return fmt.Errorf("--%s is %d, but must be from %d to %d", f.flag, f.value, f.low, f.high)
 		}
 	}
 
-	caseCount := c.Cases * c.Rounds * c.Groups // cannot overflow, because of the limits above
-	if caseCount > maxPlannedCases {
-		return fmt.Errorf("--cases x --rounds x --groups is %d, but must be at most %d", caseCount,
-			maxPlannedCases)
+	totalCases := c.Cases * c.Rounds * c.Groups // cannot overflow, because of the other limits
+	if totalCases > maxTotalCases {
+		return fmt.Errorf("--cases x --rounds x --groups is %d, but must be at most %d", totalCases,
+			maxTotalCases)
 	}
 
 	if c.Timeout <= 0 {
@@ -86,8 +91,10 @@ func (c *Config) Validate() error {
 // Options returns the options with which a rank opens its Runtime.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
+	// Ranks must not compare their allocations at regular intervals, because the report would then
+	// depend on the speed of the machine.
 	const never = -1
-	o.CheckInterval = never // comparisons in the background would make the report depend on time
+	o.CheckInterval = never
 	o.CallSites = c.CallSites
 	o.Path = c.Path
 	o.Deterministic = c.Deterministic

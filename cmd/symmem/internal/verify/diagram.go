@@ -12,17 +12,8 @@ import (
 	"symmem/driver"
 )
 
-// diagram formats an error that says how ranks differ.
-type diagram struct{ *symmem.DivergenceError }
-
-// side holds what a set of ranks observed, such as an allocation. It also holds the letter for
-// these ranks in the map.
-type side struct {
-	letter string
-	symmem.Side
-}
-
-// write writes what the ranks observed at the divergence, and a map of the ranks:
+// diagram formats an error about ranks that diverged: they did different things where all ranks
+// should do the same. For example, rank 2 put a buffer into another segment than ranks 0, 1 and 3:
 //
 //	Divergence in group world, pool 7, at event 9: earlier events are the same on every rank.
 //
@@ -32,6 +23,15 @@ type side struct {
 //
 //	  A  ranks 0-1,3   alloc 1048576 B (stream 0) -> segment 0 offset 0x0
 //	  B  rank 2        alloc 1048576 B (stream 0) -> segment 1 offset 0x0
+type diagram struct{ *symmem.DivergenceError }
+
+// side is a letter in the diagram, such as B, with its ranks and what they did.
+type side struct {
+	letter string
+	symmem.Side
+}
+
+// write writes the text of the diagram.
 func (d diagram) write(b *bytes.Buffer) {
 	sides := d.sides()
 	fmt.Fprintf(b, "Divergence in group %s%s\n\n", d.Group, d.describePosition())
@@ -39,20 +39,7 @@ func (d diagram) write(b *bytes.Buffer) {
 		d.writeMap(b, sides)
 	}
 
-	listWidth := 0 // of the longest list of ranks
-	for _, s := range sides {
-		listWidth = max(listWidth, len(driver.Ranks(s.Ranks)))
-	}
-
-	for _, s := range sides {
-		fmt.Fprintf(b, "  %s  %-*s  %s", s.letter, listWidth, driver.Ranks(s.Ranks), s.Event)
-		if s.Site != "" {
-			fmt.Fprintf(b, "  at %s", s.Site)
-		}
-
-		b.WriteByte('\n')
-	}
-
+	writeSides(b, sides)
 	if d.Why != "" && d.Why != "unknown" {
 		fmt.Fprintf(b, "\n  kind of difference: %s\n", d.Why)
 	}
@@ -62,53 +49,6 @@ func (d diagram) write(b *bytes.Buffer) {
 			"in this order\n", driver.Spans(d.Members))
 	}
 }
-
-// maxMapRanks is the largest number of ranks for which there is a map. Its columns must fit on a
-// line.
-const maxMapRanks = 24
-
-// describePosition says where ranks differ, if the error is about a pool. For other errors, it
-// returns the kind of the divergence.
-func (d diagram) describePosition() string {
-	if d.Kind != symmem.DivergedPlacement {
-		return fmt.Sprintf(" (%s)", d.Kind)
-	}
-
-	return fmt.Sprintf(", %s, at event %d: earlier events are the same on every rank.",
-		d.Pool, d.Position)
-}
-
-// writeMap writes three lines with a column for each rank: its number, the letter of its side, and
-// a mark if the rank deviates from the majority.
-func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
-	rankLine := "   rank "
-	letterLine := "    has "
-	markLine := "        "
-	for _, rank := range d.sortedRanks() {
-		width := len(strconv.Itoa(rank)) + 1 // of the column
-		hasRank := func(s side) bool { return slices.Contains(s.Ranks, rank) }
-		index := slices.IndexFunc(sides, hasRank) // exists, because Ranks is the union of the sides
-		mark := ""
-		if slices.Contains(d.Deviant, rank) {
-			mark = "^"
-		}
-
-		rankLine += fmt.Sprintf("%*d", width, rank)
-		letterLine += fmt.Sprintf("%*s", width, sides[index].letter)
-		markLine += fmt.Sprintf("%*s", width, mark)
-	}
-
-	fmt.Fprintf(b, "%s\n%s\n", rankLine, letterLine)
-	if len(d.Deviant) > 0 {
-		fmt.Fprintf(b, "%s  deviates from the majority\n", markLine)
-	} else {
-		fmt.Fprintf(b, "%s  no majority\n", strings.TrimRight(markLine, " "))
-	}
-
-	b.WriteByte('\n')
-}
-
-func (d diagram) sortedRanks() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
 // sides returns the sides of the error in the order of their lowest ranks.
 func (d diagram) sides() []side {
@@ -124,3 +64,71 @@ func (d diagram) sides() []side {
 
 // letter returns the letter of side i: A, B and so on. An error has at most 16 sides.
 func letter(i int) string { return string(rune('A' + i%26)) }
+
+// describePosition returns the end of the first line: the pool and the event or, if the error is not
+// about a pool, the kind of the divergence.
+func (d diagram) describePosition() string {
+	if d.Kind != symmem.DivergedPlacement {
+		return fmt.Sprintf(" (%s)", d.Kind)
+	}
+
+	return fmt.Sprintf(", %s, at event %d: earlier events are the same on every rank.",
+		d.Pool, d.Position)
+}
+
+// maxMapRanks is the largest number of ranks for which there is a map. Its columns must fit on a
+// line.
+const maxMapRanks = 24
+
+// writeMap writes three lines with a column for each rank: its number, the letter of its side, and
+// a mark if the rank deviates from the majority.
+func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
+	rankLine := "   rank "
+	letterLine := "    has "
+	markLine := "        "
+	for _, rank := range d.sortedRanks() {
+		hasRank := func(s side) bool { return slices.Contains(s.Ranks, rank) }
+		index := slices.IndexFunc(sides, hasRank) // found, because sortedRanks are those of the sides
+		mark := ""
+		if slices.Contains(d.Deviant, rank) {
+			mark = "^"
+		}
+
+		const gap = 1
+		width := gap + len(strconv.Itoa(rank))
+		rankLine += fmt.Sprintf("%*d", width, rank)
+		letterLine += fmt.Sprintf("%*s", width, sides[index].letter)
+		markLine += fmt.Sprintf("%*s", width, mark)
+	}
+
+	fmt.Fprintf(b, "%s\n%s\n", rankLine, letterLine)
+	hasMajority := len(d.Deviant) > 0
+	if hasMajority {
+		fmt.Fprintf(b, "%s  deviates from the majority\n", markLine)
+	} else {
+		fmt.Fprintf(b, "%s  no majority\n", strings.TrimRight(markLine, " "))
+	}
+
+	b.WriteByte('\n')
+}
+
+// sortedRanks returns the ranks of all sides in ascending order.
+func (d diagram) sortedRanks() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
+
+// writeSides writes a line for each side: the letter, the ranks, what they did and, if it is known,
+// the source line of the call.
+func writeSides(b *bytes.Buffer, sides []side) {
+	width := 0 // of the longest list of ranks
+	for _, s := range sides {
+		width = max(width, len(driver.Ranks(s.Ranks)))
+	}
+
+	for _, s := range sides {
+		fmt.Fprintf(b, "  %s  %-*s  %s", s.letter, width, driver.Ranks(s.Ranks), s.Event)
+		if s.Site != "" {
+			fmt.Fprintf(b, "  at %s", s.Site)
+		}
+
+		b.WriteByte('\n')
+	}
+}

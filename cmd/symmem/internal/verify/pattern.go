@@ -10,41 +10,34 @@ import (
 	"symmem/driver/formula"
 )
 
-// finding is the result of one rank in one all-reduce, which is a case of the program.
-type finding struct {
-	Completed bool    `json:"ran"`       // whether the all-reduce completed
-	Symmetric bool    `json:"symmetric"` // whether the buffer was in a window of the group
-	Wrong     int64   `json:"wrong"`     // number of wrong elements
-	MaxDiff   float64 `json:"max_diff"`  // largest distance of an element from the expected value
-	MeanDiff  float64 `json:"mean_diff"` // mean of these distances
-}
+// A case is an all-reduce of a buffer, whose result is checked. By default, it sums float32
+// elements. If the case has the value 5, each element is 5 on rank 0, 10 on rank 1 and 15 on rank 2.
+// All elements of the result must thus be 30.
+//
+// With Config.Deterministic, the inputs are random, and cases use all types and reductions in turn.
+// The result must match a formula bit for bit. A formula is an order of additions, which determines
+// how the result is rounded.
 
-// sumTolerance is the permitted relative error of sums without a formula. With very many ranks,
-// sums are rounded.
-const sumTolerance = 1e-5
-
-// setFormula prepares p, the case at index i, for the configured formula. A formula is an order of
-// additions that determines every bit of the result. Cases use all types and reductions in turn.
-// setFormula does nothing if no formula is configured.
+// setFormula prepares the case at index i for the configured formula, if there is one.
 func (c *Config) setFormula(p *plannedCase, i int) {
 	hasFormula := c.Deterministic > symmem.FormulaAny
 	if !hasFormula {
 		return
 	}
 
-	// driver numbers the formulas as symmem does, but begins with 0 for FormulaAny.
+	// Package driver numbers the formulas in the same order, but from 0 on.
 	p.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
 	types := workload.DataTypes()
 	p.dataType = types[i%len(types)]
 	reductions := workload.Reductions(p.dataType)
 	p.reduceOp = reductions[i/len(types)%len(reductions)]
 	p.seed = c.Seed<<20 + uint64(i) // differs between cases
-	p.value = 0                     // the input is random
+	p.value = 0                     // not used
 	p.name += " " + p.reduceOp.String() + " " + p.dataType.String()
-	p.elements = p.elements * elementBytes / int64(p.dataType.Size()) // the buffer's size stays
+	p.elements = p.elements * elementBytes / int64(p.dataType.Size()) // in the same number of bytes
 }
 
-// input returns a rank's input: random elements with a formula, and equal elements without one.
+// input returns the content of a rank's buffer before the all-reduce.
 func (p *plannedCase) input(rank, ranks int) []byte {
 	if p.formula != driver.AnyFormula {
 		return formula.Input(p.dataType, p.seed, rank, ranks, p.elements)
@@ -54,17 +47,31 @@ func (p *plannedCase) input(rank, ranks int) []byte {
 	return bytes.Repeat(element, int(p.elements))
 }
 
-// expectedSum returns the right result of a case without a formula. Rank r has the input
-// value*(r+1), so the sum is value + 2*value + ... + ranks*value.
+// expectedSum returns the right result of a case without a formula:
+// value + 2*value + ... + ranks*value.
 func expectedSum(value float64, ranks int) float64 {
 	return value * float64(ranks) * float64(ranks+1) / 2
 }
 
-// compare compares got, a rank's output of the all-reduce, with the right output.
+// finding is the result of one case on one rank. It compares the elements of the buffer after the
+// all-reduce with the right elements.
+type finding struct {
+	Completed bool    `json:"ran"`       // whether the all-reduce completed
+	Symmetric bool    `json:"symmetric"` // whether the buffer was in a window of the group
+	Wrong     int64   `json:"wrong"`     // number of wrong elements
+	MaxDiff   float64 `json:"max_diff"`  // largest difference of an element from the right one
+	MeanDiff  float64 `json:"mean_diff"` // mean of these differences
+}
+
+// sumTolerance is the permitted relative error of sums without a formula, which are rounded if there
+// are very many ranks.
+const sumTolerance = 1e-5
+
+// compare compares got, the content of a rank's buffer after the all-reduce, with the right result.
 func (p *plannedCase) compare(got []byte, ranks int) finding {
 	if p.formula == driver.AnyFormula {
-		want := workload.Encode(nil, p.dataType, expectedSum(p.value, ranks))
-		return p.compareWith(got, want, sumTolerance)
+		sum := workload.Encode(nil, p.dataType, expectedSum(p.value, ranks))
+		return p.compareWith(got, sum, sumTolerance)
 	}
 
 	var inputs [][]byte // by rank
@@ -77,8 +84,8 @@ func (p *plannedCase) compare(got []byte, ranks int) finding {
 	return p.compareWith(got, want, bitForBit)
 }
 
-// compareWith compares the elements of got with those of want, which it repeats if there are
-// fewer. A tolerance of 0 permits no difference.
+// compareWith compares the elements of got with those of want. If want has fewer elements, it is
+// repeated. tolerance is the permitted relative error. With 0, all bits must be equal.
 func (p *plannedCase) compareWith(got, want []byte, tolerance float64) finding {
 	f := finding{Completed: true}
 	sumOfDiffs := 0.0
@@ -93,8 +100,9 @@ func (p *plannedCase) compareWith(got, want []byte, tolerance float64) finding {
 
 		gotValue := workload.Decode(gotElement, p.dataType)
 		wantValue := workload.Decode(wantElement, p.dataType)
-		diff := distance(gotValue, wantValue)
-		if tolerance == 0 || diff > tolerance*max(wantValue, 1) {
+		diff := difference(gotValue, wantValue)
+		isWrong := tolerance == 0 || diff > tolerance*max(wantValue, 1)
+		if isWrong {
 			f.Wrong++
 		}
 
@@ -102,14 +110,14 @@ func (p *plannedCase) compareWith(got, want []byte, tolerance float64) finding {
 		sumOfDiffs += diff
 	}
 
-	elementCount := max(len(got)/size, 1) // not 0, by which the sum is divided
-	f.MeanDiff = sumOfDiffs / float64(elementCount)
+	elementCount := len(got) / size
+	f.MeanDiff = sumOfDiffs / float64(max(elementCount, 1)) // no division by 0
 	return f
 }
 
-// distance returns |got - want|. It returns a large number instead of infinity and NaN, because
-// JSON cannot represent them.
-func distance(got, want float64) float64 {
+// difference returns |got - want|. It returns a large number instead of infinity and NaN, which JSON
+// cannot represent.
+func difference(got, want float64) float64 {
 	d := math.Abs(got - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {
 		return math.MaxFloat32

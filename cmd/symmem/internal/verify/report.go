@@ -9,8 +9,17 @@ import (
 	"symmem"
 )
 
-// Report combines the results of all ranks. The run consists of cases, which are all-reduces of one
-// buffer each, and of norms.
+// A run consists of cases. A case is an all-reduce of a buffer in a group of ranks, and its result
+// is checked. Suppose that the value of a case is 5 in a group of three ranks. Their inputs are then
+// 5, 10 and 15, and the right result is 30 on each rank.
+//
+// Each rank has a finding about the case. If rank 1 gets 20 instead of 30, the case fails, and rank
+// 1 is one of its wrong ranks. If it did not run on some rank, the report counts it as not run.
+//
+// Ranks can also diverge: their allocations differ although they should be the same. A divergence
+// or another error ends the run early.
+
+// Report combines the results of all ranks.
 type Report struct {
 	Backend string `json:"backend"`
 	Source  string `json:"source"` // see symmem.Runtime.Source
@@ -19,24 +28,22 @@ type Report struct {
 	Passed     int                     `json:"passed"`
 	Failed     int                     `json:"failed"`
 	NotRun     int                     `json:"not_run"`
-	Norms      NormReport              `json:"norms"`
+	Norms      NormReport              `json:"norms"` // about collectives with an RMSNorm
 	Cases      []Case                  `json:"cases"`
-	Divergence *symmem.DivergenceError `json:"divergence"`
-	// Fault is the text of the error that ended the run early, or "". If the error is a divergence,
-	// it is in Divergence instead.
-	Fault string `json:"fault,omitempty"`
+	Divergence *symmem.DivergenceError `json:"divergence"`      // nil unless it ended the run
+	Fault      string                  `json:"fault,omitempty"` // other error that ended it, or ""
 
 	Check         string `json:"check"`
 	Placement     string `json:"placement"`
-	RequestedPath string `json:"path"`          // the configured path
+	RequestedPath string `json:"path"`          // the path (way to run a collective) in Config
 	TakenPaths    string `json:"took"`          // paths that the cases took, such as "plain, window"
 	PathReason    string `json:"why,omitempty"` // why some cases took another path, or ""
 
-	Skew      bool    `json:"skew"`   // whether allocations differed between ranks
-	Churn     int     `json:"churn"`  // random allocations and frees in each round
+	Skew      bool    `json:"skew"`   // whether ranks made other allocations that differed
+	Churn     int     `json:"churn"`  // number of random allocations and frees in each round
 	Seed      uint64  `json:"seed"`   // of all random choices
 	Rounds    int     `json:"rounds"` // how often the buffers were allocated and freed
-	Groups    int     `json:"groups"` // number of groups, including the world
+	Groups    int     `json:"groups"` // number of groups; group 0 is the world, with all ranks
 	ElapsedMS float64 `json:"elapsed_ms"`
 	// Deterministic names the formula (the order of additions) that results had to match bit for
 	// bit, or is "" if any order was right.
@@ -51,30 +58,30 @@ const (
 	NotRun   = "NOT RUN"
 )
 
-// Case holds the result of one all-reduce.
+// Case holds the result of one case.
 type Case struct {
-	// Name is "round.case" or, for a block that was checked after N random allocations and frees,
-	// "round.churnN".
+	// Name is "round.case", such as "2.8". If the buffer was a random one, it is "round.churnN". N is
+	// the number of random allocations and frees before the check.
 	Name  string `json:"name"`
 	Round int    `json:"round"` // counted from 1
-	Group int    `json:"group"` // 0 is the world
+	Group int    `json:"group"` // number of the group
 	Churn bool   `json:"churn"` // whether the buffer was one of the random allocations
 	Ranks []int  `json:"ranks"` // world ranks of the group
 	Size  int64  `json:"size"`  // in elements
-	// Value is each element of the input of rank 0, and Expected is each element of the right result.
-	// With a formula, elements are random, and both are 0.
+	// Value is each element of the input of the group's first rank. Expected is each element of the
+	// right result. With a formula, elements are random, and both fields are 0.
 	Value     float64 `json:"value"`
-	Symmetric bool    `json:"symmetric"` // whether all buffers were in a window of the group
+	Symmetric bool    `json:"symmetric"` // whether all ranks' buffers were in a window of the group
 	Expected  float64 `json:"expected"`
-	// MaxDiff and MeanDiff are the largest and the mean distance of an element from Expected, on the
-	// rank where they are largest.
+	// MaxDiff and MeanDiff are the largest and the mean difference between elements of the result and
+	// Expected, each on the rank where it is largest.
 	MaxDiff    float64 `json:"max_diff"`
 	MeanDiff   float64 `json:"mean_diff"`
 	WrongRanks []int   `json:"wrong_ranks,omitempty"` // ranks that found a wrong element
 	Result     string  `json:"result"`                // one of the constants above
 }
 
-// OK reports whether every case passed and the run did not end early.
+// OK reports whether all cases passed, no norm failed and the run did not end early.
 func (r *Report) OK() bool {
 	endedEarly := r.Divergence != nil || r.Fault != ""
 	allPassed := r.Failed == 0 && r.NotRun == 0 && r.Norms.Failed == 0
@@ -98,59 +105,34 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 
 // mergeResults adds the results of ranks to a report without results.
 func mergeResults(r Report, p *program, results []rankResult) *Report {
-	worst := mostSevere(results)
-	notRunResult := NotRun
-	switch worst.Outcome {
-	case succeeded:
-		r.Fault = ""
-	case ranksDiverged:
-		notRunResult = Diverged
-		r.Divergence = worst.Divergence
-	case groupAborted, rankLate, rankLost:
-		r.Fault = worst.Text // needs no prefix with the rank
-	case otherError:
-		r.Fault = faultText(worst, results)
-	}
-
+	r.recordEnd(results)
 	r.recordPaths(results)
 	r.Norms = normReport(results, r.Ranks)
 	r.Cases = make([]Case, 0, len(p.cases))
 	for i := range p.cases {
 		c := newCase(&p.cases[i], i, r.Ranks, results)
-		r.addCase(c, notRunResult)
+		r.addCase(c)
 	}
 
 	return &r
 }
 
-// recordPaths sets TakenPaths. If cases took a path other than the requested one, it also sets
-// PathReason.
-func (r *Report) recordPaths(results []rankResult) {
-	reasons := map[string]string{} // by the path that was taken
-	for i := range results {
-		for path, reason := range results[i].Paths {
-			_, isKnown := reasons[path]
-			if !isKnown {
-				reasons[path] = reason
-			}
-		}
-	}
-
-	names := slices.Sorted(maps.Keys(reasons))
-	r.TakenPaths = strings.Join(names, ", ")
-	if r.RequestedPath == symmem.PathAuto.String() {
-		return // any path is as requested
-	}
-
-	for _, name := range names {
-		if name != r.RequestedPath && r.PathReason == "" {
-			r.PathReason = reasons[name]
-		}
+// recordEnd sets Divergence or Fault if the run ended early on some rank.
+func (r *Report) recordEnd(results []rankResult) {
+	worst := mostSevere(results)
+	switch worst.Outcome {
+	case succeeded:
+	case ranksDiverged:
+		r.Divergence = worst.Divergence
+	case groupAborted, rankLate, rankLost:
+		r.Fault = worst.Text // needs no rank as a prefix
+	case otherError:
+		r.Fault = faultText(worst, results)
 	}
 }
 
-// faultText returns the text of the error that ended the run. It names the rank, unless several
-// ranks have the same text.
+// faultText returns the text of the error that ended the run. It names the rank with the error,
+// unless there is only one rank or another rank has an error with the same text.
 func faultText(worst *rankResult, results []rankResult) string {
 	isSameOnOther := func(r rankResult) bool { return r.Rank != worst.Rank && r.Text == worst.Text }
 	if len(results) == 1 || slices.ContainsFunc(results, isSameOnOther) {
@@ -160,30 +142,60 @@ func faultText(worst *rankResult, results []rankResult) string {
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
 }
 
-// addCase adds and counts a case. notRunResult is the Result of a case that did not run.
-func (r *Report) addCase(c Case, notRunResult string) {
+// recordPaths sets TakenPaths. If some cases took another path than the requested one, it sets
+// PathReason to the reason for the first such path in alphabetical order.
+func (r *Report) recordPaths(results []rankResult) {
+	reasons := map[string]string{} // by the path that was taken; that of the first rank
+	for i := range results {
+		for path, reason := range results[i].Paths {
+			_, isKnown := reasons[path]
+			if !isKnown {
+				reasons[path] = reason
+			}
+		}
+	}
+
+	paths := slices.Sorted(maps.Keys(reasons))
+	r.TakenPaths = strings.Join(paths, ", ")
+	isAnyRequested := r.RequestedPath == symmem.PathAuto.String()
+	if isAnyRequested {
+		return
+	}
+
+	for _, path := range paths {
+		isOther := path != r.RequestedPath
+		if isOther && r.PathReason == "" {
+			r.PathReason = reasons[path]
+		}
+	}
+}
+
+// addCase adds and counts a case. Call it after recordEnd.
+func (r *Report) addCase(c Case) {
 	switch c.Result {
 	case Passed:
 		r.Passed++
 	case Failed:
 		r.Failed++
 	default:
-		c.Result = notRunResult
 		r.NotRun++
+		if r.Divergence != nil {
+			c.Result = Diverged
+		}
 	}
 
 	r.Cases = append(r.Cases, c)
 }
 
-// newCase combines the findings of all ranks about p, which is the case at index i of the
-// program. ranks is the size of the world. results need not contain all ranks.
+// newCase combines the findings about p, which is the case at index i of the program. ranks is the
+// size of the world. Some ranks may have no entry in results.
 func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 	c := Case{
 		Name: p.name, Round: p.round, Group: p.group, Churn: p.isChurn,
 		Ranks: membersOf(p.group, ranks), Size: p.elements, Value: p.value,
 	}
 	c.Expected = expectedSum(p.value, len(c.Ranks))
-	memberCount := 0 // ranks of the group that have a result
+	memberCount := 0 // number of the group's ranks in results
 	isCompleted := true
 	isSymmetric := true
 	for k := range results {
@@ -203,11 +215,12 @@ func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 		}
 	}
 
-	c.Symmetric = isSymmetric && memberCount > 0
+	hasFindings := memberCount > 0
+	c.Symmetric = isSymmetric && hasFindings
 	switch {
 	case len(c.WrongRanks) > 0:
 		c.Result = Failed
-	case isCompleted && memberCount > 0:
+	case isCompleted && hasFindings:
 		c.Result = Passed
 	default:
 		c.Result = NotRun // on at least one rank of the group

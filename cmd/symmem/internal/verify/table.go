@@ -11,37 +11,30 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// WriteText writes the table of cases, its totals, and any error that ended the run early.
+// The text of a report on 2 ranks begins like this:
+//
+//	2 ranks on the host backend; check every, placement address, path window
+//
+//	TestCase   Size     Value  Sym  Exp   MaxDiff     MeanDiff    Result
+//	1.churn8   1,100    *      yes  *     0.00000000  0.00000000  PASS x 2
+//	1.churn24  100      1000   yes  3000  9.00000000  1.00000000  FAIL
+//	1.1        262,144  1      yes  3     0.00000000  0.00000000  PASS
+//
+//	Total: 4 | Passed: 3 | Failed: 1
+//
+// A case is an all-reduce of one buffer. Names with "churn" are cases of randomly allocated buffers.
+// The first line of the table stands for two of them: 1.churn8 and 1.churn16.
+
+// WriteText writes the report as text: a table of cases, totals, and the error that ended the run
+// early, if any.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s on the %s backend; check %s, placement %s, path %s\n",
-		ranklist.Plural(r.Ranks, "rank"), r.Backend, r.Check, r.Placement,
-		r.RequestedPath)
-	if r.Deterministic != "" {
-		fmt.Fprintf(&b, "Results must match the formula %s bit for bit.\n", r.Deterministic)
-	}
-
-	if r.PathReason != "" {
-		fmt.Fprintf(&b, "The path taken was %s: %s.\n", r.TakenPaths, r.PathReason)
-	}
-
-	b.WriteByte('\n')
+	r.writeHeader(&b)
 	if err := r.writeTable(&b); err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
 
-	fmt.Fprintf(&b, "\nTotal: %d | Passed: %d | Failed: %d", len(r.Cases), r.Passed, r.Failed)
-	if r.NotRun > 0 {
-		fmt.Fprintf(&b, " | Not run: %d", r.NotRun)
-	}
-
-	b.WriteByte('\n')
-	r.Norms.writeText(&b)
-	if r.Failed > 0 && r.Divergence == nil {
-		b.WriteString("\nSums were wrong without an error. " +
-			"Run with --check every to find where ranks differ.\n")
-	}
-
+	r.writeTotals(&b)
 	if r.Divergence != nil {
 		b.WriteByte('\n')
 		d := diagram{r.Divergence}
@@ -54,6 +47,37 @@ func (r *Report) WriteText(w io.Writer) error {
 
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// writeHeader writes the lines before the table.
+func (r *Report) writeHeader(b *bytes.Buffer) {
+	fmt.Fprintf(b, "%s on the %s backend; check %s, placement %s, path %s\n",
+		ranklist.Plural(r.Ranks, "rank"), r.Backend, r.Check, r.Placement, r.RequestedPath)
+	if r.Deterministic != "" {
+		fmt.Fprintf(b, "Results must match the formula %s bit for bit.\n", r.Deterministic)
+	}
+
+	if r.PathReason != "" {
+		fmt.Fprintf(b, "The path taken was %s: %s.\n", r.TakenPaths, r.PathReason)
+	}
+
+	b.WriteByte('\n')
+}
+
+// writeTotals writes the lines about all cases after the table.
+func (r *Report) writeTotals(b *bytes.Buffer) {
+	fmt.Fprintf(b, "\nTotal: %d | Passed: %d | Failed: %d", len(r.Cases), r.Passed, r.Failed)
+	if r.NotRun > 0 {
+		fmt.Fprintf(b, " | Not run: %d", r.NotRun)
+	}
+
+	b.WriteByte('\n')
+	r.Norms.writeText(b)
+	hasUnexplainedFailure := r.Failed > 0 && r.Divergence == nil
+	if hasUnexplainedFailure {
+		b.WriteString("\nSums were wrong without an error. " +
+			"Run with --check every to find where ranks differ.\n")
+	}
 }
 
 // writeText writes the totals of the norms, which are collectives that are fused with an RMSNorm.
@@ -71,10 +95,11 @@ func (r *NormReport) writeText(b *bytes.Buffer) {
 	}
 }
 
-// writeTable writes a table of the cases. Its column Group exists only if the run has subgroups.
+// writeTable writes a table of the cases. If the run has several groups of ranks, the table has a
+// column Group.
 func (r *Report) writeTable(b *bytes.Buffer) error {
-	const columnGap = 2
-	t := tabwriter.NewWriter(b, 0, 0, columnGap, ' ', 0) // the other arguments are defaults
+	const minWidth, tabWidth, columnGap, noFlags = 0, 0, 2, 0
+	t := tabwriter.NewWriter(b, minWidth, tabWidth, columnGap, ' ', noFlags)
 	groupTitle := ""
 	if r.Groups > 1 {
 		groupTitle = "Group\t"
@@ -91,9 +116,10 @@ func (r *Report) writeTable(b *bytes.Buffer) error {
 	return t.Flush()
 }
 
-// countCasesOnLine returns the number of cases on the line of the table that begins with the first
-// of the cases. Consecutive checks of random allocations share a line if they have the same result.
-// If this result is a failure, each check has a line, so that all failures are visible.
+// countCasesOnLine returns how many cases share the line that begins with cases[0].
+//
+// Consecutive cases of random buffers share a line if they have the same result. But each failed
+// case has a line, so that all failures are visible.
 func countCasesOnLine(cases []Case) int {
 	first := &cases[0]
 	if !first.Churn || first.Result == Failed {
@@ -108,8 +134,7 @@ func countCasesOnLine(cases []Case) int {
 	return n
 }
 
-// writeLine writes one line of the table. If cases has several elements, the line shows their
-// total size and their largest differences. The columns for group and values then contain *.
+// writeLine writes one line of the table, about one or several cases with the same result.
 func (r *Report) writeLine(w io.Writer, cases []Case) {
 	first := &cases[0]
 	group := driver.Spans(first.Ranks)
@@ -117,28 +142,21 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 	expected := fmt.Sprint(first.Expected)
 	result := first.Result
 	if len(cases) > 1 {
-		group, value, expected = "*", "*", "*"
+		group, value, expected = "*", "*", "*" // may differ between the cases
 		result = fmt.Sprintf("%s x %d", result, len(cases))
 	}
 
-	size := int64(0)
-	maxDiff, meanDiff := 0.0, 0.0
+	total := combineCases(cases)
 	symmetric := "yes"
-	for i := range cases {
-		size += cases[i].Size
-		if !cases[i].Symmetric {
-			symmetric = "no"
-		}
-
-		maxDiff = max(maxDiff, cases[i].MaxDiff)
-		meanDiff = max(meanDiff, cases[i].MeanDiff)
+	if !total.Symmetric {
+		symmetric = "no"
 	}
 
-	maxText := fmt.Sprintf("%.8f", maxDiff)
-	meanText := fmt.Sprintf("%.8f", meanDiff)
-	hasRun := first.Result == Passed || first.Result == Failed // as all cases on the line
+	maxDiff := fmt.Sprintf("%.8f", total.MaxDiff)
+	meanDiff := fmt.Sprintf("%.8f", total.MeanDiff)
+	hasRun := first.Result == Passed || first.Result == Failed
 	if !hasRun {
-		symmetric, maxText, meanText = "-", "-", "-" // unknown
+		symmetric, maxDiff, meanDiff = "-", "-", "-" // unknown
 	}
 
 	groupColumn := ""
@@ -147,7 +165,22 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 	}
 
 	fmt.Fprintf(w, "%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", first.Name, groupColumn,
-		thousands(size), value, symmetric, expected, maxText, meanText, result)
+		thousands(total.Size), value, symmetric, expected, maxDiff, meanDiff, result)
+}
+
+// combineCases returns the total size and the largest differences of cases. Symmetric is true if it
+// is true in all cases. The other fields are not set.
+func combineCases(cases []Case) Case {
+	total := Case{Symmetric: true}
+	for i := range cases {
+		c := &cases[i]
+		total.Size += c.Size
+		total.Symmetric = total.Symmetric && c.Symmetric
+		total.MaxDiff = max(total.MaxDiff, c.MaxDiff)
+		total.MeanDiff = max(total.MeanDiff, c.MeanDiff)
+	}
+
+	return total
 }
 
 // thousands formats 262144 as 262,144.
