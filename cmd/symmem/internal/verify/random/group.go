@@ -6,18 +6,25 @@ import (
 	"symmem"
 )
 
-const maxGroups = 4 // limit of len(groups.all)
-
-// groups holds the groups of a round.
+// groups holds the groups of a round. Suppose that the world, the group of all ranks, has the ranks
+// 0 to 3, and that split draws "even and odd ranks". Ranks 0 and 2 then form a group, and ranks 1
+// and 3 form another one. On every rank, the rank's new group has the index 1 in all:
+//
+//	        all[0]   all[1]
+//	rank 0  world    ranks 0 and 2
+//	rank 1  world    ranks 1 and 3
+//
+// All ranks draw the same index, although it can mean different groups.
 type groups struct {
-	choices    *choices
-	worldGroup *symmem.Group // the group of all ranks
+	choices    *choices // the same on all ranks
+	worldGroup *symmem.Group
 	tally      *Tally
-	// all begins with worldGroup. A later entry is this rank's group of a split, or nil if the rank
-	// belongs to none. Entries with the same index may thus be different groups on different ranks.
+	// all begins with worldGroup. The entry of a split is nil if this rank joined no group.
 	all                []*symmem.Group
 	hasSeveralMachines bool
 }
+
+const maxGroups = 4 // limit of len(groups.all)
 
 func newGroups(env *environment, choices *choices, tally *Tally) *groups {
 	world := env.rt.World()
@@ -27,19 +34,23 @@ func newGroups(env *environment, choices *choices, tally *Tally) *groups {
 	}
 }
 
+// drawIndex draws an index of gs.all.
+func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
+
 // noGroup is the color of a rank that joins no group.
 const noGroup = -1
 
-// splits lists ways to split the world. Each function returns a rank's color and key for
-// Group.Split: ranks with the same color form a group, in the order of their keys. ranks is the
-// number of all ranks. random is the same on all ranks.
+// splits lists ways to split the world. Each function returns a rank's color and key: ranks with the
+// same color form a group, in the order of their keys. A negative key is permitted. ranks is the
+// number of all ranks, and random is a number that is the same on all ranks.
 var splits = []func(rank, ranks, random int) (color, key int){
-	// All ranks, in the same order as in the world or reversed.
+	// All ranks, in the same order as in the world.
 	func(rank, _, _ int) (color, key int) { return 0, rank },
+	// All ranks, in reverse order.
 	func(rank, ranks, _ int) (color, key int) { return 0, ranks - rank },
 	// Even and odd ranks.
 	func(rank, _, _ int) (color, key int) { return rank % 2, rank },
-	// The lower and the upper half of the ranks, reversed.
+	// The lower and the upper half of the ranks, in reverse order.
 	func(rank, ranks, _ int) (color, key int) { return 2 * rank / ranks, -rank },
 	// All ranks but one.
 	func(rank, ranks, random int) (color, key int) {
@@ -57,14 +68,7 @@ func (gs *groups) split(ctx context.Context) error {
 	colorAndKey := choose(gs.choices, splits)
 	random := gs.choices.IntN(1 << 16)
 	color, key := colorAndKey(gs.worldGroup.Rank(), gs.worldGroup.Size(), random)
-	var g *symmem.Group // stays nil with noGroup
-	var err error
-	if color == noGroup {
-		err = gs.worldGroup.SkipSplit(ctx)
-	} else {
-		g, err = gs.worldGroup.Split(ctx, color, key)
-	}
-
+	g, err := gs.join(ctx, color, key)
 	if err != nil {
 		return err
 	}
@@ -74,17 +78,23 @@ func (gs *groups) split(ctx context.Context) error {
 	return nil
 }
 
-// drawIndex draws an index of gs.all.
-func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
+// join returns the new group of the ranks with this color. It returns nil for noGroup.
+func (gs *groups) join(ctx context.Context, color, key int) (*symmem.Group, error) {
+	if color == noGroup {
+		return nil, gs.worldGroup.SkipSplit(ctx)
+	}
 
-// pathChoices lists the choices of drawPath. The window and direct paths are listed twice, because
+	return gs.worldGroup.Split(ctx, color, key)
+}
+
+// pathChoices lists the options of drawPath. The window and direct paths are listed twice, because
 // they rely on the placement of buffers, which must be the same on all ranks.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
 }
 
-// drawPath draws the path (the way in which data reach other ranks) for collectives of a group.
+// drawPath draws a path: the way in which the data of collectives reach other ranks.
 func (gs *groups) drawPath() symmem.PathChoice {
 	if gs.hasSeveralMachines && gs.choices.isOneIn(2) {
 		return symmem.PathTwoLevel
@@ -93,10 +103,10 @@ func (gs *groups) drawPath() symmem.PathChoice {
 	return choose(gs.choices, pathChoices)
 }
 
-// choosePath sets a random path for a random group.
+// choosePath sets the path of a random group to a random one.
 func (gs *groups) choosePath(ctx context.Context) error {
 	g := choose(gs.choices, gs.all)
-	path := gs.drawPath() // on all ranks, so that their later choices stay the same
+	path := gs.drawPath() // even if g is nil, so that all ranks draw the same numbers
 	if g == nil {
 		return nil
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 
 	"symmem"
@@ -13,15 +12,17 @@ import (
 	"symmem/driver/formula"
 )
 
-// maxNormElements limits the number of elements of a norm on each rank, because computing the
-// expected output is slow.
-const maxNormElements = 1 << 14
+// A norm is an all-reduce or a reduce-scatter that one kernel combines with an RMSNorm. It is drawn
+// at random for a random group of ranks. For example, 3 rows of 256 elements are drawn for the group
+// with index 1, to which the ranks 0 and 2 belong. The index can mean different groups on different
+// ranks: on rank 1, it is nil.
+//
+// Nevertheless, all ranks must draw the same numbers and use the same memory. Draws thus do not
+// depend on the group. Rank 1 also writes the input and reads the outputs, but makes no call.
 
-// runNorm computes and checks a norm in a random group: an all-reduce or a reduce-scatter that
-// one kernel combines with an RMSNorm. It does not check the output if the group's path does not
-// support the norm. Without three live buffers, it does nothing.
+// runNorm computes and checks a random norm. Without three live buffers, it does nothing.
 func (r *round) runNorm(ctx context.Context) error {
-	g := r.groups.all[r.groups.drawIndex()]
+	g := r.groups.all[r.groups.drawIndex()] // nil outside the group
 	drawnBuffers := r.buffers.drawBuffers(3)
 	if drawnBuffers == nil {
 		return nil
@@ -33,27 +34,15 @@ func (r *round) runNorm(ctx context.Context) error {
 		return err
 	}
 
-	// Ranks outside the group also fill and read the memory, because pools must record the same uses
-	// on all ranks.
 	s := choose(r.choices, r.env.streams)
-	rank := 0 // outside the group
-	if g != nil {
-		rank = g.Rank()
-	}
-
+	_, rank := r.sizeAndRankIn(g)
 	if err := n.Fill(rank, s); err != nil {
 		return fmt.Errorf("writing the input of a norm: %w", err)
 	}
 
-	isComputed := false
-	if g != nil {
-		call := symmem.Call{Operation: n.Operation, Norm: &n.Args}
-		err := r.env.rt.Interop().Do(ctx, g, call, s)
-		if err != nil && !errors.Is(err, symmem.ErrUnsupported) {
-			return fmt.Errorf("norm of %v: %w", n, err)
-		}
-
-		isComputed = err == nil
+	isComputed, err := r.callNorm(ctx, g, n, s)
+	if err != nil {
+		return fmt.Errorf("norm of %v: %w", n, err)
 	}
 
 	readErr := n.Read(s)
@@ -69,52 +58,79 @@ func (r *round) runNorm(ctx context.Context) error {
 	return nil
 }
 
-// drawNorm draws a norm of this rank whose tensors fit into the buffers. g is nil outside the
-// group. All ranks draw the same numbers from r.choices, even if their groups differ.
+// sizeAndRankIn returns the size of a group and this rank's number in it. Outside the group, it
+// returns the size of the world and 0.
+func (r *round) sizeAndRankIn(g *symmem.Group) (size, rank int) {
+	if g == nil {
+		return r.env.rt.Size(), 0
+	}
+
+	return g.Size(), g.Rank()
+}
+
+// callNorm makes the call. It returns false if there is nothing to check: outside the group, or if
+// the group does not support the norm.
+func (r *round) callNorm(
+	ctx context.Context, g *symmem.Group, n *workload.Norm, s *symmem.Stream,
+) (isComputed bool, err error) {
+	if g == nil {
+		return false, nil
+	}
+
+	call := symmem.Call{Operation: n.Operation, Norm: &n.Args}
+	err = r.env.rt.Interop().Do(ctx, g, call, s)
+	if errors.Is(err, symmem.ErrUnsupported) {
+		return false, nil
+	}
+
+	return err == nil, err
+}
+
+// maxNormElements limits the number of elements of a norm on each rank, because computing the
+// expected output is slow.
+const maxNormElements = 1 << 14
+
+// drawNorm draws a norm whose tensors fit into the buffers.
 func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.Norm {
-	capacity := math.MaxInt
-	for _, b := range drawnBuffers {
-		capacity = min(capacity, int(b.bytes))
-	}
-
-	// The number of elements per row (hidden) is a multiple of a unit. It is at most minMessage/8, so
-	// that a row with 8 bytes per element fits into the smallest buffer.
-	unit := driver.NormUnit
-	hidden := unit * (1 + r.choices.IntN(minMessage/8/unit))
-	const quantCount = 4
-	quant := driver.Quant(r.choices.IntN(quantCount))
-	if quant == driver.QuantPerGroup {
-		unit = driver.QuantGroup
-		hidden = unit * (1 + r.choices.IntN(minMessage/8/unit))
-	}
-
-	// A buffer needs up to 8 bytes per element; see workload.Norm.Place. The input of a reduce-scatter
-	// has 2 bytes for each element of each rank.
+	hidden, quant := r.drawHiddenAndQuant()
+	capacity := int(min(drawnBuffers[0].bytes, drawnBuffers[1].bytes, drawnBuffers[2].bytes))
+	// A buffer needs up to 8 bytes per element of this rank (see workload.Norm.Place). The input of a
+	// reduce-scatter has 2 bytes for each element of each rank.
 	bytesPerElement := max(8, 2*r.env.rt.Size())
-	mayScatter := r.choices.IntN(2) == 0
-	isScattered := mayScatter && hidden*bytesPerElement <= capacity
+	mayScatter := r.choices.isOneIn(2)
+	isScattered := mayScatter && hidden*bytesPerElement <= capacity // one row must fit
 	maxElements := min(capacity/bytesPerElement, maxNormElements)
 	maxRows := max(1, maxElements/hidden)
 	rows := 1 + r.choices.IntN(maxRows)
 	t := choose(r.choices, []driver.DataType{driver.BFloat16, driver.Float16})
-	// The group may have a different size on other ranks, so NewNormCase may draw more or fewer
-	// numbers there. Give it a separate generator.
+	// The values need a separate generator, because their number depends on the size of the group,
+	// which can differ between ranks.
 	const stream = 1 // any number
-	normRandom := rand.New(rand.NewPCG(r.choices.Uint64(), stream))
-	ranks, rank := r.env.rt.Size(), 0 // outside the group
-	if g != nil {
-		ranks, rank = g.Size(), g.Rank()
-	}
-
-	c := formula.NewNormCase(normRandom, ranks, rows, hidden, t, quant)
+	values := rand.New(rand.NewPCG(r.choices.Uint64(), stream))
+	size, rank := r.sizeAndRankIn(g)
+	c := formula.NewNormCase(values, size, rows, hidden, t, quant)
 	if isScattered {
-		c = c.Scatter(normRandom)[rank]
+		c = c.Scatter(values)[rank]
 	}
 
 	return &workload.Norm{NormCase: c}
 }
 
-// checkNorm counts a computed norm, and adds a finding if an output is wrong.
+// drawHiddenAndQuant draws the number of elements of a row (hidden) and the kind of quantization.
+func (r *round) drawHiddenAndQuant() (hidden int, quant driver.Quant) {
+	const maxHidden = minMessage / 8 // A row with 8 bytes per element fits into the smallest buffer.
+	drawMultiple := func(unit int) int { return unit * (1 + r.choices.IntN(maxHidden/unit)) }
+	hidden = drawMultiple(driver.NormUnit)
+	const quantCount = 4
+	quant = driver.Quant(r.choices.IntN(quantCount))
+	if quant == driver.QuantPerGroup { // requires whole groups of elements
+		hidden = drawMultiple(driver.QuantGroup)
+	}
+
+	return hidden, quant
+}
+
+// checkNorm counts a computed norm. If an output is wrong, it adds a finding.
 func (r *round) checkNorm(g *symmem.Group, n *workload.Norm) {
 	r.tally.Calls++
 	r.tally.Norms++

@@ -9,20 +9,31 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// recording is a list of calls and, after their capture, a graph that replays them. After each
-// call, the graph copies the result to a separate buffer. The buffers of the calls may thus be
-// freed while the graph exists. If the pool reused their memory before the graph is closed, the
-// copied results would be wrong.
+// A recording tests calls in a graph. Suppose that it has one call, an AllReduce, with three
+// buffers: the input, the output and the copy. The graph contains this work:
+//
+//  1. Overwrite the output with workload.Junk, and copy the first byte of the input to the copy.
+//  2. Make the call.
+//  3. Copy the output to the copy.
+//
+// Step 1 uses both buffers on all ranks, even on those outside the group, which skip the call. Pools
+// compare across ranks which buffers a graph uses.
+//
+// Because the result is in the copy, the input and the output can be freed before the graph is
+// launched. The pool must not reuse their memory until the graph is closed. If it does, the copied
+// results are wrong.
+
+// recording holds calls of one group and, after their capture, the graph that makes them.
 type recording struct {
 	graph graph // set by graphs.captureOn
-	// capturedByLibrary is set if another library (environment.library) captured the graph. The graph
-	// must then be launched on the streams of that library. Pools do not know which buffers it uses,
-	// so the buffers must not be freed before the graph is closed.
+	// capturedByLibrary is set if another library (environment.library) captured the graph. Its
+	// streams must then launch the graph. Pools do not know that the graph uses the buffers, so they
+	// must stay allocated until the graph is closed.
 	capturedByLibrary bool
-	group             int // index in groups.all of the group of all calls
+	group             int // index of the group in groups.all
 	calls             []*testCall
-	resultCopies      []symmem.Buffer // resultCopies[i] receives the result of calls[i]
-	liveBuffers       []symmem.Buffer // buffers of the calls that have not been freed
+	resultCopies      []symmem.Buffer // resultCopies[i] is the copy for calls[i]
+	liveBuffers       []symmem.Buffer // inputs and outputs that have not been freed
 }
 
 // graph is a *symmem.Graph or a *program.LibraryGraph.
@@ -31,8 +42,8 @@ type graph interface {
 	Close() error
 }
 
-// addCall adds a call, allocates three buffers for it from p, each with the given size, and queues
-// a write of the input on s.
+// addCall adds a call. It allocates the three buffers from p, each with the given size, and queues a
+// write of the input on s.
 func (rec *recording) addCall(
 	call *testCall, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
@@ -74,10 +85,10 @@ func (rec *recording) capture(ctx context.Context, s *symmem.Stream) (graph, err
 	return g, nil
 }
 
-// queueCalls queues the calls and the copies of their results. s must be in a capture.
+// queueCalls queues the work of the graph on s, which must be in a capture.
 func (rec *recording) queueCalls(ctx context.Context, s *symmem.Stream) error {
 	for i, call := range rec.calls {
-		if err := rec.queueCall(ctx, call, rec.resultCopies[i], s); err != nil {
+		if err := queueCall(ctx, call, rec.resultCopies[i], s); err != nil {
 			return err
 		}
 	}
@@ -85,8 +96,8 @@ func (rec *recording) queueCalls(ctx context.Context, s *symmem.Stream) error {
 	return nil
 }
 
-// queueCall queues a call and the copy of its result to resultCopy.
-func (rec *recording) queueCall(
+// queueCall queues the three steps of a call.
+func queueCall(
 	ctx context.Context, call *testCall, resultCopy symmem.Buffer, s *symmem.Stream,
 ) error {
 	dst, err := resultCopy.Memory().Slice(0, call.Recv.Bytes())
@@ -94,7 +105,7 @@ func (rec *recording) queueCall(
 		return err
 	}
 
-	if err := call.useBuffers(dst, s); err != nil {
+	if err := useBuffers(call, dst, s); err != nil {
 		return err
 	}
 
@@ -105,11 +116,10 @@ func (rec *recording) queueCall(
 	return s.Copy(dst, call.Recv)
 }
 
-// useBuffers overwrites the output of a call, and copies the first byte of its input to dst. Pools
-// compare across ranks which buffers a graph uses. Ranks outside the group do not make the call, so
-// they must use its buffers here, in the same order as the other ranks.
-func (call *testCall) useBuffers(dst symmem.Memory, s *symmem.Stream) error {
-	n := min(1, call.Send.Bytes(), dst.Bytes()) // 0 if this rank does not send or receive
+// useBuffers overwrites the output of a call, and copies the first byte of the input to dst. If the
+// input or dst is empty on this rank, it copies nothing.
+func useBuffers(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
+	n := min(1, call.Send.Bytes(), dst.Bytes())
 	firstByte, err := call.Send.Slice(0, n)
 	if err != nil {
 		return err
@@ -125,9 +135,11 @@ func (call *testCall) useBuffers(dst symmem.Memory, s *symmem.Stream) error {
 	return errors.Join(fillErr, copyErr)
 }
 
-// overwriteResults overwrites the results of earlier launches, so that they are not taken for
-// results of the next launch. It does not use workload.Junk, with which the graph overwrites the
-// outputs. The two cases of missing results can thus be distinguished.
+// overwriteResults overwrites the copies, so that the results of an earlier launch are not taken for
+// those of the next one.
+//
+// It uses another value than workload.Junk, which the copies contain if the graph runs without
+// writing the output. A reader can thus distinguish a graph that did not run.
 func (rec *recording) overwriteResults(s *symmem.Stream) error {
 	const junk = ^byte(workload.Junk)
 	var errs []error
@@ -156,7 +168,7 @@ func (rec *recording) readResults(s *symmem.Stream) error {
 	return nil
 }
 
-// close closes the graph and frees the buffers.
+// close closes the graph, and frees the copies and the remaining inputs and outputs.
 func (rec *recording) close() error {
 	errs := []error{rec.graph.Close()}
 	for _, b := range rec.resultCopies {

@@ -9,22 +9,29 @@ import (
 )
 
 // Report holds the results of a run. Only Findings differ between ranks.
+//
+// A run consists of rounds, numbered from FirstRound on. It ends early if a round returns an error
+// or finds a wrong element. After the last round, the usage of resources, such as open files, is
+// compared with the usage after the first rounds, which are the warm-up. If it has grown by more
+// than a tolerance, the resource leaked.
 type Report struct {
 	Backend     string     `json:"backend"`
-	Ranks       int        `json:"ranks"`
+	Ranks       int        `json:"ranks"` // number of ranks
 	Seed        uint64     `json:"seed"`
 	FirstRound  int        `json:"from_round"`
 	Rounds      int        `json:"rounds"` // number of completed rounds
-	Tally                  // of all ranks
+	Tally                  // the work and the wrong elements of all ranks
 	ElapsedMS   float64    `json:"elapsed_ms"`
-	Resources   []Resource `json:"resources"`       // empty without rounds after the warm-up
+	Resources   []Resource `json:"resources"`       // of all ranks; empty if only the warm-up ran
 	Findings    []string   `json:"findings"`        // texts of the first wrong results on this rank
-	FailedRound int        `json:"broke_off_round"` // number of the round that failed, or 0
-	// IsInconsistent is set if ranks diverged or memory was in use at the end of a round.
+	FailedRound int        `json:"broke_off_round"` // number of the round with an error, or 0
+	// IsInconsistent is set if ranks made different requests, or memory was in use at the end of a
+	// round.
 	IsInconsistent  bool `json:"differs"`
-	FirstWrongRound int  `json:"first_wrong_round"` // first round with a wrong result, or 0
+	FirstWrongRound int  `json:"first_wrong_round"` // number of the round with wrong elements, or 0
 }
 
+// newReport returns a report without results.
 func newReport(rt *symmem.Runtime, c *Config) *Report {
 	return &Report{
 		Backend: rt.Device().Backend, Ranks: rt.Size(), Seed: c.Seed, FirstRound: c.FirstRound,
@@ -48,8 +55,8 @@ func (r *Report) Leaks() []Resource {
 // FailedRound, because Run returns the error of that round.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.IsInconsistent && len(r.Leaks()) == 0 }
 
-// WriteText writes the report as text, with all resources of rank 0 and the leaked resources of
-// other ranks.
+// WriteText writes the report as text. It lists all resources of rank 0, and only the leaked
+// resources of other ranks.
 func (r *Report) WriteText(w io.Writer) error {
 	plural := ranklist.Plural[int64]
 	text := fmt.Sprintf("%s from round %d, seed %d, %s, backend %s, %.1f s\n",
@@ -86,28 +93,30 @@ func (r Resource) String() string {
 
 // conclusion returns the last line of the text, such as "no wrong elements, 1 resource leaked".
 func (r *Report) conclusion() string {
-	leakCount := len(r.Leaks())
-	var ending string
-	switch {
-	case r.IsInconsistent:
-		ending = fmt.Sprintf("but ranks diverged, or memory was in use, in round %d",
-			r.FailedRound)
-	case r.FailedRound > 0:
-		ending = fmt.Sprintf("but round %d failed", r.FailedRound)
-	case len(r.Resources) == 0:
-		ending = "too few rounds to compare resources"
-	case leakCount > 0:
-		ending = ranklist.Plural(leakCount, "resource") + " leaked"
-	default:
-		ending = "all resources were released"
-	}
-
 	if r.Wrong == 0 {
-		return "no wrong elements, " + ending
+		return "no wrong elements, " + r.ending()
 	}
 
 	return fmt.Sprintf("%s, the first in round %d, %s", ranklist.Plural(r.Wrong, "wrong element"),
-		r.FirstWrongRound, ending)
+		r.FirstWrongRound, r.ending())
+}
+
+// ending returns the end of the conclusion: the failed round, if any, or the result of comparing
+// resources.
+func (r *Report) ending() string {
+	leakCount := len(r.Leaks())
+	switch {
+	case r.IsInconsistent:
+		return fmt.Sprintf("but ranks diverged, or memory was in use, in round %d", r.FailedRound)
+	case r.FailedRound > 0:
+		return fmt.Sprintf("but round %d failed", r.FailedRound)
+	case len(r.Resources) == 0:
+		return "too few rounds to compare resources"
+	case leakCount > 0:
+		return ranklist.Plural(leakCount, "resource") + " leaked"
+	}
+
+	return "all resources were released"
 }
 
 // bytesText formats a number of bytes, such as "1.5 MiB".

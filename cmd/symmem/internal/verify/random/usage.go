@@ -13,7 +13,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// usage holds the amount of each resource that the process uses. The indexes are resources.
+// A run tests whether resources leak. Suppose that this process has 20 open files after the first
+// rounds, and 50 at the end of the run. On the host backend, the tolerance is 0, so files leak. On
+// the nccl backend, up to 16 more files are permitted.
+
+// usage holds the amount of each resource that the process uses.
 type usage [resourceCount]int64
 
 // resource is an index in a usage.
@@ -22,8 +26,8 @@ type resource int
 const (
 	goroutines  resource = iota
 	descriptors          // open file descriptors
-	mappings             // shared mappings of memory, such as segments
-	poolBytes            // memory that pools have mapped
+	mappings             // shared mappings of memory, such as segments (memory of pools)
+	poolBytes            // size of the memory that pools have mapped
 	deviceBytes          // used memory of the GPU, by all processes; 0 without GPUs
 	resourceCount
 )
@@ -32,15 +36,15 @@ var resourceNames = [resourceCount]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// tolerances returns the permitted growth of each resource. On the nccl backend, resources may grow
+// tolerances returns how much the usage of each resource may grow. On the nccl backend, it can grow
 // without a leak: CUDA and NCCL open files and load kernels on first use, which can be late.
 func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
 		return usage{}
 	}
 
-	env := r.environments[0]
-	ranks, machines := env.rt.Size(), env.machines() // the same in all environments
+	env := r.environments[0] // ranks and machines are the same in all environments
+	ranks, machines := env.rt.Size(), env.machines()
 	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
 	if r.config.SharedGPUs {
 		// deviceBytes includes the memory of other ranks, which grows at other times. With 8 ranks on
@@ -49,8 +53,8 @@ func (r *runner) tolerances() usage {
 	}
 
 	if machines > 1 {
-		// A rank may connect to the other ranks on its machine in any round, once for each Runtime.
-		// Each machine has at least one rank, so these are at most ranks - machines.
+		// A rank may connect to its peers, the other ranks on its machine, in any round, once for each
+		// environment. The other machines have at least one rank each, which leaves this many peers:
 		maxPeers := ranks - machines
 		const goroutinesPerConnection = 2
 		allowed[goroutines] = int64(goroutinesPerConnection * maxPeers * len(r.environments))
@@ -58,18 +62,6 @@ func (r *runner) tolerances() usage {
 
 	return allowed
 }
-
-// Resource holds a rank's usage of one resource.
-type Resource struct {
-	Name      string `json:"name"`
-	Rank      int    `json:"rank"`
-	Start     int64  `json:"start"`     // usage after the warm-up
-	End       int64  `json:"end"`       // usage after the last round
-	Tolerance int64  `json:"tolerance"` // permitted growth
-}
-
-// Leaked reports whether the usage has grown by more than the tolerance.
-func (r Resource) Leaked() bool { return r.End > r.Start+r.Tolerance }
 
 // measure returns the current usage of the process.
 func (r *runner) measure() (usage, error) {
@@ -112,9 +104,10 @@ func countSharedMappings() (count int64, err error) {
 
 	for line := range strings.Lines(string(text)) {
 		// Example: "7f31c8000000-7f31c8200000 rw-s 00000000 00:01 2077 /memfd:segment (deleted)". The
-		// last letter of the permissions is s for a shared mapping, or p for a private one.
+		// second field is the permissions. They end with s for a shared mapping, or p for a private one.
 		fields := strings.Fields(line)
-		if len(fields) > 1 && strings.HasSuffix(fields[1], "s") {
+		isShared := len(fields) > 1 && strings.HasSuffix(fields[1], "s")
+		if isShared {
 			count++
 		}
 	}
@@ -122,14 +115,14 @@ func countSharedMappings() (count int64, err error) {
 	return count, nil
 }
 
-// Resources of communicators are released in the background.
+// Resources of communicators are released in the background, so a leak may disappear.
 const (
-	releaseTime = 20 * time.Second      // maximum wait for the release
+	releaseTime = 20 * time.Second      // how long to wait for the release
 	releasePoll = 20 * time.Millisecond // time between two measurements
 )
 
-// measureUntilReleased measures the usage repeatedly until it is within the tolerances, and returns
-// it. After releaseTime, it returns the last usage, without an error.
+// measureUntilReleased measures the usage repeatedly until there are no leaks, and returns it. After
+// releaseTime, it returns the last usage, without an error.
 func (r *runner) measureUntilReleased(ctx context.Context) (usage, error) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
@@ -149,15 +142,27 @@ func (r *runner) measureUntilReleased(ctx context.Context) (usage, error) {
 	}
 }
 
-// hasLeaks reports whether this rank uses more of a resource than after the warm-up, by more than
-// the tolerance.
+// Resource holds how the usage of one resource has changed on a rank.
+type Resource struct {
+	Name      string `json:"name"`
+	Rank      int    `json:"rank"`
+	Start     int64  `json:"start"`     // usage after the first rounds, the warm-up
+	End       int64  `json:"end"`       // usage after the last round
+	Tolerance int64  `json:"tolerance"` // permitted growth
+}
+
+// Leaked reports whether the usage has grown by more than the tolerance.
+func (r Resource) Leaked() bool { return r.End > r.Start+r.Tolerance }
+
+// hasLeaks reports whether the usage u of this rank shows a leak since the warm-up.
 func (r *runner) hasLeaks(u usage) bool {
 	const anyRank = 0 // Leaked does not use the rank
 	resources := r.compareResources(anyRank, r.warmUsage, u)
 	return slices.ContainsFunc(resources, Resource.Leaked)
 }
 
-// compareResources returns a Resource for each resource of a rank.
+// compareResources compares a rank's usages at the start and the end. It returns a Resource for each
+// resource.
 func (r *runner) compareResources(rank int, start, end usage) []Resource {
 	tolerances := r.tolerances()
 	var all []Resource

@@ -13,23 +13,23 @@ import (
 // Open is a function that opens a Runtime for this rank: symmem.Open except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// environment holds the Runtime and streams for one check level (how often symmem compares ranks).
-// All rounds at the same level share an environment.
+// environment holds what the rounds of a run share: a Runtime with streams. A run has an environment
+// for each check level, which selects how often symmem compares ranks. On the nccl backend, it has
+// five streams: three of symmem, and two of a library that imitates another GPU library.
 type environment struct {
 	rt       *symmem.Runtime
 	streams  []*symmem.Stream   // the streams of symmem, followed by those of library
 	events   []*symmem.Event    // as many as streams
-	library  *program.Library   // imitates another GPU library; nil on the host backend
+	library  *program.Library   // nil on the host backend
 	gatherer *workload.Gatherer // exchanges results between ranks
 }
 
 const (
-	streamCount        = 3 // streams of symmem in an environment
-	libraryStreamCount = 2 // streams of the library in an environment
+	streamCount        = 3 // streams of symmem, including the default stream
+	libraryStreamCount = 2 // streams of the library
 )
 
-// newEnvironment opens the Runtime with the given check level, and creates the streams. All ranks
-// must call it.
+// newEnvironment returns a new environment with the given check level. All ranks must call it.
 func newEnvironment(
 	ctx context.Context, open Open, c *Config, level symmem.CheckLevel,
 ) (*environment, error) {
@@ -49,7 +49,7 @@ func newEnvironment(
 	return env, nil
 }
 
-// prepare sets the fields that newEnvironment has not set.
+// prepare creates everything except the Runtime and its default stream.
 func (env *environment) prepare(ctx context.Context, c *Config) error {
 	if err := env.createStreams(); err != nil {
 		return err
@@ -61,20 +61,21 @@ func (env *environment) prepare(ctx context.Context, c *Config) error {
 	}
 
 	env.gatherer = gatherer
-	maxLiveBytes := maxLiveMessages * c.MaxBytes // of all buffers of a round
+	maxLiveBytes := maxLiveMessages * c.MaxBytes // limit of all buffers of a round together
 	return env.mapOutsideWindows(2 * maxLiveBytes)
 }
 
-// mapOutsideWindows maps memory outside windows (memory that is not registered with a group): it
-// allocates and frees a buffer. The Runtime keeps the memory mapped. Otherwise, rounds would
-// increase the usage of memory, which would look like a leak.
+// mapOutsideWindows makes the Runtime map memory outside windows: memory that is not registered with
+// a group. It allocates and frees a buffer, after which the Runtime keeps the memory mapped.
+//
+// Otherwise, rounds would map such memory when they need it. The growth would look like a leak.
 func (env *environment) mapOutsideWindows(bytes int64) error {
 	p, err := env.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
 	}
 
-	scope := p.BeginDisabled()
+	scope := p.BeginDisabled() // a scope for memory outside windows
 	defer scope.Abandon()
 	b, err := scope.Alloc(bytes)
 	if err != nil {
@@ -86,8 +87,7 @@ func (env *environment) mapOutsideWindows(bytes int64) error {
 	return errors.Join(freeErr, closeErr)
 }
 
-// createStreams adds streams to env.streams, which contains the default stream, and creates the
-// library and the events.
+// createStreams creates the missing streams, the library and the events.
 func (env *environment) createStreams() error {
 	for len(env.streams) < streamCount {
 		s, err := env.rt.NewStream()
@@ -98,7 +98,8 @@ func (env *environment) createStreams() error {
 		env.streams = append(env.streams, s)
 	}
 
-	if env.rt.Device().Backend == "nccl" {
+	hasLibrary := env.rt.Device().Backend == "nccl"
+	if hasLibrary {
 		library, err := program.NewLibrary(env.rt, libraryStreamCount)
 		if err != nil {
 			return err
@@ -120,7 +121,8 @@ func (env *environment) createStreams() error {
 	return nil
 }
 
-// close closes the Runtime and then the library, whose streams the Runtime uses.
+// close closes the Runtime and the library. The Runtime must be first, because it uses the library's
+// streams.
 func (env *environment) close() error {
 	runtimeErr := env.rt.Close()
 	if env.library == nil {
@@ -131,10 +133,10 @@ func (env *environment) close() error {
 	return errors.Join(runtimeErr, libraryErr)
 }
 
-// machines returns the number of machines of the world (the group of all ranks).
+// machines returns the number of machines on which the ranks run.
 func (env *environment) machines() int { return env.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams. The order is the same on all ranks, because pools record each
+// synchronize waits for all streams of this rank, in the same order on all ranks. Pools record each
 // wait, and ranks compare the records.
 func (env *environment) synchronize(ctx context.Context) error {
 	for _, s := range env.streams {
@@ -146,7 +148,7 @@ func (env *environment) synchronize(ctx context.Context) error {
 	return nil
 }
 
-// barrier waits until all streams of all ranks have completed their work.
+// barrier waits for all streams of all ranks.
 func (env *environment) barrier(ctx context.Context) error {
 	if err := env.synchronize(ctx); err != nil {
 		return err
