@@ -7,21 +7,89 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"symmem"
 	"symmem/bench/report"
 )
 
 // NCCLTests writes rows in the format of nccl-tests, so that tools for nccl-tests can read them.
+//
+// Each operation has a table, and each size has a row. For example, an all-reduce of 1 MiB on 4
+// ranks takes 20 us out of place, and 10 us in place (with the output in the buffer of the input):
+//
+//	# all_reduce
+//	#                                    out-of-place                       in-place
+//	#   size   count   type  redop  root     time   algbw   busbw  #wrong     time   algbw  ...
+//	 1048576  262144  float    sum    -1    20.00   52.43   78.64       0    10.00  104.86  ...
+//	# Out of bounds values : 0 OK
+//	# Avg bus bandwidth    : 117.965
+//
+// The algorithm bandwidth (algbw) is 1 MiB divided by the time, in GB/s. The bus bandwidth (busbw)
+// is that of a rank's link. Each link transfers 1.5 MiB in this example. The lines after the rows are
+// the totals.
 type NCCLTests struct {
 	Writer io.Writer
 
-	// The following fields describe the current table, which has the rows of one operation.
+	// The following fields describe the current table.
 	operation      *Operation // nil before the first row
 	busSum         float64    // sum of the bus bandwidths in GB/s
 	busCount       int        // number of bus bandwidths in busSum
 	wrongElements  float64    // number of wrong elements in the results of all calls
 	refusalReasons []string   // why calls did not take the requested path, each reason once
+}
+
+// WriteRow writes a row. Before the first row of an operation, it completes the previous table and
+// writes a header.
+func (n *NCCLTests) WriteRow(o *CollectiveOptions, r *Row) error {
+	var out bytes.Buffer
+	isNewTable := n.operation != r.Operation
+	if isNewTable {
+		if err := n.WriteFooter(); err != nil {
+			return err
+		}
+
+		n.operation = r.Operation
+		writeHeader(&out, r.Operation)
+	}
+
+	for _, result := range r.Results {
+		if result != nil {
+			n.addToTotals(r, result)
+		}
+	}
+
+	redop := "none"
+	if r.Operation.kind.Reduces() {
+		redop = o.ReduceOp.String()
+	}
+
+	root := -1 // as in nccl-tests, for operations without a root
+	if r.Operation.kind.HasRoot() {
+		root = 0
+	}
+
+	outOfPlace := r.formatResult(r.Results[0])
+	inPlace := r.formatResult(r.Results[1])
+	fmt.Fprintf(&out, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
+		TypeName(o.DataType), redop, root, outOfPlace, inPlace, r.takenPathsComment())
+	_, err := n.Writer.Write(out.Bytes())
+	return err
+}
+
+// writeHeader writes the lines before the first row of a table.
+func writeHeader(out io.Writer, o *Operation) {
+	fmt.Fprintf(out, "# %s\n#\n", o.Name)
+	fmt.Fprintf(out, "#%74s%31s\n", "out-of-place", "in-place") // above the middle of the columns
+	const (
+		callColumns   = "#       size         count      type   redop    root"
+		callUnits     = "#        (B)    (elements)                          "
+		resultColumns = "     time   algbw   busbw  #wrong"
+		resultUnits   = "     (us)  (GB/s)  (GB/s)"
+		gap           = "         " // below "#wrong", which has no unit
+	)
+	fmt.Fprintln(out, callColumns+resultColumns+resultColumns)
+	fmt.Fprintln(out, callUnits+resultUnits+gap+resultUnits)
 }
 
 // ncclNames holds the names of types in nccl-tests, if they differ from the names in symmem.
@@ -39,90 +107,15 @@ func TypeName(t symmem.DataType) string {
 	return t.String()
 }
 
-// ncclHeader is a format of the header of a table. Its two arguments are "", so that the widths in
-// the first line produce spaces.
-const ncclHeader = `#
-#%61s out-of-place %21s in-place
-#       size         count      type   redop    root` +
-	"     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong" + `
-#        (B)    (elements)                          ` +
-	"     (us)  (GB/s)  (GB/s)              (us)  (GB/s)  (GB/s)" + `
-`
-
-// WriteRow writes a row. Before the first row of an operation, it completes the previous table and
-// writes a header.
-func (n *NCCLTests) WriteRow(o *CollectiveOptions, r *Row) error {
-	var out bytes.Buffer
-	if n.operation != r.Operation {
-		if err := n.WriteFooter(); err != nil {
-			return err
-		}
-
-		n.operation = r.Operation
-		fmt.Fprintf(&out, "# %s\n"+ncclHeader, r.Operation.Name, "", "")
-	}
-
-	redop := "none"
-	if r.Operation.kind.Reduces() {
-		redop = o.ReduceOp.String()
-	}
-
-	root := -1 // as in nccl-tests, for operations without a root
-	if r.Operation.kind.HasRoot() {
-		root = 0
-	}
-
-	for _, result := range r.Results {
-		if result != nil {
-			n.addToTotals(r, result)
-		}
-	}
-
-	outOfPlace := r.formatResult(r.Results[0])
-	inPlace := r.formatResult(r.Results[1])
-	fmt.Fprintf(&out, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
-		TypeName(o.DataType), redop, root, outOfPlace, inPlace, r.takenPathsComment())
-	_, err := n.Writer.Write(out.Bytes())
-	return err
-}
-
-// takenPathsComment returns a comment for the end of the row. It names the path that calls took
-// instead of the requested one. If all calls took the requested path, the comment is "".
-func (r *Row) takenPathsComment() string {
-	// otherPath returns the path that the calls of a result took, or "" if it is the requested one.
-	otherPath := func(result *report.Result) string {
-		if result == nil || result.Params["refused"] == nil {
-			return ""
-		}
-
-		return fmt.Sprint(result.Params["took"])
-	}
-	outOfPlace := otherPath(r.Results[0])
-	inPlace := otherPath(r.Results[1])
-	switch {
-	case outOfPlace == "" && inPlace == "":
-		return ""
-	case r.Results[1] == nil: // only out of place
-		return "  # took " + outOfPlace
-	case outOfPlace == inPlace:
-		return "  # took " + outOfPlace
-	case outOfPlace == "":
-		return "  # took " + inPlace + " in place"
-	case inPlace == "":
-		return "  # took " + outOfPlace + " out of place"
-	}
-
-	return "  # took " + outOfPlace + ", in place " + inPlace
-}
-
-// addToTotals adds a result of row r to the totals of the table, and the reason why its calls did
-// not take the requested path, if any, to n.refusalReasons.
+// addToTotals adds a result of row r to the totals of the table. If its calls did not take the
+// requested path, it also adds the reason.
 func (n *NCCLTests) addToTotals(r *Row, result *report.Result) {
 	_, busGBps := r.bandwidths(result.Median)
 	n.busSum += busGBps
 	n.busCount++
 	n.wrongElements += result.Figures["wrong"]
-	if result.Params["refused"] == nil {
+	isRefused := result.Params["refused"] != nil
+	if !isRefused {
 		return
 	}
 
@@ -132,7 +125,14 @@ func (n *NCCLTests) addToTotals(r *Row, result *report.Result) {
 	}
 }
 
-// formatResult returns the columns of a result. A nil result means that the operation was not
+// bandwidths returns the algorithm bandwidth and the bus bandwidth of a call that takes ns
+// nanoseconds. Bytes per nanosecond are GB/s.
+func (r *Row) bandwidths(ns float64) (algorithmGBps, busGBps float64) {
+	algorithmGBps = float64(r.Bytes) / max(ns, 1e-3) // not infinite if ns is 0
+	return algorithmGBps, algorithmGBps * r.Operation.busFactor(float64(r.Ranks))
+}
+
+// formatResult returns the four columns of a result. A nil result means that the operation was not
 // measured in this way, such as in place.
 func (r *Row) formatResult(result *report.Result) string {
 	if result == nil {
@@ -145,13 +145,6 @@ func (r *Row) formatResult(result *report.Result) string {
 		formatWidth(algorithmGBps, 6), formatWidth(busGBps, 6), result.Figures["wrong"])
 }
 
-// bandwidths returns the algorithm bandwidth and the bus bandwidth, as nccl-tests calls them, of a
-// call that takes ns nanoseconds. Bytes per nanosecond are GB/s.
-func (r *Row) bandwidths(ns float64) (algorithmGBps, busGBps float64) {
-	algorithmGBps = float64(r.Bytes) / max(ns, 1e-3) // not infinite if ns is 0
-	return algorithmGBps, algorithmGBps * r.Operation.busFactor(float64(r.Ranks))
-}
-
 // formatWidth formats a number with two decimals, or with fewer if they do not fit into width.
 func formatWidth(v float64, width int) string {
 	integerDigits := 0
@@ -160,8 +153,40 @@ func formatWidth(v float64, width int) string {
 	}
 
 	const pointWidth = 1
-	decimals := min(max(width-pointWidth-integerDigits, 0), 2)
+	freeWidth := max(width-integerDigits-pointWidth, 0)
+	decimals := min(freeWidth, 2)
 	return strconv.FormatFloat(v, 'f', decimals, 64)
+}
+
+// takenPathsComment returns a comment for the end of the row, such as "  # took plain in place". It
+// names the path that calls took instead of the requested one. If all calls took the requested
+// path, the comment is "".
+func (r *Row) takenPathsComment() string {
+	outOfPlace := otherPath(r.Results[0])
+	inPlace := otherPath(r.Results[1])
+	hasOnlyOutOfPlace := r.Results[1] == nil
+	switch {
+	case outOfPlace == "" && inPlace == "":
+		return ""
+	case hasOnlyOutOfPlace, outOfPlace == inPlace:
+		return "  # took " + outOfPlace
+	case outOfPlace == "":
+		return "  # took " + inPlace + " in place"
+	case inPlace == "":
+		return "  # took " + outOfPlace + " out of place"
+	}
+
+	return "  # took " + outOfPlace + ", in place " + inPlace
+}
+
+// otherPath returns the path that the calls of a result took, or "" if it is the requested one.
+func otherPath(result *report.Result) string {
+	isRefused := result != nil && result.Params["refused"] != nil
+	if !isRefused {
+		return ""
+	}
+
+	return fmt.Sprint(result.Params["took"])
 }
 
 // WriteFooter writes the totals of the current table and ends it. It does nothing without a table.
@@ -175,16 +200,16 @@ func (n *NCCLTests) WriteFooter() error {
 		verdict = "FAILED"
 	}
 
+	var out strings.Builder
+	// nccl-tests calls wrong elements "out of bounds".
+	fmt.Fprintf(&out, "# Out of bounds values : %.6g %s\n", n.wrongElements, verdict)
 	meanBusGBps := n.busSum / float64(max(n.busCount, 1))
-	var out bytes.Buffer
-	fmt.Fprintf(&out, // nccl-tests counts wrong elements as "out of bounds"
-		"# Out of bounds values : %.6g %s\n# Avg bus bandwidth    : %.6g\n#\n",
-		n.wrongElements, verdict, meanBusGBps)
+	fmt.Fprintf(&out, "# Avg bus bandwidth    : %.6g\n#\n", meanBusGBps)
 	for _, reason := range n.refusalReasons {
 		fmt.Fprintf(&out, "# did not take the requested path: %s\n#\n", reason)
 	}
 
 	*n = NCCLTests{Writer: n.Writer} // no current table
-	_, err := n.Writer.Write(out.Bytes())
+	_, err := io.WriteString(n.Writer, out.String())
 	return err
 }

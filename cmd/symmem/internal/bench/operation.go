@@ -10,17 +10,25 @@ import (
 )
 
 // Operation is an operation that bench can measure.
+//
+// Suppose that an all-gather on 4 ranks has an output of 4 MiB: a part of 1 MiB for each rank. The
+// link of a rank transfers only the 3 parts of the other ranks, which are 3/4 of the output. This
+// share is the bus factor. The bandwidth of the link, called bus bandwidth, is the bus factor times
+// the size of the output divided by the time.
 type Operation struct {
 	Name string // such as all_reduce
 	kind symmem.Operation
-	// busFactor returns the bus bandwidth divided by the algorithm bandwidth, as in nccl-tests.
+	// busFactor returns the bus factor for a number of ranks, as in nccl-tests.
 	busFactor func(ranks float64) float64
 }
 
-// The following functions are values of Operation.busFactor. The name states what the link of a
-// rank transfers: the whole buffer, the parts of the other ranks, or these parts twice.
-func wholeBufferFactor(float64) float64            { return 1 }
-func otherPartsFactor(ranks float64) float64       { return (ranks - 1) / ranks }
+// wholeBufferFactor is the bus factor if a link transfers the whole buffer.
+func wholeBufferFactor(float64) float64 { return 1 }
+
+// otherPartsFactor is the bus factor if a link transfers the parts of the other ranks.
+func otherPartsFactor(ranks float64) float64 { return (ranks - 1) / ranks }
+
+// doubleOtherPartsFactor is the bus factor if a link transfers the parts of the other ranks twice.
 func doubleOtherPartsFactor(ranks float64) float64 { return 2 * (ranks - 1) / ranks }
 
 var operations = []Operation{
@@ -44,8 +52,9 @@ func OperationNames() []string {
 	return names
 }
 
-// ParseOperations returns the operations with the given names, in the order of the names. If it
-// reaches the name "all", it returns all operations and ignores the other names.
+// ParseOperations returns the operations with the given names, in the order of the names. The name
+// "all" stands for all operations. The other names are then ignored, unless an earlier one is
+// invalid.
 func ParseOperations(names []string) ([]Operation, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no operations given: use all, or some of %s",
@@ -60,12 +69,14 @@ func ParseOperations(names []string) ([]Operation, error) {
 
 		hasThisName := func(o Operation) bool { return o.Name == name }
 		index := slices.IndexFunc(operations, hasThisName)
-		if index < 0 {
+		isKnown := index >= 0
+		if !isKnown {
 			return nil, fmt.Errorf("unknown operation %q: use all, or some of %s",
 				name, strings.Join(OperationNames(), ", "))
 		}
 
-		if slices.ContainsFunc(selected, hasThisName) {
+		isRepeated := slices.ContainsFunc(selected, hasThisName)
+		if isRepeated {
 			return nil, fmt.Errorf("operation %s given twice", name)
 		}
 
@@ -75,14 +86,15 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return selected, nil
 }
 
-// hasBufferOfAllParts reports whether the send or the receive buffer holds one part for each rank.
+// hasBufferOfAllParts reports whether the send or the receive buffer has a part for each rank.
 func (o *Operation) hasBufferOfAllParts() bool {
 	send, recv := o.kind.Extents()
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize returns the count argument for a call of at least the given bytes, and the size of
-// its larger buffer in bytes. As in nccl-tests, this buffer determines the size of a call.
+// countAndSize returns the count argument of a call, and the size of its larger buffer in bytes. The
+// size is the given number of bytes, rounded up to whole elements or, if the buffer has a part for
+// each rank, to whole elements in each part.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0
@@ -99,5 +111,5 @@ func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (cou
 }
 
 // hasRules reports whether tuning tables have rules for the operation. Rules choose the path of a
-// call.
+// call: the way in which it runs.
 func (o *Operation) hasRules() bool { return o.kind.HasTuningRules() }

@@ -12,6 +12,14 @@ import (
 	"symmem/bench/report"
 )
 
+// The tables of this file compare results with a baseline, such as the same call without checks:
+//
+//	#   operation     size                unchecked  checked  ratio
+//	#  all_reduce  1048576  out-of-place    20.0 us  20.4 us  0.98x
+//
+// The ratio is the time of the baseline divided by the time of the result. Lines begin with #, so
+// that they are comments in the format of nccl-tests.
+
 // writeTable writes rows of cells as aligned columns. Each line begins with prefix.
 func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	var aligned bytes.Buffer
@@ -34,9 +42,8 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// WritePathTable writes a table that compares PathAuto with each path. Its lines begin with #, as
-// comments in the format of nccl-tests do. It has a row for each result with a baseline, and shows
-// "none" for a path that the call cannot take.
+// WritePathTable writes a table that compares PathAuto, with which symmem chooses the path, with
+// each path. It shows "none" for a path that the call cannot take.
 func WritePathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
 		{
@@ -46,33 +53,17 @@ func WritePathTable(w io.Writer, r *report.Report) error {
 	}
 	for i := range r.Results {
 		result := &r.Results[i]
-		if result.Baseline == nil {
-			continue // was not compared
+		if wasCompared(result) {
+			rows = append(rows, pathRow(result))
 		}
-
-		row := append(callCells(result), report.Duration(result.Median))
-		paths := []symmem.PathChoice{
-			symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
-		}
-		for _, path := range paths {
-			cell := "none"
-			if ns, ok := result.Figures[path.String()+"_ns"]; ok {
-				cell = report.Duration(ns)
-			}
-
-			row = append(row, cell)
-		}
-
-		takenPath := fmt.Sprint(result.Params["took"])
-		row = append(row, takenPath, formatRatio(*result.Ratio)) // set if Baseline is set
-		rows = append(rows, row)
 	}
 
 	if err := writeTable(w, "#", rows); err != nil {
 		return err
 	}
 
-	if r.Worst == nil { // no result was compared
+	hasWorst := r.Worst != nil // false if no result was compared
+	if !hasWorst {
 		return nil
 	}
 
@@ -80,19 +71,40 @@ func WritePathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// WriteCheckTable writes a table that compares two check levels. Its lines begin with #, as
-// comments in the format of nccl-tests do. It has a row for each result with a baseline.
+// wasCompared reports whether a result has a baseline. Its fields about the baseline are then set.
+func wasCompared(r *report.Result) bool { return r.Baseline != nil }
+
+// pathRow returns the row of a result in the table of paths.
+func pathRow(r *report.Result) []string {
+	row := append(callCells(r), report.Duration(r.Median))
+	paths := []symmem.PathChoice{
+		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
+	}
+	for _, path := range paths {
+		cell := "none"
+		if ns, ok := r.Figures[path.String()+"_ns"]; ok {
+			cell = report.Duration(ns)
+		}
+
+		row = append(row, cell)
+	}
+
+	takenPath := fmt.Sprint(r.Params["took"])
+	return append(row, takenPath, formatRatio(*r.Ratio))
+}
+
+// WriteCheckTable writes a table that compares two check levels: how often ranks compare calls.
 func WriteCheckTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
 	for i := range r.Results {
 		result := &r.Results[i]
-		if result.Baseline == nil {
-			continue // was not compared
+		if !wasCompared(result) {
+			continue
 		}
 
-		rows = append(rows, append(callCells(result), // these pointers are set if Baseline is set
-			report.Duration(*result.BaselineMedian), report.Duration(result.Median),
-			formatRatio(*result.Ratio)))
+		row := append(callCells(result), report.Duration(*result.BaselineMedian),
+			report.Duration(result.Median), formatRatio(*result.Ratio))
+		rows = append(rows, row)
 	}
 
 	return writeTable(w, "#", rows)

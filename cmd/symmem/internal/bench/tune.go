@@ -12,6 +12,14 @@ import (
 	"symmem/internal/tuning"
 )
 
+// A tuning table has rules that choose the path of a call: the way in which it runs. For example,
+// a rule chooses the window path for all-reduces of up to 64 KiB on 8 ranks, and the plain path for
+// larger ones. To get such a rule, Run measures calls of several sizes on each path.
+//
+// Run starts from a base table, and replaces the rules of the measured operations. It keeps the
+// other rules. If 1 KiB to 1 MiB are measured now, and the base table has times for 4 MiB, the new
+// rule uses those times, too.
+
 // TuneOptions describes the measurements for a tuning table. Except for Date, Base and Progress,
 // the options must be the same on all ranks.
 type TuneOptions struct {
@@ -19,9 +27,9 @@ type TuneOptions struct {
 	// the maximum number of calls in a graph. Run sets the other fields.
 	CollectiveOptions
 	Date string // date of the measurement; only rank 0's Date is used
-	// Base returns the table to start from, for a device and a number of ranks. If Base is nil or
-	// returns nil, Run starts from the built-in table. Only rank 0 calls Base. If the table is for
-	// the same device, library and data type, Run keeps its times for sizes outside Sizes.
+	// Base returns the base table for a device and a number of ranks. If Base is nil or returns nil,
+	// the built-in table is used. Only rank 0 calls Base. Times of the base table are used only if
+	// they are for the same device, library and data type.
 	Base     func(device string, ranks int) *tuning.Table
 	Progress func(text string) // if set, called before each measurement
 }
@@ -60,7 +68,7 @@ func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	}
 
 	runErr := t.run(ctx)
-	t.result.Table = t.newTable() // also after an error: tuning takes long, so keep what is known
+	t.result.Table = t.newTable() // also after an error, because measurements take long
 	if runErr != nil {
 		return &t.result, runErr
 	}
@@ -68,77 +76,13 @@ func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	return &t.result, t.result.Table.Validate()
 }
 
-// skipReason returns a sentence for the user that explains why an operation has no new rule.
-func skipReason(op *Operation, dataType symmem.DataType) string {
-	if !op.hasRules() {
-		return op.Name + " has no buffers that peers read, so there is nothing to choose"
-	}
-
-	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name,
-		dataType)
-}
-
-// mergePoints returns the new points, and the old points whose sizes lie outside the range of the
-// new sizes. newPoints must be in ascending order of size. The result is not in this order.
-func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
-	if len(newPoints) == 0 {
-		return nil
-	}
-
-	smallest := newPoints[0].Bytes
-	largest := newPoints[len(newPoints)-1].Bytes
-	merged := slices.Clone(newPoints)
-	for _, p := range oldPoints {
-		if p.Bytes < smallest || p.Bytes > largest {
-			merged = append(merged, p)
-		}
-	}
-
-	return merged
-}
-
-// roundTo rounds v to a multiple of 1/parts.
-func roundTo(v, parts float64) float64 { return math.Round(v*parts) / parts }
-
 func (o *TuneOptions) reportProgress(format string, args ...any) {
 	if o.Progress != nil {
 		o.Progress(fmt.Sprintf(format, args...))
 	}
 }
 
-// NoiseMethod describes how noisePercent computes noise. New tables contain the text.
-const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
-	"batches, computed from the quartiles of the logarithms"
-
-// noisePercent returns the noise of a measurement: the random error of the median of ratios, in
-// percent. It computes the error from logarithms, so that delays of the dividend and of the divisor
-// have the same weight.
-func noisePercent(ratios []float64) float64 {
-	if len(ratios) == 0 {
-		return 0
-	}
-
-	var logs []float64
-	for _, r := range ratios {
-		logs = append(logs, math.Log(r))
-	}
-
-	slices.Sort(logs)
-	return 100 * math.Expm1(medianError(logs))
-}
-
-// medianError returns twice the standard error of the median of sorted values. In a normal
-// distribution, the quartiles are 1.349 standard deviations apart, and the standard error of the
-// median of n values is 1.253 standard deviations divided by the square root of n.
-func medianError(sorted []float64) float64 {
-	n := len(sorted)
-	lowerQuartile, upperQuartile := sorted[n/4], sorted[n-1-n/4]
-	deviation := (upperQuartile - lowerQuartile) / 1.349
-	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
-}
-
-// shareBaseTable sends the base table, from which the new table starts, from rank 0 to all ranks.
-// It returns this table.
+// shareBaseTable sends the base table from rank 0 to all ranks, and returns it.
 func (o *TuneOptions) shareBaseTable(ctx context.Context, w *world) (*tuning.Table, error) {
 	var own *tuning.Table // nil except on rank 0
 	if w.rt.Rank() == 0 {
@@ -153,7 +97,7 @@ func (o *TuneOptions) shareBaseTable(ctx context.Context, w *world) (*tuning.Tab
 	return byRank[0], nil
 }
 
-// findBaseTable returns the result of o.Base or, if there is none, the built-in table.
+// findBaseTable returns the table of o.Base or, if there is none, the built-in table.
 func (o *TuneOptions) findBaseTable(rt *symmem.Runtime) *tuning.Table {
 	info := rt.Device()
 	if o.Base != nil {
@@ -164,3 +108,75 @@ func (o *TuneOptions) findBaseTable(rt *symmem.Runtime) *tuning.Table {
 
 	return tuning.Builtin(info.Backend, info.Name)
 }
+
+// skipReason returns a sentence for the user that explains why an operation has no new rule.
+func skipReason(op *Operation, dataType symmem.DataType) string {
+	if !op.hasRules() {
+		return op.Name + " has no buffers that peers read, so there is nothing to choose"
+	}
+
+	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name,
+		dataType)
+}
+
+// mergePoints returns the new points, and the old points of sizes that are smaller or larger than
+// all new ones. A point holds the measured times of one size. newPoints must be in ascending order
+// of size. The result is not in this order.
+func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
+	if len(newPoints) == 0 {
+		return nil
+	}
+
+	smallest := newPoints[0].Bytes
+	largest := newPoints[len(newPoints)-1].Bytes
+	merged := slices.Clone(newPoints)
+	for _, p := range oldPoints {
+		isOutside := p.Bytes < smallest || p.Bytes > largest
+		if isOutside {
+			merged = append(merged, p)
+		}
+	}
+
+	return merged
+}
+
+// NoiseMethod explains noisePercent to users. New tables contain the text.
+const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
+	"batches, computed from the quartiles of the logarithms"
+
+// noisePercent returns the noise of a measurement in percent. A measurement gives several ratios of
+// the time on one path to the time on another one, and uses their median. The noise is the error
+// that the median can have by chance.
+//
+// It is computed from logarithms. A delay on either path, which doubles or halves a ratio, thus has
+// the same effect.
+func noisePercent(ratios []float64) float64 {
+	if len(ratios) == 0 {
+		return 0
+	}
+
+	var logs []float64
+	for _, r := range ratios {
+		logs = append(logs, math.Log(r))
+	}
+
+	slices.Sort(logs)
+	return 100 * math.Expm1(medianError(logs)) // Expm1 converts a logarithm to a relative error.
+}
+
+// medianError returns twice the standard error of the median of sorted values. It assumes that they
+// have a normal distribution.
+func medianError(sorted []float64) float64 {
+	const (
+		deviationsBetweenQuartiles = 1.349
+		medianFactor               = 1.253 // the median's error is this factor times that of the mean
+	)
+	n := len(sorted)
+	lowerQuartile, upperQuartile := sorted[n/4], sorted[n-1-n/4]
+	deviation := (upperQuartile - lowerQuartile) / deviationsBetweenQuartiles
+	standardError := medianFactor * deviation / math.Sqrt(float64(n))
+	return 2 * standardError
+}
+
+// roundTo rounds v to a multiple of 1/parts.
+func roundTo(v, parts float64) float64 { return math.Round(v*parts) / parts }

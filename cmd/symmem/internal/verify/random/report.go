@@ -8,7 +8,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Report holds the results of a run. Only Findings differ between ranks.
+// Report holds the results of a run. Only Findings and ElapsedMS differ between ranks.
 //
 // A run consists of rounds, numbered from FirstRound on. It ends early if a round returns an error
 // or finds a wrong element. After the last round, the usage of resources, such as open files, is
@@ -22,7 +22,7 @@ type Report struct {
 	Rounds      int        `json:"rounds"` // number of completed rounds
 	Tally                  // the work and the wrong elements of all ranks
 	ElapsedMS   float64    `json:"elapsed_ms"`
-	Resources   []Resource `json:"resources"`       // of all ranks; empty if only the warm-up ran
+	Resources   []Resource `json:"resources"`       // of all ranks; empty if they were not compared
 	Findings    []string   `json:"findings"`        // texts of the first wrong results on this rank
 	FailedRound int        `json:"broke_off_round"` // number of the round with an error, or 0
 	// IsInconsistent is set if ranks made different requests, or memory was in use at the end of a
