@@ -6,9 +6,23 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference of times, in percent, that can change the path, which is
-// the way to run a collective. A smaller difference can disappear with the next version of the
-// software.
+// Derive turns measured times into a rule, which chooses a path (a way to run a call) by size.
+// Suppose that these points of an all-reduce were measured:
+//
+//	size     plain  window
+//	1 KiB    13 us    7 us
+//	64 KiB   14 us   12 us
+//	1 MiB    30 us   40 us
+//
+// The rule then has two steps: the window path up to 160 KiB, and the plain path above. 160 KiB is
+// about the size at which both paths are equally fast. It is estimated from the neighboring points.
+//
+// A size can have two points, for calls in place and out of place. If these disagree about the
+// faster path, the preferred path is chosen, here plain, because a rule must not slow calls down.
+// The other path is called the alternative.
+
+// FloorPercent is the smallest difference of times, in percent, that can change the path. A smaller
+// difference can disappear with the next version of the software.
 const FloorPercent = 2.0
 
 // DeriveMethod describes Derive to users.
@@ -18,14 +32,14 @@ const DeriveMethod = "from small sizes to large ones, starting with otherwise, t
 	"the others, and starts with them; two levels are chosen only at sizes where they are faster in " +
 	"place and out of place"
 
-// comparison describes how Derive chooses between two paths.
+// comparison describes a choice between two paths.
 type comparison struct {
-	startPath              Path // path of the first size if no path is faster there
-	preferred, alternative Path // preferred is chosen if the points of a size disagree
+	startPath              Path // path of the smallest size if neither path is faster there
+	preferred, alternative Path
 	// microseconds returns the times of both paths at a point.
 	microseconds func(Point) (preferred, alternative float64)
-	// isStrict is set if alternative is chosen only for sizes at which it is faster at every point.
-	// Otherwise, it can also remain chosen because it was faster at a smaller size.
+	// isStrict is set if the alternative must be faster at every point where it is chosen. Otherwise,
+	// it also stays chosen at larger sizes until the preferred path is faster.
 	isStrict bool
 }
 
@@ -41,7 +55,7 @@ func windowComparison(defaultPath Path) comparison {
 }
 
 // directComparison is the comparison for the direct path, in which kernels access the memory of
-// other ranks.
+// other ranks. NotDirect stands for the faster of the plain and the window path.
 var directComparison = comparison{
 	startPath:    NotDirect,
 	preferred:    NotDirect,
@@ -63,8 +77,8 @@ func (p Point) hasTwoLevel() bool { return p.TwoLevelUS > 0 }
 
 func (p Point) lacksTwoLevel() bool { return !p.hasTwoLevel() }
 
-// NotDirectUS returns the time of the faster of the plain and the window path. WindowUS is 0 if the
-// window path was not measured.
+// NotDirectUS returns the time of the faster of the plain and the window path, in microseconds.
+// WindowUS is 0 if the window path was not measured.
 func (p Point) NotDirectUS() float64 {
 	if p.WindowUS == 0 {
 		return p.PlainUS
@@ -73,16 +87,12 @@ func (p Point) NotDirectUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives a rule from measured times. A rule has steps, each of which gives the path up to a
-// size. points can contain a size twice: in place and out of place.
+// Derive derives the rule for some calls from measured points, which may be in any order.
 //
-// If calls.Memory is empty, the rule chooses between the plain and the window path. Otherwise, it
-// chooses between the direct path and NotDirect, which leaves the choice to another rule. If the
-// two-level path was measured, it takes the place of the direct path.
-//
-// The path changes if the new path is faster by more than the noise and FloorPercent. If the
-// points of a size disagree, plain has precedence over window, and NotDirect over direct. The
-// two-level path must be faster at every point where it is chosen.
+// If calls.Memory is empty, the rule chooses between the plain and the window path. defaultPath is
+// the path of the smallest size if neither is faster there. Otherwise, the rule chooses between the
+// direct path and NotDirect, which leaves the choice to another rule. If the two-level path was
+// measured, it takes the place of the direct path.
 func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	var c comparison
 	switch {
@@ -98,15 +108,18 @@ func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	return Rule{Calls: calls, Steps: c.deriveSteps(groupBySize(points))}
 }
 
-// pointsOfSize lists the points with one size, at least one.
+// pointsOfSize lists the points of one size, at least one.
 type pointsOfSize []Point
+
+func (p pointsOfSize) bytes() Size { return p[0].Bytes }
 
 // groupBySize returns the points of each size, in ascending order of sizes.
 func groupBySize(points []Point) (sizes []pointsOfSize) {
 	compareSizes := func(a, b Point) int { return cmp.Compare(a.Bytes, b.Bytes) }
 	for _, p := range slices.SortedStableFunc(slices.Values(points), compareSizes) {
 		last := len(sizes) - 1 // -1 for the first point
-		if last >= 0 && sizes[last].bytes() == p.Bytes {
+		isSameSize := last >= 0 && sizes[last].bytes() == p.Bytes
+		if isSameSize {
 			sizes[last] = append(sizes[last], p)
 		} else {
 			sizes = append(sizes, pointsOfSize{p})
@@ -142,53 +155,34 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 	return steps
 }
 
-func (p pointsOfSize) bytes() Size { return p[0].Bytes }
-
 // choosePath returns the path for the points of a size. previous is the path of the next smaller
-// size. It stays if no path is faster. If the points disagree, choosePath returns c.preferred,
-// because a table must not slow calls down.
+// size. It stays if neither path is faster at any point, except in a strict comparison.
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	path := previous
 	for _, p := range points {
-		fasterPath := c.fasterPath(p)
-		lacksAdvantage := c.isStrict && fasterPath == neitherPath
-		if fasterPath == c.preferred || lacksAdvantage {
-			return c.preferred
-		}
-
-		if fasterPath == c.alternative {
+		switch c.fasterPath(p) {
+		case c.preferred:
+			return c.preferred // even if the alternative is faster at another point
+		case c.alternative:
 			path = c.alternative
+		case neitherPath:
+			if c.isStrict {
+				return c.preferred
+			}
 		}
 	}
 
 	return path
 }
 
-// logRatio compares the times of both paths at a point. It is positive if the alternative is
-// faster, and negative if the preferred path is. Equally large factors, such as twice as fast and
-// half as fast, differ only in the sign.
-func (c comparison) logRatio(p Point) float64 {
-	preferred, alternative := c.microseconds(p)
-	return math.Log(preferred / alternative)
-}
-
-// meanLogRatio returns the mean of logRatio.
-func (c comparison) meanLogRatio(points pointsOfSize) float64 {
-	sum := 0.0
-	for _, p := range points {
-		sum += c.logRatio(p)
-	}
-
-	return sum / float64(len(points))
-}
-
-// neitherPath is the result of fasterPath if no path is faster.
+// neitherPath is the result of fasterPath if neither path is faster.
 const neitherPath Path = ""
 
 // fasterPath returns the faster path at a point. It returns neitherPath if the difference is within
 // the noise or FloorPercent.
 func (c comparison) fasterPath(p Point) Path {
-	margin := math.Log1p(max(p.NoisePercent, FloorPercent) / 100)
+	marginPercent := max(p.NoisePercent, FloorPercent)
+	margin := math.Log1p(marginPercent / 100) // as a logarithm
 	logRatio := c.logRatio(p)
 	switch {
 	case logRatio > margin:
@@ -200,20 +194,41 @@ func (c comparison) fasterPath(p Point) Path {
 	return neitherPath
 }
 
-// thresholdBetween is called for neighboring sizes with different paths. It returns the largest
-// size that takes the path of the lower points. It estimates the size at which both paths are
-// equally fast, and rounds it down to a readable number.
+// logRatio returns the logarithm of the preferred path's time divided by the alternative's time. It
+// is positive if the alternative is faster, and negative if the preferred path is. With logarithms,
+// twice as fast and half as fast differ only in the sign.
+func (c comparison) logRatio(p Point) float64 {
+	preferred, alternative := c.microseconds(p)
+	return math.Log(preferred / alternative)
+}
+
+// meanLogRatio returns the mean of logRatio over points.
+func (c comparison) meanLogRatio(points pointsOfSize) float64 {
+	sum := 0.0
+	for _, p := range points {
+		sum += c.logRatio(p)
+	}
+
+	return sum / float64(len(points))
+}
+
+// thresholdBetween returns the largest size that still takes the path of the lower points. Call it
+// for neighboring sizes with different paths.
+//
+// It estimates the size at which both paths are equally fast, and rounds it down to a readable
+// number.
 func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	lowRatio := c.meanLogRatio(lower)
 	highRatio := c.meanLogRatio(upper)
 	low := lower.bytes()
 	high := upper.bytes()
 	haveSameSign := lowRatio*highRatio >= 0
-	if haveSameSign {
-		return low // On average, the same path is faster at both sizes.
+	if haveSameSign { // on average, the same path is faster at both sizes
+		return low
 	}
 
-	// Interpolate linearly between the logarithms of the sizes.
+	// Between the logarithms of the sizes, the ratio changes linearly from lowRatio to highRatio. It
+	// is 0 at this fraction of the distance:
 	fraction := math.Abs(lowRatio) / (math.Abs(lowRatio) + math.Abs(highRatio))
 	crossing := float64(low) * math.Pow(float64(high)/float64(low), fraction)
 	return min(max(roundDownToQuarter(crossing), low), high-1)

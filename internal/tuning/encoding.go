@@ -8,8 +8,34 @@ import (
 	"regexp"
 )
 
-// formatText explains the format to users who open a file with a table. A table contains the rules
-// by which symmem chooses the path of each collective.
+// A tuning table has rules that choose the path (the way to run) of each collective. In a file, it is
+// a JSON document like this:
+//
+//	{
+//	  "version": 4,
+//	  "about": "A collective whose larger buffer ...",
+//	  "device": "NVIDIA H200",
+//	  ...
+//	  "rules": [
+//	    {
+//	      "operation": "AllReduce",
+//	      "ranks": 4,
+//	      "machines": 1,
+//	      "steps": [
+//	        {
+//	          "up_to": "160KiB",
+//	          "path": "window",
+//	          "measured": [
+//	            { "bytes": "1KiB", "plain_us": 13, "window_us": 7, "noise_percent": 1.5 }
+//	          ]
+//	        },
+//	        { "path": "plain" }
+//	      ]
+//	    }
+//	  ]
+//	}
+
+// formatText explains the format to users who open such a file. It is the value of "about".
 const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of " +
 	"that step; the last step covers all larger sizes. otherwise is the path of calls without a " +
 	"rule. Rules with memory decide first, whether a call on symmetric or on any buffers takes " +
@@ -17,7 +43,7 @@ const formatText = "A collective whose larger buffer has up to up_to bytes takes
 	"specific rule, and other leaves the choice to the rules without memory. Everything else, such " +
 	"as the measured times, explains the rules. All ranks need the same table."
 
-// file is the JSON document with a table.
+// file is the content of the document.
 type file struct {
 	Version int    `json:"version"`
 	About   string `json:"about"`
@@ -25,8 +51,8 @@ type file struct {
 }
 
 var (
-	// foldableObject matches a JSON object on several lines without nested objects or lists. Encode
-	// puts such an object on one line.
+	// foldableObject matches an object that contains no objects or lists, such as the one with
+	// "bytes" above. Encode puts such an object on one line.
 	foldableObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 	// lineEnd matches the end of a line and the indentation of the next.
 	lineEnd = regexp.MustCompile(`\n\s*`)
@@ -47,31 +73,16 @@ func (t *Table) Encode() ([]byte, error) {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
 	}
 
-	fold := func(object []byte) []byte { return lineEnd.ReplaceAll(object, []byte(" ")) }
-	folded := foldableObject.ReplaceAllFunc(indented, fold)
+	putOnOneLine := func(object []byte) []byte { return lineEnd.ReplaceAll(object, []byte(" ")) }
+	folded := foldableObject.ReplaceAllFunc(indented, putOnOneLine)
 	return append(folded, '\n'), nil
 }
 
-// version is the part of a file that Decode reads first, because the other fields depend on it.
-type version struct {
-	Version *int `json:"version"` // nil if the document has no version
-}
-
-// Decode returns the table in a JSON document from Encode. It rejects other versions, unknown
-// fields and invalid tables.
+// Decode returns the table in a document from Encode. It rejects other versions, unknown fields and
+// invalid tables.
 func Decode(encoded []byte) (*Table, error) {
-	var format version
-	if err := json.Unmarshal(encoded, &format); err != nil {
-		return nil, addLineNumber(encoded, unknownOffset, err)
-	}
-
-	if format.Version == nil {
-		return nil, errors.New("this is not a tuning table: it has no version")
-	}
-
-	if *format.Version != Version {
-		return nil, fmt.Errorf("version is %d, but this program reads %d: run symmem tune again",
-			*format.Version, Version)
+	if err := checkVersion(encoded); err != nil {
+		return nil, err
 	}
 
 	decoder := json.NewDecoder(bytes.NewReader(encoded))
@@ -88,12 +99,38 @@ func Decode(encoded []byte) (*Table, error) {
 	return decoded.Table, nil
 }
 
+// version is the only field of a document that has the same meaning in all versions. Errors of
+// package json contain the name of this type.
+type version struct {
+	Version *int `json:"version"` // nil if the document has no version
+}
+
+// checkVersion returns an error unless the document has this program's version.
+func checkVersion(encoded []byte) error {
+	var document version
+	if err := json.Unmarshal(encoded, &document); err != nil {
+		return addLineNumber(encoded, unknownOffset, err)
+	}
+
+	if document.Version == nil {
+		return errors.New("this is not a tuning table: it has no version")
+	}
+
+	if *document.Version != Version {
+		return fmt.Errorf("version is %d, but this program reads %d: run symmem tune again",
+			*document.Version, Version)
+	}
+
+	return nil
+}
+
 // unknownOffset is the offset of an error whose position is not known.
 const unknownOffset int64 = -1
 
-// addLineNumber adds the line of a decoding error to err. If err does not contain a position, the
-// line is that of offset, in bytes from the start of encoded. If offset is also unknownOffset,
-// addLineNumber returns err unchanged.
+// addLineNumber adds the line of a decoding error to err.
+//
+// If err contains no position, the line is that of offset, in bytes from the start of encoded. If
+// offset is unknownOffset, too, addLineNumber returns err unchanged.
 func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

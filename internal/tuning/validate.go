@@ -7,8 +7,15 @@ import (
 	"strings"
 )
 
-// maxRanks is the maximum number of ranks of a group. A larger number is certainly a mistake.
-const maxRanks = 1 << 20
+// A rule chooses the path of some calls by their size. There are two kinds of rules:
+//
+//   - A plain rule has no Memory. Its steps choose between the plain and the window path.
+//   - A direct rule has a Memory, and comes first. Its steps choose the direct or the two-level path,
+//     or leave the choice to the plain rule. It can be general: without an operation and numbers of
+//     ranks and machines, it covers all calls that have no specific direct rule.
+//
+// For example, the steps of a plain rule choose window up to 64 KiB, plain up to 1 MiB, and window
+// for all larger sizes. The points of a step are the times from which it was derived.
 
 // validate returns an error about the first invalid field. Its text names the field as in JSON.
 func (r *Rule) validate() error {
@@ -16,34 +23,44 @@ func (r *Rule) validate() error {
 		return fmt.Errorf("memory is %q, but must be symmetric or any", r.Memory)
 	}
 
-	isDirect := r.Memory != "" // The rule is about the direct path.
-	if !isDirect || !r.isGeneral() {
+	isDirect := r.Memory != ""
+	mayBeGeneral := isDirect
+	if !mayBeGeneral || !r.isGeneral() {
 		if err := r.Calls.validate(); err != nil {
 			return err
 		}
 	}
 
+	return r.validateSteps(isDirect)
+}
+
+// validateSteps returns an error about the first invalid step.
+func (r *Rule) validateSteps(isDirect bool) error {
 	if len(r.Steps) == 0 {
 		return fmt.Errorf("steps is empty")
 	}
 
-	previous := Size(0)
+	previousMax := Size(0)
 	for i := range r.Steps {
 		step := &r.Steps[i]
-		if step.Path == TwoLevel && r.Machines <= 1 {
+		hasOneMachine := r.Machines <= 1
+		if step.Path == TwoLevel && hasOneMachine {
 			return fmt.Errorf("step %d: path is two-level, but the rule is for one machine", i+1)
 		}
 
 		isLast := i == len(r.Steps)-1
-		if err := step.validate(previous, isLast, isDirect); err != nil {
+		if err := step.validate(previousMax, isLast, isDirect); err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
 
-		previous = step.MaxBytes
+		previousMax = step.MaxBytes
 	}
 
 	return nil
 }
+
+// maxRanks is the maximum number of ranks of a group. A larger number is certainly a mistake.
+const maxRanks = 1 << 20
 
 // validate returns an error about the first invalid field of a rule that is not general.
 func (c Calls) validate() error {
@@ -60,20 +77,21 @@ func (c Calls) validate() error {
 	return nil
 }
 
-// validate returns an error about the first invalid field. previous is the MaxBytes of the previous
-// step. isDirect is set for a rule about the direct path.
-func (s *Step) validate(previous Size, isLast, isDirect bool) error {
-	isDirectPath := s.Path == Direct || s.Path == TwoLevel || s.Path == NotDirect
+// validate returns an error about the first invalid field. previousMax is the MaxBytes of the
+// previous step. isDirect is set in a direct rule.
+func (s *Step) validate(previousMax Size, isLast, isDirect bool) error {
+	isPlainChoice := s.Path == Plain || s.Path == Window
+	isDirectChoice := s.Path == Direct || s.Path == TwoLevel || s.Path == NotDirect
 	switch {
-	case !isDirect && s.Path != Plain && s.Path != Window:
+	case !isDirect && !isPlainChoice:
 		return fmt.Errorf("path is %q, but must be plain or window", s.Path)
-	case isDirect && !isDirectPath:
+	case isDirect && !isDirectChoice:
 		return fmt.Errorf("path is %q, but must be direct, two-level or other in a rule with memory",
 			s.Path)
 	case isLast && s.MaxBytes != 0:
 		return fmt.Errorf("up_to is %v, but the last step covers all larger sizes", s.MaxBytes)
-	case !isLast && s.MaxBytes <= previous:
-		return fmt.Errorf("up_to is %v, but must be above %v", s.MaxBytes, previous)
+	case !isLast && s.MaxBytes <= previousMax:
+		return fmt.Errorf("up_to is %v, but must be above %v", s.MaxBytes, previousMax)
 	}
 
 	for i, p := range s.Measured {
@@ -85,15 +103,20 @@ func (s *Step) validate(previous Size, isLast, isDirect bool) error {
 	return nil
 }
 
-// validate returns an error unless the fields that isDirect requires are valid, and the others are
-// 0. isDirect is set for a rule about the direct path. Such a rule may lack WindowUS.
+// validate returns an error about an invalid field. isDirect is set in a direct rule.
+//
+// A point has a time of the plain path. In a direct rule, it also has a time of the direct or of the
+// two-level path, and may have one of the window path. In a plain rule, it has one of the window
+// path, and no others.
 func (p *Point) validate(isDirect bool) error {
-	directUS := p.DirectUS + p.TwoLevelUS // Only one of them may be set.
-	lacksWindow := isDirect && p.WindowUS == 0
+	directUS := p.DirectUS + p.TwoLevelUS // At most one of them may be set.
+	mayLackWindow := isDirect
+	isWindowValid := isPositive(p.WindowUS) || mayLackWindow && p.WindowUS == 0
+	isDirectValid := isPositive(directUS) || !isDirect
+	isNoiseValid := isPositive(p.NoisePercent + 1) // also permits 0
+	isPlainValid := isPositive(p.PlainUS)
 	switch {
-	case p.Bytes <= 0, !isPositive(p.PlainUS), !isPositive(p.NoisePercent + 1),
-		!isPositive(p.WindowUS) && !lacksWindow,
-		isDirect && !isPositive(directUS):
+	case p.Bytes <= 0, !isPlainValid, !isWindowValid, !isDirectValid, !isNoiseValid:
 		return fmt.Errorf("sizes and times must be positive")
 	case !isDirect && directUS != 0:
 		return fmt.Errorf("direct_us and two_level_us are allowed only in a rule with memory")

@@ -15,8 +15,8 @@ import (
 // Tuning measures calls on several paths (ways to run a call), and derives rules that choose a path.
 // WriteText shows the times and the rules. A row of its table can be:
 //
-//	 operation   size                 buffers    plain   window  direct  noise  chosen    wins
-//	all_reduce  1 KiB  out of place  symmetric  13.0 us  7.40 us       -  1.5 %  window  +75.7 %
+//	operation  size                 buffers    plain   window  direct  noise  chosen     wins
+//	AllReduce  1KiB  out of place  symmetric  13.0 us  7.40 us       -  1.5 %  window  +75.7 %
 //
 // The window path wins by 75.7 %, because the plain path takes 13.0/7.4 = 1.757 times as long.
 
