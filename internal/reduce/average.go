@@ -6,12 +6,29 @@ import (
 	"unsafe"
 )
 
-// division describes how a kernel (assembly that reduces a range of elements) divides or multiplies
-// a sum before it rounds the result. The assembly depends on its layout.
+// An average adds the elements of its sources and divides the sum. Suppose that two sources contain
+// the float32 elements 3e38 and 1e38. Their mean is 2e38, but the largest float32 is 3.4e38, so the
+// sum overflows to infinity.
+//
+// A kernel (assembly that reduces a range of elements) stops at such a sum. Go code then computes
+// the mean: it multiplies both elements by 1/2 and adds the products. For three sources, it
+// multiplies by 1/4, and divides the sum of the products by 3/4.
+
+// averageTerms describes the elements that an average adds, so that Go code can add them again.
+type averageTerms struct {
+	t         DataType // of the elements in srcs
+	srcs      []unsafe.Pointer
+	first     int  // index in srcs of the elements of the job's first sum
+	isTree    bool // the sums of both halves of the sources are added, recursively
+	isRounded bool // each sum of a tree is rounded to t
+}
+
+// division describes how a kernel divides or multiplies a sum before it rounds the result. The
+// assembly depends on its layout.
 type division struct {
 	operand uint64 // bits of the divisor or factor, from operandBits
-	// stopOffset is the byte offset of the first block that has an infinite or NaN sum. The kernel
-	// sets it and returns before it stores any byte of the block.
+	// stopOffset is the offset, in bytes, of the block at which the kernel has stopped. The kernel
+	// has stored nothing of this block. If it does not stop, it leaves stopOffset unchanged.
 	stopOffset int
 	mode       divisionMode
 }
@@ -23,8 +40,8 @@ const (
 	noDivision  divisionMode = 0
 	multiplySum divisionMode = 2
 	divideSum   divisionMode = 4
-	// stopAtInfinity is combined with multiplySum or divideSum. It makes a kernel stop at a block
-	// with an infinite or NaN sum, so that meanOf can compute the means of the block.
+	// stopAtInfinity is combined with multiplySum or divideSum. The kernel then stops at a block with
+	// an infinite or NaN sum.
 	stopAtInfinity divisionMode = 8
 )
 
@@ -67,17 +84,8 @@ func operandOf[T float32 | float64](bits uint64) T {
 	return T(math.Float32frombits(uint32(bits)))
 }
 
-// averageTerms describes the sources of an average, from which meanOf can compute sums again.
-type averageTerms struct {
-	t         DataType // of the elements in srcs
-	srcs      []unsafe.Pointer
-	first     int  // index of the job's first element in each source
-	isTree    bool // sums are computed pairwise, in a binary tree of the sources
-	isRounded bool // each sum of a tree is rounded to t
-}
-
-// meanOf returns the mean of the sources' elements i, given their sum. If the sum is infinite or a
-// NaN, it scales the elements down and adds them again, so that they do not overflow.
+// meanOf returns the mean of the elements whose sum is element i of the job. If the sum is infinite
+// or a NaN, it adds the elements again after scaling them down.
 func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 	n := T(len(terms.srcs))
 	difference := sum - sum //nolint:gocritic // It is NaN unless sum is finite.
@@ -86,14 +94,15 @@ func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 		return sum / n
 	}
 
-	// The scale is exact: it is 1 divided by the smallest power of two that is at least n.
+	// The power of two is at least n, so sums of scaled elements do not overflow. For 3 sources, it
+	// is 4, and the scale is 1/4.
 	powerOfTwo := 1 << bits.Len(uint(len(terms.srcs)-1))
 	scale := 1 / T(powerOfTwo)
 	return scaledSum(terms, terms.srcs, terms.first+i, scale) / (n * scale)
 }
 
-// scaledSum returns the sum of the sources' elements with index i, each multiplied by scale. It
-// adds them in the order of the original sum.
+// scaledSum returns the sum of element i of all srcs, each multiplied by scale. It adds them in the
+// order of the original sum.
 func scaledSum[T float32 | float64](
 	terms *averageTerms, srcs []unsafe.Pointer, i int, scale T,
 ) T {
@@ -110,7 +119,7 @@ func scaledSum[T float32 | float64](
 
 	var sum T
 	for index, src := range srcs {
-		// The conversion prevents a fused addition.
+		// The conversion prevents a fused addition, which would not round the product.
 		product := T(loadElement[T](terms.t, src, i) * scale) //nolint:unconvert // See above.
 		if index == 0 {
 			sum = product // not 0+product, which would turn -0 into +0
@@ -147,16 +156,16 @@ func roundTo[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers averages the first size bytes, in blocks that fit into the L1 cache. It sums a
-// block into the first destination, divides there, and copies the block to other destinations.
+// averageIntegers averages the first size bytes in blocks that fit into the L1 cache. It stores the
+// sums of a block in the first destination, divides them there, and copies them to the others.
 func averageIntegers[T integer](j job, size int) {
 	const blockBytes = 4 << 10
 	divisor := T(len(j.terms.srcs))
 	firstDst, otherDsts := j.dsts[0], j.dsts[1:]
-	j.dsts = j.dsts[:1] // j is a copy of the caller's job
+	j.dsts = j.dsts[:1] // does not change the caller's job, because j is a copy
 	for from := 0; from < size; from += blockBytes {
 		to := min(from+blockBytes, size)
-		j.reduceStrides(from, to, cached) // not streamed, because the block is read again
+		j.reduceStrides(from, to, cached) // through the cache, because the block is read again
 		block := unsafe.Add(firstDst, from)
 		divideIntegers(block, to-from, divisor)
 		for _, dst := range otherDsts {
@@ -165,8 +174,8 @@ func averageIntegers[T integer](j job, size int) {
 	}
 }
 
-// divideIntegers divides the integers in size bytes at p. The divisor is positive, so that no
-// quotient overflows.
+// divideIntegers divides the integers in size bytes at p. A quotient could overflow only with the
+// divisor -1, but the divisor is a number of sources.
 func divideIntegers[T integer](p unsafe.Pointer, size int, divisor T) {
 	values := elements[T](p, 0, size)
 	for i, x := range values {

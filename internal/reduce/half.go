@@ -2,7 +2,23 @@ package reduce
 
 import "math"
 
-// Bit patterns of float32 and float16 (IEEE 754 binary16). A quiet NaN has the quiet bit.
+// A float consists of a sign, an exponent and a fraction, with these numbers of bits:
+//
+//	                    sign  exponent  fraction  bias
+//	float32             1     8         23        127
+//	float16 (binary16)  1     5         10        15
+//	bfloat16            1     8         7         127
+//	float8 (e4m3)       1     4         3         7
+//
+// The bias is added to the exponent: the exponent of 1.0, which is 0, is stored as 127 in a float32.
+// If the stored exponent is 0, the number is zero or subnormal: a multiple of the smallest positive
+// number. If all its bits are 1, the number is infinite or, with a fraction, a NaN. A NaN is quiet if
+// the highest bit of the fraction is set, and otherwise signaling. A float8 is different: it is
+// never infinite, and a NaN only if all bits of the exponent and the fraction are 1.
+//
+// All functions round to the nearest number or, in a tie, to the one with an even fraction.
+
+// Bit patterns.
 const (
 	float32QuietBit = 1 << 22
 	float32Infinity = 0xFF << 23
@@ -11,14 +27,13 @@ const (
 	float16QuietBit = 0x0200
 )
 
-// Biases of the exponents, and the number of bits by which a float32 fraction is longer.
 const (
 	float32Bias   = 127
 	float16Bias   = 15
-	float16Excess = 13
+	float16Excess = 13 // bits by which the fraction of a float32 is longer
 )
 
-// Float16Value converts a binary16 number to float32. A signaling NaN becomes quiet.
+// Float16Value converts a float16 to float32. A signaling NaN becomes quiet.
 func Float16Value(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
 	exponent := uint32(h>>10) & 0x1F
@@ -38,7 +53,7 @@ func Float16Value(h uint16) float32 {
 	return math.Float32frombits(sign | exponent<<23 | fraction<<float16Excess)
 }
 
-// Float16Bits rounds f to the nearest binary16, with ties to even. Overflow gives infinity.
+// Float16Bits rounds f to float16. Numbers that are too large become infinite. A NaN becomes quiet.
 func Float16Bits(f float32) uint16 {
 	bits := math.Float32bits(f)
 	sign := uint16(bits >> 16 & 0x8000)
@@ -49,25 +64,24 @@ func Float16Bits(f float32) uint16 {
 	case magnitude >= (float32Bias+16)<<23: // 2^16 and above, including infinity
 		return sign | float16Infinity
 	case magnitude < (float32Bias-14)<<23: // below 2^-14, the smallest normal number
-		// A subnormal is a number of units of 2^-24, which is also the unit of the last place of a
-		// float32 from 0.5 to 1. Adding 0.5 therefore rounds to nearest even, and leaves the number
-		// of units in the low bits.
+		// A subnormal float16 is a multiple of 2^-24. This is also the distance of two float32s from
+		// 0.5 to 1. Adding 0.5 therefore rounds to such a multiple, and counts it in the low bits.
 		sum := math.Float32frombits(magnitude) + 0.5
 		return sign | uint16(math.Float32bits(sum)-math.Float32bits(0.5))
 	}
 
-	// Adding 0xFFF plus the lowest bit that is kept rounds to nearest even. The sum may carry into
-	// the exponent, even up to infinity. That is the correct result.
+	// The 13 low bits are dropped. Adding 0xFFF, which is almost half of 2^13, and the lowest bit that
+	// is kept rounds to nearest even. The sum may carry into the exponent, and make it infinite. That
+	// is the correct result.
 	rebiased := magnitude - (float32Bias-float16Bias)<<23
 	lowestKept := rebiased >> float16Excess & 1
 	return sign | uint16((rebiased+0xFFF+lowestKept)>>float16Excess)
 }
 
-// BFloat16Value converts a bfloat16 number to float32. A signaling NaN stays signaling.
+// BFloat16Value converts a bfloat16 to float32. A signaling NaN stays signaling.
 func BFloat16Value(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// BFloat16Bits rounds f to the nearest bfloat16, with ties to even. Overflow gives infinity. A NaN
-// becomes quiet.
+// BFloat16Bits rounds f to bfloat16. Numbers that are too large become infinite. A NaN becomes quiet.
 func BFloat16Bits(f float32) uint16 {
 	bits := math.Float32bits(f)
 	isNaN := bits&0x7FFFFFFF > float32Infinity
@@ -75,17 +89,17 @@ func BFloat16Bits(f float32) uint16 {
 		return uint16((bits | float32QuietBit) >> 16)
 	}
 
-	lowestKept := bits >> 16 & 1
+	lowestKept := bits >> 16 & 1 // rounds as in Float16Bits
 	return uint16((bits + 0x7FFF + lowestKept) >> 16)
 }
 
-// Float8Bits rounds f to the nearest float8 (e4m3), with ties to even. Magnitudes above 448, the
-// largest float8, become 448. All NaNs become 0x7f.
+// Float8Bits rounds f to float8. Magnitudes above 448, the largest float8, become 448. All NaNs
+// become 0x7f.
 func Float8Bits(f float32) uint8 {
 	const (
 		largestFloat8  = 0x43e00000 // 448 as a float32
 		smallestNormal = 0x3c800000 // 2^-6 as a float32
-		biasDifference = 120 << 3   // exponent biases 127 and 7, above 3 bits of fraction
+		biasDifference = 120 << 3   // 127-7, in the position of the exponent
 	)
 	bits := math.Float32bits(f)
 	sign := uint8(bits >> 24 & 0x80)
@@ -100,7 +114,7 @@ func Float8Bits(f float32) uint8 {
 		return sign | uint8(units) // 8 units are the smallest normal number
 	}
 
-	// As in Float16Bits: round to nearest even, and convert the bias of the exponent.
+	// Round as in Float16Bits, and subtract the difference of the biases.
 	lowestKept := magnitude >> 20 & 1
 	rounded := (magnitude + 0x7FFFF + lowestKept) >> 20
 	return sign | uint8(rounded-biasDifference)

@@ -2,7 +2,19 @@ package reduce
 
 import "unsafe"
 
-// instructionLevel identifies the code that reduces elements, by the instructions that it needs.
+// reduceRange reduces a range of bytes of all sources. On a processor with AVX2, a kernel (assembly)
+// processes vectors of 32 bytes. Suppose that the range has 1000 bytes:
+//
+//   - The kernel reduces 31 whole vectors, which are the first 992 bytes.
+//   - The tail, the last 8 bytes, is copied to vectors that are padded with zeros. The kernel reduces
+//     these, and the first 8 bytes of the result are copied to the destinations.
+//
+// With AVX-512, the kernel also reduces the tail. Without both, portable Go code reduces everything.
+//
+// In an average, a kernel stops at a block with an infinite or NaN sum, because only portable code
+// can compute its mean. Afterwards, the kernel continues behind the block.
+
+// instructionLevel identifies code that reduces elements by the instructions that it needs.
 type instructionLevel uint8
 
 const (
@@ -11,8 +23,8 @@ const (
 	levelAVX512                    // AVX-512 F, BW, VL and DQ, and BMI2
 )
 
-// reduceRange reduces the bytes in [from, to) with the active level: by a kernel (assembly) or the
-// portable code. If stream is set, stores bypass the caches, and the range must consist of whole
+// reduceRange reduces the bytes in [from, to) with the code of activeLevel, which is the best for
+// this processor. If stream is set, stores bypass the caches, and the range must consist of whole
 // cache lines.
 func (j *job) reduceRange(from, to int, stream bool) {
 	if activeLevel == levelPortable {
@@ -20,35 +32,41 @@ func (j *job) reduceRange(from, to int, stream bool) {
 		return
 	}
 
-	vectorEnd := to
-	if activeLevel == levelAVX2 { // its kernels process only whole vectors
-		wholeVectorsBytes := (to - from) &^ (vectorBytes - 1)
-		vectorEnd = from + wholeVectorsBytes
+	vectorsEnd := to
+	if activeLevel == levelAVX2 { // needs whole vectors
+		vectorsBytes := (to - from) &^ (vectorBytes - 1)
+		vectorsEnd = from + vectorsBytes
 	}
 
 	begin := from
-	for begin < vectorEnd {
-		begin = j.runKernel(begin, vectorEnd, stream)
-		hasStopped := begin < vectorEnd
+	for begin < vectorsEnd {
+		begin = j.runKernel(begin, vectorsEnd, stream)
+		hasStopped := begin < vectorsEnd
 		if hasStopped {
-			end := min(begin+stoppedBlockBytes, vectorEnd)
+			end := min(begin+stoppedBytes, vectorsEnd)
 			portableExact(j, begin, end)
 			begin = end
 		}
 	}
 
-	if vectorEnd < to {
-		j.reduceTail(vectorEnd, to)
+	hasTail := vectorsEnd < to
+	if hasTail {
+		j.reduceTail(vectorsEnd, to)
 	}
 }
 
-// stoppedBlockBytes is how many bytes the portable code computes after a kernel has stopped. The
-// kernel then continues.
-const stoppedBlockBytes = 512
+// stoppedBytes is how many bytes the portable code reduces after a kernel has stopped. It is a
+// multiple of the element size and of vectorBytes.
+const stoppedBytes = 512
 
-// runKernel runs the kernel of the active level for the bytes in [from, to). It returns the offset
-// up to which the kernel has stored results. In an average, a kernel can stop before to, at an
-// infinite or NaN sum, whose mean only the portable code can compute.
+const vectorBytes = 32 // of AVX2
+
+// flagStream makes a kernel bypass the caches. The other flags of kernels, from 2 on, are a
+// divisionMode.
+const flagStream = 1
+
+// runKernel runs a kernel for the bytes in [from, to). It returns the offset up to which the kernel
+// has stored results: to, or the block at which it has stopped.
 func (j *job) runKernel(from, to int, stream bool) (storedEnd int) {
 	j.division.stopOffset = to // the kernel changes it if it stops
 	flags := uint64(j.division.mode)
@@ -68,16 +86,16 @@ func (j *job) runKernel(from, to int, stream bool) (storedEnd int) {
 	return j.division.stopOffset
 }
 
-const vectorBytes = 32 // of AVX2
+// kernelIndex returns the index of a kernel in the tables of the assembly.
+func kernelIndex(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
 type vector [vectorBytes]byte
 
-// smallSourceCount is the number of sources up to which reduceTail uses a smaller buffer. A smaller
-// buffer takes less time to clear.
+// smallSourceCount is the number of sources up to which reduceTail uses a smaller buffer. It takes
+// less time to clear.
 const smallSourceCount = 8
 
-// reduceTail reduces the bytes in [from, to), which are less than a vector of AVX2. It runs the
-// AVX2 kernel.
+// reduceTail reduces the bytes in [from, to), which are less than a vector, with the AVX2 kernel.
 func (j *job) reduceTail(from, to int) {
 	if len(j.srcs) <= smallSourceCount {
 		reducePadded[[smallSourceCount]vector, [smallSourceCount]unsafe.Pointer](j, from, to)
@@ -86,13 +104,12 @@ func (j *job) reduceTail(from, to int) {
 	}
 }
 
-// reducePadded is reduceTail with buffers of the given types. It copies the sources to vectors
-// that are padded with zeros, because AVX2 kernels process only whole vectors.
+// reducePadded is reduceTail with a buffer and a list of sources of the given types.
 func reducePadded[
 	Buffer [smallSourceCount]vector | [MaxSources]vector,
 	Sources [smallSourceCount]unsafe.Pointer | [MaxSources]unsafe.Pointer,
 ](j *job, from, to int) {
-	var buffer Buffer
+	var buffer Buffer // zero, so the vectors are padded
 	var srcs Sources
 	for i, src := range j.srcs {
 		copy(buffer[i][:], elements[byte](src, from, to))
@@ -116,10 +133,3 @@ func reducePadded[
 		copy(elements[byte](dst, from, to), result[:])
 	}
 }
-
-// kernelIndex returns the index of a kernel in the tables of the assembly.
-func kernelIndex(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
-
-// flagStream makes a kernel bypass the caches. The other flags of kernels, from 2 on, are a
-// divisionMode.
-const flagStream = 1

@@ -5,24 +5,22 @@ import (
 	"unsafe"
 )
 
-// batchLength is the number of elements that the portable code combines in a buffer before it
-// writes them to the destinations. It does not write earlier, because a destination can be a
-// source.
+// The portable code reduces elements in plain Go. Suppose that three sources have 100 elements, and
+// the operation is Sum. The code processes the first 64 elements, a batch, and then the other 36:
+//
+//   - It copies the batch of the first source to a buffer, whose elements are called acc.
+//   - It adds the batch of the second source to acc, and then that of the third source.
+//   - It copies acc to all destinations. A destination can be a source, so it must not be written
+//     before all sources have been read.
+//
+// In a scaled sum, each element is multiplied by a factor before it is added. In an average, acc is
+// divided at the end.
+
+// batchLength is the number of elements in a batch.
 const batchLength = 64
 
-// canonicalNaN32 and canonicalNaN64 replace all NaNs in results. Rounding canonicalNaN32 to a
-// 16-bit type gives the canonical NaN of that type.
-var (
-	canonicalNaN32 = math.Float32frombits(0x7FFFFFFF)
-	canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
-)
-
-type integer interface {
-	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
-}
-
-// portable reduces the bytes [from, to) of the sources without vector instructions. from and to
-// must be multiples of the element size.
+// portable reduces the bytes [from, to) of the sources. from and to must be multiples of the element
+// size.
 func portable(j *job, from, to int) {
 	switch j.dataType {
 	case Float32:
@@ -52,11 +50,22 @@ func portable(j *job, from, to int) {
 	}
 }
 
+// canonicalNaN32 and canonicalNaN64 replace all NaNs in results. Rounding canonicalNaN32 to a
+// 16-bit type gives the canonical NaN of that type.
+var (
+	canonicalNaN32 = math.Float32frombits(0x7FFFFFFF)
+	canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
+)
+
+type integer interface {
+	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
+}
+
 // elements returns the elements in the bytes [from, to) of the memory at p.
 func elements[T any](p unsafe.Pointer, from, to int) []T {
 	var zero T
 	if from == to {
-		// p+from may be the end of a Go slice. The garbage collector reports pointers past the end.
+		// If p points to a Go slice and from is its size, p+from would be an invalid pointer.
 		return nil
 	}
 
@@ -83,10 +92,10 @@ func reduceIntegers[T integer](j *job, from, to int) {
 	}
 }
 
-// combine combines each element of acc, as the left operand, with that of src.
+// combine combines acc with the elements of src. acc is the left operand.
 func combine[T Number](op Op, acc, src []T) {
-	src = src[:len(acc)] // the loops then need no checks of indexes
-	if op == Sum {       // the most frequent operation avoids the switch in Combine
+	src = src[:len(acc)] // The compiler then omits the checks of indexes.
+	if op == Sum {       // The most frequent operation avoids the switch in Combine.
 		for i, x := range src {
 			acc[i] += x
 		}
@@ -99,7 +108,7 @@ func combine[T Number](op Op, acc, src []T) {
 	}
 }
 
-// combineFloats is like combine. In a scaled sum, it multiplies the elements of src by the factor.
+// combineFloats is combine for floats. In a scaled sum, it multiplies the elements of src first.
 func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	if j.op != opScaledSum {
 		combine(j.op, acc, src)
@@ -112,7 +121,8 @@ func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	}
 }
 
-// scaleElements multiplies acc by the factor of a scaled sum. It does nothing in other operations.
+// scaleElements multiplies the elements of the first source in acc in a scaled sum. It does nothing
+// in other operations.
 func scaleElements[T float32 | float64](j *job, acc []T) {
 	if j.op != opScaledSum {
 		return
@@ -121,6 +131,22 @@ func scaleElements[T float32 | float64](j *job, acc []T) {
 	factor := operandOf[T](j.division.operand)
 	for i := range acc {
 		acc[i] *= factor
+	}
+}
+
+// finishElements divides the sums of an average, and replaces all NaNs. first is the index of the
+// batch's first element in the sources.
+func finishElements[T float32 | float64](j *job, acc []T, first int, canonicalNaN T) {
+	for i, result := range acc {
+		if j.division.mode != noDivision {
+			result = meanOf(&j.terms, result, first+i)
+		}
+
+		if math.IsNaN(float64(result)) {
+			result = canonicalNaN
+		}
+
+		acc[i] = result
 	}
 }
 
@@ -145,13 +171,13 @@ func reduceFloats[T float32 | float64](j *job, from, to int, canonicalNaN T) {
 	}
 }
 
-// reduceHalves is portable for 16-bit floats. It combines them as float32, and rounds only the
-// result.
+// reduceHalves is portable for 16-bit floats. acc and the operations are float32, and only the
+// result is rounded to 16 bits.
 func reduceHalves(j *job, from, to int) {
 	const elementBytes = 2
 	const batchBytes = elementBytes * batchLength
-	var accBuffer, nextBuffer [batchLength]float32
-	var outBuffer [batchLength]uint16
+	var accBuffer, nextBuffer [batchLength]float32 // next is the batch of the next source
+	var outBuffer [batchLength]uint16              // out is the rounded result
 	for begin := from; begin < to; begin += batchBytes {
 		end := min(begin+batchBytes, to)
 		count := (end - begin) / elementBytes
@@ -190,21 +216,5 @@ func to16Bits(t DataType, dst []uint16, src []float32) {
 		} else {
 			dst[i] = BFloat16Bits(f)
 		}
-	}
-}
-
-// finishElements divides the sums of an average, and replaces all NaNs. acc[0] is the element with
-// the index first in the job's sources.
-func finishElements[T float32 | float64](j *job, acc []T, first int, canonicalNaN T) {
-	for i, result := range acc {
-		if j.division.mode != noDivision {
-			result = meanOf(&j.terms, result, first+i)
-		}
-
-		if math.IsNaN(float64(result)) {
-			result = canonicalNaN
-		}
-
-		acc[i] = result
 	}
 }

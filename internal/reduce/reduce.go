@@ -2,19 +2,25 @@ package reduce
 
 import "unsafe"
 
+// A reduction combines sources element by element. Suppose that two sources contain the float32
+// elements 1, 2 and 10, 20. The sum 11, 22 is stored in every destination.
+//
+// A kernel combines the elements: assembly with vector instructions. On processors without these
+// instructions, portable Go code does the same. A large reduction is a job, which runs in strides:
+// for example, three strides for the bytes [0, 256 KiB), [256 KiB, 512 KiB) and [512 KiB, 600 KiB)
+// of all sources and destinations. Between strides, the Go runtime can preempt the goroutine.
+
+// The limits of one call.
 const (
-	// MaxSources limits the sources of one call.
-	MaxSources = 64
-	// MaxDestinations limits the destinations of one call.
+	MaxSources      = 64
 	MaxDestinations = 64
-
-	// strideBytes limits the bytes of a destination that one call of a kernel (assembly) computes,
-	// because the Go runtime cannot preempt a kernel. A call takes tens of microseconds for two
-	// sources, and milliseconds for 64 sources outside the cache.
-	strideBytes = 256 << 10
-
-	lineBytes = 64 // size of a cache line
 )
+
+// strideBytes is the maximum size of a stride. The kernel takes tens of microseconds for a stride of
+// two sources, and milliseconds for one of 64 sources outside the cache.
+const strideBytes = 256 << 10
+
+const lineBytes = 64 // size of a cache line
 
 // Hint describes the use of the destinations. It never changes a result.
 type Hint struct {
@@ -43,12 +49,28 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 		len(srcs), from, size, noFlags, nil)
 }
 
-// reduceAny is Reduce for all sizes, hints and instructions. It is not inlined, so that the stack
+// checkArguments panics if arguments of an exported function are invalid.
+func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
+	if !op.Accepts(t) {
+		panic("reduce: invalid operation or data type")
+	}
+
+	// For an empty list, 0-1 becomes a huge number, so one comparison checks both limits.
+	if uint(len(srcs)-1) >= MaxSources || uint(len(dsts)-1) >= MaxDestinations {
+		panic("reduce: number of sources or destinations out of range")
+	}
+
+	if count < 0 {
+		panic("reduce: negative count")
+	}
+}
+
+// reduceAny is Reduce without the fast path. size is in bytes. It is not inlined, so that the stack
 // frame of Reduce stays small.
 //
 //go:noinline
 func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hint) {
-	if len(srcs) == 1 {
+	if len(srcs) == 1 { // there is nothing to combine
 		for _, dst := range dsts {
 			Copy(dst, srcs[0], size, hint)
 		}
@@ -78,7 +100,7 @@ func ScaledSum(
 // Average stores the mean of the sources in every destination.
 func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	checkArguments(Sum, t, dsts, srcs, count)
-	if len(srcs) == 1 {
+	if len(srcs) == 1 { // the mean is the source
 		Reduce(Sum, t, dsts, srcs, count, hint)
 		return
 	}
@@ -87,8 +109,18 @@ func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	j.average(count*t.Size(), hint)
 }
 
-// average runs the job for the first size bytes, and divides the sums by the number of j.terms. If
-// a sum of floats overflows, it computes the mean from j.terms, which may differ from j.srcs.
+// job is a reduction that runs in strides. Positions are offsets in bytes from its pointers.
+type job struct {
+	op       Op
+	dataType DataType
+	dsts     []unsafe.Pointer
+	srcs     []unsafe.Pointer
+	division division     // of an average; for opScaledSum, division.operand is the factor
+	terms    averageTerms // of an average: the elements to add, from which means are recomputed
+}
+
+// average runs the job for the first size bytes, and divides each sum by the number of terms. If a
+// sum of floats overflows, it computes the mean from the terms.
 func (j *job) average(size int, hint Hint) {
 	switch j.dataType {
 	case Float32, Float64, Float16, BFloat16:
@@ -113,40 +145,16 @@ func (j *job) average(size int, hint Hint) {
 	}
 }
 
-// checkArguments panics if arguments of an exported function are invalid.
-func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
-	if !op.Accepts(t) {
-		panic("reduce: invalid operation or data type")
-	}
-
-	// 0-1 becomes a huge number, so that one comparison suffices.
-	if uint(len(srcs)-1) >= MaxSources || uint(len(dsts)-1) >= MaxDestinations {
-		panic("reduce: number of sources or destinations out of range")
-	}
-
-	if count < 0 {
-		panic("reduce: negative count")
-	}
-}
-
-// job is a reduction that is executed in parts. Offsets in a job count bytes from its pointers.
-type job struct {
-	op       Op
-	dataType DataType
-	dsts     []unsafe.Pointer
-	srcs     []unsafe.Pointer
-	division division     // of an average; for opScaledSum, division.operand is the factor
-	terms    averageTerms // the elements to average; only for averages
-}
-
 // Values of parameters that say whether stores bypass the caches.
 const (
 	cached   = false
 	streamed = true
 )
 
-// run executes the job for the first size bytes. With Hint.Stream, it bypasses the caches for the
-// whole cache lines of each destination.
+// run runs the job for the first size bytes.
+//
+// With Hint.Stream, it bypasses the caches for the whole cache lines of each destination. If the
+// first line of the destinations begins at byte 16 and size is 1000, these are the bytes [16, 976).
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.reduceStrides(0, size, cached)
@@ -167,16 +175,18 @@ func (j *job) run(size int, hint Hint) {
 func (j *job) canStream(size int) bool {
 	first := uintptr(j.dsts[0])
 	for _, dst := range j.dsts[1:] {
-		if (uintptr(dst)-first)%lineBytes != 0 {
+		isSameInLine := (uintptr(dst)-first)%lineBytes == 0
+		if !isSameInLine {
 			return false
 		}
 	}
 
-	return size >= 2*lineBytes && first%uintptr(j.dataType.Size()) == 0
+	isAligned := first%uintptr(j.dataType.Size()) == 0
+	return size >= 2*lineBytes && isAligned
 }
 
-// reduceStrides executes the job for the bytes [from, to) in parts of at most strideBytes. If
-// stream is set, from and to must be at boundaries of cache lines of the destinations.
+// reduceStrides runs the strides for the bytes [from, to). If stream is set, from and to must be at
+// boundaries of the destinations' cache lines.
 func (j *job) reduceStrides(from, to int, stream bool) {
 	for begin := from; begin < to; begin += strideBytes {
 		end := min(begin+strideBytes, to)

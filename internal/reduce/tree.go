@@ -2,15 +2,16 @@ package reduce
 
 import "unsafe"
 
-// Tree describes a reduction in the order of a binary tree: it combines each half of the sources
-// recursively, and then the two results. For integers and for Min and Max, the functions Reduce
-// and Average are faster and give the same results.
+// Tree describes a reduction in the order of a binary tree. For the sources a, b, c and d, a sum is
+// (a + b) + (c + d), while the function Reduce computes ((a + b) + c) + d. Floats can be rounded
+// differently. For integers and for Min and Max, the results are the same, and the functions Reduce
+// and Average are faster.
+//
+// By default, intermediate results such as a + b are float32 if the elements are 16-bit floats.
 type Tree struct {
-	Op       Op
-	DataType DataType
-	// IsRounded means that intermediate results are rounded to DataType. Otherwise, those of 16-bit
-	// floats are float32.
-	IsRounded bool
+	Op        Op
+	DataType  DataType
+	IsRounded bool // whether intermediate results are rounded to DataType
 	// IsScaled means that every element is multiplied by Factor, as in ScaledSum. Op must be Sum.
 	// If IsRounded is set, the products are rounded to DataType.
 	IsScaled bool
@@ -23,8 +24,8 @@ type Tree struct {
 // intermediate results stay in the L1 cache.
 const treeBlock = 2 << 10
 
-// treeBuffer holds an intermediate result, in which elements may be twice as long as in the
-// sources.
+// treeBuffer holds an intermediate result of a block. Its elements may be float32, which are twice
+// as long as 16-bit floats.
 type treeBuffer [2 * treeBlock]byte
 
 // Reduce stores the result in every destination. The number of sources must be a power of two.
@@ -39,13 +40,8 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 			"reduction must be a sum")
 	}
 
-	if len(srcs) == 1 { // there is nothing to combine, and an average divides by 1
-		if tr.IsScaled {
-			ScaledSum(tr.DataType, dsts, srcs, count, tr.Factor, Hint{})
-		} else {
-			Reduce(tr.Op, tr.DataType, dsts, srcs, count, Hint{})
-		}
-
+	if len(srcs) == 1 {
+		tr.reduceSingle(dsts, srcs, count)
 		return
 	}
 
@@ -62,23 +58,32 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// usesFloat32 reports whether 16-bit floats are combined as float32.
+// reduceSingle is Reduce for one source. There is nothing to combine, and an average divides by 1.
+func (tr *Tree) reduceSingle(dsts, srcs []unsafe.Pointer, count int) {
+	if tr.IsScaled {
+		ScaledSum(tr.DataType, dsts, srcs, count, tr.Factor, Hint{})
+	} else {
+		Reduce(tr.Op, tr.DataType, dsts, srcs, count, Hint{})
+	}
+}
+
+// usesFloat32 reports whether intermediate results of 16-bit floats are float32.
 func (tr *Tree) usesFloat32() bool {
 	return (tr.DataType == Float16 || tr.DataType == BFloat16) && !tr.IsRounded
 }
 
-// accumulatorType returns the type in which elements are combined. accBytes is the total size in
-// this type of elements that have the given total size in the sources.
-func (tr *Tree) accumulatorType(bytes int) (t DataType, accBytes int) {
+// accumulatorType returns the type of intermediate results, and the size of one whose elements have
+// the given size in a source. Sizes are in bytes.
+func (tr *Tree) accumulatorType(sourceBytes int) (t DataType, accBytes int) {
 	if tr.usesFloat32() {
-		return Float32, 2 * bytes
+		return Float32, 2 * sourceBytes
 	}
 
-	return tr.DataType, bytes
+	return tr.DataType, sourceBytes
 }
 
-// combineSources stores the combination of the sources' bytes [from, to) in acc, in the type of
-// accumulatorType.
+// combineSources combines the bytes [from, to) of the sources, and stores the intermediate result in
+// acc. It combines each half of the sources first, and then both results.
 func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	if len(srcs) == 1 {
 		tr.loadSource(acc, unsafe.Add(srcs[0], from), to-from)
@@ -91,12 +96,12 @@ func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, 
 	tr.combineSources(acc, srcs[:half], from, to)
 	tr.combineSources(right, srcs[half:], from, to)
 	t, accBytes := tr.accumulatorType(to - from)
-	dsts, pair := [1]unsafe.Pointer{acc}, [2]unsafe.Pointer{acc, right}
+	dsts, pair := [1]unsafe.Pointer{acc}, [2]unsafe.Pointer{acc, right} // acc has the left result
 	Reduce(tr.Op, t, dsts[:], pair[:], accBytes/t.Size(), Hint{})
 }
 
-// loadSource converts size bytes of src to the type of accumulatorType, scales them if IsScaled is
-// set, and stores them in acc.
+// loadSource stores size bytes of src in acc, as the intermediate result of a single source. It
+// converts the elements and, if IsScaled is set, multiplies them.
 func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
 	t, accBytes := tr.accumulatorType(size)
 	converted := src
@@ -113,13 +118,14 @@ func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
 	}
 }
 
-// finishBlock divides the sums in acc if IsAverage is set, and converts them to DataType in place.
-// acc contains the combination of the sources' bytes [from, to).
+// finishBlock turns the intermediate result of all sources in acc into the result. If IsAverage is
+// set, it divides the sums. It then converts the elements to DataType. The bytes of the sources were
+// [from, to).
 func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	t, accBytes := tr.accumulatorType(to - from)
 	if tr.IsAverage {
-		// The only source of this job is the sum. Its terms are the original sources, for means
-		// whose sum has overflowed.
+		// The job has one source, the sums in acc. Its terms are the original sources, from which it
+		// computes means if sums have overflowed.
 		terms := averageTerms{
 			t: tr.DataType, srcs: srcs, first: from / tr.DataType.Size(), isTree: true,
 			isRounded: tr.IsRounded,
@@ -130,7 +136,8 @@ func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to 
 	}
 
 	if tr.usesFloat32() {
-		// In place is safe: an element of 16 bits never lies behind the float32 it is made of.
+		// The conversion can be in place. It goes from the first element to the last, and stores each
+		// 16-bit element before the first float32 that is still needed.
 		sums, rounded := elements[float32](acc, 0, accBytes), elements[uint16](acc, 0, to-from)
 		to16Bits(tr.DataType, rounded, sums)
 	}
