@@ -13,6 +13,18 @@ import (
 	"time"
 )
 
+// Lab is a network of simulated machines. Its methods are safe for concurrent use.
+//
+// With two machines of two network interfaces each, machine 0 has the addresses 10.77.0.1 and
+// 10.78.0.1, and machine 1 has 10.77.0.2 and 10.78.0.2. Each machine is a network namespace of the
+// kernel. A router in this process forwards the packets between machines. It can delay and drop the
+// packets of a link, which leads from one machine to another.
+type Lab struct {
+	Machines []*Machine // read-only
+	router   *router
+	closed   chan struct{} // closed by close
+}
+
 // Config describes the network that New builds.
 type Config struct {
 	Machines   int    // number of machines, from 1 to 200
@@ -21,15 +33,6 @@ type Config struct {
 	Seed       uint64 // determines the random delays and losses
 	// ClockStep is how far the monotonic clock of machine i+1 is ahead of that of machine i.
 	ClockStep time.Duration
-}
-
-// Lab is a network of simulated machines. Each machine is a network namespace of the kernel. A
-// router in this process forwards the packets between machines. The methods of a Lab are safe for
-// concurrent use.
-type Lab struct {
-	Machines []*Machine // read-only
-	router   *router
-	closed   chan struct{} // closed by close
 }
 
 // New builds a network and closes it at the end of the test. It skips the test if this process
@@ -41,8 +44,7 @@ func New(t testing.TB, cfg Config) *Lab {
 	}
 
 	l := &Lab{router: newRouter(cfg.Seed), closed: make(chan struct{})}
-	watchStalls := func() { l.router.watchStalls(l.closed) }
-	l.router.tasks.Go(watchStalls)
+	l.router.tasks.Go(func() { l.router.watchStalls(l.closed) }) // for LongestStall
 	t.Cleanup(l.close)
 	hostsPath := filepath.Join(t.TempDir(), "hosts")
 	if err := os.WriteFile(hostsPath, cfg.hostsFile(), 0o644); err != nil {
@@ -55,7 +57,7 @@ func New(t testing.TB, cfg Config) *Lab {
 			t.Fatalf("machine %d of the lab: %v", i, err)
 		}
 
-		l.Machines = append(l.Machines, m) // From here on, close closes the machine.
+		l.Machines = append(l.Machines, m) // From here on, l.close closes the machine.
 		err = m.addInterfaces(l.router, &cfg)
 		if err != nil {
 			t.Fatalf("machine %d of the lab: %v", i, err)
@@ -93,13 +95,13 @@ func (l *Lab) close() {
 	l.router.tasks.Wait()
 }
 
-// LongestStall returns the longest time for which the host did not run this process, because it
-// was busy. Packets may have been delayed for this time. After a long stall, tests should not judge
-// how fast the processes on the machines reacted.
+// LongestStall returns the longest time for which a busy host did not run this process. Packets may
+// have been delayed for this time. After a long stall, tests should not judge how fast the processes
+// on the machines reacted.
 func (l *Lab) LongestStall() time.Duration { return time.Duration(l.router.longestStall.Load()) }
 
-// DroppedPackets returns the number of packets that the kernel dropped because this process did
-// not read them in time. Machines whose counters cannot be read count as 0.
+// DroppedPackets returns the number of packets that the kernel dropped because the router did not
+// read them in time. Machines whose counters cannot be read count as 0.
 func (l *Lab) DroppedPackets() (packets uint64) {
 	for _, m := range l.Machines {
 		table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", m.Thread))
@@ -112,9 +114,10 @@ func (l *Lab) DroppedPackets() (packets uint64) {
 }
 
 // droppedPackets returns the number of dropped packets of a machine's interfaces, which are called
-// net0, net1 and so on. table has the format of /proc/net/dev.
+// net0, net1 and so on. table has the format of /proc/net/dev: a line with the name of an interface,
+// a colon and columns with counters.
 func droppedPackets(table string) (packets uint64) {
-	const txDropped = 11 // column of packets that were not transmitted
+	const txDropped = 11 // index of the column of packets that were dropped instead of transmitted
 	for line := range strings.Lines(table) {
 		name, counters, _ := strings.Cut(line, ":")
 		isInterface := strings.HasPrefix(strings.TrimSpace(name), "net")
@@ -132,8 +135,7 @@ func droppedPackets(table string) (packets uint64) {
 	return packets
 }
 
-// SetAll sets the delays, losses and other properties of the links between all machines. A link
-// leads from one machine to another.
+// SetAll sets the properties of the links between all machines, such as delays and losses.
 func (l *Lab) SetAll(link Link) {
 	for src := range l.Machines {
 		for dst := range l.Machines {
@@ -142,8 +144,8 @@ func (l *Lab) SetAll(link Link) {
 	}
 }
 
-// Set sets the properties of the links between machines a and b, in both directions. Machines are
-// identified by their index in Machines.
+// Set sets the properties of the links between machines a and b, in both directions. a and b are
+// indexes in Machines.
 func (l *Lab) Set(a, b int, link Link) {
 	l.router.setLink(a, b, link)
 	l.router.setLink(b, a, link)
@@ -158,8 +160,8 @@ func (l *Lab) Isolate(machine int, link Link) {
 	}
 }
 
-// CutInterface makes the router drop all packets to and from the interface of a machine with the
-// given number, counted from 0.
+// CutInterface makes the router drop all packets to and from an interface of a machine. number is
+// the number of the interface, from 0.
 func (l *Lab) CutInterface(machine, number int) {
 	address := l.Machines[machine].Addresses[number]
 	l.router.mu.Lock()
@@ -189,7 +191,7 @@ func (cfg *Config) hostsFile() []byte {
 	return text
 }
 
-// address returns the address of a machine's interface with the given number, counted from 0.
+// address returns the address of an interface. number is the number of the interface, from 0.
 // Interfaces with the same number are in one subnet, for example 10.77.0.0/24.
 func (cfg *Config) address(machine, number int) netip.Addr {
 	text := fmt.Sprintf("10.%d.0.%d", 77+number, machine+1)

@@ -11,9 +11,11 @@ import (
 	"time"
 )
 
-// Machine is a simulated machine. It consists of a thread in new namespaces of the kernel, so that
-// the thread has a separate network and host name. Processes that the thread starts also have a
-// separate clock. The methods are safe for concurrent use.
+// Machine is a simulated machine. Its methods are safe for concurrent use.
+//
+// It consists of a thread in new namespaces of the kernel. The thread thus has a different network,
+// host name and /etc/hosts than the rest of this process. Processes that the thread starts also have
+// them, and a different clock. To run code on the machine, Do calls a function on the thread.
 type Machine struct {
 	Name      string       // host name
 	Addresses []netip.Addr // address of each interface, by its number
@@ -21,21 +23,22 @@ type Machine struct {
 	Thread int
 
 	index   int         // in Lab.Machines
-	calls   chan func() // functions that runThread calls on the machine's thread
-	devices []*os.File  // TUN device of each interface, from which the router reads its packets
+	calls   chan func() // functions to call on the thread
+	devices []*os.File  // file of each interface, from which the router reads its packets
 }
 
-// newMachine returns a machine without interfaces.
+// newMachine returns a machine without network interfaces. hostsPath is the file to use as
+// /etc/hosts.
 func newMachine(index int, cfg *Config, hostsPath string) (*Machine, error) {
 	m := &Machine{Name: machineName(index), index: index, calls: make(chan func())}
 	ready := make(chan error)
 	clockOffset := time.Duration(index) * cfg.ClockStep
 	go m.runThread(ready, clockOffset, hostsPath)
-	err := <-ready
+	err := <-ready // Thread has been set, too.
 	return m, err
 }
 
-// machineName returns a name such as node-a, or node-a1 for the second machine with this letter.
+// machineName returns a name such as node-a for machine 0, or node-a1 for machine 26.
 func machineName(index int) string {
 	name := "node-" + string(rune('a'+index%26))
 	if index >= 26 {
@@ -45,8 +48,8 @@ func machineName(index int) string {
 	return name
 }
 
-// runThread creates the machine's namespaces and sends the result to ready. It then calls the
-// functions in m.calls on its thread, until m.calls is closed.
+// runThread turns its thread into the machine's thread. It sends the result of enterNamespaces to
+// ready, and then calls the functions in m.calls until m.calls is closed.
 //
 // It does not unlock the thread, so the thread exits when runThread returns. The kernel then kills
 // the processes that Start has started.
@@ -64,17 +67,14 @@ func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hosts
 	}
 }
 
-// cloneNewTime is CLONE_NEWTIME of linux/sched.h, which package syscall lacks.
-const cloneNewTime = 0x80
-
 // enterNamespaces moves this thread to new namespaces with the machine's name, hosts and clock.
-// hostsPath is the file to use as /etc/hosts.
 func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) error {
 	const namespaces = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
 	if err := syscall.Unshare(namespaces); err != nil {
 		return fmt.Errorf("creating namespaces: %w", err)
 	}
 
+	// Mounts of this thread must not appear in the rest of the process.
 	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
@@ -91,16 +91,24 @@ func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) e
 		return nil
 	}
 
+	return setChildClocks(clockOffset)
+}
+
+// cloneNewTime is CLONE_NEWTIME of linux/sched.h, which package syscall lacks.
+const cloneNewTime = 0x80
+
+// setChildClocks moves the clocks of this thread's child processes ahead. It rounds the offset down
+// to seconds.
+func setChildClocks(offset time.Duration) error {
 	if err := syscall.Unshare(cloneNewTime); err != nil {
 		return fmt.Errorf("creating a time namespace: %w", err)
 	}
 
-	// Each line of the file contains a clock, and its offset in seconds and nanoseconds. The offset
-	// applies to the thread's child processes.
+	// Each line of the file has the name of a clock, and its offset in seconds and nanoseconds.
 	path := fmt.Sprintf("/proc/%d/timens_offsets", syscall.Gettid())
-	seconds := int64(clockOffset.Seconds())
+	seconds := int64(offset.Seconds())
 	offsets := fmt.Appendf(nil, "monotonic %d 0\nboottime %d 0\n", seconds, seconds)
-	const unusedMode = 0 // The file exists.
+	const unusedMode = 0 // the file exists
 	return os.WriteFile(path, offsets, unusedMode)
 }
 
@@ -133,8 +141,7 @@ func (m *Machine) Run(name string, args ...string) error {
 	})
 }
 
-// addInterfaces enables the loopback interface. It then adds the interfaces that cfg requires, and
-// connects them to the router.
+// addInterfaces enables the loopback interface, and adds the interfaces that cfg requires.
 func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	if err := m.Run("ip", "link", "set", "lo", "up"); err != nil {
 		return err
@@ -149,7 +156,7 @@ func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	return nil
 }
 
-// addInterface adds the interface with the given number, counted from 0.
+// addInterface adds an interface and connects it to the router. number counts from 0.
 func (m *Machine) addInterface(r *router, cfg *Config, number int) error {
 	name := "net" + strconv.Itoa(number)
 	address := cfg.address(m.index, number)
@@ -171,7 +178,7 @@ func (m *Machine) addInterface(r *router, cfg *Config, number int) error {
 
 	arguments := []string{"addr", "add", address.String() + prefixLength, "dev", name}
 	if cfg.IPv6 {
-		// Without nodad, the kernel would look for duplicates before it uses the address.
+		// Without nodad, the kernel would look for other machines with this address first.
 		arguments = append(arguments, "nodad")
 	}
 
@@ -179,7 +186,8 @@ func (m *Machine) addInterface(r *router, cfg *Config, number int) error {
 		return err
 	}
 
-	if err := m.Run("ip", "link", "set", name, "up", "mtu", "1400"); err != nil {
+	const maxPacketSize = "1400" // in bytes; less than maxPacket, the size of the router's buffers
+	if err := m.Run("ip", "link", "set", name, "up", "mtu", maxPacketSize); err != nil {
 		return err
 	}
 

@@ -9,6 +9,12 @@ import (
 	"time"
 )
 
+// The router connects the machines of a Lab. Suppose that a process on machine 0 sends a packet to
+// the address of machine 1. Machine 0's network interface is a TUN device: the router reads the
+// packet from it as from a file. The link from machine 0 to machine 1 has a delay of 1 to 5 ms and a
+// loss of 0.01. The router drops one packet in 100. It writes the others to the TUN device of
+// machine 1, each after a random delay.
+
 // Link describes how packets travel from one machine to another. The zero value neither delays nor
 // drops packets.
 type Link struct {
@@ -21,8 +27,7 @@ type Link struct {
 	Cut bool
 }
 
-// port is the router's end of a machine's interface. The interface is a TUN device, whose packets
-// the router reads and writes as a file.
+// port is the router's end of a machine's interface.
 type port struct {
 	machine int      // index of the machine
 	device  *os.File // the TUN device
@@ -32,15 +37,17 @@ type port struct {
 // router forwards packets between the interfaces of all machines.
 type router struct {
 	tasks sync.WaitGroup // goroutines, and packets that will be forwarded later
-	// longestStall is the longest time, in nanoseconds, for which the host did not run this
-	// process.
+	// longestStall is the longest stall, in nanoseconds. A stall is a time for which a busy host did
+	// not run this process.
 	longestStall atomic.Int64
 
-	mu           sync.Mutex           // guards the fields below
-	random       *rand.Rand           // chooses delays and losses
-	ports        map[netip.Addr]*port // by address of the interface, and by public address
-	links        map[[2]int]Link      // by sending and receiving machine
-	translations map[int]addressPair  // by machine behind NAT (see TranslateAddress)
+	mu     sync.Mutex           // guards the fields below
+	random *rand.Rand           // chooses delays and losses
+	ports  map[netip.Addr]*port // by address
+	links  map[[2]int]Link      // by sending and receiving machine
+	// translations holds the addresses of machines behind a network address translation (NAT). Such a
+	// machine has a second entry in ports, for the address that other machines see.
+	translations map[int]addressPair
 }
 
 // newRouter returns a router without ports. The seed determines the delays and losses.
@@ -54,8 +61,8 @@ func newRouter(seed uint64) *router {
 	}
 }
 
-// attachPort connects a port to the router. It starts to forward packets from the port's device,
-// until the device is closed. The router sends packets to the addresses to this port.
+// attachPort connects a port to the router. The port receives packets to the addresses. Packets from
+// its device are forwarded until the device is closed.
 func (r *router) attachPort(p *port, addresses []netip.Addr) {
 	r.mu.Lock()
 	for _, a := range addresses {
@@ -63,21 +70,24 @@ func (r *router) attachPort(p *port, addresses []netip.Addr) {
 	}
 
 	r.mu.Unlock()
-	r.tasks.Go(func() {
-		for {
-			packet := make([]byte, maxPacket)
-			n, err := p.device.Read(packet) // reads exactly one packet
-			if err != nil {
-				return
-			}
-
-			r.forward(p, packet[:n])
-		}
-	})
+	r.tasks.Go(func() { r.forwardAll(p) })
 }
 
-// forward writes a packet to the device of its destination, after the delay of the link. It returns
-// at once and takes ownership of packet.
+// forwardAll forwards all packets from a port's device, until the device is closed.
+func (r *router) forwardAll(p *port) {
+	for {
+		packet := make([]byte, maxPacket)
+		n, err := p.device.Read(packet) // reads exactly one packet
+		if err != nil {
+			return
+		}
+
+		r.forward(p, packet[:n])
+	}
+}
+
+// forward forwards a packet after the delay of the link, or drops it. It returns at once and takes
+// ownership of packet.
 func (r *router) forward(src *port, packet []byte) {
 	dst, delay, isKept := r.routePacket(src, packet)
 	if !isKept {
@@ -98,8 +108,8 @@ func (r *router) forward(src *port, packet []byte) {
 	})
 }
 
-// watchStalls records how long the host did not run this process, until stop is closed. It notices
-// this when a tick of its timer comes too late.
+// watchStalls records stalls until stop is closed. A tick of its timer that comes too late shows a
+// stall.
 func (r *router) watchStalls(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -119,7 +129,8 @@ func (r *router) watchStalls(stop <-chan struct{}) {
 func (r *router) recordStall(stall time.Duration) {
 	for {
 		longest := r.longestStall.Load()
-		if int64(stall) <= longest {
+		isLonger := int64(stall) > longest
+		if !isLonger {
 			return
 		}
 
@@ -142,25 +153,33 @@ func (r *router) routePacket(
 	r.translate(src.machine, packet)
 	destination, isValid := destinationOf(packet)
 	dst = r.ports[destination]
-	if !isValid || dst == nil {
+	hasPort := isValid && dst != nil
+	if !hasPort {
 		return nil, 0, false
 	}
 
-	link := r.links[[2]int{src.machine, dst.machine}]
-	if src.isCut || dst.isCut || link.Cut {
+	link := r.links[[2]int{src.machine, dst.machine}] // the zero Link if none is set
+	isCut := src.isCut || dst.isCut || link.Cut
+	if isCut {
 		return nil, 0, false
 	}
 
-	if link.Loss > 0 && r.random.Float64() < link.Loss {
+	isLost := link.Loss > 0 && r.random.Float64() < link.Loss
+	if isLost {
 		return nil, 0, false
 	}
 
-	delay = link.MinDelay
-	if delayRange := link.MaxDelay - link.MinDelay; delayRange > 0 {
-		delay += time.Duration(r.random.Int64N(int64(delayRange)))
+	return dst, r.drawDelay(link), true
+}
+
+// drawDelay draws the delay of a packet on a link. The caller must hold r.mu.
+func (r *router) drawDelay(link Link) time.Duration {
+	delayRange := link.MaxDelay - link.MinDelay
+	if delayRange <= 0 {
+		return link.MinDelay
 	}
 
-	return dst, delay, true
+	return link.MinDelay + time.Duration(r.random.Int64N(int64(delayRange)))
 }
 
 // setLink sets the properties of the link from machine src to machine dst.
