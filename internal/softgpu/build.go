@@ -2,6 +2,7 @@ package softgpu
 
 import (
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -16,9 +17,17 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Build returns the paths of two shared libraries: the software CUDA driver, which contains
-// symmem's kernels, and the software NCCL. If the user's cache lacks them, it compiles them with
-// gcc and g++.
+// The software GPU consists of two shared libraries, which replace those of NVIDIA. To build them in a
+// folder such as /cache/3f2a, this file takes these steps:
+//
+//   - It unpacks the embedded sources to /cache/3f2a/src, and those of symmem's GPU kernels to
+//     /cache/3f2a/kernels.
+//   - It compiles the kernels for the CPU to an object file.
+//   - It compiles src/cuda together with this object file to libcuda.so.1, the CUDA driver.
+//   - It compiles src/nccl to libnccl.so.2, which calls functions of libcuda.so.1.
+
+// Build returns the paths of the software CUDA driver and of the software NCCL. If the user's cache
+// lacks them, it compiles them with gcc and g++.
 //
 // A process must load cuda before nccl, and must not load another CUDA driver.
 func Build() (cuda, nccl string, err error) {
@@ -37,13 +46,13 @@ const (
 	ncclName = "libnccl.so.2"
 )
 
-// cachedFolder returns the folder of the user's cache for a combination of flags, the embedded
-// sources and extraSources. If the folder does not exist, it calls create to write the contents to
-// a folder, which it adds to the cache.
+// cachedFolder returns a folder of the user's cache. The cache has one for each combination of flags,
+// embedded sources and extraSources. If it does not exist, fill must write the contents to a new
+// folder, which becomes part of the cache.
 func cachedFolder(
-	flags []string, create func(dir string) error, extraSources ...fs.FS,
+	flags []string, fill func(dir string) error, extraSources ...fs.FS,
 ) (string, error) {
-	userFolder, err := userCache()
+	cache, err := userCache()
 	if err != nil {
 		return "", err
 	}
@@ -54,16 +63,15 @@ func cachedFolder(
 		return "", err
 	}
 
-	return userFolder.findOrCreate(key, create)
+	return cache.findOrCreate(key, fill)
 }
 
-// build writes the sources to dir and compiles both libraries there, with additional flags.
+// build builds both libraries in dir. The compilers get additional flags.
 func build(dir string, flags ...string) error {
-	sourcesByTarget := map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources}
-	for target, source := range sourcesByTarget {
-		if err := unpack(target, source); err != nil {
-			return fmt.Errorf("unpacking the software GPU: %w", err)
-		}
+	sourcesErr := unpack(dir, sources)
+	kernelsErr := unpack(kernelsIn(dir), kernels.Sources)
+	if err := errors.Join(sourcesErr, kernelsErr); err != nil {
+		return fmt.Errorf("unpacking the software GPU: %w", err)
 	}
 
 	object, err := compileKernels(dir, flags)
@@ -75,9 +83,9 @@ func build(dir string, flags ...string) error {
 		return err
 	}
 
-	// The software NCCL calls the software CUDA driver, which it finds in its own folder.
-	libraryFlags := []string{"-L" + dir, "-l:" + cudaName, "-Wl,-rpath,$ORIGIN"}
-	return compile(dir, "nccl", ncclName, append(libraryFlags, flags...))
+	// The software NCCL finds the CUDA driver in the same folder, $ORIGIN.
+	cudaFlags := []string{"-L" + dir, "-l:" + cudaName, "-Wl,-rpath,$ORIGIN"}
+	return compile(dir, "nccl", ncclName, append(cudaFlags, flags...))
 }
 
 // unpack writes the files of source to dir, with the same folders.
@@ -101,14 +109,15 @@ func unpack(dir string, source embed.FS) error {
 	})
 }
 
-// compile compiles the C sources in dir/src/folder to a library in dir. In the command, flags come
-// after the sources, because flags that name libraries must be last.
+// compile compiles the C sources in dir/src/folder to a library in dir. flags may name object files
+// and libraries.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
 		return fmt.Errorf("listing the sources of %s: %w", folder, err)
 	}
 
+	// Libraries must follow the sources that use them, so flags are last.
 	args := slices.Concat([]string{
 		"-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden",
 		"-Wall", "-Wextra", "-Werror", "-Wl,-soname," + library, "-o", filepath.Join(dir, library),
@@ -117,11 +126,11 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// runCompiler runs a compiler and returns its standard output. An error contains part, which is the
-// name of the compiled code, and the compiler's messages.
+// runCompiler runs a compiler and returns its standard output. An error contains the compiler's
+// messages, and part, which is the name of the compiled code.
 //
-// Temporary files are in dir, or in the default folder if dir is "". In dir, they are removed
-// together with dir, even if the compiler is killed.
+// The compiler's temporary files are in dir or, if dir is "", in the default folder. If the compiler
+// is killed, files in dir are removed later, together with dir.
 func runCompiler(dir, part, compiler string, args []string) (string, error) {
 	command := exec.Command(compiler, args...)
 	if dir != "" {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,23 +15,25 @@ import (
 	"time"
 )
 
-// buildCode is the code that compiles the libraries. It is embedded so that a change of it also
-// changes the key of the cache.
+// cache is a folder of compiled libraries. Suppose that a process needs libraries for some sources
+// and flags, and that 3f2a is the hash of these. This hash is called the key.
 //
-//go:embed build.go kernel.go
-var buildCode embed.FS
-
-// cache is a folder of compiled libraries. It has a subfolder for each set of sources and flags.
-// The name of the subfolder is the key, a hash of these.
+//   - If the folder "3f2a" exists and contains a file "complete", the process uses it.
+//   - Otherwise, it locks the file "3f2a.lock", so that other processes do not compile the same.
+//   - It compiles the libraries in a new folder, such as "unfinished-17". Afterwards, it writes the
+//     file "complete", and renames the folder to "3f2a".
 type cache struct{ dir string }
 
 const (
-	unfinishedPrefix = "unfinished-"      // begins the names of incomplete subfolders
-	completeFile     = "complete"         // name of a file that exists only in complete subfolders
-	lockSuffix       = ".lock"            // follows the key in the name of its lock file
-	unusedLimit      = 7 * 24 * time.Hour // time after the last use until a subfolder is removed
-	unfinishedLimit  = time.Hour          // age at which incomplete subfolders are removed
-	compileTimeout   = 10 * time.Minute   // limit of the wait for another process that compiles
+	unfinishedPrefix = "unfinished-" // of the names of folders that are not renamed yet
+	completeFile     = "complete"
+	lockSuffix       = ".lock"
+)
+
+const (
+	unusedLimit     = 7 * 24 * time.Hour // age at which other entries are removed, since the last use
+	unfinishedLimit = time.Hour          // age at which unfinished folders are removed
+	compileTimeout  = 10 * time.Minute   // limit of the wait for another process that compiles
 )
 
 // userCache returns this user's cache, whose folder it creates. If the home directory is missing
@@ -38,7 +41,7 @@ const (
 func userCache() (cache, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
 		c := cache{dir: filepath.Join(dir, "symmem-softgpu")}
-		isCreated := os.MkdirAll(c.dir, 0o700) == nil
+		isCreated := os.MkdirAll(c.dir, 0o700) == nil // or existed before
 		if isCreated && syscall.Access(c.dir, writable) == nil {
 			return c, nil
 		}
@@ -67,10 +70,9 @@ func userCache() (cache, error) {
 
 const writable = 2 // W_OK of access(2)
 
-// findOrCreate returns the path of the subfolder for key. If there is none, it calls create with a
-// new folder, which create fills and which then becomes the subfolder. Processes that need
-// different keys do not wait for each other.
-func (c cache) findOrCreate(key string, create func(dir string) error) (string, error) {
+// findOrCreate returns the path of the folder for key. If there is none, it calls fill to write the
+// contents to a new folder. Processes that need different keys do not wait for each other.
+func (c cache) findOrCreate(key string, fill func(dir string) error) (string, error) {
 	dir := filepath.Join(c.dir, key)
 	if isComplete(dir) {
 		return dir, touch(dir)
@@ -81,31 +83,42 @@ func (c cache) findOrCreate(key string, create func(dir string) error) (string, 
 		return "", err
 	}
 	defer unlock()
-	if isComplete(dir) { // another process has created it
+	if isComplete(dir) { // another process has created it during the wait for the lock
 		return dir, touch(dir)
 	}
 
 	c.removeOldEntries()
-	// Each call writes to a new folder, because a killed process's compiler may still be running.
-	unfinished, err := os.MkdirTemp(c.dir, unfinishedPrefix)
-	if err == nil {
-		err = create(unfinished)
+	if err := c.create(dir, fill); err != nil {
+		return "", err
 	}
 
+	return dir, nil
+}
+
+// create creates the folder dir with the contents that fill writes. The caller must hold the lock.
+func (c cache) create(dir string, fill func(dir string) error) error {
+	// Each call needs a new folder: if a process is killed, its compiler may continue to write to the
+	// old one.
+	unfinished, err := os.MkdirTemp(c.dir, unfinishedPrefix)
+	if err != nil {
+		return err
+	}
+
+	err = fill(unfinished)
 	if err == nil {
 		err = finish(unfinished, dir)
 	}
 
 	if err != nil {
 		removeErr := os.RemoveAll(unfinished)
-		return "", errors.Join(err, removeErr)
+		return errors.Join(err, removeErr)
 	}
 
-	return dir, nil
+	return nil
 }
 
-// finish marks the folder unfinished as complete and renames it to dir. It removes an incomplete
-// folder at dir first.
+// finish marks the unfinished folder as complete, and renames it to dir. A folder at dir, which is
+// incomplete, is removed first.
 func finish(unfinished, dir string) error {
 	writeErr := os.WriteFile(filepath.Join(unfinished, completeFile), nil, 0o600)
 	removeErr := os.RemoveAll(dir)
@@ -122,14 +135,14 @@ func isComplete(dir string) bool {
 	return err == nil
 }
 
-// touch sets the time of the last use of a folder to now.
+// touch sets the modification time of a folder, which is the time of its last use, to now.
 func touch(dir string) error {
 	now := time.Now()
 	return os.Chtimes(dir, now, now)
 }
 
-// lock acquires a lock for creating the folder of key. It waits up to compileTimeout for another
-// process. The lock ends when unlock closes its file, or when this process ends.
+// lock acquires the lock of a key. It waits up to compileTimeout for another process. The caller
+// must call unlock. The lock also ends when this process ends.
 func (c cache) lock(key string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(c.dir, key+lockSuffix), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -137,10 +150,10 @@ func (c cache) lock(key string) (unlock func(), err error) {
 	}
 
 	lockResult := make(chan error, 1)
-	go func() { lockResult <- flock(f) }() // after a timeout, this goroutine goes on waiting
+	go func() { lockResult <- flock(f) }() // continues to wait after a timeout
 	select {
 	case err := <-lockResult:
-		unlock = func() { _ = f.Close() }
+		unlock = func() { _ = f.Close() } // also releases the lock
 		if err != nil {
 			unlock()
 			return nil, err
@@ -163,8 +176,8 @@ func flock(f *os.File) error {
 	}
 }
 
-// removeOldEntries removes subfolders that have not been used for a while, old incomplete ones, and
-// old lock files. It ignores errors, because another process may remove the same entry.
+// removeOldEntries removes old unfinished folders, and folders and lock files that have not been used
+// for a while. It ignores errors, because another process may remove the same entry.
 func (c cache) removeOldEntries() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {
@@ -179,6 +192,12 @@ func (c cache) removeOldEntries() {
 		}
 	}
 }
+
+// buildCode is the code that compiles the libraries. It is embedded so that a change of it also
+// changes the keys.
+//
+//go:embed build.go kernel.go
+var buildCode embed.FS
 
 // keyOf returns a hash of everything that determines compiled libraries: the versions of the
 // compilers, the flags and the sources.
@@ -199,24 +218,28 @@ func keyOf(flags []string, sources ...fs.FS) (string, error) {
 
 	fmt.Fprintf(hash, "%q\n", flags)
 	for _, source := range sources {
-		err := fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-
-			data, err := fs.ReadFile(source, name)
-			if err != nil {
-				return err
-			}
-
-			fmt.Fprintf(hash, "%q %q\n", name, data)
-			return nil
-		})
-		if err != nil {
+		if err := addFiles(hash, source); err != nil {
 			return "", fmt.Errorf("reading the sources of the software GPU: %w", err)
 		}
 	}
 
 	const keyLength = 32 // half of the hash suffices
 	return hex.EncodeToString(hash.Sum(nil))[:keyLength], nil
+}
+
+// addFiles adds the names and the contents of all files in source to a hash.
+func addFiles(hash io.Writer, source fs.FS) error {
+	return fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+
+		data, err := fs.ReadFile(source, name)
+		if err != nil {
+			return err
+		}
+
+		fmt.Fprintf(hash, "%q %q\n", name, data)
+		return nil
+	})
 }

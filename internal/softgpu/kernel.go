@@ -9,30 +9,24 @@ import (
 	"strings"
 )
 
-func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
+// The software GPU finds a kernel by its name, so the kernels are compiled together with a table of
+// their names. Macros generate most of the names. For example, "KERNEL bulk_sum_##type##_##ranks("
+// becomes "KERNEL bulk_sum_f32_2(". The table is thus made in three steps:
+//
+//   - list.cc includes all sources of kernels.
+//   - The preprocessor expands list.cc. It also replaces the word KERNEL by a mark, so that its output
+//     contains "SOFTGPU_KERNEL bulk_sum_f32_2(".
+//   - table.cc consists of list.cc and the table, which has an entry for each name after a mark.
 
-// The emulating header takes precedence over the kernels' header of the same name. As on the
-// device, multiply-add is not contracted, and unaligned accesses kill the process. Warnings are
-// disabled, because builds for GPUs report them.
-func kernelFlags(dir string) []string {
-	return []string{
-		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti",
-		"-fvisibility=hidden",
-		"-ffp-contract=off", "-fno-math-errno",
-		"-fsanitize=alignment", "-fsanitize-undefined-trap-on-error",
-		"-I" + filepath.Join(dir, "src", "gpu"), "-I" + filepath.Join(kernelsIn(dir), "src"),
-	}
-}
-
-// compileKernels compiles all kernels together with a table of them, and returns the path of the
-// object file.
+// compileKernels compiles all kernels together with their table, and returns the path of the object
+// file.
 func compileKernels(dir string, flags []string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(kernelsIn(dir), "src", "*.cu"))
 	if err != nil {
 		return "", fmt.Errorf("listing the kernels: %w", err)
 	}
 
-	includes := includes(files)
+	includes := includesOf(files)
 	list := filepath.Join(dir, "list.cc")
 	if err := os.WriteFile(list, []byte(includes), 0o644); err != nil {
 		return "", fmt.Errorf("listing the kernels: %w", err)
@@ -55,7 +49,27 @@ func compileKernels(dir string, flags []string) (string, error) {
 	return object, err
 }
 
-func includes(files []string) string {
+// kernelsIn returns the folder with the sources of symmem's kernels.
+func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
+
+// kernelFlags returns the flags with which g++ compiles the kernels for the CPU.
+func kernelFlags(dir string) []string {
+	emulatingHeaders := filepath.Join(dir, "src", "gpu")
+	kernelHeaders := filepath.Join(kernelsIn(dir), "src")
+	return []string{
+		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-fno-exceptions", "-fno-rtti",
+		"-fvisibility=hidden",
+		"-w",                                   // no warnings: builds for GPUs report them
+		"-ffp-contract=off", "-fno-math-errno", // no fused multiply-add, as on the device
+		"-fsanitize=alignment",               // an unaligned access is an error, as on the device,
+		"-fsanitize-undefined-trap-on-error", // and kills the process
+		"-I" + emulatingHeaders,              // first, because they replace kernel headers
+		"-I" + kernelHeaders,
+	}
+}
+
+// includesOf returns a C++ source that includes files.
+func includesOf(files []string) string {
 	var b strings.Builder
 	for _, file := range files {
 		fmt.Fprintf(&b, "#include <%s>\n", filepath.Base(file))
@@ -64,13 +78,13 @@ func includes(files []string) string {
 	return b.String()
 }
 
-// kernelMark precedes each kernel in the output of the preprocessor, because macros generate the
-// kernels' names.
+// kernelMark replaces the word KERNEL in the output of the preprocessor.
 const kernelMark = "SOFTGPU_KERNEL"
 
+// kernelName matches a mark, a name and a parenthesis.
 var kernelName = regexp.MustCompile(`\b` + kernelMark + `\s+(\w+)\s*\(`)
 
-// tableOf returns the C++ source of a table of the kernels in preprocessed sources.
+// tableOf returns the C++ source of the table. expanded is the output of the preprocessor.
 func tableOf(expanded string) string {
 	var b strings.Builder
 	b.WriteString("#include <table.h>\nconst gpu_kernel gpu_kernels[] = {\n")
