@@ -9,20 +9,15 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-const (
-	// rtldNoload is RTLD_NOLOAD of glibc and musl: dlopen returns a library only if it is loaded.
-	rtldNoload = 0x4
-	// rtldLinkMap is RTLD_DI_LINKMAP of glibc: dlinfo returns the library's entry in the loader's
-	// list of libraries.
-	rtldLinkMap = 2
-)
-
 // Library is a shared object that stays loaded until the process exits. It is safe for concurrent
-// use.
+// use. C functions open it and find functions in it: dlopen, dlinfo and dlsym.
+//
+// For example, Open("libcuda.so.1") returns a Library with this name and the path
+// /usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08.
 type Library struct {
-	handle uintptr
-	name   string // see Name
-	path   string // see Path
+	handle uintptr // by which C functions identify the library
+	name   string  // with which it was opened
+	path   string  // absolute path without symbolic links, or name
 }
 
 // Open opens the first of the named shared objects that can be loaded. A name is a path or a file
@@ -53,6 +48,7 @@ func Open(names ...string) (*Library, error) {
 
 // FindLoaded returns the shared object with the given name if the process has already loaded it.
 func FindLoaded(name string) (l *Library, isLoaded bool) {
+	const rtldNoload = 0x4 // RTLD_NOLOAD of glibc and musl: do not load the library
 	handle, err := open(name, purego.RTLD_NOW|rtldNoload)
 	if err != nil {
 		return nil, false
@@ -61,14 +57,13 @@ func FindLoaded(name string) (l *Library, isLoaded bool) {
 	return newLibrary(handle, name), true
 }
 
-// open calls dlopen. The goroutine must stay on its thread: after a failure, Dlopen calls dlerror,
-// which returns the last error of the thread.
-func open(name string, mode int) (uintptr, error) {
-	if name == "" {
-		// For an empty name, dlopen would return the main program.
+// open calls dlopen.
+func open(name string, mode int) (handle uintptr, err error) {
+	if name == "" { // dlopen would return the main program
 		return 0, errors.New("the name is empty")
 	}
 
+	// After a failure, Dlopen calls dlerror, which returns the last error of the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return purego.Dlopen(name, mode)
@@ -79,7 +74,7 @@ func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: pathOf(handle, name)}
 }
 
-// pathOf returns the result of Library.Path.
+// pathOf returns the absolute path of a library without symbolic links, or name if it is unknown.
 func pathOf(handle uintptr, name string) string {
 	path := loaderPath(handle)
 	if path == "" {
@@ -99,23 +94,26 @@ func pathOf(handle uintptr, name string) string {
 	return absolute
 }
 
-// loaderPath returns the path in the loader's list of libraries, or "" if it is unknown.
+// loaderPath returns the path of a library in the loader's list, or "" if it is unknown.
 func loaderPath(handle uintptr) string {
 	dlinfo, exists := FindDefault("dlinfo")
 	if !exists {
 		return ""
 	}
 
-	cell := NewCell(uintptr(0)) // dlinfo stores the address of a struct link_map here.
+	// dlinfo stores the address of the library's entry in the list, a struct link_map, in the cell.
+	const rtldLinkMap = 2 // RTLD_DI_LINKMAP of glibc
+	cell := NewCell(uintptr(0))
 	status := int32(dlinfo.Call(handle, rtldLinkMap, cell.Address()))
-	linkMapAddress := cell.Take()
-	if status != 0 || linkMapAddress == 0 {
+	entryAddress := cell.Take()
+	isFound := status == 0 && entryAddress != 0
+	if !isFound {
 		return ""
 	}
 
-	// struct link_map of C begins with the load address and a pointer to the path.
-	linkMap := Load[[2]uintptr](linkMapAddress)
-	return GoString(linkMap[1])
+	// The entry begins with the address of the loaded code, and the address of the path.
+	entry := Load[[2]uintptr](entryAddress)
+	return GoString(entry[1])
 }
 
 // Path returns the absolute path of the library's file, without symbolic links. If the path is
@@ -133,7 +131,7 @@ func (l *Library) Find(name string) (Symbol, bool) { return find(l.handle, name)
 // false if there is none.
 func FindDefault(name string) (Symbol, bool) { return find(purego.RTLD_DEFAULT, name) }
 
-// find calls dlsym. The goroutine must stay on its thread, as in open.
+// find calls dlsym. As in open, the last error is that of the thread.
 func find(handle uintptr, name string) (Symbol, bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -7,14 +7,15 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// MaxArguments is the maximum number of arguments of a call.
-const MaxArguments = 32
+// A C function is called in one of two ways. On amd64, a call with few arguments is made directly,
+// by assembly of this package. All other calls are made by package purego, which takes about twice
+// the time.
 
 // Symbol is the address of a C function. It stays valid until the process exits.
 type Symbol uintptr
 
-// argumentLists holds argument lists for reuse. purego needs them in heap memory.
-var argumentLists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
+// MaxArguments is the maximum number of arguments of a call.
+const MaxArguments = 32
 
 // Call calls the function and returns the 64-bit result register. Only the bits of the result's
 // type are meaningful, for example the lower 32 for an int. Call panics if there are more than
@@ -30,6 +31,9 @@ func (s Symbol) Call(args ...uintptr) uintptr {
 	return callWithPurego(s, args)
 }
 
+// argumentLists holds argument lists for reuse. purego needs them in heap memory.
+var argumentLists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
+
 // callWithPurego is Call for any number of arguments and any processor.
 func callWithPurego(s Symbol, args []uintptr) uintptr {
 	if len(args) > MaxArguments {
@@ -43,10 +47,11 @@ func callWithPurego(s Symbol, args []uintptr) uintptr {
 	return result
 }
 
-// Step is a C call that must precede another one, for example to make a CUDA context current. The
-// zero Step does nothing.
+// Step is a C call that must precede another one on the same thread. For example, cuMemAlloc
+// allocates memory in the thread's current CUDA context, so cuCtxSetCurrent(context) must precede
+// it. The zero Step does nothing.
 type Step struct {
-	Function Symbol  // returns 0 on success; 0 in the zero Step
+	Function Symbol  // returns a status, which is 0 on success; 0 in the zero Step
 	Argument uintptr // the only argument of Function
 	// NewError returns an error for a status of Function other than 0.
 	NewError func(status int32) error
@@ -69,8 +74,8 @@ func (s Symbol) CallAfterStep(step *Step, args ...uintptr) (status int32, ok boo
 	return callAfterWithPurego(uintptr(step.Function), step.Argument, s, args)
 }
 
-// callAfterWithPurego is CallAfterStep for any number of arguments and any processor. step is the
-// address of a function, or 0.
+// callAfterWithPurego is CallAfterStep for any number of arguments and any processor. step and
+// argument are the fields of a Step.
 func callAfterWithPurego(
 	step, argument uintptr, s Symbol, args []uintptr,
 ) (status int32, ok bool) {

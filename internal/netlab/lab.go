@@ -96,8 +96,8 @@ func (l *Lab) close() {
 }
 
 // LongestStall returns the longest time for which a busy host did not run this process. Packets may
-// have been delayed for this time. After a long stall, tests should not judge how fast the processes
-// on the machines reacted.
+// have been delayed for this time. After a long stall, tests should not judge how fast the
+// processes on the machines reacted.
 func (l *Lab) LongestStall() time.Duration { return time.Duration(l.router.longestStall.Load()) }
 
 // DroppedPackets returns the number of packets that the kernel dropped because the router did not
@@ -114,8 +114,8 @@ func (l *Lab) DroppedPackets() (packets uint64) {
 }
 
 // droppedPackets returns the number of dropped packets of a machine's interfaces, which are called
-// net0, net1 and so on. table has the format of /proc/net/dev: a line with the name of an interface,
-// a colon and columns with counters.
+// net0, net1 and so on. table has the format of /proc/net/dev: a line with the name of an
+// interface, a colon and columns with counters.
 func droppedPackets(table string) (packets uint64) {
 	const txDropped = 11 // index of the column of packets that were dropped instead of transmitted
 	for line := range strings.Lines(table) {

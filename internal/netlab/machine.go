@@ -14,8 +14,8 @@ import (
 // Machine is a simulated machine. Its methods are safe for concurrent use.
 //
 // It consists of a thread in new namespaces of the kernel. The thread thus has a different network,
-// host name and /etc/hosts than the rest of this process. Processes that the thread starts also have
-// them, and a different clock. To run code on the machine, Do calls a function on the thread.
+// host name and /etc/hosts than the rest of this process. Processes that the thread starts also
+// have them, and a different clock. To run code on the machine, Do calls a function on the thread.
 type Machine struct {
 	Name      string       // host name
 	Addresses []netip.Addr // address of each interface, by its number

@@ -134,8 +134,8 @@ func opensConnection(packet []byte) bool {
 	return packet[offset]&(flagSYN|flagACK) == flagSYN
 }
 
-// replaceAddress replaces the IPv4 address at an offset of a TCP packet, one word at a time. It also
-// updates the checksums of both headers, which are sums of words with the address among them.
+// replaceAddress replaces the IPv4 address at an offset of a TCP packet, one word at a time. It
+// also updates the checksums of both headers, which are sums of words with the address among them.
 func replaceAddress(packet []byte, offset int, address netip.Addr) {
 	const wordBytes = 2 // A checksum also has one word.
 	ipChecksum := packet[ipv4Checksum:]

@@ -11,8 +11,8 @@ import (
 
 // The router connects the machines of a Lab. Suppose that a process on machine 0 sends a packet to
 // the address of machine 1. Machine 0's network interface is a TUN device: the router reads the
-// packet from it as from a file. The link from machine 0 to machine 1 has a delay of 1 to 5 ms and a
-// loss of 0.01. The router drops one packet in 100. It writes the others to the TUN device of
+// packet from it as from a file. The link from machine 0 to machine 1 has a delay of 1 to 5 ms and
+// a loss of 0.01. The router drops one packet in 100. It writes the others to the TUN device of
 // machine 1, each after a random delay.
 
 // Link describes how packets travel from one machine to another. The zero value neither delays nor
@@ -61,8 +61,8 @@ func newRouter(seed uint64) *router {
 	}
 }
 
-// attachPort connects a port to the router. The port receives packets to the addresses. Packets from
-// its device are forwarded until the device is closed.
+// attachPort connects a port to the router. The port receives packets to the addresses. Packets
+// from its device are forwarded until the device is closed.
 func (r *router) attachPort(p *port, addresses []netip.Addr) {
 	r.mu.Lock()
 	for _, a := range addresses {

@@ -10,11 +10,12 @@ import "math"
 //	bfloat16            1     8         7         127
 //	float8 (e4m3)       1     4         3         7
 //
-// The bias is added to the exponent: the exponent of 1.0, which is 0, is stored as 127 in a float32.
-// If the stored exponent is 0, the number is zero or subnormal: a multiple of the smallest positive
-// number. If all its bits are 1, the number is infinite or, with a fraction, a NaN. A NaN is quiet if
-// the highest bit of the fraction is set, and otherwise signaling. A float8 is different: it is
-// never infinite, and a NaN only if all bits of the exponent and the fraction are 1.
+// The bias is added to the exponent: the exponent of 1.0, which is 0, is stored as 127 in a
+// float32. If the stored exponent is 0, the number is zero or subnormal: a multiple of the smallest
+// positive number. If all its bits are 1, the number is infinite or, with a fraction, a NaN. A NaN
+// is quiet if the highest bit of the fraction is set, and otherwise signaling. A float8 is
+// different: it is never infinite, and a NaN only if all bits of the exponent and the fraction are
+// 1.
 //
 // All functions round to the nearest number or, in a tie, to the one with an even fraction.
 
@@ -70,9 +71,9 @@ func Float16Bits(f float32) uint16 {
 		return sign | uint16(math.Float32bits(sum)-math.Float32bits(0.5))
 	}
 
-	// The 13 low bits are dropped. Adding 0xFFF, which is almost half of 2^13, and the lowest bit that
-	// is kept rounds to nearest even. The sum may carry into the exponent, and make it infinite. That
-	// is the correct result.
+	// The 13 low bits are dropped. Adding 0xFFF, which is almost half of 2^13, and the lowest bit
+	// that is kept rounds to nearest even. The sum may carry into the exponent, and make it infinite.
+	// That is the correct result.
 	rebiased := magnitude - (float32Bias-float16Bias)<<23
 	lowestKept := rebiased >> float16Excess & 1
 	return sign | uint16((rebiased+0xFFF+lowestKept)>>float16Excess)
@@ -81,7 +82,8 @@ func Float16Bits(f float32) uint16 {
 // BFloat16Value converts a bfloat16 to float32. A signaling NaN stays signaling.
 func BFloat16Value(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// BFloat16Bits rounds f to bfloat16. Numbers that are too large become infinite. A NaN becomes quiet.
+// BFloat16Bits rounds f to bfloat16. Numbers that are too large become infinite. A NaN becomes
+// quiet.
 func BFloat16Bits(f float32) uint16 {
 	bits := math.Float32bits(f)
 	isNaN := bits&0x7FFFFFFF > float32Infinity

@@ -2,14 +2,15 @@ package reduce
 
 import "unsafe"
 
-// reduceRange reduces a range of bytes of all sources. On a processor with AVX2, a kernel (assembly)
-// processes vectors of 32 bytes. Suppose that the range has 1000 bytes:
+// reduceRange reduces a range of bytes of all sources. On a processor with AVX2, a kernel
+// (assembly) processes vectors of 32 bytes. Suppose that the range has 1000 bytes:
 //
 //   - The kernel reduces 31 whole vectors, which are the first 992 bytes.
-//   - The tail, the last 8 bytes, is copied to vectors that are padded with zeros. The kernel reduces
-//     these, and the first 8 bytes of the result are copied to the destinations.
+//   - The tail, the last 8 bytes, is copied to vectors that are padded with zeros. The kernel
+//     reduces these, and the first 8 bytes of the result are copied to the destinations.
 //
-// With AVX-512, the kernel also reduces the tail. Without both, portable Go code reduces everything.
+// With AVX-512, the kernel also reduces the tail. Without both, portable Go code reduces
+// everything.
 //
 // In an average, a kernel stops at a block with an infinite or NaN sum, because only portable code
 // can compute its mean. Afterwards, the kernel continues behind the block.

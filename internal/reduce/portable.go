@@ -19,8 +19,8 @@ import (
 // batchLength is the number of elements in a batch.
 const batchLength = 64
 
-// portable reduces the bytes [from, to) of the sources. from and to must be multiples of the element
-// size.
+// portable reduces the bytes [from, to) of the sources. from and to must be multiples of the
+// element size.
 func portable(j *job, from, to int) {
 	switch j.dataType {
 	case Float32:

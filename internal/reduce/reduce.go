@@ -16,8 +16,8 @@ const (
 	MaxDestinations = 64
 )
 
-// strideBytes is the maximum size of a stride. The kernel takes tens of microseconds for a stride of
-// two sources, and milliseconds for one of 64 sources outside the cache.
+// strideBytes is the maximum size of a stride. The kernel takes tens of microseconds for a stride
+// of two sources, and milliseconds for one of 64 sources outside the cache.
 const strideBytes = 256 << 10
 
 const lineBytes = 64 // size of a cache line

@@ -82,8 +82,8 @@ func (tr *Tree) accumulatorType(sourceBytes int) (t DataType, accBytes int) {
 	return tr.DataType, sourceBytes
 }
 
-// combineSources combines the bytes [from, to) of the sources, and stores the intermediate result in
-// acc. It combines each half of the sources first, and then both results.
+// combineSources combines the bytes [from, to) of the sources, and stores the intermediate result
+// in acc. It combines each half of the sources first, and then both results.
 func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	if len(srcs) == 1 {
 		tr.loadSource(acc, unsafe.Add(srcs[0], from), to-from)
@@ -119,8 +119,8 @@ func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
 }
 
 // finishBlock turns the intermediate result of all sources in acc into the result. If IsAverage is
-// set, it divides the sums. It then converts the elements to DataType. The bytes of the sources were
-// [from, to).
+// set, it divides the sums. It then converts the elements to DataType. The bytes of the sources
+// were [from, to).
 func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	t, accBytes := tr.accumulatorType(to - from)
 	if tr.IsAverage {

@@ -17,8 +17,8 @@ import (
 //go:embed src
 var sources embed.FS
 
-// The software GPU consists of two shared libraries, which replace those of NVIDIA. To build them in a
-// folder such as /cache/3f2a, this file takes these steps:
+// The software GPU consists of two shared libraries, which replace those of NVIDIA. To build them
+// in a folder such as /cache/3f2a, this file takes these steps:
 //
 //   - It unpacks the embedded sources to /cache/3f2a/src, and those of symmem's GPU kernels to
 //     /cache/3f2a/kernels.
@@ -46,9 +46,9 @@ const (
 	ncclName = "libnccl.so.2"
 )
 
-// cachedFolder returns a folder of the user's cache. The cache has one for each combination of flags,
-// embedded sources and extraSources. If it does not exist, fill must write the contents to a new
-// folder, which becomes part of the cache.
+// cachedFolder returns a folder of the user's cache. The cache has one for each combination of
+// flags, embedded sources and extraSources. If it does not exist, fill must write the contents to a
+// new folder, which becomes part of the cache.
 func cachedFolder(
 	flags []string, fill func(dir string) error, extraSources ...fs.FS,
 ) (string, error) {
@@ -129,8 +129,8 @@ func compile(dir, folder, library string, flags []string) error {
 // runCompiler runs a compiler and returns its standard output. An error contains the compiler's
 // messages, and part, which is the name of the compiled code.
 //
-// The compiler's temporary files are in dir or, if dir is "", in the default folder. If the compiler
-// is killed, files in dir are removed later, together with dir.
+// The compiler's temporary files are in dir or, if dir is "", in the default folder. If the
+// compiler is killed, files in dir are removed later, together with dir.
 func runCompiler(dir, part, compiler string, args []string) (string, error) {
 	command := exec.Command(compiler, args...)
 	if dir != "" {

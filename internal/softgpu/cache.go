@@ -176,8 +176,8 @@ func flock(f *os.File) error {
 	}
 }
 
-// removeOldEntries removes old unfinished folders, and folders and lock files that have not been used
-// for a while. It ignores errors, because another process may remove the same entry.
+// removeOldEntries removes old unfinished folders, and folders and lock files that have not been
+// used for a while. It ignores errors, because another process may remove the same entry.
 func (c cache) removeOldEntries() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {

@@ -14,8 +14,8 @@ import (
 // becomes "KERNEL bulk_sum_f32_2(". The table is thus made in three steps:
 //
 //   - list.cc includes all sources of kernels.
-//   - The preprocessor expands list.cc. It also replaces the word KERNEL by a mark, so that its output
-//     contains "SOFTGPU_KERNEL bulk_sum_f32_2(".
+//   - The preprocessor expands list.cc. It also replaces the word KERNEL by a mark, so that its
+//     output contains "SOFTGPU_KERNEL bulk_sum_f32_2(".
 //   - table.cc consists of list.cc and the table, which has an entry for each name after a mark.
 
 // compileKernels compiles all kernels together with their table, and returns the path of the object

@@ -8,8 +8,8 @@ import (
 	"regexp"
 )
 
-// A tuning table has rules that choose the path (the way to run) of each collective. In a file, it is
-// a JSON document like this:
+// A tuning table has rules that choose the path (the way to run) of each collective. In a file, it
+// is a JSON document like this:
 //
 //	{
 //	  "version": 4,

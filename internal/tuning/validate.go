@@ -10,9 +10,9 @@ import (
 // A rule chooses the path of some calls by their size. There are two kinds of rules:
 //
 //   - A plain rule has no Memory. Its steps choose between the plain and the window path.
-//   - A direct rule has a Memory, and comes first. Its steps choose the direct or the two-level path,
-//     or leave the choice to the plain rule. It can be general: without an operation and numbers of
-//     ranks and machines, it covers all calls that have no specific direct rule.
+//   - A direct rule has a Memory, and comes first. Its steps choose the direct or the two-level
+//     path, or leave the choice to the plain rule. It can be general: without an operation and
+//     numbers of ranks and machines, it covers all calls that have no specific direct rule.
 //
 // For example, the steps of a plain rule choose window up to 64 KiB, plain up to 1 MiB, and window
 // for all larger sizes. The points of a step are the times from which it was derived.
@@ -105,9 +105,9 @@ func (s *Step) validate(previousMax Size, isLast, isDirect bool) error {
 
 // validate returns an error about an invalid field. isDirect is set in a direct rule.
 //
-// A point has a time of the plain path. In a direct rule, it also has a time of the direct or of the
-// two-level path, and may have one of the window path. In a plain rule, it has one of the window
-// path, and no others.
+// A point has a time of the plain path. In a direct rule, it also has a time of the direct or of
+// the two-level path, and may have one of the window path. In a plain rule, it has one of the
+// window path, and no others.
 func (p *Point) validate(isDirect bool) error {
 	directUS := p.DirectUS + p.TwoLevelUS // At most one of them may be set.
 	mayLackWindow := isDirect

@@ -26,8 +26,8 @@ import (
 //	# Avg bus bandwidth    : 117.965
 //
 // The algorithm bandwidth (algbw) is 1 MiB divided by the time, in GB/s. The bus bandwidth (busbw)
-// is that of a rank's link. Each link transfers 1.5 MiB in this example. The lines after the rows are
-// the totals.
+// is that of a rank's link. Each link transfers 1.5 MiB in this example. The lines after the rows
+// are the totals.
 type NCCLTests struct {
 	Writer io.Writer
 

@@ -92,9 +92,9 @@ func (o *Operation) hasBufferOfAllParts() bool {
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize returns the count argument of a call, and the size of its larger buffer in bytes. The
-// size is the given number of bytes, rounded up to whole elements or, if the buffer has a part for
-// each rank, to whole elements in each part.
+// countAndSize returns the count argument of a call, and the size of its larger buffer in bytes.
+// The size is the given number of bytes, rounded up to whole elements or, if the buffer has a part
+// for each rank, to whole elements in each part.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0

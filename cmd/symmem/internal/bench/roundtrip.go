@@ -16,10 +16,10 @@ import (
 // Probe measures how long data take from one processor to another and back. Reports contain this
 // time, because results of two runs are comparable only if it was the same.
 //
-// A thread on the first processor, the caller, writes 1 to a word called ping. A thread on the second
-// processor, the answerer, polls ping until it is 1, and then writes 1 to a word called pong. When
-// the caller reads 1 from pong, the trip has ended. The next trip uses the number 2, and so on. The
-// trips are timed in batches.
+// A thread on the first processor, the caller, writes 1 to a word called ping. A thread on the
+// second processor, the answerer, polls ping until it is 1, and then writes 1 to a word called
+// pong. When the caller reads 1 from pong, the trip has ended. The next trip uses the number 2, and
+// so on. The trips are timed in batches.
 type Probe struct {
 	caller   int // number of the caller's processor
 	answerer int // number of the answerer's processor
@@ -49,8 +49,8 @@ func NewProbe() *Probe {
 	return &Probe{caller: processors[0], answerer: processors[1]}
 }
 
-// RoundTrip returns the time of a trip in nanoseconds. It is the median of the batches, or 0 if p is
-// nil.
+// RoundTrip returns the time of a trip in nanoseconds. It is the median of the batches, or 0 if p
+// is nil.
 func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
@@ -84,8 +84,8 @@ func (p *Probe) RoundTrip() (float64, error) {
 	return report.Summarize(batches).Median, nil
 }
 
-// runOnProcessor runs f on a new thread that is bound to a processor. If the thread cannot be bound,
-// it runs f nevertheless, because the other thread waits for it, and returns an error.
+// runOnProcessor runs f on a new thread that is bound to a processor. If the thread cannot be
+// bound, it runs f nevertheless, because the other thread waits for it, and returns an error.
 func runOnProcessor(processor int, f func()) error {
 	done := make(chan error)
 	go func() {

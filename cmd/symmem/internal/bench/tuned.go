@@ -12,8 +12,8 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning measures calls on several paths (ways to run a call), and derives rules that choose a path.
-// WriteText shows the times and the rules. A row of its table can be:
+// Tuning measures calls on several paths (ways to run a call), and derives rules that choose a
+// path. WriteText shows the times and the rules. A row of its table can be:
 //
 //	operation  size                 buffers    plain   window  direct  noise  chosen     wins
 //	AllReduce  1KiB  out of place  symmetric  13.0 us  7.40 us       -  1.5 %  window  +75.7 %

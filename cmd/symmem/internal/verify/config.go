@@ -9,9 +9,9 @@ import (
 
 // Config configures a run. It must be the same on all ranks.
 //
-// A run consists of rounds. In each round, ranks first make random allocations and frees. Each group
-// of ranks then allocates some buffers, all-reduces them, checks the results and frees the buffers.
-// By default, 2 rounds with 8 buffers of 1 MiB check 16 results.
+// A run consists of rounds. In each round, ranks first make random allocations and frees. Each
+// group of ranks then allocates some buffers, all-reduces them, checks the results and frees the
+// buffers. By default, 2 rounds with 8 buffers of 1 MiB check 16 results.
 type Config struct {
 	workload.Config
 	Cases    int   // number of buffers of each group in a round, all allocated at the same time

@@ -65,8 +65,8 @@ func (d diagram) sides() []side {
 // letter returns the letter of side i: A, B and so on. An error has at most 16 sides.
 func letter(i int) string { return string(rune('A' + i%26)) }
 
-// describePosition returns the end of the first line: the pool and the event or, if the error is not
-// about a pool, the kind of the divergence.
+// describePosition returns the end of the first line: the pool and the event or, if the error is
+// not about a pool, the kind of the divergence.
 func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)

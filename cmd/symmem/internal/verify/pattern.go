@@ -11,8 +11,8 @@ import (
 )
 
 // A case is an all-reduce of a buffer, whose result is checked. By default, it sums float32
-// elements. If the case has the value 5, each element is 5 on rank 0, 10 on rank 1 and 15 on rank 2.
-// All elements of the result must thus be 30.
+// elements. If the case has the value 5, each element is 5 on rank 0, 10 on rank 1 and 15 on rank
+// 2. All elements of the result must thus be 30.
 //
 // With Config.Deterministic, the inputs are random, and cases use all types and reductions in turn.
 // The result must match a formula bit for bit. A formula is an order of additions, which determines
@@ -63,8 +63,8 @@ type finding struct {
 	MeanDiff  float64 `json:"mean_diff"` // mean of these differences
 }
 
-// sumTolerance is the permitted relative error of sums without a formula, which are rounded if there
-// are very many ranks.
+// sumTolerance is the permitted relative error of sums without a formula, which are rounded if
+// there are very many ranks.
 const sumTolerance = 1e-5
 
 // compare compares got, the content of a rank's buffer after the all-reduce, with the right result.
@@ -115,8 +115,8 @@ func (p *plannedCase) compareWith(got, want []byte, tolerance float64) finding {
 	return f
 }
 
-// difference returns |got - want|. It returns a large number instead of infinity and NaN, which JSON
-// cannot represent.
+// difference returns |got - want|. It returns a large number instead of infinity and NaN, which
+// JSON cannot represent.
 func difference(got, want float64) float64 {
 	d := math.Abs(got - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {

@@ -18,9 +18,9 @@ import (
 //	reduceBuffer  slot 0, case 0
 //	freeBuffer    slot 0
 //
-// A slot is the number of a buffer in the program. A case is an all-reduce of a buffer, whose result
-// is checked. If the case has the value 5, rank 0 fills the buffer with 5, rank 1 with 10, and rank
-// 2 with 15. The right result on the three ranks is thus 30.
+// A slot is the number of a buffer in the program. A case is an all-reduce of a buffer, whose
+// result is checked. If the case has the value 5, rank 0 fills the buffer with 5, rank 1 with 10,
+// and rank 2 with 15. The right result on the three ranks is thus 30.
 //
 // A program consists of rounds, each of which begins with churn: random allocations and frees. They
 // leave several free blocks, between which the pool must choose later. Some of the random buffers

@@ -10,8 +10,8 @@ import (
 )
 
 // A run consists of cases. A case is an all-reduce of a buffer in a group of ranks, and its result
-// is checked. Suppose that the value of a case is 5 in a group of three ranks. Their inputs are then
-// 5, 10 and 15, and the right result is 30 on each rank.
+// is checked. Suppose that the value of a case is 5 in a group of three ranks. Their inputs are
+// then 5, 10 and 15, and the right result is 30 on each rank.
 //
 // Each rank has a finding about the case. If rank 1 gets 20 instead of 30, the case fails, and rank
 // 1 is one of its wrong ranks. If it did not run on some rank, the report counts it as not run.

@@ -22,8 +22,8 @@ import (
 //
 //	Total: 4 | Passed: 3 | Failed: 1
 //
-// A case is an all-reduce of one buffer. Names with "churn" are cases of randomly allocated buffers.
-// The first line of the table stands for two of them: 1.churn8 and 1.churn16.
+// A case is an all-reduce of one buffer. Names with "churn" are cases of randomly allocated
+// buffers. The first line of the table stands for two of them: 1.churn8 and 1.churn16.
 
 // WriteText writes the report as text: a table of cases, totals, and the error that ended the run
 // early, if any.

@@ -22,8 +22,8 @@ type Gatherer struct {
 	pool   *symmem.Pool // its buffers are used only during a call; it has no domain
 }
 
-// OpenGatherer returns a Gatherer for all ranks. All ranks must call it. The Gatherer has a separate
-// group and a separate stream, so that it works even after other groups have failed.
+// OpenGatherer returns a Gatherer for all ranks. All ranks must call it. The Gatherer has a
+// separate group and a separate stream, so that it works even after other groups have failed.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	const color = 0 // Ranks with the same color form a group, here all ranks.
 	group, err := rt.World().Split(ctx, color, rt.Rank())

@@ -9,8 +9,8 @@ import (
 )
 
 // Noise makes allocations that are unrelated to the test and differ between ranks. Before a step of
-// the test, rank 0 may allocate blocks of 1 and 2 MiB, while rank 1 frees a block. Real programs have
-// such differences, too.
+// the test, rank 0 may allocate blocks of 1 and 2 MiB, while rank 1 frees a block. Real programs
+// have such differences, too.
 type Noise struct {
 	pool   *symmem.Pool    // separate from the test's pools
 	random *rand.Rand      // differs between ranks

@@ -101,8 +101,8 @@ func (n *Norm) placeOthers(buffer symmem.Memory) error {
 	return errors.Join(residualErr, weightErr, quantizedErr, scalesErr)
 }
 
-// setOutputs sets n.outputs to the tensors in Args that the call writes. With QuantStatic, the scale
-// is among them, although it is an input: the call must not change it.
+// setOutputs sets n.outputs to the tensors in Args that the call writes. With QuantStatic, the
+// scale is among them, although it is an input: the call must not change it.
 func (n *Norm) setOutputs() {
 	n.outputs = []normOutput{{
 		name: "residual", memory: n.Args.Residual, elementSize: elementBytes,

@@ -62,8 +62,9 @@ func (bs *buffers) allocate() error {
 	return nil
 }
 
-// allocateSeveral allocates n buffers of random sizes by calling alloc. It stops early if a limit is
-// reached. p is the pool of the buffers, or nil if their memory is not registered with any group.
+// allocateSeveral allocates n buffers of random sizes by calling alloc. It stops early if a limit
+// is reached. p is the pool of the buffers, or nil if their memory is not registered with any
+// group.
 func (bs *buffers) allocateSeveral(
 	n int, p *symmem.Pool, alloc func(bytes int64) (symmem.Buffer, error),
 ) error {

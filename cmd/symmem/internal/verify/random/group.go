@@ -40,9 +40,9 @@ func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
 // noGroup is the color of a rank that joins no group.
 const noGroup = -1
 
-// splits lists ways to split the world. Each function returns a rank's color and key: ranks with the
-// same color form a group, in the order of their keys. A negative key is permitted. ranks is the
-// number of all ranks, and random is a number that is the same on all ranks.
+// splits lists ways to split the world. Each function returns a rank's color and key: ranks with
+// the same color form a group, in the order of their keys. A negative key is permitted. ranks is
+// the number of all ranks, and random is a number that is the same on all ranks.
 var splits = []func(rank, ranks, random int) (color, key int){
 	// All ranks, in the same order as in the world.
 	func(rank, _, _ int) (color, key int) { return 0, rank },

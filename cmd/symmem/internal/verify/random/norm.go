@@ -13,9 +13,9 @@ import (
 )
 
 // A norm is an all-reduce or a reduce-scatter that one kernel combines with an RMSNorm. It is drawn
-// at random for a random group of ranks. For example, 3 rows of 256 elements are drawn for the group
-// with index 1, to which the ranks 0 and 2 belong. The index can mean different groups on different
-// ranks: on rank 1, it is nil.
+// at random for a random group of ranks. For example, 3 rows of 256 elements are drawn for the
+// group with index 1, to which the ranks 0 and 2 belong. The index can mean different groups on
+// different ranks: on rank 1, it is nil.
 //
 // Nevertheless, all ranks must draw the same numbers and use the same memory. Draws thus do not
 // depend on the group. Rank 1 also writes the input and reads the outputs, but makes no call.

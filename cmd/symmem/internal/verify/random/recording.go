@@ -16,8 +16,8 @@ import (
 //  2. Make the call.
 //  3. Copy the output to the copy.
 //
-// Step 1 uses both buffers on all ranks, even on those outside the group, which skip the call. Pools
-// compare across ranks which buffers a graph uses.
+// Step 1 uses both buffers on all ranks, even on those outside the group, which skip the call.
+// Pools compare across ranks which buffers a graph uses.
 //
 // Because the result is in the copy, the input and the output can be freed before the graph is
 // launched. The pool must not reuse their memory until the graph is closed. If it does, the copied
@@ -42,8 +42,8 @@ type graph interface {
 	Close() error
 }
 
-// addCall adds a call. It allocates the three buffers from p, each with the given size, and queues a
-// write of the input on s.
+// addCall adds a call. It allocates the three buffers from p, each with the given size, and queues
+// a write of the input on s.
 func (rec *recording) addCall(
 	call *testCall, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
@@ -135,8 +135,8 @@ func useBuffers(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
 	return errors.Join(fillErr, copyErr)
 }
 
-// overwriteResults overwrites the copies, so that the results of an earlier launch are not taken for
-// those of the next one.
+// overwriteResults overwrites the copies, so that the results of an earlier launch are not taken
+// for those of the next one.
 //
 // It uses another value than workload.Junk, which the copies contain if the graph runs without
 // writing the output. A reader can thus distinguish a graph that did not run.

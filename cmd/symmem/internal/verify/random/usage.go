@@ -104,7 +104,8 @@ func countSharedMappings() (count int64, err error) {
 
 	for line := range strings.Lines(string(text)) {
 		// Example: "7f31c8000000-7f31c8200000 rw-s 00000000 00:01 2077 /memfd:segment (deleted)". The
-		// second field is the permissions. They end with s for a shared mapping, or p for a private one.
+		// second field is the permissions. They end with s for a shared mapping, or p for a private
+		// one.
 		fields := strings.Fields(line)
 		isShared := len(fields) > 1 && strings.HasSuffix(fields[1], "s")
 		if isShared {
@@ -121,8 +122,8 @@ const (
 	releasePoll = 20 * time.Millisecond // time between two measurements
 )
 
-// measureUntilReleased measures the usage repeatedly until there are no leaks, and returns it. After
-// releaseTime, it returns the last usage, without an error.
+// measureUntilReleased measures the usage repeatedly until there are no leaks, and returns it.
+// After releaseTime, it returns the last usage, without an error.
 func (r *runner) measureUntilReleased(ctx context.Context) (usage, error) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
@@ -161,8 +162,8 @@ func (r *runner) hasLeaks(u usage) bool {
 	return slices.ContainsFunc(resources, Resource.Leaked)
 }
 
-// compareResources compares a rank's usages at the start and the end. It returns a Resource for each
-// resource.
+// compareResources compares a rank's usages at the start and the end. It returns a Resource for
+// each resource.
 func (r *runner) compareResources(rank int, start, end usage) []Resource {
 	tolerances := r.tolerances()
 	var all []Resource

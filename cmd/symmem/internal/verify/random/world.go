@@ -13,9 +13,10 @@ import (
 // Open is a function that opens a Runtime for this rank: symmem.Open except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// environment holds what the rounds of a run share: a Runtime with streams. A run has an environment
-// for each check level, which selects how often symmem compares ranks. On the nccl backend, it has
-// five streams: three of symmem, and two of a library that imitates another GPU library.
+// environment holds what the rounds of a run share: a Runtime with streams. A run has an
+// environment for each check level, which selects how often symmem compares ranks. On the nccl
+// backend, it has five streams: three of symmem, and two of a library that imitates another GPU
+// library.
 type environment struct {
 	rt       *symmem.Runtime
 	streams  []*symmem.Stream   // the streams of symmem, followed by those of library
@@ -65,8 +66,8 @@ func (env *environment) prepare(ctx context.Context, c *Config) error {
 	return env.mapOutsideWindows(2 * maxLiveBytes)
 }
 
-// mapOutsideWindows makes the Runtime map memory outside windows: memory that is not registered with
-// a group. It allocates and frees a buffer, after which the Runtime keeps the memory mapped.
+// mapOutsideWindows makes the Runtime map memory outside windows: memory that is not registered
+// with a group. It allocates and frees a buffer, after which the Runtime keeps the memory mapped.
 //
 // Otherwise, rounds would map such memory when they need it. The growth would look like a leak.
 func (env *environment) mapOutsideWindows(bytes int64) error {
@@ -121,8 +122,8 @@ func (env *environment) createStreams() error {
 	return nil
 }
 
-// close closes the Runtime and the library. The Runtime must be first, because it uses the library's
-// streams.
+// close closes the Runtime and the library. The Runtime must be first, because it uses the
+// library's streams.
 func (env *environment) close() error {
 	runtimeErr := env.rt.Close()
 	if env.library == nil {
