@@ -10,11 +10,11 @@ import (
 // Device is a GPU, or a part of a GPU that MIG (Multi-Instance GPU) divides. Its methods need no
 // current context.
 //
-// Results that C code stores by pointer are in cells (heap memory, which does not move). Take
-// returns the content of a cell and releases it.
+// Results that C code stores by pointer are in cells: heap memory, which does not move. Take
+// returns the content of a cell and releases it. Function getValue does both for a number.
 type Device struct {
 	driver  *Driver
-	ordinal int32 // see Ordinal
+	ordinal int32 // number among the visible GPUs, from 0
 	handle  int32 // CUdevice, by which the driver identifies the device
 }
 
@@ -44,8 +44,9 @@ func trimNUL(text [textBytes]byte) string {
 	return string(before)
 }
 
-// UUID returns the device's UUID in the format of nvidia-smi, without the prefix "GPU-" or "MIG-".
-// With drivers older than CUDA 11.4, the UUID of a MIG instance is that of the whole GPU.
+// UUID returns the device's UUID, such as 8bf0a1c2-5d6e-7f80-9a1b-2c3d4e5f6071. It is that of
+// nvidia-smi without the prefix "GPU-" or "MIG-". With drivers older than CUDA 11.4, a part of a
+// GPU has the UUID of the whole GPU.
 func (d Device) UUID() (string, error) {
 	getUUID := deviceGetUUID
 	hasUUID2 := d.driver.symbols[deviceGetUUID2] != 0 // since CUDA 11.4
@@ -121,9 +122,9 @@ func (d Device) P2PAttribute(attribute P2PAttribute, peer Device) (int, error) {
 	return int(value), err
 }
 
-// RetainPrimary returns the device's primary context, which CUDA's runtime, PyTorch and NCCL use.
-// The first call creates it, which takes several hundred milliseconds. Call ReleasePrimary once
-// for each call.
+// RetainPrimary returns the device's primary context. A context holds a process's state on a
+// device. CUDA's runtime, PyTorch and NCCL use the primary one. The first call creates it, which
+// takes several hundred milliseconds. Call ReleasePrimary once for each call.
 func (d Device) RetainPrimary() (Context, error) {
 	return getValue[Context](&d.driver.table, devicePrimaryCtxRetain, uintptr(d.handle))
 }

@@ -10,11 +10,15 @@ import (
 // PathVariable is the environment variable that holds the path of libcuda.
 const PathVariable = "SYMMEM_CUDA"
 
-// Driver calls the functions of a loaded libcuda. It is immutable and safe for concurrent use.
+// Driver calls the functions of libcuda, the library of the CUDA driver. It is immutable and safe
+// for concurrent use.
 //
-// It has the methods of its embedded fields. They are separate types only to keep the methods of
-// each subject together, and all call the same table of functions.
+// Most functions use the current context of the calling thread. For example, a program gets the
+// context of the first GPU by Device(0) and RetainPrimary. It then calls SetCurrent on each thread,
+// or uses the Driver that InContext returns.
 type Driver struct {
+	// The methods are divided into embedded types by subject. All have the same table of functions.
+
 	table
 	memory
 	streams
@@ -33,7 +37,7 @@ func newDriver(functions table) *Driver {
 }
 
 // Load opens and initialises libcuda. It uses the first of paths that can be opened. Without
-// paths, it uses $SYMMEM_CUDA, or libcuda.so.1 if this variable is empty. If the process has
+// paths, it uses $SYMMEM_CUDA or, if this variable is empty, libcuda.so.1. If the process has
 // already loaded a library of that name, Load uses the loaded one. It needs no CUDA context.
 //
 // If there is no suitable library, the error matches ErrNoDriver. If the initialisation (cuInit)
@@ -95,10 +99,10 @@ func (d *Driver) SetCurrent(context Context) error {
 }
 
 // InContext returns a Driver that makes a context current before each call, on the same thread. Its
-// callers therefore need not lock their goroutines to threads. Do not use it for calls that must
-// run on the same thread as an earlier call.
+// callers can therefore be goroutines, which may change threads between two calls. Do not use it
+// for calls that must run on the same thread as an earlier call.
 func (d *Driver) InContext(context Context) *Driver {
-	functions := d.table // a copy
+	functions := d.table // a copy, which does not change d
 	functions.stepBefore = d.ContextStep(context)
 	return newDriver(functions)
 }

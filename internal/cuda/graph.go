@@ -6,19 +6,23 @@ import (
 	"symmem/internal/dl"
 )
 
-// Graph is a CUDA graph (CUgraph).
-type Graph uintptr
-
-// GraphExec is a graph that can be launched (CUgraphExec).
-type GraphExec uintptr
-
-// Node is a graph node (CUgraphNode), which exists as long as the graph.
-type Node uintptr
+// A graph describes work as nodes with dependencies. For example, the nodes A and B are kernels,
+// and B depends on A, so that it runs after A. GraphInstantiate makes a GraphExec of the graph.
+// Each GraphLaunch of the GraphExec runs A and then B.
 
 // graphs calls the functions for graphs.
 type graphs struct{ table }
 
-// GraphInstantiate makes a graph executable. The graph can be destroyed before the GraphExec.
+// Graph is a CUDA graph (CUgraph).
+type Graph uintptr
+
+// Node is a graph node (CUgraphNode), which exists as long as the graph.
+type Node uintptr
+
+// GraphExec is a graph that can be launched (CUgraphExec).
+type GraphExec uintptr
+
+// GraphInstantiate makes a GraphExec of a graph. The graph can be destroyed before the GraphExec.
 func (g *graphs) GraphInstantiate(graph Graph) (GraphExec, error) {
 	const noFlags = 0
 	return getValue[GraphExec](&g.table, graphInstantiate, uintptr(graph), noFlags)
@@ -45,8 +49,8 @@ func (g *graphs) GraphAddEventRecord(graph Graph, nodes []Node, event Event) (No
 	return node, err
 }
 
-// addressOf returns the address of the first node, or 0. The garbage collector does not know this
-// reference, so the caller must keep the slice alive during the call of C code.
+// addressOf returns the address of the first node, or 0 if there is none. The caller must keep the
+// slice alive while C code uses it, because the garbage collector ignores the address.
 func addressOf(nodes []Node) uintptr {
 	if len(nodes) == 0 {
 		return 0
@@ -67,14 +71,15 @@ func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) 
 }
 
 // changeDependencies calls newFunction or, if the driver lacks it, oldFunction. newFunction has an
-// additional parameter, the data of the edges.
+// additional parameter, the data of the edges. An edge is a dependency of two nodes.
 func (g *graphs) changeDependencies(
 	oldFunction, newFunction function, graph Graph, nodes, successors []Node,
 ) error {
 	defer runtime.KeepAlive(nodes)
 	defer runtime.KeepAlive(successors)
 	n := uintptr(min(len(nodes), len(successors)))
-	if g.symbols[newFunction] != 0 {
+	hasNew := g.symbols[newFunction] != 0
+	if hasNew {
 		const noEdgeData = 0
 		return g.call(newFunction, uintptr(graph), addressOf(nodes), addressOf(successors),
 			noEdgeData, n)
@@ -82,14 +87,6 @@ func (g *graphs) changeDependencies(
 
 	return g.call(oldFunction, uintptr(graph), addressOf(nodes), addressOf(successors), n)
 }
-
-// userObject is a reference count with a destructor (CUuserObject).
-type userObject uintptr
-
-const (
-	noDestructorSync = 1 // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC: CUDA does not wait for the destructor
-	moveReferences   = 1 // CU_GRAPH_USER_OBJECT_MOVE: the graph takes over the caller's references
-)
 
 // CallAfterGraph makes CUDA call end once, when nothing uses the graph any more. This is after the
 // graph and its clones, GraphExecs and parent graphs have been destroyed, and all launches have
@@ -101,29 +98,41 @@ const (
 // Before CUDA 11.3, the error is a *MissingError.
 func (g *graphs) CallAfterGraph(graph Graph, end func()) error {
 	for _, f := range []function{userObjectCreate, userObjectRelease, graphRetainUserObject} {
-		if g.symbols[f] == 0 {
+		isMissing := g.symbols[f] == 0
+		if isMissing {
 			return &MissingError{Function: names[f], Path: g.library.Path()}
 		}
 	}
 
-	// CUDA calls end as the destructor of a userObject, to which only the graph refers.
 	work := NewHostFuncOnce(end)
-	cell := dl.NewCell(userObject(0))
-	const oneReference = 1
-	err := g.call(userObjectCreate, cell.Address(), uintptr(work), hostCallback(), oneReference,
-		noDestructorSync)
-	object := cell.Take()
+	object, err := g.createUserObject(work)
 	if err != nil {
 		work.Release()
 		return err
 	}
 
+	const moveReferences = 1 // CU_GRAPH_USER_OBJECT_MOVE: the graph takes over our reference
 	err = g.call(graphRetainUserObject, uintptr(graph), uintptr(object), oneReference,
 		moveReferences)
 	if err != nil {
-		work.Release() // so that cuUserObjectRelease does not call end
+		work.Release() // first, so that the destructor does not call end
 		_ = g.call(userObjectRelease, uintptr(object), oneReference)
 	}
 
 	return err
+}
+
+// userObject has a reference count and a destructor (CUuserObject). CUDA calls the destructor when
+// the last reference is gone.
+type userObject uintptr
+
+const oneReference = 1
+
+// createUserObject returns a userObject with one reference. Its destructor calls work.
+func (g *graphs) createUserObject(work HostFunc) (userObject, error) {
+	const noDestructorSync = 1        // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC: CUDA does not wait for it
+	cell := dl.NewCell(userObject(0)) // heap memory, to which CUDA writes the userObject
+	err := g.call(userObjectCreate, cell.Address(), uintptr(work), hostCallback(), oneReference,
+		noDestructorSync)
+	return cell.Take(), err
 }

@@ -7,8 +7,18 @@ import (
 	"symmem/internal/dl"
 )
 
-// CUDA separates memory from addresses. A program creates physical memory, reserves addresses, and
-// maps the memory at these addresses. Other processes can map the same memory.
+// CUDA separates memory from addresses. Suppose that two processes share 2 MiB of device memory:
+//
+//   - The first process gets a handle for new memory with Create. It reserves addresses with
+//     AddressReserve, and maps the memory there with Map. SetAccess lets devices access it.
+//   - It exports the handle as a file descriptor with ExportFD, and sends it to the other process.
+//   - The second process gets a handle for the same memory with ImportFD, and also maps it.
+//
+// Arguments and results that C code accesses by pointer are in cells: heap memory, which does not
+// move. Take returns the content of a cell and releases it.
+
+// memory calls the functions for memory.
+type memory struct{ table }
 
 // Handle refers to physical memory (CUmemGenericAllocationHandle). The memory is freed when all
 // processes have released their handles and removed their mappings.
@@ -26,17 +36,21 @@ const (
 // FabricHandle is a handle that can be sent to another machine (CUmemFabricHandle).
 type FabricHandle [64]byte
 
-const locationDevice = 1 // CU_MEM_LOCATION_TYPE_DEVICE
-
 // Location identifies a device that owns or accesses memory (CUmemLocation).
 type Location struct {
 	Type int32 // always locationDevice
 	ID   int32 // CUdevice
 }
 
+const locationDevice = 1 // CU_MEM_LOCATION_TYPE_DEVICE
+
+func deviceLocation(device Device) Location {
+	return Location{Type: locationDevice, ID: device.handle}
+}
+
 // AllocationProp describes an allocation (CUmemAllocationProp).
 type AllocationProp struct {
-	Type                 int32       // CUmemAllocationType, always 1 (pinned)
+	Type                 int32       // CUmemAllocationType; always 1, for pinned memory
 	RequestedHandles     HandleTypes // ways to share the memory
 	Location             Location    // the device that owns the memory
 	win32Metadata        uintptr     // not used on Linux
@@ -62,26 +76,17 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 	return p
 }
 
-func deviceLocation(device Device) Location {
-	return Location{Type: locationDevice, ID: device.handle}
-}
-
-// memory calls the functions for memory. Arguments and results that C code accesses by pointer are
-// in cells (heap memory, which does not move). Take returns the content of a cell and releases it.
-type memory struct{ table }
-
-// Granularity returns the unit, in bytes, of the sizes and addresses of allocations. Both must be
-// multiples of it. If recommended is true, it returns a larger unit, for speed. It needs no CUDA
-// context.
+// Granularity returns a size in bytes. The sizes and addresses of allocations must be multiples of
+// it. If recommended is true, it returns a larger size, for speed. It needs no CUDA context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
-	size, properties := dl.NewCell(int64(0)), dl.NewCell(prop)
+	size, propCell := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
 	if recommended {
 		option = 1 // CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
 	}
 
-	err := m.call(memGetAllocationGranularity, size.Address(), properties.Address(), option)
-	properties.Take()
+	err := m.call(memGetAllocationGranularity, size.Address(), propCell.Address(), option)
+	propCell.Take()
 	return size.Take(), err
 }
 
@@ -100,10 +105,10 @@ func (m *memory) AddressFree(address uintptr, bytes int64) error {
 
 // Create allocates physical memory. bytes must be a multiple of Granularity.
 func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
-	handle, properties := dl.NewCell(Handle(0)), dl.NewCell(prop)
+	handle, propCell := dl.NewCell(Handle(0)), dl.NewCell(prop)
 	const noFlags = 0
-	err := m.call(memCreate, handle.Address(), uintptr(bytes), properties.Address(), noFlags)
-	properties.Take()
+	err := m.call(memCreate, handle.Address(), uintptr(bytes), propCell.Address(), noFlags)
+	propCell.Take()
 	return handle.Take(), err
 }
 
@@ -121,19 +126,25 @@ func (m *memory) Map(address uintptr, bytes int64, handle Handle) error {
 	return m.call(memMap, address, uintptr(bytes), offset, uintptr(handle), noFlags)
 }
 
-// Unmap removes a mapping, but keeps the addresses reserved. It does not wait for work. Call it
-// after all work that uses the memory has completed.
+// Unmap removes a mapping, but keeps the addresses reserved. It does not wait for queued work, so
+// call it after all work that uses the memory has completed.
 func (m *memory) Unmap(address uintptr, bytes int64) error {
 	return m.call(memUnmap, address, uintptr(bytes))
 }
 
-// accessGrant is CUmemAccessDesc.
+// accessGrant is CUmemAccessDesc: the access of one device.
 type accessGrant struct {
 	location Location
-	flags    int32
+	flags    int32 // always readWrite
 }
 
 const readWrite = 3 // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+
+// The sizes must match cuda.h. Otherwise, these declarations do not compile.
+var (
+	_ [32]byte = [unsafe.Sizeof(AllocationProp{})]byte{}
+	_ [12]byte = [unsafe.Sizeof(accessGrant{})]byte{}
+)
 
 // SetAccess lets devices read and write a mapped range. It fails if one of the devices cannot
 // access the memory of the device that owns the range.
@@ -177,7 +188,7 @@ func (m *memory) ExportFabric(handle Handle) (FabricHandle, error) {
 		uintptr(HandleFabric), noFlags)
 }
 
-// ImportFabric returns a handle for memory that another process has exported with ExportFabric.
+// ImportFabric returns a handle for memory that another process has exported by ExportFabric.
 func (m *memory) ImportFabric(fabric FabricHandle) (Handle, error) {
 	exported := dl.NewCell(fabric)
 	defer exported.Take()
@@ -189,14 +200,8 @@ func (m *memory) importHandle(exported uintptr, handleType HandleTypes) (Handle,
 	return getValue[Handle](&m.table, memImportFromShareableHandle, exported, uintptr(handleType))
 }
 
-// The sizes must match cuda.h. Otherwise, these declarations do not compile.
-var (
-	_ [32]byte = [unsafe.Sizeof(AllocationProp{})]byte{}
-	_ [12]byte = [unsafe.Sizeof(accessGrant{})]byte{}
-)
-
-// MemcpyAsync queues a copy between device or host addresses. If host memory is not page-locked,
-// the call waits for the copy.
+// MemcpyAsync queues a copy between addresses of device or host memory. If the host memory is not
+// page-locked, the call waits for the copy.
 func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error {
 	return m.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
@@ -206,8 +211,8 @@ func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error
 func (m *memory) CheckAddress(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
 	defer base.Take()
-	const noSize = 0 // a null pointer instead of one for the size of the range
-	return m.call(memGetAddressRange, base.Address(), noSize, address)
+	const noSizePointer = 0 // the size of the range is not needed
+	return m.call(memGetAddressRange, base.Address(), noSizePointer, address)
 }
 
 // MemsetD8Async queues an operation that sets bytes of device memory to a value.

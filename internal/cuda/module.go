@@ -11,18 +11,28 @@ import (
 	"symmem/internal/dl"
 )
 
+// A program loads code as a module, and gets its kernels by name. For example, the kernel
+// add(float *a, float *b, int n) is launched as follows:
+//
+//   - ParamsOf packs the three arguments: two addresses of 8 bytes, and a number of 4 bytes.
+//   - LaunchKernel queues the kernel on a stream. With 10 blocks of 512 threads, 5120 threads run
+//     it.
+//   - CUDA reads the arguments during the call. Later launches use their memory again.
+
 // Module is loaded code (CUmodule).
 type Module uintptr
 
 // Function is a kernel of a module (CUfunction). It is valid until the module is unloaded.
 type Function uintptr
 
+// modules calls the functions for modules and kernels.
 type modules struct{ table }
 
 // ModuleLoadData loads code into the current context: PTX, which the driver compiles, or machine
 // code (a cubin). image must end with a zero byte.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
-	if len(image) == 0 || image[len(image)-1] != 0 {
+	endsWithZero := len(image) > 0 && image[len(image)-1] == 0
+	if !endsWithZero {
 		return 0, errors.New("loading a module: the code does not end with a zero byte")
 	}
 
@@ -45,7 +55,8 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 // Guide, "Lazy Loading"). With drivers older than CUDA 12.4, ModuleLoadFunctions does nothing.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
-		if m.symbols[f] == 0 {
+		isMissing := m.symbols[f] == 0
+		if isMissing {
 			return nil
 		}
 	}
@@ -93,10 +104,9 @@ func (p *Params) WithUint64(offset int, v uint64) Params {
 // MaxParams is the maximum size of arguments in bytes. Every device supports it.
 const MaxParams = 4096
 
-// launchArguments is memory for a launch, which CUDA reads during the call. A pool keeps it for
-// later launches.
+// launchArguments is memory that CUDA reads during a launch.
 type launchArguments struct {
-	extra  [5]uintptr      // pairs of an option's name and its value, and a name that ends the list
+	extra  [5]uintptr      // two options, each a name and a value, and a name that ends the list
 	size   uint64          // number of bytes used in params
 	params [MaxParams]byte // arguments of the kernel
 
@@ -104,6 +114,16 @@ type launchArguments struct {
 	config    launchConfig
 	attribute launchAttribute
 }
+
+// launchPool holds *launchArguments for later launches.
+var launchPool = sync.Pool{New: func() any { return new(launchArguments) }}
+
+// Names of options in launchArguments.extra (CU_LAUNCH_PARAM_... in cuda.h).
+const (
+	launchParamEnd     = 0
+	launchParamPointer = 1 // the value is the address of the arguments
+	launchParamSize    = 2 // the value is the address of their size
+)
 
 // setParams copies the arguments of a kernel to l. It panics if they are too large.
 func (l *launchArguments) setParams(params *Params) {
@@ -119,14 +139,22 @@ func (l *launchArguments) setParams(params *Params) {
 	}
 }
 
-var launchPool = sync.Pool{New: func() any { return new(launchArguments) }}
-
-// Names of options in launchArguments.extra (CU_LAUNCH_PARAM_... in cuda.h).
-const (
-	launchParamEnd     = 0
-	launchParamPointer = 1 // the value is the address of the arguments
-	launchParamSize    = 2 // the value is the address of their size
-)
+// LaunchKernel queues a kernel with a grid of blocks, each with the given number of threads. It
+// copies the arguments. It panics if they have more than MaxParams bytes.
+func (m *modules) LaunchKernel(
+	f Function, blocks, threads int, stream Stream, params *Params,
+) error {
+	l := launchPool.Get().(*launchArguments)
+	defer launchPool.Put(l)
+	l.setParams(params)
+	const (
+		noSharedMemory = 0
+		noArray        = 0 // the arguments are in extra, not in an array of pointers
+	)
+	// The grid and the blocks have one dimension, so their other sizes are 1.
+	return m.call(launchKernel, uintptr(f), uintptr(blocks), 1, 1, uintptr(threads), 1, 1,
+		noSharedMemory, uintptr(stream), noArray, dl.AddressOf(&l.extra))
+}
 
 // launchConfig is CUlaunchConfig of cuda.h.
 type launchConfig struct {
@@ -153,21 +181,6 @@ var (
 	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
 )
 
-// minOverlapVersion is the first CUDA version that can capture programmatic dependent launches.
-const minOverlapVersion = 12030
-
-// CanOverlapLaunches reports whether the device supports LaunchOverlapping.
-func (d Device) CanOverlapLaunches() (bool, error) {
-	major, err := d.Attribute(AttributeComputeCapabilityMajor)
-	if err != nil {
-		return false, err
-	}
-
-	version, err := d.driver.Version()
-	const minMajor = 9 // the first devices with programmatic dependent launches (Hopper)
-	return major >= minMajor && version >= minOverlapVersion, err
-}
-
 // LaunchOverlapping is like LaunchKernel, but the kernel may start before its predecessor in the
 // stream has completed (programmatic dependent launch). The kernel must wait for its predecessor
 // with griddepcontrol.wait of PTX. Call it only if CanOverlapLaunches returns true for the device.
@@ -177,7 +190,8 @@ func (m *modules) LaunchOverlapping(
 	l := launchPool.Get().(*launchArguments)
 	defer launchPool.Put(l)
 	l.setParams(params)
-	l.attribute = launchAttribute{id: attributeOverlap, value: [64]byte{1}} // 1 allows the overlap
+	const allowed = 1
+	l.attribute = launchAttribute{id: attributeOverlap, value: [64]byte{allowed}}
 	l.config = launchConfig{
 		grid: [3]uint32{uint32(blocks), 1, 1}, block: [3]uint32{uint32(threads), 1, 1},
 		stream: stream, attributes: dl.AddressOf(&l.attribute), count: 1,
@@ -187,19 +201,17 @@ func (m *modules) LaunchOverlapping(
 		dl.AddressOf(&l.extra))
 }
 
-// LaunchKernel queues a kernel with a grid of blocks, each with the given number of threads. It
-// copies the arguments. It panics if they have more than MaxParams bytes.
-func (m *modules) LaunchKernel(
-	f Function, blocks, threads int, stream Stream, params *Params,
-) error {
-	l := launchPool.Get().(*launchArguments)
-	defer launchPool.Put(l)
-	l.setParams(params)
+// CanOverlapLaunches reports whether the device supports LaunchOverlapping.
+func (d Device) CanOverlapLaunches() (bool, error) {
+	major, err := d.Attribute(AttributeComputeCapabilityMajor)
+	if err != nil {
+		return false, err
+	}
+
+	version, err := d.driver.Version()
 	const (
-		noSharedMemory = 0
-		noArray        = 0 // the arguments are in extra, not in an array of pointers
+		minMajor   = 9     // the first devices with programmatic dependent launches (Hopper)
+		minVersion = 12030 // CUDA 12.3, the first version that can capture them
 	)
-	// The grid and the blocks have one dimension, so their other sizes are 1.
-	return m.call(launchKernel, uintptr(f), uintptr(blocks), 1, 1, uintptr(threads), 1, 1,
-		noSharedMemory, uintptr(stream), noArray, dl.AddressOf(&l.extra))
+	return major >= minMajor && version >= minVersion, err
 }

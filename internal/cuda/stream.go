@@ -8,12 +8,32 @@ import (
 	"symmem/internal/dl"
 )
 
+// A stream executes queued work in order. The work of two streams is not ordered, unless events
+// connect them. For example, kernel B on stream 2 must run after kernel A on stream 1:
+//
+//   - Queue A on stream 1. EventRecord then makes an event mark this point of the stream.
+//   - StreamWaitEvent makes stream 2 wait for the event. Queue B afterwards.
+//
+// A capture records work into a graph instead of executing it. It begins on one stream. If that is
+// stream 1, the same calls add A and B to the graph, so B runs after A in each launch of the graph.
+//
+// Results that C code stores by pointer are in cells: heap memory, which does not move. Take
+// returns the content of a cell and releases it.
+
+// streams calls the functions for streams and events.
+type streams struct{ table }
+
 // Stream is a CUDA stream (CUstream). 0 is the legacy default stream.
 type Stream uintptr
 
-// streams calls the functions for streams and events. Results that C code stores by pointer are in
-// cells (heap memory, which does not move). Take returns the content of a cell and releases it.
-type streams struct{ table }
+// Event marks a point in a stream (CUevent).
+type Event uintptr
+
+// EventFlags selects the features of an event (CUevent_flags).
+type EventFlags uint32
+
+// EventDisableTiming makes an event cheaper, but unusable for EventElapsedTime.
+const EventDisableTiming EventFlags = 2
 
 // StreamCreate creates a stream that does not synchronize with the default stream.
 func (s *streams) StreamCreate() (Stream, error) {
@@ -42,14 +62,14 @@ func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), noFlags)
 }
 
-// StreamWaitEventExternal makes each launch of a captured graph wait for an event that is recorded
-// outside the capture.
+// StreamWaitEventExternal is StreamWaitEvent during a capture, for an event that is recorded
+// outside the capture. Each launch of the graph then waits for the event.
 func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 	const external = 1 // CU_EVENT_WAIT_EXTERNAL
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), external)
 }
 
-// WaitFlags selects the condition of StreamWaitValue (CUstreamWaitValue_flags).
+// WaitFlags is the condition of a StreamWaitValue (CUstreamWaitValue_flags).
 type WaitFlags uint32
 
 // The wait conditions.
@@ -60,16 +80,16 @@ const (
 	WaitEqual          WaitFlags = 1 // waits until word == value
 )
 
-// StreamWaitValue makes later work of a stream wait until a word of device or page-locked memory
-// satisfies the condition. word is the address of this word, and flags is the condition.
+// StreamWaitValue makes later work of a stream wait until a word satisfies a condition. word is the
+// address of the word, in device or page-locked memory.
 func (s *streams) StreamWaitValue(
 	stream Stream, word uintptr, value uint32, flags WaitFlags,
 ) error {
 	return s.call(streamWaitValue32, uintptr(stream), word, uintptr(value), uintptr(flags))
 }
 
-// StreamWriteValue makes a stream write value to the address word, which can be in another GPU's
-// memory. A reader that sees this write also sees all earlier writes of the stream.
+// StreamWriteValue makes a stream write a word, which can be in another GPU's memory. A reader that
+// sees this write also sees all earlier writes of the stream. word is the address of the word.
 func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
 	const defaultFlags = 0 // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier before the write
 	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), defaultFlags)
@@ -77,20 +97,11 @@ func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) er
 
 // LaunchHostFunc makes a stream call a Go function, and wait until it returns.
 func (s *streams) LaunchHostFunc(stream Stream, work HostFunc) error {
-	// All HostFuncs share one C function. CUDA passes it the last argument, which identifies work.
+	// All HostFuncs share one C function, hostCallback. CUDA passes work to it as the argument.
 	return s.call(launchHostFunc, uintptr(stream), hostCallback(), uintptr(work))
 }
 
-// Event marks a point in a stream (CUevent).
-type Event uintptr
-
-// EventFlags selects the features of an event (CUevent_flags).
-type EventFlags uint32
-
-// EventDisableTiming makes an event cheaper, but unusable for EventElapsedTime.
-const EventDisableTiming EventFlags = 2
-
-// EventCreate creates an event. EventQuery returns true for an event that has not been recorded.
+// EventCreate creates an event. Until its first EventRecord, EventQuery returns true.
 func (s *streams) EventCreate(flags EventFlags) (Event, error) {
 	return getValue[Event](&s.table, eventCreate, uintptr(flags))
 }
@@ -101,8 +112,8 @@ func (s *streams) EventRecord(event Event, stream Stream) error {
 }
 
 // EventQuery reports whether the work before the last EventRecord has completed. While any stream
-// is being captured in mode CaptureGlobal, it fails and invalidates the capture. It does not do so
-// if the calling thread's mode is CaptureRelaxed.
+// is being captured in mode CaptureGlobal, it fails and invalidates the capture, unless the calling
+// thread's mode is CaptureRelaxed.
 func (s *streams) EventQuery(event Event) (done bool, err error) {
 	return s.query(eventQuery, uintptr(event))
 }
@@ -110,8 +121,8 @@ func (s *streams) EventQuery(event Event) (done bool, err error) {
 // EventDestroy destroys an event. It does not wait for the event.
 func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, uintptr(event)) }
 
-// EventElapsedTime returns the time between two events created without EventDisableTiming. If
-// either has not been reached, the error is ErrNotReady.
+// EventElapsedTime returns the time between two events. They must have been created without
+// EventDisableTiming. If a stream has not reached one of them, the error is ErrNotReady.
 func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	milliseconds := dl.NewCell(float32(0))
 	err := s.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
@@ -120,8 +131,8 @@ func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 }
 
 // CaptureMode selects the threads that must make no unsafe calls during a capture
-// (CUstreamCaptureMode). An unsafe call on such a thread fails and invalidates the capture. Calls
-// such as EventQuery are unsafe, because they can wait for captured work.
+// (CUstreamCaptureMode). Calls such as EventQuery are unsafe, because they can wait for captured
+// work. On these threads, an unsafe call fails and invalidates the capture.
 type CaptureMode int32
 
 // The capture modes.
@@ -155,7 +166,7 @@ func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	return graph.Take(), err
 }
 
-// CaptureStatus returns the capture state of a stream. It never invalidates a capture. For the
+// CaptureStatus returns the capture state of a stream, and never invalidates a capture. For the
 // default stream, it returns ErrCaptureImplicit while another stream is being captured.
 func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
@@ -180,18 +191,19 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	nodes, count := dl.NewCell(uintptr(0)), dl.NewCell(uint64(0)) // an array and its length
 	edges := dl.NewCell(uintptr(0))
 	var err error
-	if s.symbols[streamGetCaptureInfo3] != 0 {
+	hasVersion3 := s.symbols[streamGetCaptureInfo3] != 0 // since CUDA 12.3
+	if hasVersion3 {
 		// Without the argument edges, the call would fail if edges of the captured graph have data.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), nodes.Address(), edges.Address(), count.Address())
-	} else { // the driver is older than CUDA 12.3
+	} else {
 		err = s.call(streamGetCaptureInfo, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), nodes.Address(), count.Address())
 	}
 
 	edges.Take() // not used
 	capture := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
-	array, n := nodes.Take(), count.Take()
+	array, length := nodes.Take(), count.Take()
 	if capture.Status == CaptureNone {
 		capture.ID = 0
 	}
@@ -202,15 +214,23 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 		return capture, err
 	}
 
-	if array != 0 && n > 0 {
-		// The array belongs to CUDA and is valid until the next call for the stream.
-		capture.Dependencies = make([]Node, n)
-		for i := range capture.Dependencies {
-			capture.Dependencies[i] = dl.Load[Node](array + uintptr(i)*unsafe.Sizeof(Node(0)))
-		}
+	capture.Dependencies = copyNodes(array, length)
+	return capture, nil
+}
+
+// copyNodes returns a copy of an array of nodes in C memory. CUDA keeps the array of CaptureInfo
+// only until the next call for the stream.
+func copyNodes(array uintptr, length uint64) []Node {
+	if array == 0 || length == 0 {
+		return nil
 	}
 
-	return capture, nil
+	nodes := make([]Node, length)
+	for i := range nodes {
+		nodes[i] = dl.Load[Node](array + uintptr(i)*unsafe.Sizeof(Node(0)))
+	}
+
+	return nodes
 }
 
 // AddCaptureDependencies makes the next captured work on a stream depend on more nodes.
@@ -218,7 +238,8 @@ func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
 	address, n := addressOf(nodes), uintptr(len(nodes))
 	defer runtime.KeepAlive(nodes)
-	if s.symbols[streamUpdateCapture2] != 0 {
+	hasVersion2 := s.symbols[streamUpdateCapture2] != 0
+	if hasVersion2 { // takes data of the edges, too
 		const noEdgeData = 0
 		return s.call(streamUpdateCapture2, uintptr(stream), address, noEdgeData, n, add)
 	}
@@ -226,7 +247,7 @@ func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 	return s.call(streamUpdateCapture, uintptr(stream), address, n, add)
 }
 
-// ThreadExchangeCaptureMode sets the calling thread's capture mode and returns the previous one,
+// ThreadExchangeCaptureMode sets the calling thread's capture mode, and returns the previous mode,
 // which the caller should restore.
 func (s *streams) ThreadExchangeCaptureMode(mode CaptureMode) (CaptureMode, error) {
 	cell := dl.NewCell(mode) // CUDA replaces the content by the previous mode

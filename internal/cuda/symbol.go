@@ -1,21 +1,21 @@
 package cuda
 
-// function identifies a function of libcuda. Its value is the index of the function's name in
-// names.
+// function identifies a C function of libcuda. For example, initialize is 0, and names[0] is the
+// name of the C function, "cuInit".
 type function uint8
 
-var names []string
+var names []string // by function
 
-// declare appends a name to names. It is called only for the variables below.
+// declare adds a C function. It is called only for the variables below.
 func declare(name string) function {
 	names = append(names, name)
 	return function(len(names) - 1)
 }
 
-// The functions that symmem calls. Suffixes such as _v2 mark functions whose parameters have
-// changed. C programs do not write the suffixes, because macros of cuda.h add them.
+// The C functions that symmem calls. Suffixes such as _v2 mark functions whose parameters have
+// changed. C programs do not write most of the suffixes, because macros of cuda.h add them.
 //
-// Go initialises the variables in this order, so all optional functions follow firstOptional.
+// Go initialises the variables in this order, so their values are 0, 1, 2 and so on.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")
@@ -84,7 +84,7 @@ var (
 	moduleUnload                    = declare("cuModuleUnload")
 	launchKernel                    = declare("cuLaunchKernel")
 	launchKernelEx                  = declare("cuLaunchKernelEx")
-	// The following functions are optional: some driver versions do not have them.
+	// The following functions are optional: some versions of the driver do not have them.
 	deviceGetUUID2           = declare("cuDeviceGetUuid_v2")
 	streamGetCaptureInfo3    = declare("cuStreamGetCaptureInfo_v3")
 	streamUpdateCapture      = declare("cuStreamUpdateCaptureDependencies")
@@ -101,5 +101,5 @@ var (
 	graphRetainUserObject    = declare("cuGraphRetainUserObject")
 )
 
-// firstOptional is the first optional function. Functions before it are in all supported drivers.
+// firstOptional is the first optional function. All supported drivers have the functions before it.
 var firstOptional = deviceGetUUID2

@@ -6,21 +6,25 @@ import (
 	"symmem/internal/dl"
 )
 
-// table calls the functions that a library exports.
+// table calls C functions of libcuda. Suppose that the function cuDeviceGetCount(int *count) has
+// the index 4. Then symbols[4] is its address, and getValue[int32](t, 4) returns the count.
+//
+// Before each call, another function can be called on the same thread: stepBefore. For example, it
+// makes a CUDA context current. If it fails, the call itself is not made.
 type table struct {
 	library    *dl.Library
 	symbols    []dl.Symbol // by function; 0 if an optional function is missing
-	stepBefore dl.Step     // a call that precedes each call, on the same thread; zero for none
+	stepBefore dl.Step     // zero for none
 }
 
-// findSymbols fills t.symbols. It returns a MissingError for each missing function that is not
+// findSymbols sets t.symbols. It returns a MissingError for each missing function that is not
 // optional.
 func (t *table) findSymbols() error {
 	var missing []error
 	for f, name := range names {
 		symbol, ok := t.library.Find(name)
-		isOptional := f >= int(firstOptional)
-		if !ok && !isOptional {
+		isRequired := f < int(firstOptional)
+		if !ok && isRequired {
 			missing = append(missing, &MissingError{Function: name, Path: t.library.Path()})
 		}
 
@@ -30,7 +34,7 @@ func (t *table) findSymbols() error {
 	return errors.Join(missing...)
 }
 
-// call calls a function after stepBefore. args are its arguments in C.
+// call calls a function. args are its arguments in C.
 func (t *table) call(f function, args ...uintptr) error {
 	status, isStepDone := t.symbols[f].CallAfterStep(&t.stepBefore, args...)
 	if !isStepDone {
@@ -44,12 +48,12 @@ func (t *table) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// getValue calls a function whose first parameter is a pointer to the result, and returns the
-// result. args are the other arguments.
+// getValue calls a function that stores a value at the address in its first argument. It returns
+// the value. args are the other arguments.
 func getValue[T any](t *table, f function, args ...uintptr) (T, error) {
 	var zero T
-	cell := dl.NewCell(zero)         // heap memory, which does not move
-	allArgs := make([]uintptr, 0, 8) // enough for all callers, and on the stack
+	cell := dl.NewCell(zero)         // heap memory for the value, which does not move
+	allArgs := make([]uintptr, 0, 8) // on the stack; enough for all callers
 	allArgs = append(allArgs, cell.Address())
 	allArgs = append(allArgs, args...)
 	err := t.call(f, allArgs...)
@@ -74,7 +78,7 @@ func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	}
 }
 
-// newError returns an error for a failed call.
+// newError returns an error for a call of f that has failed with a code.
 func (t *table) newError(f function, code Code) error {
 	return &Error{
 		Call: names[f], Code: code,
@@ -82,11 +86,12 @@ func (t *table) newError(f function, code Code) error {
 	}
 }
 
-// describeCode returns CUDA's text for a code, or "" for an unknown code. f is getErrorName or
-// getErrorString. It calls f without stepBefore, which could fail itself.
-func (t *table) describeCode(f function, code Code) string {
+// describeCode calls getErrorName or getErrorString, which return texts about a code. It returns ""
+// for an unknown code.
+func (t *table) describeCode(getText function, code Code) string {
 	cell := dl.NewCell(uintptr(0))
-	result := Code(t.symbols[f].Call(uintptr(code), cell.Address()))
+	// Without stepBefore, which could be the call that has failed.
+	result := Code(t.symbols[getText].Call(uintptr(code), cell.Address()))
 	address := cell.Take() // of a C string that belongs to CUDA
 	if result != Success {
 		return ""

@@ -160,15 +160,14 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	path := previous
 	for _, p := range points {
-		switch c.fasterPath(p) {
-		case c.preferred:
+		fasterPath := c.fasterPath(p)
+		lacksAdvantage := c.isStrict && fasterPath == neitherPath
+		if fasterPath == c.preferred || lacksAdvantage {
 			return c.preferred // even if the alternative is faster at another point
-		case c.alternative:
+		}
+
+		if fasterPath == c.alternative {
 			path = c.alternative
-		case neitherPath:
-			if c.isStrict {
-				return c.preferred
-			}
 		}
 	}
 
