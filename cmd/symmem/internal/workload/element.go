@@ -9,6 +9,9 @@ import (
 	"symmem/internal/reduce"
 )
 
+// The elements of a buffer have a type such as float32 or int8. Tests compute with float64 values,
+// and convert them to elements and back. For example, 2.5 as a float16 is two bytes, 0x4100.
+
 // Encode appends value to dst as an element of type t, in the byte order of the machine. It rounds
 // the value to a float type. An integer type must be able to represent the value.
 func Encode(dst []byte, t symmem.DataType, value float64) []byte {
@@ -78,10 +81,10 @@ func isFloat(t symmem.DataType) bool {
 type Difference struct {
 	Wrong     int64   // number of wrong elements
 	First     int64   // index of the first wrong element
-	Got, Want float64 // values of the first wrong element
+	Got, Want float64 // the first wrong element, and the right one
 }
 
-// Compare compares the elements that a rank has received with the expected elements.
+// Compare compares the elements that a rank has received with the right ones.
 func (p *Pattern) Compare(got, want []byte) Difference {
 	return compare(got, want, p.DataType, p.Tolerance())
 }
@@ -95,19 +98,22 @@ func compare(got, want []byte, t symmem.DataType, tolerance float64) Difference 
 	}
 
 	size := t.Size()
-	for i := 0; i < len(want); i += size {
-		if bytes.Equal(got[i:i+size], want[i:i+size]) {
+	for offset := 0; offset < len(want); offset += size {
+		end := offset + size
+		if bytes.Equal(got[offset:end], want[offset:end]) {
 			continue
 		}
 
-		gotValue := Decode(got[i:], t)
-		wantValue := Decode(want[i:], t)
-		if math.Abs(gotValue-wantValue) <= tolerance*math.Abs(wantValue) { // false for NaN
+		gotValue := Decode(got[offset:], t)
+		wantValue := Decode(want[offset:], t)
+		isTolerable := math.Abs(gotValue-wantValue) <= tolerance*math.Abs(wantValue) // false for NaN
+		if isTolerable {
 			continue
 		}
 
-		if d.Wrong == 0 {
-			d.First = int64(i / size)
+		isFirst := d.Wrong == 0
+		if isFirst {
+			d.First = int64(offset / size)
 			d.Got = gotValue
 			d.Want = wantValue
 		}
