@@ -1,49 +1,59 @@
-// Package softgpu builds a software GPU for tests. It compiles C sources with gcc to replacements
-// for libcuda.so.1 and libnccl.so.2, which have the same binary interface. A test that sets
-// SYMMEM_CUDA and SYMMEM_NCCL to the paths that Build returns can run the whole nccl backend
-// without a GPU. A program that works on the software GPU may still fail on a real one.
+// Package softgpu builds a software GPU for tests, which needs no GPU. It compiles C sources with
+// gcc to libcuda.so.1 and libnccl.so.2, which replace NVIDIA's CUDA driver and NCCL. If a test sets
+// SYMMEM_CUDA and SYMMEM_NCCL to the paths that Build returns, it can run the whole nccl backend. A
+// program that works on the software GPU may still fail on a real one.
 //
-// Each allocation of device memory is a memfd, mapped where the program requests it. Each stream is
-// a thread with a queue. The kernels of package kernels are compiled for the CPU, and their threads
-// run as coroutines on the stream's thread. The interfaces follow cuda.h (CUDA 12 and 13), nccl.h
-// (2.27 to 2.30) and the behavior observed on GPUs with NCCL 2.28.9. src/abi contains the C
-// interface, src/cuda the driver, src/nccl the collectives, and src/gpu the device as kernels see
-// it.
+// A process has several devices. Each allocation of device memory is a memfd (a file in memory),
+// mapped where the program requests it. Each stream is a thread with a queue. The kernels of
+// package kernels are compiled for the CPU. The threads of a kernel run as coroutines on the
+// stream's thread.
+//
+// The interfaces follow cuda.h (CUDA 12 and 13), nccl.h (2.27 to 2.30) and the behavior of GPUs
+// with NCCL 2.28.9. src/abi contains the C interface, src/cuda the driver, src/nccl the
+// collectives, and src/gpu the device as kernels see it.
 //
 // # Behavior
 //
-//   - Copies and fills of memory to which the stream's device has no access cause error 700
+// Memory and kernels:
+//
+//   - If a stream's device has no access to memory, copies and fills of the memory cause error 700
 //     (illegal access), which is permanent for the CUDA context. The CPU can read all memory that
 //     any device can access.
-//   - cuModuleLoadData accepts any image and finds kernels by name. The call that loads a kernel
+//   - cuModuleLoadData accepts any image, and finds kernels by name. The call that loads a kernel
 //     waits until no other kernel of the process runs on the device.
-//   - Captures follow CUDA's rules for modes, threads, joined streams and forbidden calls (codes
-//     900 to 908). A wait in a graph waits for the last record of the event before the launch.
-//   - Collectives outside windows (memory registered on all ranks) copy through shared memory. NCCL
-//     reads whole words of 4 bytes, so a send buffer whose last word extends past its allocation
-//     causes error 700.
-//   - A captured collective outside windows keeps using the output memory of the first graph that
-//     was captured at the same addresses, even if other memory is mapped there now. The
-//     communicator forgets the memory of destroyed graphs in every 11th group of calls.
-//     NCCL_GRAPH_REGISTER=0 prevents this.
-//   - Collectives on windows reduce f32, f16 and bf16 if the emulated NCCL version does so, and
-//     gather any type. They add in the order of ranks, and add 16-bit types in float32.
-//   - Init, the first collective, registrations and kernels wait for a missing rank until
-//     ncclCommAbort. Destroy, finalize and abort wait for graphs. Abort waits for all work on the
-//     device. Until that has ended, it blocks other calls in the same context, except queries.
+//   - softgpu_runs(name) returns how often a kernel has been started in the process.
+//   - Unsupported functions return code 801.
+//
+// Captures record calls into a graph instead of executing them:
+//
+//   - They follow CUDA's rules for modes, threads, joined streams and forbidden calls (codes 900 to
+//     908). A wait in a graph waits for the last record of the event before the launch.
+//
+// Collectives use windows (memory registered on all ranks) or other memory:
+//
+//   - On windows, they reduce f32, f16 and bf16 if the emulated NCCL version does so, and gather
+//     any type. They add in the order of ranks, and add 16-bit types in float32.
+//   - On other memory, they copy through shared memory. NCCL reads whole words of 4 bytes. If the
+//     last word of a send buffer extends past its allocation, the call causes error 700.
+//   - On other memory, a captured collective uses the output memory of the first graph that was
+//     captured at the same addresses, even if other memory is mapped there now. In every 11th group
+//     of calls, the communicator forgets the memory of destroyed graphs. NCCL_GRAPH_REGISTER=0
+//     prevents this.
 //   - The first windows of all ranks belong together, as do the second windows, and so on. If their
 //     sizes differ, every rank gets code 1. A registration during a capture returns code 1 and
 //     invalidates the capture. A buffer that extends past its allocation causes error 700, as does
 //     the launch of a graph after its window was deregistered.
-//   - Unsupported functions return code 801.
-//   - softgpu_runs(name) returns how often a kernel has been started in the process.
+//   - If a rank is missing, the others wait in the initialization, the first collective,
+//     registrations and kernels, until ncclCommAbort.
+//   - Destroy, finalize and abort wait for graphs. Abort also waits for all work on the device, and
+//     meanwhile blocks other calls in the same context, except queries.
 //
 // # Kernels
 //
 // src/gpu/device.h replaces the header of the same name in package kernels. At most 2048 warps run
-// at the same time. Each GPU thread has a stack of 16 KiB, and runs until it waits for its warp or
-// block, returns, or calls dev::pause. A kernel that polls memory must call dev::pause, or it never
-// finishes.
+// at the same time. Each GPU thread has a stack of 16 KiB. It runs until it waits for its warp or
+// block, returns, or calls dev::pause. A kernel that polls memory must call dev::pause. Otherwise,
+// it never finishes.
 //
 // Accesses to an aligned line of 128 bytes are atomic. Misaligned accesses kill the process.
 // Arithmetic is that of the device: no fused multiply-add, rounding to nearest even, NaNs
@@ -51,9 +61,9 @@
 //
 // # Environment
 //
-// Set these variables before the process starts, or with setenv of libc. For a variable with a
-// number, the default is in parentheses. For others, the code in parentheses is the error that
-// calls return if the variable is not set.
+// Set these variables before the process starts, or with setenv of libc. The value in parentheses
+// is the default. "code N" in parentheses means that calls return this error if the variable is not
+// set.
 //
 //   - SOFTGPU_DEVICES: number of devices (4). CUDA_VISIBLE_DEVICES selects some of them by number.
 //   - SOFTGPU_MEMORY: bytes of memory per device, counted separately for each process (8 GiB).

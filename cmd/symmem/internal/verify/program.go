@@ -174,7 +174,7 @@ func (c *composer) addCheck(round, n int, block liveBlock) {
 }
 
 // maxValue is the largest value of a case from addCases. Those of addCheck have the next maxValue
-// values. Values are small enough that sums over a few hundred ranks are exact in float32.
+// values. Values are small enough that sums over up to 128 ranks are exact in float32.
 const maxValue = 997
 
 // addCases adds config.Cases cases of a group, each with a new buffer. All buffers are allocated
