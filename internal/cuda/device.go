@@ -11,7 +11,7 @@ import (
 // current context.
 //
 // Results that C code stores by pointer are in cells: heap memory, which does not move. Take
-// returns the content of a cell and releases it. Function getValue does both for a number.
+// returns the content of a cell and releases it. getValue makes a cell for a result and takes it.
 type Device struct {
 	driver  *Driver
 	ordinal int32 // number among the visible GPUs, from 0

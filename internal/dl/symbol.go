@@ -7,9 +7,9 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// A C function is called in one of two ways. On amd64, a call with few arguments is made directly,
-// by assembly of this package. All other calls are made by package purego, which takes about twice
-// the time.
+// A C function is called in one of two ways. On Linux and amd64, a call with up to directArguments
+// arguments is made by assembly of this package. All other calls are made by package purego, which
+// takes about twice the time.
 
 // Symbol is the address of a C function. It stays valid until the process exits.
 type Symbol uintptr

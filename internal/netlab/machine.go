@@ -97,8 +97,7 @@ func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) e
 // cloneNewTime is CLONE_NEWTIME of linux/sched.h, which package syscall lacks.
 const cloneNewTime = 0x80
 
-// setChildClocks moves the clocks of this thread's child processes ahead. It rounds the offset down
-// to seconds.
+// setChildClocks moves the clocks of this thread's child processes ahead by whole seconds.
 func setChildClocks(offset time.Duration) error {
 	if err := syscall.Unshare(cloneNewTime); err != nil {
 		return fmt.Errorf("creating a time namespace: %w", err)

@@ -154,7 +154,7 @@ const (
 // run runs the job for the first size bytes.
 //
 // With Hint.Stream, it bypasses the caches for the whole cache lines of each destination. If the
-// first line of the destinations begins at byte 16 and size is 1000, these are the bytes [16, 976).
+// first whole line begins at byte 16 and size is 1000, these are the bytes [16, 976).
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.reduceStrides(0, size, cached)

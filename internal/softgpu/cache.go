@@ -31,8 +31,8 @@ const (
 )
 
 const (
-	unusedLimit     = 7 * 24 * time.Hour // age at which other entries are removed, since the last use
 	unfinishedLimit = time.Hour          // age at which unfinished folders are removed
+	unusedLimit     = 7 * 24 * time.Hour // age at which other entries are removed
 	compileTimeout  = 10 * time.Minute   // limit of the wait for another process that compiles
 )
 
@@ -135,7 +135,8 @@ func isComplete(dir string) bool {
 	return err == nil
 }
 
-// touch sets the modification time of a folder, which is the time of its last use, to now.
+// touch sets the modification time of a folder to now. A folder that is used often thus never
+// reaches unusedLimit.
 func touch(dir string) error {
 	now := time.Now()
 	return os.Chtimes(dir, now, now)
@@ -176,8 +177,8 @@ func flock(f *os.File) error {
 	}
 }
 
-// removeOldEntries removes old unfinished folders, and folders and lock files that have not been
-// used for a while. It ignores errors, because another process may remove the same entry.
+// removeOldEntries removes folders and lock files whose modification time is too long ago. It
+// ignores errors, because another process may remove the same entry.
 func (c cache) removeOldEntries() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {

@@ -61,8 +61,8 @@ func kernelFlags(dir string) []string {
 		"-fvisibility=hidden",
 		"-w",                                   // no warnings: builds for GPUs report them
 		"-ffp-contract=off", "-fno-math-errno", // no fused multiply-add, as on the device
-		"-fsanitize=alignment",               // an unaligned access is an error, as on the device,
-		"-fsanitize-undefined-trap-on-error", // and kills the process
+		"-fsanitize=alignment",               // as on the device, an unaligned access is an error
+		"-fsanitize-undefined-trap-on-error", // that kills the process
 		"-I" + emulatingHeaders,              // first, because they replace kernel headers
 		"-I" + kernelHeaders,
 	}

@@ -10,7 +10,7 @@ import (
 // A rule chooses the path of some calls by their size. There are two kinds of rules:
 //
 //   - A plain rule has no Memory. Its steps choose between the plain and the window path.
-//   - A direct rule has a Memory, and comes first. Its steps choose the direct or the two-level
+//   - A direct rule has a Memory, and decides first. Its steps choose the direct or the two-level
 //     path, or leave the choice to the plain rule. It can be general: without an operation and
 //     numbers of ranks and machines, it covers all calls that have no specific direct rule.
 //

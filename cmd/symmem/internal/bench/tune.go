@@ -144,12 +144,12 @@ func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noisePercent returns the noise of a measurement in percent. A measurement gives several ratios of
-// the time on one path to the time on another one, and uses their median. The noise is the error
-// that the median can have by chance.
+// noisePercent returns the noise of a measurement in percent. Batches (series of calls) on two paths
+// alternate, and each pair of adjacent batches gives the ratio of their times. The noise is the
+// random error of the median of these ratios.
 //
-// It is computed from logarithms. A delay on either path, which doubles or halves a ratio, thus has
-// the same effect.
+// It is computed from logarithms. A delay on one path, which doubles a ratio, and one on the other
+// path, which halves it, thus have the same effect.
 func noisePercent(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0
