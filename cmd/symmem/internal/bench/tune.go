@@ -144,9 +144,9 @@ func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noisePercent returns the noise of a measurement in percent. Batches (series of calls) on two paths
-// alternate, and each pair of adjacent batches gives the ratio of their times. The noise is the
-// random error of the median of these ratios.
+// noisePercent returns the noise of a measurement in percent. Batches (series of calls) on two
+// paths alternate, and each pair of adjacent batches gives the ratio of their times. The noise is
+// the random error of the median of these ratios.
 //
 // It is computed from logarithms. A delay on one path, which doubles a ratio, and one on the other
 // path, which halves it, thus have the same effect.
