@@ -2,6 +2,7 @@ package tuning
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -277,6 +278,19 @@ func TestWithoutTimesPreservesRules(t *testing.T) {
 
 	if m := table.Measured(reduceCalls); len(m) == 0 {
 		t.Error("WithoutTimes removed the times of the original table")
+	}
+}
+
+// TestNegativeNoiseIsRejected checks a point whose noise is negative, although by less than 1.
+func TestNegativeNoiseIsRejected(t *testing.T) {
+	for noise, wantValid := range map[float64]bool{
+		-0.5: false, 0: true, 0.5: true, math.Inf(1): false, math.NaN(): false,
+	} {
+		p := Point{Bytes: 1, PlainUS: 1, WindowUS: 1, NoisePercent: noise}
+		const isDirect = false
+		if err := p.validate(isDirect); (err == nil) != wantValid {
+			t.Errorf("a noise of %v %%: got %v, want valid = %v", noise, err, wantValid)
+		}
 	}
 }
 

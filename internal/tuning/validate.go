@@ -113,11 +113,13 @@ func (p *Point) validate(isDirect bool) error {
 	mayLackWindow := isDirect
 	isWindowValid := isPositive(p.WindowUS) || mayLackWindow && p.WindowUS == 0
 	isDirectValid := isPositive(directUS) || !isDirect
-	isNoiseValid := isPositive(p.NoisePercent + 1) // also permits 0
+	isNoiseValid := isPositive(p.NoisePercent) || p.NoisePercent == 0
 	isPlainValid := isPositive(p.PlainUS)
 	switch {
-	case p.Bytes <= 0, !isPlainValid, !isWindowValid, !isDirectValid, !isNoiseValid:
+	case p.Bytes <= 0, !isPlainValid, !isWindowValid, !isDirectValid:
 		return fmt.Errorf("sizes and times must be positive")
+	case !isNoiseValid:
+		return fmt.Errorf("noise_percent is %v, but must not be negative", p.NoisePercent)
 	case !isDirect && directUS != 0:
 		return fmt.Errorf("direct_us and two_level_us are allowed only in a rule with memory")
 	case p.DirectUS != 0 && p.TwoLevelUS != 0:
