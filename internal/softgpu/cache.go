@@ -145,36 +145,59 @@ func touch(dir string) error {
 // lock acquires the lock of a key. It waits up to compileTimeout for another process. The caller
 // must call unlock. The lock also ends when this process ends.
 func (c cache) lock(key string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(c.dir, key+lockSuffix), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-
-	lockResult := make(chan error, 1)
-	go func() { lockResult <- flock(f) }() // continues to wait after a timeout
-	select {
-	case err := <-lockResult:
-		unlock = func() { _ = f.Close() } // also releases the lock
+	name := filepath.Join(c.dir, key+lockSuffix)
+	for {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
-			unlock()
 			return nil, err
 		}
 
-		return unlock, nil
+		if err := lockInTime(f); err != nil {
+			return nil, err
+		}
+
+		unlock = func() { _ = f.Close() } // also releases the lock
+		if isAt(f, name) {
+			return unlock, nil
+		}
+
+		unlock() // removeOldEntries has removed the file: lock a new one
+	}
+}
+
+// lockInTime waits up to compileTimeout for the lock of a file. If it returns an error other than
+// that of the timeout, it has closed the file.
+func lockInTime(f *os.File) error {
+	lockResult := make(chan error, 1)
+	go func() { lockResult <- flock(f, syscall.LOCK_EX) }() // continues to wait after a timeout
+	select {
+	case err := <-lockResult:
+		if err != nil {
+			_ = f.Close()
+		}
+
+		return err
 	case <-time.After(compileTimeout):
-		return nil, fmt.Errorf("waited %v for another process that is compiling the software GPU",
+		return fmt.Errorf("waited %v for another process that is compiling the software GPU",
 			compileTimeout)
 	}
 }
 
-// flock waits for an exclusive lock of a file. It tries again after a signal has interrupted it.
-func flock(f *os.File) error {
+// flock calls flock(2). It tries again after a signal has interrupted it.
+func flock(f *os.File, operation int) error {
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		err := syscall.Flock(int(f.Fd()), operation)
 		if !errors.Is(err, syscall.EINTR) {
 			return err
 		}
 	}
+}
+
+// isAt reports whether name is still the name of an open file.
+func isAt(f *os.File, name string) bool {
+	opened, openedErr := f.Stat()
+	named, namedErr := os.Stat(name)
+	return openedErr == nil && namedErr == nil && os.SameFile(opened, named)
 }
 
 // removeOldEntries removes folders and lock files whose modification time is too long ago. It
@@ -188,9 +211,27 @@ func (c cache) removeOldEntries() {
 		}
 
 		info, err := e.Info()
-		if err == nil && time.Since(info.ModTime()) > limit {
-			_ = os.RemoveAll(filepath.Join(c.dir, e.Name()))
+		isOld := err == nil && time.Since(info.ModTime()) > limit
+		name := filepath.Join(c.dir, e.Name())
+		switch {
+		case isOld && strings.HasSuffix(name, lockSuffix):
+			removeUnlocked(name)
+		case isOld:
+			_ = os.RemoveAll(name)
 		}
+	}
+}
+
+// removeUnlocked removes a lock file unless a process holds the lock.
+func removeUnlocked(name string) {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }()
+	isUnlocked := flock(f, syscall.LOCK_EX|syscall.LOCK_NB) == nil
+	if isUnlocked && isAt(f, name) {
+		_ = os.Remove(name)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -184,6 +185,86 @@ func TestUnusedFoldersAreRemoved(t *testing.T) {
 	}
 
 	c.checkFolder(t, f, "used", 3)
+}
+
+// TestHeldLockFileIsNotRemoved makes two lock files older than unusedLimit, and holds one of the
+// locks. When a folder is filled, the cache must remove only the other lock file. Otherwise, another
+// process would create the file again, and acquire its lock.
+func TestHeldLockFileIsNotRemoved(t *testing.T) {
+	c, f := cache{t.TempDir()}, &filler{}
+	old := time.Now().Add(-unusedLimit - time.Hour)
+	held := filepath.Join(c.dir, "held"+lockSuffix)
+	free := filepath.Join(c.dir, "free"+lockSuffix)
+	for _, name := range []string{held, free} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		if err := os.Chtimes(name, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	dir, err := c.findOrCreate("held", func(dir string) error {
+		if _, err := os.Stat(held); err != nil {
+			t.Errorf("the lock file of the folder being filled was removed: %v", err)
+		}
+
+		c.checkFolder(t, f, "another", 1)
+		if _, err := os.Stat(held); err != nil {
+			t.Errorf("another process's lock file was removed: %v", err)
+		}
+
+		return f.fill(dir)
+	})
+	if err != nil || dir != filepath.Join(c.dir, "held") {
+		t.Errorf("findOrCreate = %q, %v", dir, err)
+	}
+
+	if _, err := os.Stat(free); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Stat of the free lock file = %v, want ErrNotExist", err)
+	}
+}
+
+// TestLockOfRemovedFileIsNotUsed removes a lock file, usually while another goroutine waits for the
+// lock. As other processes would then lock a new file of this name, the goroutine must do so, too.
+func TestLockOfRemovedFileIsNotUsed(t *testing.T) {
+	c := cache{t.TempDir()}
+	name := filepath.Join(c.dir, "key"+lockSuffix)
+	unlockRemoved, err := c.lock("key")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	second := make(chan func(), 1)
+	var waiter sync.WaitGroup
+	waiter.Go(func() {
+		unlock, err := c.lock("key")
+		if err != nil {
+			t.Error(err)
+		}
+
+		second <- unlock
+	})
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+
+	unlockRemoved()
+	waiter.Wait()
+	if unlock := <-second; unlock != nil {
+		defer unlock()
+	}
+
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	err = flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		t.Errorf("locking the new file = %v, want EWOULDBLOCK", err)
+	}
 }
 
 // TestKeysDependOnSourcesAndFlags checks that all combinations of sources and flags have different
