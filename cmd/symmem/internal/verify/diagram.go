@@ -35,8 +35,8 @@ type side struct {
 func (d diagram) write(b *bytes.Buffer) {
 	sides := d.sides()
 	fmt.Fprintf(b, "Divergence in group %s%s\n\n", d.Group, d.describePosition())
-	if len(d.Ranks()) <= maxMapRanks {
-		d.writeMap(b, sides)
+	if len(ranksOf(sides)) <= maxMapRanks {
+		writeMap(b, sides, d.Deviant)
 	}
 
 	writeSides(b, sides)
@@ -50,13 +50,19 @@ func (d diagram) write(b *bytes.Buffer) {
 	}
 }
 
-// sides returns the sides of the error in the order of their lowest ranks.
+// sides returns the sides of the error in the order of their lowest ranks. If the error does not
+// list what some ranks did, these ranks form a last side with the letter "?".
 func (d diagram) sides() []side {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
-	sides := make([]side, len(ordered))
+	var sides []side
 	for i, s := range ordered {
-		sides[i] = side{letter: letter(i), Side: s}
+		sides = append(sides, side{letter: letter(i), Side: s})
+	}
+
+	if len(d.Others) > 0 {
+		others := symmem.Side{Ranks: d.Others, Event: "something else"}
+		sides = append(sides, side{letter: "?", Side: others})
 	}
 
 	return sides
@@ -65,11 +71,17 @@ func (d diagram) sides() []side {
 // letter returns the letter of side i: A, B and so on. An error has at most 16 sides.
 func letter(i int) string { return string(rune('A' + i%26)) }
 
-// describePosition returns the end of the first line: the pool and the event or, if the error is
-// not about a pool, the kind of the divergence.
+// describePosition returns the end of the first line. If the ranks have different histories of a
+// pool, it contains the pool and the first event that differs. Otherwise, it contains the kind of
+// the divergence.
 func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
+	}
+
+	isRange := d.Last > 0
+	if isRange {
+		return fmt.Sprintf(", %s, at one of the events %d to %d.", d.Pool, d.Position, d.Last)
 	}
 
 	return fmt.Sprintf(", %s, at event %d: earlier events are the same on every rank.",
@@ -81,16 +93,16 @@ func (d diagram) describePosition() string {
 const maxMapRanks = 24
 
 // writeMap writes three lines with a column for each rank: its number, the letter of its side, and
-// a mark if the rank deviates from the majority.
-func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
+// a mark if the rank is among deviant, the ranks that deviate from the majority.
+func writeMap(b *bytes.Buffer, sides []side, deviant []int) {
 	rankLine := "   rank "
 	letterLine := "    has "
 	markLine := "        "
-	for _, rank := range d.sortedRanks() {
+	for _, rank := range ranksOf(sides) {
 		hasRank := func(s side) bool { return slices.Contains(s.Ranks, rank) }
-		index := slices.IndexFunc(sides, hasRank) // found, because sortedRanks are those of the sides
+		index := slices.IndexFunc(sides, hasRank) // found, because rank is from a side
 		mark := ""
-		if slices.Contains(d.Deviant, rank) {
+		if slices.Contains(deviant, rank) {
 			mark = "^"
 		}
 
@@ -102,7 +114,7 @@ func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
 	}
 
 	fmt.Fprintf(b, "%s\n%s\n", rankLine, letterLine)
-	hasMajority := len(d.Deviant) > 0
+	hasMajority := len(deviant) > 0
 	if hasMajority {
 		fmt.Fprintf(b, "%s  deviates from the majority\n", markLine)
 	} else {
@@ -112,8 +124,17 @@ func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
 	b.WriteByte('\n')
 }
 
-// sortedRanks returns the ranks of all sides in ascending order.
-func (d diagram) sortedRanks() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
+// ranksOf returns the ranks of all sides in ascending order.
+func ranksOf(sides []side) []int {
+	ranks := map[int]bool{}
+	for _, s := range sides {
+		for _, rank := range s.Ranks {
+			ranks[rank] = true
+		}
+	}
+
+	return slices.Sorted(maps.Keys(ranks))
+}
 
 // writeSides writes a line for each side: the letter, the ranks, what they did and, if it is known,
 // the source line of the call.

@@ -178,6 +178,31 @@ Divergence in group w/1.0, pool 7 of w/1.0, at event 9: earlier events are the s
 	}
 }
 
+// TestDiagramShowsRangeAndOtherRanks checks a divergence whose position is known only as a range, and
+// which does not list what rank 10 has.
+func TestDiagramShowsRangeAndOtherRanks(t *testing.T) {
+	d := exampleDivergence()
+	d.Last = 12
+	d.Sides[0].Ranks = []int{0, 1}
+	d.Others, d.Deviant = []int{10}, nil
+	var b bytes.Buffer
+	diagram{d}.write(&b)
+	want := `Divergence in group w/1.0, pool 7 of w/1.0, at one of the events 9 to 12.
+
+   rank  0 1 2 10
+    has  A A B  ?
+  no majority
+
+  A  ranks 0-1  alloc 512 B (stream 0) -> segment 0 offset 0x0  at a.go:7
+  B  rank 2     alloc 512 B (stream 0) -> segment 1 offset 0x0
+  ?  rank 10    something else
+`
+	got, _, _ := strings.Cut(b.String(), "\n  kind of difference")
+	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
+		t.Fatalf("the text differs (-want +got):\n%s", diff)
+	}
+}
+
 // TestWrongSumsWithoutErrorSuggestChecks checks that a report of wrong sums says how to find their
 // cause if no divergence was found.
 func TestWrongSumsWithoutErrorSuggestChecks(t *testing.T) {
