@@ -39,6 +39,22 @@ func newReport(rt *symmem.Runtime, c *Config) *Report {
 	}
 }
 
+// addFailure adds a failed round. results are those of the ranks, and findings those of this rank.
+// Apart from wrong elements, the tally remains that of the earlier rounds.
+func (r *Report) addFailure(round int, results []roundResult, findings []string) {
+	r.FailedRound = round
+	r.Findings = append(r.Findings, findings...)
+	r.Wrong = 0
+	for _, result := range results {
+		r.Wrong += result.Wrong
+		r.IsInconsistent = r.IsInconsistent || result.IsInconsistent
+	}
+
+	if r.Wrong > 0 {
+		r.FirstWrongRound = round
+	}
+}
+
 // Leaks returns the resources whose usage grew by more than their tolerance.
 func (r *Report) Leaks() []Resource {
 	var leaks []Resource

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"symmem"
@@ -17,7 +18,7 @@ import (
 //   - Rounds use environments in turn: a Runtime for each check level (how often ranks compare).
 //   - A rank counts its work and its wrong elements in a tally. After a round, the ranks gather
 //     their tallies: each sends its tally to all others, and adds up the wrong elements and bytes.
-//   - The run ends early after a wrong element, or if a round fails (returns an error).
+//   - The run ends early after a wrong element, or if a round fails (returns an error) on any rank.
 //   - A round hangs if it runs long after its deadline, or after the group of all ranks failed.
 //   - Rounds 1 to 3 are the warm-up. The process's usage of resources, such as open files, is
 //     compared after round 3 and after the last one. If it has grown too much, a resource leaks.
@@ -191,7 +192,8 @@ func (r *runner) watchForHang(env *environment, number int) (stop func()) {
 }
 
 // gatherTallies adds the tallies of all ranks to the report. It reports whether another round
-// follows: no limit has been reached, and no element is wrong.
+// follows: no limit has been reached, and no element is wrong. If the round failed on another rank,
+// gatherTallies returns an error.
 func (r *runner) gatherTallies(ctx context.Context, current *round) (hasNext bool, err error) {
 	hasMoreRounds := r.config.hasMoreRounds(r.completedRounds, time.Since(r.started))
 	own := roundResult{HasMoreRounds: hasMoreRounds, Tally: r.tally}
@@ -200,9 +202,15 @@ func (r *runner) gatherTallies(ctx context.Context, current *round) (hasNext boo
 		return false, err
 	}
 
+	r.report.ElapsedMS = r.elapsedMS()
+	failedRank := slices.IndexFunc(all, func(result roundResult) bool { return result.HasFailed })
+	if failedRank >= 0 {
+		r.report.addFailure(current.number, all, r.tally.findings)
+		return false, fmt.Errorf("the round failed on rank %d", failedRank)
+	}
+
 	r.report.Tally = mergeTallies(all)
 	r.report.Rounds = r.completedRounds
-	r.report.ElapsedMS = r.elapsedMS()
 	if r.report.Wrong > 0 {
 		r.report.FirstWrongRound = current.number
 		r.report.Findings = append(r.report.Findings, r.tally.findings...)
@@ -216,32 +224,21 @@ func (r *runner) gatherTallies(ctx context.Context, current *round) (hasNext boo
 // elapsedMS returns the time since the start of the run in milliseconds, rounded to microseconds.
 func (r *runner) elapsedMS() float64 { return float64(time.Since(r.started).Microseconds()) / 1000 }
 
-// gatherFailure adds the results of all ranks to the report after a failed round. It returns cause
-// (the error of this rank), joined with any error of the exchange.
+// gatherFailure adds the results of all ranks to the report after the round failed on this rank. It
+// returns cause (the error of this rank), joined with any error of the exchange.
 func (r *runner) gatherFailure(ctx context.Context, current *round, cause error) error {
-	// Send this rank's results to the others, which may not know why the round failed.
 	var divergence *symmem.DivergenceError
-	r.report.IsInconsistent = errors.As(cause, &divergence) || errors.Is(cause, ErrInUse)
-	r.report.Wrong = r.tally.Wrong
-	r.report.Findings = append(r.report.Findings, r.tally.findings...)
-	r.report.FailedRound = current.number
-	r.report.ElapsedMS = r.elapsedMS()
-	all, err := workload.Gather(ctx, current.env.gatherer, r.report)
+	isInconsistent := errors.As(cause, &divergence) || errors.Is(cause, ErrInUse)
+	// Other ranks may be in gatherTallies, because the round did not fail there.
+	own := roundResult{HasFailed: true, IsInconsistent: isInconsistent, Tally: r.tally}
+	all, err := workload.Gather(ctx, current.env.gatherer, own)
 	if err != nil {
-		return errors.Join(cause, err)
+		all = []roundResult{own}
 	}
 
-	r.report.Wrong = 0
-	for _, rankReport := range all { // including this rank
-		r.report.Wrong += rankReport.Wrong
-		r.report.IsInconsistent = r.report.IsInconsistent || rankReport.IsInconsistent
-	}
-
-	if r.report.Wrong > 0 {
-		r.report.FirstWrongRound = current.number
-	}
-
-	return cause
+	r.report.ElapsedMS = r.elapsedMS()
+	r.report.addFailure(current.number, all, r.tally.findings)
+	return errors.Join(cause, err)
 }
 
 // progressText describes the state of the run after a round.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"symmem"
+	"symmem/cmd/symmem/internal/workload"
 	"symmem/internal/ranktest"
 )
 
@@ -190,6 +191,56 @@ func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
 	// A rank outside the group in which the divergence was found may return another error.
 	if divergedCount < 2 {
 		t.Errorf("%d ranks returned a DivergenceError, want at least 2: %v", divergedCount, errs)
+	}
+}
+
+// TestAllRanksReportFailureOfOneRank ends a round successfully on rank 0, but with an error on rank
+// 1, which has a wrong element. Both ranks must report the failure, and the results of earlier rounds.
+func TestAllRanksReportFailureOfOneRank(t *testing.T) {
+	const ranks, number = 2, 5
+	const earlierBytes, roundBytes = 1000, 100
+	runtimes, err := symmem.OpenLocal(t.Context(), ranks, symmem.Options{Backend: "host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	reports := make([]*Report, ranks)
+	errs := ranktest.CollectErrors(ranks, func(rank int) error {
+		rt := runtimes[rank]
+		defer func() { _ = rt.Close() }()
+		gatherer, err := workload.OpenGatherer(t.Context(), rt)
+		if err != nil {
+			return err
+		}
+
+		c := shortConfig(1)
+		current := &round{env: &environment{rt: rt, gatherer: gatherer}, number: number}
+		r := &runner{config: c, report: newReport(rt, &c), started: time.Now()}
+		r.report.Bytes = ranks * earlierBytes
+		r.tally.Bytes = earlierBytes + roundBytes
+		reports[rank] = r.report
+		if rank == 1 {
+			r.tally.Wrong = 1
+			return r.gatherFailure(t.Context(), current, ErrInUse)
+		}
+
+		hasNext, err := r.gatherTallies(t.Context(), current)
+		if hasNext {
+			t.Error("another round follows, want none")
+		}
+
+		return err
+	})
+	if errs[0] == nil || !errors.Is(errs[1], ErrInUse) {
+		t.Errorf("got the errors %v; want one of rank 0, and %q of rank 1", errs, ErrInUse)
+	}
+
+	for rank, r := range reports {
+		r.ElapsedMS = 0
+		if r.FailedRound != number || r.FirstWrongRound != number || r.Wrong != 1 ||
+			!r.IsInconsistent || r.Bytes != ranks*earlierBytes {
+			t.Errorf("report of rank %d = %+v, want the failed round %d", rank, r, number)
+		}
 	}
 }
 

@@ -27,7 +27,9 @@ func (t *Tally) addFinding(finding string) {
 
 // roundResult holds the results that ranks exchange after a round.
 type roundResult struct {
-	HasMoreRounds bool // by this rank's clock
+	HasMoreRounds  bool // by this rank's clock
+	HasFailed      bool // the round failed on this rank
+	IsInconsistent bool // see Report
 	Tally
 }
 
