@@ -12,8 +12,8 @@ import (
 // The router connects the machines of a Lab. Suppose that a process on machine 0 sends a packet to
 // the address of machine 1. Machine 0's network interface is a TUN device: the router reads the
 // packet from it as from a file. The link from machine 0 to machine 1 has a delay of 1 to 5 ms and
-// a loss of 0.01. The router drops one packet in 100. It writes the others to the TUN device of
-// machine 1, each after a random delay.
+// a loss of 0.01. The router drops about one packet in 100. It writes the others to the TUN device
+// of machine 1, each after a random delay.
 
 // Link describes how packets travel from one machine to another. The zero value neither delays nor
 // drops packets.
@@ -46,7 +46,7 @@ type router struct {
 	ports  map[netip.Addr]*port // by address
 	links  map[[2]int]Link      // by sending and receiving machine
 	// translations holds the addresses of machines behind a network address translation (NAT). Such a
-	// machine has a second entry in ports, for the address that other machines see.
+	// machine has another entry in ports, for the address that other machines see.
 	translations map[int]addressPair
 }
 

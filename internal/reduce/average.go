@@ -18,7 +18,7 @@ import (
 type averageTerms struct {
 	t         DataType // of the elements in srcs
 	srcs      []unsafe.Pointer
-	first     int  // index in srcs of the elements of the job's first sum
+	first     int  // index, in each source, of the element in the job's first sum
 	isTree    bool // the sums of both halves of the sources are added, recursively
 	isRounded bool // each sum of a tree is rounded to t
 }

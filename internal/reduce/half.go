@@ -17,7 +17,7 @@ import "math"
 // different: it is never infinite, and a NaN only if all bits of the exponent and the fraction are
 // 1.
 //
-// All functions round to the nearest number or, in a tie, to the one with an even fraction.
+// Conversions round to the nearest number or, in a tie, to the one with an even fraction.
 
 // Bit patterns.
 const (

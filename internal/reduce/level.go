@@ -13,7 +13,7 @@ import "unsafe"
 // everything.
 //
 // In an average, a kernel stops at a block with an infinite or NaN sum, because only portable code
-// can compute its mean. Afterwards, the kernel continues behind the block.
+// can compute its mean. Portable code reduces up to 512 bytes, and then the kernel continues.
 
 // instructionLevel identifies code that reduces elements by the instructions that it needs.
 type instructionLevel uint8
@@ -92,8 +92,8 @@ func kernelIndex(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint3
 
 type vector [vectorBytes]byte
 
-// smallSourceCount is the number of sources up to which reduceTail uses a smaller buffer. It takes
-// less time to clear.
+// smallSourceCount is the number of sources up to which reduceTail uses a smaller buffer, which
+// takes less time to clear.
 const smallSourceCount = 8
 
 // reduceTail reduces the bytes in [from, to), which are less than a vector, with the AVX2 kernel.

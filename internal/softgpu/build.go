@@ -2,7 +2,6 @@ package softgpu
 
 import (
 	"embed"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -18,10 +17,10 @@ import (
 var sources embed.FS
 
 // The software GPU consists of two shared libraries, which replace those of NVIDIA. To build them
-// in a folder such as /cache/3f2a, this file takes these steps:
+// in a folder such as /tmp/new, this file takes these steps:
 //
-//   - It unpacks the embedded sources to /cache/3f2a/src, and those of symmem's GPU kernels to
-//     /cache/3f2a/kernels.
+//   - It unpacks the embedded sources to /tmp/new/src, and those of symmem's GPU kernels to
+//     /tmp/new/kernels.
 //   - It compiles the kernels for the CPU to an object file.
 //   - It compiles src/cuda together with this object file to libcuda.so.1, the CUDA driver.
 //   - It compiles src/nccl to libnccl.so.2, which calls functions of libcuda.so.1.
@@ -68,9 +67,11 @@ func cachedFolder(
 
 // build builds both libraries in dir. The compilers get additional flags.
 func build(dir string, flags ...string) error {
-	sourcesErr := unpack(dir, sources)
-	kernelsErr := unpack(kernelsIn(dir), kernels.Sources)
-	if err := errors.Join(sourcesErr, kernelsErr); err != nil {
+	if err := unpack(dir, sources); err != nil {
+		return fmt.Errorf("unpacking the software GPU: %w", err)
+	}
+
+	if err := unpack(kernelsIn(dir), kernels.Sources); err != nil {
 		return fmt.Errorf("unpacking the software GPU: %w", err)
 	}
 

@@ -200,8 +200,9 @@ func isAt(f *os.File, name string) bool {
 	return openedErr == nil && namedErr == nil && os.SameFile(opened, named)
 }
 
-// removeOldEntries removes folders and lock files whose modification time is too long ago. It
-// ignores errors, because another process may remove the same entry.
+// removeOldEntries removes folders and lock files whose modification time is too long ago. It keeps
+// the lock files of held locks. It ignores errors, because another process may remove the same
+// entry.
 func (c cache) removeOldEntries() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {

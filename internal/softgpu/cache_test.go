@@ -188,8 +188,8 @@ func TestUnusedFoldersAreRemoved(t *testing.T) {
 }
 
 // TestHeldLockFileIsNotRemoved makes two lock files older than unusedLimit, and holds one of the
-// locks. When a folder is filled, the cache must remove only the other lock file. Otherwise, another
-// process would create the file again, and acquire its lock.
+// locks. When a folder is filled, the cache must remove only the other lock file. Without the held
+// one, another process would create a new file, and lock that.
 func TestHeldLockFileIsNotRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	old := time.Now().Add(-unusedLimit - time.Hour)

@@ -1,6 +1,6 @@
-// Package softgpu builds a software GPU for tests, which needs no GPU. It compiles C sources with
-// gcc to libcuda.so.1 and libnccl.so.2, which replace NVIDIA's CUDA driver and NCCL. If a test sets
-// SYMMEM_CUDA and SYMMEM_NCCL to the paths that Build returns, it can run the whole nccl backend. A
+// Package softgpu builds a software GPU for tests. It compiles C sources with gcc to libcuda.so.1
+// and libnccl.so.2, which replace NVIDIA's CUDA driver and NCCL. If a test sets SYMMEM_CUDA and
+// SYMMEM_NCCL to the paths that Build returns, it can run the whole nccl backend without a GPU. A
 // program that works on the software GPU may still fail on a real one.
 //
 // A process has several devices. Each allocation of device memory is a memfd (a file in memory),

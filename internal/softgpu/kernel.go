@@ -59,8 +59,9 @@ func kernelFlags(dir string) []string {
 	return []string{
 		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-fno-exceptions", "-fno-rtti",
 		"-fvisibility=hidden",
-		"-w",                                   // no warnings: builds for GPUs report them
-		"-ffp-contract=off", "-fno-math-errno", // no fused multiply-add, as on the device
+		"-w",                                 // no warnings: builds for GPUs report them
+		"-ffp-contract=off",                  // no fused multiply-add, as on the device
+		"-fno-math-errno",                    // functions such as sqrt need not set errno
 		"-fsanitize=alignment",               // as on the device, an unaligned access is an error
 		"-fsanitize-undefined-trap-on-error", // that kills the process
 		"-I" + emulatingHeaders,              // first, because they replace kernel headers

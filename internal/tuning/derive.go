@@ -90,9 +90,10 @@ func (p Point) NotDirectUS() float64 {
 // Derive derives the rule for some calls from measured points, which may be in any order.
 //
 // If calls.Memory is empty, the rule chooses between the plain and the window path. defaultPath is
-// the path of the smallest size if neither is faster there. Otherwise, the rule chooses between the
-// direct path and NotDirect, which leaves the choice to another rule. If the two-level path was
-// measured, it takes the place of the direct path.
+// the path of the smallest size if neither is faster there.
+//
+// If calls.Memory is set, the rule chooses between the direct path and NotDirect, which leaves the
+// choice to another rule. If the two-level path was measured, it replaces the direct path.
 func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	var c comparison
 	switch {
@@ -226,8 +227,8 @@ func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 		return low
 	}
 
-	// Between the logarithms of the sizes, the ratio changes linearly from lowRatio to highRatio. It
-	// is 0 at this fraction of the distance:
+	// Assume that the ratio changes linearly with the logarithm of the size. It is 0 at this fraction
+	// of the distance between both logarithms:
 	fraction := math.Abs(lowRatio) / (math.Abs(lowRatio) + math.Abs(highRatio))
 	crossing := float64(low) * math.Pow(float64(high)/float64(low), fraction)
 	return min(max(roundDownToQuarter(crossing), low), high-1)

@@ -43,8 +43,8 @@ func (r *Rule) validateSteps(isDirect bool) error {
 	previousMax := Size(0)
 	for i := range r.Steps {
 		step := &r.Steps[i]
-		hasOneMachine := r.Machines <= 1
-		if step.Path == TwoLevel && hasOneMachine {
+		hasSeveralMachines := r.Machines > 1
+		if step.Path == TwoLevel && !hasSeveralMachines {
 			return fmt.Errorf("step %d: path is two-level, but the rule is for one machine", i+1)
 		}
 

@@ -54,7 +54,7 @@ func OperationNames() []string {
 
 // ParseOperations returns the operations with the given names, in the order of the names. The name
 // "all" stands for all operations. The other names are then ignored, unless an earlier one is
-// invalid.
+// unknown or repeated.
 func ParseOperations(names []string) ([]Operation, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no operations given: use all, or some of %s",
@@ -94,7 +94,7 @@ func (o *Operation) hasBufferOfAllParts() bool {
 
 // countAndSize returns the count argument of a call, and the size of its larger buffer in bytes.
 // The size is the given number of bytes, rounded up to whole elements or, if the buffer has a part
-// for each rank, to whole elements in each part.
+// for each rank, to whole elements in each part. A barrier has no buffers, so both results are 0.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0

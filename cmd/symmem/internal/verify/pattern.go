@@ -34,7 +34,7 @@ func (c *Config) setFormula(p *plannedCase, i int) {
 	p.seed = c.Seed<<20 + uint64(i) // differs between cases
 	p.value = 0                     // not used
 	p.name += " " + p.reduceOp.String() + " " + p.dataType.String()
-	p.elements = p.elements * elementBytes / int64(p.dataType.Size()) // in the same number of bytes
+	p.elements = p.elements * elementBytes / int64(p.dataType.Size()) // in at most as many bytes
 }
 
 // input returns the content of a rank's buffer before the all-reduce.

@@ -14,7 +14,8 @@ import (
 // then 5, 10 and 15, and the right result is 30 on each rank.
 //
 // Each rank has a finding about the case. If rank 1 gets 20 instead of 30, the case fails, and rank
-// 1 is one of its wrong ranks. If it did not run on some rank, the report counts it as not run.
+// 1 is one of its wrong ranks. If no rank is wrong, but the case did not run on some rank, the
+// report counts it as not run.
 //
 // Ranks can also diverge: their allocations differ although they should be the same. A divergence
 // or another error ends the run early.
@@ -74,7 +75,7 @@ type Case struct {
 	Symmetric bool    `json:"symmetric"` // whether all ranks' buffers were in a window of the group
 	Expected  float64 `json:"expected"`
 	// MaxDiff and MeanDiff are the largest and the mean difference between elements of the result and
-	// Expected, each on the rank where it is largest.
+	// the right ones, each on the rank where it is largest.
 	MaxDiff    float64 `json:"max_diff"`
 	MeanDiff   float64 `json:"mean_diff"`
 	WrongRanks []int   `json:"wrong_ranks,omitempty"` // ranks that found a wrong element

@@ -178,8 +178,8 @@ Divergence in group w/1.0, pool 7 of w/1.0, at event 9: earlier events are the s
 	}
 }
 
-// TestDiagramShowsRangeAndOtherRanks checks a divergence whose position is known only as a range, and
-// which does not list what rank 10 has.
+// TestDiagramShowsRangeAndOtherRanks checks a divergence whose position is known only as a range.
+// What rank 10 did is not listed.
 func TestDiagramShowsRangeAndOtherRanks(t *testing.T) {
 	d := exampleDivergence()
 	d.Last = 12

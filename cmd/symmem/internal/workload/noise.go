@@ -39,7 +39,7 @@ func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	return &Noise{pool: pool, random: rand.New(rand.NewPCG(seed, uint64(rt.Rank())))}, nil
 }
 
-// Step allocates and frees up to three random blocks.
+// Step makes up to three random allocations and frees.
 func (n *Noise) Step() error {
 	if n == nil {
 		return nil

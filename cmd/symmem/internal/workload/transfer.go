@@ -16,7 +16,7 @@ import (
 //   - Launch makes the call.
 //   - Read copies Recv to Got. The test then compares Got with Pattern.Output.
 //
-// Fill, Launch and Read only queue work on a stream.
+// Fill, Launch and Read queue work on a stream, which may not have completed when they return.
 type Transfer struct {
 	Pattern // defines the input and the right output
 	// Group is nil on ranks outside the group. These ranks also call Place, Fill and Read, because

@@ -16,8 +16,8 @@ import (
 //  2. Make the call.
 //  3. Copy the output to the copy.
 //
-// Step 1 uses both buffers on all ranks, even on those outside the group, which skip the call.
-// Pools compare across ranks which buffers a graph uses.
+// Step 1 uses the input and the output on all ranks, even on those outside the group, which skip
+// the call. Pools compare across ranks which buffers a graph uses.
 //
 // Because the result is in the copy, the input and the output can be freed before the graph is
 // launched. The pool must not reuse their memory until the graph is closed. If it does, the copied

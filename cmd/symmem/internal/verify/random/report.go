@@ -20,7 +20,7 @@ type Report struct {
 	Seed        uint64     `json:"seed"`
 	FirstRound  int        `json:"from_round"`
 	Rounds      int        `json:"rounds"` // number of completed rounds
-	Tally                  // the work and the wrong elements of all ranks
+	Tally                  // Wrong and Bytes are those of all ranks, and the others those of rank 0
 	ElapsedMS   float64    `json:"elapsed_ms"`
 	Resources   []Resource `json:"resources"`       // of all ranks; empty if they were not compared
 	Findings    []string   `json:"findings"`        // texts of the first wrong results on this rank

@@ -195,7 +195,8 @@ func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
 }
 
 // TestAllRanksReportFailureOfOneRank ends a round successfully on rank 0, but with an error on rank
-// 1, which has a wrong element. Both ranks must report the failure, and the results of earlier rounds.
+// 1, which has a wrong element. Both ranks must report the failure. The bytes must be those of the
+// earlier rounds.
 func TestAllRanksReportFailureOfOneRank(t *testing.T) {
 	const ranks, number = 2, 5
 	const earlierBytes, roundBytes = 1000, 100

@@ -54,7 +54,7 @@ func (r *runner) tolerances() usage {
 
 	if machines > 1 {
 		// A rank may connect to its peers, the other ranks on its machine, in any round, once for each
-		// environment. The other machines have at least one rank each, which leaves this many peers:
+		// environment. Each other machine has at least one rank, which leaves at most this many peers:
 		maxPeers := ranks - machines
 		const goroutinesPerConnection = 2
 		allowed[goroutines] = int64(goroutinesPerConnection * maxPeers * len(r.environments))

@@ -13,10 +13,10 @@ import (
 // Open is a function that opens a Runtime for this rank: symmem.Open except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// environment holds what the rounds of a run share: a Runtime with streams. A run has an
+// environment holds a Runtime and streams, which several rounds of a run share. A run has an
 // environment for each check level, which selects how often symmem compares ranks. On the nccl
-// backend, it has five streams: three of symmem, and two of a library that imitates another GPU
-// library.
+// backend, an environment has five streams: three of symmem, and two of a library that imitates
+// another GPU library.
 type environment struct {
 	rt       *symmem.Runtime
 	streams  []*symmem.Stream   // the streams of symmem, followed by those of library
