@@ -71,7 +71,7 @@ func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) 
 }
 
 // changeDependencies calls newFunction or, if the driver lacks it, oldFunction. newFunction has an
-// additional parameter, the data of the edges. An edge is a dependency of two nodes.
+// additional parameter, the data of the edges. An edge is a dependency between two nodes.
 func (g *graphs) changeDependencies(
 	oldFunction, newFunction function, graph Graph, nodes, successors []Node,
 ) error {

@@ -229,6 +229,7 @@ func removeUnlocked(name string) {
 	if err != nil {
 		return
 	}
+
 	defer func() { _ = f.Close() }()
 	isUnlocked := flock(f, syscall.LOCK_EX|syscall.LOCK_NB) == nil
 	if isUnlocked && isAt(f, name) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -226,8 +227,26 @@ func TestHeldLockFileIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestLockOfRemovedFileIsNotUsed removes a lock file, usually while another goroutine waits for the
-// lock. As other processes would then lock a new file of this name, the goroutine must do so, too.
+// countOpen returns how many file descriptors of this process refer to the file with this name.
+func countOpen(t *testing.T, name string) (count int) {
+	t.Helper()
+	links, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, link := range links {
+		target, err := os.Readlink(link)
+		if err == nil && target == name { // other descriptors may be closed meanwhile
+			count++
+		}
+	}
+
+	return count
+}
+
+// TestLockOfRemovedFileIsNotUsed removes a lock file while another goroutine waits for the lock. As
+// other processes would then lock a new file of this name, the goroutine must do so, too.
 func TestLockOfRemovedFileIsNotUsed(t *testing.T) {
 	c := cache{t.TempDir()}
 	name := filepath.Join(c.dir, "key"+lockSuffix)
@@ -246,6 +265,10 @@ func TestLockOfRemovedFileIsNotUsed(t *testing.T) {
 
 		second <- unlock
 	})
+	for countOpen(t, name) < 2 { // until the goroutine has opened the file, too
+		runtime.Gosched()
+	}
+
 	if err := os.Remove(name); err != nil {
 		t.Fatal(err)
 	}
@@ -260,6 +283,7 @@ func TestLockOfRemovedFileIsNotUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer func() { _ = f.Close() }()
 	err = flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
 	if !errors.Is(err, syscall.EWOULDBLOCK) {

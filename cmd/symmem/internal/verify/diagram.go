@@ -13,7 +13,8 @@ import (
 )
 
 // diagram formats an error about ranks that diverged: they did different things where all ranks
-// should do the same. For example, rank 2 put a buffer into another segment than ranks 0, 1 and 3:
+// should do the same. For example, rank 2 put a buffer into another segment (piece of memory) than
+// ranks 0, 1 and 3:
 //
 //	Divergence in group world, pool 7, at event 9: earlier events are the same on every rank.
 //
