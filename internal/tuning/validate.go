@@ -24,8 +24,8 @@ func (r *Rule) validate() error {
 	}
 
 	isDirect := r.Memory != ""
-	mayBeGeneral := isDirect
-	if !mayBeGeneral || !r.isGeneral() {
+	isGeneralRule := isDirect && r.isGeneral()
+	if !isGeneralRule {
 		if err := r.Calls.validate(); err != nil {
 			return err
 		}
