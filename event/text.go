@@ -16,10 +16,13 @@ func (e Event) String() string {
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
+//	register 2097152 B (stream 0) at segment 0 offset 0x0 with group world
 //	note 4096 of kind 7
+//	scope begin of group world
 //	AllReduce sum of 1024 float32, path window, send pool 0 segment 2 offset 0x0, ...
 //	"batch size": Agree of 8
 //	step decode, after 12 collectives
+//	fault: rank 1 is lost
 //
 // The error is always nil, as required by encoding.TextAppender.
 func (e Event) AppendText(dst []byte) ([]byte, error) {
@@ -41,18 +44,6 @@ func (e Event) AppendText(dst []byte) ([]byte, error) {
 		dst = e.appendPoolEvent(dst)
 		return e.appendGroupName(dst, " with"), nil
 	}
-}
-
-// appendGroupName appends the preposition and e.Name, the id of a group, such as " with group
-// world". If the event has no group, it appends nothing.
-func (e *Event) appendGroupName(dst []byte, preposition string) []byte {
-	if e.Name == "" {
-		return dst
-	}
-
-	dst = append(dst, preposition...)
-	dst = append(dst, " group "...)
-	return append(dst, e.Name...)
 }
 
 // appendStep appends the text of a KindStep.
@@ -92,39 +83,65 @@ func (e *Event) appendValue(dst []byte) []byte {
 	}
 }
 
-// appendFloat appends the shortest text of a float. It appends ".0" if the number would otherwise
-// look like an integer.
+// appendFloat appends the shortest text of a float. If that looks like an integer, it also appends
+// ".0".
 func appendFloat(dst []byte, value float64) []byte {
 	begin := len(dst)
 	dst = strconv.AppendFloat(dst, value, 'g', -1, 64)
 	text := dst[begin:]
-	const notInInteger = ".eIN" // a point, an exponent, Inf or NaN
-	if !bytes.ContainsAny(text, notInInteger) {
+	const onlyInFloats = ".eIN" // a point, an exponent, Inf or NaN
+	if !bytes.ContainsAny(text, onlyInFloats) {
 		dst = append(dst, ".0"...)
 	}
 
 	return dst
 }
 
+// appendGroupName appends the preposition and e.Name, the id of a group, as in " with group world".
+// If e.Name is empty, it appends nothing.
+func (e *Event) appendGroupName(dst []byte, preposition string) []byte {
+	if e.Name == "" {
+		return dst
+	}
+
+	dst = append(dst, preposition...)
+	dst = append(dst, " group "...)
+	return append(dst, e.Name...)
+}
+
+// hasNoPlace reports whether the event has no place in a segment.
+func (e *Event) hasNoPlace() bool { return e.Segment == -1 && e.Offset == 0 }
+
+// isPlainNote reports whether the event is a note and sets no fields that notes do not use.
+func (e *Event) isPlainNote() bool {
+	return e.Kind == KindNote && e.hasNoPlace() && e.Stream == 0
+}
+
+// appendNote appends the text of a note. Size is the number that the program has recorded, and
+// Requested is the kind that the program gave to it.
+func (e *Event) appendNote(dst []byte) []byte {
+	dst = append(dst, "note "...)
+	dst = strconv.AppendInt(dst, e.Size, 10)
+	dst = append(dst, " of kind "...)
+	return strconv.AppendInt(dst, e.Requested, 10)
+}
+
 // appendPoolEvent appends the text of a pool's event, without the name of a group.
 func (e *Event) appendPoolEvent(dst []byte) []byte {
+	if e.isPlainNote() {
+		return e.appendNote(dst)
+	}
+
 	dst = append(dst, e.Kind.String()...)
 	dst = append(dst, ' ')
 	dst = strconv.AppendInt(dst, e.Size, 10)
-	hasNoPlace := e.Segment == -1 && e.Offset == 0
-	isPlainNote := e.Kind == KindNote && hasNoPlace && e.Stream == 0
-	if isPlainNote { // Size is the number, and Requested its kind
-		dst = append(dst, " of kind "...)
-		return strconv.AppendInt(dst, e.Requested, 10)
-	}
-
 	dst = append(dst, " B ("...)
-	omittedBytes := int64(0) // the text omits a requested size with this value
+	expectedRequest := int64(0) // such as a free, which requests no memory
 	if e.Kind.isPlacement() {
-		omittedBytes = e.Size
+		expectedRequest = e.Size
 	}
 
-	if e.Requested != omittedBytes {
+	if e.Requested != expectedRequest {
 		dst = append(dst, "asked "...)
 		dst = strconv.AppendInt(dst, e.Requested, 10)
 		dst = append(dst, " B, "...)
@@ -133,7 +150,7 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 	dst = append(dst, "stream "...)
 	dst = strconv.AppendUint(dst, uint64(e.Stream), 10)
 	dst = append(dst, ')')
-	if hasNoPlace {
+	if e.hasNoPlace() {
 		return dst
 	}
 

@@ -12,17 +12,20 @@ import (
 // ErrMalformed is returned for bytes that do not encode an event or a call.
 var ErrMalformed = errors.New("malformed event")
 
+// Ranks can send each other events in the history of a pool. An encoded event consists of fields of
+// a fixed size, and of the call site, such as "train.py:12".
 const (
 	// MaxSiteBytes limits a call site, in bytes.
 	MaxSiteBytes = 160
 
-	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8
+	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8 // the sizes of the fields in Append
 
-	// MaxBytes is the maximum number of bytes that [Append] appends.
+	// MaxBytes is the largest size of an encoded event, in bytes.
 	MaxBytes = bytesWithoutSite + MaxSiteBytes
 )
 
-// Append appends the call site and the fields that ranks compare. e must be in a pool's history.
+// Append appends the encoding of an event in a pool's history. It leaves out the fields that this
+// kind of event does not have, and Number, Group and Pool.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -33,7 +36,8 @@ func Append(dst []byte, e *Event) []byte {
 	return append(dst, CleanSite(e.Site)...)
 }
 
-// Decode decodes the output of [Append], which must fill b. Errors wrap [ErrMalformed].
+// Decode decodes an event that [Append] has encoded. b contains nothing else. Errors wrap
+// [ErrMalformed].
 func Decode(b []byte) (Event, error) {
 	if len(b) < bytesWithoutSite || len(b) > MaxBytes {
 		return Event{}, fmt.Errorf("decoding an event of %d bytes: %w", len(b), ErrMalformed)
@@ -48,7 +52,9 @@ func Decode(b []byte) (Event, error) {
 		Requested: int64(binary.LittleEndian.Uint64(b[25:])),
 		Site:      string(b[bytesWithoutSite:]),
 	}
-	if !e.Kind.InHistory() || e.Segment < -1 || e.Offset < 0 || e.Size < 0 || e.Requested < 0 {
+	isSegmentValid := e.Segment >= -1 // -1 means no segment
+	areSizesValid := e.Offset >= 0 && e.Size >= 0 && e.Requested >= 0
+	if !e.Kind.InHistory() || !isSegmentValid || !areSizesValid {
 		return Event{}, fmt.Errorf("decoding the event %+v: %w", e, ErrMalformed)
 	}
 
@@ -59,8 +65,9 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// CleanSite returns the last [MaxSiteBytes] bytes of a call site, without characters that could
-// garble a terminal, because sites may come from other ranks.
+// CleanSite returns a call site in the form in which it is encoded. It replaces characters that
+// could garble a terminal by question marks. If the result is longer than [MaxSiteBytes], it drops
+// the beginning.
 func CleanSite(site string) string {
 	clean := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -75,9 +82,14 @@ func CleanSite(site string) string {
 	}
 
 	site = site[len(site)-MaxSiteBytes:]
-	for len(site) > 0 && !utf8.RuneStart(site[0]) {
-		site = site[1:]
+	return withoutPartialRune(site)
+}
+
+// withoutPartialRune drops the first bytes up to the beginning of a character.
+func withoutPartialRune(text string) string {
+	for len(text) > 0 && !utf8.RuneStart(text[0]) {
+		text = text[1:]
 	}
 
-	return site
+	return text
 }
