@@ -9,28 +9,48 @@ import (
 	"symmem/trace"
 )
 
-// Clock describes how the clock of a rank differs from the reference, which is the clock of the
-// rank with the lowest number. The offset is measured with calls in which ranks compare or combine
-// values (Agree, Any, Step), because these calls return at almost the same time on all ranks.
+// The clocks of machines differ. To put the events of all ranks on one timeline, an export compares
+// each clock with the reference, which is the clock of the rank with the lowest number:
+//
+//   - In calls such as Agree, Any and Step, ranks compare or combine a value. They return from such
+//     a call at almost the same time. The time on a rank's clock is the rank's sample.
+//   - Suppose that ranks 0 and 1 call Agree("batch size") three times. Rank 0 has the samples 1000,
+//     2000 and 3000 us. Rank 1 has the samples 6010, 7000 and 7995 us.
+//   - So the differences are 5010, 5000 and 4995 us. Their median is the offset of rank 1's clock:
+//     it is ahead by 5000 us.
+//   - The spread shows how precise the offset is. 90% of the differences deviate from the offset by
+//     at most the spread, which is 10 us here.
+//   - The offset is applied: it is subtracted from all times of rank 1. Small or unreliable offsets
+//     are not applied.
+
+// Clock describes how the clock of a rank differs from the reference.
 type Clock struct {
 	Rank        int  `json:"rank"`
 	IsReference bool `json:"reference"`
-	// CallCount is the number of calls used for the comparison, or 0 if the offset is unknown.
+	// CallCount is the number of calls that were compared, or 0 if the offset is unknown.
 	CallCount int `json:"calls"`
-	// MeasuredOffset is the median difference from the reference, in nanoseconds. It is positive if
-	// the rank's clock is ahead.
+	// MeasuredOffset is in nanoseconds. It is positive if the rank's clock is ahead.
 	MeasuredOffset int64 `json:"measured_ns"`
-	// Spread is the 90th percentile of the deviations from MeasuredOffset, in nanoseconds.
+	// Spread is in nanoseconds.
 	Spread int64 `json:"spread_ns"`
-	// AppliedOffset is subtracted from exported times, in nanoseconds. It is MeasuredOffset, or 0 if
-	// the measurement does not show that the clocks differ.
+	// AppliedOffset is MeasuredOffset, or 0 if the offset is not applied. It is in nanoseconds.
 	AppliedOffset int64 `json:"offset_ns"`
 }
 
 const (
-	minCalls  = 3                             // number of calls for a reliable measurement
+	minCalls  = 3                             // fewer calls make an offset unreliable
 	minOffset = int64(100 * time.Microsecond) // in nanoseconds; smaller offsets are not applied
 )
+
+// isDifferent reports whether the measurement shows that the clock differs from the reference.
+func (c *Clock) isDifferent() bool {
+	if c.CallCount < minCalls {
+		return false
+	}
+
+	difference := max(c.MeasuredOffset, -c.MeasuredOffset) // the absolute value
+	return difference > minOffset && difference > 2*c.Spread
+}
 
 // String describes the clock in one line.
 func (c Clock) String() string {
@@ -57,25 +77,27 @@ type valueKey struct {
 
 // callKey identifies a call. The same call has the same key on all ranks.
 type callKey struct {
-	value      valueKey
-	callNumber uint64
+	value  valueKey
+	number uint64 // of the call
 }
 
-// clockSamples holds the times at which a rank returned from calls, in nanoseconds since 1970.
+// clockSamples holds the samples of a rank by call, in nanoseconds since 1970.
 type clockSamples map[callKey]int64
 
-// maxSamples limits the number of samples per value.
+// series counts the calls for one value. If the series is long, samples are kept only for calls
+// whose numbers are multiples of stride, which is 1, 2, 4 and so on.
+type series struct {
+	count  uint64 // number of calls so far
+	stride uint64
+}
+
+// maxSamples limits the samples of one value.
 const maxSamples = 4096
 
-// sampleClock returns the times of calls in a trace. If a value has more than maxSamples calls, it
-// keeps only the calls whose numbers are multiples of a power of two, so that all ranks keep the
-// same calls.
+// sampleClock returns the samples in a trace. For a long series, it keeps only calls whose numbers
+// are multiples of a power of two. So ranks whose series differ in length have calls in common.
 func sampleClock(l *trace.Log) clockSamples {
 	samples := clockSamples{}
-	type series struct {
-		count  uint64 // number of calls so far
-		stride uint64 // the numbers of the samples are multiples of stride
-	}
 	seriesByValue := map[valueKey]*series{}
 	for i := range l.Records {
 		r := &l.Records[i]
@@ -92,7 +114,9 @@ func sampleClock(l *trace.Log) clockSamples {
 
 		number := calls.count
 		calls.count++
-		if l.Missing > 0 { // the count lacks the calls that newer records have replaced
+		if l.Missing > 0 {
+			// The trace has lost its oldest calls, so count is too small. The number of the event in its
+			// group is right.
 			number = r.Number
 		}
 
@@ -100,7 +124,7 @@ func sampleClock(l *trace.Log) clockSamples {
 			continue
 		}
 
-		samples[callKey{value: value, callNumber: number}] = r.Time.UnixNano()
+		samples[callKey{value: value, number: number}] = r.Time.UnixNano()
 		if calls.count/calls.stride > maxSamples {
 			calls.stride *= 2
 			samples.keepMultiples(value, calls.stride)
@@ -110,23 +134,25 @@ func sampleClock(l *trace.Log) clockSamples {
 	return samples
 }
 
-// keepMultiples removes the samples of a value whose call numbers are not multiples of stride.
-func (s clockSamples) keepMultiples(value valueKey, stride uint64) {
-	for k := range s {
-		if k.value == value && k.callNumber%stride != 0 {
-			delete(s, k)
-		}
-	}
-}
-
 // isValueKind reports whether k is the kind of a call in which ranks compare or combine a value.
 func isValueKind(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// measureClocks returns the clocks of the ranks. samples[i] holds the samples of ranks[i]. A rank
-// that has no call in common with the first rank is compared with another rank whose offset is
-// known.
+// keepMultiples removes the samples of a value whose call numbers are not multiples of stride.
+func (s clockSamples) keepMultiples(value valueKey, stride uint64) {
+	for call := range s {
+		if call.value == value && call.number%stride != 0 {
+			delete(s, call)
+		}
+	}
+}
+
+// measureClocks returns the clocks of the ranks. samples[i] holds the samples of ranks[i].
+//
+// It compares the first rank, the reference, with all others. A rank without a call in common with
+// the first rank is compared with another rank whose offset is known. For example, rank 2 may have
+// calls in common with rank 1 only. Its offset is the sum of rank 1's offset and the difference.
 func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	clocks := make([]Clock, len(ranks))
 	for i := range clocks {
@@ -134,17 +160,17 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	}
 
 	clocks[0].IsReference = true
-	isKnown := make([]bool, len(ranks)) // whether the offset of a rank is known
+	isKnown := make([]bool, len(ranks)) // whether the offset of ranks[i] is known
 	isKnown[0] = true
-	known := []int{0} // ranks whose offsets are known; the loop adds more
+	known := []int{0} // the indexes of these ranks; the loop appends to it
 	for n := 0; n < len(known); n++ {
-		reference := known[n]
+		base := known[n]
 		for i := range clocks {
 			if isKnown[i] {
 				continue
 			}
 
-			offset, spread, callCount := compareSamples(samples[reference], samples[i])
+			offset, spread, callCount := compareSamples(samples[base], samples[i])
 			if callCount == 0 {
 				continue
 			}
@@ -153,8 +179,8 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 			known = append(known, i)
 			clock := &clocks[i]
 			clock.CallCount = callCount
-			clock.MeasuredOffset = clocks[reference].MeasuredOffset + offset
-			clock.Spread = clocks[reference].Spread + spread
+			clock.MeasuredOffset = clocks[base].MeasuredOffset + offset
+			clock.Spread = clocks[base].Spread + spread
 			if clock.isDifferent() {
 				clock.AppliedOffset = clock.MeasuredOffset
 			}
@@ -164,38 +190,29 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	return clocks
 }
 
-// isDifferent reports whether the measurement shows that the clock differs from the reference.
-func (c *Clock) isDifferent() bool {
-	if c.CallCount < minCalls {
-		return false
-	}
-
-	difference := max(c.MeasuredOffset, -c.MeasuredOffset)
-	return difference > minOffset && difference > 2*c.Spread
-}
-
-// compareSamples returns the offset of the second clock from the first, the spread of the offset
-// (the 90th percentile of the deviations from it), and the number of calls that both ranks made.
+// compareSamples returns the offset of the second clock from the first one, and its spread.
+// callCount is the number of calls in common.
 func compareSamples(first, second clockSamples) (offset, spread int64, callCount int) {
 	var differences []int64
 	for call, secondTime := range second {
-		if firstTime, ok := first[call]; ok {
+		if firstTime, isCommon := first[call]; isCommon {
 			differences = append(differences, secondTime-firstTime)
 		}
 	}
 
-	if len(differences) == 0 {
+	callCount = len(differences)
+	if callCount == 0 {
 		return 0, 0, 0
 	}
 
 	slices.Sort(differences)
-	offset = differences[len(differences)/2] // the median
-	deviations := make([]int64, len(differences))
+	offset = differences[callCount/2] // the median
+	deviations := make([]int64, callCount)
 	for i, difference := range differences {
-		deviations[i] = max(difference-offset, offset-difference)
+		deviations[i] = max(difference-offset, offset-difference) // the absolute value
 	}
 
 	slices.Sort(deviations)
-	spread = deviations[len(deviations)*9/10]
-	return offset, spread, len(differences)
+	spread = deviations[callCount*9/10] // the 90th percentile
+	return offset, spread, callCount
 }

@@ -124,7 +124,7 @@ func TestClockIsComparedThroughAnotherRank(t *testing.T) {
 	call := func(name string, times ...int64) clockSamples {
 		s := clockSamples{}
 		for n, at := range times {
-			s[callKey{value: valueKey{group: "g", name: name}, callNumber: uint64(n)}] = at
+			s[callKey{value: valueKey{group: "g", name: name}, number: uint64(n)}] = at
 		}
 
 		return s

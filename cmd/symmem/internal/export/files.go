@@ -13,9 +13,14 @@ import (
 	"symmem/trace"
 )
 
-// writeFiles writes one file for each rank to a folder, which it creates if necessary. It calls
-// write to write the contents of each file. i is the index of the rank in t.ranks, and log is its
-// trace.
+// An export writes one file for each rank to a folder: snapshot_rank0, snapshot_rank1, and so on.
+// The names have no extension, because PyTorch's tools read the rank from the end of the name.
+
+// fileName returns the name of a rank's file. prefix is "snapshot_rank", for example.
+func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
+
+// writeFiles writes the files of an export to a folder, which it creates if necessary. It calls
+// write for the contents of each file: i is the index of the rank in t.ranks, and log is its trace.
 func writeFiles(
 	t *Traces, folder, prefix string, write func(w io.Writer, i int, log *trace.Log) error,
 ) error {
@@ -39,12 +44,7 @@ func writeFiles(
 	return nil
 }
 
-// fileName returns the name of a rank's file. It has no extension, because PyTorch's tools read
-// the rank from the end of the name.
-func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
-
-// prepareFolder creates the folder if it does not exist. It returns an error if the folder
-// contains an input of the export, or a file that the export would not replace.
+// prepareFolder creates the folder if it does not exist, and checks that it may be used.
 func prepareFolder(t *Traces, folder, prefix string) error {
 	entries, err := os.ReadDir(folder) // no entries if the folder does not exist
 	if errors.Is(err, fs.ErrNotExist) {
@@ -55,6 +55,15 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 		return fmt.Errorf("creating the folder of the exported files: %w", err)
 	}
 
+	if err := checkKeepsInputs(t, folder, prefix); err != nil {
+		return err
+	}
+
+	return checkOnlyOutputs(t, folder, prefix, entries)
+}
+
+// checkKeepsInputs returns an error if the export would replace one of the traces that it reads.
+func checkKeepsInputs(t *Traces, folder, prefix string) error {
 	for _, r := range t.ranks {
 		input, err := os.Stat(r.path)
 		if err != nil {
@@ -71,6 +80,12 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 		}
 	}
 
+	return nil
+}
+
+// checkOnlyOutputs returns an error if the folder contains an entry that the export would not
+// replace.
+func checkOnlyOutputs(t *Traces, folder, prefix string, entries []fs.DirEntry) error {
 	for _, e := range entries {
 		isOutput := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
 		if !slices.ContainsFunc(t.ranks, isOutput) {
@@ -82,8 +97,8 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 	return nil
 }
 
-// WriteFile creates or replaces a file. It calls write to write the contents. Only this user can
-// read the file. If WriteFile returns an error, an existing file is unchanged.
+// WriteFile creates or replaces a file that only this user can read. It calls write for the
+// contents. After an error, an existing file is unchanged.
 func WriteFile(path string, write func(io.Writer) error) error {
 	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

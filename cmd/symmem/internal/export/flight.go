@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -14,32 +15,26 @@ import (
 	"symmem/trace"
 )
 
+// PyTorch's Flight Recorder writes a dump for each rank: a list of the rank's collectives. An
+// analyzer of PyTorch compares the dumps of all ranks. symmem writes dumps in the same format, so
+// that the analyzer can compare traces. For example, a call has this text in a trace of rank 1, and
+// this entry in the dump:
+//
+//	AllReduce sum of 1024 float32, path window, ...
+//
+//	collective_seq_id   7, the sequence number of the call in its group, from 0
+//	profiling_name      nccl:all_reduce
+//	input_sizes         [[1024]]
+//	input_dtypes        ["Float"]
+//
+// The analyzer finds entries of the same call by their sequence numbers, so these must be the same
+// on all ranks. Sends and Recvs have no entries.
+
 // flightVersion is the version of the format that PyTorch 2.9 and later write.
 const flightVersion = "2.10"
 
-// flightNames maps symmem's operations to the names that PyTorch's analyzer of dumps knows. The
-// analyzer knows no operations whose sizes can differ between ranks, so these are missing.
-var flightNames = map[string]string{
-	"AllReduce": "all_reduce", "AllGather": "_all_gather_base", "Broadcast": "broadcast",
-	"ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Gather": "gather",
-	"Scatter": "scatter", "AllToAll": "all_to_all", "Barrier": "all_reduce_barrier",
-	"AllReduceRMSNorm": "all_reduce", "ReduceScatterRMSNorm": "_reduce_scatter_base",
-}
-
-// unknownSizesName is the name of all operations that flightNames lacks. PyTorch's analyzer does
-// not compare the sizes of operations with this name.
-const unknownSizesName = "coalesced"
-
-// flightTypes maps data types to PyTorch's names.
-var flightTypes = map[string]string{
-	"int8": "Char", "uint8": "Byte", "int16": "Short", "uint16": "UInt16", "int32": "Int",
-	"uint32": "UInt32", "int64": "Long", "uint64": "UInt64", "float16": "Half",
-	"bfloat16": "BFloat16", "float32": "Float", "float64": "Double",
-}
-
-// WriteFlightRecorder writes a dump in the format of PyTorch's Flight Recorder for each rank to a
-// folder, which must not contain other files. It returns the number of written calls and the number
-// of omitted messages (Sends and Recvs).
+// WriteFlightRecorder writes a dump for each rank to a folder, which must not contain other files.
+// It returns the number of calls in all dumps, and the number of Sends and Recvs that it left out.
 func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err error) {
 	err = writeFiles(t, folder, "trace_rank_", func(w io.Writer, i int, log *trace.Log) error {
 		f := flightWriter{traces: t, log: log, clock: t.Clocks[i], callCounts: map[string]uint64{}}
@@ -51,13 +46,14 @@ func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err err
 	return calls, messages, err
 }
 
-// flightWriter writes the dump of one rank.
+// flightWriter writes the dump of one rank. A dump is a Python value: a dict (a map) with lists and
+// other dicts. A pickler encodes it.
 type flightWriter struct {
 	traces          *Traces
 	log             *trace.Log        // the trace of the rank
-	clock           Clock             // corrects the times
+	clock           Clock             // how far the rank's clock is ahead
 	callCounts      map[string]uint64 // number of collectives so far, by group
-	writtenCalls    int               // number of calls so far
+	writtenCalls    int               // number of entries so far
 	omittedMessages int               // number of Sends and Recvs so far
 }
 
@@ -74,13 +70,15 @@ func (f *flightWriter) write(w io.Writer) error {
 	p.writeKey("entries")
 	p.openList()
 	for i := range f.log.Records {
-		f.writeEntry(p, &f.log.Records[i])
+		f.writeRecord(p, &f.log.Records[i])
 	}
 
 	p.closeList()
 	p.closeDict()
 	return p.finish()
 }
+
+const groupDescription = "symmem" // description of all groups
 
 // writeGroups writes a dict of the groups to which the rank belongs, by ID.
 func (f *flightWriter) writeGroups(p *pickler) {
@@ -103,15 +101,9 @@ func (f *flightWriter) writeGroups(p *pickler) {
 	p.closeDict()
 }
 
-const groupDescription = "symmem" // description of all groups
-
-// elementsPattern matches the number and type of the elements in a call such as "AllReduce of 8
-// float32".
-var elementsPattern = regexp.MustCompile(` of (\d+) (\w+)`)
-
-// writeEntry writes the entry for a record. It omits records other than collectives, and
-// collectives that the traces of other ranks may lack.
-func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
+// writeRecord writes the entry for a record, if it is of a collective. It leaves out a collective
+// that may be missing from the traces of other ranks.
+func (f *flightWriter) writeRecord(p *pickler, r *trace.Record) {
 	if r.Kind != event.KindCollective {
 		return
 	}
@@ -122,20 +114,35 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	}
 
 	g := f.traces.findOrAddGroup(r.Group)
-	// The sequence number of a call must be the same on all ranks.
-	sequence := f.callCounts[r.Group]
-	f.callCounts[r.Group]++
-	if !f.traces.areComplete() && !g.hasMessages {
-		// The count lacks the calls that the trace has lost, but the number in the trace does not.
-		sequence = r.Number
-		if sequence < g.firstComplete {
-			return
-		}
+	sequence, isComplete := f.nextSequence(g, r)
+	if !isComplete {
+		return
 	}
 
+	p.beginItem()
+	f.writeEntry(p, g, r, sequence)
+	f.writtenCalls++
+}
+
+// nextSequence returns the sequence number of a collective. isComplete is false if the collective
+// may be missing from the traces of other ranks.
+func (f *flightWriter) nextSequence(g *group, r *trace.Record) (sequence uint64, isComplete bool) {
+	count := f.callCounts[r.Group]
+	f.callCounts[r.Group]++
+	// If a trace has lost old calls, the count is too small, but the event's number in the group is
+	// the same on all ranks. With Sends or Recvs, it can differ, because they have numbers too.
+	usesCount := f.traces.areComplete() || g.hasMessages
+	if usesCount {
+		return count, true
+	}
+
+	return r.Number, r.Number >= g.firstComplete
+}
+
+// writeEntry writes the entry for a collective of group g.
+func (f *flightWriter) writeEntry(p *pickler, g *group, r *trace.Record, sequence uint64) {
 	operation, _, _ := strings.Cut(r.Call, " ") // such as "AllReduce" or "Barrier,"
 	operation = strings.TrimSuffix(operation, ",")
-	p.beginItem()
 	p.openDict()
 	p.writeIntegerItem("record_id", int64(f.writtenCalls))
 	p.writeIntegerItem("pg_id", 0)
@@ -149,7 +156,7 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	p.writeTextItem("profiling_name", "nccl:"+flightNameOf(operation, r.Call))
 	created := r.Time.Add(-time.Duration(f.clock.AppliedOffset))
 	p.writeIntegerItem("time_created_ns", created.UnixNano())
-	f.writeSizes(p, r, operation, len(g.ranks))
+	writeBuffers(p, operation, elementsOf(r.Call), len(g.ranks))
 	p.writeTextItem("state", "scheduled") // traces do not record when calls complete
 	p.writeFalseItem("is_p2p")
 	p.writeFalseItem("retired")
@@ -161,23 +168,64 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 
 	p.writeFrames(callSite)
 	p.closeDict()
-	f.writtenCalls++
 }
 
-// flightNameOf returns the name for a call. text is the description of the call in the trace. If
-// several calls run as one collective, the text contains a list of them. The sizes in the dump are
-// then those of the first call only, so the analyzer must not compare them.
+// flightNames maps symmem's operations to names that the analyzer knows. It lacks operations in
+// which ranks may pass different sizes, because the analyzer knows none of them.
+var flightNames = map[string]string{
+	"AllReduce": "all_reduce", "AllGather": "_all_gather_base", "Broadcast": "broadcast",
+	"ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Gather": "gather",
+	"Scatter": "scatter", "AllToAll": "all_to_all", "Barrier": "all_reduce_barrier",
+	"AllReduceRMSNorm": "all_reduce", "ReduceScatterRMSNorm": "_reduce_scatter_base",
+}
+
+// uncomparedName is the name of other operations. The analyzer does not compare their sizes.
+const uncomparedName = "coalesced"
+
+// flightNameOf returns the name for a call. text is the text of the call in the trace.
+//
+// If several calls run as one collective, the text is that of the first call, and includes a list
+// of all. The entry has only the sizes of the first call, so the analyzer must not compare them.
 func flightNameOf(operation, text string) string {
 	name, isKnown := flightNames[operation]
 	hasList := strings.Contains(text, ", first of the list (")
 	if !isKnown || hasList {
-		return unknownSizesName
+		return uncomparedName
 	}
 
 	return name
 }
 
-// Operations whose input or output buffer has a part for each rank of the group.
+// elements describes the elements of a call: 1024 of type "Float", for example.
+type elements struct {
+	count    int64  // as passed to the call
+	dataType string // name in PyTorch
+}
+
+// elementsPattern matches the number and the type of elements, as in "AllReduce of 8 float32".
+var elementsPattern = regexp.MustCompile(` of (\d+) (\w+)`)
+
+// torchTypes maps symmem's data types to their names in PyTorch.
+var torchTypes = map[string]string{
+	"int8": "Char", "uint8": "Byte", "int16": "Short", "uint16": "UInt16", "int32": "Int",
+	"uint32": "UInt32", "int64": "Long", "uint64": "UInt64", "float16": "Half",
+	"bfloat16": "BFloat16", "float32": "Float", "float64": "Double",
+}
+
+// elementsOf returns the elements in the text of a call. A call without elements, such as a
+// barrier, has 0 elements of type "".
+func elementsOf(text string) elements {
+	matches := elementsPattern.FindStringSubmatch(text)
+	if matches == nil {
+		return elements{}
+	}
+
+	count, _ := strconv.ParseInt(matches[1], 10, 64) // too many digits give the largest int64
+	dataType := matches[2]
+	return elements{count: count, dataType: cmp.Or(torchTypes[dataType], dataType)}
+}
+
+// Operations whose input or output buffer has a part of the given count for each rank of the group.
 var (
 	inputHasAllParts = map[string]bool{
 		"ReduceScatter": true, "ReduceScatterRMSNorm": true, "Scatter": true, "AllToAll": true,
@@ -185,39 +233,29 @@ var (
 	outputHasAllParts = map[string]bool{"AllGather": true, "Gather": true, "AllToAll": true}
 )
 
-// writeSizes writes the sizes and data types of the buffers of a call. ranks is the number of ranks
-// in the group. For a call without elements, such as a barrier, the sizes are 0.
-func (f *flightWriter) writeSizes(p *pickler, r *trace.Record, operation string, ranks int) {
-	var count int64 // count argument of the call
-	dataType := ""
-	if matches := elementsPattern.FindStringSubmatch(r.Call); matches != nil {
-		count, _ = strconv.ParseInt(matches[1], 10, 64) // too many digits give the largest int64
-		dataType = matches[2]
-		if torchType := flightTypes[dataType]; torchType != "" {
-			dataType = torchType
-		}
-	}
-
-	inputCount := count
+// writeBuffers writes the sizes and data types of a call's input and output. ranks is the number of
+// ranks in the group.
+func writeBuffers(p *pickler, operation string, e elements, ranks int) {
+	inputCount := e.count
 	if inputHasAllParts[operation] {
-		inputCount = count * int64(ranks)
+		inputCount = e.count * int64(ranks)
 	}
 
-	outputCount := count
+	outputCount := e.count
 	if outputHasAllParts[operation] {
-		outputCount = count * int64(ranks)
+		outputCount = e.count * int64(ranks)
 	}
 
-	writeTensor(p, "input", inputCount, dataType)
-	writeTensor(p, "output", outputCount, dataType)
+	writeTensor(p, "input", inputCount, e.dataType)
+	writeTensor(p, "output", outputCount, e.dataType)
 }
 
-// writeTensor writes the size and data type of a buffer, as lists for one tensor of one dimension.
-// buffer is "input" or "output".
+// writeTensor writes the size and data type of a buffer: [[1024]] and ["Float"], for example. These
+// are lists of one tensor, whose list of sizes has one dimension. buffer is "input" or "output".
 func writeTensor(p *pickler, buffer string, count int64, dataType string) {
 	p.writeKey(buffer + "_sizes")
 	p.openList()
-	p.beginItem() // the sizes of the tensor
+	p.beginItem()
 	p.openList()
 	p.beginItem()
 	p.writeInteger(count)

@@ -7,60 +7,99 @@ import (
 	"symmem/trace"
 )
 
-// poolStates holds the state of a rank's pools at a point in its trace. Traces contain no
-// addresses, so poolStates invents an address for each segment.
+// A pool maps segments of memory, and places blocks in them. A trace gives the places of blocks as
+// offsets in segments, and contains no addresses. But the exported files need addresses, so
+// poolStates invents one for each segment. For example, it applies these records of a trace:
+//
+//	segment 0 has 2 MiB               its address is 1<<40; 2 MiB are mapped
+//	alloc 512 B at offset 4096        the block has the address 1<<40 + 4096; 512 B are allocated
+//	defer the block at offset 4096    it is freed, but still in use; 512 B are allocated
+//	return the block at offset 4096   0 B are allocated
+//
+// A trace may have lost its oldest records. If the record of a segment is missing, its size is
+// unknown. Then poolStates assumes that it ends with its last block so far.
+
+// poolStates holds the state of a rank's pools after some records of its trace.
 type poolStates struct {
 	pools           map[poolID]*poolState
 	ordered         []*poolState // in the order of first use
-	sharedPoolCount int64        // number of pools with a group
-	nextAddress     int64        // address of the next segment
+	sharedPoolCount int64        // number of pools that the ranks of a group share
+	nextAddress     int64        // of the next segment
 }
 
 // poolID identifies a pool of the rank.
 type poolID struct {
-	group string // ID of the group, or "" for a pool of this rank only
-	pool  uint64 // number of the pool in the trace
+	group string // ID of the group whose ranks share the pool, or "" for a pool of this rank only
+	pool  uint64 // ID of the pool in the trace
 }
 
-// poolState holds the state of a pool: its segments (ranges of memory) and the allocated blocks in
-// these.
+// poolState holds the state of a pool.
 type poolState struct {
 	title string // name of the pool in exported files
-	// number is 0 for a pool of this rank only. Pools of groups are numbered from 1 in the order of
-	// their first use, which is the same on all ranks.
+	// number is 0 for a pool of this rank only. Shared pools are numbered from 1, in the order of
+	// their first use. This order is the same on all ranks.
 	number         int64
-	segments       map[int32]*segment // mapped segments by their number in the trace
-	allocatedBytes int64              // sum of the sizes of blocks
+	segments       map[int32]*segment // mapped segments, by number
 	mappedBytes    int64              // sum of the sizes of segments
+	allocatedBytes int64              // sum of the sizes of blocks
 }
 
 type segment struct {
-	address int64           // invented address
-	bytes   int64           // size
-	blocks  map[int64]block // by offset
-	// isSizeUnknown is set if the trace lacks the event that mapped the segment. bytes is then the
-	// end of the last block so far.
+	address       int64 // invented
+	bytes         int64 // size, or the end of the last block so far if the size is unknown
 	isSizeUnknown bool
+	blocks        map[int64]block // by offset
 }
 
 type block struct {
-	size          int64 // actual size in bytes
-	requestedSize int64 // size in bytes that the program requested
-	stream        uint32
-	isFreed       bool   // whether a free has been requested but has not completed
+	size          int64  // in bytes
+	requestedSize int64  // in bytes; the program requested this size, which can be smaller
+	isFreed       bool   // the program has freed the block, but it may still be in use
 	callSite      string // of the allocation, as file:line, or "" if unknown
 }
 
+// Invented addresses.
 const (
-	firstAddress        = int64(1) << 40  // address of the first segment
-	unknownSegmentBytes = int64(64) << 30 // address range for a segment of unknown size
-	segmentAlignment    = int64(2) << 20  // divides the addresses of segments
+	firstAddress        = int64(1) << 40  // of the first segment
+	segmentAlignment    = int64(2) << 20  // addresses of segments are multiples of it
+	unknownSegmentBytes = int64(64) << 30 // space for a segment of unknown size
 )
 
 func newPoolStates() *poolStates {
 	return &poolStates{pools: map[poolID]*poolState{}, nextAddress: firstAddress}
 }
 
+// apply updates the state with a record. It returns the pool whose mappedBytes or allocatedBytes
+// may have changed, or nil if there is none.
+func (m *poolStates) apply(r *trace.Record) *poolState {
+	isAboutSegment := r.Segment >= 0
+	if !isAboutSegment {
+		return nil
+	}
+
+	p := m.findOrAddPool(r)
+	switch r.Kind {
+	case event.KindSegment:
+		m.addSegment(p, r)
+	case event.KindTrim, event.KindRelease:
+		p.removeSegment(r.Segment)
+	case event.KindAlloc:
+		m.addBlock(p, r)
+	case event.KindFree, event.KindReturn:
+		s := m.findOrAddSegment(p, r)
+		p.removeBlock(s, r.Offset)
+	case event.KindPark, event.KindDefer: // the block is still in use
+		s := m.findOrAddSegment(p, r)
+		s.markFreed(r.Offset)
+		return nil
+	default:
+		return nil
+	}
+
+	return p
+}
+
+// findOrAddPool returns the pool of a record.
 func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
 	id := poolID{group: r.Group, pool: r.Pool}
 	if p := m.pools[id]; p != nil {
@@ -81,53 +120,7 @@ func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
 	return p
 }
 
-// findOrAddSegment returns the segment of a record. It adds a segment of unknown size if the trace
-// lacks the event that mapped it.
-func (m *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
-	s := p.segments[r.Segment]
-	if s == nil {
-		s = &segment{address: m.nextAddress, blocks: map[int64]block{}, isSizeUnknown: true}
-		m.nextAddress += unknownSegmentBytes
-		p.segments[r.Segment] = s
-	}
-
-	return s
-}
-
-// apply updates the state with a record. It returns the pool whose allocatedBytes or mappedBytes
-// may have changed, or nil if there is none.
-func (m *poolStates) apply(r *trace.Record) *poolState {
-	if r.Segment < 0 { // not about a segment
-		return nil
-	}
-
-	p := m.findOrAddPool(r)
-	switch r.Kind {
-	case event.KindSegment:
-		m.addSegment(p, r)
-	case event.KindTrim, event.KindRelease:
-		p.removeSegment(r.Segment)
-	case event.KindAlloc:
-		m.addBlock(p, r)
-	case event.KindFree, event.KindReturn:
-		s := m.findOrAddSegment(p, r)
-		p.removeBlock(s, r.Offset)
-	case event.KindPark, event.KindDefer: // the block is freed, but still in use
-		s := m.findOrAddSegment(p, r)
-		if b, ok := s.blocks[r.Offset]; ok {
-			b.isFreed = true
-			s.blocks[r.Offset] = b
-		}
-
-		return nil
-	default:
-		return nil
-	}
-
-	return p
-}
-
-// addSegment adds the segment of a record, which replaces an older one with the same number.
+// addSegment adds the segment of a record. It replaces an older segment with the same number.
 func (m *poolStates) addSegment(p *poolState, r *trace.Record) {
 	p.removeSegment(r.Segment)
 	p.segments[r.Segment] = &segment{
@@ -139,32 +132,17 @@ func (m *poolStates) addSegment(p *poolState, r *trace.Record) {
 	m.nextAddress += roundUp(size+gap, segmentAlignment)
 }
 
-// addBlock adds the block of a record, which replaces an older one at the same offset. It extends a
-// segment of unknown size to the end of the block.
-func (m *poolStates) addBlock(p *poolState, r *trace.Record) {
-	s := m.findOrAddSegment(p, r)
-	end := r.Offset + r.Size
-	if s.isSizeUnknown && end > s.bytes {
-		p.mappedBytes += end - s.bytes
-		s.bytes = end
+// findOrAddSegment returns the segment of a record. If the segment is not known, the trace has lost
+// its record, so findOrAddSegment adds a segment of unknown size.
+func (m *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
+	s := p.segments[r.Segment]
+	if s == nil {
+		s = &segment{address: m.nextAddress, blocks: map[int64]block{}, isSizeUnknown: true}
+		m.nextAddress += unknownSegmentBytes
+		p.segments[r.Segment] = s
 	}
 
-	p.removeBlock(s, r.Offset)
-	s.blocks[r.Offset] = block{
-		size: r.Size, requestedSize: r.Requested, stream: r.Stream, callSite: r.Site,
-	}
-	p.allocatedBytes += r.Size
-}
-
-// roundUp rounds n, which must not be negative, up to a multiple of unit.
-func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }
-
-// removeBlock removes the block at an offset, if there is one.
-func (p *poolState) removeBlock(s *segment, offset int64) {
-	if b, ok := s.blocks[offset]; ok {
-		p.allocatedBytes -= b.size
-		delete(s.blocks, offset)
-	}
+	return s
 }
 
 // removeSegment removes a segment with its blocks, if it exists.
@@ -181,3 +159,38 @@ func (p *poolState) removeSegment(number int32) {
 	p.mappedBytes -= s.bytes
 	delete(p.segments, number)
 }
+
+// addBlock adds the block of a record. It replaces an older block at the same offset.
+func (m *poolStates) addBlock(p *poolState, r *trace.Record) {
+	s := m.findOrAddSegment(p, r)
+	end := r.Offset + r.Size
+	if s.isSizeUnknown && end > s.bytes {
+		p.mappedBytes += end - s.bytes
+		s.bytes = end
+	}
+
+	p.removeBlock(s, r.Offset)
+	s.blocks[r.Offset] = block{
+		size: r.Size, requestedSize: r.Requested, callSite: r.Site,
+	}
+	p.allocatedBytes += r.Size
+}
+
+// markFreed sets isFreed of the block at an offset, if there is one.
+func (s *segment) markFreed(offset int64) {
+	if b, isKnown := s.blocks[offset]; isKnown {
+		b.isFreed = true
+		s.blocks[offset] = b
+	}
+}
+
+// removeBlock removes the block at an offset, if there is one.
+func (p *poolState) removeBlock(s *segment, offset int64) {
+	if b, isKnown := s.blocks[offset]; isKnown {
+		p.allocatedBytes -= b.size
+		delete(s.blocks, offset)
+	}
+}
+
+// roundUp rounds n, which must not be negative, up to a multiple of unit.
+func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }

@@ -7,27 +7,19 @@ import (
 	"strings"
 )
 
-// pickler writes a Python value as a pickle of protocol 2, without holding the value in memory.
-// To write a list or dict, the caller opens it, writes its items, and closes it. Before each item
-// of a list, the caller calls beginItem. Errors of writing are returned by finish only.
-type pickler struct {
-	w *bufio.Writer // keeps the first error
-	// stringNumbers holds the numbers of strings in the memo, the pickle's table of values. A
-	// string in the memo can be written as its number.
-	stringNumbers map[string]uint32
-	batchLengths  []int // number of items in the current batch of each open list (see beginItem)
-}
+// A pickle is an encoded Python value. It consists of operations, which build the value on a stack.
+// For example, these operations build the list ["a", 7]:
+//
+//	opEmptyList     push an empty list
+//	opMark          push a mark
+//	opText "a"      push the string "a"
+//	opInt32 7       push the integer 7
+//	opAppends       remove the items above the mark, and append them to the list
+//
+// The items between a mark and opAppends are a batch. A long list needs several batches. A dict is
+// built in the same way, from keys and values in turn.
 
-// frame describes a line of a call stack.
-type frame struct {
-	name string // name of the function
-	file string // path of the source file
-	line int64
-}
-
-const maxStoredStrings = 1 << 16 // limit of len(stringNumbers)
-
-// The opcodes of pickles. The comments have the names in Python's module pickle, if they differ.
+// The opcodes of operations. The comments have the names in Python's module pickle, if they differ.
 const (
 	opProtocol    = 0x80 // PROTO
 	opStop        = '.'
@@ -45,10 +37,23 @@ const (
 	opTuple2      = 0x86 // TUPLE2
 )
 
+// pickler writes a pickle piece by piece, so that it never holds the whole value in memory.
+//
+// A list is written by openList, beginItem before each item, and closeList. A dict is written by
+// openDict, writeKey before each value, and closeDict. If writing fails, finish returns the error.
+type pickler struct {
+	w            *bufio.Writer // keeps the first error
+	batchLengths []int         // the length of the current batch of each open list, innermost last
+
+	// memoNumbers holds the numbers of strings in the memo, a table in the reader of the pickle. Such
+	// a string is written as its number.
+	memoNumbers map[string]uint32
+}
+
 func newPickler(w io.Writer) *pickler {
 	const bufferBytes = 1 << 16
-	p := &pickler{w: bufio.NewWriterSize(w, bufferBytes), stringNumbers: map[string]uint32{}}
-	const protocol = 2
+	p := &pickler{w: bufio.NewWriterSize(w, bufferBytes), memoNumbers: map[string]uint32{}}
+	const protocol = 2 // the version of the format
 	p.writeBytes(opProtocol, protocol)
 	return p
 }
@@ -61,7 +66,6 @@ func (p *pickler) finish() error {
 
 func (p *pickler) writeBytes(b ...byte) { _, _ = p.w.Write(b) }
 
-// openList begins a list. The mark shows where the items of a batch begin.
 func (p *pickler) openList() {
 	p.writeBytes(opEmptyList, opMark)
 	p.batchLengths = append(p.batchLengths, 0)
@@ -72,16 +76,16 @@ func (p *pickler) closeList() {
 	p.batchLengths = p.batchLengths[:len(p.batchLengths)-1]
 }
 
-// maxBatchItems is the number of items that one operation adds to a list, as in Python's pickler.
-// PyTorch's memory_viz page fails with many more items.
+// maxBatchItems is the largest length of a batch, as in Python's pickler. PyTorch's memory_viz page
+// fails with many more items.
 const maxBatchItems = 1000
 
-// beginItem counts an item of the innermost open list. If the current batch is full, it first
-// appends the batch to the list, and begins a new batch.
+// beginItem begins an item of the innermost open list. The caller must write the item next.
 func (p *pickler) beginItem() {
 	innermost := len(p.batchLengths) - 1
-	if p.batchLengths[innermost] == maxBatchItems {
-		p.writeBytes(opAppends, opMark)
+	isBatchFull := p.batchLengths[innermost] == maxBatchItems
+	if isBatchFull {
+		p.writeBytes(opAppends, opMark) // end the batch, and begin another one
 		p.batchLengths[innermost] = 0
 	}
 
@@ -94,38 +98,44 @@ func (p *pickler) closeDict() { p.writeBytes(opSetItems) }
 // writeKey writes a key of a dict. The caller must write the value next.
 func (p *pickler) writeKey(name string) { p.writeText(name) }
 
-// writeText writes a string or, if it is in the memo, its number there. It adds the first strings
-// to the memo.
+// maxMemoStrings limits the number of strings in the memo.
+const maxMemoStrings = 1 << 16
+
+// writeText writes a string or, if the memo has it, its number in the memo. It adds a new string to
+// the memo, unless the memo is full.
 func (p *pickler) writeText(s string) {
 	s = strings.ToValidUTF8(s, "?")
-	if n, ok := p.stringNumbers[s]; ok {
+	if number, isInMemo := p.memoNumbers[s]; isInMemo {
 		p.writeBytes(opGetFromMemo)
-		p.writeUint32(n)
+		p.writeUint32(number)
 		return
 	}
 
 	p.writeBytes(opText)
 	p.writeUint32(uint32(len(s)))
 	_, _ = p.w.WriteString(s)
-	if n := uint32(len(p.stringNumbers)); n < maxStoredStrings {
-		p.stringNumbers[s] = n
+	number := uint32(len(p.memoNumbers))
+	if number < maxMemoStrings {
+		p.memoNumbers[s] = number
 		p.writeBytes(opStoreInMemo)
-		p.writeUint32(n)
+		p.writeUint32(number)
 	}
 }
 
+// writeUint32 writes the argument of an operation.
 func (p *pickler) writeUint32(n uint32) {
 	p.writeBytes(binary.LittleEndian.AppendUint32(nil, n)...)
 }
 
 func (p *pickler) writeInteger(n int64) {
-	if n == int64(int32(n)) { // fits
+	fitsInt32 := n == int64(int32(n))
+	if fitsInt32 {
 		p.writeBytes(opInt32)
 		p.writeUint32(uint32(n))
 		return
 	}
 
-	const byteCount = 8
+	const byteCount = 8 // of n
 	p.writeBytes(binary.LittleEndian.AppendUint64([]byte{opLong, byteCount}, uint64(n))...)
 }
 
@@ -151,11 +161,18 @@ func (p *pickler) writePairItem(key string, first, second int64) {
 	p.writeKey(key)
 	p.writeInteger(first)
 	p.writeInteger(second)
-	p.writeBytes(opTuple2)
+	p.writeBytes(opTuple2) // makes a tuple of the two integers
 }
 
-// writeFrames writes the key "frames" and a call stack. The stack has the frame f only. If f is the
-// zero frame, the stack is empty.
+// frame is a line of a call stack, such as line 12 of "train.py" in the function "main".
+type frame struct {
+	name string // of the function
+	file string
+	line int64
+}
+
+// writeFrames writes the key "frames" and a list with the frame f. If f is the zero frame, the list
+// is empty.
 func (p *pickler) writeFrames(f frame) {
 	p.writeKey("frames")
 	p.openList()

@@ -10,9 +10,23 @@ import (
 	"symmem/trace"
 )
 
+// A memory snapshot is a file that PyTorch's memory_viz page shows: a pickle, which is an encoded
+// Python value. It contains the events about memory, and the segments and blocks at the end. A
+// segment is a range of memory in which a pool places blocks.
+//
+// Each event is made from a record of a trace. One record can result in two events:
+//
+//	record                                  events
+//	alloc of a block                        alloc
+//	free of a block                         free_requested, free_completed
+//	free of a block that is still in use    free_requested
+//	return of such a block to its pool      free_completed
+
 // WriteSnapshots writes a memory snapshot in PyTorch's format for each rank to a folder. It returns
-// the number of events written. Pools of groups appear as MemPools of device 0, and other pools as
-// the default pool. The addresses are invented, because traces contain none.
+// the number of events in all snapshots.
+//
+// Pools of groups appear as MemPools of device 0, and other pools as the default pool. Traces
+// contain no addresses, so those in snapshots are invented.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, log *trace.Log) error {
 		s := snapshotWriter{
@@ -26,65 +40,61 @@ func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	return events, err
 }
 
-// snapshotWriter writes the snapshot of one rank.
+// snapshotWriter writes the snapshot of one rank. Methods of the pickler encode parts of it: a list
+// is opened, has beginItem before each item, and is closed. A dict (a Python map) is opened, has
+// items with keys, and is closed.
 type snapshotWriter struct {
 	*pickler
-	pools      *poolStates // state after the records written so far
-	timeline   timeline    // times of the records
-	clock      Clock       // corrects the times
+	pools      *poolStates // state of the pools after the records up to now
+	timeline   timeline    // has the time of the latest record
+	clock      Clock       // how far the rank's clock is ahead
 	eventCount int         // number of events written
 }
 
 func (s *snapshotWriter) write(log *trace.Log) error {
 	s.openDict()
 	s.writeKey("device_traces")
-	s.openList()
-	s.beginItem() // the trace of device 0
-	s.openList()
+	s.openList() // the lists of events of all devices
+	s.beginItem()
+	s.openList() // the events of device 0
 	for i := range log.Records {
 		s.writeRecord(&log.Records[i])
 	}
 
 	s.closeList()
 	s.closeList()
-	s.writeKey("segments") // the state after the last record
-	s.openList()
-	for _, p := range s.pools.ordered {
-		for _, number := range slices.Sorted(maps.Keys(p.segments)) {
-			s.writeSegment(p, p.segments[number])
-		}
-	}
-
-	s.closeList()
+	s.writeKey("segments")
+	s.writeSegments()
 	s.writeKey("allocator_settings")
 	s.openDict()
 	s.writeTextItem("PYTORCH_CUDA_ALLOC_CONF", "")
 	s.writeFalseItem("expandable_segments")
 	s.closeDict()
 	s.writeKey("external_annotations")
-	s.openList()
+	s.openList() // remains empty
 	s.closeList()
 	s.closeDict()
 	return s.finish()
 }
 
-// writeRecord writes the events that correspond to a record, and updates the state of the pools.
+// writeRecord writes the events that a record results in, and updates the state of the pools.
 func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	s.timeline.advance(r)
-	if r.Kind.IsGroupEvent() || r.Segment < 0 { // not about memory
+	isAboutMemory := !r.Kind.IsGroupEvent() && r.Segment >= 0
+	if !isAboutMemory {
 		return
 	}
 
 	p := s.pools.findOrAddPool(r)
-	oldSegment := p.segments[r.Segment] // before the record; can be nil
+	oldSegment := p.segments[r.Segment] // before the record; nil if unknown
 	var oldBlock block
-	isKnown := false // whether the trace contains the block's allocation
+	isBlockKnown := false // true if the trace contains the allocation of the block
 	if oldSegment != nil {
-		oldBlock, isKnown = oldSegment.blocks[r.Offset]
+		oldBlock, isBlockKnown = oldSegment.blocks[r.Offset]
 	}
 
 	s.pools.apply(r)
-	newSegment := p.segments[r.Segment] // after the record; can be nil
+	newSegment := p.segments[r.Segment] // after the record; nil if removed
 	switch r.Kind {
 	case event.KindSegment:
 		s.writeEvent("segment_alloc", p, newSegment.address, r.Size, r)
@@ -95,30 +105,29 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	case event.KindAlloc:
 		s.writeEvent("alloc", p, newSegment.address+r.Offset, r.Requested, r)
 	case event.KindFree, event.KindPark, event.KindDefer, event.KindReturn:
-		if isKnown {
+		if isBlockKnown {
 			s.writeFree(p, newSegment.address+r.Offset, oldBlock, r)
 		}
 
-	default: // has no corresponding event
+	default: // results in no event
 	}
 }
 
-// writeFree writes the events that correspond to a record of a free: the request, the completion,
-// or both. b is the block before the record.
+// writeFree writes the events for a record that frees or returns a block. b is the block before the
+// record.
 func (s *snapshotWriter) writeFree(p *poolState, address int64, b block, r *trace.Record) {
 	isRequest := !b.isFreed
 	if isRequest {
 		s.writeEvent("free_requested", p, address, b.requestedSize, r)
 	}
 
-	// A block that is still in use is parked or deferred first, and returned later.
 	isCompletion := r.Kind == event.KindFree || r.Kind == event.KindReturn
 	if isCompletion {
 		s.writeEvent("free_completed", p, address, b.requestedSize, r)
 	}
 }
 
-// writeEvent writes an event of the given action with the stream and the call site of r.
+// writeEvent writes an event. action is its name, such as "alloc".
 func (s *snapshotWriter) writeEvent(
 	action string, p *poolState, address, size int64, r *trace.Record,
 ) {
@@ -133,12 +142,29 @@ func (s *snapshotWriter) writeEvent(
 	s.writeIntegerItem("time_us", correctedTime.UnixMicro())
 	s.writeTextItem("compile_context", "N/A")
 	s.writeTextItem("user_metadata", p.title)
-	s.writePairItem("pool_id", 0, p.number) // (0, 0) is the default pool, and (0, n) a MemPool
+	s.writePoolItem("pool_id", p)
 	s.writeFrames(frameOf(r.Site, p.title))
 	s.closeDict()
 }
 
-// writeSegment writes the state of a segment at the end of the trace.
+// writePoolItem writes a key and the ID of a pool in PyTorch. This is a pair of integers: (0, 0) is
+// the default pool, and (0, 3) is MemPool 3.
+func (s *snapshotWriter) writePoolItem(key string, p *poolState) {
+	s.writePairItem(key, 0, p.number)
+}
+
+// writeSegments writes the list of segments at the end of the trace.
+func (s *snapshotWriter) writeSegments() {
+	s.openList()
+	for _, p := range s.pools.ordered {
+		for _, number := range slices.Sorted(maps.Keys(p.segments)) {
+			s.writeSegment(p, p.segments[number])
+		}
+	}
+
+	s.closeList()
+}
+
 func (s *snapshotWriter) writeSegment(p *poolState, g *segment) {
 	allocatedBytes := int64(0)
 	requestedBytes := int64(0)
@@ -157,9 +183,9 @@ func (s *snapshotWriter) writeSegment(p *poolState, g *segment) {
 	s.writeIntegerItem("requested_size", requestedBytes)
 	s.writeIntegerItem("stream", 0)
 	s.writeTextItem("segment_type", "large")
-	s.writePairItem("segment_pool_id", 0, p.number)
+	s.writePoolItem("segment_pool_id", p)
 	s.writeFalseItem("is_expandable")
-	s.writeFrames(frame{})
+	s.writeFrames(frame{}) // an empty call stack
 	s.writeKey("blocks")
 	s.openList()
 	s.writeBlocks(p, g)
@@ -167,10 +193,10 @@ func (s *snapshotWriter) writeSegment(p *poolState, g *segment) {
 	s.closeDict()
 }
 
-// writeBlocks writes the blocks of a segment in the order of their addresses, and the free memory
-// between them as inactive blocks.
+// writeBlocks writes the blocks of a segment in the order of their addresses. Between them, it
+// writes the free memory as inactive blocks.
 func (s *snapshotWriter) writeBlocks(p *poolState, g *segment) {
-	end := int64(0) // end of the preceding block
+	end := int64(0) // offset of the end of the preceding block
 	for _, offset := range slices.Sorted(maps.Keys(g.blocks)) {
 		b := g.blocks[offset]
 		if offset > end {
