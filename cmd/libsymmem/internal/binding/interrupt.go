@@ -12,25 +12,30 @@ import (
 	"symmem"
 )
 
-// interrupts calls functions of the caller during waits. With them, the caller can interrupt a
-// wait, for example when Python has received a signal.
+// The caller of a call may want to interrupt it, for example when a user of Python presses Ctrl-C.
+// So a call that waits polls the caller every 100 ms: it calls a function of the caller, which
+// returns true to interrupt the call.
+//
+//   - runResumable runs a call that only waits, such as the synchronization of a stream. It stops
+//     the wait after 100 ms, polls, and starts the wait again.
+//   - runInterruptible runs other calls on a second goroutine, and polls in the meantime.
+
+// interrupts holds the functions of the caller that are polled.
 type interrupts struct {
 	poll atomic.Pointer[pollFunctions] // nil if the caller has set none
 }
 
-// pollFunctions holds functions of the caller that return true to interrupt a wait.
 type pollFunctions struct {
-	// pollOnThread is called on the waiting thread, without locks of this package.
+	// pollOnThread is called on the thread of the waiting call. No lock of this package is held.
 	pollOnThread func() bool
-	// pollInCollective is called during a collective, on any thread, with the stream's lock held.
+	// pollInCollective is called during a collective, on any thread. The stream's lock is held.
 	pollInCollective func() bool
-	// spareSlice is a time slice that the next call of runResumable can use, or nil. It saves an
-	// allocation.
+	// spareSlice can be used by the next call of runResumable. It is nil if there is none.
 	spareSlice atomic.Pointer[timeSlice]
 }
 
-// SetPoll sets the functions that report whether to interrupt a wait. If onThread is nil, no wait
-// is interrupted, and inCollective is not called either.
+// SetPoll sets functions that return true to interrupt a call. If onThread is nil, no call is
+// interrupted, and inCollective is not called either.
 func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 	if onThread == nil {
 		i.poll.Store(nil)
@@ -40,29 +45,25 @@ func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 	i.poll.Store(&pollFunctions{pollOnThread: onThread, pollInCollective: inCollective})
 }
 
-const (
-	pollInterval  = 100 * time.Millisecond // time between calls of pollOnThread
-	maxCancelWait = 500 * time.Millisecond // maximum wait for a call that was canceled
-)
-
-var errTimeSlice = errors.New("the time slice of a wait has expired")
-
 func interruptedError(operation string) error {
 	return fmt.Errorf("%s: %w", operation, symmem.ErrInterrupted)
 }
 
 // pollInCollective returns an error if the caller wants to interrupt a collective.
 func (i *interrupts) pollInCollective() error {
-	if p := i.poll.Load(); p != nil && p.pollInCollective() {
+	p := i.poll.Load()
+	isInterrupted := p != nil && p.pollInCollective()
+	if isInterrupted {
 		return interruptedError("waiting in a collective")
 	}
 
 	return nil
 }
 
-// runResumable runs a call that only waits, and polls the caller every pollInterval. Before each
-// poll, the call must return, so its context is a time slice. After the poll, runResumable repeats
-// the call.
+const pollInterval = 100 * time.Millisecond // between calls of pollOnThread
+
+// runResumable runs a call that can be stopped and started again. operation describes it in errors.
+// The context of the call ends after pollInterval, so that runResumable can poll.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -77,11 +78,12 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 
 		err := call(slice)
 		isUnused := slice.stop()
-		if isUnused { // the call did not have to wait
-			p.spareSlice.Store(slice)
+		if isUnused {
+			p.spareSlice.Store(slice) // saves an allocation
 		}
 
-		if !errors.Is(err, errTimeSlice) {
+		hasStoppedToPoll := errors.Is(err, errTimeSlice)
+		if !hasStoppedToPoll {
 			return err
 		}
 
@@ -91,9 +93,81 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 	}
 }
 
-// runInterruptible runs a call on another goroutine and polls the caller in the meantime. After an
-// interrupt, it cancels the context and returns within maxCancelWait, even if the call is still
-// running. The caller must therefore not read variables of the call after an error.
+// timeSlice is a context that ends some time after the first call of Done or Err. A call that does
+// not have to wait calls neither, so it starts no timer.
+type timeSlice struct {
+	duration time.Duration
+
+	mu   sync.Mutex
+	end  time.Time     // zero before the first call of Done or Err; guarded by mu
+	done chan struct{} // nil before the first call of Done; guarded by mu
+
+	// timer closes done. It is nil before the first call of Done. Guarded by mu.
+	timer *time.Timer
+}
+
+// errTimeSlice is the error of a timeSlice that has ended.
+var errTimeSlice = errors.New("the time slice of a wait has expired")
+
+func newTimeSlice(duration time.Duration) *timeSlice { return &timeSlice{duration: duration} }
+
+// beginLocked begins the time slice, unless it has already begun. The caller holds mu.
+func (t *timeSlice) beginLocked() {
+	if t.end.IsZero() {
+		t.end = time.Now().Add(t.duration)
+	}
+}
+
+// Done implements context.Context.
+func (t *timeSlice) Done() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.beginLocked()
+	if t.done == nil {
+		t.done = make(chan struct{})
+		t.timer = time.AfterFunc(time.Until(t.end), func() { close(t.done) })
+	}
+
+	return t.done
+}
+
+// Err implements context.Context.
+func (t *timeSlice) Err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.beginLocked()
+	if time.Now().Before(t.end) {
+		return nil
+	}
+
+	return errTimeSlice
+}
+
+// Deadline implements context.Context. There is no deadline, because the call is started again.
+func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Value implements context.Context.
+func (t *timeSlice) Value(any) any { return nil }
+
+// stop stops the timer. It returns true if the time slice has not begun, and can be used again.
+func (t *timeSlice) stop() (isUnused bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+
+	return t.end.IsZero()
+}
+
+// maxCancelWait limits the wait for a call whose context was canceled.
+const maxCancelWait = 500 * time.Millisecond
+
+// runInterruptible runs a call on another goroutine and polls in the meantime. operation describes
+// it in errors. An interrupt cancels the context of the call.
+//
+// After an interrupt, the call may still be running when runInterruptible returns. So after an
+// error, the caller must not read variables that the call writes.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -139,63 +213,4 @@ func CatchPanic(call func() error) (err error) {
 		}
 	}()
 	return call()
-}
-
-// timeSlice is a context that expires after its duration. It begins with the first call of Done or
-// Err. A call that does not wait does not use its context, so it starts no timer.
-type timeSlice struct {
-	duration time.Duration
-
-	mu     sync.Mutex
-	expiry time.Time     // zero until the slice begins; guarded by mu
-	done   chan struct{} // nil before the first call of Done; guarded by mu
-	timer  *time.Timer   // closes done; nil before the first call of Done; guarded by mu
-}
-
-func newTimeSlice(duration time.Duration) *timeSlice { return &timeSlice{duration: duration} }
-
-// beginLocked begins the slice, unless it has already begun.
-func (t *timeSlice) beginLocked() {
-	if t.expiry.IsZero() {
-		t.expiry = time.Now().Add(t.duration)
-	}
-}
-
-// Deadline returns no deadline, because the wait continues after the slice.
-func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-func (t *timeSlice) Done() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.beginLocked()
-	if t.done == nil {
-		t.done = make(chan struct{})
-		t.timer = time.AfterFunc(time.Until(t.expiry), func() { close(t.done) })
-	}
-
-	return t.done
-}
-
-func (t *timeSlice) Err() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.beginLocked()
-	if time.Now().Before(t.expiry) {
-		return nil
-	}
-
-	return errTimeSlice
-}
-
-func (t *timeSlice) Value(any) any { return nil }
-
-// stop stops the timer. It returns true if the slice has not begun, so that it can be used again.
-func (t *timeSlice) stop() (isUnused bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.timer != nil {
-		t.timer.Stop()
-	}
-
-	return t.expiry.IsZero()
 }

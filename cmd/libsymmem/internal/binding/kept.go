@@ -10,33 +10,26 @@ import (
 	"symmem/internal/sys"
 )
 
-// closedRankBuffers remembers memory that belonged to symmem when a rank was open. This is the
-// memory of live buffers of closed ranks, which callers can still use, and of unmapped segments. A
-// segment is a piece of mapped memory that contains buffers.
+// A process is a rank of each world that it has opened. Suppose that it closes rank 3 of a world by
+// force while a buffer of 1 MiB is live, because a tensor still uses it:
+//
+//   - The buffer stays usable. A later free must find it, so closedRankBuffers keeps the rank.
+//   - Calls that pass an address in the buffer after that free must get an error.
+//   - The segment that contains the buffer (a piece of mapped memory) may then be unmapped. Calls
+//     that pass an address in it must get an error too, unless the address was mapped again.
+
+// closedRankBuffers remembers live buffers of closed ranks, and segments that were unmapped.
 type closedRankBuffers struct {
 	isNonEmpty atomic.Bool // while it is false, checkNotFreed takes no lock
 
 	mu    sync.Mutex
 	ranks []symmem.Interop // closed ranks with live buffers, copied on write; guarded by mu
 
-	// unmappedMu is acquired with a pool's lock held (by recordUnmapped). To prevent a deadlock, no
-	// lock may be acquired while it is held.
+	// unmappedMu is acquired while a pool's lock is held (by recordUnmapped). To prevent a deadlock,
+	// no lock may be acquired while unmappedMu is held.
 	unmappedMu       sync.Mutex
 	unmappedSegments []addressRange // oldest first; guarded by unmappedMu
 }
-
-type addressRange struct {
-	start uintptr
-	bytes int64
-}
-
-func (s addressRange) contains(address uintptr) bool {
-	offset := address - s.start // overflows to a large number if address is below start
-	return offset < uintptr(s.bytes)
-}
-
-// maxUnmappedSegments limits the length of unmappedSegments. The oldest segments are dropped.
-const maxUnmappedSegments = 1024
 
 // keepRank remembers a rank that is about to close, if it has live buffers.
 func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
@@ -61,22 +54,62 @@ func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.I
 }
 
 // closedRanks returns the closed ranks with live buffers. The slice is never modified, so callers
-// use it without k.mu. They must not hold k.mu while they call methods of a rank. Such a method can
-// wait for a pool's lock, which another call may hold while it waits for other ranks.
+// use it without holding mu.
+//
+// Callers must not hold mu while they call a method of a rank. The method can wait for a pool's
+// lock, and another call may hold that lock while it waits for other ranks.
 func (k *closedRankBuffers) closedRanks() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ranks
 }
 
-// recordUnmapped remembers a segment that was unmapped.
+// freeBuffer frees the buffer that begins at an address, if a closed rank has one. Otherwise, it
+// returns false.
+func (k *closedRankBuffers) freeBuffer(address uintptr) (isFound bool, err error) {
+	for _, rank := range k.closedRanks() {
+		b, err := rank.Retire(address) // later calls do not find the buffer
+		if err != nil {
+			continue // no buffer of this rank begins at the address
+		}
+
+		if !hasLiveBuffers(rank) {
+			k.forgetRank(rank)
+		}
+
+		return true, b.Free()
+	}
+
+	return false, nil
+}
+
+func (k *closedRankBuffers) forgetRank(rank symmem.Interop) {
+	isRank := func(other symmem.Interop) bool { return other == rank }
+	k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop {
+		return slices.DeleteFunc(ranks, isRank)
+	})
+}
+
+type addressRange struct {
+	start uintptr
+	bytes int64
+}
+
+func (s addressRange) contains(address uintptr) bool {
+	offset := address - s.start // overflows to a large number if address is below start
+	return offset < uintptr(s.bytes)
+}
+
+// maxUnmappedSegments limits the length of unmappedSegments. The oldest segments are dropped.
+const maxUnmappedSegments = 1024
+
+// recordUnmapped remembers a segment that was unmapped, of an open or closed rank. It forgets an
+// older segment at the same address.
 func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
-	// An earlier segment at the same address is outdated.
-	k.unmappedSegments = slices.DeleteFunc(k.unmappedSegments, func(s addressRange) bool {
-		return s.start == e.Address
-	})
+	isAtSameAddress := func(s addressRange) bool { return s.start == e.Address }
+	k.unmappedSegments = slices.DeleteFunc(k.unmappedSegments, isAtSameAddress)
 	if len(k.unmappedSegments) == maxUnmappedSegments {
 		k.unmappedSegments = slices.Delete(k.unmappedSegments, 0, 1)
 	}
@@ -86,17 +119,18 @@ func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	k.isNonEmpty.Store(true)
 }
 
-func (k *closedRankBuffers) isUnmapped(address uintptr) bool {
+func (k *closedRankBuffers) wasUnmapped(address uintptr) bool {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
-	return slices.ContainsFunc(k.unmappedSegments, func(s addressRange) bool {
-		return s.contains(address)
-	})
+	containsAddress := func(s addressRange) bool { return s.contains(address) }
+	return slices.ContainsFunc(k.unmappedSegments, containsAddress)
 }
 
-// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed. For
-// the host backend (isHost), it also returns an error if the memory is in an unmapped segment. The
-// address of such a segment can be mapped again for other memory, which is no error.
+// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed.
+//
+// On the host backend (isHost), whose memory is ordinary memory of the process, it also checks for
+// unmapped segments. An address in such a segment can be valid again: it may have been mapped for
+// other memory.
 func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost bool) error {
 	if !k.isNonEmpty.Load() {
 		return nil
@@ -108,7 +142,7 @@ func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost b
 		}
 	}
 
-	if isHost && k.isUnmapped(address) {
+	if isHost && k.wasUnmapped(address) {
 		isMappedAgain := sys.IsReadable(address)
 		if !isMappedAgain {
 			return fmt.Errorf("memory at %#x: %w", address, symmem.ErrFreed)
@@ -116,27 +150,4 @@ func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost b
 	}
 
 	return nil
-}
-
-// freeBuffer frees the buffer that begins at an address, if a closed rank has one. Otherwise, it
-// returns false.
-func (k *closedRankBuffers) freeBuffer(address uintptr) (bool, error) {
-	for _, rank := range k.closedRanks() {
-		b, err := rank.Retire(address)
-		if err != nil {
-			continue // the buffer is not one of this rank
-		}
-
-		if !hasLiveBuffers(rank) {
-			isRank := func(other symmem.Interop) bool { return other == rank }
-			k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop {
-				return slices.DeleteFunc(ranks, isRank)
-			})
-		}
-
-		err = b.Free()
-		return true, err
-	}
-
-	return false, nil
 }

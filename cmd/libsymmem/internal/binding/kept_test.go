@@ -277,7 +277,7 @@ func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if !l.closedRankBuffers.isUnmapped(address) {
+	if !l.closedRankBuffers.wasUnmapped(address) {
 		t.Error("the trimmed segment is not recorded as unmapped")
 	}
 }

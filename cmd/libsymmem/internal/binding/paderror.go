@@ -10,40 +10,51 @@ import (
 	"symmem"
 )
 
-// padError is the error of a failed wait on a checked pad. A checked pad is memory through which
-// kernels of a group's ranks signal each other.
+// Kernels of a group's ranks signal each other through a checked pad, which is memory on each rank.
+// If a wait for a signal fails, the kernel writes a report to the pads of all ranks. From the
+// report, this file makes an error such as this one:
+//
+//	Timed out: rank 2 waited 5000 ms, and rank 1 has not signalled on channel 7 at site 5 ("a.py:12")
+//	of group tp; rank 1 has signalled on channel 7 at site 6 ("a.py:20") instead
+//
+// A site is the number of a call site, where a kernel signals or waits. The sender and the waiter
+// must use the same channel and site. If a rank arrives, it signals all ranks of the group.
+//
+// A signal is a word on the pad of the waiter. Its epoch is its number, such as 3 for the third
+// signal. Its tag contains the channel and the site. Before a rank writes new values for its peer,
+// it can replace the word by one with the tag 0.
+//
+// Errors contain ranks of the world, but reports contain ranks of the group.
+
+// padError is the error of a failed wait on a checked pad.
 type padError struct {
 	text  string
-	cause error // determines the code and the details that callers get
+	cause error // determines the error code and the details that callers get
 }
 
 func (e *padError) Error() string { return e.text }
 func (e *padError) Unwrap() error { return e.cause }
 
-// timeoutError returns the error for report r of a wait that timed out. The error names the missing
-// ranks. If their signals or their reports show where these ranks are, it says so.
+// timeoutError returns the error for report r of a wait that timed out. It names the missing ranks
+// and, if it can, where these ranks are instead. reports are the reports of all ranks.
 func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	missing, err := p.missingRanks(r)
 	if err != nil {
 		return err
 	}
 
-	members := p.group.Ranks() // the world's rank of each rank of the group
+	worldRanks := p.group.Ranks() // worldRanks[i] is the world's rank of the group's rank i
 	missingWorldRanks := make([]int, len(missing))
 	for i, rank := range missing {
-		missingWorldRanks[i] = members[rank]
+		missingWorldRanks[i] = worldRanks[rank]
 	}
 
-	verb := "signalled"
-	if r.isArrival() {
-		verb = "arrived"
-	}
-
-	waited := fmt.Sprintf("rank %d waited %d ms", members[r.rank], p.timeout.Milliseconds())
+	waited := fmt.Sprintf("rank %d waited %d ms", worldRanks[r.rank], p.timeout.Milliseconds())
 	text := fmt.Sprintf("Timed out: %s, and %s not %s %s of group %s", waited,
-		ranksHave(missingWorldRanks), verb, p.describePlace(r.channel, r.site), p.group.name)
+		ranksHave(missingWorldRanks), r.verb(), p.describePlace(r.channel, r.site), p.group.name)
 	groupErr := p.group.Cause(context.Background())
-	if errors.As(groupErr, new(*symmem.RankLostError)) {
+	isRankLost := errors.As(groupErr, new(*symmem.RankLostError))
+	if isRankLost {
 		return &padError{text: fmt.Sprintf("%v. %s", groupErr, text), cause: groupErr}
 	}
 
@@ -60,46 +71,43 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	}
 }
 
+// verb returns the past tense of the action for which the rank waited.
+func (r *padReport) verb() string {
+	if r.isArrival() {
+		return "arrived"
+	}
+
+	return "signalled"
+}
+
 // missingRanks returns the ranks of the group for which the wait of report r timed out.
 func (p *pad) missingRanks(r *padReport) ([]int, error) {
 	isOwnReport := r.rank == p.group.Rank()
-	if !isOwnReport || !r.isArrival() {
+	canReadArrivals := isOwnReport && r.isArrival() // arrivals for other ranks are on their pads
+	if !canReadArrivals {
 		return []int{r.peer}, nil
 	}
 
-	// The arrivals on this rank's pad show all missing ranks. The report names only one.
+	// The arrivals show all missing ranks. The report names only one.
 	memory, err := p.read(padBytes)
 	if err != nil {
 		return nil, err
 	}
 
 	absent := memory.absent(r, len(p.group.Ranks()))
-	if len(absent) == 0 { // the last one has arrived since the timeout
+	if len(absent) == 0 { // the last rank has arrived since the timeout
 		return []int{r.peer}, nil
 	}
 
 	return absent, nil
 }
 
-// waitsElsewhere describes the failed waits of the given ranks of the group, one per line.
-func (p *pad) waitsElsewhere(ranks []int, reports []padReport) []string {
-	var lines []string
-	for _, r := range reports {
-		if slices.Contains(ranks, r.rank) {
-			lines = append(lines, fmt.Sprintf("rank %d was %s instead", p.group.Ranks()[r.rank],
-				p.describePlace(r.channel, r.site)))
-		}
-	}
-
-	return lines
-}
-
 // signalsElsewhere describes signals of the given ranks of the world for which this rank has not
-// waited. It begins with those on pad p, and continues with those on other open pads.
-func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
+// waited: first those on pad p, then those on other open pads.
+func (ps *pads) signalsElsewhere(p *pad, givenWorldRanks []int) []string {
 	const maxLines = 8
 	var lines []string
-	isGiven := func(worldRank int) bool { return slices.Contains(worldRanks, worldRank) }
+	isGiven := func(worldRank int) bool { return slices.Contains(givenWorldRanks, worldRank) }
 	samePad, _ := p.signalsFrom(isGiven) // a pad that cannot be read explains nothing
 	for _, line := range samePad {
 		lines = append(lines, line+" instead")
@@ -110,8 +118,8 @@ func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 			continue
 		}
 
-		found, _ := other.signalsFrom(isGiven)
-		for _, line := range found {
+		otherPad, _ := other.signalsFrom(isGiven)
+		for _, line := range otherPad {
 			lines = append(lines, fmt.Sprintf("%s of group %s instead", line, other.group.name))
 		}
 	}
@@ -119,7 +127,21 @@ func (ps *pads) signalsElsewhere(p *pad, worldRanks []int) []string {
 	return lines[:min(len(lines), maxLines)]
 }
 
-// stoppedError returns the error for report r of a wait that the host stopped.
+// waitsElsewhere describes the failed waits of the given ranks of the group.
+func (p *pad) waitsElsewhere(givenRanks []int, reports []padReport) []string {
+	var lines []string
+	for _, r := range reports {
+		if slices.Contains(givenRanks, r.rank) {
+			lines = append(lines, fmt.Sprintf("rank %d was %s instead", p.group.Ranks()[r.rank],
+				p.describePlace(r.channel, r.site)))
+		}
+	}
+
+	return lines
+}
+
+// stoppedError returns the error for report r of a wait that the host stopped. The host stops the
+// kernels of a group that has failed.
 func (p *pad) stoppedError(r *padReport) error {
 	cause := p.group.Cause(context.Background())
 	if cause == nil {
@@ -131,40 +153,24 @@ func (p *pad) stoppedError(r *padReport) error {
 	return &padError{text: text, cause: cause}
 }
 
-// differenceError returns the error of a wait with an invalid argument or an unexpected signal.
+// differenceError returns the error for report r of a wait with an invalid argument, or of one that
+// found an unexpected word.
 func (p *pad) differenceError(r *padReport) error {
-	members := p.group.Ranks()
-	waiter := members[r.rank]
+	worldRanks := p.group.Ranks()
+	waiter := worldRanks[r.rank]
 	if r.failure == padBadArgument {
 		text := fmt.Sprintf("rank %d passed an invalid channel, site or peer: channel %d, site %d",
 			waiter, r.channel, r.site)
 		return &padError{text: text, cause: symmem.ErrInvalid}
 	}
 
-	sender := members[r.peer]
+	sender := worldRanks[r.peer]
 	senderSite := p.describeSite(r.found.site())
-	waiterPlace := p.describePlace(r.channel, r.site)
-	var text string
-	switch {
-	case r.failure == padOverwritten || r.found.tag() == 0:
-		senderSite = "" // the sender's word is not a signal, so it names no call site
-		text = fmt.Sprintf("Reused too early: rank %d wrote its next values before rank %d had read "+
-			"the previous ones, %s", sender, waiter, waiterPlace)
-	case r.found.epoch() != r.want.epoch(): // the sender is one signal ahead
-		verb, noun := "signalled", "signal"
-		if r.isArrival() {
-			verb, noun = "arrived", "arrival"
-		}
-
-		text = fmt.Sprintf("Reused too early: rank %d %s again before rank %d had waited for the "+
-			"previous %s, %s", sender, verb, waiter, noun, waiterPlace)
-	default:
-		senderPlace := p.describePlace(r.found.channel(), r.found.site())
-		text = fmt.Sprintf("Ranks signal from different call sites: rank %d waits %s, and rank %d is "+
-			"%s", waiter, waiterPlace, sender, senderPlace)
+	if r.wereValuesReplaced() {
+		senderSite = "" // the word may have no site
 	}
 
-	text += " of group " + p.group.name
+	text := p.describeDifference(r, waiter, sender) + " of group " + p.group.name
 	waiterSide := symmem.Side{
 		Ranks: []int{waiter}, Event: fmt.Sprintf("signal %d", r.want.epoch()),
 		Site: p.describeSite(r.site),
@@ -173,9 +179,39 @@ func (p *pad) differenceError(r *padReport) error {
 		Ranks: []int{sender}, Event: fmt.Sprintf("signal %d", r.found.epoch()), Site: senderSite,
 	}
 	return &padError{text: text, cause: &symmem.DivergenceError{
-		Group: p.group.name, Members: members, Message: text,
+		Group: p.group.name, Members: worldRanks, Message: text,
 		Sides: []symmem.Side{waiterSide, senderSide},
 	}}
+}
+
+// wereValuesReplaced reports whether the sender wrote its next values before the waiter had read
+// the previous ones.
+func (r *padReport) wereValuesReplaced() bool {
+	return r.failure == padOverwritten || r.found.tag() == 0
+}
+
+// describeDifference describes how the word that the waiter found differs from the word that it
+// expected. waiter and sender are ranks of the world.
+func (p *pad) describeDifference(r *padReport, waiter, sender int) string {
+	waiterPlace := p.describePlace(r.channel, r.site)
+	isAhead := r.found.epoch() != r.want.epoch() // the sender has already sent a later signal
+	switch {
+	case r.wereValuesReplaced():
+		return fmt.Sprintf("Reused too early: rank %d wrote its next values before rank %d had read "+
+			"the previous ones, %s", sender, waiter, waiterPlace)
+	case isAhead:
+		noun := "signal"
+		if r.isArrival() {
+			noun = "arrival"
+		}
+
+		return fmt.Sprintf("Reused too early: rank %d %s again before rank %d had waited for the "+
+			"previous %s, %s", sender, r.verb(), waiter, noun, waiterPlace)
+	default:
+		senderPlace := p.describePlace(r.found.channel(), r.found.site())
+		return fmt.Sprintf("Ranks signal from different call sites: rank %d waits %s, and rank %d is "+
+			"%s", waiter, waiterPlace, sender, senderPlace)
+	}
 }
 
 // ranksHave returns "rank 3 has", or "ranks 1, 2 have".
