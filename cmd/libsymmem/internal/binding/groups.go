@@ -7,8 +7,13 @@ import (
 	"symmem"
 )
 
-// groups implements the functions in symmem.h that open, use and close groups. C passes a group by
-// its handle, a number.
+// A world is a set of processes, its ranks, that use symmem together. Some of them can open a group
+// for the calls that they make together: for example, the ranks 2 and 3 of a world of 4. In the
+// group, they are the ranks 0 and 1. On each rank, C passes the group by a number, its handle.
+//
+// A function that is collective over the group must be called by all ranks of the group.
+
+// groups implements the functions in symmem.h that open, use and close groups.
 type groups struct{ session *session }
 
 // World returns the handle of the group of all ranks of the main world.
@@ -21,7 +26,8 @@ func (gs *groups) World() (uint64, error) {
 	return r.worldHandle, nil
 }
 
-// OpenGroup joins a group of the main world. It is collective over the group's ranks.
+// OpenGroup opens a group of the main world with the given ranks of the world. It returns the
+// handle. It is collective over the group.
 func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	r, err := gs.session.mainWorldRank()
 	if err != nil {
@@ -31,8 +37,7 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	return gs.open(r, name, ranks, symmem.GroupOptions{})
 }
 
-// OpenGroupIn joins a group of any world. If timeoutMS is 0, the world's timeout applies. It is
-// collective over the group's ranks.
+// OpenGroupIn is like OpenGroup, but for any world. If timeoutMS is 0, the world's timeout applies.
 func (gs *groups) OpenGroupIn(
 	world uint64, name string, ranks []int, timeoutMS int64,
 ) (uint64, error) {
@@ -70,14 +75,14 @@ func (gs *groups) open(
 		return err
 	})
 	if err != nil {
-		return 0, err // after an interrupt, the function may still write opened
+		return 0, err // the function may still be running, so do not read opened
 	}
 
 	return r.groupTable.add(opened, name), nil
 }
 
-// CloseGroup leaves a group and forgets its attached communicators, which belong to other
-// libraries. Memory stays registered with a communicator until its owner destroys it.
+// CloseGroup closes a group on this rank, and forgets the communicators of other libraries that are
+// attached to it. Memory stays registered with them until their owners destroy them.
 func (gs *groups) CloseGroup(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {
@@ -98,10 +103,10 @@ type groupDescription struct {
 	Name      string  `json:"name"`
 	Rank      int     `json:"rank"`
 	Size      int     `json:"size"`
-	Ranks     []int   `json:"ranks"` // ranks of the world, in group order
+	Ranks     []int   `json:"ranks"` // the world's rank of each rank of the group
 	TimeoutMS int64   `json:"timeout_ms"`
 	StopWord  uint64  `json:"stop_word"` // address of the word by which the host stops kernels, or 0
-	Error     *string `json:"error"`     // cause of the group's failure; nil (null) if none is known
+	Error     *string `json:"error"`     // see GroupError; nil (null in JSON) if there is none
 }
 
 // DescribeGroup returns a group's description as JSON.
@@ -123,8 +128,8 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 	return encode(d)
 }
 
-// GroupError returns the error by which a group has failed. It returns nil if the group has not
-// failed, or if its ranks have not agreed on the cause yet. An unknown handle is an error as well.
+// GroupError returns the cause of a group's failure, on which its ranks have agreed. It returns nil
+// if the group has not failed or the ranks have not agreed yet. An unknown handle causes an error.
 func (gs *groups) GroupError(handle uint64) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -175,7 +180,7 @@ func (gs *groups) SuspendGroup(handle uint64) (int64, error) {
 		return err
 	})
 	if err != nil {
-		return 0, err // after an interrupt, the function may still write released
+		return 0, err // the function may still be running, so do not read released
 	}
 
 	return released, nil
@@ -191,8 +196,8 @@ func (gs *groups) ResumeGroup(handle uint64) error {
 	return gs.session.runInterruptible("resuming a group", g.Resume)
 }
 
-// SetPath sets the path (the implementation) that a group's collectives use. One of the values of
-// path lets symmem choose. SetPath is collective over the group.
+// SetPath sets the path of a group's collectives: the way in which symmem runs them. path is a
+// number of symmem.h. SetPath is collective over the group.
 func (gs *groups) SetPath(handle uint64, path int) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -209,8 +214,11 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	})
 }
 
-// Check compares the allocations and frees that the group's ranks have made in the pools that they
-// share. It is collective over the group.
+// Check compares the allocations and frees that the group's ranks have made in shared pools. It is
+// collective over the group.
+//
+// Some frees are delayed until a call that is the same on all ranks. Check is such a call, so it
+// first makes the delayed frees.
 func (gs *groups) Check(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {
@@ -218,7 +226,7 @@ func (gs *groups) Check(handle uint64) error {
 	}
 
 	for _, p := range gs.session.poolTable.ownedBy(r) {
-		if err := p.flush(); err != nil {
+		if err := p.flush(); err != nil { // makes the delayed frees
 			return err
 		}
 	}

@@ -9,15 +9,28 @@ import (
 	"symmem"
 )
 
-// plugin implements the functions for inference engines that use symmem only as an allocator.
+// An inference engine can use symmem only as an allocator, and NCCL for its collectives. Suppose
+// that an engine runs on 4 ranks:
+//
+//   - On each rank, it calls PlugAlloc. The engine has not opened symmem, so the first call opens
+//     the main world. A world is a set of ranks that use symmem together. Here, it contains only
+//     this rank.
+//   - PlugAlloc allocates memory in the main pool, which was created with the main world.
+//   - The engine creates an NCCL communicator of its 4 ranks. On each rank, it calls PlugRegister to
+//     register the memory with this communicator.
+//   - When the engine destroys the communicator, it calls PlugForget.
+
+// plugin implements the functions in symmem.h for inference engines.
 type plugin struct {
 	session       *session
-	openLibrary   func(device int) error // opens the main world unless it is open
+	openLibrary   func(device int) error // openAlone
 	printedErrors sync.Map               // set of error texts
 }
 
-// openAlone opens the main world with only this rank, unless the main world is already open. The
-// world is the set of ranks that use symmem together.
+// mainPool is the number of the main pool.
+const mainPool = 0
+
+// openAlone opens the main world with only this rank, unless it is already open.
 func (l *Library) openAlone(device int) error {
 	if l.IsOpen() {
 		return nil
@@ -26,7 +39,7 @@ func (l *Library) openAlone(device int) error {
 	o := &Options{Size: 1, Device: &device, Backend: "nccl"}
 	err := l.openMain(context.Background(), o, aloneRank)
 	if l.IsOpen() {
-		return nil // an error only means that another thread has opened it in the meantime
+		return nil // if there is an error, another thread has opened the world in the meantime
 	}
 
 	return err
@@ -47,6 +60,66 @@ func (p *plugin) PlugAlloc(
 	}
 
 	return ps.Alloc(poolNumber, bytes, stream, site)
+}
+
+// PlugRegister registers the memory of the main pool that is not yet registered with an NCCL
+// communicator. comm is its ncclComm_t. If there is such memory, all ranks of the communicator must
+// call PlugRegister.
+//
+// During the capture of a CUDA graph, PlugRegister cannot register memory. Instead, it prints a
+// warning, but only once for each world.
+func (p *plugin) PlugRegister(comm uintptr) error {
+	r, err := p.session.mainWorldRank()
+	if err != nil {
+		return err
+	}
+
+	communicator, err := r.adopt(comm)
+	if err != nil {
+		return err
+	}
+
+	_, main, err := p.session.pool(mainPool)
+	if err != nil {
+		return err
+	}
+
+	if err := main.flush(); err != nil { // frees the buffers whose frees were delayed
+		return err
+	}
+
+	err = communicator.Register(context.Background(), main.Pool)
+	isCapturing := errors.Is(err, symmem.ErrCapturing)
+	if !isCapturing {
+		return err
+	}
+
+	r.captureWarning.Do(func() {
+		p.session.printWarning("symmem: the pool grew during a graph capture, so collectives on " +
+			"the new memory do not use windows in that graph; allocate the memory before the capture")
+	})
+	return nil
+}
+
+// adopt returns symmem's object for an ncclComm_t. The first call creates it.
+func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
+	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
+		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
+	})
+}
+
+// PlugStatus returns the ncclResult_t for the result of PlugRegister. It also prints an error. It
+// prints the same text only once, because engines repeat a failed registration in every step.
+func (p *plugin) PlugStatus(comm uintptr, err error) int {
+	if err != nil {
+		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
+		_, isPrinted := p.printedErrors.LoadOrStore(text, true)
+		if !isPrinted {
+			p.session.printWarning(text)
+		}
+	}
+
+	return PlugResult(err)
 }
 
 // Values of NCCL's enum ncclResult_t that PlugResult returns.
@@ -77,65 +150,7 @@ func PlugResult(err error) int {
 	}
 }
 
-// mainPool is the number of the pool that opening the main world creates.
-const mainPool = 0
-
-// PlugRegister registers new memory of the main pool with an NCCL communicator. If there is new
-// memory, the call is collective over the communicator's ranks. During the capture of a CUDA graph,
-// PlugRegister cannot register new memory, and prints a warning.
-func (p *plugin) PlugRegister(comm uintptr) error {
-	r, err := p.session.mainWorldRank()
-	if err != nil {
-		return err
-	}
-
-	communicator, err := r.adopt(comm)
-	if err != nil {
-		return err
-	}
-
-	_, main, err := p.session.pool(mainPool)
-	if err != nil {
-		return err
-	}
-
-	if err := main.flush(); err != nil {
-		return err
-	}
-
-	err = communicator.Register(context.Background(), main.Pool)
-	if !errors.Is(err, symmem.ErrCapturing) {
-		return err
-	}
-
-	r.captureWarning.Do(func() {
-		p.session.printWarning("symmem: the pool grew during a graph capture, so collectives on " +
-			"the new memory do not use windows in that graph; allocate the memory before the capture")
-	})
-	return nil
-}
-
-// adopt returns the AdoptedCommunicator of an ncclComm_t. The first call creates it.
-func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
-	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
-		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
-	})
-}
-
-// PlugStatus prints the error of a registration, if any, and returns its ncclResult_t. It prints
-// the same text only once, because engines repeat a failed registration in every step.
-func (p *plugin) PlugStatus(comm uintptr, err error) int {
-	if err != nil {
-		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
-		if _, isPrinted := p.printedErrors.LoadOrStore(text, true); !isPrinted {
-			p.session.printWarning(text)
-		}
-	}
-
-	return PlugResult(err)
-}
-
-// PlugForget forgets a communicator. Call it when the owner destroys the communicator, because a
+// PlugForget forgets a communicator. Call it when the engine destroys the communicator, because a
 // later communicator may have the same address.
 func (p *plugin) PlugForget(comm uintptr) error {
 	r, err := p.session.mainWorldRank()

@@ -7,9 +7,15 @@ import (
 	"symmem"
 )
 
-// session holds the shared state of the parts of a Library. A process can be a rank of several
-// worlds at once. Each world is a set of processes that have opened symmem together. C callers pass
-// groups, events and attachments by their handles, which are numbers.
+// A world is a set of processes, its ranks, that have opened symmem together. A process can be a
+// rank of several worlds: for example, rank 3 of the main world, for which most functions are, and
+// rank 0 of another world. Each rank can open groups of ranks, and pools of memory.
+//
+// C callers pass groups, events and attachments by numbers, their handles. An attachment is a
+// communicator of another library that a group uses. Handles and the numbers of pools are unique in
+// the process, so from a group's handle, session finds the rank that has opened the group.
+
+// session holds the state of this process that the parts of a Library share.
 type session struct {
 	counters     *Counters
 	printWarning func(text string)
@@ -25,12 +31,11 @@ type session struct {
 	sites      siteTable                // call sites
 	// closedRankBuffers finds buffers that were live when their rank was closed.
 	closedRankBuffers closedRankBuffers
-	// lastHandle is the largest handle of a group, an event or an attachment. It is never reset, so
-	// that no handle is reused.
+	// lastHandle is the largest handle so far. It never decreases, so that no handle is reused.
 	lastHandle atomic.Uint64
 }
 
-// mainWorldRank returns the rank of the world that Open opened.
+// mainWorldRank returns this process's rank in the main world.
 func (s *session) mainWorldRank() (*rank, error) {
 	if r := s.ranks.main.Load(); r != nil {
 		return r, nil
@@ -52,16 +57,16 @@ func (s *session) anyRank() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
-// unknownHandleError returns the error for a handle that is not open. It is ErrNotOpen if no world
-// is open, ErrClosed if the handle was valid earlier, and ErrInvalid otherwise. kind is "group" or
+// unknownHandleError returns the error for an unknown handle. It is ErrNotOpen if no world is open,
+// ErrClosed if the handle may have been valid earlier, and ErrInvalid otherwise. kind is "group" or
 // "event".
 func (s *session) unknownHandleError(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
 	}
 
-	wasValid := handle > 0 && handle <= s.lastHandle.Load()
-	if !wasValid {
+	mayHaveBeenValid := handle > 0 && handle <= s.lastHandle.Load()
+	if !mayHaveBeenValid {
 		return fmt.Errorf("there is no %s with handle %d: %w", kind, handle, symmem.ErrInvalid)
 	}
 
@@ -78,8 +83,8 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	return g.owner, g, nil
 }
 
-// world returns this process's rank in a world. The handle of a world is that of the group of all
-// its ranks.
+// world returns this process's rank in a world. The handle of the world is the handle of the group
+// of all its ranks.
 func (s *session) world(handle uint64) (*rank, error) {
 	r, g, err := s.group(handle)
 	if err != nil {
@@ -94,14 +99,15 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool returns the pool with a number, and the rank that has opened the pool.
+// pool returns the pool with a number, and the rank that has opened the pool. The number LocalPool
+// stands for the local memory of the rank that anyRank returns.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {
 		return nil, nil, err
 	}
 
-	p, err := s.poolTable.find(number, r) // r owns the pool if number is LocalPool
+	p, err := s.poolTable.find(number, r)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -109,8 +115,8 @@ func (s *session) pool(number int) (*rank, *pool, error) {
 	return p.owner, p, nil
 }
 
-// flushedPool returns a pool after it has freed the pool's retired buffers. These are buffers that
-// the caller has freed, but that stay allocated until a call that is the same on all ranks.
+// flushedPool returns a pool after it has freed the pool's retired buffers. The caller has freed
+// them already, but they stay allocated until a call that is the same on all ranks.
 func (s *session) flushedPool(number int) (*pool, error) {
 	_, p, err := s.pool(number)
 	if err != nil {

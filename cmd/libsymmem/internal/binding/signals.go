@@ -7,24 +7,30 @@ import (
 	"symmem"
 )
 
-// SignalWordBytes is the size of a signal word, through which kernels of ranks signal each other.
+// Kernels of ranks can signal each other through signal words. Suppose that each of two ranks opens
+// 100 signal words. A kernel of rank 0 writes 1 to word 7 of rank 1, and a kernel of rank 1 waits
+// until its word 7 is 1.
+//
+// All words must be 0 at first. Only a new segment, a piece of memory that was just mapped, is sure
+// to contain zeros. So each call of OpenSignalWords opens a pool, which maps a new segment.
+
+// SignalWordBytes is the size of a signal word.
 const SignalWordBytes = 4
 
-const maxSignalWords = 1 << 24 // 64 MiB
+const (
+	maxSignalWords     = 1 << 24 // 64 MiB
+	signalSegmentBytes = 2 << 20 // the pool maps a segment of at least this size
+)
 
-// Arguments of calls for which the C caller passes no stream and no call site.
+// Arguments for which the C caller passes no value.
 const (
 	defaultStream = 0 // the handle of CUDA's default stream
 	noSite        = 0 // the call site is unknown
 )
 
-// signalSegmentBytes is the smallest size of a segment for signal words.
-const signalSegmentBytes = 2 << 20
-
-// OpenSignalWords creates count signal words, all 0, on every rank of a group, and returns the
-// address of each rank's first word. It is collective over the group.
-//
-// The words have their own pool, because only new segments are sure to contain zeros.
+// OpenSignalWords opens count signal words on every rank of a group. It returns the address of each
+// rank's first word, by rank. All ranks of the group must call it. handle is the group's handle, by
+// which C passes the group.
 func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -57,8 +63,8 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 	return addresses, nil
 }
 
-// allocSignals allocates and registers memory from a new pool, and returns its address on each rank
-// of the group.
+// allocSignals allocates memory in a new pool, and registers it with the group, so that all ranks
+// can access it. It returns the address on each rank.
 func (r *rank) allocSignals(
 	g *group, p *pool, s *symmem.Stream, bytes int64,
 ) ([]uintptr, error) {
@@ -74,8 +80,8 @@ func (r *rank) allocSignals(
 	return r.rt.Interop().PeerAddresses(g.Group, address, bytes)
 }
 
-// CloseSignalWords frees this rank's words, which begin at address. If it fails to close the pool,
-// for example because of a time-out, it can be called again.
+// CloseSignalWords closes this rank's signal words, which begin at address. If it cannot close the
+// pool, for example because of a time-out, it can be called again.
 func (ws *windows) CloseSignalWords(address uintptr) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
@@ -83,12 +89,14 @@ func (ws *windows) CloseSignalWords(address uintptr) error {
 
 	for _, r := range ws.session.ranks.allRanks() {
 		b, err := r.rt.Interop().Buffer(address)
-		if err != nil || b.Address() != address {
+		beginsAtAddress := err == nil && b.Address() == address
+		if !beginsAtAddress {
 			continue
 		}
 
 		p := ws.session.poolTable.findWrapper(b.Pool())
-		if p == nil || !p.isForSignals {
+		areSignalWords := p != nil && p.isForSignals
+		if !areSignalWords {
 			continue
 		}
 

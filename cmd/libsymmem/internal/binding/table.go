@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// table maps handles (or addresses or numbers) to values. It is safe for concurrent use. The zero
-// value is an empty table.
+// table is a map that is safe for concurrent use. A key is called a handle here, such as the handle
+// 7 of a group. The zero value is an empty table.
 type table[K comparable, V any] struct {
 	mu      sync.RWMutex
 	entries map[K]V // nil until the first value is added; guarded by mu
@@ -20,9 +20,8 @@ func (t *table[K, V]) find(handle K) (V, bool) {
 	return v, ok
 }
 
-// findOrCreate returns the value of a handle. If there is none, it adds the value that create
-// returns, unless create fails. It calls create with the lock held, so create must not use the
-// table.
+// findOrCreate returns the value of a handle. If there is none, it calls create, and adds the
+// result. create must not use the table, because the lock is held.
 func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,17 +41,18 @@ func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, erro
 // findOrAdd returns the value of a handle. If there is none, it adds v and returns v.
 func (t *table[K, V]) findOrAdd(handle K, v V) V {
 	returnV := func(K) (V, error) { return v, nil }
-	found, _ := t.findOrCreate(handle, returnV) // there is no error, because returnV has none
+	found, _ := t.findOrCreate(handle, returnV) // returns no error, because returnV returns none
 	return found
 }
 
-// add adds a value, or replaces the value of the handle.
+// add adds a value. If the handle already has a value, add replaces it.
 func (t *table[K, V]) add(handle K, v V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.setLocked(handle, v)
 }
 
+// setLocked is add for callers that hold the lock.
 func (t *table[K, V]) setLocked(handle K, v V) {
 	if t.entries == nil {
 		t.entries = map[K]V{}
@@ -77,6 +77,7 @@ func (t *table[K, V]) all() []V {
 	return slices.Collect(maps.Values(t.entries))
 }
 
+// removeIf removes the values for which match returns true.
 func (t *table[K, V]) removeIf(match func(V) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

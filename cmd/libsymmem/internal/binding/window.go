@@ -9,31 +9,47 @@ import (
 	"symmem"
 )
 
-// windows implements the functions in symmem.h that register memory. A window is memory that is
-// registered with a group. In this file, handle is the handle of a group.
+// The ranks of a group can register memory with the group. A registered range of addresses is a
+// window: through it, each rank can access the memory of the others. Suppose that ranks 0 and 1
+// share pool 2, and that each allocates 1 MiB in it:
+//
+//   - On each rank, the pool maps a segment for this. The segment is new memory: it is not yet
+//     registered.
+//   - Both ranks call RegisterPending for pool 2, or ScopeEnd for all pools. Now the segment is a
+//     window.
+//   - PyTorch may have an NCCL communicator of the same ranks. If it is attached to the group, the
+//     segment is registered with the communicator as well.
+//
+// In this file, handle is the handle of a group, the number by which C passes the group.
+
+// windows implements the functions in symmem.h that register memory.
 type windows struct{ session *session }
 
-// ScopeEnd registers the new memory of all pools that a group's ranks share. It returns the value
-// that Counters.Pending had before. There is no new memory while the counter keeps this value.
+// ScopeEnd registers the new memory of all pools that the group's ranks share.
+//
+// It returns the value that Counters.Pending had before. As long as the counter keeps this value,
+// there is no new memory, and the caller need not call ScopeEnd again.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, err error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
 		return 0, err
 	}
 
-	// Read the counter first: memory that is allocated during the loop then changes it.
+	// Read the counter before the loop, because an allocation during the loop increases it.
 	pendingCount = ws.session.counters.Pending.Load()
-	for _, p := range ws.session.poolTable.ownedBy(r) {
-		if !g.sharesPool(p) {
-			continue
-		}
-
+	for _, p := range ws.sharedPools(r, g) {
 		if err := r.register(g, p, stream); err != nil {
 			return 0, err
 		}
 	}
 
 	return pendingCount, nil
+}
+
+// sharedPools returns the pools that all ranks of a group share, oldest first.
+func (ws *windows) sharedPools(r *rank, g *group) []*pool {
+	isNotShared := func(p *pool) bool { return !g.sharesPool(p) }
+	return slices.DeleteFunc(ws.session.poolTable.ownedBy(r), isNotShared)
 }
 
 // RegisterPending registers the new memory of one pool with a group.
@@ -56,9 +72,11 @@ func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr
 	return r.register(g, p, stream)
 }
 
-// Attach attaches another library's communicator to a group, and registers all pools that the
-// group's ranks share. It returns the handle of the attachment. For a communicator that is already
-// attached, Attach only returns the same handle again. It is collective over the group.
+// Attach attaches another library's communicator to a group, and registers the pools that the
+// group's ranks share with it. All ranks of the group must call Attach.
+//
+// It returns the handle of the attachment. If the communicator is already attached with the same
+// name, Attach only returns this handle.
 func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -66,8 +84,8 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 	}
 
 	for _, a := range r.groupTable.attachmentsOf(g) {
-		isSame := a.address == comm && a.communicator.Name() == name
-		if isSame {
+		isAttached := a.address == comm && a.communicator.Name() == name
+		if isAttached {
 			return a.handle, nil
 		}
 	}
@@ -82,22 +100,17 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 		return 0, err
 	}
 
-	attachmentHandle := ws.session.lastHandle.Add(1)
 	a := &attachment{
-		handle: attachmentHandle, address: comm, communicator: communicator, group: g,
+		handle: ws.session.lastHandle.Add(1), address: comm, communicator: communicator, group: g,
 	}
 	r.groupTable.attach(a)
 	return a.handle, nil
 }
 
-// registerAll registers all pools that the group's ranks share with a communicator.
+// registerAll registers the pools that the group's ranks share with a communicator.
 func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCommunicator) error {
-	for _, p := range ws.session.poolTable.ownedBy(r) {
-		if !g.sharesPool(p) {
-			continue
-		}
-
-		if err := p.flush(); err != nil {
+	for _, p := range ws.sharedPools(r, g) {
+		if err := p.flush(); err != nil { // frees the buffers whose frees were delayed
 			return err
 		}
 
@@ -112,8 +125,8 @@ func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCo
 	return nil
 }
 
-// Detach ends an attachment, which it finds by the handle that Attach returned. It deregisters the
-// communicator's windows, unless the owner has already destroyed the communicator.
+// Detach ends the attachment with the handle that Attach returned. If the communicator still exists
+// (commExists), Detach deregisters the memory from it. Otherwise, it only forgets the communicator.
 func (ws *windows) Detach(attachmentHandle uint64, commExists bool) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
@@ -136,7 +149,7 @@ func (ws *windows) Detach(attachmentHandle uint64, commExists bool) error {
 	return fmt.Errorf("attachment with handle %d: %w", attachmentHandle, symmem.ErrClosed)
 }
 
-// IsSymmetric reports whether an address range is within one window of an open group.
+// IsSymmetric reports whether a range of addresses is within one window of an open group.
 func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) bool {
 	r, g, err := ws.session.group(handle)
 	if err != nil || bytes > maxBytes {
@@ -146,8 +159,8 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 	return r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses returns the addresses of a range in the memory of all ranks of the group, by rank.
-// The given address is that of this rank. The range must be within a window.
+// PeerAddresses returns where each rank of the group has a range of memory, by rank. On this rank,
+// the range begins at the given address. It must be within a window.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
@@ -164,14 +177,14 @@ func (ws *windows) PeerAddresses(
 	return r.rt.Interop().PeerAddresses(g.Group, address, int64(bytes))
 }
 
-// NCCLWindow holds the arguments of NCCL's device API for a range of addresses.
+// NCCLWindow holds arguments that NCCL's device API needs to access a range of memory.
 type NCCLWindow struct {
 	Communicator uintptr // the ncclComm_t
 	Window       uintptr // the ncclWindow_t
 	Offset       uintptr // of the range in the window, in bytes
 }
 
-// NCCLWindow returns NCCL's handles for an address range, which must be within a window.
+// NCCLWindow returns the NCCLWindow for a range of addresses, which must be within a window.
 func (ws *windows) NCCLWindow(
 	handle uint64, bytes uint64, address uintptr,
 ) (w NCCLWindow, err error) {
@@ -190,8 +203,8 @@ func (ws *windows) NCCLWindow(
 	return w, err
 }
 
-// Window holds a window's address range. Its memory layout is that of an entry in the result of
-// symmem_windows.
+// Window is the range of addresses of a window. In memory, it has the layout of an entry in the
+// result of symmem_windows: two integers of 64 bits.
 type Window struct{ Address, Bytes int64 }
 
 // Windows lists a group's windows in order of address.
@@ -204,7 +217,8 @@ func (ws *windows) Windows(handle uint64) ([]Window, error) {
 	var all []Window
 	for _, p := range ws.session.poolTable.ownedBy(r) {
 		for s := range p.Segments() {
-			if r.rt.Interop().IsSymmetric(g.Group, s.Address, s.Bytes) {
+			isWindow := r.rt.Interop().IsSymmetric(g.Group, s.Address, s.Bytes)
+			if isWindow {
 				all = append(all, Window{Address: int64(s.Address), Bytes: s.Bytes})
 			}
 		}

@@ -11,8 +11,11 @@ import (
 	"symmem"
 )
 
-// rankList holds this process's rank in each open world. A world is a set of processes that have
-// opened symmem together. Reads take no lock.
+// A world is a set of processes, its ranks, that have opened symmem together. A process can be a
+// rank of several worlds: for example, rank 3 of the main world, and rank 0 of another world. C
+// passes other worlds by numbers, their handles. Functions without a handle use the main world.
+
+// rankList holds this process's ranks, one in each open world. Reads take no lock.
 type rankList struct {
 	mu   sync.Mutex              // held during changes
 	main atomic.Pointer[rank]    // the main world's rank; nil while that world is closed
@@ -54,11 +57,11 @@ func (l *rankList) remove(r *rank) bool {
 	return true
 }
 
-// worlds implements the functions in symmem.h for worlds other than the main one.
+// worlds implements the functions in symmem.h that open and use other worlds than the main one.
 type worlds struct{ session *session }
 
-// OpenWorld opens a world other than the main one and returns its handle. symmem.h describes the
-// options. OpenWorld is collective over the ranks of the new world.
+// OpenWorld opens another world and returns its handle. symmem.h describes the options. All ranks
+// of the new world must call OpenWorld.
 func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 	var o Options
 	if err := decode(optionsJSON, &o); err != nil {
@@ -77,13 +80,13 @@ func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 		return err
 	})
 	if err != nil {
-		return 0, err // after an interrupt, the function may still write opened
+		return 0, err // the function may still be running, so do not read opened
 	}
 
 	return opened.worldHandle, nil
 }
 
-// CloseWorld closes a world. It fails if a buffer is live, unless force is set.
+// CloseWorld closes a world. Unless force is set, it returns ErrLive if there are live buffers.
 func (ws *worlds) CloseWorld(handle uint64, force bool) error {
 	r, err := ws.session.world(handle)
 	if err != nil {
@@ -113,7 +116,8 @@ func (ws *worlds) WorldStats(handle uint64) (string, error) {
 	return statsOf(r)
 }
 
-// SetWorldCheck sets the check level of a world.
+// SetWorldCheck sets the check level of a world: how often its ranks compare their calls. All ranks
+// of the world must call it.
 func (ws *worlds) SetWorldCheck(handle uint64, level int) error {
 	r, err := ws.session.world(handle)
 	if err != nil {
@@ -143,8 +147,8 @@ const (
 	otherRank                 // OpenWorld opened another world
 )
 
-// openRank opens a world and adds this process's rank to the session. If ctx is canceled in the
-// meantime, openRank closes the world again.
+// openRank opens a world and adds this process's rank to the session. If ctx ends in the meantime,
+// openRank closes the world again.
 func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*rank, error) {
 	if err := o.setEnvironment(); err != nil {
 		return nil, err
@@ -152,7 +156,7 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 
 	isFirstWorld := len(s.ranks.allRanks()) == 0
 	if o.GoMaxProcs > 0 || isFirstWorld {
-		o.setMaxProcs()
+		o.setMaxProcs() // without the option, the first world sets a default
 	}
 
 	options, err := o.runtimeOptions()
@@ -175,8 +179,10 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 
 	isMain := kind != otherRank
 	s.ranks.add(r, isMain)
-	s.counters.Pending.Add(1)                  // the world's pool may have memory to register
-	if err := context.Cause(ctx); err != nil { // the caller has already got this error
+	s.counters.Pending.Add(1) // the world's pool may have memory to register
+	err = context.Cause(ctx)
+	wasInterrupted := err != nil // the caller has already got an error, so it cannot use the world
+	if wasInterrupted {
 		s.removeRank(r)
 		closeErr := rt.Close()
 		return nil, errors.Join(err, closeErr)
@@ -189,19 +195,21 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 // With force, live buffers stay usable: closedRankBuffers finds them after the close.
 func (s *session) closeRank(r *rank, force bool) error {
 	count, bytes := s.poolTable.countLive(r)
-	if count > 0 && !force {
+	isRefused := count > 0 && !force
+	if isRefused {
 		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
 	}
 
 	var poolErrs []error
 	for _, p := range s.poolTable.ownedBy(r) {
-		err := p.beginClose()
+		err := p.beginClose() // frees the buffers whose frees were delayed
 		poolErrs = append(poolErrs, err)
 	}
 
 	// Keep the rank's buffers before its removal, so that calls can find them at any time.
 	s.closedRankBuffers.keepRank(r.rt.Interop())
-	if !s.removeRank(r) {
+	isRemoved := s.removeRank(r)
+	if !isRemoved {
 		return nil // another call is closing the rank
 	}
 
@@ -211,8 +219,8 @@ func (s *session) closeRank(r *rank, force bool) error {
 	return err
 }
 
-// removeRank removes a rank and all that belongs to it from the session's tables. It returns false
-// if another call has removed the rank.
+// removeRank removes a rank from the session, and the rank's groups, pools and events. It returns
+// false if another call has already removed the rank.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false
