@@ -8,6 +8,10 @@ import (
 	"symmem"
 )
 
+// Functions in symmem.h return a code instead of an error. If a pool has no memory left, for
+// example, the code is SYMMEM_ERR_OUT_OF_MEMORY, and the caller can get a message. It consists of
+// the text of the error and of advice: "...; free memory, raise the capacity of the pool, ...".
+
 // Code is the result of a function in symmem.h: SYMMEM_OK or one of SYMMEM_ERR_*.
 type Code int
 
@@ -76,7 +80,7 @@ func (c Code) String() string {
 	return fmt.Sprintf("code %d", int(c))
 }
 
-// These errors can be wrapped by others.
+// Errors of this package. Other errors can wrap them.
 var (
 	// ErrNotOpen reports a call before Open or after Close.
 	ErrNotOpen = errors.New("symmem is not open: call symmem_open (symmem.init in Python) first")
@@ -86,8 +90,45 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// errorCodes maps errors to codes. An error can wrap several of these errors. CodeOf uses the first
-// one in this list, so causes precede their effects.
+// CodeOf returns the code of an error. An error can wrap several errors, so CodeOf checks for the
+// cause of a failure before its effects.
+func CodeOf(err error) Code {
+	switch {
+	case err == nil:
+		return CodeOK
+	case errors.Is(err, symmem.ErrInterrupted):
+		return CodeInterrupted
+	case isDivergence(err):
+		return CodeDivergence
+	case errors.As(err, new(*symmem.RankLostError)):
+		return CodeRankLost
+	case errors.As(err, new(*symmem.TimeoutError)):
+		return CodeTimeout
+	}
+
+	for _, entry := range errorCodes {
+		if errors.Is(err, entry.err) {
+			return entry.code
+		}
+	}
+
+	return CodeFailed
+}
+
+// isDivergence reports whether the ranks made different calls, or passed different arguments.
+func isDivergence(err error) bool {
+	return errors.As(err, new(*symmem.DivergenceError)) ||
+		errors.As(err, new(*symmem.MismatchError)) ||
+		errors.As(err, new(*symmem.DeadlockError)) ||
+		isMessageError(err)
+}
+
+// isMessageError reports whether ranks disagree on messages: a send and its receive differ.
+func isMessageError(err error) bool {
+	return errors.As(err, new(*symmem.MessageError))
+}
+
+// errorCodes maps other errors to codes. CodeOf uses the first error of this list that it finds.
 var errorCodes = []struct {
 	err  error
 	code Code
@@ -111,37 +152,7 @@ var errorCodes = []struct {
 	{context.DeadlineExceeded, CodeTimeout},
 }
 
-// CodeOf returns the code of an error.
-func CodeOf(err error) Code {
-	if err == nil {
-		return CodeOK
-	}
-
-	switch { // errorCodes has the errors without a type
-	case errors.Is(err, symmem.ErrInterrupted):
-		return CodeInterrupted
-	case errors.As(err, new(*symmem.DivergenceError)),
-		errors.As(err, new(*symmem.MismatchError)),
-		errors.As(err, new(*symmem.DeadlockError)),
-		isMessageError(err):
-		return CodeDivergence
-	case errors.As(err, new(*symmem.RankLostError)):
-		return CodeRankLost
-	case errors.As(err, new(*symmem.TimeoutError)):
-		return CodeTimeout
-	}
-
-	for _, entry := range errorCodes {
-		if errors.Is(err, entry.err) {
-			return entry.code
-		}
-	}
-
-	return CodeFailed
-}
-
-// adviceByCode has a text for the codes after which callers can do something. Message appends it to
-// an error's text.
+// adviceByCode has advice for the codes after which callers can do something.
 var adviceByCode = map[Code]string{
 	CodeOutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
 	CodeDoubleFree:  "this pointer was freed before, or was never allocated",
@@ -153,29 +164,25 @@ var adviceByCode = map[Code]string{
 	CodePanic:    "please report this, with the message",
 }
 
-// Message returns the text of err, whose code is c, followed by advice for the code.
+// Message returns the text of an error with code c, followed by advice.
 func (c Code) Message(err error) string {
 	text := err.Error()
 	advice := adviceByCode[c]
-	// If ranks passed different values, their calls were the same, so the advice does not fit.
 	if advice != "" && !isValueDivergence(err) {
 		text += "; " + advice
 	}
 
 	canHaveCallSites := c == CodeDivergence && !isMessageError(err)
-	if canHaveCallSites && !hasCallSites(err) {
+	lacksCallSites := canHaveCallSites && !hasCallSites(err)
+	if lacksCallSites {
 		text += "; set SYMMEM_CALLSITES=1 to see the source lines"
 	}
 
 	return text
 }
 
-// isMessageError reports whether the error concerns a send or a receive.
-func isMessageError(err error) bool {
-	return errors.As(err, new(*symmem.MessageError))
-}
-
 // isValueDivergence reports whether ranks passed different values to a comparison, such as Agree.
+// The ranks have then made the same calls, so the advice for a divergence does not fit.
 func isValueDivergence(err error) bool {
 	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
 	return ok && divergence.Kind == symmem.DivergedValue

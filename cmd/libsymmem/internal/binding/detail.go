@@ -7,11 +7,20 @@ import (
 	"symmem"
 )
 
-// errorDetail describes an error for programs. The kind of the error determines which of the
-// pointers is set. For other kinds, all are nil.
+// Programs get errors as JSON. For example, ranks 0 and 1 have allocated 512 bytes, but rank 2 has
+// allocated 1024 bytes. This error contains:
+//
+//	{"code": 12, "name": "DIVERGENCE", "message": "...", "divergence": {"group": "world",
+//	  "kind": "placement", "deviant": [2], "variants": [
+//	    {"ranks": [0, 1], "event": "alloc 512 B ..."}, {"ranks": [2], "event": "alloc 1024 B ..."}]}}
+//
+// All ranks are those of the world.
+
+// errorDetail is the JSON of an error. At most one of the pointers is set, depending on the type of
+// the error.
 type errorDetail struct {
 	Code       int               `json:"code"`
-	Name       string            `json:"name"`
+	Name       string            `json:"name"` // of the code
 	Message    string            `json:"message"`
 	Divergence *divergenceDetail `json:"divergence,omitempty"`
 	Timeout    *timeoutDetail    `json:"timeout,omitempty"`
@@ -19,16 +28,17 @@ type errorDetail struct {
 	Memory     *memoryDetail     `json:"memory,omitempty"`
 }
 
-// divergenceDetail describes how ranks differ in their calls, or in their events, such as the
-// allocations in a pool. Ranks are those of the world.
+// divergenceDetail describes how ranks differ in their calls, or in the history of a pool, which
+// lists allocations and frees.
 type divergenceDetail struct {
 	Group      string `json:"group"`
 	Kind       string `json:"kind"` // a symmem.DivergenceKind, "call", "place" or "messages"
 	GroupRanks []int  `json:"members,omitempty"`
 	Pool       uint64 `json:"pool"` // id of the pool, or 0 if no pool is concerned
 	PoolName   string `json:"pool_name,omitempty"`
-	// The first difference is from FirstPosition to LastPosition in the history of a pool, or in the
-	// sequence of messages. LastPosition is larger if a part of the history was discarded.
+	// FirstPosition is the number of the first event that differs in the history of the pool. If a
+	// part of the history was discarded, the number is in the range up to LastPosition. For messages,
+	// both are the number of the collective that found the difference, or 0.
 	FirstPosition uint64          `json:"position"`
 	LastPosition  uint64          `json:"last"`
 	DeviantRanks  []int           `json:"deviant"` // those that differ from the majority, if any
@@ -41,7 +51,7 @@ type divergenceDetail struct {
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
-// variantDetail describes the event of the ranks that have the same event.
+// variantDetail describes an event or a call, and the ranks that have it in common.
 type variantDetail struct {
 	Ranks          []int    `json:"ranks"`
 	Event          string   `json:"event"`
@@ -54,7 +64,7 @@ type timeoutDetail struct {
 	WaitedMS     int64          `json:"waited_ms"`
 	MissingRanks []int          `json:"missing"`
 	CallsByRank  map[int]string `json:"activity"` // current calls of missing ranks, if known
-	// NCCLCounts holds NCCL's operation counts if they differ between ranks.
+	// NCCLCounts holds NCCL's counts of operations if they differ between ranks.
 	NCCLCounts string `json:"counts,omitempty"`
 	// NeverJoined is set if the missing ranks did not arrive when a world or group was opened.
 	NeverJoined bool `json:"absent,omitempty"`
@@ -69,10 +79,10 @@ type memoryDetail struct {
 	RequestedBytes int64 `json:"requested"`
 }
 
-// Detail returns an error and its code as JSON.
+// Detail returns the JSON of an error with the given code.
 func Detail(code Code, err error) string {
 	d := errorDetail{Code: int(code), Name: code.String(), Message: code.Message(err)}
-	d.fill(err)
+	d.addTypeDetail(err)
 	text, err := json.Marshal(d)
 	if err != nil {
 		return "{}" // cannot happen: the fields are numbers and strings
@@ -81,33 +91,28 @@ func Detail(code Code, err error) string {
 	return string(text)
 }
 
-// fill sets the field for the kind of err. An error can have several kinds, so fill checks them in
-// the same order as CodeOf.
-func (d *errorDetail) fill(err error) {
+// addTypeDetail sets the pointer for the type of the error. An error can wrap errors of several
+// types, so it checks for the types in the same order as CodeOf.
+func (d *errorDetail) addTypeDetail(err error) {
 	var divergence *symmem.DivergenceError
 	var mismatch *symmem.MismatchError
 	var deadlock *symmem.DeadlockError
+	var messages *symmem.MessageError
 	var rankLost *symmem.RankLostError
 	var timeout *symmem.TimeoutError
 	var outOfMemory *symmem.OutOfMemoryError
-	var messages *symmem.MessageError
 	switch {
 	case errors.As(err, &divergence):
 		d.Divergence = divergenceOf(divergence)
 	case errors.As(err, &mismatch):
-		d.Divergence = divergenceWithoutVariants("call")
+		d.Divergence = emptyDivergence("call")
 		d.Divergence.Group = mismatch.Group
 		d.Divergence.DeviantRanks = nonNilCopy(mismatch.Others)
 	case errors.As(err, &deadlock):
-		d.Divergence = divergenceWithoutVariants("place")
+		d.Divergence = emptyDivergence("place")
 		d.Divergence.CallsByRank = deadlock.Activity
 	case errors.As(err, &messages):
-		d.Divergence = divergenceWithoutVariants("messages")
-		d.Divergence.Group = messages.Group
-		d.Divergence.FirstPosition = messages.Number
-		d.Divergence.LastPosition = messages.Number
-		d.Divergence.Reason = string(messages.Fault)
-		d.Divergence.Messages = messages.Ends
+		d.Divergence = messageDivergenceOf(messages)
 	case errors.As(err, &rankLost):
 		d.RankLost = &lostDetail{InCall: rankLost.InCall, Ranks: nonNilCopy(rankLost.Ranks)}
 	case errors.As(err, &timeout):
@@ -119,13 +124,6 @@ func (d *errorDetail) fill(err error) {
 		}
 	case errors.As(err, &outOfMemory):
 		d.Memory = &memoryDetail{RequestedBytes: outOfMemory.Requested}
-	}
-}
-
-// divergenceWithoutVariants returns a description whose lists are empty. JSON encodes them as [].
-func divergenceWithoutVariants(kind string) *divergenceDetail {
-	return &divergenceDetail{
-		Kind: kind, DeviantRanks: []int{}, AbsentRanks: []int{}, Variants: []variantDetail{},
 	}
 }
 
@@ -143,6 +141,24 @@ func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	}
 
 	return d
+}
+
+func messageDivergenceOf(e *symmem.MessageError) *divergenceDetail {
+	d := emptyDivergence("messages")
+	d.Group = e.Group
+	d.FirstPosition = e.Number
+	d.LastPosition = e.Number
+	d.Reason = string(e.Fault)
+	d.Messages = e.Ends
+	return d
+}
+
+// emptyDivergence returns a description with empty lists. They are not nil, because JSON encodes
+// nil as null.
+func emptyDivergence(kind string) *divergenceDetail {
+	return &divergenceDetail{
+		Kind: kind, DeviantRanks: []int{}, AbsentRanks: []int{}, Variants: []variantDetail{},
+	}
 }
 
 // nonNilCopy copies a list. It never returns nil, because JSON encodes nil as null.

@@ -11,15 +11,16 @@ import (
 	"symmem"
 )
 
-// Library implements the functions in symmem.h for one process. Each of its embedded types has the
-// methods of one subject, and a pointer to the session, which holds their shared state.
-//
-// A world is a set of processes (its ranks) that have opened symmem together. The process can be a
-// rank of several worlds. Functions without a world's handle use the main world.
+// A world is a set of processes, its ranks, that have opened symmem together. A process can be a
+// rank of several worlds: for example, rank 3 of the main world, and rank 0 of another world. C
+// passes other worlds by numbers, their handles. Functions without a handle use the main world.
+
+// Library implements the functions in symmem.h for one process.
 type Library struct {
 	session
-	openMu sync.Mutex // serializes openMain and Close
+	openMu sync.Mutex // serializes opening and closing the main world
 
+	// Each of these types has the methods for one subject, and a pointer to the session.
 	groups
 	pools
 	calls
@@ -30,7 +31,7 @@ type Library struct {
 	plugin
 }
 
-// New returns a Library that is not yet open. It calls warn to print warnings.
+// New returns a Library without an open world. It calls warn to print warnings.
 func New(counters *Counters, warn func(text string)) *Library {
 	l := &Library{session: session{
 		counters: counters, printWarning: warn, warnings: warnings{counters: counters},
@@ -48,8 +49,7 @@ func New(counters *Counters, warn func(text string)) *Library {
 	return l
 }
 
-// Open opens the main world. symmem.h describes the options. Open is collective over all ranks of
-// the job.
+// Open opens the main world. All ranks of the world must call it. symmem.h describes the options.
 func (l *Library) Open(optionsJSON []byte) error {
 	var o Options
 	if err := decode(optionsJSON, &o); err != nil {
@@ -61,6 +61,7 @@ func (l *Library) Open(optionsJSON []byte) error {
 	})
 }
 
+// openMain opens the main world, or returns an error if it is already open.
 func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
@@ -73,8 +74,10 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 	return err
 }
 
-// Close leaves the main world and frees its memory. It fails if a buffer is live. With force, live
-// buffers stay usable, and Close waits at most a second for other ranks.
+// Close leaves the main world and frees its memory. If there are live buffers, it returns ErrLive.
+//
+// With force, Close ignores live buffers, which stay usable. It then waits at most a second for
+// other ranks.
 func (l *Library) Close(force bool) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
@@ -100,11 +103,11 @@ func (l *Library) RecordsCallSites() bool {
 type worldDescription struct {
 	Rank        int    `json:"rank"`
 	Size        int    `json:"size"`   // number of ranks
-	Source      string `json:"source"` // of the rank and the size, such as the name of a launcher
+	Source      string `json:"source"` // where Rank and Size come from, such as a launcher's name
 	Backend     string `json:"backend"`
 	Device      string `json:"device"`      // name of the device
 	Library     string `json:"library"`     // "NCCL 2.28.9", for example; "" for other backends
-	Check       string `json:"check"`       // how often ranks compare their calls
+	Check       string `json:"check"`       // check level: how often ranks compare their calls
 	Granularity int64  `json:"granularity"` // of memory on the device, in bytes
 	Machines    int    `json:"machines"`    // number of machines that have ranks
 	Alone       bool   `json:"alone"`       // opened by PlugAlloc with only this rank
@@ -136,8 +139,8 @@ func encode(value any) (string, error) {
 	return string(text), err
 }
 
-// SetCheck sets the check level of the main world: how often its ranks compare their calls. It is
-// collective over the world.
+// SetCheck sets the check level of the main world: how often its ranks compare their calls. All
+// ranks of the world must call it.
 func (l *Library) SetCheck(level int) error {
 	r, err := l.mainWorldRank()
 	if err != nil {

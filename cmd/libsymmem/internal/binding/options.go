@@ -13,7 +13,14 @@ import (
 	"symmem"
 )
 
-// Options holds the options of symmem_open, which symmem.h documents. A zero value means that the
+// Callers of symmem_open pass the options of a world as a JSON object. For example, this is rank 2
+// of 4, whose main pool has at most 1 GiB:
+//
+//	{"rank": 2, "size": 4, "timeout_ms": 30000, "pool": {"capacity": 1073741824}}
+//
+// An option that is absent has its default value.
+
+// Options holds the options of a world, which symmem.h documents. A zero value means that the
 // option is absent.
 type Options struct {
 	Rank            int               `json:"rank"`
@@ -47,8 +54,8 @@ type PoolOptions struct {
 	Placement    string `json:"placement"`
 }
 
-// decode decodes a JSON object to options, a pointer. It rejects unknown fields. An empty text
-// leaves *options unchanged.
+// decode decodes a JSON object to options, a pointer. An unknown field causes an error. An empty
+// text leaves *options unchanged.
 func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -60,14 +67,16 @@ func decode(text []byte, options any) error {
 		return fmt.Errorf("reading the options: %w: %w", err, symmem.ErrInvalid)
 	}
 
-	if _, err := d.Token(); err != io.EOF { // Decode reads only the first value
+	_, err := d.Token() // Decode has read only the first value
+	isEnd := err == io.EOF
+	if !isEnd {
 		return fmt.Errorf("reading the options: text after the JSON object: %w", symmem.ErrInvalid)
 	}
 
 	return nil
 }
 
-// runtimeOptions converts the options to those of symmem.Open, and checks their values.
+// runtimeOptions checks the options, and converts them to those of symmem.Open.
 func (o *Options) runtimeOptions() (symmem.Options, error) {
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
@@ -114,10 +123,11 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 	return out, err
 }
 
-// maxMilliseconds is one day. The limit finds values in a wrong unit, such as nanoseconds.
+// maxMilliseconds is one day. It is a limit, because a larger value is probably in a wrong unit,
+// such as nanoseconds.
 const maxMilliseconds = 24 * 60 * 60 * 1000
 
-// timeoutOf converts an argument or option timeout_ms.
+// timeoutOf converts a timeout in milliseconds.
 func timeoutOf(timeoutMS int64) (time.Duration, error) {
 	if timeoutMS < 0 || timeoutMS > maxMilliseconds {
 		return 0, fmt.Errorf("timeout_ms is %d; want 0 to %d: %w", timeoutMS, maxMilliseconds,
@@ -127,8 +137,8 @@ func timeoutOf(timeoutMS int64) (time.Duration, error) {
 	return time.Duration(timeoutMS) * time.Millisecond, nil
 }
 
-// intervalOf converts an option for how often or how early something happens. A negative value
-// means never.
+// intervalOf converts an option for how often or how early something happens, in milliseconds. A
+// negative value means never. name is the name of the option.
 func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	if milliseconds < -maxMilliseconds || milliseconds > maxMilliseconds {
 		return 0, fmt.Errorf("%s is %d; want at most %d, or a negative value of at least %d: %w", name,
@@ -138,7 +148,8 @@ func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	return time.Duration(milliseconds) * time.Millisecond, nil
 }
 
-// withDomain converts the options to those of symmem. The ranks of domain share the pool.
+// withDomain converts the options to those of a symmem.Pool whose domain is the given group: the
+// ranks of this group share the pool.
 func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
@@ -152,8 +163,9 @@ func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error
 	return out, err
 }
 
-// shouldRecordCallSites returns the option callsites. If it is absent, the environment variable
-// SYMMEM_CALLSITES applies: a boolean, or the maximum number of source lines for a call.
+// shouldRecordCallSites reports whether calls record their source lines. It is the option callsites
+// or, if that is absent, the environment variable SYMMEM_CALLSITES: a boolean, or the maximum
+// number of source lines for a call.
 func (o *Options) shouldRecordCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -168,12 +180,12 @@ func (o *Options) shouldRecordCallSites() bool {
 	return err == nil && isEnabled
 }
 
-// defaultMaxProcs is small because many ranks may share a machine, and the caller's threads need
-// processors as well.
+// defaultMaxProcs is the limit if the option and the variable are absent. It is small, because many
+// ranks may share a machine, and the caller's threads need processors too.
 const defaultMaxProcs = 2
 
-// setMaxProcs sets GOMAXPROCS of the process to the option gomaxprocs. If it is absent, the
-// environment variable SYMMEM_GOMAXPROCS applies.
+// setMaxProcs limits the processors that Go code of this process uses (GOMAXPROCS). The limit is
+// the option gomaxprocs or, if that is absent, the environment variable SYMMEM_GOMAXPROCS.
 func (o *Options) setMaxProcs() {
 	procs := o.GoMaxProcs
 	if procs <= 0 {
@@ -187,8 +199,8 @@ func (o *Options) setMaxProcs() {
 	runtime.GOMAXPROCS(procs)
 }
 
-// setEnvironment sets the environment variables of the option environment. Go copies the process's
-// environment when the library is loaded, so os.Getenv does not find variables that are set later.
+// setEnvironment sets the variables in the option environment, so that os.Getenv finds them. Go has
+// copied the environment of the process when the library was loaded, so it lacks later variables.
 func (o *Options) setEnvironment() error {
 	for name, value := range o.Environment {
 		if err := os.Setenv(name, value); err != nil {

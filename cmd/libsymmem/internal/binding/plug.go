@@ -16,8 +16,8 @@ import (
 //     the main world. A world is a set of ranks that use symmem together. Here, it contains only
 //     this rank.
 //   - PlugAlloc allocates memory in the main pool, which was created with the main world.
-//   - The engine creates an NCCL communicator of its 4 ranks. On each rank, it calls PlugRegister to
-//     register the memory with this communicator.
+//   - The engine creates an NCCL communicator of its 4 ranks. On each rank, PlugRegister registers
+//     the memory with this communicator.
 //   - When the engine destroys the communicator, it calls PlugForget.
 
 // plugin implements the functions in symmem.h for inference engines.

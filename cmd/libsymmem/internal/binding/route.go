@@ -9,15 +9,26 @@ import (
 	"symmem/driver"
 )
 
+// In a mixture of experts, a few of many experts process each token. Suppose that rank 0 owns the
+// experts 0 and 1, that rank 1 owns the experts 2 and 3, and that a token of rank 0 has the experts
+// 1 and 2. The token has a row of numbers.
+//
+//   - symmem_dispatch copies the row to ranks 0 and 1, because each of them owns one of the
+//     experts. Both ranks compute a new row.
+//   - symmem_combine sends both new rows to rank 0, and adds them up there.
+//   - symmem_permute copies dispatched rows within a rank, so that the rows of each expert are
+//     adjacent. symmem_unpermute reverses this for the new rows.
+//
+// C passes buffers as addresses. A group is passed by a number, its handle.
+
 // RouteArguments holds the arguments of symmem_dispatch and symmem_combine as C passes them.
-// Dispatch sends each token's row to the ranks of its experts. Combine returns the results.
 type RouteArguments struct {
 	Experts   int     // number of experts of all ranks
 	TopK      int     // number of experts for each token
 	MaxTokens int64   // maximum of Tokens on any rank
 	Hidden    int64   // elements of a row
 	Scales    int64   // float32 scales of a row
-	Type      int     // enumerator of the element type
+	Type      int     // element type, as a number in symmem.h
 	Tokens    int64   // number of this rank's tokens
 	IDs       uintptr // addresses of the buffers; 0 if the call does not use one
 	Weights   uintptr
@@ -26,42 +37,7 @@ type RouteArguments struct {
 	Recv      uintptr
 }
 
-// toCall converts the arguments to a call without buffers and validates the call. A combine always
-// has type BFloat16.
-func (a *RouteArguments) toCall(
-	operation symmem.Operation, t symmem.DataType, ranks int,
-) (*driver.Call, error) {
-	if operation == symmem.OpCombine {
-		t = symmem.BFloat16
-	}
-
-	call := &driver.Call{
-		Operation: operation, DataType: t,
-		Route: &driver.Route{
-			Tokens: a.Tokens, MaxTokens: a.MaxTokens, Hidden: a.Hidden, Scales: a.Scales, TopK: a.TopK,
-			Experts: a.Experts,
-		},
-	}
-	if max(a.MaxTokens, a.Hidden) < 1<<31 { // otherwise, the product could overflow
-		call.Count = a.MaxTokens * a.Hidden
-	}
-
-	const anyRank = 0 // the call is valid for all ranks or for none
-	err := call.Validate(ranks, anyRank)
-	return call, err
-}
-
-func checkRanks(ranks int) error {
-	const maxRanks = 1 << 16 // with it, the sizes in a layout cannot overflow
-	if ranks < 1 || ranks > maxRanks {
-		return fmt.Errorf("the layout for %d ranks: want 1 to %d: %w", ranks, maxRanks,
-			symmem.ErrInvalid)
-	}
-
-	return nil
-}
-
-// Layout returns the layout of the memory that symmem_dispatch writes in a group of this size.
+// Layout returns the layout of the memory that symmem_dispatch writes on each of a number of ranks.
 func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 	if err := checkRanks(ranks); err != nil {
 		return symmem.DispatchLayout{}, err
@@ -81,8 +57,45 @@ func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 	return call.Route.Layout(ranks, rowBytes), nil
 }
 
-// Route queues a dispatch or, if combines is set, a combine. site is the number of the call site,
-// or 0 if it is unknown.
+// checkRanks checks the number of ranks of a layout.
+func checkRanks(ranks int) error {
+	const maxRanks = 1 << 16 // with it, the sizes in a layout cannot overflow
+	if ranks < 1 || ranks > maxRanks {
+		return fmt.Errorf("the layout for %d ranks: want 1 to %d: %w", ranks, maxRanks,
+			symmem.ErrInvalid)
+	}
+
+	return nil
+}
+
+// toCall returns a call with the arguments, except for the buffers, and validates it. t is the
+// element type.
+func (a *RouteArguments) toCall(
+	operation symmem.Operation, t symmem.DataType, ranks int,
+) (*driver.Call, error) {
+	if operation == symmem.OpCombine {
+		t = symmem.BFloat16 // the only type that a combine supports
+	}
+
+	call := &driver.Call{
+		Operation: operation, DataType: t,
+		Route: &driver.Route{
+			Tokens: a.Tokens, MaxTokens: a.MaxTokens, Hidden: a.Hidden, Scales: a.Scales, TopK: a.TopK,
+			Experts: a.Experts,
+		},
+	}
+	canOverflow := max(a.MaxTokens, a.Hidden) >= 1<<31
+	if !canOverflow { // otherwise, Validate returns an error
+		call.Count = a.MaxTokens * a.Hidden
+	}
+
+	const anyRank = 0 // the call is valid for all ranks or for none
+	err := call.Validate(ranks, anyRank)
+	return call, err
+}
+
+// Route queues a dispatch or, if combines is set, a combine. handle is the group's handle. site is
+// the number of the call site, or 0 if it is unknown.
 func (cs *calls) Route(
 	handle uint64, a *RouteArguments, combines bool, stream uintptr, site uint32,
 ) error {
@@ -107,7 +120,7 @@ func (cs *calls) Route(
 	}
 
 	call := symmem.Call{Operation: operation, Route: &args}
-	// Set the buffer that may have to be registered: peers write to it or read it.
+	// Set the buffer that other ranks access. It may have to be registered with the group first.
 	if combines {
 		call.Send = args.Send
 	} else {
@@ -117,7 +130,8 @@ func (cs *calls) Route(
 	return cs.queueCall(r.interopAt(site), g, call, s)
 }
 
-// toRouteArgs checks the arguments and looks up the buffers that the operation uses.
+// toRouteArgs checks the arguments and finds the memory of the buffers. If several buffers cannot
+// be found, it returns the first error.
 func (a *RouteArguments) toRouteArgs(
 	r *rank, operation symmem.Operation, ranks int,
 ) (args symmem.RouteArgs, err error) {
@@ -140,7 +154,8 @@ func (a *RouteArguments) toRouteArgs(
 	}
 	var firstErr error
 	find := func(address uintptr, bytes int64) symmem.Memory {
-		if bytes <= 0 { // the operation does not use the buffer
+		isUsed := bytes > 0 // by the operation
+		if !isUsed {
 			return symmem.Memory{}
 		}
 
@@ -159,8 +174,8 @@ func (a *RouteArguments) toRouteArgs(
 	return args, firstErr
 }
 
-// Permute queues a permutation or, if reverses is set, its reversal. A permutation copies
-// dispatched rows so that the rows of each expert are adjacent.
+// Permute queues a symmem_permute or, if reverses is set, a symmem_unpermute. handle is the group's
+// handle.
 func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stream uintptr) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
@@ -184,13 +199,13 @@ func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stre
 		},
 		Align: p.Align,
 	}
-	buffers := []*symmem.Memory{&args.Dispatched, &args.Permuted} // in the order of p.Spans
+	buffers := []*symmem.Memory{&args.Dispatched, &args.Permuted}
 	if reverses {
 		buffers = []*symmem.Memory{&args.Permuted, &args.Computed, &args.Returned}
 	}
 
-	var errs [3]error // one for each buffer
-	for i, span := range p.Spans(reverses) {
+	var errs [3]error                        // one for each buffer
+	for i, span := range p.Spans(reverses) { // spans are in the order of buffers
 		*buffers[i], errs[i] = r.findMemory(span.Address, span.Bytes)
 	}
 

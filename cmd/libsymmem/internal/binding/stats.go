@@ -2,9 +2,21 @@ package binding
 
 import "symmem"
 
+// stats is the JSON of all counters of a world: those of symmem.Stats, and what only this package
+// knows. For example, this is the handle by which C passes a group.
+type stats struct {
+	Open bool `json:"open"`
+	symmem.Stats
+	// Pools and Groups replace the fields of the same names in symmem.Stats.
+	Pools   []poolStats           `json:"pools"`
+	Groups  map[string]groupStats `json:"groups"`  // by id
+	Streams int                   `json:"streams"` // number of streams that calls have used
+	Refused int64                 `json:"refused"` // number of frees that have failed
+}
+
 type poolStats struct {
 	Pool   int    `json:"pool"`   // number of the pool
-	Domain string `json:"domain"` // id of the group that shares the pool
+	Domain string `json:"domain"` // id of the group whose ranks share the pool
 	symmem.PoolStats
 	Mapped int64 `json:"mapped"` // in bytes
 	Live   int   `json:"live"`   // number of allocated buffers
@@ -17,20 +29,11 @@ type groupStats struct {
 	Attachments []attachmentStats `json:"attachments"`
 }
 
+// attachmentStats describes a communicator of another library that a group uses.
 type attachmentStats struct {
 	Handle  uint64 `json:"handle"`
 	Name    string `json:"name"`
-	Windows int    `json:"windows"` // number of windows (registered memory)
-}
-
-type stats struct {
-	Open bool `json:"open"`
-	symmem.Stats
-	// Pools and Groups replace the fields of the same names in symmem.Stats.
-	Pools   []poolStats           `json:"pools"`
-	Groups  map[string]groupStats `json:"groups"`
-	Streams int                   `json:"streams"` // number of streams that calls have used
-	Refused int64                 `json:"refused"` // number of frees that have failed
+	Windows int    `json:"windows"` // number of segments that are registered with it
 }
 
 // Stats returns, as JSON, all counters of the main world.
@@ -49,27 +52,33 @@ func statsOf(r *rank) (string, error) {
 		Refused: r.session.counters.Refused.Load(), Streams: r.streams.size(),
 	}
 	for _, p := range r.session.poolTable.ownedBy(r) {
-		if p.Domain() != nil { // not a pool of local memory
+		isShared := p.Domain() != nil // otherwise, it is a pool of local memory
+		if isShared {
 			s.Pools = append(s.Pools, r.session.poolTable.stats(p))
 		}
 	}
 
 	for _, g := range r.groupTable.allGroups() {
-		entry := groupStats{
-			Handle: g.handle, Name: g.name, GroupStats: g.Stats(), Attachments: []attachmentStats{},
-		}
-		for _, a := range r.groupTable.attachmentsOf(g) {
-			entry.Attachments = append(entry.Attachments, attachmentStats{
-				Handle: a.handle, Name: a.communicator.Name(), Windows: a.communicator.Windows(),
-			})
-		}
-
-		s.Groups[g.ID()] = entry
+		s.Groups[g.ID()] = r.groupTable.stats(g)
 	}
 
 	return encode(s)
 }
 
+func (t *groupTable) stats(g *group) groupStats {
+	s := groupStats{
+		Handle: g.handle, Name: g.name, GroupStats: g.Stats(), Attachments: []attachmentStats{},
+	}
+	for _, a := range t.attachmentsOf(g) {
+		s.Attachments = append(s.Attachments, attachmentStats{
+			Handle: a.handle, Name: a.communicator.Name(), Windows: a.communicator.Windows(),
+		})
+	}
+
+	return s
+}
+
+// stats returns the counters of a pool that the ranks of a group share.
 func (t *poolTable) stats(p *pool) poolStats {
 	s := poolStats{Pool: t.numberOf(p), PoolStats: p.Stats(), Domain: p.Domain().ID()}
 	for segment := range p.Segments() {
