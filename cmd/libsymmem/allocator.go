@@ -11,15 +11,19 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// addressOf calls alloc and returns the address. If alloc fails, addressOf returns 0 and stores the
-// error for the calling thread.
+// Other libraries can use symmem as their allocator. PyTorch allocates memory with goTorchAlloc,
+// and frees it with goTorchFree. Inference engines use goPlugAlloc, and register the memory with
+// their NCCL communicators by goPlugRegister.
+//
+// An allocation returns an address instead of a code. If it fails, the address is 0, and the error
+// is stored for the calling thread, which can read it with symmem_last_error.
+
+// addressOf calls alloc and returns the address, or 0 after an error, which it stores.
 func addressOf(alloc func() (uintptr, error)) (address uintptr) {
 	store(&address, "the buffer", alloc)
 	return address
 }
 
-// goTorchAlloc and goTorchFree are the functions of a pluggable allocator of PyTorch.
-//
 //export goTorchAlloc
 func goTorchAlloc(
 	pool C.int, size C.size_t, device C.int, stream unsafe.Pointer, site C.uint32_t,
@@ -36,19 +40,20 @@ func goTorchAlloc(
 func goTorchFree(address unsafe.Pointer) {
 	err := binding.CatchPanic(func() error {
 		if !library.IsAnyWorldOpen() {
-			return nil // the last close has returned the memory
+			return nil // closing the last world has already returned the memory
 		}
 		const delay = true // PyTorch frees in an order that differs between ranks
 		return library.Free(uintptr(address), delay)
 	})
-	if err != nil { // the function has no result, so the counter shows that it has failed
+	if err != nil {
 		storeError(err)
+		// goTorchFree has no result, so this counter shows that it has failed.
 		counters := (*binding.Counters)(unsafe.Pointer(&C.symmem_words))
 		counters.Refused.Add(1)
 	}
 }
 
-// goPlugAlloc is like goTorchAlloc, but can open symmem, and prints errors.
+// goPlugAlloc is like goTorchAlloc, but opens symmem if necessary, and prints errors.
 //
 //export goPlugAlloc
 func goPlugAlloc(
@@ -64,7 +69,8 @@ func goPlugAlloc(
 	}))
 }
 
-// goPlugRegister returns an ncclResult_t instead of a code of symmem.h.
+// goPlugRegister registers the memory with an ncclComm_t. It returns an ncclResult_t, not a code of
+// symmem.h.
 //
 //export goPlugRegister
 func goPlugRegister(comm C.uintptr_t) C.int {
@@ -76,6 +82,8 @@ func goPlugRegister(comm C.uintptr_t) C.int {
 	return C.int(status)
 }
 
+// goPlugForget forgets an ncclComm_t that its owner has destroyed.
+//
 //export goPlugForget
 func goPlugForget(comm C.uintptr_t) C.int {
 	return guard(func() error { return library.PlugForget(uintptr(comm)) })

@@ -9,9 +9,12 @@ import (
 	"symmem"
 )
 
-// The exported functions of this file implement functions of symmem.h with similar names. They
-// compare what ranks do, or name the call sites that errors show. All return SYMMEM_OK or
-// SYMMEM_ERR_*. A site is the number of a call site, or 0 if it is unknown.
+// The exported functions of this file implement functions of symmem.h with similar names: goCheck
+// implements symmem_check. They return SYMMEM_OK or SYMMEM_ERR_*.
+//
+// Most of them compare what the ranks of a group do. If the ranks differ, the error shows the call
+// sites, such as "model.py:120". goSite returns a number for a call site. Calls pass this number as
+// site, or 0 if the call site is unknown.
 
 //export goCheck
 func goCheck(group C.uint64_t) C.int {
@@ -23,6 +26,9 @@ func goSetCheck(level C.int) C.int {
 	return guard(func() error { return library.SetCheck(int(level)) })
 }
 
+// goNote adds a number to the history of a pool. Its kind is any number that the caller chooses.
+// The histories of all ranks are compared later.
+//
 //export goNote
 func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 	return guard(func() error {
@@ -33,16 +39,16 @@ func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 //export goSite
 func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 	return store(site, "the call site", func() (uint32, error) {
-		name, err := textOf(length, text)
+		goText, err := textOf(length, text)
 		if err != nil {
 			return 0, err
 		}
-		return library.SiteNumber(name)
+		return library.SiteNumber(goText)
 	})
 }
 
-// goValue combines or compares the ranks' numbers. *number is this rank's number. A combination
-// replaces it by the result. A comparison leaves it unchanged.
+// goValue combines or compares the ranks' numbers. *number is this rank's number. A combination,
+// such as a sum, replaces it by the result. A comparison leaves it unchanged.
 //
 //export goValue
 func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
@@ -57,8 +63,8 @@ func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C
 			return fmt.Errorf("the name of a value has %d bytes; the maximum is %d: %w",
 				value.name_length, C.SYMMEM_VALUE_NAME, symmem.ErrInvalid)
 		}
-		if value.site != 0 { // otherwise, the site of symmem_set_site applies
-			site = value.site
+		if value.site != 0 {
+			site = value.site // it overrides the site of symmem_set_site
 		}
 		name := C.GoStringN(&value.name[0], C.int(value.name_length))
 		result, err := library.CombineNumber(uint64(value.group), int(value.operation), name,
@@ -75,36 +81,40 @@ func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C
 	})
 }
 
+// goAgreeString compares the ranks' texts. They are compared under a name.
+//
 //export goAgreeString
 func goAgreeString(
 	group C.uint64_t, nameLength C.size_t, name *C.char, length C.size_t, text *C.char,
 	site C.uint32_t,
 ) C.int {
 	return guard(func() error {
-		valueName, err := textOf(nameLength, name)
+		goName, err := textOf(nameLength, name)
 		if err != nil {
 			return err
 		}
-		value, err := textOf(length, text)
+		goText, err := textOf(length, text)
 		if err != nil {
 			return err
 		}
 		_, err = library.CombineValue(uint64(group), symmem.ValueCall{
-			Operation: symmem.ValueAgreeString, Name: valueName, Text: value,
+			Operation: symmem.ValueAgreeString, Name: goName, Text: goText,
 		}, uint32(site))
 		return err
 	})
 }
 
+// goStep begins a step of the program, and compares the ranks' descriptions of it.
+//
 //export goStep
 func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint32_t) C.int {
 	return guard(func() error {
-		text, err := textOf(length, description)
+		goText, err := textOf(length, description)
 		if err != nil {
 			return err
 		}
 		_, err = library.CombineValue(uint64(group), symmem.ValueCall{
-			Operation: symmem.ValueStep, Text: text,
+			Operation: symmem.ValueStep, Text: goText,
 		}, uint32(site))
 		return err
 	})

@@ -11,10 +11,13 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// The exported functions of this file implement functions of symmem.h with similar names. They
-// decode the arguments, and return SYMMEM_OK or SYMMEM_ERR_*. A site is the number of the source
-// line that makes the call, or 0.
+// The exported functions of this file implement functions of symmem.h with similar names: goNorm
+// implements symmem_norm. They convert the arguments of C to those of Go, and return SYMMEM_OK or
+// SYMMEM_ERR_*. A site is the number of the source line that makes the call, or 0 if it is unknown.
 
+// goCall makes a collective, a send or a receive. A caller can also make several collectives as
+// one. For example, the first of three then has more_count 2, and more is a list of the other two.
+//
 //export goCall
 func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	return guard(func() error {
@@ -33,7 +36,7 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	})
 }
 
-// argumentsOf converts a call, except for its event and the calls that follow it in its list.
+// argumentsOf converts a call, except for its event and the list of more calls.
 func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments, error) {
 	unknownFlags := call.flags &^ C.SYMMEM_CALL_WAIT
 	if unknownFlags != 0 {
@@ -48,7 +51,9 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 		Stream: uintptr(call.stream), Site: uint32(site),
 		Wait: (call.flags & C.SYMMEM_CALL_WAIT) != 0,
 	}
-	sender := call.from // a variable, so that the closure does not keep call itself
+	// If the caller wants to know the sender of a receive, Arrived stores it. The variable makes
+	// Arrived keep only this address, and not call.
+	sender := call.from
 	if sender != nil {
 		a.Arrived = func(rank int) { *sender = C.int32_t(rank) }
 	}
@@ -63,12 +68,11 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 	return a, nil
 }
 
-// maxRemainingCalls is the maximum number of calls that follow the first one in a list. It limits
-// how much memory a wrong number can make this library read.
+// maxRemainingCalls limits how much memory a wrong more_count can make this library read.
 const maxRemainingCalls = 1 << 16
 
-// remainingCalls converts the calls that follow the first call in its list. An entry of the list
-// has call.size bytes. This is less than the size of our struct if the caller's symmem.h is older.
+// remainingCalls converts the list of more calls. Each entry of the list has call.size bytes. If
+// the caller was compiled with an older symmem.h, this is less than the size of our struct.
 func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
 	if call.more == nil {
 		return nil, fmt.Errorf("more_count is %d, but more is a null pointer: %w", call.more_count,
@@ -80,11 +84,7 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 	}
 	list := make([]binding.Arguments, call.more_count)
 	for i := range list {
-		var next C.struct_symmem_call // fields that the caller's struct does not have stay 0
-		src := unsafe.Add(unsafe.Pointer(call.more), uintptr(i)*uintptr(call.size))
-		srcBytes := unsafe.Slice((*byte)(src), call.size)
-		nextBytes := unsafe.Slice((*byte)(unsafe.Pointer(&next)), call.size)
-		copy(nextBytes, srcBytes)
+		next := copyEntry(call, i)
 		if next.size != call.size || next.more_count > 0 {
 			return nil, fmt.Errorf("call %d of a list has size %d and more_count %d; want size %d "+
 				"and more_count 0: %w", i+1, next.size, next.more_count, call.size,
@@ -103,7 +103,18 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 	return list, nil
 }
 
-// splitsOf copies the lists of part sizes and offsets for each rank.
+// copyEntry copies an entry of the list of more calls. Fields that the caller's struct does not
+// have are 0 in the copy.
+func copyEntry(call *C.struct_symmem_call, index int) (entry C.struct_symmem_call) {
+	src := unsafe.Add(unsafe.Pointer(call.more), uintptr(index)*uintptr(call.size))
+	srcBytes := unsafe.Slice((*byte)(src), call.size)
+	entryBytes := unsafe.Slice((*byte)(unsafe.Pointer(&entry)), call.size)
+	copy(entryBytes, srcBytes)
+	return entry
+}
+
+// splitsOf copies the sizes and the offsets of the parts, if ranks exchange parts of different
+// sizes. Each list has a number for each rank.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks; want 1 to %d: %w", call.ranks, maxRanks,

@@ -10,8 +10,9 @@ import (
 	"symmem"
 )
 
-// The exported functions of this file implement functions of symmem.h with similar names. They pass
-// a group by its handle, and return SYMMEM_OK or SYMMEM_ERR_*.
+// The exported functions of this file implement functions of symmem.h with similar names: goWorld
+// implements symmem_world. They return SYMMEM_OK or SYMMEM_ERR_*. A group is passed by a number,
+// its handle.
 
 //export goWorld
 func goWorld(group *C.uint64_t) C.int {
@@ -35,7 +36,8 @@ func goGroupOpen(
 	})
 }
 
-// groupArguments copies a group's name, which has length bytes, and its list of count ranks.
+// groupArguments copies the name and the ranks of a group. The name has length bytes, and there are
+// count ranks.
 func groupArguments(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
 ) (groupName string, rankList []int, err error) {

@@ -11,31 +11,22 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// guard runs call and returns the code of its error: SYMMEM_OK or SYMMEM_ERR_*. It stores the
-// error, which C callers read with symmem_last_error. It catches panics, which must not reach C.
+// C calls functions of symmem.h, which are implemented by Go functions that return a code. Suppose
+// that C calls symmem_world(&group), whose Go function is goWorld:
+//
+//   - goWorld calls store with the address of group, and with library.World, which returns a number
+//     or an error.
+//   - If there is no error, store stores the number in group, and returns SYMMEM_OK.
+//   - Otherwise, the error is stored for the calling thread, so that C can read it with
+//     symmem_last_error. store returns the code of the error: SYMMEM_ERR_NOT_OPEN, for example.
+//
+// Results of other types are stored by guard and copyText.
+
+// guard runs call and returns the code of its error, which it stores for the calling thread. A
+// panic must not reach C, so guard converts it to an error.
 func guard(call func() error) C.int {
 	err := binding.CatchPanic(call)
 	return storeError(err)
-}
-
-type integer interface {
-	~int | ~int32 | ~uint32 | ~uint64 | ~uintptr
-}
-
-// store runs call in guard and stores the result at dst, an address from C. what names the result
-// in errors.
-func store[D, S integer](dst *D, what string, call func() (S, error)) C.int {
-	return guard(func() error {
-		if dst == nil {
-			return nullPointerError("the address for " + what)
-		}
-		value, err := call()
-		if err != nil {
-			return err
-		}
-		*dst = D(value)
-		return nil
-	})
 }
 
 // storeError stores an error for the calling thread and returns the error's code.
@@ -53,10 +44,36 @@ func storeError(err error) C.int {
 	return C.int(code)
 }
 
+type integer interface {
+	~int | ~int32 | ~uint32 | ~uint64 | ~uintptr
+}
+
+// store runs call in guard and stores the result at dst, an address from C. resultName names the
+// result in errors, as in "the group".
+func store[D, S integer](dst *D, resultName string, call func() (S, error)) C.int {
+	return guard(func() error {
+		if dst == nil {
+			return nullPointerError("the address for " + resultName)
+		}
+		value, err := call()
+		if err != nil {
+			return err
+		}
+		*dst = D(value)
+		return nil
+	})
+}
+
+// nullPointerError returns the error for an argument from C that is a null pointer.
+func nullPointerError(argumentName string) error {
+	return fmt.Errorf("%s is a null pointer: %w", argumentName, symmem.ErrInvalid)
+}
+
 // maxTextBytes limits how much memory a wrong length can make this library read.
 const maxTextBytes = 1 << 20
 
-// textOf copies a string of C that need not end with a zero byte. If length is 0, text may be null.
+// textOf copies a string of C that has the given length in bytes. If the length is 0, text may be
+// null.
 func textOf(length C.size_t, text *C.char) (string, error) {
 	if length == 0 {
 		return "", nil
@@ -71,9 +88,11 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 	return C.GoStringN(text, C.int(length)), nil
 }
 
-// copyText calls compose and copies its text to dst, a buffer of capacity bytes. It stores the
-// text's length at length. If the buffer is too short, copyText returns SYMMEM_ERR_SHORT, but does
-// not store an error for the thread.
+// copyText runs compose in guard and copies the text that it returns to dst, a buffer of C with
+// capacity bytes. It stores the length of the text at length.
+//
+// If the buffer is too short, copyText returns SYMMEM_ERR_SHORT, but stores no error for the
+// thread.
 func copyText(
 	capacity C.size_t, dst *C.char, length *C.size_t, compose func() (string, error),
 ) C.int {
@@ -95,9 +114,4 @@ func copyText(
 		return composeCode
 	}
 	return copyCode
-}
-
-// nullPointerError returns the error for a null pointer from C. what names the argument.
-func nullPointerError(what string) error {
-	return fmt.Errorf("%s is a null pointer: %w", what, symmem.ErrInvalid)
 }

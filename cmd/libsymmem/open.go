@@ -11,6 +11,9 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
+// The exported functions of this file implement functions of symmem.h with similar names: goOpen
+// implements symmem_open.
+
 //export goOpen
 func goOpen(length C.size_t, options *C.char) C.int {
 	return guard(func() error {
@@ -22,22 +25,23 @@ func goOpen(length C.size_t, options *C.char) C.int {
 	})
 }
 
-// prepareOpen does what must precede the opening of a world. It returns a copy of the options.
+// prepareOpen prepares the process for opening a world. It returns a copy of the options.
 func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	text, err := textOf(length, options)
 	if err != nil {
 		return nil, err
 	}
-	C.symmem_watch_exit() // frees do nothing once the process exits
+	C.symmem_watch_exit() // makes frees do nothing while the process exits
 	if err := importEnvironment(); err != nil {
 		return nil, err
 	}
 	return []byte(text), nil
 }
 
-// importEnvironment copies C's environment to Go, which reads it only when the library is loaded.
+// importEnvironment sets the variables of C's environment in Go. Go has copied the environment when
+// the library was loaded, so it lacks later changes.
 func importEnvironment() error {
-	entry := C.symmem_environment() // the first of a list of pointers that ends with null
+	entry := C.symmem_environment() // a list of strings such as "NAME=value", which ends with null
 	for entry != nil && *entry != nil {
 		name, value, _ := strings.Cut(C.GoString(*entry), "=")
 		old, isSet := os.LookupEnv(name)
@@ -66,7 +70,7 @@ func goCallSites() C.int { return boolResult(library.RecordsCallSites) }
 
 // boolResult returns 1 if query returns true, and 0 if query returns false or panics.
 func boolResult(query func() bool) C.int {
-	answer := false // also after a panic
+	answer := false // remains false after a panic
 	_ = binding.CatchPanic(func() error {
 		answer = query()
 		return nil

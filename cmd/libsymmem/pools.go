@@ -5,8 +5,9 @@ import "C"
 
 import "unsafe"
 
-// The exported functions of this file implement functions of symmem.h with similar names. They
-// return SYMMEM_OK or SYMMEM_ERR_*. A site is the number of the source line that makes the call.
+// The exported functions of this file implement functions of symmem.h with similar names: goAlloc
+// implements symmem_alloc. They return SYMMEM_OK or SYMMEM_ERR_*. A pool is passed by its number. A
+// site is the number of the source line that makes the call, or 0 if it is unknown.
 
 //export goPoolOpen
 func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int) C.int {
@@ -46,7 +47,7 @@ func goAllocOn(
 
 //export goFree
 func goFree(address unsafe.Pointer) C.int {
-	const delay = false // all ranks free in the same order
+	const delay = false // callers must free in the same order on all ranks
 	return guard(func() error { return library.Free(uintptr(address), delay) })
 }
 

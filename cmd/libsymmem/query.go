@@ -11,8 +11,10 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// The exported functions of this file implement functions of symmem.h with similar names. Those
-// that return a code call guard, store or copyText, which store an error for the calling thread.
+// The exported functions of this file implement functions of symmem.h with similar names: goStats
+// implements symmem_stats. Except for goIsSymmetric, which returns 1 or 0, they return SYMMEM_OK or
+// SYMMEM_ERR_*. An error is stored for the calling thread, which can read it with
+// symmem_last_error.
 
 //export goIsSymmetric
 func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.int {
@@ -31,8 +33,8 @@ func goPeerAddresses(
 	})
 }
 
-// storeAddresses runs call and stores its results, one for each rank, in the caller's list at
-// addresses. The list has space for this number of ranks.
+// storeAddresses runs call, which returns an address for each rank of a group, and stores these in
+// the caller's list. The list has space for the given number of ranks.
 func storeAddresses(
 	ranks C.size_t, addresses *C.uint64_t, call func() ([]uintptr, error),
 ) C.int {
@@ -44,7 +46,8 @@ func storeAddresses(
 		if err != nil {
 			return err
 		}
-		if uint64(ranks) != uint64(len(result)) { // uint64 holds any size_t
+		hasRightSize := uint64(ranks) == uint64(len(result))
+		if !hasRightSize {
 			return fmt.Errorf("the list has space for %d ranks; the group has %d ranks: %w", ranks,
 				len(result), symmem.ErrInvalid)
 		}
@@ -94,9 +97,9 @@ func goSignalWordsClose(address unsafe.Pointer) C.int {
 	return guard(func() error { return library.CloseSignalWords(uintptr(address)) })
 }
 
-// goWindows stores the number of windows at count. ranges has space for capacity address ranges, of
-// two integers each: the address and the size in bytes. If there are more windows than that,
-// goWindows copies only the first ones.
+// goWindows copies the windows of a group to ranges, which has space for capacity windows. A window
+// consists of two integers: an address and a size in bytes. goWindows stores the number of windows
+// at count. If this is larger than capacity, goWindows copies only the first windows.
 //
 //export goWindows
 func goWindows(
@@ -113,10 +116,10 @@ func goWindows(
 		if err != nil {
 			return err
 		}
-		const maxCapacity = 1 << 30 // makes the conversion to int valid
+		const maxCapacity = 1 << 30 // so that it fits into an int
 		copied := min(len(windows), int(min(capacity, maxCapacity)))
 		if copied > 0 {
-			// binding.Window has the layout of two elements of ranges.
+			// In memory, a binding.Window consists of the two integers.
 			dst := unsafe.Slice((*binding.Window)(unsafe.Pointer(ranges)), copied)
 			copy(dst, windows)
 		}
@@ -145,8 +148,8 @@ func goExplain(
 	})
 }
 
-// goTakeWarning copies the oldest warning. It removes the warning if the caller has got the whole
-// text, and not only its length.
+// goTakeWarning copies the oldest warning to text and removes it. If text is null or too short, the
+// warning remains.
 //
 //export goTakeWarning
 func goTakeWarning(capacity C.size_t, text *C.char, length *C.size_t) C.int {
