@@ -1,8 +1,17 @@
 package page
 
-// Page holds the contents of a web page that shows what the ranks of a job did. Unless stated
-// otherwise, fields of this package identify a rank by its index in Page.Ranks. A Page is not safe
-// for concurrent use.
+// The ranks of a job should allocate and free the same memory, and make the same calls, in the same
+// order. A web page shows what they did. Suppose that the ranks 4 and 5 of a job share a
+// pool and a group:
+//
+//   - Page.Ranks has two entries. Rank 4 has the index 0, and rank 5 has the index 1. Unless stated
+//     otherwise, fields identify a rank by this index.
+//   - Page.Sequences has two entries, for the pool and for the group. Each has two Tracks, which
+//     hold the events of each rank.
+//   - If the third allocation of rank 5 is larger than that of rank 4, the pool's Sequence has a
+//     Difference with two Variants.
+
+// Page holds the contents of a web page. It is not safe for concurrent use.
 type Page struct {
 	Title     string     `json:"title"`
 	Live      bool       `json:"live,omitempty"` // the page shows a running job
@@ -17,13 +26,13 @@ type Page struct {
 	Paths     []Path     `json:"paths"`  // counts of calls
 	Notes     []string   `json:"notes"`  // notes about data that the page does not show
 	Texts     []string   `json:"texts"`  // descriptions of calls, to which events refer by index
-	Frames    []string   `json:"frames"` // functions in call stacks; see AddStack
+	Frames    []string   `json:"frames"` // functions, to which call stacks refer by index
 
 	stacks     []byte // encoded call stacks: for each, the number of frames and their indexes
 	stackCount int
 }
 
-// Rank describes the source of a rank's events: a file or a running process.
+// Rank describes a rank and the source of its events, which is a file or a running process.
 type Rank struct {
 	Rank   int      `json:"rank"`   // number of the rank in the job
 	File   string   `json:"file"`   // name of the source
@@ -32,12 +41,12 @@ type Rank struct {
 	Notes  []string `json:"notes"`  // what is special about the source
 }
 
-// Sequence describes the events of a pool or the calls of a group. All ranks must make the same
-// requests (allocations, frees and calls) in the same order.
+// Sequence describes the events of a pool or the calls of a group. Allocations, frees and calls are
+// called requests. An allocation also has a place: its segment and its offset there.
 type Sequence struct {
 	Title string `json:"title"`
 	Calls bool   `json:"calls"` // the sequence consists of the calls of a group
-	// Equal is the number of requests before the first one that differs.
+	// Equal is the number of requests before the first one that differs between ranks.
 	Equal  int      `json:"equal"`
 	Tracks []*Track `json:"tracks"` // the events of each rank
 	// Differences describes the first request and the first place that differ between ranks.
@@ -45,21 +54,21 @@ type Sequence struct {
 	Notes       []string     `json:"notes"`
 }
 
-// Difference describes the first event that differs between ranks.
+// Difference describes the first event of which the request or the place differs between ranks.
 type Difference struct {
-	Subject  string    `json:"of"`      // "requests" or "places"
+	Subject  string    `json:"of"`      // what differs: "requests" or "places"
 	Kind     string    `json:"kind"`    // such as "different size"
 	Request  int       `json:"request"` // number of the request, as in Track.First
 	Variants []Variant `json:"variants"`
 	// Blamed lists the ranks that differ from the majority, by their numbers in the job.
 	Blamed []int `json:"blamed"`
-	// Before describes the last requests before the difference.
+	// Before describes the latest requests before the difference.
 	Before []string `json:"before"`
 	// Explanation states whether the difference causes all later ones.
 	Explanation []string `json:"explanation"`
 }
 
-// Variant describes what a set of ranks did at the first difference.
+// Variant describes what some of the ranks did at a Difference.
 type Variant struct {
 	Ranks []int    `json:"ranks"` // numbers of the ranks in the job
 	Text  string   `json:"text"`  // description of the event
@@ -73,17 +82,18 @@ type Segment struct {
 	Initial bool  `json:"old,omitempty"` // mapped before the track begins
 }
 
-// State is the state of a window on a rank.
+// State says whether a rank has registered a window.
 type State int
 
-// The states of windows.
+// The states of a window on a rank.
 const (
 	Absent       State = iota // never registered
 	Registered                // registered and not deregistered
-	Deregistered              // registered earlier
+	Deregistered              // registered earlier, and deregistered since
 )
 
-// Window describes a segment that is registered with a group, so that ranks can access it remotely.
+// Window describes a segment that was registered with a group. Ranks of the group can access a
+// registered segment of another rank.
 type Window struct {
 	Group   string  `json:"group"`
 	Pool    string  `json:"pool"`
@@ -92,7 +102,7 @@ type Window struct {
 	States  []State `json:"states"` // by rank
 }
 
-// Row describes a fault or an unfinished operation that some of the ranks reported.
+// Row describes a fault or an unfinished operation that some ranks have reported.
 type Row struct {
 	Ranks []int  `json:"ranks"`
 	Group string `json:"group"`
@@ -100,8 +110,7 @@ type Row struct {
 	Time  int64  `json:"time"` // microseconds since 1970 (UTC); 0 if unknown
 }
 
-// Path counts the calls of one operation that took one path, which is the way in which symmem
-// executed them.
+// Path counts the calls of one operation that symmem ran in one way, called the path.
 type Path struct {
 	Group     string  `json:"group"`
 	Operation string  `json:"operation"`
@@ -110,8 +119,8 @@ type Path struct {
 	Bytes     []int64 `json:"bytes"` // sum of their sizes, by rank
 }
 
-// AddStack adds a call stack. frames contains indexes in Page.Frames, with the innermost function
-// first. AddStack returns the number of the stack, which is the value for [Event.Stack].
+// AddStack adds a call stack, and returns its number for [Event.Stack]. frames holds indexes in
+// Page.Frames, with the innermost function first.
 func (p *Page) AddStack(frames []int32) int32 {
 	p.stacks = appendUint(p.stacks, int64(len(frames)))
 	for _, f := range frames {

@@ -2,10 +2,21 @@ package page
 
 import "encoding/binary"
 
+// A track shows the events of a pool or a group on one rank. It can have a million events, so their
+// fields are encoded in columns: a column holds the values of one field of all events. For example,
+// a track has the events 70, 71 and 73 of a rank's file, which allocate 512, 512 and 1024 bytes:
+//
+//	column      values             encoded as
+//	"size"      512, 512, 1024     512, 512, 1024
+//	"number"    70, 71, 73         70, 1, 2 (differences from the previous value)
+//
+// Integers are encoded with variable lengths, so that small ones need fewer bytes. In a column
+// whose neighboring values are similar, the differences are smaller than the values.
+
 // Kind classifies an event.
 type Kind uint8
 
-// The kinds of events. The data contain these numbers.
+// The kinds of events. The encoding contains these numbers.
 const (
 	Alloc         Kind = iota + 1 // a block was allocated
 	Free                          // a block was freed; its memory may still be in use
@@ -24,26 +35,28 @@ type Event struct {
 	Offset  int64 // in the segment, in bytes
 	Segment int32 // index in Track.Segments; -1 if unknown
 	Stream  int32 // number of the stream
-	Block   int32 // number of the Alloc in the track; -1 if unknown; index in Page.Texts for a Call
-	Stack   int32 // result of Page.AddStack; -1 if unknown
-	Number  int64 // number of the event in the rank's file
-	Time    int64 // UTC in microseconds since 1970; 0 if unknown
+	// Block is the number of the block's Alloc in the track, or -1 if it is unknown. In a Call, it is
+	// the index of the call's text in Page.Texts.
+	Block  int32
+	Stack  int32 // result of Page.AddStack; -1 if unknown
+	Number int64 // number of the event in the rank's file
+	Time   int64 // UTC in microseconds since 1970; 0 if unknown
 }
 
 // Track holds the encoded events of a pool or group on one rank.
 type Track struct {
 	Rank int // index in Page.Ranks
-	// First is the number of the first request (Alloc, Free or Call). Request 0 is the first one
-	// that is in the tracks of all ranks, so First is negative if this track begins earlier.
+	// First is the number of the first request: an Alloc, a Free or a Call. Request 0 is the first one
+	// that is in the tracks of all ranks. So First is negative if this track begins earlier.
 	First    int
-	Segments []Segment // segments of the pool, to which events refer by index
+	Segments []Segment // segments of the pool
 
 	count    int                 // number of events
-	columns  [columnCount][]byte // encoded values of each column
-	previous [columnCount]int64  // last value of each column that stores differences
+	columns  [columnCount][]byte // encoded columns
+	previous [columnCount]int64  // last value of each column that holds differences
 }
 
-// column is an index of Track.columns. A column holds the values of one field of all events.
+// column is an index of Track.columns.
 type column int
 
 const (
@@ -60,7 +73,7 @@ const (
 	columnCount // number of columns
 )
 
-// columnNames holds the names of the columns in the header of the page.
+// columnNames holds the names of the columns, by which the script of the page finds them.
 var columnNames = [columnCount]string{
 	"kind", "size", "bytes", "offset", "segment", "stream", "block", "stack", "number", "time",
 }
@@ -68,11 +81,14 @@ var columnNames = [columnCount]string{
 // Len returns the number of events.
 func (t *Track) Len() int { return t.count }
 
-// Add appends an event. It stores segments, stacks and blocks plus 1, so that 0 means unknown. The
-// Block of a Call, an index in Page.Texts, is stored unchanged.
+// Add appends an event.
+//
+// Columns hold no negative values. If -1 means unknown in a field, its column holds the value plus
+// 1, so that 0 means unknown.
 func (t *Track) Add(e *Event) {
 	block := int64(e.Block)
-	if e.Kind != Call {
+	canBeUnknown := e.Kind != Call
+	if canBeUnknown {
 		block++
 	}
 
@@ -92,19 +108,19 @@ func (t *Track) Add(e *Event) {
 // addValue appends a value to a column.
 func (t *Track) addValue(c column, v int64) { t.columns[c] = appendUint(t.columns[c], v) }
 
-// addDifference appends the difference between a value and the previous value of the column. In
-// columns whose neighboring values are similar, differences need fewer bytes than values.
+// addDifference appends the difference between a value and the previous value of the column.
 func (t *Track) addDifference(c column, v int64) {
 	v = clamp(v)
 	t.columns[c] = binary.AppendVarint(t.columns[c], v-t.previous[c])
 	t.previous[c] = v
 }
 
-// maxValue is the largest integer up to which JavaScript represents all integers exactly.
+// maxValue is the largest value in a column. JavaScript represents all integers up to it exactly.
 const maxValue = 1<<53 - 1
 
-// clamp returns the integer from 0 to maxValue that is closest to v.
+// clamp returns v if it is in the range from 0 to maxValue. Otherwise, it returns the nearest end
+// of the range.
 func clamp(v int64) int64 { return min(max(v, 0), maxValue) }
 
-// appendUint appends an integer, limited by clamp, in the encoding of binary.AppendUvarint.
+// appendUint appends clamp(v) in an encoding of variable length.
 func appendUint(b []byte, v int64) []byte { return binary.AppendUvarint(b, uint64(clamp(v))) }

@@ -14,7 +14,19 @@ import (
 	"strings"
 )
 
-// dataPrefix is the start of the data of a page. Its last byte is the version of the format.
+// A page is an HTML file with a script and with data, which the script shows. The data consist of
+// these parts:
+//
+//	"SYMPAGE\x01", the prefix
+//	length of the header
+//	header: {"title": ..., "sequences": [... {"columns": {"size": [90, 3000], ...} ...} ...], ...}
+//	columns, one after the other
+//
+// A column is a sequence of bytes with the values of one field, such as the sizes of all events of
+// a track. The header is the JSON of a Page. In place of events, it has the location of each
+// column: [90, 3000] means that the column begins 90 bytes after the header, and has 3000 bytes.
+
+// dataPrefix is the first part of the data. Its last byte is the version of the format.
 const dataPrefix = "SYMPAGE\x01"
 
 // The script and style of the page, which web/build.go builds from web/src.
@@ -25,60 +37,71 @@ var (
 	style string
 )
 
-// columnLocation holds the offset of a column and its length, in bytes. Offset 0 is the end of the
-// header. It is an array, so that its JSON is short.
+// columnLocation holds the offset and the length of a column, in bytes. The offset is relative to
+// the end of the header. It is an array, so that its JSON is short.
 type columnLocation [2]int
 
-// trackHeader is the JSON form of a Track, without the events. These are in columns after the
-// header of the page, and Columns gives their locations by name.
-type trackHeader struct {
-	Rank     int                       `json:"rank"`
-	First    int                       `json:"first"`
-	Events   int                       `json:"events"` // number of events
-	Segments []Segment                 `json:"segments"`
-	Columns  map[string]columnLocation `json:"columns"`
+// pageHeader is the JSON form of a Page. Its field Sequences replaces that of Page.
+type pageHeader struct {
+	*Page
+	Sequences  []sequenceHeader `json:"sequences"`
+	StackCount int              `json:"stackCount"`
+	Stacks     columnLocation   `json:"stacks"` // column with all call stacks
 }
 
-// sequenceHeader is the JSON form of a Sequence. Its field Tracks hides that of Sequence.
+// sequenceHeader is the JSON form of a Sequence. Its field Tracks replaces that of Sequence.
 type sequenceHeader struct {
 	Sequence
 	Tracks []trackHeader `json:"tracks"`
 }
 
-// pageHeader is the JSON form of a Page. Its field Sequences hides that of Page.
-type pageHeader struct {
-	*Page
-	Sequences  []sequenceHeader `json:"sequences"`
-	StackCount int              `json:"stackCount"`
-	Stacks     columnLocation   `json:"stacks"`
+// trackHeader is the JSON form of a Track.
+type trackHeader struct {
+	Rank     int                       `json:"rank"`
+	First    int                       `json:"first"`
+	Events   int                       `json:"events"` // number of events
+	Segments []Segment                 `json:"segments"`
+	Columns  map[string]columnLocation `json:"columns"` // by name
 }
 
-// header returns the header of the page's data in JSON, and the columns that follow it.
-func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
-	offset := 0
-	// addColumn appends a column to columns and returns its location.
-	addColumn := func(column []byte) columnLocation {
-		location := columnLocation{offset, len(column)}
-		offset += len(column)
-		columns = append(columns, column)
-		return location
+// columnList collects the columns that follow the header.
+type columnList struct {
+	columns [][]byte
+	bytes   int // sum of their lengths
+}
+
+// add appends a column and returns its location.
+func (l *columnList) add(column []byte) columnLocation {
+	location := columnLocation{l.bytes, len(column)}
+	l.bytes += len(column)
+	l.columns = append(l.columns, column)
+	return location
+}
+
+// addTrack appends the columns of a track and returns the track's header.
+func (l *columnList) addTrack(t *Track) trackHeader {
+	locations := map[string]columnLocation{}
+	for i, column := range t.columns {
+		locations[columnNames[i]] = l.add(column)
 	}
-	h := pageHeader{Page: p, StackCount: p.stackCount, Stacks: addColumn(p.stacks)}
+
+	return trackHeader{
+		Rank:     t.Rank,
+		First:    t.First,
+		Events:   t.count,
+		Segments: t.Segments,
+		Columns:  locations,
+	}
+}
+
+// header returns the header of the page's data, and the columns that follow it.
+func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
+	var list columnList
+	h := pageHeader{Page: p, StackCount: p.stackCount, Stacks: list.add(p.stacks)}
 	for _, s := range p.Sequences {
 		tracks := []trackHeader{} // not nil, so that the JSON is [] and not null
 		for _, t := range s.Tracks {
-			locations := map[string]columnLocation{}
-			for i, column := range t.columns {
-				locations[columnNames[i]] = addColumn(column)
-			}
-
-			tracks = append(tracks, trackHeader{
-				Rank:     t.Rank,
-				First:    t.First,
-				Events:   t.count,
-				Segments: t.Segments,
-				Columns:  locations,
-			})
+			tracks = append(tracks, list.addTrack(t))
 		}
 
 		h.Sequences = append(h.Sequences, sequenceHeader{Sequence: s, Tracks: tracks})
@@ -89,19 +112,18 @@ func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
 		return nil, nil, fmt.Errorf("encoding the header of a page: %w", err)
 	}
 
-	return encoded, columns, nil
+	return encoded, list.columns, nil
 }
 
-// WriteData writes the data of the page, uncompressed and without the HTML. The data consist of
-// dataPrefix, the length of the header in 4 bytes, the header and the columns.
+// WriteData writes the data of the page, without the HTML and without compression.
 func (p *Page) WriteData(w io.Writer) error {
 	header, columns, err := p.header()
 	if err != nil {
 		return err
 	}
 
-	start := binary.LittleEndian.AppendUint32([]byte(dataPrefix), uint32(len(header)))
-	parts := append([][]byte{start, header}, columns...)
+	prefixAndLength := binary.LittleEndian.AppendUint32([]byte(dataPrefix), uint32(len(header)))
+	parts := append([][]byte{prefixAndLength, header}, columns...)
 	for _, part := range parts {
 		if _, err := w.Write(part); err != nil {
 			return fmt.Errorf("writing the data of a page: %w", err)
@@ -117,8 +139,7 @@ func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, p.Title, plainText)
 	fmt.Fprint(b, `<script type="application/octet-stream" id="data">`)
-	// The data pass through the compressor and then the encoder, which must be closed in this
-	// order.
+	// The compressor writes to the encoder, so it must be closed first.
 	encoder := base64.NewEncoder(base64.StdEncoding, b)
 	compressor := gzip.NewWriter(encoder)
 	if err := p.WriteData(compressor); err != nil {
@@ -136,8 +157,8 @@ func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	return writeBottom(b)
 }
 
-// WriteShell writes an HTML page without data. The script of the page fetches the data from the
-// relative URL source.
+// WriteShell writes the page without data as an HTML file. The script fetches the data from source,
+// a relative URL.
 func WriteShell(w io.Writer, title, source string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, title, "This page needs JavaScript.")
@@ -146,7 +167,8 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
-// writeTop writes the HTML up to the element with the data. Errors are returned by writeBottom.
+// writeTop writes the HTML before the element with the data. If this fails, writeBottom returns the
+// error, because b keeps it.
 func writeTop(b *bufio.Writer, title, plainText string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
@@ -164,8 +186,8 @@ func writeTop(b *bufio.Writer, title, plainText string) {
 `, Policy(), html.EscapeString(title), style, html.EscapeString(plainText))
 }
 
-// writeBottom ends the element with the data, writes the rest of the HTML, and flushes b. It also
-// returns errors of earlier writes to b, because a bufio.Writer keeps its first error.
+// writeBottom ends the element with the data, writes the rest of the HTML, and flushes b. It
+// returns the first error of any write to b.
 func writeBottom(b *bufio.Writer) error {
 	fmt.Fprintf(b, "</script>\n<script>%s</script>\n</body>\n</html>\n", script)
 	if err := b.Flush(); err != nil {
@@ -175,8 +197,8 @@ func writeBottom(b *bufio.Writer) error {
 	return nil
 }
 
-// Policy returns the Content-Security-Policy of pages, which permits only the script and style of
-// this package. Servers can send it as a header.
+// Policy returns the Content-Security-Policy of pages. It permits only the script and style of this
+// package, and requests to the server of the page. Servers can send it as an HTTP header.
 func Policy() string {
 	directives := []string{
 		"default-src 'none'",
@@ -189,7 +211,8 @@ func Policy() string {
 	return strings.Join(directives, "; ")
 }
 
-// hashOf returns the expression that permits a script or style in a Content-Security-Policy.
+// hashOf returns the part of a Content-Security-Policy that permits a script or style with the
+// given text.
 func hashOf(text string) string {
 	hash := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'"

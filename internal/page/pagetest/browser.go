@@ -1,5 +1,13 @@
-// Package pagetest controls Chromium in tests of web pages, through the DevTools protocol over
-// pipes.
+// Package pagetest controls Chromium in tests of web pages.
+//
+// It uses the DevTools protocol: it writes commands to a pipe, and reads answers and events from
+// another pipe. All of these are messages. For example, these messages open a tab:
+//
+//	command  {"id": 1, "method": "Target.createTarget", "params": {"url": "about:blank"}}
+//	answer   {"id": 1, "result": {"targetId": "A5"}}
+//
+// Another command then creates a session for the tab. A command with the ID of this session is for
+// the tab, and so is an event with this ID.
 package pagetest
 
 import (
@@ -17,22 +25,18 @@ import (
 	"time"
 )
 
-// callTimeout is the time in which the browser must answer a command. It is so long that only a
-// browser that hangs exceeds it, even on a busy machine.
-const callTimeout = 90 * time.Second
-
 // Browser is a running Chromium. It is safe for concurrent use.
 type Browser struct {
 	t       testing.TB
 	command *exec.Cmd
-	stderr  lockedBuffer // for errors
+	stderr  lockedBuffer // output of Chromium, for errors
 
 	mu       sync.Mutex           // guards the fields below
-	commands *os.File             // pipe to the browser
+	commands *os.File             // the pipe for commands
 	lastID   int                  // ID of the latest command; IDs count from 1
-	answers  map[int]chan message // where receive sends answers, by ID of the command
-	pages    map[string]*Page     // by session ID
-	exitErr  error                // why receive has ended, or nil
+	answers  map[int]chan message // channels for answers, by ID of the command
+	pages    map[string]*Page     // the open tabs, by session ID
+	exitErr  error                // why nothing more can be read, or nil
 }
 
 // lockedBuffer is a buffer that is safe for concurrent use.
@@ -55,20 +59,9 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// message is a command to the browser, the answer to a command, or an event.
-type message struct {
-	ID      int             `json:"id,omitempty"`        // of the command; 0 in an event
-	Session string          `json:"sessionId,omitempty"` // ID of a tab; empty for the browser
-	Method  string          `json:"method,omitempty"`    // of the command or event
-	Params  any             `json:"params,omitempty"`    // of the command or event
-	Result  json.RawMessage `json:"result,omitempty"`    // in an answer
-	Error   *protocolError  `json:"error,omitempty"`     // in an answer; nil for success
-}
-
-// protocolError is the error of a command.
-type protocolError struct {
-	Message string `json:"message"`
-}
+// callTimeout limits the wait for an answer. It is so long that only a browser that hangs exceeds
+// it, even on a busy machine.
+const callTimeout = 90 * time.Second
 
 // Open starts Chromium, which runs until the end of the test. It skips the test if Chromium is not
 // installed.
@@ -87,7 +80,7 @@ func Open(t testing.TB) *Browser {
 		"--force-color-profile=srgb", "--disable-lcd-text", "--disable-sync", "about:blank")
 	command.Env = append(os.Environ(), "FONTCONFIG_FILE="+writeFonts(t, folder))
 	commandsOut, commandsIn := newPipe(t)
-	eventsOut, eventsIn := newPipe(t)
+	outputOut, outputIn := newPipe(t) // for answers and events
 	b := &Browser{
 		t:        t,
 		command:  command,
@@ -96,33 +89,33 @@ func Open(t testing.TB) *Browser {
 		pages:    map[string]*Page{},
 	}
 	// Chromium reads commands from descriptor 3, and writes answers and events to descriptor 4.
-	command.ExtraFiles = []*os.File{commandsOut, eventsIn}
+	command.ExtraFiles = []*os.File{commandsOut, outputIn}
 	command.Stderr = &b.stderr
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
 
-	commandsOut.Close() // Chromium has its own descriptors
-	eventsIn.Close()
+	commandsOut.Close() // Chromium has copies of these descriptors
+	outputIn.Close()
 	receiverDone := make(chan struct{})
 	go func() {
 		defer close(receiverDone)
-		b.receive(eventsOut)
-		eventsOut.Close()
+		b.receive(outputOut)
+		outputOut.Close()
 	}()
 	t.Cleanup(func() {
 		// Chromium exits when its pipe is closed. If it does not, the timer kills it.
 		killTimer := time.AfterFunc(callTimeout, func() { _ = command.Process.Kill() })
 		commandsIn.Close()
 		<-receiverDone
-		_ = command.Wait() // the exit status does not matter
+		_ = command.Wait() // its result, the exit status, does not matter
 		killTimer.Stop()
 	})
 	return b
 }
 
-// fonts makes screenshots the same on all machines. It contains those glyphs of DejaVu Sans that
-// pages use.
+// fonts holds the fonts of pages, so that pictures are the same on all machines. They contain those
+// characters of DejaVu Sans that pages use.
 //
 //go:embed fonts
 var fonts embed.FS
@@ -145,7 +138,7 @@ func writeFonts(t testing.TB, folder string) string {
 	return file
 }
 
-// newPipe returns the ends of a pipe for reading and writing.
+// newPipe returns the two ends of a pipe: one for reading, and one for writing.
 func newPipe(t testing.TB) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -156,56 +149,22 @@ func newPipe(t testing.TB) (r, w *os.File) {
 	return r, w
 }
 
-// receive reads messages from the browser until the browser exits. It passes answers to call, and
-// events to the pages. Each message ends with a zero byte.
-func (b *Browser) receive(pipe *os.File) {
-	const bufferBytes = 1 << 20 // for screenshots
-	r := bufio.NewReaderSize(pipe, bufferBytes)
-	for {
-		text, err := r.ReadBytes(0)
-		if err != nil {
-			b.markExited(err)
-			return
-		}
-
-		var m struct {
-			message
-			Params json.RawMessage `json:"params"` // hides message.Params; decoded by the page
-		}
-		if err := json.Unmarshal(text[:len(text)-1], &m); err != nil {
-			b.markExited(err)
-			return
-		}
-
-		b.mu.Lock()
-		page := b.pages[m.Session]
-		answer := b.answers[m.ID]
-		delete(b.answers, m.ID)
-		b.mu.Unlock()
-		switch {
-		case m.ID != 0 && answer != nil:
-			answer <- m.message // has room for the message, so call may have timed out
-		case page != nil:
-			page.handleEvent(m.Method, m.Params)
-		}
-	}
+// message is a command, an answer or an event. In the pipes, a zero byte follows each message.
+type message struct {
+	ID      int             `json:"id,omitempty"`        // of the command; 0 in an event
+	Session string          `json:"sessionId,omitempty"` // ID of a session; empty for the browser
+	Method  string          `json:"method,omitempty"`    // of the command or event
+	Params  any             `json:"params,omitempty"`    // of the command or event
+	Result  json.RawMessage `json:"result,omitempty"`    // in an answer
+	Error   *protocolError  `json:"error,omitempty"`     // in an answer; nil for success
 }
 
-// markExited makes the waiting calls and all later calls return errors.
-func (b *Browser) markExited(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.exitErr = err
-	for _, c := range b.answers {
-		close(c)
-	}
-
-	b.answers = map[int]chan message{}
+type protocolError struct {
+	Message string `json:"message"`
 }
 
-// call sends a command to a session, which is a tab, and waits for the answer. It decodes the
-// answer into result, unless result is nil. If session is empty, it sends the command to the
-// browser itself.
+// call sends a command to a session and waits for the answer. If session is empty, the command is
+// for the browser. call decodes the result in the answer into result, unless result is nil.
 func (b *Browser) call(session, method string, params, result any) error {
 	answer, err := b.send(session, method, params)
 	if err != nil {
@@ -230,8 +189,8 @@ func (b *Browser) call(session, method string, params, result any) error {
 	}
 }
 
-// send sends a command to the browser. It returns the channel for the answer, which is closed
-// without a value if the browser exits.
+// send sends a command. It returns a channel for the answer, which is closed without a value if the
+// browser exits.
 func (b *Browser) send(session, method string, params any) (<-chan message, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,11 +205,58 @@ func (b *Browser) send(session, method string, params any) (<-chan message, erro
 		return nil, b.exitErr
 	}
 
-	answer := make(chan message, 1)
+	answer := make(chan message, 1) // so that receive never waits for call
 	b.answers[command.ID] = answer
 	if _, err := b.commands.Write(append(text, 0)); err != nil {
 		return nil, err
 	}
 
 	return answer, nil
+}
+
+// receive reads answers and events until the browser exits. It passes answers to call, and events
+// to pages.
+func (b *Browser) receive(pipe *os.File) {
+	const bufferBytes = 1 << 20 // for screenshots
+	r := bufio.NewReaderSize(pipe, bufferBytes)
+	for {
+		text, err := r.ReadBytes(0)
+		if err != nil {
+			b.markExited(err)
+			return
+		}
+
+		var m struct {
+			message
+			Params json.RawMessage `json:"params"` // replaces message.Params; decoded by the page
+		}
+		if err := json.Unmarshal(text[:len(text)-1], &m); err != nil {
+			b.markExited(err)
+			return
+		}
+
+		b.mu.Lock()
+		page := b.pages[m.Session]
+		answer := b.answers[m.ID]
+		delete(b.answers, m.ID)
+		b.mu.Unlock()
+		switch {
+		case m.ID != 0 && answer != nil:
+			answer <- m.message
+		case page != nil:
+			page.handleEvent(m.Method, m.Params)
+		}
+	}
+}
+
+// markExited makes the waiting calls and all later calls return errors.
+func (b *Browser) markExited(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.exitErr = err
+	for _, c := range b.answers {
+		close(c)
+	}
+
+	b.answers = map[int]chan message{}
 }
