@@ -13,8 +13,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// The trace of a rank is a file with its events. Rank 3 writes its trace to "rank3.trace" in a given
-// folder. A process can be rank 3 of two worlds. Its second trace is called "world2-rank3.trace".
+// The trace of a rank is a file with its events. Rank 3 writes its trace to "rank3.trace" in a
+// given folder. A process can be rank 3 of two worlds. Its second trace is called
+// "world2-rank3.trace".
 //
 // A process locks its trace while it writes it. Suppose that rank3.trace exists already when rank 3
 // creates its trace:

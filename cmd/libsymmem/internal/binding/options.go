@@ -67,9 +67,7 @@ func decode(text []byte, options any) error {
 		return fmt.Errorf("reading the options: %w: %w", err, symmem.ErrInvalid)
 	}
 
-	_, err := d.Token() // Decode has read only the first value
-	isEnd := err == io.EOF
-	if !isEnd {
+	if _, err := d.Token(); err != io.EOF { // Decode has read only the first value
 		return fmt.Errorf("reading the options: text after the JSON object: %w", symmem.ErrInvalid)
 	}
 
