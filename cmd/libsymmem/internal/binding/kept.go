@@ -10,13 +10,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// A process is a rank of each world that it has opened. Suppose that it closes rank 3 of a world by
-// force while a buffer of 1 MiB is live, because a tensor still uses it:
+// A process is a rank of each world that it has opened. Suppose that rank 3 closes a world by force
+// while two of its buffers are live, because tensors still use them:
 //
-//   - The buffer stays usable. A later free must find it, so closedRankBuffers keeps the rank.
-//   - Calls that pass an address in the buffer after that free must get an error.
-//   - The segment that contains the buffer (a piece of mapped memory) may then be unmapped. Calls
-//     that pass an address in it must get an error too, unless the address was mapped again.
+//   - The buffers stay usable. Later frees must find them, so closedRankBuffers keeps the rank.
+//   - After one buffer was freed, calls that pass an address in it get an error.
+//   - After both were freed, closedRankBuffers forgets the rank. The segment (a piece of mapped
+//     memory) that contained them may be unmapped. On the host backend, calls that pass an address
+//     in it get an error, unless the address was mapped again.
 
 // closedRankBuffers remembers live buffers of closed ranks, and segments that were unmapped.
 type closedRankBuffers struct {
@@ -128,9 +129,9 @@ func (k *closedRankBuffers) wasUnmapped(address uintptr) bool {
 
 // checkNotFreed returns an error if the memory belonged to a closed rank and has been freed.
 //
-// On the host backend (isHost), whose memory is ordinary memory of the process, it also checks for
-// unmapped segments. An address in such a segment can be valid again: it may have been mapped for
-// other memory.
+// On the host backend (isHost), whose memory is ordinary memory of the process, it also returns an
+// error if the memory is in a segment that was unmapped. But if its address was mapped again, it is
+// other memory, and valid.
 func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost bool) error {
 	if !k.isNonEmpty.Load() {
 		return nil

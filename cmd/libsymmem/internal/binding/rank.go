@@ -14,7 +14,8 @@ import (
 //
 // Streams and communicators belong to another library, such as PyTorch. A call passes the handle of
 // a stream, such as 0x7f00. The first call with this handle makes the Runtime adopt the stream: the
-// Runtime then has a Stream for it. In the same way, it adopts communicators.
+// Runtime then has a Stream for it. In the same way, it adopts communicators. If a communicator is
+// attached to a group, memory that is registered with the group is also registered with it.
 
 // rank is this process's rank in one open world.
 type rank struct {

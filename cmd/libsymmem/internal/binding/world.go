@@ -15,6 +15,15 @@ import (
 // rank of several worlds: for example, rank 3 of the main world, and rank 0 of another world. C
 // passes other worlds by numbers, their handles. Functions without a handle use the main world.
 
+// rankKind says which function opened a rank's world.
+type rankKind int
+
+const (
+	mainRank  rankKind = iota // Open opened the main world
+	aloneRank                 // PlugAlloc opened the main world with only this rank
+	otherRank                 // OpenWorld opened another world
+)
+
 // rankList holds this process's ranks, one in each open world. Reads take no lock.
 type rankList struct {
 	mu   sync.Mutex              // held during changes
@@ -137,15 +146,6 @@ func (s *session) setCheck(r *rank, level int) error {
 		return r.rt.SetCheck(ctx, checkLevel)
 	})
 }
-
-// rankKind says which function opened a rank's world.
-type rankKind int
-
-const (
-	mainRank  rankKind = iota // Open opened the main world
-	aloneRank                 // PlugAlloc opened the main world with only this rank
-	otherRank                 // OpenWorld opened another world
-)
 
 // openRank opens a world and adds this process's rank to the session. If ctx ends in the meantime,
 // openRank closes the world again.
