@@ -28,11 +28,12 @@ type group struct {
 	name        string        // such as "tp"
 	attachments []*attachment // guarded by groupTable.mu
 	machines    int           // number of machines that have ranks of the group
-	padCount    atomic.Uint32 // number of checked pads that were opened; see nextPadNumber
+	padCount    atomic.Uint32 // number of checked pads that were opened
 }
 
-// nextPadNumber returns a number for the group's next checked pad. Pads contain these numbers, in 8
-// bits and never 0. So calls return 1 to 255, and then 1 again.
+// nextPadNumber returns a number for the group's next checked pad. A checked pad is memory through
+// which kernels signal each other. It contains its number, in 8 bits and never 0. So calls return 1
+// to 255, and then 1 again.
 func (g *group) nextPadNumber() uint32 {
 	const maxNumber = 255
 	index := g.padCount.Add(1) - 1
@@ -115,7 +116,7 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	t.mu.Lock()
 	t.groups[added.handle] = added
 	t.mu.Unlock()
-	s.groupIndex.add(added.handle, added)
+	s.groupIndex.add(added.handle, added) // by which calls find the group
 	t.watchers.Go(func() { countEnd(g, s.counters) })
 	s.counters.Pending.Add(1) // there may be memory to register with the new group
 	return added.handle

@@ -26,7 +26,7 @@ const (
 	padChannels = 1024 // number of channels
 
 	// The header.
-	padFailed    = 0   // uint32: the first padFailure of any rank, or 0
+	padFailed    = 0   // uint32: the padFailure of a rank, or 0 if no wait has failed
 	padNumber    = 4   // uint32: the number of the pad, which distinguishes the group's pads
 	padOwnRank   = 8   // uint32: rank of the group to which this pad belongs
 	padGroupSize = 12  // uint32: number of ranks

@@ -23,18 +23,20 @@ import (
 
 // RouteArguments holds the arguments of symmem_dispatch and symmem_combine as C passes them.
 type RouteArguments struct {
-	Experts   int     // number of experts of all ranks
-	TopK      int     // number of experts for each token
-	MaxTokens int64   // maximum of Tokens on any rank
-	Hidden    int64   // elements of a row
-	Scales    int64   // float32 scales of a row
-	Type      int     // element type, as a number in symmem.h
-	Tokens    int64   // number of this rank's tokens
-	IDs       uintptr // addresses of the buffers; 0 if the call does not use one
-	Weights   uintptr
-	RowScales uintptr
-	Send      uintptr
-	Recv      uintptr
+	Experts   int   // number of experts of all ranks
+	TopK      int   // number of experts for each token
+	MaxTokens int64 // maximum of Tokens on any rank
+	Hidden    int64 // elements of a row
+	Scales    int64 // float32 scales of a row
+	Type      int   // element type, as a number in symmem.h
+	Tokens    int64 // number of this rank's tokens
+
+	// These are addresses of buffers, or 0 if the call does not use a buffer.
+	IDs       uintptr // TopK ids of experts for each token
+	Weights   uintptr // TopK weights for each token
+	RowScales uintptr // Scales scales for each token
+	Send      uintptr // the rows of this rank's tokens or, for symmem_combine, the new rows
+	Recv      uintptr // what symmem_dispatch writes or, for symmem_combine, a sum for each token
 }
 
 // Layout returns the layout of the memory that symmem_dispatch writes on each of a number of ranks.

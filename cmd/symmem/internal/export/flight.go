@@ -27,8 +27,7 @@ import (
 //	input_sizes         [[1024]]
 //	input_dtypes        ["Float"]
 //
-// The analyzer finds entries of the same call by their sequence numbers, so these must be the same
-// on all ranks. Sends and Recvs have no entries.
+// The sequence number of a call must be the same on all ranks. Sends and Recvs have no entries.
 
 // flightVersion is the version of the format that PyTorch 2.9 and later write.
 const flightVersion = "2.10"

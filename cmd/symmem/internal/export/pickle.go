@@ -14,7 +14,7 @@ import (
 //	opMark          push a mark
 //	opText "a"      push the string "a"
 //	opInt32 7       push the integer 7
-//	opAppends       remove the items above the mark, and append them to the list
+//	opAppends       remove the mark and the items above it, and append the items to the list
 //
 // The items between a mark and opAppends are a batch. A long list needs several batches. A dict is
 // built in the same way, from keys and values in turn.
