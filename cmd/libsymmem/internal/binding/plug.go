@@ -15,8 +15,8 @@ import (
 //   - On each rank, it calls PlugAlloc. The engine has not opened symmem, so the first call opens
 //     the main world. A world is a set of ranks that use symmem together. Here, it contains only
 //     this rank.
-//   - Unless the engine selects another pool, PlugAlloc allocates memory in the main pool, which was
-//     created with the main world.
+//   - Unless the engine selects another pool, PlugAlloc allocates memory in the main pool, which
+//     was created with the main world.
 //   - The engine creates an NCCL communicator of its 4 ranks. On each rank, PlugRegister registers
 //     the memory with this communicator.
 //   - When the engine destroys the communicator, it calls PlugForget.
