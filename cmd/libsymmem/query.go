@@ -148,16 +148,16 @@ func goExplain(
 	})
 }
 
-// goTakeWarning copies the oldest warning to text and removes it. If text is null or too short, the
-// warning remains.
+// goTakeWarning copies the oldest warning to text and removes it. If text is null, has no space or
+// is too short, the warning remains.
 //
 //export goTakeWarning
 func goTakeWarning(capacity C.size_t, text *C.char, length *C.size_t) C.int {
 	code := C.int(C.SYMMEM_OK)
 	library.TakeWarning(func(warning string) bool {
 		code = copyText(capacity, text, length, func() (string, error) { return warning, nil })
-		isTaken := code == C.SYMMEM_OK && text != nil
-		return isTaken
+		onlyLength := text == nil || capacity == 0
+		return code == C.SYMMEM_OK && !onlyLength
 	})
 	return code
 }

@@ -214,12 +214,16 @@ void late(void) {
 		TRUE(symmem_generation()[SYMMEM_WORD_WARNINGS] > 0);
 		DO(symmem_take_warning(0, NULL, &length));
 		TRUE(length > 0);
+		DO(symmem_take_warning(0, none, &length));
 		WANT(SYMMEM_ERR_SHORT, symmem_take_warning(sizeof none, none, &length));
 		CONTAINS("\"ranks\":[1", symmem_take_warning(sizeof text_, text_, &length_));
+		int64_t taken = 0;
 		while (length > 0) {
 			char more[4096];
+			taken++;
 			DO(symmem_take_warning(sizeof more, more, &length));
 		}
+		TRUE(taken == symmem_generation()[SYMMEM_WORD_WARNINGS]);
 		DO(symmem_take_warning(sizeof none, none, &length));
 		TRUE(none[0] == 0 && length == 0);
 	}
