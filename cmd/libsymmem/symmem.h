@@ -268,9 +268,10 @@ int symmem_describe(size_t size, char *text, size_t *length);
  * children the words do not change.
  *
  *   [SYMMEM_WORD_PENDING]  increases when memory may have to be registered: a segment was mapped, a
- *                          pool or a group was opened, a communicator was attached, or a group has
- *                          failed. At the end of a scope, call symmem_scope_end only if the word
- *                          differs from the value that it returned last for the same group.
+ *                          pool or a group was opened, or a group has failed. symmem_attach does
+ *                          not increase it, because it registers all memory. At the end of a scope,
+ *                          call symmem_scope_end only if the word differs from the value that it
+ *                          returned last for the same group.
  *   [SYMMEM_WORD_WINDOWS]  increases when windows were added or removed, so that earlier results of
  *                          symmem_windows and symmem_is_symmetric may be outdated.
  *   [SYMMEM_WORD_FAULTS]   counts failed groups as soon as this rank detects the failure: within
