@@ -2,6 +2,7 @@ package export
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -75,7 +76,7 @@ type valueKey struct {
 	name  string // name of the value
 }
 
-// callKey identifies a call. The same call has the same key on all ranks.
+// callKey identifies a call. With the same numbering, a call has the same key on all ranks.
 type callKey struct {
 	value  valueKey
 	number uint64 // of the call
@@ -84,19 +85,38 @@ type callKey struct {
 // clockSamples holds the samples of a rank by call, in nanoseconds since 1970.
 type clockSamples map[callKey]int64
 
-// series counts the calls for one value. If the series is long, samples are kept only for calls
-// whose numbers are multiples of stride, which is 1, 2, 4 and so on.
+// series counts the calls for one value. If the series is long, samples are kept for about one of
+// stride calls. stride is 1, 2, 4 and so on.
 type series struct {
 	count  uint64 // number of calls so far
 	stride uint64
 }
 
+// isKept reports whether the sample of a call is kept. It depends on a hash of the call's number,
+// because the numbers themselves can all be odd.
+func isKept(number, stride uint64) bool {
+	const factor = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
+	hash := bits.Reverse64(number * factor)
+	return hash%stride == 0
+}
+
 // maxSamples limits the samples of one value.
 const maxSamples = 4096
 
-// sampleClock returns the samples in a trace. For a long series, it keeps only calls whose numbers
-// are multiples of a power of two. So ranks whose series differ in length have calls in common.
-func sampleClock(l *trace.Log) clockSamples {
+// A numbering determines the numbers of calls. Samples of ranks can only be compared if they have
+// the same numbering.
+type numbering int
+
+const (
+	// byCount numbers the calls for each value from 0. It needs traces that have lost no calls.
+	byCount numbering = iota
+	// byEvent uses the number of the event in its group.
+	byEvent
+)
+
+// sampleClock returns the samples in a trace. In a long series, the numbers of calls determine which
+// samples are kept. So ranks whose series differ in length have calls in common.
+func sampleClock(l *trace.Log, by numbering) clockSamples {
 	samples := clockSamples{}
 	seriesByValue := map[valueKey]*series{}
 	for i := range l.Records {
@@ -114,20 +134,18 @@ func sampleClock(l *trace.Log) clockSamples {
 
 		number := calls.count
 		calls.count++
-		if l.Missing > 0 {
-			// The trace has lost its oldest calls, so count is too small. The number of the event in its
-			// group is right.
+		if by == byEvent {
 			number = r.Number
 		}
 
-		if number%calls.stride != 0 {
+		if !isKept(number, calls.stride) {
 			continue
 		}
 
 		samples[callKey{value: value, number: number}] = r.Time.UnixNano()
 		if calls.count/calls.stride > maxSamples {
 			calls.stride *= 2
-			samples.keepMultiples(value, calls.stride)
+			samples.thin(value, calls.stride)
 		}
 	}
 
@@ -139,10 +157,10 @@ func isValueKind(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// keepMultiples removes the samples of a value whose call numbers are not multiples of stride.
-func (s clockSamples) keepMultiples(value valueKey, stride uint64) {
+// thin removes the samples of a value that isKept excludes.
+func (s clockSamples) thin(value valueKey, stride uint64) {
 	for call := range s {
-		if call.value == value && call.number%stride != 0 {
+		if call.value == value && !isKept(call.number, stride) {
 			delete(s, call)
 		}
 	}

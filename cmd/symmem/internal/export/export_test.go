@@ -155,19 +155,61 @@ func TestRanksSampleTheSameCalls(t *testing.T) {
 	long := &trace.Log{}
 	for n := range 10 * maxSamples {
 		long.Records = append(long.Records, trace.Record{
-			Event: event.Event{Kind: event.KindInteger, Group: worldID, Name: "n"},
-			Time:  time.Unix(int64(n), 0),
+			Event: event.Event{
+				Kind: event.KindInteger, Group: worldID, Name: "n", Number: uint64(2*n + 1),
+			},
+			Time: time.Unix(int64(n), 0),
 		})
 	}
 
 	short := &trace.Log{Records: long.Records[:100]}
-	a, b := sampleClock(long), sampleClock(short)
-	if len(a) > 2*maxSamples || len(b) != 100 {
-		t.Fatalf("got %d and %d samples; want at most %d, and 100", len(a), len(b), 2*maxSamples)
+	for _, by := range []numbering{byCount, byEvent} {
+		a, b := sampleClock(long, by), sampleClock(short, by)
+		if len(a) > 2*maxSamples || len(b) != 100 {
+			t.Fatalf("got %d and %d samples; want at most %d, and 100", len(a), len(b), 2*maxSamples)
+		}
+
+		if _, _, calls := compareSamples(a, b); calls < 5 {
+			t.Errorf("got %d samples of the same calls; want 5 or more", calls)
+		}
+	}
+}
+
+// TestClockIsMeasuredAfterOneRankLostEvents compares a complete trace with one that has lost its
+// oldest events. Each step takes a millisecond, so different steps would give different times.
+func TestClockIsMeasuredAfterOneRankLostEvents(t *testing.T) {
+	folder := t.TempDir()
+	var sources []*trace.Source
+	for rank, records := range []int{4096, 64} {
+		w, err := trace.Create(folder, trace.Options{Rank: rank, Size: 2, Records: records})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		sources = append(sources, w.NewSource())
 	}
 
-	if _, _, calls := compareSamples(a, b); calls < 5 {
-		t.Errorf("got %d samples of the same calls; want 5 or more", calls)
+	call := &event.Call{
+		Operation: "Barrier", Path: "plain", Root: -1, SendSegment: -1, RecvSegment: -1,
+	}
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for n := range 30 {
+		<-ticker.C
+		for rank, s := range sources {
+			recordStep(s, rank, n, call)
+		}
+	}
+
+	traces := open(t, folder)
+	c := traces.Clocks[1]
+	if traces.areComplete() || c.CallCount == 0 {
+		t.Fatalf("clock = %+v of traces without lost events: %v; want calls in common, and lost events",
+			c, traces.areComplete())
+	}
+
+	if off := time.Duration(c.MeasuredOffset); off.Abs() > 5*time.Millisecond {
+		t.Errorf("measured offset = %v in %d calls; want about 0", off, c.CallCount)
 	}
 }
 
@@ -442,7 +484,7 @@ func FuzzWriters(f *testing.F) {
 
 		traces := &Traces{groups: map[string]*group{}, ranks: []rankTrace{{rank: l.Rank}}}
 		traces.addGroups(l)
-		_ = measureClocks(traces.ranks, []clockSamples{sampleClock(l)})
+		_ = measureClocks(traces.ranks, []clockSamples{sampleClock(l, byEvent)})
 		d := flightWriter{traces: traces, log: l, callCounts: map[string]uint64{}}
 		s := snapshotWriter{pickler: newPickler(io.Discard), pools: newPoolStates()}
 		for name, err := range map[string]error{

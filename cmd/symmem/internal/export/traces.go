@@ -3,6 +3,7 @@ package export
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -56,7 +57,7 @@ func Open(paths []string) (*Traces, error) {
 
 	t := &Traces{groups: map[string]*group{}}
 	sources = t.selectWorld(sources)
-	var samples []clockSamples // in the order of t.ranks
+	var countSamples, eventSamples []clockSamples // in the order of t.ranks
 	eventCount := 0
 	for _, s := range sources {
 		log, err := readTrace(s.Path)
@@ -69,7 +70,8 @@ func Open(paths []string) (*Traces, error) {
 			return nil, err
 		}
 
-		samples = slices.Insert(samples, index, sampleClock(log))
+		countSamples = slices.Insert(countSamples, index, sampleClock(log, byCount))
+		eventSamples = slices.Insert(eventSamples, index, sampleClock(log, byEvent))
 		t.addGroups(log)
 		eventCount += len(log.Records)
 	}
@@ -78,9 +80,27 @@ func Open(paths []string) (*Traces, error) {
 		return nil, fmt.Errorf("%s: the traces have no events", strings.Join(paths, ", "))
 	}
 
+	samples := countSamples
+	if !t.areComplete() {
+		samples = eventSamples
+		t.removeUnnumbered(samples)
+	}
+
 	t.Clocks = measureClocks(t.ranks, samples)
 	t.addNotes()
 	return t, nil
+}
+
+// removeUnnumbered removes the samples of groups with Sends or Recvs, because the number of the same
+// event can differ between ranks.
+func (t *Traces) removeUnnumbered(samples []clockSamples) {
+	isUnnumbered := func(call callKey, _ int64) bool {
+		g := t.groups[call.value.group]
+		return g != nil && g.hasMessages
+	}
+	for _, s := range samples {
+		maps.DeleteFunc(s, isUnnumbered)
+	}
 }
 
 // selectWorld returns the traces of the world with the lowest number, and adds a note for each
