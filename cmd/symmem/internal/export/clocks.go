@@ -114,8 +114,8 @@ const (
 	byEvent
 )
 
-// sampleClock returns the samples in a trace. In a long series, the numbers of calls determine which
-// samples are kept. So ranks whose series differ in length have calls in common.
+// sampleClock returns the samples in a trace. In a long series, the numbers of calls determine
+// which samples are kept. So ranks whose series differ in length have calls in common.
 func sampleClock(l *trace.Log, by numbering) clockSamples {
 	samples := clockSamples{}
 	seriesByValue := map[valueKey]*series{}
