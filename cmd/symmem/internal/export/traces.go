@@ -91,8 +91,8 @@ func Open(paths []string) (*Traces, error) {
 	return t, nil
 }
 
-// removeUnnumbered removes the samples of groups with Sends or Recvs. In these groups, the number of
-// a call can differ between ranks.
+// removeUnnumbered removes the samples of groups with Sends or Recvs. There, the number of a call
+// can differ between ranks.
 func (t *Traces) removeUnnumbered(samples []clockSamples) {
 	isUnnumbered := func(call callKey, _ int64) bool {
 		g := t.groups[call.value.group]
