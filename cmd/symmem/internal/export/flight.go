@@ -101,7 +101,7 @@ func (f *flightWriter) writeGroups(p *pickler) {
 }
 
 // writeRecord writes the entry for a record, if it is of a collective. It leaves out a collective
-// that may be missing from the traces of other ranks.
+// that cannot be compared with those of other ranks.
 func (f *flightWriter) writeRecord(p *pickler, r *trace.Record) {
 	if r.Kind != event.KindCollective {
 		return
@@ -113,8 +113,8 @@ func (f *flightWriter) writeRecord(p *pickler, r *trace.Record) {
 	}
 
 	g := f.traces.findOrAddGroup(r.Group)
-	sequence, isComplete := f.nextSequence(g, r)
-	if !isComplete {
+	sequence, isKnown := f.nextSequence(g, r)
+	if !isKnown {
 		return
 	}
 
@@ -123,19 +123,37 @@ func (f *flightWriter) writeRecord(p *pickler, r *trace.Record) {
 	f.writtenCalls++
 }
 
-// nextSequence returns the sequence number of a collective. isComplete is false if the collective
-// may be missing from the traces of other ranks.
-func (f *flightWriter) nextSequence(g *group, r *trace.Record) (sequence uint64, isComplete bool) {
+// nextSequence returns the sequence number of a collective. isKnown is false if the collective may be
+// missing from the traces of other ranks, or has no number that is the same on all ranks.
+func (f *flightWriter) nextSequence(g *group, r *trace.Record) (sequence uint64, isKnown bool) {
 	count := f.callCounts[r.Group]
 	f.callCounts[r.Group]++
-	// If a trace has lost old calls, the count is too small, but the event's number in the group is
-	// the same on all ranks. With Sends or Recvs, it can differ, because they have numbers too.
-	usesCount := f.traces.areComplete() || g.hasMessages
-	if usesCount {
+	if f.traces.areComplete() {
 		return count, true
 	}
 
+	if !f.traces.canNumberCalls(g) {
+		return 0, false
+	}
+
+	// A trace has lost old calls, so its count is too small. But the event's number in the group is
+	// the same on all ranks.
 	return r.Number, r.Number >= g.firstComplete
+}
+
+// canNumberCalls reports whether collectives of a group can have the same sequence numbers on all
+// ranks. It returns false if a trace has lost events and the group has Sends or Recvs. These have
+// numbers too, so the number of a collective can differ between ranks.
+func (t *Traces) canNumberCalls(g *group) bool { return t.areComplete() || !g.hasMessages }
+
+// addFlightNotes adds a note for each group whose calls the dumps lack.
+func (t *Traces) addFlightNotes() {
+	for _, id := range slices.Sorted(maps.Keys(t.groups)) {
+		if !t.canNumberCalls(t.groups[id]) {
+			t.Notes = append(t.Notes, fmt.Sprintf("group %s: a Flight Recorder dump has no calls of it, "+
+				"because it has Sends or Recvs, and events were lost", id))
+		}
+	}
 }
 
 // writeEntry writes the entry for a collective of group g.

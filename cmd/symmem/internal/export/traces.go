@@ -244,6 +244,7 @@ func (t *Traces) addNotes() {
 		}
 	}
 
+	t.addFlightNotes()
 	for _, c := range t.Clocks {
 		if !c.IsReference {
 			t.Notes = append(t.Notes, c.String())
