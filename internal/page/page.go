@@ -1,8 +1,8 @@
 package page
 
 // The ranks of a job should allocate and free the same memory, and make the same calls, in the same
-// order. A web page shows what they did. Suppose that the ranks 4 and 5 of a job share a
-// pool and a group:
+// order. A web page shows what they did. Suppose that the ranks 4 and 5 of a job share a pool and a
+// group:
 //
 //   - Page.Ranks has two entries. Rank 4 has the index 0, and rank 5 has the index 1. Unless stated
 //     otherwise, fields identify a rank by this index.

@@ -83,7 +83,7 @@ func (t *Track) Len() int { return t.count }
 
 // Add appends an event.
 //
-// Columns hold no negative values. If -1 means unknown in a field, its column holds the value plus
+// The values of a column are not negative. If -1 means unknown in a field, its column holds the value plus
 // 1, so that 0 means unknown.
 func (t *Track) Add(e *Event) {
 	block := int64(e.Block)
