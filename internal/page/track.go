@@ -83,8 +83,8 @@ func (t *Track) Len() int { return t.count }
 
 // Add appends an event.
 //
-// The values of a column are not negative. If -1 means unknown in a field, its column holds the value plus
-// 1, so that 0 means unknown.
+// The values of a column are not negative. If -1 means unknown in a field, its column holds the
+// value plus 1, so that 0 means unknown.
 func (t *Track) Add(e *Event) {
 	block := int64(e.Block)
 	canBeUnknown := e.Kind != Call

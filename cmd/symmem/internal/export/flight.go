@@ -123,8 +123,8 @@ func (f *flightWriter) writeRecord(p *pickler, r *trace.Record) {
 	f.writtenCalls++
 }
 
-// nextSequence returns the sequence number of a collective. isKnown is false if other traces may lack
-// the collective, or if it has no number that is the same on all ranks.
+// nextSequence returns the sequence number of a collective. isKnown is false if other traces may
+// lack the collective, or if it has no number that is the same on all ranks.
 func (f *flightWriter) nextSequence(g *group, r *trace.Record) (sequence uint64, isKnown bool) {
 	count := f.callCounts[r.Group]
 	f.callCounts[r.Group]++
