@@ -24,8 +24,8 @@ const (
 	MaxBytes = bytesWithoutSite + MaxSiteBytes
 )
 
-// Append appends the encoding of an event in a pool's history. It leaves out the fields that this
-// kind of event does not have, and Number, Group and Pool.
+// Append appends the encoding of an event in a pool's history. It contains only the kind, the
+// stream, the place, the sizes and the call site.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
