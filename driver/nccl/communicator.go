@@ -188,7 +188,7 @@ func (c *communicator) finishCollectives() {
 			return
 		}
 
-		hasEnded, isRankMissing := c.awaitWork()
+		hasEnded, isRankMissing := awaitWork(c)
 		if hasEnded {
 			return
 		}
@@ -203,9 +203,9 @@ func (c *communicator) finishCollectives() {
 }
 
 // awaitWork waits until the group's work has ended or cannot complete, but no longer than the
-// group's timeout. hasEnded is set if no work is unfinished. isRankMissing is set
-// if some rank has not launched the last collective, or has failed.
-func (c *communicator) awaitWork() (hasEnded, isRankMissing bool) {
+// group's timeout. hasEnded is set if no work is unfinished. isRankMissing is set if some rank has
+// not launched the last collective, or has failed.
+func awaitWork(c *communicator) (hasEnded, isRankMissing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
 	isDone := func() bool {

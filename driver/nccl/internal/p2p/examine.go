@@ -90,7 +90,7 @@ func (m *Messages) examineWait(e *End) error {
 	}
 
 	isUnmatched := errors.As(err, new(*driver.MessageError)) // diagnose has found no message
-	if isUnmatched && m.inbox.mayHaveMessage(e) {
+	if isUnmatched && mayHaveMessage(m.inbox, e) {
 		return nil
 	}
 
@@ -102,7 +102,7 @@ func (m *Messages) examineWait(e *End) error {
 func (m *Messages) diagnose(e *End) error {
 	p := e.plan
 	m.inbox.mu.Lock()
-	isRecvWithoutMessage := !e.isCapturedSend() && !m.inbox.mayHaveMessage(e)
+	isRecvWithoutMessage := !e.isCapturedSend() && !mayHaveMessage(m.inbox, e)
 	m.inbox.mu.Unlock()
 	// In a strict group, a Send matches only Recvs between the same collectives. If the sender has
 	// called the next collective without a Send, there will be no message.
@@ -122,7 +122,7 @@ func (m *Messages) diagnose(e *End) error {
 
 // mayHaveMessage reports whether this rank has read the header of the Recv's message, or of one
 // that may be assigned to the Recv later. The caller must hold in.mu.
-func (in *inbox) mayHaveMessage(e *End) bool {
+func mayHaveMessage(in *inbox, e *End) bool {
 	return e.announcement != nil || in.hasCandidate(e)
 }
 
@@ -152,7 +152,7 @@ func (m *Messages) UnmatchedError() error {
 	// From now on, senders list the messages that this rank has not read.
 	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, 1)
 	unreceived := m.inbox.matcher.Unclaimed()
-	return control.UnmatchedError(m.Config, unreceived, m.inbox.awaitedRecvs(), unread)
+	return control.UnmatchedError(m.Config, unreceived, awaitedRecvs(m.inbox), unread)
 }
 
 // unreadByPeers lists this rank's messages that peers had not read when they closed their
@@ -170,8 +170,8 @@ func (m *Messages) unreadByPeers() (unread []driver.MessageEnds) {
 	return unread
 }
 
-// awaitedRecvs describes the Recvs without a message. The caller must hold in.mu.
-func (in *inbox) awaitedRecvs() []control.AwaitedRecv {
+// awaitedRecvs describes the Recvs of an inbox without a message. The caller must hold in.mu.
+func awaitedRecvs(in *inbox) []control.AwaitedRecv {
 	var awaited []control.AwaitedRecv
 	for _, e := range in.recvsWithoutMessage {
 		// Until a message is assigned to the Recv, Number is 0 and Source can be AnySource.

@@ -100,7 +100,7 @@ func TestRecvHasNoMessageOfAnotherSource(t *testing.T) {
 	for root, want := range map[int]bool{0: false, source: true, driver.AnySource: true} {
 		e := newRecv(0)
 		e.plan.Tag, e.plan.Root = tag, root
-		if got := in.mayHaveMessage(e); got != want {
+		if got := mayHaveMessage(in, e); got != want {
 			t.Errorf("mayHaveMessage of a Recv from %d = %v, want %v", root, got, want)
 		}
 	}

@@ -50,7 +50,7 @@ func (s *Suspender) PrepareSuspend() error {
 		return err
 	}
 
-	if in.hasUndelivered() {
+	if hasUndelivered(in) {
 		return fmt.Errorf("a message of group %s has not been received: %w", m.Config.Name(),
 			driver.ErrBusy)
 	}
@@ -60,7 +60,7 @@ func (s *Suspender) PrepareSuspend() error {
 
 // hasUndelivered reports whether a message has no Recv, or a Recv has not accepted its message. The
 // caller must hold in.mu.
-func (in *inbox) hasUndelivered() bool {
+func hasUndelivered(in *inbox) bool {
 	if len(in.recvsWithoutMessage) > 0 {
 		return true
 	}
@@ -180,7 +180,7 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 
 	var mapped []*peerSegment
 	for key, segment := range mappedSegments(m.inbox) {
-		if err := m.mapSegmentAgain(ctx, key, segment); err != nil {
+		if err := mapSegmentAgain(ctx, m, key, segment); err != nil {
 			unmapErr := unmapSegments(m.Device.GPU, mapped)
 			return errors.Join(err, unmapErr)
 		}
@@ -193,8 +193,8 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 }
 
 // mapSegmentAgain maps a segment of another rank at its reserved address.
-func (m *Messages) mapSegmentAgain(
-	ctx context.Context, key slotKey, segment *peerSegment,
+func mapSegmentAgain(
+	ctx context.Context, m *Messages, key slotKey, segment *peerSegment,
 ) error {
 	callText := "resuming group " + m.Config.Name()
 	return control.Fetch(ctx, m.Plane, m.Config, key.source, callText, func() error {
