@@ -10,6 +10,16 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
+// Two ranks launch calls of their group on several streams. Calls of a group run in the order of
+// their launches, even on different streams. But a call must not wait for other work. For example:
+//
+//	rank 0, stream 0: call 1, and then a Recv that waits for a message of rank 1
+//	rank 0, stream 1: call 2
+//	rank 1:           call 1, call 2, and then the Send of the message
+//
+// Call 2 on stream 1 waits for call 1. If it waited for the whole stream 0, it would wait for the
+// Recv, the Recv for the Send, and the Send for call 2: no rank could continue.
+
 // TestEmptyCallKeepsTheOrder launches an empty AllToAllV, which makes no NCCL call, between a
 // blocked NCCL kernel and a direct kernel. The direct kernel must not run before the NCCL kernel.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
@@ -34,29 +44,36 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 			return err
 		}
 
+		ncclStream := m.stream.(*stream.Stream)
+		emptyStream := others[0]
+		directStream := others[1]
 		first := func() error {
-			if err := p.launch(m.group, m.stream, driver.PathPlain); err != nil {
+			if err := p.launch(m.group, ncclStream, driver.PathPlain); err != nil {
 				return err
 			}
 
-			return m.group.Launch(others[0], emptyPlan)
+			return m.group.Launch(emptyStream, emptyPlan)
 		}
-		second := func() error { return p.launch(m.group, others[1], driver.PathDirect) }
-		// checkOrder blocks m.stream until both have been launched.
-		err = m.checkOrder(m.stream.(*stream.Stream).CUDA, first, others[1].CUDA, second)
-		return errors.Join(err, m.check(w, p, m.stream, others[0], others[1]))
+		second := func() error { return p.launch(m.group, directStream, driver.PathDirect) }
+		// checkOrder blocks ncclStream until both functions have returned.
+		err = m.checkOrder(ncclStream.CUDA, first, directStream.CUDA, second)
+		return errors.Join(err, m.check(w, p, ncclStream, emptyStream, directStream))
 	})
 }
 
-// The kinds of work that waits for a message. For one of the last two, the owner of an adopted
-// stream (a stream of another library) makes the stream wait for the message's stream. symmem then
-// queues an event or a fill after that wait.
+// The kinds of work after call 1 that wait for the message.
 const (
 	waitByRecv         = "a receive"
 	waitByEvent        = "a wait"
 	waitByReusedMemory = "reused memory"
 	waitByHostFunction = "a host function"
 	waitByGraph        = "a graph"
+)
+
+// The kinds for adopted streams, which belong to another library, their owner. The owner makes
+// stream 0 wait for the message, without symmem's knowledge. Then symmem queues an event or a fill
+// on stream 0.
+const (
 	ownersWaitAndEvent = "a wait of the owner, an event"
 	ownersWaitAndFill  = "a wait of the owner, a fill"
 )
@@ -66,9 +83,8 @@ func isOwnersWait(kind string) bool {
 	return kind == ownersWaitAndEvent || kind == ownersWaitAndFill
 }
 
-// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall queues work that waits for a message after a
-// call. The peer sends the message only after a second call, which runs on another stream. The
-// second call must therefore not wait for the work that follows the first.
+// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall is the example at the beginning of this file,
+// with each kind of work after call 1. If call 2 waits for this work, the calls time out.
 func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		kinds := []string{
@@ -89,9 +105,9 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	}
 }
 
-// launchAroundMessage launches two calls, the first on streams[0] and the second on streams[1]. On
-// rank 0, work of the given kind follows the first call and waits for a message. Rank 1 sends the
-// message after the second call. If adopted is set, all streams belong to another library.
+// launchAroundMessage launches call 1 on stream 0 and call 2 on stream 1. On rank 0, work of the
+// given kind follows call 1. On rank 1, the Send of the message follows call 2. Both ranks have
+// three streams. If adopted is set, they are adopted.
 func (m *testRank) launchAroundMessage(
 	w *testGroup, p *repeatedSum, kind string, adopted bool,
 ) error {
@@ -117,7 +133,7 @@ func (m *testRank) launchAroundMessage(
 		}
 	}
 
-	launchMessage, messageStream, err := m.prepareMessage(buffer, kind, streams)
+	message, err := m.prepareMessage(buffer, kind, streams)
 	if err != nil {
 		return err
 	}
@@ -125,19 +141,18 @@ func (m *testRank) launchAroundMessage(
 	err = p.launch(m.group, streams[0], driver.PathDirect)
 	if m.rank == 0 {
 		arrived := m.device.streams.NewEvent()
-		err = errors.Join(err, launchMessage())
-		err = errors.Join(err, messageStream.Record(arrived))
-		if isOwnersWait(kind) {
+		err = errors.Join(err, message.launch())
+		err = errors.Join(err, message.stream.Record(arrived))
+		if isOwnersWait(kind) { // the message is on streams[2]
 			err = errors.Join(err, join(foreign[0], foreign[2]))
 		}
 
-		address := buffer.segment.Address()
-		err = errors.Join(err, m.queueWait(kind, streams[0], messageStream, arrived, address))
+		err = errors.Join(err, m.queueWait(kind, streams[0], message, arrived))
 	}
 
 	err = errors.Join(err, p.launch(m.group, streams[1], driver.PathDirect))
 	if m.rank == 1 {
-		err = errors.Join(err, launchMessage())
+		err = errors.Join(err, message.launch())
 	}
 
 	for _, s := range streams {
@@ -148,64 +163,73 @@ func (m *testRank) launchAroundMessage(
 	return errors.Join(err, finish(foreign...))
 }
 
-// prepareMessage prepares a Recv on rank 0 and the matching Send on rank 1, with kind waitByGraph
-// as a graph. It returns a function that launches the message, and the stream on which it does so.
+// preparedMessage is a Recv on rank 0, or the matching Send on rank 1.
+type preparedMessage struct {
+	launch func() error
+	stream driver.Stream // on which launch launches it
+	buffer *region
+}
+
+// prepareMessage prepares the message for launchAroundMessage. With kind waitByGraph, it is in a
+// graph.
 func (m *testRank) prepareMessage(
 	buffer *region, kind string, streams []*stream.Stream,
-) (launch func() error, messageStream driver.Stream, err error) {
-	message := driver.Call{
+) (*preparedMessage, error) {
+	call := driver.Call{
 		Operation: driver.Send, DataType: driver.Uint8, Count: messageBytes, Root: 1 - m.rank,
 		Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
 	}
-	messageStream = streams[1] // of rank 1: the Send follows the second call
+	messageStream := streams[1] // of rank 1: the Send follows call 2
 	if m.rank == 0 {
-		message.Operation, messageStream = driver.Recv, streams[2]
+		call.Operation = driver.Recv
+		messageStream = streams[2]
 		if kind == waitByRecv || kind == waitByGraph {
-			messageStream = streams[0] // the Recv itself is the work that waits
+			messageStream = streams[0] // the Recv follows call 1
 		}
 	}
 
-	plan, err := prepare(m.group, message)
+	plan, err := prepare(m.group, call)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 
-	launch = func() error { return m.group.Launch(messageStream, plan) }
-	if kind != waitByGraph {
-		return launch, messageStream, nil
+	message := &preparedMessage{stream: messageStream, buffer: buffer}
+	message.launch = func() error { return m.group.Launch(messageStream, plan) }
+	if kind == waitByGraph {
+		g, err := m.captureWork(messageStream, message.launch)
+		if err != nil {
+			return nil, err
+		}
+
+		message.launch = func() error { return g.Launch(messageStream) }
 	}
 
-	g, err := m.captureWork(messageStream, launch)
-	if err != nil {
-		return nil, nil, err
-	}
-
-	return func() error { return g.Launch(messageStream) }, messageStream, nil
+	return message, nil
 }
 
-// queueWait makes stream s wait for the message that has been launched on messageStream. Event e
-// has been recorded after the message. kind selects the way to wait. If the owner has already made
-// s wait, queueWait queues an event or a fill of buffer. If s is messageStream, it does nothing.
+// queueWait queues the work on stream s that waits for the message. arrived is an event that has
+// been recorded after the message. If the owner has already made s wait, queueWait queues an event
+// or a fill. If the message is on s, it does nothing.
 func (m *testRank) queueWait(
-	kind string, s, messageStream driver.Stream, e driver.Event, buffer uintptr,
+	kind string, s driver.Stream, message *preparedMessage, arrived driver.Event,
 ) error {
 	switch kind {
 	case waitByEvent:
-		return s.Wait(e)
+		return s.Wait(arrived)
 	case waitByReusedMemory:
-		return s.WaitIgnoringErrors(e)
+		return s.WaitIgnoringErrors(arrived)
 	case waitByHostFunction:
-		arrived := make(chan struct{})
-		if err := messageStream.Host(func() { close(arrived) }); err != nil {
+		hasArrived := make(chan struct{})
+		if err := message.stream.Host(func() { close(hasArrived) }); err != nil {
 			return err
 		}
 
-		return s.Host(func() { <-arrived })
-	case ownersWaitAndEvent: // a pool does the same when memory is freed
+		return s.Host(func() { <-hasArrived })
+	case ownersWaitAndEvent: // a pool also records an event when memory is freed
 		return s.Record(m.device.streams.NewEvent())
 	case ownersWaitAndFill:
-		return s.Fill(buffer, 0, messageBytes)
-	default: // waitByRecv or waitByGraph: s is messageStream
+		return s.Fill(message.buffer.segment.Address(), 0, messageBytes)
+	default: // waitByRecv or waitByGraph: the message is on s
 		return nil
 	}
 }

@@ -10,23 +10,37 @@ import (
 	"symmem/internal/sys"
 )
 
-// The address and size of the peer's staging memory in these tests. A Send copies the message
-// into staging memory, from which the receiver copies it.
+// These tests run the inbox of rank 1 without a GPU. The peer, rank 0, announces a message by a
+// header in rank 1's mailbox (shared host memory), and then rank 1 posts a Recv. For example, this
+// header announces message number 1 of 8 bytes, in slot 0 of the mailbox. Its data begins at byte
+// 64 of segment 1, a part of the peer's memory that has 4 MiB and that rank 1 has mapped:
+//
+//	header{number: 1, bytes: 8, slot: 0, segment: 1, size: segmentBytes, offset: 64}
+
+// The address and the size of the peer's only segment.
 const (
 	segmentAddress = 1 << 30
 	segmentBytes   = 4 << 20
 )
 
-// TestPostRejectsInvalidHeaders posts a Recv after the peer has announced a message with a header
-// that a correct peer would never write. post must return an error instead of copying from memory
-// that the header names.
+// messageBytes is the size of the message and of the Recv.
+const messageBytes = 8
+
+// TestPostRejectsInvalidHeaders posts a Recv after the peer has written a header that a correct
+// peer would never write. post must return an error and not copy from memory that the header names.
 func TestPostRejectsInvalidHeaders(t *testing.T) {
-	for name, corrupt := range map[string]func(h *header){ // h is valid before
-		"wrong size of a mapped segment":     func(h *header) { h.size, h.offset = 1<<40, 1<<39 },
-		"segment size overflows":             func(h *header) { h.segment, h.size = 2, 1<<63 },
+	for name, corrupt := range map[string]func(h *header){ // changes a valid header
+		"wrong size of a mapped segment": func(h *header) {
+			h.size = 1 << 40
+			h.offset = 1 << 39
+		},
+		"segment size overflows": func(h *header) {
+			h.segment = 2
+			h.size = 1 << 63 // negative as an int64
+		},
 		"segment number overflows":           func(h *header) { h.segment = 1<<32 + 1 },
-		"message extends beyond its segment": func(h *header) { h.offset = h.size - 4 },
-		"offset overflows":                   func(h *header) { h.offset = ^uint64(3) },
+		"message extends beyond its segment": func(h *header) { h.offset = h.size - messageBytes/2 },
+		"offset overflows":                   func(h *header) { h.offset = ^uint64(3) }, // 2^64 - 4
 		"slot out of range":                  func(h *header) { h.slot = Slots },
 		"message with bytes but no segment":  func(h *header) { h.segment = 0 },
 		"message number is zero":             func(h *header) { h.number = 0 },
@@ -34,55 +48,67 @@ func TestPostRejectsInvalidHeaders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := newTestInbox(t)
-			h := header{number: 1, bytes: 8, segment: 1, size: segmentBytes}
+			h := header{number: 1, bytes: messageBytes, segment: 1, size: segmentBytes}
 			corrupt(&h)
 			in.announceFromPeer(&h)
-			if accepted, err := in.post(newRecv(8)); err == nil || accepted {
-				t.Errorf("post = %v, %v; want false and an error", accepted, err)
-			}
+			checkPostFails(t, in)
 		})
 	}
 
 	t.Run("more headers than slots", func(t *testing.T) {
 		in := newTestInbox(t)
-		spin.StoreRelease64(&in.mailbox.headersFrom(0).postedCount, impossibleCount)
-		if accepted, err := in.post(newRecv(8)); err == nil || accepted {
-			t.Errorf("post = %v, %v; want false and an error", accepted, err)
-		}
+		in.mailbox.corruptPostedCount()
+		checkPostFails(t, in)
 	})
 }
 
-// impossibleCount is a number of headers, far above the number of slots.
-const impossibleCount = 1 << 60
+// checkPostFails checks that post returns an error for a Recv.
+func checkPostFails(t *testing.T, in *inbox) {
+	t.Helper()
+	accepted, err := in.post(newRecv(messageBytes))
+	if err == nil || accepted {
+		t.Errorf("post = %v, %v; want false and an error", accepted, err)
+	}
+}
 
-// TestPostAcceptsCompleteMessageImmediately posts a Recv after the whole message has arrived. post
-// must accept it and set up the copy from the peer's staging memory.
+// corruptPostedCount sets the number of headers that rank 0 has written to an impossible number.
+// The mailbox has room for Slots headers.
+func (m *mailbox) corruptPostedCount() {
+	const impossibleCount = 1 << 60
+	spin.StoreRelease64(&m.headersFrom(0).postedCount, impossibleCount)
+}
+
+// TestPostAcceptsCompleteMessageImmediately posts a Recv after the header and the data of its
+// message have arrived. post must accept the message and set up the copy of the data.
 func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	in := newTestInbox(t)
-	in.announceFromPeer(&header{number: 1, bytes: 8, segment: 1, size: segmentBytes, offset: 64})
-	e := newRecv(8)
+	const offset = 64
+	in.announceFromPeer(&header{
+		number: 1, bytes: messageBytes, segment: 1, size: segmentBytes, offset: offset,
+	})
+	e := newRecv(messageBytes)
 	if accepted, err := in.post(e); err != nil || !accepted {
 		t.Fatalf("post = %v, %v; want true, nil", accepted, err)
 	}
 
-	if got, want := e.descriptor.From, uint64(segmentAddress+64); got != want {
+	if got, want := e.descriptor.From, uint64(segmentAddress+offset); got != want {
 		t.Errorf("post copies the message from %#x, want %#x", got, want)
 	}
 }
 
-// TestUnreadMessagesAreLimitedToSlots corrupts the number of posted headers in a closed mailbox.
-// unreadMessages must not list more messages than there are slots.
+// TestUnreadMessagesAreLimitedToSlots corrupts the number of headers in a closed mailbox. The
+// sender, rank 0, asks its outbox which of them were not read. The outbox must list at most Slots.
 func TestUnreadMessagesAreLimitedToSlots(t *testing.T) {
 	in := newTestInbox(t)
-	const peer = 1
-	o := outbox{ // of rank 0
-		config: &driver.GroupConfig{Ranks: []int{0, peer}, Rank: 0},
-		peers:  []peerOutbox{{}, {mailbox: in.mailbox}},
+	const receiver = 1
+	o := outbox{
+		config: &driver.GroupConfig{Ranks: []int{0, receiver}, Rank: 0},
+		peers:  []peerOutbox{{}, {mailbox: in.mailbox}}, // by rank
 	}
-	spin.StoreRelease64(&in.mailbox.headersFrom(0).postedCount, impossibleCount)
+	in.mailbox.corruptPostedCount()
 	const isClosed = 1
 	atomic.StoreUint32(&in.mailbox.wakeup().closed, isClosed)
-	if got := len(o.unreadMessages(peer)); got != Slots {
+	if got := len(o.unreadMessages(receiver)); got != Slots {
 		t.Errorf("unreadMessages returned %d messages, want %d", got, Slots)
 	}
 }
@@ -106,8 +132,8 @@ func TestRecvHasNoMessageOfAnotherSource(t *testing.T) {
 	}
 }
 
-// newTestInbox returns the inbox of rank 1 in a group of two ranks, without a GPU. Rank 0's staging
-// memory appears to be mapped at segmentAddress.
+// newTestInbox returns the inbox of rank 1 in a group of two ranks. To the inbox, segment 1 of rank
+// 0 appears to be mapped at segmentAddress.
 func newTestInbox(t *testing.T) *inbox {
 	t.Helper()
 	const ranks = 2
@@ -138,10 +164,12 @@ func newTestInbox(t *testing.T) *inbox {
 	}
 }
 
-// announceFromPeer makes a complete message with header h arrive from rank 0, in slot 0.
+// announceFromPeer makes a message with header h arrive from rank 0, after its data in slot 0.
 func (in *inbox) announceFromPeer(h *header) {
-	const peer, slot = 0, 0
-	atomic.StoreUint32(&in.mailbox.flags(peer).arrived[slot], 1)
+	const peer = 0
+	const slot = 0
+	const hasArrived = 1
+	atomic.StoreUint32(&in.mailbox.flags(peer).arrived[slot], hasArrived)
 	in.mailbox.headersFrom(peer).post(h)
 }
 

@@ -6,78 +6,94 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBlocksDoNotOverlap allocates and frees random blocks. It checks that no two blocks overlap,
-// and that all memory is free in the end.
+// TestBlocksDoNotOverlap allocates and frees random blocks of staging memory, which consists of up
+// to three segments. Every unit (blockUnit bytes) of a segment must be in exactly one block or free
+// span. For example, a segment of 4 units with a block in units 0 and 1 has one free span, of units
+// 2 and 3. At the end, all memory must be free.
 func TestBlocksDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		sizes := rapid.SliceOfN(rapid.Int64Range(1, 20), 1, 3).Draw(t, "segments")
+		segmentUnits := rapid.SliceOfN(rapid.Int64Range(1, 20), 1, 3).Draw(t, "segments")
 		var s staging
-		for _, n := range sizes {
-			bytes := n * blockUnit
-			free := []span{{0, bytes}}
+		for _, units := range segmentUnits {
+			bytes := units * blockUnit
+			free := []span{{offset: 0, bytes: bytes}}
 			s.segments = append(s.segments, &stagingSegment{bytes: bytes, freeSpans: free})
 		}
 
-		var live []block
+		var live []block // the blocks that are allocated now
+		allocate := func(t *rapid.T) {
+			bytes := rapid.Int64Range(0, 12*blockUnit).Draw(t, "bytes")
+			b, ok := s.allocateBlock(bytes)
+			if !ok {
+				return
+			}
+
+			if b.bytes < bytes {
+				t.Fatalf("allocateBlock(%d) = %v, which is too small", bytes, b)
+			}
+
+			live = append(live, b)
+		}
+		free := func(t *rapid.T) {
+			if len(live) == 0 {
+				t.Skip("no block is allocated")
+			}
+
+			i := rapid.IntRange(0, len(live)-1).Draw(t, "index")
+			s.freeBlock(live[i])
+			live = append(live[:i], live[i+1:]...)
+		}
 		t.Repeat(map[string]func(*rapid.T){
-			"take": func(t *rapid.T) {
-				bytes := rapid.Int64Range(0, 12*blockUnit).Draw(t, "bytes")
-				b, ok := s.allocateBlock(bytes)
-				if !ok {
-					return
-				}
-
-				if b.bytes < bytes {
-					t.Fatalf("take(%d) = %v, which is too small", bytes, b)
-				}
-
-				live = append(live, b)
-			},
-			"put": func(t *rapid.T) {
-				if len(live) == 0 {
-					t.Skip("no block is allocated")
-				}
-
-				i := rapid.IntRange(0, len(live)-1).Draw(t, "index")
-				s.freeBlock(live[i])
-				live = append(live[:i], live[i+1:]...)
-			},
-			"": func(t *rapid.T) { checkBlocks(t, &s, live) },
+			"take": allocate,
+			"put":  free,
+			"":     func(t *rapid.T) { checkBlocks(t, &s, live) }, // after each of the others
 		})
 		for _, b := range live {
 			s.freeBlock(b)
 		}
 
-		for i, n := range sizes {
-			if f := s.segments[i].freeSpans; len(f) != 1 || f[0] != (span{0, n * blockUnit}) {
-				t.Fatalf("after all blocks were freed, segment %d has free spans %v, want one", i, f)
-			}
-		}
+		checkAllFree(t, &s)
 	})
 }
 
+// checkBlocks checks that each unit is in exactly one live block or free span.
 func checkBlocks(t *rapid.T, s *staging, live []block) {
+	t.Helper()
 	for i, segment := range s.segments {
-		counts := make([]int, segment.bytes/blockUnit)
+		uses := make([]int, segment.bytes/blockUnit) // blocks and free spans that contain a unit
 		count := func(s span) {
-			for offset := s.offset; offset < s.offset+s.bytes; offset += blockUnit {
-				counts[offset/blockUnit]++
+			for offset := s.offset; offset < s.end(); offset += blockUnit {
+				uses[offset/blockUnit]++
 			}
 		}
-		for _, f := range segment.freeSpans {
-			count(f)
+		for _, free := range segment.freeSpans {
+			count(free)
 		}
 
+		number := i + 1 // segments are numbered from 1
 		for _, b := range live {
-			if b.segment == i+1 {
+			if b.segment == number {
 				count(b.span)
 			}
 		}
 
-		for unit, n := range counts {
+		for unit, n := range uses {
 			if n != 1 {
-				t.Fatalf("unit %d of segment %d is in %d blocks or free spans, want 1", unit, i, n)
+				t.Fatalf("unit %d of segment %d is in %d blocks or free spans, want 1", unit, number, n)
 			}
+		}
+	}
+}
+
+// checkAllFree checks that each segment is one free span.
+func checkAllFree(t *rapid.T, s *staging) {
+	t.Helper()
+	for i, segment := range s.segments {
+		whole := span{offset: 0, bytes: segment.bytes}
+		free := segment.freeSpans
+		isFree := len(free) == 1 && free[0] == whole
+		if !isFree {
+			t.Fatalf("after all blocks were freed, segment %d has free spans %v, want one", i+1, free)
 		}
 	}
 }
