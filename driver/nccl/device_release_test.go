@@ -9,17 +9,27 @@ import (
 	"symmem/driver"
 )
 
-// TestNoGraphUsesMemoryThatNCCLCouldNotRelease checks that a new graph never uses old memory at
-// the same addresses. After a graph has been closed, Unmap makes NCCL release the graph's memory,
-// which NCCL has mapped on other ranks. A call that Unmap makes for this purpose fails on rank 0.
+// NCCL maps the memory of a rank on the other ranks, for a graph or a window (memory that is
+// registered with NCCL). When the memory is unmapped, NCCL must release it on the other ranks, too.
+// Otherwise, this could happen:
+//
+//  1. Rank 0 unmaps old memory at address 0x1000, but NCCL fails to release it.
+//  2. Rank 0 maps new memory at the same address, and a new call uses it.
+//  3. NCCL finds the old memory for address 0x1000, and the call uses that instead.
+//
+// These tests make the release fail on one rank. Step 3 must not happen: a new call either computes
+// the correct result in the new memory, or fails because the group has failed.
+
+// TestNoGraphUsesMemoryThatNCCLCouldNotRelease makes a function fail with which Unmap releases the
+// memory of a closed graph on rank 0. A new graph must not use the old memory.
 func TestNoGraphUsesMemoryThatNCCLCouldNotRelease(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		failure string // value of SOFTGPU_FAIL: "function:call:code"
 	}{
-		{"NCCL fails", "ncclSend:1:2"},
+		{name: "NCCL fails", failure: "ncclSend:1:2"},
 		// Calls 1 and 2 capture the graphs of the two ranks. Call 3 is the first one of Unmap.
-		{"CUDA fails", "cuStreamBeginCapture_v2:3:2"},
+		{name: "CUDA fails", failure: "cuStreamBeginCapture_v2:3:2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if inSoftGPUProcess(t, test.failure) {
@@ -29,11 +39,12 @@ func TestNoGraphUsesMemoryThatNCCLCouldNotRelease(t *testing.T) {
 	}
 }
 
-// checkFailedRelease makes Unmap fail on rank 0, and then maps new memory at the same addresses
-// and uses it in a new graph. The new calls must succeed, or the group must have failed.
+// checkFailedRelease uses memory in a graph on both ranks, and makes Unmap fail on rank 0. Then it
+// uses new memory at the same addresses in a new graph.
 func checkFailedRelease(t *testing.T) {
+	t.Helper()
 	w := newGroup(t, 2, 20*time.Second)
-	w.withSum(1<<20, func(m *testRank, p *repeatedSum) error {
+	w.withSum(releasedCount, func(m *testRank, p *repeatedSum) error {
 		err := m.replayInNewGraph(w, p)
 		return errors.Join(err, p.window.Deregister())
 	})
@@ -43,8 +54,8 @@ func checkFailedRelease(t *testing.T) {
 
 	_ = w.ranks[1].regions[0].segment.Unmap() // may return the fault
 	errs := w.each(func(m *testRank) error {
-		m.regions, m.mapped = nil, 0 // map the next region at the same addresses
-		p, err := m.newRepeatedSum(w, windowName, 1<<20)
+		m.reuseAddresses()
+		p, err := m.newRepeatedSum(w, windowName, releasedCount)
 		if err == nil {
 			err = m.replayInNewGraph(w, p)
 		}
@@ -52,6 +63,16 @@ func checkFailedRelease(t *testing.T) {
 		return err
 	})
 	w.checkSuccessOrFault(errs, "with new memory")
+}
+
+// releasedCount is the number of elements of the calls in graphs.
+const releasedCount = 1 << 20
+
+// reuseAddresses makes the next region begin at the first address of the arena. It forgets the old
+// regions.
+func (m *testRank) reuseAddresses() {
+	m.regions = nil
+	m.mapped = 0
 }
 
 // checkSuccessOrFault fails the test if a rank has an error although its group has not failed.
@@ -67,7 +88,7 @@ func (w *testGroup) checkSuccessOrFault(errs []error, situation string) {
 
 // TestGraphThatIsNotDestroyedKeepsMemory makes CUDA fail to destroy a graph, so that NCCL cannot
 // release the graph's memory. The memory must stay mapped, so that no new memory gets its
-// addresses, until the device is closed and destroys the graph.
+// addresses.
 func TestGraphThatIsNotDestroyedKeepsMemory(t *testing.T) {
 	for _, function := range []string{"cuGraphExecDestroy", "cuGraphDestroy"} {
 		t.Run(function, func(t *testing.T) {
@@ -82,9 +103,10 @@ func TestGraphThatIsNotDestroyedKeepsMemory(t *testing.T) {
 // checkFailedDestruction closes a graph on each rank, which fails on one of them, and then unmaps
 // the memory of the graph. It must stay mapped only on the rank where Close has failed.
 func checkFailedDestruction(t *testing.T) {
+	t.Helper()
 	w := newGroup(t, 2, 20*time.Second)
-	closeErrs := make([]error, 2) // errors of Close of the graph, by rank
-	w.withSum(1<<20, func(m *testRank, p *repeatedSum) error {
+	closeErrs := make([]error, 2) // of the graphs, by rank
+	w.withSum(releasedCount, func(m *testRank, p *repeatedSum) error {
 		closeErrs[m.rank] = m.replayInNewGraph(w, p)
 		err := p.window.Deregister()
 		return errors.Join(err, p.segment.Unmap())
@@ -105,24 +127,30 @@ func checkFailedDestruction(t *testing.T) {
 	}
 }
 
-// TestNoCallUsesAWindowThatNCCLCouldNotDeregister checks that a call never uses an old window at
-// the addresses of a new one. The new window begins before the old window, because NCCL prefers
-// the window with the greatest address.
+// halfWindow is the size in bytes of the old window in the following test, and half the size of the
+// new one:
+//
+//	old window               [0, 2 MiB)     later the second half of the new window
+//	new window    [0, 2 MiB) [2, 4 MiB)
+const halfWindow = int64(2 << 20)
+
+// TestNoCallUsesAWindowThatNCCLCouldNotDeregister makes Deregister of the old window fail on rank
+// 0. A call on the second half of the new window must not use the old window. The new window begins
+// before the old one, because NCCL prefers the window with the greatest address.
 func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 	if !inSoftGPUProcess(t, "ncclCommWindowDeregister:1:2") {
 		return
 	}
 
-	const half = int64(2 << 20) // bytes of the old window, which is the second half of the new window
 	w := newGroup(t, 2, 20*time.Second)
 	w.must(func(m *testRank) error {
 		if err := m.group.(*communicator).UseWindows(t.Context()); err != nil {
 			return err
 		}
 
-		m.mapped = half // leave room for the first half of the new window
+		m.mapped = halfWindow // leave room for the first half of the new window
 		const beginning = 0
-		return m.sumOverWindow(w, half, beginning)
+		return m.sumOverWindow(w, halfWindow, beginning)
 	})
 	if err := w.ranks[0].regions[0].window.Deregister(); err == nil {
 		t.Error("Deregister succeeded, want the injected failure")
@@ -134,14 +162,15 @@ func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 			return err
 		}
 
-		m.regions, m.mapped = nil, 0 // map the new window from the first address of the arena
-		return m.sumOverWindow(w, 2*half, half)
+		m.reuseAddresses()
+		return m.sumOverWindow(w, 2*halfWindow, halfWindow)
 	})
 	w.checkSuccessOrFault(errs, "with a new window")
 }
 
-// sumOverWindow registers a new window with elements of 1 on both ranks. It adds them up in place,
-// beginning at the byte offset, and checks that all sums are 2.
+// sumOverWindow registers a new window of the given size. Its elements are 1 on both ranks.
+// sumOverWindow adds them up in place, from the byte offset to the end, and checks that all sums
+// are 2.
 func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
 	p, err := m.newRepeatedSum(w, windowName, bytes/4)
 	if err != nil {
@@ -149,9 +178,12 @@ func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
 	}
 
 	call := p.call(driver.PathWindow)
-	call.Send, call.Recv = call.Send+uintptr(offset), call.Recv+uintptr(offset)
+	call.Send += uintptr(offset)
+	call.Recv += uintptr(offset)
 	call.Count = (bytes - offset) / 4
-	call.DataType = driver.Float32 // no window kernel adds integers; denormal sums are exact
+	// No window kernel adds integers. As float32 numbers, the integers 1 are denormal. Their sum is
+	// exact, and has the bits of the integer 2.
+	call.DataType = driver.Float32
 	plan, err := prepare(m.group, call)
 	if err != nil {
 		return err

@@ -113,8 +113,8 @@ func reduceElement(op driver.ReduceOp, inputs [][]byte, toFloat64 func(in []byte
 	return total
 }
 
-// The constants of the error bounds below. Rounding to a type adds half a unit in the last place, or
-// half the smallest denormal if that is more.
+// The constants of the error bounds below. Rounding to a type adds half a unit in the last place,
+// or half the smallest denormal if that is more.
 const (
 	halfUnit     = 0x1p-24  // half a unit in the last place of 1 in float32
 	halfDenormal = 0x1p-150 // half the smallest denormal of float32

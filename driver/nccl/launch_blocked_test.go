@@ -11,10 +11,19 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCallDoesNotWaitForAReplayedSend checks that a collective does not wait for a blocked Send on
-// another stream. Rank 0 launches a graph with a Send twice, before and after a first collective.
-// The second Send waits until rank 1 receives the first message. Rank 1 receives it only after a
-// second collective, for which rank 0 uses another stream.
+// Calls of a group run in the order of their launches, even on different streams. These tests block
+// one stream or one launch, and check which other work is blocked by it. A graph contains captured
+// calls, which are replayed whenever the graph is launched.
+
+// TestCallDoesNotWaitForAReplayedSend checks that a call does not wait for a blocked Send on
+// another stream. The Send is blocked until its message can be received:
+//
+//	rank 0, first stream:  Send 1, call 1, Send 2 (waits until message 1 is received)
+//	rank 0, second stream: call 2
+//	rank 1, first stream:  call 1
+//	rank 1, second stream: call 2, and then both receives
+//
+// If call 2 waited for Send 2, no rank could continue. Both Sends of rank 0 replay one graph.
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
@@ -23,63 +32,85 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 			return err
 		}
 
-		first, second := m.stream, others[0]
-		buffer, err := m.mapRegion(messageBytes)
-		if err != nil {
-			return err
-		}
-
-		message := driver.Call{
-			Operation: driver.Send, DataType: driver.Uint8, Count: messageBytes, Root: 1 - m.rank,
-			Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
-		}
-		if m.rank == 1 {
-			message.Operation = driver.Recv
-		}
-
-		plan, err := prepare(m.group, message)
+		first := m.stream
+		second := others[0]
+		message, err := m.prepareBlockedMessage()
 		if err != nil {
 			return err
 		}
 
 		if m.rank == 0 {
-			send, err := m.captureWork(first, func() error { return m.group.Launch(first, plan) })
-			if err != nil {
-				return err
-			}
-
-			err = send.Launch(first)
-			err = errors.Join(err, p.launch(m.group, first, driver.PathDirect))
-			err = errors.Join(err, send.Launch(first))
-			err = errors.Join(err, p.launch(m.group, second, driver.PathDirect))
-			return errors.Join(err, m.check(w, p, first, second))
-		}
-
-		err = p.launch(m.group, first, driver.PathDirect)
-		err = errors.Join(err, p.launch(m.group, second, driver.PathDirect))
-		for range 2 { // receive both messages
-			err = errors.Join(err, m.group.Launch(second, plan))
+			err = m.replaySends(p, message, first, second)
+		} else {
+			err = m.receiveLate(p, message, first, second)
 		}
 
 		return errors.Join(err, m.check(w, p, first, second))
 	})
 }
 
+// prepareBlockedMessage prepares a Send on rank 0, or a Recv on rank 1.
+func (m *testRank) prepareBlockedMessage() (driver.Plan, error) {
+	buffer, err := m.mapRegion(messageBytes)
+	if err != nil {
+		return nil, err
+	}
+
+	message := driver.Call{
+		Operation: driver.Send, DataType: driver.Uint8, Count: messageBytes, Root: 1 - m.rank,
+		Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
+	}
+	if m.rank == 1 {
+		message.Operation = driver.Recv
+	}
+
+	return prepare(m.group, message)
+}
+
+// replaySends launches the calls and Sends of rank 0.
+func (m *testRank) replaySends(
+	p *repeatedSum, message driver.Plan, first, second driver.Stream,
+) error {
+	send, err := m.captureWork(first, func() error { return m.group.Launch(first, message) })
+	if err != nil {
+		return err
+	}
+
+	err = send.Launch(first)
+	err = errors.Join(err, p.launch(m.group, first, driver.PathDirect))
+	err = errors.Join(err, send.Launch(first))
+	return errors.Join(err, p.launch(m.group, second, driver.PathDirect))
+}
+
+// receiveLate launches the calls of rank 1 before it receives both messages.
+func (m *testRank) receiveLate(
+	p *repeatedSum, message driver.Plan, first, second driver.Stream,
+) error {
+	err := p.launch(m.group, first, driver.PathDirect)
+	err = errors.Join(err, p.launch(m.group, second, driver.PathDirect))
+	for range 2 {
+		err = errors.Join(err, m.group.Launch(second, message))
+	}
+
+	return err
+}
+
 // blockedTimeout is the group's timeout. A launch that is blocked for longer fails.
 const blockedTimeout = time.Minute
 
-// TestStreamIsNotBlockedByALaunchOnAnother uses a stream of rank 0 during a launch on another
-// stream. The launch waits for rank 1 to compare the call. The group has calls on both streams.
+// TestStreamIsNotBlockedByALaunchOnAnother uses a stream of rank 0 while a launch on m.stream is
+// blocked. Ranks compare a plain call before they launch it, so the launch waits for rank 1. The
+// other stream must not wait for the launch, although the group has used both streams.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newAdditiveGroup(t, 2, blockedTimeout)
-	proceed := make(chan struct{}) // closed when rank 1 may launch the compared call
+	proceed := make(chan struct{}) // closed when rank 1 may launch the plain call
 	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		other, err := m.device.NewStream()
 		if err != nil {
 			return err
 		}
 
-		m.group.SetCheck(true) // ranks compare a plain call before they launch it
+		m.group.SetCheck(true) // enables the comparison
 		if err := p.launch(m.group, other, driver.PathDirect); err != nil {
 			return err
 		}
@@ -96,13 +127,13 @@ func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	})
 }
 
-// useDuringLaunch launches a call on m.stream, which waits for rank 1, and meanwhile uses and
-// closes the other stream. It then closes proceed and waits for the launch. If the other stream is
-// blocked, useDuringLaunch returns an error.
+// useDuringLaunch begins a launch on m.stream, which waits for rank 1. Meanwhile, it uses and
+// closes the other stream. If this takes too long, it returns an error. At the end, it closes
+// proceed and waits for the launch.
 func (m *testRank) useDuringLaunch(
 	w *testGroup, p *repeatedSum, other driver.Stream, proceed chan struct{},
 ) error {
-	launchResult, useResult := make(chan error, 1), make(chan error, 1)
+	launchResult := make(chan error, 1)
 	go func() { launchResult <- p.launch(m.group, m.stream, driver.PathPlain) }()
 	isComparing := func() bool { return m.group.(*communicator).comparer.comparedCall.Load() != nil }
 	if err := gpu.Poll(w.t.Context(), isComparing); err != nil {
@@ -110,6 +141,7 @@ func (m *testRank) useDuringLaunch(
 		return err
 	}
 
+	useResult := make(chan error, 1)
 	go func() { useResult <- m.useAndClose(w, other) }()
 	var err error
 	select {
@@ -141,9 +173,11 @@ func (m *testRank) useAndClose(w *testGroup, s driver.Stream) error {
 	return errors.Join(err, s.Close())
 }
 
-// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call while the
-// group is being closed. A launch that has already checked that the group is open must run after
-// the latest call, but must not use the closed stream. A second group has also used the stream.
+// TestClosingGroupDoesNotUseAClosedStream launches a call on a group while another goroutine begins
+// to close the group. The launch has already seen that the group is open, so it continues.
+//
+// The group's previous call was on a stream that has been closed meanwhile. The new call must run
+// after the previous call, but must not use the closed stream. A second group has used it, too.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())
@@ -167,28 +201,31 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 		}
 
 		c := m.group.(*communicator)
-		err = p.launch(c, old, driver.PathDirect) // the group's latest call
+		err = p.launch(c, old, driver.PathDirect) // the group's previous call
 		err = errors.Join(err, m.check(w, p, old))
 		c.isClosing.Store(true)
 		err = errors.Join(err, second.Launch(old, barrier))
 		err = errors.Join(err, old.Synchronize(w.t.Context()))
 		err = errors.Join(err, old.Close())
-		c.isClosing.Store(false) // as if the next launch had read it before isClosing was set
+		c.isClosing.Store(false) // as if the next launch had read it before it was set
 		err = errors.Join(err, p.launch(c, m.stream, driver.PathDirect))
 		err = errors.Join(err, m.check(w, p, m.stream))
 		return errors.Join(err, second.Close())
 	})
 }
 
-// TestDirectKernelsStayOrderedAfterAbort queues a blocked direct kernel, two NCCL calls and
-// another direct kernel, each on a separate stream. The kernels must stay in order although an
-// abort ends the NCCL calls.
+// TestDirectKernelsStayOrderedAfterAbort launches four calls, each on a separate stream: a direct
+// kernel on a blocked stream, two NCCL calls, and another direct kernel. An abort ends the NCCL
+// calls early, but the second direct kernel must still wait for the first.
 func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
-	var queued sync.WaitGroup // the ranks that have not queued all calls
-	queued.Add(2)
+	var launching sync.WaitGroup // the ranks that have not launched all calls
+	launching.Add(2)
 	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
-		streams, err := m.newStreams(4)
+		paths := []driver.Path{
+			driver.PathDirect, driver.PathPlain, driver.PathPlain, driver.PathDirect,
+		}
+		streams, err := m.newStreams(len(paths))
 		if err != nil {
 			return err
 		}
@@ -199,13 +236,12 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 		}
 
 		unblock, err := m.blockStream(streams[0].CUDA)
-		paths := []driver.Path{driver.PathDirect, driver.PathPlain, driver.PathPlain, driver.PathDirect}
 		for i, path := range paths {
 			err = errors.Join(err, p.launch(m.group, streams[i], path))
 		}
 
-		queued.Done()
-		queued.Wait()
+		launching.Done()
+		launching.Wait()
 		if err != nil {
 			return errors.Join(err, unblock())
 		}
@@ -214,7 +250,8 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 		// Long enough for a kernel that does not wait for the first one.
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if isIdle := gpu.Poll(ctx, streams[3].Idle) == nil; isIdle {
+		hasRun := gpu.Poll(ctx, streams[3].Idle) == nil
+		if hasRun {
 			err = errors.New("the second direct kernel ran before the first")
 		}
 

@@ -13,6 +13,17 @@ import (
 	"symmem/internal/dl"
 )
 
+// Another library captures a call of a group in a CUDA graph, on a foreign stream (a stream of that
+// library). It can replay the graph at any time until it destroys it. Therefore the group must keep
+// the memory that the call uses, even after a failure or Close:
+//
+//	the segment         this rank's buffers
+//	the peer's segment  the same on the other rank, which is mapped here through the window
+//	exchange memory     through which the kernels of the direct path communicate between ranks
+//
+// When the group ends, its teardown frees the rest of its memory and closes stages.memoryFreed.
+// Once the graph has been destroyed, it frees this memory, too, and closes stages.allFreed.
+
 // awaitTeardownResult waits for the end of a communicator's teardown, and returns the teardown's
 // error.
 func awaitTeardownResult(c *communicator) error {
@@ -24,15 +35,16 @@ func awaitTeardownResult(c *communicator) error {
 	}
 }
 
-// TestFaultKeepsMemoryOfForeignGraphs aborts a group while a kernel in another library's graph is
-// waiting, and then replays the graph. Replays must complete. Memory must be freed only after the
-// graph has been destroyed.
+// TestFaultKeepsMemoryOfForeignGraphs aborts a group while a kernel of a foreign graph waits for
+// the other rank, and then replays the graph. Replays must complete. Memory must be freed only
+// after the graph has been destroyed.
 func TestFaultKeepsMemoryOfForeignGraphs(t *testing.T) {
 	for _, kind := range []string{"line", "bulk"} {
 		t.Run(kind, func(t *testing.T) { replayAfterAFault(t, countFor[kind]) })
 	}
 }
 
+// replayAfterAFault runs TestFaultKeepsMemoryOfForeignGraphs with a call of count elements.
 func replayAfterAFault(t *testing.T, count int64) {
 	w := newGroup(t, 2, time.Minute)
 	graphs := make([]*foreignStream, 2) // by rank
@@ -42,11 +54,11 @@ func replayAfterAFault(t *testing.T, count int64) {
 			return err
 		}
 
-		return graphs[0].replay() // waits for rank 1
+		return graphs[0].replay() // waits for rank 1, which does not replay its graph
 	})
 	w.ranks[0].group.Abort(&driver.RankLostError{Ranks: []int{1}})
 	w.must(func(m *testRank) error {
-		c, g := m.group.(*communicator), graphs[m.rank]
+		c := m.group.(*communicator)
 		hasFailed := func() bool {
 			c.CheckPeers()
 			return c.Cause() != nil
@@ -55,41 +67,61 @@ func replayAfterAFault(t *testing.T, count int64) {
 			return err
 		}
 
-		<-c.stages.memoryFreed // everything except what the graph uses
+		<-c.stages.memoryFreed
+		g := graphs[m.rank]
 		if err := checkReplaysKeepExchange(c, g); err != nil {
 			return err
 		}
 
-		peer := 1 - m.rank
-		for _, s := range m.regions {
-			if err := s.window.Deregister(); err != nil {
-				return err
-			}
-
-			if s.window.(*window).addresses[peer] == 0 {
-				return errors.New("the peer's segment was unmapped before the graph was destroyed")
-			}
+		if err := m.checkPeerStaysMapped(); err != nil {
+			return err
 		}
 
-		err := g.destroy()
-		err = errors.Join(err, awaitTeardownResult(c))
-		err = errors.Join(err, g.closeStream())
-		if _, closedErr := c.direct.exchange.Transport(); !errors.Is(closedErr, driver.ErrClosed) {
-			err = errors.Join(err, errors.New("the exchange memory was not freed"))
-		}
-
-		if m.regions[0].window.(*window).addresses[peer] != 0 {
-			err = errors.Join(err, errors.New("the peer's segment was not unmapped"))
-		}
-
-		m.regions[0].window = nil // already deregistered
-		return err
+		return m.checkDestroyFrees(c, g)
 	})
 }
 
-// checkReplaysKeepExchange replays the graph of another library three times after its group has
-// failed. Replays must end soon. The exchange memory, through which direct kernels of several
-// ranks communicate, must stay at the same addresses.
+// isPeerMapped reports whether the other rank's segment is mapped through the window of region s.
+func (m *testRank) isPeerMapped(s *region) bool {
+	peer := 1 - m.rank
+	return s.window.(*window).addresses[peer] != 0
+}
+
+// checkPeerStaysMapped deregisters the rank's windows. The peer's segments must stay mapped.
+func (m *testRank) checkPeerStaysMapped() error {
+	for _, s := range m.regions {
+		if err := s.window.Deregister(); err != nil {
+			return err
+		}
+
+		if !m.isPeerMapped(s) {
+			return errors.New("the peer's segment was unmapped before the graph was destroyed")
+		}
+	}
+
+	return nil
+}
+
+// checkDestroyFrees destroys the rank's graph g. The exchange memory must then be freed, and the
+// peer's segment unmapped.
+func (m *testRank) checkDestroyFrees(c *communicator, g *foreignStream) error {
+	err := g.destroy()
+	err = errors.Join(err, awaitTeardownResult(c))
+	err = errors.Join(err, g.closeStream())
+	if _, closedErr := c.direct.exchange.Transport(); !errors.Is(closedErr, driver.ErrClosed) {
+		err = errors.Join(err, errors.New("the exchange memory was not freed"))
+	}
+
+	if m.isPeerMapped(m.regions[0]) {
+		err = errors.Join(err, errors.New("the peer's segment was not unmapped"))
+	}
+
+	m.regions[0].window = nil // already deregistered
+	return err
+}
+
+// checkReplaysKeepExchange replays foreign graph g three times after the group has failed. Each
+// replay must end within 30 seconds. The exchange memory must stay at the same addresses.
 func checkReplaysKeepExchange(c *communicator, g *foreignStream) error {
 	before, err := c.direct.exchange.Transport()
 	if err != nil {
@@ -97,7 +129,7 @@ func checkReplaysKeepExchange(c *communicator, g *foreignStream) error {
 	}
 
 	for range 3 {
-		took, err := g.waitIdle()
+		took, err := g.waitIdle() // first for the replay before the fault
 		if err != nil || took > 30*time.Second {
 			return failuref("a replay after the fault took %v: %v", took, err)
 		}
@@ -117,15 +149,17 @@ func checkReplaysKeepExchange(c *communicator, g *foreignStream) error {
 			after, err)
 	}
 
-	if !slices.Equal(after.Exchange, before.Exchange) || after.Report != before.Report {
+	isSame := slices.Equal(after.Exchange, before.Exchange) && after.Report == before.Report
+	if !isSame {
 		return failuref("exchange memory before the graph is destroyed = %+v, want %+v", after, before)
 	}
 
 	return nil
 }
 
-// TestMemoryOutlivesForeignGraphs closes all objects that a graph of another library uses. Replays
-// must still complete, and the memory must be freed once the graph has been destroyed.
+// TestMemoryOutlivesForeignGraphs closes everything that a foreign graph uses: the window, the
+// segment, the group and the device. Replays must still complete. Memory must be freed only after
+// the graph has been destroyed.
 func TestMemoryOutlivesForeignGraphs(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathDirect} {
 		t.Run(fmt.Sprint(path), func(t *testing.T) {
@@ -140,10 +174,12 @@ func TestMemoryOutlivesForeignGraphs(t *testing.T) {
 	}
 }
 
-// closeWhileCaptured closes a rank's objects while another library's graph uses them, and then
-// replays and destroys the graph. It returns the errors of all steps.
+// closeWhileCaptured closes a rank's objects while foreign graph g uses them, and then replays and
+// destroys the graph. It returns the errors of all steps.
 func (m *testRank) closeWhileCaptured(g *foreignStream) error {
-	d, c, s := m.device, m.group.(*communicator), m.regions[0]
+	d := m.device
+	c := m.group.(*communicator)
+	s := m.regions[0]
 	address := s.segment.Address()
 	var errs []error
 	add := func(err error) { errs = append(errs, err) }
@@ -158,7 +194,8 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	add(c.Close())
 	add(d.gpu.Do(func() error { return d.gpu.CUDA.MemFreeHost(dl.AddressOf(&m.pinned[0])) }))
 	add(g.stream.Close())
-	// Retain the GPU's context as the stream's owner would, who still needs it.
+	// The foreign stream needs the GPU's context, which d.Close may release. Retain it, as the owner
+	// of the stream would.
 	_, retainErr := d.gpu.RetainPrimary()
 	add(retainErr)
 	begin := time.Now()
@@ -176,7 +213,7 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	add(g.destroy())
 	add(d.destroy(g.cudaStream))
 	add(awaitTeardownResult(c))
-	isContextReleased := func() (bool, error) { return !d.gpu.IsHeld(), nil }
+	isContextReleased := func() (bool, error) { return !d.gpu.IsHeld(), nil } // by the device
 	add(gpu.PollQueryFor(time.Minute, isContextReleased))
 	if d.gpu.IsMapped(address) {
 		add(errors.New("the segment is still mapped although the graph was destroyed"))
@@ -188,8 +225,8 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	return errors.Join(errs...)
 }
 
-// TestInvalidatedCaptureDoesNotDelayTeardown closes a group after a capture with one of its calls
-// was invalidated. The teardown must not wait for a graph, because there is none.
+// TestInvalidatedCaptureDoesNotDelayTeardown closes a group after CUDA has invalidated a capture
+// with one of its calls. Such a capture makes no graph, so the teardown must not wait for one.
 func TestInvalidatedCaptureDoesNotDelayTeardown(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {

@@ -10,12 +10,18 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// checkAll checks each operation of the two-level path on the first bytes of the inputs. The path
-// has two levels: communicators within a machine and between machines.
+// Four ranks form a group on two simulated machines: ranks 0 and 1 on machine 0, and ranks 2 and 3
+// on machine 1. The two-level path uses two kinds of NCCL communicators, called levels: one within
+// each machine, and some between the machines.
+//
+// Suspend releases the GPU memory of the group and of its levels for a while, and returns the
+// number of bytes. Resume allocates the memory again.
+
+// checkAll checks each operation of the two-level path on the first bytes of the inputs.
 func (w *twoLevelGroup) checkAll() {
 	w.t.Helper()
-	const bytes = 1 << 10
-	const count = bytes / 4 // of Int32 elements
+	const bytes = 1 << 10   // of each input
+	const count = bytes / 4 // Int32 elements
 	var prefixes [][]byte   // by rank
 	for _, input := range w.inputs {
 		prefixes = append(prefixes, input[:bytes])
@@ -33,8 +39,8 @@ func (w *twoLevelGroup) resume() {
 	w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(w.t.Context()) })
 }
 
-// TestSuspendReleasesLevels checks that Suspend releases the memory of the group and of its
-// levels, and that it returns the number of bytes. After Resume, a second Suspend must do the same.
+// TestSuspendReleasesLevels checks that Suspend returns the number of bytes by which the free
+// memory grows. After Resume, the group must work, and a second Suspend must do the same.
 func TestSuspendReleasesLevels(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.fill(driver.Int32)
@@ -49,7 +55,7 @@ func TestSuspendReleasesLevels(t *testing.T) {
 					released)
 			}
 
-			if released < kernels.ExchangeBytes { // the memory of the direct path alone
+			if released < kernels.ExchangeBytes { // a part of the group's memory
 				t.Errorf("rank %d: Suspend released %d bytes, want at least %d", r, released,
 					kernels.ExchangeBytes)
 			}
@@ -64,19 +70,20 @@ func TestSuspendReleasesLevels(t *testing.T) {
 	}
 }
 
-// TestResumeOfLevelsIsRefusedOnAllRanks resumes a group although one rank has too little memory
-// for all communicators of the group. Resume must fail on all ranks and keep no memory, but the
-// group must not fail: once there is enough memory, Resume must succeed.
+// TestResumeOfLevelsIsRefusedOnAllRanks resumes a group although rank 2 has too little free memory.
+// Resume must fail on all ranks and keep no memory, but the group must not fail: once rank 2 has
+// enough memory, Resume must succeed.
 func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
-	const fullRank = 2 // the rank with too little memory
+	const fullRank = 2
 	w := newTwoLevelGroup(t, 4)
 	w.fill(driver.Int32)
 	released := w.suspend()
 	freeSuspended := w.freeMemory()
-	var occupied *region
+	var occupied *region // memory that rank 2 uses for something else
 	w.must(func(m *testRank) (err error) {
 		if m.rank == fullRank { // leave half of the memory that Resume needs
-			occupied, err = m.mapRegion(freeSuspended[m.rank] - released[m.rank]/2)
+			needed := released[m.rank]
+			occupied, err = m.mapRegion(freeSuspended[m.rank] - needed/2)
 		}
 
 		return err
@@ -105,22 +112,16 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	w.checkAll()
 }
 
-// TestLevelsAreConnectedWhileWindowIsSuspended calls UseTwoLevels while a window and its segment
-// are suspended. After they have been resumed, the levels must be able to use the window.
+// TestLevelsAreConnectedWhileWindowIsSuspended connects the levels by UseTwoLevels while a window
+// and its segment (registered memory) are suspended. After both have been resumed, the levels must
+// be able to use the window.
 func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 	simulateTwoMachines(t, 4)
 	w := &twoLevelGroup{testGroup: newTestGroup(t, 4, 20*time.Second)}
 	w.regroup()
 	w.must(func(m *testRank) error {
-		for name := range uint32(2) {
-			s, err := m.mapRegion(twoLevelBytes)
-			if err == nil {
-				err = m.register(w.testGroup, s, name)
-			}
-
-			if err != nil {
-				return err
-			}
+		if err := m.registerTwoRegions(w.testGroup); err != nil {
+			return err
 		}
 
 		s := m.regions[0]
@@ -141,13 +142,30 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 		}
 
 		// machineWindow is the window of the level within the machine.
-		if window.machineWindow == nil || !window.machineWindow.isMappedEverywhere {
-			return failuref("machineWindow after Resume = %+v, want one that is mapped everywhere",
-				window.machineWindow)
+		level := window.machineWindow
+		isUsable := level != nil && level.isMappedEverywhere
+		if !isUsable {
+			return failuref("machineWindow after Resume = %+v, want one that is mapped everywhere", level)
 		}
 
 		return nil
 	})
 	w.fill(driver.Int32)
 	w.checkAll()
+}
+
+// registerTwoRegions registers two new regions of the rank, for inputs and outputs.
+func (m *testRank) registerTwoRegions(w *testGroup) error {
+	for name := range uint32(2) {
+		s, err := m.mapRegion(twoLevelBytes)
+		if err == nil {
+			err = m.register(w, s, name)
+		}
+
+		if err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
