@@ -9,9 +9,18 @@ import (
 	"symmem/driver"
 )
 
-// routeOf returns a Dispatch or Combine of rank 1. These calls route rows (one for each token) to
-// the ranks of the token's experts, and back. Most arguments differ, so that tests notice swapped
-// ones.
+// Dispatch and Combine route rows between ranks. For example, 33 experts are divided among 2 ranks:
+// rank 0 owns the first 17, and rank 1 owns the other 16. Dispatch sends the row of each token to
+// the ranks that own an expert of the token. Combine sends the new rows of the experts back and
+// adds them up. Between them, Permute sorts the rows of a rank by expert, and Unpermute undoes this.
+//
+// A line kernel sends the rows of a small call in lines through exchange memory, which each rank
+// has. A bulk kernel accesses the buffers of other ranks directly, which requires symmetric memory.
+
+const multiprocessorsOfH200 = 132
+
+// routeOf returns a Dispatch or Combine of rank 1. Most arguments have a different value, so that
+// tests notice if two of them are swapped.
 func routeOf(o driver.Operation, ranks int, maxTokens int64) Launch {
 	return Launch{
 		Call: &driver.Call{
@@ -26,7 +35,15 @@ func routeOf(o driver.Operation, ranks int, maxTokens int64) Launch {
 	}
 }
 
-const multiprocessorsOfH200 = 132
+// permutation is the permutation of a Dispatch's rows on rank 1 of 2 ranks.
+var permutation = driver.Permutation{
+	Route:    driver.Route{MaxTokens: 16, Hidden: 64, Scales: 5, TopK: 3, Experts: 33},
+	DataType: driver.Uint8, Rank: 1, Ranks: 2, Align: 128,
+	Dispatched: 601, Permuted: 602, Computed: 603, Returned: 604,
+}
+
+// onlyStep returns the only kernel launch of a Dispatch or Combine.
+func onlyStep(work Work, t *Transport) Step { return work.Steps(t)[0] }
 
 // routeNames lists all kernels that Dispatch, Combine, Permute and Unpermute use.
 func routeNames(t *testing.T) map[string]bool {
@@ -43,8 +60,9 @@ func routeNames(t *testing.T) map[string]bool {
 
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for _, o := range []driver.Operation{driver.Dispatch, driver.Combine} {
-			// One call with a line kernel, and one with a bulk kernel.
-			for _, maxTokens := range []int64{10, maxLineTokens + 1} {
+			const tokensForLines = 10
+			const tokensForBulk = maxLineTokens + 1
+			for _, maxTokens := range []int64{tokensForLines, tokensForBulk} {
 				work, err := Choose(routeOf(o, ranks, maxTokens))
 				if err != nil {
 					t.Fatal(err)
@@ -58,46 +76,43 @@ func routeNames(t *testing.T) map[string]bool {
 	return names
 }
 
-// onlyStep returns the only kernel launch of a Dispatch or Combine.
-func onlyStep(work Work, t *Transport) Step { return work.Steps(t)[0] }
-
 // TestRouteParamsMatchSources checks that each argument of a kernel is at the offset at which the
 // CUDA sources declare the field of this name.
 func TestRouteParamsMatchSources(t *testing.T) {
-	l := routeOf(driver.Dispatch, 2, 16)
+	const ranks = 2
+	const rowBytes = 2 * 64 // a row has 64 elements of bfloat16
+	l := routeOf(driver.Dispatch, ranks, 16)
 	work, err := Choose(l)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	const ranks, rowBytes = 2, 2 * 64 // a row has 64 elements of bfloat16
-	layout := l.Route.Layout(ranks, rowBytes)
 	transport := Transport{Timeout: 113 * time.Nanosecond, Report: 114}
 	step := onlyStep(work, &transport)
 	const digest = 1 << 60
 	step.SetDigest(digest) // replaces the digest of the call
-	// Of 33 experts, rank 0 owns the first 17 and rank 1 the other 16.
-	const owned0, owned1 = 17, 16
+	// The numbers of experts that rank 0 and rank 1 own.
+	const owned0 = 17
+	const owned1 = 16
+	layout := l.Route.Layout(ranks, rowBytes)
 	want := map[string]uint64{
 		"rank": 1, "ranks": ranks, "tokens": 1, "topK": 3, "digest": digest, "timeout": 113,
 		"report": 114, "experts": 33, "maxTokens": 16, "rowBytes": rowBytes, "scales": 5,
-		"split": owned0, "more": 1, // 1 rank owns one expert more, and its experts end at split
-		"high": (1<<20 + owned0 - 1) / owned0, // 2^20 / 17, rounded up
-		"low":  1 << 20 / owned1, "firstExpert": owned0, "ownExperts": owned1,
-		"chunks": 2, "inverse": 1 << 31 / 2, // a chunk of the row, and one of scales, ids and weights
 		"ids": 501, "weights": 502, "rowScales": 503, "own": 108,
+
+		// The first "more" ranks own one expert more than the others. Their experts end at "split".
+		"split": owned0, "more": 1, "firstExpert": owned0, "ownExperts": owned1,
+		// Factors that replace divisions by the numbers of experts: 2^20 divided by each, rounded up.
+		"high": (1<<20 + owned0 - 1) / owned0,
+		"low":  1 << 20 / owned1, // without a remainder
+		// There are two chunks: one of the row, and one of scales, ids and weights. "inverse" is 2^31
+		// divided by their number.
+		"chunks": 2, "inverse": 1 << 31 / 2,
+
 		"scalesAt": uint64(layout.Scales), "weightsAt": uint64(layout.Weights),
 		"idsAt": uint64(layout.IDs), "countsAt": uint64(layout.Counts),
 	}
 	checkLayout(t, "Route", packed(step.Params), want)
-}
-
-// permutation sorts the rows that a Dispatch has received by expert. Rank 1 of 2 ranks owns 16 of
-// 33 experts.
-var permutation = driver.Permutation{
-	Route:    driver.Route{MaxTokens: 16, Hidden: 64, Scales: 5, TopK: 3, Experts: 33},
-	DataType: driver.Uint8, Rank: 1, Ranks: 2, Align: 128,
-	Dispatched: 601, Permuted: 602, Computed: 603, Returned: 604,
 }
 
 // TestPermuteParamsMatchSources is TestRouteParamsMatchSources for the kernel of Permute.
@@ -113,7 +128,8 @@ func TestPermuteParamsMatchSources(t *testing.T) {
 		rowBytes      = 64     // elements of one byte
 		computedBytes = 2 * 64 // experts compute rows of bfloat16
 	)
-	from, to := permutation.Route.Layout(ranks, rowBytes), permutation.Layout()
+	from := permutation.Route.Layout(ranks, rowBytes)
+	to := permutation.Layout()
 	checkLayout(t, "Permute", packed(step.Params), map[string]uint64{
 		"ranks": ranks, "maxTokens": 16, "topK": 3, "rowBytes": rowBytes, "scales": 5, "align": 128,
 		"computedBytes": computedBytes, "firstExpert": 17, "ownExperts": 16,
@@ -139,9 +155,8 @@ func TestPermutationsOfManyRanksHaveNoKernel(t *testing.T) {
 	}
 }
 
-// TestRoutesUseLineKernels checks which calls use line kernels. These send rows as lines through
-// exchange memory, a block of memory of each rank. Bulk kernels access the buffers of other ranks
-// directly, which requires symmetric memory.
+// TestRoutesUseLineKernels checks that only small calls use line kernels, and that their lines fit
+// into exchange memory.
 func TestRoutesUseLineKernels(t *testing.T) {
 	for _, test := range []struct {
 		name           string
@@ -150,22 +165,38 @@ func TestRoutesUseLineKernels(t *testing.T) {
 		isSymmetric    bool
 		wantLines      bool
 	}{
-		// name, tokens, hidden, ranks, isSymmetric, wantLines
-		{"small", 128, 7168, 4, true, true},
-		{"small, without symmetric memory", 128, 7168, 8, false, true},
-		{"large", 512, 7168, 4, true, false},
-		{"most tokens, in short rows", maxLineTokens, 64, 8, true, true},
-		{"too many tokens", maxLineTokens + 1, 64, 8, true, false},
+		{
+			name: "small", tokens: 128, hidden: 7168, ranks: 4,
+			isSymmetric: true, wantLines: true,
+		},
+		{
+			name: "small, without symmetric memory", tokens: 128, hidden: 7168, ranks: 8,
+			isSymmetric: false, wantLines: true,
+		},
+		{
+			name: "large", tokens: 512, hidden: 7168, ranks: 4,
+			isSymmetric: true, wantLines: false,
+		},
+		{
+			name: "most tokens, in short rows", tokens: maxLineTokens, hidden: 64, ranks: 8,
+			isSymmetric: true, wantLines: true,
+		},
+		{
+			name: "too many tokens", tokens: maxLineTokens + 1, hidden: 64, ranks: 8,
+			isSymmetric: true, wantLines: false,
+		},
 	} {
 		l := routeOf(driver.Combine, test.ranks, test.tokens)
-		l.Route.Hidden, l.Symmetric = test.hidden, test.isSymmetric
+		l.Route.Hidden = test.hidden
+		l.Symmetric = test.isSymmetric
 		work, err := Choose(l)
 		if err != nil {
 			t.Fatal(err)
 		}
 
 		kernel := onlyStep(work, &Transport{}).Kernel
-		if usesLines := strings.HasPrefix(kernel, "route_line"); usesLines != test.wantLines {
+		usesLines := strings.HasPrefix(kernel, "route_line")
+		if usesLines != test.wantLines {
 			t.Errorf("%s: the call uses the kernel %s, want a line kernel: %t", test.name, kernel,
 				test.wantLines)
 		}
@@ -182,7 +213,8 @@ func checkRoutesFitIntoExchangeMemory(t *testing.T) {
 	for hidden := int64(8); hidden <= 1<<16; hidden *= 2 {
 		for tokens := int64(1); tokens <= maxLineTokens; tokens++ {
 			l := routeOf(driver.Dispatch, ranks, tokens)
-			l.Route.Hidden, l.Symmetric = hidden, false
+			l.Route.Hidden = hidden
+			l.Symmetric = false
 			work, err := Choose(l)
 			if err != nil { // more tokens do not fit, either
 				break
@@ -200,12 +232,13 @@ func checkRoutesFitIntoExchangeMemory(t *testing.T) {
 }
 
 // TestRoutesFitOnTheGPU checks that all blocks of a kernel can run at the same time, on GPUs with
-// few and with many multiprocessors. Blocks that wait for each other could otherwise hang.
+// few and with many multiprocessors. Blocks wait for each other, and could otherwise hang.
 func TestRoutesFitOnTheGPU(t *testing.T) {
 	for _, multiprocessors := range []int{1, 20, 132, 300} {
 		for _, maxTokens := range []int64{1, 7, 100, 1 << 15} {
 			l := routeOf(driver.Combine, 3, maxTokens)
-			l.Multiprocessors, l.Route.Hidden = multiprocessors, 4096
+			l.Multiprocessors = multiprocessors
+			l.Route.Hidden = 4096
 			work, err := Choose(l)
 			if err != nil {
 				t.Fatal(err)
@@ -225,9 +258,9 @@ func TestRoutesFitOnTheGPU(t *testing.T) {
 	}
 }
 
-// TestRoutesWithoutKernel checks that calls without a suitable kernel are refused.
+// TestRoutesWithoutKernel checks that calls without a suitable kernel are refused. One is too large
+// for a line kernel, and has no symmetric memory for a bulk kernel. The other has only one rank.
 func TestRoutesWithoutKernel(t *testing.T) {
-	// Too large for a line kernel, and bulk kernels need symmetric memory.
 	large := routeOf(driver.Dispatch, 2, maxLineTokens+1)
 	large.Symmetric = false
 	alone := routeOf(driver.Dispatch, 1, 10)
