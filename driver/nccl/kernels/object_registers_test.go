@@ -21,7 +21,7 @@ const (
 
 // familyOf returns the argument of Launch.resident for a line kernel, or "" for other kernels. A
 // line kernel sends small amounts of data as lines. Its name has the number of ranks at the end:
-// "unrolled_sum_f32_4" has the family "unrolled". With "_any" at the end, the family is the name.
+// "wide_sum_f32_2" has the family "wide". With "_any" at the end, the family is the name.
 func familyOf(kernel string) string {
 	if strings.HasSuffix(kernel, "_any") && !strings.HasPrefix(kernel, "bulk") {
 		return kernel

@@ -12,7 +12,7 @@ import (
 // Dispatch and Combine route rows between ranks. For example, 33 experts are divided among 2 ranks:
 // rank 0 owns the first 17, and rank 1 owns the other 16. Dispatch sends the row of each token to
 // the ranks that own an expert of the token. Combine sends the new rows of the experts back and
-// adds them up. Between them, Permute sorts the rows of a rank by expert, and Unpermute undoes this.
+// adds them up. Between them, Permute sorts the rows of a rank by expert. Unpermute undoes this.
 //
 // A line kernel sends the rows of a small call in lines through exchange memory, which each rank
 // has. A bulk kernel accesses the buffers of other ranks directly, which requires symmetric memory.

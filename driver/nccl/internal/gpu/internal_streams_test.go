@@ -13,26 +13,27 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestInternalStreamsAbandonAStreamAfterTimeout checks that Run returns after its timeout, that
-// later work runs on another stream, and that memory stays mapped until the abandoned work
-// completes.
+// InternalStreams.Run takes a stream, calls a function that queues work on it, and waits until the
+// work has completed. For example, the work of a Run waits until a word (4 bytes of memory that the
+// host and the GPU access) has the value 1. The test blocks the work as long as it wants, and then
+// sets the word, which it calls the gate, to open.
+
+// open is the value of an open gate. Before, a gate has the value 0.
+const open = 1
+
+// TestInternalStreamsAbandonAStreamAfterTimeout blocks the work of a Run for longer than the GPU's
+// timeout. Run must return, later work must run on another stream, and memory must stay mapped
+// until the abandoned work has completed.
 func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 	g := gputest.Open(t)
 	err := g.Do(func() error {
-		gate, err := g.Words.Take(g.CUDA) // a word of memory that the host and the GPU access
+		gate, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
 		}
 
-		const open = 1
 		defer gate.Set(open) // ends the abandoned work
-		timeout := g.Timeout
-		g.Timeout = time.Millisecond
-		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
-			return g.CUDA.StreamWaitValue(stream, gate.Address(), open, cuda.WaitEqual)
-		})
-		g.Timeout = timeout
-		if !errors.Is(err, context.DeadlineExceeded) {
+		if err := runBlocked(g, gate); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Run with blocked work = %v, want %v", err, context.DeadlineExceeded)
 		}
 
@@ -40,28 +41,46 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 			t.Error("MustKeepMemory = false while the abandoned work runs, want true")
 		}
 
-		written, err := g.Words.Take(g.CUDA)
-		if err != nil {
-			return err
-		}
-		defer g.Words.Put(written)
-		err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
-			return g.CUDA.StreamWriteValue(stream, written.Address(), 1)
-		})
-		if got := written.Value(); got != 1 {
-			t.Errorf("the word is %d after Run, want 1, which Run's work writes", got)
-		}
-
-		return err
+		return checkRunWrites(t, g)
 	})
 	if err != nil {
 		t.Error(err)
 	}
 
-	ended := func() (bool, error) { return !g.MustKeepMemory(), nil }
-	if err := gpu.PollQueryFor(20*time.Second, ended); err != nil {
+	hasEnded := func() (bool, error) { return !g.MustKeepMemory(), nil }
+	if err := gpu.PollQueryFor(20*time.Second, hasEnded); err != nil {
 		t.Errorf("MustKeepMemory = true after the abandoned work should have completed: %v", err)
 	}
+}
+
+// runBlocked returns the error of a Run whose work waits for the gate. The timeout is 1 ms.
+func runBlocked(g *gpu.GPU, gate *gpu.Word) error {
+	timeout := g.Timeout
+	g.Timeout = time.Millisecond
+	err := g.InternalStreams.Run(g, func(stream cuda.Stream) error {
+		return g.CUDA.StreamWaitValue(stream, gate.Address(), open, cuda.WaitEqual)
+	})
+	g.Timeout = timeout
+	return err
+}
+
+// checkRunWrites checks that the work of a Run writes to a word before Run returns.
+func checkRunWrites(t *testing.T, g *gpu.GPU) error {
+	t.Helper()
+	word, err := g.Words.Take(g.CUDA)
+	if err != nil {
+		return err
+	}
+	defer g.Words.Put(word)
+	const written = 1
+	err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
+		return g.CUDA.StreamWriteValue(stream, word.Address(), written)
+	})
+	if got := word.Value(); got != written {
+		t.Errorf("the word is %d after Run, want %d, which Run's work writes", got, written)
+	}
+
+	return err
 }
 
 // TestInternalStreamsAwaitWorkAfterAnError calls Run with a function that queues work and returns
@@ -75,12 +94,12 @@ func TestInternalStreamsAwaitWorkAfterAnError(t *testing.T) {
 			return err
 		}
 
-		done, err := g.Words.Take(g.CUDA)
+		done, err := g.Words.Take(g.CUDA) // written at the end of the work
 		if err != nil {
 			return err
 		}
 		defer g.Words.Put(gate, done)
-		const open, written = 1, 1 // values of the two words
+		const written = 1
 		runErr := g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 			// Run must still be waiting when the gate opens.
 			time.AfterFunc(20*time.Millisecond, func() { gate.Set(open) })
@@ -107,14 +126,14 @@ func TestInternalStreamsAwaitWorkAfterAnError(t *testing.T) {
 	}
 }
 
-// TestInternalStreamsDoNotWaitForEachOther calls Run while the function of another Run, which
-// queues its work, waits. An NCCL call that waits for a stopped rank does the same. The later Run
-// must return first.
+// TestInternalStreamsDoNotWaitForEachOther calls Run while another Run still queues its work. The
+// second Run must not wait for the first, which may take long: an NCCL call that queues work can
+// wait for a rank that has stopped.
 func TestInternalStreamsDoNotWaitForEachOther(t *testing.T) {
 	g := gputest.Open(t)
 	isQueueing := make(chan struct{}) // closed when the first Run queues its work
-	proceed := make(chan struct{})    // closed to let it continue
-	ended := make(chan error, 2)      // results of the two Runs
+	proceed := make(chan struct{})    // closed to let the first Run continue
+	ended := make(chan error, 2)      // results of the two Runs, in the order of their ends
 	run := func(queue func()) {
 		ended <- g.Do(func() error {
 			return g.InternalStreams.Run(g, func(cuda.Stream) error {

@@ -8,22 +8,27 @@ import (
 	"time"
 )
 
+// Work on a GPU is unfinished until a function that was passed to AddUnfinished returns true.
+// FreeWhenIdle defers functions that free memory until all work has ended:
+//
+//	g.AddUnfinished(hasEnded) // hasEnded returns false at first
+//	g.FreeWhenIdle(free)      // defers free, because the work may use the memory
+//	g.Reclaim()               // returns false, because the work has not ended
+//	g.Reclaim()               // after the end of the work: calls free and returns true
+
 // TestDeferredFreesRunOnceAndInOrder defers functions with FreeWhenIdle while several goroutines
-// call Reclaim, which runs them once all unfinished work has ended. Each function must run once,
-// and in the order of the FreeWhenIdle calls.
+// call Reclaim. Each function must run once, and in the order of the FreeWhenIdle calls.
 func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
-	const freeCount = 200 // deferred functions, and also entries of unfinished work
-	var (
-		g            GPU
-		ended        atomic.Bool // whether the unfinished work has ended
-		mu           sync.Mutex  // guards freed
-		freed        []int       // the deferred functions that have run, in this order
-		reclaimTasks sync.WaitGroup
-	)
+	const freeCount = 200 // deferred functions, and also pieces of unfinished work
+	var g GPU
+	var hasEnded atomic.Bool // whether all work has ended
 	for range freeCount {
-		g.AddUnfinished(ended.Load)
+		g.AddUnfinished(hasEnded.Load)
 	}
 
+	var mu sync.Mutex
+	var freed []int // numbers of the functions that have run, in this order; guarded by mu
+	var reclaimTasks sync.WaitGroup
 	for range 4 {
 		reclaimTasks.Go(func() {
 			for done := false; !done; {
@@ -36,7 +41,7 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	}
 
 	for i := range freeCount {
-		ended.Store(i > freeCount/2) // the work ends in the middle
+		hasEnded.Store(i > freeCount/2) // the work ends in the middle
 		err := g.FreeWhenIdle(func() error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -48,7 +53,7 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 		}
 	}
 
-	reclaimTasks.Wait() // until freed has freeCount entries
+	reclaimTasks.Wait() // until all functions have run
 	var want []int
 	for i := range freeCount {
 		want = append(want, i)
@@ -58,12 +63,20 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 		t.Errorf("deferred functions ran in the order %v, want 0 to %d, once each", freed, freeCount-1)
 	}
 
+	checkNothingLeft(t, &g)
+}
+
+// checkNothingLeft checks that g has no unfinished work and no deferred functions.
+func checkNothingLeft(t *testing.T, g *GPU) {
+	t.Helper()
 	allFreed, err := g.Reclaim()
 	if !allFreed || err != nil {
 		t.Errorf("Reclaim = %v, %v; want true, nil", allFreed, err)
 	}
 
-	if unfinished, deferred := len(g.unfinishedWork), len(g.deferredFrees); unfinished+deferred > 0 {
+	unfinished := len(g.unfinishedWork)
+	deferred := len(g.deferredFrees)
+	if unfinished+deferred > 0 {
 		t.Errorf("%d unfinished and %d deferred entries are left, want none", unfinished, deferred)
 	}
 }
@@ -72,13 +85,11 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 // The second call must not return before that function has ended, because its caller relies on the
 // freed memory.
 func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
-	var (
-		g       GPU
-		ended   atomic.Bool           // whether the unfinished work has ended
-		begun   = make(chan struct{}) // closed when the deferred function runs
-		proceed = make(chan struct{}) // closed to let it return
-	)
-	g.AddUnfinished(ended.Load)
+	var g GPU
+	var hasEnded atomic.Bool       // whether the work has ended
+	begun := make(chan struct{})   // closed when the deferred function runs
+	proceed := make(chan struct{}) // closed to let it return
+	g.AddUnfinished(hasEnded.Load)
 	err := g.FreeWhenIdle(func() error {
 		close(begun)
 		<-proceed
@@ -88,8 +99,8 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ended.Store(true)
-	reclaim := func() chan bool {
+	hasEnded.Store(true)
+	reclaim := func() chan bool { // calls Reclaim on another goroutine
 		result := make(chan bool, 1)
 		go func() {
 			allFreed, _ := g.Reclaim() // the deferred function returns no error
@@ -114,15 +125,16 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	}
 }
 
-// TestKeepsMemoryRereadsUnfinishedWork adds work while MustKeepMemory queries the first work, as
-// Stream.Close does. MustKeepMemory must notice the new work.
+// TestKeepsMemoryRereadsUnfinishedWork adds more work while MustKeepMemory asks whether the first
+// work has ended, as Stream.Close can do. MustKeepMemory must notice the new work.
 func TestKeepsMemoryRereadsUnfinishedWork(t *testing.T) {
 	var g GPU
 	neverEnds := func() bool { return false }
-	g.AddUnfinished(func() bool {
+	endsAndAddsWork := func() bool {
 		g.AddUnfinished(neverEnds)
 		return true
-	})
+	}
+	g.AddUnfinished(endsAndAddsWork)
 	if !g.MustKeepMemory() {
 		t.Error("MustKeepMemory = false while work is unfinished, want true")
 	}

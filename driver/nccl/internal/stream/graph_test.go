@@ -8,21 +8,32 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestStreamIsBusyDuringForeignCapture queries a busy stream and its event while another library
-// captures a stream that symmem has not adopted. In global mode, CUDA then refuses queries from
-// every thread. A refused query must not count as idle.
-func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
-	streams := newStreams(t)
+// A stream is busy while it has work that has not completed, and idle otherwise. These tests block
+// a stream and query it while a stream is being captured: its new work is added to a graph instead
+// of being executed. If a busy stream counted as idle, memory that its work uses could be unmapped.
+
+// newBlockedStream returns a stream whose work does not complete before unblock is called.
+func newBlockedStream(t *testing.T, streams *Streams) (s *Stream, unblock func()) {
+	t.Helper()
 	s, err := streams.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	gate := make(chan struct{}) // blocks the stream until it is closed
+	gate := make(chan struct{})
 	if err := s.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}
 
+	return s, func() { close(gate) }
+}
+
+// TestStreamIsBusyDuringForeignCapture queries a busy stream and an event after its work while
+// another library captures a stream that symmem has not adopted. In global mode, CUDA then refuses
+// queries from every thread. A refused query must not count as idle.
+func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
+	streams := newStreams(t)
+	s, unblock := newBlockedStream(t, streams)
 	event := streams.NewEvent()
 	if err := s.Record(event); err != nil {
 		t.Fatal(err)
@@ -39,7 +50,7 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 		endCapture()
 	}
 
-	close(gate)
+	unblock()
 	if err := s.Synchronize(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -83,20 +94,10 @@ func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 	}
 }
 
-// TestCapturingStreamIsBusyWithEarlierWork queries a stream during a capture while earlier work
-// is still running. If the stream counted as idle, the memory that the earlier work uses could be
-// unmapped.
+// TestCapturingStreamIsBusyWithEarlierWork queries a stream that is being captured while its
+// earlier work is still running. The stream must be busy until this work has completed.
 func TestCapturingStreamIsBusyWithEarlierWork(t *testing.T) {
-	s, err := newStreams(t).NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	gate := make(chan struct{}) // blocks the stream until it is closed
-	if err := s.Host(func() { <-gate }); err != nil {
-		t.Fatal(err)
-	}
-
+	s, unblock := newBlockedStream(t, newStreams(t))
 	if err := s.BeginCapture(); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func TestCapturingStreamIsBusyWithEarlierWork(t *testing.T) {
 		t.Error("Idle() = true before the stream's work has completed, want false")
 	}
 
-	close(gate)
+	unblock()
 	if err := gpu.Poll(t.Context(), s.Idle); err != nil {
 		t.Error(err)
 	}
