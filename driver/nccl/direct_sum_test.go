@@ -10,23 +10,29 @@ import (
 	"symmem/internal/dl"
 )
 
-// repeatedSum is a rank's buffer for a series of identical calls. Its value after the calls
-// reveals whether a call was missing or repeated.
+// A repeatedSum is a buffer for a series of identical calls, in place. Its elements are all the
+// same integer, the unit at first. The integer shows whether a call was missing or repeated. With
+// unit 1 and 3 ranks, it develops as follows:
 //
-// All elements on all ranks are the same integer. Each call is an in-place all-reduce (sum), which
-// multiplies this integer by the number of ranks. With three ranks, the integer stays odd even
-// after an overflow. With two ranks, it would be 0 after 32 calls.
+//	                            start  call 1  call 2  call 3
+//	all-reduce                  1      3       9       27
+//	reduce-scatter (additive)   1      3       5       7
 //
-// If isAdditive is set, each call is an in-place reduce-scatter, and the buffer has a part for
-// each rank. Each call adds the other ranks' copies of this rank's part to the part itself. These
-// copies never change, so each call adds the unit once for each other rank.
+// An all-reduce multiplies the integer by the number of ranks. With 3 ranks, it stays odd even
+// after an overflow. With 2 ranks, it is 0 after 32 calls, so that later calls would not change it.
+//
+// An additive sum has no such limit. Its buffer has a part for each rank. A call adds the other
+// ranks' copies of this rank's part, which never change, to the part: the unit once for each other
+// rank.
+
+// repeatedSum is a rank's buffer for a series of identical calls.
 type repeatedSum struct {
 	*region
 	count      int64 // elements in the buffer or, if isAdditive is set, in a part
 	offset     int64 // byte offset of this rank's part, or 0 without parts
 	isAdditive bool
 	unit       uint32 // initial value of the integers
-	want       uint32 // expected value after the calls so far
+	want       uint32 // expected value after the calls up to now
 }
 
 // smallCount is the count of repeated sums in tests where it does not matter.
@@ -68,7 +74,8 @@ func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 			binary.LittleEndian.PutUint32(piece[i:], p.unit)
 		}
 
-		to, from := p.segment.Address()+uintptr(at), dl.AddressOf(&piece[0])
+		to := p.segment.Address() + uintptr(at)
+		from := dl.AddressOf(&piece[0])
 		if err := m.stream.Copy(to, from, int64(len(piece))); err != nil {
 			return err
 		}
@@ -96,18 +103,16 @@ func (p *repeatedSum) call(path driver.Path) driver.Call {
 	return call
 }
 
-// launch launches a call of a group and updates p.want. On the direct path, it returns an error
-// unless the kernel is a bulk kernel if and only if the count is at least countFor["bulk"].
+// launch launches a call of a group on a stream, and updates p.want. On the direct path, it first
+// checks that the kernel has the right kind (checkKind).
 func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver.Path) error {
 	call := p.call(path)
 	group := c.(*communicator)
 	if path == driver.PathDirect {
-		work, err := group.Offer(call).(*plan).choose()
-		if err == nil { // otherwise prepare returns the error
-			launch := work.(*kernels.Launch)
-			if wantBulk := p.count >= countFor["bulk"]; launch.Bulk != wantBulk {
-				return fmt.Errorf("the call of %d elements uses %s, with Bulk = %t, want %t", p.count,
-					launch.Kernel, launch.Bulk, wantBulk)
+		work, refusal := group.Offer(call).(*plan).choose()
+		if refusal == nil { // otherwise prepare returns it
+			if err := p.checkKind(work.(*kernels.Launch)); err != nil {
+				return err
 			}
 		}
 	}
@@ -119,6 +124,17 @@ func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver
 
 	p.countCalls(group, 1)
 	return c.Launch(s, plan)
+}
+
+// checkKind returns an error if a small call uses a bulk kernel, or a large call another kernel.
+func (p *repeatedSum) checkKind(launch *kernels.Launch) error {
+	wantBulk := p.count >= countFor["bulk"]
+	if launch.Bulk != wantBulk {
+		return fmt.Errorf("the call of %d elements uses %s, with Bulk = %t, want %t", p.count,
+			launch.Kernel, launch.Bulk, wantBulk)
+	}
+
+	return nil
 }
 
 // countCalls updates p.want for the given number of calls of group c.

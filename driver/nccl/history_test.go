@@ -8,8 +8,12 @@ import (
 	"symmem/driver"
 )
 
-// newNumberedCall returns a call whose Count is its ticket (its number in the group), so that
-// tests can recognize it.
+// A history stores the last historySize (256) collectives of a group. The ticket of a collective is
+// its number, from 1. For example, after the tickets 1 to 512, callOf(512) returns the last
+// collective, callOf(1) returns nil, because it has been overwritten, and callOf(513) returns nil,
+// because no collective has this ticket yet.
+
+// newNumberedCall returns a call whose Count is its ticket, so that tests can recognize it.
 func newNumberedCall(operation driver.Operation, path driver.Path, ticket uint64) *driver.Call {
 	return &driver.Call{Operation: operation, Path: path, Count: int64(ticket)}
 }
@@ -26,8 +30,10 @@ func TestHistoryConcurrentReads(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 0))
 			for last := uint64(0); last < calls; {
 				last, _ = h.lastCall()
-				ticket := r.Uint64N(last + 2)
-				if call := h.callOf(ticket); call != nil && call.Count != int64(ticket) {
+				ticket := r.Uint64N(last + 2) // up to last+1, which may have no call yet
+				call := h.callOf(ticket)
+				isWrong := call != nil && call.Count != int64(ticket)
+				if isWrong {
 					t.Errorf("seed %d: callOf(%d) returned the call of ticket %d", seed, ticket, call.Count)
 					return
 				}
@@ -44,20 +50,23 @@ func TestHistoryConcurrentReads(t *testing.T) {
 	running.Wait()
 }
 
-// TestHistory records more calls than a history stores. The subtests depend on each other: some
-// add an entry, which those after them expect.
+// TestHistory records more calls than a history stores. The subtests run in order: some record
+// something, which those after them expect.
 func TestHistory(t *testing.T) {
-	const last = 2 * historySize          // the last ticket with a call
-	const oldest = last - historySize + 2 // callOf refuses the one before, to be safe from races
+	const last = 2 * historySize // the last ticket with a call
+	// callOf returns only the last historySize-1 calls. The call before them is still stored, but a
+	// concurrent writer could be about to replace it.
+	const oldest = last - historySize + 2
 	var h history
 	checkFound := func(t *testing.T, ticket uint64, wantFound bool) {
 		t.Helper()
 		call := h.callOf(ticket)
-		if found := call != nil; found != wantFound {
+		found := call != nil
+		if found != wantFound {
 			t.Errorf("callOf(%d) returned a call: %t, want %t", ticket, found, wantFound)
 		}
 
-		if call != nil && call.Count != int64(ticket) {
+		if found && call.Count != int64(ticket) {
 			t.Errorf("callOf(%d) returned the call of ticket %d", ticket, call.Count)
 		}
 	}

@@ -13,10 +13,13 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inSoftGPUProcess is like inChildProcess, but skips the test on a real GPU. In the child process,
-// the software GPU makes CUDA or NCCL calls fail. fail is the value of SOFTGPU_FAIL:
-// "function:call:code" makes the call with this number, counted from 1, return the code. Code 2 of
-// CUDA is cuda.ErrOutOfMemory.
+// These tests make a CUDA function fail on one of two ranks, and check that the other rank gets a
+// fault. The software GPU reads the environment variable SOFTGPU_FAIL for this. For example,
+// "cuGraphLaunch:1:2" makes the first call of cuGraphLaunch return code 2, cuda.ErrOutOfMemory. The
+// software GPU reads the variable only once, so each such test runs in a child process.
+
+// inSoftGPUProcess is like inChildProcess, but skips the test on a real GPU. fail is the value of
+// SOFTGPU_FAIL in the child process: "function:call:code". Calls are counted from 1.
 func inSoftGPUProcess(t *testing.T, fail string, variables ...string) bool {
 	t.Helper()
 	requireSoftGPU(t, "can inject failures")
@@ -26,10 +29,11 @@ func inSoftGPUProcess(t *testing.T, fail string, variables ...string) bool {
 // noFailures is an argument of inSoftGPUProcess with which no call fails.
 const noFailures = ""
 
-// inChildProcess runs the test again in a child process with additional environment variables,
-// which libraries read only once. In the parent process, it waits for the child process and
-// returns false. If the child process fails, so does the test. In the child process, inChildProcess
-// returns true, and the caller must run the body of the test.
+// inChildProcess runs the test again in a child process with additional environment variables.
+//
+// In the parent process, it waits for the child process and returns false. If the child process
+// fails, so does the test. In the child process, it returns true, and the caller must run the body
+// of the test.
 func inChildProcess(t *testing.T, variables ...string) bool {
 	t.Helper()
 	const testNameVariable = "SYMMEM_TEST_APART" // name of the test for which the child was started
@@ -51,8 +55,7 @@ func inChildProcess(t *testing.T, variables ...string) bool {
 	return false
 }
 
-// checkFault checks that Synchronize returns ErrFault. A peer of the stream's group must have
-// failed.
+// checkFault checks that Synchronize returns ErrFault, because the other rank has failed.
 func checkFault(t *testing.T, s driver.Stream) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -111,9 +114,10 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 }
 
 // TestRecvInAGraphEndsAfterAFailedLaunch launches a graph with a Recv on rank 1, and makes CUDA
-// fail to record the event after the graph. Launch returns an error, but the stream executes the
-// graph nevertheless, so the Recv must stop waiting for its message. Rank 0 must notice the
-// failure.
+// fail to record the event after the graph. Launch must return an error.
+//
+// The stream executes the graph nevertheless, so the Recv must stop waiting for its message. Rank 0
+// must notice the failure.
 func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return
@@ -135,8 +139,9 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	}
 
 	hasFailed := func() bool {
-		p[0].group.CheckPeers()
-		return p[0].group.Cause() != nil
+		sender := p[0].group
+		sender.CheckPeers()
+		return sender.Cause() != nil
 	}
 	if err := gpu.Poll(ctx, hasFailed); err != nil {
 		t.Errorf("waiting for the sender to notice the failure: %v", err)

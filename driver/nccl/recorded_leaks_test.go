@@ -13,15 +13,24 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCapturedGroupsLeaveNothingBehind checks that groups leak no memory, file descriptors,
-// mappings or goroutines if their calls are captured in graphs of another library. The environment
-// variable SYMMEM_TEST_GROUPS sets the number of groups.
-func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
-	groups := 40
+// A group can leak resources of this process (file descriptors, goroutines and mappings) and GPU
+// memory. The test makes 40 groups one after another, whose calls another library captures in
+// graphs, and counts the resources before and after. With a leak in each group, there would be at
+// least 40 more of one kind.
+
+// groupCount returns the number of groups. The variable SYMMEM_TEST_GROUPS can set it.
+func groupCount() int {
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
-		groups = n
+		return n
 	}
 
+	return 40
+}
+
+// TestCapturedGroupsLeaveNothingBehind checks that groups leak nothing if their calls are captured
+// in graphs of another library.
+func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
+	groups := groupCount()
 	w := newGroup(t, 2, time.Minute)
 	var sums [2]*repeatedSum // by rank
 	w.must(func(m *testRank) (err error) {
@@ -29,20 +38,36 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		sums[m.rank], err = m.newRepeatedSum(w, windowName, elements)
 		return err
 	})
-	closeGroups := func(n int) { // in turn with each of the four combinations of the arguments
+	closeGroups := func(n int) { // uses the four combinations of mustAbort and destroyFirst in turn
 		for i := range n {
-			mustAbort, destroyFirst := i%2 == 0, i/2%2 == 0
+			mustAbort := i%2 == 0
+			destroyFirst := i/2%2 == 0
 			w.captureAndClose(sums, mustAbort, destroyFirst)
 		}
 	}
 	closeGroups(4) // the first groups also allocate memory that is kept
-	countsBefore, freeBefore := countResources(t), w.freeMemory()
+	countsBefore := countResources(t)
+	freeBefore := w.freeMemory()
 	closeGroups(groups)
-	// A leak in every group adds at least one resource for each group, but a few resources may be
-	// in use for a while without a leak.
+	checkResources(t, countsBefore, groups)
+	bytesLimit := int64(groups) << 20 // 1 MiB for each group
+	for r, freeNow := range w.freeMemory() {
+		leaked := freeBefore[r] - freeNow
+		if leaked >= bytesLimit {
+			t.Errorf("rank %d: %d groups leaked %d bytes, want less than %d", r, groups, leaked,
+				bytesLimit)
+		}
+	}
+}
+
+// checkResources fails the test if there are many more resources than before the given number of
+// groups. It waits for resources that are in use for a while.
+func checkResources(t *testing.T, countsBefore map[string]int, groups int) {
+	t.Helper()
+	// A few resources may stay in use without a leak.
 	leakLimit := min(groups, 20)
 	var countsNow map[string]int
-	haveEnded := func() (bool, error) {
+	areFew := func() (bool, error) {
 		countsNow = countResources(t)
 		for resource, count := range countsNow {
 			if count-countsBefore[resource] >= leakLimit {
@@ -52,25 +77,19 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 
 		return true, nil
 	}
-	if err := gpu.PollQueryFor(20*time.Second, haveEnded); err != nil {
+	if err := gpu.PollQueryFor(20*time.Second, areFew); err != nil {
 		t.Errorf("resources after %d groups = %v, want less than %d more than %v", groups, countsNow,
 			leakLimit, countsBefore)
-	}
-
-	bytesLimit := int64(groups) << 20 // 1 MiB for each group
-	for r, freeNow := range w.freeMemory() {
-		if leaked := freeBefore[r] - freeNow; leaked >= bytesLimit {
-			t.Errorf("rank %d: %d groups leaked %d bytes, want less than %d", r, groups, leaked,
-				bytesLimit)
-		}
 	}
 }
 
 // captureAndClose connects a group, captures its calls in graphs of another library, closes the
-// group, and destroys the graphs. If mustAbort is set, it aborts the group before it closes it. If
-// destroyFirst is set, it destroys the graphs before it closes the group, and otherwise after
-// that.
+// group, and destroys the graphs.
+//
+// If mustAbort is set, it aborts the group before it closes it. If destroyFirst is set, it destroys
+// the graphs before it closes the group, and otherwise after that.
 func (w *testGroup) captureAndClose(sums [2]*repeatedSum, mustAbort, destroyFirst bool) {
+	w.t.Helper()
 	w.regroup(0, 1)
 	graphs := make([][]*foreignStream, 2) // by rank
 	w.must(func(m *testRank) error {
@@ -94,25 +113,25 @@ func (w *testGroup) captureAndClose(sums [2]*repeatedSum, mustAbort, destroyFirs
 		return nil
 	})
 	w.must(func(m *testRank) error {
+		var destroyErr error
 		if destroyFirst {
-			err := destroyGraphs(graphs[m.rank])
-			if mustAbort {
-				m.group.Abort(errAborted)
-			}
-
-			closeErr := m.closeGroup()
-			if mustAbort {
-				closeErr = nil // the fault
-			}
-
-			return errors.Join(err, closeErr)
+			destroyErr = destroyGraphs(graphs[m.rank])
 		}
 
 		if mustAbort {
 			m.group.Abort(errAborted)
 		}
 
-		return m.closeBeforeGraphs(graphs[m.rank], mustAbort)
+		if !destroyFirst {
+			return m.closeBeforeGraphs(graphs[m.rank], mustAbort)
+		}
+
+		closeErr := m.closeGroup()
+		if mustAbort {
+			closeErr = nil // the fault
+		}
+
+		return errors.Join(destroyErr, closeErr)
 	})
 }
 
@@ -156,7 +175,8 @@ func countResources(t *testing.T) map[string]int {
 	}
 
 	return map[string]int{
-		"descriptors": countDescriptors(t), "goroutines": runtime.NumGoroutine(),
-		"mappings": strings.Count(string(maps), "\n"),
+		"descriptors": countDescriptors(t),
+		"goroutines":  runtime.NumGoroutine(),
+		"mappings":    strings.Count(string(maps), "\n"), // a line describes each mapping
 	}
 }

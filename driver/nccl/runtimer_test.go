@@ -9,25 +9,31 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// The calls of timeSums.
+// A CallTimer counts calls, and measures how long some of them take on the GPU. A measured call
+// gives it a sample. For example, four ranks launch three all-reduces, and the timer of a rank
+// measures only the second. Rank 3 launches it 300 ms late. The other ranks wait for rank 3, so
+// that their samples are about 300 ms.
+
 const (
-	timedCalls = 3 // of which a CallTimer times only the second
-	timedCount = 1000
-	timedBytes = 4 * timedCount // of float32, in a call
-	// launchDelay is how late the last rank launches the second call.
+	summedCalls = 3
+	timedCall   = 1 // index of the call that a CallTimer measures
+	sumCount    = 1000
+	sumBytes    = 4 * sumCount // of float32
+
+	// launchDelay is how late the last rank launches timedCall.
 	launchDelay = 300 * time.Millisecond
 )
 
-// timeSums launches timedCalls all-reduces on the given path, and returns the readings of a
-// CallTimer on each rank. The last rank launches the second call launchDelay after the other ranks.
+// timeSums launches summedCalls all-reduces on the given path. The last rank launches timedCall
+// launchDelay after the other ranks. It returns the reading of a CallTimer of each rank.
 func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 	w.t.Helper()
 	last := len(w.ranks) - 1
-	var launching sync.WaitGroup // ranks before the last that have not launched the second call
+	var launching sync.WaitGroup // ranks before the last that have not launched timedCall
 	launching.Add(last)
 	readings := make([]driver.CallTimes, len(w.ranks)) // by rank
 	w.must(func(m *testRank) error {
-		call := m.twoLevelCall(driver.AllReduce, driver.Float32, timedCount)
+		call := m.twoLevelCall(driver.AllReduce, driver.Float32, sumCount)
 		call.Path = path
 		prepared, err := prepare(m.group, call)
 		if err != nil {
@@ -35,16 +41,16 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 		}
 
 		var timer driver.CallTimer
-		prepared.(driver.Timed).SetMeter(timer.Meter(timedBytes))
-		for i := range timedCalls {
-			isTimed := i == 1
-			if isTimed && m.rank == last {
+		prepared.(driver.Timed).SetMeter(timer.Meter(sumBytes))
+		for i := range summedCalls {
+			isLate := i == timedCall && m.rank == last
+			if isLate {
 				launching.Wait()
 				<-time.After(launchDelay)
 			}
 
 			err := m.group.Launch(m.stream, prepared)
-			if isTimed && m.rank != last {
+			if i == timedCall && !isLate {
 				launching.Done()
 			}
 
@@ -57,19 +63,24 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 			}
 		}
 
-		// The watcher, a goroutine of the group, collects the sample later.
-		ticks := time.NewTicker(time.Millisecond)
-		defer ticks.Stop()
-		for start := time.Now(); timer.Read().Samples == 0; <-ticks.C {
-			if time.Since(start) > time.Minute {
-				return failuref("rank %d: no call was timed within a minute", m.rank)
-			}
-		}
-
-		readings[m.rank] = timer.Read()
-		return nil
+		readings[m.rank], err = m.awaitSample(&timer)
+		return err
 	})
 	return readings
+}
+
+// awaitSample waits until the timer has a sample, and returns its reading. The watcher, a goroutine
+// of the group, collects samples some time after the calls.
+func (m *testRank) awaitSample(timer *driver.CallTimer) (driver.CallTimes, error) {
+	ticks := time.NewTicker(time.Millisecond)
+	defer ticks.Stop()
+	for start := time.Now(); timer.Read().Samples == 0; <-ticks.C {
+		if time.Since(start) > time.Minute {
+			return driver.CallTimes{}, failuref("rank %d: no call was timed within a minute", m.rank)
+		}
+	}
+
+	return timer.Read(), nil
 }
 
 // TestRunsAreTimed checks on each path that the measured time includes the wait for a late rank.
@@ -81,18 +92,19 @@ func TestRunsAreTimed(t *testing.T) {
 	})
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathTwoLevel} {
 		for rank, r := range w.timeSums(path) {
-			const allBytes = timedCalls * timedBytes
-			if r.Calls != timedCalls || r.Bytes != allBytes {
+			const allBytes = summedCalls * sumBytes
+			if r.Calls != summedCalls || r.Bytes != allBytes {
 				t.Errorf("path %v, rank %d: got %+v, want %d calls of %d bytes in all", path, rank, r,
-					timedCalls, allBytes)
+					summedCalls, allBytes)
 			}
 
 			if r.Samples != 1 || r.Time <= 0 {
 				t.Errorf("path %v, rank %d: got %+v, want one sample with a duration", path, rank, r)
 			}
 
-			const lateRank = 3              // does not wait for other ranks
-			const minWait = launchDelay / 3 // the kernels of other ranks may start later, too
+			const lateRank = 3 // does not wait for other ranks
+			// The kernels of the other ranks may start late, too, so their waits may be shorter.
+			const minWait = launchDelay / 3
 			if rank != lateRank && r.Time < minWait {
 				t.Errorf("path %v, rank %d: the call took %v, want at least %v", path, rank, r.Time,
 					minWait)
@@ -101,8 +113,8 @@ func TestRunsAreTimed(t *testing.T) {
 	}
 }
 
-// TestTimesWithoutRoomAreSkipped starts to time more calls than a runTimer has samples. The last
-// call must not be timed, and all samples must be unused after the calls.
+// TestTimesWithoutRoomAreSkipped starts to measure more calls at the same time than the group's
+// runTimer has room for. The last call must not be measured, and all room must be free at the end.
 func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 	w := newTestGroup(t, 1, 20*time.Second)
 	w.regroup()
@@ -110,11 +122,13 @@ func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 		c := m.group.(*communicator)
 		var timers [len(c.runTimer.samples) + 1]driver.CallTimer
 		var started []*runSample
+		timedStream := m.stream.(*stream.Stream)
 		for i := range timers {
 			const bytes = 1 // of a call; any number
 			meter := timers[i].Meter(bytes)
-			for range 2 { // a CallTimer times the second call, not the first
-				if s := c.runTimer.startSteps(&c.mu, &meter, m.stream.(*stream.Stream)); s != nil {
+			for range 2 { // a CallTimer measures the second call, not the first
+				s := c.runTimer.startSteps(&c.mu, &meter, timedStream)
+				if s != nil {
 					started = append(started, s)
 				}
 			}
@@ -125,7 +139,7 @@ func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 		}
 
 		for _, s := range started {
-			c.runTimer.stopSteps(&c.mu, s, m.stream.(*stream.Stream))
+			c.runTimer.stopSteps(&c.mu, s, timedStream)
 		}
 
 		if err := m.stream.Synchronize(t.Context()); err != nil {

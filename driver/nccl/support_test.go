@@ -12,20 +12,23 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guardVersions lists version codes of NCCL with and without the defect nccl.EarlyStart. With this
-// defect, window kernels may start before earlier work in the stream has ended. symmem therefore
-// launches a guard (an empty kernel) before them.
+// A window is memory that is registered with NCCL. Some versions of NCCL have the defect
+// nccl.EarlyStart: a kernel that uses windows may start before earlier work in its stream has
+// ended. With them, symmem launches a guard (an empty kernel) before each window kernel. For
+// example, NCCL 2.28.3 has the defect, and NCCL 2.28.2 does not.
+
+// guardVersions lists versions of NCCL with and without the defect.
 var guardVersions = []struct {
 	code      string // 22803 is NCCL 2.28.3
 	wantGuard bool
 }{
-	{"22703", false},
-	{"22802", false},
-	{"22803", true},
-	{"22809", true},
-	{"23006", true},
-	{"23007", false},
-	{"23203", false},
+	{code: "22703", wantGuard: false},
+	{code: "22802", wantGuard: false},
+	{code: "22803", wantGuard: true},
+	{code: "22809", wantGuard: true},
+	{code: "23006", wantGuard: true},
+	{code: "23007", wantGuard: false},
+	{code: "23203", wantGuard: false},
 }
 
 // guardLog is logged by TestWindowKernelsWaitForEarlierWork if it expects a guard.
@@ -55,7 +58,7 @@ func TestGuardForKernelsThatStartEarly(t *testing.T) {
 }
 
 // TestWindowKernelsWaitForEarlierWork checks that only calls on the window path have a guard, and
-// only if NCCL has the defect nccl.EarlyStart.
+// only if NCCL has the defect.
 func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needsGuard := w.opened[0].device.hasEarlyStart()
@@ -65,15 +68,15 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 
 	w.must(func(m *testRank) error {
 		s, err := m.mapRegion(1 << 20)
-		if err == nil {
-			err = m.group.(driver.LazyWindows).UseWindows(t.Context())
-		}
-
-		if err == nil {
-			err = m.register(w, s, windowName)
-		}
-
 		if err != nil {
+			return err
+		}
+
+		if err := m.group.(driver.LazyWindows).UseWindows(t.Context()); err != nil {
+			return err
+		}
+
+		if err := m.register(w, s, windowName); err != nil {
 			return err
 		}
 
@@ -86,13 +89,19 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	})
 }
 
-// checkGuard prepares and launches the call on the window path and on the plain path. On the
-// window path, the plan must have a guard, and the remark must mention it, if and only if
-// needsGuard is set. On the plain path, there must be no guard.
+// checkGuard prepares and launches the call on the window path and on the plain path. It must have
+// a guard only on the window path, and only if needsGuard is set.
 func (m *testRank) checkGuard(w *testGroup, call driver.Call, needsGuard bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
+		wantGuard := needsGuard && path == driver.PathWindow
 		offer := m.group.Offer(call)
 		remark := offer.(driver.Remarker).Remark(path)
+		hasRemark := strings.Contains(remark, "an empty kernel is launched before it")
+		if hasRemark != wantGuard {
+			w.t.Errorf("%v path: Remark = %q, want a mention of an empty kernel: %t", path, remark,
+				wantGuard)
+		}
+
 		const digest = 0 // any number, the same on all ranks
 		prepared, err := offer.Take(path, digest)
 		if err != nil {
@@ -100,26 +109,7 @@ func (m *testRank) checkGuard(w *testGroup, call driver.Call, needsGuard bool) e
 		}
 
 		p := prepared.(*plan)
-		wantGuard := needsGuard && path == driver.PathWindow
-		if hasGuard := p.guard != nil; hasGuard != wantGuard {
-			w.t.Errorf("%v path: the plan has an empty kernel: %t, want %t", path, hasGuard, wantGuard)
-		}
-
-		// A plan has prepared either a call with a guard or a call without one.
-		if isPrepared := p.guardedCall.Prepared(); isPrepared != wantGuard {
-			w.t.Errorf("%v path: guardedCall is prepared: %t, want %t", path, isPrepared, wantGuard)
-		}
-
-		if isPrepared := p.singleCall.Prepared(); isPrepared == wantGuard {
-			w.t.Errorf("%v path: singleCall is prepared: %t, want %t", path, isPrepared, !wantGuard)
-		}
-
-		hasRemark := strings.Contains(remark, "an empty kernel is launched before it")
-		if hasRemark != wantGuard {
-			w.t.Errorf("%v path: Remark = %q, want a mention of an empty kernel: %t", path, remark,
-				wantGuard)
-		}
-
+		checkGuardOfPlan(w.t, p, path, wantGuard)
 		if err := m.group.Launch(m.stream, p); err != nil {
 			return err
 		}
@@ -128,8 +118,26 @@ func (m *testRank) checkGuard(w *testGroup, call driver.Call, needsGuard bool) e
 	return m.stream.Synchronize(w.t.Context())
 }
 
-// TestCommunicatorWithEarlyStartIsNotAdopted checks that AdoptCommunicator refuses an NCCL that
-// has the defect nccl.EarlyStart unless allowEarlyStartVariable is set.
+// checkGuardOfPlan checks whether plan p has a guard. A plan has prepared guardedCall if it has
+// one, and singleCall if it has none.
+func checkGuardOfPlan(t *testing.T, p *plan, path driver.Path, wantGuard bool) {
+	t.Helper()
+	if hasGuard := p.guard != nil; hasGuard != wantGuard {
+		t.Errorf("%v path: the plan has an empty kernel: %t, want %t", path, hasGuard, wantGuard)
+	}
+
+	if isPrepared := p.guardedCall.Prepared(); isPrepared != wantGuard {
+		t.Errorf("%v path: guardedCall is prepared: %t, want %t", path, isPrepared, wantGuard)
+	}
+
+	wantSingle := !wantGuard
+	if isPrepared := p.singleCall.Prepared(); isPrepared != wantSingle {
+		t.Errorf("%v path: singleCall is prepared: %t, want %t", path, isPrepared, wantSingle)
+	}
+}
+
+// TestCommunicatorWithEarlyStartIsNotAdopted checks that AdoptCommunicator, which takes another
+// library's communicator, refuses an NCCL with the defect unless allowEarlyStartVariable is set.
 func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	w := newGroup(t, 1, 10*time.Second)
 	m := w.opened[0]
@@ -140,7 +148,8 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	const unusedHandle = 1 // any handle but 0: AdoptCommunicator must fail before it is used
 	_, err := m.device.AdoptCommunicator(unusedHandle)
 	fixedVersion := nccl.VersionText(nccl.EarlyStart.FixedIn)
-	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), fixedVersion) {
+	isRefused := errors.Is(err, driver.ErrUnsupported)
+	if !isRefused || !strings.Contains(err.Error(), fixedVersion) {
 		t.Errorf("AdoptCommunicator = %v, want ErrUnsupported that mentions NCCL %s", err, fixedVersion)
 	}
 
@@ -154,6 +163,44 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	}
 }
 
+// alignmentTest is a call with buffers of 4-byte elements. Send begins at a multiple of 16 bytes.
+type alignmentTest struct {
+	name       string
+	operation  driver.Operation
+	count      int64   // in elements
+	recvOffset uintptr // bytes by which Recv begins after a multiple of 16 bytes
+	wantRemark bool
+}
+
+// alignmentTests lists calls with and without a remark. With 4<<20+1 elements in a part, the part
+// of rank 1 begins 4 bytes after a multiple of 16.
+var alignmentTests = []alignmentTest{
+	{
+		name: "aligned", operation: driver.AllReduce, count: 8 << 20,
+		recvOffset: 0, wantRemark: false,
+	},
+	{
+		name: "equal offsets modulo 16", operation: driver.AllReduce, count: 8 << 20,
+		recvOffset: 16, wantRemark: false,
+	},
+	{
+		name: "misaligned", operation: driver.AllReduce, count: 8 << 20,
+		recvOffset: 4, wantRemark: true,
+	},
+	{ // line kernels are for small calls
+		name: "misaligned, with a line kernel", operation: driver.AllReduce, count: 1 << 10,
+		recvOffset: 4, wantRemark: false,
+	},
+	{
+		name: "misaligned part of rank 1", operation: driver.ReduceScatter, count: 4<<20 + 1,
+		recvOffset: 0, wantRemark: true,
+	},
+	{
+		name: "aligned parts", operation: driver.ReduceScatter, count: 4 << 20,
+		recvOffset: 0, wantRemark: false,
+	},
+}
+
 // TestRemarkOnMisalignedBuffers checks that a large call gets a remark if its buffers, or the
 // parts of the ranks in a buffer, have different offsets modulo 16 bytes.
 func TestRemarkOnMisalignedBuffers(t *testing.T) {
@@ -162,35 +209,21 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 	needDirect(t, w.opened[0].group)
 	w.must(func(m *testRank) error {
 		s, err := m.mapRegion(2 * bufferBytes)
-		if err == nil {
-			err = m.register(w, s, windowName)
-		}
-
 		if err != nil {
 			return err
 		}
 
+		if err := m.register(w, s, windowName); err != nil {
+			return err
+		}
+
 		base := s.segment.Address()
-		for _, test := range []struct {
-			name       string
-			operation  driver.Operation
-			count      int64   // of elements of 4 bytes
-			recvOffset uintptr // bytes added to the address of Recv
-			wantRemark bool
-		}{
-			{"aligned", driver.AllReduce, 8 << 20, 0, false},
-			{"equal offsets modulo 16", driver.AllReduce, 8 << 20, 16, false},
-			{"misaligned", driver.AllReduce, 8 << 20, 4, true},
-			{"misaligned, with a line kernel", driver.AllReduce, 1 << 10, 4, false},
-			{"misaligned part of rank 1", driver.ReduceScatter, 4<<20 + 1, 0, true},
-			{"aligned parts", driver.ReduceScatter, 4 << 20, 0, false},
-		} {
-			call := driver.Call{
+		for _, test := range alignmentTests {
+			remark := m.group.Offer(driver.Call{
 				Operation: test.operation, DataType: driver.Float32, Count: test.count,
 				Send: base, Recv: base + bufferBytes + test.recvOffset,
 				SendWindow: s.window, RecvWindow: s.window,
-			}
-			remark := m.group.Offer(call).(driver.Remarker).Remark(driver.PathDirect)
+			}).(driver.Remarker).Remark(driver.PathDirect)
 			hasRemark := strings.Contains(remark, "different offsets modulo 16 bytes")
 			if hasRemark != test.wantRemark {
 				t.Errorf("%s: %v of %d, Recv offset by %d bytes: Remark = %q, want a remark on "+
@@ -208,15 +241,16 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 func TestGroupWithoutWindowNamesItsReason(t *testing.T) {
 	for _, test := range []struct {
 		machines int
-		wantHint string
+		wantHint string // what a user can do
 	}{
-		{1, "symmem doctor"},
-		{2, "on 2 machines, because they need GIN"},
+		{machines: 1, wantHint: "symmem doctor"},
+		{machines: 2, wantHint: "on 2 machines, because they need GIN"},
 	} {
 		s := windowSupport{machines: test.machines}
-		s.disable(3, "2.32.3")
-		s.disable(4, "2.32.3") // must not replace rank 3
-		for _, text := range []string{"NCCL 2.32.3", "rank 3", test.wantHint} {
+		const version = "2.32.3"
+		s.disable(3, version)
+		s.disable(4, version) // must not replace rank 3
+		for _, text := range []string{"NCCL " + version, "rank 3", test.wantHint} {
 			if !strings.Contains(s.noWindowsReason, text) {
 				t.Errorf("on %d machines, the reason is %q, want one that contains %q", test.machines,
 					s.noWindowsReason, text)

@@ -10,9 +10,16 @@ import (
 	"symmem/internal/control"
 )
 
-// hookedPlane is a control plane (the connection through which the ranks of a group learn of
-// failures). It is a Plane and a Notifier whose WaitForAcknowledgements calls onWait instead of
-// waiting until the other ranks know of the group's failure.
+// Two ranks run on two simulated machines. They learn of failures through the control plane, a
+// connection between the machines. If rank 0 fails, NCCL ends calls early. Rank 1 must not mistake
+// such a call for a success. This is prevented as follows:
+//
+//   - The teardown of rank 0 calls the plane's WaitForAcknowledgements before it aborts NCCL. This
+//     method waits, for a limited time, until rank 1 knows of the failure.
+//   - When rank 1 sees that a call has ended, it calls CheckEndedEarly. If the plane's CanSucceed
+//     returns false for the call, this returns an error.
+
+// hookedPlane is a control plane whose WaitForAcknowledgements only calls onWait.
 type hookedPlane struct {
 	control.Plane
 	onWait func()
@@ -20,6 +27,22 @@ type hookedPlane struct {
 
 func (p *hookedPlane) WaitForAcknowledgements() { p.onWait() }
 func (p *hookedPlane) CanSucceed(uint64) bool   { return true }
+
+// allReduceBytes is the size of a region that is large enough for launchAllReduce.
+const allReduceBytes = 1 << 16
+
+// launchAllReduce launches an all-reduce in place in region s, on the plain path.
+func (m *testRank) launchAllReduce(s *region) error {
+	p, err := prepare(m.group, driver.Call{
+		Operation: driver.AllReduce, DataType: driver.Float32, Count: 1024,
+		Send: s.segment.Address(), Recv: s.segment.Address(),
+	})
+	if err != nil {
+		return err
+	}
+
+	return m.group.Launch(m.stream, p)
+}
 
 // TestPeersLearnOfFaultBeforeAbort launches a plain call on only one of two ranks and then aborts
 // the group there. The teardown must wait until the other rank knows of the failure, and only then
@@ -29,28 +52,21 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {
-		s, err := m.mapRegion(1 << 16)
+		s, err := m.mapRegion(allReduceBytes)
 		if err != nil || m.rank != 0 {
 			return err
 		}
 
 		c := m.group.(*communicator)
 		// The hook runs on a goroutine of the teardown.
-		var hasWaited, wasAborting atomic.Bool
+		var hasWaited atomic.Bool
+		var wasAborting atomic.Bool // before WaitForAcknowledgements
 		c.teardown.plane = &hookedPlane{Plane: c.plane, onWait: func() {
 			wasAborting.Store(c.comm.isAborting.Load())
 			hasWaited.Store(true)
 		}}
 		c.SetCheck(false) // otherwise Launch would wait for rank 1
-		p, err := prepare(c, driver.Call{
-			Operation: driver.AllReduce, DataType: driver.Float32, Count: 1024,
-			Send: s.segment.Address(), Recv: s.segment.Address(),
-		})
-		if err == nil {
-			err = c.Launch(m.stream, p)
-		}
-
-		if err != nil {
+		if err := m.launchAllReduce(s); err != nil {
 			return err
 		}
 
@@ -72,8 +88,8 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	})
 }
 
-// outcomePlane is a Plane and a Notifier. If hasFailed is set, it behaves as if a rank on another
-// machine had failed, so that no collective can have succeeded.
+// outcomePlane is a control plane. If hasFailed is set, it behaves as if a rank on another machine
+// had failed, so that no collective can have succeeded.
 type outcomePlane struct {
 	control.Plane
 	hasFailed bool
@@ -90,20 +106,21 @@ func recordLaunch(c *communicator, ticket uint64) {
 	c.history.recordCollective(&call, ticket, exchangeKernelCount)
 }
 
-// TestCallsThatEndedEarlyAreFaults checks that CheckEndedEarly returns an error for a call that
-// has ended although a rank on another machine has failed, and nil if no rank has failed. Rank 1
-// sees a failure, and rank 0 sees none.
+// recordedTicket is the ticket of the call in the following two tests.
+const recordedTicket = 7 // any number
+
+// TestCallsThatEndedEarlyAreFaults calls CheckEndedEarly for a call that has ended. Rank 1 has
+// learned of a failure, so it must get an error. Rank 0 has not, and must get nil.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
-	const ticket = 7 // any number
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
-		recordLaunch(c, ticket)
+		recordLaunch(c, recordedTicket)
 		hasFailed := m.rank == 1
 		c.owner.plane = &outcomePlane{Plane: c.plane, hasFailed: hasFailed}
-		err := c.owner.CheckEndedEarly(ticket)
+		err := c.owner.CheckEndedEarly(recordedTicket)
 		if hasFailed && err == nil {
 			return failuref("rank %d: CheckEndedEarly = nil, want an error", m.rank)
 		}
@@ -119,18 +136,17 @@ func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 // TestEndedCallsOutliveTheirGroup checks a call that completed before its group was closed.
 // CheckEndedEarly must return nil, even if the other rank has not yet reported its launch.
 func TestEndedCallsOutliveTheirGroup(t *testing.T) {
-	const ticket = 7 // any number
 	simulateTwoMachines(t, 2)
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
-		recordLaunch(c, ticket)
+		recordLaunch(c, recordedTicket)
 		if err := m.closeGroup(); err != nil {
 			return err
 		}
 
-		if err := c.owner.CheckEndedEarly(ticket); err != nil {
+		if err := c.owner.CheckEndedEarly(recordedTicket); err != nil {
 			return failuref("CheckEndedEarly = %v, want nil", err)
 		}
 
@@ -145,21 +161,12 @@ func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
 	w := newTestGroup(t, 2, 20*time.Second)
 	w.regroup()
 	w.must(func(m *testRank) error {
-		s, err := m.mapRegion(1 << 16)
+		s, err := m.mapRegion(allReduceBytes)
 		if err != nil {
 			return err
 		}
 
-		c := m.group.(*communicator)
-		p, err := prepare(c, driver.Call{
-			Operation: driver.AllReduce, DataType: driver.Float32, Count: 1024,
-			Send: s.segment.Address(), Recv: s.segment.Address(),
-		})
-		if err != nil {
-			return err
-		}
-
-		if err := c.Launch(m.stream, p); err != nil {
+		if err := m.launchAllReduce(s); err != nil {
 			return err
 		}
 
@@ -167,6 +174,7 @@ func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
 			return err
 		}
 
+		c := m.group.(*communicator)
 		c.owner.plane = &outcomePlane{Plane: c.plane, hasFailed: true}
 		defer func() { c.owner.plane = c.plane }()
 		if err := m.stream.Synchronize(t.Context()); err != nil {
