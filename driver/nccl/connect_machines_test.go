@@ -14,17 +14,21 @@ import (
 	"symmem/internal/sys/systest"
 )
 
+// These tests treat the ranks of this machine as if they were on separate machines, and run other
+// tests like that in child processes. On real GPUs, such ranks share memory through fabric handles.
+// These need an IMEX channel: a device of NVIDIA's service for memory between machines.
+
 // machinesVariable is an environment variable. If it is set, each rank behaves as if it ran on a
-// separate machine. On real GPUs, ranks then share memory through fabric handles, which need an
-// IMEX channel, a device of NVIDIA's service for memory between machines (bench/gpu/fabric.sh).
+// separate machine.
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
-// isOneMachine reports whether machinesVariable is unset. Ranks on separate machines compare calls
-// over TCP before they launch them. A test in which ranks launch calls in different orders must
-// therefore disable the comparison.
+// isOneMachine reports whether machinesVariable is unset.
+//
+// Ranks on separate machines compare calls over TCP before they launch them. A test in which ranks
+// launch calls in different orders must therefore disable the comparison.
 func isOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
-// applyMachinesVariable gives each rank a machine, if machinesVariable is set. It has to be called
+// applyMachinesVariable gives each rank a machine if machinesVariable is set. TestMain calls it
 // before the tests.
 func applyMachinesVariable() {
 	if !isOneMachine() {
@@ -48,9 +52,9 @@ const mismatchTests = "^TestContract$/^mistakes$/MismatchError_and/^(count|path|
 func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	needFabric(t)
 	for _, pattern := range []string{fabricTests, mismatchTests} {
-		// With -test.v, the output shows whether any test has been run.
 		c := systest.Command(t, 5*time.Minute, os.Args[0], "-test.short", "-test.timeout=4m",
-			"-test.v", "-test.run="+pattern)
+			"-test.v", // the output then shows whether any test has been run
+			"-test.run="+pattern)
 		c.Env = append(os.Environ(), machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 		output, err := c.CombinedOutput()
 		if err != nil {
@@ -76,7 +80,8 @@ func needFabric(t *testing.T) {
 	}
 
 	channels, globErr := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
-	needsChannel := strings.Contains(reason, "IMEX channel") && len(channels) == 0 && globErr == nil
+	hasNoChannel := len(channels) == 0 && globErr == nil
+	needsChannel := strings.Contains(reason, "IMEX channel") && hasNoChannel
 	isUnsupported := strings.Contains(reason, "does not support fabric handles")
 	if !needsChannel && !isUnsupported {
 		t.Fatalf("fabric handles are unavailable: %v (IMEX channels %q, glob error %v)", reason, channels,
@@ -109,14 +114,15 @@ func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	group := driver.GroupConfig{ID: "alone", Ranks: []int{0, 1}, Rank: 0}
 	_, err := w.opened[0].device.Connect(t.Context(), group)
 	var timeoutErr *driver.TimeoutError
-	if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
+	isTimeout := errors.As(err, &timeoutErr)
+	if !isTimeout || !slices.Equal(timeoutErr.Missing, []int{1}) {
 		t.Errorf("Connect = %v, want a TimeoutError that names rank 1", err)
 	}
 }
 
 // TestRecordedCallsBetweenMachinesAreCompared records a direct call on rank 0 and a plain call on
-// rank 1. Record must return a MismatchError on both ranks, because calls between machines are
-// compared while they are recorded.
+// rank 1, while another library captures a stream. Record must return a MismatchError on both
+// ranks, because ranks on separate machines compare calls when they are recorded.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 	if !inSeparateMachinesProcess(t) {
 		return
@@ -136,7 +142,8 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 		}
 
 		plan, err := prepare(m.group, driver.Call{
-			Operation: driver.Barrier, DataType: driver.Uint8, Path: path, Digest: uint64(m.rank),
+			Operation: driver.Barrier, DataType: driver.Uint8, Path: path,
+			Digest: uint64(m.rank), // differs, because the calls differ
 		})
 		if err != nil {
 			return err

@@ -13,22 +13,31 @@ import (
 	"symmem/internal/ras"
 )
 
-// TestNCCLIsQueried checks that symmem queries NCCL's RAS (monitoring) subsystem after a timeout.
+// NCCL counts the collectives that it has launched on each rank. Its RAS (monitoring) subsystem
+// returns these counts to a query, which is sent over a connection. After a timeout, symmem sends a
+// query, and puts the counts into the TimeoutError. Some versions of NCCL can crash because of a
+// query. symmem does not query them.
+
+// TestNCCLIsQueried checks that symmem queries RAS after a timeout.
 func TestNCCLIsQueried(t *testing.T) {
-	const version, wantQuery = "22902", true // 2.29.2
+	const version = "22902" // 2.29.2
+	const wantQuery = true
 	checkQueryOfNCCL(t, version, wantQuery)
 }
 
 // TestOldNCCLIsNotQueried checks that symmem does not query a version of NCCL that a query can
 // crash.
 func TestOldNCCLIsNotQueried(t *testing.T) {
-	const version, wantQuery = "22809", false // 2.28.9
+	const version = "22809" // 2.28.9
+	const wantQuery = false
 	checkQueryOfNCCL(t, version, wantQuery)
 }
 
-// checkQueryOfNCCL makes one rank skip a collective in a child process with the given version of
-// NCCL, so that the other rank times out. It checks whether symmem then connects to the address in
-// NCCL_RAS_ADDR.
+// checkQueryOfNCCL checks whether symmem queries RAS. It runs in two processes:
+//
+//   - The child process uses the given version of NCCL. One of its ranks skips a collective, so
+//     that the other rank times out. A query then connects to the address in NCCL_RAS_ADDR.
+//   - The parent process listens at this address, and checks whether there was a connection.
 func checkQueryOfNCCL(t *testing.T, version string, wantQuery bool) {
 	t.Helper()
 	requireSoftGPU(t, "has a configurable version of NCCL")
@@ -44,26 +53,28 @@ func checkQueryOfNCCL(t *testing.T, version string, wantQuery bool) {
 		return
 	}
 
-	if isQueried := hasPendingConnection(t, listener); isQueried != wantQuery {
+	isQueried := hasPendingConnection(t, listener)
+	if isQueried != wantQuery {
 		t.Errorf("NCCL %s was queried: %t, want %t", version, isQueried, wantQuery)
 	}
 }
 
 // hasPendingConnection reports whether a listener has a connection that has not been accepted. To
-// find out without waiting, it makes a connection itself and checks whether another comes first.
+// find out without waiting, it makes another connection and checks whether that is the first.
 func hasPendingConnection(t *testing.T, listener net.Listener) bool {
 	t.Helper()
-	last, err := net.Dial("tcp", listener.Addr().String())
+	own, err := net.Dial("tcp", listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer last.Close()
+	defer own.Close()
 	first, err := listener.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	return first.RemoteAddr().String() != last.LocalAddr().String()
+	isOwn := first.RemoteAddr().String() == own.LocalAddr().String()
+	return !isOwn
 }
 
 // TestTimeoutHasCountsOfNCCL makes one rank skip an NCCL collective, and checks that the other

@@ -10,9 +10,12 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestChooseWithOneVisibleGPU checks that chooseDevice ignores the local rank (the rank's number
-// on its machine) if the process sees only one GPU: the launcher has then chosen a GPU for each
-// rank.
+// chooseDevice chooses a GPU for a rank. For example, a process sees GPUs 0 and 1. If the program
+// sets driver.Config.Device to 2, it gets the second GPU, which is GPU 1. If Device is 0, the local
+// rank (the rank's number on its machine) selects a GPU: local rank 0 gets GPU 0.
+
+// TestChooseWithOneVisibleGPU checks that chooseDevice ignores the local rank if the process sees
+// only one GPU: the launcher has then chosen a GPU for each rank.
 func TestChooseWithOneVisibleGPU(t *testing.T) {
 	requireSoftGPU(t, "has a configurable number of devices")
 	const recentNCCL = "SOFTGPU_NCCL=23203" // 2.32.3
@@ -62,14 +65,17 @@ func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 	})
 }
 
-// choice is an input of chooseDevice with the ordinal of the expected GPU. device is
-// driver.Config.Device: 0 selects a GPU by the local rank, and 1 is the first GPU.
-type choice struct{ device, localRank, want int }
+// choice is an input of chooseDevice with the expected GPU.
+type choice struct {
+	device    int // driver.Config.Device
+	localRank int
+	want      int // number of the GPU, from 0, or noGPU
+}
 
-// noGPU in choice.want expects ErrUnsupported.
+// noGPU means that chooseDevice must return ErrUnsupported.
 const noGPU = -1
 
-// checkChoices calls chooseDevice for each choice, and fails the test if it returns another GPU.
+// checkChoices calls chooseDevice for each choice and checks the result.
 func checkChoices(t *testing.T, choices []choice) {
 	t.Helper()
 	gpus, err := cuda.Load()
@@ -117,12 +123,12 @@ func openSingleRank(t *testing.T) *Device {
 	return d.(*Device)
 }
 
-// TestLongestTimeoutOfOpenGroups checks that longestTimeout, which limits the wait in
-// Stream.Close, follows changes of a group's timeout.
+// TestLongestTimeoutOfOpenGroups changes the timeout of a group. longestTimeout, which limits the
+// wait in Stream.Close, must return the larger of this timeout and the device's.
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	d := openSingleRank(t)
-	base := d.longestTimeout()          // that of the device, without groups
-	limit := driver.NewLimit(time.Hour) // changed below
+	base := d.longestTimeout()          // the device's, because there is no group yet
+	limit := driver.NewLimit(time.Hour) // the group's, which is changed below
 	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "g", Ranks: []int{0}, Timeout: limit})
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +136,9 @@ func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 
 	for _, timeout := range []time.Duration{base / 2, 2 * base} {
 		limit.Set(timeout)
-		if got, want := d.longestTimeout(), max(base, timeout); got != want {
+		got := d.longestTimeout()
+		want := max(base, timeout)
+		if got != want {
 			t.Errorf("longestTimeout() with a group timeout of %v = %v, want %v", timeout, got, want)
 		}
 	}

@@ -4,12 +4,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
 )
+
+// Tests use these functions to choose calls for each kernel of the direct path, and to check that
+// each kernel has been launched. The name of a kernel describes it. For example, bulk_sum_bf16_4 is
+// a bulk kernel, for large calls, that adds bfloat16 elements in groups of 4 ranks.
 
 // operations lists the operations that direct kernels run, except barriers and norms, in the order
 // of their buffer sizes.
@@ -22,10 +27,9 @@ var operations = []driver.Operation{
 // enough to need a bulk kernel.
 const maxOfferBytes = 12 << 20
 
-// offers returns calls of all operations and many sizes with the given layout. The map's key is
-// the name of the kernel that the direct path uses for the calls. The calls of a kernel are sorted
-// from small to large. Calls that do not fit into the buffers, or that the direct path does not
-// support, are left out.
+// offers returns calls of many sizes by the name of the kernel that the direct path uses for them.
+// All have the given layout. The calls of a kernel are sorted from small to large. Calls that do
+// not fit into the buffers, or that the direct path does not support, are left out.
 func (p *testbed) offers(w layout) map[string][]trial {
 	callsByKernel := map[string][]trial{}
 	m := p.ranks[0]
@@ -42,7 +46,8 @@ func (p *testbed) offers(w layout) map[string][]trial {
 
 			call := c.call(m.rank, send, recv)
 			work, err := m.group.Offer(call).(*plan).choose()
-			if err == nil {
+			isSupported := err == nil
+			if isSupported {
 				kernel := work.(*kernels.Launch).Kernel
 				callsByKernel[kernel] = append(callsByKernel[kernel], c)
 			}
@@ -88,13 +93,13 @@ func allKernels(t *testing.T) []string {
 	return names
 }
 
-// kernelsOf returns the names of the kernels that groups of the given size (number of ranks) use.
-// The last character of most names is a size: 2, 4, or 8 for all other sizes.
+// kernelsOf returns the names of the kernels that groups with the given number of ranks use. Most
+// names end in 2 for 2 ranks, in 4 for 4 ranks, and in 8 for any other number.
 func kernelsOf(t *testing.T, ranks int) []string {
 	t.Helper()
-	sizeSuffix := byte('8')
+	suffix := "8"
 	if ranks == 2 || ranks == 4 {
-		sizeSuffix = byte('0' + ranks)
+		suffix = strconv.Itoa(ranks)
 	}
 
 	var names []string
@@ -108,7 +113,7 @@ func kernelsOf(t *testing.T, ranks int) []string {
 		case strings.HasSuffix(name, "_any"):
 			isUsed = ranks > 2 // two-shot kernels, which 2 ranks do not use
 		default:
-			isUsed = name[len(name)-1] == sizeSuffix
+			isUsed = strings.HasSuffix(name, suffix)
 		}
 
 		if isUsed {

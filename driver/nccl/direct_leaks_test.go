@@ -9,6 +9,10 @@ import (
 	"symmem/driver"
 )
 
+// These tests make groups one after another, and compare the resources before and after. The first
+// group is not counted, because it also allocates memory that is kept. If each of 15 groups leaks a
+// file descriptor, there are 15 more descriptors at the end.
+
 // TestGroupsLeaveNothingBehind checks that groups with windows and kernels leak no memory or file
 // descriptors.
 func TestGroupsLeaveNothingBehind(t *testing.T) {
@@ -25,44 +29,50 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 		sums[m.rank], err = m.newRepeatedSum(w, windowName, elements)
 		return err
 	})
-	runGroup := func() {
-		w.regroup(0, 1) // closes the previous group
-		w.must(func(m *testRank) error {
-			p := sums[m.rank]
-			if err := m.register(w, p.region, windowName); err != nil {
-				return err
-			}
-
-			for range 2 {
-				if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
-					return err
-				}
-			}
-
-			return m.stream.Synchronize(t.Context())
-		})
-	}
-	runGroup() // the first group also allocates memory that is kept
-	descriptorsBefore, freeBefore := countDescriptors(t), w.freeMemory()
+	w.runGroup(&sums)
+	descriptorsBefore := countDescriptors(t)
+	freeBefore := w.freeMemory()
 	for range groups {
-		runGroup()
+		w.runGroup(&sums)
 	}
 
-	// A group that leaks keeps at least one descriptor, and 32 MiB on each rank. The limit of 1 MiB
-	// for each group leaves room for NCCL's caches.
 	checkDescriptors(t, descriptorsBefore, groups)
+	// A group that leaks keeps 32 MiB on each rank. The limit of 1 MiB for each group leaves room for
+	// NCCL's caches.
+	limit := int64(groups) << 20
 	for r, freeNow := range w.freeMemory() {
-		limit := int64(groups) << 20
-		if leaked := freeBefore[r] - freeNow; leaked >= limit {
+		leaked := freeBefore[r] - freeNow
+		if leaked >= limit {
 			t.Errorf("%d groups leaked %d bytes on rank %d, want less than %d", groups, leaked, r, limit)
 		}
 	}
 }
 
+// runGroup closes the previous group, connects a new one with a window, and runs two calls.
+func (w *testGroup) runGroup(sums *[2]*repeatedSum) {
+	w.t.Helper()
+	w.regroup(0, 1)
+	w.must(func(m *testRank) error {
+		p := sums[m.rank]
+		if err := m.register(w, p.region, windowName); err != nil {
+			return err
+		}
+
+		for range 2 {
+			if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
+				return err
+			}
+		}
+
+		return m.stream.Synchronize(w.t.Context())
+	})
+}
+
 // checkDescriptors fails the test if there is at least one new open descriptor for each group.
 func checkDescriptors(t *testing.T, before, groups int) {
 	t.Helper()
-	if now := countDescriptors(t); now-before >= groups {
+	now := countDescriptors(t)
+	if now-before >= groups {
 		t.Errorf("got %d open descriptors after %d groups, want about %d", now, groups, before)
 	}
 }
@@ -107,54 +117,68 @@ func TestGroupsLeaveNoMessagesBehind(t *testing.T) {
 // closeWithMessages checks that groups leave no descriptors open if rank 0 has sent a message to
 // rank 1 that was not received. It calls beforeClose on both ranks before it closes a group.
 func closeWithMessages(t *testing.T, bytes int64, beforeClose func(driver.Communicator)) {
-	const groups = 15 // the smallest number of new descriptors that counts as a leak
+	t.Helper()
+	const groups = 15
 	w := newTestGroup(t, 2, time.Minute)
 	w.regroup(0, 1)
-	var buffers [2]uintptr // by rank
+	var sendBuffer uintptr // of rank 0
 	w.must(func(m *testRank) error {
 		s, err := m.mapRegion(bytes)
-		if err == nil {
-			buffers[m.rank] = s.segment.Address()
+		if err == nil && m.rank == 0 {
+			sendBuffer = s.segment.Address()
 		}
 
 		return err
 	})
 	runGroup := func() {
-		w.must(func(m *testRank) error {
-			if m.rank != 0 {
-				return nil
-			}
-
-			plan, err := prepare(m.group, driver.Call{
-				Operation: driver.Send, DataType: driver.Uint8, Count: bytes, Send: buffers[0],
-				Root: 1,
-			})
-			if err != nil {
-				return err
-			}
-
-			if err := m.group.Launch(m.stream, plan); err != nil {
-				return err
-			}
-
-			return m.stream.Synchronize(t.Context())
-		})
-		w.must(func(m *testRank) error {
-			beforeClose(m.group)
-			err := m.closeGroup()
-			if errors.As(err, new(*driver.MessageError)) {
-				return nil // allowed, because the message was not received
-			}
-
-			return err
-		})
+		w.sendUnreceived(sendBuffer, bytes)
+		w.closeUnreceived(beforeClose)
 		w.regroup(0, 1)
 	}
-	runGroup() // the first group also allocates memory that is kept
+	runGroup()
 	descriptorsBefore := countDescriptors(t)
 	for range groups {
 		runGroup()
 	}
 
 	checkDescriptors(t, descriptorsBefore, groups)
+}
+
+// sendUnreceived sends a message from rank 0 to rank 1, and waits until the Send has completed.
+func (w *testGroup) sendUnreceived(buffer uintptr, bytes int64) {
+	w.t.Helper()
+	w.must(func(m *testRank) error {
+		if m.rank != 0 {
+			return nil
+		}
+
+		const receiver = 1
+		plan, err := prepare(m.group, driver.Call{
+			Operation: driver.Send, DataType: driver.Uint8, Count: bytes, Send: buffer, Root: receiver,
+		})
+		if err != nil {
+			return err
+		}
+
+		if err := m.group.Launch(m.stream, plan); err != nil {
+			return err
+		}
+
+		return m.stream.Synchronize(w.t.Context())
+	})
+}
+
+// closeUnreceived calls beforeClose and closes the group on both ranks. Close may return a
+// MessageError, because the message was not received.
+func (w *testGroup) closeUnreceived(beforeClose func(driver.Communicator)) {
+	w.t.Helper()
+	w.must(func(m *testRank) error {
+		beforeClose(m.group)
+		err := m.closeGroup()
+		if errors.As(err, new(*driver.MessageError)) {
+			return nil
+		}
+
+		return err
+	})
 }

@@ -10,6 +10,9 @@ import (
 	"symmem/internal/dl"
 )
 
+// The direct path needs GPUs that can access each other's memory over NVLink. Otherwise, it refuses
+// calls on all ranks with a reason, such as "GPUs 0 and 1 are not connected by NVLink".
+
 // TestGroupsWithoutNVLinkHaveNoDirectPath checks that all ranks refuse the direct path for the
 // same reason, and that the other paths work.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
@@ -19,8 +22,8 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 		link       string // value of SOFTGPU_LINK
 		wantReason string // part of it
 	}{
-		{"PCIe", "pcie", "are not connected by NVLink"},
-		{"no peer access", "none", "cannot access the memory of GPU"},
+		{name: "PCIe", link: "pcie", wantReason: "are not connected by NVLink"},
+		{name: "no peer access", link: "none", wantReason: "cannot access the memory of GPU"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if err := dl.Setenv("SOFTGPU_LINK", test.link); err != nil {
@@ -49,8 +52,8 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	}
 }
 
-// checkWithoutDirect checks that the direct path refuses a call and that the other paths compute
-// correct results. It returns the text of the refusal.
+// checkWithoutDirect checks that the direct path refuses a call, and that the other paths compute
+// correct results. It returns the text of the refusal, which contains the reason.
 func (m *testRank) checkWithoutDirect(w *testGroup) (string, error) {
 	p, err := m.newRepeatedSum(w, windowName, smallCount)
 	if err != nil {
@@ -63,8 +66,9 @@ func (m *testRank) checkWithoutDirect(w *testGroup) (string, error) {
 		return "", failuref("Refusal(direct) = %v, want ErrUnsupported", refusal)
 	}
 
+	text := refusal.Error()
 	phrase := driver.ErrUnsupported.Error()
-	if text := refusal.Error(); strings.Count(text, phrase) != 1 {
+	if strings.Count(text, phrase) != 1 {
 		return "", failuref("Refusal(direct) = %q, want %q only once", text, phrase)
 	}
 
@@ -78,7 +82,7 @@ func (m *testRank) checkWithoutDirect(w *testGroup) (string, error) {
 		}
 	}
 
-	return refusal.Error(), m.check(w, p, m.stream)
+	return text, m.check(w, p, m.stream)
 }
 
 // TestLinkToInvisibleGPUIsRefused checks that checkLinks refuses a GPU of the same machine that

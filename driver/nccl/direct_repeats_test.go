@@ -13,10 +13,13 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestDirectRepeats makes random calls and checks their outputs. The ranks are not synchronized,
-// so that they wait for each other only in kernels. Random delays are added on the host and on the
-// streams. If all cases run (see runsAllCases), all kernels that copy or sum bfloat16 must be
-// used.
+// A batch lists up to 100 random calls that all ranks make in the same order. Each rank runs it as
+// follows: delay, launch the calls, delay, check their outputs. The delays are random and differ
+// between ranks. The host does not synchronize the ranks, so that they wait for each other only in
+// kernels.
+
+// TestDirectRepeats runs random batches and checks their outputs. If all cases run (see
+// runsAllCases), there are more calls, and all kernels that copy or sum bfloat16 must be used.
 func TestDirectRepeats(t *testing.T) {
 	callCount := 2_000
 	bufferBytes := int64(5 << 20)
@@ -52,15 +55,26 @@ func TestDirectRepeats(t *testing.T) {
 	})
 	var wantKernels []string
 	if runsAllCases() {
-		for _, name := range kernelsOf(t, len(p.ranks)) {
-			isSum := strings.Contains(name, "_bf16_") && !strings.HasPrefix(name, "norm")
-			if isSum || strings.Contains(name, "_copy_") {
-				wantKernels = append(wantKernels, name)
-			}
-		}
+		wantKernels = copyAndSumKernels(t, len(p.ranks))
 	}
 
 	p.ranks[0].requireKernels(t, wantKernels)
+}
+
+// copyAndSumKernels returns the kernels of the given number of ranks that copy or sum bfloat16.
+func copyAndSumKernels(t *testing.T, ranks int) []string {
+	t.Helper()
+	var names []string
+	for _, name := range kernelsOf(t, ranks) {
+		isNorm := strings.HasPrefix(name, "norm")
+		isSum := strings.Contains(name, "_bf16_") && !isNorm
+		isCopy := strings.Contains(name, "_copy_")
+		if isSum || isCopy {
+			names = append(names, name)
+		}
+	}
+
+	return names
 }
 
 // runWithDelays launches a batch, with a random delay before and after it, and checks the outputs.
@@ -81,18 +95,21 @@ func (p *testbed) runWithDelays(m *testRank, b *batch, random *rand.Rand) error 
 	return p.checkOutputs(m, b, compareWhole)
 }
 
-// drawBatch returns a batch of up to 100 random calls with small counts. If all cases run, one
-// call in 100 instead has a count with which a randomly chosen kernel is used.
+// drawBatch returns a batch of random calls with small counts. If all cases run, one call in 100
+// instead has a count with which a randomly chosen kernel is used.
 func (p *testbed) drawBatch() batch {
+	inPlace := p.random.IntN(2) == 0
+	noWindow := p.random.IntN(2) == 0
 	b := batch{layout: layout{
-		dataType: driver.BFloat16, inPlace: p.random.IntN(2) == 0, noWindow: p.random.IntN(2) == 0,
+		dataType: driver.BFloat16, inPlace: inPlace, noWindow: noWindow,
 	}}
 	offers := p.offers(b.layout)
 	kernelNames := slices.Sorted(maps.Keys(offers)) // in the same order for the same seed
 	for range 100 {
 		c := p.drawSmallTrial()
 		if runsAllCases() && p.random.IntN(100) == 0 {
-			kernelOffers := offers[kernelNames[p.random.IntN(len(kernelNames))]]
+			kernel := kernelNames[p.random.IntN(len(kernelNames))]
+			kernelOffers := offers[kernel]
 			c = kernelOffers[p.random.IntN(len(kernelOffers))]
 			c.count -= p.random.Int64N(100) // so that not all counts are round
 		}
@@ -115,13 +132,15 @@ func (p *testbed) drawSmallTrial() trial {
 		return trial{operation: driver.Barrier}
 	}
 
-	return trial{operation: operations[i], count: p.random.Int64N(1 << p.random.IntN(12))}
+	limit := int64(1) << p.random.IntN(12)
+	return trial{operation: operations[i], count: p.random.Int64N(limit)}
 }
 
 // delay delays the host or the rank's stream for a random time, or does nothing. Short delays are
 // more likely.
 func (m *testRank) delay(random *rand.Rand) error {
-	yields := random.IntN(1 << random.IntN(10)) // less than 512
+	limit := 1 << random.IntN(10) // at most 512
+	yields := random.IntN(limit)
 	spin := func() {
 		for range yields {
 			runtime.Gosched()

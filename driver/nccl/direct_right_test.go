@@ -13,6 +13,10 @@ import (
 	"symmem/internal/reduce"
 )
 
+// These tests compare the outputs of collectives on the direct path with results that are computed
+// on the host. By default, they test a random sample of the cases. For example, a random sample of
+// all counts from 0 to 4097 is 9 and 1234.
+
 // runsAllCases reports whether tests of the direct path run all cases, which takes minutes on
 // GPUs, instead of a random sample.
 func runsAllCases() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
@@ -44,9 +48,9 @@ func memberLists(t *testing.T) [][]int {
 	}
 }
 
-// TestDirectIsRight compares the outputs of collectives on the direct path, and the memory around
-// the outputs, with results computed on the host. Sums must have the same bits as float32 sums in
-// rank order. On the software GPU, it tests one random group and half of the types.
+// TestDirectIsRight compares the outputs of collectives, and the memory around the outputs, with
+// results computed on the host. Sums must have the same bits as float32 sums in rank order. On the
+// software GPU, the sample consists of one random group and half of the types.
 func TestDirectIsRight(t *testing.T) {
 	bufferBytes := int64(2 << 20) // larger calls are skipped
 	if runsAllCases() {
@@ -69,7 +73,8 @@ func TestDirectIsRight(t *testing.T) {
 	for _, members := range groups {
 		p.regroupAndRegister(members...)
 		for _, dataType := range dataTypes {
-			begin, testedBefore := time.Now(), p.tested
+			begin := time.Now()
+			testedBefore := p.tested
 			p.drawInputs(dataType)
 			p.checkCopies(dataType)
 			p.checkReductions(dataType)
@@ -119,7 +124,8 @@ func (p *testbed) checkOperation(c trial) {
 	p.t.Helper()
 	for _, inPlace := range []bool{false, true} {
 		for _, noWindow := range []bool{false, true} {
-			c.inPlace, c.noWindow = inPlace, noWindow
+			c.inPlace = inPlace
+			c.noWindow = noWindow
 			p.checkSmallCounts(c)
 			p.checkLargeCounts(c)
 		}
@@ -138,7 +144,7 @@ func (p *testbed) checkSmallCounts(c trial) {
 		isFull := p.add(&b, c)
 		if isFull {
 			p.run(&b, compareWhole)
-			b = batch{layout: c.layout}
+			b = batch{layout: c.layout} // the next batch begins with c
 			p.add(&b, c)
 		}
 	}
@@ -149,8 +155,8 @@ func (p *testbed) checkSmallCounts(c trial) {
 // maxSmallCount is the largest count that checkSmallCounts tests.
 const maxSmallCount = 4097
 
-// smallCounts returns all counts up to maxSmallCount. Unless all cases run, it returns only two
-// random ones, of which the first is below 16.
+// smallCounts returns all counts up to maxSmallCount. The random sample consists of a count below
+// 16 and any other.
 func (p *testbed) smallCounts() []int64 {
 	if !runsAllCases() {
 		return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
@@ -168,7 +174,7 @@ func (p *testbed) smallCounts() []int64 {
 const maxLargeBytes = 256 << 20
 
 // checkLargeCounts tests calls whose larger buffer has 2^n bytes, and calls with a count that is
-// greater or smaller by 1. Unless all cases run, it tests one in 250 of them.
+// greater or smaller by 1. The random sample consists of one in 250 of them.
 func (p *testbed) checkLargeCounts(c trial) {
 	p.t.Helper()
 	ranks := len(p.ranks)
@@ -183,11 +189,12 @@ func (p *testbed) checkLargeCounts(c trial) {
 			}
 
 			b := batch{layout: c.layout}
-			c.count, c.root = count, p.random.IntN(ranks)
+			c.count = count
+			c.root = p.random.IntN(ranks)
 			p.add(&b, c) // adds nothing, and run does nothing, if the buffers are too small
 			// To save time, compare the whole output only for the largest sums of one type.
-			compareWhole := bytes == maxLargeBytes && c.dataType == driver.BFloat16 &&
-				c.op == driver.Sum
+			isLargest := bytes == maxLargeBytes
+			compareWhole := isLargest && c.dataType == driver.BFloat16 && c.op == driver.Sum
 			p.run(&b, compareWhole)
 		}
 	}

@@ -11,12 +11,18 @@ import (
 	"symmem/driver"
 )
 
-// countFor maps the kinds of direct kernels, for small and for large calls, to a count of elements
-// with which a repeatedSum uses a kernel of this kind.
+// In these tests, all ranks except the last launch calls on the direct path. Their kernels wait for
+// the last rank until they time out, or until rank 0 aborts the group. The ranks then get an error:
+//
+//	timeout  a TimeoutError that names the last rank, or ErrFault if another rank timed out first
+//	abort    errAborted on rank 0, and ErrFault on the others
+
+// countFor maps each kind of direct kernel to a count of elements with which a repeatedSum uses it.
+// Line kernels are for small calls, and bulk kernels for large ones.
 var countFor = map[string]int64{"line": smallCount, "bulk": 1 << 21}
 
-// TestTimeoutNamesAMissingRank makes kernels wait for the last rank until they time out. At least
-// one rank must get a TimeoutError that names the missing rank. The GPUs must stay usable.
+// TestTimeoutNamesAMissingRank lets the kernels time out. At least one rank must get a TimeoutError
+// that names the last rank. The GPUs must stay usable.
 func TestTimeoutNamesAMissingRank(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) {
@@ -30,7 +36,8 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 				}
 
 				var timeoutErr *driver.TimeoutError
-				if errors.As(err, &timeoutErr) && slices.Equal(timeoutErr.Missing, wantMissing) {
+				isTimeout := errors.As(err, &timeoutErr)
+				if isTimeout && slices.Equal(timeoutErr.Missing, wantMissing) {
 					timeoutCount.Add(1)
 					return nil
 				}
@@ -48,10 +55,11 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 	}
 }
 
+// errAborted is the cause with which rank 0 aborts the group.
 var errAborted = errors.New("this rank aborts")
 
-// TestAbortEndsKernels aborts the group on one rank while kernels wait for the last rank. They
-// must end long before the timeout, with the errors that abortWaitingCalls checks.
+// TestAbortEndsKernels aborts the group while kernels wait for the last rank. They must end long
+// before the timeout.
 func TestAbortEndsKernels(t *testing.T) {
 	const calls = 1
 	for kind, count := range countFor {
@@ -67,7 +75,7 @@ func TestAbortEndsKernelsThatStartLater(t *testing.T) {
 }
 
 // abortWaitingCalls launches calls on all ranks except the last, and then aborts the group on rank
-// 0. Rank 0 must get the cause, and the other ranks ErrFault.
+// 0. Synchronize must return errAborted on rank 0, and ErrFault on the others.
 func abortWaitingCalls(t *testing.T, count int64, calls int) {
 	t.Helper()
 	w := newTestGroup(t, ranksUpTo(t, 4), time.Minute)
@@ -106,11 +114,7 @@ func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedS
 	w.t.Helper()
 	w.regroup()
 	w.withSum(count, func(m *testRank, p *repeatedSum) error {
-		if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
-			return err
-		}
-
-		if err := m.check(w, p, m.stream); err != nil {
+		if err := m.launchAndCheck(w, p); err != nil {
 			return err
 		}
 
@@ -126,15 +130,18 @@ func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedS
 			err = errors.Join(err, s.segment.Unmap())
 		}
 
-		m.regions, m.mapped = nil, 0 // map the next region at the same addresses
+		m.reuseAddresses() // for the memory of the new group
 		return err
 	})
 	w.regroup()
-	w.withSum(count, func(m *testRank, p *repeatedSum) error {
-		if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
-			return err
-		}
+	w.withSum(count, func(m *testRank, p *repeatedSum) error { return m.launchAndCheck(w, p) })
+}
 
-		return m.check(w, p, m.stream)
-	})
+// launchAndCheck launches a direct call and checks its result.
+func (m *testRank) launchAndCheck(w *testGroup, p *repeatedSum) error {
+	if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
+		return err
+	}
+
+	return m.check(w, p, m.stream)
 }

@@ -15,29 +15,36 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// failures lists CUDA and NCCL functions that fail on one of two ranks: ":2" selects the second
-// call, after that of the other rank. Each case runs in a separate process, because the software
-// GPU reads SOFTGPU_FAIL only once.
+// A fault is the failure of a group. If one rank fails, the ranks exchange their errors on the lane
+// driver.LaneFault, so that both ranks learn the reason.
+
+// failures lists CUDA and NCCL functions that fail on one of two ranks: ":2" makes the second call
+// fail, which follows that of the other rank. Each case runs in a separate process, because the
+// software GPU reads SOFTGPU_FAIL only once.
 var failures = []struct {
 	name     string
 	failure  string // value of SOFTGPU_FAIL
 	wantText string // must be in the error of both ranks
 }{
 	{
-		name:    "no GPU",
-		failure: "cuDevicePrimaryCtxRetain:2", wantText: "cuDevicePrimaryCtxRetain",
+		name:     "no GPU",
+		failure:  "cuDevicePrimaryCtxRetain:2",
+		wantText: "cuDevicePrimaryCtxRetain",
 	},
 	{
-		name:    "no communicator",
-		failure: "ncclCommInitRankScalable:2", wantText: "ncclCommInitRankScalable",
+		name:     "no communicator",
+		failure:  "ncclCommInitRankScalable:2",
+		wantText: "ncclCommInitRankScalable",
 	},
 	{
-		name:    "no memory for messages",
-		failure: "cuMemHostRegister_v2:2", wantText: "cuMemHostRegister",
+		name:     "no memory for messages",
+		failure:  "cuMemHostRegister_v2:2",
+		wantText: "cuMemHostRegister",
 	},
 	{
-		name:    "no window",
-		failure: "ncclCommWindowRegister:2", wantText: "ncclCommWindowRegister",
+		name:     "no window",
+		failure:  "ncclCommWindowRegister:2",
+		wantText: "ncclCommWindowRegister",
 	},
 }
 
@@ -46,7 +53,7 @@ var failures = []struct {
 const wantTextVariable = "SYMMEM_TEST_FAILING"
 
 // TestOneRankFails makes a CUDA or NCCL call fail on one rank. Both ranks must report the reason
-// without waiting for a timeout.
+// without waiting for a timeout. The test starts itself again in a child process for each case.
 func TestOneRankFails(t *testing.T) {
 	if wantText := os.Getenv(wantTextVariable); wantText != "" {
 		checkBothRanksFail(t, wantText)
@@ -86,19 +93,22 @@ func usesSoftGPU(t *testing.T) bool {
 	return isSoft(name)
 }
 
-// checkBothRanksFail checks that wantText is in the error of each rank, or in the errors that the
-// ranks exchange after a failure (on LaneFault).
+// checkBothRanksFail opens two ranks, which must fail. The error of each rank, or the errors that
+// the ranks exchange, must contain wantText.
 func checkBothRanksFail(t *testing.T, wantText string) {
+	t.Helper()
 	p := newPair()
 	store := &drivertest.Store{}
 	var errs [2]error // by rank
 	var all sync.WaitGroup
 	for r := range errs {
 		all.Go(func() {
-			errs[r] = p.openOne(t, r, store, 10*time.Second)
-			if errs[r] != nil {
-				errs[r] = p.joinReports(t, r, errs[r])
+			err := p.openOne(t, r, store, 10*time.Second)
+			if err != nil {
+				err = p.joinReports(t, r, err)
 			}
+
+			errs[r] = err
 		})
 	}
 
@@ -129,8 +139,8 @@ func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	return errors.Join(err, exchangeErr)
 }
 
-// TestFinishedStreamHasNoFault checks that Synchronize returns no fault if the group is aborted
-// after its call has completed. The watcher has not yet noticed that the stream is idle.
+// TestFinishedStreamHasNoFault aborts a group after its call has completed. Synchronize must return
+// no fault, even if the group's watcher (a goroutine) has not yet noticed that the stream is idle.
 func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	runBoth(t, func(r int) error {
@@ -138,7 +148,8 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 		_, err := p.sum(t.Context(), r, driver.PathPlain, value)
 		return err
 	})
-	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
+	c := p[0].group.(*communicator)
+	s := p[0].stream.(*stream.Stream)
 	c.mu.Lock()
 	c.busy.Add(s) // as if the watcher had not removed the stream
 	c.Abort(errAborted)
@@ -154,14 +165,15 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 // ranks have launched it.
 func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
-	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
+	c := p[0].group.(*communicator)
+	s := p[0].stream.(*stream.Stream)
 	prepared, err := prepare(c, p.call(0, driver.PathPlain))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	// Only record the launch, so that the stream is idle as if the collective had ended. Rank 1
-	// does not launch the collective.
+	// Record a launch without launching, so that the stream is idle as if the collective had ended.
+	// Rank 1 does not launch it.
 	s.Mu.Lock()
 	c.mu.Lock()
 	c.recordLaunch(s, prepared.(*plan), c.plane.Submit())

@@ -12,6 +12,11 @@ import (
 	"symmem/driver/formula"
 )
 
+// A norm is an all-reduce (or a reduce-scatter), followed by RMSNorm of each row of the sum. If the
+// input is in a window (memory that is registered with NCCL), the direct path can run a large norm
+// with a pull kernel. For example, in a group of 2 ranks, each rank reads the other rank's input
+// from the window. Kernel norm_pull_q_bf16_2 does this for bfloat16, and quantizes the result.
+
 // newNormWindows opens a test group and returns the norm buffers of its ranks. The buffers are in
 // windows, at the same offset on all ranks.
 func newNormWindows(
@@ -21,30 +26,31 @@ func newNormWindows(
 	w := newTestGroup(t, ranks, timeout)
 	buffers := make([]normBuffers, len(w.opened))
 	w.regroup()
-	w.must(func(m *testRank) (err error) {
-		d := &buffers[m.number]
+	w.must(func(m *testRank) error {
 		const offset = 16 // any multiple of 16 bytes
-		if *d, err = newNormBuffersAt(m, offset); err != nil {
+		d, err := newNormBuffersAt(m, offset)
+		if err != nil {
 			return err
 		}
 
+		buffers[m.number] = d
 		return m.register(w, d.region, windowName)
 	})
 	needDirect(t, w.ranks[0].group)
 	return w, buffers
 }
 
-// pulledNorms lists norms (an all-reduce, followed by RMSNorm of each row) that use a pull kernel:
-// each of 2 ranks reads the other rank's input from the window. Smaller norms use other kernels.
+// pulledNorms lists norms for 2 ranks that are large enough for a pull kernel.
 var pulledNorms = []struct {
-	rows, hidden int
-	dataType     driver.DataType
-	quant        driver.Quant
+	rows     int
+	hidden   int // elements of a row
+	dataType driver.DataType
+	quant    driver.Quant // how the result is quantized
 }{
-	{897, 4096, driver.BFloat16, driver.QuantNone},
-	{897, 4104, driver.Float16, driver.QuantNone},
-	{450, 8192, driver.BFloat16, driver.QuantPerGroup},
-	{513, 7168, driver.Float16, driver.QuantPerRow},
+	{rows: 897, hidden: 4096, dataType: driver.BFloat16, quant: driver.QuantNone},
+	{rows: 897, hidden: 4104, dataType: driver.Float16, quant: driver.QuantNone},
+	{rows: 450, hidden: 8192, dataType: driver.BFloat16, quant: driver.QuantPerGroup},
+	{rows: 513, hidden: 7168, dataType: driver.Float16, quant: driver.QuantPerRow},
 }
 
 // newPulledNorm returns pulledNorms[i] with random inputs.
@@ -70,23 +76,27 @@ func TestNormsInWindows(t *testing.T) {
 	})
 }
 
-// TestScatteredNormsInWindows is TestNormsInWindows for ReduceScatterRMSNorm. Rows of 2056
-// elements are too short for a pull kernel, and need two kernels.
+// scatteredNorms lists norms after a reduce-scatter. Rows of 2056 elements are too short for a pull
+// kernel, and need two kernels.
+var scatteredNorms = []struct {
+	hidden   int // elements of a row
+	dataType driver.DataType
+	quant    driver.Quant
+}{
+	{hidden: 4096, dataType: driver.BFloat16, quant: driver.QuantNone},
+	{hidden: 4104, dataType: driver.Float16, quant: driver.QuantNone},
+	{hidden: 8192, dataType: driver.BFloat16, quant: driver.QuantPerGroup},
+	{hidden: 7168, dataType: driver.Float16, quant: driver.QuantPerRow},
+	{hidden: 2056, dataType: driver.BFloat16, quant: driver.QuantStatic},
+}
+
+// TestScatteredNormsInWindows checks the outputs of the scatteredNorms, with 2 and with up to 4
+// ranks, and that the expected kernels computed them.
 func TestScatteredNormsInWindows(t *testing.T) {
 	random := newRandom(t)
 	for _, ranks := range []int{2, ranksUpTo(t, 4)} {
 		w, buffers := newNormWindows(t, ranks, time.Minute)
-		for _, norm := range []struct {
-			hidden   int
-			dataType driver.DataType
-			quant    driver.Quant
-		}{
-			{4096, driver.BFloat16, driver.QuantNone},
-			{4104, driver.Float16, driver.QuantNone},
-			{8192, driver.BFloat16, driver.QuantPerGroup},
-			{7168, driver.Float16, driver.QuantPerRow},
-			{2056, driver.BFloat16, driver.QuantStatic},
-		} {
+		for _, norm := range scatteredNorms {
 			const maxLineBytes = 2 << 20 // line kernels handle parts up to this size
 			const elementBytes = 2
 			rows := maxLineBytes/elementBytes/norm.hidden + 1 // just too many for line kernels
@@ -107,12 +117,13 @@ func TestScatteredNormsInWindows(t *testing.T) {
 	}
 }
 
-// TestNormInWindowsTimesOut launches a norm only on rank 0. The call must return a TimeoutError
-// about rank 1, and poison its outputs.
+// TestNormInWindowsTimesOut launches a norm only on rank 0. Synchronize must return a TimeoutError
+// about rank 1. The kernel must fill its outputs with poison, a value for missing results.
 func TestNormInWindowsTimesOut(t *testing.T) {
 	random := newRandom(t)
 	w, buffers := newNormWindows(t, 2, time.Second)
-	c := newPulledNorm(random, 2)
+	const perGroupNorm = 2 // index in pulledNorms
+	c := newPulledNorm(random, perGroupNorm)
 	errs := w.each(func(m *testRank) error {
 		if m.rank == 1 {
 			return nil
@@ -130,7 +141,8 @@ func TestNormInWindowsTimesOut(t *testing.T) {
 		return m.stream.Synchronize(t.Context())
 	})
 	var timeoutErr *driver.TimeoutError
-	if !errors.As(errs[0], &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{1}) {
+	isTimeout := errors.As(errs[0], &timeoutErr)
+	if !isTimeout || !slices.Equal(timeoutErr.Missing, []int{1}) {
 		t.Errorf("rank 0: got %v, want a TimeoutError about rank 1", errs[0])
 	}
 

@@ -57,7 +57,7 @@ func runTests(m *testing.M) int {
 
 // loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU and
 // the variable is not set. Otherwise, CUDA would load a kernel at its first launch, and could wait
-// for kernels of other ranks (docs/design/nccl-memory.md).
+// for kernels of other ranks meanwhile.
 func loadKernelsEagerly() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !isSharingEnabled() || os.Getenv(loading) != "" {
@@ -108,7 +108,7 @@ func needDevices(t *testing.T, n int) {
 }
 
 // ranksUpTo returns the number of ranks for a test with up to n ranks: one for each GPU, but at
-// least two. With fewer than two GPUs, needDevices then skips the test.
+// least two. If the machine has fewer than two GPUs, the test then skips itself by needDevices.
 func ranksUpTo(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, maxRanks(t)))

@@ -10,20 +10,28 @@ import (
 	"symmem/internal/nccl"
 )
 
+// A call can run on several paths: plain, window and direct. An offer of a call answers questions
+// about each path: Refusal returns an error if the path does not support the call, and Remark
+// returns a note for users. Take returns a plan, with which the call can be launched on a path.
+
 // TestUnknownTypesAndReductionsAreRefused checks that calls with types or reductions that NCCL
-// does not have are refused. If symmem passed 0 instead, NCCL would use the type or reduction with
-// this number.
+// does not have are refused. If symmem passed 0 instead, NCCL would use its type or reduction with
+// the number 0.
 func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	const (
 		unknownReduction = driver.ReduceOps // the number of reductions
 		unknownType      = driver.Float32 + 100
 	)
 	for name, call := range map[string]driver.Call{
-		"unknown reduction": {Operation: driver.AllReduce, ReduceOp: unknownReduction},
+		"unknown reduction": {
+			Operation: driver.AllReduce, ReduceOp: unknownReduction,
+		},
 		"bitwise reduction": {
 			Operation: driver.AllReduce, DataType: driver.Int32, ReduceOp: driver.BAnd,
 		},
-		"unknown type": {Operation: driver.AllGather, DataType: unknownType},
+		"unknown type": {
+			Operation: driver.AllGather, DataType: unknownType,
+		},
 	} {
 		for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow} {
 			p := &plan{Call: call}
@@ -40,8 +48,8 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	}
 }
 
-// TestOperationsWithoutAnNCCLCallAreRefused checks that plan.collective refuses operations that
-// are no single collective of NCCL.
+// TestOperationsWithoutAnNCCLCallAreRefused checks that plan.collective, which returns NCCL's
+// collective for an operation, refuses operations for which NCCL has none.
 func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 	const unknownOperation = driver.Operation(100)
 	for _, operation := range []driver.Operation{
@@ -61,10 +69,14 @@ func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 // NCCL with the constants of internal/nccl.
 func TestReductionNumbersMatchNCCL(t *testing.T) {
 	for op, want := range map[driver.ReduceOp]nccl.ReduceOp{
-		driver.Sum: nccl.Sum, driver.Prod: nccl.Prod, driver.Min: nccl.Min, driver.Max: nccl.Max,
-		driver.Avg: nccl.Avg,
+		driver.Sum:  nccl.Sum,
+		driver.Prod: nccl.Prod,
+		driver.Min:  nccl.Min,
+		driver.Max:  nccl.Max,
+		driver.Avg:  nccl.Avg,
 	} {
-		if got, ok := op.NCCL().Number(); !ok || nccl.ReduceOp(got) != want {
+		got, ok := op.NCCL().Number()
+		if !ok || nccl.ReduceOp(got) != want {
 			t.Errorf("%v.NCCL().Number() = %d, %t; want %d, true", op, got, ok, want)
 		}
 	}
@@ -77,16 +89,15 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	needDirect(t, w.opened[0].group)
 	w.must(func(m *testRank) error {
 		s, err := m.mapRegion(1 << 20)
-		if err == nil {
-			err = m.register(w, s, windowName)
-		}
-
 		if err != nil {
 			return err
 		}
 
-		c := m.group.(*communicator)
-		if err := c.UseWindows(t.Context()); err != nil {
+		if err := m.register(w, s, windowName); err != nil {
+			return err
+		}
+
+		if err := m.group.(*communicator).UseWindows(t.Context()); err != nil {
 			return err
 		}
 
@@ -94,36 +105,43 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, SendWindow: s.window,
 			RecvWindow: s.window, Send: s.segment.Address(), Recv: s.segment.Address(),
 		}
-		choiceCount := 0 // for the current offer
-		c.direct.choose = func(l kernels.Launch) (kernels.Work, error) {
-			choiceCount++
-			return kernels.Choose(l)
-		}
 		for path, wantCount := range map[driver.Path]int{
 			driver.PathPlain: 0, driver.PathWindow: 0, driver.PathDirect: 1,
 		} {
-			choiceCount = 0
-			offer := c.Offer(call)
-			for range 2 {
-				if err := offer.Refusal(path); err != nil {
-					return err
-				}
-
-				offer.(driver.Remarker).Remark(path)
-			}
-
-			const digest = 1
-			if _, err := offer.Take(path, digest); err != nil {
+			count, err := m.countChoices(call, path)
+			if err != nil {
 				return err
 			}
 
-			if choiceCount != wantCount {
-				t.Errorf("%v path: got %d choices of a kernel, want %d", path, choiceCount, wantCount)
+			if count != wantCount {
+				t.Errorf("%v path: got %d choices of a kernel, want %d", path, count, wantCount)
 			}
 		}
 
 		return nil
 	})
+}
+
+// countChoices makes an offer for the call and takes it for the path. It returns how often a direct
+// kernel was chosen meanwhile.
+func (m *testRank) countChoices(call driver.Call, path driver.Path) (count int, err error) {
+	c := m.group.(*communicator)
+	c.direct.choose = func(l kernels.Launch) (kernels.Work, error) {
+		count++
+		return kernels.Choose(l)
+	}
+	offer := c.Offer(call)
+	for range 2 {
+		if err := offer.Refusal(path); err != nil {
+			return 0, err
+		}
+
+		offer.(driver.Remarker).Remark(path)
+	}
+
+	const digest = 1
+	_, err = offer.Take(path, digest)
+	return count, err
 }
 
 // prepare returns the plan of a call on the path call.Path. If the window path refuses the call,
@@ -136,11 +154,15 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	return driver.Prepare(c, call)
 }
 
-// TestCallWithoutTicketIsNamedByItsLaunch checks how errors describe a call. A call with a ticket
-// (its number in the group) is named by its ticket. The ticket of a replayed call is unknown, so it
-// is named by the number of its kernel launch and by its position in the capture.
+// TestCallWithoutTicketIsNamedByItsLaunch checks how errors describe a call: by its ticket (its
+// number in the group) if that is known. The ticket of a replayed call is unknown, so errors give
+// the number of its kernel launch and its position in the capture.
 func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
-	const ticket, noTicket, kernelLaunch = 12, 0, 63
+	const (
+		ticket       = 12
+		noTicket     = 0
+		kernelLaunch = 63
+	)
 	f := faults{cfg: &driver.GroupConfig{ID: "g"}}
 	call := driver.Call{Operation: driver.AllGather}
 	want := "AllGather 12 of group g"
