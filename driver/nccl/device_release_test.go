@@ -20,8 +20,8 @@ import (
 // These tests make the release fail on one rank. Step 3 must not happen: a new call either computes
 // the correct result in the new memory, or fails because the group has failed.
 
-// TestNoGraphUsesMemoryThatNCCLCouldNotRelease makes a function fail with which Unmap releases the
-// memory of a closed graph on rank 0. A new graph must not use the old memory.
+// TestNoGraphUsesMemoryThatNCCLCouldNotRelease checks that a new graph does not use old memory. On
+// rank 0, Unmap of the memory of a closed graph fails, because a function of NCCL or CUDA fails.
 func TestNoGraphUsesMemoryThatNCCLCouldNotRelease(t *testing.T) {
 	for _, test := range []struct {
 		name    string

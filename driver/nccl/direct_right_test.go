@@ -13,9 +13,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// These tests compare the outputs of collectives on the direct path with results that are computed
-// on the host. By default, they test a random sample of the cases. For example, a random sample of
-// all counts from 0 to 4097 is 9 and 1234.
+// The test of this file makes collectives on the direct path with many operations, types, counts
+// and places of the buffers. By default, it runs a random sample of these cases. For example, a
+// random sample of all counts from 0 to 4097 is 9 and 1234.
 
 // runsAllCases reports whether tests of the direct path run all cases, which takes minutes on
 // GPUs, instead of a random sample.

@@ -40,7 +40,8 @@ func lockDescriptors(c *communicator) (unlock func()) {
 }
 
 // TestRecvQueuedDuringTeardownEnds blocks a Recv just before it is queued, and lets it continue
-// after the teardown has stopped the group's kernels. The Recv must return ErrAborted.
+// after the teardown has stopped the group's kernels, or after a while. The call or Synchronize
+// must return ErrAborted, and a further Synchronize nothing.
 func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c := p[0].group.(*communicator)

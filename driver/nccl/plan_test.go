@@ -10,9 +10,10 @@ import (
 	"symmem/internal/nccl"
 )
 
-// A call can run on several paths: plain, window and direct. An offer of a call answers questions
-// about each path: Refusal returns an error if the path does not support the call, and Remark
-// returns a note for users. Take returns a plan, with which the call can be launched on a path.
+// A call can run on several paths, such as plain, window and direct. An offer of a call answers
+// questions about each path: Refusal returns an error if the path does not support the call, and
+// Remark returns a note for users. Take returns a plan, with which the call can be launched on a
+// path.
 
 // TestUnknownTypesAndReductionsAreRefused checks that calls with types or reductions that NCCL
 // does not have are refused. If symmem passed 0 instead, NCCL would use its type or reduction with

@@ -141,7 +141,8 @@ func (w *testGroup) captureAndClose(sums [2]*repeatedSum, mustAbort, destroyFirs
 func (m *testRank) closeBeforeGraphs(graphs []*foreignStream, isAborted bool) error {
 	c := m.group.(*communicator)
 	err := m.regions[0].window.Deregister()
-	m.regions[0].window, m.group = nil, nil
+	m.regions[0].window = nil
+	m.group = nil
 	closeErr := c.Close()
 	if !isAborted {
 		err = errors.Join(err, closeErr)

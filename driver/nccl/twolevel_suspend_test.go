@@ -11,8 +11,8 @@ import (
 )
 
 // Four ranks form a group on two simulated machines: ranks 0 and 1 on machine 0, and ranks 2 and 3
-// on machine 1. The two-level path uses two kinds of NCCL communicators, called levels: one within
-// each machine, and some between the machines.
+// on machine 1. The two-level path uses smaller groups on two levels: within the machines (ranks 0
+// and 1, ranks 2 and 3), and between the machines (ranks 0 and 2, ranks 1 and 3).
 //
 // Suspend releases the GPU memory of the group and of its levels for a while, and returns the
 // number of bytes. Resume allocates the memory again.
@@ -55,7 +55,7 @@ func TestSuspendReleasesLevels(t *testing.T) {
 					released)
 			}
 
-			if released < kernels.ExchangeBytes { // a part of the group's memory
+			if released < kernels.ExchangeBytes { // the memory of the direct path alone
 				t.Errorf("rank %d: Suspend released %d bytes, want at least %d", r, released,
 					kernels.ExchangeBytes)
 			}

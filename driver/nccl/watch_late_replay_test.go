@@ -13,7 +13,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// Ranks 0 and 1 have captured a call of their group in graphs of another library, and replay them:
+// Ranks 0 and 1 have captured a call of their group in graphs of another library, and have replayed
+// them once. Then the following happens:
 //
 //  1. Rank 0 replays its graph, but rank 1 does not. Rank 0 times out, and the group fails.
 //  2. Rank 0 reuses the call's buffer. It fills it with the value 7.
