@@ -39,12 +39,12 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 			return err
 		}
 
+		launchAll := m.receiveLate
 		if m.rank == 0 {
-			err = m.replaySends(p, message, first, second)
-		} else {
-			err = m.receiveLate(p, message, first, second)
+			launchAll = m.replaySends
 		}
 
+		err = launchAll(p, message, first, second)
 		return errors.Join(err, m.check(w, p, first, second))
 	})
 }

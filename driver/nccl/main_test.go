@@ -17,8 +17,11 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// TestMain runs the tests on the machine's GPUs. Without a GPU, it builds the software GPU and
-// runs the tests on that.
+// The tests run on the machine's GPUs. Without a GPU, they run on the software GPU: libraries that
+// simulate CUDA, NCCL and several GPUs on the CPU. A rank of a test usually has its own GPU. On a
+// machine with too few GPUs, a test is skipped.
+
+// TestMain runs the tests. Without a GPU, it builds the software GPU first.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 // runTests prepares the process, runs the tests, and returns the exit status. It may restart the
@@ -41,8 +44,8 @@ func runTests(m *testing.M) int {
 		os.Setenv("SYMMEM_NCCL", ncclPath)
 	}
 
-	// A child process of a test inherits the software GPU from its parent's environment, so look at
-	// the GPU's name.
+	// A child process of a test finds the software GPU through its parent's environment, so that the
+	// GPU's name must be checked here.
 	if name, err := modelName(); err == nil && isSoft(name) {
 		gpu.KernelEndTimeout = 5 * time.Second // the software GPU is slow
 		// Each parallel test runs in a child process, which is mostly idle.

@@ -220,9 +220,18 @@ func (m *testRank) closeWhileCaptured(g *foreignStream) error {
 	}
 
 	add(d.gpu.ReleasePrimary())
-	// So that the test's cleanup does not close them again.
-	m.stream, m.group, m.arena, m.pinned, m.regions, m.device = nil, nil, nil, nil, nil, nil
+	m.forgetAll()
 	return errors.Join(errs...)
+}
+
+// forgetAll makes the test's cleanup close nothing on this rank, because everything is closed.
+func (m *testRank) forgetAll() {
+	m.stream = nil
+	m.group = nil
+	m.arena = nil
+	m.pinned = nil
+	m.regions = nil
+	m.device = nil
 }
 
 // TestInvalidatedCaptureDoesNotDelayTeardown closes a group after CUDA has invalidated a capture
