@@ -11,36 +11,50 @@ import (
 	"symmem"
 )
 
-// TestDivergenceContainsOwnSide makes three ranks diverge, of which rank 2 differs from the others.
-// The ranks then exchange reports of what they know. One rank is held before an exchange until the
-// others have decided on the cause without it. The error of each rank must still contain at least
-// this rank's own call or event (a side of the divergence).
+// Three ranks diverge: rank 2 makes a call with other arguments than ranks 0 and 1, or allocates a
+// buffer of another size. The DivergenceError has a side for each different call or allocation: one
+// of ranks 0 and 1, and one of rank 2.
+//
+// To find out the sides, the ranks exchange reports of what they know, several times. In these
+// tests, a late rank does not begin one of these exchanges until the other ranks have decided on
+// the error without it. The error of each rank must still contain the rank's own side.
+
+// differentRank is the rank whose call or allocation differs from that of the others.
+const differentRank = 2
+
+// lateRankCase describes how the ranks diverge, and which rank is late in which exchange.
+type lateRankCase struct {
+	diverge  func(r *rank, g *symmem.Group, p *symmem.Pool) error // returns the DivergenceError
+	lateRank int
+	exchange int32 // the index of the exchange, counted from 0
+}
+
+// TestDivergenceContainsOwnSide makes rank 0 or 2 late in each exchange of reports.
 func TestDivergenceContainsOwnSide(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
+	for _, kind := range []struct {
 		name string
-		// exchanges is the number of exchanges of reports if no rank is late, found by counting them.
+		// exchanges is the number of exchanges that the ranks make if none is late. It was found by
+		// counting them.
 		exchanges int32
-		// diverge returns the DivergenceError.
-		diverge func(r *rank, g *symmem.Group, p *symmem.Pool) error
+		diverge   func(r *rank, g *symmem.Group, p *symmem.Pool) error
 	}{
 		{name: "calls", exchanges: 3, diverge: callDifferently},
 		{name: "placement", exchanges: 5, diverge: allocateDifferently},
 	} {
-		for _, lateRank := range []int{0, 2} {
-			for exchange := range c.exchanges {
-				t.Run(fmt.Sprintf("%s: rank %d is late in exchange %d", c.name, lateRank, exchange),
-					func(t *testing.T) {
-						t.Parallel()
-						checkOwnSides(t, lateRank, exchange, c.diverge)
+		for _, lateRank := range []int{0, differentRank} {
+			for exchange := range kind.exchanges {
+				name := fmt.Sprintf("%s: rank %d is late in exchange %d", kind.name, lateRank, exchange)
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					checkOwnSides(t, lateRankCase{
+						diverge: kind.diverge, lateRank: lateRank, exchange: exchange,
 					})
+				})
 			}
 		}
 	}
 }
-
-// differentRank is the rank whose call or event differs from that of the others.
-const differentRank = 2
 
 // callDifferently makes an all-reduce of 8 elements, or of 7 on differentRank.
 func callDifferently(r *rank, g *symmem.Group, p *symmem.Pool) error {
@@ -72,54 +86,62 @@ func allocateDifferently(r *rank, g *symmem.Group, p *symmem.Pool) error {
 	return g.Check(r.ctx)
 }
 
-// checkOwnSides makes three ranks diverge and checks the error of each rank. lateRank waits before
-// the exchange of reports with the given index until the other ranks have the error.
-func checkOwnSides(
-	t *testing.T, lateRank int, exchange int32,
-	diverge func(r *rank, g *symmem.Group, p *symmem.Pool) error,
-) {
+// checkOwnSides makes three ranks diverge and checks the error of each rank.
+func checkOwnSides(t *testing.T, c lateRankCase) {
+	t.Helper()
 	const ranks = 3
-	var others sync.WaitGroup // ranks other than lateRank, until the group ends
+	var others sync.WaitGroup // waits until the group has ended on the ranks other than lateRank
 	others.Add(ranks - 1)
 	o := symmem.Options{Check: symmem.CheckEvery, CallSites: true}
 	runRanks(t, ranks, o, func(r *rank) {
-		// The hook hides the optional methods of a communicator, so all ranks must have the hook.
+		isLate := r.Rank() == c.lateRank
 		var begun atomic.Int32 // exchanges of this rank
+		// HoldReports hides optional methods of the backend, which must be the same on all ranks. So
+		// the ranks that are not late call it, too.
 		symmem.HoldReports(r.Runtime, func() {
-			index := begun.Add(1) - 1
-			if r.Rank() == lateRank && index == exchange {
+			exchange := begun.Add(1) - 1
+			if isLate && exchange == c.exchange {
 				others.Wait()
 			}
 		})
 		g := r.split(r.World(), 0)
 		p := r.pool()
-		if r.Rank() != lateRank {
-			go func() { // ends with the group
+		if !isLate {
+			go func() { // returns when the group ends
 				<-g.Ended()
 				others.Done()
 			}()
 		}
 
-		d := r.wantDivergence(diverge(r, g, p))
-		if n := begun.Load(); r.Rank() == lateRank && n <= exchange {
-			r.failf("this rank has begun %d exchanges of reports, want more than %d: it was not held", n,
-				exchange)
+		d := r.wantDivergence(c.diverge(r, g, p))
+		if n := begun.Load(); isLate && n <= c.exchange {
+			r.failf("the late rank has begun %d exchanges of reports, want more than %d", n, c.exchange)
 		}
 
-		if side, ok := d.Ranks()[r.Rank()]; !ok || side.Event == "" {
-			r.failf("this rank's side is %+v in %+v, want one with an event", side, d)
-		}
-
-		// Only a late rank's error, or one that a call itself has returned, has all sides.
-		isComplete := r.Rank() == lateRank || d.Kind == symmem.DivergedPlacement
-		if isComplete && len(d.Ranks()) != ranks {
-			r.failf("the sides are %+v, want those of all ranks", d.Sides)
-		}
-
-		for _, side := range d.Sides {
-			if slices.Contains(side.Ranks, differentRank) && len(side.Ranks) > 1 {
-				r.failf("the sides are %+v, want one of rank %d alone", d.Sides, differentRank)
-			}
-		}
+		// Other ranks may decide on different calls before they know the late rank's side. A failed
+		// Check has compared the allocations of all ranks.
+		wantAll := isLate || d.Kind == symmem.DivergedPlacement
+		checkSides(r, d, wantAll)
 	})
+}
+
+// checkSides fails the test unless the error has this rank's side, and differentRank, if it is in
+// the error, is alone on its side. If wantAll is true, the error must contain all ranks.
+func checkSides(r *rank, d *symmem.DivergenceError, wantAll bool) {
+	r.t.Helper()
+	own, found := d.Ranks()[r.Rank()]
+	if !found || own.Event == "" {
+		r.failf("this rank's side is %+v in %+v, want one with an event", own, d)
+	}
+
+	if wantAll && len(d.Ranks()) != r.Size() {
+		r.failf("the sides are %+v, want those of all ranks", d.Sides)
+	}
+
+	for _, side := range d.Sides {
+		isShared := len(side.Ranks) > 1
+		if slices.Contains(side.Ranks, differentRank) && isShared {
+			r.failf("the sides are %+v, want one of rank %d alone", d.Sides, differentRank)
+		}
+	}
 }

@@ -12,8 +12,16 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestFormulaNames checks the names of formulas. A formula is the order in which a reduction
-// combines the values of the ranks.
+// A formula is the order in which a reduction combines the values of the ranks. For example, ranks
+// 0 to 3 contribute a, b, c and d. The sum is ((a+b)+c)+d with the formula "ranks", and
+// (a+b)+(c+d) with the formula "tree". Each addition rounds its result, so the two sums may have
+// different bits. The formula "any" permits any order.
+//
+// A path is a way in which a call runs. A backend may have up to three paths: plain, window and
+// direct. A call with a formula can take only a path that supports this formula.
+
+// TestFormulaNames parses the names of all formulas, and the name that each formula returns. An
+// unknown name or formula must be refused.
 func TestFormulaNames(t *testing.T) {
 	for name, want := range map[string]symmem.Formula{
 		"default":      symmem.FormulaDefault,
@@ -49,28 +57,33 @@ func TestFormulaNames(t *testing.T) {
 	}
 }
 
-// TestOptionsOverrideFormulaEnvironment opens three ranks with a formula in the environment that
-// needs a power of two. With another formula in the options, Open must succeed.
+// TestOptionsOverrideFormulaEnvironment opens three ranks while the environment selects the formula
+// tree, which needs 2, 4, 8, ... ranks. Opening must fail, but succeed if the options select another
+// formula. It must also fail if the text in the environment is not the name of a formula.
 func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	t.Setenv("SYMMEM_DETERMINISTIC", "tree")
 	_, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{Backend: "host"})
-	want := "the reduction formula tree requires 2, 4, 8, ... ranks, but the group has 3"
+	const want = "the reduction formula tree requires 2, 4, 8, ... ranks, but the group has 3"
 	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), want) {
 		t.Errorf("a tree of three ranks: got %v, want ErrUnsupported with %q", err, want)
 	}
 
 	runRanks(t, 3, symmem.Options{Deterministic: symmem.FormulaAny}, func(r *rank) {
-		r.checkSum(r.World(), r.window(r.pool(), 4096))
+		const bytes = 4096 // of the summed buffer
+		r.checkSum(r.World(), r.window(r.pool(), bytes))
 	})
+
 	t.Setenv("SYMMEM_DETERMINISTIC", "sorted") // not a formula
 	_, err = symmem.Open(t.Context(), symmem.Options{Size: 1})
-	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), "SYMMEM_DETERMINISTIC: ") {
-		t.Errorf("Open: got %v, want ErrInvalid for SYMMEM_DETERMINISTIC", err)
+	const wantVariable = "SYMMEM_DETERMINISTIC: "
+	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), wantVariable) {
+		t.Errorf("Open with the formula sorted: got %v, want ErrInvalid with %q", err, wantVariable)
 	}
 }
 
-// TestDeterministicModeRejectsAdoptedCommunicator adopts a communicator of another library, whose
-// order of reductions symmem cannot choose.
+// TestDeterministicModeRejectsAdoptedCommunicator adopts the communicator of another library in a
+// world with a formula. symmem cannot choose the order in which this library reduces, so the call
+// must fail.
 func TestDeterministicModeRejectsAdoptedCommunicator(t *testing.T) {
 	rt, err := symmem.Open(t.Context(), withBackend(symmem.Options{
 		Size: 1, Deterministic: symmem.FormulaRankOrder,
@@ -79,57 +92,96 @@ func TestDeterministicModeRejectsAdoptedCommunicator(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rt.Close()
-	const handle = 1 // not a communicator: the call must fail before it uses the handle
+	const handle = 1 // is no communicator, but the call must fail before it uses the handle
 	_, err = rt.Interop().AdoptCommunicator(handle, "theirs", nil)
-	const option = "Options.Deterministic"
+	const option = "Options.Deterministic" // selects the formula
 	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), option) {
-		t.Errorf("got %v, want ErrUnsupported with the name of %s", err, option)
+		t.Errorf("AdoptCommunicator: got %v, want ErrUnsupported with the name of %s", err, option)
 	}
 }
 
-// rejectReduction rejects calls like a backend that cannot reduce in a given order.
+// rejectReduction rejects every call, like a path that cannot reduce in a given order.
 func rejectReduction(*driver.Call) error {
 	return fmt.Errorf("NCCL chooses the order: %w", driver.ErrUnsupported)
 }
 
-// TestDeterministicCallNeedsDirectPath routes all-reduces in a group whose plain and window paths
-// reject the call. The direct path can take registered memory of any size. It takes unregistered
-// memory only if that fits into the exchange memory, through which the ranks pass data.
+// routeRow is a case of TestDeterministicCallNeedsDirectPath: an all-reduce and its expected path.
+type routeRow struct {
+	name       string
+	memory     symmem.Memory // contains the elements and gets their sums
+	count      int64         // of float32 elements
+	choice     symmem.PathChoice
+	wantPath   string // or noPath if the call must be rejected
+	wantReason string // for the path or for the rejection
+}
+
+const noPath = ""
+
+// newRouteRows returns calls on registered and on unregistered memory. Both memories have 1 MiB.
+func newRouteRows(registered, unregistered symmem.Memory) []routeRow {
+	const (
+		anyCount     = 1 << 10 // in cases in which the count does not matter
+		fittingCount = 2 << 10 // 8 KiB, as much as fits into the exchange memory
+		largeCount   = 1 << 18 // 1 MiB
+
+		noOtherPath   = "and no other path can take the call"
+		orderRejected = "NCCL chooses the order" + notSupported // the error of rejectReduction
+	)
+	return []routeRow{
+		{
+			name:       "large, registered",
+			memory:     registered,
+			count:      largeCount,
+			choice:     symmem.PathDefault,
+			wantPath:   "direct",
+			wantReason: bothInWindows + noOtherPath,
+		},
+		{
+			name:       "fitting, unregistered",
+			memory:     unregistered,
+			count:      fittingCount,
+			choice:     symmem.PathDefault,
+			wantPath:   "direct",
+			wantReason: notInWindow + ", " + noOtherPath,
+		},
+		{
+			name:       "large, unregistered",
+			memory:     unregistered,
+			count:      largeCount,
+			choice:     symmem.PathDefault,
+			wantPath:   noPath,
+			wantReason: orderRejected + "; not direct: 8KiB of exchange memory" + notSupported,
+		},
+		{
+			name:       "plain path",
+			memory:     registered,
+			count:      anyCount,
+			choice:     symmem.PathPlain,
+			wantPath:   noPath,
+			wantReason: orderRejected,
+		},
+		{
+			name:       "window path",
+			memory:     registered,
+			count:      anyCount,
+			choice:     symmem.PathWindow,
+			wantPath:   noPath,
+			wantReason: orderRejected,
+		},
+	}
+}
+
+// TestDeterministicCallNeedsDirectPath asks for the paths of all-reduces that the plain path and
+// the window path reject. The direct path takes registered memory of any size. It takes
+// unregistered memory only if the elements fit into 8 KiB of exchange memory, through which the
+// ranks pass them.
 func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
-		const (
-			noOtherPath   = "and no other path can take the call"
-			orderRejected = "NCCL chooses the order" + notSupported // as by rejectReduction
-			noPath        = ""                                      // the call is rejected
-			fittingCount  = 2 << 10                                 // 8 KiB, as the exchange memory
-			largeCount    = 1 << 18                                 // 1 MiB
-		)
-		registered, unregistered := r.window(r.pool(), mib).Memory(), r.alloc(r.pool(), mib).Memory()
+		registered := r.window(r.pool(), mib).Memory()
+		unregistered := r.alloc(r.pool(), mib).Memory()
 		g := symmem.WithPathChecks(r.World(), rejectReduction, rejectReduction, checkSmallExchange)
-		for _, row := range []struct {
-			name       string
-			memory     symmem.Memory
-			count      int64
-			choice     symmem.PathChoice
-			wantPath   string
-			wantReason string
-		}{
-			{
-				"large, registered", registered, largeCount, symmem.PathDefault,
-				"direct", bothInWindows + noOtherPath,
-			},
-			{
-				"fitting, unregistered", unregistered, fittingCount, symmem.PathDefault,
-				"direct", notInWindow + ", " + noOtherPath,
-			},
-			{
-				"large, unregistered", unregistered, largeCount, symmem.PathDefault,
-				noPath, orderRejected + "; not direct: 8KiB of exchange memory" + notSupported,
-			},
-			{"plain path", registered, 1 << 10, symmem.PathPlain, noPath, orderRejected},
-			{"window path", registered, 1 << 10, symmem.PathWindow, noPath, orderRejected},
-		} {
-			// The third result, which ranks compare, does not matter here.
+		for _, row := range newRouteRows(registered, unregistered) {
+			// The third result, a digest that ranks compare, does not matter here.
 			path, reason, _ := symmem.Route(g, symmem.Call{
 				Type: symmem.Float32, Count: row.count, Send: row.memory, Recv: row.memory,
 				Path: row.choice,
@@ -142,11 +194,11 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	})
 }
 
-// TestAllReduceEqualsReduceScatterAllGather compares the results of an AllReduce bit by bit with
-// those of a ReduceScatter and an AllGather. The sums depend on the order of additions.
+// TestAllReduceEqualsReduceScatterAllGather computes each reduction in two ways: with an AllReduce,
+// and with a ReduceScatter and an AllGather of its results. With a formula, both ways must have the
+// same bits.
 func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
-	// The odd number makes parts begin at addresses with little alignment.
-	const ranks, elementsPerRank = 4, 3001
+	const ranks = 4
 	requireRanks(t, ranks)
 	for _, f := range []symmem.Formula{
 		symmem.FormulaRankOrder, symmem.FormulaTree, symmem.FormulaRoundedTree,
@@ -160,42 +212,40 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 			eachRank(rts, func(rt *symmem.Runtime) {
 				r := &rank{Runtime: rt, t: t, ctx: t.Context()}
 				defer rt.Close()
-				types := []symmem.DataType{symmem.Float32, symmem.BFloat16, symmem.Float64}
-				for _, dataType := range types {
-					for _, op := range driver.ReductionsOf(dataType) {
-						r.compareSplitReduction(dataType, op, elementsPerRank)
-					}
-				}
-
+				r.compareAllReductions()
 				r.reduceZeroElements()
 			})
 		})
 	}
 }
 
-// reduceZeroElements fails the test unless an AllReduce of no elements succeeds.
-func (r *rank) reduceZeroElements() {
-	const count = 0
-	b, stream := r.alloc(r.pool(), mib), r.DefaultStream()
-	m := b.Memory()
-	r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, stream))
-	r.ok(stream.Synchronize(r.ctx))
-	r.ok(b.Free())
+// compareAllReductions calls compareReduction for each reduction of three data types.
+func (r *rank) compareAllReductions() {
+	// With this odd number, the parts of most ranks begin at addresses with little alignment.
+	const elementsPerRank = 3001
+	types := []symmem.DataType{symmem.Float32, symmem.BFloat16, symmem.Float64}
+	for _, dataType := range types {
+		for _, op := range driver.ReductionsOf(dataType) {
+			r.compareReduction(dataType, op, elementsPerRank)
+		}
+	}
 }
 
-// compareSplitReduction fails the test unless an AllReduce has the same result as a ReduceScatter
-// and an AllGather. It returns without a check if the backend does not support the reduction.
-func (r *rank) compareSplitReduction(
+// compareReduction fails the test unless an AllReduce has the same result as a ReduceScatter and
+// an AllGather. It returns without a check if the backend does not support the reduction.
+func (r *rank) compareReduction(
 	dataType symmem.DataType, op symmem.ReduceOp, elementsPerRank int64,
 ) {
-	w, p := r.World(), r.pool()
+	w := r.World()
+	p := r.pool()
 	const seed = 7 // any number gives random data
 	count := int64(w.Size()) * elementsPerRank
 	size := count * int64(dataType.Size())
 	data := formula.Input(dataType, seed, w.Rank(), w.Size(), count)
-	// reduceData is for the AllReduce, and gatherData for the ReduceScatter and the AllGather.
-	var reduceData, gatherData symmem.Memory
-	for _, m := range []*symmem.Memory{&reduceData, &gatherData} {
+	// Both memories contain the data at first. reduced gets the result of the AllReduce, and
+	// gathered the result of the other two operations.
+	var reduced, gathered symmem.Memory
+	for _, m := range []*symmem.Memory{&reduced, &gathered} {
 		b := r.window(p, size)
 		defer func() { r.ok(b.Free()) }()
 		var err error
@@ -204,28 +254,37 @@ func (r *rank) compareSplitReduction(
 		r.ok(r.DefaultStream().Copy(*m, symmem.Host(data)))
 	}
 
-	ownSize := size / int64(w.Size())
-	ownPart, err := gatherData.Slice(int64(w.Rank())*ownSize, ownSize)
-	r.ok(err)
 	call := symmem.Call{
 		Operation: symmem.OpAllReduce, Type: dataType, Op: op, Factor: formula.Factor(op),
-		Count: count, Send: reduceData, Recv: reduceData,
+		Count: count, Send: reduced, Recv: reduced,
 	}
+	ownSize := size / int64(w.Size())
+	ownPart, err := gathered.Slice(int64(w.Rank())*ownSize, ownSize)
+	r.ok(err)
 	err = r.Interop().Do(r.ctx, w, call, nil)
 	if errors.Is(err, symmem.ErrUnsupported) {
-		return // no rank has a kernel for this call
+		return // all ranks return here: the backend cannot run this call on any rank
 	}
 
 	r.ok(err)
-	call.Operation, call.Count = symmem.OpReduceScatter, elementsPerRank
-	call.Send, call.Recv = gatherData, ownPart
+	call.Operation = symmem.OpReduceScatter
+	call.Count = elementsPerRank
+	call.Send = gathered
+	call.Recv = ownPart
 	r.ok(r.Interop().Do(r.ctx, w, call, nil))
-	r.ok(w.AllGather(r.ctx, ownPart, gatherData, elementsPerRank, dataType, nil))
-	reduced, gathered := make([]byte, size), make([]byte, size)
-	r.ok(r.DefaultStream().Copy(symmem.Host(reduced), reduceData))
-	r.ok(r.DefaultStream().Copy(symmem.Host(gathered), gatherData))
-	r.synchronize()
-	if !bytes.Equal(reduced, gathered) {
-		r.failf("%v of %v: the results have different bits", op, dataType)
+	r.ok(w.AllGather(r.ctx, ownPart, gathered, elementsPerRank, dataType, nil))
+	if !bytes.Equal(read[uint8](r, reduced), read[uint8](r, gathered)) {
+		r.failf("%v of %v: the results have different bits, want the same", op, dataType)
 	}
+}
+
+// reduceZeroElements fails the test unless an AllReduce of no elements succeeds.
+func (r *rank) reduceZeroElements() {
+	const count = 0
+	b := r.alloc(r.pool(), mib)
+	m := b.Memory()
+	stream := r.DefaultStream()
+	r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, stream))
+	r.ok(stream.Synchronize(r.ctx))
+	r.ok(b.Free())
 }
