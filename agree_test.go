@@ -9,17 +9,23 @@ import (
 	"symmem"
 )
 
-// allocateDifferentSizes makes the ranks diverge. It requests two buffers. The size of the first
-// differs between the ranks.
-func allocateDifferentSizes(r *rank, p *symmem.Pool) {
-	r.alloc(p, int64(512*(1+r.Rank())))
-	r.alloc(p, 4096)
-}
+// All ranks must make the same requests to a pool, and the same collectives. If rank 0 requests 512
+// bytes and rank 1 requests 1024 bytes, the ranks have diverged.
+//
+// Each rank records the requests to a pool as events: the pool's history. The check level decides
+// what the ranks compare, to find a divergence: nothing (CheckOff), the histories of pools at some
+// calls and in the background (CheckRegistration), or also each collective (CheckEvery). If they
+// differ, the ranks get a DivergenceError. Stats().Agreements counts comparisons without a
+// difference.
 
+// TestCheckLevelNames converts each check level to its name and back. An unknown name or level must
+// have no counterpart.
 func TestCheckLevelNames(t *testing.T) {
 	for level, name := range map[symmem.CheckLevel]string{
-		symmem.CheckDefault: "default", symmem.CheckOff: "off",
-		symmem.CheckRegistration: "registration", symmem.CheckEvery: "every",
+		symmem.CheckDefault:      "default",
+		symmem.CheckOff:          "off",
+		symmem.CheckRegistration: "registration",
+		symmem.CheckEvery:        "every",
 	} {
 		if got := level.String(); got != name {
 			t.Errorf("CheckLevel(%d).String() = %q, want %q", level, got, name)
@@ -39,8 +45,8 @@ func TestCheckLevelNames(t *testing.T) {
 	}
 }
 
-// TestDefaultCheckLevel opens a world without a check level. The ranks must compare every call if
-// the backend compares without cost, and otherwise only registrations.
+// TestDefaultCheckLevel opens a world without a check level. The level must be CheckEvery if
+// comparing each collective costs nothing with this backend, and otherwise CheckRegistration.
 func TestDefaultCheckLevel(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		want := symmem.CheckRegistration
@@ -54,17 +60,25 @@ func TestDefaultCheckLevel(t *testing.T) {
 	})
 }
 
-// reduceDifferently makes an all-reduce whose reduction differs between the two ranks.
+// allocateDifferentSizes makes the ranks diverge: the first of two requests has another size on
+// each rank. On ranks 0, 1 and 2, it is for 512, 1024 and 1536 bytes.
+func allocateDifferentSizes(r *rank, p *symmem.Pool) {
+	r.alloc(p, int64(512*(1+r.Rank())))
+	r.alloc(p, 4096)
+}
+
+// reduceDifferently makes an all-reduce, with the minimum on rank 0 and the maximum on rank 1.
 func reduceDifferently(r *rank) {
 	const count = 8
 	m := r.unregistered(4 * count)
-	op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
+	opByRank := []symmem.ReduceOp{symmem.Min, symmem.Max}
+	op := opByRank[r.Rank()]
 	r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, op, nil))
 	r.synchronize()
 }
 
-// TestCheckOffComparesNothing makes the ranks diverge in a world with the level CheckOff. No call
-// may fail or compare anything, not even Check.
+// TestCheckOffComparesNothing makes the ranks diverge at the level CheckOff. All calls must succeed
+// without a comparison, even Check.
 func TestCheckOffComparesNothing(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		p := r.pool()
@@ -72,19 +86,19 @@ func TestCheckOffComparesNothing(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(r.World().Check(r.ctx))
 		reduceDifferently(r)
-		if n := r.World().Stats().Agreements; n != 0 { // each comparison is an agreement
+		if n := r.World().Stats().Agreements; n != 0 {
 			r.failf("Agreements = %d, want 0", n)
 		}
 	})
 }
 
-// TestCheckRegistrationComparesHistories makes the pools of the ranks diverge at the level
-// CheckRegistration. A collective on unregistered memory must not notice. Each of the other calls
-// compares the histories of the pools, so it must report the first different event.
+// TestCheckRegistrationComparesHistories makes the ranks diverge at the level CheckRegistration. An
+// all-reduce on unregistered memory must succeed, because it compares nothing. Each of the calls
+// below compares histories, so it must report the first event that differs.
 func TestCheckRegistrationComparesHistories(t *testing.T) {
 	const neverInBackground = -1
 	o := symmem.Options{Check: symmem.CheckRegistration, CheckInterval: neverInBackground}
-	for name, call := range map[string]func(*rank, *symmem.Pool) error{
+	calls := map[string]func(*rank, *symmem.Pool) error{
 		"Register": func(r *rank, p *symmem.Pool) error { return p.Register(r.ctx, r.World()) },
 		"Reserve":  func(r *rank, p *symmem.Pool) error { return p.Reserve(r.ctx, mib, r.World()) },
 		"Trim":     func(r *rank, p *symmem.Pool) error { return p.Trim(r.ctx, 0) },
@@ -92,7 +106,8 @@ func TestCheckRegistrationComparesHistories(t *testing.T) {
 		"the first collective on the memory": func(r *rank, p *symmem.Pool) error {
 			return r.sum(r.World(), r.alloc(p, 4096))
 		},
-	} {
+	}
+	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
 			var texts errorTexts
 			runRanks(t, 2, o, func(r *rank) {
@@ -102,49 +117,55 @@ func TestCheckRegistrationComparesHistories(t *testing.T) {
 				err := call(r, p)
 				texts.add(r, r.wantDivergence(err))
 			})
-			const firstDifferentEvent = "alloc 512 B" // as on rank 0
-			if text := texts.requireSame(t, 2); !strings.Contains(text, firstDifferentEvent) {
-				t.Errorf("got error %q, want one with %q", text, firstDifferentEvent)
+			const eventOfRank0 = "alloc 512 B" // the first event that differs
+			if text := texts.requireSame(t, 2); !strings.Contains(text, eventOfRank0) {
+				t.Errorf("got error %q, want one with %q", text, eventOfRank0)
 			}
 		})
 	}
 }
 
-// checkOften makes the ranks compare in the background much more often than by default.
+// checkOften makes the ranks compare histories in the background every millisecond. By default,
+// they do so every second.
 var checkOften = symmem.Options{
 	Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
 }
 
-// TestBackgroundCheckReportsDivergence makes pools diverge and then only calls barriers. The check
-// in the background must make a barrier fail, with the same error on all ranks.
+// TestBackgroundCheckReportsDivergence makes the ranks diverge and then only calls barriers. The
+// comparison in the background must make a barrier fail, with the same error on all ranks.
 func TestBackgroundCheckReportsDivergence(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, checkOften, func(r *rank) {
 		allocateDifferentSizes(r, r.pool())
-		// Barriers compare nothing at this level, so only the background check can fail.
-		const limit = 20 * time.Second // much longer than the interval of the checks
-		var err error
-		for begin := time.Now(); err == nil && time.Since(begin) < limit; {
-			err = r.World().Barrier(r.ctx, nil)
-			if err == nil {
-				err = r.DefaultStream().Synchronize(r.ctx)
-			}
-		}
-
+		err := repeatBarriers(r)
 		texts.add(r, r.wantDivergence(err))
 		r.wantDivergence(r.World().Cause(r.ctx))
 	})
 	texts.requireSame(t, 3)
 }
 
-// TestBackgroundCheckAllowsRanksToLag makes the same requests on both ranks, but each rank at its
-// speed. The checks in the background must not report the rank that has made fewer requests yet.
+// repeatBarriers calls barriers until one fails and returns the error, or nil after 20 seconds. At
+// the level CheckRegistration, barriers compare nothing.
+func repeatBarriers(r *rank) (err error) {
+	const limit = 20 * time.Second // much longer than the interval of the comparisons
+	for begin := time.Now(); err == nil && time.Since(begin) < limit; {
+		err = r.World().Barrier(r.ctx, nil)
+		if err == nil {
+			err = r.DefaultStream().Synchronize(r.ctx)
+		}
+	}
+
+	return err
+}
+
+// TestBackgroundCheckAllowsRanksToLag makes the same requests on both ranks, which may be at
+// different requests at the time of a comparison. The comparisons in the background must succeed.
 func TestBackgroundCheckAllowsRanksToLag(t *testing.T) {
-	const checks = 5
+	const comparisons = 5
 	runRanks(t, 2, checkOften, func(r *rank) {
 		p := r.pool()
 		before := r.World().Stats().Agreements
-		for r.World().Stats().Agreements < before+checks {
+		for r.World().Stats().Agreements < before+comparisons {
 			b := r.alloc(p, 4096)
 			r.ok(b.Free())
 		}
@@ -153,11 +174,12 @@ func TestBackgroundCheckAllowsRanksToLag(t *testing.T) {
 	})
 }
 
-// TestCheckFindsDivergenceBeforeRegistration compares pools that have no registered memory.
+// TestCheckFindsDivergenceBeforeRegistration calls Check although the pool has no registered
+// memory. Check must succeed after the same request on both ranks, and then find a divergence.
 func TestCheckFindsDivergenceBeforeRegistration(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		r.alloc(p, 4096) // the same event on both ranks
+		r.alloc(p, 4096) // event 1, the same on both ranks
 		r.ok(r.World().Check(r.ctx))
 		if n := r.World().Stats().Agreements; n != 1 {
 			r.failf("Agreements = %d, want 1", n)
@@ -165,8 +187,9 @@ func TestCheckFindsDivergenceBeforeRegistration(t *testing.T) {
 
 		allocateDifferentSizes(r, p)
 		d := r.wantDivergence(r.World().Check(r.ctx))
-		if d.Position != 2 { // the first request of allocateDifferentSizes is event 2
-			r.failf("Position = %d, want 2", d.Position)
+		const wantPosition = 2 // of the event for the first request of allocateDifferentSizes
+		if d.Position != wantPosition {
+			r.failf("Position = %d, want %d", d.Position, wantPosition)
 		}
 
 		if d.Group != r.World().ID() || len(d.Sides) != 2 {
@@ -175,13 +198,14 @@ func TestCheckFindsDivergenceBeforeRegistration(t *testing.T) {
 	})
 }
 
-// TestDivergenceNamesCallSites checks that the error shows the line of each rank's allocation. The
-// scope allocates before the divergence, with an equal size on both ranks.
+// TestDivergenceNamesCallSites makes the ranks diverge with the option CallSites. The error must
+// show the file and line of each rank's request.
 func TestDivergenceNamesCallSites(t *testing.T) {
-	const wantSite = "rank_test.go:" // the file of rank.alloc, which calls Alloc
+	const wantSite = "rank_test.go:" // the tests request buffers in this file, in rank.alloc
 	var texts errorTexts
 	runRanks(t, 2, symmem.Options{CallSites: true}, func(r *rank) {
 		p := r.pool()
+		// The first request is the same on both ranks, and has another call site.
 		r.ok(p.With(r.ctx, r.World(), func(s *symmem.Scope) error {
 			_, err := s.Alloc(4096)
 			return err
@@ -201,7 +225,8 @@ func TestDivergenceNamesCallSites(t *testing.T) {
 	}
 }
 
-// TestDivergenceOmitsCallSitesByDefault makes the ranks diverge without the option CallSites.
+// TestDivergenceOmitsCallSitesByDefault makes the ranks diverge without the option CallSites. The
+// error must show no call sites.
 func TestDivergenceOmitsCallSitesByDefault(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		allocateDifferentSizes(r, r.pool())
@@ -213,8 +238,8 @@ func TestDivergenceOmitsCallSitesByDefault(t *testing.T) {
 	})
 }
 
-// TestSetCheckWhileGroupFails changes the level of the Runtime while rank 0 makes one of its groups
-// fail. SetCheck must succeed.
+// TestSetCheckWhileGroupFails changes the check level while rank 0 makes a group fail. SetCheck
+// must succeed.
 func TestSetCheckWhileGroupFails(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -227,12 +252,13 @@ func TestSetCheckWhileGroupFails(t *testing.T) {
 }
 
 // TestCheckAfterDeadlineBlamesNoRank calls Check on rank 0 only, with a deadline in the past. Both
-// ranks must return a TimeoutError. It must not list rank 1 as missing, because rank 1 had no time.
+// ranks must get a TimeoutError without missing ranks: rank 1 had no time to arrive.
 func TestCheckAfterDeadlineBlamesNoRank(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		if r.Rank() == 0 {
-			ctx, cancel := context.WithDeadline(r.ctx, time.Unix(0, 0))
+			past := time.Unix(0, 0)
+			ctx, cancel := context.WithDeadline(r.ctx, past)
 			defer cancel()
 			r.wantTimeout(g.Check(ctx))
 			return

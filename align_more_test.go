@@ -6,18 +6,33 @@ import (
 	"symmem"
 )
 
-// TestRealignmentRejectsConcurrentChange changes a pool during a realignment. After a fault, a
-// realignment makes the pools of all ranks equal again. It first waits for all streams. If a buffer
-// is freed or used meanwhile, the realignment must fail, because a stream may be using the buffer
-// again. An allocation does not matter.
+// All ranks must make the same requests to a pool, so that equal requests get memory at equal
+// offsets. A fault, an error that ends a group, can stop ranks at different requests. For example,
+// rank 0 has still allocated 8 MiB, and rank 1 has not. So the ranks realign the pool after a
+// fault: they give it the same layout on all ranks. They do this in a later call that compares the
+// pool, such as Register, Reserve or Trim.
+
+// abortGroup makes a group of all ranks fail on each rank that calls it.
+func abortGroup(r *rank, g *symmem.Group) {
+	r.t.Helper()
+	g.Abort()
+	r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
+}
+
+// TestRealignmentRejectsConcurrentChange changes a pool while a realignment waits for the work on
+// all streams. If a buffer is freed or used meanwhile, the realignment must fail, because a stream
+// may then be using the buffer again. An allocation does not matter.
 func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		a, b := r.alloc(p, 4096), r.alloc(p, 4096)
+		a := r.alloc(p, 4096)
+		b := r.alloc(p, 4096)
 		s, err := r.NewStream()
 		r.ok(err)
+		// InventoryAround is the part of a realignment around the wait. It calls a function of the test
+		// in place of the wait.
 		allocate := func() { r.alloc(p, 4096) }
-		r.ok(symmem.InventoryAround(p, allocate)) // calls allocate in place of the wait
+		r.ok(symmem.InventoryAround(p, allocate))
 		for name, change := range map[string]func() error{
 			"free": a.Free,
 			"use":  func() error { return b.UseOn(s) },
@@ -39,15 +54,14 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		freed := r.window(p, 4096)
-		g := r.split(r.World(), 0) // the group that fails
-		var graph *symmem.Graph
+		g := r.split(r.World(), 0)
+		var graph *symmem.Graph // nil on rank 1
 		if r.Rank() == 0 {
 			graph = r.capture(func(s *symmem.Stream) { r.ok(freed.UseOn(s)) })
 		}
 
 		r.ok(freed.Free())
-		g.Abort()
-		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
+		abortGroup(r, g)
 		r.split(r.World(), 0) // realigns the pool
 		for range 2 {         // the second Trim meets the memory as the first one has left it
 			r.ok(p.Trim(r.ctx, 0))
@@ -62,70 +76,78 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 	})
 }
 
-// TestReserveAfterFault reserves memory for a stream after a fault, while rank 0 has a segment more
-// than rank 1. Other streams must not get the reserved memory. In the second case, rank 1 learns of
-// the fault only during the reservation.
+// TestReserveAfterFault reserves memory for a stream after a fault that left rank 0 with a segment
+// more than rank 1. Requests on other streams must not get the reserved memory. In the second case,
+// rank 1 learns of the fault only during the reservation.
 func TestReserveAfterFault(t *testing.T) {
-	const size = 8 << 20 // of a segment, a buffer and the reservation
 	for _, rank1MissesFault := range []bool{false, true} {
-		capacity := int64(2 * size) // the reservation and another segment
-		if rank1MissesFault {
-			capacity += size // rank 1 reserves twice: the realignment drops its first reservation
-		}
-
-		runRanks(t, 2, symmem.Options{}, func(r *rank) {
-			p, err := r.NewPool(symmem.PoolOptions{
-				Domain: r.World(), FirstSegment: size, Capacity: capacity,
-			})
-			r.ok(err)
-			a := r.window(p, size)
-			g := r.split(r.World(), 0) // the group that fails
-			if r.Rank() == 0 {
-				b, err := p.Alloc(size) // in a new segment
-				r.ok(err)
-				r.ok(b.Free())
-			}
-
-			r.ok(a.Free())
-			if r.Rank() == 0 || !rank1MissesFault {
-				g.Abort()
-				r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
-			}
-
-			s, err := r.NewStream()
-			r.ok(err)
-			r.ok(p.ReserveOn(r.ctx, s, size, r.World()))
-			other, err := r.NewStream()
-			r.ok(err)
-			for err == nil { // use all memory that is not reserved
-				_, err = p.AllocOn(other, size/2)
-			}
-
-			r.wantErr(err, symmem.ErrOutOfMemory) // of the first request that does not fit
-			reserved, err := p.AllocOn(s, size)
-			r.ok(err)
-			r.checkSum(r.World(), reserved)
-			r.ok(r.World().Check(r.ctx))
-		})
+		checkReserveAfterFault(t, rank1MissesFault)
 	}
 }
 
-// TestCaptureDelaysRealignment calls Register after a fault, during a capture on rank 0. Pools
-// cannot be realigned until the capture ends, so both ranks must get ErrCapturing.
+// checkReserveAfterFault is one case of TestReserveAfterFault.
+func checkReserveAfterFault(t *testing.T, rank1MissesFault bool) {
+	t.Helper()
+	const size = 8 << 20        // bytes of a segment, of a buffer and of the reservation
+	capacity := int64(2 * size) // the reservation and another segment
+	if rank1MissesFault {
+		capacity += size // rank 1 reserves twice: the realignment drops its first reservation
+	}
+
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{
+			Domain: r.World(), FirstSegment: size, Capacity: capacity,
+		})
+		a := r.window(p, size)
+		g := r.split(r.World(), 0)
+		if r.Rank() == 0 {
+			inNewSegment := r.alloc(p, size)
+			r.ok(inNewSegment.Free())
+		}
+
+		r.ok(a.Free())
+		if r.Rank() == 0 || !rank1MissesFault {
+			abortGroup(r, g)
+		}
+
+		s, err := r.NewStream()
+		r.ok(err)
+		r.ok(p.ReserveOn(r.ctx, s, size, r.World()))
+		useUnreserved(r, p, size/2)
+		reserved, err := p.AllocOn(s, size)
+		r.ok(err)
+		r.checkSum(r.World(), reserved)
+		r.ok(r.World().Check(r.ctx))
+	})
+}
+
+// useUnreserved allocates buffers on a new stream until a request does not fit. The pool then has
+// only the memory that is reserved for another stream.
+func useUnreserved(r *rank, p *symmem.Pool, bytes int64) {
+	r.t.Helper()
+	s, err := r.NewStream()
+	r.ok(err)
+	for err == nil {
+		_, err = p.AllocOn(s, bytes)
+	}
+
+	r.wantErr(err, symmem.ErrOutOfMemory)
+}
+
+// TestCaptureDelaysRealignment registers a pool after a fault, during a capture on rank 0. The pool
+// cannot be realigned until the capture ends, so both ranks must get ErrCapturing until then.
 func TestCaptureDelaysRealignment(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		a := r.window(p, 4096)
-		g := r.split(r.World(), 0) // the group that fails
+		g := r.split(r.World(), 0)
 		r.ok(a.Free())
 		if r.Rank() == 0 {
-			b, err := p.Alloc(1 << 20) // rank 1 does not allocate this buffer
-			r.ok(err)
-			r.ok(b.Free())
+			onlyHere := r.alloc(p, mib)
+			r.ok(onlyHere.Free())
 		}
 
-		g.Abort()
-		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
+		abortGroup(r, g)
 		s, err := r.NewStream()
 		r.ok(err)
 		if r.Rank() == 0 {
