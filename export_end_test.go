@@ -7,10 +7,17 @@ import (
 	"symmem/driver"
 )
 
-// HoldEnds makes rt call hold before it unmaps a segment (the memory of a pool) or deregisters a
-// window (a segment that a group can access). If hold returns an error, the unmapping or
-// deregistration is still done, but returns that error. HoldEnds applies to pools, groups and
-// adopted communicators that are created afterwards.
+// HoldEnds lets a test interrupt the end of a segment or of a window. A segment is a part of a
+// pool's memory, which ends when it is unmapped. A window is a segment that a group can access. It
+// ends when it is deregistered.
+//
+// HoldEnds replaces the device of a Runtime by an endHook, which calls the device. The objects that
+// the endHook creates are hooks as well: its arena (the address range of a pool) creates segments
+// that call the function hold before they end, and its communicators create such windows.
+
+// HoldEnds makes rt call hold before each end of a segment or window. An error of hold is returned,
+// but the segment or window ends nevertheless. HoldEnds applies to pools, groups and adopted
+// communicators that are created afterwards.
 func HoldEnds(rt *Runtime, hold func() error) {
 	hookCommunicator := func(c driver.Communicator) driver.Communicator {
 		return deregisterHook{Communicator: c, hold: hold}
@@ -21,8 +28,8 @@ func HoldEnds(rt *Runtime, hold func() error) {
 	}
 }
 
-// endHook is a device whose arenas and communicators call hold. It adopts any communicator handle.
-// The embedded connectHook hooks the communicators of groups.
+// endHook is the device. It embeds a connectHook, which is also a device: it passes each new
+// communicator of a group to a function, here hookCommunicator.
 type endHook struct {
 	connectHook
 	hold func() error
@@ -33,7 +40,7 @@ func (d endHook) NewArena(bytes int64) (driver.Arena, error) {
 	return hookedArena{Arena: a, hold: d.hold}, err
 }
 
-// hookedArena is the address range of a pool. Its segments call hold.
+// hookedArena is an arena whose segments call hold.
 type hookedArena struct {
 	driver.Arena
 	hold func() error
@@ -66,7 +73,7 @@ func (c deregisterHook) Register(
 	ctx context.Context, key driver.SegmentKey, memory driver.Segment,
 ) (driver.Window, error) {
 	if hooked, ok := memory.(hookedSegment); ok {
-		memory = hooked.Segment // the communicator accepts only segments of its device
+		memory = hooked.Segment // the hooked communicator accepts only segments of its device
 	}
 
 	w, err := c.Communicator.Register(ctx, key, memory)
@@ -85,16 +92,16 @@ func (w hookedWindow) Deregister() error {
 	return errors.Join(holdErr, deregisterErr)
 }
 
-// AdoptStream is not needed by the tests.
+// AdoptStream always fails, because the tests of HoldEnds adopt no streams.
 func (endHook) AdoptStream(uintptr) (driver.AdoptedStream, error) { return nil, ErrUnsupported }
 
-// AdoptCommunicator ignores the handle.
+// AdoptCommunicator accepts any handle of a communicator and ignores it.
 func (d endHook) AdoptCommunicator(uintptr) (driver.AdoptedCommunicator, error) {
 	return loneCommunicator(d), nil
 }
 
-// loneCommunicator simulates a communicator of another library that has only this rank. Its windows
-// call hold.
+// loneCommunicator simulates an adopted communicator, which belongs to another library and has only
+// this rank. Its windows call hold.
 type loneCommunicator endHook
 
 func (loneCommunicator) Size() int { return 1 }
@@ -109,8 +116,8 @@ func (c loneCommunicator) Register(context.Context, driver.Segment) (driver.Wind
 	return hookedWindow{Window: loneWindow{}, hold: c.hold}, nil
 }
 
-// loneWindow has only the method Deregister, which does nothing. The embedded interface is nil, so
-// other methods panic.
+// loneWindow is a window without memory. Its Deregister does nothing. The embedded interface is
+// nil, so other methods panic.
 type loneWindow struct{ driver.Window }
 
 func (loneWindow) Deregister() error { return nil }

@@ -14,75 +14,99 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// leavingTimeout limits calls that should end much earlier, because a rank has left or timed out.
+// Ranks 0, 1 and 2 open a world. They find each other through a store, which rank 0 serves. These
+// tests show which ranks an error names if a rank makes no call or has closed its Runtime. The
+// ranks run in this process, so none of them dies.
+
+// leavingTimeout limits calls that should end much earlier.
 const leavingTimeout = time.Minute
 
-// TestTimeoutBlamesOnlyAbsentRank opens a world of three ranks, in which rank 2 does nothing after
-// it has connected. Rank 0, which serves the store (where the ranks find each other), or rank 1
-// times out first. Both must return an error that names only rank 2.
+// newStoreAddress returns an address for a store that no other test uses.
+func newStoreAddress() string { return "unix:@symmem-test-" + rand.Text() }
+
+// TestTimeoutBlamesOnlyAbsentRank opens a world in which rank 2 connects to the other ranks but
+// makes no call. Rank 0 or rank 1 times out first. Both must return an error that names only rank
+// 2.
 func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	t.Parallel()
-	const ranks, absentRank = 3, 2
-	requireRanks(t, ranks)
+	requireRanks(t, absentWorld)
 	for _, row := range []struct {
-		name  string
-		first int // the rank that times out first
+		name      string
+		firstRank int // the rank that times out first
 	}{
-		{"store's rank times out first", 0},
-		{"store's rank times out last", 1},
+		{name: "store's rank times out first", firstRank: 0},
+		{name: "store's rank times out last", firstRank: 1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			store := "unix:@symmem-test-" + rand.Text()
-			leave := make(chan struct{}) // closed when rank 1 has returned from Open
-			absentRankClosed := startConnectedRank(t, store, absentRank, ranks, leave)
-			errs := make([]error, absentRank) // of ranks 0 and 1
-			var opening sync.WaitGroup
-			begin := time.Now()
-			for r := range errs {
-				o := symmem.Options{Store: store, Rank: r, Size: ranks, Timeout: leavingTimeout}
-				if r == row.first {
-					o.Timeout = leavingTimeout / 12 // long enough for the other ranks to connect
-				}
-
-				opening.Go(func() {
-					rt, err := symmem.Open(t.Context(), withBackend(o))
-					errs[r] = err
-					if err == nil {
-						rt.Close() // the test fails below, because Open has not
-					}
-
-					if r == 1 {
-						close(leave)
-					}
-				})
-			}
-
-			opening.Wait()
-			// The other rank must not wait for its timeout.
-			const limit = leavingTimeout / 2
-			if took := time.Since(begin); took > limit {
-				t.Errorf("Open took %v, want at most %v", took, limit)
-			}
-
-			for r, err := range errs {
-				var absent *symmem.AbsentError
-				isAbsent := errors.As(err, &absent) && slices.Equal(absent.Ranks, []int{absentRank})
-				isLost := errors.As(err, new(*symmem.RankLostError))
-				if !isAbsent || isLost {
-					t.Errorf("rank %d: got %v, want an AbsentError of rank %d", r, err, absentRank)
-				}
-			}
-
-			if err := <-absentRankClosed; err != nil {
-				t.Errorf("rank %d: %v", absentRank, err)
-			}
+			checkAbsentRank(t, row.firstRank)
 		})
 	}
 }
 
-// startConnectedRank starts a rank in a goroutine, as runConnectedRank. It sends the rank's error
-// to closed.
+const (
+	absentWorld = 3 // number of ranks
+	absentRank  = 2 // the last rank, which makes no call
+)
+
+// checkAbsentRank opens the world on ranks 0 and 1, of which firstRank has a much shorter timeout,
+// and checks their errors.
+func checkAbsentRank(t *testing.T, firstRank int) {
+	t.Helper()
+	store := newStoreAddress()
+	leave := make(chan struct{}) // closed when rank 1 has returned from Open
+	absentRankClosed := startConnectedRank(t, store, absentRank, absentWorld, leave)
+	errs := make([]error, absentRank) // of ranks 0 and 1
+	var opening sync.WaitGroup
+	begin := time.Now()
+	for r := range errs {
+		o := symmem.Options{Store: store, Rank: r, Size: absentWorld, Timeout: leavingTimeout}
+		if r == firstRank {
+			o.Timeout = leavingTimeout / 12 // long enough for the other ranks to connect
+		}
+
+		opening.Go(func() {
+			rt, err := symmem.Open(t.Context(), withBackend(o))
+			errs[r] = err
+			if err == nil {
+				rt.Close() // requireAbsentError fails the test, because there is no error
+			}
+
+			if r == 1 {
+				close(leave)
+			}
+		})
+	}
+
+	opening.Wait()
+	// The rank with the long timeout must not wait for it.
+	const limit = leavingTimeout / 2
+	if took := time.Since(begin); took > limit {
+		t.Errorf("Open took %v, want at most %v", took, limit)
+	}
+
+	for r, err := range errs {
+		requireAbsentError(t, r, err)
+	}
+
+	if err := <-absentRankClosed; err != nil {
+		t.Errorf("rank %d: %v", absentRank, err)
+	}
+}
+
+// requireAbsentError reports an error unless err, the result of rank r, names only absentRank and
+// does not say that a rank is lost.
+func requireAbsentError(t *testing.T, r int, err error) {
+	t.Helper()
+	var absent *symmem.AbsentError
+	namesAbsentRank := errors.As(err, &absent) && slices.Equal(absent.Ranks, []int{absentRank})
+	saysLost := errors.As(err, new(*symmem.RankLostError))
+	if !namesAbsentRank || saysLost {
+		t.Errorf("rank %d: got %v, want an AbsentError of rank %d", r, err, absentRank)
+	}
+}
+
+// startConnectedRank calls runConnectedRank in a goroutine, and sends its error to closed.
 func startConnectedRank(
 	t *testing.T, store string, number, size int, leave <-chan struct{},
 ) (closed <-chan error) {
@@ -92,13 +116,13 @@ func startConnectedRank(
 	return result
 }
 
-// runConnectedRank connects to the other ranks but makes no call. Once the channel leave is closed
-// and rank 0 has ended, it closes the connections.
+// runConnectedRank connects to the other ranks but makes no call. It closes the connections when
+// the channel leave is closed and rank 0 has ended.
 func runConnectedRank(
 	ctx context.Context, store string, number, size int, leave <-chan struct{},
 ) error {
-	noEnv := func(string) (string, bool) { return "", false }
-	world, err := rendezvous.Discover(noEnv, rendezvous.Options{
+	noEnvironment := func(string) (string, bool) { return "", false }
+	world, err := rendezvous.Discover(noEnvironment, rendezvous.Options{
 		Rank: number, Size: size, Address: store,
 	})
 	if err != nil {
@@ -118,26 +142,12 @@ func runConnectedRank(
 	return monitor.Close()
 }
 
-// TestClosedRankIsNotReportedDead joins a group with a rank that has closed its Runtime in a live
-// process. The error must report only that the rank has closed.
+// TestClosedRankIsNotReportedDead joins a group on rank 0 after rank 1 has closed its Runtime. The
+// error must say that rank 1 has closed, and not that it has died.
 func TestClosedRankIsNotReportedDead(t *testing.T) {
 	t.Parallel()
 	requireRanks(t, 2)
-	store := "unix:@symmem-test-" + rand.Text()
-	runtimes, errs := make([]*symmem.Runtime, 2), make([]error, 2)
-	var opening sync.WaitGroup
-	for r := range runtimes {
-		opening.Go(func() {
-			o := symmem.Options{Store: store, Rank: r, Size: 2, Timeout: leavingTimeout}
-			runtimes[r], errs[r] = symmem.Open(t.Context(), withBackend(o))
-		})
-	}
-
-	opening.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-
+	runtimes := openStoreRanks(t, 2)
 	if err := runtimes[1].Close(); err != nil {
 		t.Error(err)
 	}
@@ -157,4 +167,27 @@ func TestClosedRankIsNotReportedDead(t *testing.T) {
 	if err := runtimes[0].Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// openStoreRanks opens a world whose ranks find each other through a store. The caller must close
+// the Runtimes.
+func openStoreRanks(t *testing.T, ranks int) []*symmem.Runtime {
+	t.Helper()
+	store := newStoreAddress()
+	runtimes := make([]*symmem.Runtime, ranks)
+	errs := make([]error, ranks)
+	var opening sync.WaitGroup
+	for r := range runtimes {
+		opening.Go(func() {
+			o := symmem.Options{Store: store, Rank: r, Size: ranks, Timeout: leavingTimeout}
+			runtimes[r], errs[r] = symmem.Open(t.Context(), withBackend(o))
+		})
+	}
+
+	opening.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+
+	return runtimes
 }
