@@ -14,19 +14,26 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestSubgroupDivergenceNamesWorldRanks calls a collective with different counts in a group of
-// world ranks 0 and 2. The error must use the ranks of the world, and say which rank of the group
-// each is if the numbers differ.
+// Ranks diverge if they make different calls or different requests to a pool: for example, rank 0
+// broadcasts 100 elements and rank 2 broadcasts 102. The ranks then get a DivergenceError. It has a
+// side for each different call, which lists the ranks that made this call. These tests check what
+// the error contains.
+//
+// runWithFault also checks that the ranks can create and use a new group after the error.
+
+// TestSubgroupDivergenceNamesWorldRanks broadcasts different counts in a group of world ranks 0 and
+// 2. The error must name the ranks of the world. World rank 2 has rank 1 in the group, so the error
+// must also contain this number.
 func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	checkPlain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 3, checkPlain, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
-			return // is alone in its group
+			return // rank 1 of the world is alone in its group
 		}
 
 		m := r.alloc(r.pool(), 4096).Memory()
-		const root = 1                 // rank 2 of the world
+		const root = 1                 // rank 2 of the world, by its number in the group
 		count := int64(100 + r.Rank()) // 100 on rank 0, 102 on rank 2
 		err := g.Broadcast(r.ctx, m, m, count, symmem.Int8, root, nil)
 		syncErr := r.DefaultStream().Synchronize(r.ctx) // reports an error of the submitted call
@@ -51,71 +58,80 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	})
 }
 
-// TestGraphLaunchOrderDiverges captures two graphs with the same calls, and launches the second
-// graph on the last rank while the other ranks launch the first. The calls differ only in the
-// number of their capture.
+// TestGraphLaunchOrderDiverges captures two graphs with equal calls. The last rank launches the
+// second graph, and the other ranks launch the first. The ranks must diverge: the number of its
+// capture distinguishes each call.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
-	const count = 1000 // elements of a call
 	options := checkEvery
 	options.Timeout = time.Minute // a divergence must be reported long before
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			runWithFault(t, ranks, options, func(r *rank) {
-				send, recv := r.alloc(r.pool(), 4096), r.alloc(r.pool(), 4096)
-				graphs := make([]*symmem.Graph, 2)
-				for i := range graphs {
-					graphs[i] = r.capture(func(s *symmem.Stream) {
-						for range 2 { // calls in each graph
-							r.ok(r.World().AllReduce(r.ctx, send.Memory(), recv.Memory(), count, symmem.Float32,
-								symmem.Sum, s))
-						}
-					})
-				}
-
-				launched := graphs[0]
-				if r.Rank() == ranks-1 {
-					launched = graphs[1]
+				send := r.alloc(r.pool(), 4096).Memory()
+				recv := r.alloc(r.pool(), 4096).Memory()
+				first := captureTwoSums(r, send, recv)
+				second := captureTwoSums(r, send, recv)
+				launched := first
+				if lastRank := ranks - 1; r.Rank() == lastRank {
+					launched = second
 				}
 
 				begin := time.Now()
-				err := launched.Launch(r.DefaultStream())
+				launchErr := launched.Launch(r.DefaultStream())
 				syncErr := r.DefaultStream().Synchronize(r.ctx)
-				d := r.wantDivergence(errors.Join(err, syncErr))
-				if elapsed := time.Since(begin); elapsed > options.Timeout/2 {
-					r.failf("the divergence was reported after %v, want at most %v", elapsed,
-						options.Timeout/2)
+				d := r.wantDivergence(errors.Join(launchErr, syncErr))
+				limit := options.Timeout / 2
+				if elapsed := time.Since(begin); elapsed > limit {
+					r.failf("the divergence was reported after %v, want at most %v", elapsed, limit)
 				}
 
-				if len(d.Sides) != 2 {
-					r.failf("Sides = %v, want 2 sides", d.Sides)
-				}
-
-				for i, want := range []string{"call 1 of capture 1", "call 1 of capture 2"} {
-					if !strings.Contains(d.Sides[i].Event, want) {
-						r.failf("Sides = %v, want %q in side %d", d.Sides, want, i)
-					}
-				}
-
-				for _, g := range graphs {
-					r.ok(g.Close())
-				}
+				checkSidesOfCaptures(r, d)
+				r.ok(first.Close())
+				r.ok(second.Close())
 			})
 		})
 	}
 }
 
-// TestSubgroupDivergenceNamesPool makes the second pool of a group of world ranks 0 and 2 diverge.
-// The error must name this pool by its number in the group, and the members by their world ranks.
+// captureTwoSums captures two all-reduces.
+func captureTwoSums(r *rank, send, recv symmem.Memory) *symmem.Graph {
+	r.t.Helper()
+	const count = 1000 // elements: 4000 of the 4096 bytes of each memory
+	return r.capture(func(s *symmem.Stream) {
+		for range 2 {
+			r.ok(r.World().AllReduce(r.ctx, send, recv, count, symmem.Float32, symmem.Sum, s))
+		}
+	})
+}
+
+// checkSidesOfCaptures fails the test unless d has two sides, which name the first call of each
+// capture.
+func checkSidesOfCaptures(r *rank, d *symmem.DivergenceError) {
+	r.t.Helper()
+	if len(d.Sides) != 2 {
+		r.failf("Sides = %v, want 2 sides", d.Sides)
+	}
+
+	for i, want := range []string{"call 1 of capture 1", "call 1 of capture 2"} {
+		if !strings.Contains(d.Sides[i].Event, want) {
+			r.failf("Sides = %v, want %q in side %d", d.Sides, want, i)
+		}
+	}
+}
+
+// TestSubgroupDivergenceNamesPool requests different sizes from the second pool of a group of world
+// ranks 0 and 2. The error must name this pool by its number in the group, which is 1, and the
+// members by their world ranks.
 func TestSubgroupDivergenceNamesPool(t *testing.T) {
 	runWithFault(t, 3, checkEvery, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
-			return // is alone in its group
+			return // rank 1 of the world is alone in its group
 		}
 
-		r.poolWith(symmem.PoolOptions{Domain: g}) // pool 0
-		p := r.poolWith(symmem.PoolOptions{Domain: g})
-		r.alloc(p, int64(512*(1+r.Rank()))) // the size differs between the ranks
+		r.poolWith(symmem.PoolOptions{Domain: g})      // pool 0
+		p := r.poolWith(symmem.PoolOptions{Domain: g}) // pool 1
+		r.alloc(p, int64(512*(1+r.Rank())))            // 512 bytes on rank 0, 1536 on rank 2
 		d := r.wantDivergence(g.Check(r.ctx))
 		want := "pool 1 of group " + g.ID()
 		if d.Pool != want || !strings.Contains(d.Error(), want) {
@@ -128,8 +144,8 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 	})
 }
 
-// TestJoinedGroupIDHasNoSpace joins a group. Internally, a space before its ID distinguishes it
-// from split groups. The space must not appear in Group.ID and in errors.
+// TestJoinedGroupIDHasNoSpace joins a group with the ID "jj". Internally, symmem marks the IDs of
+// joined groups with a space, as in " jj". Group.ID and errors must not contain this space.
 func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	runWithFault(t, 2, checkEvery, func(r *rank) {
 		const id = "jj"
@@ -148,11 +164,13 @@ func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	})
 }
 
-// TestDivergenceMentionsSmallerDevice makes rank 1 map a smaller segment, as if its device were
-// nearly full. The error must mention this reason.
+// TestDivergenceMentionsSmallerDevice maps a segment (a part of a pool's memory) of 64 MiB on rank
+// 0 and of 32 MiB on rank 1, as if the device of rank 1 were nearly full. The error must mention
+// this possible reason.
 func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
-		firstSegment := []int64{64 * mib, 32 * mib}[r.Rank()]
+		segmentByRank := []int64{64 * mib, 32 * mib}
+		firstSegment := segmentByRank[r.Rank()]
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: firstSegment})
 		r.alloc(p, mib)
 		d := r.wantDivergence(p.Register(r.ctx, r.World()))
@@ -167,8 +185,8 @@ func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	})
 }
 
-// TestDivergenceJSONRoundTrip encodes an error in which every field differs from its zero value,
-// and decodes it. No field must be lost.
+// TestDivergenceJSONRoundTrip encodes an error, in which no field has its zero value, as JSON and
+// decodes it. The result must be equal.
 func TestDivergenceJSONRoundTrip(t *testing.T) {
 	want := &symmem.DivergenceError{
 		Group:    "world/1.0",
@@ -206,8 +224,8 @@ func TestDivergenceJSONRoundTrip(t *testing.T) {
 	}
 }
 
-// TestOutOfMemoryErrorsMatchErrOutOfMemory checks that callers find both kinds of missing memory,
-// that of a pool and that of the device, with the same errors.Is.
+// TestOutOfMemoryErrorsMatchErrOutOfMemory checks errors of a pool and of CUDA that has no memory
+// left. Both must match ErrOutOfMemory, and another error of CUDA must not.
 func TestOutOfMemoryErrorsMatchErrOutOfMemory(t *testing.T) {
 	for name, err := range map[string]error{
 		"pool": &symmem.OutOfMemoryError{Requested: 1},

@@ -12,19 +12,24 @@ import (
 	"symmem/event"
 )
 
+// A call such as Pool.Alloc queues an event, which describes what it has done. Before it returns,
+// it delivers the queued events: it calls Options.OnEvent with each of them. In these tests,
+// OnEvent does not return: it panics, or it calls runtime.Goexit, which ends the goroutine of the
+// call. All events must be delivered nevertheless.
+
 // TestPanicInOnEventIsLogged makes some calls of OnEvent end with a panic or with runtime.Goexit.
-// All events must still be delivered. Each panic must be logged.
+// All events must be delivered. Each panic must be logged, but not a runtime.Goexit.
 func TestPanicInOnEventIsLogged(t *testing.T) {
 	for name, fail := range abruptEnds { // functions that panic or call runtime.Goexit
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			eventCount := 0
-			failsAtEvent := map[int]bool{1: true, 3: true, 4: true} // alone, and one after the other
+			events := 0                                          // calls of OnEvent
+			isFailing := map[int]bool{1: true, 3: true, 4: true} // by number of the call
 			o := symmem.Options{
 				Logger: slog.New(slog.NewTextHandler(&log, nil)),
 				OnEvent: func(*event.Event) {
-					eventCount++
-					if failsAtEvent[eventCount] {
+					events++
+					if isFailing[events] {
 						fail()
 					}
 				},
@@ -33,26 +38,15 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 				p := r.pool()
 				const blocks = 4
 				for range blocks {
-					done := make(chan struct{})
-					go func() { // runtime.Goexit in OnEvent ends this goroutine
-						defer close(done)
-						_, _ = p.Alloc(4096)
-					}()
-					<-done
+					inGoroutine(func() { _, _ = p.Alloc(4096) })
 				}
 
-				const wantEvents = 1 + blocks // the first one is about the segment
-				if eventCount != wantEvents {
-					r.failf("OnEvent was called %d times, want %d", eventCount, wantEvents)
-				}
-
-				if n := symmem.Undelivered(r.Runtime); n != 0 {
-					r.failf("%d events are left, want 0", n)
-				}
+				const wantEvents = 1 + blocks // of the pool's segment and the blocks
+				requireDelivered(r, events, wantEvents)
 			})
-			wantLogged := 0 // a runtime.Goexit is not logged
+			wantLogged := 0
 			if name == "panicked" {
-				wantLogged = len(failsAtEvent)
+				wantLogged = len(isFailing)
 			}
 
 			logged := strings.Count(log.String(), "Options.OnEvent panicked")
@@ -63,8 +57,30 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 	}
 }
 
-// TestGoexitInOnEventDuringCollective makes OnEvent end the goroutine of a collective, before the
-// call returns. The pool and the Runtime must close without waiting for this call.
+// inGoroutine runs f in a new goroutine, which runtime.Goexit may end, and waits for its end.
+func inGoroutine(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
+}
+
+// requireDelivered fails the test unless OnEvent was called want times and no event is queued.
+func requireDelivered(r *rank, got, want int) {
+	r.t.Helper()
+	if got != want {
+		r.failf("OnEvent was called %d times, want %d", got, want)
+	}
+
+	if n := symmem.Undelivered(r.Runtime); n != 0 {
+		r.failf("%d events are queued, want 0", n)
+	}
+}
+
+// TestGoexitInOnEventDuringCollective makes OnEvent end the goroutine of a collective, so that the
+// call does not return. The pool and the Runtime must close without waiting for this call.
 func TestGoexitInOnEventDuringCollective(t *testing.T) {
 	shouldExit := false // the next event of a collective ends its goroutine
 	o := symmem.Options{OnEvent: func(e *event.Event) {
@@ -85,19 +101,14 @@ func TestGoexitInOnEventDuringCollective(t *testing.T) {
 		}
 
 		shouldExit = true
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			call()
-		}()
-		<-done
+		inGoroutine(call)
 		r.synchronize()
 		r.closePool(p)
 	})
 }
 
-// TestEventsAfterPoolClose closes a pool that has a live buffer, and then frees the buffer. The
-// late free must cause no event of a buffer. The last event must be the unmapping of the segment.
+// TestEventsAfterPoolClose closes a pool that has a live buffer, and then frees the buffer. There
+// must be no event of the free: the last event is the release of the pool's segment.
 func TestEventsAfterPoolClose(t *testing.T) {
 	var kinds []event.Kind
 	o := symmem.Options{OnEvent: func(e *event.Event) { kinds = append(kinds, e.Kind) }}
@@ -113,11 +124,12 @@ func TestEventsAfterPoolClose(t *testing.T) {
 	})
 }
 
-// TestPanicsInOnEventDoNotNest queues many events during a call of OnEvent, which panics for each
-// event. OnEvent must be called for all of them. If the calls nested, they would need much stack.
+// TestPanicsInOnEventDoNotNest queues 4000 events during a call of OnEvent, which panics for each
+// event. All must be delivered. If these calls of OnEvent nested, they would need much stack.
 func TestPanicsInOnEventDoNotNest(t *testing.T) {
 	const events = 4000
-	firstEventBegun, endFirstEvent := make(chan struct{}), make(chan struct{})
+	firstEventBegun := make(chan struct{})
+	endFirstEvent := make(chan struct{})
 	eventCount := 0
 	o := symmem.Options{
 		Logger: slog.New(slog.DiscardHandler),
@@ -134,12 +146,12 @@ func TestPanicsInOnEventDoNotNest(t *testing.T) {
 	runRanks(t, 1, o, func(r *rank) {
 		p := r.pool()
 		done := make(chan struct{})
-		go func() { // delivers all events; ends after endFirstEvent is closed
+		go func() { // waits for endFirstEvent, and then delivers all queued events
 			defer close(done)
 			_, _ = p.Alloc(512)
 		}()
 		<-firstEventBegun
-		for range events {
+		for range events { // each allocation queues an event
 			r.alloc(p, 512)
 		}
 
@@ -150,7 +162,7 @@ func TestPanicsInOnEventDoNotNest(t *testing.T) {
 		}
 
 		if n := symmem.Undelivered(r.Runtime); n != 0 {
-			r.failf("%d events are left, want 0", n)
+			r.failf("%d events are queued, want 0", n)
 		}
 	})
 }

@@ -58,8 +58,8 @@ func TestFormulaNames(t *testing.T) {
 }
 
 // TestOptionsOverrideFormulaEnvironment opens three ranks while the environment selects the formula
-// tree, which needs 2, 4, 8, ... ranks. Opening must fail, but succeed if the options select another
-// formula. It must also fail if the text in the environment is not the name of a formula.
+// tree, which needs 2, 4, 8, ... ranks. Opening must fail, but succeed if the options select
+// another formula. It must also fail if the text in the environment is not the name of a formula.
 func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	t.Setenv("SYMMEM_DETERMINISTIC", "tree")
 	_, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{Backend: "host"})

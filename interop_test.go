@@ -16,16 +16,19 @@ import (
 	"symmem"
 )
 
-// TestCallValuesMatchMethods makes each call that combines a number or a text of all ranks. Calls
-// with different values that must be equal, or with invalid arguments, must fail.
+// Interop is for bindings of other languages. A binding makes a call by a description of it: a
+// ValueCall for a number or a text of each rank, such as the sum 3+4 = 7, or a Call for a
+// collective on memory. These tests make such calls and check their results and errors.
+
+// TestCallValuesMatchMethods makes each kind of ValueCall and checks the result.
 func TestCallValuesMatchMethods(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		interop, w, me := r.Interop(), r.World(), int64(r.Rank())
+		me := int64(r.Rank()) // 0 or 1
 		for _, row := range []struct {
 			operation symmem.ValueOperation
-			value     int64 // this rank's number, where me is 0 or 1
-			text      string
-			want      int64 // the result, which is 0 or 1 for Any and All, and 0 for texts
+			value     int64  // of this rank
+			text      string // of this rank, for the operations on texts
+			want      int64  // the result; 0 for texts, and 1 for a true result of Any or All
 		}{
 			{operation: symmem.ValueAgree, value: 7, want: 7},
 			{operation: symmem.ValueAny, value: 5 * me, want: 1}, // 5 on rank 1
@@ -40,17 +43,25 @@ func TestCallValuesMatchMethods(t *testing.T) {
 			call := symmem.ValueCall{
 				Operation: row.operation, Name: row.operation.String(), Value: row.value, Text: row.text,
 			}
-			got, err := interop.Value(r.ctx, w, call)
+			got, err := r.Interop().Value(r.ctx, r.World(), call)
 			r.ok(err)
 			if got != row.want {
 				r.failf("Value(%+v) = %d, want %d", call, got, row.want)
 			}
 		}
+	})
+}
 
+// TestValueCallsAreChecked makes a ValueCall with different values that must be equal, and calls
+// with invalid arguments. All must fail.
+func TestValueCallsAreChecked(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		interop := r.Interop()
+		w := r.World()
 		rate := symmem.ValueCall{Operation: symmem.ValueAgreeFloat, Name: "rate", Float: 0.5}
 		_, err := interop.Value(r.ctx, w, rate)
 		r.ok(err)
-		rate.Float += float64(me) // differs between the ranks
+		rate.Float += float64(r.Rank()) // differs between the ranks
 		_, err = interop.Value(r.ctx, w, rate)
 		r.wantDivergence(err)
 		for _, unknown := range []symmem.ValueOperation{0, symmem.ValueAgreeString + 1} {
@@ -64,33 +75,35 @@ func TestCallValuesMatchMethods(t *testing.T) {
 	})
 }
 
-// TestPremulSum checks sums of which each contribution is multiplied by a factor. Calls with
-// different factors must not share a plan (the cached preparation of a call), so the first factor
-// comes again at the end.
+// TestPremulSum computes sums in which each number is multiplied by a factor. The group caches its
+// preparation of a call. Calls with different factors must not use the same preparation, so the
+// first factor comes again at the end.
 func TestPremulSum(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		send, err := r.window(p, 4096).Memory().Slice(0, 8)
+		const bytes = 2 * 4 // of two float32 elements
+		send, err := r.window(p, 4096).Memory().Slice(0, bytes)
 		r.ok(err)
-		recv, err := r.window(p, 4096).Memory().Slice(0, 8)
+		recv, err := r.window(p, 4096).Memory().Slice(0, bytes)
 		r.ok(err)
+		// Rank 0 contributes 1 and 0. Rank 1 contributes 2 and 4.
+		ownElements := []float32{float32(r.Rank() + 1), float32(4 * r.Rank())}
 		for _, factor := range []float64{0.5, -0.25, 0.5} {
-			const unchanged, root = -1, 1 // unchanged is in memory that a call must not write
+			const root = 1
+			const unchanged = -1 // in elements of recv that a call must not write
 			f := float32(factor)
-			// Rank 0 contributes 1 and 0. Rank 1 contributes 2 and 4.
-			ownElements := []float32{float32(r.Rank() + 1), float32(4 * r.Rank())}
 			sums := []float32{(1 + 2) * f, (0 + 4) * f}
 			partByRank := [][]float32{{sums[0], unchanged}, {sums[1], unchanged}}
 			rootedByRank := [][]float32{{unchanged, unchanged}, sums}
 			for _, row := range []struct {
 				operation symmem.Operation
 				count     int64
-				root      int // 0 for operations without a root
-				want      []float32
+				root      int       // 0 for operations without a root
+				want      []float32 // in recv
 			}{
-				{symmem.OpAllReduce, 2, 0, sums},
-				{symmem.OpReduceScatter, 1, 0, partByRank[r.Rank()]},
-				{symmem.OpReduce, 2, root, rootedByRank[r.Rank()]},
+				{operation: symmem.OpAllReduce, count: 2, want: sums},
+				{operation: symmem.OpReduceScatter, count: 1, want: partByRank[r.Rank()]},
+				{operation: symmem.OpReduce, count: 2, root: root, want: rootedByRank[r.Rank()]},
 			} {
 				write(r, send, ownElements)
 				write(r, recv, []float32{unchanged, unchanged})
@@ -106,8 +119,8 @@ func TestPremulSum(t *testing.T) {
 	})
 }
 
-// TestPremulSumNeedsFactor passes factors that PremulSum refuses, and a factor to another
-// reduction.
+// TestPremulSumNeedsFactor passes factors that PremulSum must refuse, and a factor to another
+// reduction, which must also be refused.
 func TestPremulSumNeedsFactor(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		const count = 2
@@ -121,13 +134,14 @@ func TestPremulSumNeedsFactor(t *testing.T) {
 			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
 		}
 
-		call.Factor, call.Op = 2, symmem.Sum // Sum has no factor
+		call.Op = symmem.Sum // has no factor
+		call.Factor = 2
 		r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
 	})
 }
 
-// TestDifferentFactorsDiverge passes the factor 0.5 on rank 0 and 1 on rank 1. The error must show
-// both.
+// TestDifferentFactorsDiverge passes the factor 0.5 on rank 0 and the factor 1 on rank 1. The error
+// must show both factors.
 func TestDifferentFactorsDiverge(t *testing.T) {
 	options := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 2, options, func(r *rank) {
@@ -148,12 +162,13 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 	})
 }
 
-// TestNormCallMatchesMethod calls AllReduceRMSNorm, which normalizes the rows of a sum, through its
-// method and through Do. Both must return the same error, for a valid and an invalid row length.
+// TestNormCallMatchesMethod calls AllReduceRMSNorm, which normalizes the rows of a sum, as a method
+// and as a Call. Both must return the same error, or nil, for a valid and an invalid row length.
 func TestNormCallMatchesMethod(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		const validLength, invalidLength = 8, 7 // elements of a row
-		const bytes = 2 * validLength           // the default type is bfloat16
+		const validLength = 8         // elements of a row
+		const invalidLength = 7       // also fits into the memory
+		const bytes = 2 * validLength // the default type is bfloat16
 		m := r.unregistered(bytes)
 		for _, length := range []int64{validLength, invalidLength} {
 			args := symmem.NormArgs{
@@ -173,30 +188,30 @@ func TestNormCallMatchesMethod(t *testing.T) {
 	})
 }
 
-// TestStopWord aborts a group on a GPU. The group's stop word, which kernels can poll, must become
-// nonzero. The host backend has no stop words.
+// TestStopWord aborts a group on a GPU. The group's stop word, a word of memory that kernels can
+// poll, must become nonzero. The host backend has no stop words.
 func TestStopWord(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
-		word := r.Interop().StopWord(g)
+		address := r.Interop().StopWord(g)
 		if r.Device().Addressable {
-			if word != 0 {
-				r.failf("StopWord = %#x on the host backend, want 0", word)
+			if address != 0 {
+				r.failf("StopWord = %#x on the host backend, want 0", address)
 			}
 
 			return
 		}
 
-		if word == 0 {
+		if address == 0 {
 			r.failf("StopWord = 0, want an address")
 		}
 
 		g.Abort()
-		stop := (*atomic.Uint32)(unsafe.Pointer(wordAt(word)))
+		stopWord := (*atomic.Uint32)(unsafe.Pointer(wordAt(address)))
 		const limit = 20 * time.Second // much longer than an abort takes
-		for begin := time.Now(); stop.Load() == 0; {
+		for begin := time.Now(); stopWord.Load() == 0; {
 			if time.Since(begin) > limit {
-				r.failf("the word is 0 for %v after the group has failed, want another value", limit)
+				r.failf("the stop word is still 0 after %v, want another value", limit)
 			}
 
 			runtime.Gosched()

@@ -10,28 +10,41 @@ import (
 	"symmem"
 )
 
-// newListCall returns a list of three calls that run as one: an all-reduce, a gather and a
-// reduce-scatter. In the gather, rank r contributes u.counts[r] elements. check fails the test
-// unless all results are right.
+// A list of calls is a Call whose field More contains further calls. For example, an all-reduce
+// with a gather in More is a list of two calls. The group runs all calls of a list with one Do.
 //
-// u.part(src, dst, n) returns n numbers from rank src for rank dst, which increase with src.
+// A path is the way in which a call runs: plain, window or direct. A window is memory that all
+// ranks have registered.
+
+// newListCall returns a list of three calls on the memory of u.pool: an all-reduce, a gather and a
+// reduce-scatter. check fails the test unless all results are right.
+//
+// u.part(src, dst, n) returns n numbers from rank src for rank dst. They are larger for larger src.
 func newListCall(u *unevenCall) (call symmem.Call, check func()) {
-	me, n := u.Rank(), u.counts[0]+1         // n is at least 1, even if the gather is empty
-	sum := u.allocateFilled(u.part(0, 0, n)) // the same numbers on all ranks
+	me := u.Rank()
+	n := u.counts[0] + 1 // at least 1, even if the gather is empty
+
+	// The all-reduce sums the same n numbers of all ranks, in place.
+	sum := u.allocateFilled(u.part(0, 0, n))
+
+	// In the gather, rank r contributes counts[r] numbers.
 	contribution := u.allocateFilled(u.part(me, 0, u.counts[me]))
 	wantGathered := u.joinParts(func(src int) []int32 { return u.part(src, 0, u.counts[src]) })
 	gathered := u.allocateFilled(make([]int32, len(wantGathered)))
-	scattered := u.allocateFilled(
-		u.joinParts(func(dst int) []int32 { return u.part(me, dst, n) }))
-	maxima := u.allocateFilled(make([]int32, n))
 	gather := symmem.Call{
 		Operation: symmem.OpAllGatherV, Type: symmem.Int32, Send: contribution, Recv: gathered,
 		Splits: &symmem.Splits{RecvCounts: u.counts},
 	}
+
+	// The reduce-scatter gives each rank the maxima of n numbers.
+	scattered := u.allocateFilled(
+		u.joinParts(func(dst int) []int32 { return u.part(me, dst, n) }))
+	maxima := u.allocateFilled(make([]int32, n))
 	reduceScatter := symmem.Call{
 		Operation: symmem.OpReduceScatter, Type: symmem.Int32, Op: symmem.Max, Count: n,
 		Send: scattered, Recv: maxima,
 	}
+
 	call = symmem.Call{
 		Operation: symmem.OpAllReduce, Type: symmem.Int32, Op: symmem.Sum, Count: n,
 		Send: sum, Recv: sum, More: []symmem.Call{gather, reduceScatter},
@@ -49,19 +62,21 @@ func newListCall(u *unevenCall) (call symmem.Call, check func()) {
 	}
 }
 
-// TestListOfCalls makes random lists on memory inside and outside windows (registered memory). With
-// call.Wait, Do must return only when the results are complete.
+// TestListOfCalls makes random lists on memory inside and outside windows. If call.Wait is true, Do
+// must return only when the results are complete.
 func TestListOfCalls(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	runRanks(t, 3, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		draw := rand.New(rand.NewPCG(seed, 1)) // draws the same numbers on all ranks
-		inDomain := r.pool()                   // calls register its memory with the world
-		noDomain := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
-		pools := []*symmem.Pool{inDomain, noDomain}
+		pools := []*symmem.Pool{
+			r.pool(), // its domain is the world, so calls register its memory
+			r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib}), // has no domain
+		}
 		for range 10 {
-			limits := []int{4, 100, 3000, 100_000} // of counts, so that small ones are frequent
-			n := int64(draw.IntN(limits[draw.IntN(len(limits))]))
+			limits := []int{4, 100, 3000, 100_000} // several, so that small counts are frequent
+			limit := limits[draw.IntN(len(limits))]
+			n := int64(draw.IntN(limit))
 			pool := pools[draw.IntN(len(pools))]
 			u := unevenCall{rank: r, pool: pool, counts: []int64{n, n, n}}
 			call, check := newListCall(&u)
@@ -76,8 +91,8 @@ func TestListOfCalls(t *testing.T) {
 	})
 }
 
-// TestCapturedListOfCalls captures a list and replays it. Its two sums cover the halves of a
-// buffer.
+// TestCapturedListOfCalls captures a list of two calls, which sum the two halves of a buffer. Each
+// replay must compute both sums.
 func TestCapturedListOfCalls(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		const half = 2048 // bytes
@@ -91,7 +106,8 @@ func TestCapturedListOfCalls(t *testing.T) {
 			Recv: firstHalf,
 		}
 		next := call
-		next.Send, next.Recv = secondHalf, secondHalf
+		next.Send = secondHalf
+		next.Recv = secondHalf
 		call.More = []symmem.Call{next}
 		r.ok(r.DefaultStream().BeginCapture())
 		r.ok(r.Interop().Do(r.ctx, r.World(), call, nil))
@@ -107,8 +123,8 @@ func TestCapturedListOfCalls(t *testing.T) {
 	})
 }
 
-// TestDifferentListsDiverge makes lists whose second calls have different counts. The error must
-// show both calls and the call site.
+// TestDifferentListsDiverge makes a list whose second call has another count on each rank. The
+// error must show both calls and the line of code that makes them.
 func TestDifferentListsDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
 		x, y := r.unregistered(64), r.unregistered(64)
@@ -116,7 +132,8 @@ func TestDifferentListsDiverge(t *testing.T) {
 			Operation: symmem.OpAllReduce, Type: symmem.Int32, Count: 4, Send: x, Recv: x, Wait: true,
 		}
 		next := call
-		next.Send, next.Recv = y, y
+		next.Send = y
+		next.Recv = y
 		next.Count = 5 + int64(r.Rank()) // 5 on rank 0, 6 on rank 1
 		call.More = []symmem.Call{next}
 		site := r.Interop().Site("model.py:7")
@@ -132,17 +149,20 @@ func TestDifferentListsDiverge(t *testing.T) {
 	})
 }
 
-// TestInvalidListsAreRefused adds a call to a list that a list cannot contain. The first call of
-// the list is valid, but must not be made either.
+// TestInvalidListsAreRefused makes lists of a valid call and an invalid one. Do must refuse the
+// whole list, so that the valid call does not run either.
 func TestInvalidListsAreRefused(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(64)
 		sum := symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Int32, Count: 4, Send: m, Recv: m,
 		}
-		message, negative, nested := sum, sum, sum
-		message.Operation, message.Root = symmem.OpSend, 1-r.Rank()
+		message := sum
+		message.Operation = symmem.OpSend
+		message.Root = 1 - r.Rank() // the receiver
+		negative := sum
 		negative.Count = -1
+		nested := sum
 		nested.More = []symmem.Call{sum}
 		for name, next := range map[string]symmem.Call{
 			"a message":        message,
@@ -157,21 +177,21 @@ func TestInvalidListsAreRefused(t *testing.T) {
 			}
 		}
 
-		// The refused lists have queued nothing that would disturb a later call.
+		// If a refused list had queued a call, this call could fail.
 		r.ok(r.Interop().Do(r.ctx, r.World(), sum, nil))
 		r.synchronize()
 	})
 }
 
-// TestPathOfListIsKept makes lists of a small gather, which can take the direct path, and a large
-// gather, which cannot. The path of the list must apply to its calls. A call in a list must not
-// have a path that differs from the list's.
+// TestPathOfListIsKept asks for the paths of a small gather, which can take the direct path, and a
+// large gather in the same list, which cannot. The path choice of the list must apply to both. A
+// call in More must not choose another path.
 func TestPathOfListIsKept(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
-		// The direct path has little memory for exchanging data.
+		// In g, the direct path has 8 KiB of memory through which the ranks exchange data.
 		g := symmem.WithChecks(r.World(), nil, checkSmallExchange)
 		const smallBytes, largeBytes = 1 << 10, 32 << 10
-		gather := func(bytes int64) symmem.Call { // each rank contributes the bytes
+		gather := func(bytes int64) symmem.Call { // each rank contributes this number of bytes
 			recv := r.unregistered(2 * bytes)
 			send, err := recv.Slice(int64(r.Rank())*bytes, bytes)
 			r.ok(err)
@@ -181,19 +201,22 @@ func TestPathOfListIsKept(t *testing.T) {
 			}
 		}
 		for _, row := range []struct {
-			choice symmem.PathChoice
-			want   []string // the paths of the small and the large gather
+			choice    symmem.PathChoice
+			wantSmall string // the path of the small gather
+			wantLarge string
 		}{
-			{symmem.PathDefault, []string{"plain", "plain"}}, // both take the path of the large one
-			{symmem.PathPlain, []string{"plain", "plain"}},
-			{symmem.PathDirect, []string{"direct", "plain"}}, // each that can takes the direct path
+			{choice: symmem.PathDefault, wantSmall: "plain", wantLarge: "plain"}, // the same path for both
+			{choice: symmem.PathPlain, wantSmall: "plain", wantLarge: "plain"},
+			{choice: symmem.PathDirect, wantSmall: "direct", wantLarge: "plain"}, // direct if possible
 		} {
 			call := gather(smallBytes)
-			call.Path, call.More = row.choice, []symmem.Call{gather(largeBytes)}
+			call.Path = row.choice
+			call.More = []symmem.Call{gather(largeBytes)}
 			paths, err := symmem.ListPaths(g, call)
 			r.ok(err)
-			if !slices.Equal(paths, row.want) {
-				r.failf("paths of a list with path %v = %v, want %v", row.choice, paths, row.want)
+			want := []string{row.wantSmall, row.wantLarge}
+			if !slices.Equal(paths, want) {
+				r.failf("paths of a list with path %v = %v, want %v", row.choice, paths, want)
 			}
 
 			call.More[0].Path = symmem.PathWindow
@@ -202,8 +225,9 @@ func TestPathOfListIsKept(t *testing.T) {
 	})
 }
 
-// TestLongListsThatDifferAtTheEndDiverge checks that the error names the operation although the
-// ranks do not exchange the whole text of the list.
+// TestLongListsThatDifferAtTheEndDiverge makes a list of 52 calls, of which the last one has
+// another count on each rank. The error must show the number of calls and a digest instead of all
+// calls.
 func TestLongListsThatDifferAtTheEndDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
 		m := r.unregistered(64)
@@ -211,9 +235,10 @@ func TestLongListsThatDifferAtTheEndDiverge(t *testing.T) {
 			Operation: symmem.OpAllReduce, Type: symmem.Int32, Count: 4, Send: m, Recv: m, Wait: true,
 		}
 		last := call
-		last.Count = 5 + int64(r.Rank())
+		last.Count = 5 + int64(r.Rank()) // 5 on rank 0, 6 on rank 1
 		call.More = append(slices.Repeat([]symmem.Call{call}, 50), last)
-		d := r.wantDivergence(r.Interop().Do(r.ctx, r.World(), call, nil))
+		err := r.Interop().Do(r.ctx, r.World(), call, nil)
+		d := r.wantDivergence(err)
 		if want := "(52 calls, digest "; !strings.Contains(d.Error(), want) {
 			r.failf("got the error %q, want one that contains %q", d, want)
 		}

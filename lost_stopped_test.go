@@ -19,18 +19,21 @@ import (
 	"symmem"
 )
 
+// TestErrorNamesStoppedRank starts four ranks as processes of this program. All repeat a call, such
+// as a split of the world. One of them, the victim, stops itself at a random time with SIGSTOP: its
+// process continues to exist but does nothing more. In the other ranks, the call times out. They
+// print the error as a lossReport, and the test checks that it names only the victim.
+
 // stoppedVariable marks a process as a rank of TestErrorNamesStoppedRank. Its value is the call
 // that the ranks repeat: "join", "split" or "register".
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
-// stoppedTimeout limits the waits for the stopped rank. It is long enough for the other ranks to
-// begin the same call on a busy machine.
+// stoppedTimeout limits the waits for the victim. On a busy machine, it is long enough for the
+// other ranks to begin the same call.
 const stoppedTimeout = 4 * time.Second
 
 // runStoppingRank runs this process as a rank of TestErrorNamesStoppedRank and returns its exit
-// status. All ranks repeat a call. The victim stops itself at a random time, with SIGSTOP, so that
-// its process does not end. The other ranks repeat the call until it fails, and print a lossReport
-// with the ranks that the error names.
+// status.
 func runStoppingRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable)) // the test has set both to integers
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
@@ -39,7 +42,7 @@ func runStoppingRank() int {
 		Rank: number, Size: size, Store: os.Getenv(storeVariable), Timeout: time.Minute,
 	}))
 	if err == nil {
-		// Only the calls that the victim may miss have a short timeout.
+		// Open itself may take longer, because the victim stops only afterwards.
 		err = rt.World().SetTimeout(stoppedTimeout)
 	}
 
@@ -49,35 +52,47 @@ func runStoppingRank() int {
 	}
 
 	if isVictim() {
-		stopDelay := random.N(60 * time.Millisecond) // within the first calls
-		time.AfterFunc(stopDelay, func() {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-		})
+		stopSoon()
 	}
 
 	for n := 0; err == nil; n++ {
 		err = callForStoppedRank(ctx, rt, n)
 	}
 
+	_ = json.NewEncoder(os.Stdout).Encode(newTimeoutReport(err)) // the test fails without a report
+	rt.Close()                                                   // returns the error again
+	return 0
+}
+
+// stopSoon stops this process after a random time, in which it makes its first calls.
+func stopSoon() {
+	const maxDelay = 60 * time.Millisecond
+	time.AfterFunc(random.N(maxDelay), func() {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	})
+}
+
+// newTimeoutReport returns a report with the text of err and the ranks for which it waited.
+func newTimeoutReport(err error) lossReport {
 	report := lossReport{Text: err.Error()}
 	var late *symmem.TimeoutError // an AbsentError wraps a TimeoutError
 	if errors.As(err, &late) {
 		report.Lost = late.Missing
 	}
 
-	_ = json.NewEncoder(os.Stdout).Encode(report) // without a report, the test fails
-	rt.Close()                                    // returns the fault again
-	return 0
+	return report
 }
 
-// callForStoppedRank makes the call that stoppedVariable names. n counts the earlier calls.
+// callForStoppedRank makes the call that stoppedVariable names, after n earlier calls. It closes
+// the group or pool that it has created.
 func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 	var g *symmem.Group
 	var err error
 	switch os.Getenv(stoppedVariable) {
 	case "join":
-		g, err = rt.JoinWith(ctx, fmt.Sprintf("group %d", n), rt.World().Ranks(),
-			symmem.GroupOptions{Timeout: stoppedTimeout})
+		id := fmt.Sprintf("group %d", n)
+		options := symmem.GroupOptions{Timeout: stoppedTimeout}
+		g, err = rt.JoinWith(ctx, id, rt.World().Ranks(), options)
 	case "split":
 		g, err = rt.World().Split(ctx, 0, 0)
 	default: // "register"
@@ -91,10 +106,12 @@ func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 	return g.Close()
 }
 
-// registerNewPool creates a pool of four segments, registers them and closes the pool. The ranks
-// exchange messages for each segment, so the victim may stop between them.
+// registerNewPool creates a pool of four segments (parts of its memory), registers them and closes
+// the pool. The ranks exchange messages for each segment, so the victim may stop between two
+// segments.
 func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
-	const firstBytes, segments = 2 << 20, 4 // each segment is twice as large as the previous one
+	const segments = 4
+	const firstBytes = 2 << 20 // each further segment is twice as large as the previous one
 	pool, err := rt.NewPool(symmem.PoolOptions{
 		Domain: rt.World(), FirstSegment: firstBytes,
 	})
@@ -113,11 +130,10 @@ func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
 	return pool.Close()
 }
 
-// TestErrorNamesStoppedRank stops one of four ranks. The timeouts of the other ranks must name
-// only the stopped rank, even if a rank waits for another one that waits for the stopped rank.
+// TestErrorNamesStoppedRank stops one of four ranks during each kind of call. The errors of the
+// other ranks must name only this rank, even if a rank waits for another one that waits for it.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
-	const ranks = 4
 	for _, call := range []string{"join", "split", "register"} {
 		for _, victim := range []int{0, 2} { // rank 0 is special: it serves the store
 			t.Run(fmt.Sprintf("rank %d in %s", victim, call), func(t *testing.T) {
@@ -126,28 +142,35 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 					t.Skipf("NCCL does not name the ranks that it waits for: %v", symmem.ErrUnsupported)
 				}
 
-				store := "unix:@symmem-test-" + rand.Text()
-				var all []*exec.Cmd
-				const noRound = "" // no round of another test
-				for number := range ranks {
-					all = append(all,
-						startRank(t, store, noRound, number, ranks, victim, stoppedVariable+"="+call))
-				}
-
-				for number := 1; number < ranks; number++ {
-					if number != victim {
-						checkStoppedReport(t, all[number], number, victim)
-					}
-				}
-
-				_ = all[victim].Process.Kill()
-				_ = all[victim].Wait() // the error says that the process was killed
-				// Rank 0 ends last: its Close waits until all other ranks have left.
-				if victim != 0 {
-					checkStoppedReport(t, all[0], 0, victim)
-				}
+				checkStoppedRank(t, call, victim)
 			})
 		}
+	}
+}
+
+// checkStoppedRank starts four ranks, of which the victim stops, and checks their reports.
+func checkStoppedRank(t *testing.T, call string, victim int) {
+	t.Helper()
+	const ranks = 4
+	const noRound = "" // rounds are for other tests
+	store := "unix:@symmem-test-" + rand.Text()
+	var processes []*exec.Cmd
+	for number := range ranks {
+		processes = append(processes,
+			startRank(t, store, noRound, number, ranks, victim, stoppedVariable+"="+call))
+	}
+
+	for number := 1; number < ranks; number++ {
+		if number != victim {
+			checkStoppedReport(t, processes[number], number, victim)
+		}
+	}
+
+	_ = processes[victim].Process.Kill()
+	_ = processes[victim].Wait() // the error says that the process was killed
+	// Rank 0 ends last: its Close waits until all other ranks have left.
+	if victim != 0 {
+		checkStoppedReport(t, processes[0], 0, victim)
 	}
 }
 

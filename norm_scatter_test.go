@@ -9,41 +9,47 @@ import (
 	"symmem"
 )
 
-// An RMS norm adds the input of all ranks and the residual, replaces the residual by this sum, and
-// normalizes the rows of the sum. ReduceScatterRMSNorm leaves on each rank only the rank's part of
-// the rows, and AllReduceRMSNorm leaves all rows on each rank.
+// An RMS norm adds the inputs of all ranks and the residual, replaces the residual by this sum, and
+// writes the normalized rows of the sum to the output. AllReduceRMSNorm does this for all rows on
+// each rank. ReduceScatterRMSNorm does it only for a rank's own rows: with 3 rows per rank, rank 0
+// gets rows 0 to 2 of the sum and rank 1 gets rows 3 to 5. The input has the rows of all ranks.
 
-// scatter sets r.args to the arguments of a ReduceScatterRMSNorm with the given number of rows on
-// each rank. It returns the arguments of an AllReduceRMSNorm of the same input, with which tests
-// compare.
-func (r *normRank) scatter(rows int64) (whole symmem.NormArgs) {
-	a := &r.args
-	allRows := rows * int64(r.Size())
-	tensor := func(count int64) symmem.Memory { // allocates count rows
-		return r.alloc(r.pool, count*a.Hidden*elementBytes).Memory()
-	}
-	a.Rows, a.Input = rows, tensor(allRows)
-	a.Output, a.Residual = tensor(rows), tensor(rows)
-	r.fill(a.Input, r.scatteredInput)
-	r.fill(a.Weight, func(i int) float32 { return float32(1 + i%3) })
-	first := r.Rank() * int(rows*a.Hidden) // first element of this rank in the whole residual
-	residual := func(i int) float32 { return float32(math.Cos(float64(3 * i))) }
-	r.fill(a.Residual, func(i int) float32 { return residual(first + i) })
-	whole = *a
-	whole.Rows, whole.Output, whole.Residual = allRows, tensor(allRows), tensor(allRows)
-	r.fill(whole.Residual, residual)
-	return whole
-}
+const elementBytes = 2 // of bfloat16, the type of all tensors except for quantized ones
 
 // rowsPerRank is the number of rows in tests in which it does not matter.
 const rowsPerRank = 3
+
+// scatter sets r.args to the arguments of a ReduceScatterRMSNorm with the given number of rows per
+// rank. It returns the arguments of an AllReduceRMSNorm of the same input and residual, with which
+// tests compare.
+func (r *normRank) scatter(rows int64) (whole symmem.NormArgs) {
+	a := &r.args
+	allRows := rows * int64(r.Size())
+	tensor := func(rowCount int64) symmem.Memory {
+		return r.alloc(r.pool, rowCount*a.Hidden*elementBytes).Memory()
+	}
+	a.Rows = rows
+	a.Input = tensor(allRows)
+	a.Output = tensor(rows)
+	a.Residual = tensor(rows)
+	r.fill(a.Input, r.scatteredInput)
+	r.fill(a.Weight, func(i int) float32 { return float32(1 + i%3) })
+	// residual returns element i of the residual in the AllReduceRMSNorm, which has all rows.
+	residual := func(i int) float32 { return float32(math.Cos(float64(3 * i))) }
+	ownFirst := r.Rank() * int(rows*a.Hidden) // the first element in this rank's rows
+	r.fill(a.Residual, func(i int) float32 { return residual(ownFirst + i) })
+	whole = *a
+	whole.Rows = allRows
+	whole.Output = tensor(allRows)
+	whole.Residual = tensor(allRows)
+	r.fill(whole.Residual, residual)
+	return whole
+}
 
 // scatteredInput returns element i of this rank's input: any numbers that differ between ranks.
 func (r *normRank) scatteredInput(i int) float32 {
 	return float32(math.Sin(float64(i*i + r.Rank())))
 }
-
-const elementBytes = 2 // of bfloat16, the type of all tensors except for quantized ones
 
 // ownRows returns this rank's rows of a tensor with the rows of all ranks.
 func (r *normRank) ownRows(m symmem.Memory) []float32 {
@@ -53,33 +59,34 @@ func (r *normRank) ownRows(m symmem.Memory) []float32 {
 	return r.readNumbers(own)
 }
 
-// TestScatteredNormHasBitsOfAllReduce compares both operations on the same input. Each rank's
-// results must have the same bits, for small and large numbers of rows.
+// TestScatteredNormHasBitsOfAllReduce computes both norms of the same input. Each rank's own rows
+// must have the same bits, for small and large numbers of rows.
 func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
-	for _, rows := range []int64{1, 5, 300} { // on each rank
+	for _, rows := range []int64{1, 5, 300} { // per rank
 		runNorms(t, func(r *normRank) {
 			whole := r.scatter(rows)
 			r.ok(r.World().ReduceScatterRMSNorm(r.ctx, r.args, nil))
 			r.ok(r.World().AllReduceRMSNorm(r.ctx, whole, nil))
-			if !slices.Equal(r.readNumbers(r.args.Output), r.ownRows(whole.Output)) {
-				r.failf("%d rows on each rank: the output differs from AllReduceRMSNorm, want equal bits",
-					rows)
+			output := r.readNumbers(r.args.Output)
+			if !slices.Equal(output, r.ownRows(whole.Output)) {
+				r.failf("%d rows per rank: the output differs from AllReduceRMSNorm, want equal bits", rows)
 			}
 
-			if !slices.Equal(r.readNumbers(r.args.Residual), r.ownRows(whole.Residual)) {
-				r.failf("%d rows on each rank: the residual differs from AllReduceRMSNorm, want equal bits",
-					rows)
+			residual := r.readNumbers(r.args.Residual)
+			if !slices.Equal(residual, r.ownRows(whole.Residual)) {
+				r.failf("%d rows per rank: the residual differs from AllReduceRMSNorm, want equal bits", rows)
 			}
 		})
 	}
 }
 
-// TestScatteredNormReadsPeersInput computes the norm of more rows than fit into the exchange
-// memory of GPUs, so that ranks must read each other's input. Only the input is in symmetric
-// memory.
+// TestScatteredNormReadsPeersInput computes a norm of many rows, whose input is in symmetric
+// memory: memory at equal offsets on all ranks, which ranks can read from each other. The rows do
+// not fit into the memory through which GPUs exchange small inputs, so each rank must read its
+// peer's input.
 func TestScatteredNormReadsPeersInput(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		const rows = 600    // on each rank
+		const rows = 600    // per rank
 		const hidden = 8192 // elements of a row
 		a := &r.args
 		a.Rows, a.Hidden = rows, hidden
@@ -92,12 +99,12 @@ func TestScatteredNormReadsPeersInput(t *testing.T) {
 		r.fill(a.Residual, func(i int) float32 { return float32(i % 5) })
 		r.fill(a.Weight, func(int) float32 { return 1 })
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
-		first := r.Rank() * rows * hidden // first element of this rank in the input
+		ownFirst := r.Rank() * rows * hidden // the first element in this rank's rows of the input
 		for i, got := range r.readNumbers(a.Residual) {
-			inputOf0 := (first + i) % 7
+			inputOf0 := (ownFirst + i) % 7
 			inputOf1 := inputOf0 + 1
-			earlier := i % 5
-			want := float32(inputOf0 + inputOf1 + earlier)
+			oldResidual := i % 5
+			want := float32(inputOf0 + inputOf1 + oldResidual)
 			if got != want {
 				r.failf("element %d of the residual = %g, want %g", i, got, want)
 			}
@@ -105,15 +112,18 @@ func TestScatteredNormReadsPeersInput(t *testing.T) {
 	})
 }
 
-// TestScatteredNormOnlyQuantizes computes quantized rows without an Output. They must be the rows
-// of an AllReduceRMSNorm.
+// TestScatteredNormOnlyQuantizes computes norms without an output, whose rows are only written in
+// quantized form: as numbers of one byte, with a scale for each row. Each rank's own rows must be
+// the same as with an AllReduceRMSNorm.
 func TestScatteredNormOnlyQuantizes(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		whole := r.scatter(rowsPerRank)
 		a := &r.args
 		for _, args := range []*symmem.NormArgs{a, &whole} {
-			const quantizedBytes, scaleBytes = 1, 4
-			args.Output, args.Quant = symmem.Memory{}, symmem.QuantPerRow
+			const quantizedBytes = 1 // of an element
+			const scaleBytes = 4
+			args.Output = symmem.Memory{}
+			args.Quant = symmem.QuantPerRow
 			args.Quantized = r.alloc(r.pool, quantizedBytes*args.Rows*args.Hidden).Memory()
 			args.Scales = r.alloc(r.pool, scaleBytes*args.Rows).Memory()
 		}
@@ -127,7 +137,8 @@ func TestScatteredNormOnlyQuantizes(t *testing.T) {
 		r.ok(s.Copy(symmem.Host(got), a.Quantized))
 		r.ok(s.Copy(symmem.Host(allRows), whole.Quantized))
 		r.ok(s.Synchronize(r.ctx))
-		want := allRows[r.Rank()*len(got):][:len(got)] // this rank's rows
+		ownFirst := r.Rank() * len(got)
+		want := allRows[ownFirst : ownFirst+len(got)]
 		if !slices.Equal(got, want) {
 			r.failf("the quantized rows differ from those of an AllReduceRMSNorm, want equal bytes")
 		}
@@ -156,12 +167,13 @@ func TestNormOperationsDiverge(t *testing.T) {
 	})
 }
 
-// TestInvalidScatteredNorms checks that the input must hold the rows of all ranks. The output may
-// overlap the part of the input that becomes this rank's rows, but no other part.
+// TestInvalidScatteredNorms passes an input that has too few rows, which must be refused, and
+// outputs that overlap the input. The output may overlap this rank's own rows of the input, but no
+// others.
 func TestInvalidScatteredNorms(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		r.scatter(rowsPerRank)
-		inputPart := func(owner int) symmem.Memory { // the rows that the call sums for a rank
+		inputRows := func(owner int) symmem.Memory { // the own rows of a rank
 			bytes := r.args.Rows * r.args.Hidden * elementBytes
 			m, err := r.args.Input.Slice(int64(owner)*bytes, bytes)
 			r.ok(err)
@@ -169,22 +181,22 @@ func TestInvalidScatteredNorms(t *testing.T) {
 		}
 		for _, c := range []struct {
 			name   string
-			change func(a *symmem.NormArgs) // of valid arguments
+			change func(a *symmem.NormArgs) // is applied to valid arguments
 			want   error
 		}{
 			{
-				name:   "an input of one rank's rows",
-				change: func(a *symmem.NormArgs) { a.Input = inputPart(0) },
+				name:   "an input with the rows of one rank only",
+				change: func(a *symmem.NormArgs) { a.Input = inputRows(0) },
 				want:   symmem.ErrOutOfRange,
 			},
 			{
-				name:   "output over this rank's part of the input",
-				change: func(a *symmem.NormArgs) { a.Output = inputPart(r.Rank()) },
+				name:   "output over this rank's rows of the input",
+				change: func(a *symmem.NormArgs) { a.Output = inputRows(r.Rank()) },
 				want:   nil,
 			},
 			{
-				name:   "output over another rank's part of the input",
-				change: func(a *symmem.NormArgs) { a.Output = inputPart(1 - r.Rank()) },
+				name:   "output over another rank's rows of the input",
+				change: func(a *symmem.NormArgs) { a.Output = inputRows(1 - r.Rank()) },
 				want:   symmem.ErrInvalid,
 			},
 		} {
@@ -197,7 +209,8 @@ func TestInvalidScatteredNorms(t *testing.T) {
 	})
 }
 
-// TestRepeatedScatteredNormDoesNotAllocate checks that only the first call allocates Go memory.
+// TestRepeatedScatteredNormDoesNotAllocate repeats a call. Only the first one may allocate Go
+// memory.
 func TestRepeatedScatteredNormDoesNotAllocate(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		r.scatter(rowsPerRank)
