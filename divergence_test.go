@@ -33,7 +33,7 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 		}
 
 		m := r.alloc(r.pool(), 4096).Memory()
-		const root = 1                 // rank 2 of the world, by its number in the group
+		const root = 1                 // the number of world rank 2 in the group
 		count := int64(100 + r.Rank()) // 100 on rank 0, 102 on rank 2
 		err := g.Broadcast(r.ctx, m, m, count, symmem.Int8, root, nil)
 		syncErr := r.DefaultStream().Synchronize(r.ctx) // reports an error of the submitted call

@@ -12,9 +12,13 @@ import (
 	"symmem"
 )
 
-// firstCauses lists faults in the order of docs/reference/failures.md. After a fault, the ranks
-// report what they know. If their reports differ, every rank gets the fault that comes first in
-// this list.
+// A fault makes a group fail on all its ranks. The ranks may see different faults: rank 1 sees that
+// rank 2 is lost, and rank 0 only times out. So each rank reports what it has seen, and the
+// ranks agree on one of the reports, the cause. Group.Err and Group.Cause return the cause on each
+// rank. In a test, symmem.Fail makes a group fail on this rank with the given report.
+
+// firstCauses lists reports of all types. If the reports of the ranks differ, the cause is the one
+// whose type comes first in this list. docs/reference/failures.md has the same order.
 var firstCauses = []error{
 	&symmem.RankLostError{Ranks: []int{2}, InCall: "AllReduce 1"},
 	&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
@@ -24,36 +28,43 @@ var firstCauses = []error{
 	fmt.Errorf("the group: %w", symmem.ErrAborted),
 }
 
-// TestFirstCauseIsErrorOfAllRanks makes rank 1 report a different fault than the others, for each
-// pair of faults. All ranks must get the fault of rank 1, which comes first.
+// TestFirstCauseIsErrorOfAllRanks makes rank 1 report another fault than ranks 0 and 2, for each
+// pair of faults. All ranks must get the fault of rank 1, which comes first in firstCauses.
 func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
-	for i, earlierCause := range firstCauses {
-		for _, laterCause := range firstCauses[i+1:] {
-			t.Run(fmt.Sprintf("%T before %T", earlierCause, laterCause), func(t *testing.T) {
-				var texts errorTexts
-				runRanks(t, 3, symmem.Options{}, func(r *rank) {
-					g := r.split(r.World(), 0)
-					report := laterCause
-					if r.Rank() == 1 {
-						report = earlierCause
-					}
-
-					symmem.Fail(g, report)
-					err := g.Cause(r.ctx)
-					if reflect.TypeOf(err) != reflect.TypeOf(earlierCause) {
-						r.failf("got %T (%v), want %T", err, err, earlierCause)
-					}
-
-					texts.add(r, err)
-				})
-				texts.requireSame(t, 3)
+	for i, earlier := range firstCauses {
+		for _, later := range firstCauses[i+1:] {
+			t.Run(fmt.Sprintf("%T before %T", earlier, later), func(t *testing.T) {
+				checkEarlierIsCause(t, earlier, later)
 			})
 		}
 	}
 }
 
-// TestLateReportNamesWaitPosition checks that a TimeoutError says where each rank waits. Ranks 0
-// and 2 wait for rank 1, which waits for them in another call.
+// checkEarlierIsCause makes rank 1 report the fault earlier, and ranks 0 and 2 the fault later.
+func checkEarlierIsCause(t *testing.T, earlier, later error) {
+	t.Helper()
+	const ranks = 3
+	var texts errorTexts
+	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		report := later
+		if r.Rank() == 1 {
+			report = earlier
+		}
+
+		symmem.Fail(g, report)
+		cause := g.Cause(r.ctx)
+		if reflect.TypeOf(cause) != reflect.TypeOf(earlier) {
+			r.failf("got %T (%v), want %T", cause, cause, earlier)
+		}
+
+		texts.add(r, cause)
+	})
+	texts.requireSame(t, ranks)
+}
+
+// TestLateReportNamesWaitPosition makes ranks 0 and 2 wait for rank 1, which waits for them in
+// another call. The cause, a TimeoutError, must say in which call each rank waits.
 func TestLateReportNamesWaitPosition(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
@@ -85,11 +96,11 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// TestLateReportOfRankWithoutTime makes rank 1 report that it began its wait after the deadline.
-// The other ranks report that they have waited for rank 1. The cause must say both.
+// TestLateReportOfRankWithoutTime makes ranks 0 and 2 report that they have waited for rank 1, and
+// rank 1 that it began its call after the deadline. The cause must say both.
 func TestLateReportOfRankWithoutTime(t *testing.T) {
-	var texts errorTexts
 	const beganLate = "began this call when its deadline had passed or was near"
+	var texts errorTexts
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		report := &symmem.TimeoutError{
@@ -113,9 +124,9 @@ func TestLateReportOfRankWithoutTime(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// TestErrDoesNotWait calls Err and Cause before the ranks have agreed on the cause of a fault. Err
-// must return nil, and Cause must wait until its context ends. After the agreement, both must
-// return the cause, even with a context that has ended.
+// TestErrDoesNotWait calls Err and Cause after a fault, before the ranks have agreed on its cause.
+// Err must return nil, and Cause must wait until its context ends. After the agreement, both must
+// return the cause, even if the context of Cause has ended.
 func TestErrDoesNotWait(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		release := make(chan struct{})
@@ -135,11 +146,12 @@ func TestErrDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestInterruptedCallReturnsErrInterrupted interrupts a barrier of rank 0, through an option that
-// waits call repeatedly. The error must contain the option's error, and the group must end.
+// TestInterruptedCallReturnsErrInterrupted interrupts a barrier of rank 0. While a call waits, it
+// repeatedly calls the option Interrupted, and ends if that returns an error. The error of the
+// barrier must contain this error, and the group must end.
 func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 	errStop := errors.New("stop")
-	var interrupt atomic.Bool     // makes the next call of Options.Interrupted fail
+	var interrupt atomic.Bool     // makes the next call of Interrupted fail
 	joined := make(chan struct{}) // closed when rank 1 has joined the group
 	options := symmem.Options{Interrupted: func() error {
 		if interrupt.Swap(false) {
@@ -166,7 +178,7 @@ func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 		interrupt.Store(true)
 		callErr := g.Barrier(r.ctx, nil)
 		syncErr := r.DefaultStream().Synchronize(r.ctx)
-		err := errors.Join(callErr, syncErr) // either call may be interrupted
+		err := errors.Join(callErr, syncErr) // the interruption ends either call
 		r.wantErr(err, symmem.ErrInterrupted)
 		r.wantErr(err, errStop)
 	})

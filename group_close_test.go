@@ -9,6 +9,10 @@ import (
 	"symmem/driver"
 )
 
+// These tests close a group on one rank while its work is unfinished, or while other ranks, its
+// peers, use the group or have made it fail. For example, rank 2 closes the group and rank 0 waits
+// in a collective: rank 0 must get a DeadlockError that names rank 2.
+
 // TestCloseNamesFailedPeer closes a group after a peer has sent a message and aborted the group.
 // The error must report the abort and the unreceived message, because either of them may explain
 // the other.
@@ -36,8 +40,8 @@ func TestCloseNamesFailedPeer(t *testing.T) {
 }
 
 // TestCloseRealignsAfterPeerFault closes a group that a peer has aborted. Afterwards, the ranks
-// must realign their pools (place later buffers at equal offsets again), so that the world still
-// works.
+// must realign their pools, so that later buffers have equal offsets on all ranks again and the
+// world still works.
 func TestCloseRealignsAfterPeerFault(t *testing.T) {
 	aborted := make(chan struct{}) // closed when rank 1 has aborted the group
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -57,14 +61,15 @@ func TestCloseRealignsAfterPeerFault(t *testing.T) {
 }
 
 // TestGroupCloseAbortsUnfinishedWork closes a group whose collective waits for earlier work on its
-// stream. Close must time out and abort the collective. TestMain checks that the group's mappings
-// are released.
+// stream. Close must time out and abort the collective. It must also release the group's mappings
+// of memory, which TestMain checks.
 func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireDroppedWork() // skips the test on GPUs
 		g := r.split(r.World(), 0)
-		m, s := r.memory1000(g), r.stream() // 1000 numbers
-		release := r.hold(s)                // keeps the stream busy
+		m := r.memory1000(g) // 1000 numbers
+		s := r.stream()
+		release := r.hold(s) // keeps the stream busy
 		r.ok(r.sum1000(g, m, s))
 		r.wantTimeout(g.Close())
 		release()
@@ -73,7 +78,8 @@ func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 }
 
 // TestGroupCloseWaitsForCollective closes a group while a goroutine repeats a collective in it.
-// Close must succeed and end the collective, with an error that says that a rank has closed.
+// Close must succeed, and the collective must fail because this rank or its peer has closed the
+// group.
 func TestGroupCloseWaitsForCollective(t *testing.T) {
 	runRanks(t, 2, abortable, func(r *rank) {
 		p := r.pool()
@@ -81,7 +87,8 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 		for range 4 {           // more chances for this
 			g := r.split(r.World(), 0)
 			r.checkSum(g, b)
-			started, result := make(chan struct{}), make(chan error, 1)
+			started := make(chan struct{})
+			result := make(chan error, 1)
 			go func() { // ends after Close
 				close(started)
 				var err error
@@ -95,7 +102,7 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 			r.ok(g.Close())
 			err := <-result
 			isClosedHere := errors.Is(err, symmem.ErrClosed)
-			isClosedByPeer := errors.As(err, new(*driver.DeadlockError)) // the peer was faster
+			isClosedByPeer := errors.As(err, new(*driver.DeadlockError)) // the peer closed it first
 			if !isClosedHere && !isClosedByPeer {
 				r.failf("got %v, want ErrClosed or a DeadlockError", err)
 			}
@@ -103,11 +110,15 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 	})
 }
 
-// TestDeadlockNamesOnlyClosedRank closes a group on rank 2 while rank 0 makes collectives. The
-// error must not name rank 1, which makes no call either.
+// TestDeadlockNamesOnlyClosedRank closes a group on rank 2, while rank 0 makes collectives and rank
+// 1 makes no call. The error must name rank 2 only.
 func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
+	const (
+		callingRank = 0
+		idleRank    = 1
+		closingRank = 2
+	)
 	var texts errorTexts
-	const callingRank, idleRank, closingRank = 0, 1, 2
 	runRanks(t, 3, abortable, func(r *rank) {
 		g := r.split(r.World(), 0)
 		b := r.alloc(r.pool(), mib)
@@ -119,7 +130,7 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 				err = r.sum(g, b)
 			}
 		case idleRank:
-			<-g.Ended() // this rank makes no call
+			<-g.Ended()
 		case closingRank:
 			r.ok(g.Close())
 			return
@@ -131,7 +142,8 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 			r.failf("got %v, want a DeadlockError", err)
 		}
 
-		if deadlock.Activity[closingRank] == "" || len(deadlock.Activity) > 1 {
+		namesClosingRank := deadlock.Activity[closingRank] != ""
+		if !namesClosingRank || len(deadlock.Activity) > 1 {
 			r.failf("got %v, want an error that names only rank %d", err, closingRank)
 		}
 
@@ -144,8 +156,9 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 // TestRanksAgreeOnClosedRanks closes a group on rank 1 while the others make collectives. The
 // others must get the same error, which names rank 1.
 func TestRanksAgreeOnClosedRanks(t *testing.T) {
+	const closingRank = 1
+	const survivors = 2
 	var causes errorTexts
-	const closingRank, survivors = 1, 2
 	runRanks(t, 3, abortable, func(r *rank) {
 		g := r.split(r.World(), 0)
 		p := r.pool()
@@ -163,7 +176,8 @@ func TestRanksAgreeOnClosedRanks(t *testing.T) {
 
 		causes.add(r, g.Cause(r.ctx))
 		var deadlock *driver.DeadlockError
-		if !errors.As(err, &deadlock) || deadlock.Activity[closingRank] == "" {
+		namesClosingRank := errors.As(err, &deadlock) && deadlock.Activity[closingRank] != ""
+		if !namesClosingRank {
 			r.failf("got %v, want a DeadlockError that names rank %d", err, closingRank)
 		}
 	})

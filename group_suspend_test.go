@@ -8,8 +8,12 @@ import (
 	"symmem"
 )
 
-// suspendGroup suspends g, which releases memory and can make no collectives until resumeGroup. All
-// ranks must call suspendGroup. It returns how much memory g has released on this rank.
+// A program can suspend a group that it does not use for a while: the group releases memory.
+// Until all ranks resume the group, its collectives fail with ErrSuspended. A pool can be
+// suspended, too. It then releases the memory of its buffers.
+
+// suspendGroup suspends g. All ranks must call it. It returns how much memory g has released on
+// this rank.
 func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	r.t.Helper()
 	released, err := g.Suspend(r.ctx)
@@ -21,7 +25,7 @@ func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	return released
 }
 
-// resumeGroup ends the suspension of g. Like suspendGroup, it fails the test on an error.
+// resumeGroup ends the suspension of g. All ranks must call it.
 func resumeGroup(r *rank, g *symmem.Group) {
 	r.t.Helper()
 	r.ok(g.Resume(r.ctx))
@@ -30,13 +34,14 @@ func resumeGroup(r *rank, g *symmem.Group) {
 	}
 }
 
-// TestSuspendedGroupReplaysGraphs captures two graphs and replays them after each of many
-// suspensions of the group. Every other time, the pool is suspended, too. The graphs must still
-// compute the right sums.
+// TestSuspendedGroupReplaysGraphs captures two graphs and then suspends and resumes the group many
+// times, and every other time also the pool. After each time, the graphs must still compute the
+// right sums.
 func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 	const cycles = 100
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
-		w, p, s := r.World(), r.pool(), r.DefaultStream()
+		w := r.World()
+		p := r.pool()
 		b := r.window(p, mib)
 		m := b.Memory()
 		r.checkSum(w, b)
@@ -50,7 +55,8 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 			r.ok(w.Recv(r.ctx, m, messageCount, symmem.Float32, peer, s))
 		})
 		for cycle := range cycles {
-			if cycle%2 == 0 {
+			suspendsPool := cycle%2 == 0
+			if suspendsPool {
 				r.suspend(p, symmem.DiscardContents)
 			}
 
@@ -60,17 +66,15 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 			}
 
 			resumeGroup(r, w)
-			if cycle%2 == 0 {
+			if suspendsPool {
 				r.resume(p)
 			}
 
 			r.fill(b, float32(cycle+r.Rank()))
 			wantSum := float32(cycle + (cycle + 1)) // the values of ranks 0 and 1
-			r.ok(sumGraph.Launch(s))
-			r.synchronize()
+			replayGraph(r, sumGraph)
 			r.checkAll(b, wantSum)
-			r.ok(messageGraph.Launch(s)) // exchanges equal elements, so that b does not change
-			r.synchronize()
+			replayGraph(r, messageGraph) // exchanges equal elements, so that b does not change
 			r.checkAll(b, wantSum)
 		}
 
@@ -79,11 +83,21 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 	})
 }
 
+// replayGraph replays a graph on the default stream and waits for it.
+func replayGraph(r *rank, g *symmem.Graph) {
+	r.t.Helper()
+	r.ok(g.Launch(r.DefaultStream()))
+	r.synchronize()
+}
+
 // TestSuspendedGroupRefusesCalls makes calls in a suspended group. Calls that need device memory
-// must fail with advice. Calls that only compare values, and other groups, must work.
+// must fail with advice. Calls that only compare values must succeed, and so must calls in other
+// groups.
 func TestSuspendedGroupRefusesCalls(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
-		g, p, s := r.split(r.World(), 0), r.pool(), r.DefaultStream()
+		g := r.split(r.World(), 0)
+		p := r.pool()
+		s := r.DefaultStream()
 		b := r.window(p, mib)
 		m := b.Memory()
 		r.checkSum(g, b)
@@ -93,23 +107,24 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 		r.ok(err)         // a second Suspend does nothing
 		r.alloc(p, 8*mib) // in a new segment, so that Register has work to do
 		const advice = "call its Resume on every rank"
-		for name, err := range map[string]error{
+		refusals := map[string]error{
 			"AllReduce": r.sum(g, b),
 			"Barrier":   g.Barrier(r.ctx, s),
 			"Launch":    barrierGraph.Launch(s),
 			"Send":      g.Send(r.ctx, m, 1, symmem.Float32, 1-r.Rank(), s),
 			"Register":  p.Register(r.ctx, g),
 			"SetPath":   g.SetPath(r.ctx, symmem.PathPlain),
-		} {
+		}
+		for name, err := range refusals {
 			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), advice) {
 				r.failf("%s: got %v, want ErrSuspended with %q", name, err, advice)
 			}
 		}
 
-		r.checkSum(r.World(), b) // other groups are not affected
+		r.checkSum(r.World(), b) // another group
 		_, err = p.Suspend(r.ctx, symmem.DiscardContents)
 		r.wantErr(err, symmem.ErrSuspended)
-		r.ok(g.Check(r.ctx)) // a suspended group can still compare
+		r.ok(g.Check(r.ctx))
 		r.ok(g.Agree(r.ctx, "value", 1))
 		resumeGroup(r, g)
 		r.ok(g.Resume(r.ctx)) // a second Resume does nothing
@@ -124,10 +139,12 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
-		w, s := r.World(), r.DefaultStream()
+		w := r.World()
+		s := r.DefaultStream()
 		m := r.unregistered(mib)
 		// Backends may pass short and long messages in different ways.
-		const short, long = 10, 100 << 10 // elements
+		const short = 10       // elements
+		const long = 100 << 10 // elements
 		for _, count := range []int64{short, long} {
 			if r.Rank() == 0 {
 				r.ok(w.Send(r.ctx, m, count, symmem.Float32, 1, s))
@@ -155,12 +172,13 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	}
 }
 
-// TestSuspendedGroupCloses closes suspended groups, with and without suspended pools. The memory
-// must remain usable in the world.
+// TestSuspendedGroupCloses closes suspended groups, with and without suspended pools. Afterwards,
+// the world must still be able to use the memory.
 func TestSuspendedGroupCloses(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for _, suspendsPool := range []bool{false, true} {
-			g, p := r.split(r.World(), 0), r.pool()
+			g := r.split(r.World(), 0)
+			p := r.pool()
 			b := r.window(p, mib)
 			r.checkSum(g, b)
 			if suspendsPool {
@@ -183,8 +201,8 @@ func TestSuspendedGroupCloses(t *testing.T) {
 // not ErrSuspended.
 func TestSuspendedGroupFails(t *testing.T) {
 	runWithFault(t, 2, suspendOptions(), func(r *rank) {
-		g, p := r.split(r.World(), 0), r.pool()
-		b := r.window(p, mib)
+		g := r.split(r.World(), 0)
+		b := r.window(r.pool(), mib)
 		r.checkSum(g, b)
 		suspendGroup(r, g)
 		g.Abort()

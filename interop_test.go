@@ -20,7 +20,7 @@ import (
 // ValueCall for a number or a text of each rank, such as the sum 3+4 = 7, or a Call for a
 // collective on memory. These tests make such calls and check their results and errors.
 
-// TestCallValuesMatchMethods makes each kind of ValueCall and checks the result.
+// TestCallValuesMatchMethods makes ValueCalls of different operations and checks their results.
 func TestCallValuesMatchMethods(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		me := int64(r.Rank()) // 0 or 1

@@ -21,13 +21,16 @@ import (
 	"symmem/internal/live"
 )
 
-// watchedVariable marks a process as a rank of TestLiveViewSurvivesKilledRanks. Its value is the
-// address of the live view, the web page about the ranks.
+// TestLiveViewSurvivesKilledRanks starts three ranks as processes. One of them serves the live
+// view: a web page that shows the state of the ranks. The test kills rank 0, which serves the view
+// first. Rank 1 must then serve it, and show ranks 1 and 2 and that a rank is lost. The same
+// applies to rank 2 after rank 1 has been killed.
+
+// watchedVariable marks a process as a rank of the test. Its value is the address of the live view.
 const watchedVariable = "SYMMEM_TEST_WATCHED"
 
-// runWatchedRank runs this process as a rank of TestLiveViewSurvivesKilledRanks. The rank repeats
-// a collective until another rank is lost, waits until its standard input is closed, and returns
-// its exit status.
+// runWatchedRank runs this process as a rank of the test and returns its exit status. The rank
+// repeats a barrier until another rank is lost, and then waits until its standard input is closed.
 func runWatchedRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable)) // the test has set both to integers
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
@@ -49,12 +52,12 @@ func runWatchedRank() int {
 	}
 
 	_, _ = io.Copy(io.Discard, os.Stdin) // an error also means that the input has ended
-	rt.Close()                           // returns the loss of a rank
+	rt.Close()                           // returns the loss of a rank again
 	return 0
 }
 
-// fetch makes a GET request with an access token and returns the body of the response. A status
-// other than 200 is an error.
+// fetch makes a GET request with an access token and returns the body of the response. It fails if
+// the status is not 200.
 func fetch(address, path, token string) (string, error) {
 	request, err := http.NewRequest(http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
@@ -78,7 +81,7 @@ func fetch(address, path, token string) (string, error) {
 	return string(body), err
 }
 
-// answeringRanks lists the ranks that have described their state in the page.
+// answeringRanks lists the ranks whose state is in the view. Other ranks have an error instead.
 func answeringRanks(m live.Machine) (ranks []int) {
 	for i := range m.Ranks {
 		if m.Ranks[i].Error == "" {
@@ -100,46 +103,35 @@ func unusedAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestLiveViewSurvivesKilledRanks kills the rank that serves the live view, first rank 0 and then
-// rank 1. Each time, the next rank must serve the view. The view must show the remaining ranks and
-// their fault. The metrics must say which ranks are up.
+// TestLiveViewSurvivesKilledRanks kills rank 0 and then rank 1. Each time, the next rank must serve
+// the view and the metrics, which must say which ranks are up.
 func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	requireRanks(t, lostRanks)
 	useLiveFolder(t) // separates the job from other jobs on this machine
-	address, store := unusedAddress(t), "unix:@symmem-test-"+rand.Text()
-	var ranks []*exec.Cmd
+	address := unusedAddress(t)
+	store := "unix:@symmem-test-" + rand.Text()
+	var processes []*exec.Cmd
 	var inputs []io.Closer
 	for number := range lostRanks {
 		c, input := startWatchedRank(t, store, address, number)
-		ranks, inputs = append(ranks, c), append(inputs, input)
+		processes = append(processes, c)
+		inputs = append(inputs, input)
 	}
 
 	const lastRank = lostRanks - 1
 	var token string
 	for server := range lostRanks { // the ranks before server have been killed
-		remaining := []int{0, 1, 2}[server:]
-		await(t, fmt.Sprintf("rank %d serves ranks %v", server, remaining), func() bool {
-			token = jobToken(token)
-			text, err := fetch(address, "/debug/symmem", token)
-			var m live.Machine
-			if err != nil || json.Unmarshal([]byte(text), &m) != nil {
-				return false
-			}
-
-			showsRanks := m.ServedBy == server && slices.Equal(answeringRanks(m), remaining)
-			hasLoss := server > 0
-			return showsRanks && (!hasLoss || strings.Contains(faults(m), "lost"))
-		})
+		token = awaitView(t, address, server, token)
 		checkMetrics(t, address, server)
 		if server < lastRank {
-			_ = ranks[server].Process.Kill()
-			_ = ranks[server].Wait() // the error says that the process was killed
+			_ = processes[server].Process.Kill()
+			_ = processes[server].Wait() // the error says that the process was killed
 		}
 	}
 
 	_ = inputs[lastRank].Close() // ends the last rank
-	if err := ranks[lastRank].Wait(); err != nil {
-		t.Errorf("the last rank failed: %v\n%s", err, ranks[lastRank].Stdout)
+	if err := processes[lastRank].Wait(); err != nil {
+		t.Errorf("the last rank failed: %v\n%s", err, processes[lastRank].Stdout)
 	}
 
 	if text, err := fetch(address, "/metrics", ""); err == nil {
@@ -147,7 +139,29 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	}
 }
 
-// checkMetrics checks that the metrics show the ranks before firstUp as down, and the others as up.
+// awaitView waits until the rank server serves the view, which shows the ranks from server on. If
+// earlier ranks have been killed, it must also show their loss. It returns the latest access token.
+func awaitView(t *testing.T, address string, server int, token string) string {
+	t.Helper()
+	remaining := []int{0, 1, 2}[server:]
+	await(t, fmt.Sprintf("rank %d serves ranks %v", server, remaining), func() bool {
+		token = jobToken(token)
+		text, err := fetch(address, "/debug/symmem", token)
+		var view live.Machine
+		if err != nil || json.Unmarshal([]byte(text), &view) != nil {
+			return false
+		}
+
+		showsRanks := view.ServedBy == server && slices.Equal(answeringRanks(view), remaining)
+		hasLoss := server > 0
+		showsLoss := strings.Contains(faults(view), "lost")
+		return showsRanks && (showsLoss || !hasLoss)
+	})
+	return token
+}
+
+// checkMetrics checks the metrics of rank firstUp: they must show the ranks before it as down, and
+// the others as up.
 func checkMetrics(t *testing.T, address string, firstUp int) {
 	t.Helper()
 	const noToken = "" // metrics need none
@@ -171,9 +185,9 @@ func checkMetrics(t *testing.T, address string, firstUp int) {
 }
 
 // jobToken returns the access token of the only job. If there is no job at the moment, it returns
-// the token of an earlier call.
+// the token from an earlier call.
 func jobToken(earlier string) string {
-	jobs, _ := live.Jobs(live.Root()) // after an error, there are no jobs
+	jobs, _ := live.Jobs(live.Root()) // empty after an error
 	for _, job := range jobs {
 		if found, err := live.Token(job); err == nil {
 			return found
@@ -186,7 +200,8 @@ func jobToken(earlier string) string {
 // startWatchedRank starts a rank, which exits when the returned Closer is closed.
 func startWatchedRank(t *testing.T, store, address string, number int) (*exec.Cmd, io.Closer) {
 	t.Helper()
-	const noRound, noVictim = "", -1 // the rank does not kill itself
+	const noRound = ""  // rounds are for other tests
+	const noVictim = -1 // no rank kills itself
 	c := rankCommand(
 		t, store, noRound, number, lostRanks, noVictim, watchedVariable+"="+address)
 	input, err := c.StdinPipe()
