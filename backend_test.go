@@ -14,11 +14,15 @@ import (
 	"symmem/driver/nccl"
 )
 
-// backendVariable is the environment variable for the backend of all tests.
+// The tests run with one backend. By default, this is the host backend, whose devices are parts of
+// the CPU's memory. With SYMMEM_TEST_BACKEND=nccl, each rank needs a GPU. A test that needs more
+// ranks than there are GPUs is skipped.
+
+// backendVariable is the environment variable that selects the backend.
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
-// withBackend returns the options with the backend of all tests, unless they name another one. By
-// default, this is the host backend, whose devices are parts of the CPU's memory.
+// withBackend returns the options with the backend of the tests. If the options already name a
+// backend, it stays.
 func withBackend(o symmem.Options) symmem.Options {
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
@@ -27,22 +31,24 @@ func withBackend(o symmem.Options) symmem.Options {
 	return o
 }
 
-// skipOnHost skips a test that is only meaningful with the backend nccl. Package
-// internal/softgpu/roottest runs the tests with nccl on a simulated GPU, so the test also runs
-// without a GPU.
+// isHost reports whether the tests run with the host backend.
+func isHost() bool { return withBackend(symmem.Options{}).Backend == "host" }
+
+// skipOnHost skips a test that is only meaningful with the backend nccl. On a machine without a
+// GPU, package internal/softgpu/roottest runs this test with nccl on a simulated GPU.
 func skipOnHost(tb testing.TB, reason string) {
 	tb.Helper()
-	if withBackend(symmem.Options{}).Backend == "host" {
+	if isHost() {
 		tb.Skip(fmt.Errorf("%s: %w", reason, symmem.ErrUnsupported))
 	}
 }
 
-// availableRanks returns the number of ranks that the backend can run, one per device. The host
-// backend has no limit. With one device, availableRanks returns 2: a test then tries to open 2
-// ranks, which skips it. availableRanks fails the test if it cannot count the devices.
+// availableRanks returns the number of ranks that the backend can run, one per device. It has no
+// limit on the host backend. The number is at least 2: with fewer devices, a test that opens 2
+// ranks is skipped. availableRanks fails the test if it cannot count the devices.
 func availableRanks(tb testing.TB) int {
 	tb.Helper()
-	if withBackend(symmem.Options{}).Backend == "host" {
+	if isHost() {
 		return math.MaxInt
 	}
 
@@ -54,13 +60,13 @@ func availableRanks(tb testing.TB) int {
 	return max(2, n)
 }
 
-// smallestRefusedSize is the smallest size of a local world (whose ranks are goroutines) that the
-// backend has refused, or 0. Later tests do not open worlds of this size or more: their ranks would
-// wait for a rank without a device.
+// smallestRefusedSize is the number of ranks of the smallest local world that the backend has
+// refused, or 0. (The ranks of a local world are goroutines.) Tests skip worlds of this size or
+// more, in which ranks would wait for a rank without a device.
 var smallestRefusedSize atomic.Int64
 
-// openRanks opens a world of n ranks, which are goroutines. It skips the test if there are too few
-// devices, and fails it on another error. The caller must close the Runtimes.
+// openRanks opens a local world of n ranks. It skips the test if there are too few devices, and
+// fails it on another error. The caller must close the Runtimes.
 func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	t.Helper()
 	smallestRefused := smallestRefusedSize.Load()
@@ -82,7 +88,8 @@ func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	return runtimes
 }
 
-// requireRanks skips the test without enough devices. To find out, it opens and closes a world.
+// requireRanks skips the test if there are too few devices. To find out, it opens and closes a
+// world.
 func requireRanks(t *testing.T, ranks int) {
 	t.Helper()
 	doNothing := func(*rank) {}
@@ -133,7 +140,8 @@ func (r *rank) skipUnsupported(err error) {
 	r.ok(err)
 }
 
-// lacksWindowPath reports whether the backend has no window path for the call.
+// lacksWindowPath reports whether a call takes the plain path because the backend has no window
+// path for it. (A path is the way in which a call runs.)
 func lacksWindowPath(e symmem.Explanation) bool {
 	return e.Path == "plain" && strings.HasSuffix(e.Why, symmem.ErrUnsupported.Error())
 }

@@ -9,23 +9,31 @@ import (
 	"symmem"
 )
 
-// TestBufferPlacement allocates two buffers in a new pool. Their sizes are rounded up to multiples
-// of 512 bytes, and the second buffer follows the first.
+// A buffer is a block of a pool's memory, and a segment is a part of this memory that the pool maps
+// at once. For example, a request for 1000 bytes gets the first 1024 bytes of segment 0, and the
+// next request gets the bytes that follow. Ranks can register segments; a registered segment is a
+// window. Memory is any range of addresses: a buffer, a Go slice or a part of them.
+
+// TestBufferPlacement allocates two buffers in a new pool. Their sizes must be rounded up to
+// multiples of 512 bytes, and the second buffer must follow the first.
 func TestBufferPlacement(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		a, b := r.alloc(p, 1000), r.alloc(p, 1)
-		const wantA, wantB = 1024, 512 // rounded sizes
-		if a.Size() != wantA || b.Size() != wantB {
-			r.failf("got sizes %d and %d, want %d and %d", a.Size(), b.Size(), wantA, wantB)
+		a := r.alloc(p, 1000)
+		b := r.alloc(p, 1)
+		const wantSizeA = 1024
+		const wantSizeB = 512
+		if a.Size() != wantSizeA || b.Size() != wantSizeB {
+			r.failf("got sizes %d and %d, want %d and %d", a.Size(), b.Size(), wantSizeA, wantSizeB)
 		}
 
-		if b.Offset() != a.Offset()+wantA {
-			r.failf("got offsets %d and %d, want a distance of %d", a.Offset(), b.Offset(), wantA)
+		if b.Offset() != a.Offset()+wantSizeA {
+			r.failf("got offsets %d and %d, want a distance of %d", a.Offset(), b.Offset(), wantSizeA)
 		}
 
-		if b.Address() != a.Address()+wantA {
-			r.failf("got addresses %#x and %#x, want a distance of %d", a.Address(), b.Address(), wantA)
+		if b.Address() != a.Address()+wantSizeA {
+			r.failf("got addresses %#x and %#x, want a distance of %d", a.Address(), b.Address(),
+				wantSizeA)
 		}
 
 		if a.Segment() != 0 {
@@ -43,10 +51,11 @@ func TestBufferPlacement(t *testing.T) {
 }
 
 // TestGoSliceNeedsAddressableDevice passes Go slices to a collective and to a copy. The collective
-// needs a device that can address them. A copy does not.
+// must fail on a device that cannot address Go slices. The copy must succeed on every device.
 func TestGoSliceNeedsAddressableDevice(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		const count, bytes = 4, 16 // of half the slice
+		const count = 4         // elements in half of the slice
+		const bytes = 4 * count // of float32
 		whole := symmem.Host(make([]float32, 2*count))
 		half, err := whole.Slice(0, bytes)
 		r.ok(err)
@@ -66,24 +75,25 @@ func TestGoSliceNeedsAddressableDevice(t *testing.T) {
 	})
 }
 
-// TestViewNeedsAddressableDevice accesses a buffer as a Go slice, which only some devices support.
-// Device code must see what the CPU writes.
+// TestViewNeedsAddressableDevice accesses a buffer as a Go slice, which must fail unless the CPU
+// can address device memory. Otherwise, a copy on the device must see what the CPU writes.
 func TestViewNeedsAddressableDevice(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		b := r.alloc(r.pool(), 1000) // rounded up to 1024 bytes
-		v, err := symmem.View[float64](b)
+		view, err := symmem.View[float64](b)
 		if !r.Device().Addressable {
 			r.wantErr(err, symmem.ErrUnsupported)
 			return
 		}
 
 		r.ok(err)
-		const wantLen, last = 1024 / 8, 1024/8 - 1
-		if len(v) != wantLen {
-			r.failf("the view has %d elements, want %d", len(v), wantLen)
+		const wantLen = 1024 / 8 // a float64 has 8 bytes
+		if len(view) != wantLen {
+			r.failf("the view has %d elements, want %d", len(view), wantLen)
 		}
 
-		v[last] = 5
+		const last = wantLen - 1
+		view[last] = 5
 		copied := read[float64](r, b.Memory())
 		if copied[last] != 5 {
 			r.failf("element %d = %v, want 5", last, copied[last])
@@ -91,15 +101,17 @@ func TestViewNeedsAddressableDevice(t *testing.T) {
 	})
 }
 
-// TestBufferMisuse frees a buffer again, also after its memory belongs to another buffer. It also
-// uses the zero Buffer. No misuse may free a live buffer.
+// TestBufferMisuse frees a buffer a second time, before and after its memory has got a new buffer.
+// It also uses the zero Buffer. All these calls must fail, and the new buffer must remain
+// allocated.
 func TestBufferMisuse(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		freed := r.alloc(p, 4096)
 		r.ok(freed.Free())
 		r.wantErr(freed.Free(), symmem.ErrDoubleFree)
-		reused := r.alloc(p, 4096) // must get the same memory, or the next call would test nothing
+		reused := r.alloc(p, 4096)
+		// Without the same memory, the next Free would test nothing new.
 		if reused.Address() != freed.Address() {
 			r.failf("the new buffer is at %#x, want %#x", reused.Address(), freed.Address())
 		}
@@ -108,7 +120,7 @@ func TestBufferMisuse(t *testing.T) {
 			r.failf("Free of a freed buffer succeeded, want an error")
 		}
 
-		r.ok(reused.Free()) // succeeds, because the misuse has not freed it
+		r.ok(reused.Free()) // would fail if freed.Free had freed it
 		zero := symmem.Buffer{}
 		r.wantErr(zero.Free(), symmem.ErrForeign)
 		r.wantErr(zero.UseOn(r.DefaultStream()), symmem.ErrForeign)
@@ -120,24 +132,26 @@ func TestBufferMisuse(t *testing.T) {
 	})
 }
 
-// TestMemorySliceBounds slices a memory of 100 bytes. A slice inside the memory begins at the given
-// offset, except that a slice of no bytes begins at the start. Any other slice is refused.
+// TestMemorySliceBounds slices a memory of 100 bytes. A slice inside the memory must begin at the
+// given offset, but a slice of no bytes at the start of the memory. Any other slice must be
+// refused.
 func TestMemorySliceBounds(t *testing.T) {
 	m := symmem.ForeignMemory(0x1000, 100)
 	const refused = -1 // in place of an offset
 	for _, row := range []struct {
-		name          string
-		offset, bytes int64
-		wantOffset    int64 // of the slice in the memory, or refused
+		name       string
+		offset     int64 // argument of Slice
+		bytes      int64 // argument of Slice
+		wantOffset int64 // of the slice in the memory, or refused
 	}{
-		{"all of it", 0, 100, 0},
-		{"no bytes at the end", 100, 0, 0},
-		{"the last byte", 99, 1, 99},
-		{"a byte past the end", 99, 2, refused},
-		{"a start before the memory", -1, 1, refused},
-		{"a negative length", 1, -1, refused},
-		{"a length that overflows", 1, math.MaxInt64, refused},
-		{"a start far past the end", math.MaxInt64, 1, refused},
+		{name: "all of it", offset: 0, bytes: 100, wantOffset: 0},
+		{name: "no bytes at the end", offset: 100, bytes: 0, wantOffset: 0},
+		{name: "the last byte", offset: 99, bytes: 1, wantOffset: 99},
+		{name: "a byte past the end", offset: 99, bytes: 2, wantOffset: refused},
+		{name: "a start before the memory", offset: -1, bytes: 1, wantOffset: refused},
+		{name: "a negative length", offset: 1, bytes: -1, wantOffset: refused},
+		{name: "a length that overflows", offset: 1, bytes: math.MaxInt64, wantOffset: refused},
+		{name: "a start far past the end", offset: math.MaxInt64, bytes: 1, wantOffset: refused},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			part, err := m.Slice(row.offset, row.bytes)
@@ -158,32 +172,34 @@ func TestMemorySliceBounds(t *testing.T) {
 	}
 }
 
-// TestIsSymmetricAtWindowEdges asks which ranges of addresses lie in a window, the registered
-// memory of a segment. Only ranges that lie entirely in one window are symmetric.
+// TestIsSymmetricAtWindowEdges asks which ranges of addresses are symmetric: only those that lie
+// entirely in one window.
 func TestIsSymmetricAtWindowEdges(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		const segmentBytes = 4 * mib // of the pool, so that each buffer fills a segment
-		b := r.window(p, segmentBytes)
+		window := r.window(p, segmentBytes)
 		unregistered := r.alloc(p, segmentBytes)
-		base, size := b.Address(), b.Size()
+		start := window.Address()
+		size := window.Size()
+		end := start + uintptr(size)
 		for _, row := range []struct {
 			name    string
 			address uintptr
 			bytes   int64
 			want    bool
 		}{
-			{"the whole window", base, size, true},
-			{"its last byte", base + uintptr(size) - 1, 1, true},
-			{"no bytes inside it", base + 8, 0, true},
-			{"a byte past its end", base + uintptr(size) - 1, 2, false},
-			{"its end", base + uintptr(size), 1, false},
-			{"the byte before it", base - 1, 1, false},
-			{"across its start", base - 1, 2, false},
-			{"a length that overflows", base + 8, math.MaxInt64, false},
-			{"a negative length", base, -1, false},
-			{"a segment that is not registered", unregistered.Address(), 1, false},
-			{"no address", 0, 1, false},
+			{name: "the whole window", address: start, bytes: size, want: true},
+			{name: "its last byte", address: end - 1, bytes: 1, want: true},
+			{name: "no bytes inside it", address: start + 8, bytes: 0, want: true},
+			{name: "a byte past its end", address: end - 1, bytes: 2, want: false},
+			{name: "its end", address: end, bytes: 1, want: false},
+			{name: "the byte before it", address: start - 1, bytes: 1, want: false},
+			{name: "across its start", address: start - 1, bytes: 2, want: false},
+			{name: "a length that overflows", address: start + 8, bytes: math.MaxInt64, want: false},
+			{name: "a negative length", address: start, bytes: -1, want: false},
+			{name: "an unregistered segment", address: unregistered.Address(), bytes: 1, want: false},
+			{name: "no address", address: 0, bytes: 1, want: false},
 		} {
 			if got := r.Interop().IsSymmetric(r.World(), row.address, row.bytes); got != row.want {
 				r.failf("%s: IsSymmetric(%#x, %d) = %v, want %v", row.name, row.address, row.bytes, got,
@@ -198,8 +214,8 @@ func TestIsSymmetricAtWindowEdges(t *testing.T) {
 	})
 }
 
-// TestObserverCallOrder maps, registers and releases a segment, and checks the calls of an
-// observer. A removed observer must get no calls.
+// TestObserverCallOrder maps, registers and releases a segment. An observer must be called at each
+// step, in this order. A removed observer must get no calls.
 func TestObserverCallOrder(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var calls []string

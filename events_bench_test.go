@@ -10,8 +10,12 @@ import (
 	"symmem/event"
 )
 
-// newEventHooks returns a missing hook and a cheap hook for Options.OnEvent, by the name of a
-// benchmark. The hook reads the event, so that the compiler cannot drop it.
+// Each call of symmem, such as an allocation, causes events. A program can get them through a hook,
+// Options.OnEvent, or have them written to a trace. These benchmarks measure by how much a hook or
+// a trace slows calls down.
+
+// newEventHooks returns the values of Options.OnEvent to compare, by the name of a benchmark: none
+// and a cheap hook. The hook reads the event, so that the compiler cannot drop it.
 func newEventHooks() map[string]func(*event.Event) {
 	var sum uint64
 	return map[string]func(*event.Event){
@@ -76,12 +80,13 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 // smallCount is the number of elements of an all-reduce. They take little time to add.
 const smallCount = 16
 
-// BenchmarkTrace measures the time that a trace adds to an allocation, a free and a collective.
+// BenchmarkTrace measures the time that a trace adds to an allocation with its free, and to a
+// collective.
 func BenchmarkTrace(b *testing.B) {
 	withoutTrace := newTraceBench(b, symmem.Options{})
 	withTrace := newTraceBench(b, symmem.Options{Trace: b.TempDir()})
 	b.Run("alloc", func(b *testing.B) {
-		const eventsPerCall = 2 // of the allocation and the free
+		const eventsPerCall = 2 // one of the allocation and one of the free
 		compareBatches(b, withoutTrace, withTrace, eventsPerCall, (*traceBench).allocAndFree)
 	})
 	b.Run("collective", func(b *testing.B) {
@@ -90,9 +95,9 @@ func BenchmarkTrace(b *testing.B) {
 	})
 }
 
-// compareBatches alternates batches of calls without and with a trace. It reports by how much the
-// trace increases the minimum and the median of the times of the batches. The minimum matters,
-// because other programs slow most batches down. Each call causes eventsPerCall events.
+// compareBatches alternates batches of calls without and with a trace. It reports how much larger
+// the minimum and the median time of a batch are with a trace. The minimum matters, because other
+// programs slow most batches down. Each call causes eventsPerCall events.
 func compareBatches(
 	b *testing.B, withoutTrace, withTrace *traceBench, eventsPerCall float64,
 	call func(*traceBench) error,
@@ -135,16 +140,16 @@ func timeCalls(
 	return float64(time.Since(begin)) / float64(calls)
 }
 
-// traceBench holds the arguments of the calls that BenchmarkTrace measures.
+// traceBench makes the calls that BenchmarkTrace measures.
 type traceBench struct {
 	ctx    context.Context
 	group  *symmem.Group
 	pool   *symmem.Pool
-	memory symmem.Memory
+	memory symmem.Memory // of the collectives
 }
 
-// newTraceBench opens a world of one rank, which closes at the end of the benchmark, and allocates
-// the memory for its collectives.
+// newTraceBench opens a world of one rank and allocates the memory for its collectives. The world
+// closes at the end of the benchmark.
 func newTraceBench(b *testing.B, o symmem.Options) *traceBench {
 	b.Helper()
 	rt := openAloneWith(b, o)

@@ -11,6 +11,9 @@ import (
 	"symmem"
 )
 
+// Most examples run on the two ranks of a world. The functions world and worldWith open it, call a
+// function on each rank at the same time, and close it.
+
 // Rank 0 sends one element to itself and two to rank 1. Rank 1 sends three elements to rank 0 and
 // four to itself.
 func ExampleGroup_AllToAllV() {
@@ -20,12 +23,13 @@ func ExampleGroup_AllToAllV() {
 			{0, 10, 11},                  // one element for rank 0, then two for rank 1
 			{20, 21, 22, 30, 31, 32, 33}, // three elements for rank 0, then four for rank 1
 		}
-		rank, s := rt.Rank(), rt.DefaultStream()
+		rank := rt.Rank()
 		sendCounts := counts[rank]
 		recvCounts := []int64{counts[0][rank], counts[1][rank]}
 		splits := symmem.Contiguous(sendCounts, recvCounts)
 		send := sendByRank[rank]
 		recv := make([]float32, recvCounts[0]+recvCounts[1])
+		s := rt.DefaultStream()
 		err := rt.World().AllToAllV(
 			ctx, symmem.Host(send), symmem.Host(recv), splits, symmem.Float32, s)
 		if err != nil {
@@ -45,16 +49,16 @@ func ExampleGroup_AllToAllV() {
 	// Output: [10 11 30 31 32 33]
 }
 
-// A receiver can accept messages from any rank. The tag distinguishes these messages from others.
+// Rank 1 sends its rank to rank 0, which accepts messages with this tag from any rank.
 func ExampleGroup_SendTagged() {
 	const (
 		count     = 1 // elements of the message
 		receiver  = 0 // rank
-		resultTag = 7
+		resultTag = 7 // distinguishes this message from others
 	)
-	// The world has two ranks. Rank 1 sends its rank to rank 0.
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		g, s := rt.World(), rt.DefaultStream()
+		g := rt.World()
+		s := rt.DefaultStream()
 		v := []float32{float32(rt.Rank())}
 		m := symmem.Host(v)
 		if rt.Rank() != receiver {
@@ -98,8 +102,10 @@ func ExampleEvent() {
 		log.Fatal(err)
 	}
 
-	a, b, c := []int32{1, 2}, make([]int32, 2), make([]int32, 2)
-	err = errors.Join( // runs all steps and reports the errors of all
+	a := []int32{1, 2}
+	b := make([]int32, 2)
+	c := make([]int32, 2)
+	err = errors.Join( // makes all calls, also after an error
 		rt.DefaultStream().Copy(symmem.Host(b), symmem.Host(a)),
 		rt.DefaultStream().Record(copied),
 		other.Wait(copied), // later work on other sees the new contents of b
@@ -130,8 +136,10 @@ func ExampleView() {
 			return err
 		}
 
-		v[0], v[1] = float32(rt.Rank()), 5 // summed over ranks 0 and 1: 0+1 and 5+5
-		m, s := buffer.Memory(), rt.DefaultStream()
+		v[0] = float32(rt.Rank()) // the sum over ranks 0 and 1 is 0+1
+		v[1] = 5                  // the sum is 5+5
+		m := buffer.Memory()
+		s := rt.DefaultStream()
 		err = rt.World().AllReduce(ctx, m, m, 2, symmem.Float32, symmem.Sum, s)
 		if err != nil {
 			return err
@@ -183,11 +191,11 @@ func ExamplePool_Trim() {
 	// Output: segments: 1, then 0
 }
 
-// A warning names the late rank long before the wait ends with an error. Here, rank 1 is late: it
-// calls Barrier only after rank 0 has warned about it.
+// Rank 0 waits in a Barrier for rank 1, and warns about it long before the wait would time out.
+// Rank 1 calls Barrier after the warning.
 func ExampleOptions_onLate() {
 	warned := make(chan symmem.LateWarning, 1)
-	onLate := func(w symmem.LateWarning) { // all ranks call it, also more than once
+	onLate := func(w symmem.LateWarning) { // each rank may call it, and more than once
 		if !slices.Equal(w.Ranks, []int{1}) {
 			return
 		}
@@ -213,8 +221,8 @@ func ExampleOptions_onLate() {
 	// Output: rank 0 waits for [1]
 }
 
-// Every rank gets the same error, which describes the first event at which the ranks diverged. A
-// Side lists the ranks that have the same event there.
+// Each rank allocates another size, so the ranks diverge. All get the same error, which describes
+// the first event that differs. A Side lists the ranks that have the same event.
 func ExampleDivergenceError() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})

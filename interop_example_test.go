@@ -8,13 +8,16 @@ import (
 	"symmem"
 )
 
+// The examples run on the two ranks of a world. The function world opens it, calls a function on
+// each rank at the same time, and closes it.
+
 // Another library has created a stream and passes memory by its address. The program adopts the
 // stream once, and must forget it before the library destroys it.
 func ExampleInterop_AdoptStream() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		const foreign = 0x5eed // a cudaStream_t on GPUs, and any number on the host
+		const handle = 0x5eed // of the stream: a cudaStream_t on GPUs, and any number on the host
 		interop := rt.Interop()
-		s, err := interop.AdoptStream(foreign)
+		s, err := interop.AdoptStream(handle)
 		if err != nil {
 			return err
 		}
@@ -45,7 +48,7 @@ func ExampleInterop_AdoptStream() {
 		}
 
 		if rt.Rank() == 0 {
-			fmt.Println(v[0], interop.IsCapturing(foreign))
+			fmt.Println(v[0], interop.IsCapturing(handle))
 		}
 
 		return tensor.Free()
@@ -53,18 +56,22 @@ func ExampleInterop_AdoptStream() {
 	// Output: 3 false
 }
 
-// A binding passes the arguments of a call in a Call, and attributes it to a call site in its own
-// language. In this example, the ranks make different calls, and the error names their call sites.
+// A binding of another language passes the arguments of a call in a Call, and the file and line
+// that made the call as its site. Here, the ranks make different calls, and the error names their
+// sites.
 func ExampleInterop_Do() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		m, interop := symmem.Host(make([]float32, 2)), rt.Interop()
-		interop = interop.At(interop.Site(fmt.Sprintf("model.py:%d", 10+rt.Rank())))
+		m := symmem.Host(make([]float32, 2))
+		interop := rt.Interop()
+		site := interop.Site(fmt.Sprintf("model.py:%d", 10+rt.Rank()))
+		interop = interop.At(site)
 		call := symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.Sum,
 			Count: int64(1 + rt.Rank()), Send: m, Recv: m,
 		}
-		err := errors.Join(
-			interop.Do(ctx, rt.World(), call, nil), rt.DefaultStream().Synchronize(ctx))
+		callErr := interop.Do(ctx, rt.World(), call, nil)
+		syncErr := rt.DefaultStream().Synchronize(ctx) // reports an error of the submitted call
+		err := errors.Join(callErr, syncErr)
 		var divergence *symmem.DivergenceError
 		if !errors.As(err, &divergence) {
 			return fmt.Errorf("not a divergence: %w", err)
