@@ -48,8 +48,8 @@ func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	})
 }
 
-// TestTrimWhileGraphPinsMemory trims a pool after a fault, while a graph of rank 0 uses a freed
-// buffer. Trim must succeed on both ranks, and the world must remain usable.
+// TestTrimWhileGraphPinsMemory trims a pool after a fault, while a graph of rank 0 contains work on
+// a freed buffer. Trim must succeed on both ranks, and the world must remain usable.
 func TestTrimWhileGraphPinsMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -76,9 +76,9 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 	})
 }
 
-// TestReserveAfterFault reserves memory for a stream after a fault that left rank 0 with a segment
-// more than rank 1. Requests on other streams must not get the reserved memory. In the second case,
-// rank 1 learns of the fault only during the reservation.
+// TestReserveAfterFault reserves memory for a stream after a fault, when rank 0 has one segment (a
+// part of a pool's memory) more than rank 1. Requests on other streams must not get the reserved
+// memory. In the second case, rank 1 learns of the fault only during the reservation.
 func TestReserveAfterFault(t *testing.T) {
 	for _, rank1MissesFault := range []bool{false, true} {
 		checkReserveAfterFault(t, rank1MissesFault)

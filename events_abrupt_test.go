@@ -12,10 +12,12 @@ import (
 	"symmem/event"
 )
 
-// A call such as Pool.Alloc queues an event, which describes what it has done. Before it returns,
-// it delivers the queued events: it calls Options.OnEvent with each of them. In these tests,
-// OnEvent does not return: it panics, or it calls runtime.Goexit, which ends the goroutine of the
-// call. All events must be delivered nevertheless.
+// A call such as Pool.Alloc queues an event, which describes what the call has done. Before it
+// returns, it delivers the queued events: it calls Options.OnEvent with each of them. If another
+// call is delivering events at that moment, it delivers also the new one.
+//
+// In most of these tests, OnEvent does not return: it panics, or it calls runtime.Goexit, which
+// ends the goroutine of the call. All events must be delivered nevertheless.
 
 // TestPanicInOnEventIsLogged makes some calls of OnEvent end with a panic or with runtime.Goexit.
 // All events must be delivered. Each panic must be logged, but not a runtime.Goexit.

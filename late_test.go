@@ -24,52 +24,6 @@ const warnDelay = 20 * time.Millisecond
 // warningCount is the number of warnings that a test awaits, to check that they are repeated.
 const warningCount = 4
 
-// sharedDeadline makes the waits of all ranks time out at the same moment: at the first warning
-// that the function ends selects. With a fixed deadline, ranks on a busy machine might time out too
-// early.
-type sharedDeadline struct {
-	ends    func(w symmem.LateWarning) bool // reports whether a warning ends the waits
-	once    sync.Once                       // closes expired
-	expired chan struct{}                   // closed after the selected warning
-}
-
-// newSharedDeadline returns a deadline at the first warning for which ends returns true.
-func newSharedDeadline(ends func(w symmem.LateWarning) bool) *sharedDeadline {
-	return &sharedDeadline{ends: ends, expired: make(chan struct{})}
-}
-
-// options returns the options for ranks that use the deadline. They pass their warnings to it.
-func (s *sharedDeadline) options() symmem.Options {
-	return symmem.Options{WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) {
-		if s.ends(w) {
-			s.once.Do(func() { close(s.expired) })
-		}
-	}}
-}
-
-// context returns a context that ends at the deadline, for a wait of a rank.
-func (s *sharedDeadline) context(r *rank) context.Context {
-	return deadlineContext{r.ctx, s.expired}
-}
-
-// deadlineContext is a context that ends with context.DeadlineExceeded when expired is closed. The
-// end of the embedded context does not end it.
-type deadlineContext struct {
-	context.Context
-	expired <-chan struct{}
-}
-
-func (c deadlineContext) Done() <-chan struct{} { return c.expired }
-
-func (c deadlineContext) Err() error {
-	select {
-	case <-c.expired:
-		return context.DeadlineExceeded
-	default:
-		return nil
-	}
-}
-
 // manyWarnings is the capacity of channels for warnings. It is more than a test causes, so that
 // OnLate never blocks.
 const manyWarnings = 1000
@@ -218,5 +172,51 @@ func TestLateWarningsAreLogged(t *testing.T) {
 		if !strings.Contains(logged.String(), want) {
 			t.Errorf("the log %q does not contain %q", logged, want)
 		}
+	}
+}
+
+// sharedDeadline is for tests of timeouts. It makes the waits of all ranks time out at the same
+// moment: at the first warning that the function ends selects. With a fixed deadline, ranks on a
+// busy machine might time out too early.
+type sharedDeadline struct {
+	ends    func(w symmem.LateWarning) bool // reports whether a warning ends the waits
+	once    sync.Once                       // closes expired
+	expired chan struct{}                   // closed after the selected warning
+}
+
+// newSharedDeadline returns a deadline at the first warning for which ends returns true.
+func newSharedDeadline(ends func(w symmem.LateWarning) bool) *sharedDeadline {
+	return &sharedDeadline{ends: ends, expired: make(chan struct{})}
+}
+
+// options returns the options for ranks that use the deadline. They pass their warnings to it.
+func (s *sharedDeadline) options() symmem.Options {
+	return symmem.Options{WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) {
+		if s.ends(w) {
+			s.once.Do(func() { close(s.expired) })
+		}
+	}}
+}
+
+// context returns a context that ends at the deadline, for a wait of a rank.
+func (s *sharedDeadline) context(r *rank) context.Context {
+	return deadlineContext{r.ctx, s.expired}
+}
+
+// deadlineContext is a context that ends with context.DeadlineExceeded when expired is closed. The
+// end of the embedded context does not end it.
+type deadlineContext struct {
+	context.Context
+	expired <-chan struct{}
+}
+
+func (c deadlineContext) Done() <-chan struct{} { return c.expired }
+
+func (c deadlineContext) Err() error {
+	select {
+	case <-c.expired:
+		return context.DeadlineExceeded
+	default:
+		return nil
 	}
 }

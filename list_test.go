@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"symmem"
+	"symmem/driver"
 )
 
 // A list of calls is a Call whose field More contains further calls. For example, an all-reduce
@@ -36,7 +37,7 @@ func newListCall(u *unevenCall) (call symmem.Call, check func()) {
 		Splits: &symmem.Splits{RecvCounts: u.counts},
 	}
 
-	// The reduce-scatter gives each rank the maxima of n numbers.
+	// The reduce-scatter gives each rank n maxima over the numbers that all ranks have for it.
 	scattered := u.allocateFilled(
 		u.joinParts(func(dst int) []int32 { return u.part(me, dst, n) }))
 	maxima := u.allocateFilled(make([]int32, n))
@@ -127,7 +128,8 @@ func TestCapturedListOfCalls(t *testing.T) {
 // error must show both calls and the line of code that makes them.
 func TestDifferentListsDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
-		x, y := r.unregistered(64), r.unregistered(64)
+		x := r.unregistered(64)
+		y := r.unregistered(64)
 		call := symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Int32, Count: 4, Send: x, Recv: x, Wait: true,
 		}
@@ -188,8 +190,9 @@ func TestInvalidListsAreRefused(t *testing.T) {
 // call in More must not choose another path.
 func TestPathOfListIsKept(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
-		// In g, the direct path has 8 KiB of memory through which the ranks exchange data.
-		g := symmem.WithChecks(r.World(), nil, checkSmallExchange)
+		// g is the world, but its direct path has only 8 KiB of memory for exchanging data.
+		var ownWindowCheck func(*driver.Call) error // nil, so that the window path is unchanged
+		g := symmem.WithChecks(r.World(), ownWindowCheck, checkSmallExchange)
 		const smallBytes, largeBytes = 1 << 10, 32 << 10
 		gather := func(bytes int64) symmem.Call { // each rank contributes this number of bytes
 			recv := r.unregistered(2 * bytes)

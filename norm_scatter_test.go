@@ -12,7 +12,8 @@ import (
 // An RMS norm adds the inputs of all ranks and the residual, replaces the residual by this sum, and
 // writes the normalized rows of the sum to the output. AllReduceRMSNorm does this for all rows on
 // each rank. ReduceScatterRMSNorm does it only for a rank's own rows: with 3 rows per rank, rank 0
-// gets rows 0 to 2 of the sum and rank 1 gets rows 3 to 5. The input has the rows of all ranks.
+// gets rows 0 to 2 of the sum and rank 1 gets rows 3 to 5. The input has the rows of all ranks. A
+// row has NormArgs.Hidden elements.
 
 const elementBytes = 2 // of bfloat16, the type of all tensors except for quantized ones
 
