@@ -14,7 +14,7 @@ import (
 
 // A call such as Pool.Alloc queues an event, which describes what the call has done. Before it
 // returns, it delivers the queued events: it calls Options.OnEvent with each of them. If another
-// call is delivering events at that moment, it delivers also the new one.
+// call is delivering events at that moment, that call also delivers the new one.
 //
 // In most of these tests, OnEvent does not return: it panics, or it calls runtime.Goexit, which
 // ends the goroutine of the call. All events must be delivered nevertheless.
