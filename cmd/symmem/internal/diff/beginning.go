@@ -7,10 +7,16 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// countSkipped returns the number of requests to skip at the beginning of each member's trace, so
-// that the comparison begins at the first request that all traces contain. Traces can begin at
-// different requests, because a full trace loses its oldest events. members holds indexes in ranks.
-// The notes state what is uncertain.
+// A trace lists events of a rank: requests (allocations, frees and calls) and other events. A full
+// trace loses its oldest events, so the traces of two ranks can begin at different requests. For
+// example, the traces of ranks 0 and 1 begin at the requests 40 and 100. To compare the same
+// requests, diff must skip 60 requests of rank 0 and none of rank 1.
+//
+// If the events record the numbers 40 and 100, these show how many to skip. Otherwise, diff looks
+// for the first requests of the shorter trace in the longer one.
+
+// countSkipped returns how many requests to skip at the beginning of each member's trace. members
+// lists the compared ranks, as indexes in ranks. The notes state what is uncertain.
 func (m *matchedSequences) countSkipped(
 	ranks []*history.Rank, members []int,
 ) (skipped []int, notes []string) {
@@ -28,39 +34,28 @@ func (m *matchedSequences) haveSameNumbers() bool {
 		return true
 	case history.Calls:
 		// Sends and receives have numbers too, and ranks can have different numbers of them.
-		return !slices.ContainsFunc(m.sequences, func(s *history.Sequence) bool {
-			return s != nil && s.HasMessages
-		})
+		hasMessages := func(s *history.Sequence) bool { return s != nil && s.HasMessages }
+		return !slices.ContainsFunc(m.sequences, hasMessages)
 	default:
 		return false
 	}
 }
 
-// numberOf returns the number of an event in its pool or group. For a collective in a dump of the
-// Flight Recorder, the number is in Size. Event.Number counts the entries of all groups there.
+// numberOf returns the number of an event in its pool or group.
 func numberOf(e *history.Event) int64 {
-	if e.Action == history.Call && e.Size > 0 {
+	// For a call in a dump of PyTorch's Flight Recorder, Size is this number, and Number counts the
+	// entries of all groups. For a collective in a trace of symmem, Size is 0.
+	hasNumberInSize := e.Action == history.Call && e.Size > 0
+	if hasNumberInSize {
 		return e.Size
 	}
 
 	return e.Number
 }
 
-// alignByNumber returns, for each member, the number of its requests before the first number that
-// all traces contain.
+// alignByNumber implements countSkipped by the numbers of events.
 func (m *matchedSequences) alignByNumber(members []int) []int {
-	begin := int64(0) // the first number that all traces contain
-	for _, r := range members {
-		s := m.sequences[r]
-		if s == nil || len(s.Events) == 0 {
-			continue
-		}
-
-		if s.IsPartial {
-			begin = max(begin, numberOf(&s.Events[0]))
-		}
-	}
-
+	begin := m.firstCommonNumber(members)
 	skipped := make([]int, len(members))
 	for i, r := range members {
 		s := m.sequences[r]
@@ -70,7 +65,7 @@ func (m *matchedSequences) alignByNumber(members []int) []int {
 
 		for j := range s.Events {
 			e := &s.Events[j]
-			if numberOf(e) < begin && e.Action.IsRequest() {
+			if e.Action.IsRequest() && numberOf(e) < begin {
 				skipped[i]++
 			}
 		}
@@ -79,16 +74,30 @@ func (m *matchedSequences) alignByNumber(members []int) []int {
 	return skipped
 }
 
-// alignByContent returns, for each member, the index of the request at which the requests of the
-// shortest trace begin. If that is uncertain, because requests repeat, it adds a note. If no trace
-// has lost its beginning, or a member has no trace, the indexes are 0.
+// firstCommonNumber returns the number at which the last trace begins. It returns 0 if no trace may
+// have lost events.
+func (m *matchedSequences) firstCommonNumber(members []int) int64 {
+	begin := int64(0)
+	for _, r := range members {
+		s := m.sequences[r]
+		hasEvents := s != nil && len(s.Events) > 0
+		if hasEvents && s.IsPartial { // the trace may have lost events
+			begin = max(begin, numberOf(&s.Events[0]))
+		}
+	}
+
+	return begin
+}
+
+// alignByContent implements countSkipped by a search. It skips nothing if no trace may have lost
+// events, or if a member has no trace.
 func (m *matchedSequences) alignByContent(
 	ranks []*history.Rank, members []int,
 ) (skipped []int, notes []string) {
 	skipped = make([]int, len(members))
 	keys := make([][]requestKey, len(members)) // the requests of each member
 	texts := textNumbers{}
-	isPartial := false // whether a trace may have lost its beginning
+	mayLackEvents := false
 	for i, r := range members {
 		s := m.sequences[r]
 		if s == nil {
@@ -96,17 +105,17 @@ func (m *matchedSequences) alignByContent(
 		}
 
 		if s.IsPartial {
-			isPartial = true
+			mayLackEvents = true
 		}
 
-		keys[i] = positionIndependentKeys(ranks[r], s, texts)
+		keys[i] = searchKeys(ranks[r], s, texts)
 	}
 
-	if !isPartial {
+	if !mayLackEvents {
 		return skipped, nil
 	}
 
-	shortest := 0 // the trace that began last, if all traces end at the same request
+	shortest := 0 // began last, if all traces end at the same request
 	for i := range keys {
 		if len(keys[i]) < len(keys[shortest]) {
 			shortest = i
@@ -116,7 +125,7 @@ func (m *matchedSequences) alignByContent(
 	for i := range keys {
 		index, isUnique := findBeginning(keys[i], keys[shortest])
 		skipped[i] = index
-		if !isUnique && i != shortest {
+		if i != shortest && !isUnique {
 			notes = append(notes, fmt.Sprintf("the beginning is lost, and the requests of rank %d repeat: "+
 				"its trace was assumed to end at the same request as that of rank %d",
 				ranks[members[i]].Number, ranks[members[shortest]].Number))
@@ -126,11 +135,9 @@ func (m *matchedSequences) alignByContent(
 	return skipped, notes
 }
 
-// positionIndependentKeys returns a key for each request. The keys do not contain the numbers of
-// blocks and streams, which depend on where the trace begins.
-func positionIndependentKeys(
-	rank *history.Rank, s *history.Sequence, texts textNumbers,
-) []requestKey {
+// searchKeys returns a key for each request of a rank. These keys do not contain the numbers of
+// blocks and streams, because they depend on where the trace begins.
+func searchKeys(rank *history.Rank, s *history.Sequence, texts textNumbers) []requestKey {
 	var keys []requestKey
 	for i := range s.Events {
 		e := &s.Events[i]
@@ -140,7 +147,8 @@ func positionIndependentKeys(
 
 		k := requestKey{size: e.Size, action: e.Action}
 		if e.Action == history.Call {
-			k.block = texts.findOrAdd(rank.Texts[e.Block]) // for calls, the number of the text
+			textIndex := e.Block // calls have no block, so this field has another meaning
+			k.block = texts.findOrAdd(rank.Texts[textIndex])
 		}
 
 		keys = append(keys, k)
@@ -149,20 +157,21 @@ func positionIndependentKeys(
 	return keys
 }
 
-// matchedBeginning is the number of requests that findBeginning compares. Fewer requests would
+// searchedRequests is the number of requests for which findBeginning searches. Fewer requests would
 // often occur in several places.
-const matchedBeginning = 32
+const searchedRequests = 32
 
-// findBeginning returns the index in long at which the first requests of short occur, or 0 if
-// they do not occur. If they occur several times, isUnique is false. In this case, it returns the
-// index with which the ends of both traces are closest to each other.
+// findBeginning returns the index in long at which the first requests of short occur, or 0 if they
+// do not occur. If they occur several times, isUnique is false, and both traces are assumed to end
+// at the same request. The index is then the occurrence that fits this assumption best.
 func findBeginning(long, short []requestKey) (index int, isUnique bool) {
-	beginning := short[:min(matchedBeginning, len(short))]
-	sameEnd := len(long) - len(short) // the index with which both traces end at the same request
-	distance := func(i int) int { return max(i-sameEnd, sameEnd-i) }
+	beginning := short[:min(searchedRequests, len(short))]
+	expected := len(long) - len(short) // the index if both traces end at the same request
+	distance := func(i int) int { return max(i-expected, expected-i) }
 	count := 0 // number of occurrences so far
 	for i := 0; i+len(beginning) <= len(long); i++ {
-		if !slices.Equal(long[i:i+len(beginning)], beginning) {
+		isOccurrence := slices.Equal(long[i:i+len(beginning)], beginning)
+		if !isOccurrence {
 			continue
 		}
 

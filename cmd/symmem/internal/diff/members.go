@@ -10,12 +10,24 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// groupSeparator is a part of the IDs of sequences of symmem's pools, such as "3 of group tp": it
-// separates the number of the pool from the group.
+// A comparison needs to know which ranks should have events of a pool or group. Example: the group
+// "tp" consists of the ranks 0, 1 and 2. The files of ranks 0 and 1 have calls of the group, but
+// the files of ranks 2 and 3 have none.
+//
+//   - The ranks 0, 1 and 2 are members of the comparison, so diff reports missing calls of rank 2.
+//     Rank 3 is no member, because it is not in the group.
+//   - But if the file of rank 2 has lost its oldest events, these may have been calls of the group.
+//     Then, rank 2 is no member. It is lost, and diff only notes this.
+//
+// A pool of symmem belongs to a group. The pools of PyTorch have no group, and should be on all
+// ranks.
+
+// groupSeparator separates the number of a symmem pool from its group in the ID of the pool, as in
+// "3 of group tp".
 const groupSeparator = " of group "
 
-// group returns the ID of the group whose ranks should have the sequences. It returns "" for
-// PyTorch's pools, which all ranks should have.
+// group returns the ID of the group to which the pool or the calls belong. It returns "" for a pool
+// of PyTorch.
 func (m *matchedSequences) group() string {
 	switch m.class {
 	case history.Calls:
@@ -28,9 +40,7 @@ func (m *matchedSequences) group() string {
 	}
 }
 
-// memberRanks returns the ranks that should have the pool or group, as indexes of ranks. lost lists
-// other ranks of the group. Their files have no events of the pool or group, but may have lost such
-// events at the beginning.
+// memberRanks returns the members of the comparison and the lost ranks, as indexes in ranks.
 func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []int) {
 	group := m.group()
 	for i, s := range m.sequences {
@@ -40,15 +50,15 @@ func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []i
 			continue
 		}
 
-		if ranks[i].LacksTrace { // cannot be compared
+		if ranks[i].LacksTrace { // the file has no events at all, so it cannot be compared
 			continue
 		}
 
-		isOfAllRanks := group == ""
+		isPyTorchPool := group == ""
 		switch {
-		case isOfAllRanks:
+		case isPyTorchPool:
 			members = append(members, i)
-		case !isInGroup(ranks, i, group): // should not have the sequence
+		case !isInGroup(ranks, i, group): // should not have events
 		case ranks[i].IsPartial:
 			lost = append(lost, i)
 		default:
@@ -59,11 +69,10 @@ func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []i
 	return members, lost
 }
 
-// isInGroup reports whether rank i is in a group. It looks for the group in the events and windows
-// of the rank, and in all files that list the group's ranks.
+// isInGroup reports whether the file of rank i or a list of members shows that it is in a group.
 func isInGroup(ranks []*history.Rank, i int, group string) bool {
 	rank := ranks[i]
-	if group == rank.WorldGroup {
+	if group == rank.WorldGroup { // the group of all ranks
 		return true
 	}
 
@@ -75,27 +84,33 @@ func isInGroup(ranks []*history.Rank, i int, group string) bool {
 		}
 	}
 
-	for _, w := range rank.Windows {
+	for _, w := range rank.Windows { // memory that is registered with a group
 		if w.Group == group {
 			return true
 		}
 	}
 
-	var members []int // as stated by the files; nil if none states them
+	return slices.Contains(listedMembers(ranks, group), rank.Number)
+}
+
+// listedMembers returns the ranks of a group according to the files. It returns nil if no file
+// lists them, or if two files list different ranks, because these are groups with the same ID.
+func listedMembers(ranks []*history.Rank, group string) []int {
+	var members []int
 	for _, r := range ranks {
-		stated := r.Members[group]
-		if stated == nil {
+		listed := r.Members[group]
+		if listed == nil {
 			continue
 		}
 
-		if members != nil && !slices.Equal(members, stated) {
-			return false // different groups have the same ID
+		if members != nil && !slices.Equal(members, listed) {
+			return nil
 		}
 
-		members = stated
+		members = listed
 	}
 
-	return slices.Contains(members, rank.Number)
+	return members
 }
 
 // checkFiles returns notes about files that are missing or seem to be of another run. ranks must
@@ -118,10 +133,12 @@ func checkFiles(ranks []*history.Rank) []string {
 		}
 	}
 
+	// In one run, the events of all ranks should overlap in time, or almost.
 	const maxGap = int64(time.Minute / time.Microsecond)
 	for i, r := range ranks {
 		hasTimes := ends[i] > 0
-		if hasTimes && ends[i] < begins[last]-maxGap {
+		endedBefore := ends[i] < begins[last]-maxGap
+		if hasTimes && endedBefore {
 			notes = append(notes, fmt.Sprintf("the events of rank %d ended at %s, but those of rank %d "+
 				"began at %s: the files may be of different runs", r.Number, formatTime(ends[i]),
 				ranks[last].Number, formatTime(begins[last])))
@@ -131,16 +148,43 @@ func checkFiles(ranks []*history.Rank) []string {
 	return notes
 }
 
-// missingRanks returns the numbers of the ranks without a file. If no file states the number of
-// ranks, missingRanks assumes that the highest rank with a file is the last. If then half of the
-// files or more would be missing, the assumption is probably wrong, and missingRanks returns nil.
+// missingRanks returns the numbers of the ranks without a file. If the files do not state the
+// number of ranks, it assumes that the highest rank with a file is the last.
 func missingRanks(ranks []*history.Rank) []int {
-	count := 0 // the number of ranks that the files state, or 0
-	highest := 0
-	isPresent := map[int]bool{}
+	count := statedRankCount(ranks)
+	if count == 0 {
+		highest := 0
+		for _, r := range ranks {
+			highest = max(highest, r.Number)
+		}
+
+		count = highest + 1
+		isMissingHalf := count >= 2*len(ranks)
+		if isMissingHalf { // probably, the numbers in the names of the files are not ranks
+			return nil
+		}
+	}
+
+	hasFile := map[int]bool{}
 	for _, r := range ranks {
-		isPresent[r.Number] = true
-		highest = max(highest, r.Number)
+		hasFile[r.Number] = true
+	}
+
+	var missing []int
+	for n := range count {
+		if !hasFile[n] {
+			missing = append(missing, n)
+		}
+	}
+
+	return missing
+}
+
+// statedRankCount returns the number of ranks according to the files, or 0 if they do not state it.
+// A group with the rank 6 shows that there are at least 7 ranks.
+func statedRankCount(ranks []*history.Rank) int {
+	count := 0
+	for _, r := range ranks {
 		count = max(count, r.RankCount)
 		for _, members := range r.Members {
 			if len(members) > 0 {
@@ -149,25 +193,11 @@ func missingRanks(ranks []*history.Rank) []int {
 		}
 	}
 
-	if count == 0 {
-		count = highest + 1
-		if count >= 2*len(ranks) {
-			return nil
-		}
-	}
-
-	var missing []int
-	for n := range count {
-		if !isPresent[n] {
-			missing = append(missing, n)
-		}
-	}
-
-	return missing
+	return count
 }
 
-// timesOf returns the times of a rank's first and last event in microseconds since 1970, or zeros
-// if no event has a time.
+// timesOf returns the times of a rank's first and last event in microseconds since 1970. It returns
+// zeros if no event has a time.
 func timesOf(r *history.Rank) (begin, end int64) {
 	for _, s := range r.Sequences {
 		for i := range s.Events {

@@ -2,17 +2,23 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// Report is the result of Compare. A sequence is the list of events of a pool or a group.
+// For example, request 7 of a pool is "alloc 512 B" on ranks 0 and 1, but "alloc 1024 B" on rank 2.
+// The Report contains a SequenceResult for the pool, whose RequestDifference has:
+//
+//   - The Kind "different size" and the RequestIndex 7.
+//   - Two Variants, one for each of the two texts. The one of more ranks, 0 and 1, is first.
+//   - The MinorityRanks [2].
+
+// Report is the result of Compare.
 type Report struct {
-	RanksAgree bool             `json:"agree"`     // whether all sequences agree between the ranks
+	RanksAgree bool             `json:"agree"`     // whether no difference was found
 	Ranks      []RankInfo       `json:"ranks"`     // one for each file
 	Sequences  []SequenceResult `json:"sequences"` // one for each compared pool or group
-	Notes      []string         `json:"notes"`     // what was not compared
-	// FileNotes contains the elements of Notes that concern missing files or files of another run.
-	FileNotes []string `json:"-"`
+	Notes      []string         `json:"notes"`     // what was not compared, and FileNotes
+	FileNotes  []string         `json:"-"`         // about missing files and files of another run
 }
 
-// HasComparison reports whether at least two ranks have events of the same pool or group.
+// HasComparison reports whether a pool or group was compared on at least two ranks.
 func (r *Report) HasComparison() bool {
 	for i := range r.Sequences {
 		if len(r.Sequences[i].Ranks) > 1 {
@@ -44,18 +50,18 @@ type SequenceResult struct {
 	Replay              *ReplayResult `json:"replay,omitempty"` // nil if nothing was replayed
 	Notes               []string      `json:"notes"`            // what was not compared, and why
 	Class               history.Class `json:"-"`
-	Members             []Member      `json:"-"` // Members[i] belongs to Ranks[i]
+	Members             []Member      `json:"-"` // Members[i] describes Ranks[i]
 }
 
-// Member describes what was compared on one rank.
+// Member describes the compared events of one rank.
 type Member struct {
 	RankIndex       int // index in Report.Ranks
 	History         *history.Rank
 	Sequence        *history.Sequence // nil if the rank has no events of the pool or group
-	SkippedRequests int               // number of requests at the beginning that were not compared
+	SkippedRequests int               // number of first requests that were not compared
 }
 
-// Difference describes the first event that differs between ranks.
+// Difference describes the first request that differs between ranks.
 type Difference struct {
 	Kind         string    `json:"kind"`  // one of the Kind constants
 	RequestIndex int       `json:"index"` // number of compared requests before the difference
@@ -69,22 +75,23 @@ type Difference struct {
 	Explanation []string `json:"explanation"`
 }
 
-// Variant describes what a set of ranks did at the first difference.
+// Variant describes the request on the ranks that agree about it.
 type Variant struct {
 	Ranks []int  `json:"ranks"`
-	Text  string `json:"text"` // description of the event
-	// EventIndex is the event's index in the file of Ranks[0], or -1 if that file ends earlier.
+	Text  string `json:"text"` // description of the request
+	// EventIndex is the history.Event.Number of the request on Ranks[0]. It is -1 if the trace of
+	// that rank ends before the request.
 	EventIndex int64    `json:"number"`
-	Stack      []string `json:"stack"` // call stack of the event, innermost frame first
-	// DifferenceKind is one of the Kind constants. It states how this variant differs from the
-	// first variant, which is the most frequent one. It is empty in the first variant.
+	Stack      []string `json:"stack"` // call stack of the request, innermost frame first
+	// DifferenceKind is the Kind constant for the difference between this variant and the first. It
+	// is empty in the first variant.
 	DifferenceKind string `json:"kind,omitempty"`
 }
 
-// ReplayResult describes the places that the allocators of symmem and PyTorch would choose for the
-// recorded requests.
+// ReplayResult describes a replay: the places that the recorded requests would get from symmem's
+// allocator, and from PyTorch's.
 type ReplayResult struct {
-	SymmemText  string `json:"symmem"`  // whether symmem would place all blocks equally on all ranks
+	SymmemText  string `json:"symmem"`  // whether symmem would choose the same places on all ranks
 	PyTorchText string `json:"pytorch"` // whether PyTorch's rule explains the recorded places
 	// SymmemFirst is the index of the first request that symmem would place differently on two
 	// ranks, or -1.

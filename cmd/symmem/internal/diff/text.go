@@ -9,12 +9,20 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// maxLines is the maximum number of lines of a stack, and of notes of the ranks. The rest is left
-// out.
-const maxLines = 12
+// For each pool or group, the text shows the first difference between the ranks. Here, request 100
+// has two variants, A and B. B is extra: without it, the ranks agree.
+//
+//	MemPool 1, ranks 0-3:
+//	  requests differ first at request 100: extra
+//	      99: alloc 65536 B (stream 0)
+//	   A  ranks 0-1,3: alloc 65536 B (stream 0) (event 150 in the file)
+//	         model.py:61 forward
+//	   B  rank 2 [extra]: alloc 12345 B (stream 0) (event 150 in the file)
+//	         model.py:57 forward
+//	   in the minority: rank 2
+//	   rank 2 against rank 0: this one difference (extra) explains the rest; ...
 
-// WriteText writes the report as text. For each pool or group, it writes the first differences
-// between the ranks. At the end, it writes the notes and whether the ranks agree.
+// WriteText writes the report as text. The last line states whether the ranks agree.
 func (r *Report) WriteText(w io.Writer) error {
 	t := &textWriter{Writer: bufio.NewWriter(w)}
 	eventCount := 0
@@ -44,6 +52,7 @@ type textWriter struct{ *bufio.Writer }
 
 func (t *textWriter) writeLine(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
 
+// writeSequence writes the result for a pool or group.
 func (t *textWriter) writeSequence(s *SequenceResult) {
 	t.writeLine("\n%s, %s:", s.Title, ranklist.Ranks(s.Ranks))
 	switch {
@@ -72,28 +81,15 @@ func (t *textWriter) writeSequence(s *SequenceResult) {
 	}
 }
 
-// writeDifference writes the first difference between the ranks. subject is the noun for what
-// differs: "requests" or "places".
+// writeDifference writes the first difference. subject states what differs: "requests" or "places".
 func (t *textWriter) writeDifference(subject string, d *Difference) {
 	t.writeLine("  %s differ first at request %d: %s", subject, d.RequestIndex, d.Kind)
 	for _, line := range d.PrecedingRequests {
 		t.writeLine("      %s", line)
 	}
 
-	for i, v := range d.Variants {
-		letter := string(rune('A' + i%26)) // names the variant; repeats after Z
-		kind := ""
-		if v.DifferenceKind != "" {
-			kind = " [" + v.DifferenceKind + "]"
-		}
-
-		position := ""
-		if v.EventIndex >= 0 {
-			position = fmt.Sprintf(" (event %d in the file)", v.EventIndex)
-		}
-
-		t.writeLine("   %s  %s%s: %s%s", letter, ranklist.Ranks(v.Ranks), kind, v.Text, position)
-		t.writeStack(v.Stack)
+	for i := range d.Variants {
+		t.writeVariant(i, &d.Variants[i])
 	}
 
 	if len(d.MinorityRanks) > 0 {
@@ -107,10 +103,33 @@ func (t *textWriter) writeDifference(subject string, d *Difference) {
 	}
 }
 
-// writeStack writes the lines of a call stack, at most maxLines.
+// writeVariant writes the variant with an index, and its call stack.
+func (t *textWriter) writeVariant(index int, v *Variant) {
+	const letterCount = 26 // after Z, the letters repeat
+	letter := string(rune('A' + index%letterCount))
+	kind := ""
+	if v.DifferenceKind != "" {
+		kind = " [" + v.DifferenceKind + "]"
+	}
+
+	position := ""
+	if v.EventIndex >= 0 { // otherwise, the trace has ended before the request
+		position = fmt.Sprintf(" (event %d in the file)", v.EventIndex)
+	}
+
+	t.writeLine("   %s  %s%s: %s%s", letter, ranklist.Ranks(v.Ranks), kind, v.Text, position)
+	t.writeStack(v.Stack)
+}
+
+const (
+	maxStackLines = 12 // of a call stack; the rest is left out
+	maxRankNotes  = 12 // number of notes of ranks; the rest is left out
+)
+
+// writeStack writes the lines of a call stack.
 func (t *textWriter) writeStack(lines []string) {
 	for i, line := range lines {
-		if i == maxLines {
+		if i == maxStackLines {
 			t.writeLine("         and %d more", len(lines)-i)
 			return
 		}
@@ -119,14 +138,15 @@ func (t *textWriter) writeStack(lines []string) {
 	}
 }
 
-// writeNotes writes the notes of the report, and after them the notes of the ranks. If several
-// ranks have the same note, it writes the note once, with the numbers of these ranks.
+// writeNotes writes the notes of the report, and then the notes of the ranks. It writes a note that
+// several ranks have only once, as in "ranks 0-3: some texts did not fit".
 func (t *textWriter) writeNotes(r *Report) {
 	ranksByNote := map[string][]int{} // numbers of the ranks with each note
-	var rankNotes []string            // the distinct notes of the ranks, in order
+	var rankNotes []string            // the notes of the ranks without repetitions, in order
 	for _, rank := range r.Ranks {
 		for _, note := range rank.Notes {
-			if ranksByNote[note] == nil {
+			isNew := ranksByNote[note] == nil
+			if isNew {
 				rankNotes = append(rankNotes, note)
 			}
 
@@ -143,7 +163,7 @@ func (t *textWriter) writeNotes(r *Report) {
 	}
 
 	for i, note := range rankNotes {
-		if i == maxLines {
+		if i == maxRankNotes {
 			t.writeLine("  and %d more notes", len(rankNotes)-i)
 			return
 		}

@@ -7,8 +7,19 @@ import (
 	"strings"
 )
 
-// Action is the kind of an event. A pool maps segments (ranges of memory), and allocates blocks
-// (parts of segments) for the program.
+// A rank has pools of memory and groups of ranks. A file records their events during a time, called
+// the trace. The Sequence of a pool lists its events. Example:
+//
+//	Number  Action         Block  Segment  Offset  Size
+//	0       MapSegment     -      0        -       2 MiB   a segment is a range of memory
+//	1       Alloc          0      0        0       512     a block is a part of a segment
+//	2       Free           0      0        0       512     a kernel may still use the block
+//	3       FreeCompleted  0      0        0       512     block 0 can be reused
+//	4       Alloc          1      0        0       512     block 1 gets the memory of block 0
+//
+// The Sequence of a group lists its collectives. Each is a Call with a text, such as "Barrier".
+
+// Action is the kind of an event.
 type Action uint8
 
 // The actions.
@@ -18,10 +29,12 @@ const (
 	FreeCompleted                   // end of the block's use on all streams: it can be reused
 	MapSegment                      // mapping of a segment
 	UnmapSegment                    // unmapping of a segment
-	Call                            // submission of a collective
+	// Call is the submission of a collective. In a pool of symmem, it is a reservation of memory, or
+	// a note: two numbers of the program, which ranks compare.
+	Call
 )
 
-// actionNames holds the names of actions in reports. The element 0, which is no action, is empty.
+// actionNames holds the names of actions in reports. Index 0 is no action, so its name is empty.
 var actionNames = [...]string{
 	Alloc: "alloc", Free: "free", FreeCompleted: "free completed", MapSegment: "segment",
 	UnmapSegment: "segment freed", Call: "call",
@@ -42,31 +55,34 @@ func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
 
 // Event describes one event of a Sequence.
 type Event struct {
-	Number int64 // index in the trace
-	// Size is the requested size of a block or the size of a segment, in bytes. For a Call in a
-	// dump of the Flight Recorder, it is the number of the call in its group.
+	// Number is the position of the event, from 0. A trace of symmem counts the events of each pool or
+	// group separately, and includes those that it has lost. Other files count all their events.
+	Number int64
+	// Size is the requested size of a block or the size of a segment, in bytes. In a trace of symmem,
+	// a Free has the actual size of the block instead. In a dump of PyTorch's Flight Recorder, the
+	// Size of a Call is its number in its group.
 	Size      int64
-	Bytes     int64 // actual size of a block, or bytes that a call transfers; 0 if unknown
+	Bytes     int64 // actual size of a block, or bytes that a collective transfers; 0 if unknown
 	Offset    int64 // bytes from the beginning of the segment to the block
 	UnixMicro int64 // time in microseconds since 1970, or 0 if unknown
 	Segment   int32 // index in Sequence.Segments, or -1 if unknown
 	Stream    int32 // number of the stream; 0 is the default stream
-	// Block is the number of a block, counted from 0 at the beginning of the trace, or -1 for an
-	// older block. For a Call, it is an index in Rank.Texts.
+	// Block is the number of a block. Blocks are numbered from 0, beginning with the first allocation
+	// in the trace. An older block has the number -1. For a Call, Block is an index in Rank.Texts.
 	Block  int32
 	Stack  int32 // index in Rank.Stacks, or -1 if no call stack was recorded
 	Action Action
 }
 
-// Class is the kind of a pool or group. Only sequences of the same class are compared.
+// Class is the kind of a pool, or stands for groups. Only sequences of the same class are compared.
 type Class uint8
 
 // The classes.
 const (
 	DefaultPool Class = iota // PyTorch's default pool
-	MemPool                  // torch.cuda.MemPool
+	MemPool                  // pool that the program created (torch.cuda.MemPool)
 	GraphPool                // private pool of CUDA graphs
-	UnknownPool              // blocks whose pool the file does not state
+	UnknownPool              // not one pool: all blocks whose pool the file does not state
 	SymmemPool               // pool of symmem
 	Calls                    // collectives of a group
 )
@@ -92,13 +108,13 @@ type SegmentInfo struct {
 type InitialBlock struct {
 	Segment int32 // index in Sequence.Segments
 	Offset  int64 // bytes from the beginning of the segment
-	Size    int64 // requested size in bytes
+	Size    int64 // in bytes
 }
 
 // Sequence lists the events of a pool or a group in order.
 type Sequence struct {
 	Class         Class
-	ID            string // unique within the class; may differ between ranks
+	ID            string // unique within the class on this rank; ranks may use different IDs
 	Events        []Event
 	Segments      []SegmentInfo
 	InitialBlocks []InitialBlock
@@ -109,8 +125,8 @@ type Sequence struct {
 	// UnsupportedSetting names an allocator setting with which PyTorch's placement cannot be
 	// replayed, or is empty.
 	UnsupportedSetting string
-	// HasMessages is set if the group has sends or receives. Events does not contain them, but the
-	// group numbers them too, so the numbers of its collectives may differ between ranks.
+	// HasMessages is set if the group has messages (sends or receives). Events does not contain them,
+	// but they have numbers too, so a collective may have different numbers on two ranks.
 	HasMessages bool
 }
 
@@ -129,7 +145,7 @@ type PendingCall struct {
 	UnixMicro int64  // time of the call in microseconds since 1970, or 0 if unknown
 }
 
-// Window describes the registration of a segment with a group.
+// Window describes a segment that a group has registered, so that its ranks can use it together.
 type Window struct {
 	Pool           string // ID of the pool's sequence
 	Segment        int32  // number of the segment in the pool
@@ -152,8 +168,8 @@ func (f Frame) String() string { return fmt.Sprintf("%s:%d %s", f.File, f.Line, 
 type Rank struct {
 	File   string
 	Number int // number of the rank in its world
-	// World is the number of the rank's world (the set of ranks that communicate), counted from 1 in
-	// each process.
+	// World is the number of the rank's world, a set of ranks that communicate. Each process numbers
+	// its worlds from 1.
 	World int
 	// Format names the format of the file and, if World is above 1, the world. Only ranks with the
 	// same Format are compared.
@@ -180,7 +196,7 @@ type Rank struct {
 	knownNotes map[string]bool // the notes that AddNote has added
 }
 
-// AddNote adds a line to Notes, unless it has already added the same line.
+// AddNote adds a note to Notes, unless it has already added the same one.
 func (r *Rank) AddNote(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if r.knownNotes[text] {
@@ -210,13 +226,13 @@ func (r *Rank) StackLines(e *Event) []string {
 	return lines
 }
 
-// FindOrAddText returns the index of a text in all, to which it adds a new text. known maps each
-// text in all to its index.
-func FindOrAddText(known map[string]int32, all *[]string, text string) int32 {
-	index, ok := known[text]
-	if !ok {
+// FindOrAddText returns the index of a text in all, such as Rank.Texts. It appends a text that all
+// does not contain yet. indexes maps each text in all to its index.
+func FindOrAddText(indexes map[string]int32, all *[]string, text string) int32 {
+	index, isKnown := indexes[text]
+	if !isKnown {
 		index = int32(len(*all))
-		known[text] = index
+		indexes[text] = index
 		*all = append(*all, text)
 	}
 
@@ -235,12 +251,11 @@ func (r *Rank) EventText(e *Event) string {
 	}
 }
 
-// MakePrintable replaces control characters and other characters that could garble a terminal with
-// question marks.
+// MakePrintable replaces characters that could garble a terminal with question marks.
 func MakePrintable(s string) string {
 	return strings.Map(func(c rune) rune {
 		isControl := c < ' ' || (c >= 0x7f && c < 0xa0)
-		// This range contains the zero-width characters and the changes of the writing direction.
+		// This range includes characters without a width, and those that change the direction of text.
 		mayHideText := c >= 0x200b && c <= 0x202e
 		isInvalid := c == 0xfffd // such as a byte that is not UTF-8
 		if isControl || mayHideText || isInvalid {
