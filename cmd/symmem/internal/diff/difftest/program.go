@@ -9,6 +9,16 @@ import (
 	"slices"
 )
 
+// A test of the command runs the same program on all ranks, but plants a difference on one of them.
+// For example, a program and a copy with the difference "missing" are:
+//
+//	allocate tensor 0, 512 B       allocate tensor 0, 512 B
+//	allocate tensor 1, 4 MiB
+//	free tensor 0                  free tensor 0
+//	free tensor 1
+//
+// The command must find that request 1 is the first to differ, as FirstDifference does.
+
 // Request allocates a tensor or, if IsFree is set, frees it.
 type Request struct {
 	Tensor int   // number of the tensor
@@ -18,16 +28,16 @@ type Request struct {
 	IsFree bool
 }
 
-// Program lists requests in order. The allocation and the free of a tensor have the same size,
-// stream and pool. Some tensors are not freed.
+// Program lists requests in order. Some tensors are not freed.
 type Program []Request
 
 // RandomProgram returns a random program with the given numbers of requests, pools and streams.
+// The allocation and the free of a tensor have the same size, stream and pool.
 func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
-	const maxLive = 40
-	const freePercent = 45 // less than half, so that the number of live tensors grows
+	const maxLive = 40     // approximate number of tensors that are allocated at the same time
+	const freePercent = 45 // less than half, so that the number of live tensors grows up to maxLive
 	var p Program
-	var live []Request // allocations of the live tensors
+	var live []Request // allocations of the tensors that have not been freed
 	for len(p) < requests {
 		mustFree := len(live) > maxLive
 		if mustFree || (len(live) > 0 && rng.IntN(100) < freePercent) {
@@ -49,7 +59,7 @@ func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 	return p
 }
 
-// randomSize returns a random size. It often returns one of four sizes, so that several free
+// randomSize returns a random size. Half of the time, it is one of four sizes, so that several free
 // blocks have the same size.
 func randomSize(rng *rand.Rand) int64 {
 	if rng.IntN(2) == 0 {
@@ -69,38 +79,22 @@ var DifferenceKinds = []string{
 }
 
 // PlantDifference returns a copy of a program with a difference of the given kind at a random
-// request. It returns nil if that request cannot differ in this way. Most differences change the
-// allocation and the free of a tensor together.
+// request. It returns nil if that request cannot differ in this way.
 func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 	index := rng.IntN(len(p))
 	changed := slices.Clone(p)
-	original := p[index]
 	switch kind {
 	case "different order":
-		next := index + 1
-		if next >= len(changed) || changed[index].Tensor == changed[next].Tensor {
-			return nil
-		}
-
-		changed[index], changed[next] = changed[next], changed[index]
-		return changed
-	case "different call": // an allocation instead of a free
-		if !original.IsFree {
-			return nil
-		}
-
-		changed[index] = Request{
-			Tensor: len(p) + 1, // not in use
-			Size:   randomSize(rng), Stream: original.Stream, Pool: original.Pool,
-		}
-		return changed
+		return swapWithNext(changed, index)
+	case "different call":
+		return replaceFree(rng, changed, index)
 	}
 
-	if original.IsFree { // the other differences are planted at allocations
+	if p[index].IsFree { // the other differences are planted at allocations
 		return nil
 	}
 
-	tensor := original.Tensor
+	tensor := p[index].Tensor
 	switch kind {
 	case "different size":
 		return changeTensor(changed, tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
@@ -113,13 +107,42 @@ func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int)
 	case "missing":
 		return slices.DeleteFunc(changed, func(r Request) bool { return r.Tensor == tensor })
 	case "extra":
-		return addExtraTensor(rng, changed, index)
+		return addTensor(rng, changed, index)
 	default:
 		panic("unknown kind of difference: " + kind)
 	}
 }
 
-// changeTensor applies a change to the requests of a tensor, in place.
+// swapWithNext swaps a request with the next one, in place. It returns nil if there is none, or if
+// both requests are of the same tensor.
+func swapWithNext(p Program, index int) Program {
+	next := index + 1
+	canSwap := next < len(p) && p[index].Tensor != p[next].Tensor
+	if !canSwap {
+		return nil
+	}
+
+	p[index], p[next] = p[next], p[index]
+	return p
+}
+
+// replaceFree replaces a free by the allocation of a new tensor, in place. It returns nil if the
+// request is no free.
+func replaceFree(rng *rand.Rand, p Program, index int) Program {
+	r := &p[index]
+	if !r.IsFree {
+		return nil
+	}
+
+	*r = Request{Tensor: newTensor(p), Size: randomSize(rng), Stream: r.Stream, Pool: r.Pool}
+	return p
+}
+
+// newTensor returns a number that no tensor of a program has. In a random program, the numbers of
+// tensors are indexes of requests.
+func newTensor(p Program) int { return len(p) + 1 }
+
+// changeTensor applies a change to all requests of a tensor, in place.
 func changeTensor(p Program, tensor int, apply func(*Request)) Program {
 	for i := range p {
 		if p[i].Tensor == tensor {
@@ -130,24 +153,25 @@ func changeTensor(p Program, tensor int, apply func(*Request)) Program {
 	return p
 }
 
-// addExtraTensor inserts the allocation of an extra tensor at an index. For half of the tensors,
-// it also inserts the free at a later index.
-func addExtraTensor(rng *rand.Rand, p Program, index int) Program {
-	extra := Request{
-		Tensor: len(p) + 1, Size: randomSize(rng), Stream: p[index].Stream, Pool: p[index].Pool,
+// addTensor inserts the allocation of a new tensor at an index. In half of the cases, it also
+// inserts the free at a later index.
+func addTensor(rng *rand.Rand, p Program, index int) Program {
+	r := Request{
+		Tensor: newTensor(p), Size: randomSize(rng), Stream: p[index].Stream, Pool: p[index].Pool,
 	}
-	p = slices.Insert(p, index, extra)
+	p = slices.Insert(p, index, r)
 	if rng.IntN(2) == 0 {
-		extra.IsFree = true
-		p = slices.Insert(p, index+1+rng.IntN(len(p)-index), extra)
+		r.IsFree = true
+		p = slices.Insert(p, index+1+rng.IntN(len(p)-index), r)
 	}
 
 	return p
 }
 
 // FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs. The index is -1 if none differs. It counts only the requests of the pool. The n-th
-// tensors that the two programs allocate in a pool count as the same tensor.
+// programs, or -1. An index counts only the requests of the pool. Tensors and streams of the
+// programs may have different numbers: the n-th tensors in a pool count as the same tensor, and so
+// do the n-th streams other than the default stream.
 func FirstDifference(a, b Program, pools int) []int {
 	firsts := make([]int, pools)
 	for pool := range firsts {
@@ -170,8 +194,8 @@ func FirstDifference(a, b Program, pools int) []int {
 	return firsts
 }
 
-// normalizedRequests returns the requests of a pool, with tensors and streams numbered by first
-// use. The default stream keeps its number, 0.
+// normalizedRequests returns the requests of a pool, with tensors and streams numbered in the order
+// of their first use. The default stream keeps its number, 0.
 func normalizedRequests(p Program, pool int) []Request {
 	var normalized []Request
 	newTensors := map[int]int{}     // new number of each tensor
@@ -185,7 +209,7 @@ func normalizedRequests(p Program, pool int) []Request {
 			newTensors[r.Tensor] = len(newTensors)
 		}
 
-		if _, ok := newStreams[r.Stream]; !ok {
+		if _, hasNumber := newStreams[r.Stream]; !hasNumber {
 			newStreams[r.Stream] = len(newStreams)
 		}
 

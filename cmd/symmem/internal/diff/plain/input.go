@@ -7,16 +7,17 @@ import (
 	"io"
 )
 
-// input reads values from a file. If the file ends before a value is complete, the methods other
-// than peek return an error that wraps ErrFormat.
+// input reads values from a file. The file can be damaged: for example, it announces a string of 60
+// MiB, but ends 3 bytes later. If the file ends within a value, the methods except peek return an
+// error that wraps ErrFormat.
 type input struct {
 	r           *bufio.Reader
-	largeBuffer []byte // holds the last result of readBytes that did not fit into the buffer of r
-	offset      int64  // number of bytes read
+	largeBuffer []byte // for results of readBytes that are larger than the buffer of r
+	offset      int64  // number of bytes read so far
 }
 
 func newInput(r io.Reader) *input {
-	const bufferBytes = 1 << 16
+	const bufferBytes = 64 << 10
 	return &input{r: bufio.NewReaderSize(r, bufferBytes)}
 }
 
@@ -30,16 +31,7 @@ func (in *input) peek() (byte, error) {
 	return b[0], nil
 }
 
-// convertEOF replaces an error about the end of the file with an error that wraps ErrFormat. It
-// returns other errors unchanged.
-func (in *input) convertEOF(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return formatError("it is cut off after %d bytes", in.offset)
-	}
-
-	return err
-}
-
+// readByte reads one byte.
 func (in *input) readByte() (byte, error) {
 	b, err := in.r.ReadByte()
 	if err != nil {
@@ -50,32 +42,44 @@ func (in *input) readByte() (byte, error) {
 	return b, nil
 }
 
-const maxStringBytes = 64 << 20 // limit of the count of readBytes
+// convertEOF converts an error that reports the end of the file to one that wraps ErrFormat. It
+// returns other errors unchanged.
+func (in *input) convertEOF(err error) error {
+	isEOF := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	if isEOF {
+		return formatError("it is cut off after %d bytes", in.offset)
+	}
 
-// readBytes reads count bytes. The result is valid until the next read. count comes from the file,
-// so it can be wrong.
+	return err
+}
+
+const maxStringBytes = 64 << 20 // a damaged file could state any size
+
+// readBytes reads count bytes, a number that the file states. The result is valid until the next
+// read.
 func (in *input) readBytes(count uint64) ([]byte, error) {
 	if count > maxStringBytes {
 		return nil, formatError("the string at byte %d has %d bytes, more than %d",
 			in.offset, count, maxStringBytes)
 	}
 
-	if count > uint64(in.r.Size()) {
+	fitsIntoBuffer := count <= uint64(in.r.Size())
+	if !fitsIntoBuffer {
 		return in.readLarge(int(count))
 	}
 
-	b, err := in.r.Peek(int(count))
+	b, err := in.r.Peek(int(count)) // a part of the buffer, so that nothing is copied
 	if err != nil {
 		return nil, in.convertEOF(err)
 	}
 
-	_, _ = in.r.Discard(int(count)) // cannot fail: the bytes are buffered
+	_, _ = in.r.Discard(int(count)) // cannot fail: the bytes are in the buffer
 	in.offset += int64(count)
 	return b, nil
 }
 
-// readLarge reads count bytes into largeBuffer. It allocates memory step by step, so that a wrong
-// count in a short file cannot make it allocate much more memory than the file has bytes.
+// readLarge reads count bytes into largeBuffer. The buffer grows in steps, and each step is filled
+// before the next one. So if count is wrong and the file is short, little memory is allocated.
 func (in *input) readLarge(count int) ([]byte, error) {
 	const maxStepBytes = 1 << 20
 	in.largeBuffer = in.largeBuffer[:0]
@@ -93,14 +97,14 @@ func (in *input) readLarge(count int) ([]byte, error) {
 	return in.largeBuffer, nil
 }
 
-// readUint reads a little-endian unsigned integer of up to 8 bytes.
+// readUint reads a little-endian unsigned integer of size bytes, at most 8.
 func (in *input) readUint(size int) (uint64, error) {
 	b, err := in.readBytes(uint64(size))
 	if err != nil {
 		return 0, err
 	}
 
-	var word [8]byte // the high bytes remain zero
+	var word [8]byte // if size is below 8, the high bytes remain zero
 	copy(word[:], b)
 	return binary.LittleEndian.Uint64(word[:]), nil
 }
