@@ -11,134 +11,17 @@ import (
 	"symmem/internal/dl"
 )
 
-// Recorder makes NCCL write its log to a file, and reads the log.
-type Recorder struct {
-	file        string // path of the log
-	isTemporary bool   // whether the user has not requested the log, so Close empties it
-	problem     string // see Problem
-}
+// NCCL writes a log if the environment requests one. Its log variables are NCCL_DEBUG (how much to
+// log), NCCL_DEBUG_SUBSYS (about which parts of NCCL) and NCCL_DEBUG_FILE. A Recorder sets the log
+// variables that the user has not set, and then reads the log. Examples:
+//
+//   - The user has set no log variable. The Recorder requests a log in a temporary file.
+//   - The user has set NCCL_DEBUG=INFO, and so has requested a log. The Recorder chooses a file for
+//     it, which remains for the user.
+//   - The user has set NCCL_DEBUG=WARN. NCCL then does not log the kernels that it uses. This is a
+//     problem, about which the Recorder informs the user.
 
-// Start makes NCCL log which kernels it uses. It does not change log variables of NCCL that the
-// user has set. If they prevent the log, Problem says so. Call Start before this process first
-// calls NCCL, which caches the variables.
-func Start() (*Recorder, error) {
-	s := newSettings(os.Getenv)
-	r := &Recorder{problem: s.problem}
-	if err := r.chooseFile(&s); err != nil {
-		return nil, fmt.Errorf("creating a file for NCCL's log: %w", err)
-	}
-
-	for name, value := range s.variables {
-		if err := dl.Setenv(name, value); err != nil {
-			setErr := fmt.Errorf("setting NCCL's variables for a log: %w", err)
-			closeErr := r.Close()
-			return nil, errors.Join(setErr, closeErr)
-		}
-	}
-
-	info, err := os.Stat(r.file)
-	if err == nil && !info.Mode().IsRegular() { // an error is no problem: NCCL creates the file
-		r.problem = fmt.Sprintf("%s is %s, which cannot be read back: unset it", fileVariable,
-			r.file)
-	}
-
-	return r, nil
-}
-
-// chooseFile sets r.file to the file that the user has named. If the user has requested a log
-// without naming a file, chooseFile creates a folder for the file, and keeps it. Without a request,
-// it creates a temporary file. For a file that it chooses, it sets NCCL's variable in s.
-func (r *Recorder) chooseFile(s *settings) error {
-	switch {
-	case s.filePattern != "":
-		host, err := os.Hostname()
-		if err != nil {
-			host = "unknown" // as in NCCL
-		}
-
-		r.file = expandPattern(s.filePattern, host, os.Getpid())
-		return nil
-	case s.isLogRequested:
-		folder, err := os.MkdirTemp("", "symmem-proof-")
-		if err != nil {
-			return err
-		}
-
-		r.file = filepath.Join(folder, fmt.Sprintf("nccl-%d.log", os.Getpid()))
-	default:
-		fd, err := createUnnamed(os.TempDir())
-		if err != nil {
-			return err
-		}
-
-		r.file = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
-		r.isTemporary = true
-	}
-
-	s.variables[fileVariable] = escapePercent(r.file)
-	return nil
-}
-
-// openTemporary is the flag __O_TMPFILE in asm-generic/fcntl.h.
-const openTemporary = 0x400000
-
-// createUnnamed creates a file without a name in folder and returns its descriptor. The descriptor
-// must stay open until the process exits, because NCCL may open /proc/PID/fd/FD much later.
-func createUnnamed(folder string) (fd int, err error) {
-	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
-	const onlyThisUser = 0o600
-	fd, err = syscall.Open(folder, flags|openTemporary|syscall.O_DIRECTORY, onlyThisUser)
-	if err == nil {
-		return fd, nil
-	}
-
-	// The file system does not support O_TMPFILE. Remove the name of an ordinary file instead.
-	file, err := os.CreateTemp(folder, "symmem-proof-")
-	if err != nil {
-		return 0, err
-	}
-
-	const noMode = 0 // the file exists
-	fd, openErr := syscall.Open(file.Name(), flags, noMode)
-	removeErr := os.Remove(file.Name())
-	closeErr := file.Close()
-	return fd, errors.Join(openErr, removeErr, closeErr)
-}
-
-// Problem returns why the log cannot show which kernels ran and what to do about it, or "" if the
-// log shows them.
-func (r *Recorder) Problem() string { return r.problem }
-
-// Read parses the log written so far. A missing file counts as an empty log.
-func (r *Recorder) Read() (Log, error) {
-	file, err := os.Open(r.file)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-
-	if err != nil {
-		return nil, fmt.Errorf("reading NCCL's log: %w", err)
-	}
-
-	defer file.Close()
-	return Parse(file)
-}
-
-// Close empties a temporary log, and leaves a log that the user has requested unchanged. NCCL may
-// continue to write to the log.
-func (r *Recorder) Close() error {
-	if !r.isTemporary {
-		return nil
-	}
-
-	if err := os.Truncate(r.file, 0); err != nil {
-		return fmt.Errorf("emptying NCCL's log: %w", err)
-	}
-
-	return nil
-}
-
-// The environment variables that determine NCCL's log.
+// The log variables.
 const (
 	levelVariable      = "NCCL_DEBUG"
 	subsystemsVariable = "NCCL_DEBUG_SUBSYS"
@@ -200,15 +83,142 @@ func isTuningEnabled(subsystems string) bool {
 	return isListed != isInverted
 }
 
-// escapePercent returns a value of NCCL_DEBUG_FILE that stands for the given file name. NCCL
-// replaces "%%" with "%".
-func escapePercent(name string) string { return strings.ReplaceAll(name, "%", "%%") }
+// Recorder makes NCCL write its log to a file, and reads the log.
+type Recorder struct {
+	file        string // path of the log
+	isTemporary bool   // whether the log is only for the Recorder
+	problem     string // see Problem
+}
 
-// expandPattern expands a file name as ncclDebugInit in NCCL's src/debug.cc does: %h is the host
-// name up to the first dot, and %p is the process ID.
+// Start makes NCCL log which kernels it uses. Call it before this process first calls NCCL, which
+// caches the log variables. It does not change variables that the user has set. If they prevent the
+// log, Problem returns a text about this.
+func Start() (*Recorder, error) {
+	s := newSettings(os.Getenv)
+	r := &Recorder{problem: s.problem}
+	if err := r.chooseFile(&s); err != nil {
+		return nil, fmt.Errorf("creating a file for NCCL's log: %w", err)
+	}
+
+	for name, value := range s.variables {
+		if err := dl.Setenv(name, value); err != nil {
+			setErr := fmt.Errorf("setting NCCL's variables for a log: %w", err)
+			closeErr := r.Close()
+			return nil, errors.Join(setErr, closeErr)
+		}
+	}
+
+	info, err := os.Stat(r.file) // an error is no problem: NCCL creates a missing file
+	canReadBack := err != nil || info.Mode().IsRegular()
+	if !canReadBack { // for example, the user has named a terminal
+		r.problem = fmt.Sprintf("%s is %s, which cannot be read back: unset it", fileVariable,
+			r.file)
+	}
+
+	return r, nil
+}
+
+// chooseFile sets r.file to the user's file. If there is none, it creates a temporary file or, if
+// the user has requested a log, a folder for the file. It then sets the log variable in s.
+func (r *Recorder) chooseFile(s *settings) error {
+	switch {
+	case s.filePattern != "":
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown" // as in NCCL
+		}
+
+		r.file = expandPattern(s.filePattern, host, os.Getpid())
+		return nil
+	case s.isLogRequested:
+		folder, err := os.MkdirTemp("", "symmem-proof-")
+		if err != nil {
+			return err
+		}
+
+		r.file = filepath.Join(folder, fmt.Sprintf("nccl-%d.log", os.Getpid()))
+	default:
+		fd, err := createUnnamed(os.TempDir())
+		if err != nil {
+			return err
+		}
+
+		r.file = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
+		r.isTemporary = true
+	}
+
+	s.variables[fileVariable] = escapePercent(r.file)
+	return nil
+}
+
+// expandPattern expands a value of NCCL_DEBUG_FILE as ncclDebugInit in NCCL's src/debug.cc does: %h
+// is the host name up to the first dot, %p is the process ID, and %% is a percent sign.
 func expandPattern(pattern, host string, pid int) string {
 	shortHost, _, _ := strings.Cut(host, ".")
 	shortHost = strings.NewReplacer("%", "-", "/", "-").Replace(shortHost)
 	expand := strings.NewReplacer("%%", "%", "%h", shortHost, "%p", fmt.Sprint(pid))
 	return expand.Replace(pattern)
+}
+
+// escapePercent returns the value of NCCL_DEBUG_FILE that NCCL expands to the given path.
+func escapePercent(path string) string { return strings.ReplaceAll(path, "%", "%%") }
+
+// openTemporary is the flag __O_TMPFILE in asm-generic/fcntl.h. With it, the kernel creates a file
+// without a name.
+const openTemporary = 0x400000
+
+// createUnnamed creates a file without a name in folder and returns its descriptor. The descriptor
+// must stay open until the process exits, because NCCL may open /proc/PID/fd/FD much later.
+func createUnnamed(folder string) (fd int, err error) {
+	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
+	const onlyThisUser = 0o600
+	fd, err = syscall.Open(folder, flags|openTemporary|syscall.O_DIRECTORY, onlyThisUser)
+	if err == nil {
+		return fd, nil
+	}
+
+	// Some file systems do not support this flag. Remove the name of an ordinary file instead.
+	file, err := os.CreateTemp(folder, "symmem-proof-")
+	if err != nil {
+		return 0, err
+	}
+
+	const noMode = 0 // the file exists
+	fd, openErr := syscall.Open(file.Name(), flags, noMode)
+	removeErr := os.Remove(file.Name())
+	closeErr := file.Close()
+	return fd, errors.Join(openErr, removeErr, closeErr)
+}
+
+// Problem returns why the log cannot show which kernels ran and what to do about it, or "" if the
+// log shows them.
+func (r *Recorder) Problem() string { return r.problem }
+
+// Read parses the log written so far. A missing file counts as an empty log.
+func (r *Recorder) Read() (Log, error) {
+	file, err := os.Open(r.file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("reading NCCL's log: %w", err)
+	}
+
+	defer file.Close()
+	return Parse(file)
+}
+
+// Close empties a temporary log. Other logs remain unchanged. NCCL may continue to write to the
+// log.
+func (r *Recorder) Close() error {
+	if !r.isTemporary {
+		return nil
+	}
+
+	if err := os.Truncate(r.file, 0); err != nil {
+		return fmt.Errorf("emptying NCCL's log: %w", err)
+	}
+
+	return nil
 }

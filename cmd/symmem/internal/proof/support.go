@@ -9,8 +9,19 @@ import (
 	"strings"
 )
 
-// WhyNoWindows returns why the last communicator in the log has no windows (memory that is
-// registered on all ranks). It returns "" if the communicator has windows or the log does not say.
+// A communicator is NCCL's object for a group of ranks. A window is memory that all its ranks have
+// registered. If a communicator cannot have windows, NCCL's log shows facts about the reason, but
+// not the reason itself. In this example, ranks are on two machines (nodes):
+//
+//	h:1:2 [0] NCCL INFO GIN/Plugin: Failed to initialize any GIN plugin
+//	h:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0
+//	h:1:2 [0] NCCL INFO symmetricSupport 0, cuMemEnable 1, globalGinSupport 0, cuMemGdrSupport 1
+//
+// The text after "INFO " is a message. Between machines, windows need GIN: network communication
+// that kernels start. Here, NCCL lacks GIN because it has found no plug-in for it.
+
+// WhyNoWindows returns why the last communicator in the log has no windows. It returns "" if the
+// communicator has windows or the log does not say.
 func (r *Recorder) WhyNoWindows() (string, error) {
 	file, err := os.Open(r.file)
 	if err != nil {
@@ -20,40 +31,17 @@ func (r *Recorder) WhyNoWindows() (string, error) {
 	return whyNoWindows(file)
 }
 
-// The messages of NCCL from which support.add takes facts.
-var (
-	messagePrefix = regexp.MustCompile(` NCCL (?:INFO|WARN) `) // precedes each message
-
-	nodesMessage = regexp.MustCompile(`^comm \S+ rank \d+ nRanks \d+ nNodes (\d+) `)
-	// unsupportedMessage matches a message about a communicator without windows. NCCL up to 2.30
-	// logs no message about a communicator with windows. In newer versions, this message begins
-	// with "symmetricSupport" and another number.
-	unsupportedMessage = regexp.MustCompile(
-		`^(?:Symmetric memory is not supported\. |symmetricSupport 0, )`)
-	supportField = regexp.MustCompile(`(\w+) (-?\d+)`) // name and value in unsupportedMessage
-)
-
-// support holds what a log contains about the windows of the last communicator. A window between
-// machines needs GIN: network communication that kernels start. NCCL loads plug-ins for GIN.
-type support struct {
-	isMultiNode      bool              // whether the communicator has ranks on several machines
-	fields           map[string]string // fields of unsupportedMessage; nil if there are windows
-	isPluginMissing  bool              // whether NCCL has found no usable GIN plug-in
-	isGDRCopyMissing bool              // whether GIN over sockets lacks the library GDRCopy
-	skippedType      string            // the NCCL_GIN_TYPE that excludes a plug-in, or ""
-}
-
 // whyNoWindows is WhyNoWindows for the contents of a log.
 func whyNoWindows(log io.Reader) (string, error) {
 	const maxLineBytes = 1 << 20
-	var s support
+	var f windowFacts
 	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, maxLineBytes)
 	for lines.Scan() {
 		line := lines.Text()
 		if prefix := messagePrefix.FindStringIndex(line); prefix != nil {
 			prefixEnd := prefix[1]
-			s.add(line[prefixEnd:])
+			f.add(line[prefixEnd:])
 		}
 	}
 
@@ -61,67 +49,99 @@ func whyNoWindows(log io.Reader) (string, error) {
 		return "", fmt.Errorf("reading NCCL's log: %w", err)
 	}
 
-	return s.reason(), nil
+	return f.reason(), nil
 }
 
-// add adds the facts in a message. Facts about windows replace those of earlier communicators.
-func (s *support) add(message string) {
+// The messages of NCCL that contain facts.
+var (
+	messagePrefix = regexp.MustCompile(` NCCL (?:INFO|WARN) `) // precedes each message
+	nodesMessage  = regexp.MustCompile(`^comm \S+ rank \d+ nRanks \d+ nNodes (\d+) `)
+	// noWindowsMessage has the first form up to NCCL 2.30, and the second form in newer versions.
+	noWindowsMessage = regexp.MustCompile(
+		`^(?:Symmetric memory is not supported\. |symmetricSupport 0, )`)
+	// noWindowsField matches a field of noWindowsMessage: a name and a value, as in "cuMemEnable 1".
+	noWindowsField = regexp.MustCompile(`(\w+) (-?\d+)`)
+)
+
+// windowsPrefix begins a message about a communicator with windows, if it is not a
+// noWindowsMessage. NCCL up to 2.30 logs no such message.
+const windowsPrefix = "symmetricSupport "
+
+// windowFacts holds the facts that a log contains about the last communicator.
+type windowFacts struct {
+	isMultiNode      bool              // whether the communicator has ranks on several machines
+	fields           map[string]string // values by name; nil if there was no noWindowsMessage
+	isPluginMissing  bool              // whether NCCL has found no usable plug-in for GIN
+	isGDRCopyMissing bool              // whether GIN over sockets lacks the library GDRCopy
+	skippedType      string            // the NCCL_GIN_TYPE that excludes a plug-in, or ""
+}
+
+// add adds the facts in a message. Facts about nodes and windows replace those of earlier
+// communicators.
+func (f *windowFacts) add(message string) {
 	if groups := nodesMessage.FindStringSubmatch(message); groups != nil {
 		nodeCount := groups[1]
-		s.isMultiNode = nodeCount != "1"
+		f.isMultiNode = nodeCount != "1"
 	}
 
 	switch {
-	case unsupportedMessage.MatchString(message):
-		s.fields = map[string]string{}
-		for _, field := range supportField.FindAllStringSubmatch(message, -1) {
+	case noWindowsMessage.MatchString(message):
+		f.fields = map[string]string{}
+		for _, field := range noWindowsField.FindAllStringSubmatch(message, -1) {
 			name, value := field[1], field[2]
-			s.fields[name] = value
+			f.fields[name] = value
 		}
 
-	case strings.HasPrefix(message, "symmetricSupport "): // not 0, so there are windows
-		s.fields = nil
+	case strings.HasPrefix(message, windowsPrefix):
+		f.fields = nil
 	case strings.HasSuffix(message, "GIN/Plugin: Failed to initialize any GIN plugin"):
-		s.isPluginMissing = true
+		f.isPluginMissing = true
 	case strings.Contains(message, "RMA/Socket") && strings.Contains(message, "requires GDRCopy"):
-		s.isGDRCopyMissing = true
+		f.isGDRCopyMissing = true
 	case strings.HasPrefix(message, "GIN/Plugin: Skipping plugin"):
 		_, afterName, hasType := strings.Cut(message, "NCCL_GIN_TYPE=")
 		if hasType {
-			s.skippedType, _, _ = strings.Cut(afterName, " ")
+			f.skippedType, _, _ = strings.Cut(afterName, " ")
 		}
 	}
 }
 
-// reason returns why the communicator has no windows. It returns "" if there are windows, or the
-// log does not contain an unsupportedMessage.
-func (s *support) reason() string {
-	if s.fields == nil {
+// reason returns why the communicator has no windows. It returns "" if it has windows or the log
+// contains no noWindowsMessage.
+func (f *windowFacts) reason() string {
+	if f.fields == nil {
 		return ""
 	}
 
-	ginSupport := s.fields["globalGinSupport"]   // "" if the message lacks the field
-	if value, ok := s.fields["ginSupport"]; ok { // the name in other versions of NCCL
+	ginSupport := f.fields["globalGinSupport"] // "" if the message lacks the field
+	if value, isOldName := f.fields["ginSupport"]; isOldName {
 		ginSupport = value
 	}
 
-	needsGIN := s.isMultiNode
 	lacksGIN := ginSupport == "0"
+	isGINReason := f.isMultiNode && lacksGIN
 	switch {
-	case s.fields["cuMemEnable"] == "0":
+	case f.fields["cuMemEnable"] == "0":
 		return "cuMem is disabled (NCCL_CUMEM_ENABLE)"
-	case !needsGIN || !lacksGIN: // GIN is not the reason
+	case isGINReason:
+		return f.reasonForGIN()
+	default:
 		return "NCCL does not say why. Possible reasons: some GPUs of a machine cannot access each " +
 			"other's memory (P2P), or NCCL_WIN_ENABLE is 0"
-	// In the following cases, the lack of GIN is the reason.
-	case s.isGDRCopyMissing:
+	}
+}
+
+// reasonForGIN returns why the communicator has no GIN.
+func (f *windowFacts) reasonForGIN() string {
+	switch {
+	case f.isGDRCopyMissing:
 		return "windows between machines need GIN, which over sockets needs GDRCopy (libgdrapi.so)"
-	case s.skippedType != "":
-		return "windows between machines need GIN, and NCCL_GIN_TYPE=" + s.skippedType +
+	case f.skippedType != "":
+		return "windows between machines need GIN, and NCCL_GIN_TYPE=" + f.skippedType +
 			" excludes a plug-in that NCCL has found"
-	case s.isPluginMissing:
+	case f.isPluginMissing:
 		return "windows between machines need GIN, and NCCL found no GIN plug-in"
-	case s.fields["cuMemGdrSupport"] == "0":
+	case f.fields["cuMemGdrSupport"] == "0":
 		return "windows between machines need GIN, which needs GPUDirect RDMA with memory of cuMemCreate"
 	}
 

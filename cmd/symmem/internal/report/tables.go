@@ -115,8 +115,8 @@ func (b *builder) addTables(r *diff.Report, histories []*history.Rank) {
 }
 
 // addToRow adds a rank to the row with the given group and text, and returns the rows. If there is
-// no such row, it adds one. time is in microseconds since 1970, or 0 if it is unknown. The time of a
-// row is the earliest known time of its ranks.
+// no such row, it adds one. time is in microseconds since 1970, or 0 if it is unknown. A row has
+// the earliest known time of its ranks.
 func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		row := &rows[i]
