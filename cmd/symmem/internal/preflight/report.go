@@ -11,6 +11,18 @@ import (
 	"symmem/internal/ranklist"
 )
 
+// The checks make calls (collectives on all ranks), and measure the links between pairs of ranks.
+// If the link between ranks 0 and 3 is slow, the text of a Report is, for example:
+//
+//	AllReduce of 1048576 B on 4 ranks: direct path, 25 us (table 24 us)
+//	6 links: 5 GB/s (ranks 0 and 3) to 42 GB/s (ranks 0 and 1)
+//	FAULT (link): link between ranks 0 (node a) and 3 (node a) is slow: ...
+//	        to do: look for errors: ...
+//	4 ranks on 1 node, nccl backend: NOT READY, 2.3 s
+//
+// A path is a way in which symmem executes a call. The tuning table contains measured times, with
+// which the checks compare the call. A node is a machine.
+
 // Kind is the kind of the component that is at fault.
 type Kind string
 
@@ -22,33 +34,33 @@ const (
 	KindJob  Kind = "job"  // no particular component
 )
 
-// Fault describes a problem and its cause.
+// exitCodes holds the exit code of the program for each kind of fault.
+var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
+
+// Fault describes a problem and the component that causes it.
 type Fault struct {
-	Kind Kind   `json:"kind"`
-	Node string `json:"node,omitempty"` // empty if unknown
-	// Ranks holds the rank at fault or the two ranks of a link. For other kinds, it is empty.
-	Ranks  []int  `json:"ranks,omitempty"`
-	GPU    string `json:"gpu,omitempty"` // GPU of the rank at fault, or ""
-	Text   string `json:"text"`          // the problem
-	Advice string `json:"advice"`        // how to solve the problem
+	Kind   Kind   `json:"kind"`
+	Node   string `json:"node,omitempty"`  // for KindNode and KindRank: its name, or empty
+	Ranks  []int  `json:"ranks,omitempty"` // for KindRank: the rank; for KindLink: its two ranks
+	GPU    string `json:"gpu,omitempty"`   // for KindRank: GPU of the rank, or empty if unknown
+	Text   string `json:"text"`            // the problem
+	Advice string `json:"advice"`          // how to solve the problem
 }
 
-// Call summarizes a collective on all ranks.
+// Call summarizes a call on all ranks.
 type Call struct {
-	Operation string `json:"operation"`
-	Bytes     int64  `json:"bytes"`
-	// RequestedPath and Path are the requested and the actual path. A path is a way in which symmem
-	// executes a call, such as "direct".
-	RequestedPath     string  `json:"asked"`
-	Path              string  `json:"path"`
+	Operation         string  `json:"operation"`
+	Bytes             int64   `json:"bytes"`
+	RequestedPath     string  `json:"asked"`              // path that the checks requested
+	Path              string  `json:"path"`               // path that the call took
 	Microseconds      float64 `json:"us"`                 // time on the slowest rank
 	TableMicroseconds float64 `json:"table_us,omitempty"` // time in the tuning table, or 0
-	WrongElements     int64   `json:"wrong"`              // number of wrong elements
+	WrongElements     int64   `json:"wrong"`              // number of wrong elements on all ranks
 }
 
 // Report holds Judge's findings.
 type Report struct {
-	IsReady bool   `json:"ok"` // whether there are no faults
+	IsReady bool   `json:"ok"` // there are no faults
 	Backend string `json:"backend"`
 	Source  string `json:"source"` // what started the ranks, such as "torchrun"
 	Ranks   int    `json:"ranks"`  // number of ranks
@@ -62,9 +74,6 @@ type Report struct {
 	Seconds   float64  `json:"seconds"` // duration of the checks
 }
 
-// exitCodes maps the kinds of faults to the exit codes of the program.
-var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
-
 // ExitCode returns the exit code for the kind of the first fault, or 0 if there are no faults.
 func (r *Report) ExitCode() int {
 	if len(r.Faults) == 0 {
@@ -74,7 +83,7 @@ func (r *Report) ExitCode() int {
 	return exitCodes[r.Faults[0].Kind]
 }
 
-// AddInterrupt adds a fault for the signal that interrupted the checks.
+// AddInterrupt adds a fault about the signal that interrupted the checks.
 func (r *Report) AddInterrupt(signal string) {
 	r.IsReady = false
 	r.Faults = append(r.Faults, Fault{
@@ -82,8 +91,7 @@ func (r *Report) AddInterrupt(signal string) {
 	})
 }
 
-// WriteText writes the report as text: the calls, a summary of the links, the warnings, the faults
-// and the verdict.
+// WriteText writes the report as text.
 func (r *Report) WriteText(w io.Writer) error {
 	var out bytes.Buffer
 	for _, c := range r.Calls {
@@ -133,7 +141,8 @@ func linksText(links []Link) string {
 func (r *Report) countNodes() int {
 	isNode := map[string]bool{}
 	for _, name := range r.Nodes {
-		if name != "" { // "" for a rank without a result
+		isKnown := name != "" // the rank has a result
+		if isKnown {
 			isNode[name] = true
 		}
 	}
