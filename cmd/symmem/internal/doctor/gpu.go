@@ -8,10 +8,18 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU describes a GPU that CUDA shows to this process. A number or bool that the driver cannot
-// query is 0 or false.
+// For example, a machine has two H100 GPUs, and CUDA shows both to this process. Their ordinals
+// (CUDA's numbers) are 0 and 1. doctor inspects each GPU: it queries properties, such as the
+// compute capability 9.0. Then, it judges the properties: it adds findings, for example that only
+// one process at a time may use the GPU.
+//
+// Virtual memory management (VMM) is the part of CUDA with which symmem allocates memory that
+// processes can share. One process exports its memory as a handle: a file descriptor, or a fabric
+// handle, which other containers can use too. The other process maps the memory with the handle.
+
+// GPU describes a GPU. A number or bool is 0 or false if the driver cannot query it.
 type GPU struct {
-	Ordinal     int    `json:"ordinal"` // CUDA's number of the GPU in this process
+	Ordinal     int    `json:"ordinal"`
 	Name        string `json:"name"`
 	UUID        string `json:"uuid"`
 	PCIAddress  string `json:"pci"` // as CUDA formats it
@@ -19,9 +27,9 @@ type GPU struct {
 	// Major and Minor are the parts of the compute capability, such as 9 and 0.
 	Major             int  `json:"major"`
 	Minor             int  `json:"minor"`
-	SupportsVMM       bool `json:"vmm"`       // virtual memory management
-	SupportsPosixFD   bool `json:"posix_fd"`  // memory can be shared through file descriptors
-	SupportsFabric    bool `json:"fabric"`    // memory can be shared through fabric handles
+	SupportsVMM       bool `json:"vmm"`
+	SupportsPosixFD   bool `json:"posix_fd"`  // handles can be file descriptors
+	SupportsFabric    bool `json:"fabric"`    // handles can be fabric handles
 	SupportsRDMA      bool `json:"rdma"`      // network cards can access the memory
 	SupportsMulticast bool `json:"multicast"` // only reported: symmem never uses multicast
 	// Granularity is the recommended unit of the sizes of mappings in bytes, or 0 if unknown.
@@ -30,14 +38,8 @@ type GPU struct {
 	IsProhibited bool  `json:"prohibited,omitempty"` // no process may use the GPU
 }
 
-// Values of cuda.AttributeComputeMode.
-const (
-	computeModeProhibited = 2 // CU_COMPUTEMODE_PROHIBITED
-	computeModeExclusive  = 3 // CU_COMPUTEMODE_EXCLUSIVE_PROCESS
-)
-
-// inspectGPUs describes the visible GPUs. If it fails at a GPU, it returns the GPUs before that one
-// and the error.
+// inspectGPUs inspects the GPUs that CUDA shows to this process. If it fails at a GPU, it returns
+// the GPUs before that one and the error.
 func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 	count, err := driver.DeviceCount()
 	if err != nil {
@@ -62,8 +64,8 @@ func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 	return gpus, nil
 }
 
-// inspectGPU describes a GPU. It returns an error only if the driver cannot query a property that
-// it knows for every GPU, such as the name.
+// inspectGPU inspects a GPU. It returns an error only if the driver cannot query a property that
+// every driver knows, such as the name.
 func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	g := GPU{Ordinal: device.Ordinal()}
 	var nameErr, uuidErr, addressErr, memoryErr error
@@ -75,24 +77,7 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 		return g, err
 	}
 
-	attribute := func(name cuda.Attribute) int {
-		value, err := device.Attribute(name)
-		if err != nil { // the driver does not know the attribute
-			return 0
-		}
-
-		return value
-	}
-	g.Major = attribute(cuda.AttributeComputeCapabilityMajor)
-	g.Minor = attribute(cuda.AttributeComputeCapabilityMinor)
-	g.SupportsVMM = attribute(cuda.AttributeVMMSupported) != 0
-	g.SupportsPosixFD = attribute(cuda.AttributePosixFDSupported) != 0
-	g.SupportsFabric = attribute(cuda.AttributeFabricSupported) != 0
-	g.SupportsRDMA = attribute(cuda.AttributeRDMAWithVMMSupported) != 0
-	g.SupportsMulticast = attribute(cuda.AttributeMulticastSupported) != 0
-	mode := attribute(cuda.AttributeComputeMode)
-	g.IsExclusive = mode == computeModeExclusive
-	g.IsProhibited = mode == computeModeProhibited
+	g.inspectAttributes(device)
 	if g.SupportsVMM {
 		const recommended = true
 		properties := cuda.PinnedMemory(device, cuda.HandlePosixFD, g.SupportsRDMA)
@@ -105,9 +90,39 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	return g, nil
 }
 
-// minWindowMajor is the major part of the lowest compute capability (6.0) for which NCCL has
-// window kernels, as in src/device/symmetric/generate.py of NCCL. Window kernels work on windows:
-// memory that is registered on all ranks.
+// Values of cuda.AttributeComputeMode.
+const (
+	computeModeProhibited = 2 // CU_COMPUTEMODE_PROHIBITED
+	computeModeExclusive  = 3 // CU_COMPUTEMODE_EXCLUSIVE_PROCESS
+)
+
+// inspectAttributes sets the properties that CUDA calls attributes. An old driver may not know some
+// of them.
+func (g *GPU) inspectAttributes(device cuda.Device) {
+	attribute := func(name cuda.Attribute) int {
+		value, err := device.Attribute(name)
+		if err != nil {
+			return 0
+		}
+
+		return value
+	}
+	supports := func(name cuda.Attribute) bool { return attribute(name) != 0 }
+	g.Major = attribute(cuda.AttributeComputeCapabilityMajor)
+	g.Minor = attribute(cuda.AttributeComputeCapabilityMinor)
+	g.SupportsVMM = supports(cuda.AttributeVMMSupported)
+	g.SupportsPosixFD = supports(cuda.AttributePosixFDSupported)
+	g.SupportsFabric = supports(cuda.AttributeFabricSupported)
+	g.SupportsRDMA = supports(cuda.AttributeRDMAWithVMMSupported)
+	g.SupportsMulticast = supports(cuda.AttributeMulticastSupported)
+	mode := attribute(cuda.AttributeComputeMode)
+	g.IsExclusive = mode == computeModeExclusive
+	g.IsProhibited = mode == computeModeProhibited
+}
+
+// minWindowMajor is the major part of the lowest compute capability (6.0) for which NCCL has window
+// kernels, as in src/device/symmetric/generate.py of NCCL. These are kernels for windows: memory
+// that is registered on all ranks.
 const minWindowMajor = 6
 
 // judgeGPUs adds findings about each GPU and about all GPUs together to s.
@@ -122,15 +137,15 @@ func judgeGPUs(f *Facts, s *Section) {
 			"cannot use fabric handles, so the direct path works only within one container")
 	}
 
-	isOtherModel := func(g GPU) bool { return g.Name != f.GPUs[0].Name }
-	if slices.ContainsFunc(f.GPUs, isOtherModel) {
+	differsFromFirst := func(g GPU) bool { return g.Name != f.GPUs[0].Name }
+	if slices.ContainsFunc(f.GPUs, differsFromFirst) {
 		s.add(Warn, "select GPUs of one model (CUDA_VISIBLE_DEVICES)", "the GPUs are of different "+
 			"models, so collectives wait for the slowest")
 	}
 }
 
-// judge adds a description of the GPU to s, and its most serious problem if it has one. Each text
-// begins with the ordinal of the GPU.
+// judge adds a description of the GPU to s and, if it has problems, the most serious one. Each text
+// begins with the ordinal.
 func (g *GPU) judge(s *Section) {
 	s.addOK("%d: %s, compute capability %d.%d, %s, %s, %s", g.Ordinal, g.Name, g.Major, g.Minor,
 		formatBytes(g.MemoryBytes), g.PCIAddress, g.UUID)
@@ -166,7 +181,7 @@ func formatBool(value bool) string {
 	return "no"
 }
 
-// formatBytes formats a size in the largest unit of which it is at least one, such as 140.4 GiB.
+// formatBytes formats a size as a number of at least 1 with its unit, such as "140.4 GiB".
 func formatBytes(bytes int64) string {
 	units := []struct {
 		name  string
