@@ -9,14 +9,18 @@ import (
 	"symmem/internal/cuda"
 )
 
+// To measure the speed of the link from GPU 1 (the source) to GPU 0 (the target), doctor copies 128
+// MiB: once to warm up, and then four times. The GPU records the times before and after the four
+// copies. If they take 10 ms, the speed is 4 * 128 MiB / 10 ms = 54 GB/s.
+
 const (
-	copyBytes      = int64(128) << 20 // size of a copy, large enough to reach a link's full speed
-	timedCopyCount = 4                // number of timed copies, which take about a millisecond
+	copyBytes      = int64(128) << 20 // large enough to reach a link's full speed
+	timedCopyCount = 4                // number of copies that are timed together
 )
 
-// MeasureCopies measures the speed of copies from each other GPU to the GPU with the given
-// ordinal. It leaves out GPUs whose memory the given GPU cannot access. It needs 128 MiB of memory
-// on both GPUs of a copy. With an error, it returns the speeds measured so far.
+// MeasureCopies measures the speed of copies from each other GPU to the GPU with the given ordinal.
+// It leaves out GPUs whose memory the given GPU cannot access. It needs 128 MiB of memory on both
+// GPUs of a copy. With an error, it returns the speeds measured so far.
 func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -38,7 +42,7 @@ func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 		return nil, err
 	}
 
-	runtime.LockOSThread() // the current context belongs to the thread
+	runtime.LockOSThread() // CUDA calls use the context that is current on their thread
 	defer runtime.UnlockOSThread()
 	defer func() {
 		const noContext = 0
@@ -50,6 +54,14 @@ func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 		return nil, err
 	}
 
+	return measureCopiesTo(driver, target, gpuCount)
+}
+
+// measureCopiesTo is MeasureCopies for a target whose context is current on the calling thread.
+func measureCopiesTo(
+	driver *cuda.Driver, target cuda.Device, gpuCount int,
+) (speeds []CopySpeed, err error) {
+	ordinal := target.Ordinal()
 	for peer := range gpuCount {
 		source, err := driver.Device(peer)
 		if err != nil {
@@ -76,6 +88,21 @@ func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 	return speeds, nil
 }
 
+// measureCopy returns the speed of copies from source to target in GB/s. The context of target must
+// be current on the calling thread.
+func measureCopy(driver *cuda.Driver, source, target cuda.Device) (gbps float64, err error) {
+	m := copyMeasurement{driver: driver}
+	defer func() {
+		cleanupErr := m.cleanups.run()
+		err = errors.Join(err, cleanupErr)
+	}()
+	if err := m.allocate(source, target); err != nil {
+		return 0, err
+	}
+
+	return m.measure()
+}
+
 // cleanupList lists functions that release resources. Its method run calls them in reverse order.
 type cleanupList []func() error
 
@@ -90,54 +117,45 @@ func (c *cleanupList) run() error {
 	return errors.Join(errs...)
 }
 
-// measureCopy returns the speed of copies from src to dst in GB/s. The context of dst must be
-// current on the calling thread.
-func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (gbps float64, err error) {
-	var cleanups cleanupList
-	defer func() {
-		cleanupErr := cleanups.run()
-		err = errors.Join(err, cleanupErr)
-	}()
-	source, err := allocate(driver, src, dst, &cleanups)
-	if err != nil {
-		return 0, err
-	}
-
-	target, err := allocate(driver, dst, dst, &cleanups)
-	if err != nil {
-		return 0, err
-	}
-
-	stream, err := driver.StreamCreate()
-	if err != nil {
-		return 0, err
-	}
-
-	cleanups.add(func() error { return driver.StreamDestroy(stream) })
-	const noFlags = 0
-	start, err := driver.EventCreate(noFlags)
-	if err != nil {
-		return 0, err
-	}
-
-	cleanups.add(func() error { return driver.EventDestroy(start) })
-	end, err := driver.EventCreate(noFlags)
-	if err != nil {
-		return 0, err
-	}
-
-	cleanups.add(func() error { return driver.EventDestroy(end) })
-	c := timedCopies{
-		driver: driver, dst: target, src: source, stream: stream, start: start, end: end,
-	}
-	return c.measure()
+// copyMeasurement holds the resources for measuring copies between two GPUs.
+type copyMeasurement struct {
+	driver     *cuda.Driver
+	from, to   uintptr // addresses of at least copyBytes
+	stream     cuda.Stream
+	start, end cuda.Event // record the times before and after the timed copies
+	cleanups   cleanupList
 }
 
-// allocate allocates at least copyBytes of memory on owner, and gives user access. It adds
-// functions that free the memory to cleanups, even if it returns an error.
-func allocate(
-	driver *cuda.Driver, owner, user cuda.Device, cleanups *cleanupList,
-) (uintptr, error) {
+// allocate allocates the resources. The caller must run m.cleanups, even after an error.
+func (m *copyMeasurement) allocate(source, target cuda.Device) (err error) {
+	m.from, err = m.allocateMemory(source, target)
+	if err != nil {
+		return err
+	}
+
+	m.to, err = m.allocateMemory(target, target)
+	if err != nil {
+		return err
+	}
+
+	m.stream, err = m.driver.StreamCreate()
+	if err != nil {
+		return err
+	}
+
+	m.cleanups.add(func() error { return m.driver.StreamDestroy(m.stream) })
+	m.start, err = m.createEvent()
+	if err != nil {
+		return err
+	}
+
+	m.end, err = m.createEvent()
+	return err
+}
+
+// allocateMemory allocates at least copyBytes of memory on owner, and gives user access.
+func (m *copyMeasurement) allocateMemory(owner, user cuda.Device) (uintptr, error) {
+	driver := m.driver
 	const rdma, recommended = false, true
 	properties := cuda.PinnedMemory(owner, cuda.HandlePosixFD, rdma)
 	granularity, err := driver.Granularity(properties, recommended)
@@ -146,13 +164,13 @@ func allocate(
 	}
 
 	bytes := (copyBytes + granularity - 1) / granularity * granularity // rounded up
-	// address must not be a named result: returning 0 would change it for the cleanups.
+	// The cleanups use this variable. It is not a named result, because a return of 0 would change it.
 	address, err := driver.AddressReserve(bytes, granularity)
 	if err != nil {
 		return 0, err
 	}
 
-	cleanups.add(func() error { return driver.AddressFree(address, bytes) })
+	m.cleanups.add(func() error { return driver.AddressFree(address, bytes) })
 	handle, err := driver.Create(bytes, properties)
 	if err != nil {
 		return 0, err
@@ -160,7 +178,7 @@ func allocate(
 
 	mapErr := driver.Map(address, bytes, handle)
 	if mapErr == nil {
-		cleanups.add(func() error { return driver.Unmap(address, bytes) })
+		m.cleanups.add(func() error { return driver.Unmap(address, bytes) })
 	}
 
 	releaseErr := driver.Release(handle) // the mapping, if there is one, keeps the memory alive
@@ -171,48 +189,53 @@ func allocate(
 	return address, driver.SetAccess(address, bytes, user)
 }
 
-// timedCopies describes copies to measure.
-type timedCopies struct {
-	driver     *cuda.Driver
-	dst, src   uintptr // addresses of at least copyBytes
-	stream     cuda.Stream
-	start, end cuda.Event // to be recorded before and after the copies
+// createEvent creates an event, with which a stream records a time.
+func (m *copyMeasurement) createEvent() (cuda.Event, error) {
+	const noFlags = 0
+	event, err := m.driver.EventCreate(noFlags)
+	if err != nil {
+		return event, err
+	}
+
+	m.cleanups.add(func() error { return m.driver.EventDestroy(event) })
+	return event, nil
 }
 
-// measure makes a copy to warm up and timedCopyCount timed copies. It returns the speed of the
-// timed copies in GB/s.
-func (c *timedCopies) measure() (gbps float64, err error) {
-	if err := c.queueCopy(); err != nil {
+// measure makes the copies and returns the speed of the timed ones in GB/s.
+func (m *copyMeasurement) measure() (gbps float64, err error) {
+	if err := m.queueCopy(); err != nil { // warms up
 		return 0, err
 	}
 
-	if err := c.driver.EventRecord(c.start, c.stream); err != nil {
+	if err := m.driver.EventRecord(m.start, m.stream); err != nil {
 		return 0, err
 	}
 
 	for range timedCopyCount {
-		if err := c.queueCopy(); err != nil {
+		if err := m.queueCopy(); err != nil {
 			return 0, err
 		}
 	}
 
-	if err := c.driver.EventRecord(c.end, c.stream); err != nil {
+	if err := m.driver.EventRecord(m.end, m.stream); err != nil {
 		return 0, err
 	}
 
-	if err := c.driver.StreamSynchronize(c.stream); err != nil {
+	if err := m.driver.StreamSynchronize(m.stream); err != nil {
 		return 0, err
 	}
 
-	duration, err := c.driver.EventElapsedTime(c.start, c.end)
+	duration, err := m.driver.EventElapsedTime(m.start, m.end)
 	if err != nil {
 		return 0, err
 	}
 
 	nanoseconds := max(float64(duration.Nanoseconds()), 1) // avoids a division by 0
-	return float64(timedCopyCount*copyBytes) / nanoseconds, nil
+	bytesPerNanosecond := float64(timedCopyCount*copyBytes) / nanoseconds
+	return bytesPerNanosecond, nil // the same number as in GB/s
 }
 
-func (c *timedCopies) queueCopy() error {
-	return c.driver.MemcpyAsync(c.dst, c.src, copyBytes, c.stream)
+// queueCopy queues a copy. The stream executes its copies and events in order.
+func (m *copyMeasurement) queueCopy() error {
+	return m.driver.MemcpyAsync(m.to, m.from, copyBytes, m.stream)
 }

@@ -15,23 +15,29 @@ import (
 	"symmem/internal/sys"
 )
 
+// symmem uses features of Linux that a container can prohibit, so doctor tries each of them:
+//
+//	memfd            memory without a file name, which ranks share
+//	futex            a word in memory on which a thread sleeps until another one wakes it
+//	pidfd            a descriptor of a process, which shows when the process exits
+//	abstract socket  a Unix socket without a file
+//	membarrier       a memory barrier on all processors that run a process; makes locks faster
+
 // Host describes the machine's operating system, processors and memory.
 type Host struct {
-	Kernel string `json:"kernel"` // version of Linux
-	// Cores is the number of processors that this process is allowed to use.
-	Cores int `json:"cores"`
-	// MemoryBytes is the size of main memory and swap space.
-	MemoryBytes int64 `json:"memory"`
-	// HugePages is the number of reserved huge pages of 2 MiB, and FreeHugePages how many of them
-	// are free.
+	Kernel      string `json:"kernel"` // version of Linux
+	Cores       int    `json:"cores"`  // number of processors that this process may use
+	MemoryBytes int64  `json:"memory"` // size of main memory and swap space together
+	// HugePages is the number of huge pages (of 2 MiB) that the administrator has reserved.
+	// FreeHugePages is the number of those that are free.
 	HugePages     int `json:"huge_pages"`
 	FreeHugePages int `json:"huge_pages_free"`
-	// SharedMemoryPolicy is the system's policy for transparent huge pages in shared memory, as in
+	// SharedMemoryPolicy states whether shared memory gets huge pages without a reservation, as in
 	// /sys/kernel/mm/transparent_hugepage/shmem_enabled.
 	SharedMemoryPolicy string `json:"shmem_enabled,omitempty"`
 	// MaxMappings is vm.max_map_count, the limit of mappings per process, or 0 if unknown.
 	MaxMappings int `json:"max_map_count"`
-	// Each of the following fields is the error of a system call, or "" if the call works.
+	// Each of the following fields states why a feature is not available, or is empty.
 	MemfdError      string `json:"memfd_error,omitempty"`
 	FutexError      string `json:"futex_error,omitempty"`
 	MembarrierError string `json:"membarrier_error,omitempty"`
@@ -39,7 +45,7 @@ type Host struct {
 	SocketError     string `json:"abstract_sockets_error,omitempty"`
 }
 
-// InspectHost queries the system and tries the system calls that symmem needs.
+// InspectHost queries the system and tries the features that symmem uses.
 func InspectHost() Host {
 	h := Host{Kernel: sys.ReadText("/proc/sys/kernel/osrelease"), Cores: sys.Cores()}
 	if bytes, err := sys.Memory(); err == nil {
@@ -68,7 +74,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// tryMemfd creates anonymous shared memory, and maps it.
+// tryMemfd creates a memfd and maps it.
 func tryMemfd() error {
 	file, err := sys.Memfd("symmem-doctor", sys.PageSize)
 	if err != nil {
@@ -87,26 +93,26 @@ func tryMemfd() error {
 	return errors.Join(unmapErr, closeErr)
 }
 
-const futexWake = 1 // FUTEX_WAKE in linux/futex.h
+const wakeCommand = 1 // FUTEX_WAKE in linux/futex.h
 
-// tryFutex wakes the waiters of a futex that has none.
+// tryFutex wakes the threads that sleep on a new futex. There are none.
 func tryFutex() error {
 	word := new(uint32)
-	const maxWaiters = 1
-	_, _, errno := syscall.Syscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake,
-		maxWaiters, 0, 0, 0) // FUTEX_WAKE ignores the last three arguments
+	const maxThreads = 1
+	_, _, errno := syscall.Syscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(word)), wakeCommand,
+		maxThreads, 0, 0, 0) // FUTEX_WAKE ignores the last three arguments
 	runtime.KeepAlive(word)
 	return errnoError(errno)
 }
 
-// membarrierCallNumbers maps each GOARCH to the number of the system call membarrier(2), which
-// package syscall does not define.
+// membarrierCallNumbers holds the number of the system call membarrier(2) for each value of GOARCH.
+// Package syscall does not define it.
 var membarrierCallNumbers = map[string]uintptr{"amd64": 324, "arm64": 283}
 
-// tryMembarrier checks that the kernel supports expedited barriers.
+// tryMembarrier checks that the kernel supports expedited barriers, the fast kind.
 func tryMembarrier() error {
-	callNumber, ok := membarrierCallNumbers[runtime.GOARCH]
-	if !ok {
+	callNumber, isKnown := membarrierCallNumbers[runtime.GOARCH]
+	if !isKnown {
 		return fmt.Errorf("not checked on %s", runtime.GOARCH)
 	}
 
@@ -121,7 +127,8 @@ func tryMembarrier() error {
 		return errno
 	}
 
-	if supported&expeditedCommand == 0 {
+	isExpeditedSupported := supported&expeditedCommand != 0
+	if !isExpeditedSupported {
 		return errors.New("the kernel has no expedited membarrier")
 	}
 
@@ -137,7 +144,7 @@ func errnoError(errno syscall.Errno) error {
 	return errno
 }
 
-// tryPidfd opens a descriptor of this process.
+// tryPidfd opens a pidfd of this process.
 func tryPidfd() error {
 	f, err := sys.Pidfd(os.Getpid())
 	if err != nil {
@@ -147,7 +154,7 @@ func tryPidfd() error {
 	return f.Close()
 }
 
-// trySockets listens on an abstract socket, which the prefix @ selects.
+// trySockets listens on an abstract socket, as the prefix @ of its name requests.
 func trySockets() error {
 	l, err := net.Listen("unix", "@symmem-doctor-"+rand.Text())
 	if err != nil {
@@ -158,31 +165,34 @@ func trySockets() error {
 }
 
 // minMappings is the vm.max_map_count below which judgeHost warns. It is the default of Linux.
-// Each segment (a mapped part of a pool) of each rank needs a mapping.
+// Each segment (a mapped part of a memory pool) of each rank needs a mapping.
 const minMappings = 65530
 
+// judgeHost adds findings about the host to s.
 func judgeHost(f *Facts, s *Section) {
 	h := &f.Host
 	s.addOK("%d processors, %s of memory and swap space, Linux %s", h.Cores,
 		formatBytes(h.MemoryBytes), h.Kernel)
-	h.judgeCalls(s)
-	if h.MaxMappings > 0 && h.MaxMappings < minMappings {
+	h.judgeFeatures(s)
+	isLimitKnown := h.MaxMappings > 0
+	if isLimitKnown && h.MaxMappings < minMappings {
 		s.add(Warn, "run sysctl -w vm.max_map_count=65530 as root", "a process may have only %d "+
 			"mappings, but worlds with many ranks and segments need more", h.MaxMappings)
 	}
 
-	if !f.usesNCCL() {
+	isHostBackend := !f.usesNCCL() // it uses main memory, and its collectives run on processors
+	if isHostBackend {
 		h.judgeHugePages(s)
 		h.judgeProcessors(f, s)
 	}
 }
 
-// judgeCalls adds a finding about each of the system calls that InspectHost has tried to s.
-func (h *Host) judgeCalls(s *Section) {
-	for _, call := range []struct {
+// judgeFeatures adds a finding to s about each feature that InspectHost has tried.
+func (h *Host) judgeFeatures(s *Section) {
+	for _, feature := range []struct {
 		name   string
-		err    string // "" if the call works
-		level  Level  // of the finding if the call does not work
+		err    string // why it is not available, or ""
+		level  Level  // of the finding if it is not available
 		advice string
 	}{
 		{
@@ -209,16 +219,16 @@ func (h *Host) judgeCalls(s *Section) {
 				"profile",
 		},
 	} {
-		if call.err != "" {
-			s.add(call.level, call.advice, "%s: %s", call.name, call.err)
+		if feature.err != "" {
+			s.add(feature.level, feature.advice, "%s: %s", feature.name, feature.err)
 		} else {
-			s.addOK("%s: available", call.name)
+			s.addOK("%s: available", feature.name)
 		}
 	}
 }
 
-// judgeHugePages adds a finding about huge pages to s. It matters only for the host backend, which
-// uses main memory.
+// judgeHugePages adds a finding about huge pages to s. With ordinary pages of 4 KiB, the first
+// access to a segment causes 512 times as many page faults as with huge pages of 2 MiB.
 func (h *Host) judgeHugePages(s *Section) {
 	policy := sys.HugePages{SharedPolicy: h.SharedMemoryPolicy}
 	switch {
@@ -227,15 +237,14 @@ func (h *Host) judgeHugePages(s *Section) {
 	case policy.IsTransparent():
 		s.addOK("huge pages: shared memory gets them automatically (shmem_enabled is %s)",
 			h.SharedMemoryPolicy)
-	default: // no reason to warn, but with an advice
+	default: // has advice, but is no reason to warn
 		s.add(OK, "as root, run sysctl -w vm.nr_hugepages=N with one page for each 2 MiB of segments, "+
 			"or echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled", "huge pages: none; "+
 			"the first access to segments causes 512 times as many page faults")
 	}
 }
 
-// judgeProcessors adds a finding to s if the ranks of the trial share processors. It matters only
-// for the host backend, whose collectives run on processors.
+// judgeProcessors adds a finding to s if the ranks of the trial share processors.
 func (h *Host) judgeProcessors(f *Facts, s *Section) {
 	if f.Trial != nil && f.Trial.Ranks > h.Cores {
 		s.add(Warn, "start at most as many ranks as there are processors", "%d ranks share %s, so "+
@@ -243,7 +252,8 @@ func (h *Host) judgeProcessors(f *Facts, s *Section) {
 	}
 }
 
-// formatCountLimit formats a limit of a number of things, which is negative if there is none.
+// formatCountLimit formats the largest permitted number of things. It is negative if there is no
+// limit.
 func formatCountLimit(n int64) string {
 	if n < 0 {
 		return "no limit"
