@@ -10,25 +10,25 @@ import (
 	"symmem/internal/cuda"
 )
 
+// NVIDIA's driver has two parts: a kernel module with a version such as 580.159, and the library
+// libcuda. The library supports versions of CUDA up to, for example, 12.9. doctor inspects both
+// parts, and then judges the result: it adds findings, such as advice for an error.
+
 // Driver describes NVIDIA's driver.
 type Driver struct {
 	Path        string `json:"path,omitempty"`    // of libcuda
 	CUDAVersion int    `json:"cuda,omitempty"`    // newest supported version; 12090 is 12.9
-	Version     string `json:"version,omitempty"` // such as 580.159, or empty if unknown
+	Version     string `json:"version,omitempty"` // of the kernel module, or empty if unknown
 	// IMEXChannels is the number of IMEX channels visible to the process. A process needs one to
 	// share memory with other machines through fabric handles.
 	IMEXChannels int `json:"imex_channels"`
 	// Error states why there is no usable driver or GPU. It is "" if there is one.
 	Error     string `json:"error,omitempty"`
-	IsMissing bool   `json:"none,omitempty"` // whether CUDA is not installed
-	ErrorCode int    `json:"code,omitempty"` // CUDA's code of the error, or 0
+	IsMissing bool   `json:"none,omitempty"` // for an error: whether CUDA is not installed
+	ErrorCode int    `json:"code,omitempty"` // for an error of CUDA: its code; otherwise 0
 }
 
-// minVMMVersion is the first CUDA version (12.0) with which NCCL uses virtual memory management.
-// NCCL needs it to create windows (memory that is registered on all ranks).
-const minVMMVersion = 12000
-
-// InspectDriver loads CUDA, and describes the driver and the GPUs. It creates no context.
+// InspectDriver loads libcuda, and describes the driver and the GPUs. It creates no context.
 func InspectDriver() (Driver, []GPU) {
 	d := Driver{Version: kernelModuleVersion()}
 	library, err := cuda.Load()
@@ -59,7 +59,7 @@ func InspectDriver() (Driver, []GPU) {
 func (d *Driver) setError(err error) {
 	d.Error = err.Error()
 	d.IsMissing = errors.Is(err, cuda.ErrNoDriver)
-	if code, ok := errors.AsType[cuda.Code](err); ok {
+	if code, hasCode := errors.AsType[cuda.Code](err); hasCode {
 		d.ErrorCode = int(code)
 	}
 }
@@ -74,7 +74,8 @@ func countIMEXChannels() int {
 // x86_64  580.159  Release Build".
 var moduleVersionPattern = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
-// kernelModuleVersion returns the version of the driver's kernel module, or "" if it is unknown.
+// kernelModuleVersion reads the version of the kernel module from its file. It returns "" if the
+// version is unknown.
 func kernelModuleVersion() string {
 	text, err := os.ReadFile("/proc/driver/nvidia/version")
 	if err != nil {
@@ -89,8 +90,8 @@ func kernelModuleVersion() string {
 	return string(matches[1])
 }
 
-// nvmlDriverVersion asks NVML (NVIDIA's management library) for the driver's version. It returns ""
-// if the version is unknown. It works even in containers without the files of the kernel module.
+// nvmlDriverVersion asks NVML, NVIDIA's management library, for the version of the kernel module.
+// This works even in containers without the module's file. It returns "" if the version is unknown.
 func nvmlDriverVersion() string {
 	management, err := openNVML()
 	if err != nil {
@@ -112,6 +113,7 @@ func cudaVersionText(version int) string {
 	return fmt.Sprintf("%d.%d", major, minor)
 }
 
+// adviceByErrorCode states what to do about errors of CUDA.
 var adviceByErrorCode = map[cuda.Code]string{
 	cuda.ErrNoDevice: "check whether nvidia-smi shows a GPU and whether the container was started " +
 		"with GPUs, and check CUDA_VISIBLE_DEVICES",
@@ -125,27 +127,15 @@ var adviceByErrorCode = map[cuda.Code]string{
 		"LD_LIBRARY_PATH: this GPU needs the libcuda of the driver",
 }
 
+// minVMMVersion is the first version of CUDA (12.0) with which NCCL uses virtual memory management.
+// NCCL needs it to create windows (memory that is registered on all ranks).
+const minVMMVersion = 12000
+
 // judgeDriver adds findings about the driver to s.
 func judgeDriver(f *Facts, s *Section) {
 	d := &f.Driver
-	level := Fail // of a missing driver or GPU
-	if f.RequestedBackend == "auto" && len(f.GPUs) == 0 {
-		level = Warn // symmem uses the host backend
-	}
-
-	if d.IsMissing {
-		s.add(level, "install NVIDIA's driver, or start the container with GPUs; symmem --backend "+
-			"host needs none", "no GPU can be used: %s", d.Error)
-		return
-	}
-
 	if d.Error != "" {
-		advice, ok := adviceByErrorCode[cuda.Code(d.ErrorCode)]
-		if !ok {
-			advice = "look for the GPUs in the output of nvidia-smi and the kernel's log (dmesg)"
-		}
-
-		s.add(level, advice, "the driver finds no working GPU: %s", d.Error)
+		judgeDriverError(f, s)
 		return
 	}
 
@@ -160,4 +150,27 @@ func judgeDriver(f *Facts, s *Section) {
 			"management with a driver for CUDA %s, so it cannot create windows",
 			cudaVersionText(d.CUDAVersion))
 	}
+}
+
+// judgeDriverError adds a finding about the error of the driver to s.
+func judgeDriverError(f *Facts, s *Section) {
+	d := &f.Driver
+	level := Fail
+	canUseHostBackend := f.RequestedBackend == "auto" && len(f.GPUs) == 0
+	if canUseHostBackend { // symmem works without a GPU
+		level = Warn
+	}
+
+	if d.IsMissing {
+		s.add(level, "install NVIDIA's driver, or start the container with GPUs; symmem --backend "+
+			"host needs none", "no GPU can be used: %s", d.Error)
+		return
+	}
+
+	advice, isKnown := adviceByErrorCode[cuda.Code(d.ErrorCode)]
+	if !isKnown {
+		advice = "look for the GPUs in the output of nvidia-smi and the kernel's log (dmesg)"
+	}
+
+	s.add(level, advice, "the driver finds no working GPU: %s", d.Error)
 }

@@ -10,17 +10,23 @@ import (
 	"symmem/internal/cuda"
 )
 
+// GPUs of a machine are connected by NVLink, or by the slower PCI Express. For example, three GPUs
+// make six pairs: 0 to 1, 0 to 2, 1 to 0, and so on. For each pair, doctor asks CUDA whether the
+// first GPU can access the memory of the second (peer access). It asks NVML, NVIDIA's management
+// library, whether NVLink connects the two GPUs, and how many NVLinks of each GPU are active.
+
 // Links describes the connections between GPUs.
 type Links struct {
 	// ActiveNVLinks contains the number of active NVLinks of each GPU. It is nil if unknown.
 	ActiveNVLinks []int `json:"nvlinks_up"`
-	// Pairs lists all ordered pairs of GPUs.
+	// Pairs lists all pairs of GPUs. It lacks pairs with a GPU that the driver cannot open.
 	Pairs []Pair `json:"pairs"`
-	// NVMLError states why NVML is not available.
+	// NVMLError states why NVML could not be used, or is empty.
 	NVMLError string `json:"nvml_error,omitempty"`
 }
 
-// Pair describes the access of one GPU to the memory of another.
+// Pair describes the access of one GPU to the memory of another. The numbers of the GPUs are CUDA's
+// ordinals. A property that the driver cannot query is false or 0.
 type Pair struct {
 	From int `json:"from"`
 	To   int `json:"to"`
@@ -28,13 +34,13 @@ type Pair struct {
 	HasAccess bool `json:"access"`
 	// HasAtomics is set if kernels on From can use atomic operations on the memory of To.
 	HasAtomics bool `json:"atomics"`
-	// SpeedRank is 0 for the pairs with the fastest links, and larger for slower links.
+	// SpeedRank compares the speeds of pairs, according to CUDA. A smaller number is faster.
 	SpeedRank int `json:"rank"`
 	// NVLink states whether NVLink connects the GPUs: "yes", "no", or "unknown".
 	NVLink string `json:"nvlink"`
 }
 
-// InspectLinks queries CUDA for each pair of GPUs, and NVML for NVLinks.
+// InspectLinks describes the connections between the given GPUs.
 func InspectLinks(gpus []GPU) Links {
 	l := Links{Pairs: []Pair{}}
 	if len(gpus) < 2 {
@@ -52,7 +58,7 @@ func InspectLinks(gpus []GPU) Links {
 	return l
 }
 
-// addPairs adds all ordered pairs of GPUs. It leaves out GPUs that the driver cannot open.
+// addPairs adds all pairs of GPUs, without results of NVML.
 func (l *Links) addPairs(driver *cuda.Driver, gpuCount int) {
 	for from := range gpuCount {
 		source, err := driver.Device(from)
@@ -75,8 +81,7 @@ func (l *Links) addPairs(driver *cuda.Driver, gpuCount int) {
 	}
 }
 
-// inspectPair describes the access of one GPU to the memory of another. A property that the driver
-// cannot query is false or 0.
+// inspectPair asks CUDA about the access of source to the memory of target.
 func inspectPair(source, target cuda.Device) Pair {
 	p := Pair{From: source.Ordinal(), To: target.Ordinal(), NVLink: "unknown"}
 	if hasAccess, err := source.CanAccessPeer(target); err == nil {
@@ -94,15 +99,14 @@ func inspectPair(source, target cuda.Device) Pair {
 	return p
 }
 
-// addNVLinks adds what NVML (NVIDIA's management library) reports about NVLinks. If NVML does not
-// support a query, its result remains unknown.
+// addNVLinks adds the results of NVML. A result remains unknown if NVML does not support the query.
 func (l *Links) addNVLinks(gpus []GPU) error {
 	management, err := openNVML()
 	if err != nil {
 		return err
 	}
 	defer management.close()
-	devices := make([]nvmlDevice, 0, len(gpus)) // by ordinal
+	devices := make([]nvmlDevice, 0, len(gpus)) // NVML's handles of the GPUs, by ordinal
 	for i := range gpus {
 		device, err := management.deviceAt(gpus[i].PCIAddress)
 		if err != nil {
@@ -143,6 +147,7 @@ func judgeLinks(f *Facts, s *Section) {
 	f.Links.judgeNVLinks(s)
 }
 
+// judgeAccess adds a finding about peer access to s.
 func (l *Links) judgeAccess(s *Section) {
 	withoutAccess := l.describePairs(func(p *Pair) bool { return !p.HasAccess })
 	if len(withoutAccess) == 0 {
@@ -157,6 +162,7 @@ func (l *Links) judgeAccess(s *Section) {
 			"no windows: %s", len(withoutAccess), len(l.Pairs), joinFirst(withoutAccess))
 }
 
+// judgeNVLinks adds findings about NVLinks to s.
 func (l *Links) judgeNVLinks(s *Section) {
 	unconnected := l.describePairs(func(p *Pair) bool { return p.NVLink == "no" })
 	unknown := l.describePairs(func(p *Pair) bool { return p.NVLink == "unknown" })
@@ -174,17 +180,14 @@ func (l *Links) judgeNVLinks(s *Section) {
 			joinCounts(l.ActiveNVLinks))
 	}
 
-	if len(l.ActiveNVLinks) == 0 { // unknown
-		return
-	}
-
-	if slices.Max(l.ActiveNVLinks) != slices.Min(l.ActiveNVLinks) {
+	areCountsKnown := len(l.ActiveNVLinks) > 0
+	if areCountsKnown && slices.Max(l.ActiveNVLinks) != slices.Min(l.ActiveNVLinks) {
 		s.add(Warn, "see nvidia-smi nvlink --status", "the GPUs have different numbers of active "+
 			"NVLinks: %s", joinCounts(l.ActiveNVLinks))
 	}
 }
 
-// describePairs returns a description, such as "0 to 1", of each pair for which match returns true.
+// describePairs describes the pairs for which match returns true. A description is "0 to 1".
 func (l *Links) describePairs(match func(*Pair) bool) []string {
 	var texts []string
 	for i := range l.Pairs {
@@ -197,7 +200,7 @@ func (l *Links) describePairs(match func(*Pair) bool) []string {
 	return texts
 }
 
-// joinFirst joins the first eight texts. It writes an ellipsis for the others.
+// joinFirst joins the first eight texts. It replaces the others by an ellipsis.
 func joinFirst(texts []string) string {
 	const maxTexts = 8
 	if len(texts) > maxTexts {
@@ -207,7 +210,7 @@ func joinFirst(texts []string) string {
 	return strings.Join(texts, ", ")
 }
 
-// joinCounts joins numbers with spaces, such as "18 18".
+// joinCounts joins numbers, as in "18 18". Without numbers, it returns "unknown".
 func joinCounts(counts []int) string {
 	if len(counts) == 0 {
 		return "unknown"

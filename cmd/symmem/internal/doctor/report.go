@@ -9,6 +9,14 @@ import (
 	"symmem/internal/ranklist"
 )
 
+// A Report consists of sections about one subject each, and a section of findings. For example, the
+// text of the section "driver" is:
+//
+//	driver
+//	  ok    driver 520.61 for CUDA 11.8, /usr/lib/libcuda.so.1
+//	  warn  NCCL does not use virtual memory management with a driver for CUDA 11.8, ...
+//	        to do: install a driver for CUDA 12.0 or newer
+
 // Level rates a finding, a section or a report. The level of a section or report is that of its
 // worst finding.
 type Level string
@@ -70,12 +78,12 @@ func (r *Report) Problems() []Finding {
 	return problems
 }
 
-// addOK adds a finding that needs no action. format and args are the text.
+// addOK adds a finding that needs no action. format and args make its text.
 func (s *Section) addOK(format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})
 }
 
-// add adds a finding with a level, and advice about what to do. format and args are the text.
+// add adds a finding with a level, and advice about what to do. format and args make its text.
 func (s *Section) add(level Level, advice, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	s.Findings = append(s.Findings, Finding{Level: level, Text: text, Advice: advice})
@@ -103,7 +111,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// indent indents all lines but the first, so that they are aligned with the text of a finding.
+// indent indents all lines but the first, so that they are aligned with the first line.
 func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
 
 // summaryText returns a summary of the numbers of findings by level.

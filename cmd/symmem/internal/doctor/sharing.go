@@ -7,6 +7,10 @@ import (
 	"symmem/internal/nccl"
 )
 
+// If a machine has fewer GPUs than ranks, for example 1 GPU and 4 ranks, the ranks can share a GPU
+// with NCCL 2.30 or newer. Their kernels then run in turns. If a daemon of NVIDIA's Multi-Process
+// Service (MPS) is running, the kernels can run at the same time.
+
 // SharingVariable is NCCL's environment variable that, if set to 1, allows ranks to share a GPU.
 const SharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 
@@ -15,12 +19,9 @@ const minSharingVersion = 23000
 
 // GPUSharing describes whether several ranks can use one GPU.
 type GPUSharing struct {
-	// Obstacle states why ranks cannot share a GPU. It is empty if they can.
-	Obstacle string `json:"missing,omitempty"`
-	// IsServiceRunning reports whether a daemon of NVIDIA's Multi-Process Service (MPS) is running.
-	IsServiceRunning bool `json:"mps_runs"`
-	// ServiceProgram is the path of the program that starts the daemon, or "" if it is missing.
-	ServiceProgram string `json:"mps,omitempty"`
+	Obstacle         string `json:"missing,omitempty"` // why ranks cannot share a GPU, or empty
+	IsServiceRunning bool   `json:"mps_runs"`          // whether a daemon is running
+	ServiceProgram   string `json:"mps,omitempty"`     // path of the daemon's program, or empty
 }
 
 // InspectSharing checks whether ranks can share the GPUs. A nil library is not checked.
@@ -34,6 +35,7 @@ func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GP
 	return s
 }
 
+// findObstacle returns why ranks cannot share a GPU, or "" if they can.
 func (s *GPUSharing) findObstacle(
 	gpus []GPU, library *Library, getenv func(string) string,
 ) string {
@@ -49,13 +51,14 @@ func (s *GPUSharing) findObstacle(
 			nccl.VersionText(minSharingVersion))
 	}
 
+	canRunService := s.IsServiceRunning || s.ServiceProgram != ""
 	for i := range gpus {
 		g := &gpus[i]
 		switch {
 		case g.IsProhibited:
 			return fmt.Sprintf("the compute mode of GPU %d is prohibited: run nvidia-smi -c DEFAULT",
 				g.Ordinal)
-		case g.IsExclusive && !s.IsServiceRunning && s.ServiceProgram == "":
+		case g.IsExclusive && !canRunService: // each rank is a process
 			return fmt.Sprintf("the compute mode of GPU %d admits only one process: run nvidia-smi -c "+
 				"DEFAULT, or install nvidia-cuda-mps-control", g.Ordinal)
 		}
@@ -64,11 +67,12 @@ func (s *GPUSharing) findObstacle(
 	return ""
 }
 
-// judgeSharing never warns, because in most programs each rank has its own GPU.
+// judgeSharing adds a finding about sharing to s. It never warns, because in most programs each
+// rank has its own GPU.
 func judgeSharing(f *Facts, s *Section) {
 	sharing := &f.Sharing
 	switch {
-	case len(f.GPUs) == 0:
+	case len(f.GPUs) == 0: // there is nothing to share
 	case sharing.Obstacle != "":
 		s.addOK("ranks cannot share a GPU: %s", sharing.Obstacle)
 	case sharing.IsServiceRunning:

@@ -8,27 +8,29 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning describes the tuning table, which chooses the path (the implementation) of each
-// collective.
+// A tuning table has rules that choose the path of each call, a way to execute it. On GPUs, the
+// paths are plain and window (with NCCL's kernels) and direct (with symmem's kernels). Most rules
+// are for a certain number of ranks. For example, a table that was measured with 8 ranks has no
+// rule for the 4 ranks of this machine. Then, most calls take the plain path, and doctor warns.
+
+// Tuning describes the tuning table, and its rules for the number of ranks on this machine.
 type Tuning struct {
-	Name   string `json:"name"`   // "" if there is no table
-	Digest string `json:"digest"` // hash of the rules
-	File   string `json:"file"`   // path of the file that may contain a table for this machine
-	// RuleCount is the number of rules for Ranks ranks on one machine.
-	RuleCount int `json:"rules"`
+	Name      string `json:"name"`   // "" if there is no table
+	Digest    string `json:"digest"` // hash of the rules
+	File      string `json:"file"`   // path of the user's table, which may be missing
+	RuleCount int    `json:"rules"`  // number of rules for Ranks ranks
 	// HasDirectRule is set if a rule for Ranks ranks, or for any number of ranks, is about the
-	// direct path (symmem's kernels).
+	// direct path.
 	HasDirectRule bool   `json:"direct"`
-	Ranks         int    `json:"ranks"`              // number of ranks to judge the table for
+	Ranks         int    `json:"ranks"`              // number of ranks on this machine
 	MeasuredOn    string `json:"measured,omitempty"` // date of the measurement
 	MeasuredWith  string `json:"library,omitempty"`  // measured library, such as "NCCL 2.28.9"
-	// Error states why the file is unusable.
-	Error string `json:"error,omitempty"`
+	Error         string `json:"error,omitempty"`    // why the file is unusable, or empty
 }
 
 // ReadTuning returns the tuning table that symmem.Open would use. It reads the table from file. If
-// the file is missing and not required, it returns the built-in table for the device. Without a
-// device, the nccl backend has no built-in table, and ReadTuning returns nil and no error.
+// the file is missing and not required, it returns the built-in table for the device. If there is
+// no device and the backend is not host, there is no table, and it returns nil and no error.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	if err == nil {
@@ -36,11 +38,13 @@ func ReadTuning(backend, device, file string, required bool) (*tuning.Table, err
 		return table, nil
 	}
 
-	if required || fileExists(file) { // an existing file must be readable
+	isMissing := !fileExists(file)
+	if required || !isMissing {
 		return nil, err
 	}
 
-	if device == "" && backend != "host" {
+	needsDevice := backend != "host"
+	if needsDevice && device == "" {
 		return nil, nil
 	}
 
@@ -102,7 +106,8 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 
 	s.addOK("%s, digest %s", t.Name, t.Digest)
-	if !f.usesNCCL() || t.Ranks < 2 { // the path does not matter
+	doesPathMatter := f.usesNCCL() && t.Ranks >= 2
+	if !doesPathMatter {
 		return
 	}
 
