@@ -10,10 +10,10 @@ import (
 
 // A tuning table has rules that choose the path of each call, a way to execute it. On GPUs, the
 // paths are plain and window (with NCCL's kernels) and direct (with symmem's kernels). Most rules
-// are for a certain number of ranks. For example, a table that was measured with 8 ranks has no
-// rule for the 4 ranks of this machine. Then, most calls take the plain path, and doctor warns.
+// are for a certain number of ranks. For example, a table that was measured with 8 ranks may have
+// no rule for 4 ranks. Then, 4 ranks mostly use the plain path, and doctor warns.
 
-// Tuning describes the tuning table, and its rules for the number of ranks on this machine.
+// Tuning describes the tuning table, and its rules for a number of ranks.
 type Tuning struct {
 	Name      string `json:"name"`   // "" if there is no table
 	Digest    string `json:"digest"` // hash of the rules
@@ -22,7 +22,7 @@ type Tuning struct {
 	// HasDirectRule is set if a rule for Ranks ranks, or for any number of ranks, is about the
 	// direct path.
 	HasDirectRule bool   `json:"direct"`
-	Ranks         int    `json:"ranks"`              // number of ranks on this machine
+	Ranks         int    `json:"ranks"`              // number for which the table is judged
 	MeasuredOn    string `json:"measured,omitempty"` // date of the measurement
 	MeasuredWith  string `json:"library,omitempty"`  // measured library, such as "NCCL 2.28.9"
 	Error         string `json:"error,omitempty"`    // why the file is unusable, or empty
