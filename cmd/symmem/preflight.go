@@ -43,12 +43,13 @@ const preflightExample = `  symmem preflight
   symmem launch -n 4 --no-prefix -- symmem preflight
   srun symmem preflight --timeout 60s && srun ./job`
 
+// preflightFlags holds the flags of preflight.
 type preflightFlags struct {
 	rankFlags
 	backend     string
-	timeout     time.Duration
+	timeout     time.Duration // maximum duration of each wait for other ranks
 	deadline    time.Duration // maximum duration of all checks
-	tolerance   float64       // fraction of the expected speed that is enough
+	tolerance   float64       // fraction of the expected speed that a link or call must reach
 	minLinkGBps float64       // minimum speed of links in GB/s; 0 for no limit
 	metricsFile string        // "" to write no metrics
 	json        bool
@@ -90,6 +91,7 @@ func (f *preflightFlags) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
+// parse checks the values of the flags.
 func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	isRankCountValid := f.rankCount >= 1 && f.rankCount <= maxRanks
 	isToleranceValid := f.tolerance >= 0 && f.tolerance < 1 // false for NaN
@@ -114,17 +116,24 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	return chooseBackend(&f.backend)
 }
 
-// run runs the checks if this process is a rank, and starts the ranks if not.
+// run runs the checks if a launcher has started this process as a rank. If not, it starts the
+// ranks.
 func (f *preflightFlags) run(cmd *cobra.Command) error {
 	world, err := f.discoverWorld(cmd)
 	if err != nil {
 		return err
 	}
 
-	if world.Source == rendezvous.SourceOneProcess {
-		return f.startRanks(cmd)
+	isRank := world.Source != rendezvous.SourceOneProcess
+	if isRank {
+		return f.runAsRank(cmd, world)
 	}
 
+	return f.startRanks(cmd)
+}
+
+// runAsRank runs the checks, and writes the report if this rank is responsible for it.
+func (f *preflightFlags) runAsRank(cmd *cobra.Command, world rendezvous.World) error {
 	if err := reserveStdout(cmd); err != nil {
 		return err
 	}
@@ -134,7 +143,7 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline)
 	defer cancel()
 	r := f.runChecks(ctx, world)
-	if f.isChildRank {
+	if f.isChildRank { // the parent is also this program, and writes the report
 		if err := printRankResult(cmd, r.result); err != nil {
 			return err
 		}
@@ -146,9 +155,9 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 		return nil
 	}
 
-	const unknownExit = -1 // this process did not start the ranks, so it does not know their exits
+	// This process did not start the ranks, so it does not know which rank has exited first.
 	report := f.judgeResults(r.knownResults(), preflight.Options{
-		Ranks: world.Size, FirstExit: unknownExit,
+		Ranks: world.Size, FirstExit: noRank,
 	})
 	isReporter := r.isReporter()
 	isFirstOfNode := world.LocalRank == 0
@@ -163,8 +172,8 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	return exitWith(report.ExitCode(), nil)
 }
 
-// writeResults prints the report if this rank is the reporter. If this rank is the first of its
-// node, writeResults also writes the metrics to the file of --prometheus.
+// writeResults prints the report if this process is the reporter. If this process is the first of
+// its node, writeResults also writes the metrics to the file of --prometheus.
 func (f *preflightFlags) writeResults(
 	cmd *cobra.Command, report *preflight.Report, isReporter, isFirstOfNode bool,
 ) error {
@@ -180,7 +189,8 @@ func (f *preflightFlags) writeResults(
 	return errors.Join(reportErr, metricsErr)
 }
 
-// judgeResults makes a report. It adds the limits of the flags and of the tuning table to o.
+// judgeResults makes a report. It adds the limits to o: those of the flags, and the tuning table,
+// which contains times of calls.
 func (f *preflightFlags) judgeResults(
 	results []preflight.RankResult, o preflight.Options,
 ) *preflight.Report {
@@ -190,7 +200,7 @@ func (f *preflightFlags) judgeResults(
 		backend, device := results[0].Backend, results[0].Device
 		file, isRequired := findTuningFile(device, o.Ranks)
 		table, err := doctor.ReadTuning(backend, device, file, isRequired)
-		if err == nil { // symmem.Open has read the table before, and has returned any error
+		if err == nil { // otherwise, symmem.Open has reported the error on the ranks
 			o.Table = table
 		}
 	}

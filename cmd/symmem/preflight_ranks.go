@@ -19,17 +19,26 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// preflightRank holds the checks of this process, which is one rank of the job, and their results.
+// preflight checks the ranks of a job. Each rank runs checks, and has a result. For example, rank 3
+// is stopped. Ranks 0, 1 and 2 wait for it until the timeout. Then, their results contain this
+// error, and they blame rank 3 for it.
+//
+//   - Under a launcher, this process is one of the ranks. At the end of the checks, the ranks
+//     exchange their results, and rank 0 reports them. If a check fails, they cannot exchange
+//     results. In the example, rank 0 then reports only its own result.
+//   - Without a launcher, this process is the parent: it starts the ranks, and reports the results
+//     that they print.
+
+// preflightRank holds the checks of this process as a rank of the job, and their results.
 type preflightRank struct {
 	flags      *preflightFlags
 	world      rendezvous.World       // this process's rank, and the number of ranks
-	trial      trial                  // the all-reduces
+	trial      trial                  // the first check: all-reduces
 	result     preflight.RankResult   // of this rank
-	allResults []preflight.RankResult // by rank; nil unless collectResults has succeeded
+	allResults []preflight.RankResult // by rank; nil unless the ranks have exchanged them
 }
 
-// runChecks runs this rank's checks. At the end, ranks exchange their results. If a check fails,
-// this rank's result contains the error.
+// runChecks runs this rank's checks. If one fails, the result contains the error.
 func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) *preflightRank {
 	r := &preflightRank{flags: f, world: world}
 	result := &r.result
@@ -46,11 +55,11 @@ func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) 
 	r.trial.result.Calls = []doctor.TrialCall{}
 	r.trial.afterCalls = r.collectResults
 	r.trial.openTimeout = 2 * f.timeout // ranks do not start at the same time
-	// The watch measures how long this process did not run, because it was stopped, for example.
+	// The watch measures how long this process did not run, for example because it was stopped.
 	watch, stopWatch := startStallWatch(f.startTime)
 	defer stopWatch()
 	err = r.trial.run(ctx, f.backend, f.timeout)
-	haveExchanged := r.allResults != nil // the error is then that of closing the Runtime
+	haveExchanged := r.allResults != nil // if so, an error is only that of closing the Runtime
 	if err == nil || haveExchanged {
 		return r
 	}
@@ -64,12 +73,13 @@ func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) 
 }
 
 // setError stores err and the ranks to blame for it in the result. stall is the longest time in
-// which this process did not run. If it is at least half of the timeout, the other ranks may have
-// waited for this rank, so setError blames none of them.
+// which this process did not run. After a long stall, the error may be this rank's own fault, so
+// setError blames no other rank.
 func (r *preflightRank) setError(err error, stall time.Duration) {
 	r.result.Error = err.Error()
 	r.result.BlamedRanks = blamedRanks(err)
-	if stall >= r.flags.timeout/2 {
+	isStallLong := stall >= r.flags.timeout/2
+	if isStallLong {
 		r.result.Error = fmt.Sprintf("this process did not run for %v, because it was stopped or its "+
 			"node was overloaded: %v", stall.Round(time.Millisecond), err)
 		r.result.BlamedRanks = nil
@@ -95,7 +105,7 @@ func blamedRanks(err error) []int {
 
 // describeDevice stores the backend and the device of this rank in the result.
 func (r *preflightRank) describeDevice() {
-	if r.trial.rt == nil { // the rank could not open symmem
+	if r.trial.rt == nil { // symmem could not be opened
 		return
 	}
 
@@ -104,7 +114,8 @@ func (r *preflightRank) describeDevice() {
 	result.Backend = device.Backend
 	result.Device = device.Name
 	result.Source = r.trial.rt.Source()
-	if device.Addressable { // memory that processors can access is not on a GPU
+	isGPU := !device.Addressable // processors cannot access the memory of GPUs
+	if !isGPU {
 		return
 	}
 
@@ -116,8 +127,8 @@ func (r *preflightRank) describeDevice() {
 	}
 }
 
-// collectResults measures the links between ranks, and then collects the results of all ranks. All
-// ranks must call it.
+// collectResults runs the other check, which measures the links between ranks. Then, it exchanges
+// the results. All ranks must call it.
 func (r *preflightRank) collectResults(ctx context.Context) error {
 	r.result.Calls = r.trial.result.Calls
 	r.describeDevice()
@@ -151,8 +162,8 @@ func (r *preflightRank) inspectNode() {
 	r.result.NodeProblems = doctor.Examine(facts).Problems()
 }
 
-// isReporter reports whether this rank prints the report. Rank 0 prints it, unless it is lost. If
-// this rank's error blames all lower ranks, this rank prints it.
+// isReporter reports whether this rank prints the report. Rank 0 prints it. If ranks are lost, the
+// lowest remaining rank prints it too: the one whose error blames all lower ranks.
 func (r *preflightRank) isReporter() bool {
 	for rank := range r.world.Rank {
 		if !slices.Contains(r.result.BlamedRanks, rank) {
@@ -163,8 +174,8 @@ func (r *preflightRank) isReporter() bool {
 	return true
 }
 
-// knownResults returns the results of all ranks or, if they were not collected, only this rank's
-// result.
+// knownResults returns the results of all ranks or, if they were not exchanged, only that of this
+// rank.
 func (r *preflightRank) knownResults() []preflight.RankResult {
 	if r.allResults != nil {
 		return r.allResults
@@ -177,7 +188,6 @@ func (r *preflightRank) knownResults() []preflight.RankResult {
 // results.
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	const isReporter, isFirstOfNode = true, true // this process does both for the ranks
-	const noRank = -1
 	ranks, sharingPlan, err := f.ranksToStart(cmd)
 	if err != nil {
 		return exitWith(exitFailed, err)
@@ -192,7 +202,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline+f.timeout+10*time.Second)
 	defer cancel()
 	var output bytes.Buffer
-	result, err := runRanks(ctx, launch.Spec{
+	launched, err := runRanks(ctx, launch.Spec{
 		Ranks: ranks, Env: os.Environ(), OmitPrefix: true,
 		Command: []string{
 			self, cmd.Name(), "--" + childRankFlag, "--backend=" + f.backend,
@@ -201,11 +211,11 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 		},
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
 	}, sharingPlan)
-	if isInterrupted(&result) {
+	if isInterrupted(&launched) {
 		report := f.judgeResults(nil, preflight.Options{Ranks: ranks, FirstExit: noRank})
-		report.AddInterrupt(result.Signal.String())
+		report.AddInterrupt(launched.Signal.String())
 		err := f.writeResults(cmd, report, isReporter, isFirstOfNode)
-		return exitWith(128+int(result.Signal), err)
+		return exitWith(128+int(launched.Signal), err)
 	}
 
 	wereKilled := errors.Is(err, context.DeadlineExceeded)
@@ -213,14 +223,31 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 		return exitWith(exitFailed, fmt.Errorf("starting the ranks: %w", err))
 	}
 
+	results := parseRankResults[preflight.RankResult](output.Bytes())
+	report := f.judgeResults(results, f.exitOptions(&launched, ranks, wereKilled))
+	if err := f.writeResults(cmd, report, isReporter, isFirstOfNode); err != nil {
+		return exitWith(exitFailed, err)
+	}
+
+	return exitWith(report.ExitCode(), nil)
+}
+
+// noRank is the value of preflight.Options.FirstExit if no rank is known to have exited first.
+const noRank = -1
+
+// exitOptions returns options for the report that describe how the ranks exited. wereKilled states
+// whether they were killed after the deadline.
+func (f *preflightFlags) exitOptions(
+	launched *launch.Result, ranks int, wereKilled bool,
+) preflight.Options {
 	o := preflight.Options{
-		Ranks: ranks, ExpectAll: true, FirstExit: result.FirstFailed, Exits: map[int]string{},
+		Ranks: ranks, ExpectAll: true, FirstExit: launched.FirstFailed, Exits: map[int]string{},
 	}
 	if wereKilled {
 		o.FirstExit = noRank
 	}
 
-	for _, e := range result.Exits { // Judge ignores the exits of ranks with a result
+	for _, e := range launched.Exits { // those of ranks with a result will be ignored
 		if wereKilled {
 			o.Exits[e.Rank] = fmt.Sprintf("rank %d did not exit before the deadline of %v", e.Rank,
 				f.deadline)
@@ -229,13 +256,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 		}
 	}
 
-	rankResults := parseRankResults[preflight.RankResult](output.Bytes())
-	report := f.judgeResults(rankResults, o)
-	if err := f.writeResults(cmd, report, isReporter, isFirstOfNode); err != nil {
-		return exitWith(exitFailed, err)
-	}
-
-	return exitWith(report.ExitCode(), nil)
+	return o
 }
 
 // ranksToStart returns the number of ranks to start, and how they share GPUs (nil if they do not).

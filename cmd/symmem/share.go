@@ -17,27 +17,33 @@ import (
 	"symmem/internal/mps"
 )
 
-// gpuSharing describes how ranks share GPUs, because there are fewer GPUs than ranks.
+// If a command starts more ranks than there are GPUs, the ranks must share the GPUs: for example, 8
+// ranks on 2 GPUs, 4 on each. By default, the kernels of the 4 ranks run in turns. NVIDIA's
+// Multi-Process Service (MPS) lets them run side by side. It needs a daemon, which the command
+// starts and later stops, unless a daemon is already running.
+
+// gpuSharing describes how ranks share GPUs. A nil *gpuSharing means that each rank has its own.
 type gpuSharing struct {
 	ranks, gpus int // how many there are
 	status      doctor.GPUSharing
 	userEnv     []string // this process's environment before libraries could change it
 }
 
-// planRanks returns the number of ranks to start, and how they share GPUs (nil if they do not).
+// planRanks returns the number of ranks to start, and how they share GPUs. isExplicit states
+// whether the user has set the given number of ranks, or it is a default.
 //
-// If there are fewer GPUs than ranks, and the user set the number of ranks (isExplicit), the ranks
-// must share the GPUs. If the number is a default, planRanks returns the number of GPUs, unless
-// the machine has a single GPU that the ranks can share.
+// Ranks need to share only if there are fewer GPUs. In this case, an explicit number means that
+// they must. If the number is a default and there are several GPUs, planRanks returns their number
+// instead. If there is one GPU, the ranks share it if they can, and otherwise there is one rank.
 func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, error) {
 	userEnv := os.Environ() // before LocalRanks loads libraries, which may set variables
-	// On the host backend, LocalRanks returns 0.
 	gpus, err := symmem.LocalRanks(backend)
 	if err != nil {
 		return 0, nil, err
 	}
 
-	if gpus == 0 || ranks <= gpus {
+	isHostBackend := gpus == 0
+	if isHostBackend || ranks <= gpus {
 		return ranks, nil, nil
 	}
 
@@ -55,7 +61,7 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, er
 		return 0, nil, fmt.Errorf("%w; use --ranks %d or --backend host", err, gpus)
 	}
 
-	return gpus, nil, nil // with one rank, nothing must be shared
+	return gpus, nil, nil // one rank
 }
 
 // checkSharing returns how ranks share this machine's GPUs, or an error if they cannot. It checks
@@ -86,16 +92,15 @@ func (s *gpuSharing) gpuCountText() string {
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
-// runRanks calls launch.Run. If the ranks share GPUs (s is not nil), runRanks prints a message. It
-// then also runs a daemon of NVIDIA's Multi-Process Service (MPS) until the ranks have exited,
-// unless there already is one. With it, kernels of several ranks run on a GPU at the same time.
+// runRanks calls launch.Run. If the ranks share GPUs, it first prints a message, and a daemon runs
+// until the ranks have exited.
 func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
 
-	// Signals must not end this process before it has stopped the daemon. launch.Run forwards the
-	// second list to the ranks.
+	// Signals must not end this process before it has stopped the daemon. launch.Run forwards all
+	// of them except SIGPIPE to the ranks.
 	ignoredSignals := make(chan os.Signal, 1) // is not read; signals that do not fit are dropped
 	signal.Notify(ignoredSignals, syscall.SIGPIPE)
 	defer signal.Stop(ignoredSignals)
@@ -122,15 +127,14 @@ func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Resu
 	return result, err
 }
 
-// startDaemon starts an MPS daemon, unless one is running. It starts none if the user has set
-// mps.PipeVariable, the folder of a daemon, even to "". daemon is nil if none was started. The
+// startDaemon starts a daemon, unless one is running. It returns nil if it has started none. The
 // description says how the ranks share the GPUs.
 func (s *gpuSharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
-	_, isFolderSet := os.LookupEnv(mps.PipeVariable)
+	_, isFolderSet := os.LookupEnv(mps.PipeVariable) // the folder of the user's daemon, or ""
 	switch {
 	case s.status.IsServiceRunning:
 		return nil, "side by side"
-	case isFolderSet:
+	case isFolderSet: // the user has chosen a daemon, or no daemon
 		return nil, "in turns (" + mps.PipeVariable + " names no daemon)"
 	case s.status.ServiceProgram == "":
 		return nil, "in turns (there is no nvidia-cuda-mps-control)"
@@ -145,29 +149,11 @@ func (s *gpuSharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, descr
 	return daemon, "side by side"
 }
 
-const (
-	maxProcessQueues = 32 // hardware queues that a process can open on a GPU
-	mpsQueuesPerGPU  = 64 // hardware queues that all MPS clients of a GPU share
-)
-
 // addSettings returns a copy of env with variables for ranks that share GPUs. Variables that the
-// user has set take precedence, unless they are empty.
-//
-// The variables limit NCCL's channels, so that the communicators of all ranks fit into memory. They
-// also give each rank the same share of hardware queues and threads. Kernels of all ranks can then
-// run at the same time.
+// user has set have precedence, unless they are empty. If daemon is not nil, its variables replace
+// even these.
 func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
-	ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus // rounded up
-	settings := map[string]string{
-		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
-	}
-	if s.status.IsServiceRunning {
-		percentage := max(1, 100/ranksPerGPU)
-		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(percentage)
-		queues := min(maxProcessQueues, max(1, mpsQueuesPerGPU/ranksPerGPU))
-		settings["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(queues)
-	}
-
+	settings := s.chooseSettings()
 	for _, entry := range s.userEnv {
 		name, value, _ := strings.Cut(entry, "=")
 		if value != "" {
@@ -189,4 +175,28 @@ func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
 	}
 
 	return env
+}
+
+const (
+	maxProcessQueues = 32 // hardware queues that a process can open on a GPU
+	mpsQueuesPerGPU  = 64 // hardware queues that all MPS clients of a GPU share
+)
+
+// chooseSettings returns variables that divide each GPU between its ranks. They limit the channels
+// of NCCL, so that the communicators of all ranks fit into memory. With MPS, they also give each
+// rank the same share of threads and hardware queues, so that kernels of all ranks can run at the
+// same time.
+func (s *gpuSharing) chooseSettings() map[string]string {
+	settings := map[string]string{
+		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
+	}
+	if s.status.IsServiceRunning {
+		ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus // rounded up
+		percentage := max(1, 100/ranksPerGPU)
+		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(percentage)
+		queues := min(maxProcessQueues, max(1, mpsQueuesPerGPU/ranksPerGPU))
+		settings["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(queues)
+	}
+
+	return settings
 }
