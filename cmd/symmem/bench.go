@@ -24,6 +24,10 @@ fields are listed in docs/reference/json.md.`
 const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
   symmem bench collective --backend host --json`
 
+// bench and tune compare variants of a call, for example on the plain path (A) and on the window
+// path (B). They repeat the call in batches of 5 ms, which alternate: A, B, A, B, and so on, until
+// each variant has 21 batches. A plan consists of the length and the number of batches.
+
 // benchFlags holds the flags that all subcommands of bench have.
 type benchFlags struct {
 	planFlags
@@ -35,12 +39,11 @@ type benchFlags struct {
 // maxBatches limits the number of batches, because their times are kept in memory.
 const maxBatches = 1_000_000
 
-// planFlags holds the flags of bench and tune that determine how long they measure. A command
-// measures each variant of a call in batches, which alternate between the variants.
+// planFlags holds the flags that determine the plan.
 type planFlags struct {
-	isQuick       bool
-	batchCount    int           // of each variant; 0 for the default
-	batchDuration time.Duration // of one batch; 0 for the default
+	isQuick       bool          // use the smaller defaults
+	batchCount    int           // number of batches of each variant; 0 for the default
+	batchDuration time.Duration // length of a batch; 0 for the default
 }
 
 func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
@@ -50,7 +53,7 @@ func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.batchDuration, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
 }
 
-// parsePlan checks the values of the flags, and returns how to measure.
+// parsePlan checks the values of the flags, and returns the plan.
 func (f *planFlags) parsePlan() (bench.Plan, error) {
 	defaults := bench.Full
 	if f.isQuick {

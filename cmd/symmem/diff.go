@@ -36,6 +36,7 @@ const diffExample = `  symmem diff snapshot_rank0.pickle snapshot_rank1.pickle
   symmem diff --json traces/
   symmem diff good.pickle bad.pickle --rank good.pickle=0 --rank bad.pickle=1`
 
+// diffFlags holds the flags of diff.
 type diffFlags struct {
 	files rankFiles
 	json  bool
@@ -75,12 +76,12 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// rankFiles holds the flags that diff and report have in common. They say which recorded files to
-// compare, and how.
+// rankFiles holds the flags that diff and report have in common. They select what to compare in
+// the files that ranks have recorded.
 type rankFiles struct {
-	fileRanks []string // values of --rank, as FILE=N
+	fileRanks []string // values of --rank, such as "good.pickle=0": the file is of rank 0
 	device    int      // -1 for the only device with events
-	allPools  bool     // compare the default pool and the pools of graphs as well
+	allPools  bool     // also compare the default pool and the pools of graphs
 }
 
 func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
@@ -92,8 +93,7 @@ func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 }
 
 // compare reads files and compares the ranks that recorded them. It returns an error for fewer
-// than minFiles files. If minFiles is at least 2, it also returns an error if the files contain
-// nothing that can be compared.
+// than minFiles files, which is 1 or 2. If it is 2, there must also be something to compare.
 func (f *rankFiles) compare(
 	cmd *cobra.Command, paths []string, minFiles int,
 ) (*diff.Report, error) {
@@ -119,7 +119,8 @@ func (f *rankFiles) compare(
 	}
 
 	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
-	if minFiles > 1 && !report.HasComparison() {
+	mustCompare := minFiles > 1
+	if mustCompare && !report.HasComparison() {
 		return nil, exitWith(exitFailed, errors.New("nothing to compare: no pool or group has events "+
 			"in the files of two ranks"))
 	}
@@ -127,11 +128,11 @@ func (f *rankFiles) compare(
 	return report, nil
 }
 
-// ranksByFile returns the ranks of files that the user has set with --rank FILE=N.
+// ranksByFile parses --rank. It returns the ranks that the user has set, by file.
 func (f *rankFiles) ranksByFile() (map[string]int, error) {
 	ranks := map[string]int{}
 	for _, text := range f.fileRanks {
-		separator := strings.LastIndex(text, "=") // the file's name may contain "=" as well
+		separator := strings.LastIndex(text, "=") // the last one, as the file's name may contain "="
 		if separator < 0 {
 			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
 		}
@@ -148,11 +149,11 @@ func (f *rankFiles) ranksByFile() (map[string]int, error) {
 	return ranks, nil
 }
 
-// minProgressBytes is the smallest input for which progress is shown on a terminal.
+// minProgressBytes is the smallest total size of files for which progress is shown.
 const minProgressBytes = 64 << 20
 
-// newReadProgress returns two functions. show shows on the terminal how many bytes have been read.
-// clearText clears this text. Without a terminal, show is nil.
+// newReadProgress returns functions that show on the terminal how many bytes have been read, and
+// that clear this text. Without a terminal, show is nil.
 func newReadProgress(cmd *cobra.Command) (show func(done, total int64), clearText func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}

@@ -15,28 +15,27 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial starts the ranks of a trial on this machine and collects their results. It returns an
-// error only if a signal interrupts the trial. The Trial contains all other errors.
+// doctor starts its trial like this: it launches this program once for each rank, with a flag for
+// child ranks. Each child opens the backend, makes calls, and prints a line such as:
+//
+//	result: {"rank":1,"windows":2,"calls":[...]}
+//
+// doctor, the parent, collects these lines. A child that fails before it prints its line has no
+// result. Then, doctor reports how the child exited.
+
+// startTrial runs a trial on this machine and returns its results. It returns an error only if a
+// signal interrupts the trial. The Trial contains all other errors.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
-	usesGPUs := facts.Backend == "nccl"
-	ranks := f.rankCount
-	if ranks == 0 {
-		const defaultHostRanks = 2
-		ranks = defaultHostRanks
-		if usesGPUs {
-			ranks = max(1, len(facts.GPUs))
-		}
-	}
-
+	ranks := f.trialRanks(facts)
 	self, err := os.Executable()
 	if err != nil {
 		return doctor.NewTrial(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
 	}
 
 	var sharingPlan *gpuSharing // nil unless ranks share GPUs
-	if usesGPUs && ranks > len(facts.GPUs) {
+	if usesGPUs(facts) && ranks > len(facts.GPUs) {
 		sharingPlan, err = checkSharing(ranks, &facts.Library, os.Environ())
 		if err != nil {
 			return doctor.NewTrial(ranks, nil, err), nil
@@ -46,7 +45,7 @@ func (f *doctorFlags) startTrial(
 	ctx, cancel := f.trialContext(cmd.Context())
 	defer cancel()
 	var output bytes.Buffer
-	result, err := runRanks(ctx, launch.Spec{
+	launched, err := runRanks(ctx, launch.Spec{
 		Ranks: ranks, Env: os.Environ(), OmitPrefix: true,
 		Command: []string{
 			self, cmd.Name(), "--" + childRankFlag, "--backend=" + facts.Backend,
@@ -54,9 +53,9 @@ func (f *doctorFlags) startTrial(
 		},
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
 	}, sharingPlan)
-	if isInterrupted(&result) {
-		interruptErr := fmt.Errorf("a signal interrupted the trial: %v", result.Signal)
-		exitErr := exitWith(128+int(result.Signal), nil)
+	if isInterrupted(&launched) {
+		interruptErr := fmt.Errorf("a signal interrupted the trial: %v", launched.Signal)
+		exitErr := exitWith(128+int(launched.Signal), nil)
 		return doctor.NewTrial(ranks, nil, interruptErr), exitErr
 	}
 
@@ -64,25 +63,39 @@ func (f *doctorFlags) startTrial(
 		err = errors.New("the trial took too long, and its ranks were killed")
 	}
 
-	rankResults := parseRankResults[doctor.RankResult](output.Bytes())
-	missingErr := missingResultsError(&result, rankResults)
-	trial := doctor.NewTrial(ranks, rankResults, errors.Join(err, missingErr))
+	results := parseRankResults[doctor.RankResult](output.Bytes())
+	missingErr := missingResultsError(&launched, results)
+	trial := doctor.NewTrial(ranks, results, errors.Join(err, missingErr))
 	trial.Source = "started by doctor"
 	return trial, nil
 }
 
-// rankResultPrefix begins each line that contains a result. NCCL may print other lines to the same
-// output.
+func usesGPUs(facts *doctor.Facts) bool { return facts.Backend == "nccl" }
+
+// trialRanks returns the number of ranks to start. By default, there is one for each GPU, or two on
+// the host backend.
+func (f *doctorFlags) trialRanks(facts *doctor.Facts) int {
+	const defaultHostRanks = 2
+	switch {
+	case f.rankCount != 0:
+		return f.rankCount
+	case usesGPUs(facts):
+		return max(1, len(facts.GPUs))
+	default:
+		return defaultHostRanks
+	}
+}
+
+// rankResultPrefix begins each line with a result. NCCL may print other lines to the same output.
 const rankResultPrefix = "result: "
 
-// runChildRank runs the trial on a rank that doctor has started, and prints the result for doctor.
+// runChildRank runs the trial on a child rank, and prints the result.
 func (f *doctorFlags) runChildRank(cmd *cobra.Command, world rendezvous.World) error {
 	result := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	return printRankResult(cmd, result)
 }
 
-// printRankResult prints this rank's result as JSON, which parseRankResults reads in the parent
-// process.
+// printRankResult prints the result of this child rank.
 func printRankResult(cmd *cobra.Command, result any) error {
 	encoded, err := json.Marshal(result)
 	if err != nil {
@@ -93,7 +106,7 @@ func printRankResult(cmd *cobra.Command, result any) error {
 	return exitWith(exitOK, err)
 }
 
-// parseRankResults returns the results in the output of ranks. It skips all other lines.
+// parseRankResults returns the results in the output of all child ranks. It skips other lines.
 func parseRankResults[T any](output []byte) []T {
 	results := []T{} // not nil, because JSON encodes nil as null
 	for line := range bytes.Lines(output) {
@@ -104,7 +117,7 @@ func parseRankResults[T any](output []byte) []T {
 
 		var result T
 		if err := json.Unmarshal(encoded, &result); err != nil {
-			continue // for example, the rank was killed while it printed the line
+			continue // for example, the child was killed while it printed the line
 		}
 
 		results = append(results, result)

@@ -40,21 +40,21 @@ const exportExample = `  symmem export traces/ --perfetto run.zip
   symmem export traces/ --redact shared/
   symmem export rank0.trace rank1.trace --snapshot snapshots/ --json`
 
-// exportFlags holds the flags of export. Each format has a flag with the path to write, or "" to
-// omit the format.
+// exportFlags holds the flags of export. Each format has a path to write. If it is "", export does
+// not write the format.
 type exportFlags struct {
-	perfetto       string // an archive
-	flightRecorder string // a folder, as for the other formats
-	snapshot       string
-	redact         string
+	perfetto       string // path of an archive
+	flightRecorder string // path of a folder
+	snapshot       string // path of a folder
+	redact         string // path of a folder
 	json           bool
 }
 
-// exportReport describes the files that export has written, and how it has corrected times.
+// exportReport describes the output of export.
 type exportReport struct {
 	Files  []exportedFile `json:"files"`
-	Clocks []export.Clock `json:"clocks"` // one for each rank
-	Notes  []string       `json:"notes"`
+	Clocks []export.Clock `json:"clocks"` // how the clock of each rank differs
+	Notes  []string       `json:"notes"`  // what is missing from the files, and how clocks differ
 }
 
 // exportedFile describes an archive or folder that export has written.
@@ -110,7 +110,7 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	return exitWith(exitOK, err)
 }
 
-// writeFiles writes the traces in the formats of the flags, and adds each file to the report.
+// writeFiles writes the traces in each format that has a path, and adds each file to the report.
 func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) error {
 	ranks := len(traces.Clocks)
 	if f.perfetto != "" {
@@ -160,6 +160,7 @@ func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) er
 	return nil
 }
 
+// addFile adds a file to the report, with its absolute path.
 func (r *exportReport) addFile(format, path, text string) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
@@ -169,6 +170,7 @@ func (r *exportReport) addFile(format, path, text string) {
 	r.Files = append(r.Files, exportedFile{Format: format, Path: absolute, Text: text})
 }
 
+// writeText writes a line for each file and each note.
 func (r *exportReport) writeText(w io.Writer) error {
 	for _, f := range r.Files {
 		if _, err := fmt.Fprintf(w, "%s: %s\n", f.Path, f.Text); err != nil {

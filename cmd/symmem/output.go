@@ -10,13 +10,17 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// writeReport writes a report as JSON, or calls text to write it as text.
-func writeReport(w io.Writer, asJSON bool, report any, text func(io.Writer) error) error {
+// A command writes a report to standard output: as text or, with --json, as a JSON object. If it
+// could not run, it writes the JSON object {"error": "...", "code": 2} instead. So a program that
+// passes --json can rely on JSON.
+
+// writeReport writes a report. It calls writeText to write it as text.
+func writeReport(w io.Writer, asJSON bool, report any, writeText func(io.Writer) error) error {
 	if asJSON {
 		return writeJSON(w, report)
 	}
 
-	if err := text(w); err != nil {
+	if err := writeText(w); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
 
@@ -34,7 +38,7 @@ func writeJSON(w io.Writer, report any) error {
 // output wraps standard output and records whether writes succeed.
 type output struct {
 	io.Writer
-	written bool  // whether a write has succeeded
+	written bool  // whether any bytes have been written
 	err     error // error of the first failed write
 }
 
@@ -51,18 +55,20 @@ func (o *output) Write(b []byte) (int, error) {
 
 // Stat describes the output's file. It returns an error if the output is not a file.
 func (o *output) Stat() (os.FileInfo, error) {
-	if f, ok := o.Writer.(*os.File); ok {
-		return f.Stat()
+	file, isFile := o.Writer.(*os.File)
+	if !isFile {
+		return nil, os.ErrInvalid
 	}
 
-	return nil, os.ErrInvalid
+	return file.Stat()
 }
 
-// wantsJSON reports whether the arguments request JSON, even if another argument is invalid. It
-// returns false in ranks that this program has started, because their parent writes the JSON.
+// wantsJSON reports whether the command must write JSON, even if an argument is invalid.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
 	jsonFlag, err := cmd.Flags().GetBool("json")
-	if err != nil || slices.Contains(args, "--"+childRankFlag) {
+	hasFlag := err == nil
+	isChildRank := slices.Contains(args, "--"+childRankFlag) // its parent, this program, writes JSON
+	if !hasFlag || isChildRank {
 		return false
 	}
 
@@ -70,8 +76,8 @@ func wantsJSON(cmd *cobra.Command, args []string) bool {
 		return true
 	}
 
-	// The flag is not set if an earlier argument is invalid. An argument of launch can belong to the
-	// program that it starts.
+	// The arguments after an invalid one have not been parsed, and may contain --json. Those of
+	// launch may belong to the program that it starts.
 	return slices.Contains(args, "--json") && cmd.Name() != "launch"
 }
 

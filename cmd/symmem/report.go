@@ -12,6 +12,7 @@ import (
 
 	"symmem/cmd/symmem/internal/diff"
 	"symmem/cmd/symmem/internal/report"
+	"symmem/internal/page"
 )
 
 const reportLong = `report writes a web page that shows what ranks did, from the files
@@ -30,6 +31,7 @@ const reportExample = `  symmem report traces/
   symmem report snapshots/ -o page.html
   symmem report -o - rank0.pickle rank1.pickle >page.html`
 
+// reportFlags holds the flags of report.
 type reportFlags struct {
 	files  rankFiles
 	output string // a path, or "-" for standard output
@@ -53,7 +55,8 @@ func newReportCommand() *cobra.Command {
 }
 
 func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
-	if f.output != "-" {
+	writesFile := f.output != "-"
+	if writesFile {
 		if err := checkReplaced(f.output, args, htmlPage); err != nil {
 			return exitWith(exitFailed, err)
 		}
@@ -70,7 +73,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 		return exitWith(exitFailed, err)
 	}
 
-	if f.output != "-" { // otherwise, the page is the only output
+	if writesFile { // otherwise, the page is the only output
 		kilobytes := (size + 999) / 1000 // rounded up
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\nThe page is %s (%d kB).\n",
 			report.Summarize(result), f.output, kilobytes)
@@ -83,32 +86,37 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// writePage writes the page and returns the size of the file in bytes, or 0 for standard output.
-// It replaces the file atomically. Only the owner can read the new file.
+// writePage writes the page. It returns the size of the file in bytes, or 0 for standard output.
 func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size int64, err error) {
-	var text strings.Builder // the page shows the text of diff as well
-	if err := result.WriteText(&text); err != nil {
+	var diffText strings.Builder // the page also contains the output of symmem diff
+	if err := result.WriteText(&diffText); err != nil {
 		return 0, err
 	}
 
 	showProgress, clearProgress := newEventProgress(cmd)
-	page := report.Build(result, showProgress)
+	built := report.Build(result, showProgress)
 	clearProgress()
 	if f.output == "-" {
-		return 0, page.WriteHTML(cmd.OutOrStdout(), text.String())
+		return 0, built.WriteHTML(cmd.OutOrStdout(), diffText.String())
 	}
 
-	temporary, err := os.CreateTemp(filepath.Dir(f.output), ".report-*")
+	return writePageFile(f.output, built, diffText.String())
+}
+
+// writePageFile writes the page to a file, and returns its size in bytes. It replaces an existing
+// file atomically. Only the owner can read the new file.
+func writePageFile(file string, p *page.Page, diffText string) (size int64, err error) {
+	temporary, err := os.CreateTemp(filepath.Dir(file), ".report-*")
 	if err != nil {
 		return 0, fmt.Errorf("writing the page: %w", err)
 	}
 
-	writeErr := page.WriteHTML(temporary, text.String())
-	size, seekErr := temporary.Seek(0, io.SeekEnd)
+	writeErr := p.WriteHTML(temporary, diffText)
+	size, seekErr := temporary.Seek(0, io.SeekEnd) // the position at the end is the size
 	closeErr := temporary.Close()
 	err = errors.Join(writeErr, seekErr, closeErr)
 	if err == nil {
-		err = os.Rename(temporary.Name(), f.output)
+		err = os.Rename(temporary.Name(), file)
 	}
 
 	if err != nil {
@@ -119,11 +127,11 @@ func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size i
 	return size, nil
 }
 
-// minProgressEvents is the smallest number of events for which progress is shown on a terminal.
+// minProgressEvents is the smallest total number of events for which progress is shown.
 const minProgressEvents = 1 << 20
 
-// newEventProgress returns two functions. show shows on the terminal how many events have been
-// converted. clearText clears this text. Without a terminal, show is nil.
+// newEventProgress returns functions that show on the terminal how many events have been converted,
+// and that clear this text. Without a terminal, show is nil.
 func newEventProgress(cmd *cobra.Command) (show func(done, total int), clearText func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}

@@ -7,14 +7,16 @@ import (
 	"strings"
 )
 
-// size implements a flag for a number of bytes or elements in the format of nccl-tests. The units
-// K, M and G are powers of 1024. They may be lower case, and i or B may follow.
+// size is the value of a flag for a number of bytes or elements. Examples:
+//
+//	1000                   1000
+//	64K, 64k, 64Ki, 64KiB  64 * 1024
+//	1M, 1Gi                1024 * 1024, 1024 * 1024 * 1024
 type size int64
 
-const sizeUnits = "KMG"
+const sizeUnits = "KMG" // each is 1024 times the previous one
 
-// maxSize is larger than the memory of any device.
-const maxSize = 4 << 40
+const maxSize = 4 << 40 // 4 TiB, more than the memory of any device
 
 // String formats the number in the largest unit that divides it.
 func (s *size) String() string {
@@ -26,7 +28,7 @@ func (s *size) String() string {
 		}
 
 		n /= 1024
-		unit = sizeUnits[i : i+1]
+		unit = string(sizeUnits[i])
 	}
 
 	return strconv.FormatInt(n, 10) + unit
@@ -38,18 +40,20 @@ func (s *size) Set(text string) error {
 	digits = strings.TrimSuffix(digits, "B")
 	digits = strings.TrimSuffix(digits, "I")
 	factor := int64(1)
+	unitFactor := int64(1)
 	for i := range sizeUnits {
-		factorOfUnit := int64(1) << (10 * (i + 1))
-		number, hasUnit := strings.CutSuffix(digits, sizeUnits[i:i+1])
+		unitFactor *= 1024
+		number, hasUnit := strings.CutSuffix(digits, string(sizeUnits[i]))
 		if hasUnit {
 			digits = number
-			factor = factorOfUnit
+			factor = unitFactor
 			break
 		}
 	}
 
 	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n < 0 || n > math.MaxInt64/factor {
+	overflows := n > math.MaxInt64/factor
+	if err != nil || n < 0 || overflows {
 		return fmt.Errorf("%q is not a size such as 1024, 64K or 1Mi", text)
 	}
 
@@ -65,13 +69,14 @@ func (s *size) Set(text string) error {
 // Type returns the placeholder for the value in help texts.
 func (s *size) Type() string { return "size" }
 
-// sizeFlags holds the flags of a range of sizes to measure.
+// sizeFlags holds the flags of a range of sizes to measure. For example, the first size 1K, the
+// last size 5K and the factor 2 select the sizes 1K, 2K and 4K.
 type sizeFlags struct {
 	first, last size
 	factor      int64 // ratio of consecutive sizes
 }
 
-// sizes returns the sizes from first to last. Each size is factor times the previous one.
+// sizes returns the selected sizes.
 func (f *sizeFlags) sizes() ([]int64, error) {
 	first, last := int64(f.first), int64(f.last)
 	switch {
@@ -84,7 +89,7 @@ func (f *sizeFlags) sizes() ([]int64, error) {
 
 	sizes := []int64{first}
 	s := first
-	for s <= last/f.factor { // s*f.factor cannot overflow
+	for s <= last/f.factor { // the next size is at most last
 		s *= f.factor
 		sizes = append(sizes, s)
 	}

@@ -36,9 +36,21 @@ Exit codes: 0 status found ranks; 2 it found none.`
 const statusExample = `  symmem status
   symmem status --json | jq '.jobs[].ranks[].waits'`
 
+// Each job has a folder with a socket for each of its ranks on this machine, through which the rank
+// answers. For a job in which rank 0 waits for rank 1, whose process is stopped, status prints:
+//
+//	job run5: 2 ranks on this machine, http://127.0.0.1:8080/?token=...
+//	rank 0, process 7: waits
+//	  for rank 1 in AllReduce 12 of group world, since 12:00:01 (8.5s)
+//	    rank 1: in no call of this group
+//	rank 1: no answer for 3s: its process may be stopped
+//	  group world: in no call of this group
+//
+// The last line is what rank 0 knows about the activity of rank 1.
+
 // jobStatus holds the status of a job's ranks on this machine.
 type jobStatus struct {
-	Folder string `json:"folder"` // of the sockets by which the ranks answer
+	Folder string `json:"folder"`
 	// URL is the address of the job's web page, with its token, or "" if no rank serves the page.
 	URL string `json:"url,omitempty"`
 	live.Machine
@@ -60,7 +72,8 @@ func newStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// printStatus prints the status of the jobs in folders, or of all jobs if there are no folders.
+// printStatus prints the status of the jobs with the given folders. Without folders, it prints the
+// status of all jobs.
 func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	jobs, err := readStatus(cmd.Context(), folders)
 	if err != nil {
@@ -91,8 +104,8 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	})
 }
 
-// readStatus returns the status of the running jobs in the given folders. If there are no folders,
-// it returns the status of all running jobs of this user.
+// readStatus returns the status of the running jobs with the given folders. Without folders, it
+// returns the status of all running jobs of this user.
 func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	if len(folders) == 0 {
 		allFolders, err := live.Jobs(live.Root())
@@ -123,13 +136,13 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	return jobs, nil
 }
 
-// newJobStatus returns the status of the job with this folder. machine holds the answers of its
-// ranks on this machine.
+// newJobStatus returns the status of the job with a folder. machine holds the answers of its ranks.
 func newJobStatus(folder string, machine live.Machine) jobStatus {
 	j := jobStatus{Folder: folder, Machine: machine}
 	for i := range machine.Ranks {
 		address := machine.Ranks[i].Address
-		if address == "" { // this rank does not serve the page
+		servesPage := address != ""
+		if !servesPage {
 			continue
 		}
 
@@ -155,8 +168,8 @@ func (j *jobStatus) hasEnded() bool {
 	return true
 }
 
-// formatText returns the text that the command prints. Group names may contain any bytes, so it
-// replaces characters that are not printable.
+// formatText returns the text that the command prints. It replaces characters that are not
+// printable, because names of groups may contain them.
 func (j *jobStatus) formatText() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s: %d ranks on this machine", filepath.Base(j.Folder), len(j.Ranks))
@@ -179,8 +192,8 @@ func (j *jobStatus) formatText() string {
 	return strings.Map(replaceUnprintable, b.String())
 }
 
-// describeRank writes what a rank is doing. If the rank did not answer, describeRank writes the
-// reason, and what other ranks know about the rank.
+// describeRank writes what a rank is doing. If the rank has not answered, it writes the reason, and
+// what other ranks know about the rank.
 func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	if r.Error != "" {
 		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)
@@ -209,7 +222,8 @@ func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 
 	for i := range r.Groups {
 		g := &r.Groups[i]
-		if g.State == "open" {
+		hasFailed := g.State != "open"
+		if !hasFailed {
 			continue
 		}
 
@@ -218,8 +232,8 @@ func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	}
 }
 
-// activityByGroup returns what the other ranks report about a rank's activity. The keys of the map
-// are the ids of groups.
+// activityByGroup returns what other ranks know about a rank's activity. The keys of the map are
+// the ids of groups.
 func (j *jobStatus) activityByGroup(rank int) map[string]string {
 	activities := map[string]string{}
 	for i := range j.Ranks {

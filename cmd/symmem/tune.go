@@ -60,6 +60,7 @@ const tuneExample = `  symmem tune --ranks 4
   SYMMEM_TUNING=table.json symmem bench collective --compare --ranks 2
   torchrun --nproc-per-node 8 --no-python symmem tune`
 
+// tuneFlags holds the flags of tune. parse completes config, which describes the measurement.
 type tuneFlags struct {
 	rankFlags
 	planFlags
@@ -68,8 +69,8 @@ type tuneFlags struct {
 	operations []string // names
 	outputFile string   // "" for the file that symmem.Open finds
 	json       bool
-	isDryRun   bool
-	isEager    bool // do not measure graphs
+	isDryRun   bool // write no table
+	isEager    bool // time calls one by one instead of replays of graphs
 }
 
 func newTuneCommand() *cobra.Command {
@@ -135,7 +136,8 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	}
 
 	if f.isQuick && !flags.Changed("max") {
-		f.last = 1 << 20
+		const quickLast = 1 << 20
+		f.last = quickLast
 	}
 
 	const minRanks = 2
@@ -164,6 +166,7 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	return err
 }
 
+// dataTypeNames returns the values of --dtype.
 func dataTypeNames() (names []string) {
 	for _, t := range reduce.DataTypes() {
 		names = append(names, t.String())
@@ -179,25 +182,22 @@ func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 		return err
 	}
 
+	isPrinter := world.Rank == 0
+	isWriter := world.LocalRank == 0
 	c := &f.config
 	c.Date = time.Now().Format(time.DateOnly)
 	c.Base = f.previousTable
-	if world.Rank == 0 {
+	if isPrinter {
 		c.Progress = func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "measuring %s\n", text) }
 	}
 
 	tuned, err := c.Run(cmd.Context())
 	if err != nil {
-		hasRules := tuned != nil && len(tuned.Rules) > 0
-		if world.Rank != 0 || !hasRules {
-			return err
+		if isPrinter {
+			err = errors.Join(err, f.printPartialResult(cmd.OutOrStdout(), tuned))
 		}
 
-		// Print what was measured before the error, but do not write a table.
-		const isWritten = false
-		file, _ := f.tableFile(tuned.Device, tuned.Ranks) // is only printed, so it may be ""
-		printErr := f.printResult(cmd.OutOrStdout(), tuned, file, isWritten)
-		return errors.Join(err, printErr)
+		return err
 	}
 
 	file, err := f.tableFile(tuned.Device, tuned.Ranks)
@@ -205,22 +205,35 @@ func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 		return err
 	}
 
-	isWritten := !f.isDryRun && len(tuned.Rules) > 0
-	if isWritten && world.LocalRank == 0 {
+	mustWrite := !f.isDryRun && len(tuned.Rules) > 0
+	if mustWrite && isWriter {
 		if err := writeTable(file, tuned.Table); err != nil {
 			return err
 		}
 	}
 
-	if world.Rank != 0 {
+	if !isPrinter {
 		return nil
 	}
 
-	return f.printResult(cmd.OutOrStdout(), tuned, file, isWritten)
+	return f.printResult(cmd.OutOrStdout(), tuned, file, mustWrite)
 }
 
-// printResult prints the rules, and the path of the table's file. isWritten says whether the first
-// rank of each machine has written this file.
+// printPartialResult prints the rules that were measured before an error. tuned may be nil. The
+// table is not written.
+func (f *tuneFlags) printPartialResult(w io.Writer, tuned *bench.TuneResult) error {
+	hasRules := tuned != nil && len(tuned.Rules) > 0
+	if !hasRules {
+		return nil
+	}
+
+	const isWritten = false
+	file, _ := f.tableFile(tuned.Device, tuned.Ranks) // is only printed, so it may be ""
+	return f.printResult(w, tuned, file, isWritten)
+}
+
+// printResult prints the rules, and the path of the table's file. isWritten says whether this file
+// has been written.
 func (f *tuneFlags) printResult(
 	w io.Writer, tuned *bench.TuneResult, file string, isWritten bool,
 ) error {

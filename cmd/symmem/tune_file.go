@@ -10,8 +10,13 @@ import (
 	"symmem/internal/tuning"
 )
 
-// checkTableWritable checks, before the measurement, that the tuning table can be written after it.
-// It creates the folder of the table's file.
+// After a measurement with 8 ranks, tune writes the table to a file. Its name is that of --output
+// or, by default, tuning-DEVICE-8.json in a folder of symmem. tune writes a temporary file in the
+// same folder, and then renames it. Before the measurement, it checks that this will succeed: the
+// folder must permit new files, and an existing file with the name must be a regular file.
+
+// checkTableWritable returns an error if the table cannot be written after the measurement. It
+// creates the folder of the table's file.
 func (f *tuneFlags) checkTableWritable() error {
 	if f.isDryRun {
 		return nil
@@ -25,8 +30,9 @@ func (f *tuneFlags) checkTableWritable() error {
 	return nil
 }
 
+// checkOutput is checkTableWritable without advice in the error.
 func (f *tuneFlags) checkOutput() error {
-	// The device and the number of ranks are not known yet, but the folder does not depend on them.
+	// The device and the number of ranks determine the name of the file, but not its folder.
 	const unknownDevice, unknownRanks = "", 0
 	file, err := f.tableFile(unknownDevice, unknownRanks)
 	if err != nil {
@@ -37,7 +43,7 @@ func (f *tuneFlags) checkOutput() error {
 		return err
 	}
 
-	if f.outputFile == "" {
+	if f.outputFile == "" { // the name of the file is not known yet
 		return nil
 	}
 
@@ -50,7 +56,7 @@ func prepareFolder(folder string) error {
 		return err
 	}
 
-	temporary, err := os.CreateTemp(folder, ".tuning-*")
+	temporary, err := os.CreateTemp(folder, temporaryTable)
 	if err != nil {
 		return err
 	}
@@ -60,8 +66,8 @@ func prepareFolder(folder string) error {
 	return errors.Join(closeErr, removeErr)
 }
 
-// checkReplaceable returns an error if the path exists and is no regular file. writeTable renames
-// another file to this path. This would fail for a folder, and would replace a device.
+// checkReplaceable returns an error if the path exists and is not a regular file. Renaming a file
+// to the path of a folder would fail. Renaming it to that of a device would replace the device.
 func checkReplaceable(file string) error {
 	info, err := os.Stat(file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -94,8 +100,8 @@ func (f *tuneFlags) tableFile(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// previousTable returns the table of the device that the new table will replace, or nil if it does
-// not exist or cannot be read.
+// previousTable returns the table that the new table will replace. It returns nil if there is none,
+// it cannot be read, or it is for another device.
 func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	file, err := f.tableFile(device, ranks)
 	if err != nil {
@@ -107,12 +113,16 @@ func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 		return nil
 	}
 
-	if table.Device != device { // --output can name the table of another device
+	isForDevice := table.Device == device // --output can name the table of another device
+	if !isForDevice {
 		return nil
 	}
 
 	return table
 }
+
+// temporaryTable is the pattern for names of temporary files.
+const temporaryTable = ".tuning-*"
 
 // writeTable writes the table to the file. It replaces the file atomically, so that programs never
 // read a partial table.
@@ -122,7 +132,7 @@ func writeTable(file string, table *tuning.Table) error {
 		return err
 	}
 
-	temporary, err := os.CreateTemp(filepath.Dir(file), ".tuning-*")
+	temporary, err := os.CreateTemp(filepath.Dir(file), temporaryTable)
 	if err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}

@@ -188,7 +188,7 @@ var (
 	randomFlags = []string{"max-bytes", "round-timeout", "steps"}
 )
 
-// isRandomRun reports whether the flags select random programs.
+// isRandomRun reports whether the flags select random programs instead of cases.
 func isRandomRun(flags *pflag.FlagSet) bool {
 	return flags.Changed("for") || flags.Changed("from-round")
 }

@@ -15,26 +15,18 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// parseCases completes and checks the configuration of cases. --path has precedence over
-// SYMMEM_PATH, and SYMMEM_PATH has precedence over the default.
+// A case of verify is a buffer that the ranks all-reduce, to check the sums. All ranks run the same
+// cases. At the end, rank 0 prints the report about all ranks. Each rank prints its own error. It
+// exits with code 1 if a sum was wrong or ranks differ, or 2 if it could not finish.
+
+// parseCases completes and checks the configuration of cases.
 func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 	c := &f.caseConfig
 	c.Elements = int64(f.caseSize)
 	c.Rounds = f.rounds
 	c.Skew = f.isSkewed
-	pathFromEnv := os.Getenv(pathVariable)
-	switch {
-	case flags.Changed("path"):
-		return c.Validate() // the flag has set c.Path
-	case pathFromEnv != "":
-		path, err := symmem.ParsePathChoice(pathFromEnv)
-		if err != nil {
-			return fmt.Errorf("%s: %w", pathVariable, err)
-		}
-
-		c.Path = path
-	case flags.Changed("deterministic"):
-		c.Path = symmem.PathAuto // NCCL's window path does not use the formula
+	if err := f.choosePath(flags); err != nil {
+		return err
 	}
 
 	return c.Validate()
@@ -43,8 +35,32 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 // pathVariable is the environment variable that sets the default of Options.Path.
 const pathVariable = "SYMMEM_PATH"
 
-// runCases runs the cases on this rank. Rank 0 prints the report about all ranks. Each rank prints
-// its error, so the returned error has only the exit code.
+// choosePath sets the path (the way to execute the sums) unless --path has set it. SYMMEM_PATH has
+// precedence over the default.
+func (f *verifyFlags) choosePath(flags *pflag.FlagSet) error {
+	if flags.Changed("path") {
+		return nil
+	}
+
+	c := &f.caseConfig
+	pathFromEnv := os.Getenv(pathVariable)
+	switch {
+	case pathFromEnv != "":
+		path, err := symmem.ParsePathChoice(pathFromEnv)
+		if err != nil {
+			return fmt.Errorf("%s: %w", pathVariable, err)
+		}
+
+		c.Path = path
+	case flags.Changed("deterministic"):
+		c.Path = symmem.PathAuto // NCCL's window path, the default, does not use the formula
+	}
+
+	return nil
+}
+
+// runCases runs the cases on this rank. It prints this rank's error, so the returned error has only
+// the exit code.
 func (f *verifyFlags) runCases(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) (err error) {
@@ -57,7 +73,7 @@ func (f *verifyFlags) runCases(
 		return printError(err)
 	}
 
-	defer f.prover.Close(&err) // joins its error to err
+	defer f.prover.Close(&err) // joins its error, which is not printed here, to err
 	rt, err := symmem.Open(ctx, f.caseConfig.Options())
 	if err != nil {
 		return printError(err)
@@ -76,15 +92,16 @@ func (f *verifyFlags) runCases(
 	}
 
 	closeErr := rt.Close()
-	if report.Divergence != nil || report.Fault != "" {
-		closeErr = nil // it only repeats the fault in the report
+	hasFault := report.Divergence != nil || report.Fault != ""
+	if hasFault {
+		closeErr = nil // it only repeats the fault
 	}
 
 	allErrs := errors.Join(runErr, reportErr, kernelsErr, closeErr)
 	return finishCases(stderr, prefix, report, allErrs)
 }
 
-// writeKernels writes which kernels ran, if --prove is set. With --json, it writes nothing.
+// writeKernels writes which kernels of NCCL ran, if --prove is set. With --json, it writes nothing.
 func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 	if f.json {
 		return nil
@@ -115,24 +132,19 @@ func newProgress(rank int, stderr io.Writer) func(done, all int) {
 // finishCases prints this rank's error and returns an error with the exit code. prefix names the
 // rank, such as "[rank 1] ".
 func finishCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
-	if r.Divergence != nil {
+	switch {
+	case r.Divergence != nil: // the events of ranks differ
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)
 		return exitWith(exitWrong, nil)
-	}
-
-	if r.Fault != "" {
+	case r.Fault != "": // the run could not finish
 		rankName := strings.Trim(prefix, "[] ") + ": " // such as "rank 1: "
 		fault := strings.TrimPrefix(r.Fault, rankName) // prefix already names the rank
 		fmt.Fprintf(stderr, "%s%s\n", prefix, fault)
 		return exitWith(exitFailed, nil)
-	}
-
-	if err != nil {
+	case err != nil:
 		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
 		return exitWith(exitFailed, nil)
-	}
-
-	if !r.OK() {
+	case !r.OK(): // the report contains the wrong sums
 		return exitWith(exitWrong, nil)
 	}
 

@@ -15,25 +15,28 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// parseRandom completes and checks the configuration of random programs. A program consists of
-// rounds of random steps, which are the same on all ranks.
+// verify --for runs a random program: rounds of random steps, such as allocations and collectives,
+// which are the same on all ranks. The steps of a round depend only on the seed and the number of
+// the round. So if round 31 fails, verify prints the flags that run only this round again.
+
+// parseRandom completes and checks the configuration of a random program.
 func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	c := &f.randomConfig
 	c.Config = f.caseConfig.Config
 	c.MaxBytes = int64(f.maxBytes)
-	c.Skew = true // the default
+	c.Skew = true // the default for random programs; that of the flag is for cases
 	if flags.Changed("skew") {
 		c.Skew = f.isSkewed
 	}
 
-	if flags.Changed("rounds") { // the default of --rounds is only for cases
+	if flags.Changed("rounds") { // likewise, the default of the flag is for cases
 		c.Rounds = f.rounds
 	}
 
 	return c.Validate()
 }
 
-// runRandom runs random programs on this rank. Rank 0 prints the report about all ranks.
+// runRandom runs a random program on this rank. Rank 0 prints the report about all ranks.
 func (f *verifyFlags) runRandom(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) error {
@@ -52,8 +55,8 @@ func (f *verifyFlags) runRandom(
 	return f.finishRandom(stderr, w, report, err)
 }
 
-// onHang returns a function that prints the stacks of a hanging round and ends this process. The
-// launcher then stops the other ranks.
+// onHang returns a function for a round that hangs: it prints the stacks of this process, and ends
+// the process. The launcher then stops the other ranks.
 func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
@@ -68,8 +71,8 @@ func (f *verifyFlags) howToRepeat(w rendezvous.World, round int) string {
 		random.FlagsToRepeat(&f.randomConfig, round))
 }
 
-// finishRandom prints this rank's findings and error, and returns an error with the exit code. The
-// report may be nil. Rank 0 also prints how to repeat a wrong round.
+// finishRandom prints this rank's findings and error, and returns an error with the exit code. Rank
+// 0 also prints how to repeat a wrong round. The report may be nil.
 func (f *verifyFlags) finishRandom(
 	stderr io.Writer, w rendezvous.World, report *random.Report, err error,
 ) error {

@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// scripts/release.sh sets these constants in published sources. pyproject.toml reads the version
+// scripts/release.sh sets these constants in published sources. In other sources, commit is empty,
+// and the go command records the version and the commit instead. pyproject.toml reads the version
 // from this file.
 const (
 	release = "0.0.0-dev" // version without the prefix "v"
@@ -21,8 +22,8 @@ const (
 // buildInfo describes this program, as the command version prints it.
 type buildInfo struct {
 	Version    string `json:"version"`
-	Revision   string `json:"revision"` // commit hash, or "" if it is unknown
-	IsModified bool   `json:"modified"` // the sources differed from the commit
+	Revision   string `json:"revision"` // hash of the commit, or "" if it is unknown
+	IsModified bool   `json:"modified"` // whether the sources differed from the commit
 	GoVersion  string `json:"go"`
 	Platform   string `json:"platform"`
 }
@@ -58,7 +59,8 @@ func writeVersion(w io.Writer, b buildInfo, asJSON bool) error {
 func versionText(b buildInfo) string {
 	text := "symmem " + b.Version
 	if b.Revision != "" {
-		shownLength := min(len(b.Revision), 12)
+		const maxShownLength = 12
+		shownLength := min(len(b.Revision), maxShownLength)
 		text += " (" + b.Revision[:shownLength]
 		if b.IsModified {
 			text += ", modified"
@@ -72,22 +74,23 @@ func versionText(b buildInfo) string {
 
 // currentBuild describes this program.
 func currentBuild() buildInfo {
-	info, ok := debug.ReadBuildInfo()
-	if !ok { // the program was built without modules
+	info, isRecorded := debug.ReadBuildInfo()
+	if !isRecorded { // the program was built without modules
 		info = &debug.BuildInfo{}
 	}
 
 	return buildOf(release, commit, info)
 }
 
-// buildOf describes a build. If commit is not empty, the sources were published, and release and
-// commit describe them. If it is empty, the information that the go command recorded does.
+// buildOf describes a build. release and commit are the constants of its sources. info is what the
+// go command has recorded.
 func buildOf(release, commit string, info *debug.BuildInfo) buildInfo {
 	b := buildInfo{
 		Version: cmp.Or(info.Main.Version, "(devel)"), GoVersion: runtime.Version(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
-	if commit != "" {
+	isPublished := commit != ""
+	if isPublished {
 		b.Version = "v" + release
 		b.Revision, b.IsModified = strings.CutSuffix(commit, "-modified")
 		return b
