@@ -24,8 +24,8 @@ import (
 // error, and they blame rank 3 for it.
 //
 //   - Under a launcher, this process is one of the ranks. At the end of the checks, the ranks
-//     exchange their results, and rank 0 reports them. If a check fails, they cannot exchange
-//     results. In the example, rank 0 then reports only its own result.
+//     exchange their results, and rank 0 reports them. After an error, as in the example, they
+//     cannot exchange results, so rank 0 reports only its own.
 //   - Without a launcher, this process is the parent: it starts the ranks, and reports the results
 //     that they print.
 
@@ -38,7 +38,7 @@ type preflightRank struct {
 	allResults []preflight.RankResult // by rank; nil unless the ranks have exchanged them
 }
 
-// runChecks runs this rank's checks. If one fails, the result contains the error.
+// runChecks runs this rank's checks. If one cannot finish, the result contains the error.
 func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) *preflightRank {
 	r := &preflightRank{flags: f, world: world}
 	result := &r.result

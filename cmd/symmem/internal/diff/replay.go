@@ -108,7 +108,7 @@ func placeBySymmemRule(v *requestView) ([]place, error) {
 
 			handles = append(handles, block.Handle)
 			p = place{segment: block.Segment, offset: block.Offset}
-		case hasHandle: // a free
+		case hasHandle:
 			if _, _, err := allocator.FreeHandle(handles[k.block]); err != nil {
 				return nil, err
 			}

@@ -14,14 +14,14 @@ import (
 // The checks make calls (collectives on all ranks), and measure the links between pairs of ranks.
 // If the link between ranks 0 and 3 is slow, the text of a Report is, for example:
 //
-//	AllReduce of 1048576 B on 4 ranks: direct path, 25 us (table 24 us)
+//	AllReduce of 16777216 B on 4 ranks: window path, 220 us (table 210 us)
 //	6 links: 5 GB/s (ranks 0 and 3) to 42 GB/s (ranks 0 and 1)
 //	FAULT (link): link between ranks 0 (node a) and 3 (node a) is slow: ...
 //	        to do: look for errors: ...
 //	4 ranks on 1 node, nccl backend: NOT READY, 2.3 s
 //
-// A path is a way in which symmem executes a call. The tuning table contains measured times, with
-// which the checks compare the call. A node is a machine.
+// A path is a way in which symmem executes a call. The table is the tuning table, which contains
+// times that were measured earlier. A node is a machine.
 
 // Kind is the kind of the component that is at fault.
 type Kind string
