@@ -58,6 +58,7 @@ func newDiffCommand() *cobra.Command {
 	return cmd
 }
 
+// run compares the files and prints the report. The exit code states whether the ranks agree.
 func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	const minFiles = 2
 	report, err := f.files.compare(cmd, args, minFiles)

@@ -83,6 +83,7 @@ func newExportCommand() *cobra.Command {
 	return cmd
 }
 
+// run writes the requested formats and prints a report about them.
 func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	hasFormat := f.perfetto != "" || f.flightRecorder != "" || f.snapshot != "" || f.redact != ""
 	if !hasFormat {

@@ -54,6 +54,7 @@ func newReportCommand() *cobra.Command {
 	return cmd
 }
 
+// run compares the files and writes the page. The exit code states whether the ranks agree.
 func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	writesFile := f.output != "-"
 	if writesFile {

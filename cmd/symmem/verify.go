@@ -68,26 +68,28 @@ const verifyExample = `  symmem verify
   symmem verify --from-round 31 --rounds 1 --seed 7 --ranks 4   # one random round again
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
-// verifyFlags holds the flags of verify. A run checks either cases (all-reduces of one buffer each)
-// or random programs.
+// A run checks either cases (all-reduces of one buffer each) or, with --for or --from-round, a
+// random program. Some flags, such as --path, apply only to cases. Others, such as --steps, apply
+// only to random programs. The rest, such as --ranks and --seed, apply to both.
+
+// verifyFlags holds the flags of verify.
 type verifyFlags struct {
 	rankFlags
-	caseConfig   verify.Config // its embedded Config also applies to random programs
-	randomConfig random.Config
+	caseConfig   verify.Config // for cases; the flags for both kinds of runs also set fields here
+	randomConfig random.Config // for random programs; parse copies the flags for both kinds to it
 	rounds       int
 	caseSize     size // of each buffer, in float32 elements
 	maxBytes     size // of a message in random programs
 	isSkewed     bool // make allocations and addresses differ between ranks
 	json         bool
-	prover       proof.Prover // checks which kernels of NCCL ran, with --prove
+	prover       proof.Prover // finds out which kernels of NCCL ran, with --prove
 }
 
 func newVerifyCommand() *cobra.Command {
 	f := &verifyFlags{caseConfig: verify.Default(), randomConfig: random.Default()}
 	cmd := &cobra.Command{
-		Use: "verify",
-		// Random programs used to be run by a command named soak.
-		SuggestFor: []string{"soak"},
+		Use:        "verify",
+		SuggestFor: []string{"soak"}, // an earlier command for random programs
 		Short:      "Check that collectives on symmetric memory give right results",
 		Long:       verifyLong,
 		Example:    verifyExample,
@@ -130,6 +132,7 @@ func (f *verifyFlags) addFlags(flags *pflag.FlagSet) {
 	f.addRandomFlags(flags)
 }
 
+// addCommonFlags adds the flags for both kinds of runs.
 func (f *verifyFlags) addCommonFlags(flags *pflag.FlagSet) {
 	c := &f.caseConfig
 	const defaultRanks = 4
@@ -148,6 +151,7 @@ func (f *verifyFlags) addCommonFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
+// addCaseFlags adds the flags for cases.
 func (f *verifyFlags) addCaseFlags(flags *pflag.FlagSet) {
 	c := &f.caseConfig
 	f.caseSize = size(c.Elements)
@@ -168,6 +172,7 @@ func (f *verifyFlags) addCaseFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.prover.Enabled, "prove", false, proof.FlagUsage)
 }
 
+// addRandomFlags adds the flags for random programs.
 func (f *verifyFlags) addRandomFlags(flags *pflag.FlagSet) {
 	r := &f.randomConfig
 	f.maxBytes = size(r.MaxBytes)
@@ -180,7 +185,8 @@ func (f *verifyFlags) addRandomFlags(flags *pflag.FlagSet) {
 		"with --for: maximum duration of a round")
 }
 
-// The names of the flags that apply only to cases or only to random programs.
+// The names of the flags that may be set only for one kind of run. --for and --from-round are not
+// among them, because they select random programs.
 var (
 	caseFlags = []string{
 		"callsites", "cases", "churn", "deterministic", "groups", "path", "prove", "size",
@@ -188,30 +194,30 @@ var (
 	randomFlags = []string{"max-bytes", "round-timeout", "steps"}
 )
 
-// isRandomRun reports whether the flags select random programs instead of cases.
+// isRandomRun reports whether the flags select a random program instead of cases.
 func isRandomRun(flags *pflag.FlagSet) bool {
 	return flags.Changed("for") || flags.Changed("from-round")
 }
 
-// checkFlagCombination returns an error for a flag that applies only to the other kind of run.
+// checkFlagCombination returns an error if a flag for the other kind of run is set.
 func checkFlagCombination(flags *pflag.FlagSet) error {
-	forbidden := randomFlags
-	scope := "random programs, which run with --for or --from-round"
+	otherFlags := randomFlags
+	other := "random programs, which run with --for or --from-round"
 	if isRandomRun(flags) {
-		forbidden = caseFlags
-		scope = "cases, which run without --for and --from-round"
+		otherFlags = caseFlags
+		other = "cases, which run without --for and --from-round"
 	}
 
-	for _, flag := range forbidden {
+	for _, flag := range otherFlags {
 		if flags.Changed(flag) {
-			return fmt.Errorf("--%s applies only to %s", flag, scope)
+			return fmt.Errorf("--%s applies only to %s", flag, other)
 		}
 	}
 
 	return nil
 }
 
-// parse checks the values of flags, and completes the configuration of the run that they select.
+// parse checks the values of the flags, and completes the configuration of the selected run.
 func (f *verifyFlags) parse(flags *pflag.FlagSet) error {
 	if err := checkFlagCombination(flags); err != nil {
 		return err

@@ -19,8 +19,8 @@ type Driver struct {
 	Path        string `json:"path,omitempty"`    // of libcuda
 	CUDAVersion int    `json:"cuda,omitempty"`    // newest supported version; 12090 is 12.9
 	Version     string `json:"version,omitempty"` // of the kernel module, or empty if unknown
-	// IMEXChannels is the number of IMEX channels visible to the process. A process needs one to
-	// share memory with other machines through fabric handles.
+	// IMEXChannels is the number of channels of IMEX, NVIDIA's memory exchange between machines, that
+	// the process can see. It needs one to share memory with other machines through fabric handles.
 	IMEXChannels int `json:"imex_channels"`
 	// Error states why there is no usable driver or GPU. It is "" if there is one.
 	Error     string `json:"error,omitempty"`
@@ -56,6 +56,7 @@ func InspectDriver() (Driver, []GPU) {
 	return d, gpus
 }
 
+// setError stores an error of the driver or of CUDA.
 func (d *Driver) setError(err error) {
 	d.Error = err.Error()
 	d.IsMissing = errors.Is(err, cuda.ErrNoDriver)
