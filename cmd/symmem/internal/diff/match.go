@@ -84,12 +84,8 @@ func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences 
 
 	ids, rankCounts := countIDs(byRank)
 	tracedRanks := countTracedRanks(ranks)
-	isOnAllRanks := func(id string) bool { return rankCounts[id] == tracedRanks }
-	haveSameIDs := true
-	for _, id := range ids {
-		haveSameIDs = haveSameIDs && isOnAllRanks(id)
-	}
-
+	lacksRank := func(id string) bool { return rankCounts[id] != tracedRanks }
+	haveSameIDs := !slices.ContainsFunc(ids, lacksRank)
 	hasCommonIDs := class == history.Calls || class == history.SymmemPool // by definition
 	if haveSameIDs || hasCommonIDs {
 		return matchByID(byRank, class, ids)
