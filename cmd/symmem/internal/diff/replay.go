@@ -85,7 +85,8 @@ func (c *comparison) replaySymmem() (first int, text string) {
 // maxReplayedBytes limits the size of a replayed request. It is far above real sizes.
 const maxReplayedBytes = 1 << 40
 
-// placeBySymmemRule returns the places of a rank's requests by symmem's rule. A free has no place.
+// placeBySymmemRule returns the places of a rank's requests by symmem's rule. Frees and calls have
+// no place.
 func placeBySymmemRule(v *requestView) ([]place, error) {
 	allocator, err := alloc.New(alloc.Config{}) // by default, this uses symmem's rule
 	if err != nil {
@@ -99,6 +100,7 @@ func placeBySymmemRule(v *requestView) ([]place, error) {
 		// The trace may contain the free of a block but not its allocation. Then, the block has no
 		// handle.
 		hasHandle := k.block >= 0 && int(k.block) < len(handles)
+		isFree := k.action == history.Free // calls have no block: k.block is the number of their text
 		switch {
 		case k.action == history.Alloc:
 			block, err := replayRequest(allocator, k)
@@ -108,7 +110,7 @@ func placeBySymmemRule(v *requestView) ([]place, error) {
 
 			handles = append(handles, block.Handle)
 			p = place{segment: block.Segment, offset: block.Offset}
-		case hasHandle:
+		case isFree && hasHandle:
 			if _, _, err := allocator.FreeHandle(handles[k.block]); err != nil {
 				return nil, err
 			}
