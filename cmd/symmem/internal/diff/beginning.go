@@ -42,10 +42,10 @@ func (m *matchedSequences) haveSameNumbers() bool {
 }
 
 // numberOf returns the number of an event in its pool or group.
-func numberOf(e *history.Event) int64 {
+func (m *matchedSequences) numberOf(e *history.Event) int64 {
 	// For a call in a dump of PyTorch's Flight Recorder, Size is this number, and Number counts the
-	// entries of all groups. For a collective in a trace of symmem, Size is 0.
-	hasNumberInSize := e.Action == history.Call && e.Size > 0
+	// entries of all groups. For a call of a group in a trace of symmem, Size is 0.
+	hasNumberInSize := m.class == history.Calls && e.Size > 0
 	if hasNumberInSize {
 		return e.Size
 	}
@@ -65,7 +65,7 @@ func (m *matchedSequences) alignByNumber(members []int) []int {
 
 		for j := range s.Events {
 			e := &s.Events[j]
-			if e.Action.IsRequest() && numberOf(e) < begin {
+			if e.Action.IsRequest() && m.numberOf(e) < begin {
 				skipped[i]++
 			}
 		}
@@ -82,7 +82,7 @@ func (m *matchedSequences) firstCommonNumber(members []int) int64 {
 		s := m.sequences[r]
 		hasEvents := s != nil && len(s.Events) > 0
 		if hasEvents && s.IsPartial { // the trace may have lost events
-			begin = max(begin, numberOf(&s.Events[0]))
+			begin = max(begin, m.numberOf(&s.Events[0]))
 		}
 	}
 

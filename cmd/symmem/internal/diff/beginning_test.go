@@ -56,3 +56,29 @@ func TestLostBeginning(t *testing.T) {
 		}
 	}
 }
+
+// TestLostBeginningBeforeReservation compares ranks that have lost 10 and 12 requests of a pool of
+// symmem. Request 11 is a reservation, whose size must not be taken for its number.
+func TestLostBeginningBeforeReservation(t *testing.T) {
+	const first, reservation, end = 10, 11, 20
+	var events []history.Event
+	for i := first; i < end; i++ {
+		e := history.Event{Number: int64(i), Action: history.Alloc, Size: 512, Stack: noStack}
+		if i == reservation {
+			e.Action, e.Size = history.Call, 1<<20
+		}
+
+		events = append(events, e)
+	}
+
+	ranks := ranksOf(history.SymmemPool, "1 of group world", events, events[2:])
+	for _, r := range ranks {
+		r.Texts, r.Sequences[0].IsPartial = []string{"reserve"}, true
+	}
+
+	r := diff.Compare(ranks, diff.Options{})
+	if s := r.Sequences[0]; !r.RanksAgree || s.EqualRequests != 8 {
+		t.Errorf("%d equal requests, difference %+v; want agreement on 8", s.EqualRequests,
+			s.RequestDifference)
+	}
+}
