@@ -56,13 +56,12 @@ func InspectDriver() (Driver, []GPU) {
 	return d, gpus
 }
 
-// setError stores an error of the driver or of CUDA.
+// setError stores an error, which replaces an earlier one.
 func (d *Driver) setError(err error) {
 	d.Error = err.Error()
 	d.IsMissing = errors.Is(err, cuda.ErrNoDriver)
-	if code, hasCode := errors.AsType[cuda.Code](err); hasCode {
-		d.ErrorCode = int(code)
-	}
+	code, _ := errors.AsType[cuda.Code](err) // 0 if the error has no code
+	d.ErrorCode = int(code)
 }
 
 // countIMEXChannels returns the number of IMEX channels that this process can see.
