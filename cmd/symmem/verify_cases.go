@@ -59,7 +59,7 @@ func (f *verifyFlags) choosePath(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// runCases runs the cases on this rank. It prints this rank's error, so the returned error has only
+// runCases runs the cases on this rank. It prints this rank's errors, so the returned error has only
 // the exit code.
 func (f *verifyFlags) runCases(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
@@ -73,7 +73,18 @@ func (f *verifyFlags) runCases(
 		return printError(err)
 	}
 
-	defer f.prover.Close(&err) // joins its error, which is not printed here, to err
+	defer func() {
+		var closeErr error
+		f.prover.Close(&closeErr)
+		if closeErr == nil {
+			return
+		}
+
+		exitErr := printError(closeErr)
+		if err == nil { // otherwise, the exit code is that of the first error
+			err = exitErr
+		}
+	}()
 	rt, err := symmem.Open(ctx, f.caseConfig.Options())
 	if err != nil {
 		return printError(err)
