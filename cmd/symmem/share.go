@@ -22,7 +22,7 @@ import (
 // Multi-Process Service (MPS) lets them run side by side. It needs a daemon, which the command
 // starts and later stops, unless a daemon is already running.
 
-// gpuSharing describes how ranks share GPUs. A nil *gpuSharing means that each rank has its own.
+// gpuSharing describes how ranks share GPUs. A nil *gpuSharing means that they share none.
 type gpuSharing struct {
 	ranks, gpus int // how many there are
 	status      doctor.GPUSharing
@@ -99,8 +99,8 @@ func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Resu
 		return launch.Run(ctx, spec)
 	}
 
-	// Signals must not end this process before it has stopped the daemon. launch.Run forwards all
-	// of them except SIGPIPE to the ranks.
+	// These signals must not end this process before it has stopped the daemon. launch.Run forwards
+	// them to the ranks, except SIGPIPE.
 	ignoredSignals := make(chan os.Signal, 1) // is not read; signals that do not fit are dropped
 	signal.Notify(ignoredSignals, syscall.SIGPIPE)
 	defer signal.Stop(ignoredSignals)

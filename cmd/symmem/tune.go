@@ -193,7 +193,8 @@ func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 
 	tuned, err := c.Run(cmd.Context())
 	if err != nil {
-		if isPrinter {
+		hasRules := tuned != nil && len(tuned.Rules) > 0
+		if isPrinter && hasRules {
 			err = errors.Join(err, f.printPartialResult(cmd.OutOrStdout(), tuned))
 		}
 
@@ -219,14 +220,9 @@ func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 	return f.printResult(cmd.OutOrStdout(), tuned, file, mustWrite)
 }
 
-// printPartialResult prints the rules that were measured before an error. tuned may be nil. The
-// table is not written.
+// printPartialResult prints the rules that were measured before an error. The table is not
+// written.
 func (f *tuneFlags) printPartialResult(w io.Writer, tuned *bench.TuneResult) error {
-	hasRules := tuned != nil && len(tuned.Rules) > 0
-	if !hasRules {
-		return nil
-	}
-
 	const isWritten = false
 	file, _ := f.tableFile(tuned.Device, tuned.Ranks) // is only printed, so it may be ""
 	return f.printResult(w, tuned, file, isWritten)

@@ -17,7 +17,7 @@ type Options struct {
 }
 
 // On each rank, every pool of memory and every group of ranks has a sequence: the list of its
-// events. A match consists of the sequences to compare with each other, one of each rank.
+// events. A match consists of the sequences to compare with each other, at most one of each rank.
 //
 // Every sequence has an ID. For groups and symmem's pools, it is the same on all ranks. For
 // PyTorch's pools, it may differ: rank 0 has MemPools with the IDs 1 and 2, and rank 1 with the IDs

@@ -14,6 +14,7 @@ import (
 //
 //	MemPool 1, ranks 0-3:
 //	  requests differ first at request 100: extra
+//	      ...
 //	      99: alloc 65536 B (stream 0)
 //	   A  ranks 0-1,3: alloc 65536 B (stream 0) (event 150 in the file)
 //	         model.py:61 forward

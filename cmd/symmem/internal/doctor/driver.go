@@ -18,7 +18,7 @@ import (
 type Driver struct {
 	Path        string `json:"path,omitempty"`    // of libcuda
 	CUDAVersion int    `json:"cuda,omitempty"`    // newest supported version; 12090 is 12.9
-	Version     string `json:"version,omitempty"` // of the kernel module, or empty if unknown
+	Version     string `json:"version,omitempty"` // such as 580.159, or empty if unknown
 	// IMEXChannels is the number of channels of IMEX, NVIDIA's memory exchange between machines, that
 	// the process can see. It needs one to share memory with other machines through fabric handles.
 	IMEXChannels int `json:"imex_channels"`
@@ -90,8 +90,8 @@ func kernelModuleVersion() string {
 	return string(matches[1])
 }
 
-// nvmlDriverVersion asks NVML, NVIDIA's management library, for the version of the kernel module.
-// This works even in containers without the module's file. It returns "" if the version is unknown.
+// nvmlDriverVersion asks NVML, NVIDIA's management library, for the version of the driver. This
+// works even in containers without the file of the kernel module. It returns "" if the version is unknown.
 func nvmlDriverVersion() string {
 	management, err := openNVML()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 // In a trial, all ranks make the same calls: all-reduces of memory in a window (memory that NCCL
 // has registered on all ranks). Each call requests a path, which is a way to execute it. On GPUs,
-// the paths are:
+// the paths include:
 //
 //	direct   symmem's kernels
 //	window   NCCL's kernels for windows

@@ -9,7 +9,7 @@ import (
 )
 
 // A tuning table has rules that choose the path of each call, a way to execute it. On GPUs, the
-// paths are plain and window (with NCCL's kernels) and direct (with symmem's kernels). Most rules
+// paths include plain and window (with NCCL's kernels) and direct (with symmem's kernels). Most rules
 // are for a certain number of ranks. For example, a table that was measured with 8 ranks may have
 // no rule for 4 ranks. Then, 4 ranks mostly use the plain path, and doctor warns.
 
@@ -18,7 +18,7 @@ type Tuning struct {
 	Name      string `json:"name"`   // "" if there is no table
 	Digest    string `json:"digest"` // hash of the rules
 	File      string `json:"file"`   // path of the user's table, which may be missing
-	RuleCount int    `json:"rules"`  // number of rules for Ranks ranks
+	RuleCount int    `json:"rules"`  // number of rules for Ranks ranks on one machine
 	// HasDirectRule is set if a rule for Ranks ranks, or for any number of ranks, is about the
 	// direct path.
 	HasDirectRule bool   `json:"direct"`

@@ -119,7 +119,7 @@ func Start() (*Recorder, error) {
 }
 
 // chooseFile sets r.file to the user's file. If there is none, it creates a temporary file or, if
-// the user has requested a log, a folder for the file. It then sets the log variable in s.
+// the user has requested a log, a folder for the file. It then sets NCCL_DEBUG_FILE in s.
 func (r *Recorder) chooseFile(s *settings) error {
 	switch {
 	case s.filePattern != "":

@@ -114,7 +114,7 @@ func (f *windowFacts) reason() string {
 	}
 
 	ginSupport := f.fields["globalGinSupport"] // "" if the message lacks the field
-	if value, isOldName := f.fields["ginSupport"]; isOldName {
+	if value, exists := f.fields["ginSupport"]; exists { // in other versions of NCCL
 		ginSupport = value
 	}
 

@@ -17,7 +17,7 @@ import (
 //	3       FreeCompleted  0      0        0       512     block 0 can be reused
 //	4       Alloc          1      0        0       512     block 1 gets the memory of block 0
 //
-// The Sequence of a group lists its collectives. Each is a Call with a text, such as "Barrier".
+// The Sequence of a group lists its calls. Each Call has a text, such as "Barrier".
 
 // Action is the kind of an event.
 type Action uint8
@@ -29,8 +29,8 @@ const (
 	FreeCompleted                   // end of the block's use on all streams: it can be reused
 	MapSegment                      // mapping of a segment
 	UnmapSegment                    // unmapping of a segment
-	// Call is the submission of a collective. In a pool of symmem, it is a reservation of memory, or
-	// a note: two numbers of the program, which ranks compare.
+	// Call is a call of a group, such as the submission of a collective. In a pool of symmem, it is a
+	// reservation of memory, or a note: two numbers of the program, which ranks compare.
 	Call
 )
 
