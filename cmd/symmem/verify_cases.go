@@ -59,8 +59,8 @@ func (f *verifyFlags) choosePath(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// runCases runs the cases on this rank. It prints this rank's errors, so the returned error has only
-// the exit code.
+// runCases runs the cases on this rank. It prints this rank's errors, so the returned error has
+// only the exit code.
 func (f *verifyFlags) runCases(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) (err error) {

@@ -91,7 +91,8 @@ func kernelModuleVersion() string {
 }
 
 // nvmlDriverVersion asks NVML, NVIDIA's management library, for the version of the driver. This
-// works even in containers without the file of the kernel module. It returns "" if the version is unknown.
+// works even in containers without the file of the kernel module. It returns "" if the version is
+// unknown.
 func nvmlDriverVersion() string {
 	management, err := openNVML()
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 //
 // Virtual memory management (VMM) is the part of CUDA with which symmem allocates memory that
 // processes can share. One process exports its memory as a handle: a file descriptor, or a fabric
-// handle, which other containers and machines can use too. The other process maps the memory with the handle.
+// handle, which other containers and machines can use too. The other process maps the memory with
+// the handle.
 
 // GPU describes a GPU. A number or bool is 0 or false if the driver cannot query it.
 type GPU struct {

@@ -9,9 +9,9 @@ import (
 )
 
 // A tuning table has rules that choose the path of each call, a way to execute it. On GPUs, the
-// paths include plain and window (with NCCL's kernels) and direct (with symmem's kernels). Most rules
-// are for a certain number of ranks. For example, a table that was measured with 8 ranks may have
-// no rule for 4 ranks. Then, 4 ranks mostly use the plain path, and doctor warns.
+// paths include plain and window (with NCCL's kernels) and direct (with symmem's kernels). Most
+// rules are for a certain number of ranks. For example, a table that was measured with 8 ranks may
+// have no rule for 4 ranks. Then, 4 ranks mostly use the plain path, and doctor warns.
 
 // Tuning describes the tuning table, and its rules for a number of ranks.
 type Tuning struct {

@@ -113,7 +113,7 @@ func (f *windowFacts) reason() string {
 		return ""
 	}
 
-	ginSupport := f.fields["globalGinSupport"] // "" if the message lacks the field
+	ginSupport := f.fields["globalGinSupport"]           // "" if the message lacks the field
 	if value, exists := f.fields["ginSupport"]; exists { // in other versions of NCCL
 		ginSupport = value
 	}
