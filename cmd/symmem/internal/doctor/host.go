@@ -21,7 +21,7 @@ import (
 //	futex            a word in memory on which a thread sleeps until another one wakes it
 //	pidfd            a descriptor of a process, which shows when the process exits
 //	abstract socket  a Unix socket without a file
-//	membarrier       a memory barrier on all processors that run a process; makes locks faster
+//	membarrier       a barrier on all processors that run a process; for faster allocation
 
 // Host describes the machine's operating system, processors and memory.
 type Host struct {
