@@ -37,8 +37,8 @@ type clockReading struct {
 	elapsed uint64 // nanoseconds since the start of the trace
 }
 
-// now returns the time since the start in nanoseconds. It can be about 1 us less than the result of
-// the previous call.
+// now returns the time since the start in nanoseconds. It can be a few microseconds less than the
+// result of the previous call.
 func (c *clock) now() uint64 {
 	ticks := spin.Ticks() - c.latestReading.ticks
 	if ticks >= c.maxTicksUntilReading {

@@ -8,7 +8,8 @@ var ErrFormat = errors.New("unreadable trace")
 // A trace is a file with the events of one rank. It has three parts: a header, a ring of records,
 // and a text space. All numbers are little-endian.
 //
-//   - An event takes one record or, if its values need more bits, two adjacent records.
+//   - An event takes one record or two adjacent ones. Most events of pools take one, because their
+//     values need few bits. An event of a group always takes two.
 //   - Records are numbered from 1. If the ring has a capacity of 128 records, record 130 takes the
 //     place of record 2.
 //   - The pools and groups of the rank are the sources of events.

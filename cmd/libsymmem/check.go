@@ -81,7 +81,7 @@ func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C
 	})
 }
 
-// goAgreeString compares the ranks' texts. They are compared under a name.
+// goAgreeString compares the texts that the ranks pass with the same name.
 //
 //export goAgreeString
 func goAgreeString(
@@ -104,7 +104,8 @@ func goAgreeString(
 	})
 }
 
-// goStep begins a step of the program, and compares the ranks' descriptions of it.
+// goStep begins a step of the program. It compares the ranks' descriptions of the step, and their
+// numbers of collectives since the previous step.
 //
 //export goStep
 func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint32_t) C.int {

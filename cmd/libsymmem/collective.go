@@ -15,8 +15,8 @@ import (
 // implements symmem_norm. They convert the arguments of C to those of Go, and return SYMMEM_OK or
 // SYMMEM_ERR_*. A site is the number of the source line that makes the call, or 0 if it is unknown.
 
-// goCall makes a collective, a send or a receive. A caller can also make several collectives as
-// one. For example, the first of three then has more_count 2, and more is a list of the other two.
+// goCall makes a collective, a send or a receive. A caller can also make several calls that run
+// together. For example, the first of three has more_count 2, and more is a list of the other two.
 //
 //export goCall
 func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
@@ -113,8 +113,8 @@ func copyEntry(call *C.struct_symmem_call, index int) (entry C.struct_symmem_cal
 	return entry
 }
 
-// splitsOf copies the sizes and the offsets of the parts, if ranks exchange parts of different
-// sizes. Each list has a number for each rank.
+// splitsOf copies the sizes and the offsets of the parts that ranks exchange. Each list has a number
+// for each rank.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks; want 1 to %d: %w", call.ranks, maxRanks,

@@ -20,7 +20,8 @@ import (
 //   - Otherwise, the error is stored for the calling thread, so that C can read it with
 //     symmem_last_error. store returns the code of the error: SYMMEM_ERR_NOT_OPEN, for example.
 //
-// Results of other types are stored by guard and copyText.
+// copyText stores a text instead of a number. Functions with other results call guard, and store
+// the results themselves.
 
 // guard runs call and returns the code of its error, which it stores for the calling thread. A
 // panic must not reach C, so guard converts it to an error.

@@ -13,8 +13,8 @@ import (
 
 // The exported functions of this file implement functions of symmem.h with similar names: goStats
 // implements symmem_stats. Except for goIsSymmetric, which returns 1 or 0, they return SYMMEM_OK or
-// SYMMEM_ERR_*. An error is stored for the calling thread, which can read it with
-// symmem_last_error.
+// SYMMEM_ERR_*. Errors other than SYMMEM_ERR_SHORT are stored for the calling thread, which can
+// read them with symmem_last_error.
 
 //export goIsSymmetric
 func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.int {

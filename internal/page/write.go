@@ -18,12 +18,14 @@ import (
 // these parts:
 //
 //	"SYMPAGE\x01", the prefix
-//	length of the header
+//	length of the header, in 4 bytes
 //	header: {"title": ..., "sequences": [... {"columns": {"size": [90, 3000], ...} ...} ...], ...}
 //	columns, one after the other
 //
-// A column is a sequence of bytes with the values of one field, such as the sizes of all events of
-// a track. The header is the JSON of a Page. In place of events, it has the location of each
+// A column is a sequence of bytes. The first column holds all call stacks. Each other column holds
+// the values of one field, such as the sizes of all events of a track.
+//
+// The header is the JSON of a Page. In place of events and call stacks, it has the location of each
 // column: [90, 3000] means that the column begins 90 bytes after the header, and has 3000 bytes.
 
 // dataPrefix is the first part of the data. Its last byte is the version of the format.

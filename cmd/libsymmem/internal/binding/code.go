@@ -123,7 +123,7 @@ func isDivergence(err error) bool {
 		isMessageError(err)
 }
 
-// isMessageError reports whether ranks disagree on messages: a send and its receive differ.
+// isMessageError reports whether the ranks' sends and receives do not match.
 func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }

@@ -36,9 +36,9 @@ type divergenceDetail struct {
 	GroupRanks []int  `json:"members,omitempty"`
 	Pool       uint64 `json:"pool"` // id of the pool, or 0 if no pool is concerned
 	PoolName   string `json:"pool_name,omitempty"`
-	// FirstPosition is the number of the first event that differs in the history of the pool. If a
-	// part of the history was discarded, the number is in the range up to LastPosition. For messages,
-	// both are the number of the collective that found the difference, or 0.
+	// FirstPosition is the index of the first event that differs in the history of the pool. If a
+	// part of the history was discarded, the index is between FirstPosition and LastPosition. For
+	// messages, both are the number of the collective that found the difference, or 0.
 	FirstPosition uint64          `json:"position"`
 	LastPosition  uint64          `json:"last"`
 	DeviantRanks  []int           `json:"deviant"` // those that differ from the majority, if any

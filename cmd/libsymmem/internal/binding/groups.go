@@ -226,7 +226,7 @@ func (gs *groups) Check(handle uint64) error {
 	}
 
 	for _, p := range gs.session.poolTable.ownedBy(r) {
-		if err := p.flush(); err != nil { // makes the delayed frees
+		if err := p.flush(); err != nil {
 			return err
 		}
 	}

@@ -12,13 +12,13 @@ import (
 	"symmem"
 )
 
-// The caller of a call may want to interrupt it, for example when a user of Python presses Ctrl-C.
-// So a call that waits polls the caller every 100 ms: it calls a function of the caller, which
-// returns true to interrupt the call.
+// A user of Python may press Ctrl-C while a call waits. So a waiting call polls: it calls a
+// function, set by SetPoll, that returns true to interrupt the call.
 //
 //   - runResumable runs a call that only waits, such as the synchronization of a stream. It stops
 //     the wait after 100 ms, polls, and starts the wait again.
-//   - runInterruptible runs other calls on a second goroutine, and polls in the meantime.
+//   - runInterruptible runs other calls on a second goroutine, and polls every 100 ms.
+//   - pollInCollective polls while symmem waits in a collective.
 
 // interrupts holds the functions of the caller that are polled.
 type interrupts struct {

@@ -76,7 +76,8 @@ func (w padWord) tag() uint32   { return uint32(w) }
 func (w padWord) channel() int  { return int(w >> 12 & 0xFFF) }
 func (w padWord) site() int     { return int(w % MaxPadSites) }
 
-// padFailure is the reason why a wait has failed.
+// padFailure is the reason why a wait has failed. The value 2, which has no name here, means that
+// the wait found another word than the expected one.
 type padFailure uint32
 
 const (

@@ -63,11 +63,11 @@ func (p *plugin) PlugAlloc(
 	return ps.Alloc(poolNumber, bytes, stream, site)
 }
 
-// PlugRegister registers the memory of the main pool that is not yet registered with an NCCL
-// communicator. comm is its ncclComm_t. If there is such memory, all ranks of the communicator must
-// call PlugRegister.
+// PlugRegister registers the new memory of the main pool with an NCCL communicator: all memory that
+// is not yet registered with it. comm is the ncclComm_t. If there is new memory, all ranks of the
+// communicator must call PlugRegister.
 //
-// During the capture of a CUDA graph, PlugRegister cannot register memory. Instead, it prints a
+// During the capture of a CUDA graph, PlugRegister cannot register new memory. Instead, it prints a
 // warning, but only once for each world.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.session.mainWorldRank()

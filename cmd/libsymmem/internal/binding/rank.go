@@ -66,7 +66,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 }
 
 // installObserver makes the Runtime update the counters and the record of unmapped memory. A
-// segment is a piece of memory that is mapped or unmapped at once.
+// segment is a piece of memory that is mapped and unmapped as a whole.
 func (r *rank) installObserver() {
 	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{

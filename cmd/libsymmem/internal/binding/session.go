@@ -8,8 +8,8 @@ import (
 )
 
 // A world is a set of processes, its ranks, that have opened symmem together. A process can be a
-// rank of several worlds: for example, rank 3 of the main world, for which most functions are, and
-// rank 0 of another world. Each rank can open groups of ranks, and pools of memory.
+// rank of several worlds: for example, rank 3 of the main world, and rank 0 of another world. Each
+// rank can open groups of ranks, and pools of memory.
 //
 // C callers pass groups, events and attachments by numbers, their handles. An attachment is a
 // communicator of another library that a group uses. Handles and the numbers of pools are unique in

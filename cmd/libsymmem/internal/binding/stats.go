@@ -2,8 +2,8 @@ package binding
 
 import "symmem"
 
-// stats is the JSON of all counters of a world: those of symmem.Stats, and what only this package
-// knows. For example, this is the handle by which C passes a group.
+// stats is the JSON of all counters of a world. It adds values of this package to symmem.Stats. For
+// example, it adds the handles by which C passes groups.
 type stats struct {
 	Open bool `json:"open"`
 	symmem.Stats

@@ -20,8 +20,8 @@ func (t *table[K, V]) find(handle K) (V, bool) {
 	return v, ok
 }
 
-// findOrCreate returns the value of a handle. If there is none, it calls create, and adds the
-// result. create must not use the table, because the lock is held.
+// findOrCreate returns the value of a handle. If there is none, it calls create and, unless create
+// fails, adds the result. create must not use the table, because the lock is held.
 func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -72,8 +72,8 @@ func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr
 	return r.register(g, p, stream)
 }
 
-// Attach attaches another library's communicator to a group, and registers the pools that the
-// group's ranks share with it. All ranks of the group must call Attach.
+// Attach attaches another library's communicator to a group. It also registers the pools that the
+// group's ranks share. All ranks of the group must call Attach.
 //
 // It returns the handle of the attachment. If the communicator is already attached with the same
 // name, Attach only returns this handle.
@@ -107,7 +107,7 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 	return a.handle, nil
 }
 
-// registerAll registers the pools that the group's ranks share with a communicator.
+// registerAll registers with a communicator the pools that the group's ranks share.
 func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCommunicator) error {
 	for _, p := range ws.sharedPools(r, g) {
 		if err := p.flush(); err != nil { // frees the buffers whose frees were delayed

@@ -13,7 +13,8 @@ import (
 
 // A world is a set of processes, its ranks, that have opened symmem together. A process can be a
 // rank of several worlds: for example, rank 3 of the main world, and rank 0 of another world. C
-// passes other worlds by numbers, their handles. Functions without a handle use the main world.
+// passes other worlds by numbers, their handles. For example, Describe is for the main world, and
+// DescribeWorld is for the world with a handle.
 
 // rankKind says which function opened a rank's world.
 type rankKind int

@@ -17,7 +17,7 @@ import (
 //	return the block at offset 4096   0 B are allocated
 //
 // A trace may have lost its oldest records. If the record of a segment is missing, its size is
-// unknown. Then poolStates assumes that it ends with its last block so far.
+// unknown. Then poolStates assumes that the segment ends with its last block so far.
 
 // poolStates holds the state of a rank's pools after some records of its trace.
 type poolStates struct {
