@@ -8,80 +8,110 @@ import (
 	"testing"
 )
 
-// A go test command on a page is either an inline code span, which may be wrapped, or a line of a
-// code block. The argument of -run, -bench or -fuzz is a word or a quoted string. In tables,
-// vertical bars in the argument are escaped.
+// Pages (Markdown files) contain go test commands, such as
+//
+//	go test ./driver -run 'TestA|TestB/small'
+//
+// The tests check that each command still runs something. The arguments of this command are
+// " ./driver -run 'TestA|TestB/small'". They name the folder ./driver and the pattern
+// TestA|TestB/small. The pattern has two alternatives, TestA and TestB/small, where "small" is a
+// subtest. Each alternative must match a function in the test files of the folder.
+//
+// A command is a line of a code block, or it is in backquotes, where it may continue on the next
+// line. In a table, the page has \| for each vertical bar of a pattern.
 var (
-	goTest          = regexp.MustCompile("go test( [^`\n]*)")
-	wrappedCommand  = regexp.MustCompile("`[^`\n]*\\bgo\\s+test\\s[^`]*`")
-	patternFlag     = regexp.MustCompile(`-(run|bench|fuzz)[ =]('[^']*'|"[^"]*"|[^ ]+)`)
-	packageArgument = regexp.MustCompile(`(^| )(\./[\w./-]*|\.)( |$)`)
+	// wrappedCommand matches a go test command in backquotes.
+	wrappedCommand = regexp.MustCompile("`[^`\n]*\\bgo\\s+test\\s[^`]*`")
+	// goTest matches a go test command on one line. Its group is the arguments.
+	goTest = regexp.MustCompile("go test( [^`\n]*)")
+	// patternFlag matches a flag and its pattern, which may be quoted. Its second group is the
+	// pattern.
+	patternFlag = regexp.MustCompile(`-(run|bench|fuzz)[ =]('[^']*'|"[^"]*"|[^ ]+)`)
+	// folderArgument matches ".", a folder such as ./driver, or all folders below one, as in
+	// ./driver/... . Its second group is the argument without spaces.
+	folderArgument = regexp.MustCompile(`(^| )(\./[\w./-]*|\.)( |$)`)
 )
 
+// TestCommandsOnPagesMatchTests checks the commands on all pages of the module.
 func TestCommandsOnPagesMatchTests(t *testing.T) {
-	names := functionsOfTests(loadFiles(t))
-	commands := 0
+	const minCommands = 20 // If there are fewer, testCommands probably overlooks some.
+	functions := functionsOfTests(loadFiles(t))
+	commandCount := 0
 	for page, text := range loadPages(t) {
-		if !strings.HasSuffix(page, ".md") {
+		isMarkdown := strings.HasSuffix(page, ".md")
+		if !isMarkdown {
 			continue
 		}
 
 		for _, arguments := range testCommands(text) {
-			commands++
-			for _, unmatched := range unmatchedPatterns(arguments, names) {
+			commandCount++
+			for _, unmatched := range unmatchedPatterns(arguments, functions) {
 				t.Errorf("%s: go test%s: no test in these packages matches %s", page, arguments, unmatched)
 			}
 		}
 	}
 
-	if commands < 20 {
-		t.Errorf("found only %d commands, want 20 or more", commands)
+	if commandCount < minCommands {
+		t.Errorf("found only %d commands, want %d or more", commandCount, minCommands)
 	}
 }
 
-func TestCommandsAreFound(t *testing.T) {
-	for text, want := range map[string][]string{
-		"Run `go test . -run TestA`.":             {" . -run TestA"},
-		"Run `go test . -run\n  'TestA|TestB'`.":  {" . -run 'TestA|TestB'"},
-		"Run `A=1 go\ntest\n. -run TestA`.":       {" . -run TestA"},
-		"    go test .    # all\n\n`other\ncode`": {" .    # all"},
-		"`a`, `go test .`, `go test\n./b`":        {" .", " ./b"},
-		"| `go test . -run 'A\\|B'` |":            {" . -run 'A|B'"},
-	} {
-		if found := testCommands(text); !slices.Equal(found, want) {
-			t.Errorf("testCommands(%q) = %q, want %q", text, found, want)
-		}
-	}
-}
-
-func TestUnmatchedPatternsAreFound(t *testing.T) {
-	names := map[string][]string{".": {"TestA"}, "./b": {"TestB", "FuzzB"}}
-	for command, want := range map[string]int{
-		" . -run TestA": 0, " ./b -run 'TestB/c|FuzzB'": 0, " . -run 'TestA|TestB'": 1,
-		" ./b -run TestC": 1, " ./b . -run 'TestB/(a|b)'": 0, " ./b -run '^$' -fuzz FuzzB": 0,
-		" ./... -run TestB": 0,
-	} {
-		if unmatched := unmatchedPatterns(command, names); len(unmatched) != want {
-			t.Errorf("go test%s: %q match no test, want %d patterns", command, unmatched, want)
-		}
-	}
-}
-
-func testCommands(text string) (all []string) {
-	text = wrappedCommand.ReplaceAllStringFunc(text, func(span string) string {
-		return strings.Join(strings.Fields(span), " ")
-	})
+// testCommands returns the arguments of each go test command in the text of a page.
+func testCommands(text string) []string {
+	text = wrappedCommand.ReplaceAllStringFunc(text, joinLines)
 	text = strings.ReplaceAll(text, `\|`, "|")
-	for _, m := range goTest.FindAllStringSubmatch(text, -1) {
-		all = append(all, m[1])
+	var all []string
+	for _, match := range goTest.FindAllStringSubmatch(text, -1) {
+		all = append(all, match[1])
 	}
 
 	return all
 }
 
-// functionsOfTests returns the functions in the test files of each folder, such as "./driver".
+// joinLines replaces each line break, and the spaces around it, by one space.
+func joinLines(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// TestCommandsAreFound checks the arguments that testCommands returns for examples of pages.
+func TestCommandsAreFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		page string
+		want []string
+	}{
+		"in backquotes": {
+			page: "Run `go test . -run TestA`.",
+			want: []string{" . -run TestA"},
+		},
+		"on two lines": {
+			page: "Run `go test . -run\n  'TestA|TestB'`.",
+			want: []string{" . -run 'TestA|TestB'"},
+		},
+		"on three lines, after a variable": {
+			page: "Run `A=1 go\ntest\n. -run TestA`.",
+			want: []string{" . -run TestA"},
+		},
+		"in a code block": {
+			page: "    go test .    # all\n\n`other\ncode`",
+			want: []string{" .    # all"},
+		},
+		"two commands": {
+			page: "`a`, `go test .`, `go test\n./b`",
+			want: []string{" .", " ./b"},
+		},
+		"in a table": {
+			page: "| `go test . -run 'A\\|B'` |",
+			want: []string{" . -run 'A|B'"},
+		},
+	} {
+		if got := testCommands(c.page); !slices.Equal(got, c.want) {
+			t.Errorf("%s: testCommands(%q) = %q, want %q", name, c.page, got, c.want)
+		}
+	}
+}
+
+// functionsOfTests returns the functions, but not the methods, in the test files of each folder. A
+// key is a folder as in a command: "." or, for example, "./driver".
 func functionsOfTests(files []*file) map[string][]string {
-	names := map[string][]string{}
+	functions := map[string][]string{}
 	for _, f := range files {
 		if !f.isTest() {
 			continue
@@ -93,39 +123,27 @@ func functionsOfTests(files []*file) map[string][]string {
 		}
 
 		for _, d := range f.syntax.Decls {
-			if function, ok := d.(*ast.FuncDecl); ok && function.Recv == nil {
-				names[folder] = append(names[folder], function.Name.Name)
+			function, isFunction := d.(*ast.FuncDecl)
+			if isFunction && function.Recv == nil {
+				functions[folder] = append(functions[folder], function.Name.Name)
 			}
 		}
 	}
 
-	return names
+	return functions
 }
 
-// unmatchedPatterns returns the patterns of a command that match no function in its packages.
-func unmatchedPatterns(command string, names map[string][]string) []string {
-	rest := patternFlag.ReplaceAllString(command, " ")
-	var functions []string
-	for _, m := range packageArgument.FindAllStringSubmatch(strings.ReplaceAll(rest, " ", "  "), -1) {
-		below, all := strings.CutSuffix(m[2], "/...")
-		for folder, list := range names {
-			if folder == m[2] || all && (below == "." || strings.HasPrefix(folder, below)) {
-				functions = append(functions, list...)
-			}
-		}
-	}
-
+// unmatchedPatterns returns the alternatives in a command's patterns that match no function of the
+// command's folders. allFunctions is a result of functionsOfTests.
+func unmatchedPatterns(arguments string, allFunctions map[string][]string) []string {
+	functions := functionsOfCommand(arguments, allFunctions)
 	var unmatched []string
-	for _, m := range patternFlag.FindAllStringSubmatch(command, -1) {
-		for _, alternative := range alternatives(strings.Trim(m[2], `'"`)) {
-			test, _, _ := strings.Cut(alternative, "/")
-			expression, err := regexp.Compile(test)
-			found := alternative == "^$" || alternative == "."
-			for _, name := range functions {
-				found = found || err == nil && expression.MatchString(name)
-			}
-
-			if !found {
+	for _, match := range patternFlag.FindAllStringSubmatch(arguments, -1) {
+		pattern := strings.Trim(match[2], `'"`)
+		for _, alternative := range alternatives(pattern) {
+			// "^$" matches no test on purpose, and "." matches all tests.
+			isSpecial := alternative == "^$" || alternative == "."
+			if !isSpecial && !matchesAny(alternative, functions) {
 				unmatched = append(unmatched, alternative)
 			}
 		}
@@ -134,23 +152,85 @@ func unmatchedPatterns(command string, names map[string][]string) []string {
 	return unmatched
 }
 
-// alternatives splits a pattern at the vertical bars outside of parentheses.
-func alternatives(pattern string) []string {
-	var all []string
-	depth, start := 0, 0
-	for i, c := range pattern {
-		switch c {
-		case '(':
-			depth++
-		case ')':
-			depth--
-		case '|':
-			if depth == 0 {
-				all = append(all, pattern[start:i])
-				start = i + 1
+// functionsOfCommand returns the functions of the folders that a command's arguments name.
+func functionsOfCommand(arguments string, allFunctions map[string][]string) []string {
+	withoutPatterns := patternFlag.ReplaceAllString(arguments, " ")
+	// folderArgument matches the spaces on both sides, so two arguments need two spaces between them.
+	separated := strings.ReplaceAll(withoutPatterns, " ", "  ")
+	var functions []string
+	for _, match := range folderArgument.FindAllStringSubmatch(separated, -1) {
+		for folder, list := range allFunctions {
+			if isFolderIn(folder, match[2]) {
+				functions = append(functions, list...)
 			}
 		}
 	}
 
+	return functions
+}
+
+// isFolderIn reports whether a command with this argument tests the folder. For example, the
+// argument ./a/... means ./a/b, too.
+func isFolderIn(folder, argument string) bool {
+	root, hasDots := strings.CutSuffix(argument, "/...")
+	if !hasDots {
+		return folder == argument
+	}
+
+	return root == "." || strings.HasPrefix(folder, root)
+}
+
+// matchesAny reports whether an alternative matches a function. It ignores subtests: the part of
+// the alternative from the first slash on.
+func matchesAny(alternative string, functions []string) bool {
+	test, _, _ := strings.Cut(alternative, "/")
+	expression, err := regexp.Compile(test)
+	if err != nil {
+		return false
+	}
+
+	return slices.ContainsFunc(functions, expression.MatchString)
+}
+
+// alternatives splits a pattern at the vertical bars outside of parentheses. For example, it splits
+// A(b|c)|D into A(b|c) and D.
+func alternatives(pattern string) []string {
+	var all []string
+	depth := 0 // number of open parentheses
+	start := 0 // of the current alternative
+	for i, c := range pattern {
+		switch {
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == '|' && depth == 0:
+			all = append(all, pattern[start:i])
+			start = i + 1
+		}
+	}
+
 	return append(all, pattern[start:])
+}
+
+// TestUnmatchedPatternsAreFound calls unmatchedPatterns for two folders with a few tests.
+func TestUnmatchedPatternsAreFound(t *testing.T) {
+	functions := map[string][]string{
+		".":   {"TestA"},
+		"./b": {"TestB", "FuzzB"},
+	}
+	for arguments, wantCount := range map[string]int{
+		" . -run TestA":              0,
+		" ./b -run 'TestB/c|FuzzB'":  0,
+		" . -run 'TestA|TestB'":      1, // TestB is in the other folder.
+		" ./b -run TestC":            1,
+		" ./b . -run 'TestB/(a|b)'":  0,
+		" ./b -run '^$' -fuzz FuzzB": 0,
+		" ./... -run TestB":          0,
+	} {
+		unmatched := unmatchedPatterns(arguments, functions)
+		if len(unmatched) != wantCount {
+			t.Errorf("go test%s: %q match no test, want %d patterns", arguments, unmatched, wantCount)
+		}
+	}
 }

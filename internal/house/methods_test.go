@@ -8,100 +8,17 @@ import (
 	"testing"
 )
 
-// size holds the number of methods of a type, and the number of files that contain them.
-type size struct{ methods, files int }
+// A type may have at most maxMethods methods, in at most maxMethodFiles files. Test files do not
+// count.
+//
+// Suppose that type A has 20 methods, and a struct type B with 15 methods embeds *A. The methods of
+// B count as methods of A too, because they can use all fields of A. So A has 35 methods. B is
+// called an embedder of A.
 
-// exceptions holds the limits of types that exceed the usual limits, which are maxMethods and
-// maxMethodFiles. An entry must be removed when its type is small enough.
-var exceptions = map[string]size{
-	".Group": {56, 3}, // 48 methods are exported: each operation has one
-}
-
-// methodSet describes the methods of a type.
-type methodSet struct {
-	name  string // the package's folder, a dot and the type's name
-	count int
-	files []string
-	// embedders lists the types of the package that embed a pointer to this type. Their methods
-	// are counted too, because they can use all fields of this type.
-	embedders []string
-	last      finding // last method, without a text
-}
-
-// methodsOf returns the methods of all types by methodSet.name. It ignores tests.
-func methodsOf(files []*file) map[string]*methodSet {
-	all := map[string]*methodSet{}
-	lookUp := func(name string) *methodSet {
-		if all[name] == nil {
-			all[name] = &methodSet{name: name}
-		}
-
-		return all[name]
-	}
-	for _, f := range files {
-		if f.isTest() {
-			continue
-		}
-
-		for _, d := range f.syntax.Decls {
-			switch d := d.(type) {
-			case *ast.FuncDecl:
-				if d.Recv == nil {
-					continue
-				}
-
-				m := lookUp(f.folder() + "." + receiverName(d.Recv.List[0].Type))
-				m.count++
-				m.last = f.find(d.Pos(), "")
-				if !slices.Contains(m.files, f.path) {
-					m.files = append(m.files, f.path)
-				}
-			case *ast.GenDecl:
-				for _, s := range d.Specs {
-					recordEmbedders(f, s, lookUp)
-				}
-			}
-		}
-	}
-
-	return all
-}
-
-// recordEmbedders adds the type that s declares to the embedders of each type to which it embeds a
-// pointer. lookUp returns the methodSet of a name.
-func recordEmbedders(f *file, s ast.Spec, lookUp func(string) *methodSet) {
-	declared, ok := s.(*ast.TypeSpec)
-	if !ok {
-		return
-	}
-
-	body, ok := declared.Type.(*ast.StructType)
-	if !ok {
-		return
-	}
-
-	embedder := f.folder() + "." + declared.Name.Name
-	for _, field := range body.Fields.List {
-		name := receiverName(field.Type)
-		_, isPointer := field.Type.(*ast.StarExpr)
-		isEmbedded := len(field.Names) == 0
-		if isPointer && isEmbedded && name != "" {
-			embedded := lookUp(f.folder() + "." + name)
-			embedded.embedders = append(embedded.embedders, embedder)
-		}
-	}
-}
-
-// sizeOf returns the size of m, including the methods of its embedders but not their files.
-func sizeOf(all map[string]*methodSet, m *methodSet) size {
-	s := size{m.count, len(m.files)}
-	for _, embedder := range m.embedders {
-		if methods := all[embedder]; methods != nil {
-			s.methods += methods.count
-		}
-	}
-
-	return s
+// size holds two numbers of a type, or the limits for them.
+type size struct {
+	methods int
+	files   int // that contain methods
 }
 
 // fitsInto reports whether neither number of s exceeds that of limit.
@@ -109,21 +26,45 @@ func (s size) fitsInto(limit size) bool {
 	return s.methods <= limit.methods && s.files <= limit.files
 }
 
-func limitOf(name string) size {
-	if s, listed := exceptions[name]; listed {
-		return s
-	}
+// usualLimit is the limit of each type that is not in exceptions.
+var usualLimit = size{methods: maxMethods, files: maxMethodFiles}
 
-	return size{maxMethods, maxMethodFiles}
+// exceptions holds the limits of types that do not fit into usualLimit. The keys have the form of
+// methodSet.name. An entry must be removed when its type is small enough.
+var exceptions = map[string]size{
+	".Group": {methods: 56, files: 3}, // 48 methods are exported: each operation has one
 }
 
-// largeTypes returns the types that have too many methods or methods in too many files.
+// limitOf returns the limit of the type with a given methodSet.name.
+func limitOf(name string) size {
+	if limit, isException := exceptions[name]; isException {
+		return limit
+	}
+
+	return usualLimit
+}
+
+// TestExceptionsAreNecessary checks that each type in exceptions exists and exceeds usualLimit.
+func TestExceptionsAreNecessary(t *testing.T) {
+	all := methodsOf(loadFiles(t))
+	for name := range exceptions {
+		switch m := all[name]; {
+		case m == nil:
+			t.Errorf("the type %s does not exist", name)
+		case sizeOf(all, m).fitsInto(usualLimit):
+			t.Errorf("%s is small enough: remove it from exceptions", name)
+		}
+	}
+}
+
+// largeTypes returns a finding for each type that exceeds its limit.
 func largeTypes(files []*file) (found []finding) {
 	all := methodsOf(files)
 	for name, m := range all {
 		s := sizeOf(all, m)
 		limit := limitOf(name)
-		if m.count == 0 || s.fitsInto(limit) {
+		hasMethods := m.count > 0
+		if !hasMethods || s.fitsInto(limit) {
 			continue
 		}
 
@@ -137,27 +78,112 @@ func largeTypes(files []*file) (found []finding) {
 	return found
 }
 
-func TestExceptionsAreNecessary(t *testing.T) {
-	all := methodsOf(loadFiles(t))
-	for name := range exceptions {
-		switch m := all[name]; {
-		case m == nil:
-			t.Errorf("the type %s does not exist", name)
-		case sizeOf(all, m).fitsInto(size{maxMethods, maxMethodFiles}):
-			t.Errorf("%s is small enough: remove it from exceptions", name)
+// methodSet describes a type and its methods.
+type methodSet struct {
+	name      string   // the package's folder, a dot and the type's name, as in "driver/host.arena"
+	count     int      // number of methods, without those of embedders
+	files     []string // that contain these methods
+	embedders []string // methodSet.name of types in the same package
+	last      finding  // the position of the last of these methods; its text is empty
+}
+
+// sizeOf returns the size of the type m. It includes the methods of embedders, but not their files.
+func sizeOf(all map[string]*methodSet, m *methodSet) size {
+	s := size{methods: m.count, files: len(m.files)}
+	for _, name := range m.embedders {
+		embedder := all[name]
+		if embedder != nil { // The embedder has methods, or is embedded too.
+			s.methods += embedder.count
+		}
+	}
+
+	return s
+}
+
+// methodSets collects methodSets, by methodSet.name.
+type methodSets map[string]*methodSet
+
+// methodsOf returns the types that have methods or embedders in files that are not tests.
+func methodsOf(files []*file) map[string]*methodSet {
+	all := methodSets{}
+	for _, f := range files {
+		if f.isTest() {
+			continue
+		}
+
+		for _, d := range f.syntax.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				all.addMethod(f, d)
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					all.addEmbedder(f, s)
+				}
+			}
+		}
+	}
+
+	return all
+}
+
+// lookUp returns the methodSet of a type. It adds an empty one if there is none.
+func (all methodSets) lookUp(name string) *methodSet {
+	if all[name] == nil {
+		all[name] = &methodSet{name: name}
+	}
+
+	return all[name]
+}
+
+// addMethod adds a method to its type. It ignores other functions.
+func (all methodSets) addMethod(f *file, d *ast.FuncDecl) {
+	isMethod := d.Recv != nil
+	if !isMethod {
+		return
+	}
+
+	m := all.lookUp(f.folder() + "." + receiverName(d.Recv.List[0].Type))
+	m.count++
+	m.last = f.find(d.Pos(), "")
+	if !slices.Contains(m.files, f.path) {
+		m.files = append(m.files, f.path)
+	}
+}
+
+// addEmbedder adds a declared struct type to the embedders of each type to which it embeds a
+// pointer. It ignores other declarations.
+func (all methodSets) addEmbedder(f *file, s ast.Spec) {
+	declared, isType := s.(*ast.TypeSpec)
+	if !isType {
+		return
+	}
+
+	body, isStruct := declared.Type.(*ast.StructType)
+	if !isStruct {
+		return
+	}
+
+	embedder := f.folder() + "." + declared.Name.Name
+	for _, field := range body.Fields.List {
+		name := receiverName(field.Type)
+		_, isPointer := field.Type.(*ast.StarExpr)
+		isEmbedded := len(field.Names) == 0
+		if isPointer && isEmbedded && name != "" {
+			embedded := all.lookUp(f.folder() + "." + name)
+			embedded.embedders = append(embedded.embedders, embedder)
 		}
 	}
 }
 
-// receiverName returns the name of the type of a receiver or field, without a star and type
-// arguments. It returns "" for types without a name and types of other packages.
+// receiverName returns the name of the type of a receiver or field: "A" for *A and for A[T]. It
+// returns "" for types without a name and types of other packages.
 func receiverName(t ast.Expr) string {
 	switch t := t.(type) {
 	case *ast.StarExpr:
 		return receiverName(t.X)
-	case *ast.IndexExpr:
+	case *ast.IndexExpr: // one type argument
 		return receiverName(t.X)
-	case *ast.IndexListExpr:
+	case *ast.IndexListExpr: // several type arguments
 		return receiverName(t.X)
 	case *ast.Ident:
 		return t.Name
