@@ -14,9 +14,9 @@ import (
 // into ranges of the same length. For example, one row has the sizes from 64 to 127, and the ranges
 // 64 to 65, 66 to 67 and so on. Each range has a stack of free blocks.
 //
-// Suppose that 65 units are requested. The stack of the range 64 to 65 may have a block of 65 units,
-// but its top may have only 64. Therefore, TLSF takes the top of the next stack that is not empty.
-// Each block there is large enough, so it need not search the stack.
+// Suppose that 65 units are requested. The stack of the range 64 to 65 may have a block of 65
+// units, but its top may have only 64. Therefore, TLSF takes the top of the next stack that is not
+// empty. Each block there is large enough, so it need not search the stack.
 
 // tlsf implements TLSF over one segment. Unlike a Core, it has no counters, handle checks or
 // streams.

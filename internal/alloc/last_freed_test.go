@@ -6,9 +6,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A Core does not merge a freed block with its free neighbors at once, but in the next call. If that
-// call allocates the block again, the merge is not necessary. This saves time, and must not change
-// where blocks are placed.
+// A Core does not merge a freed block with its free neighbors at once, but in the next call. If
+// that call allocates the block again, the merge is not necessary. This saves time, and must not
+// change where blocks are placed.
 
 // TestLastFreedBlockDoesNotChangePlacement makes the same random calls on two Cores. One is called
 // eager: Verify, which merges the last freed block, follows each of its calls. The other is called

@@ -9,23 +9,35 @@ import (
 	"testing"
 )
 
-// parseBytes returns the bytes that text describes: pairs of hexadecimal digits, and in single
-// quotes the characters themselves. It ignores spaces between digits.
+// A client sends queries to the server of a store, and the server answers them. The tests contain
+// their bytes as texts. For example, a client sends this query to read the key "/k":
+//
+//	03 0200000000000000 '/k'
+//
+// The first byte is the number of the query: 03 for GET. Before the two bytes of the key comes the
+// key's length, 2, in 64 bits in little-endian order. If the key has the value "v", the answer is
+//
+//	0100000000000000 'v'
+
+// parseBytes returns the bytes that a text describes: pairs of hexadecimal digits, and characters
+// in single quotes. It ignores spaces between digits.
 func parseBytes(t testing.TB, text string) []byte {
 	t.Helper()
 	var b []byte
 	for i, part := range strings.Split(text, "'") {
-		if i%2 == 1 {
+		isInQuotes := i%2 == 1
+		if isInQuotes {
 			b = append(b, part...)
 			continue
 		}
 
-		piece, err := hex.DecodeString(strings.ReplaceAll(part, " ", ""))
+		digits := strings.ReplaceAll(part, " ", "")
+		decoded, err := hex.DecodeString(digits)
 		if err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
 
-		b = append(b, piece...)
+		b = append(b, decoded...)
 	}
 
 	return b
@@ -34,8 +46,8 @@ func parseBytes(t testing.TB, text string) []byte {
 // validateBytes is the query VALIDATE with its magic number, which must be first on a connection.
 const validateBytes = "00 cef7853c"
 
-// Numbers of 64 bits, in little-endian order. Before a key, a value or a list, they are its length.
-// They are also counts of ranks, and operands of ADD.
+// Numbers of 64 bits. They are lengths of keys, values and lists, counts of ranks, and operands of
+// ADD.
 const (
 	zero64  = "0000000000000000"
 	one64   = "0100000000000000"
@@ -43,52 +55,74 @@ const (
 	three64 = "0300000000000000"
 )
 
-// exchanges has the bytes of every query except VALIDATE, in the form that parseBytes reads, and of
-// the server's answer. The first byte of a query is its number. After it come keys and values, each
-// with its length. An empty answer means that the server sends none. Earlier queries affect later
-// answers.
-var exchanges = []struct{ name, send, want string }{
-	{"PING", "0d 78563412", "78563412"},
-	{"SET", "01" + two64 + "'/k'" + one64 + "'v'", ""},
-	{"GET", "03" + two64 + "'/k'", one64 + "'v'"},
-	{"GET of a missing key", "03" + two64 + "'/x'", zero64},
-	{"COMPARE_SET that matches", "02" + two64 + "'/k'" + one64 + "'v'" + one64 + "'w'", one64 + "'w'"},
-	{"COMPARE_SET that does not match", "02" + two64 + "'/k'" + one64 + "'v'" + zero64, one64 + "'w'"},
-	{
-		"COMPARE_SET of a missing key",
-		"02" + two64 + "'/x'" + one64 + "'e'" + one64 + "'d'", one64 + "'e'",
-	},
-	{"ADD", "04" + two64 + "'/n' feffffffffffffff", "feffffffffffffff"},
-	{"ADD again", "04" + two64 + "'/n'" + three64, one64},
-	{"GET of a number", "03" + two64 + "'/n'", one64 + "'1'"},
-	{"CHECK of existing keys", "05" + two64 + two64 + "'/k'" + two64 + "'/n'", "00"},
-	{"CHECK of a missing key", "05" + two64 + two64 + "'/k'" + two64 + "'/x'", "01"},
-	{"CHECK of no keys", "05" + zero64, "00"},
-	{"WAIT for an existing key", "06" + one64 + two64 + "'/k'", "00"},
-	{"WAIT for a missing key", "06" + one64 + two64 + "'/x'", ""},
-	{"CANCEL_WAIT", "0c", "01"},
-	{"CANCEL_WAIT without a wait", "0c", "01"},
-	{"GETNUMKEYS", "07", two64},
-	{"DELETE_KEY", "08" + two64 + "'/n'", one64},
-	{"DELETE_KEY again", "08" + two64 + "'/n'", zero64},
-	{"APPEND", "09" + two64 + "'/k'" + one64 + "'x'", ""},
-	{"MULTI_GET", "0a" + two64 + two64 + "'/k'" + two64 + "'/x'", two64 + "'wx'" + zero64},
-	{"MULTI_GET of no keys", "0a" + zero64, ""},
-	{"MULTI_SET", "0b" + two64 + one64 + "'a'" + one64 + "'1'" + one64 + "'b'" + zero64, ""},
-	{"QUEUE_PUSH", "0e" + one64 + "'q'" + one64 + "'1'", ""},
-	{"QUEUE_PUSH again", "0e" + one64 + "'q'" + one64 + "'2'", ""},
-	{"QUEUE_LEN", "10" + one64 + "'q'", two64},
-	{"CHECK of a non-empty queue", "05" + one64 + one64 + "'q'", "00"},
-	{"QUEUE_POP", "0f" + one64 + "'q'", two64 + one64 + "'1'"},
-	{"QUEUE_POP of the last value", "0f" + one64 + "'q'", one64 + one64 + "'2'"},
-	{"QUEUE_POP of an empty queue", "0f" + one64 + "'q'", zero64},
-	{"LIST_KEYS", "11", three64 + two64 + "'/k'" + one64 + "'a'" + one64 + "'b'"},
-	{"BARRIER for one rank", "12" + one64 + "'b'" + one64, "00"},
-	{"BARRIER for two ranks", "12" + one64 + "'c'" + two64, ""},
-	{"CANCEL_WAIT at a barrier", "0c", "01"},
+// Keys with their lengths. "/x" is never set in exchanges.
+const (
+	keyA = one64 + "'a'"
+	keyB = one64 + "'b'"
+	keyC = one64 + "'c'"
+	keyK = two64 + "'/k'"
+	keyN = two64 + "'/n'"
+	keyQ = one64 + "'q'" // of a queue
+	keyX = two64 + "'/x'"
+)
+
+// Values with their lengths.
+const (
+	value1 = one64 + "'1'"
+	value2 = one64 + "'2'"
+	valueD = one64 + "'d'"
+	valueE = one64 + "'e'"
+	valueV = one64 + "'v'"
+	valueW = one64 + "'w'"
+	valueX = one64 + "'x'"
+)
+
+// exchanges has examples of every query except VALIDATE. The order matters, because a query can
+// change what the server answers to the next ones.
+var exchanges = []struct {
+	name string
+	send string // the query
+	want string // the server's answer, or "" if it sends none
+}{
+	{name: "PING", send: "0d 78563412", want: "78563412"},
+	{name: "SET", send: "01" + keyK + valueV},
+	{name: "GET", send: "03" + keyK, want: valueV},
+	{name: "GET of a missing key", send: "03" + keyX, want: zero64},
+	{name: "COMPARE_SET that matches", send: "02" + keyK + valueV + valueW, want: valueW},
+	{name: "COMPARE_SET that does not match", send: "02" + keyK + valueV + zero64, want: valueW},
+	{name: "COMPARE_SET of a missing key", send: "02" + keyX + valueE + valueD, want: valueE},
+	{name: "ADD", send: "04" + keyN + "feffffffffffffff", want: "feffffffffffffff"}, // 0 + -2
+	{name: "ADD again", send: "04" + keyN + three64, want: one64},
+	{name: "GET of a number", send: "03" + keyN, want: value1},
+	{name: "CHECK of existing keys", send: "05" + two64 + keyK + keyN, want: "00"},
+	{name: "CHECK of a missing key", send: "05" + two64 + keyK + keyX, want: "01"},
+	{name: "CHECK of no keys", send: "05" + zero64, want: "00"},
+	{name: "WAIT for an existing key", send: "06" + one64 + keyK, want: "00"},
+	{name: "WAIT for a missing key", send: "06" + one64 + keyX},
+	{name: "CANCEL_WAIT", send: "0c", want: "01"},
+	{name: "CANCEL_WAIT without a wait", send: "0c", want: "01"},
+	{name: "GETNUMKEYS", send: "07", want: two64},
+	{name: "DELETE_KEY", send: "08" + keyN, want: one64},
+	{name: "DELETE_KEY again", send: "08" + keyN, want: zero64},
+	{name: "APPEND", send: "09" + keyK + valueX},
+	{name: "MULTI_GET", send: "0a" + two64 + keyK + keyX, want: two64 + "'wx'" + zero64},
+	{name: "MULTI_GET of no keys", send: "0a" + zero64},
+	{name: "MULTI_SET", send: "0b" + two64 + keyA + value1 + keyB + zero64},
+	{name: "QUEUE_PUSH", send: "0e" + keyQ + value1},
+	{name: "QUEUE_PUSH again", send: "0e" + keyQ + value2},
+	{name: "QUEUE_LEN", send: "10" + keyQ, want: two64},
+	{name: "CHECK of a non-empty queue", send: "05" + one64 + keyQ, want: "00"},
+	// QUEUE_POP answers with the former number of values, and the first value.
+	{name: "QUEUE_POP", send: "0f" + keyQ, want: two64 + value1},
+	{name: "QUEUE_POP of the last value", send: "0f" + keyQ, want: one64 + value2},
+	{name: "QUEUE_POP of an empty queue", send: "0f" + keyQ, want: zero64},
+	{name: "LIST_KEYS", send: "11", want: three64 + keyK + keyA + keyB},
+	{name: "BARRIER for one rank", send: "12" + keyB + one64, want: "00"},
+	{name: "BARRIER for two ranks", send: "12" + keyC + two64},
+	{name: "CANCEL_WAIT at a barrier", send: "0c", want: "01"},
 }
 
-// openRawConn connects to s as a remote client, without a handshake.
+// openRawConn connects to a server as a remote client does, but without a handshake.
 func openRawConn(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	clientEnd, serverEnd := net.Pipe()
@@ -101,7 +135,15 @@ func openRawConn(t *testing.T, s *Server) net.Conn {
 	return clientEnd
 }
 
-// send writes the bytes that text describes to conn.
+// openTestConn starts a server without a token, and connects to it by openRawConn.
+func openTestConn(t *testing.T) net.Conn {
+	t.Helper()
+	s := newServer("test", "")
+	closeLater(t, s)
+	return openRawConn(t, s)
+}
+
+// send writes the bytes that a text describes.
 func send(t *testing.T, conn io.Writer, text string) {
 	t.Helper()
 	if _, err := conn.Write(parseBytes(t, text)); err != nil {
@@ -109,29 +151,29 @@ func send(t *testing.T, conn io.Writer, text string) {
 	}
 }
 
-// expect reads as many bytes from conn as text describes, and compares them.
+// expect reads as many bytes as a text describes, and compares them with those.
 func expect(t *testing.T, conn io.Reader, text string) {
 	t.Helper()
 	want := parseBytes(t, text)
 	got := make([]byte, len(want))
-	if n, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, want) {
+	n, err := io.ReadFull(conn, got)
+	if err != nil || !bytes.Equal(got, want) {
 		t.Fatalf("got  % x (%v)\nwant % x", got[:n], err, want)
 	}
 }
 
-// TestServerAnswerBytes sends a PING after each query, so that it detects extra bytes in an
-// answer.
+// TestServerAnswerBytes compares the server's answers with those in exchanges. It sends a PING
+// after each query. If an answer is too long, the answer to the PING is not at the expected place.
 func TestServerAnswerBytes(t *testing.T) {
-	s := newServer("test", "")
-	closeLater(t, s)
-	conn := openRawConn(t, s)
+	const pingAnswer = "01020304"
+	const ping = "0d" + pingAnswer
+	conn := openTestConn(t)
 	send(t, conn, validateBytes)
 	tested := map[byte]bool{0: true} // by query number; 0 is VALIDATE
-	const pingAnswer = "01020304"    // the nonce of the PING
-	const ping = "0d" + pingAnswer
 	for _, x := range exchanges {
 		t.Log(x.name)
-		tested[parseBytes(t, x.send)[0]] = true
+		queryNumber := parseBytes(t, x.send)[0]
+		tested[queryNumber] = true
 		send(t, conn, x.send+ping)
 		expect(t, conn, x.want+pingAnswer)
 	}
@@ -141,16 +183,15 @@ func TestServerAnswerBytes(t *testing.T) {
 	}
 }
 
-// TestServerReadsSingleBytes sends all queries in writes of one byte. The server must wait for the
-// rest of each query.
+// TestServerReadsSingleBytes sends all queries, each byte in a separate write. The server must wait
+// for the rest of each query.
 func TestServerReadsSingleBytes(t *testing.T) {
-	s := newServer("test", "")
-	closeLater(t, s)
-	conn := openRawConn(t, s)
-	queries, want := validateBytes, ""
+	conn := openTestConn(t)
+	queries := validateBytes
+	answers := ""
 	for _, x := range exchanges {
 		queries += x.send
-		want += x.want
+		answers += x.want
 	}
 
 	queryBytes := parseBytes(t, queries)
@@ -161,46 +202,51 @@ func TestServerReadsSingleBytes(t *testing.T) {
 			}
 		}
 	}()
-	expect(t, conn, want)
+	expect(t, conn, answers)
+}
+
+// checkServerCloses sends bytes to a new server, which must close the connection without an answer.
+func checkServerCloses(t *testing.T, b []byte) {
+	t.Helper()
+	conn := openTestConn(t)
+	go func() { _, _ = conn.Write(b) }() // The write can fail, because the server closes.
+	rest, err := io.ReadAll(conn)
+	if err != nil || len(rest) != 0 {
+		t.Fatalf("read % x, %v; want a closed connection", rest, err)
+	}
 }
 
 // TestServerClosesInvalidConnections sends bytes that violate the protocol or exceed its limits.
 // The server must close the connection without an answer.
 func TestServerClosesInvalidConnections(t *testing.T) {
-	const appendRow = "an APPEND beyond the limit"
-	rows := map[string]string{ // the bytes that the client sends
+	const keyK1 = one64 + "'k'"
+	const keyX1 = one64 + "'x'"
+	const keyY1 = one64 + "'y'"
+	for name, text := range map[string]string{
 		"another first query":   "0d 01020304",
 		"the wrong magic":       "00 cef7853d",
 		"HTTP":                  "'GET / HTTP/1.1'",
 		"an unknown query":      validateBytes + "13",
 		"VALIDATE twice":        validateBytes + validateBytes,
 		"a key over 8 KiB":      validateBytes + "03 0120000000000000",
-		"a value over 8 MiB":    validateBytes + "01" + one64 + "'k' 0100800000000000",
+		"a value over 8 MiB":    validateBytes + "01" + keyK1 + "0100800000000000",
 		"a huge key":            validateBytes + "03 ffffffffffffffff",
 		"more than 128 Ki keys": validateBytes + "05 0100020000000000",
 		"ADD to a value that is not a number": validateBytes +
-			"01" + one64 + "'k'" + one64 + "'v' 04" + one64 + "'k'" + one64,
-		"a second WAIT": validateBytes + "06" + one64 + one64 + "'x' 06" + one64 + one64 + "'y'",
+			"01" + keyK1 + valueV + "04" + keyK1 + one64,
+		"a second WAIT": validateBytes +
+			"06" + one64 + keyX1 + "06" + one64 + keyY1,
 		"BARRIER during WAIT": validateBytes +
-			"06" + one64 + one64 + "'x' 12" + one64 + "'y'" + one64,
-		// Below, the value of maxValueBytes and the APPEND are added.
-		appendRow: validateBytes + "01" + one64 + "'k' 0000800000000000",
+			"06" + one64 + keyX1 + "12" + keyY1 + one64,
+	} {
+		t.Run(name, func(t *testing.T) { checkServerCloses(t, parseBytes(t, text)) })
 	}
-	for name, text := range rows {
-		t.Run(name, func(t *testing.T) {
-			s := newServer("test", "")
-			closeLater(t, s)
-			conn := openRawConn(t, s)
-			b := parseBytes(t, text)
-			if name == appendRow {
-				b = append(b, make([]byte, maxValueBytes)...)
-				b = append(b, parseBytes(t, "09"+one64+"'k'"+one64+"'x'")...)
-			}
 
-			go func() { _, _ = conn.Write(b) }()
-			if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
-				t.Fatalf("read % x, %v; want a closed connection", rest, err)
-			}
-		})
-	}
+	t.Run("an APPEND beyond the limit", func(t *testing.T) {
+		// SET a value of maxValueBytes, which is 8 MiB, and then APPEND one byte.
+		b := parseBytes(t, validateBytes+"01"+keyK1+"0000800000000000")
+		b = append(b, make([]byte, maxValueBytes)...)
+		b = append(b, parseBytes(t, "09"+keyK1+valueX)...)
+		checkServerCloses(t, b)
+	})
 }
