@@ -10,9 +10,12 @@ import (
 	"testing"
 )
 
+// A process claims its rank in the store, so that a second process with the same rank is refused.
+// It claims the rank by a greeting, which it sends as both values of a CompareSet. If another
+// process has claimed the rank already, the error is a RankTakenError.
+
 // claimForOtherProcess claims w.Rank in the name of a fictitious process. The claim lasts until the
-// returned client is closed, at the latest at the end of the test. A process claims its rank by a
-// greeting, which it sends as both values of a CompareSet.
+// returned client is closed, at the latest at the end of the test.
 func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
 	t.Helper()
 	c, err := Dial(ctx, endpoint)
@@ -36,9 +39,12 @@ func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint E
 	return c
 }
 
+// isRankTaken reports whether an error is a RankTakenError.
+func isRankTaken(err error) bool { return errors.As(err, new(*RankTakenError)) }
+
 // TestDuplicateRankIsRefused calls Connect for rank 1 while another process has claimed that rank.
-// Then both ranks connect, which would fail if the refused call had incremented rank 1's call
-// counter.
+// Then both ranks connect. This would fail if the refused call had counted as a call of rank 1,
+// because all ranks must make the same number of calls.
 func TestDuplicateRankIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateAddress(), "token")
@@ -73,28 +79,21 @@ func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	endpoint := Endpoint{Address: server.Address()}
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})
 	claimForOtherProcess(ctx, t, worlds[0], endpoint)
-	if _, _, err := Connect(ctx, worlds[0]); !errors.As(err, new(*RankTakenError)) {
+	_, _, err := Connect(ctx, worlds[0])
+	if !isRankTaken(err) {
 		t.Fatalf("Connect of rank 0 = %v, want a RankTakenError", err)
 	}
 }
 
-// TestDuplicateRankZeroIsRefusedAfterRetry serves a store in which rank 0 is not claimed yet, and
-// starts another rank 0, which cannot serve the same address. joinService must log a warning and
-// retry. After the first process has claimed rank 0, joinService must fail.
+// TestDuplicateRankZeroIsRefusedAfterRetry calls joinService, by which rank 0 serves the store,
+// while another process serves at the same address. As long as that process has not claimed rank
+// 0, joinService must retry and log a warning. After the claim, it must fail.
 func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateAddress(), "")
 	endpoint := Endpoint{Address: server.Address()}
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})
-	warnings := make(warningHandler, 1)
-	// SetDefault also redirects package log, and restoring the default logger does not undo that.
-	oldLogger, output, flags := slog.Default(), log.Writer(), log.Flags()
-	slog.SetDefault(slog.New(warnings))
-	defer func() {
-		slog.SetDefault(oldLogger)
-		log.SetOutput(output)
-		log.SetFlags(flags)
-	}()
+	warnings := captureWarnings(t)
 	joinResult := make(chan error, 1)
 	go func() {
 		_, err := joinService(ctx, endpoint, &worlds[0])
@@ -110,9 +109,28 @@ func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	}
 
 	claimForOtherProcess(ctx, t, worlds[0], endpoint)
-	if err := <-joinResult; !errors.As(err, new(*RankTakenError)) {
+	err := <-joinResult
+	if !isRankTaken(err) {
 		t.Errorf("joinService = %v after the claim, want a RankTakenError", err)
 	}
+}
+
+// captureWarnings sends the messages of the default logger to the returned channel, until the end
+// of the test.
+func captureWarnings(t *testing.T) <-chan string {
+	t.Helper()
+	warnings := make(warningHandler, 1)
+	oldLogger := slog.Default()
+	// SetDefault also redirects package log, and restoring the default logger does not undo that.
+	oldOutput := log.Writer()
+	oldFlags := log.Flags()
+	slog.SetDefault(slog.New(warnings))
+	t.Cleanup(func() {
+		slog.SetDefault(oldLogger)
+		log.SetOutput(oldOutput)
+		log.SetFlags(oldFlags)
+	})
+	return warnings
 }
 
 // warningHandler is a slog.Handler that sends messages to the channel, or drops them if it is
@@ -139,29 +157,35 @@ func TestProbeClaimsNoRank(t *testing.T) {
 	server, c := serveOn(t, privateAddress(), "")
 	endpoint := Endpoint{Address: server.Address()}
 	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})[0]
-	if _, err := sendGreeting(ctx, c, w.probeGreeting()); err != nil {
+	_, err := sendGreeting(ctx, c, w.probeGreeting())
+	if err != nil {
 		t.Fatal(err)
 	}
 
 	claimForOtherProcess(ctx, t, w, endpoint)
-	if _, err := sendGreeting(ctx, c, w.probeGreeting()); !errors.As(err, new(*RankTakenError)) {
+	_, err = sendGreeting(ctx, c, w.probeGreeting())
+	if !isRankTaken(err) {
 		t.Errorf("the second probe = %v, want a RankTakenError", err)
 	}
 }
 
-// TestSizeKeyHasJobPrefix checks that the size key and the job prefix start with the same run ID
-// and attempt. Unlike the job prefix, the size key must not contain the size.
+// TestSizeKeyHasJobPrefix compares two texts for the same attempt to run a job. The size key
+// "symmem/run/2/size of 1" is the key under which rank 1 stores the size of its world. It must
+// start like the job prefix, which is "symmem/run/2/4" in a world of size 4. But it must not
+// contain the size, so that ranks with different sizes find each other's keys.
 func TestSizeKeyHasJobPrefix(t *testing.T) {
 	for _, runID := range []string{"", "none", "run"} {
+		const sizeKeyEnd = "size of 1"
 		w := World{RunID: runID, Restart: 2, Size: 4}
-		key, job := w.sizeKey(1), w.jobPrefix()
-		attempt, isSizeKey := strings.CutSuffix(key, "size of 1")
-		if !isSizeKey {
-			t.Errorf("run ID %q: got size key %q, want suffix %q", runID, key, "size of 1")
+		sizeKey := w.sizeKey(1)
+		attempt, hasEnd := strings.CutSuffix(sizeKey, sizeKeyEnd)
+		if !hasEnd {
+			t.Errorf("run ID %q: got size key %q, want suffix %q", runID, sizeKey, sizeKeyEnd)
 		}
 
-		if want := attempt + "4"; job != want { // The job prefix ends with the size.
-			t.Errorf("run ID %q: got job prefix %q, want %q", runID, job, want)
+		wantJob := attempt + "4"
+		if job := w.jobPrefix(); job != wantJob {
+			t.Errorf("run ID %q: got job prefix %q, want %q", runID, job, wantJob)
 		}
 	}
 }
@@ -172,36 +196,41 @@ func TestDifferentWorldSizesAreReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
-	small, large := worldsOf(2, route), worldsOf(3, route)
-	results := [2]chan error{make(chan error, 1), make(chan error, 1)} // by rank
-	for rank, w := range []World{small[0], large[1]} {
-		go func() {
-			_, _, err := Connect(ctx, w)
-			results[rank] <- err
-		}()
+	world0 := worldsOf(2, route)[0]
+	world1 := worldsOf(3, route)[1]
+	result0 := make(chan error, 1)
+	result1 := make(chan error, 1)
+	connect := func(w World, result chan<- error) {
+		_, _, err := Connect(ctx, w)
+		result <- err
+	}
+	go connect(world0, result0)
+	go connect(world1, result1)
+	awaitKeys(ctx, t, route.Endpoint, world1.sizeKey(1), world0.sizeKey(0))
+	cancel()
+	if err := <-result1; err == nil {
+		t.Error("rank 1 of 3 connected without the other ranks")
 	}
 
-	// Wait until both ranks have stored their sizes.
-	c, err := Dial(ctx, route.Endpoint)
+	const want = "WORLD_SIZE is 3 on rank 1, but 2 on this rank"
+	if err := <-result0; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Connect of rank 0 = %v, want an error that contains %q", err, want)
+	}
+}
+
+// awaitKeys waits until all keys are set in the store at an endpoint.
+func awaitKeys(ctx context.Context, t *testing.T, endpoint Endpoint, keys ...string) {
+	t.Helper()
+	c, err := Dial(ctx, endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if err := c.Wait(ctx, large[1].sizeKey(1), small[0].sizeKey(0)); err != nil {
+	if err := c.Wait(ctx, keys...); err != nil {
 		t.Error(err)
 	}
 
 	if err := c.Close(); err != nil {
 		t.Error(err)
-	}
-
-	cancel()
-	if err := <-results[1]; err == nil {
-		t.Error("rank 1 of 3 connected without the other ranks")
-	}
-
-	const want = "WORLD_SIZE is 3 on rank 1, but 2 on this rank"
-	if err := <-results[0]; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("Connect of rank 0 = %v, want an error that contains %q", err, want)
 	}
 }

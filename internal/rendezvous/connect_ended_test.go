@@ -9,40 +9,20 @@ import (
 	"testing"
 )
 
-// TestEndOfRankZeroBeforeWatchIsReported ends the store of rank 0 while rank 1 connects: rank 1
-// has a connection to the store, but does not watch for the ends of other ranks yet. Connect of
-// rank 1 must report the end of rank 0.
+// Suppose that rank 0, which serves the store, ends while rank 1 is in Connect. Rank 1 then tries
+// to connect again until its context ends. The error must say that rank 0 ended, although rank 1
+// has not begun to watch for the ends of other ranks.
+
+// TestEndOfRankZeroBeforeWatchIsReported ends the store of rank 0 before or after the handshake of
+// rank 1. The error of Connect on rank 1 must report the end of rank 0.
 func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
-	// serve does the part of rank 0 on the first connection, until rank 0 ends.
-	for name, serve := range map[string]func(l net.Listener, conn net.Conn){
-		"before the handshake": func(net.Listener, net.Conn) {},
-		"after the handshake": func(l net.Listener, conn net.Conn) {
-			// The handshake is VALIDATE and PING. The answer is the nonce of the PING.
-			d := newDecoder(conn, "rank 1")
-			if _, err := d.readRequest(maxAuthBytes); err != nil {
-				t.Error(err)
-				return
-			}
-
-			ping, err := d.readRequest(maxAuthBytes)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-
-			_, _ = conn.Write(binary.LittleEndian.AppendUint32(nil, ping.nonce))
-			claimConn, err := l.Accept() // on which rank 1 would claim its rank
-			if err != nil {
-				t.Error(err)
-				return
-			}
-
-			_ = claimConn.Close()
-		},
+	for name, serve := range map[string]serveFunc{
+		"before the handshake": func(*testing.T, net.Listener, net.Conn) {},
+		"after the handshake":  serveHandshake,
 	} {
 		t.Run(name, func(t *testing.T) {
 			endpoint := Endpoint{Address: privateAddress()}
-			l, err := net.Listen("unix", strings.TrimPrefix(endpoint.Address, unixScheme))
+			l, err := listenUnix(endpoint)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,16 +30,7 @@ func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 			ctx, cancel := context.WithCancel(testContext(t))
 			defer cancel()
 			go func() {
-				conn, err := l.Accept()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-
-				serve(l, conn)
-				_ = l.Close()
-				_ = conn.Close()
-				awaitConnection(t, endpoint) // Rank 1 has noticed the end and looks for another store.
+				serveUntilEnd(t, l, endpoint, serve)
 				cancel()
 			}()
 			w := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})[1]
@@ -69,17 +40,63 @@ func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 	}
 }
 
+// serveFunc does what rank 0 does on the first connection of rank 1, until rank 0 ends.
+type serveFunc func(t *testing.T, l net.Listener, conn net.Conn)
+
+// serveHandshake answers the handshake of rank 1, and waits until rank 1 connects again to claim
+// its rank.
+func serveHandshake(t *testing.T, l net.Listener, conn net.Conn) {
+	// The handshake is VALIDATE and PING. The answer is the nonce of the PING.
+	d := newDecoder(conn, "rank 1")
+	if _, err := d.readRequest(maxAuthBytes); err != nil { // VALIDATE
+		t.Error(err)
+		return
+	}
+
+	ping, err := d.readRequest(maxAuthBytes)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+
+	_, _ = conn.Write(binary.LittleEndian.AppendUint32(nil, ping.nonce))
+	claimConn, err := l.Accept()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+
+	_ = claimConn.Close()
+}
+
+// serveUntilEnd calls serve with the first connection of rank 1, and then closes the store. It
+// returns when rank 1 has noticed this and connects to the endpoint again, to look for another
+// store.
+func serveUntilEnd(t *testing.T, l net.Listener, endpoint Endpoint, serve serveFunc) {
+	conn, err := l.Accept()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+
+	serve(t, l, conn)
+	_ = l.Close()
+	_ = conn.Close()
+	awaitConnection(t, endpoint)
+}
+
 // awaitConnection listens on an endpoint until the first connection, and closes it.
 func awaitConnection(t *testing.T, endpoint Endpoint) {
-	l, err := net.Listen("unix", strings.TrimPrefix(endpoint.Address, unixScheme))
+	l, err := listenUnix(endpoint)
 	if err != nil {
 		t.Error(err)
 		return
 	}
 
 	conn, err := l.Accept()
-	if err := l.Close(); err != nil {
-		t.Error(err)
+	closeErr := l.Close()
+	if closeErr != nil {
+		t.Error(closeErr)
 	}
 
 	if err != nil {
@@ -90,12 +107,18 @@ func awaitConnection(t *testing.T, endpoint Endpoint) {
 	_ = conn.Close()
 }
 
+// listenUnix listens on the Unix socket of an endpoint.
+func listenUnix(endpoint Endpoint) (net.Listener, error) {
+	return net.Listen("unix", strings.TrimPrefix(endpoint.Address, unixScheme))
+}
+
 // checkRankZeroEnded checks that an error of Connect reports that rank 0 ended and did not leave.
 func checkRankZeroEnded(t *testing.T, err error) {
 	t.Helper()
 	var absent *AbsentError
 	var ended *EndedError
-	if !errors.As(err, &absent) || !errors.As(err, &ended) || ended.Rank != 0 || ended.HasLeft {
+	hasErrors := errors.As(err, &absent) && errors.As(err, &ended)
+	if !hasErrors || ended.Rank != 0 || ended.HasLeft {
 		t.Errorf("Connect = %v, want an AbsentError about the end of rank 0", err)
 	}
 }

@@ -13,12 +13,19 @@ import (
 	"testing"
 )
 
-// fakeManager is the process manager of an MPI job. It speaks PMI-1, a protocol of lines, with
-// ranks over socket pairs. Ranks exchange values with put and get, and meet at a barrier.
+// The process manager of an MPI job connects to each rank by a pair of sockets. They speak PMI-1, a
+// protocol of lines with fields. For example, a rank sends "cmd=get kvsname=kvs_1 key=k", and gets
+// the answer "cmd=get_result rc=0 value=v".
+//
+// The ranks use PMI-1 to find the store. Rank 0, which is called the leader, will serve the store.
+// It puts the endpoint (address and token) of the store under a key. All ranks meet at a barrier,
+// and then get the value of the key. This is called the exchange.
+
+// fakeManager is a process manager for tests.
 type fakeManager struct {
 	mu      sync.Mutex
-	values  map[string]string // by name of the key-value space and key; guarded by mu
-	barrier sync.WaitGroup    // ranks that have not arrived at the barrier
+	values  map[string]string // by kvsname and key; guarded by mu
+	barrier sync.WaitGroup    // counts the ranks that have not arrived at the barrier
 }
 
 // serve answers a rank until its connection is closed, and returns the commands that it sent.
@@ -44,6 +51,7 @@ func (m *fakeManager) serve(conn net.Conn) (commands []string, err error) {
 func (m *fakeManager) answer(fields map[string]string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	key := fields["kvsname"] + fields["key"] // empty if the command has no key
 	switch fields["cmd"] {
 	case "init":
 		return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0"
@@ -52,7 +60,7 @@ func (m *fakeManager) answer(fields map[string]string) string {
 	case "get_my_kvsname":
 		return "cmd=my_kvsname kvsname=kvs_1"
 	case "put":
-		m.values[fields["kvsname"]+fields["key"]] = fields["value"]
+		m.values[key] = fields["value"]
 		return "cmd=put_result rc=0 msg=success"
 	case "barrier_in":
 		m.barrier.Done()
@@ -61,7 +69,7 @@ func (m *fakeManager) answer(fields map[string]string) string {
 		m.mu.Lock()
 		return "cmd=barrier_out"
 	case "get":
-		return "cmd=get_result rc=0 msg=success value=" + m.values[fields["kvsname"]+fields["key"]]
+		return "cmd=get_result rc=0 msg=success value=" + m.values[key]
 	case "finalize":
 		return "cmd=finalize_ack"
 	}
@@ -69,9 +77,9 @@ func (m *fakeManager) answer(fields map[string]string) string {
 	return "cmd=unknown rc=-1"
 }
 
-// socketPair returns two connected sockets: the manager's end as a connection, and the rank's end
-// as a descriptor, like the one that a process manager passes in PMI_FD.
-func socketPair(t *testing.T) (net.Conn, int) {
+// socketPair returns two connected sockets: the manager's as a connection, and the rank's as a
+// descriptor. A real process manager passes the descriptor in the variable PMI_FD.
+func socketPair(t *testing.T) (manager net.Conn, rankFD int) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -80,107 +88,128 @@ func socketPair(t *testing.T) (net.Conn, int) {
 
 	file := os.NewFile(uintptr(fds[0]), "manager")
 	defer file.Close()
-	conn, err := net.FileConn(file)
+	manager, err = net.FileConn(file) // duplicates the descriptor
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	rankFD := fds[1]
+	rankFD = fds[1]
 	t.Cleanup(func() {
-		pmiResults.Delete(rankFD) // Another test may get the same descriptor.
+		// pmiResults keeps the result of each exchange by descriptor. Another test may get the same
+		// descriptor.
+		pmiResults.Delete(rankFD)
 		syscall.Close(rankFD)
 	})
-	return conn, rankFD
+	return manager, rankFD
 }
 
-// TestRanksConnectByPMI connects three ranks twice. Rank 0 puts the endpoint of its store, and the
-// others get it. The second time, they must use the same endpoint without PMI, because a rank may
-// use PMI only once.
+// TestRanksConnectByPMI connects three ranks twice. The second time, they must find the same store
+// without PMI, because PMI allows only one exchange.
 func TestRanksConnectByPMI(t *testing.T) {
 	const size = 3
 	m := &fakeManager{values: map[string]string{}}
 	m.barrier.Add(size)
 	worlds := make([]World, size)
-	var managers sync.WaitGroup
+	var servers sync.WaitGroup
 	for rank := range worlds {
 		conn, fd := socketPair(t)
 		worlds[rank] = World{
 			Rank: rank, Size: size, LocalRank: rank, LocalSize: size, Source: SourceMPICH,
 			Route: Route{Kind: RoutePMI, FD: fd},
 		}
-		managers.Go(func() {
-			commands, err := m.serve(conn)
-			want := "init get_maxes get_my_kvsname barrier_in get finalize"
-			if rank == 0 {
-				want = "init get_maxes get_my_kvsname put barrier_in get finalize"
-			}
-
-			if got := strings.Join(commands, " "); got != want || err != nil {
-				t.Errorf("rank %d: commands = %q, %v; want %q", rank, got, err, want)
-			}
-		})
+		servers.Go(func() { checkCommands(t, m, conn, rank) })
 	}
 
 	for range 2 {
 		connectAndClose(t, worlds)
 	}
 
-	for rank := range worlds { // ends serve
+	for rank := range worlds { // ends fakeManager.serve
 		_ = syscall.Shutdown(worlds[rank].Route.FD, syscall.SHUT_RDWR)
 	}
 
-	managers.Wait()
+	servers.Wait()
 }
 
-// TestPMIProtocolViolations lets the manager send an answer before it has read any command, and
-// close its end. The error of the exchange must contain want.
+// checkCommands serves a rank until its connection is closed. Then it checks that the rank has sent
+// the commands of one exchange. Only the leader, rank 0, sends a put.
+func checkCommands(t *testing.T, m *fakeManager, conn net.Conn, rank int) {
+	commands, err := m.serve(conn)
+	want := "init get_maxes get_my_kvsname barrier_in get finalize"
+	if rank == 0 {
+		want = "init get_maxes get_my_kvsname put barrier_in get finalize"
+	}
+
+	got := strings.Join(commands, " ")
+	if got != want || err != nil {
+		t.Errorf("rank %d: commands = %q, %v; want %q", rank, got, err, want)
+	}
+}
+
+// TestPMIProtocolViolations lets the manager violate the protocol. The exchange must fail.
 func TestPMIProtocolViolations(t *testing.T) {
 	const initReply = "cmd=response_to_init rc=0\n"
-	rows := map[string]struct{ answer, want string }{
-		"closed connection":        {"", "unexpected EOF"},
-		"error reply":              {"cmd=response_to_init rc=-1 msg=no\n", `rc="-1" msg="no"`},
-		"reply to another command": {"cmd=maxes rc=0\n", "init got the reply"},
-		"field without a name":     {"cmd=response_to_init ok\n", `invalid field "ok"`},
-		"duplicate field":          {"cmd=response_to_init rc=0 rc=0\n", `invalid field "rc=0"`},
-		"keys are too short":       {initReply + "cmd=maxes keylen_max=8 vallen_max=64\n", "keylen_max"},
-		"missing limits":           {initReply + "cmd=maxes\n", `keylen_max is ""`},
-		"huge line":                {strings.Repeat("x", pmiLineBytes+1), "buffer full"},
-	}
-	for name, r := range rows {
+	for name, c := range map[string]struct {
+		// answer is sent before the manager has read any command. Then the manager closes its end.
+		answer    string
+		wantError string // a part of the error
+	}{
+		"closed connection": {answer: "", wantError: "unexpected EOF"},
+		"error reply": {
+			answer: "cmd=response_to_init rc=-1 msg=no\n", wantError: `rc="-1" msg="no"`,
+		},
+		"reply to another command": {
+			answer: "cmd=maxes rc=0\n", wantError: "init got the reply",
+		},
+		"field without a name": {
+			answer: "cmd=response_to_init ok\n", wantError: `invalid field "ok"`,
+		},
+		"duplicate field": {
+			answer: "cmd=response_to_init rc=0 rc=0\n", wantError: `invalid field "rc=0"`,
+		},
+		"keys are too short": {
+			answer: initReply + "cmd=maxes keylen_max=8 vallen_max=64\n", wantError: "keylen_max",
+		},
+		"missing limits": {answer: initReply + "cmd=maxes\n", wantError: `keylen_max is ""`},
+		"huge line":      {answer: strings.Repeat("x", pmiLineBytes+1), wantError: "buffer full"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			conn, fd := socketPair(t)
 			go func() {
-				_, _ = conn.Write([]byte(r.answer))
+				_, _ = conn.Write([]byte(c.answer))
 				_ = conn.(*net.UnixConn).CloseWrite()
 			}()
 			defer conn.Close()
-			const isLeader = true // as on rank 0
+			const isLeader = true
 			_, err := pmiEndpoint(testContext(t), fd, isLeader)
-			if err == nil || !strings.Contains(err.Error(), r.want) {
-				t.Fatalf("pmiEndpoint = %v, want an error that contains %q", err, r.want)
+			if err == nil || !strings.Contains(err.Error(), c.wantError) {
+				t.Fatalf("pmiEndpoint = %v, want an error that contains %q", err, c.wantError)
 			}
 		})
 	}
 }
 
-// TestPMIExchangeStopsWhenContextEnds uses a manager that never answers. When the context is
-// canceled, the exchange must stop with its cause. The test also passes a closed descriptor.
+// TestPMIExchangeStopsWhenContextEnds cancels the context during an exchange with a manager that
+// never answers. The exchange must return the cause. The test also passes a closed descriptor.
 func TestPMIExchangeStopsWhenContextEnds(t *testing.T) {
 	conn, fd := socketPair(t)
 	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("canceled by the test")
 	go func() {
-		// After the client has sent its first line, it waits for the answer.
+		// After the rank has sent its first line, it waits for the answer.
 		_, _ = bufio.NewReader(conn).ReadString('\n')
 		cancel(cause)
 	}()
-	const isLeader, closedFD = false, 1 << 20
-	if _, err := pmiEndpoint(ctx, fd, isLeader); !errors.Is(err, cause) {
+	const isLeader = false
+	_, err := pmiEndpoint(ctx, fd, isLeader)
+	if !errors.Is(err, cause) {
 		t.Fatalf("pmiEndpoint = %v, want %v", err, cause)
 	}
 
-	if _, err := pmiEndpoint(ctx, closedFD, isLeader); !errors.Is(err, syscall.EBADF) {
+	const closedFD = 1 << 20 // so large that no file has it
+	_, err = pmiEndpoint(ctx, closedFD, isLeader)
+	if !errors.Is(err, syscall.EBADF) {
 		t.Fatalf("pmiEndpoint of a closed descriptor = %v; want EBADF", err)
 	}
 }
