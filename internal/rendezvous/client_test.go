@@ -47,48 +47,63 @@ func TestClientReportsWrongProtocol(t *testing.T) {
 	}
 }
 
-// TestClientRefusesInvalidReplies lets a server answer a query of the client with an invalid
-// reply. The client must then close the connection.
+// TestClientRefusesInvalidReplies lets a fake server answer a query with an invalid reply. The
+// client must then close the connection.
 func TestClientRefusesInvalidReplies(t *testing.T) {
 	ctx := testContext(t)
-	key := two64 + "'/k'" // the key k, with its length
-	compareSetQuery, waitQuery := "02"+key+zero64+zero64, "06"+one64+key
+	const (
+		compareSetQuery = "02" + keyK + zero64 + zero64 // for the key k and two empty values
+		waitQuery       = "06" + one64 + keyK           // for one key, k
+	)
 	compareSet := func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err }
 	wait := func(c *Client) error { return c.Wait(ctx, "k") }
-	rows := map[string]struct {
-		call             func(c *Client) error
-		wantQuery, reply string // bytes in the form that parseBytes reads
+	for name, c := range map[string]struct {
+		call      func(c *Client) error
+		wantQuery string // bytes that the client must send, in the form that parseBytes reads
+		reply     string // bytes that the server sends
 	}{
-		"a huge value":                       {compareSet, compareSetQuery, "ffffffffffffffff"},
-		"a value over 8 MiB":                 {compareSet, compareSetQuery, "0100800000000000"},
-		"a cancellation without CANCEL_WAIT": {wait, waitQuery, "01"},
-	}
-	for name, r := range rows {
+		"a huge value": {
+			call: compareSet, wantQuery: compareSetQuery, reply: "ffffffffffffffff",
+		},
+		"a value over 8 MiB": {
+			call: compareSet, wantQuery: compareSetQuery, reply: "0100800000000000",
+		},
+		"a cancellation without CANCEL_WAIT": {
+			call: wait, wantQuery: waitQuery, reply: "01",
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
-			c, _ := scriptedClient(t, r.wantQuery, r.reply)
-			if err := r.call(c); !errors.Is(err, ErrProtocol) {
+			client, _ := scriptedClient(t, c.wantQuery, c.reply)
+			if err := c.call(client); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("the call = %v, want ErrProtocol", err)
 			}
 
-			if len(c.links) != 0 {
-				t.Fatalf("%d connections remain, want none", len(c.links))
+			if len(client.links) != 0 {
+				t.Fatalf("%d connections remain, want none", len(client.links))
 			}
 		})
 	}
 }
 
-// TestCallsFailAfterServerCloses closes the server during a call, and later the client. The errors
-// must show which side was closed.
+// startWait calls Wait for a key that is never set, and returns a channel for the error. The server
+// may receive the query later, or never.
+func startWait(t *testing.T, c *Client) <-chan error {
+	t.Helper()
+	result := make(chan error, 1)
+	ctx := testContext(t)
+	go func() { result <- c.Wait(ctx, "never") }()
+	return result
+}
+
+// TestCallsFailAfterServerCloses closes the server during a Wait, and later the client. The error
+// must be ErrLost after the server has closed, and ErrClosed after the client has closed.
 func TestCallsFailAfterServerCloses(t *testing.T) {
 	s, c := serveOn(t, privateAddress(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
 		t.Fatal(err)
 	}
 
-	waitResult := make(chan error, 1)
-	ctx := testContext(t)
-	go func() { waitResult <- c.Wait(ctx, "never") }()
-	// The wait must fail even if the server has not received it yet.
+	waitResult := startWait(t, c)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -107,12 +122,10 @@ func TestCallsFailAfterServerCloses(t *testing.T) {
 	}
 }
 
-// TestCloseAbortsCallsInProgress closes the client during a Wait for a key that is never set.
+// TestCloseAbortsCallsInProgress closes the client during a Wait, which must fail.
 func TestCloseAbortsCallsInProgress(t *testing.T) {
 	_, c := serveOn(t, privateAddress(), "")
-	waitResult := make(chan error, 1)
-	ctx := testContext(t)
-	go func() { waitResult <- c.Wait(ctx, "never") }()
+	waitResult := startWait(t, c)
 	c.Close()
 	if err := <-waitResult; !errors.Is(err, ErrClosed) {
 		t.Fatalf("Wait = %v, want ErrClosed", err)

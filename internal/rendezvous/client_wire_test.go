@@ -11,10 +11,16 @@ import (
 	"testing"
 )
 
-// scriptedClient returns a client of a fake server. The server expects a handshake and the bytes in
-// want, and then writes reply. Both have the form that parseBytes reads. If want ends with "ping",
-// the server then expects a PING and answers it. When the server ends, the channel receives its
-// error or nil.
+// A fake server compares the bytes that a client sends with the expected ones, and sends a prepared
+// reply. Both are texts that parseBytes reads. In "03 0200000000000000 '/k'", 03 is the number of
+// the query, and the rest is the key "/k" after its length, 2.
+//
+// A client begins each connection with a handshake: VALIDATE and PING. The server answers a PING
+// with the nonce that it contains: 4 random bytes.
+
+// scriptedClient returns a client of a fake server, which expects one query after the handshake. If
+// want ends with "ping", the server also expects a PING after the query, and answers it. When the
+// server ends, the channel receives its error or nil.
 func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -30,19 +36,20 @@ func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
 // runScript runs the fake server of scriptedClient on one connection.
 func runScript(t *testing.T, conn net.Conn, want, reply string) error {
 	defer conn.Close()
-	if err := answerPing(t, conn, validateBytes, ""); err != nil {
+	err := answerQueryAndPing(t, conn, validateBytes, "") // the handshake
+	if err != nil {
 		return err
 	}
 
 	query, wantsPing := strings.CutSuffix(want, "ping")
 	if wantsPing {
-		return answerPing(t, conn, query, reply)
+		return answerQueryAndPing(t, conn, query, reply)
 	}
 
 	return answerQuery(t, conn, query, reply)
 }
 
-// answerQuery reads the bytes that want describes, and writes reply.
+// answerQuery reads as many bytes as want describes, compares them with those, and writes reply.
 func answerQuery(t *testing.T, conn net.Conn, want, reply string) error {
 	wantBytes := parseBytes(t, want)
 	got := make([]byte, len(wantBytes))
@@ -62,10 +69,11 @@ func answerQuery(t *testing.T, conn net.Conn, want, reply string) error {
 	return err
 }
 
-// answerPing is like answerQuery, but then also reads a PING and answers it.
-func answerPing(t *testing.T, conn net.Conn, want, reply string) error {
-	const pingByte = "0d" // The nonce follows.
-	if err := answerQuery(t, conn, want+pingByte, reply); err != nil {
+// answerQueryAndPing is like answerQuery, but then also reads a PING and answers it.
+func answerQueryAndPing(t *testing.T, conn net.Conn, want, reply string) error {
+	const pingNumber = "0d" // The nonce follows.
+	err := answerQuery(t, conn, want+pingNumber, reply)
+	if err != nil {
 		return err
 	}
 
@@ -74,27 +82,26 @@ func answerPing(t *testing.T, conn net.Conn, want, reply string) error {
 		return err
 	}
 
-	_, err := conn.Write(nonce[:])
+	_, err = conn.Write(nonce[:])
 	return err
 }
 
-// TestClientQueryBytes checks the bytes that the client sends for each call. The first byte of want
-// is the number of the query.
+// TestClientQueryBytes checks the bytes that the client sends for each call.
 func TestClientQueryBytes(t *testing.T) {
 	ctx := testContext(t)
-	k, l := two64+"'/k'", two64+"'/l'" // the keys k and l, with their lengths
-	rows := map[string]struct {
-		call        func(c *Client) error
-		want, reply string // as in scriptedClient
+	for name, c := range map[string]struct {
+		call  func(c *Client) error
+		want  string // as in scriptedClient
+		reply string
 	}{
 		"Set": {
 			call:  func(c *Client) error { return c.Set(ctx, "k", []byte("v")) },
-			want:  "01" + k + one64 + "'v' ping", // A PING follows, because SET has no answer.
+			want:  "01" + keyK + valueV + "ping", // A PING follows, because SET has no answer.
 			reply: "",
 		},
 		"Add": {
 			call:  func(c *Client) error { _, err := c.Add(ctx, "k", 3); return err },
-			want:  "04" + k + three64,
+			want:  "04" + keyK + three64,
 			reply: three64,
 		},
 		"CompareSet": {
@@ -102,19 +109,18 @@ func TestClientQueryBytes(t *testing.T) {
 				_, err := c.CompareSet(ctx, "k", []byte("e"), nil)
 				return err
 			},
-			want:  "02" + k + one64 + "'e'" + zero64,
+			want:  "02" + keyK + valueE + zero64,
 			reply: zero64,
 		},
 		"Wait": {
 			call:  func(c *Client) error { return c.Wait(ctx, "k", "l") },
-			want:  "06" + two64 + k + l, // for two keys
+			want:  "06" + two64 + keyK + two64 + "'/l'", // 06, the number of keys, and two keys
 			reply: "00",
 		},
-	}
-	for name, r := range rows {
+	} {
 		t.Run(name, func(t *testing.T) {
-			c, done := scriptedClient(t, r.want, r.reply)
-			if err := r.call(c); err != nil {
+			client, done := scriptedClient(t, c.want, c.reply)
+			if err := c.call(client); err != nil {
 				t.Errorf("the call = %v, want nil", err)
 			}
 
@@ -125,47 +131,49 @@ func TestClientQueryBytes(t *testing.T) {
 	}
 }
 
-// TestGetWaitsBeforeReading checks that Get sends WAIT before GET, because GET of a missing key
-// returns an empty value.
+// TestGetWaitsBeforeReading checks that Get sends WAIT before GET, because the server answers GET
+// of a missing key with an empty value.
 func TestGetWaitsBeforeReading(t *testing.T) {
 	clientEnd, serverEnd := net.Pipe()
-	l := newLink(clientEnd, "script")
-	c := newClient("script", nil)
+	c := newClient("script", nil) // It cannot open connections.
 	closeLater(t, c)
-	// The client uses l for its next call.
+	// Add a connection, and release it, so that the client uses it for its next call.
+	l := newLink(clientEnd, "script")
 	c.addLink(l)
 	_ = c.releaseLink(l, nil)
-	k := two64 + "'/k'" // the key k, with its length
-	waitQuery, getQuery := "06"+one64+k, "03"+k
 	done := make(chan error, 1)
-	go func() {
-		defer serverEnd.Close()
-		err := answerQuery(t, serverEnd, waitQuery, "00")
-		if err == nil {
-			err = answerQuery(t, serverEnd, getQuery, one64+"'v'")
-		}
-
-		done <- err
-	}()
+	go func() { done <- answerWaitAndGet(t, serverEnd) }()
 	checkValue(t, c, "k", "v")
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestRequestAbortedBeforeSendingKeepsIsIncomplete sends a request to a server that reads nothing,
-// with a canceled context. isIncomplete means that a part of a request or answer is missing on the
-// link. It must keep its value, because no byte was sent.
+// answerWaitAndGet expects WAIT and then GET for the key "/k". It answers that the value is "v".
+func answerWaitAndGet(t *testing.T, conn net.Conn) error {
+	defer conn.Close()
+	err := answerQuery(t, conn, "06"+one64+keyK, "00") // WAIT for one key
+	if err != nil {
+		return err
+	}
+
+	return answerQuery(t, conn, "03"+keyK, valueV) // GET
+}
+
+// TestRequestAbortedBeforeSendingKeepsIsIncomplete makes a request with a canceled context, so that
+// no byte is sent. isIncomplete means that a part of a reply has not been read from the connection
+// yet. The request must not change it.
 func TestRequestAbortedBeforeSendingKeepsIsIncomplete(t *testing.T) {
-	clientEnd, serverEnd := net.Pipe()
+	clientEnd, serverEnd := net.Pipe() // A write would wait for a reader of serverEnd.
 	closeLater(t, clientEnd)
 	closeLater(t, serverEnd)
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
+	readNothing := func(*decoder) error { return nil }
 	for _, wasIncomplete := range []bool{false, true} {
 		l := newLink(clientEnd, "mute")
 		l.isIncomplete = wasIncomplete
-		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
+		err := l.exchange(ctx, []byte{1}, readNothing)
 		if !errors.Is(err, context.Canceled) || l.isIncomplete != wasIncomplete {
 			t.Errorf("exchange = %v with isIncomplete = %t; want context.Canceled and %t",
 				err, l.isIncomplete, wasIncomplete)
