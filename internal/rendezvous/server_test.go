@@ -9,44 +9,64 @@ import (
 	"testing"
 )
 
-// TestServerRequiresToken connects with the right token, a wrong token and none, over TCP and a
-// Unix socket. Neither an error nor a formatted token may contain the secret.
+// A server may require a token, which each client must send. Errors and logs must not contain the
+// token. Over Unix sockets, the two sides also know each other's user, and refuse other users.
+
+// TestServerRequiresToken connects with the right token, a wrong token and none. Only the right one
+// must work.
 func TestServerRequiresToken(t *testing.T) {
-	token := NewToken()
 	for _, address := range []string{"127.0.0.1:0", privateAddress()} {
-		s, c := serveOn(t, address, token)
-		if err := c.Set(testContext(t), "k", nil); err != nil {
-			t.Fatal(err)
-		}
+		checkTokenIsRequired(t, address)
+	}
+}
 
-		_, wrongErr := Dial(testContext(t), Endpoint{Address: s.Address(), Token: token + "x"})
-		if !errors.Is(wrongErr, ErrToken) {
-			t.Fatalf("Dial with a wrong token = %v; want ErrToken", wrongErr)
-		}
+// checkTokenIsRequired serves a store with a token at an address, and connects clients to it.
+func checkTokenIsRequired(t *testing.T, address string) {
+	t.Helper()
+	token := NewToken()
+	s, authenticated := serveOn(t, address, token)
+	if err := authenticated.Set(testContext(t), "k", nil); err != nil {
+		t.Fatal(err)
+	}
 
-		unauthenticated, err := Dial(testContext(t), Endpoint{Address: s.Address()})
-		if err != nil {
-			t.Fatal(err)
-		}
+	_, wrongErr := Dial(testContext(t), Endpoint{Address: s.Address(), Token: token + "x"})
+	if !errors.Is(wrongErr, ErrToken) {
+		t.Fatalf("Dial with a wrong token = %v; want ErrToken", wrongErr)
+	}
 
-		closeLater(t, unauthenticated)
-		if err := unauthenticated.Set(testContext(t), "k", nil); !errors.Is(err, ErrToken) {
-			t.Fatalf("Set without a token = %v; want ErrToken", err)
-		}
+	// Without a token, Dial succeeds, but requests fail.
+	unauthenticated, err := Dial(testContext(t), Endpoint{Address: s.Address()})
+	if err != nil {
+		t.Fatal(err)
+	}
 
-		for _, text := range []string{wrongErr.Error(), token.String(), token.GoString()} {
-			if strings.Contains(text, string(token)) {
-				t.Fatalf("%q contains the secret", text)
-			}
+	closeLater(t, unauthenticated)
+	if err := unauthenticated.Set(testContext(t), "k", nil); !errors.Is(err, ErrToken) {
+		t.Fatalf("Set without a token = %v; want ErrToken", err)
+	}
+
+	for _, text := range []string{wrongErr.Error(), token.String(), token.GoString()} {
+		if strings.Contains(text, string(token)) {
+			t.Fatalf("%q contains the secret", text)
 		}
 	}
 }
 
+// TestTokenForServerWithoutTokenIsRefused connects with a token to a server that has none.
 func TestTokenForServerWithoutTokenIsRefused(t *testing.T) {
 	s, _ := serveOn(t, privateAddress(), "")
 	_, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: NewToken()})
 	if !errors.Is(err, ErrToken) {
 		t.Fatalf("Dial = %v, want ErrToken", err)
+	}
+}
+
+// TestTCPRequiresToken calls Listen with a TCP address and without a token, which must fail.
+func TestTCPRequiresToken(t *testing.T) {
+	s, err := Listen("127.0.0.1:0", "")
+	if err == nil {
+		s.Close()
+		t.Fatal("Listen on TCP succeeded without a token")
 	}
 }
 
@@ -57,26 +77,21 @@ func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	s := newServer("test", "secret")
 	closeLater(t, s)
 	conn := openRawConn(t, s)
-	const ping, pingAnswer = "0d 01020304", "01020304"
+	const pingAnswer = "01020304"
+	const ping = "0d" + pingAnswer
 	send(t, conn, validateBytes+ping)
 	expect(t, conn, pingAnswer)
-	long := strings.Repeat("k", maxTokenBytes)
-	r := request{query: queryCheck, keys: []string{long, long}}
-	go func() { _, _ = conn.Write(r.encode(nil)) }()
-	if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
+	longKey := strings.Repeat("k", maxTokenBytes)
+	longRequest := request{query: queryCheck, keys: []string{longKey, longKey}}
+	go func() { _, _ = conn.Write(longRequest.encode(nil)) }()
+	rest, err := io.ReadAll(conn)
+	if err != nil || len(rest) != 0 {
 		t.Fatalf("read % x, %v; want a closed connection", rest, err)
 	}
 }
 
-func TestTCPRequiresToken(t *testing.T) {
-	if s, err := Listen("127.0.0.1:0", ""); err == nil {
-		s.Close()
-		t.Fatal("Listen on TCP succeeded without a token")
-	}
-}
-
-// TestOtherUsersAreRefused uses Unix sockets, whose two sides know each other's user. First, a
-// client expects the server of another user. Then, a server expects a client of another user.
+// TestOtherUsersAreRefused connects clients and servers by Unix sockets. First, a client expects
+// the server of another user. Then, a server expects a client of another user. Both must fail.
 func TestOtherUsersAreRefused(t *testing.T) {
 	s, c := serveOn(t, privateAddress(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
@@ -86,23 +101,14 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	ownUID := uint32(os.Geteuid())
 	otherUID := ownUID + 1
 	_, err := dial(testContext(t), Endpoint{Address: s.Address()}, otherUID)
-	var peer *PeerError
-	if !errors.As(err, &peer) || peer.UID != ownUID || peer.Want != otherUID {
+	var peerErr *PeerError
+	if !errors.As(err, &peerErr) || peerErr.UID != ownUID || peerErr.Want != otherUID {
 		t.Fatalf("dial of another user's server = %v; want a PeerError about users %d and %d", err,
 			ownUID, otherUID)
 	}
 
-	// Listen like Listen, but with another user ID.
-	server := newServer(privateAddress(), "")
-	server.uid = otherUID
-	name := strings.TrimPrefix(server.address, unixScheme)
-	if server.listener, err = net.Listen("unix", name); err != nil {
-		t.Fatal(err)
-	}
-
-	server.goroutines.Go(server.acceptClients)
-	closeLater(t, server)
-	conn, err := net.Dial("unix", name)
+	server := listenForUser(t, otherUID)
+	conn, err := net.Dial("unix", strings.TrimPrefix(server.address, unixScheme))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,4 +117,20 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if !errors.Is(err, ErrLost) {
 		t.Fatalf("handshake of another user's client = %v; want ErrLost", err)
 	}
+}
+
+// listenForUser is like Listen on a Unix socket, but the server accepts only the given user.
+func listenForUser(t *testing.T, uid uint32) *Server {
+	t.Helper()
+	server := newServer(privateAddress(), "")
+	server.uid = uid
+	var err error
+	server.listener, err = net.Listen("unix", strings.TrimPrefix(server.address, unixScheme))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	server.goroutines.Go(server.acceptClients)
+	closeLater(t, server)
+	return server
 }

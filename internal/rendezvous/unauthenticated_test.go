@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// A server with a token has a limit for connections that have not sent it yet, and a time limit.
+// A server with a token limits the connections that have not sent it yet: their number, and the
+// time until they must send it. These connections are called unauthenticated.
 
 // dialWithoutHandshake opens a connection to s, but sends nothing.
 func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
@@ -24,6 +25,12 @@ func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
 	return conn
 }
 
+// encodeValidate returns the bytes of VALIDATE, the first request of the handshake.
+func encodeValidate() []byte {
+	validate := request{query: queryValidate, nonce: protocolMagic}
+	return validate.encode(nil)
+}
+
 // checkClosed waits until the server closes the connection. The test fails if the connection
 // receives data or is not closed before testTimeout.
 func checkClosed(t *testing.T, conn net.Conn) {
@@ -32,7 +39,9 @@ func checkClosed(t *testing.T, conn net.Conn) {
 		t.Fatal(err)
 	}
 
-	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+	n, err := conn.Read(make([]byte, 1))
+	hasTimedOut := errors.Is(err, os.ErrDeadlineExceeded)
+	if n != 0 || hasTimedOut {
 		t.Errorf("Read = %d, %v; want a closed connection", n, err)
 	}
 }
@@ -47,18 +56,8 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	var conns []net.Conn
 	for range count {
 		conns = append(conns, dialWithoutHandshake(t, s))
-		if len(conns)%clientInterval != 0 {
-			continue
-		}
-
-		c, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: "token"})
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		closeLater(t, c)
-		if err := c.Set(testContext(t), "key", nil); err != nil {
-			t.Error(err)
+		if len(conns)%clientInterval == 0 {
+			checkClientWorks(t, s)
 		}
 	}
 
@@ -68,14 +67,29 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	}
 
 	s.mu.Lock()
-	unauthenticated := len(s.unauthenticated)
+	remaining := len(s.unauthenticated)
 	s.mu.Unlock()
-	if unauthenticated > maxUnauthenticated {
+	if remaining > maxUnauthenticated {
 		t.Errorf("%d unauthenticated connections remain, want at most %d",
-			unauthenticated, maxUnauthenticated)
+			remaining, maxUnauthenticated)
 	}
 
+	// The client that connected first must still work.
 	if err := first.Set(testContext(t), "key", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// checkClientWorks connects a client with the token, and checks that it can set a key.
+func checkClientWorks(t *testing.T, s *Server) {
+	t.Helper()
+	c, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: "token"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	closeLater(t, c)
+	if err := c.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -87,9 +101,9 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s.mu.Lock()
 	s.authTimeout = 50 * time.Millisecond // short, because the test waits for it
 	s.mu.Unlock()
-	silentConn, partialConn := dialWithoutHandshake(t, s), dialWithoutHandshake(t, s)
-	handshake := (&request{query: queryValidate, nonce: protocolMagic}).encode(nil)
-	if _, err := partialConn.Write(handshake); err != nil {
+	silentConn := dialWithoutHandshake(t, s)
+	partialConn := dialWithoutHandshake(t, s)
+	if _, err := partialConn.Write(encodeValidate()); err != nil {
 		t.Fatal(err)
 	}
 
@@ -113,8 +127,8 @@ func TestLocalClientHasNoDeadline(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedConnectionDoesNotDelayDrain drains a server, to which a client has sent no
-// token. Drain must not wait for that client.
+// TestUnauthenticatedConnectionDoesNotDelayDrain calls Drain, which waits for clients, on a server.
+// It must not wait for a client that has not sent the token.
 func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", "token")
 	if err != nil {
@@ -122,12 +136,12 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	}
 
 	conn := dialWithoutHandshake(t, s)
-	// When the PING has been answered, the session of the connection has started.
-	b, _ := appendPing((&request{query: queryValidate, nonce: protocolMagic}).encode(nil))
+	b, _ := appendPing(encodeValidate())
 	if _, err := conn.Write(b); err != nil {
 		t.Fatal(err)
 	}
 
+	// When the PING has been answered, the server knows the connection.
 	const pingAnswerBytes = 4
 	if _, err := io.ReadFull(conn, make([]byte, pingAnswerBytes)); err != nil {
 		t.Fatal(err)
