@@ -10,10 +10,20 @@ import (
 	"testing"
 )
 
-// TestRanksLeaveWorldsInAnyOrder connects each rank to two worlds of the same ranks, which share
-// the store of rank 0. Rank 1 leaves them in the opposite order, which must not block any rank.
+// Each call of Connect connects this rank to a world: a set of ranks. Rank 0 serves the store of a
+// world in a service. If it calls Connect twice, both worlds share the service. Each call returns a
+// Member, by which a rank leaves the world. The last Member of rank 0 closes the service, after the
+// other ranks have left.
+
+// routeToRankZero returns a route to a store that rank 0 serves at a new address.
+func routeToRankZero() Route {
+	return Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
+}
+
+// TestRanksLeaveWorldsInAnyOrder connects each rank to two worlds of the same ranks. Rank 1 leaves
+// them in the opposite order, which must not block any rank.
 func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
-	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
+	worlds := worldsOf(3, routeToRankZero())
 	ctx := testContext(t)
 	forEachRank(t, worlds, func(w World) error {
 		first, firstMember, err := Connect(ctx, w)
@@ -38,12 +48,11 @@ func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 
 		return err
 	})
-	connectAndClose(t, worlds) // A new store can use the address.
+	connectAndClose(t, worlds) // A new service can use the address.
 }
 
 // TestSecondServiceWithAnotherTokenIsRefused calls joinService twice in one process, for the same
-// address. The second call would share the first service (the store of rank 0), if it had the same
-// token.
+// address. The second call has another token, so it must fail instead of sharing the service.
 func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	endpoint := Endpoint{Address: privateAddress(), Token: "one"}
 	s, err := joinService(testContext(t), endpoint, &World{Size: 1})
@@ -58,33 +67,25 @@ func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 		t.Errorf("joinService = %v, want an error that contains \"with another token\"", err)
 	}
 
-	if isLast, _ := s.removeMember(); !isLast {
+	isLast, _ := s.removeMember()
+	if !isLast {
 		t.Error("the refused call of joinService added a member")
 	}
 }
 
-// TestServerOutlivesFirstWorld connects ranks 0 and 1 to a large world, of three ranks, and a small
-// one. They leave the large one first. Rank 2, which is only in the large one, must still be able
-// to use the store, which rank 0 serves for both worlds.
+// TestServerOutlivesFirstWorld connects ranks 0 and 1 to two worlds: a large one with rank 2, and a
+// small one without it. They leave the large one first. Rank 2 must still be able to use the store.
 func TestServerOutlivesFirstWorld(t *testing.T) {
-	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
-	large, small := worldsOf(3, route), worldsOf(2, route)
+	route := routeToRankZero()
+	large := worldsOf(3, route)
+	small := worldsOf(2, route)
 	ctx := testContext(t)
 	hasLeft := make(chan struct{}) // closed when rank 0 has left the large world
-	connect := func(w World) (*Client, io.Closer) {
-		s, member, err := Connect(ctx, w)
-		if err != nil {
-			t.Error(err)
-			return s, io.NopCloser(nil)
-		}
-
-		return s, member
-	}
 	var ranks sync.WaitGroup
 	for rank := range 2 {
 		ranks.Go(func() {
-			_, largeMember := connect(large[rank])
-			_, smallMember := connect(small[rank])
+			_, largeMember := connectOrFail(ctx, t, large[rank])
+			_, smallMember := connectOrFail(ctx, t, small[rank])
 			if err := largeMember.Close(); err != nil {
 				t.Errorf("rank %d leaves the large world: %v", rank, err)
 			}
@@ -100,7 +101,7 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	}
 
 	ranks.Go(func() {
-		s, member := connect(large[2])
+		s, member := connectOrFail(ctx, t, large[2])
 		<-hasLeft
 		for range 200 { // long enough to overlap with the end of the small world
 			if err := s.Set(ctx, "key", nil); err != nil {
@@ -116,14 +117,27 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	ranks.Wait()
 }
 
+// connectOrFail calls Connect. If that fails, the test fails, and Close of the returned member has
+// no effect.
+func connectOrFail(ctx context.Context, t *testing.T, w World) (*Client, io.Closer) {
+	s, member, err := Connect(ctx, w)
+	if err != nil {
+		t.Error(err)
+		return s, io.NopCloser(nil)
+	}
+
+	return s, member
+}
+
 // TestFailedConnectDoesNotDelayLeave connects three ranks to a first world. Only ranks 0 and 1 try
 // to connect to a second world, which fails. When ranks 1 and 2 have left the first world, rank 0
 // must be able to leave it, although another client is still connected to its store.
 func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
-	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
+	route := routeToRankZero()
 	ctx := testContext(t)
-	members := make([]*Member, 3)
-	forEachRank(t, worldsOf(3, route), func(w World) (err error) {
+	worlds := worldsOf(3, route)
+	members := make([]*Member, len(worlds))
+	forEachRank(t, worlds, func(w World) (err error) {
 		_, members[w.Rank], err = Connect(ctx, w)
 		return err
 	})
@@ -133,21 +147,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	}
 
 	closeLater(t, otherClient)
-	secondCtx, cancel := context.WithCancel(ctx)
-	go func() {
-		// Cancel Connect after both ranks have joined, so that it can list the absent rank. The
-		// keys contain the run ID "none", attempt 0, size 3 and the number of the world, 2.
-		_ = otherClient.Wait(ctx, "symmem/none/0/3/2/joined/0", "symmem/none/0/3/2/joined/1")
-		cancel()
-	}()
-	forEachRank(t, worldsOf(3, route)[:2], func(w World) error {
-		var absent *AbsentError
-		if _, _, err := Connect(secondCtx, w); !errors.As(err, &absent) {
-			return errors.Join(errors.New("Connect returned no AbsentError for rank 2"), err)
-		}
-
-		return nil
-	})
+	failSecondConnect(ctx, t, otherClient, worlds)
 	for _, rank := range []int{1, 2} {
 		if err := members[rank].Close(); err != nil {
 			t.Errorf("rank %d: %v", rank, err)
@@ -169,4 +169,25 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	case <-ctx.Done():
 		t.Error("Leave on rank 0 waits for the ranks of a world that rank 2 did not join")
 	}
+}
+
+// failSecondConnect calls Connect on ranks 0 and 1, but not on rank 2. It cancels both calls when
+// both ranks have joined, and checks that they return an AbsentError. c is a client of the store.
+func failSecondConnect(ctx context.Context, t *testing.T, c *Client, worlds []World) {
+	t.Helper()
+	connectCtx, cancel := context.WithCancel(ctx)
+	go func() {
+		// The keys contain the run ID "none", attempt 0, size 3 and the number of the world, 2.
+		_ = c.Wait(ctx, "symmem/none/0/3/2/joined/0", "symmem/none/0/3/2/joined/1")
+		cancel()
+	}()
+	forEachRank(t, worlds[:2], func(w World) error {
+		var absent *AbsentError
+		_, _, err := Connect(connectCtx, w)
+		if !errors.As(err, &absent) {
+			return errors.Join(errors.New("Connect returned no AbsentError for rank 2"), err)
+		}
+
+		return nil
+	})
 }
