@@ -8,15 +8,18 @@ import (
 	"testing"
 )
 
-// capability describes a kind of names on which users depend, such as flags. Tests must use each
-// name.
+// Users depend on names: of commands, flags, C functions and Python functions. For example, the
+// declaration Flags().IntVarP(&n, "count", ...) in a file of cmd/symmem has the name "count". Some
+// test or script must use it as --count.
+
+// capability describes a kind of names. Patterns of files are relative to the module's root.
 type capability struct {
 	kind         string         // in errors
 	declarations string         // pattern of the files that declare the names
 	section      *regexp.Regexp // matches the part of the files to search; nil means everything
 	name         *regexp.Regexp // matches a declaration; its first group is the name
-	tests        []string       // patterns of the files that must use the names
-	prefix       string         // text before a name in tests
+	prefix       string         // text before a name where tests use it
+	tests        []string       // patterns of the files of which one must use each name
 }
 
 var capabilities = []capability{
@@ -52,35 +55,46 @@ var exemptNames = map[string]bool{
 	"round-timeout": true,
 }
 
+// TestEveryCapabilityHasATest checks that a test uses each name that is not in exemptNames.
 func TestEveryCapabilityHasATest(t *testing.T) {
 	for _, c := range capabilities {
+		names := declaredNames(t, c)
+		if len(names) == 0 {
+			t.Errorf("found no %s in %s", c.kind, c.declarations)
+		}
+
 		var tests strings.Builder
 		for _, pattern := range c.tests {
 			tests.WriteString(textOf(t, pattern))
 		}
 
-		declarations := textOf(t, c.declarations)
-		if c.section != nil {
-			declarations = c.section.FindString(declarations)
-		}
-
-		matches := c.name.FindAllStringSubmatch(declarations, -1)
-		if len(matches) == 0 {
-			t.Errorf("found no %s in %s", c.kind, c.declarations)
-		}
-
-		for _, match := range matches {
-			name := match[1]
+		for _, name := range names {
 			use := regexp.MustCompile(`(^|\W)` + c.prefix + name + `\b`)
-			if !exemptNames[name] && !use.MatchString(tests.String()) {
+			isUsed := use.MatchString(tests.String())
+			if !isUsed && !exemptNames[name] {
 				t.Errorf("no test in %v uses the %s %s%s", c.tests, c.kind, c.prefix, name)
 			}
 		}
 	}
 }
 
-// textOf returns the concatenated contents of the files that match a pattern, relative to the
-// module's root. If the pattern ends in _test.go, it reads only Go tests, and otherwise none.
+// declaredNames returns the names that a capability's declarations contain.
+func declaredNames(t *testing.T, c capability) (names []string) {
+	t.Helper()
+	declarations := textOf(t, c.declarations)
+	if c.section != nil {
+		declarations = c.section.FindString(declarations)
+	}
+
+	for _, match := range c.name.FindAllStringSubmatch(declarations, -1) {
+		names = append(names, match[1])
+	}
+
+	return names
+}
+
+// textOf returns the concatenated contents of the files that match a pattern. It reads Go tests
+// only if the pattern ends in _test.go, and then reads no other files.
 func textOf(t *testing.T, pattern string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))
@@ -88,10 +102,12 @@ func textOf(t *testing.T, pattern string) string {
 		t.Fatal(err)
 	}
 
+	const testSuffix = "_test.go"
+	wantsTests := strings.HasSuffix(pattern, testSuffix)
 	var all strings.Builder
 	for _, file := range files {
-		isTest := strings.HasSuffix(file, "_test.go")
-		if isTest != strings.HasSuffix(pattern, "_test.go") {
+		isTest := strings.HasSuffix(file, testSuffix)
+		if isTest != wantsTests {
 			continue
 		}
 
