@@ -7,6 +7,11 @@ import (
 	"pgregory.net/rapid"
 )
 
+// A process asks another for a file by a request, and gets a response. Each is a frame: bytes of a
+// fixed number. A request contains a token, which proves that the process may ask, and the key of
+// the file. A response contains a status, such as statusFound.
+
+// TestDecodeRequestReturnsEncodedTokenAndKey encodes and decodes requests with random fields.
 func TestDecodeRequestReturnsEncodedTokenAndKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var token Token
@@ -29,6 +34,8 @@ func TestDecodeRequestReturnsEncodedTokenAndKey(t *testing.T) {
 // unknownStatus is not a status of the protocol.
 const unknownStatus = 77
 
+// TestDecodeResponseReturnsErrorForStatus decodes responses. The error must be the one of the
+// status, or ErrProtocol if the frame is invalid.
 func TestDecodeResponseReturnsErrorForStatus(t *testing.T) {
 	for name, c := range map[string]struct {
 		frame []byte

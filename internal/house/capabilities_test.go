@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Users depend on names: of commands, flags, C functions and Python functions. For example, the
+// Users depend on names of commands, flags, C functions and Python objects. For example, the
 // declaration Flags().IntVarP(&n, "count", ...) in a file of cmd/symmem has the name "count". Some
 // test or script must use it as --count.
 

@@ -5,8 +5,13 @@ import (
 	"testing"
 )
 
-// readSeries returns the series with the given name in the metrics of a rank. Each is a line of the
-// form `name{label="value",...} value`. It fails the test if the server does not return metrics.
+// The metrics of a rank are text. They contain series: lines with a name, labels and a value. This
+// series has two labels and the value 1.5:
+//
+//	symmem_wait_seconds{rank="2",awaited_rank="3"} 1.5
+
+// readSeries returns the series with the given name in the metrics of a rank. It fails the test if
+// the server does not return metrics.
 func readSeries(t *testing.T, s Snapshot, name string) []string {
 	t.Helper()
 	w := get(t, metricsPath, s)
@@ -41,9 +46,10 @@ func checkSeries(t *testing.T, s Snapshot, name, value string, labels ...string)
 	}
 }
 
-// example returns the snapshot of a rank of four, with one group and one pool. The rank has waited
-// 1.5 s for rank 3, and the group has failed. Of its 9 calls, all AllReduce, 2 were timed and took
-// 0.5 s in total. The latest timed call reduced 1 MiB in 1 ms.
+// TestMetrics checks the metrics of a snapshot from example. It describes one of four ranks, with
+// one group and one pool. The rank has waited 1.5 s for rank 3, and the group has failed. Of its 9
+// calls, all AllReduce, 2 were timed and took 0.5 s in total. The latest timed call reduced 1 MiB
+// in 1 ms.
 //
 // The names of series that begin with nccl are those of NCCL Inspector.
 func TestMetrics(t *testing.T) {
@@ -69,8 +75,8 @@ func TestMetrics(t *testing.T) {
 	checkSeries(t, s, "nccl_bus_bandwidth_gbs", "1.572864", `gpu="GPU2"`, `timing_source="gpu"`)
 }
 
-// TestUntimedRunsHaveNoBandwidth uses a group whose submissions are timed, but not the runs of its
-// collectives.
+// TestUntimedRunsHaveNoBandwidth uses a group in which only the submissions of calls are timed, but
+// not their runs. There must be no series about the time of runs.
 func TestUntimedRunsHaveNoBandwidth(t *testing.T) {
 	s := example(0)
 	s.Groups[0].Calls[0].Run = nil
@@ -81,6 +87,8 @@ func TestUntimedRunsHaveNoBandwidth(t *testing.T) {
 	}
 }
 
+// TestRankWithErrorIsDown uses a rank that has ended. It must be reported as down, without series
+// about its state.
 func TestRankWithErrorIsDown(t *testing.T) {
 	s := example(1)
 	s.Error = ErrorEnded
@@ -108,7 +116,8 @@ func TestNamesMayRepeat(t *testing.T) {
 	checkSeries(t, s, "symmem_pool_segments", "5")
 }
 
-// A pool is busy while a waiting call uses it. Its sizes cannot be read then.
+// TestBusyPoolHasNoSizes uses a pool that is busy: a waiting call uses it, so its sizes cannot be
+// read. There must be no series of its sizes.
 func TestBusyPoolHasNoSizes(t *testing.T) {
 	s := example(1)
 	s.Pools[0].Busy = true
@@ -117,8 +126,8 @@ func TestBusyPoolHasNoSizes(t *testing.T) {
 	}
 }
 
-// The bus factor turns the bandwidth of a call into that of a rank's link to the others. NCCL's
-// tests use the same factors.
+// TestBusFactor checks the factors of operations on four ranks. A factor turns the bandwidth of a
+// call into that of a rank's link to the others. NCCL's tests use the same factors.
 func TestBusFactor(t *testing.T) {
 	const ranks = 4
 	const shareOfOthers = 0.75 // (4-1)/4
@@ -129,12 +138,14 @@ func TestBusFactor(t *testing.T) {
 		"Broadcast":      1,
 		"AllToAll":       shareOfOthers,
 	} {
-		if got, ok := busFactor(operation, ranks); got != want || !ok {
+		got, ok := busFactor(operation, ranks)
+		if got != want || !ok {
 			t.Errorf("busFactor(%s, %d) = %v, %t; want %v, true", operation, ranks, got, ok, want)
 		}
 	}
 
-	if _, ok := busFactor("Barrier", ranks); ok {
+	_, ok := busFactor("Barrier", ranks)
+	if ok {
 		t.Errorf("busFactor(Barrier, %d) returned true; want false, because a barrier has no bytes",
 			ranks)
 	}

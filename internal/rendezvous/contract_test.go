@@ -9,7 +9,11 @@ import (
 	"testing"
 )
 
-// TestStoreContract runs contractTests with each kind of client, each with a new store.
+// A store maps keys to values. The client of a store can be in the server's process, or connect to
+// it over TCP or a Unix socket, or use a prefix: with the prefix "a", the key "k" of the program is
+// another key in the store. The tests check properties that do not depend on the kind of client.
+
+// TestStoreContract runs contractTests with each kind of client. Each test gets a new store.
 func TestStoreContract(t *testing.T) {
 	newClients := map[string]func(t *testing.T) *Client{
 		"local": func(t *testing.T) *Client {
@@ -45,8 +49,7 @@ func TestStoreContract(t *testing.T) {
 	}
 }
 
-// contractTests has a test of every property that all stores have. Each gets a client of a new
-// store.
+// contractTests has a test for each property of a store. Each test gets a client of a new store.
 var contractTests = map[string]func(t *testing.T, s *Client){
 	"Get returns the value of Set":                             testSetGet,
 	"Add starts from zero":                                     testAdd,
@@ -98,14 +101,14 @@ func testSetGet(t *testing.T, s *Client) {
 }
 
 func testAdd(t *testing.T, s *Client) {
-	for _, step := range []struct{ delta, sum int64 }{
-		{delta: 5, sum: 5},
-		{delta: -7, sum: -2},
-		{delta: 0, sum: -2},
+	for _, step := range []struct{ delta, wantSum int64 }{
+		{delta: 5, wantSum: 5},
+		{delta: -7, wantSum: -2},
+		{delta: 0, wantSum: -2},
 	} {
 		sum, err := s.Add(testContext(t), "n", step.delta)
-		if err != nil || sum != step.sum {
-			t.Fatalf("Add(%d) = %d, %v; want %d", step.delta, sum, err, step.sum)
+		if err != nil || sum != step.wantSum {
+			t.Fatalf("Add(%d) = %d, %v; want %d", step.delta, sum, err, step.wantSum)
 		}
 	}
 
@@ -113,21 +116,23 @@ func testAdd(t *testing.T, s *Client) {
 }
 
 func testCompareSet(t *testing.T, s *Client) {
-	// CompareSet stores desired if the key has the expected value, and returns the value afterwards
-	// or, if the key is missing, the expected one. An empty expected value means that the key is
-	// missing. The calls are in this order.
-	rows := []struct{ expected, desired, want string }{
-		{"other", "x", "other"}, // stores nothing, because the key is missing
-		{"", "one", "one"},
-		{"", "two", "one"},
-		{"one", "two", "two"},
-		{"two", "", ""},
-	}
-	for _, r := range rows {
-		got, err := s.CompareSet(testContext(t), "k", []byte(r.expected), []byte(r.desired))
-		if err != nil || string(got) != r.want {
+	// CompareSet stores desired if the key has the expected value. An empty expected value means that
+	// the key is missing. The calls are made in this order, for the same key.
+	for _, call := range []struct {
+		expected string
+		desired  string
+		want     string // the value afterwards, or expected if the key is still missing
+	}{
+		{expected: "other", desired: "x", want: "other"}, // stores nothing: the key is missing
+		{expected: "", desired: "one", want: "one"},
+		{expected: "", desired: "two", want: "one"}, // stores nothing: the value is "one"
+		{expected: "one", desired: "two", want: "two"},
+		{expected: "two", desired: "", want: ""},
+	} {
+		got, err := s.CompareSet(testContext(t), "k", []byte(call.expected), []byte(call.desired))
+		if err != nil || string(got) != call.want {
 			t.Fatalf("CompareSet(%q, %q) = %q, %v; want %q",
-				r.expected, r.desired, got, err, r.want)
+				call.expected, call.desired, got, err, call.want)
 		}
 	}
 }
@@ -150,16 +155,17 @@ func testGetWaits(t *testing.T, s *Client) {
 }
 
 func testWaitErrorListsKeys(t *testing.T, s *Client) {
+	const want = `here" and 2 more`
 	mustSet(t, s, "here", "")
 	cause := errors.New("test cause")
 	err := waitUntilCanceled(t, s, cause, "here", "there", "nowhere")
-	if !errors.Is(err, cause) || !strings.Contains(err.Error(), `here" and 2 more`) {
-		t.Fatalf("Wait = %v, want an error that contains the cause and %q", err, `here" and 2 more`)
+	if !errors.Is(err, cause) || !strings.Contains(err.Error(), want) {
+		t.Fatalf("Wait = %v, want an error that contains the cause and %q", err, want)
 	}
 }
 
-// waitUntilCanceled waits for keys, cancels the wait with a cause and returns its error. The cancel
-// may come before the server receives the wait.
+// waitUntilCanceled calls Wait for keys, cancels it with a cause and returns its error. The server
+// may receive the wait before this, after it or never.
 func waitUntilCanceled(t *testing.T, s *Client, cause error, keys ...string) error {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(testContext(t))
@@ -178,6 +184,7 @@ func testCanceledWait(t *testing.T, s *Client) {
 		}
 	}
 
+	// After the canceled waits, calls must still work, and be canceled in time.
 	mustSet(t, s, "never", "late")
 	checkValue(t, s, "never", "late")
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -205,8 +212,8 @@ func testConcurrentAdds(t *testing.T, s *Client) {
 	checkValue(t, s, "n", fmt.Sprint(callerCount*callCount))
 }
 
-// testWaitDoesNotBlock starts goroutines that each wait for a key and then set the next one. It
-// would hang if a wait blocked the calls of other goroutines.
+// testWaitDoesNotBlock starts goroutines. Each waits for a key and then sets the next one: the
+// first waits for "0" and sets "1". The test would hang if a wait blocked other goroutines.
 func testWaitDoesNotBlock(t *testing.T, s *Client) {
 	const goroutineCount = 16
 	ctx := testContext(t)
@@ -232,7 +239,7 @@ func testTooLarge(t *testing.T, s *Client) {
 	ctx := testContext(t)
 	longKey := strings.Repeat("k", maxKeyBytes)
 	for name, err := range map[string]error{
-		"Set of a long key":      s.Set(ctx, longKey, nil), // with the slash that the store adds
+		"Set of a long key":      s.Set(ctx, longKey, nil), // one byte too long: the client adds a slash
 		"Set of a long value":    s.Set(ctx, "k", make([]byte, maxValueBytes+1)),
 		"Wait for too many keys": s.Wait(ctx, make([]string, maxKeys+1)...),
 	} {
