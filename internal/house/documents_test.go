@@ -42,7 +42,8 @@ var documentRules = []rule{
 // undocumentedPackages returns a finding for each package that has no doc comment in any file. A
 // test whose package name is NAME_test belongs to package NAME.
 func undocumentedPackages(files []*file) []finding {
-	firstFiles, isDocumented := map[string]*file{}, map[string]bool{} // by package
+	firstFiles := map[string]*file{}  // by package: the first by its path
+	isDocumented := map[string]bool{} // by package
 	for _, f := range files {
 		name := path.Join(f.folder(), strings.TrimSuffix(f.syntax.Name.Name, "_test"))
 		if first := firstFiles[name]; first == nil || f.path < first.path {
@@ -68,6 +69,8 @@ func undocumentedPackages(files []*file) []finding {
 // standardMethods lists methods that need no comment, because the standard library documents them.
 var standardMethods = map[string]bool{"Error": true, "String": true, "Unwrap": true}
 
+// undocumentedNames returns a finding for each name that users of the package see and that has no
+// comment.
 func undocumentedNames(f *file) []finding {
 	if f.isTest() || f.isGenerated() {
 		return nil
@@ -110,8 +113,8 @@ func isVisible(d *ast.FuncDecl) bool {
 	}
 }
 
-// undocumentedSpecs returns a finding for each exported name without a comment. A comment on a
-// group of declarations documents all of its names.
+// undocumentedSpecs returns a finding for each exported name that d declares without a comment. If d
+// is a group of declarations, one comment above it documents all of its names.
 func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 	if d.Doc != nil || d.Tok == token.IMPORT {
 		return nil

@@ -12,16 +12,19 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// maxBackwardReferences limits the number of backward references in a package: uses of
-// declarations in earlier files, if the files are in the best order for reading. A reader should
-// see the use of a declaration before the declaration.
+// A reader of a package should see the use of a declaration before the declaration. Suppose that
+// a.go uses a function in b.go. This is a reference from a.go to b.go. If the files are read in the
+// order b.go, a.go, the reference is backward. The tests search an order of the files with few
+// backward references.
+
+// maxBackwardReferences limits the number of backward references in a package.
 const maxBackwardReferences = 10
 
-// reference records that the file src uses a declaration in another file of the package, dst.
+// reference records that the file src uses declarations in another file of the package, dst.
 type reference struct{ src, dst string }
 
 // TestReferencesBetweenFilesOfBackends checks that few references are backward in each package of
-// the backends. It counts the uses of one file by another as a single reference.
+// the backends. If a file uses another several times, this is a single reference.
 func TestReferencesBetweenFilesOfBackends(t *testing.T) {
 	backends, err := packages.Load(&packages.Config{
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes |
@@ -48,20 +51,24 @@ func TestReferencesBetweenFilesOfBackends(t *testing.T) {
 	}
 }
 
+// TestBackwardReferences checks the numbers of backward references in small examples. A reference
+// from the file "a" to the file "b" is written "ab".
 func TestBackwardReferences(t *testing.T) {
-	for _, test := range []struct {
-		references string // two letters for each: the names of src and dst
-		backward   int
-	}{
-		{"ab bc ac", 0}, {"ab ba", 1}, {"ab bc ca", 1}, {"ab ba bc cb ac ca", 3}, {"ab cb ba dc cd", 2},
+	for text, wantCount := range map[string]int{
+		"ab bc ac":          0,
+		"ab ba":             1,
+		"ab bc ca":          1,
+		"ab ba bc cb ac ca": 3,
+		"ab cb ba dc cd":    2,
 	} {
 		var references []reference
-		for name := range strings.FieldsSeq(test.references) {
-			references = append(references, reference{name[:1], name[1:]})
+		for pair := range strings.FieldsSeq(text) {
+			references = append(references, reference{src: pair[:1], dst: pair[1:]})
 		}
 
-		if backward := backwardReferences(references); len(backward) != test.backward {
-			t.Errorf("backwardReferences(%s) = %v, want %d", test.references, backward, test.backward)
+		backward := backwardReferences(references)
+		if len(backward) != wantCount {
+			t.Errorf("backwardReferences(%s) = %v, want %d", text, backward, wantCount)
 		}
 	}
 }
