@@ -113,8 +113,8 @@ func isVisible(d *ast.FuncDecl) bool {
 	}
 }
 
-// undocumentedSpecs returns a finding for each exported name that d declares without a comment. If d
-// is a group of declarations, one comment above it documents all of its names.
+// undocumentedSpecs returns a finding for each exported name that d declares without a comment. If
+// d is a group of declarations, one comment above it documents all of its names.
 func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 	if d.Doc != nil || d.Tok == token.IMPORT {
 		return nil
