@@ -9,68 +9,85 @@ import (
 	"testing"
 )
 
-// step is a write of text by a rank. If text is delayEnd or rankExit, it is that event instead.
+// The launcher puts a prefix before each line of a rank's output. Rank 0 writes "go on? ", a prompt
+// without a newline, and pauses. After a delay, the launcher writes "[0] go on? ", an unfinished
+// line. If rank 1 writes "one\n" now, the launcher first ends the unfinished line, so that the
+// output is "[0] go on? \n[1] one\n".
+//
+// A progress bar is a line with carriage returns, such as "\r1/2\r2/2". On a terminal, the text
+// after each carriage return overwrites the text before it.
+
+// step is an action of a rank. Its functions construct the three kinds of step.
 type step struct {
-	rank int // 0 or 1
-	text string
+	rank   int // 0 or 1
+	action func(l *lineWriter)
 }
 
-const (
-	delayEnd = "\x00delay" // the rank has paused, so that its unterminated line is written
-	rankExit = "\x00exit"  // the rank exits
-)
+// write returns a step in which a rank writes text.
+func write(rank int, text string) step {
+	return step{rank: rank, action: func(l *lineWriter) { _, _ = l.Write([]byte(text)) }}
+}
+
+// pause returns a step in which a rank pauses for so long that its unfinished line is written.
+func pause(rank int) step { return step{rank: rank, action: (*lineWriter).writeAfterDelay} }
+
+// exit returns a step in which a rank exits.
+func exit(rank int) step { return step{rank: rank, action: (*lineWriter).flush} }
 
 // TestPartialLinesAreWritten checks the launcher's output for steps of two ranks. A prompt or a
 // progress bar must appear before its line ends, but lines of different ranks must not be mixed.
-// In want, "|" marks the end of each write.
 func TestPartialLinesAreWritten(t *testing.T) {
-	rows := map[string]struct {
+	for name, c := range map[string]struct {
 		steps []step
-		want  string
+		want  string // output, in which "|" marks the end of each write
 	}{
 		"a prompt": {
-			[]step{{0, "go on? "}, {0, delayEnd}, {0, "yes\n"}, {0, "next\n"}},
-			"[0] go on? |yes\n|[0] next\n|",
+			steps: []step{write(0, "go on? "), pause(0), write(0, "yes\n"), write(0, "next\n")},
+			want:  "[0] go on? |yes\n|[0] next\n|",
 		},
 		"a line in parts stays whole": {
-			[]step{{0, "a"}, {1, "one\n"}, {0, "b\n"}},
-			"[1] one\n|[0] ab\n|",
+			steps: []step{write(0, "a"), write(1, "one\n"), write(0, "b\n")},
+			want:  "[1] one\n|[0] ab\n|",
 		},
 		"another rank's line terminates an unfinished line": {
-			[]step{{0, "a"}, {0, delayEnd}, {1, "one\n"}, {0, "b\nc\n"}},
-			"[0] a|\n|[1] one\n|[0] b\n[0] c\n|",
+			steps: []step{write(0, "a"), pause(0), write(1, "one\n"), write(0, "b\nc\n")},
+			want:  "[0] a|\n|[1] one\n|[0] b\n[0] c\n|",
 		},
 		"a progress bar keeps its prefix": {
-			[]step{{0, "\r1/2"}, {0, delayEnd}, {0, "\r2/2"}, {0, delayEnd}, {0, "\n"}},
-			"\r[0] 1/2|\r[0] 2/2|\n|",
+			steps: []step{
+				write(0, "\r1/2"), pause(0), write(0, "\r2/2"), pause(0), write(0, "\n"),
+			},
+			want: "\r[0] 1/2|\r[0] 2/2|\n|",
 		},
 		"a progress bar with a trailing carriage return": {
-			[]step{{0, "1/2\r"}, {0, delayEnd}, {0, "2/2\r"}, {0, delayEnd}, {0, "\n"}},
-			"[0] 1/2|\r[0] 2/2|\r\n|",
+			steps: []step{
+				write(0, "1/2\r"), pause(0), write(0, "2/2\r"), pause(0), write(0, "\n"),
+			},
+			want: "[0] 1/2|\r[0] 2/2|\r\n|",
 		},
 		"two progress bars overwrite each other": {
-			[]step{
-				{0, "\r1/2"}, {0, delayEnd}, {1, "\r1/2"}, {1, delayEnd}, {0, "\r2/2\n"}, {1, "\n"},
+			steps: []step{
+				write(0, "\r1/2"), pause(0), write(1, "\r1/2"), pause(1),
+				write(0, "\r2/2\n"), write(1, "\n"),
 			},
-			"\r[0] 1/2|\r[1] 1/2|\r[0] 2/2\n|[1] \n|",
+			want: "\r[0] 1/2|\r[1] 1/2|\r[0] 2/2\n|[1] \n|",
 		},
 		"a progress bar does not overwrite a prompt": {
-			[]step{{0, "go on? "}, {0, delayEnd}, {1, "\r1/2"}, {1, delayEnd}},
-			"[0] go on? |\n|\r[1] 1/2|",
+			steps: []step{write(0, "go on? "), pause(0), write(1, "\r1/2"), pause(1)},
+			want:  "[0] go on? |\n|\r[1] 1/2|",
 		},
 		"the exit of a rank terminates its line": {
-			[]step{{0, "a"}, {0, delayEnd}, {0, rankExit}, {1, "b"}, {1, rankExit}, {1, rankExit}},
-			"[0] a|\n|[1] b\n|",
+			steps: []step{write(0, "a"), pause(0), exit(0), write(1, "b"), exit(1), exit(1)},
+			want:  "[0] a|\n|[1] b\n|",
 		},
 		"CR and LF in two writes": {
-			[]step{{0, "a\r"}, {0, delayEnd}, {0, "\nb\n"}},
-			"[0] a|\r\n[0] b\n|",
+			steps: []step{write(0, "a\r"), pause(0), write(0, "\nb\n")},
+			want:  "[0] a|\r\n[0] b\n|",
 		},
-	}
-	for name, r := range rows {
+	} {
 		t.Run(name, func(t *testing.T) {
-			if got := outputOf(r.steps); got != r.want {
-				t.Errorf("got  %q\nwant %q", got, r.want)
+			if got := outputOf(c.steps); got != c.want {
+				t.Errorf("got  %q\nwant %q", got, c.want)
 			}
 		})
 	}
@@ -78,34 +95,28 @@ func TestPartialLinesAreWritten(t *testing.T) {
 
 // outputOf returns the launcher's output for the given steps, with "|" after each write.
 func outputOf(steps []step) string {
-	var got strings.Builder
-	s := &sink{mu: &sync.Mutex{}, delay: testTimeout, w: writerFunc(func(b []byte) (int, error) {
-		got.Write(b)
-		got.WriteByte('|')
+	var output strings.Builder
+	destination := writerFunc(func(b []byte) (int, error) {
+		output.Write(b)
+		output.WriteByte('|')
 		return len(b), nil
-	})}
+	})
+	// The delay is too long to expire. Instead, pause calls the function that it would call.
+	s := &sink{mu: &sync.Mutex{}, delay: testTimeout, w: destination}
 	writers := []*lineWriter{{sink: s, prefix: "[0] "}, {sink: s, prefix: "[1] "}} // by rank
 	for _, step := range steps {
-		l := writers[step.rank]
-		switch step.text {
-		case delayEnd:
-			l.writeAfterDelay()
-		case rankExit:
-			l.flush()
-		default:
-			_, _ = l.Write([]byte(step.text))
-		}
+		step.action(writers[step.rank])
 	}
 
 	for _, l := range writers {
 		l.stopTimerLocked() // No other goroutine uses l, so its lock is not needed.
 	}
 
-	return got.String()
+	return output.String()
 }
 
-// TestPromptIsWrittenBeforeAnswer starts ranks of which rank 0 asks "go on? ", without the end of
-// the line, and waits for the answer. The launcher must write the prompt meanwhile.
+// TestPromptIsWrittenBeforeAnswer starts two ranks. Rank 0 writes the prompt "go on? " and waits
+// for an answer. The launcher must write the prompt before the test answers.
 func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	for name, omitPrefix := range map[string]bool{"prefixed": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +128,8 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 			}
 			defer stdin.Close()
 			defer answer.Close()
-			spec.Stdin, spec.OmitPrefix = stdin, omitPrefix
+			spec.Stdin = stdin
+			spec.OmitPrefix = omitPrefix
 			done := startRun(testContext(t), spec)
 			out.waitFor(t, 1, "go on? ")
 			if _, err := io.WriteString(answer, "yes\n"); err != nil {
@@ -131,8 +143,8 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	}
 }
 
-// TestIsSameOutput compares pairs of writers. Functions are never the same output, because Go
-// cannot compare them.
+// TestIsSameOutput compares pairs of writers. A function is not even the same output as itself,
+// because Go cannot compare functions.
 func TestIsSameOutput(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -141,7 +153,8 @@ func TestIsSameOutput(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	discard := writerFunc(io.Discard.Write)
-	text, other := new(bytes.Buffer), new(bytes.Buffer)
+	text := new(bytes.Buffer)
+	other := new(bytes.Buffer)
 	for name, c := range map[string]struct {
 		a, b io.Writer
 		want bool

@@ -11,112 +11,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// String returns the signal and the wait of an order, or "" if the supervisor only continues.
-func (o order) String() string {
-	var words []string
-	if o.signal != 0 {
-		words = append(words, o.signal.String())
-	}
-
-	if o.wait != 0 {
-		words = append(words, "wait "+o.wait.String())
-	}
-
-	return strings.Join(words, ", ")
-}
-
-// TestSupervisor passes events to the supervisor of a job with three ranks, and checks the orders
-// that it returns. handleEvent describes the events. The grace period after the first failure is
-// 1 s, and SIGKILL follows SIGTERM after 2 s.
-func TestSupervisor(t *testing.T) {
-	rows := []struct {
-		name, events string
-		want         []string // one order for each event, as text
-		code         int      // exit code of the job
-	}{
-		{
-			"no rank fails", "e0=0 e1=0 e2=0",
-			[]string{"", "", ""},
-			0,
-		},
-		{
-			"a failure starts the grace period", "e1=7 e0=0 e2=0",
-			[]string{"wait 1s", "", ""},
-			7,
-		},
-		{
-			"SIGTERM and SIGKILL follow the grace period", "e1=7 x x e0=143 e2=137",
-			[]string{"wait 1s", "terminated, wait 2s", "killed", "", ""},
-			7,
-		},
-		{
-			"a second failure does not restart the grace period", "e1=7 e0=8 x e2=0",
-			[]string{"wait 1s", "", "terminated, wait 2s", ""},
-			7,
-		},
-		{
-			"signals are forwarded", "t i e0=0 e1=0 e2=0",
-			[]string{"terminated", "interrupt", "", "", ""},
-			0,
-		},
-		{
-			"a second interrupt kills", "i i e0=137 e1=137 e2=137",
-			[]string{"interrupt", "killed", "", "", ""},
-			137,
-		},
-		{
-			"canceling the context kills", "c e0=137 e1=137 e2=137",
-			[]string{"killed", "", "", ""},
-			137,
-		},
-		{
-			"a wait that expires after the job does nothing", "e0=0 e1=0 e2=0 x c",
-			[]string{"", "", "", "", ""},
-			0,
-		},
-	}
-	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
-			v := newSupervisor(&Spec{Ranks: 3, Grace: time.Second, TermWait: 2 * time.Second})
-			for i, event := range strings.Fields(r.events) {
-				if got := handleEvent(t, v, event, i).String(); got != r.want[i] {
-					t.Fatalf("event %d, %s: got order %q, want %q", i, event, got, r.want[i])
-				}
-			}
-
-			if v.phase != phaseDone || v.result().Code != r.code {
-				t.Fatalf("got phase %d, result %+v; want done, code %d", v.phase, v.result(), r.code)
-			}
-		})
-	}
-}
-
-// TestExternalSIGTERMIsFollowedBySIGKILL sends SIGTERM to the launcher of two ranks, before or
-// after a rank fails. SIGKILL must follow after KillDelay, which is 3 s.
-func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
-	// The keys are events, which handleEvent describes. The values have an order for each event.
-	for events, want := range map[string][]string{
-		"t e1=143 x e0=137": {"terminated, wait 3s", "", "killed", ""},
-		"e1=7 t t x e0=137": {"wait 1s", "terminated, wait 3s", "terminated", "killed", ""},
-		"t e0=0 e1=0":       {"terminated, wait 3s", "", ""},
-	} {
-		t.Run(events, func(t *testing.T) {
-			v := newSupervisor(&Spec{
-				Ranks: 2,
-				Grace: time.Second, TermWait: time.Second, KillDelay: 3 * time.Second,
-			})
-			for i, event := range strings.Fields(events) {
-				if got := handleEvent(t, v, event, i).String(); got != want[i] {
-					t.Fatalf("event %d, %s: got order %q, want %q", i, event, got, want[i])
-				}
-			}
-
-			if v.phase != phaseDone {
-				t.Errorf("got phase %d, want done", v.phase)
-			}
-		})
-	}
-}
+// A supervisor decides when the ranks of a job get which signals. It handles events, and returns an
+// order for each. The tests write both as text. For example, in a job with a grace period of 1 s:
+//
+//	event  order                   meaning
+//	e1=7   "wait 1s"               Rank 1 exits with code 7. The grace period begins.
+//	x      "terminated, wait 2s"   It has expired. The other ranks get SIGTERM, and 2 s to exit.
+//	x      "killed"                These have expired, too. The other ranks get SIGKILL.
+//	e0=137 ""                      Rank 0 exits. No order is needed.
+//
+// The other events are signals that the launcher itself receives, and the end of its context.
 
 // handleEvent passes an event to a supervisor and returns its order. The events are:
 //
@@ -146,8 +50,128 @@ func handleEvent(t *testing.T, v *supervisor, event string, exitIndex int) order
 	return v.handleExit(e)
 }
 
-// TestRunningRanksAreAnnounced makes two of three ranks fail. The supervisor must announce the
-// signals that the last rank will get, and then each signal.
+// String returns the signal and the wait of an order. It omits the message.
+func (o order) String() string {
+	var words []string
+	if o.signal != 0 {
+		words = append(words, o.signal.String())
+	}
+
+	if o.wait != 0 {
+		words = append(words, "wait "+o.wait.String())
+	}
+
+	return strings.Join(words, ", ")
+}
+
+// checkOrders passes events, separated by spaces, to a supervisor. It fails the test unless the
+// supervisor returns the wanted order for each event, and all ranks have exited after the last one.
+func checkOrders(t *testing.T, v *supervisor, events string, want []string) {
+	t.Helper()
+	for i, event := range strings.Fields(events) {
+		if got := handleEvent(t, v, event, i).String(); got != want[i] {
+			t.Fatalf("event %d, %s: got order %q, want %q", i, event, got, want[i])
+		}
+	}
+
+	if v.phase != phaseDone {
+		t.Fatalf("got phase %d after %s, want phase %d, done", v.phase, events, phaseDone)
+	}
+}
+
+// TestSupervisor checks the orders for a job with three ranks. The grace period after the first
+// failure is 1 s, and SIGKILL follows SIGTERM after 2 s.
+func TestSupervisor(t *testing.T) {
+	for name, c := range map[string]struct {
+		events string
+		want   []string // one order for each event
+		code   int      // exit code of the job
+	}{
+		"no rank fails": {
+			events: "e0=0 e1=0 e2=0",
+			want:   []string{"", "", ""},
+			code:   0,
+		},
+		"a failure starts the grace period": {
+			events: "e1=7 e0=0 e2=0",
+			want:   []string{"wait 1s", "", ""},
+			code:   7,
+		},
+		"SIGTERM and SIGKILL follow the grace period": {
+			events: "e1=7 x x e0=143 e2=137",
+			want:   []string{"wait 1s", "terminated, wait 2s", "killed", "", ""},
+			code:   7,
+		},
+		"a second failure does not restart the grace period": {
+			events: "e1=7 e0=8 x e2=0",
+			want:   []string{"wait 1s", "", "terminated, wait 2s", ""},
+			code:   7,
+		},
+		"signals are forwarded": {
+			events: "t i e0=0 e1=0 e2=0",
+			want:   []string{"terminated", "interrupt", "", "", ""},
+			code:   0,
+		},
+		"a second interrupt kills": {
+			events: "i i e0=137 e1=137 e2=137",
+			want:   []string{"interrupt", "killed", "", "", ""},
+			code:   137,
+		},
+		"canceling the context kills": {
+			events: "c e0=137 e1=137 e2=137",
+			want:   []string{"killed", "", "", ""},
+			code:   137,
+		},
+		"a wait that expires after the job does nothing": {
+			events: "e0=0 e1=0 e2=0 x c",
+			want:   []string{"", "", "", "", ""},
+			code:   0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newSupervisor(&Spec{Ranks: 3, Grace: time.Second, TermWait: 2 * time.Second})
+			checkOrders(t, v, c.events, c.want)
+			if got := v.result().Code; got != c.code {
+				t.Fatalf("got exit code %d, want %d", got, c.code)
+			}
+		})
+	}
+}
+
+// TestExternalSIGTERMIsFollowedBySIGKILL lets the launcher of two ranks receive SIGTERM. SIGKILL
+// must follow after KillDelay, which is 3 s, unless all ranks exit before.
+func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
+	for name, c := range map[string]struct {
+		events string
+		want   []string // one order for each event
+	}{
+		"before a rank fails": {
+			events: "t e1=143 x e0=137",
+			want:   []string{"terminated, wait 3s", "", "killed", ""},
+		},
+		"after a rank has failed": {
+			events: "e1=7 t t x e0=137",
+			want:   []string{"wait 1s", "terminated, wait 3s", "terminated", "killed", ""},
+		},
+		"no rank fails": {
+			events: "t e0=0 e1=0",
+			want:   []string{"terminated, wait 3s", "", ""},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newSupervisor(&Spec{
+				Ranks:     2,
+				Grace:     time.Second,
+				TermWait:  time.Second,
+				KillDelay: 3 * time.Second,
+			})
+			checkOrders(t, v, c.events, c.want)
+		})
+	}
+}
+
+// TestRunningRanksAreAnnounced makes two of three ranks fail. The supervisor must print a message
+// that announces the signals for the last rank, and then a message with each signal.
 func TestRunningRanksAreAnnounced(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3, Grace: 10 * time.Second, TermWait: 5 * time.Second})
 	for i, step := range []struct {
@@ -178,7 +202,7 @@ func TestRunningRanksAreAnnounced(t *testing.T) {
 func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 2, Grace: time.Second, TermWait: time.Second})
 	handleEvent(t, v, "e1=7", 0)
-	handleEvent(t, v, "x", 1) // sends SIGTERM to rank 0
+	handleEvent(t, v, "x", 1) // orders SIGTERM for rank 0
 	if got := v.result().Signal; got != 0 {
 		t.Errorf("Signal = %v without an external signal, want 0", got)
 	}
@@ -190,9 +214,9 @@ func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	}
 }
 
-// TestFirstFailureDeterminesResult makes rank 1 fail before rank 0, as their exitIndex says. The
-// supervisor learns about rank 0 first, as if the launcher had read all its output sooner. The
-// result must have the code of rank 1.
+// TestFirstFailureDeterminesResult lets rank 1 exit with code 7, and then rank 0 with code 1: the
+// exitIndex of rank 1 is smaller. The supervisor handles the exit of rank 0 first. The result must
+// nevertheless have the code of rank 1.
 func TestFirstFailureDeterminesResult(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
 	v.handleExit(Exit{Rank: 0, Code: 1, exitIndex: 2})
@@ -203,20 +227,21 @@ func TestFirstFailureDeterminesResult(t *testing.T) {
 	}
 }
 
-// TestLinesKeepAllOutput writes parts of random length to a lineWriter. It keeps up to maxPending
-// bytes of an unfinished line, so lengths near that limit are special. The output must contain the
-// same lines, with the prefix.
+// TestLinesKeepAllOutput writes parts of random length to a lineWriter, which puts the prefix "> "
+// before each line. Its output must contain all lines that were written.
 func TestLinesKeepAllOutput(t *testing.T) {
+	// A lineWriter keeps at most maxPending bytes of an unfinished line.
+	lengths := rapid.SampledFrom([]int{
+		0, 1, 2, maxPending / 2, maxPending - 1, maxPending, maxPending + 1, 2*maxPending + 1,
+	})
+	ends := rapid.SampledFrom([]string{"", "\n", "\n\n", "\r\nx"})
 	rapid.Check(t, func(t *rapid.T) {
-		length := rapid.SampledFrom([]int{
-			0, 1, 2, maxPending / 2, maxPending - 1, maxPending, maxPending + 1, 2*maxPending + 1,
-		})
 		var out strings.Builder
-		text := ""
 		l := &lineWriter{sink: &sink{mu: &sync.Mutex{}, delay: testTimeout, w: &out}, prefix: "> "}
+		text := "" // all parts
 		for range rapid.IntRange(0, 4).Draw(t, "parts") {
-			part := strings.Repeat("y", length.Draw(t, "length")) +
-				rapid.SampledFrom([]string{"", "\n", "\n\n", "\r\nx"}).Draw(t, "end")
+			length := lengths.Draw(t, "length")
+			part := strings.Repeat("y", length) + ends.Draw(t, "end")
 			text += part
 			if got, err := l.Write([]byte(part)); got != len(part) || err != nil {
 				t.Fatalf("Write = %d, %v; want %d bytes and no error", got, err, len(part))

@@ -7,32 +7,44 @@ import (
 	"testing"
 )
 
-// callsPerBias is the number of consecutive calls that make a goroutine the owner of a biased Gate.
-// The calls of the owner are faster.
+// A Gate counts the calls that are inside: those that have called Enter, but not yet Leave. After
+// Close, Enter lets no more calls in. Empty then reports whether all have left.
+//
+// A goroutine that makes 1000 calls in a row becomes the owner: it gets a bias, which makes its
+// calls faster. The Gate counts calls of the owner in another way than the others, so the tests mix
+// both.
+
+// callsPerBias is the number of calls in a row that make a goroutine the owner.
 const callsPerBias = 1000
 
-// TestClosedGateIsEmpty closes a gate while several goroutines repeatedly enter it. One of them
-// sometimes owns the bias. When Empty has returned true, no call may be inside.
+// TestClosedGateIsEmpty closes a gate while several goroutines repeatedly enter it. One of them is
+// sometimes the owner. When Empty has returned true, no call may be inside.
 func TestClosedGateIsEmpty(t *testing.T) {
-	const goroutineCount, closeCount = 3, 300
+	const goroutineCount = 3
+	const closeCount = 300
 	var gate Gate
 	var mayEnter atomic.Bool // false while the gate is closed and empty
 	var stop atomic.Bool
 	var entered atomic.Int64 // number of calls that have entered
-	var all sync.WaitGroup
+	var goroutines sync.WaitGroup
 	mayEnter.Store(true)
+	enterOnce := func() {
+		pass, hasEntered := gate.Enter()
+		if !hasEntered {
+			return
+		}
+
+		if !mayEnter.Load() {
+			t.Error("a call is inside although Empty returned true")
+		}
+
+		entered.Add(1)
+		gate.Leave(pass)
+	}
 	for range goroutineCount {
-		all.Go(func() {
+		goroutines.Go(func() {
 			for turn := 0; !stop.Load(); turn++ {
-				if pass, hasEntered := gate.Enter(); hasEntered {
-					if !mayEnter.Load() {
-						t.Error("a call is inside although Empty returned true")
-					}
-
-					entered.Add(1)
-					gate.Leave(pass)
-				}
-
+				enterOnce()
 				if turn%(2*callsPerBias) == 0 { // rarely, so that this goroutine can become the owner
 					runtime.Gosched()
 				}
@@ -41,8 +53,8 @@ func TestClosedGateIsEmpty(t *testing.T) {
 	}
 
 	for range closeCount {
-		// Wait for enough calls to create a bias.
-		enough := entered.Load() + 3*callsPerBias
+		// Wait for enough calls to create an owner.
+		enough := entered.Load() + goroutineCount*callsPerBias
 		for entered.Load() < enough {
 			runtime.Gosched()
 		}
@@ -59,20 +71,20 @@ func TestClosedGateIsEmpty(t *testing.T) {
 	}
 
 	stop.Store(true)
-	all.Wait()
+	goroutines.Wait()
 }
 
-// TestGateIsEmptyAfterAllCallsLeft closes a gate while a goroutine is in three nested calls. Empty
-// must return true only after all three have left. In one case, other calls after the early one
-// make the goroutine the owner, so that the three calls are counted in two ways.
+// TestGateIsEmptyAfterAllCallsLeft closes a gate while three calls of one goroutine are inside.
+// Empty must return true only after all three have left. In the second case, the goroutine becomes
+// the owner after the first of the three calls, so the gate counts the other two in another way.
 func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 	for name, otherCalls := range map[string]int{
-		"first calls": 0, "frequent calls": 3 * callsPerBias,
+		"without an owner": 0,
+		"with an owner":    3 * callsPerBias,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var gate Gate
-			// enter enters the open gate, or ends the test.
-			enter := func() Pass {
+			enter := func() Pass { // fails the test if the gate is closed
 				pass, hasEntered := gate.Enter()
 				if !hasEntered {
 					t.Fatal("Enter of an open gate = false, want true")
@@ -85,10 +97,11 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 				gate.Leave(enter())
 			}
 
-			outer, inner := enter(), enter()
+			outer := enter()
+			inner := enter()
 			gate.Close()
 			calls := map[string]Pass{"early": early, "outer": outer, "inner": inner}
-			for call, pass := range calls { // in any order
+			for call, pass := range calls { // in a random order
 				if gate.Empty() {
 					t.Errorf("Empty = true before the %s call left, want false", call)
 				}
@@ -114,11 +127,13 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 	}
 }
 
-// TestNextCloseCountsEarlierCall closes and reopens the gate while its owner, another goroutine, is
-// in a call. After the next Close, Empty must still count that call.
+// TestNextCloseCountsEarlierCall closes and reopens the gate while a call of its owner is inside.
+// After the next Close, Empty must still count that call.
 func TestNextCloseCountsEarlierCall(t *testing.T) {
 	var gate Gate
-	entered, leave, left := make(chan bool), make(chan bool), make(chan bool)
+	entered := make(chan bool) // closed when the call is inside
+	leave := make(chan bool)   // closed to let it leave
+	left := make(chan bool)    // closed when it has left
 	go func() {
 		// Become the owner.
 		for range 3 * callsPerBias {
@@ -135,7 +150,7 @@ func TestNextCloseCountsEarlierCall(t *testing.T) {
 	<-entered
 	gate.Close()
 	gate.Open()
-	// These calls must not take the bias away from the goroutine that is inside.
+	// These calls of another goroutine must not make the gate forget the call that is inside.
 	for range 3 * callsPerBias {
 		pass, hasEntered := gate.Enter()
 		if !hasEntered {

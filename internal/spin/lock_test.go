@@ -6,54 +6,57 @@ import (
 	"testing"
 )
 
-// turns is the number of times that each goroutine acquires the lock in the tests below. It is
-// large enough for many changes of the bias (see biasTurns).
-const turns = 60_000
+// A goroutine that acquires a Lock many times in a row becomes its owner: it gets a bias, which
+// lets it acquire the lock faster. The bias ends when another goroutine acquires the lock. The
+// tests use the lock with a bias, without one, and while a bias begins and ends.
 
-// biasTurns is more than the number of acquisitions by one goroutine that create a bias: the
-// goroutine can then acquire the lock faster, until another goroutine withdraws the bias.
+// biasTurns is more than the number of acquisitions in a row that make a goroutine the owner.
 const biasTurns = 5000
+
+// turns is the number of times that a goroutine acquires the lock in TestMutualExclusion. It
+// suffices for several changes of the owner.
+const turns = 60_000
 
 // TestMutualExclusion lets several goroutines count while they hold the lock. Two must never hold
 // it at the same time, and no increment may get lost.
 func TestMutualExclusion(t *testing.T) {
-	const goroutineCount = 4
-	for _, c := range []struct {
-		name  string
-		burst int // number of turns between yields
-	}{
-		{"alternating goroutines", 1},
-		{"short bursts", 300},
-		{"bursts that repeatedly create and withdraw a bias", biasTurns},
+	for name, burst := range map[string]int{ // number of turns between yields to other goroutines
+		"alternating goroutines": 1,
+		"short bursts":           300,
+		"bursts that repeatedly create and withdraw a bias": biasTurns,
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			var lock Lock
-			var holders, count int // guarded by lock
-			var all sync.WaitGroup
-			for range goroutineCount {
-				all.Go(func() {
-					for turn := range turns {
-						lock.Lock()
-						holders++
-						if holders != 1 {
-							t.Errorf("%d goroutines hold the lock, want 1", holders)
-						}
+		t.Run(name, func(t *testing.T) { checkMutualExclusion(t, burst) })
+	}
+}
 
-						count++
-						holders--
-						lock.Unlock()
-						if turn%c.burst == 0 {
-							runtime.Gosched()
-						}
-					}
-				})
-			}
+func checkMutualExclusion(t *testing.T, burst int) {
+	t.Helper()
+	const goroutineCount = 4
+	var lock Lock
+	var holders, count int // guarded by lock
+	var goroutines sync.WaitGroup
+	for range goroutineCount {
+		goroutines.Go(func() {
+			for turn := range turns {
+				lock.Lock()
+				holders++
+				if holders != 1 {
+					t.Errorf("%d goroutines hold the lock, want 1", holders)
+				}
 
-			all.Wait()
-			if want := goroutineCount * turns; count != want {
-				t.Errorf("count = %d, want %d", count, want)
+				count++
+				holders--
+				lock.Unlock()
+				if turn%burst == 0 {
+					runtime.Gosched()
+				}
 			}
 		})
+	}
+
+	goroutines.Wait()
+	if want := goroutineCount * turns; count != want {
+		t.Errorf("count = %d, want %d", count, want)
 	}
 }
 
@@ -62,18 +65,22 @@ func TestMutualExclusion(t *testing.T) {
 // the lock is held.
 func TestMutualExclusionWithTryLock(t *testing.T) {
 	const ownerTurns = 10 * turns
+	const tryingCount = 3 // number of goroutines that call TryLock
 	var lock Lock
 	var holders, count, tries int // guarded by lock
-	stop := make(chan struct{})
 	var owner, others sync.WaitGroup
-	// enter counts the goroutine that holds the lock, and checks that there is no other.
-	enter := func() {
+	stop := make(chan struct{}) // closed when the owner has ended
+	// hold increments a counter. It checks that no other goroutine holds the lock.
+	hold := func(counter *int) {
 		holders++
 		if holders != 1 {
 			t.Errorf("%d goroutines hold the lock, want 1", holders)
 		}
+
+		*counter++
+		holders--
 	}
-	for range 3 {
+	for range tryingCount {
 		others.Go(func() {
 			for {
 				select {
@@ -83,9 +90,7 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 				}
 
 				if lock.TryLock() {
-					enter()
-					tries++
-					holders--
+					hold(&tries)
 					lock.Unlock()
 				}
 
@@ -97,9 +102,7 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 	owner.Go(func() {
 		for range ownerTurns {
 			lock.Lock()
-			enter()
-			count++
-			holders--
+			hold(&count)
 			lock.Unlock()
 		}
 	})
@@ -113,10 +116,13 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 	t.Logf("%d tries succeeded", tries)
 }
 
-// TestHeldLockCannotBeAcquired calls TryLock while the lock is held, by the same and by another
-// goroutine, and after Unlock.
+// TestHeldLockCannotBeAcquired calls TryLock while the lock is held, which must fail for the holder
+// and for another goroutine. After Unlock, it must succeed for both.
 func TestHeldLockCannotBeAcquired(t *testing.T) {
-	for name, earlierTurns := range map[string]int{"without a bias": 0, "with a bias": biasTurns} {
+	for name, earlierTurns := range map[string]int{
+		"without a bias": 0,
+		"with a bias":    biasTurns,
+	} {
 		t.Run(name, func(t *testing.T) {
 			var lock Lock
 			for range earlierTurns {
@@ -131,31 +137,31 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 				return <-result
 			}
 			if lock.TryLock() {
-				t.Error("TryLock by the holder succeeded")
+				t.Error("TryLock by the holder = true, want false")
 			}
 
 			for range 2 { // The second try checks that the first one left the lock held.
 				if tryInOtherGoroutine() {
-					t.Fatal("TryLock by another goroutine succeeded while the lock was held")
+					t.Fatal("TryLock by another goroutine while the lock is held = true, want false")
 				}
 			}
 
 			lock.Unlock()
 			if !lock.TryLock() {
-				t.Fatal("TryLock failed after Unlock")
+				t.Fatal("TryLock after Unlock = false, want true")
 			}
 
 			lock.Unlock()
 			if !tryInOtherGoroutine() {
-				t.Error("TryLock by another goroutine failed after Unlock")
+				t.Error("TryLock by another goroutine after Unlock = false, want true")
 			}
 		})
 	}
 }
 
-// TestLockWithCond uses the lock with a sync.Cond. A goroutine waits for isOpen, while the test
-// makes itself the owner of a bias and then sets isOpen. The test would hang if the wakeup got
-// lost.
+// TestLockWithCond uses the lock with a sync.Cond. A goroutine waits until isOpen is true, while
+// the test becomes the owner and then sets isOpen. The test would hang if the goroutine missed the
+// change.
 func TestLockWithCond(_ *testing.T) {
 	var lock Lock
 	isOpenChanged := sync.NewCond(&lock)

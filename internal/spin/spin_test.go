@@ -8,6 +8,10 @@ import (
 	"unsafe"
 )
 
+// A line is a cache line of 64 bytes: a sequence number at offset 0, a digest at offset 8, and a
+// payload of up to LinePayload bytes at offset 16. PutLine writes all three. The other functions
+// under test store and load single words, or wait for the value of a word.
+
 // TestStoresChangeOnlyTheirWord stores to the middle of three words, and loads the value again.
 func TestStoresChangeOnlyTheirWord(t *testing.T) {
 	const value64, value32 = 0x1122334455667788, 0x99AABBCC // all bytes differ
@@ -32,26 +36,46 @@ func TestStoresChangeOnlyTheirWord(t *testing.T) {
 	}
 }
 
-// TestUntil polls a word that contains value until it contains awaited, or at least awaited. First
-// come polls without a pause (tight), and then polls with pauses.
+// TestUntil waits for a word with two functions. Until64 waits until the word contains awaited, and
+// UntilAtLeast64 until it contains awaited or more. Each reads the word a limited number of times,
+// called polls, and returns whether it has found such a value.
 func TestUntil(t *testing.T) {
-	cases := map[string]struct {
-		value, awaited uint64
-		tight, paused  uint32 // numbers of polls
-		exact, atLeast bool   // wanted results of Until64 and UntilAtLeast64
+	for name, c := range map[string]struct {
+		value   uint64 // of the word, which does not change
+		awaited uint64
+		tight   uint32 // number of polls without a pause, which come first
+		paused  uint32 // number of polls with a pause after each
+		exact   bool   // wanted result of Until64
+		atLeast bool   // wanted result of UntilAtLeast64
 	}{
-		// value, awaited, tight, paused, exact, atLeast
-		"tight polling finds the value":             {5, 5, 1, 0, true, true},
-		"paused polling finds the value":            {5, 5, 0, 1, true, true},
-		"without polls nothing is found":            {5, 5, 0, 0, false, false},
-		"a smaller value is not found":              {4, 5, 3, 3, false, false},
-		"a larger value is found by tight polling":  {6, 5, 3, 0, false, true},
-		"a larger value is found by paused polling": {6, 5, 0, 3, false, true},
-		"the comparison is unsigned":                {1 << 63, 1, 1, 1, false, true},
-		"the comparison does not wrap around":       {0, math.MaxUint64, 1, 1, false, false},
-		"all bits are compared":                     {1<<32 | 5, 5, 1, 1, false, true},
-	}
-	for name, c := range cases {
+		"tight polling finds the value": {
+			value: 5, awaited: 5, tight: 1, paused: 0, exact: true, atLeast: true,
+		},
+		"paused polling finds the value": {
+			value: 5, awaited: 5, tight: 0, paused: 1, exact: true, atLeast: true,
+		},
+		"without polls nothing is found": {
+			value: 5, awaited: 5, tight: 0, paused: 0, exact: false, atLeast: false,
+		},
+		"a smaller value is not found": {
+			value: 4, awaited: 5, tight: 3, paused: 3, exact: false, atLeast: false,
+		},
+		"a larger value is found by tight polling": {
+			value: 6, awaited: 5, tight: 3, paused: 0, exact: false, atLeast: true,
+		},
+		"a larger value is found by paused polling": {
+			value: 6, awaited: 5, tight: 0, paused: 3, exact: false, atLeast: true,
+		},
+		"the comparison is unsigned": {
+			value: 1 << 63, awaited: 1, tight: 1, paused: 1, exact: false, atLeast: true,
+		},
+		"the comparison does not wrap around": {
+			value: 0, awaited: math.MaxUint64, tight: 1, paused: 1, exact: false, atLeast: false,
+		},
+		"all bits are compared": {
+			value: 1<<32 | 5, awaited: 5, tight: 1, paused: 1, exact: false, atLeast: true,
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Until64(&c.value, c.awaited, c.tight, c.paused); got != c.exact {
 				t.Errorf("Until64 = %t, want %t", got, c.exact)
@@ -64,6 +88,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
+// PrefetchWrite only advises the processor to load a cache line, so it accepts any address.
 func TestPrefetchWriteChangesNoMemoryAndNeverFaults(t *testing.T) {
 	words := [3]uint64{1, 2, 3}
 	PrefetchWrite(unsafe.Pointer(&words[1]))
@@ -74,35 +99,45 @@ func TestPrefetchWriteChangesNoMemoryAndNeverFaults(t *testing.T) {
 	PrefetchWrite(nil) // must not fault
 }
 
-// offsetOfLine returns the offset of the first aligned line in a buffer.
+// Offsets in a line.
+const (
+	digestOffset  = 8
+	payloadOffset = 16
+)
+
+// offsetOfLine returns the smallest offset in a buffer at which a line can begin: its address must
+// be a multiple of LineBytes.
 func offsetOfLine(buffer []byte) int {
 	return int(-uintptr(unsafe.Pointer(&buffer[0])) % LineBytes)
 }
 
-// TestPutLineKeepsOtherBytes writes lines with payloads of every length. PutLine must write two
-// numbers of 8 bytes and the payload, and must not change the bytes before and after them.
+// TestPutLineKeepsOtherBytes writes lines with payloads of every length. PutLine must write the
+// sequence number, the digest and the payload, and must not change the bytes before and after them.
 func TestPutLineKeepsOtherBytes(t *testing.T) {
-	source := []byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	const number, digest = 0x0102030405060708, 0x1112131415161718
-	for n := range LinePayload + 1 {
+	const fill = 0xA5 // occurs in no line
+	source := []byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+	for length := range LinePayload + 1 {
 		var buffer [3 * LineBytes]byte // An aligned line has other bytes after it.
 		for i := range buffer {
-			buffer[i] = 0xA5
+			buffer[i] = fill
 		}
 
 		want := buffer
 		offset := offsetOfLine(buffer[:])
-		binary.LittleEndian.PutUint64(want[offset:], number)
-		binary.LittleEndian.PutUint64(want[offset+8:], digest)
-		copy(want[offset+16:], source[:n])
-		PutLine(unsafe.Pointer(&buffer[offset]), number, digest, unsafe.Pointer(&source[0]), n)
+		line := want[offset:]
+		binary.LittleEndian.PutUint64(line, number)
+		binary.LittleEndian.PutUint64(line[digestOffset:], digest)
+		copy(line[payloadOffset:], source[:length])
+		PutLine(unsafe.Pointer(&buffer[offset]), number, digest, unsafe.Pointer(&source[0]), length)
 		if !bytes.Equal(buffer[:], want[:]) {
-			t.Errorf("payload of %d bytes: got %q, want %q", n, buffer, want)
+			t.Errorf("payload of %d bytes: got %q, want %q", length, buffer, want)
 		}
 	}
 }
 
-// TestPutLineTruncatesPayload passes a payload that is longer than LinePayload.
+// TestPutLineTruncatesPayload passes a payload of 100 bytes. PutLine must write only the first
+// LinePayload bytes, which are 48.
 func TestPutLineTruncatesPayload(t *testing.T) {
 	var buffer [3 * LineBytes]byte
 	var source [100]byte
@@ -121,12 +156,14 @@ func TestPutLineWithoutPayloadNeedsNoSource(t *testing.T) {
 	var buffer [2 * LineBytes]byte
 	offset := offsetOfLine(buffer[:])
 	PutLine(unsafe.Pointer(&buffer[offset]), 1, 2, nil, 0)
-	if buffer[offset] != 1 || buffer[offset+8] != 2 {
-		t.Errorf("got number %d and digest %d, want 1 and 2", buffer[offset], buffer[offset+8])
+	number := buffer[offset] // its lowest byte, as for the digest
+	digest := buffer[offset+digestOffset]
+	if number != 1 || digest != 2 {
+		t.Errorf("got number %d and digest %d, want 1 and 2", number, digest)
 	}
 }
 
-// TestNothingAllocates calls the functions for words and lines in shared memory.
+// TestNothingAllocates calls the functions for words and lines. They must not allocate memory.
 func TestNothingAllocates(t *testing.T) {
 	allocations := testing.AllocsPerRun(10, func() {
 		var word uint64
