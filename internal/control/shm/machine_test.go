@@ -16,8 +16,9 @@ import (
 // hangTimeout expires only if a test hangs.
 const hangTimeout = 60 * time.Second
 
-// rankPair holds two ranks in this process, which use one store and share memory. A Machine
-// connects a rank to the others on the machine, and a plane to the others of a group.
+// rankPair holds two ranks in this process, which use one store and share memory. Each has a
+// Machine, with which it fetches files from the other ranks on its machine, and after join also a
+// plane, with which it exchanges data in a group.
 type rankPair struct {
 	t        *testing.T
 	ctx      context.Context // ends after hangTimeout
@@ -33,7 +34,9 @@ func newRankPair(t *testing.T) *rankPair {
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
 	d := &rankPair{t: t, ctx: ctx, store: rendezvous.NewLocal()}
 	for rank := range d.machines {
-		cfg := driver.Config{Rank: rank, Size: 2, Store: d.store, Timeout: hangTimeout}
+		cfg := driver.Config{
+			Rank: rank, Size: len(d.machines), Store: d.store, Timeout: hangTimeout,
+		}
 		m, err := Open(ctx, cfg)
 		check(t, err)
 		d.machines[rank] = m
@@ -56,10 +59,11 @@ func newRankPair(t *testing.T) *rankPair {
 
 // runOnBoth calls f for both ranks at the same time and returns the results by rank.
 func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
-	other := make(chan error)
-	go func() { other <- f(1) }()
-	first := f(0)
-	return [2]error{first, <-other}
+	result1 := make(chan error)
+	go func() { result1 <- f(1) }()
+	err0 := f(0)
+	err1 := <-result1
+	return [2]error{err0, err1}
 }
 
 // join lets both ranks join a group, and sets planes. An error fails the test.
@@ -90,8 +94,9 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// Rank 0 creates the memory of a group and exports it. TestJoinFailsIfControlRegionHasWrongSize
-// exports a smaller one in its place, as rank 0 of another version would, and lets rank 1 join.
+// Rank 0 of a group creates a file of shared memory, which the others fetch when they join. In this
+// test, rank 0 exports a file of only 4096 bytes, as one of another version might. Join of rank 1
+// must return an error.
 func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 	d := newRankPair(t)
 	small, err := sys.Memfd("small", 4096)
@@ -100,7 +105,7 @@ func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 	key := handoff.Key{Namespace: handoff.NamespaceOf("group/pair")}
 	d.machines[0].Export(key, small)
 	defer d.machines[0].Withdraw(key)
-	// Rank 0 sets this key when the memory is ready.
+	// Rank 0 sets this key when the others can fetch the file.
 	err = d.store.Set(d.ctx, "shm/group/pair", nil)
 	check(t, err)
 	_, err = d.machines[1].Join(d.ctx, pairGroup(1))
@@ -109,9 +114,11 @@ func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 	}
 }
 
+// TestJoinFailsAcrossMachines changes the machine ID that rank 1 has stored, so that rank 0 takes
+// it for a rank on another machine. Join of rank 0 must return an error.
 func TestJoinFailsAcrossMachines(t *testing.T) {
 	d := newRankPair(t)
-	// Replace the description of rank 1's machine, which follows its address.
+	// The value consists of an address, a space and the machine ID.
 	value, err := d.store.Get(d.ctx, rankKey(1))
 	check(t, err)
 	address, _, _ := strings.Cut(string(value), " ")
@@ -123,7 +130,8 @@ func TestJoinFailsAcrossMachines(t *testing.T) {
 	}
 }
 
-// All ranks read a secret token from the store, which rank 0 has written.
+// Rank 0 stores a random secret, the token, for the other ranks. If the token in the store has a
+// wrong size, Open of rank 1 must return an error.
 func TestOpenRefusesTokenOfWrongSize(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
@@ -149,17 +157,27 @@ func TestInvalidGroupSizesAreRefused(t *testing.T) {
 	}
 }
 
-// TestReasonsWhyMemoryIsNotShared compares descriptions of machines. Each consists of the boot ID
-// and the namespaces of the network and of processes. The error must say what to do.
+// Ranks share memory only if their machine IDs are equal. A machine ID consists of the boot ID of
+// the machine, the network namespace and the PID namespace. If one part differs, the error must say
+// which, or how to run the ranks with the same.
 func TestReasonsWhyMemoryIsNotShared(t *testing.T) {
 	const own = "boot net:[1] pid:[1]"
-	for name, c := range map[string]struct{ peer, want string }{
-		"another boot ID":           {peer: "other net:[1] pid:[1]", want: "another machine"},
-		"another network namespace": {peer: "boot net:[2] pid:[1]", want: "hostNetwork: true"},
+	for name, c := range map[string]struct {
+		peer string // machine ID of another rank
+		want string // part of the error
+	}{
+		"another boot ID": {
+			peer: "other net:[1] pid:[1]", want: "another machine",
+		},
+		"another network namespace": {
+			peer: "boot net:[2] pid:[1]", want: "hostNetwork: true",
+		},
 		"another PID namespace": {
 			peer: "boot net:[1] pid:[2]", want: "shareProcessNamespace: true",
 		},
-		"an incomplete description": {peer: "boot net:[1]", want: "another machine"},
+		"an incomplete machine ID": {
+			peer: "boot net:[1]", want: "another machine",
+		},
 	} {
 		if got := differentIDError(own, c.peer); !strings.Contains(got.Error(), c.want) {
 			t.Errorf("%s: differentIDError(%q, %q) = %v, want an error with %q", name, own, c.peer, got,
@@ -168,8 +186,8 @@ func TestReasonsWhyMemoryIsNotShared(t *testing.T) {
 	}
 }
 
-// While a rank waits, it calls a function of the program that can interrupt the wait. If this
-// function panics, the wait must end with an error that shows where.
+// While a rank waits, it calls Config.Interrupted, a function of the program that can end the wait.
+// If this function panics, the wait must end with an error that contains the stack of the panic.
 func TestPanicInInterruptedIsReported(t *testing.T) {
 	m := &Machine{cfg: driver.Config{Interrupted: panicInCallback}}
 	err := m.checkInterrupt()

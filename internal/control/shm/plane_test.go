@@ -11,6 +11,9 @@ import (
 	"symmem/internal/control/controltest"
 )
 
+// A plane connects a rank to a group, and a Machine to the ranks on its machine. The contract tests
+// check the behavior that the planes of all control packages share.
+
 // member is a plane for the contract tests, with a Machine that no other plane uses. Close closes
 // both.
 type member struct {
@@ -49,35 +52,36 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 
 func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
+// checkSameMachine checks whether rank 0 finds that ranks 0 and 1 are on one machine.
+func (d *rankPair) checkSameMachine(want bool) {
+	d.t.Helper()
+	got, err := d.machines[0].SameMachine(d.ctx, []int{0, 1})
+	check(d.t, err)
+	if got != want {
+		d.t.Errorf("SameMachine = %v, want %v", got, want)
+	}
+}
+
 // TestSameMachine asks whether the ranks are on one machine, before and after it changes the
-// machine ID that rank 1 has published. Then it asks for a rank that does not exist.
+// machine ID that rank 1 has stored. Then it asks for rank 2, which does not exist.
 func TestSameMachine(t *testing.T) {
 	d := newRankPair(t)
-	checkSame := func(want bool) {
-		t.Helper()
-		got, err := d.machines[0].SameMachine(d.ctx, []int{0, 1})
-		check(t, err)
-		if got != want {
-			t.Errorf("SameMachine = %v, want %v", got, want)
-		}
-	}
-	const same, different = true, false
-	checkSame(same)
+	d.checkSameMachine(true)
 	value, err := d.store.Get(d.ctx, rankKey(1)) // ends with the machine ID
 	check(t, err)
 	err = d.store.Set(d.ctx, rankKey(1), append(value, "elsewhere"...))
 	check(t, err)
-	checkSame(different)
+	d.checkSameMachine(false)
 	ctx, cancel := context.WithCancel(d.ctx)
-	cancel()
+	cancel() // so that SameMachine does not wait for rank 2
 	_, err = d.machines[0].SameMachine(ctx, []int{2})
 	if err == nil || !strings.Contains(err.Error(), "rank 2") {
 		t.Errorf("SameMachine with a canceled context: got %v, want an error about rank 2", err)
 	}
 }
 
-// A ticket is the number of a collective that a rank has submitted. Withdraw revokes the tickets of
-// a rank, except those that all ranks have submitted.
+// A rank submits each collective before it runs it, and gets a number, the ticket. Withdraw revokes
+// the tickets that not all ranks have submitted, and returns whether there were any.
 func TestWithdrawKeepsTicketsSubmittedByAllRanks(t *testing.T) {
 	d := newRankPair(t)
 	d.join()

@@ -13,11 +13,27 @@ import (
 	"symmem/internal/spin"
 )
 
+// Ranks of a group gather small data, called words, under a name. Suppose that ranks 0 and 1 gather
+// the words of the value "batch":
+//
+//   - Each rank has slots in memory that both ranks share. Each rank uses its slot 0 for "batch".
+//   - In step 1, each rank writes its words into its slot, with the number of the step and a hash
+//     of the name. Then it waits until the other's slot contains the same number, and reads the
+//     words.
+//   - In step 2, each rank does so again. It uses one of two lines of its slot for odd steps, and
+//     the other for even steps.
+//
+// The tests use newRankPair: two ranks in this process, whose planes are connected by join.
+
 const unordered = false // argument of Named
 
-// Tests in this file use newRankPair: two ranks in this process, whose planes are connected by
-// join. Ranks gather the words of a named value in steps, from 1. For each name, a rank has a slot
-// in memory that all ranks share. It writes its words for a step in one of two lines of the slot.
+// gather takes part in the next step of the value "batch" on a rank, with words that are zero.
+func (d *rankPair) gather(ctx context.Context, rank int) error {
+	d.t.Helper()
+	value, err := d.planes[rank].Named("batch", unordered)
+	check(d.t, err)
+	return value.Gather(ctx, driver.Words{}, make([]driver.Words, 2))
+}
 
 // TestGatherFailsOnInvalidData writes invalid data into the slot of rank 1 before rank 0 reads it.
 // Rank 0 must report them, and must not wait for rank 1.
@@ -28,22 +44,21 @@ func TestGatherFailsOnInvalidData(t *testing.T) {
 		},
 		"a hash of a different name": func(s *valueSlot) {
 			const wrongHash, step = 7, 1
-			spin.StoreRelease64(&s.lines[step].digest, wrongHash)
-			spin.StoreRelease64(&s.lines[step].step, step)
+			line := &s.lines[step]
+			spin.StoreRelease64(&line.digest, wrongHash)
+			spin.StoreRelease64(&line.step, step)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newRankPair(t)
 			d.join()
-			for _, p := range d.planes {
+			for _, p := range d.planes { // writes the name into the slots
 				_, err := p.Named("batch", unordered)
 				check(t, err)
 			}
 
 			forge(&d.planes[1].ownBlock.values[0])
-			n, err := d.planes[0].Named("batch", unordered)
-			check(t, err)
-			err = n.Gather(d.ctx, driver.Words{}, make([]driver.Words, 2))
+			err := d.gather(d.ctx, 0)
 			if err == nil || !strings.Contains(err.Error(), "rank 1 has written invalid data") {
 				t.Errorf("got %v, want an error about invalid data of rank 1", err)
 			}
@@ -55,55 +70,50 @@ func TestGatherFailsOnInvalidData(t *testing.T) {
 	}
 }
 
-// TestInvalidNameSizesAreIgnored writes invalid sizes into all slots of rank 1. Rank 0 must not
-// read beyond the names, but wait until its timeout.
+// TestInvalidNameSizesAreIgnored writes invalid sizes of names into all slots of rank 1. Rank 0
+// must not read beyond the names, but wait until its timeout.
 func TestInvalidNameSizesAreIgnored(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
-	b := d.planes[1].ownBlock
-	for i := range b.values {
-		spin.StoreRelease64(&b.values[i].size, math.MaxUint64-uint64(i))
+	block := d.planes[1].ownBlock
+	for i := range block.values {
+		spin.StoreRelease64(&block.values[i].size, math.MaxUint64-uint64(i))
 	}
 
-	// Pretend that rank 1 waits for the value in slot 4. A status of 0 would mean none.
-	spin.StoreRelease64(&b.status.value, 4+1)
-	n, err := d.planes[0].Named("batch", unordered)
-	check(t, err)
+	// The status says for which slot rank 1 waits: 1 plus its number, or 0 for none.
+	const awaitedSlot = 4
+	spin.StoreRelease64(&block.status.value, awaitedSlot+1)
 	ctx, cancel := context.WithTimeout(d.ctx, 50*time.Millisecond) // rank 1 never takes part
 	defer cancel()
-	err = n.Gather(ctx, driver.Words{}, make([]driver.Words, 2))
+	err := d.gather(ctx, 0)
 	var late *driver.TimeoutError
 	if !errors.As(err, &late) {
 		t.Errorf("Gather = %v, want a TimeoutError", err)
 	}
 }
 
-// TestTimeoutMentionsValueOfLateRank lets the ranks wait for values with different names, as if
-// their programs had diverged. Rank 0 times out. Its error must name the value for which rank 1
-// waits, and rank 1 must fail because of this fault.
+// TestTimeoutMentionsValueOfLateRank lets rank 0 wait for the value "prefill" and rank 1 for the
+// value "decode", as if their programs had diverged. Rank 0 times out. Its error must name the
+// value for which rank 1 waits, and rank 1 must fail because of this fault.
 func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	names := [2]string{"prefill", "decode"} // by rank
 	errs := d.runOnBoth(func(rank int) error {
-		n, err := d.planes[rank].Named(names[rank], unordered)
+		value, err := d.planes[rank].Named(names[rank], unordered)
 		if err != nil {
 			return err
 		}
 
 		ctx := d.ctx
 		if rank == 0 {
-			// Time out only after rank 1 has begun to wait.
-			for d.planes[1].ownBlock.describeValue() == "" && ctx.Err() == nil {
-				runtime.Gosched()
-			}
-
+			d.awaitValueWait()
 			shortCtx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 			ctx = shortCtx
 		}
 
-		return n.Gather(ctx, driver.Words{}, make([]driver.Words, 2))
+		return value.Gather(ctx, driver.Words{}, make([]driver.Words, 2))
 	})
 	var late *driver.TimeoutError
 	if !errors.As(errs[0], &late) {
@@ -116,5 +126,12 @@ func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 
 	if !errors.Is(errs[1], driver.ErrFault) {
 		t.Errorf("rank 1 got %v, want ErrFault", errs[1])
+	}
+}
+
+// awaitValueWait returns when rank 1 waits for a value, or when d.ctx has ended.
+func (d *rankPair) awaitValueWait() {
+	for d.planes[1].ownBlock.describeValue() == "" && d.ctx.Err() == nil {
+		runtime.Gosched()
 	}
 }

@@ -14,15 +14,33 @@ import (
 	"symmem/internal/sys"
 )
 
-// Most tests in this file use newRankPair: two ranks in this process, whose planes are connected by
-// join. A plane lets the ranks of a group exchange data in steps, through memory that they share.
-// Each rank has a block of this memory. In d.planes[0], blocks[1] and otherBlocks[0] are that of
-// rank 1.
+// The ranks of a group exchange data in steps, through memory that they share. Each rank has a
+// block of this memory. To take part in step 5, a rank writes its data into its block, which is
+// called posting the step, and then waits until the others have posted step 5.
+//
+// A rank that waits for long sleeps. A rank that posts must then wake it, by adding 1 to a word in
+// the block of the sleeper.
+//
+// Most tests use newRankPair: two ranks in this process, whose planes are connected by join. In
+// d.planes[0], which is the view of rank 0, blocks[1] and otherBlocks[0] are the block of rank 1.
+
+// awaitSleep waits until rank 1 sleeps. It returns an error if rank 1 does not in time.
+func (d *rankPair) awaitSleep() error {
+	for !d.planes[0].IsAsleep(1) {
+		if d.ctx.Err() != nil {
+			return errors.New("rank 1 has not begun to sleep before the deadline")
+		}
+
+		runtime.Gosched()
+	}
+
+	return nil
+}
 
 // TestLongWaitSleepsAndIsWoken lets rank 1 wait until it sleeps. Rank 0 then makes the same call,
 // which must wake rank 1.
 func TestLongWaitSleepsAndIsWoken(t *testing.T) {
-	waits := map[string]func(p *plane) error{
+	for name, wait := range map[string]func(p *plane) error{
 		"in a comparison": func(p *plane) error {
 			return p.Compare(p.Submit(), &driver.Call{Operation: driver.Barrier})
 		},
@@ -30,19 +48,15 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 			_, err := p.Exchange(t.Context(), driver.LaneControl, nil)
 			return err
 		},
-	}
-	for name, wait := range waits {
+	} {
 		t.Run(name, func(t *testing.T) {
 			d := newRankPair(t)
 			d.join()
 			errs := d.runOnBoth(func(rank int) error {
-				// Rank 0 is late: it makes the call only when rank 1 sleeps.
-				for rank == 0 && !d.planes[0].IsAsleep(1) {
-					if d.ctx.Err() != nil {
-						return errors.New("rank 1 has not begun to sleep before the deadline")
+				if rank == 0 {
+					if err := d.awaitSleep(); err != nil {
+						return err
 					}
-
-					runtime.Gosched()
 				}
 
 				return wait(d.planes[rank])
@@ -56,21 +70,21 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 	}
 }
 
-// Rank 0 wakes rank 1 by adding 1 to a word of memory that both share. This costs a system call, so
-// rank 0 must do it only if rank 1 sleeps. The test counts the changes of the word.
+// To wake a rank costs a system call, so rank 0 must do it only if rank 1 sleeps. The test compares
+// the word that rank 0 increments for this purpose, before and after.
 func TestOnlySleepersAreWoken(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	wakeup := &d.planes[1].ownBlock.wakeup
-	waker := &d.planes[0].Group
+	rank0 := &d.planes[0].Group
 	before := atomic.LoadUint32(&wakeup.word)
-	waker.wakeSleepers()
+	rank0.wakeSleepers()
 	if after := atomic.LoadUint32(&wakeup.word); after != before {
 		t.Errorf("wakeSleepers woke a rank that was not asleep %d times, want 0", after-before)
 	}
 
 	atomic.AddInt32(&wakeup.sleeping, 1) // as if rank 1 slept
-	waker.wakeSleepers()
+	rank0.wakeSleepers()
 	atomic.AddInt32(&wakeup.sleeping, -1)
 	if after := atomic.LoadUint32(&wakeup.word); after != before+1 {
 		t.Errorf("wakeSleepers woke a sleeping rank %d times, want once", after-before)
@@ -86,15 +100,16 @@ func TestRankIsMissingUntilItPostsTheStep(t *testing.T) {
 		t.Errorf("countMissing = %d before the other rank posts, want 1", n)
 	}
 
-	// A rank posts a step in one of two lines of its block, by turns.
+	// A rank posts odd and even steps in different lines of its block.
 	line := &g.otherBlocks[0].lines[g.step%2]
-	spin.StoreRelease64(&line.step, g.step)
+	spin.StoreRelease64(&line.step, g.step) // as if rank 1 posted the step
 	if n := g.countMissing(g.otherBlocks); n != 0 {
 		t.Errorf("countMissing = %d after the other rank has posted, want 0", n)
 	}
 }
 
-// A brief wait blocks the caller's thread. It must give up although the other rank never posts.
+// A brief wait blocks the caller's thread, so it must give up after a short time. The other rank
+// does not post in this test. If poll is true, awaitBriefly also polls before it yields.
 func TestBriefWaitIsBounded(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -102,14 +117,29 @@ func TestBriefWaitIsBounded(t *testing.T) {
 	g.step++                       // rank 0 begins a step that rank 1 has not posted
 	g.budget.briefYields = 1 << 40 // only briefTime limits the wait
 	for _, poll := range []bool{false, true} {
-		if g.awaitBriefly(g.otherBlocks, poll) {
-			t.Errorf("awaitBriefly(poll=%v) = true for a step that the other rank has not posted", poll)
+		hasPosted := g.awaitBriefly(g.otherBlocks, poll)
+		if hasPosted {
+			t.Errorf("awaitBriefly with poll %v = true for a step that was not posted, want false", poll)
 		}
 	}
 }
 
-// TestPollLongerEndsWithContext uses a context that has ended. The first call of its Err method
-// writes the awaited word, so that PollLonger would return true if it polled again.
+// endedContext is a context that has ended with err. Its Err method first calls onErr, with which a
+// test changes the awaited value while the code under test checks the context.
+type endedContext struct {
+	context.Context
+	onErr func()
+	err   error
+}
+
+func (c endedContext) Err() error {
+	c.onErr()
+	return c.err
+}
+
+// PollLonger waits for a word to contain a value. It must return false when it finds that its
+// context has ended. This context's Err writes the value to the word, so PollLonger would return
+// true if it polled once more.
 func TestPollLongerEndsWithContext(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -120,18 +150,20 @@ func TestPollLongerEndsWithContext(t *testing.T) {
 		onErr:   func() { spin.StoreRelease64(&word, want) },
 		err:     context.Canceled,
 	}
-	if d.planes[0].Group.PollLonger(ctx, &word, want) {
-		t.Error("PollLonger polled after the context had ended")
+	hasFound := d.planes[0].Group.PollLonger(ctx, &word, want)
+	if hasFound {
+		t.Error("PollLonger polled after the context had ended, want no more polls")
 	}
 
-	if word != want {
-		t.Error("PollLonger did not check whether the context had ended")
+	hasCheckedContext := word == want
+	if !hasCheckedContext {
+		t.Error("PollLonger did not check whether the context had ended, want a check")
 	}
 }
 
-// A rank publishes in its status where it waits, for the reports of other ranks. If several of its
-// goroutines wait, it publishes the collective of the highest number. A wait that ends must reveal
-// the next one.
+// A rank publishes in its status where it waits, so that other ranks can report it. The collectives
+// of a group are numbered. If several goroutines of the rank wait in collectives, the status has
+// the highest number. When that wait ends, the status must show another one that has not ended.
 func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -146,9 +178,10 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	const begin = 1 // when the waits begin; any time will do
 	collective3 := &slowWait{collective: 3, operation: driver.AllReduce}
 	exchange := &slowWait{isExchange: true}
+	notPublished := &slowWait{}
 	g.publishWait(collective3, begin)
 	g.publishWait(exchange, begin)
-	g.unpublishWait(&slowWait{}) // was not published, so this has no effect
+	g.unpublishWait(notPublished) // has no effect
 	g.unpublishWait(exchange)
 	checkCollective("after the exchange", 3)
 	if n := spin.LoadAcquire64(&status.inExchange); n != 0 {
@@ -172,21 +205,8 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	checkCollective("without waits", 0)
 }
 
-// endedContext is a context with a given error. Its Err method first calls onErr, which can change
-// what the caller of Err sees next.
-type endedContext struct {
-	context.Context
-	onErr func()
-	err   error
-}
-
-func (c endedContext) Err() error {
-	c.onErr()
-	return c.err
-}
-
-// Rank 1 arrives when the wait asks the context whether it has ended. The wait must then succeed,
-// although the context has ended: this process may only have been stopped for a while.
+// The context has ended, but rank 1 arrives while the wait checks the context. The wait must
+// succeed: the context may have ended only because this process was stopped for a while.
 func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 	for _, ctxErr := range []error{context.DeadlineExceeded, context.Canceled} {
 		d := newRankPair(t)
@@ -210,14 +230,14 @@ func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 	}
 }
 
-// TestStatesAreRereadAfterFailure makes rank 1 fail while rankStates reads the states for the
+// rankStates reads the states of all ranks for a report. Rank 1 fails while it reads them for the
 // first time. It must read them again, because the failure may have ended calls of other ranks.
 func TestStatesAreRereadAfterFailure(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
 	readings := 0
-	failInFirstReading := func() bool { // rankStates calls it once in each reading
+	isReady := func() bool { // rankStates calls it once in each reading
 		readings++
 		if readings == 1 {
 			atomic.StoreUint32(&g.blocks[1].wakeup.failed, uint32(control.FailedAfterPeer))
@@ -225,7 +245,7 @@ func TestStatesAreRereadAfterFailure(t *testing.T) {
 
 		return false
 	}
-	states := g.rankStates(&slowWait{awaited: []int{1}, isReady: failInFirstReading})
+	states := g.rankStates(&slowWait{awaited: []int{1}, isReady: isReady})
 	if readings != 2 {
 		t.Errorf("got %d readings, want 2", readings)
 	}
