@@ -13,15 +13,23 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// impostor pretends to be group rank 1 of a group of two. It has the group's token, but follows
-// the protocol only as far as a test requires.
+// Tests with an impostor check how rank 0, the victim, reacts to each message of rank 1. The victim
+// runs the code under test. The impostor is a test that sends the messages of rank 1:
+//
+//   - To connect to the victim, it sends a hello, which contains its half of the group's token. The
+//     victim answers with the other half.
+//   - Both then send a post, a message for a step of an exchange. The first one contains the ranks
+//     of the group, so that the victim can check that both mean the same group.
+
+// impostor pretends to be rank 1 of a group of two ranks.
 type impostor struct {
 	t     *testing.T
-	ctx   context.Context
-	store driver.Store
-	conn  net.Conn
+	ctx   context.Context // ends after hangTimeout
+	store driver.Store    // of the group, which contains the victim's address
+	conn  net.Conn        // to the victim; set by dial
 }
 
+// newImpostor returns an impostor that is not connected.
 func newImpostor(t *testing.T) *impostor {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
@@ -33,13 +41,13 @@ func newImpostor(t *testing.T) *impostor {
 	return &impostor{t: t, ctx: ctx, store: store}
 }
 
-// config returns the configuration of rank 0, to which the impostor connects.
+// config returns the configuration of the victim.
 func (i *impostor) config() Config {
 	return Config{Store: i.store, Group: duo(0), Timeout: hangTimeout}
 }
 
-// joinVictim joins the group as rank 0 and connects the impostor to it as rank 1. It returns
-// rank 0's plane.
+// joinVictim makes the victim join the group, and connects the impostor to it. It returns the
+// victim's plane.
 func (i *impostor) joinVictim() *Plane {
 	i.t.Helper()
 	joined := make(chan error, 1)
@@ -59,12 +67,13 @@ func (i *impostor) joinVictim() *Plane {
 	})
 	want := string(encodeRanks(duo(0))) + control.HostName()
 	if m := i.await(kindPost); string(m.payload) != want {
-		i.t.Errorf("fingerprint from rank 0 = %q, want %q", m.payload, want)
+		i.t.Errorf("first post of rank 0 = %q, want %q", m.payload, want)
 	}
 
 	return p
 }
 
+// joiner returns a joiner for rank 1, which has the token of the group.
 func (i *impostor) joiner() *joiner {
 	i.t.Helper()
 	j := &joiner{cfg: Config{Store: i.store, Group: duo(1)}}
@@ -72,15 +81,18 @@ func (i *impostor) joiner() *joiner {
 	return j
 }
 
+// dial connects to the victim, but sends nothing.
 func (i *impostor) dial() {
 	i.t.Helper()
-	address, err := i.store.Get(i.ctx, i.joiner().cfg.key("0"))
+	value, err := i.store.Get(i.ctx, i.joiner().cfg.key("0")) // begins with the victim's address
 	check(i.t, err)
-	i.conn, err = net.Dial("tcp", strings.Fields(string(address))[0])
+	address := strings.Fields(string(value))[0]
+	i.conn, err = net.Dial("tcp", address)
 	check(i.t, err)
 	check(i.t, i.conn.SetDeadline(time.Now().Add(hangTimeout)))
 }
 
+// authenticate sends a hello, and checks that the victim answers with the second half of the token.
 func (i *impostor) authenticate(secret token) {
 	i.t.Helper()
 	_, err := i.conn.Write(i.joiner().encodeHello(0, 1, i.conn))
@@ -89,10 +101,11 @@ func (i *impostor) authenticate(secret token) {
 	_, err = io.ReadFull(i.conn, answer[:])
 	check(i.t, err)
 	if string(answer[:]) != string(secret[tokenHalf:]) {
-		i.t.Fatalf("rank 0 sent %x instead of its half of the token", answer)
+		i.t.Fatalf("rank 0 sent %x, want the second half of the token", answer)
 	}
 }
 
+// send sends a message to the victim.
 func (i *impostor) send(k kind, t track, step uint64, payload []byte) {
 	i.t.Helper()
 	m := message{kind: k, track: t, step: step, payload: payload}
@@ -100,7 +113,7 @@ func (i *impostor) send(k kind, t track, step uint64, payload []byte) {
 	check(i.t, err)
 }
 
-// await reads frames up to and including one of the given kind.
+// await reads messages of the victim until one has the given kind, and returns that one.
 func (i *impostor) await(k kind) message {
 	i.t.Helper()
 	for {
@@ -112,7 +125,8 @@ func (i *impostor) await(k kind) message {
 	}
 }
 
-// checkClosed checks that rank 0 closes the connection without an answer.
+// checkClosed checks that the victim closes the connection without an answer to a hello, which is
+// described in errors. It then closes this end, too.
 func (i *impostor) checkClosed(hello string) {
 	i.t.Helper()
 	if n, err := i.conn.Read(make([]byte, 1)); n != 0 || err == nil {

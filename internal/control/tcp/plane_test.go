@@ -33,27 +33,23 @@ func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
 func BenchmarkPlane(b *testing.B) { controltest.Bench(b, joinAsMember) }
 
-// A ticket is the number of a collective that a rank has submitted. Withdraw revokes the tickets of
-// a rank, except those that all other ranks have submitted, too.
+// A rank submits each collective before it runs it, and gets a number, the ticket. Withdraw revokes
+// the tickets that not all ranks have submitted, and returns whether there were any. A rank knows
+// from a status of another rank how many tickets that rank had submitted. If it must know more, it
+// asks for a new status.
 //
-// In the tests below, rank 0 is the code under test, the victim. Rank 1 is an impostor, by which a
-// test controls each message. anyStatus says that rank 1 has submitted ticket 1.
+// In the next tests, rank 0 is the code under test, the victim. Rank 1 is an impostor: the test
+// sends each of its messages. anyStatus is a status with ticket 1.
 
-// TestWithdrawAsksOnlyIfNeeded withdraws a ticket that the impostor has submitted. The victim
-// knows this from a status, so Withdraw must not ask for another status.
+// TestWithdrawAsksOnlyIfNeeded calls Withdraw when the victim knows from a status that the impostor
+// has submitted the same ticket. Withdraw must not ask for another status.
 func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()
 	ticket := p.Submit()
 	const noRequest = 0 // the status answers no request
 	i.send(kindStatus, "", noRequest, anyStatus())
-	// Wait until the victim has received the status.
-	p.mu.Lock()
-	for p.records[1].submitted < ticket {
-		p.awaitChange(nil, hangTimeout)
-	}
-
-	p.mu.Unlock()
+	awaitSubmitted(p, 1, ticket)
 	if p.Withdraw() {
 		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
 	}
@@ -72,8 +68,17 @@ func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
 	}
 }
 
-// TestWithdrawWaitsForAnswer withdraws a ticket of which the impostor reports only in its answer
-// that it has submitted it.
+// awaitSubmitted waits until p has received a status of a rank that has submitted the ticket.
+func awaitSubmitted(p *Plane, rank int, ticket uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.records[rank].submitted < ticket {
+		p.awaitChange(nil, hangTimeout)
+	}
+}
+
+// TestWithdrawWaitsForAnswer calls Withdraw when the victim has no status of the impostor. Withdraw
+// must ask for one and use the answer.
 func TestWithdrawWaitsForAnswer(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()
@@ -87,22 +92,27 @@ func TestWithdrawWaitsForAnswer(t *testing.T) {
 	}
 }
 
-// Rank 0 has submitted 5 tickets. It knows how many ranks 1 and 2 had submitted when they sent
-// their status. The smallest number is final unless the rank may have submitted more since then: it
-// cannot if it has left, is lost, or has answered the last request for its status.
+// Rank 0 has submitted 5 tickets, and has a status of ranks 1 and 2. leastSubmitted returns the
+// smallest number of tickets that a rank has submitted, say 4 by rank 1. This number is not final
+// if rank 1 may have submitted more since then. It is final if rank 1 has left, is lost, or has
+// sent the status as the answer to the last request. If
+// both have submitted 4, one such rank suffices.
 func TestLeastSubmittedIsFinal(t *testing.T) {
+	const lastRequest = 1
 	record := func(submitted uint64) rankRecord {
 		return rankRecord{status: status{submitted: submitted}}
 	}
-	const lastRequest = 1
-	left4, lost4, answered4 := record(4), record(4), record(4)
+	left4 := record(4)
 	left4.hasLeft = true
+	lost4 := record(4)
 	lost4.isLost = true
+	answered4 := record(4)
 	answered4.answered = lastRequest
 	for name, c := range map[string]struct {
-		rank1, rank2 rankRecord
-		wantLeast    uint64
-		wantFinal    bool
+		rank1     rankRecord
+		rank2     rankRecord
+		wantLeast uint64
+		wantFinal bool
 	}{
 		"all have submitted 5": {
 			rank1: record(6), rank2: record(5), wantLeast: 5, wantFinal: true,
@@ -123,9 +133,10 @@ func TestLeastSubmittedIsFinal(t *testing.T) {
 			rank1: left4, rank2: record(3), wantLeast: 3, wantFinal: false,
 		},
 	} {
+		rank0 := rankRecord{} // not used: leastSubmitted gets the number as an argument
 		p := &Plane{statusRequests: lastRequest}
-		p.records = []rankRecord{{}, c.rank1, c.rank2}
-		const submitted = 5 // by this rank, rank 0
+		p.records = []rankRecord{rank0, c.rank1, c.rank2}
+		const submitted = 5 // by rank 0
 		least, isFinal := leastSubmitted(p, submitted)
 		if least != c.wantLeast || isFinal != c.wantFinal {
 			t.Errorf("%s: leastSubmitted = %d, %t; want %d, %t",

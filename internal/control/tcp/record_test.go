@@ -10,10 +10,16 @@ import (
 	"symmem/internal/control"
 )
 
-// A rankRecord holds what a rank knows about another rank, from its messages.
+// A rankRecord contains the latest data that this rank has received from another rank. For example,
+// the other rank posts payloads for steps 1 and 2 of trackControl: it sends two messages of
+// kindPost. The record keeps each payload until takePost returns it.
+//
+// A track is a sequence of steps from 1. The other rank posts step 2 only when it has the posts of
+// all ranks for step 1. So it is at most one step ahead of this rank, and the record of a track
+// never has to keep more than two payloads.
 
-// post returns the message with which a rank posts its payload for a step of a track. The payload
-// is the step.
+// post returns the message with which a rank posts its payload for a step. The payload is a byte
+// with the number of the step.
 func post(track track, step uint64) message {
 	return message{kind: kindPost, track: track, step: step, payload: []byte{byte(step)}}
 }
@@ -21,18 +27,19 @@ func post(track track, step uint64) message {
 // valueTrack returns the track on which ranks gather the values with a name.
 func valueTrack(name string) track { return valuePrefix + track(name) }
 
-// Each track is a sequence of steps from 1. A rank may be one step ahead of the others, so its
-// record holds up to two posts that were not read.
+// TestOnlyStepsInOrderAreAccepted checks that the record rejects posts that a correct rank does not
+// send: steps that are missing, repeated or too far ahead, and posts on too many tracks.
 func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 	var tooManyNames []message
 	for i := range driver.MaxValueNames + 1 {
-		tooManyNames = append(tooManyNames, post(valueTrack(fmt.Sprint(i)), 1))
+		name := fmt.Sprint(i)
+		tooManyNames = append(tooManyNames, post(valueTrack(name), 1))
 	}
 
-	// The payload of a kindFail is a status, of which only the size matters here.
+	// kindFail announces that the rank has failed. Its step is the reason.
 	failure := message{kind: kindFail, step: uint64(control.FailedItself), payload: anyStatus()}
 	for name, c := range map[string]struct {
-		acceptedCount int // number of messages before the first error
+		acceptedCount int // number of messages before the first that is rejected
 		messages      []message
 	}{
 		"in order on every track": {
@@ -70,7 +77,7 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 			acceptedCount: driver.MaxValueNames,
 			messages:      tooManyNames,
 		},
-		"any step after a fault": { // is ignored
+		"any step after a failure": { // is ignored
 			acceptedCount: 2,
 			messages:      []message{failure, post(valueTrack("a"), 7)},
 		},
@@ -86,18 +93,19 @@ func checkAccepted(t *testing.T, messages []message, acceptedCount int) {
 	r := rankRecord{}
 	for i, m := range messages {
 		err := r.applyMessage(m, time.Now())
-		if i < acceptedCount && err != nil {
+		wantAccepted := i < acceptedCount
+		if wantAccepted && err != nil {
 			t.Errorf("message %d: got error %v, want none", i, err)
 		}
 
-		if i >= acceptedCount && !errors.Is(err, ErrProtocol) {
+		if !wantAccepted && !errors.Is(err, ErrProtocol) {
 			t.Errorf("message %d: got error %v, want ErrProtocol", i, err)
 		}
 	}
 }
 
-// TestPostsAreConsumedInOrder takes each post only when the next has arrived, so that there are
-// always one or two.
+// TestPostsAreConsumedInOrder takes the payload of each step only when that of the next step has
+// arrived. takePost must return the payloads in the order of the steps.
 func TestPostsAreConsumedInOrder(t *testing.T) {
 	r := rankRecord{}
 	for step := uint64(1); step < 100; step++ {
@@ -105,7 +113,7 @@ func TestPostsAreConsumedInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if step == 1 {
+		if step == 1 { // there is no earlier step
 			continue
 		}
 
@@ -116,13 +124,14 @@ func TestPostsAreConsumedInOrder(t *testing.T) {
 	}
 }
 
-// Fault reports stay in the record, so their number and their total size are limited.
+// After a failure, ranks send each other reports. They stay in the record, so their number and
+// their total size are limited. The record must reject one more report than the limit.
 func TestFaultReportsAreBounded(t *testing.T) {
 	for name, c := range map[string]struct {
 		size     int // of each report in bytes
 		capacity int // number of reports that are accepted
 	}{
-		"large reports": {size: driver.MaxPayload, capacity: 2}, // see maxReportBytes
+		"large reports": {size: driver.MaxPayload, capacity: 2}, // maxReportBytes is twice as large
 		"small reports": {size: 1, capacity: maxReports},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +160,8 @@ func TestFaultReportsAreBounded(t *testing.T) {
 	}
 }
 
-// The step of a kindFail is the number of a control.Reason.
+// A message of kindFail announces that a rank has failed. Its step is the reason, the number of a
+// control.Reason. The record must show the reason, and reject an unknown one.
 func TestRecordHoldsFailureReason(t *testing.T) {
 	for step, want := range map[uint64]control.Reason{
 		0: control.FailedItself, // 0 is not a reason, but a peer may send it
@@ -178,13 +188,14 @@ func TestRecordHoldsFailureReason(t *testing.T) {
 	}
 }
 
-// Before a rank announces that it has failed, it lists the steps that it has completed, one for
-// each track. TestRecordHoldsStepsCompletedBeforeFailure checks RankState.Completed, with which
-// another rank decides whether to wait for messages that are still in transit.
+// Before a rank announces that it has failed, it sends a message of kindComplete for each track.
+// Its step is the last one that the rank has completed. RankState.Completed then reports whether
+// the rank has completed a given step, here step 1.
 func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 	r := rankRecord{}
 	for _, m := range []message{
-		post(trackControl, 1), post(valueTrack("a"), 1),
+		post(trackControl, 1),
+		post(valueTrack("a"), 1),
 		{kind: kindComplete, track: trackControl, step: 1},
 		{kind: kindComplete, track: valueTrack("a"), step: 1},
 		{kind: kindComplete, track: valueTrack("unknown"), step: 9}, // ignored
@@ -196,8 +207,10 @@ func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 	}
 
 	for name, want := range map[track]bool{
-		trackControl: true, valueTrack("a"): true, // listed above
-		trackCompare: false, valueTrack("b"): false,
+		trackControl:    true,
+		valueTrack("a"): true,
+		trackCompare:    false, // no kindComplete above
+		valueTrack("b"): false,
 	} {
 		step1 := &waitState{track: name, step: 1}
 		if got := r.state(step1, time.Now()).Completed; got != want {
