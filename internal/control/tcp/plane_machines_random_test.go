@@ -13,9 +13,17 @@ import (
 	"symmem/internal/netlab"
 )
 
-// The test in this file uses a cluster: ranks as processes on simulated machines, which are network
-// namespaces on this host. Ranks run rounds of exchanges until a fault occurs. If the host is too
-// busy to simulate the network, a failure of a cluster skips its test instead.
+// TestRandomNetworkFaults causes random faults in clusters. A cluster consists of simulated
+// machines, which are network namespaces on this host. They run ranks as processes, which exchange
+// data in rounds. A cluster of three machines may suffer these faults:
+//
+//   - Machine 2 is cut off from the network for a second. Such a fault heals, and all ranks
+//     must continue. There are up to three such faults.
+//   - Then machine 0 is killed. This fault does not heal. All ranks of machines 1 and 2 must report
+//     ranks of machine 0 as lost. There is one such fault.
+//
+// If the host is too busy to simulate a cluster, its test is skipped instead of failing, and the
+// cluster is not judged.
 
 var (
 	faultsFlag = flag.Int("faults", 6, "number of random network faults")
@@ -23,7 +31,13 @@ var (
 	seedFlag   = flag.Uint64("fault-seed", 43, "seed for random network faults")
 )
 
-// faultCounts counts the faults in a test, and the clusters with certain outcomes.
+// Outcomes of clusters that are counted. Clusters that succeed are not.
+const (
+	notJudged = "clusters not judged"
+	failed    = "clusters failed"
+)
+
+// faultCounts counts the faults in all clusters, and the outcomes above.
 type faultCounts struct {
 	mu     sync.Mutex
 	counts map[string]int // by kind of fault or outcome; guarded by mu
@@ -35,12 +49,6 @@ func (f *faultCounts) add(kind string) {
 	defer f.mu.Unlock()
 	f.counts[kind]++
 }
-
-// Outcomes of clusters. A cluster is not judged, and its test is skipped, if the host was too busy.
-const (
-	notJudged = "clusters not judged"
-	failed    = "clusters failed"
-)
 
 // clustersPerUnjudged is the number of clusters for each one that may be left unjudged.
 const clustersPerUnjudged = 10
@@ -62,9 +70,11 @@ func (f *faultCounts) check(t *testing.T, clusters int) {
 func (f *faultCounts) summary() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	faults, text := 0, ""
+	faults := 0
+	text := ""
 	for _, kind := range slices.Sorted(maps.Keys(f.counts)) {
-		if kind != notJudged && kind != failed {
+		isOutcome := kind == notJudged || kind == failed
+		if !isOutcome {
 			faults += f.counts[kind]
 		}
 
@@ -74,11 +84,13 @@ func (f *faultCounts) summary() string {
 	return fmt.Sprintf("%d faults%s", faults, text)
 }
 
-// TestRandomNetworkFaults runs clusters of simulated machines until it has planned -faults faults.
+// TestRandomNetworkFaults starts clusters until they have been assigned -faults faults or more.
 // Each cluster suffers up to three faults that heal, and then one that does not.
 func TestRandomNetworkFaults(t *testing.T) {
+	const maxHealingFaults = 3
 	counts := &faultCounts{counts: map[string]int{}}
-	plannedFaults, clusters := 0, 0
+	plannedFaults := 0
+	clusters := 0
 	t.Cleanup(func() {
 		t.Logf("-fault-seed=%d: %s", *seedFlag, counts.summary())
 		counts.check(t, clusters)
@@ -87,7 +99,7 @@ func TestRandomNetworkFaults(t *testing.T) {
 	for number := uint64(0); plannedFaults < *faultsFlag; number++ {
 		clusters++
 		r := rand.New(rand.NewPCG(*seedFlag, number))
-		healingFaultCount := r.IntN(3 + 1)
+		healingFaultCount := r.IntN(maxHealingFaults + 1)
 		plannedFaults += healingFaultCount + 1
 		t.Run(fmt.Sprintf("cluster %d", number), func(t *testing.T) {
 			t.Parallel()
@@ -99,8 +111,8 @@ func TestRandomNetworkFaults(t *testing.T) {
 // runRandomCluster draws a cluster and its faults from r, and checks what the ranks report.
 func runRandomCluster(t *testing.T, r *rand.Rand, healingFaultCount int, counts *faultCounts) {
 	cfg := netlab.Config{
-		Machines:   2 + r.IntN(7),
-		Interfaces: 1 + r.IntN(2),
+		Machines:   2 + r.IntN(7), // 2 to 8
+		Interfaces: 1 + r.IntN(2), // 1 or 2
 		IPv6:       r.IntN(2) == 0,
 		Seed:       r.Uint64(),
 		ClockStep:  time.Duration(r.IntN(10_000)) * time.Second, // between clocks of machines
@@ -136,14 +148,15 @@ func runRandomCluster(t *testing.T, r *rand.Rand, healingFaultCount int, counts 
 	c.injectLastFault(r, counts)
 }
 
-// injectHealingFault disturbs the network for a while, and checks that all ranks continue. link
-// describes the undisturbed network.
+// injectHealingFault disturbs the network for less than healedPartition, and checks that all ranks
+// continue. link describes the undisturbed network.
 func (c *cluster) injectHealingFault(r *rand.Rand, link netlab.Link, counts *faultCounts) {
 	c.t.Helper()
 	duration := time.Duration(r.Int64N(int64(healedPartition)))
 	machineCount := len(c.lab.Machines)
 	a := r.IntN(machineCount)
-	b := (a + 1 + r.IntN(machineCount-1)) % machineCount // another machine
+	distance := 1 + r.IntN(machineCount-1)
+	b := (a + distance) % machineCount // another machine
 	const (
 		cutMachine = "healed cuts of a machine"
 		cutLink    = "healed cuts of a link"
@@ -191,11 +204,12 @@ func (c *cluster) injectLastFault(r *rand.Rand, counts *faultCounts) {
 	switch kind {
 	case silentMachine:
 		c.lab.Isolate(machine, netlab.Link{Cut: true})
-		time.AfterFunc(time.Duration(r.Int64N(int64(time.Second))), func() { c.kill(machine) })
+		killDelay := time.Duration(r.Int64N(int64(time.Second)))
+		time.AfterFunc(killDelay, func() { c.kill(machine) })
 		c.checkMachineLost(machine, begin)
 	case killedMachine:
 		c.kill(machine)
-		// Ranks may report before all ranks of the machine have ended, so they may list only some.
+		// A rank may report before all ranks of the machine have ended, and then list only some.
 		for _, rank := range c.ranksOf(c.otherMachines(machine)...) {
 			c.checkReport(rank, begin, machine)
 		}
