@@ -12,16 +12,16 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// TestReports checks the text of every kind of report. The input of each case has one line per
-// rank:
+// TestReports checks the texts of reports about ranks whose histories or calls differ. The input of
+// each case has one line for each rank. For example, rank 1 lacks the last event of rank 0 here:
 //
 //	agree
 //	alloc 512@0+0 free 512@0+0
 //	alloc 512@0+0
 //
-// An event has the form "kind size@segment+offset", optionally followed by /stream and #site. The
-// word repeat=n appends the event after it n times. A line may also contain words that set fields
-// of the rank's Config:
+// An event has the form "kind size@segment+offset", optionally followed by /stream and #site, the
+// place in the program that caused it. The word repeat=n appends the event after it n times. A line
+// may also contain words that set fields of the rank's Config:
 //
 //	tag=scope    the operation that needs the agreement
 //	pending=n    the rank is about to register n segments
@@ -30,8 +30,9 @@ import (
 //	cast=n       the rank calls broadcast with root n
 //	absent       the rank does not take part; only alone in a line
 //
-// The command may have the arguments prefix, to compare in ModePrefix; kept=n, the number of events
-// that ledgers keep; and members=(...), which lists the group's ranks by their number in the job.
+// The first line of a case may have the arguments prefix, to compare in ModePrefix; kept=n, the
+// number of events that each history keeps; and members=(...), which lists the group's ranks by
+// their numbers in the job.
 func TestReports(t *testing.T) {
 	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
 		mode := ModeExact
@@ -47,7 +48,10 @@ func TestReports(t *testing.T) {
 		absent := map[int]bool{}
 		for rank, line := range lines {
 			c := parseConfig(t, line, maxEvents)
-			c.Rank, c.Ranks, c.Mode, c.Group = rank, len(lines), mode, "world"
+			c.Rank = rank
+			c.Ranks = len(lines)
+			c.Mode = mode
+			c.Group = "world"
 			c.Names = names
 			absent[rank] = line == "absent"
 			machines[rank] = mustNew(t, c)
@@ -72,7 +76,8 @@ func formatOutcome(t *testing.T, outcomes []*Outcome, rounds int) string {
 			firstOutcome = outcome
 		}
 
-		got, want := fmt.Sprint(outcome.Divergence), fmt.Sprint(firstOutcome.Divergence)
+		got := fmt.Sprint(outcome.Divergence)
+		want := fmt.Sprint(firstOutcome.Divergence)
 		if got != want {
 			t.Fatalf("rank %d has text\n%s\nwant that of the first rank:\n%s", rank, got, want)
 		}
@@ -94,8 +99,8 @@ func formatOutcome(t *testing.T, outcomes []*Outcome, rounds int) string {
 	return out + firstOutcome.Divergence.Error() + "\n"
 }
 
-// namesOf returns names for pools, and the members of the argument members=(...). Without the
-// argument, it returns no names.
+// namesOf returns the names for reports if the case has the argument members=(...): the members,
+// and a function that names pools. Otherwise, it returns no names.
 func namesOf(t *testing.T, d *datadriven.TestData) Names {
 	t.Helper()
 	if !d.HasArg("members") {
@@ -121,13 +126,19 @@ func namesOf(t *testing.T, d *datadriven.TestData) Names {
 	return names
 }
 
-// parseConfig returns the Config for a line of the input. See TestReports.
+// parseConfig returns the Config for a line of the input. Its history keeps maxEvents events, or
+// the default number if maxEvents is 0.
 func parseConfig(t *testing.T, line string, maxEvents int) Config {
 	t.Helper()
 	c := Config{Tag: "scope end"}
 	sites := ledger.NewSites()
 	l := ledger.New(maxEvents)
 	pool := Ledger{ID: 1, Source: ledgerWithSites{l, sites}}
+	appendEvents := func(e event.Event, count int) {
+		for range count {
+			l.Append(&e, sites.Intern(0, e.Site))
+		}
+	}
 	words := strings.Fields(line)
 	for i := 0; i < len(words); i++ {
 		name, value, _ := strings.Cut(words[i], "=")
@@ -148,16 +159,11 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 		case "cast":
 			c.Call = broadcastCall(n)
 		case "repeat":
-			e := parseEvent(t, words[i+1], words[i+2])
-			for range n {
-				l.Append(&e, sites.Intern(0, e.Site))
-			}
-
-			i += 2 // the words of the event
-		default:
-			e := parseEvent(t, words[i], words[i+1])
-			l.Append(&e, sites.Intern(0, e.Site))
-			i++ // the second word of the event
+			appendEvents(parseEvent(t, words[i+1], words[i+2]), n)
+			i += 2 // skips both words of the event
+		default: // the first word of an event
+			appendEvents(parseEvent(t, words[i], words[i+1]), 1)
+			i++ // skips the second word
 		}
 	}
 
@@ -165,8 +171,8 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 	return c
 }
 
-// allReduceCall returns a call on blocks of the pool: on its window, the memory that is registered
-// with the communication library.
+// allReduceCall returns a call whose inputs and outputs are in the pool. It uses the window path,
+// for memory that is registered with the communication library.
 func allReduceCall(count uint64) *event.Call {
 	return &event.Call{
 		Operation: "all-reduce", Path: "window", DataType: "float32", ReduceOp: "sum",

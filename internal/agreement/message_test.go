@@ -10,17 +10,24 @@ import (
 	"symmem/internal/ledger"
 )
 
-// In an agreement, each rank has a Machine. In each round, the machines send payloads. Merge
-// combines these to a Summary, from which Step computes the payload of the next round or the
-// outcome.
+// An agreement compares the histories of all ranks. Each rank has a Machine for it. In each round:
+//
+//   - Each Machine returns a payload, which its rank sends to all ranks.
+//   - Each rank passes the payloads of all ranks to Merge, which combines them in a Summary.
+//   - Each rank passes the Summary to Step, a method of its Machine. It returns the payload for the
+//     next round, or the outcome if this was the last round.
+//
+// If the histories differ, the outcome is a divergence: the event that differs, its variants, and
+// the ranks that have each variant. Merge and Step must return ErrProtocol for invalid payloads.
 
-// payloadsByRound runs an agreement and returns the payloads that ranks send: the result contains,
-// for each round, the payload of each rank. An error of a machine fails the test.
+// payloadsByRound runs an agreement. It returns the payloads of all ranks for each round: [2][1] is
+// the payload of rank 1 in round 2. Rounds are numbered from 0. An error of a machine fails the
+// test.
 func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 	t.Helper()
-	payloads := make([][]byte, len(machines))
-	for i, m := range machines {
-		payloads[i] = m.Start()
+	payloads := make([][]byte, len(machines)) // of the current round, by rank
+	for rank, m := range machines {
+		payloads[rank] = m.Start()
 	}
 
 	var rounds [][][]byte
@@ -31,8 +38,9 @@ func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 			t.Fatal(err)
 		}
 
-		for i, m := range machines {
-			if payloads[i], _, err = m.Step(summary); err != nil {
+		for rank, m := range machines {
+			payloads[rank], _, err = m.Step(summary)
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -41,24 +49,28 @@ func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 	return rounds
 }
 
-// newSixMachines returns the machines of six ranks whose histories differ at event 300. There are
-// three variants of the event, each on two ranks. The machines have not been started. newGroup
-// makes a machine for each ledger.
+// newSixMachines returns machines for six ranks, whose histories of 400 events differ only at event
+// 300. There are three variants of this event, each on two ranks. The machines have not been
+// started.
 func newSixMachines(t testing.TB) []*Machine {
 	t.Helper()
-	history := randomHistory(newRand(3), 400)
-	var ledgers []*ledger.Ledger
-	for rank := range 6 {
-		changedHistory := slices.Clone(history)
-		changedHistory[300].Size += int64(rank % 3)
-		ledgers = append(ledgers, newLedger(0, changedHistory))
+	const rankCount, eventCount, differingEvent, variantCount = 6, 400, 300, 3
+	const keepAll = 0
+	commonHistory := randomHistory(newRand(3), eventCount)
+	var ledgers []*ledger.Ledger // histories by rank
+	for rank := range rankCount {
+		history := slices.Clone(commonHistory)
+		variant := rank % variantCount
+		history[differingEvent].Size += int64(variant)
+		ledgers = append(ledgers, newLedger(keepAll, history))
 	}
 
 	return newGroup(t, ModeExact, ledgers)
 }
 
-// TestVariantsBeyondLimitKeepRanks gives each rank another variant of an event. The error describes
-// at most maxContributions variants. It must list the ranks that have one of the others.
+// TestVariantsBeyondLimitKeepRanks gives each of 40 ranks another variant of an event. The
+// divergence describes only maxContributions variants. It must list the ranks that have one of the
+// others.
 func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 	const rankCount = 40
 	const otherCount = rankCount - maxContributions
@@ -71,7 +83,8 @@ func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 	}
 
 	outcomes, _ := runAll(t, machines, noAbsentRanks)
-	d := outcomes[9].Divergence // that of any rank, as all have the same
+	const anyRank = 9 // all have the same divergence
+	d := outcomes[anyRank].Divergence
 	if len(d.Variants) != maxContributions {
 		t.Errorf("got %d variants, want %d", len(d.Variants), maxContributions)
 	}
@@ -85,29 +98,34 @@ func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 	}
 }
 
-// Merge combines the payloads of all ranks in one round. It must refuse payloads that cannot be
-// decoded, and those that do not belong to one round.
+// TestMalformedPayloadsAreRefused passes payloads to Merge that cannot be decoded, or that do not
+// belong to one round. Merge must return ErrProtocol.
 func TestMalformedPayloadsAreRefused(t *testing.T) {
-	// Ranks send votes in the first round, digests at probed positions in several rounds, and the
-	// differing events in the last round.
+	// Payloads by rank. The first round has votes, the next ones probes, and the last one events.
 	rounds := payloadsByRound(t, newSixMachines(t))
-	votes, probes, events := rounds[0], rounds[1], rounds[len(rounds)-1]
+	votes := rounds[0]
+	probes := rounds[1]
+	events := rounds[len(rounds)-1]
+
 	otherVersion := slices.Clone(votes[1])
 	otherVersion[0]++ // the payload begins with the version
+	extraByte := append(slices.Clone(votes[1]), 0)
+	missingByte := votes[1][:len(votes[1])-1]
 	tooManyVotes := append(slices.Clone(votes[1]), make([]byte, MaxLedgers*binary.Size(vote{}))...)
 	oversized := message{phase: phaseProbe, value: make([]byte, maxValue+1)}
+	unknownPhase := message{phase: phaseDone}
 	event3 := message{phase: phaseEvents, round: 9, ledger: 1, position: 3}
 	event4 := message{phase: phaseEvents, round: 9, ledger: 1, position: 4}
-	for name, payloads := range map[string][][]byte{
+	for name, payloads := range map[string][][]byte{ // by rank
 		"another version":            {votes[0], otherVersion},
 		"an empty payload":           {votes[0], {}},
-		"an extra byte":              {votes[0], append(slices.Clone(votes[1]), 0)},
-		"a missing byte":             {votes[0], votes[1][:len(votes[1])-1]},
+		"an extra byte":              {votes[0], extraByte},
+		"a missing byte":             {votes[0], missingByte},
 		"too many pools":             {votes[0], tooManyVotes},
 		"a value that is too long":   {oversized.encode()},
 		"a payload of another round": {votes[0], probes[1]},
 		"a payload of a later phase": {probes[0], events[1]},
-		"an unknown phase":           {(&message{phase: phaseDone}).encode()},
+		"an unknown phase":           {unknownPhase.encode()},
 		"events of two positions":    {event3.encode(), event4.encode()},
 		"no payload":                 {nil, nil},
 	} {
@@ -119,9 +137,9 @@ func TestMalformedPayloadsAreRefused(t *testing.T) {
 	}
 }
 
-// TestMismatchedSummariesAreRefused passes a Summary to Step that does not belong to the first
-// round of rank 0 in a group of six ranks. The error ends the agreement, so Step must then refuse
-// the right Summary, too.
+// TestMismatchedSummariesAreRefused passes a Summary to Step that is wrong for the first round of
+// rank 0 in a group of six ranks. Step must return an error, which ends the agreement. So it must
+// then return an error for the right Summary, too.
 func TestMismatchedSummariesAreRefused(t *testing.T) {
 	rounds := payloadsByRound(t, newSixMachines(t))
 	withFewerRanks := rounds[0][:5]
@@ -135,11 +153,13 @@ func TestMismatchedSummariesAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newSixMachines(t)[0]
 			m.Start()
-			if _, _, err := m.Step(mustMerge(t, payloads)); !errors.Is(err, ErrProtocol) {
+			wrong := mustMerge(t, payloads)
+			if _, _, err := m.Step(wrong); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("Step returned error %v, want ErrProtocol", err)
 			}
 
-			if _, _, err := m.Step(mustMerge(t, rounds[0])); !errors.Is(err, ErrProtocol) {
+			right := mustMerge(t, rounds[0])
+			if _, _, err := m.Step(right); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("Step after an error: got error %v, want ErrProtocol", err)
 			}
 		})
@@ -157,9 +177,10 @@ func mustMerge(t testing.TB, payloads [][]byte) *Summary {
 	return s
 }
 
-// FuzzMergeAndStep merges the payloads a and b of ranks 0, 1 and 5. The others are absent. It
-// passes the result to rank 0 after some regular rounds, whose number depends on after. Merge and
-// Step must not panic, and must return no errors but ErrProtocol.
+// FuzzMergeAndStep merges random payloads a and b in a group of six ranks: ranks 0 and 5 send a,
+// rank 1 sends b, and the others are absent. It passes the Summary to Step of rank 0 after some
+// regular rounds, whose number depends on after. Merge and Step must not panic, and may return no
+// error except ErrProtocol.
 func FuzzMergeAndStep(f *testing.F) {
 	rounds := payloadsByRound(f, newSixMachines(f))
 	for i, payloads := range rounds {
@@ -170,38 +191,42 @@ func FuzzMergeAndStep(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b []byte, after uint8) {
 		m := newSixMachines(t)[0]
 		m.Start()
-		for i := range int(after) % len(rounds) {
+		regularRounds := int(after) % len(rounds)
+		for i := range regularRounds {
 			if _, _, err := m.Step(mustMerge(t, rounds[i])); err != nil {
 				t.Fatalf("Step in regular round %d: %v", i, err)
 			}
 		}
 
-		s, err := Merge([][]byte{a, b, nil, nil, nil, a})
+		summary, err := Merge([][]byte{a, b, nil, nil, nil, a})
 		if err != nil {
-			if !errors.Is(err, ErrProtocol) {
-				t.Fatalf("Merge returned error %v, want ErrProtocol", err)
-			}
-
+			checkIsErrProtocol(t, "Merge", err)
 			return
 		}
 
-		next, outcome, err := m.Step(s)
+		next, outcome, err := m.Step(summary)
 		if err != nil {
-			if !errors.Is(err, ErrProtocol) {
-				t.Fatalf("Step returned error %v, want ErrProtocol", err)
-			}
-
+			checkIsErrProtocol(t, "Step", err)
 			return
 		}
 
-		hasNext, hasOutcome := next != nil, outcome != nil
+		hasNext := next != nil
+		hasOutcome := outcome != nil
 		if hasNext == hasOutcome {
 			t.Fatalf("Step returned a payload: %v, and an outcome: %v; want one of them", hasNext,
 				hasOutcome)
 		}
 
-		if outcome != nil && outcome.Divergence != nil {
+		if hasOutcome && outcome.Divergence != nil {
 			_ = outcome.Divergence.Error() // must not panic
 		}
 	})
+}
+
+// checkIsErrProtocol fails the test if an error of a function is not ErrProtocol.
+func checkIsErrProtocol(t *testing.T, function string, err error) {
+	t.Helper()
+	if !errors.Is(err, ErrProtocol) {
+		t.Fatalf("%s returned error %v, want ErrProtocol", function, err)
+	}
 }

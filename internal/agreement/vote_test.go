@@ -9,13 +9,18 @@ import (
 	"symmem/event"
 )
 
-// Each rank reports the collective that it called, or none. A rank without a call must not be
-// blamed: it may be on its way to the call, and was stopped because of another rank's fault.
+// An agreement also compares the calls of a collective, such as an all-reduce. If rank 1 calls it
+// with ReduceOp "Sum", and ranks 0, 2 and 3 with "Max", the outcome is a divergence. Rank 1 is
+// deviant: its call differs from that of the majority.
+
+// A rank may report no call, for example because it was stopped by a fault of another rank before
+// the call. Such a rank must not be deviant if calls of other ranks differ from each other.
 func TestRanksWithoutCallAreNotDeviant(t *testing.T) {
-	sum, maxOp := &event.Call{ReduceOp: "Sum"}, &event.Call{ReduceOp: "Max"}
+	sum := &event.Call{ReduceOp: "Sum"}
+	maxOp := &event.Call{ReduceOp: "Max"}
 	for name, c := range map[string]struct {
 		calls   []*event.Call // by rank; nil if the rank reports none
-		deviant []int         // ranks that differ from the majority
+		deviant []int         // wanted deviant ranks
 	}{
 		"all ranks report a call": {
 			calls: []*event.Call{maxOp, sum, maxOp, maxOp}, deviant: []int{1},
@@ -35,7 +40,7 @@ func TestRanksWithoutCallAreNotDeviant(t *testing.T) {
 		"no call has a majority": {
 			calls: []*event.Call{maxOp, sum, nil}, deviant: nil,
 		},
-		// Then the missing call is the only difference.
+		// The missing call is the only difference, so its rank is deviant.
 		"all others report the same call": {
 			calls: []*event.Call{maxOp, nil, maxOp}, deviant: []int{1},
 		},
@@ -48,7 +53,8 @@ func TestRanksWithoutCallAreNotDeviant(t *testing.T) {
 
 			outcomes, _ := runAll(t, machines, noAbsentRanks)
 			for rank, o := range outcomes {
-				if d := o.Divergence; d == nil || !slices.Equal(d.Deviant, c.deviant) {
+				d := o.Divergence
+				if d == nil || !slices.Equal(d.Deviant, c.deviant) {
 					t.Errorf("rank %d: got %v, want deviant ranks %v", rank, d, c.deviant)
 				}
 			}
@@ -56,16 +62,17 @@ func TestRanksWithoutCallAreNotDeviant(t *testing.T) {
 	}
 }
 
-// TestLargestCallsAreCompared lets two ranks report calls whose texts have the largest size. A list
-// of several collectives has such a text.
+// TestLargestCallsAreCompared lets two ranks report different calls, whose texts have the maximum
+// size. The outcome must be a divergence. A call that lists several collectives has long texts.
 func TestLargestCallsAreCompared(t *testing.T) {
 	machines := make([]*Machine, 2)
 	for i := range machines {
-		const tooLong = 1 << 12 // event.AppendCall cuts each text
-		name := strings.Repeat(strconv.Itoa(i), tooLong)
-		machines[i] = mustNew(t, Config{Rank: i, Ranks: 2, Call: &event.Call{
-			Operation: name, Path: name, DataType: name, ReduceOp: name, Counts: name, List: name,
-		}})
+		const tooLong = 1 << 12 // in bytes; event.AppendCall cuts each text to the maximum size
+		text := strings.Repeat(strconv.Itoa(i), tooLong)
+		call := &event.Call{
+			Operation: text, Path: text, DataType: text, ReduceOp: text, Counts: text, List: text,
+		}
+		machines[i] = mustNew(t, Config{Rank: i, Ranks: len(machines), Call: call})
 	}
 
 	outcomes, _ := runAll(t, machines, noAbsentRanks)
@@ -74,12 +81,13 @@ func TestLargestCallsAreCompared(t *testing.T) {
 	}
 }
 
-// All ranks that take part make the same call. If a rank is absent, and a call is known to differ,
-// it must be that of the absent rank.
+// All ranks that take part report the same call. CallDiffers means that they know that the call of
+// another rank differs. If a rank is absent, this can only be its call, so the outcome must be a
+// divergence.
 func TestDifferingCallIsReportedIfItsRankIsAbsent(t *testing.T) {
 	call := &event.Call{ReduceOp: "Sum"}
 	for name, c := range map[string]struct {
-		callDiffers    bool         // see Config
+		callDiffers    bool         // Config.CallDiffers
 		absent         map[int]bool // set of ranks
 		wantDivergence bool
 	}{

@@ -12,8 +12,13 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// Ranks that join a group wait for each other. Each has a JoinList, with which it stores for which
+// ranks it waits, so that the others can explain a delay. Suppose that rank 0 waits for rank 1, and
+// that rank 1 waits for rank 2. Then rank 0 can warn that it waits for rank 1, which "waits for
+// rank 2". If rank 0 times out, its error names rank 2, which is to blame.
+
 // TestWarningIncludesWaitsOfLateRanks lets rank 0 wait for rank 1, which waits for rank 2. The
-// warning of rank 0 must describe the wait of rank 1. Ranks store their waits for this purpose.
+// warning of rank 0 must describe the wait of rank 1.
 func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer store.Close()
@@ -30,11 +35,12 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 
 	awaitedRanks := map[int][]int{0: {1}, 1: {2}} // by rank
 	for rank, list := range lists {
-		late := driver.Late{After: 5 * time.Millisecond, Warn: func(w driver.LateWarning) {
+		warn := func(w driver.LateWarning) {
 			if rank == 0 {
 				warnings <- w
 			}
-		}}
+		}
+		late := driver.Late{After: 5 * time.Millisecond, Warn: warn}
 		stop := list.StartWarnings(late, func() []int { return awaitedRanks[rank] })
 		defer stop()
 	}
@@ -48,7 +54,9 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 			}
 
 			// Warnings before rank 1 has stored its wait do not mention it.
-			if strings.Contains(w.Activity[1], "waits for rank 2") && len(w.Activity) == 1 {
+			mentionsWait := strings.Contains(w.Activity[1], "waits for rank 2")
+			isOnlyActivity := len(w.Activity) == 1
+			if mentionsWait && isOnlyActivity {
 				return
 			}
 		case <-deadline:
@@ -57,9 +65,10 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 	}
 }
 
-// TestBlockers lets rank 1 time out while it waits for other ranks. The error must list the ranks
-// for which these ranks wait in turn, directly or not. They are to blame, because they wait for no
-// other rank. If ranks wait in a circle, the error lists those for which rank 1 waits.
+// TestBlockers lets rank 1 time out while it waits for other ranks. These may wait for further
+// ranks, and so on. The error must list the ranks at the ends of these chains, which wait for no
+// rank. If ranks wait in a circle, it must list the ranks for which rank 1 waits. Only ranks of the
+// group count.
 func TestBlockers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
