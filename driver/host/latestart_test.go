@@ -11,8 +11,12 @@ import (
 	"symmem/driver"
 )
 
-// A Recv runs late if the goroutine that launches it does not wait for its message. Then either a
-// caller that waits for the stream, or a worker goroutine, receives the message when it arrives.
+// Rank 0 launches a Recv on a stream, but rank 1 has not sent the message. The launching goroutine
+// does not wait for it. Such a Recv is late: the message is received when it arrives, either by a
+// caller that waits for the stream or for an event, or by a worker goroutine if there is none.
+//
+// Messages between two ranks pass through a pipe of limited size, which has a list of incoming
+// messages and their buffers.
 
 // launchRecv queues a Recv from the other rank on a new stream and records an event after it. It
 // fails the test if it cannot.
@@ -31,19 +35,21 @@ func (d *rankPair) launchRecv(rank int, dst []byte) (*stream, *event) {
 	return s.(*stream), e
 }
 
-// TestRecvEndsWithoutWaiter queues two Recvs without a call that waits for them. The event after
-// the first must become done, and the work after the second must run.
+// TestRecvEndsWithoutWaiter launches two late Recvs on different streams, without a call that waits
+// for them. The event after the first must become done, and the work after the second must run.
 func TestRecvEndsWithoutWaiter(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	got, later := make([]byte, 1000), make([]byte, 1000)
-	_, e := d.launchRecv(0, got)
-	s, _ := d.launchRecv(0, later) // on another stream
-	hasRun := make(chan struct{})
+	const size = 1000
+	message1 := make([]byte, size)
+	message2 := make([]byte, size)
+	_, e := d.launchRecv(0, message1)
+	s, _ := d.launchRecv(0, message2)
+	hasRun := make(chan struct{}) // closed by the work after the second Recv
 	failIfErr(t, s.Host(func() { close(hasRun) }))
-	want := bytes.Repeat([]byte{7}, len(got))
+	want := bytes.Repeat([]byte{7}, size)
 	for range 2 {
-		failIfErr(t, d.send(1, driver.Call{Count: int64(len(want))}, want))
+		failIfErr(t, d.send(1, driver.Call{Count: size}, want))
 	}
 
 	for deadline := time.Now().Add(processTimeout); !e.Done(); {
@@ -55,24 +61,26 @@ func TestRecvEndsWithoutWaiter(t *testing.T) {
 	}
 
 	<-hasRun
-	for i, message := range [][]byte{got, later} {
-		if !bytes.Equal(message, want) {
-			t.Errorf("message %d begins with %v, want only bytes of 7", i, message[:3])
+	for i, got := range [][]byte{message1, message2} {
+		if !bytes.Equal(got, want) {
+			t.Errorf("message %d begins with %v, want only bytes of 7", i+1, got[:3])
 		}
 	}
 }
 
 // TestSeveralCallersWaitForRecv waits for the same Recv in several ways at once. One of the
-// callers, or a worker, receives the message on its thread. All waits must end after that.
+// callers, or a worker, receives the message. Each wait must end, but only when the message has
+// arrived.
 func TestSeveralCallersWaitForRecv(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	// Which caller receives the message depends on the timing. Sizes grow by 2000 bytes in each
-	// round. If a message is larger than the pipe, the sender needs a receiver before it can finish.
-	const rounds = 200
-	const maxSize = 2 * pipeFrames * frameBytes // twice the size of the pipe
+	const rounds = 200          // many, because the receiving caller depends on the timing
+	const growthPerRound = 2000 // of the size in bytes
+	// If a message is larger than the pipe, the sender needs a receiver before it can finish.
+	const pipeBytes = pipeFrames * frameBytes
+	const maxSize = 2 * pipeBytes
 	for round := range rounds {
-		size := 1 + round*2000%maxSize
+		size := 1 + round*growthPerRound%maxSize
 		sent := bytes.Repeat([]byte{byte(round)}, size)
 		got := make([]byte, size)
 		s, e := d.launchRecv(0, got)
@@ -80,7 +88,7 @@ func TestSeveralCallersWaitForRecv(t *testing.T) {
 		failIfErr(t, err)
 		waits := []func() error{
 			func() error { return e.Synchronize(d.ctx) },
-			func() error { return e.Synchronize(d.ctx) }, // several callers use the same event
+			func() error { return e.Synchronize(d.ctx) }, // a second caller with the same event
 			func() error { return s.Synchronize(d.ctx) },
 			func() error {
 				if err := other.Wait(e); err != nil {
@@ -109,8 +117,8 @@ func TestSeveralCallersWaitForRecv(t *testing.T) {
 	}
 }
 
-// TestRecvFailsWhileNobodyWaits aborts a group while a Recv waits for a message, but no caller
-// waits for the Recv. A later wait must return an error.
+// TestRecvFailsWhileNobodyWaits aborts a group after it has launched a late Recv, for which no
+// caller waits. A later wait must return an error.
 func TestRecvFailsWhileNobodyWaits(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -125,8 +133,9 @@ func TestRecvFailsWhileNobodyWaits(t *testing.T) {
 	}
 }
 
-// TestFailedRecvIsDetached aborts a group between two attempts to receive a message. The pipe must
-// not write to the buffer afterwards, because its owner may use it again.
+// TestFailedRecvIsDetached aborts a group between two attempts to receive a message. The second
+// must fail and remove the message from the list of the pipe, because the owner of the buffer may
+// use it again.
 func TestFailedRecvIsDetached(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -152,7 +161,7 @@ func TestFailedRecvIsDetached(t *testing.T) {
 
 	pipe := &c.messages.recvPipes[1]
 	pipe.mu.Lock()
-	if n := len(pipe.incoming); n != 1 { // messages that the pipe may write to buffers
+	if n := len(pipe.incoming); n != 1 {
 		t.Errorf("the pipe has %d messages before the failure, want 1", n)
 	}
 

@@ -8,30 +8,49 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestLaunchWakesSleepingRank waits until rank 1 sleeps in a collective, and then makes rank 0 call
-// the same collective. That must wake rank 1, or else its wait times out.
+// A stream runs work in order. There are two ways to launch a collective on a stream that is idle:
+//
+//   - Launch lets the collective run without further calls.
+//   - LaunchInline may defer the collective: Synchronize then runs it on the caller's goroutine.
+//
+// While a collective waits for another rank, its rank may sleep. The other rank must wake it.
+
+// barrierPlan returns a stream of a rank, and a plan for a Barrier of the rank's group.
+func (d *rankPair) barrierPlan(rank int) (*stream, driver.Plan, error) {
+	newStream, err := d.devices[rank].NewStream()
+	if err != nil {
+		return nil, nil, err
+	}
+
+	p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
+	return newStream.(*stream), p, err
+}
+
+// awaitSleepOf waits until a rank sleeps in a collective. It is called on the other rank.
+func (d *rankPair) awaitSleepOf(sleeper int) {
+	otherRank := 1 - sleeper
+	group := d.groups[otherRank].(*communicator)
+	for !group.IsAsleep(sleeper) {
+		runtime.Gosched()
+	}
+}
+
+// TestLaunchWakesSleepingRank waits until rank 1 sleeps in a collective, and then launches the same
+// collective on rank 0. This must wake rank 1. Otherwise, its wait would time out.
 func TestLaunchWakesSleepingRank(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	group0 := d.groups[0].(*communicator)
 	for _, err := range d.runOnBoth(func(rank int) error {
-		s, err := d.devices[rank].NewStream()
+		s, barrier, err := d.barrierPlan(rank)
 		if err != nil {
 			return err
 		}
 
 		if rank == 0 {
-			for !group0.IsAsleep(1) {
-				runtime.Gosched()
-			}
+			d.awaitSleepOf(1)
 		}
 
-		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
-		if err != nil {
-			return err
-		}
-
-		if err := d.groups[rank].Launch(s, p); err != nil {
+		if err := d.groups[rank].Launch(s, barrier); err != nil {
 			return err
 		}
 
@@ -44,13 +63,14 @@ func TestLaunchWakesSleepingRank(t *testing.T) {
 		failIfErr(t, err)
 	}
 
-	if group0.IsAsleep(1) {
-		t.Error("rank 1 is still marked as asleep")
+	if d.groups[0].(*communicator).IsAsleep(1) {
+		t.Error("IsAsleep(1) = true after the collective, want false")
 	}
 }
 
 // TestCollectiveOnIdleStreamDoesNotAllocate counts the allocations of a Barrier on an idle stream,
-// for both ways to launch it. The group has one rank, so no other rank adds allocations.
+// for both ways to launch it. There must be none. The group has one rank, because allocations of
+// other ranks would be counted, too.
 func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	d, err := Backend{}.Open(t.Context(), driver.Config{
 		Size: 1, Store: &drivertest.Store{}, Timeout: processTimeout,
@@ -91,45 +111,42 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	group1 := d.groups[1].(*communicator)
 	for _, err := range d.runOnBoth(func(rank int) error {
-		newStream, err := d.devices[rank].NewStream()
+		s, barrier, err := d.barrierPlan(rank)
 		if err != nil {
 			return err
 		}
 
-		s := newStream.(*stream)
 		if rank == 1 {
-			for !group1.IsAsleep(0) {
-				runtime.Gosched()
-			}
+			d.awaitSleepOf(0)
 		}
 
-		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
-		if err != nil {
+		if err := d.groups[rank].(driver.InlineLauncher).LaunchInline(s, barrier); err != nil {
 			return err
 		}
 
-		if err := d.groups[rank].(driver.InlineLauncher).LaunchInline(s, p); err != nil {
-			return err
-		}
-
-		hasRun := false // set by rank 0's work after the collective
-		if rank == 0 {
-			if !s.deferred { // whether Synchronize must run the work
-				t.Error("LaunchInline left the work to another goroutine")
-			}
-
-			if err := s.Host(func() { hasRun = true }); err != nil {
+		if rank == 1 {
+			if err := s.Synchronize(t.Context()); err != nil {
 				return err
 			}
+
+			return s.Close()
+		}
+
+		if !s.deferred { // whether Synchronize must run the collective
+			t.Error("LaunchInline left the work to another goroutine, want it deferred")
+		}
+
+		hasRun := false // set by work after the collective
+		if err := s.Host(func() { hasRun = true }); err != nil {
+			return err
 		}
 
 		if err := s.Synchronize(t.Context()); err != nil {
 			return err
 		}
 
-		if rank == 0 && !hasRun {
+		if !hasRun {
 			t.Error("Synchronize returned before the work queued after the collective had run")
 		}
 

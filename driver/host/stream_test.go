@@ -23,18 +23,19 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 		s, err := d.devices[0].NewStream()
 		failIfErr(t, err)
 		begin := make(chan struct{}) // closed to let the work fail
-		errs := make(chan error)
-		failIfErr(t, s.Host(func() {
+		errs := make(chan error)     // results of Synchronize
+		work := func() {
 			<-begin
 			panic("on purpose")
-		}))
+		}
+		failIfErr(t, s.Host(work))
 		const callers = 3
 		for range callers {
 			go func() { errs <- s.Synchronize(t.Context()) }()
 		}
 
-		// The time is synctest's, so this takes no real time. It lets goroutines run that sleep while
-		// they wait for a lock. Wait then returns when all callers wait for the work.
+		// Wait until all callers wait for the work. Before that, some may sleep while they wait for a
+		// lock. The second is of synctest's time, so it takes no real time.
 		<-time.After(time.Second)
 		synctest.Wait()
 		close(begin)
@@ -44,7 +45,8 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 			}
 		}
 
-		failIfErr(t, s.Synchronize(t.Context())) // the failure has been returned
+		// A later call does not return the failure again.
+		failIfErr(t, s.Synchronize(t.Context()))
 		failIfErr(t, s.Close())
 	})
 }
@@ -91,13 +93,16 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	}
 }
 
-// TestCaptureStartsDeferredWork begins a capture between LaunchInline and the Synchronize that
-// would run the launched work on its goroutine. Synchronize fails during a capture, so another
-// goroutine must run the work. Rank 1 takes part in the same collective.
+// LaunchInline may defer work: the next Synchronize runs it on its goroutine. But Synchronize fails
+// while the stream records a graph, from BeginCapture to EndCapture. So BeginCapture must make
+// another goroutine run the deferred work.
+
+// TestCaptureStartsDeferredWork defers a collective on rank 0, and then begins a capture. Rank 1
+// takes part in the collective, which must end during the capture.
 func TestCaptureStartsDeferredWork(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	launched := make(chan struct{}) // closed when rank 0 has launched and begun its capture
+	hasBegun := make(chan struct{}) // closed when rank 0 has begun its capture
 	for _, err := range d.runOnBoth(func(rank int) error {
 		newStream, err := d.devices[rank].NewStream()
 		if err != nil {
@@ -105,58 +110,66 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 		}
 
 		s := newStream.(*stream)
-		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
+		barrier, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		if err != nil {
 			return err
 		}
 
 		if rank == 1 {
-			<-launched
-			launchErr := d.groups[1].Launch(s, p)
+			<-hasBegun
+			launchErr := d.groups[1].Launch(s, barrier)
 			syncErr := s.Synchronize(t.Context())
 			closeErr := s.Close()
 			return errors.Join(launchErr, syncErr, closeErr)
 		}
 
-		if err := d.groups[0].(driver.InlineLauncher).LaunchInline(s, p); err != nil {
+		if err := d.groups[0].(driver.InlineLauncher).LaunchInline(s, barrier); err != nil {
 			return err
 		}
 
-		period := s.busyPeriod // ends when the work has run
-		if period == nil || !s.deferred {
-			return errors.New("LaunchInline did not leave its work to Synchronize")
-		}
-
-		if err := s.BeginCapture(); err != nil {
-			return err
-		}
-
-		close(launched)
-		if err := s.Synchronize(t.Context()); !errors.Is(err, driver.ErrCapturing) {
-			return fmt.Errorf("Synchronize() = %w; want ErrCapturing", err)
-		}
-
-		select {
-		case <-period.ended: // rank 1 has joined, and the work has run
-		case <-time.After(processTimeout):
-			return errors.New("the work did not run during the capture")
-		}
-
-		g, err := s.EndCapture()
-		if err != nil {
-			return err
-		}
-
-		graphErr := g.Close()
-		streamErr := s.Close()
-		return errors.Join(graphErr, streamErr)
+		return captureDuringDeferredWork(t, s, hasBegun)
 	}) {
 		failIfErr(t, err)
 	}
 }
 
-// TestLongestTimeoutOfOpenGroups changes the timeout of a group. longestTimeout must return the
-// timeout of the device or the group, whichever is longer, and ignore the group once it is closed.
+// captureDuringDeferredWork begins a capture on a stream with deferred work, and closes hasBegun.
+// It ends the capture and closes the stream when the work has run.
+func captureDuringDeferredWork(t *testing.T, s *stream, hasBegun chan struct{}) error {
+	t.Helper()
+	period := s.busyPeriod // ends when the work has run
+	if period == nil || !s.deferred {
+		return errors.New("LaunchInline did not leave its work to Synchronize")
+	}
+
+	if err := s.BeginCapture(); err != nil {
+		return err
+	}
+
+	close(hasBegun)
+	if err := s.Synchronize(t.Context()); !errors.Is(err, driver.ErrCapturing) {
+		return fmt.Errorf("Synchronize() = %w; want ErrCapturing", err)
+	}
+
+	select {
+	case <-period.ended: // rank 1 has launched the collective, and the work has run
+	case <-time.After(processTimeout):
+		return errors.New("the work did not run during the capture")
+	}
+
+	graph, err := s.EndCapture()
+	if err != nil {
+		return err
+	}
+
+	graphErr := graph.Close()
+	streamErr := s.Close()
+	return errors.Join(graphErr, streamErr)
+}
+
+// A device has a timeout, and each of its groups may have another. longestTimeout must return the
+// longest of the device and its open groups. The test changes the timeout of a group, and then
+// closes the group.
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	const deviceTimeout = processTimeout
 	d, err := Backend{}.Open(t.Context(), driver.Config{

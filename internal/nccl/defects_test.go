@@ -7,42 +7,55 @@ import (
 	"testing"
 )
 
+// A Defect lists which versions of NCCL and which GPUs have a known defect. Versions are numbers:
+// 22803 is 2.28.3. GPUs are given by their major compute capability, which is 9 for an H200.
+
+// TestDefectsApplyToVersionsAndGPUs checks Affects for versions and GPUs around the limits of
+// defects.
 func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
 	for _, c := range []struct {
-		defect         *Defect
-		version, major int
-		want           bool
+		defect  *Defect
+		version int
+		major   int // compute capability of the GPU
+		want    bool
 	}{
-		{EarlyStart, 22802, 9, false},
-		{EarlyStart, 22803, 9, true},
-		{EarlyStart, 22803, 8, false},
-		{EarlyStart, 23006, 10, true},
-		{EarlyStart, 23007, 9, false},
-		{ShiftedLoads, 22907, 8, true},
-		{ShiftedLoads, 23003, 9, false},
-		{AverageWithoutKernel, 23007, 9, true},
-		{AverageWithoutKernel, 23008, 9, false},
-		{LostByAbort, 99999, 9, true},
-		{KeptByAbort, 22703, 8, true},
-		{KeptByAbort, 22907, 9, false},
+		{defect: EarlyStart, version: 22802, major: 9, want: false},
+		{defect: EarlyStart, version: 22803, major: 9, want: true},
+		{defect: EarlyStart, version: 22803, major: 8, want: false},
+		{defect: EarlyStart, version: 23006, major: 10, want: true},
+		{defect: EarlyStart, version: 23007, major: 9, want: false},
+		{defect: ShiftedLoads, version: 22907, major: 8, want: true},
+		{defect: ShiftedLoads, version: 23003, major: 9, want: false},
+		{defect: AverageWithoutKernel, version: 23007, major: 9, want: true},
+		{defect: AverageWithoutKernel, version: 23008, major: 9, want: false},
+		{defect: LostByAbort, version: 99999, major: 9, want: true},
+		{defect: KeptByAbort, version: 22703, major: 8, want: true},
+		{defect: KeptByAbort, version: 22907, major: 9, want: false},
 	} {
 		if got := c.defect.Affects(c.version, c.major); got != c.want {
-			t.Errorf("In(%d, %d) = %v for %q, want %v", c.version, c.major, got, c.defect.Effect, c.want)
+			t.Errorf("Affects(%d, %d) = %v for the defect %q, want %v",
+				c.version, c.major, got, c.defect.Effect, c.want)
 		}
 	}
 }
 
+// Versions with the defect SkippedTail process only the first elements of some reductions.
+// MultipliedCount returns how many: of 4097 elements of 4 bytes, they skip the last.
 func TestMultipliedCount(t *testing.T) {
-	for _, c := range []struct{ count, elementBytes, want int64 }{
-		{0, 4, 0},
-		{1, 4, 1},
-		{4096, 4, 4096},
-		{4097, 4, 4096},
-		{4098, 4, 4098},
-		{70001, 4, 69984},
-		{1 << 20, 2, 1 << 20},
-		{1<<20 + 5, 8, 1 << 20},
-		{1<<20 + 31, 1, 1 << 20},
+	for _, c := range []struct {
+		count        int64 // number of elements
+		elementBytes int64
+		want         int64
+	}{
+		{count: 0, elementBytes: 4, want: 0},
+		{count: 1, elementBytes: 4, want: 1},
+		{count: 4096, elementBytes: 4, want: 4096},
+		{count: 4097, elementBytes: 4, want: 4096},
+		{count: 4098, elementBytes: 4, want: 4098},
+		{count: 70001, elementBytes: 4, want: 69984},
+		{count: 1 << 20, elementBytes: 2, want: 1 << 20},
+		{count: 1<<20 + 5, elementBytes: 8, want: 1 << 20},
+		{count: 1<<20 + 31, elementBytes: 1, want: 1 << 20},
 	} {
 		if got := MultipliedCount(c.count, c.elementBytes); got != c.want {
 			t.Errorf("MultipliedCount(%d, %d) = %d, want %d", c.count, c.elementBytes, got, c.want)
@@ -50,21 +63,23 @@ func TestMultipliedCount(t *testing.T) {
 	}
 }
 
+// TestDefectsPageMatchesTable compares the table in the documentation with Defects. It must have
+// one row for each defect, with the same texts.
 func TestDefectsPageMatchesTable(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/nccl-defects.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	rows := 0
+	rows := 0 // of the table, with the one of the headings
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "| ") {
 			rows++
 		}
 	}
 
-	if want := len(Defects) + 1; rows != want {
-		t.Errorf("the table in nccl-defects.md has %d lines, want %d", rows, want)
+	if want := 1 + len(Defects); rows != want {
+		t.Errorf("the table in nccl-defects.md has %d rows, want %d", rows, want)
 	}
 
 	for _, d := range Defects {
