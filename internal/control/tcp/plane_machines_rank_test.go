@@ -17,11 +17,23 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// machineRankVariable holds a machineRank as JSON.
+// Tests start this test binary as a rank on a simulated machine. The process reads what to do from
+// the environment variable SYMMEM_TCP_TEST_RANK, a machineRank in JSON. It writes events in JSON to
+// its standard output, one a line. A rank without faults writes:
+//
+//	{"Event":"started"}
+//	{"Event":"joined"}
+//	{"Event":"rounds","Round":2}
+//	{"Event":"rounds","Round":4}
+//	{"Event":"ended","Round":5,"Kind":"finished"}
+//
+// In each round, the ranks exchange data and check the data that they receive. They continue until
+// the test writes a line to the standard input of one of them, or until a fault occurs.
+
+// machineRankVariable is the environment variable with a machineRank as JSON.
 const machineRankVariable = "SYMMEM_TCP_TEST_RANK"
 
-// machineRank describes a rank on a simulated machine. It connects to the store, joins a group and
-// runs rounds of exchanges until the test ends them or a fault occurs.
+// machineRank describes a rank on a simulated machine.
 type machineRank struct {
 	Rank, Size           int           // of the job, which is one group
 	LocalRank, LocalSize int           // of the machine
@@ -34,9 +46,9 @@ type machineRank struct {
 
 // machineEvent is a line of JSON that a rank writes to the test.
 type machineEvent struct {
-	Event string // one of the constants below
+	Event string // one of the constants below, such as eventStarted
 	Round int    `json:",omitempty"` // completed rounds
-	Kind  string `json:",omitempty"` // class of the error, from controltest.KindOf, or "finished"
+	Kind  string `json:",omitempty"` // kind of the error, such as "lost"; "finished" without one
 	Ranks []int  `json:",omitempty"` // late or lost ranks in the error or the exchanged reports
 	Text  string `json:",omitempty"` // this rank's error
 }
@@ -49,6 +61,7 @@ const (
 	eventEnded   = "ended"   // the rank has left; this is its last event
 )
 
+// write writes the event to standard output.
 func (e machineEvent) write() { _ = json.NewEncoder(os.Stdout).Encode(e) }
 
 // runMachineRank runs a rank and exits if a test started this process as a rank. Otherwise, it
@@ -69,40 +82,17 @@ func runMachineRank() {
 	os.Exit(0)
 }
 
-// run connects, joins and runs rounds. It returns the rank's last event, with the error if one of
-// these steps failed.
+// run connects to the store, joins a group of all ranks and runs rounds. It returns the rank's last
+// event, with the error if one of these steps failed.
 func (r *machineRank) run() machineEvent {
 	ctx, cancel := context.WithTimeout(context.Background(), r.Timeout)
 	defer cancel()
-	store, member, err := rendezvous.Connect(ctx, rendezvous.World{
-		Rank: r.Rank, Size: r.Size, LocalRank: r.LocalRank, LocalSize: r.LocalSize,
-		Source: rendezvous.SourceOptions,
-		Route: rendezvous.Route{
-			Kind:     rendezvous.RouteServe, // rank 0 serves the store
-			Endpoint: rendezvous.Endpoint{Address: r.Store, Token: rendezvous.Token(r.Token)},
-		},
-	})
+	store, member, err := r.connect(ctx)
 	if err != nil {
 		return r.failedToJoin(err)
 	}
 	defer member.Close()
-	ranks := make([]int, r.Size)
-	for i := range ranks {
-		ranks[i] = i
-	}
-
-	if r.WaitsForInput {
-		if _, err := fmt.Fscanln(os.Stdin, new(string)); err != nil {
-			return r.failedToJoin(err)
-		}
-	}
-
-	guardedCtx, stopGuard := member.Guard(ctx, ranks) // ends when a rank is lost
-	p, err := Join(guardedCtx, Config{
-		Store: store, Timeout: r.Timeout,
-		Group: driver.GroupConfig{ID: "machines", Ranks: ranks, Rank: r.Rank},
-	})
-	stopGuard()
+	p, err := r.join(ctx, store, member)
 	if err != nil {
 		return r.failedToJoin(err)
 	}
@@ -120,6 +110,43 @@ func (r *machineRank) run() machineEvent {
 	}
 
 	return last
+}
+
+// connect connects to the store, which rank 0 serves.
+func (r *machineRank) connect(
+	ctx context.Context,
+) (*rendezvous.Client, *rendezvous.Member, error) {
+	return rendezvous.Connect(ctx, rendezvous.World{
+		Rank: r.Rank, Size: r.Size, LocalRank: r.LocalRank, LocalSize: r.LocalSize,
+		Source: rendezvous.SourceOptions,
+		Route: rendezvous.Route{
+			Kind:     rendezvous.RouteServe,
+			Endpoint: rendezvous.Endpoint{Address: r.Store, Token: rendezvous.Token(r.Token)},
+		},
+	})
+}
+
+// join joins the group of all ranks. If WaitsForInput is set, it first waits for a line of input.
+func (r *machineRank) join(
+	ctx context.Context, store *rendezvous.Client, member *rendezvous.Member,
+) (*Plane, error) {
+	ranks := make([]int, r.Size)
+	for i := range ranks {
+		ranks[i] = i
+	}
+
+	if r.WaitsForInput {
+		if _, err := fmt.Fscanln(os.Stdin, new(string)); err != nil {
+			return nil, err
+		}
+	}
+
+	guardedCtx, stopGuard := member.Guard(ctx, ranks) // ends when a rank is lost
+	defer stopGuard()
+	return Join(guardedCtx, Config{
+		Store: store, Timeout: r.Timeout,
+		Group: driver.GroupConfig{ID: "machines", Ranks: ranks, Rank: r.Rank},
+	})
 }
 
 // failedToJoin returns the last event of a rank that could not connect to the store or join.
@@ -142,7 +169,7 @@ func (r *machineRank) failedToJoin(err error) machineEvent {
 const roundsPerEvent = 2
 
 // runRounds runs rounds until a round fails or any rank proposes to finish. This rank proposes it
-// after it has read a line from standard input. rounds is the number of completed rounds.
+// after it has read a line from standard input. rounds is the number of rounds before the last one.
 func (r *machineRank) runRounds(p *Plane) (rounds int, err error) {
 	var shouldFinish atomic.Bool
 	go func() { // ends with the process
@@ -196,20 +223,22 @@ func (r *machineRank) runRound(
 	for rank, text := range messages {
 		var m roundMessage
 		err := json.Unmarshal(text, &m)
-		if err != nil || m.Rank != rank || m.Round != round {
+		isOfThisRound := err == nil && m.Rank == rank && m.Round == round
+		if !isOfThisRound {
 			return false, fmt.Errorf("wrong: rank %d sent %q in round %d", rank, text, round)
 		}
 
 		done = done || m.Finish
 	}
 
+	wordsOf := func(rank int) driver.Words { return driver.Words{uint64(rank), uint64(round)} }
 	all := make([]driver.Words, r.Size)
-	if err := value.Gather(ctx, driver.Words{uint64(r.Rank), uint64(round)}, all); err != nil {
+	if err := value.Gather(ctx, wordsOf(r.Rank), all); err != nil {
 		return false, err
 	}
 
 	for rank, words := range all {
-		if words != (driver.Words{uint64(rank), uint64(round)}) {
+		if words != wordsOf(rank) {
 			return false, fmt.Errorf("wrong: rank %d has the value %v in round %d", rank, words, round)
 		}
 	}

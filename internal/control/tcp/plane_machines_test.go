@@ -15,6 +15,8 @@ import (
 // Machine m runs ranks 2*m and 2*m+1. Rank 0, on machine 0, serves a store through which the ranks
 // find each other. The links between machines can be slow, lossy or cut.
 
+// After a fault, the ranks exchange reports, each of which lists the ranks that a rank has lost.
+
 const ranksPerMachine = 2
 
 // storePort is the TCP port of the store on machine 0.
@@ -52,6 +54,7 @@ func TestPartitionReportsOtherSide(t *testing.T) {
 	c.awaitRounds()
 	begin := time.Now()
 	c.lab.Isolate(2, netlab.Link{Cut: true})
+	// Each line has the machine whose ranks must report, and last the machines that they have lost.
 	c.checkLost(0, begin, 2)
 	c.checkLost(1, begin, 2)
 	c.checkLost(2, begin, 0, 1)
