@@ -6,15 +6,20 @@ import (
 	"testing"
 )
 
-// These tests load a library whose C functions record their calls. The first argument of a function
-// is argument 0.
+// The methods of a Library call C functions of NCCL. These tests load a library in place of NCCL.
+// Its functions record their calls. A test can set their result, and data that they store at an
+// address which they get as an argument. The first argument is argument 0.
+//
+// For example, a test lets ncclCommCount store 7 where its argument 1 points. Then the method Count
+// must return 7, and argument 0 must be the communicator.
 
 // allVersion is a version that has all functions, as ncclGetVersion returns it: NCCL 2.28.9.
 const allVersion = "22809"
 
-// word64 and word32 return the bytes of an integer, for outputs of C functions.
+// word64 returns the bytes of an integer, for C functions to store.
 func word64(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
+// word32 is like word64, for integers of 32 bits.
 func word32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 // TestCommunicatorProperties lets the C functions store a number where their argument 1 points. The
@@ -80,7 +85,8 @@ func TestCommInitRankPassesID(t *testing.T) {
 }
 
 // TestNonblockingCommunicatorReturnsErrInProgress lets ncclCommInitRankScalable return
-// ncclInProgress, and ncclCommGetAsyncError store it.
+// ncclInProgress, and ncclCommGetAsyncError store it. The methods must return ErrInProgress for
+// both.
 func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 	const inProgress = 7 // ncclInProgress
 	library, recorder := load(t, allVersion, declarations+newerDeclarations)

@@ -6,6 +6,10 @@ import (
 	"testing"
 )
 
+// A Library is a version of NCCL that has been loaded, and may lack functions that newer versions
+// have. For example, 2.26.5 has no ncclAlltoAll. A call of it must fail with the error
+// "ncclAlltoAll needs NCCL 2.28.3, and PATH is 2.26.5".
+
 // TestOlderVersionsLackFunctions loads libraries with given versions and functions. Calls of a
 // function that a library lacks must fail with an error that names the required version.
 func TestOlderVersionsLackFunctions(t *testing.T) {
@@ -57,9 +61,12 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 
 			recorder.Reset()
 			_, windowErr := library.WindowRegister(comm, address, bigCount)
+			deregisterErr := library.WindowDeregister(comm, 1)
+			allToAllErr := queue(library.AlltoAll(1, 2, 3, Int8, comm))
 			for call, err := range map[string]error{
-				"window": windowErr, "deregister": library.WindowDeregister(comm, 1),
-				"alltoall": queue(library.AlltoAll(1, 2, 3, Int8, comm)),
+				"window":     windowErr,
+				"deregister": deregisterErr,
+				"alltoall":   allToAllErr,
 			} {
 				want, isUnsupported := c.unsupported[call]
 				if isUnsupported {
@@ -86,8 +93,8 @@ func checkUnsupported(t *testing.T, l *Library, err error, want string) {
 	}
 }
 
-// TestVersionText uses codes of versions. Before 2.9, codes have one digit for the minor version,
-// and later two.
+// VersionText returns the text of a version that is given as a number. Numbers have one digit for
+// the minor version before 2.9, and two digits since then.
 func TestVersionText(t *testing.T) {
 	for code, want := range map[int]string{
 		2708:  "2.7.8",

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestCreateFile creates a file that is larger than the disk, which must leave no file. Then it
-// creates a small file, and tries to create it again, which must fail.
+// TestCreateFile tries to create a file that is larger than the disk, which must fail and leave no
+// file. Then it creates a small file. Creating it again must fail.
 func TestCreateFile(t *testing.T) {
 	const smallBytes, hugeBytes = 8192, 1 << 60
 	path := filepath.Join(t.TempDir(), "file")
@@ -39,21 +39,27 @@ func TestCreateFile(t *testing.T) {
 	}
 }
 
-// TestCreateFileWithoutFallocate creates a file on ramfs, which cannot allocate blocks in advance.
-// CreateFile must advise another filesystem, and leave no file. The test runs itself once more in
-// a child process with new namespaces, because only there it may mount a ramfs.
+// checkCreateFileOnRamfs checks that CreateFile in a folder on ramfs advises another filesystem,
+// and leaves no file.
+func checkCreateFileOnRamfs(t *testing.T, folder string) {
+	t.Helper()
+	_, err := CreateFile(filepath.Join(folder, "file"), 4096)
+	if err == nil || !strings.Contains(err.Error(), "use a folder on another filesystem") {
+		t.Errorf("CreateFile on ramfs = %v; want advice to use another filesystem", err)
+	}
+
+	if names, err := os.ReadDir(folder); err != nil || len(names) > 0 {
+		t.Errorf("ReadDir after a failed CreateFile = %v, %v; want no files", names, err)
+	}
+}
+
+// TestCreateFileWithoutFallocate creates a file on ramfs, a filesystem that cannot allocate blocks
+// in advance. Only root may mount one, so the test starts itself again: in a child process that is
+// root in new namespaces. The child finds the folder of the ramfs in an environment variable.
 func TestCreateFileWithoutFallocate(t *testing.T) {
-	const variable = "SYS_TEST_RAMFS" // the folder of the ramfs, set only for the child process
+	const variable = "SYS_TEST_RAMFS" // set only for the child process
 	if folder := os.Getenv(variable); folder != "" {
-		_, err := CreateFile(filepath.Join(folder, "file"), 4096)
-		if err == nil || !strings.Contains(err.Error(), "use a folder on another filesystem") {
-			t.Errorf("CreateFile on ramfs = %v; want advice to use another filesystem", err)
-		}
-
-		if names, err := os.ReadDir(folder); err != nil || len(names) > 0 {
-			t.Errorf("ReadDir after a failed CreateFile = %v, %v; want no files", names, err)
-		}
-
+		checkCreateFileOnRamfs(t, folder)
 		return
 	}
 
@@ -69,7 +75,8 @@ func TestCreateFileWithoutFallocate(t *testing.T) {
 	isMountError := hasExited && exitErr.ExitCode() == cannotMount
 	// unshare ends with status 1, as a failed test does, so only its message shows its failure.
 	isUnshareError := hasExited && strings.HasPrefix(string(out), "unshare:")
-	if errors.Is(err, exec.ErrNotFound) || isMountError || isUnshareError {
+	lacksUnshare := errors.Is(err, exec.ErrNotFound)
+	if lacksUnshare || isMountError || isUnshareError {
 		t.Skip(fmt.Errorf("mounting ramfs: %w: %w, %s", errors.ErrUnsupported, err, out))
 	}
 

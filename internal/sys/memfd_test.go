@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Memfd creates a file of memory, which has no name in a file system. The kernel allocates a page
+// of the file when it is first accessed, or earlier if allocatePages is called.
+
 func TestMemfdHasSizeAndZeros(t *testing.T) {
 	const bytes = 5 * 4096
 	f := newMemory(t, bytes)
@@ -83,23 +86,26 @@ func TestHugeMemfdFailsWithoutHugePages(t *testing.T) {
 	}
 }
 
-// TestFailedFillKeepsNoPages replaces fallocate, with which allocatePages allocates the pages of a
-// file. The first call is interrupted by a signal. The second runs out of memory after half the
-// pages, which allocatePages must then release.
+// allocatePages allocates the pages of a file with fallocate, a variable that this test replaces.
+// The first call fails with EINTR, as if a signal interrupted it, so allocatePages must repeat it.
+// The second call allocates half the pages, and then fails for lack of memory. allocatePages must
+// then release these pages.
 func TestFailedFillKeepsNoPages(t *testing.T) {
 	const bytes = 8 * 4096
 	f := newMemory(t, bytes)
 	callCount := 0
 	fallocate = func(fd int, mode uint32, offset, length int64) error {
-		if mode != 0 { // The call releases pages.
+		const allocate = 0
+		if mode != allocate { // The call releases pages.
 			return unix.Fallocate(fd, mode, offset, length)
 		}
 
-		if callCount++; callCount == 1 {
+		callCount++
+		if callCount == 1 {
 			return unix.EINTR
 		}
 
-		check(t, unix.Fallocate(fd, 0, offset, length/2))
+		check(t, unix.Fallocate(fd, allocate, offset, length/2))
 		return unix.ENOSPC
 	}
 	t.Cleanup(func() { fallocate = unix.Fallocate })

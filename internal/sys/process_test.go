@@ -32,6 +32,8 @@ func startIdleProcess(t *testing.T) (command *exec.Cmd, stdin io.Closer) {
 	return command, stdin
 }
 
+// A pidfd is a file that represents a process. AwaitEnd waits until the process has ended, or until
+// the read deadline of the file. It must time out before the process is killed, but not after that.
 func TestAwaitEndWaitsForProcess(t *testing.T) {
 	command, _ := startIdleProcess(t)
 	f, err := Pidfd(command.Process.Pid)
@@ -63,14 +65,15 @@ func TestIsStopped(t *testing.T) {
 		signal syscall.Signal
 		want   bool // whether the process is then stopped
 	}{
-		{syscall.SIGSTOP, true},
-		{syscall.SIGCONT, false},
-		{syscall.SIGSTOP, true},
+		{signal: syscall.SIGSTOP, want: true},
+		{signal: syscall.SIGCONT, want: false},
+		{signal: syscall.SIGSTOP, want: true},
 	} {
 		check(t, command.Process.Signal(c.signal))
+		// The signal may take effect only after Signal has returned.
 		begin := time.Now()
 		for IsStopped(pid) != c.want && time.Since(begin) < testTimeout {
-			runtime.Gosched() // The signal may take effect only after Signal has returned.
+			runtime.Gosched()
 		}
 
 		if got := IsStopped(pid); got != c.want {
@@ -97,19 +100,23 @@ func TestPidfdOfExitedProcessFails(t *testing.T) {
 	}
 }
 
+// The boot ID is a UUID that the machine chooses when it boots. A namespace is a text such as
+// "net:[5]".
 func TestBootIDAndNamespace(t *testing.T) {
 	boot, err := BootID()
 	check(t, err)
 	const uuidLength, uuidHyphens = 36, 4
-	if len(boot) != uuidLength || strings.Count(boot, "-") != uuidHyphens {
+	isUUID := len(boot) == uuidLength && strings.Count(boot, "-") == uuidHyphens
+	if !isUUID {
 		t.Errorf("BootID = %q, want a UUID", boot)
 	}
 
 	for _, kind := range []string{"net", "pid"} {
 		namespace, err := Namespace(kind)
 		check(t, err)
-		if want := kind + ":["; !strings.HasPrefix(namespace, want) { // The inode follows.
-			t.Errorf("Namespace(%q) = %q, want prefix %q", kind, namespace, want)
+		wantPrefix := kind + ":[" // A number follows.
+		if !strings.HasPrefix(namespace, wantPrefix) {
+			t.Errorf("Namespace(%q) = %q, want prefix %q", kind, namespace, wantPrefix)
 		}
 	}
 }

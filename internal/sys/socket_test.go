@@ -9,6 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Two processes on one machine are connected by a Unix socket. One calls SendFile with a message,
+// such as "file", and an open file. The other calls ReceiveFile, which returns the message and a
+// new descriptor of the same file. In these tests, both ends are in this process.
+
 // newPair returns the two ends of a connected Unix socket.
 func newPair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
@@ -27,7 +31,7 @@ func newPair(t *testing.T) (a, b *net.UnixConn) {
 	return ends[0], ends[1]
 }
 
-// TestPeerOfIdentifiesOtherEnd uses a pair of sockets, both ends of which are in this process.
+// PeerOf returns the process and the user at the other end, here those of the test.
 func TestPeerOfIdentifiesOtherEnd(t *testing.T) {
 	a, _ := newPair(t)
 	peer, err := PeerOf(a)
@@ -72,13 +76,14 @@ func TestDescriptorsAccompanyMessages(t *testing.T) {
 
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
 	check(t, err)
-	if flags&unix.FD_CLOEXEC == 0 {
-		t.Error("the received descriptor is not close-on-exec")
+	isInherited := flags&unix.FD_CLOEXEC == 0
+	if isInherited {
+		t.Error("child processes inherit the received descriptor, want it to be close-on-exec")
 	}
 }
 
 // countOpenFiles returns the number of open descriptors of this process. It also counts the one
-// that it uses itself.
+// with which it reads them.
 func countOpenFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -86,24 +91,32 @@ func countOpenFiles(t *testing.T) int {
 	return len(entries)
 }
 
-// TestInvalidMessagesLeaveNoDescriptor sends messages that ReceiveFile must reject. It must close
-// the descriptors that it received with them.
+// TestInvalidMessagesLeaveNoDescriptor sends messages that ReceiveFile must reject: those that are
+// too short, or have more than one descriptor. It must close the descriptors that it received.
 func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 	memory := newMemory(t, 4096)
 	fd := int(memory.Fd())
-	const whole, short = "four", "two" // A message has messageBytes bytes.
+	const whole, short = "four", "two" // The first one has messageBytes.
 	for name, c := range map[string]struct {
-		text    string
-		control []byte // the encoded descriptors
+		text        string
+		descriptors []byte // encoded for the kernel
 	}{
-		"two descriptors":                {whole, unix.UnixRights(fd, fd)},
-		"eight descriptors":              {whole, unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd)},
-		"a short message":                {short, unix.UnixRights(fd)},
-		"no descriptor, a short message": {short, nil},
+		"two descriptors": {
+			text: whole, descriptors: unix.UnixRights(fd, fd),
+		},
+		"eight descriptors": {
+			text: whole, descriptors: unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd),
+		},
+		"a short message": {
+			text: short, descriptors: unix.UnixRights(fd),
+		},
+		"no descriptor, a short message": {
+			text: short, descriptors: nil,
+		},
 	} {
 		a, b := newPair(t)
 		before := countOpenFiles(t)
-		_, _, err := a.WriteMsgUnix([]byte(c.text), c.control, nil)
+		_, _, err := a.WriteMsgUnix([]byte(c.text), c.descriptors, nil)
 		check(t, err)
 		if f, err := ReceiveFile(b, make([]byte, messageBytes)); err == nil {
 			t.Errorf("%s: ReceiveFile = %v, want an error", name, f)
@@ -136,7 +149,7 @@ func TestReceiveFileWithoutFreeDescriptors(t *testing.T) {
 	var limit unix.Rlimit
 	check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	lowered := limit
-	lowered.Cur = 3 // only the standard streams; files that are already open stay usable
+	lowered.Cur = 3 // for the standard streams; other files that are already open stay usable
 	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &lowered))
 	_, err := ReceiveFile(b, make([]byte, messageBytes))
 	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
