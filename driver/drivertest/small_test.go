@@ -14,12 +14,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// The small backend is a minimal backend that satisfies the contract. It serves as an example for
-// new backends. All its ranks are goroutines of one process, and all data passes through the
-// control plane. This file implements the device and the memory; small_stream_test.go implements
-// streams, and small_group_test.go communicators.
+// The small backend is an example for authors of backends: a minimal one that satisfies the
+// contract, as drivertest.Run checks. All its ranks are goroutines of one process. All data passes
+// through the control plane, by which ranks exchange messages.
+//
+// This file implements the device of a rank and its memory. The device reserves an arena, a range
+// of addresses. Memory is mapped there in segments, whose sizes are multiples of 256 KiB.
 
-// TestSmallBackendPassesContract runs all tests of backends, except those of parts that the small
+// TestSmallBackendPassesContract runs the tests for backends, except those of parts that the small
 // backend lacks.
 func TestSmallBackendPassesContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{

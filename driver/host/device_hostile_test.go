@@ -16,13 +16,18 @@ import (
 	"symmem/internal/sys"
 )
 
+// Ranks of this backend share memory. A device belongs to one rank, and a segment is a piece of its
+// memory. When the ranks of a group register segments, each rank fetches the files of the others'
+// segments from their hand-off sockets. Strangers can connect to such a socket, too. Tests in this
+// file use sockets, files and configurations that are invalid.
+
 // rankPair holds two ranks in this process.
 type rankPair struct {
 	t       *testing.T
 	ctx     context.Context   // ends after processTimeout
 	store   *drivertest.Store // through which the ranks find each other
 	devices [2]*Device
-	groups  [2]driver.Communicator // nil before connect
+	groups  [2]driver.Communicator // by rank; nil before connect
 }
 
 // newRankPair opens the devices of two ranks. When the test ends, it closes them and the groups,
@@ -67,23 +72,26 @@ func (d *rankPair) open(rank int, waitHook func() error) *Device {
 
 // runOnBoth calls f concurrently for both ranks and returns the errors by rank.
 func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
-	other := make(chan error)
-	go func() { other <- f(1) }()
-	err := f(0)
-	return [2]error{err, <-other}
+	result1 := make(chan error)
+	go func() { result1 <- f(1) }()
+	err0 := f(0)
+	err1 := <-result1
+	return [2]error{err0, err1}
 }
 
 // connect connects the ranks as a group. It fails the test if it cannot.
 func (d *rankPair) connect() {
 	d.t.Helper()
-	for _, err := range d.runOnBoth(func(rank int) (err error) {
+	errs := d.runOnBoth(func(rank int) (err error) {
 		d.groups[rank], err = d.devices[rank].Connect(d.ctx, pairGroup(rank))
 		return err
-	}) {
+	})
+	for _, err := range errs {
 		failIfErr(d.t, err)
 	}
 }
 
+// pairGroup returns the configuration of the group for a rank.
 func pairGroup(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "pair", Ranks: []int{0, 1}, Rank: rank, Check: true}
 }
@@ -125,9 +133,9 @@ func failIfErr(t *testing.T, err error) {
 	}
 }
 
-// TestSocketRefusesUnknownClientsWithoutBlocking connects clients with a wrong token, an invalid
-// request and an incomplete request to rank 0's hand-off socket. Peers get the files of segments
-// through it, so the ranks must still register segments. The first two must not get a file.
+// TestSocketRefusesUnknownClientsWithoutBlocking connects three strangers to the hand-off socket of
+// rank 0: one with a wrong token, one with an invalid request and one with an incomplete request.
+// The ranks must still be able to register segments. The first two strangers must not get a file.
 func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	d := newRankPair(t)
 	address := d.devices[0].machine.Address()
@@ -151,8 +159,9 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 		failIfErr(t, err)
 	}
 
-	validKey := d.groups[0].(*communicator).fileKey(key)
-	if _, err := wrongTokenClient.Fetch(d.ctx, validKey); !errors.Is(err, handoff.ErrRefused) {
+	validKey := d.groups[0].(*communicator).fileKey(key) // of rank 0's segment
+	_, err = wrongTokenClient.Fetch(d.ctx, validKey)
+	if !errors.Is(err, handoff.ErrRefused) {
 		t.Errorf("Fetch with a wrong token: got %v, want ErrRefused", err)
 	}
 
@@ -163,7 +172,8 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 }
 
 // TestSmallSegmentFileCausesErrorOnBothRanks registers segments of two granules. The file of rank
-// 0's segment has only one, so accesses beyond its end would kill the peer.
+// 0's segment has only one, so rank 1 would be killed if it accessed the second. Register must
+// return an error on both ranks.
 func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -174,12 +184,14 @@ func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
 	defer rightFile.Close()
 	segments[0].file = smallFile // which Unmap closes
 	want := fmt.Sprintf("%d bytes instead of %d", granularity, 2*granularity)
-	for rank, err := range d.register(driver.SegmentKey{Pool: 1}, segments) {
+	errs := d.register(driver.SegmentKey{Pool: 1}, segments)
+	for rank, err := range errs {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("rank %d: Register = %v, want an error with %q", rank, err, want)
 		}
 
-		if n := len(d.groups[rank].(*communicator).windows); n != 0 {
+		windows := d.groups[rank].(*communicator).windows // of registered segments
+		if n := len(windows); n != 0 {
 			t.Errorf("rank %d has %d windows after the error, want 0", rank, n)
 		}
 	}

@@ -18,6 +18,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// Tests in this file start each rank as a process, which runs a program: for example, collectives
+// in a loop. They then kill or stop a rank, the victim. Each other rank must end with an error, and
+// at least one error must name the victim. The processes write outputs in JSON, one a line: first
+// "open" and "running", and at last "outcome" with the error.
+
 // processTimeout is longer than any wait that must succeed.
 const processTimeout = 60 * time.Second
 
@@ -37,8 +42,8 @@ type process struct {
 	address string         // of the rank's hand-off socket
 }
 
-// startProcesses starts a process for each rank, and waits until all are running the program, which
-// is a key of programs. timeout limits their waits for each other.
+// startProcesses starts a process for each rank, and waits until all are running the program with
+// the given name. timeout limits their waits for each other.
 func startProcesses(t *testing.T, size int, program string, timeout time.Duration) *processes {
 	t.Helper()
 	socket := "unix:" + filepath.Join(t.TempDir(), "store")
@@ -50,12 +55,13 @@ func startProcesses(t *testing.T, size int, program string, timeout time.Duratio
 	t.Cleanup(func() { _ = server.Close() })
 	ps := &processes{t: t}
 	for rank := range size {
-		ps.all = append(ps.all, start(t, rank, []string{
+		p := start(t, rank, []string{
 			programVariable + "=" + program,
 			storeVariable + "=" + socket,
 			fmt.Sprintf("%s=%d %d", rankVariable, rank, size),
 			timeoutVariable + "=" + timeout.String(),
-		}))
+		})
+		ps.all = append(ps.all, p)
 	}
 
 	for _, p := range ps.all {
@@ -135,16 +141,16 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// checkErrorsNameVictim checks the outcomes of all ranks except the victim. At least one rank must
-// have an error of the given kind (see output.Kind) that names the victim. The other ranks may
-// instead have a "fault", an error because another rank has failed. All of them must have completed
-// an exchange on the fault lane without the victim.
+// checkErrorsNameVictim checks the outcomes of all ranks except the victim. At least one must be an
+// error of the given kind, such as "lost", that names the victim. The others may be a "fault"
+// instead, an error because another rank has failed. At the end, the ranks exchange reports on the
+// fault lane. All ranks except the victim must have taken part.
 func (ps *processes) checkErrorsNameVictim(kind string, victim int) {
 	ps.t.Helper()
-	namingErrors := 0
+	namingErrors := 0 // number of errors that name the victim
 	wantPresent := make([]bool, len(ps.all))
-	for r := range wantPresent {
-		wantPresent[r] = r != victim
+	for rank := range wantPresent {
+		wantPresent[rank] = rank != victim
 	}
 
 	for _, p := range ps.all {
@@ -172,7 +178,7 @@ func (ps *processes) checkErrorsNameVictim(kind string, victim int) {
 	}
 }
 
-// checkNoLeaks waits for the ends of all ranks, and checks that they left no process, socket or
+// checkNoLeaks waits until all ranks have ended, and checks that they left no process, socket or
 // shared memory.
 func (ps *processes) checkNoLeaks() {
 	ps.t.Helper()
