@@ -39,7 +39,7 @@ func BenchmarkPlane(b *testing.B) { controltest.Bench(b, joinAsMember) }
 // asks for a new status.
 //
 // In the next tests, rank 0 is the code under test, the victim. Rank 1 is an impostor: the test
-// sends each of its messages. anyStatus is a status with ticket 1.
+// sends each of its messages. anyStatus says that rank 1 has submitted ticket 1.
 
 // TestWithdrawAsksOnlyIfNeeded calls Withdraw when the victim knows from a status that the impostor
 // has submitted the same ticket. Withdraw must not ask for another status.
@@ -95,8 +95,8 @@ func TestWithdrawWaitsForAnswer(t *testing.T) {
 // Rank 0 has submitted 5 tickets, and has a status of ranks 1 and 2. leastSubmitted returns the
 // smallest number of tickets that a rank has submitted, say 4 by rank 1. This number is not final
 // if rank 1 may have submitted more since then. It is final if rank 1 has left, is lost, or has
-// sent the status as the answer to the last request.
-// If both ranks have submitted 4, one such rank suffices.
+// sent the status as the answer to the last request. If both ranks have submitted 4, one such rank
+// suffices.
 func TestLeastSubmittedIsFinal(t *testing.T) {
 	const lastRequest = 1
 	record := func(submitted uint64) rankRecord {
