@@ -13,10 +13,10 @@ import (
 
 // Rank 0 launches a Recv on a stream, but rank 1 has not sent the message. The launching goroutine
 // does not wait for it. Such a Recv is late: the message is received when it arrives, either by a
-// caller that waits for the stream or for an event, or by a worker goroutine if there is none.
+// caller that waits for the stream or for an event, or by a worker goroutine.
 //
-// Messages between two ranks pass through a pipe of limited size, which has a list of incoming
-// messages and their buffers.
+// Messages between two ranks pass through a pipe of limited size, which holds the
+// incoming messages and their buffers.
 
 // launchRecv queues a Recv from the other rank on a new stream and records an event after it. It
 // fails the test if it cannot.
@@ -134,7 +134,7 @@ func TestRecvFailsWhileNobodyWaits(t *testing.T) {
 }
 
 // TestFailedRecvIsDetached aborts a group between two attempts to receive a message. The second
-// must fail and remove the message from the list of the pipe, because the owner of the buffer may
+// must fail and remove the message from the pipe, because the owner of the buffer may
 // use it again.
 func TestFailedRecvIsDetached(t *testing.T) {
 	d := newRankPair(t)
