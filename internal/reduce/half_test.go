@@ -5,127 +5,157 @@ import (
 	"testing"
 )
 
-// Halves are 16-bit floats: float16 and bfloat16, which is the upper half of a float32.
+// A half is a float with 16 bits. There are two formats:
+//
+//   - The float16 0x3C00 is 1. It has 5 bits of exponent and 10 bits of fraction.
+//   - The bfloat16 0x3F80 is 1, too. It is the upper half of a float32: 0x3F800000 is 1.
+//
+// A half is a NaN if all bits of the exponent are 1, and the fraction is not 0. A NaN is quiet if
+// the highest bit of the fraction, the quiet bit, is 1.
+//
+// A float32 is rounded to the nearest half. The midpoint between two halves is rounded to the half
+// whose lowest bit is 0, which is called even.
 
-// TestHalvesRoundTrip converts all halves to float32 and back. This must change only NaNs, by
-// setting the bit that makes them quiet.
+const (
+	bfloat16Infinity = 0x7F80 // all bits of the exponent are 1
+	bfloat16QuietBit = float32QuietBit >> 16
+)
+
+// TestHalvesRoundTrip converts all halves to float32 and back. This must not change them, except
+// that NaNs become quiet.
 func TestHalvesRoundTrip(t *testing.T) {
 	for i := range 1 << 16 {
 		h := uint16(i)
-		want := h
-		isNaN := h&float16Infinity == float16Infinity && h&0x3FF != 0 // the fraction is not 0
-		if isNaN {
-			want |= float16QuietBit
-		}
-
+		want := quiet(h, float16Infinity, float16QuietBit)
 		if got := Float16Bits(Float16Value(h)); got != want {
 			t.Errorf("float16 %#04x became %#04x, want %#04x", h, got, want)
 		}
 
-		want = h
-		isNaN = h&0x7F80 == 0x7F80 && h&0x7F != 0 // as a bfloat16, where 0x7F80 is infinity
-		if isNaN {
-			want |= float32QuietBit >> 16
-		}
-
+		want = quiet(h, bfloat16Infinity, bfloat16QuietBit)
 		if got := BFloat16Bits(BFloat16Value(h)); got != want {
 			t.Errorf("bfloat16 %#04x became %#04x, want %#04x", h, got, want)
 		}
 	}
 }
 
+// quiet sets the quiet bit of a half if it is a NaN. infinity is +Inf in the format of the half.
+func quiet(half, infinity, quietBit uint16) uint16 {
+	const sign = 0x8000
+	magnitude := half &^ sign
+	isNaN := magnitude > infinity // same exponent, but the fraction is not 0
+	if isNaN {
+		return half | quietBit
+	}
+
+	return half
+}
+
 // TestWideningAgreesWithReferenceForEveryHalf converts every float16 to float32. A bfloat16 needs
 // no such test, because its bits are only shifted.
 func TestWideningAgreesWithReferenceForEveryHalf(t *testing.T) {
 	for i := range 1 << 16 {
-		got := math.Float32bits(Float16Value(uint16(i)))
-		if want := math.Float32bits(referenceFloat16(uint16(i))); got != want {
-			t.Errorf("float16 %#04x widened to %#08x, want %#08x", i, got, want)
+		h := uint16(i)
+		got := math.Float32bits(Float16Value(h))
+		want := math.Float32bits(referenceFloat16(h))
+		if got != want {
+			t.Errorf("float16 %#04x widened to %#08x, want %#08x", h, got, want)
 		}
 	}
 }
 
-// TestRoundingAgreesWithReferenceNearEveryHalf rounds every 16-bit float, every midpoint between
-// two of them, and the neighbors of both in float32, because the rounded value changes there.
+// TestRoundingAgreesWithReferenceNearEveryHalf rounds float32 numbers to halves: those near every
+// half, and those near the midpoints between halves, where the result changes.
 func TestRoundingAgreesWithReferenceNearEveryHalf(t *testing.T) {
 	for i := range 1 << 16 {
-		for _, bits := range turningPoints(uint16(i)) {
+		for _, bits := range numbersNear(uint16(i)) {
 			f := math.Float32frombits(bits)
-			if got, want := Float16Bits(f), uint16(referenceRound(Float16, f)); got != want {
+			got := Float16Bits(f)
+			want := uint16(referenceRound(Float16, f))
+			if got != want {
 				t.Fatalf("%#08x rounded to float16 %#04x, want %#04x", bits, got, want)
 			}
 
-			if got, want := BFloat16Bits(f), uint16(referenceRound(BFloat16, f)); got != want {
+			got = BFloat16Bits(f)
+			want = uint16(referenceRound(BFloat16, f))
+			if got != want {
 				t.Fatalf("%#08x rounded to bfloat16 %#04x, want %#04x", bits, got, want)
 			}
 		}
 	}
 }
 
-// turningPoints returns the bits of float32 numbers near which rounding changes: near the float16
-// with bits h, near the bfloat16 with bits h, and near the midpoint between each and its neighbor
-// of greater magnitude.
-func turningPoints(h uint16) []uint32 {
-	float16 := math.Float32bits(Float16Value(h))
+// numbersNear returns the bits of float32 numbers. They are near the float16 h, near the bfloat16
+// h, and near the midpoints between these and the next half, which is farther from zero.
+//
+// Adding 1 to the bits of a float32 gives the next float32. The middle of the bits of two halves is
+// therefore their midpoint. Exceptions are the middle between 0 and the next float16, and that
+// between a finite float16 and infinity.
+func numbersNear(h uint16) []uint32 {
 	const sign = 0x8000
-	neighbor := math.Float32bits(Float16Value(h&sign | (h+1)&^sign))
-	middle := float16 + (neighbor-float16)/2
+	next := h&sign | (h+1)&^sign
+	float16 := math.Float32bits(Float16Value(h))
+	nextFloat16 := math.Float32bits(Float16Value(next))
+	float16Middle := float16 + (nextFloat16-float16)/2
 	bfloat16 := uint32(h) << 16
+	bfloat16Middle := bfloat16 + 0x8000 // halfway to bfloat16+0x10000, the next bfloat16
 	return []uint32{
-		float16, float16 + 1, float16 - 1, middle - 1, middle, middle + 1,
+		float16, float16 + 1, float16 - 1,
+		float16Middle - 1, float16Middle, float16Middle + 1,
 		bfloat16, bfloat16 + 1, bfloat16 - 1,
-		bfloat16 + 0x7FFF, bfloat16 + 0x8000, bfloat16 + 0x8001, // the midpoint and its neighbors
+		bfloat16Middle - 1, bfloat16Middle, bfloat16Middle + 1,
 	}
 }
 
-// float8Value returns the number that the bits of a positive float8 (e4m3) represent. These have 4
-// bits of exponent, with a bias of 7, and 3 bits of fraction.
+// A float8 (e4m3) has a sign, 4 bits of exponent with a bias of 7, and 3 bits of fraction.
+const (
+	float8Largest = 0x7E // 448
+	float8NaN     = 0x7F
+	float8Sign    = 0x80
+)
+
+// TestFloat8RoundsToNearestEven rounds float32 numbers to float8. Every float8 must stay the same,
+// the midpoint between two must become the even one, and larger numbers must become the largest.
+func TestFloat8RoundsToNearestEven(t *testing.T) {
+	for bits := uint8(0); bits <= float8Largest; bits++ {
+		v := float8Value(bits)
+		checkFloat8(t, v, bits)
+		checkFloat8(t, -v, bits|float8Sign)
+	}
+
+	for bits := uint8(0); bits < float8Largest; bits++ {
+		middle := (float8Value(bits) + float8Value(bits+1)) / 2
+		isOdd := bits&1 == 1
+		if isOdd {
+			checkFloat8(t, middle, bits+1)
+		} else {
+			checkFloat8(t, middle, bits)
+		}
+	}
+
+	infinity := float32(math.Inf(1))
+	checkFloat8(t, 449, float8Largest)
+	checkFloat8(t, 1e30, float8Largest)
+	checkFloat8(t, infinity, float8Largest)
+	checkFloat8(t, -infinity, float8Largest|float8Sign)
+	checkFloat8(t, float32(math.NaN()), float8NaN)
+}
+
+// float8Value returns the number that the bits of a positive float8 represent.
 func float8Value(bits uint8) float32 {
-	exponent, fraction := int(bits>>3&15), float64(bits&7)
-	if exponent == 0 { // a subnormal number
+	exponent := int(bits >> 3 & 15)
+	fraction := float64(bits & 7) // in units of 1/8
+	if exponent == 0 {            // subnormal: fraction/8 * 2^-6
 		return float32(math.Ldexp(fraction, -9))
 	}
 
-	// The significand has an implicit bit, 8. Ldexp also divides it by 8.
+	// The number is (1+fraction/8) * 2^(exponent-7).
 	return float32(math.Ldexp(8+fraction, exponent-10))
 }
 
-// TestFloat8RoundsToNearestEven rounds every number in the format, which must not change it. A
-// midpoint between two neighbors must become the one with even bits, and numbers beyond the largest
-// must become the largest.
-func TestFloat8RoundsToNearestEven(t *testing.T) {
-	const largest, sign, nan = 0x7e, 0x80, 0x7f // largest is 448
-	for bits := uint8(0); bits <= largest; bits++ {
-		v := float8Value(bits)
-		if got := Float8Bits(v); got != bits {
-			t.Errorf("Float8Bits(%g) = %#x, want %#x", v, got, bits)
-		}
-
-		if got := Float8Bits(-v); got != bits|sign {
-			t.Errorf("Float8Bits(%g) = %#x, want %#x", -v, got, bits|sign)
-		}
-
-		if bits == largest {
-			break
-		}
-
-		middle := (v + float8Value(bits+1)) / 2
-		even := bits + bits&1 // bits or bits+1, whichever is even
-		if got := Float8Bits(middle); got != even {
-			t.Errorf("Float8Bits(%g) = %#x, want %#x", middle, got, even)
-		}
-	}
-
-	inf := float32(math.Inf(1))
-	for v, want := range map[float32]uint8{
-		449: largest, 1e30: largest, inf: largest, -inf: largest | sign,
-	} {
-		if got := Float8Bits(v); got != want {
-			t.Errorf("Float8Bits(%g) = %#x, want %#x", v, got, want)
-		}
-	}
-
-	if got := Float8Bits(float32(math.NaN())); got != nan {
-		t.Errorf("Float8Bits(NaN) = %#x, want %#x", got, nan)
+// checkFloat8 checks that Float8Bits(v) is want.
+func checkFloat8(t *testing.T, v float32, want uint8) {
+	t.Helper()
+	if got := Float8Bits(v); got != want {
+		t.Errorf("Float8Bits(%g) = %#x, want %#x", v, got, want)
 	}
 }

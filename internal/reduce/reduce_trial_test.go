@@ -6,8 +6,18 @@ import (
 	"unsafe"
 )
 
-// trial is one call of Reduce, Average or ScaledSum. Its results are compared with those of a
-// simple reference.
+// A trial compares the results of one call with those of simple reference code. For example, a
+// trial adds two sources of 1000 bytes with Reduce, and stores the sums to three destinations:
+//
+//   - No source is a destination if inPlace is notInPlace. If inPlace is 1, the second source is
+//     also the first destination, so its contents are replaced by the sums.
+//   - If misalignment is 4 and addedMisalignment is 16, the destinations begin 4, 20 and 36 bytes
+//     after a boundary of a cache line.
+//
+// Package reduce has portable code and, on amd64, vector code for some levels. A level is a set of
+// instructions, such as AVX2. Each trial makes its call at every level that the processor supports.
+
+// trial is one call of Reduce, Average or ScaledSum.
 type trial struct {
 	op                Op
 	t                 DataType // of the elements
@@ -24,22 +34,7 @@ type trial struct {
 // notInPlace is the value of trial.inPlace if no source is a destination.
 const notInPlace = -1
 
-// String describes a trial in messages, so that a failed one can be repeated.
-func (tr trial) String() string {
-	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, average %v, in place %d, "+
-		"%d+%d bytes off a line, %+v, factor %v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]),
-		tr.destinationCount, tr.average, tr.inPlace, tr.misalignment, tr.addedMisalignment, tr.hint,
-		tr.factor)
-}
-
-// check compares the results of a trial with want. It tries the portable code and the vector code
-// of each level, which is a set of instructions such as AVX2.
-func (tr trial) check(t testReporter, want []byte) {
-	t.Helper()
-	forEachLevel(func(level string) { tr.checkLevel(t, level, want) })
-}
-
-// want returns the results of the reference.
+// want returns the results of the reference code.
 func (tr trial) want() []byte {
 	if tr.factor != 0 {
 		return referenceSum(tr.t, tr.sources, tr.factor)
@@ -54,31 +49,54 @@ type testReporter interface {
 	Fatalf(format string, args ...any)
 }
 
-// checkLevel checks the code of the active level, whose name it uses in messages.
-func (tr trial) checkLevel(t testReporter, level string, want []byte) {
+// check makes the call at each level, and compares its results with want.
+func (tr trial) check(t testReporter, want []byte) {
 	t.Helper()
-	size := len(tr.sources[0])
-	var srcs, dsts []unsafe.Pointer
-	var inputs, outputs []guarded // the memory of srcs and dsts
+	forEachLevel(func(level string) {
+		inputs := tr.newInputs()
+		outputs := tr.newOutputs(inputs)
+		tr.call(inputs, outputs)
+		tr.compare(t, level, inputs, outputs, want)
+	})
+}
+
+// newInputs returns copies of the sources in memory with guard bytes around them.
+func (tr trial) newInputs() []guarded {
+	var inputs []guarded
 	for i, source := range tr.sources {
-		// Sources differ in their misalignment, by 3 elements.
-		g := newGuarded(size, (tr.misalignment+3*i*tr.t.Size())%lineBytes)
+		// Each source is 3 elements farther from a boundary than the one before.
+		misalignment := (tr.misalignment + 3*i*tr.t.Size()) % lineBytes
+		g := newGuarded(len(source), misalignment)
 		copy(g.data, source)
 		inputs = append(inputs, g)
-		srcs = append(srcs, g.pointer())
 	}
 
+	return inputs
+}
+
+// newOutputs returns memory for the destinations. The first may be one of the inputs.
+func (tr trial) newOutputs(inputs []guarded) []guarded {
+	size := len(tr.sources[0])
+	var outputs []guarded
 	for i := range tr.destinationCount {
-		g := newGuarded(size, (tr.misalignment+i*tr.addedMisalignment)%lineBytes)
-		if i == 0 && tr.inPlace != notInPlace {
+		misalignment := (tr.misalignment + i*tr.addedMisalignment) % lineBytes
+		g := newGuarded(size, misalignment)
+		isInput := i == 0 && tr.inPlace != notInPlace
+		if isInput {
 			g = inputs[tr.inPlace]
 		}
 
 		outputs = append(outputs, g)
-		dsts = append(dsts, g.pointer())
 	}
 
-	count := size / tr.t.Size()
+	return outputs
+}
+
+// call calls Reduce, Average or ScaledSum.
+func (tr trial) call(inputs, outputs []guarded) {
+	srcs := pointers(inputs)
+	dsts := pointers(outputs)
+	count := len(tr.sources[0]) / tr.t.Size()
 	switch {
 	case tr.factor != 0:
 		ScaledSum(tr.t, dsts, srcs, count, tr.factor, tr.hint)
@@ -87,11 +105,20 @@ func (tr trial) checkLevel(t testReporter, level string, want []byte) {
 	default:
 		Reduce(tr.op, tr.t, dsts, srcs, count, tr.hint)
 	}
-
-	tr.compare(t, level, inputs, outputs, want)
 }
 
-// compare checks that all outputs equal want, and that no other memory has changed.
+// pointers returns the addresses of the data in buffers.
+func pointers(buffers []guarded) []unsafe.Pointer {
+	var addresses []unsafe.Pointer
+	for _, g := range buffers {
+		addresses = append(addresses, g.pointer())
+	}
+
+	return addresses
+}
+
+// compare checks that all outputs equal want, and that no other memory has changed. level is the
+// name of the active level, for messages.
 func (tr trial) compare(t testReporter, level string, inputs, outputs []guarded, want []byte) {
 	t.Helper()
 	for d, g := range outputs {
@@ -100,9 +127,11 @@ func (tr trial) compare(t testReporter, level string, inputs, outputs []guarded,
 		}
 
 		if !bytes.Equal(g.data, want) {
-			i := firstDifference(g.data, want) / tr.t.Size()
-			t.Fatalf("%s: %v: destination %d element %d is %#x, want %#x", level, tr, d, i,
-				get(tr.t, g.data, i), get(tr.t, want, i))
+			i := firstDifference(g.data, want) / tr.t.Size() // index of an element
+			gotBits := get(tr.t, g.data, i)
+			wantBits := get(tr.t, want, i)
+			t.Fatalf("%s: %v: destination %d element %d is %#x, want %#x",
+				level, tr, d, i, gotBits, wantBits)
 		}
 	}
 
@@ -116,6 +145,14 @@ func (tr trial) compare(t testReporter, level string, inputs, outputs []guarded,
 			t.Fatalf("%s: %v: source %d changed", level, tr, s)
 		}
 	}
+}
+
+// String describes a trial in messages, so that a failed one can be repeated.
+func (tr trial) String() string {
+	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, average %v, in place %d, "+
+		"%d+%d bytes off a line, %+v, factor %v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]),
+		tr.destinationCount, tr.average, tr.inPlace, tr.misalignment, tr.addedMisalignment, tr.hint,
+		tr.factor)
 }
 
 // firstDifference returns the index of the first byte that differs, or len(a) if all are equal.
