@@ -10,29 +10,36 @@ import (
 	"symmem/internal/mps/mpstest"
 )
 
+// Package mps starts and stops daemons of NVIDIA's Multi-Process Service by running its control
+// program. In these tests, a script replaces the control program. It starts another program instead
+// of a daemon, and logs what it does: "start of 2,3" if CUDA_VISIBLE_DEVICES is 2,3.
+
+// TestDaemonListensUntilClose starts a daemon for the GPUs 2 and 3. Its clients must find it until
+// Close, and number the GPUs from 0. Close must stop it and remove its folder.
 func TestDaemonListensUntilClose(t *testing.T) {
 	log := mpstest.Install(t)
 	folder := t.TempDir()
-	t.Setenv("TMPDIR", folder)
+	t.Setenv("TMPDIR", folder) // Start creates the daemon's folder in it.
 	d, err := mps.Start(t.Context(), append(os.Environ(), "CUDA_VISIBLE_DEVICES=2,3"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	variables := d.Variables(2)
+	variables := d.Variables(2) // of a client that uses both GPUs
 	getenv := func(name string) string { return variables[name] }
-	if !mps.IsRunning(getenv) || variables["CUDA_VISIBLE_DEVICES"] != "0,1" {
-		t.Errorf("Variables(2) = %v, want a folder with a daemon and GPUs 0,1", variables)
+	if !mps.IsRunning(getenv) {
+		t.Errorf("with the variables %v, IsRunning = false before Close, want true", variables)
+	}
+
+	if got := variables["CUDA_VISIBLE_DEVICES"]; got != "0,1" {
+		t.Errorf("the client's CUDA_VISIBLE_DEVICES = %q, want 0,1", got)
 	}
 
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
 
-	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
-		t.Errorf("folder contains %v, %v after Close; want nothing", remaining, err)
-	}
-
+	checkEmpty(t, folder)
 	if mps.IsRunning(getenv) {
 		t.Error("IsRunning = true after Close, want false")
 	}
@@ -43,16 +50,27 @@ func TestDaemonListensUntilClose(t *testing.T) {
 	}
 }
 
+// checkEmpty checks that a folder contains nothing.
+func checkEmpty(t *testing.T, folder string) {
+	t.Helper()
+	remaining, err := os.ReadDir(folder)
+	if err != nil || len(remaining) > 0 {
+		t.Errorf("%s contains %v (error %v), want nothing", folder, remaining, err)
+	}
+}
+
+// TestVariablesOmitCUDAVisibleDevicesUnlessSet starts a daemon for all GPUs. Its clients can use
+// all of them without CUDA_VISIBLE_DEVICES.
 func TestVariablesOmitCUDAVisibleDevicesUnlessSet(t *testing.T) {
 	mpstest.Install(t)
-	t.Setenv("CUDA_VISIBLE_DEVICES", "")
+	t.Setenv("CUDA_VISIBLE_DEVICES", "") // restores the variable after the test
 	os.Unsetenv("CUDA_VISIBLE_DEVICES")
 	d, err := mps.Start(t.Context(), os.Environ())
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if _, set := d.Variables(2)["CUDA_VISIBLE_DEVICES"]; set {
+	if _, isSet := d.Variables(2)["CUDA_VISIBLE_DEVICES"]; isSet {
 		t.Error("Variables sets CUDA_VISIBLE_DEVICES although the environment does not")
 	}
 
@@ -61,6 +79,8 @@ func TestVariablesOmitCUDAVisibleDevicesUnlessSet(t *testing.T) {
 	}
 }
 
+// TestFailedStartLeavesNoFiles makes the control program fail. The error must contain the output of
+// the program.
 func TestFailedStartLeavesNoFiles(t *testing.T) {
 	mpstest.Install(t)
 	folder := t.TempDir()
@@ -70,19 +90,19 @@ func TestFailedStartLeavesNoFiles(t *testing.T) {
 		t.Errorf("Start = %v; want an error that contains %q", err, mpstest.StartError)
 	}
 
-	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
-		t.Errorf("folder contains %v, %v after a failed Start; want nothing", remaining, err)
-	}
+	checkEmpty(t, folder)
 }
 
+// TestStartFailsWithoutProgram searches for the control program in an empty folder.
 func TestStartFailsWithoutProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if _, err := mps.Start(t.Context(), os.Environ()); err == nil {
 		t.Error("Start without the control program succeeded, want an error")
 	}
 
-	getenvEmpty := func(string) string { return filepath.Join(t.TempDir(), "none") }
-	if mps.IsRunning(getenvEmpty) {
-		t.Error("IsRunning = true for a folder that does not exist")
+	missingFolder := filepath.Join(t.TempDir(), "none")
+	getenv := func(string) string { return missingFolder }
+	if mps.IsRunning(getenv) {
+		t.Error("IsRunning = true for a folder that does not exist, want false")
 	}
 }
