@@ -7,13 +7,25 @@ import (
 	"testing"
 )
 
-// eagerLoading implements the functions of CUDA that ModuleLoadFunctions calls, in C. The last
-// hexadecimal digit of a module's handle is the number of its kernels. The handle of a kernel is
-// that of its module plus 16 times its number, from 1. Tests call the last three functions:
+// A module contains kernels. By default, CUDA loads a kernel when it is first launched.
+// ModuleLoadFunctions loads all kernels of a module early. For a module with two kernels, it calls:
+//
+//	cuModuleGetFunctionCount        returns 2
+//	cuModuleEnumerateFunctions      returns the handles of the kernels
+//	cuFuncLoad                      loads the first kernel
+//	cuFuncLoad                      loads the second kernel
+
+// eagerLoading implements these functions in C. In it, a handle describes itself. The handle of a
+// module ends with a hexadecimal digit, the number of the module's kernels. The kernels of the
+// module 0x7fabcdef0002 have the handles 0x7fabcdef0012 and 0x7fabcdef0022.
+//
+// Tests call the last three functions:
 //
 //   - calls_made returns the number of calls.
-//   - loaded_at(i) returns the handle of the i-th loaded kernel, or 0 after the last.
-//   - fail(n) makes the n-th call fail, or none if n is 0. It also resets the other values.
+//   - loaded_at(i) returns the handle of the i-th loaded kernel, from 0. After the last, it returns
+//     0.
+//   - fail(n) makes the n-th call fail, from 1. fail(0) lets all succeed. Both also forget earlier
+//     calls and loaded kernels.
 const eagerLoading = `
 static int64_t loaded[8], count, calls, failing;
 static CUresult step(void) { return ++calls == failing ? 2 : 0; }
@@ -60,39 +72,49 @@ func loadedFunctions(d *Driver) (functions []Function) {
 	}
 }
 
-const noCall = 0 // argument of fail
-
-// moduleWith returns the handle of a module with up to 15 kernels. See eagerLoading.
+// moduleWith returns the handle of a module with up to 15 kernels.
 func moduleWith(kernelCount int) Module { return Module(address) + Module(kernelCount) }
 
-// kernelOf returns the handle of a kernel, whose number counts from 1.
-func kernelOf(module Module, number int) Function { return Function(module) + 16*Function(number) }
+// kernelsOf returns the handles of all kernels of a module.
+func kernelsOf(module Module, kernelCount int) (kernels []Function) {
+	for number := 1; number <= kernelCount; number++ {
+		kernels = append(kernels, Function(module)+16*Function(number))
+	}
 
+	return kernels
+}
+
+// TestModuleLoadFunctionsLoadsAll loads modules with different numbers of kernels.
 func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
 	driver, _ := load(t, declarations, eagerLoading) // builds a C library in place of libcuda
 	for _, kernelCount := range []int{0, 1, 3} {
 		module := moduleWith(kernelCount)
-		var want []Function
-		for number := 1; number <= kernelCount; number++ {
-			want = append(want, kernelOf(module, number))
+		const noCall = 0
+		invoke(driver, "fail", noCall)
+		if err := driver.ModuleLoadFunctions(module); err != nil {
+			t.Errorf("ModuleLoadFunctions of %d kernels = %v, want nil", kernelCount, err)
 		}
 
-		invoke(driver, "fail", noCall)
-		err := driver.ModuleLoadFunctions(module)
-		if got := loadedFunctions(driver); err != nil || !slices.Equal(got, want) {
-			t.Errorf("ModuleLoadFunctions loaded %#x and returned %v; want %#x, nil", got, err, want)
+		got := loadedFunctions(driver)
+		want := kernelsOf(module, kernelCount)
+		if !slices.Equal(got, want) {
+			t.Errorf("ModuleLoadFunctions of %d kernels loaded %#x, want %#x", kernelCount, got, want)
 		}
 	}
 }
 
+// TestModuleLoadFunctionsStopsAtFirstError lets each call for a module with two kernels fail in
+// turn. ModuleLoadFunctions must return the error, and make no further call.
 func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
 	driver, _ := load(t, declarations, eagerLoading)
-	for i, name := range []string{ // all calls for two kernels, in order
+	module := moduleWith(2)
+	names := []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad", "cuFuncLoad",
-	} {
+	}
+	for i, name := range names {
 		failing := uintptr(i + 1) // number of the call that fails
 		invoke(driver, "fail", failing)
-		err := driver.ModuleLoadFunctions(moduleWith(2))
+		err := driver.ModuleLoadFunctions(module)
 		var callErr *Error
 		if !errors.As(err, &callErr) || callErr.Call != name {
 			t.Errorf("if call %d fails, ModuleLoadFunctions = %v, want an error from %s",
@@ -105,23 +127,26 @@ func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
 	}
 }
 
-// TestModuleLoadFunctionsOnOldDriver renames a function, as if the driver did not have it. Then
-// ModuleLoadFunctions must do nothing, because loading all kernels early only saves time.
+// TestModuleLoadFunctionsOnOldDriver uses drivers that lack one of the functions. Then
+// ModuleLoadFunctions must do nothing, because loading kernels early only saves time.
 func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
 	for _, missing := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad",
 	} {
-		driver, _ := load(t, declarations, strings.ReplaceAll(eagerLoading, missing+"(", "other("))
-		err := driver.ModuleLoadFunctions(moduleWith(2))
-		if n := invoke(driver, "calls_made"); n != 0 || err != nil {
-			t.Errorf("without %s, ModuleLoadFunctions makes %d calls and returns %v; want 0 calls, nil",
-				missing, n, err)
+		source := strings.ReplaceAll(eagerLoading, missing+"(", "other(") // renames the function
+		driver, _ := load(t, declarations, source)
+		if err := driver.ModuleLoadFunctions(moduleWith(2)); err != nil {
+			t.Errorf("without %s, ModuleLoadFunctions = %v, want nil", missing, err)
+		}
+
+		if n := invoke(driver, "calls_made"); n != 0 {
+			t.Errorf("without %s, ModuleLoadFunctions makes %d calls, want 0", missing, n)
 		}
 	}
 }
 
-// C finds the end of the code by the zero byte. ModuleLoadData must fail before it calls the
-// driver, and new(Driver) has none.
+// TestModuleLoadDataNeedsZeroByte passes code without a zero byte, which marks the end for C.
+// ModuleLoadData must fail before it calls CUDA, which new(Driver) could not.
 func TestModuleLoadDataNeedsZeroByte(t *testing.T) {
 	for _, code := range []string{"", ".version 8.0"} {
 		_, err := new(Driver).ModuleLoadData([]byte(code))

@@ -7,10 +7,15 @@ import (
 	"testing"
 )
 
-// Arguments of calls. Tests call a C library that stands in for libcuda and only records the calls,
-// so the addresses are never used.
+// Methods of Driver call C functions of CUDA. For example, AddressFree(a, n) must call
+// cuMemAddressFree with the arguments a and n. If that fails, AddressFree must return an error with
+// the name cuMemAddressFree.
+//
+// In place of CUDA, the test builds a C library with the same functions. They only record their
+// name and arguments, so the addresses are never used.
+
+// These are arguments of calls. Their bits above the 32nd detect arguments that are truncated.
 const (
-	// Addresses and sizes have bits above the 32nd, so that truncated arguments are detected.
 	address      uintptr = 0x7fab_cdef_0000
 	otherAddress uintptr = 0x7012_3456_0000
 	big          int64   = 5 << 33
@@ -18,13 +23,13 @@ const (
 	event        Event   = 0x7700_0000_0020
 )
 
+var nodes = []Node{Node(address), Node(otherAddress)}
+
 // anyAddress stands for any address except 0 in a list of expected arguments.
 const anyAddress = int64(-1 << 62)
 
-var nodes = []Node{Node(address), Node(otherAddress)}
-
-// calls holds a call of each method that returns only an error. Methods that return a value are in
-// results.
+// calls holds a call of each method that returns only an error. For methods that also return a
+// bool, errIfFalse turns false into an error.
 var calls = map[string]struct {
 	call func(d *Driver) error
 	name string  // C function that the method must call
@@ -210,8 +215,7 @@ func errIfFalse(ok bool, err error) error {
 	return err
 }
 
-// Each method must pass its arguments to the C function, and return an error with the name of the
-// function if that fails.
+// TestMethodsPassAllArguments checks the calls, first when they succeed and then when they fail.
 func TestMethodsPassAllArguments(t *testing.T) {
 	driver, recorder := load(t, declarations) // builds the library
 	const outOfMemory = 2                     // any result but 0 is an error
@@ -223,13 +227,7 @@ func TestMethodsPassAllArguments(t *testing.T) {
 			}
 
 			recorded := recorder.LastCall()
-			hasSameArgs := slices.EqualFunc(recorded.Args, c.args, func(got, want int64) bool {
-				if want == anyAddress {
-					return got != 0
-				}
-
-				return got == want
-			})
+			hasSameArgs := slices.EqualFunc(recorded.Args, c.args, matches)
 			if recorded.Name != c.name || !hasSameArgs {
 				t.Errorf("called %s%#x, want %s%#x", recorded.Name, recorded.Args, c.name, c.args)
 			}
@@ -241,4 +239,13 @@ func TestMethodsPassAllArguments(t *testing.T) {
 			}
 		})
 	}
+}
+
+// matches reports whether an argument of a C function is as expected.
+func matches(got, want int64) bool {
+	if want == anyAddress {
+		return got != 0
+	}
+
+	return got == want
 }
