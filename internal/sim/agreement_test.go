@@ -12,12 +12,46 @@ import (
 	"symmem/internal/ledger"
 )
 
-// In an agreement, ranks find out whether they all made the same allocations. The allocations are
-// the events of a rank's history, which a ledger stores. In each round, every rank sends a payload
-// to all others, until a state machine on each rank reaches the outcome.
+// In an agreement, ranks find out whether they all made the same allocations. For example, ranks 0
+// and 1 made allocations of 512, 1024 and 512 bytes, but the second one of rank 1 had 1536 bytes:
+//
+//   - Each allocation is an event of the rank's history, which is stored in a ledger. Here, the
+//     history of rank 0 is the common one. That of rank 1 deviates from it at position 1.
+//   - Each rank has a state machine. In each round, all ranks exchange their payloads. Then the
+//     state machine of each rank returns its payload for the next round.
+//   - In the last round, the state machines return an outcome instead. It must be the same on all
+//     ranks.
+//
+// RunAgreement runs the state machines of all ranks in one goroutine.
 
 // ErrSplit means that two ranks reached different outcomes in an agreement, which is a bug.
 var ErrSplit = errors.New("ranks reached different outcomes")
+
+// Scenario describes one agreement.
+type Scenario struct {
+	// Ranks is the number of ranks.
+	Ranks int
+	// History is the common history of the ranks. It is not modified.
+	History []event.Event
+	// Deviations lists the differences, each from the common history. If a rank is in several of
+	// them, only the last one has an effect.
+	Deviations []Deviation
+	// Missing lists ranks that do not take part.
+	Missing []int
+	// Kept is the number of events that a ledger keeps. 0 means [ledger.DefaultKept].
+	Kept int
+	// Mode selects how the ranks compare histories. The zero value requires equal ones.
+	Mode agreement.Mode
+}
+
+// Deviation describes how the history of some ranks differs from the common history.
+type Deviation struct {
+	// Ranks lists the deviating ranks. They all have the same history and share one ledger.
+	Ranks []int
+	// Position is the index of the event at which these ranks deviate.
+	Position int
+	Change   Change
+}
 
 // Change turns a copy of the common history into the history of a deviating rank. The result
 // differs from the event at position on.
@@ -42,37 +76,15 @@ func Repeat(history []event.Event, position int) []event.Event {
 // Stop is a Change that omits all events from position on.
 func Stop(history []event.Event, position int) []event.Event { return history[:position] }
 
-// Deviation describes how the history of some ranks differs from the common history.
-type Deviation struct {
-	// Ranks lists the deviating ranks. They all have the same history and share one ledger.
-	Ranks []int
-	// Position is the index of the event at which these ranks deviate.
-	Position int
-	Change   Change
-}
-
-// Scenario describes one agreement among the ranks of a cluster.
-type Scenario struct {
-	// Ranks is the number of ranks.
-	Ranks int
-	// History is the common history of the ranks. It is not modified.
-	History []event.Event
-	// Deviations lists the differences, each from the common history. If a rank is in several of
-	// them, only the last one has an effect.
-	Deviations []Deviation
-	// Missing lists ranks that do not take part.
-	Missing []int
-	// Kept is the number of events that a ledger keeps. 0 means [ledger.DefaultKept].
-	Kept int
-	// Mode selects how the ranks compare histories. The zero value requires equal ones.
-	Mode agreement.Mode
-}
-
 // Result describes a completed agreement. A payload is the message of one rank in one round.
 type Result struct {
-	Ranks, Events, Rounds int
-	// Bytes is the total size of all payloads, and Largest is the size of the largest payload.
-	Bytes, Largest int
+	Ranks  int // of the scenario
+	Events int // in the common history
+	Rounds int
+	// Bytes is the total size of all payloads.
+	Bytes int
+	// Largest is the size of the largest payload in bytes.
+	Largest int
 	// Outcome is the outcome on every rank that took part.
 	Outcome *agreement.Outcome
 	// Elapsed is the running time. Callers set it, because the package has no clock.
@@ -87,13 +99,7 @@ func RunAgreement(s Scenario) (Result, error) {
 		return Result{}, err
 	}
 
-	c := cluster{machines: machines, payloads: make([][]byte, len(machines))}
-	for rank, m := range c.machines {
-		if m != nil {
-			c.payloads[rank] = m.Start()
-		}
-	}
-
+	c := startCluster(machines)
 	r := Result{Ranks: s.Ranks, Events: len(s.History)}
 	for c.outcome == nil {
 		r.Rounds++
@@ -113,43 +119,49 @@ func RunAgreement(s Scenario) (Result, error) {
 
 // machines returns the state machine of each rank, or nil for missing ranks.
 func (s Scenario) machines() ([]*agreement.Machine, error) {
-	common := s.ledger(s.History)
-	deviating := make(map[int]*ledger.Ledger)
-	for _, d := range s.Deviations {
-		if d.Position < 0 || d.Position >= len(s.History) {
-			return nil, fmt.Errorf("deviating at event %d of %d: out of range",
-				d.Position, len(s.History))
-		}
-
-		l := s.ledger(d.Change(slices.Clone(s.History), d.Position))
-		for _, rank := range d.Ranks {
-			deviating[rank] = l
-		}
+	ledgers, err := s.ledgers()
+	if err != nil {
+		return nil, err
 	}
 
 	machines := make([]*agreement.Machine, s.Ranks)
 	for rank := range machines {
-		if slices.Contains(s.Missing, rank) {
+		isMissing := slices.Contains(s.Missing, rank)
+		if isMissing {
 			continue
 		}
 
-		l := common
-		if other, ok := deviating[rank]; ok {
-			l = other
-		}
-
-		m, err := agreement.New(agreement.Config{
+		machines[rank], err = agreement.New(agreement.Config{
 			Rank: rank, Ranks: s.Ranks, Mode: s.Mode, Group: "world", Tag: "simulation",
-			Ledgers: []agreement.Ledger{{ID: 0, Source: l}}, // of the only pool
+			Ledgers: []agreement.Ledger{{ID: 0, Source: ledgers[rank]}}, // of the only pool
 		})
 		if err != nil {
 			return nil, err
 		}
-
-		machines[rank] = m
 	}
 
 	return machines, nil
+}
+
+// ledgers returns the ledger of each rank. Ranks with the same history share one.
+func (s Scenario) ledgers() ([]*ledger.Ledger, error) {
+	common := s.ledger(s.History)
+	ledgers := slices.Repeat([]*ledger.Ledger{common}, s.Ranks)
+	for _, d := range s.Deviations {
+		isInHistory := d.Position >= 0 && d.Position < len(s.History)
+		if !isInHistory {
+			return nil, fmt.Errorf("deviating at event %d of %d: out of range",
+				d.Position, len(s.History))
+		}
+
+		changed := d.Change(slices.Clone(s.History), d.Position)
+		deviating := s.ledger(changed)
+		for _, rank := range d.Ranks {
+			ledgers[rank] = deviating
+		}
+	}
+
+	return ledgers, nil
 }
 
 // ledger returns a ledger with the given events.
@@ -170,9 +182,21 @@ type cluster struct {
 	outcome  *agreement.Outcome   // nil until the ranks reach one
 }
 
-// runRound exchanges the payloads and steps every rank, which returns its payload for the next
-// round or an outcome. runRound returns ErrSplit if ranks reach different outcomes, or if only some
-// of them reach one.
+// startCluster returns the state before the first round.
+func startCluster(machines []*agreement.Machine) *cluster {
+	c := &cluster{machines: machines, payloads: make([][]byte, len(machines))}
+	for rank, m := range machines {
+		isMissing := m == nil
+		if !isMissing {
+			c.payloads[rank] = m.Start()
+		}
+	}
+
+	return c
+}
+
+// runRound runs the next round. It sets c.outcome if the ranks have reached one. It returns
+// ErrSplit if they have reached different ones, or if only some of them have reached one.
 func (c *cluster) runRound() error {
 	summary, err := agreement.Merge(c.payloads)
 	if err != nil {

@@ -8,30 +8,51 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
+// A case of the verification sums the inputs of all ranks. For example, a case has the value 7:
+// each element of rank 0's input is 7, and each element of rank 1's input is 14. On these two
+// ranks, each element of the output must be 21.
+
 // TestCompareCountsWrongElements compares the elements of an output with the value that all of them
-// should have. MaxDiff and MeanDiff are the largest and the mean distance from that value.
+// should have. The result contains the number of wrong elements, and the largest and the mean
+// difference from that value.
 func TestCompareCountsWrongElements(t *testing.T) {
 	nan := float32(math.NaN())
 	negativeInfinity := float32(math.Inf(-1))
-	const undefined = math.MaxFloat32 // stands for a distance that no number describes
+	const undefined = math.MaxFloat32 // the difference if an element is infinite or NaN
 	for _, c := range []struct {
-		name              string
-		value             float64   // the right value of all elements
-		data              []float32 // the elements found
-		wantWrong         int64     // number of wrong elements
-		wantMax, wantMean float64
+		name     string
+		value    float64   // that all elements should have
+		data     []float32 // the elements found
+		wrong    int64     // number of wrong elements
+		maxDiff  float64
+		meanDiff float64
 	}{
-		{"equal elements", 10, []float32{10, 10, 10}, 0, 0, 0},
-		{"one wrong element", 10, []float32{10, 10, 7, 10}, 1, 3, 3. / 4},
-		{"a rounding error", 1e6, []float32{1e6 + 1}, 0, 1, 1},
-		{"values above and below", 10, []float32{12, 8}, 2, 2, 2},
-		{"NaN", 1, []float32{nan}, 1, undefined, undefined},
-		{"infinity", 1, []float32{negativeInfinity}, 1, undefined, undefined},
-		{"zeros of fresh memory", 1, []float32{0, 0}, 2, 1, 1},
+		{name: "equal elements", value: 10, data: []float32{10, 10, 10}},
+		{
+			name: "one wrong element", value: 10, data: []float32{10, 10, 7, 10},
+			wrong: 1, maxDiff: 3, meanDiff: 3. / 4,
+		},
+		{name: "a rounding error", value: 1e6, data: []float32{1e6 + 1}, maxDiff: 1, meanDiff: 1},
+		{
+			name: "values above and below", value: 10, data: []float32{12, 8},
+			wrong: 2, maxDiff: 2, meanDiff: 2,
+		},
+		{
+			name: "NaN", value: 1, data: []float32{nan},
+			wrong: 1, maxDiff: undefined, meanDiff: undefined,
+		},
+		{
+			name: "infinity", value: 1, data: []float32{negativeInfinity},
+			wrong: 1, maxDiff: undefined, meanDiff: undefined,
+		},
+		{
+			name: "zeros of fresh memory", value: 1, data: []float32{0, 0},
+			wrong: 2, maxDiff: 1, meanDiff: 1,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := finding{
-				Completed: true, Wrong: c.wantWrong, MaxDiff: c.wantMax, MeanDiff: c.wantMean,
+				Completed: true, Wrong: c.wrong, MaxDiff: c.maxDiff, MeanDiff: c.meanDiff,
 			}
 			if got := compareWithValue(c.value, c.data...); got != want {
 				t.Fatalf("comparing %v with %v: got %+v, want %+v", c.data, c.value, got, want)
@@ -59,8 +80,9 @@ func inputElement(value float64, rank int) float64 {
 	return workload.Decode(p.input(rank, unusedRanks), symmem.Float32)
 }
 
-// TestWrongContributionChangesSum checks that a sum is wrong if a rank contributes the input of
-// another case. Cases have different values, and the value 0 is that of fresh memory.
+// TestWrongContributionChangesSum replaces one rank's input in a sum by its input of another case.
+// The sum must be detected as wrong if the cases have different values. The value 0 stands for
+// fresh memory.
 func TestWrongContributionChangesSum(t *testing.T) {
 	const ranks = 8
 	const valueCount = 20 // enough for the values of neighboring cases

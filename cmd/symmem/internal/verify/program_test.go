@@ -10,6 +10,21 @@ import (
 	"symmem"
 )
 
+// A program is a list of steps that all ranks run. With one buffer of 100 elements, the steps are:
+//
+//	openScope
+//	allocBuffer   slot 0, 100 elements
+//	endScope
+//	fillBuffer    slot 0, case 0
+//	reduceBuffer  slot 0, case 0
+//	freeBuffer    slot 0
+//
+// A slot is the number of a buffer. Buffers can only be allocated in a scope. A case fills a buffer
+// with its input and all-reduces it. Before the cases, a program may have churn: random
+// allocations and frees, and cases that check the random buffers.
+//
+// The tests compose random programs. They run them in a model, which only keeps track of buffers.
+
 // drawConfig returns a random valid Config.
 func drawConfig(t *rapid.T) Config {
 	c := Default()
@@ -26,19 +41,18 @@ func drawConfig(t *rapid.T) Config {
 	return c
 }
 
-// model executes a program without allocating memory, and fails the test if a step is invalid. A
-// slot is the number of a buffer. A case is a buffer that is filled with input and all-reduced.
+// model is the state after some steps of a program. It fails the test if a step is invalid.
 type model struct {
 	t           *rapid.T
 	p           *program
-	isScopeOpen bool          // buffers can only be allocated in a scope
+	isScopeOpen bool
 	live        map[int]int64 // number of elements of each live buffer, by slot
-	filled      map[int]int   // index of the case with whose input a buffer was filled, by slot
-	reduced     map[int]int   // number of reductions by case index
+	filled      map[int]int   // case with whose input a buffer was filled, by slot
+	reduced     map[int]int   // number of reductions, by case
 	peak        int64         // maximum number of live elements
 }
 
-// run executes all steps of a program, and returns the final state.
+// run runs all steps of a program, and returns the final state.
 func run(t *rapid.T, p *program) *model {
 	m := &model{
 		t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
@@ -50,69 +64,63 @@ func run(t *rapid.T, p *program) *model {
 	return m
 }
 
+// step runs one step.
 func (m *model) step(s step) {
 	switch s.action {
 	case openScope:
-		if m.isScopeOpen {
-			m.t.Fatal("a scope is opened in another scope")
-		}
-
+		m.require(!m.isScopeOpen, "a scope is opened in another scope")
 		m.isScopeOpen = true
 	case endScope:
-		if !m.isScopeOpen {
-			m.t.Fatal("a scope is ended, but none is open")
-		}
-
+		m.require(m.isScopeOpen, "a scope is ended, but none is open")
 		m.isScopeOpen = false
 	case allocBuffer:
-		if s.slot >= m.p.slots {
-			m.t.Fatalf("allocating slot %d, but the program has only %d slots", s.slot, m.p.slots)
-		}
-
-		if _, isLive := m.live[s.slot]; isLive {
-			m.t.Fatalf("allocating slot %d, which is already allocated", s.slot)
-		}
-
-		if !m.isScopeOpen {
-			m.t.Fatalf("allocating slot %d outside a scope", s.slot)
-		}
-
-		m.live[s.slot] = s.elements
-		m.peak = max(m.peak, m.countLiveElements())
+		m.alloc(s.slot, s.elements)
 	case freeBuffer:
-		if _, isLive := m.live[s.slot]; !isLive {
-			m.t.Fatalf("freeing slot %d, which is empty", s.slot)
-		}
-
+		_, isLive := m.live[s.slot]
+		m.require(isLive, "freeing slot %d, which is empty", s.slot)
 		delete(m.live, s.slot)
 		delete(m.filled, s.slot)
-	case fillBuffer, reduceBuffer:
-		m.checkCase(s)
+	case fillBuffer:
+		m.checkSize(s)
+		m.filled[s.slot] = s.caseIndex
+	case reduceBuffer:
+		m.checkSize(s)
+		filled := m.filled[s.slot]
+		m.require(filled == s.caseIndex, "slot %d is reduced for case %d, but holds case %d",
+			s.slot, s.caseIndex, filled)
+		m.reduced[s.caseIndex]++
 	case makeNoise: // allocates other memory, which the model ignores
 	}
 }
 
-// checkCase executes a step that fills or reduces the buffer of a case. The buffer must have the
-// size of the case and, to be reduced, contain its input.
-func (m *model) checkCase(s step) {
-	if elements := m.p.cases[s.caseIndex].elements; m.live[s.slot] != elements {
-		m.t.Fatalf("slot %d holds %d elements, but case %d has %d",
-			s.slot, m.live[s.slot], s.caseIndex, elements)
+// require fails the test with a message unless a step is valid.
+func (m *model) require(isValid bool, format string, args ...any) {
+	m.t.Helper()
+	if !isValid {
+		m.t.Fatalf(format, args...)
 	}
-
-	if s.action == fillBuffer {
-		m.filled[s.slot] = s.caseIndex
-		return
-	}
-
-	if m.filled[s.slot] != s.caseIndex {
-		m.t.Fatalf("slot %d is reduced for case %d, but holds case %d",
-			s.slot, s.caseIndex, m.filled[s.slot])
-	}
-
-	m.reduced[s.caseIndex]++
 }
 
+// alloc allocates a buffer.
+func (m *model) alloc(slot int, elements int64) {
+	m.require(slot < m.p.slots, "allocating slot %d, but the program has only %d slots",
+		slot, m.p.slots)
+	_, isLive := m.live[slot]
+	m.require(!isLive, "allocating slot %d, which is already allocated", slot)
+	m.require(m.isScopeOpen, "allocating slot %d outside a scope", slot)
+	m.live[slot] = elements
+	m.peak = max(m.peak, m.countLiveElements())
+}
+
+// checkSize checks that the buffer of a step has the size of the step's case.
+func (m *model) checkSize(s step) {
+	got := m.live[s.slot]
+	want := m.p.cases[s.caseIndex].elements
+	m.require(got == want, "slot %d holds %d elements, but case %d has %d",
+		s.slot, got, s.caseIndex, want)
+}
+
+// countLiveElements returns the number of elements of all live buffers together.
 func (m *model) countLiveElements() int64 {
 	sum := int64(0)
 	for _, elements := range m.live {
@@ -122,8 +130,8 @@ func (m *model) countLiveElements() int64 {
 	return sum
 }
 
-// TestProgramUsesLiveBuffersAndFreesAll executes random programs in a model. Each step must be
-// valid, each case must run once, and nothing may remain.
+// TestProgramUsesLiveBuffersAndFreesAll runs random programs in a model. Each step must be valid,
+// each case must be reduced once, and no buffer may remain.
 func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := compose(drawConfig(t))
@@ -144,8 +152,8 @@ func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	})
 }
 
-// TestProgramDependsOnlyOnConfig checks that ranks, which compose the program separately, get the
-// same program.
+// TestProgramDependsOnlyOnConfig composes a program twice. The programs must be equal, because each
+// rank composes its program separately.
 func TestProgramDependsOnlyOnConfig(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t)
@@ -155,8 +163,9 @@ func TestProgramDependsOnlyOnConfig(t *testing.T) {
 	})
 }
 
-// TestPlacementByAddressMapsTwiceTheMemory checks the memory that is mapped in advance for
-// placement by address. It must be ample, or the run would fail before a sum is wrong.
+// TestPlacementByAddressMapsTwiceTheMemory runs programs with placement by address, for which
+// memory is mapped in advance. There must be twice as much as the buffers ever need at once. With
+// too little memory, a run would fail before a sum is wrong.
 func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t)
@@ -181,31 +190,32 @@ func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 func TestNearbyCasesHaveDifferentValues(t *testing.T) {
 	c := Default()
 	c.Cases = 8
-	c.Churn = 200 // gives a case of churn, a check of a random block, for every 8 steps: 25
+	c.Churn = 200 // random steps, which give 25 cases of churn
 	c.Rounds = 40 // enough for values to repeat
 	c.Groups = 4
 	recentCount := c.Cases * c.Groups // the cases of a round, without those of churn
 	recent := map[bool][]float64{}    // values of the last recentCount cases, by isChurn
-	for _, r := range compose(c).cases {
-		values := recent[r.isChurn]
-		if slices.Contains(values, r.value) {
-			t.Fatalf("case %s has the value %v of a recent case", r.name, r.value)
+	for _, planned := range compose(c).cases {
+		values := recent[planned.isChurn]
+		if slices.Contains(values, planned.value) {
+			t.Fatalf("case %s has the value %v of a recent case", planned.name, planned.value)
 		}
 
-		values = append(values, r.value)
-		recent[r.isChurn] = values[max(0, len(values)-recentCount):]
+		values = append(values, planned.value)
+		recent[planned.isChurn] = values[max(0, len(values)-recentCount):]
 	}
 }
 
-// TestDefaultHas16Cases checks the cases of the default: 8 in each of 2 rounds. The name of a case
-// has the round and the number in it.
+// TestDefaultHas16Cases checks the cases of the default: 8 in each of 2 rounds. Case 2.8 is the
+// eighth one in round 2.
 func TestDefaultHas16Cases(t *testing.T) {
 	p := compose(Default())
 	if len(p.cases) != 16 {
 		t.Fatalf("got %d cases, want 16", len(p.cases))
 	}
 
-	first, last := p.cases[0].name, p.cases[15].name
+	first := p.cases[0].name
+	last := p.cases[15].name
 	if first != "1.1" || last != "2.8" {
 		t.Fatalf("got cases from %s to %s, want from 1.1 to 2.8", first, last)
 	}
