@@ -10,9 +10,13 @@ import (
 	"symmem/bench/report"
 )
 
-// TestCountAndSizeMatchNCCLTests checks how many float32 elements, of 4 bytes, a call gets for a
-// requested size, and which size nccl-tests would print. Depending on the operation, the size is
-// that of one vector or of the vectors of all ranks together.
+// The command nccl-tests measures collectives for requested sizes, and prints a row for each size.
+// These tests compare our calls and rows with its calls and rows. For example, for all_gather on 4
+// ranks with 1024 bytes, each rank sends 64 float32 elements, which have 4 bytes each. The row has
+// the size 1024, because each rank receives the elements of all ranks.
+
+// TestCountAndSizeMatchNCCLTests checks the arguments of calls and the sizes in rows for requested
+// sizes.
 func TestCountAndSizeMatchNCCLTests(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -22,12 +26,36 @@ func TestCountAndSizeMatchNCCLTests(t *testing.T) {
 		wantCount int64 // count argument of each rank
 		wantSize  int64 // size in the table, in bytes
 	}{
-		{"an all-reduce counts one vector", "all_reduce", 1024, 4, 1024 / 4, 1024},
-		{"an all-gather counts its output", "all_gather", 1024, 4, 1024 / 4 / 4, 1024},
-		{"a reduce-scatter counts its input", "reduce_scatter", 1024, 4, 1024 / 4 / 4, 1024},
-		{"a size that is not a multiple of the ranks is rounded up", "all_gather", 8, 4, 1, 16},
-		{"a partial element is rounded up", "broadcast", 5, 2, 2, 8},
-		{"a barrier has no bandwidth", "barrier", 1024, 2, 0, 0},
+		{
+			name:      "an all-reduce counts the vector of one rank",
+			operation: "all_reduce", bytes: 1024, ranks: 4,
+			wantCount: 1024 / 4, wantSize: 1024,
+		},
+		{
+			name:      "an all-gather counts its output",
+			operation: "all_gather", bytes: 1024, ranks: 4,
+			wantCount: 1024 / 4 / 4, wantSize: 1024,
+		},
+		{
+			name:      "a reduce-scatter counts its input",
+			operation: "reduce_scatter", bytes: 1024, ranks: 4,
+			wantCount: 1024 / 4 / 4, wantSize: 1024,
+		},
+		{
+			name:      "a size that is not a multiple of the ranks is rounded up",
+			operation: "all_gather", bytes: 8, ranks: 4,
+			wantCount: 1, wantSize: 16,
+		},
+		{
+			name:      "a partial element is rounded up",
+			operation: "broadcast", bytes: 5, ranks: 2,
+			wantCount: 2, wantSize: 8,
+		},
+		{
+			name:      "a barrier has no bandwidth",
+			operation: "barrier", bytes: 1024, ranks: 2,
+			wantCount: 0, wantSize: 0,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			op := operationNamed(t, c.operation)
@@ -47,11 +75,11 @@ func TestFormatWidth(t *testing.T) {
 		value float64
 		want  string
 	}{
-		{0.067, "0.07"},
-		{9999.99, "9999.99"},
-		{99999.5, "99999.5"},
-		{1234567.8, "1234568"},
-		{123456789, "123456789"}, // does not fit
+		{value: 0.067, want: "0.07"},
+		{value: 9999.99, want: "9999.99"},
+		{value: 99999.5, want: "99999.5"},
+		{value: 1234567.8, want: "1234568"},
+		{value: 123456789, want: "123456789"}, // does not fit
 	} {
 		if got := formatWidth(c.value, width); got != c.want {
 			t.Errorf("formatWidth(%v, %d) = %q, want %q", c.value, width, got, c.want)
@@ -61,15 +89,17 @@ func TestFormatWidth(t *testing.T) {
 
 const microsecond = 1e3 // in nanoseconds
 
-// newResult returns the result of calls that take a time in nanoseconds.
-func newResult(ns, wrongElements float64) *report.Result {
+// newResult returns the result of calls with a median time in nanoseconds and a number of wrong
+// elements.
+func newResult(median, wrongElements float64) *report.Result {
 	return &report.Result{
-		Summary: report.Summary{Median: ns}, Figures: map[string]float64{"wrong": wrongElements},
+		Summary: report.Summary{Median: median},
+		Figures: map[string]float64{"wrong": wrongElements},
 	}
 }
 
-// newRefusedResult returns the result of calls of 1 microsecond that did not take the requested
-// path, but the path plain.
+// newRefusedResult returns the result of calls that take 1 microsecond. They took the plain path,
+// because the requested path was refused for a reason.
 func newRefusedResult(reason string) *report.Result {
 	r := newResult(1*microsecond, 0)
 	r.Params = map[string]any{"took": "plain", "refused": reason}
@@ -77,15 +107,16 @@ func newRefusedResult(reason string) *report.Result {
 }
 
 // TestRowsHaveNCCLTestsFormat writes four tables with one row each, and compares their rows and
-// totals. A row has the results of calls out of place and in place. An algorithm bandwidth is the
-// size divided by the time. For an all-reduce of n ranks, the bus bandwidth is 2*(n-1)/n times
-// that.
+// totals.
+//
+// A row has two results: of calls out of place and in place. The algorithm bandwidth is the size
+// divided by the time. For an all-reduce of n ranks, the bus bandwidth is 2*(n-1)/n times that.
 func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 	var out strings.Builder
 	o := &CollectiveOptions{DataType: symmem.Float32, Checks: []symmem.CheckLevel{symmem.CheckOff}}
 	table := NCCLTests{Writer: &out}
-	// The tables are separate, because each row has another *Operation.
-	for _, r := range []*Row{
+	// Each row has another *Operation, and so begins a new table.
+	rows := []*Row{
 		{
 			Operation: operationNamed(t, "all_reduce"), Bytes: 1 << 20, Count: 1 << 18, Ranks: 4,
 			Results: [2]*report.Result{newResult(20*microsecond, 0), newResult(10*microsecond, 0)},
@@ -102,7 +133,8 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 			Operation: operationNamed(t, "reduce"), Bytes: 8, Count: 2, Ranks: 2,
 			Results: [2]*report.Result{newResult(1*microsecond, 0), newRefusedResult("odd place")},
 		},
-	} {
+	}
+	for _, r := range rows {
 		if err := table.WriteRow(o, r); err != nil {
 			t.Fatal(err)
 		}
@@ -110,15 +142,6 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 
 	if err := table.WriteFooter(); err != nil {
 		t.Fatal(err)
-	}
-
-	var rowsAndTotals []string // without the headers
-	for line := range strings.Lines(out.String()) {
-		isRow := !strings.HasPrefix(line, "#")
-		isTotal := strings.Contains(line, " : ") || strings.Contains(line, "did not take")
-		if isRow || isTotal {
-			rowsAndTotals = append(rowsAndTotals, strings.TrimSuffix(line, "\n"))
-		}
 	}
 
 	// The columns are size, count, type, reduction and root, and then twice time, algorithm
@@ -143,7 +166,21 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 		"# Avg bus bandwidth    : 0.008",
 		"# did not take the requested path: odd place",
 	}
-	if diff := cmp.Diff(want, rowsAndTotals); diff != "" {
+	if diff := cmp.Diff(want, rowsAndTotals(out.String())); diff != "" {
 		t.Errorf("rows and totals differ (-want +got):\n%s", diff)
 	}
+}
+
+// rowsAndTotals returns the lines of tables without those of the headers.
+func rowsAndTotals(tables string) []string {
+	var selected []string
+	for line := range strings.Lines(tables) {
+		isRow := !strings.HasPrefix(line, "#")
+		isTotal := strings.Contains(line, " : ") || strings.Contains(line, "did not take")
+		if isRow || isTotal {
+			selected = append(selected, strings.TrimSuffix(line, "\n"))
+		}
+	}
+
+	return selected
 }

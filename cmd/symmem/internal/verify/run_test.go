@@ -10,8 +10,17 @@ import (
 	"symmem/internal/ranktest"
 )
 
+// The verification runs cases, each of which sums the buffers of all ranks, and checks the sum.
+// The buffers of a case must be the same allocation on all ranks. For example, the ranks allocate
+// the buffers A and B:
+//
+//   - By default, all ranks place A before B. All sums are right.
+//   - With PlaceByAddress, a rank may place A where another places B. This is a divergence. If a
+//     check detects it, the run ends, and the reports describe the first event that differs.
+//     Without checks, the run continues and adds A to B, so that sums are wrong.
+
 // runOnAllRanks runs the verification with ranks that are goroutines, and returns their reports.
-// The test fails if Run returns an error. A divergence or wrong sums are no error.
+// The test fails if Run returns an error. A divergence and wrong sums are no errors of Run.
 func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), ranks, c.Options())
@@ -52,38 +61,46 @@ func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 	} {
 		t.Run(level.String(), func(t *testing.T) {
 			c := smallConfig()
-			c.Check, c.Groups = level, 3
+			c.Check = level
+			c.Groups = 3
 			minCases := c.Cases * c.Rounds * c.Groups // without the cases of the churn
 			for rank, r := range runOnAllRanks(t, 3, c) {
-				if !r.OK() || r.Passed != len(r.Cases) {
-					t.Errorf("rank %d: %d of %d cases passed, want all; fault: %q", rank, r.Passed,
-						len(r.Cases), r.Fault)
-				}
-
-				if len(r.Cases) < minCases {
-					t.Errorf("rank %d: %d cases, want at least %d", rank, len(r.Cases), minCases)
-				}
-
-				for i := range r.Cases {
-					if !r.Cases[i].Symmetric {
-						t.Errorf("rank %d: case %s was not symmetric", rank, r.Cases[i].Name)
-					}
-				}
+				checkPassed(t, rank, r, minCases)
 			}
 		})
 	}
 }
 
-// divergingConfig returns a Config with which the ranks place buffers differently. Each rank reuses
-// the free memory with the lowest address, and addresses differ between ranks.
+// checkPassed checks that a rank ran at least minCases cases, and that all passed. Their buffers
+// must be symmetric, which means that they are registered with the group.
+func checkPassed(t *testing.T, rank int, r *Report, minCases int) {
+	t.Helper()
+	if !r.OK() || r.Passed != len(r.Cases) {
+		t.Errorf("rank %d: %d of %d cases passed, want all; fault: %q", rank, r.Passed,
+			len(r.Cases), r.Fault)
+	}
+
+	if len(r.Cases) < minCases {
+		t.Errorf("rank %d: %d cases, want at least %d", rank, len(r.Cases), minCases)
+	}
+
+	for i := range r.Cases {
+		if !r.Cases[i].Symmetric {
+			t.Errorf("rank %d: case %s was not symmetric", rank, r.Cases[i].Name)
+		}
+	}
+}
+
+// divergingConfig returns a Config with which the ranks diverge. Each rank reuses the free memory
+// with the lowest address, and addresses differ between ranks.
 func divergingConfig() Config {
 	c := smallConfig()
 	c.Placement = symmem.PlaceByAddress
 	return c
 }
 
-// TestPlacementByAddressGivesWrongSums checks that the program detects wrong sums. Without checks,
-// ranks that diverge combine unrelated data without an error.
+// TestPlacementByAddressGivesWrongSums lets ranks diverge without checks. All cases must run, and
+// some of their sums must be detected as wrong.
 func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	c := divergingConfig()
 	c.Check = symmem.CheckOff
@@ -99,8 +116,8 @@ func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	}
 }
 
-// TestAllRanksReportSameDivergence checks that both check levels find the divergence, and describe
-// the same first event on each rank. With CheckEvery, they find it before a sum is wrong.
+// TestAllRanksReportSameDivergence lets ranks diverge at two check levels. At both, all ranks must
+// report the same divergence. CheckEvery must detect it before a sum is wrong.
 func TestAllRanksReportSameDivergence(t *testing.T) {
 	var first *symmem.DivergenceError // of rank 0 with the first level
 	for _, level := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration} {
@@ -128,12 +145,12 @@ func TestAllRanksReportSameDivergence(t *testing.T) {
 	}
 }
 
-// TestNonMembersReportGroupDivergence runs cases in the world and in groups of three of the four
-// ranks. A divergence in a group must end the run on the other rank too, which must report the
-// same.
+// TestNonMembersReportGroupDivergence runs cases in groups of three of the four ranks. A divergence
+// in a group must also end the run on the rank that is not a member. All must report the same.
 func TestNonMembersReportGroupDivergence(t *testing.T) {
 	c := divergingConfig()
-	c.Check, c.Groups = symmem.CheckEvery, 4
+	c.Check = symmem.CheckEvery
+	c.Groups = 4 // the world, which consists of all ranks, and three groups of three ranks
 	reports := runOnAllRanks(t, 4, c)
 	first := reports[0].Divergence
 	if first == nil {
@@ -147,13 +164,18 @@ func TestNonMembersReportGroupDivergence(t *testing.T) {
 	}
 }
 
-// TestTypesAndReductionsMatchFormula requires a certain order of additions. The results of all
-// types and reductions must then be right bit for bit.
+// TestTypesAndReductionsMatchFormula requires a formula, which is a fixed order of additions. The
+// results of all types and reductions must then be right bit for bit.
 func TestTypesAndReductionsMatchFormula(t *testing.T) {
-	const smallest, odd = 2, 1023 // in units of 4 bytes; the largest type has 8 bytes
+	const (
+		smallest = 2 // in units of 4 bytes; the largest type has 8 bytes
+		odd      = 1023
+	)
 	for _, elements := range []int64{smallest, odd} {
 		c := smallConfig()
-		c.Elements, c.Churn, c.Deterministic = elements, 0, symmem.FormulaRankOrder
+		c.Elements = elements
+		c.Churn = 0
+		c.Deterministic = symmem.FormulaRankOrder
 		c.Cases = 40 // enough for each combination of a type and a reduction
 		wantPassed := c.Cases * c.Rounds
 		for rank, r := range runOnAllRanks(t, 3, c) {

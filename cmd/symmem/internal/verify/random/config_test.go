@@ -10,19 +10,44 @@ import (
 	"symmem"
 )
 
+// A run consists of rounds, and a round of random steps. For example, 3 rounds of 200 steps are 600
+// steps. A step with the weight 2 is drawn twice as often as one with the weight 1. A run can have
+// two limits: a number of rounds and a duration. It ends at the limit that it reaches first.
+
 // TestValidateRejectsInvalidOptions makes one change to a valid Config in each case.
 func TestValidateRejectsInvalidOptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Config)
 		want   string // part of the error's text
 	}{
-		"round 0":           {func(c *Config) { c.FirstRound = 0 }, "the first round is 0"},
-		"negative rounds":   {func(c *Config) { c.Rounds = -1 }, "rounds is -1"},
-		"no limit":          {func(c *Config) { c.Rounds = 0 }, "need a duration"},
-		"negative duration": {func(c *Config) { c.Duration = -1 }, "the duration is -1ns"},
-		"no steps":          {func(c *Config) { c.Steps = 0 }, "steps is 0"},
-		"messages too long": {func(c *Config) { c.MaxBytes = 1 << 40 }, "the maximum message size"},
-		"no round timeout":  {func(c *Config) { c.RoundTimeout = 0 }, "both must be positive"},
+		"round 0": {
+			change: func(c *Config) { c.FirstRound = 0 },
+			want:   "the first round is 0",
+		},
+		"negative rounds": {
+			change: func(c *Config) { c.Rounds = -1 },
+			want:   "rounds is -1",
+		},
+		"no limit": {
+			change: func(c *Config) { c.Rounds = 0 },
+			want:   "need a duration",
+		},
+		"negative duration": {
+			change: func(c *Config) { c.Duration = -1 },
+			want:   "the duration is -1ns",
+		},
+		"no steps": {
+			change: func(c *Config) { c.Steps = 0 },
+			want:   "steps is 0",
+		},
+		"messages too long": {
+			change: func(c *Config) { c.MaxBytes = 1 << 40 },
+			want:   "the maximum message size",
+		},
+		"no round timeout": {
+			change: func(c *Config) { c.RoundTimeout = 0 },
+			want:   "both must be positive",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := Default()
@@ -55,13 +80,34 @@ func TestRunEndsAtLimits(t *testing.T) {
 		elapsed    time.Duration
 		want       bool // whether another round begins
 	}{
-		{"duration has not elapsed", timed, 1000, 59 * time.Second, true},
-		{"duration has elapsed", timed, 1, time.Minute, false},
-		{"rounds remain", counted, 2, time.Hour, true},
-		{"no rounds remain", counted, 3, 0, false},
-		{"both limits, none reached", both, 2, time.Second, true},
-		{"both limits, duration has elapsed", both, 2, time.Minute, false},
-		{"both limits, no rounds remain", both, 3, time.Second, false},
+		{
+			name: "duration has not elapsed", config: timed,
+			doneRounds: 1000, elapsed: 59 * time.Second, want: true,
+		},
+		{
+			name: "duration has elapsed", config: timed,
+			doneRounds: 1, elapsed: time.Minute, want: false,
+		},
+		{
+			name: "rounds remain", config: counted,
+			doneRounds: 2, elapsed: time.Hour, want: true,
+		},
+		{
+			name: "no rounds remain", config: counted,
+			doneRounds: 3, elapsed: 0, want: false,
+		},
+		{
+			name: "both limits, none reached", config: both,
+			doneRounds: 2, elapsed: time.Second, want: true,
+		},
+		{
+			name: "both limits, duration has elapsed", config: both,
+			doneRounds: 2, elapsed: time.Minute, want: false,
+		},
+		{
+			name: "both limits, no rounds remain", config: both,
+			doneRounds: 3, elapsed: time.Second, want: false,
+		},
 	} {
 		if got := c.config.hasMoreRounds(c.doneRounds, c.elapsed); got != c.want {
 			t.Errorf("%s: hasMoreRounds(%d, %v) = %v, want %v", c.name, c.doneRounds, c.elapsed, got,
@@ -75,7 +121,10 @@ func TestRunEndsAtLimits(t *testing.T) {
 func TestFlagsToRepeatIncludeAllOptions(t *testing.T) {
 	const round = 31
 	c := Default()
-	c.Seed, c.Placement, c.Check, c.Skew = 9, symmem.PlaceByAddress, symmem.CheckOff, false
+	c.Seed = 9
+	c.Placement = symmem.PlaceByAddress
+	c.Check = symmem.CheckOff
+	c.Skew = false
 	want := "--seed 9 --from-round 31 --rounds 1 --steps 200 --max-bytes 4194304 " +
 		"--placement address --check off --skew=false"
 	if got := FlagsToRepeat(&c, round); got != want {
@@ -83,8 +132,8 @@ func TestFlagsToRepeatIncludeAllOptions(t *testing.T) {
 	}
 }
 
-// TestStepErrorsNameTheStepOnce checks that an error that begins with the step's name does not get
-// the name again.
+// TestStepErrorsNameTheStepOnce adds the name of a step to errors. An error that begins with the
+// name must not get it again.
 func TestStepErrorsNameTheStepOnce(t *testing.T) {
 	s := &step{name: "suspending a pool"}
 	const number = 3
@@ -108,24 +157,27 @@ func TestDrawStepFollowsWeights(t *testing.T) {
 	const drawsPerWeight = 200 // so that chance causes no factor of two
 	d := &choices{Rand: rand.New(rand.NewPCG(1, 2))}
 	counts := map[string]int{} // by the name of the step
-	for range drawsPerWeight * totalWeight {
+	drawCount := drawsPerWeight * totalWeight
+	for range drawCount {
 		counts[drawStep(d).name]++
 	}
 
 	for _, s := range steps {
-		want := drawsPerWeight * s.weight
-		if got := counts[s.name]; got < want/2 || got > 2*want {
-			t.Errorf("%s: drawn %d times, want %d to %d", s.name, got, want/2, 2*want)
+		average := drawsPerWeight * s.weight
+		lowest := average / 2
+		highest := 2 * average
+		if got := counts[s.name]; got < lowest || got > highest {
+			t.Errorf("%s: drawn %d times, want %d to %d", s.name, got, lowest, highest)
 		}
 	}
 }
 
-// TestGrowthAboveToleranceIsReported checks which changes of the resource usage count as a leak.
-// The file descriptors first grow by exactly the tolerance, and then by one more.
+// TestGrowthAboveToleranceIsReported compares numbers of resources at the start and at the end of a
+// run. 16 more file descriptors are within the tolerance, but 17 more are a leak.
 func TestGrowthAboveToleranceIsReported(t *testing.T) {
 	r := Report{Resources: []Resource{
 		{Name: "goroutines", Start: 10, End: 9},
-		{Name: "file descriptors", Start: 10, End: 26, Tolerance: 16},
+		{Name: "file descriptors", Start: 10, End: 10 + 16, Tolerance: 16},
 	}}
 	if !r.OK() {
 		t.Errorf("without growth above the tolerance: Leaks() = %v, want none", r.Leaks())
