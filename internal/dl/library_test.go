@@ -11,6 +11,10 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
+// Open loads the first of several libraries that it can load. Find returns a function of a library
+// by its name. For example, Open("libnowhere.so.9", "libm.so.6") loads libm.so.6 if there is no
+// libnowhere.so.9, and Find("cos") returns the cosine function in libm.so.6.
+
 // libcFunction returns a function of the C library. It fails the test if there is none.
 func libcFunction(t testing.TB, name string) dl.Symbol {
 	t.Helper()
@@ -33,7 +37,8 @@ func find(t testing.TB, library *dl.Library, name string) dl.Symbol {
 	return symbol
 }
 
-// The first name does not exist, and the other two do. Only libm contains cos.
+// TestOpenReturnsFirstExistingLibrary opens three names, of which only the first does not exist.
+// Open must return the second library.
 func TestOpenReturnsFirstExistingLibrary(t *testing.T) {
 	library, err := dl.Open("libnowhere.so.9", "libm.so.6", "libc.so.6")
 	if err != nil {
@@ -53,7 +58,8 @@ func TestOpenReturnsFirstExistingLibrary(t *testing.T) {
 	}
 }
 
-// TestPathIsMappedFile checks Path against the kernel's list of mapped files.
+// TestPathIsMappedFile looks up the path of a library in the kernel's list of files that are mapped
+// into this process.
 func TestPathIsMappedFile(t *testing.T) {
 	library, err := dl.Open("libc.so.6")
 	if err != nil {
@@ -74,7 +80,8 @@ func TestPathIsMappedFile(t *testing.T) {
 	}
 }
 
-// Open tries the names in turn. Its error must give the reason for each.
+// TestOpenErrorNamesAllAttempts opens a library that does not exist and one without code. The error
+// must give the reason for each.
 func TestOpenErrorNamesAllAttempts(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "broken.so")
 	if err := os.WriteFile(broken, []byte("no code"), 0o600); err != nil {
@@ -86,15 +93,18 @@ func TestOpenErrorNamesAllAttempts(t *testing.T) {
 		t.Fatal("Open succeeded without a valid library")
 	}
 
-	for _, want := range []string{
-		"libnowhere.so.9: cannot open shared object file", broken + ": file too short",
-	} {
+	reasons := []string{
+		"libnowhere.so.9: cannot open shared object file",
+		broken + ": file too short",
+	}
+	for _, want := range reasons {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not contain %q", err, want)
 		}
 	}
 }
 
+// TestOpenRefusesEmptyNames opens no name, and an empty name. Both must return an error.
 func TestOpenRefusesEmptyNames(t *testing.T) {
 	for description, names := range map[string][]string{
 		"no names":      nil,
@@ -145,6 +155,8 @@ func TestOpenReturnsLoadedLibrary(t *testing.T) {
 	}
 }
 
+// TestPathResolvesSymlinks opens a library by a symbolic link. Name must return the link, and Path
+// the file.
 func TestPathResolvesSymlinks(t *testing.T) {
 	path := dltest.Compile(t, "libfile.so", "int answer(void) { return 42; }")
 	link := filepath.Join(t.TempDir(), "liblink.so")

@@ -11,6 +11,10 @@ import (
 	"time"
 )
 
+// A lab simulates machines and the network between them. For example, machine 0 listens on a TCP
+// port, and machine 1 connects to it. The lab can delay or drop their packets. If this process may
+// not create machines, New skips the test.
+
 // testTimeout expires only if a test hangs.
 const testTimeout = time.Minute
 
@@ -30,7 +34,8 @@ func listen(t *testing.T, m *Machine) net.Listener {
 	return l
 }
 
-// dial connects from a machine to an address. It returns an error after the given time.
+// dial connects from a machine to an address, until the end of the test. It returns an error if the
+// connection takes longer than limit.
 func dial(t *testing.T, m *Machine, address string, limit time.Duration) (net.Conn, error) {
 	t.Helper()
 	var c net.Conn
@@ -45,47 +50,23 @@ func dial(t *testing.T, m *Machine, address string, limit time.Duration) (net.Co
 	return c, err
 }
 
+// isTimeout reports whether a connection took too long.
 func isTimeout(err error) bool {
 	netErr, ok := errors.AsType[net.Error](err)
 	return ok && netErr.Timeout()
 }
 
 // TestPacketsCrossLossyLink sends a text over a link that delays all packets and drops some. TCP
-// must deliver it unchanged. New skips the test if this process may not create machines.
+// must deliver it unchanged.
 func TestPacketsCrossLossyLink(t *testing.T) {
 	for _, usesIPv6 := range []bool{false, true} {
 		lab := New(t, Config{Machines: 2, IPv6: usesIPv6, Seed: 7}) // any seed
 		lab.SetAll(Link{MinDelay: 100 * time.Microsecond, MaxDelay: 5 * time.Millisecond, Loss: 0.01})
 		l := listen(t, lab.Machines[0])
 		received := make(chan string, 1)
+		go func() { received <- receive(l) }()
 		text := strings.Repeat("0123456789abcdef", 1<<14) // 256 KiB, hundreds of packets
-		go func() {
-			c, err := l.Accept()
-			if err != nil {
-				received <- err.Error() // which differs from text
-				return
-			}
-
-			var b strings.Builder
-			_ = c.SetDeadline(time.Now().Add(testTimeout))
-			_, err = c.(*net.TCPConn).WriteTo(&b)
-			if err != nil {
-				b.WriteString(err.Error())
-			}
-
-			received <- b.String()
-		}()
-		c, err := dial(t, lab.Machines[1], l.Addr().String(), testTimeout)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		if _, err := c.Write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
-
-		_ = c.Close()
-		// The connection was closed, so the receiver has all data or fails at its deadline.
+		send(t, lab.Machines[1], l.Addr().String(), text)
 		if got := <-received; got != text {
 			t.Errorf("received %d bytes that differ from the %d bytes sent: %.100q", len(got), len(text),
 				got)
@@ -93,11 +74,45 @@ func TestPacketsCrossLossyLink(t *testing.T) {
 	}
 }
 
+// receive accepts a connection, and returns all data that the sender writes until it closes the
+// connection. After an error or testTimeout, it adds the text of the error.
+func receive(l net.Listener) string {
+	c, err := l.Accept()
+	if err != nil {
+		return err.Error()
+	}
+
+	var data strings.Builder
+	_ = c.SetDeadline(time.Now().Add(testTimeout))
+	_, err = c.(*net.TCPConn).WriteTo(&data)
+	if err != nil {
+		data.WriteString(err.Error())
+	}
+
+	return data.String()
+}
+
+// send connects from a machine to an address, writes a text, and closes the connection.
+func send(t *testing.T, m *Machine, address, text string) {
+	t.Helper()
+	c, err := dial(t, m, address, testTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := c.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+
+	_ = c.Close()
+}
+
 // cutTimeout is the time after which tests take a link for cut. On other links, a connection takes
 // milliseconds.
 const cutTimeout = 200 * time.Millisecond
 
-// TestCutLinkDropsPackets cuts the link of machine 1, and then restores it.
+// TestCutLinkDropsPackets cuts the link of machine 1, and then restores it. Machine 1 must be able
+// to connect only afterwards.
 func TestCutLinkDropsPackets(t *testing.T) {
 	lab := New(t, Config{Machines: 2})
 	l := listen(t, lab.Machines[0])
@@ -140,44 +155,52 @@ func TestNATTranslatesAddresses(t *testing.T) {
 	}
 }
 
-// TestMachinesHaveNamesAndClocks starts a process on each of two machines, which prints the host
-// name and the time since the start of the machine. The clocks of the machines differ by clockStep.
+// TestMachinesHaveNamesAndClocks runs a command on each of two machines. It must print the name of
+// the machine and its clock, the time since its start. The clocks must differ by clockStep.
 func TestMachinesHaveNamesAndClocks(t *testing.T) {
 	const clockStep = 1000 * time.Second
 	lab := New(t, Config{Machines: 2, ClockStep: clockStep})
-	var output [2]strings.Builder
+	var clocks [2]time.Duration
 	for i, m := range lab.Machines {
-		c := exec.CommandContext(t.Context(), "sh", "-c", "uname -n; cat /proc/uptime")
-		c.Stdout, c.Stderr = &output[i], os.Stderr
-		if err := m.Start(c); err != nil {
-			t.Fatal(err)
+		name, clock := readNameAndClock(t, m)
+		if name != m.Name {
+			t.Errorf("host name of machine %d = %q; want %q", i, name, m.Name)
 		}
 
-		if err := c.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		clocks[i] = clock
 	}
 
-	var uptimes [2]time.Duration
-	for i := range output {
-		fields := strings.Fields(output[i].String()) // the name, the uptime and the idle time
-		if len(fields) < 2 {
-			t.Fatalf("machine %d printed %q, want its name and uptime", i, &output[i])
-		}
-
-		if fields[0] != lab.Machines[i].Name {
-			t.Errorf("host name of machine %d = %q; want %q", i, fields[0], lab.Machines[i].Name)
-		}
-
-		var err error
-		if uptimes[i], err = time.ParseDuration(fields[1] + "s"); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	const tolerance = 100 * time.Second // The processes do not read their clocks at the same time.
-	step := uptimes[1] - uptimes[0]
+	const tolerance = 100 * time.Second // The commands do not read the clocks at the same time.
+	step := clocks[1] - clocks[0]
 	if step < clockStep-tolerance || step > clockStep+tolerance {
 		t.Errorf("the clocks differ by %v; want about %v", step, clockStep)
 	}
+}
+
+// readNameAndClock returns the host name of a machine and the time since its start.
+func readNameAndClock(t *testing.T, m *Machine) (name string, clock time.Duration) {
+	t.Helper()
+	var output strings.Builder
+	c := exec.CommandContext(t.Context(), "sh", "-c", "uname -n; cat /proc/uptime")
+	c.Stdout = &output
+	c.Stderr = os.Stderr
+	if err := m.Start(c); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := c.Wait(); err != nil {
+		t.Fatal(err)
+	}
+
+	fields := strings.Fields(output.String()) // the name, the clock in seconds, and another number
+	if len(fields) < 2 {
+		t.Fatalf("machine %s printed %q, want its name and clock", m.Name, &output)
+	}
+
+	clock, err := time.ParseDuration(fields[1] + "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return fields[0], clock
 }

@@ -6,7 +6,10 @@ import (
 	"unsafe"
 )
 
-// streamSize is the size in bytes from which the benchmarks bypass the caches.
+// The benchmarks reduce and copy buffers of given sizes in bytes. Hint.Stream requests streaming:
+// the results are stored to memory without passing through the caches of the processor.
+
+// streamSize is the size from which BenchmarkReduce requests streaming.
 const streamSize = 32 << 20
 
 // sizeName returns a size as text for names of benchmarks.
@@ -22,7 +25,7 @@ func sizeName(size int) string {
 }
 
 // newPages returns memory of the given size, aligned to a page. Interpreted as floats, its
-// contents are values near 1, because subnormal numbers would slow down some operations.
+// contents are normal numbers, because subnormal ones would slow down some operations.
 func newPages(size int) unsafe.Pointer {
 	const pageBytes = 4096
 	all := make([]byte, size+pageBytes)
@@ -63,6 +66,7 @@ func BenchmarkOperations(b *testing.B) {
 	})
 }
 
+// BenchmarkScaledSum adds two sources of each floating-point type, and scales the sums.
 func BenchmarkScaledSum(b *testing.B) {
 	const size = 16 << 10
 	srcs := []unsafe.Pointer{newPages(size), newPages(size)}
@@ -75,8 +79,8 @@ func BenchmarkScaledSum(b *testing.B) {
 	}
 }
 
-// BenchmarkAverage averages finite sources, and also sources with NaNs, for which the portable
-// code is used.
+// BenchmarkAverage averages three sources. In the benchmarks named nan, the last one contains only
+// NaNs if the type is a float. The portable code averages these.
 func BenchmarkAverage(b *testing.B) {
 	const size = 16 << 10
 	dsts := []unsafe.Pointer{newPages(size)}
@@ -95,7 +99,8 @@ func BenchmarkAverage(b *testing.B) {
 // BenchmarkCopy copies with and without stores that bypass the caches.
 func BenchmarkCopy(b *testing.B) {
 	for _, size := range []int{1 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20} {
-		dst, src := newPages(size), newPages(size)
+		dst := newPages(size)
+		src := newPages(size)
 		for _, stream := range []bool{false, true} {
 			benchmark(b, fmt.Sprintf("%s/stream=%v", sizeName(size), stream), size, func() {
 				Copy(dst, src, size, Hint{Stream: stream})

@@ -13,20 +13,28 @@ import (
 	"time"
 )
 
-// A cache has a folder for each key, which a function fills when it is first needed. A mark in the
-// folder shows that it is complete.
+// A cache stores compiled libraries in folders. For example, findOrCreate is called with the key
+// "3f2a" and a function that fills a folder:
+//
+//   - If the cache has a complete folder "3f2a", findOrCreate returns its path.
+//   - Otherwise, it locks the file "3f2a.lock", and lets the function fill a new folder, such as
+//     "unfinished-17". Then it writes a file into the folder, the mark of a complete folder, and
+//     renames the folder to "3f2a".
+//
+// When it fills a folder, it also removes what has not been used for a long time.
 
 // filler fills folders as a compiler would, and counts them.
 type filler struct{ filled atomic.Int32 }
 
+// fill writes a file, the library.
 func (f *filler) fill(dir string) error {
 	f.filled.Add(1)
 	return os.WriteFile(filepath.Join(dir, "library"), []byte("new"), 0o600)
 }
 
-// checkFolder finds the folder for a key, or lets f fill it. It checks that the folder contains
-// only the library and the mark of a complete folder, and that f has filled wantFilled folders
-// since the start of the test.
+// checkFolder gets the folder for a key, and lets f fill it if necessary. It checks that the folder
+// contains only the library and the mark. Since the start of the test, f must have filled
+// wantFilled folders.
 func (c cache) checkFolder(t *testing.T, f *filler, key string, wantFilled int32) {
 	t.Helper()
 	dir, err := c.findOrCreate(key, f.fill)
@@ -81,7 +89,8 @@ func TestIncompleteFolderIsFilledAgain(t *testing.T) {
 	c.checkFolder(t, f, "key", 2)
 }
 
-// TestConcurrentCallsFillOnce calls findOrCreate with one key in several goroutines.
+// TestConcurrentCallsFillOnce calls findOrCreate with one key in several goroutines. Only one of
+// them must fill the folder.
 func TestConcurrentCallsFillOnce(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	var callers sync.WaitGroup
@@ -97,8 +106,8 @@ func TestConcurrentCallsFillOnce(t *testing.T) {
 	c.checkFolder(t, f, "key", 1)
 }
 
-// TestKeysAreFilledAtTheSameTime fills the folder of a key while it fills that of another key,
-// which would block if both used one lock.
+// TestKeysAreFilledAtTheSameTime fills the folder of the key inner while it fills that of the key
+// outer. This would block if both used one lock.
 func TestKeysAreFilledAtTheSameTime(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	_, err := c.findOrCreate("outer", func(dir string) error {
@@ -112,8 +121,9 @@ func TestKeysAreFilledAtTheSameTime(t *testing.T) {
 	c.checkFolder(t, f, "outer", 2)
 }
 
-// TestUnfinishedFoldersAreRemoved creates a folder like one in which a compiler was killed. The
-// cache must remove it only when it is older than unfinishedLimit.
+// TestUnfinishedFoldersAreRemoved creates an unfinished folder, as if a compiler had been killed.
+// The cache must keep it as long as a compiler may be filling it, and remove it when it is older
+// than unfinishedLimit.
 func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	unfinished := filepath.Join(c.dir, unfinishedPrefix+"1")
@@ -131,14 +141,19 @@ func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 		t.Errorf("a folder that a compiler may be filling was removed: %v", err)
 	}
 
-	old := time.Now().Add(-unfinishedLimit - time.Minute)
-	if err := os.Chtimes(unfinished, old, old); err != nil {
-		t.Fatal(err)
-	}
-
+	makeOlderThan(t, unfinished, unfinishedLimit)
 	c.checkFolder(t, f, "key", 2)
 	if _, err := os.Stat(unfinished); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Stat of the unfinished folder = %v, want ErrNotExist", err)
+	}
+}
+
+// makeOlderThan changes the modification time of a file or folder.
+func makeOlderThan(t *testing.T, path string, limit time.Duration) {
+	t.Helper()
+	old := time.Now().Add(-limit - time.Minute)
+	if err := os.Chtimes(path, old, old); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -159,7 +174,8 @@ func TestFailedFillLeavesNothing(t *testing.T) {
 	}
 
 	remaining, err := os.ReadDir(c.dir)
-	if err != nil || len(remaining) != 1 || remaining[0].Name() != "key"+lockSuffix {
+	hasOnlyLock := len(remaining) == 1 && remaining[0].Name() == "key"+lockSuffix
+	if err != nil || !hasOnlyLock {
 		t.Errorf("the cache contains %v (error %v); want only the lock", remaining, err)
 	}
 
@@ -170,15 +186,10 @@ func TestFailedFillLeavesNothing(t *testing.T) {
 // another folder is filled, the cache must remove only the unused one.
 func TestUnusedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
-	old := time.Now().Add(-unusedLimit - time.Hour)
 	c.checkFolder(t, f, "used", 1)
 	c.checkFolder(t, f, "unused", 2)
-	for _, key := range []string{"used", "unused"} {
-		if err := os.Chtimes(filepath.Join(c.dir, key), old, old); err != nil {
-			t.Fatal(err)
-		}
-	}
-
+	makeOlderThan(t, filepath.Join(c.dir, "used"), unusedLimit)
+	makeOlderThan(t, filepath.Join(c.dir, "unused"), unusedLimit)
 	c.checkFolder(t, f, "used", 2) // makes the folder young again
 	c.checkFolder(t, f, "another", 3)
 	if _, err := os.Stat(filepath.Join(c.dir, "unused")); !errors.Is(err, os.ErrNotExist) {
@@ -188,38 +199,29 @@ func TestUnusedFoldersAreRemoved(t *testing.T) {
 	c.checkFolder(t, f, "used", 3)
 }
 
-// TestHeldLockFileIsNotRemoved makes two lock files older than unusedLimit, and holds one of the
-// locks. When a folder is filled, the cache must remove only the other lock file. Without the held
-// one, another process would create a new file, and lock that.
+// TestHeldLockFileIsNotRemoved creates two old lock files, and holds the lock of one. When a folder
+// is filled, the cache must remove only the other file. If the held one were removed, another
+// process could create and lock a new file of this name.
 func TestHeldLockFileIsNotRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
-	old := time.Now().Add(-unusedLimit - time.Hour)
-	held := filepath.Join(c.dir, "held"+lockSuffix)
-	free := filepath.Join(c.dir, "free"+lockSuffix)
-	for _, name := range []string{held, free} {
-		if err := os.WriteFile(name, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-
-		if err := os.Chtimes(name, old, old); err != nil {
-			t.Fatal(err)
-		}
-	}
-
+	held := c.createOldLock(t, "held")
+	free := c.createOldLock(t, "free")
+	// The lock of the key held is held while its folder is filled.
 	dir, err := c.findOrCreate("held", func(dir string) error {
 		if _, err := os.Stat(held); err != nil {
-			t.Errorf("the lock file of the folder being filled was removed: %v", err)
+			t.Errorf("filling a folder removed its own lock file: %v", err)
 		}
 
 		c.checkFolder(t, f, "another", 1)
 		if _, err := os.Stat(held); err != nil {
-			t.Errorf("another process's lock file was removed: %v", err)
+			t.Errorf("filling another folder removed the held lock file: %v", err)
 		}
 
 		return f.fill(dir)
 	})
-	if err != nil || dir != filepath.Join(c.dir, "held") {
-		t.Errorf("findOrCreate = %q, %v", dir, err)
+	wantDir := filepath.Join(c.dir, "held")
+	if err != nil || dir != wantDir {
+		t.Errorf("findOrCreate = %q, %v; want %q, nil", dir, err, wantDir)
 	}
 
 	if _, err := os.Stat(free); !errors.Is(err, os.ErrNotExist) {
@@ -227,8 +229,21 @@ func TestHeldLockFileIsNotRemoved(t *testing.T) {
 	}
 }
 
-// countOpen returns how many file descriptors of this process refer to the file with this name.
-func countOpen(t *testing.T, name string) (count int) {
+// createOldLock creates the lock file of a key and makes it older than unusedLimit. It returns the
+// path of the file.
+func (c cache) createOldLock(t *testing.T, key string) string {
+	t.Helper()
+	path := filepath.Join(c.dir, key+lockSuffix)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	makeOlderThan(t, path, unusedLimit)
+	return path
+}
+
+// countOpen returns how many file descriptors of this process refer to the file with this path.
+func countOpen(t *testing.T, path string) (count int) {
 	t.Helper()
 	links, err := filepath.Glob("/proc/self/fd/*")
 	if err != nil {
@@ -237,7 +252,11 @@ func countOpen(t *testing.T, name string) (count int) {
 
 	for _, link := range links {
 		target, err := os.Readlink(link)
-		if err == nil && target == name { // other descriptors may be closed meanwhile
+		if err != nil {
+			continue // the descriptor has been closed meanwhile
+		}
+
+		if target == path {
 			count++
 		}
 	}
@@ -245,8 +264,8 @@ func countOpen(t *testing.T, name string) (count int) {
 	return count
 }
 
-// TestLockOfRemovedFileIsNotUsed removes a lock file while another goroutine waits for the lock. As
-// other processes would then lock a new file of this name, the goroutine must do so, too.
+// TestLockOfRemovedFileIsNotUsed removes a lock file while a goroutine waits for the lock. Other
+// processes would then lock a new file of this name, so the goroutine must lock a new one, too.
 func TestLockOfRemovedFileIsNotUsed(t *testing.T) {
 	c := cache{t.TempDir()}
 	name := filepath.Join(c.dir, "key"+lockSuffix)
@@ -255,7 +274,7 @@ func TestLockOfRemovedFileIsNotUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	second := make(chan func(), 1)
+	unlocks := make(chan func(), 1) // the result of the goroutine's call of lock
 	var waiter sync.WaitGroup
 	waiter.Go(func() {
 		unlock, err := c.lock("key")
@@ -263,7 +282,7 @@ func TestLockOfRemovedFileIsNotUsed(t *testing.T) {
 			t.Error(err)
 		}
 
-		second <- unlock
+		unlocks <- unlock
 	})
 	for countOpen(t, name) < 2 { // until the goroutine has opened the file, too
 		runtime.Gosched()
@@ -275,7 +294,7 @@ func TestLockOfRemovedFileIsNotUsed(t *testing.T) {
 
 	unlockRemoved()
 	waiter.Wait()
-	if unlock := <-second; unlock != nil {
+	if unlock := <-unlocks; unlock != nil {
 		defer unlock()
 	}
 
@@ -291,8 +310,8 @@ func TestLockOfRemovedFileIsNotUsed(t *testing.T) {
 	}
 }
 
-// TestKeysDependOnSourcesAndFlags checks that all combinations of sources and flags have different
-// keys.
+// TestKeysDependOnSourcesAndFlags computes the keys for all combinations of two sources and four
+// lists of compiler flags. All must be different.
 func TestKeysDependOnSourcesAndFlags(t *testing.T) {
 	texts := []string{"int a;", "int b;"}
 	flagLists := [][]string{nil, {"-O1"}, {"-O1 -g"}, {"-O1", "-g"}} // "-O1 -g" is one flag

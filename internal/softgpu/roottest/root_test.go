@@ -22,9 +22,9 @@ const root = "../../.."
 
 var errShort = errors.New("skipped in short mode")
 
-// TestSoftwareGPU runs all short tests of package symmem, and one of its benchmarks once, in a
-// process that loads the software GPU instead of CUDA and NCCL. The process does not use the race
-// detector, because it would then take minutes.
+// TestSoftwareGPU runs the short tests of package symmem in another process. The process loads the
+// software GPU, two libraries that replace CUDA and NCCL. It also runs each benchmark with Submit in
+// its name once. It does not use the race detector, because it would then take minutes.
 func TestSoftwareGPU(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -41,18 +41,22 @@ func TestSoftwareGPU(t *testing.T) {
 	}
 
 	binary := buildTests(t)
-	// The process ends at -test.timeout, its command some time later (limit), and this test later
-	// still. Each can therefore print its stacks.
+	// If the process hangs, it ends first, systest.Command ends a margin later, and this test another
+	// margin later. Each can therefore print its stacks.
 	const margin = 20 * time.Second
-	limit := 20 * time.Minute
+	commandLimit := 20 * time.Minute
 	if deadline, ok := t.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)-margin)
+		commandLimit = min(commandLimit, time.Until(deadline)-margin)
 	}
 
-	c := systest.Command(t, limit, binary,
-		"-test.short", "-test.timeout="+(limit-margin).String(),
-		"-rapid.checks=20", "-rapid.nofailfile", // fewer random programs, and no files in the sources
-		"-test.bench=Submit", "-test.benchtime=1x")
+	processLimit := commandLimit - margin
+	c := systest.Command(t, commandLimit, binary,
+		"-test.short",
+		"-test.timeout="+processLimit.String(),
+		"-rapid.checks=20",  // fewer random programs
+		"-rapid.nofailfile", // no files in the folder of the sources
+		"-test.bench=Submit",
+		"-test.benchtime=1x") // one call
 	c.Dir = root
 	c.Env = append(os.Environ(), "SYMMEM_TEST_BACKEND=nccl", "SYMMEM_CUDA="+cuda,
 		"SYMMEM_NCCL="+nccl, "SOFTGPU_FABRIC=1")
@@ -79,9 +83,9 @@ func buildTests(t *testing.T) string {
 	return path
 }
 
-// readSources reads the sources of the tests. The go command caches the result of this test, and
-// repeats it if files that it has read change. It also repeats it if symmem changes, because this
-// package imports symmem.
+// readSources reads the sources of the tests, so that the go command repeats this test if they
+// change: it caches the result of a test until the package, its imports or a file that the test has
+// read changes. The import of symmem covers only the files without tests.
 func readSources(t *testing.T) {
 	t.Helper()
 	sources, err := filepath.Glob(filepath.Join(root, "*.go"))

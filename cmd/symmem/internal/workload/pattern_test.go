@@ -11,14 +11,19 @@ import (
 	"symmem/internal/reduce"
 )
 
+// A Pattern defines the input and the right output of one call on all ranks. For example, ranks 0
+// and 1 sum int32 elements in an all-reduce. If element 0 of the input is 17 on rank 0 and 42 on
+// rank 1, element 0 of the output must be 59 on both. Inputs differ between ranks and between
+// calls. An input repeats after 1021 elements, the period.
+
+// operations lists the operations of random patterns.
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
 	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend, symmem.OpAllGatherV,
 	symmem.OpReduceScatterV, symmem.OpGather, symmem.OpScatter,
 }
 
-// drawPattern returns the random pattern of a valid call. A pattern defines the data that each rank
-// sends, and that it must receive.
+// drawPattern returns the random pattern of a valid call.
 func drawPattern(t *rapid.T) *Pattern {
 	ranks := rapid.IntRange(1, 9).Draw(t, "ranks")
 	dataType := rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type")
@@ -26,7 +31,7 @@ func drawPattern(t *rapid.T) *Pattern {
 		Operation: rapid.SampledFrom(operations).Draw(t, "operation"),
 		DataType:  dataType,
 		ReduceOp:  rapid.SampledFrom(driver.ReductionsOf(dataType)).Draw(t, "redop"),
-		Count:     rapid.Int64Range(1, 3*period).Draw(t, "count"), // values repeat after a period
+		Count:     rapid.Int64Range(1, 3*period).Draw(t, "count"), // up to three periods
 		Root:      rapid.IntRange(0, ranks-1).Draw(t, "root"),
 		Ranks:     ranks,
 		Tag:       rapid.Uint64().Draw(t, "tag"), // differs between calls
@@ -42,14 +47,15 @@ func decodeAll(b []byte, t symmem.DataType) (all []float64) {
 	return all
 }
 
-// TestInputsAndOutputsHaveExpectedElements checks the values that a rank sends, and the numbers of
-// elements that it sends and receives.
+// TestInputsAndOutputsHaveExpectedElements checks the numbers of elements of a rank's input and
+// output, and the values in the input.
 func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPattern(t)
 		rank := rapid.IntRange(0, p.Ranks-1).Draw(t, "rank")
 		wantSent, wantReceived := p.SendRecvCounts(rank)
 		in := p.Input(rank)
+		checkCount(t, p, "input", in, wantSent)
 		for i, v := range decodeAll(in, p.DataType) {
 			if want := p.inputValue(rank, int64(i)); v != want {
 				t.Fatalf("%+v: element %d of the input is %v, want %v", p, i, v, want)
@@ -60,24 +66,27 @@ func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 			}
 		}
 
-		if n := int64(len(in) / p.DataType.Size()); n != wantSent {
-			t.Fatalf("%+v: the input has %d elements, want %d", p, n, wantSent)
-		}
-
 		out := p.Output(rank)
 		mayLackOutput := p.Operation.HasRoot() && rank != p.Root
 		if out == nil && mayLackOutput {
 			return
 		}
 
-		if n := int64(len(out) / p.DataType.Size()); n != wantReceived {
-			t.Fatalf("%+v: the output has %d elements, want %d", p, n, wantReceived)
-		}
+		checkCount(t, p, "output", out, wantReceived)
 	})
 }
 
-// TestReductionsAreExactInAllTypes checks that the type of a reduction can represent the results.
-// Otherwise, they would depend on the order of additions.
+// checkCount checks the number of elements in a buffer, which is the input or the output.
+func checkCount(t *rapid.T, p *Pattern, name string, buffer []byte, want int64) {
+	t.Helper()
+	count := int64(len(buffer) / p.DataType.Size())
+	if count != want {
+		t.Fatalf("%+v: the %s has %d elements, want %d", p, name, count, want)
+	}
+}
+
+// TestReductionsAreExactInAllTypes checks that the type of the elements can represent the results
+// of an all-reduce. Otherwise, they would depend on the order of additions.
 func TestReductionsAreExactInAllTypes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPattern(t)
@@ -102,14 +111,15 @@ func TestReductionsAreExactInAllTypes(t *testing.T) {
 	})
 }
 
-// TestPartsMatchWholeOperation checks that the outputs of a reduce-scatter are the parts of an
-// all-reduce, and that each rank of an all-to-all receives the right part of each input.
+// TestPartsMatchWholeOperation checks operations whose buffers consist of parts, one for each rank.
+// The outputs of a reduce-scatter, joined, must be the output of an all-reduce. In an all-to-all,
+// each rank must receive its part of each input.
 func TestPartsMatchWholeOperation(t *testing.T) {
 	const ranks = 3
 	p := Pattern{
 		Operation: symmem.OpReduceScatter, DataType: symmem.Int32, ReduceOp: symmem.Sum,
 		Ranks: ranks, Tag: 5,
-		Count: 2*period + 17, // no multiple of the period, after which values repeat
+		Count: 2*period + 17, // no multiple of the period, so that parts differ
 	}
 	whole := p
 	whole.Operation = symmem.OpAllReduce
@@ -126,19 +136,20 @@ func TestPartsMatchWholeOperation(t *testing.T) {
 	p.Operation = symmem.OpAllToAll
 	for rank := range ranks {
 		received := decodeAll(p.Output(rank), p.DataType)
-		for peer := range ranks {
-			got := received[int64(peer)*p.Count]
-			want := p.inputValue(peer, int64(rank)*p.Count) // peer's part for this rank
-			if got != want {
+		for sender := range ranks {
+			first := received[int64(sender)*p.Count] // of the part from the sender
+			want := p.inputValue(sender, int64(rank)*p.Count)
+			if first != want {
 				t.Errorf("all-to-all: the first element that rank %d received from rank %d is %v, want %v",
-					rank, peer, got, want)
+					rank, sender, first, want)
 			}
 		}
 	}
 }
 
-// TestForeignDataIsDetected compares an output with data that a faulty call could deliver: that of
-// another call or rank, or that at another offset.
+// TestForeignDataIsDetected compares the right output with data that a faulty call could deliver:
+// the output of another call, data at another offset, or the input of one rank. Most elements must
+// be detected as wrong.
 func TestForeignDataIsDetected(t *testing.T) {
 	p := Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Sum,
@@ -146,7 +157,7 @@ func TestForeignDataIsDetected(t *testing.T) {
 	}
 	otherCall := p
 	otherCall.Tag = 2
-	// shifted returns the data that begins with a later element of the output.
+	// shifted returns an output that lacks its first elements.
 	shifted := func(elements int64) []byte {
 		return p.encodeRange(elements, p.Count, p.reducedValue)
 	}
@@ -167,13 +178,18 @@ func TestForeignDataIsDetected(t *testing.T) {
 	}
 }
 
-// TestCompareReportsFirstDifference changes two elements of an output. The values differ from those
-// of the pattern, which are integers from 1.
+// TestCompareReportsFirstDifference changes two elements of an output. The new values are certainly
+// wrong, because right ones are integers from 1. The result must describe the first of them.
 func TestCompareReportsFirstDifference(t *testing.T) {
-	const exact = 0                          // the permitted relative error
-	const elementBytes = 2                   // of a float16
-	const firstIndex, firstValue = 70, 119.5 // the first changed element
-	const secondIndex, secondValue = 90, 0   // the second changed element
+	const (
+		exact        = 0 // the permitted relative error
+		elementBytes = 2 // of a float16
+
+		firstIndex  = 70 // of a changed element
+		firstValue  = 119.5
+		secondIndex = 90
+		secondValue = 0
+	)
 	p := Pattern{Operation: symmem.OpAllGather, DataType: symmem.Float16, Count: 100, Ranks: 2}
 	output := p.Output(0)
 	changed := bytes.Clone(output)
@@ -192,8 +208,9 @@ func TestCompareReportsFirstDifference(t *testing.T) {
 	}
 }
 
-// TestCompareToleratesRoundedAverages checks that averages over three ranks may be rounded. A
-// division by four is exact in floating point, so averages over four ranks must be exact.
+// TestCompareToleratesRoundedAverages compares averages with the right value 10. Over three ranks,
+// they may be rounded, so 10.125 is right, but 11 is wrong. Over four ranks, they must be exact,
+// because a division by four is exact in floating point.
 func TestCompareToleratesRoundedAverages(t *testing.T) {
 	p := Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Avg,
