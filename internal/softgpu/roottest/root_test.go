@@ -23,8 +23,8 @@ const root = "../../.."
 var errShort = errors.New("skipped in short mode")
 
 // TestSoftwareGPU runs the short tests of package symmem in another process. The process loads the
-// software GPU, two libraries that replace CUDA and NCCL. It also runs each benchmark with Submit in
-// its name once. It does not use the race detector, because it would then take minutes.
+// software GPU, two libraries that replace CUDA and NCCL. It also runs BenchmarkSubmit once. It
+// does not use the race detector, because it would then take minutes.
 func TestSoftwareGPU(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -41,8 +41,8 @@ func TestSoftwareGPU(t *testing.T) {
 	}
 
 	binary := buildTests(t)
-	// If the process hangs, it ends first, systest.Command ends a margin later, and this test another
-	// margin later. Each can therefore print its stacks.
+	// If a test in the process hangs, the process ends first. Otherwise, the command ends a margin
+	// later, and this test at least another margin later. Each can therefore print its stacks.
 	const margin = 20 * time.Second
 	commandLimit := 20 * time.Minute
 	if deadline, ok := t.Deadline(); ok {
@@ -56,7 +56,7 @@ func TestSoftwareGPU(t *testing.T) {
 		"-rapid.checks=20",  // fewer random programs
 		"-rapid.nofailfile", // no files in the folder of the sources
 		"-test.bench=Submit",
-		"-test.benchtime=1x") // one call
+		"-test.benchtime=1x") // one iteration
 	c.Dir = root
 	c.Env = append(os.Environ(), "SYMMEM_TEST_BACKEND=nccl", "SYMMEM_CUDA="+cuda,
 		"SYMMEM_NCCL="+nccl, "SOFTGPU_FABRIC=1")
