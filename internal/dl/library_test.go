@@ -38,7 +38,7 @@ func find(t testing.TB, library *dl.Library, name string) dl.Symbol {
 }
 
 // TestOpenReturnsFirstExistingLibrary opens three names, of which only the first does not exist.
-// Open must return the second library.
+// Open must return the second library, which is the only one with cos.
 func TestOpenReturnsFirstExistingLibrary(t *testing.T) {
 	library, err := dl.Open("libnowhere.so.9", "libm.so.6", "libc.so.6")
 	if err != nil {

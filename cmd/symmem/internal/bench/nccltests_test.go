@@ -10,10 +10,10 @@ import (
 	"symmem/bench/report"
 )
 
-// The command nccl-tests measures collectives for requested sizes, and prints a row for each size.
-// These tests compare our calls and rows with its calls and rows. For example, for all_gather on 4
-// ranks with 1024 bytes, each rank sends 64 float32 elements, which have 4 bytes each. The row has
-// the size 1024, because each rank receives the elements of all ranks.
+// The programs of nccl-tests measure collectives, and print a row for each requested size. These
+// tests compare our calls and rows with theirs. For example, for all_gather on 4 ranks with 1024
+// bytes, each rank sends 64 float32 elements, which have 4 bytes each. The row has the size 1024,
+// because each rank receives the elements of all ranks.
 
 // TestCountAndSizeMatchNCCLTests checks the arguments of calls and the sizes in rows for requested
 // sizes.

@@ -20,8 +20,8 @@ import (
 //	freeBuffer    slot 0
 //
 // A slot is the number of a buffer. Buffers can only be allocated in a scope. A case fills a buffer
-// with its input and all-reduces it. Before the cases, a program may have churn: random
-// allocations and frees, and cases that check the random buffers.
+// with its input and all-reduces it. A program consists of rounds. Before its other cases, a round
+// may have churn: random allocations and frees, and cases that check some of the random buffers.
 //
 // The tests compose random programs. They run them in a model, which only keeps track of buffers.
 
@@ -164,8 +164,8 @@ func TestProgramDependsOnlyOnConfig(t *testing.T) {
 }
 
 // TestPlacementByAddressMapsTwiceTheMemory runs programs with placement by address, for which
-// memory is mapped in advance. There must be twice as much as the buffers ever need at once. With
-// too little memory, a run would fail before a sum is wrong.
+// memory is mapped in advance. It must be at least twice what the buffers need at once. With too
+// little memory, a run would fail before a sum is wrong.
 func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t)
@@ -190,7 +190,7 @@ func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 func TestNearbyCasesHaveDifferentValues(t *testing.T) {
 	c := Default()
 	c.Cases = 8
-	c.Churn = 200 // random steps, which give 25 cases of churn
+	c.Churn = 200 // allocations and frees in each round, checked by 25 cases of churn
 	c.Rounds = 40 // enough for values to repeat
 	c.Groups = 4
 	recentCount := c.Cases * c.Groups // the cases of a round, without those of churn
