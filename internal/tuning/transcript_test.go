@@ -2,6 +2,7 @@ package tuning
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -121,14 +122,11 @@ func runChoose(t *testing.T, table *Table, d *datadriven.TestData) string {
 
 // directAnswer returns the answer of the command direct for a path.
 func directAnswer(path Path) string {
-	switch path {
-	case TwoLevel:
+	if path == TwoLevel {
 		return string(TwoLevel)
-	case Direct:
-		return "true"
 	}
 
-	return "false"
+	return strconv.FormatBool(path == Direct)
 }
 
 // runDerive runs the command derive, which prints the steps of the derived rule:
