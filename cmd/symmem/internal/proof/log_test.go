@@ -13,11 +13,20 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestLogsOfEachVersion parses the logs in testdata, which contain lines of each NCCL version. go
-// test -rewrite updates the expected output. The commands are:
+// These tests parse NCCL's log. For each launch of a kernel, the log has a line with the kernel that
+// NCCL has chosen, such as:
 //
-//	parse   parse the input as a log
-//	prove   print what the previous log proves about the collectives and sizes in the input
+//	h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}
+//
+// Parse turns this line into a Choice: for an AllReduce of 8 bytes, the kernel "plain RING/LL". A
+// choice is windowed if it uses windows: memory that ranks have registered with NCCL. Its kernel may
+// execute several calls, which the log names works.
+
+// TestLogsOfEachVersion parses logs of each NCCL version, and compares the results with the output
+// expected in testdata/logs. The flag -rewrite replaces this output. A file has these commands:
+//
+//	parse   parse the input as a log, and print its choices
+//	prove   print the kernels of each collective in the input, according to the log parsed last
 func TestLogsOfEachVersion(t *testing.T) {
 	datadriven.Walk(t, "testdata/logs", func(t *testing.T, path string) {
 		var log Log
@@ -42,7 +51,7 @@ func TestLogsOfEachVersion(t *testing.T) {
 	})
 }
 
-// formatLog returns a line about each choice of a kernel in a log.
+// formatLog returns a line about each choice in a log.
 func formatLog(l Log) string {
 	var b strings.Builder
 	for _, c := range l {
@@ -53,19 +62,13 @@ func formatLog(l Log) string {
 	return b.String()
 }
 
-// formatKernels returns a line about the kernels of each collective in the input, which has lines
-// such as "AllReduce 1024".
+// formatKernels returns a line about the kernels of each collective in the input. A line of the
+// input is such as "AllReduce 1024", with the operation and the bytes.
 func formatKernels(t *testing.T, l Log, input string) string {
 	t.Helper()
 	var b strings.Builder
 	for line := range strings.Lines(input) {
-		name, size, _ := strings.Cut(strings.TrimSpace(line), " ")
-		bytes, err := strconv.ParseInt(size, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		kernels := l.KernelsOf(Collective{Operation: name, Bytes: bytes})
+		kernels := l.KernelsOf(parseCollective(t, line))
 		verdict := "not windowed"
 		if kernels.Windowed {
 			verdict = "windowed"
@@ -77,7 +80,20 @@ func formatKernels(t *testing.T, l Log, input string) string {
 	return b.String()
 }
 
-// TestParseIgnoresUnterminatedLine parses a log while NCCL is writing its second line.
+// parseCollective parses a line such as "AllReduce 1024".
+func parseCollective(t *testing.T, line string) Collective {
+	t.Helper()
+	operation, size, _ := strings.Cut(strings.TrimSpace(line), " ")
+	bytes, err := strconv.ParseInt(size, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return Collective{Operation: operation, Bytes: bytes}
+}
+
+// TestParseIgnoresUnterminatedLine checks that a last line without a newline is not parsed, because
+// NCCL may still be writing it.
 func TestParseIgnoresUnterminatedLine(t *testing.T) {
 	line := "h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
 	l, err := Parse(strings.NewReader(line + "\n" + line))
@@ -86,6 +102,7 @@ func TestParseIgnoresUnterminatedLine(t *testing.T) {
 	}
 }
 
+// TestParseReturnsReadError checks that Parse returns the error of its reader.
 func TestParseReturnsReadError(t *testing.T) {
 	errRead := errors.New("read failed")
 	brokenFile := io.MultiReader(strings.NewReader("a\n"), iotest.ErrReader(errRead))
@@ -94,43 +111,45 @@ func TestParseReturnsReadError(t *testing.T) {
 	}
 }
 
-// TestParseChoice formats choices with NCCL's format strings and parses them. Kernels that use
-// windows have another format, with a number of calls (works).
+// TestParseChoice checks that ParseChoice understands NCCL's messages about random choices. A line
+// of the log contains such a message.
 func TestParseChoice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)
-		number := rapid.IntRange(0, 1<<20)
-		want := Choice{
-			Collective: Collective{
-				Operation: name.Draw(t, "collective"),
-				Bytes:     rapid.Int64Range(0, 1<<50).Draw(t, "bytes"),
-			},
-			Calls: 1,
-		}
-		kernel := name.Draw(t, "kernel")
-		var message string
-		want.Windowed = rapid.Bool().Draw(t, "windowed")
-		if want.Windowed {
-			want.Description = "symmetric kernel " + kernel
-			want.Calls = number.Draw(t, "works")
-			message = fmt.Sprintf(
-				"%s [Symmetric]: %d Bytes -> Kernel %s nchannels %d nthreads %d nWorks %d",
-				want.Operation, want.Bytes, kernel, number.Draw(t, "channels"),
-				number.Draw(t, "threads"), want.Calls)
-		} else {
-			want.Description = "plain " + kernel + "/LL"
-			message = fmt.Sprintf("%s: %d Bytes -> Algo %s proto LL channel{Lo..Hi}={%d..%d}",
-				want.Operation, want.Bytes, kernel, number.Draw(t, "low"), number.Draw(t, "high"))
-		}
-
+		message, want := drawChoice(t)
 		if got, ok := ParseChoice(message); !ok || got != want {
 			t.Errorf("ParseChoice(%q) = %+v, %v; want %+v, true", message, got, ok, want)
 		}
 	})
 }
 
-// FuzzParse checks that Parse returns only complete choices, and that KernelsOf finds those of one
-// call. The size of a choice for several calls is their sum, so KernelsOf ignores it.
+// drawChoice returns a random choice and NCCL's message about it. The format of the message depends
+// on whether the choice is windowed.
+func drawChoice(t *rapid.T) (message string, choice Choice) {
+	name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)
+	number := rapid.IntRange(0, 1<<20)
+	choice.Operation = name.Draw(t, "collective")
+	choice.Bytes = rapid.Int64Range(0, 1<<50).Draw(t, "bytes")
+	kernel := name.Draw(t, "kernel")
+	choice.Windowed = rapid.Bool().Draw(t, "windowed")
+	if choice.Windowed {
+		choice.Description = "symmetric kernel " + kernel
+		choice.Calls = number.Draw(t, "works")
+		message = fmt.Sprintf(
+			"%s [Symmetric]: %d Bytes -> Kernel %s nchannels %d nthreads %d nWorks %d",
+			choice.Operation, choice.Bytes, kernel, number.Draw(t, "channels"),
+			number.Draw(t, "threads"), choice.Calls)
+		return message, choice
+	}
+
+	choice.Description = "plain " + kernel + "/LL"
+	choice.Calls = 1
+	message = fmt.Sprintf("%s: %d Bytes -> Algo %s proto LL channel{Lo..Hi}={%d..%d}",
+		choice.Operation, choice.Bytes, kernel, number.Draw(t, "low"), number.Draw(t, "high"))
+	return message, choice
+}
+
+// FuzzParse checks that every choice in a parsed log is complete, and that KernelsOf finds each
+// choice for one call. KernelsOf ignores a choice for several calls, because its bytes are a sum.
 func FuzzParse(f *testing.F) {
 	f.Add("h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 8 Bytes -> Kernel K nchannels 1 nthreads 2\n")
 	f.Add("h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n")
