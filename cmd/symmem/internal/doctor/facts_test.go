@@ -11,49 +11,59 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// These tests cover Facts, which describe a machine and the environment of this process: GPUs,
+// NCCL, variables, limits and so on. Most functions under test inspect one of these subjects.
+
+// TestBackendIsChosenAsOpenDoes checks that the backend auto means nccl if there are GPUs and NCCL,
+// and otherwise host. Another requested backend is chosen without conditions.
 func TestBackendIsChosenAsOpenDoes(t *testing.T) {
 	gpus := []GPU{{}} // a GPU of any kind
-	for name, tt := range map[string]struct {
-		facts Facts
+	for name, test := range map[string]struct {
+		facts Facts // NCCL is available if Library.Error is empty
 		want  string
 	}{
 		"GPUs and NCCL": {
-			Facts{RequestedBackend: "auto", GPUs: gpus},
-			"nccl",
+			facts: Facts{RequestedBackend: "auto", GPUs: gpus},
+			want:  "nccl",
 		},
 		"GPUs without NCCL": {
-			Facts{RequestedBackend: "auto", GPUs: gpus, Library: Library{Error: "no NCCL"}},
-			"host",
+			facts: Facts{RequestedBackend: "auto", GPUs: gpus, Library: Library{Error: "no NCCL"}},
+			want:  "host",
 		},
 		"NCCL without GPUs": {
-			Facts{RequestedBackend: "auto"},
-			"host",
+			facts: Facts{RequestedBackend: "auto"},
+			want:  "host",
 		},
 		"nccl was requested": {
-			Facts{RequestedBackend: "nccl"},
-			"nccl",
+			facts: Facts{RequestedBackend: "nccl"},
+			want:  "nccl",
 		},
 		"host was requested": {
-			Facts{RequestedBackend: "host", GPUs: gpus},
-			"host",
+			facts: Facts{RequestedBackend: "host", GPUs: gpus},
+			want:  "host",
 		},
 	} {
-		tt.facts.ChooseBackend()
-		if got := tt.facts.Backend; got != tt.want {
-			t.Errorf("%s: ChooseBackend selected %s, want %s", name, got, tt.want)
+		test.facts.ChooseBackend()
+		if got := test.facts.Backend; got != test.want {
+			t.Errorf("%s: ChooseBackend selected %s, want %s", name, got, test.want)
 		}
 	}
 }
 
-// TestInspectVariables checks which variables of the environment and of NCCL's configuration file
-// are listed. PATH and MYNCCL_X are irrelevant. The value of a token is hidden.
+// TestInspectVariables checks that variables are listed if their name begins with a prefix such as
+// NCCL_. They come from the environment and from NCCL's configuration file, .nccl.conf.
 func TestInspectVariables(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)
 	t.Setenv("NCCL_CONF_FILE", "")
 	conf := filepath.Join(home, ".nccl.conf")
-	// The comment and the line without = are ignored. The environment overrides NCCL_DEBUG.
-	text := "#NCCL_ALGO=TREE\nNCCL_WIN_ENABLE=0\nNCCL_DEBUG=INFO\nnothing\n"
+	lines := []string{
+		"#NCCL_ALGO=TREE", // a comment
+		"NCCL_WIN_ENABLE=0",
+		"NCCL_DEBUG=INFO", // the environment overrides it
+		"nothing",         // ignored, because there is no "="
+	}
+	text := strings.Join(lines, "\n") + "\n"
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -66,10 +76,10 @@ func TestInspectVariables(t *testing.T) {
 		{Name: "CUDA_VISIBLE_DEVICES"},
 		{Name: "NCCL_DEBUG", Value: "WARN"},
 		{Name: "NCCL_WIN_ENABLE", Value: "0", File: conf},
-		{Name: "SYMMEM_TOKEN", Value: "(hidden)"},
+		{Name: "SYMMEM_TOKEN", Value: "(hidden)"}, // a token is secret
 		{Name: "TORCH_NCCL_ASYNC_ERROR_HANDLING", Value: "1"},
 	}
-	got = withoutFile(got, "/etc/nccl.conf") // a file that this machine may have
+	got = withoutFile(got, "/etc/nccl.conf") // this machine may have this configuration file
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the variables differ (-want +got):\n%s", diff)
 	}
@@ -87,14 +97,22 @@ func withoutFile(all []Variable, file string) []Variable {
 	return remaining
 }
 
-// TestInspectLauncher describes the environment that Slurm and Kubernetes give to rank 1 of 2,
-// first with and then without a variable that is required.
+// TestInspectLauncher inspects the variables with which a launcher describes rank 1 of 2. Here, the
+// launcher is Slurm, in a pod of Kubernetes. Without a required variable, the result is an error.
 func TestInspectLauncher(t *testing.T) {
 	environment := map[string]string{
-		"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_LOCALID": "1",
-		"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "1", "JOB_COMPLETION_INDEX": "1",
+		"SLURM_STEP_ID":        "0",
+		"SLURM_JOB_ID":         "7",
+		"SLURM_PROCID":         "1",
+		"SLURM_LOCALID":        "1",
+		"SLURM_NTASKS":         "2",
+		"SLURM_STEP_NUM_NODES": "1",
+		"JOB_COMPLETION_INDEX": "1", // set by Kubernetes
 	}
-	lookup := func(name string) (string, bool) { v, ok := environment[name]; return v, ok }
+	lookup := func(name string) (string, bool) {
+		value, isSet := environment[name]
+		return value, isSet
+	}
 	got := InspectLauncher(lookup)
 	if got.Source != "Slurm" || got.Error != "" {
 		t.Errorf("got source %q, error %q; want Slurm and none", got.Source, got.Error)
@@ -109,24 +127,35 @@ func TestInspectLauncher(t *testing.T) {
 		t.Errorf("got index %q, want %q", got.Index, want)
 	}
 
-	delete(environment, "SLURM_LOCALID")
-	if got := InspectLauncher(lookup); !strings.Contains(got.Error, "SLURM_LOCALID") {
-		t.Errorf("without SLURM_LOCALID: got %+v, want an error that names it", got)
+	const required = "SLURM_LOCALID"
+	delete(environment, required)
+	if got := InspectLauncher(lookup); !strings.Contains(got.Error, required) {
+		t.Errorf("without %s: got %+v, want an error that names it", required, got)
 	}
 }
 
-// TestInspectTuning describes the tuning table of a machine with 4 ranks. A table says which path
-// calls take. It comes from a file or, if the file is optional and missing, from the program.
+// TestInspectTuning inspects tuning tables. A table lists, for sizes of calls, the path that calls
+// take. It comes from a file. If the file is optional and missing, there is a built-in table for
+// some GPUs.
 func TestInspectTuning(t *testing.T) {
-	const gpu, ranks = "NVIDIA H200", 4 // the program has a table for this GPU
-	const optional, required = false, true
+	const gpu = "NVIDIA H200" // has a built-in table
+	const ranks = 4
+	const optional = false
+	const required = true
 	file := filepath.Join(t.TempDir(), "table.json")
+	writeTable := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	checkError := func(situation string, got Tuning) {
 		t.Helper()
 		if got.Error == "" || got.Name != "" {
 			t.Errorf("%s: got %+v, want an error and no table", situation, got)
 		}
 	}
+
 	got := InspectTuning("nccl", gpu, ranks, file, optional)
 	if got.RuleCount == 0 || got.Error != "" || got.MeasuredWith != "NCCL 2.28.9" {
 		t.Errorf("without a file: got %+v, want the built-in table", got)
@@ -134,19 +163,14 @@ func TestInspectTuning(t *testing.T) {
 
 	got = InspectTuning("nccl", gpu, ranks, file, required)
 	checkError("with a required file missing", got)
-	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 
+	writeTable("{}")
 	got = InspectTuning("nccl", gpu, ranks, file, optional)
 	checkError("with an invalid file", got)
-	table := `{"version": 4, "about": "", "device": "D", "library": "L", "date": "", "source": "",
-		"otherwise": "plain", "rules": [{"operation": "AllReduce", "ranks": 4, "machines": 1,
-		"steps": [{"path": "window", "measured": []}]}]}`
-	if err := os.WriteFile(file, []byte(table), 0o600); err != nil {
-		t.Fatal(err)
-	}
 
+	writeTable(`{"version": 4, "about": "", "device": "D", "library": "L", "date": "", "source": "",
+		"otherwise": "plain", "rules": [{"operation": "AllReduce", "ranks": 4, "machines": 1,
+		"steps": [{"path": "window", "measured": []}]}]}`)
 	got = InspectTuning("nccl", "D", ranks, file, required)
 	if got.Error != "" || !strings.Contains(got.Name, file) {
 		t.Errorf("with a valid file: got table %q, error %q; want the file's name and no error", got.Name,
@@ -159,7 +183,8 @@ func TestInspectTuning(t *testing.T) {
 	}
 }
 
-// TestInspectHostAndLimits inspects the machine that runs the tests, on which symmem works.
+// TestInspectHostAndLimits inspects the machine that runs this test. It must have the system calls
+// that symmem needs, and plausible limits.
 func TestInspectHostAndLimits(t *testing.T) {
 	h := InspectHost()
 	if h.Cores < 1 || h.MemoryBytes < 1 || h.Kernel == "" {
@@ -170,44 +195,51 @@ func TestInspectHostAndLimits(t *testing.T) {
 		t.Errorf("InspectHost() reports errors of system calls: %s", problems)
 	}
 
-	const unlimited = -1
+	const unlimited = -1 // the smallest value of a limit
 	l := InspectLimits()
 	if l.LockedMemory < unlimited || l.AddressSpace < unlimited || l.OpenFiles == 0 {
-		t.Errorf("InspectLimits() = %+v, want each limit to be -1 or more, and some open files", l)
+		t.Errorf("InspectLimits() = %+v, want limits of -1 (unlimited) or more, and some open files", l)
 	}
 }
 
-// TestModuleVersionPattern matches /proc/driver/nvidia/version of both kinds of kernel module.
+// TestModuleVersionPattern checks that the pattern finds the version of NVIDIA's kernel module in
+// the text of /proc/driver/nvidia/version.
 func TestModuleVersionPattern(t *testing.T) {
-	for _, c := range []struct{ text, want string }{
-		{
-			"NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03  Wed\nGCC version:\n",
-			"580.159.03",
+	for module, test := range map[string]struct {
+		text string
+		want string
+	}{
+		"proprietary": {
+			text: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03  Wed\nGCC version:\n",
+			want: "580.159.03",
 		},
-		{
-			"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  R\n",
-			"580.95.05",
+		"open": {
+			text: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  R\n",
+			want: "580.95.05",
 		},
 	} {
-		matches := moduleVersionPattern.FindStringSubmatch(c.text)
-		if matches == nil || matches[1] != c.want {
-			t.Errorf("moduleVersionPattern matches %q in %q, want the version %s", matches, c.text,
-				c.want)
+		matches := moduleVersionPattern.FindStringSubmatch(test.text)
+		if matches == nil || matches[1] != test.want {
+			t.Errorf("%s module: moduleVersionPattern matches %q in %q, want the version %s", module,
+				matches, test.text, test.want)
 		}
 	}
 }
 
-// TestNewTrialSortsResultsByRank builds a trial of 3 ranks from the results of ranks 2 and 0. The
-// trial also has the results that only rank 0 measures.
+// TestNewTrialSortsResultsByRank combines the results of a trial, in which 3 ranks make a few
+// calls. Rank 1 has failed. The results of ranks 2 and 0 must be sorted. Those that only rank 0
+// has become results of the trial.
 func TestNewTrialSortsResultsByRank(t *testing.T) {
+	const ranks = 3
 	ofRank2 := RankResult{Rank: 2}
 	ofRank0 := RankResult{
 		RankZeroResults: &RankZeroResults{
 			Source: "torchrun", Device: "D", IsLogRequested: true, LogProblem: "no log",
 		},
 	}
-	trial := NewTrial(3, []RankResult{ofRank2, ofRank0}, errors.New("rank 1 reported nothing"))
-	encoded, err := json.Marshal(trial.RankResults)
+	errRank1 := errors.New("rank 1 reported nothing")
+	trial := NewTrial(ranks, []RankResult{ofRank2, ofRank0}, errRank1)
+	encoded, err := json.Marshal(trial.RankResults) // for the message
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,17 +252,19 @@ func TestNewTrialSortsResultsByRank(t *testing.T) {
 		t.Errorf("NewTrial = %+v, want the device and the log of rank 0", trial)
 	}
 
-	if trial.Error != "rank 1 reported nothing" {
-		t.Errorf("Error = %q, want that of rank 1", trial.Error)
+	if trial.Error != errRank1.Error() {
+		t.Errorf("Error = %q, want %q", trial.Error, errRank1)
 	}
 
-	trial = NewTrial(3, []RankResult{ofRank2}, nil)
+	trial = NewTrial(ranks, []RankResult{ofRank2}, nil)
 	if trial.Device != "" || trial.Error != "" {
 		t.Errorf("without rank 0 and without an error: NewTrial = %+v, want no device and no error",
 			trial)
 	}
 }
 
+// TestFormatBytes checks that sizes use the largest unit that fits, and have at most four digits.
+// Sizes below 1 KiB are exact.
 func TestFormatBytes(t *testing.T) {
 	for bytes, want := range map[int64]string{
 		0:               "0 B",

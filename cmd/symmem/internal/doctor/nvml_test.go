@@ -8,10 +8,17 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// nvmlSource implements NVML, NVIDIA's management library, in C. It has three GPUs with the numbers
-// 0 to 2, at the PCI addresses in nvmlAddresses. GPUs 0 and 1 are connected by NVLink, and have 12
-// and 13 active links. Queries about links of GPU 2 return NVML_ERROR_NOT_SUPPORTED (3). Invalid
-// calls return other errors: 1 (not initialized), 2 (invalid argument) or 6 (not found).
+// These tests ask NVML, NVIDIA's management library, about links between GPUs. A test compiles a
+// library that replaces NVML, and sets the variable that overrides NVML's file name.
+
+// nvmlSource is the source of a library with three GPUs, which have the numbers 0 to 2:
+//
+//	GPU 0: at PCI address 0000:01:00.0, 12 active links
+//	GPU 1: at PCI address 0000:02:00.0, 13 active links
+//	GPU 2: at PCI address 0000:03:00.0, queries about links are not supported
+//
+// NVLink connects GPUs 0 and 1. A function returns 0 or NVML's code of an error: 1 (not
+// initialized), 2 (invalid argument), 3 (not supported) or 6 (not found).
 const nvmlSource = `
 #include <stdint.h>
 #include <string.h>
@@ -47,6 +54,7 @@ int nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned link, int *active) {
 }
 `
 
+// nvmlAddresses lists the PCI addresses of the GPUs in nvmlSource.
 var nvmlAddresses = []string{"0000:01:00.0", "0000:02:00.0", "0000:03:00.0"}
 
 // gpusAtPCI returns GPUs with the given PCI addresses, by which NVML finds them.
@@ -59,7 +67,8 @@ func gpusAtPCI(addresses ...string) []GPU {
 	return all
 }
 
-// TestAddNVLinks adds what NVML knows about three GPUs to what CUDA knows.
+// TestAddNVLinks checks that addNVLinks adds active links and connections to Links. A connection
+// remains unknown if NVML does not support the query. An unknown GPU causes an error.
 func TestAddNVLinks(t *testing.T) {
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", nvmlSource))
 	l := Links{Pairs: []Pair{
@@ -74,7 +83,7 @@ func TestAddNVLinks(t *testing.T) {
 		ActiveNVLinks: []int{12, 13, 0},
 		Pairs: []Pair{
 			{From: 0, To: 1, NVLink: "yes"},
-			{From: 1, To: 2, NVLink: "unknown"}, // the query is not supported
+			{From: 1, To: 2, NVLink: "unknown"},
 		},
 	}
 	if diff := cmp.Diff(want, l); diff != "" {
@@ -90,6 +99,8 @@ func TestAddNVLinks(t *testing.T) {
 	}
 }
 
+// TestAddNVLinksWithoutLibrary checks that there is an error, and that connections remain unknown,
+// if NVML is missing.
 func TestAddNVLinksWithoutLibrary(t *testing.T) {
 	t.Setenv(nvmlVariable, "/nowhere/libnvidia-ml.so.1")
 	l := Links{Pairs: []Pair{{From: 0, To: 1, NVLink: "unknown"}}}
@@ -106,7 +117,8 @@ func TestAddNVLinksWithoutLibrary(t *testing.T) {
 	}
 }
 
-// TestAddNVLinksWithOldLibrary uses a library that lacks most functions of NVML.
+// TestAddNVLinksWithOldLibrary checks that there is an error, and that the number of active links
+// remains unknown, if the library lacks most functions of NVML.
 func TestAddNVLinksWithOldLibrary(t *testing.T) {
 	source := "int nvmlInit_v2(void) { return 0; } int nvmlShutdown(void) { return 0; }"
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", source))

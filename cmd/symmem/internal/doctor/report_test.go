@@ -12,10 +12,17 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestReports changes the facts of testdata/h200.json, examines them, and prints the report or one
-// section. go test -rewrite updates the expected output. The only command is:
+// These tests cover reports: Examine judges facts about a machine, and returns a report with a
+// section for each subject, such as limits. A section has findings. The level of a finding is OK,
+// Warn or Fail. The verdict of the report is the worst level.
 //
-//	examine [section=NAME]   apply the change in the input and print the report
+// Tests use the facts in testdata/h200.json, about a machine without problems, and change some. For
+// example, the change {"limits": {"files": 10}} leads to a finding with the level Warn.
+
+// TestReports compares the texts of reports with the output expected in testdata/reports. The flag
+// -rewrite replaces this output. The only command in a file is:
+//
+//	examine [section=NAME]   print the report, or a section, after the change in the input
 func TestReports(t *testing.T) {
 	datadriven.Walk(t, "testdata/reports", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -25,13 +32,11 @@ func TestReports(t *testing.T) {
 			}
 
 			report := Examine(readFacts(t, d.Input))
-			// Without a section, the whole report is printed.
 			if d.HasArg("section") {
 				var name string
 				d.ScanArgs(t, "section", &name)
-				report.Sections = slices.DeleteFunc(report.Sections, func(s Section) bool {
-					return s.Name != name
-				})
+				hasOtherName := func(s Section) bool { return s.Name != name }
+				report.Sections = slices.DeleteFunc(report.Sections, hasOtherName)
 			}
 
 			var out bytes.Buffer
@@ -44,8 +49,8 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// readFacts returns the facts of testdata/h200.json after applying change, which is JSON with the
-// fields to change, or "". A list in change replaces the list in the file.
+// readFacts returns the facts in testdata/h200.json after a change. The change is JSON with new
+// values of fields, or "" for no change.
 func readFacts(t *testing.T, change string) *Facts {
 	t.Helper()
 	text, err := os.ReadFile("testdata/h200.json")
@@ -66,8 +71,8 @@ func readFacts(t *testing.T, change string) *Facts {
 	return facts
 }
 
-// clearLists clears the lists in facts that change contains, because decoding change would
-// otherwise merge old and new elements. Other lists cannot be changed by tests.
+// clearLists clears each list in facts for which change has a new list. Otherwise, decoding the
+// change would merge the fields of old and new elements. No test changes lists other than these.
 func clearLists(facts, change *Facts) {
 	if change.GPUs != nil {
 		facts.GPUs = nil
@@ -82,29 +87,42 @@ func clearLists(facts, change *Facts) {
 	}
 }
 
-// decode decodes JSON without unknown fields into dst.
-func decode(t *testing.T, text []byte, dst *Facts) {
+// decode decodes JSON into facts. Fields that are not in the JSON keep their values. The test fails
+// if a field is unknown.
+func decode(t *testing.T, text []byte, facts *Facts) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(dst); err != nil {
+	if err := d.Decode(facts); err != nil {
 		t.Fatal(err)
 	}
 }
 
+// TestVerdictIsWorstLevel checks that the verdict is the worst level of all findings.
 func TestVerdictIsWorstLevel(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change string // to the facts of a machine without problems
+		change string // see readFacts
 		want   Level
 	}{
-		{"no problem", "", OK},
-		{"a low limit of open files", `{"limits": {"files": 10}}`, Warn},
-		{"a failed trial", `{"trial": {"error": "killed"}}`, Fail},
 		{
-			"a warning and a failure",
-			`{"limits": {"files": 10}, "host": {"memfd_error": "x"}}`,
-			Fail,
+			name: "no problem",
+			want: OK,
+		},
+		{
+			name:   "a low limit of open files",
+			change: `{"limits": {"files": 10}}`,
+			want:   Warn,
+		},
+		{
+			name:   "a failed trial",
+			change: `{"trial": {"error": "killed"}}`,
+			want:   Fail,
+		},
+		{
+			name:   "a warning and a failure",
+			change: `{"limits": {"files": 10}, "host": {"memfd_error": "x"}}`,
+			want:   Fail,
 		},
 	} {
 		if got := Examine(readFacts(t, c.change)).Verdict; got != c.want {
@@ -113,8 +131,8 @@ func TestVerdictIsWorstLevel(t *testing.T) {
 	}
 }
 
-// TestFindingsHaveAdvice examines a machine with many problems. Each finding that is a problem must
-// say what to do about it.
+// TestFindingsHaveAdvice checks that a finding has advice if and only if it is a problem: its level
+// is not OK. The facts are those of a machine with many problems.
 func TestFindingsHaveAdvice(t *testing.T) {
 	failedTrial := &Trial{Error: "x"}
 	r := Examine(&Facts{RequestedBackend: "nccl", Backend: "nccl", Trial: failedTrial})
@@ -138,8 +156,8 @@ func TestFindingsHaveAdvice(t *testing.T) {
 	}
 }
 
-// TestReportJSONContainsFacts checks that the facts in a report as JSON are complete: examining
-// them again gives the same verdict and sections.
+// TestReportJSONContainsFacts checks that a report as JSON contains its facts. Examining them again
+// must give the same verdict and number of sections.
 func TestReportJSONContainsFacts(t *testing.T) {
 	facts := readFacts(t, "")
 	out, err := json.Marshal(Examine(facts))
@@ -159,13 +177,15 @@ func TestReportJSONContainsFacts(t *testing.T) {
 	}
 }
 
+// errPipeClosed is the error of a failingWriter.
 var errPipeClosed = errors.New("the pipe is closed")
 
-// failingWriter fails to write anything.
+// failingWriter is a writer that always fails.
 type failingWriter struct{}
 
 func (failingWriter) Write([]byte) (int, error) { return 0, errPipeClosed }
 
+// TestWriteTextReturnsWriteError checks that WriteText returns the error of its writer.
 func TestWriteTextReturnsWriteError(t *testing.T) {
 	report := Examine(readFacts(t, ""))
 	err := report.WriteText(failingWriter{})

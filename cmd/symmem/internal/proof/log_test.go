@@ -13,14 +13,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// These tests parse NCCL's log. For each launch of a kernel, the log has a line with the kernel that
-// NCCL has chosen, such as:
+// These tests parse NCCL's log. For each launch of a kernel, the log has a line with the kernel
+// that NCCL has chosen, such as:
 //
 //	h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}
 //
 // Parse turns this line into a Choice: for an AllReduce of 8 bytes, the kernel "plain RING/LL". A
-// choice is windowed if it uses windows: memory that ranks have registered with NCCL. Its kernel may
-// execute several calls, which the log names works.
+// choice is windowed if it uses windows: memory that ranks have registered with NCCL. Its kernel
+// may execute several calls, which the log names works.
 
 // TestLogsOfEachVersion parses logs of each NCCL version, and compares the results with the output
 // expected in testdata/logs. The flag -rewrite replaces this output. A file has these commands:
