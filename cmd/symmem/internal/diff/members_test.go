@@ -10,9 +10,16 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
+// These tests cover the choice of the ranks that Compare compares. Each rank has a file with its
+// history: the calls that it made in a group, and memory that it requested. For example, ranks 0
+// and 1 made three calls in the group "world", and rank 2 made none. If a file lists rank 2 as a
+// member of the group, the calls are missing on rank 2: the ranks differ. Otherwise, only ranks 0
+// and 1 are compared.
+
 const noStack = -1 // no call stack was recorded
 
-// calls returns the events of calls, which begin a microsecond after each other.
+// calls returns the events of calls, the first of which has the given time. Each of the others
+// follows a microsecond later.
 func calls(firstUnixMicro int64, count int) []history.Event {
 	all := make([]history.Event, count)
 	for i := range all {
@@ -24,11 +31,11 @@ func calls(firstUnixMicro int64, count int) []history.Event {
 	return all
 }
 
-// threeCalls returns events of three calls whose time does not matter.
+// threeCalls returns the events of three calls, for tests in which time does not matter.
 func threeCalls() []history.Event { return calls(0, 3) }
 
-// ranksWithCalls returns what the files of ranks contain that made the given calls. All calls are
-// barriers in the group "world". The numbers of the ranks are 0, 1 and so on.
+// ranksWithCalls returns the histories of ranks 0, 1 and so on, which made the given calls. All
+// calls are barriers in the group "world".
 func ranksWithCalls(events ...[]history.Event) []*history.Rank {
 	ranks := ranksOf(history.Calls, "world", events...)
 	for _, r := range ranks {
@@ -38,13 +45,16 @@ func ranksWithCalls(events ...[]history.Event) []*history.Rank {
 	return ranks
 }
 
-// hasNote reports whether a note contains a text.
+// withoutCalls removes the calls of a rank, and the group in which it made them.
+func withoutCalls(r *history.Rank) { r.Sequences = nil }
+
+// hasNote reports whether a note of a report contains a text.
 func hasNote(r *diff.Report, want string) bool {
 	return slices.ContainsFunc(r.Notes, func(note string) bool { return strings.Contains(note, want) })
 }
 
 // TestMissingFilesAreNoted compares the files of ranks 0, 1 and 3. A note must list the ranks whose
-// files are missing. These are gaps between the numbers and, if known, other members of the group.
+// files are missing: rank 2 and, if the group is known to have seven members, ranks 4 to 6.
 func TestMissingFilesAreNoted(t *testing.T) {
 	ranks := ranksWithCalls(threeCalls(), threeCalls(), threeCalls())
 	ranks[2].Number = 3
@@ -62,30 +72,33 @@ func TestMissingFilesAreNoted(t *testing.T) {
 	}
 }
 
-// TestProcessIDsAreNoMissingFiles compares files that are named after processes. The gaps between
-// the numbers of processes must not count as missing files.
+// TestProcessIDsAreNoMissingFiles compares files whose names have the ID of a process instead of
+// the number of a rank. There must be no note, although there is a gap between the IDs.
 func TestProcessIDsAreNoMissingFiles(t *testing.T) {
 	ranks := ranksWithCalls(threeCalls(), threeCalls())
-	ranks[0].Number, ranks[1].Number = 4211, 4222
+	ranks[0].Number = 4211
+	ranks[1].Number = 4222
 	if r := diff.Compare(ranks, diff.Options{}); len(r.Notes) > 0 {
 		t.Errorf("notes = %q; want none", r.Notes)
 	}
 }
 
-// withoutCalls removes a rank's calls and the group to which they belong.
-func withoutCalls(r *history.Rank) { r.Sequences = nil }
+// rankWithoutCallsTest is a case of TestRankWithoutCalls.
+type rankWithoutCallsTest struct {
+	name       string
+	isPartial  bool  // whether the file of rank 2 lacks its beginning
+	membersIn0 []int // members of the group according to the file of rank 0, or nil
+	membersIn2 []int // the same according to the file of rank 2
+	want       string
+}
 
 // TestRankWithoutCalls compares ranks 0 and 1, which made calls in a group, with rank 2, which made
-// none. The calls are missing on rank 2 only if it is known to be a member of the group.
+// none. The calls are missing on rank 2 only if it is known to be a member of the group, and if its
+// file is complete.
 func TestRankWithoutCalls(t *testing.T) {
-	const isAgreed, isMissing = "agree", "missing on [2]"
-	for _, c := range []struct {
-		name       string
-		isPartial  bool  // whether the file of rank 2 lacks its beginning
-		membersIn0 []int // members of the group according to the file of rank 0, or nil
-		membersIn2 []int // the same according to the file of rank 2
-		want       string
-	}{
+	const isAgreed = "agree"
+	const isMissing = "missing on [2]"
+	for _, c := range []rankWithoutCallsTest{
 		{
 			name:       "both files list rank 2",
 			membersIn0: []int{0, 1, 2},
@@ -108,7 +121,7 @@ func TestRankWithoutCalls(t *testing.T) {
 			want:       isAgreed,
 		},
 		{
-			name:       "two groups of the same name",
+			name:       "the files list different members, so there are two groups of this name",
 			membersIn0: []int{0, 1, 2},
 			membersIn2: []int{2},
 			want:       isAgreed,
@@ -121,18 +134,7 @@ func TestRankWithoutCalls(t *testing.T) {
 			want:       isAgreed,
 		},
 	} {
-		ranks := ranksWithCalls(threeCalls(), threeCalls(), nil)
-		withoutCalls(ranks[2])
-		ranks[2].IsPartial = c.isPartial
-		if c.membersIn0 != nil {
-			ranks[0].Members = map[string][]int{"world": c.membersIn0}
-		}
-
-		if c.membersIn2 != nil {
-			ranks[2].Members = map[string][]int{"world": c.membersIn2}
-		}
-
-		r := diff.Compare(ranks, diff.Options{})
+		r := diff.Compare(c.ranks(), diff.Options{})
 		got := isAgreed
 		if d := r.Sequences[0].RequestDifference; d != nil {
 			got = fmt.Sprintf("%s on %v", d.Kind, d.MinorityRanks)
@@ -151,15 +153,31 @@ func TestRankWithoutCalls(t *testing.T) {
 	}
 }
 
-// TestMemberWithoutCalls compares ranks of which one has made no calls. Only one fact in its file
-// shows that it is a member of the group.
+// ranks returns the histories of the three ranks.
+func (c *rankWithoutCallsTest) ranks() []*history.Rank {
+	ranks := ranksWithCalls(threeCalls(), threeCalls(), nil)
+	withoutCalls(ranks[2])
+	ranks[2].IsPartial = c.isPartial
+	if c.membersIn0 != nil {
+		ranks[0].Members = map[string][]int{"world": c.membersIn0}
+	}
+
+	if c.membersIn2 != nil {
+		ranks[2].Members = map[string][]int{"world": c.membersIn2}
+	}
+
+	return ranks
+}
+
+// TestMemberWithoutCalls checks that calls are missing on rank 2 if its file contains one fact that
+// shows that it is a member of the group. No file lists the members.
 func TestMemberWithoutCalls(t *testing.T) {
 	for name, addFact := range map[string]func(*history.Rank){
 		"the group is the world": func(r *history.Rank) { r.WorldGroup = "world" },
-		"the group has a window": func(r *history.Rank) {
+		"rank 2 has registered memory with the group": func(r *history.Rank) {
 			r.Windows = []history.Window{{Group: "world"}}
 		},
-		"the group has a pool": func(r *history.Rank) {
+		"rank 2 has a memory pool of the group": func(r *history.Rank) {
 			r.Sequences = []*history.Sequence{{Class: history.SymmemPool, ID: "0 of group world"}}
 		},
 	} {
@@ -172,13 +190,14 @@ func TestMemberWithoutCalls(t *testing.T) {
 	}
 }
 
-// TestRankThatStops compares ranks 0 and 1, which made the same calls, with rank 2, which stopped
-// earlier or later. A single extra call is a difference and not a later stop.
+// TestRankThatStops compares ranks 0 and 1, which made the same calls, with rank 2, which made
+// fewer or more. The explanation must say which trace ends first. But a single call more is an
+// extra call.
 func TestRankThatStops(t *testing.T) {
 	for _, c := range []struct {
-		usualCount int // calls of ranks 0 and 1
-		oddCount   int // calls of rank 2
-		want       string
+		usualCount int    // calls of ranks 0 and 1
+		oddCount   int    // calls of rank 2
+		want       string // the explanation of the difference
 	}{
 		{
 			usualCount: 9,
@@ -198,7 +217,8 @@ func TestRankThatStops(t *testing.T) {
 				"no request follows.",
 		},
 	} {
-		usual, odd := calls(0, c.usualCount), calls(0, c.oddCount)
+		usual := calls(0, c.usualCount)
+		odd := calls(0, c.oddCount)
 		r := diff.Compare(ranksWithCalls(usual, usual, odd), diff.Options{})
 		got := r.Sequences[0].RequestDifference.Explanation
 		if want := []string{c.want}; !slices.Equal(got, want) {
@@ -207,13 +227,16 @@ func TestRankThatStops(t *testing.T) {
 	}
 }
 
-// TestFilesOfTwoRunsAreNoted compares files whose last events are far apart in time, because an
-// earlier run left one of them. Half a minute can pass between the ranks of one run.
+// TestFilesOfTwoRunsAreNoted checks that there is a note if the calls of rank 2 ended more than a
+// minute before those of another rank began: its file may be of an earlier run. A difference of
+// half a minute needs no note.
 func TestFilesOfTwoRunsAreNoted(t *testing.T) {
 	const second = 1_000_000 // in microseconds
 	const minute = 60 * second
 	const count = 3 // calls of each rank
-	const usual, slightlyLater, muchEarlier = 9 * minute, 9*minute + 30*second, 5 * minute
+	const usual = 9 * minute
+	const slightlyLater = usual + 30*second
+	const muchEarlier = 5 * minute
 	ranks := ranksWithCalls(
 		calls(usual, count), calls(slightlyLater, count), calls(muchEarlier, count))
 	if r := diff.Compare(ranks, diff.Options{}); !hasNote(r, "rank 2 ended") {
@@ -225,11 +248,13 @@ func TestFilesOfTwoRunsAreNoted(t *testing.T) {
 	}
 }
 
-// TestRankWithoutTrace compares ranks of which one has not recorded its requests. It is left out.
+// TestRankWithoutTrace checks that only ranks 0 and 1 are compared if rank 2 has recorded none of
+// its requests for memory.
 func TestRankWithoutTrace(t *testing.T) {
 	alloc := []history.Event{{Action: history.Alloc, Size: 512, Stack: noStack}}
 	ranks := ranksOf(history.MemPool, "1", alloc, alloc, nil)
-	ranks[2].Sequences, ranks[2].LacksTrace = nil, true
+	ranks[2].Sequences = nil
+	ranks[2].LacksTrace = true
 	r := diff.Compare(ranks, diff.Options{})
 	if !r.RanksAgree {
 		t.Error("RanksAgree = false, want true")

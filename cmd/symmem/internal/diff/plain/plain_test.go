@@ -10,24 +10,27 @@ import (
 	"testing/iotest"
 )
 
+// These tests cover Decode, which reads a pickle or JSON, such as {"segments": []}, and returns a
+// document with its values. If the file is damaged, Decode returns ErrFormat.
+
 // walk calls all methods of a document on v and on the values in it, which must not panic. It stops
-// at a depth, because a list in a pickle can contain itself.
-func walk(d *Document, v Value, depth int) {
+// after maxDepth levels, because a list in a pickle can contain itself.
+func walk(d *Document, v Value, maxDepth int) {
 	_, _ = d.StringOf(v)
 	_, _ = v.Int()
 	_, _ = v.RoundedInt()
 	_ = v.Bool()
 	_ = d.Get(v, d.StringValue("segments"))
-	if depth == 0 {
+	if maxDepth == 0 {
 		return
 	}
 
 	for _, item := range d.Items(v) {
-		walk(d, item, depth-1)
+		walk(d, item, maxDepth-1)
 	}
 }
 
-// decode decodes a file, visits its values and returns the error of Decode. The test fails if this
+// decode decodes a file, and returns the error of Decode or walks the values. The test fails if the
 // error is not ErrFormat.
 func decode(t *testing.T, file []byte) error {
 	t.Helper()
@@ -45,11 +48,12 @@ func decode(t *testing.T, file []byte) error {
 	return nil
 }
 
-// FuzzPickle decodes damaged pickles: Decode must return a document or ErrFormat. A pickle is a
-// program of operations, each of which is one byte and its arguments. The first operation is 0x80
-// with the protocol. The fuzzer varies what follows 0x80.
+// FuzzPickle checks that Decode returns a document or ErrFormat for any pickle. A pickle is a list
+// of operations, each of which is one byte and its arguments. The first operation is 0x80, and its
+// argument is the protocol. The fuzzer varies the rest of the file: the protocol and the body.
 func FuzzPickle(f *testing.F) {
-	const protocol2, protocol4 = "\x02", "\x04"
+	const protocol2 = "\x02"
+	const protocol4 = "\x04"
 	for _, body := range []string{
 		// A dictionary with a list of integers of different sizes.
 		"}\x8c\x08segments]\x94(K\x01M\x00\x02J\x00\x00\x00\x01\x8a\x02\x00\x01es.",
@@ -87,7 +91,7 @@ func FuzzJSON(f *testing.F) {
 		isObject := bytes.HasPrefix(file, []byte("{"))
 		isList := bytes.HasPrefix(file, []byte("["))
 		if !isObject && !isList {
-			return // snapshots consist of no other values
+			return // Decode need not accept other values
 		}
 
 		err := decode(t, file)
@@ -97,8 +101,8 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// TestReadErrorAfterValueIsReturned checks that an error of the reader is not taken for text after
-// the end of a JSON value.
+// TestReadErrorAfterValueIsReturned checks that Decode returns the error of its reader, even if a
+// complete JSON value precedes the error.
 func TestReadErrorAfterValueIsReturned(t *testing.T) {
 	broken := errors.New("broken disk")
 	file := io.MultiReader(strings.NewReader(`{"segments": []}`), iotest.ErrReader(broken))
