@@ -21,42 +21,43 @@ import (
 	"symmem/trace"
 )
 
+// BenchmarkDiff writes files of ranks that execute a program: a list of requests to allocate or
+// free tensors. For example, ranks 0 to 2 of 4 execute the same program. That of rank 3 has an
+// extra allocation, so there is a difference to find. The benchmark measures how long it takes to
+// read and compare the files, and how much memory this needs.
+
 var (
 	benchRanks  = flag.Int("ranks", 4, "number of ranks in BenchmarkDiff")
 	benchEvents = flag.Int("events", 10_000, "number of events on each rank in BenchmarkDiff")
 	benchFolder = flag.String("folder", "", "folder in which BenchmarkDiff keeps its files")
 )
 
-// BenchmarkDiff measures the comparison of large files. The last rank's file contains an extra
-// allocation, so that there is a difference to find. The benchmark reports the CPU time and the
-// maximum resident set size:
+// BenchmarkDiff compares traces of symmem, and memory snapshots of PyTorch. It reports the CPU time
+// and the maximum resident set size. Examples, the second of which reads one file of 1 GB:
 //
 //	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff -benchtime 1x \
 //	    -ranks 64 -events 100000
 //	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff/snapshots -benchtime 1x \
-//	    -ranks 1 -events 4000000    # one file of 1 GB
+//	    -ranks 1 -events 4000000
 func BenchmarkDiff(b *testing.B) {
 	for _, format := range []struct {
 		name      string
 		writeFile func(b *testing.B, folder string, rank int, p difftest.Program)
 	}{
-		{"traces", writeTrace},
-		{"snapshots", writeSnapshot},
+		{name: "traces", writeFile: writeTrace},
+		{name: "snapshots", writeFile: writeSnapshot},
 	} {
 		b.Run(format.name, func(b *testing.B) {
 			folder := cmp.Or(*benchFolder, b.TempDir())
 			rng := rand.New(rand.NewPCG(1, 2)) // any seed, but the same in each run
 			p := difftest.RandomProgram(rng, *benchEvents, pools, streams)
 			lastRank := *benchRanks - 1
-			for rank := range *benchRanks {
-				if rank == lastRank {
-					p = plantExtra(rng, p)
-				}
-
+			for rank := range lastRank {
 				format.writeFile(b, folder, rank, p)
 			}
 
-			debug.FreeOSMemory() // of the generated programs
+			format.writeFile(b, folder, lastRank, plantExtra(rng, p))
+			debug.FreeOSMemory() // releases the memory that writing the files needed
 			for b.Loop() {
 				compareFolder(b, folder)
 			}
@@ -64,11 +65,11 @@ func BenchmarkDiff(b *testing.B) {
 	}
 }
 
-// plantExtra returns a copy of a program with an additional allocation at a random place.
+// plantExtra returns a copy of a program with an extra allocation at a random index.
 func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	for {
-		// PlantDifference returns nil if it has drawn an unsuitable place.
-		if q := difftest.PlantDifference(rng, p, "extra", streams, pools); q != nil {
+		// The result is nil if the random index is unsuitable.
+		if q := difftest.PlantDifference(rng, p, diff.KindExtra, streams, pools); q != nil {
 			return q
 		}
 	}
@@ -77,19 +78,14 @@ func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 // compareFolder reads and compares the files in a folder, and reports the metrics of this.
 func compareFolder(b *testing.B, folder string) {
 	b.Helper()
-	const resetMaxResident = "5" // resets VmHWM; see proc_pid_clear_refs(5)
-	err := os.WriteFile("/proc/self/clear_refs", []byte(resetMaxResident), 0o200)
-	if err != nil {
-		b.Fatal(err)
-	}
-
+	resetMaxResident(b)
 	before := processorTime(b)
 	sources, err := load.Find([]string{folder}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 
-	const onlyDevice = -1 // the only device with events
+	const onlyDevice = -1 // each snapshot has events of one GPU
 	ranks, err := load.Files(sources, load.Options{Device: onlyDevice})
 	if err != nil {
 		b.Fatal(err)
@@ -116,7 +112,18 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 
-// maxResident returns the process's maximum resident set size in MiB.
+// resetMaxResident sets the maximum resident set size to the current size.
+func resetMaxResident(b *testing.B) {
+	b.Helper()
+	const reset = "5" // see proc_pid_clear_refs(5)
+	err := os.WriteFile("/proc/self/clear_refs", []byte(reset), 0o200)
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// maxResident returns the maximum resident set size, which is the most memory that this process has
+// used since the reset. The unit is MiB.
 func maxResident(b *testing.B) float64 {
 	b.Helper()
 	status, err := os.ReadFile("/proc/self/status")
@@ -124,7 +131,8 @@ func maxResident(b *testing.B) float64 {
 		b.Fatal(err)
 	}
 
-	_, rest, _ := strings.Cut(string(status), "VmHWM:") // is followed by the size and "kB"
+	// A line of the file is such as "VmHWM:   12345 kB".
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
 	kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
 	if err != nil {
 		b.Fatal(err)
@@ -133,41 +141,30 @@ func maxResident(b *testing.B) float64 {
 	return kib / 1024
 }
 
-// writeTrace writes the trace of a rank that executes p. For every tenth request, beginning with
-// the first, the trace also has a collective.
+// writeTrace writes the trace of a rank that executes p. After requests 0, 10, 20 and so on, the
+// rank also makes a collective call.
 func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
-	const unit = 512 // sizes and offsets of blocks are multiples of it
 	maxRecords := 2 * len(p)
 	w, err := trace.Create(folder, trace.Options{Rank: rank, Size: *benchRanks, Records: maxRecords})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer w.Close()
-	const none = -1
-	call := &event.Call{
-		Operation: "AllReduce", Path: "window", Root: none, SendSegment: none, RecvSegment: none,
-	}
-	numbers := make([]uint64, pools) // number of the next event, by pool
-	offsets := map[int]int64{}       // offset of the block, by tensor
-	groupSource := w.NewSource()
+	groupSource := w.NewSource() // writes the calls
 	poolSources := make([]*trace.Source, pools)
 	for pool := range poolSources {
 		poolSources[pool] = w.NewSource()
 	}
 
+	const none = -1
+	call := &event.Call{
+		Operation: "AllReduce", Path: "window", Root: none, SendSegment: none, RecvSegment: none,
+	}
+	numbers := make([]uint64, pools) // number of the next event, by pool
 	for i, r := range p {
-		e := event.Event{
-			Kind: event.KindAlloc, Number: numbers[r.Pool], Group: "world", Pool: uint64(r.Pool),
-			Site: fmt.Sprintf("model.py:%d", r.Tensor%100), Stream: uint32(r.Stream),
-			Requested: r.Size, Size: (r.Size + unit - 1) / unit * unit, // rounded up
-			Offset: int64(r.Tensor) * unit, // differs between tensors
-		}
-		if r.IsFree {
-			e.Kind, e.Requested, e.Offset = event.KindFree, 0, offsets[r.Tensor]
-		}
-
-		offsets[r.Tensor] = e.Offset
+		e := eventOf(r)
+		e.Number = numbers[r.Pool]
 		numbers[r.Pool]++
 		poolSources[r.Pool].Record(&e)
 		if i%10 == 0 {
@@ -177,17 +174,39 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	}
 }
 
+// eventOf returns the event of a request, without its number.
+func eventOf(r difftest.Request) event.Event {
+	const unit = 512 // sizes and offsets of blocks are multiples of it
+	e := event.Event{
+		Kind:      event.KindAlloc,
+		Group:     "world",
+		Pool:      uint64(r.Pool),
+		Site:      fmt.Sprintf("model.py:%d", r.Tensor%100),
+		Stream:    uint32(r.Stream),
+		Requested: r.Size,
+		Size:      (r.Size + unit - 1) / unit * unit, // rounded up
+		Offset:    int64(r.Tensor) * unit,            // differs between tensors
+	}
+	if r.IsFree {
+		e.Kind = event.KindFree
+		e.Requested = 0
+	}
+
+	return e
+}
+
 // writeSnapshot writes PyTorch's memory snapshot of a rank that executes p.
 func writeSnapshot(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
-	const protocol = 2
-	data := difftest.Pickle(difftest.Snapshot(p, difftest.RunOptions{Seed: uint64(rank)}), protocol)
+	const pickleProtocol = 2
+	snapshot := difftest.Snapshot(p, difftest.RunOptions{Seed: uint64(rank)})
+	file := difftest.Pickle(snapshot, pickleProtocol)
 	if rank == 0 {
-		b.Logf("%d bytes, %d events for each rank", len(data), len(p))
+		b.Logf("%d bytes, %d events for each rank", len(file), len(p))
 	}
 
 	path := filepath.Join(folder, difftest.FileName(rank))
-	if err := os.WriteFile(path, data, 0o600); err != nil {
+	if err := os.WriteFile(path, file, 0o600); err != nil {
 		b.Fatal(err)
 	}
 }

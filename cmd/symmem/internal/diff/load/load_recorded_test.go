@@ -14,13 +14,16 @@ import (
 	"symmem/cmd/symmem/internal/diff"
 )
 
-// readRecordedFiles returns the files that bench/gpu/snapshots.sh recorded with PyTorch 2.11 on 4
-// H100 GPUs. Each key consists of a case and a kind of file, for example "extra_snapshot" or
-// "call_calls". The value holds the contents of 4 files, one for each rank.
+// These tests compare files that real ranks have written. bench/gpu/snapshots.sh recorded them with
+// PyTorch 2.11 on 4 H100 GPUs. In the case "extra", for example, rank 2 made an extra request for
+// memory, which Compare must find. A file has memory requests (a snapshot) or the calls of a group.
+
+// readRecordedFiles returns the recorded files. Each key consists of a case and a kind of file, for
+// example "extra_snapshot" or "call_calls". The value holds the contents of 4 files, by rank.
 func readRecordedFiles(t *testing.T) map[string][][]byte {
 	t.Helper()
 	files := map[string][][]byte{}
-	// The names of files are such as "extra_snapshot_rank2.pickle". The archive is sorted by name.
+	// The archive is sorted by names, such as "extra_snapshot_rank2.pickle".
 	readArchive(t, "testdata/torch-2.11.tar.gz", func(name string, contents []byte) {
 		key, _, _ := strings.Cut(name, "_rank")
 		files[key] = append(files[key], contents)
@@ -41,7 +44,8 @@ func readArchive(t *testing.T, path string, visit func(name string, contents []b
 		t.Fatal(err)
 	}
 
-	for archive := tar.NewReader(unzipped); ; {
+	archive := tar.NewReader(unzipped)
+	for {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return
@@ -60,13 +64,11 @@ func readArchive(t *testing.T, path string, visit func(name string, contents []b
 	}
 }
 
-// TestRecordedFiles checks that Compare finds the difference that bench/gpu/torch/snapshots.py
-// made in each case: "extra" has an extra request on rank 2, for example. The wanted text has the
-// index and the kind of the difference, and the ranks that deviate. A different request also has
-// one explanation, which must explain all later differences.
+// TestRecordedFiles checks that Compare finds the difference that bench/gpu/torch/snapshots.py made
+// in each case. In the case "skew", memory has different places on rank 2, and the calls agree.
 func TestRecordedFiles(t *testing.T) {
 	files := readRecordedFiles(t)
-	for name, want := range map[string]string{
+	for name, want := range map[string]string{ // results of summarize
 		"agree_snapshot": "agree",
 		"agree_calls":    "agree",
 		"skew_calls":     "agree",
@@ -76,32 +78,49 @@ func TestRecordedFiles(t *testing.T) {
 		"call_calls":     "request 5: different call on [1], explanations 1, explains the rest true",
 	} {
 		report := diff.Compare(read(t, files[name]...), diff.Options{})
-		got := "agree"
-		for _, s := range report.Sequences {
-			if d := s.RequestDifference; d != nil {
-				explainsRest := strings.Contains(d.Explanation[0], "explains the rest")
-				got = fmt.Sprintf("request %d: %s on %v, explanations %d, explains the rest %v",
-					d.RequestIndex, d.Kind, d.MinorityRanks, len(d.Explanation), explainsRest)
-			}
-
-			if d := s.PlacementDifference; d != nil {
-				got = fmt.Sprintf("place %d: %s on %v", d.RequestIndex, d.Kind, d.MinorityRanks)
-			}
-
-			// A replay places the blocks again by PyTorch's rule. Sequences of calls have none.
-			if s.Replay != nil && !strings.Contains(s.Replay.PyTorchText, "explains the places of all") {
-				t.Errorf("%s: %s; want PyTorch's rule to explain all places", name, s.Replay.PyTorchText)
-			}
+		if got := summarize(report); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 
-		if got != want {
-			t.Errorf("%s: got %q, want %q", name, got, want)
+		checkReplays(t, name, report)
+	}
+}
+
+// summarize describes the last difference in a report: the index of the request, the kind of the
+// difference, and the ranks in the minority. It also states whether this difference explains all
+// later ones, unless only places differ. Without a difference, the result is "agree".
+func summarize(report *diff.Report) string {
+	summary := "agree"
+	for _, s := range report.Sequences {
+		if d := s.RequestDifference; d != nil {
+			explainsRest := strings.Contains(d.Explanation[0], "explains the rest")
+			summary = fmt.Sprintf("request %d: %s on %v, explanations %d, explains the rest %v",
+				d.RequestIndex, d.Kind, d.MinorityRanks, len(d.Explanation), explainsRest)
+		}
+
+		if d := s.PlacementDifference; d != nil {
+			summary = fmt.Sprintf("place %d: %s on %v", d.RequestIndex, d.Kind, d.MinorityRanks)
+		}
+	}
+
+	return summary
+}
+
+// checkReplays checks that each replay explains all recorded places. A replay places memory again,
+// by the rule of PyTorch. Calls have none.
+func checkReplays(t *testing.T, name string, report *diff.Report) {
+	t.Helper()
+	const want = "explains the places of all"
+	for _, s := range report.Sequences {
+		if s.Replay != nil && !strings.Contains(s.Replay.PyTorchText, want) {
+			t.Errorf("%s: replay %q; want PyTorch's rule to explain all places", name,
+				s.Replay.PyTorchText)
 		}
 	}
 }
 
-// TestRecordedTimes checks that every event has a time and that times do not decrease within a
-// file.
+// TestRecordedTimes checks that every event of the first pool or group has a time, and that times
+// do not decrease.
 func TestRecordedTimes(t *testing.T) {
 	files := readRecordedFiles(t)
 	earliest := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC) // shortly before the recording
