@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,15 +11,20 @@ import (
 	"symmem/trace"
 )
 
-// Arguments of writeTraces: the number of the allocation before which rank 1 makes an extra
-// request.
+// These tests cover symmem diff for traces of symmem, files in which ranks have recorded their
+// requests for memory. In all tests, ranks 0 to 2 make the same 54 requests. In some, rank 1 makes
+// an extra request for 7000 bytes as its request 27, which the command reports.
+//
+// The ranks of a run form a world. A process can open several worlds, one after the other.
+
+// Arguments of writeTraces. Rank 1 makes the extra request before its allocation with this index.
 const (
 	noExtra     = -1 // no extra request
-	extraBefore = 20 // after 20 allocations and 7 frees, so the extra request has the index 27
+	extraBefore = 20 // 20 allocations and 7 frees precede the request, so its index is 27
 )
 
-// writeTraces makes three ranks perform the same requests, and returns the folder of their traces.
-// Rank 1 makes an extra request before its allocation number extra, unless extra is noExtra.
+// writeTraces opens a world in which rank 1 makes the extra request before its allocation number
+// extra. It returns the folder of the traces.
 func writeTraces(t *testing.T, extra int) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -28,10 +32,12 @@ func writeTraces(t *testing.T, extra int) string {
 	return folder
 }
 
-// writeTracesTo is writeTraces for a given folder, which may contain traces of an earlier world.
+// writeTracesTo is like writeTraces for a given folder, which may contain traces of an earlier
+// world.
 func writeTracesTo(t *testing.T, folder string, extra int) {
 	t.Helper()
-	runtimes, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{
+	const rankCount = 3
+	runtimes, err := symmem.OpenLocal(t.Context(), rankCount, symmem.Options{
 		Backend: "host", Check: symmem.CheckOff, CallSites: true, Trace: folder,
 	})
 	if err != nil {
@@ -51,8 +57,8 @@ func writeTracesTo(t *testing.T, folder string, extra int) {
 	ranks.Wait()
 }
 
-// requestMemory makes 54 requests: 40 allocations, and a free after every third of them, beginning
-// with the first. Rank 1 may make an extra request.
+// requestMemory makes the requests of a rank: 40 allocations, and a free of the blocks 0, 3, 6 and
+// so on, directly after their allocation. These are 54 requests without the extra request.
 func requestMemory(rt *symmem.Runtime, extra int) error {
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 	if err != nil {
@@ -72,7 +78,8 @@ func requestMemory(rt *symmem.Runtime, extra int) error {
 			return err
 		}
 
-		if i%3 == 0 {
+		isFreed := i%3 == 0
+		if isFreed {
 			if err := b.Free(); err != nil {
 				return err
 			}
@@ -82,19 +89,23 @@ func requestMemory(rt *symmem.Runtime, extra int) error {
 	return nil
 }
 
-// TestDiffOfTraces compares the traces of ranks that made the same requests. Then, it compares
-// ranks of which one made an extra request.
+// TestDiffOfTraces checks that ranks with the same requests agree, and that an extra request is
+// reported with its call site.
 func TestDiffOfTraces(t *testing.T) {
 	code, stdout, stderr := runDiff(t, writeTraces(t, noExtra))
 	if code != exitOK || !strings.Contains(stdout, "requests agree: 54") {
-		t.Errorf("equal ranks: exit code %d; want %d and 54 identical requests\n%s%s", code, exitOK,
+		t.Errorf("equal ranks: exit code %d; want %d and 54 equal requests\n%s%s", code, exitOK,
 			stdout, stderr)
 	}
 
 	code, stdout, stderr = runDiff(t, writeTraces(t, extraBefore))
 	for _, want := range []string{
-		"differ first at request 27: extra", "in the minority: rank 1", "alloc 7000 B",
-		"diff_trace_test.go:", "explains the rest", "all 3 ranks agree up to request",
+		"differ first at request 27: extra",
+		"in the minority: rank 1",
+		"alloc 7000 B",
+		"diff_trace_test.go:", // the call site
+		"explains the rest",
+		"all 3 ranks agree up to request",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("the report does not contain %q:\n%s%s", want, stdout, stderr)
@@ -106,8 +117,9 @@ func TestDiffOfTraces(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoRuns compares the traces of a run of three ranks and, in the same folder, a trace
-// that an earlier run of four ranks left. Without this file and that of rank 1, the others agree.
+// TestDiffOfTwoRuns checks that the command fails if the folder also contains the trace of rank 3,
+// which an earlier run of four ranks left. Without this file, it compares the ranks. If the trace
+// of rank 1 is missing, there is a note.
 func TestDiffOfTwoRuns(t *testing.T) {
 	folder := writeTraces(t, noExtra)
 	w, err := trace.Create(folder, trace.Options{Rank: 3, Size: 4, Records: 1})
@@ -138,8 +150,8 @@ func TestDiffOfTwoRuns(t *testing.T) {
 	}
 }
 
-// TestDiffOfGivenRanks compares the traces of rank 1 in two runs. The flag --rank is needed to give
-// one of the files another number.
+// TestDiffOfGivenRanks compares the traces of rank 1 in two runs, one of them with the extra
+// request. One file must get another rank by the flag --rank, because both are of rank 1.
 func TestDiffOfGivenRanks(t *testing.T) {
 	goodFolder := writeTraces(t, noExtra)
 	badFolder := writeTraces(t, extraBefore)
@@ -151,9 +163,10 @@ func TestDiffOfGivenRanks(t *testing.T) {
 			exitFailed)
 	}
 
-	// The paths of the second file differ, but name the same file.
-	code, stdout, stderr := runDiff(t, good, badFolder+"/./rank1.trace",
-		"--rank", badFolder+"//rank1.trace=2")
+	// Two spellings of a path name the same file.
+	badArgument := badFolder + "/./rank1.trace"
+	badFlag := badFolder + "//rank1.trace=2"
+	code, stdout, stderr := runDiff(t, good, badArgument, "--rank", badFlag)
 	if code != exitWrong || !strings.Contains(stdout, "B  rank 2 [extra]") {
 		t.Errorf("with --rank: exit code %d, %s%s; want %d and a difference on rank 2", code, stdout,
 			stderr, exitWrong)
@@ -166,16 +179,16 @@ func TestDiffOfGivenRanks(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoWorlds gives the traces of processes that opened two worlds to three commands. A
-// world is a set of ranks. The ranks differ only in the second world.
+// TestDiffOfTwoWorlds passes the traces of two worlds to the subcommands diff, export and report.
+// The ranks differ only in world 2. export leaves out its traces.
 func TestDiffOfTwoWorlds(t *testing.T) {
 	folder := t.TempDir()
 	writeTracesTo(t, folder, noExtra)
 	writeTracesTo(t, folder, extraBefore)
 	code, stdout, stderr := runDiff(t, folder)
 	const differ = "requests differ first"
-	const difference = "pool 0 of group world (world 2), ranks 0-2:\n  " + differ
-	if n := strings.Count(stdout, differ); n != 1 || !strings.Contains(stdout, difference) {
+	const differInWorld2 = "pool 0 of group world (world 2), ranks 0-2:\n  " + differ
+	if n := strings.Count(stdout, differ); n != 1 || !strings.Contains(stdout, differInWorld2) {
 		t.Errorf("diff: %d differences; want 1 in world 2\n%s%s", n, stdout, stderr)
 	}
 
@@ -184,13 +197,10 @@ func TestDiffOfTwoWorlds(t *testing.T) {
 	}
 
 	archive := filepath.Join(t.TempDir(), "trace.zip")
-	var outBuffer, errBuffer bytes.Buffer
-	code = run(t.Context(), []string{"export", "--perfetto", archive, folder},
-		strings.NewReader(""), &outBuffer, &errBuffer)
-	stdout = outBuffer.String()
+	code, stdout, stderr = runInProcess(t, "export", "--perfetto", archive, folder)
 	if code != exitOK || !strings.Contains(stdout, "world2-rank0.trace is left out") {
-		t.Errorf("export: exit code %d, %s%s; want %d and a note about world 2", code, stdout,
-			&errBuffer, exitOK)
+		t.Errorf("export: exit code %d, %s%s; want %d and a note about world 2", code, stdout, stderr,
+			exitOK)
 	}
 
 	page := filepath.Join(t.TempDir(), "report.html")

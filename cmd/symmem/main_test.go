@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,18 +9,33 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestMain lets scripts run this test binary as the command symmem. Other tests build and run the
-// real binary (see symmemBinary).
+// Tests run the command symmem in three ways: they call run in this process, they let scripts start
+// this test binary, which then acts as symmem, or they build and start the real binary.
+
+// runInProcess runs symmem in this process, and returns its exit code and output. The first
+// argument is the name of the subcommand.
+func runInProcess(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var outBuffer bytes.Buffer
+	var errBuffer bytes.Buffer
+	noInput := strings.NewReader("")
+	code = run(t.Context(), args, noInput, &outBuffer, &errBuffer)
+	return code, outBuffer.String(), errBuffer.String()
+}
+
+// TestMain runs the tests or, if a script has started this binary as symmem, the command.
 func TestMain(m *testing.M) {
 	const raceOptions = "GORACE" // read by the race detector
 	if os.Getenv(raceOptions) == "" {
-		os.Setenv(raceOptions, "atexit_sleep_ms=10") // by default, a process sleeps for a second
+		// By default, a process sleeps for a second before it exits.
+		os.Setenv(raceOptions, "atexit_sleep_ms=10")
 	}
 
 	testscript.Main(mainWithCleanup{m}, map[string]func(){
@@ -29,8 +45,20 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// noGPU lists variables that hide the machine's GPUs from tests. Tests use the host backend or the
-// software GPU.
+// mainWithCleanup hides the machine's GPUs, runs the tests, and removes the real binary.
+type mainWithCleanup struct{ *testing.M }
+
+func (m mainWithCleanup) Run() int {
+	for name, value := range noGPU {
+		os.Setenv(name, value)
+	}
+
+	defer func() { os.RemoveAll(binaryFolder) }()
+	return m.M.Run()
+}
+
+// noGPU lists variables that hide the machine's GPUs: they name libraries that do not exist. Tests
+// use the host backend, or replace SYMMEM_CUDA by the software GPU.
 var noGPU = map[string]string{
 	"SYMMEM_CUDA": "/nowhere/libcuda.so.1",
 	"SYMMEM_NVML": "/nowhere/libnvidia-ml.so.1",
@@ -45,22 +73,10 @@ func hideGPUs(e *testscript.Env) error {
 	return nil
 }
 
-// mainWithCleanup hides the GPUs, runs the tests and removes the binary that they built.
-type mainWithCleanup struct{ *testing.M }
+var binaryFolder string // contains the real binary; "" until buildBinary creates it
 
-func (m mainWithCleanup) Run() int {
-	for name, value := range noGPU {
-		os.Setenv(name, value)
-	}
-
-	defer func() { os.RemoveAll(binaryFolder) }()
-	return m.M.Run()
-}
-
-var binaryFolder string // created by buildBinary
-
-// symmemBinary builds the real binary on the first call, and returns its path. The binary is built
-// without the race detector, which makes polling ranks several times slower.
+// symmemBinary returns the path of the real binary. The first call builds it, without the race
+// detector: with it, ranks that poll would be several times slower.
 func symmemBinary(t *testing.T) string {
 	t.Helper()
 	path, err := buildBinary()
@@ -71,6 +87,7 @@ func symmemBinary(t *testing.T) string {
 	return path
 }
 
+// buildBinary builds the real binary in a new binaryFolder, once, and returns its path.
 var buildBinary = sync.OnceValues(func() (path string, err error) {
 	if binaryFolder, err = os.MkdirTemp("", "symmem-command-"); err != nil {
 		return "", err
@@ -85,7 +102,7 @@ var buildBinary = sync.OnceValues(func() (path string, err error) {
 	return path, nil
 })
 
-// TestScripts runs the scripts in testdata/script. They run this test binary as symmem.
+// TestScripts runs the scripts in testdata/script, in which symmem is this test binary.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -98,23 +115,23 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// checkExitCode runs a program and checks its exit code, as in "exits 2 symmem verify --bogus".
-// The command cannot be negated by "!".
+// checkExitCode implements the statement "exits" in scripts. For example, the statement
+// "exits 2 symmem verify --bogus" runs symmem, and the test fails if the exit code is not 2.
 func checkExitCode(ts *testscript.TestScript, isNegated bool, args []string) {
-	if isNegated || len(args) < 2 {
+	if isNegated || len(args) < 2 { // a leading "!" negates a statement
 		ts.Fatalf("usage: exits code command [argument ...]")
 	}
 
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	command := args[1:]
-	err = ts.Exec(command[0], command[1:]...)
 	code := 0
+	err = ts.Exec(command[0], command[1:]...)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		code = exit.ExitCode()
 	} else {
-		ts.Check(err) // the program could not be run
+		ts.Check(err) // fails if the program could not be run
 	}
 
 	if code != want {

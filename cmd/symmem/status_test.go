@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -14,22 +14,21 @@ import (
 	"symmem"
 )
 
-// runStatus runs the subcommand status in this process, and returns its exit code and output.
+// These tests cover symmem status. Ranks on this machine serve their status on Unix sockets in a
+// folder below TMPDIR, one folder for each job. The command finds the folders, and prints for which
+// ranks each rank waits. In the tests, rank 0 calls Agree, which waits until rank 1 calls it.
+
+// runStatus runs symmem status in this process, and returns its exit code and output.
 func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var outBuffer, errBuffer bytes.Buffer
-	args = append([]string{"status"}, args...)
-	noInput := strings.NewReader("")
-	code = run(t.Context(), args, noInput, &outBuffer, &errBuffer)
-	return code, outBuffer.String(), errBuffer.String()
+	return runInProcess(t, append([]string{"status"}, args...)...)
 }
 
-// openWaitingRanks opens two ranks that serve their status in a new TMPDIR. Rank 0 waits for rank
-// 1 in a group whose name contains an escape sequence. The function end lets rank 1 arrive and
-// waits until both ranks have closed.
+// openWaitingRanks opens a job of two ranks in a new TMPDIR, in which rank 0 waits for rank 1. The
+// function end ends the wait, and returns when both ranks have closed.
 func openWaitingRanks(t *testing.T) (end func()) {
 	t.Helper()
-	folder, err := os.MkdirTemp("/tmp", "live") // short, because socket paths are limited
+	folder, err := os.MkdirTemp("/tmp", "live") // short, because the paths of sockets are limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,22 +41,11 @@ func openWaitingRanks(t *testing.T) (end func()) {
 	}
 
 	var ranks sync.WaitGroup
-	arrive := make(chan struct{})
+	arrive := make(chan struct{}) // closed when rank 1 may call Agree
 	for _, rt := range runtimes {
 		ranks.Go(func() {
 			defer rt.Close()
-			g, err := rt.Join(t.Context(), "red \x1b[31m group", []int{0, 1})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-
-			if rt.Rank() == 1 {
-				<-arrive
-			}
-
-			const step = 1
-			if err := g.Agree(t.Context(), "step", step); err != nil { // waits for the other rank
+			if err := agree(t.Context(), rt, arrive); err != nil {
 				t.Error(err)
 			}
 		})
@@ -69,26 +57,28 @@ func openWaitingRanks(t *testing.T) (end func()) {
 	}
 }
 
-// TestStatusShowsWaits checks that the status says that rank 0 waits for rank 1: as text for all
-// jobs, as JSON, and for one folder of a job.
+// agree joins a group of both ranks, and calls Agree in it. Rank 1 first waits for arrive. The name
+// of the group contains an escape sequence, which a terminal would take for a command.
+func agree(ctx context.Context, rt *symmem.Runtime, arrive <-chan struct{}) error {
+	g, err := rt.Join(ctx, "red \x1b[31m group", []int{0, 1})
+	if err != nil {
+		return err
+	}
+
+	if rt.Rank() == 1 {
+		<-arrive
+	}
+
+	const step = 1
+	return g.Agree(ctx, "step", step)
+}
+
+// TestStatusShowsWaits checks that the command prints that rank 0 waits for rank 1: as text for all
+// jobs, as JSON, and for the folder of a job.
 func TestStatusShowsWaits(t *testing.T) {
 	end := openWaitingRanks(t)
 	defer end()
-	var text string
-	begin := time.Now()
-	for !strings.Contains(text, `for rank 1 in value "step"`) { // rank 0 may not wait yet
-		code, stdout, stderr := runStatus(t)
-		if code != exitOK {
-			t.Fatalf("status = %d, %q, %q; want code %d", code, stdout, stderr, exitOK)
-		}
-
-		if time.Since(begin) > time.Minute {
-			t.Fatalf("status prints %q for a minute; want rank 0 to wait for rank 1", stdout)
-		}
-
-		text = stdout
-	}
-
+	text := statusOfWait(t)
 	if !strings.Contains(text, "rank 1, process") {
 		t.Errorf("status prints %q; want a line about rank 1", text)
 	}
@@ -113,7 +103,8 @@ func TestStatusShowsWaits(t *testing.T) {
 	}
 
 	job := all.Jobs[0]
-	if waits := job.Ranks[0].Waits; len(waits) != 1 || !slices.Equal(waits[0].Ranks, []int{1}) {
+	waits := job.Ranks[0].Waits
+	if len(waits) != 1 || !slices.Equal(waits[0].Ranks, []int{1}) {
 		t.Fatalf("status --json prints %s; want rank 0 to wait only for rank 1", stdout)
 	}
 
@@ -123,11 +114,31 @@ func TestStatusShowsWaits(t *testing.T) {
 	}
 }
 
-// TestStatusWithoutRanksFails runs the command when all ranks have closed, and for a folder that
-// does not exist.
+// statusOfWait repeats the command until rank 0 waits, and returns the text that it then prints.
+func statusOfWait(t *testing.T) string {
+	t.Helper()
+	begin := time.Now()
+	for {
+		code, stdout, stderr := runStatus(t)
+		if code != exitOK {
+			t.Fatalf("status = %d, %q, %q; want code %d", code, stdout, stderr, exitOK)
+		}
+
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("status prints %q for a minute; want rank 0 to wait for rank 1", stdout)
+		}
+
+		if strings.Contains(stdout, `for rank 1 in value "step"`) {
+			return stdout
+		}
+	}
+}
+
+// TestStatusWithoutRanksFails checks that the command fails when all ranks have closed, and for a
+// folder that does not exist.
 func TestStatusWithoutRanksFails(t *testing.T) {
 	end := openWaitingRanks(t)
-	end() // both ranks have closed, but TMPDIR still names their folder
+	end() // TMPDIR remains the folder in which the ranks served their status
 	for _, args := range [][]string{{}, {"/nowhere"}, {"--json"}} {
 		code, stdout, stderr := runStatus(t, args...)
 		if code != exitFailed || !strings.Contains(stdout+stderr, "no rank serves its status") {
@@ -136,8 +147,8 @@ func TestStatusWithoutRanksFails(t *testing.T) {
 	}
 }
 
-// TestStatusReportsUnreadableFolder checks that an argument that is no folder gets a specific
-// error. The command must not say that the job has ended.
+// TestStatusReportsUnreadableFolder checks that the command fails with a specific error if its
+// argument is a file.
 func TestStatusReportsUnreadableFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -9,8 +9,13 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// useSoftwareGPU makes processes that this test starts use the software GPU, which is compiled if
-// necessary.
+// These tests cover the random program of symmem verify. It consists of rounds of random
+// operations, which two ranks execute. A round is wrong if an element of a result is wrong. Its
+// operations depend only on the seed and on the number of the round, so the command can run it
+// again.
+
+// useSoftwareGPU makes processes that this test starts use the software GPU: libraries that replace
+// CUDA and NCCL. It compiles them if necessary.
 func useSoftwareGPU(t *testing.T) {
 	t.Helper()
 	cuda, nccl, err := softgpu.Build()
@@ -22,8 +27,8 @@ func useSoftwareGPU(t *testing.T) {
 	t.Setenv("SYMMEM_NCCL", nccl)
 }
 
-// runRandom runs random programs with small messages on two ranks. It returns the exit code, the
-// report that the command printed as JSON, and the standard error.
+// runRandom runs a random program with messages of at most 64 KiB on two ranks. It returns the exit
+// code, the report that the command prints as JSON, and the standard error.
 func runRandom(t *testing.T, flags ...string) (code int, report random.Report, stderr string) {
 	t.Helper()
 	args := []string{"verify", "--from-round=1", "--json", "--max-bytes=64K", "--ranks=2"}
@@ -34,15 +39,17 @@ func runRandom(t *testing.T, flags ...string) (code int, report random.Report, s
 
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&report); err != nil || decoder.More() {
-		t.Fatalf("Decode = %v, more output = %v, want one report:\n%s", err, decoder.More(), stdout)
+	err := decoder.Decode(&report)
+	hasMore := decoder.More()
+	if err != nil || hasMore {
+		t.Fatalf("Decode = %v, more output = %v, want one report:\n%s", err, hasMore, stdout)
 	}
 
 	return code, report, stderr
 }
 
-// checkFiveRounds checks that five rounds gave right results and released all resources. The rounds
-// must also have aborted groups and replayed graphs.
+// checkFiveRounds checks that five rounds were right and released all resources. Among their
+// operations must be aborts of groups and replays of graphs.
 func checkFiveRounds(t *testing.T, code int, r random.Report, stderr string) {
 	t.Helper()
 	const rounds = 5
@@ -68,13 +75,15 @@ func checkFiveRounds(t *testing.T, code int, r random.Report, stderr string) {
 	}
 }
 
+// TestRandomProgramsOnHost checks that a random program is right on the host backend.
 func TestRandomProgramsOnHost(t *testing.T) {
 	code, report, stderr := runRandom(t, "--backend=host", "--rounds=5", "--seed=2")
 	checkFiveRounds(t, code, report, stderr)
 }
 
-// TestWrongRoundPrintsRepeatCommand runs programs that compute wrong sums: ranks place memory by
-// address, so they diverge, and nothing is compared. The command must say how to repeat the round.
+// TestWrongRoundPrintsRepeatCommand runs a program that computes wrong sums: ranks place memory by
+// address, so places differ between ranks, and no check finds this. The command must print how to
+// repeat the wrong round.
 func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 	code, report, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=off",
 		"--rounds=5", "--seed=1")
@@ -88,7 +97,8 @@ func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 	}
 }
 
-// TestRandomProgramsReportDivergence runs the same programs with checks, which find the divergence.
+// TestRandomProgramsReportDivergence runs the same program with checks. The command must report the
+// ranks' divergence: their places differ.
 func TestRandomProgramsReportDivergence(t *testing.T) {
 	code, _, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=every",
 		"--rounds=5", "--seed=1")
@@ -97,6 +107,7 @@ func TestRandomProgramsReportDivergence(t *testing.T) {
 	}
 }
 
+// TestRandomProgramsOnSoftwareGPU checks that a random program is right on the software GPU.
 func TestRandomProgramsOnSoftwareGPU(t *testing.T) {
 	useSoftwareGPU(t)
 	code, report, stderr := runRandom(t, "--backend=nccl", "--rounds=5", "--steps=100", "--seed=1")
