@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,27 +18,19 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestInterruptedDoctorReportsAndCleansUp interrupts symmem doctor when the ranks of its trial
-// have created NCCL's log files. A trial runs a few calls on real ranks. The report must still
-// appear, and no temporary file may remain.
+// These tests cover symmem doctor, which reports whether symmem works on this machine. It also
+// makes a trial: it starts ranks, which make a few calls. The tests use no GPU or the software GPU.
+
+// TestInterruptedDoctorReportsAndCleansUp interrupts the command during its trial, when both ranks
+// have opened NCCL's log. The report must still appear, and no temporary file may remain.
 func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
-	const ranks = 2
-	const delay = 1_000_000 // of each operation on the software GPU, in microseconds
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
 	}
 
-	cuda, nccl, err := softgpu.Build()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	folder := t.TempDir()
-	cmd := systest.Command(t, systest.Patience, symmemBinary(t), "doctor", "--backend=nccl",
-		fmt.Sprintf("--ranks=%d", ranks))
-	// The delay keeps the trial from finishing before the interrupt.
-	cmd.Env = append(os.Environ(), "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl, "TMPDIR="+folder,
-		fmt.Sprintf("SOFTGPU_LAG=%d", delay))
+	const ranks = 2
+	temporaryFolder := t.TempDir()
+	cmd := newSlowDoctor(t, ranks, temporaryFolder)
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
 	if err := cmd.Start(); err != nil {
@@ -55,30 +48,51 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	_ = cmd.Wait() // the exit code is checked below
-	code, wantCode := cmd.ProcessState.ExitCode(), 128+int(syscall.SIGINT)
+	_ = cmd.Wait() // an error is expected: the exit code is not 0
+	code := cmd.ProcessState.ExitCode()
+	const wantCode = 128 + int(syscall.SIGINT)
 	if code != wantCode || !strings.Contains(stdout.String(), "interrupted the trial") {
 		t.Errorf("exit code %d, standard output %q; want %d and a report of the signal", code, &stdout,
 			wantCode)
 	}
 
-	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
+	remaining, err := os.ReadDir(temporaryFolder)
+	if err != nil || len(remaining) > 0 {
 		t.Errorf("temporary files remain: %v, %v", remaining, err)
 	}
 }
 
-// countRanksWithLogs counts a process's children that have opened NCCL's log. The log is a file
-// whose name has been deleted. Shared memory (memfd) looks similar.
+// newSlowDoctor returns the command symmem doctor for the software GPU. Each operation on this GPU
+// is delayed by a second, so that the trial does not end before the test interrupts it.
+func newSlowDoctor(t *testing.T, ranks int, temporaryFolder string) *exec.Cmd {
+	t.Helper()
+	cuda, nccl, err := softgpu.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	cmd := systest.Command(t, systest.Patience, symmemBinary(t), "doctor", "--backend=nccl",
+		fmt.Sprintf("--ranks=%d", ranks))
+	const delay = 1_000_000 // in microseconds
+	cmd.Env = append(os.Environ(), "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
+		"TMPDIR="+temporaryFolder, fmt.Sprintf("SOFTGPU_LAG=%d", delay))
+	return cmd
+}
+
+// countRanksWithLogs counts a process's children that have opened NCCL's log, a file without a
+// name. The kernel reports such a file as "/tmp/#123 (deleted)", for example, and shared memory as
+// "/memfd:name (deleted)".
 func countRanksWithLogs(parent int) int {
-	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is valid
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is valid, so there is no error
 	children := map[int]bool{}                     // set of process IDs
 	for _, link := range links {
 		processFolder := filepath.Dir(filepath.Dir(link))
-		pid, _ := strconv.Atoi(filepath.Base(processFolder)) // such a folder belongs to a process
-		target, _ := os.Readlink(link)                       // "" if the process has exited
-		isDeleted := strings.HasSuffix(target, " (deleted)")
-		isMemory := strings.HasPrefix(target, "/memfd:")
-		if isDeleted && !isMemory && parentOf(pid) == parent {
+		pid, _ := strconv.Atoi(filepath.Base(processFolder)) // its name is a number
+		file, _ := os.Readlink(link)                         // "" if the process has exited
+		isNameless := strings.HasSuffix(file, " (deleted)")
+		isMemory := strings.HasPrefix(file, "/memfd:")
+		isLog := isNameless && !isMemory
+		if isLog && parentOf(pid) == parent {
 			children[pid] = true
 		}
 	}
@@ -86,9 +100,12 @@ func countRanksWithLogs(parent int) int {
 	return len(children)
 }
 
-// TestDoctorScripts runs the scripts in testdata/doctor, without a GPU and on software GPUs. In
-// them, $CUDA and $NCCL name the software GPU's libraries, and $EXAMPLES names a folder of scripts
-// that start ranks. The scripts see no real GPU.
+// TestDoctorScripts runs the scripts in testdata/doctor, without a GPU and with software GPUs. They
+// call doctor and other subcommands. Scripts use these variables:
+//
+//	CUDA, NCCL   the libraries of the software GPU
+//	EXAMPLES     a folder of scripts that start ranks
+//	MASTER_PORT  a port that is reserved for the ranks of the scripts
 func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -104,7 +121,7 @@ func TestDoctorScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	commandFolder := filepath.Dir(symmemBinary(t)) // so that scripts run the real command
+	commandFolder := filepath.Dir(symmemBinary(t)) // in PATH, so that scripts run the real binary
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/doctor",
 		RequireExplicitExec: true,
@@ -127,11 +144,11 @@ func TestDoctorScripts(t *testing.T) {
 	})
 }
 
-// mpsProgram starts NVIDIA's Multi-Process Service (MPS).
+// mpsProgram starts NVIDIA's Multi-Process Service (MPS). Doctor looks for it in PATH.
 const mpsProgram = "nvidia-cuda-mps-control"
 
-// pathWithoutMPS returns PATH without mpsProgram. A folder of links to all other programs replaces
-// the folder that contains it.
+// pathWithoutMPS returns PATH without mpsProgram. It replaces each folder that contains the program
+// by a new folder, with links to the other programs.
 func pathWithoutMPS(t *testing.T) string {
 	t.Helper()
 	folders := filepath.SplitList(os.Getenv("PATH"))
@@ -162,12 +179,12 @@ func pathWithoutMPS(t *testing.T) string {
 	return strings.Join(folders, string(filepath.ListSeparator))
 }
 
-// TestDoctorWithoutHomeDirectory checks that doctor's verdict, which depends on the machine, is
-// the same with and without a home directory.
+// TestDoctorWithoutHomeDirectory checks that the verdict, the last line of the report, is the same
+// with and without a home directory.
 func TestDoctorWithoutHomeDirectory(t *testing.T) {
 	_, stdout, _ := runSymmem(t, "doctor", "--backend=host")
-	_, wantVerdict, ok := strings.Cut(stdout, "\nhost backend: ") // the last line
-	if !ok {
+	_, wantVerdict, hasVerdict := strings.Cut(stdout, "\nhost backend: ")
+	if !hasVerdict {
 		t.Fatalf("the output contains no verdict: %s", stdout)
 	}
 

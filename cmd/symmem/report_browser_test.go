@@ -16,14 +16,19 @@ import (
 	"symmem/internal/page/pagetest"
 )
 
+// These tests open pages of symmem report in a browser. The pages are about ranks of which one
+// makes an extra request for memory. One test compares screenshots with pictures in the repository,
+// and the other reads texts of the page.
+
 var rewrite = flag.Bool("rewrite", false, "rewrite the pictures of reports")
 
-// trainingProgram returns a program that resembles training: it allocates weights and, in each
-// step, activations that the backward pass frees in reverse order. The sizes are arbitrary, but
-// vary so that the picture looks like that of a real program.
+// trainingProgram returns a program whose requests resemble training. First, it allocates weights.
+// In each step, it allocates activations, and then frees them in reverse order. The sizes are
+// arbitrary, but vary so that the picture looks like that of a real program.
 func trainingProgram(steps, layers int) difftest.Program {
 	var p difftest.Program
 	tensor := 0
+	// alloc adds the allocation of a new tensor to p, and free adds its free.
 	alloc := func(size int64) difftest.Request {
 		tensor++
 		r := difftest.Request{Tensor: tensor, Size: size}
@@ -39,17 +44,18 @@ func trainingProgram(steps, layers int) difftest.Program {
 	}
 
 	for step := range steps {
-		var activations []difftest.Request
+		var activations []difftest.Request // of the forward pass
 		for layer := range layers {
-			temporary := alloc(int64(1+(layer+step)%4) << 19)
-			first := alloc(int64(2+layer%4) << 20)
-			second := alloc(int64(5+step%3) << 18)
+			temporary := alloc(int64(1+(layer+step)%4) << 19) // 0.5 to 2 MiB
+			first := alloc(int64(2+layer%4) << 20)            // 2 to 5 MiB
+			second := alloc(int64(5+step%3) << 18)            // 1.25 to 1.75 MiB
 			activations = append(activations, first, second)
 			free(temporary)
 		}
 
+		// The backward pass frees them.
 		for i, activation := range slices.Backward(activations) {
-			gradient := alloc(int64(1+i%5) << 19)
+			gradient := alloc(int64(1+i%5) << 19) // 0.5 to 2.5 MiB
 			free(activation)
 			free(gradient)
 		}
@@ -58,31 +64,38 @@ func trainingProgram(steps, layers int) difftest.Program {
 	return p
 }
 
-// writeTrainingReport writes a report about training on four ranks, and returns the URL of its
-// page. Rank 2 allocates one more tensor than the others.
+// writeTrainingReport writes a page about training on four ranks, and returns its URL. Rank 2 makes
+// an extra request.
 func writeTrainingReport(t *testing.T) string {
 	t.Helper()
-	const steps, layers = 6, 12
+	const steps = 6
+	const layers = 12
 	usual := trainingProgram(steps, layers)
-	position := len(usual) * 4 / 9 // of the additional request; a little before the middle
-	additional := difftest.Request{
+	extra := difftest.Request{
 		Tensor: 1 << 20, // a number that no other tensor has
 		Size:   6 << 20,
 	}
-	deviant := slices.Insert(slices.Clone(usual), position, additional)
-	dir := writeSnapshots(t, usual, usual, deviant, usual)
-	file := filepath.Join(dir, "report.html")
-	if code, stdout, stderr := runReport(t, dir, "-o", file); code != exitWrong {
+	position := len(usual) * 4 / 9 // a little before the middle
+	withExtra := slices.Insert(slices.Clone(usual), position, extra)
+	return writePage(t, writeSnapshots(t, usual, usual, withExtra, usual))
+}
+
+// writePage writes a page about the ranks whose files are in a folder, and returns its URL. The
+// ranks must differ.
+func writePage(t *testing.T, folder string) (url string) {
+	t.Helper()
+	file := filepath.Join(folder, "report.html")
+	if code, stdout, stderr := runReport(t, folder, "-o", file); code != exitWrong {
 		t.Fatalf("report = %d, %q, %q; want %d", code, stdout, stderr, exitWrong)
 	}
 
 	return "file://" + file
 }
 
-// TestReportPictures compares screenshots of a report page with the pictures in the repository.
-// With -rewrite, it replaces the pictures, one of which is shown in the README.
+// TestReportPictures checks that the page looks as in two pictures, for a desktop and a phone. The
+// flag -rewrite replaces the pictures, the first of which is shown in the README.
 func TestReportPictures(t *testing.T) {
-	const maxFraction = 0.02 // fonts differ slightly between machines
+	const maxFraction = 0.02 // of pixels that differ, because fonts vary between machines
 	b := pagetest.Open(t)    // skips the test if there is no browser
 	url := writeTrainingReport(t)
 	for file, screen := range map[string]pagetest.Screen{
@@ -124,8 +137,8 @@ func writePicture(t *testing.T, file string, picture image.Image) {
 	}
 }
 
-// differingFraction returns the fraction of pixels that clearly differ from those in a file. The
-// test fails if the pictures have different sizes.
+// differingFraction returns the fraction of pixels that clearly differ from those in a PNG file.
+// The test fails if the pictures have different sizes.
 func differingFraction(t *testing.T, file string, got image.Image) float64 {
 	t.Helper()
 	f, err := os.Open(file)
@@ -157,7 +170,7 @@ func differingFraction(t *testing.T, file string, got image.Image) float64 {
 
 // isClearlyDifferent reports whether two colors differ clearly in red, green or blue.
 func isClearlyDifferent(a, b color.Color) bool {
-	const maxDifference = 0x3000 // of 0xffff
+	const maxDifference = 0x3000 // RGBA returns values up to 0xffff
 	r1, g1, b1, _ := a.RGBA()
 	r2, g2, b2, _ := b.RGBA()
 	for _, d := range []int{int(r1) - int(r2), int(g1) - int(g2), int(b1) - int(b2)} {
@@ -169,17 +182,12 @@ func isClearlyDifferent(a, b color.Color) bool {
 	return false
 }
 
-// TestReportOfTraces runs ranks that write traces, and opens the report page of these traces. Rank
-// 1 allocates 7,000 bytes more than the others, as its request 27.
+// TestReportOfTraces checks that the page about traces shows the extra request: rank 1 allocates
+// 7000 bytes as its request 27.
 func TestReportOfTraces(t *testing.T) {
 	b := pagetest.Open(t) // skips the test if there is no browser
-	dir := writeTraces(t, extraBefore)
-	file := filepath.Join(dir, "report.html")
-	if code, stdout, stderr := runReport(t, dir, "-o", file); code != exitWrong {
-		t.Fatalf("report = %d, %q, %q; want %d", code, stdout, stderr, exitWrong)
-	}
-
-	p := b.Open(t, "file://"+file, pagetest.Screen{Width: 1280, Height: 900})
+	url := writePage(t, writeTraces(t, extraBefore))
+	p := b.Open(t, url, pagetest.Screen{Width: 1280, Height: 900})
 	p.WaitUntilPainted()
 	for selector, want := range map[string]string{ // texts of elements, by CSS selector
 		"#verdict":      "request 27 (extra); in the minority: rank 1.",

@@ -10,11 +10,11 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// These tests cover the choice of the ranks that Compare compares. Each rank has a file with its
-// history: the calls that it made in a group, and memory that it requested. For example, ranks 0
-// and 1 made three calls in the group "world", and rank 2 made none. If a file lists rank 2 as a
-// member of the group, the calls are missing on rank 2: the ranks differ. Otherwise, only ranks 0
-// and 1 are compared.
+// These tests cover which ranks Compare compares, and its notes about their files. Each rank has a
+// file with its history: the calls that it made in a group, and the memory that it requested. For
+// example, ranks 0 and 1 made three calls in the group "world", and rank 2 made none. If rank 2 is
+// a member of the group, the calls are missing on rank 2, so the ranks differ. Otherwise, only
+// ranks 0 and 1 are compared, and they agree.
 
 const noStack = -1 // no call stack was recorded
 
@@ -45,8 +45,8 @@ func ranksWithCalls(events ...[]history.Event) []*history.Rank {
 	return ranks
 }
 
-// withoutCalls removes the calls of a rank, and the group in which it made them.
-func withoutCalls(r *history.Rank) { r.Sequences = nil }
+// removeCalls removes the calls of a rank, and the group in which it made them.
+func removeCalls(r *history.Rank) { r.Sequences = nil }
 
 // hasNote reports whether a note of a report contains a text.
 func hasNote(r *diff.Report, want string) bool {
@@ -89,53 +89,53 @@ type rankWithoutCallsTest struct {
 	isPartial  bool  // whether the file of rank 2 lacks its beginning
 	membersIn0 []int // members of the group according to the file of rank 0, or nil
 	membersIn2 []int // the same according to the file of rank 2
-	want       string
+	want       string // the result of the comparison
 }
 
 // TestRankWithoutCalls compares ranks 0 and 1, which made calls in a group, with rank 2, which made
 // none. The calls are missing on rank 2 only if it is known to be a member of the group, and if its
 // file is complete.
 func TestRankWithoutCalls(t *testing.T) {
-	const isAgreed = "agree"
-	const isMissing = "missing on [2]"
+	const agree = "agree"
+	const missing = "missing on [2]" // the kind of the difference, and the ranks in the minority
 	for _, c := range []rankWithoutCallsTest{
 		{
 			name:       "both files list rank 2",
 			membersIn0: []int{0, 1, 2},
 			membersIn2: []int{0, 1, 2},
-			want:       isMissing,
+			want:       missing,
 		},
 		{
 			name:       "only the file of rank 0 lists the members",
 			membersIn0: []int{0, 1, 2},
-			want:       isMissing,
+			want:       missing,
 		},
 		{
 			name: "no file lists the members",
-			want: isAgreed,
+			want: agree,
 		},
 		{
 			name:       "rank 2 is not a member",
 			membersIn0: []int{0, 1},
 			membersIn2: []int{0, 1},
-			want:       isAgreed,
+			want:       agree,
 		},
 		{
 			name:       "the files list different members, so there are two groups of this name",
 			membersIn0: []int{0, 1, 2},
 			membersIn2: []int{2},
-			want:       isAgreed,
+			want:       agree,
 		},
 		{
 			name:       "the calls may precede the file of rank 2",
 			isPartial:  true,
 			membersIn0: []int{0, 1, 2},
 			membersIn2: []int{0, 1, 2},
-			want:       isAgreed,
+			want:       agree,
 		},
 	} {
 		r := diff.Compare(c.ranks(), diff.Options{})
-		got := isAgreed
+		got := agree
 		if d := r.Sequences[0].RequestDifference; d != nil {
 			got = fmt.Sprintf("%s on %v", d.Kind, d.MinorityRanks)
 		}
@@ -156,7 +156,7 @@ func TestRankWithoutCalls(t *testing.T) {
 // ranks returns the histories of the three ranks.
 func (c *rankWithoutCallsTest) ranks() []*history.Rank {
 	ranks := ranksWithCalls(threeCalls(), threeCalls(), nil)
-	withoutCalls(ranks[2])
+	removeCalls(ranks[2])
 	ranks[2].IsPartial = c.isPartial
 	if c.membersIn0 != nil {
 		ranks[0].Members = map[string][]int{"world": c.membersIn0}
@@ -182,7 +182,7 @@ func TestMemberWithoutCalls(t *testing.T) {
 		},
 	} {
 		ranks := ranksWithCalls(threeCalls(), threeCalls(), nil)
-		withoutCalls(ranks[2])
+		removeCalls(ranks[2])
 		addFact(ranks[2])
 		if r := diff.Compare(ranks, diff.Options{}); r.RanksAgree {
 			t.Errorf("%s: the ranks agree; want missing calls on rank 2", name)
@@ -252,7 +252,7 @@ func TestFilesOfTwoRunsAreNoted(t *testing.T) {
 // its requests for memory.
 func TestRankWithoutTrace(t *testing.T) {
 	alloc := []history.Event{{Action: history.Alloc, Size: 512, Stack: noStack}}
-	ranks := ranksOf(history.MemPool, "1", alloc, alloc, nil)
+	ranks := ranksOf(history.MemPool, "1", alloc, alloc, nil) // in pool 1
 	ranks[2].Sequences = nil
 	ranks[2].LacksTrace = true
 	r := diff.Compare(ranks, diff.Options{})
