@@ -86,9 +86,9 @@ func TestProcessIDsAreNoMissingFiles(t *testing.T) {
 // rankWithoutCallsTest is a case of TestRankWithoutCalls.
 type rankWithoutCallsTest struct {
 	name       string
-	isPartial  bool  // whether the file of rank 2 lacks its beginning
-	membersIn0 []int // members of the group according to the file of rank 0, or nil
-	membersIn2 []int // the same according to the file of rank 2
+	isPartial  bool   // whether the file of rank 2 lacks its beginning
+	membersIn0 []int  // members of the group according to the file of rank 0, or nil
+	membersIn2 []int  // the same according to the file of rank 2
 	want       string // the result of the comparison
 }
 
