@@ -21,7 +21,7 @@ const unknown = -1 // the segment or call stack of an event
 func timeOfCall(i int) int64 { return int64(1000 + i) }
 
 // newHistory returns the history of a rank that made the given calls in the group "world". Call i
-// transfers 1<<i bytes, so that a sum of bytes shows which calls it includes.
+// transfers 1<<i bytes, whatever its text, so that a sum of bytes shows which calls it includes.
 func newHistory(rank int, calls ...string) *history.Rank {
 	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
 	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlacesReason: "calls have none"}
