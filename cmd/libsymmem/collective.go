@@ -113,8 +113,8 @@ func copyEntry(call *C.struct_symmem_call, index int) (entry C.struct_symmem_cal
 	return entry
 }
 
-// splitsOf copies the sizes and the offsets of the parts that ranks exchange. Each list has a number
-// for each rank.
+// splitsOf copies the sizes and the offsets of the parts that ranks exchange. Each list has a
+// number for each rank.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks; want 1 to %d: %w", call.ranks, maxRanks,
