@@ -16,11 +16,21 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// isolatedVariable marks a process as a rank of TestIsolatedGPUsExplainMissingDirectPath that sees
-// only one GPU. Its value is the rank.
+// Some launchers let each rank see only one GPU: CUDA_VISIBLE_DEVICES is 0 for rank 0, and 1 for
+// rank 1. Such a rank is isolated: it cannot find out how the GPUs of the ranks are connected.
+// Therefore its calls cannot take the direct path, on which a GPU reads the memory of another.
+//
+// The test starts this program twice, as two isolated ranks. Each prints a reason: why its calls do
+// not take the direct path.
+
+// isolatedVariable makes this program an isolated rank. Its value is the rank.
 const isolatedVariable = "SYMMEM_TEST_ALONE"
 
-// runIsolatedRank runs this process as an isolated rank and returns its exit status.
+// isolatedRanks is the number of isolated ranks.
+const isolatedRanks = 2
+
+// runIsolatedRank runs this process as an isolated rank and returns its exit status. TestMain calls
+// it if isolatedVariable is set.
 func runIsolatedRank() int {
 	if err := sumInIsolation(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -30,35 +40,22 @@ func runIsolatedRank() int {
 	return 0
 }
 
-// sumInIsolation opens the rank's Runtime, checks a sum and prints why a call does not take the
-// direct path.
+// sumInIsolation computes a sum with the other isolated rank, checks it and prints the reason.
 func sumInIsolation(ctx context.Context) error {
-	number, err := strconv.Atoi(os.Getenv(isolatedVariable))
+	rankNumber, err := strconv.Atoi(os.Getenv(isolatedVariable))
 	if err != nil {
 		return err
 	}
 
 	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
-		Rank: number, Size: 2, Store: os.Getenv(storeVariable), Path: symmem.PathDirect,
-		Timeout: time.Minute,
+		Rank: rankNumber, Size: isolatedRanks, Store: os.Getenv(storeVariable),
+		Path: symmem.PathDirect, Timeout: time.Minute,
 	}))
 	if err != nil {
 		return err
 	}
 	defer rt.Close() // an error does not matter, because the process ends
-	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 2 * mib})
-	if err != nil {
-		return err
-	}
-
-	const count, elementBytes = 1024, 4
-	b, err := p.Alloc(count * elementBytes)
-	if err != nil {
-		return err
-	}
-
-	m := b.Memory()
-	explanation, err := rt.World().Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
+	reason, err := explainMissingDirectPath(rt)
 	if err != nil {
 		return err
 	}
@@ -71,57 +68,83 @@ func sumInIsolation(ctx context.Context) error {
 		return fmt.Errorf("%d collectives took the direct path, want 0", n)
 	}
 
-	_, whyNotDirect, _ := strings.Cut(explanation.Why, "; not direct: ")
-	fmt.Println(whyNotDirect)
+	fmt.Println(reason)
 	return nil
 }
 
-// TestIsolatedGPUsExplainMissingDirectPath starts two ranks that see one GPU each, as with some
-// launchers. The direct path, on which a GPU reads another's memory, is impossible: the ranks
-// cannot find out how their GPUs are connected. Other paths must work. Both ranks must explain why
-// the direct path is missing.
+// explainMissingDirectPath returns the reason for an all-reduce of 1024 elements.
+func explainMissingDirectPath(rt *symmem.Runtime) (string, error) {
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 2 * mib})
+	if err != nil {
+		return "", err
+	}
+
+	const count, elementBytes = 1024, 4
+	b, err := p.Alloc(count * elementBytes)
+	if err != nil {
+		return "", err
+	}
+
+	m := b.Memory()
+	explanation, err := rt.World().Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
+	if err != nil {
+		return "", err
+	}
+
+	_, reason, _ := strings.Cut(explanation.Why, "; not direct: ")
+	return reason, nil
+}
+
+// TestIsolatedGPUsExplainMissingDirectPath starts two isolated ranks. Their sum must be right on
+// another path than the direct one, and both must print the same reason.
 func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
-	const ranks = 2
-	runRanks(t, ranks, symmem.Options{}, func(r *rank) { // also skips the test with one GPU
+	runRanks(t, isolatedRanks, symmem.Options{}, func(r *rank) { // skips with fewer than two GPUs
 		if r.Device().Addressable {
 			r.skip("the backend has no GPUs", symmem.ErrUnsupported)
 		}
 	})
-	gpus := []string{"0", "1"} // by rank, as CUDA_VISIBLE_DEVICES names them
+	gpus := []string{"0", "1"} // by rank
 	if visible := os.Getenv("CUDA_VISIBLE_DEVICES"); visible != "" {
 		gpus = strings.Split(visible, ",")
 	}
 
-	store := "unix:@symmem-test-" + rand.Text()
+	store := "unix:@symmem-test-" + rand.Text() // where the ranks find each other
 	var processes []*exec.Cmd
-	for number := range ranks {
-		// The child is this program: TestMain calls runIsolatedRank if isolatedVariable is set.
-		c := systest.Command(t, systest.Patience, os.Args[0])
-		c.Env = append(os.Environ(), storeVariable+"="+store,
-			isolatedVariable+"="+strconv.Itoa(number), "CUDA_VISIBLE_DEVICES="+gpus[number])
-		out := &bytes.Buffer{}
-		c.Stdout, c.Stderr = out, out
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-
-		processes = append(processes, c)
+	for rankNumber := range isolatedRanks {
+		processes = append(processes, startIsolatedRank(t, rankNumber, store, gpus[rankNumber]))
 	}
 
-	var reports []string
-	for number, c := range processes {
+	var outputs []string // by rank
+	for rankNumber, c := range processes {
 		err := c.Wait()
-		report := c.Stdout.(*bytes.Buffer).String()
+		output := c.Stdout.(*bytes.Buffer).String()
 		const want = "this process cannot see GPU"
-		if err != nil || !strings.Contains(report, want) {
-			t.Errorf("rank %d: got error %v and report %q, want a report that contains %q", number, err,
-				report, want)
+		if err != nil || !strings.Contains(output, want) {
+			t.Errorf("rank %d: got error %v and output %q, want output that contains %q", rankNumber,
+				err, output, want)
 		}
 
-		reports = append(reports, report)
+		outputs = append(outputs, output)
 	}
 
-	if reports[0] != reports[1] {
-		t.Errorf("got the reasons %q, want the same one on both ranks", reports)
+	if outputs[0] != outputs[1] {
+		t.Errorf("got the outputs %q, want the same one on both ranks", outputs)
 	}
+}
+
+// startIsolatedRank starts this program as an isolated rank. The Stdout of the result is a
+// *bytes.Buffer, which collects the output and the errors.
+func startIsolatedRank(t *testing.T, rankNumber int, store, gpu string) *exec.Cmd {
+	t.Helper()
+	c := systest.Command(t, systest.Patience, os.Args[0])
+	c.Env = append(os.Environ(), storeVariable+"="+store,
+		isolatedVariable+"="+strconv.Itoa(rankNumber), "CUDA_VISIBLE_DEVICES="+gpu)
+	output := &bytes.Buffer{}
+	c.Stdout = output
+	c.Stderr = output
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+
+	return c
 }
