@@ -6,14 +6,22 @@ import (
 	"symmem/driver"
 )
 
-// pathChecker is a Communicator for tests that choose which paths a call can take: the plain path,
-// the window path or the direct path. For each call, it makes an Offer, which accepts or refuses
-// each path. Once a path is chosen, the Offer becomes a plan. Its plans cannot be launched.
+// A call takes a path, for example plain, window or direct. The communicator of a group makes an
+// Offer for each call, which accepts or refuses each path. Once a path is chosen, the Offer becomes
+// a plan, which can be launched.
+//
+// Tests replace some of the checks by which paths are refused. For example, if the check of the
+// direct path always returns an error, no call takes this path. This file creates such groups, and
+// returns the path of a call without launching it.
+
+// pathCheck returns an error for a call that cannot take a path. A nil pathCheck stands for the
+// check of the communicator.
+type pathCheck = func(*driver.Call) error
+
+// pathChecker is a Communicator with checks for three paths. Its plans cannot be launched.
 type pathChecker struct {
 	driver.Communicator
-	// These functions return an error for a call that cannot take the path. A nil function stands
-	// for the check of the Communicator.
-	plain, windowed, direct func(*driver.Call) error
+	plain, windowed, direct pathCheck
 }
 
 func (c pathChecker) Offer(call driver.Call) driver.Offer {
@@ -29,8 +37,10 @@ type checkedOffer struct {
 
 // Refusal returns why the call cannot take the path, or nil if it can.
 func (o *checkedOffer) Refusal(path driver.Path) error {
-	checks := map[driver.Path]func(*driver.Call) error{
-		driver.PathPlain: o.plain, driver.PathWindow: o.windowed, driver.PathDirect: o.direct,
+	checks := map[driver.Path]pathCheck{
+		driver.PathPlain:  o.plain,
+		driver.PathWindow: o.windowed,
+		driver.PathDirect: o.direct,
 	}
 	if check := checks[path]; check != nil {
 		return check(&o.call)
@@ -39,19 +49,19 @@ func (o *checkedOffer) Refusal(path driver.Path) error {
 	return o.Offer.Refusal(path)
 }
 
+// Take makes the offer a plan for the path. Ranks compare the digest of their calls.
 func (o *checkedOffer) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	o.call.SetPath(path, digest)
 	return o, nil
 }
 
-// Prepared implements the plan.
+// Prepared returns the call of the plan.
 func (o *checkedOffer) Prepared() *driver.Call { return &o.call }
 
 // WithChecks returns a copy of g for Route and Explain, with checks for the window path and the
-// direct path. A check returns an error for a call that cannot take the path. A nil check stands
-// for the check of g's own communicator.
+// direct path.
 func WithChecks(g *Group, windowed, direct func(*driver.Call) error) *Group {
-	var ownPlainCheck func(*driver.Call) error // nil
+	var ownPlainCheck pathCheck // nil
 	return WithPathChecks(g, ownPlainCheck, windowed, direct)
 }
 
@@ -61,9 +71,9 @@ func WithPathChecks(g *Group, plain, windowed, direct func(*driver.Call) error) 
 	life := newLifetime()
 	checker := pathChecker{Communicator: g.comm, plain: plain, windowed: windowed, direct: direct}
 	restricted := newGroup(g.rt, &config, checker, life)
-	// The copy ends with g, and has g's tuning table and windows.
-	life.ctx = g.life.ctx
-	restricted.router.tuning, restricted.router.shape = g.router.tuning, g.router.shape
+	life.ctx = g.life.ctx // the copy ends with g
+	restricted.router.tuning = g.router.tuning
+	restricted.router.shape = g.router.shape
 	restricted.router.choice.Store(g.router.choice.Load())
 	restricted.windows.table.Store(g.windows.table.Load())
 	restricted.windows.memberships.Store(g.windows.memberships.Load())
@@ -88,9 +98,7 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 	}
 
 	prepared := plan.Prepared()
-	hasWindows := prepared.SendWindow != nil || prepared.RecvWindow != nil
-	isPlain, isWindow := prepared.Path == driver.PathPlain, prepared.Path == driver.PathWindow
-	if isPlain && hasWindows || isWindow && !hasWindows {
+	if !hasWindowsOfPath(prepared) {
 		// A mistake of package symmem. No test expects this path.
 		return prepared.Path.String() + " with the windows of another path", reason.String(), 0
 	}
@@ -98,8 +106,22 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 	return prepared.Path.String(), reason.String(), prepared.Digest
 }
 
-// ListPaths returns the path of each call in the list that starts with c. A list is a set of calls
-// that are launched together. If a call is rejected, ListPaths also returns an error.
+// hasWindowsOfPath reports whether the call's windows, which are registered memory, fit its path:
+// none on the plain path, and at least one on the window path. Other paths may have windows.
+func hasWindowsOfPath(call *driver.Call) bool {
+	hasWindows := call.SendWindow != nil || call.RecvWindow != nil
+	switch call.Path {
+	case driver.PathPlain:
+		return !hasWindows
+	case driver.PathWindow:
+		return hasWindows
+	default:
+		return true
+	}
+}
+
+// ListPaths returns the path of each call in the list that starts with c. The calls of a list are
+// launched together. If a call is rejected, ListPaths also returns an error.
 func ListPaths(g *Group, c Call) (paths []string, err error) {
 	list, err := c.allCalls(g, 0)
 	if err == nil {

@@ -8,9 +8,9 @@ import (
 )
 
 // A pool maps memory in segments, for example of 64 MiB. Buffers of several streams can share a
-// segment: each stream owns parts of it, in multiples of 2 MiB. A stream can also get memory that was
-// freed on another stream. If the other stream may still use the memory, the new owner must wait
-// for the other's work.
+// segment: each stream owns parts of it, in multiples of 2 MiB. A stream can also get memory that
+// was freed on another stream. If the other stream may still use the memory, the new owner must
+// wait for the other's work.
 
 // mappedBytes returns the size of all segments.
 func mappedBytes(n symmem.PoolStats) int64 { return n.Used + n.Cached }

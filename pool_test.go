@@ -8,21 +8,30 @@ import (
 	"symmem"
 )
 
+// A pool maps memory in segments and divides them into buffers. For example, the first segment has
+// 4 MiB and the ordinal 0. A buffer of 1 MiB in it has the offset 0, and the next buffer the offset
+// 1 MiB. A segment that is registered with a group is a window. Most pools of these tests have a
+// domain: the group whose ranks allocate the same buffers.
+
 // TestPlacementIsSameOnAllRanks makes the same requests on all ranks, whose segments have different
 // addresses. Each buffer must have the same segment and offset on all ranks.
 func TestPlacementIsSameOnAllRanks(t *testing.T) {
-	const ranks, buffersPerRank = 3, 200
+	const ranks = 3
+	const buffersPerRank = 200
 	var placesByRank errorTexts // compares texts; an error carries the places of a rank
 	runRanks(t, ranks, symmem.Options{Scatter: scatterSeed}, func(r *rank) {
 		p := r.pool()
 		var places []string
 		var buffers []symmem.Buffer
 		for i := range buffersPerRank {
-			if i%3 == 2 { // free the oldest buffer
-				r.ok(buffers[i/3].Free())
+			isThird := i%3 == 2
+			if isThird {
+				oldest := buffers[i/3]
+				r.ok(oldest.Free())
 			}
 
-			b := r.alloc(p, int64(512*(1+i*7%90))) // 90 sizes in mixed order
+			units := 1 + i*7%90 // 90 sizes in mixed order
+			b := r.alloc(p, int64(512*units))
 			buffers = append(buffers, b)
 			places = append(places, place(b))
 		}
@@ -33,13 +42,14 @@ func TestPlacementIsSameOnAllRanks(t *testing.T) {
 	placesByRank.requireSame(t, ranks)
 }
 
-// TestReserve checks that Reserve maps and registers memory in advance. A scope that uses this
-// memory then needs no registration.
+// TestReserve checks that Reserve maps and registers memory in advance. A scope, which registers
+// new memory at its end, then has nothing to register.
 func TestReserve(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.ok(p.Reserve(r.ctx, 32*mib, r.World()))
-		before, reserved := r.World().Stats(), p.Stats()
+		before := r.World().Stats()
+		reserved := p.Stats()
 		if before.Windows == 0 || before.Windows != reserved.Segments {
 			r.failf("the group has %d windows, want one for each of the %d segments", before.Windows,
 				reserved.Segments)
@@ -50,8 +60,8 @@ func TestReserve(t *testing.T) {
 		}
 
 		b := r.alloc(p, 32*mib)
-		s := p.Begin(r.World())
-		r.ok(s.End(r.ctx))
+		scope := p.Begin(r.World())
+		r.ok(scope.End(r.ctx))
 		r.checkSum(r.World(), b)
 		if after := r.World().Stats(); after.Registrations != before.Registrations {
 			r.failf("%d registrations after using reserved memory, want %d", after.Registrations,
@@ -59,12 +69,13 @@ func TestReserve(t *testing.T) {
 		}
 
 		r.ok(b.Free())
-		r.ok(p.Reserve(r.ctx, mib, nil)) // without a registration
+		r.ok(p.Reserve(r.ctx, mib, nil)) // maps memory without registering it
 		r.wantErr(p.Reserve(r.ctx, -1, nil), symmem.ErrSize)
 	})
 }
 
-// TestPoolMapsFewSegments checks that segments grow with the pool, so that there are few of them.
+// TestPoolMapsFewSegments allocates 128 MiB in small buffers. Segments must grow with the pool, so
+// that there are few of them.
 func TestPoolMapsFewSegments(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -72,21 +83,24 @@ func TestPoolMapsFewSegments(t *testing.T) {
 			r.alloc(p, mib)
 		}
 
-		const want = 6 // 4 + 4 + 8 + 16 + 32 + 64 MiB
-		if n := len(slices.Collect(p.Segments())); n != want || n != p.Stats().Segments {
-			r.failf("Segments has %d elements, Stats %d segments; want %d", n, p.Stats().Segments, want)
+		const want = 6 // of 4, 4, 8, 16, 32 and 64 MiB
+		listed := len(slices.Collect(p.Segments()))
+		counted := p.Stats().Segments
+		if listed != want || counted != want {
+			r.failf("Segments has %d elements, Stats %d segments; want %d", listed, counted, want)
 		}
 	})
 }
 
-// TestPoolStatsCountBytes checks the statistics of a pool with two buffers, and when both are
+// TestPoolStatsCountBytes checks the statistics of a pool with two buffers, and after both are
 // freed.
 func TestPoolStatsCountBytes(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		a, b := r.alloc(p, 1000), r.window(p, mib) // window also registers the pool's only segment
-		const used = mib + 1024                    // sizes are rounded up to a multiple of 512
-		const free = 4*mib - used                  // in the segment of 4 MiB
+		a := r.alloc(p, 1000)
+		b := r.window(p, mib)     // also registers the pool's only segment
+		const used = mib + 1024   // a's size is rounded up to a multiple of 512
+		const free = 4*mib - used // in the segment of 4 MiB
 		want := symmem.PoolStats{
 			Used: used, Requested: mib + 1000, HighWater: used,
 			Cached: free, LargestFree: free, Segments: 1, Windows: 1,
@@ -98,7 +112,10 @@ func TestPoolStatsCountBytes(t *testing.T) {
 
 		r.ok(a.Free())
 		r.ok(b.Free())
-		want.Used, want.Requested, want.Cached, want.LargestFree = 0, 0, 4*mib, 4*mib
+		want.Used = 0
+		want.Requested = 0
+		want.Cached = 4 * mib
+		want.LargestFree = 4 * mib
 		want.Events += 2 // two frees
 		if got := p.Stats(); got != want {
 			r.failf("with both freed: got %+v, want %+v", got, want)
@@ -125,8 +142,8 @@ func TestInvalidSizes(t *testing.T) {
 	})
 }
 
-// TestPoolCapacity fills a pool of limited size. The error of the next Alloc must contain the
-// sizes, and memory that is freed must be usable again.
+// TestPoolCapacity uses 7 MiB of a pool of 8 MiB. Then the error of an Alloc of 2 MiB must contain
+// the sizes. After a Free, the same Alloc must succeed.
 func TestPoolCapacity(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Capacity: 8 * mib, FirstSegment: 4 * mib})
@@ -134,8 +151,9 @@ func TestPoolCapacity(t *testing.T) {
 		r.alloc(p, 3*mib)
 		_, err := p.Alloc(2 * mib)
 		var oom *symmem.OutOfMemoryError
-		if !errors.As(err, &oom) || !errors.Is(err, symmem.ErrOutOfMemory) {
-			r.failf("got %v, want an OutOfMemoryError", err)
+		isOutOfMemory := errors.As(err, &oom) && errors.Is(err, symmem.ErrOutOfMemory)
+		if !isOutOfMemory {
+			r.failf("got %v, want an OutOfMemoryError that matches ErrOutOfMemory", err)
 		}
 
 		if oom.Requested != 2*mib || oom.Free != mib || oom.Capacity != 8*mib {
@@ -153,38 +171,39 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		// Each of these buffers fills a segment: segments 0, 1 and 2.
-		a, b := r.alloc(p, 4*mib), r.alloc(p, 4*mib)
-		c := r.window(p, 8*mib) // also registers all segments
-		r.ok(b.Free())
-		r.ok(c.Free())
-		r.ok(p.Trim(r.ctx, 8*mib)) // keeps a's segment and another one
+		kept := r.alloc(p, 4*mib)
+		freed1 := r.alloc(p, 4*mib)
+		freed2 := r.window(p, 8*mib) // also registers all segments
+		r.ok(freed1.Free())
+		r.ok(freed2.Free())
+		r.ok(p.Trim(r.ctx, 8*mib)) // keeps segment 0 and another one
 		if got := p.Stats(); got.Segments != 2 || got.Windows != 2 || got.Used != 4*mib {
 			r.failf("got %+v, want 2 segments, 2 windows and 4 MiB used", got)
 		}
 
-		r.checkSum(r.World(), a)
+		r.checkSum(r.World(), kept)
 		r.ok(p.Trim(r.ctx, 0))
-		if all := slices.Collect(p.Segments()); len(all) != 1 || all[0].Segment != a.Segment() {
-			r.failf("got the segments %+v, want only %d", all, a.Segment())
+		if all := slices.Collect(p.Segments()); len(all) != 1 || all[0].Segment != kept.Segment() {
+			r.failf("got the segments %+v, want only %d", all, kept.Segment())
 		}
 
 		// Ordinals are never reused, so new memory cannot be mistaken for old.
-		d := r.alloc(p, 4*mib)
-		if d.Segment() != 3 {
-			r.failf("the new segment has ordinal %d, want 3", d.Segment())
+		added := r.alloc(p, 4*mib)
+		if added.Segment() != 3 {
+			r.failf("the new segment has ordinal %d, want 3", added.Segment())
 		}
 
-		r.checkSum(r.World(), d)
-		newer := r.split(r.World(), 0) // its windows: the segments of a and d
-		r.checkSum(newer, a)
-		if n := newer.Stats().Windows; n != 2 {
+		r.checkSum(r.World(), added)
+		newGroup := r.split(r.World(), 0)
+		r.checkSum(newGroup, kept)
+		if n := newGroup.Stats().Windows; n != 2 { // the segments of kept and added
 			r.failf("a group created after Trim has %d windows, want 2", n)
 		}
 	})
 }
 
-// TestTrimOfSingleRankPool uses a pool without a domain, which belongs to one rank. Its Trim must
-// not wait for other ranks.
+// TestTrimOfSingleRankPool trims a pool without a domain on rank 0 only. Trim must not wait for
+// rank 1.
 func TestTrimOfSingleRankPool(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
@@ -200,8 +219,8 @@ func TestTrimOfSingleRankPool(t *testing.T) {
 	})
 }
 
-// TestClosedPoolRejectsCalls checks that calls that use a closed pool or its memory fail, and that
-// Free does not.
+// TestClosedPoolRejectsCalls closes a pool with a live buffer. Calls that use the pool or its memory
+// must fail with ErrClosed. Free must succeed.
 func TestClosedPoolRejectsCalls(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -223,7 +242,7 @@ func TestClosedPoolRejectsCalls(t *testing.T) {
 // TestPoolLimitPerDomain creates pools of one domain until NewPool fails at the limit.
 func TestPoolLimitPerDomain(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		const maxPools = 64 // all that an agreement of the ranks can compare
+		const maxPools = 64 // the ranks cannot compare more pools at a time
 		for i := range maxPools {
 			if _, err := r.NewPool(symmem.PoolOptions{Domain: r.World()}); err != nil {
 				r.failf("pool %d of at most %d: %v", i+1, maxPools, err)

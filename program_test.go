@@ -11,10 +11,15 @@ import (
 	"symmem"
 )
 
-// step is a statement of a random program, which all ranks run.
+// Random programs exercise a pool on all ranks at once. For example, a program allocates a buffer
+// of 2 MiB, splits the world into groups, sums the buffer in one of the groups, and frees it. All
+// ranks run the same steps, so each buffer must have the same place, which is its segment and
+// offset, on all ranks. The addresses of the segments are random and differ between ranks.
+
+// step is a statement of a random program.
 type step struct {
 	kind   stepKind
-	choice int   // selects a buffer, a group or a number of colors, modulo their number
+	choice int   // any number; modulo the number of buffers or groups, it selects one of them
 	bytes  int64 // to allocate or, for stepTrim, to keep
 }
 
@@ -22,11 +27,11 @@ type stepKind int
 
 const (
 	stepAlloc  stepKind = iota
-	stepFree            // does nothing without a live buffer, as stepSum and stepGather
-	stepScope           // allocate in a scope
-	stepSum             // all-reduce a buffer
-	stepGather          // all-gather into a buffer
-	stepSplit           // split the world into groups
+	stepFree            // free a buffer, if there is one
+	stepScope           // allocate in a scope, which registers the memory with a group
+	stepSum             // all-reduce a buffer, if there is one
+	stepGather          // all-gather into a buffer, if there is one
+	stepSplit           // split the world into 1 to 3 groups
 	stepTrim            // unmap segments without buffers
 	stepKinds           // number of kinds
 )
@@ -48,8 +53,8 @@ type programState struct {
 	*rank
 	pool    *symmem.Pool
 	live    []symmem.Buffer
-	groups  []*symmem.Group // the world and the groups of stepSplit
-	history []string        // the steps, and the places of the buffers that they compute with
+	groups  []*symmem.Group // the world and the rank's groups of stepSplit
+	history []string        // all steps, and the places of the buffers that they sum or gather
 }
 
 // run executes a step. It fails the test if a call fails or a result is wrong.
@@ -69,8 +74,8 @@ func (m *programState) run(s step) {
 		}))
 	case stepSum, stepGather:
 		m.compute(s)
-	case stepSplit: // the ranks of each color form a group
-		colors := 1 + s.choice%3
+	case stepSplit:
+		colors := 1 + s.choice%3 // the ranks of each color form a group
 		m.groups = append(m.groups, m.split(m.World(), m.Rank()%colors))
 	case stepTrim:
 		m.ok(m.pool.Trim(m.ctx, s.bytes))
@@ -95,31 +100,39 @@ func (m *programState) compute(s step) {
 		return
 	}
 
-	b, g := m.live[s.choice%len(m.live)], m.groups[s.choice%len(m.groups)]
+	b := m.live[s.choice%len(m.live)]
+	g := m.groups[s.choice%len(m.groups)]
 	m.history = append(m.history, place(b))
 	if s.kind == stepSum {
 		m.checkSum(g, b)
 		return
 	}
 
-	// Each rank fills the buffer with its rank, and gathers its part of the buffer in place.
+	m.checkGather(g, b, s)
+}
+
+// checkGather divides a buffer into a part for each rank, and gathers the parts in place. Before,
+// each rank fills the whole buffer with its number in the group. Afterwards, part 0 must contain
+// zeros, part 1 ones, and so on.
+func (m *programState) checkGather(g *symmem.Group, b symmem.Buffer, s step) {
 	const elementBytes = 4
-	count := b.Size() / elementBytes / int64(g.Size()) // per rank
-	part, err := b.Memory().Slice(int64(g.Rank())*count*elementBytes, count*elementBytes)
+	count := b.Size() / elementBytes / int64(g.Size()) // elements of a part
+	offset := int64(g.Rank()) * count * elementBytes
+	part, err := b.Memory().Slice(offset, count*elementBytes)
 	m.ok(err)
 	m.fill(b, float32(g.Rank()))
 	m.ok(g.AllGather(m.ctx, part, b.Memory(), count, symmem.Float32, nil))
 	m.synchronize()
 	for i, got := range m.floats(b)[:count*int64(g.Size())] {
-		source := int64(i) / count // group rank that contributed the element
-		if got != float32(source) {
-			m.failf("%+v: element %d = %v, want %v", s, i, got, source)
+		want := float32(int64(i) / count) // the rank that contributed the element
+		if got != want {
+			m.failf("%+v: element %d = %v, want %v", s, i, got, want)
 		}
 	}
 }
 
-// TestRandomPrograms runs random programs with segments at random addresses. Results must be
-// correct, and buffers must have the same positions on all ranks.
+// TestRandomPrograms runs random programs. Sums and gathered elements must be right, and the
+// histories must be the same on all ranks.
 func TestRandomPrograms(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(2, 4).Draw(rt, "ranks")
@@ -127,8 +140,9 @@ func TestRandomPrograms(t *testing.T) {
 		options := symmem.Options{
 			Scatter: rapid.Uint64Range(1, 1<<32).Draw(rt, "scatter"), Timeout: 20 * time.Second,
 		}
-		var histories errorTexts                 // compares texts; an error carries the history of a rank
-		passed := t.Run("", func(t *testing.T) { // because runRanks cannot use a *rapid.T
+		var histories errorTexts // compares texts; an error carries the history of a rank
+		// runRanks needs a *testing.T instead of the *rapid.T.
+		passed := t.Run("", func(t *testing.T) {
 			runRanks(t, ranks, options, func(r *rank) {
 				m := &programState{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
 				for _, s := range program {
