@@ -11,15 +11,19 @@ import (
 	"symmem"
 )
 
-// abruptEnds contains functions that do not return. The key is the text with which symmem's
-// messages describe the end of the function.
+// A program can give symmem functions to call, for example when a pool maps memory. These tests let
+// such a function fail: it panics or calls runtime.Goexit. Symmem must report this in an error or
+// in the log, and stay usable.
+
+// abruptEnds contains functions that fail. The key is the text with which symmem describes the
+// failure.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,
 }
 
 // TestPanickingObserverLeavesPoolUsable fails in each function of an Observer, which symmem calls
-// at changes of a pool. The changes must take effect, and the log must name each failure.
+// when a pool changes. The pool must change nevertheless, and the log must name each failure.
 func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -39,17 +43,17 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 				remove()
 				r.ok(r.alloc(p, 4096).Free())
 			})
-			const wantFailures = 4 // one of each function
-			n := strings.Count(log.String(), "a function of an Observer "+name)
-			if n != wantFailures {
-				t.Errorf("the log names %d failures, want %d:\n%s", n, wantFailures, log.String())
+			const want = 4 // one of each function
+			got := strings.Count(log.String(), "a function of an Observer "+name)
+			if got != want {
+				t.Errorf("the log names %d failures, want %d:\n%s", got, want, log.String())
 			}
 		})
 	}
 }
 
-// TestPanickingHostFunctionFailsStream fails in a function that is queued on a stream. The next
-// Synchronize must return the failure, and the stream and the group must then be usable.
+// TestPanickingHostFunctionFailsStream fails in a host function: one that is queued on a stream.
+// The next Synchronize must return the failure. Then the stream and the group must be usable.
 func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +73,7 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 				r.ok(s.Host(func() { ran = true }))
 				r.ok(s.Synchronize(r.ctx))
 				if !ran {
-					r.failf("the stream did not run work after Synchronize had returned the failure")
+					r.failf("the stream skipped the function after Synchronize, want it to run")
 				}
 
 				r.ok(r.sum(r.World(), b))
@@ -79,9 +83,11 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 }
 
 // TestPanickingArrivedFunctionFailsGroup fails in Call.Arrived, which rank 0 calls when a message
-// from any rank has arrived. The group must fail on both ranks, and the world must stay usable.
+// has arrived. The group must fail on both ranks, and the world must stay usable.
 func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
-	const count, receiver, sender = 4, 0, 1
+	const count = 4 // elements of the message
+	const receiver = 0
+	const sender = 1
 	const limit = 20 * time.Second
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +98,7 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 				if r.Rank() == sender {
 					r.ok(g.Send(r.ctx, b.Memory(), count, symmem.Int32, receiver, s))
 				} else {
-					// Do may return the failure. The test checks it below.
+					// Do may return the failure, which is checked below.
 					_ = r.Interop().Do(r.ctx, g, symmem.Call{
 						Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource, Count: count,
 						Recv: b.Memory(), Arrived: func(int) { fail() },
@@ -107,7 +113,8 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 
 				err := g.Cause(r.ctx)
 				want := "Call.Arrived " + name
-				if r.Rank() == receiver && (err == nil || !strings.Contains(err.Error(), want)) {
+				namesFailure := err != nil && strings.Contains(err.Error(), want)
+				if r.Rank() == receiver && !namesFailure {
 					r.failf("got %v, want an error that contains %q", err, want)
 				}
 
@@ -119,8 +126,8 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 	}
 }
 
-// TestPanickingOnLateIsLogged fails in Options.OnLate, which symmem calls when a rank waits for a
-// late one. The log must name the failure, and the ranks must go on.
+// TestPanickingOnLateIsLogged fails in Options.OnLate, which symmem calls when a rank has waited
+// too long for another. The log must name the failure, and the ranks must go on.
 func TestPanickingOnLateIsLogged(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -130,7 +137,7 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 				Logger: slog.New(slog.NewTextHandler(lineWriter(logged), nil)),
 			}
 			runRanks(t, 2, o, func(r *rank) {
-				if r.Rank() == 0 { // is late until rank 1 has logged the failure
+				if r.Rank() == 0 { // rank 1 waits for it until the failure is logged
 					text := ""
 					for !strings.Contains(text, "Options.OnLate "+name) {
 						text = <-logged
@@ -143,7 +150,7 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 	}
 }
 
-// lineWriter sends written text to a channel.
+// lineWriter is an io.Writer that sends the text of each Write to a channel.
 type lineWriter chan string
 
 func (l lineWriter) Write(p []byte) (int, error) {

@@ -10,17 +10,26 @@ import (
 	"symmem"
 )
 
+// Each rank has mapped a buffer at an address. On some backends, a rank can also access the same
+// buffer of a peer, which is another rank, at a second address: the peer address. For example, rank
+// 0 writes the word 100 into the buffers of ranks 0, 1 and 2, and rank 1 writes 101. Then the
+// buffer of rank 2 contains 100 and 101.
+
 // wordAt converts an address to a pointer. The indirection avoids a warning of go vet.
 func wordAt(address uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&address)) }
 
 // wordFrom returns the word that a rank writes into every rank's buffer.
 func wordFrom(rankNumber int) uint64 { return uint64(100 + rankNumber) }
 
-// TestPeerAddressesReachEveryRank writes to the same buffer of every rank, at the addresses that
-// PeerAddresses returns, and checks that each rank finds the words of its peers.
+const (
+	peerRanks     = 3 // of TestPeerAddressesReachEveryRank
+	peerWordBytes = 8
+)
+
+// TestPeerAddressesReachEveryRank writes a word into the buffer of every rank, at the addresses
+// that PeerAddresses returns. Each rank must then find the words of all ranks in its buffer.
 func TestPeerAddressesReachEveryRank(t *testing.T) {
-	const ranks, wordBytes = 3, 8
-	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
+	runRanks(t, peerRanks, symmem.Options{}, func(r *rank) {
 		r.requireAddressable()
 		p := r.pool()
 		first, err := p.Alloc(mib) // so that b does not begin at offset 0
@@ -34,39 +43,50 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		addresses, err := b.PeerAddresses(r.World()) // by rank
 		r.skipUnsupported(err)                       // skips the test, or fails it
-		if len(addresses) != ranks || addresses[r.Rank()] != b.Address() {
-			r.failf("PeerAddresses = %#x; want %d addresses, with %#x for rank %d", addresses, ranks,
+		if len(addresses) != peerRanks || addresses[r.Rank()] != b.Address() {
+			r.failf("PeerAddresses = %#x; want %d addresses, with %#x for rank %d", addresses, peerRanks,
 				b.Address(), r.Rank())
 		}
 
-		for _, address := range addresses { // write a word into every rank's buffer
-			*wordAt(address + uintptr(wordBytes*r.Rank())) = wordFrom(r.Rank())
-		}
-
-		r.ok(r.World().Barrier(r.ctx, nil))
-		r.synchronize()
-		for peer := range ranks { // read the words that the peers have written into b
-			got, want := *wordAt(b.Address() + uintptr(wordBytes*peer)), wordFrom(peer)
-			if got != want {
-				r.failf("the word from rank %d = %d; want %d", peer, got, want)
-			}
-		}
-
-		const offset = 64 // a range inside the buffer
-		inner, err := r.Runtime.Interop().PeerAddresses(r.World(), b.Address()+offset, wordBytes)
-		r.ok(err)
-		for peer := range ranks {
-			if want := addresses[peer] + offset; inner[peer] != want {
-				r.failf("address at offset %d of rank %d = %#x; want %#x", offset, peer, inner[peer], want)
-			}
-		}
-
+		exchangeWords(r, b, addresses)
+		checkInnerAddresses(r, b, addresses)
 		r.ok(b.Free())
 		r.ok(first.Free())
 	})
 }
 
-// TestInvalidPeerAddresses checks calls without a buffer and without a group.
+// exchangeWords writes this rank's word into the buffers of all ranks, and checks the words that
+// they have written into b.
+func exchangeWords(r *rank, b symmem.Buffer, addresses []uintptr) {
+	r.t.Helper()
+	for _, address := range addresses {
+		*wordAt(address + uintptr(peerWordBytes*r.Rank())) = wordFrom(r.Rank())
+	}
+
+	r.ok(r.World().Barrier(r.ctx, nil))
+	r.synchronize()
+	for writer := range peerRanks {
+		got := *wordAt(b.Address() + uintptr(peerWordBytes*writer))
+		if want := wordFrom(writer); got != want {
+			r.failf("the word from rank %d = %d; want %d", writer, got, want)
+		}
+	}
+}
+
+// checkInnerAddresses checks the peer addresses of a word inside the buffer.
+func checkInnerAddresses(r *rank, b symmem.Buffer, addresses []uintptr) {
+	r.t.Helper()
+	const offset = 64
+	inner, err := r.Runtime.Interop().PeerAddresses(r.World(), b.Address()+offset, peerWordBytes)
+	r.ok(err)
+	for peer := range peerRanks {
+		if want := addresses[peer] + offset; inner[peer] != want {
+			r.failf("address at offset %d of rank %d = %#x; want %#x", offset, peer, inner[peer], want)
+		}
+	}
+}
+
+// TestInvalidPeerAddresses calls PeerAddresses without a buffer and without a group.
 func TestInvalidPeerAddresses(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		if _, err := (symmem.Buffer{}).PeerAddresses(r.World()); !errors.Is(err, symmem.ErrForeign) {
@@ -83,8 +103,8 @@ func TestInvalidPeerAddresses(t *testing.T) {
 	})
 }
 
-// TestPeerAddressesOfSuspendedPool checks that PeerAddresses fails while the memory is released,
-// and that it returns the same addresses afterwards.
+// TestPeerAddressesOfSuspendedPool suspends a pool, which releases its memory. PeerAddresses must
+// fail until the pool is resumed, and then return the same addresses as before.
 func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		p := r.pool()
@@ -97,12 +117,12 @@ func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 		r.ok(err)
 		r.suspend(p, symmem.DiscardContents)
 		_, bufferErr := b.PeerAddresses(r.World())
-		const bytes = 8
-		_, interopErr := r.Runtime.Interop().PeerAddresses(r.World(), b.Address(), bytes)
+		_, interopErr := r.Runtime.Interop().PeerAddresses(r.World(), b.Address(), peerWordBytes)
 		for call, err := range map[string]error{
 			"Buffer.PeerAddresses": bufferErr, "Interop.PeerAddresses": interopErr,
 		} {
-			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), "Pool.Resume") {
+			isSuspended := errors.Is(err, symmem.ErrSuspended)
+			if !isSuspended || !strings.Contains(err.Error(), "Pool.Resume") {
 				r.failf("%s = %v, want ErrSuspended with the advice to call Pool.Resume", call, err)
 			}
 		}

@@ -10,19 +10,24 @@ import (
 	"symmem"
 )
 
-// TestTranscripts runs the programs in the files in testdata/maps on two ranks and compares their
-// output with the files. To update the files, run go test -rewrite. A file contains
+// A pool maps memory in segments. Each rank maps a segment at another address. A placement policy
+// chooses a place, which is a segment and an offset in it, for each buffer. If a policy depends on
+// the addresses, the places can differ between ranks. Then an all-reduce of the buffer adds up the
+// wrong memory. The transcripts in testdata/maps show this.
+
+// TestTranscripts runs the programs in testdata/maps on two ranks, and compares their output with
+// the files. To update the files, run go test -rewrite. The first line of a file is, for example,
 //
-//	world placement=creation|address scatter=N
+//	world placement=address scatter=1
 //
-// which selects the pool's placement policy and the seed for random addresses of segments. Then it
-// contains run with a program, whose statements are:
+// It selects the policy, which is creation or address, and the seed for the random addresses of
+// segments. The command run then has a program with these statements:
 //
 //	alloc NAME MIB  allocate a buffer
 //	free NAME
 //	register        register the pool
 //	map             draw the pool's segments
-//	sum NAME        all-reduce the buffer and check the sum
+//	sum NAME        all-reduce the buffer and print whether the sum is right
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/maps", func(t *testing.T, path string) {
 		var world symmem.Options
@@ -39,7 +44,7 @@ func TestTranscripts(t *testing.T) {
 	})
 }
 
-// scanWorld reads the arguments of a world line.
+// scanWorld parses the arguments of a world line.
 func scanWorld(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Placement) {
 	t.Helper()
 	var name string
@@ -51,11 +56,11 @@ func scanWorld(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Pla
 		d.Fatalf(t, "%v", err)
 	}
 
-	// With checks, a wrong sum would cause an error. Without them, the output shows the wrong sum.
+	// With CheckOff, different places cause a wrong sum instead of an error.
 	return symmem.Options{Check: symmem.CheckOff, Scatter: scatter}, placement
 }
 
-// runProgram runs a program on two ranks and returns their output, which begins with rank 0's.
+// runProgram runs a program on two ranks and returns the output of rank 0, then of rank 1.
 func runProgram(
 	t *testing.T, o symmem.Options, placement symmem.Placement, program []string,
 ) string {
@@ -80,12 +85,13 @@ type interpreter struct {
 	*rank
 	pool  *symmem.Pool
 	out   *strings.Builder
-	named map[string]symmem.Buffer
+	named map[string]symmem.Buffer // by the NAME in alloc
 }
 
-// execute runs a statement, which consists of a command and its arguments.
+// execute runs a statement: a command and its arguments.
 func (p *interpreter) execute(words []string) {
-	command, args := words[0], words[1:]
+	command := words[0]
+	args := words[1:]
 	switch command {
 	case "alloc":
 		var sizeMiB int64
@@ -107,10 +113,11 @@ func (p *interpreter) execute(words []string) {
 	}
 }
 
-// sum all-reduces a buffer of ones and writes whether the sum is right.
+// sum all-reduces a buffer of ones and prints whether the sum is right.
 func (p *interpreter) sum(b symmem.Buffer, name string) {
 	p.fill(b, 1)
-	// If the placements differ, a rank reads other memory of the peer, which must be written by now.
+	// If the places differ, a rank may read memory that the peer fills. Without the barrier, the sum
+	// would depend on when the peer fills it.
 	p.ok(p.World().Barrier(p.ctx, nil))
 	p.ok(p.rank.sum(p.World(), b))
 	verdict := "right"

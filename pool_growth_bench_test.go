@@ -12,14 +12,16 @@ import (
 	"symmem"
 )
 
-// maxWindows is the limit for the number of windows of a pool of 4 GiB with the default sizing. A
-// window is a segment that is registered with a group.
+// While a model is loaded, a pool grows to 4 GiB. Each request of 2 to 48 MiB has a scope. At the
+// end of the scope, all ranks register the segments that the pool has mapped for it. A registered
+// segment is a window. With the default sizing, segments become larger as the pool grows, so few
+// scopes need a window. With PyTorch's sizing, nearly every scope needs one.
+
+// maxWindows is the limit for the number of windows of a pool of 4 GiB with the default sizing.
 const maxWindows = 8
 
-// BenchmarkGrowth measures how long the slowest rank needs to register the memory of a pool that
-// grows to 4 GiB, as when a model is loaded. Requests have 2 to 48 MiB, and each has a scope. With
-// the default sizing (by=pool), the sizes of segments grow with the pool. With PyTorch's sizing
-// (by=pytorch), nearly every request needs a segment and a window.
+// BenchmarkGrowth measures how long the slowest rank needs to register the memory of such a pool,
+// with the default sizing (by=pool) and with PyTorch's (by=pytorch).
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {
@@ -27,8 +29,8 @@ func BenchmarkGrowth(b *testing.B) {
 	}
 
 	ranks := 2
-	if gpus := availableRanks(b); gpus <= 4 {
-		ranks = gpus // the host backend has no such limit, and gets 2 ranks
+	if available := availableRanks(b); available <= 4 { // the host backend has no limit
+		ranks = available
 	}
 
 	const seed = 1
@@ -48,8 +50,8 @@ func BenchmarkGrowth(b *testing.B) {
 	})
 }
 
-// growPools repeatedly creates a pool, allocates the sizes in scopes and closes the pool, on all
-// ranks. It reports the time of the slowest rank and returns the pool's number of windows.
+// growPools repeatedly creates a pool, allocates the sizes and closes the pool, on all ranks. It
+// reports the time of the slowest rank, and returns the number of windows of rank 0's last pool.
 func growPools(
 	b *testing.B, runtimes []*symmem.Runtime, o symmem.PoolOptions, sizes []int64,
 ) (windows int) {
@@ -75,31 +77,32 @@ func growPools(
 		total += slices.Max(times)
 	}
 
-	b.ReportMetric(float64(total.Nanoseconds())/float64(b.N), "ns/op") // replaces the whole time
+	// Replace the time of the whole loop.
+	b.ReportMetric(float64(total.Nanoseconds())/float64(b.N), "ns/op")
 	b.ReportMetric(float64(windows), "windows")
 	return windows
 }
 
-// timeRegistrations allocates each size in a separate scope and returns the total time of the ends
-// of the scopes, which register the memory.
+// timeRegistrations allocates each size in a separate scope. It returns the time that the ends of
+// the scopes take together.
 func timeRegistrations(
 	b *testing.B, pool *symmem.Pool, sizes []int64,
 ) (took time.Duration, err error) {
 	b.Helper()
 	for _, bytes := range sizes {
-		s := pool.Begin(pool.Domain())
-		buffer, allocErr := s.Alloc(bytes)
+		scope := pool.Begin(pool.Domain())
+		buffer, allocErr := scope.Alloc(bytes)
 		if allocErr != nil {
 			return took, allocErr
 		}
 
-		// Buffers stay live until the end of the function, so that each one needs new memory.
+		// No buffer is freed before the function returns, so that each one needs new memory.
 		defer func() {
 			freeErr := buffer.Free()
 			err = errors.Join(err, freeErr)
 		}()
 		begin := time.Now()
-		if err := s.End(b.Context()); err != nil {
+		if err := scope.End(b.Context()); err != nil {
 			return took, err
 		}
 
@@ -128,8 +131,8 @@ func requestSizes(sum int64, seed uint64) []int64 {
 	return all
 }
 
-// TestGrowthRequestsDependOnSeedOnly checks that sizes are in range, add up to the sum, and are the
-// same for the same seed.
+// TestGrowthRequestsDependOnSeedOnly draws the sizes for a random sum. They must be in range and
+// add up to the sum. With the same seed, they must be the same.
 func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		bytes := rapid.Int64Range(1, 1<<33).Draw(rt, "bytes")
@@ -139,7 +142,8 @@ func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 		for i, n := range all {
 			sum += n
 			smallest := int64(minRequest)
-			if i == len(all)-1 { // the rest of the sum
+			isLast := i == len(all)-1
+			if isLast { // the rest of the sum
 				smallest = 1
 			}
 

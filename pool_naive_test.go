@@ -9,18 +9,24 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is a simple best-fit allocator of ranges of offsets, with which BenchmarkAlloc compares
-// pools. It keeps no history and has no lock.
+// BenchmarkAlloc compares pools with a simple best-fit allocator. It divides a range of offsets
+// into blocks. For example, the free blocks are 0 to 2048 and 8192 to 8704. A request of 100 bytes
+// is rounded up to 512, and gets the smaller block: 8192 to 8704. When this block is released, it
+// merges with free blocks that begin or end at its ends.
+
+// naive is the allocator. It keeps no history and has no lock.
 type naive struct {
 	free []extent // free blocks, sorted by size and then by start
-	// starts and ends hold the free blocks by the offset at which they begin or end.
+	// starts and ends hold the same blocks, by the offset of their start and of their end.
 	starts, ends map[int64]extent
 }
 
-// extent is a range of offsets: a free block or a live one.
+// extent is a block: the offsets from start to start+size.
 type extent struct{ start, size int64 }
 
-// naiveUnit is the unit of sizes in bytes, as in package alloc.
+func (e extent) end() int64 { return e.start + e.size }
+
+// naiveUnit is the unit of sizes in bytes, as in pools.
 const naiveUnit = 512
 
 var errNaiveFull = errors.New("the naive allocator is full")
@@ -41,7 +47,8 @@ func compareExtents(a, b extent) int {
 func (a *naive) insert(e extent) {
 	index, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
 	a.free = slices.Insert(a.free, index, e)
-	a.starts[e.start], a.ends[e.start+e.size] = e, e
+	a.starts[e.start] = e
+	a.ends[e.end()] = e
 }
 
 // remove removes a free block.
@@ -49,15 +56,15 @@ func (a *naive) remove(e extent) {
 	index, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
 	a.free = slices.Delete(a.free, index, index+1)
 	delete(a.starts, e.start)
-	delete(a.ends, e.start+e.size)
+	delete(a.ends, e.end())
 }
 
-// alloc takes the smallest free block that is large enough, and keeps its rest free. It returns
-// errNaiveFull if there is none.
+// alloc returns a block from the start of the smallest free block that is large enough. The rest
+// stays free. If no free block is large enough, alloc returns errNaiveFull.
 func (a *naive) alloc(bytes int64) (extent, error) {
 	size := (bytes + naiveUnit - 1) / naiveUnit * naiveUnit // rounded up
-	smallest := extent{start: 0, size: size}                // sorts before blocks of this size
-	index, _ := slices.BinarySearchFunc(a.free, smallest, compareExtents)
+	lowerBound := extent{start: 0, size: size}              // no block of this size sorts before it
+	index, _ := slices.BinarySearchFunc(a.free, lowerBound, compareExtents)
 	if index == len(a.free) {
 		return extent{}, errNaiveFull
 	}
@@ -78,7 +85,7 @@ func (a *naive) release(e extent) {
 		e = extent{start: previous.start, size: previous.size + e.size}
 	}
 
-	if next, ok := a.starts[e.start+e.size]; ok {
+	if next, ok := a.starts[e.end()]; ok {
 		a.remove(next)
 		e.size += next.size
 	}
@@ -86,11 +93,12 @@ func (a *naive) release(e extent) {
 	a.insert(e)
 }
 
-// TestNaiveAllocatorMergesWithoutOverlap allocates and frees random blocks. Live blocks must not
-// overlap. When all are free, they must have merged to one block.
+// TestNaiveAllocatorMergesWithoutOverlap allocates and releases random blocks. Live blocks must not
+// overlap. When all have been released, they must have merged to one block.
 func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		const whole, maxBytes = 64 << 10, 8 << 10 // small enough for errNaiveFull
+		const whole = 64 << 10 // small enough for errNaiveFull
+		const maxBytes = 8 << 10
 		a := newNaive(whole)
 		var live []extent
 		for range rapid.IntRange(1, 80).Draw(rt, "steps") {
@@ -111,16 +119,7 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 				rt.Fatal(err)
 			}
 
-			if e.size < bytes {
-				rt.Fatalf("got the block %+v, want at least %d bytes", e, bytes)
-			}
-
-			for _, other := range live {
-				if e.start < other.start+other.size && other.start < e.start+e.size {
-					rt.Fatalf("the new block %+v overlaps the live block %+v", e, other)
-				}
-			}
-
+			checkNewBlock(rt, e, bytes, live)
 			live = append(live, e)
 		}
 
@@ -139,12 +138,27 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 	})
 }
 
-// TestNaiveAllocatorBestFit frees a block of three units and one of one unit, with live blocks
-// around them. A small request must get the smaller block, although the larger one comes first.
+// checkNewBlock fails the test if a block is too small for its request or overlaps a live block.
+func checkNewBlock(rt *rapid.T, e extent, bytes int64, live []extent) {
+	rt.Helper()
+	if e.size < bytes {
+		rt.Fatalf("got the block %+v, want at least %d bytes", e, bytes)
+	}
+
+	for _, other := range live {
+		overlaps := e.start < other.end() && other.start < e.end()
+		if overlaps {
+			rt.Fatalf("the new block %+v overlaps the live block %+v", e, other)
+		}
+	}
+}
+
+// TestNaiveAllocatorBestFit releases a block of three units and one of one unit, which are not
+// adjacent. A small request must get the smaller block, although the larger one comes first.
 func TestNaiveAllocatorBestFit(t *testing.T) {
 	a := newNaive(10 * naiveUnit)
 	var blocks []extent
-	for _, units := range []int64{3, 1, 1, 1, 4} { // all of the 10 units
+	for _, units := range []int64{3, 1, 1, 1, 4} { // 10 units together
 		e, err := a.alloc(units * naiveUnit)
 		if err != nil {
 			t.Fatal(err)
@@ -153,9 +167,11 @@ func TestNaiveAllocatorBestFit(t *testing.T) {
 		blocks = append(blocks, e)
 	}
 
-	a.release(blocks[0])
-	a.release(blocks[2])
-	if e, err := a.alloc(1); err != nil || e != blocks[2] {
-		t.Errorf("got %+v, %v; want the free block of one unit, %+v", e, err, blocks[2])
+	larger := blocks[0]
+	smaller := blocks[2]
+	a.release(larger)
+	a.release(smaller)
+	if e, err := a.alloc(1); err != nil || e != smaller {
+		t.Errorf("got %+v, %v; want the free block of one unit, %+v", e, err, smaller)
 	}
 }

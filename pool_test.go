@@ -219,8 +219,8 @@ func TestTrimOfSingleRankPool(t *testing.T) {
 	})
 }
 
-// TestClosedPoolRejectsCalls closes a pool with a live buffer. Calls that use the pool or its memory
-// must fail with ErrClosed. Free must succeed.
+// TestClosedPoolRejectsCalls closes a pool with a live buffer. Calls that use the pool or its
+// memory must fail with ErrClosed. Free must succeed.
 func TestClosedPoolRejectsCalls(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
