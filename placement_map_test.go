@@ -10,18 +10,18 @@ import (
 	"symmem"
 )
 
-// A pool maps memory in segments. Each rank maps a segment at another address. A placement policy
-// chooses a place, which is a segment and an offset in it, for each buffer. If a policy depends on
-// the addresses, the places can differ between ranks. Then an all-reduce of the buffer adds up the
-// wrong memory. The transcripts in testdata/maps show this.
+// A pool maps memory in segments. Each rank maps a segment at another address. If free blocks have
+// the same size, a placement policy chooses one of them for a buffer. With the policy address, the
+// choice depends on the addresses, so the place of the buffer, its segment and offset, can differ
+// between ranks. Then an all-reduce of the buffer adds up the wrong memory.
 
 // TestTranscripts runs the programs in testdata/maps on two ranks, and compares their output with
-// the files. To update the files, run go test -rewrite. The first line of a file is, for example,
+// the files. To update the files, run go test -rewrite. A file has a world line, for example
 //
 //	world placement=address scatter=1
 //
 // It selects the policy, which is creation or address, and the seed for the random addresses of
-// segments. The command run then has a program with these statements:
+// segments. Then the file has run with a program, which consists of these statements:
 //
 //	alloc NAME MIB  allocate a buffer
 //	free NAME
@@ -116,8 +116,8 @@ func (p *interpreter) execute(words []string) {
 // sum all-reduces a buffer of ones and prints whether the sum is right.
 func (p *interpreter) sum(b symmem.Buffer, name string) {
 	p.fill(b, 1)
-	// If the places differ, a rank may read memory that the peer fills. Without the barrier, the sum
-	// would depend on when the peer fills it.
+	// If the places differ, a rank reads other memory of the peer than b. After the barrier, the peer
+	// has written it.
 	p.ok(p.World().Barrier(p.ctx, nil))
 	p.ok(p.rank.sum(p.World(), b))
 	verdict := "right"
