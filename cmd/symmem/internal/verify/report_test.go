@@ -179,7 +179,7 @@ Divergence in group w/1.0, pool 7 of w/1.0, at event 9: earlier events are the s
 }
 
 // TestDiagramShowsRangeAndOtherRanks checks a divergence whose position is known only as a range.
-// What rank 10 did is not listed.
+// The call of rank 10 is unknown.
 func TestDiagramShowsRangeAndOtherRanks(t *testing.T) {
 	d := exampleDivergence()
 	d.Last = 12
