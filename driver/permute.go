@@ -2,28 +2,29 @@ package driver
 
 import "math"
 
-// Permutation holds the arguments of Permute and Unpermute, the methods of Permuter. They belong
-// between a Dispatch and a Combine of a mixture of experts.
+// Permutation holds the arguments of Permute and Unpermute, the methods of Permuter. A mixture of
+// experts calls these methods between a Dispatch and a Combine.
 //
-// Suppose that this rank owns the experts 0 and 1, and that a Dispatch has stored three rows in
-// places of its output. Row a has the ids 0 and 1, row b has the id 1, and row c has the id 0. Each
-// expert needs its rows next to each other. So Permute copies each row once for each id that is an
-// expert of this rank, and sorts the copies by expert. If Align is 4, the result is as follows,
-// with unused rows ".":
+// Suppose that this rank owns the experts 0 and 1, and that a Dispatch has stored three rows in its
+// output, at the indexes 0, 1 and 2, called places. Each row has ids of experts: row a has 0 and 1,
+// row b has 1, and row c has 0. Each expert needs its rows next to each other. So Permute copies a
+// row once for each of its ids that is an expert of this rank, and sorts the copies by expert. If
+// Align is 4, the result is as follows, with unused rows ".":
 //
 //	a c . . a b . .
 //
 // Each expert then computes a row from each of its copies. For row a, Unpermute multiplies the two
-// computed rows by the weights of the ids, and adds them up. It stores the sum in the place of row
-// a, but in another buffer, which can be the input of a Combine. Rows b and c have one computed row
-// each. Unpermute does not write to places without a row.
+// computed rows by the weights of the ids, and adds them up. It stores the sum in another buffer,
+// which can be the input of a Combine. There, the sum has the index 0, the place of row a. Rows b
+// and c have one computed row each. Unpermute does not write to places without a row.
 //
-// The copies of an expert are in the order of their places and, within a row, of its ids. Unpermute
-// adds in the order of a row's ids. Products and sums are float32, and the result is rounded once.
+// The copies of an expert are in the order of their places. If a row repeats an id, its copies are
+// in the order of its ids. Unpermute adds in this order, too. It computes products and sums in
+// float32, and rounds the result to BFloat16.
 type Permutation struct {
-	// Route holds the arguments of the Dispatch. Tokens and the addresses are not used.
+	// Route holds the arguments of the Dispatch. Its Tokens and its addresses are not used.
 	Route Route
-	// DataType is the type of the dispatched rows. Rows of Unpermute are BFloat16.
+	// DataType is the type of the dispatched rows. Computed and returned rows are BFloat16.
 	DataType    DataType
 	Rank, Ranks int // number of this rank in the group, and size of the group
 	// Align is the alignment, in rows, of the first copy of each expert.
@@ -33,24 +34,23 @@ type Permutation struct {
 	// Permuted is the address of the copies, with a PermutedLayout. Permute writes it, and Unpermute
 	// reads it.
 	Permuted uintptr
-	// Computed is the address of the computed rows, at the indexes of their copies. Unpermute reads
-	// it.
+	// Computed is the address of the computed rows. Each has the index of its copy among the Rows of
+	// Permuted. Unpermute reads them.
 	Computed uintptr
-	// Returned is the address of a row for each place, as in the Send of a Combine. Unpermute writes
-	// it.
+	// Returned is the address of the sums. Each has its place as index. Unpermute writes them.
 	Returned uintptr
 }
 
 // MaxPermuteAlign is the largest Permutation.Align.
 const MaxPermuteAlign = 1 << 12
 
-// PermutedLayout describes the output of Permute. All numbers in the arrays are int32, except for
-// Weights and Scales, which are float32.
+// PermutedLayout describes the output of Permute, which consists of arrays. Weights and Scales are
+// arrays of float32. Experts, Places, Firsts, Counts and Received are arrays of int32.
 type PermutedLayout struct {
-	// These are the offsets of arrays, in bytes, in the order of the arrays.
+	// These are the offsets of the arrays in bytes.
 	//
 	// Rows, Scales, Weights and Experts have an entry for each copy and each unused row. Experts has
-	// the number of the copy's expert among the experts of this rank. For an unused row, it has -1,
+	// the index of the copy's expert among the experts of this rank. For an unused row, it has -1,
 	// and the other entries are not written.
 	Rows, Scales, Weights, Experts int64
 	// Places has the index of the copy for each id of the Dispatch's output, or -1.
@@ -62,7 +62,7 @@ type PermutedLayout struct {
 	Received       int64 // the number of dispatched rows from each rank
 
 	Bytes    int64 // size of the output
-	Capacity int64 // number of copies and unused rows, which suffices for all ids
+	Capacity int64 // largest number of copies and unused rows; the length of Rows
 }
 
 // MostExperts returns the largest number of experts of a rank.
