@@ -12,21 +12,25 @@ import (
 // ticket of a collective is its number in the group, from 1. For example, collective 1 is stored at
 // index 1. Collective 257 replaces it, because 257 % 256 is 1.
 //
-// Writers hold the communicator's lock. Readers must not wait for that lock, so they use atomic
-// fields. A writer stores collective 257 first, and then changes the last ticket to 257. A reader
-// that looks for collective 1 at this time can find collective 257 instead. It checks the last
-// ticket afterwards. If that is 256 or more, it rejects what it has found.
+// Writers hold the communicator's lock (its field mu). Readers must not wait for that lock, so they
+// use atomic fields. A writer stores collective 257 first, and then changes the last ticket from
+// 256 to 257. A reader that looks for collective 1 between these two steps finds collective 257
+// instead. Therefore it checks the last ticket afterwards, and rejects what it has found if the
+// last ticket is 256 or more.
 
 // history counts the calls of a group and stores its last historySize collectives.
 type history struct {
 	// lastTicketAndOperation is ticket<<operationBits | operation. The ticket is that of the last
-	// collective. The operation is that of the last call, which may be a message.
+	// collective. The operation is that of the last call, which may be a later message: messages have
+	// no tickets.
 	lastTicketAndOperation atomic.Uint64
 	callCounts             [driver.Paths]atomic.Uint64 // number of calls by path
 	// calls holds the call of a ticket at index ticket % historySize.
 	calls [historySize]atomic.Pointer[driver.Call]
 
-	launches direct.Launches // of symmem's own kernels, to find the call that a kernel reports
+	// launches finds the call of a kernel that has reported a fault. It holds the calls of symmem's
+	// own kernels.
+	launches direct.Launches
 }
 
 const operationBits = 8 // enough for every driver.Operation
@@ -42,18 +46,18 @@ func (h *history) lastCall() (ticket uint64, operation driver.Operation) {
 	return packed >> operationBits, driver.Operation(packed & (1<<operationBits - 1))
 }
 
-// recordCollective records that a collective is launched or, with ticket 0, that another library
-// captures it in a CUDA graph. exchangeKernelCount is the number of symmem's own kernels in the
-// call that communicate with other ranks.
+// recordCollective records that a collective is launched. If another library captures it in a CUDA
+// graph instead, ticket is 0. exchangeKernelCount is the number of the call's kernels that are
+// symmem's own and communicate with other ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
-	// Only holders of the lock write, so a load and a store lose no count.
+	// Only holders of the lock write, so the count needs no atomic addition, which is slower.
 	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
 	if ticket != 0 {
 		spin.Publish(&h.calls[ticket%historySize], call)
 		spin.Publish64(&h.lastTicketAndOperation, ticket<<operationBits|uint64(call.Operation))
 	}
 
-	if exchangeKernelCount == 0 { // no kernel can report this call
+	if exchangeKernelCount == 0 { // no kernel of the call can report a fault
 		return
 	}
 
@@ -66,7 +70,7 @@ func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKer
 }
 
 // recordMessage records that a Send or Recv is launched. It returns the ticket of the last
-// collective, because messages have no tickets.
+// collective.
 func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	ticket, _ = h.lastCall()
 	h.callCounts[call.Path].Add(1)
@@ -74,16 +78,16 @@ func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// recordComparison records a ticket that is used only to compare a call during a capture. For this
-// ticket, callOf returns nil.
+// recordComparison records a ticket for which no collective is launched. The ranks use it to
+// compare their calls during a capture. For this ticket, callOf returns nil.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.lastCall()
 	h.calls[ticket%historySize].Store(nil)
 	h.lastTicketAndOperation.Store(ticket<<operationBits | uint64(operation))
 }
 
-// callOf returns the collective with the given ticket. It returns nil if the ticket has no call, if
-// its call is no longer stored, or if no collective has got the ticket yet.
+// callOf returns the collective with the given ticket. It returns nil if the ticket has no
+// collective, if the collective is no longer stored, or if the ticket is above the last one.
 func (h *history) callOf(ticket uint64) *driver.Call {
 	lastTicket, _ := h.lastCall()
 	if ticket == 0 || ticket > lastTicket {
