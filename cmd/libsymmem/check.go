@@ -12,9 +12,10 @@ import (
 // The exported functions of this file implement functions of symmem.h with similar names: goCheck
 // implements symmem_check. They return SYMMEM_OK or SYMMEM_ERR_*.
 //
-// Most of them compare what the ranks of a group do. If the ranks differ, the error shows the call
-// sites, such as "model.py:120". goSite returns a number for a call site. Calls pass this number as
-// site, or 0 if the call site is unknown.
+// Most of them compare what the ranks of a group do. If the ranks differ, the error shows where
+// each rank made its call: the call sites, such as "model.py:120". goSite gives a call site a
+// number. The other functions take this number as the argument site, which is 0 if the call site is
+// unknown.
 
 //export goCheck
 func goCheck(group C.uint64_t) C.int {
@@ -26,8 +27,8 @@ func goSetCheck(level C.int) C.int {
 	return guard(func() error { return library.SetCheck(int(level)) })
 }
 
-// goNote adds a number to the history of a pool. Its kind is any number that the caller chooses.
-// The histories of all ranks are compared later.
+// goNote adds value to the history of a pool. The caller chooses any number as kind, to tell values
+// of different kinds apart. The histories of all ranks are compared later.
 //
 //export goNote
 func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
@@ -81,7 +82,7 @@ func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C
 	})
 }
 
-// goAgreeString compares the texts that the ranks pass with the same name.
+// goAgreeString compares a text between the ranks. Ranks compare the texts that have the same name.
 //
 //export goAgreeString
 func goAgreeString(
@@ -104,8 +105,8 @@ func goAgreeString(
 	})
 }
 
-// goStep begins a step of the program. It compares the ranks' descriptions of the step, and their
-// numbers of collectives since the previous step.
+// goStep begins a step of the program. It compares the ranks' descriptions of the step, and how
+// many collectives each rank has called since the previous step.
 //
 //export goStep
 func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint32_t) C.int {

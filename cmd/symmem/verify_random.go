@@ -15,21 +15,24 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// verify --for runs a random program: rounds of random steps, such as allocations and collectives,
-// which are the same on all ranks. The steps of a round depend only on the seed and the number of
-// the round. So if round 31 fails, verify prints the flags that run only this round again.
+// With the flag --for, verify runs a random program for that time instead of the fixed cases. The
+// program consists of rounds. A round consists of random steps, such as allocations and
+// collectives, which are the same on all ranks. The steps of a round depend only on the seed and
+// the number of the round. So if round 31 fails, verify prints the flags that run only this round
+// again.
 
-// parseRandom completes and checks the configuration of a random program.
+// parseRandom completes the configuration of a random program from the flags, and checks it.
 func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	c := &f.randomConfig
 	c.Config = f.caseConfig.Config
 	c.MaxBytes = int64(f.maxBytes)
-	c.Skew = true // the default for random programs; that of the flag is for cases
+	// The defaults of the flags --skew and --rounds are for the fixed cases, and do not apply here.
+	c.Skew = true
 	if flags.Changed("skew") {
 		c.Skew = f.isSkewed
 	}
 
-	if flags.Changed("rounds") { // likewise, the default of the flag is for cases
+	if flags.Changed("rounds") {
 		c.Rounds = f.rounds
 	}
 
@@ -55,8 +58,8 @@ func (f *verifyFlags) runRandom(
 	return f.finishRandom(stderr, w, report, err)
 }
 
-// onHang returns a function for a round that hangs: it prints the stacks of this process, and ends
-// the process. The launcher then stops the other ranks.
+// onHang returns a function that is called if a round hangs. The function prints the stacks of this
+// process, and ends the process. The launcher then stops the other ranks.
 func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
