@@ -1,20 +1,16 @@
-// Package chaos tests random programs of several processes, with and without faults, through the
-// public package symmem.
+// Package chaos runs random programs on jobs of several processes, called ranks, and checks the
+// results and errors of the public package symmem.
 //
-// A program is a list of ops that all ranks perform: allocations, frees, collectives, messages,
-// copies, events and graphs. A generator draws it, with events that order accesses to buffers, and
-// possibly with a mistake of one rank. A model predicts the contents of buffers and the errors. A
-// player performs the program on one rank, and a verdict compares the results with the model.
-// Kinds of programs (mistakes, messages, uneven, graphs, recoveries) have different ops. Tests
-// with signals use simpler programs, and those of docs/reference/failures.md use a table.
+// Every rank performs the same list of ops, such as collectives, copies and graph launches. A
+// generator draws the ops, a player performs them on one rank, and a verdict compares the outcome
+// with the prediction of a model. One rank may make a deliberate mistake.
 //
 // Without flags, a test runs a few dozen programs. Longer runs print their progress:
 //
 //	go test ./internal/chaos -v -timeout 4h -run Mistakes -programs=1000 -seed=7
 //
-// A program depends only on the seed and its number, from 1. At the first failure, the test ends
-// and prints a command that runs the program again, though the timing may differ. With -all, it
-// continues and counts the failures.
+// The seed and its number determine a program. A test stops at the first failure and prints a
+// command that repeats the program, though the timing may differ.
 package chaos
 
 import (
@@ -42,8 +38,7 @@ var (
 
 var isRaceDetectorOn bool // set in a file that is compiled only with -race
 
-// TestMain runs the tests and fails if they leak goroutines. In a process that a test has started
-// as a rank of a program, TestMain performs the rank's part instead.
+// TestMain runs the tests, unless a test has started this process as a rank.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(runRole(role))
@@ -54,16 +49,14 @@ func TestMain(m *testing.M) {
 
 // batch describes how a test runs programs of one kind.
 type batch struct {
-	defaultCount int // number of programs without the flag -programs
-	// programsPerWorld is the number of programs that run one after another in one world, a job of
-	// several processes.
-	programsPerWorld int
-	// run runs the given number of programs, beginning with number first, in one world. It returns
-	// their failures. It is called by several goroutines at the same time.
-	run func(ctx context.Context, first, programs int) error
+	defaultCount     int // number of programs without the flag -programs
+	programsPerWorld int // a world is one job, whose ranks run several programs in turn
+	// run runs consecutive programs in a new world and returns their failures. Several goroutines
+	// call it concurrently.
+	run func(ctx context.Context, first, count int) error
 }
 
-// newDraws returns the source of the random choices that make up the program with a number.
+// newDraws returns the random source for a program.
 func newDraws(seed uint64, number int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(number)))
 }
@@ -71,56 +64,68 @@ func newDraws(seed uint64, number int) *rand.Rand {
 // test runs the programs that the flags select, several at the same time.
 func (b batch) test(t *testing.T) {
 	t.Helper()
-	programs := *programsFlag
-	if programs == 0 {
-		programs = b.defaultCount
+	r := batchRun{batch: b, programs: *programsFlag}
+	if r.programs == 0 {
+		r.programs = b.defaultCount
 	}
 
-	t.Logf("seed %d, programs %d to %d", *seedFlag, *fromFlag, *fromFlag+programs-1)
+	t.Logf("seed %d, programs %d to %d", *seedFlag, *fromFlag, *fromFlag+r.programs-1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var begun, done atomic.Int64 // numbers of programs
-	var failed atomic.Int64      // number of failed calls of run
-	var slowest slowestProgram
-	stopProgress := startProgress(t.Name(), programs, &done, &failed)
+	stopProgress := startProgress(t.Name(), r.programs, &r.done, &r.failed)
 	defer stopProgress()
 	var workers sync.WaitGroup
-	for range min(*atOnceFlag, programs) {
-		workers.Go(func() {
-			for ctx.Err() == nil {
-				// Take the next programs of a world. earlier is the number of programs before them.
-				earlier := int(begun.Add(int64(b.programsPerWorld))) - b.programsPerWorld
-				if earlier >= programs {
-					return
-				}
-
-				first := *fromFlag + earlier
-				n := min(b.programsPerWorld, programs-earlier)
-				start := time.Now()
-				err := b.run(ctx, first, n)
-				if err != nil && ctx.Err() != nil {
-					return // canceled, because another program failed
-				}
-
-				slowest.record(first, time.Since(start))
-				done.Add(int64(n))
-				if err == nil {
-					continue
-				}
-
-				failed.Add(1)
-				t.Errorf("seed %d: %v\nto repeat it: %s", *seedFlag, err, repeatCommand(t, first, n))
-				if !*allFlag {
-					cancel()
-				}
-			}
-		})
+	for range min(*atOnceFlag, r.programs) {
+		workers.Go(func() { r.work(ctx, t, cancel) })
 	}
 
 	workers.Wait()
-	t.Logf("%v", &slowest)
-	if n := failed.Load(); n > 0 {
-		t.Errorf("%d of %d programs failed", n, done.Load())
+	t.Logf("%v", &r.slowest)
+	if n := r.failed.Load(); n > 0 {
+		t.Errorf("%d of %d programs failed", n, r.done.Load())
+	}
+}
+
+// batchRun is a batch in progress. Its counters are shared by the workers.
+type batchRun struct {
+	batch
+	programs int
+	begun    atomic.Int64 // counts programs
+	done     atomic.Int64 // counts programs
+	failed   atomic.Int64 // counts worlds, each of which stops at its first failure
+	slowest  slowestProgram
+}
+
+// work runs one world after another until none is left. A failure cancels the other workers too,
+// unless -all is set.
+func (r *batchRun) work(ctx context.Context, t *testing.T, cancel func()) {
+	for ctx.Err() == nil {
+		end := int(r.begun.Add(int64(r.programsPerWorld)))
+		earlier := end - r.programsPerWorld
+		if earlier >= r.programs {
+			return
+		}
+
+		first := *fromFlag + earlier
+		count := min(r.programsPerWorld, r.programs-earlier)
+		start := time.Now()
+		err := r.run(ctx, first, count)
+		isCanceled := ctx.Err() != nil
+		if err != nil && isCanceled {
+			return
+		}
+
+		r.slowest.record(first, time.Since(start))
+		r.done.Add(int64(count))
+		if err == nil {
+			continue
+		}
+
+		r.failed.Add(1)
+		t.Errorf("seed %d: %v\nto repeat it: %s", *seedFlag, err, repeatCommand(t, first, count))
+		if !*allFlag {
+			cancel()
+		}
 	}
 }
 
@@ -132,8 +137,7 @@ func repeatCommand(t *testing.T, first, programs int) string {
 
 const progressInterval = 5 * time.Second
 
-// startProgress prints the progress of a verbose test at regular intervals until stop is called,
-// which prints a last line.
+// startProgress prints the progress of a verbose test at regular intervals and when stop is called.
 func startProgress(name string, programs int, done, failed *atomic.Int64) (stop func()) {
 	if !testing.Verbose() {
 		return func() {}
@@ -165,10 +169,10 @@ func startProgress(name string, programs int, done, failed *atomic.Int64) (stop 
 	}
 }
 
-// slowestProgram records which program, or series of programs in one world, took longest.
+// slowestProgram records the slowest world.
 type slowestProgram struct {
 	mu       sync.Mutex
-	number   int           // of the first program; guarded by mu
+	number   int           // number of the world's first program; guarded by mu
 	duration time.Duration // guarded by mu
 }
 

@@ -9,21 +9,19 @@ import (
 	"symmem"
 )
 
-// A tally is a sum in place: each rank adds the parts of the other ranks' buffers to its own part
-// of the buffer. The other ranks' parts never change, so the result shows how often the buffer was
-// tallied, in whatever order. For example, a program captures a graph of two tallies of buffer 0.
-// It launches the graph on streams 1 and 2, and tallies buffer 0 once more on stream 4. Then each
-// rank's part must contain the result of five tallies.
+// A tally is an in-place ReduceScatter: rank r adds part r of every other rank's buffer to its own
+// part r. The addends never change, so the sum counts the tallies, even those that replayed graphs
+// perform in any order on several streams.
 //
-// Streams 0 to libraryStreamCount-1 belong to another library, and the others to symmem. Either of
-// them can capture a graph. The other library captures it on one or more streams, its branches.
+// Streams below libraryStreamCount belong to another library, which can capture a graph on several
+// of them, its branches. The remaining streams belong to symmem.
 
-// graphs is the kind of these programs.
+// graphs is the kind of programs that capture and launch graphs of tallies.
 var graphs = kind{
 	programsPerWorld: 5, timeLimit: 5 * time.Minute,
 	drawWorld: func(t *task) (int, symmem.Options) {
-		// A minute is longer than any wait of a correct program.
-		return t.graphsRanks(), symmem.Options{Check: symmem.CheckEvery, Timeout: time.Minute}
+		const timeout = time.Minute // longer than any wait of a correct program
+		return t.graphsRanks(), symmem.Options{Check: symmem.CheckEvery, Timeout: timeout}
 	},
 	openPerformer: openPlayer((*task).graphs),
 	describe: func(t *task, number int) fmt.Stringer {
@@ -32,16 +30,18 @@ var graphs = kind{
 	},
 }
 
-// graphsRanks draws the number of ranks of a world.
+// graphsRanks draws the number of ranks in a world.
 func (t *task) graphsRanks() int { return 2 + t.worldDraws().IntN(3) }
 
-// graphs draws a program without a mistake. It first tallies each buffer once, then captures the
-// graphs, and then launches them, with tallies between the launches. No events order the tallies.
+// graphs draws a program without a mistake. No events order its tallies.
 func (t *task) graphs(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.graphsRanks()))
-	paths := []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow, symmem.PathDirect}
-	g.p.path = paths[min(d.IntN(5), 2)] // PathDirect in 3 of 5 programs
+	paths := []symmem.PathChoice{
+		symmem.PathPlain, symmem.PathWindow,
+		symmem.PathDirect, symmem.PathDirect, symmem.PathDirect,
+	}
+	g.p.path = paths[d.IntN(len(paths))]
 	g.drawTalliedBuffers(t.MaxBytes)
 	for range 2 + d.IntN(3) {
 		g.drawGraphOfTallies()
@@ -58,39 +58,40 @@ func (t *task) graphs(number int) (*program, mistake) {
 	return &g.p, mistake{}
 }
 
-// drawTalliedBuffers draws buffers, each with a first tally. maxBytes limits the size of a part of
-// a buffer.
-func (g *generator) drawTalliedBuffers(maxBytes int64) {
+const firstOwnStream = libraryStreamCount // first stream of symmem
+
+// drawTalliedBuffers draws buffers of one part per rank, and tallies each buffer once.
+func (g *generator) drawTalliedBuffers(maxPartBytes int64) {
 	const elementBytes = 4
 	areBuffersEqual := g.IntN(2) == 0
-	firstCount := 0 // number of elements of a part of the first buffer
+	firstPartCount := 0
 	for i := range 1 + g.IntN(4) {
-		maxCount := (maxBytes / elementBytes) >> g.IntN(14) // often small
-		count := int(max(1, g.Int64N(1+maxCount)))
+		maxPartCount := (maxPartBytes / elementBytes) >> g.IntN(14) // favors small buffers
+		partCount := int(max(1, g.Int64N(1+maxPartCount)))
 		isForeign := g.IntN(2) == 0
 		if i == 0 {
-			firstCount = count
+			firstPartCount = partCount
 		} else if areBuffersEqual {
-			count = firstCount
+			partCount = firstPartCount
 			isForeign = g.p.buffers[0].isForeign
 		}
 
-		g.buffer(elementBytes*count*g.p.ranks, isForeign)
-		const ownStream = libraryStreamCount // the first stream of symmem
-		g.addTally(ownStream, i)
-		g.add(op{kind: syncOp, stream: ownStream, recvStream: ownStream})
+		g.buffer(elementBytes*partCount*g.p.ranks, isForeign)
+		g.addTally(firstOwnStream, i)
+		g.add(op{kind: syncOp, stream: firstOwnStream, recvStream: firstOwnStream})
 	}
 }
 
-// drawGraphOfTallies draws a graph and captures it. Another library captures three of four graphs.
+// drawGraphOfTallies draws a graph and captures it.
 func (g *generator) drawGraphOfTallies() {
 	drawn := graph{
-		stream:       libraryStreamCount, // used if symmem captures the graph
+		stream:       firstOwnStream,
 		capturedByOp: true,
 		branches:     1 + g.IntN(libraryStreamCount),
 	}
-	if g.IntN(4) == 0 {
-		drawn.branches = 0 // symmem captures the graph
+	isCapturedBySymmem := g.IntN(4) == 0
+	if isCapturedBySymmem {
+		drawn.branches = 0
 	}
 
 	for range 1 + g.IntN(6) {
@@ -106,28 +107,26 @@ func (g *generator) drawGraphOfTallies() {
 	g.add(op{kind: captureOp, graph: index})
 }
 
-// drawLaunch launches one of the graphs.
+// drawLaunch launches a random graph.
 func (g *generator) drawLaunch() {
 	o := op{kind: launchOp, graph: g.IntN(len(g.p.graphs)), stream: g.IntN(maxStreams)}
 	isCapturedByLibrary := g.p.graphs[o.graph].branches > 0
 	if isCapturedByLibrary {
-		o.stream %= libraryStreamCount // the library launches the graph on one of its streams
+		o.stream %= libraryStreamCount // a stream of the library
 	}
 
 	o.recvStream = o.stream
 	g.add(o)
 }
 
-// addTally adds a tally of a buffer on a stream.
 func (g *generator) addTally(stream, buffer int) {
 	g.add(op{kind: tallyOp, stream: stream, recvStream: stream, send: buffer, recv: buffer})
 }
 
-// TestGraphsOnAGPU replays graphs that symmem or another library has captured, between other calls
-// on several streams. Sums are smaller on the software GPU.
 func TestGraphsOnAGPU(t *testing.T) {
 	base := task{Kind: "graphs", MaxBytes: 64 << 20}
-	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
+	isSoftwareGPU := os.Getenv("SYMMEM_TEST_BACKEND") != "nccl"
+	if isSoftwareGPU {
 		base.MaxBytes = 256 << 10
 	}
 

@@ -19,18 +19,15 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// These environment variables hold a rank's role, its task as JSON, and the ID of the job.
+// environment variables of a rank
 const (
 	roleVariable = "SYMMEM_CHAOS_ROLE"
-	taskVariable = "SYMMEM_CHAOS_TASK"
-	jobVariable  = "SYMMEM_CHAOS_JOB"
+	taskVariable = "SYMMEM_CHAOS_TASK" // JSON
+	jobVariable  = "SYMMEM_CHAOS_JOB"  // job.id
 )
 
-// A job consists of processes of this test program, the ranks, that a test starts. A rank's role
-// selects what it does, and the task holds the arguments.
-
-// roles maps each role to the main function of its ranks. The function writes failures of symmem
-// to standard output. It returns an error only if it could not perform the task.
+// roles holds the main functions of ranks. They write failures of symmem to standard output and
+// return an error only if they could not perform the task.
 var roles = map[string]func(task []byte) error{
 	"page":     pageRankMain,
 	"programs": programsRankMain,
@@ -53,29 +50,22 @@ func runRole(role string) int {
 	return 0
 }
 
-// job describes processes of this program that a test starts as ranks.
+// job is a set of processes, the ranks, that a test starts from its own executable.
 type job struct {
-	role  string // see roles
-	ranks int
-	task  any // passed to the role's function as JSON
-	// timeLimit is the time after which the job is considered to hang. Its ranks then print the
-	// stacks of their goroutines.
-	timeLimit time.Duration
-	// machines is the number of pretended machines, or 0 for the real one.
-	machines  int
-	variables []string // additional environment variables, as NAME=value
-	// onLine is called for each line of standard output. Calls do not overlap.
-	onLine func(line string)
-	// id identifies the job in the environment of its processes and in the name of its store. It is
-	// set by run.
-	id string
-	// folder is the folder for temporary files of the ranks, or "" for the default.
-	folder string
+	role      string // key of roles
+	ranks     int
+	task      any               // argument of the role's function
+	timeLimit time.Duration     // a job that runs longer hangs
+	machines  int               // number of simulated machines, or 0 for the real one
+	variables []string          // additional environment variables, as NAME=value
+	onLine    func(line string) // receives standard output; calls do not overlap
+	id        string            // random; run sets it
+	folder    string            // folder for temporary files, or "" for the default
 }
 
 var errHang = errors.New("program hangs")
 
-// environment returns the environment variables of the ranks, as NAME=value.
+// environment returns the ranks' environment variables, as NAME=value.
 func (j *job) environment() ([]string, error) {
 	task, err := json.Marshal(j.task)
 	if err != nil {
@@ -84,7 +74,7 @@ func (j *job) environment() ([]string, error) {
 
 	env := os.Environ()
 	if os.Getenv("GORACE") == "" {
-		// By default, the race detector delays each exit by one second.
+		// The default of the race detector is one second.
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
 
@@ -102,8 +92,8 @@ func (j *job) environment() ([]string, error) {
 	), nil
 }
 
-// run runs the job until all ranks have exited. It returns an error if the job hangs, or if a rank
-// fails and has not been killed with SIGKILL.
+// run waits until all ranks have exited. It returns an error if the job hangs or a rank fails, but
+// tolerates ranks that die of SIGKILL.
 func (j *job) run(ctx context.Context) (launch.Result, error) {
 	j.id = rand.Text()
 	env, err := j.environment()
@@ -111,12 +101,12 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 		return launch.Result{}, err
 	}
 
-	signals := make(chan os.Signal, 1) // signals for all ranks
-	ended := make(chan struct{})       // closed when all ranks have exited
+	signals := make(chan os.Signal, 1) // launch.Run sends them to all ranks
+	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var watcher sync.WaitGroup
-	var isHung bool // read after the watcher has ended
+	var isHung bool
 	watcher.Go(func() { isHung = j.watch(ended, signals, cancel) })
 	stderr := &bytes.Buffer{}
 	result, err := launch.Run(ctx, launch.Spec{
@@ -141,8 +131,8 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	return result, nil
 }
 
-// ignoreLauncher changes the options and the environment of a rank as if no launcher had started
-// it: rank 0 serves the store, and the ranks must themselves detect that a process has exited.
+// ignoreLauncher makes this rank run without the launcher's services: rank 0 serves the store, and
+// the ranks have to detect the exit of other processes.
 func ignoreLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return o, err
@@ -152,7 +142,7 @@ func ignoreLauncher(o symmem.Options) (_ symmem.Options, err error) {
 		return o, err
 	}
 
-	o.Store = "unix:@" + storeSocket(os.Getenv(jobVariable)) // @ stands for a socket without a file
+	o.Store = "unix:@" + storeSocket(os.Getenv(jobVariable)) // @ denotes an abstract socket
 	for _, name := range []string{rendezvous.EnvStore, rendezvous.EnvToken} {
 		if err := os.Unsetenv(name); err != nil {
 			return o, err
@@ -163,13 +153,9 @@ func ignoreLauncher(o symmem.Options) (_ symmem.Options, err error) {
 }
 
 // storeSocket returns the name of a job's store socket.
-func storeSocket(job string) string { return "symmem-chaos-" + job }
+func storeSocket(jobID string) string { return "symmem-chaos-" + jobID }
 
-// dumpTime is the time in which the ranks of a hanging job can print their stacks.
-const dumpTime = 5 * time.Second
-
-// watch waits until ended is closed. If this takes longer than timeLimit, it makes the ranks print
-// their stacks, kills them, and returns true.
+// watch makes the ranks print their stacks and exit if they do not end within timeLimit.
 func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) (isHung bool) {
 	select {
 	case <-ended:
@@ -177,7 +163,8 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 	case <-time.After(j.timeLimit):
 	}
 
-	signals <- syscall.SIGQUIT
+	const dumpTime = 5 * time.Second
+	signals <- syscall.SIGQUIT // prints stacks and exits
 	select {
 	case <-ended:
 	case <-time.After(dumpTime):
@@ -187,18 +174,16 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 	return true
 }
 
-// stopTime bounds the time from a stop signal until the process has stopped.
-const stopTime = 30 * time.Second
-
-// awaitStopped waits until a process has been stopped by a signal.
+// awaitStopped waits until SIGSTOP has stopped a process.
 func awaitStopped(pid int) error {
+	const stopTime = 30 * time.Second
 	for deadline := time.Now().Add(stopTime); time.Now().Before(deadline); {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			return err
 		}
 
-		// The state follows the name of the command, which is in parentheses. T means stopped.
+		// The format is "pid (command) state ...", where state T means stopped.
 		_, state, _ := strings.Cut(string(stat), ") ")
 		if strings.HasPrefix(state, "T") {
 			return nil
@@ -210,8 +195,8 @@ func awaitStopped(pid int) error {
 	return fmt.Errorf("process %d has not stopped within %v", pid, stopTime)
 }
 
-// lineWriter is an io.Writer that calls the function with each line, without its end. Each Write
-// must contain whole lines, as those of package launch do.
+// lineWriter passes each line to the function, without the newline. Each Write must contain whole
+// lines.
 type lineWriter func(line string)
 
 func (fn lineWriter) Write(text []byte) (int, error) {

@@ -15,27 +15,20 @@ import (
 	"symmem"
 )
 
-// A random program is a list of ops that all ranks perform. There are several kinds of programs,
-// for example programs of messages. A world is a job of several processes, the ranks. Suppose that
-// a world runs the programs 11 to 20. Each rank performs program 11 and checks its results, then
-// program 12, and so on. After a failure or after program 20, it prints a report:
+// A world is a job of several processes, the ranks, which run several random programs in turn. At
+// the end or at the first failure, each rank prints a report for the test:
 //
 //	{"Rank":1,"Program":14,"Reported":[],"Failures":["buffer 3 is wrong"]}
-//
-// The test, which has started the ranks, collects the reports.
 
-// kind describes a kind of random program.
+// kind describes a kind of random program, such as exchanges of messages.
 type kind struct {
-	programsPerWorld int           // number of programs that a world runs
+	programsPerWorld int
 	timeLimit        time.Duration // for all programs of a world
-	// drawWorld draws the number of ranks of a world and their options.
-	drawWorld func(*task) (ranks int, o symmem.Options)
-	// openPerformer returns a performer of the programs on this rank.
-	openPerformer func(context.Context, *symmem.Runtime, *task) (performer, error)
-	// describe returns the program with the given number, for a report.
-	describe func(t *task, number int) fmt.Stringer
-	// isRankKilled reports whether the last program of a world kills a rank, which then prints no
-	// report. nil means that no program kills a rank.
+	drawWorld        func(*task) (ranks int, o symmem.Options)
+	openPerformer    func(context.Context, *symmem.Runtime, *task) (performer, error)
+	describe         func(t *task, number int) fmt.Stringer // returns a program
+	// isRankKilled reports whether the last program kills a rank, which then prints no report. It is
+	// nil if no program kills a rank.
 	isRankKilled func(*task) bool
 }
 
@@ -48,41 +41,40 @@ var kinds = map[string]*kind{
 type task struct {
 	Kind             string // key of kinds
 	Seed             uint64
-	First            int   // number of the first program, from 1
-	ProgramCount     int   // number of programs in this world; smaller than usual in the last world
-	ProgramsPerWorld int   // usual number of programs in a world
-	GPU              bool  // whether the ranks use GPUs
-	Machines         int   // number of pretended machines, or 0 for the real one
-	MaxBytes         int64 // limit for the size of sums in programs of the kind "graphs"
+	First            int // number of the first program; the numbers begin with 1
+	ProgramCount     int // ProgramsPerWorld, or less in the last world
+	ProgramsPerWorld int
+	GPU              bool
+	Machines         int   // number of simulated machines, or 0 for the real one
+	MaxBytes         int64 // limit for each rank's part of a buffer in the kind "graphs"
 }
 
 func (t *task) lastProgram() int { return t.First + t.ProgramCount - 1 }
 
-// worldDraws returns a source of random numbers for the world. It returns the same ones whenever it
-// is called for a program of this world.
+// worldDraws returns a random source that is the same for all programs of a world.
 func (t *task) worldDraws() *rand.Rand {
 	world := (t.First - 1) / t.ProgramsPerWorld
-	return newDraws(t.Seed, -1-world) // negative, unlike the numbers of programs
+	seedNumber := -1 - world // negative, unlike the numbers of programs
+	return newDraws(t.Seed, seedNumber)
 }
 
 // performer performs the programs of one kind on a rank.
 type performer interface {
-	// run performs a program. It returns the errors that symmem reported. A failure describes a wrong
-	// result, an unexpected error, or an error that symmem should have reported.
+	// run returns the errors that symmem reported. The failures are wrong results, unexpected errors
+	// and missing errors.
 	run(number int) (reported, failures []string)
 	close() error
 }
 
-// report holds the results of a rank, which prints it as one line of JSON before it exits.
+// report describes the last program that a rank performed.
 type report struct {
 	Rank               int
-	Program            int      // number of the last program that the rank performed
-	Reported, Failures []string // results of performer.run for this program
+	Program            int      // number of the program
+	Reported, Failures []string // results of performer.run
 }
 
-// test runs the given number of programs, unless the flag -programs is set. A failed program fails
-// the test. base is the task of all worlds, without the numbers of programs. env holds additional
-// environment variables of the ranks.
+// test runs programs of this kind. The flag -programs overrides their number. base holds the fields
+// of a task that are the same for all worlds. env holds additional environment variables.
 func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 	t.Helper()
 	runWorld := func(ctx context.Context, first, n int) error {
@@ -96,8 +88,8 @@ func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 	batch{defaultCount: programs, programsPerWorld: k.programsPerWorld, run: runWorld}.test(t)
 }
 
-// testOnAGPU is like test, but ranks use the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, or else
-// software GPUs. It skips the test under the race detector, and without a compiler.
+// testOnAGPU is like test, but on GPUs: those of this machine if SYMMEM_TEST_BACKEND is nccl, or
+// else software GPUs. It skips the test where these are not available or too slow.
 func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
 	t.Helper()
 	skipSlow(t)
@@ -124,17 +116,19 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 			reports = append(reports, r)
 		},
 	}
-	_, err := j.run(ctx)
+	_, jobErr := j.run(ctx)
 	wantReports := ranks
 	if k.isRankKilled != nil && k.isRankKilled(t) {
 		wantReports--
 	}
 
 	failures := k.verdict(t, reports)
+	if jobErr != nil {
+		failures = append(failures, jobErr)
+	}
+
 	isOutputWrong := len(reports) != wantReports || len(otherLines) > 0
-	if err != nil {
-		failures = append(failures, err)
-	} else if len(failures) == 0 && isOutputWrong {
+	if len(failures) == 0 && isOutputWrong {
 		failures = append(failures, fmt.Errorf("%d ranks wrote a report, want %d; other output: %q",
 			len(reports), wantReports, otherLines))
 	}
@@ -146,17 +140,18 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	return fmt.Errorf("programs %d to %d: %w", t.First, t.lastProgram(), errors.Join(failures...))
 }
 
-// verdict returns the failures in the reports, or nil if there are none. They are followed by the
-// errors that symmem reported, and by a description of the first program that failed.
+// verdict returns the failures in the reports. If there are any, it appends the errors that symmem
+// reported and the program that failed first.
 func (k *kind) verdict(t *task, reports []report) (failures []error) {
 	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
-	firstFailed := 0 // number of a program, or 0
+	const none = 0
+	firstFailed := none // number of a program
 	for _, r := range reports {
 		if len(r.Failures) == 0 {
 			continue
 		}
 
-		if firstFailed == 0 {
+		if firstFailed == none {
 			firstFailed = r.Program
 		}
 
@@ -164,7 +159,7 @@ func (k *kind) verdict(t *task, reports []report) (failures []error) {
 			strings.Join(r.Failures, "; ")))
 	}
 
-	if firstFailed == 0 {
+	if firstFailed == none {
 		return nil
 	}
 
@@ -179,7 +174,7 @@ func (k *kind) verdict(t *task, reports []report) (failures []error) {
 	return append(failures, fmt.Errorf("program %d: %v", firstFailed, k.describe(t, firstFailed)))
 }
 
-// programsRankMain runs the programs of a task on this rank and prints the report.
+// programsRankMain runs the programs of a task on this rank and prints a report.
 func programsRankMain(text []byte) error {
 	var t task
 	if err := json.Unmarshal(text, &t); err != nil {
@@ -205,9 +200,12 @@ func programsRankMain(text []byte) error {
 	}
 
 	r := report{Rank: rt.Rank()}
-	for n := t.First; n <= t.lastProgram() && len(r.Failures) == 0; n++ {
+	for n := t.First; n <= t.lastProgram(); n++ {
 		r.Program = n
 		r.Reported, r.Failures = p.run(n)
+		if len(r.Failures) > 0 {
+			break
+		}
 	}
 
 	if err := p.close(); err != nil && len(r.Failures) == 0 {

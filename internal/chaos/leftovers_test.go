@@ -10,15 +10,14 @@ import (
 	"time"
 )
 
-// cleanupTime is how long resources may still exist after the last process has exited.
-const cleanupTime = time.Second
-
-// leftovers lists the processes, sockets, temporary files and shared-memory files that a job has
-// left behind. before lists the shared-memory files that existed before the job.
-func (j *job) leftovers(before []string) (text string) {
-	end := time.Now().Add(cleanupTime)
+// leftovers lists the resources that a job still holds a short time after its last process has
+// exited. before is the result of sharedMemory before the job.
+func (j *job) leftovers(before []string) string {
+	const cleanupTime = time.Second
+	deadline := time.Now().Add(cleanupTime)
 	for {
-		if text = j.findLeftovers(before); text == "" || time.Now().After(end) {
+		text := j.findLeftovers(before)
+		if text == "" || time.Now().After(deadline) {
 			return text
 		}
 
@@ -26,6 +25,7 @@ func (j *job) leftovers(before []string) (text string) {
 	}
 }
 
+// findLeftovers lists the processes, temporary files, shared-memory files and sockets of a job.
 func (j *job) findLeftovers(before []string) string {
 	var leftovers []string
 	processes, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -34,7 +34,7 @@ func (j *job) findLeftovers(before []string) string {
 	}
 
 	for _, p := range processes {
-		// Ignore errors: the process may have exited or belong to another user.
+		// The process may have exited or belong to another user.
 		text, err := os.ReadFile(p)
 		if err == nil && bytes.Contains(text, []byte(jobVariable+"="+j.id)) {
 			leftovers = append(leftovers, "process "+filepath.Base(filepath.Dir(p)))
@@ -68,8 +68,9 @@ func (j *job) findLeftovers(before []string) string {
 	return strings.Join(leftovers, ", ")
 }
 
+// sharedMemory returns the names of all shared-memory files of symmem.
 func sharedMemory() (names []string) {
-	entries, _ := os.ReadDir("/dev/shm") // fails if there is no such directory
+	entries, _ := os.ReadDir("/dev/shm") // fails if the directory does not exist
 	for _, e := range entries {
 		if strings.Contains(e.Name(), "symmem") {
 			names = append(names, e.Name())

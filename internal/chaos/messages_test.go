@@ -3,29 +3,23 @@ package chaos
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"symmem"
 )
 
-// A random program of messages is a list of ops that all ranks perform. For example:
-//
-//	0  a message of 100 bytes from rank 1 to rank 2, from buffer 0 to buffer 1
-//	1  an AllReduce on ranks 0 and 2 (the even ranks), from buffer 2 to buffer 3
-//	2  a message of 60 bytes from rank 2 to rank 3, from buffer 1 to buffer 4
-//
-// Op 2 forwards bytes that rank 2 has received in op 0. A rank may perform ops with different peers
-// in another order. A world is a job of several ranks, which performs several programs.
-
-// messages is the kind of these programs.
+// messages is the kind of programs in which ranks exchange messages between collectives. For
+// example, rank 1 sends buffer 0 to rank 2, which receives it in buffer 1 and then forwards part of
+// it to rank 3. A rank may reorder its calls with different peers.
 var messages = kind{
 	programsPerWorld: 10, timeLimit: 4 * time.Minute,
 	drawWorld: func(t *task) (int, symmem.Options) {
 		l := t.messagesLayout()
+		const timeout = time.Minute // longer than any wait of a correct program
 		return l.ranks, symmem.Options{
-			// A minute is longer than any wait of a correct program.
-			Check: symmem.CheckEvery, Timeout: time.Minute, UnorderedMessages: l.isUnordered,
+			Check: symmem.CheckEvery, Timeout: timeout, UnorderedMessages: l.isUnordered,
 		}
 	},
 	openPerformer: openPlayer((*task).messages),
@@ -35,12 +29,12 @@ var messages = kind{
 	},
 }
 
-// messagesLayout draws a world with two more groups: the even ranks and the odd ranks.
+// messagesLayout draws a job with three groups: all ranks, the even ranks and the odd ranks.
 func (t *task) messagesLayout() layout {
 	d := t.worldDraws()
 	ranks := 2 + d.IntN(7)
 	if t.GPU {
-		ranks = 2 + ranks%3 // a job on GPUs has 2 to 4 ranks
+		ranks = 2 + ranks%3 // at most 4
 	}
 
 	colors := make([]int, ranks)
@@ -53,8 +47,7 @@ func (t *task) messagesLayout() layout {
 	return l
 }
 
-// messages draws a program of messages and collectives, without a mistake. In unordered layouts, a
-// message may be sent before a collective but received after it.
+// messages draws a program without a mistake.
 func (t *task) messages(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, t.messagesLayout())
@@ -63,7 +56,6 @@ func (t *task) messages(number int) (*program, mistake) {
 		hasLargeMessage: d.IntN(20) == 0,
 		anySourceBytes:  4 * d.IntN(5000),
 	}
-	const largeIndex = 3 // index of the op that is large, if it is a message
 	for i := range 8 + d.IntN(30) {
 		o := op{group: d.IntN(len(g.p.groups)), stream: d.IntN(streamCount)}
 		o.recvStream = o.stream
@@ -71,7 +63,9 @@ func (t *task) messages(number int) (*program, mistake) {
 		if !hasPeers || d.IntN(5) == 0 {
 			m.completeAllReduce(g, &o)
 		} else {
-			m.completeMessage(g, &o, m.hasLargeMessage && i == largeIndex)
+			const largeIndex = 3
+			isLarge := m.hasLargeMessage && i == largeIndex
+			m.completeMessage(g, &o, isLarge)
 		}
 
 		g.addOrdered(o)
@@ -81,28 +75,28 @@ func (t *task) messages(number int) (*program, mistake) {
 	return &g.p, mistake{}
 }
 
-// messageDraws holds the draws that apply to all messages of a program.
+// messageDraws holds random choices that apply to a whole program.
 type messageDraws struct {
 	isForeign       bool // whether all buffers are outside the pool
 	hasLargeMessage bool
-	anySourceBytes  int // size of each message that is received from AnySource
+	anySourceBytes  int // size of every message for AnySource
 }
 
-// completeAllReduce turns an op with a group and a stream into an AllReduce.
+// completeAllReduce makes o, which has a group and a stream, an AllReduce.
 func (m *messageDraws) completeAllReduce(g *generator, o *op) {
-	const bufferBytes = 64 // more than the two elements need
+	const bufferBytes = 64 // more than the elements need
 	o.kind = allReduce
 	o.count = 2
 	o.send = g.buffer(bufferBytes, m.isForeign)
 	o.recv = g.buffer(bufferBytes, m.isForeign)
 }
 
-// completeMessage turns an op with a group and a stream into a message.
+// completeMessage makes o, which has a group and a stream, a message.
 func (m *messageDraws) completeMessage(g *generator, o *op, isLarge bool) {
 	members := g.p.groups[o.group]
-	order := g.Perm(len(members)) // two different members come first
-	src := members[order[0]]
-	dst := members[order[1]]
+	shuffled := g.Perm(len(members))
+	src := members[shuffled[0]]
+	dst := members[shuffled[1]]
 	o.kind = sendOp
 	o.recvStream = g.IntN(streamCount)
 	o.count = drawBytes(g.Rand, isLarge)
@@ -113,8 +107,8 @@ func (m *messageDraws) completeMessage(g *generator, o *op, isLarge bool) {
 		o.message.tag = anyTag
 	}
 
-	// The sender either forwards a message that it has received before, or has a new buffer.
-	if received := g.drawForwarded(o); received != nil {
+	received := g.drawForwarded(o)
+	if received != nil {
 		o.send = received.recv
 		o.count = min(o.count, received.count)
 	} else {
@@ -127,33 +121,30 @@ func (m *messageDraws) completeMessage(g *generator, o *op, isLarge bool) {
 }
 
 const (
-	// tagCount is the number of tags of messages with a known source. The tags are 0 to 2.
-	tagCount = 3
-	// anyTag is the tag of all messages from AnySource. No other message has it.
-	anyTag = 7
-	// gapBytes is the number of bytes after a message in its buffer, which must not change.
-	gapBytes = 64
+	tagCount = 3  // messages for a known source have the tags 0 to 2
+	anyTag   = 7  // tag of all messages for AnySource
+	gapBytes = 64 // bytes after a message in its buffer, which symmem must not change
 )
 
-// drawBytes draws the size of a message. A large message has 1 MiB or more.
+// drawBytes draws the size of a message.
 func drawBytes(d *rand.Rand, isLarge bool) int {
 	if isLarge {
 		return 1<<20 + d.IntN(7<<20)
 	}
 
-	// 64 KiB is listed twice, so that it is more likely than the other limits.
+	// 64 KiB occurs twice to make it more likely.
 	limits := []int{0, 64, 4 << 10, 64 << 10, 64 << 10, 256 << 10, 1 << 20}
 	return d.IntN(1 + limits[d.IntN(len(limits))])
 }
 
-// drawForwarded returns the message that o forwards, or nil if o forwards none. In one of three
-// cases, o forwards the last message that its sender has received from a known source.
+// drawForwarded chooses whether o forwards the last message that its sender has received from a
+// known source. It returns this message, or nil.
 func (g *generator) drawForwarded(o *op) *op {
 	if o.message.anySource || g.IntN(3) != 0 {
 		return nil
 	}
 
-	for i := len(g.p.ops) - 1; i >= 0; i-- {
+	for i := range slices.Backward(g.p.ops) {
 		earlier := &g.p.ops[i]
 		hasKnownSource := earlier.kind == sendOp && !earlier.message.anySource
 		if hasKnownSource && earlier.message.dst == o.message.src {
@@ -164,15 +155,11 @@ func (g *generator) drawForwarded(o *op) *op {
 	return nil
 }
 
-// TestMessages runs programs in which ranks exchange and forward messages on any stream, between
-// collectives. The ranks may reorder calls with different peers. All messages and sums must be
-// correct, and no call may return an error.
 func TestMessages(t *testing.T) {
 	const defaultPrograms = 40
 	messages.test(t, defaultPrograms, task{Kind: "messages"}, nil)
 }
 
-// TestMessagesOnAGPU is TestMessages with fewer ranks, each of which has a GPU.
 func TestMessagesOnAGPU(t *testing.T) {
 	const defaultPrograms = 20
 	messages.testOnAGPU(t, defaultPrograms, task{Kind: "messages"})

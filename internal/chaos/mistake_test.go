@@ -6,39 +6,30 @@ import (
 	"slices"
 )
 
-// A program is a list of ops that all ranks perform. In some programs, one rank makes a mistake at
-// one op. For example, rank 1 skips the collective of op 5, while ranks 0 and 2 call it and wait
-// for rank 1. symmem must then report an error to ranks 0 and 2. An op can also launch a graph,
-// which was captured earlier and contains several calls. The mistake then affects one of them.
-
-// mistake describes how one rank deviates from a program. The zero mistake is none.
+// mistake describes how one rank deviates from a program, the list of ops that all ranks perform.
+// For example, rank 1 skips an AllReduce, so that symmem has to report an error to the others.
 type mistake struct {
-	kind mistakeKind
-	rank int // world rank
-	// opIndex is the index of the op in the program. If the op launches a graph, bodyIndex is the
-	// index of the call in the graph.
-	opIndex, bodyIndex int
+	kind      mistakeKind
+	rank      int // world rank
+	opIndex   int // index of the op in the program
+	bodyIndex int // index of the call in the graph, if the op launches one
 }
 
-// mistakeKind is the kind of a mistake.
 type mistakeKind int
 
 const (
 	noMistake mistakeKind = iota
-	// The rank kills itself or aborts the group: before the call, or some time after it.
-	killNow
-	killLater
-	abortNow
-	abortLater
-	// cancelRegistration cancels a registration of memory with a group.
-	cancelRegistration
-	// wrongCount and wrongType change an argument of the call.
+	killNow               // instead of the call
+	killLater             // after a short random delay
+	abortNow              // aborts the group instead of the call
+	abortLater            // aborts the group after a short random delay
+	cancelRegistration // of memory with a group
 	wrongCount
 	wrongType
 	skipCall
 )
 
-// mistakeNames holds the names of the kinds, in their order.
+// mistakeNames is indexed by mistakeKind.
 var mistakeNames = [...]string{
 	"none", "kill", "later kill", "abort", "later abort", "canceled registration", "wrong count",
 	"wrong type", "skipped call",
@@ -55,8 +46,8 @@ func (m mistake) String() string {
 		m.bodyIndex)
 }
 
-// drawMistake draws a mistake of one of the kinds at a collective of the program. It returns none
-// if it finds no suitable collective.
+// drawMistake draws a mistake at a collective of the program. It returns no mistake if no
+// collective is suitable.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	const attempts = 100 // enough for programs with few suitable calls
 	for range attempts {
@@ -73,18 +64,20 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 			continue
 		}
 
-		if m.kind == wrongCount && o.count == 1 {
-			continue // the wrong count is smaller by 1, and must not be 0
-		}
+		switch m.kind {
+		case wrongCount:
+			if o.count == 1 {
+				continue // the wrong count would be 0
+			}
 
-		if m.kind == skipCall && p.isUndetectable(&m) {
-			continue
-		}
-
-		isArgumentWrong := m.kind == wrongCount || m.kind == wrongType
-		if isArgumentWrong {
-			// The graph is captured once, with the wrong argument. So its first launch is wrong, too.
+			// A captured graph contains the wrong argument from its first launch.
 			m.opIndex = p.firstLaunch(m.opIndex)
+		case wrongType:
+			m.opIndex = p.firstLaunch(m.opIndex)
+		case skipCall:
+			if p.isUndetectable(&m) {
+				continue
+			}
 		}
 
 		return m
@@ -93,37 +86,34 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	return mistake{}
 }
 
-// firstLaunch returns the index of the first op that launches the same graph as the op at index.
-// If this op launches no graph, it returns index.
+// firstLaunch returns the index of the first launch of the graph that the op at index launches. It
+// returns index if that op launches no graph.
 func (p *program) firstLaunch(index int) int {
-	o := &p.ops[index]
-	if o.kind != launchOp {
+	launch := &p.ops[index]
+	if launch.kind != launchOp {
 		return index
 	}
 
-	return slices.IndexFunc(p.ops, func(other op) bool {
-		return other.kind == launchOp && other.graph == o.graph
+	return slices.IndexFunc(p.ops, func(o op) bool {
+		return o.kind == launchOp && o.graph == launch.graph
 	})
 }
 
-// isUndetectable reports whether symmem cannot detect that the call of m was skipped. The rank's
-// next call in the same group then takes its place, because it has the same kind and count.
+// isUndetectable reports whether the rank's next call in the group looks like the skipped call of
+// m, so that symmem cannot detect the mistake.
 func (p *program) isUndetectable(m *mistake) bool {
 	for g := range p.groups {
 		if !slices.Contains(p.groups[g], m.rank) {
 			continue
 		}
 
-		withSkipped := p.calls(g, m.opIndex, len(p.ops))
-		later := p.calls(g, m.opIndex+1, len(p.ops))
-		isSkippedInGroup := len(withSkipped) > len(later)
-		if !isSkippedInGroup || len(later) == 0 {
+		skipped := p.calls(g, p.ops[m.opIndex:m.opIndex+1])
+		later := p.calls(g, p.ops[m.opIndex+1:])
+		if len(skipped) == 0 || len(later) == 0 {
 			continue
 		}
 
-		skipped := withSkipped[0]
-		next := later[0]
-		if skipped.kind == next.kind && skipped.count == next.count {
+		if skipped[0].kind == later[0].kind && skipped[0].count == later[0].count {
 			return true
 		}
 	}
@@ -131,11 +121,10 @@ func (p *program) isUndetectable(m *mistake) bool {
 	return false
 }
 
-// calls returns the collectives of a group in the ops with indexes from first to end-1. It includes
-// those in graphs that the ops launch.
-func (p *program) calls(group, first, end int) (calls []op) {
-	for i := first; i < end; i++ {
-		for _, o := range p.body(&p.ops[i]) {
+// calls returns the collectives of a group in ops and in the graphs that they launch.
+func (p *program) calls(group int, ops []op) (calls []op) {
+	for i := range ops {
+		for _, o := range p.body(&ops[i]) {
 			if o.kind.isCollective() && o.group == group {
 				calls = append(calls, o)
 			}

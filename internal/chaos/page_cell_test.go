@@ -10,40 +10,35 @@ import (
 	"symmem"
 )
 
-// The tables in docs/reference/failures.md promise which errors a rank gets if another rank has a
-// fault. A cell of a table applies to one path (algorithm), and to collectives that are called
-// directly or replayed in a graph. Its test runs an AllReduce of three ranks: rank 0 has the value
-// 1, rank 1 has 2, and rank 2 has 3 in each element. A rehearsal without a fault checks that the
-// sums are 6. Then rank 2 has the fault. A copy on another stream depends on the sums, so it fails,
-// too.
-
-// cell tests a cell of the tables on one rank. Each cell has its own group and streams.
+// cell tests one cell of a table in docs/reference/failures.md. The tables promise how an AllReduce
+// fails if one of three ranks has a fault, for each path (algorithm), called directly or replayed
+// in a graph. A rehearsal checks the sums without a fault. A copy on another stream, which depends
+// on the sums, fails with the AllReduce.
 type cell struct {
 	name       string
 	path       symmem.PathChoice
 	isReplayed bool
 	isPromised bool // whether the tables promise the outcome
 	group      *symmem.Group
-	stream     *symmem.Stream // runs the collective
-	// followingStream waits for the event, which is recorded after the collective. Then it copies the
-	// sums.
+	stream     *symmem.Stream // runs the AllReduce
+	// followingStream waits for event, which stream records after the AllReduce, and copies the sums.
 	followingStream *symmem.Stream
 	event           *symmem.Event
-	graph           *symmem.Graph // contains the collective in a replayed cell
-	count           int64         // number of elements
-	memory          symmem.Memory // holds this rank's elements, and then the sums
-	result          symmem.Memory // holds the copy of the sums
-	launchErr       error         // error of the collective's call
+	graph           *symmem.Graph // contains the AllReduce in a replayed cell, or nil
+	count           int64
+	memory          symmem.Memory // summands, replaced by the sums
+	result          symmem.Memory // copy of the sums
+	launchErr       error         // error of the AllReduce
 	queueErr        error         // error of queuing the copy
 }
 
 const (
-	pageElements = 3000 // float32 elements of the collective
+	pageElements = 3000 // float32
 	pageBytes    = 4 * pageElements
 	pageSum      = 1 + 2 + 3 // sum of ownValue on all ranks
 )
 
-// newCell returns a cell without resources, which setUp creates.
+// newCell returns a cell for setUp.
 func newCell(path symmem.PathChoice, isReplayed, isPromised bool) *cell {
 	c := &cell{path: path, isReplayed: isReplayed, isPromised: isPromised, count: pageElements}
 	c.name = path.String() + ", eager"
@@ -56,7 +51,7 @@ func newCell(path symmem.PathChoice, isReplayed, isPromised bool) *cell {
 
 // setUp creates the cell's group, memory, streams and event.
 func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
-	const color, key = 0, 0 // ranks with the same color are in one group
+	const color, key = 0, 0 // the same color on all ranks, so the group has all ranks
 	if c.group, err = rt.World().Split(ctx, color, key); err != nil {
 		return err
 	}
@@ -97,8 +92,8 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return err
 }
 
-// rehearse runs the collective once without a fault, and checks the result and the path. In a
-// replayed cell, it first captures the collective. Finally, it restores the contents of memory.
+// rehearse checks the sums and the path without a fault, and restores the summands. In a replayed
+// cell, it captures the graph.
 func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if err := c.setContents(ctx, ownValue(rt)); err != nil {
 		return err
@@ -136,15 +131,15 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 		return fmt.Errorf("before the fault: element %d is %v, want %v", index, got[index], pageSum)
 	}
 
-	calls := c.group.Stats().Paths // numbers of calls by path
-	if calls[c.path.String()] != 1 {
-		return fmt.Errorf("%s: the collective took the paths %v, want one call", c.name, calls)
+	callsByPath := c.group.Stats().Paths
+	if callsByPath[c.path.String()] != 1 {
+		return fmt.Errorf("%s: the collective took the paths %v, want one call", c.name, callsByPath)
 	}
 
 	return c.setContents(ctx, ownValue(rt))
 }
 
-// setContents sets all elements of memory to a value, and those of result to 0.
+// setContents fills memory with a value and clears result.
 func (c *cell) setContents(ctx context.Context, value float32) error {
 	values := slices.Repeat([]float32{value}, pageElements)
 	if err := c.stream.Copy(c.memory, symmem.Host(values)); err != nil {
@@ -161,7 +156,7 @@ func (c *cell) setContents(ctx context.Context, value float32) error {
 // ownValue returns this rank's summand.
 func ownValue(rt *symmem.Runtime) float32 { return float32(rt.Rank() + 1) }
 
-// read returns the elements of m, which it copies on stream s.
+// read copies the elements of m on stream s.
 func read(ctx context.Context, s *symmem.Stream, m symmem.Memory) ([]float32, error) {
 	got := make([]float32, pageElements)
 	if err := s.Copy(symmem.Host(got), m); err != nil {
@@ -171,12 +166,12 @@ func read(ctx context.Context, s *symmem.Stream, m symmem.Memory) ([]float32, er
 	return got, s.Synchronize(ctx)
 }
 
-// sum calls the collective, which replaces c.memory by the sum of all ranks' memory.
+// sum calls the AllReduce.
 func (c *cell) sum(ctx context.Context) error {
 	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
 }
 
-// call calls the collective, or launches the graph that contains it.
+// call calls the AllReduce or launches its graph.
 func (c *cell) call(ctx context.Context) error {
 	if c.graph != nil {
 		return c.graph.Launch(c.stream)
@@ -185,8 +180,8 @@ func (c *cell) call(ctx context.Context) error {
 	return c.sum(ctx)
 }
 
-// queueFollowingCopy queues the copy on followingStream. It makes all calls even if one fails,
-// because the collective may have failed already.
+// queueFollowingCopy queues the copy on followingStream. Any of its calls may fail, because the
+// AllReduce may have failed already.
 func (c *cell) queueFollowingCopy() error {
 	recordErr := c.stream.Record(c.event)
 	waitErr := c.followingStream.Wait(c.event)
@@ -194,7 +189,7 @@ func (c *cell) queueFollowingCopy() error {
 	return errors.Join(recordErr, waitErr, copyErr)
 }
 
-// watchEnd returns a channel that gets the time from begin until the group has failed or closed.
+// watchEnd sends the time from begin until the group has failed or closed.
 func (c *cell) watchEnd(begin time.Time) <-chan time.Duration {
 	duration := make(chan time.Duration, 1)
 	go func() {

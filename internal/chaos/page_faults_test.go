@@ -14,42 +14,28 @@ import (
 	"symmem/driver"
 )
 
-// The tables in docs/reference/failures.md promise which errors the other ranks get if one rank,
-// the victim, has a fault. For example, if the victim is killed during a collective, each other
-// rank gets a RankLostError that names the victim. A cell of a table is a collective on one path
-// (algorithm), called directly or replayed in a graph. The ranks run the collectives of several
-// cells, one after another. For each cell, the victim injects the fault, and then calls the
-// collective or leaves it out. The other ranks call the collective and check its error.
-
-// fault describes a fault of the victim and its outcome.
+// fault describes how one rank, the victim, disturbs a collective, and the outcome that the tables
+// in docs/reference/failures.md promise to the other ranks. For example, if the victim is killed,
+// they get a RankLostError that names it. A cell is the test of one collective.
 type fault struct {
-	// isLate is set if the victim is so late that the other ranks must time out. The ranks then have
-	// a short timeout.
-	isLate bool
-	// isStopped is set if the victim stops itself with a signal. Another process resumes it: after
-	// the short timeout if isLate is set, or else after pageDelay.
-	isStopped bool
-	// wantSuccess is set if the collective must succeed on all ranks.
-	wantSuccess bool
-	// level is the check level at which the fault is tested on GPUs without -all-cells.
-	level string
-	// isPromised reports whether the tables promise the outcome at a check level and on a path. nil
-	// means that they always do.
+	isLate      bool   // the other ranks time out; pageWorld.shortTimeout applies
+	isStopped   bool   // the victim stops itself with a signal until another process resumes it
+	wantSuccess bool   // the collective succeeds on all ranks
+	level       string // check level of tests on GPUs without -all-cells
+	// isPromised reports whether the tables promise the outcome. It is nil if they always do.
 	isPromised func(level string, path symmem.PathChoice) bool
-	// inject performs the fault. The victim then calls the collective if shouldCall is true.
+	// inject performs the fault on the victim, which then calls the collective if shouldCall is set.
 	inject func(r *pageRank, c *cell) (shouldCall bool, err error)
-	// checkError returns "" if the error of another rank is the promised one. Otherwise, it describes
-	// the difference. It is nil if wantSuccess is set.
+	// checkError describes how another rank's error differs from the promised one, or returns "". It
+	// is nil if wantSuccess is set.
 	checkError func(p *pageTask, err error) string
 }
 
 const (
-	// pageTimeout is the timeout of the ranks unless the fault is late.
-	pageTimeout = time.Minute
-	// pageDelay is the delay of a victim that must not cause a timeout.
-	pageDelay = 300 * time.Millisecond
-	// pageNamingLimit limits the time until an error names a killed rank. It is shorter than
-	// pageTimeout, so a rank that waits for the timeout fails the test.
+	pageTimeout = time.Minute            // unless the victim is late
+	pageDelay   = 300 * time.Millisecond // delay of a victim that causes no timeout
+	// pageNamingLimit limits the time until an error names a killed rank. A rank that waits for the
+	// timeout instead fails the test.
 	pageNamingLimit = pageTimeout / 2
 )
 
@@ -59,7 +45,7 @@ var pageFaults = map[string]fault{
 		level: "off",
 		inject: func(*pageRank, *cell) (bool, error) {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // cannot fail
-			select {}                                      // until the signal arrives
+			select {}
 		},
 		checkError: func(_ *pageTask, err error) string {
 			var lost *symmem.RankLostError
@@ -80,8 +66,9 @@ var pageFaults = map[string]fault{
 	"later than the timeout": {
 		level: "every", isLate: true,
 		inject: func(r *pageRank, c *cell) (bool, error) {
-			if c == r.cells[0] {
-				<-r.resumeSignal // makes the victim late for all cells
+			isFirst := c == r.cells[0]
+			if isFirst { // later cells inherit the delay
+				<-r.resumeSignal
 			}
 
 			return true, nil
@@ -100,13 +87,13 @@ var pageFaults = map[string]fault{
 	"differs": {
 		level: "every",
 		isPromised: func(level string, path symmem.PathChoice) bool {
-			isCompared := level == "every"
-			isComparedByKernels := path == symmem.PathDirect
-			return isCompared || isComparedByKernels
+			areCallsCompared := level == "every"
+			doKernelsCompare := path == symmem.PathDirect
+			return areCallsCompared || doKernelsCompare
 		},
 		inject: func(_ *pageRank, c *cell) (bool, error) {
-			c.count--     // the other ranks pass pageElements
-			c.graph = nil // call the collective, because the graph has the right count
+			c.count = pageDifferentElements
+			c.graph = nil // the graph has the count of the other ranks
 			return true, nil
 		},
 		checkError: checkDivergence,
@@ -139,8 +126,11 @@ var pageFaults = map[string]fault{
 	},
 }
 
-// stopSelf stops this process before its first cell, until another process resumes it. The signal
-// goes to the calling thread, so that Tgkill does not return before the process has stopped.
+// pageDifferentElements is the victim's count in the fault "differs".
+const pageDifferentElements = pageElements - 1
+
+// stopSelf stops this process before its first cell, until another process resumes it. It signals
+// its own thread, because Kill could return before the process has stopped.
 func stopSelf(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
 		return true, nil
@@ -161,9 +151,8 @@ func checkLateError(_ *pageTask, err error) string {
 	return ""
 }
 
-// checkDivergence requires a DivergenceError that describes the victim's call and the other ranks'.
-// At levels below "every", only kernels compare calls. The error of a rank whose kernel has
-// detected no difference may then describe only one call.
+// checkDivergence requires a DivergenceError that describes the victim's call and that of the other
+// ranks. One call suffices at levels below "every", where only kernels compare calls.
 func checkDivergence(p *pageTask, err error) string {
 	var diverged *symmem.DivergenceError
 	if !errors.As(err, &diverged) {
@@ -180,7 +169,7 @@ func checkDivergence(p *pageTask, err error) string {
 	}
 
 	namedCalls := 0
-	for _, count := range []int{pageElements, pageElements - 1} {
+	for _, count := range []int{pageElements, pageDifferentElements} {
 		call := fmt.Sprintf("of %d float32", count)
 		if strings.Contains(err.Error(), call) {
 			namedCalls++
@@ -194,7 +183,6 @@ func checkDivergence(p *pageTask, err error) string {
 	return ""
 }
 
-// timeout returns the timeout of ranks in a world with this fault.
 func (f *fault) timeout(w *pageWorld) time.Duration {
 	if f.isLate {
 		return w.shortTimeout

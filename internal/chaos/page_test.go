@@ -11,19 +11,13 @@ import (
 	"symmem"
 )
 
-// The tables in docs/reference/failures.md, the page, promise which errors the other ranks get if
-// one rank, the victim, has a fault. For example, if rank 2 is killed during a collective, ranks 0
-// and 1 get a RankLostError. A cell of a table applies to one path (algorithm), and to collectives
-// that are called directly (eager) or replayed in a graph.
-//
-// The test of one cell needs more choices: the fault, such as "killed"; the check level, such as
-// "every"; and the world, which is a backend with some options. A task combines three choices. It
-// starts a job of three ranks, which test all cells for them and print reports.
-
 var allCellsFlag = flag.Bool("all-cells", false,
 	"test each fault on GPUs at every check level instead of one")
 
-// pageTask selects the cells that one job tests.
+// pageTask is a job that tests the tables in docs/reference/failures.md, the page: they promise
+// which errors the other ranks get if one rank, the victim, has a fault. A cell is a collective on
+// one path (algorithm), called directly (eager) or replayed in a graph. The ranks test all cells
+// in one world with one fault, such as "killed", and print reports.
 type pageTask struct {
 	World string // key of pageWorlds
 	Level string // one of pageLevels
@@ -31,36 +25,31 @@ type pageTask struct {
 }
 
 const (
-	pageRanks  = 3           // number of ranks
+	pageRanks  = 3
 	pageVictim = 2           // rank with the fault
-	pageLimit  = time.Minute // time after which a job is considered to hang
+	pageLimit  = time.Minute // a job that takes longer hangs
 )
 
-// pageLevels lists the check levels, which determine how much ranks compare their calls.
+// pageLevels lists the check levels. Ranks compare more of their calls at later levels.
 var pageLevels = []string{"off", "registration", "every"}
 
-// pageWorld describes a backend and its promised outcomes.
+// pageWorld describes a backend and what the page promises for it.
 type pageWorld struct {
-	backend string
-	// machines is the number of pretended machines, or 0 for the real one.
-	machines int
-	paths    []symmem.PathChoice
-	// shortTimeout is the timeout of a world with a fault that must cause a timeout.
-	shortTimeout time.Duration
-	// areErrorsPropagated is set if streams that wait for the failed call report its error, too. They
-	// skip their later work. Otherwise, only the group and the stream of the call report the error.
+	backend      string
+	machines     int // number of simulated machines, or 0 for the real one
+	paths        []symmem.PathChoice
+	shortTimeout time.Duration // for faults that cause a timeout
+	// areErrorsPropagated is set if streams that wait for the failed call report its error and skip
+	// their later work. Otherwise, only the stream and the group of the call report the error.
 	areErrorsPropagated bool
-	// followingWorkEnds is set if work that is queued after the failed call ends. It may be skipped
-	// or executed.
+	// followingWorkEnds is set if work after the failed call ends, whether skipped or executed.
 	followingWorkEnds bool
-	// unpromisedCallsEnd is set if calls end even in cells for which the page promises nothing. These
-	// cells are tested only in such a world.
+	// unpromisedCallsEnd is set if calls end, and thus can be tested, in cells without a promise.
 	unpromisedCallsEnd bool
 }
 
-// pageWorlds holds the worlds by name. On GPUs, the window path has a separate world. After an
-// abort, NCCL's window kernels run until the process exits, and may block the kernels of other
-// paths.
+// pageWorlds holds the worlds by name. The window path has its own world on GPUs, because NCCL's
+// window kernels keep running after an abort and may block other kernels.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
 		backend: "host", shortTimeout: 1200 * time.Millisecond,
@@ -81,7 +70,6 @@ var pageWorlds = map[string]*pageWorld{
 	},
 }
 
-// TestPage tests all cells on the host: each fault at each check level.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	var noVariables []string
@@ -95,11 +83,9 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageOnAGPU tests cells on the GPUs of this machine if SYMMEM_TEST_BACKEND is nccl.
-// Otherwise, it uses the software GPU, whose window kernels ignore aborts like those of NCCL.
 func TestPageOnAGPU(t *testing.T) {
 	t.Parallel()
-	env := gpuVariables(t, "SOFTGPU_DEAF=1") // makes window kernels ignore aborts
+	env := gpuVariables(t, "SOFTGPU_DEAF=1") // window kernels ignore aborts, as in NCCL
 	for _, world := range []string{"gpu", "gpu machines", "gpu window"} {
 		for _, level := range pageLevels {
 			for name, f := range pageFaults {
@@ -119,7 +105,7 @@ func TestPageOnAGPU(t *testing.T) {
 	}
 }
 
-// cells returns the cells to test, on all paths of the world, eager and replayed.
+// cells returns the cells to test.
 func (p pageTask) cells() (cells []*cell) {
 	w := pageWorlds[p.World]
 	f := pageFaults[p.Fault]
@@ -138,9 +124,8 @@ func (p pageTask) cells() (cells []*cell) {
 	return cells
 }
 
-// run starts the ranks and collects their reports. It fails the test unless every rank reports on
-// every cell without an error. A killed rank reports nothing. env holds additional environment
-// variables, as NAME=value.
+// run expects a report without an error on every cell from every rank that is not killed. env holds
+// additional environment variables.
 func (p pageTask) run(t *testing.T, env []string) {
 	t.Helper()
 	cells := p.cells()
@@ -159,7 +144,7 @@ func (p pageTask) run(t *testing.T, env []string) {
 		t.Error(err)
 	}
 
-	reporters := map[string][]int{} // ranks that have reported on a cell, by its name
+	reporters := map[string][]int{} // ranks by the name of the cell
 	for _, r := range reports {
 		reporters[r.Cell] = append(reporters[r.Cell], r.Rank)
 		if len(r.Bad) > 0 {
@@ -169,11 +154,10 @@ func (p pageTask) run(t *testing.T, env []string) {
 
 	var wantReporters []int
 	for rank := range pageRanks {
-		if p.Fault == "killed" && rank == pageVictim {
-			continue
+		isKilled := p.Fault == "killed" && rank == pageVictim
+		if !isKilled {
+			wantReporters = append(wantReporters, rank)
 		}
-
-		wantReporters = append(wantReporters, rank)
 	}
 
 	for _, c := range cells {

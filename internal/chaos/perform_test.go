@@ -7,13 +7,8 @@ import (
 	"symmem"
 )
 
-// A program is a list of ops that all ranks perform. A player performs them on one rank: it turns
-// each op into calls of symmem. For example, op 4 is an AllReduce from buffer 0 to buffer 1 on
-// stream 2. Then the player calls Group.AllReduce with the memory of these buffers. In some
-// programs, the player of one rank makes a mistake: it passes a wrong argument at one op.
-
-// queue performs op o, which has index i in the program. Most ops queue work on a stream. While the
-// stream is being captured, the work is recorded in a graph instead.
+// queue performs op o, which has index i in the program. Work on a stream that is being captured
+// becomes part of a graph.
 func (r *player) queue(i int, o *op) error {
 	s := r.streams[o.streamOf(r.rt.Rank())]
 	switch o.kind {
@@ -30,7 +25,7 @@ func (r *player) queue(i int, o *op) error {
 		return s.Synchronize(r.ctx)
 	case closeGraphsOp:
 		for _, g := range r.keptGraphs {
-			_ = g.Close() // the streams have reported faults of the graph
+			_ = g.Close() // its streams have reported any error already
 		}
 
 		r.keptGraphs = nil
@@ -44,13 +39,13 @@ func (r *player) queue(i int, o *op) error {
 	case sendOp:
 		return r.send(i, o, s)
 	default: // a collective or a copy
-		isWrong := r.isMakingWrongCall() && i == r.m.opIndex
-		return r.work(o, s, isWrong)
+		makeMistake := r.isMakingWrongCall() && i == r.m.opIndex
+		return r.work(o, s, makeMistake)
 	}
 }
 
-// allocate allocates a buffer. If shouldComparePlacement is set, the ranks then compare the
-// buffer's placement: its segment and its offset in the segment.
+// allocate allocates a buffer. If shouldComparePlacement is set, the ranks check that they chose the
+// same segment and offset.
 func (r *player) allocate(number int, s *symmem.Stream) error {
 	err := r.makeBuffer(number, s)
 	if err != nil || !r.p.shouldComparePlacement {
@@ -63,12 +58,12 @@ func (r *player) allocate(number int, s *symmem.Stream) error {
 	return r.groups[0].Agree(r.ctx, "placement", placement)
 }
 
-// recordUses records that op o reads buffer o.send on one stream and writes buffer o.recv on
-// another. All ranks must record the same uses in the same order, even ranks that do not take part
-// in the op. In programs whose ranks queue ops in different orders, it records nothing.
+// recordUses records the streams that read and write the buffers of op o. All ranks have to record
+// the same uses in the same order, even those that do not take part in the op.
 func (r *player) recordUses(o *op, readStream, writeStream *symmem.Stream) error {
-	if r.p.orders != nil {
-		return nil
+	haveRanksOwnOrders := r.p.orders != nil
+	if haveRanksOwnOrders {
+		return nil // makeBuffer has recorded all possible uses
 	}
 
 	var readErr, writeErr error
@@ -83,9 +78,8 @@ func (r *player) recordUses(o *op, readStream, writeStream *symmem.Stream) error
 	return errors.Join(readErr, writeErr)
 }
 
-// work queues a collective or a copy of int32 elements. If isWrong is set, it makes the mistake,
-// which is a wrong count or a wrong type.
-func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
+// work queues a collective or a copy. The mistake is a wrong count or type.
+func (r *player) work(o *op, s *symmem.Stream, makeMistake bool) error {
 	if !r.p.isMember(r.rt.Rank(), o) {
 		return r.recordUses(o, s, s)
 	}
@@ -95,11 +89,11 @@ func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
 	recv := r.memory[o.recv]
 	n := int64(o.count)
 	t := symmem.Int32
-	if isWrong && r.m.kind == wrongCount {
+	if makeMistake && r.m.kind == wrongCount {
 		n--
 	}
 
-	if isWrong && r.m.kind == wrongType {
+	if makeMistake && r.m.kind == wrongType {
 		t = symmem.Float32
 	}
 
@@ -126,7 +120,7 @@ func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
 	}
 }
 
-// tally queues a ReduceScatter of int32 elements. Its output is this rank's part of its input.
+// tally queues a ReduceScatter in place.
 func (r *player) tally(g *symmem.Group, send symmem.Memory, s *symmem.Stream) error {
 	const elementBytes = 4
 	partCount := send.Bytes() / elementBytes / int64(g.Size())
@@ -154,7 +148,6 @@ func (r *player) copy(dst, src symmem.Memory, bytes int64, s *symmem.Stream) err
 	return s.Copy(to, from)
 }
 
-// splits returns the arguments of a rank's AllToAllV.
 func (p *parts) splits(rank int) symmem.Splits {
 	return symmem.Splits{
 		SendCounts:  p.counts[rank],
@@ -164,7 +157,6 @@ func (p *parts) splits(rank int) symmem.Splits {
 	}
 }
 
-// dataType returns the type of the elements of an AllToAllV.
 func (p *parts) dataType() symmem.DataType {
 	if p.isInt64 {
 		return symmem.Int64
@@ -173,32 +165,32 @@ func (p *parts) dataType() symmem.DataType {
 	return symmem.Uint8
 }
 
-// send queues the Send or the Recv of a message on stream s. It queues nothing if this rank is
-// neither the sender nor the receiver. i is the index of op o.
+// send queues the Send or the Recv of op o on stream s if this rank takes part in it. i is the index
+// of the op.
 func (r *player) send(i int, o *op, s *symmem.Stream) error {
 	if err := r.recordUses(o, r.streams[o.stream], r.streams[o.recvStream]); err != nil {
 		return err
 	}
 
 	m := o.message
-	count := int64(o.count) // in bytes
+	const int32Bytes = 4
+	count := int64(o.count)
 	t := symmem.Uint8
 	if m.isInt32 {
-		count /= 4
+		count = int64(o.count) / int32Bytes
 		t = symmem.Int32
 	}
 
-	// m.src and m.dst are ranks in the world. The calls need ranks in the group.
 	g := r.groups[o.group]
-	members := r.p.groups[o.group]
-	src := slices.Index(members, m.src)
-	dst := slices.Index(members, m.dst)
+	worldRanks := r.p.groups[o.group]
+	srcInGroup := slices.Index(worldRanks, m.src)
+	dstInGroup := slices.Index(worldRanks, m.dst)
 	switch r.rt.Rank() {
 	case m.src:
-		return g.SendTagged(r.ctx, r.memory[o.send], count, t, dst, m.tag, s)
+		return g.SendTagged(r.ctx, r.memory[o.send], count, t, dstInGroup, m.tag, s)
 	case m.dst:
 		call := symmem.Call{
-			Operation: symmem.OpRecv, Type: t, Root: src, Tag: m.tag,
+			Operation: symmem.OpRecv, Type: t, Root: srcInGroup, Tag: m.tag,
 			Count: count, Recv: r.memory[o.recv],
 		}
 		if m.anySource {
@@ -212,8 +204,7 @@ func (r *player) send(i int, o *op, s *symmem.Stream) error {
 	}
 }
 
-// recordSource records the source of the message of op i. symmem calls it on any goroutine when the
-// message has arrived.
+// recordSource records which rank sent the message of op i. symmem calls it on any goroutine.
 func (r *player) recordSource(i, source int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,26 +12,16 @@ import (
 	"symmem"
 )
 
-// During a capture, NCCL maps the buffers of the captured call on other ranks. Suppose that ranks
-// capture an AllGather from buffers A to buffers B, and close the graph. Then they map new memory
-// at the addresses of A and B, and capture the AllGather again. If NCCL still used its first
-// mappings, the AllGather would gather the contents of the old memory. These tests would then find
-// elements of an earlier round.
-
-// remapTask selects how the ranks map new memory at the addresses of the buffers.
+// remapTask selects how ranks map new memory at the addresses of their buffers.
 type remapTask struct {
-	// NewPool is set if they close the pool and open a new one. Otherwise, they suspend and resume it.
-	NewPool bool
-	// SuspendGroup is set if they close the pool while the group is suspended.
-	SuspendGroup bool
-	// KeepGraph is set if they close the graph only after the pool.
-	KeepGraph bool
-	// Count is the number of elements that each rank gathers.
-	Count int64
+	NewPool      bool // replace the pool instead of suspending and resuming it
+	SuspendGroup bool // close the pool while the group is suspended
+	KeepGraph    bool // close the graph after the pool instead of before
+	Count        int64
 }
 
-// TestRemapOnAGPU captures and replays AllGathers on the plain path, which uses NCCL. After each,
-// the ranks map new memory at the same addresses.
+// A capture of a call by NCCL maps the buffers of other ranks. After the buffers get new memory at
+// the same addresses, NCCL uses new mappings instead of the old memory.
 func TestRemapOnAGPU(t *testing.T) {
 	skipSlow(t)
 	for name, task := range map[string]remapTask{
@@ -42,25 +32,25 @@ func TestRemapOnAGPU(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			task.Count = 8 << 20
-			var lines []string // of output; each reports wrong elements
+			var failures []string
 			j := job{
 				role: "remap", ranks: 2, task: task,
 				timeLimit: time.Minute,
-				variables: gpuVariables(t, "SOFTGPU_NCCL=23007"), // pretended version 2.30.7
-				onLine:    func(line string) { lines = append(lines, line) },
+				variables: gpuVariables(t, "SOFTGPU_NCCL=23007"), // simulate NCCL 2.30.7
+				onLine:    func(line string) { failures = append(failures, line) },
 			}
 			if _, err := j.run(t.Context()); err != nil {
 				t.Error(err)
 			}
 
-			for _, line := range lines {
-				t.Error(line)
+			for _, failure := range failures {
+				t.Error(failure)
 			}
 		})
 	}
 }
 
-// remapper captures, replays and checks AllGathers on one rank.
+// remapper performs a remapTask on one rank.
 type remapper struct {
 	task       remapTask
 	ctx        context.Context
@@ -71,8 +61,7 @@ type remapper struct {
 	graph      *symmem.Graph
 }
 
-// remapRankMain performs a remapTask on this rank. It prints a line for each round with wrong
-// elements, and returns an error if a call fails.
+// remapRankMain prints a line for each round in which this rank received wrong elements.
 func remapRankMain(text []byte) error {
 	r := &remapper{ctx: context.Background()}
 	err := json.Unmarshal(text, &r.task)
@@ -90,7 +79,6 @@ func remapRankMain(text []byte) error {
 	return errors.Join(runErr, closeErr)
 }
 
-// run gathers and remaps several times.
 func (r *remapper) run() (err error) {
 	if r.stream, err = r.rt.NewStream(); err != nil {
 		return err
@@ -114,12 +102,13 @@ func (r *remapper) run() (err error) {
 	return nil
 }
 
-// openPool opens a pool and allocates the send and recv buffers.
+// openPool opens a pool and allocates the buffers.
 func (r *remapper) openPool() (err error) {
-	sendBytes := 4 * r.task.Count // elements are int32
+	const int32Bytes = 4
+	sendBytes := int32Bytes * r.task.Count
 	recvBytes := sendBytes * int64(r.rt.Size())
 	r.pool, err = r.rt.NewPool(symmem.PoolOptions{
-		Domain: r.rt.World(), FirstSegment: 2 * recvBytes, // large enough for both buffers
+		Domain: r.rt.World(), FirstSegment: 2 * recvBytes, // contains both buffers
 	})
 	if err != nil {
 		return err
@@ -133,11 +122,10 @@ func (r *remapper) openPool() (err error) {
 	return err
 }
 
-// element returns the value of all elements that a rank sends in a round. It differs between
-// rounds, so that contents of an earlier round are recognized.
+// element returns the value that a rank sends in a round, which is different in every round.
 func (r *remapper) element(round int32, rank int) int32 { return round<<16 + int32(rank+1) }
 
-// gather captures and launches an AllGather, and checks what this rank has received.
+// gather captures and launches an AllGather, and prints how many elements are wrong.
 func (r *remapper) gather(round int32) error {
 	if err := r.initialize(round); err != nil {
 		return err
@@ -173,14 +161,14 @@ func (r *remapper) gather(round int32) error {
 	return err
 }
 
-// initialize sets the contents of the buffers, and waits until all ranks have done so.
+// initialize sets the contents of the buffers on all ranks.
 func (r *remapper) initialize(round int32) error {
 	own := slices.Repeat([]int32{r.element(round, r.rt.Rank())}, int(r.task.Count))
 	if err := r.stream.Copy(r.send.Memory(), symmem.Host(own)); err != nil {
 		return err
 	}
 
-	const noElement = 0xff // byte value that no element consists of
+	const noElement = 0xff // no element consists of these bytes
 	if err := r.stream.Fill(r.recv.Memory(), noElement); err != nil {
 		return err
 	}
@@ -192,7 +180,6 @@ func (r *remapper) initialize(round int32) error {
 	return r.stream.Synchronize(r.ctx)
 }
 
-// capture captures the AllGather.
 func (r *remapper) capture() error {
 	if err := r.stream.BeginCapture(); err != nil {
 		return err
@@ -205,7 +192,6 @@ func (r *remapper) capture() error {
 	return errors.Join(gatherErr, endErr)
 }
 
-// remap maps new memory at the addresses of the buffers.
 func (r *remapper) remap() error {
 	if !r.task.NewPool {
 		_, suspendErr := r.pool.Suspend(r.ctx, symmem.DiscardContents)
@@ -217,12 +203,12 @@ func (r *remapper) remap() error {
 		return err
 	}
 
-	// If the task does not set KeepGraph, the graph is already closed, and Close returns nil.
+	// A second Close of the graph returns nil.
 	if err := r.graph.Close(); err != nil {
 		return err
 	}
 
-	return r.openPool() // gets the same addresses
+	return r.openPool() // at the same addresses
 }
 
 // closePool frees the buffers and closes the pool.

@@ -11,37 +11,26 @@ import (
 	"symmem"
 )
 
-// A program is a list of ops that all ranks perform on their buffers and streams. A player has
-// performed them on this rank, and a model predicts the outcome. Suppose that another rank skips
-// the call of op 5, on stream 1. The model then predicts that stream 1 fails at op 5, that the
-// group fails, and that some buffers are undefined. It also predicts the contents of all other
-// buffers. The verdict adds a failure for each difference, for example if stream 1 has returned no
-// error, or if a buffer has other contents.
-
-// verdict compares the outcome of a program on one rank with the prediction.
+// verdict compares how the player performed a program on this rank with the model's prediction. For
+// example, if another rank skips the call of op 5 on stream 1, the model predicts that the stream
+// and the group fail at op 5, that the output of this call is undefined, and the contents of the
+// other buffers.
 type verdict struct {
 	*player
 	*model
-	// endIndex is the index of the op whose error ended the program, or else the number of ops.
-	endIndex int
-	// reported lists the errors that symmem returned. failures lists wrong results without an
-	// error, and expected errors that were not returned.
-	reported, failures []string
-	// syncErrs holds the errors of the program's own calls of Synchronize, by stream, because a
-	// stream returns an error only once.
+	endIndex int      // index of the op whose error ended the program, or the number of ops
+	reported []string // errors that symmem returned
+	failures []string // differences from the prediction
+	// syncErrs holds the errors that streams returned to the program itself, by stream. A stream
+	// returns an error only once.
 	syncErrs map[int]error
 }
 
-// groupsTime bounds the time from the end of the work on a group's streams until the group has
-// failed.
-const groupsTime = 3 * time.Second
-
-// addFailure adds a formatted text to the failures.
 func (v *verdict) addFailure(format string, args ...any) {
 	v.failures = append(v.failures, fmt.Sprintf(format, args...))
 }
 
-// check waits until all work has ended, and adds a failure for each difference from the prediction.
+// check waits until all work has ended, and compares errors and buffers with the prediction.
 func (v *verdict) check() {
 	onStream, onEvent := v.synchronize()
 	self := v.rt.Rank()
@@ -61,34 +50,39 @@ func (v *verdict) check() {
 }
 
 // checkErrors adds a failure for each predicted error that a stream, an event or a group has not
-// returned. The model predicts the index of the op at which a stream or a group fails. The index is
-// never if it does not fail.
+// returned.
 func (v *verdict) checkErrors(onStream, onEvent map[int]error) {
 	self := v.rt.Rank()
-	for s, err := range onStream {
-		index := v.streamFailsAt[self][s]
-		if index < never && err == nil {
-			v.addFailure("stream %d returned no error, but its op %d should have failed", s, index)
+	for stream, err := range onStream {
+		opIndex := v.streamFailsAt[self][stream]
+		shouldFail := opIndex != never
+		if shouldFail && err == nil {
+			v.addFailure("stream %d returned no error, but its op %d should have failed", stream,
+				opIndex)
 		}
 	}
 
-	for e, err := range onEvent {
-		if v.eventFails[self][e] && err == nil {
-			v.addFailure("event %d returned no error, but was recorded after a failure", e)
+	for event, err := range onEvent {
+		shouldFail := v.eventFails[self][event]
+		if shouldFail && err == nil {
+			v.addFailure("event %d returned no error, but was recorded after a failure", event)
 		}
 	}
 
+	const groupsTime = 3 * time.Second // bounds the delay after the failure of a stream
 	ctx, cancel := context.WithTimeout(v.ctx, groupsTime)
 	defer cancel()
-	for g, index := range v.groupFailsAt[self] {
-		if index < never && !hasGroupFailed(ctx, v.groups[g]) {
-			v.addFailure("group %d has no error, but its call in op %d should have failed", g, index)
+	for group, opIndex := range v.groupFailsAt[self] {
+		shouldFail := opIndex != never
+		if shouldFail && !hasGroupFailed(ctx, v.groups[group]) {
+			v.addFailure("group %d has no error, but its call in op %d should have failed", group,
+				opIndex)
 		}
 	}
 }
 
-// finish ends a program without a mistake. It adds a failure if symmem has returned an error, and
-// releases all resources if there is no failure.
+// finish ends a program without a mistake, in which any error is a failure. It releases the
+// resources after a success.
 func (v *verdict) finish() {
 	if len(v.reported) > 0 {
 		v.addFailure("valid program returned errors: %q", v.reported)
@@ -103,7 +97,7 @@ func (v *verdict) finish() {
 	}
 }
 
-// compareBuffer adds a failure if the contents of buffer b differ from the prediction.
+// compareBuffer compares the contents of buffer b with the prediction.
 func (v *verdict) compareBuffer(b int) {
 	self := v.rt.Rank()
 	n := v.model.p.buffers[b].bytes
@@ -142,9 +136,9 @@ func firstDifference[T byte | float32](got, want []T) int {
 	return -1
 }
 
-// synchronize waits for all streams and recorded events, and returns their errors. It waits for
-// them in random order if the world runs only one program. Otherwise, the order is fixed, because
-// the pool's history records it, and the history must be the same on all ranks.
+// synchronize waits for all streams and recorded events in random order, and returns their errors.
+// The order is fixed if more programs follow on these ranks: the pool's history records the order,
+// and has to be the same on all ranks.
 func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	onStream = map[int]error{}
 	onEvent = map[int]error{}
@@ -153,26 +147,29 @@ func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 		slices.Sort(order)
 	}
 
-	for _, i := range order { // the smaller numbers are streams, and the others events
+	for _, i := range order {
 		isStream := i < len(v.streams)
-		e := i - len(v.streams)
 		if isStream {
 			err := v.streams[i].Synchronize(v.ctx)
 			onStream[i] = cmp.Or(v.syncErrs[i], err)
 			v.recordError("stream", i, onStream[i])
-		} else if v.wasRecorded(e) {
-			onEvent[e] = v.events[e].Synchronize(v.ctx)
-			v.recordError("event", e, onEvent[e])
+			continue
+		}
+
+		event := i - len(v.streams)
+		if v.wasRecorded(event) {
+			onEvent[event] = v.events[event].Synchronize(v.ctx)
+			v.recordError("event", event, onEvent[event])
 		}
 	}
 
 	return onStream, onEvent
 }
 
-// recordError adds err, unless it is nil, to the errors that symmem has returned.
-func (v *verdict) recordError(source string, i int, err error) {
+// recordError adds err to the reported errors, unless it is nil.
+func (v *verdict) recordError(source string, number int, err error) {
 	if err != nil {
-		v.reported = append(v.reported, fmt.Sprintf("%s %d: %v", source, i, err))
+		v.reported = append(v.reported, fmt.Sprintf("%s %d: %v", source, number, err))
 	}
 }
 
@@ -183,7 +180,7 @@ func (v *verdict) wasRecorded(event int) bool {
 	})
 }
 
-// hasGroupFailed waits until the group has failed or ctx ends.
+// hasGroupFailed waits for the group to fail until ctx ends.
 func hasGroupFailed(ctx context.Context, g *symmem.Group) bool {
 	select {
 	case <-g.Ended():
@@ -196,33 +193,35 @@ func hasGroupFailed(ctx context.Context, g *symmem.Group) bool {
 // mayHaveWritten reports whether the op that ended the program may have written to a buffer.
 func (v *verdict) mayHaveWritten(buffer int) bool {
 	p := v.player.p
-	if v.endIndex == len(p.ops) {
-		return false // no op has ended the program
+	isProgramComplete := v.endIndex == len(p.ops)
+	if isProgramComplete {
+		return false
 	}
 
 	return slices.ContainsFunc(p.body(&p.ops[v.endIndex]), func(o op) bool {
-		writes := o.kind <= allocOp // later kinds write no buffer
-		return writes && o.recv == buffer
+		canWrite := o.kind <= allocOp // later kinds write no buffer
+		return canWrite && o.recv == buffer
 	})
 }
 
-// isComplete reports whether the last write to a buffer is known to be complete: its stream, or an
-// event recorded after it, was synchronized without an error.
+// isComplete reports whether the last write to a buffer is known to be complete, because its stream
+// or a later event on the stream was synchronized without an error.
 func (m *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
-	index := m.lastWrite[rank][buffer]
-	if index < 0 {
-		return true // no op has written to the buffer
+	writeIndex := m.lastWrite[rank][buffer]
+	wasWritten := writeIndex >= 0
+	if !wasWritten {
+		return true
 	}
 
-	stream := m.p.ops[index].recvStream
+	stream := m.p.ops[writeIndex].recvStream
 	err, isSynchronized := onStream[stream]
 	if isSynchronized && err == nil {
 		return true
 	}
 
-	for e, err := range onEvent {
-		recordIndex := m.recordOp[e]
-		isAfterWrite := recordIndex > index && m.p.ops[recordIndex].stream == stream
+	for event, err := range onEvent {
+		recordIndex := m.recordOp[event]
+		isAfterWrite := recordIndex > writeIndex && m.p.ops[recordIndex].stream == stream
 		if isAfterWrite && err == nil {
 			return true
 		}
