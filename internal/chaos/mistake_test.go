@@ -18,12 +18,12 @@ type mistake struct {
 type mistakeKind int
 
 const (
-	noMistake mistakeKind = iota
-	killNow               // instead of the call
-	killLater             // after a short random delay
-	abortNow              // aborts the group instead of the call
-	abortLater            // aborts the group after a short random delay
-	cancelRegistration // of memory with a group
+	noMistake          mistakeKind = iota
+	killNow                        // instead of the call
+	killLater                      // after a short random delay
+	abortNow                       // aborts the group instead of the call
+	abortLater                     // aborts the group after a short random delay
+	cancelRegistration             // of memory with a group
 	wrongCount
 	wrongType
 	skipCall

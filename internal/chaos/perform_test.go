@@ -44,8 +44,8 @@ func (r *player) queue(i int, o *op) error {
 	}
 }
 
-// allocate allocates a buffer. If shouldComparePlacement is set, the ranks check that they chose the
-// same segment and offset.
+// allocate allocates a buffer. If shouldComparePlacement is set, the ranks check that they chose
+// the same segment and offset.
 func (r *player) allocate(number int, s *symmem.Stream) error {
 	err := r.makeBuffer(number, s)
 	if err != nil || !r.p.shouldComparePlacement {
@@ -165,8 +165,8 @@ func (p *parts) dataType() symmem.DataType {
 	return symmem.Uint8
 }
 
-// send queues the Send or the Recv of op o on stream s if this rank takes part in it. i is the index
-// of the op.
+// send queues the Send or the Recv of op o on stream s if this rank takes part in it. The op has
+// index i.
 func (r *player) send(i int, o *op, s *symmem.Stream) error {
 	if err := r.recordUses(o, r.streams[o.stream], r.streams[o.recvStream]); err != nil {
 		return err

@@ -11,9 +11,8 @@ import (
 	"symmem/internal/control"
 )
 
-// A rank calls Await to wait for work that it has launched, such as a collective on a GPU. Here,
-// ranks 0 and 1 only submit collectives. unfinishedWait(ticket) describes the work of the
-// collective with this ticket, its number. The work never completes, unless the test sets Done.
+// A rank calls Await to wait for the GPU work of a collective. These tests only submit collectives,
+// without a GPU. unfinishedWait describes work that never completes unless the test replaces Done.
 
 var awaitRequirements = []requirement{
 	{"Await returns immediately if the work has completed", testAwaitCompletedWork},
@@ -26,22 +25,20 @@ var awaitRequirements = []requirement{
 	{"an error that FindFault returns replaces the error about a failed peer", testFindFault},
 }
 
-// testAwaitCompletedWork uses a canceled context: Await must not wait at all.
 func testAwaitCompletedWork(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
-	ctx, cancel := context.WithCancel(g.ctx)
+	canceledCtx, cancel := context.WithCancel(g.ctx)
 	cancel()
 	completed := unfinishedWait(g.planes[0].Submit())
 	completed.Done = func() bool { return true }
-	must(t, g.planes[0].Await(ctx, completed))
+	must(t, g.planes[0].Await(canceledCtx, completed))
 }
 
-// testCompletionEndsAwait waits for work that completes at the first poll, after a few polls, and
-// after many. With many polls, Await sleeps between the last ones.
 func testCompletionEndsAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
-		for _, pollsLeft := range []int{1, 100, 5000} {
+		const manyPolls = 5000 // Await sleeps between the last ones
+		for _, pollsLeft := range []int{1, 100, manyPolls} {
 			wait := unfinishedWait(p.Submit())
 			wait.Done = func() bool {
 				pollsLeft--
@@ -56,8 +53,6 @@ func testCompletionEndsAwait(t *testing.T, join Join) {
 	})
 }
 
-// testCanceledAwait lets rank 0 wait with a canceled context, and with one whose deadline has
-// passed. Afterwards, an exchange must still work.
 func testCanceledAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	cause := errors.New("canceled by the test")
@@ -79,13 +74,13 @@ func testCanceledAwait(t *testing.T, join Join) {
 	})
 }
 
-// testLongWork waits for work that all ranks have submitted and that takes 3 times the timeout.
 func testLongWork(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
+		const workDuration = 3 * shortTimeout
 		wait := unfinishedWait(p.Submit())
 		begin := time.Now()
-		wait.Done = func() bool { return time.Since(begin) > 3*shortTimeout }
+		wait.Done = func() bool { return time.Since(begin) > workDuration }
 		if err := p.Await(g.ctx, wait); err != nil {
 			return err
 		}
@@ -97,14 +92,13 @@ func testLongWork(t *testing.T, join Join) {
 // noTicket is the ticket of work that needs no other rank.
 const noTicket = 0
 
-// waitForPeerFailure waits until the plane of a rank has noticed that another rank has failed.
+// waitForPeerFailure waits until a rank notices that another rank has failed.
 func waitForPeerFailure(p control.Plane) {
 	for !p.PeerFailed() {
 		_ = p.Diagnose(unfinishedWait(noTicket), time.Now()) // gives other goroutines time to run
 	}
 }
 
-// testWorkWithoutPeers lets rank 0 wait for work that needs no other rank while rank 1 fails.
 func testWorkWithoutPeers(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	isDone := atomic.Bool{}
@@ -123,14 +117,13 @@ func testWorkWithoutPeers(t *testing.T, join Join) {
 	must(t, checkOpen(g.planes[0]))
 }
 
-// testDiagnose calls Diagnose on rank 0: for a wait that has just begun, for one that has timed
-// out, after a fault of rank 1, and after a fault of rank 0.
 func testDiagnose(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	p := g.planes[0]
 	wait := unfinishedWait(p.Submit())
-	must(t, p.Diagnose(wait, time.Now()))
-	longAgo := time.Now().Add(-hangTimeout)
+	justBegun := time.Now()
+	longAgo := justBegun.Add(-hangTimeout)
+	must(t, p.Diagnose(wait, justBegun))
 	timeoutErr := p.Diagnose(wait, longAgo)
 	isTimeout := CountTimeouts(t, timeoutErr, worldRanks(2)[1]) == 1
 	if !isTimeout {
@@ -151,8 +144,7 @@ func testDiagnose(t *testing.T, join Join) {
 	checkError(t, "after the local fault", p.Diagnose(unfinishedWait(1), time.Now()), cause)
 }
 
-// testWorkAfterPeerFailure lets rank 1 fail after it has submitted ticket 1. On rank 0, the wait
-// for the work of the ticket continues for control.Grace, because the work may still complete.
+// After a failure, a wait for work that all ranks have submitted continues for control.Grace.
 func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
@@ -168,8 +160,6 @@ func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	checkError(t, "Cause", p.Cause(), driver.ErrFault)
 }
 
-// testFindFault lets rank 1 abort while rank 0 waits. Without FindFault, the error on rank 0 would
-// be ErrFault. First, FindFault returns nil, which changes nothing.
 func testFindFault(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]

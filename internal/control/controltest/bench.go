@@ -6,11 +6,11 @@ import (
 	"symmem/internal/control"
 )
 
-// Bench measures operations of a group of two ranks: to submit a collective, which announces it to
-// the other rank, and to wait for the other rank in three kinds of calls.
+// Bench measures how long a rank takes to announce a collective to another rank, and to wait for
+// the other rank in three kinds of calls.
 //
-// In the "crowded" benchmarks of waits, two goroutines are the ranks, so results include the time
-// of the Go scheduler. In the "processes" benchmarks, the second rank is another process.
+// Waits are measured between two goroutines ("crowded"), including the time of the Go scheduler,
+// and between two processes.
 func Bench(b *testing.B, join Join) {
 	b.Helper()
 	b.Run("submit", func(b *testing.B) {
@@ -60,8 +60,8 @@ func benchGoroutines(b *testing.B, join Join, wait func(control.Plane) error) {
 	})
 }
 
-// benchProcesses measures a wait of rank 0, in this process, and rank 1, in another process. Rank 1
-// repeats the wait until rank 0 leaves.
+// benchProcesses measures a wait between this process and another one, which repeats the wait until
+// this process leaves the group.
 func benchProcesses(b *testing.B, join Join, waitName string) {
 	prog := program{
 		WaitName: waitName, Store: serveStore(b), Rank: 1, Size: 2, Timeout: hangTimeout,
@@ -70,8 +70,7 @@ func benchProcesses(b *testing.B, join Join, waitName string) {
 	prog.Rank = 0
 	p, leave, err := prog.join(join)
 	must(b, err)
-	// The other process writes the event "running" after this number of waits.
-	for range roundsToRun {
+	for range roundsToRun { // until the other process reports "running"
 		must(b, waitFunctions[waitName](p))
 	}
 
@@ -84,7 +83,6 @@ func benchProcesses(b *testing.B, join Join, waitName string) {
 	}
 
 	must(b, leave())
-	// The other process waits again, and must notice that this rank has left.
 	if o := other.awaitEvent("outcome"); o.Kind != "deadlock" {
 		b.Errorf("outcome of the other process = %+v, want a deadlock", o)
 	}

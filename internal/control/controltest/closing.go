@@ -10,13 +10,11 @@ import (
 	"symmem/internal/control"
 )
 
-// A rank that closes its plane leaves the group. Suppose that rank 1 submits two collectives, with
-// the tickets 1 and 2, and then leaves. Rank 0 can still submit tickets 1 and 2, and wait for the
-// work of these collectives. But if it waits for the work of ticket 3, it gets a DeadlockError,
-// because rank 1 never submits ticket 3.
+// A rank that closes its plane leaves the group. Suppose that it has submitted collectives 1 and 2,
+// whose numbers are called tickets. Another rank can still wait for their work, but gets a
+// DeadlockError if it waits for ticket 3.
 //
-// Before a rank leaves, it may withdraw a ticket: it declares that it does not launch the
-// collective.
+// A rank may withdraw a ticket before it leaves, to declare that it does not launch the collective.
 
 var closingRequirements = []requirement{
 	{"a closed plane returns ErrClosed", testClosedPlane},
@@ -31,13 +29,11 @@ var closingRequirements = []requirement{
 	{"ranks can close in any order", testCloseOrder},
 }
 
-// testClosedPlane calls the methods of a closed plane. A second Close, Fail and Abort change
-// nothing.
 func testClosedPlane(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
 	must(t, p.Close())
-	must(t, p.Close()) // does nothing
+	must(t, p.Close())
 	<-p.Failed()
 	checkError(t, "Cause", p.Cause(), driver.ErrClosed)
 	for name, wait := range waitFunctions {
@@ -61,7 +57,6 @@ func testClosedPlane(t *testing.T, join Join) {
 	checkError(t, "Cause after Fail and Abort", p.Cause(), driver.ErrClosed)
 }
 
-// testCloseEndsWaits closes a plane in which another goroutine waits, or is about to.
 func testCloseEndsWaits(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		g := newGroup(t, join, 2, hangTimeout)
@@ -78,8 +73,6 @@ func testCloseEndsWaits(t *testing.T, join Join) {
 	}
 }
 
-// testTrySubmitAfterPeerLeft lets rank 0 submit one collective and rank 1, the peer, two. Then the
-// peer leaves, so rank 0 can submit only one more.
 func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p, peer := g.planes[0], g.planes[1]
@@ -87,8 +80,8 @@ func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	peer.Submit()
 	peer.Submit()
 	must(t, peer.Close())
-	// The peer can no longer submit ticket 3. Wait until p knows this.
-	for p.Diagnose(unfinishedWait(3), time.Now()) == nil {
+	const impossibleTicket = 3 // the peer can no longer submit it
+	for p.Diagnose(unfinishedWait(impossibleTicket), time.Now()) == nil {
 		_ = p.Diagnose(unfinishedWait(noTicket), time.Now()) // gives other goroutines time to run
 	}
 
@@ -107,8 +100,7 @@ func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	must(t, checkOpen(p))
 }
 
-// testWaitAfterPeerLeft lets rank 0 wait for the work of a ticket that rank 1 had submitted before
-// it left. The wait must not fail. The test cancels it after many polls.
+// The wait continues until the test cancels it.
 func testWaitAfterPeerLeft(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.planes[1].Submit()
@@ -117,11 +109,10 @@ func testWaitAfterPeerLeft(t *testing.T, join Join) {
 	wait := unfinishedWait(p.Submit())
 	ctx, cancel := context.WithCancel(g.ctx)
 	defer cancel()
-	const enoughPolls = 5000 // Await checks for faults several times meanwhile
-	polls := 0
+	pollsLeft := 5000 // enough for several checks for faults
 	wait.Done = func() bool {
-		polls++
-		if polls == enoughPolls {
+		pollsLeft--
+		if pollsLeft == 0 {
 			cancel()
 		}
 
@@ -131,8 +122,7 @@ func testWaitAfterPeerLeft(t *testing.T, join Join) {
 	must(t, checkOpen(p))
 }
 
-// testCommonTicketIsKept calls Withdraw for a ticket that all ranks have just submitted. No
-// message follows the tickets, so a rank on another machine learns of them only by asking.
+// No other message follows the tickets, so a rank on another machine learns of them only by asking.
 func testCommonTicketIsKept(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	for _, p := range g.planes {
@@ -144,8 +134,6 @@ func testCommonTicketIsKept(t *testing.T, join Join) {
 	}
 }
 
-// testWithdrawnTicket lets rank 1, the peer, submit two collectives, withdraw the second and
-// leave. Rank 0 then submits the second collective, which can no longer complete.
 func testWithdrawnTicket(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p, peer := g.planes[0], g.planes[1]
@@ -153,7 +141,7 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	first := unfinishedWait(p.Submit())
 	first.Done = func() bool { return true }
 	must(t, p.Await(g.ctx, first))
-	// After an exchange, each rank knows which tickets the other has submitted.
+	// The exchange makes the first ticket known to both ranks.
 	g.runOnEach(func(_ int, p control.Plane) error {
 		_, err := p.Exchange(g.ctx, driver.LaneControl, nil)
 		return err
@@ -173,16 +161,15 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	checkDeadlock(t, err, worldRanks(2)[1])
 }
 
-// testCloseOrder closes the planes of three ranks one after the other, beginning with each rank
-// once.
 func testCloseOrder(t *testing.T, join Join) {
-	for first := range 3 {
-		g := newGroup(t, join, 3, hangTimeout)
+	const rankCount = 3
+	for first := range rankCount {
+		g := newGroup(t, join, rankCount, hangTimeout)
 		g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 			return p.Compare(p.Submit(), &driver.Call{Digest: 4})
 		})
-		for i := range 3 {
-			must(t, g.planes[(first+i)%3].Close())
+		for i := range rankCount {
+			must(t, g.planes[(first+i)%rankCount].Close())
 		}
 	}
 }

@@ -10,11 +10,10 @@ import (
 	"symmem/internal/control"
 )
 
-// Ranks that launch a collective can compare their calls. Suppose that rank 0 calls an all-reduce
-// of 5 elements, and rank 1 one of 6. Each rank calls Submit, which returns the number of the
-// collective, its ticket. It then passes the ticket and the call to Compare, which compares the
-// digests (hashes) of the calls. Both ranks get a MismatchError with the ticket. On rank 0, it
-// lists rank 1, whose call differs from that of rank 0.
+// Ranks that launch a collective can compare their calls. Each rank calls Submit, which returns the
+// number of the collective, its ticket, and then Compare, which compares digests of the calls. If
+// rank 0 reduces 5 elements and rank 1 reduces 6, both get a MismatchError that lists the other
+// rank.
 
 var compareRequirements = []requirement{
 	{"tickets count from 1, and Submit allocates no memory", testTicketNumbers},
@@ -30,21 +29,23 @@ var compareRequirements = []requirement{
 	},
 }
 
-// testTicketNumbers calls Submit and TrySubmit in turns. Both return the next ticket.
 func testTicketNumbers(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
-	for want := uint64(1); want <= 20; want += 2 {
+	want := uint64(0)
+	for range 10 {
+		want++
 		if got := p.Submit(); got != want {
 			t.Fatalf("Submit = %d, want %d", got, want)
 		}
 
-		if got, ok := p.TrySubmit(); got != want+1 || !ok {
-			t.Fatalf("TrySubmit = %d, %v, want %d", got, ok, want+1)
+		want++
+		if got, ok := p.TrySubmit(); got != want || !ok {
+			t.Fatalf("TrySubmit = %d, %v, want %d", got, ok, want)
 		}
 
-		if got := p.Collectives(); got != want+1 {
-			t.Fatalf("Collectives = %d, want %d", got, want+1)
+		if got := p.Collectives(); got != want {
+			t.Fatalf("Collectives = %d, want %d", got, want)
 		}
 	}
 
@@ -59,7 +60,6 @@ func testTicketNumbers(t *testing.T, join Join) {
 	}
 }
 
-// testEqualCalls lets four ranks compare 100 calls, each with another digest.
 func testEqualCalls(t *testing.T, join Join) {
 	g := newGroup(t, join, 4, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
@@ -74,8 +74,8 @@ func testEqualCalls(t *testing.T, join Join) {
 	})
 }
 
-// testDifferingCalls lets three ranks submit three calls. The calls with ticket 1 are equal, those
-// with ticket 2 are not compared, and those with ticket 3 have digests that differ.
+const mismatchTicket = 3 // ticket of the calls that differ in testDifferingCalls
+
 func testDifferingCalls(t *testing.T, join Join) {
 	cases := []struct {
 		digests []uint64 // by group rank
@@ -92,16 +92,16 @@ func testDifferingCalls(t *testing.T, join Join) {
 				return err
 			}
 
+			p.Submit() // without a comparison
 			call := &driver.Call{Operation: driver.AllGather, Count: 5, Digest: c.digests[i]}
-			p.Submit()
 			err := p.Compare(p.Submit(), call)
 			return checkMismatch(p, err, call, c.others[i])
 		})
 	}
 }
 
-// checkMismatch checks an error that Compare has returned for a call with ticket 3. others are the
-// group ranks whose calls differ.
+// checkMismatch checks the error of Compare on a rank. others are the group ranks whose calls
+// differ.
 func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) error {
 	mismatch, ok := errors.AsType[*driver.MismatchError](err)
 	if !ok {
@@ -114,9 +114,10 @@ func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) 
 	}
 
 	isSameCall := mismatch.Call.Digest == call.Digest && mismatch.Call.Count == call.Count
-	if mismatch.Number != 3 || !isSameCall || !slices.Equal(mismatch.Others, wantRanks) {
-		return fmt.Errorf("got %w (%+v); want ticket 3, call %+v and ranks %v",
-			err, mismatch.Call, call, wantRanks)
+	areOthersRight := slices.Equal(mismatch.Others, wantRanks)
+	if mismatch.Number != mismatchTicket || !isSameCall || !areOthersRight {
+		return fmt.Errorf("got %w (%+v); want ticket %d, call %+v and ranks %v",
+			err, mismatch.Call, mismatchTicket, call, wantRanks)
 	}
 
 	<-p.Failed()
@@ -127,8 +128,7 @@ func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) 
 	return nil
 }
 
-// testUncomparedCalls lets rank 0 submit 10 calls and rank 1 submit 20, before each compares a call
-// for the first time. Comparisons match in their order, so these two belong together.
+// Compare pairs the n-th comparisons of the ranks, however many calls they have submitted.
 func testUncomparedCalls(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
@@ -141,14 +141,12 @@ func testUncomparedCalls(t *testing.T, join Join) {
 	})
 }
 
-// testMismatchBeforeAbort lets every rank abort as soon as Compare returns. Slower ranks must still
-// get a MismatchError.
 func testMismatchBeforeAbort(t *testing.T, join Join) {
 	for range 20 {
 		g := newGroup(t, join, 3, hangTimeout)
 		g.mustRunOnEach(t, func(i int, p control.Plane) error {
 			err := p.Compare(p.Submit(), &driver.Call{Digest: uint64(i)})
-			p.Abort(nil)
+			p.Abort(nil) // may precede the Compare of slower ranks
 			if !errors.As(err, new(*driver.MismatchError)) {
 				return fmt.Errorf("got %w, want a MismatchError", err)
 			}

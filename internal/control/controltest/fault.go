@@ -12,12 +12,11 @@ import (
 	"symmem/internal/control"
 )
 
-// A plane fails at its first fault: its rank calls Fail or Abort, or observes that another rank has
-// failed. Suppose that rank 0 of two ranks calls Abort. On rank 0, waits then end with the cause of
-// the abort. On rank 1, they end with an error that matches ErrFault.
+// A plane fails at its first fault: its rank calls Fail or Abort, or notices that another rank has
+// failed. Waits on this rank then end with the cause, and on the other ranks with ErrFault.
 //
-// Afterwards, the ranks can exchange fault reports. They can also call Decide, with which each rank
-// proposes an explanation of the failure. All ranks get the first proposal.
+// After a failure, ranks can exchange fault reports. They can also propose explanations to Decide,
+// which returns the first proposal on all ranks.
 
 var faultRequirements = []requirement{
 	{"Abort ends the waits of all ranks", testAbort},
@@ -29,20 +28,21 @@ var faultRequirements = []requirement{
 	{"Departed lists ranks that have left", testDepartedRanks},
 }
 
-// testWaitsEnd calls failPlane, which must make the plane of rank 0 fail. It checks that the waits
-// of ranks 1 to 3 then end, and that their planes fail, too.
+// testWaitsEnd lets failPlane make the plane of rank 0 fail. The waits of the other ranks end and
+// their planes fail, too.
 func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error) {
 	t.Helper()
-	waits := []string{"a comparison", "a wait for work", "an exchange"} // see waitFunctions
-	g := newGroup(t, join, 1+len(waits), hangTimeout)
+	const noWait = "" // of rank 0
+	waitNames := []string{noWait, "a comparison", "a wait for work", "an exchange"}
+	g := newGroup(t, join, len(waitNames), hangTimeout)
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		if i == 0 {
 			return failPlane(p)
 		}
 
-		name := waits[i-1]
+		name := waitNames[i]
 		err := waitFunctions[name](p)
-		// Ranks that wait in different calls can detect a deadlock before they detect the fault.
+		// The ranks wait in different calls, so they may detect a deadlock before the fault.
 		isFault := errors.Is(err, driver.ErrFault)
 		isDeadlock := errors.As(err, new(*driver.DeadlockError))
 		if !isFault && !isDeadlock {
@@ -54,7 +54,6 @@ func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error
 	})
 }
 
-// testAbort aborts with a cause and without one. It also checks that later waits of the plane fail.
 func testAbort(t *testing.T, join Join) {
 	for _, cause := range []error{nil, errors.New("a cause")} {
 		want := cause
@@ -80,7 +79,6 @@ func testAbort(t *testing.T, join Join) {
 	}
 }
 
-// testFail calls Fail on rank 0.
 func testFail(t *testing.T, join Join) {
 	cause := errors.New("a GPU has fallen off the bus")
 	testWaitsEnd(t, join, func(p control.Plane) error {
@@ -93,7 +91,6 @@ func testFail(t *testing.T, join Join) {
 	})
 }
 
-// testFirstFault lets rank 0 fail three times. Cause must return the first error.
 func testFirstFault(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
@@ -106,8 +103,6 @@ func testFirstFault(t *testing.T, join Join) {
 	waitForPeerFailure(g.planes[1])
 }
 
-// testFaultReportsAfterLeave lets rank 0 leave. Ranks 1 and 2 exchange reports, and must get none
-// from rank 0.
 func testFaultReportsAfterLeave(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	must(t, g.planes[0].Close())
@@ -121,8 +116,9 @@ func testFaultReportsAfterLeave(t *testing.T, join Join) {
 			return err
 		}
 
-		haveRanksReported := string(reports[1]) == "here" && string(reports[2]) == "here"
-		if reports[0] != nil || !haveRanksReported {
+		hasLeaverReported := reports[0] != nil
+		haveOthersReported := string(reports[1]) == "here" && string(reports[2]) == "here"
+		if hasLeaverReported || !haveOthersReported {
 			return fmt.Errorf("got fault reports %q, want one from each rank except rank 0", reports)
 		}
 
@@ -130,7 +126,6 @@ func testFaultReportsAfterLeave(t *testing.T, join Join) {
 	})
 }
 
-// testFirstProposalWins lets four ranks propose at the same time. All must get the same proposal.
 func testFirstProposalWins(t *testing.T, join Join) {
 	const rankCount = 4
 	g := newGroup(t, join, rankCount, hangTimeout)
@@ -149,16 +144,14 @@ func testFirstProposalWins(t *testing.T, join Join) {
 	}
 }
 
-// proposal returns the proposal of a rank, whose bytes all have the value rank. The sizes of the
-// proposals differ, too.
+// proposal returns a proposal whose bytes and size identify the rank.
 func proposal(rank int) []byte {
 	return bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
 }
 
-// testDecisionOutlivesProposer lets rank 1 propose "first" and leave. The others must get "first".
 func testDecisionOutlivesProposer(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
-	// Decide(nil) returns the decision without proposing one.
+	// Decide(nil) proposes nothing.
 	if got := g.planes[2].Decide(nil); got != nil {
 		t.Errorf("Decide(nil) = %q before any proposal; want nil", got)
 	}
@@ -186,7 +179,6 @@ func testDecisionOutlivesProposer(t *testing.T, join Join) {
 	}
 }
 
-// testDepartedRanks lets group rank 1 leave and waits until rank 0 notices.
 func testDepartedRanks(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	p := g.planes[0]

@@ -10,24 +10,18 @@ import (
 	"symmem/driver"
 )
 
-// Tests of exchanges send payloads whose contents are known. For example, Payload(2, 5, 100)
-// returns the 100 bytes that rank 2 sends in round 5. So each rank can check what it receives from
-// rank 2. Other functions judge the errors of ranks when one of them is late, or waits in another
-// call than the others.
-
-// Payload returns a test payload of the given size in bytes. Its contents depend on the rank and
-// the round, the number of the exchange.
+// Payload returns the bytes that a rank sends in a round of exchanges.
 func Payload(rank, round, size int) []byte {
 	payload := make([]byte, size)
 	for i := range payload {
-		payload[i] = byte(7*i + 31*rank + 101*round) // odd factors, so that neighbors differ
+		payload[i] = byte(7*i + 31*rank + 101*round) // each odd factor makes neighbors differ
 	}
 
 	return payload
 }
 
-// ExchangeAndCheck calls exchange with the Payload of a group rank. It checks that the results are
-// the Payloads of all ranks. sizes holds the payload sizes by group rank.
+// ExchangeAndCheck passes this rank's Payload to exchange, which has to return the Payloads of all
+// ranks. rank is a group rank, and sizes holds the payload sizes by group rank.
 func ExchangeAndCheck(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
@@ -52,9 +46,8 @@ func ExchangeAndCheck(
 	return nil
 }
 
-// CheckReports checks the fault reports that a rank has received: messages that ranks exchange
-// after a failure. reports and presentRanks have an entry for each rank. A rank that is present
-// must have sent Payload(sender, 1, size). The other ranks must have sent nothing.
+// CheckReports checks the fault reports that a rank received in an exchange after a failure. Each
+// rank that is set in presentRanks has sent Payload(sender, 1, size), and the others nothing.
 func CheckReports(reports [][]byte, rank, size int, presentRanks []bool) error {
 	const round = 1
 	for sender, isPresent := range presentRanks {
@@ -72,11 +65,11 @@ func CheckReports(reports [][]byte, rank, size int, presentRanks []bool) error {
 	return nil
 }
 
-// CountTimeouts checks the error of a rank that waited for a late rank. It returns 1 for a
-// TimeoutError about the late rank, so that callers can count these.
+// CountTimeouts checks the error of a rank that waited for lateRank. It returns the number of
+// TimeoutErrors about lateRank in err: 1, or 0 for the two other correct errors.
 //
-// It returns 0 for two other errors that are correct: ErrFault, if another rank has timed out
-// first, and a TimeoutError without missing ranks, if the waiting rank had begun too late.
+//   - ErrFault: another rank timed out first.
+//   - A TimeoutError without missing ranks: this rank began to wait after the deadline.
 func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
@@ -100,8 +93,8 @@ func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	return 0
 }
 
-// CheckDeadlocks checks the errors of ranks that waited for each other. At least one must be a
-// DeadlockError that describes the activity of other ranks. The others may match ErrFault.
+// CheckDeadlocks checks the errors of ranks that waited for each other: at least one DeadlockError,
+// and ErrFault on ranks that noticed the failure of another rank first.
 func CheckDeadlocks(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0

@@ -13,28 +13,16 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Each test here starts a group of ranks, one process per rank. The ranks repeat a wait for each
-// other, such as a comparison. The test then kills or stops one of them, the victim, and reads the
-// output of the others. Suppose that it kills rank 2 of the ranks 0, 1 and 2:
+// These tests kill or stop one process of a group, the victim, while the ranks repeat a wait for
+// each other. Each surviving rank prints the event "failed", exchanges fault reports, and prints an
+// outcome: the kind of its error and the ranks that the error names.
 //
-//   - On rank 0, the comparison ends with a RankLostError about rank 2. On rank 1, it can also end
-//     with ErrFault, if rank 1 first notices that rank 0 has failed.
-//   - Ranks 0 and 1 print the event "failed", and send a report to all ranks: a message that they
-//     have failed.
-//   - Both print the event "outcome" at the end. On rank 0, it contains the kind of the error,
-//     "lost", the ranks that the error is about, [2], and for each rank whether its report has
-//     arrived, [true true false].
-//
-// The kind "lost" stands for a RankLostError, "late" for a TimeoutError, and "fault" for ErrFault.
-//
-// A wait times out after hangTimeout, or after shortTimeout in tests of timeouts. Some tests do not
-// name a wait but a program, such as fetchProgram, in which the ranks do different things.
+// The kinds are "lost" for a RankLostError, "late" for a TimeoutError, and "fault" for ErrFault,
+// which reports the failure of another survivor.
 
-// groupSize is the number of ranks in each group except that of testExitAfterLeaving.
 const groupSize = 3
 
-// lostRequirements are the sentences that this file tests. The tests do not use Join, because the
-// processes get it from Main.
+// lostRequirements have tests that ignore their Join, because the processes get it from Main.
 var lostRequirements = []requirement{
 	{
 		"the other ranks return errors about a killed rank, and exchange fault reports without it",
@@ -53,11 +41,9 @@ var lostRequirements = []requirement{
 	},
 }
 
-// testKilledRank kills a rank during each kind of wait. The victim is rank 1, or rank 0, which can
-// have special tasks in a group.
 func testKilledRank(t *testing.T, _ Join) {
 	for waitName := range waitFunctions {
-		for victim := range 2 {
+		for _, victim := range []int{0, 1} { // rank 0 can have special tasks in a group
 			testName := fmt.Sprintf("rank %d in %s", victim, waitName)
 			t.Run(testName, func(t *testing.T) {
 				procs := startProcesses(t, groupSize, waitName, hangTimeout)
@@ -68,8 +54,6 @@ func testKilledRank(t *testing.T, _ Join) {
 	}
 }
 
-// testKilledWithoutWaits kills rank 2 while the others do not wait. They call PeerFailed until it
-// reports that another rank has failed or is lost.
 func testKilledWithoutWaits(t *testing.T, _ Join) {
 	const victim = 2
 	procs := startProcesses(t, groupSize, idleProgram, hangTimeout)
@@ -77,10 +61,9 @@ func testKilledWithoutWaits(t *testing.T, _ Join) {
 	procs.checkLost(victim)
 }
 
-// checkLost checks the outcomes of the ranks other than a killed victim. At least one must be a
-// RankLostError about the victim. The others can be ErrFault.
+// checkLost expects a RankLostError about the victim from at least one survivor.
 func (procs processes) checkLost(victim int) {
-	lostErrors := 0 // about the victim
+	lostErrors := 0
 	for _, p := range procs.except(victim) {
 		o := p.awaitEvent("outcome")
 		isAboutVictim := slices.Equal(o.Ranks, []int{victim})
@@ -92,7 +75,6 @@ func (procs processes) checkLost(victim int) {
 		}
 
 		p.checkReports(o, victim)
-		// o.Lost holds the lost ranks that the rank got from Plane.Departed at the end.
 		if !slices.Equal(o.Lost, []int{victim}) {
 			p.t.Errorf("rank %d: Departed() lists lost ranks %v, want [%d]", p.rank, o.Lost, victim)
 		}
@@ -103,29 +85,26 @@ func (procs processes) checkLost(victim int) {
 	}
 }
 
-// except returns the processes of all ranks except one.
 func (procs processes) except(rank int) processes {
 	return slices.Delete(slices.Clone(procs), rank, rank+1)
 }
 
-// rejectOutcome fails the test because of a wrong outcome. want describes a correct one.
 func (p *process) rejectOutcome(o output, want string) {
 	p.t.Helper()
 	p.t.Errorf("rank %d got kind %q, ranks %v (%s); want %s", p.rank, o.Kind, o.Ranks, o.Text, want)
 }
 
-// checkReports checks that reports of all ranks except the victim have arrived at rank p.rank.
+// checkReports checks that p received fault reports of all survivors, including p itself.
 func (p *process) checkReports(o output, victim int) {
 	p.t.Helper()
-	wantReports := slices.Repeat([]bool{true}, groupSize) // a rank gets its own report, too
+	wantReports := slices.Repeat([]bool{true}, groupSize)
 	wantReports[victim] = false
 	if !slices.Equal(o.HasReported, wantReports) {
 		p.t.Errorf("rank %d received reports %v, want %v", p.rank, o.HasReported, wantReports)
 	}
 }
 
-// testStoppedRank stops rank 2 until the others have printed their outcomes. When rank 2 resumes,
-// it must notice that they have failed.
+// A rank that resumes after the others have failed notices their failure.
 func testStoppedRank(t *testing.T, _ Join) {
 	const victim = 2
 	procs := startProcesses(t, groupSize, "a comparison", shortTimeout)
@@ -135,22 +114,19 @@ func testStoppedRank(t *testing.T, _ Join) {
 	procs[victim].checkFault()
 }
 
-// checkLate checks the outcomes of the ranks other than a stopped victim. At least one must be a
-// TimeoutError about the victim, and perhaps about other ranks. The others can be ErrFault.
-//
-// One other error is correct. If rank 2 stops after its last message has reached rank 0 but not
-// rank 1, then rank 0 waits only for rank 1, and rank 1 waits for rank 2. Rank 0 can then get a
-// TimeoutError about rank 1. It says that rank 1 is "in Barrier", the call that the ranks compare.
+// checkLate expects a TimeoutError about the victim from at least one survivor. If the victim
+// stopped between its messages to the two survivors, one of them waits only for the other. Its
+// TimeoutError then names a survivor that is "in Barrier", the call that the ranks compare.
 func (procs processes) checkLate(victim int) {
-	timeouts := 0 // about the victim
+	timeouts := 0
 	for _, p := range procs.except(victim) {
 		o := p.awaitEvent("outcome")
 		isAboutVictim := slices.Contains(o.Ranks, victim)
-		isAboutBarrier := strings.Contains(o.Text, "in Barrier")
+		isAboutSurvivor := strings.Contains(o.Text, "in Barrier")
 		switch {
 		case o.Kind == "late" && isAboutVictim:
 			timeouts++
-		case o.Kind == "late" && isAboutBarrier: // correct, too
+		case o.Kind == "late" && isAboutSurvivor:
 		case o.Kind != "fault":
 			p.rejectOutcome(o, fmt.Sprintf(`kind "late", rank %d`, victim))
 		}
@@ -163,8 +139,7 @@ func (procs processes) checkLate(victim int) {
 	}
 }
 
-// checkFault checks that the outcome of a resumed rank is ErrFault. A RankLostError or TimeoutError
-// would be wrong, because the other ranks were neither lost nor late.
+// checkFault expects ErrFault from a resumed rank, because the others were neither lost nor late.
 func (p *process) checkFault() {
 	p.t.Helper()
 	o := p.awaitEvent("outcome")
@@ -173,14 +148,13 @@ func (p *process) checkFault() {
 	}
 }
 
-// testStoppedInFetch lets rank 2 stop while it fetches memory of rank 1. The others wait for rank 2
-// in an exchange. Rank 0 has the shortest timeout, and must get an error about rank 2 only.
+// The victim stops itself while it fetches memory of rank 1. The others wait for it in an exchange.
 func testStoppedInFetch(t *testing.T, _ Join) {
 	const victim = 2
 	storeAddress := serveStore(t)
-	timeouts := [groupSize]time.Duration{shortTimeout, hangTimeout, hangTimeout} // by rank
+	timeoutByRank := [groupSize]time.Duration{shortTimeout, hangTimeout, hangTimeout}
 	var procs processes
-	for rank, timeout := range timeouts {
+	for rank, timeout := range timeoutByRank {
 		procs = append(procs, startProcess(t, rank, program{
 			WaitName: fetchProgram,
 			Store:    storeAddress,
@@ -190,7 +164,7 @@ func testStoppedInFetch(t *testing.T, _ Join) {
 		}))
 	}
 
-	procs[victim].awaitStop() // rank 2 stops without a signal from this test
+	procs[victim].awaitStop()
 	startExchange(t, storeAddress)
 	o := procs[0].awaitEvent("outcome")
 	isAboutVictim := slices.Equal(o.Ranks, []int{victim})
@@ -199,8 +173,7 @@ func testStoppedInFetch(t *testing.T, _ Join) {
 	}
 }
 
-// startExchange lets rank 0 begin the exchange of testStoppedInFetch. It sets stoppedKey in the
-// store that the ranks share. Rank 0 has waited for this key.
+// startExchange sets the key for which rank 0 waits before the exchange of testStoppedInFetch.
 func startExchange(t *testing.T, storeAddress string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hangTimeout)
@@ -212,8 +185,7 @@ func startExchange(t *testing.T, storeAddress string) {
 	must(t, errors.Join(setErr, closeErr))
 }
 
-// testResumedRank stops rank 2 until the others have timed out, and resumes it while they wait for
-// its report. Rank 2 must notice from their messages that they were not late.
+// The victim resumes while the others wait for its fault report.
 func testResumedRank(t *testing.T, _ Join) {
 	const victim = 2
 	for _, waitName := range []string{"a comparison", "an exchange"} {
@@ -228,13 +200,11 @@ func testResumedRank(t *testing.T, _ Join) {
 	}
 }
 
-// testExitAfterLeaving lets rank 1 announce some work, leave the group and exit. Rank 0 waits for
-// this work, which never completes, until a deadline. If the wait ends at the deadline and not
-// before, the outcome of rank 0 has the kind "cancelled".
+// Rank 1 submits work, leaves and exits. Rank 0 waits for the work, which never completes, until
+// its context ends.
 func testExitAfterLeaving(t *testing.T, _ Join) {
 	procs := startProcesses(t, 2, leaveProgram, hangTimeout)
-	err := procs[1].command.Wait() // until the process has exited
-	if err != nil {
+	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
 

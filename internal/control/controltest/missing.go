@@ -12,11 +12,8 @@ import (
 	"symmem/internal/control"
 )
 
-// In each test, ranks wait for a rank that does not arrive. Suppose that ranks 0 and 1 wait in an
-// exchange, and that rank 2 never calls Exchange. After the timeout, rank 0 gets a TimeoutError. It
-// lists rank 2 as missing, and describes the activity of rank 2: the call in which rank 2 waits,
-// for example. Rank 1 gets such an error, too, or ErrFault if it first notices that rank 0 has
-// failed.
+// In these tests, ranks wait for a missing rank that never arrives. They get a TimeoutError, which
+// describes what the missing rank does instead, or ErrFault if another rank times out first.
 
 var missingRequirements = []requirement{
 	{"the error of a wait lists a rank that did not arrive", testMissingRank},
@@ -25,14 +22,15 @@ var missingRequirements = []requirement{
 	{"Inspect lists the ranks that a rank is waiting for", testInspection},
 }
 
-// testMissingRank lets ranks 0 and 1 wait for rank 2. At least one of them must get a TimeoutError
-// about rank 2. The other may get ErrFault. When rank 2 has noticed the failure, its wait must
-// fail, too.
+const (
+	missingGroupSize = 3
+	lateRank         = missingGroupSize - 1 // group rank that the others wait for
+)
+
 func testMissingRank(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("from "+name, func(t *testing.T) {
-			const lateRank = 2
-			g := newGroup(t, join, lateRank+1, shortTimeout)
+			g := newGroup(t, join, missingGroupSize, shortTimeout)
 			errs := g.runOnEach(func(i int, p control.Plane) error {
 				if i == lateRank {
 					return nil
@@ -43,7 +41,7 @@ func testMissingRank(t *testing.T, join Join) {
 				return err
 			})
 			timeouts := 0
-			lateWorldRank := worldRanks(lateRank + 1)[lateRank]
+			lateWorldRank := worldRanks(missingGroupSize)[lateRank]
 			for _, err := range errs[:lateRank] {
 				timeouts += CountTimeouts(t, err, lateWorldRank)
 			}
@@ -58,9 +56,8 @@ func testMissingRank(t *testing.T, join Join) {
 	}
 }
 
-// testActivityOfMissingRank lets rank 0 submit two collectives, with the tickets 1 and 2, and wait
-// for the second. Rank 1 submits only the first, and waits for it. So rank 0 gets an error about
-// rank 1, which waits in the first collective, an AllGather.
+// Rank 1 waits for the first collective, an AllGather, and therefore never submits the second one,
+// for which rank 0 waits.
 func testActivityOfMissingRank(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {
@@ -88,8 +85,7 @@ func testActivityOfMissingRank(t *testing.T, join Join) {
 	checkError(t, "the wait of the missing rank", errs[1], driver.ErrFault)
 }
 
-// testWaitAfterDeadline lets rank 0 begin waits after their deadline. Rank 1 is missing, but it had
-// no time to arrive. The error must therefore not name rank 1.
+// Rank 1 does not arrive, but had no time to do so.
 func testWaitAfterDeadline(t *testing.T, join Join) {
 	waits := map[string]func(context.Context, control.Plane) error{
 		"an exchange": func(ctx context.Context, p control.Plane) error {
@@ -115,31 +111,27 @@ func testWaitAfterDeadline(t *testing.T, join Join) {
 	}
 }
 
-// testInspection lets ranks 0 and 1 wait for rank 2. Meanwhile, Inspect on rank 0 must list its
-// wait for rank 2. Rank 2 then aborts the group.
 func testInspection(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("in "+name, func(t *testing.T) {
-			const lateRank = 2
-			g := newGroup(t, join, lateRank+1, hangTimeout)
+			g := newGroup(t, join, missingGroupSize, hangTimeout)
 			g.runOnEach(func(i int, p control.Plane) error {
 				if i < lateRank {
 					return wait(p)
 				}
 
 				defer p.Abort(nil) // ends the waits
-				awaitInspection(t, g.planes[0], worldRanks(lateRank + 1)[lateRank])
+				awaitInspection(t, g.planes[0], worldRanks(missingGroupSize)[lateRank])
 				return nil
 			})
 		})
 	}
 }
 
-// awaitInspection calls Inspect until the first wait in the result is only for the world rank
-// awaitedRank. It then checks the descriptions in the result.
+// awaitInspection calls Inspect until it lists a wait for only the world rank awaitedRank.
 func awaitInspection(t *testing.T, p control.Plane, awaitedRank int) {
 	t.Helper()
-	const otherRankCount = 2 // in the group of testInspection
+	const otherRankCount = missingGroupSize - 1
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
 	for begin := time.Now(); time.Since(begin) < hangTimeout/2; <-ticks.C {

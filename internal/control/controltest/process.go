@@ -16,15 +16,12 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Some tests start a process for each rank, so that they can kill or stop a rank. A process runs
-// the test binary again, with a program in an environment variable. It writes events as lines of
-// JSON to its standard output. One is {"Event": "running", ...}. The last one is {"Event":
-// "outcome", ...}, and describes the error with which the rank has ended.
-
 // processes are the ranks of a group, by rank.
 type processes []*process
 
-// process is a rank in a process other than the test's.
+// process is a rank in a separate process, which a test can kill or stop. It runs the test binary
+// with a program in an environment variable, and prints events as lines of JSON, for example
+// {"Event":"running"}. The last event, "outcome", describes the error of the rank.
 type process struct {
 	t       testing.TB
 	rank    int
@@ -32,9 +29,8 @@ type process struct {
 	lines   *bufio.Scanner // reads the events
 }
 
-// startProcesses starts a group of size ranks with one process per rank. waitName is the program of
-// the processes: a key of waitFunctions, whose function they repeat, or the name of a special
-// program. startProcesses returns when each process has written the event "running".
+// startProcesses starts a group with one process per rank, and waits until they are running.
+// waitName is the wait that they repeat, a key of waitFunctions, or the name of a special program.
 func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
 	storeAddress := serveStore(t)
@@ -56,7 +52,7 @@ func startProcesses(t *testing.T, size int, waitName string, timeout time.Durati
 	return procs
 }
 
-// serveStore serves a store, with which ranks find each other, until the test ends.
+// serveStore serves the store in which ranks find each other, until the test ends.
 func serveStore(t testing.TB) (address string) {
 	t.Helper()
 	address = "unix:" + filepath.Join(t.TempDir(), "store")
@@ -67,8 +63,7 @@ func serveStore(t testing.TB) (address string) {
 	return address
 }
 
-// startProcess runs a program in a new process of the test binary. The process is killed when the
-// test ends.
+// startProcess runs a program in a new process, which is killed when the test ends.
 func startProcess(t testing.TB, rank int, prog program) *process {
 	t.Helper()
 	text, err := json.Marshal(prog)
@@ -87,7 +82,7 @@ func startProcess(t testing.TB, rank int, prog program) *process {
 	t.Cleanup(func() {
 		cancel() // kills the process
 		_ = input.Close()
-		_ = command.Wait() // the error only says that the process was killed
+		_ = command.Wait() // returns an error, because the process was killed
 	})
 	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(output)}
 }
@@ -110,8 +105,7 @@ func (p *process) awaitStop() {
 	}
 }
 
-// awaitEvent skips the output of the process up to the line with the given event, and returns this
-// line. It ends the test if the process finishes before.
+// awaitEvent skips events of the process until the given one, which it returns.
 func (p *process) awaitEvent(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
@@ -133,7 +127,6 @@ func (p *process) awaitEvent(event string) output {
 	return output{} // not reached
 }
 
-// sendSignal sends a signal to the process.
 func (p *process) sendSignal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.command.Process.Signal(s); err != nil {

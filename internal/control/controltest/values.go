@@ -11,9 +11,8 @@ import (
 	"symmem/internal/control"
 )
 
-// Ranks can gather named values. Suppose that ranks 0 and 1 call Gather for the value "loss". Each
-// rank passes a few numbers, its words, and gets the words of both ranks. The n-th Gather for a
-// name on rank 0 belongs to the n-th one for this name on rank 1. Different names are independent.
+// Gather exchanges a few numbers, the words of each rank, under a name such as "loss". The n-th
+// Gather for a name returns the words that every rank has passed to its n-th Gather for this name.
 
 var valueRequirements = []requirement{
 	{"Gather returns the words of all ranks", testGatheredWords},
@@ -25,31 +24,32 @@ var valueRequirements = []requirement{
 	{"Gather of ordered values detects a deadlock with a rank in a collective", testOrderedValues},
 }
 
-// Arguments of Named, which returns the object for a name. A rank launches no collective while it
-// waits for ordered values, so the wait can detect deadlocks with collectives.
+// arguments of Plane.Named: a rank that waits for ordered values launches no collective meanwhile,
+// so the wait can detect deadlocks with collectives
 const (
 	unordered = false
 	ordered   = true
 )
 
-// gather gathers the values of a name. The words of this rank begin with first and end with its
-// complement. gather returns the words of all ranks, followed by zeros.
+// testWords returns words that begin with first.
+func testWords(first uint64) driver.Words { return driver.Words{first, 1, 2, 3, 4, ^first} }
+
+// gather passes testWords to Gather and returns the words of all ranks, followed by zeros.
 func gather(
 	ctx context.Context, p control.Plane, name string, first uint64,
 ) ([]driver.Words, error) {
-	const maxRanks = 8 // of the groups in the tests
+	const maxRanks = 8
 	all := make([]driver.Words, maxRanks)
 	value, err := p.Named(name, unordered)
 	if err != nil {
 		return nil, err
 	}
 
-	err = value.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
+	err = value.Gather(ctx, testWords(first), all)
 	return all, err
 }
 
-// gatherAndCheck gathers values on group rank i, and checks the words of all ranks. These depend on
-// the rank and the round.
+// gatherAndCheck gathers words that depend on the rank and the round.
 func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
 	firstWord := func(rank int) uint64 { return uint64(1000*round + rank) }
 	all, err := gather(g.ctx, g.planes[i], name, firstWord(i))
@@ -58,7 +58,7 @@ func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
 	}
 
 	for rank := range g.planes {
-		want := driver.Words{firstWord(rank), 1, 2, 3, 4, ^firstWord(rank)}
+		want := testWords(firstWord(rank))
 		if all[rank] != want {
 			return fmt.Errorf("%s %d: words of group rank %d = %v, want %v",
 				name, round, rank, all[rank], want)
@@ -68,7 +68,6 @@ func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
 	return nil
 }
 
-// testGatheredWords gathers two values in turns, many times.
 func testGatheredWords(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
@@ -86,8 +85,7 @@ func testGatheredWords(t *testing.T, join Join) {
 	})
 }
 
-// testIndependentNames lets rank 0 wait for values of one name. Meanwhile, gathers of another
-// name, exchanges and comparisons must complete.
+// Other gathers, exchanges and comparisons complete while rank 0 waits for the value "slow".
 func testIndependentNames(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	quickDone := make(chan struct{})
@@ -118,15 +116,13 @@ func testIndependentNames(t *testing.T, join Join) {
 	})
 }
 
-// testOrderOfNames lets each rank gather two values in two goroutines. The ranks name the values in
-// different orders.
 func testOrderOfNames(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	names := []string{"first", "second"}
 	g.mustRunOnEach(t, func(i int, _ control.Plane) error {
 		results := make(chan error, len(names))
 		for k := range names {
-			name := names[(k+i)%2] // rank 1 begins with the second name
+			name := names[(k+i)%len(names)] // rank 1 begins with the second name
 			if _, err := g.planes[i].Named(name, unordered); err != nil {
 				return err
 			}
@@ -147,8 +143,7 @@ func testOrderOfNames(t *testing.T, join Join) {
 	})
 }
 
-// testInvalidNames tries names of invalid lengths, and one name more than the limit. Afterwards,
-// valid names must still work.
+// Errors about invalid names and about too many names do not affect valid names.
 func testInvalidNames(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	longest := strings.Repeat("n", driver.MaxValueName)
@@ -159,7 +154,7 @@ func testInvalidNames(t *testing.T, join Join) {
 			}
 		}
 
-		// Use up all names but one. The names may differ between ranks.
+		// Use up all names but one. The ranks need not use the same names.
 		for k := range driver.MaxValueNames - 1 {
 			if _, err := p.Named(fmt.Sprint(k+i), unordered); err != nil {
 				return err
@@ -180,7 +175,6 @@ func testInvalidNames(t *testing.T, join Join) {
 	})
 }
 
-// testCanceledGather lets rank 0 call Gather with a canceled context. Later calls fail, too.
 func testCanceledGather(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	ctx, cancel := context.WithCancel(g.ctx)
@@ -194,7 +188,6 @@ func testCanceledGather(t *testing.T, join Join) {
 	checkError(t, "Gather of the failed plane", err, context.Canceled)
 }
 
-// testClosedGather also calls Gather for a value that was named before the plane was closed.
 func testClosedGather(t *testing.T, join Join) {
 	g := newGroup(t, join, 1, hangTimeout)
 	value, err := g.planes[0].Named("kept", unordered)
@@ -206,8 +199,7 @@ func testClosedGather(t *testing.T, join Join) {
 	checkError(t, "Named", err, driver.ErrClosed)
 }
 
-// testOrderedValues lets rank 0 gather ordered values while rank 1 waits in a collective that rank
-// 0 has not launched. Neither rank can continue.
+// Rank 0 gathers ordered values, and rank 1 waits for a collective that rank 0 has not launched.
 func testOrderedValues(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {

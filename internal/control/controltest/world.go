@@ -14,23 +14,15 @@ import (
 )
 
 const (
-	// hangTimeout expires only if a test hangs.
-	hangTimeout = 60 * time.Second
-	// shortTimeout is the timeout of waits that must time out. It is long enough that ranks on a
-	// busy machine are late only if a test delays them.
-	shortTimeout = time.Second
+	hangTimeout  = 60 * time.Second // expires only if a test hangs
+	shortTimeout = time.Second      // for waits that time out; long enough for a busy machine
 )
 
-// Most tests create a group whose ranks are all in this process. For example, newGroup(t, join, 2,
-// hangTimeout) returns a group of two ranks. A test acts for rank 0 by calling methods of
-// planes[0], which connects rank 0 to rank 1. Ranks that must act at the same time do so in
-// runOnEach.
+// localGroup is a group whose ranks are all in this process. A test acts for a rank by calling the
+// methods of its plane, its connection to the other ranks.
 //
-// The ranks run no collectives. They only submit them: a rank that is about to launch its next
-// collective calls Submit, which announces this to the other ranks. Submit returns the number of
-// the collective, its ticket. unfinishedWait stands for a wait for the work of the collective.
-
-// localGroup is a group whose ranks are all in this process.
+// The ranks launch no collectives. They only announce them with Submit, which returns the number of
+// the collective, its ticket.
 type localGroup struct {
 	ctx    context.Context // ends after hangTimeout
 	planes []control.Plane // by group rank
@@ -48,9 +40,9 @@ func newWarningGroup(t testing.TB, join Join, n int, late driver.Late) *localGro
 	return newGroupOf(t, join, n, Member{Timeout: hangTimeout, Late: late})
 }
 
-// newGroupOf returns a group of n ranks, which have the Timeout and Late of m. The planes are
-// closed when the test ends.
-func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
+// newGroupOf returns a group of n ranks with the Timeout and Late of a template. It closes the
+// planes when the test ends.
+func newGroupOf(t testing.TB, join Join, n int, template Member) *localGroup {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
 	store := rendezvous.NewLocal()
@@ -58,7 +50,8 @@ func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 	t.Cleanup(func() {
 		defer cancel()
 		g.mustRunOnEach(t, func(_ int, p control.Plane) error {
-			if p == nil { // the rank has failed to join
+			hasJoined := p != nil
+			if !hasJoined {
 				return nil
 			}
 
@@ -67,7 +60,7 @@ func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 		must(t, store.Close())
 	})
 	g.mustRunOnEach(t, func(i int, _ control.Plane) (err error) {
-		member := m
+		member := template
 		member.Store = store
 		member.Group = driver.GroupConfig{ID: "planes", Ranks: worldRanks(n), Rank: i}
 		g.planes[i], err = join(ctx, member)
@@ -76,9 +69,8 @@ func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 	return g
 }
 
-// worldRanks returns the world ranks (numbers in the whole job) of a group of n ranks, by group
-// rank. For example, group ranks 0 and 1 have the world ranks 1 and 0. The numbers differ so that
-// tests detect code that confuses them.
+// worldRanks returns the world rank of each group rank. World ranks, the numbers in the whole job,
+// differ from group ranks to expose code that confuses the two.
 func worldRanks(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -88,7 +80,7 @@ func worldRanks(n int) []int {
 	return ranks
 }
 
-// runOnEach calls f for all ranks at the same time and returns the results by group rank.
+// runOnEach calls f concurrently for all ranks and returns the results by group rank.
 func (g *localGroup) runOnEach(f func(i int, p control.Plane) error) []error {
 	return ranktest.CollectErrors(len(g.planes), func(i int) error { return f(i, g.planes[i]) })
 }
@@ -99,8 +91,8 @@ func (g *localGroup) mustRunOnEach(t testing.TB, f func(i int, p control.Plane) 
 	must(t, errors.Join(g.runOnEach(f)...))
 }
 
-// unfinishedWait returns a Wait for work that never completes. ticket is the number of the last
-// collective on which the work depends.
+// unfinishedWait returns a Wait for the work of the collective with the given ticket, which never
+// completes.
 func unfinishedWait(ticket uint64) control.Wait {
 	return control.Wait{
 		Ticket:    ticket,
@@ -110,7 +102,6 @@ func unfinishedWait(ticket uint64) control.Wait {
 	}
 }
 
-// must ends the test if err is not nil.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -118,12 +109,11 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// checkError checks that err matches target. name says in the test's output which call has returned
-// err.
-func checkError(t *testing.T, name string, err, target error) {
+// checkError checks that the error of a call matches target.
+func checkError(t *testing.T, callName string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
-		t.Errorf("%s: got %v, want %v", name, err, target)
+		t.Errorf("%s: got %v, want %v", callName, err, target)
 	}
 }
 
@@ -133,16 +123,15 @@ func checkOpen(p control.Plane) error {
 	case <-p.Failed():
 		return fmt.Errorf("the plane has failed: %w", p.Cause())
 	default:
-		return p.Cause() // must be nil
+		return p.Cause() // nil, unless the plane is inconsistent
 	}
 }
 
 // barrier is the call that all ranks compare in waitFunctions.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-// waitFunctions holds functions in which a rank waits for all others, by a name for test output.
-// The wait ends without an error when the others call the same function, except that the wait for
-// work never does. Only the plane's timeout bounds the waits.
+// waitFunctions holds functions in which a rank waits until all others call the same function. The
+// wait for work ends only after a failure. Only the plane's timeout bounds the waits.
 var waitFunctions = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
 		return p.Compare(p.Submit(), &barrier)
