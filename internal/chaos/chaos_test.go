@@ -9,8 +9,8 @@
 //
 //	go test ./internal/chaos -v -timeout 4h -run Mistakes -programs=1000 -seed=7
 //
-// The seed and its number determine a program. A test stops at the first failure and prints a
-// command that repeats the program, though the timing may differ.
+// A program depends only on the seed and its number. A test stops at the first failure, unless -all
+// is set, and prints a command that repeats the program. The timing may differ.
 package chaos
 
 import (
@@ -86,18 +86,16 @@ func (b batch) test(t *testing.T) {
 	}
 }
 
-// batchRun is a batch in progress. Its counters are shared by the workers.
+// batchRun is a batch in progress, shared by its workers.
 type batchRun struct {
 	batch
-	programs int
-	begun    atomic.Int64 // counts programs
-	done     atomic.Int64 // counts programs
-	failed   atomic.Int64 // counts worlds, each of which stops at its first failure
-	slowest  slowestProgram
+	programs    int
+	begun, done atomic.Int64 // counts of programs
+	failed      atomic.Int64 // count of worlds, each of which stops at its first failure
+	slowest     slowestProgram
 }
 
-// work runs one world after another until none is left. A failure cancels the other workers too,
-// unless -all is set.
+// work runs one world after another until no program is left.
 func (r *batchRun) work(ctx context.Context, t *testing.T, cancel func()) {
 	for ctx.Err() == nil {
 		end := int(r.begun.Add(int64(r.programsPerWorld)))
@@ -129,7 +127,6 @@ func (r *batchRun) work(ctx context.Context, t *testing.T, cancel func()) {
 	}
 }
 
-// repeatCommand returns a command that runs the given programs again.
 func repeatCommand(t *testing.T, first, programs int) string {
 	return fmt.Sprintf("go test ./internal/chaos -v -count=1 -run '^%s$' "+
 		"-seed=%d -from=%d -programs=%d", t.Name(), *seedFlag, first, programs)
@@ -169,10 +166,9 @@ func startProgress(name string, programs int, done, failed *atomic.Int64) (stop 
 	}
 }
 
-// slowestProgram records the slowest world.
 type slowestProgram struct {
 	mu       sync.Mutex
-	number   int           // number of the world's first program; guarded by mu
+	number   int           // number of the first program of a world; guarded by mu
 	duration time.Duration // guarded by mu
 }
 

@@ -65,7 +65,6 @@ type job struct {
 
 var errHang = errors.New("program hangs")
 
-// environment returns the ranks' environment variables, as NAME=value.
 func (j *job) environment() ([]string, error) {
 	task, err := json.Marshal(j.task)
 	if err != nil {
@@ -74,7 +73,7 @@ func (j *job) environment() ([]string, error) {
 
 	env := os.Environ()
 	if os.Getenv("GORACE") == "" {
-		// The default of the race detector is one second.
+		// By default, each exit takes one second longer under the race detector.
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
 
@@ -152,7 +151,6 @@ func ignoreLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	return o, nil
 }
 
-// storeSocket returns the name of a job's store socket.
 func storeSocket(jobID string) string { return "symmem-chaos-" + jobID }
 
 // watch makes the ranks print their stacks and exit if they do not end within timeLimit.

@@ -41,7 +41,7 @@ var kinds = map[string]*kind{
 type task struct {
 	Kind             string // key of kinds
 	Seed             uint64
-	First            int // number of the first program; the numbers begin with 1
+	First            int // number of the first program, 1 or higher
 	ProgramCount     int // ProgramsPerWorld, or less in the last world
 	ProgramsPerWorld int
 	GPU              bool
@@ -53,9 +53,9 @@ func (t *task) lastProgram() int { return t.First + t.ProgramCount - 1 }
 
 // worldDraws returns a random source that is the same for all programs of a world.
 func (t *task) worldDraws() *rand.Rand {
-	world := (t.First - 1) / t.ProgramsPerWorld
-	seedNumber := -1 - world // negative, unlike the numbers of programs
-	return newDraws(t.Seed, seedNumber)
+	worldIndex := (t.First - 1) / t.ProgramsPerWorld
+	number := -1 - worldIndex // negative, unlike the numbers of programs
+	return newDraws(t.Seed, number)
 }
 
 // performer performs the programs of one kind on a rank.
@@ -66,43 +66,42 @@ type performer interface {
 	close() error
 }
 
-// report describes the last program that a rank performed.
+// report holds the results of performer.run for the last program that a rank performed.
 type report struct {
-	Rank               int
-	Program            int      // number of the program
-	Reported, Failures []string // results of performer.run
+	Rank, Program      int
+	Reported, Failures []string
 }
 
-// test runs programs of this kind. The flag -programs overrides their number. base holds the fields
-// of a task that are the same for all worlds. env holds additional environment variables.
-func (k *kind) test(t *testing.T, programs int, base task, env []string) {
+// test runs programs of this kind. base holds the fields of a task that are the same for all
+// worlds. env holds additional environment variables of the ranks.
+func (k *kind) test(t *testing.T, defaultCount int, base task, env []string) {
 	t.Helper()
-	runWorld := func(ctx context.Context, first, n int) error {
-		world := base // a copy
-		world.Seed = *seedFlag
-		world.First = first
-		world.ProgramCount = n
-		world.ProgramsPerWorld = k.programsPerWorld
-		return k.run(ctx, &world, env)
+	runWorld := func(ctx context.Context, first, count int) error {
+		worldTask := base
+		worldTask.Seed = *seedFlag
+		worldTask.First = first
+		worldTask.ProgramCount = count
+		worldTask.ProgramsPerWorld = k.programsPerWorld
+		return k.run(ctx, &worldTask, env)
 	}
-	batch{defaultCount: programs, programsPerWorld: k.programsPerWorld, run: runWorld}.test(t)
+	batch{defaultCount: defaultCount, programsPerWorld: k.programsPerWorld, run: runWorld}.test(t)
 }
 
 // testOnAGPU is like test, but on GPUs: those of this machine if SYMMEM_TEST_BACKEND is nccl, or
 // else software GPUs. It skips the test where these are not available or too slow.
-func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
+func (k *kind) testOnAGPU(t *testing.T, defaultCount int, base task) {
 	t.Helper()
 	skipSlow(t)
 	base.GPU = true
 	base.Machines = *machinesFlag
-	k.test(t, programs, base, gpuVariables(t))
+	k.test(t, defaultCount, base, gpuVariables(t))
 }
 
 // run runs the programs of one world and returns their failures.
 func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	ranks, _ := k.drawWorld(t)
 	var reports []report
-	var otherLines []string // lines of output that are not reports
+	var otherLines []string
 	j := job{
 		role: "programs", ranks: ranks, task: t, timeLimit: k.timeLimit, variables: env,
 		machines: t.Machines,

@@ -63,7 +63,7 @@ func (t *task) messages(number int) (*program, mistake) {
 		if !hasPeers || d.IntN(5) == 0 {
 			m.completeAllReduce(g, &o)
 		} else {
-			const largeIndex = 3
+			const largeIndex = 3 // only this op can be large
 			isLarge := m.hasLargeMessage && i == largeIndex
 			m.completeMessage(g, &o, isLarge)
 		}
@@ -107,10 +107,10 @@ func (m *messageDraws) completeMessage(g *generator, o *op, isLarge bool) {
 		o.message.tag = anyTag
 	}
 
-	received := g.drawForwarded(o)
-	if received != nil {
-		o.send = received.recv
-		o.count = min(o.count, received.count)
+	forwarded := g.drawForwarded(o)
+	if forwarded != nil {
+		o.send = forwarded.recv
+		o.count = min(o.count, forwarded.count)
 	} else {
 		o.send = g.buffer(o.count+gapBytes, m.isForeign)
 	}
@@ -126,7 +126,6 @@ const (
 	gapBytes = 64 // bytes after a message in its buffer, which symmem must not change
 )
 
-// drawBytes draws the size of a message.
 func drawBytes(d *rand.Rand, isLarge bool) int {
 	if isLarge {
 		return 1<<20 + d.IntN(7<<20)

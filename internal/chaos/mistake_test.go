@@ -35,7 +35,6 @@ var mistakeNames = [...]string{
 	"wrong type", "skipped call",
 }
 
-// String describes the mistake in the report of a failed test.
 func (m mistake) String() string {
 	if m.kind == noMistake {
 		return "no mistake"

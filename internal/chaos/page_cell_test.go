@@ -38,7 +38,7 @@ const (
 	pageSum      = 1 + 2 + 3 // sum of ownValue on all ranks
 )
 
-// newCell returns a cell for setUp.
+// newCell returns a cell that needs setUp.
 func newCell(path symmem.PathChoice, isReplayed, isPromised bool) *cell {
 	c := &cell{path: path, isReplayed: isReplayed, isPromised: isPromised, count: pageElements}
 	c.name = path.String() + ", eager"
@@ -49,7 +49,6 @@ func newCell(path symmem.PathChoice, isReplayed, isPromised bool) *cell {
 	return c
 }
 
-// setUp creates the cell's group, memory, streams and event.
 func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	const color, key = 0, 0 // the same color on all ranks, so the group has all ranks
 	if c.group, err = rt.World().Split(ctx, color, key); err != nil {
@@ -166,7 +165,6 @@ func read(ctx context.Context, s *symmem.Stream, m symmem.Memory) ([]float32, er
 	return got, s.Synchronize(ctx)
 }
 
-// sum calls the AllReduce.
 func (c *cell) sum(ctx context.Context) error {
 	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
 }

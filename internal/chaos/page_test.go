@@ -14,10 +14,10 @@ import (
 var allCellsFlag = flag.Bool("all-cells", false,
 	"test each fault on GPUs at every check level instead of one")
 
-// pageTask is a job that tests the tables in docs/reference/failures.md, the page: they promise
-// which errors the other ranks get if one rank, the victim, has a fault. A cell is a collective on
-// one path (algorithm), called directly (eager) or replayed in a graph. The ranks test all cells
-// in one world with one fault, such as "killed", and print reports.
+// pageTask is a job that tests docs/reference/failures.md, the page. Its tables promise which
+// errors the other ranks get if one rank, the victim, is killed or has another fault. A cell of a
+// table is a collective on one path (algorithm), called directly (eager) or replayed in a graph.
+// The ranks test all cells with one fault and print reports.
 type pageTask struct {
 	World string // key of pageWorlds
 	Level string // one of pageLevels
@@ -105,7 +105,6 @@ func TestPageOnAGPU(t *testing.T) {
 	}
 }
 
-// cells returns the cells to test.
 func (p pageTask) cells() (cells []*cell) {
 	w := pageWorlds[p.World]
 	f := pageFaults[p.Fault]
@@ -135,7 +134,8 @@ func (p pageTask) run(t *testing.T, env []string) {
 		machines: pageWorlds[p.World].machines,
 		onLine: func(line string) {
 			var r pageReport
-			if json.Unmarshal([]byte(line), &r) == nil { // ignore other output
+			isReport := json.Unmarshal([]byte(line), &r) == nil
+			if isReport {
 				reports = append(reports, r)
 			}
 		},

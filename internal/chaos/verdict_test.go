@@ -11,10 +11,9 @@ import (
 	"symmem"
 )
 
-// verdict compares how the player performed a program on this rank with the model's prediction. For
-// example, if another rank skips the call of op 5 on stream 1, the model predicts that the stream
-// and the group fail at op 5, that the output of this call is undefined, and the contents of the
-// other buffers.
+// verdict compares the outcome of a program on this rank with the model's prediction. For example,
+// if another rank skips a call, the model predicts that the stream and the group of the call fail,
+// that its output is undefined, and what the other buffers contain.
 type verdict struct {
 	*player
 	*model
@@ -97,7 +96,6 @@ func (v *verdict) finish() {
 	}
 }
 
-// compareBuffer compares the contents of buffer b with the prediction.
 func (v *verdict) compareBuffer(b int) {
 	self := v.rt.Rank()
 	n := v.model.p.buffers[b].bytes
@@ -166,14 +164,12 @@ func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	return onStream, onEvent
 }
 
-// recordError adds err to the reported errors, unless it is nil.
 func (v *verdict) recordError(source string, number int, err error) {
 	if err != nil {
 		v.reported = append(v.reported, fmt.Sprintf("%s %d: %v", source, number, err))
 	}
 }
 
-// wasRecorded reports whether the program has recorded an event.
 func (v *verdict) wasRecorded(event int) bool {
 	return slices.ContainsFunc(v.player.p.ops[:v.endIndex], func(o op) bool {
 		return o.kind == recordOp && o.event == event

@@ -28,7 +28,6 @@ type localGroup struct {
 	planes []control.Plane // by group rank
 }
 
-// newGroup returns a group of n ranks whose waits are bounded by timeout.
 func newGroup(t testing.TB, join Join, n int, timeout time.Duration) *localGroup {
 	t.Helper()
 	return newGroupOf(t, join, n, Member{Timeout: timeout})
@@ -50,8 +49,8 @@ func newGroupOf(t testing.TB, join Join, n int, template Member) *localGroup {
 	t.Cleanup(func() {
 		defer cancel()
 		g.mustRunOnEach(t, func(_ int, p control.Plane) error {
-			hasJoined := p != nil
-			if !hasJoined {
+			hasFailedToJoin := p == nil
+			if hasFailedToJoin {
 				return nil
 			}
 
@@ -85,7 +84,6 @@ func (g *localGroup) runOnEach(f func(i int, p control.Plane) error) []error {
 	return ranktest.CollectErrors(len(g.planes), func(i int) error { return f(i, g.planes[i]) })
 }
 
-// mustRunOnEach is like runOnEach, but ends the test if a rank returns an error.
 func (g *localGroup) mustRunOnEach(t testing.TB, f func(i int, p control.Plane) error) {
 	t.Helper()
 	must(t, errors.Join(g.runOnEach(f)...))
@@ -109,7 +107,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// checkError checks that the error of a call matches target.
 func checkError(t *testing.T, callName string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
@@ -117,7 +114,6 @@ func checkError(t *testing.T, callName string, err, target error) {
 	}
 }
 
-// checkOpen returns an error if a plane has failed.
 func checkOpen(p control.Plane) error {
 	select {
 	case <-p.Failed():
