@@ -19,7 +19,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// environment variables of a rank
+// Environment variables of a rank.
 const (
 	roleVariable = "SYMMEM_CHAOS_ROLE"
 	taskVariable = "SYMMEM_CHAOS_TASK" // JSON

@@ -63,20 +63,18 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 			continue
 		}
 
-		switch m.kind {
-		case wrongCount:
-			if o.count == 1 {
-				continue // the wrong count would be 0
-			}
+		if m.kind == wrongCount && o.count == 1 {
+			continue // the wrong count would be 0
+		}
 
+		if m.kind == skipCall && p.isUndetectable(&m) {
+			continue
+		}
+
+		isArgumentWrong := m.kind == wrongCount || m.kind == wrongType
+		if isArgumentWrong {
 			// A captured graph contains the wrong argument from its first launch.
 			m.opIndex = p.firstLaunch(m.opIndex)
-		case wrongType:
-			m.opIndex = p.firstLaunch(m.opIndex)
-		case skipCall:
-			if p.isUndetectable(&m) {
-				continue
-			}
 		}
 
 		return m

@@ -24,8 +24,8 @@ var valueRequirements = []requirement{
 	{"Gather of ordered values detects a deadlock with a rank in a collective", testOrderedValues},
 }
 
-// arguments of Plane.Named: a rank that waits for ordered values launches no collective meanwhile,
-// so the wait can detect deadlocks with collectives
+// Arguments of Plane.Named. A rank that waits for ordered values launches no collective meanwhile,
+// so the wait can detect deadlocks with collectives.
 const (
 	unordered = false
 	ordered   = true
