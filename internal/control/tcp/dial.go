@@ -16,40 +16,28 @@ import (
 	"symmem/internal/sys"
 )
 
-// A rank connects to every rank with a lower number. Suppose that rank 0 has stored the addresses
-// "10.0.0.5:4000 192.168.7.5:4000", and rank 1 connects to it:
-//
-//   - Rank 1 dials 10.0.0.5 and, a little later, 192.168.7.5. The first address is the one that is
-//     most likely to be reachable.
-//   - On the first connection that is established, rank 1 performs a handshake: it sends a hello,
-//     which contains one half of the group's secret token, and rank 0 answers with the other half.
-//   - If the handshake fails, rank 1 tries it on the next connection that is established. For
-//     example, a busy rank with too many new connections closes the oldest ones.
-//   - If no handshake succeeds, rank 1 pauses, and then begins another round with all addresses.
-//   - If all addresses refuse the connection, rank 1 gives up: the process of rank 0 has exited.
+// Each rank connects to every lower-numbered rank. A machine with several interfaces has several
+// addresses, so a rank dials them in rounds: all addresses at short intervals, with the token
+// handshake on one established connection at a time, until a handshake succeeds.
 
 const (
-	// dialTimeout is the time after which a failed round is not repeated.
-	dialTimeout = 20 * time.Second
-	// endedTimeout is a shorter limit for rounds in which all connections are refused or closed. A
-	// busy rank accepts a connection within this time.
-	endedTimeout = 8 * time.Second
-	// dialStagger is the delay in a round between dialing one address and the next.
-	dialStagger = 200 * time.Millisecond
-	// dialPause is the time between rounds.
-	dialPause = 500 * time.Millisecond
+	dialTimeout = 20 * time.Second // no new round begins after this time
+	// closedTimeout applies instead while every connection is refused or closed. Even a busy rank
+	// accepts a connection sooner.
+	closedTimeout = 8 * time.Second
+	dialStagger   = 200 * time.Millisecond // between the addresses of a round
+	dialPause     = 500 * time.Millisecond // between rounds
 )
 
-// dialer connects to one rank with a lower number. It is used by one goroutine.
+// dialer connects to one lower-numbered rank. Only one goroutine uses it.
 type dialer struct {
 	*joiner
-	rank           int    // group rank to connect to
-	handshakeCount uint32 // number of handshakes so far
+	rank           int // group rank to connect to
+	handshakeCount uint32
 }
 
-// dialAll starts a goroutine of j.tasks for each lower rank, which connects to the rank. It calls
-// fail for each error. It looks up one address at a time, because a pending lookup occupies a
-// connection to the store.
+// dialAll connects to all lower ranks in the background and passes errors to fail. It looks up
+// one address at a time, because a pending lookup occupies a connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	for r := range j.cfg.Group.Rank {
 		value, err := j.cfg.Store.Get(ctx, j.addressKey(r))
@@ -71,60 +59,59 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial connects to the rank at one of its addresses, which are separated by spaces. It performs
-// rounds until one succeeds, or until more rounds are useless.
+// dial connects to the rank at one of its space-separated addresses.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	addressList := strings.Fields(addresses)
-	if len(addressList) == 0 { // for example, the machine has only link-local addresses
+	if len(addressList) == 0 {
 		return nil, d.unreachableError(addresses, errNoAddress)
 	}
 
 	begin := time.Now()
-	endedSince := begin // all connections since then were refused or closed
+	closedSince := begin // since then, all connections were refused or closed
 	for {
 		l, errs := d.tryAddresses(ctx, addressList)
 		if l != nil {
 			return l, nil
 		}
 
-		if allMatch(errs, isRefused) {
+		if allMatch(errs, isRefused) { // the process has exited
 			description := fmt.Sprintf("its addresses %q refuse connections", addresses)
 			return nil, d.rankLostError(d.cfg.Group.Ranks[d.rank], description)
 		}
 
-		if !allMatch(errs, isEnded) {
-			endedSince = time.Now()
+		if !allMatch(errs, isRefusedOrClosed) {
+			closedSince = time.Now()
 		}
 
 		err := errors.Join(errs...)
-		if time.Since(endedSince) > endedTimeout {
+		if time.Since(closedSince) > closedTimeout {
 			err = fmt.Errorf("each connection ended before the rank answered: %w", err)
 			return nil, d.unreachableError(addresses, err)
 		}
 
-		hasEnded := ctx.Err() != nil
+		isCanceled := ctx.Err() != nil
 		hasTimedOut := time.Since(begin) > dialTimeout
 		isPermanent := errors.Is(err, ErrProtocol)
-		if hasEnded || hasTimedOut || isPermanent {
+		if isCanceled || hasTimedOut || isPermanent {
 			return nil, d.unreachableError(addresses, err)
 		}
 
 		select {
 		case <-time.After(dialPause):
-		case <-ctx.Done(): // the next round fails at once
+		case <-ctx.Done(): // makes the next round fail
 		}
 	}
 }
 
 var errNoAddress = errors.New("the rank has found no usable address on its machine")
 
-// unreachableError describes both ends of a connection that could not be established. err is the
-// reason.
+// unreachableError adds both ends of the failed connection to err.
 func (d *dialer) unreachableError(addresses string, err error) error {
-	advice := "; all machines must be able to connect to each other directly on every port: " +
-		"check for firewalls, proxies or NAT between them"
-	if errors.Is(err, ErrProtocol) {
-		advice = "" // the network works
+	advice := ""
+	isNetworkFault := !errors.Is(err, ErrProtocol)
+	if isNetworkFault {
+		advice = "; all machines must be able to connect to each other directly on every port: " +
+			"check for firewalls, proxies or NAT between them"
 	}
 
 	target := d.describeRank(d.rank)
@@ -142,9 +129,8 @@ func (j *joiner) describeRank(r int) string {
 	return text
 }
 
-// tryAddresses performs a round. It dials the addresses concurrently, but performs one handshake at
-// a time. It returns a link, which is a connection after a successful handshake. If there is none,
-// it returns nil and the errors of all addresses.
+// tryAddresses performs one round. It returns the first connection with a successful handshake, or
+// nil and the errors of all addresses.
 func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, []error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -152,7 +138,7 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 		conn net.Conn
 		err  error
 	}
-	results := make(chan result, len(addresses)) // has room for all, so no sender waits
+	results := make(chan result, len(addresses))
 	for i, address := range addresses {
 		d.tasks.Go(func() {
 			delay := time.Duration(i) * dialStagger
@@ -169,7 +155,7 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 		case r.err != nil:
 			errs = append(errs, r.err)
 		case established != nil:
-			_ = r.conn.Close() // it was established before cancel took effect
+			_ = r.conn.Close() // not needed
 		default:
 			l, err := d.handshake(ctx, r.conn.(*net.TCPConn)) // dialAfter dials "tcp"
 			if err != nil {
@@ -178,14 +164,13 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 			}
 
 			established = l
-			cancel() // stops dialing other addresses
+			cancel() // stop dialing the other addresses
 		}
 	}
 
 	return established, errs
 }
 
-// dialAfter connects to an address after a delay.
 func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Conn, error) {
 	select {
 	case <-time.After(delay):
@@ -198,19 +183,19 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 		return nil, err
 	}
 
-	sys.CloseInForks(conn) // so that the connection ends with this process
+	sys.CloseInForks(conn) // a child process must not keep the connection open
 	return conn, nil
 }
 
-// handshake checks that both ends of a connection belong to the group, and returns a link. After an
-// error, or if ctx ends first, it closes the connection.
+// handshake proves to each end of a connection that the other end belongs to the group. It closes
+// the connection if it returns an error.
 func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	interrupt := func() { _ = conn.SetDeadline(time.Now()) }
 	stop := context.AfterFunc(ctx, interrupt)
 	d.handshakeCount++
 	err := d.exchangeTokens(conn)
-	isInterrupted := !stop() // interrupt may still be running, and spoil the connection
-	if isInterrupted && err == nil {
+	isInterrupted := !stop()
+	if isInterrupted && err == nil { // interrupt may set the deadline later
 		err = ctx.Err()
 	}
 
@@ -222,8 +207,8 @@ func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error
 	return newLink(d.rank, conn), nil
 }
 
-// exchangeTokens sends a hello with the first half of the token. It checks the second half, with
-// which the other end answers.
+// exchangeTokens sends a hello with the first half of the token, and checks that the other end
+// answers with the second half.
 func (d *dialer) exchangeTokens(conn *net.TCPConn) error {
 	encodedHello := d.encodeHello(d.rank, d.handshakeCount, conn)
 	if _, err := conn.Write(encodedHello); err != nil {
@@ -243,18 +228,16 @@ func (d *dialer) exchangeTokens(conn *net.TCPConn) error {
 	return nil
 }
 
-// isRefused reports whether err means that no process listens at the address. Errors during the
-// handshake have another meaning: a rank with too many connections closes some of them.
+// isRefused reports whether err means that no process listens at the address.
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// isEnded reports whether err means that the connection was refused, or closed by the other end. A
-// proxy also closes connections if it cannot reach the rank.
-func isEnded(err error) bool {
+// isRefusedOrClosed also matches connections closed during the handshake, either by a rank with too
+// many connections or by a proxy that cannot reach the rank.
+func isRefusedOrClosed(err error) bool {
 	return isRefused(err) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// allMatch reports whether matches returns true for every error.
 func allMatch(errs []error, matches func(error) bool) bool {
 	return !slices.ContainsFunc(errs, func(err error) bool { return !matches(err) })
 }

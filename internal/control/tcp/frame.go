@@ -13,70 +13,52 @@ import (
 	"symmem/driver"
 )
 
-// Ranks send each other messages over TCP connections. For example, each rank sends this message to
-// all other ranks in the group's second exchange on driver.LaneControl:
+// message is sent from one rank to another as a frame: a header of 16 bytes, the name of the track
+// and the payload. For example, the message {kindPost, "control", 2, []byte("abc")} becomes:
 //
-//	message{kind: kindPost, track: "control", step: 2, payload: []byte("abc")}
-//
-// A track is a sequence of steps that all ranks perform, here the exchanges on that lane. In each
-// step, every rank sends a payload to every other rank. A message with such a payload is a post.
-// Other kinds of messages announce, for example, that a rank has failed.
-//
-// A connection carries a message as a frame. The frame of the message above is:
-//
-//	01                        kindPost
+//	01                        kind
 //	07                        length of the track's name
 //	00 00                     always zero
-//	03 00 00 00               size of the payload
+//	03 00 00 00               size of the payload, little-endian
 //	02 00 00 00 00 00 00 00   step
 //	"control"                 name of the track
 //	"abc"                     payload
-//
-// Integers are little-endian. The first 16 bytes are the header.
-
-// message is a message from one rank to another.
 type message struct {
 	kind    kind
-	track   track  // for kindPost and kindComplete; otherwise ""
-	step    uint64 // step of the track, from 1; for other kinds of messages, see kind
-	payload []byte // its size depends on the kind and the track
+	track   track // only in kindPost and kindComplete
+	step    uint64
+	payload []byte
 }
 
-// kind is the kind of a message.
+// kind determines the meaning of a message's step and payload.
 type kind uint8
 
 const (
-	kindPost kind = iota + 1 // a payload for one step of a track
-	// kindComplete is sent before kindFail, once for each track. Its step is the last step of the
-	// track for which the sender has received the posts of all ranks.
+	kindPost kind = iota + 1 // the sender's payload for a step
+	// kindComplete precedes kindFail, once for each track. Its step is the last one in which the
+	// sender has received the posts of all ranks.
 	kindComplete
-	kindReport // contains a report about the failure of the group
-	// kindStatus contains the sender's status. If it answers a kindAskStatus, it has the same step.
-	// Otherwise, its step is 0.
-	kindStatus
-	kindAskStatus // asks for a kindStatus; its step numbers the sender's requests from 1
-	// kindFail announces that the sender has failed. Its step is the reason, a control.Reason. Its
-	// payload is the sender's status.
-	kindFail
-	kindFailAck // acknowledges kindFail
-	kindLeave   // last message of a rank that leaves the group; contains the sender's last status
+	kindReport    // a report about the group's failure
+	kindStatus    // the sender's status; step is the number of the request, or 0 without a request
+	kindAskStatus // requests a kindStatus; step is the number of the request, from 1
+	kindFail      // the sender has failed; step is the control.Reason, payload the sender's status
+	kindFailAck   // acknowledges kindFail
+	kindLeave     // the sender leaves the group; payload is its last status
 )
 
-// track is the name of a track.
+// track names a sequence of steps, numbered from 1. In each step, every rank sends one post to
+// every other rank.
 type track string
 
-// All ranks exchange payloads on the first three tracks, compare their calls on the fourth, and
-// have one more track for each named value (see driver.Values).
 const (
 	trackControl    track = "control"
 	trackBackground track = "background"
 	trackCalls      track = "calls"
-	trackCompare    track = "compare"
-	valuePrefix           = "value " // the value "x" has the track "value x"
+	trackCompare    track = "compare" // compares calls by their hashes
+	valuePrefix           = "value "  // begins the track of a named value, as in "value loss"
 )
 
-// laneTracks holds the tracks of exchanges, by driver.Lane. The last lane, driver.LaneFault, has no
-// track: its exchanges use kindReport.
+// laneTracks lacks driver.LaneFault, whose exchanges use kindReport.
 var laneTracks = [driver.LaneFault]track{
 	driver.LaneControl:    trackControl,
 	driver.LaneBackground: trackBackground,
@@ -84,48 +66,51 @@ var laneTracks = [driver.LaneFault]track{
 }
 
 const (
-	headerBytes = 16 // size of a frame's header
-	wordBytes   = 8  // size of a number in a payload
+	headerBytes = 16
+	wordBytes   = 8 // size of a number in a payload
 	statusBytes = 5 * wordBytes
 )
 
-// payloadSizes returns the minimum and maximum size, in bytes, of a post on the track. isKnown is
-// false if there is no such track.
-func (t track) payloadSizes() (minSize, maxSize int, isKnown bool) {
+func (t track) isValue() bool { return strings.HasPrefix(string(t), valuePrefix) }
+
+func (t track) isKnown() bool {
+	return t == trackCompare || t.isValue() || slices.Contains(laneTracks[:], t)
+}
+
+// allowsPost reports whether a post on the track may have a payload of this size.
+func (t track) allowsPost(payloadBytes int) bool {
 	const valueBytes = len(driver.Words{}) * wordBytes
 	switch {
 	case t == trackCompare:
-		return wordBytes, wordBytes, true // a digest (hash) of a call
-	case strings.HasPrefix(string(t), valuePrefix):
-		return valueBytes, valueBytes, true
+		return payloadBytes == wordBytes
+	case t.isValue():
+		return payloadBytes == valueBytes
 	default:
-		isKnown = slices.Contains(laneTracks[:], t)
-		return 0, driver.MaxPayload, isKnown
+		return t.isKnown() && payloadBytes <= driver.MaxPayload
 	}
 }
 
-// payloadSizes returns the minimum and maximum size of the message's payload in bytes. isValid is
-// false if the kind is unknown, or if the track is not one for this kind.
-func (m *message) payloadSizes() (minSize, maxSize int, isValid bool) {
+// allowsPayload reports whether a message with this kind and track exists, and may have a payload
+// of this size.
+func (m *message) allowsPayload(payloadBytes int) bool {
 	hasNoTrack := m.track == ""
 	switch m.kind {
 	case kindPost:
-		return m.track.payloadSizes()
+		return m.track.allowsPost(payloadBytes)
 	case kindComplete:
-		_, _, isKnown := m.track.payloadSizes()
-		return 0, 0, isKnown
+		return m.track.isKnown() && payloadBytes == 0
 	case kindReport:
-		return 0, driver.MaxPayload, hasNoTrack
+		return hasNoTrack && payloadBytes <= driver.MaxPayload
 	case kindStatus, kindFail, kindLeave:
-		return statusBytes, statusBytes, hasNoTrack
+		return hasNoTrack && payloadBytes == statusBytes
 	case kindAskStatus, kindFailAck:
-		return 0, 0, hasNoTrack
+		return hasNoTrack && payloadBytes == 0
 	}
 
-	return 0, 0, false
+	return false
 }
 
-// encode returns the message as a frame. The name of the track must have less than 256 bytes.
+// encode returns the message as a frame. The name of its track must be shorter than 256 bytes.
 func (m *message) encode() []byte {
 	b := make([]byte, 0, headerBytes+len(m.track)+len(m.payload))
 	b = append(b, byte(m.kind), byte(len(m.track)), 0, 0)
@@ -138,37 +123,35 @@ func (m *message) encode() []byte {
 // ErrProtocol means that another rank violates this version of the protocol.
 var ErrProtocol = errors.New("the rank does not use this version of symmem's control protocol")
 
-// readFrame reads a frame and returns its message. It allocates memory for the payload only if the
-// payload has a valid size, so that a faulty sender cannot make it allocate too much.
+// readFrame checks the size of a payload before it allocates memory for the payload, because the
+// sender may be faulty.
 func readFrame(r io.Reader) (message, error) {
-	var b [headerBytes + math.MaxUint8]byte // for the header and the name of the track
+	var b [headerBytes + math.MaxUint8]byte // header and name of the track
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
 		return message{}, err
 	}
 
 	m := message{kind: kind(b[0]), step: binary.LittleEndian.Uint64(b[8:])}
-	nameBytes := b[1]
-	hasZeroBytes := b[2] == 0 && b[3] == 0
-	size := binary.LittleEndian.Uint32(b[4:])
-	if !hasZeroBytes || size > driver.MaxPayload {
+	nameEnd := headerBytes + int(b[1])
+	isReservedZero := b[2] == 0 && b[3] == 0
+	payloadBytes := binary.LittleEndian.Uint32(b[4:])
+	if !isReservedZero || payloadBytes > driver.MaxPayload {
 		return message{}, fmt.Errorf("invalid frame of kind %d with %d bytes: %w",
-			m.kind, size, ErrProtocol)
+			m.kind, payloadBytes, ErrProtocol)
 	}
 
-	name := b[headerBytes:][:nameBytes]
+	name := b[headerBytes:nameEnd]
 	if _, err := io.ReadFull(r, name); err != nil {
 		return message{}, err
 	}
 
 	m.track = track(name)
-	minSize, maxSize, isValid := m.payloadSizes()
-	isSizeValid := minSize <= int(size) && int(size) <= maxSize
-	if !isValid || !isSizeValid {
+	if !m.allowsPayload(int(payloadBytes)) {
 		return message{}, fmt.Errorf("invalid frame of kind %d on track %q with %d bytes: %w",
-			m.kind, m.track, size, ErrProtocol)
+			m.kind, m.track, payloadBytes, ErrProtocol)
 	}
 
-	m.payload = make([]byte, size)
+	m.payload = make([]byte, payloadBytes)
 	if _, err := io.ReadFull(r, m.payload); err != nil {
 		return message{}, err
 	}
@@ -176,31 +159,27 @@ func readFrame(r io.Reader) (message, error) {
 	return m, nil
 }
 
-// encodeWords encodes numbers, in wordBytes each.
 func encodeWords(words ...uint64) []byte {
 	b, _ := binary.Append(nil, binary.LittleEndian, words) // cannot fail
 	return b
 }
 
-// decodeWords decodes numbers that encodeWords has encoded. b must have wordBytes for each of them.
+// decodeWords fills words from b, which must have wordBytes for each of them.
 func decodeWords(b []byte, words []uint64) {
-	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail, because b is long enough
+	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail
 }
 
-// status shows the other ranks which collectives a rank has announced, and where it waits. A ticket
-// is the number of a collective in the group, from 1.
+// status shows which collectives a rank has launched, and where it waits. The group's collectives
+// have sequence numbers from 1, called tickets.
 type status struct {
-	submitted uint64 // last ticket that the rank has submitted, that is, announced
-	// inCollective is the ticket of the collective in which the rank waits, or 0.
-	inCollective uint64
+	submitted    uint64           // last ticket of this rank
+	inCollective uint64           // ticket of the collective in which the rank waits, or 0
 	operation    driver.Operation // of this collective
-	// inExchange is the step of trackControl in which the rank waits, or 0.
-	inExchange uint64
-	since      time.Time // when the wait began, on the clock of this machine
+	inExchange   uint64           // step of trackControl in which the rank waits, or 0
+	since        time.Time        // when the wait began
 }
 
-// encode encodes the status. Clocks of machines differ, so it encodes how long the wait has lasted
-// until now, instead of since.
+// encode replaces since by the duration of the wait, because clocks differ between machines.
 func (s *status) encode(now time.Time) []byte {
 	waited := uint64(0)
 	isWaiting := s.inCollective != 0 || s.inExchange != 0
@@ -211,13 +190,12 @@ func (s *status) encode(now time.Time) []byte {
 	return encodeWords(s.submitted, s.inCollective, uint64(s.operation), s.inExchange, waited)
 }
 
-// decodeStatus decodes a status that has arrived now. payload must have statusBytes.
+// decodeStatus decodes a payload of statusBytes that has arrived at the time now.
 func decodeStatus(payload []byte, now time.Time) status {
 	var words [statusBytes / wordBytes]uint64
 	decodeWords(payload, words[:])
-	// The mask limits the wait of a faulty sender to 146 years, so that it cannot be negative.
-	const maxWaited = 1<<62 - 1
-	waited := time.Duration(words[4] & maxWaited)
+	const maxWaited = 1<<62 - 1                   // fits into a time.Duration
+	waited := time.Duration(words[4] & maxWaited) // a faulty sender may send any number
 	return status{
 		submitted:    words[0],
 		inCollective: words[1],

@@ -5,37 +5,27 @@ import (
 	"sync"
 )
 
-// link is a connection to another rank. Messages are sent as frames, which are encoded messages.
+// link is a connection to another rank with a queue of frames, which are encoded messages. One
+// goroutine, the writer, runs writeFrames, so senders never wait for the other rank.
 //
-// Suppose that this rank begins an exchange, and then fails. It queues a frame with its payload for
-// the exchange, and then frames about the failure. It never waits for the other rank to read them.
-// A goroutine that runs writeFrames, the writer, sends the queued frames.
-//
-// A status of this rank is not queued. Instead, the writer encodes the latest status when it sends
-// the queue. So there is at most one status to send, even if the other rank reads slowly.
-//
-// The queue stays short without a limit: a rank begins an exchange only when it has received the
-// messages of all ranks for the previous exchange.
+// The queue needs no limit, because an exchange begins only after all ranks' messages of the
+// previous one have arrived. A status is not queued: the writer encodes the latest one.
 type link struct {
-	rank int // group rank at the other end
-	// attempt is the number of the handshake that created the connection, from 1. At the end that
-	// connected, it is 0.
-	attempt uint32
+	rank    int    // group rank at the other end
+	attempt uint32 // number of the handshake, from 1; 0 on the rank that dialed
 	conn    *net.TCPConn
 
-	mu           sync.Mutex
-	queue        [][]byte // frames to send, oldest first; guarded by mu
-	isLastQueued bool     // whether the last frame of the link has been queued; guarded by mu
-	isStatusDue  bool     // whether to send a status after the queue; guarded by mu
-	// request is the number of the other rank's request that the status answers, or 0 if the status
-	// answers no request. It is guarded by mu.
-	request uint64
+	mu           sync.Mutex // guards the fields below
+	queue        [][]byte   // frames to send, oldest first
+	isLastQueued bool       // whether no frame may follow the queue
+	isStatusDue  bool       // whether to send a status after the queue
+	request      uint64     // number of the request that the status answers, or 0
 
-	wake   chan struct{} // holds a value if the writer has work; has room for one
-	closed chan struct{} // closed when this rank reads no more messages
+	wake   chan struct{} // buffered; holds a value if the writer has work
+	closed chan struct{} // closed by the reader of conn when it ends
 }
 
-// newLink returns a link without queued frames. The caller must start writeFrames.
+// newLink returns a link. The caller must start writeFrames.
 func newLink(rank int, conn *net.TCPConn) *link {
 	return &link{
 		rank:   rank,
@@ -45,7 +35,7 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// send queues a frame. If isLast is true, this is the last frame: send drops later ones.
+// send queues a frame. It drops all frames after one with isLast set.
 func (l *link) send(frame []byte, isLast bool) {
 	l.mu.Lock()
 	if !l.isLastQueued {
@@ -57,7 +47,7 @@ func (l *link) send(frame []byte, isLast bool) {
 	l.wakeWriter()
 }
 
-// sendStatus makes the writer send this rank's status.
+// sendStatus requests the writer to send the latest status.
 func (l *link) sendStatus() {
 	l.mu.Lock()
 	l.isStatusDue = true
@@ -65,39 +55,36 @@ func (l *link) sendStatus() {
 	l.wakeWriter()
 }
 
-// answer makes the writer send a status that answers a request (kindAskStatus) of the other rank.
+// answer is sendStatus in response to a kindAskStatus with the step request.
 func (l *link) answer(request uint64) {
 	l.mu.Lock()
 	l.isStatusDue = true
-	l.request = request // with the same lock: otherwise, takeQueue could reset it in between
+	l.request = request
 	l.mu.Unlock()
 	l.wakeWriter()
 }
 
-// wakeWriter makes the writer look at the queue.
 func (l *link) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // the writer has not received the previous value yet
+	default: // already requested
 	}
 }
 
-// takeQueue empties the queue and returns its frames. If a status is due, it adds the frame that
-// encodeStatus returns. hasLast reports whether no frames will follow.
+// takeQueue empties the queue and returns its frames, followed by a status if one is due. hasLast
+// reports whether no frames will follow.
 func (l *link) takeQueue(
 	encodeStatus func(request uint64) []byte,
 ) (frames net.Buffers, hasLast bool) {
 	l.mu.Lock()
 	frames = l.queue
 	hasLast = l.isLastQueued
-	isStatusDue := l.isStatusDue && !hasLast // no frame may follow the last one
+	isStatusDue := l.isStatusDue && !hasLast
 	request := l.request
 	l.queue = nil
 	l.isStatusDue = false
 	l.request = 0
-	// encodeStatus locks groupState.mu. Calls of send hold that lock when they lock l.mu, so the
-	// opposite order could deadlock.
-	l.mu.Unlock()
+	l.mu.Unlock() // encodeStatus locks groupState.mu, which comes before l.mu in the lock order
 	if isStatusDue {
 		frames = append(frames, encodeStatus(request))
 	}
@@ -105,9 +92,8 @@ func (l *link) takeQueue(
 	return frames, hasLast
 }
 
-// writeFrames sends queued frames until it has sent the last one. It also returns when closed is
-// closed or a write fails. It reports no error, because the goroutine that reads from conn gets
-// one, too.
+// writeFrames sends queued frames until it has sent the last one or the link is closed. It ignores
+// a failed write, because reads from conn then fail, too.
 func (l *link) writeFrames(encodeStatus func(request uint64) []byte) {
 	for {
 		select {

@@ -14,20 +14,12 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// BenchmarkScale shows how the cost of a group grows with the number of its ranks. All ranks run in
-// this process and connect over the loopback interface. A group of 16 ranks goes through three
-// phases, of which the benchmark measures the CPU time:
-//
-//   - join: all ranks join the group.
-//   - exchange: each rank sends 10 messages to each of the 15 others.
-//   - death: rank 0 closes its connections. All others notice that it is lost, and exchange
-//     reports.
-//
-// The metrics are the CPU time of join and death per rank, and that of exchange per message.
+// BenchmarkScale shows how the CPU time of joining, exchanging messages and losing a rank grows
+// with the size of a group, whose ranks all run in this process.
 func BenchmarkScale(b *testing.B) {
 	for _, rankCount := range []int{16, 32, 64, 128} {
 		if testing.Short() && rankCount > 32 {
-			continue // larger groups would take half a minute
+			continue // would take half a minute
 		}
 
 		b.Run(fmt.Sprintf("ranks=%d", rankCount), func(b *testing.B) {
@@ -38,7 +30,6 @@ func BenchmarkScale(b *testing.B) {
 	}
 }
 
-// benchScale runs the phases once and reports the metrics.
 func benchScale(b *testing.B, rankCount int) {
 	store, dial := newBenchStore(b)
 	g := &benchGroup{b: b, planes: make([]*Plane, rankCount)}
@@ -52,9 +43,10 @@ func benchScale(b *testing.B, rankCount int) {
 
 		return g.noticeLoss(rank)
 	})
-	g.runOnEach(func(rank int) error { return g.planes[rank].Close() })
+	_ = g.runOnEach(func(rank int) error { return g.planes[rank].Close() })
 	check(b, store.Close())
-	messageCount := exchangeCount * rankCount * (rankCount - 1) // each rank sends to all others
+	peerCount := rankCount - 1
+	messageCount := exchangeCount * rankCount * peerCount
 	reportTime := func(metric string, d time.Duration, count int) {
 		b.ReportMetric(float64(d.Microseconds())/float64(count), metric)
 	}
@@ -63,14 +55,12 @@ func benchScale(b *testing.B, rankCount int) {
 	reportTime("death-µs/rank", deathTime, rankCount)
 }
 
-// benchGroup is a group of ranks in this process.
 type benchGroup struct {
 	b      *testing.B
 	planes []*Plane // by rank; set by join
 }
 
-// runOnEach calls f for all ranks at the same time and returns the CPU time of these calls. An
-// error of a rank fails the benchmark.
+// runOnEach calls f concurrently for all ranks and returns the CPU time.
 func (g *benchGroup) runOnEach(f func(rank int) error) time.Duration {
 	begin := cpuTime(g.b)
 	errs := ranktest.CollectErrors(len(g.planes), f)
@@ -78,7 +68,7 @@ func (g *benchGroup) runOnEach(f func(rank int) error) time.Duration {
 	return cpuTime(g.b) - begin
 }
 
-// cpuTime returns the CPU time that this process has used.
+// cpuTime returns the CPU time of this process since its start.
 func cpuTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -88,7 +78,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// join joins the group as a rank. It closes the client of the store.
+// join joins a rank to the group and closes its client of the store.
 func (g *benchGroup) join(rank int, client *rendezvous.Client) error {
 	ranks := make([]int, len(g.planes))
 	for r := range ranks {
@@ -104,12 +94,10 @@ func (g *benchGroup) join(rank int, client *rendezvous.Client) error {
 	return errors.Join(joinErr, closeErr)
 }
 
-// exchangeCount is the number of exchanges in the second phase.
 const exchangeCount = 10
 
-// exchange takes part in the exchanges of the second phase.
 func (g *benchGroup) exchange(rank int) error {
-	payload := make([]byte, 142) // as large as the message of an agreement
+	payload := make([]byte, 142) // a typical size
 	for range exchangeCount {
 		_, err := g.planes[rank].Exchange(g.b.Context(), driver.LaneControl, payload)
 		if err != nil {
@@ -120,15 +108,14 @@ func (g *benchGroup) exchange(rank int) error {
 	return nil
 }
 
-// loseRank0 closes the connections of rank 0, so that the other ranks lose it.
+// loseRank0 closes the connections of rank 0.
 func (g *benchGroup) loseRank0() {
-	for _, l := range g.planes[0].links[1:] {
+	for _, l := range g.planes[0].links[1:] { // rank 0 has no link to itself
 		_ = l.conn.Close()
 	}
 }
 
-// noticeLoss waits until a rank has noticed that rank 0 is lost, and exchanges a report with the
-// other ranks.
+// noticeLoss waits until a rank has noticed the loss of rank 0, and exchanges reports.
 func (g *benchGroup) noticeLoss(rank int) error {
 	_, err := g.planes[rank].Exchange(g.b.Context(), driver.LaneControl, nil)
 	if err == nil {
@@ -141,13 +128,12 @@ func (g *benchGroup) noticeLoss(rank int) error {
 	return err
 }
 
-// newBenchStore starts the server of a store, through which ranks find each other. dial returns a
-// new client of the store, and panics if it cannot connect.
+// newBenchStore starts a store, through which ranks find each other. dial connects a new client.
 func newBenchStore(b *testing.B) (server *rendezvous.Server, dial func() *rendezvous.Client) {
 	token := rendezvous.NewToken()
 	server, err := rendezvous.Listen("127.0.0.1:0", token)
 	check(b, err)
-	var mu sync.Mutex // one rank dials at a time, so that few connections are unauthenticated
+	var mu sync.Mutex // limits unauthenticated connections, of which the server closes the oldest
 	return server, func() *rendezvous.Client {
 		mu.Lock()
 		defer mu.Unlock()

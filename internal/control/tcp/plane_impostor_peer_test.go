@@ -13,23 +13,15 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Tests with an impostor check how rank 0, the victim, reacts to each message of rank 1. The victim
-// runs the code under test. The impostor is a test that sends the messages of rank 1:
-//
-//   - To connect to the victim, it sends a hello, which contains its half of the group's token. The
-//     victim answers with the other half.
-//   - Both then send a post, a message for a step of an exchange. The first one contains the ranks
-//     of the group, so that the victim can check that both mean the same group.
-
-// impostor pretends to be rank 1 of a group of two ranks.
+// impostor plays rank 1 of a group of two ranks: the test sends each of its messages. Rank 0, the
+// victim, runs the code under test.
 type impostor struct {
 	t     *testing.T
 	ctx   context.Context // ends after hangTimeout
-	store driver.Store    // of the group, which contains the victim's address
+	store driver.Store    // contains the victim's address
 	conn  net.Conn        // to the victim; set by dial
 }
 
-// newImpostor returns an impostor that is not connected.
 func newImpostor(t *testing.T) *impostor {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
@@ -46,8 +38,7 @@ func (i *impostor) config() Config {
 	return Config{Store: i.store, Group: duo(0), Timeout: hangTimeout}
 }
 
-// joinVictim makes the victim join the group, and connects the impostor to it. It returns the
-// victim's plane.
+// joinVictim connects the victim and the impostor, and returns the victim's plane.
 func (i *impostor) joinVictim() *Plane {
 	i.t.Helper()
 	joined := make(chan error, 1)
@@ -73,7 +64,7 @@ func (i *impostor) joinVictim() *Plane {
 	return p
 }
 
-// joiner returns a joiner for rank 1, which has the token of the group.
+// joiner returns a joiner for rank 1 with the group's token.
 func (i *impostor) joiner() *joiner {
 	i.t.Helper()
 	j := &joiner{cfg: Config{Store: i.store, Group: duo(1)}}
@@ -81,18 +72,19 @@ func (i *impostor) joiner() *joiner {
 	return j
 }
 
-// dial connects to the victim, but sends nothing.
+// dial connects to the victim without sending anything.
 func (i *impostor) dial() {
 	i.t.Helper()
-	value, err := i.store.Get(i.ctx, i.joiner().cfg.key("0")) // begins with the victim's address
+	addresses, err := i.store.Get(i.ctx, i.joiner().addressKey(0))
 	check(i.t, err)
-	address := strings.Fields(string(value))[0]
-	i.conn, err = net.Dial("tcp", address)
+	firstAddress := strings.Fields(string(addresses))[0]
+	i.conn, err = net.Dial("tcp", firstAddress)
 	check(i.t, err)
 	check(i.t, i.conn.SetDeadline(time.Now().Add(hangTimeout)))
 }
 
-// authenticate sends a hello, and checks that the victim answers with the second half of the token.
+// authenticate sends a hello with the first half of the group's token, and checks that the victim
+// answers with the second half.
 func (i *impostor) authenticate(secret token) {
 	i.t.Helper()
 	_, err := i.conn.Write(i.joiner().encodeHello(0, 1, i.conn))
@@ -105,7 +97,6 @@ func (i *impostor) authenticate(secret token) {
 	}
 }
 
-// send sends a message to the victim.
 func (i *impostor) send(k kind, t track, step uint64, payload []byte) {
 	i.t.Helper()
 	m := message{kind: k, track: t, step: step, payload: payload}
@@ -113,7 +104,7 @@ func (i *impostor) send(k kind, t track, step uint64, payload []byte) {
 	check(i.t, err)
 }
 
-// await reads messages of the victim until one has the given kind, and returns that one.
+// await returns the victim's next message of a kind, and drops the messages before it.
 func (i *impostor) await(k kind) message {
 	i.t.Helper()
 	for {
@@ -125,8 +116,7 @@ func (i *impostor) await(k kind) message {
 	}
 }
 
-// checkClosed checks that the victim closes the connection without an answer to a hello, which is
-// described in errors. It then closes this end, too.
+// checkClosed checks that the victim closes the connection without answering.
 func (i *impostor) checkClosed(hello string) {
 	i.t.Helper()
 	if n, err := i.conn.Read(make([]byte, 1)); n != 0 || err == nil {

@@ -16,21 +16,18 @@ import (
 	"symmem/internal/netlab"
 )
 
-// Strangers must not be able to disturb a job. The tests simulate three machines, which are network
-// namespaces on this host. Machines 0 and 1 run two ranks each, as processes that form a group.
-// Rank 0 also serves a store, from which the ranks get the secret token of the group. Machine 2 has
-// no token. It attacks: it opens many connections to the other machines, and sends invalid data on
-// some of them. The ranks must join the group and exchange data as usual.
+// An attacker without the group's token must not disturb a job. Network namespaces on this host
+// simulate three machines: 0 and 1 run two ranks each, and 2 attacks them.
 
-// newAttackedCluster returns the three machines. The ranks have not been started.
+// newAttackedCluster does not start the ranks.
 func newAttackedCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := newIdleCluster(t, netlab.Config{Machines: 3}, ranksPerMachine)
-	c.idle = 1 // number of machines without ranks: the last one
+	const attackerCount = 1
+	c.idle = attackerCount // machines without ranks
 	return c
 }
 
-// TestAttackOnStoreIsIgnored attacks the store while ranks join and exchange data.
 func TestAttackOnStoreIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := newAttackedCluster(t)
@@ -42,18 +39,18 @@ func TestAttackOnStoreIsIgnored(t *testing.T) {
 	c.finish()
 }
 
-// TestAttackOnRanksIsIgnored attacks all ports of the other machines while ranks 0 to 2 wait for
-// rank 3 to join. After all ranks have joined, only the port of the store must be open.
+// The attack begins while ranks 0 to 2 wait for rank 3. When all have joined, only the store
+// listens.
 func TestAttackOnRanksIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := newAttackedCluster(t)
-	c.lastWaits = true // rank 3 waits for input before it joins
+	c.lastWaits = true // rank 3 joins when it reads a line
 	c.start(machineRank{Timeout: hangTimeout})
 	lastRank := c.ranks[len(c.ranks)-1]
 	c.awaitPorts()
 	a := startAttack(c, c.openAddresses)
 	a.awaitConnections(c.t)
-	_, _ = io.WriteString(lastRank.input, "join\n") // fails if the rank has ended; see awaitAll
+	_, _ = io.WriteString(lastRank.input, "join\n") // awaitAll reports a rank that has ended
 	c.awaitAll(eventNamed(eventJoined))
 	open := c.openAddresses()
 	isOnlyStore := len(open) == 1 && open[0].Port() == storePort
@@ -65,9 +62,10 @@ func TestAttackOnRanksIsIgnored(t *testing.T) {
 	c.finish()
 }
 
-// openAddresses returns the addresses on which processes of machines 0 and 1 listen.
+// openAddresses lists the addresses on which processes of the attacked machines listen.
 func (c *cluster) openAddresses() (all []netip.AddrPort) {
-	for _, m := range c.lab.Machines[:2] {
+	const attackedCount = 2
+	for _, m := range c.lab.Machines[:attackedCount] {
 		for _, port := range listeningPorts(m) {
 			all = append(all, netip.AddrPortFrom(m.Addresses[0], port))
 		}
@@ -76,11 +74,10 @@ func (c *cluster) openAddresses() (all []netip.AddrPort) {
 	return all
 }
 
-// awaitPorts waits until ranks 0 to 2 listen for connections. Rank 0 listens on two ports, because
-// it also serves the store. Ranks 1 and 2 listen on one each.
+// awaitPorts waits until the store and ranks 0 to 2 listen.
 func (c *cluster) awaitPorts() {
 	c.t.Helper()
-	const portCount = 4
+	const portCount = 1 + 3 // store and ranks
 	deadline := time.Now().Add(hangTimeout)
 	for len(c.openAddresses()) < portCount {
 		if time.Now().After(deadline) {
@@ -91,8 +88,7 @@ func (c *cluster) awaitPorts() {
 	}
 }
 
-// listeningPorts lists the TCP ports on which processes of a machine listen. It reads them from the
-// kernel's tables of connections, one for IPv4 and one for IPv6.
+// listeningPorts lists a machine's listening TCP ports from the kernel's connection tables.
 func listeningPorts(m *netlab.Machine) (ports []uint16) {
 	for _, table := range []string{"tcp", "tcp6"} {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", m.Thread, table))
@@ -110,8 +106,8 @@ func listeningPorts(m *netlab.Machine) (ports []uint16) {
 	return ports
 }
 
-// parseListener returns the port of a line such as "0: 0100007F:0016 00000000:0000 0A", which has
-// the local address, the remote address and the state. isListening is false if the state is not 0A.
+// parseListener parses a line such as "0: 0100007F:0016 00000000:0000 0A": number, local address,
+// remote address and state.
 func parseListener(line string) (port uint16, isListening bool) {
 	const localIndex, stateIndex = 1, 3
 	const listening = "0A"
@@ -125,19 +121,18 @@ func parseListener(line string) (port uint16, isListening bool) {
 	return uint16(number), err == nil
 }
 
-// attack connects to addresses until it is stopped. It sends invalid data on some connections and
-// keeps the others open. It has no token.
+// attack opens connections until it is stopped, and sends invalid data on them.
 type attack struct {
 	enough chan struct{} // closed after attackConnectionCount connections
 	stop   chan struct{} // closed to stop the attack
 }
 
-// attackConnectionCount exceeds the number of silent connections that the store and a rank keep
-// open.
+// attackConnectionCount exceeds the limits of the store and of a rank for unauthenticated
+// connections.
 const attackConnectionCount = 600
 
-// startAttack starts an attack from the last machine. The attack ends with the test. targets
-// returns the addresses to attack at the moment.
+// startAttack attacks from the last machine until the end of the test. targets returns the current
+// addresses to attack.
 func startAttack(c *cluster, targets func() []netip.AddrPort) *attack {
 	a := &attack{enough: make(chan struct{}), stop: make(chan struct{})}
 	attacker := c.lab.Machines[len(c.lab.Machines)-1]
@@ -153,8 +148,7 @@ func startAttack(c *cluster, targets func() []netip.AddrPort) *attack {
 	return a
 }
 
-// awaitConnections waits for attackConnectionCount connections. It fails the test if that takes
-// longer than hangTimeout.
+// awaitConnections waits for attackConnectionCount connections.
 func (a *attack) awaitConnections(t testing.TB) {
 	t.Helper()
 	select {
@@ -164,9 +158,9 @@ func (a *attack) awaitConnections(t testing.TB) {
 	}
 }
 
-// run connects from a machine to all targets about once in a millisecond, until it is stopped.
+// run connects to all targets about once per millisecond.
 func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
-	var kept []net.Conn // connections that stay open until the attack ends
+	var kept []net.Conn // open until the end of the attack
 	defer func() {
 		for _, conn := range kept {
 			_ = conn.Close()
@@ -174,7 +168,8 @@ func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
 	}()
 	pause := time.NewTicker(time.Millisecond)
 	defer pause.Stop()
-	for count := 0; ; { // number of connections so far
+	connectionCount := 0
+	for {
 		select {
 		case <-a.stop:
 			return
@@ -187,16 +182,17 @@ func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
 				continue
 			}
 
-			count++
-			if count == attackConnectionCount {
+			connectionCount++
+			if connectionCount == attackConnectionCount {
 				close(a.enough)
 			}
 
-			text := attackTexts[count%len(attackTexts)]
+			text := attackTexts[connectionCount%len(attackTexts)]
 			_ = conn.SetDeadline(time.Now().Add(attackTimeout))
 			_, _ = io.WriteString(conn, text)
-			// The target waits for the rest of a text that is shorter than a hello.
-			shouldKeep := count%2 == 0 || len(text) < helloBytes
+			isIncomplete := len(text) < helloBytes // the target waits for the rest
+			isEven := connectionCount%2 == 0
+			shouldKeep := isIncomplete || isEven
 			if shouldKeep && len(kept) < attackConnectionCount {
 				kept = append(kept, conn)
 			} else {
@@ -206,20 +202,19 @@ func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
 	}
 }
 
-// attackTimeout limits the time for opening a connection, and for sending on it.
-const attackTimeout = 100 * time.Millisecond
+const attackTimeout = 100 * time.Millisecond // for dialing, and for sending
 
-// dialFrom connects from a machine to an address.
-func dialFrom(from *netlab.Machine, target netip.AddrPort) (conn net.Conn, err error) {
-	err = from.Do(func() (err error) {
+func dialFrom(from *netlab.Machine, target netip.AddrPort) (net.Conn, error) {
+	var conn net.Conn
+	err := from.Do(func() error {
+		var err error
 		conn, err = net.DialTimeout("tcp", target.String(), attackTimeout)
 		return err
 	})
 	return conn, err
 }
 
-// attackTexts contains the data that the attack sends. A hello is the first message on a connection
-// between ranks. It begins with protocolName.
+// attackTexts vary the hello, the first message on a connection between ranks.
 var attackTexts = []string{
 	"",
 	protocolName, // an incomplete hello
@@ -228,16 +223,15 @@ var attackTexts = []string{
 	protocolName + strings.Repeat("x", 200),
 	"\x00\x2d\xc8\x1b\x3c\x09", // VALIDATE of PyTorch's store with a wrong token
 	randomText(1 << 16),
-	// Messages that ranks send only after a hello.
+	// Messages that are only valid after a hello.
 	string(encodeFrame(kindFail, "")) + string(encodeFrame(kindPost, trackControl)),
-	string(corruptFrame(4, 255, 255, 255, 255)), // its payload has almost 4 GiB
-	// Complete hellos. No job has as many ranks as the last one claims.
+	string(corruptFrame(4, 255, 255, 255, 255)), // announces a payload of 4 GiB
 	helloWithWrongToken(1, 0),
 	helloWithWrongToken(3, 1),
-	helloWithWrongToken(1<<31, 0),
+	helloWithWrongToken(1<<31, 0), // no such rank
 }
 
-// randomText returns the same random bytes in each run.
+// randomText returns the same bytes in each run.
 func randomText(length int) string {
 	text := make([]byte, length)
 	seed := [32]byte{43}
@@ -245,8 +239,7 @@ func randomText(length int) string {
 	return string(text)
 }
 
-// helloWithWrongToken returns the hello of a rank to another, the target. Its token and addresses
-// are all zeros.
+// helloWithWrongToken returns a hello whose token and addresses are all zeros.
 func helloWithWrongToken(rank, target uint32) string {
 	const attempt = 1
 	hello := append([]byte(protocolName), make([]byte, tokenHalf)...)

@@ -11,20 +11,16 @@ import (
 	"symmem/internal/netlab"
 )
 
-// Tests in this file run ranks as processes on simulated machines: network namespaces on this host.
-// Machine m runs ranks 2*m and 2*m+1. Rank 0, on machine 0, serves a store through which the ranks
-// find each other. The links between machines can be slow, lossy or cut.
-
-// After a fault, the ranks exchange reports, each of which lists the ranks that a rank has lost.
+// Tests in this file run ranks as processes on simulated machines, network namespaces on this host.
+// The links between them can be slow, lossy or cut. Rank 0 on machine 0 also serves the store
+// through which ranks find each other.
 
 const ranksPerMachine = 2
 
-// storePort is the TCP port of the store on machine 0.
 const storePort = 29500
 
-// TestSilentMachineIsReported cuts a machine off from the network before it kills the machine's
-// processes, so that no other machine learns of their end. The others must report its ranks as lost
-// because of the silence.
+// The survivors detect the loss only by silence, because the network is cut before the processes
+// are killed.
 func TestSilentMachineIsReported(t *testing.T) {
 	t.Parallel()
 	for machine := range 3 {
@@ -45,8 +41,6 @@ func TestSilentMachineIsReported(t *testing.T) {
 	}
 }
 
-// TestPartitionReportsOtherSide cuts machine 2 off from machines 0 and 1. Ranks on each side must
-// report the ranks on the other side as lost.
 func TestPartitionReportsOtherSide(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, netlab.Config{Machines: 3}, ranksPerMachine, lanLink,
@@ -54,14 +48,13 @@ func TestPartitionReportsOtherSide(t *testing.T) {
 	c.awaitRounds()
 	begin := time.Now()
 	c.lab.Isolate(2, netlab.Link{Cut: true})
-	// Each line has the machine whose ranks must report, and last the machines that they have lost.
-	c.checkLost(0, begin, 2)
-	c.checkLost(1, begin, 2)
-	c.checkLost(2, begin, 0, 1)
+	c.checkLost(0, begin, 2)    // machine 0 has lost machine 2
+	c.checkLost(1, begin, 2)    // machine 1 has lost machine 2
+	c.checkLost(2, begin, 0, 1) // machine 2 has lost machines 0 and 1
 }
 
-// TestBadNetworkIsNotAFault connects two machines, whose clocks differ, with a link that delays,
-// reorders and drops packets, and fails for a while. All ranks must continue.
+// A group survives different clocks, packets that are delayed, reordered or dropped, and a short
+// partition.
 func TestBadNetworkIsNotAFault(t *testing.T) {
 	t.Parallel()
 	for _, isIPv6 := range []bool{false, true} {
@@ -74,19 +67,16 @@ func TestBadNetworkIsNotAFault(t *testing.T) {
 			c.awaitRounds()
 			c.lab.Set(0, 1, netlab.Link{Cut: true})
 			time.AfterFunc(healedPartition, func() { c.lab.Set(0, 1, wanLink) })
-			c.awaitRounds() // may end before the cut has an effect
-			c.awaitRounds()
+			c.awaitRounds() // may end before the partition takes effect
+			c.awaitRounds() // ends after it
 			c.finish()
 		})
 	}
 }
 
-// healedPartition is the length of a network partition that connections must survive. It is enough
-// shorter than sys.SilenceLimit that data is sent again before the limit.
+// healedPartition leaves time for a retransmission before sys.SilenceLimit.
 const healedPartition = 2500 * time.Millisecond
 
-// TestPartitionWhileJoiningHeals cuts the machines off from each other before their ranks join. The
-// ranks must join when the links work again, a second after all processes have started.
 func TestPartitionWhileJoiningHeals(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, netlab.Config{Machines: 2}, ranksPerMachine, netlab.Link{Cut: true},
@@ -97,8 +87,7 @@ func TestPartitionWhileJoiningHeals(t *testing.T) {
 	c.finish()
 }
 
-// TestOtherInterfaceIsUsed connects two machines with two interfaces each. The first interface of
-// machine 0 is disconnected. Ranks must reach each other, and the store, through the second.
+// Ranks reach a machine through its second interface if the first is disconnected.
 func TestOtherInterfaceIsUsed(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 2, Interfaces: 2}, ranksPerMachine)
@@ -113,15 +102,14 @@ func TestOtherInterfaceIsUsed(t *testing.T) {
 	c.finish()
 }
 
-// TestMissingStoreIsReported isolates machine 0, where rank 0 serves the store, before the ranks
-// connect. Ranks of machine 1 know only that rank 0 does not answer, so they must report it as
-// late. The ranks of machine 0 must report all ranks of machine 1.
+// Machine 0, which serves the store, is cut off from the beginning. Without a store, the ranks on
+// machine 1 can only blame rank 0.
 func TestMissingStoreIsReported(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
 	c := newCluster(t, netlab.Config{Machines: 2}, ranksPerMachine, netlab.Link{Cut: true},
 		machineRank{Timeout: timeout})
-	// checkLate checks that a rank ends with an error about late ranks, and returns its last event.
+	// checkLate returns the last event of a rank, which must be an error about late ranks.
 	checkLate := func(rank int, late []int) machineEvent {
 		c.t.Helper()
 		p := c.ranks[rank]
@@ -145,8 +133,8 @@ func TestMissingStoreIsReported(t *testing.T) {
 	}
 }
 
-// TestNATIsRefused translates the address of machine 1 (node-b): other machines see another one.
-// NCCL does not work then, so the ranks must refuse to join. The error must name both addresses.
+// NCCL does not work if machine 0 (node-a) sees another address of machine 1 (node-b) than node-b
+// itself, so ranks refuse to join.
 func TestNATIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 2}, ranksPerMachine)

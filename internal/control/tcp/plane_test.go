@@ -10,14 +10,13 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// TestMain runs this process as a rank if a test started it as one. Otherwise, it runs the tests.
+// TestMain runs the tests, or one rank in a process that a test has started.
 func TestMain(m *testing.M) {
 	runMachineRank()               // exits in a rank on a simulated machine
 	controltest.Main(joinAsMember) // exits in a rank of the contract tests
 	goleak.VerifyTestMain(m)
 }
 
-// joinAsMember joins a rank of a contract test to its group.
 func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, error) {
 	p, err := Join(ctx, Config{
 		Store: m.Store, Group: m.Group, Timeout: m.Timeout, Late: m.Late,
@@ -33,29 +32,23 @@ func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
 func BenchmarkPlane(b *testing.B) { controltest.Bench(b, joinAsMember) }
 
-// A rank submits each collective before it runs it, and gets a number, the ticket. Withdraw revokes
-// the tickets that not all ranks have submitted, and returns whether there were any. A rank knows
-// from a status of another rank how many tickets that rank had submitted. If it must know more, it
-// asks for a new status.
-//
-// In the next tests, rank 0 is the code under test, the victim. Rank 1 is an impostor: the test
-// sends each of its messages. anyStatus says that rank 1 has submitted ticket 1.
-
-// TestWithdrawAsksOnlyIfNeeded calls Withdraw when the victim knows from a status that the impostor
-// has submitted the same ticket. Withdraw must not ask for another status.
+// Withdraw revokes this rank's tickets, the sequence numbers of its collectives, that other ranks
+// have not submitted. It asks a rank, here an impostor whose messages the test sends, only if the
+// rank's last status leaves this open.
 func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()
 	ticket := p.Submit()
-	const noRequest = 0 // the status answers no request
-	i.send(kindStatus, "", noRequest, anyStatus())
+	const noRequest = 0
+	statusWithTicket1 := anyStatus()
+	i.send(kindStatus, "", noRequest, statusWithTicket1)
 	awaitSubmitted(p, 1, ticket)
 	if p.Withdraw() {
 		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
 	}
 
-	p.Abort(nil) // sends kindFail, after all messages of Withdraw
-	for {
+	p.Abort(nil) // sends kindFail
+	for {        // until kindFail, which follows any message of Withdraw
 		m, err := readFrame(i.conn)
 		check(t, err)
 		if m.kind == kindAskStatus {
@@ -68,7 +61,7 @@ func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
 	}
 }
 
-// awaitSubmitted waits until p has received a status of a rank that has submitted the ticket.
+// awaitSubmitted waits until p knows that a rank has submitted a ticket.
 func awaitSubmitted(p *Plane, rank int, ticket uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,8 +70,6 @@ func awaitSubmitted(p *Plane, rank int, ticket uint64) {
 	}
 }
 
-// TestWithdrawWaitsForAnswer calls Withdraw when the victim has no status of the impostor. Withdraw
-// must ask for one and use the answer.
 func TestWithdrawWaitsForAnswer(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()
@@ -86,17 +77,15 @@ func TestWithdrawWaitsForAnswer(t *testing.T) {
 	withdrawn := make(chan bool, 1)
 	go func() { withdrawn <- p.Withdraw() }()
 	request := i.await(kindAskStatus)
-	i.send(kindStatus, "", request.step, anyStatus())
+	statusWithTicket1 := anyStatus()
+	i.send(kindStatus, "", request.step, statusWithTicket1)
 	if <-withdrawn {
 		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
 	}
 }
 
-// Rank 0 has submitted 5 tickets, and has a status of ranks 1 and 2. leastSubmitted returns the
-// smallest number of tickets that a rank has submitted, say 4 by rank 1. This number is not final
-// if rank 1 may have submitted more since then. It is final if rank 1 has left, is lost, or has
-// sent the status as the answer to the last request. If both ranks have submitted 4, one such rank
-// suffices.
+// The least number of tickets submitted by any rank is final if one rank with this number has left,
+// is lost, or has answered the last request. Rank 0 itself has submitted 5.
 func TestLeastSubmittedIsFinal(t *testing.T) {
 	const lastRequest = 1
 	record := func(submitted uint64) rankRecord {
@@ -133,11 +122,11 @@ func TestLeastSubmittedIsFinal(t *testing.T) {
 			rank1: left4, rank2: record(3), wantLeast: 3, wantFinal: false,
 		},
 	} {
-		rank0 := rankRecord{} // not used: leastSubmitted gets the number as an argument
+		unused := rankRecord{} // of rank 0
 		p := &Plane{statusRequests: lastRequest}
-		p.records = []rankRecord{rank0, c.rank1, c.rank2}
-		const submitted = 5 // by rank 0
-		least, isFinal := leastSubmitted(p, submitted)
+		p.records = []rankRecord{unused, c.rank1, c.rank2}
+		const submittedByRank0 = 5
+		least, isFinal := leastSubmitted(p, submittedByRank0)
 		if least != c.wantLeast || isFinal != c.wantFinal {
 			t.Errorf("%s: leastSubmitted = %d, %t; want %d, %t",
 				name, least, isFinal, c.wantLeast, c.wantFinal)

@@ -9,61 +9,46 @@ import (
 	"symmem/internal/control"
 )
 
-// rankRecord holds what this rank knows about one rank of the group, from the messages of that
-// rank. Suppose that rank 1 has sent these messages:
-//
-//	kindPost    a payload for step 1 of the track "control"
-//	kindPost    a payload for step 2
-//	kindStatus  the rank has announced 7 collectives
-//	kindLeave   the rank has left the group; the message contains its last status
-//
-// A track is a sequence of exchanges, its steps. In each step, every rank sends a post to all other
-// ranks: a message with a payload. This rank has used the first payload, but not the second. So
-// the record contains steps{received: 2, posts: [the second payload]} for the track. status is that
-// of kindLeave, and hasLeft is true.
-//
-// After a failure, ranks exchange reports about it. A rank has a record of itself, too, but only
-// for its steps and reports.
+// rankRecord collects the messages of one rank, the sender. The record of this rank itself has only
+// steps and reports.
 type rankRecord struct {
-	status                          // latest status of the rank
+	status                          // latest status of the sender
 	tracks         map[track]*steps // nil until the first step
-	valueNameCount int              // number of tracks of named values (see driver.Values)
+	valueNameCount int              // tracks of named values
 
-	failed        control.Reason // why the rank has failed, or control.NotFailed
-	hasLeft       bool           // whether the rank has sent kindLeave
-	isLost        bool           // whether it disconnected or became silent before kindLeave
-	hasAckedFault bool           // whether the rank knows that this rank has failed
-	answered      uint64         // number of the last kindAskStatus that the rank answered, or 0
+	failed        control.Reason // why the sender has failed, or control.NotFailed
+	hasLeft       bool           // whether the sender has sent kindLeave
+	isLost        bool           // whether the sender fell silent or disconnected before kindLeave
+	hasAckedFault bool           // whether the sender has acknowledged this rank's fault
+	answered      uint64         // last request for a status that the sender has answered, or 0
 
-	reports     [][]byte // all reports of the rank, oldest first
-	reportBytes int      // total size of reports
+	reports     [][]byte // all reports about failures, oldest first
+	reportBytes int      // total size
 	reportsRead int      // number of reports that nextReport has returned
-	isAbsent    bool     // whether this rank expects no more reports
+	isAbsent    bool     // whether to expect no more reports
 }
 
-// steps records the steps of one rank on a track.
+// steps records the sender's steps on a track. In each step, every rank posts one payload to every
+// other rank.
 type steps struct {
-	received uint64   // last step that the rank has posted
-	posts    [][]byte // payloads that takePost has not returned yet, oldest first
-	// completed is the last step for which the rank has received the posts of all ranks, or 0. For
-	// other ranks, it is 0 until they fail.
+	received uint64   // last step that the sender has posted
+	posts    [][]byte // payloads not yet taken, oldest first
+	// completed is the last step in which the sender has received all posts. Other ranks announce
+	// it only when they fail.
 	completed uint64
-	// isOrdered is set only in the record of this rank. It is true if this rank launches no
-	// collective while it waits for a step.
-	isOrdered bool
+	isOrdered bool // whether this rank waits for steps without launching collectives
 }
 
 const (
-	// maxPosts limits the length of steps.posts. While this rank is in step 5, another rank may have
-	// posted step 5 and, if it has received all posts of step 5, also step 6.
+	// maxPosts limits steps.posts. A rank that has completed this rank's current step may already
+	// have posted the next step.
 	maxPosts = 2
-	// maxReports and maxReportBytes limit the reports of a rank. They suffice for one report of the
-	// largest size and a hundred small ones.
+	// The limits of each rank's reports leave room for one of maximum size and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
 
-// applyMessage updates the record with a message of the rank. Errors wrap ErrProtocol.
+// applyMessage updates the record. Errors wrap ErrProtocol.
 func (r *rankRecord) applyMessage(m message, now time.Time) error {
 	switch m.kind {
 	case kindPost:
@@ -78,7 +63,7 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 		}
 	case kindStatus:
 		r.status = decodeStatus(m.payload, now)
-		r.answered = max(r.answered, m.step) // the step is 0 if the status answers no request
+		r.answered = max(r.answered, m.step) // step is 0 if the status answers no request
 	case kindAskStatus: // Plane.handle answers it
 	case kindFail:
 		return r.setFailed(m, now)
@@ -92,8 +77,8 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 	return nil
 }
 
-// addPost records a post. If the rank has failed, it ignores posts for steps that the rank has not
-// completed. Errors wrap ErrProtocol.
+// addPost records a post, unless the sender failed before it completed the step. Errors wrap
+// ErrProtocol.
 func (r *rankRecord) addPost(m message) error {
 	s, err := r.addSteps(m.track)
 	if err != nil {
@@ -101,7 +86,8 @@ func (r *rankRecord) addPost(m message) error {
 	}
 
 	hasFailed := r.failed != control.NotFailed
-	if hasFailed && m.step > s.completed {
+	isCompleted := m.step <= s.completed
+	if hasFailed && !isCompleted {
 		return nil
 	}
 
@@ -117,15 +103,15 @@ func (r *rankRecord) addPost(m message) error {
 	return nil
 }
 
-// takePost removes and returns the oldest payload. There must be one.
+// takePost removes and returns the oldest payload. posts must not be empty.
 func (s *steps) takePost() []byte {
 	first := s.posts[0]
 	s.posts = s.posts[1:]
 	return first
 }
 
-// addSteps returns the steps on a track. If the track is new, it adds the track. It returns an
-// error if the new track has an invalid name of a value, or if the rank has too many values.
+// addSteps returns the steps on a track, which it adds if it is new. It returns an error for an
+// invalid value name and for too many values.
 func (r *rankRecord) addSteps(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
@@ -149,7 +135,7 @@ func (r *rankRecord) addSteps(t track) (*steps, error) {
 	return s, nil
 }
 
-// stepsOn returns a copy of the steps on a track. It does not add the track.
+// stepsOn returns a copy of the steps on a track. It does not add a new track.
 func (r *rankRecord) stepsOn(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s
@@ -158,7 +144,7 @@ func (r *rankRecord) stepsOn(t track) steps {
 	return steps{}
 }
 
-// setFailed records the failure that a kindFail announces. Errors wrap ErrProtocol.
+// setFailed applies a kindFail. Errors wrap ErrProtocol.
 func (r *rankRecord) setFailed(m message, now time.Time) error {
 	const lastReason = control.FailedAfterPeer
 	if m.step > uint64(lastReason) {
@@ -171,15 +157,14 @@ func (r *rankRecord) setFailed(m message, now time.Time) error {
 
 	r.status = decodeStatus(m.payload, now)
 	r.failed = control.Reason(m.step)
-	if r.failed == control.NotFailed { // a faulty rank may send any reason
+	if r.failed == control.NotFailed { // sent by a faulty rank
 		r.failed = control.FailedItself
 	}
 
 	return nil
 }
 
-// addReport adds a report. It returns an error that wraps driver.ErrClosed if the rank has sent as
-// many reports as it may.
+// addReport returns an error that wraps driver.ErrClosed if there are too many reports.
 func (r *rankRecord) addReport(payload []byte) error {
 	if !r.hasRoomFor(len(payload)) {
 		return fmt.Errorf("the fault log is full: it holds %d reports with %d bytes in total: %w",
@@ -191,12 +176,11 @@ func (r *rankRecord) addReport(payload []byte) error {
 	return nil
 }
 
-// hasRoomFor reports whether addReport can add a report of this size.
 func (r *rankRecord) hasRoomFor(bytes int) bool {
 	return len(r.reports) < maxReports && r.reportBytes+bytes <= maxReportBytes
 }
 
-// nextReport returns the oldest report that it has not returned yet, or false if there is none.
+// nextReport returns the oldest unread report, or false if all have been read.
 func (r *rankRecord) nextReport() ([]byte, bool) {
 	if r.reportsRead == len(r.reports) {
 		return nil, false
@@ -207,8 +191,8 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 	return report, true
 }
 
-// state returns the state of the rank for control.Judge, which decides whether the wait w of this
-// rank continues. The caller must set Missing.
+// state summarizes the record for a decision whether w, a wait of this rank, can still succeed. The
+// caller must set Missing.
 func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
 	isForStep := w.step != 0
 	hasCompleted := isForStep && r.stepsOn(w.track).completed >= w.step

@@ -10,25 +10,15 @@ import (
 	"symmem/internal/control"
 )
 
-// A rankRecord contains the latest data that this rank has received from another rank. For example,
-// the other rank posts payloads for steps 1 and 2 of trackControl: it sends two messages of
-// kindPost. The record keeps each payload until takePost returns it.
-//
-// A track is a sequence of steps from 1. The other rank posts step 2 only when it has the posts of
-// all ranks for step 1. So it is at most one step ahead of this rank, and the record of a track
-// never has to keep more than two payloads.
-
-// post returns the message with which a rank posts its payload for a step. The payload is a byte
-// with the number of the step.
+// post returns a message whose payload is one byte, the number of the step.
 func post(track track, step uint64) message {
 	return message{kind: kindPost, track: track, step: step, payload: []byte{byte(step)}}
 }
 
-// valueTrack returns the track on which ranks gather the values with a name.
+// valueTrack returns the track of a named value.
 func valueTrack(name string) track { return valuePrefix + track(name) }
 
-// TestOnlyStepsInOrderAreAccepted checks that the record rejects posts that a correct rank does not
-// send: steps that are missing, repeated or too far ahead, and posts on too many tracks.
+// A rank posts the steps of each track in order, at most two steps before this rank reads them.
 func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 	var tooManyNames []message
 	for i := range driver.MaxValueNames + 1 {
@@ -36,10 +26,10 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 		tooManyNames = append(tooManyNames, post(valueTrack(name), 1))
 	}
 
-	// kindFail announces that the rank has failed. Its step is the reason.
-	failure := message{kind: kindFail, step: uint64(control.FailedItself), payload: anyStatus()}
+	const reason = uint64(control.FailedItself)
+	failure := message{kind: kindFail, step: reason, payload: anyStatus()}
 	for name, c := range map[string]struct {
-		acceptedCount int // number of messages before the first that is rejected
+		acceptedCount int // the messages after these are rejected
 		messages      []message
 	}{
 		"in order on every track": {
@@ -77,8 +67,8 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 			acceptedCount: driver.MaxValueNames,
 			messages:      tooManyNames,
 		},
-		"any step after a failure": { // is ignored
-			acceptedCount: 2,
+		"any step after a failure": {
+			acceptedCount: 2, // the post is accepted but has no effect
 			messages:      []message{failure, post(valueTrack("a"), 7)},
 		},
 	} {
@@ -86,8 +76,7 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 	}
 }
 
-// checkAccepted applies messages to the record of one rank. It fails the test unless the record
-// accepts the first acceptedCount and rejects the others.
+// checkAccepted checks that a record accepts the first acceptedCount messages and rejects the rest.
 func checkAccepted(t *testing.T, messages []message, acceptedCount int) {
 	t.Helper()
 	r := rankRecord{}
@@ -104,8 +93,6 @@ func checkAccepted(t *testing.T, messages []message, acceptedCount int) {
 	}
 }
 
-// TestPostsAreConsumedInOrder takes the payload of each step only when that of the next step has
-// arrived. takePost must return the payloads in the order of the steps.
 func TestPostsAreConsumedInOrder(t *testing.T) {
 	r := rankRecord{}
 	for step := uint64(1); step < 100; step++ {
@@ -113,25 +100,25 @@ func TestPostsAreConsumedInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if step == 1 { // there is no earlier step
-			continue
+		if step == 1 {
+			continue // so that two payloads are stored from now on
 		}
 
+		oldest := byte(step - 1)
 		payload := r.tracks[trackControl].takePost()
-		if payload[0] != byte(step-1) {
-			t.Fatalf("takePost returned step %d, want %d", payload[0], step-1)
+		if payload[0] != oldest {
+			t.Fatalf("takePost returned step %d, want %d", payload[0], oldest)
 		}
 	}
 }
 
-// After a failure, ranks send each other reports. They stay in the record, so their number and
-// their total size are limited. The record must reject one more report than the limit.
+// Reports about failures stay in memory after they are read, so their number and size are limited.
 func TestFaultReportsAreBounded(t *testing.T) {
 	for name, c := range map[string]struct {
 		size     int // of each report in bytes
-		capacity int // number of reports that are accepted
+		capacity int // accepted reports
 	}{
-		"large reports": {size: driver.MaxPayload, capacity: 2}, // maxReportBytes is twice as large
+		"large reports": {size: driver.MaxPayload, capacity: 2}, // maxReportBytes in all
 		"small reports": {size: 1, capacity: maxReports},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -160,11 +147,10 @@ func TestFaultReportsAreBounded(t *testing.T) {
 	}
 }
 
-// A message of kindFail announces that a rank has failed. Its step is the reason, the number of a
-// control.Reason. The record must show the reason, and reject an unknown one.
+// The step of a kindFail is a control.Reason.
 func TestRecordHoldsFailureReason(t *testing.T) {
 	for step, want := range map[uint64]control.Reason{
-		0: control.FailedItself, // 0 is not a reason, but a peer may send it
+		0: control.FailedItself, // not a reason, but a faulty rank may send it
 		1: control.FailedItself,
 		2: control.Aborted,
 		3: control.FailedAfterPeer,
@@ -188,9 +174,7 @@ func TestRecordHoldsFailureReason(t *testing.T) {
 	}
 }
 
-// Before a rank announces that it has failed, it sends a message of kindComplete for each track.
-// Its step is the last one that the rank has completed. RankState.Completed then reports whether
-// the rank has completed a given step, here step 1.
+// Before kindFail, a rank announces the last completed step of each track with kindComplete.
 func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 	r := rankRecord{}
 	for _, m := range []message{
@@ -198,7 +182,7 @@ func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 		post(valueTrack("a"), 1),
 		{kind: kindComplete, track: trackControl, step: 1},
 		{kind: kindComplete, track: valueTrack("a"), step: 1},
-		{kind: kindComplete, track: valueTrack("unknown"), step: 9}, // ignored
+		{kind: kindComplete, track: valueTrack("never posted"), step: 9},
 		{kind: kindFail, step: uint64(control.FailedItself), payload: anyStatus()},
 	} {
 		if err := r.applyMessage(m, time.Now()); err != nil {
