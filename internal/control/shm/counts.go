@@ -8,46 +8,47 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Counts counts this rank's calls of Send and Recv. Suppose that this is rank 0, and that it sends
-// two messages with tag 5 to rank 1. For these, sent counts 2 messages to rank 1 with tag 5.
+// Counts counts this rank's calls of Send and Recv.
 //
-// In strict groups, collectives use the counts to check that each Send has its Recv. Each pair of
-// receiver and tag has a pseudo-random weight. Rank 0 has added the weight of (rank 1, tag 5) to
-// its balance twice. Rank 1 subtracts it from its balance in each Recv with tag 5, so the balances
-// of both ranks add up to 0 after two Recvs.
+// Collectives of strict groups check with a balance that every Send has its Recv. Each receiver and
+// tag have a pseudo-random weight, which a Send adds to the sender's balance, and a Recv subtracts
+// from the receiver's. The balances of all ranks add up to 0 if all messages match.
 type Counts struct {
 	group   *driver.GroupConfig
-	balance atomic.Uint64 // stays 0 unless the group is strict
+	balance atomic.Uint64 // 0 in groups that are not strict
 
-	// Mu also guards a communicator's fields that change together with the counts.
+	// Mu guards the fields below, and fields of a communicator that change together with them.
 	Mu      ranked.Mutex[countsMu]
-	sent    message.Tally // calls of Send, by receiver and tag; guarded by Mu
-	awaited message.Tally // calls of Recv, by source and tag; guarded by Mu
+	sent    message.Tally // calls of Send, by receiver and tag
+	awaited message.Tally // calls of Recv, by source and tag
 }
 
-// Balance returns this rank's message balance. All ranks' balances add up to 0 if all messages
-// match.
+// Balance returns this rank's balance of messages.
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
-// CountMessage counts a new call of Send or Recv, and returns its number among the calls with the
-// same operation, peer and tag. after and completed are the numbers of collectives that this rank
-// has called and completed before. The caller must hold Mu.
+// CountMessage counts a new call of Send or Recv, and returns its sequence number among the calls
+// with the same operation, peer and tag. The rank has called after collectives before, and
+// completed some of these. The caller must hold Mu.
 func (c *Counts) CountMessage(call *driver.Call, after, completed uint64) (number uint64) {
 	isRecv := call.Operation == driver.Recv
-	tally, weight := &c.sent, message.Weight(call.Root, call.Tag) // Root is the receiver
+	tally, receiver := &c.sent, call.Root
 	if isRecv {
-		tally, weight = &c.awaited, -message.Weight(c.group.Rank, call.Tag)
+		tally, receiver = &c.awaited, c.group.Rank
 	}
 
 	if c.group.Strict {
+		weight := message.Weight(receiver, call.Tag)
+		if isRecv {
+			weight = -weight
+		}
+
 		c.balance.Add(weight)
 	}
 
 	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, completed)
 }
 
-// UnbalancedError returns the error of a collective if the ranks' balances do not add up to 0. It
-// lists this rank's messages before the collective.
+// UnbalancedError returns the error of a collective that finds unmatched messages.
 func (c *Counts) UnbalancedError(collective uint64) error {
 	return &driver.MessageError{
 		Fault:  driver.MessagesUnmatched,
@@ -59,7 +60,7 @@ func (c *Counts) UnbalancedError(collective uint64) error {
 
 var _ driver.MessageCounts = (*Group)(nil)
 
-// MessagesBefore lists how many messages this rank had sent and awaited before a collective.
+// MessagesBefore returns the counts of this rank's messages before a collective.
 func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
 	ownRank := c.group.Ranks[c.group.Rank]
 	c.Mu.Lock()
@@ -79,8 +80,7 @@ func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
 	return ends
 }
 
-// worldRankOf returns the world rank (number in the whole job) of a Recv's source, which is a group
-// rank. It returns driver.AnySource unchanged.
+// worldRankOf translates the source of a Recv, a group rank or driver.AnySource.
 func (c *Counts) worldRankOf(source int) int {
 	if source == driver.AnySource {
 		return source

@@ -12,37 +12,24 @@ import (
 	"symmem/internal/spin"
 )
 
-// Ranks exchange small payloads through shared memory. Suppose that rank 0 passes 10 KiB to
-// Exchange, and rank 1 passes 3 KiB. The payloads are transferred in chunks of at most 8 KiB, so
-// this exchange has two steps:
+// lane is this rank's state of a driver.Lane, an independent sequence of exchanges.
 //
-//   - In the first step, rank 0 posts the first 8 KiB of its payload, and rank 1 posts its 3 KiB.
-//     Each rank waits until the other one has posted, and copies the chunk.
-//   - In the second step, rank 0 posts the remaining 2 KiB, and rank 1 posts an empty chunk.
-//
-// A rank posts a chunk in a slot, which also contains the number of the step. It has two slots, and
-// uses them in turn: a faster rank may already post the next step. The steps of later exchanges
-// continue the numbers.
-//
-// Exchanges on different lanes are independent. On driver.LaneFault, ranks exchange reports about
-// failures. Its exchanges have no steps: each rank writes its reports to a log of many slots.
-
-// lane is this rank's state of a driver.Lane.
+// An exchange transfers payloads through shared memory in steps, with a chunk of up to 8 KiB of
+// each payload per step. If rank 0 passes 10 KiB and rank 1 passes 3 KiB, the exchange has two
+// steps, and the second chunk of rank 1 is empty. A rank posts chunks in two alternating slots,
+// because a faster rank may already post the next step.
 type lane struct {
-	mu ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
-	// step is the last step that this rank has posted. On LaneFault, it is the number of slots that
-	// this rank has written.
-	step uint64
-	err  error // first error; later exchanges fail, because ranks may be in different steps
+	mu   ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
+	step uint64               // last step posted by this rank; on LaneFault, slots written
+	err  error                // first error; afterwards, ranks may be in different steps
 
-	// Only LaneFault uses the following fields.
+	// The other fields are for LaneFault, whose exchanges append reports to a log of slots instead.
 
-	absent    []bool            // ranks that are expected to send no more reports, by group rank
-	slotsRead map[*block]uint64 // slots that this rank has read, by the block of the rank that wrote
+	absent    []bool            // whether to expect no more reports, by group rank
+	slotsRead map[*block]uint64 // slots that this rank has read, by block of the writer
 }
 
-// Exchange sends payload to all ranks and returns the payloads of all ranks, as control.Plane
-// specifies.
+// Exchange implements control.Plane.
 func (g *Group) Exchange(
 	ctx context.Context, laneID driver.Lane, payload []byte,
 ) ([][]byte, error) {
@@ -56,7 +43,7 @@ func (g *Group) Exchange(
 
 	defer g.EndUse()
 	if laneID == driver.LaneFault {
-		// Ranks report faults only after a failure. So this rank fails, too, if it has not yet.
+		// Ranks exchange reports only after a failure, which this rank may not have noticed.
 		g.fail(&driver.PeerError{InCall: control.ExchangeName(g.cfg, laneID)})
 	} else if err := g.Cause(); err != nil {
 		return nil, err
@@ -89,15 +76,15 @@ type exchange struct {
 	laneID       driver.Lane
 	lane         *lane
 	payload      []byte   // of this rank
-	received     [][]byte // received parts of payloads, by group rank
-	sizes        []uint64 // sizes of whole payloads in bytes, by group rank; 0 before the first step
-	ignoreFaults bool     // wait even after a rank has failed
+	received     [][]byte // payloads so far, by group rank
+	sizes        []uint64 // sizes of whole payloads in bytes, by group rank
+	ignoreFaults bool     // whether to continue after a rank has failed
 }
 
 // callText describes the exchange in errors.
 func (e *exchange) callText() string { return control.ExchangeName(e.g.cfg, e.laneID) }
 
-// performSteps runs all steps and returns the payloads of all ranks, by group rank.
+// performSteps returns the payloads of all ranks, by group rank.
 func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
 	rankCount := len(e.g.blocks)
 	e.received = make([][]byte, rankCount)
@@ -120,8 +107,8 @@ func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
 	}
 }
 
-// postChunk begins the next step: it posts this rank's chunk from offset. The chunk is empty if the
-// offset is beyond the end of the payload.
+// postChunk begins the next step with this rank's chunk at offset, which may be beyond the end of
+// its payload.
 func (e *exchange) postChunk(offset int) error {
 	if e.g.peerFailed() {
 		return e.g.peerFault(e.callText)
@@ -129,21 +116,22 @@ func (e *exchange) postChunk(offset int) error {
 
 	e.lane.step++
 	s := e.slot(e.g.ownBlock)
-	copy(s.data[:], e.payload[min(offset, len(e.payload)):])
+	start := min(offset, len(e.payload))
+	copy(s.data[:], e.payload[start:])
 	spin.StoreRelease64(&s.payloadBytes, uint64(len(e.payload)))
 	if e.laneID == driver.LaneControl {
 		spin.StoreRelease64(&e.g.ownBlock.status.exchanges, e.lane.step)
 	}
 
-	spin.StoreRelease64(&s.step, e.lane.step) // last, because it makes other ranks read the slot
+	spin.StoreRelease64(&s.step, e.lane.step) // last, because other ranks wait for it
 	e.g.wakeSleepers()
 	return nil
 }
 
-// slot returns the slot for the current step in a block, a rank's part of the shared memory.
+// slot returns the current step's slot in the block of a rank.
 func (e *exchange) slot(b *block) *slot { return &b.lanes[e.laneID][e.lane.step&1] }
 
-// collectChunks waits until all ranks have posted the current step, and receives their chunks.
+// collectChunks waits for the current step's chunks of all ranks.
 func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 	err := e.g.waitSlowly(ctx, &slowWait{
 		word:         func(b *block) *uint64 { return &e.slot(b).step },
@@ -166,8 +154,8 @@ func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 	return nil
 }
 
-// appendChunk adds the chunk in s to the received payload of group rank r. isFirst is set in the
-// first step. It returns an error if the size of the payload is too large or has changed.
+// appendChunk adds a chunk of group rank r to its received payload. It checks the size of the
+// payload, because a faulty rank may write any value.
 func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
 	payloadBytes := spin.LoadAcquire64(&s.payloadBytes)
 	if payloadBytes > driver.MaxPayload {
@@ -185,16 +173,16 @@ func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
 			e.g.cfg.Ranks[r], e.sizes[r], payloadBytes)
 	}
 
-	remaining := int(payloadBytes) - len(e.received[r]) // 0 after the end of the payload
-	e.received[r] = append(e.received[r], s.data[:min(remaining, chunkBytes)]...)
+	remaining := int(payloadBytes) - len(e.received[r])
+	chunk := s.data[:min(remaining, chunkBytes)]
+	e.received[r] = append(e.received[r], chunk...)
 	return nil
 }
 
-// Decide makes all ranks agree on one cause of the group's failure. It returns the first proposal
-// of any rank. It proposes a cause itself, unless proposal is nil.
+// Decide makes all ranks agree on one cause of the group's failure, the first proposal of any rank.
+// A nil proposal only reads the decision.
 //
-// It returns its argument if no rank has proposed a cause, if the group is closed, or if a proposal
-// is too large.
+// It returns proposal if there is no decision, the group is closed or a proposal is too large.
 func (g *Group) Decide(proposal []byte) []byte {
 	isTooLarge := len(proposal) > driver.MaxPayload
 	if isTooLarge || g.BeginUse() != nil {
@@ -202,14 +190,13 @@ func (g *Group) Decide(proposal []byte) []byte {
 	}
 
 	defer g.EndUse()
-	decider := &g.blocks[0].decision.decider // 1 plus the rank of the first proposal, or 0
+	decider := &g.blocks[0].decision.decider
 	if proposal != nil && atomic.LoadUint32(decider) == 0 {
 		g.propose(decider, proposal)
 	}
 
 	rank := int(atomic.LoadUint32(decider)) - 1
-	isValid := rank >= 0 && rank < len(g.blocks) // a faulty rank may write any value
-	if !isValid {
+	if rank < 0 || rank >= len(g.blocks) { // no decision, or a faulty rank has written it
 		return proposal
 	}
 
@@ -222,18 +209,17 @@ func (g *Group) Decide(proposal []byte) []byte {
 	return append([]byte{}, d.data[:size]...)
 }
 
-// propose publishes this rank's proposal, and makes this rank the decider if there is none yet.
+// propose publishes a proposal, and makes this rank the decider if there is none yet.
 func (g *Group) propose(decider *uint32, proposal []byte) {
 	mu := &g.lanes[driver.LaneFault].mu // serializes proposals of this rank
 	mu.Lock()
 	defer mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {
-		return // if this rank is the decider, other ranks may already read its proposal
+		return // other ranks may already be reading this rank's earlier proposal
 	}
 
 	d := &g.ownBlock.decision
 	copy(d.data[:], proposal)
 	spin.StoreRelease64(&d.size, uint64(len(proposal)))
-	// If the swap fails, another rank's proposal was first, and Decide returns that proposal.
-	atomic.CompareAndSwapUint32(decider, 0, uint32(g.cfg.Rank)+1)
+	atomic.CompareAndSwapUint32(decider, 0, uint32(g.cfg.Rank)+1) // fails if a rank was faster
 }

@@ -16,19 +16,16 @@ import (
 // hangTimeout expires only if a test hangs.
 const hangTimeout = 60 * time.Second
 
-// rankPair holds two ranks in this process, which use one store and share memory. Each has a
-// Machine, with which it fetches files from the other ranks on its machine, and after join also a
-// plane, with which it exchanges data in a group.
+// rankPair holds two ranks that share memory in this process.
 type rankPair struct {
 	t        *testing.T
 	ctx      context.Context // ends after hangTimeout
 	store    *rendezvous.Client
-	machines [2]*Machine // by rank
-	planes   [2]*plane   // by rank; nil before join
+	machines [2]*Machine // by rank; fetch files from other ranks
+	planes   [2]*plane   // by rank; exchange data in a group; nil before join
 }
 
-// newRankPair opens a Machine for each rank. The test's cleanup closes everything. An error fails
-// the test.
+// newRankPair opens a Machine for each rank, and closes everything at the end of the test.
 func newRankPair(t *testing.T) *rankPair {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
@@ -57,7 +54,7 @@ func newRankPair(t *testing.T) *rankPair {
 	return d
 }
 
-// runOnBoth calls f for both ranks at the same time and returns the results by rank.
+// runOnBoth calls f concurrently for both ranks and returns the results by rank.
 func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	result1 := make(chan error)
 	go func() { result1 <- f(1) }()
@@ -66,7 +63,7 @@ func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	return [2]error{err0, err1}
 }
 
-// join lets both ranks join a group, and sets planes. An error fails the test.
+// join joins both ranks to a group and sets planes.
 func (d *rankPair) join() {
 	d.t.Helper()
 	errs := d.runOnBoth(func(rank int) error {
@@ -81,12 +78,10 @@ func (d *rankPair) join() {
 	check(d.t, errs[1])
 }
 
-// pairGroup returns the configuration of the group for a rank.
 func pairGroup(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "pair", Ranks: []int{0, 1}, Rank: rank}
 }
 
-// check fails the test if err is not nil.
 func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -94,9 +89,8 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// Rank 0 of a group creates a file of shared memory, which the others fetch when they join. In this
-// test, rank 0 exports a file of only 4096 bytes, as one of another version might. Join of rank 1
-// must return an error.
+// Rank 0 creates the group's shared memory. If it runs another version of this package, the memory
+// may have another size.
 func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 	d := newRankPair(t)
 	small, err := sys.Memfd("small", 4096)
@@ -105,8 +99,8 @@ func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 	key := handoff.Key{Namespace: handoff.NamespaceOf("group/pair")}
 	d.machines[0].Export(key, small)
 	defer d.machines[0].Withdraw(key)
-	// Rank 0 sets this key when the others can fetch the file.
-	err = d.store.Set(d.ctx, "shm/group/pair", nil)
+	const readyKey = "shm/group/pair"
+	err = d.store.Set(d.ctx, readyKey, nil)
 	check(t, err)
 	_, err = d.machines[1].Join(d.ctx, pairGroup(1))
 	if err == nil || !strings.Contains(err.Error(), "4096 bytes") {
@@ -114,15 +108,13 @@ func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 	}
 }
 
-// TestJoinFailsAcrossMachines changes the machine ID that rank 1 has stored, so that rank 0 takes
-// it for a rank on another machine. Join of rank 0 must return an error.
 func TestJoinFailsAcrossMachines(t *testing.T) {
 	d := newRankPair(t)
-	// The value consists of an address, a space and the machine ID.
 	value, err := d.store.Get(d.ctx, rankKey(1))
 	check(t, err)
 	address, _, _ := strings.Cut(string(value), " ")
-	err = d.store.Set(d.ctx, rankKey(1), []byte(address+" elsewhere net:[1] pid:[1]"))
+	const otherMachineID = "elsewhere net:[1] pid:[1]"
+	err = d.store.Set(d.ctx, rankKey(1), []byte(address+" "+otherMachineID))
 	check(t, err)
 	_, err = d.machines[0].Join(d.ctx, pairGroup(0))
 	if err == nil || !strings.Contains(err.Error(), "another machine") {
@@ -130,8 +122,6 @@ func TestJoinFailsAcrossMachines(t *testing.T) {
 	}
 }
 
-// Rank 0 stores a random secret, the token, for the other ranks. If the token in the store has a
-// wrong size, Open of rank 1 must return an error.
 func TestOpenRefusesTokenOfWrongSize(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
@@ -157,9 +147,6 @@ func TestInvalidGroupSizesAreRefused(t *testing.T) {
 	}
 }
 
-// Ranks share memory only if their machine IDs are equal. A machine ID consists of the boot ID of
-// the machine, the network namespace and the PID namespace. If one part differs, the error must say
-// which, or how to run the ranks with the same.
 func TestReasonsWhyMemoryIsNotShared(t *testing.T) {
 	const own = "boot net:[1] pid:[1]"
 	for name, c := range map[string]struct {
@@ -186,8 +173,7 @@ func TestReasonsWhyMemoryIsNotShared(t *testing.T) {
 	}
 }
 
-// While a rank waits, it calls Config.Interrupted, a function of the program that can end the wait.
-// If this function panics, the wait must end with an error that contains the stack of the panic.
+// A panic in a program's callback, which waits call, becomes an error with the callback's stack.
 func TestPanicInInterruptedIsReported(t *testing.T) {
 	m := &Machine{cfg: driver.Config{Interrupted: panicInCallback}}
 	err := m.checkInterrupt()

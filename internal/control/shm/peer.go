@@ -16,36 +16,33 @@ import (
 	"symmem/internal/sys"
 )
 
-// peer is a connection to another rank on this machine. Over it, this rank fetches files (shared
-// memory) that the other rank has exported.
-//
-// It also watches the process of the other rank, which is lost when its process exits. The kernel
-// then ends the connection, usually a moment before this rank notices the exit.
+// peer is another rank on this machine. This rank fetches shared memory over the connection to it,
+// and watches its process.
 type peer struct {
 	*handoff.Peer               // the connection
-	rank          int           // world rank of the other rank
+	rank          int           // world rank
 	isLost        atomic.Bool   // whether the process has exited
 	exited        chan struct{} // closed when the process has exited
 
-	watcher sync.WaitGroup // the goroutine that runs watch
+	watcher sync.WaitGroup // waits for watch
 }
 
-// newPeer returns the peer for a connection. It starts to watch the rank's process, unless this is
-// the current process, as in tests. When the process exits, it increments exitCount.
+// newPeer starts to watch the process at the other end of a connection, and increments exitCount
+// when it exits.
 func newPeer(rank int, connection *handoff.Peer, exitCount *atomic.Uint32) *peer {
 	p := &peer{Peer: connection, rank: rank, exited: make(chan struct{})}
 	isInThisProcess := connection.PID() == os.Getpid()
-	if !isInThisProcess {
+	if !isInThisProcess { // as in tests
 		p.watcher.Go(func() { p.watch(exitCount) })
 	}
 
 	return p
 }
 
-// watch waits until the rank's process exits, or until the connection is closed.
+// watch waits until the process exits or close is called.
 func (p *peer) watch(exitCount *atomic.Uint32) {
 	if err := sys.AwaitEnd(p.Watch()); err != nil {
-		return // the connection has been closed
+		return
 	}
 
 	p.isLost.Store(true)
@@ -53,8 +50,8 @@ func (p *peer) watch(exitCount *atomic.Uint32) {
 	close(p.exited)
 }
 
-// callOnExit calls f on another goroutine when the process exits, unless ctx is done first. If the
-// process has already exited, it calls f on the current goroutine.
+// callOnExit calls f when the process exits, unless ctx is done first. It calls f before it returns
+// if the process has already exited.
 func (p *peer) callOnExit(ctx context.Context, f func()) {
 	if p.isLost.Load() {
 		f()
@@ -70,12 +67,10 @@ func (p *peer) callOnExit(ctx context.Context, f func()) {
 	}()
 }
 
-// exitDelay bounds the time from the end of a connection until this rank notices that the process
-// has exited.
+// exitDelay bounds the time until watch notices the exit of a process after its connections break.
 const exitDelay = 200 * time.Millisecond
 
-// hasExited reports whether the process of a peer with a broken connection has exited. It waits
-// for the exit for up to exitDelay.
+// hasExited reports within exitDelay whether an exit has broken the connection.
 func (p *peer) hasExited() bool {
 	select {
 	case <-p.exited:
@@ -85,8 +80,8 @@ func (p *peer) hasExited() bool {
 	}
 }
 
-// fetchFile returns a file that the rank has exported under a key. The error is a
-// driver.RankLostError if the connection has ended.
+// fetchFile returns a file that the rank has exported. The error is a driver.RankLostError if the
+// connection has ended.
 func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error) {
 	f, err := p.Fetch(ctx, key)
 	if err != nil {
@@ -96,14 +91,13 @@ func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error)
 	return f, nil
 }
 
-// lostErrors are errors of a connection to a process that has closed it or does not exist.
+// lostErrors are errors of a connection whose other end is closed or does not exist.
 var lostErrors = []error{
 	io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,
 	syscall.ESRCH,
 }
 
-// toRankLostError returns a RankLostError about a world rank if err matches one of lostErrors.
-// Otherwise, it returns err.
+// toRankLostError replaces lostErrors by a RankLostError about a world rank.
 func toRankLostError(rank int, callText string, err error) error {
 	isLost := slices.ContainsFunc(lostErrors, func(lost error) bool { return errors.Is(err, lost) })
 	if isLost {
@@ -113,7 +107,7 @@ func toRankLostError(rank int, callText string, err error) error {
 	return err
 }
 
-// close closes the connection, and waits for the goroutine that watches the process.
+// close closes the connection and waits for watch.
 func (p *peer) close() error {
 	err := p.Peer.Close() // ends watch
 	p.watcher.Wait()

@@ -8,17 +8,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// ranks gives access to the ranks of a group. All numbers of ranks are group ranks.
-//
-// Each rank has a block, its part of the group's shared memory. For example, rank 1 shows there
-// that it has left the group, or how many of its threads sleep on a futex until they are woken.
-// This rank also has a connection to each other rank, its peer, which notices when the rank's
-// process exits.
+// ranks holds this rank's view of a group. Each rank has a block, its part of the shared memory, in
+// which it publishes its state. All rank numbers are group ranks.
 type ranks struct {
 	ownBlock    *block
-	otherBlocks []*block // in group order, without this rank
+	otherBlocks []*block // in group order
 	blocks      []*block // by group rank
-	peers       []*peer  // by group rank; nil for this rank, and before the connection
+	peers       []*peer  // connections by group rank; nil for this rank, and until connected
 	cfg         *driver.GroupConfig
 }
 
@@ -45,7 +41,7 @@ func (r *ranks) HasLeft(rank int) bool {
 // PresentRanks lists the other ranks that have not left the group.
 func (r *ranks) PresentRanks() []int { return slices.DeleteFunc(r.OtherRanks(), r.HasLeft) }
 
-// selectLost returns those of the candidates whose processes have exited.
+// selectLost returns the candidates whose processes have exited.
 func (r *ranks) selectLost(candidates []int) []int {
 	var lost []int
 	for _, rank := range candidates {
@@ -59,12 +55,11 @@ func (r *ranks) selectLost(candidates []int) []int {
 
 // lostPeers lists the ranks whose processes exited before they left the group.
 func (r *ranks) lostPeers() []int {
-	exited := r.selectLost(r.OtherRanks()) // before HasLeft, because a rank may leave and then exit
-	return slices.DeleteFunc(exited, r.HasLeft)
+	exited := r.selectLost(r.OtherRanks())
+	return slices.DeleteFunc(exited, r.HasLeft) // after selectLost: a rank leaves before it exits
 }
 
-// peerFailed reports whether another rank has failed. Such a rank may have completed earlier steps,
-// but waits for no later step.
+// peerFailed reports whether another rank has failed. A failed rank takes part in no further step.
 func (r *ranks) peerFailed() bool {
 	for _, b := range r.otherBlocks {
 		if atomic.LoadUint32(&b.wakeup.failed) != 0 {
@@ -92,10 +87,8 @@ func (r *ranks) Wake(rank int) {
 	}
 }
 
-// wakeSleepers wakes the other ranks' sleeping threads. Call it after every post of a step.
-//
-// It needs no memory fence after the post. Without a fence, it may miss a thread that begins to
-// sleep at the same time. This is acceptable, because each sleep has a short timeout.
+// wakeSleepers wakes the other ranks' sleeping threads after a post. It issues no memory fence, so
+// it may miss a thread that is about to sleep, until the short timeout of the sleep.
 func (r *ranks) wakeSleepers() {
 	for _, b := range r.otherBlocks {
 		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {
@@ -104,10 +97,8 @@ func (r *ranks) wakeSleepers() {
 	}
 }
 
-// wakeAll wakes the threads of all ranks after this rank has failed or left.
-//
-// It calls wake even if no thread sleeps, because wake increments the rank's futex word. While the
-// word is unchanged, a rank assumes that no other rank has failed or left.
+// wakeAll notifies all ranks, sleeping or not, that this rank has failed or left. A rank checks the
+// others only when its futex word, which wake increments, has changed.
 func (r *ranks) wakeAll() {
 	for _, b := range r.blocks {
 		b.wakeup.wake()

@@ -10,20 +10,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// After a failure, ranks exchange reports about it. Every rank has a log in shared memory: an array
-// of slots for its reports, in order. Suppose that a slot holds 8 KiB, and that rank 1 sends a
-// report of 10 KiB and then one of 100 bytes:
-//
-//   - Rank 1 writes the first report to slots 0 and 1 of its log, and the second one to slot 2.
-//   - Rank 0 waits until slot 0 is written, and reads the first report. Slot 0 also contains the
-//     size of the report, so rank 0 knows that it must wait for slot 2 next.
-//   - If rank 1 sends no report in time, exits or leaves the group, rank 0 regards it as absent: it
-//     expects no more reports from rank 1. Other ranks may have received its report.
-//
-// Slots are never reused, so a slow rank can still read old reports.
+// After a failure, ranks exchange reports about it. Each rank appends its reports to a log of slots
+// in shared memory. With slots of 8 KiB, a report of 10 KiB uses two slots. Slots are never reused,
+// so a slow rank can still read old reports. A rank that sends no report in time, exits or leaves
+// is absent from then on.
 
-// exchangeReports sends this rank's report to all ranks. It returns the next report of every rank,
-// by group rank, or nil for an absent rank.
+// exchangeReports writes this rank's report and returns the next report of every rank, by group
+// rank. The entry of an absent rank is nil.
 func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	if err := e.writeReport(); err != nil {
 		return nil, err
@@ -50,27 +43,26 @@ func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	return reports, nil
 }
 
-// slotCount returns the number of slots for a report of the given size. An empty report has a slot,
-// too.
+// slotCount returns the number of slots for a report, at least one.
 func slotCount(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
 
-// writtenStep is slot.step of a written slot in a log. It is 0 before.
+// writtenStep is stored in slot.step when a slot of a log has been written.
 const writtenStep = 1
 
-// writeReport appends this rank's report to its log. It writes the first slot last, so that a rank
-// that sees this slot sees the whole report.
+// writeReport appends this rank's report to its log. It writes the first slot last, because other
+// ranks wait only for this one.
 func (e *exchange) writeReport() error {
-	first := e.lane.step // on this lane, the number of slots in use
+	slotsUsed := e.lane.step
 	slots := slotCount(uint64(len(e.payload)))
-	if first+slots > faultSlots {
+	if slotsUsed+slots > faultSlots {
 		return fmt.Errorf("a report of %d slots does not fit: %d of %d slots of the fault log are "+
-			"in use: %w", slots, first, faultSlots, driver.ErrClosed)
+			"in use: %w", slots, slotsUsed, faultSlots, driver.ErrClosed)
 	}
 
+	unused := e.g.ownBlock.fault[slotsUsed:]
 	for i := int(slots) - 1; i >= 0; i-- {
-		s := &e.g.ownBlock.fault[int(first)+i]
-		offset := i * chunkBytes // less than the size, or 0
-		copy(s.data[:], e.payload[offset:])
+		s := &unused[i]
+		copy(s.data[:], e.payload[i*chunkBytes:])
 		spin.StoreRelease64(&s.payloadBytes, uint64(len(e.payload)))
 		spin.StoreRelease64(&s.step, writtenStep)
 	}
@@ -80,8 +72,7 @@ func (e *exchange) writeReport() error {
 	return nil
 }
 
-// awaitReports waits until every rank that is not absent has written its next report. It marks
-// ranks as absent that do not write it in time.
+// awaitReports waits for the next report of every rank, until the rank is absent.
 func (e *exchange) awaitReports(ctx context.Context) error {
 	e.markFullLogs()
 	nextSlot := func(b *block) *uint64 {
@@ -97,14 +88,14 @@ func (e *exchange) awaitReports(ctx context.Context) error {
 			return nil
 		}
 
-		hasCause := e.markAbsent(err, e.g.missing(w))
-		if !hasCause {
+		canContinue := e.markAbsent(err, e.g.missing(w))
+		if !canContinue {
 			return err
 		}
 	}
 }
 
-// markFullLogs marks other ranks as absent if this rank has read all slots of their logs.
+// markFullLogs marks other ranks as absent whose logs have been read to the end.
 func (e *exchange) markFullLogs() {
 	for _, r := range e.g.OtherRanks() {
 		if e.lane.slotsRead[e.g.blocks[r]] == faultSlots {
@@ -118,33 +109,32 @@ func (e *exchange) presentRanks() []int {
 	return slices.DeleteFunc(e.g.OtherRanks(), func(r int) bool { return e.lane.absent[r] })
 }
 
-// markAbsent marks the ranks as absent that have caused err, the error of a wait. These are some or
-// all of missingRanks, whose reports have not arrived. It returns false if the error has another
-// cause, so that the exchange cannot continue.
+// markAbsent marks as absent those of missingRanks that have caused a wait to fail with err. It
+// returns false if err has another cause, with which the exchange cannot continue.
 func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	var deadlock *driver.DeadlockError
-	var causes []int
+	var absentRanks []int
 	switch {
 	case errors.As(err, new(*driver.RankLostError)):
-		causes = e.g.selectLost(missingRanks)
-	case errors.As(err, &deadlock): // about ranks that left the group, for example
+		absentRanks = e.g.selectLost(missingRanks)
+	case errors.As(err, &deadlock): // about ranks that have left, for example
 		isUninvolved := func(r int) bool { return deadlock.Activity[e.g.cfg.Ranks[r]] == "" }
-		causes = slices.DeleteFunc(missingRanks, isUninvolved)
+		absentRanks = slices.DeleteFunc(missingRanks, isUninvolved)
 	case errors.As(err, new(*driver.TimeoutError)):
-		causes = missingRanks // all of them are late
+		absentRanks = missingRanks
 	default:
 		return false
 	}
 
-	for _, r := range causes {
+	for _, r := range absentRanks {
 		e.lane.absent[r] = true
 	}
 
 	return true
 }
 
-// nextReport returns the next report in a rank's log, whose first slot must have been written. It
-// validates the sizes in the log, because a faulty rank may write any value.
+// nextReport reads the next report in a rank's log, which must have been written. It checks the
+// size, because a faulty rank may write any value.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.slotsRead[b]
 	payloadBytes := spin.LoadAcquire64(&b.fault[first].payloadBytes)

@@ -13,21 +13,12 @@ import (
 	"symmem/internal/spin"
 )
 
-// Ranks of a group gather small data, called words, under a name. Suppose that ranks 0 and 1 gather
-// the words of the value "batch":
-//
-//   - Each rank has slots in memory that both ranks share. Each rank uses its slot 0 for "batch".
-//   - In step 1, each rank writes its words into its slot, with the number of the step and a hash
-//     of the name. Then it waits until the other's slot contains the same number, and reads the
-//     words.
-//   - In step 2, each rank does so again. It uses one of two lines of its slot for odd steps, and
-//     the other for even steps.
-//
-// The tests use newRankPair: two ranks in this process, whose planes are connected by join.
+// Ranks gather each other's words, a few integers, under a name. A rank posts its words to a slot
+// in shared memory, with the step and a hash of the name.
 
 const unordered = false // argument of Named
 
-// gather takes part in the next step of the value "batch" on a rank, with words that are zero.
+// gather takes part in the next step of the value "batch" on a rank.
 func (d *rankPair) gather(ctx context.Context, rank int) error {
 	d.t.Helper()
 	value, err := d.planes[rank].Named("batch", unordered)
@@ -35,8 +26,6 @@ func (d *rankPair) gather(ctx context.Context, rank int) error {
 	return value.Gather(ctx, driver.Words{}, make([]driver.Words, 2))
 }
 
-// TestGatherFailsOnInvalidData writes invalid data into the slot of rank 1 before rank 0 reads it.
-// Rank 0 must report them, and must not wait for rank 1.
 func TestGatherFailsOnInvalidData(t *testing.T) {
 	for name, forge := range map[string]func(s *valueSlot){
 		"a step far ahead": func(s *valueSlot) {
@@ -52,8 +41,8 @@ func TestGatherFailsOnInvalidData(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newRankPair(t)
 			d.join()
-			for _, p := range d.planes { // writes the name into the slots
-				_, err := p.Named("batch", unordered)
+			for _, p := range d.planes {
+				_, err := p.Named("batch", unordered) // uses the first slot
 				check(t, err)
 			}
 
@@ -70,8 +59,7 @@ func TestGatherFailsOnInvalidData(t *testing.T) {
 	}
 }
 
-// TestInvalidNameSizesAreIgnored writes invalid sizes of names into all slots of rank 1. Rank 0
-// must not read beyond the names, but wait until its timeout.
+// Rank 0 neither reads beyond the names of rank 1, whose sizes are invalid, nor accepts them.
 func TestInvalidNameSizesAreIgnored(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -80,10 +68,9 @@ func TestInvalidNameSizesAreIgnored(t *testing.T) {
 		spin.StoreRelease64(&block.values[i].size, math.MaxUint64-uint64(i))
 	}
 
-	// The status says for which slot rank 1 waits: 1 plus its number, or 0 for none.
-	const awaitedSlot = 4
-	spin.StoreRelease64(&block.status.value, awaitedSlot+1)
-	ctx, cancel := context.WithTimeout(d.ctx, 50*time.Millisecond) // rank 1 never takes part
+	const awaitedSlotPlus1 = 5
+	spin.StoreRelease64(&block.status.value, awaitedSlotPlus1)
+	ctx, cancel := context.WithTimeout(d.ctx, 50*time.Millisecond)
 	defer cancel()
 	err := d.gather(ctx, 0)
 	var late *driver.TimeoutError
@@ -92,9 +79,8 @@ func TestInvalidNameSizesAreIgnored(t *testing.T) {
 	}
 }
 
-// TestTimeoutMentionsValueOfLateRank lets rank 0 wait for the value "prefill" and rank 1 for the
-// value "decode", as if their programs had diverged. Rank 0 times out. Its error must name the
-// value for which rank 1 waits, and rank 1 must fail because of this fault.
+// The ranks wait for different values, as if their programs had diverged. The timeout of rank 0
+// names the value of rank 1, and ends the wait of rank 1.
 func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -129,7 +115,7 @@ func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 	}
 }
 
-// awaitValueWait returns when rank 1 waits for a value, or when d.ctx has ended.
+// awaitValueWait returns when rank 1 waits for a value or d.ctx is done.
 func (d *rankPair) awaitValueWait() {
 	for d.planes[1].ownBlock.describeValue() == "" && d.ctx.Err() == nil {
 		runtime.Gosched()

@@ -14,17 +14,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// The ranks of a group exchange data in steps, through memory that they share. Each rank has a
-// block of this memory. To take part in step 5, a rank writes its data into its block, which is
-// called posting the step, and then waits until the others have posted step 5.
-//
-// A rank that waits for long sleeps. A rank that posts must then wake it, by adding 1 to a word in
-// the block of the sleeper.
-//
-// Most tests use newRankPair: two ranks in this process, whose planes are connected by join. In
-// d.planes[0], which is the view of rank 0, blocks[1] and otherBlocks[0] are the block of rank 1.
+// Ranks post data in numbered steps to their blocks of shared memory, and wait for the other ranks'
+// posts. In d.planes[0], the view of rank 0, blocks[1] and otherBlocks[0] are the block of rank 1.
 
-// awaitSleep waits until rank 1 sleeps. It returns an error if rank 1 does not in time.
+// awaitSleep waits until rank 1 sleeps.
 func (d *rankPair) awaitSleep() error {
 	for !d.planes[0].IsAsleep(1) {
 		if d.ctx.Err() != nil {
@@ -37,8 +30,6 @@ func (d *rankPair) awaitSleep() error {
 	return nil
 }
 
-// TestLongWaitSleepsAndIsWoken lets rank 1 wait until it sleeps. Rank 0 then makes the same call,
-// which must wake rank 1.
 func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 	for name, wait := range map[string]func(p *plane) error{
 		"in a comparison": func(p *plane) error {
@@ -59,7 +50,7 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 					}
 				}
 
-				return wait(d.planes[rank])
+				return wait(d.planes[rank]) // on rank 0, wakes rank 1
 			})
 			check(t, errs[0])
 			check(t, errs[1])
@@ -70,8 +61,7 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 	}
 }
 
-// To wake a rank costs a system call, so rank 0 must do it only if rank 1 sleeps. The test compares
-// the word that rank 0 increments for this purpose, before and after.
+// A wake-up costs a system call. It increments wakeup.word.
 func TestOnlySleepersAreWoken(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -100,22 +90,20 @@ func TestRankIsMissingUntilItPostsTheStep(t *testing.T) {
 		t.Errorf("countMissing = %d before the other rank posts, want 1", n)
 	}
 
-	// A rank posts odd and even steps in different lines of its block.
-	line := &g.otherBlocks[0].lines[g.step%2]
-	spin.StoreRelease64(&line.step, g.step) // as if rank 1 posted the step
+	line := &g.otherBlocks[0].lines[g.step%2] // for odd or even steps
+	spin.StoreRelease64(&line.step, g.step)   // as if rank 1 posted the step
 	if n := g.countMissing(g.otherBlocks); n != 0 {
 		t.Errorf("countMissing = %d after the other rank has posted, want 0", n)
 	}
 }
 
-// A brief wait blocks the caller's thread, so it must give up after a short time. The other rank
-// does not post in this test. If poll is true, awaitBriefly also polls before it yields.
+// A brief wait blocks the caller's thread, so it gives up after briefTime.
 func TestBriefWaitIsBounded(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
-	g.step++                       // rank 0 begins a step that rank 1 has not posted
-	g.budget.briefYields = 1 << 40 // only briefTime limits the wait
+	g.step++                       // rank 0 begins a step that rank 1 never posts
+	g.budget.briefYields = 1 << 40 // in effect unlimited
 	for _, poll := range []bool{false, true} {
 		hasPosted := g.awaitBriefly(g.otherBlocks, poll)
 		if hasPosted {
@@ -124,8 +112,7 @@ func TestBriefWaitIsBounded(t *testing.T) {
 	}
 }
 
-// endedContext is a context that has ended with err. Its Err method first calls onErr, with which a
-// test changes the awaited value while the code under test checks the context.
+// endedContext has ended with err. It calls onErr when the code under test checks for this.
 type endedContext struct {
 	context.Context
 	onErr func()
@@ -137,9 +124,8 @@ func (c endedContext) Err() error {
 	return c.err
 }
 
-// PollLonger waits for a word to contain a value. It must return false when it finds that its
-// context has ended. This context's Err writes the value to the word, so PollLonger would return
-// true if it polled once more.
+// PollLonger returns as soon as it finds that its context has ended. If it polled once more, it
+// would find the value that onErr writes.
 func TestPollLongerEndsWithContext(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -161,9 +147,7 @@ func TestPollLongerEndsWithContext(t *testing.T) {
 	}
 }
 
-// A rank publishes in its status where it waits, so that other ranks can report it. The collectives
-// of a group are numbered. If several goroutines of the rank wait in collectives, the status has
-// the highest number. When that wait ends, the status must show another one that has not ended.
+// A rank's status shows its wait for the latest collective to other ranks.
 func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -175,13 +159,13 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 			t.Errorf("%s: status.inCollective = %d, want %d", when, got, want)
 		}
 	}
-	const begin = 1 // when the waits begin; any time will do
+	const begin = 1 // any time
 	collective3 := &slowWait{collective: 3, operation: driver.AllReduce}
 	exchange := &slowWait{isExchange: true}
 	notPublished := &slowWait{}
 	g.publishWait(collective3, begin)
 	g.publishWait(exchange, begin)
-	g.unpublishWait(notPublished) // has no effect
+	g.unpublishWait(notPublished)
 	g.unpublishWait(exchange)
 	checkCollective("after the exchange", 3)
 	if n := spin.LoadAcquire64(&status.inExchange); n != 0 {
@@ -205,8 +189,8 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	checkCollective("without waits", 0)
 }
 
-// The context has ended, but rank 1 arrives while the wait checks the context. The wait must
-// succeed: the context may have ended only because this process was stopped for a while.
+// The context may have ended only because this process was stopped for a while, so a rank that
+// arrives during the check of the context is not late.
 func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 	for _, ctxErr := range []error{context.DeadlineExceeded, context.Canceled} {
 		d := newRankPair(t)
@@ -221,7 +205,7 @@ func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 			awaited:  []int{1},
 			isReady:  func() bool { return arrived },
 			begin:    sys.Monotonic(),
-			timeout:  time.Hour, // so that only the context can end the wait
+			timeout:  time.Hour, // does not end the wait
 			callText: func() string { return "waiting" },
 		})
 		if err != nil {
@@ -230,14 +214,13 @@ func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 	}
 }
 
-// rankStates reads the states of all ranks for a report. Rank 1 fails while it reads them for the
-// first time. It must read them again, because the failure may have ended calls of other ranks.
+// The failure of a rank may end calls of other ranks, so states read before are outdated.
 func TestStatesAreRereadAfterFailure(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
 	readings := 0
-	isReady := func() bool { // rankStates calls it once in each reading
+	isReady := func() bool { // called once per reading
 		readings++
 		if readings == 1 {
 			atomic.StoreUint32(&g.blocks[1].wakeup.failed, uint32(control.FailedAfterPeer))
