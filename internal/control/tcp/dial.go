@@ -16,20 +16,19 @@ import (
 	"symmem/internal/sys"
 )
 
-// Each rank connects to every lower-numbered rank. A machine with several interfaces has several
-// addresses, so a rank dials them in rounds: all addresses at short intervals, with the token
-// handshake on one established connection at a time, until a handshake succeeds.
+// Each rank connects to every lower-numbered rank, which may have several addresses. In each round,
+// it dials all addresses, and tries a handshake on one connection after the other.
 
 const (
 	dialTimeout = 20 * time.Second // no new round begins after this time
-	// closedTimeout applies instead while every connection is refused or closed. Even a busy rank
+	// closedTimeout limits rounds in which every connection is refused or closed. A busy rank
 	// accepts a connection sooner.
 	closedTimeout = 8 * time.Second
 	dialStagger   = 200 * time.Millisecond // between the addresses of a round
 	dialPause     = 500 * time.Millisecond // between rounds
 )
 
-// dialer connects to one lower-numbered rank. Only one goroutine uses it.
+// dialer connects to one lower-numbered rank, on one goroutine.
 type dialer struct {
 	*joiner
 	rank           int // group rank to connect to
@@ -195,7 +194,7 @@ func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error
 	d.handshakeCount++
 	err := d.exchangeTokens(conn)
 	isInterrupted := !stop()
-	if isInterrupted && err == nil { // interrupt may set the deadline later
+	if isInterrupted && err == nil { // interrupt may spoil the connection later
 		err = ctx.Err()
 	}
 

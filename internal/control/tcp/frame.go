@@ -90,8 +90,7 @@ func (t track) allowsPost(payloadBytes int) bool {
 	}
 }
 
-// allowsPayload reports whether a message with this kind and track exists, and may have a payload
-// of this size.
+// allowsPayload reports whether a message may have this kind, track and size of the payload.
 func (m *message) allowsPayload(payloadBytes int) bool {
 	hasNoTrack := m.track == ""
 	switch m.kind {
@@ -169,10 +168,10 @@ func decodeWords(b []byte, words []uint64) {
 	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail
 }
 
-// status shows which collectives a rank has launched, and where it waits. The group's collectives
-// have sequence numbers from 1, called tickets.
+// status shows which collectives a rank has launched, and where it waits. Tickets are the sequence
+// numbers of a group's collectives.
 type status struct {
-	submitted    uint64           // last ticket of this rank
+	submitted    uint64           // last ticket of the rank
 	inCollective uint64           // ticket of the collective in which the rank waits, or 0
 	operation    driver.Operation // of this collective
 	inExchange   uint64           // step of trackControl in which the rank waits, or 0
@@ -190,12 +189,12 @@ func (s *status) encode(now time.Time) []byte {
 	return encodeWords(s.submitted, s.inCollective, uint64(s.operation), s.inExchange, waited)
 }
 
-// decodeStatus decodes a payload of statusBytes that has arrived at the time now.
+// decodeStatus decodes a payload of statusBytes.
 func decodeStatus(payload []byte, now time.Time) status {
 	var words [statusBytes / wordBytes]uint64
 	decodeWords(payload, words[:])
-	const maxWaited = 1<<62 - 1                   // fits into a time.Duration
-	waited := time.Duration(words[4] & maxWaited) // a faulty sender may send any number
+	const maxWaited = 1<<62 - 1 // keeps the duration of a faulty sender positive
+	waited := time.Duration(words[4] & maxWaited)
 	return status{
 		submitted:    words[0],
 		inCollective: words[1],

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"testing"
@@ -33,6 +34,7 @@ func TestReadFrameRejectsInvalidHeaders(t *testing.T) {
 	}
 
 	const reservedOffset, payloadSizeOffset = 2, 4
+	maxPayloadPlus1 := binary.LittleEndian.AppendUint32(nil, 1<<20+1)
 	for name, frame := range map[string][]byte{
 		"no kind":                        encodeFrame(0, trackControl),
 		"an unknown kind":                encodeFrame(kindLeave+1, trackControl),
@@ -40,7 +42,7 @@ func TestReadFrameRejectsInvalidHeaders(t *testing.T) {
 		"an unknown track":               encodeFrame(kindPost, "other"),
 		"a nonzero first reserved byte":  corruptFrame(reservedOffset, 1),
 		"a nonzero second reserved byte": corruptFrame(reservedOffset+1, 1),
-		"a payload of 1 MiB and a byte":  corruptFrame(payloadSizeOffset, 1, 0, 0x10, 0),
+		"a payload of 1 MiB and a byte":  corruptFrame(payloadSizeOffset, maxPayloadPlus1...),
 		"a payload of 4 GiB":             corruptFrame(payloadSizeOffset, 255, 255, 255, 255),
 
 		"a hash of four bytes":            encodeFrame(kindPost, trackCompare),

@@ -112,7 +112,6 @@ func (c *Config) key(name string) string {
 	return "tcp/" + strconv.Quote(c.Group.ID) + "/" + name
 }
 
-// addressKey is for the addresses of a group rank.
 func (j *joiner) addressKey(rank int) string { return j.cfg.key(strconv.Itoa(rank)) }
 
 // token is a random secret of the group, with which the two ends of a new connection authenticate
@@ -130,10 +129,10 @@ func (j *joiner) shareToken(ctx context.Context) error {
 // hello is the first message from the rank that connects.
 type hello struct {
 	rank int // group rank of the sender
-	// target is the group rank that the sender wants to reach. Several machines may have the same
-	// address, for example on container bridges.
+	// target is the group rank to reach. A connection may reach another rank, because machines may
+	// have the same address, for example on container bridges.
 	target              int
-	attempt             uint32         // number of the sender's handshake with target, from 1
+	attempt             uint32         // number of the handshake with target, from 1
 	source, destination netip.AddrPort // as seen by the sender
 }
 
@@ -198,7 +197,6 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	}, nil
 }
 
-// decodeAddress decodes an address at the beginning of b.
 func decodeAddress(b []byte) netip.AddrPort {
 	ip := netip.AddrFrom16([ipBytes]byte(b)).Unmap()
 	port := binary.LittleEndian.Uint16(b[ipBytes:])

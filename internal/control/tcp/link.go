@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// link is a connection to another rank with a queue of frames, which are encoded messages. One
-// goroutine, the writer, runs writeFrames, so senders never wait for the other rank.
+// link is a connection to another rank. Senders never wait: they queue frames, encoded messages,
+// for the goroutine that runs writeFrames. It encodes this rank's latest status itself.
 //
 // The queue needs no limit, because an exchange begins only after all ranks' messages of the
-// previous one have arrived. A status is not queued: the writer encodes the latest one.
+// previous one have arrived.
 type link struct {
 	rank    int    // group rank at the other end
 	attempt uint32 // number of the handshake, from 1; 0 on the rank that dialed
 	conn    *net.TCPConn
 
 	mu           sync.Mutex // guards the fields below
-	queue        [][]byte   // frames to send, oldest first
+	queue        [][]byte   // oldest frame first
 	isLastQueued bool       // whether no frame may follow the queue
 	isStatusDue  bool       // whether to send a status after the queue
 	request      uint64     // number of the request that the status answers, or 0
@@ -25,7 +25,7 @@ type link struct {
 	closed chan struct{} // closed by the reader of conn when it ends
 }
 
-// newLink returns a link. The caller must start writeFrames.
+// newLink does not start writeFrames.
 func newLink(rank int, conn *net.TCPConn) *link {
 	return &link{
 		rank:   rank,
@@ -47,7 +47,6 @@ func (l *link) send(frame []byte, isLast bool) {
 	l.wakeWriter()
 }
 
-// sendStatus requests the writer to send the latest status.
 func (l *link) sendStatus() {
 	l.mu.Lock()
 	l.isStatusDue = true
@@ -55,7 +54,7 @@ func (l *link) sendStatus() {
 	l.wakeWriter()
 }
 
-// answer is sendStatus in response to a kindAskStatus with the step request.
+// answer makes the next status the answer to a kindAskStatus.
 func (l *link) answer(request uint64) {
 	l.mu.Lock()
 	l.isStatusDue = true

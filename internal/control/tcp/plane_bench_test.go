@@ -14,8 +14,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// BenchmarkScale shows how the CPU time of joining, exchanging messages and losing a rank grows
-// with the size of a group, whose ranks all run in this process.
+// BenchmarkScale measures how the CPU time of joining, exchanging messages and losing a rank grows
+// with the size of a group.
 func BenchmarkScale(b *testing.B) {
 	for _, rankCount := range []int{16, 32, 64, 128} {
 		if testing.Short() && rankCount > 32 {
@@ -68,7 +68,6 @@ func (g *benchGroup) runOnEach(f func(rank int) error) time.Duration {
 	return cpuTime(g.b) - begin
 }
 
-// cpuTime returns the CPU time of this process since its start.
 func cpuTime(b *testing.B) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -108,14 +107,12 @@ func (g *benchGroup) exchange(rank int) error {
 	return nil
 }
 
-// loseRank0 closes the connections of rank 0.
 func (g *benchGroup) loseRank0() {
 	for _, l := range g.planes[0].links[1:] { // rank 0 has no link to itself
 		_ = l.conn.Close()
 	}
 }
 
-// noticeLoss waits until a rank has noticed the loss of rank 0, and exchanges reports.
 func (g *benchGroup) noticeLoss(rank int) error {
 	_, err := g.planes[rank].Exchange(g.b.Context(), driver.LaneControl, nil)
 	if err == nil {
@@ -128,12 +125,11 @@ func (g *benchGroup) noticeLoss(rank int) error {
 	return err
 }
 
-// newBenchStore starts a store, through which ranks find each other. dial connects a new client.
 func newBenchStore(b *testing.B) (server *rendezvous.Server, dial func() *rendezvous.Client) {
 	token := rendezvous.NewToken()
 	server, err := rendezvous.Listen("127.0.0.1:0", token)
 	check(b, err)
-	var mu sync.Mutex // limits unauthenticated connections, of which the server closes the oldest
+	var mu sync.Mutex // with many unauthenticated connections, the server closes the oldest
 	return server, func() *rendezvous.Client {
 		mu.Lock()
 		defer mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// impostor plays rank 1 of a group of two ranks: the test sends each of its messages. Rank 0, the
-// victim, runs the code under test.
+// impostor plays rank 1 of two: a test sends each of its messages to rank 0, the victim, which runs
+// the code under test.
 type impostor struct {
 	t     *testing.T
 	ctx   context.Context // ends after hangTimeout
@@ -33,7 +33,7 @@ func newImpostor(t *testing.T) *impostor {
 	return &impostor{t: t, ctx: ctx, store: store}
 }
 
-// config returns the configuration of the victim.
+// config is for the victim.
 func (i *impostor) config() Config {
 	return Config{Store: i.store, Group: duo(0), Timeout: hangTimeout}
 }
@@ -72,7 +72,6 @@ func (i *impostor) joiner() *joiner {
 	return j
 }
 
-// dial connects to the victim without sending anything.
 func (i *impostor) dial() {
 	i.t.Helper()
 	addresses, err := i.store.Get(i.ctx, i.joiner().addressKey(0))
@@ -83,8 +82,7 @@ func (i *impostor) dial() {
 	check(i.t, i.conn.SetDeadline(time.Now().Add(hangTimeout)))
 }
 
-// authenticate sends a hello with the first half of the group's token, and checks that the victim
-// answers with the second half.
+// authenticate sends half of the token and checks that the victim answers with the other half.
 func (i *impostor) authenticate(secret token) {
 	i.t.Helper()
 	_, err := i.conn.Write(i.joiner().encodeHello(0, 1, i.conn))
@@ -104,7 +102,7 @@ func (i *impostor) send(k kind, t track, step uint64, payload []byte) {
 	check(i.t, err)
 }
 
-// await returns the victim's next message of a kind, and drops the messages before it.
+// await returns the victim's next message of a kind, and drops others.
 func (i *impostor) await(k kind) message {
 	i.t.Helper()
 	for {
@@ -117,10 +115,10 @@ func (i *impostor) await(k kind) message {
 }
 
 // checkClosed checks that the victim closes the connection without answering.
-func (i *impostor) checkClosed(hello string) {
+func (i *impostor) checkClosed(helloName string) {
 	i.t.Helper()
 	if n, err := i.conn.Read(make([]byte, 1)); n != 0 || err == nil {
-		i.t.Errorf("%s: Read = %d, %v; want a closed connection", hello, n, err)
+		i.t.Errorf("%s: Read = %d, %v; want a closed connection", helloName, n, err)
 	}
 
 	check(i.t, i.conn.Close())

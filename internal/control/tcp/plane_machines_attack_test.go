@@ -24,7 +24,7 @@ func newAttackedCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := newIdleCluster(t, netlab.Config{Machines: 3}, ranksPerMachine)
 	const attackerCount = 1
-	c.idle = attackerCount // machines without ranks
+	c.idle = attackerCount
 	return c
 }
 
@@ -62,7 +62,6 @@ func TestAttackOnRanksIsIgnored(t *testing.T) {
 	c.finish()
 }
 
-// openAddresses lists the addresses on which processes of the attacked machines listen.
 func (c *cluster) openAddresses() (all []netip.AddrPort) {
 	const attackedCount = 2
 	for _, m := range c.lab.Machines[:attackedCount] {
@@ -74,7 +73,6 @@ func (c *cluster) openAddresses() (all []netip.AddrPort) {
 	return all
 }
 
-// awaitPorts waits until the store and ranks 0 to 2 listen.
 func (c *cluster) awaitPorts() {
 	c.t.Helper()
 	const portCount = 1 + 3 // store and ranks
@@ -106,8 +104,8 @@ func listeningPorts(m *netlab.Machine) (ports []uint16) {
 	return ports
 }
 
-// parseListener parses a line such as "0: 0100007F:0016 00000000:0000 0A": number, local address,
-// remote address and state.
+// parseListener parses a line such as "0: 0100007F:0016 00000000:0000 0A" with the local address,
+// the remote address and the state.
 func parseListener(line string) (port uint16, isListening bool) {
 	const localIndex, stateIndex = 1, 3
 	const listening = "0A"
@@ -121,18 +119,16 @@ func parseListener(line string) (port uint16, isListening bool) {
 	return uint16(number), err == nil
 }
 
-// attack opens connections until it is stopped, and sends invalid data on them.
+// attack opens connections and sends invalid data on them.
 type attack struct {
 	enough chan struct{} // closed after attackConnectionCount connections
 	stop   chan struct{} // closed to stop the attack
 }
 
-// attackConnectionCount exceeds the limits of the store and of a rank for unauthenticated
-// connections.
+// attackConnectionCount exceeds all limits of unauthenticated connections.
 const attackConnectionCount = 600
 
-// startAttack attacks from the last machine until the end of the test. targets returns the current
-// addresses to attack.
+// startAttack attacks from the last machine until the end of the test.
 func startAttack(c *cluster, targets func() []netip.AddrPort) *attack {
 	a := &attack{enough: make(chan struct{}), stop: make(chan struct{})}
 	attacker := c.lab.Machines[len(c.lab.Machines)-1]
@@ -148,7 +144,6 @@ func startAttack(c *cluster, targets func() []netip.AddrPort) *attack {
 	return a
 }
 
-// awaitConnections waits for attackConnectionCount connections.
 func (a *attack) awaitConnections(t testing.TB) {
 	t.Helper()
 	select {
@@ -160,7 +155,7 @@ func (a *attack) awaitConnections(t testing.TB) {
 
 // run connects to all targets about once per millisecond.
 func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
-	var kept []net.Conn // open until the end of the attack
+	var kept []net.Conn
 	defer func() {
 		for _, conn := range kept {
 			_ = conn.Close()

@@ -11,16 +11,14 @@ import (
 	"symmem/internal/netlab"
 )
 
-// Tests in this file run ranks as processes on simulated machines, network namespaces on this host.
-// The links between them can be slow, lossy or cut. Rank 0 on machine 0 also serves the store
-// through which ranks find each other.
+// Ranks run as processes on simulated machines, network namespaces on this host. Rank 0 on machine
+// 0 also serves the store through which ranks find each other.
 
 const ranksPerMachine = 2
 
 const storePort = 29500
 
-// The survivors detect the loss only by silence, because the network is cut before the processes
-// are killed.
+// The network is cut before the processes are killed, so only silence shows the loss.
 func TestSilentMachineIsReported(t *testing.T) {
 	t.Parallel()
 	for machine := range 3 {
@@ -48,13 +46,12 @@ func TestPartitionReportsOtherSide(t *testing.T) {
 	c.awaitRounds()
 	begin := time.Now()
 	c.lab.Isolate(2, netlab.Link{Cut: true})
-	c.checkLost(0, begin, 2)    // machine 0 has lost machine 2
-	c.checkLost(1, begin, 2)    // machine 1 has lost machine 2
-	c.checkLost(2, begin, 0, 1) // machine 2 has lost machines 0 and 1
+	c.checkLost(0, begin, 2) // machine 0 has lost machine 2
+	c.checkLost(1, begin, 2)
+	c.checkLost(2, begin, 0, 1)
 }
 
-// A group survives different clocks, packets that are delayed, reordered or dropped, and a short
-// partition.
+// A group survives different clocks, lost and reordered packets, and a short partition.
 func TestBadNetworkIsNotAFault(t *testing.T) {
 	t.Parallel()
 	for _, isIPv6 := range []bool{false, true} {
@@ -102,8 +99,7 @@ func TestOtherInterfaceIsUsed(t *testing.T) {
 	c.finish()
 }
 
-// Machine 0, which serves the store, is cut off from the beginning. Without a store, the ranks on
-// machine 1 can only blame rank 0.
+// Ranks on machine 1 never reach the store on machine 0, so they can only blame rank 0.
 func TestMissingStoreIsReported(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
@@ -133,8 +129,7 @@ func TestMissingStoreIsReported(t *testing.T) {
 	}
 }
 
-// NCCL does not work if machine 0 (node-a) sees another address of machine 1 (node-b) than node-b
-// itself, so ranks refuse to join.
+// Ranks refuse to join through NAT, with which NCCL does not work.
 func TestNATIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 2}, ranksPerMachine)

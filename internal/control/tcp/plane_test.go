@@ -32,9 +32,8 @@ func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
 func BenchmarkPlane(b *testing.B) { controltest.Bench(b, joinAsMember) }
 
-// Withdraw revokes this rank's tickets, the sequence numbers of its collectives, that other ranks
-// have not submitted. It asks a rank, here an impostor whose messages the test sends, only if the
-// rank's last status leaves this open.
+// Withdraw revokes tickets (numbers of collectives) that another rank has not submitted. It asks
+// that rank only if its last status has fewer tickets.
 func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()
@@ -84,8 +83,8 @@ func TestWithdrawWaitsForAnswer(t *testing.T) {
 	}
 }
 
-// The least number of tickets submitted by any rank is final if one rank with this number has left,
-// is lost, or has answered the last request. Rank 0 itself has submitted 5.
+// The least number of tickets is final if a rank with this number has left, is lost or has answered
+// the last request.
 func TestLeastSubmittedIsFinal(t *testing.T) {
 	const lastRequest = 1
 	record := func(submitted uint64) rankRecord {

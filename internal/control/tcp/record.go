@@ -16,15 +16,15 @@ type rankRecord struct {
 	tracks         map[track]*steps // nil until the first step
 	valueNameCount int              // tracks of named values
 
-	failed        control.Reason // why the sender has failed, or control.NotFailed
+	failed        control.Reason // from kindFail, or control.NotFailed
 	hasLeft       bool           // whether the sender has sent kindLeave
 	isLost        bool           // whether the sender fell silent or disconnected before kindLeave
-	hasAckedFault bool           // whether the sender has acknowledged this rank's fault
-	answered      uint64         // last request for a status that the sender has answered, or 0
+	hasAckedFault bool           // whether the sender has sent kindFailAck
+	answered      uint64         // last kindAskStatus that the sender has answered, or 0
 
-	reports     [][]byte // all reports about failures, oldest first
+	reports     [][]byte // about failures, oldest first
 	reportBytes int      // total size
-	reportsRead int      // number of reports that nextReport has returned
+	reportsRead int      // number of reports returned by nextReport
 	isAbsent    bool     // whether to expect no more reports
 }
 
@@ -40,8 +40,7 @@ type steps struct {
 }
 
 const (
-	// maxPosts limits steps.posts. A rank that has completed this rank's current step may already
-	// have posted the next step.
+	// maxPosts limits steps.posts: a rank may have posted the current step and the next one.
 	maxPosts = 2
 	// The limits of each rank's reports leave room for one of maximum size and a hundred small ones.
 	maxReports     = 128
@@ -77,8 +76,7 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 	return nil
 }
 
-// addPost records a post, unless the sender failed before it completed the step. Errors wrap
-// ErrProtocol.
+// addPost records a post, unless the sender failed before it completed the step.
 func (r *rankRecord) addPost(m message) error {
 	s, err := r.addSteps(m.track)
 	if err != nil {
@@ -103,15 +101,15 @@ func (r *rankRecord) addPost(m message) error {
 	return nil
 }
 
-// takePost removes and returns the oldest payload. posts must not be empty.
+// takePost removes and returns the oldest payload.
 func (s *steps) takePost() []byte {
 	first := s.posts[0]
 	s.posts = s.posts[1:]
 	return first
 }
 
-// addSteps returns the steps on a track, which it adds if it is new. It returns an error for an
-// invalid value name and for too many values.
+// addSteps returns the steps on a track, which may be new. It rejects invalid names of values and
+// too many values.
 func (r *rankRecord) addSteps(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
@@ -135,7 +133,7 @@ func (r *rankRecord) addSteps(t track) (*steps, error) {
 	return s, nil
 }
 
-// stepsOn returns a copy of the steps on a track. It does not add a new track.
+// stepsOn returns a copy of the steps on a track.
 func (r *rankRecord) stepsOn(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s
@@ -144,7 +142,7 @@ func (r *rankRecord) stepsOn(t track) steps {
 	return steps{}
 }
 
-// setFailed applies a kindFail. Errors wrap ErrProtocol.
+// setFailed applies a kindFail.
 func (r *rankRecord) setFailed(m message, now time.Time) error {
 	const lastReason = control.FailedAfterPeer
 	if m.step > uint64(lastReason) {
@@ -191,8 +189,7 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 	return report, true
 }
 
-// state summarizes the record for a decision whether w, a wait of this rank, can still succeed. The
-// caller must set Missing.
+// state summarizes the record, to decide whether w can still succeed. The caller must set Missing.
 func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
 	isForStep := w.step != 0
 	hasCompleted := isForStep && r.stepsOn(w.track).completed >= w.step

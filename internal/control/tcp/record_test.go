@@ -68,7 +68,7 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 			messages:      tooManyNames,
 		},
 		"any step after a failure": {
-			acceptedCount: 2, // the post is accepted but has no effect
+			acceptedCount: 2, // the post has no effect
 			messages:      []message{failure, post(valueTrack("a"), 7)},
 		},
 	} {
@@ -76,7 +76,6 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 	}
 }
 
-// checkAccepted checks that a record accepts the first acceptedCount messages and rejects the rest.
 func checkAccepted(t *testing.T, messages []message, acceptedCount int) {
 	t.Helper()
 	r := rankRecord{}
