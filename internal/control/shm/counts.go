@@ -10,9 +10,9 @@ import (
 
 // Counts counts this rank's calls of Send and Recv.
 //
-// Collectives of strict groups check with a balance that every Send has its Recv. Each receiver and
-// tag have a pseudo-random weight, which a Send adds to the sender's balance, and a Recv subtracts
-// from the receiver's. The balances of all ranks add up to 0 if all messages match.
+// Strict groups also check that every Send has its Recv. A Send adds a weight, a hash of receiver
+// and tag, to the sender's balance. A Recv subtracts the weight from the receiver's balance. If all
+// messages match, the balances of all ranks add up to 0.
 type Counts struct {
 	group   *driver.GroupConfig
 	balance atomic.Uint64 // 0 in groups that are not strict
@@ -23,7 +23,6 @@ type Counts struct {
 	awaited message.Tally // calls of Recv, by source and tag
 }
 
-// Balance returns this rank's balance of messages.
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
 // CountMessage counts a new call of Send or Recv, and returns its sequence number among the calls
@@ -48,7 +47,7 @@ func (c *Counts) CountMessage(call *driver.Call, after, completed uint64) (numbe
 	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, completed)
 }
 
-// UnbalancedError returns the error of a collective that finds unmatched messages.
+// UnbalancedError is the error of a collective after unmatched messages.
 func (c *Counts) UnbalancedError(collective uint64) error {
 	return &driver.MessageError{
 		Fault:  driver.MessagesUnmatched,

@@ -76,15 +76,13 @@ type exchange struct {
 	laneID       driver.Lane
 	lane         *lane
 	payload      []byte   // of this rank
-	received     [][]byte // payloads so far, by group rank
-	sizes        []uint64 // sizes of whole payloads in bytes, by group rank
+	received     [][]byte // chunks so far, by group rank
+	sizes        []uint64 // of whole payloads in bytes, by group rank
 	ignoreFaults bool     // whether to continue after a rank has failed
 }
 
-// callText describes the exchange in errors.
 func (e *exchange) callText() string { return control.ExchangeName(e.g.cfg, e.laneID) }
 
-// performSteps returns the payloads of all ranks, by group rank.
 func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
 	rankCount := len(e.g.blocks)
 	e.received = make([][]byte, rankCount)
@@ -128,7 +126,7 @@ func (e *exchange) postChunk(offset int) error {
 	return nil
 }
 
-// slot returns the current step's slot in the block of a rank.
+// slot returns the current step's slot in a rank's block.
 func (e *exchange) slot(b *block) *slot { return &b.lanes[e.laneID][e.lane.step&1] }
 
 // collectChunks waits for the current step's chunks of all ranks.

@@ -25,7 +25,6 @@ type rankPair struct {
 	planes   [2]*plane   // by rank; exchange data in a group; nil before join
 }
 
-// newRankPair opens a Machine for each rank, and closes everything at the end of the test.
 func newRankPair(t *testing.T) *rankPair {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
@@ -54,7 +53,6 @@ func newRankPair(t *testing.T) *rankPair {
 	return d
 }
 
-// runOnBoth calls f concurrently for both ranks and returns the results by rank.
 func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	result1 := make(chan error)
 	go func() { result1 <- f(1) }()
@@ -89,8 +87,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// Rank 0 creates the group's shared memory. If it runs another version of this package, the memory
-// may have another size.
+// A rank 0 of another version may create shared memory of another size.
 func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
 	d := newRankPair(t)
 	small, err := sys.Memfd("small", 4096)
@@ -173,7 +170,7 @@ func TestReasonsWhyMemoryIsNotShared(t *testing.T) {
 	}
 }
 
-// A panic in a program's callback, which waits call, becomes an error with the callback's stack.
+// A panic in Config.Interrupted becomes an error with the stack.
 func TestPanicInInterruptedIsReported(t *testing.T) {
 	m := &Machine{cfg: driver.Config{Interrupted: panicInCallback}}
 	err := m.checkInterrupt()

@@ -22,13 +22,13 @@ type peer struct {
 	*handoff.Peer               // the connection
 	rank          int           // world rank
 	isLost        atomic.Bool   // whether the process has exited
-	exited        chan struct{} // closed when the process has exited
+	exited        chan struct{} // closed when isLost is set
 
-	watcher sync.WaitGroup // waits for watch
+	watcher sync.WaitGroup
 }
 
-// newPeer starts to watch the process at the other end of a connection, and increments exitCount
-// when it exits.
+// newPeer watches the process at the other end of a connection, and increments exitCount when the
+// process exits.
 func newPeer(rank int, connection *handoff.Peer, exitCount *atomic.Uint32) *peer {
 	p := &peer{Peer: connection, rank: rank, exited: make(chan struct{})}
 	isInThisProcess := connection.PID() == os.Getpid()
@@ -39,10 +39,9 @@ func newPeer(rank int, connection *handoff.Peer, exitCount *atomic.Uint32) *peer
 	return p
 }
 
-// watch waits until the process exits or close is called.
 func (p *peer) watch(exitCount *atomic.Uint32) {
 	if err := sys.AwaitEnd(p.Watch()); err != nil {
-		return
+		return // close has been called
 	}
 
 	p.isLost.Store(true)
@@ -50,8 +49,7 @@ func (p *peer) watch(exitCount *atomic.Uint32) {
 	close(p.exited)
 }
 
-// callOnExit calls f when the process exits, unless ctx is done first. It calls f before it returns
-// if the process has already exited.
+// callOnExit calls f when the process exits, or at once if it has, unless ctx is done first.
 func (p *peer) callOnExit(ctx context.Context, f func()) {
 	if p.isLost.Load() {
 		f()
@@ -80,8 +78,7 @@ func (p *peer) hasExited() bool {
 	}
 }
 
-// fetchFile returns a file that the rank has exported. The error is a driver.RankLostError if the
-// connection has ended.
+// fetchFile returns a file that the rank has exported.
 func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error) {
 	f, err := p.Fetch(ctx, key)
 	if err != nil {
@@ -107,7 +104,6 @@ func toRankLostError(rank int, callText string, err error) error {
 	return err
 }
 
-// close closes the connection and waits for watch.
 func (p *peer) close() error {
 	err := p.Peer.Close() // ends watch
 	p.watcher.Wait()

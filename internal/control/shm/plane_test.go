@@ -47,7 +47,6 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 
 func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
-// checkSameMachine checks the answer to rank 0, whether ranks 0 and 1 are on one machine.
 func (d *rankPair) checkSameMachine(want bool) {
 	d.t.Helper()
 	got, err := d.machines[0].SameMachine(d.ctx, []int{0, 1})
@@ -73,8 +72,7 @@ func TestSameMachine(t *testing.T) {
 	}
 }
 
-// A ticket is the sequence number of a collective that a rank has announced. Withdraw revokes this
-// rank's tickets that another rank has not submitted, and reports whether there are any.
+// Withdraw revokes tickets (numbers of collectives) that another rank has not submitted.
 func TestWithdrawKeepsTicketsSubmittedByAllRanks(t *testing.T) {
 	d := newRankPair(t)
 	d.join()

@@ -18,10 +18,8 @@ type ranks struct {
 	cfg         *driver.GroupConfig
 }
 
-// Size returns the number of ranks in the group.
 func (r *ranks) Size() int { return len(r.blocks) }
 
-// OtherRanks lists all ranks except this one.
 func (r *ranks) OtherRanks() []int {
 	var others []int
 	for rank := range r.blocks {
@@ -33,7 +31,6 @@ func (r *ranks) OtherRanks() []int {
 	return others
 }
 
-// HasLeft reports whether a rank has left the group.
 func (r *ranks) HasLeft(rank int) bool {
 	return spin.LoadAcquire64(&r.blocks[rank].status.closed) != 0
 }
@@ -45,7 +42,8 @@ func (r *ranks) PresentRanks() []int { return slices.DeleteFunc(r.OtherRanks(), 
 func (r *ranks) selectLost(candidates []int) []int {
 	var lost []int
 	for _, rank := range candidates {
-		if p := r.peers[rank]; p != nil && p.isLost.Load() {
+		p := r.peers[rank]
+		if p != nil && p.isLost.Load() {
 			lost = append(lost, rank)
 		}
 	}
@@ -75,7 +73,7 @@ func (r *ranks) TicketsOf(rank int) uint64 {
 	return spin.LoadAcquire64(&r.blocks[rank].status.submitted)
 }
 
-// IsAsleep reports whether threads of a rank are sleeping.
+// IsAsleep reports whether a rank has sleeping threads.
 func (r *ranks) IsAsleep(rank int) bool {
 	return atomic.LoadInt32(&r.blocks[rank].wakeup.sleeping) != 0
 }

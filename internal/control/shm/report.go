@@ -10,10 +10,10 @@ import (
 	"symmem/internal/spin"
 )
 
-// After a failure, ranks exchange reports about it. Each rank appends its reports to a log of slots
-// in shared memory. With slots of 8 KiB, a report of 10 KiB uses two slots. Slots are never reused,
-// so a slow rank can still read old reports. A rank that sends no report in time, exits or leaves
-// is absent from then on.
+// After a failure, ranks exchange reports about it. Each rank appends its reports to a log in
+// shared memory. With log slots of 8 KiB, a report of 10 KiB uses two. Slots are never reused, so a
+// slow rank can still read old reports. After a rank has sent no report in time, has exited or has
+// left, it is absent: the others expect no more reports from it.
 
 // exchangeReports writes this rank's report and returns the next report of every rank, by group
 // rank. The entry of an absent rank is nil.
@@ -43,7 +43,7 @@ func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	return reports, nil
 }
 
-// slotCount returns the number of slots for a report, at least one.
+// slotCount counts the slots of a report. An empty report has one, too.
 func slotCount(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
 
 // writtenStep is stored in slot.step when a slot of a log has been written.
@@ -104,7 +104,6 @@ func (e *exchange) markFullLogs() {
 	}
 }
 
-// presentRanks returns the other ranks that are not absent.
 func (e *exchange) presentRanks() []int {
 	return slices.DeleteFunc(e.g.OtherRanks(), func(r int) bool { return e.lane.absent[r] })
 }

@@ -11,10 +11,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// steps performs the steps of collectives. In each step, every rank posts a line with the step, a
-// digest (hash) of its call and a small payload to shared memory, and waits for the other ranks'
-// lines. Each rank alternates between two lines. Different digests show that ranks have made
-// different calls.
+// steps performs the steps of collectives. In each step, every rank posts a line to shared memory,
+// with a digest (hash) of its call and a small payload, and waits for the other ranks' lines. It
+// alternates between two lines. Different digests reveal different calls.
 //
 // In strict groups, each rank XORs its balance of Sends and Recvs (see Counts) into the digest. The
 // balances of all ranks add up to 0 if every Send has its Recv.
@@ -26,26 +25,24 @@ type steps struct {
 	compareCalls     bool      // whether this collective compares calls and balances
 	peerFailedBefore bool      // whether another rank had failed before the collective
 	step             uint64    // last step posted by this rank
-	balance          uint64    // of this rank; 0 if balances are not compared
+	balance          uint64    // of this rank; 0 unless balances are compared
 	postedBalances   [2]uint64 // in this rank's two lines
 }
 
-// Begin begins a collective. balance is 0 if balances are not compared.
+// Begin begins a collective. balance is 0 unless balances are compared.
 func (s *steps) Begin(compareCalls bool, balance uint64) {
 	s.compareCalls = compareCalls
 	s.balance = balance
 	s.peerFailedBefore = s.ranks.peerFailed()
 }
 
-// IsComparing reports whether this collective compares calls.
 func (s *steps) IsComparing() bool { return s.compareCalls }
 
 // PeerFailedBefore reports whether another rank had failed before the collective. That rank may
 // already reuse its memory, so the collective must not write to other ranks' memory.
 func (s *steps) PeerFailedBefore() bool { return s.peerFailedBefore }
 
-// PeerFailedBeforeError returns the error to use if PeerFailedBefore is true. An error of
-// CompareStep takes precedence.
+// PeerFailedBeforeError is for PeerFailedBefore. An error of CompareStep takes precedence.
 func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waiter.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
@@ -56,8 +53,8 @@ func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 	return fmt.Sprintf("%v %d of group %s", o, ticket, s.ranks.cfg.Name())
 }
 
-// Post begins the next step: it posts a line with a call's digest and n bytes of payload, at most
-// spin.LinePayload. payload may be nil if n is 0.
+// Post begins the next step with a call's digest and n bytes of payload, at most spin.LinePayload.
+// payload may be nil if n is 0.
 func (s *steps) Post(digest uint64, payload unsafe.Pointer, n int) {
 	s.step++
 	if s.balance|s.postedBalances[s.step&1] != 0 { // one test for both, on a hot path
@@ -84,7 +81,6 @@ func (s *steps) addBalance(digest uint64) uint64 {
 // Step returns the last step posted by this rank.
 func (s *steps) Step() uint64 { return s.step }
 
-// Payload returns a group rank's payload in the current step.
 func (s *steps) Payload(rank int) *[spin.LinePayload]byte {
 	return &s.ranks.blocks[rank].lines[s.step&1].payload
 }
@@ -135,7 +131,7 @@ func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 			}
 		}
 
-		polls = budget.morePolls // in later rounds
+		polls = budget.morePolls
 		s.waiter.machine.yield()
 		if spin.LoadAcquire64(word) >= s.step {
 			return true
@@ -159,7 +155,6 @@ func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	return false
 }
 
-// countMissing counts the blocks without a line for the current step.
 func (s *steps) countMissing(blocks []*block) int {
 	missingCount := 0
 	for _, b := range blocks {
@@ -205,7 +200,6 @@ func (s *steps) MayDiffer(digest uint64) bool {
 	return differences != 0
 }
 
-// compareCallsAndBalances returns an error if calls differ or balances do not add up to 0.
 func (s *steps) compareCallsAndBalances(call *driver.Call, ticket uint64) error {
 	var differingRanks []int
 	var sum uint64

@@ -16,10 +16,9 @@ import (
 
 var _ driver.Values = (*Group)(nil)
 
-// namedValue implements driver.Named. All ranks can gather a few words (numbers) of each rank under
-// a name, in steps. Each rank has slots in shared memory, and enters a name into its next unused
-// slot when it first uses the name. In a step, it posts its words to one of the slot's two lines,
-// and waits for the other ranks' lines with the same step.
+// namedValue implements driver.Named: in each step, all ranks gather a few words (numbers) of each
+// rank under a name. A rank enters the name into its next unused slot in shared memory. In a step,
+// it posts its words to one of the slot's two lines, and waits for the other ranks' lines.
 type namedValue struct {
 	g          *Group
 	name       string
@@ -54,7 +53,6 @@ func newNamedValue(g *Group, name string, isOrdered bool) *namedValue {
 	return n
 }
 
-// callText describes the current Gather in errors.
 func (n *namedValue) callText() string {
 	return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), n.step, n.g.cfg.Name())
 }
@@ -119,8 +117,7 @@ func (n *namedValue) stepWord(peer int) *uint64 {
 // zeroStep is always 0, less than any step.
 var zeroStep uint64
 
-// findSlot searches for the name among a peer's slots. It returns nil if the peer has not used the
-// name yet.
+// findSlot finds a peer's slot for the name, or nil if the peer has not used the name yet.
 func (n *namedValue) findSlot(peer int) *valueSlot {
 	b := n.g.blocks[peer]
 	for i := range b.values {
@@ -143,8 +140,7 @@ func (s *valueSlot) hasName(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
 
-// waitSlowly waits until all other ranks have posted the current step. It publishes the value for
-// the errors of other ranks.
+// waitSlowly publishes the value for the errors of other ranks while it waits for their lines.
 func (n *namedValue) waitSlowly(ctx context.Context) error {
 	s := &n.g.ownBlock.status
 	value := uint64(n.slotNumber) + 1
@@ -158,8 +154,8 @@ func (n *namedValue) waitSlowly(ctx context.Context) error {
 	})
 }
 
-// copyWords copies a peer's words of the current step. It returns false if the line belongs to
-// another step or name, or changes during the copy.
+// copyWords copies a peer's words. It returns false if the line is for another step or name, or
+// changes during the copy.
 func (n *namedValue) copyWords(peer int, words *driver.Words) bool {
 	s := n.peerSlots[peer].Load() // not nil after stepWord has found the step
 	l := &s.lines[n.step&1]

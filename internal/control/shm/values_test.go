@@ -13,8 +13,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// Ranks gather each other's words, a few integers, under a name. A rank posts its words to a slot
-// in shared memory, with the step and a hash of the name.
+// Ranks gather words (numbers) under a name. Each rank posts its words to a slot in shared memory.
 
 const unordered = false // argument of Named
 
@@ -27,15 +26,15 @@ func (d *rankPair) gather(ctx context.Context, rank int) error {
 }
 
 func TestGatherFailsOnInvalidData(t *testing.T) {
-	for name, forge := range map[string]func(s *valueSlot){
-		"a step far ahead": func(s *valueSlot) {
-			spin.StoreRelease64(&s.lines[1].step, math.MaxUint64)
+	const firstStep = 1
+	for name, forge := range map[string]func(l *line){
+		"a step far ahead": func(l *line) {
+			spin.StoreRelease64(&l.step, math.MaxUint64)
 		},
-		"a hash of a different name": func(s *valueSlot) {
-			const wrongHash, step = 7, 1
-			line := &s.lines[step]
-			spin.StoreRelease64(&line.digest, wrongHash)
-			spin.StoreRelease64(&line.step, step)
+		"a hash of a different name": func(l *line) {
+			const wrongHash = 7
+			spin.StoreRelease64(&l.digest, wrongHash)
+			spin.StoreRelease64(&l.step, firstStep)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +45,8 @@ func TestGatherFailsOnInvalidData(t *testing.T) {
 				check(t, err)
 			}
 
-			forge(&d.planes[1].ownBlock.values[0])
+			slot := &d.planes[1].ownBlock.values[0]
+			forge(&slot.lines[firstStep])
 			err := d.gather(d.ctx, 0)
 			if err == nil || !strings.Contains(err.Error(), "rank 1 has written invalid data") {
 				t.Errorf("got %v, want an error about invalid data of rank 1", err)
@@ -59,7 +59,7 @@ func TestGatherFailsOnInvalidData(t *testing.T) {
 	}
 }
 
-// Rank 0 neither reads beyond the names of rank 1, whose sizes are invalid, nor accepts them.
+// An invalid size must not make another rank read beyond the name.
 func TestInvalidNameSizesAreIgnored(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -68,8 +68,8 @@ func TestInvalidNameSizesAreIgnored(t *testing.T) {
 		spin.StoreRelease64(&block.values[i].size, math.MaxUint64-uint64(i))
 	}
 
-	const awaitedSlotPlus1 = 5
-	spin.StoreRelease64(&block.status.value, awaitedSlotPlus1)
+	const awaitedSlot = 4
+	spin.StoreRelease64(&block.status.value, awaitedSlot+1) // 0 means none
 	ctx, cancel := context.WithTimeout(d.ctx, 50*time.Millisecond)
 	defer cancel()
 	err := d.gather(ctx, 0)
@@ -79,8 +79,7 @@ func TestInvalidNameSizesAreIgnored(t *testing.T) {
 	}
 }
 
-// The ranks wait for different values, as if their programs had diverged. The timeout of rank 0
-// names the value of rank 1, and ends the wait of rank 1.
+// The ranks wait for different values, as if their programs had diverged.
 func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 	d := newRankPair(t)
 	d.join()

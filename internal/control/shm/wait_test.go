@@ -14,10 +14,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// Ranks post data in numbered steps to their blocks of shared memory, and wait for the other ranks'
-// posts. In d.planes[0], the view of rank 0, blocks[1] and otherBlocks[0] are the block of rank 1.
-
-// awaitSleep waits until rank 1 sleeps.
+// awaitSleep waits until rank 1 sleeps in a wait for rank 0.
 func (d *rankPair) awaitSleep() error {
 	for !d.planes[0].IsAsleep(1) {
 		if d.ctx.Err() != nil {
@@ -90,8 +87,9 @@ func TestRankIsMissingUntilItPostsTheStep(t *testing.T) {
 		t.Errorf("countMissing = %d before the other rank posts, want 1", n)
 	}
 
-	line := &g.otherBlocks[0].lines[g.step%2] // for odd or even steps
-	spin.StoreRelease64(&line.step, g.step)   // as if rank 1 posted the step
+	blockOfRank1 := g.blocks[1]
+	line := &blockOfRank1.lines[g.step%2]
+	spin.StoreRelease64(&line.step, g.step) // as if rank 1 posted the step
 	if n := g.countMissing(g.otherBlocks); n != 0 {
 		t.Errorf("countMissing = %d after the other rank has posted, want 0", n)
 	}
@@ -124,8 +122,7 @@ func (c endedContext) Err() error {
 	return c.err
 }
 
-// PollLonger returns as soon as it finds that its context has ended. If it polled once more, it
-// would find the value that onErr writes.
+// If PollLonger polled after its check of the context, it would find the value that onErr writes.
 func TestPollLongerEndsWithContext(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
@@ -189,8 +186,7 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	checkCollective("without waits", 0)
 }
 
-// The context may have ended only because this process was stopped for a while, so a rank that
-// arrives during the check of the context is not late.
+// A context may end while this process is stopped, so a rank that has arrived is not late.
 func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 	for _, ctxErr := range []error{context.DeadlineExceeded, context.Canceled} {
 		d := newRankPair(t)
@@ -214,7 +210,7 @@ func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 	}
 }
 
-// The failure of a rank may end calls of other ranks, so states read before are outdated.
+// A failure may end calls of other ranks, so states read before are outdated.
 func TestStatesAreRereadAfterFailure(t *testing.T) {
 	d := newRankPair(t)
 	d.join()
