@@ -23,6 +23,7 @@ type Counts struct {
 	awaited message.Tally // calls of Recv, by source and tag
 }
 
+// Balance returns the balance of this rank.
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
 // CountMessage counts a new call of Send or Recv, and returns its sequence number among the calls
