@@ -12,7 +12,7 @@ import (
 
 var _ driver.SuspendableCommunicator = (*communicator)(nil)
 
-// Connect joins a group and allocates this rank's part of its shared memory.
+// Connect joins a group and maps the memory that its ranks share.
 func (d *Device) Connect(
 	ctx context.Context, group driver.GroupConfig,
 ) (driver.Communicator, error) {
@@ -30,15 +30,14 @@ func (d *Device) Connect(
 		return nil, group.JoinError(err)
 	}
 
-	d.groupTimeouts.Store(group.Timeout, nil) // the longest one limits closing a stream
+	d.groupTimeouts.Store(group.Timeout, nil)
 	c.setBuffers()
 	c.tuning = newTuning(n, c.Processors())
 	return c, nil
 }
 
-// Close leaves the group after the peers have received or stored all messages from this rank. If
-// earlier work of this rank blocks a collective, Close returns a timeout error, and the group's
-// memory stays mapped until that work completes.
+// Close finishes this rank's Sends and leaves the group. If earlier work blocks a collective, Close
+// returns a timeout error, and the group's memory stays mapped until that work completes.
 func (c *communicator) Close() error {
 	sendErr := c.messages.waitUntilSent(c)
 	hadFailed := c.Cause() != nil
@@ -55,7 +54,7 @@ func (c *communicator) Close() error {
 	}
 
 	if unmatchedErr != nil && fault != nil {
-		// Report both, because either can be the cause of the other.
+		// The fault may have caused the unmatched messages, or the other way round.
 		unmatchedErr = errors.Join(fault, unmatchedErr)
 	}
 
@@ -63,20 +62,20 @@ func (c *communicator) Close() error {
 	return errors.Join(sendErr, unmatchedErr, releaseErr)
 }
 
-// releaseAfter releases the group's memory when the collective with the last ticket (number) has
-// ended. If that takes too long, it returns a timeout error, and releases the memory later.
+// releaseAfter releases the group's memory after the last collective. If this takes too long, it
+// returns a timeout error, and a goroutine releases the memory.
 func (c *communicator) releaseAfter(lastTicket uint64) error {
 	timeout := 2 * c.cfg.Timeout.Get()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	// No collective has the next ticket. Its turn comes when all collectives have ended.
-	nextTicket := lastTicket + 1
-	if c.turns.waitForTurnUntil(nextTicket, ctx.Done()) {
+	// Tickets number the collectives. The turn of an unused ticket comes after all of them.
+	unusedTicket := lastTicket + 1
+	if c.turns.waitForTurnUntil(unusedTicket, ctx.Done()) {
 		return c.releaseMemory()
 	}
 
 	go func() {
-		c.turns.waitForTurn(nextTicket)
+		c.turns.waitForTurn(unusedTicket)
 		_ = c.releaseMemory() // Close has already returned
 	}()
 	return &driver.TimeoutError{
@@ -86,7 +85,7 @@ func (c *communicator) releaseAfter(lastTicket uint64) error {
 	}
 }
 
-// releaseMemory unmaps all memory of the group. Call it when this rank's collectives have ended.
+// Call releaseMemory when this rank's collectives have ended.
 func (c *communicator) releaseMemory() error {
 	c.device.groupTimeouts.Delete(c.cfg.Timeout)
 	unmapErr := c.registry.unmapAll()
@@ -101,12 +100,12 @@ func (c *communicator) PrepareSuspend() error {
 	}
 
 	defer c.EndUse()
-	isComplete, err := c.messages.areComplete(c)
+	hasIncomplete, err := c.messages.haveIncomplete(c)
 	if err != nil {
 		return err
 	}
 
-	if !isComplete {
+	if hasIncomplete {
 		return fmt.Errorf("a message of group %s has not been received: %w", c.cfg.Name(),
 			driver.ErrBusy)
 	}
@@ -114,34 +113,31 @@ func (c *communicator) PrepareSuspend() error {
 	return nil
 }
 
-// areComplete reports whether all Recvs have ended, no message to this rank is without a Recv, and
-// all data of its Sends is in shared memory. It first reads all data that has arrived. The caller
-// must have called BeginUse.
-func (m *messages) areComplete(c *communicator) (bool, error) {
-	hasPending := false
-	for i := range m.recvPipes { // there are as many sendPipes
-		pipe := &m.recvPipes[i]
-		if err := pipe.readFrames(nil); err != nil { // not for a particular Recv
+// haveIncomplete reads all data that has arrived, and reports whether a Recv lacks a message, a
+// message lacks a Recv, or data is still in transit. The caller must have called BeginUse.
+func (m *messages) haveIncomplete(c *communicator) (bool, error) {
+	isTransferring := false
+	for peer := range m.recvPipes {
+		pipe := &m.recvPipes[peer]
+		if err := pipe.readFrames(nil); err != nil {
 			return false, err
 		}
 
 		pipe.mu.Lock()
 		isReceiving := len(pipe.incoming) > 0
 		pipe.mu.Unlock()
-		isSending := m.sendPipes[i].backlogSentChannel() != nil
-		if isReceiving || isSending {
-			hasPending = true // but read the other pipes, too
-		}
+		isSending := m.sendPipes[peer].backlogSentChannel() != nil
+		isTransferring = isTransferring || isReceiving || isSending
 	}
 
 	c.Counts.Mu.Lock()
 	hasUnmatched := len(m.unfinishedRecvs) > 0 || len(m.matcher.Unclaimed()) > 0
 	c.Counts.Mu.Unlock()
-	return !hasPending && !hasUnmatched, nil
+	return isTransferring || hasUnmatched, nil
 }
 
-// Suspend frees the pages of this rank's part of the shared memory: its staging buffers, through
-// which collectives pass data, and the frames of its pipes, through which it sends messages.
+// Suspend frees the pages of the shared memory that only this rank writes: its staging buffers for
+// collectives and the frames of its outgoing messages.
 func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	var s driver.Suspension
 	if err := c.BeginUse(); err != nil {
@@ -151,7 +147,8 @@ func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	defer c.EndUse()
 	rank := c.cfg.Rank
 	const buffersBytes = 2 * stageBytes // a rank has two staging buffers
-	releasedBytes, err := sys.FreePages(unsafe.Add(c.Data(), rank*buffersBytes), buffersBytes)
+	stagingBuffers := unsafe.Add(c.Data(), rank*buffersBytes)
+	releasedBytes, err := sys.FreePages(stagingBuffers, buffersBytes)
 	errs := []error{err}
 	s.Released = releasedBytes
 	for dst := range c.Size() {
@@ -164,5 +161,5 @@ func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	return s, errors.Join(errs...)
 }
 
-// Resume does nothing, because the system allocates pages on access.
+// Resume does nothing, because the kernel allocates pages on access.
 func (c *communicator) Resume(context.Context) error { return nil }

@@ -17,25 +17,23 @@ import (
 // granularity is the unit of segment sizes.
 const granularity = sys.PageSize
 
-// Device provides the memory, streams and communicators of one rank. While any of its streams is
-// being captured, no segment can be registered, as in CUDA's global capture mode.
+// Device provides the memory, streams and communicators of one rank. While one of its streams is
+// capturing, Register fails, as cudaMalloc does in CUDA's global capture mode.
 type Device struct {
 	cfg     driver.Config
 	info    driver.Info
 	machine *shm.Machine
 	scatter *scatter.Scatter
 
-	captureCount  atomic.Int32  // number of streams that are being captured
+	captureCount  atomic.Int32  // number of capturing streams
 	abandoned     abandonedWork // work that closed streams are still running
 	lateStarts    lateStarts
 	groupTimeouts sync.Map // keys are the *driver.Limit of open groups
 }
 
-// open opens the device of a rank.
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {
-	isRankValid := cfg.Rank >= 0 && cfg.Rank < cfg.Size // which implies Size >= 1
-	isValid := isRankValid && cfg.Timeout > 0 && cfg.Store != nil
-	if !isValid {
+	isRankValid := cfg.Rank >= 0 && cfg.Rank < cfg.Size
+	if !isRankValid || cfg.Timeout <= 0 || cfg.Store == nil {
 		return nil, fmt.Errorf("invalid configuration: rank %d of %d, timeout %v, store set: %t",
 			cfg.Rank, cfg.Size, cfg.Timeout, cfg.Store != nil)
 	}
@@ -51,7 +49,6 @@ func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	}, nil
 }
 
-// info describes the device.
 func info() driver.Info {
 	return driver.Info{
 		Backend:     "host",
@@ -72,10 +69,8 @@ func (d *Device) longestTimeout() time.Duration {
 	return longest
 }
 
-// Info describes the device.
 func (d *Device) Info() driver.Info { return d.info }
 
-// Close releases all resources.
 func (d *Device) Close() error { return d.machine.Close() }
 
 // AdoptCommunicator returns ErrUnsupported.

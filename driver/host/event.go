@@ -9,9 +9,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// event marks a point: a position in a stream's work. For example, the event is recorded after a
-// copy. The stream reaches this point after the copy. If the event is recorded again, it marks only
-// the new point.
+// event marks the point in a stream at which it was last recorded.
 type event struct {
 	mu        ranked.Mutex[eventMu]
 	lastPoint *point // nil before the first Record; guarded by mu
@@ -29,14 +27,13 @@ func (e *event) setLastPoint(p *point) {
 	e.lastPoint = p
 }
 
-// point implements work, which streams queue. A stream reaches the point when it runs or skips this
-// work. A stream skips work if earlier work has failed.
+// point is a marker in the queue of a stream. The stream reaches it after all earlier work.
 type point struct {
-	// lazy is a Recv before the point that no worker goroutine runs. The first caller that waits for
-	// the point receives its message. lazy is nil if there is no such Recv.
+	// lazy is an earlier Recv that is still waiting for a goroutine to run it, or nil. The first
+	// caller of Synchronize runs it.
 	lazy    *lazyRecv
 	reached chan struct{} // closed when the stream reaches the point
-	err     error         // error of earlier work; set before reached is closed
+	err     error         // error of earlier work; valid once reached is closed
 }
 
 func (p *point) isReached() bool {
@@ -48,26 +45,24 @@ func (p *point) isReached() bool {
 	}
 }
 
-// run implements work.
 func (p *point) run() error {
 	close(p.reached)
 	return nil
 }
 
-// skip implements work. cause is the error of the earlier work that failed.
+// skip replaces run if earlier work has failed.
 func (p *point) skip(cause error) {
 	p.err = cause
 	close(p.reached)
 }
 
-// Done reports whether the last recorded point has been reached. An event that has never been
-// recorded counts as done.
+// Done reports whether the stream has reached the event. It is true before the first Record.
 func (e *event) Done() bool {
 	p := e.getLastPoint()
 	return p == nil || p.isReached()
 }
 
-// Synchronize waits for the last recorded point, and returns the error of the work before it.
+// Synchronize waits until the stream reaches the event, and returns the error of earlier work.
 func (e *event) Synchronize(ctx context.Context) error {
 	p := e.getLastPoint()
 	if p == nil {
@@ -75,7 +70,7 @@ func (e *event) Synchronize(ctx context.Context) error {
 	}
 
 	if p.lazy != nil && !p.isReached() {
-		p.lazy.wait(ctx) // receives the message on this thread
+		p.lazy.wait(ctx) // runs the Recv on this goroutine
 	}
 
 	select {
@@ -86,8 +81,8 @@ func (e *event) Synchronize(ctx context.Context) error {
 	}
 }
 
-// Record records an event after all queued work. It is allowed on a closed stream while earlier
-// work is queued.
+// Record records an event after all queued work. Even a closed stream permits it until its queue is
+// empty.
 func (s *stream) Record(e driver.Event) error {
 	hostEvent, ok := e.(*event)
 	if !ok {
@@ -108,12 +103,11 @@ func (s *stream) Record(e driver.Event) error {
 		return nil
 	}
 
-	p := &point{reached: make(chan struct{})}
+	p := &point{lazy: s.lazy, reached: make(chan struct{})}
 	if isIdle {
 		s.runOrSkip(p)
 	} else {
 		const inline = false
-		p.lazy = s.lazy
 		s.enqueue(p, inline)
 	}
 
@@ -121,13 +115,14 @@ func (s *stream) Record(e driver.Event) error {
 	return nil
 }
 
-// Wait delays later work of the stream until the last recorded point has been reached.
+// Wait delays later work of the stream until the event's stream reaches the event. If earlier work
+// of that stream has failed, this stream fails, too.
 func (s *stream) Wait(e driver.Event) error {
 	const ignoreErrors = false
 	return s.waitForEvent(e, ignoreErrors)
 }
 
-// WaitIgnoringErrors is like Wait, but ignores the error of the work before the point.
+// WaitIgnoringErrors is like Wait, but does not make the stream fail.
 func (s *stream) WaitIgnoringErrors(e driver.Event) error {
 	const ignoreErrors = true
 	return s.waitForEvent(e, ignoreErrors)
@@ -141,24 +136,23 @@ func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 
 	p := hostEvent.getLastPoint()
 	if p == nil {
-		// There is nothing to wait for, but submit returns the errors of a closed stream.
-		return s.submit(hostWork(func() {}), alwaysReady)
+		noWork := hostWork(func() {})
+		return s.submit(noWork, alwaysReady) // an error if s is closed
 	}
 
 	if p.lazy != nil && !p.isReached() {
-		p.lazy.stopWaiting() // starts a worker for the Recv, because this thread must not wait
+		p.lazy.stopWaiting() // leaves the Recv to a worker, because Wait does not block
 	}
 
 	return s.submit(&eventWait{point: p, ignoreErrors: ignoreErrors}, p.isReached)
 }
 
-// eventWait is the work of a Wait or a WaitIgnoringErrors.
+// eventWait is queued by Wait and WaitIgnoringErrors.
 type eventWait struct {
 	point        *point
-	ignoreErrors bool // the stream does not fail with the error of the work before the point
+	ignoreErrors bool
 }
 
-// run implements work.
 func (w *eventWait) run() error {
 	<-w.point.reached
 	if w.ignoreErrors {
@@ -168,5 +162,4 @@ func (w *eventWait) run() error {
 	return w.point.err
 }
 
-// skip implements work.
 func (w *eventWait) skip(error) {}

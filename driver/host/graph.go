@@ -8,27 +8,23 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph holds the work that a stream has recorded in a capture, for later launches.
+// graph holds the work that a stream recorded in a capture.
 //
-// A collective has a position in the capture. For example, the second collective of a group in the
-// group's first capture has the position {Capture: 1, Call: 2}. When ranks compare their
-// collectives, they also compare the positions.
+// The second collective of a group's first capture, for example, has the position {Capture: 1,
+// Call: 2}. It is a part of the digest by which ranks detect that they call different collectives.
 //
-// During the capture, mu of the stream guards replays and lastPositions. Later, mu of the graph
-// guards them.
+// During the capture, the stream's mu guards replays and lastPositions, and afterwards the graph's.
 type graph struct {
-	mu       ranked.Mutex[graphMu]
-	replays  []replayFunc // in the order of the recorded work; nil after Close
-	isClosed bool         // guarded by mu
-	// lastPositions holds the position of the last collective of each group.
+	mu            ranked.Mutex[graphMu]
+	replays       []replayFunc // nil after Close
+	isClosed      bool         // guarded by mu
 	lastPositions map[*communicator]driver.Recorded
 }
 
-// replayFunc queues recorded work on a stream.
+// replayFunc queues one item of recorded work on a stream.
 type replayFunc func(target *stream) error
 
-// BeginCapture makes the stream record new work instead of running it. Work that is already queued
-// still runs.
+// BeginCapture makes the stream record new work instead of running it. Earlier work still runs.
 func (s *stream) BeginCapture() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,8 +39,7 @@ func (s *stream) BeginCapture() error {
 	s.capture = &graph{lastPositions: map[*communicator]driver.Recorded{}}
 	s.device.captureCount.Add(1)
 	if s.deferred {
-		// The queued work would run in the next Synchronize, which is not allowed in a capture. Run
-		// it on a worker goroutine instead.
+		// A capturing stream cannot run its queue in Synchronize, so start a worker goroutine.
 		s.deferred = false
 		go s.drain()
 	}
@@ -52,29 +47,29 @@ func (s *stream) BeginCapture() error {
 	return nil
 }
 
-// addReplay records work. The caller must hold the capturing stream's mu.
+// The caller must hold the capturing stream's mu.
 func (g *graph) addReplay(f replayFunc) { g.replays = append(g.replays, f) }
 
-// recordCall records a call of a group. The caller must hold the capturing stream's mu.
+// The caller must hold the capturing stream's mu.
 func (g *graph) recordCall(p *plan) {
-	if p.Operation.PointToPoint() {
-		g.addReplay(p.queueOn) // messages have no position
+	isMessage := p.Operation.PointToPoint()
+	if isMessage {
+		g.addReplay(p.queueOn)
 		return
 	}
 
 	position := g.nextPosition(p.comm)
 	recorded := *p
-	recorded.Call = p.RecordedAs(position) // with a digest that covers the position
-	recorded.callMeter = driver.Meter{}    // replays are not metered
+	recorded.Call = p.RecordedAs(position)
+	recorded.callMeter = driver.Meter{} // replays are not metered
 	g.addReplay(recorded.queueOn)
 }
 
-// nextPosition assigns a position to a group's next collective in the capture, and returns it. The
-// caller must hold the capturing stream's mu.
+// nextPosition advances a group's position. The caller must hold the capturing stream's mu.
 func (g *graph) nextPosition(c *communicator) driver.Recorded {
 	position := g.lastPositions[c]
-	isFirst := position.Capture == 0
-	if isFirst {
+	isFirstCall := position.Capture == 0
+	if isFirstCall {
 		position.Capture = c.captureCount.Add(1)
 	}
 
@@ -83,10 +78,9 @@ func (g *graph) nextPosition(c *communicator) driver.Recorded {
 	return position
 }
 
-// queueOn implements replayFunc for a call.
 func (p *plan) queueOn(target *stream) error { return p.comm.Launch(target, p) }
 
-// EndCapture returns the recorded work. The stream runs new work again.
+// EndCapture ends the capture and returns the recorded work.
 func (s *stream) EndCapture() (driver.Graph, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +94,6 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	return g, nil
 }
 
-// Capturing reports whether the stream is between BeginCapture and EndCapture.
 func (s *stream) Capturing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +114,7 @@ func (g *graph) Launch(target driver.Stream) error {
 	}
 
 	if s.Capturing() {
-		// The graph that s captures would not keep the buffers of g's work reachable.
+		// The graph that s is recording would not keep g's buffers reachable.
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
 
@@ -132,9 +125,9 @@ func (g *graph) Launch(target driver.Stream) error {
 	return nil
 }
 
-// replayAll queues recorded work and returns the first error. After an error, it still queues the
-// rest, so that the failed stream passes the error to its events and groups. It stops only if the
-// stream or a group is closed.
+// replayAll queues recorded work and returns the first error. It stops early only if the stream or
+// a group is closed. After other errors, the failed stream skips the rest of the work, which passes
+// the error on to events and groups.
 func (s *stream) replayAll(replays []replayFunc) error {
 	var firstErr error
 	for _, replay := range replays {
@@ -151,7 +144,7 @@ func (s *stream) replayAll(replays []replayFunc) error {
 	return firstErr
 }
 
-// Close drops the recorded work, which keeps its buffers reachable until then.
+// Close drops the recorded work and its references to buffers.
 func (g *graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -35,10 +35,10 @@ func (d *Device) NewEvent() (driver.Event, error) { return &event{}, nil }
 
 // Permute runs like a copy: an idle stream runs it immediately.
 func (*Device) Permute(s driver.Stream, p *driver.Permutation) error {
-	return queuePermutation(s, p, false)
+	return queuePermute(s, p)
 }
 
 // Unpermute is like Permute.
 func (*Device) Unpermute(s driver.Stream, p *driver.Permutation) error {
-	return queuePermutation(s, p, true)
+	return queueUnpermute(s, p)
 }

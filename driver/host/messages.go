@@ -10,18 +10,12 @@ import (
 	"symmem/internal/spin"
 )
 
-// messages transfers messages, each of which has two ends: a Send and a Recv.
+// messages transfers data between pairs of ranks. A Send splits its message into frames and writes
+// them to a pipe, a ring buffer in shared memory. If the receiver does not read in time, the rest
+// moves to a backlog on the sender's heap, so that a Send can end without its Recv.
 //
-// For example, rank 0 sends 1 MiB to rank 1. The Send divides the message into frames of a fixed
-// size. It writes them to a pipe in shared memory, which has room for a few frames. If the Recv is
-// running, it copies frames from the pipe to its buffer.
-//
-// A Send does not wait for the Recv. If the receiver reads frames before the Recv, it stores them
-// on its heap. If it reads no frames, the Send copies the rest of the message to the heap of the
-// sender. This rest joins the pipe's backlog, which a goroutine sends.
-//
-// Messages with the same sender and tag are numbered from 1. The matcher assigns a message to each
-// Recv. The Recv has then claimed the message.
+// The receiver numbers the messages of each sender and tag from 1, and its matcher assigns one to
+// each Recv. Frames that arrive before the Recv are kept on the receiver's heap.
 type messages struct {
 	sendPipes []sendPipe // by group rank of the receiver
 	recvPipes []recvPipe // by group rank of the sender
@@ -46,20 +40,20 @@ func (m *messages) init(c *communicator, ranks int) {
 // messageEnd is the work of a Send or a Recv.
 type messageEnd interface {
 	work
-	// transferNow transfers as much as possible without long waits. callerWaits is set if the
-	// caller is about to wait for the message. done reports whether the transfer is complete.
+	// transferNow transfers as much as possible without long waits, and reports whether this was the
+	// whole message. callerWaits means that the caller is about to wait for it anyway.
 	transferNow(callerWaits bool) (done bool, err error)
 }
 
-// messageCall holds the fields that Sends and Recvs have in common.
+// messageCall holds what Sends and Recvs have in common.
 type messageCall struct {
 	comm             *communicator
 	plan             *plan
-	priorCollectives uint64 // number of this rank's collectives before this message
-	checkCalls       bool   // whether the group compares calls
+	priorCollectives uint64 // number of collectives that this rank called before
+	checkCalls       bool   // compare the arguments of the Send and the Recv
 }
 
-// newMessageWork counts a Send or Recv and returns the work that runs it.
+// newMessageWork returns the work of a Send or Recv.
 func (p *plan) newMessageWork() (messageEnd, error) {
 	c := p.comm
 	isSend := p.Operation == driver.Send
@@ -74,8 +68,7 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 		comm: c, plan: p, priorCollectives: c.LastTicket(), checkCalls: c.checkCalls.Load(),
 	}
 	if isSend {
-		// Count the Send while c.Mu is held, before the next collective can get its number. A receiver
-		// that sees the collective must see the count, too.
+		// Publish the count before the next collective, which needs c.Mu, can start.
 		shared := c.pipe(c.cfg.Rank, p.Root) // p.Root is the receiver of a Send
 		spin.StoreRelease64(&shared.sendCount, shared.sendCount+1)
 	}
@@ -103,28 +96,25 @@ func (m *messages) newRecv(call messageCall) *recvCall {
 	r := &recvCall{messageCall: call}
 	c.Counts.Mu.Lock()
 	defer c.Counts.Mu.Unlock()
-	// Ignore the number of this Recv: the matcher assigns the number of a message.
+	// Ignore the result, because the matcher assigns the number.
 	c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
 	m.unfinishedRecvs[r] = struct{}{}
-	// In a strict group, a Recv matches only Sends after the same number of collectives.
 	segment := control.MessageSegment(&c.cfg, call.priorCollectives)
 	claims := m.matcher.Post(r, p.Tag, p.Root, segment)
 	assignMessages(claims)
 	return r
 }
 
-// assignMessages informs Recvs of the messages that the matcher has assigned to them.
 func assignMessages(claims []message.Claim[*recvCall]) {
 	for _, claim := range claims {
 		r := claim.Receive
 		r.source = claim.Source
 		r.number = claim.Number
-		r.claimed.Store(true) // after the fields, which other goroutines then read
+		r.claimed.Store(true) // publishes source and number to other goroutines
 	}
 }
 
-// messageWait describes a wait until ready returns true. awaited lists the group ranks that can end
-// the wait.
+// messageWait describes a wait for ready, which only the awaited group ranks can end.
 func (call *messageCall) messageWait(ready func() bool, awaited ...int) shm.MessageWait {
 	return shm.MessageWait{
 		Operation: call.plan.Operation, Peer: call.plan.Root, IsReady: ready, Awaited: awaited,
@@ -137,10 +127,11 @@ func (call *messageCall) describe() string {
 	return control.DescribeMessage(&call.comm.cfg, &call.plan.Call, unknownNumber)
 }
 
-// skip makes the group fail, because the peer would otherwise receive data that was never computed.
+// skip makes the group fail, because the message is lost or its data was never computed.
 func (call *messageCall) skip(cause error) {
-	if call.comm.BeginUse() != nil {
-		return // this rank has left the group
+	hasLeftGroup := call.comm.BeginUse() != nil
+	if hasLeftGroup {
+		return
 	}
 
 	defer call.comm.EndUse()
@@ -149,7 +140,7 @@ func (call *messageCall) skip(cause error) {
 	})
 }
 
-// failIfErr makes the group fail if err is not nil, and returns the group's first fault.
+// failIfErr makes the group fail if err is not nil. It then returns the group's first fault.
 func (call *messageCall) failIfErr(err error) error {
 	if err == nil {
 		return nil
@@ -158,14 +149,14 @@ func (call *messageCall) failIfErr(err error) error {
 	return call.comm.failWith(err)
 }
 
-// waitUntilSent waits until the backlogs of all pipes have been sent. If a receiver reads nothing,
-// it waits for at most two timeouts. If the group fails during the wait, it returns the fault.
+// waitUntilSent waits for the backlogs. If a receiver reads nothing for two timeouts, the group
+// fails. The result is the fault if the group fails during the wait.
 func (m *messages) waitUntilSent(c *communicator) error {
 	m.isClosing.Store(true)
 	earlierFault := c.Cause()
 	hasWaited := false
 	for i := range m.sendPipes {
-		for { // a new backlog can begin while the first is being sent
+		for { // a new backlog can begin during the wait
 			sent := m.sendPipes[i].backlogSentChannel()
 			if sent == nil {
 				break
@@ -183,14 +174,11 @@ func (m *messages) waitUntilSent(c *communicator) error {
 	return nil
 }
 
-// unmatchedError returns an error if the group ends with incomplete messages: messages without a
-// Recv, Recvs without a message, and messages that a peer had not read when it left.
-//
-// Call it after this rank has left the group. Senders that find this rank gone then report the
-// messages that it misses.
+// unmatchedError lists messages without a Recv, Recvs without a message, and messages that a peer
+// left unread. Call it after LeaveGroup, when senders report what this rank leaves unread.
 func (m *messages) unmatchedError(c *communicator) error {
 	for source := range m.recvPipes {
-		if err := m.recvPipes[source].readFrames(nil); err != nil { // not for a particular Recv
+		if err := m.recvPipes[source].readFrames(nil); err != nil {
 			return err
 		}
 	}
@@ -208,14 +196,13 @@ func (m *messages) unmatchedError(c *communicator) error {
 	return control.UnmatchedError(&c.cfg, unclaimed, awaitedRecvs, unreadMessages)
 }
 
-// awaitedRecvs describes the unfinished Recvs. The caller must hold Counts.Mu.
+// The caller must hold Counts.Mu.
 func (m *messages) awaitedRecvs() []control.AwaitedRecv {
 	var awaited []control.AwaitedRecv
 	for r := range m.unfinishedRecvs {
-		// Until the Recv has claimed a message, Number is 0 and Source can be AnySource.
 		recv := control.AwaitedRecv{Source: r.plan.Root, Tag: r.plan.Tag, Number: r.number}
 		if r.claimed.Load() {
-			recv.Source = r.source
+			recv.Source = r.source // Root may be AnySource
 		}
 
 		awaited = append(awaited, recv)

@@ -8,16 +8,12 @@ import (
 	"symmem/internal/reduce"
 )
 
-// normalizer computes an RMS norm of rows, after the ranks' rows have been added up. It adds the
-// residual to each row, divides the row by its root mean square, and multiplies it by weights:
+// normalizer computes RMS norms: it adds the residual to each row, which becomes the new residual,
+// divides the row by its root mean square, and multiplies it by weights:
 //
-//	row      2 -2  2 -2     for example, with the residual and the weights below
-//	residual 1 -1  1 -1     added; 3 -3 3 -3 is the new residual
-//	weights  2  2  1  1
-//	output   2 -2  1 -1     the root mean square is 3
+//	(row + residual) / rms * weights = ((2 -2) + (1 -1)) / 3 * (2 1) = (2 -1)
 //
-// Results have the same bits as those of package formula and of the GPU's kernels. The normalizer
-// therefore adds in the same order as these kernels.
+// It adds in the order of the GPU kernels, so that all results have the same bits.
 //
 // The fields are buffers, which all calls reuse.
 type normalizer struct {
@@ -25,10 +21,10 @@ type normalizer struct {
 	residuals  []float32            // residual of the row
 	weights    []float32            // weights of all rows, with the bias
 	roundedRow []uint16             // output for norms that return only quantized values
-	squareSums [threadCount]float32 // by thread of the GPU's kernels
+	squareSums [threadCount]float32 // one per GPU thread
 }
 
-// normalize computes all results of a norm from the sums in call.Recv.
+// normalize reads the sums of the ranks' rows from call.Recv.
 func (n *normalizer) normalize(call *plan) {
 	norm, t := call.Norm, call.DataType
 	hidden := int(norm.Hidden)
@@ -46,7 +42,7 @@ func (n *normalizer) normalize(call *plan) {
 		sums := matrixRow[uint16](call.Recv, row, hidden)
 		residual := matrixRow[uint16](norm.Residual, row, hidden)
 		n.addResidual(t, sums, residual)
-		output := sums // replaces the input
+		output := sums // normalized in place
 		if norm.OnlyQuantized {
 			output = n.roundedRow
 		}
@@ -58,7 +54,7 @@ func (n *normalizer) normalize(call *plan) {
 	}
 }
 
-// allocate allocates the buffers for rows of a length, unless the latest call had the same length.
+// allocate sets the length of the buffers. Consecutive calls usually have the same length.
 func (n *normalizer) allocate(hidden int) {
 	if len(n.row) == hidden {
 		return
@@ -70,14 +66,14 @@ func (n *normalizer) allocate(hidden int) {
 	n.roundedRow = make([]uint16, hidden)
 }
 
-// matrixRow returns a row of the matrix at an address, which has hidden elements per row.
+// matrixRow returns a row of a matrix with hidden elements per row.
 func matrixRow[T uint8 | uint16](matrix uintptr, row, hidden int) []T {
 	var element T
 	rowBytes := hidden * int(unsafe.Sizeof(element))
 	return unsafe.Slice((*T)(unsafe.Add(pointer(matrix), row*rowBytes)), hidden)
 }
 
-// addResidual adds sums and residual, and stores the rounded result in n.row and residual.
+// addResidual stores sums+residual, rounded to type t, in n.row and residual.
 func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 	toFloat32(t, n.row, sums)
 	toFloat32(t, n.residuals, residual)
@@ -88,8 +84,7 @@ func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 	roundRow(t, n.row, residual)
 }
 
-// scaleRow multiplies n.row by the weights, and divides it by the root of its mean square. It
-// stores the rounded result in n.row and output.
+// scaleRow stores n.row*weights/rms, rounded to type t, in n.row and output.
 func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint16) {
 	// The conversions to float32 prevent fused multiply-adds, which would round differently.
 	meanSquare := float32(n.sumSquares() * float32(1/float32(len(n.row))))
@@ -101,30 +96,28 @@ func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint1
 	roundRow(t, n.row, output)
 }
 
-// The GPU's kernels add up a row's squares with threadCount threads, in warps of 32.
 const (
-	threadCount    = 512
+	threadCount    = 512 // GPU threads that share a row
 	threadsPerWarp = 32
 )
 
-// sumSquares returns the sum of the squares of n.row. Thread i of the GPU's kernels adds the
-// squares of pack i (8 elements), of pack i+512, and so on. The threads' sums are then added in
-// pairs.
+// sumSquares adds the squares of n.row in the order of a GPU: first within each thread, then within
+// each warp, then across warps.
 func (n *normalizer) sumSquares() float32 {
 	sums := &n.squareSums
 	clear(sums[:])
 	for first := 0; first < len(n.row); first += driver.NormUnit {
 		pack := first / driver.NormUnit
-		sum := &sums[pack%threadCount]
+		thread := pack % threadCount
+		sum := &sums[thread]
 		for _, v := range n.row[first : first+driver.NormUnit] {
-			// A float64 holds the square exactly: v was rounded to 16 bits, so its square has at
-			// most 22 significant bits. The sum therefore rounds like a fused multiply-add.
+			// The square is exact in float64, because v was rounded to 16 bits. The sum therefore
+			// rounds like a fused multiply-add.
 			*sum = float32(float64(v)*float64(v) + float64(*sum))
 		}
 	}
 
-	// In each warp, add the sums at distance 16, then at distance 8, and so on. The first thread of
-	// the warp gets the total.
+	// Fold each warp in halves: 16 sums onto 16, then 8 onto 8.
 	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
 		for warp := 0; warp < threadCount; warp += threadsPerWarp {
 			for i := warp; i < warp+distance; i++ {
@@ -133,7 +126,7 @@ func (n *normalizer) sumSquares() float32 {
 		}
 	}
 
-	// Add the totals of neighboring warps, then those of neighboring pairs, and so on.
+	// Add neighboring warps, then neighboring pairs of warps.
 	for distance := threadsPerWarp; distance < threadCount; distance *= 2 {
 		for i := 0; i < threadCount; i += 2 * distance {
 			sums[i] += sums[i+distance]
@@ -143,11 +136,10 @@ func (n *normalizer) sumSquares() float32 {
 	return sums[0]
 }
 
-// quantize divides the values of n.row by scales, and stores the results as 8-bit floats. Depending
-// on norm.Quant, the scales are given or computed here.
+// quantize stores n.row, divided by scales that it may have to compute, as 8-bit floats.
 func (n *normalizer) quantize(norm *driver.Norm, row int) {
 	quantized := matrixRow[uint8](norm.Quantized, row, len(n.row))
-	groupSize := len(n.row) // number of values with the same scale
+	groupSize := len(n.row) // values that share a scale
 	if norm.Quant == driver.QuantPerGroup {
 		groupSize = driver.QuantGroup
 	}
@@ -169,8 +161,8 @@ func (n *normalizer) quantize(norm *driver.Norm, row int) {
 	}
 }
 
-// computeScale returns the scale that maps the largest magnitude to the largest 8-bit float. It
-// ignores magnitudes below MinMagnitude, so that the scale is not 0.
+// computeScale returns the scale that maps the largest magnitude to the largest 8-bit float.
+// MinMagnitude prevents a scale of 0.
 func computeScale(values []float32) float32 {
 	largest := float32(driver.MinMagnitude)
 	for _, v := range values {
@@ -184,16 +176,14 @@ func computeScale(values []float32) float32 {
 	return largest / driver.MaxE4M3
 }
 
-// isNaN reports whether v is a NaN. Only a NaN differs from itself.
 func isNaN(v float32) bool { return v != v }
 
-// canonicalNaN is the NaN in all float32 results, as on the GPU.
+// All NaNs in results have the bits that a GPU produces.
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
-// canonicalNaN16 holds the bits of the NaN in all results of 16-bit types, as on the GPU.
-const canonicalNaN16 = 0x7fff
+const canonicalNaN16 = 0x7fff // for both 16-bit types
 
-// toFloat32 converts the bits of values of a 16-bit type.
+// toFloat32 decodes values of the 16-bit type t.
 func toFloat32(t driver.DataType, dst []float32, src []uint16) {
 	if t == driver.Float16 {
 		for i, bits := range src {
@@ -208,8 +198,7 @@ func toFloat32(t driver.DataType, dst []float32, src []uint16) {
 	}
 }
 
-// roundRow rounds the values in row to a 16-bit type. It stores the rounded values in row, and
-// their bits in dst.
+// roundRow rounds row to the 16-bit type t, and stores its bits in dst.
 func roundRow(t driver.DataType, row []float32, dst []uint16) {
 	for i, v := range row {
 		switch {

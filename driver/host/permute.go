@@ -6,52 +6,57 @@ import (
 	"symmem/driver"
 )
 
-// permutation is a queued Permute or Unpermute. It refers to the buffers by slices, so that Go
-// memory stays reachable.
+// permutation is a queued Permute or Unpermute. Its slices keep Go memory reachable.
 //
-// Suppose that this rank owns the experts 0 and 1, and that a Dispatch has stored three rows in
-// places of its output. Row a is for both experts, row b for expert 1, and row c for expert 0.
-// Permute copies each row once for each of its experts, and sorts the copies by expert: a c a b.
-// The experts compute a row from each copy, and each copy has a weight. Unpermute multiplies the
-// computed rows by the weights, and adds up those from copies of the same row. It stores the sum in
-// the place of the row, in another buffer.
-//
-// A row has TopK ids. Each id is that of an expert on this rank, or is ignored.
+// Suppose that this rank received row a for its experts 0 and 1, row b for expert 1 and row c for
+// expert 0, each at an index called its place. Permute copies them for each expert: a c a b.
+// Each expert computes a row from each copy, and Unpermute adds the weighted results for each place.
+// Every row has TopK ids of experts, of which some can be on other ranks.
 type permutation struct {
 	driver.Permutation
-	dispatched []byte             // input of Permute: the output of the Dispatch
-	from       driver.RouteLayout // layout of dispatched; zero in an Unpermute
-	rowBytes   int64              // size of a dispatched row
-	permuted   []byte             // output of Permute: the copies, and the index of each id's copy
+	dispatched []byte             // the received rows; only for Permute
+	from       driver.RouteLayout // of dispatched
+	rowBytes   int64              // size of a received row
+	permuted   []byte             // the copies, and the index of each id's copy
 	to         driver.PermutedLayout
-	computed   []byte // input of Unpermute: a computed row for each copy
-	returned   []byte // output of Unpermute
+	computed   []byte // the computed rows; only for Unpermute
+	returned   []byte // the sums of computed rows; only for Unpermute
 }
 
-// queuePermutation queues a Permute or, if isUnpermute is set, an Unpermute.
-func queuePermutation(s driver.Stream, p *driver.Permutation, isUnpermute bool) error {
+func queuePermute(s driver.Stream, p *driver.Permutation) error {
 	own, err := hostStream(s)
 	if err != nil {
 		return err
 	}
 
-	rowBytes, computedBytes := p.RowBytes()
-	call := &permutation{Permutation: *p, to: p.Layout(), rowBytes: rowBytes}
-	call.permuted = bytesAt(p.Permuted, int(call.to.Bytes))
-	run := call.permute
-	if isUnpermute {
-		run = call.unpermute
-		call.computed = bytesAt(p.Computed, int(call.to.Capacity*computedBytes))
-		call.returned = bytesAt(p.Returned, p.Ranks*int(p.Route.MaxTokens*computedBytes))
-	} else {
-		call.from = p.Route.Layout(p.Ranks, rowBytes)
-		call.dispatched = bytesAt(p.Dispatched, int(call.from.Bytes))
-	}
-
-	return own.submit(memoryWork(run), alwaysReady)
+	call := newPermutation(p)
+	call.rowBytes, _ = p.RowBytes()
+	call.from = p.Route.Layout(p.Ranks, call.rowBytes)
+	call.dispatched = bytesAt(p.Dispatched, int(call.from.Bytes))
+	return own.submit(memoryWork(call.permute), alwaysReady)
 }
 
-// part returns count elements of an array in memory. offset, in bytes, is that of the first.
+func queueUnpermute(s driver.Stream, p *driver.Permutation) error {
+	own, err := hostStream(s)
+	if err != nil {
+		return err
+	}
+
+	call := newPermutation(p)
+	_, computedBytes := p.RowBytes()
+	call.computed = bytesAt(p.Computed, int(call.to.Capacity*computedBytes))
+	call.returned = bytesAt(p.Returned, p.Ranks*int(p.Route.MaxTokens*computedBytes))
+	return own.submit(memoryWork(call.unpermute), alwaysReady)
+}
+
+func newPermutation(p *driver.Permutation) *permutation {
+	layout := p.Layout()
+	return &permutation{
+		Permutation: *p, to: layout, permuted: bytesAt(p.Permuted, int(layout.Bytes)),
+	}
+}
+
+// part returns count elements of memory, beginning at an offset in bytes.
 func part[T any](memory []byte, offset, count int64) []T {
 	if count == 0 {
 		return nil // offset may be the end of memory
@@ -60,20 +65,19 @@ func part[T any](memory []byte, offset, count int64) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&memory[offset])), count)
 }
 
-// permute runs a Permute. It visits all ids twice: first to count the copies for each expert, and
-// then to make them.
+// permute runs a Permute in two passes: the first counts each expert's copies, the second copies.
 func (p *permutation) permute() {
 	idCount := int64(p.Ranks) * p.Route.MaxTokens * int64(p.Route.TopK)
 	weights := part[float32](p.dispatched, p.from.Weights, idCount)
 	permutedWeights := part[float32](p.permuted, p.to.Weights, p.to.Capacity)
-	indexes := part[int32](p.permuted, p.to.Places, idCount) // the copy of each id
+	indexes := part[int32](p.permuted, p.to.Places, idCount) // of the copy, by id
 	experts := part[int32](p.permuted, p.to.Experts, p.to.Capacity)
 	p.readReceived()
 	counts := part[int32](p.permuted, p.to.Counts, int64(p.Route.MostExperts(p.Ranks)))
 	clear(counts)
 	p.visitIDs(func(_ int64, expert int) { counts[expert]++ })
-	nextIndexes := p.placeExperts(counts)
-	const none = -1 // for ids without a copy, and for unused rows
+	nextIndexes := p.assignFirstIndexes(counts)
+	const none = -1 // for ids without a copy, and for padding between experts
 	fill(indexes, none)
 	fill(experts, none)
 	p.visitIDs(func(id int64, expert int) {
@@ -87,15 +91,14 @@ func (p *permutation) permute() {
 	})
 }
 
-// fill sets all values.
 func fill(values []int32, value int32) {
 	for i := range values {
 		values[i] = value
 	}
 }
 
-// readReceived copies the number of dispatched rows of each sending rank to the output. It keeps
-// the number between 0 and MaxTokens, because a wrong one would cause accesses outside the buffers.
+// readReceived copies the number of rows from each rank to the output. It clamps the numbers,
+// because a wrong one would cause accesses outside the buffers.
 func (p *permutation) readReceived() {
 	received := p.received()
 	for rank, rowCount := range part[int32](p.dispatched, p.from.Counts, int64(p.Ranks)) {
@@ -103,13 +106,12 @@ func (p *permutation) readReceived() {
 	}
 }
 
-// received returns the number of dispatched rows of each sending rank.
+// received returns the number of rows from each rank, as a slice of the output.
 func (p *permutation) received() []int32 {
 	return part[int32](p.permuted, p.to.Received, int64(p.Ranks))
 }
 
-// visitPlaces calls visit for each place with a row. Rows of sending rank r are at the places
-// r*MaxTokens, r*MaxTokens+1 and so on.
+// visitPlaces calls visit for each place with a row. Each sending rank has MaxTokens places.
 func (p *permutation) visitPlaces(visit func(place int64)) {
 	for rank, rowCount := range p.received() {
 		first := int64(rank) * p.Route.MaxTokens
@@ -119,8 +121,8 @@ func (p *permutation) visitPlaces(visit func(place int64)) {
 	}
 }
 
-// visitIDs calls visit for each id of a dispatched row that is an expert of this rank. id is the
-// index of the id among all ids, and expert is the number of the expert on this rank, from 0.
+// visitIDs calls visit for each id of an expert on this rank, with the id's index and the expert's
+// number on this rank.
 func (p *permutation) visitIDs(visit func(id int64, expert int)) {
 	firstExpert := p.Route.FirstExpert(p.Ranks, p.Rank)
 	expertCount := p.Route.FirstExpert(p.Ranks, p.Rank+1) - firstExpert
@@ -137,9 +139,9 @@ func (p *permutation) visitIDs(visit func(id int64, expert int)) {
 	})
 }
 
-// placeExperts stores the index of each expert's first copy, and the end of the last expert's rows,
-// in the output. counts holds the number of copies for each expert. It returns the first indexes.
-func (p *permutation) placeExperts(counts []int32) (firstIndexes []int32) {
+// assignFirstIndexes returns the index of each expert's first copy. It also stores them in the
+// output, followed by the end of the last expert's copies.
+func (p *permutation) assignFirstIndexes(counts []int32) (firstIndexes []int32) {
 	output := part[int32](p.permuted, p.to.Firsts, int64(len(counts)+1))
 	align := int32(p.Align)
 	end := int32(0)
@@ -153,7 +155,7 @@ func (p *permutation) placeExperts(counts []int32) (firstIndexes []int32) {
 	return firstIndexes
 }
 
-// copyRow copies the dispatched row at a place, and its scales, to the copy with the given index.
+// copyRow makes the copy with the given index from the row, with its scales, at a place.
 func (p *permutation) copyRow(index, place int64) {
 	to := p.permuted[p.to.Rows+index*p.rowBytes:]
 	copy(to[:p.rowBytes], p.dispatched[p.from.Rows+place*p.rowBytes:])
@@ -162,8 +164,7 @@ func (p *permutation) copyRow(index, place int64) {
 	copy(to[:scalesBytes], p.dispatched[p.from.Scales+place*scalesBytes:])
 }
 
-// unpermute runs an Unpermute. For each dispatched row, it adds up the rows computed from its
-// copies, multiplied by their weights, in the order of the row's ids.
+// unpermute runs an Unpermute. It adds in the order of each row's ids.
 func (p *permutation) unpermute() {
 	hidden := int(p.Route.Hidden)
 	idsPerRow := int64(p.Route.TopK)
@@ -175,8 +176,7 @@ func (p *permutation) unpermute() {
 		clear(sums)
 		isFirst := true
 		for _, index := range indexes[place*idsPerRow : (place+1)*idsPerRow] {
-			hasCopy := index >= 0
-			if !hasCopy { // the id is not an expert of this rank
+			if index < 0 { // the expert is on another rank
 				continue
 			}
 
@@ -191,8 +191,7 @@ func (p *permutation) unpermute() {
 	})
 }
 
-// addProducts multiplies row by a weight, and adds the products to sums. The first products replace
-// sums. Unlike 0+product, this keeps the sign of -0.
+// addProducts adds row*weight to sums. The first products replace sums, which keeps the sign of -0.
 func addProducts(sums, row []float32, weight float32, isFirst bool) {
 	for i, v := range row {
 		product := float32(v * weight) // prevents a fused multiply-add

@@ -10,47 +10,38 @@ import (
 
 // plan is a prepared call. It implements driver.Offer and, after Take, driver.Plan.
 //
-// Suppose that ranks 0 and 1 call an AllReduce that is staged. In its first step, each rank copies
-// a chunk of its input to a buffer in shared memory. Then it posts a cache line there, and waits
-// for the line of the other rank. Both ranks read both chunks, and compute the result for them. In
-// the next step, they continue with the next chunk.
-//
-// If the buffers are in windows (memory that all ranks have mapped), the ranks can read each
-// other's input in place instead. Very small inputs are sent in the cache lines.
-//
-// The input of some calls has parts. For example, the input of an AllToAll has a part for each
-// rank. In each step, a rank stages a chunk of every part.
+// A staged call runs in steps. In each, a rank copies a chunk of its input to shared memory, posts
+// a cache line as a signal, and reads the peers' chunks. Tiny inputs travel in the line. Large inputs
+// in windows, which all ranks have mapped, are read in place instead. If the input has a part for
+// each rank, as in an AllToAll, each step stages a chunk of every part.
 type plan struct {
 	driver.Call
-	comm        *communicator
-	send, recv  *window // windows of the buffers, or nil
-	elementSize int64   // in bytes
-	partCount   int64   // number of parts of this rank's input; 1 if it has no parts
-	bytes       int64   // size of these parts or, in an AllToAllV, of the send buffer
-	longestPart int64   // size of the longest part in elements
-	chunkLength int64   // elements of each part that are staged in one step
-	isLineSized bool    // the input fits into a cache line
-	isPairwise  bool    // the call is an AllToAllV: each pair of ranks has a part size
-	useWindows  bool    // peers read the buffers in windows, without staging
-	// reduceWhole is set if every rank of an AllReduce over windows reduces the whole buffer.
-	// Otherwise, each rank reduces a slice, and stores the result on all ranks.
-	reduceWhole    bool
+	comm           *communicator
+	send, recv     *window // nil if the buffers are in no window
+	elementSize    int64
+	partCount      int64 // at least 1
+	bytes          int64 // size of the input; uneven parts count as the longest
+	longestPart    int64 // in elements
+	chunkLength    int64 // elements of each part that a step stages
+	isLineSized    bool  // the input fits into a cache line
+	isPairwise     bool  // the call is an AllToAllV
+	useWindows     bool
+	reduceWhole    bool        // every rank reduces the whole input, not a slice for all
 	yieldProcessor bool        // in the first step, yield the processor instead of polling
-	otherCalls     []*plan     // the other calls of a list; nil for a single call
+	otherCalls     []*plan     // further calls of a list
 	isMessage      bool        // the call is a Send or a Recv
-	routed         *routedPlan // for Dispatch and Combine; otherwise nil
+	routed         *routedPlan // only for Dispatch and Combine
 	callMeter      driver.Meter
 }
 
-// SetMeter makes the plan report its runs to m. Messages are not reported.
+// SetMeter makes the plan report its runs to m, unless it is the plan of a message.
 func (p *plan) SetMeter(m driver.Meter) { p.callMeter = m }
 
-// Prepared returns the call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
 
-// Refusal returns an error for the paths that need GPU kernels.
+// Refusal rejects the paths that need GPU kernels.
 func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect || path == driver.PathTwoLevel {
 		return errNoKernels
@@ -59,7 +50,7 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-// Take completes the plan for a path. digest identifies the call, and ranks compare it.
+// Take completes the plan. Ranks compare digests to detect that they made different calls.
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
 	if p.Route != nil {
@@ -76,14 +67,13 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// setParts sets the numbers and sizes of the parts. The sizes are the same on all ranks, except in
-// an AllToAllV.
+// setParts sets the fields that depend only on the operation and its counts.
 func (p *plan) setParts() {
 	p.isPairwise = p.Operation == driver.AllToAllV
 	p.elementSize = int64(p.DataType.Size())
 	p.longestPart = p.Count
-	isUneven := p.Operation.SplitsOneBuffer()
-	if isUneven {
+	hasUnevenParts := p.Operation.SplitsOneBuffer()
+	if hasUnevenParts {
 		p.longestPart = slices.Max(p.unevenCounts())
 	}
 
@@ -92,14 +82,14 @@ func (p *plan) setParts() {
 	case driver.AllParts, driver.AllPartsOfRoot, driver.BySplits:
 		p.partCount = int64(p.comm.Size())
 	case driver.NoPart, driver.OnePart:
-		// partCount is already 1.
+		p.partCount = 1
 	}
 
 	p.bytes = p.partCount * p.longestPart * p.elementSize
-	p.isLineSized = p.bytes <= spin.LinePayload && !isUneven
+	p.isLineSized = p.bytes <= spin.LinePayload && !hasUnevenParts
 }
 
-// unevenCounts returns the counts of the parts of an AllGatherV or a ReduceScatterV.
+// unevenCounts is for an AllGatherV or a ReduceScatterV.
 func (p *plan) unevenCounts() []int64 {
 	if p.Operation == driver.AllGatherV {
 		return p.Splits.RecvCounts
@@ -114,7 +104,7 @@ func (p *plan) findWindows() (err error) {
 	case p.isPairwise:
 		return p.findSplitWindow()
 	case p.routed != nil:
-		return nil // a routedPlan has separate buffers, which are in no window
+		return nil // routedPlan stages rows in buffers of its own
 	case p.Path != driver.PathWindow:
 		return nil
 	}
@@ -127,9 +117,8 @@ func (p *plan) findWindows() (err error) {
 	return err
 }
 
-// findSplitWindow sets p.bytes of an AllToAllV, and p.send if peers shall read its send buffer in a
-// window. Small buffers are staged, because this saves a step. In-place calls are staged, too,
-// because they overwrite the send buffer.
+// findSplitWindow sets the bytes of an AllToAllV, and send if peers should read its input in place.
+// Small inputs are not, and neither are those that an in-place call overwrites.
 func (p *plan) findSplitWindow() (err error) {
 	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
 	isInPlace := p.Send == p.Recv
@@ -142,40 +131,34 @@ func (p *plan) findSplitWindow() (err error) {
 	return err
 }
 
-// groupWindow returns w as a window of the plan's group. buffer names the buffer in an error.
-func (p *plan) groupWindow(buffer string, w driver.Window) (*window, error) {
+// groupWindow checks that w is a window of the plan's group.
+func (p *plan) groupWindow(bufferName string, w driver.Window) (*window, error) {
 	own, ok := w.(*window)
 	if !ok || own.registry != &p.comm.registry {
-		return nil, fmt.Errorf("%s buffer: the buffer is not in a window of group %s: %w", buffer,
+		return nil, fmt.Errorf("%s buffer: the buffer is not in a window of group %s: %w", bufferName,
 			p.comm.cfg.Name(), driver.ErrOutOfRange)
 	}
 
 	return own, nil
 }
 
-// setChunks sets the fields that depend on the sizes of the parts.
 func (p *plan) setChunks() {
 	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
 	p.yieldProcessor = p.bytes > p.comm.tuning.maxPolledBytes
 }
 
-// chooseAlgorithm decides whether the call uses windows, and how it then reduces. Small calls are
-// staged even if they could use windows, because this saves a step.
+// chooseAlgorithm decides whether peers read inputs in place. Staging small inputs saves a step.
 func (p *plan) chooseAlgorithm() {
 	tuning := &p.comm.tuning
+	isInPlace := p.Send == p.Recv
+	overwritesInput := p.Operation == driver.AllToAll && isInPlace // while peers read it
 	hasWindows := p.Path == driver.PathWindow && p.routed == nil
 	isSmall := p.bytes <= tuning.maxStagedInWindow
-	p.useWindows = hasWindows && !isSmall && !p.overwritesInput()
+	p.useWindows = hasWindows && !isSmall && !overwritesInput
 
 	isAllReduce := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
-	isInPlace := p.Send == p.Recv
 	fitsWhole := p.bytes <= tuning.maxReducedWhole
 	p.reduceWhole = p.useWindows && isAllReduce && !isInPlace && fitsWhole
-}
-
-// overwritesInput reports whether a rank would overwrite data in a window that peers still read.
-func (p *plan) overwritesInput() bool {
-	return p.Operation == driver.AllToAll && p.Send == p.Recv
 }
 
 // sendPart returns the offset and count, in elements, of a part of this rank's input.

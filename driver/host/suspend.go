@@ -16,13 +16,8 @@ var (
 	_ driver.SuspendableWindow  = (*window)(nil)
 )
 
-// Suspending a segment releases its memory for a while. PrepareSuspend first saves the contents, if
-// the caller wants them back. Suspend then makes the addresses inaccessible on this rank, and frees
-// the pages. Suspend of a window makes the segments of peers inaccessible, too. Resume undoes this.
-
-// PrepareSuspend checks that Suspend can release the memory, and copies its contents if save is
-// set. It returns ErrBusy if a closed stream of the device is still running work, which could
-// access the memory.
+// PrepareSuspend saves the contents for Resume if save is set. It returns ErrBusy if a closed
+// stream, whose work could access the memory, is still running.
 func (s *segment) PrepareSuspend(save bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,8 +37,8 @@ func (s *segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend frees the segment's pages, even if peers have mapped them. Until Resume, accesses by this
-// process fail.
+// Suspend frees the segment's pages, even if peers have mapped them. The addresses are inaccessible
+// until Resume.
 func (s *segment) Suspend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,8 +55,8 @@ func (s *segment) Suspend() error {
 	return s.discardPages()
 }
 
-// Resume allocates new pages, and restores the contents that PrepareSuspend has saved. Without a
-// call of Suspend, it only drops the saved contents.
+// Resume allocates new pages and restores the saved contents. If the segment is not suspended, it
+// only drops them.
 func (s *segment) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,14 +83,12 @@ func (s *segment) Resume() error {
 	return nil
 }
 
-// discardPages frees the pages of the segment's file.
 func (s *segment) discardPages() error {
 	const offset = 0
 	return sys.Discard(s.file, offset, s.Bytes())
 }
 
-// checkSuspendable returns an error if the segment cannot be suspended now. The caller must hold
-// s.mu.
+// The caller must hold s.mu.
 func (s *segment) checkSuspendable() error {
 	isFileClosed := s.file == nil // by Keep
 	switch {
@@ -108,12 +101,11 @@ func (s *segment) checkSuspendable() error {
 	return nil
 }
 
-// contents returns the memory of the segment.
 func (s *segment) contents() []byte {
 	return unsafe.Slice((*byte)(s.memory.Base()), s.Bytes())
 }
 
-// PrepareSuspend does nothing, because Suspend releases no memory of a window.
+// PrepareSuspend does nothing, because a window has no memory to save: it maps the peers' segments.
 func (w *window) PrepareSuspend() error { return nil }
 
 // Suspend makes accesses to the peers' segments fail.
@@ -122,8 +114,8 @@ func (w *window) Suspend() error {
 	return w.setAccess(allow)
 }
 
-// Resume makes the peers' segments accessible again. All ranks call it together. If it fails on any
-// rank, the group fails.
+// Resume makes the peers' segments accessible again. All ranks call it together, and if it fails on
+// one of them, the group fails.
 func (w *window) Resume(ctx context.Context) error {
 	registry := w.registry
 	if err := registry.group.BeginUse(); err != nil {
@@ -142,7 +134,6 @@ func (w *window) Resume(ctx context.Context) error {
 	return nil
 }
 
-// setAccess allows or prevents access to the peers' segments.
 func (w *window) setAccess(allow bool) error {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()

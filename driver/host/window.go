@@ -13,16 +13,13 @@ import (
 	"symmem/internal/sys"
 )
 
-// window maps the segments (blocks of shared memory) that all ranks have registered under one key.
-//
-// For example, ranks 0 and 1 each have a segment of 4 MiB. Rank 0 maps the segment of rank 1 into
-// its process, at the address bases[1]. If a buffer begins at offset 4096 of the segment of rank 0,
-// then rank 0 finds the corresponding buffer of rank 1 at bases[1]+4096.
+// window maps the segments, blocks of shared memory, that all ranks registered under the same key.
+// If this rank's buffer is at offset 4096 of its segment, rank 1's buffer is at bases[1]+4096.
 type window struct {
 	registry     *registry
 	key          driver.SegmentKey
 	bytes        int64            // size of each segment
-	bases        []unsafe.Pointer // segments' addresses in this process, by group rank
+	bases        []unsafe.Pointer // where this process has mapped the segments, by group rank
 	peerMappings []*sys.Mapping   // by group rank; nil for this rank and after unmap
 }
 
@@ -41,7 +38,7 @@ func (reg *registry) setGroup(d *Device, group *shm.Group, cfg *driver.GroupConf
 	reg.windows = map[driver.SegmentKey]*window{}
 }
 
-// Register maps the other ranks' segments with the same key. All ranks call it together.
+// Register maps the peers' segments with the same key. All ranks call it together.
 func (reg *registry) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
@@ -53,7 +50,6 @@ func (reg *registry) Register(
 	return w, nil
 }
 
-// register is Register without the segment's number in errors.
 func (reg *registry) register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
@@ -77,18 +73,17 @@ func (reg *registry) register(
 	defer reg.group.EndUse()
 	ctx, cancel := control.WithDefaultTimeout(ctx, reg.cfg.Timeout.Get())
 	defer cancel()
-	// Peers request the file when they have compared the segments.
-	ownSegment.exportFile(reg.fileKey(key))
-	var extra []byte // CompareSegments could exchange more data, but none is needed
+	ownSegment.exportFile(reg.fileKey(key)) // before CompareSegments returns on peers
+	var noExtraData []byte
 	_, err := control.CompareSegments(ctx, reg.group.Exchange, reg.cfg.Ranks, key,
-		ownSegment.Bytes(), extra)
+		ownSegment.Bytes(), noExtraData)
 	if err != nil {
 		return nil, err
 	}
 
 	w, mapErr := reg.mapWindow(ctx, key, ownSegment)
 	if err := reg.agreeOnMapping(ctx, "registration", mapErr); err != nil {
-		unmapErr := w.unmap() // w is not nil, even if mapWindow failed
+		unmapErr := w.unmap()
 		return nil, errors.Join(err, unmapErr)
 	}
 
@@ -98,22 +93,19 @@ func (reg *registry) register(
 	return w, nil
 }
 
-// findWindow returns the window with a key, or nil.
 func (reg *registry) findWindow(key driver.SegmentKey) *window {
 	reg.group.Mu.Lock()
 	defer reg.group.Mu.Unlock()
 	return reg.windows[key]
 }
 
-// fileKey returns the key under which other processes request a segment's file. It is the same for
-// all groups that register the segment.
+// fileKey returns the key under which peers in any group request a segment's file.
 func (reg *registry) fileKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
 
-// mapWindow maps the segments of all other ranks. After an error, it still returns a window, with
-// the segments that it has mapped. In this case, the caller must first inform the other ranks, so
-// that they do not wait, and then unmap the window.
+// mapWindow maps the peers' segments. After an error, it returns a partial window. The caller must
+// then report the error to the peers, which wait for the outcome, and unmap the window.
 func (reg *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, ownSegment *segment,
 ) (*window, error) {
@@ -140,7 +132,6 @@ func (reg *registry) mapWindow(
 	return w, nil
 }
 
-// mapPeer maps a peer's segment. rank is a group rank.
 func (reg *registry) mapPeer(
 	ctx context.Context, rank int, key driver.SegmentKey, bytes int64,
 ) (*sys.Mapping, error) {
@@ -154,7 +145,7 @@ func (reg *registry) mapPeer(
 		return nil, err
 	}
 
-	if size < bytes { // accesses past the end would end the process
+	if size < bytes { // an access past the end would kill this process
 		return nil, fmt.Errorf("the file has %d bytes instead of %d", size, bytes)
 	}
 
@@ -162,9 +153,8 @@ func (reg *registry) mapPeer(
 	return sys.Map(f, offset, bytes)
 }
 
-// agreeOnMapping exchanges the ranks' results of a mapping, and returns an error on every rank if
-// any rank failed. mapErr is this rank's result. operation describes the mapping in an error about
-// other ranks.
+// agreeOnMapping returns an error on every rank if mapErr is set on any rank. In errors about other
+// ranks, operation describes the mapping.
 func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapErr error) error {
 	if errors.As(mapErr, new(*driver.TimeoutError)) {
 		return reg.group.Fail(mapErr) // no time is left for an exchange
@@ -178,7 +168,7 @@ func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapEr
 	return control.DecodeFailures(reg.cfg.Ranks, all, operation)
 }
 
-// Deregister unmaps the other ranks' segments.
+// Deregister unmaps the peers' segments.
 func (w *window) Deregister() error {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()
@@ -190,10 +180,9 @@ func (w *window) Deregister() error {
 	return w.unmap()
 }
 
-// isOpen reports whether the window has not been deregistered. The caller must hold group.Mu.
+// The caller must hold group.Mu.
 func (w *window) isOpen() bool { return w.registry.windows[w.key] == w }
 
-// unmapAll unmaps the other ranks' segments of all windows.
 func (reg *registry) unmapAll() error {
 	reg.group.Mu.Lock()
 	defer reg.group.Mu.Unlock()
@@ -205,7 +194,7 @@ func (reg *registry) unmapAll() error {
 	return errors.Join(errs...)
 }
 
-// unmap unmaps the other ranks' segments, as far as they are mapped.
+// unmap accepts the partial window of a failed mapWindow.
 func (w *window) unmap() error {
 	var errs []error
 	for r, m := range w.peerMappings {
@@ -234,14 +223,13 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return addresses, nil
 }
 
-// contains reports whether a range of bytes lies in each segment.
+// contains reports whether a range of bytes lies in the segments.
 func (w *window) contains(offset, bytes uint64) bool {
 	size := uint64(w.bytes)
 	return offset <= size && bytes <= size-offset
 }
 
-// addressOn translates ownAddress, an address in this rank's segment, to the same offset in the
-// segment of group rank r. The result is valid in this process.
+// addressOn translates an address in this rank's segment to the segment of group rank r.
 func (w *window) addressOn(r int, ownAddress uintptr) unsafe.Pointer {
 	ownBase := uintptr(w.bases[w.registry.cfg.Rank])
 	return unsafe.Add(w.bases[r], ownAddress-ownBase)
