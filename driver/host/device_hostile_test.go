@@ -16,36 +16,28 @@ import (
 	"symmem/internal/sys"
 )
 
-// Ranks of this backend share memory. A device belongs to one rank, and a segment is a piece of its
-// memory. When the ranks of a group register segments, each rank fetches the files of the others'
-// segments from their hand-off sockets. Strangers can connect to such a socket, too. Tests in this
-// file use sockets, files and configurations that are invalid.
-
-// rankPair holds two ranks in this process.
+// rankPair holds two ranks in this process. Each fetches the files of the other's segments from a
+// Unix socket.
 type rankPair struct {
 	t       *testing.T
-	ctx     context.Context   // ends after processTimeout
-	store   *drivertest.Store // through which the ranks find each other
+	ctx     context.Context
+	store   *drivertest.Store // for rendezvous
 	devices [2]*Device
 	groups  [2]driver.Communicator // by rank; nil before connect
 }
 
-// newRankPair opens the devices of two ranks. When the test ends, it closes them and the groups,
-// and fails the test if one of them returns an error.
 func newRankPair(t *testing.T) *rankPair {
 	t.Helper()
 	return newRankPairWithWaitHook(t, nil)
 }
 
-// newRankPairWithWaitHook is like newRankPair, but rank 0 calls waitHook repeatedly during waits.
+// While rank 0 waits for rank 1, it calls waitHook repeatedly.
 func newRankPairWithWaitHook(t *testing.T, waitHook func() error) *rankPair {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
 	d := &rankPair{t: t, ctx: ctx, store: &drivertest.Store{}}
-	for rank := range d.devices {
-		d.devices[rank] = d.open(rank, waitHook)
-		waitHook = nil // rank 1 has none
-	}
+	d.devices[0] = d.open(0, waitHook)
+	d.devices[1] = d.open(1, nil)
 
 	t.Cleanup(func() {
 		defer cancel()
@@ -60,7 +52,6 @@ func newRankPairWithWaitHook(t *testing.T, waitHook func() error) *rankPair {
 	return d
 }
 
-// open opens the device of a rank. It fails the test if it cannot.
 func (d *rankPair) open(rank int, waitHook func() error) *Device {
 	d.t.Helper()
 	device, err := Backend{}.Open(d.ctx, driver.Config{
@@ -79,7 +70,6 @@ func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	return [2]error{err0, err1}
 }
 
-// connect connects the ranks as a group. It fails the test if it cannot.
 func (d *rankPair) connect() {
 	d.t.Helper()
 	errs := d.runOnBoth(func(rank int) (err error) {
@@ -91,18 +81,16 @@ func (d *rankPair) connect() {
 	}
 }
 
-// pairGroup returns the configuration of the group for a rank.
 func pairGroup(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "pair", Ranks: []int{0, 1}, Rank: rank, Check: true}
 }
 
-// segment maps a segment of the given number of granules (units of sizes) on a rank. It is unmapped
-// when the test ends.
 func (d *rankPair) segment(rank int, granules int64) *segment {
 	d.t.Helper()
-	arena, err := d.devices[rank].NewArena(granules * granularity)
+	bytes := granules * granularity
+	arena, err := d.devices[rank].NewArena(bytes)
 	failIfErr(d.t, err)
-	s, err := arena.Map(0, granules*granularity)
+	s, err := arena.Map(0, bytes)
 	failIfErr(d.t, err)
 	d.t.Cleanup(func() {
 		failIfErr(d.t, s.Unmap())
@@ -111,13 +99,11 @@ func (d *rankPair) segment(rank int, granules int64) *segment {
 	return s.(*segment)
 }
 
-// segments maps a segment of the given number of granules on each rank.
 func (d *rankPair) segments(granules int64) [2]*segment {
 	d.t.Helper()
 	return [2]*segment{d.segment(0, granules), d.segment(1, granules)}
 }
 
-// register registers the ranks' segments with the group, and returns the errors by rank.
 func (d *rankPair) register(key driver.SegmentKey, segments [2]*segment) [2]error {
 	return d.runOnBoth(func(rank int) error {
 		_, err := d.groups[rank].Register(d.ctx, key, segments[rank])
@@ -125,7 +111,6 @@ func (d *rankPair) register(key driver.SegmentKey, segments [2]*segment) [2]erro
 	})
 }
 
-// failIfErr fails the test at once if err is not nil.
 func failIfErr(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -133,9 +118,6 @@ func failIfErr(t *testing.T, err error) {
 	}
 }
 
-// TestSocketRefusesUnknownClientsWithoutBlocking connects three strangers to the hand-off socket of
-// rank 0: one with a wrong token, one with an invalid request and one with an incomplete request.
-// The ranks must still be able to register segments. The first two strangers must not get a file.
 func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	d := newRankPair(t)
 	address := d.devices[0].machine.Address()
@@ -150,7 +132,8 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	incompleteClient, err := net.Dial("unix", address)
 	failIfErr(t, err)
 	defer incompleteClient.Close()
-	_, err = incompleteClient.Write([]byte("SM01")) // the start of a valid request
+	const validPrefix = "SM01"
+	_, err = incompleteClient.Write([]byte(validPrefix))
 	failIfErr(t, err)
 
 	d.connect()
@@ -159,21 +142,19 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 		failIfErr(t, err)
 	}
 
-	validKey := d.groups[0].(*communicator).fileKey(key) // of rank 0's segment
-	_, err = wrongTokenClient.Fetch(d.ctx, validKey)
+	validFileKey := d.groups[0].(*communicator).fileKey(key)
+	_, err = wrongTokenClient.Fetch(d.ctx, validFileKey)
 	if !errors.Is(err, handoff.ErrRefused) {
 		t.Errorf("Fetch with a wrong token: got %v, want ErrRefused", err)
 	}
 
-	// The read may return ECONNRESET instead of EOF, because the server has not read the request.
+	// The error is EOF, or ECONNRESET because the server has not read the whole request.
 	if n, err := invalidClient.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("reply to an invalid request: got %d bytes, error %v; want an error", n, err)
 	}
 }
 
-// TestSmallSegmentFileCausesErrorOnBothRanks registers segments of two granules. The file of rank
-// 0's segment has only one, so rank 1 would be killed if it accessed the second. Register must
-// return an error on both ranks.
+// Rank 1 would get SIGBUS if it accessed the second half of the segment.
 func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -182,7 +163,7 @@ func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
 	failIfErr(t, err)
 	rightFile := segments[0].file
 	defer rightFile.Close()
-	segments[0].file = smallFile // which Unmap closes
+	segments[0].file = smallFile
 	want := fmt.Sprintf("%d bytes instead of %d", granularity, 2*granularity)
 	errs := d.register(driver.SegmentKey{Pool: 1}, segments)
 	for rank, err := range errs {
@@ -190,9 +171,9 @@ func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
 			t.Errorf("rank %d: Register = %v, want an error with %q", rank, err, want)
 		}
 
-		windows := d.groups[rank].(*communicator).windows // of registered segments
-		if n := len(windows); n != 0 {
-			t.Errorf("rank %d has %d windows after the error, want 0", rank, n)
+		windows := d.groups[rank].(*communicator).windows
+		if len(windows) != 0 {
+			t.Errorf("rank %d has %d windows after the error, want 0", rank, len(windows))
 		}
 	}
 }
@@ -215,8 +196,6 @@ func TestOpenRejectsInvalidConfiguration(t *testing.T) {
 	}
 }
 
-// TestDeviceCloseRemovesSocketAndDescriptors opens and closes two ranks in a subtest. Afterwards,
-// their socket and file descriptors must be gone.
 func TestDeviceCloseRemovesSocketAndDescriptors(t *testing.T) {
 	countDescriptors := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")

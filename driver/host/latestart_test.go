@@ -11,15 +11,10 @@ import (
 	"symmem/driver"
 )
 
-// Rank 0 launches a Recv on a stream, but rank 1 has not sent the message. The launching goroutine
-// does not wait for it. Such a Recv is late: the message is received when it arrives, either by a
-// caller that waits for the stream or for an event, or by a worker goroutine.
-//
-// Messages between two ranks pass through a pipe of limited size, which holds the
-// incoming messages and their buffers.
+// A Recv is late if its message has not been sent when it is launched. A caller that waits for the
+// stream or for an event completes it or, if there is no such caller, a worker goroutine.
 
-// launchRecv queues a Recv from the other rank on a new stream and records an event after it. It
-// fails the test if it cannot.
+// launchRecv queues a Recv from the other rank on a new stream, and records an event after it.
 func (d *rankPair) launchRecv(rank int, dst []byte) (*stream, *event) {
 	d.t.Helper()
 	plan, err := driver.Prepare(d.groups[rank], driver.Call{
@@ -35,8 +30,6 @@ func (d *rankPair) launchRecv(rank int, dst []byte) (*stream, *event) {
 	return s.(*stream), e
 }
 
-// TestRecvEndsWithoutWaiter launches two late Recvs on different streams, without a call that waits
-// for them. The event after the first must become done, and the work after the second must run.
 func TestRecvEndsWithoutWaiter(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -68,17 +61,14 @@ func TestRecvEndsWithoutWaiter(t *testing.T) {
 	}
 }
 
-// TestSeveralCallersWaitForRecv waits for the same Recv in several ways at once. One of the
-// callers, or a worker, receives the message. Each wait must end, but only when the message has
-// arrived.
+// Every caller waits until the message has arrived, whichever of them receives it.
 func TestSeveralCallersWaitForRecv(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	const rounds = 200          // many, because the receiving caller depends on the timing
-	const growthPerRound = 2000 // of the size in bytes
-	// If a message is larger than the pipe, the sender needs a receiver before it can finish.
+	const rounds = 200 // many, because timing decides which caller receives
+	const growthPerRound = 2000
 	const pipeBytes = pipeFrames * frameBytes
-	const maxSize = 2 * pipeBytes
+	const maxSize = 2 * pipeBytes // covers messages that do not fit into the pipe
 	for round := range rounds {
 		size := 1 + round*growthPerRound%maxSize
 		sent := bytes.Repeat([]byte{byte(round)}, size)
@@ -88,7 +78,7 @@ func TestSeveralCallersWaitForRecv(t *testing.T) {
 		failIfErr(t, err)
 		waits := []func() error{
 			func() error { return e.Synchronize(d.ctx) },
-			func() error { return e.Synchronize(d.ctx) }, // a second caller with the same event
+			func() error { return e.Synchronize(d.ctx) },
 			func() error { return s.Synchronize(d.ctx) },
 			func() error {
 				if err := other.Wait(e); err != nil {
@@ -117,25 +107,21 @@ func TestSeveralCallersWaitForRecv(t *testing.T) {
 	}
 }
 
-// TestRecvFailsWhileNobodyWaits aborts a group after it has launched a late Recv, for which no
-// caller waits. A later wait must return an error.
 func TestRecvFailsWhileNobodyWaits(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
 	_, e := d.launchRecv(0, make([]byte, 1000))
-	cause := d.groups[0].(*communicator).Fail(driver.ErrAborted)
-	if cause == nil {
+	fault := d.groups[0].(*communicator).Fail(driver.ErrAborted)
+	if fault == nil {
 		t.Error("Fail = nil, want the fault of the group")
 	}
 
 	if err := e.Synchronize(d.ctx); err == nil {
-		t.Errorf("Synchronize = nil after the fault %v, want an error", cause)
+		t.Errorf("Synchronize = nil after the fault %v, want an error", fault)
 	}
 }
 
-// TestFailedRecvIsDetached aborts a group between two attempts to receive a message. The second
-// must fail and remove the message from the pipe, because the owner of the buffer may
-// use it again.
+// A failed Recv removes its buffer from the pipe, because the caller may reuse it.
 func TestFailedRecvIsDetached(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -151,8 +137,7 @@ func TestFailedRecvIsDetached(t *testing.T) {
 	r := work.(*recvCall)
 	const callerWaits = false
 	if done, err := r.transferNow(callerWaits); done || err != nil {
-		t.Fatalf("transferNow = %v, %v; want false and no error, because no message was sent", done,
-			err)
+		t.Fatalf("transferNow = %v, %v without a Send; want false, <nil>", done, err)
 	}
 
 	if !r.canBeLate() {

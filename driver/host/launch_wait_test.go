@@ -8,14 +8,6 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// A stream runs work in order. There are two ways to launch a collective on a stream that is idle:
-//
-//   - Launch lets the collective run without further calls.
-//   - LaunchInline may defer the collective: Synchronize then runs it on the caller's goroutine.
-//
-// While a collective waits for another rank, its rank may sleep. The other rank must wake it.
-
-// barrierPlan returns a stream of a rank, and a plan for a Barrier of the rank's group.
 func (d *rankPair) barrierPlan(rank int) (*stream, driver.Plan, error) {
 	newStream, err := d.devices[rank].NewStream()
 	if err != nil {
@@ -26,7 +18,7 @@ func (d *rankPair) barrierPlan(rank int) (*stream, driver.Plan, error) {
 	return newStream.(*stream), p, err
 }
 
-// awaitSleepOf waits until a rank sleeps in a collective. It is called on the other rank.
+// awaitSleepOf waits until the peer sleeps in a collective.
 func (d *rankPair) awaitSleepOf(sleeper int) {
 	otherRank := 1 - sleeper
 	group := d.groups[otherRank].(*communicator)
@@ -35,8 +27,6 @@ func (d *rankPair) awaitSleepOf(sleeper int) {
 	}
 }
 
-// TestLaunchWakesSleepingRank waits until rank 1 sleeps in a collective, and then launches the same
-// collective on rank 0. This must wake rank 1. Otherwise, its wait would time out.
 func TestLaunchWakesSleepingRank(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -68,9 +58,7 @@ func TestLaunchWakesSleepingRank(t *testing.T) {
 	}
 }
 
-// TestCollectiveOnIdleStreamDoesNotAllocate counts the allocations of a Barrier on an idle stream,
-// for both ways to launch it. There must be none. The group has one rank, because allocations of
-// other ranks would be counted, too.
+// The group has only one rank, so that no allocations of peers are counted.
 func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	d, err := Backend{}.Open(t.Context(), driver.Config{
 		Size: 1, Store: &drivertest.Store{}, Timeout: processTimeout,
@@ -105,9 +93,7 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestInlineLaunchLeavesWaitToCaller calls LaunchInline on rank 0, and on rank 1 once rank 0
-// sleeps in Synchronize. Synchronize must run the collective on the caller's goroutine, and then
-// the work that rank 0 has queued after it.
+// If peers are late, LaunchInline leaves the collective to the caller's Synchronize.
 func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
@@ -133,12 +119,12 @@ func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 			return s.Close()
 		}
 
-		if !s.deferred { // whether Synchronize must run the collective
+		if !s.deferred {
 			t.Error("LaunchInline left the work to another goroutine, want it deferred")
 		}
 
-		hasRun := false // set by work after the collective
-		if err := s.Host(func() { hasRun = true }); err != nil {
+		hasRunLaterWork := false
+		if err := s.Host(func() { hasRunLaterWork = true }); err != nil {
 			return err
 		}
 
@@ -146,7 +132,7 @@ func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 			return err
 		}
 
-		if !hasRun {
+		if !hasRunLaterWork {
 			t.Error("Synchronize returned before the work queued after the collective had run")
 		}
 

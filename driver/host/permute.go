@@ -9,8 +9,8 @@ import (
 // permutation is a queued Permute or Unpermute. Its slices keep Go memory reachable.
 //
 // Suppose that this rank received row a for its experts 0 and 1, row b for expert 1 and row c for
-// expert 0, each at an index called its place. Permute copies them for each expert: a c a b.
-// Each expert computes a row from each copy, and Unpermute adds the weighted results for each place.
+// expert 0, each at an index called its place. Permute copies them for each expert: a c a b. Each
+// expert computes a row from each copy, and Unpermute adds the weighted results for each place.
 // Every row has TopK ids of experts, of which some can be on other ranks.
 type permutation struct {
 	driver.Permutation

@@ -11,9 +11,9 @@ import (
 // plan is a prepared call. It implements driver.Offer and, after Take, driver.Plan.
 //
 // A staged call runs in steps. In each, a rank copies a chunk of its input to shared memory, posts
-// a cache line as a signal, and reads the peers' chunks. Tiny inputs travel in the line. Large inputs
-// in windows, which all ranks have mapped, are read in place instead. If the input has a part for
-// each rank, as in an AllToAll, each step stages a chunk of every part.
+// a cache line as a signal, and reads the peers' chunks. Tiny inputs travel in the line. Large
+// inputs in windows, which all ranks have mapped, are read in place instead. If an input has a part
+// for each rank, as in an AllToAll, each step stages a chunk of every part.
 type plan struct {
 	driver.Call
 	comm           *communicator
@@ -118,7 +118,7 @@ func (p *plan) findWindows() (err error) {
 }
 
 // findSplitWindow sets the bytes of an AllToAllV, and send if peers should read its input in place.
-// Small inputs are not, and neither are those that an in-place call overwrites.
+// Small inputs are staged, because this saves a step, and so are inputs that the call overwrites.
 func (p *plan) findSplitWindow() (err error) {
 	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
 	isInPlace := p.Send == p.Recv

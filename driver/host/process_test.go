@@ -18,32 +18,27 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Tests in this file start each rank as a process, which runs a program: for example, collectives
-// in a loop. They then kill or stop a rank, the victim. Each other rank must end with an error, and
-// at least one error must name the victim. The processes write outputs in JSON, one a line: first
-// "open" and "running", and at last "outcome" with the error.
+// These tests run each rank in a process, such as a loop of collectives, and kill or stop one rank,
+// the victim. The processes report "open", "running" and "outcome" as lines of JSON.
 
-// processTimeout is longer than any wait that must succeed.
+// processTimeout is longer than any wait that should succeed.
 const processTimeout = 60 * time.Second
 
-// processes holds the processes of all ranks.
 type processes struct {
 	t   *testing.T
 	all []*process // by rank
 }
 
-// process is a rank that runs in another process.
 type process struct {
 	t       *testing.T
 	rank    int
 	command *exec.Cmd
-	input   io.Closer      // standard input; the process exits when it is closed
+	input   io.Closer      // standard input; closing it ends the process
 	lines   *bufio.Scanner // standard output, one output per line
-	address string         // of the rank's hand-off socket
+	address string         // Unix socket from which peers fetch shared memory
 }
 
-// startProcesses starts a process for each rank, and waits until all are running the program with
-// the given name. timeout limits their waits for each other.
+// startProcesses returns when all ranks run the program. timeout limits their waits for each other.
 func startProcesses(t *testing.T, size int, program string, timeout time.Duration) *processes {
 	t.Helper()
 	socket := "unix:" + filepath.Join(t.TempDir(), "store")
@@ -75,8 +70,7 @@ func startProcesses(t *testing.T, size int, program string, timeout time.Duratio
 	return ps
 }
 
-// start starts this test binary as a rank, with additional environment variables. The rank is
-// killed after processTimeout, or when the test ends.
+// start runs this test binary as a rank, with additional environment variables.
 func start(t *testing.T, rank int, environment []string) *process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
@@ -111,8 +105,7 @@ func start(t *testing.T, rank int, environment []string) *process {
 	return p
 }
 
-// waitFor reads the rank's outputs up to the first one with the given event, and returns that
-// output. It fails the test if the rank ends without it.
+// waitFor returns the next output for the event, and skips earlier outputs.
 func (p *process) waitFor(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
@@ -141,13 +134,12 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// checkErrorsNameVictim checks the outcomes of all ranks except the victim. At least one must be an
-// error of the given kind, such as "lost", that names the victim. The others may be a "fault"
-// instead, an error because another rank has failed. At the end, the ranks exchange reports on the
-// fault lane. All ranks except the victim must have taken part.
+// checkErrorsNameVictim checks that at least one survivor got an error of the given kind that names
+// the victim. Others may get a "fault", because a survivor failed first. After their errors, all
+// survivors exchange reports on the fault lane.
 func (ps *processes) checkErrorsNameVictim(kind string, victim int) {
 	ps.t.Helper()
-	namingErrors := 0 // number of errors that name the victim
+	namingErrors := 0
 	wantPresent := make([]bool, len(ps.all))
 	for rank := range wantPresent {
 		wantPresent[rank] = rank != victim
@@ -178,14 +170,13 @@ func (ps *processes) checkErrorsNameVictim(kind string, victim int) {
 	}
 }
 
-// checkNoLeaks waits until all ranks have ended, and checks that they left no process, socket or
-// shared memory.
+// checkNoLeaks waits for all ranks, and checks that they left no process, socket or shared memory.
 func (ps *processes) checkNoLeaks() {
 	ps.t.Helper()
 	for _, p := range ps.all {
-		_ = p.command.Wait()               // a killed rank causes an error
-		const noSignal = syscall.Signal(0) // only checks whether the process exists
-		if err := p.command.Process.Signal(noSignal); err == nil {
+		_ = p.command.Wait() // an error if the rank was killed
+		const existenceCheck = syscall.Signal(0)
+		if err := p.command.Process.Signal(existenceCheck); err == nil {
 			ps.t.Errorf("rank %d is still running", p.rank)
 		}
 	}
@@ -207,7 +198,6 @@ func (ps *processes) checkNoLeaks() {
 	}
 }
 
-// TestErrorNamesKilledRank kills a rank during each program. The errors of the others must name it.
 func TestErrorNamesKilledRank(t *testing.T) {
 	const ranks, victim = 3, 1
 	for program := range programs {
@@ -220,8 +210,7 @@ func TestErrorNamesKilledRank(t *testing.T) {
 	}
 }
 
-// TestErrorNamesStoppedRank stops a rank for longer than the timeout. The errors of the others must
-// name it. After it is resumed, its own call must fail, too.
+// A rank that resumes after the timeout of its peers gets an error, too.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	const ranks, victim = 3, 2
 	const timeout = 1500 * time.Millisecond // short, because the test waits for it

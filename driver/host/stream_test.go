@@ -15,27 +15,24 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestConcurrentSynchronizeCallsReturnFailure calls Synchronize from several goroutines while the
-// stream's work fails. Every call must return the error, because each caller may use the results.
+// Every concurrent caller of Synchronize gets the stream's error, because each may use the results.
 func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	d := newRankPair(t)
 	synctest.Test(t, func(t *testing.T) {
 		s, err := d.devices[0].NewStream()
 		failIfErr(t, err)
-		begin := make(chan struct{}) // closed to let the work fail
-		errs := make(chan error)     // results of Synchronize
-		work := func() {
+		begin := make(chan struct{})
+		errs := make(chan error)
+		failIfErr(t, s.Host(func() {
 			<-begin
 			panic("on purpose")
-		}
-		failIfErr(t, s.Host(work))
+		}))
 		const callers = 3
 		for range callers {
 			go func() { errs <- s.Synchronize(t.Context()) }()
 		}
 
-		// Wait until all callers wait for the work. Before that, some may sleep while they wait for a
-		// lock. The second is of synctest's time, so it takes no real time.
+		// A caller that finds the stream locked sleeps, so let fake time pass before Wait.
 		<-time.After(time.Second)
 		synctest.Wait()
 		close(begin)
@@ -45,18 +42,13 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 			}
 		}
 
-		// A later call does not return the failure again.
-		failIfErr(t, s.Synchronize(t.Context()))
+		failIfErr(t, s.Synchronize(t.Context())) // the failure has already been reported
 		failIfErr(t, s.Close())
 	})
 }
 
-// TestQueuedWorkKeepsGoSlicesReachable checks that queued work prevents the garbage collection of
-// a Go slice that it uses. The tested work is the last in the queue, because later work might also
-// keep the slice reachable.
 func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	const bytes = 1 << 16
-	// Each function queues work on slice. other is memory that stays reachable anyway.
 	for name, queue := range map[string]func(s *stream, slice, other uintptr) error{
 		"copy from the slice": func(s *stream, slice, other uintptr) error {
 			return s.Copy(other, slice, bytes)
@@ -68,10 +60,10 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &stream{device: newRankPair(t).devices[0]}
-			begin := make(chan struct{}) // closed to let the queued work run
+			begin := make(chan struct{})
 			other := make([]byte, bytes)
 			failIfErr(t, s.Host(func() { <-begin }))
-			// In a function, so that no variable of the test keeps the slice reachable.
+			// A closure, so that no variable of the test keeps the slice reachable.
 			sliceRef := func() weak.Pointer[byte] {
 				slice := make([]byte, bytes)
 				sliceAddress := uintptr(unsafe.Pointer(&slice[0]))
@@ -80,10 +72,10 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 				return weak.Make(&slice[0])
 			}()
 			runtime.GC()
-			runtime.GC() // in case the first one had begun before
+			runtime.GC() // the first cycle may have begun earlier
 			if sliceRef.Value() == nil {
 				t.Error("the slice was collected before the work had run")
-				return // do not run the work, which would write to reused memory
+				return // without running the work, which would write to reused memory
 			}
 
 			close(begin)
@@ -93,16 +85,12 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	}
 }
 
-// LaunchInline may defer work: the next Synchronize runs it on its goroutine. But Synchronize fails
-// while the stream records a graph, from BeginCapture to EndCapture. So BeginCapture must make
-// another goroutine run the deferred work.
-
-// TestCaptureStartsDeferredWork defers a collective on rank 0, and then begins a capture. Rank 1
-// takes part in the collective, which must end during the capture.
+// LaunchInline defers work to Synchronize, which fails during a capture, so BeginCapture makes a
+// goroutine run the work.
 func TestCaptureStartsDeferredWork(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	hasBegun := make(chan struct{}) // closed when rank 0 has begun its capture
+	captureBegun := make(chan struct{})
 	for _, err := range d.runOnBoth(func(rank int) error {
 		newStream, err := d.devices[rank].NewStream()
 		if err != nil {
@@ -116,7 +104,7 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 		}
 
 		if rank == 1 {
-			<-hasBegun
+			<-captureBegun
 			launchErr := d.groups[1].Launch(s, barrier)
 			syncErr := s.Synchronize(t.Context())
 			closeErr := s.Close()
@@ -127,17 +115,16 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 			return err
 		}
 
-		return captureDuringDeferredWork(t, s, hasBegun)
+		return captureDuringDeferredWork(t, s, captureBegun)
 	}) {
 		failIfErr(t, err)
 	}
 }
 
-// captureDuringDeferredWork begins a capture on a stream with deferred work, and closes hasBegun.
-// It ends the capture and closes the stream when the work has run.
-func captureDuringDeferredWork(t *testing.T, s *stream, hasBegun chan struct{}) error {
+// captureDuringDeferredWork closes captureBegun, and ends the capture when the work has run.
+func captureDuringDeferredWork(t *testing.T, s *stream, captureBegun chan struct{}) error {
 	t.Helper()
-	period := s.busyPeriod // ends when the work has run
+	period := s.busyPeriod
 	if period == nil || !s.deferred {
 		return errors.New("LaunchInline did not leave its work to Synchronize")
 	}
@@ -146,13 +133,13 @@ func captureDuringDeferredWork(t *testing.T, s *stream, hasBegun chan struct{}) 
 		return err
 	}
 
-	close(hasBegun)
+	close(captureBegun)
 	if err := s.Synchronize(t.Context()); !errors.Is(err, driver.ErrCapturing) {
 		return fmt.Errorf("Synchronize() = %w; want ErrCapturing", err)
 	}
 
 	select {
-	case <-period.ended: // rank 1 has launched the collective, and the work has run
+	case <-period.ended: // the work has run
 	case <-time.After(processTimeout):
 		return errors.New("the work did not run during the capture")
 	}
@@ -167,9 +154,6 @@ func captureDuringDeferredWork(t *testing.T, s *stream, hasBegun chan struct{}) 
 	return errors.Join(graphErr, streamErr)
 }
 
-// A device has a timeout, and each of its groups may have another. longestTimeout must return the
-// longest of the device and its open groups. The test changes the timeout of a group, and then
-// closes the group.
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	const deviceTimeout = processTimeout
 	d, err := Backend{}.Open(t.Context(), driver.Config{
@@ -194,14 +178,13 @@ func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	}
 }
 
-// TestClosedStreamKeepsFailure closes a failed stream. Each Synchronize must return the failure,
-// although one on an open stream returns it only once.
+// An open stream returns its failure from one Synchronize, and a closed stream from every one.
 func TestClosedStreamKeepsFailure(t *testing.T) {
 	d := newRankPair(t)
 	s, err := d.devices[0].NewStream()
 	failIfErr(t, err)
 	s.Fail(driver.ErrAborted)
-	failIfErr(t, s.Close()) // returns nil, because the caller of Fail already has the failure
+	failIfErr(t, s.Close()) // does not repeat the failure, which the caller of Fail knows
 	for range 2 {
 		if err := s.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
 			t.Errorf("Synchronize() = %v after Close; want ErrAborted", err)
