@@ -9,15 +9,14 @@ import (
 	"symmem/internal/reduce"
 )
 
-// canonicalNaN is the NaN in computed float32 results and, rounded, in those of 16-bit types.
-var canonicalNaN = math.Float32frombits(0x7FFFFFFF)
+// Every NaN in a result has these bits or, in a 16-bit type, the rounded bits of canonicalNaN.
+var (
+	canonicalNaN   = math.Float32frombits(0x7FFFFFFF)
+	canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
+)
 
-// canonicalNaN64 is the NaN in computed float64 results.
-var canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
-
-// Reduce returns the reduction of the ranks' inputs. inputs holds the bytes of each rank's
-// elements, in group order. For example, if op is Sum and t is Int8, the inputs {1, 2} and {3, 4}
-// give {4, 6}.
+// Reduce returns the reduction of the ranks' inputs, the bytes of their elements in group order.
+// For example, the Sum of the Int8 inputs {1, 2} and {3, 4} is {4, 6}.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	isCopy := len(inputs) == 1 && !op.HasFactor()
 	if isCopy {
@@ -29,7 +28,7 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 		return reduceElements(f, op, inputs, canonicalNaN64)
 	case driver.Float32:
 		return reduceElements(f, op, inputs, canonicalNaN)
-	// The zero in the following calls only determines the type. Integers have no NaN.
+	// Integers have no NaN. The zeros only determine the type.
 	case driver.Int8:
 		return reduceElements(f, op, inputs, int8(0))
 	case driver.Uint8:
@@ -55,14 +54,13 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	panic("formula: no reduction of " + t.String())
 }
 
-// reduceElements reduces elements of type T. Each NaN in the result becomes nan.
 func reduceElements[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte, nan T,
 ) []byte {
-	noRounding := func(v T) T { return v }  // results have type T anyway
-	output := bytes.Clone(inputs[0])        // overwritten below
-	outputElements := elementsOf[T](output) // the same memory
-	values := make([]T, len(inputs))        // one element of each rank
+	noRounding := func(v T) T { return v }
+	output := make([]byte, len(inputs[0]))
+	outputElements := elementsOf[T](output)
+	values := make([]T, len(inputs)) // one element of each rank
 	elementsByRank := elementsOfAll[T](inputs)
 	for i := range outputElements {
 		for r := range values {
@@ -75,8 +73,8 @@ func reduceElements[T reduce.Number](
 	return output
 }
 
-// reduce16Bits reduces elements of a 16-bit float type as float32 values, and rounds the result to
-// 16 bits. If f is RoundedTree, it also rounds intermediate results.
+// reduce16Bits reduces 16-bit floats in float32 and rounds the result. A RoundedTree also rounds
+// intermediate results.
 func reduce16Bits(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
 	toFloat32 func(uint16) float32, to16Bits func(float32) uint16,
@@ -86,7 +84,7 @@ func reduce16Bits(
 		round = func(v float32) float32 { return toFloat32(to16Bits(v)) }
 	}
 
-	output := bytes.Clone(inputs[0]) // overwritten below
+	output := make([]byte, len(inputs[0]))
 	outputElements := elementsOf[uint16](output)
 	values := make([]float32, len(inputs))
 	elementsByRank := elementsOfAll[uint16](inputs)
@@ -102,19 +100,18 @@ func reduce16Bits(
 	return output
 }
 
-// elementsOfAll returns copies of the elements of all ranks.
+// elementsOfAll copies the inputs, because they may not be aligned.
 func elementsOfAll[T any](inputs [][]byte) [][]T {
 	var elementsByRank [][]T
 	for _, in := range inputs {
-		aligned := bytes.Clone(in) // allocations are aligned, but in may not be
+		aligned := bytes.Clone(in)
 		elementsByRank = append(elementsByRank, elementsOf[T](aligned))
 	}
 
 	return elementsByRank
 }
 
-// elementsOf returns the elements whose bytes are b, without a copy. b must be aligned to an
-// element.
+// elementsOf reinterprets b, which must be aligned, without a copy.
 func elementsOf[T any](b []byte) []T {
 	var element T
 	first := (*T)(unsafe.Pointer(unsafe.SliceData(b)))

@@ -1,13 +1,12 @@
-// Package formula defines the result of a reduction in a deterministic group, one element at a
-// time. Tests and "symmem verify --deterministic" compare results with it, so its code is simple
-// rather than fast.
+// Package formula is the reference for reductions in deterministic groups. Tests and "symmem verify
+// --deterministic" compare results with it, so its code is simple rather than fast.
 //
-// A formula is the order in which a reduction combines the ranks' elements. Sums of floats depend
-// on it, because each addition rounds. For four ranks:
+// A formula is the order in which a reduction combines the ranks' elements, which affects sums of
+// floats, because each addition rounds. For four ranks:
 //
 //	RankOrder     ((a + b) + c) + d
 //	Tree          (a + b) + (c + d)
-//	RoundedTree   the same, but each sum of 16-bit floats is rounded to 16 bits
+//	RoundedTree   as Tree, with each sum of 16-bit floats rounded to 16 bits
 package formula
 
 import (
@@ -18,14 +17,13 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Pair combines two elements. It rounds to nearest even, keeps subnormal numbers, and computes
-// minimum and maximum as in IEEE 754-2019. Integers wrap around.
+// Pair combines two elements. It rounds to nearest even, keeps subnormal numbers, and follows IEEE
+// 754-2019 for minimum and maximum. Integers wrap around.
 func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
 
-// combine combines one element of each rank, in group order. In a tree, it calls round with the
-// result of each pair. In the order of ranks, it does not call round.
+// combine combines one element of each rank. Only trees call round, with the result of each pair.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, round func(T) T) T {
 	isTree := f == driver.Tree || f == driver.RoundedTree
 	if isTree && len(values) > 1 {
@@ -43,8 +41,7 @@ func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, 
 	return combined
 }
 
-// result returns the result of a reduction for one element of each rank. Each NaN becomes
-// canonicalNaN.
+// result reduces one element of each rank, and replaces a NaN with canonicalNaN.
 func result[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, values []T, round func(T) T, canonicalNaN T,
 ) T {
@@ -60,8 +57,7 @@ func result[T reduce.Number](
 	return combined
 }
 
-// average returns the average of values, whose sum is given. If the sum is not finite, average adds
-// smaller values instead, so that finite values do not overflow: with 4 values, a quarter of each.
+// average returns sum/len(values). If the sum may have overflowed, it adds scaled values instead.
 func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T) T) T {
 	count := T(len(values))
 	isFinite := !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0)
@@ -69,7 +65,8 @@ func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T)
 		return sum / count
 	}
 
-	scale := T(math.Ldexp(1, -bits.Len(uint(len(values)-1)))) // 1/2 for 2 ranks, 1/4 for 3 and 4
+	log2Ceil := bits.Len(uint(len(values) - 1))
+	scale := T(math.Ldexp(1, -log2Ceil)) // 1/2 for 2 ranks, 1/4 for 3 or 4
 	scaledValues := make([]T, len(values))
 	for r := range values {
 		scaledValues[r] = values[r] * scale
@@ -78,8 +75,8 @@ func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T)
 	return combine(f, driver.Sum, scaledValues, round) / (count * scale)
 }
 
-// Factor returns the factor by which Reduce multiplies elements, or 0 if the reduction has none.
-// Its products with small integers are exact in every type.
+// Factor returns the factor by which Reduce multiplies elements, or 0 if op has none. Its products
+// with small integers are exact in every float type.
 func Factor(op driver.ReduceOp) float64 {
 	if op.HasFactor() {
 		return 0.75
@@ -88,7 +85,6 @@ func Factor(op driver.ReduceOp) float64 {
 	return 0
 }
 
-// multiplyByFactor multiplies an element by the factor of the reduction, if it has one.
 func multiplyByFactor[T reduce.Number](op driver.ReduceOp, value T) T {
 	if op.HasFactor() {
 		return value * T(Factor(op))

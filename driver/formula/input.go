@@ -10,31 +10,33 @@ import (
 )
 
 // Input returns a rank's test input, which depends only on the arguments. Integers have random
-// bits. Most floats cancel: the element is x on one rank, -x on another, and small on the other
-// ranks. For example, the elements of four ranks are small1, x, small2 and -x. Their sum depends on
-// the order of additions, because x+small rounds. Other floats have random magnitudes, random bits,
+// bits. Most floats cancel, such as small1, x, small2 and -x on four ranks: their sum reveals the
+// order of additions, because x+small rounds. The other floats have random magnitudes, random bits
 // or special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	sharedRandom := rand.New(rand.NewPCG(seed, uint64(t))) // the same on all ranks
 	rankRandom := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
 	input := make([]byte, 0, count*int64(t.Size()))
 	for range count {
-		choice := sharedRandom.Uint64()
-		kind := choice % 8
-		switch {
-		case !t.Float():
+		sharedBits := sharedRandom.Uint64()
+		if !t.Float() {
 			input = AppendBits(input, t, rankRandom.Uint64())
-		case kind < 5: // 0 to 4: values that cancel
+			continue
+		}
+
+		kind := sharedBits % 8
+		switch kind {
+		case 0, 1, 2, 3, 4:
 			smallFactor := rankRandom.NormFloat64()
-			value := cancelingValue(t, choice>>3, smallFactor, rank, ranks)
+			value := cancelingValue(t, sharedBits>>3, smallFactor, rank, ranks)
 			input = AppendFloat(input, t, value)
-		case kind == 5: // a random magnitude
+		case 5:
 			factor := rankRandom.NormFloat64()
 			exponent := rankRandom.IntN(300) - 150
 			input = AppendFloat(input, t, math.Ldexp(factor, exponent))
-		case kind == 6: // random bits
+		case 6:
 			input = AppendBits(input, t, rankRandom.Uint64())
-		default: // 7: a special value
+		default:
 			values := specialValues[t]
 			input = AppendBits(input, t, values[rankRandom.IntN(len(values))])
 		}
@@ -44,17 +46,17 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 }
 
 // cancelingValue returns a large value on one rank, its negative on another, and a small value on
-// the others. choice, a random number of 61 bits, determines the large value and the two ranks, so
-// it must be the same on all ranks. smallFactor, also random, makes the small values differ.
+// the others. random61, a random number of 61 bits, must be the same on all ranks.
 func cancelingValue(
-	t driver.DataType, choice uint64, smallFactor float64, rank, ranks int,
+	t driver.DataType, random61 uint64, smallFactor float64, rank, ranks int,
 ) float64 {
-	fraction := 1 + float64(choice>>37)/(1<<24) // from 1 to 2: the upper 24 of 61 bits
-	exponent := int(choice%6) + 8
-	largeValue := math.Ldexp(fraction, exponent)
-	positiveRank := int((choice >> 8) % uint64(ranks))
-	otherRanks := uint64(max(1, ranks-1)) // at least 1, because it is a divisor
-	distance := 1 + int((choice>>16)%otherRanks)
+	upper24 := random61 >> 37
+	significand := 1 + float64(upper24)/(1<<24) // in [1, 2)
+	exponent := int(random61%6) + 8
+	largeValue := math.Ldexp(significand, exponent)
+	positiveRank := int((random61 >> 8) % uint64(ranks))
+	otherRanks := uint64(max(1, ranks-1)) // not 0, because it is a divisor
+	distance := 1 + int((random61>>16)%otherRanks)
 	negativeRank := (positiveRank + distance) % ranks
 	switch rank {
 	case positiveRank:
@@ -66,18 +68,14 @@ func cancelingValue(
 	}
 }
 
-// smallExponent determines by type how small the small values are: large ones are about 2 to this
-// power times larger.
+// smallExponent is the logarithm, to base 2, of the ratio between large and small values.
 var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
-// SpecialInput returns a rank's input of special values. If count is large enough, ranks 0 to 2
-// have all combinations of three special values. For example, if a type had 10 of them, element
-// 123 would have the value with index 3 on rank 0, 2 on rank 1, and 1 on rank 2: the digits of 123
-// from the last to the first.
-//
-// Rank n+3 has the values of rank n, shifted by one position in the list of special values.
+// SpecialInput returns a rank's input of special values. If count is large enough, ranks 0 to 2 get
+// all combinations of three values. With 10 special values, element 123 would have the value number
+// 3 on rank 0, 2 on rank 1 and 1 on rank 2. Rank n+3 has the successors of rank n's values.
 func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	values := specialValues[t]
 	base := int64(len(values))
@@ -124,9 +122,8 @@ func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specialValues maps each data type to the bits of its special values. Those of floats are zeros,
-// the smallest and largest subnormal and normal numbers, one, infinities, and a quiet and a
-// signaling NaN. Those of integers are the values at which arithmetic wraps.
+// specialValues lists, as bits, the zeros, smallest and largest subnormal and normal numbers, one,
+// infinities, a quiet and a signaling NaN, and the integers at which arithmetic wraps.
 var specialValues = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,

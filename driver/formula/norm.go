@@ -7,24 +7,21 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormRow holds the results of a norm for one row, with elements as bits. NormCase.Want holds the
-// results for all rows.
+// NormRow holds the results of a norm for one row, or for all rows in NormCase.Want. Elements are
+// stored as bits.
 type NormRow struct {
-	Residual  []uint16 // the residual after the call
-	Output    []uint16 // the normalized row
-	Quantized []uint8  // the normalized row in 8-bit floats; nil without quantization
-	// Scales holds the scales that the call computes, one for the row or one for each group of
-	// elements. It is nil if the call does not compute scales.
-	Scales []float32
+	Residual  []uint16  // the residual after the call
+	Output    []uint16  // the normalized row
+	Quantized []uint8   // the normalized row in 8-bit floats; nil without quantization
+	Scales    []float32 // for the row or each group of elements; nil if the call computes none
 }
 
 // Norm returns the results of a norm for one row. sums holds the sums of the ranks' elements,
-// rounded to type t. staticScale is the scale for driver.QuantStatic. Other kinds of quantization
-// ignore it. An example, with an epsilon and a bias of 0:
+// rounded to type t. Only driver.QuantStatic uses staticScale. With an epsilon and a bias of 0:
 //
 //	sums      2 -2  2 -2
 //	residual  1 -1  1 -1
-//	Residual  3 -3  3 -3    the sum of both; its root mean square is 3
+//	Residual  3 -3  3 -3    sums + residual; the root mean square is 3
 //	weight    2  2  1  1
 //	Output    2 -2  1 -1    Residual / 3 * weight
 //
@@ -48,7 +45,7 @@ func Norm(
 	}
 	size := len(sums)
 	r := NormRow{Residual: make([]uint16, size), Output: make([]uint16, size)}
-	row := make([]float32, size) // the new residual, and then the output
+	row := make([]float32, size) // first the new residual, then the output
 	for i := range sums {
 		r.Residual[i] = encode(decode(sums[i]) + decode(residual[i]))
 		row[i] = decode(r.Residual[i])
@@ -66,26 +63,23 @@ func Norm(
 	return r
 }
 
-// isNaN reports whether v is a NaN. Only a NaN differs from itself.
 func isNaN(v float32) bool { return v != v }
 
-// The GPU kernel normalizes a row with 512 threads, in 16 warps of 32 threads.
 const (
-	warpCount      = 16
+	warpCount      = 16 // that share a row on a GPU
 	threadsPerWarp = 32
 	packSize       = driver.NormUnit // elements that a thread reads at once
 )
 
-// sumSquares returns the sum of the squares of a row's elements. It adds in the order of the GPU
-// kernel. The elements are divided into packs of 8. Thread i adds the squares of packs i, i+512 and
-// so on. Then the sums of the threads of each warp are added, and then the sums of the warps.
+// sumSquares adds the squares of a row in the order of the GPU kernel: first within each thread,
+// then within each warp, then across warps.
 func sumSquares(row []float32) float32 {
 	var sums [warpCount][threadsPerWarp]float32
 	for i, v := range row {
 		pack := i / packSize
 		thread := pack % (warpCount * threadsPerWarp)
 		sum := &sums[thread/threadsPerWarp][thread%threadsPerWarp]
-		// The square is exact in float64 (at most 22 bits), so this rounds like a fused multiply-add.
+		// The square of a 16-bit float is exact, so this rounds like a fused multiply-add.
 		*sum = float32(float64(v)*float64(v) + float64(*sum))
 	}
 
@@ -94,7 +88,7 @@ func sumSquares(row []float32) float32 {
 		totals[w] = addThreads(&sums[w])
 	}
 
-	// Add neighboring warps, then neighboring pairs, and so on: (w0 + w1) + (w2 + w3).
+	// Add neighboring warps, then neighboring pairs: (w0 + w1) + (w2 + w3).
 	for distance := 1; distance < warpCount; distance *= 2 {
 		for w := 0; w < warpCount; w += 2 * distance {
 			totals[w] += totals[w+distance]
@@ -104,8 +98,7 @@ func sumSquares(row []float32) float32 {
 	return totals[0]
 }
 
-// addThreads adds up the sums of a warp's threads, and overwrites them. It adds the sums at
-// distance 16, then the results at distance 8, and so on.
+// addThreads folds a warp's sums in halves, 16 onto 16, then 8 onto 8, and returns the total.
 func addThreads(sums *[threadsPerWarp]float32) float32 {
 	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
 		for thread := range distance {
@@ -116,8 +109,7 @@ func addThreads(sums *[threadsPerWarp]float32) float32 {
 	return sums[0]
 }
 
-// quantize sets Quantized and Scales from the normalized row. Each element is multiplied by the
-// inverse of its scale, and rounded to an 8-bit float.
+// quantize multiplies each element by the inverse of its scale, and rounds it to an 8-bit float.
 func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 	if q == driver.QuantNone {
 		return
@@ -143,8 +135,8 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 	}
 }
 
-// computeScale returns the scale that makes the largest magnitude the largest 8-bit float. Values
-// below MinMagnitude do not count, so that the scale is never 0.
+// computeScale returns the scale that maps the largest magnitude to the largest 8-bit float.
+// MinMagnitude prevents a scale of 0.
 func computeScale(values []float32) float32 {
 	largest := float32(0)
 	for _, v := range values {

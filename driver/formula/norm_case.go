@@ -9,37 +9,32 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormCase is a test case of a norm: the inputs of all ranks, and the expected outputs. A norm
-// adds up the rows of all ranks, adds a residual, and normalizes each row.
+// NormCase is a test case of a norm, which adds up the rows of all ranks, adds a residual, and
+// normalizes each row.
 //
-// For example, a case has 2 ranks and 3 rows. In an AllReduceRMSNorm, each rank has an input of 3
-// rows, and all ranks must get the same 3 rows. In a ReduceScatterRMSNorm, each rank has an input
-// of 6 rows. The case then has only the outputs of one rank, which are 3 rows.
+// With Rows = 3, each rank passes 3 rows to an AllReduceRMSNorm, and all get the same 3 rows. A
+// ReduceScatterRMSNorm on 2 ranks takes 6 rows from each, and the case holds the 3 rows of Rank.
 //
 // 16-bit elements are stored as bits. The addresses in Norm are not set.
 type NormCase struct {
 	driver.Norm
-	Operation driver.Operation
-	Rank      int // the rank with the outputs in a ReduceScatterRMSNorm, and otherwise 0
-	DataType  driver.DataType
-	InPlace   bool // the output replaces the input; always set if OnlyQuantized is set
-	// Inputs holds the contents of each rank's Send, by rank.
-	Inputs [][]uint16
-	// ResidualBefore is the residual before the call. In an AllReduceRMSNorm, it is the same on all
-	// ranks. In a ReduceScatterRMSNorm, it is that of Rank.
-	ResidualBefore []uint16
-	Weights        []uint16 // one for each element of a row; the same on all ranks
-	Scale          float32  // for QuantStatic
-	Want           NormRow  // outputs of all rows
+	Operation      driver.Operation
+	Rank           int // 0 in an AllReduceRMSNorm
+	DataType       driver.DataType
+	InPlace        bool       // the output replaces the input; always true with OnlyQuantized
+	Inputs         [][]uint16 // contents of Send, by rank
+	ResidualBefore []uint16   // of all ranks or, in a ReduceScatterRMSNorm, of Rank
+	Weights        []uint16   // by element of a row; the same on all ranks
+	Scale          float32    // for QuantStatic
+	Want           NormRow    // outputs of all rows
 
-	hasSpecialValues bool // AddSpecialValues has been called
+	hasSpecialValues bool
 }
 
-// UnwrittenScale is the value that the scales, and the gaps between them, have before a call. Only
-// the scale of QuantStatic, which is an input, has another value.
+// UnwrittenScale fills the memory of computed scales, and the gaps between them, before a call.
 const UnwrittenScale = -1
 
-// NewNormCase returns a case of the given shape with random values and sums in rank order.
+// NewNormCase returns a case with random values, for a group that adds in rank order.
 func NewNormCase(
 	random *rand.Rand, ranks, rows, hidden int, t driver.DataType, quant driver.Quant,
 ) *NormCase {
@@ -71,13 +66,13 @@ func NewNormCase(
 
 // RandomNormCase returns a case of random shape with at most maxRows rows.
 func RandomNormCase(random *rand.Rand, ranks, maxRows int) *NormCase {
-	hidden := driver.NormUnit * (1 + random.IntN(600)) // elements per row; case 3 below keeps it
+	hidden := driver.NormUnit * (1 + random.IntN(600)) // a short row, unless replaced below
 	switch random.IntN(4) {
-	case 0: // the longest row, or a half, a quarter and so on of it
+	case 0: // powers of 2
 		hidden = driver.MaxHidden >> random.IntN(5)
 	case 1: // any length
 		hidden = driver.NormUnit * (1 + random.IntN(driver.MaxHidden/driver.NormUnit))
-	case 2: // whole groups, so that QuantPerGroup is possible
+	case 2: // whole groups, which QuantPerGroup requires
 		hidden = driver.QuantGroup * (1 + random.IntN(64))
 	}
 
@@ -87,11 +82,12 @@ func RandomNormCase(random *rand.Rand, ranks, maxRows int) *NormCase {
 		t = driver.Float16
 	}
 
-	if quant == driver.QuantPerGroup && hidden%driver.QuantGroup != 0 {
+	hasWholeGroups := hidden%driver.QuantGroup == 0
+	if quant == driver.QuantPerGroup && !hasWholeGroups {
 		quant = driver.QuantPerRow
 	}
 
-	rowLimit := 1 << random.IntN(8) // from 1 to 128, so that few rows are frequent
+	rowLimit := 1 << random.IntN(8) // makes small numbers of rows frequent
 	rows := min(random.IntN(rowLimit+1), maxRows)
 	return NewNormCase(random, ranks, rows, hidden, t, quant)
 }
@@ -101,8 +97,8 @@ func (c *NormCase) String() string {
 		c.Hidden, c.DataType, len(c.Inputs), c.InPlace, c.Describe())
 }
 
-// setRandomStrides sets the distances between the scales that the call computes. For QuantPerGroup,
-// it chooses between the default and a layout in which scales of neighboring rows are adjacent.
+// setRandomStrides sets the strides of computed scales. With QuantPerGroup, they can have the
+// default layout or the transposed one.
 func (c *NormCase) setRandomStrides(random *rand.Rand) {
 	if c.Quant.ComputesScales() {
 		c.ScaleStrides = c.DefaultScaleStrides()
@@ -110,12 +106,13 @@ func (c *NormCase) setRandomStrides(random *rand.Rand) {
 
 	if c.Quant == driver.QuantPerGroup && random.IntN(2) == 0 {
 		const betweenRows = 1
-		betweenGroups := (c.Rows + 3) / 4 * 4 // rounded up to a multiple of 4
+		const align = 4
+		betweenGroups := (c.Rows + align - 1) / align * align
 		c.ScaleStrides = [2]int64{betweenRows, betweenGroups}
 	}
 }
 
-// randomElements returns n elements of the case's type, with a normal distribution.
+// randomElements returns n elements with a normal distribution.
 func (c *NormCase) randomElements(random *rand.Rand, n int) []uint16 {
 	encode := reduce.BFloat16Bits
 	if c.DataType == driver.Float16 {
@@ -131,7 +128,7 @@ func (c *NormCase) randomElements(random *rand.Rand, n int) []uint16 {
 }
 
 // AddSpecialValues replaces about one in eight elements of the inputs and the residual with a
-// special value, such as a NaN, except in every fourth row. It also sets Want.
+// special value, such as a NaN, but spares every fourth row. It updates Want.
 func (c *NormCase) AddSpecialValues(random *rand.Rand) {
 	c.hasSpecialValues = true
 	for _, rows := range c.Inputs {
@@ -142,20 +139,21 @@ func (c *NormCase) AddSpecialValues(random *rand.Rand) {
 	c.SetWant(driver.RankOrder)
 }
 
-// replaceElements is AddSpecialValues for one input or residual.
 func (c *NormCase) replaceElements(random *rand.Rand, rows []uint16) {
 	values := specialValues[c.DataType]
 	for i := range rows {
 		row := int64(i) / c.Hidden
-		isKept := row%4 == 0
-		if !isKept && random.IntN(8) == 0 {
-			rows[i] = uint16(values[random.IntN(len(values))])
+		isSpared := row%4 == 0
+		if isSpared || random.IntN(8) != 0 {
+			continue
 		}
+
+		rows[i] = uint16(values[random.IntN(len(values))])
 	}
 }
 
-// Scatter returns the cases of all ranks for a ReduceScatterRMSNorm with the arguments of c. Each
-// rank gets as many rows as c has. The values are random and differ from those of c.
+// Scatter returns the cases of all ranks for a ReduceScatterRMSNorm with the arguments of c, but
+// new random values. Each rank gets as many rows as c has.
 func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 	ranks := len(c.Inputs)
 	count := int(c.Rows * c.Hidden) // elements of one rank's output
@@ -185,12 +183,12 @@ func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 	return cases
 }
 
-// SetWant sets Want to the outputs in a group with the given formula.
+// SetWant sets Want for a group with the given formula.
 func (c *NormCase) SetWant(f driver.Formula) {
 	c.Want = NormRow{}
 	var inputs [][]byte
-	count := len(c.ResidualBefore) // elements of the output
-	first := c.Rank * count        // in each input; Rank is 0 in an AllReduceRMSNorm
+	count := len(c.ResidualBefore) // elements of Rank's output
+	first := c.Rank * count        // in each input
 	for _, rows := range c.Inputs {
 		inputs = append(inputs, Bytes(rows[first:first+count]))
 	}
@@ -211,7 +209,7 @@ func (c *NormCase) SetWant(f driver.Formula) {
 	}
 }
 
-// setWantScales stores the scales of a row in Want.Scales, at the distances in ScaleStrides.
+// setWantScales stores the scales of a row with the strides of the case.
 func (c *NormCase) setWantScales(row int, scales []float32) {
 	for group, scale := range scales {
 		index := row*int(c.ScaleStrides[0]) + group*int(c.ScaleStrides[1])
@@ -237,14 +235,14 @@ func (c *NormCase) ScalesBefore() []float32 {
 	return scales
 }
 
-// Bytes returns the memory of elements as bytes, without a copy.
+// Bytes reinterprets elements as bytes, without a copy.
 func Bytes[T uint8 | uint16 | float32](elements []T) []byte {
 	var element T
 	first := (*byte)(unsafe.Pointer(unsafe.SliceData(elements)))
 	return unsafe.Slice(first, len(elements)*int(unsafe.Sizeof(element)))
 }
 
-// SetCanonicalNaNs replaces each NaN in float32 values with the NaN that Norm returns, because the
+// SetCanonicalNaNs replaces each NaN in float32 values with the one that Norm returns, because the
 // bits of a NaN depend on the hardware.
 func SetCanonicalNaNs(values []byte) {
 	elements := elementsOf[float32](values)

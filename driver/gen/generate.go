@@ -18,21 +18,13 @@ import (
 	"symmem/driver"
 )
 
-// Programs in Go, C and Python name the same terms: reductions such as Sum, and operations such as
-// AllGather. This command generates the lists of terms from package driver. For example, driver
-// declares a constant in an enumeration:
-//
-//	// Avg divides the sum by the number of ranks. Integers truncate towards zero.
-//	Avg
-//
-// The source text gives the constant's name and comment. Its number is 4, its position in the
-// enumeration. Methods of the constant give the rest: driver.Avg.String() returns "avg". From the
-// terms, a template makes a file for each language.
+// This command generates the names of reductions, such as Sum, and operations, such as AllGather,
+// in Go, C and Python. It parses the constants and their comments in the source of package driver,
+// and calls their methods for the rest. Each generated file has a template.
 
 //go:embed *.tmpl
 var templateFiles embed.FS
 
-// templates holds all templates, and the functions that they call.
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"upper":    strings.ToUpper,
 	"lines":    splitLines,
@@ -49,11 +41,10 @@ func numberedTerms(all []term) []term {
 	return slices.DeleteFunc(slices.Clone(all), isUnnumbered)
 }
 
-// headerPath is the path of the C header. Its enumerations are generated, and the rest is written
-// by hand.
+// headerPath is a C header of which only the enumerations are generated.
 const headerPath = "cmd/libsymmem/symmem.h"
 
-// templateOfFile maps each generated file to its template. Paths are relative to the module's root.
+// Paths are relative to the module's root.
 var templateOfFile = map[string]string{
 	"terms.go":                      "root.tmpl",
 	"internal/tuning/operations.go": "tuning.tmpl",
@@ -63,23 +54,21 @@ var templateOfFile = map[string]string{
 
 // term is a reduction or an operation.
 type term struct {
-	Go     string // name of the constant in package driver
-	Doc    string // comment of the constant; only for reductions
-	Number int    // value of the constant
-	Name   string // name in Python and, in capitals, in C
-	Alias  string // name in PyTorch, or "" if it is the same
-	Note   string // restriction on the use, or ""
-	// Logical is the Name of the reduction that computes this one for booleans, as bytes 0 and 1. For
-	// example, it is "max" for "sum", because a sum of booleans is a logical or. "" means none.
-	Logical  string
-	Numbered bool // C and Python programs can pass the operation's number
-	Tuned    bool // a tuning table may have rules for the operation
+	Go       string // name of the constant in package driver
+	Doc      string // comment of the constant; only for reductions
+	Number   int    // value of the constant
+	Name     string // name in Python and, in capitals, in C
+	Alias    string // name in PyTorch if it differs
+	Note     string // restriction on the use, if any
+	Logical  string // Name of an equivalent for booleans, if any, such as "max" for "sum"
+	Numbered bool   // C and Python programs can pass the operation's number
+	Tuned    bool   // a tuning table may have rules for the operation
 }
 
 // terms is the input of the templates.
 type terms struct{ Reductions, Operations []term }
 
-// generate returns the contents of all generated files by path. root is the module's root.
+// generate returns the contents of all generated files by path.
 func generate(root string) (map[string][]byte, error) {
 	all, err := loadTerms(filepath.Join(root, "driver"))
 	if err != nil {
@@ -105,19 +94,18 @@ func generate(root string) (map[string][]byte, error) {
 		}
 	}
 
-	enumerations := contents[headerPath]
+	enumerations := contents[headerPath] // without the rest of the header
 	contents[headerPath], err = replaceEnumerations(filepath.Join(root, headerPath), enumerations)
 	return contents, err
 }
 
-// loadTerms returns all terms. folder contains the sources of package driver.
-func loadTerms(folder string) (*terms, error) {
-	reductions, err := constantsBefore(filepath.Join(folder, "reduction.go"), "ReduceOps")
+func loadTerms(driverPath string) (*terms, error) {
+	reductions, err := constantsBefore(filepath.Join(driverPath, "reduction.go"), "ReduceOps")
 	if err != nil {
 		return nil, err
 	}
 
-	operations, err := constantsBefore(filepath.Join(folder, "operation.go"), "Operations")
+	operations, err := constantsBefore(filepath.Join(driverPath, "operation.go"), "Operations")
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +152,6 @@ func operationTerm(c constant, number int) term {
 	}
 }
 
-// wordBoundary matches the last letter of a word and the first letter of the next one.
 var wordBoundary = regexp.MustCompile(`([a-z])([A-Z])`)
 
 // toSnakeCase returns reduce_scatter for ReduceScatter.
@@ -173,11 +160,9 @@ func toSnakeCase(name string) string {
 	return strings.ToLower(separated)
 }
 
-// constant is a declared constant with its comment.
 type constant struct{ name, doc string }
 
-// constantsBefore returns the constants of an enumeration in a Go file, in order. It leaves out the
-// last one, which counts the others. end is the name of the last one.
+// constantsBefore returns the constants of a Go enumeration before end, the one that counts them.
 func constantsBefore(path, end string) ([]constant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 	if err != nil {
@@ -192,7 +177,7 @@ func constantsBefore(path, end string) ([]constant, error) {
 
 		var all []constant
 		for _, s := range block.Specs {
-			spec := s.(*ast.ValueSpec) // a block of constants contains no other type
+			spec := s.(*ast.ValueSpec)
 			name := spec.Names[0].Name
 			if name == end {
 				return all, nil
@@ -206,15 +191,13 @@ func constantsBefore(path, end string) ([]constant, error) {
 	return nil, fmt.Errorf("%s has no constant %s", path, end)
 }
 
-// replaceEnumerations returns the C header at path with new enumerations. Each enumeration is a
-// block of text:
+// replaceEnumerations returns the C header at path with new enumerations. Each replaces the old one
+// with the same comment:
 //
 //	/* Reductions. The list is generated by driver/gen. */
 //	enum {
 //		SYMMEM_SUM = 0
 //	};
-//
-// A new block replaces the block of the header that begins with the same comment.
 func replaceEnumerations(path string, enumerations []byte) ([]byte, error) {
 	header, err := os.ReadFile(path)
 	if err != nil {
