@@ -20,7 +20,7 @@ type arena struct {
 
 func (a *arena) Address() uintptr { return a.addresses.Address() }
 
-// Close releases the addresses. If closed streams are still running work, the last one does this.
+// Close releases the addresses, after the end of all work that closed streams are running.
 func (a *arena) Close() error { return a.device.abandoned.unmapWhenIdle(a.addresses.Close) }
 
 // Keep shrinks the arena to the given size, unless Config.Scatter spreads segments all over it.

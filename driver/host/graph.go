@@ -10,8 +10,8 @@ import (
 
 // graph holds the work that a stream recorded in a capture.
 //
-// The second collective of a group's first capture, for example, has the position {Capture: 1,
-// Call: 2}. It is a part of the digest by which ranks detect that they call different collectives.
+// The second collective in a group's first capture has the position {Capture: 1, Call: 2}, which
+// ranks compare to detect that they call different collectives.
 //
 // During the capture, the stream's mu guards replays and lastPositions, and afterwards the graph's.
 type graph struct {

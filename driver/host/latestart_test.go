@@ -11,8 +11,8 @@ import (
 	"symmem/driver"
 )
 
-// A Recv is late if its message has not been sent when it is launched. A caller that waits for the
-// stream or for an event completes it or, if there is no such caller, a worker goroutine.
+// A late Recv is launched before its message is sent. It is completed by a caller that waits for
+// the stream or an event or, without such a caller, by a worker goroutine.
 
 // launchRecv queues a Recv from the other rank on a new stream, and records an event after it.
 func (d *rankPair) launchRecv(rank int, dst []byte) (*stream, *event) {

@@ -14,8 +14,8 @@ import (
 // them to a pipe, a ring buffer in shared memory. If the receiver does not read in time, the rest
 // moves to a backlog on the sender's heap, so that a Send can end without its Recv.
 //
-// The receiver numbers the messages of each sender and tag from 1, and its matcher assigns one to
-// each Recv. Frames that arrive before the Recv are kept on the receiver's heap.
+// Messages with the same sender and tag are numbered from 1, and the receiver's matcher assigns one
+// to each Recv. Frames that arrive before the Recv are kept on the receiver's heap.
 type messages struct {
 	sendPipes []sendPipe // by group rank of the receiver
 	recvPipes []recvPipe // by group rank of the sender
@@ -40,12 +40,11 @@ func (m *messages) init(c *communicator, ranks int) {
 // messageEnd is the work of a Send or a Recv.
 type messageEnd interface {
 	work
-	// transferNow transfers as much as possible without long waits, and reports whether this was the
-	// whole message. callerWaits means that the caller is about to wait for it anyway.
+	// transferNow transfers as much as possible without long waits, and reports whether this
+	// completes the message. callerWaits means that the caller would wait for it next.
 	transferNow(callerWaits bool) (done bool, err error)
 }
 
-// messageCall holds what Sends and Recvs have in common.
 type messageCall struct {
 	comm             *communicator
 	plan             *plan

@@ -148,7 +148,8 @@ func (p *permutation) assignFirstIndexes(counts []int32) (firstIndexes []int32) 
 	for expert, count := range counts {
 		output[expert] = end
 		firstIndexes = append(firstIndexes, end)
-		end += (count + align - 1) / align * align // rounded up to a multiple of align
+		aligned := (count + align - 1) / align * align
+		end += aligned
 	}
 
 	output[len(counts)] = end

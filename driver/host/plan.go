@@ -34,7 +34,7 @@ type plan struct {
 	callMeter      driver.Meter
 }
 
-// SetMeter makes the plan report its runs to m, unless it is the plan of a message.
+// SetMeter makes the plan report its runs to m. Sends and Recvs are not metered.
 func (p *plan) SetMeter(m driver.Meter) { p.callMeter = m }
 
 func (p *plan) Prepared() *driver.Call { return &p.Call }

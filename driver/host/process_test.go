@@ -18,8 +18,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// These tests run each rank in a process, such as a loop of collectives, and kill or stop one rank,
-// the victim. The processes report "open", "running" and "outcome" as lines of JSON.
+// These tests start each rank as a process that loops over collectives, for example, and kill or
+// stop one rank, the victim. Processes print "open", "running" and "outcome" as lines of JSON.
 
 // processTimeout is longer than any wait that should succeed.
 const processTimeout = 60 * time.Second
@@ -135,8 +135,7 @@ func (p *process) signal(s syscall.Signal) {
 }
 
 // checkErrorsNameVictim checks that at least one survivor got an error of the given kind that names
-// the victim. Others may get a "fault", because a survivor failed first. After their errors, all
-// survivors exchange reports on the fault lane.
+// the victim, and that all survivors then took part in an exchange on the fault lane.
 func (ps *processes) checkErrorsNameVictim(kind string, victim int) {
 	ps.t.Helper()
 	namingErrors := 0
@@ -154,7 +153,7 @@ func (ps *processes) checkErrorsNameVictim(kind string, victim int) {
 		namesVictim := outcome.Kind == kind && slices.Equal(outcome.Ranks, []int{victim})
 		if namesVictim {
 			namingErrors++
-		} else if outcome.Kind != "fault" {
+		} else if outcome.Kind != "fault" { // another survivor had failed first
 			ps.t.Errorf("rank %d got a %q error that names ranks %v (%s), want a %q error for rank %d",
 				p.rank, outcome.Kind, outcome.Ranks, outcome.Text, kind, victim)
 		}
