@@ -69,8 +69,10 @@ func (d *Device) longestTimeout() time.Duration {
 	return longest
 }
 
+// Info describes the device.
 func (d *Device) Info() driver.Info { return d.info }
 
+// Close releases all resources.
 func (d *Device) Close() error { return d.machine.Close() }
 
 // AdoptCommunicator returns ErrUnsupported.
