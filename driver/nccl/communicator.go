@@ -13,61 +13,46 @@ import (
 	"symmem/internal/control"
 )
 
-// A communicator stands for a group of ranks, and launches the group's calls. For example, the
-// ranks 0 and 1 each have one for their group, and launch an AllReduce with it. The communicator
-// has an NCCL communicator, and a plane, which connects the ranks outside NCCL. If the group fails,
-// the plane keeps the error, called the cause. Other parts have these tasks:
+// communicator is one rank's handle for a group of ranks. It implements driver.Communicator.
 //
-//	registrar  registers and deregisters windows (memory that all ranks register with NCCL)
-//	recorder   records calls into captures of other libraries
-//	comparer   compares calls across ranks
-//	faults     finds the cause of a failure and makes the group fail
-//	watcher    looks for failures while work is unfinished
-//	owner      connects streams and messages with the group
-//	suspender  releases the group's memory and restores it
-//	teardown   frees the communicator in stages
-//	twoLevel   runs collectives within each machine and between machines
-
-// communicator implements driver.Communicator. Its parts share mu, the group's lock. It guards the
-// windows, the recordings of captured calls, and writes to the history. It is held during calls to
-// NCCL, because NCCL permits only one thread at a time in a communicator.
+// mu is the group's lock. It guards the windows, the recordings of captured calls and writes to the
+// history. Calls to NCCL hold it, because NCCL does not permit concurrent calls on a communicator.
 type communicator struct {
-	// Launches use mainly the fields of this block, which share few cache lines.
+	// The fields used by every launch come first, to share few cache lines.
 
 	device            *Device
-	plane             control.Plane // connects the ranks outside NCCL
+	plane             control.Plane // connects the ranks outside NCCL; keeps the error of a failure
 	comparisonEnabled atomic.Bool   // set by SetCheck
 	isClosing         atomic.Bool   // set by Close
 	isLevel           bool          // set for a communicator that a two-level group uses
 	mu                groupLock
 	busy              stream.BusyStreams // streams with unfinished work of the group
-	history           history            // the last calls
+	history           history
 
 	driver.Decisions
 	suspender
 
-	cfg driver.GroupConfig
-	// lockPosition determines the order in which a goroutine locks several communicators.
-	lockPosition uint64
-	members      []*member    // by group rank
-	comm         *ncclComm    // NCCL's communicator
+	cfg          driver.GroupConfig
+	lockPosition uint64    // goroutines lock several communicators in ascending order
+	members      []*member // by group rank
+	comm         *ncclComm
 	group        stream.Group // &owner
 	direct       directPath
 	messages     p2p.Messages
-	graphs       sync.WaitGroup // counts symmem's open graphs with calls of the group
-	windowGraphs atomic.Int64   // number of those with calls on the window path
+	graphs       sync.WaitGroup // symmem's open graphs with calls of the group
+	windowGraphs atomic.Int64   // open graphs with calls on the window path
 	runTimer     runTimer
 
-	twoLevel
+	twoLevel // runs collectives within each machine, then between machines
 
-	registrar registrar
-	recorder  recorder
-	comparer  comparer
-	faults    faults
-	watcher   watcher
-	owner     owner
-	teardown  teardown
-	stages    stages
+	registrar registrar // registers memory of all ranks with NCCL as windows
+	recorder  recorder  // adds calls to CUDA graphs that other libraries capture
+	comparer  comparer  // checks that all ranks launch the same calls
+	faults    faults    // finds the cause of a failure
+	watcher   watcher   // looks for failures while work is unfinished
+	owner     owner     // represents the group to streams and messages
+	teardown  teardown  // frees the communicator
+	stages    stages    // lets goroutines wait for parts of the teardown
 }
 
 var (
@@ -101,14 +86,13 @@ func (c *communicator) Cause() error { return c.plane.Cause() }
 
 func (c *communicator) CheckPeers() { c.faults.checkPeers() }
 
-// Exchange sends payload to all ranks and returns the payloads of all ranks, by group rank.
-// Exchanges in different lanes are independent of each other.
+// Exchange sends payload to all ranks and returns the payloads of all ranks, by group rank. Lanes
+// are independent channels.
 func (c *communicator) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
-	mustCheck := lane != driver.LaneFault // that lane works after a failure, too
-	if mustCheck {
-		_ = c.faults.checkKernels() // after a fault of a kernel, plane.Exchange returns the cause
+	if lane != driver.LaneFault { // LaneFault also works in a failed group
+		_ = c.faults.checkKernels() // a fault makes plane.Exchange fail
 	}
 
 	return c.plane.Exchange(ctx, lane, payload)
@@ -142,7 +126,7 @@ func (c *communicator) Register(
 	return w, nil
 }
 
-// UseWindows registers all windows with NCCL, even if the group can use symmem's own kernels.
+// UseWindows registers all windows with NCCL, including those of later calls of Register.
 func (c *communicator) UseWindows(ctx context.Context) error {
 	return c.registrar.registerAllWithNCCL(ctx)
 }
@@ -153,8 +137,8 @@ func (c *communicator) Abort(cause error) {
 	c.teardown.begin()
 }
 
-// Close closes the group and starts its teardown. Before that, it waits for collectives that all
-// ranks have launched. Other collectives fail with ErrClosed.
+// Close waits for the collectives that all ranks have launched, closes the group and starts its
+// teardown. Collectives that some rank has not launched fail with ErrClosed.
 func (c *communicator) Close() error {
 	c.isClosing.Store(true)
 	c.stages.noteClosed()
@@ -162,8 +146,7 @@ func (c *communicator) Close() error {
 	c.finishCollectives()
 	unmatchedErr := c.messages.UnmatchedError() // for Sends without a Recv, and the reverse
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
-		// The error becomes the cause. Close returns it only together with unmatched messages, because
-		// either may have led to the other.
+		// A peer's failure is an error of Close only if it may explain unmatched messages.
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatchedErr != nil {
 			unmatchedErr = errors.Join(peerErr, unmatchedErr)
@@ -177,11 +160,11 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatchedErr, planeErr, levelsErr)
 }
 
-// maxCloseWaits limits the waits in finishCollectives, because a rank might launch calls forever.
+// maxCloseWaits limits the waits in finishCollectives, in case a peer never stops launching.
 const maxCloseWaits = 3
 
-// finishCollectives waits for collectives that all ranks have launched. It withdraws this rank from
-// collectives that some rank has not launched.
+// finishCollectives waits for the collectives that all ranks have launched, and withdraws this rank
+// from the others.
 func (c *communicator) finishCollectives() {
 	for range maxCloseWaits {
 		if c.plane.Cause() != nil {
@@ -193,8 +176,8 @@ func (c *communicator) finishCollectives() {
 			return
 		}
 
-		// Withdraw makes launches of the missing ranks fail. It returns false if these ranks have
-		// just launched the collective. The collective can then complete, so wait again.
+		// Withdraw returns false if the missing ranks have just launched the collective, which can then
+		// complete. Otherwise, it makes their launches fail.
 		hasWithdrawn := c.plane.Withdraw()
 		if hasWithdrawn || !isRankMissing {
 			return
@@ -202,19 +185,18 @@ func (c *communicator) finishCollectives() {
 	}
 }
 
-// awaitWork waits until the group's work has ended or cannot complete, but no longer than the
-// group's timeout. hasEnded is set if no work is unfinished. isRankMissing is set if some rank has
-// not launched the last collective, or has failed.
+// awaitWork waits until the group's work has ended or cannot complete, for at most the group's
+// timeout. isRankMissing is set if a rank has failed or has not launched the last collective.
 func awaitWork(c *communicator) (hasEnded, isRankMissing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
 	isDone := func() bool {
-		ticket, _ := c.history.lastCall() // number of the last collective in the group
+		lastCollective, _ := c.history.lastCall()
 		hasEnded = isIdle(&c.mu, &c.busy)
-		isRankMissing = !hasEnded && !c.faults.canComplete(ticket)
+		isRankMissing = !hasEnded && !c.faults.canComplete(lastCollective)
 		return hasEnded || isRankMissing || c.messages.HasUnanswered() || c.plane.Cause() != nil
 	}
-	_ = gpu.Poll(ctx, isDone) // after a timeout, the results are those of the last poll
+	_ = gpu.Poll(ctx, isDone) // a timeout leaves the results of the last poll
 	if !hasEnded {
 		hasEnded = isIdle(&c.mu, &c.busy) // the work may have ended since the last poll
 	}

@@ -9,35 +9,29 @@ import (
 	"symmem/internal/control"
 )
 
-// All ranks of a group must launch the same calls in the same order. If the program wants it, a
-// comparer checks this for each call. For example, rank 0 launches an AllReduce as the group's
-// collective 7, but rank 1 launches a Broadcast. The number 7 is the ticket of the call. Each rank
-// has a digest of its call, a hash of the arguments, so the ranks only need to compare digests.
-// There are two ways:
-//
-//   - symmem's own kernels compare the digests on the GPU, while they run the call.
-//   - The plane, a connection between the ranks outside NCCL, compares them before the call.
-
-// comparer compares calls across ranks.
+// comparer detects ranks that launch different calls as the same collective, for example an
+// AllReduce on rank 0 and a Broadcast on rank 1. It compares digests, hashes of the arguments.
+// symmem's own kernels compare them on the GPU. For NCCL's kernels, the hosts compare them before
+// the launch.
 type comparer struct {
 	cfg    *driver.GroupConfig
-	plane  control.Plane
-	direct *directPath // for symmem's own kernels
+	plane  control.Plane // connects the ranks outside NCCL
+	direct *directPath   // for symmem's own kernels
 	faults *faults
 	// comparedCall is the call that the plane is comparing, or nil.
 	comparedCall atomic.Pointer[driver.Call]
 }
 
-// announce publishes the call's digest. It must be called before the history records the call,
-// because other ranks look for the reason of a failure in the announcements.
+// announce publishes the digest of the collective numbered ticket. Announce a call before the
+// history records it: other ranks use the announcements to explain a failure.
 func (c *comparer) announce(call *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, call.Digest)
 	}
 }
 
-// compare checks that all ranks launch the same call, which this rank has announced. If kernels
-// will do this, it only looks for ranks that have failed.
+// compare checks that all ranks launch the same call. If kernels will compare it, only the health
+// of the other ranks is checked here.
 func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare bool) error {
 	if kernelsWillCompare && c.direct.announcements != nil {
 		return c.checkPeersBeforeKernels(call, ticket)
@@ -46,11 +40,14 @@ func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare 
 	return c.compareOverPlane(call, ticket)
 }
 
-// checkPeersBeforeKernels returns an error if a peer (another rank) has failed, although the
-// kernels might succeed.
+// checkPeersBeforeKernels returns an error if another rank has failed.
 func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) error {
-	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
+	if err := c.plane.Cause(); err != nil {
 		return err
+	}
+
+	if !c.plane.PeerFailed() {
+		return nil
 	}
 
 	if err := c.faults.findMismatch(call, ticket); err != nil {
@@ -60,7 +57,7 @@ func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) err
 	return c.faults.failAfterPeerInCall(call, ticket)
 }
 
-// compareOverPlane compares the call over the plane. It waits for the other ranks.
+// compareOverPlane compares the call between the hosts, and waits for the other ranks.
 func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
 	c.comparedCall.Store(call)
 	defer c.comparedCall.Store(nil)
@@ -72,8 +69,8 @@ func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
 	return err
 }
 
-// compareSplits checks that each rank sends the sizes that the other ranks expect. Otherwise, NCCL
-// would hang. The digests do not contain these sizes, because they differ between ranks.
+// compareSplits checks that each rank sends the sizes that the others expect, because NCCL hangs on
+// a difference. Digests cannot cover these sizes, which legitimately differ between ranks.
 func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()

@@ -8,49 +8,35 @@ import (
 	"symmem/internal/spin"
 )
 
-// A history stores the last 256 collectives of a group, so that errors can describe them. The
-// ticket of a collective is its number in the group, from 1. For example, collective 1 is stored at
-// index 1. Collective 257 replaces it, because 257 % 256 is 1.
-//
-// Writers hold the communicator's lock (its field mu). Readers must not wait for that lock, so they
-// use atomic fields. A writer stores collective 257 first, and then changes the last ticket from
-// 256 to 257. A reader that looks for collective 1 between these two steps finds collective 257
-// instead. Therefore it checks the last ticket afterwards, and rejects what it has found if the
-// last ticket is 256 or more.
-
-// history counts the calls of a group and stores its last historySize collectives.
+// history is a ring buffer of a group's last collectives, which errors describe. A ticket is the
+// number of a collective in the group, from 1. Writers hold communicator.mu. Readers are lock-free.
 type history struct {
-	// lastTicketAndOperation is ticket<<operationBits | operation. The ticket is that of the last
-	// collective. The operation is that of the last call, which may be a later message: messages have
-	// no tickets.
+	// lastTicketAndOperation is ticket<<operationBits | operation: the ticket of the last collective,
+	// and the operation of the last call. The last call may be a message, which has no ticket.
 	lastTicketAndOperation atomic.Uint64
-	callCounts             [driver.Paths]atomic.Uint64 // number of calls by path
-	// calls holds the call of a ticket at index ticket % historySize.
-	calls [historySize]atomic.Pointer[driver.Call]
+	callCounts             [driver.Paths]atomic.Uint64
+	calls                  [historySize]atomic.Pointer[driver.Call] // at index ticket % historySize
 
-	// launches finds the call of a kernel that has reported a fault. It holds the calls of symmem's
-	// own kernels.
+	// launches finds the call of one of symmem's own kernels that has reported a fault.
 	launches direct.Launches
 }
 
 const operationBits = 8 // enough for every driver.Operation
 
-// historySize is the number of tickets whose calls are stored. It is a power of two, so that the
-// modulo operation is fast.
-const historySize = 256
+const historySize = 256 // a power of two, for a fast modulo
 
-// lastCall returns the ticket of the last collective and the operation of the last call. That call
-// may be a message after the collective. Before the first collective, ticket is 0.
+// lastCall returns the ticket of the last collective, or 0, and the operation of the last call,
+// which may be a later message.
 func (h *history) lastCall() (ticket uint64, operation driver.Operation) {
 	packed := h.lastTicketAndOperation.Load()
 	return packed >> operationBits, driver.Operation(packed & (1<<operationBits - 1))
 }
 
-// recordCollective records that a collective is launched. If another library captures it in a CUDA
-// graph instead, ticket is 0. exchangeKernelCount is the number of the call's kernels that are
-// symmem's own and communicate with other ranks.
+// recordCollective records the launch of a collective. Ticket 0 means that another library captures
+// the call in a CUDA graph. exchangeKernelCount is the number of symmem's own kernels in the call
+// that communicate with other ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
-	// Only holders of the lock write, so the count needs no atomic addition, which is slower.
+	// The lock excludes other writers, so a load and a store replace the slower atomic addition.
 	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
 	if ticket != 0 {
 		spin.Publish(&h.calls[ticket%historySize], call)
@@ -69,7 +55,7 @@ func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKer
 	h.launches.Add(call, ticket, exchangeKernelCount)
 }
 
-// recordMessage records that a Send or Recv is launched. It returns the ticket of the last
+// recordMessage records the launch of a Send or Recv, and returns the ticket of the last
 // collective.
 func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	ticket, _ = h.lastCall()
@@ -78,16 +64,16 @@ func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// recordComparison records a ticket for which no collective is launched. The ranks use it to
-// compare their calls during a capture. For this ticket, callOf returns nil.
+// recordComparison records a ticket without a collective. Ranks use such a ticket to compare their
+// calls during a capture.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.lastCall()
 	h.calls[ticket%historySize].Store(nil)
 	h.lastTicketAndOperation.Store(ticket<<operationBits | uint64(operation))
 }
 
-// callOf returns the collective with the given ticket. It returns nil if the ticket has no
-// collective, if the collective is no longer stored, or if the ticket is above the last one.
+// callOf returns the collective with the given ticket, or nil if there is none or it is no longer
+// stored.
 func (h *history) callOf(ticket uint64) *driver.Call {
 	lastTicket, _ := h.lastCall()
 	if ticket == 0 || ticket > lastTicket {
@@ -95,10 +81,11 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 	}
 
 	call := h.calls[ticket%historySize].Load()
-	// The call of ticket+historySize may have replaced it. Its writer changes the last ticket later,
-	// so the last ticket can still be ticket+historySize-1.
+	// Writers store a call before its ticket. Therefore the replacement of this call may already be
+	// stored while its predecessor is still the last ticket.
+	replacement := ticket + historySize
 	lastTicket, _ = h.lastCall()
-	mayBeReplaced := lastTicket >= ticket+historySize-1
+	mayBeReplaced := lastTicket+1 >= replacement
 	if mayBeReplaced {
 		return nil
 	}

@@ -10,13 +10,11 @@ import (
 	"symmem/internal/nccl"
 )
 
-// A list is a plan that runs several plans, its members, together. For example, a program reduces
-// three tensors at once: a list of three AllReduce plans launches their calls to NCCL as one NCCL
-// group. On the direct path, which runs symmem's own kernels, a list can only gather tensors from
-// all ranks.
+// A list is a plan that runs several plans, its members, together: three AllReduce plans become one
+// NCCL group, for example. On the direct path, which runs symmem's own kernels, a list can only
+// gather tensors from all ranks.
 
-// listMembers returns the members of a list of group c. It returns an error if they cannot run
-// together.
+// listMembers returns the members of a list, or an error if they cannot run together.
 func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 	members := make([]*plan, len(plans))
 	for i, p := range plans {
@@ -44,8 +42,8 @@ func canGroup(p *plan) bool {
 		p.Path != driver.PathTwoLevel && !p.Operation.PointToPoint() && !p.hasFactor()
 }
 
-// prepareGather prepares the kernels of a list on the direct path. It returns ErrUnsupported if a
-// call is not a gather.
+// prepareGather prepares the kernels of a list on the direct path. It returns ErrUnsupported for
+// calls other than gathers.
 func prepareGather(p *plan) error {
 	l := directLaunch(p)
 	calls := make([]*driver.Call, len(p.listedPlans))
@@ -53,9 +51,9 @@ func prepareGather(p *plan) error {
 	for i, member := range p.listedPlans {
 		calls[i] = &member.Call
 		window := member.ownWindow(member.RecvWindow)
-		// A window is memory that all ranks have registered. They may not all have mapped it.
-		isMapped := window != nil && window.isMappedEverywhere
-		l.Symmetric = l.Symmetric && isMapped
+		if window == nil || !window.isMappedEverywhere {
+			l.Symmetric = false // some rank cannot access the memory of another rank
+		}
 	}
 
 	rows, err := kernels.ChooseRows(l, calls)
@@ -66,7 +64,7 @@ func prepareGather(p *plan) error {
 	return prepareSteps(p, rows)
 }
 
-// queueList queues the calls of a list on the other paths.
+// queueList queues the calls of a list on NCCL's paths.
 func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	if len(p.c.cfg.Ranks) == 1 {
 		return copyMembers(p, s, gpu)
@@ -78,7 +76,7 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 		case member.singleCall.Prepared():
 			calls = append(calls, member.singleCall)
 		case member.guard != nil:
-			// The guard makes the call wait for earlier work on the stream.
+			// The guard makes the NCCL group wait for earlier work of the stream.
 			if err := member.guard(s.CUDA, gpu); err != nil {
 				return err
 			}
@@ -96,7 +94,7 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	return p.c.comm.queueGroup(calls, s.CUDA)
 }
 
-// copyMembers queues the calls of a list in a group of one rank, which only copy.
+// copyMembers queues the calls of a list in a group of one rank, where each call is a copy.
 func copyMembers(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	for _, member := range p.listedPlans {
 		if err := copyLocally(member, s.CUDA, gpu); err != nil {

@@ -15,44 +15,36 @@ import (
 	"symmem/internal/nccl"
 )
 
-// An ncclComm wraps a group's communicator of NCCL. The group can register memory with it as a
-// window. NCCL's kernels can then access the memory from all ranks.
-//
-// A CUDA graph can contain calls to NCCL whose kernels do not access windows, called plain calls.
-// NCCL may map the memory of these calls on other ranks. It unmaps the memory there some time after
-// the graph has been destroyed. releaseCaptured makes it do so now, so that the memory can be
-// freed.
-
-// ncclComm is a communicator of NCCL. All methods that call NCCL, except destroy, can wait for
-// other ranks without a time limit.
+// ncclComm wraps a communicator of NCCL. Except for destroy, methods that call NCCL can wait for
+// other ranks forever.
 type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library
 	handle  nccl.Comm
-	// isAborting is set before abort or destroy is called. Both free all windows, so deregister
-	// does nothing if it is set.
+	// isAborting is set before abort or destroy, which free all windows.
 	isAborting atomic.Bool
-	// mayMapCaptured is set once a graph contains plain calls.
+	// mayMapCaptured is set once a CUDA graph contains calls outside windows. NCCL may map the memory
+	// of such calls on other ranks.
 	mayMapCaptured atomic.Bool
 
 	// communicator.mu guards the following fields.
 
 	isSuspended bool
-	// afterResume is nil, or a function that calls releaseCaptured after resume. While the
-	// communicator is suspended, releaseCaptured must wait: its kernels would destroy the CUDA
-	// context.
+	// afterResume holds a call of releaseCaptured until resume, or is nil. Kernels of a suspended
+	// communicator would destroy the CUDA context.
 	afterResume func() error
 }
 
-// register registers a segment as a window. All ranks of the group must call it together. The
-// result is 0 if NCCL cannot use windows. The caller must hold communicator.mu.
+// register registers a segment as a window: memory that NCCL's kernels can access from all ranks.
+// It is collective. The result is 0 if NCCL cannot use windows. The caller must hold
+// communicator.mu.
 func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 	return gpu.Get(n.gpu, func() (nccl.Window, error) {
 		return n.library.WindowRegister(n.handle, s.Address(), s.Bytes())
 	})
 }
 
-// deregister deregisters a window, unless abort or destroy frees all windows. The caller must hold
+// deregister does nothing once abort or destroy frees all windows. The caller must hold
 // communicator.mu.
 func (n *ncclComm) deregister(w nccl.Window) error {
 	if n.isAborting.Load() {
@@ -68,16 +60,14 @@ func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
-// destroy frees the communicator after NCCL has sent the last data to other machines.
-//
-// If CommDestroy does not return within the group's timeout, destroy returns a TimeoutError. The
-// thread, the communicator and the CUDA context remain in use until the process ends (see
-// nccl.EndlessDestroy).
+// destroy frees the communicator after NCCL has sent the last data to other machines. After the
+// group's timeout, it returns a TimeoutError and leaks the thread, the communicator and the CUDA
+// context (see nccl.EndlessDestroy).
 func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 	result := make(chan error, 1)
 	go func() {
-		// If the communicator has failed, CommDestroy makes its thread unusable. The thread ends with
-		// this goroutine, because it is not unlocked.
+		// CommDestroy of a failed communicator makes its thread unusable. The thread is never unlocked,
+		// so it ends with this goroutine.
 		runtime.LockOSThread()
 		result <- n.gpu.Do(func() error { return n.library.CommDestroy(n.handle) })
 	}()
@@ -99,10 +89,10 @@ func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 	}
 }
 
-// queueGroup queues calls as one NCCL group, which NCCL launches together. After an error, it
-// queues no more calls, but ends the NCCL group.
+// queueGroup queues calls that NCCL launches together, as one NCCL group. It stops at the first
+// error, but always ends the NCCL group.
 func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
-	return n.gpu.Do(func() error { // on one thread, because an NCCL group belongs to its thread
+	return n.gpu.Do(func() error { // on one thread, to which the NCCL group belongs
 		err := n.library.GroupStart()
 		if err != nil {
 			return err
@@ -119,11 +109,11 @@ func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
 	})
 }
 
-// releaseCaptured makes NCCL unmap this rank's memory on other ranks if only destroyed graphs have
-// used it in plain calls. The caller must hold communicator.mu.
+// releaseCaptured makes other ranks unmap this rank's memory that only destroyed graphs have used
+// outside windows. The caller must hold communicator.mu.
 //
-// NCCL unmaps such memory only in every 11th NCCL group, so releaseCaptured runs 11 NCCL groups.
-// Each sends one byte from this rank to itself. address is the address of the byte in GPU memory.
+// NCCL unmaps such memory only in every 11th NCCL group. Each of 11 groups here sends the byte at
+// the GPU address to this rank itself.
 func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	const ncclGroups = 11
 	const count = 1
@@ -133,12 +123,13 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 			n.library.Recv(address, count, nccl.Uint8, rank, n.handle),
 		}
 		return n.gpu.InternalStreams.Run(n.gpu, func(stream cuda.Stream) error {
-			var err error
-			for i := 0; i < ncclGroups && err == nil; i++ {
-				err = n.queueGroup(calls, stream)
+			for range ncclGroups {
+				if err := n.queueGroup(calls, stream); err != nil {
+					return err
+				}
 			}
 
-			return err
+			return nil
 		})
 	})
 	if err != nil {
@@ -148,12 +139,11 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	return nil
 }
 
-// awaitDestroyedGraphs waits until NCCL knows of all graphs that have been destroyed. In CUDA
-// versions that do not notify NCCL, it returns immediately.
+// awaitDestroyedGraphs waits until CUDA has notified NCCL of all destroyed graphs. It returns
+// immediately if this CUDA version has no notifications.
 //
-// CUDA notifies NCCL by a callback for each graph. It runs the callbacks on an internal thread, in
-// the order in which the graphs are destroyed. awaitDestroyedGraphs therefore destroys an empty
-// graph and waits for the callback of that graph, which is the last one.
+// CUDA runs the callbacks of graphs in the order of their destruction, on an internal thread. The
+// callback of a newly destroyed empty graph therefore runs after all others.
 func awaitDestroyedGraphs(g *gpu.GPU) error {
 	notified := make(chan struct{})
 	err := g.Do(func() error {
@@ -182,8 +172,8 @@ func awaitDestroyedGraphs(g *gpu.GPU) error {
 	}
 }
 
-// callAfterEmptyGraph captures and destroys an empty graph. Unless it returns an error, CUDA runs
-// callback after the destruction.
+// callAfterEmptyGraph destroys a new empty graph, after which CUDA runs callback. CUDA may not run
+// it after an error.
 func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, callback func()) error {
 	if err := g.CUDA.BeginCapture(stream, cuda.CaptureRelaxed); err != nil {
 		return err
@@ -223,8 +213,7 @@ func (n *ncclComm) resume() error {
 	return release()
 }
 
-// asyncError returns an error that NCCL has found in the background, or nil. group is the group's
-// name for the error.
+// asyncError returns an error that NCCL has found in the background, or nil.
 func (n *ncclComm) asyncError(group string) error {
 	err := n.library.AsyncError(n.handle)
 	if err == nil || errors.Is(err, nccl.ErrInProgress) {
@@ -234,8 +223,8 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-// waitError returns the error of a wait that ended because ctx is done: a TimeoutError after a
-// deadline, and otherwise the cause of ctx. callText names the call that waited since begin.
+// waitError returns the error of a wait that ctx has ended: a TimeoutError after the deadline, and
+// otherwise the cause of ctx. The call described by callText has waited since begin.
 func waitError(ctx context.Context, callText string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", callText, context.Cause(ctx))
