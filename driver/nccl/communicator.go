@@ -13,12 +13,10 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator is one rank's handle for a group of ranks. It implements driver.Communicator.
-//
-// mu is the group's lock. It guards the windows, the recordings of captured calls and writes to the
-// history. Calls to NCCL hold it, because NCCL does not permit concurrent calls on a communicator.
+// communicator is one rank's handle for a group. mu guards windows, recordings of captured calls
+// and writes to the history. It also serializes calls to NCCL's communicator.
 type communicator struct {
-	// The fields used by every launch come first, to share few cache lines.
+	// The fields that every launch uses come first, in few cache lines.
 
 	device            *Device
 	plane             control.Plane // connects the ranks outside NCCL; keeps the error of a failure
@@ -26,7 +24,7 @@ type communicator struct {
 	isClosing         atomic.Bool   // set by Close
 	isLevel           bool          // set for a communicator that a two-level group uses
 	mu                groupLock
-	busy              stream.BusyStreams // streams with unfinished work of the group
+	busy              stream.BusyStreams // with unfinished work of the group
 	history           history
 
 	driver.Decisions
@@ -52,7 +50,7 @@ type communicator struct {
 	watcher   watcher   // looks for failures while work is unfinished
 	owner     owner     // represents the group to streams and messages
 	teardown  teardown  // frees the communicator
-	stages    stages    // lets goroutines wait for parts of the teardown
+	stages    stages    // channels that announce the progress of the teardown
 }
 
 var (
@@ -86,8 +84,7 @@ func (c *communicator) Cause() error { return c.plane.Cause() }
 
 func (c *communicator) CheckPeers() { c.faults.checkPeers() }
 
-// Exchange sends payload to all ranks and returns the payloads of all ranks, by group rank. Lanes
-// are independent channels.
+// Exchange returns the payloads of all ranks, by group rank. Lanes are independent channels.
 func (c *communicator) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
@@ -102,7 +99,7 @@ func (c *communicator) MessagesBefore(collective uint64) []driver.MessageEnds {
 	return c.messages.MessagesBefore(collective)
 }
 
-// Handle returns the group's ncclComm_t, or 0 after the group has failed or Close has been called.
+// Handle returns the group's ncclComm_t, or 0 after a failure or Close.
 func (c *communicator) Handle() uintptr {
 	if c.isClosing.Load() || c.plane.Cause() != nil {
 		return 0
@@ -131,7 +128,6 @@ func (c *communicator) UseWindows(ctx context.Context) error {
 	return c.registrar.registerAllWithNCCL(ctx)
 }
 
-// Abort makes the group fail with cause, and starts its teardown.
 func (c *communicator) Abort(cause error) {
 	c.plane.Abort(cause)
 	c.teardown.begin()
@@ -144,7 +140,7 @@ func (c *communicator) Close() error {
 	c.stages.noteClosed()
 	levelsErr := c.twoLevel.close()
 	c.finishCollectives()
-	unmatchedErr := c.messages.UnmatchedError() // for Sends without a Recv, and the reverse
+	unmatchedErr := c.messages.UnmatchedError()
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		// A peer's failure is an error of Close only if it may explain unmatched messages.
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
@@ -160,8 +156,7 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatchedErr, planeErr, levelsErr)
 }
 
-// maxCloseWaits limits the waits in finishCollectives, in case a peer never stops launching.
-const maxCloseWaits = 3
+const maxCloseWaits = 3 // in case a peer never stops launching
 
 // finishCollectives waits for the collectives that all ranks have launched, and withdraws this rank
 // from the others.
@@ -198,7 +193,7 @@ func awaitWork(c *communicator) (hasEnded, isRankMissing bool) {
 	}
 	_ = gpu.Poll(ctx, isDone) // a timeout leaves the results of the last poll
 	if !hasEnded {
-		hasEnded = isIdle(&c.mu, &c.busy) // the work may have ended since the last poll
+		hasEnded = isIdle(&c.mu, &c.busy)
 	}
 
 	return hasEnded, isRankMissing

@@ -9,29 +9,26 @@ import (
 	"symmem/internal/control"
 )
 
-// comparer detects ranks that launch different calls as the same collective, for example an
-// AllReduce on rank 0 and a Broadcast on rank 1. It compares digests, hashes of the arguments.
-// symmem's own kernels compare them on the GPU. For NCCL's kernels, the hosts compare them before
-// the launch.
+// comparer detects ranks that launch different calls, such as an AllReduce on rank 0 and a
+// Broadcast on rank 1. It compares digests (hashes) of the arguments: on the GPU if symmem's own
+// kernels run the call, and otherwise between the hosts, before the launch.
 type comparer struct {
 	cfg    *driver.GroupConfig
 	plane  control.Plane // connects the ranks outside NCCL
 	direct *directPath   // for symmem's own kernels
 	faults *faults
-	// comparedCall is the call that the plane is comparing, or nil.
+	// comparedCall is the call that the hosts are comparing, or nil.
 	comparedCall atomic.Pointer[driver.Call]
 }
 
-// announce publishes the digest of the collective numbered ticket. Announce a call before the
-// history records it: other ranks use the announcements to explain a failure.
+// announce publishes the digest of a call, before the history records it. Other ranks use the
+// announcements to explain a failure.
 func (c *comparer) announce(call *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, call.Digest)
 	}
 }
 
-// compare checks that all ranks launch the same call. If kernels will compare it, only the health
-// of the other ranks is checked here.
 func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare bool) error {
 	if kernelsWillCompare && c.direct.announcements != nil {
 		return c.checkPeersBeforeKernels(call, ticket)
@@ -40,7 +37,6 @@ func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare 
 	return c.compareOverPlane(call, ticket)
 }
 
-// checkPeersBeforeKernels returns an error if another rank has failed.
 func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil {
 		return err
@@ -57,7 +53,7 @@ func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) err
 	return c.faults.failAfterPeerInCall(call, ticket)
 }
 
-// compareOverPlane compares the call between the hosts, and waits for the other ranks.
+// compareOverPlane waits for the other ranks.
 func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
 	c.comparedCall.Store(call)
 	defer c.comparedCall.Store(nil)

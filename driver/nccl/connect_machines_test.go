@@ -14,46 +14,34 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// These tests treat the ranks of this machine as if they were on separate machines, and run other
-// tests like that in child processes. On real GPUs, such ranks share memory through fabric handles.
-// These need an IMEX channel: a device of NVIDIA's service for memory between machines.
-
-// machinesVariable is an environment variable. If it is set, each rank behaves as if it ran on a
-// separate machine.
+// machinesVariable makes each rank of a test process behave as if it ran on a separate machine.
+// Such ranks share memory through fabric handles.
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
-// isOneMachine reports whether machinesVariable is unset.
-//
-// Ranks on separate machines compare calls over TCP before they launch them. A test in which ranks
-// launch calls in different orders must therefore disable the comparison.
+// isOneMachine reports whether machinesVariable is unset. Ranks on separate machines compare calls
+// before each launch, unless SetCheck disables it.
 func isOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
-// applyMachinesVariable gives each rank a machine if machinesVariable is set. TestMain calls it
-// before the tests.
 func applyMachinesVariable() {
 	if !isOneMachine() {
 		hostID = func(rank int) string { return fmt.Sprintf("machine %d", rank) }
 	}
 }
 
-// fabricTests is a -test.run pattern for tests of the direct path that also work when the ranks
-// are on separate machines. The script bench/gpu/fabric.sh runs more of them.
+// fabricTests are tests of the direct path. The script bench/gpu/fabric.sh runs more of them.
 var fabricTests = strings.Join([]string{
 	"^TestStreamsTakeTurns$", "^TestPathsMix$", "^TestLargeCallsAreCaptured$",
 	"^TestGroupsRunConcurrently$", "^TestNormsAreCaptured$", "^TestNormsThatDifferFail$",
 }, "|")
 
-// mismatchTests is a -test.run pattern for the contract tests in which ranks launch different
-// calls.
+// In the mismatchTests, ranks launch different calls.
 const mismatchTests = "^TestContract$/^mistakes$/MismatchError_and/^(count|path|type)_of"
 
-// TestDirectPathBetweenMachinesOfAFabric runs the fabricTests and the mismatchTests in child
-// processes where each rank is on a separate machine.
 func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	needFabric(t)
 	for _, pattern := range []string{fabricTests, mismatchTests} {
 		c := systest.Command(t, 5*time.Minute, os.Args[0], "-test.short", "-test.timeout=4m",
-			"-test.v", // the output then shows whether any test has been run
+			"-test.v", // lists the tests that were run
 			"-test.run="+pattern)
 		c.Env = append(os.Environ(), machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 		output, err := c.CombinedOutput()
@@ -65,8 +53,8 @@ func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	}
 }
 
-// needFabric skips the test if the GPUs do not support fabric handles, or if the process sees no
-// IMEX channel. If fabric handles are unavailable for another reason, the test fails.
+// needFabric skips the test if the GPUs do not support fabric handles, or without an IMEX channel:
+// a device of NVIDIA's service for memory between machines. Other reasons fail the test.
 func needFabric(t *testing.T) {
 	t.Helper()
 	if usesSoftGPU(t) {
@@ -81,18 +69,18 @@ func needFabric(t *testing.T) {
 
 	channels, globErr := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
 	hasNoChannel := len(channels) == 0 && globErr == nil
-	needsChannel := strings.Contains(reason, "IMEX channel") && hasNoChannel
+	isChannelMissing := strings.Contains(reason, "IMEX channel") && hasNoChannel
 	isUnsupported := strings.Contains(reason, "does not support fabric handles")
-	if !needsChannel && !isUnsupported {
-		t.Fatalf("fabric handles are unavailable: %v (IMEX channels %q, glob error %v)", reason, channels,
-			globErr)
+	if isChannelMissing || isUnsupported {
+		t.Skip(fmt.Errorf("fabric handles: %s: %w", reason, driver.ErrUnsupported))
 	}
 
-	t.Skip(fmt.Errorf("fabric handles: %s: %w", reason, driver.ErrUnsupported))
+	t.Fatalf("fabric handles are unavailable: %v (IMEX channels %q, glob error %v)", reason, channels,
+		globErr)
 }
 
-// inSeparateMachinesProcess is like inChildProcess, but sets machinesVariable in the child process
-// and skips the test without fabric handles. If machinesVariable is already set, it returns true.
+// inSeparateMachinesProcess reruns the test in a child process with machinesVariable. It returns
+// true in that process.
 func inSeparateMachinesProcess(t *testing.T) bool {
 	t.Helper()
 	if !isOneMachine() {
@@ -103,8 +91,7 @@ func inSeparateMachinesProcess(t *testing.T) bool {
 	return inChildProcess(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 }
 
-// TestTimeoutNamesAMissingRankOfAnotherMachine calls Connect only on rank 0. The TimeoutError must
-// name rank 1.
+// Only rank 0 calls Connect.
 func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	if !inSeparateMachinesProcess(t) {
 		return
@@ -120,9 +107,7 @@ func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	}
 }
 
-// TestRecordedCallsBetweenMachinesAreCompared records a direct call on rank 0 and a plain call on
-// rank 1, while another library captures a stream. Record must return a MismatchError on both
-// ranks, because ranks on separate machines compare calls when they are recorded.
+// Ranks on separate machines compare calls when another library captures them.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 	if !inSeparateMachinesProcess(t) {
 		return
@@ -143,7 +128,7 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 
 		plan, err := prepare(m.group, driver.Call{
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: path,
-			Digest: uint64(m.rank), // differs, because the calls differ
+			Digest: uint64(m.rank), // any two different numbers
 		})
 		if err != nil {
 			return err

@@ -13,31 +13,22 @@ import (
 	"symmem/internal/ras"
 )
 
-// NCCL counts the collectives that it has launched on each rank. Its RAS (monitoring) subsystem
-// returns these counts to a query, which is sent over a connection. After a timeout, symmem sends a
-// query, and puts the counts into the TimeoutError. Some versions of NCCL can crash because of a
-// query. symmem does not query them.
+// After a timeout, symmem queries NCCL's monitoring service, RAS, for the number of collectives
+// that each rank has launched. A query can crash old versions of NCCL.
 
-// TestNCCLIsQueried checks that symmem queries RAS after a timeout.
 func TestNCCLIsQueried(t *testing.T) {
 	const version = "22902" // 2.29.2
 	const wantQuery = true
 	checkQueryOfNCCL(t, version, wantQuery)
 }
 
-// TestOldNCCLIsNotQueried checks that symmem does not query a version of NCCL that a query can
-// crash.
 func TestOldNCCLIsNotQueried(t *testing.T) {
 	const version = "22809" // 2.28.9
 	const wantQuery = false
 	checkQueryOfNCCL(t, version, wantQuery)
 }
 
-// checkQueryOfNCCL checks whether symmem queries RAS. It runs in two processes:
-//
-//   - The child process uses the given version of NCCL. One of its ranks skips a collective, so
-//     that the other rank times out. A query then connects to the address in NCCL_RAS_ADDR.
-//   - The parent process listens at this address, and checks whether there was a connection.
+// checkQueryOfNCCL listens in place of RAS while a collective times out in a child process.
 func checkQueryOfNCCL(t *testing.T, version string, wantQuery bool) {
 	t.Helper()
 	requireSoftGPU(t, "has a configurable version of NCCL")
@@ -48,8 +39,8 @@ func checkQueryOfNCCL(t *testing.T, version string, wantQuery bool) {
 	defer listener.Close()
 	address := listener.Addr().String()
 	if inChildProcess(t, "SOFTGPU_NCCL="+version, ras.Variable+"="+address) {
-		ignoreError := func(*testRank, error) error { return nil } // ranks get a TimeoutError
-		skipCollective(newGroup(t, 2, time.Second), ignoreError)
+		ignoreTimeout := func(*testRank, error) error { return nil }
+		skipCollective(newGroup(t, 2, time.Second), ignoreTimeout)
 		return
 	}
 
@@ -59,10 +50,10 @@ func checkQueryOfNCCL(t *testing.T, version string, wantQuery bool) {
 	}
 }
 
-// hasPendingConnection reports whether a listener has a connection that has not been accepted. To
-// find out without waiting, it makes another connection and checks whether that is the first.
+// hasPendingConnection reports whether Accept would return a connection immediately.
 func hasPendingConnection(t *testing.T, listener net.Listener) bool {
 	t.Helper()
+	// Queue a connection behind any pending one, so that Accept never blocks.
 	own, err := net.Dial("tcp", listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -77,8 +68,6 @@ func hasPendingConnection(t *testing.T, listener net.Listener) bool {
 	return !isOwn
 }
 
-// TestTimeoutHasCountsOfNCCL makes one rank skip an NCCL collective, and checks that the other
-// rank's TimeoutError contains NCCL's operation counts.
 func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 	if usesSoftGPU(t) {
 		t.Skip("not supported here: the NCCL of the software GPU has no RAS")
@@ -93,7 +82,8 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 	}
 
 	skipCollective(w, func(m *testRank, err error) error {
-		if m.rank == 1 { // has launched only the complete collective
+		const skippingRank = 1 // completes its only collective
+		if m.rank == skippingRank {
 			return err
 		}
 
@@ -115,19 +105,14 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 	})
 }
 
-// skipCollective launches one NCCL collective on rank 1 and two on rank 0, so that rank 0 times
-// out. It passes each rank's error of Synchronize to check. The test fails if check returns an
-// error.
+// skipCollective launches two NCCL collectives on rank 0 and one on rank 1, so that rank 0 times
+// out. It passes the error of Synchronize to check.
 func skipCollective(w *testGroup, check func(m *testRank, err error) error) {
 	w.t.Helper()
 	w.withSum(1024, func(m *testRank, p *repeatedSum) error {
-		m.group.SetCheck(false) // otherwise rank 0's second call would not reach NCCL
-		callCount := 2
-		if m.rank == 1 {
-			callCount = 1
-		}
-
-		for range callCount {
+		m.group.SetCheck(false)    // otherwise rank 0's second call would not reach NCCL
+		callCounts := [2]int{2, 1} // by rank
+		for range callCounts[m.rank] {
 			if err := p.launch(m.group, m.stream, driver.PathPlain); err != nil {
 				return err
 			}

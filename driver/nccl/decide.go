@@ -1,26 +1,24 @@
 package nccl
 
-// A teardown frees a communicator in steps that decideStep selects one at a time. The usual order
-// after Close is deregister, await graphs, abort, finish. If a lost rank blocks an NCCL kernel, the
-// abort comes first. Window kernels are NCCL kernels that access windows, memory registered with
-// NCCL. Plain kernels are all others. Foreign graphs are CUDA graphs captured by other libraries.
+// A teardown frees a communicator in steps, usually deregister, await graphs, abort and finish.
+// decideStep selects each step. Window kernels are NCCL kernels that access windows, memory
+// registered with NCCL. Plain kernels are all others. Foreign graphs are CUDA graphs captured by
+// other libraries.
 //
-// These properties of NCCL and CUDA constrain the abort, a call to NCCL's CommAbort:
+// The abort, a call to NCCL's CommAbort, has these constraints:
 //
-//   - Plain kernels and calls to NCCL may wait for a lost rank. Only the abort stops them.
-//   - In NCCL 2.27.3 to 2.30.7, window kernels ignore the abort. CommAbort would wait for them while
-//     it holds locks that every call to CUDA needs, so they are drained first.
-//   - A foreign graph with window kernels can be replayed until it is destroyed.
-//   - CommAbort waits for all work of the device, including symmem's own kernels and closed streams,
-//     and most calls to CUDA wait for CommAbort.
-//   - NCCL before 2.29.7 leaks the memory of windows that are still registered at the abort. No
-//     kernel may run while a window is deregistered.
+//   - Only the abort ends plain kernels and calls to NCCL that wait for a lost rank.
+//   - Window kernels ignore the abort in NCCL 2.27.3 to 2.30.7, so they are drained first. Foreign
+//     graphs can replay them until the graphs are destroyed.
+//   - CommAbort waits for all work of the device, including symmem's own kernels and closed
+//     streams. Meanwhile, it blocks most calls to CUDA.
+//   - NCCL before 2.29.7 leaks windows that are still registered. Kernels must end before the
+//     deregistration of a window.
 
-// step is a step of a teardown.
 type step string
 
 const (
-	// stepDrain waits, with a timeout, until no stream has work of the group.
+	// stepDrain waits for the group's work on all streams, up to a timeout.
 	stepDrain step = "drain"
 	// stepAbort starts CommAbort in the background, or CommDestroy if peers may still need data.
 	stepAbort step = "abort"
@@ -40,7 +38,7 @@ const (
 	stepFinish step = "finish"
 	// stepAbandonStreams leaks the CUDA streams with work of the group.
 	stepAbandonStreams step = "abandon"
-	// stepKeepCommunicator leaks the communicator until the process exits.
+	// stepKeepCommunicator leaks the communicator.
 	stepKeepCommunicator step = "keep"
 )
 
@@ -48,7 +46,6 @@ func (s step) isLast() bool {
 	return s == stepFinish || s == stepAbandonStreams || s == stepKeepCommunicator
 }
 
-// progress records what a teardown has done.
 type progress struct {
 	hasDrainTimedOut bool // cleared by an abort, which may end the kernels
 	hasDeregistered  bool // stepDeregister has been executed
@@ -68,15 +65,14 @@ type facts struct {
 	hasWindowKernels, hasPlainKernels bool
 	mustKeepMemory                    bool // closed streams or groups may still use memory
 	hasForeignGraphs                  bool // foreign graphs contain calls of the group
-	// hasForeignPlainKernels and hasForeignWindowKernels classify the calls in foreign graphs. They
-	// are false while a blocked call prevents reading them.
+	// hasForeignPlainKernels and hasForeignWindowKernels describe the foreign graphs. A blocked call
+	// hides these facts, which are then false.
 	hasForeignPlainKernels, hasForeignWindowKernels bool
 	canAbortQuickly                                 bool // no other work can delay the abort for long
 }
 
 func (f *facts) canDrain() bool { return !f.isIdle && !f.hasDrainTimedOut }
 
-// decideStep returns the next step of a teardown.
 func decideStep(f *facts) step {
 	isNearEnd := f.haveKernelsEnded && f.hasAborted // only memory remains to be freed
 	switch {
@@ -91,7 +87,7 @@ func decideStep(f *facts) step {
 	}
 }
 
-// decideWithKernels returns the next step before the abort, while the group's kernels may run.
+// decideWithKernels applies before the abort, while the group's kernels may run.
 func decideWithKernels(f *facts) step {
 	mayHaveWindowKernels := f.hasWindowKernels || f.hasForeignWindowKernels
 	switch {
@@ -110,8 +106,7 @@ func decideWithKernels(f *facts) step {
 	}
 }
 
-// needsAbort reports whether only the abort can end the group's work: a blocked call to NCCL, or
-// NCCL kernels that may wait for other ranks.
+// needsAbort reports whether only the abort can end a blocked call or kernels.
 func needsAbort(f *facts) bool {
 	mayRunOnClosedStream := f.hasPlainKernels && f.mustKeepMemory
 	hasKernels := f.hasPlainKernels || f.hasForeignPlainKernels || f.hasForeignWindowKernels
@@ -119,7 +114,6 @@ func needsAbort(f *facts) bool {
 	return f.hasBlockedCall || mayRunOnClosedStream || mayRunOnOpenStream
 }
 
-// decideBeforeAbort returns the next step before the abort, after the group's kernels have ended.
 func decideBeforeAbort(f *facts) step {
 	// The abort stops plain kernels of foreign graphs, and NCCL keeps the memory that they use.
 	hasOnlyPlainKernels := f.hasForeignPlainKernels && !f.hasForeignWindowKernels
@@ -134,7 +128,6 @@ func decideBeforeAbort(f *facts) step {
 	}
 }
 
-// decideAfterAbort returns the next step after stepAbort.
 func decideAfterAbort(f *facts) step {
 	switch {
 	case f.haveKernelsEnded && f.hasForeignGraphs:
@@ -152,8 +145,8 @@ func decideAfterAbort(f *facts) step {
 	}
 }
 
-// decideWhileStuck returns the next step if a kernel of the process never exits. An abort then only
-// serves to make a blocked call to NCCL return.
+// decideWhileStuck applies if a kernel of the process never exits. The abort then only serves to
+// unblock a call to NCCL.
 func decideWhileStuck(f *facts) step {
 	switch {
 	case f.haveKernelsEnded:

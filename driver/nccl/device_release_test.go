@@ -9,26 +9,16 @@ import (
 	"symmem/driver"
 )
 
-// NCCL maps the memory of a rank on the other ranks, for a graph or a window (memory that is
-// registered with NCCL). When the memory is unmapped, NCCL must release it on the other ranks, too.
-// Otherwise, this could happen:
-//
-//  1. Rank 0 unmaps old memory at address 0x1000, but NCCL fails to release it.
-//  2. Rank 0 maps new memory at the same address, and a new call uses it.
-//  3. NCCL finds the old memory for address 0x1000, and the call uses that instead.
-//
-// These tests make the release fail on one rank. Step 3 must not happen: a new call either computes
-// the correct result in the new memory, or fails because the group has failed.
-
-// TestNoGraphUsesMemoryThatNCCLCouldNotRelease checks that a new graph does not use old memory. On
-// rank 0, Unmap of the memory of a closed graph fails, because a function of NCCL or CUDA fails.
+// NCCL remembers memory by address. If it fails to release unmapped memory on one rank, new memory
+// at the same address must not be mistaken for the old memory. New calls either succeed or report a
+// failed group.
 func TestNoGraphUsesMemoryThatNCCLCouldNotRelease(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		failure string // value of SOFTGPU_FAIL: "function:call:code"
+		failure string // function:call:code
 	}{
 		{name: "NCCL fails", failure: "ncclSend:1:2"},
-		// Calls 1 and 2 capture the graphs of the two ranks. Call 3 is the first one of Unmap.
+		// The first two calls capture the graphs of the two ranks. Unmap makes the third.
 		{name: "CUDA fails", failure: "cuStreamBeginCapture_v2:3:2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -39,8 +29,6 @@ func TestNoGraphUsesMemoryThatNCCLCouldNotRelease(t *testing.T) {
 	}
 }
 
-// checkFailedRelease uses memory in a graph on both ranks, and makes Unmap fail on rank 0. Then it
-// uses new memory at the same addresses in a new graph.
 func checkFailedRelease(t *testing.T) {
 	t.Helper()
 	w := newGroup(t, 2, 20*time.Second)
@@ -52,7 +40,7 @@ func checkFailedRelease(t *testing.T) {
 		t.Error("Unmap succeeded, want the injected failure")
 	}
 
-	_ = w.ranks[1].regions[0].segment.Unmap() // may return the fault
+	_ = w.ranks[1].regions[0].segment.Unmap() // may report rank 0's failure
 	errs := w.each(func(m *testRank) error {
 		m.reuseAddresses()
 		p, err := m.newRepeatedSum(w, windowName, releasedCount)
@@ -65,34 +53,29 @@ func checkFailedRelease(t *testing.T) {
 	w.checkSuccessOrFault(errs, "with new memory")
 }
 
-// releasedCount is the number of elements of the calls in graphs.
-const releasedCount = 1 << 20
+const releasedCount = 1 << 20 // elements
 
-// reuseAddresses makes the next region begin at the first address of the arena. It forgets the old
-// regions.
+// reuseAddresses makes the next region begin at the first address of the arena.
 func (m *testRank) reuseAddresses() {
 	m.regions = nil
 	m.mapped = 0
 }
 
-// checkSuccessOrFault fails the test if a rank has an error although its group has not failed.
-// errs is indexed by rank.
-func (w *testGroup) checkSuccessOrFault(errs []error, situation string) {
+// checkSuccessOrFault permits errors only on ranks whose group has failed.
+func (w *testGroup) checkSuccessOrFault(errsByRank []error, situation string) {
 	w.t.Helper()
-	for r, err := range errs {
+	for r, err := range errsByRank {
 		if err != nil && w.ranks[r].group.Cause() == nil {
 			w.t.Errorf("rank %d: %s, got %v, want success or a fault of the group", r, situation, err)
 		}
 	}
 }
 
-// TestGraphThatIsNotDestroyedKeepsMemory makes CUDA fail to destroy a graph, so that NCCL cannot
-// release the graph's memory. The memory must stay mapped, so that no new memory gets its
-// addresses.
+// NCCL cannot release the memory of a graph that CUDA does not destroy.
 func TestGraphThatIsNotDestroyedKeepsMemory(t *testing.T) {
 	for _, function := range []string{"cuGraphExecDestroy", "cuGraphDestroy"} {
 		t.Run(function, func(t *testing.T) {
-			firstCallFails := function + ":1:2" // with code 2
+			firstCallFails := function + ":1:2"
 			if inSoftGPUProcess(t, firstCallFails) {
 				checkFailedDestruction(t)
 			}
@@ -100,8 +83,8 @@ func TestGraphThatIsNotDestroyedKeepsMemory(t *testing.T) {
 	}
 }
 
-// checkFailedDestruction closes a graph on each rank, which fails on one of them, and then unmaps
-// the memory of the graph. It must stay mapped only on the rank where Close has failed.
+// checkFailedDestruction checks that memory stays mapped only on the rank where Close of the graph
+// has failed.
 func checkFailedDestruction(t *testing.T) {
 	t.Helper()
 	w := newGroup(t, 2, 20*time.Second)
@@ -127,16 +110,11 @@ func checkFailedDestruction(t *testing.T) {
 	}
 }
 
-// halfWindow is the size in bytes of the old window in the following test, and half the size of the
-// new one:
-//
-//	old window               [0, 2 MiB)     later the second half of the new window
-//	new window    [0, 2 MiB) [2, 4 MiB)
+// halfWindow is the size in bytes of the old window in the following test. The new window is twice
+// as large, and its second half has the old window's addresses. NCCL prefers the window with the
+// greatest address, the old one.
 const halfWindow = int64(2 << 20)
 
-// TestNoCallUsesAWindowThatNCCLCouldNotDeregister makes Deregister of the old window fail on rank
-// 0. A call on the second half of the new window must not use the old window. The new window begins
-// before the old one, because NCCL prefers the window with the greatest address.
 func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 	if !inSoftGPUProcess(t, "ncclCommWindowDeregister:1:2") {
 		return
@@ -148,7 +126,7 @@ func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 			return err
 		}
 
-		m.mapped = halfWindow // leave room for the first half of the new window
+		m.mapped = halfWindow // skip the first half of the new window
 		const beginning = 0
 		return m.sumOverWindow(w, halfWindow, beginning)
 	})
@@ -156,7 +134,7 @@ func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 		t.Error("Deregister succeeded, want the injected failure")
 	}
 
-	_ = w.ranks[1].regions[0].window.Deregister() // may return the fault
+	_ = w.ranks[1].regions[0].window.Deregister() // may report rank 0's failure
 	errs := w.each(func(m *testRank) error {
 		if err := m.regions[0].segment.Unmap(); err != nil {
 			return err
@@ -168,9 +146,8 @@ func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 	w.checkSuccessOrFault(errs, "with a new window")
 }
 
-// sumOverWindow registers a new window of the given size. Its elements are 1 on both ranks.
-// sumOverWindow adds them up in place, from the byte offset to the end, and checks that all sums
-// are 2.
+// sumOverWindow registers a window of ones on both ranks, and checks that their sums from the byte
+// offset to the end are 2.
 func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
 	p, err := m.newRepeatedSum(w, windowName, bytes/4)
 	if err != nil {
@@ -181,8 +158,8 @@ func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
 	call.Send += uintptr(offset)
 	call.Recv += uintptr(offset)
 	call.Count = (bytes - offset) / 4
-	// No window kernel adds integers. As float32 numbers, the integers 1 are denormal. Their sum is
-	// exact, and has the bits of the integer 2.
+	// NCCL has no window kernel for integers. As float32 bits, 1 and 2 are denormal numbers, which add
+	// up exactly.
 	call.DataType = driver.Float32
 	plan, err := prepare(m.group, call)
 	if err != nil {
@@ -209,8 +186,7 @@ func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
 	return nil
 }
 
-// replayInNewGraph captures a call on the plain path, replays the graph once, checks the result,
-// and closes the graph.
+// replayInNewGraph also checks the result and closes the graph.
 func (m *testRank) replayInNewGraph(w *testGroup, p *repeatedSum) error {
 	g, err := m.captureWork(m.stream, func() error {
 		plan, err := prepare(m.group, p.call(driver.PathPlain))

@@ -10,12 +10,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// chooseDevice chooses a GPU for a rank. For example, a process sees GPUs 0 and 1. If the program
-// sets driver.Config.Device to 2, it gets the second GPU, which is GPU 1. If Device is 0, the local
-// rank (the rank's number on its machine) selects a GPU: local rank 0 gets GPU 0.
-
-// TestChooseWithOneVisibleGPU checks that chooseDevice ignores the local rank if the process sees
-// only one GPU: the launcher has then chosen a GPU for each rank.
+// If the process sees only one GPU, the launcher has chosen it, and the local rank is ignored.
 func TestChooseWithOneVisibleGPU(t *testing.T) {
 	requireSoftGPU(t, "has a configurable number of devices")
 	const recentNCCL = "SOFTGPU_NCCL=23203" // 2.32.3
@@ -33,8 +28,6 @@ func TestChooseWithOneVisibleGPU(t *testing.T) {
 	})
 }
 
-// TestChooseSpreadsRanksOverSharedGPUs checks that local ranks take turns on the GPUs if NCCL
-// permits ranks to share a GPU.
 func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
 	requireSoftGPU(t, "has a configurable number of devices")
 	if !inChildProcess(t, "SOFTGPU_DEVICES=2", sharingVariable+"=1") {
@@ -50,8 +43,6 @@ func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
 	})
 }
 
-// TestChooseRefusesMoreRanksThanGPUs checks that chooseDevice returns an error for a local rank
-// without a GPU if ranks cannot share GPUs.
 func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 	requireSoftGPU(t, "has a configurable number of devices")
 	sharingDisabled := sharingVariable + "="
@@ -67,15 +58,13 @@ func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 
 // choice is an input of chooseDevice with the expected GPU.
 type choice struct {
-	device    int // driver.Config.Device
-	localRank int
-	want      int // number of the GPU, from 0, or noGPU
+	device    int // requested GPU, from 1, or 0 to select one by the local rank
+	localRank int // number of the rank on its machine
+	want      int // GPU, from 0, or noGPU
 }
 
-// noGPU means that chooseDevice must return ErrUnsupported.
-const noGPU = -1
+const noGPU = -1 // chooseDevice returns ErrUnsupported
 
-// checkChoices calls chooseDevice for each choice and checks the result.
 func checkChoices(t *testing.T, choices []choice) {
 	t.Helper()
 	gpus, err := cuda.Load()
@@ -104,8 +93,7 @@ func checkChoices(t *testing.T, choices []choice) {
 	}
 }
 
-// openSingleRank opens a world of one rank, which is closed at the end of the test. It stops the
-// test if that fails.
+// openSingleRank opens a world of one rank until the end of the test.
 func openSingleRank(t *testing.T) *Device {
 	t.Helper()
 	d, err := Backend{}.Open(t.Context(), driver.Config{
@@ -123,23 +111,23 @@ func openSingleRank(t *testing.T) *Device {
 	return d.(*Device)
 }
 
-// TestLongestTimeoutOfOpenGroups changes the timeout of a group. longestTimeout, which limits the
-// wait in Stream.Close, must return the larger of this timeout and the device's.
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	d := openSingleRank(t)
-	base := d.longestTimeout()          // the device's, because there is no group yet
-	limit := driver.NewLimit(time.Hour) // the group's, which is changed below
-	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "g", Ranks: []int{0}, Timeout: limit})
+	deviceTimeout := d.longestTimeout() // there is no group yet
+	groupLimit := driver.NewLimit(time.Hour)
+	c, err := d.Connect(t.Context(), driver.GroupConfig{
+		ID: "g", Ranks: []int{0}, Timeout: groupLimit,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	for _, timeout := range []time.Duration{base / 2, 2 * base} {
-		limit.Set(timeout)
+	for _, groupTimeout := range []time.Duration{deviceTimeout / 2, 2 * deviceTimeout} {
+		groupLimit.Set(groupTimeout)
 		got := d.longestTimeout()
-		want := max(base, timeout)
+		want := max(deviceTimeout, groupTimeout)
 		if got != want {
-			t.Errorf("longestTimeout() with a group timeout of %v = %v, want %v", timeout, got, want)
+			t.Errorf("longestTimeout() with a group timeout of %v = %v, want %v", groupTimeout, got, want)
 		}
 	}
 

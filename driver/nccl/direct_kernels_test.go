@@ -12,24 +12,19 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// Tests use these functions to choose calls for each kernel of the direct path, and to check that
-// each kernel has been launched. The name of a kernel describes it. For example, bulk_sum_bf16_4 is
-// a bulk kernel, for large calls, that adds bfloat16 elements in groups of 4 ranks.
+// Tests use these functions to cover each kernel of the direct path, such as bulk_sum_bf16_4: a
+// bulk kernel, for large calls, that adds bfloat16 elements in groups of 4 ranks.
 
-// operations lists the operations that direct kernels run, except barriers and norms, in the order
-// of their buffer sizes.
+// operations of direct kernels, except barriers and norms, by ascending buffer size.
 var operations = []driver.Operation{
 	driver.AllReduce, driver.Reduce, driver.ReduceScatter, driver.Broadcast, driver.AllGather,
 	driver.AllToAll,
 }
 
-// maxOfferBytes limits the buffers of offers. With four ranks, each rank's share is still large
-// enough to need a bulk kernel.
+// maxOfferBytes limits the buffers of offers. A quarter of it still needs a bulk kernel.
 const maxOfferBytes = 12 << 20
 
-// offers returns calls of many sizes by the name of the kernel that the direct path uses for them.
-// All have the given layout. The calls of a kernel are sorted from small to large. Calls that do
-// not fit into the buffers, or that the direct path does not support, are left out.
+// offers returns supported calls that fit into the buffers, by kernel, from small to large.
 func (p *testbed) offers(w layout) map[string][]trial {
 	callsByKernel := map[string][]trial{}
 	m := p.ranks[0]
@@ -45,27 +40,26 @@ func (p *testbed) offers(w layout) map[string][]trial {
 			}
 
 			call := c.call(m.rank, send, recv)
-			work, err := m.group.Offer(call).(*plan).choose()
-			isSupported := err == nil
-			if isSupported {
-				kernel := work.(*kernels.Launch).Kernel
-				callsByKernel[kernel] = append(callsByKernel[kernel], c)
+			work, unsupportedErr := m.group.Offer(call).(*plan).choose()
+			if unsupportedErr != nil {
+				continue
 			}
+
+			kernel := work.(*kernels.Launch).Kernel
+			callsByKernel[kernel] = append(callsByKernel[kernel], c)
 		}
 	}
 
 	return callsByKernel
 }
 
-// countLaunch counts a launch of each kernel of a plan in m.launched.
 func (m *testRank) countLaunch(p *plan) {
 	for k := p.kernel; k != nil; k = k.next {
 		m.launched[k.function]++
 	}
 }
 
-// allKernels returns the names of the kernels for collectives and norms, which it reads from PTX
-// (the assembly language of CUDA).
+// allKernels reads the names of the kernels from PTX, CUDA's assembly language.
 func allKernels(t *testing.T) []string {
 	t.Helper()
 	const ptxMajor, ptxMinor = 11, 0 // a compute capability for which the objects are PTX
@@ -93,11 +87,10 @@ func allKernels(t *testing.T) []string {
 	return names
 }
 
-// kernelsOf returns the names of the kernels that groups with the given number of ranks use. Most
-// names end in 2 for 2 ranks, in 4 for 4 ranks, and in 8 for any other number.
+// kernelsOf returns the kernels that groups of the given size use.
 func kernelsOf(t *testing.T, ranks int) []string {
 	t.Helper()
-	suffix := "8"
+	suffix := "8" // for any number of ranks except 2 and 4
 	if ranks == 2 || ranks == 4 {
 		suffix = strconv.Itoa(ranks)
 	}
@@ -107,11 +100,11 @@ func kernelsOf(t *testing.T, ranks int) []string {
 		var isUsed bool
 		switch {
 		case slices.Contains(kernels.Retired, name):
-			isUsed = false // by any group
+			isUsed = false
 		case strings.HasPrefix(name, "norm_local"):
 			isUsed = true // by norms of a few long rows
 		case strings.HasSuffix(name, "_any"):
-			isUsed = ranks > 2 // two-shot kernels, which 2 ranks do not use
+			isUsed = ranks > 2 // two-shot kernels
 		default:
 			isUsed = strings.HasSuffix(name, suffix)
 		}
@@ -124,8 +117,6 @@ func kernelsOf(t *testing.T, ranks int) []string {
 	return names
 }
 
-// launchesByName returns how often the rank has launched each kernel since it was opened. Kernels
-// without a launch are left out.
 func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
@@ -136,8 +127,8 @@ func (m *testRank) launchesByName(t *testing.T) map[string]int {
 				return err
 			}
 
-			if n := m.launched[f]; n > 0 {
-				counts[name] = n
+			if count := m.launched[f]; count > 0 {
+				counts[name] = count
 			}
 		}
 
@@ -150,8 +141,7 @@ func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	return counts
 }
 
-// requireKernels logs how often the rank has launched each kernel, and fails the test if one of
-// the given kernels was never launched.
+// requireKernels fails the test if the rank has never launched one of the given kernels.
 func (m *testRank) requireKernels(t *testing.T, names []string) {
 	t.Helper()
 	var logged []string

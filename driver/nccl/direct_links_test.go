@@ -10,17 +10,14 @@ import (
 	"symmem/internal/dl"
 )
 
-// The direct path needs GPUs that can access each other's memory over NVLink. Otherwise, it refuses
-// calls on all ranks with a reason, such as "GPUs 0 and 1 are not connected by NVLink".
-
-// TestGroupsWithoutNVLinkHaveNoDirectPath checks that all ranks refuse the direct path for the
-// same reason, and that the other paths work.
+// The direct path needs NVLink between all GPUs of a group. Without it, all ranks give the same
+// reason for refusing calls, and the other paths work.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	requireSoftGPU(t, "has configurable links")
 	for _, test := range []struct {
 		name       string
-		link       string // value of SOFTGPU_LINK
-		wantReason string // part of it
+		link       string
+		wantReason string // substring
 	}{
 		{name: "PCIe", link: "pcie", wantReason: "are not connected by NVLink"},
 		{name: "no peer access", link: "none", wantReason: "cannot access the memory of GPU"},
@@ -52,8 +49,7 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	}
 }
 
-// checkWithoutDirect checks that the direct path refuses a call, and that the other paths compute
-// correct results. It returns the text of the refusal, which contains the reason.
+// checkWithoutDirect checks that only the direct path refuses a call, and returns the refusal.
 func (m *testRank) checkWithoutDirect(w *testGroup) (string, error) {
 	p, err := m.newRepeatedSum(w, windowName, smallCount)
 	if err != nil {
@@ -66,10 +62,10 @@ func (m *testRank) checkWithoutDirect(w *testGroup) (string, error) {
 		return "", failuref("Refusal(direct) = %v, want ErrUnsupported", refusal)
 	}
 
-	text := refusal.Error()
-	phrase := driver.ErrUnsupported.Error()
-	if strings.Count(text, phrase) != 1 {
-		return "", failuref("Refusal(direct) = %q, want %q only once", text, phrase)
+	refusalText := refusal.Error()
+	unsupportedText := driver.ErrUnsupported.Error()
+	if strings.Count(refusalText, unsupportedText) != 1 {
+		return "", failuref("Refusal(direct) = %q, want %q once", refusalText, unsupportedText)
 	}
 
 	if _, err := prepare(m.group, call); !errors.Is(err, driver.ErrUnsupported) {
@@ -82,16 +78,16 @@ func (m *testRank) checkWithoutDirect(w *testGroup) (string, error) {
 		}
 	}
 
-	return text, m.check(w, p, m.stream)
+	return refusalText, m.check(w, p, m.stream)
 }
 
-// TestLinkToInvisibleGPUIsRefused checks that checkLinks refuses a GPU of the same machine that
-// the process cannot see. It must accept a GPU of another machine, where fabric handles may work.
+// GPUs that the process cannot see are only accepted on other machines, where fabric handles may
+// work.
 func TestLinkToInvisibleGPUIsRefused(t *testing.T) {
 	w := newTestGroup(t, 1, time.Minute)
 	w.must(func(m *testRank) error {
 		self := m.device.self
-		hidden := self // on the same machine
+		hidden := self // on the same machine, which BootID identifies
 		hidden.GPUID = "GPU-that-is-hidden"
 		err := checkLinks(m.device.gpu, &self, []*member{&self, &hidden})
 		if err == nil || !strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {

@@ -13,13 +13,8 @@ import (
 	"symmem/driver/formula"
 )
 
-// A batch lists up to 100 random calls that all ranks make in the same order. Each rank runs it as
-// follows: delay, launch the calls, delay, check their outputs. The delays are random and differ
-// between ranks. The host does not synchronize the ranks, so that they wait for each other only in
-// kernels.
-
-// TestDirectRepeats runs random batches and checks their outputs. If all cases run (see
-// runsAllCases), there are more calls, and all kernels that copy or sum bfloat16 must be used.
+// Random delays before and after each batch of calls differ between ranks, which wait for each
+// other only in kernels.
 func TestDirectRepeats(t *testing.T) {
 	callCount := 2_000
 	bufferBytes := int64(5 << 20)
@@ -46,7 +41,7 @@ func TestDirectRepeats(t *testing.T) {
 		rankRandom := rand.New(rand.NewPCG(seed, uint64(m.rank)))
 		for i := range batches {
 			if err := p.runWithDelays(m, &batches[i], rankRandom); err != nil {
-				m.group.Abort(err) // so that the other ranks do not wait for this one
+				m.group.Abort(err) // ends the waits of the other ranks
 				return fmt.Errorf("batch %d: %w", i, err)
 			}
 		}
@@ -61,7 +56,7 @@ func TestDirectRepeats(t *testing.T) {
 	p.ranks[0].requireKernels(t, wantKernels)
 }
 
-// copyAndSumKernels returns the kernels of the given number of ranks that copy or sum bfloat16.
+// copyAndSumKernels returns the kernels that copy or sum bfloat16.
 func copyAndSumKernels(t *testing.T, ranks int) []string {
 	t.Helper()
 	var names []string
@@ -77,7 +72,6 @@ func copyAndSumKernels(t *testing.T, ranks int) []string {
 	return names
 }
 
-// runWithDelays launches a batch, with a random delay before and after it, and checks the outputs.
 func (p *testbed) runWithDelays(m *testRank, b *batch, random *rand.Rand) error {
 	if err := m.delay(random); err != nil {
 		return err
@@ -95,8 +89,7 @@ func (p *testbed) runWithDelays(m *testRank, b *batch, random *rand.Rand) error 
 	return p.checkOutputs(m, b, compareWhole)
 }
 
-// drawBatch returns a batch of random calls with small counts. If all cases run, one call in 100
-// instead has a count with which a randomly chosen kernel is used.
+// drawBatch returns up to 100 small calls. If all cases run, a few calls are for random kernels.
 func (p *testbed) drawBatch() batch {
 	inPlace := p.random.IntN(2) == 0
 	noWindow := p.random.IntN(2) == 0
@@ -104,14 +97,14 @@ func (p *testbed) drawBatch() batch {
 		dataType: driver.BFloat16, inPlace: inPlace, noWindow: noWindow,
 	}}
 	offers := p.offers(b.layout)
-	kernelNames := slices.Sorted(maps.Keys(offers)) // in the same order for the same seed
+	kernelNames := slices.Sorted(maps.Keys(offers)) // reproducible with a seed
 	for range 100 {
 		c := p.drawSmallTrial()
 		if runsAllCases() && p.random.IntN(100) == 0 {
 			kernel := kernelNames[p.random.IntN(len(kernelNames))]
 			kernelOffers := offers[kernel]
 			c = kernelOffers[p.random.IntN(len(kernelOffers))]
-			c.count -= p.random.Int64N(100) // so that not all counts are round
+			c.count -= p.random.Int64N(100) // avoid round counts
 		}
 
 		c.root = p.random.IntN(len(p.ranks))
@@ -124,20 +117,18 @@ func (p *testbed) drawBatch() batch {
 	return b
 }
 
-// drawSmallTrial returns a barrier, or a random operation with a count of less than 2,048. Small
-// counts are more likely.
+// drawSmallTrial prefers small counts.
 func (p *testbed) drawSmallTrial() trial {
 	i := p.random.IntN(len(operations) + 1)
 	if i == len(operations) {
 		return trial{operation: driver.Barrier}
 	}
 
-	limit := int64(1) << p.random.IntN(12)
+	limit := int64(1) << p.random.IntN(12) // at most 2,048
 	return trial{operation: operations[i], count: p.random.Int64N(limit)}
 }
 
-// delay delays the host or the rank's stream for a random time, or does nothing. Short delays are
-// more likely.
+// delay randomly delays the host, the stream or neither, mostly for short times.
 func (m *testRank) delay(random *rand.Rand) error {
 	limit := 1 << random.IntN(10) // at most 512
 	yields := random.IntN(limit)

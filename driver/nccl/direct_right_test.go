@@ -13,12 +13,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// The test of this file makes collectives on the direct path with many operations, types, counts
-// and places of the buffers. By default, it runs a random sample of these cases. For example, a
-// random sample of all counts from 0 to 4097 is 9 and 1234.
-
-// runsAllCases reports whether tests of the direct path run all cases, which takes minutes on
-// GPUs, instead of a random sample.
+// runsAllCases reports whether tests of the direct path run all cases, which takes minutes, or a
+// random sample.
 func runsAllCases() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
 
 // newRandom returns a random number generator, and logs the seed if the test fails.
@@ -30,12 +26,11 @@ func newRandom(t *testing.T) *rand.Rand {
 			t.Logf("random seed: %#x", seed)
 		}
 	})
-	const sequence = 1 // any constant: the seed alone selects the numbers
+	const sequence = 1 // arbitrary
 	return rand.New(rand.NewPCG(seed, sequence))
 }
 
-// memberLists returns the world ranks of groups of two, three and four ranks, as far as the
-// machine has GPUs. With four GPUs, the group of three ranks skips one GPU.
+// memberLists returns the ranks of groups with two to four members, as the number of GPUs permits.
 func memberLists(t *testing.T) [][]int {
 	t.Helper()
 	switch n := maxRanks(t); {
@@ -48,20 +43,20 @@ func memberLists(t *testing.T) [][]int {
 	}
 }
 
-// TestDirectIsRight compares the outputs of collectives, and the memory around the outputs, with
-// results computed on the host. Sums must have the same bits as float32 sums in rank order. On the
-// software GPU, the sample consists of one random group and half of the types.
+// TestDirectIsRight compares outputs, and the memory around them, with results of the host. Sums
+// must equal float32 sums in rank order bit by bit.
 func TestDirectIsRight(t *testing.T) {
 	bufferBytes := int64(2 << 20) // larger calls are skipped
 	if runsAllCases() {
-		bufferBytes = maxLargeBytes + 1<<20 // the largest calls, with room around their outputs
+		const spaceAroundOutputs = 1 << 20
+		bufferBytes = maxLargeBytes + spaceAroundOutputs
 	}
 
 	random := newRandom(t)
 	p := newTestbed(t, ranksUpTo(t, 4), bufferBytes, random)
 	groups := memberLists(t)
 	dataTypes := reduce.DataTypes()
-	if !runsAllCases() && usesSoftGPU(t) {
+	if !runsAllCases() && usesSoftGPU(t) { // which is slow
 		group := groups[random.IntN(len(groups))]
 		groups = [][]int{group}
 		random.Shuffle(len(dataTypes), func(i, j int) {
@@ -88,7 +83,7 @@ func TestDirectIsRight(t *testing.T) {
 	t.Logf("tested %d calls", p.tested)
 }
 
-// checkCopies tests all operations that only move elements of type t.
+// checkCopies tests the operations that only move elements.
 func (p *testbed) checkCopies(t driver.DataType) {
 	p.t.Helper()
 	for _, o := range []driver.Operation{driver.AllGather, driver.Broadcast, driver.AllToAll} {
@@ -96,8 +91,6 @@ func (p *testbed) checkCopies(t driver.DataType) {
 	}
 }
 
-// checkReductions tests all operations that reduce elements of type t, with each reduction that
-// direct kernels support.
 func (p *testbed) checkReductions(t driver.DataType) {
 	p.t.Helper()
 	for _, op := range driver.ReductionsOf(t) {
@@ -119,7 +112,6 @@ func (p *testbed) checkReductions(t driver.DataType) {
 	}
 }
 
-// checkOperation tests an operation in place and out of place, inside and outside windows.
 func (p *testbed) checkOperation(c trial) {
 	p.t.Helper()
 	for _, inPlace := range []bool{false, true} {
@@ -132,8 +124,7 @@ func (p *testbed) checkOperation(c trial) {
 	}
 }
 
-// checkSmallCounts tests the call c with the smallCounts. It collects calls in a batch until the
-// buffers are full, and then runs the batch.
+// checkSmallCounts runs a batch whenever the buffers are full.
 func (p *testbed) checkSmallCounts(c trial) {
 	p.t.Helper()
 	const compareWhole = true
@@ -144,19 +135,17 @@ func (p *testbed) checkSmallCounts(c trial) {
 		isFull := p.add(&b, c)
 		if isFull {
 			p.run(&b, compareWhole)
-			b = batch{layout: c.layout} // the next batch begins with c
-			p.add(&b, c)
+			b = batch{layout: c.layout}
+			p.add(&b, c) // the call that did not fit
 		}
 	}
 
 	p.run(&b, compareWhole)
 }
 
-// maxSmallCount is the largest count that checkSmallCounts tests.
 const maxSmallCount = 4097
 
-// smallCounts returns all counts up to maxSmallCount. The random sample consists of a count below
-// 16 and any other.
+// smallCounts returns all counts up to maxSmallCount, or a sample of two.
 func (p *testbed) smallCounts() []int64 {
 	if !runsAllCases() {
 		return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
@@ -170,11 +159,9 @@ func (p *testbed) smallCounts() []int64 {
 	return counts
 }
 
-// maxLargeBytes is the size of the largest buffers that checkLargeCounts tests.
 const maxLargeBytes = 256 << 20
 
-// checkLargeCounts tests calls whose larger buffer has 2^n bytes, and calls with a count that is
-// greater or smaller by 1. The random sample consists of one in 250 of them.
+// checkLargeCounts tests calls whose larger buffer has about 2^n bytes, or one in 250 of them.
 func (p *testbed) checkLargeCounts(c trial) {
 	p.t.Helper()
 	ranks := len(p.ranks)
@@ -191,8 +178,8 @@ func (p *testbed) checkLargeCounts(c trial) {
 			b := batch{layout: c.layout}
 			c.count = count
 			c.root = p.random.IntN(ranks)
-			p.add(&b, c) // adds nothing, and run does nothing, if the buffers are too small
-			// To save time, compare the whole output only for the largest sums of one type.
+			p.add(&b, c) // leaves b empty if the buffers are too small
+			// Comparing a whole output is slow.
 			isLargest := bytes == maxLargeBytes
 			compareWhole := isLargest && c.dataType == driver.BFloat16 && c.op == driver.Sum
 			p.run(&b, compareWhole)

@@ -8,42 +8,38 @@ import (
 	"symmem/internal/spin"
 )
 
-// history is a ring buffer of a group's last collectives, which errors describe. A ticket is the
-// number of a collective in the group, from 1. Writers hold communicator.mu. Readers are lock-free.
+// history is a ring buffer of a group's last collectives. A ticket is the number of a collective in
+// the group, from 1. Writers hold communicator.mu. Readers are lock-free.
 type history struct {
-	// lastTicketAndOperation is ticket<<operationBits | operation: the ticket of the last collective,
-	// and the operation of the last call. The last call may be a message, which has no ticket.
-	lastTicketAndOperation atomic.Uint64
+	lastTicketAndOperation atomic.Uint64 // ticket<<operationBits | operation; see lastCall
 	callCounts             [driver.Paths]atomic.Uint64
 	calls                  [historySize]atomic.Pointer[driver.Call] // at index ticket % historySize
 
-	// launches finds the call of one of symmem's own kernels that has reported a fault.
-	launches direct.Launches
+	launches direct.Launches // calls of direct kernels (symmem's own), which can report faults
 }
 
 const operationBits = 8 // enough for every driver.Operation
 
 const historySize = 256 // a power of two, for a fast modulo
 
-// lastCall returns the ticket of the last collective, or 0, and the operation of the last call,
-// which may be a later message.
+// lastCall returns the ticket of the last collective, or 0, and the operation of the last call. The
+// last call may be a message, which has no ticket.
 func (h *history) lastCall() (ticket uint64, operation driver.Operation) {
 	packed := h.lastTicketAndOperation.Load()
 	return packed >> operationBits, driver.Operation(packed & (1<<operationBits - 1))
 }
 
-// recordCollective records the launch of a collective. Ticket 0 means that another library captures
-// the call in a CUDA graph. exchangeKernelCount is the number of symmem's own kernels in the call
-// that communicate with other ranks.
+// recordCollective records a launch, or, with ticket 0, a call that another library captures in a
+// CUDA graph. exchangeKernelCount counts the call's direct kernels that communicate between ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
-	// The lock excludes other writers, so a load and a store replace the slower atomic addition.
+	// The lock excludes other writers, so this needs no atomic addition, which is slower.
 	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
 	if ticket != 0 {
 		spin.Publish(&h.calls[ticket%historySize], call)
 		spin.Publish64(&h.lastTicketAndOperation, ticket<<operationBits|uint64(call.Operation))
 	}
 
-	if exchangeKernelCount == 0 { // no kernel of the call can report a fault
+	if exchangeKernelCount == 0 {
 		return
 	}
 
@@ -55,8 +51,7 @@ func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKer
 	h.launches.Add(call, ticket, exchangeKernelCount)
 }
 
-// recordMessage records the launch of a Send or Recv, and returns the ticket of the last
-// collective.
+// recordMessage returns the ticket of the last collective.
 func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	ticket, _ = h.lastCall()
 	h.callCounts[call.Path].Add(1)
@@ -64,8 +59,7 @@ func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// recordComparison records a ticket without a collective. Ranks use such a ticket to compare their
-// calls during a capture.
+// recordComparison records a ticket without a collective. Ranks use it to compare captured calls.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.lastCall()
 	h.calls[ticket%historySize].Store(nil)
@@ -81,8 +75,7 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 	}
 
 	call := h.calls[ticket%historySize].Load()
-	// Writers store a call before its ticket. Therefore the replacement of this call may already be
-	// stored while its predecessor is still the last ticket.
+	// Writers store a call before its ticket, so call lastTicket+1 may already be stored.
 	replacement := ticket + historySize
 	lastTicket, _ = h.lastCall()
 	mayBeReplaced := lastTicket+1 >= replacement

@@ -14,7 +14,6 @@ import (
 // NCCL group, for example. On the direct path, which runs symmem's own kernels, a list can only
 // gather tensors from all ranks.
 
-// listMembers returns the members of a list, or an error if they cannot run together.
 func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 	members := make([]*plan, len(plans))
 	for i, p := range plans {
@@ -36,14 +35,13 @@ func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 	return members, nil
 }
 
-// canGroup reports whether NCCL can launch the call in a list, as part of one NCCL group.
 func canGroup(p *plan) bool {
 	return p.kernel == nil && p.parts == nil && p.listedPlans == nil &&
 		p.Path != driver.PathTwoLevel && !p.Operation.PointToPoint() && !p.hasFactor()
 }
 
-// prepareGather prepares the kernels of a list on the direct path. It returns ErrUnsupported for
-// calls other than gathers.
+// prepareGather prepares a list on the direct path. It returns ErrUnsupported unless all calls are
+// gathers.
 func prepareGather(p *plan) error {
 	l := directLaunch(p)
 	calls := make([]*driver.Call, len(p.listedPlans))
@@ -94,7 +92,7 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	return p.c.comm.queueGroup(calls, s.CUDA)
 }
 
-// copyMembers queues the calls of a list in a group of one rank, where each call is a copy.
+// copyMembers queues a list in a group of one rank, where each call is a copy.
 func copyMembers(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	for _, member := range p.listedPlans {
 		if err := copyLocally(member, s.CUDA, gpu); err != nil {

@@ -23,21 +23,20 @@ type ncclComm struct {
 	handle  nccl.Comm
 	// isAborting is set before abort or destroy, which free all windows.
 	isAborting atomic.Bool
-	// mayMapCaptured is set once a CUDA graph contains calls outside windows. NCCL may map the memory
-	// of such calls on other ranks.
+	// mayMapCaptured is set once a CUDA graph contains calls outside windows, whose memory NCCL may
+	// map on other ranks.
 	mayMapCaptured atomic.Bool
 
 	// communicator.mu guards the following fields.
 
 	isSuspended bool
-	// afterResume holds a call of releaseCaptured until resume, or is nil. Kernels of a suspended
-	// communicator would destroy the CUDA context.
+	// afterResume is a postponed releaseCaptured, or nil. Kernels of a suspended communicator would
+	// destroy the CUDA context.
 	afterResume func() error
 }
 
-// register registers a segment as a window: memory that NCCL's kernels can access from all ranks.
-// It is collective. The result is 0 if NCCL cannot use windows. The caller must hold
-// communicator.mu.
+// register is collective. It registers a segment as a window, which NCCL's kernels can access from
+// all ranks. The window is 0 if NCCL cannot use windows. The caller must hold communicator.mu.
 func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 	return gpu.Get(n.gpu, func() (nccl.Window, error) {
 		return n.library.WindowRegister(n.handle, s.Address(), s.Bytes())
@@ -54,15 +53,13 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 	return n.gpu.Do(func() error { return n.library.WindowDeregister(n.handle, w) })
 }
 
-// abort ends the communicator's kernels, waits until the device is idle, and frees the
-// communicator.
+// abort ends the kernels, waits until the device is idle, and frees the communicator.
 func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
 // destroy frees the communicator after NCCL has sent the last data to other machines. After the
-// group's timeout, it returns a TimeoutError and leaks the thread, the communicator and the CUDA
-// context (see nccl.EndlessDestroy).
+// group's timeout, it leaks the communicator, a thread and the CUDA context (nccl.EndlessDestroy).
 func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 	result := make(chan error, 1)
 	go func() {
@@ -80,7 +77,7 @@ func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 			return nil
 		}
 
-		return n.abort() // because CommDestroy has freed nothing
+		return n.abort() // CommDestroy has freed nothing
 	case <-timer.C:
 		n.gpu.Hold() // keeps the CUDA context, which CommDestroy still uses
 		return &driver.TimeoutError{
@@ -89,8 +86,7 @@ func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 	}
 }
 
-// queueGroup queues calls that NCCL launches together, as one NCCL group. It stops at the first
-// error, but always ends the NCCL group.
+// queueGroup queues calls as one NCCL group. It always ends the group, even after an error.
 func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
 	return n.gpu.Do(func() error { // on one thread, to which the NCCL group belongs
 		err := n.library.GroupStart()
@@ -109,11 +105,9 @@ func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
 	})
 }
 
-// releaseCaptured makes other ranks unmap this rank's memory that only destroyed graphs have used
-// outside windows. The caller must hold communicator.mu.
-//
-// NCCL unmaps such memory only in every 11th NCCL group. Each of 11 groups here sends the byte at
-// the GPU address to this rank itself.
+// releaseCaptured makes other ranks unmap memory that destroyed graphs have used outside windows.
+// NCCL unmaps it in every 11th NCCL group. The groups here send the byte at the GPU address to this
+// rank itself. The caller must hold communicator.mu.
 func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	const ncclGroups = 11
 	const count = 1
@@ -139,17 +133,14 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	return nil
 }
 
-// awaitDestroyedGraphs waits until CUDA has notified NCCL of all destroyed graphs. It returns
-// immediately if this CUDA version has no notifications.
-//
-// CUDA runs the callbacks of graphs in the order of their destruction, on an internal thread. The
-// callback of a newly destroyed empty graph therefore runs after all others.
+// awaitDestroyedGraphs waits until CUDA has notified NCCL of all destroyed graphs, in the order of
+// their destruction. An empty graph, destroyed here, is the last one.
 func awaitDestroyedGraphs(g *gpu.GPU) error {
 	notified := make(chan struct{})
 	err := g.Do(func() error {
 		return g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 			err := callAfterEmptyGraph(g, stream, func() { close(notified) })
-			if errors.As(err, new(*cuda.MissingError)) { // this CUDA version has no callbacks
+			if errors.As(err, new(*cuda.MissingError)) { // this CUDA version has no notifications
 				close(notified)
 				return nil
 			}
@@ -172,8 +163,7 @@ func awaitDestroyedGraphs(g *gpu.GPU) error {
 	}
 }
 
-// callAfterEmptyGraph destroys a new empty graph, after which CUDA runs callback. CUDA may not run
-// it after an error.
+// callAfterEmptyGraph destroys a new empty graph, after which CUDA runs callback.
 func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, callback func()) error {
 	if err := g.CUDA.BeginCapture(stream, cuda.CaptureRelaxed); err != nil {
 		return err
@@ -189,15 +179,14 @@ func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, callback func()) error 
 	return errors.Join(callErr, destroyErr)
 }
 
-// suspend makes NCCL release the communicator's memory until resume. The caller must hold
-// communicator.mu.
+// suspend releases NCCL's memory until resume. The caller must hold communicator.mu.
 func (n *ncclComm) suspend() error {
 	err := n.gpu.Do(func() error { return n.library.CommSuspend(n.handle) })
 	n.isSuspended = err == nil
 	return err
 }
 
-// resume undoes suspend and calls afterResume. The caller must hold communicator.mu.
+// resume undoes suspend. The caller must hold communicator.mu.
 func (n *ncclComm) resume() error {
 	if err := n.gpu.Do(func() error { return n.library.CommResume(n.handle) }); err != nil {
 		return err
@@ -213,7 +202,6 @@ func (n *ncclComm) resume() error {
 	return release()
 }
 
-// asyncError returns an error that NCCL has found in the background, or nil.
 func (n *ncclComm) asyncError(group string) error {
 	err := n.library.AsyncError(n.handle)
 	if err == nil || errors.Is(err, nccl.ErrInProgress) {
@@ -224,7 +212,7 @@ func (n *ncclComm) asyncError(group string) error {
 }
 
 // waitError returns the error of a wait that ctx has ended: a TimeoutError after the deadline, and
-// otherwise the cause of ctx. The call described by callText has waited since begin.
+// otherwise the cause of ctx.
 func waitError(ctx context.Context, callText string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", callText, context.Cause(ctx))

@@ -14,14 +14,8 @@ import (
 	"symmem/internal/control"
 )
 
-// An owner stands for a group of ranks in other packages of the backend. For example, a stream has
-// queued collective 7 of a group, and the program waits for the stream. The stream calls Await of
-// the group's owner with the ticket 7, which is the number of the collective in the group. If the
-// group fails, the wait ends, too.
-//
-// If a group has failed, the error is called its cause. A teardown then frees the group.
-
-// owner implements stream.Group for streams, and p2p.Owner for messages.
+// owner represents a group of ranks to streams and messages. The cause is the error with which the
+// group has failed. A ticket is the number of a collective in the group.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -33,7 +27,7 @@ type owner struct {
 	recorder *recorder
 	teardown *teardown
 
-	waitPool sync.Pool // of *collectiveWait, to avoid allocations
+	waitPool sync.Pool // of *collectiveWait
 }
 
 var (
@@ -42,7 +36,7 @@ var (
 )
 
 // Await waits until stream s is idle. ticket and operation describe the stream's last call of the
-// group. An error other than that of ctx makes the group fail.
+// group. Errors other than the end of ctx make the group fail.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
@@ -57,7 +51,7 @@ func (o *owner) Await(
 	w.planeWait.Operation = operation
 	err := o.plane.Await(ctx, w.planeWait)
 	o.waitPool.Put(w)
-	if err != nil && o.plane.Cause() != nil { // the group has failed
+	if err != nil && o.plane.Cause() != nil {
 		o.teardown.begin()
 	}
 
@@ -66,8 +60,8 @@ func (o *owner) Await(
 
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-// KernelFault makes the group fail and begins its teardown if one of symmem's own kernels has
-// reported a fault. It returns the cause, or nil without a fault.
+// KernelFault returns the cause if one of symmem's own kernels has reported a fault. The group then
+// fails, and its teardown begins.
 func (o *owner) KernelFault() error {
 	cause := o.faults.checkKernels()
 	if cause == nil {
@@ -75,8 +69,7 @@ func (o *owner) KernelFault() error {
 	}
 
 	o.teardown.begin()
-	// A two-level group uses several groups, its levels. If this group is one, begin has also made the
-	// two-level group fail.
+	// begin has also made the parent fail, a two-level group that uses this group.
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.plane.Cause()
 	}
@@ -84,8 +77,8 @@ func (o *owner) KernelFault() error {
 	return cause
 }
 
-// UserGroup returns the group that the program uses. This is the two-level group if this group is
-// one of its levels, and otherwise this group.
+// UserGroup returns the group that the program knows: the two-level group that uses this group, or
+// this group.
 func (o *owner) UserGroup() stream.Group {
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.group
@@ -94,16 +87,15 @@ func (o *owner) UserGroup() stream.Group {
 	return o
 }
 
-// ReplayFault returns the cause if other libraries have captured calls of the group in CUDA graphs,
-// which they can replay. Otherwise, it returns nil. It also returns nil if the group has been
-// closed.
+// ReplayFault returns the cause of a failure, except Close, if another library has captured calls
+// of the group. Such calls can be replayed at any time.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
 	}
 
 	_ = o.faults.checkKernels() // a fault becomes the cause
-	cause := o.plane.Cause()    // nil if the group has not failed
+	cause := o.plane.Cause()
 	if errors.Is(cause, driver.ErrClosed) {
 		return nil
 	}
@@ -111,12 +103,11 @@ func (o *owner) ReplayFault() error {
 	return cause
 }
 
-// RecordEvent records an event after the group's latest launch if that launch is on stream s. Later
-// launches can wait for the event. If isAbandoned is set, RecordEvent instead makes later launches
-// ignore that launch.
+// RecordEvent lets later launches wait for the group's latest launch or, if isAbandoned is set,
+// ignore it. It does nothing if that launch is on another stream.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
-	// s cannot become the latest stream after this check, because the caller holds s.Mu.
+	// The caller holds s.Mu, so s cannot become the latest stream after this check.
 	if order.LatestStream() != s {
 		return nil
 	}
@@ -129,15 +120,12 @@ func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// peerLossTimeout is how long CheckEndedEarly waits for the error of a lost rank.
-const peerLossTimeout = 3 * time.Second
+const peerLossTimeout = 3 * time.Second // until a lost rank is noticed
 
-// CheckEndedEarly makes the group fail if a collective has ended too early: it needs the data of
-// all ranks, but some rank has not launched it. It returns the cause, or nil.
-//
-// NCCL kernels end early if another rank aborts its communicator or, under CUDA's MPS, if the
-// process of another rank exits. CheckEndedEarly first waits for the error of a lost rank, because
-// that error explains more.
+// CheckEndedEarly makes the group fail, and returns the cause, if a collective that needs all ranks
+// has ended before all have launched it. NCCL kernels end early if another rank aborts its
+// communicator or, under CUDA's MPS, exits. The error of a lost rank would explain more, so
+// CheckEndedEarly first waits for it.
 func (o *owner) CheckEndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
@@ -159,49 +147,45 @@ func (o *owner) CheckEndedEarly(ticket uint64) error {
 	return o.plane.Cause()
 }
 
-// needsAllRanks reports whether a call can only complete after all ranks have launched it.
 func needsAllRanks(call *driver.Call) bool {
 	if !call.Operation.WaitsForAllRanks() {
 		return false
 	}
 
-	// On NCCL's paths, a call without data launches no kernel, unless it is a Barrier. Such a call
-	// ends at once.
+	// NCCL launches no kernel for a call without data, except for a Barrier.
 	return call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
 }
 
-// isLaunchedByAll reports whether all ranks have launched a collective that has ended.
-//
-// Launches on other machines become known too late. For a group on several machines, it therefore
-// reports whether the collective can have succeeded. This suffices, because a failed rank aborts
-// its kernels only after the other ranks know of the failure. For such a group, it returns true
-// after Close, which has reported unfinished collectives.
+// isLaunchedByAll reports whether all ranks have launched an ended collective. Between machines,
+// where launches become known too late, it only looks for failed and lost ranks. This suffices,
+// because a failed rank notifies the others before it aborts its kernels.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	if announcements := o.direct.announcements; announcements != nil { // on one machine
 		return announcements.AllSubmitted(ticket)
 	}
 
 	notifier, ok := o.plane.(control.Notifier)
-	if !ok { // the plane knows nothing about other ranks' launches
+	if !ok { // nothing is known about other ranks
 		return true
 	}
 
-	return notifier.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
+	if notifier.CanSucceed(ticket) {
+		return true
+	}
+
+	return errors.Is(o.plane.Cause(), driver.ErrClosed) // Close has reported unfinished collectives
 }
 
-// NoteMessage records a Send or Recv as the last call of the group and of the stream. The caller
-// must hold the locks of the stream and the group.
+// NoteMessage records a Send or Recv. The caller must hold the locks of the stream and the group.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	ticket := o.history.recordMessage(call)
 	s.SetLastCall(o, ticket, call.Operation)
 }
 
-// FailUnqueued makes the group fail after err has prevented a message from being queued. It returns
-// the cause.
+// FailUnqueued makes the group fail because a message could not be queued, and returns the cause.
 func (o *owner) FailUnqueued(call *driver.Call, err error) error {
 	return o.faults.failAfterQueueError(call, err)
 }
 
-// FailAfterPeer makes the group fail in the given call, because another rank has failed. It returns
-// the cause.
+// FailAfterPeer makes the group fail because another rank has failed, and returns the cause.
 func (o *owner) FailAfterPeer(call *driver.Call) error { return o.faults.failAfterPeer(call) }

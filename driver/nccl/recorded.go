@@ -13,54 +13,43 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Another library, such as PyTorch, can capture work of its streams in a CUDA graph, and replay the
-// graph many times. This is a foreign graph. For example, the program calls AllReduce twice during
-// such a capture. The recorder gives these calls the positions 1 and 2 in the capture, and keeps
-// the memory that they use until the graph is destroyed. When the graph is replayed, the backend
-// does not notice it.
-//
-// A window kernel is an NCCL kernel that accesses windows (memory registered with NCCL). Any other
-// NCCL kernel is plain.
-
-// recorder adds calls of a group to foreign graphs. Callers must hold the locks of the group and
-// the stream.
+// recorder adds calls of a group to foreign graphs: CUDA graphs that another library, such as
+// PyTorch, captures and replays. Callers must hold the locks of the group and the stream.
 type recorder struct {
 	gpu               *gpu.GPU
 	cfg               *driver.GroupConfig
 	plane             control.Plane // connects the ranks outside NCCL
-	comparisonEnabled *atomic.Bool  // set if ranks compare their calls
+	comparisonEnabled *atomic.Bool  // ranks compare their calls
 	history           *history
-	direct            *directPath // for symmem's own kernels
+	direct            *directPath // for direct kernels, symmem's own
 	busy              *stream.BusyStreams
 	faults            *faults
 	comparer          *comparer
 
-	// wasCaptured is set before another library captures the first call. From then on, the library
-	// can replay calls at any time.
-	wasCaptured atomic.Bool
+	wasCaptured atomic.Bool  // replays can start at any time
 	graphHolds  memory.Holds // keep the objects that foreign graphs use
 
-	capturedWindowKernels bool // set once a foreign graph contains a window kernel
-	capturedPlainKernels  bool // set once a foreign graph contains a plain kernel
+	capturedWindowKernels bool // a foreign graph has NCCL kernels that access registered windows
+	capturedPlainKernels  bool // a foreign graph has other NCCL kernels
 
-	// A recording numbers the calls of one capture. recordings has those of the latest captures.
+	// recordings number the calls of each of the latest captures.
 	recordings       direct.Recordings
 	currentRecording *direct.Recording // of the call being recorded
 }
 
-// markCaptured prepares for the capture of a call. If one of symmem's own kernels has reported a
-// fault, it makes the group fail, and returns the cause of the failure.
+// markCaptured prepares for the capture of a call. If a kernel has reported a fault, it makes the
+// group fail and returns the cause.
 func (r *recorder) markCaptured() error {
 	isFirst := !r.wasCaptured.Swap(true)
 	if isFirst {
-		r.busy.WakeWatcher() // which checks for faults at intervals from now on
+		r.busy.WakeWatcher() // from now on, it checks for faults periodically
 	}
 
 	return r.faults.checkKernels()
 }
 
-// findRecording returns the recording of the capture on stream s. It begins one if the capture has
-// no calls of the group. It returns an error if s is not capturing.
+// findRecording returns the recording of the capture on stream s. The first call of a capture
+// begins the recording.
 func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	var capture cuda.Capture
 	err := r.gpu.With(func(gpu *cuda.Driver) (err error) {
@@ -77,7 +66,7 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 			"call of another thread that is not allowed in global mode: capture in thread-local mode: %w",
 			cuda.ErrCaptureInvalidated)
 	case !r.recordings.IsKnown(capture.ID) && r.graphHolds.HasCapture(capture.ID):
-		// The capture has calls of the group, but recordings has replaced its recording.
+		// Later captures have evicted the recording of this one.
 		return nil, fmt.Errorf("recording a collective: group %s was recorded in %d other captures "+
 			"since its last call in this one: %w", r.cfg.Name(), direct.MaxOpenRecordings,
 			driver.ErrUnsupported)
@@ -86,8 +75,7 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.GetOrBegin(capture.ID), nil
 }
 
-// compare compares a call across ranks while the call is recorded. It does nothing if calls are not
-// compared, or if symmem's own kernels will compare the call in each replay.
+// compare compares a call across ranks unless direct kernels will do so in each replay.
 func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	if !r.comparisonEnabled.Load() {
 		return nil
@@ -97,14 +85,13 @@ func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 		return nil
 	}
 
-	// Unlike a launch, do not mark the stream as busy, because a capturing stream cannot be queried.
-	ticket := r.plane.Submit() // number of this comparison among the group's collectives
+	// The stream is not marked as busy, because a capturing stream cannot be queried.
+	ticket := r.plane.Submit()
 	r.history.recordComparison(ticket)
 	return r.comparer.compareOverPlane(call, ticket)
 }
 
-// holdUsedObjects keeps the objects that a recorded call uses until the graph that stream s
-// captures is destroyed. It also notes whether the call has window kernels or plain kernels.
+// holdUsedObjects keeps the objects of a recorded call until its graph is destroyed.
 func (r *recorder) holdUsedObjects(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {

@@ -10,37 +10,26 @@ import (
 	"symmem/internal/cuda"
 )
 
-// A runTimer measures how long calls of a group take on the GPU, including their waits for other
-// ranks. For example, it times an AllReduce as follows:
-//
-//  1. start takes an unused sample, which has two events of CUDA. It records the first event on the
-//     stream, before the call.
-//  2. The call is queued. Then stop records the second event.
-//  3. Later, when the GPU has reached the second event, collect reads the time between the events,
-//     and adds it to a driver.Meter.
-//
-// The Meter selects the calls to time, which are only some of all calls.
-
-// runTimer times calls of a group. The group's lock guards it. Methods with a *cuda.Driver require
-// that the CUDA context is current.
+// runTimer samples the run time of calls on the GPU, including waits for other ranks. start and
+// stop record CUDA events before and after a call, and collect later adds the time between them to
+// a driver.Meter. The group's lock guards a runTimer. Methods with a *cuda.Driver need a current
+// CUDA context.
 type runTimer struct {
-	gpu *gpu.GPU
-	// samples has a fixed size to avoid allocations. Calls are not timed while all samples are in
-	// use.
-	samples         [16]runSample
-	unfinishedCount atomic.Int32 // number of samples in use; may be read without the lock
-	isClosed        bool         // no more calls are timed
+	gpu             *gpu.GPU
+	samples         [16]runSample // calls are not timed while all are in use
+	unfinishedCount atomic.Int32  // samples in use; may be read without the lock
+	isClosed        bool
 }
 
 // runSample measures one call.
 type runSample struct {
-	begin, end cuda.Event    // recorded before and after the call; 0 before the first use
-	meter      *driver.Meter // gets the time; nil if the sample is not in use
+	begin, end cuda.Event    // created on first use, and then reused
+	meter      *driver.Meter // receives the time; nil while the sample is unused
 	hasEnd     bool          // end has been recorded
 }
 
-// start marks the beginning of a call in a stream, if meter selects the call. It returns nil if the
-// call is not timed. The caller must pass the result to stop after the call.
+// start begins to time a call that meter selects. The caller must pass the result to stop after the
+// call. The result is nil if the call is not timed.
 func (t *runTimer) start(
 	meter *driver.Meter, cudaStream cuda.Stream, api *cuda.Driver,
 ) *runSample {
@@ -54,7 +43,7 @@ func (t *runTimer) start(
 		return nil
 	}
 
-	// The call must run even if it cannot be timed, so errors are ignored.
+	// A call that cannot be timed must still run, so errors are ignored.
 	if sample.createEvents(api) != nil {
 		return nil
 	}
@@ -69,7 +58,7 @@ func (t *runTimer) start(
 	return sample
 }
 
-// findUnused returns a sample that is not in use, or nil.
+// findUnused returns the first unused sample, or nil.
 func (t *runTimer) findUnused() *runSample {
 	if t.isClosed {
 		return nil
@@ -84,9 +73,8 @@ func (t *runTimer) findUnused() *runSample {
 	return nil
 }
 
-// createEvents creates the events that do not exist yet.
 func (sample *runSample) createEvents(api *cuda.Driver) (err error) {
-	const withTiming = 0 // no flags
+	const withTiming = 0 // the default: no flag disables the timing
 	for _, event := range []*cuda.Event{&sample.begin, &sample.end} {
 		if *event != 0 {
 			continue
@@ -100,8 +88,7 @@ func (sample *runSample) createEvents(api *cuda.Driver) (err error) {
 	return nil
 }
 
-// stop marks the end of the call for which start has returned sample. It does nothing if sample is
-// nil.
+// stop marks the end of a timed call. sample is the result of start, which may be nil.
 func (t *runTimer) stop(sample *runSample, cudaStream cuda.Stream, api *cuda.Driver) {
 	if sample == nil || sample.meter == nil { // close may have discarded it
 		return
@@ -115,7 +102,7 @@ func (t *runTimer) stop(sample *runSample, cudaStream cuda.Stream, api *cuda.Dri
 	sample.hasEnd = true
 }
 
-// discard makes the sample unused. It keeps the events for the next use.
+// discard makes the sample unused, but keeps its events.
 func (t *runTimer) discard(sample *runSample) {
 	if sample.meter != nil {
 		sample.meter = nil
@@ -123,7 +110,7 @@ func (t *runTimer) discard(sample *runSample) {
 	}
 }
 
-// collect adds the times of calls that have ended to their meters, and discards the samples.
+// collect adds the times of ended calls to their meters, and discards the samples.
 func (t *runTimer) collect(api *cuda.Driver) {
 	if t.unfinishedCount.Load() == 0 {
 		return
@@ -137,7 +124,7 @@ func (t *runTimer) collect(api *cuda.Driver) {
 
 		hasEnded, queryErr := api.EventQuery(sample.end)
 		isRunning := queryErr == nil && !hasEnded
-		// EventQuery is not permitted during a capture in global mode. Try again later.
+		// Captures in global mode prohibit EventQuery.
 		mustRetry := errors.Is(queryErr, cuda.ErrCaptureUnsupported)
 		if isRunning || mustRetry {
 			continue
@@ -148,11 +135,11 @@ func (t *runTimer) collect(api *cuda.Driver) {
 			sample.meter.Add(duration)
 		}
 
-		t.discard(sample) // even after an error, so that the sample can be used again
+		t.discard(sample) // even after an error
 	}
 }
 
-// collectUnlessBusy calls collect, or does nothing if the group's lock mu is held.
+// collectUnlessBusy calls collect unless another goroutine holds mu, the group's lock.
 func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	if t.unfinishedCount.Load() == 0 {
 		return
@@ -169,9 +156,9 @@ func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	})
 }
 
-// startSteps is start for a call of a two-level group. Such a call runs in steps, which are calls
-// of other groups. startSteps locks the stream and the group. If the stream is closed or capturing,
-// the call is not timed.
+// startSteps is start for a call of a two-level group, which runs as calls of other groups. The
+// caller must not hold the locks of the stream and the group. Calls on closed or capturing streams
+// are not timed.
 func (t *runTimer) startSteps(
 	mu *groupLock, meter *driver.Meter, s *stream.Stream,
 ) (sample *runSample) {
@@ -194,7 +181,7 @@ func (t *runTimer) startSteps(
 	return sample
 }
 
-// stopSteps is stop for a call for which startSteps has returned sample.
+// stopSteps is stop for the result of startSteps.
 func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream) {
 	if sample == nil {
 		return
@@ -218,8 +205,9 @@ func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream)
 // close collects the last times and destroys the events. The caller must hold the group's lock.
 func (t *runTimer) close() error {
 	t.isClosed = true
-	if t.samples[0].begin == 0 {
-		return nil // no sample has events, because findUnused returns the first unused one
+	wasUsed := t.samples[0].begin != 0 // findUnused prefers the first sample
+	if !wasUsed {
+		return nil
 	}
 
 	return t.gpu.With(func(api *cuda.Driver) error {
@@ -235,7 +223,6 @@ func (t *runTimer) close() error {
 	})
 }
 
-// destroyEvents destroys the events that exist.
 func (sample *runSample) destroyEvents(api *cuda.Driver) error {
 	var errs []error
 	for _, event := range []*cuda.Event{&sample.begin, &sample.end} {

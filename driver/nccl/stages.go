@@ -11,12 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// When a group has failed or has been closed, its teardown frees the group's communicator in the
-// background. On the way, it reaches stages: first, the group has ended. Then its kernels have
-// ended. Then its memory is free. Each stage is a channel that the teardown closes, so that other
-// goroutines can wait for it.
-
-// stages holds the channels of the stages, and channels for two other events.
+// stages announces the progress of a teardown, which frees a failed or closed group in the
+// background. Each channel is closed when its event occurs.
 type stages struct {
 	gpu   *gpu.GPU
 	cfg   *driver.GroupConfig
@@ -24,24 +20,18 @@ type stages struct {
 
 	// The teardown closes the following channels, usually in this order.
 
-	// groupEnded is closed when the group has failed or has been closed.
-	groupEnded chan struct{}
-	// kernelsEnded is closed when the group's kernels have exited and its windows (memory that is
-	// registered with NCCL) have been deregistered. It is also closed if that takes too long.
+	groupEnded chan struct{} // the group has failed or has been closed
+	// kernelsEnded means that kernels have exited and windows are deregistered from NCCL, or that the
+	// wait for them is over.
 	kernelsEnded chan struct{}
-	// memoryFreed is closed when everything has been freed except what graphs of other libraries
-	// use.
-	memoryFreed chan struct{}
-	// allFreed is closed when everything has been freed, including NCCL's communicator.
-	allFreed chan struct{}
+	memoryFreed  chan struct{} // only graphs of other libraries still use memory
+	allFreed     chan struct{} // NCCL's communicator has been freed, too
 
-	// rankLost is closed when a rank of the group has ended without leaving the world (all ranks).
-	// A call to NCCL may never return after that.
-	rankLost     chan struct{}
-	noteRankLost func() // closes rankLost once
+	rankLost     chan struct{} // a rank has died; calls to NCCL may never return
+	noteRankLost func()        // closes rankLost once
 
-	// closed is closed when the program has closed the group. Until then, the program's kernels may
-	// access memory of other ranks, even after a failure.
+	// closed means that the program has closed the group. Before, even in a failed group, the
+	// program's kernels may access memory of other ranks.
 	closed     chan struct{}
 	noteClosed func() // closes closed once
 }
@@ -58,15 +48,15 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 	}
 }
 
-// await waits until a stage, one of the channels of s, is closed. After a time limit, it returns a
-// TimeoutError. If checkOnly is set, the limit is 0.
+// await waits for a stage, one of the channels of s. After a time limit, it returns a TimeoutError.
+// The limit is 0 if checkOnly is set.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := time.Duration(0)
 	if !checkOnly {
 		limit = s.waitLimit(stage)
 	}
 
-	select { // first, because the loop below might see an expired timer before the closed stage
+	select { // an expired timer must not hide a closed stage
 	case <-stage:
 		return nil
 	default:
@@ -74,7 +64,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 
 	ranked.AssertMayWait()
 	begin := time.Now()
-	rankLost := s.rankLost // nil once the loop has seen that it is closed, so that select ignores it
+	rankLost := s.rankLost // set to nil once closed, so that select ignores it
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for {
@@ -83,7 +73,6 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 			return nil
 		case <-rankLost:
 			rankLost = nil
-			// From now on, the stage is reached soon or never.
 			remaining := limit - time.Since(begin)
 			timer.Reset(min(remaining, gpu.KernelEndTimeout))
 		case <-timer.C:
@@ -95,12 +84,10 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	}
 }
 
-// waitLimit returns the time limit of a wait for a stage while no rank is lost.
-//
-// A group that has failed reaches a stage soon or never, so its limit is short. After Close, the
-// limit is at least the group's timeout.
+// waitLimit returns a time limit for groups without lost ranks. A failed group reaches a stage soon
+// or never. After Close, slow ranks get at least the group's timeout.
 func (s *stages) waitLimit(stage chan struct{}) time.Duration {
-	// A teardown can wait for kernels more than once, for up to KernelEndTimeout each.
+	// A teardown can wait for kernels several times, for up to KernelEndTimeout each.
 	limit := 4 * gpu.KernelEndTimeout
 	isClosed := errors.Is(s.plane.Cause(), driver.ErrClosed)
 	switch {

@@ -7,27 +7,21 @@ import (
 	"symmem/internal/nccl"
 )
 
-// A window is memory that all ranks of a group have registered with NCCL. NCCL has special kernels,
-// called window kernels here, that access windows. But it has them only for some calls: for
-// example, NCCL 2.29 has one for a ReduceScatter that adds Float32 values, but none for one that
-// averages them, and none for any Broadcast.
-
-// windowSupport determines which calls of a group have window kernels. It is the same on all ranks,
-// except for rank.
+// windowSupport determines which calls have window kernels: NCCL kernels that access memory which
+// all ranks have registered. NCCL 2.29 has one to sum Float32 values in a ReduceScatter, for
+// example, but none for averages and none for Broadcast.
 type windowSupport struct {
-	// noWindowsReason explains why no call has a window kernel, or is "".
-	noWindowsReason  string
-	hasAverageKernel bool // NCCL has a window kernel for ReduceScatter with Avg
-	hasShiftedLoads  bool // NCCL has the defect nccl.ShiftedLoads: it reads misaligned input wrongly
-	rank             int  // this rank in the group
-	machines         int  // number of machines of the group
+	noWindowsReason  string // why no call has a window kernel, or ""
+	hasAverageKernel bool   // for ReduceScatter with Avg
+	hasShiftedLoads  bool   // misaligned input gives wrong results (nccl.ShiftedLoads)
+	rank             int    // this rank in the group; other fields are the same on all ranks
+	machines         int    // number of machines of the group
 }
 
-// firstAverageVersion is the first NCCL version with a window kernel for averages: 2.30.3.
-const firstAverageVersion = 23003
+const firstAverageVersion = 23003 // NCCL 2.30.3 has the first window kernel for averages
 
-// newWindowSupport returns the windowSupport of a group. major is the major compute capability of
-// the GPUs. machines is the number of machines on which the ranks are.
+// newWindowSupport returns the windowSupport of a group on the given number of machines. major is
+// the major compute capability of the GPUs.
 func newWindowSupport(
 	library *nccl.Library, major int, group *driver.GroupConfig, machines int,
 ) windowSupport {
@@ -51,8 +45,7 @@ func newWindowSupport(
 	return s
 }
 
-// disable notes that no call has a window kernel, because NCCL has registered no window on the
-// given rank. If noWindowsReason is already set, it stays.
+// disable sets noWindowsReason, unless it is set, because NCCL has registered no window on a rank.
 func (s *windowSupport) disable(rank int, version string) {
 	if s.noWindowsReason != "" {
 		return
@@ -69,7 +62,7 @@ func (s *windowSupport) disable(rank int, version string) {
 		"kernels %s", version, rank, explanation)
 }
 
-// unsupportedReason explains why a call has no window kernel, or returns "".
+// unsupportedReason returns "" if the call has a window kernel.
 func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	if s.noWindowsReason != "" {
 		return s.noWindowsReason
@@ -89,7 +82,6 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	}
 }
 
-// unsupportedReduction is unsupportedReason for an AllReduce or ReduceScatter.
 func (s *windowSupport) unsupportedReduction(call *driver.Call) string {
 	hasType := call.DataType == driver.Float32 || call.DataType == driver.Float16 ||
 		call.DataType == driver.BFloat16
@@ -97,8 +89,7 @@ func (s *windowSupport) unsupportedReduction(call *driver.Call) string {
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
 
-	// AllReduce with Avg uses no window kernels in any version, because some versions have the defect
-	// nccl.AverageWithoutKernel.
+	// AllReduce never uses the kernel for averages, because of nccl.AverageWithoutKernel.
 	canAverage := s.hasAverageKernel && call.Operation == driver.ReduceScatter
 	isSupported := call.ReduceOp == driver.Sum || (call.ReduceOp == driver.Avg && canAverage)
 	if !isSupported {
@@ -108,28 +99,26 @@ func (s *windowSupport) unsupportedReduction(call *driver.Call) string {
 	return ""
 }
 
-// inputAlignment is the alignment in bytes with which inputs avoid the defect nccl.ShiftedLoads.
-const inputAlignment = 4
+const inputAlignment = 4 // bytes; avoids the defect nccl.ShiftedLoads
 
-// isMisaligned reports whether the defect nccl.ShiftedLoads affects a call: the kernel of some rank
-// would read misaligned input.
+// isMisaligned reports whether the kernel of some rank would read misaligned input, and NCCL has
+// the defect nccl.ShiftedLoads.
 func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 	if !s.hasShiftedLoads {
 		return false
 	}
 
-	// Some buffers consist of a part for each rank. All parts are aligned only if the buffer is, and
-	// if the size of a part is a multiple of the alignment.
-	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
-	arePartsMisaligned := partBytes%inputAlignment != 0
+	buffer := call.Send
+	isDivided := false // into one part for each rank; ranks read different parts
 	switch {
 	case call.Operation == driver.AllGather && call.InPlace(s.rank):
-		// Each rank's input is one part of the output buffer.
-		return call.Recv%inputAlignment != 0 || arePartsMisaligned
+		buffer = call.Recv // contains the inputs
+		isDivided = true
 	case call.Operation == driver.ReduceScatter:
-		// Each rank reads one part of every rank's input.
-		return call.Send%inputAlignment != 0 || arePartsMisaligned
+		isDivided = true
 	}
 
-	return call.Send%inputAlignment != 0
+	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
+	arePartsMisaligned := isDivided && partBytes%inputAlignment != 0
+	return buffer%inputAlignment != 0 || arePartsMisaligned
 }

@@ -10,33 +10,25 @@ import (
 	"symmem/internal/control"
 )
 
-// A window consists of a segment of GPU memory on each rank. For example, rank 0 has a segment at
-// 0x1000, and has mapped the segment of rank 1 at 0x5000. Some windows are also registered with
-// NCCL. Then NCCL has kernels that access them, called window kernels.
+// A window consists of a segment of GPU memory on each rank. A rank maps the segments of its peers,
+// and may register the window with NCCL. While a window is suspended, it is unmapped and
+// deregistered, so that its segments can be freed, but the addresses stay reserved for Resume.
 //
-// Suspending a window ends all this for a while, so that the segments can be freed:
-//
-//   - PrepareSuspend checks whether it is possible.
-//   - Suspend deregisters the window from NCCL, and unmaps the segment of rank 1. The address
-//     0x5000 stays reserved.
-//   - Resume maps the segment of rank 1 at 0x5000 again, and registers the window again.
-//
-// In a group on several machines, a window can have a machineWindow. This is a second window, with
-// only the segments of this machine. It is suspended and resumed with the window.
+// In a group on several machines, a window can have a machineWindow, a second window over the
+// segments of this machine. The two are suspended and resumed together.
 
 var (
 	_ driver.SuspendableWindow       = (*window)(nil)
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
-// PrepareSuspend checks whether the window can be suspended. It returns ErrBusy if the window is
-// registered with NCCL and a CUDA graph contains window kernels. These kernels use data that NCCL
-// frees when a window is deregistered.
+// PrepareSuspend checks whether the window can be suspended. It returns ErrBusy if NCCL kernels in
+// a CUDA graph access windows, because they use data that NCCL frees at deregistration.
 func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	isRegistered := w.handle != 0 // the machineWindow never is
+	isRegistered := w.handle != 0 // with NCCL
 	if isRegistered && r.hasWindowGraphs() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
@@ -46,7 +38,6 @@ func (w *window) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend suspends the window, and the machineWindow if there is one.
 func (w *window) Suspend() error {
 	if w.machineWindow == nil {
 		return w.suspendSelf()
@@ -57,8 +48,8 @@ func (w *window) Suspend() error {
 	return errors.Join(machineErr, selfErr)
 }
 
-// suspendSelf suspends w without its machineWindow. It does nothing if the group has failed,
-// because the group then frees its windows.
+// suspendSelf suspends w without its machineWindow. It does nothing in a failed group, which frees
+// its windows.
 func (w *window) suspendSelf() error {
 	r := w.registrar
 	r.mu.Lock()
@@ -73,7 +64,7 @@ func (w *window) suspendSelf() error {
 	return errors.Join(deregisterErr, unmapErr)
 }
 
-// Resume undoes Suspend, together with the other ranks. An error makes the group fail.
+// Resume undoes Suspend. It is collective. An error makes the group fail.
 func (w *window) Resume(ctx context.Context) error {
 	r := w.registrar
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
@@ -85,7 +76,6 @@ func (w *window) Resume(ctx context.Context) error {
 	return nil
 }
 
-// resumeBoth resumes w, and the machineWindow if there is one.
 func (w *window) resumeBoth(ctx context.Context) error {
 	if err := w.resumeSelf(ctx); err != nil {
 		return err
@@ -102,10 +92,9 @@ func (w *window) resumeBoth(ctx context.Context) error {
 	return w.agreeOnMachineWindow(ctx)
 }
 
-// resumeSelf resumes w without its machineWindow. It returns an error if all ranks had mapped the
-// segments before Suspend, and some rank cannot map them again. All ranks call it together. Like
-// registrar.registerOnce, it shares this rank's segment, then registers the window, and then maps
-// the other segments.
+// resumeSelf resumes w without its machineWindow. Like registrar.registerOnce, it is collective: it
+// shares this rank's segment, registers the window and maps the segments of the peers. A window
+// that all ranks had mapped must be mapped everywhere again.
 func (w *window) resumeSelf(ctx context.Context) error {
 	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
@@ -123,7 +112,7 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	}
 
 	wasMappedEverywhere := w.isMappedEverywhere
-	mapErr := w.mapAgain(ctx, sharedSegments) // even after shareErr, because it ends the suspension
+	mapErr := w.mapAgain(ctx, sharedSegments) // also ends the suspension, even after shareErr
 	w.noteMapResult(cmp.Or(shareErr, mapErr))
 	if err := r.exchangeResults(ctx, w); err != nil { // sets isMappedEverywhere
 		return err
@@ -136,12 +125,11 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	return nil
 }
 
-// mapAgain maps the segments of other ranks at their old addresses. It ends the suspension, even if
-// a segment cannot be mapped. If the group has failed, it only returns the cause.
+// mapAgain maps the segments of other ranks at their old addresses. It ends the suspension even if
+// it returns an error, unless the group has failed.
 func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	r := w.registrar
-	// While the lock is held, a group that fails cannot free the addresses.
-	r.mu.Lock()
+	r.mu.Lock() // prevents the teardown of a failing group from freeing the addresses
 	defer r.mu.Unlock()
 	if cause := r.plane.Cause(); cause != nil {
 		return cause
@@ -159,8 +147,7 @@ func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	return err
 }
 
-// noteMapResult notes whether this rank has mapped the segments of the other ranks. err explains
-// why not, or is nil.
+// noteMapResult stores the result of mapping the segments of the other ranks.
 func (w *window) noteMapResult(err error) {
 	w.isMappedHere = err == nil
 	w.mapErrorText = ""
