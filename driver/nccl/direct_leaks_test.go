@@ -144,6 +144,7 @@ func (w *testGroup) sendUnreceived(buffer uintptr, bytes int64) {
 		if m.rank != sender {
 			return nil
 		}
+
 		plan, err := prepare(m.group, driver.Call{
 			Operation: driver.Send, DataType: driver.Uint8, Count: bytes, Send: buffer, Root: receiver,
 		})
