@@ -15,7 +15,7 @@ import (
 type comparer struct {
 	cfg    *driver.GroupConfig
 	plane  control.Plane // connects the ranks outside NCCL
-	direct *directPath   // for symmem's own kernels
+	direct *directPath   // runs symmem's own kernels
 	faults *faults
 	// comparedCall is the call that the hosts are comparing, or nil.
 	comparedCall atomic.Pointer[driver.Call]

@@ -53,8 +53,8 @@ func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	}
 }
 
-// needFabric skips the test if the GPUs do not support fabric handles, or without an IMEX channel:
-// a device of NVIDIA's service for memory between machines. Other reasons fail the test.
+// needFabric skips the test if the GPUs do not support fabric handles or the process has no IMEX
+// channel, NVIDIA's device for memory between machines. Other reasons fail the test.
 func needFabric(t *testing.T) {
 	t.Helper()
 	if usesSoftGPU(t) {

@@ -21,7 +21,7 @@ type owner struct {
 	cfg      *driver.GroupConfig
 	plane    control.Plane // connects the ranks outside NCCL, and keeps the cause
 	history  *history
-	direct   *directPath // for symmem's own kernels
+	direct   *directPath // runs symmem's own kernels
 	faults   *faults
 	stages   *stages
 	recorder *recorder

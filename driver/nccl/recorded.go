@@ -21,7 +21,7 @@ type recorder struct {
 	plane             control.Plane // connects the ranks outside NCCL
 	comparisonEnabled *atomic.Bool  // ranks compare their calls
 	history           *history
-	direct            *directPath // for direct kernels, symmem's own
+	direct            *directPath // runs symmem's own kernels
 	busy              *stream.BusyStreams
 	faults            *faults
 	comparer          *comparer
@@ -75,7 +75,7 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.GetOrBegin(capture.ID), nil
 }
 
-// compare compares a call across ranks unless direct kernels will do so in each replay.
+// compare compares a call across ranks, unless symmem's own kernels will do so in each replay.
 func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	if !r.comparisonEnabled.Load() {
 		return nil

@@ -151,7 +151,8 @@ func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 func (w *window) noteMapResult(err error) {
 	w.isMappedHere = err == nil
 	w.mapErrorText = ""
-	if err != nil && !errors.Is(err, errNotShared) {
+	isOwnError := err != nil && !errors.Is(err, errNotShared)
+	if isOwnError {
 		w.mapErrorText = err.Error()
 	}
 }
