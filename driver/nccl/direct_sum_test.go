@@ -10,48 +10,37 @@ import (
 	"symmem/internal/dl"
 )
 
-// A repeatedSum is a buffer for a series of identical calls, in place. Its elements are all the
-// same integer, the unit at first. The integer shows whether a call was missing or repeated. With
-// unit 1 and 3 ranks, it develops as follows:
+// repeatedSum is a rank's buffer for a series of identical in-place calls. Each call changes all
+// elements from one common value to the next, which reveals missing and repeated calls. With 3
+// ranks and unit 1:
 //
-//	                            start  call 1  call 2  call 3
-//	all-reduce                  1      3       9       27
-//	reduce-scatter (additive)   1      3       5       7
-//
-// An all-reduce multiplies the integer by the number of ranks. With 3 ranks, it stays odd even
-// after an overflow. With 2 ranks, it is 0 after 32 calls, so that later calls would not change it.
-//
-// An additive sum has no such limit. Its buffer has a part for each rank. A call adds the other
-// ranks' copies of this rank's part, which never change, to the part: the unit once for each other
-// rank.
-
-// repeatedSum is a rank's buffer for a series of identical calls.
+//	all-reduce                 1, 3, 9, 27, ... (with 2 ranks, stuck at 0 after 32 calls)
+//	reduce-scatter (additive)  1, 3, 5, 7, ...
 type repeatedSum struct {
 	*region
-	count      int64 // elements in the buffer or, if isAdditive is set, in a part
-	offset     int64 // byte offset of this rank's part, or 0 without parts
+	count      int64 // elements that a call changes
+	offset     int64 // of these elements, in bytes
 	isAdditive bool
-	unit       uint32 // initial value of the integers
-	want       uint32 // expected value after the calls up to now
+	unit       uint32 // initial value
+	want       uint32 // expected value after the calls so far
 }
 
-// smallCount is the count of repeated sums in tests where it does not matter.
+// smallCount is for tests in which the number of elements does not matter.
 const smallCount = 1000
 
 // windowName identifies a rank's window in tests that need only one.
 const windowName = 1
 
-// newRepeatedSum allocates a buffer, registers it with the rank's group and sets its elements to
-// the unit. It must be called on all ranks. name identifies the window and determines the unit,
-// which is 1 for name 1.
+// newRepeatedSum allocates a buffer and registers it with the group under the given name, which
+// also determines the unit: 1 for name 1. All ranks must call it.
 func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repeatedSum, error) {
 	unit := 1 + 1000*(name-1) // different units reveal a call on the wrong buffer
 	cfg := &m.group.(*communicator).cfg
-	bytes := 4 * count
-	offset := int64(0)
-	if w.hasAdditiveSums {
-		offset = bytes * int64(cfg.Rank)
-		bytes *= int64(len(cfg.Ranks))
+	partBytes := 4 * count
+	bytes, offset := partBytes, int64(0)
+	if w.hasAdditiveSums { // the buffer has a part for each rank
+		bytes = partBytes * int64(len(cfg.Ranks))
+		offset = partBytes * int64(cfg.Rank)
 	}
 
 	s, err := m.mapRegion(bytes)
@@ -66,7 +55,7 @@ func (m *testRank) newRepeatedSum(w *testGroup, name uint32, count int64) (*repe
 	return p, errors.Join(err, m.setToUnit(w, p, bytes))
 }
 
-// setToUnit sets all integers of the buffer, which has the given size, to p.unit.
+// setToUnit writes p.unit to all elements of a buffer of the given size.
 func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 	for at := int64(0); at < bytes; at += pinnedBytes {
 		piece := m.pinned[:min(pinnedBytes, bytes-at)]
@@ -88,7 +77,6 @@ func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 	return nil
 }
 
-// call returns the call that is repeated.
 func (p *repeatedSum) call(path driver.Path) driver.Call {
 	const digest = 3 // any number, the same on all ranks
 	call := driver.Call{
@@ -103,14 +91,13 @@ func (p *repeatedSum) call(path driver.Path) driver.Call {
 	return call
 }
 
-// launch launches a call of a group on a stream, and updates p.want. On the direct path, it first
-// checks that the kernel has the right kind (checkKind).
+// launch launches the next call and updates p.want. A direct call must choose the right kernel.
 func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver.Path) error {
 	call := p.call(path)
 	group := c.(*communicator)
 	if path == driver.PathDirect {
 		work, refusal := group.Offer(call).(*plan).choose()
-		if refusal == nil { // otherwise prepare returns it
+		if refusal == nil { // prepare below returns a refusal
 			if err := p.checkKind(work.(*kernels.Launch)); err != nil {
 				return err
 			}
@@ -126,7 +113,7 @@ func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver
 	return c.Launch(s, plan)
 }
 
-// checkKind returns an error if a small call uses a bulk kernel, or a large call another kernel.
+// checkKind checks that large calls, and no others, use a bulk kernel.
 func (p *repeatedSum) checkKind(launch *kernels.Launch) error {
 	wantBulk := p.count >= countFor["bulk"]
 	if launch.Bulk != wantBulk {
@@ -137,7 +124,7 @@ func (p *repeatedSum) checkKind(launch *kernels.Launch) error {
 	return nil
 }
 
-// countCalls updates p.want for the given number of calls of group c.
+// countCalls updates p.want for calls of group c.
 func (p *repeatedSum) countCalls(c *communicator, calls int) {
 	ranks := uint32(len(c.cfg.Ranks))
 	for range calls {
@@ -149,15 +136,13 @@ func (p *repeatedSum) countCalls(c *communicator, calls int) {
 	}
 }
 
-// replay launches a graph that contains the given number of calls of the rank's group, and updates
-// p.want.
+// replay launches a graph that contains the given number of calls, and updates p.want.
 func (p *repeatedSum) replay(m *testRank, g driver.Graph, s driver.Stream, calls int) error {
 	p.countCalls(m.group.(*communicator), calls)
 	return g.Launch(s)
 }
 
-// check waits for the streams and checks that all elements of the buffer, or of this rank's part,
-// are p.want.
+// check waits for the streams and checks that all elements that calls change are p.want.
 func (m *testRank) check(w *testGroup, p *repeatedSum, streams ...driver.Stream) error {
 	for _, s := range streams {
 		if err := s.Synchronize(w.t.Context()); err != nil {

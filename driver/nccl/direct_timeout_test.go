@@ -11,24 +11,19 @@ import (
 	"symmem/driver"
 )
 
-// In these tests, all ranks except the last launch calls on the direct path. Their kernels wait for
-// the last rank until they time out, or until rank 0 aborts the group. The ranks then get an error:
-//
-//	timeout  a TimeoutError that names the last rank, or ErrFault if another rank timed out first
-//	abort    errAborted on rank 0, and ErrFault on the others
+// In these tests, all ranks except the last launch direct calls. Their kernels wait for the last
+// rank until they time out or rank 0 aborts the group.
 
-// countFor maps each kind of direct kernel to a count of elements with which a repeatedSum uses it.
-// Line kernels are for small calls, and bulk kernels for large ones.
+// countFor maps each kind of direct kernel to a number of elements for which it is chosen.
 var countFor = map[string]int64{"line": smallCount, "bulk": 1 << 21}
 
-// TestTimeoutNamesAMissingRank lets the kernels time out. At least one rank must get a TimeoutError
-// that names the last rank. The GPUs must stay usable.
+// At least one rank gets a TimeoutError that names the missing rank, and the others get ErrFault.
 func TestTimeoutNamesAMissingRank(t *testing.T) {
 	for kind, count := range countFor {
 		t.Run(kind, func(t *testing.T) {
 			w := newTestGroup(t, ranksUpTo(t, 4), 2*time.Second)
 			wantMissing := []int{len(w.opened) - 1}
-			var timeoutCount atomic.Int32 // number of ranks with the expected TimeoutError
+			var timeoutCount atomic.Int32 // ranks with the expected TimeoutError
 			w.runWithoutLast(count, func(m *testRank, p *repeatedSum) error {
 				err := p.launch(m.group, m.stream, driver.PathDirect)
 				if err == nil {
@@ -58,8 +53,6 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 // errAborted is the cause with which rank 0 aborts the group.
 var errAborted = errors.New("this rank aborts")
 
-// TestAbortEndsKernels aborts the group while kernels wait for the last rank. They must end long
-// before the timeout.
 func TestAbortEndsKernels(t *testing.T) {
 	const calls = 1
 	for kind, count := range countFor {
@@ -67,20 +60,19 @@ func TestAbortEndsKernels(t *testing.T) {
 	}
 }
 
-// TestAbortEndsKernelsThatStartLater is TestAbortEndsKernels with more kernels queued after the
-// waiting ones.
+// An abort also ends the kernels queued behind a waiting kernel.
 func TestAbortEndsKernelsThatStartLater(t *testing.T) {
 	const calls = 3
 	abortWaitingCalls(t, countFor["line"], calls)
 }
 
-// abortWaitingCalls launches calls on all ranks except the last, and then aborts the group on rank
-// 0. Synchronize must return errAborted on rank 0, and ErrFault on the others.
+// abortWaitingCalls aborts the group on rank 0 while kernels wait for the last rank. Rank 0 must
+// get errAborted, and the others ErrFault.
 func abortWaitingCalls(t *testing.T, count int64, calls int) {
 	t.Helper()
 	w := newTestGroup(t, ranksUpTo(t, 4), time.Minute)
-	var launching sync.WaitGroup     // ranks that have not launched all calls
-	launching.Add(len(w.opened) - 1) // all except the last one
+	var launching sync.WaitGroup
+	launching.Add(len(w.opened) - 1)
 	w.runWithoutLast(count, func(m *testRank, p *repeatedSum) error {
 		var errs []error
 		for range calls {
@@ -107,9 +99,8 @@ func abortWaitingCalls(t *testing.T, count int64, calls int) {
 	})
 }
 
-// runWithoutLast connects a group, makes a call that succeeds, and runs f on all ranks except the
-// last. The test fails if f returns an error. Then runWithoutLast closes the group and checks that
-// a new group with new memory works.
+// runWithoutLast runs f on all ranks except the last, in a group whose first call has succeeded.
+// Afterwards, it checks that a new group works.
 func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedSum) error) {
 	w.t.Helper()
 	w.regroup()
@@ -125,12 +116,12 @@ func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedS
 		return f(m, p)
 	})
 	w.must(func(m *testRank) error {
-		err := m.closeGroup() // returns no error although the group has failed
+		err := m.closeGroup() // must succeed although the group has failed
 		for _, s := range m.regions {
 			err = errors.Join(err, s.segment.Unmap())
 		}
 
-		m.reuseAddresses() // for the memory of the new group
+		m.reuseAddresses()
 		return err
 	})
 	w.regroup()

@@ -15,16 +15,11 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// A fault is the failure of a group. If one rank fails, the ranks exchange their errors on the lane
-// driver.LaneFault, so that both ranks learn the reason.
-
-// failures lists CUDA and NCCL functions that fail on one of two ranks: ":2" makes the second call
-// fail, which follows that of the other rank. Each case runs in a separate process, because the
-// software GPU reads SOFTGPU_FAIL only once.
+// failures lists functions whose second call in the process fails, on only one of two ranks.
 var failures = []struct {
 	name     string
 	failure  string // value of SOFTGPU_FAIL
-	wantText string // must be in the error of both ranks
+	wantText string // part of both ranks' errors
 }{
 	{
 		name:     "no GPU",
@@ -48,12 +43,11 @@ var failures = []struct {
 	},
 }
 
-// wantTextVariable is an environment variable with the wantText of a failure. It is set in child
-// processes of TestOneRankFails.
+// wantTextVariable passes the wantText of a failure to a child process.
 const wantTextVariable = "SYMMEM_TEST_FAILING"
 
-// TestOneRankFails makes a CUDA or NCCL call fail on one rank. Both ranks must report the reason
-// without waiting for a timeout. The test starts itself again in a child process for each case.
+// If one rank fails, both ranks report the reason before the timeout. Each case runs in a child
+// process, because the software GPU reads SOFTGPU_FAIL only once.
 func TestOneRankFails(t *testing.T) {
 	if wantText := os.Getenv(wantTextVariable); wantText != "" {
 		checkBothRanksFail(t, wantText)
@@ -73,8 +67,7 @@ func TestOneRankFails(t *testing.T) {
 	}
 }
 
-// requireSoftGPU skips the test on a real GPU. The reason is "only the software GPU", followed by
-// predicate.
+// requireSoftGPU skips the test on a real GPU. The logged reason ends with predicate.
 func requireSoftGPU(t *testing.T, predicate string) {
 	t.Helper()
 	if !usesSoftGPU(t) {
@@ -82,7 +75,7 @@ func requireSoftGPU(t *testing.T, predicate string) {
 	}
 }
 
-// usesSoftGPU reports whether the tests run on a software simulation of GPUs.
+// usesSoftGPU reports whether the tests run on simulated GPUs.
 func usesSoftGPU(t *testing.T) bool {
 	t.Helper()
 	name, err := modelName()
@@ -93,8 +86,7 @@ func usesSoftGPU(t *testing.T) bool {
 	return isSoft(name)
 }
 
-// checkBothRanksFail opens two ranks, which must fail. The error of each rank, or the errors that
-// the ranks exchange, must contain wantText.
+// checkBothRanksFail opens two ranks. Both must fail with an error that contains wantText.
 func checkBothRanksFail(t *testing.T, wantText string) {
 	t.Helper()
 	p := newPair()
@@ -124,8 +116,7 @@ func checkBothRanksFail(t *testing.T, wantText string) {
 	}
 }
 
-// joinReports exchanges the errors of the ranks and returns them, joined with err. It returns err
-// if rank r has no group.
+// joinReports joins err with the errors of all ranks, unless rank r has no group to exchange them.
 func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	if p[r].group == nil {
 		return err
@@ -139,19 +130,19 @@ func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	return errors.Join(err, exchangeErr)
 }
 
-// TestFinishedStreamHasNoFault aborts a group after its call has completed. Synchronize must return
-// no fault, even if the group's watcher (a goroutine) has not yet noticed that the stream is idle.
+// A call that completed before an abort stays successful, even if the goroutine that watches the
+// group still lists its stream as busy.
 func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	runBoth(t, func(r int) error {
-		const value = 1 // any input
-		_, err := p.sum(t.Context(), r, driver.PathPlain, value)
+		const anyValue = 1
+		_, err := p.sum(t.Context(), r, driver.PathPlain, anyValue)
 		return err
 	})
 	c := p[0].group.(*communicator)
 	s := p[0].stream.(*stream.Stream)
 	c.mu.Lock()
-	c.busy.Add(s) // as if the watcher had not removed the stream
+	c.busy.Add(s)
 	c.Abort(errAborted)
 	c.mu.Unlock()
 	if err := s.Synchronize(t.Context()); err != nil {
@@ -161,8 +152,7 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestCollectiveThatEndsEarlyIsAFault checks that the group fails if a collective ends before all
-// ranks have launched it.
+// The group fails if a collective ends before all ranks have launched it.
 func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c := p[0].group.(*communicator)
@@ -172,8 +162,7 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Record a launch without launching, so that the stream is idle as if the collective had ended.
-	// Rank 1 does not launch it.
+	// Record a launch without launching. The idle stream looks as if the collective had ended.
 	s.Mu.Lock()
 	c.mu.Lock()
 	c.recordLaunch(s, prepared.(*plan), c.plane.Submit())
