@@ -8,32 +8,29 @@ import (
 	"symmem/driver"
 )
 
-// A history stores the last historySize (256) collectives of a group. The ticket of a collective is
-// its number, from 1. For example, after the tickets 1 to 512, callOf(512) returns the last
-// collective, callOf(1) returns nil, because it has been overwritten, and callOf(513) returns nil,
-// because no collective has this ticket yet.
+// A history is a ring buffer of a group's last collectives. A collective's ticket is its sequence
+// number, from 1.
 
-// newNumberedCall returns a call whose Count is its ticket, so that tests can recognize it.
+// newNumberedCall returns a call whose Count is its ticket.
 func newNumberedCall(operation driver.Operation, path driver.Path, ticket uint64) *driver.Call {
 	return &driver.Call{Operation: operation, Path: path, Count: int64(ticket)}
 }
 
-// TestHistoryConcurrentReads checks that callOf never returns the call of another ticket while
-// calls are recorded.
+// callOf never returns the call of another ticket, even while calls are recorded.
 func TestHistoryConcurrentReads(t *testing.T) {
-	const calls = 20 * historySize // each place in the history is overwritten 19 times
+	const calls = 20 * historySize
 	const readers = 2
 	var h history
-	var running sync.WaitGroup // the readers
+	var running sync.WaitGroup
 	for seed := range uint64(readers) {
 		running.Go(func() {
 			r := rand.New(rand.NewPCG(seed, 0))
 			for last := uint64(0); last < calls; {
 				last, _ = h.lastCall()
-				ticket := r.Uint64N(last + 2) // up to last+1, which may have no call yet
+				maxTicket := last + 1 // may have no call yet
+				ticket := r.Uint64N(maxTicket + 1)
 				call := h.callOf(ticket)
-				isWrong := call != nil && call.Count != int64(ticket)
-				if isWrong {
+				if call != nil && call.Count != int64(ticket) {
 					t.Errorf("seed %d: callOf(%d) returned the call of ticket %d", seed, ticket, call.Count)
 					return
 				}
@@ -50,13 +47,11 @@ func TestHistoryConcurrentReads(t *testing.T) {
 	running.Wait()
 }
 
-// TestHistory records more calls than a history stores. The subtests run in order: some record
-// something, which those after them expect.
+// The subtests depend on each other's records, so they run in order.
 func TestHistory(t *testing.T) {
-	const last = 2 * historySize // the last ticket with a call
-	// callOf returns only the last historySize-1 calls. The call before them is still stored, but a
-	// concurrent writer could be about to replace it.
-	const oldest = last - historySize + 2
+	const last = 2 * historySize     // the last ticket with a call
+	const readable = historySize - 1 // one slot may be in use by a writer
+	const oldest = last - readable + 1
 	var h history
 	checkFound := func(t *testing.T, ticket uint64, wantFound bool) {
 		t.Helper()

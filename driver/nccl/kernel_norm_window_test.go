@@ -12,13 +12,11 @@ import (
 	"symmem/driver/formula"
 )
 
-// A norm is an all-reduce (or a reduce-scatter), followed by RMSNorm of each row of the sum. If the
-// input is in a window (memory that is registered with NCCL), the direct path can run a large norm
-// with a pull kernel. For example, in a group of 2 ranks, each rank reads the other rank's input
-// from the window. Kernel norm_pull_q_bf16_2 does this for bfloat16, and quantizes the result.
+// A norm is an all-reduce or reduce-scatter followed by RMSNorm of each row. If the inputs are in
+// windows, memory that is registered with NCCL, pull kernels read large inputs of the other ranks
+// there. For example, norm_pull_q_bf16_2 sums bfloat16 inputs of 2 ranks and quantizes the result.
 
-// newNormWindows opens a test group and returns the norm buffers of its ranks. The buffers are in
-// windows, at the same offset on all ranks.
+// newNormWindows opens a test group whose ranks have norm buffers in windows.
 func newNormWindows(
 	t *testing.T, ranks int, timeout time.Duration,
 ) (*testGroup, []normBuffers) {
@@ -40,12 +38,12 @@ func newNormWindows(
 	return w, buffers
 }
 
-// pulledNorms lists norms for 2 ranks that are large enough for a pull kernel.
+// pulledNorms lists norms that are large enough for a pull kernel on 2 ranks.
 var pulledNorms = []struct {
 	rows     int
 	hidden   int // elements of a row
 	dataType driver.DataType
-	quant    driver.Quant // how the result is quantized
+	quant    driver.Quant
 }{
 	{rows: 897, hidden: 4096, dataType: driver.BFloat16, quant: driver.QuantNone},
 	{rows: 897, hidden: 4104, dataType: driver.Float16, quant: driver.QuantNone},
@@ -63,7 +61,6 @@ func newPulledNorm(random *rand.Rand, i int) *formula.NormCase {
 	return c
 }
 
-// TestNormsInWindows checks the outputs of the pulledNorms, and that pull kernels computed them.
 func TestNormsInWindows(t *testing.T) {
 	random := newRandom(t)
 	w, buffers := newNormWindows(t, 2, time.Minute)
@@ -77,7 +74,7 @@ func TestNormsInWindows(t *testing.T) {
 }
 
 // scatteredNorms lists norms after a reduce-scatter. Rows of 2056 elements are too short for a pull
-// kernel, and need two kernels.
+// kernel, so a bulk kernel sums them first.
 var scatteredNorms = []struct {
 	hidden   int // elements of a row
 	dataType driver.DataType
@@ -90,23 +87,22 @@ var scatteredNorms = []struct {
 	{hidden: 2056, dataType: driver.BFloat16, quant: driver.QuantStatic},
 }
 
-// TestScatteredNormsInWindows checks the outputs of the scatteredNorms, with 2 and with up to 4
-// ranks, and that the expected kernels computed them.
 func TestScatteredNormsInWindows(t *testing.T) {
 	random := newRandom(t)
 	for _, ranks := range []int{2, ranksUpTo(t, 4)} {
 		w, buffers := newNormWindows(t, ranks, time.Minute)
 		for _, norm := range scatteredNorms {
-			const maxLineBytes = 2 << 20 // line kernels handle parts up to this size
+			const maxLineBytes = 2 << 20 // largest part for a line kernel
 			const elementBytes = 2
-			rows := maxLineBytes/elementBytes/norm.hidden + 1 // just too many for line kernels
+			maxLineRows := maxLineBytes / elementBytes / norm.hidden
+			rows := maxLineRows + 1
 			c := formula.NewNormCase(random, ranks, rows, norm.hidden, norm.dataType, norm.quant)
 			c.AddSpecialValues(random)
 			w.normalize(buffers, c.Scatter(random)...)
 		}
 
 		if ranks == 3 {
-			continue // no kernel names end in 3
+			continue // kernel names end in 2, 4 or 8
 		}
 
 		n := fmt.Sprint(ranks)
@@ -117,8 +113,7 @@ func TestScatteredNormsInWindows(t *testing.T) {
 	}
 }
 
-// TestNormInWindowsTimesOut launches a norm only on rank 0. Synchronize must return a TimeoutError
-// about rank 1. The kernel must fill its outputs with poison, a value for missing results.
+// A kernel that times out fills its outputs with poison, a value for missing results.
 func TestNormInWindowsTimesOut(t *testing.T) {
 	random := newRandom(t)
 	w, buffers := newNormWindows(t, 2, time.Second)

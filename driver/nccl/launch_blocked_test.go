@@ -11,19 +11,15 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// Calls of a group run in the order of their launches, even on different streams. These tests block
-// one stream or one launch, and check which other work is blocked by it. A graph contains captured
-// calls, which are replayed whenever the graph is launched.
+// Calls of a group run in launch order, even on different streams. These tests block a stream or a
+// launch, and check that unrelated work continues.
 
-// TestCallDoesNotWaitForAReplayedSend checks that a call does not wait for a blocked Send on
-// another stream. The Send is blocked until its message can be received:
+// A call does not wait for a blocked Send on another stream. Waiting would deadlock:
 //
-//	rank 0, first stream:  Send 1, call 1, Send 2 (waits until message 1 is received)
+//	rank 0, first stream:  Send 1, call 1, Send 2 (waits for the receipt of message 1)
 //	rank 0, second stream: call 2
 //	rank 1, first stream:  call 1
-//	rank 1, second stream: call 2, and then both receives
-//
-// If call 2 waited for Send 2, no rank could continue. Both Sends of rank 0 replay one graph.
+//	rank 1, second stream: call 2, Recv 1, Recv 2
 func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
@@ -49,7 +45,7 @@ func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	})
 }
 
-// prepareBlockedMessage prepares a Send on rank 0, or a Recv on rank 1.
+// prepareBlockedMessage prepares a Send on rank 0 and the matching Recv on rank 1.
 func (m *testRank) prepareBlockedMessage() (driver.Plan, error) {
 	buffer, err := m.mapRegion(messageBytes)
 	if err != nil {
@@ -67,7 +63,7 @@ func (m *testRank) prepareBlockedMessage() (driver.Plan, error) {
 	return prepare(m.group, message)
 }
 
-// replaySends launches the calls and Sends of rank 0.
+// replaySends launches the work of rank 0. Both Sends replay one captured graph.
 func (m *testRank) replaySends(
 	p *repeatedSum, message driver.Plan, first, second driver.Stream,
 ) error {
@@ -82,7 +78,7 @@ func (m *testRank) replaySends(
 	return errors.Join(err, p.launch(m.group, second, driver.PathDirect))
 }
 
-// receiveLate launches the calls of rank 1 before it receives both messages.
+// receiveLate launches the calls of rank 1, followed by both receives.
 func (m *testRank) receiveLate(
 	p *repeatedSum, message driver.Plan, first, second driver.Stream,
 ) error {
@@ -95,28 +91,27 @@ func (m *testRank) receiveLate(
 	return err
 }
 
-// blockedTimeout is the group's timeout. A launch that is blocked for longer fails.
+// blockedTimeout is the group's timeout, after which a blocked launch fails.
 const blockedTimeout = time.Minute
 
-// TestStreamIsNotBlockedByALaunchOnAnother uses a stream of rank 0 while a launch on m.stream is
-// blocked. Ranks compare a plain call before they launch it, so the launch waits for rank 1. The
-// other stream must not wait for the launch, although the group has used both streams.
+// A blocked launch on one stream of rank 0 does not block another stream, although the group has
+// used both. The launch is blocked because SetCheck makes the ranks compare plain calls beforehand.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newAdditiveGroup(t, 2, blockedTimeout)
-	proceed := make(chan struct{}) // closed when rank 1 may launch the plain call
+	proceed := make(chan struct{}) // closed when rank 1 may launch
 	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		other, err := m.device.NewStream()
 		if err != nil {
 			return err
 		}
 
-		m.group.SetCheck(true) // enables the comparison
+		m.group.SetCheck(true)
 		if err := p.launch(m.group, other, driver.PathDirect); err != nil {
 			return err
 		}
 
 		if m.rank == 0 {
-			err := m.useDuringLaunch(w, p, other, proceed) // also closes other
+			err := m.useDuringLaunch(w, p, other, proceed)
 			return errors.Join(err, m.check(w, p, m.stream))
 		}
 
@@ -127,9 +122,8 @@ func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	})
 }
 
-// useDuringLaunch begins a launch on m.stream, which waits for rank 1. Meanwhile, it uses and
-// closes the other stream. If this takes too long, it returns an error. At the end, it closes
-// proceed and waits for the launch.
+// useDuringLaunch uses and closes the other stream while a launch on m.stream waits for rank 1. It
+// closes proceed to end the launch.
 func (m *testRank) useDuringLaunch(
 	w *testGroup, p *repeatedSum, other driver.Stream, proceed chan struct{},
 ) error {
@@ -137,7 +131,7 @@ func (m *testRank) useDuringLaunch(
 	go func() { launchResult <- p.launch(m.group, m.stream, driver.PathPlain) }()
 	isComparing := func() bool { return m.group.(*communicator).comparer.comparedCall.Load() != nil }
 	if err := gpu.Poll(w.t.Context(), isComparing); err != nil {
-		close(proceed) // so that rank 1 does not wait forever
+		close(proceed)
 		return err
 	}
 
@@ -154,8 +148,7 @@ func (m *testRank) useDuringLaunch(
 	return errors.Join(err, <-launchResult)
 }
 
-// useAndClose calls each method of a stream that must not wait for a launch on another stream, and
-// then closes the stream.
+// useAndClose calls the methods of s that must not wait for a launch on another stream.
 func (m *testRank) useAndClose(w *testGroup, s driver.Stream) error {
 	e := m.device.streams.NewEvent()
 	err := s.Host(func() {})
@@ -173,11 +166,8 @@ func (m *testRank) useAndClose(w *testGroup, s driver.Stream) error {
 	return errors.Join(err, s.Close())
 }
 
-// TestClosingGroupDoesNotUseAClosedStream launches a call on a group while another goroutine begins
-// to close the group. The launch has already seen that the group is open, so it continues.
-//
-// The group's previous call was on a stream that has been closed meanwhile. The new call must run
-// after the previous call, but must not use the closed stream. A second group has used it, too.
+// A launch that races with the group's Close must not use the stream of the group's previous call,
+// which has been closed.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())
@@ -207,19 +197,18 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 		err = errors.Join(err, second.Launch(old, barrier))
 		err = errors.Join(err, old.Synchronize(w.t.Context()))
 		err = errors.Join(err, old.Close())
-		c.isClosing.Store(false) // as if the next launch had read it before it was set
+		c.isClosing.Store(false) // as if the next launch had read isClosing before Close set it
 		err = errors.Join(err, p.launch(c, m.stream, driver.PathDirect))
 		err = errors.Join(err, m.check(w, p, m.stream))
 		return errors.Join(err, second.Close())
 	})
 }
 
-// TestDirectKernelsStayOrderedAfterAbort launches four calls, each on a separate stream: a direct
-// kernel on a blocked stream, two NCCL calls, and another direct kernel. An abort ends the NCCL
-// calls early, but the second direct kernel must still wait for the first.
+// An abort ends the two NCCL calls early, but the direct kernel after them must still wait for the
+// blocked direct kernel before them.
 func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
-	var launching sync.WaitGroup // the ranks that have not launched all calls
+	var launching sync.WaitGroup
 	launching.Add(2)
 	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
 		paths := []driver.Path{
@@ -230,9 +219,9 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 			return err
 		}
 
-		m.others = nil // so that the streams are closed only below
+		m.others = nil // the streams are closed here, where their fault is expected
 		for _, s := range streams {
-			defer s.Close() // its error is expected: the group's fault
+			defer s.Close()
 		}
 
 		unblock, err := m.blockStream(streams[0].CUDA)
@@ -247,7 +236,7 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 		}
 
 		m.group.Abort(errAborted)
-		// Long enough for a kernel that does not wait for the first one.
+		// Long enough for a kernel that does not wait.
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		hasRun := gpu.Poll(ctx, streams[3].Idle) == nil

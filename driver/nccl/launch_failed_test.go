@@ -13,30 +13,23 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// These tests make a CUDA function fail on one of two ranks, and check that the other rank gets a
-// fault. The software GPU reads the environment variable SOFTGPU_FAIL for this. For example,
-// "cuGraphLaunch:1:2" makes the first call of cuGraphLaunch return code 2, cuda.ErrOutOfMemory. The
-// software GPU reads the variable only once, so each such test runs in a child process.
-
-// inSoftGPUProcess is like inChildProcess, but skips the test on a real GPU. fail is the value of
-// SOFTGPU_FAIL in the child process: "function:call:code". Calls are counted from 1.
+// inSoftGPUProcess is like inChildProcess, but skips the test on a real GPU. For
+// example, fail = "cuGraphLaunch:1:2" makes the child's first call of cuGraphLaunch return code 2,
+// cuda.ErrOutOfMemory.
 func inSoftGPUProcess(t *testing.T, fail string, variables ...string) bool {
 	t.Helper()
 	requireSoftGPU(t, "can inject failures")
 	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+fail)...)
 }
 
-// noFailures is an argument of inSoftGPUProcess with which no call fails.
+// noFailures makes inSoftGPUProcess inject no failure.
 const noFailures = ""
 
-// inChildProcess runs the test again in a child process with additional environment variables.
-//
-// In the parent process, it waits for the child process and returns false. If the child process
-// fails, so does the test. In the child process, it returns true, and the caller must run the body
-// of the test.
+// inChildProcess runs the test again in a child process with additional environment variables. It
+// returns true in the child process, in which the caller must run the body of the test.
 func inChildProcess(t *testing.T, variables ...string) bool {
 	t.Helper()
-	const testNameVariable = "SYMMEM_TEST_APART" // name of the test for which the child was started
+	const testNameVariable = "SYMMEM_TEST_APART" // names the test that started the child
 	if os.Getenv(testNameVariable) == t.Name() {
 		return true
 	}
@@ -55,7 +48,7 @@ func inChildProcess(t *testing.T, variables ...string) bool {
 	return false
 }
 
-// checkFault checks that Synchronize returns ErrFault, because the other rank has failed.
+// checkFault checks that the other rank's failure makes Synchronize return ErrFault.
 func checkFault(t *testing.T, s driver.Stream) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -65,7 +58,7 @@ func checkFault(t *testing.T, s driver.Stream) {
 	}
 }
 
-// closeAll closes the streams and devices of both ranks. The test fails if one cannot be closed.
+// closeAll closes the streams and devices of both ranks.
 func (p *pairOfRanks) closeAll(t *testing.T) {
 	t.Helper()
 	for r := range p {
@@ -79,8 +72,6 @@ func (p *pairOfRanks) closeAll(t *testing.T) {
 	}
 }
 
-// TestFailedGraphLaunchFailsThePeers makes CUDA fail to launch a graph with a collective on rank
-// 0. Rank 1, which launches its graph later, must get a fault.
 func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuGraphLaunch:1:2") {
 		return
@@ -96,7 +87,7 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 		t.Fatalf("rank 0: Launch = %v, want the injected failure", err)
 	}
 
-	// Rank 1 may learn of the failure before or after its launch.
+	// Rank 1 learns of the failure before or after its launch.
 	err := graphs[1].Launch(p[1].stream)
 	if err == nil {
 		checkFault(t, p[1].stream)
@@ -113,11 +104,8 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRecvInAGraphEndsAfterAFailedLaunch launches a graph with a Recv on rank 1, and makes CUDA
-// fail to record the event after the graph. Launch must return an error.
-//
-// The stream executes the graph nevertheless, so the Recv must stop waiting for its message. Rank 0
-// must notice the failure.
+// If CUDA launches a graph but fails to record the event after it, Launch fails. The Recv in the
+// graph runs nevertheless and must end without its message.
 func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return
@@ -154,8 +142,6 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestFailedSendFailsTheReceiver makes CUDA fail while rank 0 queues a Send. The stream of rank 1,
-// which waits for the message, must get a fault.
 func TestFailedSendFailsTheReceiver(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuStreamWriteValue32_v2:2:2") {
 		return

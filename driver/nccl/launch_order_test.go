@@ -10,18 +10,14 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// Two ranks launch calls of their group on several streams. Calls of a group run in the order of
-// their launches, even on different streams. But a call must not wait for other work. For example:
+// Calls of a group run in launch order, even on different streams. But a call must wait only for
+// earlier calls, not for other work on their streams, or the ranks deadlock:
 //
-//	rank 0, stream 0: call 1, and then a Recv that waits for a message of rank 1
-//	rank 0, stream 1: call 2
-//	rank 1:           call 1, call 2, and then the Send of the message
-//
-// Call 2 on stream 1 waits for call 1. If it waited for the whole stream 0, it would wait for the
-// Recv, the Recv for the Send, and the Send for call 2: no rank could continue.
+//	rank 0, stream 0: call 1, Recv
+//	rank 0, stream 1: call 2 (must wait for call 1, but not for the Recv)
+//	rank 1:           call 1, call 2, Send
 
-// TestEmptyCallKeepsTheOrder launches an empty AllToAllV, which makes no NCCL call, between a
-// blocked NCCL kernel and a direct kernel. The direct kernel must not run before the NCCL kernel.
+// An empty AllToAllV, which makes no NCCL call, between two calls does not break their order.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
@@ -55,13 +51,13 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 			return m.group.Launch(emptyStream, emptyPlan)
 		}
 		second := func() error { return p.launch(m.group, directStream, driver.PathDirect) }
-		// checkOrder blocks ncclStream until both functions have returned.
+		// checkOrder unblocks ncclStream after both launches.
 		err = m.checkOrder(ncclStream.CUDA, first, directStream.CUDA, second)
 		return errors.Join(err, m.check(w, p, ncclStream, emptyStream, directStream))
 	})
 }
 
-// The kinds of work after call 1 that wait for the message.
+// Work on stream 0 that follows call 1 and waits for the message of rank 1.
 const (
 	waitByRecv         = "a receive"
 	waitByEvent        = "a wait"
@@ -70,21 +66,18 @@ const (
 	waitByGraph        = "a graph"
 )
 
-// The kinds for adopted streams, which belong to another library, their owner. The owner makes
-// stream 0 wait for the message, without symmem's knowledge. Then symmem queues an event or a fill
-// on stream 0.
+// More such work, only for streams adopted from another library, their owner. The owner makes
+// stream 0 wait without symmem's knowledge, and then symmem queues an event or a fill.
 const (
 	ownersWaitAndEvent = "a wait of the owner, an event"
 	ownersWaitAndFill  = "a wait of the owner, a fill"
 )
 
-// isOwnersWait reports whether the owner of an adopted stream queues the wait.
 func isOwnersWait(kind string) bool {
 	return kind == ownersWaitAndEvent || kind == ownersWaitAndFill
 }
 
-// TestCallDoesNotWaitForWorkQueuedAfterEarlierCall is the example at the beginning of this file,
-// with each kind of work after call 1. If call 2 waits for this work, the calls time out.
+// Call 2 times out if it waits for the work that follows call 1.
 func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		kinds := []string{
@@ -106,8 +99,7 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 }
 
 // launchAroundMessage launches call 1 on stream 0 and call 2 on stream 1. On rank 0, work of the
-// given kind follows call 1. On rank 1, the Send of the message follows call 2. Both ranks have
-// three streams. If adopted is set, they are adopted.
+// given kind follows call 1. On rank 1, the Send follows call 2.
 func (m *testRank) launchAroundMessage(
 	w *testGroup, p *repeatedSum, kind string, adopted bool,
 ) error {
@@ -143,7 +135,7 @@ func (m *testRank) launchAroundMessage(
 		arrived := m.device.streams.NewEvent()
 		err = errors.Join(err, message.launch())
 		err = errors.Join(err, message.stream.Record(arrived))
-		if isOwnersWait(kind) { // the message is on streams[2]
+		if isOwnersWait(kind) { // the Recv is on streams[2]
 			err = errors.Join(err, join(foreign[0], foreign[2]))
 		}
 
@@ -165,13 +157,12 @@ func (m *testRank) launchAroundMessage(
 
 // preparedMessage is a Recv on rank 0, or the matching Send on rank 1.
 type preparedMessage struct {
-	launch func() error
-	stream driver.Stream // on which launch launches it
+	launch func() error // on stream
+	stream driver.Stream
 	buffer *region
 }
 
-// prepareMessage prepares the message for launchAroundMessage. With kind waitByGraph, it is in a
-// graph.
+// prepareMessage prepares the Send or Recv of the message, captured in a graph for waitByGraph.
 func (m *testRank) prepareMessage(
 	buffer *region, kind string, streams []*stream.Stream,
 ) (*preparedMessage, error) {
@@ -179,7 +170,7 @@ func (m *testRank) prepareMessage(
 		Operation: driver.Send, DataType: driver.Uint8, Count: messageBytes, Root: 1 - m.rank,
 		Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
 	}
-	messageStream := streams[1] // of rank 1: the Send follows call 2
+	messageStream := streams[1] // the Send follows call 2
 	if m.rank == 0 {
 		call.Operation = driver.Recv
 		messageStream = streams[2]
@@ -207,9 +198,8 @@ func (m *testRank) prepareMessage(
 	return message, nil
 }
 
-// queueWait queues the work on stream s that waits for the message. arrived is an event that has
-// been recorded after the message. If the owner has already made s wait, queueWait queues an event
-// or a fill. If the message is on s, it does nothing.
+// queueWait makes stream s wait for arrived, an event that was recorded after the message, unless
+// the Recv or the owner has already made s wait.
 func (m *testRank) queueWait(
 	kind string, s driver.Stream, message *preparedMessage, arrived driver.Event,
 ) error {
@@ -225,7 +215,7 @@ func (m *testRank) queueWait(
 		}
 
 		return s.Host(func() { <-hasArrived })
-	case ownersWaitAndEvent: // a pool also records an event when memory is freed
+	case ownersWaitAndEvent: // as a memory pool does when memory is freed
 		return s.Record(m.device.streams.NewEvent())
 	case ownersWaitAndFill:
 		return s.Fill(message.buffer.segment.Address(), 0, messageBytes)
