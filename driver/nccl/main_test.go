@@ -17,15 +17,11 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// The tests run on the machine's GPUs. Without a GPU, they run on the software GPU: libraries that
-// simulate CUDA, NCCL and several GPUs on the CPU. A rank of a test usually has its own GPU. On a
-// machine with too few GPUs, a test is skipped.
-
-// TestMain runs the tests. Without a GPU, it builds the software GPU first.
+// TestMain runs the tests on the machine's GPUs or, without any, on the software GPU, libraries
+// that simulate CUDA, NCCL and several GPUs.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
-// runTests prepares the process, runs the tests, and returns the exit status. It may restart the
-// program.
+// runTests returns the exit status of the tests. It may restart the program.
 func runTests(m *testing.M) int {
 	if err := loadKernelsEagerly(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -33,7 +29,8 @@ func runTests(m *testing.M) int {
 	}
 
 	applyMachinesVariable()
-	if (Backend{}).Available() != nil { // there is no GPU
+	hasGPU := (Backend{}).Available() == nil
+	if !hasGPU {
 		cudaPath, ncclPath, err := softgpu.Build()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -44,11 +41,10 @@ func runTests(m *testing.M) int {
 		os.Setenv("SYMMEM_NCCL", ncclPath)
 	}
 
-	// A child process of a test finds the software GPU through its parent's environment, so that the
-	// GPU's name must be checked here.
+	// In the child process of a test, the software GPU from the parent's environment is available.
 	if name, err := modelName(); err == nil && isSoft(name) {
 		gpu.KernelEndTimeout = 5 * time.Second // the software GPU is slow
-		// Each parallel test runs in a child process, which is mostly idle.
+		// The child processes of parallel tests are mostly idle.
 		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -58,9 +54,8 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU and
-// the variable is not set. Otherwise, CUDA would load a kernel at its first launch, and could wait
-// for kernels of other ranks meanwhile.
+// loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU.
+// Loading a kernel at its first launch could wait for running kernels of other ranks.
 func loadKernelsEagerly() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !isSharingEnabled() || os.Getenv(loading) != "" {
@@ -75,7 +70,6 @@ func loadKernelsEagerly() error {
 	return syscall.Exec(program, os.Args, append(os.Environ(), loading+"=EAGER"))
 }
 
-// modelName returns the name of the first GPU.
 func modelName() (string, error) {
 	gpus, err := cuda.Load()
 	if err != nil {
@@ -90,11 +84,10 @@ func modelName() (string, error) {
 	return first.Name()
 }
 
-// isSoft reports whether a name of a GPU is that of the software GPU.
-func isSoft(name string) bool { return strings.HasPrefix(name, "Software") }
+func isSoft(modelName string) bool { return strings.HasPrefix(modelName, "Software") }
 
-// needDevices skips the test on a machine with fewer than n GPUs. If the software GPU has fewer
-// devices although SOFTGPU_DEVICES does not limit them, the test fails.
+// needDevices skips the test on a machine with fewer than n GPUs. The software GPU must have enough
+// devices unless SOFTGPU_DEVICES sets their number.
 func needDevices(t *testing.T, n int) {
 	t.Helper()
 	count := maxRanks(t)
@@ -110,16 +103,15 @@ func needDevices(t *testing.T, n int) {
 		driver.ErrUnsupported))
 }
 
-// ranksUpTo returns the number of ranks for a test with up to n ranks: one for each GPU, but at
-// least two. If the machine has fewer than two GPUs, the test then skips itself by needDevices.
+// ranksUpTo limits n to the number of GPUs, but not to less than 2: with fewer GPUs, needDevices
+// then skips the test.
 func ranksUpTo(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, maxRanks(t)))
 }
 
-// needDirect skips the test if the group has no direct path because of the links between its GPUs,
-// for example without NVLink. If the direct path is unavailable for another reason, the test
-// fails.
+// needDirect skips the test if the links between the group's GPUs do not support the direct path,
+// and fails it if the path is unavailable for another reason.
 func needDirect(t *testing.T, group driver.Communicator) {
 	t.Helper()
 	c := group.(*communicator)

@@ -10,21 +10,18 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// These tests abort the group of two ranks, 0 and 1, around a Recv of rank 0. Rank 1 never sends a
-// message. An abort without a cause is reported as driver.ErrAborted. After it, the group's
-// teardown stops the waiting kernels and then closes the channel stages.kernelsEnded.
+// In these tests, rank 0 launches a Recv before or after an abort. Rank 1 never sends a message.
+// Rank 0 must get the abort, driver.ErrAborted, exactly once.
 
-// recvBytes is the size of the messages that rank 0 wants to receive.
 const recvBytes = 8
 
-// recvOnRank0 launches a Recv on rank 0.
 func (p *pairOfRanks) recvOnRank0() error {
 	buffer := p[0].regions[0].segment.Address()
 	return p.message(0, driver.Recv, buffer, recvBytes, noDigest)
 }
 
-// lockDescriptors locks the pool of message descriptors of c's device. A Recv takes a descriptor
-// from the pool, so that it blocks until unlock is called.
+// lockDescriptors blocks each Recv until unlock is called. A Recv needs a message descriptor from
+// the pool that this function locks.
 func lockDescriptors(c *communicator) (unlock func()) {
 	isLocked := make(chan struct{})
 	mustUnlock := make(chan struct{})
@@ -39,9 +36,7 @@ func lockDescriptors(c *communicator) (unlock func()) {
 	return func() { close(mustUnlock) }
 }
 
-// TestRecvQueuedDuringTeardownEnds blocks a Recv just before it is queued, and lets it continue
-// after the teardown has stopped the group's kernels, or after a while. The call or Synchronize
-// must return ErrAborted, and a further Synchronize nothing.
+// A Recv ends even if it is queued after the teardown of the group has stopped the kernels.
 func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c := p[0].group.(*communicator)
@@ -50,13 +45,13 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	go func() { queued <- p.recvOnRank0() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	isInRecv := func() bool {
-		isFree := c.mu.TryLock() // the Recv holds c.mu while it is blocked
-		if isFree {
+	isInRecv := func() bool { // the blocked Recv holds c.mu
+		if c.mu.TryLock() {
 			c.mu.Unlock()
+			return false
 		}
 
-		return !isFree
+		return true
 	}
 	if err := gpu.Poll(ctx, isInRecv); err != nil {
 		t.Fatal(err)
@@ -86,8 +81,6 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestRefusedMessageReturnsTheFaultOnce launches a second Recv after an abort. The Recv is refused
-// and returns the abort, so that Synchronize must not return it again.
 func TestRefusedMessageReturnsTheFaultOnce(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	if err := p.recvOnRank0(); err != nil {

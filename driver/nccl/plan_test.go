@@ -10,17 +10,10 @@ import (
 	"symmem/internal/nccl"
 )
 
-// A call can run on several paths, such as plain, window and direct. An offer of a call answers
-// questions about each path: Refusal returns an error if the path does not support the call, and
-// Remark returns a note for users. Take returns a plan, with which the call can be launched on a
-// path.
-
-// TestUnknownTypesAndReductionsAreRefused checks that calls with types or reductions that NCCL
-// does not have are refused. If symmem passed 0 instead, NCCL would use its type or reduction with
-// the number 0.
+// Types and reductions that NCCL does not have are refused, and not passed to NCCL as its number 0.
 func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	const (
-		unknownReduction = driver.ReduceOps // the number of reductions
+		unknownReduction = driver.ReduceOps // one above the last
 		unknownType      = driver.Float32 + 100
 	)
 	for name, call := range map[string]driver.Call{
@@ -42,15 +35,12 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 		}
 	}
 
-	// An AllGather does not reduce, so its ReduceOp does not matter.
 	gather := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: unknownReduction}}
 	if err := gather.Refusal(driver.PathPlain); err != nil {
 		t.Errorf("AllGather with an unknown reduction: Refusal = %v, want nil", err)
 	}
 }
 
-// TestOperationsWithoutAnNCCLCallAreRefused checks that plan.collective, which returns NCCL's
-// collective for an operation, refuses operations for which NCCL has none.
 func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 	const unknownOperation = driver.Operation(100)
 	for _, operation := range []driver.Operation{
@@ -66,8 +56,6 @@ func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
 	}
 }
 
-// TestReductionNumbersMatchNCCL compares the numbers of reductions that package driver passes to
-// NCCL with the constants of internal/nccl.
 func TestReductionNumbersMatchNCCL(t *testing.T) {
 	for op, want := range map[driver.ReduceOp]nccl.ReduceOp{
 		driver.Sum:  nccl.Sum,
@@ -83,8 +71,7 @@ func TestReductionNumbersMatchNCCL(t *testing.T) {
 	}
 }
 
-// TestKernelIsChosenOnceForAPlan checks that an offer chooses a direct kernel at most once,
-// although Refusal, Remark and Take all need the choice. On other paths, it must choose none.
+// An offer chooses its direct kernel once, although Refusal, Remark and Take all need the choice.
 func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
@@ -102,7 +89,7 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 			return err
 		}
 
-		call := driver.Call{ // in place
+		call := driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, SendWindow: s.window,
 			RecvWindow: s.window, Send: s.segment.Address(), Recv: s.segment.Address(),
 		}
@@ -123,8 +110,7 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	})
 }
 
-// countChoices makes an offer for the call and takes it for the path. It returns how often a direct
-// kernel was chosen meanwhile.
+// countChoices offers the call, takes the offer for path, and returns how often it chose a kernel.
 func (m *testRank) countChoices(call driver.Call, path driver.Path) (count int, err error) {
 	c := m.group.(*communicator)
 	c.direct.choose = func(l kernels.Launch) (kernels.Work, error) {
@@ -145,8 +131,7 @@ func (m *testRank) countChoices(call driver.Call, path driver.Path) (count int, 
 	return count, err
 }
 
-// prepare returns the plan of a call on the path call.Path. If the window path refuses the call,
-// prepare uses the plain path instead.
+// prepare returns a plan for call.Path, or for the plain path if the window path refuses the call.
 func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	if call.Path == driver.PathWindow && c.Offer(call).Refusal(driver.PathWindow) != nil {
 		call.Path = driver.PathPlain
@@ -155,9 +140,8 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	return driver.Prepare(c, call)
 }
 
-// TestCallWithoutTicketIsNamedByItsLaunch checks how errors describe a call: by its ticket (its
-// number in the group) if that is known. The ticket of a replayed call is unknown, so errors give
-// the number of its kernel launch and its position in the capture.
+// Errors name a call by its ticket, its sequence number in the group. The ticket of a replayed call
+// is unknown, so they name its kernel launch and its position in the capture.
 func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
 	const (
 		ticket       = 12

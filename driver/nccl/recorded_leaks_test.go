@@ -13,12 +13,7 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// A group can leak resources of this process (file descriptors, goroutines and mappings) and GPU
-// memory. The test makes 40 groups one after another, whose calls another library captures in
-// graphs, and counts the resources before and after. With a leak in each group, there would be at
-// least 40 more of one kind.
-
-// groupCount returns the number of groups. The variable SYMMEM_TEST_GROUPS can set it.
+// groupCount returns how many groups TestCapturedGroupsLeaveNothingBehind opens and closes.
 func groupCount() int {
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
 		return n
@@ -27,8 +22,21 @@ func groupCount() int {
 	return 40
 }
 
-// TestCapturedGroupsLeaveNothingBehind checks that groups leak nothing if their calls are captured
-// in graphs of another library.
+// closing is a way to close a group whose calls are in graphs.
+type closing struct {
+	mustAbort    bool // abort the group before Close
+	destroyFirst bool // destroy the graphs before Close
+}
+
+var closings = []closing{
+	{mustAbort: true, destroyFirst: true},
+	{mustAbort: false, destroyFirst: true},
+	{mustAbort: true, destroyFirst: false},
+	{mustAbort: false, destroyFirst: false},
+}
+
+// Groups whose calls are in graphs of another library leak neither resources of the process nor GPU
+// memory.
 func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	groups := groupCount()
 	w := newGroup(t, 2, time.Minute)
@@ -38,19 +46,18 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		sums[m.rank], err = m.newRepeatedSum(w, windowName, elements)
 		return err
 	})
-	closeGroups := func(n int) { // uses the four combinations of mustAbort and destroyFirst in turn
+	closeGroups := func(n int) {
 		for i := range n {
-			mustAbort := i%2 == 0
-			destroyFirst := i/2%2 == 0
-			w.captureAndClose(sums, mustAbort, destroyFirst)
+			w.captureAndClose(sums, closings[i%len(closings)])
 		}
 	}
-	closeGroups(4) // the first groups also allocate memory that is kept
+	closeGroups(len(closings)) // the first groups also allocate memory that is kept
 	countsBefore := countResources(t)
 	freeBefore := w.freeMemory()
 	closeGroups(groups)
 	checkResources(t, countsBefore, groups)
-	bytesLimit := int64(groups) << 20 // 1 MiB for each group
+	const groupLimit = 1 << 20
+	bytesLimit := int64(groups) * groupLimit
 	for r, freeNow := range w.freeMemory() {
 		leaked := freeBefore[r] - freeNow
 		if leaked >= bytesLimit {
@@ -60,8 +67,8 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// checkResources fails the test if there are many more resources than before the given number of
-// groups. It waits for resources that are in use for a while.
+// checkResources fails the test if the groups leaked resources. It waits for those in use for a
+// short time.
 func checkResources(t *testing.T, countsBefore map[string]int, groups int) {
 	t.Helper()
 	// A few resources may stay in use without a leak.
@@ -83,12 +90,9 @@ func checkResources(t *testing.T, countsBefore map[string]int, groups int) {
 	}
 }
 
-// captureAndClose connects a group, captures its calls in graphs of another library, closes the
-// group, and destroys the graphs.
-//
-// If mustAbort is set, it aborts the group before it closes it. If destroyFirst is set, it destroys
-// the graphs before it closes the group, and otherwise after that.
-func (w *testGroup) captureAndClose(sums [2]*repeatedSum, mustAbort, destroyFirst bool) {
+// captureAndClose connects a group, captures its calls in graphs of another library, and closes the
+// group and its graphs in the given way.
+func (w *testGroup) captureAndClose(sums [2]*repeatedSum, how closing) {
 	w.t.Helper()
 	w.regroup(0, 1)
 	graphs := make([][]*foreignStream, 2) // by rank
@@ -114,20 +118,20 @@ func (w *testGroup) captureAndClose(sums [2]*repeatedSum, mustAbort, destroyFirs
 	})
 	w.must(func(m *testRank) error {
 		var destroyErr error
-		if destroyFirst {
+		if how.destroyFirst {
 			destroyErr = destroyGraphs(graphs[m.rank])
 		}
 
-		if mustAbort {
+		if how.mustAbort {
 			m.group.Abort(errAborted)
 		}
 
-		if !destroyFirst {
-			return m.closeBeforeGraphs(graphs[m.rank], mustAbort)
+		if !how.destroyFirst {
+			return m.closeBeforeGraphs(graphs[m.rank], how.mustAbort)
 		}
 
 		closeErr := m.closeGroup()
-		if mustAbort {
+		if how.mustAbort {
 			closeErr = nil // the fault
 		}
 
@@ -135,9 +139,8 @@ func (w *testGroup) captureAndClose(sums [2]*repeatedSum, mustAbort, destroyFirs
 	})
 }
 
-// closeBeforeGraphs closes the rank's group while it has graphs, and then replays and destroys the
-// graphs. It does not use closeGroup, which would wait for the destruction of the graphs. If
-// isAborted is set, the error of Close is expected.
+// closeBeforeGraphs closes the rank's group, and then replays and destroys its graphs. closeGroup
+// would wait until they are destroyed. Closing an aborted group may fail.
 func (m *testRank) closeBeforeGraphs(graphs []*foreignStream, isAborted bool) error {
 	c := m.group.(*communicator)
 	err := m.regions[0].window.Deregister()
@@ -148,7 +151,7 @@ func (m *testRank) closeBeforeGraphs(graphs []*foreignStream, isAborted bool) er
 		err = errors.Join(err, closeErr)
 	}
 
-	<-c.stages.memoryFreed // everything except what the graphs use
+	<-c.stages.memoryFreed // except what the graphs use
 	for _, g := range graphs {
 		err = errors.Join(err, g.replay())
 	}
@@ -157,7 +160,6 @@ func (m *testRank) closeBeforeGraphs(graphs []*foreignStream, isAborted bool) er
 	return errors.Join(err, awaitTeardownResult(c))
 }
 
-// destroyGraphs destroys graphs and their streams.
 func destroyGraphs(graphs []*foreignStream) (err error) {
 	for _, g := range graphs {
 		err = errors.Join(err, g.destroy())
@@ -167,7 +169,6 @@ func destroyGraphs(graphs []*foreignStream) (err error) {
 	return err
 }
 
-// countResources returns the numbers of resources of this process that a group may leak.
 func countResources(t *testing.T) map[string]int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -178,6 +179,6 @@ func countResources(t *testing.T) map[string]int {
 	return map[string]int{
 		"descriptors": countDescriptors(t),
 		"goroutines":  runtime.NumGoroutine(),
-		"mappings":    strings.Count(string(maps), "\n"), // a line describes each mapping
+		"mappings":    strings.Count(string(maps), "\n"),
 	}
 }

@@ -9,29 +9,22 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// A CallTimer counts calls, and measures how long some of them take on the GPU. A measured call
-// gives it a sample. For example, four ranks launch three all-reduces, and the timer of a rank
-// measures only the second. Rank 3 launches it 300 ms late. The other ranks wait for rank 3, so
-// that their samples are about 300 ms.
-
 const (
 	summedCalls = 3
-	timedCall   = 1 // index of the call that a CallTimer measures
+	timedCall   = 1 // index of the only call that a CallTimer samples
 	sumCount    = 1000
 	sumBytes    = 4 * sumCount // of float32
-
-	// launchDelay is how late the last rank launches timedCall.
 	launchDelay = 300 * time.Millisecond
 )
 
-// timeSums launches summedCalls all-reduces on the given path. The last rank launches timedCall
-// launchDelay after the other ranks. It returns the reading of a CallTimer of each rank.
+// timeSums launches summedCalls all-reduces, and returns each rank's reading of a CallTimer, which
+// samples the GPU time of timedCall. The last rank launches timedCall late, by launchDelay.
 func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 	w.t.Helper()
 	last := len(w.ranks) - 1
-	var launching sync.WaitGroup // ranks before the last that have not launched timedCall
+	var launching sync.WaitGroup // until the other ranks have launched timedCall
 	launching.Add(last)
-	readings := make([]driver.CallTimes, len(w.ranks)) // by rank
+	readings := make([]driver.CallTimes, len(w.ranks))
 	w.must(func(m *testRank) error {
 		call := m.twoLevelCall(driver.AllReduce, driver.Float32, sumCount)
 		call.Path = path
@@ -69,8 +62,7 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 	return readings
 }
 
-// awaitSample waits until the timer has a sample, and returns its reading. The watcher, a goroutine
-// of the group, collects samples some time after the calls.
+// awaitSample returns the timer's reading once a goroutine of the group has collected a sample.
 func (m *testRank) awaitSample(timer *driver.CallTimer) (driver.CallTimes, error) {
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
@@ -83,11 +75,11 @@ func (m *testRank) awaitSample(timer *driver.CallTimer) (driver.CallTimes, error
 	return timer.Read(), nil
 }
 
-// TestRunsAreTimed checks on each path that the measured time includes the wait for a late rank.
+// The measured time of a call includes the wait for a late rank.
 func TestRunsAreTimed(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
-		m.group.SetCheck(false) // otherwise ranks wait for each other before they launch a call
+		m.group.SetCheck(false) // otherwise launches wait for the late rank
 		return nil
 	})
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathTwoLevel} {
@@ -102,8 +94,8 @@ func TestRunsAreTimed(t *testing.T) {
 				t.Errorf("path %v, rank %d: got %+v, want one sample with a duration", path, rank, r)
 			}
 
-			const lateRank = 3 // does not wait for other ranks
-			// The kernels of the other ranks may start late, too, so their waits may be shorter.
+			const lateRank = 3
+			// The kernels of the other ranks may start late, too.
 			const minWait = launchDelay / 3
 			if rank != lateRank && r.Time < minWait {
 				t.Errorf("path %v, rank %d: the call took %v, want at least %v", path, rank, r.Time,
@@ -113,8 +105,7 @@ func TestRunsAreTimed(t *testing.T) {
 	}
 }
 
-// TestTimesWithoutRoomAreSkipped starts to measure more calls at the same time than the group's
-// runTimer has room for. The last call must not be measured, and all room must be free at the end.
+// A runTimer has room for a fixed number of unfinished samples, and skips calls beyond it.
 func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 	w := newTestGroup(t, 1, 20*time.Second)
 	w.regroup()
@@ -124,9 +115,9 @@ func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 		var started []*runSample
 		timedStream := m.stream.(*stream.Stream)
 		for i := range timers {
-			const bytes = 1 // of a call; any number
-			meter := timers[i].Meter(bytes)
-			for range 2 { // a CallTimer measures the second call, not the first
+			const anySize = 1
+			meter := timers[i].Meter(anySize)
+			for range 2 { // a CallTimer skips its first call
 				s := c.runTimer.startSteps(&c.mu, &meter, timedStream)
 				if s != nil {
 					started = append(started, s)

@@ -12,12 +12,9 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// A window is memory that is registered with NCCL. Some versions of NCCL have the defect
-// nccl.EarlyStart: a kernel that uses windows may start before earlier work in its stream has
-// ended. With them, symmem launches a guard (an empty kernel) before each window kernel. For
-// example, NCCL 2.28.3 has the defect, and NCCL 2.28.2 does not.
-
-// guardVersions lists versions of NCCL with and without the defect.
+// guardVersions lists versions of NCCL with and without the defect nccl.EarlyStart: a window kernel,
+// which uses memory registered with NCCL, may start before earlier work in its stream ends. As a
+// guard, symmem launches an empty kernel before each window kernel.
 var guardVersions = []struct {
 	code      string // 22803 is NCCL 2.28.3
 	wantGuard bool
@@ -31,11 +28,9 @@ var guardVersions = []struct {
 	{code: "23203", wantGuard: false},
 }
 
-// guardLog is logged by TestWindowKernelsWaitForEarlierWork if it expects a guard.
+// guardLog is what TestWindowKernelsWaitForEarlierWork logs if the NCCL in use needs a guard.
 const guardLog = "an empty kernel is launched before window kernels"
 
-// TestGuardForKernelsThatStartEarly runs TestWindowKernelsWaitForEarlierWork with several versions
-// of NCCL.
 func TestGuardForKernelsThatStartEarly(t *testing.T) {
 	requireSoftGPU(t, "has a configurable version of NCCL")
 	for _, version := range guardVersions {
@@ -57,8 +52,7 @@ func TestGuardForKernelsThatStartEarly(t *testing.T) {
 	}
 }
 
-// TestWindowKernelsWaitForEarlierWork checks that only calls on the window path have a guard, and
-// only if NCCL has the defect.
+// Only calls on the window path have a guard, and only if NCCL has the defect.
 func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needsGuard := w.opened[0].device.hasEarlyStart()
@@ -80,7 +74,7 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 			return err
 		}
 
-		call := driver.Call{ // in place
+		call := driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 1 << 10,
 			Send: s.segment.Address(), Recv: s.segment.Address(), SendWindow: s.window,
 			RecvWindow: s.window, Path: driver.PathWindow,
@@ -89,8 +83,8 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	})
 }
 
-// checkGuard prepares and launches the call on the window path and on the plain path. It must have
-// a guard only on the window path, and only if needsGuard is set.
+// checkGuard launches the call on the window path, where needsGuard says whether it has a guard,
+// and on the plain path, where it has none.
 func (m *testRank) checkGuard(w *testGroup, call driver.Call, needsGuard bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
 		wantGuard := needsGuard && path == driver.PathWindow
@@ -102,8 +96,8 @@ func (m *testRank) checkGuard(w *testGroup, call driver.Call, needsGuard bool) e
 				wantGuard)
 		}
 
-		const digest = 0 // any number, the same on all ranks
-		prepared, err := offer.Take(path, digest)
+		const anyDigest = 0
+		prepared, err := offer.Take(path, anyDigest)
 		if err != nil {
 			return err
 		}
@@ -118,8 +112,8 @@ func (m *testRank) checkGuard(w *testGroup, call driver.Call, needsGuard bool) e
 	return m.stream.Synchronize(w.t.Context())
 }
 
-// checkGuardOfPlan checks whether plan p has a guard. A plan has prepared guardedCall if it has
-// one, and singleCall if it has none.
+// checkGuardOfPlan checks that plan p has prepared either guardedCall or, without a guard,
+// singleCall.
 func checkGuardOfPlan(t *testing.T, p *plan, path driver.Path, wantGuard bool) {
 	t.Helper()
 	if hasGuard := p.guard != nil; hasGuard != wantGuard {
@@ -136,8 +130,8 @@ func checkGuardOfPlan(t *testing.T, p *plan, path driver.Path, wantGuard bool) {
 	}
 }
 
-// TestCommunicatorWithEarlyStartIsNotAdopted checks that AdoptCommunicator, which takes another
-// library's communicator, refuses an NCCL with the defect unless allowEarlyStartVariable is set.
+// AdoptCommunicator, which uses another library's communicator, refuses an NCCL with the defect
+// unless allowEarlyStartVariable is set.
 func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	w := newGroup(t, 1, 10*time.Second)
 	m := w.opened[0]
@@ -145,7 +139,7 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 		t.Skipf("this NCCL does not have the defect EarlyStart: %v", driver.ErrUnsupported)
 	}
 
-	const unusedHandle = 1 // any handle but 0: AdoptCommunicator must fail before it is used
+	const unusedHandle = 1 // the version is refused before the handle is used
 	_, err := m.device.AdoptCommunicator(unusedHandle)
 	fixedVersion := nccl.VersionText(nccl.EarlyStart.FixedIn)
 	isRefused := errors.Is(err, driver.ErrUnsupported)
@@ -163,18 +157,14 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	}
 }
 
-// alignmentTest is a call with buffers of 4-byte elements. Send begins at a multiple of 16 bytes.
-type alignmentTest struct {
+// alignmentTests lists calls with 4-byte elements. Send is aligned to 16 bytes.
+var alignmentTests = []struct {
 	name       string
 	operation  driver.Operation
-	count      int64   // in elements
-	recvOffset uintptr // bytes by which Recv begins after a multiple of 16 bytes
+	count      int64   // elements of a buffer or, for a ReduceScatter, of a rank's part
+	recvOffset uintptr // bytes from an aligned address to Recv
 	wantRemark bool
-}
-
-// alignmentTests lists calls with and without a remark. With 4<<20+1 elements in a part, the part
-// of rank 1 begins 4 bytes after a multiple of 16.
-var alignmentTests = []alignmentTest{
+}{
 	{
 		name: "aligned", operation: driver.AllReduce, count: 8 << 20,
 		recvOffset: 0, wantRemark: false,
@@ -187,8 +177,8 @@ var alignmentTests = []alignmentTest{
 		name: "misaligned", operation: driver.AllReduce, count: 8 << 20,
 		recvOffset: 4, wantRemark: true,
 	},
-	{ // line kernels are for small calls
-		name: "misaligned, with a line kernel", operation: driver.AllReduce, count: 1 << 10,
+	{
+		name: "misaligned, too small for a remark", operation: driver.AllReduce, count: 1 << 10,
 		recvOffset: 4, wantRemark: false,
 	},
 	{
@@ -201,10 +191,10 @@ var alignmentTests = []alignmentTest{
 	},
 }
 
-// TestRemarkOnMisalignedBuffers checks that a large call gets a remark if its buffers, or the
-// parts of the ranks in a buffer, have different offsets modulo 16 bytes.
+// A large call gets a remark if its buffers, or the ranks' parts of a buffer, have different
+// offsets modulo 16 bytes.
 func TestRemarkOnMisalignedBuffers(t *testing.T) {
-	const bufferBytes = 48 << 20 // room for Send, and the same for Recv
+	const bufferBytes = 48 << 20 // room for Send or Recv
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
 	w.must(func(m *testRank) error {
@@ -236,12 +226,12 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 	})
 }
 
-// TestGroupWithoutWindowNamesItsReason makes two ranks report that they have no windows. The
-// reason must name the first of them, its version of NCCL, and what a user can do.
+// The reason why a group has no windows names the first rank without them and its NCCL version, and
+// tells users what to do.
 func TestGroupWithoutWindowNamesItsReason(t *testing.T) {
 	for _, test := range []struct {
 		machines int
-		wantHint string // what a user can do
+		wantHint string
 	}{
 		{machines: 1, wantHint: "symmem doctor"},
 		{machines: 2, wantHint: "on 2 machines, because they need GIN"},
@@ -249,7 +239,7 @@ func TestGroupWithoutWindowNamesItsReason(t *testing.T) {
 		s := windowSupport{machines: test.machines}
 		const version = "2.32.3"
 		s.disable(3, version)
-		s.disable(4, version) // must not replace rank 3
+		s.disable(4, version)
 		for _, text := range []string{"NCCL " + version, "rank 3", test.wantHint} {
 			if !strings.Contains(s.noWindowsReason, text) {
 				t.Errorf("on %d machines, the reason is %q, want one that contains %q", test.machines,

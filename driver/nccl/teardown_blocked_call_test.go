@@ -11,21 +11,18 @@ import (
 	"symmem/internal/dl"
 )
 
-// In these tests, a plain call of rank 0 waits for rank 1, which aborts the group instead. An abort
-// ends a plain call, but not a window kernel: a kernel that uses windows (memory that is registered
-// with NCCL) ignores the abort. If a window kernel never exits, the teardown of the group sets
-// gpu.Stuck. It must not mistake the plain call for such a kernel.
+// An abort ends plain calls, but not window kernels, which use memory registered with NCCL. If a
+// window kernel never exits, the group's teardown sets gpu.Stuck. A blocked plain call must not be
+// mistaken for one.
 
-// setMayHaveWindowKernels marks the group as one whose window kernels may be running, as if the
-// group's watcher (a goroutine) had not yet noticed that they have exited.
 func setMayHaveWindowKernels(c *communicator) { c.busy.WindowKernels.Store(true) }
 
-// TestBlockedCallEndsAfterWindowKernels aborts while the plain call is blocked on the host, inside
-// NCCL. The call must return ErrFault, whether or not an earlier window kernel has exited.
+// An abort ends a plain call that is blocked on the host, inside NCCL, even if an earlier window
+// kernel never exits.
 func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		isStuck bool // the window kernel before the call never exits
+		isStuck bool // an earlier window kernel never exits
 	}{
 		{name: "exited", isStuck: false},
 		{name: "stuck", isStuck: true},
@@ -38,13 +35,10 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	}
 }
 
-// abortBlockedCall blocks a plain call of rank 0, and aborts the group on rank 1. If isStuck is
-// set, it launches a window kernel that never exits before the call.
+// abortBlockedCall aborts the group on rank 1 while a plain call of rank 0 waits for rank 1.
 func abortBlockedCall(t *testing.T, isStuck bool) {
 	t.Helper()
-	// Now launches block on the host until rank 1 arrives. The child process runs only this test, so
-	// the variable need not be reset.
-	firstSums = false
+	firstSums = false // launches block on the host until rank 1 arrives, for the whole process
 	p := openAndSumWithTimeout(t, 20*time.Second)
 	if isStuck {
 		launchStuckKernel(t, p)
@@ -76,7 +70,7 @@ func abortBlockedCall(t *testing.T, isStuck bool) {
 	}
 }
 
-// launchStuckKernel launches a window kernel on rank 0 that ignores the abort and never exits.
+// launchStuckKernel launches a window kernel on rank 0 that never exits.
 func launchStuckKernel(t *testing.T, p *pairOfRanks) {
 	t.Helper()
 	if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
@@ -88,12 +82,12 @@ func launchStuckKernel(t *testing.T, p *pairOfRanks) {
 	}
 }
 
-// launchBlockedCall begins a plain call on rank 0 and returns once its launch has been recorded.
-// The channel receives the call's error.
+// launchBlockedCall starts a plain call on rank 0, waits until its launch has been recorded, and
+// returns a channel for its error.
 func launchBlockedCall(ctx context.Context, t *testing.T, p *pairOfRanks) <-chan error {
 	t.Helper()
 	c := p[0].group.(*communicator)
-	ticketBefore, _ := c.history.lastCall() // tickets number the calls of the group
+	ticketBefore, _ := c.history.lastCall()
 	result := make(chan error, 1)
 	go func() {
 		err := p.launch(0, driver.PathPlain)
@@ -110,8 +104,7 @@ func launchBlockedCall(ctx context.Context, t *testing.T, p *pairOfRanks) <-chan
 	return result
 }
 
-// TestAbortEndsACallAfterFinishedWindowKernels aborts while the kernel of the plain call waits for
-// rank 1. All window kernels have exited. The stream must get ErrFault.
+// An abort ends a plain call whose kernel waits for rank 1 on the GPU.
 func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	needDevices(t, 2)
 	if !inSoftGPUProcess(t, noFailures) {

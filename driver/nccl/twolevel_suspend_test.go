@@ -10,17 +10,14 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// Four ranks form a group on two simulated machines: ranks 0 and 1 on machine 0, and ranks 2 and 3
-// on machine 1. The two-level path uses smaller groups on two levels: within the machines (ranks 0
-// and 1, ranks 2 and 3), and between the machines (ranks 0 and 2, ranks 1 and 3).
-//
-// Suspend releases the GPU memory of the group and of its levels for a while, and returns the
-// number of bytes. Resume allocates the memory again.
+// Four ranks run on two simulated machines. The two-level path uses smaller groups, the levels:
+// {0, 1} and {2, 3} within the machines, {0, 2} and {1, 3} between them. Suspend releases the GPU
+// memory of a group and its levels until Resume allocates it again.
 
-// checkAll checks each operation of the two-level path on the first bytes of the inputs.
+// checkAll checks each operation of the two-level path on a prefix of the inputs.
 func (w *twoLevelGroup) checkAll() {
 	w.t.Helper()
-	const bytes = 1 << 10   // of each input
+	const bytes = 1 << 10
 	const count = bytes / 4 // Int32 elements
 	var prefixes [][]byte   // by rank
 	for _, input := range w.inputs {
@@ -33,14 +30,13 @@ func (w *twoLevelGroup) checkAll() {
 	w.checkParts(driver.ReduceScatter, driver.Int32, count/int64(len(w.ranks)), sum)
 }
 
-// resume undoes a Suspend of the group on all ranks. It stops the test if Resume fails.
+// resume resumes the group on all ranks.
 func (w *twoLevelGroup) resume() {
 	w.t.Helper()
 	w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(w.t.Context()) })
 }
 
-// TestSuspendReleasesLevels checks that Suspend returns the number of bytes by which the free
-// memory grows. After Resume, the group must work, and a second Suspend must do the same.
+// Suspend returns the number of bytes that it releases, every time.
 func TestSuspendReleasesLevels(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.fill(driver.Int32)
@@ -55,7 +51,7 @@ func TestSuspendReleasesLevels(t *testing.T) {
 					released)
 			}
 
-			if released < kernels.ExchangeBytes { // the memory of the direct path alone
+			if released < kernels.ExchangeBytes { // memory of the direct path
 				t.Errorf("rank %d: Suspend released %d bytes, want at least %d", r, released,
 					kernels.ExchangeBytes)
 			}
@@ -70,20 +66,20 @@ func TestSuspendReleasesLevels(t *testing.T) {
 	}
 }
 
-// TestResumeOfLevelsIsRefusedOnAllRanks resumes a group although rank 2 has too little free memory.
-// Resume must fail on all ranks and keep no memory, but the group must not fail: once rank 2 has
-// enough memory, Resume must succeed.
+// If one rank has too little memory, Resume fails on all ranks and allocates nothing. It can be
+// retried.
 func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	const fullRank = 2
 	w := newTwoLevelGroup(t, 4)
 	w.fill(driver.Int32)
 	released := w.suspend()
 	freeSuspended := w.freeMemory()
-	var occupied *region // memory that rank 2 uses for something else
+	var occupied *region
 	w.must(func(m *testRank) (err error) {
-		if m.rank == fullRank { // leave half of the memory that Resume needs
+		if m.rank == fullRank {
 			needed := released[m.rank]
-			occupied, err = m.mapRegion(freeSuspended[m.rank] - needed/2)
+			left := needed / 2
+			occupied, err = m.mapRegion(freeSuspended[m.rank] - left)
 		}
 
 		return err
@@ -98,7 +94,7 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	})
 	w.must(func(m *testRank) error {
 		if m.rank == fullRank {
-			m.regions = m.regions[:len(m.regions)-1] // remove occupied, which was mapped last
+			m.regions = m.regions[:len(m.regions)-1] // without occupied, the last one
 			return occupied.segment.Unmap()
 		}
 
@@ -112,9 +108,7 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	w.checkAll()
 }
 
-// TestLevelsAreConnectedWhileWindowIsSuspended connects the levels by UseTwoLevels while a window
-// and its segment (registered memory) are suspended. After both have been resumed, the levels must
-// be able to use the window.
+// Levels that are connected while a window and its memory are suspended can use it after Resume.
 func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 	simulateTwoMachines(t, 4)
 	w := &twoLevelGroup{testGroup: newTestGroup(t, 4, 20*time.Second)}
@@ -141,11 +135,10 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 			return err
 		}
 
-		// machineWindow is the window of the level within the machine.
-		level := window.machineWindow
-		isUsable := level != nil && level.isMappedEverywhere
-		if !isUsable {
-			return failuref("machineWindow after Resume = %+v, want one that is mapped everywhere", level)
+		levelWindow := window.machineWindow
+		if levelWindow == nil || !levelWindow.isMappedEverywhere {
+			return failuref("machineWindow after Resume = %+v, want one that is mapped everywhere",
+				levelWindow)
 		}
 
 		return nil
@@ -154,7 +147,7 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 	w.checkAll()
 }
 
-// registerTwoRegions registers two new regions of the rank, for inputs and outputs.
+// registerTwoRegions registers new regions for inputs and outputs.
 func (m *testRank) registerTwoRegions(w *testGroup) error {
 	for name := range uint32(2) {
 		s, err := m.mapRegion(twoLevelBytes)

@@ -13,18 +13,9 @@ import (
 	"symmem/internal/dl"
 )
 
-// Ranks 0 and 1 have captured a call of their group in graphs of another library, and have replayed
-// them once. Then the following happens:
-//
-//  1. Rank 0 replays its graph, but rank 1 does not. Rank 0 times out, and the group fails.
-//  2. Rank 0 reuses the call's buffer. It fills it with the value 7.
-//  3. Rank 1 replays its graph late. The kernel must not write to rank 0's buffer. It fills rank
-//     1's own buffer with poison, a value that stands for missing results.
-//
-// Kernels of a rank learn of the failure from a report, which is memory of this rank.
-
-// TestLateReplayDoesNotTouchReusedBuffers replays a graph late on rank 1. The replay must not
-// change rank 0's reused buffer, whether or not rank 1 has noticed the failure.
+// Rank 1 replays the graph of a call late, after rank 0 has timed out and reused its buffer. The
+// replay must not change that buffer, and fills its own output with poison, a value for missing
+// results.
 func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	for _, o := range []driver.Operation{driver.AllReduce, driver.AllGather} {
 		for _, hasNoticed := range []bool{true, false} {
@@ -34,14 +25,13 @@ func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	}
 }
 
-// inPlaceCall returns an in-place AllReduce or AllGather of two ranks. Its output is the whole
-// buffer of p.
+// inPlaceCall returns an AllReduce or AllGather whose output is the whole buffer of p.
 func (p *repeatedSum) inPlaceCall(o driver.Operation, rank int) driver.Call {
 	const ranks = 2
 	const elementBytes = 4
 	call := p.call(driver.PathDirect)
 	call.Operation = o
-	if o == driver.AllGather { // each rank sends its part of the output
+	if o == driver.AllGather {
 		call.Count /= ranks
 		call.Send += uintptr(int64(rank) * elementBytes * call.Count)
 	}
@@ -49,17 +39,17 @@ func (p *repeatedSum) inPlaceCall(o driver.Operation, rank int) driver.Call {
 	return call
 }
 
-// lateReplay holds the graphs and buffers of both ranks, by rank.
+// lateReplay holds graphs of another library and their buffers, by rank.
 type lateReplay struct {
 	graphs [2]*foreignStream
 	sums   [2]*repeatedSum
 }
 
-// reusedValue is the value that rank 0 writes to its buffer after the timeout.
+// reusedValue is what rank 0 writes to its buffer after the timeout.
 const reusedValue = 7
 
-// replayLate captures a call of operation o on both ranks, and replays it once. Then it makes the
-// steps 1 to 3. Unless hasNoticed is set, rank 1 behaves as if it did not know of the failure.
+// replayLate tests the late replay of operation o. hasNoticed states whether kernels of rank 1 can
+// see that the group has failed.
 func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 	t.Helper()
 	w := newGroup(t, 2, time.Second)
@@ -73,7 +63,7 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 			return nil
 		}
 
-		if err := l.graphs[0].replayAndWait(); err != nil { // until the kernel times out
+		if err := l.graphs[0].replayAndWait(); err != nil { // the kernel times out
 			return err
 		}
 
@@ -108,7 +98,6 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 	})
 }
 
-// captureAndReplay captures a call on buffer p in the rank's graph, and replays it.
 func (l *lateReplay) captureAndReplay(m *testRank, p *repeatedSum, o driver.Operation) error {
 	call := p.inPlaceCall(o, m.rank)
 	work, err := m.group.Offer(call).(*plan).choose()
@@ -120,15 +109,17 @@ func (l *lateReplay) captureAndReplay(m *testRank, p *repeatedSum, o driver.Oper
 		return failuref("the call uses kernel %s, want a bulk kernel", launch.Kernel)
 	}
 
-	l.sums[m.rank] = p
-	if l.graphs[m.rank], err = m.captureForeign(call); err != nil {
+	g, err := m.captureForeign(call)
+	if err != nil {
 		return err
 	}
 
-	return l.graphs[m.rank].replayAndWait()
+	l.sums[m.rank] = p
+	l.graphs[m.rank] = g
+	return g.replayAndWait()
 }
 
-// destroyGraph destroys the rank's graph. Its stream must have the group's fault.
+// destroyGraph destroys the rank's graph, whose stream must have the group's fault.
 func (l *lateReplay) destroyGraph(ctx context.Context, m *testRank) (err error) {
 	g := l.graphs[m.rank]
 	if fault := g.stream.Synchronize(ctx); fault == nil {
@@ -139,7 +130,7 @@ func (l *lateReplay) destroyGraph(ctx context.Context, m *testRank) (err error) 
 	return errors.Join(err, g.closeStream())
 }
 
-// clearReport clears the report of this rank, as if it did not contain the failure yet.
+// clearReport clears the memory in which the rank's kernels see that the group has failed.
 func (m *testRank) clearReport() error {
 	transport, err := m.group.(*communicator).direct.exchange.Transport()
 	if err != nil {
@@ -150,9 +141,8 @@ func (m *testRank) clearReport() error {
 	return nil
 }
 
-// checkUnpoisoned checks that all elements of the buffer of p are want.
+// checkUnpoisoned checks that all elements of p are want.
 func (m *testRank) checkUnpoisoned(w *testGroup, p *repeatedSum, want uint32) error {
-	// countPoison returns an error if an element is neither poison nor want.
 	poisonCount, err := m.countPoison(w, p, want)
 	if err == nil && poisonCount > 0 {
 		err = fmt.Errorf("%d elements of the reused buffer are poison, want 0", poisonCount)
