@@ -78,7 +78,7 @@ func (m *testRank) setToUnit(w *testGroup, p *repeatedSum, bytes int64) error {
 }
 
 func (p *repeatedSum) call(path driver.Path) driver.Call {
-	const digest = 3 // any number, the same on all ranks
+	const digest = 3 // the same on all ranks
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Int32, Count: p.count, Path: path, Digest: digest,
 		Send: p.segment.Address(), Recv: p.segment.Address() + uintptr(p.offset),
@@ -91,7 +91,7 @@ func (p *repeatedSum) call(path driver.Path) driver.Call {
 	return call
 }
 
-// launch launches the next call and updates p.want. A direct call must choose the right kernel.
+// launch launches the next call and updates p.want.
 func (p *repeatedSum) launch(c driver.Communicator, s driver.Stream, path driver.Path) error {
 	call := p.call(path)
 	group := c.(*communicator)
@@ -124,7 +124,7 @@ func (p *repeatedSum) checkKind(launch *kernels.Launch) error {
 	return nil
 }
 
-// countCalls updates p.want for calls of group c.
+// countCalls updates p.want.
 func (p *repeatedSum) countCalls(c *communicator, calls int) {
 	ranks := uint32(len(c.cfg.Ranks))
 	for range calls {
@@ -142,7 +142,7 @@ func (p *repeatedSum) replay(m *testRank, g driver.Graph, s driver.Stream, calls
 	return g.Launch(s)
 }
 
-// check waits for the streams and checks that all elements that calls change are p.want.
+// check waits for the streams and compares the elements with p.want.
 func (m *testRank) check(w *testGroup, p *repeatedSum, streams ...driver.Stream) error {
 	for _, s := range streams {
 		if err := s.Synchronize(w.t.Context()); err != nil {

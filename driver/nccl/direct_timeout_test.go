@@ -23,7 +23,7 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			w := newTestGroup(t, ranksUpTo(t, 4), 2*time.Second)
 			wantMissing := []int{len(w.opened) - 1}
-			var timeoutCount atomic.Int32 // ranks with the expected TimeoutError
+			var timeoutCount atomic.Int32
 			w.runWithoutLast(count, func(m *testRank, p *repeatedSum) error {
 				err := p.launch(m.group, m.stream, driver.PathDirect)
 				if err == nil {
@@ -50,7 +50,6 @@ func TestTimeoutNamesAMissingRank(t *testing.T) {
 	}
 }
 
-// errAborted is the cause with which rank 0 aborts the group.
 var errAborted = errors.New("this rank aborts")
 
 func TestAbortEndsKernels(t *testing.T) {
@@ -128,7 +127,6 @@ func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedS
 	w.withSum(count, func(m *testRank, p *repeatedSum) error { return m.launchAndCheck(w, p) })
 }
 
-// launchAndCheck launches a direct call and checks its result.
 func (m *testRank) launchAndCheck(w *testGroup, p *repeatedSum) error {
 	if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
 		return err

@@ -6,24 +6,22 @@ import (
 	"symmem/driver"
 )
 
-// trial is a direct collective call with the same arguments on all ranks. Each rank has one array
-// (a field) for inputs, which repeats a tile of random elements, and one for outputs. For example,
-// an AllGather of 3 elements with sendOffset 10 sends inputs[10:13]. With recvOffset 20, it must
-// write rank 0's elements to outputs[20:23] and rank 1's elements to outputs[23:26].
-//
-// Offsets and counts are in elements.
+// trial is a direct collective call with the same arguments on all ranks. Each rank has an array of
+// inputs, which repeats a tile of random elements, and an array of outputs. For example, an
+// AllGather with count 3, sendOffset 10 and recvOffset 20 reads inputs[10:13] on each rank, and
+// writes rank 0's elements to outputs[20:23] and rank 1's to outputs[23:26].
 type trial struct {
 	layout
 	operation  driver.Operation
-	op         driver.ReduceOp // for operations that reduce
-	root       int             // group rank, for operations with a root
+	op         driver.ReduceOp
+	root       int // group rank
 	count      int64
 	sendOffset int64  // equal to recvOffset if in place
 	recvOffset int64  // in the outputs
 	digest     uint64 // unique to the call
 }
 
-// layout is common to all trials whose outputs are in the same field.
+// layout is common to all trials whose outputs share an array.
 type layout struct {
 	dataType driver.DataType
 	inPlace  bool
@@ -35,7 +33,6 @@ func (c *trial) String() string {
 		c.operation, c.op, c.count, c.dataType, c.root, c.inPlace, c.noWindow, c.sendOffset, c.recvOffset)
 }
 
-// spans returns the numbers of elements in the send and receive buffers.
 func (c *trial) spans(ranks int) (send, recv int64) {
 	const anyRank = 0 // spans do not depend on it
 	// Spans returns bytes, which are elements for Uint8.
@@ -43,7 +40,7 @@ func (c *trial) spans(ranks int) (send, recv int64) {
 	return call.Spans(ranks, anyRank)
 }
 
-// extent returns how many elements the trial occupies in the outputs.
+// extent returns how many elements of the outputs the trial occupies.
 func (c *trial) extent(ranks int) int64 {
 	send, recv := c.spans(ranks)
 	if c.inPlace {
@@ -56,8 +53,7 @@ func (c *trial) extent(ranks int) int64 {
 // partOffset returns where a rank's part begins in a buffer that has a part for each rank.
 func (c *trial) partOffset(rank int) int64 { return int64(rank) * c.count }
 
-// piece is a range of the expected output, copied from a tile beginning at tileOffset. After the
-// last element of the tile, the copy continues with the first.
+// piece is a range of the expected output, copied from a repeated tile.
 type piece struct {
 	offset     int64 // in a rank's outputs
 	count      int64
@@ -65,7 +61,6 @@ type piece struct {
 	tileOffset int64
 }
 
-// sources holds the tiles of the expected outputs.
 type sources struct {
 	inputs  [][]byte // by rank
 	reduced []byte   // reduction of all inputs
@@ -98,7 +93,7 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 	return []piece{output}
 }
 
-// piecesFromAll returns the expected output of an AllGather or AllToAll, a piece from each rank.
+// piecesFromAll returns a piece from each rank, for AllGather and AllToAll.
 func (c *trial) piecesFromAll(rank int, s *sources) []piece {
 	var all []piece
 	for source, input := range s.inputs {
@@ -119,10 +114,10 @@ func (c *trial) piecesFromAll(rank int, s *sources) []piece {
 	return all
 }
 
-// leadBytes is the minimum number of bytes before a field in its region, which stay unchanged.
+// leadBytes is the minimum size of the area before a field, which calls must not change.
 const leadBytes = 256
 
-// field is an array of elements in a region that holds the buffers of trials.
+// field is an array of inputs or outputs in a region.
 type field struct {
 	memory *region
 	base   int64 // byte offset of the first element

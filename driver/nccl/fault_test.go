@@ -19,7 +19,7 @@ import (
 var failures = []struct {
 	name     string
 	failure  string // value of SOFTGPU_FAIL
-	wantText string // part of both ranks' errors
+	wantText string // in the errors of both ranks
 }{
 	{
 		name:     "no GPU",
@@ -75,7 +75,6 @@ func requireSoftGPU(t *testing.T, predicate string) {
 	}
 }
 
-// usesSoftGPU reports whether the tests run on simulated GPUs.
 func usesSoftGPU(t *testing.T) bool {
 	t.Helper()
 	name, err := modelName()
@@ -86,7 +85,7 @@ func usesSoftGPU(t *testing.T) bool {
 	return isSoft(name)
 }
 
-// checkBothRanksFail opens two ranks. Both must fail with an error that contains wantText.
+// checkBothRanksFail opens two ranks, whose errors must contain wantText.
 func checkBothRanksFail(t *testing.T, wantText string) {
 	t.Helper()
 	p := newPair()

@@ -25,7 +25,7 @@ func newNormWindows(
 	buffers := make([]normBuffers, len(w.opened))
 	w.regroup()
 	w.must(func(m *testRank) error {
-		const offset = 16 // any multiple of 16 bytes
+		const offset = 16
 		d, err := newNormBuffersAt(m, offset)
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ func newPulledNorm(random *rand.Rand, i int) *formula.NormCase {
 	const ranks = 2
 	norm := pulledNorms[i]
 	c := formula.NewNormCase(random, ranks, norm.rows, norm.hidden, norm.dataType, norm.quant)
-	c.InPlace = c.OnlyQuantized // a call with OnlyQuantized is always in place
+	c.InPlace = c.OnlyQuantized // always in place
 	c.AddSpecialValues(random)
 	return c
 }
@@ -117,8 +117,8 @@ func TestScatteredNormsInWindows(t *testing.T) {
 func TestNormInWindowsTimesOut(t *testing.T) {
 	random := newRandom(t)
 	w, buffers := newNormWindows(t, 2, time.Second)
-	const perGroupNorm = 2 // index in pulledNorms
-	c := newPulledNorm(random, perGroupNorm)
+	const perGroupIndex = 2
+	c := newPulledNorm(random, perGroupIndex)
 	errs := w.each(func(m *testRank) error {
 		if m.rank == 1 {
 			return nil

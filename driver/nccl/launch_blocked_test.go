@@ -11,9 +11,6 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// Calls of a group run in launch order, even on different streams. These tests block a stream or a
-// launch, and check that unrelated work continues.
-
 // A call does not wait for a blocked Send on another stream. Waiting would deadlock:
 //
 //	rank 0, first stream:  Send 1, call 1, Send 2 (waits for the receipt of message 1)
@@ -91,7 +88,7 @@ func (m *testRank) receiveLate(
 	return err
 }
 
-// blockedTimeout is the group's timeout, after which a blocked launch fails.
+// blockedTimeout is the group's timeout.
 const blockedTimeout = time.Minute
 
 // A blocked launch on one stream of rank 0 does not block another stream, although the group has
@@ -166,8 +163,8 @@ func (m *testRank) useAndClose(w *testGroup, s driver.Stream) error {
 	return errors.Join(err, s.Close())
 }
 
-// A launch that races with the group's Close must not use the stream of the group's previous call,
-// which has been closed.
+// A launch that races with the group's Close does not use the previous call's stream, which is
+// closed.
 func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	ctx, cancel := connectContext(t.Context())
@@ -191,7 +188,7 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 		}
 
 		c := m.group.(*communicator)
-		err = p.launch(c, old, driver.PathDirect) // the group's previous call
+		err = p.launch(c, old, driver.PathDirect)
 		err = errors.Join(err, m.check(w, p, old))
 		c.isClosing.Store(true)
 		err = errors.Join(err, second.Launch(old, barrier))
@@ -204,8 +201,8 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	})
 }
 
-// An abort ends the two NCCL calls early, but the direct kernel after them must still wait for the
-// blocked direct kernel before them.
+// An abort ends NCCL calls early, but a direct kernel after them still waits for the blocked direct
+// kernel before them.
 func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 	w := newAdditiveGroup(t, 2, time.Minute)
 	var launching sync.WaitGroup
@@ -236,7 +233,7 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 		}
 
 		m.group.Abort(errAborted)
-		// Long enough for a kernel that does not wait.
+		// Long enough for a misordered kernel to end.
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		hasRun := gpu.Poll(ctx, streams[3].Idle) == nil

@@ -13,16 +13,14 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inSoftGPUProcess is like inChildProcess, but skips the test on a real GPU. For
-// example, fail = "cuGraphLaunch:1:2" makes the child's first call of cuGraphLaunch return code 2,
-// cuda.ErrOutOfMemory.
+// inSoftGPUProcess is like inChildProcess, but skips the test on a real GPU. For example, fail =
+// "cuGraphLaunch:1:2" makes the child's first cuGraphLaunch return code 2, cuda.ErrOutOfMemory.
 func inSoftGPUProcess(t *testing.T, fail string, variables ...string) bool {
 	t.Helper()
 	requireSoftGPU(t, "can inject failures")
 	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+fail)...)
 }
 
-// noFailures makes inSoftGPUProcess inject no failure.
 const noFailures = ""
 
 // inChildProcess runs the test again in a child process with additional environment variables. It
@@ -58,7 +56,6 @@ func checkFault(t *testing.T, s driver.Stream) {
 	}
 }
 
-// closeAll closes the streams and devices of both ranks.
 func (p *pairOfRanks) closeAll(t *testing.T) {
 	t.Helper()
 	for r := range p {

@@ -98,8 +98,8 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	}
 }
 
-// launchAroundMessage launches call 1 on stream 0 and call 2 on stream 1. On rank 0, work of the
-// given kind follows call 1. On rank 1, the Send follows call 2.
+// launchAroundMessage launches both calls. Work of the given kind follows call 1 on rank 0, and the
+// Send follows call 2 on rank 1.
 func (m *testRank) launchAroundMessage(
 	w *testGroup, p *repeatedSum, kind string, adopted bool,
 ) error {
@@ -155,14 +155,14 @@ func (m *testRank) launchAroundMessage(
 	return errors.Join(err, finish(foreign...))
 }
 
-// preparedMessage is a Recv on rank 0, or the matching Send on rank 1.
+// preparedMessage is a Recv on rank 0 or the matching Send on rank 1.
 type preparedMessage struct {
 	launch func() error // on stream
 	stream driver.Stream
 	buffer *region
 }
 
-// prepareMessage prepares the Send or Recv of the message, captured in a graph for waitByGraph.
+// prepareMessage prepares the message, captured in a graph for waitByGraph.
 func (m *testRank) prepareMessage(
 	buffer *region, kind string, streams []*stream.Stream,
 ) (*preparedMessage, error) {

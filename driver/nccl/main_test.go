@@ -17,8 +17,8 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// TestMain runs the tests on the machine's GPUs or, without any, on the software GPU, libraries
-// that simulate CUDA, NCCL and several GPUs.
+// TestMain runs the tests on the machine's GPUs or, without any, on the software GPU, which
+// simulates CUDA, NCCL and several GPUs.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 // runTests returns the exit status of the tests. It may restart the program.
@@ -41,7 +41,7 @@ func runTests(m *testing.M) int {
 		os.Setenv("SYMMEM_NCCL", ncclPath)
 	}
 
-	// In the child process of a test, the software GPU from the parent's environment is available.
+	// The child process of a test inherits the software GPU, so hasGPU is set there.
 	if name, err := modelName(); err == nil && isSoft(name) {
 		gpu.KernelEndTimeout = 5 * time.Second // the software GPU is slow
 		// The child processes of parallel tests are mostly idle.
@@ -55,7 +55,7 @@ func runTests(m *testing.M) int {
 }
 
 // loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU.
-// Loading a kernel at its first launch could wait for running kernels of other ranks.
+// A kernel that is loaded at its first launch could wait for kernels of other ranks.
 func loadKernelsEagerly() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !isSharingEnabled() || os.Getenv(loading) != "" {
@@ -86,8 +86,8 @@ func modelName() (string, error) {
 
 func isSoft(modelName string) bool { return strings.HasPrefix(modelName, "Software") }
 
-// needDevices skips the test on a machine with fewer than n GPUs. The software GPU must have enough
-// devices unless SOFTGPU_DEVICES sets their number.
+// needDevices skips the test if there are fewer than n GPUs. With the software GPU, it fails the
+// test instead, unless SOFTGPU_DEVICES sets the number of devices.
 func needDevices(t *testing.T, n int) {
 	t.Helper()
 	count := maxRanks(t)
@@ -103,8 +103,8 @@ func needDevices(t *testing.T, n int) {
 		driver.ErrUnsupported))
 }
 
-// ranksUpTo limits n to the number of GPUs, but not to less than 2: with fewer GPUs, needDevices
-// then skips the test.
+// ranksUpTo returns n or the number of GPUs, if smaller, but at least 2, so that needDevices skips
+// the test on one GPU.
 func ranksUpTo(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, maxRanks(t)))

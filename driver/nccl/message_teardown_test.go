@@ -20,8 +20,7 @@ func (p *pairOfRanks) recvOnRank0() error {
 	return p.message(0, driver.Recv, buffer, recvBytes, noDigest)
 }
 
-// lockDescriptors blocks each Recv until unlock is called. A Recv needs a message descriptor from
-// the pool that this function locks.
+// lockDescriptors blocks each Recv until unlock is called, because a Recv needs a descriptor.
 func lockDescriptors(c *communicator) (unlock func()) {
 	isLocked := make(chan struct{})
 	mustUnlock := make(chan struct{})

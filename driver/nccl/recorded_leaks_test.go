@@ -13,7 +13,6 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// groupCount returns how many groups TestCapturedGroupsLeaveNothingBehind opens and closes.
 func groupCount() int {
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
 		return n
@@ -67,8 +66,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// checkResources fails the test if the groups leaked resources. It waits for those in use for a
-// short time.
+// checkResources fails the test if the groups leaked resources. It first waits for temporary ones.
 func checkResources(t *testing.T, countsBefore map[string]int, groups int) {
 	t.Helper()
 	// A few resources may stay in use without a leak.

@@ -12,9 +12,9 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guardVersions lists versions of NCCL with and without the defect nccl.EarlyStart: a window kernel,
-// which uses memory registered with NCCL, may start before earlier work in its stream ends. As a
-// guard, symmem launches an empty kernel before each window kernel.
+// guardVersions lists versions of NCCL with and without the defect nccl.EarlyStart: a window
+// kernel, which uses memory registered with NCCL, may start before earlier work in its stream ends.
+// As a guard, symmem launches an empty kernel before each window kernel.
 var guardVersions = []struct {
 	code      string // 22803 is NCCL 2.28.3
 	wantGuard bool
@@ -28,7 +28,7 @@ var guardVersions = []struct {
 	{code: "23203", wantGuard: false},
 }
 
-// guardLog is what TestWindowKernelsWaitForEarlierWork logs if the NCCL in use needs a guard.
+// guardLog is logged by TestWindowKernelsWaitForEarlierWork if NCCL has the defect.
 const guardLog = "an empty kernel is launched before window kernels"
 
 func TestGuardForKernelsThatStartEarly(t *testing.T) {
@@ -112,8 +112,6 @@ func (m *testRank) checkGuard(w *testGroup, call driver.Call, needsGuard bool) e
 	return m.stream.Synchronize(w.t.Context())
 }
 
-// checkGuardOfPlan checks that plan p has prepared either guardedCall or, without a guard,
-// singleCall.
 func checkGuardOfPlan(t *testing.T, p *plan, path driver.Path, wantGuard bool) {
 	t.Helper()
 	if hasGuard := p.guard != nil; hasGuard != wantGuard {
@@ -139,7 +137,7 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 		t.Skipf("this NCCL does not have the defect EarlyStart: %v", driver.ErrUnsupported)
 	}
 
-	const unusedHandle = 1 // the version is refused before the handle is used
+	const unusedHandle = 1
 	_, err := m.device.AdoptCommunicator(unusedHandle)
 	fixedVersion := nccl.VersionText(nccl.EarlyStart.FixedIn)
 	isRefused := errors.Is(err, driver.ErrUnsupported)

@@ -70,7 +70,6 @@ func abortBlockedCall(t *testing.T, isStuck bool) {
 	}
 }
 
-// launchStuckKernel launches a window kernel on rank 0 that never exits.
 func launchStuckKernel(t *testing.T, p *pairOfRanks) {
 	t.Helper()
 	if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {

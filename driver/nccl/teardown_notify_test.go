@@ -24,8 +24,7 @@ type hookedPlane struct {
 func (p *hookedPlane) WaitForAcknowledgements() { p.onWait() }
 func (p *hookedPlane) CanSucceed(uint64) bool   { return true }
 
-// allReduceBytes is large enough for launchAllReduce.
-const allReduceBytes = 1 << 16
+const allReduceBytes = 1 << 16 // more than launchAllReduce needs
 
 // launchAllReduce launches an in-place all-reduce on the plain path.
 func (m *testRank) launchAllReduce(s *region) error {
@@ -80,8 +79,7 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	})
 }
 
-// outcomePlane is a control plane. If hasFailed is set, another machine seems to have failed, so no
-// call can have succeeded.
+// outcomePlane is a control plane that reports whether another machine has failed.
 type outcomePlane struct {
 	control.Plane
 	hasFailed bool

@@ -30,7 +30,6 @@ func (w *twoLevelGroup) checkAll() {
 	w.checkParts(driver.ReduceScatter, driver.Int32, count/int64(len(w.ranks)), sum)
 }
 
-// resume resumes the group on all ranks.
 func (w *twoLevelGroup) resume() {
 	w.t.Helper()
 	w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(w.t.Context()) })
@@ -51,7 +50,7 @@ func TestSuspendReleasesLevels(t *testing.T) {
 					released)
 			}
 
-			if released < kernels.ExchangeBytes { // memory of the direct path
+			if released < kernels.ExchangeBytes {
 				t.Errorf("rank %d: Suspend released %d bytes, want at least %d", r, released,
 					kernels.ExchangeBytes)
 			}
@@ -147,7 +146,6 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 	w.checkAll()
 }
 
-// registerTwoRegions registers new regions for inputs and outputs.
 func (m *testRank) registerTwoRegions(w *testGroup) error {
 	for name := range uint32(2) {
 		s, err := m.mapRegion(twoLevelBytes)

@@ -39,7 +39,7 @@ func (p *repeatedSum) inPlaceCall(o driver.Operation, rank int) driver.Call {
 	return call
 }
 
-// lateReplay holds graphs of another library and their buffers, by rank.
+// lateReplay holds captured graphs and their buffers, by rank.
 type lateReplay struct {
 	graphs [2]*foreignStream
 	sums   [2]*repeatedSum
@@ -141,7 +141,6 @@ func (m *testRank) clearReport() error {
 	return nil
 }
 
-// checkUnpoisoned checks that all elements of p are want.
 func (m *testRank) checkUnpoisoned(w *testGroup, p *repeatedSum, want uint32) error {
 	poisonCount, err := m.countPoison(w, p, want)
 	if err == nil && poisonCount > 0 {
