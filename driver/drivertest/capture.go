@@ -7,14 +7,13 @@ import (
 	"symmem/driver"
 )
 
-// Between BeginCapture and EndCapture, a stream does not run its work, but captures it in a graph.
-// The graph can then be launched many times, on any stream of the device. For example:
+// A stream that captures does not run its work, but records it in a graph, which can be launched
+// many times:
 //
 //	g := r.capture(func() { r.must(r.stream.Fill(address, 7, 64)) })
 //	must(t, g.Launch(r.stream)) // fills 64 bytes with the value 7
 //
-// newWorld opens ranks, each with a device, a stream and a group of all ranks. r.blockStream queues
-// a gate on a stream. The stream stops there until the test opens the gate.
+// newWorld opens n ranks, each with a device, a stream and a group of all ranks.
 
 var captureRequirements = []requirement{
 	{"captures cannot be nested or ended twice", testCaptureStates},
@@ -50,30 +49,27 @@ func testCaptureStates(t *testing.T, h Harness) {
 	must(t, g.Close())
 }
 
-// testRefusedInCapture makes two calls that a capturing stream refuses, and then a Fill. Only the
-// Fill is part of the graph.
+// A refused graph launch must not become part of the graph being captured.
 func testRefusedInCapture(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 1, 1<<20, options{})
 	r, buf := bw.ranks[0], bw.send[0]
-	const before, inner, outer = 0, 1, 2 // values that the steps of the test write
+	const before, refused, captured = 0, 1, 2 // values of bytes
 	must(t, r.stream.Fill(buf.addressAt(0), before, 64))
 	must(t, r.stream.Synchronize(bw.ctx))
-	innerGraph := r.capture(func() { r.must(r.stream.Fill(buf.addressAt(0), inner, 64)) })
-	outerGraph := r.capture(func() {
+	refusedGraph := r.capture(func() { r.must(r.stream.Fill(buf.addressAt(0), refused, 64)) })
+	graph := r.capture(func() {
 		syncErr := r.stream.Synchronize(bw.ctx)
 		wantError(t, "synchronizing the stream", syncErr, driver.ErrCapturing)
-		launchErr := innerGraph.Launch(r.stream)
+		launchErr := refusedGraph.Launch(r.stream)
 		wantError(t, "launching a graph", launchErr, driver.ErrCapturing)
-		r.must(r.stream.Fill(buf.addressAt(32), outer, 32))
+		r.must(r.stream.Fill(buf.addressAt(32), captured, 32))
 	})
-	must(t, innerGraph.Close())
-	must(t, outerGraph.Launch(r.stream))
-	r.expectFilled(buf.addressAt(0), before, 32) // not inner
-	r.expectFilled(buf.addressAt(32), outer, 32)
+	must(t, refusedGraph.Close())
+	must(t, graph.Launch(r.stream))
+	r.expectFilled(buf.addressAt(0), before, 32)
+	r.expectFilled(buf.addressAt(32), captured, 32)
 }
 
-// testCapturedWaits captures a Fill, a Copy, a sum and a function. The first three write adjacent
-// parts of a buffer: with one rank, the sum is equal to its input. The function counts its runs.
 func testCapturedWaits(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newWindow(1)
@@ -82,11 +78,11 @@ func testCapturedWaits(t *testing.T, h Harness) {
 	copied := b.addressAt(partBytes)
 	summed := b.addressAt(2 * partBytes)
 	runCount := 0
-	call := driver.Call{
+	call := driver.Call{ // copies filled to summed: on one rank, the sum is the input
 		Operation: driver.AllReduce, DataType: driver.Int8, Count: partBytes,
 		Send: filled, Recv: summed,
 	}
-	const before, after = 0, 9 // values of the three parts
+	const before, after = 0, 9 // values of bytes
 	g := r.capture(func() {
 		must(t, r.stream.Fill(filled, after, partBytes))
 		must(t, r.stream.Copy(copied, filled, partBytes))
@@ -108,28 +104,28 @@ func testCapturedWaits(t *testing.T, h Harness) {
 	}
 }
 
-// testGraphStreams captures a Copy on one stream, and launches the graph on another, between two
-// writes of the copied memory. The Copy must copy the first value.
+// testGraphStreams launches a captured Copy between two Fills of its source. The Copy must see only
+// the first Fill.
 func testGraphStreams(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
-	src, dst := b.addressAt(0), b.addressAt(64)
-	g := r.capture(func() { r.must(r.stream.Copy(dst, src, 64)) })
+	const size = 64
+	src, dst := b.addressAt(0), b.addressAt(size)
+	g := r.capture(func() { r.must(r.stream.Copy(dst, src, size)) })
 	other := r.newStream()
 	gate := r.blockStream(other)
-	const before, first, second = 0, 5, 6 // values of the source
-	must(t, other.Fill(src, first, 64))
+	const before, first, second = 0, 5, 6 // values of bytes
+	must(t, other.Fill(src, first, size))
 	must(t, g.Launch(other))
-	must(t, other.Fill(src, second, 64))
-	r.expectFilled(src, before, 128) // src and dst, which are adjacent
+	must(t, other.Fill(src, second, size))
+	r.expectFilled(src, before, 2*size) // src and dst
 	gate.open()
 	must(t, other.Synchronize(r.world.ctx))
-	r.expectFilled(src, second, 64)
-	r.expectFilled(dst, first, 64)
+	r.expectFilled(src, second, size)
+	r.expectFilled(dst, first, size)
 }
 
-// testGraphEvents captures the Record of an event. Until the first launch, the event must stay
-// done, as one that has never been recorded.
+// A captured Record takes effect only when the graph is launched.
 func testGraphEvents(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
@@ -150,19 +146,17 @@ func testGraphEvents(t *testing.T, h Harness) {
 	}
 }
 
-// testReplays launches a graph that sums the ranks' values on the backend's last path, that is, in
-// the last way in which it can run calls. In between, it computes the same sums without a graph, on
-// the first path.
+// testReplays computes the same sums by a graph and by uncaptured calls, interleaved on one stream.
+// The graph and the calls use different paths, the backend's algorithms for a call.
 func testReplays(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 3, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) { checkReplays(bw, r) })
 }
 
-// The sums of testReplays.
 const (
-	replayedCount    = 4000              // number of int32 elements
-	replayedBytes    = 4 * replayedCount // size of the elements
-	uncapturedOffset = 1 << 16           // of the sums without a graph, in the receive buffer
+	replayedCount    = 4000              // int32 elements
+	replayedBytes    = 4 * replayedCount // size of these elements
+	uncapturedOffset = 1 << 16           // of the uncaptured calls' results in the receive buffer
 )
 
 func checkReplays(bw *bufferWorld, r *rank) {
@@ -172,7 +166,8 @@ func checkReplays(bw *bufferWorld, r *rank) {
 		return r.onSupportedPath(r.group, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Int32, Count: replayedCount, Path: path,
 			Send: send.addressAt(0), Recv: recv.addressAt(recvOffset),
-			SendWindow: send.window, RecvWindow: recv.window, Digest: uint64(path) + 1,
+			SendWindow: send.window, RecvWindow: recv.window,
+			Digest: uint64(path) + 1, // equal on all ranks, which compare it
 		})
 	}
 	paths := bw.harness.Paths
@@ -194,27 +189,25 @@ func checkReplays(bw *bufferWorld, r *rank) {
 	}
 }
 
-// replayStep writes new values and launches g. In every third step, it also makes the uncaptured
-// call. In every 30th step, it checks the results of both.
+// replayStep fills the send buffer and launches g. Every third step also queues the uncaptured
+// call. Every 30th step checks both results.
 func replayStep(bw *bufferWorld, r *rank, g driver.Graph, uncaptured driver.Call, i int) {
 	send, recv := bw.send[r.number], bw.recv[r.number]
-	value := byte(i%20 + r.number) // of each byte
-	r.must(r.stream.Fill(send.addressAt(0), value, replayedBytes))
+	base := byte(i % 20)
+	r.must(r.stream.Fill(send.addressAt(0), base+byte(r.number), replayedBytes))
 	r.must(g.Launch(r.stream))
 	if i%3 == 0 {
 		r.must(r.queueCall(r.group, r.stream, uncaptured))
 	}
 
 	if i%30 == 0 {
-		// The ranks 0, 1 and 2 have the values v, v+1 and v+2, where v is i%20. No byte overflows.
-		sum := byte(3*(i%20) + 3)
+		sum := base + (base + 1) + (base + 2) // of each byte, without a carry to the next
 		r.expectFilled(recv.addressAt(0), sum, replayedBytes)
 		r.expectFilled(recv.addressAt(uncapturedOffset), sum, replayedBytes)
 	}
 }
 
-// testRegisterCapturing captures a call, and tries to register memory during the capture. Then the
-// graph must work, and the memory can be registered.
+// After the refused Register, the captured graph works and the key is still unused.
 func testRegisterCapturing(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true})
 	tr := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
@@ -236,15 +229,13 @@ func testRegisterCapturing(t *testing.T, h Harness) {
 	})
 }
 
-// testCloseCapturing closes a stream during its capture. Then memory can be registered, which is
-// not possible during a capture.
 func testCloseCapturing(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	s, err := r.device.NewStream()
 	must(t, err)
 	must(t, s.BeginCapture())
 	must(t, s.Close())
-	r.newWindow(1) // registers memory
+	r.newWindow(1) // registers memory, which is an error during a capture
 }
 
 func testGraphClosed(t *testing.T, h Harness) {

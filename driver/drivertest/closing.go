@@ -9,10 +9,10 @@ import (
 	"symmem/driver"
 )
 
-// These tests close groups. For example, rank 0 waits in a barrier, and rank 1 closes its part of
-// the group. Then the barrier can never complete, so rank 0 must get an error.
+// A rank that closes its group ends the calls that wait in it. For example, if rank 1 closes the
+// group while rank 0 waits for it in a barrier, rank 0 gets an error.
 //
-// newWorld opens ranks, each with a device, a stream and a group of all ranks.
+// newWorld opens n ranks, each with a device, a stream and a group of all ranks.
 
 var closingRequirements = []requirement{
 	{"calls of a closed group return ErrClosed", testGroupClosed},
@@ -23,8 +23,7 @@ var closingRequirements = []requirement{
 	{"a device can be opened and closed repeatedly", testReopen},
 }
 
-// testGroupClosed closes a group twice, and then calls other methods. The stream must not have
-// failed.
+// Calls of a closed group return ErrClosed, but do not make their stream fail.
 func testGroupClosed(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{})
 	r := w.ranks[0]
@@ -49,8 +48,6 @@ func testGroupClosed(t *testing.T, h Harness) {
 	must(t, r.stream.Synchronize(w.ctx))
 }
 
-// testCloseDeregisters registers a segment of memory as a window with a group, and closes the
-// group. The segment can then be registered with another group.
 func testCloseDeregisters(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.onEachRank(func(r *rank) {
@@ -65,10 +62,9 @@ func testCloseDeregisters(t *testing.T, h Harness) {
 	})
 }
 
-const checkingCalls = true // argument of rank.connect: ranks compare their calls
+const checkingCalls = true // the checkCalls argument of rank.connect
 
-// waitingCalls holds calls that wait for the other rank of a group, by name. b is a segment that is
-// not registered.
+// waitingCalls are calls that wait until the other rank makes the same call. b is not registered.
 var waitingCalls = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error {
 		return r.launchAndWait(r.group, r.stream, barrier)
@@ -87,7 +83,6 @@ var waitingCalls = map[string]func(r *rank, b buffer) error{
 	},
 }
 
-// testCloseOwnWaits closes the group on rank 0, whose own call waits for rank 1.
 func testCloseOwnWaits(t *testing.T, h Harness) {
 	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +97,6 @@ func testCloseOwnWaits(t *testing.T, h Harness) {
 	}
 }
 
-// testCloseOthersWaits closes the group on rank 1 while rank 0 waits for rank 1.
 func testCloseOthersWaits(t *testing.T, h Harness) {
 	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {
@@ -114,9 +108,7 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 				}
 
 				err := wait(r, r.newBuffer(1))
-				// If rank 0 knows that rank 1 has closed the group, the error is a DeadlockError.
-				var deadlock *driver.DeadlockError
-				isDeadlock := errors.As(err, &deadlock)
+				_, isDeadlock := errors.AsType[*driver.DeadlockError](err)
 				if !isDeadlock && !errors.Is(err, driver.ErrFault) {
 					r.failf("got %v, want a DeadlockError or ErrFault", err)
 				}
@@ -125,7 +117,6 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 	}
 }
 
-// testCloseAnytime opens and closes many groups in one world.
 func testCloseAnytime(t *testing.T, h Harness) {
 	h.require(t, Anytime)
 	w := newWorld(t, h, 2, options{noGroup: true, allowFaults: true})
@@ -134,8 +125,7 @@ func testCloseAnytime(t *testing.T, h Harness) {
 	}
 }
 
-// closeGroupInUse connects a group and closes it while other goroutines make calls. In some rounds,
-// it calls Abort first. round is the number of groups before it.
+// closeGroupInUse connects a new group, and closes it while other goroutines use it.
 func closeGroupInUse(r *rank, round int) {
 	c := r.connect(fmt.Sprint("round ", round), firstNumbers(2), checkingCalls)
 	s, err := r.device.NewStream()
@@ -152,27 +142,27 @@ func closeGroupInUse(r *rank, round int) {
 	var callers sync.WaitGroup
 	for _, call := range calls {
 		callers.Go(func() {
-			for call() == nil { // repeat the call until the group is closed
-				continue
+			for call() == nil {
+				continue // until the group is closed
 			}
 		})
 	}
 
-	if (round+r.number)%3 == 0 {
+	abortFirst := (round+r.number)%3 == 0
+	if abortFirst {
 		c.Abort(nil)
 	}
 
-	groupErr := c.Close()
+	closeErr := c.Close()
 	callers.Wait()
 	streamErr := s.Close()
 	if streamErr == nil && c.Cause() == nil {
 		r.failf("the closed group has no Cause, and its stream has no error")
 	}
 
-	r.must(groupErr)
+	r.must(closeErr)
 }
 
-// testReopen opens and closes five worlds, one after the other.
 func testReopen(t *testing.T, h Harness) {
 	for i := range 5 {
 		t.Run(fmt.Sprint("opening ", i), func(t *testing.T) {
