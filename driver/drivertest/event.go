@@ -8,11 +8,11 @@ import (
 	"symmem/driver"
 )
 
-// An event marks a point in the work of a stream. For example, a stream has work A, a Record of the
-// event, and work B. The event is done when A has run. Another stream can wait for it.
+// An event marks a point in a stream's work. If Record(e) follows some work on stream s, event e is
+// done when s has run this work. Another stream, or the host, can wait for e.
 //
-// newWorld opens a device with a stream, r.stream. r.blockStream queues a gate on a stream. The
-// stream stops there until the test opens the gate, so the test decides when the event is done.
+// newWorld opens n ranks, each with a device and a stream, r.stream. r.blockStream(s) holds up
+// stream s until gate.open is called.
 
 var eventRequirements = []requirement{
 	{"an event that has never been recorded is done", testNeverRecorded},
@@ -35,8 +35,6 @@ func testNeverRecorded(t *testing.T, h Harness) {
 	must(t, r.stream.Synchronize(r.world.ctx))
 }
 
-// testEventDone records an event after a gate and a function. The event must not be done before the
-// gate is opened. Then it must wait for the function.
 func testEventDone(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
@@ -67,27 +65,26 @@ func testEventDone(t *testing.T, h Harness) {
 	}
 }
 
-// testWaitUsesLastRecord records an event twice, with a gate before each Record. The other stream
-// calls Wait between the two, so only the first gate blocks it.
+// A Record after the call of Wait does not delay the waiting stream.
 func testWaitUsesLastRecord(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
-	other := r.newStream()
+	waiter := r.newStream()
 	firstGate := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
-	must(t, other.Wait(e))
+	must(t, waiter.Wait(e))
 	hasRun := make(chan struct{})
-	must(t, other.Host(func() { close(hasRun) }))
+	must(t, waiter.Host(func() { close(hasRun) }))
 	secondGate := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
 	select {
 	case <-hasRun:
-		t.Error("the other stream did not wait for the event")
-	default: // the other stream waits
+		t.Error("the waiting stream did not wait for the event")
+	default:
 	}
 
 	firstGate.open()
-	must(t, other.Synchronize(r.world.ctx))
+	must(t, waiter.Synchronize(r.world.ctx))
 	<-hasRun
 	if e.Done() {
 		t.Error("the event is done before its stream reached the second Record")
@@ -97,7 +94,6 @@ func testWaitUsesLastRecord(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-// testEventContext waits for an event of a blocked stream with a canceled context.
 func testEventContext(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
@@ -110,12 +106,11 @@ func testEventContext(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-// testAlternatingWaits queues functions on two streams in turn. Each waits for the one before it,
-// so all run in the order of the calls.
+// Each function waits for the previous one, which was queued on the other stream.
 func testAlternatingWaits(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	streams := []driver.Stream{r.stream, r.newStream()}
-	previousDone := r.newEvent() // recorded after each function
+	previousDone := r.newEvent()
 	var order []int
 	const callCount = 500
 	for i := range callCount {

@@ -7,12 +7,11 @@ import (
 	"symmem/driver"
 )
 
-// In an exchange, each rank sends a small payload to every rank. For example, rank 0 sends "a" and
-// rank 1 sends "b". Then both get "a" and "b". A group has several lanes, which are independent
-// channels for exchanges, such as LaneControl and LaneBackground.
+// In an exchange, each rank of a group sends a small payload to all. If rank 0 sends "a" and rank 1
+// sends "b", both receive "a" and "b". Exchanges on different lanes do not wait for each other.
 //
-// newWorld opens ranks in a group. exchangePayloads makes such an exchange, and checks the result.
-// It is called with the sizes of the payloads of all ranks. The contents depend on the round.
+// newWorld opens n ranks in a group. r.exchangePayloads makes an exchange, in which rank i sends
+// sizes[i] bytes, and checks the result. The round number varies the contents.
 
 var exchangeRequirements = []requirement{
 	{"every rank gets the payloads of all ranks, by group rank", testPayloads},
@@ -23,7 +22,6 @@ var exchangeRequirements = []requirement{
 	{"a canceled exchange makes its group fail", testExchangeCanceled},
 }
 
-// testPayloads exchanges payloads of the same size on all ranks.
 func testPayloads(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
 	const chunkBytes = 8 << 10 // backends may split larger payloads
@@ -49,7 +47,7 @@ func testPayloadSizes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
 	w.onEachRank(func(r *rank) {
 		for round := range 30 {
-			sizes := []int{0, 1 << (round % 16), 3000 * (round % 7)} // for the ranks 0, 1 and 2
+			sizes := []int{0, 1 << (round % 16), 3000 * (round % 7)}
 			r.must(r.exchangePayloads(driver.LaneControl, round, sizes))
 		}
 	})
@@ -67,16 +65,16 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 			r.failf("Exchange on a nonexistent lane succeeded, want an error")
 		}
 
-		const round = 1 // of an exchange that shows that the group has not failed
+		const round = 1
+		// The group has not failed.
 		r.must(r.exchangePayloads(driver.LaneControl, round, []int{5, 5}))
 	})
 }
 
-// testLanes makes rank 0 wait on the background lane, because rank 1 begins this exchange late.
-// Exchanges on the control lane, and collectives, must complete during the wait.
+// Rank 1 begins its background exchange only when all other calls have completed.
 func testLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
-	otherCallsDone := make(chan struct{}) // closed by rank 1
+	otherCallsDone := make(chan struct{})
 	exchangeInBackground := func(r *rank) error {
 		if r.number == 1 {
 			<-otherCallsDone
@@ -101,7 +99,6 @@ func testLanes(t *testing.T, h Harness) {
 	})
 }
 
-// testMixed queues barriers and makes exchanges in turn.
 func testMixed(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
@@ -114,7 +111,6 @@ func testMixed(t *testing.T, h Harness) {
 	})
 }
 
-// testExchangeCanceled makes an exchange with a canceled context on rank 0.
 func testExchangeCanceled(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{allowFaults: true})
 	canceled, cancel := context.WithCancel(w.ctx)

@@ -7,12 +7,11 @@ import (
 	"symmem/driver"
 )
 
-// A stream can fail: a collective on it fails, or the test calls Stream.Fail. A failed stream skips
-// its later work, until Synchronize returns the error. For example, the work on a stream is: Fail,
-// a function, Synchronize, another function. The first function does not run, and the second does.
+// A stream fails if one of its collectives fails or Stream.Fail is called. It then skips its work
+// until Synchronize returns the error.
 //
-// newWorld opens ranks, each with a device, a stream and a group of all ranks. The streams of these
-// tests are often blocked by a gate: they stop there until the test opens the gate.
+// newWorld opens n ranks, each with a device, a stream and a group of all ranks. r.blockStream(s)
+// holds up stream s until gate.open is called.
 
 var failureRequirements = []requirement{
 	{"a failed stream skips its work until Synchronize", testSkipped},
@@ -28,10 +27,9 @@ var failureRequirements = []requirement{
 	{"launching a graph does not wait for events in the graph", testLaunchDoesNotWait},
 }
 
-// errOnPurpose is the error with which tests make streams fail.
 var errOnPurpose = errors.New("a failure on purpose")
 
-// newFailingStream returns a stream that is blocked by a gate, and fails when the gate is opened.
+// newFailingStream returns a stream that fails when the gate is opened.
 func newFailingStream(r *rank) (driver.Stream, *gate) {
 	s := r.newStream()
 	gate := r.blockStream(s)
@@ -39,14 +37,13 @@ func newFailingStream(r *rank) (driver.Stream, *gate) {
 	return s, gate
 }
 
-// testSkipped queues work before the failure, which must be skipped, and work after Synchronize.
 func testSkipped(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, gate := newFailingStream(r)
 	const bytes = 64
 	b := r.newBuffer(bytes)
 	hasRun := false
-	const before, skipped, after = 0, 1, 2 // values that the steps of the test write
+	const before, skipped, after = 0, 1, 2 // values of bytes
 	must(t, s.Host(func() { hasRun = true }))
 	must(t, s.Fill(b.addressAt(0), skipped, bytes))
 	gate.open()
@@ -62,8 +59,7 @@ func testSkipped(t *testing.T, h Harness) {
 	r.expectFilled(b.addressAt(0), after, bytes)
 }
 
-// testEventFails records an event on a failing stream. The event must return the error until it is
-// recorded again, even after the stream has returned it.
+// Unlike a stream, an event returns its error until it is recorded again.
 func testEventFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, gate := newFailingStream(r)
@@ -71,20 +67,19 @@ func testEventFails(t *testing.T, h Harness) {
 	must(t, s.Record(e))
 	gate.open()
 	for range 2 {
-		wantError(t, "synchronizing", e.Synchronize(r.world.ctx), errOnPurpose)
+		wantError(t, "synchronizing the event", e.Synchronize(r.world.ctx), errOnPurpose)
 	}
 
 	wantError(t, "synchronizing the stream", s.Synchronize(r.world.ctx), errOnPurpose)
-	wantError(t, "synchronizing", e.Synchronize(r.world.ctx), errOnPurpose)
+	wantError(t, "synchronizing the event again", e.Synchronize(r.world.ctx), errOnPurpose)
 	must(t, s.Record(e))
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-// testWaitFails makes two streams wait for an event of a failing stream, before or after its
-// failure. The stream that called Wait must fail. The one that called WaitIgnoringErrors must not.
+// Wait passes on the failure of the event's stream, and WaitIgnoringErrors does not.
 func testWaitFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	for _, waitsAfterFailure := range []bool{false, true} {
+	for _, failsBeforeWait := range []bool{false, true} {
 		s, gate := newFailingStream(r)
 		waitStream, ignoringStream := r.newStream(), r.newStream()
 		e := r.newEvent()
@@ -93,26 +88,24 @@ func testWaitFails(t *testing.T, h Harness) {
 			gate.open()
 			wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
 		}
-		if waitsAfterFailure {
+		if failsBeforeWait {
 			failStream()
 		}
 
 		must(t, waitStream.Wait(e))
 		must(t, ignoringStream.WaitIgnoringErrors(e))
-		if !waitsAfterFailure {
+		if !failsBeforeWait {
 			failStream()
 		}
 
-		wantError(t, "waiting", waitStream.Synchronize(r.world.ctx), errOnPurpose)
+		wantError(t, "the waiting stream", waitStream.Synchronize(r.world.ctx), errOnPurpose)
 		must(t, ignoringStream.Synchronize(r.world.ctx))
 	}
 }
 
-// testSkippedCollective makes the stream of rank 0 skip a barrier, for which rank 1 waits. The
-// group must fail on both ranks. Its error must be a driver.Fault with the group's Owner, a name
-// that the test has set.
+// The failed stream of rank 0 skips a barrier in which rank 1 waits, so the group fails on both.
 func testSkippedCollective(t *testing.T, h Harness) {
-	const owner = "world" // set when newWorld connects the group
+	const owner = "world" // GroupConfig.Owner, as set by newWorld
 	w := newWorld(t, h, 2, options{allowFaults: true})
 	w.onEachRank(func(r *rank) {
 		if r.number == 0 {
@@ -122,7 +115,7 @@ func testSkippedCollective(t *testing.T, h Harness) {
 		err := r.launchAndWait(r.group, r.stream, barrier)
 		cause := r.group.Cause()
 		if faultOwner(cause) != owner {
-			r.failf("the cause is no Fault with the group's owner: %v", cause)
+			r.failf("got cause %v, want a Fault with owner %s", cause, owner)
 		}
 
 		if r.number == 0 {
@@ -135,16 +128,15 @@ func testSkippedCollective(t *testing.T, h Harness) {
 		}
 
 		if faultOwner(err) != owner {
-			r.failf("the stream's error is no Fault with the group's owner: %v", err)
+			r.failf("got %v from the stream, want a Fault with owner %s", err, owner)
 		}
 	})
 }
 
-// checkSkippingRank checks the errors of the rank that has skipped a barrier. err is that of its
-// stream.
-func checkSkippingRank(r *rank, err error) {
-	if !errors.Is(err, errOnPurpose) {
-		r.failf("got %v from the stream, want %v", err, errOnPurpose)
+// checkSkippingRank checks the errors of the rank whose stream has skipped a barrier.
+func checkSkippingRank(r *rank, streamErr error) {
+	if !errors.Is(streamErr, errOnPurpose) {
+		r.failf("got %v from the stream, want %v", streamErr, errOnPurpose)
 	}
 
 	cause := r.group.Cause()
@@ -154,7 +146,7 @@ func checkSkippingRank(r *rank, err error) {
 	}
 }
 
-// faultOwner returns the owner of the Fault in err, or nil if there is none.
+// faultOwner returns the owner of the Fault in err, or nil if err contains none.
 func faultOwner(err error) any {
 	var fault *driver.Fault
 	if !errors.As(err, &fault) {
@@ -164,7 +156,6 @@ func faultOwner(err error) any {
 	return fault.Owner
 }
 
-// testRefusedCollective launches a barrier on a group that has failed. The stream must fail, too.
 func testRefusedCollective(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{allowFaults: true})
 	r := w.ranks[0]
@@ -175,18 +166,16 @@ func testRefusedCollective(t *testing.T, h Harness) {
 	must(t, r.stream.Synchronize(w.ctx))
 }
 
-// testCapturedFailure captures a failure in a graph, without making the stream fail.
 func testCapturedFailure(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.capture(func() { r.stream.Fail(errOnPurpose) })
-	must(t, r.stream.Synchronize(r.world.ctx))
+	must(t, r.stream.Synchronize(r.world.ctx)) // the capturing stream has not failed
 	for range 2 {
 		must(t, g.Launch(r.stream))
 		wantError(t, "synchronizing", r.stream.Synchronize(r.world.ctx), errOnPurpose)
 	}
 }
 
-// testRefusedGraph launches a graph of a barrier and an event, before and after its group fails.
 func testRefusedGraph(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{allowFaults: true})
 	r := w.ranks[0]
@@ -204,7 +193,6 @@ func testRefusedGraph(t *testing.T, h Harness) {
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
 }
 
-// testLaunchDoesNotWait launches a graph that waits for an event of a blocked stream.
 func testLaunchDoesNotWait(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	busy := r.newStream()
