@@ -11,13 +11,11 @@ import (
 	"symmem/driver"
 )
 
-// A reduction combines elements of all ranks. Because floating-point sums are rounded, the result
-// depends on the order. A formula fixes the order: in rank order, four elements are added as
-// ((a+b)+c)+d, and in tree order as (a+b)+(c+d). The tests compute each result with package
-// formula, and compare it with the result of the backend, bit for bit.
+// The rounded result of a floating-point reduction depends on the order of its operations. A
+// formula fixes this order: for four ranks, RankOrder is ((a+b)+c)+d and Tree is (a+b)+(c+d). The
+// tests compare the backend's results with those of package formula.
 //
-// A trial is a call with its inputs and its expected results. It is tried on each path of the
-// backend, that is, in each way in which the backend can run calls.
+// A trial is a call with its inputs and expected results. A path is an algorithm of the backend.
 
 var formulaRequirements = []requirement{
 	{"reductions in rank order match bit for bit", testFormula(driver.RankOrder)},
@@ -29,8 +27,8 @@ var formulaRequirements = []requirement{
 	{"reductions of special values in rounded tree order", testSpecialValues(driver.RoundedTree)},
 }
 
-// formulaTestSize returns the amount of work. elementCount is the number of elements to reduce for
-// each type and reduction, in all calls together. maxCount is the largest number for one call.
+// formulaTestSize returns the total number of elements to reduce for each pair of a type and a
+// reduction, and the largest number in one call.
 func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -42,9 +40,8 @@ func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	}
 }
 
-// testFormula returns a test of groups with formula f. It tries every type and reduction with
-// random arguments, on several numbers of ranks. To repeat a test, set SYMMEM_TEST_SEED to the seed
-// in its log.
+// testFormula returns a test of random reductions with formula f. To repeat a failed test, set
+// SYMMEM_TEST_SEED to the seed in its log.
 func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
@@ -62,14 +59,13 @@ func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	}
 }
 
-// reductionBufferBytes returns the size of a buffer for count elements of any type. There is room
-// for canaries around the elements, which must not be overwritten, and for a shift of the elements.
+// reductionBufferBytes returns the size of a buffer for count elements of any type, the canaries
+// around them, which are guard bytes, and the gap of trial.shift elements.
 func reductionBufferBytes(count int64) int64 {
 	const largestElement, canariesAndShift = 8, 4096
 	return largestElement*count + canariesAndShift
 }
 
-// tryFormula runs random trials on n ranks.
 func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	elementCount, maxCount := h.formulaTestSize()
 	lifetime := longTimeout * time.Duration(1+elementCount/1e5)
@@ -100,8 +96,7 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	t.Logf("%d calls", triedCalls)
 }
 
-// testSpecialValues returns a test of groups with formula f. Its inputs are values such as NaN,
-// infinity and -0, in all combinations.
+// testSpecialValues returns a test that reduces values such as NaN, infinity and -0 with formula f.
 func testSpecialValues(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
@@ -117,7 +112,7 @@ func testSpecialValues(f driver.Formula) func(*testing.T, Harness) {
 }
 
 func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
-	const combinations = 14 * 14 * 14 // of a float's 14 special values on three ranks
+	const combinations = 14 * 14 * 14 // of 14 special values on three ranks
 	bw := newBufferWorld(t, h, n, reductionBufferBytes(combinations), options{
 		checkCalls: true, formula: f,
 	})
@@ -126,7 +121,7 @@ func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
 		for _, op := range driver.ReductionsOf(dataType) {
 			tr := trial{
 				operation: driver.AllReduce, dataType: dataType, op: op, count: combinations,
-				formula: f, hasSpecialInputs: true, isInPlace: op%2 == 0,
+				formula: f, hasSpecialInputs: true, isInPlace: op%2 == 0, // for some reductions
 			}
 			triedCalls += tryPaths(bw, &tr)
 		}
@@ -141,7 +136,7 @@ func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
 func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 	operation := operations[random.IntN(len(operations))]
-	// Keep only a random number of bits, so that short calls are as frequent as long ones.
+	// A random number of bits makes short calls as frequent as long ones.
 	value := random.Uint64()
 	bits := random.IntN(25)
 	countMinusOne := int64(value>>(64-bits)) % maxCount
@@ -154,14 +149,14 @@ func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 		shift:          random.Int64N(17),
 		isReplayed:     random.IntN(4) == 0,
 	}
-	if tr.operation == driver.ReduceScatter { // the buffers must hold a part for each rank
+	if tr.operation == driver.ReduceScatter { // count is per rank
 		tr.count = 1 + tr.count/int64(n)
 	}
 
 	return tr
 }
 
-// tryPaths tries a reduction on every path that supports it, and returns the number of those paths.
+// tryPaths tries a reduction on every path that supports it, and counts these paths.
 func tryPaths(bw *bufferWorld, tr *trial) (triedCalls int) {
 	bw.t.Helper()
 	tr.prepare(bw.harness, len(bw.ranks))
@@ -169,7 +164,7 @@ func tryPaths(bw *bufferWorld, tr *trial) (triedCalls int) {
 	for _, path := range bw.harness.Paths {
 		variant := *tr
 		variant.path = path
-		if path == driver.PathWindow { // which needs registered buffers
+		if path == driver.PathWindow { // requires registered buffers
 			variant.isUnregistered = false
 		}
 

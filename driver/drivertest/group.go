@@ -7,12 +7,8 @@ import (
 	"symmem/driver"
 )
 
-// A world has ranks with numbers, such as 0 to 3. A group consists of some of them, in any order.
-// Its members have group ranks: in a group of the ranks 2, 0 and 1, rank 2 of the world has group
-// rank 0.
-//
-// newWorld opens the ranks, and a group of all of them, unless noGroup is set. r.connect makes a
-// rank join another group. All members must call it.
+// A group contains some of a world's ranks, in any order. In the group [2 0 1], rank 2 of the world
+// has group rank 0. All members of a group call r.connect to create it.
 
 var groupRequirements = []requirement{
 	{"subgroups run concurrently", testSubgroups},
@@ -21,11 +17,10 @@ var groupRequirements = []requirement{
 	{"connecting a group without this rank returns an error", testNotMember},
 }
 
-// checkAllGather makes the members of group c gather their numbers, and checks the result: members,
-// in this order.
+// checkAllGather checks that the members of group c can gather their numbers.
 func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
 	input := b.addressAt(0)
-	output := b.addressAt(64) // behind the input, which has 1 byte
+	output := b.addressAt(64) // behind the 1-byte input
 	r.write(input, []byte{byte(r.number)})
 	call := driver.Call{
 		Operation: driver.AllGather, DataType: driver.Uint8, Count: 1,
@@ -41,19 +36,16 @@ func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.expectBytes(output, want)
 }
 
-// testSubgroups makes each rank use two groups in turn: that of its half of the ranks, and that of
-// all ranks.
 func testSubgroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 4, options{checkCalls: true})
 	halves := [][]int{{0, 2}, {1, 3}}
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
-		index := r.number % 2 // of the half with this rank
-		half := halves[index]
-		c := r.connect(fmt.Sprint("half ", index), half, checkingCalls)
+		half := r.number % 2
+		c := r.connect(fmt.Sprint("half ", half), halves[half], checkingCalls)
 		for range 50 {
-			checkAllGather(r, c, half, b)
-			checkAllGather(r, r.group, firstNumbers(4), b)
+			checkAllGather(r, c, halves[half], b)
+			checkAllGather(r, r.group, firstNumbers(4), b) // all ranks
 		}
 	})
 }
@@ -68,7 +60,6 @@ func testGroupOrder(t *testing.T, h Harness) {
 	})
 }
 
-// testReconnect connects and closes three groups with the same ranks.
 func testReconnect(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{noGroup: true})
 	w.onEachRank(func(r *rank) {
@@ -81,7 +72,7 @@ func testReconnect(t *testing.T, h Harness) {
 	})
 }
 
-// testNotMember connects groups with an invalid Rank, which is the caller's group rank.
+// GroupConfig.Rank must be the caller's index in Ranks.
 func testNotMember(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{noGroup: true})
 	configs := []driver.GroupConfig{

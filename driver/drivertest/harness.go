@@ -9,17 +9,15 @@ import (
 	"symmem/driver"
 )
 
-// The test of a backend with a function Open calls Run:
+// A backend's test calls Run. In this example, it uses up to 4 ranks, and skips the tests of fused
+// norms, an optional part of the contract:
 //
 //	drivertest.Run(t, drivertest.Harness{
 //		Open: Open, Ranks: 4,
 //		Missing: map[drivertest.Part]string{drivertest.Norms: "there are no kernels for it"},
 //	})
-//
-// Each test opens up to 4 ranks, and checks one sentence of the contract that backends must
-// satisfy. Some parts of the contract are optional. The tests of Norms are skipped here.
 
-// Part names an optional part of the contract.
+// Part names an optional part of the contract of backends.
 type Part string
 
 // The optional parts.
@@ -30,11 +28,11 @@ const (
 	Splits Part = "splits"
 	// Scatter covers Config.Scatter.
 	Scatter Part = "scatter"
-	// Failures covers streams that fail: they skip their work, and their events have their error.
+	// Failures covers failed streams, which skip their work and pass their error on to events.
 	Failures Part = "failures"
-	// Anytime covers Close and Abort at any time: they return even while other groups connect or wait
-	// for peers (other ranks). Ranks that share a CUDA context cannot guarantee this, because freeing
-	// memory waits for all kernels of the context.
+	// Anytime covers Close and Abort, which return even while other groups connect or wait for peers.
+	// Ranks that share a CUDA context cannot guarantee this, because freeing memory waits for all
+	// kernels of the context.
 	Anytime Part = "closing at any time"
 	// Suspension covers driver.SuspendableSegment and driver.SuspendableWindow.
 	Suspension Part = "suspension"
@@ -44,7 +42,7 @@ const (
 	Routes Part = "routes"
 )
 
-const mandatory Part = "" // stands for everything that is in no optional part
+const mandatory Part = "" // the rest of the contract
 
 // Harness opens a backend and describes its capabilities.
 type Harness struct {
@@ -54,16 +52,16 @@ type Harness struct {
 	Host func(bytes int) []byte
 	// Ranks is the largest number of ranks. Tests that need more are skipped.
 	Ranks int
-	// Paths lists the backend's paths (ways to run collectives). The default is plain and window.
-	// If a path does not support a call, most tests use the first path.
+	// Paths lists the paths that the backend supports. The default is PathPlain and PathWindow. If a
+	// path does not support a call, most tests use the first path.
 	Paths []driver.Path
 	// Reductions lists the reductions that the first path supports for each data type, such as
 	// "sum prod". If the map is nil, the path supports all reductions.
 	Reductions map[driver.DataType]string
 	// Missing maps each part that the backend lacks to the reason, which skipped tests print.
 	Missing map[Part]string
-	// Unordered means that reductions combine the ranks' numbers in any order. Tests then use numbers
-	// whose sums and products are exact.
+	// Unordered means that reductions without a formula process the ranks in any order. Tests then
+	// use numbers whose sums and products are exact.
 	Unordered bool
 	// Slow makes some tests try fewer combinations of types and counts.
 	Slow bool
@@ -82,8 +80,7 @@ func (h Harness) withDefaults() Harness {
 	return h
 }
 
-// skipsTrial reports whether a test should skip one of many combinations, numbered by index. If
-// Slow is set, it skips two of three.
+// skipsTrial reports whether to skip a trial. Slow backends skip two of three.
 func (h Harness) skipsTrial(index int) bool { return h.Slow && index%3 != 0 }
 
 // hasReduction reports whether the first path supports a reduction of a type.
@@ -104,8 +101,7 @@ func (h Harness) require(t *testing.T, part Part) {
 	}
 }
 
-// hasOperation reports whether the backend has operation o. It returns false if o belongs to
-// Messages or Splits and the backend lacks that part.
+// hasOperation reports whether the backend supports o. It knows only the parts Messages and Splits.
 func (h Harness) hasOperation(o driver.Operation) bool {
 	part := mandatory
 	switch {
@@ -125,11 +121,11 @@ type requirement struct {
 	test func(t *testing.T, h Harness)
 }
 
-// chapter is a list of requirements. It is skipped if the backend lacks its part.
+// chapter is a list of requirements, which is skipped if the backend lacks the part.
 type chapter struct {
 	name         string
 	requirements []requirement
-	part         Part // optional part that the chapter tests, or mandatory
+	part         Part
 }
 
 // Run tests the whole contract.

@@ -7,11 +7,8 @@ import (
 	"symmem/driver"
 )
 
-// An arena reserves addresses, and maps segments of memory at offsets in it. For example, in an
-// arena at address 0x10000000, a segment at offset 0x400000 is at address 0x10400000. Offsets and
-// sizes are multiples of the device's granularity, such as 2 MiB.
-//
-// newWorld opens a device with an arena, r.arena.
+// An arena is a reserved range of addresses, in which Map maps segments of memory. Offsets and
+// sizes of segments are multiples of the device's granularity, such as 2 MiB.
 
 var memoryRequirements = []requirement{
 	{"a new segment is zeroed, even at an offset that was used before", testZeros},
@@ -22,7 +19,6 @@ var memoryRequirements = []requirement{
 	{"segments at random addresses are in the arena and do not overlap", testScatter},
 }
 
-// testZeros maps segments at the same offset, one after the other, and fills each with 0xFF.
 func testZeros(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	bytes := 2 * r.granularity()
@@ -36,12 +32,11 @@ func testZeros(t *testing.T, h Harness) {
 	}
 }
 
-// testAddresses maps three segments, and checks that filling one does not change the others.
 func testAddresses(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	granularity := r.granularity()
 	for i, bytes := range []int64{granularity, 3 * granularity, 2 * granularity} {
-		offset := int64(10*i) * granularity // leaves gaps between the segments
+		offset := int64(10*i) * granularity // with gaps between the segments
 		s, err := r.arena.Map(offset, bytes)
 		must(t, err)
 		if want := r.arena.Address() + uintptr(offset); s.Address() != want {
@@ -54,14 +49,13 @@ func testAddresses(t *testing.T, h Harness) {
 
 		value := byte(i + 1)
 		must(t, r.stream.Fill(s.Address(), value, bytes))
-		defer func() { // at the end of the test, when the other segments have been filled, too
+		defer func() { // filling later segments has not changed this one
 			r.expectFilled(s.Address(), value, bytes)
 			must(t, s.Unmap())
 		}()
 	}
 }
 
-// testAlignment tries to map segments, and to reserve arenas, with invalid offsets and sizes.
 func testAlignment(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.granularity()
@@ -105,7 +99,6 @@ func testUnmapTwice(t *testing.T, h Harness) {
 // excessiveBytes (32 TiB) is more than the memory of any machine, but fits into an address space.
 const excessiveBytes = 32 << 40
 
-// testOutOfMemory maps too much memory, and then a small segment at the same offset.
 func testOutOfMemory(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	arena, err := r.device.NewArena(excessiveBytes)
@@ -123,13 +116,13 @@ func testOutOfMemory(t *testing.T, h Harness) {
 		t.Errorf("got %#v, want an OutOfMemoryError for %d bytes", err, int64(excessiveBytes))
 	}
 
-	s, err = arena.Map(0, r.granularity()) // the failed call must not have used the addresses
+	s, err = arena.Map(0, r.granularity()) // the failed call has not used the addresses
 	must(t, err)
 	r.expectFilled(s.Address(), 0, r.granularity())
 	must(t, s.Unmap())
 }
 
-// testScatter sets Config.Scatter to a seed, so that Map chooses random offsets.
+// If Config.Scatter is set to a seed, Map chooses random offsets.
 func testScatter(t *testing.T, h Harness) {
 	h.require(t, Scatter)
 	const seed = 4711
@@ -147,7 +140,7 @@ func testScatter(t *testing.T, h Harness) {
 				t.Errorf("rank %d: segment %d is outside the arena", r.number, i)
 			}
 
-			// A segment that overlapped an earlier one would not contain zeros.
+			// A segment that overlapped an earlier one would contain 0xEE.
 			r.expectFilled(begin, 0, segmentBytes)
 			r.must(r.stream.Fill(begin, 0xEE, segmentBytes))
 		}

@@ -10,19 +10,15 @@ import (
 	"symmem/internal/reduce"
 )
 
-// A path is a way in which a backend can run calls. Before a call is launched, it is offered to the
-// group, and each path can refuse it. For example, a path may refuse an AllReduce of 1-byte
-// integers. A path must refuse the same calls on all ranks, because ranks choose a path without
-// communicating.
+// A call is offered to its group before the launch, and each path of the backend can refuse it. For
+// example, a path may refuse an AllReduce of 1-byte integers. Ranks choose a path without
+// communicating, so a path must refuse the same calls on all ranks.
 //
-// The tests in this file offer many calls, without launching them. A trial describes a call: its
-// operation, type, reduction, count and path.
+// The tests offer calls without launching them. A trial describes a call.
 
-// testEqualRefusals offers all calls on two ranks. It compares the refusals, which are errors or
-// nil.
 func testEqualRefusals(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{})
-	var refusals [2][]string // by rank, as texts
+	var refusals [2][]string // by rank; each string names a call and its refusal
 	bw.onEachRank(func(r *rank) {
 		bw.offerAllCalls(r, func(tr *trial, refusal error) {
 			text := fmt.Sprintf("%v: %v", tr, refusal)
@@ -41,9 +37,8 @@ func testEqualRefusals(t *testing.T, h Harness) {
 	}
 }
 
-// testReductions compares the refusals of the backend's first path with Harness.Reductions, in
-// which the backend's test lists the reductions that this path supports. Other calls must not be
-// refused.
+// The backend's first path must refuse reductions that are not in Harness.Reductions, and no other
+// call.
 func testReductions(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{})
 	firstPath := bw.harness.Paths[0]
@@ -74,7 +69,7 @@ func testReductions(t *testing.T, h Harness) {
 }
 
 // offerAllCalls offers calls with all combinations of arguments on all paths. It passes each
-// refusal to handleRefusal.
+// refusal, which may be nil, to handleRefusal.
 func (bw *bufferWorld) offerAllCalls(
 	r *rank, handleRefusal func(tr *trial, refusal error),
 ) {
@@ -101,7 +96,7 @@ func (bw *bufferWorld) offerToPaths(
 ) {
 	for path := range driver.Paths {
 		if tr.isUnregistered && path == driver.PathWindow {
-			continue // this path requires registered buffers, even in Offer.Refusal
+			continue // Offer.Refusal would assume registered buffers
 		}
 
 		if !tr.operation.SupportsPath(path) {
@@ -114,8 +109,8 @@ func (bw *bufferWorld) offerToPaths(
 	}
 }
 
-// offer offers a trial's call, and returns the refusal. If the path accepts the call, it checks
-// that this is allowed, and that the call can be prepared.
+// offer offers a trial's call and returns the refusal. If there is none, the harness must list the
+// path and the operation, and the plan must match the trial.
 func (bw *bufferWorld) offer(r *rank, tr *trial) (refusal error) {
 	offer := r.group.Offer(bw.callToOffer(r, tr))
 	refusal = offer.Refusal(tr.path)
@@ -139,7 +134,6 @@ func (bw *bufferWorld) offer(r *rank, tr *trial) (refusal error) {
 	return nil
 }
 
-// callToOffer returns the call of a trial.
 func (bw *bufferWorld) callToOffer(r *rank, tr *trial) driver.Call {
 	call := tr.uncheckedCall(r, bw.send[r.number], bw.recv[r.number])
 	if call.Operation.PointToPoint() {
@@ -154,7 +148,7 @@ func (bw *bufferWorld) callToOffer(r *rank, tr *trial) driver.Call {
 	return call
 }
 
-// checkPlan prepares an offered call, and checks the resulting plan.
+// checkPlan takes the plan of an accepted offer and compares it with the trial.
 func checkPlan(r *rank, tr *trial, offer driver.Offer) {
 	const digest = 7 // any number
 	plan, err := offer.Take(tr.path, digest)

@@ -7,31 +7,25 @@ import (
 	"symmem/driver"
 )
 
-// The test in this file draws a list of random messages between three ranks. For example, message 5
-// is from rank 0 to rank 2. Rank 0 sends it on one of its three streams, and rank 2 receives it on
-// one of its three streams. Each rank makes its calls in the order of the list. All messages must
-// arrive, whatever the streams are.
-//
-// Each rank has a send buffer and a receive buffer of 8 MiB. Message 5 is at the same place in
-// both: in slot 5, a part of 64 KiB.
+// testRandomMessages draws a list of random messages between three ranks. Each message has random
+// streams of the sender and of the receiver. All messages must arrive if each rank queues its Sends
+// and Recvs in the order of the list.
 
-const slotBytes = 64 << 10 // size of a slot
+const slotBytes = 64 << 10 // distance of successive messages in the buffers
 
-// randomMessage is a message of the list.
 type randomMessage struct {
 	src, dst               int // ranks
 	tag                    int
-	offset, bytes          int64 // in the buffers of both ranks
+	offset, bytes          int64 // the same in both ranks' buffers
 	sendStream, recvStream int   // indexes in the streams of src and dst
-	seed                   int   // of the contents
+	contentSeed            int
 }
 
-// drawMessage draws a message between two of n ranks. index is its index in the list, and the
-// number of its slot.
+// drawMessage draws the message at an index of the list, between two of n ranks.
 func drawMessage(random *rand.Rand, n, streamCount, index int) randomMessage {
 	m := randomMessage{
 		src: random.IntN(n), tag: random.IntN(3), offset: int64(index) * slotBytes,
-		sendStream: random.IntN(streamCount), recvStream: random.IntN(streamCount), seed: index,
+		sendStream: random.IntN(streamCount), recvStream: random.IntN(streamCount), contentSeed: index,
 	}
 	m.dst = (m.src + 1 + random.IntN(n-1)) % n // never m.src
 	m.bytes = random.Int64N(2000)
@@ -42,12 +36,10 @@ func drawMessage(random *rand.Rand, n, streamCount, index int) randomMessage {
 	return m
 }
 
-// contents returns the data of the message.
 func (m *randomMessage) contents(h Harness) []byte {
-	return input(h, driver.Uint8, m.seed, m.bytes)
+	return input(h, driver.Uint8, m.contentSeed, m.bytes)
 }
 
-// testRandomMessages draws three lists of messages, and sends the messages of each list.
 func testRandomMessages(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -58,7 +50,7 @@ func testRandomMessages(t *testing.T, h Harness) {
 			messages[i] = drawMessage(random, n, streamCount, i)
 		}
 
-		checkCalls := round != 1 // in two of the rounds, the ranks compare their calls
+		checkCalls := round != 1 // cover groups with and without checks
 		bw := newBufferWorld(t, h, n, 8<<20, options{checkCalls: checkCalls})
 		succeeded := bw.tryOnEachRank(func(r *rank) {
 			sendAndReceiveAll(bw, r, messages, streamCount)
@@ -69,7 +61,7 @@ func testRandomMessages(t *testing.T, h Harness) {
 	}
 }
 
-// sendAndReceiveAll makes this rank's calls, and checks the messages that it has received.
+// sendAndReceiveAll sends and receives this rank's messages, and checks the received contents.
 func sendAndReceiveAll(bw *bufferWorld, r *rank, messages []randomMessage, streamCount int) {
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	streams := []driver.Stream{r.stream}
@@ -96,7 +88,7 @@ func sendAndReceiveAll(bw *bufferWorld, r *rank, messages []randomMessage, strea
 	}
 }
 
-// queueMessages queues the Sends and Recvs of this rank.
+// queueMessages queues this rank's Sends and Recvs in the order of the list.
 func queueMessages(
 	bw *bufferWorld, r *rank, messages []randomMessage, streams []driver.Stream,
 ) {
