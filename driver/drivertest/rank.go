@@ -12,31 +12,26 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// A test calls methods of each of its ranks. For example, the following code makes a rank fill 64
-// bytes of its device's memory on its stream, and then checks them. If a step fails, so does the
-// test. The message names the rank.
+// rank is one rank of a test. Methods without an error result fail the test with a message that
+// names the rank. For example, this code fills device memory and checks it:
 //
 //	b := r.newBuffer(64)
 //	r.must(r.stream.Fill(b.addressAt(0), 7, 64))
 //	r.expectFilled(b.addressAt(0), 7, 64)
-//
-// In a test with several ranks, each rank runs such code in a goroutine.
-
-// rank holds one rank's device and resources. Methods that return no error call failf instead.
 type rank struct {
 	world         *world // the ranks of the test
 	number        int
-	isInGoroutine bool   // whether onEachRank is running a function of this rank
-	step          string // current step of the test, for failure messages
+	isInGoroutine bool   // set while onEachRank runs a goroutine for the rank
+	step          string // ", " and the current step, for failure messages
 	device        driver.Device
-	arena         driver.Arena // addresses for the device's memory
+	arena         driver.Arena // address range for the device's memory
 	stream        driver.Stream
-	group         driver.Communicator // of all ranks; nil with options.noGroup
-	mappedBytes   int64               // total size of the memory that newBuffer has mapped
+	group         driver.Communicator // of all ranks; nil if options.noGroup is set
+	mappedBytes   int64               // total size of all newBuffer segments
 	keyCount      uint32              // number of calls of nextKey
 	launchCount   int                 // number of calls of launchAndWait
 	staging       []byte              // host memory for copies
-	closeFuncs    []func() error      // called in reverse order; see onClose
+	closeFuncs    []func() error      // see onClose
 }
 
 // must calls failf if err is not nil.
@@ -50,7 +45,8 @@ func (r *rank) must(err error) {
 // failf marks the test as failed. It ends the rank's goroutine or, outside onEachRank, the test.
 func (r *rank) failf(format string, args ...any) {
 	r.world.t.Helper()
-	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.step}, args...)...)
+	text := fmt.Sprintf(format, args...)
+	r.world.t.Errorf("rank %d%s: %s", r.number, r.step, text)
 	if r.isInGoroutine {
 		runtime.Goexit()
 	}
@@ -58,13 +54,12 @@ func (r *rank) failf(format string, args ...any) {
 	r.world.t.FailNow()
 }
 
-// setStep sets a text that failure messages contain.
+// setStep describes the current step in later failure messages.
 func (r *rank) setStep(format string, args ...any) { r.step = ", " + fmt.Sprintf(format, args...) }
 
-// onClose registers a function to call when the world is closed. Later functions are called first.
+// onClose registers a function to call when the world is closed, in reverse order like defer.
 func (r *rank) onClose(f func() error) { r.closeFuncs = append(r.closeFuncs, f) }
 
-// close calls the functions that onClose has registered.
 func (r *rank) close() error {
 	var errs []error
 	for _, f := range slices.Backward(r.closeFuncs) {
@@ -74,7 +69,7 @@ func (r *rank) close() error {
 	return errors.Join(errs...)
 }
 
-// open opens the device, the arena, the stream and, unless noGroup is set, the group.
+// open sets device, arena, stream and, unless noGroup is set, group.
 func (r *rank) open(store driver.Store) {
 	w := r.world
 	n := len(w.ranks)
@@ -95,8 +90,7 @@ func (r *rank) open(store driver.Store) {
 	r.stream = r.newStream()
 }
 
-// connect joins a group of the given ranks, to which this rank belongs. Later calls of Register
-// create the windows of the backend's library at once, so that all paths can be used.
+// connect joins a group of the given ranks, which include this rank. All of them must call it.
 func (r *rank) connect(id string, ranks []int, checkCalls bool) driver.Communicator {
 	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: checkCalls,
@@ -104,6 +98,7 @@ func (r *rank) connect(id string, ranks []int, checkCalls bool) driver.Communica
 	})
 	r.must(err)
 	r.onClose(c.Close)
+	// A backend may use windows of another library, such as NCCL. Create them, so that all paths work.
 	if lazy, ok := c.(driver.LazyWindows); ok {
 		r.must(lazy.UseWindows(r.world.ctx))
 	}
@@ -137,7 +132,7 @@ func (r *rank) capture(queueWork func()) driver.Graph {
 	return g
 }
 
-// blockStream queues a gate on a stream. The gate opens at the latest when the world is closed.
+// blockStream holds up stream s until the gate is opened or the world is closed.
 func (r *rank) blockStream(s driver.Stream) *gate {
 	g := &gate{opened: make(chan struct{})}
 	r.onClose(func() error {
@@ -148,17 +143,15 @@ func (r *rank) blockStream(s driver.Stream) *gate {
 	return g
 }
 
-// gate blocks a stream until open is called.
 type gate struct {
 	opened chan struct{}
 	once   sync.Once
 }
 
-// open lets the stream continue. A second call has no effect.
+// open lets the stream continue. It may be called repeatedly.
 func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
 
-// onSupportedPath returns the call unchanged if group c supports it on call.Path. Otherwise, it
-// returns the call on the backend's first path. (A path is a way to run a call.)
+// onSupportedPath returns the call, on the backend's first path if c does not support call.Path.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
 	isSupported := call.Operation.SupportsPath(call.Path) &&
 		c.Offer(call).Refusal(call.Path) == nil
@@ -170,8 +163,8 @@ func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.C
 	return call
 }
 
-// launchAndWait launches a call of group c on stream s, and waits for it. If the group can launch
-// calls inline, every second launch is inline.
+// launchAndWait launches a call of group c on stream s, and waits for it. To cover both methods,
+// every second call uses LaunchInline if the group has it.
 func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	launchCall := c.Launch
 	inlineLauncher, canLaunchInline := c.(driver.InlineLauncher)
@@ -204,7 +197,7 @@ func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Cal
 }
 
 // exchangePayloads exchanges payloads between all ranks, and checks them. sizes[i] is the size of
-// rank i's payload. The contents depend on round.
+// rank i's payload. The round number varies the contents.
 func (r *rank) exchangePayloads(lane driver.Lane, round int, sizes []int) error {
 	exchange := func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
@@ -212,15 +205,15 @@ func (r *rank) exchangePayloads(lane driver.Lane, round int, sizes []int) error 
 	return controltest.ExchangeAndCheck(exchange, r.number, round, sizes)
 }
 
-// checkMaximum checks that buffer b can be used by group c, which must have registered b.window.
-// The group computes the maximum of all ranks' elements, which all have the given value. If the
-// backend has no window path, checkMaximum does nothing.
+// checkMaximum checks that group c can use b.window, by computing the maximum of elements that all
+// equal value. It does nothing if the backend has no window path.
 func (r *rank) checkMaximum(c driver.Communicator, b buffer, value byte) {
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
 		return
 	}
 
-	const count, gap = 20000, 96 // bytes of the input and of the output, and between them
+	const count = 20000
+	const gap = 96 // between input and output
 	input, output := b.addressAt(0), b.addressAt(count+gap)
 	r.must(r.stream.Fill(input, value, count))
 	call := r.onSupportedPath(c, driver.Call{

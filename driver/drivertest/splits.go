@@ -9,14 +9,9 @@ import (
 	"symmem/driver"
 )
 
-// In an AllToAllV, each rank sends a part of its send buffer to each rank, also to itself. The
-// sizes of the parts can differ: for example, rank 0 sends 5 elements to rank 0 and 2 elements to
-// rank 1. Rank 1 sends 3 elements to rank 0 and none to rank 1. So the receive buffer of rank 0 has
-// a part of 5 and one of 3 elements. Counts and offsets of the parts, together called splits, are
-// arguments of the call.
-//
-// The parts are in any order in the buffers, and can have gaps between them. The tests fill receive
-// buffers with canaries first, a fixed byte. Afterwards, the gaps must still have it.
+// In an AllToAllV, each rank sends one part of its send buffer to each rank, including itself. The
+// call's splits are the sizes and offsets of the parts, which can have any order and gaps between
+// them. The tests fill receive buffers with a fixed byte, the canary, to detect writes to the gaps.
 
 var splitRequirements = []requirement{
 	{"AllToAllV writes every part to its offset and nothing else", testSplits},
@@ -25,16 +20,15 @@ var splitRequirements = []requirement{
 	{"AllToAll on one rank and AllToAllV on another cause a MismatchError", testDifferentAllToAlls},
 }
 
-// splitExchange is an AllToAllV.
+// splitExchange holds the arguments of all ranks' AllToAllV. Counts and offsets are in elements.
 type splitExchange struct {
-	counts      [][]int64 // number of elements of each part, by sender and receiver
-	sendOffsets [][]int64 // of the parts in the send buffers, in elements, by sender and receiver
-	recvOffsets [][]int64 // of the parts in the receive buffers, in elements, by receiver and sender
+	counts      [][]int64 // by sender and receiver
+	sendOffsets [][]int64 // by sender and receiver
+	recvOffsets [][]int64 // by receiver and sender
 	dataType    driver.DataType
 }
 
-// randomExchange returns an AllToAllV of n ranks. A part has at most maxCount elements. The parts
-// are in random order, with gaps between some of them.
+// randomExchange returns an AllToAllV of n ranks with random splits of up to maxCount elements.
 func randomExchange(random *rand.Rand, n int, maxCount int64, t driver.DataType) *splitExchange {
 	ex := &splitExchange{dataType: t}
 	for range n {
@@ -57,7 +51,7 @@ func randomExchange(random *rand.Rand, n int, maxCount int64, t driver.DataType)
 	return ex
 }
 
-// recvCounts returns the counts of the parts that a rank receives, by sender.
+// recvCounts returns the counts that a rank receives, by sender.
 func (ex *splitExchange) recvCounts(rank int) (counts []int64) {
 	for _, sendCounts := range ex.counts {
 		counts = append(counts, sendCounts[rank])
@@ -66,12 +60,11 @@ func (ex *splitExchange) recvCounts(rank int) (counts []int64) {
 	return counts
 }
 
-// randomOffsets returns offsets of parts with the given counts. The parts are in random order, with
-// gaps before some of them.
+// randomOffsets places parts with the given counts in random order, with gaps before some of them.
 func randomOffsets(random *rand.Rand, counts []int64) []int64 {
 	const gap = 3
 	offsets := make([]int64, len(counts))
-	end := int64(0) // of the parts so far
+	end := int64(0) // of the parts placed so far
 	for _, i := range random.Perm(len(counts)) {
 		end += random.Int64N(2) * gap
 		offsets[i] = end
@@ -81,7 +74,7 @@ func randomOffsets(random *rand.Rand, counts []int64) []int64 {
 	return offsets
 }
 
-// splits returns the splits of a rank. The caller may change the counts, which are copies.
+// splits returns a rank's splits, whose counts the caller may change.
 func (ex *splitExchange) splits(rank int) *driver.Splits {
 	return &driver.Splits{
 		SendCounts: slices.Clone(ex.counts[rank]), SendOffsets: ex.sendOffsets[rank],
@@ -91,12 +84,12 @@ func (ex *splitExchange) splits(rank int) *driver.Splits {
 
 // inputOfPart returns the data that rank src sends to rank dst.
 func (ex *splitExchange) inputOfPart(h Harness, src, dst int) []byte {
-	seed := 100 + len(ex.counts)*src + dst // differs between parts
+	seed := 100 + len(ex.counts)*src + dst // different for each part
 	return input(h, ex.dataType, seed, ex.counts[src][dst])
 }
 
-// call returns a rank's call. In the receive buffer, it leaves room for canaries before the parts.
-// If useWindow is set, the other ranks may read the send buffer, because it is in a window.
+// call returns a rank's call. It receives behind canaryCount bytes. useWindow gives the other ranks
+// access to the send buffer.
 func (ex *splitExchange) call(r *rank, send, recv buffer, useWindow bool) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllToAllV, DataType: ex.dataType, Splits: ex.splits(r.number),
@@ -109,7 +102,7 @@ func (ex *splitExchange) call(r *rank, send, recv buffer, useWindow bool) driver
 	return call
 }
 
-// writeBuffers writes the parts that rank r sends, and fills the receive buffer with canaries.
+// writeBuffers writes rank r's input and fills its receive buffer with canaries.
 func (ex *splitExchange) writeBuffers(h Harness, r *rank, send, recv buffer) {
 	size := int64(ex.dataType.Size())
 	for dst := range ex.counts {
@@ -120,7 +113,7 @@ func (ex *splitExchange) writeBuffers(h Harness, r *rank, send, recv buffer) {
 	r.must(r.stream.Fill(recv.addressAt(0), canary, recv.segment.Bytes()))
 }
 
-// checkResult checks the whole receive buffer: the parts, and the canaries around them.
+// checkResult checks the received parts and the canaries around them.
 func (ex *splitExchange) checkResult(h Harness, r *rank, recv buffer) {
 	size := int64(ex.dataType.Size())
 	want := bytes.Repeat([]byte{canary}, int(recv.segment.Bytes()))
@@ -132,7 +125,6 @@ func (ex *splitExchange) checkResult(h Harness, r *rank, recv buffer) {
 	r.expectBytes(recv.addressAt(0), want)
 }
 
-// run makes a rank's call and checks the result.
 func (ex *splitExchange) run(bw *bufferWorld, r *rank, useWindow bool) {
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	ex.writeBuffers(bw.harness, r, send, recv)
@@ -140,7 +132,6 @@ func (ex *splitExchange) run(bw *bufferWorld, r *rank, useWindow bool) {
 	ex.checkResult(bw.harness, r, recv)
 }
 
-// testSplits tries AllToAllVs of different sizes on one to four ranks.
 func testSplits(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 2))
@@ -161,7 +152,6 @@ func testSplits(t *testing.T, h Harness) {
 	}
 }
 
-// testCapturedSplits captures an AllToAllV in a graph, and launches the graph three times.
 func testCapturedSplits(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, min(3, h.Ranks), 2<<20, options{checkCalls: true})
 	ex := randomExchange(rand.New(rand.NewPCG(4, 4)), len(bw.ranks), 60<<10, driver.Int32)
@@ -179,8 +169,7 @@ func testCapturedSplits(t *testing.T, h Harness) {
 	})
 }
 
-// testSplitsDiffer makes rank 1 expect one element more from rank 0 than rank 0 sends. No rank may
-// write its receive buffer.
+// Rank 1 expects one more element from rank 0 than rank 0 sends.
 func testSplitsDiffer(t *testing.T, h Harness) {
 	n := mismatchRankCount(h)
 	bw := newBufferWorld(t, h, n, 1<<20, options{checkCalls: true, allowFaults: true})
@@ -203,13 +192,12 @@ func testSplitsDiffer(t *testing.T, h Harness) {
 		})
 	}
 
-	for number, r := range bw.ranks {
+	for number, r := range bw.ranks { // no rank has received anything
 		recv := bw.recv[number]
 		r.expectFilled(recv.addressAt(0), canary, recv.segment.Bytes())
 	}
 }
 
-// testDifferentAllToAlls makes rank 1 call AllToAllV, and the other ranks AllToAll.
 func testDifferentAllToAlls(t *testing.T, h Harness) {
 	checkMismatch(t, h, mismatchRankCount(h), func(bw *bufferWorld, r *rank) driver.Call {
 		const count = 100

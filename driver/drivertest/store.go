@@ -7,17 +7,15 @@ import (
 	"sync"
 )
 
-// Ranks find each other through a store of keys and values. For example, rank 0 sets the key "host"
-// to "a", and rank 1 gets it. If rank 1 calls Get first, Get waits for the Set of rank 0.
-
-// Store is a driver.Store in the memory of one process. It is safe for concurrent use.
+// Store is a driver.Store, through which ranks find each other, for the ranks of one process. It is
+// safe for concurrent use.
 type Store struct {
 	mu      sync.Mutex
 	values  map[string][]byte // guarded by mu
-	changed chan struct{}     // closed when a value is set; nil if no Get waits; guarded by mu
+	changed chan struct{}     // closed by the next set, if a Get waits; guarded by mu
 }
 
-// Set stores a value.
+// Set stores a copy of the value.
 func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,7 +23,7 @@ func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	return nil
 }
 
-// set stores a value and wakes all calls of Get that wait. The caller must hold s.mu.
+// set stores a copy of the value and wakes waiting calls of Get. The caller must hold s.mu.
 func (s *Store) set(key string, value []byte) {
 	if s.values == nil {
 		s.values = map[string][]byte{}
@@ -38,8 +36,8 @@ func (s *Store) set(key string, value []byte) {
 	}
 }
 
-// CompareSet stores desired if the current value equals expected. It returns the value after the
-// call. A key without a value has the current value "".
+// CompareSet stores desired if the current value equals expected, and returns the resulting value.
+// An unset key equals an empty expected value.
 func (s *Store) CompareSet(
 	_ context.Context, key string, expected, desired []byte,
 ) ([]byte, error) {
@@ -52,7 +50,7 @@ func (s *Store) CompareSet(
 	return slices.Clone(s.values[key]), nil
 }
 
-// Get waits for a value and returns it.
+// Get waits until the key is set, and returns a copy of its value.
 func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	for {
 		value, isSet, changed := s.lookup(key)
@@ -68,7 +66,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	}
 }
 
-// Peek returns a value and whether it is set.
+// Peek returns a copy of the value, or false if the key is not set.
 func (s *Store) Peek(_ context.Context, key string) (value []byte, isSet bool, err error) {
 	value, isSet, _ = s.lookup(key)
 	return value, isSet, nil
@@ -77,8 +75,7 @@ func (s *Store) Peek(_ context.Context, key string) (value []byte, isSet bool, e
 // ServedBy returns -1, because no rank serves the store.
 func (s *Store) ServedBy() int { return -1 }
 
-// lookup returns a value. If there is none, it returns a channel that is closed when any value is
-// set.
+// lookup returns a copy of the value or, if the key is not set, a channel that the next set closes.
 func (s *Store) lookup(key string) (value []byte, isSet bool, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,12 +8,11 @@ import (
 	"symmem/driver"
 )
 
-// A stream runs work in the background, in the order in which it was queued: copies, fills of
-// device memory, functions on the host, and collectives such as the barrier of all ranks.
-// Synchronize waits for the work.
+// A stream runs copies, fills of device memory, host functions and collectives in the background,
+// in the order in which they were queued. Synchronize waits for them.
 //
-// newWorld opens a device with a stream, r.stream. r.blockStream queues a gate on a stream. The
-// stream stops there until the test opens the gate, so the test can queue more work first.
+// newWorld opens n ranks, each with a device and a stream, r.stream. r.blockStream(s) holds up
+// stream s until gate.open is called.
 
 var streamRequirements = []requirement{
 	{"work runs in the order in which it was queued", testStreamOrder},
@@ -25,8 +24,7 @@ var streamRequirements = []requirement{
 	{"a negative size causes an error", testNegativeSize},
 }
 
-// testStreamOrder writes 100 values to the same place. After each write, it copies the value to
-// another place. A copy that ran too early or too late would copy another value.
+// A Copy that ran too early or too late would copy the value of another Fill.
 func testStreamOrder(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1 << 20)
@@ -63,7 +61,6 @@ func testHostOrder(t *testing.T, h Harness) {
 	}
 }
 
-// testErrorOnce makes a barrier fail by Abort, which makes its group fail.
 func testErrorOnce(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{allowFaults: true})
 	r := w.ranks[0]
@@ -80,7 +77,6 @@ func testErrorOnce(t *testing.T, h Harness) {
 	}
 }
 
-// testSynchronizeContext waits for a blocked stream with a canceled context.
 func testSynchronizeContext(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	must(t, r.stream.Synchronize(r.world.ctx))
@@ -113,7 +109,6 @@ func testStreamClose(t *testing.T, h Harness) {
 	}
 }
 
-// testStreamClosed calls each method of a closed stream.
 func testStreamClosed(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newBuffer(1)
@@ -145,13 +140,12 @@ func testStreamClosed(t *testing.T, h Harness) {
 	must(t, r.launchAndWait(r.group, r.stream, barrier)) // the group has not failed
 }
 
-// testNegativeSize copies and fills -1 bytes, and then 0 bytes. A size of 0 is no error, and has no
-// effect.
+// A size of 0 is valid and has no effect.
 func testNegativeSize(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
 	dst, src := b.addressAt(0), b.addressAt(64)
-	const before, after = 0, 1 // values of dst
+	const before, after = 0, 1 // values of dst's bytes
 	if err := r.stream.Copy(dst, src, -1); err == nil {
 		t.Error("copying -1 bytes succeeded, want an error")
 	}

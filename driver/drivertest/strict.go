@@ -8,16 +8,10 @@ import (
 	"symmem/driver"
 )
 
-// In a strict group (GroupConfig.Strict), the Send and the Recv of a message must be between the
-// same collectives. For example, rank 0 sends a message to rank 2, and then all ranks call a
-// barrier, the first collective. If rank 2 has forgotten the Recv, the barrier detects it: the
-// numbers of messages do not match. The ranks get a driver.MessageError with the number of the
-// collective, 1.
-//
-// newBufferWorld opens ranks with a group. Each rank has a send buffer and a receive buffer.
+// In a strict group, the Send and the Recv of a message must be between the same two collectives.
+// If rank 2 forgets to receive a message, the next collective returns a driver.MessageError with
+// the collective's number.
 
-// testOmittedCall makes four steps of a message and a barrier. In one step, the Send or the Recv is
-// omitted. The barrier of this step must detect it.
 func testOmittedCall(t *testing.T, h Harness) {
 	for _, omitted := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(omitted.String(), func(t *testing.T) {
@@ -25,7 +19,7 @@ func testOmittedCall(t *testing.T, h Harness) {
 				checkCalls: true, isStrict: true, allowFaults: true,
 			})
 			errs := bw.errorsByRank(func(r *rank) error {
-				for step := range omittingStep + 2 {
+				for step := range stepCount {
 					if err := runStep(bw, r, step, omitted); err != nil {
 						return fmt.Errorf("step %d: %w", step, err)
 					}
@@ -48,30 +42,30 @@ func testOmittedCall(t *testing.T, h Harness) {
 	}
 }
 
-// isUnmatchedAt reports whether err is a MessageError of an unmatched message that the collective
-// with the given number has detected.
+// isUnmatchedAt reports whether err says that the given collective detected an unmatched message.
 func isUnmatchedAt(err error, collective uint64) bool {
 	e, ok := errors.AsType[*driver.MessageError](err)
 	return ok && e.Fault == driver.MessagesUnmatched && e.Number == collective
 }
 
-const omittingStep = 2 // number, from 0, of the step in which a Send or Recv is omitted
+const (
+	stepCount    = 4
+	omittingStep = 2 // the step, counted from 0, without the Send or the Recv
+)
 
-// runStep runs a rank's part of a step: a message from rank 0 to rank 2, followed by a barrier. In
-// omittingStep, it skips the operation omitted.
+// runStep runs a rank's part of one step: a message from rank 0 to rank 2, and a barrier. Parameter
+// omitted is the operation that omittingStep lacks.
 func runStep(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error {
-	isOmittingStep := step == omittingStep
-	sends := !isOmittingStep || omitted != driver.Send
-	receives := !isOmittingStep || omitted != driver.Recv
+	isOmitted := func(o driver.Operation) bool { return step == omittingStep && o == omitted }
 	var err error
 	switch {
-	case r.number == 0 && sends:
+	case r.number == 0 && !isOmitted(driver.Send):
 		call := message{peer: 2, tag: 1, bytes: 100}.send(bw.send[0])
 		err = r.queueCall(r.group, r.stream, call)
-	case r.number == 2 && receives:
+	case r.number == 2 && !isOmitted(driver.Recv):
 		stream := r.stream
-		if isOmittingStep {
-			stream = r.newStream() // a Recv without a Send would block the stream of the barrier
+		if step == omittingStep {
+			stream = r.newStream() // a Recv without a Send would hold up the barrier
 		}
 
 		call := message{peer: 0, tag: 1, bytes: 100}.recv(bw.recv[2])
@@ -85,9 +79,8 @@ func runStep(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error
 	return r.launchAndWait(r.group, r.stream, barrier)
 }
 
-// testMissingSend makes rank 2 wait for a message with tag 1 that is never sent. It must get an
-// error, although its Recv blocks the stream of the barrier. Rank 0 sends a message with tag 5
-// instead, so that the total numbers of Sends and Recvs are the same.
+// Rank 2 waits for tag 1, but rank 0 sends tag 5, so that the numbers of Sends and Recvs match. The
+// error must reach rank 2 although its Recv holds up its barrier.
 func testMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
@@ -117,15 +110,13 @@ func testMissingSend(t *testing.T, h Harness) {
 	}
 }
 
-// testOutOfStep sends a message before a barrier and receives it after the barrier. The receive
-// buffer, which is filled with canaries first, must stay unchanged.
 func testOutOfStep(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{isStrict: true, allowFaults: true})
 	must(t, bw.ranks[1].stream.Fill(bw.recv[1].addressAt(0), canary, 256))
 	errs := bw.errorsByRank(func(r *rank) error { return sendAcrossBarrier(bw, r) })
 	checkMessageEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
 		From: 0, To: 1, Tag: 6, Number: 1,
-		Sent: 0, Received: 1, // the numbers of collectives before the Send and before the Recv
+		Sent: 0, Received: 1, // collectives before the Send and before the Recv
 	})
 	bw.expectUntouched(1)
 }
@@ -151,8 +142,6 @@ func sendAcrossBarrier(bw *bufferWorld, r *rank) error {
 	return nil
 }
 
-// testNonStrict makes the calls of testOutOfStep in a group that is not strict. There, they are
-// correct.
 func testNonStrict(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) { r.must(sendAcrossBarrier(bw, r)) })
