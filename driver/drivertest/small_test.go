@@ -14,15 +14,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// The small backend is an example for authors of backends: a minimal one that satisfies the
-// contract, as drivertest.Run checks. All its ranks are goroutines of one process. All data passes
-// through the control plane, by which ranks exchange messages.
-//
-// This file implements the device of a rank and its memory. The device reserves an arena, a range
-// of addresses. Memory is mapped there in segments, whose sizes are multiples of 256 KiB.
+// The small backend is an example for authors of backends. Its ranks run in one process, and
+// exchange all data over the TCP connections of the control plane. This file implements a rank's
+// device and memory.
 
-// TestSmallBackendPassesContract runs the tests for backends, except those of parts that the small
-// backend lacks.
 func TestSmallBackendPassesContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
 		Open: openSmall, Ranks: 5, Paths: []driver.Path{driver.PathPlain},
@@ -41,15 +36,14 @@ func TestSmallBackendPassesContract(t *testing.T) {
 // smallDevice is the device of one rank.
 type smallDevice struct {
 	cfg       driver.Config
-	capturing atomic.Int32 // number of streams being captured; if it is not 0, registrations fail
+	capturing atomic.Int32 // number of capturing streams, which prevent registrations
 }
 
-// openSmall is like driver.Backend.Open.
 func openSmall(_ context.Context, cfg driver.Config) (driver.Device, error) {
 	return &smallDevice{cfg: cfg}, nil
 }
 
-const smallGranule = 256 << 10 // unit of sizes and offsets in bytes
+const smallGranule = 256 << 10 // unit of memory sizes and offsets
 
 func (d *smallDevice) Info() driver.Info {
 	return driver.Info{
@@ -57,7 +51,6 @@ func (d *smallDevice) Info() driver.Info {
 	}
 }
 
-// NewArena reserves a range of addresses, in which Map maps memory later.
 func (d *smallDevice) NewArena(bytes int64) (driver.Arena, error) {
 	if bytes <= 0 || bytes%smallGranule != 0 {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: the size must be a multiple of %d", bytes,
@@ -73,7 +66,7 @@ func (d *smallDevice) NewArena(bytes int64) (driver.Arena, error) {
 }
 
 func (d *smallDevice) NewStream() (driver.Stream, error) {
-	return &smallStream{device: d, tail: closedChannel}, nil
+	return &smallStream{device: d, tail: closedChannel}, nil // no queued work
 }
 
 func (d *smallDevice) NewEvent() (driver.Event, error) {
@@ -103,13 +96,11 @@ func (d *smallDevice) Connect(
 
 func (d *smallDevice) Close() error { return nil }
 
-// smallArena is a reserved range of addresses.
+// smallArena is a reserved range of addresses, in which Map maps segments.
 type smallArena struct{ space *sys.Mapping }
 
 func (a *smallArena) Address() uintptr { return a.space.Address() }
 
-// Map maps new memory at an offset in the arena. The memory belongs to a file that Map closes. It
-// is freed when the segment is unmapped.
 func (a *smallArena) Map(offset, bytes int64) (driver.Segment, error) {
 	isValidSize := bytes > 0 && bytes%smallGranule == 0
 	isValidOffset := offset >= 0 && offset%smallGranule == 0
@@ -128,7 +119,7 @@ func (a *smallArena) Map(offset, bytes int64) (driver.Segment, error) {
 	}
 
 	memory, mapErr := a.space.MapAt(offset, file, bytes)
-	closeErr := file.Close()
+	closeErr := file.Close() // the mapping keeps the memory
 	if err := errors.Join(mapErr, closeErr); err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
@@ -140,12 +131,12 @@ func (a *smallArena) Keep(bytes int64) error { return a.space.Shrink(bytes) }
 
 func (a *smallArena) Close() error { return a.space.Close() }
 
-// smallSegment is a mapping in the arena. Peers never access it, so Keep has nothing to end.
 type smallSegment struct {
 	*sys.Mapping
 	unmapped atomic.Bool
 }
 
+// Keep need not end the access of peers, because they have none.
 func (s *smallSegment) Keep() error { return nil }
 
 func (s *smallSegment) Unmap() error {
@@ -156,7 +147,7 @@ func (s *smallSegment) Unmap() error {
 	return s.Close()
 }
 
-// memoryAt returns the memory at an address as a slice, without copying it.
+// memoryAt returns a slice of the memory at an address.
 func memoryAt(address uintptr, bytes int64) []byte {
 	// go vet rejects the direct conversion of an integer to a pointer.
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&address)), bytes)

@@ -6,13 +6,11 @@ import (
 	"symmem/driver"
 )
 
-// A segment is device memory at an address. Suspending it releases the memory for a while, and
-// keeps the address. For example, a segment has the value 1 in each byte. After PrepareSuspend and
-// Suspend, it has no memory. After Resume, it has memory again, with the value 1 if PrepareSuspend
-// has saved the contents, and otherwise with zeros.
+// Suspending a segment releases its device memory and keeps its address. Resume maps new memory
+// there, with the contents that PrepareSuspend saved, or zeros.
 //
-// The ranks of a group can register their segments as a window, which all of them can access. The
-// window must be suspended before its segments, and resumed after them.
+// A window gives the ranks of a group access to each other's segments. It must be suspended before
+// these segments and resumed after them.
 
 var suspendRequirements = []requirement{
 	{"a resumed segment has zeros at its old address", testResumedZeros},
@@ -23,7 +21,6 @@ var suspendRequirements = []requirement{
 	{"a suspended window can be deregistered", testDeregisterSuspended},
 }
 
-// asSuspendable returns the methods of a segment with which it is suspended.
 func asSuspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
 	segment, ok := s.(driver.SuspendableSegment)
 	if !ok {
@@ -33,14 +30,13 @@ func asSuspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
 	return segment
 }
 
-// These are arguments of suspendSegment and PrepareSuspend. If the contents are saved, Resume
-// restores them.
+// Arguments of suspendSegment and PrepareSuspend.
 const (
 	saveContents    = true
 	discardContents = false
 )
 
-// suspendSegment suspends a segment. The caller must call Resume of the result.
+// suspendSegment suspends a segment until Resume of the result is called.
 func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegment {
 	segment := asSuspendable(r, s)
 	r.must(segment.PrepareSuspend(save))
@@ -48,7 +44,6 @@ func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegm
 	return segment
 }
 
-// testResumedZeros fills a segment, and suspends it without saving its contents.
 func testResumedZeros(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
@@ -66,7 +61,6 @@ func testResumedZeros(t *testing.T, h Harness) {
 	}
 }
 
-// testResumedContents fills a segment, and saves its contents before it is suspended.
 func testResumedContents(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
@@ -79,7 +73,7 @@ func testResumedContents(t *testing.T, h Harness) {
 		r.expectFilled(address, value, bytes)
 	}
 
-	// If the segment has not been suspended after PrepareSuspend, Resume must keep later contents.
+	// Without Suspend, Resume discards the saved contents.
 	segment := asSuspendable(r, b.segment)
 	r.must(segment.PrepareSuspend(saveContents))
 	const laterValue = 9
@@ -89,11 +83,10 @@ func testResumedContents(t *testing.T, h Harness) {
 	r.expectFilled(address, laterValue, bytes)
 }
 
-// testUnmapSuspended suspends and unmaps three segments, one after the other, at the same address.
 func testUnmapSuspended(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	for range 3 {
-		s, err := r.arena.Map(0, r.granularity())
+		s, err := r.arena.Map(0, r.granularity()) // at the same offset each time
 		must(t, err)
 		r.expectFilled(s.Address(), 0, r.granularity())
 		must(t, r.stream.Fill(s.Address(), 1, r.granularity()))
@@ -115,7 +108,7 @@ func testSuspendTwice(t *testing.T, h Harness) {
 	must(t, segment.Resume()) // has no effect
 }
 
-// suspendWindow suspends a buffer's window, and then its segment. All ranks call it.
+// suspendWindow suspends a buffer's window, and then its segment. All ranks must call it.
 func suspendWindow(r *rank, b buffer) {
 	w := b.window.(driver.SuspendableWindow)
 	r.must(w.PrepareSuspend())
@@ -125,7 +118,7 @@ func suspendWindow(r *rank, b buffer) {
 	waitForAll(r)
 }
 
-// resumeWindow resumes a buffer's segment, and then its window. All ranks call it.
+// resumeWindow resumes a buffer's segment, and then its window. All ranks must call it.
 func resumeWindow(r *rank, b buffer) {
 	r.must(asSuspendable(r, b.segment).Resume())
 	waitForAll(r) // the window needs the segments of all ranks
@@ -133,20 +126,18 @@ func resumeWindow(r *rank, b buffer) {
 	r.must(w.Resume(r.world.ctx))
 }
 
-// waitForAll waits until all ranks call it.
+// waitForAll waits until all ranks have called it.
 func waitForAll(r *rank) {
 	_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
 	r.must(err)
 }
 
-// testSuspendCycles captures a call in a graph. The call computes the maximum of the ranks' values
-// in a window. In each of ten cycles, the window is suspended and resumed, and the graph is
-// launched.
+// testSuspendCycles launches a graph after each suspension of the window that the graph uses.
 func testSuspendCycles(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
-		const count = 20000 // bytes of the input, and of the output
-		const gap = 96      // bytes between them
+		const count = 20000
+		const gap = 96 // between input and output
 		b := r.newWindow(2*count + gap)
 		input, output := b.addressAt(0), b.addressAt(count+gap)
 		call := onCapturablePath(r, driver.Call{
@@ -172,8 +163,7 @@ func testSuspendCycles(t *testing.T, h Harness) {
 	})
 }
 
-// onCapturablePath returns the call on a path, a way to run it, whose graphs survive a suspension.
-// It chooses the first path of a list that supports the call.
+// onCapturablePath returns the call with a path whose graphs survive a suspension.
 func onCapturablePath(r *rank, call driver.Call) driver.Call {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathWindow, driver.PathPlain} {
 		call.Path = path
@@ -185,8 +175,7 @@ func onCapturablePath(r *rank, call driver.Call) driver.Call {
 	return call
 }
 
-// testDeregisterSuspended deregisters a suspended window. Its segment can then be resumed and
-// registered again.
+// The segment of a deregistered window can be resumed and registered again.
 func testDeregisterSuspended(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {

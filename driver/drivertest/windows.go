@@ -7,12 +7,10 @@ import (
 	"symmem/driver"
 )
 
-// Each rank has a segment of device memory. The ranks of a group register their segments together,
-// under a key. The registered memory is a window, which all ranks can access. Calls on the window
-// path need their buffers in windows.
+// The ranks of a group register their segments of device memory under a common key. The result is a
+// window, through which all ranks can access these segments. Calls on PathWindow require it.
 //
-// newWorld opens ranks with a group. r.newBuffer maps a segment, r.register registers it, and
-// r.newWindow does both. checkMaximum makes a call that accesses the window, and checks its result.
+// newWorld opens n ranks with a group. r.checkMaximum checks that a window is usable.
 
 var windowRequirements = []requirement{
 	{"a segment can be registered, deregistered and registered again", testReregister},
@@ -24,12 +22,11 @@ var windowRequirements = []requirement{
 	{"a group can have many windows", testManyWindows},
 }
 
-// testReregister registers the same segment several times, under new keys and keys used before.
 func testReregister(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1)
-		for i, ordinal := range []uint32{3, 3, 4, 4, 5} { // some keys are used twice
+		for i, ordinal := range []uint32{3, 3, 4, 4, 5} { // new keys and used ones
 			key := driver.SegmentKey{Pool: keyPool, Ordinal: ordinal}
 			b.window = r.register(r.group, key, b)
 			r.checkMaximum(r.group, b, byte(i+1))
@@ -47,7 +44,6 @@ func testDeregisterTwice(t *testing.T, h Harness) {
 	})
 }
 
-// testRegisterTwice registers a segment again under the same key. The window must stay usable.
 func testRegisterTwice(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
@@ -58,11 +54,10 @@ func testRegisterTwice(t *testing.T, h Harness) {
 			r.failf("registering twice succeeded, want an error")
 		}
 
-		r.checkMaximum(r.group, b, 3)
+		r.checkMaximum(r.group, b, 3) // the first registration is still usable
 	})
 }
 
-// testNoWindow prepares calls on the window path, without the window of one buffer.
 func testNoWindow(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
@@ -85,8 +80,6 @@ func testNoWindow(t *testing.T, h Harness) {
 	wantError(t, "no receive window", err, driver.ErrOutOfRange)
 }
 
-// testSizesDiffer registers a larger segment on rank 1 than on the other ranks. Then it uses the
-// same key, which must be free.
 func testSizesDiffer(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
@@ -102,13 +95,11 @@ func testSizesDiffer(t *testing.T, h Harness) {
 		}
 
 		b := r.newBuffer(1)
-		b.window = r.register(r.group, key, b)
+		b.window = r.register(r.group, key, b) // the failed call has not used the key
 		r.checkMaximum(r.group, b, 8)
 	})
 }
 
-// testTwoGroups registers a segment with two groups. Each has its own window, which the other
-// cannot use.
 func testTwoGroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
@@ -133,7 +124,6 @@ func testTwoGroups(t *testing.T, h Harness) {
 	})
 }
 
-// testManyWindows registers 100 segments before it uses and deregisters the windows.
 func testManyWindows(t *testing.T, h Harness) {
 	const windowCount = 100
 	w := newWorld(t, h, 2, options{checkCalls: true})

@@ -13,24 +13,19 @@ import (
 	"symmem/driver"
 )
 
-// A world is the set of ranks of a test. Ranks are goroutines of the test process. For example,
-// this test opens a world of 2 ranks, and each rank calls a barrier on its stream:
+const (
+	longTimeout   = 2 * time.Minute        // expires only if a test hangs
+	shortTimeout  = 500 * time.Millisecond // for waits that should time out
+	arenaGranules = 256                    // size of a rank's arena, in units of Info.Granularity
+)
+
+// world is the set of ranks of a test. Each rank has a device, an arena, which is an address range
+// for device memory, a stream and, usually, a group of all ranks. Here, two ranks enter a barrier:
 //
 //	w := newWorld(t, h, 2, options{})
 //	w.onEachRank(func(r *rank) {
 //		r.must(r.launchAndWait(r.group, r.stream, barrier))
 //	})
-//
-// Each rank has opened the backend's device, and has an arena, which reserves addresses for memory.
-// It has a stream and, usually, a group with all ranks. All this is closed when the test ends.
-
-const (
-	longTimeout   = 2 * time.Minute        // expires only if a test hangs
-	shortTimeout  = 500 * time.Millisecond // for waits that should time out
-	arenaGranules = 256                    // size of a rank's arena in units of Info.Granularity
-)
-
-// world is the set of ranks of a test.
 type world struct {
 	options
 	t       *testing.T
@@ -39,8 +34,7 @@ type world struct {
 	ranks   []*rank         // by rank number
 }
 
-// options are the arguments of newWorld. The zero value is a world whose calls are not compared
-// between ranks.
+// options configure a world.
 type options struct {
 	timeout     time.Duration  // Config.Timeout; 0 means longTimeout
 	lifetime    time.Duration  // limit for the whole test; 0 means longTimeout
@@ -54,9 +48,8 @@ type options struct {
 
 // newWorld opens n ranks and closes them when the test ends.
 //
-// A test of failures must open each world in a separate subtest. Otherwise, the groups of a failed
-// world would still be open, and a backend that lacks the part Anytime could not connect other
-// groups.
+// A test whose groups fail must open each world in a separate subtest. Otherwise, the failed groups
+// stay open, and a backend that lacks the part Anytime cannot connect other groups.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
@@ -82,8 +75,8 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	return w
 }
 
-// onEachRank runs f concurrently on every rank and waits for all. It ends the test if f fails on
-// any rank.
+// onEachRank runs f in one goroutine per rank and waits for all. It ends the test if f fails on a
+// rank.
 func (w *world) onEachRank(f func(r *rank)) {
 	w.t.Helper()
 	if !w.tryOnEachRank(f) {
@@ -91,8 +84,7 @@ func (w *world) onEachRank(f func(r *rank)) {
 	}
 }
 
-// tryOnEachRank is like onEachRank, but reports whether f succeeded on all ranks, instead of ending
-// the test.
+// tryOnEachRank is like onEachRank, but returns false instead of ending the test.
 func (w *world) tryOnEachRank(f func(r *rank)) bool {
 	var running sync.WaitGroup
 	var successCount atomic.Int32
@@ -109,7 +101,7 @@ func (w *world) tryOnEachRank(f func(r *rank)) bool {
 	return int(successCount.Load()) == len(w.ranks)
 }
 
-// errorsByRank runs f concurrently on every rank and returns its errors, indexed by rank number.
+// errorsByRank is like onEachRank, but returns the errors of f by rank number.
 func (w *world) errorsByRank(f func(r *rank) error) []error {
 	w.t.Helper()
 	errs := make([]error, len(w.ranks))
@@ -139,7 +131,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wantError checks that err matches target. call describes the call that returned err.
+// wantError checks that err, which the described call returned, matches target.
 func wantError(t *testing.T, call string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
