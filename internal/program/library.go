@@ -9,16 +9,15 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library imitates another GPU library in the process, such as PyTorch. It calls CUDA directly, so
-// that a test program can mix calls of symmem with those of the other library.
+// Library imitates another GPU library in the process, such as PyTorch, by direct calls of CUDA.
 type Library struct {
-	Streams []*symmem.Stream // the library's streams, which symmem's Runtime has adopted
+	Streams []*symmem.Stream // which the Runtime has adopted
 
-	gpu           *cuda.Driver // uses the device's primary context in each call
+	gpu           *cuda.Driver // makes calls in the device's primary context
 	device        cuda.Device
 	captureMode   cuda.CaptureMode // zero means global
-	streamHandles []cuda.Stream    // handles of Streams, and of a stream that could not be adopted
-	interop       symmem.Interop   // of the Runtime
+	streamHandles []cuda.Stream    // of Streams, and of a stream that could not be adopted
+	interop       symmem.Interop
 }
 
 // NewLibrary returns a library with streamCount streams on the GPU of rt.
@@ -40,8 +39,8 @@ func NewLibrary(rt *symmem.Runtime, streamCount int) (l *Library, err error) {
 	}
 
 	l.gpu = gpu.InContext(primary)
-	// Like PyTorch, the library captures in CUDA's global mode. But with several machines, a defect of
-	// NCCL can invalidate such captures (see nccl.CapturesInvalidated).
+	// PyTorch captures in CUDA's global mode. Between machines, NCCL can invalidate such captures; see
+	// nccl.CapturesInvalidated.
 	machineCount := rt.World().Stats().Tuning.Machines
 	if machineCount > 1 {
 		l.captureMode = cuda.CaptureThreadLocal
@@ -89,9 +88,8 @@ func (l *Library) Close() error {
 	return errors.Join(errs...)
 }
 
-// Memory allocates memory with cuMemAllocAsync on the first stream, and waits until the memory is
-// usable. If free is not nil, the caller must call it, even after an error. It frees the memory on
-// the same stream.
+// Memory allocates memory with cuMemAllocAsync on the first stream, and waits until it is usable.
+// The caller must call free, which is nil if the allocation failed, even after other errors.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	stream := l.streamHandles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)
@@ -105,18 +103,17 @@ func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err e
 	return m, free, errors.Join(memoryErr, waitErr)
 }
 
-// LibraryGraph is a graph that a Library has captured. Launch runs the captured work.
+// LibraryGraph is a graph that a Library has captured.
 type LibraryGraph struct {
 	library    *Library
-	captured   cuda.Graph     // 0 if the capture has failed
-	executable cuda.GraphExec // 0 if the capture has failed
+	captured   cuda.Graph     // 0 if Capture failed
+	executable cuda.GraphExec // 0 if Capture failed
 }
 
 // Capture captures the work that record queues on the given streams of the library.
 //
-// The capture begins on the first stream. The other streams fork from it, which means that they
-// wait for it at the beginning and become part of the capture. At the end, the first stream waits
-// for them. A capture of PyTorch does the same.
+// As in PyTorch, the capture begins on the first stream. The other streams join the capture by
+// waiting for the first stream, which finally waits for them.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	// A capture must end on the thread on which it began.
 	runtime.LockOSThread()
@@ -136,7 +133,7 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 		recordErr = record()
 	}
 
-	// Even after an error, end the capture properly. Otherwise, it would remain active.
+	// End the capture even after an error. Otherwise, it would remain active.
 	for _, s := range streams[1:] {
 		joinErr := l.addWait(firstStream, cuda.Stream(s.Handle()))
 		recordErr = errors.Join(recordErr, joinErr)
@@ -157,7 +154,7 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 	return g, nil
 }
 
-// addWait makes the stream waiter wait for the work that has been queued on the stream awaited.
+// addWait makes waiter wait for the work that is queued on awaited.
 func (l *Library) addWait(waiter, awaited cuda.Stream) error {
 	event, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {
@@ -166,11 +163,11 @@ func (l *Library) addWait(waiter, awaited cuda.Stream) error {
 
 	recordErr := l.gpu.EventRecord(event, awaited)
 	waitErr := l.gpu.StreamWaitEvent(waiter, event)
-	destroyErr := l.gpu.EventDestroy(event) // CUDA destroys it after the wait.
+	destroyErr := l.gpu.EventDestroy(event) // takes effect after the wait
 	return errors.Join(recordErr, waitErr, destroyErr)
 }
 
-// Launch queues the graph on one of the library's streams.
+// Launch queues the captured work on one of the library's streams.
 func (g *LibraryGraph) Launch(s *symmem.Stream) error {
 	return g.library.gpu.GraphLaunch(g.executable, cuda.Stream(s.Handle()))
 }

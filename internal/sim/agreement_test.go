@@ -12,87 +12,65 @@ import (
 	"symmem/internal/ledger"
 )
 
-// In an agreement, ranks find out whether they all made the same allocations. For example, ranks 0
-// and 1 made allocations of 512, 1024 and 512 bytes, but the second one of rank 1 had 1536 bytes:
-//
-//   - Each allocation is an event of the rank's history, which is stored in a ledger. Here, the
-//     history of rank 0 is the common one. That of rank 1 deviates from it at position 1.
-//   - Each rank has a state machine. In each round, all ranks exchange their payloads. Then the
-//     state machine of each rank returns its payload for the next round.
-//   - In the last round, the state machines return an outcome instead. It must be the same on all
-//     ranks.
-//
-// RunAgreement runs the state machines of all ranks in one goroutine.
+// An agreement is a protocol that compares the ranks' histories of allocations, which are stored in
+// ledgers. In each round, all ranks exchange payloads. From these, each rank's state machine
+// computes its next payload or, in the last round, the outcome. RunAgreement runs all state
+// machines in one goroutine.
 
-// ErrSplit means that two ranks reached different outcomes in an agreement, which is a bug.
+// ErrSplit means that ranks reached different outcomes, which is a bug.
 var ErrSplit = errors.New("ranks reached different outcomes")
 
 // Scenario describes one agreement.
 type Scenario struct {
-	// Ranks is the number of ranks.
-	Ranks int
-	// History is the common history of the ranks. It is not modified.
-	History []event.Event
-	// Deviations lists the differences, each from the common history. If a rank is in several of
-	// them, only the last one has an effect.
-	Deviations []Deviation
-	// Missing lists ranks that do not take part.
-	Missing []int
-	// Kept is the number of events that a ledger keeps. 0 means [ledger.DefaultKept].
-	Kept int
-	// Mode selects how the ranks compare histories. The zero value requires equal ones.
-	Mode agreement.Mode
+	Ranks      int            // number of ranks
+	History    []event.Event  // common history of all ranks without a Deviation; not modified
+	Deviations []Deviation    // from History; the last one that lists a rank replaces earlier ones
+	Missing    []int          // ranks that do not take part
+	Kept       int            // number of events that a ledger keeps; 0 means ledger.DefaultKept
+	Mode       agreement.Mode // how histories are compared; the zero value means exactly
 }
 
 // Deviation describes how the history of some ranks differs from the common history.
 type Deviation struct {
-	// Ranks lists the deviating ranks. They all have the same history and share one ledger.
-	Ranks []int
-	// Position is the index of the event at which these ranks deviate.
-	Position int
+	Ranks    []int // share one changed history
+	Position int   // index of the first changed event
 	Change   Change
 }
 
-// Change turns a copy of the common history into the history of a deviating rank. The result
-// differs from the event at position on.
+// Change changes history, which it may modify, from position on.
 type Change func(history []event.Event, position int) []event.Event
 
-// Resize is a Change that changes the size of the event at position.
+// Resize enlarges the event at position.
 func Resize(history []event.Event, position int) []event.Event {
 	history[position].Size += grain
 	return history
 }
 
-// Drop is a Change that omits the event at position.
+// Drop omits the event at position.
 func Drop(history []event.Event, position int) []event.Event {
 	return slices.Delete(history, position, position+1)
 }
 
-// Repeat is a Change that duplicates the event at position.
+// Repeat duplicates the event at position.
 func Repeat(history []event.Event, position int) []event.Event {
 	return slices.Insert(history, position, history[position])
 }
 
-// Stop is a Change that omits all events from position on.
+// Stop omits all events from position on.
 func Stop(history []event.Event, position int) []event.Event { return history[:position] }
 
-// Result describes a completed agreement. A payload is the message of one rank in one round.
+// Result describes a completed agreement.
 type Result struct {
-	Ranks  int // of the scenario
-	Events int // in the common history
-	Rounds int
-	// Bytes is the total size of all payloads.
-	Bytes int
-	// Largest is the size of the largest payload in bytes.
-	Largest int
-	// Outcome is the outcome on every rank that took part.
+	Ranks   int
+	Events  int // in the common history
+	Rounds  int
+	Bytes   int // total size of all payloads
+	Largest int // size of the largest payload, in bytes
 	Outcome *agreement.Outcome
-	// Elapsed is the running time. Callers set it, because the package has no clock.
-	Elapsed time.Duration
+	Elapsed time.Duration // not set by RunAgreement
 }
 
-// RunAgreement runs the agreement of a scenario until it has an outcome. It returns ErrSplit if
-// ranks reach different outcomes.
+// RunAgreement runs a scenario's agreement. It returns ErrSplit if outcomes differ between ranks.
 func RunAgreement(s Scenario) (Result, error) {
 	machines, err := s.machines()
 	if err != nil {
@@ -117,7 +95,7 @@ func RunAgreement(s Scenario) (Result, error) {
 	return r, nil
 }
 
-// machines returns the state machine of each rank, or nil for missing ranks.
+// machines returns the state machines by rank, with nil for missing ranks.
 func (s Scenario) machines() ([]*agreement.Machine, error) {
 	ledgers, err := s.ledgers()
 	if err != nil {
@@ -133,7 +111,7 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 
 		machines[rank], err = agreement.New(agreement.Config{
 			Rank: rank, Ranks: s.Ranks, Mode: s.Mode, Group: "world", Tag: "simulation",
-			Ledgers: []agreement.Ledger{{ID: 0, Source: ledgers[rank]}}, // of the only pool
+			Ledgers: []agreement.Ledger{{ID: 0, Source: ledgers[rank]}},
 		})
 		if err != nil {
 			return nil, err
@@ -143,7 +121,7 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 	return machines, nil
 }
 
-// ledgers returns the ledger of each rank. Ranks with the same history share one.
+// ledgers returns the ledgers by rank. Ranks with the same history share one.
 func (s Scenario) ledgers() ([]*ledger.Ledger, error) {
 	common := s.ledger(s.History)
 	ledgers := slices.Repeat([]*ledger.Ledger{common}, s.Ranks)
@@ -164,7 +142,6 @@ func (s Scenario) ledgers() ([]*ledger.Ledger, error) {
 	return ledgers, nil
 }
 
-// ledger returns a ledger with the given events.
 func (s Scenario) ledger(events []event.Event) *ledger.Ledger {
 	l := ledger.New(s.Kept)
 	const callSite = 0 // the same for all events
@@ -175,10 +152,10 @@ func (s Scenario) ledger(events []event.Event) *ledger.Ledger {
 	return l
 }
 
-// cluster holds the state of an agreement between two rounds.
+// cluster is the state of all ranks between two rounds.
 type cluster struct {
-	machines []*agreement.Machine // state machine of each rank; nil for missing ranks
-	payloads [][]byte             // of each rank, for the next round; nil for missing ranks
+	machines []*agreement.Machine // by rank; nil for missing ranks
+	payloads [][]byte             // of the next round, by rank; nil for missing ranks
 	outcome  *agreement.Outcome   // nil until the ranks reach one
 }
 
@@ -186,8 +163,7 @@ type cluster struct {
 func startCluster(machines []*agreement.Machine) *cluster {
 	c := &cluster{machines: machines, payloads: make([][]byte, len(machines))}
 	for rank, m := range machines {
-		isMissing := m == nil
-		if !isMissing {
+		if m != nil {
 			c.payloads[rank] = m.Start()
 		}
 	}
@@ -195,15 +171,15 @@ func startCluster(machines []*agreement.Machine) *cluster {
 	return c
 }
 
-// runRound runs the next round. It sets c.outcome if the ranks have reached one. It returns
-// ErrSplit if they have reached different ones, or if only some of them have reached one.
+// runRound runs the next round and, after the last one, sets c.outcome. It returns ErrSplit if the
+// ranks' outcomes differ.
 func (c *cluster) runRound() error {
 	summary, err := agreement.Merge(c.payloads)
 	if err != nil {
 		return err
 	}
 
-	isFirst := true // no rank has been stepped in this round
+	isFirst := true
 	for rank, m := range c.machines {
 		if m == nil {
 			continue
