@@ -13,7 +13,8 @@ import (
 //	g := r.capture(func() { r.must(r.stream.Fill(address, 7, 64)) })
 //	must(t, g.Launch(r.stream)) // fills 64 bytes with the value 7
 //
-// newWorld opens n ranks, each with a device, a stream and a group of all ranks.
+// newWorld opens n ranks, each with a device, a stream and a group of all ranks. openRank opens one
+// rank without a group.
 
 var captureRequirements = []requirement{
 	{"captures cannot be nested or ended twice", testCaptureStates},
@@ -28,7 +29,7 @@ var captureRequirements = []requirement{
 }
 
 func testCaptureStates(t *testing.T, h Harness) {
-	s := newWorld(t, h, 1, options{noGroup: true}).ranks[0].stream
+	s := openRank(t, h).stream
 	_, err := s.EndCapture()
 	wantError(t, "EndCapture without BeginCapture", err, driver.ErrNotCapturing)
 	must(t, s.BeginCapture())
@@ -107,7 +108,7 @@ func testCapturedWaits(t *testing.T, h Harness) {
 // testGraphStreams launches a captured Copy between two Fills of its source. The Copy must see only
 // the first Fill.
 func testGraphStreams(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	b := r.newBuffer(1)
 	const size = 64
 	src, dst := b.addressAt(0), b.addressAt(size)
@@ -127,7 +128,7 @@ func testGraphStreams(t *testing.T, h Harness) {
 
 // A captured Record takes effect only when the graph is launched.
 func testGraphEvents(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	e := r.newEvent()
 	g := r.capture(func() { r.must(r.stream.Record(e)) })
 	if !e.Done() {
@@ -146,8 +147,8 @@ func testGraphEvents(t *testing.T, h Harness) {
 	}
 }
 
-// testReplays computes the same sums by a graph and by uncaptured calls, interleaved on one stream.
-// The graph and the calls use different paths, the backend's algorithms for a call.
+// testReplays computes the same sums with a graph and with uncaptured calls, interleaved on one
+// stream. The two use different paths, the backend's algorithms for a call.
 func testReplays(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 3, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) { checkReplays(bw, r) })
@@ -239,7 +240,7 @@ func testCloseCapturing(t *testing.T, h Harness) {
 }
 
 func testGraphClosed(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	g := r.capture(func() {})
 	must(t, g.Close())
 	wantError(t, "launching", g.Launch(r.stream), driver.ErrClosed)

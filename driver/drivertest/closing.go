@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// A rank that closes its group ends the calls that wait in it. For example, if rank 1 closes the
-// group while rank 0 waits for it in a barrier, rank 0 gets an error.
+// Closing a group ends the calls that wait in it, on all ranks. For example, if rank 1 closes the
+// group instead of entering a barrier, rank 0's barrier returns an error.
 //
 // newWorld opens n ranks, each with a device, a stream and a group of all ranks.
 

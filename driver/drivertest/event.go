@@ -11,8 +11,8 @@ import (
 // An event marks a point in a stream's work. If Record(e) follows some work on stream s, event e is
 // done when s has run this work. Another stream, or the host, can wait for e.
 //
-// newWorld opens n ranks, each with a device and a stream, r.stream. r.blockStream(s) holds up
-// stream s until gate.open is called.
+// openRank opens a device with a stream, r.stream. r.blockStream(s) holds up stream s until
+// gate.open is called.
 
 var eventRequirements = []requirement{
 	{"an event that has never been recorded is done", testNeverRecorded},
@@ -24,7 +24,7 @@ var eventRequirements = []requirement{
 }
 
 func testNeverRecorded(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	e := r.newEvent()
 	if !e.Done() {
 		t.Error("Done() = false for an event that was never recorded, want true")
@@ -36,7 +36,7 @@ func testNeverRecorded(t *testing.T, h Harness) {
 }
 
 func testEventDone(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	e := r.newEvent()
 	for range 3 {
 		gate := r.blockStream(r.stream)
@@ -67,7 +67,7 @@ func testEventDone(t *testing.T, h Harness) {
 
 // A Record after the call of Wait does not delay the waiting stream.
 func testWaitUsesLastRecord(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	e := r.newEvent()
 	waiter := r.newStream()
 	firstGate := r.blockStream(r.stream)
@@ -95,7 +95,7 @@ func testWaitUsesLastRecord(t *testing.T, h Harness) {
 }
 
 func testEventContext(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	e := r.newEvent()
 	gate := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
@@ -108,7 +108,7 @@ func testEventContext(t *testing.T, h Harness) {
 
 // Each function waits for the previous one, which was queued on the other stream.
 func testAlternatingWaits(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	streams := []driver.Stream{r.stream, r.newStream()}
 	previousDone := r.newEvent()
 	var order []int
@@ -130,7 +130,7 @@ func testAlternatingWaits(t *testing.T, h Harness) {
 }
 
 func testFailedRecord(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	e := r.newEvent()
 	other := r.newStream()
 	must(t, other.Close())

@@ -10,8 +10,8 @@ import (
 // A stream fails if one of its collectives fails or Stream.Fail is called. It then skips its work
 // until Synchronize returns the error.
 //
-// newWorld opens n ranks, each with a device, a stream and a group of all ranks. r.blockStream(s)
-// holds up stream s until gate.open is called.
+// openRank opens a device with a stream, r.stream. newWorld opens n ranks with a group of all.
+// r.blockStream(s) holds up stream s until gate.open is called.
 
 var failureRequirements = []requirement{
 	{"a failed stream skips its work until Synchronize", testSkipped},
@@ -38,7 +38,7 @@ func newFailingStream(r *rank) (driver.Stream, *gate) {
 }
 
 func testSkipped(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	s, gate := newFailingStream(r)
 	const bytes = 64
 	b := r.newBuffer(bytes)
@@ -61,7 +61,7 @@ func testSkipped(t *testing.T, h Harness) {
 
 // Unlike a stream, an event returns its error until it is recorded again.
 func testEventFails(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	s, gate := newFailingStream(r)
 	e := r.newEvent()
 	must(t, s.Record(e))
@@ -78,7 +78,7 @@ func testEventFails(t *testing.T, h Harness) {
 
 // Wait passes on the failure of the event's stream, and WaitIgnoringErrors does not.
 func testWaitFails(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	for _, failsBeforeWait := range []bool{false, true} {
 		s, gate := newFailingStream(r)
 		waitStream, ignoringStream := r.newStream(), r.newStream()
@@ -167,7 +167,7 @@ func testRefusedCollective(t *testing.T, h Harness) {
 }
 
 func testCapturedFailure(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	g := r.capture(func() { r.stream.Fail(errOnPurpose) })
 	must(t, r.stream.Synchronize(r.world.ctx)) // the capturing stream has not failed
 	for range 2 {
@@ -194,7 +194,7 @@ func testRefusedGraph(t *testing.T, h Harness) {
 }
 
 func testLaunchDoesNotWait(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	busy := r.newStream()
 	e := r.newEvent()
 	gate := r.blockStream(busy)

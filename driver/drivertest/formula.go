@@ -27,8 +27,8 @@ var formulaRequirements = []requirement{
 	{"reductions of special values in rounded tree order", testSpecialValues(driver.RoundedTree)},
 }
 
-// formulaTestSize returns the total number of elements to reduce for each pair of a type and a
-// reduction, and the largest number in one call.
+// formulaTestSize returns the total number of elements to reduce for each type and reduction, and
+// the largest number in one call.
 func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -40,16 +40,21 @@ func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	}
 }
 
-// testFormula returns a test of random reductions with formula f. To repeat a failed test, set
-// SYMMEM_TEST_SEED to the seed in its log.
+// formulaSeed returns a new seed. To repeat a failed test, set SYMMEM_TEST_SEED to the seed in its
+// log.
+func formulaSeed() uint64 {
+	seed, err := strconv.ParseUint(os.Getenv("SYMMEM_TEST_SEED"), 10, 64)
+	if err != nil {
+		return uint64(time.Now().UnixNano())
+	}
+
+	return seed
+}
+
+// testFormula returns a test of random reductions with formula f.
 func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
-		seed := uint64(time.Now().UnixNano())
-		fixed, err := strconv.ParseUint(os.Getenv("SYMMEM_TEST_SEED"), 10, 64)
-		if err == nil {
-			seed = fixed
-		}
-
+		seed := formulaSeed()
 		t.Logf("SYMMEM_TEST_SEED=%d", seed)
 		for _, n := range []int{2, 3, 4, 8} {
 			if f.Fits(n) == nil { // a tree needs a power of two
@@ -59,8 +64,8 @@ func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	}
 }
 
-// reductionBufferBytes returns the size of a buffer for count elements of any type, the canaries
-// around them, which are guard bytes, and the gap of trial.shift elements.
+// reductionBufferBytes returns the size of a buffer for count elements of any type, with room for
+// guard bytes (canaries) around them and for trial.shift.
 func reductionBufferBytes(count int64) int64 {
 	const largestElement, canariesAndShift = 8, 4096
 	return largestElement*count + canariesAndShift
@@ -112,7 +117,7 @@ func testSpecialValues(f driver.Formula) func(*testing.T, Harness) {
 }
 
 func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
-	const combinations = 14 * 14 * 14 // of 14 special values on three ranks
+	const combinations = 14 * 14 * 14 // all combinations of 14 special values on three ranks
 	bw := newBufferWorld(t, h, n, reductionBufferBytes(combinations), options{
 		checkCalls: true, formula: f,
 	})
@@ -121,7 +126,7 @@ func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
 		for _, op := range driver.ReductionsOf(dataType) {
 			tr := trial{
 				operation: driver.AllReduce, dataType: dataType, op: op, count: combinations,
-				formula: f, hasSpecialInputs: true, isInPlace: op%2 == 0, // for some reductions
+				formula: f, hasSpecialInputs: true, isInPlace: op%2 == 0, // covers both
 			}
 			triedCalls += tryPaths(bw, &tr)
 		}

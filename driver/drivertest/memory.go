@@ -20,7 +20,7 @@ var memoryRequirements = []requirement{
 }
 
 func testZeros(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	bytes := 2 * r.granularity()
 	for range 3 {
 		s, err := r.arena.Map(0, bytes)
@@ -33,7 +33,7 @@ func testZeros(t *testing.T, h Harness) {
 }
 
 func testAddresses(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	granularity := r.granularity()
 	for i, bytes := range []int64{granularity, 3 * granularity, 2 * granularity} {
 		offset := int64(10*i) * granularity // with gaps between the segments
@@ -57,7 +57,7 @@ func testAddresses(t *testing.T, h Harness) {
 }
 
 func testAlignment(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	g := r.granularity()
 	isPowerOfTwo := g > 0 && g&(g-1) == 0
 	if !isPowerOfTwo {
@@ -89,7 +89,7 @@ func testAlignment(t *testing.T, h Harness) {
 }
 
 func testUnmapTwice(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	s, err := r.arena.Map(0, r.granularity())
 	must(t, err)
 	must(t, s.Unmap())
@@ -100,7 +100,7 @@ func testUnmapTwice(t *testing.T, h Harness) {
 const excessiveBytes = 32 << 40
 
 func testOutOfMemory(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	arena, err := r.device.NewArena(excessiveBytes)
 	must(t, err)
 	defer func() { must(t, arena.Close()) }()

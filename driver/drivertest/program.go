@@ -11,7 +11,7 @@ import (
 // streams of the sender and of the receiver. All messages must arrive if each rank queues its Sends
 // and Recvs in the order of the list.
 
-const slotBytes = 64 << 10 // distance of successive messages in the buffers
+const slotBytes = 64 << 10 // distance between successive messages in a buffer
 
 type randomMessage struct {
 	src, dst               int // ranks

@@ -28,10 +28,10 @@ type rank struct {
 	stream        driver.Stream
 	group         driver.Communicator // of all ranks; nil if options.noGroup is set
 	mappedBytes   int64               // total size of all newBuffer segments
-	keyCount      uint32              // number of calls of nextKey
-	launchCount   int                 // number of calls of launchAndWait
-	staging       []byte              // host memory for copies
-	closeFuncs    []func() error      // see onClose
+	keyCount      uint32
+	launchCount   int
+	staging       []byte         // host memory for copies
+	closeFuncs    []func() error // see onClose
 }
 
 // must calls failf if err is not nil.
@@ -106,7 +106,6 @@ func (r *rank) connect(id string, ranks []int, checkCalls bool) driver.Communica
 	return c
 }
 
-// newStream returns a stream that is closed with the world.
 func (r *rank) newStream() driver.Stream {
 	s, err := r.device.NewStream()
 	r.must(err)

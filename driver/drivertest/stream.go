@@ -11,8 +11,8 @@ import (
 // A stream runs copies, fills of device memory, host functions and collectives in the background,
 // in the order in which they were queued. Synchronize waits for them.
 //
-// newWorld opens n ranks, each with a device and a stream, r.stream. r.blockStream(s) holds up
-// stream s until gate.open is called.
+// openRank opens a device with a stream, r.stream. r.blockStream(s) holds up stream s until
+// gate.open is called.
 
 var streamRequirements = []requirement{
 	{"work runs in the order in which it was queued", testStreamOrder},
@@ -26,7 +26,7 @@ var streamRequirements = []requirement{
 
 // A Copy that ran too early or too late would copy the value of another Fill.
 func testStreamOrder(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	b := r.newBuffer(1 << 20)
 	gate := r.blockStream(r.stream)
 	const writes, bytes = 100, 64
@@ -45,7 +45,7 @@ func testStreamOrder(t *testing.T, h Harness) {
 }
 
 func testHostOrder(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	var order []int
 	const callCount = 100
 	for i := range callCount {
@@ -78,7 +78,7 @@ func testErrorOnce(t *testing.T, h Harness) {
 }
 
 func testSynchronizeContext(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	must(t, r.stream.Synchronize(r.world.ctx))
 	gate := r.blockStream(r.stream)
 	ctx, cancel := context.WithCancel(r.world.ctx)
@@ -94,7 +94,7 @@ func testSynchronizeContext(t *testing.T, h Harness) {
 }
 
 func testStreamClose(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	s, err := r.device.NewStream()
 	must(t, err)
 	gate := r.blockStream(s)
@@ -142,7 +142,7 @@ func testStreamClosed(t *testing.T, h Harness) {
 
 // A size of 0 is valid and has no effect.
 func testNegativeSize(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	b := r.newBuffer(1)
 	dst, src := b.addressAt(0), b.addressAt(64)
 	const before, after = 0, 1 // values of dst's bytes

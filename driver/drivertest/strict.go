@@ -80,7 +80,7 @@ func runStep(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error
 }
 
 // Rank 2 waits for tag 1, but rank 0 sends tag 5, so that the numbers of Sends and Recvs match. The
-// error must reach rank 2 although its Recv holds up its barrier.
+// error must reach rank 2 although the Recv holds up its barrier.
 func testMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {

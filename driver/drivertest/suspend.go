@@ -45,7 +45,7 @@ func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegm
 }
 
 func testResumedZeros(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	b := r.newBuffer(2 * r.granularity())
 	for range 3 {
 		address, bytes := b.segment.Address(), b.segment.Bytes()
@@ -62,7 +62,7 @@ func testResumedZeros(t *testing.T, h Harness) {
 }
 
 func testResumedContents(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	b := r.newBuffer(2 * r.granularity())
 	address, bytes := b.segment.Address(), b.segment.Bytes()
 	for _, value := range []byte{1, 2, 3} {
@@ -84,7 +84,7 @@ func testResumedContents(t *testing.T, h Harness) {
 }
 
 func testUnmapSuspended(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	for range 3 {
 		s, err := r.arena.Map(0, r.granularity()) // at the same offset each time
 		must(t, err)
@@ -98,7 +98,7 @@ func testUnmapSuspended(t *testing.T, h Harness) {
 }
 
 func testSuspendTwice(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := openRank(t, h)
 	b := r.newBuffer(1)
 	segment := suspendSegment(r, b.segment, discardContents)
 	prepareErr := segment.PrepareSuspend(discardContents)

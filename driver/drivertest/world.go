@@ -75,6 +75,12 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	return w
 }
 
+// openRank opens a world of one rank without a group.
+func openRank(t *testing.T, h Harness) *rank {
+	t.Helper()
+	return newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+}
+
 // onEachRank runs f in one goroutine per rank and waits for all. It ends the test if f fails on a
 // rank.
 func (w *world) onEachRank(f func(r *rank)) {

@@ -89,7 +89,7 @@ func (l *Library) Close() error {
 }
 
 // Memory allocates memory with cuMemAllocAsync on the first stream, and waits until it is usable.
-// The caller must call free, which is nil if the allocation failed, even after other errors.
+// The caller must call free if it is not nil, even after an error.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	stream := l.streamHandles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)

@@ -33,11 +33,11 @@ type Scenario struct {
 // Deviation describes how the history of some ranks differs from the common history.
 type Deviation struct {
 	Ranks    []int // share one changed history
-	Position int   // index of the first changed event
+	Position int   // index of the event at which they deviate
 	Change   Change
 }
 
-// Change changes history, which it may modify, from position on.
+// Change returns the history of deviating ranks. It may modify history, a copy of the common one.
 type Change func(history []event.Event, position int) []event.Event
 
 // Resize enlarges the event at position.
