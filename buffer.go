@@ -1,49 +1,40 @@
 package symmem
 
 import (
-	"cmp"
 	"fmt"
 	"unsafe"
 
 	"symmem/internal/alloc"
 )
 
-// Suppose that a program allocates 4096 bytes on stream 3 of a pool. It gets a Buffer, which refers
-// to a block of the pool. The buffer's Memory is the range of all 4096 bytes. Slice returns a part
-// of this range, such as the 512 bytes from offset 1024 on. A Memory can also be a Go slice, or
-// memory of another library.
-//
-// The pool records which streams use a buffer, except its own stream 3. After Free, the memory is
-// not reused until these uses have ended.
-
 // Buffer refers to a block of memory from Pool.Alloc. The zero Buffer refers to no memory. After
-// Free, a copy of the Buffer may refer to memory that belongs to another Buffer.
+// Free, the pool may give the memory to another Buffer, so copies of this one must not be used.
 type Buffer struct{ memory Memory }
 
-// Memory is a range of memory: part of a Buffer, or memory that symmem does not own.
+// Memory is a byte range of a Buffer, of a Go slice or of another library's memory.
 type Memory struct { // four words, the most that the compiler keeps in registers
 	pool   *Pool          // nil for memory that symmem does not own
-	handle alloc.Handle   // identifies the block of the Buffer; zero without a pool
+	handle alloc.Handle   // identifies the block; zero if pool is nil
 	start  unsafe.Pointer // keeps a Go slice reachable
-	extent extent         // the length and other properties, in one word
+	extent extent
 }
 
-// extent packs three values into 64 bits. The highest bit is set for the memory of a Go slice. The
-// next 47 bits are the length in bytes. The lowest 16 bits are the number of the Buffer's stream.
+// extent packs hostFlag (1 bit), a length in bytes (47 bits), and the number of the stream on which
+// the Buffer was allocated (16 bits).
 type extent uint64
 
 const (
 	streamNumberBits = 16
-	maxExtentBytes   = 1<<(63-streamNumberBits) - 1 // largest length
-	hostFlag         = extent(1 << 63)              // set for the memory of a Go slice
+	maxExtentBytes   = 1<<(63-streamNumberBits) - 1
+	hostFlag         = extent(1 << 63) // set for Go slices
 
-	// maxStreams is the largest number of streams. They have the numbers below it.
+	// Streams have the numbers 0 to maxStreams-1.
 	maxStreams = 1<<streamNumberBits - 1
-	// untracked, a number that no stream has, marks memory whose uses the pool does not record.
+	// untracked replaces the stream's number if the pool does not record uses of the memory.
 	untracked alloc.Stream = maxStreams
 )
 
-// newExtent returns an extent without hostFlag. bytes must be from 0 to maxExtentBytes.
+// newExtent returns an extent without hostFlag. bytes must be in [0, maxExtentBytes].
 func newExtent(bytes int64, stream alloc.Stream) extent {
 	return extent(bytes)<<streamNumberBits | extent(stream)
 }
@@ -58,26 +49,26 @@ func (e extent) stream() alloc.Stream {
 	return alloc.Stream(e & streamMask)
 }
 
-// isOnOtherStream reports whether the pool must record a use of the memory on the current stream.
+// isOnOtherStream reports whether the pool must record a use of the memory by the current stream.
 func (e extent) isOnOtherStream(current alloc.Stream) bool {
 	stream := e.stream()
 	return stream != current && stream != untracked
 }
 
-// Address returns the buffer's address on this rank. Other ranks may have it at other addresses.
+// Address returns the buffer's address on this rank. It may differ between ranks.
 func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
 
 // Size returns the size in bytes, which may be slightly more than requested.
 func (b Buffer) Size() int64 { return b.memory.extent.bytes() }
 
-// Segment returns the number of the buffer's segment (a part of the pool that was mapped at once),
-// or -1 after Free. Segment and Offset are the same on every rank of the pool's domain.
+// Segment returns the number of the segment, the mapping that contains the buffer, or -1 after
+// Free. Segment and Offset are the same on all ranks that share the pool.
 func (b Buffer) Segment() int {
 	segment, _ := b.segmentAndOffset()
 	return segment
 }
 
-// Offset returns the offset in the segment, in bytes.
+// Offset returns the buffer's offset in its segment, in bytes.
 func (b Buffer) Offset() int64 {
 	_, offset := b.segmentAndOffset()
 	return offset
@@ -103,21 +94,21 @@ func (b Buffer) Pool() *Pool { return b.memory.pool }
 // Memory returns the whole buffer.
 func (b Buffer) Memory() Memory { return b.memory }
 
-// Free gives the buffer back to its pool. A second Free returns ErrDoubleFree. Work that is queued
-// on the buffer's own stream may still use the buffer. For work on other streams, see UseOn.
+// Free returns the buffer to its pool. A second Free returns ErrDoubleFree. Work already queued on
+// the stream of the allocation may still use the buffer. For work on other streams, see UseOn.
 //
-// After Pool.Close, no queued work may use a freed buffer: Free unmaps a segment (a part of the
-// pool that was mapped at once) when its last buffer is freed.
+// After Pool.Close, no queued work may use a freed buffer, because Free unmaps each segment along
+// with its last buffer.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b) // returns an error if the pool is nil
 }
 
-// UseOn records that a stream uses the buffer. After Free, the pool reuses the memory only when the
-// use has completed or, during a capture, when the graph is closed. Collectives, Copy and Fill
-// record their uses, so that they need no UseOn.
+// UseOn delays the reuse of the buffer's memory after Free until the work queued on s has
+// completed. For captured work, it delays the reuse until the graph is closed. Collectives, Copy
+// and Fill do this themselves.
 //
-// All ranks of the pool's domain must record the same uses, and must synchronize the stream or
-// close the graph at the same points of the program, because later placements depend on both.
+// All ranks that share the pool must record the same uses, and must synchronize the stream or close
+// the graph at the same points of the program, because these determine where later buffers lie.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -136,7 +127,7 @@ func (b Buffer) UseOn(s *Stream) error {
 }
 
 // Host returns the memory of a Go slice. The slice stays reachable while queued work uses it.
-// Collectives accept the memory of a slice only if the device is the CPU.
+// Collectives accept it only if the device is the CPU.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
@@ -148,15 +139,14 @@ func Host[T Element](s []T) Memory {
 
 // Slice returns the range [offset, offset+bytes) of the memory, or ErrOutOfRange.
 func (m Memory) Slice(offset, bytes int64) (Memory, error) {
-	isInRange := offset >= 0 && offset <= m.Bytes() &&
-		bytes >= 0 && bytes <= m.Bytes()-offset // offset+bytes could overflow
-	if !isInRange {
+	isStartValid := offset >= 0 && offset <= m.Bytes()
+	isLengthValid := bytes >= 0 && bytes <= m.Bytes()-offset // offset+bytes could overflow
+	if !isStartValid || !isLengthValid {
 		return Memory{}, fmt.Errorf("slicing [%d, %d+%d) of %d bytes: %w",
 			offset, offset, bytes, m.Bytes(), ErrOutOfRange)
 	}
 
-	// An empty range keeps its start. At the end of a Go slice, the new start would otherwise lie
-	// past the slice, and the garbage collector would reject it.
+	// An empty range keeps its start: a pointer past the end of a Go slice would be invalid.
 	if bytes > 0 {
 		m.start = unsafe.Add(m.start, offset)
 	}
@@ -169,7 +159,7 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 // Address returns the address of the first byte.
 func (m Memory) Address() uintptr { return uintptr(m.start) }
 
-// isTracked reports whether a pool records the uses of the memory.
+// isTracked reports whether the pool records uses of the memory.
 func (m Memory) isTracked() bool { return m.pool != nil && m.extent.stream() != untracked }
 
 // Pool returns the memory's pool, or nil.
@@ -178,7 +168,7 @@ func (m Memory) Pool() *Pool { return m.pool }
 // Bytes returns the length in bytes.
 func (m Memory) Bytes() int64 { return m.extent.bytes() }
 
-// Element lists the Go types of elements. A uint16 can also be a Float16 or a BFloat16.
+// Element lists the Go types of elements. A uint16 can also hold a Float16 or a BFloat16.
 type Element interface {
 	~float32 | ~float64 | ~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
@@ -186,16 +176,20 @@ type Element interface {
 // View returns a buffer's memory as a Go slice, or ErrUnsupported if the CPU cannot address it. The
 // slice is valid until Free or Suspend. View does not wait for queued work.
 func View[T Element](b Buffer) ([]T, error) {
-	if b.memory.pool == nil {
+	pool := b.memory.pool
+	if pool == nil {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)
 	}
 
-	_, blockErr := b.memory.pool.blockOf(b.memory) // for example, the buffer has been freed
-	if err := cmp.Or(blockErr, b.memory.pool.checkOpen()); err != nil {
+	if _, err := pool.blockOf(b.memory); err != nil {
 		return nil, fmt.Errorf("viewing a buffer: %w", err)
 	}
 
-	isAddressable := b.memory.pool.rt.device.Info().Addressable
+	if err := pool.checkOpen(); err != nil {
+		return nil, fmt.Errorf("viewing a buffer: %w", err)
+	}
+
+	isAddressable := pool.rt.device.Info().Addressable
 	if !isAddressable {
 		return nil, fmt.Errorf("viewing device memory: %w", ErrUnsupported)
 	}

@@ -8,27 +8,22 @@ import (
 	"symmem/internal/spin"
 )
 
-// Suppose that a goroutine copies from a buffer of pool A to a buffer of pool B, while another one
-// closes pool B. Close must not unmap the memory before the copy is queued. Therefore, the copy
-// enters both pools first, and leaves them afterwards. Close refuses new calls, and waits until the
-// calls in progress have left the pool. Suspend does the same.
-//
-// The field Pool.calls is a gate that counts the calls in the pool. Entering it is fast for the
-// goroutine that usually enters it.
+// A call that queues work on a pool's memory first enters the gate Pool.calls, and leaves it once
+// the work is queued. Pool.Close and Pool.Suspend close the gate and wait until it is empty before
+// they unmap memory.
 
-// poolUse is the result of enterPools. Until leave, the pools are neither closed nor suspended.
+// poolUse keeps the pools passed to enterPools from being closed or suspended until leave.
 type poolUse struct{ first, second spin.Pass }
 
-// enterPools begins a call that uses memory of a and b, which may be nil or the same. If a pool is
-// closing or suspended, enterPools returns ErrClosed or ErrSuspended. After success, the caller
-// must call leave.
+// enterPools begins a call that uses memory of a and b. Either may be nil, and both may be the same
+// pool. After success, the caller must call leave with the same pools.
 func enterPools(a, b *Pool) (use poolUse, err error) {
 	caller := spin.Self()
 	var isOpen bool
 	if a != nil {
-		use.first = a.calls.EnterAs(caller) // fast
-		if use.first == (spin.Pass{}) {     // not the usual goroutine, or closed
-			use.first, isOpen = a.calls.Enter() // slow
+		use.first = a.calls.EnterAs(caller) // fast path for the goroutine that makes most calls
+		if use.first == (spin.Pass{}) {
+			use.first, isOpen = a.calls.Enter()
 			if !isOpen {
 				return use, callRefusal(a)
 			}
@@ -51,7 +46,6 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 	return use, nil
 }
 
-// leave ends the call. Its arguments must be those of enterPools.
 func (u poolUse) leave(a, b *Pool) {
 	if a != nil {
 		a.calls.Leave(u.first)
@@ -64,20 +58,19 @@ func (u poolUse) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
-// errPoolChanging is the error of a refused call if the reason has ended since: a Resume has ended
-// the suspension, or a Close has failed.
+// errPoolChanging reports a refused call that would succeed now, because Resume has succeeded or
+// Close has failed in the meantime.
 var errPoolChanging = &refusalError{
 	text: "the pool was suspended or being closed when the call began: try again", kind: ErrBusy,
 }
 
-// callRefusal returns the error for a call that the pool has refused.
+// callRefusal returns the error for a call that found the gate closed.
 func callRefusal(p *Pool) error {
 	p.mu.Lock()
 	return unlockAndRefuse(p)
 }
 
-// unlockAndRefuse unlocks Pool.mu, and returns the error for a call that the pool has refused. The
-// caller must hold Pool.mu.
+// unlockAndRefuse is callRefusal for callers that hold Pool.mu, which it unlocks.
 func unlockAndRefuse(p *Pool) error {
 	defer p.mu.Unlock()
 	isBeingClosed := p.suspender.closes > 0
@@ -91,8 +84,8 @@ func unlockAndRefuse(p *Pool) error {
 	}
 }
 
-// refuseCalls makes new calls of a pool fail, and waits until the calls in progress have left the
-// pool. If the context ends first, refuseCalls admits calls again and returns an error.
+// refuseCalls closes the gate and waits for the calls inside. If ctx ends first, it opens the gate
+// again and returns an error.
 func refuseCalls(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {
@@ -103,8 +96,7 @@ func refuseCalls(ctx context.Context, calls *spin.Gate) error {
 	return nil
 }
 
-// poll waits until isDone returns true or ctx ends. The pauses between its calls of isDone grow
-// from a microsecond to a millisecond.
+// poll calls isDone, with growing pauses, until it returns true or ctx ends.
 func poll(ctx context.Context, isDone func() bool) error {
 	pause := time.Microsecond
 	for !isDone() {

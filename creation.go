@@ -10,14 +10,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Suppose that one goroutine creates a pool while another one closes the Runtime. Runtime.Close
-// closes all pools, so it must first wait for the call that creates this one. Calls that begin
-// after Close has begun return ErrClosed.
-
-// creation counts the calls in progress that create groups, pools and streams.
+// creation tracks the calls in progress that create groups, pools and streams. Runtime.Close waits
+// for them before it closes these objects. Calls that begin later fail with ErrClosed.
 type creation struct {
 	mu     *ranked.Mutex[runtimeMu]
-	calls  sync.WaitGroup  // incremented with mu held, and only before Runtime.Close begins
+	calls  sync.WaitGroup  // incremented with mu held, and only while life is not canceled
 	life   context.Context // canceled with ErrClosed when Runtime.Close begins
 	cancel context.CancelCauseFunc
 }
@@ -25,7 +22,7 @@ type creation struct {
 // closedError returns ErrClosed if Runtime.Close has begun, and otherwise nil.
 func (c *creation) closedError() error { return context.Cause(c.life) }
 
-// beginCall begins a call that creates an object. After success, the call must end with endCall.
+// beginCall begins a call that creates an object. After success, the caller must call endCall.
 func (c *creation) beginCall() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,8 +36,8 @@ func (c *creation) beginCall() error {
 
 func (c *creation) endCall() { c.calls.Done() }
 
-// beginJoin begins a call that creates a group, and therefore waits for other ranks. Runtime.Close
-// cancels joinCtx, so that the wait ends. After success, the call must end with `return done(err)`.
+// beginJoin is beginCall for calls that wait for other ranks: Runtime.Close cancels joinCtx to end
+// the wait. After success, the caller must return the result of done(err).
 func (c *creation) beginJoin(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -63,7 +60,7 @@ func (c *creation) beginJoin(
 	return joinCtx, done, nil
 }
 
-// close makes new calls fail. It returns false if it has been called before.
+// close makes new calls fail. It reports whether this is the first close.
 func (c *creation) close() (isFirst bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,8 +69,8 @@ func (c *creation) close() (isFirst bool) {
 	return isFirst
 }
 
-// await waits for the calls in progress. It has a deadline, because Runtime.Close may run in a
-// signal handler that has interrupted such a call.
+// await waits for the calls in progress until the deadline. Without one, Runtime.Close would hang
+// in a signal handler that has interrupted such a call.
 func (c *creation) await(deadline time.Time) {
 	done := make(chan struct{})
 	go func() {

@@ -10,21 +10,17 @@ import (
 	"symmem/driver"
 )
 
-// When a group fails, its ranks exchange reports of what they have seen. Rank 0 may have waited in
-// vain for rank 2, while rank 1 has seen that the process of rank 2 has ended. Each rank selects a
-// cause from the reports, and proposes it to the group. The first proposal is the decision, and all
-// ranks return its cause. A rank that is missing in the exchange could know more, so the others
-// wait for it for a while before they select a cause.
+// When a group fails, rank 0 may only know that rank 2 did not answer, while rank 1 has seen the
+// process of rank 2 exit. In an inquiry, the ranks exchange reports of what they know, and each
+// rank proposes a cause. The first proposal becomes the decision, which all ranks return.
 
-// decision is the cause on which the ranks of a group have agreed.
+// decision is the cause of a fault, as agreed by the ranks of a group.
 type decision struct {
-	// Text is the text of the cause. The error from Report can have a shorter text.
-	Text   string `json:"text"`
+	Text   string `json:"text"` // the full text, which may be longer than that of Report
 	Report report `json:"report"`
 }
 
-// decide proposes cause to the group. It returns the cause of the group's decision, which can be
-// the proposal of another rank.
+// decide proposes cause to the group, and returns the cause on which the group has decided.
 func (inq *inquiry) decide(cause error) error {
 	proposal := encodeDecision(cause)
 	decided := inq.comm.Decide(proposal)
@@ -35,28 +31,27 @@ func (inq *inquiry) decide(cause error) error {
 	return inq.adopt(cause, decided)
 }
 
-// maxDecisionText limits the text of a decision that is too large, in bytes.
-const maxDecisionText = 64 << 10
+const maxShortenedText = 64 << 10 // bytes
 
-// encodeDecision encodes a cause for the other ranks. If the encoding is too large for a message,
-// it contains only the text of the cause, which it shortens to maxDecisionText.
+// encodeDecision encodes a cause as a message. If the report does not fit, the message contains
+// only the text, up to maxShortenedText.
 func encodeDecision(cause error) []byte {
 	text := cause.Error()
 	encoded, err := json.Marshal(decision{Text: text, Report: reportOf(cause)})
-	isUsable := err == nil && len(encoded) <= driver.MaxPayload
-	if isUsable {
+	fitsInMessage := err == nil && len(encoded) <= driver.MaxPayload
+	if fitsInMessage {
 		return encoded
 	}
 
-	text = text[:min(len(text), maxDecisionText)]
+	text = text[:min(len(text), maxShortenedText)]
 	textOnly := decision{Text: text, Report: report{Kind: kindOther, Text: text}}
-	encoded, _ = json.Marshal(textOnly) // cannot fail, because only texts are set
+	encoded, _ = json.Marshal(textOnly) // strings cannot fail to encode
 	return encoded
 }
 
-// decisionError returns the cause in an encoded decision. It returns ownCause, this rank's own
-// error, if the decision cannot be decoded. It also does so if both errors report a mismatch of the
-// same call, because ownCause then describes this rank's call.
+// decisionError returns the cause in an encoded decision, or ownCause, the error of this rank, if
+// decoding fails. Of two mismatches of one call, it returns ownCause, which describes this rank's
+// side of the call.
 func decisionError(ownCause error, encoded []byte) error {
 	var d decision
 	decodeErr := json.Unmarshal(encoded, &d)
@@ -76,8 +71,7 @@ func decisionError(ownCause error, encoded []byte) error {
 	return &peerReportError{text: d.Text, err: err}
 }
 
-// isMismatchOfSameCall reports whether both errors report a mismatch of the same call. decided is
-// nil if the decided cause is no mismatch.
+// isMismatchOfSameCall accepts a nil decided, for a decision that is not a mismatch.
 func isMismatchOfSameCall(ownCause error, decided *driver.MismatchError) bool {
 	var own *driver.MismatchError
 	if decided == nil || !errors.As(ownCause, &own) {
@@ -87,14 +81,10 @@ func isMismatchOfSameCall(ownCause error, decided *driver.MismatchError) bool {
 	return own.Number == decided.Number && own.Launch == decided.Launch
 }
 
-// reportCheckInterval is short compared with the default timeout, 30 s.
 const reportCheckInterval = 20 * time.Millisecond
 
-// awaitReports waits while the reports of missing ranks could help. The wait, which began at begin,
-// ends when
-//   - some rank knows a cause, or the group has decided on a cause,
-//   - the process of a missing rank has ended, or all missing ranks have left the group, or
-//   - three quarters of the group's timeout have passed.
+// awaitReports waits for ranks whose reports are missing, because one of them may know the cause.
+// It gives up after three quarters of the group's timeout, to leave time for the decision.
 func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	for {
 		lost, left := inq.comm.Departed()
@@ -102,14 +92,14 @@ func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 		all.leftRanks = ranksInBoth(all.missingRanks, left)
 		all.waited = time.Since(begin).Round(time.Millisecond)
 		hasLost := len(all.lostRanks) > 0
-		haveAllLeft := len(all.leftRanks) == len(all.missingRanks) // true if no rank is missing
+		haveAllLeft := len(all.leftRanks) == len(all.missingRanks) // also if no rank is missing
 		isLate := all.waited >= inq.limit.Get()*3/4
 		if all.hasCause() || hasLost || haveAllLeft || isLate {
 			return
 		}
 
-		decided := inq.comm.Decide(nil) // asks without a proposal
-		if decided != nil {
+		isDecided := inq.comm.Decide(nil) != nil // queries the decision without a proposal
+		if isDecided {
 			return
 		}
 
@@ -117,8 +107,8 @@ func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	}
 }
 
-// hasCause reports whether some rank knows the cause of the fault. A PeerError does not count: it
-// only says that other ranks have failed.
+// hasCause reports whether any report names a cause. A PeerError does not: it only says that
+// another rank failed first.
 func (all *reports) hasCause() bool {
 	for kind := range all.byKind {
 		if kind != kindPeer {
@@ -129,7 +119,6 @@ func (all *reports) hasCause() bool {
 	return false
 }
 
-// ranksInBoth returns the elements of ranks that others contains, too.
 func ranksInBoth(ranks, others []int) []int {
 	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
 		return !slices.Contains(others, r)

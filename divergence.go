@@ -7,27 +7,25 @@ import (
 	"symmem/internal/agreement"
 )
 
-// The ranks of a group must make the same requests to a shared pool. Suppose that the ranks 0 and 1
-// allocate 1 MiB from a pool at the point where rank 2 allocates 2 MiB. A later comparison detects
-// this, and all ranks return a DivergenceError. It has two sides: the allocation of the ranks 0 and
-// 1, and that of rank 2. Rank 2 is deviant, because a majority of the ranks differs from it.
-
 // DivergenceKind names what differs between ranks.
 type DivergenceKind string
 
 // The kinds of divergence. After DivergedValue, the group remains usable.
 const (
-	DivergedOperation  DivergenceKind = "operation"  // ranks made distinct calls: Check and Split
-	DivergedPools      DivergenceKind = "pools"      // ranks created or closed distinct pools
-	DivergedPlacement  DivergenceKind = "placement"  // ranks have distinct histories of a pool
-	DivergedPending    DivergenceKind = "pending"    // ranks were about to register distinct segments
-	DivergedCollective DivergenceKind = "collective" // ranks made distinct collectives
-	DivergedValue      DivergenceKind = "value"      // Group.Agree or a related method differs
+	DivergedOperation  DivergenceKind = "operation"  // different calls, such as Check and Split
+	DivergedPools      DivergenceKind = "pools"      // different pools were created or closed
+	DivergedPlacement  DivergenceKind = "placement"  // different histories of a shared pool
+	DivergedPending    DivergenceKind = "pending"    // different segments await registration
+	DivergedCollective DivergenceKind = "collective" // different collectives
+	DivergedValue      DivergenceKind = "value"      // different values in Group.Agree or a variant
 )
 
-// DivergenceError reports how ranks differ where they must do the same. All ranks of the group
-// return the same error, except that a rank that was late for the comparison adds its own side. All
-// rank numbers are ranks of the world. The error can be encoded as JSON.
+// DivergenceError reports ranks that behave differently where all must agree. For example, if ranks
+// 0 and 1 allocate 1 MiB from a shared pool where rank 2 allocates 2 MiB, the error has one side
+// for ranks 0 and 1 and one for rank 2, and rank 2 is deviant.
+//
+// All ranks of the group return the same error, except that a rank that was late for the comparison
+// adds its own side. All rank numbers are world ranks. The error can be encoded as JSON.
 type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the group's ranks in group order.
@@ -36,17 +34,16 @@ type DivergenceError struct {
 	// Pool and PoolID are the pool's name and id, for DivergedPlacement and DivergedPending.
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
-	// Position is the index of the first event that differs in a pool's history, for
-	// DivergedPlacement. Last is then 0. But if a rank has discarded old events, the index is only
-	// known to be in the range from Position to Last.
+	// Position is the index of the first event that differs in the pool's history, for
+	// DivergedPlacement. If Last is not 0, some rank has discarded old events, and the index is only
+	// known to lie in [Position, Last].
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
-	// Sides lists the distinct observations, at most 16.
-	Sides []Side `json:"sides"`
-	// Others lists ranks with further observations, if there are more than 16.
-	Others []int `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority. It is empty if there is no majority. A
-	// rank that is in no call does not count.
+	// Sides lists up to 16 distinct observations. Others lists the ranks with further ones.
+	Sides  []Side `json:"sides"`
+	Others []int  `json:"others,omitempty"`
+	// Deviant lists the ranks that differ from the majority. It is empty if there is no majority.
+	// Ranks that are in no call do not count.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part in the comparison.
 	Absent []int `json:"absent,omitempty"`
@@ -61,8 +58,8 @@ type Side struct {
 	Ranks []int `json:"ranks"`
 	// Event describes the observation: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the file:line of the call, or "" if it is unknown. It is known for values and, with
-	// Options.CallSites, for other calls.
+	// Site is the file:line of the call, or "" if unknown. Calls other than Agree and its variants
+	// need Options.CallSites.
 	Site string `json:"site"`
 	// Before describes up to ten earlier values, latest first.
 	Before []string `json:"before,omitempty"`
@@ -89,8 +86,8 @@ func (d *DivergenceError) Ranks() map[int]Side {
 	return all
 }
 
-// divergenceOf returns the divergence in an outcome as a DivergenceError, or nil if the ranks
-// agreed. members maps group ranks to world ranks. If members is nil, the two are the same.
+// divergenceOf converts the divergence in an outcome to a DivergenceError. It returns nil if the
+// ranks agreed. For members, see worldRanks.
 func divergenceOf(outcome *agreement.Outcome, group string, members []int) error {
 	source := outcome.Divergence
 	if source == nil {
@@ -104,8 +101,8 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 		Absent: worldRanks(source.Absent, members), Why: source.Difference.String(),
 		Message: source.Error(),
 	}
-	isRange := source.Last > source.Position // the position is not known exactly
-	if isRange {
+	isPositionExact := source.Last <= source.Position
+	if !isPositionExact {
 		d.Last = source.Last
 	}
 
@@ -118,10 +115,10 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 	return d
 }
 
-// worldRanks converts group ranks to world ranks, in a new sorted list. members maps group ranks to
-// world ranks. If members is nil, the two are the same.
+// worldRanks returns the sorted world ranks of groupRanks. members lists the group's world ranks in
+// group order. It is nil if group and world ranks are equal.
 func worldRanks(groupRanks, members []int) []int {
-	ranks := make([]int, 0, len(groupRanks)) // not nil, so that JSON has a list
+	ranks := make([]int, 0, len(groupRanks)) // not nil: JSON needs [] instead of null
 	for _, groupRank := range groupRanks {
 		rank := groupRank
 		if members != nil {

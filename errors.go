@@ -29,26 +29,25 @@ var (
 
 // Errors of registration and collectives.
 var (
-	ErrCapturing   = driver.ErrCapturing   // a capture, which stays valid, does not permit the call
+	ErrCapturing   = driver.ErrCapturing   // not permitted during a capture, which stays valid
 	ErrOutOfRange  = driver.ErrOutOfRange  // a buffer is too short or a count is too large
 	ErrAborted     = driver.ErrAborted     // a rank of the group has called Abort
 	ErrInterrupted = driver.ErrInterrupted // Options.Interrupted has ended the wait
 )
 
-// OutOfMemoryError is the ErrOutOfMemory of a pool that cannot map more memory. Sizes are in
-// bytes.
+// OutOfMemoryError is the ErrOutOfMemory of a pool that cannot map more memory. Sizes are in bytes.
 type OutOfMemoryError struct {
-	Requested int64 `json:"requested"` // size that the program has requested
-	// Free is the total size of the stream's free blocks, and LargestFree the size of the largest.
+	Requested int64 `json:"requested"`
+	// Free is the total size of the stream's free blocks, LargestFree that of the largest one.
 	Free        int64 `json:"free"`
 	LargestFree int64 `json:"largest_free"`
 	// Capacity is the pool's limit, or 0 if it has none.
 	Capacity int64 `json:"capacity"`
-	// Device is the error of the device, or nil if the pool has reached its capacity.
+	// Device is the device's error, or nil if the pool has reached its capacity.
 	Device error `json:"-"`
 }
 
-// Error lists the sizes and adds the device's error.
+// Error lists the sizes and the device's error.
 func (e *OutOfMemoryError) Error() string {
 	limit := "no capacity set"
 	if e.Capacity > 0 {
@@ -70,9 +69,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// newOutOfMemoryError converts an error of package alloc to an OutOfMemoryError. device is the
-// error of the device, or nil if the pool has reached its capacity. If err is of another type, the
-// two errors are joined.
+// newOutOfMemoryError converts an error of package alloc to an OutOfMemoryError with the given
+// device error, which may be nil. It joins device to errors of other types.
 func newOutOfMemoryError(err, device error) error {
 	var allocErr *alloc.OutOfMemoryError
 	if !errors.As(err, &allocErr) {
@@ -85,33 +83,27 @@ func newOutOfMemoryError(err, device error) error {
 	}
 }
 
-// Errors of waits, and of calls that differ between ranks. Package driver declares them.
+// Errors of waits, and of calls that differ between ranks. Package driver documents them in full.
 type (
-	// TimeoutError reports which ranks did not make a call in time. See [driver.TimeoutError].
+	// TimeoutError names the ranks that did not make a call in time.
 	TimeoutError = driver.TimeoutError
-	// AbsentError reports which ranks did not call Open, Join or Split. It may wrap a TimeoutError.
-	// See [driver.AbsentError].
+	// AbsentError names the ranks that did not call Open, Join or Split. It may wrap a TimeoutError.
 	AbsentError = driver.AbsentError
-	// RankLostError reports ranks whose processes have ended or that have closed their Runtime. See
-	// [driver.RankLostError].
+	// RankLostError names ranks whose processes have ended or that have closed their Runtime.
 	RankLostError = driver.RankLostError
-	// PriorError reports that a rank skipped a call because its stream had failed before. See
-	// [driver.PriorError].
+	// PriorError reports a call skipped on a rank because its stream had failed before.
 	PriorError = driver.PriorError
-	// DeadlockError reports that ranks wait for each other in distinct calls, or have left. See
-	// [driver.DeadlockError].
+	// DeadlockError reports ranks that wait for each other in different calls, or have left.
 	DeadlockError = driver.DeadlockError
-	// MismatchError reports that the calls of a collective or of a message differ. If ranks find the
-	// difference earlier, they return a DivergenceError. See [driver.MismatchError].
+	// MismatchError reports calls of one collective or message that differ between ranks. Ranks that
+	// detect the difference before the call return a DivergenceError.
 	MismatchError = driver.MismatchError
-	// PeerError reports that other ranks failed first, for an unknown reason. See
-	// [driver.PeerError].
+	// PeerError reports that other ranks failed first, for an unknown reason.
 	PeerError = driver.PeerError
-	// MessageError reports that the Sends and Recvs of messages do not match. See
-	// [driver.MessageError].
+	// MessageError reports Sends and Recvs that do not match.
 	MessageError = driver.MessageError
-	// MessageEnds describes the Send and Recv of a message, or of all messages with one tag between
-	// two ranks. See [driver.MessageEnds].
+	// MessageEnds describes the Send and Recv of one message, or of all messages with one tag between
+	// two ranks.
 	MessageEnds = driver.MessageEnds
 	// MessageFault names the kind of mismatch in a MessageError.
 	MessageFault = driver.MessageFault
@@ -126,8 +118,7 @@ const (
 	SplitsDiffer       = driver.SplitsDiffer
 )
 
-// toAbsentError converts a rendezvous.AbsentError to an AbsentError of this package. It returns
-// other errors unchanged.
+// toAbsentError converts a rendezvous.AbsentError to an AbsentError of this package.
 func toAbsentError(err error) error {
 	var absent *rendezvous.AbsentError
 	if !errors.As(err, &absent) {
@@ -138,13 +129,13 @@ func toAbsentError(err error) error {
 	return &absentErrorWithText{converted}
 }
 
-// absentErrorWithText is an AbsentError with the text of its Err. That text also names the store,
+// absentErrorWithText is an AbsentError with the text of its Err, which also names the store
 // through which ranks find each other.
 type absentErrorWithText struct{ AbsentError }
 
 func (e *absentErrorWithText) Error() string { return e.Err.Error() }
 
-// As makes errors.As find the AbsentError, whose type differs from that of e.
+// As lets errors.As find the embedded AbsentError.
 func (e *absentErrorWithText) As(target any) bool {
 	if absent, ok := target.(**AbsentError); ok {
 		*absent = &e.AbsentError
@@ -154,8 +145,8 @@ func (e *absentErrorWithText) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinWithoutDuplicates joins errors. Of several errors with the same text, it keeps only one: if
-// several resources are released, one cause often makes each release fail.
+// joinWithoutDuplicates joins errors with distinct texts. When a rank releases several resources,
+// each release often fails with the same error.
 func joinWithoutDuplicates(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
@@ -172,8 +163,7 @@ func joinWithoutDuplicates(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// splitJoined returns the errors that errors.Join has joined to err. If one of them is also joined,
-// it is split, too. If err is no joined error, the result contains only err. For nil, it is empty.
+// splitJoined undoes errors.Join, recursively.
 func splitJoined(err error) []error {
 	if err == nil {
 		return nil
@@ -184,10 +174,10 @@ func splitJoined(err error) []error {
 		return []error{err}
 	}
 
-	// An error of fmt.Errorf with several %w also has parts. But its text is not their joined text.
+	// An error of fmt.Errorf with several %w also has parts, but another text.
 	parts := wrapper.Unwrap()
-	joinedAgain := errors.Join(parts...)
-	isJoined := joinedAgain != nil && joinedAgain.Error() == err.Error()
+	rejoined := errors.Join(parts...)
+	isJoined := rejoined != nil && rejoined.Error() == err.Error()
 	if !isJoined {
 		return []error{err}
 	}
@@ -200,7 +190,6 @@ func splitJoined(err error) []error {
 	return all
 }
 
-// invalid returns an ErrInvalid with a text.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrInvalid)
 }
