@@ -7,20 +7,16 @@ import (
 	"symmem/driver"
 )
 
-// A call can run in several ways, its paths. Group.Explain says which path a collective would take,
-// and why, for example: "AllReduce: plain path: the send buffer is in no window of the group". A
-// window is memory that the ranks of the group have registered together. Before a collective, a
-// group registers its buffers if necessary. Explain does not register them, so it predicts the
-// result of the registration.
-
-// Explanation describes the path that a collective takes, and the reason.
+// Explanation describes the path of a collective: the way in which it runs. For example, its String
+// is "AllReduce: plain path: the send buffer is in no window of the group". A window is memory that
+// the ranks of the group have registered together.
 type Explanation struct {
 	Operation string `json:"operation"`
 	// Path is "plain", "window", "direct" or "two-level".
 	Path string `json:"path"`
-	// Why is the reason, and why the direct path is not taken if it was requested or possible.
+	// Why gives the reason for Path, and for not using a direct path that was requested or possible.
 	Why string `json:"why"`
-	// Registers is set if the call would register memory first.
+	// Registers reports whether the call would register memory first.
 	Registers bool `json:"registers"`
 }
 
@@ -33,7 +29,8 @@ func (e Explanation) String() string {
 	return fmt.Sprintf("%s: %s path: %s", e.Operation, e.Path, e.Why)
 }
 
-// explain implements Group.Explain.
+// explain implements Group.Explain. It registers nothing, but assumes the windows that the
+// collective would register.
 func (pl *planner) explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
@@ -43,13 +40,14 @@ func (pl *planner) explain(
 		return Explanation{}, err
 	}
 
-	where := pl.locations(&call).where // finds the windows, and stores them in call
+	where := pl.locations(&call).where // sets the windows of call
 	e := Explanation{Operation: op.String()}
 	canRegisterNow := op.UsesWindows() && !pl.rt.captures.isAnyCapturing()
 	if canRegisterNow {
 		e.Registers = send.needsRegistration(pl.group) || recv.needsRegistration(pl.group)
-		willHaveWindows := pl.canRegister(send.pool) && pl.canRegister(recv.pool)
-		if call.SendWindow == nil && call.Count > 0 && willHaveWindows {
+		needsWindows := call.SendWindow == nil && call.Count > 0
+		canHaveWindows := pl.canRegister(send.pool) && pl.canRegister(recv.pool)
+		if needsWindows && canHaveWindows {
 			call.SendWindow, call.RecvWindow = futureWindow{}, futureWindow{}
 			where = "both buffers belong to pools that the group can register"
 		}
@@ -70,8 +68,8 @@ func (pl *planner) explain(
 	return e, nil
 }
 
-// exampleCall returns a call with the given arguments. It chooses the missing ones: parts of the
-// same size for all ranks, and the next rank as the peer of a message.
+// exampleCall returns a call with the given arguments, parts of equal size for all ranks, and the
+// next rank as the peer of a message.
 func (pl *planner) exampleCall(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) *collective {
@@ -90,11 +88,9 @@ func (pl *planner) exampleCall(
 // futureWindow stands for a window that a registration would create.
 type futureWindow struct{}
 
-// Deregister does nothing.
 func (futureWindow) Deregister() error { return nil }
 
-// canRegister reports whether the group can register memory of the pool: all ranks of the group
-// must belong to the pool's domain, the group whose ranks share the pool.
+// canRegister reports whether all ranks of the group share the pool.
 func (pl *planner) canRegister(p *Pool) bool {
 	return p != nil && p.domain != nil && p.domain.contains(&pl.roster)
 }

@@ -12,16 +12,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Suppose that rank 1 of a group crashes during an AllReduce. Rank 0 detects that rank 1 is lost.
-// Rank 2 detects only that rank 0 has failed. Each of these errors is the fault of a rank. In an
-// inquiry, the ranks then agree on one cause: rank 1 is lost. From then on, the calls of the group
-// return this cause on all ranks.
+// If rank 1 crashes during an AllReduce, rank 0 may detect that rank 1 is lost, and rank 2 only
+// that rank 0 has failed. Both errors are faults. In an inquiry, the ranks agree on one cause, "rank 1
+// is lost", which all calls of the group then return.
 //
-// Rank 2 may have allocated a buffer for a call that rank 0 never makes. So a pool can have a
-// different layout on each rank. When a call returns the fault to the program, the group's pools
-// become suspect. A later call repairs them: it gives them the same layout on all ranks.
+// After a fault, the ranks may differ in their later allocations. The group's pools are therefore
+// suspect, until the ranks have repaired them: realigned them to the same layout on all ranks.
 
-// lifetime records whether a group has ended, and why: it was closed, or it has failed.
+// lifetime records whether and why a group has ended. A group ends when it is closed, or when the
+// ranks have agreed on the cause of a fault.
 type lifetime struct {
 	roster
 	rt      *Runtime
@@ -29,10 +28,9 @@ type lifetime struct {
 	inquiry *inquiry
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
-	failing chan struct{} // closed when this rank detects a fault, before ctx is canceled
-	// ctx is canceled when the group is closed or the ranks have agreed on a cause. Its cause is an
-	// ErrClosed or the agreed cause.
-	ctx        context.Context
+	failing chan struct{} // closed when the communicator fails, before ctx is canceled
+
+	ctx        context.Context // canceled with ErrClosed or the agreed cause
 	cancel     context.CancelCauseFunc
 	fault      atomic.Int32   // faultNotReturned, faultReturned or faultRepaired
 	background sync.WaitGroup // the group's goroutines
@@ -40,14 +38,12 @@ type lifetime struct {
 
 // Values of lifetime.fault.
 const (
-	// faultNotReturned means that there is no fault, or that no call has returned it yet.
+	// faultNotReturned means that no call has returned a fault to the program.
 	faultNotReturned int32 = iota
-	// faultReturned means that a call has returned the fault. Later calls still record that they use
-	// their buffers, because another rank may have queued the same calls before it detected the
-	// fault.
+	// faultReturned means that a call has returned the fault. Calls still record the uses of their
+	// buffers, because other ranks may have queued the same calls before they detected the fault.
 	faultReturned
-	// faultRepaired means that the group's pools have been repaired since the fault. Later calls do
-	// not record that they use their buffers.
+	// faultRepaired means that the group's pools have been repaired. Calls record no more uses.
 	faultRepaired
 )
 
@@ -57,8 +53,10 @@ func newLifetime() *lifetime {
 	return l
 }
 
-// watch regularly checks the peers (the other ranks) until the group ends. After a fault, it lets
-// the ranks agree on the cause.
+func (l *lifetime) hasEnded() bool { return l.ctx.Err() != nil }
+
+// watch checks the other ranks periodically until the group ends. After a fault, it starts the
+// inquiry.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(l.peerCheckInterval())
 	defer ticker.Stop()
@@ -68,8 +66,7 @@ func (l *lifetime) watch() {
 			l.comm.CheckPeers()
 			ticker.Reset(l.peerCheckInterval()) // the timeout may have changed
 		case <-l.comm.Failed():
-			hasEnded := l.ctx.Err() != nil
-			if !hasEnded {
+			if !l.hasEnded() {
 				l.endWithFault()
 			}
 
@@ -82,18 +79,19 @@ func (l *lifetime) watch() {
 
 const maxPeerCheckInterval = time.Second
 
-// peerCheckInterval is at most a quarter of the timeout, so that idle ranks detect faults in time.
+// peerCheckInterval returns at most a quarter of the timeout, so that idle ranks detect faults in
+// time.
 func (l *lifetime) peerCheckInterval() time.Duration {
 	quarter := max(l.limit.Get()/4, time.Millisecond)
 	return min(quarter, maxPeerCheckInterval)
 }
 
-// endWithFault lets the ranks agree on the cause of this rank's fault, and ends the group with it.
+// endWithFault ends the group with the cause on which the ranks agree.
 func (l *lifetime) endWithFault() {
 	close(l.failing)
 	cause := l.comm.Cause()
-	hasLeft := errors.Is(cause, ErrClosed) // this rank closed the communicator: nothing to agree on
-	if !hasLeft {
+	isCommClosed := errors.Is(cause, ErrClosed) // closed by this rank: not a fault
+	if !isCommClosed {
 		cause = l.inquiry.run(cause)
 	}
 
@@ -101,15 +99,13 @@ func (l *lifetime) endWithFault() {
 	l.events.recordFault(cause)
 }
 
-// err returns why the group has ended: an ErrClosed, or the cause on which the ranks have agreed.
-// Otherwise, it returns nil. It records the cause with recordFault.
+// err returns why the group has ended, or nil. It also passes the result to recordFault.
 func (l *lifetime) err() error { return l.recordFault(context.Cause(l.ctx)) }
 
-// cause is like err, but if this rank has detected a fault, it waits until the ranks agree on the
-// cause or ctx ends.
+// cause is like err, but first waits for the end of an inquiry, or for ctx.
 func (l *lifetime) cause(ctx context.Context) error {
-	hasEnded := l.ctx.Err() != nil
-	if hasEnded || l.comm.Cause() == nil {
+	hasDetectedFault := l.comm.Cause() != nil
+	if l.hasEnded() || !hasDetectedFault {
 		return l.err()
 	}
 
@@ -120,8 +116,7 @@ func (l *lifetime) cause(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 
-	hasEnded = l.ctx.Err() != nil
-	if hasEnded {
+	if l.hasEnded() {
 		return l.err()
 	}
 
@@ -129,15 +124,15 @@ func (l *lifetime) cause(ctx context.Context) error {
 		context.Cause(ctx))
 }
 
-// awaitFault replaces this group's fault by the cause on which the ranks agree, and waits for it.
-// It returns any other err, and nil, at once.
+// awaitFault replaces a fault of this group by the cause on which the ranks agree. It returns other
+// errors unchanged.
 func (l *lifetime) awaitFault(err error) error {
 	if err == nil || !l.isOwnFault(err) {
 		return err
 	}
 
 	if errors.Is(err, driver.ErrInterrupted) {
-		return err // the program has interrupted the call, so it must not wait again
+		return err // an interrupted call must not wait again
 	}
 
 	ranked.AssertMayWait()
@@ -145,8 +140,8 @@ func (l *lifetime) awaitFault(err error) error {
 	return l.err()
 }
 
-// isOwnFault reports whether err is the fault of this group. After a fault of the group, a
-// PeerError (other ranks have failed first) counts even if it does not name its group.
+// isOwnFault reports whether err is a fault of this group. If this rank has detected a fault of the
+// group, that includes every PeerError, even one that does not identify its group.
 func (l *lifetime) isOwnFault(err error) bool {
 	if l.comm.Cause() == nil {
 		return false
@@ -155,9 +150,8 @@ func (l *lifetime) isOwnFault(err error) bool {
 	return lifetimeOf(err) == l || errors.Is(err, driver.ErrFault)
 }
 
-// lifetimeOf returns the lifetime of the group whose fault err is. If err is no fault, it returns
-// nil. If err is a PriorError (a call was skipped after an earlier failure), it returns the
-// lifetime of the group whose call was skipped.
+// lifetimeOf returns the lifetime of the group whose fault err is, or nil if err is not a fault. A
+// PriorError counts as a fault of the group whose call was skipped.
 func lifetimeOf(err error) *lifetime {
 	if err == nil {
 		return nil // errors.As would allocate
@@ -168,12 +162,12 @@ func lifetimeOf(err error) *lifetime {
 		return nil
 	}
 
-	l, _ := fault.Owner.(*lifetime) // nil if the owner has another type
+	l, _ := fault.Owner.(*lifetime) // nil for other owners
 	return l
 }
 
-// recordFault returns err: nil, an ErrClosed or a fault. Call it before a call returns a fault to
-// the program. The first recordFault with a fault makes the group's pools suspect.
+// recordFault returns err, which may be nil, an ErrClosed or a fault. The first fault makes the
+// group's pools suspect. Every fault must be recorded before a call returns it to the program.
 func (l *lifetime) recordFault(err error) error {
 	isFault := err != nil && !errors.Is(err, ErrClosed)
 	isFirst := isFault && l.fault.Load() == faultNotReturned
@@ -202,31 +196,30 @@ func (l *lifetime) detectedFault() error {
 	return cause
 }
 
-// recordDetectedFault records the fault that this rank has detected. If there is none, it returns
-// false.
+// recordDetectedFault reports whether this rank has detected a fault, which it records.
 func (l *lifetime) recordDetectedFault() bool {
 	fault := l.detectedFault()
 	if fault == nil {
 		return false
 	}
 
-	_ = l.recordFault(fault) // returns fault
+	_ = l.recordFault(fault) // the result is fault
 	return true
 }
 
-// abort makes the group fail with an ErrAborted, unless it has failed before.
+// abort makes the group fail with ErrAborted, unless it has failed before.
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve records that the group's pools have been repaired. If the group has not failed on this
-// rank yet, resolve makes it fail first.
+// resolve records that the group's pools have been repaired after a fault. This rank may not have
+// detected the fault yet, so resolve makes the group fail first.
 func (l *lifetime) resolve() {
 	l.abort()
 	_ = l.recordFault(ErrAborted)
 	l.fault.Store(faultRepaired)
 }
 
-// failStream returns err, with which the group has refused a call. After a fault, it also makes the
-// stream fail, because later work on the stream may need the result of the call.
+// failStream returns err, the reason why a call was not queued on s. After a fault, it also makes
+// the stream fail, because later work on the stream may need the result of the call.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if fault := l.detectedFault(); fault != nil {
 		s.queue.Fail(fault)
@@ -236,14 +229,14 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 	return err
 }
 
-// close ends the group. hadFailed is true if a fault had ended it before.
+// close ends the group. hadFailed reports whether a fault had ended it before.
 func (l *lifetime) close() (hadFailed bool) {
 	if fault := l.detectedFault(); fault != nil {
-		<-l.ctx.Done() // other ranks may need this one for the inquiry
+		<-l.ctx.Done() // take part in the inquiry
 		_ = l.recordFault(fault)
 	}
 
-	hadFailed = l.ctx.Err() != nil
+	hadFailed = l.hasEnded()
 	l.state.Lock() // no goroutine of the group starts after this
 	defer l.state.Unlock()
 	l.cancel(fmt.Errorf("group %s: %w", l.id, ErrClosed)) // has no effect after a fault

@@ -6,20 +6,16 @@ import (
 	"symmem/driver"
 )
 
-// A sum of floats depends on the order of the additions, because each addition rounds its result.
-// For example, (1e8 + -1e8) + 1 is 1 in float32, but 1e8 + (-1e8 + 1) is 0. Reductions may use
-// different orders: this depends on the size, the kind of memory and the path, which is the way in
-// which a call runs. A program that needs the same bits in all these cases selects a formula.
-
-// Formula selects the order in which reductions combine the values of the ranks. With a formula
-// other than FormulaAny, a reduction has the same bits for every size, kind of memory and path. See
-// docs/reference/deterministic.md.
+// Formula selects the order in which reductions combine the values of the ranks. The order affects
+// rounding: in float32, (1e8 + -1e8) + 1 is 1, but 1e8 + (-1e8 + 1) is 0. With FormulaAny, it
+// depends on the size, the kind of memory and the path of the call. With other formulas, the result
+// has the same bits in all these cases. See docs/reference/deterministic.md.
 type Formula int
 
 // The formulas. x0 to x3 are the values of ranks 0 to 3. A reduction that does not support the
 // selected formula returns an error.
 const (
-	// FormulaDefault uses the formula in SYMMEM_DETERMINISTIC, or FormulaAny if that is not set.
+	// FormulaDefault is the formula named by SYMMEM_DETERMINISTIC, or FormulaAny if that is not set.
 	FormulaDefault Formula = iota
 	// FormulaAny permits any order.
 	FormulaAny
@@ -33,7 +29,6 @@ const (
 	FormulaRoundedTree
 )
 
-// envDeterministic is the variable with the name of the formula for FormulaDefault.
 const envDeterministic = "SYMMEM_DETERMINISTIC"
 
 // String returns default, any, ranks, tree or rounded-tree.
@@ -48,8 +43,8 @@ func (f Formula) String() string {
 	}
 }
 
-// ParseFormula returns the formula that has the given name: one that String returns, 0
-// (FormulaAny) or 1 (FormulaRankOrder).
+// ParseFormula is the inverse of String. It also accepts "0" for FormulaAny and "1" for
+// FormulaRankOrder.
 func ParseFormula(name string) (Formula, error) {
 	switch name {
 	case "default":
@@ -62,19 +57,17 @@ func ParseFormula(name string) (Formula, error) {
 
 	f, err := driver.ParseFormula(name)
 	if err != nil {
-		return 0, invalid("%v, default, 0, 1", err) // the text of err ends with a list of names
+		return 0, invalid("%v, default, 0, 1", err) // extends the list of names in err
 	}
 
-	return FormulaAny + Formula(f), nil // the reverse of Formula.driver
+	return FormulaAny + Formula(f), nil // the inverse of Formula.driver
 }
 
-// driver converts f for the backend, whose formulas are the same from FormulaAny on. f must not be
-// FormulaDefault.
+// driver converts f, which must not be FormulaDefault: driver.Formula has no such value.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// checkFormula returns an error if a group cannot use the formula. Either the number of ranks does
-// not fit, or no path of the backend can compute a float32 sum in this order. All ranks get the
-// same error.
+// checkFormula returns an error, the same on all ranks, if the formula does not fit the number of
+// ranks, or no path of the backend can compute a float32 sum with it.
 func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
@@ -86,7 +79,7 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 
 	sum := driver.Call{Operation: driver.AllReduce, DataType: Float32, Count: 1}
 	offer := c.Offer(sum)
-	plainErr := offer.Refusal(driver.PathPlain) // nil if the plain path can run the call
+	plainErr := offer.Refusal(driver.PathPlain) // nil if this path can run the call
 	directErr := offer.Refusal(driver.PathDirect)
 	hasPath := plainErr == nil || directErr == nil
 	if hasPath {
@@ -97,8 +90,8 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 		"plain path: %w; direct path: %w", envDeterministic, plainErr, directErr)
 }
 
-// rejectDeterministic returns an error if the options select a formula other than FormulaAny. Call
-// it in operations whose reductions NCCL runs, because NCCL chooses the order.
+// rejectDeterministic returns an error for operations whose reductions run in NCCL, unless the
+// options permit any order.
 func (o *Options) rejectDeterministic(operation string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

@@ -9,13 +9,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// Free usually only gives a block of memory back to the core of its pool, the allocator. Two cases
-// need more work. If other streams or graphs may still use the block, it becomes free later. If the
-// pool has been closed, Free unmaps a segment (a part of the pool that was mapped at once) after
-// its last buffer.
-
-// blockOf returns the block of m, which must not have been freed. Its errors are ErrClosed,
-// ErrFreed and ErrForeign.
+// blockOf returns the live block of m, or ErrClosed, ErrFreed or ErrForeign.
 func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -26,8 +20,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.LiveBlock(m.handle)
 }
 
-// checkOpen returns an error if the pool is closed or suspended. A call that has entered the pool
-// with enterPools needs no check, because the pool then stays open.
+// checkOpen returns an error if the pool is closed or suspended. Calls after enterPools do not need
+// it.
 func (p *Pool) checkOpen() error {
 	if p.calls.Closed() {
 		return callRefusal(p)
@@ -36,7 +30,7 @@ func (p *Pool) checkOpen() error {
 	return nil
 }
 
-// free implements Buffer.Free. p is nil for the zero buffer.
+// free implements Buffer.Free. p may be nil.
 func (p *Pool) free(b Buffer) error {
 	if p == nil {
 		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
@@ -48,13 +42,18 @@ func (p *Pool) free(b Buffer) error {
 	}
 
 	block, state, err := p.core.FreeHandle(b.memory.handle)
-	if err != nil || state != alloc.Free { // alloc.Free: no other stream and no graph uses the block
-		return p.completeFree(block, state, err)
+	if err != nil {
+		p.events.release() // unlocks p.mu
+		return fmt.Errorf("freeing a buffer: %w", err)
+	}
+
+	if state != alloc.Free { // another stream or a graph may still use the block
+		return p.freeLater(block, state)
 	}
 
 	p.ledger.AppendWithoutSite(
 		event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, noRequest)
-	spin.Publish64(&p.frees, p.frees.Load()+1) // p.mu is held, so no increment is lost
+	spin.Publish64(&p.frees, p.frees.Load()+1) // all writers hold p.mu
 	if p.events.active {
 		p.addresses.recordFree(block)
 		p.events.releaseOne() // unlocks p.mu
@@ -65,27 +64,23 @@ func (p *Pool) free(b Buffer) error {
 	return nil
 }
 
-// completeFree completes a Free for which core.FreeHandle has returned an error, or a block that
-// may still be in use. It unlocks p.mu.
-func (p *Pool) completeFree(block alloc.Block, state alloc.State, err error) error {
+// freeLater completes Free for a block that may still be in use. The caller must hold p.mu, which
+// freeLater unlocks.
+func (p *Pool) freeLater(block alloc.Block, state alloc.State) error {
 	defer p.events.release() // unlocks p.mu
-	if err != nil {
-		return fmt.Errorf("freeing a buffer: %w", err)
-	}
-
 	p.addresses.recordFree(block)
 	recordErr := p.uses.recordFree(block, state)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
 	return recordErr
 }
 
-// freeAfterClose frees a buffer of a closed pool, and unmaps the segment after its last buffer. The
-// caller must hold p.mu, which freeAfterClose unlocks.
+// freeAfterClose frees a buffer of a closed pool. Along with the last buffer of a segment, it
+// unmaps the segment. The caller must hold p.mu, which freeAfterClose unlocks.
 func (p *Pool) freeAfterClose(b Buffer) error {
 	p.mu.Unlock()
 	defer p.events.deliver()
 	var freeErr error
-	// end locks p.mu, calls this function, and then makes the returned calls without the lock.
+	// end calls this function with p.mu held, and then makes the returned calls without the lock.
 	unmapErr := p.segments.end(func() unlockedCalls {
 		hasBuffers := len(p.segments.liveBuffers) > 0
 		if !hasBuffers {

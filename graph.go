@@ -9,33 +9,25 @@ import (
 	"symmem/internal/ranked"
 )
 
-// A program can record work once, and run it often. Between BeginCapture and EndCapture, a stream
-// records its work, for example an AllReduce on a buffer, instead of running it. EndCapture returns
-// the recorded work as a Graph. Each Launch of the graph queues this work on a stream.
-//
-// The program may free the buffer before it closes the graph. But a later Launch would still use
-// the memory. Therefore, the capture pins the buffer: its memory stays allocated until the graph is
-// closed.
-
-// Graph is captured work that can be launched repeatedly. If a program frees a buffer that the
-// work uses, the buffer returns to its pool only when the graph is closed. Close a graph before
-// the groups whose collectives it contains.
+// Graph is work that a stream has recorded between BeginCapture and EndCapture, and that can be
+// launched repeatedly. The graph pins the buffers that it uses: a freed buffer returns to its pool
+// only when the graph is closed. Close a graph before the groups whose collectives it contains.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph // nil in a zero Graph
 
-	pools  []*Pool  // pools whose memory the work uses
-	groups []*Group // groups whose collectives the work contains
+	pools  []*Pool  // all pools that the work uses
+	groups []*Group // all groups whose collectives the work contains
 
 	mu           ranked.Mutex[graphMu]
-	pinnedMemory []Memory // pinned for the work; guarded by mu
+	pinnedMemory []Memory // guarded by mu
 	closed       bool     // guarded by mu
 }
 
 // BeginCapture starts recording the stream's work instead of running it. Until EndCapture,
 // registrations with this rank's groups return ErrCapturing on all ranks, and collectives on
-// unregistered memory take a path that needs no registration. BeginCapture waits for registrations
-// in progress on this rank, at most for twice Options.Timeout.
+// unregistered memory run without registering it. BeginCapture waits for registrations in progress
+// on this rank, for at most twice Options.Timeout.
 func (s *Stream) BeginCapture() error {
 	err := s.rt.captures.begin()
 	if err != nil {
@@ -49,7 +41,6 @@ func (s *Stream) BeginCapture() error {
 	return err
 }
 
-// beginCapture is BeginCapture without the wait for registrations.
 func (s *Stream) beginCapture() error {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -74,9 +65,8 @@ func (s *Stream) beginCapture() error {
 	return nil
 }
 
-// recordEvent returns an event that completes after the queued work. During a capture, that is the
-// event from the beginning of the capture. The captured work does not matter: it has not run, and
-// its buffers are pinned.
+// recordEvent returns an event that completes after the queued work. Captured work does not count,
+// because it has not run and its buffers are pinned.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -87,8 +77,7 @@ func (s *Stream) recordEvent() (driver.Event, error) {
 	return s.recordNewEvent()
 }
 
-// recordNewEvent records a new event after the queued work. The caller must hold s.recording, and
-// the stream must not be captured.
+// recordNewEvent must be called with s.recording held, and not during a capture.
 func (s *Stream) recordNewEvent() (driver.Event, error) {
 	e, err := s.rt.device.NewEvent()
 	if err != nil {
@@ -98,7 +87,7 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	return e, s.queue.Record(e)
 }
 
-// EndCapture returns the recorded graph. The capture ends even in case of an error.
+// EndCapture ends the capture and returns the recorded graph. The capture ends even after an error.
 func (s *Stream) EndCapture() (*Graph, error) {
 	defer deliverAll(s.rt)
 	s.pinning.Lock()
@@ -113,7 +102,7 @@ func (s *Stream) EndCapture() (*Graph, error) {
 		return nil, errors.Join(err, unpinErr)
 	}
 
-	for _, m := range g.pinnedMemory { // g.pools has only the pools with untracked memory
+	for _, m := range g.pinnedMemory {
 		if !slices.Contains(g.pools, m.pool) {
 			g.pools = append(g.pools, m.pool)
 		}
@@ -122,8 +111,7 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	return g, nil
 }
 
-// endQueueCapture ends the capture of the backend's stream and returns the captured work. The
-// caller must hold s.pinning.
+// endQueueCapture ends the capture of the backend's stream. The caller must hold s.pinning.
 func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -134,16 +122,16 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 
 	s.rt.captures.end()
 	s.capturing.Store(false)
-	hasEndedEarly := errors.Is(err, driver.ErrNotCapturing) // because the stream was closed
-	if hasEndedEarly {
+	wasStreamClosed := errors.Is(err, driver.ErrNotCapturing) // Close has ended the capture
+	if wasStreamClosed {
 		err = fmt.Errorf("ending a capture: the stream has been closed: %w", ErrClosed)
 	}
 
 	return work, err
 }
 
-// pin pins memory that a capture uses: it keeps the block of m allocated until the graph is closed.
-// If the stream is not being captured, pin does nothing and returns false.
+// pin keeps the block of m allocated until the graph is closed. If the stream is not being
+// captured, pin does nothing and returns false.
 func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -166,11 +154,10 @@ func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	return true, err
 }
 
-// addUntrackedPool records that a capture uses memory of p that cannot be pinned, because nothing
-// records the uses of this memory. If p is nil or the stream is not being captured, it does
-// nothing.
+// addUntrackedPool records that a capture uses memory of p that cannot be pinned. p may be nil, and
+// the stream need not be captured.
 func (s *Stream) addUntrackedPool(p *Pool) {
-	if p == nil || !s.capturing.Load() { // usually avoids the lock
+	if p == nil || !s.capturing.Load() { // avoids the lock in most calls
 		return
 	}
 
@@ -181,9 +168,8 @@ func (s *Stream) addUntrackedPool(p *Pool) {
 	}
 }
 
-// Launch queues the work on a stream of the same Runtime. The stream must not be captured. Launch
-// returns ErrClosed or ErrSuspended if the graph is closed, or if a pool or group that it uses is
-// closed or suspended.
+// Launch queues the work on a stream of the same Runtime, which must not be captured. It returns
+// ErrClosed or ErrSuspended if the graph, or a pool or group that it uses, is closed or suspended.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -208,7 +194,7 @@ func (g *Graph) Launch(s *Stream) error {
 		if err != nil {
 			return fmt.Errorf("launching a graph: %w", err)
 		}
-		defer use.leave(p, nil) // keeps the pool open until the launch
+		defer use.leave(p, nil) // all pools must stay open until the launch
 	}
 
 	if err := groupRefusals(g.groups); err != nil {
@@ -224,8 +210,8 @@ func (g *Graph) Launch(s *Stream) error {
 
 // Close discards the graph. All launches must have completed. A second Close does nothing.
 //
-// A pool's domain is the group whose ranks share the pool. All ranks of a domain must close graphs
-// at the same points of the program: Close can free memory, and later buffers can be placed there.
+// Close can free memory, which later buffers reuse. Therefore, all ranks that share a pool must
+// close the graphs that use it at the same points of the program.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")
@@ -244,8 +230,7 @@ func (g *Graph) Close() error {
 	return errors.Join(closeErr, unpinErr)
 }
 
-// unpin unpins the graph's memory. The caller must hold g.mu, unless no other goroutine uses the
-// graph.
+// unpin must be called with g.mu held, or before the graph is published.
 func (g *Graph) unpin() error {
 	var errs []error
 	for _, m := range g.pinnedMemory {

@@ -10,21 +10,17 @@ import (
 	"symmem/driver"
 )
 
-// Suspend releases a group's memory until Resume. A group begins in stateOpen. Suspend changes the
-// state to stateSuspending, while the ranks agree to release the memory, and then to
-// stateSuspended. But if rank 1, for example, has unfinished work, no rank releases memory, and the
-// state becomes stateOpen again. Resume changes the state to stateResuming, while it allocates the
-// memory, and then to stateOpen or, after an error, to stateSuspended.
-
 // groupSuspender implements Group.Suspend and Group.Resume. It is embedded in Group.
 type groupSuspender struct {
 	group *Group
-	// suspendState is one of the four states. It changes only in setState, while Group.mu is held.
+	// suspendState goes from stateOpen through stateSuspending to stateSuspended, and back through
+	// stateResuming. A failed Suspend returns to stateOpen unless the memory may be gone, a
+	// failed Resume to stateSuspended.
 	suspendState atomic.Int32
 }
 
-// setState changes the state, and makes the group's plans (prepared calls) stale. Otherwise, a
-// repeated call could use its plan without a check of the state.
+// setState also discards the group's plans, because repeated calls that have a plan do not check
+// the state. The caller must hold Group.mu.
 func (s *groupSuspender) setState(state int32) {
 	s.suspendState.Store(state)
 	s.group.windows.makePlansStale()
@@ -33,8 +29,8 @@ func (s *groupSuspender) setState(state int32) {
 // Suspended reports whether the group is suspended on this rank.
 func (s *groupSuspender) Suspended() bool { return s.suspendState.Load() != stateOpen }
 
-// refusal returns an error if the group refuses calls because it is suspended. After a fault (an
-// error that makes the group fail), it returns nil, because calls then return the fault.
+// refusal returns an ErrSuspended if the group is suspended. It returns nil if the group has also
+// failed, because calls must then return the cause of the failure.
 func (s *groupSuspender) refusal() error {
 	if !s.Suspended() || s.hasFailed() {
 		return nil
@@ -47,18 +43,18 @@ func (s *groupSuspender) refusal() error {
 func (s *groupSuspender) hasFailed() bool { return s.group.comm.Cause() != nil }
 
 // Suspend releases the group's device memory until Resume. All ranks must call it, after they have
-// suspended the pools. Addresses and captured graphs stay valid. With NCCL 2.29.7 or newer,
-// Suspend also releases NCCL's memory, which Suspension.Released does not count. A second Suspend
-// does nothing.
+// suspended the pools. Addresses and captured graphs stay valid. With NCCL 2.29.7 or newer, Suspend
+// also releases NCCL's memory, which Suspension.Released does not count. A second Suspend does
+// nothing.
 //
 // If a stream of any rank has unfinished work after a second, or a message has not been received,
 // all ranks return an ErrBusy that names the rank and the work. During a capture, all ranks return
 // ErrCapturing. After these errors, the group remains usable. Other goroutines must not use the
 // group or its graphs during Suspend.
 //
-// While the group is suspended, its calls and graphs return ErrSuspended. The program must neither
-// use the communicator of Handle nor replay other libraries' graphs that contain calls of the
-// group: on GPUs, that destroys the CUDA context.
+// While the group is suspended, its calls and graphs return ErrSuspended. Using the communicator of
+// Handle, or replaying another library's graph with calls of the group, destroys the CUDA context
+// on GPUs.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))
@@ -81,7 +77,6 @@ func (s *groupSuspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// suspend is Suspend without the text that begins its errors.
 func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	g := s.group
 	comm, canSuspend := g.comm.(driver.SuspendableCommunicator)
@@ -107,17 +102,17 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	}
 
 	released, err := comm.Suspend(ctx)
-	s.setState(stateSuspended) // even after an error: the memory may be gone
+	s.setState(stateSuspended) // even after an error, because the memory may have been released
 	if err == nil {
-		// Wait for the other ranks: the memory is free once all ranks have unmapped it.
+		// The memory is free only once all ranks have unmapped it.
 		_, err = g.comm.Exchange(ctx, driver.LaneControl, nil)
 	}
 
 	return released, g.life.awaitFault(err)
 }
 
-// compareAndPrepare checks that all ranks make the same call, which tag identifies, and then calls
-// prepare. If prepare fails on some rank, all ranks return its error. Group.mu must be held.
+// compareAndPrepare calls prepare once all ranks have called compareAndPrepare with the same tag.
+// If prepare fails on any rank, all ranks return its error. Group.mu must be held.
 func (s *groupSuspender) compareAndPrepare(
 	ctx context.Context, tag string, prepare func() error,
 ) error {
@@ -129,7 +124,7 @@ func (s *groupSuspender) compareAndPrepare(
 	return agreeOnRefusal(ctx, s.group, prepareErr)
 }
 
-// prepareSuspend waits for this rank's work. It returns an error if the rank cannot be suspended.
+// prepareSuspend waits for this rank's work, and returns an error if the rank cannot be suspended.
 func (s *groupSuspender) prepareSuspend(
 	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
 ) error {
@@ -145,7 +140,6 @@ func (s *groupSuspender) prepareSuspend(
 	return comm.PrepareSuspend()
 }
 
-// resume is Resume without the text that begins its errors.
 func (s *groupSuspender) resume(ctx context.Context) error {
 	g := s.group
 	g.mu.Lock()
@@ -165,7 +159,7 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	return nil
 }
 
-// allocateAgain allocates the memory that suspend has released. Group.mu must be held.
+// allocateAgain must be called with Group.mu held.
 func (s *groupSuspender) allocateAgain(ctx context.Context) error {
 	prepareNothing := func() error { return nil }
 	err := s.compareAndPrepare(ctx, "resume group", prepareNothing)
@@ -177,9 +171,8 @@ func (s *groupSuspender) allocateAgain(ctx context.Context) error {
 	return s.group.life.awaitFault(comm.Resume(ctx))
 }
 
-// checkNotSuspended returns an error if one of a pool's windows belongs to a suspended group. Then
-// the pool cannot be suspended or resumed. A window is memory of the pool that a group has
-// registered.
+// checkNotSuspended returns an error if a window of a pool, memory that a group has registered,
+// belongs to a suspended group. The pool then cannot be suspended or resumed.
 func checkNotSuspended(windows []groupWindow) error {
 	i := slices.IndexFunc(windows, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {
@@ -190,11 +183,10 @@ func checkNotSuspended(windows []groupWindow) error {
 	return &refusalError{text: text, kind: ErrSuspended}
 }
 
-// recordGroupInCapture records that a stream's capture contains calls of a group. When the captured
-// graph is launched, the group must not be suspended. If the stream is not being captured,
-// recordGroupInCapture does nothing.
+// recordGroupInCapture adds g to the groups that must not be suspended when the captured graph is
+// launched. If s is not being captured, it does nothing.
 func recordGroupInCapture(s *Stream, g *Group) {
-	if !s.capturing.Load() { // usually avoids the lock
+	if !s.capturing.Load() { // avoids the lock in most calls
 		return
 	}
 
@@ -205,7 +197,6 @@ func recordGroupInCapture(s *Stream, g *Group) {
 	}
 }
 
-// groupRefusals joins the refusals of groups. It returns nil if none is suspended.
 func groupRefusals(groups []*Group) error {
 	var errs []error
 	for _, g := range groups {

@@ -10,16 +10,15 @@ import (
 	"symmem/internal/ledger"
 )
 
-// Suppose that a program allocates 3 MiB on stream 2, and that stream 2 has no free block of this
-// size. The core of the pool places blocks, but it cannot map memory. So it returns a growth: the
-// size of a segment that is needed, for example 64 MiB. The heap then does the following:
+// heap provides memory for allocations. The core places blocks, but cannot map memory. If a stream
+// has no free block that fits, the core returns a growth, the size of a new segment. The heap then
+// tries, in this order:
 //
-//   - It maps a segment of 64 MiB, adds it to the core, and asks the core again.
-//   - If the device has less memory, the heap tries smaller segments in which the block fits.
-//   - If that fails, too, or if the pool has reached its capacity, the heap takes free memory of
-//     other streams. Their work may still use it, so stream 2 waits for this work on the device.
-
-// heap provides memory for allocations that the core alone cannot serve. Callers must hold Pool.mu.
+//   - mapping a segment of this size,
+//   - mapping a smaller segment, if the device has too little memory,
+//   - taking free memory of other streams, after their queued work.
+//
+// Callers must hold Pool.mu.
 type heap struct {
 	core      *alloc.Core
 	ledger    *ledger.Ledger // the pool's history, which ranks compare
@@ -29,13 +28,13 @@ type heap struct {
 	registrar *registrar
 }
 
-// alloc completes an allocation for which core.Alloc has returned block, growth and err. Even if
-// the core has placed the block, s may have to wait for earlier uses of its memory. site identifies
-// the calling code, for the history.
+// alloc completes an allocation for which core.Alloc has returned block, growth and err. site is
+// the call site, for the history.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
 	for {
+		// s must wait for earlier uses of a placed block.
 		if waitErr := h.uses.awaitUses(s); waitErr != nil {
 			return alloc.Block{}, waitErr
 		}
@@ -53,8 +52,7 @@ func (h *heap) alloc(
 	}
 }
 
-// provide gives a stream memory for a block, so that the caller can ask the core again. coreErr is
-// the error of core.Alloc. It is nil if the core has asked for a growth.
+// provide gives a stream enough memory to repeat core.Alloc, which has returned growth or coreErr.
 func (h *heap) provide(
 	s *Stream, bytes int64, growth alloc.Growth, coreErr error, site uint32,
 ) error {
@@ -68,8 +66,7 @@ func (h *heap) provide(
 	return h.takeFromOtherStreams(s, bytes, err)
 }
 
-// growWithSmallerSegments maps a segment. While the device has too little memory, it tries again
-// with a smaller segment.
+// growWithSmallerSegments is grow with smaller segments while the device has too little memory.
 func (h *heap) growWithSmallerSegments(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := h.grow(s, growth, site)
@@ -84,7 +81,7 @@ func (h *heap) growWithSmallerSegments(s *Stream, growth alloc.Growth, site uint
 	}
 }
 
-// grow maps the segment that growth describes, and adds it to the pool.
+// grow maps a segment and adds it to the pool.
 func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	memory, err := h.segments.mapNext(growth.Bytes)
 	if err != nil {
@@ -107,8 +104,7 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	return nil
 }
 
-// addSizes adds the sizes of the pool to an ErrOutOfMemory of the device. It returns other errors,
-// and nil, unchanged. bytes is the size of the request.
+// addSizes adds the request and the pool's sizes to an ErrOutOfMemory of the device.
 func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
@@ -117,19 +113,20 @@ func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 	return newOutOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
 }
 
-// takeFromOtherStreams handles an ErrOutOfMemory: it takes free memory of other streams and returns
-// nil. If they have too little, it returns the error. It returns other errors, and nil, unchanged.
-//
-// It does nothing during a capture of s, because the wait for the other streams' work would become
-// part of the graph. It takes no memory of streams that are being captured, or that another library
-// has created and may have destroyed.
+// takeFromOtherStreams resolves an ErrOutOfMemory: if it can take enough free memory of other
+// streams, it returns nil. Otherwise, it returns err.
 func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
-	if !errors.Is(err, ErrOutOfMemory) || s.inCapture() {
+	if !errors.Is(err, ErrOutOfMemory) {
 		return err
+	}
+
+	if s.inCapture() {
+		return err // the wait for other streams would become part of the graph
 	}
 
 	canTakeFrom := func(owner alloc.Stream) bool {
 		stream := h.streams.find(owner)
+		// A stream of another library may have been destroyed.
 		return !stream.mayBeGone() && !stream.inCapture()
 	}
 	isAwaited := map[alloc.Stream]bool{}
@@ -154,8 +151,7 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 	return err
 }
 
-// awaitWorkOf makes s wait, on the device, for the work that is queued on owner. If this work
-// fails, s does not fail.
+// awaitWorkOf makes s wait, on the device, for the work queued on owner, even if it fails.
 func awaitWorkOf(owner, s *Stream) error {
 	workDone, err := owner.recordEvent()
 	if errors.Is(err, ErrClosed) {
@@ -169,19 +165,16 @@ func awaitWorkOf(owner, s *Stream) error {
 	return s.queue.WaitIgnoringErrors(workDone)
 }
 
-// sizeError adds a call and its size to an error. It returns an ErrSize, which contains the size,
-// unchanged.
 func sizeError(operation string, bytes int64, err error) error {
 	if errors.Is(err, alloc.ErrSize) {
-		return err
+		return err // its text contains the size
 	}
 
 	return fmt.Errorf("%s %s: %w", operation, driver.Plural(bytes, "byte"), err)
 }
 
-// reserve reserves memory for a stream, so that it can allocate blocks of the given total size
-// without a new segment. If the device has too little memory for a segment, reserve also uses clean
-// memory of other streams: free memory that no queued work uses.
+// reserve ensures that a stream can allocate the given total size without a new segment. If it
+// cannot map one, it takes clean memory of other streams, which no queued work uses.
 func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	growth, err := h.core.Reserve(bytes, s.number)
 	if err != nil {
@@ -206,7 +199,7 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	return h.addSizes(s, bytes, err)
 }
 
-// liveBlocks lists the blocks that are allocated and not freed.
+// liveBlocks lists the blocks of buffers that have not been freed.
 func (h *heap) liveBlocks() (live []alloc.View) {
 	for _, s := range h.segments.mappedSegments() {
 		for b := range h.core.Blocks(s.ordinal) {
@@ -219,7 +212,6 @@ func (h *heap) liveBlocks() (live []alloc.View) {
 	return live
 }
 
-// countLiveBlocks counts the live blocks of each segment that has any.
 func (h *heap) countLiveBlocks() map[*segment]int {
 	counts := map[*segment]int{}
 	for _, b := range h.liveBlocks() {

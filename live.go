@@ -17,20 +17,11 @@ import (
 	"symmem/internal/live"
 )
 
-// With Options.HTTP, each rank serves web pages about its state: the live view. Open creates the
-// socket of each rank. When the sockets of all ranks exist, the lowest rank of each machine also
-// serves the pages of that machine's ranks at the TCP address in Options.HTTP.
-//
-// Among other things, the pages show how long collectives take. A group counts and times its calls
-// separately for each operation, path (the way in which a call runs) and range of sizes. For
-// example, an AllReduce of 5000 bytes belongs to the sizes from 4096 to 8191.
-
 const (
 	envHTTP      = "SYMMEM_HTTP"       // sets Options.HTTP
 	envHTTPToken = "SYMMEM_HTTP_TOKEN" // access token of the web pages; random by default
 )
 
-// checkHTTP checks Options.HTTP.
 func checkHTTP(address string) error {
 	if address == "" {
 		return nil
@@ -43,19 +34,18 @@ func checkHTTP(address string) error {
 	return nil
 }
 
-// liveView serves the web pages of this rank.
+// liveView serves web pages about this rank's state through a socket. The lowest rank of each
+// machine also serves the pages of the machine's ranks at the TCP address in Options.HTTP.
 type liveView struct {
-	rt       *Runtime
-	openTime time.Time
-	server   *live.Server // nil without Options.HTTP, or if it could not be opened
-	// countsCalls is set if groups must count and time the calls that they prepare from now on.
-	countsCalls atomic.Bool
-	// isReady is set once Open has initialized the Runtime. Until then, the pages are almost empty.
-	isReady atomic.Bool
+	rt          *Runtime
+	openTime    time.Time
+	server      *live.Server // nil without Options.HTTP, or if open failed
+	countsCalls atomic.Bool  // makes groups count and time the calls that they prepare
+	isReady     atomic.Bool  // set by Open; until then, the pages are almost empty
 }
 
-// open creates this rank's socket if Options.HTTP is set. If that fails, it only logs a warning:
-// the Runtime works without the pages.
+// open creates this rank's socket if Options.HTTP is set. Errors are only logged, because the
+// Runtime works without the pages.
 func (v *liveView) open(ctx context.Context) {
 	v.openTime = time.Now()
 	if v.rt.opts.HTTP == "" {
@@ -83,15 +73,15 @@ func (v *liveView) openServer(ctx context.Context) (*live.Server, error) {
 	})
 }
 
-// agreeOnJobName returns a random name for the folder of the job's sockets. It is the same on all
-// ranks, unless their store (through which ranks find each other) is not a driver.Chooser.
+// agreeOnJobName returns a random name for the directory of the job's sockets. All ranks get the
+// same name if their store is a driver.Chooser.
 func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	store, canChoose := v.rt.rankLists.store.(driver.Chooser)
 	if !canChoose {
 		return rand.Text(), nil
 	}
 
-	// The first rank's proposal becomes the value of the key "live". All ranks get that value.
+	// The first proposal becomes the value of the key, which all ranks get.
 	proposal := []byte(rand.Text())
 	name, err := store.CompareSet(ctx, "live", nil, proposal)
 	if err != nil {
@@ -101,7 +91,7 @@ func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	return string(name), nil
 }
 
-// start starts the server. Call it after all ranks have created their sockets.
+// start must be called after all ranks have created their sockets.
 func (v *liveView) start() {
 	v.isReady.Store(true)
 	if v.server != nil {
@@ -109,7 +99,6 @@ func (v *liveView) start() {
 	}
 }
 
-// close closes the server. If that fails, it logs a warning.
 func (v *liveView) close() {
 	if v.server == nil {
 		return
@@ -120,13 +109,12 @@ func (v *liveView) close() {
 	}
 }
 
-// handler returns a handler for the web pages, and makes groups count all calls from now on.
+// handler returns a handler for the web pages, and starts to count calls.
 func (v *liveView) handler() http.Handler {
-	hadCounted := v.countsCalls.Swap(true)
-	if !hadCounted {
+	alreadyCounted := v.countsCalls.Swap(true)
+	if !alreadyCounted {
 		for _, g := range v.rt.registry.allGroups() {
-			// Groups keep prepared calls, which are not counted. Prepare them again.
-			g.windows.makePlansStale()
+			g.windows.makePlansStale() // calls prepared so far are not counted
 		}
 	}
 
@@ -137,26 +125,25 @@ func (v *liveView) handler() http.Handler {
 	return live.NewHandler(v.snapshot)
 }
 
-// callClocks counts and times the calls of a group.
+// callClocks counts and times the calls of a group, by operation, path and size.
 type callClocks struct {
 	clocksByKey sync.Map // clockKey -> *clockPair
 }
 
-// clockKey identifies calls that are counted together.
 type clockKey struct {
 	operation driver.Operation
 	path      driver.Path
-	sizeBits  int // number of bits of the size in bytes: 13 for 4096 to 8191, and 0 for size 0
+	sizeBits  int // bits.Len64 of the size in bytes: 13 for 4096 to 8191, and 0 for 0
 }
 
 // clockPair measures the calls with one clockKey.
 type clockPair struct {
-	submitClock driver.CallTimer // how long the submission of a call takes
-	runClock    driver.CallTimer // how long the backend runs a call; used only if isTimed is set
+	submitClock driver.CallTimer // time to submit a call
+	runClock    driver.CallTimer // time that the backend takes to run it; used if isTimed is set
 	isTimed     atomic.Bool
 }
 
-// addMeters makes a prepared call report its times to the clocks of its key.
+// addMeters makes a prepared call report its times.
 func (c *callClocks) addMeters(call *collective, path driver.Path) {
 	bytes := call.described.Bytes
 	key := clockKey{
@@ -174,7 +161,7 @@ func (c *callClocks) addMeters(call *collective, path driver.Path) {
 
 // summarize returns the measurements, sorted by operation, path and size.
 func (c *callClocks) summarize() []live.Calls {
-	summaries := []live.Calls{} // not nil, so that JSON has a list
+	summaries := []live.Calls{} // not nil: JSON needs [] instead of null
 	for k, value := range c.clocksByKey.Range {
 		key, clocks := k.(clockKey), value.(*clockPair)
 		summaries = append(summaries, clocks.summarize(key))
@@ -187,7 +174,6 @@ func (c *callClocks) summarize() []live.Calls {
 	return summaries
 }
 
-// summarize returns the measurements of the calls with a key.
 func (c *clockPair) summarize(key clockKey) live.Calls {
 	submit := c.submitClock.Read()
 	summary := live.Calls{

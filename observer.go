@@ -8,22 +8,19 @@ import (
 	"symmem/internal/ranked"
 )
 
-// A pool maps its memory in parts, the segments, and the ranks of a group register segments
-// together. A library such as a profiler can observe this: it passes an Observer, whose functions
-// symmem then calls for each of these steps.
-
-// Observer receives memory events in their order. Functions run on a new goroutine with the pool's
-// lock held, so they must return quickly and must not call symmem. Panics are logged. Nil functions
-// are skipped.
+// Observer tells a library, such as a profiler, when pools map segments and groups register them.
+// The functions are called in the order of the events, each on a new goroutine with the pool's lock
+// held. They must return quickly and must not call symmem. Panics are logged. Nil functions are
+// skipped.
 type Observer struct {
 	// SegmentAlloc is called after mapping a segment, and SegmentFree before unmapping it.
 	SegmentAlloc, SegmentFree func(SegmentEvent)
-	// Register is called after registering a segment with a group. Deregister is called before its
-	// deregistration or, if the group has been closed, afterwards.
+	// Register is called after registering a segment with a group. Deregister is called before
+	// deregistering it, or after the group has been closed.
 	Register, Deregister func(WindowEvent)
 }
 
-// SegmentEvent describes a segment.
+// SegmentEvent describes a segment, a mapped part of a pool.
 type SegmentEvent struct {
 	Pool    *Pool
 	Segment int // the segment's number in the pool
@@ -37,8 +34,8 @@ type WindowEvent struct {
 	Group *Group
 }
 
-// observers is the list of a Runtime's Observers. The list is replaced, never modified, so that
-// notify needs no lock.
+// observers holds the Observers of a Runtime. The list is copied on write, so that notify needs no
+// lock.
 type observers struct {
 	mu   *ranked.Mutex[runtimeMu]    // held to replace the list
 	list atomic.Pointer[[]*Observer] // nil if the list is empty
@@ -77,8 +74,8 @@ func (o *observers) setList(list []*Observer) {
 	o.list.Store(&list)
 }
 
-// notify calls a function of each Observer with an event. selectFunction selects the function: for
-// example, it returns the Observer's SegmentAlloc.
+// notify calls one function of each Observer. selectFunction returns, for example, its
+// SegmentAlloc.
 func notify[E any](rt *Runtime, selectFunction func(*Observer) func(E), event E) {
 	list := rt.observers.list.Load()
 	if list == nil {
@@ -87,7 +84,7 @@ func notify[E any](rt *Runtime, selectFunction func(*Observer) func(E), event E)
 
 	for _, o := range *list {
 		if function := selectFunction(o); function != nil {
-			// Guard runs it on a new goroutine, and returns a panic as an error.
+			// Guard calls it on a new goroutine and returns a panic as an error.
 			rt.opts.logFault(driver.Guard("a function of an Observer", func() { function(event) }))
 		}
 	}

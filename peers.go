@@ -6,18 +6,13 @@ import (
 	"symmem/driver"
 )
 
-// When the ranks of a group register a part of a pool, a segment, they create a window. A rank can
-// then map the segments of its peers, the other ranks. Suppose that a buffer begins 4096 bytes
-// after the start of its segment. Each peer has mapped the segment of each rank at some address,
-// and finds the rank's buffer 4096 bytes after this address.
-
-// PeerAddresses returns the addresses of the buffer on every rank of a group, in group order. This
-// process and kernels on its device can use them. The caller must synchronize accesses between
-// ranks, for example with Group.Barrier.
+// PeerAddresses returns the addresses at which this process and kernels on its device can access
+// the buffers of all ranks, in group order. The caller must synchronize accesses between ranks, for
+// example with Group.Barrier.
 //
-// The addresses are valid until the group or the pool is closed, or until Pool.Trim unmaps the
-// segment after the buffer has been freed. Work that uses them must be complete by then. They must
-// not be used while the pool is suspended.
+// The addresses are valid until the group or the pool is closed or, once the buffer has been freed,
+// until Pool.Trim unmaps its segment. Work that uses them must be complete by then. They must not
+// be used while the pool is suspended.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer is not registered with
 // the group, ErrSuspended if the pool is suspended on this rank, and ErrUnsupported on all ranks if
@@ -30,7 +25,6 @@ func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	return peerAddresses(g, b.Address(), b.Size())
 }
 
-// peerAddresses returns the addresses on every rank of a range with this rank's address.
 func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 	entry, err := findUsable(g, address, bytes, "addresses of peers")
 	if err != nil {
@@ -42,21 +36,21 @@ func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, ErrUnsupported)
 	}
 
-	addresses, err := mapper.PeerAddresses() // of the segment
+	addresses, err := mapper.PeerAddresses() // of the segments
 	if err != nil {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, err)
 	}
 
-	offset := address - uintptr(entry.segment.start)
+	offsetInSegment := address - uintptr(entry.segment.start)
 	for rank := range addresses {
-		addresses[rank] += offset
+		addresses[rank] += offsetInSegment
 	}
 
 	return addresses, nil
 }
 
-// windowHandle returns NCCL's handle of the window in which a range lies, and the range's offset in
-// the window.
+// windowHandle returns the NCCL handle of the window that contains a range, and the range's offset
+// in the window.
 func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintptr, err error) {
 	entry, err := findUsable(g, address, bytes, "NCCL's window")
 	if err != nil {
@@ -75,8 +69,8 @@ func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintpt
 	return handle, address - uintptr(entry.segment.start), nil
 }
 
-// findUsable returns the window in which a range lies. It returns an error if there is none, or if
-// the window's pool is closed or suspended. Most of its errors begin with subject.
+// findUsable returns the window that contains a range, or an error if there is none or its pool is
+// closed or suspended. subject begins the error texts.
 func findUsable(g *Group, address uintptr, bytes int64, subject string) (*windowEntry, error) {
 	if g == nil {
 		return nil, invalid("%s: the group is nil", subject)
