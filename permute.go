@@ -8,22 +8,14 @@ import (
 	"symmem/driver"
 )
 
-// In a mixture of experts, Dispatch sends rows of numbers to the ranks of the experts that process
-// them. Suppose that this rank owns the experts 4 and 5, and has received three rows: the first for
-// expert 5, the second for expert 4, and the third for both. Permute copies them, so that the rows
-// of each expert are adjacent: rows 2 and 3 for expert 4, then rows 1 and 3 for expert 5. The
-// program computes a new row from each copy. Unpermute multiplies the new rows by weights, adds up
-// the two of row 3, and restores the order of the received rows. Combine sends the sums back.
-
 // PermutedLayout describes the memory that Permute writes. See [driver.PermutedLayout].
 type PermutedLayout = driver.PermutedLayout
 
 // DefaultPermuteAlign is the alignment if PermuteArgs.Align is 0.
 const DefaultPermuteAlign = 128
 
-// PermutedLayout returns the layout of the memory that Permute writes in a group with the given
-// number of ranks. The memory has the layout's Bytes, which suffice for any ids. align is
-// PermuteArgs.Align.
+// PermutedLayout returns the layout of PermuteArgs.Permuted for a group with the given number of
+// ranks. The layout has space for any choice of experts. align is PermuteArgs.Align.
 func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 	route := driver.Route{
 		MaxTokens: r.MaxTokens, TopK: r.TopK, Scales: r.Scales, Experts: r.Experts,
@@ -33,25 +25,28 @@ func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 	return route.PermutedLayout(ranks, rowBytes, align)
 }
 
-// PermuteArgs contains the arguments of Permute and Unpermute. Memory must be aligned to 16 bytes.
-// It may belong to any pool.
+// PermuteArgs contains the arguments of Permute and Unpermute. Suppose that this rank runs experts
+// 4 and 5 of a model, and that Dispatch has received row A for expert 5, row B for expert 4 and row
+// C for both. Permute copies them to B, C for expert 4 and A, C for expert 5. From each copy, the
+// program computes a row. Unpermute writes the weighted sums of the computed rows, in the order A,
+// B, C, from where Combine sends them back.
+//
+// Memory may belong to any pool and must be aligned to 16 bytes.
 type PermuteArgs struct {
 	Routing
-	// Align is the alignment of the experts' rows: the index of the first row of each expert is a
-	// multiple of Align. It is at most 4096, and 0 selects DefaultPermuteAlign.
+	// Align is at most 4096, and 0 selects DefaultPermuteAlign. The index of the first row of each
+	// expert is a multiple of Align.
 	Align int64
-	// Dispatched is the memory that Dispatch has written.
+	// Dispatched is the output of Dispatch.
 	Dispatched Memory
 	// Permuted has the layout of Routing.PermutedLayout.
 	Permuted Memory
-	// Computed holds the computed rows. It has the shape [PermutedLayout.Capacity, Hidden] and the
-	// type BFloat16.
+	// Computed has the shape [PermutedLayout.Capacity, Hidden] and the type BFloat16.
 	Computed Memory
 	// Returned has the shape of Combine's Send: [ranks, MaxTokens, Hidden].
 	Returned Memory
 }
 
-// driverPermutation converts the arguments for the backend.
 func (a *PermuteArgs) driverPermutation(g *Group) *driver.Permutation {
 	return &driver.Permutation{
 		Route: driver.Route{
@@ -64,9 +59,8 @@ func (a *PermuteArgs) driverPermutation(g *Group) *driver.Permutation {
 	}
 }
 
-// permute queues a Permute or, if isUnpermute is true, an Unpermute. operation names the call in
-// errors. parts holds the memory that the call uses: Dispatched and Permuted for Permute, and
-// Permuted, Computed and Returned for Unpermute.
+// permute queues a Permute or an Unpermute. operation names the call in errors. parts holds the
+// memory of the call, in the order of driver.Permutation.Spans.
 func permute(
 	g *Group, operation string, a *PermuteArgs, isUnpermute bool, parts [3]Memory, s *Stream,
 ) error {
@@ -85,7 +79,6 @@ func permute(
 	return nil
 }
 
-// checkAndQueuePermutation checks the arguments and the memory, and queues the permutation.
 func checkAndQueuePermutation(
 	g *Group, a *PermuteArgs, isUnpermute bool, parts [3]Memory, s *Stream,
 ) error {
@@ -99,7 +92,7 @@ func checkAndQueuePermutation(
 		return err
 	}
 
-	for i, span := range p.Spans(isUnpermute) { // in the order of parts
+	for i, span := range p.Spans(isUnpermute) {
 		if err := g.calls.checkMemory(span.Name, parts[i], span.Bytes, Uint8); err != nil {
 			return err
 		}
@@ -113,9 +106,8 @@ func checkAndQueuePermutation(
 	return queuePermutation(p, queue, parts, s)
 }
 
-// queuePermutation queues the permutation on the stream. Until it returns, it keeps the pools of
-// the parts open. It also records that the stream uses the parts, so that their memory is not
-// reused too early.
+// queuePermutation queues the permutation while it keeps the pools of the parts open. It also
+// records that the stream uses the parts, which delays their reuse.
 func queuePermutation(
 	p *driver.Permutation, queue func(driver.Stream, *driver.Permutation) error, parts [3]Memory,
 	s *Stream,
@@ -127,8 +119,9 @@ func queuePermutation(
 	}
 	defer use.leave(first.pool, second.pool)
 	thirdPool := third.pool
-	if thirdPool == first.pool || thirdPool == second.pool {
-		thirdPool = nil // entered already; a second entry would fail if Close has begun
+	hasEnteredThird := thirdPool == first.pool || thirdPool == second.pool
+	if hasEnteredThird {
+		thirdPool = nil // a second entry would fail if Close has begun
 	}
 
 	thirdUse, err := enterPools(thirdPool, nil)

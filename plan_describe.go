@@ -11,29 +11,26 @@ import (
 	"symmem/internal/ledger"
 )
 
-// Suppose that two ranks call AllReduce on a buffer at offset 4096 of segment 2 of pool 1. The
-// group has registered the segment: the memory is in a window, through which the ranks access each
-// other's buffers. This works only if both ranks make the same call on the same offset. Therefore,
-// each rank describes its call: "AllReduce sum of 8 float32", with the pool, the segment and the
-// offset. It leaves out the address, which may differ. The ranks compare a digest (a hash) of the
-// description.
+// To detect calls that differ between ranks, each rank describes its call, such as "AllReduce sum
+// of 8 float32", and the ranks compare a digest of the description. If ranks access each other's
+// buffers through a window, memory that they have registered together, the description includes the
+// buffers' positions: pool, segment and offset. Addresses may differ.
 
-// locations holds the windows of a call's buffers, if the buffers must be at the same position in
-// them on all ranks. Otherwise, the windows are nil.
+// locations holds the windows of the buffers whose positions must be equal on all ranks, or nil.
 type locations struct {
 	send, recv *windowEntry
-	where      string // why the call can or cannot use windows, for the explanation of its path
+	where      string // why the call can or cannot use windows
 }
 
-// locations finds the windows of a call's buffers. It also stores them in the call.
+// locations finds the windows of a call's buffers, and also stores them in the call.
 func (pl *planner) locations(call *driver.Call) locations {
 	table := pl.windows.table.Load()
 	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
 	send, isSendInWindow := table.findWindow(call.Send, sendBytes)
 	switch {
-	case call.Operation == driver.AllToAllV:
+	case call.Operation == driver.AllToAllV: // permits a window, but does not need one
 		if isSendInWindow && sendBytes > 0 {
-			call.SendWindow = send.window // optional in an AllToAllV
+			call.SendWindow = send.window
 		}
 
 		return locations{where: "the operation works without windows"}
@@ -45,7 +42,7 @@ func (pl *planner) locations(call *driver.Call) locations {
 		return locations{where: "the operation works without windows"}
 	case !isSendInWindow:
 		return locations{where: "the send buffer is in no window of the group"}
-	case call.Operation == driver.ReduceScatterRMSNorm: // peers access only the send buffer
+	case call.Operation == driver.ReduceScatterRMSNorm: // other ranks access only the send buffer
 		call.SendWindow = send.window
 		return locations{send: send, where: "the send buffer lies in a window of the group"}
 	}
@@ -59,15 +56,15 @@ func (pl *planner) locations(call *driver.Call) locations {
 	return locations{send, recv, "both buffers lie in windows of the group"}
 }
 
-// describe returns the properties of a call that must be the same on all ranks. ticket is the
-// number of the call, or 0 if it is unknown.
+// describe returns the properties of a call that must be equal on all ranks. ticket is the call's
+// sequence number, or 0 if unknown.
 func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) *event.Call {
 	c := call.Describe()
 	c.Ticket = ticket
 	switch {
 	case call.Operation.PointToPoint():
-		// A Send and its Recv have different operations and peers.
-		c.Operation, c.Root = "SendRecv", -1
+		const noPeer = -1
+		c.Operation, c.Root = "SendRecv", noPeer // a Send matches a Recv
 	case call.Norm != nil:
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
 		c.ReduceOp += ", " + call.Norm.Describe()
@@ -76,7 +73,7 @@ func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) 
 		c.ReduceOp = call.Route.Describe()
 	}
 
-	// On the plain path, the positions may differ between ranks.
+	// On the plain path, positions may differ between ranks.
 	hasWindow := found.send != nil || found.recv != nil
 	if hasWindow && call.Path != driver.PathPlain {
 		pl.addPositions(&c, call, found)
@@ -85,14 +82,13 @@ func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) 
 	return &c
 }
 
-// addPositions adds the pool, segment and offset of each buffer in a window.
 func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locations) {
 	send, sendAddress := found.send, call.Send
 	recv, recvAddress := found.recv, call.Recv
 	isInPlace := send != nil && recv != nil && call.InPlace(pl.rank)
 	if isInPlace {
-		// If the buffers differ, the smaller one is this rank's part of the larger one. Its offset
-		// depends on the rank, so use the position of the larger one for both.
+		// One buffer may be this rank's part of the other. The position of a part depends on the rank, so
+		// describe both by the position of the larger buffer.
 		isRecvLarger := call.Operation == driver.AllGather
 		if isRecvLarger {
 			send, sendAddress = recv, recvAddress
@@ -110,8 +106,8 @@ func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locatio
 	}
 }
 
-// describeSubmitted completes d, the description from describe, with the size and the digest. For a
-// message, it also replaces "SendRecv" by this rank's operation and peer.
+// describeSubmitted completes d, a result of describe, for the events of this rank: it adds the
+// size and the digest, and describes a message as this rank's Send or Recv.
 func describeSubmitted(
 	call *driver.Call, d *event.Call, ranks, rank int, digest uint64,
 ) *event.Call {
@@ -124,14 +120,14 @@ func describeSubmitted(
 	return d
 }
 
-// digestCall returns the digest of a description.
 func digestCall(c *event.Call) uint64 {
 	const wordBytes = 8
+	const chunkBytes = 2 * wordBytes // Mix adds two words
 	digest := ledger.Empty
 	encoded := event.AppendCall(nil, c)
-	for piece := range slices.Chunk(encoded, 2*wordBytes) { // Mix adds two words
-		var padded [2 * wordBytes]byte
-		copy(padded[:], piece)
+	for chunk := range slices.Chunk(encoded, chunkBytes) {
+		var padded [chunkBytes]byte
+		copy(padded[:], chunk)
 		first := binary.LittleEndian.Uint64(padded[:wordBytes])
 		second := binary.LittleEndian.Uint64(padded[wordBytes:])
 		digest = ledger.Mix(digest, first, second)
@@ -140,8 +136,7 @@ func digestCall(c *event.Call) uint64 {
 	return digest
 }
 
-// mismatchedCall describes this rank's call in a MismatchError. If cause contains no call, it
-// returns nil.
+// mismatchedCall describes this rank's call in a MismatchError. For other causes, it returns nil.
 func (pl *planner) mismatchedCall(cause error) *event.Call {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) || mismatch.Call == nil {

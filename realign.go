@@ -9,18 +9,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Suppose that rank 0 allocates a buffer, for which its pool maps a new segment. Then the group
-// fails, and rank 0 frees the buffer. Rank 1 has seen the fault earlier, and has not allocated the
-// buffer. From now on, the next buffer would be at different places on the two ranks. The pool is
-// therefore suspect. Before the ranks use new buffers again, they realign the pool:
-//
-//   - Each rank takes an inventory: it lists the segments and the live blocks of its pool.
-//   - The ranks exchange their inventories. From these, all ranks compute the same arrangement. The
-//     live blocks stay where they are, and all other memory becomes free.
-//   - Each rank rebuilds its pool with the arrangement, and unmaps the segments that are not in it,
-//     unless graphs use them. It also restarts the pool's history, which ranks compare.
+// If a group fails when rank 0 has allocated a buffer, but rank 1 has not, later buffers of the pool
+// would lie at different places on the two ranks. The pool is then suspect, and must be realigned:
+// the ranks exchange inventories of their segments and live blocks, compute the same arrangement
+// from them, and rebuild their pools. Live blocks stay in place, and other memory becomes free.
 
-// realigner implements the steps of a realignment for one pool.
+// realigner implements the steps of a realignment on one pool.
 type realigner struct {
 	mu        *ranked.Spin[poolMu]
 	history   *history
@@ -29,42 +23,40 @@ type realigner struct {
 	events    *poolEvents
 }
 
-// markSuspect makes the pool suspect. failedGroup is the group that has failed, or nil during a
-// realignment. If the pools of failedGroup have been realigned since, markSuspect does nothing.
+// markSuspect makes the pool suspect, unless the pools of failedGroup have been realigned since the
+// failure. failedGroup is nil during a realignment.
 func (r *realigner) markSuspect(failedGroup *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	hasMarked := r.suspicion.markSuspect(failedGroup, r.heap.liveBlocks)
 	if hasMarked {
-		r.heap.registrar.setPending() // so that no prepared call runs before the realignment
+		r.heap.registrar.setPending() // stops prepared calls until the realignment
 	}
 }
 
 // mustRealign reports whether a group must realign the pool before a collective on a memory range.
-// A buffer from before the fault needs no realignment. With such a buffer, a rank that knows of the
-// fault can communicate with ranks that do not know of it yet.
+// Buffers from before the fault need no realignment, so that a rank can use them to communicate
+// with ranks that have not detected the fault yet.
 func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.suspicion.isSuspectForLocked(g) && !r.wasLiveBeforeFault(address, bytes)
 }
 
-// wasLiveBeforeFault reports whether a range lies in a block that was live when the pool became
-// suspect and that has not been freed since. The caller must hold mu.
+// wasLiveBeforeFault reports whether a range lies in a block that has been live since before the
+// pool became suspect. The caller must hold mu.
 func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 	return slices.ContainsFunc(r.suspicion.blocksBeforeFault, func(block alloc.View) bool {
 		if !r.contains(block, address, bytes) {
 			return false
 		}
 
-		_, err := r.heap.core.LiveBlock(block.Handle)
-		isStillLive := err == nil
-		return isStillLive
+		_, freedErr := r.heap.core.LiveBlock(block.Handle)
+		return freedErr == nil
 	})
 }
 
-// contains reports whether a range lies in a block whose segment is mapped. The caller must hold
-// mu.
+// contains reports whether a range lies in a block. The caller must hold mu.
 func (r *realigner) contains(block alloc.View, address uintptr, bytes int64) bool {
 	segment := r.heap.segments.list[block.Segment]
 	isMapped := segment != nil
@@ -72,19 +64,23 @@ func (r *realigner) contains(block alloc.View, address uintptr, bytes int64) boo
 		return false
 	}
 
-	blockAddress := uintptr(segment.start) + uintptr(block.Offset)
-	offset := address - blockAddress // a huge number for an address below the block
+	blockStart := uintptr(segment.start) + uintptr(block.Offset)
+	if address < blockStart {
+		return false
+	}
+
+	offset := address - blockStart
 	return offset < uintptr(block.Size) && bytes <= block.Size-int64(offset)
 }
 
-// takeInventory lists the pool's segments and blocks, and ends the uses of blocks by earlier work.
-// Call it when all work from before the mark is complete. It returns an error if the pool is
-// closed, or if a block was used or freed after the mark.
+// takeInventory lists the pool's segments and blocks, and ends the recorded uses before mark, whose
+// work must be complete. It returns an error if the pool is closed, or if a block was used or freed
+// after mark.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Do not check whether Close has begun: it waits for this call.
+	// A Close that has only begun waits for this call.
 	if r.heap.segments.closed {
 		return poolInventory{}, errPoolClosed
 	}
@@ -106,9 +102,9 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	}, err
 }
 
-// rebuild gives the pool the layout of the arrangement, restarts its history and returns the
-// segments to unmap. inventories holds the pool's inventory on each group rank. If the pool is
-// closed or has changed since takeInventory, rebuild returns nil and the pool stays suspect.
+// rebuild applies the arrangement to the pool, restarts the pool's history and returns the segments
+// to unmap. inventories is indexed by group rank. If the pool is closed or has changed since
+// takeInventory, rebuild returns nil and the pool stays suspect.
 func (r *realigner) rebuild(
 	g *roster, arrangement alloc.Arrangement, inventories []poolInventory,
 ) []*segment {
@@ -125,20 +121,20 @@ func (r *realigner) rebuild(
 		return nil
 	}
 
-	// Other ranks may have mapped more segments. Give new segments the same ordinals on all ranks.
+	// New segments must get the same ordinals on all ranks, even if other ranks have mapped more.
 	for len(segments.list) < len(arrangement.Segments) {
 		segments.list = append(segments.list, nil)
 	}
 
 	for _, s := range segments.mappedSegments() {
 		s.stream = 0 // Rebuild has given all free memory to stream 0
-		isArranged := arrangement.Segments[s.ordinal].Bytes > 0
-		if !isArranged {
-			s.withdraw() // groups register it no more
+		isKept := arrangement.Segments[s.ordinal].Bytes > 0
+		if !isKept {
+			s.withdraw() // prevents new registrations
 		}
 	}
 
-	clear(r.heap.uses.useEndEvents) // no deferred blocks are left: otherwise, Rebuild fails
+	clear(r.heap.uses.useEndEvents) // after Rebuild, no block waits for the end of its uses
 	r.restartHistory(arrangement, inventories)
 	r.suspicion.recordRealigned(g)
 	var toUnmap []*segment
@@ -150,8 +146,8 @@ func (r *realigner) rebuild(
 	return toUnmap
 }
 
-// restartHistory replaces the pool's history by one that is the same on all ranks. It begins at the
-// highest of the positions at which the ranks can restart. The caller must hold mu.
+// restartHistory replaces the pool's history by one that is equal on all ranks, starting at a
+// position that no rank has reached. The caller must hold mu.
 func (r *realigner) restartHistory(arrangement alloc.Arrangement, inventories []poolInventory) {
 	start := uint64(0)
 	for _, inventory := range inventories {
@@ -163,18 +159,16 @@ func (r *realigner) restartHistory(arrangement alloc.Arrangement, inventories []
 	r.events.recordRestart(start)
 }
 
-// digestOfArrangement returns a digest of the arrangement and of the live blocks in an inventory.
 func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory) uint64 {
-	// The tags distinguish entries of different kinds with the same numbers.
 	const segmentTag, keptRangeTag, liveBlockTag = 1, 2, 3
 	digest := ledger.Empty
 	for _, extent := range arrangement.Segments {
 		digest = ledger.Mix(digest, uint64(extent.Bytes), segmentTag)
 	}
 
-	for _, r := range arrangement.KeptRanges { // memory that graphs use on some rank
-		digest = ledger.Mix(digest, uint64(r.Segment), uint64(r.Offset))
-		digest = ledger.Mix(digest, uint64(r.Size), keptRangeTag)
+	for _, kept := range arrangement.KeptRanges { // memory that graphs use on some rank
+		digest = ledger.Mix(digest, uint64(kept.Segment), uint64(kept.Offset))
+		digest = ledger.Mix(digest, uint64(kept.Size), keptRangeTag)
 	}
 
 	for _, b := range inventory.Blocks {
@@ -188,7 +182,7 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 	return digest
 }
 
-// deregisterWithdrawn deregisters the segments that are about to be unmapped.
+// deregisterWithdrawn deregisters the segments that rebuild has withdrawn.
 func (r *realigner) deregisterWithdrawn() error {
 	segments := r.heap.segments
 	return segments.end(func() (calls unlockedCalls) {

@@ -8,45 +8,32 @@ import (
 	"symmem/internal/ranked"
 )
 
-// The groups and pools of a Runtime are in its registry, from their creation until they are closed.
-// A group that has failed stays in the registry.
-//
-// The ranks of a group can share a pool: the group is the pool's domain. They name the pool by an
-// id, which is the same on all ranks. If the world, the group of all ranks, shares two pools, their
-// ids are 0 and 1. The ids of another group's first two pools also end in 0 and 1. They begin with
-// bits of the group's key, which is a hash. Pools without a domain exist on one rank only. They all
-// have the id 0, but different numbers.
-
-// registry lists the groups and pools of a Runtime.
+// registry lists the groups and pools of a Runtime that have not been closed.
 type registry struct {
 	mu *ranked.Mutex[runtimeMu]
-	// context is canceled when Runtime.Close begins. From then on, groups and pools are neither added
-	// nor removed.
+	// context is canceled when Runtime.Close begins. The lists do not change afterwards.
 	context        context.Context
 	world          *Group              // the group of all ranks
-	groups         []*Group            // guarded by mu
+	groups         []*Group            // includes failed groups; guarded by mu
 	pools          []*Pool             // guarded by mu
 	joinedIDs      map[string]struct{} // ids of all Joins, even failed ones; guarded by mu
 	ranges         poolRanges          // addresses of the pools, for lookups
 	localPoolCount uint64              // pools created without a domain; guarded by mu
 }
 
-// allPools returns a copy of the list of pools.
 func (r *registry) allPools() []*Pool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.pools)
 }
 
-// allGroups returns a copy of the list of groups.
 func (r *registry) allGroups() []*Group {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.groups)
 }
 
-// addGroup adds a group and starts its goroutines. If Runtime.Close has begun, it returns an error
-// instead.
+// addGroup adds a group and starts its goroutines, or returns an error if Runtime.Close has begun.
 func (r *registry) addGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,17 +47,21 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-// removeGroup removes a closed group, unless Runtime.Close has begun. Do not call it for a group
-// that has failed: a realignment of pools needs the faults of failed groups.
+// removeGroup removes a closed group, unless Runtime.Close has begun. Failed groups must stay,
+// because realigning pools needs their faults.
 func (r *registry) removeGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if i := slices.Index(r.groups, g); i >= 0 && r.context.Err() == nil {
+	if r.context.Err() != nil {
+		return
+	}
+
+	if i := slices.Index(r.groups, g); i >= 0 {
 		r.groups = slices.Delete(slices.Clone(r.groups), i, i+1)
 	}
 }
 
-// claimID marks an id as used by Join. It returns false if a Join has used the id before.
+// claimID returns false if a Join has used the id before.
 func (r *registry) claimID(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,7 +77,8 @@ func (r *registry) claimID(id string) bool {
 	return true
 }
 
-// addPool adds a new pool, and gives it an id and a number.
+// addPool adds a pool. A shared pool gets an id that is equal on all ranks of its domain, the group
+// that shares it. It also serves as the pool's number in events. Local pools have only a number.
 func (r *registry) addPool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +88,7 @@ func (r *registry) addPool(p *Pool) {
 		r.localPoolCount++
 	} else {
 		id := r.nextPoolID(p.domain)
-		p.identify(id, id) // the id is also the number
+		p.identify(id, id)
 	}
 
 	r.pools = append(r.pools, p)
@@ -107,20 +99,24 @@ func (r *registry) addPool(p *Pool) {
 func (r *registry) removePool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if i := slices.Index(r.pools, p); i >= 0 && r.context.Err() == nil {
+	if r.context.Err() != nil {
+		return
+	}
+
+	if i := slices.Index(r.pools, p); i >= 0 {
 		r.pools = slices.Delete(slices.Clone(r.pools), i, i+1)
 	}
 }
 
-// setUsedAddresses shortens the address range of a closed pool to its first bytes, which are still
-// in use, or removes the range if bytes is 0.
+// setUsedAddresses shortens the address range of a closed pool to bytes, or removes it if bytes is
+// 0.
 func (r *registry) setUsedAddresses(p *Pool, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ranges.set(p, bytes)
 }
 
-// countPools returns the number of pools that have the domain. domain may be nil.
+// countPools returns the number of pools that a group shares or, if domain is nil, of local pools.
 func (r *registry) countPools(domain *Group) int {
 	count := 0
 	for _, p := range r.allPools() {
@@ -132,15 +128,13 @@ func (r *registry) countPools(domain *Group) int {
 	return count
 }
 
-// poolsPerDomain is the number of distinct ids for the pools of one domain. It is a power of two,
-// so that the low 16 bits of an id number the domain's pools. The other bits are those of the
-// domain's key.
+// A pool id consists of 48 bits of the domain's key, a hash, and a 16-bit number of the pool in the
+// domain. For the world, the group of all ranks, the key bits are 0.
 const poolsPerDomain = 1 << 16
 
-// keyBits returns the bits of a pool's id or of a group's key that identify the domain.
 func keyBits(idOrKey uint64) uint64 { return idOrKey &^ (poolsPerDomain - 1) }
 
-// nextPoolID returns the id of a domain's next pool. The caller must hold mu.
+// nextPoolID must be called with mu held.
 func (r *registry) nextPoolID(domain *Group) uint64 {
 	number := domain.poolCount
 	domain.poolCount++
@@ -151,8 +145,8 @@ func (r *registry) nextPoolID(domain *Group) uint64 {
 	return keyBits(domain.key) | number%poolsPerDomain
 }
 
-// poolName returns the name of the pool with an id, for messages. If this rank has neither the
-// pool nor its domain, the name contains only the id.
+// poolName returns the name of a shared pool for messages. If this rank knows neither the pool nor
+// its domain, the name contains only the id.
 func (r *registry) poolName(id uint64) string {
 	numberInDomain := id % poolsPerDomain
 	isPoolOfWorld := id == numberInDomain
