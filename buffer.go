@@ -103,8 +103,9 @@ func (b Buffer) Free() error {
 	return b.memory.pool.free(b) // returns an error if the pool is nil
 }
 
-// UseOn delays the reuse of the memory after Free until the work queued on s before Free is complete
-// or, for captured work, until the graph is closed. Collectives, Copy and Fill do this themselves.
+// UseOn delays the reuse of the memory after Free until the work queued on s before Free is
+// complete or, for captured work, until the graph is closed. Collectives, Copy and Fill do this
+// themselves.
 //
 // All ranks that share the pool must record the same uses, and must synchronize the stream or close
 // the graph at the same points of the program, because these determine where later buffers lie.

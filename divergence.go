@@ -48,9 +48,8 @@ type DivergenceError struct {
 	// Absent lists the ranks that did not take part in the comparison.
 	Absent []int `json:"absent,omitempty"`
 	// Why is the likely cause of a DivergedPlacement, or "unknown".
-	Why string `json:"why"`
-	// Message is the text of the error.
-	Message string `json:"message"`
+	Why     string `json:"why"`
+	Message string `json:"message"` // the text of the error
 }
 
 // Side is one observation and the ranks that share it.
@@ -58,8 +57,8 @@ type Side struct {
 	Ranks []int `json:"ranks"`
 	// Event describes the observation: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the file:line of the call, or "" if unknown. Calls other than Agree and its variants
-	// need Options.CallSites.
+	// Site is the file:line of the call, or "" if unknown. Except for values, it requires
+	// Options.CallSites.
 	Site string `json:"site"`
 	// Before describes up to ten earlier values, latest first.
 	Before []string `json:"before,omitempty"`

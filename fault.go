@@ -13,11 +13,11 @@ import (
 )
 
 // If rank 1 crashes during an AllReduce, rank 0 may detect that rank 1 is lost, and rank 2 only
-// that rank 0 has failed. Both errors are faults. In an inquiry, the ranks agree on one cause, "rank 1
-// is lost", which all calls of the group then return.
+// that rank 0 has failed. Both errors are faults. In an inquiry, the ranks agree on one cause,
+// "rank 1 is lost", which all calls of the group then return.
 //
-// After a fault, the ranks may differ in their later allocations. The group's pools are therefore
-// suspect, until the ranks have repaired them: realigned them to the same layout on all ranks.
+// After a fault, the ranks may differ in their allocations. The group's pools are therefore suspect
+// until they have been repaired: realigned to the same layout on all ranks.
 
 // lifetime records whether and why a group has ended. A group ends when it is closed, or when the
 // ranks have agreed on the cause of a fault.
@@ -210,8 +210,8 @@ func (l *lifetime) recordDetectedFault() bool {
 // abort makes the group fail with ErrAborted, unless it has failed before.
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve records that the group's pools have been repaired after a fault. This rank may not have
-// detected the fault yet, so resolve makes the group fail first.
+// resolve records that the ranks have repaired the group's pools. This rank may not have detected
+// the fault yet, so resolve makes the group fail first.
 func (l *lifetime) resolve() {
 	l.abort()
 	_ = l.recordFault(ErrAborted)
@@ -232,7 +232,7 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 // close ends the group. hadFailed reports whether a fault had ended it before.
 func (l *lifetime) close() (hadFailed bool) {
 	if fault := l.detectedFault(); fault != nil {
-		<-l.ctx.Done() // take part in the inquiry
+		<-l.ctx.Done() // other ranks may need this rank in the inquiry
 		_ = l.recordFault(fault)
 	}
 

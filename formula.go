@@ -7,9 +7,9 @@ import (
 )
 
 // Formula selects the order in which reductions combine the values of the ranks. The order affects
-// rounding: in float32, (1e8 + -1e8) + 1 is 1, but 1e8 + (-1e8 + 1) is 0. With FormulaAny, it
-// depends on the size, the kind of memory and the path of the call. With other formulas, the result
-// has the same bits in all these cases. See docs/reference/deterministic.md.
+// rounding: in float32, (1e8 + -1e8) + 1 is 1, but 1e8 + (-1e8 + 1) is 0. With FormulaAny, the
+// order depends on the call's size, kind of memory and path. With the other formulas, all of these
+// give the same bits. See docs/reference/deterministic.md.
 type Formula int
 
 // The formulas. x0 to x3 are the values of ranks 0 to 3. A reduction that does not support the

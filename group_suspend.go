@@ -14,13 +14,13 @@ import (
 type groupSuspender struct {
 	group *Group
 	// suspendState goes from stateOpen through stateSuspending to stateSuspended, and back through
-	// stateResuming. A failed Suspend returns to stateOpen unless the memory may be gone, a
-	// failed Resume to stateSuspended.
+	// stateResuming. It returns to stateOpen if Suspend fails before it releases memory, and to
+	// stateSuspended if Resume fails.
 	suspendState atomic.Int32
 }
 
-// setState also discards the group's plans, because repeated calls that have a plan do not check
-// the state. The caller must hold Group.mu.
+// setState also makes the group's plans stale, because prepared calls do not check the state. The
+// caller must hold Group.mu.
 func (s *groupSuspender) setState(state int32) {
 	s.suspendState.Store(state)
 	s.group.windows.makePlansStale()
@@ -52,9 +52,9 @@ func (s *groupSuspender) hasFailed() bool { return s.group.comm.Cause() != nil }
 // ErrCapturing. After these errors, the group remains usable. Other goroutines must not use the
 // group or its graphs during Suspend.
 //
-// While the group is suspended, its calls and graphs return ErrSuspended. Using the communicator of
-// Handle, or replaying another library's graph with calls of the group, destroys the CUDA context
-// on GPUs.
+// While the group is suspended, its calls and graphs return ErrSuspended. On GPUs, using the
+// communicator of Handle, or replaying another library's graph that contains calls of the group,
+// then destroys the CUDA context.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))

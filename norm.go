@@ -7,10 +7,10 @@ import (
 	"symmem/driver"
 )
 
-// NormArgs contains the arguments of AllReduceRMSNorm, in which each rank normalizes all rows of
-// the sum, and of ReduceScatterRMSNorm, in which each of n ranks normalizes 1/n of the rows. All
-// fields except the tensors must be equal on all ranks. Tensors must be contiguous and 16-byte
-// aligned.
+// NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm, which add up the
+// Inputs of all ranks and normalize each row of the sum. Each of n ranks gets all rows or, from a
+// ReduceScatterRMSNorm, 1/n of them. All fields except the tensors must be equal on all ranks.
+// Tensors must be contiguous and 16-byte aligned.
 //
 // Other ranks access Input and, in an AllReduceRMSNorm, Output. In symmetric memory, these must be
 // at the same position on all ranks. On GPUs, they must be symmetric memory if they exceed about
@@ -21,8 +21,8 @@ type NormArgs struct {
 	Type DataType
 	// Input has the shape [Rows, Hidden] in an AllReduceRMSNorm and [ranks*Rows, Hidden] in a
 	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]. It must be the part of Input that
-	// this rank normalizes, or not overlap Input. With Quant, Output is optional, and without it the
-	// call may overwrite that part of Input.
+	// this rank normalizes, or not overlap Input. With Quant, Output is optional. If it is missing,
+	// the call may overwrite that part of Input.
 	Input, Output Memory
 	// Residual has the shape [Rows, Hidden] and is updated. In an AllReduceRMSNorm, it must have the
 	// same contents on all ranks. Weight has the shape [Hidden]. Neither may overlap another tensor.
@@ -34,7 +34,7 @@ type NormArgs struct {
 	Epsilon float32
 	// WeightBias, from -1 to 1, is added to each weight. Gemma's norm uses 1.
 	WeightBias float32
-	// Quant selects the scales with which the call also writes Quantized, or QuantNone.
+	// Quant selects the scales. With QuantNone, the call does not write Quantized.
 	Quant Quant
 	// Quantized has the shape [Rows, Hidden] and the type float8 (e4m3). It receives the elements of
 	// Output, each divided by its scale.

@@ -74,8 +74,7 @@ func (o *observers) setList(list []*Observer) {
 	o.list.Store(&list)
 }
 
-// notify calls one function of each Observer. selectFunction returns, for example, its
-// SegmentAlloc.
+// notify calls the selected function of each Observer, for example its SegmentAlloc.
 func notify[E any](rt *Runtime, selectFunction func(*Observer) func(E), event E) {
 	list := rt.observers.list.Load()
 	if list == nil {

@@ -9,7 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// If a group fails when rank 0 has allocated a buffer, but rank 1 has not, later buffers of the pool
+// If a group fails after rank 0 has allocated a buffer that rank 1 has not, later buffers of the
+// pool
 // would lie at different places on the two ranks. The pool is then suspect, and must be realigned:
 // the ranks exchange inventories of their segments and live blocks, compute the same arrangement
 // from them, and rebuild their pools. Live blocks stay in place, and other memory becomes free.
@@ -18,7 +19,7 @@ import (
 type realigner struct {
 	mu        *ranked.Spin[poolMu]
 	history   *history
-	suspicion *suspicion // whether the pool is suspect
+	suspicion *suspicion
 	heap      *heap
 	events    *poolEvents
 }
