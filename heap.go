@@ -151,7 +151,8 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 	return err
 }
 
-// awaitWorkOf makes s wait, on the device, for the work queued on owner, even if it fails.
+// awaitWorkOf makes s wait, on the device, for the work queued on owner. Errors of that work do not
+// affect s.
 func awaitWorkOf(owner, s *Stream) error {
 	workDone, err := owner.recordEvent()
 	if errors.Is(err, ErrClosed) {
