@@ -145,8 +145,8 @@ func (e *absentErrorWithText) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinWithoutDuplicates joins errors with distinct texts. When a rank releases several resources,
-// each release often fails with the same error.
+// joinWithoutDuplicates drops errors with repeated texts, because one cause often makes the
+// release of several resources fail.
 func joinWithoutDuplicates(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}

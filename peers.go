@@ -7,8 +7,8 @@ import (
 )
 
 // PeerAddresses returns the addresses at which this process and kernels on its device can access
-// the buffers of all ranks, in group order. The caller must synchronize accesses between ranks, for
-// example with Group.Barrier.
+// this buffer on each rank of a group, in group order. The caller must synchronize accesses between
+// ranks, for example with Group.Barrier.
 //
 // The addresses are valid until the group or the pool is closed or, once the buffer has been freed,
 // until Pool.Trim unmaps its segment. Work that uses them must be complete by then. They must not
@@ -70,7 +70,7 @@ func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintpt
 }
 
 // findUsable returns the window that contains a range, or an error if there is none or its pool is
-// closed or suspended. subject begins the error texts.
+// closed or suspended. subject begins most error texts.
 func findUsable(g *Group, address uintptr, bytes int64, subject string) (*windowEntry, error) {
 	if g == nil {
 		return nil, invalid("%s: the group is nil", subject)

@@ -11,8 +11,8 @@ import (
 
 // If a group fails when only rank 0 has allocated some buffer, the pool would place later buffers
 // differently on rank 1. The pool is then suspect, and must be realigned: the ranks exchange
-// inventories of their segments and live blocks, compute the same arrangement from them, and rebuild
-// their pools. Live blocks stay in place, and other memory becomes free.
+// inventories of their segments and live blocks, compute the same arrangement from them, and
+// rebuild their pools. Live blocks stay in place, and other memory becomes free.
 
 // realigner implements the steps of a realignment on one pool.
 type realigner struct {

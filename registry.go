@@ -11,7 +11,7 @@ import (
 // registry lists the groups and pools of a Runtime that have not been closed.
 type registry struct {
 	mu *ranked.Mutex[runtimeMu]
-	// context is canceled when Runtime.Close begins. The lists do not change afterwards.
+	// context is canceled when Runtime.Close begins. groups and pools do not change afterwards.
 	context        context.Context
 	world          *Group              // the group of all ranks
 	groups         []*Group            // includes failed groups; guarded by mu
@@ -108,8 +108,7 @@ func (r *registry) removePool(p *Pool) {
 	}
 }
 
-// setUsedAddresses shortens the address range of a closed pool to bytes, or removes it if bytes is
-// 0.
+// setUsedAddresses shortens the address range of a closed pool, or removes it if bytes is 0.
 func (r *registry) setUsedAddresses(p *Pool, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
