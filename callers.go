@@ -84,8 +84,8 @@ func unlockAndRefuse(p *Pool) error {
 	}
 }
 
-// refuseCalls closes the gate and waits for the calls inside. If ctx ends first, it opens the gate
-// again and returns an error.
+// refuseCalls closes the gate and waits for the calls inside. After an error, the gate is open
+// again.
 func refuseCalls(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {

@@ -10,11 +10,9 @@ import (
 	"symmem/driver"
 )
 
-// When a group fails, rank 0 may only know that rank 2 did not answer, while rank 1 has seen the
-// process of rank 2 exit. In an inquiry, the ranks exchange reports of what they know, and each
-// rank proposes a cause. The first proposal becomes the decision, which all ranks return.
-
-// decision is the cause of a fault, as agreed by the ranks of a group.
+// decision is the cause of a fault on which the ranks of a group have agreed. In an inquiry, the
+// ranks exchange reports of what they know, for example that a process has ended, and each rank
+// proposes a cause. The first proposal becomes the decision.
 type decision struct {
 	Text   string `json:"text"` // the full text, which may be longer than that of Report
 	Report report `json:"report"`
@@ -33,8 +31,7 @@ func (inq *inquiry) decide(cause error) error {
 
 const maxShortenedText = 64 << 10 // bytes
 
-// encodeDecision encodes a cause as a message. If the report does not fit, the message contains
-// only the text, up to maxShortenedText.
+// encodeDecision encodes a cause as a message. If the report does not fit, it sends only the text.
 func encodeDecision(cause error) []byte {
 	text := cause.Error()
 	encoded, err := json.Marshal(decision{Text: text, Report: reportOf(cause)})
@@ -84,7 +81,6 @@ func isMismatchOfSameCall(ownCause error, decided *driver.MismatchError) bool {
 const reportCheckInterval = 20 * time.Millisecond
 
 // awaitReports waits for ranks whose reports are missing, because one of them may know the cause.
-// It gives up after three quarters of the group's timeout, to leave time for the decision.
 func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	for {
 		lost, left := inq.comm.Departed()
@@ -93,7 +89,7 @@ func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 		all.waited = time.Since(begin).Round(time.Millisecond)
 		hasLost := len(all.lostRanks) > 0
 		haveAllLeft := len(all.leftRanks) == len(all.missingRanks) // also if no rank is missing
-		isLate := all.waited >= inq.limit.Get()*3/4
+		isLate := all.waited >= inq.limit.Get()*3/4                // leaves time for the decision
 		if all.hasCause() || hasLost || haveAllLeft || isLate {
 			return
 		}
@@ -107,8 +103,7 @@ func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	}
 }
 
-// hasCause reports whether any report names a cause. A PeerError does not: it only says that
-// another rank failed first.
+// hasCause ignores reports of a PeerError, which only says that another rank failed first.
 func (all *reports) hasCause() bool {
 	for kind := range all.byKind {
 		if kind != kindPeer {

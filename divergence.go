@@ -85,8 +85,7 @@ func (d *DivergenceError) Ranks() map[int]Side {
 	return all
 }
 
-// divergenceOf converts the divergence in an outcome to a DivergenceError. It returns nil if the
-// ranks agreed. For members, see worldRanks.
+// divergenceOf returns nil if the ranks agreed. For members, see worldRanks.
 func divergenceOf(outcome *agreement.Outcome, group string, members []int) error {
 	source := outcome.Divergence
 	if source == nil {

@@ -90,7 +90,7 @@ type futureWindow struct{}
 
 func (futureWindow) Deregister() error { return nil }
 
-// canRegister reports whether all ranks of the group share the pool.
+// canRegister requires that all ranks of the group share the pool.
 func (pl *planner) canRegister(p *Pool) bool {
 	return p != nil && p.domain != nil && p.domain.contains(&pl.roster)
 }

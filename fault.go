@@ -12,15 +12,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// If rank 1 crashes during an AllReduce, rank 0 may detect that rank 1 is lost, and rank 2 only
-// that rank 0 has failed. Both errors are faults. In an inquiry, the ranks agree on one cause,
-// "rank 1 is lost", which all calls of the group then return.
-//
-// After a fault, the ranks may differ in their allocations. The group's pools are therefore suspect
-// until they have been repaired: realigned to the same layout on all ranks.
+// After a crash of rank 1, rank 0 may detect that rank 1 is lost, and rank 2 only that rank 0 has
+// failed. Both errors are faults. In an inquiry, the ranks agree on one cause, which all calls of the
+// group then return. The ranks may have allocated different buffers before they detected the fault,
+// so the group's pools are suspect until they are repaired: given equal layouts again.
 
-// lifetime records whether and why a group has ended. A group ends when it is closed, or when the
-// ranks have agreed on the cause of a fault.
+// lifetime records whether and why a group has ended: by Close or by a fault.
 type lifetime struct {
 	roster
 	rt      *Runtime
@@ -38,13 +35,11 @@ type lifetime struct {
 
 // Values of lifetime.fault.
 const (
-	// faultNotReturned means that no call has returned a fault to the program.
-	faultNotReturned int32 = iota
-	// faultReturned means that a call has returned the fault. Calls still record the uses of their
-	// buffers, because other ranks may have queued the same calls before they detected the fault.
+	faultNotReturned int32 = iota // no call has returned a fault to the program
+	// After faultReturned, calls still record the uses of their buffers, because other ranks may have
+	// queued the same calls before they detected the fault.
 	faultReturned
-	// faultRepaired means that the group's pools have been repaired. Calls record no more uses.
-	faultRepaired
+	faultRepaired // the group's pools have been repaired, and calls record no more uses
 )
 
 func newLifetime() *lifetime {
@@ -55,8 +50,7 @@ func newLifetime() *lifetime {
 
 func (l *lifetime) hasEnded() bool { return l.ctx.Err() != nil }
 
-// watch checks the other ranks periodically until the group ends. After a fault, it starts the
-// inquiry.
+// watch checks the other ranks periodically until the group ends.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(l.peerCheckInterval())
 	defer ticker.Stop()
@@ -140,8 +134,8 @@ func (l *lifetime) awaitFault(err error) error {
 	return l.err()
 }
 
-// isOwnFault reports whether err is a fault of this group. If this rank has detected a fault of the
-// group, that includes every PeerError, even one that does not identify its group.
+// isOwnFault reports whether err is a detected fault of this group. It attributes every PeerError
+// to this group, because some do not identify theirs.
 func (l *lifetime) isOwnFault(err error) bool {
 	if l.comm.Cause() == nil {
 		return false
@@ -185,7 +179,6 @@ func (l *lifetime) recordFault(err error) error {
 	return err
 }
 
-// detectedFault returns the fault that this rank has detected, or nil.
 func (l *lifetime) detectedFault() error {
 	cause := l.comm.Cause()
 	isFault := cause != nil && !errors.Is(cause, ErrClosed)
@@ -218,8 +211,8 @@ func (l *lifetime) resolve() {
 	l.fault.Store(faultRepaired)
 }
 
-// failStream returns err, the reason why a call was not queued on s. After a fault, it also makes
-// the stream fail, because later work on the stream may need the result of the call.
+// failStream returns err, the reason why a call was not queued on s. After a fault, it makes s
+// fail, because later work may need the result of the call.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if fault := l.detectedFault(); fault != nil {
 		s.queue.Fail(fault)

@@ -29,8 +29,8 @@ func (s *groupSuspender) setState(state int32) {
 // Suspended reports whether the group is suspended on this rank.
 func (s *groupSuspender) Suspended() bool { return s.suspendState.Load() != stateOpen }
 
-// refusal returns an ErrSuspended if the group is suspended. It returns nil if the group has also
-// failed, because calls must then return the cause of the failure.
+// refusal returns an ErrSuspended if the group is suspended, but nil if it has also failed, because
+// calls must then return the cause of the failure.
 func (s *groupSuspender) refusal() error {
 	if !s.Suspended() || s.hasFailed() {
 		return nil
@@ -124,7 +124,7 @@ func (s *groupSuspender) compareAndPrepare(
 	return agreeOnRefusal(ctx, s.group, prepareErr)
 }
 
-// prepareSuspend waits for this rank's work, and returns an error if the rank cannot be suspended.
+// prepareSuspend waits for this rank's queued work.
 func (s *groupSuspender) prepareSuspend(
 	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
 ) error {

@@ -106,8 +106,8 @@ func checkAndQueuePermutation(
 	return queuePermutation(p, queue, parts, s)
 }
 
-// queuePermutation queues the permutation while it keeps the pools of the parts open. It also
-// records that the stream uses the parts, which delays their reuse.
+// queuePermutation keeps the pools of the parts open until the permutation is queued, and records
+// that the stream uses the parts.
 func queuePermutation(
 	p *driver.Permutation, queue func(driver.Stream, *driver.Permutation) error, parts [3]Memory,
 	s *Stream,

@@ -73,9 +73,7 @@ func (r *realigner) contains(block alloc.View, address uintptr, bytes int64) boo
 	return offset < uintptr(block.Size) && bytes <= block.Size-int64(offset)
 }
 
-// takeInventory lists the pool's segments and blocks, and ends the recorded uses before mark, whose
-// work must be complete. It returns an error if the pool is closed, or if a block was used or freed
-// after mark.
+// takeInventory lists the pool's segments and blocks. All work before mark must be complete.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
@@ -102,9 +100,9 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	}, err
 }
 
-// rebuild applies the arrangement to the pool, restarts the pool's history and returns the segments
-// to unmap. inventories is indexed by group rank. If the pool is closed or has changed since
-// takeInventory, rebuild returns nil and the pool stays suspect.
+// rebuild applies the arrangement to the pool and returns the segments to unmap. inventories is
+// indexed by group rank. If the pool is closed or has changed since takeInventory, rebuild returns
+// nil and the pool stays suspect.
 func (r *realigner) rebuild(
 	g *roster, arrangement alloc.Arrangement, inventories []poolInventory,
 ) []*segment {
@@ -146,8 +144,8 @@ func (r *realigner) rebuild(
 	return toUnmap
 }
 
-// restartHistory replaces the pool's history by one that is equal on all ranks, starting at a
-// position that no rank has reached. The caller must hold mu.
+// restartHistory gives the pool a history that is equal on all ranks, starting at a position that
+// no rank has reached. The caller must hold mu.
 func (r *realigner) restartHistory(arrangement alloc.Arrangement, inventories []poolInventory) {
 	start := uint64(0)
 	for _, inventory := range inventories {
@@ -182,7 +180,6 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 	return digest
 }
 
-// deregisterWithdrawn deregisters the segments that rebuild has withdrawn.
 func (r *realigner) deregisterWithdrawn() error {
 	segments := r.heap.segments
 	return segments.end(func() (calls unlockedCalls) {
