@@ -13,9 +13,9 @@ import (
 )
 
 // After a crash of rank 1, rank 0 may detect that rank 1 is lost, and rank 2 only that rank 0 has
-// failed. Both errors are faults. In an inquiry, the ranks agree on one cause, which all calls of the
-// group then return. The ranks may have allocated different buffers before they detected the fault,
-// so the group's pools are suspect until they are repaired: given equal layouts again.
+// failed. Both errors are faults. In an inquiry, the ranks agree on one cause, which all calls of
+// the group then return. The ranks may have allocated different buffers before they detected the
+// fault, so the group's pools are suspect until they are repaired: given equal layouts again.
 
 // lifetime records whether and why a group has ended: by Close or by a fault.
 type lifetime struct {
