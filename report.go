@@ -7,14 +7,11 @@ import (
 	"symmem/driver"
 )
 
-// When a group fails, its ranks can see different errors. For example, rank 1 has exited. Rank 0
-// waits for rank 1, and gets a RankLostError. Rank 2 waits for rank 0, and gets a PeerError, which
-// only says that rank 0 has failed first. The ranks send each other reports of their errors, as
-// JSON, and select the cause from the reports. A report contains the type and the fields of an
-// error, so that the other ranks can return an error of the same type.
+// When rank 1 exits, rank 0, which waits for it, gets a RankLostError, and rank 2, which waits for
+// rank 0, only gets a PeerError. To return the same error everywhere, the ranks of a failed group
+// exchange their errors as JSON reports and select one as the cause.
 
-// The kinds of reports. If ranks report different kinds, the cause is usually of the kind that
-// comes first: a lost rank can make other ranks late.
+// The kinds of reports, roughly from cause to consequence: a lost rank makes other ranks late.
 const (
 	kindLost     = "lost"     // the process of a rank has ended, or has closed its Runtime
 	kindPrior    = "prior"    // a call was skipped after an earlier failure
@@ -27,12 +24,11 @@ const (
 	kindOther    = "other"
 )
 
-// report describes a rank's error for the other ranks.
+// report is a rank's error in a form from which another rank can rebuild it, type included.
 type report struct {
-	Kind string `json:"kind"` // one of the constants above
-	// InCall describes the failed call, or contains the text of a MismatchError.
-	InCall string `json:"doing"`
-	// At most one of the next fields, up to Mismatch, is set: that of the error's type.
+	Kind   string `json:"kind"`
+	InCall string `json:"doing"` // the failed call, or the text of a MismatchError
+	// Lost to Mismatch hold the error itself. At most one of them is set.
 	Lost       *RankLostError        `json:"lost,omitempty"`
 	Late       *TimeoutError         `json:"late,omitempty"`
 	Deadlock   *DeadlockError        `json:"deadlock,omitempty"`
@@ -40,20 +36,19 @@ type report struct {
 	Messages   *MessageError         `json:"messages,omitempty"`
 	Peer       *PeerError            `json:"peer,omitempty"`
 	Mismatch   *driver.MismatchError `json:"mismatch,omitempty"` // without its Call
-	Text       string                `json:"text,omitempty"`     // set for errors without fields
-	// Interrupted is set if Options.Interrupted has ended a wait.
+	Text       string                `json:"text,omitempty"`     // of an error of any other type
+	// Interrupted is set if Options.Interrupted ended a wait.
 	Interrupted bool `json:"interrupted,omitempty"`
-	// Rank and Cause are set for a PriorError: the earlier failure, and the rank that had it.
+	// Rank and Cause describe the earlier failure in a PriorError.
 	Rank  int     `json:"rank"`
 	Cause *report `json:"cause,omitempty"`
-	// Pending is set while the rank does not know the cause.
+	// Pending is set while the ranks of another group have not agreed on the earlier failure.
 	Pending bool `json:"pending,omitempty"`
-	// Suspect is set if a pool's layout may differ between ranks after another group's failure.
+	// Suspect is set if a pool's layout may differ between ranks after an earlier failure.
 	Suspect bool `json:"suspect,omitempty"`
 	sender  int  // world rank; set by the receiver
 }
 
-// reportOf returns the report of an error.
 func reportOf(cause error) report {
 	var prior *PriorError
 	if errors.As(cause, &prior) { // first, because a PriorError wraps an error of another kind
@@ -63,7 +58,7 @@ func reportOf(cause error) report {
 
 	var r report
 	var mismatch *driver.MismatchError
-	// An error can match several cases, so their order matters. errors.As sets the field of r.
+	// An error can match several cases, so their order matters. A matching errors.As fills in r.
 	switch {
 	case errors.As(cause, &r.Lost):
 		r.Kind, r.InCall = kindLost, r.Lost.InCall
@@ -76,7 +71,7 @@ func reportOf(cause error) report {
 	case errors.As(cause, &r.Deadlock):
 		r.Kind, r.InCall = kindDiverged, r.Deadlock.InCall
 	case errors.As(cause, &r.Messages):
-		shortened := *r.Messages // must fit into a message of the exchange
+		shortened := *r.Messages // to limit the size of the JSON
 		shortened.Ends = shortened.Ends[:min(len(shortened.Ends), maxEnds)]
 		r.Kind, r.Messages = kindMessages, &shortened
 	case errors.As(cause, &r.Late):
@@ -85,7 +80,7 @@ func reportOf(cause error) report {
 		r.Kind, r.Text = kindClosed, cause.Error()
 	case errors.Is(cause, driver.ErrAborted):
 		r.Kind, r.Text = kindAborted, cause.Error()
-		errors.As(cause, &r.Peer) // if the error names the ranks that have aborted
+		errors.As(cause, &r.Peer) // optional: names the ranks that aborted
 	case errors.Is(cause, driver.ErrInterrupted):
 		r.Kind, r.Text, r.Interrupted = kindAborted, cause.Error(), true
 	case errors.As(cause, &r.Peer):
@@ -97,8 +92,7 @@ func reportOf(cause error) report {
 	return r
 }
 
-// hasRequiredFields reports whether toError can convert a report that another rank has sent. It
-// returns false if the report has no field that its kind requires.
+// hasRequiredFields reports whether a received report has the fields that toError dereferences.
 func (r *report) hasRequiredFields() bool {
 	switch r.Kind {
 	case kindPrior:
@@ -111,13 +105,12 @@ func (r *report) hasRequiredFields() bool {
 		return r.Messages != nil
 	case kindPeer:
 		return r.Peer != nil
-	default: // texts suffice
+	default: // InCall or Text suffices
 		return true
 	}
 }
 
-// toError converts the report to an error of the reported type. Call it only if hasRequiredFields
-// returns true.
+// toError returns an error of the reported type. The report must have its required fields.
 func (r *report) toError() error {
 	switch r.Kind {
 	case kindLost:
@@ -132,22 +125,29 @@ func (r *report) toError() error {
 		return &peerReportError{text: r.Text, err: ErrAborted}
 	case kindPrior:
 		return &PriorError{InCall: r.InCall, Rank: r.Rank, Cause: r.Cause.toError()}
-	}
-
-	switch {
-	case r.Kind == kindDiverged && r.Divergence != nil:
-		return r.Divergence
-	case r.Kind == kindDiverged && r.Deadlock != nil:
-		return r.Deadlock
-	case r.Kind == kindDiverged && r.Mismatch != nil:
-		return &peerReportError{text: r.InCall, err: r.Mismatch}
-	default: // the report has only a text
-		return errors.New(cmp.Or(r.Text, r.InCall))
+	case kindDiverged:
+		return r.toDivergedError()
+	default:
+		return r.toTextError()
 	}
 }
 
-// peerReportError has the text of another rank's error. It wraps err, because errors.Is and
-// errors.As should work as for that error.
+func (r *report) toDivergedError() error {
+	switch {
+	case r.Divergence != nil:
+		return r.Divergence
+	case r.Deadlock != nil:
+		return r.Deadlock
+	case r.Mismatch != nil:
+		return &peerReportError{text: r.InCall, err: r.Mismatch}
+	default:
+		return r.toTextError()
+	}
+}
+
+func (r *report) toTextError() error { return errors.New(cmp.Or(r.Text, r.InCall)) }
+
+// peerReportError has the text of another rank's error and wraps err for errors.Is and errors.As.
 type peerReportError struct {
 	text string
 	err  error

@@ -7,13 +7,9 @@ import (
 	"symmem/event"
 )
 
-// A pool maps its memory in parts, the segments. Before the ranks of a group can access each
-// other's buffers, they must register the segments together. Suppose that a program allocates three
-// buffers in a scope, and that one of them makes the pool map a segment. At the end of the scope,
-// the ranks register this segment.
-
-// Scope is a section of code that allocates memory from a pool. End registers the pool's new
-// segments with a group.
+// Scope is a section of code that allocates memory from a pool. If the allocations make the pool
+// map new segments, End registers these with the group, so that its ranks can access the buffers of
+// each other.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()
@@ -21,30 +17,29 @@ import (
 //	...
 //	return s.End(ctx)
 //
-// If the code panics or returns before End, Abandon ends the scope and registers nothing, because
-// other ranks may not do the same. Scopes can be nested. A Scope must not be copied and is not safe
-// for concurrent use.
+// If the code panics or returns before End, Abandon ends the scope. It registers nothing, because
+// the other ranks may not have failed. Scopes can be nested. A Scope must not be copied and is not
+// safe for concurrent use.
 type Scope struct {
 	pool  *Pool  // nil in a zero Scope
 	group *Group // nil in a disabled scope
-	// membership knows which segments the group has registered. It is nil in a disabled scope, or if
-	// err is set.
+	// membership tracks which segments the group has registered. It is nil in a disabled scope and
+	// after an error.
 	membership *membership
-	err        error // why the group cannot register the pool's memory, or nil
+	err        error // why the group cannot register the pool's memory
 	hasEnded   bool
 }
 
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
 // return an error.
 func (p *Pool) Begin(g *Group) *Scope {
-	// This function is short enough to be inlined, so that the Scope needs no heap allocation.
+	// Inlining this function keeps the Scope off the heap.
 	s := &Scope{pool: p, group: g}
 	s.membership, s.err = beginGroupScope(p, g)
 	return s
 }
 
-// beginGroupScope returns the group's membership for the pool. At the first scope, it creates the
-// membership. It returns an error if the group cannot register the pool's memory.
+// beginGroupScope returns the group's membership for the pool, which the first scope creates.
 func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.isActive() {
 		p.events.recordScope(event.KindScopeBegin, g)
@@ -59,8 +54,8 @@ func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	return p.registrar.findMembership(g)
 }
 
-// BeginDisabled opens a scope without a group. Its Alloc does not use p, but a pool of this rank
-// whose memory is never registered.
+// BeginDisabled opens a scope without a group. The scope does not allocate from p but from a pool
+// of this rank whose memory is never registered.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -100,8 +95,8 @@ func (s *Scope) checkUsable() error {
 	return s.err
 }
 
-// End ends the scope and registers the pool's segments that the group has not registered yet. If
-// there are any, all ranks of the group must call End. Otherwise, End does not communicate. For
+// End ends the scope and registers the pool's segments that the group has not registered yet, for
+// which all ranks of the group must call End. Without such segments, End does not communicate. For
 // its errors, see Pool.Register.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
@@ -114,8 +109,8 @@ func (s *Scope) End(ctx context.Context) error {
 		s.pool.events.recordScope(event.KindScopeEnd, s.group)
 	}
 
-	hasSegments := s.membership != nil && s.membership.hasPending.Load() // to register
-	if !hasSegments {
+	hasUnregistered := s.membership != nil && s.membership.hasPending.Load()
+	if !hasUnregistered {
 		return nil
 	}
 
@@ -129,8 +124,7 @@ func (s *Scope) Abandon() {
 	}
 }
 
-// abandonOpen is Abandon for a scope that has not ended. It is a separate function, so that Abandon
-// can be inlined.
+// abandonOpen is the slow path of Abandon, separate so that Abandon can be inlined.
 func (s *Scope) abandonOpen() {
 	s.hasEnded = true
 	if s.pool != nil {
@@ -138,8 +132,8 @@ func (s *Scope) abandonOpen() {
 	}
 }
 
-// With opens a scope, calls run with it and ends it: with Scope.End or, if run returns an error or
-// panics, with Scope.Abandon.
+// With calls run with a new scope. It ends the scope with Scope.Abandon if run returns an error or
+// panics, and otherwise with Scope.End.
 func (p *Pool) With(ctx context.Context, g *Group, run func(*Scope) error) error {
 	ctx = orBackground(ctx)
 	if run == nil {

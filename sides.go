@@ -10,18 +10,12 @@ import (
 	"symmem/internal/agreement"
 )
 
-// Suppose that a group with ranks 0 to 3 fails because the ranks 0 and 1 have called AllReduce, and
-// rank 2 has called Barrier. To find the cause, the ranks compare their calls. Rank 3 is late, so
-// the others compare without it. They decide on a DivergenceError with two sides:
-//
-//	AllReduce    ranks 0 and 1
-//	Barrier      rank 2
-//
-// It lists rank 3 as absent. When rank 3 arrives, it adopts the decision, and adds its own call as
-// a side. The other ranks keep the error without this side.
+// If ranks 0 and 1 call AllReduce, rank 2 calls Barrier and rank 3 is late, the first three ranks
+// decide on a DivergenceError with two sides and rank 3 absent. When rank 3 arrives, it adopts the
+// decision and adds its own call as a side to its copy of the error.
 
-// adopt returns the cause in the decision of other ranks. If the cause is a divergence that was
-// found without this rank, adopt adds this rank's side. ownCause is this rank's own error.
+// adopt returns the cause that other ranks have decided on. If it is a divergence found without
+// this rank, adopt adds this rank's side.
 func (inq *inquiry) adopt(ownCause error, decision []byte) error {
 	err := decisionError(ownCause, decision)
 	ownRank := inq.ranks[inq.rank]
@@ -33,7 +27,7 @@ func (inq *inquiry) adopt(ownCause error, decision []byte) error {
 
 	own, ownErr := inq.ownVariant(ownCause, decided)
 	if ownErr != nil {
-		return err // this rank does not know its side
+		return err // without this rank's side, which is unknown
 	}
 
 	completed := *decided
@@ -47,8 +41,8 @@ func (inq *inquiry) adopt(ownCause error, decision []byte) error {
 	return &completed
 }
 
-// ownVariant returns what this rank has done where the ranks in a divergence differ. For example,
-// that is its call, or an event in its history of a pool.
+// ownVariant returns this rank's counterpart to the sides of a divergence, such as its call or its
+// event at the same position of a pool's history.
 func (inq *inquiry) ownVariant(ownCause error, d *DivergenceError) (agreement.Variant, error) {
 	config := inq.callComparison(ownCause)
 	config.Tag = inq.describeCall(ownCause)
@@ -58,10 +52,9 @@ func (inq *inquiry) ownVariant(ownCause error, d *DivergenceError) (agreement.Va
 	return config.OwnVariant(kindNamed(d.Kind), d.PoolID, d.Position, d.Last)
 }
 
-// kindNamed returns the kind of divergence with a name. The kinds are numbered from KindTag to
-// KindCollective.
+// kindNamed returns the kind of divergence with a name, or KindCollective for an unknown name.
 func kindNamed(name DivergenceKind) agreement.Kind {
-	for kind := agreement.KindTag; kind < agreement.KindCollective; kind++ {
+	for kind := agreement.KindTag; kind <= agreement.KindCollective; kind++ {
 		if kind.String() == string(name) {
 			return kind
 		}
@@ -70,8 +63,8 @@ func kindNamed(name DivergenceKind) agreement.Kind {
 	return agreement.KindCollective
 }
 
-// callComparison returns the configuration of a comparison of calls, and of the histories of pools
-// up to the calls. If cause contains no call, only the histories are compared.
+// callComparison configures a comparison of the call in cause, if there is one, and of the pool
+// histories before it.
 func (inq *inquiry) callComparison(cause error) agreement.Config {
 	call := inq.calls.mismatchedCall(cause)
 	return agreement.Config{
@@ -79,14 +72,13 @@ func (inq *inquiry) callComparison(cause error) agreement.Config {
 	}
 }
 
-// describeCall describes the failed call and, if the program has called Group.Step, the step. The
-// text has at most MaxTag bytes.
+// describeCall describes the failed call and the step of the program, if Group.Step has set one.
 func (inq *inquiry) describeCall(cause error) string {
 	text := reportOf(cause).InCall + inq.values.describeStep()
 	return text[:min(len(text), agreement.MaxTag)]
 }
 
-// ownPayload can replace an exchange in a comparison, to compare without communication. It returns
+// ownPayload stands in for an exchange between the ranks after the real one has failed. It returns
 // only this rank's payload, so that all other ranks are absent.
 func (inq *inquiry) ownPayload(_ context.Context, payload []byte) ([][]byte, error) {
 	payloads := make([][]byte, len(inq.ranks))
@@ -94,8 +86,8 @@ func (inq *inquiry) ownPayload(_ context.Context, payload []byte) ([][]byte, err
 	return payloads, nil
 }
 
-// completeDivergence returns a divergence with the sides of all ranks, if err lacks some and a rank
-// has reported one. Otherwise, it returns err.
+// completeDivergence replaces a divergence with absent ranks by a complete one, if a rank has
+// reported it.
 func (all *reports) completeDivergence(err error) error {
 	var d *DivergenceError
 	isIncomplete := errors.As(err, &d) && len(d.Absent) > 0
@@ -113,8 +105,8 @@ func (all *reports) completeDivergence(err error) error {
 	return err
 }
 
-// addSide adds the side of one absent rank, which is then not absent any more. It replaces the
-// lists of d and does not change them, because other errors can share them.
+// addSide adds the side of one absent rank. It clones the slices of d before changes, because other
+// errors can share them.
 func (d *DivergenceError) addSide(own Side) {
 	rank := own.Ranks[0]
 	d.Absent = slices.DeleteFunc(slices.Clone(d.Absent), func(r int) bool { return r == rank })
@@ -128,14 +120,13 @@ func (d *DivergenceError) addSide(own Side) {
 
 	presentRanks := len(d.Members) - len(d.Absent)
 	for _, side := range d.Sides {
-		isMajority := len(side.Ranks) > presentRanks/2 // true for at most one side
-		if isMajority && side.Event != own.Event {
+		isMajority := len(side.Ranks) > presentRanks/2
+		if isMajority && side.Event != own.Event { // the new rank deviates from the majority
 			d.Deviant = sortedWith(d.Deviant, rank)
 		}
 	}
 }
 
-// sortedWith returns a sorted copy of ranks to which rank is added.
 func sortedWith(ranks []int, rank int) []int {
 	all := append(slices.Clone(ranks), rank)
 	slices.Sort(all)

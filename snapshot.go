@@ -11,14 +11,13 @@ import (
 	"symmem/internal/live"
 )
 
-// The live view is a set of web pages about a rank. A page that is open in a browser asks for a
-// snapshot again and again. A snapshot must not delay the program for long. Therefore, it contains
-// only the latest events of each pool. It leaves out most of a pool that is in use for more than
-// 20 ms.
+// The pages of the live view, a web server in each rank, poll snapshots. To delay the program as
+// little as possible, a snapshot contains only the latest events of each pool, and almost nothing
+// about a pool that is locked for long.
 
 const (
-	maxSnapshotEvents = 1 << 16 // of all pools together
-	maxFaultText      = 4096    // in bytes
+	maxSnapshotEvents = 1 << 16 // the sum over all pools
+	maxFaultTextBytes = 4096
 )
 
 // snapshot returns the state of the Runtime, with at most maxEvents events of each pool.
@@ -28,9 +27,9 @@ func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	snapshot := live.Snapshot{
 		Rank: rt.rank, Size: rt.size, GPU: unknownGPU,
 		Process: os.Getpid(), Opened: v.openTime.UTC(),
-		Waits: []live.Wait{}, Groups: []live.Group{}, Pools: []live.Pool{}, // not nil, for JSON
+		Waits: []live.Wait{}, Groups: []live.Group{}, Pools: []live.Pool{}, // [] in JSON, not null
 	}
-	if !v.isReady.Load() { // Open has not initialized the Runtime yet
+	if !v.isReady.Load() { // Open is still initializing the Runtime
 		return snapshot
 	}
 
@@ -56,7 +55,7 @@ func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	return snapshot
 }
 
-// snapshotGroup returns the state of a group, and this rank's waits for other ranks of the group.
+// snapshotGroup returns the state of a group and this rank's waits for its other ranks.
 func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	stats := g.Stats()
 	snapshot := live.Group{
@@ -65,7 +64,7 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 		Agreements: stats.Agreements, Paths: stats.Paths, Calls: g.calls.clocks.summarize(),
 	}
 	select {
-	case <-g.life.failing: // closed: this rank has detected a fault
+	case <-g.life.failing: // closed when this rank detects a fault
 		snapshot.State = "failing"
 	default:
 	}
@@ -73,7 +72,7 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	if err := g.Err(); err != nil { // the ranks have agreed on the cause
 		text := err.Error()
 		snapshot.State = "failed"
-		snapshot.Fault = text[:min(len(text), maxFaultText)]
+		snapshot.Fault = text[:min(len(text), maxFaultTextBytes)]
 	}
 
 	inspector, canInspect := g.comm.(driver.Inspector)
@@ -96,9 +95,8 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	return snapshot, waits
 }
 
-// snapshotPool returns the state of a pool and its latest events. If it cannot lock the pool in
-// time, it sets Busy, and leaves out the state and the events. It holds the pool's lock for about
-// 10 ns per event.
+// snapshotPool returns the state of a pool and its latest events, or only Busy if it cannot lock
+// the pool in time. It holds the lock for about 10 ns per event.
 func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	numberInDomain := p.events.outbox.common.Pool % poolsPerDomain
 	snapshot := live.Pool{ID: numberInDomain}
@@ -107,7 +105,7 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	}
 
 	if maxEvents > 0 {
-		snapshot.Recent = make([]live.Placement, 0, maxEvents) // allocated before the lock is held
+		snapshot.Recent = make([]live.Placement, 0, maxEvents) // allocates before locking
 	}
 
 	isLocked := lockInTime(p)
@@ -127,13 +125,13 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 }
 
 const (
-	// maxLockWait limits the wait for a pool's lock, because a call can hold the lock while it waits
-	// for other ranks. A page that is 20 ms late still looks live.
+	// maxLockWait is needed because a call can hold a pool's lock while it waits for other ranks. A
+	// page that is 20 ms late still looks live.
 	maxLockWait    = 20 * time.Millisecond
 	lockRetryDelay = time.Millisecond
 )
 
-// lockInTime locks p.mu. If it cannot do so within maxLockWait, it returns false.
+// lockInTime locks p.mu, or returns false after maxLockWait.
 func lockInTime(p *Pool) bool {
 	start := time.Now()
 	for !p.mu.TryLock() {
@@ -147,13 +145,13 @@ func lockInTime(p *Pool) bool {
 	return true
 }
 
-// addEvents adds the latest events, up to the capacity of snapshot.Recent. The caller must hold
-// p.mu.
+// addEvents fills snapshot.Recent with the latest events of the ledger, the pool's event history.
+// The caller must hold p.mu.
 func addEvents(snapshot *live.Pool, p *Pool) {
-	// The ledger is the pool's history. It keeps the events at the positions from Floor to end-1.
 	end := p.ledger.Position()
-	count := min(end, uint64(cap(snapshot.Recent)))
-	snapshot.First = max(p.ledger.Floor(), end-count)
+	maxCount := min(end, uint64(cap(snapshot.Recent)))
+	oldestKept := p.ledger.Floor()
+	snapshot.First = max(oldestKept, end-maxCount)
 	for position := snapshot.First; position < end; position++ {
 		var e event.Event
 		p.ledger.At(position).Load(&e)
@@ -163,8 +161,7 @@ func addEvents(snapshot *live.Pool, p *Pool) {
 	}
 }
 
-// addWindows adds the windows (segments that are registered with a group), sorted by group and
-// segment. The caller must hold p.mu.
+// addWindows adds the segments that are registered with groups. The caller must hold p.mu.
 func addWindows(snapshot *live.Pool, p *Pool) {
 	for g, m := range p.registrar.memberships {
 		for segment := range m.windows {
