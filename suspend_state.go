@@ -13,9 +13,8 @@ import (
 	"symmem/driver"
 )
 
-// Suspend releases the memory of a pool or a group, until Resume. All ranks must do so, or none.
-// Suppose that stream 3 of rank 1 has unfinished work. Then rank 1 refuses to suspend. The ranks
-// exchange their refusals, and all of them return an ErrBusy with the text "rank 1: stream 3 has
+// Suspend releases the memory of a pool or a group until Resume, on all ranks or on none. If rank 1
+// refuses because stream 3 is busy, all ranks return an ErrBusy with the text "rank 1: stream 3 has
 // unfinished work: synchronize it first".
 
 // refusalError is the reason why a rank does not suspend, resume or use memory.
@@ -26,24 +25,21 @@ type refusalError struct {
 
 func (e *refusalError) Error() string { return e.text }
 
-// Unwrap returns the kind.
 func (e *refusalError) Unwrap() error { return e.kind }
 
-// refusalKinds lists the kinds of refusals that ranks can exchange. Other errors are sent as the
-// first kind, ErrBusy.
+// refusalKinds lists the kinds that a refusalMessage can encode.
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
-// refusalMessage describes a refusal to the other ranks, encoded as JSON.
+// refusalMessage is sent to the other ranks as JSON.
 type refusalMessage struct {
 	Text string
 	Kind int // index in refusalKinds
 }
 
-// agreeOnRefusal exchanges the refusals of all ranks. refusal is nil if this rank does not refuse.
-// All ranks return the refusal of the lowest group rank that refuses, or nil. The caller must hold
-// Group.mu.
+// agreeOnRefusal returns the same result on all ranks: the refusal of the lowest rank that passes
+// one, or nil. The caller must hold Group.mu.
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
-	var own []byte // empty if this rank does not refuse
+	var own []byte // an empty message means that this rank does not refuse
 	if refusal != nil {
 		own = encodeRefusal(refusal)
 	}
@@ -59,32 +55,31 @@ func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 		}
 
 		rank := g.ranks[groupRank]
-		refusal, err := decodeRefusal(message)
+		received, err := decodeRefusal(message)
 		if err != nil {
 			return fmt.Errorf("decoding the refusal of rank %d: %w", rank, err)
 		}
 
-		refusal.text = driver.RanksOf([]int{rank}, g.ranks) + ": " + refusal.text
-		return refusal
+		received.text = driver.RanksOf([]int{rank}, g.ranks) + ": " + received.text
+		return received
 	}
 
 	return nil
 }
 
-// encodeRefusal encodes a refusalMessage. It shortens the text if necessary.
 func encodeRefusal(refusal error) []byte {
+	const maxTextBytes = driver.MaxPayload / 8 // JSON can need six bytes for a byte of the text
 	text := refusal.Error()
-	// The message must fit into a payload. JSON may encode one byte of the text as six bytes.
-	text = text[:min(len(text), driver.MaxPayload/8)]
+	text = text[:min(len(text), maxTextBytes)]
 	kind := slices.IndexFunc(refusalKinds, func(kind error) bool {
 		return errors.Is(refusal, kind)
 	})
-	message := refusalMessage{Text: text, Kind: max(kind, 0)} // ErrBusy if no kind was found
-	encoded, _ := json.Marshal(message)                       // cannot fail for these types
+	const busyKind = 0 // for an error of any other kind
+	message := refusalMessage{Text: text, Kind: max(kind, busyKind)}
+	encoded, _ := json.Marshal(message) // cannot fail for these types
 	return encoded
 }
 
-// decodeRefusal decodes a refusalMessage.
 func decodeRefusal(encoded []byte) (*refusalError, error) {
 	var message refusalMessage
 	if err := json.Unmarshal(encoded, &message); err != nil {
@@ -99,8 +94,8 @@ func decodeRefusal(encoded []byte) (*refusalError, error) {
 	return &refusalError{text: message.Text, kind: refusalKinds[message.Kind]}, nil
 }
 
-// awaitAllStreams waits for the work on all streams of this rank. After the time limit, it returns
-// an ErrBusy that names a stream. It returns ErrCapturing if another library captures a stream.
+// awaitAllStreams waits for the queued work of this rank. If it takes longer than the limit, it
+// returns an ErrBusy that names a stream, and if another library captures a stream, ErrCapturing.
 func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -110,8 +105,8 @@ func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) erro
 			continue
 		}
 
-		hasEnded := ctx.Err() != nil // after the limit, or because the caller's context has ended
-		if !hasEnded {
+		hasTimedOut := ctx.Err() != nil // or the caller's context was canceled
+		if !hasTimedOut {
 			return fmt.Errorf("stream %d: %w", s.number, err)
 		}
 
@@ -123,8 +118,8 @@ func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) erro
 	return nil
 }
 
-// describeFirstWait describes a call of this rank that waits for other ranks, such as " (barrier
-// waits for rank 3)". If there is no such call or the backend cannot list waits, it returns "".
+// describeFirstWait describes a call that waits for other ranks, as in " (barrier waits for rank
+// 3)". It returns "" if it finds none.
 func describeFirstWait(rt *Runtime) string {
 	for _, g := range rt.registry.allGroups() {
 		inspector, canListWaits := g.comm.(driver.Inspector)
@@ -144,7 +139,7 @@ func describeFirstWait(rt *Runtime) string {
 }
 
 // checkAdoptedWindows returns an ErrBusy if a segment is registered with a communicator of another
-// library, which could use it at any time.
+// library, which may use the segment at any time.
 func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	rt.mu.Lock()
 	communicators := rt.adopted
@@ -165,7 +160,7 @@ func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	return nil
 }
 
-// groupWindow is a window: the registration of a segment with a group.
+// groupWindow is the registration of a segment with a group.
 type groupWindow struct {
 	group   *Group
 	segment *segment
@@ -179,7 +174,7 @@ func (s *suspender) listWindows() []groupWindow {
 	compareKeys := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
 	memberships := slices.SortedFunc(maps.Values(s.registrar.memberships), compareKeys)
 	var windows []groupWindow
-	for _, m := range memberships { // one for each group that registers segments of the pool
+	for _, m := range memberships { // one for each group
 		for _, segment := range s.segments.mappedSegments() {
 			if w := m.windows[segment]; w != nil {
 				windows = append(windows, groupWindow{m.group, segment, w})
@@ -190,8 +185,8 @@ func (s *suspender) listWindows() []groupWindow {
 	return windows
 }
 
-// holdSegments keeps the pool's segments mapped until a releaseAll, and returns them. It leaves out
-// segments that a Trim or a realignment has withdrawn.
+// holdSegments returns the pool's segments and keeps them mapped until releaseAll. Withdrawn
+// segments, which are about to be unmapped, are left out.
 func (s *suspender) holdSegments() []*segment {
 	const firstOrdinal = 0
 	acceptAll := func(*segment) bool { return true }
@@ -200,15 +195,14 @@ func (s *suspender) holdSegments() []*segment {
 	return s.segments.holdSegments(firstOrdinal, acceptAll)
 }
 
-// setRefusing makes allocations fail, or succeed again if isRefusing is false. In a closed pool,
-// they always fail.
+// setRefusing sets whether allocations fail. In a closed pool, they always do.
 func (s *suspender) setRefusing(isRefusing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.segments.refusing = isRefusing || s.segments.closed
 }
 
-// addCloseCalls adds change to the number of Pool.Close calls in progress.
+// addCloseCalls changes the number of Pool.Close calls in progress.
 func (s *suspender) addCloseCalls(change int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

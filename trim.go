@@ -12,20 +12,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Suppose that a pool has mapped three segments, and that no buffer lies in segment 2. Trim unmaps
-// segment 2 in these steps:
-//
-//   - It waits for the queued work of all streams, which may still use freed buffers.
-//   - It removes the segment from the core, the pool's allocator. From then on, no buffer can be
-//     placed there, and groups register the segment no more.
-//   - It waits again: in the meantime, another goroutine may have queued work on a buffer in the
-//     segment, and freed the buffer.
-//   - It deregisters the segment from the groups that have registered it.
-//   - It unmaps the segment.
-//
-// A pool can belong to a domain: a group whose ranks make the same requests to the pool. The ranks
-// then trim the same segments together. A rank unmaps them only when all ranks have deregistered
-// them, because other ranks may read its memory until then.
+// Trim waits for all queued work, which may still use freed buffers, and removes the segments
+// without buffers from the core, the pool's allocator. It waits again, because a buffer may have
+// been allocated, used and freed in the meantime. Then it deregisters and unmaps the segments. The
+// ranks of a domain, a group that keeps its pools identical, unmap only after all of them have
+// deregistered, because until then they may access the segments of each other.
 
 // trimmer implements Pool.Trim.
 type trimmer struct {
@@ -35,30 +26,29 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// removedSegments lists segments that a trim has removed from the core but not unmapped, because
-	// its second wait for the streams failed. The next trim unmaps them. Guarded by mu.
+	// removedSegments are left over from a trim whose second wait failed. The next trim unmaps them.
+	// Guarded by mu.
 	removedSegments []*segment
 }
 
-// trim unmaps segments without buffers, but leaves at least minBytes mapped. If the pool has a
-// domain, all ranks of the domain must call it.
+// trim leaves at least minBytes mapped. All ranks of the pool's domain, if any, must call it.
 func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if t.pool.Suspended() {
 		return trimError(errPoolSuspended)
 	}
 
 	drainErr := t.streams.drain(ctx)
-	domain := t.registrar.domain
-	if domain != nil && errors.Is(drainErr, ErrCapturing) {
-		return t.trimWithDomain(ctx, domain, minBytes, drainErr) // informs the other ranks
-	}
-
-	if drainErr != nil {
+	isCapturing := errors.Is(drainErr, ErrCapturing)
+	if drainErr != nil && !isCapturing {
 		return trimError(drainErr)
 	}
 
-	if domain != nil {
-		return t.trimWithDomain(ctx, domain, minBytes, nil)
+	if domain := t.registrar.domain; domain != nil {
+		return t.trimWithDomain(ctx, domain, minBytes, drainErr)
+	}
+
+	if isCapturing {
+		return trimError(drainErr)
 	}
 
 	return t.trimWithoutDomain(ctx, minBytes)
@@ -67,15 +57,14 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 func trimError(err error) error { return fmt.Errorf("trimming a pool: %w", err) }
 
 func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
-	segments, takeErr := t.takeEmptySegments(ctx, minBytes) // no segments after an error
+	segments, takeErr := t.takeEmptySegments(ctx, minBytes)
 	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
 	unmapErr := t.segments.endEach(segments, t.segments.release)
 	return errors.Join(takeErr, deregisterErr, unmapErr)
 }
 
-// trimWithDomain trims the pool together with the other ranks of the domain. captureErr is an
-// ErrCapturing if a capture prevents this rank from trimming, and otherwise nil. With it, all ranks
-// return an ErrCapturing.
+// trimWithDomain trims the pool together with the other ranks of the domain. If a capture prevents
+// a rank from trimming, it passes captureErr, an ErrCapturing, and all ranks return ErrCapturing.
 func (t *trimmer) trimWithDomain(
 	ctx context.Context, domain *Group, minBytes int64, captureErr error,
 ) error {
@@ -94,11 +83,11 @@ func (t *trimmer) trimWithDomain(
 		return trimError(err)
 	}
 
-	segments, takeErr := t.takeEmptySegments(ctx, minBytes) // no segments after an error
+	segments, takeErr := t.takeEmptySegments(ctx, minBytes)
 	deregisterErr := t.segments.endEach(segments, t.registrar.deregister)
 	err = errors.Join(takeErr, deregisterErr)
-	// Wait until all ranks have deregistered the segments, even after an error. If the wait fails, so
-	// does the domain. Then no later trim is possible, and the segments stay mapped until Close.
+	// This exchange is a barrier: all ranks have deregistered the segments, even after an error. If
+	// it fails, so does the domain, and the segments stay mapped until Close.
 	if _, waitErr := domain.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		cause := domain.life.awaitFault(waitErr)
 		return errors.Join(err, cause)
@@ -108,17 +97,15 @@ func (t *trimmer) trimWithDomain(
 	return errors.Join(err, unmapErr)
 }
 
-// hasKeptMemory reports whether a realignment may free memory of the pool. A realignment gives a
-// pool the same layout on all ranks after a fault. It keeps memory that a CUDA graph on some rank
-// uses: no new buffer can use this memory until the next realignment.
+// hasKeptMemory reports whether the latest realignment, which gave the pool the same layout on all
+// ranks, had to keep memory for a CUDA graph. Another realignment may free that memory.
 func hasKeptMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.core.HasKeptMemory()
 }
 
-// takeEmptySegments removes the segments without buffers from the core, and waits for all streams
-// again. Then it returns the segments.
+// takeEmptySegments calls removeEmptySegments, waits for all streams, and returns the segments.
 func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*segment, error) {
 	segments := t.removeEmptySegments(minBytes)
 	if len(segments) == 0 {
@@ -135,8 +122,8 @@ func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*seg
 	return segments, nil
 }
 
-// removeEmptySegments removes the segments without buffers from the core. It returns them together
-// with t.removedSegments, ordered by ordinal. In a closed pool, it does nothing.
+// removeEmptySegments removes the segments without buffers from the core. It returns them and
+// t.removedSegments, sorted by ordinal.
 func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,12 +131,12 @@ func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 		return nil
 	}
 
-	const noSite = 0 // the history does not record which code called trim
+	const noSite = 0 // the ledger does not record the call site of a trim
 	segments := t.removedSegments
 	t.removedSegments = nil
 	for _, trimmed := range t.heap.core.Trim(minBytes) {
 		s := t.segments.list[trimmed.Ordinal]
-		s.withdraw() // so that groups register it no more
+		s.withdraw() // from registration with groups
 		segments = append(segments, s)
 		t.heap.ledger.Append(&event.Event{
 			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: trimmed.Bytes,

@@ -21,14 +21,13 @@ const (
 	envPath   = "SYMMEM_PATH"
 )
 
-// A path is a way in which a call runs. A tuning table says which path is the fastest up to which
-// size of a call. If rank 0 and rank 1 had different tables, they could take different paths in the
-// same AllReduce, and wait for each other. Therefore, when a group is created, the ranks exchange
-// and compare their settings.
+// A tuning table lists the fastest path, one of several algorithms, for each size of a call. Ranks
+// with different tables could take different paths in the same AllReduce and wait for each other
+// forever. Therefore, they compare their settings when a group is created.
 
 // Tuning describes how a group chooses the path of a call.
 type Tuning struct {
-	// Table is the name of the tuning table, and its file if it has one.
+	// Table is the name of the tuning table and of its file, if any.
 	Table string `json:"table"`
 	// Digest is a hash of the parts of the table that affect the choice.
 	Digest string `json:"digest"`
@@ -38,8 +37,8 @@ type Tuning struct {
 	Machines int `json:"machines"`
 }
 
-// TuningFile returns the name of the file with the tuning table for a device and a number of
-// ranks. The file is in the user's configuration directory. The command symmem tune writes it.
+// TuningFile returns the name of the file, in the user's configuration directory, to which the
+// command symmem tune writes the tuning table for a device and a number of ranks.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -50,11 +49,12 @@ func TuningFile(device string, ranks int) (string, error) {
 	return filepath.Join(folder, "symmem", name), nil
 }
 
-// fileNamePart converts the name of a device, such as "NVIDIA H200", to a part of a file's name,
-// such as "nvidia-h200".
+// fileNamePart converts "NVIDIA H200" to "nvidia-h200".
 func fileNamePart(device string) string {
 	words := strings.FieldsFunc(strings.ToLower(device), func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
+		isLetter := r >= 'a' && r <= 'z'
+		isDigit := r >= '0' && r <= '9'
+		return !isLetter && !isDigit
 	})
 	return strings.Join(words, "-")
 }
@@ -64,42 +64,38 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
-// formatDigest formats a table's digest for Tuning.Digest.
 func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
 
-// settings contains what a rank sends to the others when a group is created.
+// settings is the message of a rank to the others when a group is created.
 type settings struct {
 	Terms   []setting `json:"terms"`   // must be the same on all ranks
 	Machine string    `json:"machine"` // from machineName
-	// TableError says why the rank's tuning table cannot be used, unless it is empty.
+	// TableError is the reason, if any, why the rank cannot use its tuning table.
 	TableError string `json:"table_error,omitempty"`
-	// Suspect is true if the layout of one of the rank's pools may differ between ranks after a
-	// fault.
+	// Suspect is set if the layout of a pool may differ between ranks after a fault.
 	Suspect bool `json:"suspect,omitempty"`
 }
 
-// setting is a term and its value on a rank. For example, What is "path choice" and Value is
-// "auto".
+// setting is a name and a value that ranks compare, such as "path choice" and "auto".
 type setting struct {
 	What  string `json:"what"`
-	Value string `json:"value"`          // ranks compare it
-	Text  string `json:"text,omitempty"` // replaces Value in messages, unless it is empty
+	Value string `json:"value"`
+	Text  string `json:"text,omitempty"` // describes the value in messages, if not empty
 }
 
-// machineName returns the name by which NCCL identifies this machine. It contains the boot id,
-// because containers on several machines can share a host name.
+// machineName identifies this machine in the same way as NCCL. It includes the boot id, because
+// containers on several machines can share a host name.
 func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
 	}
 
-	// Either part suffices to distinguish machines, so errors do not matter.
+	// Ignore errors, because either part alone usually distinguishes machines.
 	host, _ := os.Hostname()
 	bootID, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return host + " " + strings.TrimSpace(string(bootID))
 }
 
-// groupShape counts the ranks of a group and their machines.
 func groupShape(byRank []settings) tuning.Shape {
 	machines := map[string]bool{}
 	for i := range byRank {
@@ -109,8 +105,8 @@ func groupShape(byRank []settings) tuning.Shape {
 	return tuning.Shape{Ranks: len(byRank), Machines: len(machines)}
 }
 
-// compareSettings returns an error if a rank has no tuning table or the terms differ between
-// ranks. ranks maps group ranks to world ranks.
+// compareSettings returns an error if a rank cannot use its tuning table or the terms differ
+// between ranks. ranks maps group ranks to world ranks.
 func compareSettings(byRank []settings, ranks []int) error {
 	for groupRank := range byRank {
 		tableError := byRank[groupRank].TableError
@@ -119,7 +115,7 @@ func compareSettings(byRank []settings, ranks []int) error {
 		}
 	}
 
-	for termIndex, term := range byRank[0].Terms { // in the same order on all ranks
+	for termIndex, term := range byRank[0].Terms { // all ranks send them in the same order
 		text := describeDifferences(byRank, ranks, termIndex)
 		if text != "" {
 			return invalid("ranks differ in their %s: %s", term.What, text)
@@ -129,15 +125,15 @@ func compareSettings(byRank []settings, ranks []int) error {
 	return nil
 }
 
-// describeDifferences describes the values of the term with an index in settings.Terms, such as
-// "rank 0: auto; ranks 1-3: plain". If all values are the same, it returns "".
+// describeDifferences describes the different values of a term, as in "rank 0: auto; ranks 1-3:
+// plain". It returns "" if all ranks have the same value.
 func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
-	var distinct []setting // the first setting with each value
+	var distinct []setting // one for each value
 	ranksByValue := map[string][]int{}
 	for groupRank := range byRank {
 		term := termAt(byRank[groupRank].Terms, termIndex)
-		isNew := ranksByValue[term.Value] == nil
-		if isNew {
+		_, isKnown := ranksByValue[term.Value]
+		if !isKnown {
 			distinct = append(distinct, term)
 		}
 
@@ -148,7 +144,7 @@ func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
 		return ""
 	}
 
-	const maxCharacters = 200 // of a value; longer texts are cut
+	const maxCharacters = 200 // of each value
 	texts := make([]string, len(distinct))
 	for i, term := range distinct {
 		sameRanks := slices.Sorted(slices.Values(ranksByValue[term.Value]))
@@ -159,8 +155,7 @@ func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
 	return strings.Join(texts, "; ")
 }
 
-// termAt returns the term with an index. A rank with another version of symmem can have fewer
-// terms. In that case, termAt returns an empty setting.
+// termAt returns an empty setting for a term that another version of symmem did not send.
 func termAt(terms []setting, index int) setting {
 	if index >= len(terms) {
 		return setting{}

@@ -11,36 +11,31 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Suppose that a block belongs to stream 1, and a kernel on stream 2 uses it. If the program frees
-// the block before the kernel has run, the memory cannot be reused yet: the block is deferred. It
-// becomes free in one of two ways:
+// If a program frees a block of stream 1 while stream 2 may still use it, the block is deferred,
+// and Free records a device event on stream 2. The block becomes free when the program waits for
+// stream 2, or when stream 1 runs out of other memory and waits on the device for the event.
 //
-//   - The program waits for stream 2, for example with Synchronize. Then the use has ended.
-//   - The program allocates on stream 1, which has no other block that is large enough. Then stream
-//     1 waits, on the device, for the end of the use. Free has marked this end by a device event on
-//     stream 2.
-//
-// A captured graph pins the blocks that it uses. If the program frees a pinned block, the block is
-// parked. When the graph is closed, it becomes deferred or free.
+// A captured graph pins the blocks that it uses. A pinned block that the program frees is parked
+// until the graph is closed, and then becomes deferred or free.
 
 // useTracker records which streams and graphs use the blocks of a pool.
 type useTracker struct {
 	mu       *ranked.Spin[poolMu]
 	core     *alloc.Core    // the allocator, which decides when a block is free
-	ledger   *ledger.Ledger // the pool's history of frees and other events, which ranks compare
+	ledger   *ledger.Ledger // the pool's event history, which ranks compare
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	// useEndEvents holds a device event for the end of each use of a deferred block. A StreamPoint
-	// identifies such a use by its block and its stream. The event is nil if the stream has no
-	// unfinished work or the event could not be recorded. Guarded by mu.
+	// useEndEvents holds the device event of each use of a deferred block, or nil if there was no
+	// unfinished work or recording failed. A StreamPoint names a deferred block and a stream that
+	// used it. Guarded by mu.
 	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 
-// addUse records that a stream uses a block. Call it before the work is queued.
+// addUse records that a stream uses a block. Call it before queueing the work.
 func (u *useTracker) addUse(m Memory, s *Stream) error {
 	u.mu.Lock()
-	defer u.events.release() // delivers the recorded event, and unlocks mu
+	defer u.events.release() // delivers the recorded event and unlocks mu
 	if u.segments.closed {
 		return useError(s, errPoolClosed)
 	}
@@ -57,8 +52,8 @@ func useError(s *Stream, err error) error {
 	return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
 }
 
-// renewUse makes a use as recent as if addUse had just recorded it. Call it after the work has been
-// queued. Otherwise, a Synchronize between addUse and the queueing could end the use.
+// renewUse makes a recorded use as recent as a new one. Call it after queueing the work, because a
+// Synchronize between addUse and the queueing ends the recorded use too early.
 func (u *useTracker) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -93,20 +88,20 @@ func (u *useTracker) unpin(m Memory) error {
 		return u.recordFree(block, state)
 	}
 
-	u.recordReturns() // the block, if it was parked and is free now
+	u.recordReturns()
 	return nil
 }
 
-// freeEventKinds maps the state of a block after Free or unpin to the event in the history.
+// freeEventKinds is indexed by the state of a block that the program has freed.
 var freeEventKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// noRequest stands for the requested size in events that are not allocations.
+// noRequest is the requested size in events other than allocations.
 const noRequest = 0
 
-// recordFree records in the history that a block is now free, parked or deferred. For a deferred
-// block, it also records the ends of the uses. The caller must hold mu.
+// recordFree appends the new state of a freed block to the ledger. For a deferred block, it also
+// records device events. The caller must hold mu.
 func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	kind := freeEventKinds[state]
 	u.ledger.AppendWithoutSite(kind, u.core.Owner(), b.Segment, b.Offset, b.Size, noRequest)
@@ -118,8 +113,7 @@ func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 }
 
 // recordUseEnds records a device event for each use of the block that the core has just deferred.
-// It returns an error if an event cannot be recorded, unless the stream is closed. The caller must
-// hold mu.
+// The caller must hold mu.
 func (u *useTracker) recordUseEnds() error {
 	var errs []error
 	for _, use := range u.core.EventsToRecord() {
@@ -130,8 +124,8 @@ func (u *useTracker) recordUseEnds() error {
 		}
 
 		u.useEndEvents[use] = nil
-		hasUnfinishedWork := !errors.Is(err, ErrClosed) // a closed stream has none
-		if hasUnfinishedWork {
+		isClosed := errors.Is(err, ErrClosed) // and so has no unfinished work
+		if !isClosed {
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
 	}
@@ -139,9 +133,8 @@ func (u *useTracker) recordUseEnds() error {
 	return errors.Join(errs...)
 }
 
-// awaitUses makes a stream wait for uses of deferred blocks. Call it after core.Alloc, which may
-// have made such blocks free for the stream. The stream waits on the device, so the caller does not
-// wait. If the work of a use fails, the stream does not fail. The caller must hold mu.
+// awaitUses makes a stream wait on the device for earlier uses of the deferred blocks that the
+// latest core.Alloc has freed for the stream. The caller must hold mu.
 func (u *useTracker) awaitUses(s *Stream) error {
 	for _, use := range u.core.Waits() {
 		if err := u.awaitUse(s, use); err != nil {
@@ -153,20 +146,19 @@ func (u *useTracker) awaitUses(s *Stream) error {
 	return nil
 }
 
-// awaitUse makes a stream wait for the end of one use, and forgets the event of the use. The caller
-// must hold mu.
+// awaitUse makes a stream wait for the end of one use. The caller must hold mu.
 func (u *useTracker) awaitUse(s *Stream, use alloc.StreamPoint) error {
 	useEnd := u.useEndEvents[use]
 	delete(u.useEndEvents, use)
-	if useEnd == nil { // the use has ended, or its event could not be recorded
+	if useEnd == nil { // the use has ended, or recording the event failed
 		return nil
 	}
 
-	return s.queue.WaitIgnoringErrors(useEnd)
+	return s.queue.WaitIgnoringErrors(useEnd) // a failed use must not fail this stream
 }
 
-// recordReturns records in the history the deferred and parked blocks that the latest call of the
-// core has made free. The caller must hold mu.
+// recordReturns appends to the ledger the deferred and parked blocks that the latest call of the
+// core has freed. The caller must hold mu.
 func (u *useTracker) recordReturns() {
 	for _, b := range u.core.ReturnedBlocks() {
 		u.ledger.AppendWithoutSite(
@@ -174,17 +166,16 @@ func (u *useTracker) recordReturns() {
 	}
 }
 
-// mark returns a position in the sequence of recorded uses: the uses up to now are before it. Take
-// a mark before waiting for a stream, and call freeCompleteUses after that.
+// mark returns the current position in the sequence of recorded uses. Call it before waiting for a
+// stream, and pass the result to freeCompleteUses after the wait.
 func (u *useTracker) mark() alloc.Mark {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.core.Mark()
 }
 
-// freeCompleteUses ends the uses of a stream from before the mark if there are deferred blocks, and
-// offers the stream's free memory to other streams. The stream's work from before the mark must be
-// complete.
+// freeCompleteUses ends a stream's uses from before the mark and offers the stream's free memory to
+// other streams. The work before the mark must be complete.
 func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -196,11 +187,11 @@ func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	if hasDeferredBlocks {
 		u.endUsesBefore(s, mark)
 	} else {
-		u.core.MarkIdle(s.number, mark) // only offers the free memory, which is faster
+		u.core.MarkIdle(s.number, mark) // faster: there are no uses to end
 	}
 }
 
-// endUsesBefore ends the uses of a stream from before the mark. The caller must hold mu.
+// endUsesBefore must be called with mu held.
 func (u *useTracker) endUsesBefore(s *Stream, mark alloc.Mark) {
 	u.core.StreamCompleted(s.number, mark)
 	u.recordReturns()

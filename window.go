@@ -9,20 +9,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// A pool reserves a range of addresses, its arena, and maps memory there in parts, its segments.
-// When the ranks of a group register a segment together, they create a window, through which each
-// rank accesses the memory of the others. When a group prepares a collective, it looks up the
-// window of each buffer in a table.
-//
-// Suppose that an arena begins at address A. Its first segment has 64 MiB and is registered. The
-// table divides the arena into granules of 2 MiB, the unit of segment sizes on this device. The
-// granules 0 to 31 refer to the segment's window. A buffer at A + 5 MiB begins in granule 2, so it
-// begins in this window.
-//
-// 512 granules form a chunk. A registration changes copies of the chunks in which the segment lies.
-// The new table shares all other chunks with the old table.
+// A segment is a mapped part of a pool's address range, the arena. Its registration with a group
+// creates a window, through which ranks access the memory of each other. To find the window of an
+// address, a two-level table divides the arena into granules, for example of 2 MiB, and chunks of
+// 512 granules. A registration copies the chunks that it changes and shares the others with the old
+// table.
 
-// windowTable lists a group's windows. It is immutable, so that findWindow needs no lock.
+// windowTable contains a group's windows. It is immutable, so that findWindow needs no lock.
 type windowTable struct {
 	arenas []arenaTable
 	count  int // number of windows
@@ -33,8 +26,8 @@ type arenaTable struct {
 	pool         *Pool
 	base         uintptr // first address of the arena
 	bytes        uintptr // size of the arena
-	granuleShift uint8   // log2 of a granule's size in bytes
-	// chunks may have a nil element for a chunk without windows. Chunks at the end may be missing.
+	granuleShift uint8   // log2 of the bytes in a granule
+	// chunks has a nil element for a chunk without windows, and omits such chunks at the end.
 	chunks []*windowChunk
 }
 
@@ -43,24 +36,23 @@ const (
 	chunkGranules = 1 << chunkShift
 )
 
-// windowChunk maps its granules to windows. The entry of a granule without a window is nil.
+// windowChunk maps granules to windows, or to nil.
 type windowChunk [chunkGranules]*windowEntry
 
-// windowEntry is a window and the segment that it belongs to.
 type windowEntry struct {
-	pool    *Pool // the segment's pool
+	pool    *Pool
 	segment *segment
 	window  driver.Window
 }
 
-// findWindow returns the window in which an address range begins, or nil if it begins in none.
-// isInWindow is true if the whole range lies in that window.
+// findWindow returns the window in which an address range begins, or nil, and reports whether the
+// window contains the whole range.
 func (t *windowTable) findWindow(
 	address uintptr, bytes int64,
 ) (entry *windowEntry, isInWindow bool) {
 	for i := range t.arenas {
 		arena := &t.arenas[i]
-		offset := address - arena.base // a huge number for an address below base
+		offset := address - arena.base // wraps to a huge number for an address below base
 		isInArena := offset < arena.bytes
 		if isInArena {
 			entry = arena.entryAt(offset)
@@ -83,8 +75,7 @@ func (t *arenaTable) entryAt(offset uintptr) *windowEntry {
 	return t.chunks[chunk][granule%chunkGranules]
 }
 
-// contains reports whether a range that begins in the window also ends there. For a nil entry, it
-// returns false.
+// contains reports whether the window contains a range that begins in it. e may be nil.
 func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	if e == nil {
 		return false
@@ -95,51 +86,53 @@ func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	return bytes >= 0 && bytes <= remaining
 }
 
-// locate returns where in the window an address lies. Unlike the address, the pool's id, the
-// segment's number and the offset in the segment are the same on every rank.
+// locate converts an address in the window to a position that is the same on every rank.
 func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offset int64) {
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
 
 // withGranules returns a copy of t in which all granules of a segment have the given entry, which
-// may be nil. It copies each chunk that it changes, because other goroutines may be reading it.
+// may be nil. Concurrent readers of t keep the old chunks.
 func (t arenaTable) withGranules(s *segment, entry *windowEntry) arenaTable {
 	startOffset := uintptr(s.start) - t.base
-	endOffset := startOffset + uintptr(s.bytes)
+	lastOffset := startOffset + uintptr(s.bytes) - 1
 	first := startOffset >> t.granuleShift
-	last := (endOffset - 1) >> t.granuleShift
-	firstChunk, lastChunk := first>>chunkShift, last>>chunkShift
+	last := lastOffset >> t.granuleShift
 	t.chunks = slices.Clone(t.chunks)
-	for uintptr(len(t.chunks)) <= lastChunk {
+	for uintptr(len(t.chunks)) <= last>>chunkShift {
 		t.chunks = append(t.chunks, nil)
 	}
 
-	for index := firstChunk; index <= lastChunk; index++ {
-		chunk := &windowChunk{}
-		if t.chunks[index] != nil {
-			*chunk = *t.chunks[index]
+	for granule := first; granule <= last; granule++ {
+		index := granule >> chunkShift
+		startsChunk := granule%chunkGranules == 0
+		if granule == first || startsChunk {
+			t.chunks[index] = t.chunks[index].clone()
 		}
 
-		chunkStart := index << chunkShift // the chunk's first granule
-		chunkEnd := chunkStart + chunkGranules - 1
-		for granule := max(first, chunkStart); granule <= min(last, chunkEnd); granule++ {
-			chunk[granule%chunkGranules] = entry
-		}
-
-		t.chunks[index] = chunk
+		t.chunks[index][granule%chunkGranules] = entry
 	}
 
 	return t
 }
 
-// windows holds a group's table of windows and its memberships: one for each pool whose segments
-// the group registers.
+// clone returns an empty chunk for a nil c.
+func (c *windowChunk) clone() *windowChunk {
+	if c == nil {
+		return &windowChunk{}
+	}
+
+	copied := *c
+	return &copied
+}
+
+// windows holds a group's windows, and a membership for each pool whose segments it registers.
 type windows struct {
 	mu          *ranked.Spin[groupState] // held to replace the table or the list of memberships
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
-	// revision makes plans stale. A plan is a prepared call, which contains windows and addresses.
-	// Plans from before the latest increment are not used again.
+	// revision increases whenever plans, prepared calls that contain windows and addresses, become
+	// stale. A plan is valid only at the revision at which its preparation began.
 	revision atomic.Uint64
 }
 
@@ -149,15 +142,15 @@ func (w *windows) init(state *ranked.Spin[groupState]) {
 	w.memberships.Store(&[]*membership{})
 }
 
-// makePlansStale makes the group prepare all calls anew. That includes plans that another
-// goroutine is just preparing.
+// makePlansStale makes the group prepare all calls anew, including calls whose preparation is in
+// progress.
 func (w *windows) makePlansStale() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.revision.Add(1)
 }
 
-// contains reports whether a range lies in one of the windows.
+// contains reports whether a single window contains the whole range.
 func (w *windows) contains(address uintptr, bytes int64) bool {
 	_, isInWindow := w.table.Load().findWindow(address, bytes)
 	return isInWindow
@@ -172,7 +165,7 @@ func (w *windows) add(p *Pool, s *segment, window driver.Window) {
 func (w *windows) remove(p *Pool, s *segment) { w.changeWindow(p, s, nil, -1) }
 
 // changeWindow replaces the table by a copy in which a segment has the given entry, which may be
-// nil. countChange is the change in the number of windows. All plans become stale.
+// nil. All plans become stale.
 func (w *windows) changeWindow(p *Pool, s *segment, entry *windowEntry, countChange int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -189,7 +182,6 @@ func (w *windows) changeWindow(p *Pool, s *segment, entry *windowEntry, countCha
 	w.revision.Add(1)
 }
 
-// newArenaTable returns a table without windows.
 func newArenaTable(p *Pool) arenaTable {
 	granuleBytes := uint64(p.rt.device.Info().Granularity) // a power of two
 	return arenaTable{
@@ -216,7 +208,7 @@ func (w *windows) addMembership(m *membership) {
 	w.memberships.Store(&list)
 }
 
-// dropPool removes a closed pool, whose windows have been removed before. All plans become stale,
+// dropPool removes a closed pool, whose windows have already been removed. All plans become stale,
 // because they may contain addresses of the pool.
 func (w *windows) dropPool(p *Pool) {
 	w.mu.Lock()
