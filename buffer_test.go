@@ -9,13 +9,7 @@ import (
 	"symmem"
 )
 
-// A buffer is a block of a pool's memory, and a segment is a part of this memory that the pool maps
-// at once. For example, a request for 1000 bytes gets the first 1024 bytes of segment 0, and the
-// next request gets the bytes that follow. Ranks can register segments; a registered segment is a
-// window. Memory is any range of addresses: a buffer, a Go slice or a part of them.
-
-// TestBufferPlacement allocates two buffers in a new pool. Their sizes must be rounded up to
-// multiples of 512 bytes, and the second buffer must follow the first.
+// Pools round sizes up to multiples of 512 bytes and place buffers next to each other.
 func TestBufferPlacement(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -50,11 +44,10 @@ func TestBufferPlacement(t *testing.T) {
 	})
 }
 
-// TestGoSliceNeedsAddressableDevice passes Go slices to a collective and to a copy. The collective
-// must fail on a device that cannot address Go slices. The copy must succeed on every device.
+// A copy accepts a Go slice on every device, a collective only on some.
 func TestGoSliceNeedsAddressableDevice(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		const count = 4         // elements in half of the slice
+		const count = 4
 		const bytes = 4 * count // of float32
 		whole := symmem.Host(make([]float32, 2*count))
 		half, err := whole.Slice(0, bytes)
@@ -75,8 +68,7 @@ func TestGoSliceNeedsAddressableDevice(t *testing.T) {
 	})
 }
 
-// TestViewNeedsAddressableDevice accesses a buffer as a Go slice, which must fail unless the CPU
-// can address device memory. Otherwise, a copy on the device must see what the CPU writes.
+// A View of a buffer as a Go slice works only if the CPU can address device memory.
 func TestViewNeedsAddressableDevice(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		b := r.alloc(r.pool(), 1000) // rounded up to 1024 bytes
@@ -101,9 +93,6 @@ func TestViewNeedsAddressableDevice(t *testing.T) {
 	})
 }
 
-// TestBufferMisuse frees a buffer a second time, before and after its memory has got a new buffer.
-// It also uses the zero Buffer. All these calls must fail, and the new buffer must remain
-// allocated.
 func TestBufferMisuse(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -111,16 +100,15 @@ func TestBufferMisuse(t *testing.T) {
 		r.ok(freed.Free())
 		r.wantErr(freed.Free(), symmem.ErrDoubleFree)
 		reused := r.alloc(p, 4096)
-		// Without the same memory, the next Free would test nothing new.
 		if reused.Address() != freed.Address() {
 			r.failf("the new buffer is at %#x, want %#x", reused.Address(), freed.Address())
 		}
 
 		if err := freed.Free(); err == nil {
-			r.failf("Free of a freed buffer succeeded, want an error")
+			r.failf("Free of a buffer whose memory is reused: got no error, want one")
 		}
 
-		r.ok(reused.Free()) // would fail if freed.Free had freed it
+		r.ok(reused.Free()) // still allocated
 		zero := symmem.Buffer{}
 		r.wantErr(zero.Free(), symmem.ErrForeign)
 		r.wantErr(zero.UseOn(r.DefaultStream()), symmem.ErrForeign)
@@ -132,19 +120,16 @@ func TestBufferMisuse(t *testing.T) {
 	})
 }
 
-// TestMemorySliceBounds slices a memory of 100 bytes. A slice inside the memory must begin at the
-// given offset, but a slice of no bytes at the start of the memory. Any other slice must be
-// refused.
 func TestMemorySliceBounds(t *testing.T) {
 	m := symmem.ForeignMemory(0x1000, 100)
-	const refused = -1 // in place of an offset
+	const refused = -1
 	for _, row := range []struct {
-		name       string
-		offset     int64 // argument of Slice
-		bytes      int64 // argument of Slice
-		wantOffset int64 // of the slice in the memory, or refused
+		name          string
+		offset, bytes int64 // arguments of Slice
+		wantOffset    int64 // or refused
 	}{
 		{name: "all of it", offset: 0, bytes: 100, wantOffset: 0},
+		// A slice of no bytes begins at the start of the memory.
 		{name: "no bytes at the end", offset: 100, bytes: 0, wantOffset: 0},
 		{name: "the last byte", offset: 99, bytes: 1, wantOffset: 99},
 		{name: "a byte past the end", offset: 99, bytes: 2, wantOffset: refused},
@@ -172,12 +157,12 @@ func TestMemorySliceBounds(t *testing.T) {
 	}
 }
 
-// TestIsSymmetricAtWindowEdges asks which ranges of addresses are symmetric: only those that lie
-// entirely in one window.
+// A range of addresses is symmetric if it lies entirely in a window, a segment of a pool's memory
+// that all ranks have registered.
 func TestIsSymmetricAtWindowEdges(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		const segmentBytes = 4 * mib // of the pool, so that each buffer fills a segment
+		const segmentBytes = 4 * mib // so that each buffer fills a segment
 		window := r.window(p, segmentBytes)
 		unregistered := r.alloc(p, segmentBytes)
 		start := window.Address()
@@ -214,8 +199,6 @@ func TestIsSymmetricAtWindowEdges(t *testing.T) {
 	})
 }
 
-// TestObserverCallOrder maps, registers and releases a segment. An observer must be called at each
-// step, in this order. A removed observer must get no calls.
 func TestObserverCallOrder(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var calls []string
@@ -233,8 +216,8 @@ func TestObserverCallOrder(t *testing.T) {
 		r.ok(p.Trim(r.ctx, 0))
 		remove()
 		removeEmpty()
-		remove()                       // does nothing
-		unobserved := r.alloc(p, 4096) // maps a segment
+		remove() // a second call does nothing
+		unobserved := r.alloc(p, 4096)
 		r.ok(unobserved.Free())
 		want := []string{"map", "register", "deregister", "unmap"}
 		if !slices.Equal(calls, want) {

@@ -13,25 +13,18 @@ import (
 	"symmem"
 )
 
-// A fault makes a group fail on each of its ranks. The ranks may see different faults: for example,
-// rank 2 gets a wrong message, and rank 0 then times out in a call. So each rank reports what
-// it knows. The ranks exchange their reports and decide on one of them, the cause. All ranks return
-// the cause as their error. If reports have different types, a fixed order of the types decides: a
-// MessageError, for example, comes before a TimeoutError.
-//
-// In a test, symmem.Fail makes a group fail on this rank, with the report of the rank.
+// When a group fails, its ranks may see different errors: one gets a wrong message, and another
+// then times out. The ranks exchange reports of their errors and select one, the cause, by an order
+// of the error types, in which MessageError comes before TimeoutError. All ranks return the cause.
 
-// TestLateRankGetsDecidedCause delays the report of rank 2. The other ranks decide on the cause
-// without it, and close the group. The report of rank 2 comes first in the order of types, but rank
-// 2 must get the cause of the others.
+// A late rank accepts the cause of the others, although its own MessageError comes first.
 func TestLateRankGetsDecidedCause(t *testing.T) {
 	t.Parallel()
 	const ranks = 3
 	const lateRank = 2
-	// After this time, the ranks no longer wait for the late rank's report.
-	const groupTimeout = 100 * time.Millisecond
+	const groupTimeout = 100 * time.Millisecond // also limits the wait for the late rank's report
 	var texts errorTexts
-	var otherRanks sync.WaitGroup // the ranks that have not closed the group yet, without lateRank
+	var otherRanks sync.WaitGroup // done when all ranks but lateRank have closed the group
 	otherRanks.Add(ranks - 1)
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		if r.Rank() == lateRank {
@@ -54,9 +47,7 @@ func TestLateRankGetsDecidedCause(t *testing.T) {
 	texts.requireSame(t, ranks)
 }
 
-// TestCauseAwaitsRankThatFailedFirst makes the group fail on rank 1, which delays its report until
-// rank 0 has completed an exchange of reports. Rank 0 must wait for the report of rank 1, because
-// only rank 1 knows the cause.
+// The failing rank reports the cause even if it misses the first exchange of reports.
 func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	t.Parallel()
 	const ranks = 2
@@ -65,7 +56,7 @@ func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	exchanged := make(chan struct{}) // closed after the first exchange of rank 0
 	closeExchanged := sync.OnceFunc(func() { close(exchanged) })
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
-		var hooks symmem.ReportHooks // called before and after each exchange
+		var hooks symmem.ReportHooks
 		if r.Rank() == failingRank {
 			hooks.Before = func() { <-exchanged }
 		} else {
@@ -89,9 +80,8 @@ func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	texts.requireSame(t, ranks)
 }
 
-// TestDepartedRanksAreCause makes ranks 1 and 2 end without a report: they leave the group, or rank
-// 2 dies. Rank 0 reports only that rank 1 has failed. The cause must name the rank that died or, if
-// there is none, the ranks that have left.
+// If ranks leave the group or die without a report, the cause names those that died, or if there
+// are none, those that left.
 func TestDepartedRanksAreCause(t *testing.T) {
 	t.Parallel()
 	const departure = "has left the group without a report of its fault"
@@ -120,7 +110,6 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	}
 }
 
-// TestMismatchWithoutCallIsCause makes a group fail with a MismatchError that contains no call.
 func TestMismatchWithoutCallIsCause(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -132,19 +121,16 @@ func TestMismatchWithoutCallIsCause(t *testing.T) {
 	})
 }
 
-// checkCauseOfDepartures makes rank 0 report a fault after the ranks 1 and 2 have died, if lost
-// contains them, or left. It fails the test unless the cause on rank 0 has the type and text of
-// want.
 func checkCauseOfDepartures(t *testing.T, lost []int, want error) {
 	t.Helper()
-	var remaining sync.WaitGroup // ranks 1 and 2, until they leave or die
-	remaining.Add(2)
+	var departing sync.WaitGroup // ranks 1 and 2
+	departing.Add(2)
 	checked := make(chan struct{}) // closed when rank 0 has checked the cause
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		var hooks symmem.ReportHooks
 		if r.Rank() == 0 {
-			hooks.Before = remaining.Wait
-			hooks.Lost = lost // makes rank 0 believe that these ranks have died
+			hooks.Before = departing.Wait
+			hooks.Lost = lost // simulates their deaths
 		} else {
 			hooks.Before = func() { <-checked } // so that rank 0 gets no report
 		}
@@ -156,7 +142,7 @@ func checkCauseOfDepartures(t *testing.T, lost []int, want error) {
 				r.ok(g.Close())
 			}
 
-			remaining.Done()
+			departing.Done()
 			<-checked
 			return
 		}
@@ -171,9 +157,7 @@ func checkCauseOfDepartures(t *testing.T, lost []int, want error) {
 	})
 }
 
-// TestAdoptedCauseKeepsTextAndType takes over causes on a rank that has reported another error, as
-// when it gets them from the ranks that have decided. The result must have the text of the cause,
-// and the same results of errors.As and errors.Is.
+// A rank that adopts the cause of other ranks returns an error of the same text and type.
 func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	mismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
 	ownReport := errors.New("own")
@@ -189,14 +173,13 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	}
 }
 
-// checkAdoptedCause reports an error unless got is like the cause for callers.
 func checkAdoptedCause(t *testing.T, got, cause error) {
 	t.Helper()
 	if got.Error() != cause.Error() {
 		t.Errorf("DecidedError(%v) = %v; want the same text", cause, got)
 	}
 
-	for _, target := range []any{ // pointers for errors.As
+	for _, target := range []any{
 		new(*symmem.RankLostError), new(*symmem.PriorError), new(*symmem.DeadlockError),
 		new(*symmem.MessageError), new(*symmem.TimeoutError), new(*symmem.MismatchError),
 		new(*symmem.DivergenceError),
@@ -215,8 +198,7 @@ func checkAdoptedCause(t *testing.T, got, cause error) {
 	}
 }
 
-// TestOwnErrorReplacesCauseOfSameCall takes over a cause that differs from this rank's report only
-// in the ranks that it names. The result must be this rank's own error.
+// A rank keeps its own error if the cause is a mismatch of the same call with other ranks.
 func TestOwnErrorReplacesCauseOfSameCall(t *testing.T) {
 	ownReport := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
 	cause := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{0}}
@@ -225,10 +207,9 @@ func TestOwnErrorReplacesCauseOfSameCall(t *testing.T) {
 	}
 }
 
-// TestLongCauseIsCut takes over a cause whose text is longer than the ranks exchange.
 func TestLongCauseIsCut(t *testing.T) {
 	const largeBytes = 2 << 20
-	const maxBytes = 64 << 10 // longer texts are cut
+	const maxBytes = 64 << 10
 	cause := &symmem.DivergenceError{Message: strings.Repeat("x", largeBytes)}
 	got := symmem.DecidedError(errors.New("own"), cause)
 	if n := len(got.Error()); n != maxBytes {

@@ -14,29 +14,23 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Ranks diverge if they make different calls or different requests to a pool: for example, rank 0
-// broadcasts 100 elements and rank 2 broadcasts 102. The ranks then get a DivergenceError. It has a
-// side for each different call, which lists the ranks that made this call. These tests check what
-// the error contains.
-//
-// runWithFault also checks that the ranks can create and use a new group after the error.
+// If ranks make different calls, they get a DivergenceError. Each of its sides lists the ranks that
+// have made the same call.
 
-// TestSubgroupDivergenceNamesWorldRanks broadcasts different counts in a group of world ranks 0 and
-// 2. The error must name the ranks of the world. World rank 2 has rank 1 in the group, so the error
-// must also contain this number.
+// The sides name world ranks, and the text also gives their ranks in the group.
 func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	checkPlain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 3, checkPlain, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
-			return // rank 1 of the world is alone in its group
+			return // alone in its group
 		}
 
 		m := r.alloc(r.pool(), 4096).Memory()
 		const root = 1                 // the number of world rank 2 in the group
 		count := int64(100 + r.Rank()) // 100 on rank 0, 102 on rank 2
 		err := g.Broadcast(r.ctx, m, m, count, symmem.Int8, root, nil)
-		syncErr := r.DefaultStream().Synchronize(r.ctx) // reports an error of the submitted call
+		syncErr := r.DefaultStream().Synchronize(r.ctx)
 		d := r.wantDivergence(errors.Join(err, syncErr))
 		want := []symmem.Side{
 			{Ranks: []int{0}, Event: "Broadcast of 100 int8, root 1 of the group, path plain, collective 1"},
@@ -58,12 +52,10 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	})
 }
 
-// TestGraphLaunchOrderDiverges captures two graphs with equal calls. The last rank launches the
-// second graph, and the other ranks launch the first. The ranks must diverge: the number of its
-// capture distinguishes each call.
+// Ranks diverge if they launch different graphs, even if the graphs contain equal calls.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
 	options := checkEvery
-	options.Timeout = time.Minute // a divergence must be reported long before
+	options.Timeout = time.Minute // so that waiting for the timeout is noticed
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			runWithFault(t, ranks, options, func(r *rank) {
@@ -72,7 +64,8 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 				first := captureTwoSums(r, send, recv)
 				second := captureTwoSums(r, send, recv)
 				launched := first
-				if lastRank := ranks - 1; r.Rank() == lastRank {
+				isLastRank := r.Rank() == ranks-1
+				if isLastRank {
 					launched = second
 				}
 
@@ -93,10 +86,9 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 	}
 }
 
-// captureTwoSums captures two all-reduces.
 func captureTwoSums(r *rank, send, recv symmem.Memory) *symmem.Graph {
 	r.t.Helper()
-	const count = 1000 // elements: 4000 of the 4096 bytes of each memory
+	const count = 1000
 	return r.capture(func(s *symmem.Stream) {
 		for range 2 {
 			r.ok(r.World().AllReduce(r.ctx, send, recv, count, symmem.Float32, symmem.Sum, s))
@@ -104,8 +96,6 @@ func captureTwoSums(r *rank, send, recv symmem.Memory) *symmem.Graph {
 	})
 }
 
-// checkSidesOfCaptures fails the test unless d has two sides, which name the first call of each
-// capture.
 func checkSidesOfCaptures(r *rank, d *symmem.DivergenceError) {
 	r.t.Helper()
 	if len(d.Sides) != 2 {
@@ -119,14 +109,12 @@ func checkSidesOfCaptures(r *rank, d *symmem.DivergenceError) {
 	}
 }
 
-// TestSubgroupDivergenceNamesPool requests different sizes from the second pool of a group of world
-// ranks 0 and 2. The error must name this pool by its number in the group, which is 1, and the
-// members by their world ranks.
+// The error names the pool by its number in the group and the members by their world ranks.
 func TestSubgroupDivergenceNamesPool(t *testing.T) {
 	runWithFault(t, 3, checkEvery, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
-			return // rank 1 of the world is alone in its group
+			return // alone in its group
 		}
 
 		r.poolWith(symmem.PoolOptions{Domain: g})      // pool 0
@@ -144,8 +132,7 @@ func TestSubgroupDivergenceNamesPool(t *testing.T) {
 	})
 }
 
-// TestJoinedGroupIDHasNoSpace joins a group with the ID "jj". Internally, symmem marks the IDs of
-// joined groups with a space, as in " jj". Group.ID and errors must not contain this space.
+// The ID of a joined group is internally prefixed with a space, which users never see.
 func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	runWithFault(t, 2, checkEvery, func(r *rank) {
 		const id = "jj"
@@ -164,9 +151,7 @@ func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	})
 }
 
-// TestDivergenceMentionsSmallerDevice maps a segment (a part of a pool's memory) of 64 MiB on rank
-// 0 and of 32 MiB on rank 1, as if the device of rank 1 were nearly full. The error must mention
-// this possible reason.
+// If a pool maps less memory on one rank, the error suggests that its device is nearly full.
 func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		segmentByRank := []int64{64 * mib, 32 * mib}
@@ -185,10 +170,8 @@ func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	})
 }
 
-// TestDivergenceJSONRoundTrip encodes an error, in which no field has its zero value, as JSON and
-// decodes it. The result must be equal.
 func TestDivergenceJSONRoundTrip(t *testing.T) {
-	want := &symmem.DivergenceError{
+	want := &symmem.DivergenceError{ // no field has its zero value
 		Group:    "world/1.0",
 		Members:  []int{0, 2},
 		Kind:     symmem.DivergedPlacement,
@@ -224,8 +207,6 @@ func TestDivergenceJSONRoundTrip(t *testing.T) {
 	}
 }
 
-// TestOutOfMemoryErrorsMatchErrOutOfMemory checks errors of a pool and of CUDA that has no memory
-// left. Both must match ErrOutOfMemory, and another error of CUDA must not.
 func TestOutOfMemoryErrorsMatchErrOutOfMemory(t *testing.T) {
 	for name, err := range map[string]error{
 		"pool": &symmem.OutOfMemoryError{Requested: 1},

@@ -12,27 +12,23 @@ import (
 	"symmem/event"
 )
 
-// A call such as Pool.Alloc queues an event, which describes what the call has done. Before it
-// returns, it delivers the queued events: it calls Options.OnEvent with each of them. If another
-// call is delivering events at that moment, that call also delivers the new one.
-//
-// In most of these tests, OnEvent does not return: it panics, or it calls runtime.Goexit, which
-// ends the goroutine of the call. All events must be delivered nevertheless.
+// A call such as Pool.Alloc queues an event. Before it returns, it passes all queued events to
+// Options.OnEvent, unless another call is already doing so. A panic or a runtime.Goexit in OnEvent
+// does not prevent the delivery of the other events.
 
-// TestPanicInOnEventIsLogged makes some calls of OnEvent end with a panic or with runtime.Goexit.
-// All events must be delivered. Each panic must be logged, but not a runtime.Goexit.
+// Panics in OnEvent are logged, but not runtime.Goexit.
 func TestPanicInOnEventIsLogged(t *testing.T) {
-	for name, fail := range abruptEnds { // functions that panic or call runtime.Goexit
+	for name, failAbruptly := range abruptEnds { // with a panic or runtime.Goexit
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			events := 0                                          // calls of OnEvent
-			isFailing := map[int]bool{1: true, 3: true, 4: true} // by number of the call
+			deliveries := 0
+			failingDeliveries := []int{1, 3, 4}
 			o := symmem.Options{
 				Logger: slog.New(slog.NewTextHandler(&log, nil)),
 				OnEvent: func(*event.Event) {
-					events++
-					if isFailing[events] {
-						fail()
+					deliveries++
+					if slices.Contains(failingDeliveries, deliveries) {
+						failAbruptly()
 					}
 				},
 			}
@@ -43,12 +39,12 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 					inGoroutine(func() { _, _ = p.Alloc(4096) })
 				}
 
-				const wantEvents = 1 + blocks // of the pool's segment and the blocks
-				requireDelivered(r, events, wantEvents)
+				const segments = 1 // mapped by the first Alloc
+				requireDelivered(r, deliveries, segments+blocks)
 			})
 			wantLogged := 0
 			if name == "panicked" {
-				wantLogged = len(isFailing)
+				wantLogged = len(failingDeliveries)
 			}
 
 			logged := strings.Count(log.String(), "Options.OnEvent panicked")
@@ -59,7 +55,7 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 	}
 }
 
-// inGoroutine runs f in a new goroutine, which runtime.Goexit may end, and waits for its end.
+// inGoroutine protects the caller from a runtime.Goexit in f.
 func inGoroutine(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -69,7 +65,6 @@ func inGoroutine(f func()) {
 	<-done
 }
 
-// requireDelivered fails the test unless OnEvent was called want times and no event is queued.
 func requireDelivered(r *rank, got, want int) {
 	r.t.Helper()
 	if got != want {
@@ -81,13 +76,12 @@ func requireDelivered(r *rank, got, want int) {
 	}
 }
 
-// TestGoexitInOnEventDuringCollective makes OnEvent end the goroutine of a collective, so that the
-// call does not return. The pool and the Runtime must close without waiting for this call.
+// A collective whose goroutine OnEvent has ended does not keep the pool from closing.
 func TestGoexitInOnEventDuringCollective(t *testing.T) {
-	shouldExit := false // the next event of a collective ends its goroutine
+	exitAtCollective := false
 	o := symmem.Options{OnEvent: func(e *event.Event) {
-		if shouldExit && e.Kind == event.KindCollective {
-			shouldExit = false
+		if exitAtCollective && e.Kind == event.KindCollective {
+			exitAtCollective = false
 			runtime.Goexit()
 		}
 	}}
@@ -98,19 +92,18 @@ func TestGoexitInOnEventDuringCollective(t *testing.T) {
 		call := func() {
 			r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil))
 		}
-		for range 3 { // so that the next call finds everything prepared
+		for range 3 { // warm up: the next call takes the fast path
 			call()
 		}
 
-		shouldExit = true
+		exitAtCollective = true
 		inGoroutine(call)
 		r.synchronize()
 		r.closePool(p)
 	})
 }
 
-// TestEventsAfterPoolClose closes a pool that has a live buffer, and then frees the buffer. There
-// must be no event of the free: the last event is the release of the pool's segment.
+// Freeing a buffer of a closed pool causes no event.
 func TestEventsAfterPoolClose(t *testing.T) {
 	var kinds []event.Kind
 	o := symmem.Options{OnEvent: func(e *event.Event) { kinds = append(kinds, e.Kind) }}
@@ -126,18 +119,17 @@ func TestEventsAfterPoolClose(t *testing.T) {
 	})
 }
 
-// TestPanicsInOnEventDoNotNest queues 4000 events during a call of OnEvent, which panics for each
-// event. All must be delivered. If these calls of OnEvent nested, they would need much stack.
+// Events are delivered in a loop, not by recursion, even if OnEvent panics each time.
 func TestPanicsInOnEventDoNotNest(t *testing.T) {
-	const events = 4000
+	const allocations = 4000
 	firstEventBegun := make(chan struct{})
 	endFirstEvent := make(chan struct{})
-	eventCount := 0
+	deliveries := 0
 	o := symmem.Options{
 		Logger: slog.New(slog.DiscardHandler),
 		OnEvent: func(*event.Event) {
-			eventCount++
-			if eventCount == 1 {
+			deliveries++
+			if deliveries == 1 {
 				close(firstEventBegun)
 				<-endFirstEvent
 			}
@@ -148,19 +140,19 @@ func TestPanicsInOnEventDoNotNest(t *testing.T) {
 	runRanks(t, 1, o, func(r *rank) {
 		p := r.pool()
 		done := make(chan struct{})
-		go func() { // waits for endFirstEvent, and then delivers all queued events
+		go func() { // delivers all events, after endFirstEvent
 			defer close(done)
 			_, _ = p.Alloc(512)
 		}()
 		<-firstEventBegun
-		for range events { // each allocation queues an event
+		for range allocations { // each queues at least one event
 			r.alloc(p, 512)
 		}
 
 		close(endFirstEvent)
 		<-done
-		if eventCount < events { // there are also events of segments
-			r.failf("OnEvent was called %d times, want at least %d", eventCount, events)
+		if deliveries < allocations {
+			r.failf("OnEvent was called %d times, want at least %d", deliveries, allocations)
 		}
 
 		if n := symmem.Undelivered(r.Runtime); n != 0 {

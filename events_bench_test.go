@@ -10,21 +10,18 @@ import (
 	"symmem/event"
 )
 
-// Each call of symmem, such as an allocation, causes events. A program can get them through a hook,
-// Options.OnEvent, or have them written to a trace. These benchmarks measure by how much a hook or
-// a trace slows calls down.
+// Each call of symmem causes events, which a program can receive in Options.OnEvent or record in a
+// trace. These benchmarks measure the overhead.
 
-// newEventHooks returns the values of Options.OnEvent to compare, by the name of a benchmark: none
-// and a cheap hook. The hook reads the event, so that the compiler cannot drop it.
+// newEventHooks returns values of Options.OnEvent by the names of sub-benchmarks.
 func newEventHooks() map[string]func(*event.Event) {
-	var sum uint64
+	var sum uint64 // forces the hook to read the event
 	return map[string]func(*event.Event){
 		"without": nil,
 		"with":    func(e *event.Event) { sum += e.Number },
 	}
 }
 
-// BenchmarkAllocEvents measures an allocation and a free, without and with a hook for their events.
 func BenchmarkAllocEvents(b *testing.B) {
 	for name, hook := range newEventHooks() {
 		b.Run(name, func(b *testing.B) {
@@ -49,7 +46,6 @@ func BenchmarkAllocEvents(b *testing.B) {
 	}
 }
 
-// BenchmarkCollectiveEvents measures a small all-reduce, without and with a hook for its event.
 func BenchmarkCollectiveEvents(b *testing.B) {
 	for name, hook := range newEventHooks() {
 		b.Run(name, func(b *testing.B) {
@@ -77,16 +73,14 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 	}
 }
 
-// smallCount is the number of elements of an all-reduce. They take little time to add.
+// smallCount is the number of elements in an all-reduce, small enough not to hide the overhead.
 const smallCount = 16
 
-// BenchmarkTrace measures the time that a trace adds to an allocation with its free, and to a
-// collective.
 func BenchmarkTrace(b *testing.B) {
 	withoutTrace := newTraceBench(b, symmem.Options{})
 	withTrace := newTraceBench(b, symmem.Options{Trace: b.TempDir()})
 	b.Run("alloc", func(b *testing.B) {
-		const eventsPerCall = 2 // one of the allocation and one of the free
+		const eventsPerCall = 2
 		compareBatches(b, withoutTrace, withTrace, eventsPerCall, (*traceBench).allocAndFree)
 	})
 	b.Run("collective", func(b *testing.B) {
@@ -95,22 +89,21 @@ func BenchmarkTrace(b *testing.B) {
 	})
 }
 
-// compareBatches alternates batches of calls without and with a trace. It reports how much larger
-// the minimum and the median time of a batch are with a trace. The minimum matters, because other
-// programs slow most batches down. Each call causes eventsPerCall events.
+// compareBatches alternates batches of calls without and with a trace, and reports the differences
+// of the minimum and the median times. The minimum is less affected by load on the machine.
 func compareBatches(
 	b *testing.B, withoutTrace, withTrace *traceBench, eventsPerCall float64,
 	call func(*traceBench) error,
 ) {
 	const (
-		calls = 512 // in a batch: it takes much longer than reading the clock
-		pairs = 8   // of batches in an iteration, so that one iteration already gives a median
+		callsPerBatch     = 512 // so that reading the clock does not matter
+		pairsPerIteration = 8   // so that a single iteration gives a median
 	)
-	var untracedTimes, tracedTimes []float64 // mean ns of a call, for each batch
+	var untracedTimes, tracedTimes []float64 // mean ns per call of each batch
 	for b.Loop() {
-		for range pairs {
-			untracedTimes = append(untracedTimes, timeCalls(b, calls, withoutTrace, call))
-			tracedTimes = append(tracedTimes, timeCalls(b, calls, withTrace, call))
+		for range pairsPerIteration {
+			untracedTimes = append(untracedTimes, timeCalls(b, callsPerBatch, withoutTrace, call))
+			tracedTimes = append(tracedTimes, timeCalls(b, callsPerBatch, withTrace, call))
 		}
 	}
 
@@ -125,8 +118,6 @@ func compareBatches(
 	b.ReportMetric(untracedTimes[0], "ns-without-min")
 }
 
-// timeCalls makes calls and returns their mean time in nanoseconds. It fails the benchmark if a
-// call fails.
 func timeCalls(
 	b *testing.B, calls int, t *traceBench, call func(*traceBench) error,
 ) float64 {
@@ -140,7 +131,6 @@ func timeCalls(
 	return float64(time.Since(begin)) / float64(calls)
 }
 
-// traceBench makes the calls that BenchmarkTrace measures.
 type traceBench struct {
 	ctx    context.Context
 	group  *symmem.Group
@@ -148,8 +138,6 @@ type traceBench struct {
 	memory symmem.Memory // of the collectives
 }
 
-// newTraceBench opens a world of one rank and allocates the memory for its collectives. The world
-// closes at the end of the benchmark.
 func newTraceBench(b *testing.B, o symmem.Options) *traceBench {
 	b.Helper()
 	rt := openAloneWith(b, o)
