@@ -82,7 +82,6 @@ func (s *Scope) AllocOn(stream *Stream, bytes int64) (Buffer, error) {
 	return s.pool.AllocOn(stream, bytes)
 }
 
-// checkUsable returns an error if the scope has ended or cannot be used.
 func (s *Scope) checkUsable() error {
 	if s.hasEnded {
 		return fmt.Errorf("scope: %w", ErrClosed)
@@ -95,9 +94,9 @@ func (s *Scope) checkUsable() error {
 	return s.err
 }
 
-// End ends the scope and registers the pool's segments that the group has not registered yet, for
-// which all ranks of the group must call End. Without such segments, End does not communicate. For
-// its errors, see Pool.Register.
+// End ends the scope and registers the pool's segments that the group has not registered yet. If
+// there are any, all ranks of the group must call End. Otherwise, End does not communicate. For its
+// errors, see Pool.Register.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.checkUsable(); err != nil {

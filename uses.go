@@ -60,7 +60,6 @@ func (u *useTracker) renewUse(m Memory, s *Stream) {
 	u.core.RenewUse(m.handle, s.number)
 }
 
-// pin records that a captured graph uses a block.
 func (u *useTracker) pin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -71,7 +70,6 @@ func (u *useTracker) pin(m Memory) error {
 	return nil
 }
 
-// unpin ends a graph's use of a block. In a closed pool, it does nothing.
 func (u *useTracker) unpin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

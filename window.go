@@ -156,7 +156,7 @@ func (w *windows) contains(address uintptr, bytes int64) bool {
 	return isInWindow
 }
 
-// add adds the window of a segment that had none.
+// add adds the first window of a segment.
 func (w *windows) add(p *Pool, s *segment, window driver.Window) {
 	w.changeWindow(p, s, &windowEntry{pool: p, segment: s, window: window}, 1)
 }
@@ -190,7 +190,7 @@ func newArenaTable(p *Pool) arenaTable {
 	}
 }
 
-// membershipOf returns the group's membership for a pool, or nil. It takes no lock.
+// membershipOf returns the group's membership for a pool, or nil, without locking.
 func (w *windows) membershipOf(p *Pool) *membership {
 	for _, m := range *w.memberships.Load() {
 		if m.pool == p {
