@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-// After a fault, an error that ends a group, the layouts of a pool may differ between ranks. The next
-// Register, Reserve or Trim realigns the pool: it makes the layouts equal again.
+// After a fault, an error that ends a group, a pool may have different layouts on the ranks. The
+// next Register, Reserve or Trim realigns the pool: it makes the layouts equal again.
 
 func abortGroup(r *rank, g *symmem.Group) {
 	r.t.Helper()
