@@ -7,9 +7,9 @@ import (
 	"symmem/driver"
 )
 
-// When rank 1 exits, rank 0, which waits for it, gets a RankLostError, and rank 2, which waits for
-// rank 0, only gets a PeerError. To return the same error everywhere, the ranks of a failed group
-// exchange their errors as JSON reports and select one as the cause.
+// When rank 1 exits, rank 0, waiting for it, gets a RankLostError, but rank 2, waiting for rank 0,
+// gets only a PeerError. To return the same error everywhere, the ranks of a failed group exchange
+// their errors as JSON reports and select one as the cause.
 
 // The kinds of reports, roughly from cause to consequence: a lost rank makes other ranks late.
 const (
@@ -147,7 +147,7 @@ func (r *report) toDivergedError() error {
 
 func (r *report) toTextError() error { return errors.New(cmp.Or(r.Text, r.InCall)) }
 
-// peerReportError has the text of another rank's error and wraps err for errors.Is and errors.As.
+// peerReportError is another rank's error. It wraps err for errors.Is and errors.As.
 type peerReportError struct {
 	text string
 	err  error

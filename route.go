@@ -107,8 +107,8 @@ func reuseRoute(cached *collective, args *RouteArgs) *RouteArgs {
 	return &route
 }
 
-// locateRoute stores in the call the window, memory registered by all ranks, of the buffer that
-// other ranks access: the receive buffer of a Dispatch or the send buffer of a Combine.
+// locateRoute stores in the call the window (the registered memory) of the only buffer that other
+// ranks access: the receive buffer of a Dispatch or the send buffer of a Combine.
 func locateRoute(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) locations {
@@ -132,8 +132,8 @@ func locateRoute(
 	return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
 }
 
-// windowBuffers returns the send and receive buffers of a collective. The zero Memory replaces a
-// buffer that other ranks do not access and that therefore needs no registration.
+// windowBuffers returns the send and receive buffers of a collective. A buffer that other ranks do
+// not access needs no registration and is zero.
 func (c *collective) windowBuffers() [2]Memory {
 	switch c.operation {
 	case driver.Dispatch:

@@ -105,8 +105,8 @@ func (all *reports) completeDivergence(err error) error {
 	return err
 }
 
-// addSide adds the side of one absent rank. It clones the slices of d before changes, because other
-// errors can share them.
+// addSide adds the side of one absent rank. It clones the slices of d instead of changing them,
+// because other errors can share them.
 func (d *DivergenceError) addSide(own Side) {
 	rank := own.Ranks[0]
 	d.Absent = slices.DeleteFunc(slices.Clone(d.Absent), func(r int) bool { return r == rank })

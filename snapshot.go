@@ -125,8 +125,8 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 }
 
 const (
-	// maxLockWait is needed because a call can hold a pool's lock while it waits for other ranks. A
-	// page that is 20 ms late still looks live.
+	// A call can hold a pool's lock while it waits for other ranks. A page that is 20 ms late still
+	// looks live.
 	maxLockWait    = 20 * time.Millisecond
 	lockRetryDelay = time.Millisecond
 )

@@ -26,7 +26,7 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// removedSegments are left over from a trim whose second wait failed. The next trim unmaps them.
+	// removedSegments are left over from a trim whose second wait failed, for the next trim to unmap.
 	// Guarded by mu.
 	removedSegments []*segment
 }
@@ -136,7 +136,7 @@ func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 	t.removedSegments = nil
 	for _, trimmed := range t.heap.core.Trim(minBytes) {
 		s := t.segments.list[trimmed.Ordinal]
-		s.withdraw() // from registration with groups
+		s.withdraw() // groups may no longer register it
 		segments = append(segments, s)
 		t.heap.ledger.Append(&event.Event{
 			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: trimmed.Bytes,

@@ -90,7 +90,7 @@ func machineName() string {
 		return id
 	}
 
-	// Ignore errors, because either part alone usually distinguishes machines.
+	// Either part alone can distinguish machines, so errors do not matter.
 	host, _ := os.Hostname()
 	bootID, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return host + " " + strings.TrimSpace(string(bootID))

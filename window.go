@@ -156,12 +156,12 @@ func (w *windows) contains(address uintptr, bytes int64) bool {
 	return isInWindow
 }
 
-// add adds the first window of a segment.
+// add requires that the segment has no window yet.
 func (w *windows) add(p *Pool, s *segment, window driver.Window) {
 	w.changeWindow(p, s, &windowEntry{pool: p, segment: s, window: window}, 1)
 }
 
-// remove removes the window of a segment that has one.
+// remove requires that the segment has a window.
 func (w *windows) remove(p *Pool, s *segment) { w.changeWindow(p, s, nil, -1) }
 
 // changeWindow replaces the table by a copy in which a segment has the given entry, which may be
