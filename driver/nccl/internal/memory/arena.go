@@ -11,33 +11,29 @@ import (
 	"symmem/internal/cuda"
 )
 
-// An arena reserves addresses, at which segments of memory are mapped later. For example, an arena
-// of 1 GiB consists of two ranges of 1 GiB. A segment at offset 4 MiB is mapped in both ranges, at
-// this offset, so it has two addresses. At the first address, it can be registered with NCCL. NCCL
-// then uses its kernels for registered memory, also where they are slower. A call that passes the
-// second address to NCCL uses its other kernels.
-
-// Arena is a reservation of addresses for segments.
+// Arena reserves two address ranges of the same size. Each segment is mapped in both, at the same
+// offset. Only addresses in the first range are registered with NCCL, which then always chooses its
+// kernels for registered memory. Calls for which other kernels are faster pass the address in the
+// second range.
 type Arena struct {
 	memory        *Memory
 	bytes         int64   // size of each range
 	base          uintptr // start of the first range
 	secondBase    uintptr // start of the second range
 	isClosed      bool    // guarded by Memory.mu
-	hasContextRef bool    // keepContext has been called; guarded by Memory.mu
+	hasContextRef bool    // whether free must drop a context reference; guarded by Memory.mu
 	useCount      UseCount
 }
 
-// stuckArenaBytes limits the size of an arena in a process with a kernel that never exits, because
-// such a process frees no addresses.
+// stuckArenaBytes is the maximum size of an arena while a kernel is stuck, because a process with a
+// stuck kernel cannot free addresses.
 const stuckArenaBytes = 64 << 30
 
-// NewArena reserves the addresses of an arena. An error that is syscall.ENOMEM means that a smaller
-// arena might be possible.
+// NewArena reserves the addresses of an arena. The error wraps syscall.ENOMEM if a smaller arena
+// may succeed.
 func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 	granularity := m.gpu.Granularity
-	isValid := bytes > 0 && bytes%granularity == 0
-	if !isValid {
+	if bytes <= 0 || bytes%granularity != 0 {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: the size must be a positive multiple "+
 			"of %d", bytes, granularity)
 	}
@@ -81,8 +77,8 @@ func (a *Arena) reserve() (err error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Map allocates a segment and maps it at the given offset. If tests have set Config.Scatter, it
-// maps the segment at a random offset instead.
+// Map allocates a segment and maps it at the given offset. In tests, Config.Scatter makes it choose
+// a random offset instead.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	granularity := m.gpu.Granularity
@@ -108,17 +104,16 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return s, nil
 }
 
-// Keep prepares for closing the device before the arena. The argument is the number of bytes at the
-// start of the arena that the caller needs. Keep ignores it and keeps all addresses, because CUDA
-// can only free a reservation as a whole.
-func (a *Arena) Keep(int64) error {
+// Keep lets the arena outlive its device. It ignores the number of bytes to keep, because CUDA
+// frees a reservation only as a whole.
+func (a *Arena) Keep(_ int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
 	a.keepContext()
 	return nil
 }
 
-// keepContext keeps the CUDA context until the addresses have been freed. The caller must hold
+// keepContext adds a reference to the CUDA context, which free drops. The caller must hold
 // Memory.mu.
 func (a *Arena) keepContext() {
 	if !a.hasContextRef {
@@ -127,31 +122,30 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// Close frees the addresses. If graphs of other libraries use segments in the arena, this happens
-// after they have been destroyed.
+// Close frees the addresses, or defers this until no CUDA graph uses a segment in the arena.
 func (a *Arena) Close() error {
-	// Reclaim frees memory that earlier calls could not free yet.
-	_, reclaimErr := a.memory.gpu.Reclaim()
+	_, reclaimErr := a.memory.gpu.Reclaim() // frees what earlier calls could not free yet
 	closeErr := a.close()
 	return errors.Join(reclaimErr, closeErr)
 }
 
 // close is Close without Reclaim.
 func (a *Arena) close() error {
-	isFirstClose := a.markClosed()
-	if !isFirstClose {
+	wasOpen := a.markClosed()
+	if !wasOpen {
 		return nil
 	}
 
-	if a.memory.UseCounts.DeferUntilUnused(&a.useCount, nil, a.free) {
+	isDeferred := a.memory.UseCounts.DeferUntilUnused(&a.useCount, nil, a.free)
+	if isDeferred {
 		return nil
 	}
 
 	return a.free()
 }
 
-// markClosed marks the arena as closed, and returns true if it was open.
-func (a *Arena) markClosed() bool {
+// markClosed marks the arena as closed and reports whether it was open.
+func (a *Arena) markClosed() (wasOpen bool) {
 	m := a.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,14 +155,14 @@ func (a *Arena) markClosed() bool {
 
 	a.isClosed = true
 	m.arenas = slices.DeleteFunc(m.arenas, func(other *Arena) bool { return other == a })
-	if m.UseCounts.hasUsers(&a.useCount) { // the device may be closed before the users end
+	if m.UseCounts.hasUsers(&a.useCount) { // the users may outlive the device
 		a.keepContext()
 	}
 
 	return true
 }
 
-// free frees the addresses once no work of the GPU can use them, and undoes keepContext.
+// free frees the addresses once no GPU work can use them, and then undoes keepContext.
 func (a *Arena) free() error {
 	m := a.memory
 	return m.gpu.FreeWhenIdle(func() error {

@@ -8,23 +8,15 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Other libraries, such as PyTorch, can capture calls of a group in a CUDA graph. They can launch
-// the graph until they destroy it. Until then, the objects that its calls use must not be freed:
-// segments, which are allocations of GPU memory, and windows, which are memory that is registered
-// with NCCL. A Hold ensures this. For example, a graph contains two calls that use segment 1, and
-// one that uses segment 2. Its Hold is a user of both segments. It ends when CUDA reports that the
-// graph has been destroyed. An object that has no users left can then be freed.
-//
-// A plain call uses memory outside windows. In addition to the Hold, each plain call is a user.
-
-// Hold keeps the objects that a graph of another library uses until the graph is destroyed. If the
-// CUDA driver cannot report the destruction, the Hold ends when the device is closed.
+// Hold keeps the objects that a CUDA graph of another library, such as PyTorch, uses: segments, and
+// windows (memory registered with NCCL). It ends when the graph is destroyed or, if the CUDA driver
+// cannot report this, when the device is closed.
 type Hold struct {
 	holds     *Holds      // of the group whose calls the graph contains
-	captureID uint64      // CUDA's ID of the capture
-	useCounts []*UseCount // of all objects that the graph uses; guarded by UseCounts.mu
-	// plainUses holds an entry for each object of each plain call. Only the goroutine that captures
-	// the graph changes it.
+	captureID uint64      // assigned by CUDA
+	useCounts []*UseCount // one for each object; guarded by UseCounts.mu
+	// plainUses lists the objects of plain calls, which use memory outside windows. Each call counts
+	// as a user, in addition to the Hold. Only the capturing goroutine changes plainUses.
 	plainUses []*UseCount
 }
 
@@ -32,15 +24,13 @@ type Hold struct {
 type Holds struct {
 	UseCounts *UseCounts
 
-	// holdsByCapture contains the Holds that have not ended, by captureID. UseCounts.mu guards it.
-	holdsByCapture map[uint64]*Hold
-	// unfinishedHolds counts the Holds that have not ended, or whose objects are still being freed.
-	unfinishedHolds sync.WaitGroup
+	holdsByCapture  map[uint64]*Hold // by captureID, until the Hold ends; guarded by UseCounts.mu
+	unfinishedHolds sync.WaitGroup   // Holds whose objects may not have been freed yet
 }
 
-// GetOrBegin returns the Hold of the graph that is being captured on the stream. If the graph has
-// none, it begins one. Without a capture, it returns nil. It must not be called concurrently. The
-// CUDA context must be current.
+// GetOrBegin returns the Hold of the graph that is being captured on the stream, and begins it if
+// necessary. It returns nil if no capture is active. Calls must not be concurrent, and the CUDA
+// context must be current.
 func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
@@ -60,7 +50,7 @@ func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	return h, err
 }
 
-// begin makes CUDA call h.end after the graph has been destroyed. After an error, h has ended.
+// begin makes CUDA call h.end when the graph is destroyed. If it fails, it ends h.
 func (h *Hold) begin(graph cuda.Graph) error {
 	h.add()
 	uc := h.holds.UseCounts
@@ -80,7 +70,6 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// add adds the Hold to those of its group.
 func (h *Hold) add() {
 	hs := h.holds
 	hs.UseCounts.mu.Lock()
@@ -93,8 +82,8 @@ func (h *Hold) add() {
 	hs.unfinishedHolds.Add(1)
 }
 
-// AddUses makes the Hold a user of the objects that one of the graph's calls uses. It counts only
-// once for each object.
+// AddUses makes the Hold a user of the objects of a call. The Hold counts only once for each
+// object.
 func (h *Hold) AddUses(useCounts []*UseCount) {
 	h.holds.UseCounts.mu.Lock()
 	defer h.holds.UseCounts.mu.Unlock()
@@ -106,15 +95,15 @@ func (h *Hold) AddUses(useCounts []*UseCount) {
 	}
 }
 
-// AddPlainUses makes a plain call a user of the objects that it uses. An object can have several
-// entries, and each counts.
+// AddPlainUses makes a plain call a user of its objects. It counts once for each entry of
+// useCounts, even if entries are equal.
 func (h *Hold) AddPlainUses(useCounts []*UseCount) {
 	h.plainUses = append(h.plainUses, useCounts...)
 	h.holds.UseCounts.AddPlainCalls(useCounts)
 }
 
-// end ends the Hold. CUDA calls it on a thread that must not call CUDA, so a new goroutine frees
-// unused objects.
+// end frees the objects that have no other users. It frees them on a new goroutine, because CUDA
+// calls end on a thread that must not call CUDA.
 func (h *Hold) end() {
 	hs := h.holds
 	unused := h.removeUses()
@@ -129,8 +118,8 @@ func (h *Hold) end() {
 	}()
 }
 
-// removeUses removes the Hold and the plain calls from the users of all objects. It returns the
-// objects that must be freed now.
+// removeUses removes the Hold and its plain calls from the users of all objects, and returns the
+// objects to free.
 func (h *Hold) removeUses() (unused []*UseCount) {
 	hs := h.holds
 	uc := hs.UseCounts
@@ -142,21 +131,19 @@ func (h *Hold) removeUses() (unused []*UseCount) {
 	return append(unused, unusedPlain...)
 }
 
-// HasCapture reports whether the graph of a capture contains calls of the group, and has not been
-// destroyed.
+// HasCapture reports whether the capture has a Hold that has not ended.
 func (hs *Holds) HasCapture(captureID uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
 	return hs.holdsByCapture[captureID] != nil
 }
 
-// IsActive reports whether any Hold has not ended. This means that a graph of another library,
-// which has not been destroyed, contains calls of the group.
+// IsActive reports whether any Hold has not ended.
 func (hs *Holds) IsActive() bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
 	return len(hs.holdsByCapture) > 0
 }
 
-// Wait waits until all Holds have ended and unused objects have been freed.
+// Wait waits until all Holds have ended and freed their unused objects.
 func (hs *Holds) Wait() { hs.unfinishedHolds.Wait() }

@@ -9,11 +9,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// A segment is an allocation of GPU memory. It lies in an arena, which has reserved two ranges of
-// addresses, and is mapped in both ranges at the same offset. Only its address in the first range
-// can be registered with NCCL. CUDA frees the memory when both mappings have been removed.
-
-// Segment is an allocation of GPU memory that is mapped at two addresses.
+// Segment is an allocation of GPU memory that is mapped in both address ranges of an arena. Only
+// its address in the first range can be registered with NCCL. The mappings keep the memory
+// allocated.
 type Segment struct {
 	arena    *Arena
 	offset   int64 // in both ranges of the arena
@@ -86,15 +84,12 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// Keep does nothing. A segment has no handle that it could keep, because mappings keep the memory.
+// Keep does nothing, because the mappings keep the memory.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory. If graphs use it, this happens after they have been destroyed. The graphs
-// that count are those of other libraries, and those with an NCCL call outside windows (memory that
-// is registered with NCCL).
+// Unmap frees the memory, or defers this until UseCount has no users.
 func (s *Segment) Unmap() error {
-	// Reclaim frees memory that earlier calls could not free yet.
-	_, reclaimErr := s.arena.memory.gpu.Reclaim()
+	_, reclaimErr := s.arena.memory.gpu.Reclaim() // frees what earlier calls could not free yet
 	unmapErr := s.unmap()
 	return errors.Join(reclaimErr, unmapErr)
 }
@@ -105,15 +100,17 @@ func (s *Segment) unmap() error {
 		return err
 	}
 
-	// While unmapUnused is deferred, the segment is a user of the arena, which keeps its addresses.
-	if s.arena.memory.UseCounts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, s.unmapUnused) {
+	// While unmapUnused is deferred, the segment keeps the arena from freeing its addresses.
+	counts := &s.arena.memory.UseCounts
+	isDeferred := counts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, s.unmapUnused)
+	if isDeferred {
 		return nil
 	}
 
 	return s.unmapUnused()
 }
 
-// markUnmapped sets isUnmapped. It returns an error if that is already set.
+// markUnmapped sets isUnmapped, or fails if it is already set.
 func (s *Segment) markUnmapped() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,23 +122,22 @@ func (s *Segment) markUnmapped() error {
 	return nil
 }
 
-// unmapUnused frees memory that no graph uses. The caller must not hold s.mu, because unmapUnused
-// may wait for other ranks.
+// unmapUnused frees the memory when no graph uses it any more. It may wait for other ranks, so the
+// caller must not hold s.mu.
 func (s *Segment) unmapUnused() error {
 	m := s.arena.memory
 	const isUnmapping = true
-	// For calls in graphs, NCCL may have mapped the memory on other ranks.
-	releaseErr := m.releaseCaptured(&s.UseCount, isUnmapping)
+	releaseErr := m.releaseOnPeers(&s.UseCount, isUnmapping)
 	m.remove(s)
 	freeErr := s.free()
 	return errors.Join(releaseErr, freeErr)
 }
 
-// free removes both mappings once no kernel can use the memory. It does nothing if the segment is
-// suspended, because Suspend has already removed them.
+// free removes both mappings once no kernel can use the memory, unless Suspend has already done
+// this. The caller must hold s.mu, or isUnmapped must be set, or s must be new.
 func (s *Segment) free() error {
 	g := s.arena.memory.gpu
-	if s.isSuspended { // needs no lock: it does not change once isUnmapped is set
+	if s.isSuspended {
 		return nil
 	}
 

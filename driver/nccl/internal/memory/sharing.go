@@ -11,22 +11,15 @@ import (
 	"symmem/internal/handoff"
 )
 
-// A rank can share an allocation of GPU memory with other ranks. For example, rank 0 shares 2 MiB
-// with rank 1. There are two ways:
-//
-//   - By a file, if both ranks are on one machine: rank 0 exports the memory as a file, under a key
-//     that both ranks know. Rank 1 fetches the file by the key, and maps the memory at an address.
-//   - By a fabric handle: these are bytes that rank 0 sends to rank 1. Rank 1 maps the memory by
-//     them. This also works between machines whose GPUs form a fabric.
-
-// Exporter shares GPU memory between ranks of one machine, by files.
+// Exporter shares GPU memory between the ranks of one machine. The owner exports an allocation as a
+// file, under a key that all ranks know. The other ranks fetch the file and map it.
 type Exporter struct {
 	GPU     *gpu.GPU
 	Machine *shm.Machine // passes the files between the ranks
 }
 
-// Export lets other ranks fetch an allocation by key, until Withdraw. It returns the file for
-// Withdraw. The CUDA context must be current.
+// Export lets other ranks fetch an allocation by key until the returned file is passed to Withdraw.
+// The CUDA context must be current.
 func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := e.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -44,8 +37,8 @@ func (e *Exporter) Withdraw(key handoff.Key, file *os.File) error {
 	return file.Close()
 }
 
-// Fetch maps the memory that a rank of this machine has exported by key, and returns its address.
-// This is the address reserved or, if that is 0, a new one. bytes is the size of the memory.
+// Fetch maps an allocation that a rank of this machine has exported under key. If reserved is not
+// 0, Fetch maps the allocation at this address.
 func (e *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
@@ -64,18 +57,19 @@ func (e *Exporter) Fetch(
 	return address, nil
 }
 
-// Sharing shares GPU memory between the ranks of one group.
+// Sharing shares GPU memory between the ranks of one group, by files or by fabric handles. A fabric
+// handle is a byte string that also works on other machines of the same NVLink fabric.
 type Sharing struct {
 	*Exporter
-	UseFabric bool // share by fabric handles instead of files
+	UseFabric bool
 }
 
-// Shared is an allocation that other ranks of a group can map. The zero value stands for none.
+// Shared is an allocation that other ranks of a group can map, or none if it is zero.
 type Shared struct {
 	exporter *Exporter
-	key      handoff.Key // for file
-	file     *os.File    // nil if ranks use the fabric handle
-	Fabric   []byte      // the fabric handle, or nil if ranks fetch the file
+	key      handoff.Key // of file
+	file     *os.File    // nil with UseFabric
+	Fabric   []byte      // fabric handle; nil without UseFabric
 }
 
 // Share shares an allocation with the other ranks. The CUDA context must be current.
@@ -97,8 +91,8 @@ func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns a message for the other ranks. It is empty for the zero Shared. Otherwise, it
-// consists of a byte 1 and the fabric handle, if there is one.
+// Encode returns a message for the other ranks: a byte 1 and Fabric, or nothing for the zero
+// Shared.
 func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
@@ -111,12 +105,12 @@ func (s *Shared) Encode() []byte {
 // Withdraw ends the export of the file. A fabric handle stays valid until the memory is freed.
 func (s *Shared) Withdraw() {
 	if s.file != nil {
-		_ = s.exporter.Withdraw(s.key, s.file)
+		_ = s.exporter.Withdraw(s.key, s.file) // only Close can fail, and the export has ended
 	}
 }
 
-// MapShared is Fetch for memory that a rank of the group has passed to Share. If UseFabric is set,
-// it maps the memory by its fabric handle, and ignores key. Otherwise, it ignores fabric.
+// MapShared maps an allocation that a rank of the group has passed to Share. It uses the handle
+// fabric if UseFabric is set, and key otherwise. The address is chosen as in Fetch.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {

@@ -10,26 +10,19 @@ import (
 	"symmem/internal/dl"
 )
 
-// Suspending a segment frees its memory for a while and keeps its addresses. For example, a segment
-// of 2 MiB is suspended, so that another program can use its memory:
-//
-//   - PrepareSuspend checks that this is possible. It can copy the 2 MiB to host memory.
-//   - Suspend frees the memory. The program must not access the addresses.
-//   - Resume allocates new memory at the same addresses, and copies the 2 MiB back.
-//
-// A segment is mapped at two addresses. CUDA frees its memory when it is unmapped at both.
+// Suspending a segment frees its GPU memory for other programs, and keeps its addresses reserved.
+// Resuming it allocates new memory at these addresses and can restore the contents.
 
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
 // PrepareSuspend checks that the memory can be freed, and copies the contents to host memory if
-// save is set. It returns ErrBusy if a kernel of a closed stream or group may still use the memory.
-// It also returns ErrBusy if NCCL may have mapped the memory on other ranks for a graph: after
-// Resume, the graph's kernels would access the old memory.
+// save is set. It returns ErrBusy while a kernel of a closed stream or group may use the memory. It
+// also returns ErrBusy while NCCL may have mapped the memory on other ranks for a graph, whose
+// kernels would still access the old memory after Resume.
 func (s *Segment) PrepareSuspend(save bool) error {
 	m := s.arena.memory
 	g := m.gpu
-	// Reclaim frees memory that earlier calls could not free yet.
-	if _, err := g.Reclaim(); err != nil {
+	if _, err := g.Reclaim(); err != nil { // frees what earlier calls could not free yet
 		return err
 	}
 
@@ -39,9 +32,8 @@ func (s *Segment) PrepareSuspend(save bool) error {
 			driver.ErrBusy)
 	}
 
-	// NCCL may still have mapped the memory for destroyed graphs.
 	const isUnmapping = false // after an error, the segment stays mapped
-	if err := m.releaseCaptured(&s.UseCount, isUnmapping); err != nil {
+	if err := m.releaseOnPeers(&s.UseCount, isUnmapping); err != nil {
 		return err
 	}
 
@@ -74,8 +66,7 @@ func (s *Segment) checkSuspendable() error {
 	return nil
 }
 
-// Suspend unmaps the memory at both addresses. CUDA frees it once the other ranks have unmapped it,
-// too.
+// Suspend unmaps the memory. CUDA frees it once other ranks have also unmapped it.
 func (s *Segment) Suspend() error {
 	g := s.arena.memory.gpu
 	s.mu.Lock()
@@ -88,8 +79,8 @@ func (s *Segment) Suspend() error {
 	return g.Do(s.removeMappings)
 }
 
-// Resume allocates the memory again, at the same addresses, and restores the saved contents. If it
-// fails, the segment stays suspended, and a later Resume can restore the contents.
+// Resume allocates new memory at the same addresses and restores the saved contents. If it fails,
+// the segment stays suspended, and Resume can be called again.
 func (s *Segment) Resume() error {
 	s.arena.memory.gpu.ReclaimBeforeMap() // an earlier Resume may have left the addresses mapped
 	s.mu.Lock()
@@ -104,7 +95,7 @@ func (s *Segment) Resume() error {
 		}
 
 		if err := s.restoreContents(); err != nil {
-			freeErr := s.free() // before isSuspended is set again, because free then does nothing
+			freeErr := s.free() // requires that isSuspended is false
 			s.isSuspended = true
 			return fmt.Errorf("restoring a segment: %w", errors.Join(err, freeErr))
 		}
@@ -114,11 +105,10 @@ func (s *Segment) Resume() error {
 	return nil
 }
 
-// allocateAndMapAgain is allocateAndMap for a suspended segment. If it succeeds, the segment is not
-// suspended any more. The caller must hold s.mu.
+// allocateAndMapAgain is allocateAndMap for a suspended segment. It clears isSuspended on success.
+// The caller must hold s.mu.
 func (s *Segment) allocateAndMapAgain() error {
-	// Clear isSuspended first: allocateAndMap calls free after an error, and free does nothing while
-	// isSuspended is set.
+	// After an error, allocateAndMap calls free, which requires that isSuspended is false.
 	s.isSuspended = false
 	err := s.arena.memory.gpu.Do(s.allocateAndMap)
 	s.isSuspended = err != nil
@@ -136,8 +126,7 @@ func (s *Segment) saveContents() error {
 	return nil
 }
 
-// restoreContents copies savedContents, if there are any, to the segment. The caller must hold
-// s.mu.
+// restoreContents copies savedContents, if any, to the segment. The caller must hold s.mu.
 func (s *Segment) restoreContents() error {
 	if s.savedContents == nil {
 		return nil
@@ -147,8 +136,7 @@ func (s *Segment) restoreContents() error {
 	return s.copyContents(s.savedContents, s.Address(), savedAddress)
 }
 
-// copyContents copies s.bytes from src to dst. One of them is the address of the segment, the other
-// that of hostMemory.
+// copyContents copies the segment to hostMemory or back. src and dst are their addresses.
 func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {
@@ -156,6 +144,6 @@ func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 			return g.CUDA.MemcpyAsync(dst, src, s.bytes, stream)
 		})
 	})
-	runtime.KeepAlive(hostMemory) // CUDA has only the address
+	runtime.KeepAlive(hostMemory) // CUDA only knows its address
 	return err
 }

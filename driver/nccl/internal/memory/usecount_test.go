@@ -24,7 +24,7 @@ func TestFailedReleaseIsRepeated(t *testing.T) {
 	m.UseCounts.AddPlainCalls(used)
 	m.UseCounts.EndPlainCalls(used)
 	for i, want := range []error{failure, nil, nil} {
-		if err := m.releaseCaptured(u, false); !errors.Is(err, want) {
+		if err := m.releaseOnPeers(u, false); !errors.Is(err, want) {
 			t.Errorf("attempt %d: got %v, want %v", i+1, err, want)
 		}
 	}
