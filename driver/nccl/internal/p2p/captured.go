@@ -8,33 +8,20 @@ import (
 	"symmem/internal/cuda"
 )
 
-// A program can capture Sends and Recvs in a CUDA graph, and launch the graph many times. Suppose
-// that rank 0 captures a Send to rank 1. All launches use the same memory of rank 0's GPU for their
-// messages, and the same two flags in memory that both ranks share:
-//
-//   - arrived is 1 from the arrival of a message until rank 1 claims it, that is, decides to copy
-//     it.
-//   - copied is 1 when rank 1 has copied the message. The next launch waits for this, and sets
-//     copied to 0 before it overwrites the message.
-//
-// All launches of a Recv use the same descriptor, which says what the GPU must copy. The host fills
-// it in when the message has arrived.
-
-// CapturedMessage is a Send or a Recv in a CUDA graph. Each launch of the graph sends or receives
-// another message.
+// CapturedMessage is a Send or a Recv in a CUDA graph. Each launch sends or receives another
+// message, but all launches of a Send use the same memory and flags. A launch therefore waits until
+// the receiver has copied the previous message and set the flag copied.
 type CapturedMessage struct {
 	messages   *Messages
 	plan       *Plan
-	staged     stagedMessage    // a Send's memory, and the index of its flags, called slot
-	descriptor *kernels.Message // nil for a Send, and before record
-	// state is kernels.MessageWaits while the stream waits in a launch. It is nil before record. The
-	// state of a Recv is a part of its descriptor.
-	state      *gpu.Word
-	lastLaunch *End // the Send or Recv of the latest launch, or nil
+	staged     stagedMessage    // memory and flags of a Send
+	descriptor *kernels.Message // of a Recv: what the GPU copies when the message has arrived
+	state      *gpu.Word        // kernels.MessageWaits while the stream waits in a launch
+	lastLaunch *End             // the Send or Recv of the latest launch, or nil
 }
 
-// record adds the Send or Recv to the capture of s. The CUDA context must be current. Even after an
-// error, a part of the work may be captured.
+// record adds the Send or Recv to the capture of s. After an error, a part of the work may have been
+// captured. The CUDA context must be current.
 func (c *CapturedMessage) record(s *stream.Stream) error {
 	if c.plan.Operation == driver.Recv {
 		return c.recordReceive(s)
@@ -55,8 +42,8 @@ func (c *CapturedMessage) recordReceive(s *stream.Stream) error {
 	return c.messages.queueCopy(descriptor, c.plan, s.CUDA)
 }
 
-// recordSend makes each launch wait until the receiver has copied the previous message. The state
-// is kernels.MessageWaits during the wait, and 0 after it.
+// recordSend makes each launch wait for the flag copied before it overwrites the message. During
+// this wait, the state is kernels.MessageWaits.
 func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	m := c.messages
 	api := m.Device.GPU.CUDA
@@ -66,7 +53,7 @@ func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	}
 
 	c.state = state
-	box := m.outbox.peers[c.plan.Root].mailbox // the shared memory
+	box := m.outbox.peers[c.plan.Root].mailbox
 	copied := box.deviceAddress(&box.flags(m.Config.Rank).copied[c.staged.slot])
 	if err := api.StreamWriteValue(s.CUDA, state.Address(), kernels.MessageWaits); err != nil {
 		return err
@@ -87,9 +74,8 @@ func (c *CapturedMessage) recordSend(s *stream.Stream) error {
 	return m.outbox.queueSend(c.plan, c.staged, s.CUDA)
 }
 
-// Launch prepares one launch of the graph, which the caller then queues. It announces the message
-// of a Send to the receiver, or looks for the message of a Recv. The caller must hold s.Mu and
-// Group.Mu.
+// Launch prepares a launch of the graph. It announces the message of a Send to the receiver, or
+// registers a Recv for delivery. The caller must hold s.Mu and Group.Mu, and queue the launch next.
 func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 	m, p := c.messages, c.plan
 	if err := m.beginCall(s, p); err != nil {
@@ -111,14 +97,14 @@ func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 		return e, nil
 	}
 
-	if _, err := m.inbox.post(e); err != nil { // post never accepts the message of a captured Recv
+	if _, err := m.inbox.post(e); err != nil { // never accepts the message of a captured Recv
 		return nil, m.Plane.Fail(err)
 	}
 
 	return e, nil
 }
 
-// newEnd returns the Send or Recv of the next launch. The caller must hold Group.Mu.
+// newEnd returns the End of the next launch. The caller must hold Group.Mu.
 func (c *CapturedMessage) newEnd() *End {
 	e := c.messages.newEnd(c.plan)
 	e.state = c.state
@@ -129,7 +115,6 @@ func (c *CapturedMessage) newEnd() *End {
 	return e
 }
 
-// announce announces the message of a launch to the receiver.
 func (c *CapturedMessage) announce(e *End) {
 	o := c.messages.outbox
 	receiver := c.plan.Root
@@ -138,11 +123,11 @@ func (c *CapturedMessage) announce(e *End) {
 	e.copiedFlag = &flags.copied[c.staged.slot]
 	headers := o.peers[receiver].mailbox.headersFrom(o.config.Rank)
 	e.canOverwriteFlag = &headers.canOverwrite
-	const isInGraph = true
-	o.announce(e, c.staged, isInGraph)
+	o.announce(e, c.staged)
 }
 
-// release frees the resources of a closed graph's message. The caller must hold Group.Mu.
+// release frees the resources of the message after its graph is closed. The caller must hold
+// Group.Mu.
 func (c *CapturedMessage) release() {
 	m := c.messages
 	switch {
@@ -153,9 +138,8 @@ func (c *CapturedMessage) release() {
 	}
 
 	if c.plan.Operation == driver.Send && !m.closed {
-		// If the receiver still has to copy the last message, a later reclaim frees the memory.
 		out := &m.outbox.peers[c.plan.Root]
 		out.uncopied = append(out.uncopied, c.staged)
-		m.outbox.reclaim(out)
+		m.outbox.reclaim(out) // keeps the memory until the receiver has copied the last message
 	}
 }

@@ -9,27 +9,21 @@ import (
 	"symmem/internal/control"
 )
 
-// Streams on a GPU can wait for a message in two ways:
-//
-//   - A Recv waits for its message.
-//   - A Send in a CUDA graph waits until its receiver has copied the message of the previous
-//     launch, because all launches of the graph use the same memory.
-//
-// Such a wait never ends if, for example, the peer's process has exited. The functions below find
-// this out. An End is a Send or a Recv of this rank that is unfinished. Its plan.Root is the peer,
-// or AnySource.
+// A stream waits on the GPU in a Recv without a message, and in a Send of a CUDA graph until the
+// receiver has copied the previous launch's message. Examine detects waits that cannot end, for
+// example because the peer has exited.
 
-// Examine looks for streams that wait for a message. It returns an error if such a wait can never
-// end. It is called from time to time.
+// Examine returns an error if a stream waits in an End (an unfinished Send or Recv) and can never
+// leave it. It is called periodically.
 func (m *Messages) Examine() error {
 	if m.messagePlane == nil { // the ranks cannot exchange messages
 		return nil
 	}
 
 	m.inbox.mu.Lock()
-	mustPrune := slices.ContainsFunc(m.unfinishedSends, (*End).isCapturedSend)
+	hasCapturedSend := slices.ContainsFunc(m.unfinishedSends, (*End).isCapturedSend)
 	m.inbox.mu.Unlock()
-	if mustPrune {
+	if hasCapturedSend {
 		m.pruneSends() // removes the Sends that have completed
 	}
 
@@ -47,13 +41,13 @@ func (m *Messages) Examine() error {
 	return nil
 }
 
-// listWaiting reads new message headers, and lists the Sends and Recvs on which streams still wait.
+// listWaiting reads new message headers, and returns the Ends in which streams still wait.
 func (m *Messages) listWaiting() ([]*End, error) {
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	m.inbox.pruneReceives()
 	err := m.inbox.readHeaders()
-	// Build the list even after an error, because isWaiting notes the start of each wait.
+	// Continue after an error, because isWaiting notes the start of each wait.
 	var waiting []*End
 	for _, e := range m.inbox.recvsWithoutMessage {
 		if m.inbox.isWaiting(e) {
@@ -70,15 +64,15 @@ func (m *Messages) listWaiting() ([]*End, error) {
 	return waiting, err
 }
 
-// examineWait returns an error if a stream's wait in a Send or Recv can never end.
+// examineWait returns an error if the wait in e can never end.
 func (m *Messages) examineWait(e *End) error {
 	err := m.diagnose(e)
 	if err == nil {
 		return nil
 	}
 
-	// The message may have arrived during diagnose. All headers that the peer wrote before diagnose
-	// looked at the peer are visible now.
+	// Check again: the message may have arrived during diagnose. Headers that the peer wrote before
+	// diagnose examined it are visible now.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	if err := m.inbox.readHeaders(); err != nil {
@@ -89,26 +83,26 @@ func (m *Messages) examineWait(e *End) error {
 		return nil
 	}
 
-	isUnmatched := errors.As(err, new(*driver.MessageError)) // diagnose has found no message
-	if isUnmatched && mayHaveMessage(m.inbox, e) {
+	foundNoMessage := errors.As(err, new(*driver.MessageError))
+	if foundNoMessage && mayHaveMessage(m.inbox, e) {
 		return nil
 	}
 
 	return err
 }
 
-// diagnose is the first check of examineWait. Its error can be outdated, because a message may
-// arrive during the check. The caller must not hold inbox.mu.
+// diagnose is examineWait without the repeated check, so its error can be outdated. The caller must
+// not hold inbox.mu.
 func (m *Messages) diagnose(e *End) error {
 	p := e.plan
 	m.inbox.mu.Lock()
 	isRecvWithoutMessage := !e.isCapturedSend() && !mayHaveMessage(m.inbox, e)
 	m.inbox.mu.Unlock()
-	// In a strict group, a Send matches only Recvs between the same collectives. If the sender has
-	// called the next collective without a Send, there will be no message.
-	needsMessageNow := m.Config.Strict && isRecvWithoutMessage
-	if needsMessageNow && m.messagePlane.HasCalledMore(p.Root, e.After) {
-		nextCollective := e.After + 1 // e.After is the number of collectives before the Recv
+	// In a strict group, no message can cross a collective. A Recv after e.After collectives has no
+	// message if the sender has already called the next collective.
+	mayNotCross := m.Config.Strict && isRecvWithoutMessage
+	if mayNotCross && m.messagePlane.HasCalledMore(p.Root, e.After) {
+		nextCollective := e.After + 1
 		return &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: nextCollective,
 			Ends: m.MessagesBefore(nextCollective),
@@ -120,14 +114,14 @@ func (m *Messages) diagnose(e *End) error {
 	})
 }
 
-// mayHaveMessage reports whether this rank has read the header of the Recv's message, or of one
-// that may be assigned to the Recv later. The caller must hold in.mu.
+// mayHaveMessage reports whether this rank has read the header of a message that is assigned to the
+// Recv e or may be assigned to it. The caller must hold in.mu.
 func mayHaveMessage(in *inbox, e *End) bool {
 	return e.announcement != nil || in.hasCandidate(e)
 }
 
-// UnmatchedError returns an error that lists each Send without a Recv and each Recv without a
-// Send. It is called before a group closes, and marks this rank's mailbox as closed.
+// UnmatchedError returns an error that lists each Send without a Recv and each Recv without a Send.
+// It is called when a group closes, and marks this rank's mailbox as closed.
 func (m *Messages) UnmatchedError() error {
 	if m.messagePlane == nil || m.Plane.Cause() != nil {
 		return nil
@@ -140,23 +134,21 @@ func (m *Messages) UnmatchedError() error {
 		return nil // the group has been torn down, and the mailbox freed
 	}
 
-	// All headers that peers wrote before the group began to close are visible now. The matcher
-	// assigns messages to Recvs.
-	const all = true // even messages whose data has not arrived
+	// Headers that peers wrote before the group began to close are visible now.
+	const all = true // also match messages whose data has not arrived
 	readErr := m.inbox.readHeaders()
 	passErr := m.inbox.passToMatcher(all)
 	if readErr != nil || passErr != nil {
 		return errors.Join(readErr, passErr)
 	}
 
-	// From now on, senders list the messages that this rank has not read.
-	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, 1)
+	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, 1) // makes senders list later messages
 	unreceived := m.inbox.matcher.Unclaimed()
 	return control.UnmatchedError(m.Config, unreceived, awaitedRecvs(m.inbox), unread)
 }
 
-// unreadByPeers lists this rank's messages that peers had not read when they closed their
-// mailboxes. If another call holds m.Mu, possibly during a long wait, the list is empty.
+// unreadByPeers lists this rank's messages in mailboxes that peers have closed. The list is empty
+// if another call holds m.Mu, because the call may wait for long.
 func (m *Messages) unreadByPeers() (unread []driver.MessageEnds) {
 	if !m.Mu.TryLock() {
 		return nil
@@ -170,14 +162,13 @@ func (m *Messages) unreadByPeers() (unread []driver.MessageEnds) {
 	return unread
 }
 
-// awaitedRecvs describes the Recvs of an inbox without a message. The caller must hold in.mu.
+// awaitedRecvs describes the Recvs without a message. The caller must hold in.mu.
 func awaitedRecvs(in *inbox) []control.AwaitedRecv {
 	var awaited []control.AwaitedRecv
 	for _, e := range in.recvsWithoutMessage {
-		// Until a message is assigned to the Recv, Number is 0 and Source can be AnySource.
 		a := control.AwaitedRecv{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
 		if e.isAssigned {
-			a.Source = e.source
+			a.Source = e.source // plan.Root may be AnySource
 		}
 
 		awaited = append(awaited, a)

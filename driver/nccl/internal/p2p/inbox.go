@@ -135,8 +135,8 @@ func (in *inbox) passToMatcher(all bool) error {
 			continue // matched with a Recv
 		}
 
-		isComplete := a.ownsFlags() && in.isComplete(a)
-		if !all && !isComplete {
+		canClaim := a.ownsFlags() && in.canClaim(a)
+		if !all && !canClaim {
 			in.unassigned = append(in.unassigned, a)
 			continue
 		}
@@ -293,7 +293,7 @@ func (in *inbox) isWaiting(e *End) bool {
 		return atomic.LoadUint32(e.copiedFlag) == 0
 	}
 
-	return e.announcement == nil || !in.isComplete(e.announcement)
+	return e.announcement == nil || !in.canClaim(e.announcement)
 }
 
 // hasUnanswered reports whether any Recv is waiting for a message that has not been announced.

@@ -10,24 +10,13 @@ import (
 	"symmem/internal/sys"
 )
 
-// These tests run the inbox of rank 1 without a GPU. The peer, rank 0, announces a message by a
-// header in rank 1's mailbox (shared host memory), and then rank 1 posts a Recv. For example, this
-// header announces message number 1 of 8 bytes, in slot 0 of the mailbox. Its data begins at byte
-// 64 of segment 1, a part of the peer's memory that has 4 MiB and that rank 1 has mapped:
-//
-//	header{number: 1, bytes: 8, slot: 0, segment: 1, size: segmentBytes, offset: 64}
-
-// The address and the size of the peer's only segment.
+// The peer, rank 0, has one segment of GPU memory. Rank 1, whose inbox is tested, has mapped it.
 const (
 	segmentAddress = 1 << 30
 	segmentBytes   = 4 << 20
+	messageBytes   = 8
 )
 
-// messageBytes is the size of the message and of the Recv.
-const messageBytes = 8
-
-// TestPostRejectsInvalidHeaders posts a Recv after the peer has written a header that a correct
-// peer would never write. post must return an error and not copy from memory that the header names.
 func TestPostRejectsInvalidHeaders(t *testing.T) {
 	for name, corrupt := range map[string]func(h *header){ // changes a valid header
 		"wrong size of a mapped segment": func(h *header) {
@@ -62,7 +51,6 @@ func TestPostRejectsInvalidHeaders(t *testing.T) {
 	})
 }
 
-// checkPostFails checks that post returns an error for a Recv.
 func checkPostFails(t *testing.T, in *inbox) {
 	t.Helper()
 	accepted, err := in.post(newRecv(messageBytes))
@@ -71,15 +59,12 @@ func checkPostFails(t *testing.T, in *inbox) {
 	}
 }
 
-// corruptPostedCount sets the number of headers that rank 0 has written to an impossible number.
-// The mailbox has room for Slots headers.
 func (m *mailbox) corruptPostedCount() {
-	const impossibleCount = 1 << 60
-	spin.StoreRelease64(&m.headersFrom(0).postedCount, impossibleCount)
+	const peer = 0
+	const impossibleCount = 1 << 60 // more than Slots headers
+	spin.StoreRelease64(&m.headersFrom(peer).postedCount, impossibleCount)
 }
 
-// TestPostAcceptsCompleteMessageImmediately posts a Recv after the header and the data of its
-// message have arrived. post must accept the message and set up the copy of the data.
 func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	in := newTestInbox(t)
 	const offset = 64
@@ -96,8 +81,7 @@ func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	}
 }
 
-// TestUnreadMessagesAreLimitedToSlots corrupts the number of headers in a closed mailbox. The
-// sender, rank 0, asks its outbox which of them were not read. The outbox must list at most Slots.
+// A sender lists at most Slots unread messages, even if a closed mailbox is corrupt.
 func TestUnreadMessagesAreLimitedToSlots(t *testing.T) {
 	in := newTestInbox(t)
 	const receiver = 1
@@ -113,8 +97,6 @@ func TestUnreadMessagesAreLimitedToSlots(t *testing.T) {
 	}
 }
 
-// TestRecvHasNoMessageOfAnotherSource announces a message of rank 3 that has no Recv. It may be the
-// message of a Recv from any source, but not of a Recv from rank 0.
 func TestRecvHasNoMessageOfAnotherSource(t *testing.T) {
 	in := newTestInbox(t)
 	const tag, source = 1, 3
@@ -132,8 +114,8 @@ func TestRecvHasNoMessageOfAnotherSource(t *testing.T) {
 	}
 }
 
-// newTestInbox returns the inbox of rank 1 in a group of two ranks. To the inbox, segment 1 of rank
-// 0 appears to be mapped at segmentAddress.
+// newTestInbox returns the inbox of rank 1, which needs no GPU because the peer's segment appears
+// to be mapped already.
 func newTestInbox(t *testing.T) *inbox {
 	t.Helper()
 	const ranks = 2
@@ -164,7 +146,7 @@ func newTestInbox(t *testing.T) *inbox {
 	}
 }
 
-// announceFromPeer makes a message with header h arrive from rank 0, after its data in slot 0.
+// announceFromPeer makes the data and the header of a message arrive from rank 0, in slot 0.
 func (in *inbox) announceFromPeer(h *header) {
 	const peer = 0
 	const slot = 0
@@ -173,7 +155,7 @@ func (in *inbox) announceFromPeer(h *header) {
 	in.mailbox.headersFrom(peer).post(h)
 }
 
-// newRecv returns a Recv of the given size from rank 0.
+// newRecv returns a Recv from rank 0.
 func newRecv(bytes int64) *End {
 	call := &driver.Call{Operation: driver.Recv, Count: bytes, DataType: driver.Uint8}
 	return &End{plan: &Plan{Call: call}, descriptor: &kernels.Message{}}

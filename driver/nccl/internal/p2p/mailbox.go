@@ -14,32 +14,32 @@ import (
 	"symmem/internal/sys"
 )
 
-// Each rank has a mailbox: host memory that it shares with the other ranks of its group. For
-// example, rank 0 sends 64 bytes to rank 1:
+// mailbox is the mailbox of a rank: host memory in which other ranks post headers of messages. For
+// example, rank 0 sends a message to rank 1. It chooses a slot, say 5, and posts a header. When the
+// data is ready, its GPU sets arrived[5]. Rank 1 claims the message by clearing arrived[5], copies
+// the data, and sets copied[5].
 //
-//  1. Rank 0 picks a slot, the number of two flags in rank 1's mailbox, say 5. It writes a header
-//     into the mailbox, and wakes rank 1. The header describes the message: its size, its slot, and
-//     where its data will be on rank 0's GPU.
-//  2. Rank 0's GPU copies the data to that place, and sets the flag arrived[5] in the mailbox to 1.
-//     This can happen before or after step 1.
-//  3. Rank 1 reads the header, sees that arrived[5] is 1, and sets it to 0. This claims the
-//     message: from now on, rank 0 cannot withdraw it.
-//  4. Rank 1's GPU copies the data, and sets the flag copied[5] to 1. Rank 0 sets it to 0 when it
-//     uses slot 5 again.
-//
-// A mailbox consists of a wakeup, then flags for each sender, and then a headerRing for each. Each
-// of these parts begins at a page of memory.
+// A mailbox consists of a wakeup, then flags for each sender, then a headerRing for each sender.
+// Each part begins at a page boundary.
+type mailbox struct {
+	memory *sys.Mapping
+	ranks  int // size of the group
+
+	// Addresses of the flags that pin has registered, or 0.
+
+	pinnedHost   uintptr // for this process
+	pinnedDevice uintptr // for this rank's GPU
+}
 
 // Slots is the number of slots for messages from one rank to another.
 const Slots = 1024
 
-// pageBytes is the size of a page in bytes.
 const pageBytes = 4096
 
 // wakeup is the part of a mailbox with which senders wake its owner.
 type wakeup struct {
 	wakeCount    uint32 // number of calls of wake; the owner sleeps until it changes
-	sleeperCount int32  // number of the owner's goroutines that sleep
+	sleeperCount int32  // sleeping goroutines of the owner
 	closed       uint32 // 1 once the owner does not read headers any more
 	_            [pageBytes - 12]byte
 }
@@ -53,41 +53,29 @@ type flags struct {
 // headerRing is a ring buffer of headers. The counts never decrease.
 type headerRing struct {
 	postedCount uint64 // headers that the sender has written
-	// canOverwrite is 1 once the receiver must not claim messages of CUDA graphs any more. The sender
-	// sets it after a failure, before its GPU might overwrite such a message.
+	// canOverwrite is 1 once the receiver must not claim messages of CUDA graphs. The sender sets it
+	// after a failure, before its GPU may overwrite such a message.
 	canOverwrite uint32
 	_            [pageBytes - 12]byte
 	readCount    uint64 // headers that the receiver has read
 	_            [pageBytes - 8]byte
-	headers      [Slots]header // the first header is at index 1, and number n at index n % Slots
+	headers      [Slots]header // header n, counted from 1, is at index n % Slots
 }
 
-// header describes a message. The data is in a segment, which is an allocation on the sender's GPU.
+// header describes a message. The data is in a segment, an allocation on the sender's GPU.
 type header struct {
 	tag               uint64
 	number            uint64 // among the sender's messages to this rank with this tag, from 1
 	bytes             uint64 // size of the message
 	digest            uint64 // hash of the sender's call; must match the receiver's
-	collectivesBefore uint64 // number of collectives that the sender called before
+	collectivesBefore uint64 // collectives that the sender called before this message
 	segment           uint64 // number of the segment, from 1, or 0 for an empty message
 	size              uint64 // size of the segment in bytes
 	offset            uint64 // offset of the data in the segment in bytes
 	slot              uint64
-	inGraph           uint64 // 1 for a Send in a CUDA graph, which always uses the same slot, or 0
+	inGraph           uint64 // 1 for a Send in a CUDA graph, which keeps its slot, or 0
 }
 
-// mailbox is a mailbox of this rank or of a peer, mapped into this process.
-type mailbox struct {
-	memory *sys.Mapping
-	ranks  int // size of the group
-
-	// This rank's GPU can access the flags that pin has registered. They begin at two addresses: one
-	// for this process, and one for the GPU. Both are 0 before pin.
-	pinnedHost   uintptr
-	pinnedDevice uintptr
-}
-
-// mailboxBytes returns the size of a mailbox.
 func mailboxBytes(ranks int) int64 {
 	perSender := int64(unsafe.Sizeof(flags{}) + unsafe.Sizeof(headerRing{}))
 	return int64(unsafe.Sizeof(wakeup{})) + int64(ranks)*perSender
@@ -95,33 +83,32 @@ func mailboxBytes(ranks int) int64 {
 
 func (m *mailbox) wakeup() *wakeup { return (*wakeup)(m.memory.Base()) }
 
-// flags returns the flags of messages from a group rank.
+// flags returns the flags of messages from sender, a group rank.
 func (m *mailbox) flags(sender int) *flags {
 	offset := unsafe.Sizeof(wakeup{}) + uintptr(sender)*unsafe.Sizeof(flags{})
 	return (*flags)(unsafe.Add(m.memory.Base(), offset))
 }
 
-// headersFrom returns the headers of messages from a group rank.
+// headersFrom returns the headers of messages from sender.
 func (m *mailbox) headersFrom(sender int) *headerRing {
 	ringsOffset := unsafe.Sizeof(wakeup{}) + uintptr(m.ranks)*unsafe.Sizeof(flags{})
 	offset := ringsOffset + uintptr(sender)*unsafe.Sizeof(headerRing{})
 	return (*headerRing)(unsafe.Add(m.memory.Base(), offset))
 }
 
-// hasRoom reports whether the ring has room for another header.
 func (r *headerRing) hasRoom() bool {
 	unreadCount := spin.LoadAcquire64(&r.postedCount) - spin.LoadAcquire64(&r.readCount)
 	return unreadCount < Slots
 }
 
-// post adds a header. Call it only if hasRoom returns true.
+// post adds a header. The ring must have room.
 func (r *headerRing) post(h *header) {
 	next := spin.LoadAcquire64(&r.postedCount) + 1
 	r.headers[next%Slots] = *h
 	spin.StoreRelease64(&r.postedCount, next)
 }
 
-// wake wakes the owner's goroutines that sleep until wakeCount changes.
+// wake increments wakeCount and wakes the owner's sleeping goroutines.
 func (w *wakeup) wake() {
 	atomic.AddUint32(&w.wakeCount, 1)
 	if atomic.LoadInt32(&w.sleeperCount) != 0 {
@@ -129,7 +116,7 @@ func (w *wakeup) wake() {
 	}
 }
 
-// mailboxKey identifies a rank's mailbox when a peer requests it.
+// mailboxKey identifies a rank's mailbox when a peer fetches it.
 func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
@@ -147,7 +134,7 @@ func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, err
 		return nil, nil, errors.Join(err, closeErr)
 	}
 
-	// This rank's GPU sets flags of messages from all ranks.
+	// This rank's GPU uses the flags of all senders.
 	const firstSender = 0
 	m, err := mapMailbox(d, f, ranks, firstSender, ranks)
 	if err != nil {
@@ -159,8 +146,8 @@ func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, err
 	return m, f, nil
 }
 
-// fetchMailbox maps the mailbox of a peer. worldRank is the peer's rank among all ranks of the
-// program.
+// fetchMailbox maps the mailbox of a peer. worldRank is its rank in the whole program, not in the
+// group.
 func fetchMailbox(
 	ctx context.Context, d *Device, config *driver.GroupConfig, worldRank int,
 ) (*mailbox, error) {
@@ -181,13 +168,12 @@ func fetchMailbox(
 			size, expectedSize)
 	}
 
-	// This rank's GPU uses only the flags of messages from this rank.
-	const senders = 1
-	return mapMailbox(d, f, ranks, config.Rank, senders)
+	const senderCount = 1 // this rank's GPU uses only the flags of its own messages
+	return mapMailbox(d, f, ranks, config.Rank, senderCount)
 }
 
-// mapMailbox maps the file of a mailbox, and pins the flags of consecutive senders.
-func mapMailbox(d *Device, f *os.File, ranks, firstSender, senders int) (*mailbox, error) {
+// mapMailbox maps the file of a mailbox and pins the flags of consecutive senders.
+func mapMailbox(d *Device, f *os.File, ranks, firstSender, senderCount int) (*mailbox, error) {
 	const offset = 0
 	memory, err := sys.Map(f, offset, mailboxBytes(ranks))
 	if err != nil {
@@ -195,7 +181,7 @@ func mapMailbox(d *Device, f *os.File, ranks, firstSender, senders int) (*mailbo
 	}
 
 	m := &mailbox{memory: memory, ranks: ranks}
-	if err := d.GPU.Do(func() error { return m.pin(d, firstSender, senders) }); err != nil {
+	if err := d.GPU.Do(func() error { return m.pin(d, firstSender, senderCount) }); err != nil {
 		closeErr := m.close(d)
 		return nil, errors.Join(err, closeErr)
 	}
@@ -203,16 +189,16 @@ func mapMailbox(d *Device, f *os.File, ranks, firstSender, senders int) (*mailbo
 	return m, nil
 }
 
-// pin registers the flags of consecutive senders with CUDA, so that this rank's GPU can access
-// them. The CUDA context must be current.
-func (m *mailbox) pin(d *Device, firstSender, senders int) error {
+// pin registers the flags of consecutive senders with CUDA for access by this rank's GPU. The CUDA
+// context must be current.
+func (m *mailbox) pin(d *Device, firstSender, senderCount int) error {
 	address := uintptr(unsafe.Pointer(m.flags(firstSender)))
-	bytes := int64(senders) * int64(unsafe.Sizeof(flags{}))
+	bytes := int64(senderCount) * int64(unsafe.Sizeof(flags{}))
 	if err := d.GPU.CUDA.MemHostRegister(address, bytes); err != nil {
 		return fmt.Errorf("registering host memory for messages: %w", err)
 	}
 
-	m.pinnedHost = address // close must now unregister the memory, even after an error below
+	m.pinnedHost = address // makes close unregister the memory, even after an error below
 	deviceAddress, err := d.GPU.CUDA.MemHostDeviceAddress(address)
 	m.pinnedDevice = deviceAddress
 	return err
@@ -224,9 +210,9 @@ func (m *mailbox) deviceAddress(flag *uint32) uintptr {
 	return m.pinnedDevice + offset
 }
 
-// close unmaps the mailbox. Call it after the end of all work that uses the mailbox. If CUDA cannot
-// unregister the flags, for example during a capture by another library, the mailbox stays mapped.
-// CUDA would otherwise refuse to register other memory at these addresses.
+// close unmaps the mailbox after all work that uses it has ended. If CUDA cannot unregister the
+// flags, for example during a capture by another library, the mailbox stays mapped, because CUDA
+// would refuse to register other memory at the same addresses.
 func (m *mailbox) close(d *Device) error {
 	if m.pinnedHost != 0 {
 		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinnedHost) })

@@ -261,15 +261,15 @@ func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 }
 
 // announce posts the header of a message in the receiver's mailbox, and wakes the receiver. The
-// data may arrive later. isInGraph is set for a Send in a graph.
-func (o *outbox) announce(e *End, staged stagedMessage, isInGraph bool) {
+// data may arrive later.
+func (o *outbox) announce(e *End, staged stagedMessage) {
 	p := e.plan
 	h := header{
 		tag: uint64(p.Tag), number: e.Number, bytes: uint64(p.bytes()), digest: p.Digest,
 		collectivesBefore: e.After, slot: staged.slot, segment: uint64(staged.block.segment),
 		offset: uint64(staged.block.offset),
 	}
-	if isInGraph {
+	if e.isCaptured {
 		h.inGraph = 1
 	}
 

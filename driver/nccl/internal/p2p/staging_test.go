@@ -6,10 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBlocksDoNotOverlap allocates and frees random blocks of staging memory, which consists of up
-// to three segments. Every unit (blockUnit bytes) of a segment must be in exactly one block or free
-// span. For example, a segment of 4 units with a block in units 0 and 1 has one free span, of units
-// 2 and 3. At the end, all memory must be free.
+// Every unit (blockUnit bytes) of a segment belongs to exactly one block or free span, and freeing
+// all blocks leaves one free span in each segment.
 func TestBlocksDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		segmentUnits := rapid.SliceOfN(rapid.Int64Range(1, 20), 1, 3).Draw(t, "segments")
@@ -20,7 +18,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 			s.segments = append(s.segments, &stagingSegment{bytes: bytes, freeSpans: free})
 		}
 
-		var live []block // the blocks that are allocated now
+		var live []block // currently allocated
 		allocate := func(t *rapid.T) {
 			bytes := rapid.Int64Range(0, 12*blockUnit).Draw(t, "bytes")
 			b, ok := s.allocateBlock(bytes)
@@ -46,7 +44,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"take": allocate,
 			"put":  free,
-			"":     func(t *rapid.T) { checkBlocks(t, &s, live) }, // after each of the others
+			"":     func(t *rapid.T) { checkBlocks(t, &s, live) }, // runs after each action
 		})
 		for _, b := range live {
 			s.freeBlock(b)
@@ -56,28 +54,27 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 	})
 }
 
-// checkBlocks checks that each unit is in exactly one live block or free span.
 func checkBlocks(t *rapid.T, s *staging, live []block) {
 	t.Helper()
 	for i, segment := range s.segments {
-		uses := make([]int, segment.bytes/blockUnit) // blocks and free spans that contain a unit
-		count := func(s span) {
+		ownerCounts := make([]int, segment.bytes/blockUnit) // blocks and free spans of each unit
+		countOwner := func(s span) {
 			for offset := s.offset; offset < s.end(); offset += blockUnit {
-				uses[offset/blockUnit]++
+				ownerCounts[offset/blockUnit]++
 			}
 		}
 		for _, free := range segment.freeSpans {
-			count(free)
+			countOwner(free)
 		}
 
 		number := i + 1 // segments are numbered from 1
 		for _, b := range live {
 			if b.segment == number {
-				count(b.span)
+				countOwner(b.span)
 			}
 		}
 
-		for unit, n := range uses {
+		for unit, n := range ownerCounts {
 			if n != 1 {
 				t.Fatalf("unit %d of segment %d is in %d blocks or free spans, want 1", unit, number, n)
 			}
@@ -85,7 +82,6 @@ func checkBlocks(t *rapid.T, s *staging, live []block) {
 	}
 }
 
-// checkAllFree checks that each segment is one free span.
 func checkAllFree(t *rapid.T, s *staging) {
 	t.Helper()
 	for i, segment := range s.segments {

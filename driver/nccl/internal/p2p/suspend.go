@@ -12,21 +12,10 @@ import (
 	"symmem/internal/control"
 )
 
-// Suspending a group frees a part of its GPU memory for a while. This includes staging memory,
-// which holds messages from the Send until the receiver has copied them. Staging memory consists of
-// segments. Rank 0 allocates and maps its own segments, and it also maps segments of rank 1, from
-// which it copies messages. The steps are:
-//
-//   - PrepareSuspend checks that no messages are left.
-//   - Suspend unmaps and frees the memory, once PrepareSuspend has succeeded on all ranks. The
-//     addresses stay reserved.
-//   - Allocate allocates the memory again, at the same addresses. If it fails on a rank, the other
-//     ranks undo it by Deallocate.
-//   - MapAgain maps the segments of other ranks at the same addresses, once Allocate has succeeded
-//     on all ranks.
-
-// Suspender suspends and resumes the staging memory of a group. All its methods do nothing if the
-// ranks cannot exchange messages.
+// Suspender temporarily frees the staging memory of a group, and keeps the addresses reserved.
+// Staging memory consists of segments, which hold messages until receivers have copied them. The
+// steps are PrepareSuspend, Suspend, Allocate and MapAgain. Each begins after the previous one has
+// succeeded on all ranks. All methods do nothing if the ranks cannot exchange messages.
 type Suspender struct{ Messages *Messages }
 
 // PrepareSuspend returns ErrBusy if a message from or to this rank has not been delivered.
@@ -65,19 +54,17 @@ func hasUndelivered(in *inbox) bool {
 		return true
 	}
 
-	// The inbox passes some messages to the matcher, which assigns them to Recvs.
 	if len(in.matcher.Unclaimed()) > 0 {
 		return true
 	}
 
-	// The other messages are in unassigned. Those that have a Recv meanwhile are not in announcements.
 	return slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
-		return in.announcements[a.key()] == a
+		return in.announcements[a.key()] == a // false if a Recv has taken the message
 	})
 }
 
-// Suspend frees this rank's staging memory and unmaps that of other ranks. It returns the number of
-// bytes freed.
+// Suspend frees this rank's staging memory and unmaps the segments of other ranks. It returns the
+// number of bytes freed.
 func (s *Suspender) Suspend() (freed int64, err error) {
 	m := s.Messages
 	if !m.Available() {
@@ -97,9 +84,8 @@ func (s *Suspender) Suspend() (freed int64, err error) {
 	return m.outbox.staging.bytes, errors.Join(unmapErr, freeErr)
 }
 
-// mappedSegments returns the segments of other ranks that this rank has mapped. While the group is
-// suspended, these are the segments to map again. The source of a key is a group rank, and the
-// number is that of the segment.
+// mappedSegments returns the segments of other ranks that have an address in this process. Suspend
+// keeps the addresses, so they are also the segments to map again.
 func mappedSegments(in *inbox) map[slotKey]*peerSegment {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -113,7 +99,6 @@ func mappedSegments(in *inbox) map[slotKey]*peerSegment {
 	return mapped
 }
 
-// unmapSegments unmaps segments of other ranks. Their addresses stay reserved.
 func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	return g.Do(func() error {
 		var errs []error
@@ -134,8 +119,7 @@ func (s *Suspender) freeAll() error {
 	})
 }
 
-// Allocate allocates this rank's staging memory again, so that other ranks can map it. On failure,
-// none of the memory stays allocated.
+// Allocate allocates this rank's staging memory again. On failure, none of it stays allocated.
 func (s *Suspender) Allocate() error {
 	m := s.Messages
 	if !m.Available() {
@@ -149,7 +133,8 @@ func (s *Suspender) Allocate() error {
 		for i, segment := range staging.segments {
 			number := i + 1 // segments are numbered from 1
 			if err := staging.allocateSegment(m.Config, number, segment); err != nil {
-				freeErr := staging.freeSegments(m.Config, i) // those before this segment
+				allocatedCount := i
+				freeErr := staging.freeSegments(m.Config, allocatedCount)
 				return errors.Join(err, freeErr)
 			}
 		}
@@ -158,7 +143,7 @@ func (s *Suspender) Allocate() error {
 	})
 }
 
-// Deallocate undoes Allocate. It is called if another rank ran out of memory.
+// Deallocate undoes Allocate after it has failed on another rank.
 func (s *Suspender) Deallocate() error {
 	m := s.Messages
 	if !m.Available() {
@@ -170,7 +155,7 @@ func (s *Suspender) Deallocate() error {
 	return s.freeAll()
 }
 
-// MapAgain maps the staging memory of other ranks again. On failure, none of it stays mapped. The
+// MapAgain maps the segments of other ranks again. On failure, none of them stays mapped. The
 // caller must hold Messages.Mu.
 func (s *Suspender) MapAgain(ctx context.Context) error {
 	m := s.Messages

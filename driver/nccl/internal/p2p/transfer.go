@@ -12,24 +12,16 @@ import (
 	"symmem/internal/cuda"
 )
 
-// A program calls Send on one rank and Recv on another. For example, rank 0 sends a message to rank
-// 1. Usually, neither call waits for the other rank. They queue work on a stream of their GPU:
-//
-//   - Rank 0's stream copies the message to staging memory, which is memory of its GPU that rank 1
-//     can map. Rank 0 also announces the message: it writes a header to memory that both ranks
-//     share.
-//   - Rank 1's stream waits. When the message has arrived, the host of rank 1 ends this wait, and
-//     the stream copies the message. It finds the addresses in a descriptor, which the host fills
-//     in.
-//
-// An End is a Send or Recv of this rank whose work the GPU has not completed. If a call cannot
-// queue all of its work, the group fails, except if there is no room for the message of a Send.
+// A Send and a Recv queue work on streams, usually without waiting for the other rank. The sender's
+// stream copies the message to staging memory, which the receiver can map. The receiver's stream
+// waits until its host has filled in a descriptor with the addresses, and then copies the message.
+// If a call cannot queue all of its work, the group fails.
 
 // send queues a Send and announces its message to the receiver. The caller must hold s.Mu and m.Mu.
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	staged, err := m.outbox.reserve(p)
 	if isOutOfRoom(err) {
-		return err // the group has not failed, and the caller can try again
+		return err // the caller can try again
 	}
 
 	if err != nil {
@@ -39,7 +31,7 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	m.Owner.NoteMessage(s, p.Call)
 	err = m.Device.GPU.Do(func() error {
-		// After an error, add the Send anyway, because a part of it may be queued.
+		// Add the Send even after an error, because a part of it may be queued.
 		sendErr := m.outbox.queueSend(p, staged, s.CUDA)
 		addErr := m.addSend(s, e)
 		recordErr := s.RecordQueued()
@@ -51,13 +43,12 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 
 	out := &m.outbox.peers[p.Root]
 	out.uncopied = append(out.uncopied, staged)
-	const isInGraph = false
-	m.outbox.announce(e, staged, isInGraph)
+	m.outbox.announce(e, staged)
 	return nil
 }
 
-// receive starts the delivery of a Recv's message, and queues the wait and the copy. The caller
-// must hold s.Mu and m.Mu.
+// receive starts the delivery of a Recv's message and queues the copy. The caller must hold s.Mu
+// and m.Mu.
 func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	var err error
@@ -79,7 +70,7 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	}
 
 	if accepted {
-		m.inbox.startCopy(e) // the message has arrived, so the stream will not wait
+		m.inbox.startCopy(e)
 	}
 
 	m.inbox.addReceive(e)
@@ -100,7 +91,7 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 // current.
 func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream) error {
 	api := m.Device.GPU.CUDA
-	// The host reads State in order to see that the stream waits. It ends the wait by setting Go.
+	// State shows the host that the stream waits. The host ends the wait by setting Go.
 	err := api.StreamWriteValue(s, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
 	if err != nil {
 		return err
@@ -126,8 +117,8 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 	return nil
 }
 
-// Record adds a Send or a Recv to a stream's capture, which becomes a CUDA graph. keep must store
-// the CapturedMessage until the graph is closed. The caller must hold s.Mu and m.Mu.
+// Record adds a Send or a Recv to a stream's capture of a CUDA graph. keep must store the
+// CapturedMessage until the graph is closed. The caller must hold s.Mu and m.Mu.
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)) error {
 	c := &CapturedMessage{messages: m, plan: p}
 	if p.Operation == driver.Send {
@@ -141,8 +132,7 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 		}
 
 		c.staged = staged
-		// Each launch of the graph waits until the flag copied is 1: the receiver has then copied the
-		// message of the previous launch. The first launch must not wait.
+		// Each launch waits for the receiver to copy the previous message. Let the first launch pass.
 		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[staged.slot], 1)
 	}
 
@@ -154,8 +144,8 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 	return nil
 }
 
-// addSend records an event after a queued Send, and adds the Send to m.unfinishedSends, even after
-// an error. The CUDA context must be current, and the caller must hold the stream's lock.
+// addSend records an event after a queued Send and adds the Send to m.unfinishedSends, even if it
+// returns an error. The CUDA context must be current, and the caller must hold the stream's lock.
 func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	e.doneEvent = m.Device.Streams.NewEvent()
 	err := e.doneEvent.Record(s.CUDA)
@@ -170,13 +160,12 @@ func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	return err
 }
 
-// addSend calls pruneSends when unfinishedSends has more than doubled since the last call, by at
-// least minNewSends. The average cost of pruneSends for a Send is therefore constant.
+// minNewSends is the minimum number of Sends between calls of pruneSends. As unfinishedSends must
+// also double between calls, the amortized cost for each Send is constant.
 const minNewSends = 64
 
-// pruneSends removes completed Sends from m.unfinishedSends. It must not query CUDA with inbox.mu
-// held: the query may wait for a stream that is itself waiting for a message, and the delivery of
-// messages needs the lock.
+// pruneSends removes completed Sends from m.unfinishedSends. It must not hold inbox.mu while it
+// queries CUDA: the query may wait for a stream whose message can only be delivered under the lock.
 func (m *Messages) pruneSends() {
 	m.inbox.mu.Lock()
 	sends := slices.Clone(m.unfinishedSends)
