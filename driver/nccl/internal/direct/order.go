@@ -9,43 +9,37 @@ import (
 )
 
 // LaunchOrder makes a group's calls run in the order of their launches, even on different streams.
-// Ranks could deadlock if symmem's own kernels and NCCL kernels ran in different orders.
+// Otherwise, NCCL kernels and symmem's own kernels could deadlock across ranks.
 //
-// Suppose that the latest launch was on stream A. If the next launch is on stream B, its Begin
-// records an event on A, and makes B wait for the event. If the next launch is on A, too, no event
-// is needed. Sometimes A is needed for something else before the next launch, such as a capture.
-// RecordLatest then records the event at once, and Begin uses that event later.
+// When a launch moves to another stream, Begin records an event on the latest stream and makes the
+// new stream wait for it. RecordLatest records this event early if the latest stream is needed for
+// something else, such as a capture. Once another library has captured a call, which it can replay
+// without notice, each launch and replay instead waits for replayEvent and records it at the end.
 //
-// Another library can capture a call, and replay it without notice. From the first such capture
-// on, there is only one event, replayEvent. Each launch or replay first waits for it, and records
-// it again at the end.
-//
-// Callers of Begin, End, RecordLatest and ForgetLatest must hold the stream's lock. For Begin and
-// End, they must also hold the communicator's mu, and pass a driver that uses the GPU's context.
+// Callers of Begin, End, RecordLatest and ForgetLatest must hold the stream's lock. Begin and End
+// also require the communicator's mu and a current CUDA context.
 type LaunchOrder struct {
-	// IsLatestOnlyNCCL is set if the latest launch consists only of NCCL kernels. The communicator's
-	// mu guards it.
-	IsLatestOnlyNCCL bool
-	// replayEvent is nil before the first such capture. The communicator's mu guards it.
-	replayEvent *stream.Point
+	// The communicator's mu guards the following fields.
 
-	// mu guards the following fields. The communicator's mu would not do for this, because it may be
-	// held during waits for other ranks, and RecordLatest must not wait so long.
+	IsLatestOnlyNCCL bool          // whether the latest launch has no kernels of symmem
+	replayEvent      *stream.Point // nil before another library has captured a call
+
+	// mu guards the following fields. It is not held during waits for other ranks, unlike the
+	// communicator's mu.
 	mu ranked.Mutex[orderMu]
-	// latestStream is the stream of the latest launch. It is nil before the first launch, after
-	// ForgetLatest, and when latestEvent or replayEvent has replaced it. Reads do not require mu. To
-	// store a stream, the caller must also hold the lock of that stream.
+	// latestStream is the stream of the latest launch, or nil if there is none or an event has
+	// replaced it. Reads do not require mu. Storing a stream also requires that stream's lock.
 	latestStream atomic.Pointer[stream.Stream]
-	latestEvent  *stream.Event // the event of RecordLatest after the latest launch, or nil
-	reusedEvent  stream.Event  // storage for events, to avoid allocations
+	latestEvent  *stream.Event // recorded by RecordLatest after the latest launch, or nil
+	reusedEvent  stream.Event  // avoids allocations
 }
 
-// LatestStream returns the stream of the latest launch. It returns nil if there was no launch, or
-// if no event need be recorded on the stream any more.
+// LatestStream returns the stream of the latest launch, or nil if there is none or an event has
+// replaced it.
 func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load() }
 
-// Begin makes stream s wait for the latest launch, if that is necessary. Call it before the next
-// launch is queued on s. isOnlyNCCL is set if that launch consists only of NCCL kernels.
+// Begin makes stream s wait for the latest launch if necessary. Call it before queuing the next
+// launch on s. isOnlyNCCL is set if that launch has no kernels of symmem.
 func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, isOnlyNCCL bool, gpu *cuda.Driver,
 ) error {
@@ -57,7 +51,7 @@ func (o *LaunchOrder) Begin(
 	}
 
 	if o.LatestStream() == s {
-		return nil // work on one stream runs in order
+		return nil // a stream keeps the order
 	}
 
 	o.mu.Lock()
@@ -78,20 +72,20 @@ func (o *LaunchOrder) Begin(
 func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error) {
 	event := o.latestEvent
 	if latestStream := o.LatestStream(); latestStream != nil {
-		const keepPoint = false // the event is used only here
+		const keepPoint = false // the event is not used later
 		if event, err = o.reusedEvent.RecordAfter(latestStream, keepPoint); err != nil {
 			return err
 		}
 	}
 
 	if event == nil {
-		return nil // there was no launch, or it was forgotten
+		return nil // no launch, or ForgetLatest
 	}
 
 	return event.StreamWait(s, gpu)
 }
 
-// End completes a launch. Call it after the launch has been queued on stream s.
+// End completes a launch that has been queued on stream s.
 func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	if o.replayEvent == nil {
 		return nil // the next Begin records an event if it needs one
@@ -118,7 +112,7 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return nil
 }
 
-// ForgetLatest makes later launches ignore the latest launch if it is on stream s.
+// ForgetLatest makes later launches not wait for the latest launch if it is on stream s.
 func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -127,15 +121,14 @@ func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	}
 }
 
-// replaceStream replaces latestStream by an event, which may be nil. The caller must hold o.mu.
+// replaceStream replaces latestStream by event, which may be nil. The caller must hold o.mu.
 func (o *LaunchOrder) replaceStream(event *stream.Event) {
 	o.latestEvent = event
 	o.latestStream.Store(nil)
 }
 
-// makeReplayEvent creates replayEvent after the latest launch, unless replayEvent exists. Graphs of
-// other libraries refer to the event, and keep the communicator that owns it. The caller must hold
-// the communicator's mu.
+// makeReplayEvent records replayEvent after the latest launch, unless replayEvent exists. Graphs
+// that refer to the event keep its communicator alive. The caller must hold the communicator's mu.
 func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil

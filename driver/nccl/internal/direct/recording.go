@@ -8,34 +8,22 @@ import (
 	"symmem/internal/cuda"
 )
 
-// A stream can capture calls: CUDA adds them to a graph instead of running them, and later replays
-// the graph. A graph has nodes, such as kernels. A node waits for its dependencies: other nodes.
-//
-// Captures with calls of a group are numbered from 1, and so are the calls in each. For
-// example, the second call in the group's first capture has the position {Capture: 1, Call: 2}.
-//
-// Calls of a group must run in the same order on all ranks. Suppose that another library captures
-// the calls A and B of a group. It can replay them without notice to symmem. So the graph itself
-// must keep the order, with the help of an event, replayEvent:
-//
-//   - Before A, the graph waits for replayEvent. Each launch outside the graph records this event
-//     after its call. So a replay waits for earlier launches.
-//   - B waits for A.
-//   - A node of the graph records replayEvent after B. Later launches wait for the event.
-
-// Recording is a capture with calls of a group.
+// Recording is a capture of a group's calls in a CUDA graph. Calls must run in the same order on
+// all ranks, but another library can replay its graph without notice. Therefore, the graph itself
+// keeps the order: its first call waits for an event, replayEvent, each other call waits for the
+// previous one, and eventRecordNode records replayEvent after the last call.
 type Recording struct {
 	captureID    uint64          // CUDA's ID, or 0 for a capture of symmem
-	lastPosition driver.Recorded // position of the last call
+	lastPosition driver.Recorded // numbers of the capture and its last call, from 1
 
 	// Only captures of other libraries use the following fields.
 
 	lastStream      cuda.Stream // stream of the last call
-	lastCallNodes   []cuda.Node // nodes at which the last call ends; empty before the first call
-	eventRecordNode cuda.Node   // records replayEvent; 0 before the first call
+	lastCallNodes   []cuda.Node // graph nodes at which the last call ends
+	eventRecordNode cuda.Node   // 0 before the first call
 }
 
-// NextPosition assigns a position to the next call in the capture, and returns it.
+// NextPosition returns a new position for the next call in the capture.
 func (r *Recording) NextPosition() driver.Recorded {
 	r.lastPosition.Call++
 	return r.lastPosition
@@ -44,13 +32,12 @@ func (r *Recording) NextPosition() driver.Recorded {
 // Recordings numbers the captures with calls of a group. Callers of its methods must hold the
 // communicator's mu.
 type Recordings struct {
-	captureCount uint64 // number of captures so far, the same on all ranks
-	// foreignRecordings holds captures of other libraries. The most recently used one is last.
-	foreignRecordings []*Recording
+	captureCount      uint64       // captures so far, the same number on all ranks
+	foreignRecordings []*Recording // captures of other libraries, the most recently used one last
 }
 
-// MaxOpenRecordings is the number of captures of other libraries that Recordings keeps. There is a
-// limit because symmem does not see when such a capture ends.
+// MaxOpenRecordings is the maximum number of foreign recordings. It is limited because symmem does
+// not see when another library ends a capture.
 const MaxOpenRecordings = 16
 
 // NewRecording returns the recording of a new capture. captureID is 0 for a capture of symmem.
@@ -69,14 +56,13 @@ func (r *Recordings) indexOf(captureID uint64) int {
 	return slices.IndexFunc(r.foreignRecordings, hasID)
 }
 
-// GetOrBegin returns the recording of another library's capture. If there is none, it begins one,
-// and forgets the least recently used one if there would be more than MaxOpenRecordings.
+// GetOrBegin returns the recording of another library's capture, and begins it if necessary. Beyond
+// MaxOpenRecordings, it drops the least recently used recording.
 func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	if i := r.indexOf(captureID); i >= 0 {
 		recording := r.foreignRecordings[i]
-		// Move it to the end, because it is now the most recently used one.
 		r.foreignRecordings = slices.Delete(r.foreignRecordings, i, i+1)
-		r.foreignRecordings = append(r.foreignRecordings, recording)
+		r.foreignRecordings = append(r.foreignRecordings, recording) // now the most recently used
 		return recording
 	}
 
@@ -110,8 +96,8 @@ func (r *Recording) Launch(
 	return r.recordAfterCall(order.replayEvent, s.CUDA, gpu)
 }
 
-// waitForPrevious makes the next call in the capture, on stream s, wait for the previous call. The
-// first call waits for replayEvent instead.
+// waitForPrevious makes stream s, which captures the next call, wait for the previous call or, if
+// there is none, for replayEvent.
 func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -121,7 +107,7 @@ func (r *Recording) waitForPrevious(
 	}
 
 	if r.lastStream == s {
-		return nil // work on one stream runs in order
+		return nil // a stream keeps the order
 	}
 
 	capture, err := gpu.CaptureInfo(s)
@@ -129,9 +115,13 @@ func (r *Recording) waitForPrevious(
 		return err
 	}
 
-	// capture.Dependencies are the nodes for which the next call already waits.
-	isDependency := func(n cuda.Node) bool { return slices.Contains(capture.Dependencies, n) }
-	missingNodes := slices.DeleteFunc(slices.Clone(r.lastCallNodes), isDependency)
+	var missingNodes []cuda.Node
+	for _, n := range r.lastCallNodes {
+		if !slices.Contains(capture.Dependencies, n) {
+			missingNodes = append(missingNodes, n)
+		}
+	}
+
 	if len(missingNodes) == 0 {
 		return nil
 	}
@@ -139,9 +129,9 @@ func (r *Recording) waitForPrevious(
 	return gpu.AddCaptureDependencies(s, missingNodes)
 }
 
-// recordAfterCall makes each replay record replayEvent after the call that has just been added on
-// stream s. For this, it moves eventRecordNode, which was after the previous call. If CUDA rejects
-// the move, it adds another such node, because CUDA cannot remove a node during a capture.
+// recordAfterCall moves eventRecordNode from the previous call to the one that has just been added
+// on stream s. If CUDA rejects the move, recordAfterCall adds another such node, because CUDA cannot
+// remove nodes during a capture.
 func (r *Recording) recordAfterCall(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -152,25 +142,25 @@ func (r *Recording) recordAfterCall(
 
 	previousNodes := r.lastCallNodes
 	r.lastStream = s
-	r.lastCallNodes = capture.Dependencies // the stream's next work would wait for these nodes
-	newNodeDependencies := r.lastCallNodes
-	isFirst := r.eventRecordNode == 0
-	if !isFirst {
-		removeErr := r.detachEventRecord(capture.Graph, previousNodes, gpu)
-		if removeErr == nil {
+	r.lastCallNodes = capture.Dependencies // of the stream's next work
+	dependencies := r.lastCallNodes
+	hasEventRecord := r.eventRecordNode != 0
+	if hasEventRecord {
+		detachErr := r.detachEventRecord(capture.Graph, previousNodes, gpu)
+		if detachErr == nil {
 			return r.attachEventRecord(capture.Graph, gpu)
 		}
 
-		// CUDA has rejected the move. The new node must also come after the old one.
-		newNodeDependencies = append(slices.Clone(r.lastCallNodes), r.eventRecordNode)
+		// The old node stays, and the new node must record the event after it.
+		dependencies = append(slices.Clone(r.lastCallNodes), r.eventRecordNode)
 	}
 
-	r.eventRecordNode, err = gpu.GraphAddEventRecord(capture.Graph, newNodeDependencies,
+	r.eventRecordNode, err = gpu.GraphAddEventRecord(capture.Graph, dependencies,
 		replayEvent.Handle)
 	return err
 }
 
-// detachEventRecord makes eventRecordNode no longer wait for nodes.
+// detachEventRecord removes nodes from the dependencies of eventRecordNode.
 func (r *Recording) detachEventRecord(
 	graph cuda.Graph, nodes []cuda.Node, gpu *cuda.Driver,
 ) error {
@@ -183,8 +173,8 @@ func (r *Recording) attachEventRecord(graph cuda.Graph, gpu *cuda.Driver) error 
 	return gpu.GraphAddDependencies(graph, nodes, r.repeatEventRecord(len(nodes)))
 }
 
-// repeatEventRecord returns a slice that contains eventRecordNode the given number of times. CUDA
-// takes dependencies as two slices of the same length: the awaited nodes, and the waiting nodes.
+// repeatEventRecord returns eventRecordNode as the waiting node of several dependencies. CUDA takes
+// dependencies as two slices of the same length, of awaited and of waiting nodes.
 func (r *Recording) repeatEventRecord(times int) []cuda.Node {
 	return slices.Repeat([]cuda.Node{r.eventRecordNode}, times)
 }
