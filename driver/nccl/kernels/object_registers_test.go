@@ -9,21 +9,16 @@ import (
 	"testing"
 )
 
-// Threads that run on a multiprocessor of a GPU share its 65536 registers. For example, a kernel
-// needs 60 registers for each thread, and 1024 of its threads must fit on a multiprocessor at the
-// same time. A thread gets a multiple of 8 registers, here 64. The threads use 64*1024 = 65536
-// registers, so they just fit. A cubin (a compiled object) says how many registers a kernel needs.
-
 const (
-	multiprocessorRegisters = 64 << 10
-	registerUnit            = 8 // a thread gets a multiple of this number
+	multiprocessorRegisters = 64 << 10 // shared by the threads on a multiprocessor
+	registerUnit            = 8        // a thread gets a multiple of this number
 )
 
-// familyOf returns the argument of Launch.resident for a line kernel, or "" for other kernels. A
-// line kernel sends small amounts of data as lines. Its name has the number of ranks at the end:
-// "wide_sum_f32_2" has the family "wide". With "_any" at the end, the family is the name.
+// familyOf returns the argument of Launch.resident for a line kernel, such as "wide" for
+// "wide_sum_f32_2", or "" for other kernels.
 func familyOf(kernel string) string {
-	if strings.HasSuffix(kernel, "_any") && !strings.HasPrefix(kernel, "bulk") {
+	isGeneric := strings.HasSuffix(kernel, "_any")
+	if isGeneric && !strings.HasPrefix(kernel, "bulk") {
 		return kernel
 	}
 
@@ -36,8 +31,7 @@ func familyOf(kernel string) string {
 	return ""
 }
 
-// ranksOf returns the largest number of ranks for which a kernel is made, which most names end in.
-// ok is false if the name has none.
+// ranksOf returns the maximum number of ranks of a kernel, if its name ends in it.
 func ranksOf(kernel string) (ranks int, ok bool) {
 	suffix := kernel[strings.LastIndex(kernel, "_")+1:]
 	if suffix == "any" {
@@ -48,8 +42,7 @@ func ranksOf(kernel string) (ranks int, ok bool) {
 	return ranks, err == nil
 }
 
-// requiredThreads returns the number of threads of a kernel that must fit on a multiprocessor at
-// the same time.
+// requiredThreads returns the number of a kernel's threads that a multiprocessor must run at once.
 func requiredThreads(kernel string) int {
 	const oneBlock = maxRowThreads
 	ranks, hasRanks := ranksOf(kernel)
@@ -63,7 +56,8 @@ func requiredThreads(kernel string) int {
 		const headerWarps = 1 // exchange headers; the other warps move data
 		return (maxRowWarps + headerWarps) * warp
 	case strings.HasPrefix(kernel, "route_line_") && ranks <= 4:
-		return routeThreads + 4*warp // leaves space for a small call of another group
+		const smallCallThreads = 4 * warp // a small call of another group runs alongside
+		return routeThreads + smallCallThreads
 	case isLineKernel:
 		return threadsOfLineKernel(familyOf(kernel), ranks)
 	default:
@@ -71,41 +65,35 @@ func requiredThreads(kernel string) int {
 	}
 }
 
-// threadsOfLineKernel returns how many threads of a line kernel a multiprocessor must run at the
-// same time, so that all blocks of the largest call run at the same time.
+// threadsOfLineKernel is requiredThreads for a line kernel, whose blocks must all run at once.
 func threadsOfLineKernel(family string, ranks int) int {
-	const multiprocessors = 100 // any number
+	const multiprocessors = 100 // arbitrary
 	l := &Launch{Ranks: ranks, Multiprocessors: multiprocessors}
 	grid := l.resident(family)
 	blocksEach := (grid.blocks + multiprocessors - 1) / multiprocessors // rounded up
 	return blocksEach * grid.threads
 }
 
-// Section .nv.info of a cubin is a list of entries:
-//
-//	byte 0      format
-//	byte 1      attribute
-//	bytes 2, 3  size of the data if the format is sizedFormat, and otherwise the data
-//	from 4      data if the format is sizedFormat
-//
-// The data of attribute registerCount is the index of the kernel's symbol and the number of
-// registers, each in 4 bytes.
+// A cubin (a compiled object) lists the properties of its kernels in section .nv.info. Each entry
+// has a head: a format byte, an attribute byte, and two bytes with the value or, in sizedFormat,
+// with the size of the value that follows.
 const (
 	sizedFormat   = 0x04
-	registerCount = 0x2f
-	headBytes     = 4 // bytes 0 to 3
+	registerCount = 0x2f // attribute; its value is a symbol index and a count, of 4 bytes each
+	headBytes     = 4
 )
 
-// TestKernelsFitBlocks checks that a multiprocessor has enough registers for each kernel's threads.
+// A multiprocessor has enough registers for all threads that must run on it at once.
 func TestKernelsFitBlocks(t *testing.T) {
-	for major := range binaries { // of the compute capability, which is the version of a GPU
+	for major := range binaries { // major version of the GPU's compute capability
 		counts := registersByKernel(t, major)
 		if len(counts) == 0 {
 			t.Errorf("%s: found no register counts", architecture(major))
 		}
 
 		for kernel, count := range counts {
-			registers := (count + registerUnit - 1) / registerUnit * registerUnit // rounded up
+			units := (count + registerUnit - 1) / registerUnit // rounded up
+			registers := units * registerUnit
 			threads := requiredThreads(kernel)
 			if registers*threads > multiprocessorRegisters {
 				t.Errorf("%s: %s has %d registers per thread, too many for %d threads on a "+
@@ -115,7 +103,7 @@ func TestKernelsFitBlocks(t *testing.T) {
 	}
 }
 
-// registersByKernel returns the number of registers of a thread for each kernel in all cubins.
+// registersByKernel returns the registers per thread of each kernel in all cubins.
 func registersByKernel(t *testing.T, major int) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
@@ -134,7 +122,7 @@ func registersByKernel(t *testing.T, major int) map[string]int {
 	return counts
 }
 
-// registerCounts returns the number of registers of a thread for each kernel of a cubin.
+// registerCounts returns the registers per thread of each kernel in a cubin.
 func registerCounts(t *testing.T, cubin []byte) map[string]int {
 	t.Helper()
 	f := parseCubin(t, cubin)
@@ -158,10 +146,10 @@ func registerCounts(t *testing.T, cubin []byte) map[string]int {
 		}
 
 		if format == sizedFormat && attribute == registerCount {
-			data := info[headBytes:]
-			symbolIndex := binary.LittleEndian.Uint32(data)
+			value := info[headBytes:]
+			symbolIndex := binary.LittleEndian.Uint32(value)
 			symbol := symbols[symbolIndex-1] // Symbols leaves out the symbol with index 0
-			found[symbol.Name] = int(binary.LittleEndian.Uint32(data[4:]))
+			found[symbol.Name] = int(binary.LittleEndian.Uint32(value[4:]))
 		}
 
 		info = info[entryBytes:]

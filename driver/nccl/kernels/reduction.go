@@ -6,38 +6,38 @@ import (
 	"symmem/driver"
 )
 
-// A reduction combines elements of all ranks. For example, the kernel line_sum_f32_4 computes sums,
-// minimums or maximums of the float32 elements of 4 ranks. It combines them in the order of ranks:
-// ((a0+a1)+a2)+a3. Such a specialized kernel is compiled for one type. Generic kernels support all
-// types in the table below, products, and the order of a tree: (a0+a1)+(a2+a3).
-//
-// Kernels have an argument that selects the reduction, from Launch.reduction. For a specialized
-// kernel, it is the number of the operation. For a generic kernel, it also contains the order and
-// the type: a product (3) of float64 elements (1*typeUnit) as a tree (orderTree) is 3+32+8.
+// Specialized kernels are compiled for one type and combine the elements of ranks in order:
+// ((a0+a1)+a2)+a3. Generic kernels support all types, more operations, and trees:
+// (a0+a1)+(a2+a3). An argument of the kernel, Launch.reduction, selects the operation. For generic
+// kernels, it also encodes the order and the type.
 
 // elementType describes a type that kernels can reduce.
 type elementType struct {
-	number     uint32 // for generic kernels
-	name       string // in the names of specialized kernels, or "" if there are none
-	isUnsigned bool   // the type is unsigned, but has the kernels of the signed type
+	number            uint32 // for generic kernels
+	name              string // in names of specialized kernels, or "" if there are none
+	isTreatedAsSigned bool   // whether kernels treat unsigned elements as signed ones
 }
 
 var types = map[driver.DataType]elementType{
-	driver.Float32: {number: 0, name: "f32"}, driver.Float64: {number: 1},
-	driver.Float16: {number: 2, name: "f16"}, driver.BFloat16: {number: 3, name: "bf16"},
-	driver.Int8: {number: 4}, driver.Uint8: {number: 5},
-	driver.Int32: {number: 6, name: "i32"}, driver.Int64: {number: 7},
-	driver.Uint32: {number: 6, name: "i32", isUnsigned: true},
-	driver.Uint64: {number: 7, isUnsigned: true},
+	driver.Float32:  {number: 0, name: "f32"},
+	driver.Float64:  {number: 1},
+	driver.Float16:  {number: 2, name: "f16"},
+	driver.BFloat16: {number: 3, name: "bf16"},
+	driver.Int8:     {number: 4},
+	driver.Uint8:    {number: 5},
+	driver.Int32:    {number: 6, name: "i32"},
+	driver.Int64:    {number: 7},
+	driver.Uint32:   {number: 6, name: "i32", isTreatedAsSigned: true},
+	driver.Uint64:   {number: 7, isTreatedAsSigned: true},
 }
 
-// The numbers of operations, types and orders, and typeUnit, are the same as in src/call.h.
+// Launch.reduction is operation | order | type*typeUnit, with the numbers of src/call.h.
 const (
-	lastSpecializedOp = 2 // Max; only generic kernels support the operations with higher numbers
+	lastSpecializedOp = 2 // Max; specialized kernels support only operations up to this number
 
-	orderRanks   = 0  // combine elements in the order of ranks
-	orderTree    = 8  // combine pairs of ranks, then pairs of the results, and so on
-	orderRounded = 16 // also round each result to the type of the elements
+	orderRanks   = 0
+	orderTree    = 8
+	orderRounded = 16 // with orderTree: round intermediate results to the type of the elements
 	typeUnit     = 32
 )
 
@@ -49,8 +49,7 @@ func CanReduce(t driver.DataType, op driver.ReduceOp) bool {
 		return false
 	}
 
-	// A kernel of the signed type compares unsigned values wrongly.
-	comparesWrongly := element.isUnsigned && op.ComparesUnsigned(t)
+	comparesWrongly := element.isTreatedAsSigned && op.ComparesUnsigned(t)
 	return !comparesWrongly
 }
 
@@ -66,7 +65,7 @@ func (l *Launch) setReduction() error {
 	}
 
 	element := types[l.DataType]
-	op, _ := l.ReduceOp.Kernel().Number() // has a number, because CanReduce has returned true
+	op, _ := l.ReduceOp.Kernel().Number() // exists, because CanReduce has returned true
 	order, err := l.order()
 	hasSpecialized := element.name != "" && op <= lastSpecializedOp && order == orderRanks
 	l.isGeneric = !hasSpecialized
@@ -78,8 +77,8 @@ func (l *Launch) setReduction() error {
 	return err
 }
 
-// order returns the order in which elements are combined. For a tree, it returns orderRanks if the
-// results are the same. It returns an error for a tree whose number of ranks is not a power of two.
+// order returns the order in which elements are combined. It replaces a tree by orderRanks if the
+// results are the same. Trees require a power of two of ranks.
 func (l *Launch) order() (uint32, error) {
 	isTree := l.Formula == driver.Tree || l.Formula == driver.RoundedTree
 	if !isTree {
@@ -92,28 +91,27 @@ func (l *Launch) order() (uint32, error) {
 			"be a power of two", errNoKernel, l.Formula, l.Ranks)
 	}
 
-	isInexact := l.DataType.Float() && !l.ReduceOp.IsMinOrMax()
-	if !isInexact {
-		return orderRanks, nil // the results are the same in every order
+	isExact := !l.DataType.Float() || l.ReduceOp.IsMinOrMax()
+	if isExact {
+		return orderRanks, nil
 	}
 
-	roundsResults := l.Formula == driver.RoundedTree && l.DataType.Size() == 2
-	// On two ranks, there is only one result, and it is rounded anyway. In an average, however, it
-	// is rounded before the division, too.
-	hasSeveralResults := l.Ranks > 2
+	hasPartialResults := l.Ranks > 2
+	// The sum of an average is an intermediate result, too: the division follows.
+	hasIntermediates := hasPartialResults || l.ReduceOp.IsAverage()
+	roundsIntermediates := l.Formula == driver.RoundedTree && l.DataType.Size() == 2
 	switch {
-	case roundsResults && (hasSeveralResults || l.ReduceOp.IsAverage()):
+	case roundsIntermediates && hasIntermediates:
 		return orderTree | orderRounded, nil
-	case hasSeveralResults:
+	case hasPartialResults:
 		return orderTree, nil
 	default:
 		return orderRanks, nil
 	}
 }
 
-// kernelName returns the name of a specialized kernel of a family, such as "line_sum". It adds the
-// type and the number of ranks, as in line_sum_f32_4. A kernel that only copies has no type, as in
-// line_copy_4.
+// kernelName returns the name of a specialized kernel, such as line_sum_f32_4 for the family
+// "line_sum", or line_copy_4, which needs no type.
 func (l *Launch) kernelName(family string) string {
 	rankCount := 8 // also for 3, 5, 6 and 7 ranks
 	if l.Ranks == 2 || l.Ranks == 4 {

@@ -9,45 +9,37 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Dispatch and Combine exchange rows in a mixture of experts: a model in which a few of many
-// experts process each token. For example, rank 0 owns expert 0, and rank 1 owns expert 1. A token
-// of rank 0 has a row of numbers, and the ids 0 and 1 of its experts. Dispatch copies the row to
-// both ranks. From its copy, each rank computes a new row. Combine adds up both new rows on rank 0.
+// Dispatch and Combine exchange rows in a mixture of experts, a model in which a few of many
+// experts process each token. Dispatch copies a token's row into a table on each rank that owns one
+// of its experts. Combine adds up the rows that these ranks computed.
 //
-// Each rank has a table of rows, with an entry for each token of any rank. Dispatch writes copies
-// to the tables. Combine reads new rows from them. There are two kinds of kernels:
-//
-//   - Line kernels are for small calls. They pass rows through exchange memory, which the backend
-//     has allocated on each rank, in lines of 128 bytes: 120 bytes of data, and a flag that shows
-//     the receiver that the line has arrived. A chunk has 4 lines.
-//   - Bulk kernels access the tables of other ranks. This is possible if the tables are in windows:
-//     memory that all ranks have registered.
+// Line kernels, for small calls, pass rows through the backend's exchange memory in chunks of 4
+// lines. A line has 120 bytes of data, and 8 bytes that signal its arrival. Bulk kernels access the
+// tables of other ranks, which must be in windows (memory that all ranks have registered).
 
 // route implements Work for Dispatch and Combine.
 type route struct{ l Launch }
 
 const (
-	routeThreads = 512 // the largest number of threads in a block
-	// maxLineTokens is the largest Route.MaxTokens for which line kernels have space.
-	maxLineTokens = 512
-	// largeRouteBytes is the size of the rows of MaxTokens tokens from which bulk kernels use more
-	// blocks.
-	largeRouteBytes = 8 << 20
+	routeThreads    = 512     // maximum number of threads in a block
+	maxLineTokens   = 512     // maximum Route.MaxTokens for line kernels
+	largeRouteBytes = 8 << 20 // total size of rows from which bulk kernels use more blocks
 )
 
-// chooseRoute chooses the kernel of a Dispatch or Combine. All ranks choose the same one.
+// chooseRoute chooses the same kernel on all ranks for a Dispatch or Combine.
 func chooseRoute(l Launch) (Work, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
 
 	r := &route{l: l}
-	areTablesInWindows := l.Symmetric
-	fitsLines, areLinesFastest := r.checkLines()
+	canUseBulk := l.Symmetric // the tables are in windows
+	canUseLines, areLinesFaster := r.checkLines()
+	preferLines := areLinesFaster || !canUseBulk
 	switch {
-	case fitsLines && (areLinesFastest || !areTablesInWindows):
+	case canUseLines && preferLines:
 		r.useLines()
-	case areTablesInWindows:
+	case canUseBulk:
 		r.useBulk()
 	default:
 		return nil, r.outsideWindowsError()
@@ -56,34 +48,32 @@ func chooseRoute(l Launch) (Work, error) {
 	return r, nil
 }
 
-// checkLines reports whether line kernels support the call, and whether they are the fastest.
-func (r *route) checkLines() (fits, areFastest bool) {
+// checkLines reports whether line kernels support the call, and whether they are faster than bulk
+// kernels.
+func (r *route) checkLines() (areSupported, areFaster bool) {
 	tokens := r.l.Route.MaxTokens
-	chunks := tokens * r.chunksPerToken() // that a rank can send to another rank
-	chunkBytes := int64(wideLines * lineBytes)
-	bytes := int64(r.l.Ranks) * chunks * chunkBytes // that a rank can receive from all ranks
-	headerBytes := int64(MaxRanks * lineBytes)      // a line from each rank: the set of sent tokens
-	// A call uses one half of the exchange memory, and the next call uses the other half.
-	fits = tokens <= maxLineTokens && headerBytes+bytes <= halfBytes
-	dataBytes := chunks * wideLines * lineDataBytes
-	areFastest = dataBytes <= maxPartBytes // a limit that was measured
-	return fits, areFastest
+	chunksToPeer := tokens * r.chunksPerToken()
+	receivedBytes := int64(r.l.Ranks) * chunksToPeer * wideLines * lineBytes
+	headerBytes := int64(MaxRanks * lineBytes) // from each rank, a line with the set of sent tokens
+	// Calls use the two halves of the exchange memory in turn.
+	areSupported = tokens <= maxLineTokens && headerBytes+receivedBytes <= halfBytes
+	dataToPeer := chunksToPeer * wideLines * lineDataBytes
+	areFaster = dataToPeer <= maxPartBytes
+	return areSupported, areFaster
 }
 
-// chunksPerToken returns the number of chunks that a rank sends to another rank for a token. A
-// Dispatch sends the row in some chunks, and the scales, weights and ids in others.
+// chunksPerToken returns the number of chunks that a rank sends to another rank for a token.
 func (r *route) chunksPerToken() int64 {
 	chunks := countChunks(r.rowBytes(), wideLines)
 	if r.l.Operation == driver.Dispatch {
 		const valueBytes = 4 // of a scale, a weight or an id
 		values := r.l.Route.Scales + 2*int64(r.l.Route.TopK)
-		chunks += countChunks(valueBytes*values, wideLines)
+		chunks += countChunks(valueBytes*values, wideLines) // not shared with the row
 	}
 
 	return chunks
 }
 
-// rowBytes returns the size of a row.
 func (r *route) rowBytes() int64 { return r.l.Route.Hidden * int64(r.l.DataType.Size()) }
 
 // useLines chooses the line kernel, with a warp (32 threads) for each chunk if possible.
@@ -95,18 +85,17 @@ func (r *route) useLines() {
 }
 
 // maxLineBlocks returns the number of blocks that leaves space for a small call of another group.
-// Up to 4 ranks, one block and the small call fit on a multiprocessor together. With more ranks,
-// every fourth multiprocessor stays free.
 func (r *route) maxLineBlocks() int {
 	multiprocessors := r.l.Multiprocessors
 	if r.l.Ranks <= 4 {
-		return multiprocessors
+		return multiprocessors // each can run a block and the small call together
 	}
 
-	return (3*multiprocessors + 3) / 4 // three quarters, rounded up
+	reserved := multiprocessors / 4
+	return multiprocessors - reserved
 }
 
-// useBulk chooses the bulk kernel, with at most one block for each of MaxTokens tokens.
+// useBulk chooses the bulk kernel, with at most one block for each token.
 func (r *route) useBulk() {
 	blocks := int64(maxBulkBlocks)
 	isLarge := r.l.Route.MaxTokens*r.rowBytes() >= largeRouteBytes
@@ -120,7 +109,6 @@ func (r *route) useBulk() {
 	r.l.Kernel = r.l.kernelName(r.operationName())
 }
 
-// operationName returns the operation as in the names of kernels.
 func (r *route) operationName() string {
 	if r.l.Operation == driver.Dispatch {
 		return "dispatch"
@@ -142,7 +130,7 @@ func (r *route) outsideWindowsError() error {
 // Remark implements Work.
 func (r *route) Remark() string { return "" }
 
-// Steps implements Work. A call is one launch of its kernel.
+// Steps implements Work with a single launch.
 func (r *route) Steps(t *Transport) []Step {
 	return []Step{{
 		Kernel: r.l.Kernel, Blocks: r.l.Blocks, Threads: r.l.Threads, Params: r.params(t),
@@ -150,27 +138,24 @@ func (r *route) Steps(t *Transport) []Step {
 	}}
 }
 
-// routeArguments holds the arguments of the kernels. It has the layout of struct Route in
-// src/route.h.
+// routeArguments has the layout of struct Route in src/route.h, the arguments of the kernels.
 type routeArguments struct {
-	rank, ranks, tokens, topK            uint32 // tokens is the number of this rank's tokens
+	rank, ranks, tokens, topK            uint32 // tokens are those of this rank
 	digest                               uint64 // hash of the call, the same on all ranks
 	timeout                              time.Duration
 	report                               uintptr           // where kernels report failures
-	exchange                             [MaxRanks]uintptr // the exchange memory of each rank
+	exchange                             [MaxRanks]uintptr // exchange memory of each rank
 	experts, maxTokens, rowBytes, scales uint32
 	split, more, high, low               uint32 // see setOwners
-	firstExpert, ownExperts              uint32 // the first of this rank's experts, and their number
+	firstExpert, ownExperts              uint32 // this rank's experts: the first, and their number
 	chunks, inverse                      uint32 // see setChunks
-	// These are addresses. own has the rows of this rank's tokens: the input of a Dispatch, or the
-	// output of a Combine.
-	ids, weights, rowScales, own uintptr
-	// These are the offsets in the output of a Dispatch. The table of rows is at offset 0.
+	ids, weights, rowScales              uintptr
+	own                                  uintptr // rows of this rank's tokens
+	// Offsets in the output of a Dispatch, whose table of rows is at offset 0.
 	scalesAt, weightsAt, idsAt, countsAt int64
-	all                                  [MaxRanks]uintptr // the table of each rank
+	all                                  [MaxRanks]uintptr // table of each rank
 }
 
-// params returns the arguments of the kernel.
 func (r *route) params(t *Transport) cuda.Params {
 	l := &r.l
 	call := l.Route
@@ -191,8 +176,7 @@ func (r *route) params(t *Transport) cuda.Params {
 	return cuda.ParamsOf(&args)
 }
 
-// setAddresses sets own and all. Bulk kernels get the tables of all ranks, and line kernels only
-// that of this rank.
+// setAddresses sets own and all. Line kernels need only this rank's table.
 func (r *route) setAddresses(args *routeArguments) {
 	l := &r.l
 	table, tableWindow := l.Recv, l.RecvWindow
@@ -204,24 +188,22 @@ func (r *route) setAddresses(args *routeArguments) {
 
 	args.all[l.Rank] = table
 	if l.Bulk {
-		window := tableWindow.(PeerLocator) // because the tables are in windows
+		window := tableWindow.(PeerLocator)
 		copy(args.all[:], window.Locate(table))
 	}
 }
 
-// setChunks sets chunks, and its inverse: 2^31 / chunks, rounded up. Kernels multiply by the
-// inverse instead of dividing by chunks.
+// setChunks sets chunks and its inverse, 2^31 / chunks rounded up, by which kernels multiply
+// instead of dividing by chunks.
 func (a *routeArguments) setChunks(chunks int64) {
 	a.chunks = uint32(chunks)
 	a.inverse = uint32((1<<31 + chunks - 1) / chunks)
 }
 
-// setOwners sets the arguments from which kernels compute the owner of an expert.
-//
-// For example, of 5 experts on 2 ranks, rank 0 owns the experts 0 to 2, and rank 1 owns 3 and 4.
-// Then more, the number of ranks that own one expert more than the others, is 1. split is 3, the
-// end of the experts of these ranks. high is the inverse of 3, and low is the inverse of 2. Kernels
-// multiply by them instead of dividing by the number of experts of a rank.
+// setOwners sets the arguments from which kernels compute the owner of an expert. If the experts do
+// not divide evenly, each of the first ranks (more is their number) owns one expert more than the
+// others, and split is the first expert of the others. Kernels multiply by high and low, the
+// inverses of the two numbers of experts, instead of dividing.
 func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
 	fewest := call.Experts / l.Ranks // experts of a rank
 	most := fewest + 1
@@ -236,8 +218,8 @@ func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
 	a.ownExperts = uint32(end - firstExpert)
 }
 
-// scaledInverse returns 2^20 / divisor, rounded up. The divisor can be 0 for low. Kernels then do
-// not use the result, because all experts are before split.
+// scaledInverse returns 2^20 / divisor, rounded up. If the divisor is 0, kernels do not use the
+// result, because all experts come before split.
 func scaledInverse(divisor int) uint32 {
 	return uint32((1<<20 + divisor - 1) / max(divisor, 1))
 }
