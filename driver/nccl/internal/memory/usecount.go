@@ -5,10 +5,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// UseCount delays freeing an object while CUDA graphs use it: an arena, a segment, or a window, which
-// is memory registered with NCCL. For example, a graph of PyTorch uses a segment. Unmapping the
-// segment and closing its arena are then deferred, until PyTorch destroys the graph. UseCounts.mu
-// guards the fields.
+// UseCount delays freeing an object while CUDA graphs use it: an arena, a segment, or a window
+// (memory registered with NCCL). For example, while a graph of PyTorch uses a segment, unmapping
+// the segment and closing its arena are deferred. UseCounts.mu guards the fields.
 type UseCount struct {
 	userCount    int
 	deferredFree func() error // called once userCount is 0; nil if no free is pending

@@ -20,7 +20,7 @@ type CapturedMessage struct {
 	lastLaunch *End             // the Send or Recv of the latest launch, or nil
 }
 
-// record adds the Send or Recv to the capture of s. After an error, a part of the work may have been
+// record adds the Send or Recv to the capture of s. After an error, a part of it may have been
 // captured. The CUDA context must be current.
 func (c *CapturedMessage) record(s *stream.Stream) error {
 	if c.plan.Operation == driver.Recv {
