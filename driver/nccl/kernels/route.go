@@ -117,7 +117,6 @@ func (r *route) operationName() string {
 	return "combine"
 }
 
-// outsideWindowsError returns the error for a call that needs windows but has none.
 func (r *route) outsideWindowsError() error {
 	direction := "from" // Combine reads the tables
 	if r.l.Operation == driver.Dispatch {

@@ -112,7 +112,7 @@ func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return nil
 }
 
-// ForgetLatest makes later launches not wait for the latest launch if it is on stream s.
+// ForgetLatest keeps later launches from waiting for the latest launch if it is on stream s.
 func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -50,7 +50,6 @@ func (r *Recordings) NewRecording(captureID uint64) *Recording {
 // IsKnown reports whether GetOrBegin would return an existing recording.
 func (r *Recordings) IsKnown(captureID uint64) bool { return r.indexOf(captureID) >= 0 }
 
-// indexOf returns the index of a capture of another library, or -1.
 func (r *Recordings) indexOf(captureID uint64) int {
 	hasID := func(recording *Recording) bool { return recording.captureID == captureID }
 	return slices.IndexFunc(r.foreignRecordings, hasID)
@@ -130,8 +129,8 @@ func (r *Recording) waitForPrevious(
 }
 
 // recordAfterCall moves eventRecordNode from the previous call to the one that has just been added
-// on stream s. If CUDA rejects the move, recordAfterCall adds another such node, because CUDA cannot
-// remove nodes during a capture.
+// on stream s. If CUDA rejects the move, recordAfterCall adds another such node, because CUDA
+// cannot remove nodes during a capture.
 func (r *Recording) recordAfterCall(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {

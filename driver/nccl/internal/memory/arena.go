@@ -144,7 +144,6 @@ func (a *Arena) close() error {
 	return a.free()
 }
 
-// markClosed marks the arena as closed and reports whether it was open.
 func (a *Arena) markClosed() (wasOpen bool) {
 	m := a.memory
 	m.mu.Lock()

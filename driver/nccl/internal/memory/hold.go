@@ -29,7 +29,7 @@ type Holds struct {
 }
 
 // GetOrBegin returns the Hold of the graph that is being captured on the stream, and begins it if
-// necessary. It returns nil if no capture is active. Calls must not be concurrent, and the CUDA
+// necessary. Without a capture, it returns nil. It must not be called concurrently. The CUDA
 // context must be current.
 func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
@@ -95,8 +95,7 @@ func (h *Hold) AddUses(useCounts []*UseCount) {
 	}
 }
 
-// AddPlainUses makes a plain call a user of its objects. It counts once for each entry of
-// useCounts, even if entries are equal.
+// AddPlainUses makes a plain call a user of its objects, once for each entry. Entries may repeat.
 func (h *Hold) AddPlainUses(useCounts []*UseCount) {
 	h.plainUses = append(h.plainUses, useCounts...)
 	h.holds.UseCounts.AddPlainCalls(useCounts)

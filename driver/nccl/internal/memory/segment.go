@@ -58,7 +58,6 @@ func (s *Segment) allocateAndMap() error {
 	return nil
 }
 
-// allocate allocates memory that is not mapped.
 func (s *Segment) allocate() (cuda.Handle, error) {
 	m := s.arena.memory
 	handle, err := m.gpu.CUDA.Create(s.bytes, m.gpu.SegmentProp)
@@ -110,7 +109,6 @@ func (s *Segment) unmap() error {
 	return s.unmapUnused()
 }
 
-// markUnmapped sets isUnmapped, or fails if it is already set.
 func (s *Segment) markUnmapped() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

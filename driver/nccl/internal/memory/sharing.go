@@ -64,7 +64,7 @@ type Sharing struct {
 	UseFabric bool
 }
 
-// Shared is an allocation that other ranks of a group can map, or none if it is zero.
+// Shared is an allocation that other ranks of a group can map. If it is zero, nothing is shared.
 type Shared struct {
 	exporter *Exporter
 	key      handoff.Key // of file

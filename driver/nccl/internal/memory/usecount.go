@@ -117,7 +117,7 @@ func (uc *UseCounts) takeDeferred(u *UseCount) (free func() error) {
 	return free
 }
 
-// AddPlainCalls counts a plain call for each entry of useCounts, even if entries are equal.
+// AddPlainCalls adds a plain call for each entry of useCounts. Entries may repeat.
 func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -152,9 +152,9 @@ func (uc *UseCounts) hasPlainCalls(u *UseCount) bool {
 	return u.plainCallCount > 0
 }
 
-// releaseOnPeers makes NCCL unmap the object where other ranks mapped it for destroyed graphs. It
-// does nothing while the object has plain calls. isUnmapping is set if the caller unmaps the object
-// even after an error.
+// releaseOnPeers makes NCCL unmap the object on other ranks, where destroyed graphs may have left
+// it mapped. It does nothing while the object has plain calls. isUnmapping is set if the caller
+// unmaps the object even after an error.
 func (m *Memory) releaseOnPeers(u *UseCount, isUnmapping bool) error {
 	if !m.NCCLMapsCaptured { // NCCL maps no memory for plain calls
 		return nil

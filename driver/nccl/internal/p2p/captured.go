@@ -9,8 +9,8 @@ import (
 )
 
 // CapturedMessage is a Send or a Recv in a CUDA graph. Each launch sends or receives another
-// message, but all launches of a Send use the same memory and flags. A launch therefore waits until
-// the receiver has copied the previous message and set the flag copied.
+// message, but all launches of a Send use the same memory and flags. A launch of a Send therefore
+// waits until the receiver has copied the previous message and set the flag copied.
 type CapturedMessage struct {
 	messages   *Messages
 	plan       *Plan

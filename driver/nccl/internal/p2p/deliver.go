@@ -140,7 +140,8 @@ func (in *inbox) hasEnded() bool {
 	}
 }
 
-// accept claims the message of a Recv and fills in the Recv's descriptor, if that is possible yet.
+// accept claims the message of a Recv and fills in the Recv's descriptor. It returns false if the
+// Recv must keep waiting.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announcement
 	if a == nil {

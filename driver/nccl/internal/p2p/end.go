@@ -16,7 +16,7 @@ import (
 type End struct {
 	messages        *Messages
 	plan            *Plan
-	control.Message      // Number is that of the call, and of a Send's message
+	control.Message      // Number counts calls, and is also the number of a Send's message
 	isCompared      bool // whether the Send and the Recv are compared
 	isCaptured      bool // whether this is a launch of a graph
 	// state is kernels.MessageWaits while the stream waits, and kernels.MessageDone once it has
@@ -100,8 +100,8 @@ func (e *End) isComplete() bool {
 	}
 
 	state := e.state.Value()
-	isNextWaiting := e.isCaptured && state == kernels.MessageWaits // markHandled has cleared it
-	return state == kernels.MessageDone || isNextWaiting
+	isInNextLaunch := e.isCaptured && state == kernels.MessageWaits // markHandled cleared the state
+	return state == kernels.MessageDone || isInNextLaunch
 }
 
 // refuse ends the wait of a Recv without a copy. A captured Recv must be waiting already, or refuse

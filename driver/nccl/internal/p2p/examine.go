@@ -100,8 +100,8 @@ func (m *Messages) diagnose(e *End) error {
 	m.inbox.mu.Unlock()
 	// In a strict group, no message can cross a collective. A Recv after e.After collectives has no
 	// message if the sender has already called the next collective.
-	mayNotCross := m.Config.Strict && isRecvWithoutMessage
-	if mayNotCross && m.messagePlane.HasCalledMore(p.Root, e.After) {
+	needsMessageNow := m.Config.Strict && isRecvWithoutMessage
+	if needsMessageNow && m.messagePlane.HasCalledMore(p.Root, e.After) {
 		nextCollective := e.After + 1
 		return &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: nextCollective,

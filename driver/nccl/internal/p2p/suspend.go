@@ -143,7 +143,7 @@ func (s *Suspender) Allocate() error {
 	})
 }
 
-// Deallocate undoes Allocate after it has failed on another rank.
+// Deallocate undoes Allocate if Allocate has failed on another rank.
 func (s *Suspender) Deallocate() error {
 	m := s.Messages
 	if !m.Available() {
@@ -177,7 +177,6 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 	return nil
 }
 
-// mapSegmentAgain maps a segment of another rank at its reserved address.
 func mapSegmentAgain(
 	ctx context.Context, m *Messages, key slotKey, segment *peerSegment,
 ) error {

@@ -15,7 +15,8 @@ import (
 // A Send and a Recv queue work on streams, usually without waiting for the other rank. The sender's
 // stream copies the message to staging memory, which the receiver can map. The receiver's stream
 // waits until its host has filled in a descriptor with the addresses, and then copies the message.
-// If a call cannot queue all of its work, the group fails.
+// If a call cannot queue all of its work, the group fails, except if there is no room for a
+// message.
 
 // send queues a Send and announces its message to the receiver. The caller must hold s.Mu and m.Mu.
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
@@ -160,8 +161,8 @@ func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	return err
 }
 
-// minNewSends is the minimum number of Sends between calls of pruneSends. As unfinishedSends must
-// also double between calls, the amortized cost for each Send is constant.
+// minNewSends is the minimum number of Sends after which addSend calls pruneSends again. Since
+// unfinishedSends must also double, the amortized cost of a Send is constant.
 const minNewSends = 64
 
 // pruneSends removes completed Sends from m.unfinishedSends. It must not hold inbox.mu while it
