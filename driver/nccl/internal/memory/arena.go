@@ -59,7 +59,7 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 	return a, nil
 }
 
-// reserve reserves both ranges of addresses. The CUDA context must be current.
+// reserve reserves both ranges. The CUDA context must be current.
 func (a *Arena) reserve() (err error) {
 	g := a.memory.gpu
 	if a.base, err = g.CUDA.AddressReserve(a.bytes, g.Granularity); err != nil {
@@ -177,7 +177,7 @@ func (a *Arena) free() error {
 	})
 }
 
-// freeRanges frees both ranges of addresses. The CUDA context must be current.
+// freeRanges undoes reserve. The CUDA context must be current.
 func (a *Arena) freeRanges() error {
 	g := a.memory.gpu
 	firstErr := g.CUDA.AddressFree(a.base, a.bytes)

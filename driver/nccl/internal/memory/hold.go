@@ -130,14 +130,14 @@ func (h *Hold) removeUses() (unused []*UseCount) {
 	return append(unused, unusedPlain...)
 }
 
-// HasCapture reports whether the capture has a Hold that has not ended.
+// HasCapture reports whether the capture has an active Hold.
 func (hs *Holds) HasCapture(captureID uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
 	return hs.holdsByCapture[captureID] != nil
 }
 
-// IsActive reports whether any Hold has not ended.
+// IsActive reports whether any Hold is active, which means that it has not ended.
 func (hs *Holds) IsActive() bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()

@@ -130,7 +130,6 @@ func (in *inbox) acceptMessages() deliveryRound {
 	return r
 }
 
-// hasEnded reports whether the group has failed or closed.
 func (in *inbox) hasEnded() bool {
 	select {
 	case <-in.ended:

@@ -34,7 +34,7 @@ type End struct {
 
 	waitStart      time.Time // when noteWait first saw the stream wait, or zero
 	releaseStart   time.Time // when release was first called during this wait, or zero
-	previousLaunch *End      // of the graph; nil if there was none, or once this End is handled
+	previousLaunch *End      // of the graph, or nil
 	isHandled      bool      // the Recv was accepted or refused, or the Send has completed
 
 	// Only a Recv uses the following fields.
@@ -42,8 +42,8 @@ type End struct {
 	descriptor   *kernels.Message // what the GPU copies after Go has been set to 1
 	isAssigned   bool             // source and number are known
 	source       int              // group rank of the sender
-	number       uint64           // number of the message
-	announcement *announcement    // the message; nil until this rank has read its header
+	number       uint64           // of the message
+	announcement *announcement    // nil until this rank has read the message's header
 }
 
 func (e *End) isCapturedSend() bool { return e.copiedFlag != nil }
@@ -83,7 +83,6 @@ func (e *End) canAccept() bool {
 	return e.isPreviousHandled() && e.state.Value() == kernels.MessageWaits
 }
 
-// markHandled notes that a Recv has accepted its message or has been refused.
 func (e *End) markHandled() {
 	if e.isCaptured {
 		e.state.Set(0) // otherwise, the next launch would appear to wait already

@@ -66,12 +66,12 @@ type headerRing struct {
 type header struct {
 	tag               uint64
 	number            uint64 // among the sender's messages to this rank with this tag, from 1
-	bytes             uint64 // size of the message
+	bytes             uint64
 	digest            uint64 // hash of the sender's call; must match the receiver's
 	collectivesBefore uint64 // collectives that the sender called before this message
 	segment           uint64 // number of the segment, from 1, or 0 for an empty message
-	size              uint64 // size of the segment in bytes
-	offset            uint64 // offset of the data in the segment in bytes
+	size              uint64 // of the segment, in bytes
+	offset            uint64 // of the data in the segment, in bytes
 	slot              uint64
 	inGraph           uint64 // 1 for a Send in a CUDA graph, which keeps its slot, or 0
 }
@@ -89,7 +89,6 @@ func (m *mailbox) flags(sender int) *flags {
 	return (*flags)(unsafe.Add(m.memory.Base(), offset))
 }
 
-// headersFrom returns the headers of messages from sender.
 func (m *mailbox) headersFrom(sender int) *headerRing {
 	ringsOffset := unsafe.Sizeof(wakeup{}) + uintptr(m.ranks)*unsafe.Sizeof(flags{})
 	offset := ringsOffset + uintptr(sender)*unsafe.Sizeof(headerRing{})
@@ -116,7 +115,6 @@ func (w *wakeup) wake() {
 	}
 }
 
-// mailboxKey identifies a rank's mailbox when a peer fetches it.
 func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
@@ -134,8 +132,7 @@ func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, err
 		return nil, nil, errors.Join(err, closeErr)
 	}
 
-	// This rank's GPU uses the flags of all senders.
-	const firstSender = 0
+	const firstSender = 0 // this rank's GPU uses the flags of all senders
 	m, err := mapMailbox(d, f, ranks, firstSender, ranks)
 	if err != nil {
 		closeErr := f.Close()
