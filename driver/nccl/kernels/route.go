@@ -200,9 +200,9 @@ func (a *routeArguments) setChunks(chunks int64) {
 }
 
 // setOwners sets the arguments from which kernels compute the owner of an expert. If the experts do
-// not divide evenly, each of the first ranks (more is their number) owns one expert more than the
-// others, and split is the first expert of the others. Kernels multiply by high and low, the
-// inverses of the two numbers of experts, instead of dividing.
+// not divide evenly, each of the first ranks owns one expert more than the others. For 5 experts on
+// 2 ranks, more (the number of such ranks) is 1 and split (the end of their experts) is 3. Kernels
+// multiply by high and low, scaled inverses of 3 and 2, instead of dividing.
 func (a *routeArguments) setOwners(call *driver.Route, l *Launch) {
 	fewest := call.Experts / l.Ranks // experts of a rank
 	most := fewest + 1

@@ -11,10 +11,11 @@ import (
 // LaunchOrder makes a group's calls run in the order of their launches, even on different streams.
 // Otherwise, NCCL kernels and symmem's own kernels could deadlock across ranks.
 //
-// When a launch moves to another stream, Begin records an event on the latest stream and makes the
-// new stream wait for it. RecordLatest records this event early if the latest stream is needed for
-// something else, such as a capture. Once another library has captured a call, which it can replay
-// without notice, each launch and replay instead waits for replayEvent and records it at the end.
+// When a launch uses another stream than the latest one, Begin records an event on the latest
+// stream and makes the other stream wait for it. RecordLatest records this event earlier, before
+// the latest stream begins a capture, for example. Once another library has captured a call, which
+// it can replay without notice, all launches and replays use replayEvent instead: they wait for it
+// and record it again.
 //
 // Callers of Begin, End, RecordLatest and ForgetLatest must hold the stream's lock. Begin and End
 // also require the communicator's mu and a current CUDA context.

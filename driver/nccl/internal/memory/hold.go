@@ -28,9 +28,8 @@ type Holds struct {
 	unfinishedHolds sync.WaitGroup   // Holds whose objects may not have been freed yet
 }
 
-// GetOrBegin returns the Hold of the graph that is being captured on the stream, and begins it if
-// necessary. Without a capture, it returns nil. It must not be called concurrently. The CUDA
-// context must be current.
+// GetOrBegin returns the Hold of the stream's current capture, and begins it if necessary. Without
+// a capture, it returns nil. It must not be called concurrently. The CUDA context must be current.
 func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
@@ -130,14 +129,14 @@ func (h *Hold) removeUses() (unused []*UseCount) {
 	return append(unused, unusedPlain...)
 }
 
-// HasCapture reports whether the capture has an active Hold.
+// HasCapture reports whether the capture has a Hold that has not ended.
 func (hs *Holds) HasCapture(captureID uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
 	return hs.holdsByCapture[captureID] != nil
 }
 
-// IsActive reports whether any Hold is active, which means that it has not ended.
+// IsActive reports whether any Hold has not ended.
 func (hs *Holds) IsActive() bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()

@@ -9,12 +9,9 @@ import (
 	"symmem/internal/control"
 )
 
-// A stream waits on the GPU in a Recv without a message, and in a Send of a CUDA graph until the
-// receiver has copied the previous launch's message. Examine detects waits that cannot end, for
-// example because the peer has exited.
-
-// Examine returns an error if a stream waits in an End (an unfinished Send or Recv) and can never
-// leave it. It is called periodically.
+// Examine returns an error if a stream waits in an End (an unfinished Send or Recv) and the wait
+// can never end, for example because the peer has exited. A Recv waits for its message. A Send in a
+// CUDA graph waits until the receiver has copied the message of the previous launch.
 func (m *Messages) Examine() error {
 	if m.messagePlane == nil { // the ranks cannot exchange messages
 		return nil
@@ -71,8 +68,8 @@ func (m *Messages) examineWait(e *End) error {
 		return nil
 	}
 
-	// Check again: the message may have arrived during diagnose. Headers that the peer wrote before
-	// diagnose examined it are visible now.
+	// The message may have arrived during diagnose, but headers that the peer wrote earlier are
+	// visible now.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	if err := m.inbox.readHeaders(); err != nil {
@@ -91,15 +88,15 @@ func (m *Messages) examineWait(e *End) error {
 	return err
 }
 
-// diagnose is examineWait without the repeated check, so its error can be outdated. The caller must
+// diagnose is examineWait without the second check, so its error can be outdated. The caller must
 // not hold inbox.mu.
 func (m *Messages) diagnose(e *End) error {
 	p := e.plan
 	m.inbox.mu.Lock()
 	isRecvWithoutMessage := !e.isCapturedSend() && !mayHaveMessage(m.inbox, e)
 	m.inbox.mu.Unlock()
-	// In a strict group, no message can cross a collective. A Recv after e.After collectives has no
-	// message if the sender has already called the next collective.
+	// In a strict group, no message crosses a collective, so the sender must send before it calls the
+	// next one.
 	needsMessageNow := m.Config.Strict && isRecvWithoutMessage
 	if needsMessageNow && m.messagePlane.HasCalledMore(p.Root, e.After) {
 		nextCollective := e.After + 1
@@ -114,8 +111,8 @@ func (m *Messages) diagnose(e *End) error {
 	})
 }
 
-// mayHaveMessage reports whether this rank has read the header of a message that is assigned to the
-// Recv e or may be assigned to it. The caller must hold in.mu.
+// mayHaveMessage reports whether this rank has read the header of a message that is, or may become,
+// the message of the Recv e. The caller must hold in.mu.
 func mayHaveMessage(in *inbox, e *End) bool {
 	return e.announcement != nil || in.hasCandidate(e)
 }

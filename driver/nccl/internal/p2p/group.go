@@ -46,7 +46,7 @@ type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter // shares memory with other processes
-	// Descriptors is a pool of host memory from which the GPU reads what to copy for a Recv, and when.
+	// Descriptors is a pool of host memory in which the GPU finds the addresses of a Recv's copy.
 	Descriptors      gpu.Pinned[kernels.Message]
 	Copies           gpu.Code     // kernels that copy messages
 	UnfinishedGroups atomic.Int32 // failed or closed groups with unfinished messages
