@@ -10,29 +10,23 @@ import (
 	"symmem"
 )
 
-// Each rank has mapped a buffer at an address. On some backends, a rank can also access the same
-// buffer of a peer, which is another rank, at a second address: the peer address. For example, rank
-// 0 writes the word 100 into the buffers of ranks 0, 1 and 2, and rank 1 writes 101. Then the
-// buffer of rank 2 contains 100 and 101.
+// On some backends, a rank can access the buffers of other ranks, its peers, at peer addresses.
 
-// wordAt converts an address to a pointer. The indirection avoids a warning of go vet.
+// wordAt converts an address to a pointer in a form that go vet accepts.
 func wordAt(address uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&address)) }
 
-// wordFrom returns the word that a rank writes into every rank's buffer.
-func wordFrom(rankNumber int) uint64 { return uint64(100 + rankNumber) }
+func wordFrom(writer int) uint64 { return uint64(100 + writer) }
 
 const (
-	peerRanks     = 3 // of TestPeerAddressesReachEveryRank
+	peerRanks     = 3
 	peerWordBytes = 8
 )
 
-// TestPeerAddressesReachEveryRank writes a word into the buffer of every rank, at the addresses
-// that PeerAddresses returns. Each rank must then find the words of all ranks in its buffer.
 func TestPeerAddressesReachEveryRank(t *testing.T) {
 	runRanks(t, peerRanks, symmem.Options{}, func(r *rank) {
 		r.requireAddressable()
 		p := r.pool()
-		first, err := p.Alloc(mib) // so that b does not begin at offset 0
+		padding, err := p.Alloc(mib) // moves b away from offset 0
 		r.ok(err)
 		b, err := p.Alloc(4096)
 		r.ok(err)
@@ -41,8 +35,8 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 		}
 
 		r.ok(p.Register(r.ctx, r.World()))
-		addresses, err := b.PeerAddresses(r.World()) // by rank
-		r.skipUnsupported(err)                       // skips the test, or fails it
+		addresses, err := b.PeerAddresses(r.World())
+		r.skipUnsupported(err)
 		if len(addresses) != peerRanks || addresses[r.Rank()] != b.Address() {
 			r.failf("PeerAddresses = %#x; want %d addresses, with %#x for rank %d", addresses, peerRanks,
 				b.Address(), r.Rank())
@@ -51,12 +45,12 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 		exchangeWords(r, b, addresses)
 		checkInnerAddresses(r, b, addresses)
 		r.ok(b.Free())
-		r.ok(first.Free())
+		r.ok(padding.Free())
 	})
 }
 
-// exchangeWords writes this rank's word into the buffers of all ranks, and checks the words that
-// they have written into b.
+// exchangeWords writes a word into the buffer of every rank, and checks the words from all ranks
+// in b.
 func exchangeWords(r *rank, b symmem.Buffer, addresses []uintptr) {
 	r.t.Helper()
 	for _, address := range addresses {
@@ -73,7 +67,6 @@ func exchangeWords(r *rank, b symmem.Buffer, addresses []uintptr) {
 	}
 }
 
-// checkInnerAddresses checks the peer addresses of a word inside the buffer.
 func checkInnerAddresses(r *rank, b symmem.Buffer, addresses []uintptr) {
 	r.t.Helper()
 	const offset = 64
@@ -86,7 +79,6 @@ func checkInnerAddresses(r *rank, b symmem.Buffer, addresses []uintptr) {
 	}
 }
 
-// TestInvalidPeerAddresses calls PeerAddresses without a buffer and without a group.
 func TestInvalidPeerAddresses(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		if _, err := (symmem.Buffer{}).PeerAddresses(r.World()); !errors.Is(err, symmem.ErrForeign) {
@@ -103,15 +95,14 @@ func TestInvalidPeerAddresses(t *testing.T) {
 	})
 }
 
-// TestPeerAddressesOfSuspendedPool suspends a pool, which releases its memory. PeerAddresses must
-// fail until the pool is resumed, and then return the same addresses as before.
+// A suspended pool has no memory, and so no peer addresses. Resume restores the same addresses.
 func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
 		want, err := b.PeerAddresses(r.World())
 		if errors.Is(err, symmem.ErrUnsupported) {
-			return // the backend has no addresses of peers
+			return // the backend has no peer addresses
 		}
 
 		r.ok(err)

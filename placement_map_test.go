@@ -10,41 +10,35 @@ import (
 	"symmem"
 )
 
-// A pool maps memory in segments. Each rank maps a segment at another address. If free blocks have
-// the same size, a placement policy chooses one of them for a buffer. With the policy address, the
-// choice depends on the addresses, so the place of the buffer, its segment and offset, can differ
-// between ranks. Then an all-reduce of the buffer adds up the wrong memory.
-
-// TestTranscripts runs the programs in testdata/maps on two ranks, and compares their output with
-// the files. To update the files, run go test -rewrite. A file has a world line, for example
+// The ranks map segments of memory at different addresses. If a placement policy compares them, the
+// ranks can choose different free blocks, and an all-reduce adds up the wrong memory.
 //
-//	world placement=address scatter=1
-//
-// It selects the policy, which is creation or address, and the seed for the random addresses of
-// segments. Then the file has run with a program, which consists of these statements:
+// A file in testdata/maps selects the policy and the seed of the addresses on a world line. After
+// the run line, it has a program for two ranks:
 //
 //	alloc NAME MIB  allocate a buffer
 //	free NAME
 //	register        register the pool
 //	map             draw the pool's segments
 //	sum NAME        all-reduce the buffer and print whether the sum is right
+//
+// To update the outputs, run go test -rewrite.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/maps", func(t *testing.T, path string) {
-		var world symmem.Options
+		var options symmem.Options
 		var placement symmem.Placement
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()
 			if d.Cmd == "world" {
-				world, placement = scanWorld(t, d)
+				options, placement = scanWorld(t, d)
 				return ""
 			}
 
-			return runProgram(t, world, placement, strings.Split(d.Input, "\n"))
+			return runProgram(t, options, placement, strings.Split(d.Input, "\n"))
 		})
 	})
 }
 
-// scanWorld parses the arguments of a world line.
 func scanWorld(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Placement) {
 	t.Helper()
 	var name string
@@ -56,16 +50,15 @@ func scanWorld(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Pla
 		d.Fatalf(t, "%v", err)
 	}
 
-	// With CheckOff, different places cause a wrong sum instead of an error.
+	// Other check levels would report an error before the sum is wrong.
 	return symmem.Options{Check: symmem.CheckOff, Scatter: scatter}, placement
 }
 
-// runProgram runs a program on two ranks and returns the output of rank 0, then of rank 1.
 func runProgram(
 	t *testing.T, o symmem.Options, placement symmem.Placement, program []string,
 ) string {
 	t.Helper()
-	var output [2]strings.Builder
+	var output [2]strings.Builder // by rank
 	runRanks(t, len(output), o, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 4 * mib, Placement: placement,
@@ -80,54 +73,50 @@ func runProgram(
 	return fmt.Sprintf("rank 0\n%srank 1\n%s", output[0].String(), output[1].String())
 }
 
-// interpreter runs a program on one rank.
 type interpreter struct {
 	*rank
 	pool  *symmem.Pool
 	out   *strings.Builder
-	named map[string]symmem.Buffer // by the NAME in alloc
+	named map[string]symmem.Buffer
 }
 
-// execute runs a statement: a command and its arguments.
-func (p *interpreter) execute(words []string) {
+func (i *interpreter) execute(words []string) {
 	command := words[0]
 	args := words[1:]
 	switch command {
 	case "alloc":
 		var sizeMiB int64
 		if _, err := fmt.Sscan(args[1], &sizeMiB); err != nil {
-			p.failf("%q: %v", words, err)
+			i.failf("%q: %v", words, err)
 		}
 
-		p.named[args[0]] = p.alloc(p.pool, sizeMiB*mib)
+		i.named[args[0]] = i.alloc(i.pool, sizeMiB*mib)
 	case "free":
-		p.ok(p.named[args[0]].Free())
+		i.ok(i.named[args[0]].Free())
 	case "register":
-		p.ok(p.pool.Register(p.ctx, p.World()))
+		i.ok(i.pool.Register(i.ctx, i.World()))
 	case "map":
-		p.pool.Map(p.out)
+		i.pool.Map(i.out)
 	case "sum":
-		p.sum(p.named[args[0]], args[0])
+		i.sum(i.named[args[0]], args[0])
 	default:
-		p.failf("unknown command %q", command)
+		i.failf("unknown command %q", command)
 	}
 }
 
-// sum all-reduces a buffer of ones and prints whether the sum is right.
-func (p *interpreter) sum(b symmem.Buffer, name string) {
-	p.fill(b, 1)
-	// If the places differ, a rank reads other memory of the peer than b. After the barrier, the peer
-	// has written it.
-	p.ok(p.World().Barrier(p.ctx, nil))
-	p.ok(p.rank.sum(p.World(), b))
+func (i *interpreter) sum(b symmem.Buffer, name string) {
+	i.fill(b, 1)
+	// The sum may read any memory of the peer. Wait until the peer has filled its buffer, too.
+	i.ok(i.World().Barrier(i.ctx, nil))
+	i.ok(i.rank.sum(i.World(), b))
 	verdict := "right"
-	want := float32(p.Size())
-	for _, v := range p.floats(b) {
+	want := float32(i.Size())
+	for _, v := range i.floats(b) {
 		if v != want {
 			verdict = "wrong"
 		}
 	}
 
-	fmt.Fprintf(p.out, "%s lies at segment %d offset %#x: the sum is %s\n",
+	fmt.Fprintf(i.out, "%s lies at segment %d offset %#x: the sum is %s\n",
 		name, b.Segment(), b.Offset(), verdict)
 }

@@ -12,16 +12,12 @@ import (
 	"symmem"
 )
 
-// While a model is loaded, a pool grows to 4 GiB. Each request of 2 to 48 MiB has a scope. At the
-// end of the scope, all ranks register the segments that the pool has mapped for it. A registered
-// segment is a window. With the default sizing, segments become larger as the pool grows, so few
-// scopes need a window. With PyTorch's sizing, nearly every scope needs one.
-
-// maxWindows is the limit for the number of windows of a pool of 4 GiB with the default sizing.
+// maxWindows limits the windows (registered segments) of a pool of 4 GiB with the default sizing.
 const maxWindows = 8
 
-// BenchmarkGrowth measures how long the slowest rank needs to register the memory of such a pool,
-// with the default sizing (by=pool) and with PyTorch's (by=pytorch).
+// BenchmarkGrowth simulates loading a model: a pool grows to 4 GiB, and a scope around each request
+// registers the segments that the pool has mapped for it. With the default sizing, segments grow
+// with the pool, so few requests need a segment. With PyTorch's sizing, nearly every request does.
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {
@@ -29,15 +25,15 @@ func BenchmarkGrowth(b *testing.B) {
 	}
 
 	ranks := 2
-	if available := availableRanks(b); available <= 4 { // the host backend has no limit
+	if available := availableRanks(b); available <= 4 { // MaxInt on the host backend
 		ranks = available
 	}
 
-	const seed = 1
+	const seed = 1 // arbitrary
 	sizes := requestSizes(bytes, seed)
 	runtimes := local(b, ranks)
 	each(b, runtimes, func(_ int, rt *symmem.Runtime) error {
-		// PathWindow makes the group register windows even if no call needs them.
+		// PathWindow makes the group register segments even if no call needs them.
 		return rt.World().SetPath(b.Context(), symmem.PathWindow)
 	})
 	b.Run("by=pool", func(b *testing.B) {
@@ -50,13 +46,13 @@ func BenchmarkGrowth(b *testing.B) {
 	})
 }
 
-// growPools repeatedly creates a pool, allocates the sizes and closes the pool, on all ranks. It
-// reports the time of the slowest rank, and returns the number of windows of rank 0's last pool.
+// growPools creates, fills and closes a pool in each iteration, and reports the time that the
+// registrations take on the slowest rank. It returns the number of windows of rank 0.
 func growPools(
 	b *testing.B, runtimes []*symmem.Runtime, o symmem.PoolOptions, sizes []int64,
 ) (windows int) {
 	b.Helper()
-	total := time.Duration(0) // of the slowest ranks
+	var slowestTotal time.Duration
 	for b.Loop() {
 		times := make([]time.Duration, len(runtimes)) // by rank
 		each(b, runtimes, func(i int, rt *symmem.Runtime) error {
@@ -74,17 +70,16 @@ func growPools(
 
 			return errors.Join(err, pool.Close())
 		})
-		total += slices.Max(times)
+		slowestTotal += slices.Max(times)
 	}
 
-	// Replace the time of the whole loop.
-	b.ReportMetric(float64(total.Nanoseconds())/float64(b.N), "ns/op")
+	// Override the measured ns/op, which includes more than registrations.
+	b.ReportMetric(float64(slowestTotal.Nanoseconds())/float64(b.N), "ns/op")
 	b.ReportMetric(float64(windows), "windows")
 	return windows
 }
 
-// timeRegistrations allocates each size in a separate scope. It returns the time that the ends of
-// the scopes take together.
+// timeRegistrations allocates each size in a separate scope, and times the ends of the scopes.
 func timeRegistrations(
 	b *testing.B, pool *symmem.Pool, sizes []int64,
 ) (took time.Duration, err error) {
@@ -96,7 +91,7 @@ func timeRegistrations(
 			return took, allocErr
 		}
 
-		// No buffer is freed before the function returns, so that each one needs new memory.
+		// Free the buffers only at the end, so that each request needs new memory.
 		defer func() {
 			freeErr := buffer.Free()
 			err = errors.Join(err, freeErr)
@@ -112,7 +107,6 @@ func timeRegistrations(
 	return took, nil
 }
 
-// Range of the sizes of BenchmarkGrowth in bytes.
 const (
 	minRequest = 2 << 20
 	maxRequest = 48 << 20
@@ -123,16 +117,15 @@ func requestSizes(sum int64, seed uint64) []int64 {
 	draws := rand.New(rand.NewPCG(seed, 0))
 	var all []int64
 	for remaining := sum; remaining > 0; {
-		next := min(remaining, minRequest+draws.Int64N(maxRequest-minRequest+1))
-		all = append(all, next)
-		remaining -= next
+		drawn := minRequest + draws.Int64N(maxRequest-minRequest+1)
+		bytes := min(remaining, drawn)
+		all = append(all, bytes)
+		remaining -= bytes
 	}
 
 	return all
 }
 
-// TestGrowthRequestsDependOnSeedOnly draws the sizes for a random sum. They must be in range and
-// add up to the sum. With the same seed, they must be the same.
 func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		bytes := rapid.Int64Range(1, 1<<33).Draw(rt, "bytes")
@@ -143,7 +136,7 @@ func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 			sum += n
 			smallest := int64(minRequest)
 			isLast := i == len(all)-1
-			if isLast { // the rest of the sum
+			if isLast {
 				smallest = 1
 			}
 

@@ -9,61 +9,52 @@ import (
 	"pgregory.net/rapid"
 )
 
-// BenchmarkAlloc compares pools with a simple best-fit allocator. It divides a range of offsets
-// into blocks. For example, the free blocks are 0 to 2048 and 8192 to 8704. A request of 100 bytes
-// is rounded up to 512, and gets the smaller block: 8192 to 8704. When this block is released, it
-// merges with free blocks that begin or end at its ends.
-
-// naive is the allocator. It keeps no history and has no lock.
+// naive is the best-fit allocator that BenchmarkAlloc compares to pools. It has no lock and no
+// history.
 type naive struct {
-	free []extent // free blocks, sorted by size and then by start
-	// starts and ends hold the same blocks, by the offset of their start and of their end.
-	starts, ends map[int64]extent
+	free           []extent         // sorted by size and then by start
+	byStart, byEnd map[int64]extent // the same blocks
 }
 
-// extent is a block: the offsets from start to start+size.
+// extent is a block of the offsets from start to start+size.
 type extent struct{ start, size int64 }
 
 func (e extent) end() int64 { return e.start + e.size }
 
-// naiveUnit is the unit of sizes in bytes, as in pools.
+// naiveUnit is the unit in bytes to which sizes are rounded up, as in pools.
 const naiveUnit = 512
 
 var errNaiveFull = errors.New("the naive allocator is full")
 
-// newNaive returns an allocator of the offsets from 0 to bytes.
 func newNaive(bytes int64) *naive {
-	a := &naive{starts: map[int64]extent{}, ends: map[int64]extent{}}
+	a := &naive{byStart: map[int64]extent{}, byEnd: map[int64]extent{}}
 	a.insert(extent{start: 0, size: bytes})
 	return a
 }
 
-// compareExtents orders extents by size and then by start.
 func compareExtents(a, b extent) int {
 	return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(a.start, b.start))
 }
 
-// insert adds a free block.
 func (a *naive) insert(e extent) {
 	index, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
 	a.free = slices.Insert(a.free, index, e)
-	a.starts[e.start] = e
-	a.ends[e.end()] = e
+	a.byStart[e.start] = e
+	a.byEnd[e.end()] = e
 }
 
-// remove removes a free block.
 func (a *naive) remove(e extent) {
 	index, _ := slices.BinarySearchFunc(a.free, e, compareExtents)
 	a.free = slices.Delete(a.free, index, index+1)
-	delete(a.starts, e.start)
-	delete(a.ends, e.end())
+	delete(a.byStart, e.start)
+	delete(a.byEnd, e.end())
 }
 
-// alloc returns a block from the start of the smallest free block that is large enough. The rest
-// stays free. If no free block is large enough, alloc returns errNaiveFull.
+// alloc splits the smallest free block that is large enough. If there is none, it returns
+// errNaiveFull.
 func (a *naive) alloc(bytes int64) (extent, error) {
 	size := (bytes + naiveUnit - 1) / naiveUnit * naiveUnit // rounded up
-	lowerBound := extent{start: 0, size: size}              // no block of this size sorts before it
+	lowerBound := extent{start: 0, size: size}              // first of its size in sort order
 	index, _ := slices.BinarySearchFunc(a.free, lowerBound, compareExtents)
 	if index == len(a.free) {
 		return extent{}, errNaiveFull
@@ -80,12 +71,12 @@ func (a *naive) alloc(bytes int64) (extent, error) {
 
 // release frees a block and merges it with the adjacent free blocks.
 func (a *naive) release(e extent) {
-	if previous, ok := a.ends[e.start]; ok {
+	if previous, ok := a.byEnd[e.start]; ok {
 		a.remove(previous)
 		e = extent{start: previous.start, size: previous.size + e.size}
 	}
 
-	if next, ok := a.starts[e.end()]; ok {
+	if next, ok := a.byStart[e.end()]; ok {
 		a.remove(next)
 		e.size += next.size
 	}
@@ -93,11 +84,10 @@ func (a *naive) release(e extent) {
 	a.insert(e)
 }
 
-// TestNaiveAllocatorMergesWithoutOverlap allocates and releases random blocks. Live blocks must not
-// overlap. When all have been released, they must have merged to one block.
+// Live blocks never overlap. When all are released, they merge into one free block.
 func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		const whole = 64 << 10 // small enough for errNaiveFull
+		const whole = 64 << 10 // small enough to become full
 		const maxBytes = 8 << 10
 		a := newNaive(whole)
 		var live []extent
@@ -131,14 +121,13 @@ func TestNaiveAllocatorMergesWithoutOverlap(t *testing.T) {
 			rt.Fatalf("got the free blocks %+v, want %+v", a.free, want)
 		}
 
-		if len(a.starts) != 1 || len(a.ends) != 1 {
-			rt.Fatalf("got %d starts and %d ends of one free block, want 1 each", len(a.starts),
-				len(a.ends))
+		if len(a.byStart) != 1 || len(a.byEnd) != 1 {
+			rt.Fatalf("got %d starts and %d ends of one free block, want 1 each", len(a.byStart),
+				len(a.byEnd))
 		}
 	})
 }
 
-// checkNewBlock fails the test if a block is too small for its request or overlaps a live block.
 func checkNewBlock(rt *rapid.T, e extent, bytes int64, live []extent) {
 	rt.Helper()
 	if e.size < bytes {
@@ -153,12 +142,11 @@ func checkNewBlock(rt *rapid.T, e extent, bytes int64, live []extent) {
 	}
 }
 
-// TestNaiveAllocatorBestFit releases a block of three units and one of one unit, which are not
-// adjacent. A small request must get the smaller block, although the larger one comes first.
+// A request gets the smallest free block that fits, even if a larger one has a lower offset.
 func TestNaiveAllocatorBestFit(t *testing.T) {
 	a := newNaive(10 * naiveUnit)
 	var blocks []extent
-	for _, units := range []int64{3, 1, 1, 1, 4} { // 10 units together
+	for _, units := range []int64{3, 1, 1, 1, 4} {
 		e, err := a.alloc(units * naiveUnit)
 		if err != nil {
 			t.Fatal(err)

@@ -7,16 +7,11 @@ import (
 	"symmem"
 )
 
-// A pool maps memory in segments, for example of 64 MiB. Buffers of several streams can share a
-// segment: each stream owns parts of it, in multiples of 2 MiB. A stream can also get memory that
-// was freed on another stream. If the other stream may still use the memory, the new owner must
-// wait for the other's work.
+// Streams share the segments of a pool in units of 2 MiB. If a stream reuses memory that was freed
+// on another stream, it first waits for unfinished work on that memory.
 
-// mappedBytes returns the size of all segments.
-func mappedBytes(n symmem.PoolStats) int64 { return n.Used + n.Cached }
+func mappedBytes(stats symmem.PoolStats) int64 { return stats.Used + stats.Cached }
 
-// TestStreamsShareSegments allocates a buffer on each of 40 streams. The pool must not map a
-// segment for each stream.
 func TestStreamsShareSegments(t *testing.T) {
 	const streams = 40
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -29,7 +24,7 @@ func TestStreamsShareSegments(t *testing.T) {
 		}
 
 		r.ok(p.Register(r.ctx, r.World()))
-		// Each stream owns 2 MiB. All need 80 MiB, which fit into two segments of 64 MiB.
+		// 40 streams with 2 MiB each need two segments of 64 MiB.
 		n := p.Stats()
 		if mapped := mappedBytes(n); mapped != 128*mib || n.Segments != 2 {
 			r.failf("buffers of 1 MiB on %d streams map %d bytes in %d segments, want 128 MiB in 2",
@@ -40,15 +35,14 @@ func TestStreamsShareSegments(t *testing.T) {
 	})
 }
 
-// TestSynchronizeSharesMemory frees a buffer on each of ten streams and then synchronizes the
-// stream. The next stream must get the same memory.
+// After a stream is synchronized, other streams can reuse its free memory.
 func TestSynchronizeSharesMemory(t *testing.T) {
 	const streams = 10
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 8 * mib})
 		for range streams {
 			s := r.stream()
-			b, err := p.AllocOn(s, 6*mib) // the segment has no room for a second one
+			b, err := p.AllocOn(s, 6*mib) // does not fit twice into a segment
 			r.ok(err)
 			r.ok(s.Fill(b.Memory(), 1))
 			r.ok(b.Free())
@@ -63,16 +57,12 @@ func TestSynchronizeSharesMemory(t *testing.T) {
 	})
 }
 
-// TestForeignFreeMemoryIsLastResort uses all memory of a pool on another stream, frees it, and
-// allocates on the default stream. The pool must give the default stream this memory, even while
-// the other stream is busy. The default stream must then wait on the device for the other's work.
-//
-// On rank 1, the other stream is idle early. On rank 0, it is busy until the end. The new buffer
-// must have the same place on both ranks.
+// In a full pool, the default stream gets memory that was freed on a busy stream. The progress of
+// the busy stream differs between the ranks, but the offset of the new buffer does not.
 func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	const ranks = 2
-	const otherByte, defaultByte = 7, 9 // which the streams write into the memory
-	var places errorTexts               // compares texts; an error carries the place on a rank
+	const otherByte, defaultByte = 7, 9 // arbitrary
+	var places errorTexts               // of the new buffer
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 4 * mib, Capacity: 4 * mib,
@@ -81,7 +71,7 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		freed, err := p.AllocOn(other, 4*mib)
 		r.ok(err)
 		r.ok(p.Register(r.ctx, r.World()))
-		release := r.hold(other) // keeps other busy until release is called
+		release := r.hold(other) // blocks other
 		if r.Rank() == 1 {
 			release()
 		}
@@ -99,8 +89,8 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 		first := v[0]
 		last := v[len(v)-1]
 		if first != defaultByte || last != defaultByte {
-			r.failf("got first byte %d and last byte %d, want %d: the other stream wrote last", first, last,
-				defaultByte)
+			r.failf("got first byte %d and last byte %d, want %d: the other stream wrote last", first,
+				last, defaultByte)
 		}
 
 		places.add(r, errors.New(place(reused)))
@@ -109,9 +99,8 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	places.requireSame(t, ranks)
 }
 
-// TestCaptureAvoidsMemoryInUse captures a graph of one of two streams. During the capture, neither
-// stream may get memory that was freed on the other, because the wait for the other's work would
-// become part of the graph.
+// During a capture, a stream gets no memory that was freed on another stream, because the graph
+// would include the wait for that stream.
 func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -121,20 +110,19 @@ func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 		r.ok(b.Free())
 		for _, captured := range []*symmem.Stream{other, r.DefaultStream()} {
 			r.ok(captured.BeginCapture())
-			_, err = p.Alloc(mib) // for the default stream; all memory was freed on other
+			_, err = p.Alloc(mib) // on the default stream
 			r.wantErr(err, symmem.ErrOutOfMemory)
 			graph, err := captured.EndCapture()
 			r.ok(err)
 			r.ok(graph.Close())
 		}
 
-		r.alloc(p, mib) // succeeds after the captures
+		r.alloc(p, mib)
 	})
 }
 
-// TestSetIdleProtectsMemoryOfAdoptedStreams frees memory on an adopted stream: one that another
-// library owns. After SetIdle(true), the library may destroy the stream. The pool must not query
-// the stream then, so other streams must not get the memory.
+// After SetIdle(true), the owner of an adopted stream may destroy it. The pool then cannot query
+// the stream, so no other stream gets memory that was freed on it.
 func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -144,19 +132,18 @@ func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 		r.ok(err)
 		r.ok(b.Free())
 		r.Interop().SetIdle(true)
-		_, err = p.Alloc(mib) // for the default stream
+		_, err = p.Alloc(mib) // on the default stream
 		r.wantErr(err, symmem.ErrOutOfMemory)
-		r.Interop().SetIdle(false) // the pool may query the stream again
+		r.Interop().SetIdle(false)
 		r.alloc(p, mib)
 		r.Interop().ForgetStream(adopted)
-		r.alloc(p, mib) // still succeeds
+		r.alloc(p, mib)
 	})
 }
 
-// TestReserveTakesCleanMemory reserves memory for another stream when the pool or the device is
-// full. The pool must use free memory that it has already mapped and that no unfinished work uses.
+// When the pool or the device is full, ReserveOn takes mapped memory that no unfinished work uses.
 func TestReserveTakesCleanMemory(t *testing.T) {
-	const moreThanDevice = 1 << 39 // the pool then maps all memory that the device has
+	const moreThanDevice = 1 << 39 // makes the pool map all memory of the device
 	for fullPart, o := range map[string]symmem.PoolOptions{
 		"capacity": {FirstSegment: 8 * mib, Capacity: 8 * mib},
 		"device":   {FirstSegment: moreThanDevice},
@@ -172,7 +159,7 @@ func TestReserveTakesCleanMemory(t *testing.T) {
 				b, err := p.AllocOn(other, half)
 				r.ok(err)
 				r.ok(b.Free())
-				// A full device may still have room for a smaller segment, unlike a full pool.
+				// A full device may still have room for another small segment.
 				isPoolFull := o.Capacity > 0
 				if now := p.Stats(); isPoolFull && now.Segments != before.Segments {
 					r.failf("%d segments after ReserveOn, want %d as before", now.Segments, before.Segments)
@@ -182,10 +169,8 @@ func TestReserveTakesCleanMemory(t *testing.T) {
 	}
 }
 
-// TestSegmentShrinksWhenMappingFails asks for a segment that is larger than the device. The pool
-// must map a smaller one.
 func TestSegmentShrinksWhenMappingFails(t *testing.T) {
-	const tebibyte = 1 << 40
+	const tebibyte = 1 << 40 // more than the device has
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: tebibyte})
 		r.alloc(p, mib)
@@ -195,12 +180,10 @@ func TestSegmentShrinksWhenMappingFails(t *testing.T) {
 	})
 }
 
-// TestShortCapturesOnNewStreams captures a graph of one call on each of 1000 new streams, and
-// closes it. The amount of mapped memory must stay limited.
+// Captures on 1000 new streams reuse memory.
 func TestShortCapturesOnNewStreams(t *testing.T) {
 	const captures = 1000
-	const maxSegments = 6 // of 64, 64, 128, 256, 512 and 1024 MiB
-	const maxMapped = 2048 * mib
+	const maxSegments, maxMapped = 6, 2048 * mib // 64, 64, 128, 256, 512 and 1024 MiB
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
 		for range captures {
@@ -209,7 +192,7 @@ func TestShortCapturesOnNewStreams(t *testing.T) {
 			b, err := p.AllocOn(s, mib)
 			r.ok(err)
 			m := b.Memory()
-			const count = 100
+			const count = 100 // arbitrary
 			r.ok(r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, s))
 			graph, err := s.EndCapture()
 			r.ok(err)

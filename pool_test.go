@@ -8,17 +8,14 @@ import (
 	"symmem"
 )
 
-// A pool maps memory in segments and divides them into buffers. For example, the first segment has
-// 4 MiB and the ordinal 0. A buffer of 1 MiB in it has the offset 0, and the next buffer the offset
-// 1 MiB. A segment that is registered with a group is a window. Most pools of these tests have a
-// domain: the group whose ranks allocate the same buffers.
+// A pool maps memory in segments, here of 4 MiB at first. A registered segment is a window. The
+// ranks of the pool's domain allocate the same buffers.
 
-// TestPlacementIsSameOnAllRanks makes the same requests on all ranks, whose segments have different
-// addresses. Each buffer must have the same segment and offset on all ranks.
+// A buffer has the same segment and offset on all ranks, although the addresses of segments differ.
 func TestPlacementIsSameOnAllRanks(t *testing.T) {
 	const ranks = 3
 	const buffersPerRank = 200
-	var placesByRank errorTexts // compares texts; an error carries the places of a rank
+	var placesByRank errorTexts // one error with all places per rank
 	runRanks(t, ranks, symmem.Options{Scatter: scatterSeed}, func(r *rank) {
 		p := r.pool()
 		var places []string
@@ -30,8 +27,8 @@ func TestPlacementIsSameOnAllRanks(t *testing.T) {
 				r.ok(oldest.Free())
 			}
 
-			units := 1 + i*7%90 // 90 sizes in mixed order
-			b := r.alloc(p, int64(512*units))
+			const unit, sizes = 512, 90
+			b := r.alloc(p, int64(unit*(1+i*7%sizes))) // all sizes, in mixed order
 			buffers = append(buffers, b)
 			places = append(places, place(b))
 		}
@@ -42,8 +39,7 @@ func TestPlacementIsSameOnAllRanks(t *testing.T) {
 	placesByRank.requireSame(t, ranks)
 }
 
-// TestReserve checks that Reserve maps and registers memory in advance. A scope, which registers
-// new memory at its end, then has nothing to register.
+// A scope, which registers new segments at its end, finds reserved memory registered.
 func TestReserve(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -69,13 +65,11 @@ func TestReserve(t *testing.T) {
 		}
 
 		r.ok(b.Free())
-		r.ok(p.Reserve(r.ctx, mib, nil)) // maps memory without registering it
+		r.ok(p.Reserve(r.ctx, mib, nil)) // without registration
 		r.wantErr(p.Reserve(r.ctx, -1, nil), symmem.ErrSize)
 	})
 }
 
-// TestPoolMapsFewSegments allocates 128 MiB in small buffers. Segments must grow with the pool, so
-// that there are few of them.
 func TestPoolMapsFewSegments(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -83,7 +77,7 @@ func TestPoolMapsFewSegments(t *testing.T) {
 			r.alloc(p, mib)
 		}
 
-		const want = 6 // of 4, 4, 8, 16, 32 and 64 MiB
+		const want = 6 // segments grow: 4, 4, 8, 16, 32 and 64 MiB
 		listed := len(slices.Collect(p.Segments()))
 		counted := p.Stats().Segments
 		if listed != want || counted != want {
@@ -92,19 +86,17 @@ func TestPoolMapsFewSegments(t *testing.T) {
 	})
 }
 
-// TestPoolStatsCountBytes checks the statistics of a pool with two buffers, and after both are
-// freed.
 func TestPoolStatsCountBytes(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		a := r.alloc(p, 1000)
-		b := r.window(p, mib)     // also registers the pool's only segment
-		const used = mib + 1024   // a's size is rounded up to a multiple of 512
-		const free = 4*mib - used // in the segment of 4 MiB
+		b := r.window(p, mib)   // registers the only segment
+		const used = mib + 1024 // sizes are rounded up to multiples of 512
+		const free = 4*mib - used
 		want := symmem.PoolStats{
 			Used: used, Requested: mib + 1000, HighWater: used,
 			Cached: free, LargestFree: free, Segments: 1, Windows: 1,
-			Events: 3, // the new segment and two allocations
+			Events: 3, // a segment and two allocations
 		}
 		if got := p.Stats(); got != want {
 			r.failf("with two buffers: got %+v, want %+v", got, want)
@@ -116,14 +108,13 @@ func TestPoolStatsCountBytes(t *testing.T) {
 		want.Requested = 0
 		want.Cached = 4 * mib
 		want.LargestFree = 4 * mib
-		want.Events += 2 // two frees
+		want.Events += 2
 		if got := p.Stats(); got != want {
 			r.failf("with both freed: got %+v, want %+v", got, want)
 		}
 	})
 }
 
-// TestInvalidSizes checks sizes that Alloc must refuse, and invalid options of pools.
 func TestInvalidSizes(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -142,8 +133,6 @@ func TestInvalidSizes(t *testing.T) {
 	})
 }
 
-// TestPoolCapacity uses 7 MiB of a pool of 8 MiB. Then the error of an Alloc of 2 MiB must contain
-// the sizes. After a Free, the same Alloc must succeed.
 func TestPoolCapacity(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Capacity: 8 * mib, FirstSegment: 4 * mib})
@@ -165,18 +154,17 @@ func TestPoolCapacity(t *testing.T) {
 	})
 }
 
-// TestTrimKeepsUsedAndRequestedMemory checks that Trim unmaps segments without buffers, but leaves
-// as much memory mapped as the caller asks for. Trimmed segments must leave the groups.
+// Trim unmaps and deregisters segments without buffers, but keeps at least the given bytes mapped.
 func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		// Each of these buffers fills a segment: segments 0, 1 and 2.
+		// These buffers fill segments 0, 1 and 2.
 		kept := r.alloc(p, 4*mib)
 		freed1 := r.alloc(p, 4*mib)
-		freed2 := r.window(p, 8*mib) // also registers all segments
+		freed2 := r.window(p, 8*mib) // registers all three segments
 		r.ok(freed1.Free())
 		r.ok(freed2.Free())
-		r.ok(p.Trim(r.ctx, 8*mib)) // keeps segment 0 and another one
+		r.ok(p.Trim(r.ctx, 8*mib)) // keeps segment 0 and one more
 		if got := p.Stats(); got.Segments != 2 || got.Windows != 2 || got.Used != 4*mib {
 			r.failf("got %+v, want 2 segments, 2 windows and 4 MiB used", got)
 		}
@@ -187,7 +175,7 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 			r.failf("got the segments %+v, want only %d", all, kept.Segment())
 		}
 
-		// Ordinals are never reused, so new memory cannot be mistaken for old.
+		// Ordinals of segments are never reused.
 		added := r.alloc(p, 4*mib)
 		if added.Segment() != 3 {
 			r.failf("the new segment has ordinal %d, want 3", added.Segment())
@@ -196,14 +184,13 @@ func TestTrimKeepsUsedAndRequestedMemory(t *testing.T) {
 		r.checkSum(r.World(), added)
 		newGroup := r.split(r.World(), 0)
 		r.checkSum(newGroup, kept)
-		if n := newGroup.Stats().Windows; n != 2 { // the segments of kept and added
+		if n := newGroup.Stats().Windows; n != 2 { // of kept and added
 			r.failf("a group created after Trim has %d windows, want 2", n)
 		}
 	})
 }
 
-// TestTrimOfSingleRankPool trims a pool without a domain on rank 0 only. Trim must not wait for
-// rank 1.
+// Trim of a pool without a domain does not wait for other ranks.
 func TestTrimOfSingleRankPool(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
@@ -219,14 +206,12 @@ func TestTrimOfSingleRankPool(t *testing.T) {
 	})
 }
 
-// TestClosedPoolRejectsCalls closes a pool with a live buffer. Calls that use the pool or its
-// memory must fail with ErrClosed. Free must succeed.
 func TestClosedPoolRejectsCalls(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		r.ok(p.Close())
-		r.ok(p.Close()) // a second Close does nothing
+		r.ok(p.Close())
 		if n := r.World().Stats().Windows; n != 0 {
 			r.failf("%d windows after Close of the pool, want 0", n)
 		}
@@ -235,14 +220,13 @@ func TestClosedPoolRejectsCalls(t *testing.T) {
 		r.wantErr(err, symmem.ErrClosed)
 		r.wantErr(p.Reserve(r.ctx, 512, nil), symmem.ErrClosed)
 		r.wantErr(r.sum(r.World(), b), symmem.ErrClosed)
-		r.ok(b.Free()) // live buffers of a closed pool can still be freed
+		r.ok(b.Free()) // works without the pool
 	})
 }
 
-// TestPoolLimitPerDomain creates pools of one domain until NewPool fails at the limit.
 func TestPoolLimitPerDomain(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
-		const maxPools = 64 // the ranks cannot compare more pools at a time
+		const maxPools = 64 // ranks compare at most this many pools at a time
 		for i := range maxPools {
 			if _, err := r.NewPool(symmem.PoolOptions{Domain: r.World()}); err != nil {
 				r.failf("pool %d of at most %d: %v", i+1, maxPools, err)
@@ -251,6 +235,6 @@ func TestPoolLimitPerDomain(t *testing.T) {
 
 		_, err := r.NewPool(symmem.PoolOptions{Domain: r.World()})
 		r.wantErr(err, symmem.ErrInvalid)
-		r.ok(r.World().Check(r.ctx)) // works with all pools
+		r.ok(r.World().Check(r.ctx))
 	})
 }

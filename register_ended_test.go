@@ -9,14 +9,20 @@ import (
 	"symmem"
 )
 
-// TestCloseDuringRegister trims the pool or closes the group after the backend has registered a
-// segment, but before the pool has recorded the registration. Until the pool has recorded it, the
-// segment must stay mapped.
+// mapSegment maps a segment without buffers.
+func mapSegment(r *rank, p *symmem.Pool) {
+	r.t.Helper()
+	b := r.alloc(p, mib)
+	r.ok(b.Free())
+}
+
+// A segment stays mapped during Register, even if its pool is trimmed or the group is closed after
+// the backend has registered the segment and before the pool records it.
 func TestCloseDuringRegister(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		end  func(context.Context, *symmem.Pool, *symmem.Group) error // called during Register
-		want error                                                    // of Register
+		end  func(context.Context, *symmem.Pool, *symmem.Group) error
+		want error // of Register
 	}{
 		{
 			name: "Trim",
@@ -36,18 +42,17 @@ func TestCloseDuringRegister(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{}, func(r *rank) {
 				p := r.pool()
-				b := r.alloc(p, mib) // maps the only segment
-				r.ok(b.Free())
+				mapSegment(r, p)
 				var g *symmem.Group
-				var unmapped atomic.Int32 // number of unmapped segments
+				var unmapped atomic.Int32
 				stopObserving := r.Interop().Observe(symmem.Observer{
 					SegmentFree: func(symmem.SegmentEvent) { unmapped.Add(1) },
 				})
 				defer stopObserving()
-				symmem.HoldRegister(r.Runtime, func() { // called during Register below
+				symmem.HoldRegister(r.Runtime, func() { // runs in Register
 					done := make(chan error)
 					go func() { done <- c.end(r.ctx, p, g) }()
-					r.ok(<-done) // would wait forever if Register held the pool's lock
+					r.ok(<-done) // does not need a lock that Register holds
 					if unmapped.Load() != 0 {
 						t.Error("the segment was unmapped during its registration")
 					}
@@ -61,7 +66,7 @@ func TestCloseDuringRegister(t *testing.T) {
 					r.failf("the group has %d windows and the pool %d, want 0", n, p.Stats().Windows)
 				}
 
-				r.ok(p.Trim(r.ctx, 0)) // unmaps the segment unless Register has done so
+				r.ok(p.Trim(r.ctx, 0)) // unmaps the segment if Register has not
 				if unmapped.Load() != 1 {
 					r.failf("the segment was unmapped %d times, want 1", unmapped.Load())
 				}
@@ -70,22 +75,20 @@ func TestCloseDuringRegister(t *testing.T) {
 	}
 }
 
-// TestTrimDuringRegisterFailsNoRank trims a pool during a registration. The registration then
-// unmaps the segment, which fails on rank 0. Register must succeed nevertheless, as on rank 1. The
-// next Trim must return the error, and the one after that must succeed.
+// If a segment is trimmed during Register, Register unmaps it. If unmapping fails on one rank,
+// Register still succeeds on all ranks, and the next Trim returns the error once.
 func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
 	failure := errors.New("unmapping has failed")
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		var want error // of unmapping
+		var want error
 		if r.Rank() == 0 {
 			want = failure
 		}
 
 		symmem.HoldEnds(r.Runtime, func() error { return want })
 		p := r.pool()
-		b := r.alloc(p, mib) // maps the only segment
-		r.ok(b.Free())
-		symmem.HoldRegister(r.Runtime, func() { // called during Register below
+		mapSegment(r, p)
+		symmem.HoldRegister(r.Runtime, func() { // runs in Register
 			done := make(chan error)
 			go func() { done <- p.Trim(r.ctx, 0) }()
 			r.ok(<-done)
@@ -100,19 +103,17 @@ func TestTrimDuringRegisterFailsNoRank(t *testing.T) {
 	})
 }
 
-// TestCloseDuringTrimUnmapsOnce closes the pool of rank 1 during Trim, which both ranks call. At
-// that time, Trim has deregistered the segment and waits for rank 0 before it unmaps the segment.
-// Only one of Trim and Close may unmap it.
+// Trim deregisters a segment and waits for the other rank before it unmaps the segment. If the pool
+// is closed at that time, only one of Trim and Close unmaps it.
 func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 	const waitedFor, closing = 0, 1 // ranks
-	closed := make(chan struct{})   // closed when Close has returned on rank 1
+	closed := make(chan struct{})   // closed after Close
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
-		b := r.alloc(p, mib) // maps the only segment
-		r.ok(b.Free())
+		mapSegment(r, p)
 		r.ok(p.Register(r.ctx, r.World()))
-		deregistered := make(chan struct{}) // closed when Trim has deregistered the segment
-		var unmapped atomic.Int32           // number of unmapped segments
+		deregistered := make(chan struct{})
+		var unmapped atomic.Int32
 		stopObserving := r.Interop().Observe(symmem.Observer{
 			Deregister: func(symmem.WindowEvent) {
 				close(deregistered)
@@ -123,7 +124,7 @@ func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 			SegmentFree: func(symmem.SegmentEvent) { unmapped.Add(1) },
 		})
 		defer stopObserving()
-		done := make(chan error, 1) // the result of Close
+		done := make(chan error, 1)
 		if r.Rank() == closing {
 			go func() {
 				<-deregistered
@@ -131,7 +132,7 @@ func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 				close(closed)
 			}()
 		} else {
-			done <- nil // this rank does not call Close
+			done <- nil
 		}
 
 		r.ok(p.Trim(r.ctx, 0))
