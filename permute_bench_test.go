@@ -11,26 +11,17 @@ import (
 	"symmem"
 )
 
-// In a mixture of experts, a few of many experts process each token. Suppose that each of four
-// ranks has 1024 tokens, and owns 64 of 256 experts. Rank 0 owns the experts 0 to 63. Dispatch
-// sends it one row of numbers for each token that has one of these experts.
-//
-// Each received row has the ids of eight experts. The id -1 stands for an expert of another rank. A
-// row with the ids 3, -1, 17, -1, -1, -1, -1, -1 has two experts here, so Permute makes two copies
-// of it. Later, Unpermute reads a computed row for each copy, and writes one sum for the row.
-//
-// The benchmark needs only one GPU, which does the work of rank 0. To symmem, it is the only rank
-// of a group, with 64 experts and up to 4096 tokens.
-
-// simulatedRanks is the number of ranks in the example, of which the benchmark runs rank 0.
+// simulatedRanks share the experts of a model. Each token uses a few experts, and Dispatch sends a
+// row of numbers to the ranks of these experts. If a row uses two experts of rank 0, Permute makes
+// two copies of it there, and Unpermute later adds up the results of the experts. The benchmark
+// does the work of rank 0, in a world of one rank.
 const simulatedRanks = 4
 
-// BenchmarkPermute measures Permute and Unpermute, and copies of the same size for comparison. The
-// metrics are medians:
+// BenchmarkPermute reports medians:
 //
-//   - us-permute, us-unpermute: time of a call in microseconds
-//   - permute-copy, unpermute-copy: ratio of this time to the time of a device copy that reads and
-//     writes the same total number of bytes of rows
+//   - us-permute, us-unpermute: microseconds per call
+//   - permute-copy, unpermute-copy: time of a call, divided by the time of a device copy that moves
+//     the same number of bytes of rows
 func BenchmarkPermute(b *testing.B) {
 	skipOnHost(b, "it measures a GPU")
 	runtimes, err := symmem.OpenLocal(b.Context(), 1, symmem.Options{Backend: "nccl"})
@@ -48,28 +39,27 @@ func BenchmarkPermute(b *testing.B) {
 	for _, model := range exchangeModels {
 		for _, tokensPerRank := range []int64{1, 8, 32, 128, 1024, 4096} {
 			b.Run(fmt.Sprintf("%s/tokens=%d", model.name, tokensPerRank), func(b *testing.B) {
-				allTokens := []int64{simulatedRanks * tokensPerRank} // of the only rank
+				allTokens := []int64{simulatedRanks * tokensPerRank}
 				measurePermute(b, r, exchangeShape{exchangeModel: model, counts: allTokens})
 			})
 		}
 	}
 }
 
-// measurePermute runs the sub-benchmark of a model and a number of tokens.
 func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 	b.Helper()
 	ids, copies := e.receivedIDs()
-	c := newPermuteBench(r, &e, int64(len(ids)/e.topK), copies)
+	p := newPermuteBench(r, &e, int64(len(ids)/e.topK), copies)
 	pool, err := r.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
 
-	buffers := c.allocate(b, pool)
+	buffers := p.allocate(b, pool)
 	const callsPerGraph = 20
-	// After an error, the later steps must still close the graphs and free the memory.
-	writeErr := c.writeDispatched(ids)
-	captureErr := c.captureGraphs(callsPerGraph)
+	// Close the graphs and free the memory even after an error.
+	writeErr := p.writeDispatched(ids)
+	captureErr := p.captureGraphs(callsPerGraph)
 	measureErr := measureReplays(b, r, callsPerGraph)
 	closeErr := r.closeGraphs()
 	err = errors.Join(writeErr, captureErr, measureErr, closeErr)
@@ -84,81 +74,80 @@ func measurePermute(b *testing.B, r *exchangeBench, e exchangeShape) {
 	}
 }
 
-// receivedIDs draws the expert ids of all tokens. It returns the ids of the rows that rank 0
-// receives, topK for each row, and the number of copies that Permute makes of these rows.
+// receivedIDs draws the experts of all tokens. It returns topK ids for each row that rank 0
+// receives, and the number of copies that Permute makes of these rows.
 func (e *exchangeShape) receivedIDs() (ids []int32, copies int64) {
-	random := rand.New(rand.NewPCG(1, 1)) // the same ids in each run
+	random := rand.New(rand.NewPCG(1, 1)) // arbitrary seed
+	const otherRanksExpert = int32(-1)
 	ownExperts := e.experts / simulatedRanks
-	for range e.counts[0] { // all tokens
-		row := slices.Repeat([]int32{-1}, e.topK)
-		found := int64(0) // experts of rank 0
+	allTokens := e.counts[0]
+	for range allTokens {
+		row := slices.Repeat([]int32{otherRanksExpert}, e.topK)
+		ownCount := int64(0)
 		for k, expert := range random.Perm(e.experts)[:e.topK] {
 			if expert < ownExperts {
 				row[k] = int32(expert)
-				found++
+				ownCount++
 			}
 		}
 
-		if found > 0 { // otherwise Dispatch does not send the row to rank 0
+		if ownCount > 0 { // Dispatch sends the row to rank 0
 			ids = append(ids, row...)
-			copies += found
+			copies += ownCount
 		}
 	}
 
 	return ids, copies
 }
 
-// permuteBench holds the sizes and the memory of a sub-benchmark.
 type permuteBench struct {
 	*exchangeBench
-	args symmem.PermuteArgs
-	rows int64 // received rows
-	// A device copy of this many bytes reads and writes as much as Permute or Unpermute.
-	permuteBytes, unpermuteBytes int64
-	source, target               symmem.Memory // of the device copies
+	args         symmem.PermuteArgs
+	receivedRows int64
+	// sizes of the device copies that move as many bytes as Permute and Unpermute
+	permuteCopyBytes, unpermuteCopyBytes int64
+	copySource, copyTarget               symmem.Memory
 }
 
-// newPermuteBench returns a sub-benchmark with the given numbers of received rows and their copies.
-// It has no memory yet.
-func newPermuteBench(r *exchangeBench, e *exchangeShape, rows, copies int64) *permuteBench {
-	c := &permuteBench{exchangeBench: r, rows: rows, args: symmem.PermuteArgs{Routing: e.routing()}}
-	c.args.Experts = e.experts / simulatedRanks
-	receivedBytes := c.args.Hidden * int64(c.args.Type.Size()) // of a received row
-	// Permute reads each received row and writes the copies. Unpermute reads a computed row for each
-	// copy and writes a sum for each received row. A device copy of n bytes reads n and writes n.
-	c.permuteBytes = (rows + copies) * receivedBytes / 2
-	c.unpermuteBytes = (rows + copies) * c.computedBytes() / 2
-	return c
+func newPermuteBench(r *exchangeBench, e *exchangeShape, receivedRows, copies int64) *permuteBench {
+	p := &permuteBench{
+		exchangeBench: r, receivedRows: receivedRows,
+		args: symmem.PermuteArgs{Routing: e.routing()},
+	}
+	p.args.Experts = e.experts / simulatedRanks
+	receivedRowBytes := p.args.Hidden * int64(p.args.Type.Size())
+	// Divide by 2, because a device copy both reads and writes its bytes.
+	p.permuteCopyBytes = (receivedRows + copies) * receivedRowBytes / 2
+	p.unpermuteCopyBytes = (receivedRows + copies) * p.computedRowBytes() / 2
+	return p
 }
 
-// computedBytes returns the size of a computed row, or of a sum of such rows.
-func (c *permuteBench) computedBytes() int64 {
+func (p *permuteBench) computedRowBytes() int64 {
 	const bfloat16Bytes = 2
-	return bfloat16Bytes * c.args.Hidden
+	return bfloat16Bytes * p.args.Hidden
 }
 
-// dispatched returns the layout of the memory that Dispatch would have written.
-func (c *permuteBench) dispatched() symmem.DispatchLayout {
+func (p *permuteBench) dispatched() symmem.DispatchLayout {
 	const ranks = 1
-	return c.args.Layout(ranks)
+	return p.args.Layout(ranks)
 }
 
-// allocate allocates all memory and fills it with zeros. The caller must free the buffers.
-func (c *permuteBench) allocate(b *testing.B, pool *symmem.Pool) (buffers []symmem.Buffer) {
+// allocate allocates zeroed memory. The caller must free the buffers.
+func (p *permuteBench) allocate(b *testing.B, pool *symmem.Pool) (buffers []symmem.Buffer) {
 	b.Helper()
 	const ranks, defaultAlign = 1, 0
-	permuted := c.args.PermutedLayout(ranks, defaultAlign)
+	permuted := p.args.PermutedLayout(ranks, defaultAlign)
 	for _, part := range []struct {
 		memory *symmem.Memory
 		bytes  int64
 	}{
-		{memory: &c.args.Dispatched, bytes: c.dispatched().Bytes},
-		{memory: &c.args.Permuted, bytes: permuted.Bytes},
-		{memory: &c.args.Computed, bytes: permuted.Capacity * c.computedBytes()},
-		{memory: &c.args.Returned, bytes: c.args.MaxTokens * c.computedBytes()},
-		// Both device copies use source and target. That of Unpermute is at least as large.
-		{memory: &c.source, bytes: c.unpermuteBytes},
-		{memory: &c.target, bytes: c.unpermuteBytes},
+		{memory: &p.args.Dispatched, bytes: p.dispatched().Bytes},
+		{memory: &p.args.Permuted, bytes: permuted.Bytes},
+		{memory: &p.args.Computed, bytes: permuted.Capacity * p.computedRowBytes()},
+		{memory: &p.args.Returned, bytes: p.args.MaxTokens * p.computedRowBytes()},
+		// Device copies are at most as large as the one for Unpermute.
+		{memory: &p.copySource, bytes: p.unpermuteCopyBytes},
+		{memory: &p.copyTarget, bytes: p.unpermuteCopyBytes},
 	} {
 		buffer, err := pool.Alloc(part.bytes)
 		if err != nil {
@@ -167,7 +156,7 @@ func (c *permuteBench) allocate(b *testing.B, pool *symmem.Pool) (buffers []symm
 
 		*part.memory = buffer.Memory()
 		buffers = append(buffers, buffer)
-		if err := c.DefaultStream().Fill(*part.memory, 0); err != nil {
+		if err := p.DefaultStream().Fill(*part.memory, 0); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -175,39 +164,37 @@ func (c *permuteBench) allocate(b *testing.B, pool *symmem.Pool) (buffers []symm
 	return buffers
 }
 
-// writeDispatched writes the ids and the number of the received rows, as Dispatch does.
-func (c *permuteBench) writeDispatched(ids []int32) error {
+// writeDispatched writes the ids and the row count that Dispatch would have written.
+func (p *permuteBench) writeDispatched(ids []int32) error {
 	const wordBytes = 4 // of an id or a number of rows
-	layout := c.dispatched()
-	idWords := slice(c.args.Dispatched, layout.IDs, wordBytes*int64(len(ids)))
-	countWord := slice(c.args.Dispatched, layout.Counts, wordBytes)
-	s := c.DefaultStream()
+	layout := p.dispatched()
+	idWords := slice(p.args.Dispatched, layout.IDs, wordBytes*int64(len(ids)))
+	countWord := slice(p.args.Dispatched, layout.Counts, wordBytes)
+	s := p.DefaultStream()
 	idsErr := s.Copy(idWords, symmem.Host(ids))
-	countErr := s.Copy(countWord, symmem.Host([]int32{int32(c.rows)}))
+	countErr := s.Copy(countWord, symmem.Host([]int32{int32(p.receivedRows)}))
 	return errors.Join(idsErr, countErr)
 }
 
-// captureGraphs captures four graphs: Permute, its device copy, Unpermute, and its device copy.
-func (c *permuteBench) captureGraphs(callsPerGraph int) (err error) {
+// captureGraphs captures each operation and its device copy in separate graphs.
+func (p *permuteBench) captureGraphs(callsPerGraph int) (err error) {
 	for _, call := range []func() error{
-		func() error { return c.World().Permute(c.args, nil) },
-		func() error { return c.copyOnDevice(c.permuteBytes) },
-		func() error { return c.World().Unpermute(c.args, nil) },
-		func() error { return c.copyOnDevice(c.unpermuteBytes) },
+		func() error { return p.World().Permute(p.args, nil) },
+		func() error { return p.copyOnDevice(p.permuteCopyBytes) },
+		func() error { return p.World().Unpermute(p.args, nil) },
+		func() error { return p.copyOnDevice(p.unpermuteCopyBytes) },
 	} {
-		captureErr := c.capture(callsPerGraph, call)
+		captureErr := p.capture(callsPerGraph, call)
 		err = errors.Join(err, captureErr)
 	}
 
 	return err
 }
 
-// copyOnDevice queues a device copy of the given size.
-func (c *permuteBench) copyOnDevice(bytes int64) error {
-	return c.DefaultStream().Copy(slice(c.target, 0, bytes), slice(c.source, 0, bytes))
+func (p *permuteBench) copyOnDevice(bytes int64) error {
+	return p.DefaultStream().Copy(slice(p.copyTarget, 0, bytes), slice(p.copySource, 0, bytes))
 }
 
-// measureReplays replays the graphs of captureGraphs and reports the metrics of BenchmarkPermute.
 func measureReplays(b *testing.B, r *exchangeBench, callsPerGraph int) (err error) {
 	b.Helper()
 	operations := []string{"permute", "unpermute"}
@@ -216,7 +203,7 @@ func measureReplays(b *testing.B, r *exchangeBench, callsPerGraph int) (err erro
 	const replays = 5
 	for b.Loop() {
 		for i := range operations {
-			graph := 2 * i // followed by the graph of its device copy
+			graph := 2 * i // the next graph is the device copy
 			callTime, callErr := r.batch(graph, callsPerGraph, replays)
 			copyTime, copyErr := r.batch(graph+1, callsPerGraph, replays)
 			err = errors.Join(err, callErr, copyErr)

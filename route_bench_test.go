@@ -7,18 +7,16 @@ import (
 	"symmem"
 )
 
-// routeBytes is the size of the ids and weights at the end of the input, for the largest shape. The
-// first half has the ids, and the second half the weights.
+// routeBytes is the size of the ids and weights, each in one half, at the end of the input.
 const routeBytes = 1 << 20
 
-// routing returns the arguments of Dispatch and Combine that are the same on all ranks. The width
-// of the first tensor in bytes decides the type: bfloat16, or float8 with scales.
 func (e *exchangeShape) routing() symmem.Routing {
 	routing := symmem.Routing{
 		Experts: e.experts, TopK: e.topK, MaxTokens: slices.Max(e.counts), Hidden: e.hidden,
 		Type: symmem.BFloat16,
 	}
-	if e.widths[0] == e.hidden { // one byte per element: float8 rows with scales
+	isFloat8 := e.widths[0] == e.hidden // one byte per element
+	if isFloat8 {
 		const scaleBytes = 4
 		routing.Type, routing.Scales = symmem.Uint8, e.widths[1]/scaleBytes
 	}
@@ -26,8 +24,8 @@ func (e *exchangeShape) routing() symmem.Routing {
 	return routing
 }
 
-// idsOf chooses distinct experts for each token of a rank. If the shape has a hot expert, all
-// tokens choose it. Each call for the rank returns the same ids.
+// idsOf chooses distinct experts for each token of a rank. Each call for a rank
+// returns the same ids.
 func (e *exchangeShape) idsOf(rank int) (ids []int32) {
 	const hotExpert = 0
 	random := rand.New(rand.NewPCG(uint64(rank), 1))
@@ -45,17 +43,16 @@ func (e *exchangeShape) idsOf(rank int) (ids []int32) {
 	return ids
 }
 
-// maxSparseTraffic returns the maximum number of bytes that a rank sends to its peers, or receives
-// from them, in a Dispatch and a Combine. A token's row goes once to each rank that has one of its
-// experts, and comes back.
+// maxSparseTraffic returns the largest number of bytes that a rank sends or receives in Dispatch
+// and Combine. A row travels once to each rank that owns one of its experts, and back.
 func (e *exchangeShape) maxSparseTraffic() int64 {
 	ranks := len(e.counts)
-	sent, received := make([]int64, ranks), make([]int64, ranks) // numbers of rows, by rank
+	sent, received := make([]int64, ranks), make([]int64, ranks) // rows by rank
 	for src := range ranks {
 		for ids := range slices.Chunk(e.idsOf(src), e.topK) {
 			isDestination := make([]bool, ranks)
 			for _, id := range ids {
-				owner := int(id) * ranks / e.experts // all ranks have equally many experts
+				owner := int(id) * ranks / e.experts
 				isDestination[owner] = true
 			}
 
@@ -71,7 +68,6 @@ func (e *exchangeShape) maxSparseTraffic() int64 {
 	return e.rowBytes() * max(slices.Max(sent), slices.Max(received))
 }
 
-// writeIDs writes the ids of this rank's tokens to their place at the end of the input.
 func (r *exchangeBench) writeIDs(e *exchangeShape) error {
 	ids := e.idsOf(r.Rank())
 	if len(ids) == 0 {
@@ -88,7 +84,7 @@ func (r *exchangeBench) writeIDs(e *exchangeShape) error {
 	return s.Synchronize(r.ctx)
 }
 
-// route calls Dispatch and Combine. It combines the received memory without computing experts.
+// route calls Dispatch and Combine, without the experts' work in between.
 func (r *exchangeBench) route(e *exchangeShape) error {
 	routing := e.routing()
 	count := e.counts[r.Rank()]
@@ -102,7 +98,7 @@ func (r *exchangeBench) route(e *exchangeShape) error {
 		RowScales: slice(r.input, count*rowBytes, wordBytes*count*routing.Scales),
 		Recv:      slice(r.symmetric, 0, routing.Layout(r.World().Size()).Bytes),
 	}
-	const bfloat16Bytes = 2 // of the rows that Combine sends back
+	const bfloat16Bytes = 2 // Combine always sends bfloat16
 	combinedBytes := routing.Hidden * bfloat16Bytes
 	combine := dispatch
 	combine.Send = slice(r.symmetric, 0, int64(r.World().Size())*routing.MaxTokens*combinedBytes)

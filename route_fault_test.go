@@ -11,21 +11,20 @@ import (
 	"symmem"
 )
 
-// TestInvalidRoutes checks that Dispatch, which sends tokens to the ranks of their experts, refuses
-// invalid arguments. Afterwards, a valid call must work.
 func TestInvalidRoutes(t *testing.T) {
 	const ranks = 2
 	runRoutes(t, []int{ranks}, symmem.Options{Path: symmem.PathAuto}, func(c *routeCase) {
 		c.drawShape()
-		const tokens = 2 // on each rank, so that no memory is empty
+		const tokens = 2 // per rank, so that no memory is empty
 		c.MaxTokens = max(c.MaxTokens, tokens)
 		c.tokens[0], c.tokens[1] = c.drawTokens(tokens), c.drawTokens(tokens)
 		valid := c.args()
-		tooShort, err := valid.Recv.Slice(0, valid.Recv.Bytes()-128)
+		const missingBytes = 128 // arbitrary
+		tooShort, err := valid.Recv.Slice(0, valid.Recv.Bytes()-missingBytes)
 		c.ok(err)
 		for _, row := range []struct {
 			name   string
-			change func(a *symmem.RouteArgs) // of valid arguments
+			change func(valid *symmem.RouteArgs)
 			want   error
 		}{
 			{
@@ -83,17 +82,15 @@ func TestInvalidRoutes(t *testing.T) {
 	})
 }
 
-// TestDifferentRoutesDiverge calls Dispatch with 4 experts on rank 0 and 5 on rank 1. The error
-// must name the operation and both numbers.
 func TestDifferentRoutesDiverge(t *testing.T) {
 	o := symmem.Options{Path: symmem.PathAuto, Check: symmem.CheckEvery}
 	const ranks = 2
 	runRoutes(t, []int{ranks}, o, func(c *routeCase) {
 		c.drawShape()
-		c.Experts, c.owners = 4, []int{0, 0, 1, 1} // two experts on each rank
+		c.Experts, c.owners = 4, []int{0, 0, 1, 1} // two experts per rank
 		c.tokens[0], c.tokens[1] = c.drawTokens(1), c.drawTokens(1)
 		a := c.args()
-		a.Experts += c.Rank()
+		a.Experts += c.Rank() // 5 on rank 1
 		err := c.World().Dispatch(c.ctx, a, nil)
 		if err == nil {
 			err = c.DefaultStream().Synchronize(c.ctx)
@@ -108,11 +105,9 @@ func TestDifferentRoutesDiverge(t *testing.T) {
 	})
 }
 
-// TestRouteNamesMissingRank dispatches or combines (sends rows back) on two of three ranks. The
-// calls must time out with an error that names the third rank.
 func TestRouteNamesMissingRank(t *testing.T) {
 	const ranks, missingRank = 3, 2
-	const seed = 1 // of shapes and tokens
+	const seed = 1 // arbitrary
 	for _, operation := range []symmem.Operation{symmem.OpDispatch, symmem.OpCombine} {
 		t.Run(operation.String(), func(t *testing.T) {
 			ready, done := newGate(ranks), newGate(ranks) // wait returns when all ranks have called it
@@ -137,20 +132,19 @@ func TestRouteNamesMissingRank(t *testing.T) {
 				}
 
 				done.wait(r)
-				if isCaller && os.Getenv(backendVariable) != "" { // the host backend leaves it unchanged
+				if isCaller && os.Getenv(backendVariable) != "" { // the host backend keeps Recv
 					c.checkFailedRoute(operation, &a)
 				}
 
-				r.ok(r.World().Barrier(r.ctx, nil)) // checks that the CUDA context is still usable
+				r.ok(r.World().Barrier(r.ctx, nil)) // the CUDA context is still usable
 				r.synchronize()
 			})
 		})
 	}
 }
 
-// checkFailedRoute checks that the output of a failed call does not look like a result. A dispatch
-// must have set the counts of tokens to 0 and the ids of experts to -1, whose bytes are all 0xff. A
-// combine must have set all bytes to 0xff.
+// checkFailedRoute checks that a failed call has invalidated its output. Dispatch sets token counts
+// to 0 and expert ids to -1, whose bytes are 0xff. Combine sets all bytes to 0xff.
 func (c *routeCase) checkFailedRoute(o symmem.Operation, a *symmem.RouteArgs) {
 	if a.Recv.Bytes() == 0 {
 		return
