@@ -10,14 +10,13 @@ import (
 	"symmem"
 )
 
-// TestCloseReportsFaultOnce closes the Runtime of rank 0 while three of its streams have
-// collectives of the world, which rank 1 aborts. No call has returned the fault yet, so Close must
-// return it, but only once.
+// Collectives on three streams of rank 0 fail when rank 1 aborts the world. No call has returned
+// this fault, so Close returns it, but only once.
 func TestCloseReportsFaultOnce(t *testing.T) {
-	const abortingRank, streams, count = 1, 3, 100
+	const abortingRank, streams, count = 1, 3, 100 // arbitrary count
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
 	launched := make(chan struct{}) // closed when rank 0 has queued its collectives
-	closed := make(chan error, 1)   // the result of rank 0's Close
+	closed := make(chan error, 1)   // from rank 0
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
 		defer r.Close() // does nothing if rank 0 has closed already
@@ -27,17 +26,17 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 		if r.Rank() == abortingRank {
 			<-launched
 			r.World().Abort()
-			<-r.World().Ended() // after Close, this rank could not report the cause
+			<-r.World().Ended() // a closed rank could not report the cause
 			return
 		}
 
-		// The deferred calls also run after a failure. Their order is: begin, launched, Close.
+		// The deferred calls also run after a failure, in the order begin, launched, Close.
 		defer func() {
 			symmem.FreeLive(rt)
 			closed <- r.Close()
 		}()
 		defer close(launched)
-		begin := make(chan struct{}) // when it is closed, the streams begin their collectives
+		begin := make(chan struct{}) // lets the collectives begin
 		defer close(begin)
 		for range streams {
 			s, err := r.NewStream()
@@ -49,16 +48,15 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 		}
 	})
 	err := <-closed
-	isJoined := err != nil && strings.Contains(err.Error(), "\n") // one line for each joined error
+	isJoined := err != nil && strings.Contains(err.Error(), "\n") // one line per error
 	if !errors.Is(err, symmem.ErrAborted) || isJoined {
 		t.Errorf("got %v, want ErrAborted once", err)
 	}
 }
 
-// TestCloseOmitsReturnedFault aborts a group and calls it, which returns the fault. Close must not
-// return the same fault again.
+// Close does not return a fault that a call has returned.
 func TestCloseOmitsReturnedFault(t *testing.T) {
-	const count = 100
+	const count = 100 // arbitrary
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		const color = 0
 		g := r.split(r.World(), color)
@@ -72,15 +70,14 @@ func TestCloseOmitsReturnedFault(t *testing.T) {
 	})
 }
 
-// TestCloseEndsPendingJoin closes both Runtimes while rank 0 waits in a Join for rank 1, which
-// never calls it. Join must return ErrClosed long before its timeout.
+// Rank 0 waits in Join for rank 1, which never joins. Close ends the Join long before its timeout.
 func TestCloseEndsPendingJoin(t *testing.T) {
 	const timeout, limit = time.Minute, 20 * time.Second
-	waiting := make(chan struct{}) // closed by the first warning that rank 1 is late
+	warned := make(chan struct{}) // rank 1 is late
 	var once sync.Once
 	runtimes := openRanks(t, 2, symmem.Options{
 		Timeout: timeout, WarnAfter: 20 * time.Millisecond,
-		OnLate: func(symmem.LateWarning) { once.Do(func() { close(waiting) }) },
+		OnLate: func(symmem.LateWarning) { once.Do(func() { close(warned) }) },
 	})
 	begin := time.Now()
 	joined := make(chan error, 1)
@@ -88,7 +85,7 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 		_, err := runtimes[0].Join(t.Context(), "alone", []int{0, 1})
 		joined <- err
 	}()
-	<-waiting
+	<-warned
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		if err := rt.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -103,45 +100,45 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	}
 }
 
-// TestJoinNamesClosedRank closes the Runtime of rank 0 during its Join. At that time, rank 1 waits
-// in Join, and rank 2 has not connected yet. The errors of ranks 1 and 2 must name rank 0.
+// Rank 0 closes its Runtime during Join. A rank that already waits in Join and a rank that connects
+// later both get errors that name rank 0.
 func TestJoinNamesClosedRank(t *testing.T) {
 	const closedRank, waitingRank, lateRank = 0, 1, 2
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
-	connected := make(chan struct{}) // closed when rank 0 has connected
-	failed := make(chan struct{})    // closed when rank 1's Join has failed
-	symmem.HoldConnect(runtimes[closedRank], func() { close(connected) })
-	symmem.HoldConnect(runtimes[lateRank], func() { <-failed })
-	errs := make([]error, len(runtimes)) // of Join, by rank
+	closedRankConnected := make(chan struct{})
+	waitingRankFailed := make(chan struct{})
+	symmem.HoldConnect(runtimes[closedRank], func() { close(closedRankConnected) })
+	symmem.HoldConnect(runtimes[lateRank], func() { <-waitingRankFailed })
+	joinErrs := make([]error, len(runtimes)) // by rank
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		var closing sync.WaitGroup
 		defer closing.Wait()
 		if rt.Rank() == closedRank {
 			closing.Go(func() {
-				<-connected
+				<-closedRankConnected
 				if err := rt.Close(); err != nil {
 					t.Errorf("Close: %v", err)
 				}
 			})
 		}
 
-		_, errs[rt.Rank()] = rt.Join(t.Context(), "three", []int{0, 1, 2})
+		_, joinErrs[rt.Rank()] = rt.Join(t.Context(), "three", []int{0, 1, 2})
 		if rt.Rank() == waitingRank {
-			close(failed)
+			close(waitingRankFailed)
 		}
 
 		if err := rt.Close(); err != nil {
 			t.Errorf("rank %d: Close: %v", rt.Rank(), err)
 		}
 	})
-	if err := errs[closedRank]; !errors.Is(err, symmem.ErrClosed) {
+	if err := joinErrs[closedRank]; !errors.Is(err, symmem.ErrClosed) {
 		t.Errorf("rank %d: got %v, want ErrClosed", closedRank, err)
 	}
 
 	for _, number := range []int{waitingRank, lateRank} {
 		var deadlock *symmem.DeadlockError
-		if !errors.As(errs[number], &deadlock) {
-			t.Errorf("rank %d: got %v, want a DeadlockError", number, errs[number])
+		if !errors.As(joinErrs[number], &deadlock) {
+			t.Errorf("rank %d: got %v, want a DeadlockError", number, joinErrs[number])
 			continue
 		}
 
@@ -152,15 +149,14 @@ func TestJoinNamesClosedRank(t *testing.T) {
 	}
 }
 
-// TestCloseAbortsAllStreamsAtOnce checks that the timeouts of many busy streams do not add up.
 func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 	const timeout, streams = 500 * time.Millisecond, 24
 	runRanks(t, 1, symmem.Options{Timeout: timeout}, func(r *rank) {
 		for range streams {
-			r.hold(r.stream()) // keeps the stream busy until the end of the test
+			r.hold(r.stream()) // until the end of the test
 		}
 
-		// In turn, the streams would take twice the timeout each, which is more than the limit.
+		// One after the other, each stream would take twice the timeout.
 		const limit = (streams - 1) * 2 * timeout
 		begin := time.Now()
 		err := r.Close()
@@ -171,8 +167,6 @@ func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 	})
 }
 
-// TestRuntimeForgetsClosedPoolsAndGroups checks that closed pools and groups leave the statistics,
-// so that a Runtime that creates many of them does not grow.
 func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		const rounds, color = 3, 0
@@ -193,24 +187,22 @@ func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
 	})
 }
 
-// beginClose starts Close on another goroutine and waits until the Runtime rejects new calls. The
-// result of Close is sent to closed.
+// beginClose starts Close and returns as soon as the Runtime rejects new calls.
 func beginClose(rt *symmem.Runtime) (closed chan error) {
 	closed = make(chan error, 1)
 	go func() { closed <- rt.Close() }()
 	for {
-		if _, err := rt.NewEvent(); err != nil { // Close has begun
+		if _, err := rt.NewEvent(); err != nil {
 			pause()
 			return closed
 		}
 	}
 }
 
-// pause gives other goroutines time to begin waiting, or to make the mistake that a test looks for.
+// pause gives other goroutines time to block or, if symmem has an error, to continue.
 func pause() { <-time.After(50 * time.Millisecond) }
 
-// TestCloseDuringNewPool begins Close when NewPool has reserved addresses. NewPool must succeed,
-// and Close must wait for it and close the new pool.
+// Close waits for a NewPool that has reserved addresses, and closes the new pool.
 func TestCloseDuringNewPool(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		var closed chan error
@@ -223,18 +215,16 @@ func TestCloseDuringNewPool(t *testing.T) {
 	})
 }
 
-// TestCloseDuringJoinClosesGroup calls Close inside a Join, so that Close waits for the Join until
-// the timeout. Afterwards, Join must close the new group and return ErrClosed.
+// A Close inside Join waits for the Join until the timeout. Join then closes the new group.
 func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
-		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) }) // called in Join
+		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) })
 		_, err := r.Join(r.ctx, "late", []int{r.Rank()})
 		r.wantErr(err, symmem.ErrClosed)
 	})
 }
 
-// TestCloseKeepsMemoryOfUnfinishedWork checks that memory stays mapped until the work that uses it
-// has completed. TestMain checks that the memory is released afterwards.
+// Memory stays mapped until the work that uses it has completed. TestMain detects a leak.
 func TestCloseKeepsMemoryOfUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireAddressable() // GPU memory would remain allocated in this process

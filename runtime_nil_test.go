@@ -11,14 +11,11 @@ import (
 	"symmem"
 )
 
-// excludedMethods lists the methods that TestNilArgumentsDoNotPanic skips: methods that end the
-// use of the receiver, and Pool.Map, which exists only in tests.
+// excludedMethods end the use of the receiver, except Pool.Map, which exists only in tests.
 var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 
-// TestNilArgumentsDoNotPanic calls the methods of the public types with zero values as arguments.
-// It ignores their errors.
 func TestNilArgumentsDoNotPanic(t *testing.T) {
-	o := symmem.Options{Timeout: 2 * time.Second} // some calls wait for it
+	o := symmem.Options{Timeout: 2 * time.Second} // some calls time out
 	runRanks(t, 1, o, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
@@ -43,15 +40,15 @@ func TestNilArgumentsDoNotPanic(t *testing.T) {
 			}
 		}
 
-		// Wait for work that the calls may have queued. Its errors do not matter either.
+		// Wait for work that the calls have queued. It may fail.
 		_ = r.DefaultStream().Synchronize(r.ctx)
 		_ = s.Synchronize(r.ctx)
-		// Last, because the loop calls other methods of the scope, which End would make useless.
+		// The scope is useless after End.
 		callWithZeros(t, "Scope.End", reflect.ValueOf(scope.End))
 	})
 }
 
-// callWithZeros calls f with the zero value of each parameter, and fails the test if f panics.
+// callWithZeros passes zero values to f and ignores its results. It fails the test if f panics.
 func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	t.Helper()
 	defer func() {
@@ -65,17 +62,17 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	}
 
 	if f.Type().IsVariadic() {
-		args = args[:len(args)-1] // no arguments for the variadic parameter
+		args = args[:len(args)-1]
 	}
 
 	f.Call(args)
 }
 
-// TestNilContext checks that calls treat a nil context as one that never ends.
+// A nil context counts as one that never ends.
 func TestNilContext(t *testing.T) {
 	var nilCtx context.Context
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		const count, value = 4, 1
+		const count, value = 4, 1 // arbitrary
 		m := r.alloc(r.pool(), 4096).Memory()
 		r.ok(r.World().Check(nilCtx))
 		r.ok(r.World().AllReduce(nilCtx, m, m, count, symmem.Float32, symmem.Sum, nil))
@@ -84,7 +81,6 @@ func TestNilContext(t *testing.T) {
 	})
 }
 
-// TestNilFunctionIsRejected queues a nil function. The call must fail, and the stream must not.
 func TestNilFunctionIsRejected(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		s := r.stream()

@@ -12,7 +12,6 @@ import (
 	"symmem"
 )
 
-// TestSingleRankWorld opens a world of one rank, checks what its Runtime reports, and uses it.
 func TestSingleRankWorld(t *testing.T) {
 	rt := openAlone(t)
 	if rt.Rank() != 0 || rt.Size() != 1 || rt.World().Size() != 1 {
@@ -30,7 +29,7 @@ func TestSingleRankWorld(t *testing.T) {
 	}
 
 	stats := rt.Stats()
-	// The pool is the one of disabled scopes, and the group is the world.
+	// The pool serves disabled scopes, and the group is the world.
 	if stats.Size != 1 || len(stats.Pools) != 1 || len(stats.Groups) != 1 {
 		t.Errorf("Stats() = %+v, want one rank, one pool and one group", stats)
 	}
@@ -46,7 +45,6 @@ func TestSingleRankWorld(t *testing.T) {
 	}
 }
 
-// TestInvalidOptions checks that Open and OpenLocal refuse invalid options.
 func TestInvalidOptions(t *testing.T) {
 	for _, row := range []struct {
 		name    string
@@ -84,7 +82,7 @@ func TestInvalidOptions(t *testing.T) {
 	}
 }
 
-// TestBackendSelection checks that the environment names the backend unless the options do.
+// The environment selects the backend unless the options do.
 func TestBackendSelection(t *testing.T) {
 	t.Setenv("SYMMEM_BACKEND", "abacus")
 	rt, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Backend: "host"})
@@ -102,12 +100,10 @@ func TestBackendSelection(t *testing.T) {
 	}
 }
 
-// TestOpenNamesMissingRank opens a world of two ranks on one rank. The error must name the other
-// one.
 func TestOpenNamesMissingRank(t *testing.T) {
 	_, err := symmem.Open(t.Context(), withBackend(symmem.Options{
 		Rank: 0, Size: 2,
-		Store:   "unix:@symmem-test-" + rand.Text(), // no other test has this address
+		Store:   "unix:@symmem-test-" + rand.Text(), // unique address
 		Timeout: soon,
 	}))
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ranks [1]") {
@@ -115,7 +111,6 @@ func TestOpenNamesMissingRank(t *testing.T) {
 	}
 }
 
-// TestHotCallsDoNotAllocate checks that frequent calls allocate nothing on the Go heap.
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	rt := openAlone(t)
 	ctx, w := t.Context(), rt.World()
@@ -155,7 +150,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 			return w.AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
 		},
 	} {
-		// An earlier call may have mapped a segment that is not registered yet.
+		// An earlier call may have mapped a new segment.
 		if err := p.Register(ctx, w); err != nil {
 			t.Fatal(err)
 		}
@@ -172,10 +167,9 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestDifferentOptionsFailOpen opens two ranks with different options, which must be the same on
-// all ranks. Both must fail, and name the option and its values.
+// Open fails on all ranks if an option differs that must be the same on all ranks.
 func TestDifferentOptionsFailOpen(t *testing.T) {
-	requireRanks(t, 2) // skips the test without enough devices
+	requireRanks(t, 2)
 	for _, row := range []struct {
 		options [2]symmem.Options // by rank
 		want    string            // part of the error

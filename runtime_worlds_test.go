@@ -9,9 +9,8 @@ import (
 	"symmem"
 )
 
-// TestCaptureInOneWorldBlocksRegistrationInOther opens two worlds in a process, as a process that
-// both trains a model and serves it does. A registration in one world must be refused during a
-// capture in the other world, because on GPUs, it would invalidate the capture.
+// A process can open several worlds, for example to train a model and to serve it. On a GPU, a
+// registration in one world would invalidate a capture in another world.
 func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 	skipOnHost(t, "on the host, registrations do not invalidate captures of other worlds")
 	capturing, registering := openAlone(t), openAlone(t)
@@ -56,8 +55,6 @@ func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 	}
 }
 
-// TestCaptureInOneWorldWaitsForRegistrationInOther begins a capture in one world during a
-// registration in another world. BeginCapture must wait until the registration has ended.
 func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 	skipOnHost(t, "on the host, registrations do not invalidate captures of other worlds")
 	capturing, registering := openAlone(t), openAlone(t)
@@ -66,10 +63,10 @@ func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	release := symmem.HoldRegistration(registering) // simulates a registration, which release ends
+	release := symmem.HoldRegistration(registering) // ends a simulated registration
 	var isReleased atomic.Bool
-	const enough = 100 * time.Millisecond // for a BeginCapture that does not wait
-	time.AfterFunc(enough, func() {
+	const delay = 100 * time.Millisecond // a BeginCapture that does not wait returns earlier
+	time.AfterFunc(delay, func() {
 		isReleased.Store(true)
 		release()
 	})
@@ -91,8 +88,6 @@ func TestCaptureInOneWorldWaitsForRegistrationInOther(t *testing.T) {
 	}
 }
 
-// TestWorldsInOneProcessAreIndependent aborts and closes one world while another world is in use.
-// The other world must stay usable.
 func TestWorldsInOneProcessAreIndependent(t *testing.T) {
 	abortedRuntimes := openRanks(t, 2, symmem.Options{Timeout: time.Minute})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
