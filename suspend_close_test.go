@@ -12,7 +12,6 @@ import (
 	"symmem"
 )
 
-// yieldRandomly lets other goroutines run for a short random time.
 func yieldRandomly() {
 	const maxYields = 300
 	for range rand.IntN(maxYields) {
@@ -20,7 +19,7 @@ func yieldRandomly() {
 	}
 }
 
-// suspendAndResume repeats both calls until one of them fails, and returns the error.
+// suspendAndResume alternates the calls until one of them fails, and returns the error.
 func suspendAndResume(suspend, resume func(context.Context) error) error {
 	for {
 		if err := suspend(context.Background()); err != nil {
@@ -33,8 +32,6 @@ func suspendAndResume(suspend, resume func(context.Context) error) error {
 	}
 }
 
-// TestCloseDuringSuspensionOfPool closes a pool at random moments of its suspensions. Suspend and
-// Resume must then return ErrClosed, and the closed pool must have no memory.
 func TestCloseDuringSuspensionOfPool(t *testing.T) {
 	const rounds = 200
 	runRanks(t, 1, suspendOptions(), func(r *rank) {
@@ -46,7 +43,7 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 				_, err := p.Suspend(ctx, symmem.KeepContents)
 				return err
 			}
-			cycling.Go(func() { // until Close ends the calls
+			cycling.Go(func() {
 				err := suspendAndResume(suspend, p.Resume)
 				if !errors.Is(err, symmem.ErrClosed) {
 					t.Errorf("Suspend or Resume = %v while the pool is being closed, want ErrClosed", err)
@@ -69,9 +66,7 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForSuspension closes a pool on both ranks while another goroutine of the rank is
-// in Suspend or Resume. Both calls need the other rank, so Close must let them finish. All three
-// must succeed.
+// Suspend and Resume need both ranks, so Close lets a call in progress finish.
 func TestCloseWaitsForSuspension(t *testing.T) {
 	const rounds = 40
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -85,14 +80,16 @@ func TestCloseWaitsForSuspension(t *testing.T) {
 				return err
 			}
 			call := suspend
-			if round%2 == 1 { // test Resume in every other round
+			testsResume := round%2 == 1
+			if testsResume {
 				r.ok(suspend())
 				call = func() error { return p.Resume(r.ctx) }
 			}
 
 			result := make(chan error, 1)
 			go func() { result <- call() }()
-			for !symmem.ChangesSuspension(p) && len(result) == 0 { // until the call begins or ends
+			hasEnded := func() bool { return len(result) > 0 }
+			for !symmem.ChangesSuspension(p) && !hasEnded() {
 				runtime.Gosched()
 			}
 
@@ -104,13 +101,12 @@ func TestCloseWaitsForSuspension(t *testing.T) {
 	})
 }
 
-// TestFailedCloseKeepsPoolSuspended checks that a suspended pool stays suspended if Close fails.
 func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		r.suspend(p, symmem.DiscardContents)
-		failingWait := func(context.Context) error { return symmem.ErrBusy } // for work on streams
+		failingWait := func(context.Context) error { return symmem.ErrBusy }
 		closeErr := symmem.CloseAfter(p, failingWait)
 		r.wantErr(closeErr, symmem.ErrBusy)
 		fillErr := r.DefaultStream().Fill(b.Memory(), 1)
@@ -120,14 +116,12 @@ func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 	})
 }
 
-// TestCloseDuringSuspensionOfGroup closes a group at random moments of its suspensions. Suspend and
-// Resume must return ErrClosed or, if the other rank has closed the group first, an error about
-// that rank.
+// If the other rank closes the group first, Suspend and Resume return an error about that rank.
 func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 	const rounds = 20
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for range rounds {
-			const color = 0 // all ranks belong to the group
+			const color = 0 // of both ranks
 			g, p := r.split(r.World(), color), r.pool()
 			b := r.window(p, mib)
 			r.checkSum(g, b)
@@ -136,7 +130,7 @@ func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 				return err
 			}
 			result := make(chan error, 1)
-			go func() { result <- suspendAndResume(suspend, g.Resume) }() // until Close ends the calls
+			go func() { result <- suspendAndResume(suspend, g.Resume) }()
 			yieldRandomly()
 			r.ok(g.Close())
 			err := <-result

@@ -14,28 +14,26 @@ import (
 	"symmem"
 )
 
-// agreeingVariable marks the second process of BenchmarkAgree. Its value is the store's address.
+// agreeingVariable passes the store's address to the second process of BenchmarkAgree.
 const agreeingVariable = "SYMMEM_TEST_AGREEING"
 
-// The ranks of the two processes, and the value that they compare.
 const (
-	firstRank, secondRank = 0, 1
+	firstRank, secondRank = 0, 1 // in separate processes
 
 	agreedName  = "batch size"
 	agreedValue = 8
 )
 
-// openPair opens one of two ranks, whose processes meet at the address of the store.
-func openPair(number int, store string) (*symmem.Runtime, error) {
+// openPair opens one of two ranks, which meet at the store.
+func openPair(rankNumber int, store string) (*symmem.Runtime, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return symmem.Open(ctx, symmem.Options{
-		Rank: number, Size: 2, Store: store, Backend: "host", Timeout: time.Minute,
+		Rank: rankNumber, Size: 2, Store: store, Backend: "host", Timeout: time.Minute,
 	})
 }
 
-// runAgreeingRank runs this process as the second rank, and returns its exit status. The rank
-// calls Agree until the first rank closes.
+// runAgreeingRank calls Agree until the first rank closes, and returns the exit status.
 func runAgreeingRank() int {
 	rt, err := openPair(secondRank, os.Getenv(agreeingVariable))
 	for err == nil {
@@ -43,7 +41,8 @@ func runAgreeingRank() int {
 	}
 
 	var deadlock *symmem.DeadlockError
-	if errors.As(err, &deadlock) { // the first rank has left
+	hasFirstRankLeft := errors.As(err, &deadlock)
+	if hasFirstRankLeft {
 		err = rt.Close()
 	}
 
@@ -55,12 +54,11 @@ func runAgreeingRank() int {
 	return 0
 }
 
-// BenchmarkAgree compares a number between two processes. If barsVariable is set, the median over
-// batches must not exceed maxMedianNs per call. The mean is not limited, because it depends on the
-// load of the machine.
+// BenchmarkAgree limits the median time per call if barsVariable is set. The mean would depend on
+// the load of the machine.
 func BenchmarkAgree(b *testing.B) {
 	store := "unix:@symmem-test-" + rand.Text()
-	// The other process is this program: TestMain calls runAgreeingRank if agreeingVariable is set.
+	// In the other process, TestMain calls runAgreeingRank.
 	other := exec.Command(os.Args[0])
 	other.Env = append(os.Environ(), agreeingVariable+"="+store)
 	other.Stderr = os.Stderr
@@ -101,7 +99,7 @@ func BenchmarkAgree(b *testing.B) {
 		b.Error(err)
 	}
 
-	if err := other.Wait(); err != nil { // it ends when this rank has left
+	if err := other.Wait(); err != nil {
 		b.Error(err)
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"symmem"
 )
 
-// TestAgreeFloatMismatch compares floats between ranks: a rank with another float must be named in
-// the error. Zeros with different signs must differ, and all NaNs must be equal.
+// Zeros with different signs differ, and all NaNs are equal.
 func TestAgreeFloatMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -18,24 +17,28 @@ func TestAgreeFloatMismatch(t *testing.T) {
 			r.ok(g.AgreeFloat(r.ctx, "rate", value))
 		}
 
-		ownNaN := math.Copysign(math.NaN(), float64(r.Rank()-1)) // the signs differ between ranks
+		ownNaN := math.NaN()
+		if r.Rank() == 0 {
+			ownNaN = math.Copysign(ownNaN, -1)
+		}
+
 		r.ok(g.AgreeFloat(r.ctx, "loss", ownNaN))
 		const deviantRank = 2
 		for _, c := range []struct {
-			usual, deviant         float64 // on ranks 0 and 1, and on the deviant rank
-			usualEvent, otherEvent string  // as the error describes the calls
+			usual, deviant           float64 // rates of ranks 0 and 1, and of the deviant rank
+			usualEvent, deviantEvent string  // in the error
 		}{
 			{
 				usual: 0.1, usualEvent: "Agree of 0.1",
-				deviant: math.Nextafter(0.1, 1), otherEvent: "Agree of 0.10000000000000002",
+				deviant: math.Nextafter(0.1, 1), deviantEvent: "Agree of 0.10000000000000002",
 			},
 			{
 				usual: 0, usualEvent: "Agree of 0.0",
-				deviant: math.Copysign(0, -1), otherEvent: "Agree of -0.0",
+				deviant: math.Copysign(0, -1), deviantEvent: "Agree of -0.0",
 			},
 			{
 				usual: 1e300, usualEvent: "Agree of 1e+300",
-				deviant: math.NaN(), otherEvent: "Agree of NaN",
+				deviant: math.NaN(), deviantEvent: "Agree of NaN",
 			},
 		} {
 			rate := c.usual
@@ -43,21 +46,21 @@ func TestAgreeFloatMismatch(t *testing.T) {
 				rate = c.deviant
 			}
 
-			// Side 0 has the ranks that agree, and side 1 the deviant rank.
 			d := r.wantDivergence(g.AgreeFloat(r.ctx, "rate", rate))
 			if !slices.Equal(d.Deviant, []int{deviantRank}) {
 				r.failf("%v and %v: got the deviants %v, want rank %d", c.usual, c.deviant, d.Deviant,
 					deviantRank)
 			}
 
-			if d.Sides[0].Event != c.usualEvent || d.Sides[1].Event != c.otherEvent {
+			usualSide, deviantSide := d.Sides[0], d.Sides[1]
+			if usualSide.Event != c.usualEvent || deviantSide.Event != c.deviantEvent {
 				r.failf("%v and %v: got the sides %+v, want the events %q and %q", c.usual, c.deviant,
-					d.Sides, c.usualEvent, c.otherEvent)
+					d.Sides, c.usualEvent, c.deviantEvent)
 			}
 		}
 
 		var err error
-		if r.Rank() == deviantRank { // compares an integer
+		if r.Rank() == deviantRank { // an integer
 			err = g.Agree(r.ctx, "rate", 3)
 		} else {
 			err = g.AgreeFloat(r.ctx, "rate", 3)
@@ -72,8 +75,7 @@ func TestAgreeFloatMismatch(t *testing.T) {
 	})
 }
 
-// TestAgreeStringMismatch compares strings between ranks. Some differ only after the part that
-// errors quote, so their descriptions must differ in another way.
+// The events of an error differ even if strings differ only after the part that the error quotes.
 func TestAgreeStringMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -83,9 +85,9 @@ func TestAgreeStringMismatch(t *testing.T) {
 		}
 
 		const deviantRank = 1
-		const maxEventBytes = 400 // far less than long
+		const maxEventBytes = 400 // far less than the length of long
 		for _, c := range []struct {
-			usual, deviant  string // on ranks 0 and 2, and on the deviant rank
+			usual, deviant  string // texts of ranks 0 and 2, and of the deviant rank
 			wantEventPrefix string // of the deviant rank
 		}{
 			{usual: "adam", deviant: "sgd\n", wantEventPrefix: `Agree of "sgd\n"`},
@@ -103,19 +105,20 @@ func TestAgreeStringMismatch(t *testing.T) {
 				r.failf("got the sides %+v, want two, of which rank %d deviates", d.Sides, deviantRank)
 			}
 
-			usualEvent, event := d.Sides[0].Event, d.Sides[1].Event
-			if event == usualEvent {
-				r.failf("both sides have the event %q, want different events", event)
+			usualEvent, deviantEvent := d.Sides[0].Event, d.Sides[1].Event
+			if deviantEvent == usualEvent {
+				r.failf("both sides have the event %q, want different events", deviantEvent)
 			}
 
-			if !strings.HasPrefix(event, c.wantEventPrefix) || len(event) > maxEventBytes {
-				r.failf("the deviant has the event %q, want the prefix %q and at most %d bytes", event,
-					c.wantEventPrefix, maxEventBytes)
+			hasPrefix := strings.HasPrefix(deviantEvent, c.wantEventPrefix)
+			if !hasPrefix || len(deviantEvent) > maxEventBytes {
+				r.failf("the deviant has the event %q, want the prefix %q and at most %d bytes",
+					deviantEvent, c.wantEventPrefix, maxEventBytes)
 			}
 		}
 
 		var err error
-		if r.Rank() == deviantRank { // compares a float
+		if r.Rank() == deviantRank { // a float
 			err = g.AgreeFloat(r.ctx, "optimizer", 3)
 		} else {
 			err = g.AgreeString(r.ctx, "optimizer", "3")
@@ -126,7 +129,7 @@ func TestAgreeStringMismatch(t *testing.T) {
 			r.failf("got %+v, want Agree of \"3\" and Agree of 3.0", d.Sides)
 		}
 
-		const wantBefore = `"optimizer": Agree of "1"` // the last row of the table
+		const wantBefore = `"optimizer": Agree of "1"` // from the last row of the table
 		if before := d.Sides[0].Before[0]; !strings.HasPrefix(before, wantBefore) {
 			r.failf("the previous event is %q, want the prefix %q", before, wantBefore)
 		}

@@ -12,12 +12,9 @@ import (
 	"symmem"
 )
 
-// stepProgramsVariable sets the number of programs in TestRandomStepMismatch.
-const stepProgramsVariable = "SYMMEM_TEST_STEPS"
+const stepProgramsVariable = "SYMMEM_TEST_STEPS" // number of programs
 
-// TestStepMismatch begins steps, which are named parts of a program between collectives, on three
-// ranks. Rank 1 begins a different fourth step. The error on each rank must name it, quote the
-// steps and where they began, and leave the group usable.
+// A step is a named part of a program. Rank 1 begins a different fourth step.
 func TestStepMismatch(t *testing.T) {
 	const deviantRank, usual, deviant = 1, "decode(batch=8)", "prefill(tokens=100)"
 	const equalSteps, afterBarrier = 3, ", after 1 collective"
@@ -71,8 +68,8 @@ func TestStepMismatch(t *testing.T) {
 	})
 }
 
-// TestStepsCountReplays replays a graph with one collective three times in a step. The description
-// of the next step must count each replay.
+// An error about a step counts the collectives of the previous step, including each replay of a
+// graph.
 func TestStepsCountReplays(t *testing.T) {
 	const count, replays = 8, 3
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -88,7 +85,7 @@ func TestStepsCountReplays(t *testing.T) {
 		}
 
 		r.synchronize()
-		err := g.Step(r.ctx, fmt.Sprint("decode ", r.Rank())) // differs, so that there is an error
+		err := g.Step(r.ctx, fmt.Sprint("decode ", r.Rank())) // fails, because the names differ
 		const want = "decode 0, after 3 collectives"
 		if got := r.wantDivergence(err).Ranks()[0].Event; got != want {
 			r.failf("rank 0 has the event %q, want %q", got, want)
@@ -98,18 +95,15 @@ func TestStepsCountReplays(t *testing.T) {
 	})
 }
 
-// TestStepGuardVariableDisablesSteps begins different steps on two ranks. With the variable that
-// disables the comparison of steps, this must not be an error.
 func TestStepGuardVariableDisablesSteps(t *testing.T) {
 	t.Setenv("SYMMEM_STEP_GUARD", "0")
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		r.ok(r.World().Step(r.ctx, fmt.Sprint("decode ", r.Rank())))
+		r.ok(r.World().Step(r.ctx, fmt.Sprint("decode ", r.Rank()))) // names differ
 	})
 }
 
-// TestRandomStepMismatch runs random programs of steps and collectives. One rank makes one mistake:
-// it begins a different step, or makes one collective more or less. An error must name that rank at
-// the next step at the latest. All ranks begin a last step without a mistake.
+// One rank makes a mistake in a random step. At the next step at the latest, an error names this
+// rank.
 func TestRandomStepMismatch(t *testing.T) {
 	programs := 100
 	if text := os.Getenv(stepProgramsVariable); text != "" {
@@ -124,15 +118,18 @@ func TestRandomStepMismatch(t *testing.T) {
 	const wrongName, extraCall, missingCall = 0, 1, 2 // kinds of mistakes
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) {
 		for program := range programs {
-			const seed = 23 // any number: all ranks must draw the same ones
+			const seed = 23 // arbitrary, but the same on all ranks
 			draw := rand.New(rand.NewPCG(seed, uint64(program)))
 			const maxSteps, mistakes = 6, 3
-			steps, wrongRank, mistake := 1+draw.IntN(maxSteps), draw.IntN(ranks), draw.IntN(mistakes)
+			steps := 1 + draw.IntN(maxSteps)
+			wrongRank := draw.IntN(ranks)
+			mistake := draw.IntN(mistakes)
 			wrongStep := draw.IntN(steps)
 			g := r.split(r.World(), 0)
 			var err error
 			for step := 0; step <= steps && err == nil; step++ {
-				name, calls := fmt.Sprint("step ", draw.IntN(5)), 1+draw.IntN(3)
+				name := fmt.Sprint("step ", draw.IntN(5))
+				calls := 1 + draw.IntN(3)
 				if step == wrongStep && r.Rank() == wrongRank {
 					switch mistake {
 					case wrongName:
@@ -163,7 +160,7 @@ func TestRandomStepMismatch(t *testing.T) {
 				r.failf("program %d: got %v, want a line of this file", program, err)
 			}
 
-			r.ok(r.World().Agree(r.ctx, "program", int64(program))) // all ranks have the error
+			r.ok(r.World().Agree(r.ctx, "program", int64(program))) // every rank has failed
 			r.ok(g.Close())
 		}
 	})
