@@ -127,6 +127,7 @@ func TestRandomStepMismatch(t *testing.T) {
 			wrongStep := draw.IntN(steps)
 			g := r.split(r.World(), 0)
 			var err error
+			// One more step, without a mistake, finds a mistake in the last one.
 			for step := 0; step <= steps && err == nil; step++ {
 				name := fmt.Sprint("step ", draw.IntN(5))
 				calls := 1 + draw.IntN(3)
