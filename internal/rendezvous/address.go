@@ -8,15 +8,11 @@ import (
 	"strings"
 )
 
-// A store has an address: "host:port" on TCP, or "unix:@name" for a Unix socket. A client may
-// need a token to use the store. It sends the token "SECRET" as a request for the key
-// "symmem/token/SECRET".
-
-// unixScheme is the prefix of the addresses of Unix sockets. "@name" is the name of an abstract
-// socket, which is not a file.
+// unixScheme is the prefix of Unix socket addresses.
 const unixScheme = "unix:"
 
-// splitAddress splits an address into a network and an address for package net.
+// splitAddress splits the address of a store into the network and the address for package net. The
+// address is "host:port" or "unix:@name", where "@name" is an abstract socket, without a file.
 func splitAddress(address string) (network, addr string, err error) {
 	name, isUnix := strings.CutPrefix(address, unixScheme)
 	if isUnix {
@@ -35,15 +31,16 @@ func splitAddress(address string) (network, addr string, err error) {
 	return "tcp", address, nil
 }
 
-// Token is a secret that a client sends to the server of a store. Its String method hides it from
-// logs.
+// Token is a secret that the server of a store may require. Its String method hides it from logs.
+//
+// PyTorch's store protocol has no authentication request, so a client sends the token SECRET in a
+// query for the key "symmem/token/SECRET".
 type Token string
 
-// tokenKey is the prefix of the key by which a client sends its token. The keys of other requests
-// start with a slash, so they cannot have this prefix.
+// tokenKey is the prefix of the key that contains a token. All other keys start with a slash.
 const tokenKey = "symmem/token/"
 
-// maxTokenBytes limits the length of a token, and thus the first requests that a server accepts.
+// maxTokenBytes also bounds the requests that a server reads from an unauthenticated client.
 const maxTokenBytes = 1 << 10
 
 // NewToken returns a random token of 128 bits.
@@ -61,14 +58,13 @@ func (t Token) String() string {
 // GoString hides the secret from the format %#v.
 func (t Token) GoString() string { return t.String() }
 
-// query returns the request that sends the token: a CHECK, which asks whether a key is set. Servers
-// of PyTorch, which know no tokens, answer it like other requests.
+// query returns the request that sends the token: a CHECK, which asks whether a key is set.
+// PyTorch's servers do not support tokens and answer it like any other CHECK.
 func (t Token) query() *request {
 	return &request{query: queryCheck, keys: []string{tokenKey + string(t)}}
 }
 
-// matches reports whether r sends this token. It compares in constant time, so that the time does
-// not help to guess the token.
+// matches reports whether r sends this token. It resists timing attacks.
 func (t Token) matches(r *request) bool {
 	if r.query != queryCheck || len(r.keys) != 1 {
 		return false
@@ -79,7 +75,6 @@ func (t Token) matches(r *request) bool {
 	return subtle.ConstantTimeCompare(received, expected) == 1
 }
 
-// validate returns ErrTooLarge if the token is too long.
 func (t Token) validate() error {
 	if len(t) > maxTokenBytes {
 		return fmt.Errorf("token of %d bytes (at most %d): %w",

@@ -6,13 +6,10 @@ import (
 	"strings"
 )
 
-// A request contains full keys: a slash, the prefix of the Client, and the key. If the prefix is
-// "run5/", a Set of the key "a" sends "/run5/a". PyTorch's clients add the slash, too.
-
-// userKey adds the slash to a key.
+// userKey returns a key as it is sent to the server. PyTorch's clients add the slash, too.
 func userKey(key string) string { return "/" + key }
 
-// fullKeys adds the slash and the client's prefix to keys.
+// fullKeys returns keys as they are sent: with prefix "run5/", the key "a" becomes "/run5/a".
 func (c *Client) fullKeys(keys ...string) []string {
 	full := make([]string, len(keys))
 	for i, key := range keys {
@@ -22,7 +19,7 @@ func (c *Client) fullKeys(keys ...string) []string {
 	return full
 }
 
-// call sends a request and calls readReply to read the reply. The request must have a key.
+// call sends a request that has at least one key, and reads the reply with readReply.
 func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) error) error {
 	err := r.checkSize()
 	if err == nil {
@@ -32,13 +29,23 @@ func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) 
 	return c.wrapError(r, err)
 }
 
-// wrapError adds a description of a request to its error. It returns nil if err is nil.
+// callForValue sends a request whose reply is one value.
+func (c *Client) callForValue(ctx context.Context, r *request) (value []byte, err error) {
+	err = c.call(ctx, r, func(d *decoder) (readErr error) {
+		d.remainingBytes = maxRequestBytes // Each reply has the full budget.
+		value, readErr = d.readField("value", maxValueBytes)
+		return readErr
+	})
+	return value, err
+}
+
+// wrapError adds a description of the request to its error, which may be nil.
 func (c *Client) wrapError(r *request, err error) error {
 	if err == nil {
 		return nil
 	}
 
-	key := strings.TrimPrefix(r.keys[0], userKey("")) // without the slash
+	key := strings.TrimPrefix(r.keys[0], "/")
 	others := ""
 	if len(r.keys) > 1 {
 		others = fmt.Sprintf(" and %d more keys", len(r.keys)-1)
@@ -53,7 +60,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.fullKeys(key), values: [][]byte{value}}
 	err := r.checkSize()
 	if err == nil {
-		// SET has no reply. The reply to a PING after it shows that the server has stored the value.
+		// SET has no reply, so the reply to a PING after it confirms the SET.
 		b, readReply := appendPing(r.encode(nil))
 		err = c.roundTrip(ctx, b, readReply)
 	}
@@ -67,44 +74,29 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 		return nil, err
 	}
 
-	r := &request{query: queryGet, keys: c.fullKeys(key)}
-	err = c.call(ctx, r, func(d *decoder) (err error) {
-		value, err = readValue(d)
-		return err
-	})
-	return value, err
-}
-
-// readValue reads a reply that consists of one value.
-func readValue(d *decoder) ([]byte, error) {
-	d.remainingBytes = maxRequestBytes // resets the limit, which earlier replies have reduced
-	return d.readField("value", maxValueBytes)
+	return c.callForValue(ctx, &request{query: queryGet, keys: c.fullKeys(key)})
 }
 
 // Add adds delta to the decimal number stored under key and returns the sum. A missing key counts
 // as 0. If the value is not a number, the server closes the connection.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	r := &request{query: queryAdd, keys: c.fullKeys(key), number: delta}
-	err = c.call(ctx, r, func(d *decoder) (err error) {
-		sum, err = d.readNumber()
-		return err
+	err = c.call(ctx, r, func(d *decoder) (readErr error) {
+		sum, readErr = d.readNumber()
+		return readErr
 	})
 	return sum, err
 }
 
-// CompareSet stores desired if the value of key equals expected. A missing key equals an empty
-// expected value. CompareSet returns the value of key afterwards, or expected if key is still
-// missing.
+// CompareSet replaces the value of key by desired if it equals expected, and returns the resulting
+// value. If the key is missing, CompareSet sets it only if expected is empty, and otherwise returns
+// expected.
 func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {
 	values := [][]byte{expected, desired}
 	r := &request{query: queryCompareSet, keys: c.fullKeys(key), values: values}
-	err = c.call(ctx, r, func(d *decoder) (err error) {
-		current, err = readValue(d)
-		return err
-	})
-	return current, err
+	return c.callForValue(ctx, r)
 }
 
 // Wait waits until all keys are set. Without keys, it returns nil at once.
@@ -116,14 +108,14 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	r := &request{query: queryWait, keys: c.fullKeys(keys...)}
 	err := r.checkSize()
 	if err == nil {
-		err = c.wait(ctx, r.keys)
+		err = c.waitForFullKeys(ctx, r.keys)
 	}
 
 	return c.wrapError(r, err)
 }
 
-// wait sends a WAIT for the keys, which are results of fullKeys.
-func (c *Client) wait(ctx context.Context, keys []string) error {
+// waitForFullKeys waits for results of fullKeys.
+func (c *Client) waitForFullKeys(ctx context.Context, keys []string) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	l, err := c.acquireLink(ctx)
@@ -138,9 +130,8 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 // Peek returns the value of key without waiting, and whether the key is set. If the key is not set,
 // the value is meaningless.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, isSet bool, err error) {
-	// A GET would not distinguish a missing key from an empty value. This CompareSet does: it returns
-	// noValue, the expected value, if the key is missing. No key has this value. CompareSet would
-	// replace it by the same value, so it never changes the store.
+	// A GET returns an empty value for a missing key. This CompareSet returns noValue instead, which
+	// is the value of no key, and never changes the store.
 	noValue := []byte("?")
 	value, err = c.CompareSet(ctx, key, noValue, noValue)
 	isSet = err == nil && string(value) != string(noValue)

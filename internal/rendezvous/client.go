@@ -8,61 +8,51 @@ import (
 	"time"
 )
 
-// A Client sends requests to the server of a store. The connections to the server are called links.
-// A link serves one call, such as Get, at a time:
-//
-//   - Suppose that two calls run at the same time. Each uses a link that no other call uses, or
-//     opens one.
-//   - When the calls return, both links become idle. The next call uses one of them.
-//   - Suppose that the context of a call is canceled while the reply is arriving. The link is then
-//     incomplete, and is closed: a later call would read the rest of this reply.
-//
-// A server that is about to close accepts no new connections, but still serves the existing links.
-// A call that cannot open a link therefore waits for a link of another call.
+// A Client has a pool of links, its connections to the server of a store. Each call, such as Get,
+// takes an idle link or opens one, so concurrent calls use different links. A call that is canceled
+// during its reply closes the link, because the next call would read the rest of that reply. A
+// closing server accepts no new connections but still serves existing links, so a call that cannot
+// open a link waits for one that another call releases.
 
 // Client accesses a store of keys and values that all ranks of a job share. It is safe for
 // concurrent use.
 //
-// When a call returns without an error, all ranks can see its effect. When a call returns because
-// its context was canceled, it may or may not have taken effect. A call returns ErrTooLarge for a
-// key of more than 8 KiB, a value of more than 8 MiB, or more than 128 Ki keys.
+// When a call returns without an error, all ranks can see its effect. A call whose context was
+// canceled may or may not have taken effect. A call returns ErrTooLarge for a key of more than
+// 8 KiB, a value of more than 8 MiB, or more than 128 Ki keys.
 type Client struct {
 	*linkSet
 	keyPrefix string // added to each key
 }
 
-// linkSet holds the links to a store. A client and those that WithPrefix derives from it share a
-// linkSet.
+// linkSet is the pool of links that a client shares with the clients that WithPrefix derives from
+// it.
 type linkSet struct {
 	// These fields do not change.
-	addr string                               // address of the store, for errors
-	dial func(context.Context) (*link, error) // opens a link
-	// serverRankPlus1 is the rank that serves the store, plus 1. It is 0 if this process serves the
-	// store, or if no rank does.
-	serverRankPlus1 int
+	addr            string                               // address of the store, for errors
+	dial            func(context.Context) (*link, error) // opens a link
+	serverRankPlus1 int                                  // see ServedBy
 
 	mu        sync.Mutex     // guards the fields below
-	links     map[*link]bool // all open links; all values are true
+	links     map[*link]bool // set of all open links
 	idleLinks []*link        // links that no call uses
-	released  chan struct{}  // closed when a call releases its link; nil if no call waits for this
-	isClosed  bool           // whether Close has been called
-	onClose   func() error   // called by the first Close; may be nil
+	released  chan struct{}  // closed when a call releases its link; nil if no call waits
+	isClosed  bool
+	onClose   func() error // called by the first Close; may be nil
 }
 
-// maxIdleLinks is the number of idle links that a client keeps. Few calls run concurrently.
 const maxIdleLinks = 4
 
 // ServedBy returns the rank that serves the store. It returns -1 if this process serves the store,
 // or if a launcher or PyTorch does.
 func (c *linkSet) ServedBy() int { return c.serverRankPlus1 - 1 }
 
-// newClient returns a client without links. It calls dial when it needs one.
+// newClient returns a client that opens links by dial.
 func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
 	return &Client{linkSet: &linkSet{addr: addr, dial: dial, links: map[*link]bool{}}}
 }
 
-// WithPrefix returns a client that adds prefix and a slash to every key. Both clients share their
-// links.
+// WithPrefix returns a client that shares c's links and adds prefix and a slash to every key.
 func WithPrefix(c *Client, prefix string) *Client {
 	return &Client{linkSet: c.linkSet, keyPrefix: c.keyPrefix + prefix + "/"}
 }
@@ -99,7 +89,7 @@ func (c *linkSet) Close() error {
 	return errors.Join(errs...)
 }
 
-// roundTrip sends the encoded requests in b and calls readReply to read the replies.
+// roundTrip sends the encoded requests in b and reads the replies with readReply.
 func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decoder) error) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
@@ -112,7 +102,7 @@ func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decod
 	return c.releaseLink(l, err)
 }
 
-// acquireLink returns a link for a call, which must pass it to releaseLink.
+// acquireLink returns a link, which the caller must pass to releaseLink.
 func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -124,19 +114,18 @@ func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 	}
 
 	l, err = c.openLink(ctx)
-	mayBeClosing := errors.Is(err, ErrLost) // the server may still serve the links of other calls
-	if !mayBeClosing {
-		return l, err
+	if errors.Is(err, ErrLost) {
+		return c.awaitLink(ctx, err) // A closing server may still serve existing links.
 	}
 
-	return c.awaitLink(ctx, err)
+	return l, err
 }
 
-// maxLinkWait limits the wait for a link of another call. It is longer than most calls take.
+// maxLinkWait is longer than most calls take.
 const maxLinkWait = time.Second
 
-// awaitLink waits until another call has released its link, and returns the link. It returns
-// dialErr, the error of openLink, if no other call has a link, or after maxLinkWait.
+// awaitLink waits up to maxLinkWait for a link that another call releases. If there is none, it
+// returns dialErr, the error of openLink.
 func (c *linkSet) awaitLink(ctx context.Context, dialErr error) (*link, error) {
 	timeout := time.After(maxLinkWait)
 	for {
@@ -163,7 +152,7 @@ func (c *linkSet) awaitLink(ctx context.Context, dialErr error) (*link, error) {
 }
 
 // takeIdle returns an idle link. If all links are in use, it returns a channel that is closed when
-// a call releases its link. If there are no links, both results are nil.
+// one is released. If there are no links, both are nil.
 func (c *linkSet) takeIdle() (l *link, released <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,14 +177,15 @@ func (c *linkSet) takeIdle() (l *link, released <-chan struct{}, err error) {
 	return nil, c.released, nil
 }
 
-// openLink opens a link. Its error is ErrLost if the store cannot be reached.
+// openLink opens a link. It returns ErrLost if the store cannot be reached.
 func (c *linkSet) openLink(ctx context.Context) (*link, error) {
 	l, err := c.dial(ctx)
 	if err != nil {
 		return nil, explainDialError(ctx, err)
 	}
 
-	if !c.addLink(l) {
+	isAdded := c.addLink(l)
+	if !isAdded {
 		l.conn.Close()
 		return nil, ErrClosed
 	}
@@ -203,33 +193,34 @@ func (c *linkSet) openLink(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// explainDialError returns the error of openLink for err, an error of linkSet.dial.
+// explainDialError adds ErrLost to an error of dial that another attempt could avoid.
 func explainDialError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 
 	if !isTransient(err) || errors.Is(err, ErrLost) {
-		return err // The server has refused this client, or err is complete.
+		return err
 	}
 
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// addLink adds a new link. It returns false if the client is closed.
-func (c *linkSet) addLink(l *link) bool {
+// addLink adds a new link, unless the client is closed.
+func (c *linkSet) addLink(l *link) (isAdded bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.isClosed {
-		c.links[l] = true
+	if c.isClosed {
+		return false
 	}
 
-	return !c.isClosed
+	c.links[l] = true
+	return true
 }
 
-// releaseLink ends a call's use of a link, which becomes idle or is closed. err is the error of the
-// call. releaseLink returns err, or ErrClosed if Close has interrupted the call.
-func (c *linkSet) releaseLink(l *link, err error) error {
+// releaseLink makes a link idle or closes it. callErr is the error of the call that used the link.
+// releaseLink returns callErr, or ErrClosed if Close has interrupted the call.
+func (c *linkSet) releaseLink(l *link, callErr error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.released != nil {
@@ -240,15 +231,15 @@ func (c *linkSet) releaseLink(l *link, err error) error {
 	isReusable := !l.isIncomplete && !c.isClosed
 	if isReusable && len(c.idleLinks) < maxIdleLinks {
 		c.idleLinks = append(c.idleLinks, l)
-		return err
-	}
-
-	isInterrupted := l.isIncomplete && c.isClosed
-	if isInterrupted {
-		err = ErrClosed
+		return callErr
 	}
 
 	delete(c.links, l)
 	l.conn.Close()
-	return err
+	isInterrupted := l.isIncomplete && c.isClosed
+	if isInterrupted {
+		return ErrClosed
+	}
+
+	return callErr
 }

@@ -10,25 +10,20 @@ import (
 	"time"
 )
 
-// The ranks of a job share a store of keys and values. Suppose that there are two ranks, and that
-// rank 0 serves the store:
-//
-//   - Each rank calls Connect, and gets a Member. Both Members belong to one world. The keys of a
-//     world begin with a common prefix, such as "symmem/run5/0/2/1".
-//   - The program closes the Members. Rank 0 waits until rank 1 has left, and closes the store.
-//   - The program calls Connect again, for a second world. If rank 1 is early, it may reach the
-//     store of the first world, which is about to close. It loses this store, and tries again until
-//     rank 0 serves the next one.
+// Ranks that call Connect together form a world, and each gets a Member. Suppose that rank 0 serves
+// the store of the ranks 0 and 1. When it closes its Member, it waits until rank 1 has left, and
+// closes the store. If rank 1 calls Connect again early, it may reach this closing store. It then
+// loses the connection, and retries until rank 0 serves the next store.
 
 // AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {
 	Ranks []int // ranks that are known to be absent
 	Size  int   // number of ranks of the world
-	Err   error // reason, such as the end of the context or an EndedError
+	Err   error // such as the context's cause or an EndedError
 }
 
 func (e *AbsentError) Error() string {
-	const maxListed = 16 // more numbers would hide the reason
+	const maxListed = 16 // A longer list would hide the reason.
 	listed := e.Ranks
 	suffix := ""
 	if len(e.Ranks) > maxListed {
@@ -41,15 +36,15 @@ func (e *AbsentError) Error() string {
 
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// Connect connects to the store of a job and waits until all ranks of the job have called Connect.
-// w describes the job and the rank of this process. Connect returns a client of the store and a
-// Member. The caller must close the Member, which also closes the client.
+// Connect waits until all ranks of the job that w describes have called Connect. It returns a
+// client of the job's store and a Member. The caller must close the Member, which also closes the
+// client.
 //
 // It returns an AbsentError if some ranks do not call Connect before ctx is canceled. If ctx has no
 // deadline, it waits up to DefaultTimeout.
 //
-// The n-th calls of all ranks belong together: they form a world. After an error, all ranks should
-// leave and restart with a different World.Restart.
+// The n-th calls of all ranks form a world. After an error, all ranks should leave and restart with
+// a different World.Restart.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.describeProblem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -79,30 +74,30 @@ func connect(ctx context.Context, w World) (*Member, error) {
 	}
 
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx) // This rank is late itself, so it must not blame others.
+		return nil, context.Cause(ctx) // This rank is late, so it must not blame others.
 	}
 
 	var losses storeLosses
 	connectToWorld := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
 	m, err := callWithRetries(ctx, connectToWorld, losses.shouldRetry)
-	isServedByOther := w.Route.Kind == RouteServe && w.Rank != 0
+	isServedByRank0 := w.Route.Kind == RouteServe && w.Rank != 0
 	hasTimedOut := ctx.Err() != nil
-	if losses.hasAny && hasTimedOut && isServedByOther {
+	if isServedByRank0 && losses.hasAny && hasTimedOut {
 		err = explainLostStore(err, &w)
 	}
 
 	return m, err
 }
 
-// storeLosses records how calls of connectOnce have lost the store.
+// storeLosses counts how often calls of connectOnce have lost the store.
 type storeLosses struct {
 	hasAny          bool
 	earlyCloseCount int // number of errors that were errClosedEarly
 }
 
-// maxEarlyCloses limits how often the client tries again after errClosedEarly: the store has closed
-// a connection before it has accepted the token. A store that shuts down does this about once. A
-// store that requires a different token does it always.
+// maxEarlyCloses limits the retries after errClosedEarly, which means that the store has closed the
+// connection before it accepted the token. A store that shuts down does this about once, but a
+// store with another token does it always.
 const maxEarlyCloses = 3
 
 // shouldRetry records err, the error of connectOnce, and reports whether to try again.
@@ -121,23 +116,23 @@ func (s *storeLosses) shouldRetry(err error) bool {
 	return isLost || mayBeClosing
 }
 
-// explainLostStore is called if a call of connect has timed out, and has lost rank 0's store before
-// that. If err only means that the store is lost or missing, it returns an AbsentError about the
-// end of rank 0. It returns other errors unchanged.
+// explainLostStore returns the error of a rank that has lost rank 0's store and then timed out with
+// err. If err is about the store or rank 0, it returns an AbsentError for rank 0, otherwise err.
 func explainLostStore(err error, w *World) error {
 	if errors.As(err, new(*EndedError)) {
-		return err // It already names the rank.
+		return err // already names the rank
 	}
 
-	var absent *AbsentError
-	isAbsentError := errors.As(err, &absent)
-	isMissing := isAbsentError && slices.Equal(absent.Ranks, []int{0})
-	isLost := !isAbsentError && (errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly))
-	if !isMissing && !isLost {
+	isAboutRank0 := errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly)
+	if absent, isAbsent := errors.AsType[*AbsentError](err); isAbsent {
+		isAboutRank0 = slices.Equal(absent.Ranks, []int{0})
+	}
+
+	if !isAboutRank0 {
 		return err
 	}
 
-	// Without a connection to the store, this rank cannot know whether rank 0 ended or left.
+	// Without the store, this rank cannot find out whether rank 0 ended or left.
 	end := &EndedError{Rank: 0, Description: storeRankEnded + " or left"}
 	reason := fmt.Errorf("%w: %w", end, err)
 	return &AbsentError{Ranks: []int{0}, Size: w.Size, Err: reason}
@@ -156,14 +151,14 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 	}
 
 	isServer := m.service != nil
-	if isServer { // The service closes the store after the other ranks have left this world.
+	if isServer { // The service serves the store until the other ranks have left this world.
 		m.service.addWorld(leaveKeysOf(m))
 	}
 
 	return m, nil
 }
 
-// leaveKeysOf returns the keys that the other ranks set when they leave the world of m.
+// leaveKeysOf returns the keys that the other ranks set when they leave m's world.
 func leaveKeysOf(m *Member) []string {
 	keys := m.otherRanksKeys(leftKey)
 	for i := range keys {
@@ -173,10 +168,9 @@ func leaveKeysOf(m *Member) []string {
 	return keys
 }
 
-// listenAddress returns the address at which rank 0 listens if the other ranks connect to address.
-//
-// For TCP, it is the same port on all network interfaces. The host name of address may belong to
-// none of them, for example in Kubernetes. Unix sockets and loopback addresses stay unchanged.
+// listenAddress returns the address at which rank 0 listens so that the other ranks can connect to
+// address. For TCP, it contains no host unless the host is local, because the host name may belong
+// to none of the machine's network interfaces, as in Kubernetes.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -192,9 +186,9 @@ func listenAddress(address string) string {
 	return net.JoinHostPort("", port)
 }
 
-// closeTimeout limits Member.Close, which on rank 0 waits for the other ranks.
+// closeTimeout limits how long Member.Close waits for other ranks.
 const closeTimeout = 30 * time.Second
 
-// lateRequestTimeout limits requests that may continue after the caller's deadline. A running store
-// answers much sooner.
+// lateRequestTimeout limits requests after the caller's deadline. A running store answers much
+// sooner.
 const lateRequestTimeout = 2 * time.Second

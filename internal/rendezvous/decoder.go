@@ -8,19 +8,14 @@ import (
 	"io"
 )
 
-// A decoder reads requests and replies from a connection. A faulty or hostile peer may send any
-// bytes. For example, it may send a SET whose key has a length of 8 EiB. A decoder returns an error
-// for lengths above the limits of the protocol. Within the limits, it still allocates more than 64
-// KiB only for bytes that have arrived.
-
-// decoder reads the requests and replies of the store's protocol.
+// decoder reads the requests and replies of the store's protocol. It does not trust the peer: it
+// rejects lengths above the protocol's limits, and allocates large buffers only as bytes arrive.
 type decoder struct {
 	r              *bufio.Reader
 	peer           string // address of the other side, for errors
-	remainingBytes int    // number of bytes that the keys and values of a request may still have
+	remainingBytes int    // budget for the keys and values of the current message
 }
 
-// newDecoder returns a decoder for a connection with the given peer.
 func newDecoder(r io.Reader, peer string) *decoder {
 	return &decoder{r: bufio.NewReader(r), peer: peer, remainingBytes: maxRequestBytes}
 }
@@ -31,17 +26,16 @@ func (d *decoder) errorf(format string, args ...any) error {
 }
 
 // readRequest reads a request whose keys and values have at most maxBytes in total. It returns
-// io.EOF if the connection was closed between two requests. A request begins with its query: a byte
-// that identifies the operation, and thus the format of the fields that follow.
+// io.EOF if the connection was closed between two requests.
 func (d *decoder) readRequest(maxBytes int) (*request, error) {
-	b, err := d.r.ReadByte() // the query
+	queryByte, err := d.r.ReadByte()
 	if err != nil {
 		return nil, err
 	}
 
-	r := &request{query: query(b)}
+	r := &request{query: query(queryByte)}
 	if r.query >= queryCount {
-		return nil, d.errorf("unknown query %#02x", b)
+		return nil, d.errorf("unknown query %#02x", queryByte)
 	}
 
 	d.remainingBytes = maxBytes
@@ -52,7 +46,7 @@ func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	return r, nil
 }
 
-// unexpectedEOF returns io.ErrUnexpectedEOF instead of io.EOF, and other errors unchanged.
+// unexpectedEOF turns io.EOF into io.ErrUnexpectedEOF.
 func unexpectedEOF(err error) error {
 	if err == io.EOF { //nolint:errorlint // Readers return io.EOF itself.
 		return io.ErrUnexpectedEOF
@@ -61,7 +55,7 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
-// readFields reads the fields of r, which format lists.
+// readFields reads the fields that follow the query of r.
 func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 	if format.hasNonce {
 		r.nonce, err = d.readU32()
@@ -131,8 +125,7 @@ func (d *decoder) readNumber() (int64, error) {
 	return int64(n), err
 }
 
-// readLength reads a length or count. If it is over the limit, the error contains its name, such as
-// "number of keys".
+// readLength reads a length or count. name describes it in errors, as in "number of keys".
 func (d *decoder) readLength(name string, limit uint64) (uint64, error) {
 	n, err := d.readU64()
 	if err == nil && n > limit {
@@ -142,15 +135,14 @@ func (d *decoder) readLength(name string, limit uint64) (uint64, error) {
 	return n, err
 }
 
-// readField reads a field of at most limit bytes. kind is "key" or "value" and appears in errors.
+// readField reads a key or a value of at most limit bytes. kind is "key" or "value", for errors.
 func (d *decoder) readField(kind string, limit uint64) ([]byte, error) {
 	n, err := d.readLength("length of a "+kind, limit)
 	if err != nil {
 		return nil, err
 	}
 
-	// The bytes of the length count too. Otherwise, a request could have any number of empty fields.
-	const lengthBytes = 8
+	const lengthBytes = 8 // Counting the length bounds the number of empty fields, too.
 	d.remainingBytes -= int(n) + lengthBytes
 	if d.remainingBytes < 0 {
 		return nil, d.errorf("the request is too long")
@@ -159,9 +151,8 @@ func (d *decoder) readField(kind string, limit uint64) ([]byte, error) {
 	return d.readBytes(int64(n))
 }
 
-// readBytes reads exactly n bytes.
 func (d *decoder) readBytes(n int64) ([]byte, error) {
-	const maxPrealloc = 64 << 10 // number of bytes that may be allocated before they arrive
+	const maxPrealloc = 64 << 10 // bytes to allocate before they arrive
 	if n <= maxPrealloc {
 		b := make([]byte, n)
 		_, err := io.ReadFull(d.r, b)
