@@ -193,7 +193,7 @@ func (c *linkSet) openLink(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// explainDialError adds ErrLost to an error of dial that another attempt could avoid.
+// explainDialError adds ErrLost to a transient error of dial. If ctx is done, it returns its cause.
 func explainDialError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -169,8 +169,8 @@ func leaveKeysOf(m *Member) []string {
 }
 
 // listenAddress returns the address at which rank 0 listens so that the other ranks can connect to
-// address. For TCP, it contains no host unless the host is local, because the host name may belong
-// to none of the machine's network interfaces, as in Kubernetes.
+// address. For TCP, it has the port without the host, because the host name may belong to none of
+// the network interfaces, as in Kubernetes. Loopback addresses stay unchanged.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {

@@ -6,20 +6,13 @@ import (
 	"strconv"
 )
 
-// A launcher starts the processes of a job, and passes a rank to each by environment variables. For
-// example, torchrun starts 2 processes on each of 2 machines. The second one on the second machine
-// gets these variables:
-//
-//	RANK=3               its number among all ranks
-//	WORLD_SIZE=4         number of all ranks
-//	LOCAL_RANK=1         its number among the ranks of its machine
-//	LOCAL_WORLD_SIZE=2   number of ranks of its machine
-//
-// Discover finds out which launcher has started this process, and returns these numbers as a World.
-// The World also has a Route, which describes how to reach the store that all ranks share.
+// A launcher passes a rank to each process of a job in environment variables. For example, if
+// torchrun starts 2 processes on each of 2 machines, the last one gets RANK=3, WORLD_SIZE=4,
+// LOCAL_RANK=1 (among the ranks of its machine) and LOCAL_WORLD_SIZE=2.
 
-// Discover determines this process's rank and the route to the store without communication. lookup
-// is usually os.LookupEnv. The error is an EnvironmentError or describes an invalid option.
+// Discover determines this process's rank and the route to the job's store, from options and
+// environment variables. lookup is usually os.LookupEnv. The error is an EnvironmentError or
+// describes an invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	w, err := discoverRanks(lookup, o)
 	if err != nil {
@@ -34,16 +27,15 @@ func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	return w, nil
 }
 
-// environment looks up environment variables. It records them, because error messages list all
-// variables that have led to the error.
+// environment looks up environment variables and records them for error messages.
 type environment struct {
 	lookup    func(string) (string, bool) // like os.LookupEnv
-	source    Source                      // launcher whose variables are read, for error messages
+	source    Source                      // launcher that sets the variables, for error messages
 	variables []Variable                  // looked up so far
 }
 
-// value returns the value of a variable, or "" if it is not set. Callers treat an empty variable as
-// unset, because scripts often set variables to "".
+// value returns the value of a variable. It does not distinguish an empty variable from an unset
+// one, because scripts often set variables to "".
 func (e *environment) value(name string) string {
 	value, _ := e.lookup(name)
 	e.variables = append(e.variables, Variable{name, value})
@@ -62,7 +54,7 @@ func (e *environment) token(name string) Token {
 	return Token(value)
 }
 
-// errorf returns an EnvironmentError with the variables that were looked up so far.
+// errorf returns an EnvironmentError with the variables looked up so far.
 func (e *environment) errorf(format string, args ...any) error {
 	return &EnvironmentError{
 		Source:    e.source,
@@ -71,7 +63,7 @@ func (e *environment) errorf(format string, args ...any) error {
 	}
 }
 
-// number returns the value of a variable, which must be a decimal number and not negative.
+// number returns the value of a variable, which must be a non-negative decimal number.
 func (e *environment) number(name string) (int, error) {
 	value := e.value(name)
 	n, err := strconv.Atoi(value)
@@ -85,8 +77,8 @@ func (e *environment) number(name string) (int, error) {
 // launcherVariables describes the four variables that a launcher sets.
 type launcherVariables struct {
 	source Source
-	names  [4]string // variables of rank, size, local rank and local size, in this order
-	advice string    // part of the error message if only some of them are set
+	names  [4]string // for rank, size, local rank and local size, in this order
+	advice string    // added to the error message if only some are set
 }
 
 // launchers lists the launchers in the order in which Discover tries them.
@@ -112,8 +104,8 @@ var launchers = []launcherVariables{
 	},
 }
 
-// discoverRanks returns this process's World without a route. The ranks come from the options if
-// they are set, and otherwise from the variables of a launcher. Without both, there is one rank.
+// discoverRanks returns this process's World without a route. It uses the options, or else the
+// variables of a launcher, or else assumes a single rank.
 func discoverRanks(lookup func(string) (string, bool), o Options) (World, error) {
 	hasRank := o.Rank != 0 || o.Size != 0
 	hasLocalRank := o.LocalRank != 0 || o.LocalSize != 0
@@ -122,7 +114,7 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 	}
 
 	slurmEnvironment := &environment{lookup: lookup, source: SourceSlurm}
-	isSlurmTask := isInSlurmStep(slurmEnvironment) // whether Slurm has started this process as a rank
+	isSlurmTask := isInSlurmStep(slurmEnvironment)
 	for i := range launchers {
 		launcher := &launchers[i]
 		e := &environment{lookup: lookup, source: launcher.source}
@@ -132,7 +124,7 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 		}
 	}
 
-	// Slurm comes last: it may have started another launcher, which has started this process.
+	// Slurm comes last, because it may have started the launcher that started this process.
 	if isSlurmTask {
 		return worldFromSlurm(slurmEnvironment)
 	}
@@ -140,8 +132,7 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 	return World{Size: 1, LocalSize: 1, Source: SourceOneProcess}, nil
 }
 
-// worldFromOptions returns the World that the options describe. Without a local size, all ranks
-// are on one machine.
+// worldFromOptions assumes that all ranks are on one machine if the local size is not set.
 func worldFromOptions(o Options) (World, error) {
 	w := World{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
@@ -164,8 +155,8 @@ func worldFromOptions(o Options) (World, error) {
 	return w, nil
 }
 
-// readRanks returns the World that the launcher's variables describe. isFound is false if none of
-// them is set, or if Slurm's variables must be used instead.
+// readRanks returns the World that the launcher's variables describe. isFound is false if the
+// launcher has not set any of them.
 func (l *launcherVariables) readRanks(
 	e *environment, isSlurmTask bool,
 ) (w World, isFound bool, err error) {
@@ -174,8 +165,8 @@ func (l *launcherVariables) readRanks(
 		return World{}, false, nil
 	}
 
-	// For its tasks, Slurm's srun sets MPICH's variables of rank and size, too, but not of local
-	// rank and size.
+	// Slurm's srun, too, sets MPICH's variables for rank and size, but not those for local rank and
+	// size.
 	isSetBySlurm := l.source == SourceMPICH && isSlurmTask && !isLocalSet
 	if isSetBySlurm {
 		return World{}, false, nil
@@ -185,22 +176,22 @@ func (l *launcherVariables) readRanks(
 		return World{}, false, e.errorf("only some of the variables are set; %s", l.advice)
 	}
 
-	// A new environment, so that errors list each variable once.
+	// With a new environment, errors list each variable once.
 	w, err = l.parseWorld(&environment{lookup: e.lookup, source: l.source})
 	return w, true, err
 }
 
-// countSet returns the number of variables that are set. isLocalSet is true if the variable of
-// local rank or local size is among them.
+// countSet returns the number of variables that are set, and whether the local rank or local size
+// is among them.
 func (l *launcherVariables) countSet(e *environment) (setCount int, isLocalSet bool) {
-	const localIndex = 2 // index in l.names of the variable of local rank; that of local size follows
+	const firstLocalIndex = 2 // index of the local rank in l.names
 	for i, name := range l.names {
 		if e.value(name) == "" {
 			continue
 		}
 
 		setCount++
-		if i >= localIndex {
+		if i >= firstLocalIndex {
 			isLocalSet = true
 		}
 	}
@@ -208,7 +199,7 @@ func (l *launcherVariables) countSet(e *environment) (setCount int, isLocalSet b
 	return setCount, isLocalSet
 }
 
-// parseWorld returns the World that the launcher's variables describe. All of them must be set.
+// parseWorld is readRanks if all of the launcher's variables are set.
 func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	w := World{Source: l.source}
 	fields := [...]*int{&w.Rank, &w.Size, &w.LocalRank, &w.LocalSize} // in the order of l.names
@@ -229,8 +220,7 @@ func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	return w, err
 }
 
-// readJobName sets the RunID and Restart of w if its launcher has variables for them. They
-// distinguish the job from others, and from earlier attempts to run it.
+// readJobName sets the RunID and Restart of w if its launcher has variables for them.
 func readJobName(e *environment, w *World) (err error) {
 	switch w.Source {
 	case SourceTorchrun:
@@ -244,7 +234,7 @@ func readJobName(e *environment, w *World) (err error) {
 			w.RunID = e.value("OMPI_MCA_ess_base_jobid")
 		}
 	case SourceLaunch, SourceOptions, SourceMPICH, SourceSlurm, SourceOneProcess:
-		// MPICH has no such variables. The other sources are not in launchers.
+		// MPICH has no such variables, and the other sources are not in launchers.
 	}
 
 	return err

@@ -12,30 +12,28 @@ import (
 	"time"
 )
 
-// A link is a connection of a Client to the server. A call of the Client, such as Add, sends a
-// request over it and reads the reply. This is called an exchange.
+// link is a connection of a Client to the server. One call at a time uses it for an exchange: the
+// call sends a request and reads the reply.
 //
-// Suppose that the context of the call is canceled while the reply is arriving. The exchange stops
-// reading, so the link is incomplete: the next bytes on it belong to the old reply. Such a link
-// must be closed. WAIT is an exception: if it is canceled, the client sends CANCEL_WAIT and reads
-// the remaining replies, so that it can use the link again.
-
-// link performs the exchanges of one connection. Only one call at a time uses it.
+// A link must be closed if an exchange is canceled during the reply, because the next call would
+// read the rest of that reply. A WAIT is an exception: after it is canceled, the call sends
+// CANCEL_WAIT and reads all replies.
 type link struct {
 	conn    net.Conn
 	decoder *decoder    // reads the replies from conn
 	tail    *tailReader // keeps the last bytes that decoder has read from conn
-	// isIncomplete is set while the reply to a request has not been read completely.
-	isIncomplete bool
-	// isAuthenticated is false while only the next reply can show whether the server requires a token.
+
+	isIncomplete bool // The reply to a request has not been read completely.
+	// isAuthenticated is false after a handshake without a token, until the first reply shows that
+	// the server requires none.
 	isAuthenticated bool
 }
 
 // pastDeadline makes all I/O of a connection return immediately.
 var pastDeadline = time.Unix(1, 0)
 
-// failIOAfter makes all I/O of the link fail when ctx is done. The caller must call stop. After
-// stop, I/O works again.
+// failIOAfter makes the link's I/O fail when ctx is done. The caller must call stop, which makes
+// I/O work again.
 func (l *link) failIOAfter(ctx context.Context) (stop func()) {
 	hasSetDeadline := make(chan struct{})
 	stopWaiting := context.AfterFunc(ctx, func() {
@@ -52,9 +50,8 @@ func (l *link) failIOAfter(ctx context.Context) (stop func()) {
 	}
 }
 
-// exchange sends the encoded requests in b and calls readReply to read the replies. If ctx is done
-// first, it returns the cause of ctx. If the connection has ended, it returns ErrLost. ErrProtocol
-// and ErrToken come from readReply.
+// exchange sends the encoded requests in b and reads the replies with readReply. It returns the
+// cause of ctx if ctx is done first, or ErrLost if the connection has ended.
 func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) error) error {
 	stop := l.failIOAfter(ctx)
 	defer stop()
@@ -79,14 +76,14 @@ func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) 
 	return l.explainError(ctx, err)
 }
 
-// explainError returns the error of an exchange that failed with err.
+// explainError returns the error of an exchange whose I/O or readReply failed with err.
 func (l *link) explainError(ctx context.Context, err error) error {
-	isDeadline := errors.Is(err, os.ErrDeadlineExceeded) // set by failIOAfter
-	if isDeadline && ctx.Err() != nil {
+	hitDeadline := errors.Is(err, os.ErrDeadlineExceeded) // set by failIOAfter
+	if hitDeadline && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 
-	// A store that closes can send a mark without a request, which looks like a wrong reply.
+	// The mark of a closing store, which it sends without a request, looks like a wrong reply.
 	isProtocolError := errors.Is(err, ErrProtocol)
 	mayHaveMark := isClosed(err) || isProtocolError
 	switch {
@@ -101,8 +98,8 @@ func (l *link) explainError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// errClosedEarly means that the server closed a connection before it was authenticated. The server
-// requires a different token or is shutting down.
+// errClosedEarly means that the server closed a connection before authentication: it requires a
+// different token or is shutting down.
 var errClosedEarly = errors.New(
 	"the server closed the connection: it may require a token, or a different token")
 
@@ -113,15 +110,15 @@ func isClosed(err error) bool {
 		errors.Is(err, io.ErrClosedPipe)
 }
 
-// newLink returns a link for a new connection. It counts as authenticated, because the server
-// requires no token for the first requests.
+// newLink returns a link for a new connection. The link counts as authenticated, because VALIDATE
+// needs no token.
 func newLink(conn net.Conn, peer string) *link {
 	tail := &tailReader{r: conn}
 	return &link{conn: conn, decoder: newDecoder(tail, peer), tail: tail, isAuthenticated: true}
 }
 
-// handshake sends VALIDATE, and then the token, if there is one, on a new connection. It returns a
-// link for the connection. If this fails, it closes the connection.
+// handshake sends VALIDATE and any token on a new connection, and returns a link for it. After an
+// error, it closes the connection.
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
 	l := newLink(conn, endpoint.Address)
 	err := l.sendValidate(ctx)
@@ -134,7 +131,6 @@ func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, er
 		return nil, fmt.Errorf("handshake with the store: %w", err)
 	}
 
-	// Without a token, only the next reply shows whether the server requires one.
 	l.isAuthenticated = endpoint.Token != ""
 	return l, nil
 }
@@ -143,14 +139,14 @@ func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, er
 // handled it.
 func (l *link) sendValidate(ctx context.Context) error {
 	validate := request{query: queryValidate, nonce: protocolMagic}
-	// VALIDATE and PING are sent at once: old LibUV servers of PyTorch close the connection unless
-	// VALIDATE arrives in one packet.
+	// VALIDATE and PING are sent in one write, because old LibUV servers of PyTorch close the
+	// connection unless VALIDATE arrives in one packet.
 	b, readReply := appendPing(validate.encode(nil))
 	return l.exchange(ctx, b, readReply)
 }
 
-// appendPing appends a PING to the requests in b, which have no replies. readReply reads the reply
-// to the PING, which confirms that the server has handled all of the requests.
+// appendPing appends a PING to requests that have no replies. readReply reads the reply to the
+// PING, which confirms that the server has handled the requests.
 func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 	nonce := rand.Uint32()
 	ping := request{query: queryPing, nonce: nonce}
@@ -170,7 +166,6 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 	return l.exchange(ctx, token.query().encode(nil), readTokenReply)
 }
 
-// readTokenReply reads the reply to a token, which has one byte.
 func readTokenReply(d *decoder) error {
 	reply, err := d.readU8()
 	if err != nil {
@@ -191,8 +186,8 @@ func readTokenReply(d *decoder) error {
 	return d.errorf("the token was answered with %#02x", reply)
 }
 
-// wait sends WAIT, and blocks until the keys are set. If ctx is done first, wait returns the cause
-// of ctx. It then also sends CANCEL_WAIT, so that the link can be used again.
+// wait blocks until the keys are set. If ctx is done first, it cancels the WAIT, so that the link
+// can be used again, and returns the cause of ctx.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
 	isSent := false
@@ -209,7 +204,6 @@ func (l *link) wait(ctx context.Context, keys []string) error {
 	return err
 }
 
-// readWaitReply reads the reply to WAIT, which has one byte.
 func readWaitReply(d *decoder) error {
 	reply, err := d.readU8()
 	if err == nil && reply != replyWaitOver {
@@ -219,11 +213,11 @@ func readWaitReply(d *decoder) error {
 	return err
 }
 
-// cancelTimeout limits the exchange of CANCEL_WAIT, to which a running server replies at once.
+// cancelTimeout limits a CANCEL_WAIT, to which a running server replies at once.
 const cancelTimeout = 2 * time.Second
 
-// cancelWait sends CANCEL_WAIT after a WAIT and returns the cause of ctx. If the server replied to
-// the WAIT before it received the CANCEL_WAIT, the keys are set and cancelWait returns nil.
+// cancelWait cancels a WAIT and returns the cause of ctx. It returns nil if the server has already
+// replied to the WAIT, because the keys are then set.
 func (l *link) cancelWait(ctx context.Context) error {
 	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer release()

@@ -7,55 +7,48 @@ import (
 	"sync"
 )
 
-// Suppose that two ranks call Connect together. They form a world, and each gets a Member. The
-// Members coordinate by keys of the store. The keys of this world begin with a common prefix:
+// Member represents this rank in a world, the set of ranks that called Connect together. It is safe
+// for concurrent use.
 //
-//   - When rank 1 joins the world, it sets "joined/1". Rank 0 waits for this key and sets "ready".
-//   - When rank 1 leaves the world, it sets "left/1" to its reason.
-//   - Rank 0 serves the store. When it leaves, it waits for "left/1", or until rank 1 has
-//     disconnected. Then it closes the store.
-
-// Member represents this rank in a world. A Member is safe for concurrent use.
+// Members coordinate by keys of the store. Suppose that rank 0 serves the store for itself and rank
+// 1. Rank 1 sets "joined/1", and rank 0 confirms this by "ready". When rank 1 leaves, it sets
+// "left/1" to its reason. When rank 0 leaves, it waits for "left/1" before it closes the store.
 type Member struct {
 	// These fields do not change after the Member has joined.
 	world     World
-	client    *Client     // client of the store; adds no prefix to keys
+	client    *Client     // accesses the store without a prefix
 	service   *service    // the server of the store; nil unless this process serves it
 	keyPrefix string      // prefix of this world's keys in the store
-	store     *Client     // client that adds keyPrefix to each key; nil before the prefix is known
+	store     *Client     // accesses the store with keyPrefix; nil before the prefix is known
 	watcher   *endWatcher // nil if the server does not record which ranks have ended
 
 	leaveOnce  sync.Once
 	leaveError error // result of Leave
 }
 
-// readyKey is set by rank 0 when all ranks have joined, or when it gives up waiting for them. The
-// value lists the absent ranks.
+// readyKey is set by rank 0 to the list of absent ranks, when all ranks have joined or when it
+// stops waiting for them.
 const readyKey = "ready"
 
-// joinedKey returns the key that a rank sets when it joins the world.
 func joinedKey(rank int) string { return "joined/" + strconv.Itoa(rank) }
 
-// leftKey returns the key that a rank sets when it leaves the world.
 func leftKey(rank int) string { return "left/" + strconv.Itoa(rank) }
 
-// Close leaves the world without a reason. On the rank that serves the store, it waits up to
-// closeTimeout for the other ranks to leave.
+// Close is Leave without a reason, with a timeout of closeTimeout.
 func (m *Member) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return m.Leave(ctx, "")
 }
 
-// MaxReasonBytes is the maximum length of the reason that Leave sends to the other ranks. It is far
-// below the store's limit for values, 8 MiB.
+// MaxReasonBytes is the maximum length of the reason that Leave sends to the other ranks.
 const MaxReasonBytes = 64 << 10
 
 // Leave leaves the world and closes the Member's client. The other ranks receive the reason, unless
 // it has more than MaxReasonBytes. Later calls have no effect and return the result of the first.
 //
-// The process that serves the store can have several Members. The last one to leave waits for the
-// other ranks to leave, or until ctx is done. It then closes the store.
+// If this process serves the store, its last Member to leave waits for the other ranks to leave, or
+// until ctx is done, and closes the store.
 func (m *Member) Leave(ctx context.Context, reason string) error {
 	if len(reason) > MaxReasonBytes {
 		reason = ""
@@ -65,7 +58,6 @@ func (m *Member) Leave(ctx context.Context, reason string) error {
 	return m.leaveError
 }
 
-// leaveWorld announces that this rank leaves, and closes its connections or the store.
 func (m *Member) leaveWorld(ctx context.Context, reason string) error {
 	isPrefixKnown := m.store != nil
 	if isPrefixKnown && m.world.Size > 1 {
@@ -94,11 +86,11 @@ func (m *Member) publishLeft(ctx context.Context, reason []byte) {
 		}
 	}
 
-	_ = m.store.Set(ctx, leftKey(m.world.Rank), reason) // fails if the store is gone
+	_ = m.store.Set(ctx, leftKey(m.world.Rank), reason) // A lost store needs no announcement.
 }
 
-// serveUntilLeft closes this Member's client. The last Member of the process also closes the store,
-// after it has waited for the other ranks.
+// serveUntilLeft closes this Member's client. For the last Member of the process, it first waits
+// for the other ranks to leave, and finally closes the store.
 func (m *Member) serveUntilLeft(ctx context.Context) error {
 	isLast, leaveKeys := m.service.removeMember()
 	if !isLast {
@@ -117,8 +109,8 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 	return errors.Join(clientErr, serverErr)
 }
 
-// awaitOthers waits until the other ranks have set leaveKeys, or until all of them have
-// disconnected, or until ctx is done. Then it calls cancel, which cancels ctx.
+// awaitOthers waits until the other ranks have set leaveKeys or disconnected, or until ctx is done.
+// It calls cancel, which cancels ctx, to end its two waits.
 func (m *Member) awaitOthers(ctx context.Context, cancel func(), leaveKeys [][]string) {
 	var waiter sync.WaitGroup
 	waiter.Go(func() {
@@ -132,10 +124,10 @@ func (m *Member) awaitOthers(ctx context.Context, cancel func(), leaveKeys [][]s
 	waiter.Wait()
 }
 
-// awaitLeft waits until all leaveKeys are set, and returns true if they are. leaveKeys has a list
-// for each world that all ranks have joined. If there is no such world, awaitLeft returns false at
-// once, because the ranks may disconnect without setting keys.
-func (m *Member) awaitLeft(ctx context.Context, leaveKeys [][]string) bool {
+// awaitLeft waits until all leaveKeys, a list for each world that all ranks have joined, are set.
+// Without such a world, it returns false at once, because ranks may disconnect without setting
+// keys.
+func (m *Member) awaitLeft(ctx context.Context, leaveKeys [][]string) (haveAllLeft bool) {
 	for _, keys := range leaveKeys {
 		err := m.client.Wait(ctx, keys...)
 		if err != nil {

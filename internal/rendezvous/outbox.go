@@ -5,17 +5,14 @@ import (
 	"sync"
 )
 
-// The server must not wait for a client that does not read its replies. So it posts each reply to
-// the outbox of the client. Another goroutine, drain, writes the replies to the connection, and may
-// have to wait there. If too many replies are pending, the server reads no more requests of this
-// client.
-
-// outbox holds the replies to a client that have not been written.
+// outbox buffers the replies to one client, so that the server never blocks on a client that does
+// not read them. A goroutine runs drain, which writes the replies to the connection. Another
+// goroutine reads the client's requests, and calls awaitSpace between them.
 type outbox struct {
-	mu       sync.Mutex
-	changed  sync.Cond // signals changes of pending and isClosed
-	pending  []byte    // the replies, one after another; guarded by mu
-	isClosed bool      // close was called, or a write has failed; guarded by mu
+	mu       sync.Mutex // guards the fields below
+	changed  sync.Cond  // signals changes of pending and isClosed
+	pending  []byte     // concatenated replies
+	isClosed bool       // close was called, or a write has failed
 }
 
 // outboxLimit is the number of pending bytes above which awaitSpace waits. A single reply may be
@@ -28,7 +25,7 @@ func newOutbox() *outbox {
 	return o
 }
 
-// post adds a reply, without waiting for space. After close, it has no effect.
+// post adds a reply without waiting for space. After close, it has no effect.
 func (o *outbox) post(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -38,7 +35,7 @@ func (o *outbox) post(b []byte) {
 	}
 }
 
-// awaitSpace waits until the pending replies do not exceed outboxLimit, or the outbox is closed.
+// awaitSpace waits while more than outboxLimit bytes are pending and the outbox is open.
 func (o *outbox) awaitSpace() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -70,8 +67,8 @@ func (o *outbox) drain(w io.Writer) {
 	}
 }
 
-// takePending waits for replies, removes all of them and returns them. It returns nil if the outbox
-// is closed and empty.
+// takePending waits for replies and removes all of them. It returns nil if the outbox is closed and
+// empty.
 func (o *outbox) takePending() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

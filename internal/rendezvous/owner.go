@@ -10,12 +10,10 @@ import (
 	"strings"
 )
 
-// Suppose that rank 0 cannot serve a store at an address, because another process uses the address.
-// If that process belongs to the same user, it may be rank 0 of an earlier run, which is about to
-// end. So rank 0 waits for it. If it belongs to another user, waiting would not help.
-
-// checkAddressOwner returns an error if a process of another user uses an address. Otherwise, it
-// returns advice for an error message. uid is the user of this process.
+// checkAddressOwner is called if another process occupies the address of this job's store. It
+// returns an error if that process belongs to a user other than uid, this process's user.
+// Otherwise, it returns advice for messages, because the process may be rank 0 of an earlier run
+// that will end soon.
 func checkAddressOwner(
 	ctx context.Context, endpoint Endpoint, uid uint32,
 ) (advice string, err error) {
@@ -24,7 +22,7 @@ func checkAddressOwner(
 		return "", err
 	}
 
-	var owner uint32 // the user to whom the other process belongs
+	var owner uint32
 	var isKnown bool
 	if network == "unix" {
 		owner, isKnown = ownerOfSocket(ctx, addr, uid)
@@ -48,8 +46,8 @@ func checkAddressOwner(
 	return "this process cannot find out which process uses the address", nil
 }
 
-// ownerOfSocket returns the user whose process listens on a Unix socket. isKnown is false if it
-// cannot connect to the socket. uid is the user of this process.
+// ownerOfSocket returns the user whose process listens on a Unix socket. uid is this process's
+// user. isKnown is false if connecting fails.
 func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, isKnown bool) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", addr)
@@ -67,11 +65,10 @@ func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, 
 		return peerErr.UID, true
 	}
 
-	return 0, false // The socket's options could not be read.
+	return 0, false // The kernel did not return the peer's user.
 }
 
-// ownerOfPort returns the user whose process listens on the port of addr on this machine. isKnown
-// is false if none does, or if the kernel's tables cannot be read.
+// ownerOfPort returns the user whose process listens on the port of addr on this machine, if any.
 func ownerOfPort(addr string) (owner uint32, isKnown bool) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -98,15 +95,15 @@ func ownerOfPort(addr string) (owner uint32, isKnown bool) {
 	return 0, false
 }
 
-// listenerUID returns the user whose process listens on a port. isKnown is false if none does.
-// table has the format of /proc/net/tcp, in which each socket has a line such as
+// listenerUID returns the user whose process listens on a port, if any. table has the format of
+// /proc/net/tcp, in which each socket has a line such as
 //
 //	0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000 ...
 func listenerUID(table string, port uint64) (uid uint32, isKnown bool) {
 	const (
-		addressField = 1 // local address and port, in hexadecimal
+		addressField = 1 // local address and port in hexadecimal
 		stateField   = 3
-		ownerField   = 7    // user ID, in decimal
+		ownerField   = 7    // user ID in decimal
 		listenState  = "0A" // the kernel's TCP_LISTEN
 	)
 	suffix := fmt.Sprintf(":%04X", port)
