@@ -14,9 +14,9 @@ import (
 	"syscall"
 )
 
-// MPICH starts the ranks of a job, and connects each to its process manager. The ranks use the
-// protocol PMI-1 on this connection to agree on an endpoint: the address and the token of the store
-// that rank 0, the leader, will serve. Each message is a line of fields, as in this exchange:
+// MPICH connects each rank to its process manager, which speaks PMI-1. Over PMI-1, the leader (rank
+// 0) shares the address and token of the store that it will serve. Each request of a rank (left)
+// has a reply (right), and only the leader sends the put:
 //
 //	cmd=init pmi_version=1 pmi_subversion=1           cmd=response_to_init rc=0
 //	cmd=get_maxes                                     cmd=maxes keylen_max=64 vallen_max=1024
@@ -26,9 +26,7 @@ import (
 //	cmd=get kvsname=kvs_5 key=symmem-store            cmd=get_result rc=0 value=V
 //	cmd=finalize                                      cmd=finalize_ack
 //
-// The left side shows what a rank sends, and the right side the replies of the process manager. V
-// describes the endpoint. Only the leader sends the put. The barrier ends when all ranks have
-// entered it. The protocol is defined by src/pmi/src/pmi_v1.c in MPICH.
+// The protocol is defined by src/pmi/src/pmi_v1.c in MPICH.
 
 // errPMI means that the process manager has sent an error or something unexpected.
 var errPMI = errors.New("PMI failed")
@@ -36,27 +34,27 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096           // maximum length of a line
 	pmiKey       = "symmem-store" // key under which the leader stores the endpoint
-	// pmiMinBytes is the length that the process manager must allow for keys and values. The value
-	// of pmiKey has 53 bytes.
+	// pmiMinBytes is the length that the process manager must allow for keys and values. The longest,
+	// the value of pmiKey, has 53 bytes.
 	pmiMinBytes = 60
 )
 
-// pmiResult keeps the endpoint of an exchange. A program can call Connect several times, but PMI
-// allows only one exchange for each connection.
+// pmiResult caches the endpoint, because a program can call Connect several times, but PMI allows
+// only one exchange on each connection.
 type pmiResult struct {
 	sync.Mutex
-	isKnown  bool // endpoint is set
+	isKnown  bool // whether endpoint is set
 	endpoint Endpoint
 }
 
-// pmiResults holds a *pmiResult for each connection, by the number of its descriptor.
+// pmiResults maps the file descriptor of each connection to a *pmiResult.
 var pmiResults sync.Map
 
-// pmiEndpoint returns the endpoint that the leader has chosen. All ranks must call it. fd is the
-// descriptor of the connection to the process manager. It stays open.
+// pmiEndpoint returns the endpoint that the leader has chosen. All ranks must call it. fd is
+// connected to the process manager and stays open.
 func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
-	result := entry.(*pmiResult) // pmiResults holds nothing else.
+	result := entry.(*pmiResult)
 	result.Lock()
 	defer result.Unlock()
 	if result.isKnown {
@@ -78,7 +76,7 @@ func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	return endpoint, nil
 }
 
-// openPMIConn returns a connection that uses a duplicate of fd. Closing it leaves fd open.
+// openPMIConn returns a connection that uses a duplicate of fd, so closing it leaves fd open.
 func openPMIConn(fd int) (net.Conn, error) {
 	duplicate, err := syscall.Dup(fd)
 	if err != nil {
@@ -88,7 +86,7 @@ func openPMIConn(fd int) (net.Conn, error) {
 	syscall.CloseOnExec(duplicate)
 	file := os.NewFile(uintptr(duplicate), "PMI_FD")
 	defer file.Close()
-	conn, err := net.FileConn(file) // duplicates the descriptor once more
+	conn, err := net.FileConn(file) // has another duplicate, so file can be closed
 	if err != nil {
 		return nil, fmt.Errorf("using descriptor %d of PMI_FD: %w", fd, err)
 	}
@@ -96,7 +94,7 @@ func openPMIConn(fd int) (net.Conn, error) {
 	return conn, nil
 }
 
-// pmiExchange performs an exchange over conn, and fails when ctx is done.
+// pmiExchange performs the exchange over conn.
 func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, error) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = conn.SetDeadline(pastDeadline) // ends reads and writes
@@ -117,7 +115,7 @@ type pmiClient struct {
 	r    *bufio.Reader // reads from conn
 }
 
-// exchangeEndpoint returns the endpoint. The leader chooses it at random.
+// exchangeEndpoint returns the endpoint, which the leader chooses at random.
 func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 	spaceName, err := p.openSpace()
 	if err != nil {
@@ -152,7 +150,7 @@ func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 	return endpoint, err
 }
 
-// parsePMIValue returns the endpoint that the value of pmiKey describes.
+// parsePMIValue decodes the value of pmiKey, which has the form "name-token".
 func parsePMIValue(value string) (Endpoint, error) {
 	name, token, _ := strings.Cut(value, "-")
 	if name == "" || token == "" {
@@ -162,7 +160,7 @@ func parsePMIValue(value string) (Endpoint, error) {
 	return Endpoint{Address: unixScheme + "@symmem-" + name, Token: Token(token)}, nil
 }
 
-// openSpace initializes PMI. It returns the name of the job's space, which holds keys and values.
+// openSpace initializes PMI and returns the name of the job's key-value space.
 func (p *pmiClient) openSpace() (spaceName string, err error) {
 	if _, err := p.request("init pmi_version=1 pmi_subversion=1", "response_to_init"); err != nil {
 		return "", err
@@ -193,9 +191,8 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 	return space["kvsname"], nil
 }
 
-// request sends "cmd=" and a line, such as "get_maxes", and returns the fields of the reply. It
-// returns errPMI if the reply does not have the command replyCommand, or if it has a return code
-// (rc) other than 0.
+// request sends a line such as "get_maxes" after "cmd=", and returns the fields of the reply. The
+// reply must have the command replyCommand and must not have a return code (rc) other than 0.
 func (p *pmiClient) request(line, replyCommand string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {

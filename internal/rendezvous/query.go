@@ -5,23 +5,22 @@ import (
 	"fmt"
 )
 
-// A client sends requests to the server of a store. A request consists of a query, which is a byte,
-// and of the fields that its format lists. For example, this request adds 5 to the number under the
-// key "/n":
+// A request consists of a query, a byte that identifies the operation, and the fields of that
+// operation. For example, this request adds 5 to the number under the key "/n":
 //
-//	04                         the query ADD
-//	02 00 00 00 00 00 00 00    the length of the key
-//	2f 6e                      the key
-//	05 00 00 00 00 00 00 00    the number
+//	04                         query ADD
+//	02 00 00 00 00 00 00 00    length of the key
+//	2f 6e                      key
+//	05 00 00 00 00 00 00 00    number
 //
-// This is the protocol of PyTorch's TCPStore. It is defined by TCPStoreBackend.hpp and the LibUV
-// server, in torch/csrc/distributed/c10d.
+// This is the protocol of PyTorch's TCPStore, defined by TCPStoreBackend.hpp and the LibUV server
+// in torch/csrc/distributed/c10d.
 
 // query identifies the operation of a request.
 type query byte
 
-// The queries. The client sends only those up to queryPing, except queryAppend. Every server since
-// PyTorch 2.4 supports them.
+// The client sends only queries that every server since PyTorch 2.4 supports: queryValidate to
+// queryPing, without queryAppend.
 const (
 	queryValidate query = iota
 	querySet
@@ -45,20 +44,20 @@ const (
 	queryCount // number of queries
 )
 
-// Limits of requests. PyTorch's LibUV server has the same limits except maxRequestBytes.
+// The limits of PyTorch's LibUV server.
 const (
 	maxKeyBytes   = 8 << 10   // length of a key
 	maxValueBytes = 8 << 20   // length of a value
 	maxKeys       = 128 << 10 // number of keys of a request
-	// maxRequestBytes limits the total length of the keys and values of a request.
-	maxRequestBytes = 256 << 20
 )
 
-// protocolMagic is the nonce of VALIDATE, the first request of each connection. A server closes
-// connections with a different nonce.
+// maxRequestBytes is our own limit for the total length of the keys and values of a request.
+const maxRequestBytes = 256 << 20
+
+// protocolMagic is the nonce that VALIDATE, the first request of each connection, must contain.
 const protocolMagic uint32 = 0x3C85F7CE
 
-// These replies have one byte.
+// One-byte replies. The query decides which of them a byte is.
 const (
 	replyReady    = 0 // to CHECK: all keys are set
 	replyNotReady = 1 // to CHECK: some key is missing
@@ -66,14 +65,15 @@ const (
 	replyCanceled = 1 // to CANCEL_WAIT, even if the WAIT was answered before
 )
 
-// requestFormat lists the fields of a request that follow the query, in this order.
+// requestFormat describes the fields of a request after the query. They have this order: nonce,
+// number of keys, each key with its values, number.
 type requestFormat struct {
-	name       string // of the query, for errors; not in the request
-	hasNonce   bool   // a nonce, a uint32
-	hasCount   bool   // the number of keys, a uint64
-	keyCount   int    // number of keys unless hasCount is set; each is followed by its values
+	name       string // of the query, for errors
+	hasNonce   bool   // a uint32
+	hasCount   bool   // number of keys, a uint64
+	keyCount   int    // number of keys if hasCount is false
 	valueCount int    // number of values of each key
-	hasNumber  bool   // a number, an int64
+	hasNumber  bool   // an int64
 }
 
 var requestFormats = [queryCount]requestFormat{
@@ -109,13 +109,13 @@ func (q query) String() string {
 // request is a decoded request. Fields that are not in its requestFormat are zero.
 type request struct {
 	query  query
-	nonce  uint32   // protocolMagic for VALIDATE, or a number that the reply to PING repeats
-	keys   []string // keys in the server's table
-	values [][]byte // values of the first key, then those of the second, and so on
+	nonce  uint32 // protocolMagic for VALIDATE, or a number that the reply to PING repeats
+	keys   []string
+	values [][]byte // in the order of their keys
 	number int64    // number to add for ADD, or number of ranks for BARRIER
 }
 
-// encode appends the bytes of the request to b.
+// encode appends the request to b.
 func (r *request) encode(b []byte) []byte {
 	format := &requestFormats[r.query]
 	b = append(b, byte(r.query))
@@ -127,7 +127,7 @@ func (r *request) encode(b []byte) []byte {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(r.keys)))
 	}
 
-	remaining := r.values // those of the current and later keys
+	remaining := r.values
 	for _, key := range r.keys {
 		b = appendField(b, key)
 		for _, value := range remaining[:format.valueCount] {
@@ -144,8 +144,8 @@ func (r *request) encode(b []byte) []byte {
 	return b
 }
 
-// checkSize returns ErrTooLarge if the request exceeds a limit. A server would close the connection
-// instead.
+// checkSize returns ErrTooLarge if the request exceeds a limit, because a server would close the
+// connection without an explanation.
 func (r *request) checkSize() error {
 	if len(r.keys) > maxKeys {
 		return fmt.Errorf("%d keys, at most %d are allowed: %w", len(r.keys), maxKeys, ErrTooLarge)
@@ -178,13 +178,12 @@ func (r *request) checkSize() error {
 	return nil
 }
 
-// appendField appends a key or value: its length as a uint64, and its bytes.
+// appendField appends the length of a key or value, as a uint64, and its bytes.
 func appendField[T string | []byte](b []byte, field T) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(field)))
 	return append(b, field...)
 }
 
-// appendNumber appends a number in two's complement.
 func appendNumber(b []byte, number int64) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(number))
 }

@@ -16,21 +16,19 @@ const (
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// The ranks of a job share a store. A Route describes how this rank reaches it. It is the first of
-// these that applies:
+// chooseRoute sets w.Route, which describes how this rank reaches the store that all ranks share.
+// The first applicable rule decides:
 //
-//  1. The job has one rank: the store is inside this process.
-//  2. Options.Address is set: rank 0 serves a store at this address.
-//  3. SYMMEM_STORE is set: a store is already running at this address. symmem launch sets this
-//     variable.
-//  4. torchrun serves a store: it is at MASTER_ADDR and MASTER_PORT.
+//  1. A job with one rank has a store inside the process.
+//  2. Options.Address: rank 0 serves a store at this address.
+//  3. SYMMEM_STORE: a store is already running at this address, for example that of symmem launch.
+//     In this case, chooseRoute also sets w.Source.
+//  4. torchrun serves a store at MASTER_ADDR and MASTER_PORT.
 //  5. All ranks are on one machine: rank 0 serves a store on a Unix socket.
-//  6. Otherwise, rank 0 serves a store on TCP, at MASTER_ADDR and MASTER_PORT.
+//  6. Otherwise, rank 0 serves a store on TCP at MASTER_ADDR and MASTER_PORT.
 //
-// All ranks must make the same choice. It therefore depends only on variables that are the same for
-// all ranks, and on whether all ranks are on one machine.
-
-// chooseRoute sets w.Route. If symmem launch has started this process, it also sets w.Source.
+// The rules depend only on facts that are the same for all ranks, so all ranks choose the same
+// store.
 func chooseRoute(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil // The zero Route is RouteLocal, a store inside this process.
@@ -53,7 +51,7 @@ func chooseRoute(e *environment, o Options, w *World) error {
 		e.value("TORCHELASTIC_USE_AGENT_STORE") == "True"
 	if hasTorchrunStore {
 		address, err := masterAddress(e)
-		const noToken Token = "" // PyTorch's stores require none.
+		const noToken Token = "" // PyTorch's stores do not support tokens.
 		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address, Token: noToken}}
 		return err
 	}
@@ -97,9 +95,9 @@ func routeToAddress(address string, token Token, w *World) error {
 	return nil
 }
 
-// routeOnOneMachine sets the route for ranks of one machine. They derive the name of the Unix
-// socket from texts that identify the job. MPICH sets no such texts. Its ranks receive the socket's
-// name by PMI, the protocol of its process manager.
+// routeOnOneMachine sets the route for ranks of one machine. They derive the name of a Unix socket
+// from variables that identify the job. MPICH does not set any, so its ranks exchange the name over
+// PMI, the protocol of its process manager.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
@@ -107,7 +105,7 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 		return err
 	}
 
-	jobTexts := []string{w.RunID, strconv.Itoa(w.Restart)}
+	jobID := []string{w.RunID, strconv.Itoa(w.Restart)}
 	usesMasterAddress := w.Source == SourceTorchrun || w.Source == SourceOptions
 	if usesMasterAddress {
 		port := e.value("MASTER_PORT")
@@ -117,26 +115,25 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 				"set MASTER_PORT, a run id, or %s", EnvStore)
 		}
 
-		jobTexts = append(jobTexts, e.value("MASTER_ADDR"), port)
+		jobID = append(jobID, e.value("MASTER_ADDR"), port)
 	} else if w.RunID == "" {
 		return e.errorf("the launcher did not set a name for the job: set %s", EnvStore)
 	}
 
-	address := privateSocketAddress(w.Source, os.Geteuid(), jobTexts)
+	address := privateSocketAddress(w.Source, os.Geteuid(), jobID)
 	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
 	return nil
 }
 
 // privateSocketAddress returns the address of a user's Unix socket for a job. It contains a hash of
-// jobTexts, because the name of a socket has at most 107 bytes.
-func privateSocketAddress(source Source, uid int, jobTexts []string) string {
-	jobName := string(source) + "\x00" + strings.Join(jobTexts, "\x00")
+// jobID, because the name of a socket has at most 107 bytes.
+func privateSocketAddress(source Source, uid int, jobID []string) string {
+	jobName := string(source) + "\x00" + strings.Join(jobID, "\x00")
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(jobName)))
 }
 
-// routeAcrossMachines sets the route for ranks of several machines. They use TCP, with the address
-// in MASTER_ADDR and MASTER_PORT. The store requires a token, because processes of other jobs can
-// reach this address.
+// routeAcrossMachines sets a TCP route for ranks of several machines. The store requires a token,
+// because processes of other jobs can reach its address.
 func routeAcrossMachines(e *environment, token Token, w *World) error {
 	address, err := masterAddress(e)
 	if err != nil {

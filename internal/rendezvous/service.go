@@ -11,22 +11,16 @@ import (
 	"time"
 )
 
-// Suppose that rank 0 calls Connect twice, and both times serves the store at the same address. The
-// first call opens a server there. The second call finds it, and uses it too. Each call returns a
-// Member. The last Member to leave closes the server, after the other ranks have left.
-//
-// Another process may use the address: for example, rank 0 of an earlier run, which is about to
-// end. Connect then tries again until the address is free.
-
-// service is a server that all Members of this process at one address share.
+// service is a server and its refcount. If a process calls Connect several times for the same
+// address, the Members share a service, and the last one to leave closes it.
 type service struct {
 	endpoint Endpoint
 	server   *Server
 
 	// Guarded by services.mu:
-	memberCount int // number of Members that have joined and not left
-	// leaveKeys has a list for each call of Connect in which all ranks have connected: the keys that
-	// the other ranks set when they leave.
+	memberCount int // number of Members that have not left
+	// leaveKeys has a list for each world, the result of one Connect by all ranks: the keys that the
+	// other ranks set when they leave.
 	leaveKeys [][]string
 }
 
@@ -36,10 +30,11 @@ var services = struct {
 	byAddress map[string]*service // by Endpoint.Address
 }{byAddress: map[string]*service{}}
 
-// joinService adds a Member to the service at an endpoint, and opens the service if there is none.
+// joinService adds a Member to the service at an endpoint, and opens the service if necessary.
 //
-// While another process uses the address, joinService retries. It returns an error if that process
-// belongs to another user, or if a process has claimed rank 0 of this job there.
+// While another process uses the address, such as rank 0 of an earlier run, joinService retries. It
+// returns an error if that process belongs to another user, or serves a store in which this rank is
+// already connected.
 func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	hasWarned := false
 	var lastClaimCheck time.Time
@@ -56,7 +51,7 @@ func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, er
 			return nil, ownerErr
 		}
 
-		// The check can take as long as claimTimeout, so it is not part of each attempt.
+		// The check takes up to claimTimeout, which is too long for each attempt.
 		isCheckDue := time.Since(lastClaimCheck) > claimTimeout
 		if isCheckDue {
 			claimErr := checkRankNotTaken(ctx, endpoint, w)
@@ -82,8 +77,7 @@ func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, er
 	}
 }
 
-// findOrOpenService is joinService without retries. It returns EADDRINUSE if another process uses
-// the address.
+// findOrOpenService is joinService without retries.
 func findOrOpenService(endpoint Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
@@ -107,16 +101,16 @@ func findOrOpenService(endpoint Endpoint) (*service, error) {
 	return s, nil
 }
 
-// addWorld is called when all ranks have connected in a call of Connect. The other ranks set
-// leaveKeys when they leave.
+// addWorld adds a world of which all ranks have connected. The other ranks set leaveKeys when they
+// leave it.
 func (s *service) addWorld(leaveKeys []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	s.leaveKeys = append(s.leaveKeys, leaveKeys)
 }
 
-// removeMember removes a Member, and reports whether it was the last. If so, it returns
-// s.leaveKeys, and removes s from services so that the next Member opens a new service.
+// removeMember removes a Member. If it was the last, removeMember returns s.leaveKeys and removes s
+// from services, so that the next Member opens a new service.
 func (s *service) removeMember() (isLast bool, leaveKeys [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

@@ -8,18 +8,15 @@ import (
 	"symmem/internal/sys"
 )
 
-// A client begins with a handshake: it sends the request VALIDATE, and then the token, if the
-// server requires one. The session is then open, and the client can send other requests. PyTorch's
-// protocol has no request for a token. So the client sends a CHECK of the key
-// "symmem/token/SECRET".
-
 // session serves one connection of a Server. It has two goroutines: run reads requests, and
 // outbox.drain writes replies.
+//
+// A client begins with a handshake: it sends VALIDATE, and the token if the server requires one.
 type session struct {
 	server   *Server
 	id       clientID
 	conn     net.Conn
-	isRemote bool    // whether the listener accepted conn; false for a client from Server.Client
+	isRemote bool    // whether the listener accepted conn; false for a client of Server.Client
 	outbox   *outbox // replies that have not been written
 
 	// Guarded by server.mu:
@@ -28,12 +25,12 @@ type session struct {
 }
 
 const (
-	// authTimeout limits the time from accepting the connection until the session is open.
+	// authTimeout limits the handshake.
 	authTimeout = 5 * time.Second
 	// flushTimeout limits the time for writing the last replies.
 	flushTimeout = time.Second
-	// maxAuthBytes limits a request of the handshake. The CHECK of the token is the longest. Apart
-	// from the key, it has fewer than 64 bytes.
+	// maxAuthBytes limits a request of the handshake, in which 64 bytes are enough for everything
+	// except the key with the token.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
@@ -46,18 +43,18 @@ var (
 func (s *session) run() {
 	err := s.serve(newDecoder(s.conn, s.conn.RemoteAddr().String()))
 	s.server.endSession(s)
-	isMachineSilent := sys.IsSilence(err) // whether the client's machine no longer answers
+	isMachineSilent := sys.IsSilence(err) // The client's machine no longer answers.
 	if isMachineSilent {
-		s.server.endSilentSessions() // ends the other sessions of this machine, too
+		s.server.endSilentSessions() // ends other sessions of this machine
 	}
 
-	// The client may not read the last replies, so writing them needs a deadline. Server.Close waits
-	// for the writes, but cannot interrupt them: after endSession, it does not know this session.
+	// Server.Close waits for the last replies. The deadline bounds this wait if the client does not
+	// read them.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.outbox.close()
 }
 
-// serve handles the client's requests and returns the error that ends the session.
+// serve handles requests until an error ends the session.
 func (s *session) serve(d *decoder) error {
 	if err := s.receiveHandshake(d); err != nil {
 		return err
@@ -81,7 +78,6 @@ func (s *session) serve(d *decoder) error {
 	}
 }
 
-// receiveHandshake reads VALIDATE and, if the server requires one, the token.
 func (s *session) receiveHandshake(d *decoder) error {
 	r, err := d.readRequest(maxAuthBytes)
 	if err != nil {
@@ -100,8 +96,8 @@ func (s *session) receiveHandshake(d *decoder) error {
 	return s.receiveToken(d)
 }
 
-// receiveToken reads the token and answers it. It also answers each PING before the token, which a
-// client sends to check that the server has received VALIDATE.
+// receiveToken reads and answers the token, a CHECK of a special key. Before the token, a client
+// may send PINGs to find out whether the server has handled VALIDATE.
 func (s *session) receiveToken(d *decoder) error {
 	for {
 		r, err := d.readRequest(maxAuthBytes)

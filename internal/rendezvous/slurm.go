@@ -6,21 +6,18 @@ import (
 	"strings"
 )
 
-// Slurm runs jobs on several machines. The script of a job calls srun, which starts the ranks. Each
-// call of srun is a step of the job. Suppose that the second step of job 42 has 7 ranks on 3
-// machines. Rank 4, the first one on the second machine, gets these variables:
+// Slurm calls ranks tasks and machines nodes. Each call of srun in a job's script is a step. Rank 4
+// of a step with 7 ranks on 3 machines gets variables such as these:
 //
 //	SLURM_JOB_ID=42, SLURM_STEP_ID=1
-//	SLURM_PROCID=4                      the rank
-//	SLURM_STEP_NUM_TASKS=7              number of ranks; Slurm calls them tasks
+//	SLURM_PROCID=4                      rank
+//	SLURM_STEP_NUM_TASKS=7              number of ranks
 //	SLURM_LOCALID=0                     local rank
-//	SLURM_NODEID=1                      number of the machine; Slurm calls it a node
+//	SLURM_NODEID=1                      machine
 //	SLURM_STEP_TASKS_PER_NODE=4,2,1     number of ranks on each machine
-//
-// The last variable can contain a number of repetitions: "4(x2),3" means 4, 4 and 3.
 
-// firstReservedStep is the lowest of the step IDs that Slurm reserves for processes that are not
-// ranks. The script of a job, for example, also has SLURM_PROCID, but its step ID is reserved.
+// firstReservedStep is the lowest reserved step ID. Processes with a reserved ID, such as the job's
+// script, are not ranks, although Slurm sets SLURM_PROCID for them.
 const firstReservedStep = 0xfffffff0
 
 // isInSlurmStep reports whether this process is a rank that srun has started.
@@ -29,10 +26,9 @@ func isInSlurmStep(e *environment) bool {
 	return err == nil && id < firstReservedStep
 }
 
-// worldFromSlurm returns the World that the variables of a step describe: the rank of this process
-// and the numbers of ranks.
+// worldFromSlurm returns the World that the variables of a step describe.
 func worldFromSlurm(e *environment) (World, error) {
-	e.variables = nil // Errors list only the variables that are read from here on.
+	e.variables = nil // Errors list only the variables that this function reads.
 	job := e.value("SLURM_JOB_ID")
 	if job == "" {
 		return World{}, e.errorf("SLURM_STEP_ID is set, but SLURM_JOB_ID is not")
@@ -41,7 +37,7 @@ func worldFromSlurm(e *environment) (World, error) {
 	w := World{Source: SourceSlurm, RunID: job + "." + e.value("SLURM_STEP_ID")}
 	sizeName := "SLURM_STEP_NUM_TASKS"
 	if e.value(sizeName) == "" {
-		sizeName = "SLURM_NTASKS" // the number of ranks of the job, which can have other steps
+		sizeName = "SLURM_NTASKS" // of the job, not of the step
 	}
 
 	var rankErr, localRankErr, sizeErr, localSizeErr error
@@ -61,7 +57,7 @@ func worldFromSlurm(e *environment) (World, error) {
 	return w, nil
 }
 
-// slurmLocalSize returns the number of ranks on this machine. size is the number of all ranks.
+// slurmLocalSize returns the number of ranks on this machine, out of size ranks.
 func slurmLocalSize(e *environment, size int) (int, error) {
 	if e.value("SLURM_STEP_NUM_NODES") == "1" {
 		return size, nil
@@ -80,10 +76,10 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 	return n, nil
 }
 
-// tasksOnNode returns the number of ranks on the given machine. list is the value of
-// SLURM_STEP_TASKS_PER_NODE, such as "4(x2),3".
+// tasksOnNode returns the number of tasks on a node. list is SLURM_STEP_TASKS_PER_NODE. For
+// example, "4(x2),3" means 4, 4 and 3 tasks.
 func tasksOnNode(list string, node int) (tasks int, isValid bool) {
-	nodesBefore := 0 // number of machines in earlier items
+	nodesBefore := 0 // number of nodes in earlier items
 	for item := range strings.SplitSeq(list, ",") {
 		number, repetition, isRepeated := strings.Cut(item, "(x")
 		n, err := strconv.Atoi(number)
@@ -91,7 +87,7 @@ func tasksOnNode(list string, node int) (tasks int, isValid bool) {
 			return 0, false
 		}
 
-		nodeCount := 1 // number of machines in this item
+		nodeCount := 1 // number of nodes in this item
 		if isRepeated {
 			digits, hasEnd := strings.CutSuffix(repetition, ")")
 			nodeCount, err = strconv.Atoi(digits)
