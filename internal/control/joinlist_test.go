@@ -12,17 +12,12 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Ranks that join a group wait for each other. Each has a JoinList, with which it stores for which
-// ranks it waits, so that the others can explain a delay. Suppose that rank 0 waits for rank 1, and
-// that rank 1 waits for rank 2. Then rank 0 can warn that it waits for rank 1, which "waits for
-// rank 2". If rank 0 times out, its error names rank 2, which is to blame.
-
-// TestWarningIncludesWaitsOfLateRanks lets rank 0 wait for rank 1, which waits for rank 2. The
-// warning of rank 0 must describe the wait of rank 1.
+// If rank 0 waits for rank 1, which waits for rank 2, the warning of rank 0 mentions both waits.
 func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer store.Close()
-	warnings := make(chan driver.LateWarning, 100) // of rank 0; more than it sends
+	const manyWarnings = 100 // more than rank 0 sends
+	warnings := make(chan driver.LateWarning, manyWarnings)
 	lists := make([]control.JoinList, 3)
 	for rank := range lists {
 		lists[rank] = control.JoinList{
@@ -33,7 +28,7 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 		}
 	}
 
-	awaitedRanks := map[int][]int{0: {1}, 1: {2}} // by rank
+	awaitedBy := map[int][]int{0: {1}, 1: {2}}
 	for rank, list := range lists {
 		warn := func(w driver.LateWarning) {
 			if rank == 0 {
@@ -41,7 +36,7 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 			}
 		}
 		late := driver.Late{After: 5 * time.Millisecond, Warn: warn}
-		stop := list.StartWarnings(late, func() []int { return awaitedRanks[rank] })
+		stop := list.StartWarnings(late, func() []int { return awaitedBy[rank] })
 		defer stop()
 	}
 
@@ -53,7 +48,7 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 				t.Fatalf("the warning lists ranks %v, want [1]", w.Ranks)
 			}
 
-			// Warnings before rank 1 has stored its wait do not mention it.
+			// Rank 1 may store its wait after the first warnings.
 			mentionsWait := strings.Contains(w.Activity[1], "waits for rank 2")
 			isOnlyActivity := len(w.Activity) == 1
 			if mentionsWait && isOnlyActivity {
@@ -65,15 +60,13 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 	}
 }
 
-// TestBlockers lets rank 1 time out while it waits for other ranks. These may wait for further
-// ranks, and so on. The error must list the ranks at the ends of these chains, which wait for no
-// rank. If ranks wait in a circle, it must list the ranks for which rank 1 waits. Only ranks of the
-// group count.
+// The error of a timeout lists the ranks at the ends of all chains of waits that begin at rank 1.
+// For a cycle of ranks, it lists the ranks that rank 1 waits for.
 func TestBlockers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		awaited []int         // ranks that rank 1 waits for
-		waits   map[int][]int // of other ranks: the ranks that each waits for
+		waits   map[int][]int // ranks that each other rank waits for
 		want    []int         // ranks in the error
 	}{
 		"a rank that waits for no other": {
@@ -106,7 +99,7 @@ func TestBlockers(t *testing.T) {
 			store := rendezvous.NewLocal()
 			defer store.Close()
 			group := driver.GroupConfig{ID: "a", Ranks: []int{0, 1, 2, 3}, Rank: 1}
-			list := control.JoinList{Store: store, Group: group} // of rank 1
+			list := control.JoinList{Store: store, Group: group}
 			for rank := range group.Ranks {
 				listOfRank := list
 				listOfRank.Group.Rank = rank
@@ -115,11 +108,11 @@ func TestBlockers(t *testing.T) {
 				}
 
 				if waits := c.waits[rank]; len(waits) > 0 {
-					listOfRank.Blockers(waits) // also stores waits, so that rank 1 can read them
+					listOfRank.Blockers(waits) // called because it stores waits for rank 1
 				}
 			}
 
-			const waited = time.Second // only mentioned in the error
+			const waited = time.Second // long enough to blame other ranks
 			err := list.TimeoutError(waited, c.awaited, nil)
 			var absent *driver.AbsentError
 			if !errors.As(err, &absent) {

@@ -8,41 +8,31 @@ import (
 	"symmem/driver"
 )
 
-// Rank 0 waits in a call for rank 1, which has not arrived when the deadline of the wait passes.
-// The call then fails with a TimeoutError. Usually, the error blames rank 1: it lists rank 1 as
-// missing. But if the call began only 1 ms before the deadline, the wait was too short, because
-// rank 1 had no time to arrive. The error then blames no rank, and states that this rank (rank 0)
-// began late.
+// The error of a wait that times out blames the ranks that did not arrive. If the wait began so
+// late that they had no time to arrive, the error instead says that this rank began late. The
+// overrun, the delay until a process notices its deadline, does not count as time to arrive.
 //
-// Only the time before the deadline counts. If the process of rank 0 is stopped, it may notice the
-// deadline 50 ms too late. Rank 1 could not use these 50 ms, the overrun.
-//
-// A fetch is also a wait: rank 0 asks rank 1 to share its memory, and waits for the answer. If rank
-// 2 waits for rank 0 in the meantime, a note about the fetch makes the error of rank 2 blame both.
-//
-// Errors contain world ranks (numbers in the whole job). A group rank is an index of
-// GroupConfig.Ranks, which lists the world ranks of a group.
+// Errors contain world ranks, numbers in the whole job. A group rank is an index of
+// GroupConfig.Ranks.
 
 // minWait is the shortest wait after which other ranks are blamed. Ranks that were ready, and
 // waited only for this rank, arrive sooner.
 const minWait = 10 * time.Millisecond
 
-// isTooShort reports whether a wait was too short to blame other ranks. waited is how long they had
-// time to arrive. The whole timeout of the group is never too short, even if it is less than
-// minWait.
+// isTooShort reports whether other ranks had too little time to arrive. A wait of the group's whole
+// timeout is long enough, even if it is less than minWait.
 func isTooShort(waited time.Duration, group driver.GroupConfig) bool {
 	longEnough := minWait
 	if group.Timeout != nil {
-		halfTimeout := group.Timeout.Get() / 2 // a margin, because waited is not exact
+		halfTimeout := group.Timeout.Get() / 2 // half, because waited is not exact
 		longEnough = min(longEnough, halfTimeout)
 	}
 
 	return waited < longEnough
 }
 
-// NoteDeadline records whether the deadline of the wait w has passed, and the overrun. ctx is the
-// context of the wait. err is the result of ctx.Err, which the caller has called before. A second
-// ctx.Err could return another result, because the deadline may pass in between.
+// NoteDeadline records whether the deadline of ctx, the context of the wait, has passed, and the
+// overrun. err is a previous result of ctx.Err, because the caller relies on the same result.
 func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
 	w.DeadlinePassed = errors.Is(err, context.DeadlineExceeded)
 	if !w.DeadlinePassed {
@@ -54,23 +44,23 @@ func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
 	}
 }
 
-// newTimeoutError returns a TimeoutError that blames no rank. callText names the call.
+// newTimeoutError returns a TimeoutError that blames no rank.
 func newTimeoutError(
 	callText string, waited time.Duration, group driver.GroupConfig,
 ) *driver.TimeoutError {
-	rounded := waited.Round(time.Millisecond) // for users
+	rounded := waited.Round(time.Millisecond)
 	return &driver.TimeoutError{InCall: callText, Waited: rounded, Members: group.Ranks}
 }
 
-// startedLate is the text in errors for this rank after a wait that was too short.
+// startedLate describes this rank in the error of a wait that was too short.
 const startedLate = "began this call when its deadline had passed or was near"
 
-// lateStartError returns the error of a wait that was too short. It states that this rank was late.
+// lateStartError returns the error of a wait that was too short.
 func lateStartError(
 	callText string, waited time.Duration, group driver.GroupConfig,
 ) *driver.TimeoutError {
 	err := newTimeoutError(callText, waited, group)
-	// A rank that asks about a group of other ranks has the group rank -1.
+	// The rank is -1 in a group that this rank is not a member of.
 	isMember := group.Rank >= 0 && group.Rank < len(group.Ranks)
 	if isMember {
 		ownWorldRank := group.Ranks[group.Rank]
@@ -80,9 +70,9 @@ func lateStartError(
 	return err
 }
 
-// Fetch calls request, which fetches memory from a group rank, and returns its error. If the rank
-// does not answer before the deadline of ctx, p fails with the result of UnansweredError. (A Plane
-// connects the ranks of a group.) callText names the call.
+// Fetch calls request, which asks a group rank to share its memory, and returns its error. If the
+// rank does not answer before the deadline of ctx, the plane fails with the result of
+// UnansweredError.
 func Fetch(
 	ctx context.Context, p Plane, group *driver.GroupConfig, rank int, callText string,
 	request func() error,
@@ -91,7 +81,7 @@ func Fetch(
 	endNote := noteFetch(p, rank)
 	err := request()
 	if errors.Is(err, context.DeadlineExceeded) {
-		// Do not end the note: errors of waiting ranks must go on to blame both ranks.
+		// The note remains, so that ranks that wait for this one continue to blame both.
 		return p.Fail(UnansweredError(ctx, *group, rank, callText, begin))
 	}
 
@@ -99,8 +89,8 @@ func Fetch(
 	return err
 }
 
-// noteFetch informs the other ranks of a fetch from a group rank. The note is valid until endNote
-// is called. If the plane does not support notes, noteFetch and endNote do nothing.
+// noteFetch tells the other ranks of a fetch from a group rank, until endNote is called. It has no
+// effect on planes without support for notes.
 func noteFetch(p Plane, rank int) (endNote func()) {
 	noter, ok := p.(FetchNoter)
 	if !ok {
@@ -110,12 +100,11 @@ func noteFetch(p Plane, rank int) (endNote func()) {
 	return noter.NoteFetch(rank)
 }
 
-// NoAnswer is the text in errors for a rank that has not answered a fetch.
+// NoAnswer describes a rank that has not answered a fetch in errors.
 const NoAnswer = "has not answered a request for its memory"
 
-// UnansweredError returns the error of a fetch that was not answered before the deadline of ctx.
-// begin is the start of the fetch. The error blames the group rank that was asked, unless the wait
-// was too short.
+// UnansweredError returns the error of a fetch, started at begin, that was not answered before the
+// deadline of ctx. It blames the group rank that was asked, unless the wait was too short.
 func UnansweredError(
 	ctx context.Context, group driver.GroupConfig, rank int, callText string, begin time.Time,
 ) *driver.TimeoutError {

@@ -8,33 +8,27 @@ import (
 	"symmem/internal/message"
 )
 
-// Ranks send each other messages with Send and Recv, besides their collectives. Suppose that rank 0
-// calls Send three times, with tag 5 and rank 1 as the receiver. Rank 1 calls Recv three times,
-// with tag 5 and rank 0 as the source. On each rank, these calls have the numbers 1 to 3. The
-// message of the second Send, for example, arrives in the second Recv.
+// Messages, sent by Send and received by Recv, are numbered from 1 for each sender, receiver and
+// tag. The second Recv from rank 0 with tag 5, for example, receives rank 0's second Send with tag
+// 5.
 //
-// A rank's collectives divide its calls into segments: calls before the first collective are in
-// segment 0, those before the second one in segment 1, and so on. In strict groups, a Send and its
-// Recv must be in the same segment. Other groups ignore segments.
+// The segment of a call is the number of collectives that the rank called before. In strict groups,
+// a Send and its Recv must have the same segment.
 
-// Messages is an optional interface of a Plane, which connects the ranks of a group. It numbers
-// messages and diagnoses waits for them. Only planes on one machine implement it.
-//
-// In strict groups, Plane.Compare also compares counts of messages.
+// Messages is an optional interface of a Plane that numbers messages and diagnoses missing ones.
+// Only planes on one machine implement it. In strict groups, their Compare also compares counts of
+// messages.
 type Messages interface {
 	driver.MessageCounts
-	// Count counts a new call of Send or Recv and returns its number. Calls of Count with the same
-	// peer must be serialized.
+	// Count numbers a new Send or Recv. Calls for the same peer must be serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns an error if a message from peer may never arrive, and otherwise nil. It
-	// also warns of late ranks.
-	//
-	// The error is a RankLostError, TimeoutError, DeadlockError or PeerError. peer is a group rank or
-	// AnySource, and since is the start of the wait. callText describes the waiting call.
+	// DiagnoseMessage returns a RankLostError, TimeoutError, DeadlockError or PeerError if a message
+	// from peer, a group rank or AnySource, may never arrive, and otherwise nil. It also warns of late
+	// ranks. since is the start of the wait.
 	DiagnoseMessage(peer int, since time.Time, callText func() string) error
-	// HasCalledMore reports whether the peer has called more than the given number of collectives.
-	// If peer is AnySource, it reports whether all other ranks have. After it has returned true, this
-	// rank can read all messages that the peer announced before these calls.
+	// HasCalledMore reports whether the peer, or every other rank for AnySource, has called more than
+	// the given number of collectives. This rank can then read all messages that the peer announced
+	// before those collectives.
 	HasCalledMore(peer int, collectives uint64) bool
 	// IsLost reports whether the peer's process exited before the peer left the group.
 	IsLost(peer int) bool
@@ -42,14 +36,14 @@ type Messages interface {
 
 // Message identifies one rank's call of Send or Recv.
 type Message struct {
-	// Number is the number of this call among those with the same operation, peer and tag, from 1.
+	// Number counts the rank's calls with the same operation, peer and tag, from 1.
 	Number uint64
 	// After is the number of collectives that the rank called before.
 	After uint64
 }
 
-// MessageSegment returns the segment of a call of Send or Recv with the given Message.After. In
-// groups that are not strict, it returns 0.
+// MessageSegment returns the segment of a Send or Recv with the given Message.After. All are in
+// segment 0 if the group is not strict.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -58,8 +52,8 @@ func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	return after
 }
 
-// DescribeMessage returns a description of a Send or Recv for errors, such as "Send 3 of 64 bytes
-// with tag 1 to rank 2 of the world in group world". number is Message.Number, or 0 if unknown.
+// DescribeMessage returns a text for errors such as "Send 3 of 64 bytes with tag 1 to rank 2 of the
+// world in group world". number is Message.Number, or 0 if unknown.
 func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
 	preposition := "to"
 	if call.Operation == driver.Recv {
@@ -80,20 +74,16 @@ func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) st
 		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
 }
 
-// MessageEnd describes one end of a message: the call of Send or Recv.
+// MessageEnd describes the Send or the Recv of a message.
 type MessageEnd struct {
-	Digest uint64 // hash of the call
-	After  uint64 // see Message.After
-	Bytes  uint64 // size of the message
-	// Type is the element type. If the type of one end is unknown, it is 0 for both.
-	Type driver.DataType
+	Digest uint64          // hash of the call
+	After  uint64          // Message.After
+	Bytes  uint64          // size of the message
+	Type   driver.DataType // of elements; 0 for both ends if one end is unknown
 }
 
-// CompareEnds compares the Send of a message with its Recv, and returns an error if they do not
-// match.
-//
-// call is the Recv, source the sender's group rank, and number the message's number. Types and
-// digests are compared only if compareCalls is true.
+// CompareEnds returns an error if the Send of a message, from the group rank source, does not match
+// its Recv, call. If compareCalls is false, it ignores types and digests.
 func CompareEnds(
 	g *driver.GroupConfig, sent, received MessageEnd, call *driver.Call, source int, number uint64,
 	compareCalls bool,
@@ -124,15 +114,14 @@ func CompareEnds(
 
 // AwaitedRecv describes a Recv whose message has not arrived.
 type AwaitedRecv struct {
-	Source, Tag int    // Source is a group rank or AnySource
-	Number      uint64 // Message.Number, or 0 if it is unknown
+	Source int // group rank or AnySource
+	Tag    int
+	Number uint64 // Message.Number, or 0 if unknown
 }
 
-// UnmatchedError returns an error about the unmatched messages of a rank when a group ends. It
-// returns nil if there are none.
-//
-// unreceived lists messages to this rank without a Recv, and awaited this rank's Recvs without a
-// message. unreceivedByPeers lists messages of this rank that other ranks have not received.
+// UnmatchedError returns an error about the unmatched messages of a rank when a group ends, or nil
+// if there are none: messages to this rank without a Recv (unreceived), its Recvs without a message
+// (awaited), and its messages that other ranks have not received (unreceivedByPeers).
 func UnmatchedError(
 	g *driver.GroupConfig, unreceived []message.Arrival, awaited []AwaitedRecv,
 	unreceivedByPeers []driver.MessageEnds,
