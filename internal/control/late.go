@@ -44,7 +44,7 @@ func (w *WaitStatus) NoteDeadline(ctx context.Context, err error) {
 	}
 }
 
-// newTimeoutError returns a TimeoutError that blames no rank.
+// newTimeoutError blames no rank.
 func newTimeoutError(
 	callText string, waited time.Duration, group driver.GroupConfig,
 ) *driver.TimeoutError {
@@ -100,7 +100,7 @@ func noteFetch(p Plane, rank int) (endNote func()) {
 	return noter.NoteFetch(rank)
 }
 
-// NoAnswer describes a rank that has not answered a fetch in errors.
+// NoAnswer describes, in errors, a rank that has not answered a fetch.
 const NoAnswer = "has not answered a request for its memory"
 
 // UnansweredError returns the error of a fetch, started at begin, that was not answered before the

@@ -8,9 +8,8 @@ import (
 	"symmem/internal/message"
 )
 
-// Messages, sent by Send and received by Recv, are numbered from 1 for each sender, receiver and
-// tag. The second Recv from rank 0 with tag 5, for example, receives rank 0's second Send with tag
-// 5.
+// Messages are numbered from 1 for each sender, receiver and tag. For example, the second Recv from
+// rank 0 with tag 5 receives the second Send of rank 0 to this rank with tag 5.
 //
 // The segment of a call is the number of collectives that the rank called before. In strict groups,
 // a Send and its Recv must have the same segment.
@@ -34,7 +33,7 @@ type Messages interface {
 	IsLost(peer int) bool
 }
 
-// Message identifies one rank's call of Send or Recv.
+// Message identifies a Send or Recv of one rank.
 type Message struct {
 	// Number counts the rank's calls with the same operation, peer and tag, from 1.
 	Number uint64

@@ -40,7 +40,7 @@ type Token string
 // tokenKey is the prefix of the key that contains a token. All other keys start with a slash.
 const tokenKey = "symmem/token/"
 
-// maxTokenBytes also bounds the requests that a server reads from an unauthenticated client.
+// maxTokenBytes limits a token, and with it what a server reads from an unauthenticated client.
 const maxTokenBytes = 1 << 10
 
 // NewToken returns a random token of 128 bits.
@@ -55,7 +55,7 @@ func (t Token) String() string {
 	return "(token)"
 }
 
-// GoString hides the secret from the format %#v.
+// GoString hides the secret from %#v.
 func (t Token) GoString() string { return t.String() }
 
 // query returns the request that sends the token: a CHECK, which asks whether a key is set.

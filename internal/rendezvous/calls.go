@@ -19,7 +19,7 @@ func (c *Client) fullKeys(keys ...string) []string {
 	return full
 }
 
-// call sends a request that has at least one key, and reads the reply with readReply.
+// call sends a request, which must have a key, and reads the reply with readReply.
 func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) error) error {
 	err := r.checkSize()
 	if err == nil {
@@ -29,7 +29,6 @@ func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) 
 	return c.wrapError(r, err)
 }
 
-// callForValue sends a request whose reply is one value.
 func (c *Client) callForValue(ctx context.Context, r *request) (value []byte, err error) {
 	err = c.call(ctx, r, func(d *decoder) (readErr error) {
 		d.remainingBytes = maxRequestBytes // Each reply has the full budget.
@@ -39,7 +38,7 @@ func (c *Client) callForValue(ctx context.Context, r *request) (value []byte, er
 	return value, err
 }
 
-// wrapError adds a description of the request to its error, which may be nil.
+// wrapError returns nil if err is nil.
 func (c *Client) wrapError(r *request, err error) error {
 	if err == nil {
 		return nil
@@ -114,8 +113,7 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	return c.wrapError(r, err)
 }
 
-// waitForFullKeys waits for results of fullKeys.
-func (c *Client) waitForFullKeys(ctx context.Context, keys []string) error {
+func (c *Client) waitForFullKeys(ctx context.Context, fullKeys []string) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	l, err := c.acquireLink(ctx)
@@ -123,7 +121,7 @@ func (c *Client) waitForFullKeys(ctx context.Context, keys []string) error {
 		return err
 	}
 
-	err = l.wait(ctx, keys)
+	err = l.wait(ctx, fullKeys)
 	return c.releaseLink(l, err)
 }
 

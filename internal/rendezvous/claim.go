@@ -40,9 +40,8 @@ type jobRank struct {
 // machine.
 var processID = rand.Text()
 
-// hostName returns the machine's name, or "" if it cannot be read.
 func hostName() string {
-	name, _ := os.Hostname()
+	name, _ := os.Hostname() // "" after an error
 	return name
 }
 
@@ -139,8 +138,7 @@ func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	return c, nil
 }
 
-// probeTimeout allows a second for dialing and the last answer, in addition to the repetitions of
-// the probe.
+// probeTimeout includes a second for dialing and the last answer.
 const probeTimeout = claimTimeout + time.Second
 
 // checkRankNotTaken returns a RankTakenError if the store at the endpoint answers that this rank is
@@ -162,9 +160,8 @@ func checkRankNotTaken(ctx context.Context, endpoint Endpoint, w *World) error {
 	return nil // The rank is not taken, or the store has failed.
 }
 
-// sizeKey returns the key under which a rank stores WORLD_SIZE, its number of expected ranks. Ranks
-// that expect different numbers must find each other's keys. Therefore the key does not contain
-// this number, unlike jobPrefix.
+// sizeKey returns the key under which a rank stores its WORLD_SIZE. Unlike jobPrefix, it does not
+// contain that number, so that ranks with different numbers find each other's keys.
 func (w *World) sizeKey(rank int) string {
 	return fmt.Sprintf("%s/size of %d", w.attemptPrefix(), rank)
 }
@@ -173,7 +170,7 @@ func (w *World) sizeKey(rank int) string {
 // returns the end of an error message, as in "; WORLD_SIZE is 3 on rank 1, but 2 on this rank", or
 // "".
 func (w *World) describeSizeMismatch(ctx context.Context, c *Client, absent []int) string {
-	// ctx has ended when ranks are found to be absent, so it cannot bound the requests.
+	// Ranks are absent only after ctx has ended, so it cannot bound the requests.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()
 	ownSize := strconv.Itoa(w.Size)

@@ -47,7 +47,6 @@ const maxIdleLinks = 4
 // or if a launcher or PyTorch does.
 func (c *linkSet) ServedBy() int { return c.serverRankPlus1 - 1 }
 
-// newClient returns a client that opens links by dial.
 func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
 	return &Client{linkSet: &linkSet{addr: addr, dial: dial, links: map[*link]bool{}}}
 }
@@ -89,7 +88,7 @@ func (c *linkSet) Close() error {
 	return errors.Join(errs...)
 }
 
-// roundTrip sends the encoded requests in b and reads the replies with readReply.
+// roundTrip performs link.exchange on a link of the pool.
 func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decoder) error) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()

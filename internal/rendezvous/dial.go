@@ -52,7 +52,6 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	return c, err
 }
 
-// dialer opens connections to one store.
 type dialer struct {
 	endpoint      Endpoint
 	network, addr string // endpoint.Address, for package net
@@ -92,8 +91,7 @@ func (d *dialer) openFirst(ctx context.Context) (*link, error) {
 	return l, err
 }
 
-// openAnother opens a connection to a store that has existed before. It retries only if the server
-// may be overloaded.
+// openAnother opens a further connection. It retries only if the server may be overloaded.
 func (d *dialer) openAnother(ctx context.Context) (*link, error) {
 	closeCount := 0
 	return callWithRetries(ctx, d.openOnce, func(err error) bool {

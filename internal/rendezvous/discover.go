@@ -81,7 +81,7 @@ type launcherVariables struct {
 	advice string    // added to the error message if only some are set
 }
 
-// launchers lists the launchers in the order in which Discover tries them.
+// Discover tries the launchers in this order.
 var launchers = []launcherVariables{
 	{
 		source: SourceTorchrun,
@@ -181,8 +181,6 @@ func (l *launcherVariables) readRanks(
 	return w, true, err
 }
 
-// countSet returns the number of variables that are set, and whether the local rank or local size
-// is among them.
 func (l *launcherVariables) countSet(e *environment) (setCount int, isLocalSet bool) {
 	const firstLocalIndex = 2 // index of the local rank in l.names
 	for i, name := range l.names {

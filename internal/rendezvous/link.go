@@ -192,7 +192,7 @@ func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
 	isSent := false
 	err := l.exchange(ctx, r.encode(nil), func(d *decoder) error {
-		isSent = true
+		isSent = true // The whole request was written before this call.
 		return readWaitReply(d)
 	})
 	isCanceled := err != nil && ctx.Err() != nil
@@ -213,7 +213,7 @@ func readWaitReply(d *decoder) error {
 	return err
 }
 
-// cancelTimeout limits a CANCEL_WAIT, to which a running server replies at once.
+// A running server replies to CANCEL_WAIT at once.
 const cancelTimeout = 2 * time.Second
 
 // cancelWait cancels a WAIT and returns the cause of ctx. It returns nil if the server has already

@@ -10,13 +10,13 @@ import (
 // Member represents this rank in a world, the set of ranks that called Connect together. It is safe
 // for concurrent use.
 //
-// Members coordinate by keys of the store. Suppose that rank 0 serves the store for itself and rank
-// 1. Rank 1 sets "joined/1", and rank 0 confirms this by "ready". When rank 1 leaves, it sets
-// "left/1" to its reason. When rank 0 leaves, it waits for "left/1" before it closes the store.
+// Members coordinate by keys of the store. In a world of two ranks, rank 1 sets "joined/1", and
+// rank 0 answers with "ready". When rank 1 leaves, it sets "left/1" to its reason. If rank 0 serves
+// the store, it waits for "left/1" before it closes the store.
 type Member struct {
 	// These fields do not change after the Member has joined.
 	world     World
-	client    *Client     // accesses the store without a prefix
+	client    *Client     // accesses the store without keyPrefix
 	service   *service    // the server of the store; nil unless this process serves it
 	keyPrefix string      // prefix of this world's keys in the store
 	store     *Client     // accesses the store with keyPrefix; nil before the prefix is known

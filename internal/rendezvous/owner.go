@@ -11,9 +11,9 @@ import (
 )
 
 // checkAddressOwner is called if another process occupies the address of this job's store. It
-// returns an error if that process belongs to a user other than uid, this process's user.
-// Otherwise, it returns advice for messages, because the process may be rank 0 of an earlier run
-// that will end soon.
+// returns an error if that process belongs to a user other than uid, this process's user, and
+// otherwise advice for messages. A process of the same user may be rank 0 of an earlier run that
+// will end soon.
 func checkAddressOwner(
 	ctx context.Context, endpoint Endpoint, uid uint32,
 ) (advice string, err error) {

@@ -94,7 +94,6 @@ func openPMIConn(fd int) (net.Conn, error) {
 	return conn, nil
 }
 
-// pmiExchange performs the exchange over conn.
 func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, error) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = conn.SetDeadline(pastDeadline) // ends reads and writes

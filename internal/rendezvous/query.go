@@ -16,7 +16,6 @@ import (
 // This is the protocol of PyTorch's TCPStore, defined by TCPStoreBackend.hpp and the LibUV server
 // in torch/csrc/distributed/c10d.
 
-// query identifies the operation of a request.
 type query byte
 
 // The client sends only queries that every server since PyTorch 2.4 supports: queryValidate to
@@ -115,7 +114,6 @@ type request struct {
 	number int64    // number to add for ADD, or number of ranks for BARRIER
 }
 
-// encode appends the request to b.
 func (r *request) encode(b []byte) []byte {
 	format := &requestFormats[r.query]
 	b = append(b, byte(r.query))

@@ -19,12 +19,11 @@ type service struct {
 
 	// Guarded by services.mu:
 	memberCount int // number of Members that have not left
-	// leaveKeys has a list for each world, the result of one Connect by all ranks: the keys that the
+	// leaveKeys has a list for each world, the ranks that called Connect together: the keys that the
 	// other ranks set when they leave.
 	leaveKeys [][]string
 }
 
-// services holds the services of this process.
 var services = struct {
 	mu        sync.Mutex
 	byAddress map[string]*service // by Endpoint.Address
@@ -101,8 +100,7 @@ func findOrOpenService(endpoint Endpoint) (*service, error) {
 	return s, nil
 }
 
-// addWorld adds a world of which all ranks have connected. The other ranks set leaveKeys when they
-// leave it.
+// addWorld adds a world that all ranks have joined. The other ranks set leaveKeys when they leave.
 func (s *service) addWorld(leaveKeys []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
