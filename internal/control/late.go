@@ -89,8 +89,7 @@ func Fetch(
 	return err
 }
 
-// noteFetch tells the other ranks of a fetch from a group rank, until endNote is called. It has no
-// effect on planes without support for notes.
+// noteFetch is FetchNoter.NoteFetch, or has no effect if the plane does not implement it.
 func noteFetch(p Plane, rank int) (endNote func()) {
 	noter, ok := p.(FetchNoter)
 	if !ok {
@@ -103,8 +102,8 @@ func noteFetch(p Plane, rank int) (endNote func()) {
 // NoAnswer describes, in errors, a rank that has not answered a fetch.
 const NoAnswer = "has not answered a request for its memory"
 
-// UnansweredError returns the error of a fetch, started at begin, that was not answered before the
-// deadline of ctx. It blames the group rank that was asked, unless the wait was too short.
+// UnansweredError returns the error of a fetch, started at begin, that a group rank did not answer
+// before the deadline of ctx. It blames that rank, unless the wait was too short.
 func UnansweredError(
 	ctx context.Context, group driver.GroupConfig, rank int, callText string, begin time.Time,
 ) *driver.TimeoutError {

@@ -13,9 +13,9 @@ import (
 )
 
 // Plane connects this rank to the other ranks of a group, its peers. For the group's 7th collective
-// on GPUs, each rank calls Submit, which announces the collective and returns its ticket 7. It may
-// call Compare to check that all ranks make the same call. It then launches the collective and
-// calls Await, which returns a TimeoutError if a peer does not submit ticket 7 in time.
+// on GPUs, each rank calls Submit, which returns the ticket 7. It may call Compare to check that
+// all ranks make the same call. It then launches the collective and calls Await, which returns a
+// TimeoutError if a peer does not submit ticket 7 in time.
 //
 // A plane fails at the first fault that its rank observes or causes. From then on, only Decide,
 // Departed and exchanges on driver.LaneFault work.

@@ -11,8 +11,8 @@ import (
 // unixScheme is the prefix of Unix socket addresses.
 const unixScheme = "unix:"
 
-// splitAddress splits the address of a store into the network and the address for package net. The
-// address is "host:port" or "unix:@name", where "@name" is an abstract socket, without a file.
+// splitAddress splits an address, "host:port" or "unix:@name", for package net. "@name" is an
+// abstract socket, without a file.
 func splitAddress(address string) (network, addr string, err error) {
 	name, isUnix := strings.CutPrefix(address, unixScheme)
 	if isUnix {
@@ -33,8 +33,8 @@ func splitAddress(address string) (network, addr string, err error) {
 
 // Token is a secret that the server of a store may require. Its String method hides it from logs.
 //
-// PyTorch's store protocol has no authentication request, so a client sends the token SECRET in a
-// query for the key "symmem/token/SECRET".
+// PyTorch's protocol has no authentication, so a client sends the token SECRET in a query for the
+// key "symmem/token/SECRET".
 type Token string
 
 // tokenKey is the prefix of the key that contains a token. All other keys start with a slash.

@@ -14,10 +14,9 @@ import (
 )
 
 // A process claims its rank with a greeting to the job's store, and holds the claim until the
-// connection ends. If the same rank is started twice by mistake, the store tells the second process
-// that the rank is taken. That process repeats the greeting for a while and then fails with a
-// RankTakenError. A probe is a greeting that only asks whether the rank is taken. PyTorch's stores
-// do not support greetings, so their ranks are never taken.
+// connection ends. If a rank is started twice by mistake, the store answers the second process that
+// the rank is taken. A probe is a greeting that only asks whether the rank is taken. PyTorch's
+// stores do not support greetings.
 
 // attemptPrefix identifies one attempt to run the job, as in "symmem/run5/0" for run ID "run5"
 // after 0 restarts.
@@ -36,8 +35,7 @@ type jobRank struct {
 	rank int
 }
 
-// processID identifies this process in greetings. It is random, because a PID is unique only on one
-// machine.
+// processID is random, because a PID is unique only on one machine.
 var processID = rand.Text()
 
 func hostName() string {
@@ -50,8 +48,7 @@ func describeProcess() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), cmp.Or(hostName(), "an unknown machine"))
 }
 
-// claimGreeting returns a greeting that claims this rank. Its KeyPrefix is empty, because Connect
-// chooses the prefix after the claim.
+// claimGreeting leaves KeyPrefix empty, because Connect chooses the prefix after the claim.
 func (w *World) claimGreeting() greeting {
 	return greeting{
 		Job: w.jobPrefix(), Rank: w.Rank, Process: processID, Description: describeProcess(),
@@ -81,12 +78,11 @@ func (e *RankTakenError) Error() string {
 const rankTakenPrefix = "the rank is taken: "
 
 const (
-	// claimTimeout limits how long a greeting is repeated. It gives the server enough time to notice
-	// that the process with the claim has just exited.
+	// claimTimeout limits how long a greeting is repeated, so that the server can notice the exit of
+	// the process with the claim.
 	claimTimeout = 2 * time.Second
 
-	// claimPause is the mean pause before a greeting is repeated.
-	claimPause = 50 * time.Millisecond
+	claimPause = 50 * time.Millisecond // mean pause before a greeting is repeated
 )
 
 // sendGreeting repeats a greeting while the rank is taken. After claimTimeout, or if ctx ends
@@ -125,8 +121,8 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (isSupported bool,
 	}
 }
 
-// claimRank claims this rank until the returned client, which uses a new connection, is closed. A
-// process must claim its rank before it changes the rank's keys.
+// claimRank claims this rank until the returned client is closed. A process must claim its rank
+// before it changes the rank's keys.
 func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := sendGreeting(ctx, c, w.claimGreeting())
@@ -141,8 +137,7 @@ func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 // probeTimeout includes a second for dialing and the last answer.
 const probeTimeout = claimTimeout + time.Second
 
-// checkRankNotTaken returns a RankTakenError if the store at the endpoint answers that this rank is
-// taken, and otherwise nil.
+// checkRankNotTaken returns nil unless the store at the endpoint answers that this rank is taken.
 func checkRankNotTaken(ctx context.Context, endpoint Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -157,7 +152,7 @@ func checkRankNotTaken(ctx context.Context, endpoint Endpoint, w *World) error {
 		return taken
 	}
 
-	return nil // The rank is not taken, or the store has failed.
+	return nil
 }
 
 // sizeKey returns the key under which a rank stores its WORLD_SIZE. Unlike jobPrefix, it does not

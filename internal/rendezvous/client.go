@@ -9,10 +9,9 @@ import (
 )
 
 // A Client has a pool of links, its connections to the server of a store. Each call, such as Get,
-// takes an idle link or opens one, so concurrent calls use different links. A call that is canceled
-// during its reply closes the link, because the next call would read the rest of that reply. A
-// closing server accepts no new connections but still serves existing links, so a call that cannot
-// open a link waits for one that another call releases.
+// takes an idle link or opens one. A call that is canceled during its reply closes the link,
+// because the next call would read the rest of that reply. A closing server accepts no new links
+// but still serves existing ones, so a call that cannot open a link waits for one.
 
 // Client accesses a store of keys and values that all ranks of a job share. It is safe for
 // concurrent use.
@@ -25,8 +24,7 @@ type Client struct {
 	keyPrefix string // added to each key
 }
 
-// linkSet is the pool of links that a client shares with the clients that WithPrefix derives from
-// it.
+// linkSet is a pool of links. WithPrefix returns clients with the same linkSet.
 type linkSet struct {
 	// These fields do not change.
 	addr            string                               // address of the store, for errors
@@ -101,7 +99,7 @@ func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decod
 	return c.releaseLink(l, err)
 }
 
-// acquireLink returns a link, which the caller must pass to releaseLink.
+// The caller of acquireLink must call releaseLink.
 func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -217,8 +215,8 @@ func (c *linkSet) addLink(l *link) (isAdded bool) {
 	return true
 }
 
-// releaseLink makes a link idle or closes it. callErr is the error of the call that used the link.
-// releaseLink returns callErr, or ErrClosed if Close has interrupted the call.
+// releaseLink makes a link idle or closes it. It returns callErr, the error of the call that used
+// the link, or ErrClosed if Close has interrupted this call.
 func (c *linkSet) releaseLink(l *link, callErr error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

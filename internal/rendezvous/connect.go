@@ -10,10 +10,9 @@ import (
 	"time"
 )
 
-// Ranks that call Connect together form a world, and each gets a Member. Suppose that rank 0 serves
-// the store of the ranks 0 and 1. When it closes its Member, it waits until rank 1 has left, and
-// closes the store. If rank 1 calls Connect again early, it may reach this closing store. It then
-// loses the connection, and retries until rank 0 serves the next store.
+// Ranks that call Connect together form a world, and each gets a Member. A rank that leaves a world
+// and calls Connect again early may reach the store of the old world, which rank 0 is closing. It
+// then loses the connection, and retries until rank 0 serves the next store.
 
 // AbsentError means that some ranks did not call Connect in time.
 type AbsentError struct {
@@ -95,9 +94,9 @@ type storeLosses struct {
 	earlyCloseCount int // number of errors that were errClosedEarly
 }
 
-// maxEarlyCloses limits the retries after errClosedEarly, which means that the store has closed the
-// connection before it accepted the token. A store that shuts down does this about once, but a
-// store with another token does it always.
+// maxEarlyCloses limits the retries after errClosedEarly: the store has closed the connection
+// before it accepted the token. A store that shuts down does this about once, but a store with
+// another token does it always.
 const maxEarlyCloses = 3
 
 // shouldRetry records err, the error of connectOnce, and reports whether to try again.
@@ -151,7 +150,7 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 	}
 
 	isServer := m.service != nil
-	if isServer { // The service serves the store until the other ranks have left this world.
+	if isServer {
 		m.service.addWorld(leaveKeysOf(m))
 	}
 
@@ -168,9 +167,9 @@ func leaveKeysOf(m *Member) []string {
 	return keys
 }
 
-// listenAddress returns the address at which rank 0 listens so that the other ranks can connect to
-// address. For TCP, it has the port without the host, because the host name may belong to none of
-// the network interfaces, as in Kubernetes. Loopback addresses stay unchanged.
+// listenAddress returns the address at which rank 0 listens. It drops the host of a TCP address,
+// unless it is a loopback address, because the host name may belong to none of the network
+// interfaces, as in Kubernetes.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {

@@ -85,7 +85,7 @@ func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
 	return err
 }
 
-// readEntry reads a key and its values, and appends them to r.
+// readEntry appends a key and its values to r.
 func (d *decoder) readEntry(r *request, valueCount int) error {
 	key, err := d.readField("key", maxKeyBytes)
 	if err != nil {
@@ -119,7 +119,6 @@ func (d *decoder) readU64() (uint64, error) {
 	return binary.LittleEndian.Uint64(b[:]), err
 }
 
-// readNumber reads a signed number in two's complement.
 func (d *decoder) readNumber() (int64, error) {
 	n, err := d.readU64()
 	return int64(n), err

@@ -54,7 +54,6 @@ func (e *environment) token(name string) Token {
 	return Token(value)
 }
 
-// errorf returns an EnvironmentError with the variables looked up so far.
 func (e *environment) errorf(format string, args ...any) error {
 	return &EnvironmentError{
 		Source:    e.source,
@@ -74,7 +73,6 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// launcherVariables describes the four variables that a launcher sets.
 type launcherVariables struct {
 	source Source
 	names  [4]string // for rank, size, local rank and local size, in this order
@@ -218,7 +216,7 @@ func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	return w, err
 }
 
-// readJobName sets the RunID and Restart of w if its launcher has variables for them.
+// readJobName sets RunID and Restart if the launcher has variables for them.
 func readJobName(e *environment, w *World) (err error) {
 	switch w.Source {
 	case SourceTorchrun:

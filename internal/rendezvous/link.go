@@ -135,8 +135,7 @@ func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, er
 	return l, nil
 }
 
-// sendValidate sends VALIDATE, the first request of a connection, and waits until the server has
-// handled it.
+// sendValidate sends VALIDATE, the first request of a connection.
 func (l *link) sendValidate(ctx context.Context) error {
 	validate := request{query: queryValidate, nonce: protocolMagic}
 	// VALIDATE and PING are sent in one write, because old LibUV servers of PyTorch close the
@@ -145,8 +144,7 @@ func (l *link) sendValidate(ctx context.Context) error {
 	return l.exchange(ctx, b, readReply)
 }
 
-// appendPing appends a PING to requests that have no replies. readReply reads the reply to the
-// PING, which confirms that the server has handled the requests.
+// appendPing appends a PING to requests without replies. The reply to the PING confirms them.
 func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 	nonce := rand.Uint32()
 	ping := request{query: queryPing, nonce: nonce}
@@ -161,7 +159,7 @@ func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 	return ping.encode(b), readReply
 }
 
-// authenticate sends the token. It returns ErrToken if the server requires a different token.
+// authenticate returns ErrToken if the server requires a different token.
 func (l *link) authenticate(ctx context.Context, token Token) error {
 	return l.exchange(ctx, token.query().encode(nil), readTokenReply)
 }
@@ -186,8 +184,8 @@ func readTokenReply(d *decoder) error {
 	return d.errorf("the token was answered with %#02x", reply)
 }
 
-// wait blocks until the keys are set. If ctx is done first, it cancels the WAIT, so that the link
-// can be used again, and returns the cause of ctx.
+// wait blocks until the keys are set. If ctx is done first, it tries to keep the link usable by
+// canceling the WAIT.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
 	isSent := false

@@ -76,8 +76,8 @@ func (m *Member) leaveWorld(ctx context.Context, reason string) error {
 	return errors.Join(watcherErr, closeErr)
 }
 
-// publishLeft sets this rank's leftKey to the reason. It prefers the watcher's connection, because
-// rank 0 may no longer accept new connections.
+// publishLeft sets this rank's leftKey. It prefers the watcher's connection, because rank 0 may no
+// longer accept new ones.
 func (m *Member) publishLeft(ctx context.Context, reason []byte) {
 	if m.watcher != nil {
 		err := m.watcher.announceLeave(ctx, reason)
@@ -110,7 +110,7 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 }
 
 // awaitOthers waits until the other ranks have set leaveKeys or disconnected, or until ctx is done.
-// It calls cancel, which cancels ctx, to end its two waits.
+// Then it calls cancel, which cancels ctx.
 func (m *Member) awaitOthers(ctx context.Context, cancel func(), leaveKeys [][]string) {
 	var waiter sync.WaitGroup
 	waiter.Go(func() {

@@ -6,8 +6,8 @@ import (
 )
 
 // outbox buffers the replies to one client, so that the server never blocks on a client that does
-// not read them. A goroutine runs drain, which writes the replies to the connection. Another
-// goroutine reads the client's requests, and calls awaitSpace between them.
+// not read them. One goroutine runs drain. Another one reads the client's requests, and calls
+// awaitSpace between them.
 type outbox struct {
 	mu       sync.Mutex // guards the fields below
 	changed  sync.Cond  // signals changes of pending and isClosed
@@ -15,8 +15,7 @@ type outbox struct {
 	isClosed bool       // close was called, or a write has failed
 }
 
-// outboxLimit is the number of pending bytes above which awaitSpace waits. A single reply may be
-// larger.
+// outboxLimit is the number of pending bytes above which awaitSpace waits.
 const outboxLimit = 1 << 20
 
 func newOutbox() *outbox {
@@ -67,8 +66,7 @@ func (o *outbox) drain(w io.Writer) {
 	}
 }
 
-// takePending waits for replies and removes all of them. It returns nil if the outbox is closed and
-// empty.
+// takePending waits for replies and removes them. It returns nil if the outbox is closed and empty.
 func (o *outbox) takePending() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 	"syscall"
 )
 
-// MPICH connects each rank to its process manager, which speaks PMI-1. Over PMI-1, the leader (rank
-// 0) shares the address and token of the store that it will serve. Each request of a rank (left)
-// has a reply (right), and only the leader sends the put:
+// MPICH's process manager speaks PMI-1 with each rank. The leader, rank 0, uses it to share the
+// address and token of the store that it will serve. Each request (left) has a reply (right), and
+// only the leader sends the put:
 //
 //	cmd=init pmi_version=1 pmi_subversion=1           cmd=response_to_init rc=0
 //	cmd=get_maxes                                     cmd=maxes keylen_max=64 vallen_max=1024

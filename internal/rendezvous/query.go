@@ -142,8 +142,8 @@ func (r *request) encode(b []byte) []byte {
 	return b
 }
 
-// checkSize returns ErrTooLarge if the request exceeds a limit, because a server would close the
-// connection without an explanation.
+// checkSize returns ErrTooLarge if the request exceeds a limit. A server would only close the
+// connection.
 func (r *request) checkSize() error {
 	if len(r.keys) > maxKeys {
 		return fmt.Errorf("%d keys, at most %d are allowed: %w", len(r.keys), maxKeys, ErrTooLarge)

@@ -107,8 +107,8 @@ func (s *service) addWorld(leaveKeys []string) {
 	s.leaveKeys = append(s.leaveKeys, leaveKeys)
 }
 
-// removeMember removes a Member. If it was the last, removeMember returns s.leaveKeys and removes s
-// from services, so that the next Member opens a new service.
+// removeMember returns s.leaveKeys if the Member was the last. The next Member then opens a new
+// service.
 func (s *service) removeMember() (isLast bool, leaveKeys [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

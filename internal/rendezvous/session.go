@@ -29,8 +29,7 @@ const (
 	authTimeout = 5 * time.Second
 	// flushTimeout limits the time for writing the last replies.
 	flushTimeout = time.Second
-	// maxAuthBytes limits a request of the handshake, in which 64 bytes are enough for everything
-	// except the key with the token.
+	// maxAuthBytes limits a request of the handshake. 64 bytes are enough for all except its key.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
@@ -48,8 +47,7 @@ func (s *session) run() {
 		s.server.endSilentSessions() // ends other sessions of this machine
 	}
 
-	// Server.Close waits for the last replies. The deadline bounds this wait if the client does not
-	// read them.
+	// Server.Close waits for the last replies, which the client may not read.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.outbox.close()
 }
