@@ -10,15 +10,7 @@ import (
 	"strconv"
 )
 
-// A table executes the requests of clients. Suppose that client 1 sends the request WAIT for the
-// key "a", which is not set. There is no reply yet: client 1 becomes a waiter. Later, client 2
-// sends SET for "a". The table stores the value and returns a reply for client 1, which ends the
-// wait.
-//
-// While a client waits, the table replies to its other requests, as PyTorch's LibUV server does.
-// But a second wait is an error, because the client could not distinguish the two replies.
-
-// clientID identifies a connection of a server. It is never reused.
+// clientID identifies a connection to the server. IDs are never reused.
 type clientID uint64
 
 // reply contains the bytes to send to a client.
@@ -27,30 +19,31 @@ type reply struct {
 	bytes []byte
 }
 
-// table holds a store's state and computes the replies to requests. It does no I/O and has no
-// lock.
+// table holds the contents of a store and executes requests. It does no I/O and has no lock.
+//
+// If client 1 sends WAIT for a missing key, it becomes a waiter and gets no reply yet. When client
+// 2 sets the key, apply returns the reply for client 1. A waiter may send other requests, except
+// a second WAIT or BARRIER.
 type table struct {
 	values         map[string][]byte    // by key
-	queues         map[string][][]byte  // by key; an empty queue is deleted
+	queues         map[string][][]byte  // by key; queues are not empty
 	barriers       map[string]*barrier  // by key
-	waiterByClient map[clientID]*waiter // clients whose wait has not ended
-	// waitersByKey lists the waiters for each missing key in the order of their requests.
-	waitersByKey map[string][]*waiter
-	replies      []reply // result of apply, reused by the next call
+	waiterByClient map[clientID]*waiter // one per waiting client
+	waitersByKey   map[string][]*waiter // by missing key, in order of arrival
+	replies        []reply              // result of apply, reused by the next call
 }
 
 // waiter is a client that waits for keys or at a barrier.
 type waiter struct {
 	client      clientID
-	missingKeys map[string]bool // keys for which it waits; nil at a barrier
-	barrier     *barrier        // barrier at which it waits; nil if it waits for keys
+	missingKeys map[string]bool // nil at a barrier
+	barrier     *barrier        // nil for a WAIT
 }
 
-// barrier counts the clients that have arrived at it. The count is never reset, so each use needs
-// a new key.
+// barrier blocks clients until enough have arrived. It cannot be reset: each use needs a new key.
 type barrier struct {
 	arrivalCount int64      // includes clients that have disconnected
-	clients      []clientID // clients that wait for others to arrive
+	clients      []clientID // blocked
 }
 
 // Errors of requests that violate the protocol.
@@ -71,19 +64,16 @@ func newTable() *table {
 	}
 }
 
-// apply executes a request and takes ownership of it. The replies are valid until the next call and
-// must be sent in order. After an error, the caller must close the client's connection, and send
-// the replies to other clients.
+// apply executes and takes ownership of a request. The replies are valid until the next call and
+// must be sent in order, even after an error. An error requires closing the sender's connection.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.replies = t.replies[:0]
 	err := t.dispatch(from, r)
 	return t.replies, err
 }
 
-// dispatch executes a request and appends the replies to t.replies.
-//
-// The decoder has checked the lengths of r.keys and r.values. For example, a COMPARE_SET has one
-// key and two values. So the indices below are in range.
+// dispatch executes a request and appends to t.replies. The request has the number of keys and
+// values that its query requires, such as one key and two values for COMPARE_SET.
 func (t *table) dispatch(from clientID, r *request) error {
 	switch r.query {
 	case querySet, queryMultiSet:
@@ -110,18 +100,18 @@ func (t *table) dispatch(from clientID, r *request) error {
 	case queryQueuePop:
 		t.pop(from, r.keys[0])
 	case queryDelete:
-		t.delete(from, r.keys[0])
+		t.deleteKey(from, r.keys[0])
 	case queryValidate:
 		return errUnexpectedValidate
-	default:
-		t.read(from, r)
+	default: // GET, MULTI_GET, CHECK and the other queries of read
+		t.addReply(from, t.read(r))
 	}
 
 	return nil
 }
 
-// read executes a request that does not change the table.
-func (t *table) read(from clientID, r *request) {
+// read returns the reply to a request that does not change the table.
+func (t *table) read(r *request) []byte {
 	var b []byte
 	switch r.query { //nolint:exhaustive // dispatch handles all other queries
 	case queryGet, queryMultiGet:
@@ -129,16 +119,17 @@ func (t *table) read(from clientID, r *request) {
 			b = appendField(b, t.values[key])
 		}
 	case queryCheck:
-		b = append(b, replyReady)
 		if slices.ContainsFunc(r.keys, t.isMissing) {
-			b[0] = replyNotReady
+			return []byte{replyNotReady}
 		}
+
+		return []byte{replyReady}
 	case queryNumKeys:
-		b = appendNumber(b, int64(len(t.values)))
+		return appendNumber(nil, int64(len(t.values)))
 	case queryPing:
-		b = binary.LittleEndian.AppendUint32(b, r.nonce)
+		return binary.LittleEndian.AppendUint32(nil, r.nonce)
 	case queryQueueLen:
-		b = appendNumber(b, int64(len(t.queues[r.keys[0]])))
+		return appendNumber(nil, int64(len(t.queues[r.keys[0]])))
 	case queryListKeys:
 		b = appendNumber(b, int64(len(t.values)))
 		for _, key := range slices.Sorted(maps.Keys(t.values)) {
@@ -146,7 +137,7 @@ func (t *table) read(from clientID, r *request) {
 		}
 	}
 
-	t.addReply(from, b)
+	return b
 }
 
 // addReply adds a reply to the result of apply.
@@ -156,21 +147,20 @@ func (t *table) addReply(to clientID, b []byte) {
 	}
 }
 
-// isMissing reports whether a WAIT for key has to wait. If the key has a queue, it is not missing.
+// isMissing reports whether key has neither a value nor a queue.
 func (t *table) isMissing(key string) bool {
 	_, exists := t.values[key]
 	return !exists && len(t.queues[key]) == 0
 }
 
-// set stores a value and ends the waits for its key.
+// set stores a value and wakes the waiters for its key.
 func (t *table) set(key string, value []byte) {
 	t.values[key] = value
 	t.wakeWaiters(key)
 }
 
-// compareSet sets key to desired if its value equals expected. A missing key equals an empty
-// expected value. compareSet returns the value of key afterwards, or expected if key is still
-// missing.
+// compareSet sets key to desired if its current value equals expected, where a missing key counts
+// as empty. It returns the value afterwards, or expected if the key is still missing.
 func (t *table) compareSet(key string, expected, desired []byte) []byte {
 	current, exists := t.values[key]
 	if exists && !bytes.Equal(current, expected) {
@@ -185,8 +175,8 @@ func (t *table) compareSet(key string, expected, desired []byte) []byte {
 	return desired
 }
 
-// add adds delta to the number under key, or to 0 if the key is missing. It replies with the sum,
-// which wraps around if it overflows.
+// add adds delta to the number under key, or to 0 if the key is missing, and replies with the sum.
+// Overflow wraps around.
 func (t *table) add(from clientID, key string, delta int64) error {
 	sum := delta
 	if current, exists := t.values[key]; exists {
@@ -214,8 +204,8 @@ func (t *table) appendValue(key string, value []byte) error {
 	return nil
 }
 
-// delete removes a key, and replies with the number of keys that it has removed: 0 or 1.
-func (t *table) delete(from clientID, key string) {
+// deleteKey replies with the number of removed keys: 0 or 1.
+func (t *table) deleteKey(from clientID, key string) {
 	var deletedCount int64
 	if _, exists := t.values[key]; exists {
 		deletedCount = 1
@@ -230,14 +220,14 @@ func (t *table) push(key string, value []byte) {
 	t.queues[key] = append(t.queues[key], value)
 	waiters := t.waitersByKey[key]
 	if len(waiters) > 0 {
-		first := waiters[0] // no other one, because only one client can pop the value
+		first := waiters[0] // Only one client can pop the value, so the others keep waiting.
 		t.removeWaiter(first, key)
 		t.removeMissingKey(first, key)
 	}
 }
 
-// pop removes the first value of the queue under key. It replies with the length that the queue
-// had, followed by the removed value unless the queue was empty.
+// pop removes the first value of the queue under key. The reply is the previous length of the
+// queue and, if that is not 0, the value.
 func (t *table) pop(from clientID, key string) {
 	queue := t.queues[key]
 	b := appendNumber(nil, int64(len(queue)))

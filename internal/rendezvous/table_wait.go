@@ -2,16 +2,7 @@ package rendezvous
 
 import "slices"
 
-// A client can wait in two ways. While it waits, the table has a waiter for it. The reply comes
-// when the wait ends:
-//
-//   - WAIT for the keys "a" and "b": if both are missing, both become missingKeys of the waiter. A
-//     SET of "a" removes "a" from them. A SET of "b" then removes the last one and ends the wait.
-//   - BARRIER for a key and 3 clients: the first two clients that arrive wait. The third arrival
-//     ends their waits.
-
-// startWait executes a WAIT. It replies at once if all keys are set. It returns errSecondWait if
-// the client is already waiting.
+// startWait executes a WAIT, whose reply comes when none of the keys is missing.
 func (t *table) startWait(from clientID, keys []string) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
@@ -19,10 +10,8 @@ func (t *table) startWait(from clientID, keys []string) error {
 
 	w := &waiter{client: from, missingKeys: map[string]bool{}}
 	for _, key := range keys {
-		isRepeated := w.missingKeys[key] // A WAIT may list a key twice.
-		if t.isMissing(key) && !isRepeated {
+		if t.isMissing(key) {
 			w.missingKeys[key] = true
-			t.waitersByKey[key] = append(t.waitersByKey[key], w)
 		}
 	}
 
@@ -31,12 +20,15 @@ func (t *table) startWait(from clientID, keys []string) error {
 		return nil
 	}
 
+	for key := range w.missingKeys {
+		t.waitersByKey[key] = append(t.waitersByKey[key], w)
+	}
+
 	t.waiterByClient[from] = w
 	return nil
 }
 
-// wakeWaiters is called when a key has been set. It ends the waits for which no other key is
-// missing.
+// wakeWaiters ends each wait whose last missing key has just been set.
 func (t *table) wakeWaiters(key string) {
 	waiters := t.waitersByKey[key]
 	delete(t.waitersByKey, key)
@@ -45,8 +37,8 @@ func (t *table) wakeWaiters(key string) {
 	}
 }
 
-// removeMissingKey removes a key from w.missingKeys. If it was the last one, the wait ends. The
-// caller removes w from t.waitersByKey.
+// removeMissingKey removes a key from w.missingKeys and ends the wait after the last one. The
+// caller must have removed w from t.waitersByKey[key].
 func (t *table) removeMissingKey(w *waiter, key string) {
 	delete(w.missingKeys, key)
 	if len(w.missingKeys) == 0 {
@@ -54,7 +46,7 @@ func (t *table) removeMissingKey(w *waiter, key string) {
 	}
 }
 
-// replyToWaiter ends the wait of a client with a reply.
+// replyToWaiter ends the wait of a client.
 func (t *table) replyToWaiter(client clientID) {
 	delete(t.waiterByClient, client)
 	t.addReply(client, []byte{replyWaitOver})
@@ -62,8 +54,8 @@ func (t *table) replyToWaiter(client clientID) {
 
 // removeWaiter removes w from the waiters for a key.
 func (t *table) removeWaiter(w *waiter, key string) {
-	isRemoved := func(other *waiter) bool { return other == w }
-	remaining := slices.DeleteFunc(t.waitersByKey[key], isRemoved)
+	isWaiter := func(other *waiter) bool { return other == w }
+	remaining := slices.DeleteFunc(t.waitersByKey[key], isWaiter)
 	if len(remaining) == 0 {
 		delete(t.waitersByKey, key)
 	} else {
@@ -71,10 +63,9 @@ func (t *table) removeWaiter(w *waiter, key string) {
 	}
 }
 
-// arriveAtBarrier executes a BARRIER: the client arrives at the barrier with the given key. From
-// arrival number rankCount on, all clients that have arrived get a reply at once. It returns
-// errSecondWait if the client is already waiting.
-func (t *table) arriveAtBarrier(from clientID, key string, rankCount int64) error {
+// arriveAtBarrier executes a BARRIER. The barrier opens for all clients at the required number of
+// arrivals, and stays open.
+func (t *table) arriveAtBarrier(from clientID, key string, required int64) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
 	}
@@ -88,7 +79,7 @@ func (t *table) arriveAtBarrier(from clientID, key string, rankCount int64) erro
 	b.arrivalCount++
 	b.clients = append(b.clients, from)
 	t.waiterByClient[from] = &waiter{client: from, barrier: b}
-	if b.arrivalCount < rankCount {
+	if b.arrivalCount < required {
 		return nil
 	}
 
@@ -100,8 +91,8 @@ func (t *table) arriveAtBarrier(from clientID, key string, rankCount int64) erro
 	return nil
 }
 
-// endWait ends the wait of a client that has canceled it or disconnected, without a reply. A
-// barrier still counts the client's arrival.
+// endWait ends the wait of a client that has canceled it or disconnected. The client gets no
+// replyWaitOver, but its arrival at a barrier still counts.
 func (t *table) endWait(client clientID) {
 	w := t.waiterByClient[client]
 	if w == nil {
@@ -114,7 +105,7 @@ func (t *table) endWait(client clientID) {
 	}
 
 	if w.barrier != nil {
-		isRemoved := func(other clientID) bool { return other == client }
-		w.barrier.clients = slices.DeleteFunc(w.barrier.clients, isRemoved)
+		isClient := func(other clientID) bool { return other == client }
+		w.barrier.clients = slices.DeleteFunc(w.barrier.clients, isClient)
 	}
 }

@@ -8,19 +8,13 @@ import (
 	"time"
 )
 
-// A session serves one connection of a client. It is unauthenticated until the end of its
-// handshake, in which the client sends the token. Ranks do this within a millisecond, but another
-// program may connect and send nothing. If a server has too many unauthenticated sessions, it
-// closes the oldest, so that they do not use up the file descriptors. A rank whose connection is
-// closed tries again.
-//
-// A session is remote if the server's listener accepted its connection. The other sessions are
-// those of clients that the server itself has created.
-
-// maxUnauthenticated limits the number of unauthenticated sessions.
+// maxUnauthenticated limits the sessions (served connections) that have not completed the
+// handshake. Beyond the limit, the server closes the oldest, so that programs that connect and send
+// nothing cannot use up its file descriptors. A rank completes the handshake within a millisecond,
+// and reconnects if its session is closed.
 const maxUnauthenticated = 128
 
-// unauthenticatedLimit returns the limit of unauthenticated sessions for this process.
+// unauthenticatedLimit reduces maxUnauthenticated if this process may open few files.
 func unauthenticatedLimit() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
@@ -30,15 +24,14 @@ func unauthenticatedLimit() int {
 	return unauthenticatedLimitFor(limit.Cur)
 }
 
-// unauthenticatedLimitFor returns the limit for a process that may open descriptorLimit files. It
-// is a quarter of descriptorLimit, so that the other descriptors remain for ranks, but at least 4
-// and at most maxUnauthenticated.
+// unauthenticatedLimitFor leaves at least three quarters of the descriptors for ranks, unless
+// descriptorLimit is below 16.
 func unauthenticatedLimitFor(descriptorLimit uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptorLimit/4)))
 }
 
-// addUnauthenticated adds a session. If there are too many unauthenticated sessions afterwards, it
-// closes the connection of the oldest. The caller must hold s.mu.
+// addUnauthenticated adds a session, and closes the oldest if there are too many. The caller must
+// hold s.mu.
 func (s *Server) addUnauthenticated(sess *session) {
 	s.unauthenticated = append(s.unauthenticated, sess)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
@@ -48,15 +41,15 @@ func (s *Server) addUnauthenticated(sess *session) {
 	}
 }
 
-// removeUnauthenticated removes a session whose client has sent the token, or which has ended. It
-// has no effect if addUnauthenticated has removed the session. The caller must hold s.mu.
+// removeUnauthenticated removes a session that is authenticated or has ended, if it is still
+// listed. The caller must hold s.mu.
 func (s *Server) removeUnauthenticated(sess *session) {
-	isRemoved := func(other *session) bool { return other == sess }
-	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, isRemoved)
+	isSession := func(other *session) bool { return other == sess }
+	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, isSession)
 }
 
-// openSession is called after a session's handshake, which includes the token. It removes the
-// deadline for the handshake. From here on, Drain waits for the client if the session is remote.
+// openSession marks the handshake of a session as complete and removes its deadline. From now on,
+// Drain waits for the client, unless the client is in this process.
 func (s *Server) openSession(sess *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,19 +67,20 @@ func (s *Server) openSession(sess *session) error {
 	return sess.conn.SetReadDeadline(noDeadline)
 }
 
-// OnAcceptError sets a function that the server calls if it cannot accept a connection and the user
-// can fix this. The server calls it at most once, on another goroutine. By default, the server
-// logs a warning.
+// OnAcceptError sets a function that the server calls at most once, on another goroutine, if too
+// many open files keep it from accepting a connection. By default, the server logs a warning.
 func (s *Server) OnAcceptError(handle func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onAcceptError = handle
 }
 
-// reportAcceptError calls onAcceptError with the first error that the user can fix: too many open
-// files in this process or on the machine. It ignores other errors.
+// reportAcceptError calls onAcceptError for the first error about too many open files. It ignores
+// other errors, which the user cannot fix.
 func (s *Server) reportAcceptError(err error) {
-	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
+	isProcessLimit := errors.Is(err, syscall.EMFILE)
+	isMachineLimit := errors.Is(err, syscall.ENFILE)
+	if !isProcessLimit && !isMachineLimit {
 		return
 	}
 
@@ -94,7 +88,8 @@ func (s *Server) reportAcceptError(err error) {
 	handle := s.onAcceptError
 	s.onAcceptError = nil
 	s.mu.Unlock()
-	if handle != nil { // This is the first error.
+	isFirst := handle != nil
+	if isFirst {
 		handle(err)
 	}
 }

@@ -6,38 +6,33 @@ import (
 	"time"
 )
 
-// Suppose that torchrun starts 2 processes on each of 2 machines. The ranks of the first machine
-// are 0 and 1, and those of the second are 2 and 3. The World of the last process has the Rank 3
-// and the Size 4. It has the LocalRank 1 and the LocalSize 2, because it is the second of 2 ranks
-// on its machine. Its Source is SourceTorchrun.
-
-// World describes the ranks of a job and this process's rank among them. It is known before the
-// ranks communicate.
+// World describes the processes of a job, called ranks, and the rank of this process. For example,
+// if torchrun starts 2 processes on each of 2 machines, the last has Rank 3 of Size 4, LocalRank 1
+// of LocalSize 2, and SourceTorchrun.
 type World struct {
-	// Rank is the number of this process's rank, from 0. Size is the number of ranks.
+	// Rank is the number of this process, from 0. Size is the number of ranks.
 	Rank, Size int
 	// LocalRank and LocalSize count only the ranks of this machine.
 	LocalRank, LocalSize int
 	Source               Source // where the numbers above come from
-	// RunID is the launcher's name for the job, or "". Restart counts the launcher's restarts.
-	RunID   string
-	Restart int
-	Route   Route // how to reach the store
-	// ReportAbsent, if not nil, is called while Connect waits for other ranks. absent lists the ranks
-	// that have not joined, in ascending order. waited is the time since the first call, which comes
-	// before the wait and has an empty list. ReportAbsent returns the time until the next call, or a
-	// negative time to end the calls. They are never concurrent.
+	RunID                string // the launcher's name for the job, or ""
+	Restart              int    // number of restarts by the launcher
+	Route                Route  // how to reach the store
+	// ReportAbsent, if not nil, is called repeatedly while Connect waits for other ranks, never
+	// concurrently. absent lists the missing ranks in ascending order. waited is the time since the
+	// first call, which precedes the wait and has an empty list. The result is the time until the
+	// next call. A negative result ends the calls.
 	ReportAbsent func(absent []int, waited time.Duration) time.Duration
-	// ReportConnected, if not nil, is called in the same way while rank 0, which serves the store,
-	// waits for other ranks to leave. connected lists the ranks that have not left.
+	// ReportConnected is the counterpart of ReportAbsent for a rank 0 that serves the store and waits
+	// for the other ranks to leave. connected lists the ranks that have not left.
 	ReportConnected func(connected []int, waited time.Duration) time.Duration
 }
 
-// Source identifies where this process's rank comes from.
+// Source identifies the origin of a rank number.
 type Source string
 
-// The sources of ranks. Discover tries them in this order, except SourceLaunch, which it derives
-// from the address of the store.
+// Discover tries these sources in order, except SourceLaunch, which it derives from the address of
+// the store.
 const (
 	SourceOptions    Source = "options"
 	SourceTorchrun   Source = "torchrun"
@@ -48,7 +43,7 @@ const (
 	SourceLaunch     Source = "symmem launch"
 )
 
-// LaunchStore is the prefix of the addresses of stores that symmem launch serves.
+// LaunchStore is the address prefix of stores that symmem launch serves.
 const LaunchStore = unixScheme + "@symmem-run-"
 
 // Route describes how to reach the store.
@@ -56,8 +51,7 @@ type Route struct {
 	Kind RouteKind
 	// Endpoint is set for RouteJoin and RouteServe.
 	Endpoint Endpoint
-	// FD is set for RoutePMI. It is a descriptor that is connected to MPICH's process manager.
-	// Connect does not close it.
+	// FD, set for RoutePMI, is connected to MPICH's process manager. Connect does not close it.
 	FD int
 }
 
@@ -71,8 +65,8 @@ const (
 	RouteJoin
 	// RouteServe is a store that rank 0 serves at an endpoint that all ranks know.
 	RouteServe
-	// RoutePMI is a store that rank 0 serves on a Unix socket. The other ranks receive the socket's
-	// name from MPICH's process manager, over the protocol PMI.
+	// RoutePMI is a store that rank 0 serves on a Unix socket. The other ranks receive its address
+	// from MPICH's process manager, over the PMI protocol.
 	RoutePMI
 )
 
@@ -93,12 +87,12 @@ func (k RouteKind) String() string {
 
 // Options overrides the environment variables. Its zero value overrides nothing.
 type Options struct {
-	// If Rank, Size, LocalRank and LocalSize are 0, the environment determines the ranks.
-	Rank, Size int
-	// If only LocalRank and LocalSize are 0, all ranks run on this machine.
+	// If these four numbers are 0, the environment determines the ranks. If only LocalRank and
+	// LocalSize are 0, all ranks run on this machine.
+	Rank, Size           int
 	LocalRank, LocalSize int
-	// Address is the address at which rank 0 serves the store. "host:port" requires a Token. If
-	// Address is empty, the environment determines the route.
+	// Address is where rank 0 serves the store. "host:port" requires a Token. If Address is empty,
+	// the environment determines the route.
 	Address string
 	// Token overrides SYMMEM_TOKEN.
 	Token Token
@@ -110,7 +104,7 @@ type Variable struct {
 	Value string // "" if the variable is empty or not set
 }
 
-// EnvironmentError means that the environment variables do not determine the rank or the store.
+// EnvironmentError means that environment variables of the rank or store are invalid or missing.
 type EnvironmentError struct {
 	Source    Source
 	Variables []Variable
@@ -138,11 +132,11 @@ func (e *EnvironmentError) Error() string {
 	return b.String()
 }
 
-// maxWorldSize is the maximum number of ranks. A larger number is certainly a mistake.
+// maxWorldSize is the maximum number of ranks. A larger number must be a mistake.
 const maxWorldSize = 1 << 20
 
-// describeProblem returns a text about the first invalid field among Rank, Size, LocalRank and
-// LocalSize. It returns "" if all are valid.
+// describeProblem describes the first invalid field among Rank, Size, LocalRank and LocalSize, or
+// returns "".
 func (w *World) describeProblem() string {
 	switch {
 	case w.Size < 1 || w.Size > maxWorldSize:
