@@ -10,12 +10,8 @@ import (
 	"testing"
 )
 
-// A process claims its rank in the store, so that a second process with the same rank is refused.
-// It claims the rank by a greeting, which it sends as both values of a CompareSet. If another
-// process has claimed the rank already, the error is a RankTakenError.
-
-// claimForOtherProcess claims w.Rank in the name of a fictitious process. The claim lasts until the
-// returned client is closed, at the latest at the end of the test.
+// claimForOtherProcess claims w.Rank as a fictitious process would, by sending a greeting to the
+// store. The claim lasts until the returned client is closed.
 func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
 	t.Helper()
 	c, err := Dial(ctx, endpoint)
@@ -39,12 +35,8 @@ func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint E
 	return c
 }
 
-// isRankTaken reports whether an error is a RankTakenError.
 func isRankTaken(err error) bool { return errors.As(err, new(*RankTakenError)) }
 
-// TestDuplicateRankIsRefused calls Connect for rank 1 while another process has claimed that rank.
-// Then both ranks connect. This would fail if the refused call had counted as a call of rank 1,
-// because all ranks must make the same number of calls.
 func TestDuplicateRankIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateAddress(), "token")
@@ -66,13 +58,12 @@ func TestDuplicateRankIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	// Ranks must agree on how often they have called Connect. The refused call does not count.
 	for _, m := range connectAll(ctx, t, worlds) {
 		closeLater(t, m)
 	}
 }
 
-// TestDuplicateRankZeroIsRefused calls Connect for rank 0, which would serve the store, while
-// another process serves it and has claimed rank 0.
 func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateAddress(), "")
@@ -85,9 +76,8 @@ func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	}
 }
 
-// TestDuplicateRankZeroIsRefusedAfterRetry calls joinService, by which rank 0 serves the store,
-// while another process serves at the same address. As long as that process has not claimed rank
-// 0, joinService must retry and log a warning. After the claim, it must fail.
+// While a stranger uses the address of the store, joinService retries. When that process claims
+// rank 0, joinService fails.
 func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateAddress(), "")
@@ -115,13 +105,12 @@ func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	}
 }
 
-// captureWarnings sends the messages of the default logger to the returned channel, until the end
-// of the test.
+// captureWarnings redirects the default logger to the returned channel.
 func captureWarnings(t *testing.T) <-chan string {
 	t.Helper()
 	warnings := make(warningHandler, 1)
 	oldLogger := slog.Default()
-	// SetDefault also redirects package log, and restoring the default logger does not undo that.
+	// SetDefault also redirects package log. Restoring the old logger does not undo this.
 	oldOutput := log.Writer()
 	oldFlags := log.Flags()
 	slog.SetDefault(slog.New(warnings))
@@ -133,8 +122,7 @@ func captureWarnings(t *testing.T) <-chan string {
 	return warnings
 }
 
-// warningHandler is a slog.Handler that sends messages to the channel, or drops them if it is
-// full.
+// warningHandler sends log messages to a channel, or drops them if it is full.
 type warningHandler chan string
 
 func (w warningHandler) Handle(_ context.Context, r slog.Record) error {
@@ -150,8 +138,7 @@ func (warningHandler) Enabled(context.Context, slog.Level) bool { return true }
 func (w warningHandler) WithAttrs([]slog.Attr) slog.Handler     { return w }
 func (w warningHandler) WithGroup(string) slog.Handler          { return w }
 
-// TestProbeClaimsNoRank sends a probe, which asks whether a rank is claimed. Another process must
-// then be able to claim the rank, and a second probe must report that claim.
+// A probe only asks whether a rank is claimed.
 func TestProbeClaimsNoRank(t *testing.T) {
 	ctx := testContext(t)
 	server, c := serveOn(t, privateAddress(), "")
@@ -169,13 +156,11 @@ func TestProbeClaimsNoRank(t *testing.T) {
 	}
 }
 
-// TestSizeKeyHasJobPrefix compares two texts for the same attempt to run a job. The size key
-// "symmem/run/2/size of 1" is the key under which rank 1 stores the size of its world. It must
-// start like the job prefix, which is "symmem/run/2/4" in a world of size 4. But it must not
-// contain the size, so that ranks with different sizes find each other's keys.
+// Rank 1 of 4 stores the size under "symmem/run/2/size of 1". Other keys of the job start with
+// "symmem/run/2/4". The size key does not contain the 4, so that ranks with a wrong size find it.
 func TestSizeKeyHasJobPrefix(t *testing.T) {
+	const sizeKeyEnd = "size of 1"
 	for _, runID := range []string{"", "none", "run"} {
-		const sizeKeyEnd = "size of 1"
 		w := World{RunID: runID, Restart: 2, Size: 4}
 		sizeKey := w.sizeKey(1)
 		attempt, hasEnd := strings.CutSuffix(sizeKey, sizeKeyEnd)
@@ -183,15 +168,13 @@ func TestSizeKeyHasJobPrefix(t *testing.T) {
 			t.Errorf("run ID %q: got size key %q, want suffix %q", runID, sizeKey, sizeKeyEnd)
 		}
 
-		wantJob := attempt + "4"
+		wantJob := attempt + "4" // the size
 		if job := w.jobPrefix(); job != wantJob {
 			t.Errorf("run ID %q: got job prefix %q, want %q", runID, job, wantJob)
 		}
 	}
 }
 
-// TestDifferentWorldSizesAreReported starts rank 0 of 2 and rank 1 of 3. Neither can connect. When
-// the context is canceled, the error of rank 0 must mention both sizes.
 func TestDifferentWorldSizesAreReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
@@ -206,8 +189,8 @@ func TestDifferentWorldSizesAreReported(t *testing.T) {
 	}
 	go connect(world0, result0)
 	go connect(world1, result1)
-	awaitKeys(ctx, t, route.Endpoint, world1.sizeKey(1), world0.sizeKey(0))
-	cancel()
+	awaitKeys(ctx, t, route.Endpoint, world0.sizeKey(0), world1.sizeKey(1))
+	cancel() // Neither rank can connect.
 	if err := <-result1; err == nil {
 		t.Error("rank 1 of 3 connected without the other ranks")
 	}
@@ -218,7 +201,6 @@ func TestDifferentWorldSizesAreReported(t *testing.T) {
 	}
 }
 
-// awaitKeys waits until all keys are set in the store at an endpoint.
 func awaitKeys(ctx context.Context, t *testing.T, endpoint Endpoint, keys ...string) {
 	t.Helper()
 	c, err := Dial(ctx, endpoint)

@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// listenRaw calls answer for every connection to a new TCP port, and then closes the connection. It
-// returns the port's address.
-func listenRaw(t *testing.T, answer func(net.Conn)) string {
+// listenRaw listens on a new TCP address. It passes each connection to answer and then closes it.
+func listenRaw(t *testing.T, answer func(net.Conn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -31,8 +30,6 @@ func listenRaw(t *testing.T, answer func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-// TestClientReportsWrongProtocol connects to an HTTP server. The error must contain the server's
-// address and the first bytes of its answer, which are "HTTP" in little-endian order.
 func TestClientReportsWrongProtocol(t *testing.T) {
 	addr := listenRaw(t, func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400\r\n")) })
 	_, err := Dial(testContext(t), Endpoint{Address: addr})
@@ -40,27 +37,26 @@ func TestClientReportsWrongProtocol(t *testing.T) {
 		t.Fatalf("Dial = %v, want ErrProtocol", err)
 	}
 
-	for _, want := range []string{addr, "answered with 0x50545448"} {
+	const wantAnswer = "answered with 0x50545448" // "HTTP" as a little-endian number
+	for _, want := range []string{addr, wantAnswer} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("Dial = %v, want an error that contains %q", err, want)
 		}
 	}
 }
 
-// TestClientRefusesInvalidReplies lets a fake server answer a query with an invalid reply. The
-// client must then close the connection.
 func TestClientRefusesInvalidReplies(t *testing.T) {
 	ctx := testContext(t)
 	const (
-		compareSetQuery = "02" + keyK + zero64 + zero64 // for the key k and two empty values
-		waitQuery       = "06" + one64 + keyK           // for one key, k
+		compareSetQuery = "02" + keyK + zero64 + zero64 // key and two empty values
+		waitQuery       = "06" + one64 + keyK           // number of keys, and one key
 	)
 	compareSet := func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err }
 	wait := func(c *Client) error { return c.Wait(ctx, "k") }
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		call      func(c *Client) error
-		wantQuery string // bytes that the client must send, in the form that parseBytes reads
-		reply     string // bytes that the server sends
+		wantQuery string // from the client, in the notation of parseBytes
+		reply     string // from the server, in the same notation
 	}{
 		"a huge value": {
 			call: compareSet, wantQuery: compareSetQuery, reply: "ffffffffffffffff",
@@ -73,8 +69,8 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, _ := scriptedClient(t, c.wantQuery, c.reply)
-			if err := c.call(client); !errors.Is(err, ErrProtocol) {
+			client, _ := scriptedClient(t, test.wantQuery, test.reply)
+			if err := test.call(client); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("the call = %v, want ErrProtocol", err)
 			}
 
@@ -85,8 +81,7 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 	}
 }
 
-// startWait calls Wait for a key that is never set, and returns a channel for the error. The server
-// may receive the query later, or never.
+// startWait calls Wait for a key that is never set, on another goroutine.
 func startWait(t *testing.T, c *Client) <-chan error {
 	t.Helper()
 	result := make(chan error, 1)
@@ -95,8 +90,6 @@ func startWait(t *testing.T, c *Client) <-chan error {
 	return result
 }
 
-// TestCallsFailAfterServerCloses closes the server during a Wait, and later the client. The error
-// must be ErrLost after the server has closed, and ErrClosed after the client has closed.
 func TestCallsFailAfterServerCloses(t *testing.T) {
 	s, c := serveOn(t, privateAddress(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
@@ -109,20 +102,19 @@ func TestCallsFailAfterServerCloses(t *testing.T) {
 	}
 
 	if err := <-waitResult; !errors.Is(err, ErrLost) {
-		t.Fatalf("Wait = %v; want ErrLost", err)
+		t.Fatalf("Wait while the server closes = %v; want ErrLost", err)
 	}
 
 	if err := c.Set(testContext(t), "k", nil); !errors.Is(err, ErrLost) {
-		t.Fatalf("Set = %v; want ErrLost", err)
+		t.Fatalf("Set after the server has closed = %v; want ErrLost", err)
 	}
 
 	c.Close()
 	if err := c.Set(testContext(t), "k", nil); !errors.Is(err, ErrClosed) {
-		t.Fatalf("Set after Close = %v; want ErrClosed", err)
+		t.Fatalf("Set after the client has closed = %v; want ErrClosed", err)
 	}
 }
 
-// TestCloseAbortsCallsInProgress closes the client during a Wait, which must fail.
 func TestCloseAbortsCallsInProgress(t *testing.T) {
 	_, c := serveOn(t, privateAddress(), "")
 	waitResult := startWait(t, c)

@@ -11,16 +11,12 @@ import (
 	"testing"
 )
 
-// A fake server compares the bytes that a client sends with the expected ones, and sends a prepared
-// reply. Both are texts that parseBytes reads. In "03 0200000000000000 '/k'", 03 is the number of
-// the query, and the rest is the key "/k" after its length, 2.
-//
-// A client begins each connection with a handshake: VALIDATE and PING. The server answers a PING
-// with the nonce that it contains: 4 random bytes.
+// The tests write queries and replies in the notation of parseBytes. For example, query 03 for the
+// key "/k", after its length, is "03 0200000000000000 '/k'".
 
-// scriptedClient returns a client of a fake server, which expects one query after the handshake. If
-// want ends with "ping", the server also expects a PING after the query, and answers it. When the
-// server ends, the channel receives its error or nil.
+// scriptedClient returns a client of a fake server, which expects the query want after the
+// handshake, and sends reply. If want ends with "ping", a PING must follow the query. The channel
+// receives the result of the server.
 func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -36,7 +32,7 @@ func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
 // runScript runs the fake server of scriptedClient on one connection.
 func runScript(t *testing.T, conn net.Conn, want, reply string) error {
 	defer conn.Close()
-	err := answerQueryAndPing(t, conn, validateBytes, "") // the handshake
+	err := answerQueryAndPing(t, conn, validateBytes, "") // The handshake is VALIDATE and PING.
 	if err != nil {
 		return err
 	}
@@ -49,7 +45,7 @@ func runScript(t *testing.T, conn net.Conn, want, reply string) error {
 	return answerQuery(t, conn, query, reply)
 }
 
-// answerQuery reads as many bytes as want describes, compares them with those, and writes reply.
+// answerQuery expects the bytes of want and writes reply.
 func answerQuery(t *testing.T, conn net.Conn, want, reply string) error {
 	wantBytes := parseBytes(t, want)
 	got := make([]byte, len(wantBytes))
@@ -69,15 +65,15 @@ func answerQuery(t *testing.T, conn net.Conn, want, reply string) error {
 	return err
 }
 
-// answerQueryAndPing is like answerQuery, but then also reads a PING and answers it.
+// answerQueryAndPing is answerQuery for a query and a PING, whose answer is its random nonce.
 func answerQueryAndPing(t *testing.T, conn net.Conn, want, reply string) error {
-	const pingNumber = "0d" // The nonce follows.
+	const pingNumber = "0d"
 	err := answerQuery(t, conn, want+pingNumber, reply)
 	if err != nil {
 		return err
 	}
 
-	var nonce [4]byte
+	var nonce [4]byte // follows the number of PING
 	if _, err := io.ReadFull(conn, nonce[:]); err != nil {
 		return err
 	}
@@ -86,7 +82,6 @@ func answerQueryAndPing(t *testing.T, conn net.Conn, want, reply string) error {
 	return err
 }
 
-// TestClientQueryBytes checks the bytes that the client sends for each call.
 func TestClientQueryBytes(t *testing.T) {
 	ctx := testContext(t)
 	for name, c := range map[string]struct {
@@ -114,7 +109,7 @@ func TestClientQueryBytes(t *testing.T) {
 		},
 		"Wait": {
 			call:  func(c *Client) error { return c.Wait(ctx, "k", "l") },
-			want:  "06" + two64 + keyK + two64 + "'/l'", // 06, the number of keys, and two keys
+			want:  "06" + two64 + keyK + two64 + "'/l'", // number of keys, and two keys
 			reply: "00",
 		},
 	} {
@@ -131,16 +126,14 @@ func TestClientQueryBytes(t *testing.T) {
 	}
 }
 
-// TestGetWaitsBeforeReading checks that Get sends WAIT before GET, because the server answers GET
-// of a missing key with an empty value.
+// The server answers GET of a missing key with an empty value, so the client sends WAIT first.
 func TestGetWaitsBeforeReading(t *testing.T) {
 	clientEnd, serverEnd := net.Pipe()
-	c := newClient("script", nil) // It cannot open connections.
+	c := newClient("script", nil) // uses only the link below
 	closeLater(t, c)
-	// Add a connection, and release it, so that the client uses it for its next call.
 	l := newLink(clientEnd, "script")
 	c.addLink(l)
-	_ = c.releaseLink(l, nil)
+	_ = c.releaseLink(l, nil) // makes the link idle, and returns the given error, nil
 	done := make(chan error, 1)
 	go func() { done <- answerWaitAndGet(t, serverEnd) }()
 	checkValue(t, c, "k", "v")
@@ -149,10 +142,10 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 	}
 }
 
-// answerWaitAndGet expects WAIT and then GET for the key "/k". It answers that the value is "v".
+// answerWaitAndGet expects WAIT and then GET for the key "/k", whose value is "v".
 func answerWaitAndGet(t *testing.T, conn net.Conn) error {
 	defer conn.Close()
-	err := answerQuery(t, conn, "06"+one64+keyK, "00") // WAIT for one key
+	err := answerQuery(t, conn, "06"+one64+keyK, "00") // WAIT
 	if err != nil {
 		return err
 	}
@@ -160,9 +153,8 @@ func answerWaitAndGet(t *testing.T, conn net.Conn) error {
 	return answerQuery(t, conn, "03"+keyK, valueV) // GET
 }
 
-// TestRequestAbortedBeforeSendingKeepsIsIncomplete makes a request with a canceled context, so that
-// no byte is sent. isIncomplete means that a part of a reply has not been read from the connection
-// yet. The request must not change it.
+// isIncomplete means that part of a reply is still unread. A request that is canceled before its
+// first byte is sent does not change this.
 func TestRequestAbortedBeforeSendingKeepsIsIncomplete(t *testing.T) {
 	clientEnd, serverEnd := net.Pipe() // A write would wait for a reader of serverEnd.
 	closeLater(t, clientEnd)

@@ -8,18 +8,11 @@ import (
 	"testing"
 )
 
-// Rank 0 serves the store of a job. It can leave the job intentionally, or end, as in a crash. The
-// other ranks must know which of them happened. Therefore, the server announces to them that rank 0
-// leaves, before it closes.
-//
-// A rank that is stopped, for example by Ctrl-Z, cannot read the announcement in time. When it
-// continues, the connection is closed already. It must find out from the data that it has not read.
-
-// stoppableConn is a connection of a process that can be stopped. While the process is stopped,
-// Read blocks.
+// stoppableConn simulates a connection of a process that is stopped, for example by Ctrl-Z: Read
+// blocks until the process continues.
 type stoppableConn struct {
 	net.Conn
-	// continued is nil until the process is stopped. The channel is closed when it continues.
+	// continued is nil before stop. The channel is closed when the process continues.
 	continued atomic.Pointer[chan struct{}]
 }
 
@@ -37,25 +30,25 @@ func (c *stoppableConn) awaitContinued() {
 	}
 }
 
-// stop stops the process until the returned function is called.
+// stop stops the process until proceed is called.
 func (c *stoppableConn) stop() (proceed func()) {
 	continued := make(chan struct{})
 	c.continued.Store(&continued)
 	return func() { close(continued) }
 }
 
-// stoppedRankCase describes what happens while rank 1 is stopped.
+// stoppedRankCase describes what happens while rank 1 is stopped. Rank 0 serves the store.
 type stoppedRankCase struct {
 	address       string // of the store
-	hasLeft       bool   // rank 0 leaves, and otherwise it ends
-	hasRank2Ended bool   // rank 2 ends before, so rank 1 has another unread report
+	hasLeft       bool   // rank 0 announces that it leaves, instead of crashing
+	hasRank2Ended bool   // rank 2 ends earlier, so rank 1 has two unread reports
 }
 
-// TestStoppedRankKnowsThatRankZeroLeft stops rank 1 until rank 0 has left or ended. When rank 1
-// continues, it must know which of them happened.
+// A stopped rank reads the announcement of rank 0 only after rank 0 has closed the connection. It
+// must still distinguish leaving from a crash.
 func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
 	t.Parallel()
-	const tcp = "127.0.0.1:0" // as between machines
+	const tcp = "127.0.0.1:0" // used between machines
 	for name, c := range map[string]stoppedRankCase{
 		"rank 0 leaves": {address: privateAddress(), hasLeft: true},
 		"rank 0 leaves after the end of rank 2": {
@@ -81,8 +74,8 @@ func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
 	}
 }
 
-// watchOverStoppableConn returns rank 1 of three. It watches over the returned connection for the
-// ends of other ranks.
+// watchOverStoppableConn returns rank 1 of 3 and the connection on which it receives reports about
+// the ends of other ranks.
 func watchOverStoppableConn(t *testing.T, endpoint Endpoint) (*Member, *stoppableConn) {
 	t.Helper()
 	network, addr, err := splitAddress(endpoint.Address)
@@ -109,7 +102,6 @@ func watchOverStoppableConn(t *testing.T, endpoint Endpoint) (*Member, *stoppabl
 	return rank1, conn
 }
 
-// closeServer closes the server of rank 0 in the way that c describes.
 func closeServer(t *testing.T, server *Server, c stoppedRankCase) {
 	t.Helper()
 	if c.hasRank2Ended {
@@ -117,7 +109,7 @@ func closeServer(t *testing.T, server *Server, c stoppedRankCase) {
 	}
 
 	if c.hasLeft {
-		server.announceClosing() // returns after flushTimeout, because rank 1 reads nothing
+		server.announceClosing() // gives up after flushTimeout, because rank 1 reads nothing
 	}
 
 	if err := server.Close(); err != nil {
@@ -125,8 +117,6 @@ func closeServer(t *testing.T, server *Server, c stoppedRankCase) {
 	}
 }
 
-// checkEndOfRankZero waits until rank 1 reports something about rank 0: that it has left, or that
-// it has ended.
 func checkEndOfRankZero(t *testing.T, rank1 *Member, wantLeft bool) {
 	t.Helper()
 	hasAny := func(ended []*EndedError) bool { return len(ended) > 0 }

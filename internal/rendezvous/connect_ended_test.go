@@ -9,12 +9,8 @@ import (
 	"testing"
 )
 
-// Suppose that rank 0, which serves the store, ends while rank 1 is in Connect. Rank 1 then tries
-// to connect again until its context ends. The error must say that rank 0 ended, although rank 1
-// has not begun to watch for the ends of other ranks.
-
-// TestEndOfRankZeroBeforeWatchIsReported ends the store of rank 0 before or after the handshake of
-// rank 1. The error of Connect on rank 1 must report the end of rank 0.
+// Rank 0, which serves the store, ends while rank 1 is still in Connect. Rank 1 retries until its
+// context ends, and then reports the end of rank 0.
 func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 	for name, serve := range map[string]serveFunc{
 		"before the handshake": func(*testing.T, net.Listener, net.Conn) {},
@@ -40,13 +36,12 @@ func TestEndOfRankZeroBeforeWatchIsReported(t *testing.T) {
 	}
 }
 
-// serveFunc does what rank 0 does on the first connection of rank 1, until rank 0 ends.
+// serveFunc serves the first connection of rank 1. Rank 0 ends when it returns.
 type serveFunc func(t *testing.T, l net.Listener, conn net.Conn)
 
-// serveHandshake answers the handshake of rank 1, and waits until rank 1 connects again to claim
-// its rank.
+// serveHandshake answers the handshake, VALIDATE and PING. Then it accepts the connection on which
+// rank 1 claims its rank, and closes it.
 func serveHandshake(t *testing.T, l net.Listener, conn net.Conn) {
-	// The handshake is VALIDATE and PING. The answer is the nonce of the PING.
 	d := newDecoder(conn, "rank 1")
 	if _, err := d.readRequest(maxAuthBytes); err != nil { // VALIDATE
 		t.Error(err)
@@ -59,19 +54,23 @@ func serveHandshake(t *testing.T, l net.Listener, conn net.Conn) {
 		return
 	}
 
-	_, _ = conn.Write(binary.LittleEndian.AppendUint32(nil, ping.nonce))
+	pingAnswer := binary.LittleEndian.AppendUint32(nil, ping.nonce)
+	if _, err := conn.Write(pingAnswer); err != nil {
+		t.Error(err)
+		return
+	}
+
 	claimConn, err := l.Accept()
 	if err != nil {
 		t.Error(err)
 		return
 	}
 
-	_ = claimConn.Close()
+	claimConn.Close()
 }
 
 // serveUntilEnd calls serve with the first connection of rank 1, and then closes the store. It
-// returns when rank 1 has noticed this and connects to the endpoint again, to look for another
-// store.
+// returns when rank 1 has noticed this and retries.
 func serveUntilEnd(t *testing.T, l net.Listener, endpoint Endpoint, serve serveFunc) {
 	conn, err := l.Accept()
 	if err != nil {
@@ -80,12 +79,12 @@ func serveUntilEnd(t *testing.T, l net.Listener, endpoint Endpoint, serve serveF
 	}
 
 	serve(t, l, conn)
-	_ = l.Close()
-	_ = conn.Close()
+	l.Close()
+	conn.Close()
 	awaitConnection(t, endpoint)
 }
 
-// awaitConnection listens on an endpoint until the first connection, and closes it.
+// awaitConnection accepts one connection at an endpoint, and closes it.
 func awaitConnection(t *testing.T, endpoint Endpoint) {
 	l, err := listenUnix(endpoint)
 	if err != nil {
@@ -93,26 +92,24 @@ func awaitConnection(t *testing.T, endpoint Endpoint) {
 		return
 	}
 
-	conn, err := l.Accept()
-	closeErr := l.Close()
-	if closeErr != nil {
-		t.Error(closeErr)
+	conn, acceptErr := l.Accept()
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 
-	if err != nil {
-		t.Error(err)
+	if acceptErr != nil {
+		t.Error(acceptErr)
 		return
 	}
 
-	_ = conn.Close()
+	conn.Close()
 }
 
-// listenUnix listens on the Unix socket of an endpoint.
 func listenUnix(endpoint Endpoint) (net.Listener, error) {
 	return net.Listen("unix", strings.TrimPrefix(endpoint.Address, unixScheme))
 }
 
-// checkRankZeroEnded checks that an error of Connect reports that rank 0 ended and did not leave.
+// checkRankZeroEnded checks that Connect reports a crash of rank 0, not that it left.
 func checkRankZeroEnded(t *testing.T, err error) {
 	t.Helper()
 	var absent *AbsentError
