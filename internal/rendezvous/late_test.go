@@ -8,23 +8,19 @@ import (
 	"time"
 )
 
-// A rank that waits for other ranks reports them repeatedly: in Connect, the ranks that are absent
-// so far, and in Leave, those that are still connected. A report function gets these ranks and the
-// time waited so far. It returns the time until the next report.
-
-// reportEvery is the time between reports. It is short, because the tests wait for reports.
+// reportEvery is short, because the tests wait for reports.
 const reportEvery = time.Millisecond
 
-// TestLateRanksAreReported starts rank 1, which must repeatedly report that rank 0 is absent. After
-// rank 0 has started to serve the store, rank 1 must report rank 2 instead, which never starts.
+// Rank 1 reports that rank 0 is absent. When rank 0 has started, rank 1 reports rank 2, which never
+// starts.
 func TestLateRanksAreReported(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
 	reported := make(chan []int)
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
 	worlds[1].ReportAbsent = func(absent []int, waited time.Duration) time.Duration {
-		hasWaited := waited > 0 // false in the first call
-		if hasWaited {
+		isFirstCall := waited == 0 // absent is empty
+		if !isFirstCall {
 			select {
 			case reported <- absent:
 			case <-ctx.Done():
@@ -42,7 +38,7 @@ func TestLateRanksAreReported(t *testing.T) {
 
 		errs <- err
 	}
-	const reportCount = 2 // because a report must be repeated
+	const reportCount = 2 // A single report would not show that it is repeated.
 	go connect(worlds[1])
 	for range reportCount {
 		awaitReported(t, reported, 0)
@@ -61,7 +57,7 @@ func TestLateRanksAreReported(t *testing.T) {
 	}
 }
 
-// awaitReported waits for a report of exactly one rank, want. It drops other reports before it.
+// awaitReported drops reports until one lists only the rank want.
 func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	t.Helper()
 	timeout := time.After(testTimeout)
@@ -77,15 +73,14 @@ func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	}
 }
 
-// TestConnectedRanksAreReportedDuringLeave connects three ranks, and rank 1 leaves. Then rank 0
-// leaves, which waits for rank 2, because rank 0 serves the store. It must report rank 2.
+// Rank 0 serves the store. When it leaves, it waits for the other ranks and reports them.
 func TestConnectedRanksAreReportedDuringLeave(t *testing.T) {
 	ctx := testContext(t)
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
 	reported := make(chan []int, 1)
 	worlds[0].ReportConnected = func(connected []int, waited time.Duration) time.Duration {
-		hasWaited := waited > 0
-		if hasWaited {
+		isFirstCall := waited == 0 // connected is empty
+		if !isFirstCall {
 			select {
 			case reported <- connected:
 			default: // The previous report is still unread.

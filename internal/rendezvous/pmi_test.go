@@ -13,22 +13,18 @@ import (
 	"testing"
 )
 
-// The process manager of an MPI job connects to each rank by a pair of sockets. They speak PMI-1, a
-// protocol of lines with fields. For example, a rank sends "cmd=get kvsname=kvs_1 key=k", and gets
-// the answer "cmd=get_result rc=0 value=v".
-//
-// The ranks use PMI-1 to find the store. Rank 0, which is called the leader, will serve the store.
-// It puts the endpoint (address and token) of the store under a key. All ranks meet at a barrier,
-// and then get the value of the key. This is called the exchange.
-
-// fakeManager is a process manager for tests.
+// fakeManager is a process manager of MPI. Ranks use it to exchange the endpoint of the store:
+// rank 0, the leader, puts it under a key, and all ranks get it after a barrier. The protocol, PMI-1,
+// consists of lines. For example, "cmd=get kvsname=kvs_1 key=k" has the answer
+// "cmd=get_result rc=0 value=v".
 type fakeManager struct {
-	mu      sync.Mutex
-	values  map[string]string // by kvsname and key; guarded by mu
-	barrier sync.WaitGroup    // counts the ranks that have not arrived at the barrier
+	barrier sync.WaitGroup // counts the ranks that have not arrived at the barrier
+
+	mu     sync.Mutex
+	values map[string]string // by kvsname+key; guarded by mu
 }
 
-// serve answers a rank until its connection is closed, and returns the commands that it sent.
+// serve answers a rank until its connection is closed, and returns the commands of the rank.
 func (m *fakeManager) serve(conn net.Conn) (commands []string, err error) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
@@ -49,6 +45,12 @@ func (m *fakeManager) serve(conn net.Conn) (commands []string, err error) {
 
 // answer returns the answer to a command. It blocks at a barrier.
 func (m *fakeManager) answer(fields map[string]string) string {
+	if fields["cmd"] == "barrier_in" {
+		m.barrier.Done()
+		m.barrier.Wait()
+		return "cmd=barrier_out"
+	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := fields["kvsname"] + fields["key"] // empty if the command has no key
@@ -62,12 +64,6 @@ func (m *fakeManager) answer(fields map[string]string) string {
 	case "put":
 		m.values[key] = fields["value"]
 		return "cmd=put_result rc=0 msg=success"
-	case "barrier_in":
-		m.barrier.Done()
-		m.mu.Unlock() // so that other ranks can arrive
-		m.barrier.Wait()
-		m.mu.Lock()
-		return "cmd=barrier_out"
 	case "get":
 		return "cmd=get_result rc=0 msg=success value=" + m.values[key]
 	case "finalize":
@@ -77,8 +73,8 @@ func (m *fakeManager) answer(fields map[string]string) string {
 	return "cmd=unknown rc=-1"
 }
 
-// socketPair returns two connected sockets: the manager's as a connection, and the rank's as a
-// descriptor. A real process manager passes the descriptor in the variable PMI_FD.
+// socketPair returns two connected sockets. A real process manager passes rankFD to the rank in the
+// variable PMI_FD.
 func socketPair(t *testing.T) (manager net.Conn, rankFD int) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -95,16 +91,14 @@ func socketPair(t *testing.T) (manager net.Conn, rankFD int) {
 
 	rankFD = fds[1]
 	t.Cleanup(func() {
-		// pmiResults keeps the result of each exchange by descriptor. Another test may get the same
-		// descriptor.
+		// Another test may get the same descriptor.
 		pmiResults.Delete(rankFD)
 		syscall.Close(rankFD)
 	})
 	return manager, rankFD
 }
 
-// TestRanksConnectByPMI connects three ranks twice. The second time, they must find the same store
-// without PMI, because PMI allows only one exchange.
+// PMI allows only one exchange, so a second Connect uses the result of the first.
 func TestRanksConnectByPMI(t *testing.T) {
 	const size = 3
 	m := &fakeManager{values: map[string]string{}}
@@ -124,19 +118,22 @@ func TestRanksConnectByPMI(t *testing.T) {
 		connectAndClose(t, worlds)
 	}
 
-	for rank := range worlds { // ends fakeManager.serve
-		_ = syscall.Shutdown(worlds[rank].Route.FD, syscall.SHUT_RDWR)
+	for rank := range worlds {
+		// Connect leaves the descriptor open. This ends fakeManager.serve.
+		if err := syscall.Shutdown(worlds[rank].Route.FD, syscall.SHUT_RDWR); err != nil {
+			t.Error(err)
+		}
 	}
 
 	servers.Wait()
 }
 
-// checkCommands serves a rank until its connection is closed. Then it checks that the rank has sent
-// the commands of one exchange. Only the leader, rank 0, sends a put.
+// checkCommands serves a rank until its connection is closed, and checks that it has sent the
+// commands of one exchange.
 func checkCommands(t *testing.T, m *fakeManager, conn net.Conn, rank int) {
 	commands, err := m.serve(conn)
 	want := "init get_maxes get_my_kvsname barrier_in get finalize"
-	if rank == 0 {
+	if rank == 0 { // the leader
 		want = "init get_maxes get_my_kvsname put barrier_in get finalize"
 	}
 
@@ -146,12 +143,10 @@ func checkCommands(t *testing.T, m *fakeManager, conn net.Conn, rank int) {
 	}
 }
 
-// TestPMIProtocolViolations lets the manager violate the protocol. The exchange must fail.
 func TestPMIProtocolViolations(t *testing.T) {
 	const initReply = "cmd=response_to_init rc=0\n"
 	for name, c := range map[string]struct {
-		// answer is sent before the manager has read any command. Then the manager closes its end.
-		answer    string
+		answer    string // sent at once, before the manager closes its end
 		wantError string // a part of the error
 	}{
 		"closed connection": {answer: "", wantError: "unexpected EOF"},
@@ -189,15 +184,13 @@ func TestPMIProtocolViolations(t *testing.T) {
 	}
 }
 
-// TestPMIExchangeStopsWhenContextEnds cancels the context during an exchange with a manager that
-// never answers. The exchange must return the cause. The test also passes a closed descriptor.
 func TestPMIExchangeStopsWhenContextEnds(t *testing.T) {
 	conn, fd := socketPair(t)
 	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("canceled by the test")
 	go func() {
-		// After the rank has sent its first line, it waits for the answer.
+		// After its first line, the rank waits for an answer, which never comes.
 		_, _ = bufio.NewReader(conn).ReadString('\n')
 		cancel(cause)
 	}()

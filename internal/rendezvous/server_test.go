@@ -9,18 +9,12 @@ import (
 	"testing"
 )
 
-// A server may require a token, which each client must send. Errors and logs must not contain the
-// token. Over Unix sockets, the two sides also know each other's user, and refuse other users.
-
-// TestServerRequiresToken connects with the right token, a wrong token and none. Only the right one
-// must work.
 func TestServerRequiresToken(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", privateAddress()} {
 		checkTokenIsRequired(t, address)
 	}
 }
 
-// checkTokenIsRequired serves a store with a token at an address, and connects clients to it.
 func checkTokenIsRequired(t *testing.T, address string) {
 	t.Helper()
 	token := NewToken()
@@ -47,12 +41,11 @@ func checkTokenIsRequired(t *testing.T, address string) {
 
 	for _, text := range []string{wrongErr.Error(), token.String(), token.GoString()} {
 		if strings.Contains(text, string(token)) {
-			t.Fatalf("%q contains the secret", text)
+			t.Fatalf("%q contains the token", text)
 		}
 	}
 }
 
-// TestTokenForServerWithoutTokenIsRefused connects with a token to a server that has none.
 func TestTokenForServerWithoutTokenIsRefused(t *testing.T) {
 	s, _ := serveOn(t, privateAddress(), "")
 	_, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: NewToken()})
@@ -61,7 +54,6 @@ func TestTokenForServerWithoutTokenIsRefused(t *testing.T) {
 	}
 }
 
-// TestTCPRequiresToken calls Listen with a TCP address and without a token, which must fail.
 func TestTCPRequiresToken(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", "")
 	if err == nil {
@@ -70,9 +62,7 @@ func TestTCPRequiresToken(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedRequestsAreLimited sends a PING without the token, which is allowed, and then
-// a request that is longer than the one that contains a token. The server must close the
-// connection.
+// Before the token, the server accepts a PING, but no request that is too long to contain a token.
 func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	s := newServer("test", "secret")
 	closeLater(t, s)
@@ -90,8 +80,8 @@ func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	}
 }
 
-// TestOtherUsersAreRefused connects clients and servers by Unix sockets. First, a client expects
-// the server of another user. Then, a server expects a client of another user. Both must fail.
+// Over a Unix socket, a client refuses servers of other users, and a server refuses their clients.
+// The test changes the expected user instead of the actual one.
 func TestOtherUsersAreRefused(t *testing.T) {
 	s, c := serveOn(t, privateAddress(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {

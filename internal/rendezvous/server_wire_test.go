@@ -9,18 +9,13 @@ import (
 	"testing"
 )
 
-// A client sends queries to the server of a store, and the server answers them. The tests contain
-// their bytes as texts. For example, a client sends this query to read the key "/k":
+// parseBytes parses hexadecimal digits with spaces, and characters in single quotes. For example,
+// the query GET for the key "/k", and the answer if its value is "v", are
 //
 //	03 0200000000000000 '/k'
-//
-// The first byte is the number of the query: 03 for GET. Before the two bytes of the key comes the
-// key's length, 2, in 64 bits in little-endian order. If the key has the value "v", the answer is
-//
 //	0100000000000000 'v'
-
-// parseBytes returns the bytes that a text describes: pairs of hexadecimal digits, and characters
-// in single quotes. It ignores spaces between digits.
+//
+// The query number is 03. Keys and values follow their lengths, 2 and 1.
 func parseBytes(t testing.TB, text string) []byte {
 	t.Helper()
 	var b []byte
@@ -43,11 +38,10 @@ func parseBytes(t testing.TB, text string) []byte {
 	return b
 }
 
-// validateBytes is the query VALIDATE with its magic number, which must be first on a connection.
+// validateBytes is VALIDATE with its magic number, the first query of each connection.
 const validateBytes = "00 cef7853c"
 
-// Numbers of 64 bits. They are lengths of keys, values and lists, counts of ranks, and operands of
-// ADD.
+// Little-endian numbers of 64 bits.
 const (
 	zero64  = "0000000000000000"
 	one64   = "0100000000000000"
@@ -55,7 +49,7 @@ const (
 	three64 = "0300000000000000"
 )
 
-// Keys with their lengths. "/x" is never set in exchanges.
+// Keys after their lengths. keyX is never set in exchanges.
 const (
 	keyA = one64 + "'a'"
 	keyB = one64 + "'b'"
@@ -66,7 +60,7 @@ const (
 	keyX = two64 + "'/x'"
 )
 
-// Values with their lengths.
+// Values after their lengths.
 const (
 	value1 = one64 + "'1'"
 	value2 = one64 + "'2'"
@@ -77,8 +71,7 @@ const (
 	valueX = one64 + "'x'"
 )
 
-// exchanges has examples of every query except VALIDATE. The order matters, because a query can
-// change what the server answers to the next ones.
+// exchanges has examples of every query except VALIDATE. Later answers depend on earlier queries.
 var exchanges = []struct {
 	name string
 	send string // the query
@@ -112,7 +105,7 @@ var exchanges = []struct {
 	{name: "QUEUE_PUSH again", send: "0e" + keyQ + value2},
 	{name: "QUEUE_LEN", send: "10" + keyQ, want: two64},
 	{name: "CHECK of a non-empty queue", send: "05" + one64 + keyQ, want: "00"},
-	// QUEUE_POP answers with the former number of values, and the first value.
+	// QUEUE_POP answers with the former length of the queue, and the first value.
 	{name: "QUEUE_POP", send: "0f" + keyQ, want: two64 + value1},
 	{name: "QUEUE_POP of the last value", send: "0f" + keyQ, want: one64 + value2},
 	{name: "QUEUE_POP of an empty queue", send: "0f" + keyQ, want: zero64},
@@ -122,7 +115,7 @@ var exchanges = []struct {
 	{name: "CANCEL_WAIT at a barrier", send: "0c", want: "01"},
 }
 
-// openRawConn connects to a server as a remote client does, but without a handshake.
+// openRawConn connects to a server as a remote client, but without a handshake.
 func openRawConn(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	clientEnd, serverEnd := net.Pipe()
@@ -135,7 +128,7 @@ func openRawConn(t *testing.T, s *Server) net.Conn {
 	return clientEnd
 }
 
-// openTestConn starts a server without a token, and connects to it by openRawConn.
+// openTestConn returns a connection to a new server that requires no token.
 func openTestConn(t *testing.T) net.Conn {
 	t.Helper()
 	s := newServer("test", "")
@@ -143,7 +136,7 @@ func openTestConn(t *testing.T) net.Conn {
 	return openRawConn(t, s)
 }
 
-// send writes the bytes that a text describes.
+// send writes a text in the notation of parseBytes.
 func send(t *testing.T, conn io.Writer, text string) {
 	t.Helper()
 	if _, err := conn.Write(parseBytes(t, text)); err != nil {
@@ -151,7 +144,7 @@ func send(t *testing.T, conn io.Writer, text string) {
 	}
 }
 
-// expect reads as many bytes as a text describes, and compares them with those.
+// expect reads a text in the notation of parseBytes.
 func expect(t *testing.T, conn io.Reader, text string) {
 	t.Helper()
 	want := parseBytes(t, text)
@@ -162,20 +155,19 @@ func expect(t *testing.T, conn io.Reader, text string) {
 	}
 }
 
-// TestServerAnswerBytes compares the server's answers with those in exchanges. It sends a PING
-// after each query. If an answer is too long, the answer to the PING is not at the expected place.
+// A PING after each query detects an answer that is too long.
 func TestServerAnswerBytes(t *testing.T) {
 	const pingAnswer = "01020304"
 	const ping = "0d" + pingAnswer
 	conn := openTestConn(t)
 	send(t, conn, validateBytes)
 	tested := map[byte]bool{0: true} // by query number; 0 is VALIDATE
-	for _, x := range exchanges {
-		t.Log(x.name)
-		queryNumber := parseBytes(t, x.send)[0]
+	for _, exchange := range exchanges {
+		t.Log(exchange.name)
+		queryNumber := parseBytes(t, exchange.send)[0]
 		tested[queryNumber] = true
-		send(t, conn, x.send+ping)
-		expect(t, conn, x.want+pingAnswer)
+		send(t, conn, exchange.send+ping)
+		expect(t, conn, exchange.want+pingAnswer)
 	}
 
 	if len(tested) != int(queryCount) {
@@ -183,15 +175,14 @@ func TestServerAnswerBytes(t *testing.T) {
 	}
 }
 
-// TestServerReadsSingleBytes sends all queries, each byte in a separate write. The server must wait
-// for the rest of each query.
+// The server waits for the rest of a query that arrives in parts.
 func TestServerReadsSingleBytes(t *testing.T) {
 	conn := openTestConn(t)
 	queries := validateBytes
 	answers := ""
-	for _, x := range exchanges {
-		queries += x.send
-		answers += x.want
+	for _, exchange := range exchanges {
+		queries += exchange.send
+		answers += exchange.want
 	}
 
 	queryBytes := parseBytes(t, queries)
@@ -216,12 +207,7 @@ func checkServerCloses(t *testing.T, b []byte) {
 	}
 }
 
-// TestServerClosesInvalidConnections sends bytes that violate the protocol or exceed its limits.
-// The server must close the connection without an answer.
 func TestServerClosesInvalidConnections(t *testing.T) {
-	const keyK1 = one64 + "'k'"
-	const keyX1 = one64 + "'x'"
-	const keyY1 = one64 + "'y'"
 	for name, text := range map[string]string{
 		"another first query":   "0d 01020304",
 		"the wrong magic":       "00 cef7853d",
@@ -229,24 +215,24 @@ func TestServerClosesInvalidConnections(t *testing.T) {
 		"an unknown query":      validateBytes + "13",
 		"VALIDATE twice":        validateBytes + validateBytes,
 		"a key over 8 KiB":      validateBytes + "03 0120000000000000",
-		"a value over 8 MiB":    validateBytes + "01" + keyK1 + "0100800000000000",
+		"a value over 8 MiB":    validateBytes + "01" + keyA + "0100800000000000",
 		"a huge key":            validateBytes + "03 ffffffffffffffff",
 		"more than 128 Ki keys": validateBytes + "05 0100020000000000",
 		"ADD to a value that is not a number": validateBytes +
-			"01" + keyK1 + valueV + "04" + keyK1 + one64,
+			"01" + keyA + valueV + "04" + keyA + one64,
 		"a second WAIT": validateBytes +
-			"06" + one64 + keyX1 + "06" + one64 + keyY1,
+			"06" + one64 + keyB + "06" + one64 + keyC,
 		"BARRIER during WAIT": validateBytes +
-			"06" + one64 + keyX1 + "12" + keyY1 + one64,
+			"06" + one64 + keyB + "12" + keyC + one64,
 	} {
 		t.Run(name, func(t *testing.T) { checkServerCloses(t, parseBytes(t, text)) })
 	}
 
 	t.Run("an APPEND beyond the limit", func(t *testing.T) {
-		// SET a value of maxValueBytes, which is 8 MiB, and then APPEND one byte.
-		b := parseBytes(t, validateBytes+"01"+keyK1+"0000800000000000")
+		const maxValueBytes64 = "0000800000000000"
+		b := parseBytes(t, validateBytes+"01"+keyA+maxValueBytes64) // SET
 		b = append(b, make([]byte, maxValueBytes)...)
-		b = append(b, parseBytes(t, "09"+keyK1+valueX)...)
+		b = append(b, parseBytes(t, "09"+keyA+valueX)...) // APPEND of one byte
 		checkServerCloses(t, b)
 	})
 }

@@ -10,18 +10,14 @@ import (
 	"testing"
 )
 
-// Each call of Connect connects this rank to a world: a set of ranks. Rank 0 serves the store of a
-// world in a service. If it calls Connect twice, both worlds share the service. Each call returns a
-// Member, by which a rank leaves the world. The last Member of rank 0 closes the service, after the
-// other ranks have left.
+// Each call of Connect joins a world, a set of ranks, and returns a Member to leave it. If rank 0
+// calls Connect twice at one address, both worlds share the store that it serves.
 
 // routeToRankZero returns a route to a store that rank 0 serves at a new address.
 func routeToRankZero() Route {
 	return Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 }
 
-// TestRanksLeaveWorldsInAnyOrder connects each rank to two worlds of the same ranks. Rank 1 leaves
-// them in the opposite order, which must not block any rank.
 func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 	worlds := worldsOf(3, routeToRankZero())
 	ctx := testContext(t)
@@ -38,7 +34,8 @@ func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 
 		err = errors.Join(exchangeValues(ctx, second, w), exchangeValues(ctx, first, w))
 		members := []io.Closer{firstMember, secondMember}
-		if w.Rank == 1 {
+		leavesInReverse := w.Rank == 1
+		if leavesInReverse {
 			slices.Reverse(members)
 		}
 
@@ -48,11 +45,9 @@ func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 
 		return err
 	})
-	connectAndClose(t, worlds) // A new service can use the address.
+	connectAndClose(t, worlds) // The address is free again.
 }
 
-// TestSecondServiceWithAnotherTokenIsRefused calls joinService twice in one process, for the same
-// address. The second call has another token, so it must fail instead of sharing the service.
 func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	endpoint := Endpoint{Address: privateAddress(), Token: "one"}
 	s, err := joinService(testContext(t), endpoint, &World{Size: 1})
@@ -73,14 +68,14 @@ func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	}
 }
 
-// TestServerOutlivesFirstWorld connects ranks 0 and 1 to two worlds: a large one with rank 2, and a
-// small one without it. They leave the large one first. Rank 2 must still be able to use the store.
+// Ranks 0 and 1 join two worlds, and leave first the large one, to which rank 2 belongs. Rank 2 can
+// still use the store.
 func TestServerOutlivesFirstWorld(t *testing.T) {
 	route := routeToRankZero()
 	large := worldsOf(3, route)
 	small := worldsOf(2, route)
 	ctx := testContext(t)
-	hasLeft := make(chan struct{}) // closed when rank 0 has left the large world
+	hasLeftLarge := make(chan struct{}) // closed by rank 0
 	var ranks sync.WaitGroup
 	for rank := range 2 {
 		ranks.Go(func() {
@@ -91,7 +86,7 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 			}
 
 			if rank == 0 {
-				close(hasLeft)
+				close(hasLeftLarge)
 			}
 
 			if err := smallMember.Close(); err != nil {
@@ -101,10 +96,11 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	}
 
 	ranks.Go(func() {
-		s, member := connectOrFail(ctx, t, large[2])
-		<-hasLeft
-		for range 200 { // long enough to overlap with the end of the small world
-			if err := s.Set(ctx, "key", nil); err != nil {
+		store, member := connectOrFail(ctx, t, large[2])
+		<-hasLeftLarge
+		const callCount = 200 // enough to overlap with the end of the small world
+		for range callCount {
+			if err := store.Set(ctx, "key", nil); err != nil {
 				t.Errorf("rank 2: %v", err)
 				break
 			}
@@ -117,21 +113,19 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 	ranks.Wait()
 }
 
-// connectOrFail calls Connect. If that fails, the test fails, and Close of the returned member has
-// no effect.
+// connectOrFail calls Connect. After an error, Close of the returned member has no effect.
 func connectOrFail(ctx context.Context, t *testing.T, w World) (*Client, io.Closer) {
-	s, member, err := Connect(ctx, w)
+	store, member, err := Connect(ctx, w)
 	if err != nil {
 		t.Error(err)
-		return s, io.NopCloser(nil)
+		return store, io.NopCloser(nil)
 	}
 
-	return s, member
+	return store, member
 }
 
-// TestFailedConnectDoesNotDelayLeave connects three ranks to a first world. Only ranks 0 and 1 try
-// to connect to a second world, which fails. When ranks 1 and 2 have left the first world, rank 0
-// must be able to leave it, although another client is still connected to its store.
+// All three ranks join a first world. Only ranks 0 and 1 try to join a second, which fails. Rank 0
+// can then leave when the others have left the first world, even if a client is still connected.
 func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	route := routeToRankZero()
 	ctx := testContext(t)
@@ -156,7 +150,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 
 	leaveResult := make(chan error, 1)
 	go func() {
-		// This context must end after ctx, so that the test detects a Leave that waits.
+		// A Leave that waits is still blocked when ctx ends.
 		longCtx, cancel := context.WithTimeout(context.Background(), 2*testTimeout)
 		defer cancel()
 		leaveResult <- members[0].Leave(longCtx, "")
@@ -171,14 +165,18 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	}
 }
 
-// failSecondConnect calls Connect on ranks 0 and 1, but not on rank 2. It cancels both calls when
-// both ranks have joined, and checks that they return an AbsentError. c is a client of the store.
+// failSecondConnect calls Connect on ranks 0 and 1, but not on rank 2, until both have joined. The
+// calls must return an AbsentError. c is a client of the store.
 func failSecondConnect(ctx context.Context, t *testing.T, c *Client, worlds []World) {
 	t.Helper()
 	connectCtx, cancel := context.WithCancel(ctx)
 	go func() {
-		// The keys contain the run ID "none", attempt 0, size 3 and the number of the world, 2.
-		_ = c.Wait(ctx, "symmem/none/0/3/2/joined/0", "symmem/none/0/3/2/joined/1")
+		// The run ID is "none", with 0 restarts and 3 ranks. This is call 2 of Connect.
+		const joinedPrefix = "symmem/none/0/3/2/joined/"
+		if err := c.Wait(ctx, joinedPrefix+"0", joinedPrefix+"1"); err != nil {
+			t.Error(err)
+		}
+
 		cancel()
 	}()
 	forEachRank(t, worlds[:2], func(w World) error {

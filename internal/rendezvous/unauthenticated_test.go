@@ -10,10 +10,7 @@ import (
 	"time"
 )
 
-// A server with a token limits the connections that have not sent it yet: their number, and the
-// time until they must send it. These connections are called unauthenticated.
-
-// dialWithoutHandshake opens a connection to s, but sends nothing.
+// dialWithoutHandshake opens a connection and sends nothing, so it remains unauthenticated.
 func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.Address())
@@ -31,8 +28,7 @@ func encodeValidate() []byte {
 	return validate.encode(nil)
 }
 
-// checkClosed waits until the server closes the connection. The test fails if the connection
-// receives data or is not closed before testTimeout.
+// checkClosed checks that the server closes the connection without sending data.
 func checkClosed(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
@@ -46,13 +42,11 @@ func checkClosed(t *testing.T, conn net.Conn) {
 	}
 }
 
-// TestUnauthenticatedConnectionsAreLimited opens twice as many connections without a handshake as
-// the server allows. The server must close the oldest. Meanwhile, clients with the token must
-// work.
+// The server closes the oldest unauthenticated connections, but none with the token.
 func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	const count = 2 * maxUnauthenticated
-	const clientInterval = 64 // A client with the token connects after this number of connections.
+	const clientInterval = 64 // connections between two clients with the token; arbitrary
 	var conns []net.Conn
 	for range count {
 		conns = append(conns, dialWithoutHandshake(t, s))
@@ -74,13 +68,13 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 			remaining, maxUnauthenticated)
 	}
 
-	// The client that connected first must still work.
+	// The first client is still connected.
 	if err := first.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
 
-// checkClientWorks connects a client with the token, and checks that it can set a key.
+// checkClientWorks checks that a new client with the token can set a key.
 func checkClientWorks(t *testing.T, s *Server) {
 	t.Helper()
 	c, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: "token"})
@@ -94,8 +88,7 @@ func checkClientWorks(t *testing.T, s *Server) {
 	}
 }
 
-// TestUnauthenticatedConnectionsTimeOut opens a connection that sends nothing and one that sends
-// only a part of the handshake. The server must close both after its authTimeout.
+// authTimeout limits the time until the handshake is complete.
 func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
@@ -109,26 +102,24 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 
 	checkClosed(t, silentConn)
 	checkClosed(t, partialConn)
-	// An authenticated client may be idle for longer.
+	// An authenticated client may be idle for longer than authTimeout.
 	if err := first.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestLocalClientHasNoDeadline checks that authTimeout does not apply to clients in the server's
-// process, which need no token.
+// authTimeout does not apply to clients in the server's process, which need no token.
 func TestLocalClientHasNoDeadline(t *testing.T) {
 	s, _ := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
-	s.authTimeout = -time.Second // expired for any other connection
+	s.authTimeout = -time.Second // has expired when a connection opens
 	s.mu.Unlock()
 	if err := s.Client().Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestUnauthenticatedConnectionDoesNotDelayDrain calls Drain, which waits for clients, on a server.
-// It must not wait for a client that has not sent the token.
+// Drain waits only for clients that have sent the token.
 func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", "token")
 	if err != nil {
@@ -141,7 +132,7 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// When the PING has been answered, the server knows the connection.
+	// The answer to the PING shows that the server has accepted the connection.
 	const pingAnswerBytes = 4
 	if _, err := io.ReadFull(conn, make([]byte, pingAnswerBytes)); err != nil {
 		t.Fatal(err)
@@ -156,8 +147,7 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedLimitFor lists limits for processes that may open the given number of
-// descriptors: a quarter of it, but at least 4 and at most maxUnauthenticated.
+// The limit is a quarter of the descriptors, but at least 4 and at most maxUnauthenticated.
 func TestUnauthenticatedLimitFor(t *testing.T) {
 	for descriptors, want := range map[uint64]int{
 		8:              4,
