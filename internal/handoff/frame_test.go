@@ -7,11 +7,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A process asks another for a file by a request, and gets a response. Each is a frame: bytes of a
-// fixed number. A request contains a token, which proves that the process may ask, and the key of
-// the file. A response contains a status, such as statusFound.
-
-// TestDecodeRequestReturnsEncodedTokenAndKey encodes and decodes requests with random fields.
 func TestDecodeRequestReturnsEncodedTokenAndKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var token Token
@@ -31,11 +26,8 @@ func TestDecodeRequestReturnsEncodedTokenAndKey(t *testing.T) {
 	})
 }
 
-// unknownStatus is not a status of the protocol.
-const unknownStatus = 77
+const unknownStatus = 77 // arbitrary
 
-// TestDecodeResponseReturnsErrorForStatus decodes responses. The error must be the one of the
-// status, or ErrProtocol if the frame is invalid.
 func TestDecodeResponseReturnsErrorForStatus(t *testing.T) {
 	for name, c := range map[string]struct {
 		frame []byte
@@ -60,8 +52,7 @@ func TestDecodeResponseReturnsErrorForStatus(t *testing.T) {
 	}
 }
 
-// NamespaceOf hashes a name. Different names must have different namespaces, and one name always
-// the same, because processes compute it separately.
+// Processes compute the namespace of a name independently.
 func TestNamespaceOfIdentifiesName(t *testing.T) {
 	names := map[uint64]string{} // by namespace
 	for _, name := range []string{"", "group/0", "group/1", "group/10", "pool", "group/"} {
@@ -77,8 +68,7 @@ func TestNamespaceOfIdentifiesName(t *testing.T) {
 	}
 }
 
-// FuzzDecodeRequest checks that decodeRequest returns ErrProtocol and zero values, or else a
-// request that is encoded as the same frame.
+// An accepted request has only one encoding.
 func FuzzDecodeRequest(f *testing.F) {
 	validFrame := encodeRequest(Token{1, 2, 3}, Key{Namespace: 4, Number: 5})
 	f.Add(validFrame)
@@ -107,8 +97,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
-// FuzzDecodeResponse checks that one frame only is accepted: the response for a file that was
-// found.
+// Only the response for statusFound is accepted.
 func FuzzDecodeResponse(f *testing.F) {
 	for _, status := range []uint32{statusFound, statusUnknown, statusRefused, unknownStatus} {
 		f.Add(encodeResponse(status))

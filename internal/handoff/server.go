@@ -15,30 +15,24 @@ import (
 	"symmem/internal/sys"
 )
 
-// Suppose that rank 0 exports a file under a key, and that rank 1 runs on the same machine. Rank 1
-// connects to the Server of rank 0, and sends a request with the key and the token. The Server
-// checks that the token is its own, and sends a descriptor of the file. Rank 1 keeps the connection
-// for later requests. When rank 0 withdraws the file, rank 1 can still use its descriptor.
-
 const (
-	// requestTimeout limits the time from the first byte of a request to the end of its response.
-	// Clients send whole requests, so only a stopped or faulty client reaches the limit.
+	// requestTimeout starts at the first byte of a request and includes the response. Clients send
+	// whole requests, so only a stopped or faulty client exceeds it.
 	requestTimeout = 10 * time.Second
-	// acceptRetryPause is the time between a failed attempt to accept a connection and the next. It
-	// keeps the server from using all of a core while no descriptor is free.
+	// acceptRetryPause keeps the server from spinning while no descriptor is free.
 	acceptRetryPause = 10 * time.Millisecond
 )
 
-// Server sends exported files to other processes that know its token. It is safe for concurrent
-// use.
+// Server sends exported files to other processes that know its token. Each process keeps its
+// connection for further requests. Server is safe for concurrent use.
 type Server struct {
 	token      Token
 	listener   *net.UnixListener
 	goroutines sync.WaitGroup
 
-	mu          sync.Mutex             // guards the fields below
-	exports     map[Key]*os.File       // the files belong to the callers of Export
-	connections map[*net.UnixConn]bool // the open connections; all values are true
+	mu          sync.Mutex       // guards the fields below
+	exports     map[Key]*os.File // owned by the callers of Export
+	connections map[*net.UnixConn]struct{}
 	isClosed    bool
 }
 
@@ -53,12 +47,12 @@ func Listen(token Token) (*Server, error) {
 		return nil, fmt.Errorf("opening the hand-off socket: %w", err)
 	}
 
-	sys.CloseInForks(listener) // so that the socket ends with this process
+	sys.CloseInForks(listener) // Children must not keep the socket open after this process.
 	s := &Server{
 		token:       token,
 		listener:    listener,
 		exports:     map[Key]*os.File{},
-		connections: map[*net.UnixConn]bool{},
+		connections: map[*net.UnixConn]struct{}{},
 	}
 	s.goroutines.Go(s.acceptConnections)
 	return s, nil
@@ -85,7 +79,7 @@ func (s *Server) Withdraw(key Key) {
 // Close stops the server and waits for its goroutines.
 func (s *Server) Close() error {
 	s.mu.Lock()
-	s.isClosed = true // so that addConnection closes later connections
+	s.isClosed = true // From now on, addConnection closes connections.
 	for conn := range s.connections {
 		conn.Close()
 	}
@@ -96,8 +90,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// acceptConnections accepts connections until the listener is closed. It starts a goroutine for
-// each.
+// acceptConnections serves each connection on its own goroutine, until the listener is closed.
 func (s *Server) acceptConnections() {
 	for {
 		conn, err := s.listener.AcceptUnix()
@@ -106,7 +99,7 @@ func (s *Server) acceptConnections() {
 		}
 
 		if err != nil {
-			// The error is temporary: no descriptor is free, or the client has disconnected.
+			// No descriptor is free, or the client has disconnected.
 			time.Sleep(acceptRetryPause)
 			continue
 		}
@@ -118,8 +111,8 @@ func (s *Server) acceptConnections() {
 	}
 }
 
-// addConnection registers a connection so that Close can close it. If the peer belongs to another
-// user or the server is closed, addConnection closes the connection and returns false.
+// addConnection registers a connection for Close. If the peer belongs to another user or the server
+// is closed, it closes the connection and returns false.
 func (s *Server) addConnection(conn *net.UnixConn) bool {
 	peer, err := sys.PeerOf(conn)
 	isSameUser := err == nil && peer.UID == os.Getuid()
@@ -130,18 +123,16 @@ func (s *Server) addConnection(conn *net.UnixConn) bool {
 		return false
 	}
 
-	s.connections[conn] = true
+	s.connections[conn] = struct{}{}
 	return true
 }
 
-// handleRequests answers the requests of one connection until the connection ends or a request is
-// invalid.
+// handleRequests serves one connection until it ends or a request is invalid.
 func (s *Server) handleRequests(conn *net.UnixConn) {
 	defer s.removeConnection(conn)
 	request := make([]byte, requestBytes)
 	for {
-		// There is no deadline for the first byte of a request: hours may pass between requests.
-		noDeadline := time.Time{}
+		noDeadline := time.Time{} // Hours may pass between requests.
 		conn.SetReadDeadline(noDeadline)
 		if _, err := io.ReadFull(conn, request[:1]); err != nil {
 			return
@@ -158,8 +149,7 @@ func (s *Server) handleRequests(conn *net.UnixConn) {
 	}
 }
 
-// respond answers a request, and reports whether the connection can be used for more requests.
-func (s *Server) respond(conn *net.UnixConn, request []byte) bool {
+func (s *Server) respond(conn *net.UnixConn, request []byte) (canContinue bool) {
 	token, key, err := decodeRequest(request)
 	if err != nil {
 		return false
@@ -171,8 +161,8 @@ func (s *Server) respond(conn *net.UnixConn, request []byte) bool {
 		return false
 	}
 
-	// Hold the lock until the file is sent, so that Withdraw waits. After Withdraw, the caller of
-	// Export may close the file. By then, the kernel must have a reference to the file.
+	// The caller of Export may close the file after Withdraw, which must therefore wait until the file
+	// has been sent.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, isExported := s.exports[key]
@@ -185,7 +175,6 @@ func (s *Server) respond(conn *net.UnixConn, request []byte) bool {
 	return err == nil
 }
 
-// removeConnection closes a connection, and removes it from those that Close closes.
 func (s *Server) removeConnection(conn *net.UnixConn) {
 	conn.Close()
 	s.mu.Lock()

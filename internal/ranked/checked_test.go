@@ -11,7 +11,6 @@ import (
 	"symmem/internal/ranked"
 )
 
-// severalMu is a class of locks of which a goroutine can hold several.
 type severalMu struct{}
 
 func (severalMu) Rank() ranked.Rank {
@@ -29,56 +28,55 @@ func recoverPanic(f func()) (text string) {
 	return ""
 }
 
-// readLocker is a sync.Locker that acquires a lock for reading.
+// readLocker acquires a lock for reading.
 type readLocker struct{ *ranked.RWMutex[sharedMu] }
 
 func (r readLocker) Lock()   { r.RLock() }
 func (r readLocker) Unlock() { r.RUnlock() }
 
-// TestLocksAreAcquiredInOrder acquires locks in orders that are allowed or must panic. The order of
-// each class is in its method Rank: outerMu has 1, innerMu 2, sharedMu 3 and severalMu 4.
 func TestLocksAreAcquiredInOrder(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
 	var shared ranked.RWMutex[sharedMu]
 	var several [2]ranked.Mutex[severalMu]
-	// lock returns a function that acquires locks in the given order, and releases all.
-	lock := func(locks ...sync.Locker) func() {
-		return func() {
-			for _, l := range locks {
-				l.Lock()
-				defer l.Unlock()
-			}
-		}
-	}
+	var otherInner ranked.Spin[innerMu]
+	type lockers []sync.Locker // acquired in this order
 	for _, c := range []struct {
-		name string
-		lock func()
-		want string // part of the panic's text, or "" if there must be no panic
+		name  string
+		locks lockers
+		want  string // part of the panic's text, or "" if there must be no panic
 	}{
-		{"in the order of ranks", lock(&outer, &inner, &shared), ""},
-		{"several locks of a class with AllowsSeveral", lock(&several[0], &several[1]), ""},
+		{"in the order of ranks", lockers{&outer, &inner, &shared}, ""},
+		{"several locks of a class with AllowsSeveral", lockers{&several[0], &several[1]}, ""},
 		{
-			"the outer lock last", lock(&inner, &outer),
+			"the outer lock last", lockers{&inner, &outer},
 			"test.outer (order 1) is acquired while test.inner",
 		},
-		{"the same lock twice", lock(&inner, &inner), "test.inner is acquired twice"},
+		{"the same lock twice", lockers{&inner, &inner}, "test.inner is acquired twice"},
 		{
-			"the same lock of a class with AllowsSeveral twice", lock(&several[1], &several[1]),
+			"the same lock of a class with AllowsSeveral twice", lockers{&several[1], &several[1]},
 			"test.several is acquired twice",
 		},
 		{
-			"for reading, out of order", lock(&several[0], readLocker{&shared}),
+			"for reading, out of order", lockers{&several[0], readLocker{&shared}},
 			"test.shared (order 3) is acquired while test.several",
 		},
-		{"two locks of a class without AllowsSeveral", func() {
-			var other ranked.Spin[innerMu]
-			lock(&inner, &other)()
-		}, "test.inner (order 2) is acquired while test.inner"},
-		{"the first again after others", lock(&outer, &inner, &outer), "test.outer is acquired twice"},
+		{
+			"two locks of a class without AllowsSeveral", lockers{&inner, &otherInner},
+			"test.inner (order 2) is acquired while test.inner",
+		},
+		{
+			"the first again after others", lockers{&outer, &inner, &outer},
+			"test.outer is acquired twice",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := recoverPanic(c.lock)
+			got := recoverPanic(func() {
+				for _, l := range c.locks {
+					l.Lock()
+					defer l.Unlock()
+				}
+			})
 			if c.want == "" && got != "" {
 				t.Errorf("got panic %q, want none", got)
 			}
@@ -90,8 +88,8 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 	}
 }
 
-// TestInversionReportsBothStacks acquires two locks in the wrong order after another goroutine has
-// acquired them in the right order. The panic must contain all stacks.
+// The panic contains the stacks of both locks in the wrong order, and a stack of a goroutine that has
+// acquired such locks in the right order, here or in an earlier test.
 func TestInversionReportsBothStacks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
@@ -120,8 +118,7 @@ func TestInversionReportsBothStacks(t *testing.T) {
 	}
 }
 
-// lockFirst and lockSecond acquire a lock. They have names that a stack shows, because they are not
-// inlined.
+// lockFirst and lockSecond appear in stacks, because they are not inlined.
 //
 //go:noinline
 func lockFirst(l sync.Locker) { l.Lock() }
@@ -129,8 +126,8 @@ func lockFirst(l sync.Locker) { l.Lock() }
 //go:noinline
 func lockSecond(l sync.Locker) { l.Lock() }
 
-// TestTryLockCountsAsHeld acquires a lock with TryLock, out of order. This must not panic, because
-// TryLock does not wait. A later Lock must then know that the goroutine holds the lock.
+// TryLock does not wait, so it may be called out of order. A later Lock detects that the goroutine
+// holds the lock.
 func TestTryLockCountsAsHeld(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
@@ -155,8 +152,7 @@ func TestTryLockCountsAsHeld(t *testing.T) {
 	outer.Unlock() //nolint:staticcheck // The test checks that this does not block.
 }
 
-// TestUnlockByAnotherGoroutine acquires a lock and lets another goroutine release it. The first
-// goroutine then holds no lock: it may acquire an outer lock, but a second release must panic.
+// After another goroutine has released inner, this goroutine holds no lock.
 func TestUnlockByAnotherGoroutine(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
@@ -174,8 +170,7 @@ func TestUnlockByAnotherGoroutine(t *testing.T) {
 	}
 }
 
-// TestWaitingChecksHeldLocks checks that a goroutine may wait for other ranks while it holds outer,
-// whose rank has CanWait. While it also holds inner, AssertMayWait must panic.
+// A goroutine may wait for other processes while it holds only locks with CanWait, such as outer.
 func TestWaitingChecksHeldLocks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
@@ -190,8 +185,7 @@ func TestWaitingChecksHeldLocks(t *testing.T) {
 	}
 }
 
-// TestCheckedLockDoesNotAllocate measures the bookkeeping of locks that check their order, which
-// also runs in tests of hot paths.
+// Tests of hot paths, which count allocations, also run with checked locks.
 func TestCheckedLockDoesNotAllocate(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]

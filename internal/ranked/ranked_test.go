@@ -7,7 +7,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// The classes of locks in tests. A goroutine must acquire locks in the order of their ranks.
+// Classes of locks. A goroutine must acquire them in the order of their Rank methods.
 type (
 	outerMu  struct{}
 	innerMu  struct{}
@@ -24,8 +24,6 @@ func (sharedMu) Rank() ranked.Rank {
 	return ranked.Rank{Order: 3, Name: "test.shared"}
 }
 
-// TestMutualExclusion increments a counter in several goroutines, each time with a lock held. No
-// increment may get lost.
 func TestMutualExclusion(t *testing.T) {
 	var mutex ranked.Mutex[outerMu]
 	var spin ranked.Spin[innerMu]

@@ -14,8 +14,8 @@ import (
 )
 
 // fakeManager is a process manager of MPI. Ranks use it to exchange the endpoint of the store:
-// rank 0, the leader, puts it under a key, and all ranks get it after a barrier. The protocol, PMI-1,
-// consists of lines. For example, "cmd=get kvsname=kvs_1 key=k" has the answer
+// rank 0, the leader, puts it under a key, and all ranks get it after a barrier. The protocol,
+// PMI-1, consists of lines: "cmd=get kvsname=kvs_1 key=k" has the answer
 // "cmd=get_result rc=0 value=v".
 type fakeManager struct {
 	barrier sync.WaitGroup // counts the ranks that have not arrived at the barrier
