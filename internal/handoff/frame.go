@@ -23,8 +23,7 @@ type Key struct {
 	Number    uint32 // of the file in the namespace
 }
 
-// NamespaceOf returns the Key.Namespace of the group or pool with the given name, a hash of fixed
-// size.
+// NamespaceOf hashes the name of a group or pool, so that keys have a fixed size.
 func NamespaceOf(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.LittleEndian.Uint64(sum[:])

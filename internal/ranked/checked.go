@@ -9,9 +9,10 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex that prevents deadlocks by a fixed order of locks. The class C determines
-// its position: for example, group locks at 3 precede pool locks at 5. Lock panics if the goroutine
-// already holds a lock with a later position, or with the same one unless C has AllowsSeveral.
+// Mutex is a sync.Mutex that prevents deadlocks by a fixed order of locks. The Rank of its class C
+// contains its position. For example, group locks at 3 precede pool locks at 5. Lock panics if the
+// goroutine already holds this lock, a lock with a later position, or another lock of the class,
+// unless the Rank has AllowsSeveral.
 type Mutex[C Class] struct{ mu sync.Mutex }
 
 // Lock acquires the lock.
@@ -90,8 +91,8 @@ func recordTry[C Class](isAcquired bool, address unsafe.Pointer) bool {
 	return isAcquired
 }
 
-// AssertMayWait panics if the goroutine holds a lock whose class does not have CanWait. Call it
-// before each wait for another process.
+// AssertMayWait panics if the goroutine holds a lock without Rank.CanWait. Call it before each wait
+// for another process.
 func AssertMayWait() { checkWait() }
 
 // AssertUnlocked panics if the goroutine holds any lock. Call it before each call of a user's

@@ -49,24 +49,29 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 		{"in the order of ranks", lockers{&outer, &inner, &shared}, ""},
 		{"several locks of a class with AllowsSeveral", lockers{&several[0], &several[1]}, ""},
 		{
-			"the outer lock last", lockers{&inner, &outer},
+			"the outer lock last",
+			lockers{&inner, &outer},
 			"test.outer (order 1) is acquired while test.inner",
 		},
 		{"the same lock twice", lockers{&inner, &inner}, "test.inner is acquired twice"},
 		{
-			"the same lock of a class with AllowsSeveral twice", lockers{&several[1], &several[1]},
+			"the same lock of a class with AllowsSeveral twice",
+			lockers{&several[1], &several[1]},
 			"test.several is acquired twice",
 		},
 		{
-			"for reading, out of order", lockers{&several[0], readLocker{&shared}},
+			"for reading, out of order",
+			lockers{&several[0], readLocker{&shared}},
 			"test.shared (order 3) is acquired while test.several",
 		},
 		{
-			"two locks of a class without AllowsSeveral", lockers{&inner, &otherInner},
+			"two locks of a class without AllowsSeveral",
+			lockers{&inner, &otherInner},
 			"test.inner (order 2) is acquired while test.inner",
 		},
 		{
-			"the first again after others", lockers{&outer, &inner, &outer},
+			"the first again after others",
+			lockers{&outer, &inner, &outer},
 			"test.outer is acquired twice",
 		},
 	} {
@@ -88,7 +93,7 @@ func TestLocksAreAcquiredInOrder(t *testing.T) {
 	}
 }
 
-// The panic contains the stacks of both locks in the wrong order, and a stack of a goroutine that has
+// The panic contains the stacks of both locks in the wrong order, and one of a goroutine that has
 // acquired such locks in the right order, here or in an earlier test.
 func TestInversionReportsBothStacks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]

@@ -76,8 +76,8 @@ func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	}
 }
 
-// While a stranger uses the address of the store, joinService retries. When that process claims
-// rank 0, joinService fails.
+// While another process uses the address of the store, joinService retries. When that process
+// claims rank 0, joinService fails.
 func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateAddress(), "")

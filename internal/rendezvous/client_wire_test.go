@@ -11,12 +11,10 @@ import (
 	"testing"
 )
 
-// The tests write queries and replies in the notation of parseBytes. For example, query 03 for the
-// key "/k", after its length, is "03 0200000000000000 '/k'".
-
 // scriptedClient returns a client of a fake server, which expects the query want after the
-// handshake, and sends reply. If want ends with "ping", a PING must follow the query. The channel
-// receives the result of the server.
+// handshake, and sends reply. Both have the notation of parseBytes: query 03 for the key "/k" of
+// length 2 is "03 0200000000000000 '/k'". If want ends with "ping", the client must add a PING. The
+// channel receives the result of the server.
 func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -29,10 +27,9 @@ func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
 	return c, done
 }
 
-// runScript runs the fake server of scriptedClient on one connection.
 func runScript(t *testing.T, conn net.Conn, want, reply string) error {
 	defer conn.Close()
-	err := answerQueryAndPing(t, conn, validateBytes, "") // The handshake is VALIDATE and PING.
+	err := answerQueryAndPing(t, conn, validateBytes, "") // the handshake
 	if err != nil {
 		return err
 	}
@@ -86,7 +83,7 @@ func TestClientQueryBytes(t *testing.T) {
 	ctx := testContext(t)
 	for name, c := range map[string]struct {
 		call  func(c *Client) error
-		want  string // as in scriptedClient
+		want  string
 		reply string
 	}{
 		"Set": {
@@ -142,7 +139,6 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 	}
 }
 
-// answerWaitAndGet expects WAIT and then GET for the key "/k", whose value is "v".
 func answerWaitAndGet(t *testing.T, conn net.Conn) error {
 	defer conn.Close()
 	err := answerQuery(t, conn, "06"+one64+keyK, "00") // WAIT

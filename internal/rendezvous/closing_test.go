@@ -23,14 +23,12 @@ func (c *stoppableConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// awaitContinued blocks while the process is stopped.
 func (c *stoppableConn) awaitContinued() {
 	if continued := c.continued.Load(); continued != nil {
 		<-*continued
 	}
 }
 
-// stop stops the process until proceed is called.
 func (c *stoppableConn) stop() (proceed func()) {
 	continued := make(chan struct{})
 	c.continued.Store(&continued)
@@ -48,7 +46,7 @@ type stoppedRankCase struct {
 // must still distinguish leaving from a crash.
 func TestStoppedRankKnowsThatRankZeroLeft(t *testing.T) {
 	t.Parallel()
-	const tcp = "127.0.0.1:0" // used between machines
+	const tcp = "127.0.0.1:0"
 	for name, c := range map[string]stoppedRankCase{
 		"rank 0 leaves": {address: privateAddress(), hasLeft: true},
 		"rank 0 leaves after the end of rank 2": {

@@ -38,7 +38,7 @@ func TestLateRanksAreReported(t *testing.T) {
 
 		errs <- err
 	}
-	const reportCount = 2 // A single report would not show that it is repeated.
+	const reportCount = 2 // Reports are repeated.
 	go connect(worlds[1])
 	for range reportCount {
 		awaitReported(t, reported, 0)

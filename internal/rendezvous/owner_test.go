@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// If the address of the store is in use, checkAddressOwner returns a PeerError if the owner is not
-// the given user, and otherwise advice, for example to join PyTorch's store by setting EnvStore.
+// checkAddressOwner returns a PeerError if a process of another user listens on the address, and
+// otherwise advice, for example to join PyTorch's store by setting EnvStore.
 func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
 	unix, _ := serveOn(t, privateAddress(), "")

@@ -24,7 +24,7 @@ type fakeManager struct {
 	values map[string]string // by kvsname+key; guarded by mu
 }
 
-// serve answers a rank until its connection is closed, and returns the commands of the rank.
+// serve answers the commands of a rank, and returns them when the connection is closed.
 func (m *fakeManager) serve(conn net.Conn) (commands []string, err error) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
@@ -128,8 +128,7 @@ func TestRanksConnectByPMI(t *testing.T) {
 	servers.Wait()
 }
 
-// checkCommands serves a rank until its connection is closed, and checks that it has sent the
-// commands of one exchange.
+// checkCommands serves a rank, which must perform exactly one exchange.
 func checkCommands(t *testing.T, m *fakeManager, conn net.Conn, rank int) {
 	commands, err := m.serve(conn)
 	want := "init get_maxes get_my_kvsname barrier_in get finalize"

@@ -136,7 +136,6 @@ func openTestConn(t *testing.T) net.Conn {
 	return openRawConn(t, s)
 }
 
-// send writes a text in the notation of parseBytes.
 func send(t *testing.T, conn io.Writer, text string) {
 	t.Helper()
 	if _, err := conn.Write(parseBytes(t, text)); err != nil {
@@ -144,7 +143,6 @@ func send(t *testing.T, conn io.Writer, text string) {
 	}
 }
 
-// expect reads a text in the notation of parseBytes.
 func expect(t *testing.T, conn io.Reader, text string) {
 	t.Helper()
 	want := parseBytes(t, text)
@@ -196,7 +194,7 @@ func TestServerReadsSingleBytes(t *testing.T) {
 	expect(t, conn, answers)
 }
 
-// checkServerCloses sends bytes to a new server, which must close the connection without an answer.
+// checkServerCloses checks that a new server reads b and closes the connection without an answer.
 func checkServerCloses(t *testing.T, b []byte) {
 	t.Helper()
 	conn := openTestConn(t)

@@ -13,7 +13,6 @@ import (
 // Each call of Connect joins a world, a set of ranks, and returns a Member to leave it. If rank 0
 // calls Connect twice at one address, both worlds share the store that it serves.
 
-// routeToRankZero returns a route to a store that rank 0 serves at a new address.
 func routeToRankZero() Route {
 	return Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 }

@@ -204,7 +204,7 @@ func (t *table) appendValue(key string, value []byte) error {
 	return nil
 }
 
-// deleteKey replies with the number of removed keys: 0 or 1.
+// deleteKey deletes a key and replies with the number of deleted keys: 0 or 1.
 func (t *table) deleteKey(from clientID, key string) {
 	var deletedCount int64
 	if _, exists := t.values[key]; exists {

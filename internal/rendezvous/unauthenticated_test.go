@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// dialWithoutHandshake opens a connection and sends nothing, so it remains unauthenticated.
 func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.Address())
@@ -22,7 +21,7 @@ func dialWithoutHandshake(t *testing.T, s *Server) net.Conn {
 	return conn
 }
 
-// encodeValidate returns the bytes of VALIDATE, the first request of the handshake.
+// encodeValidate returns the first request of the handshake.
 func encodeValidate() []byte {
 	validate := request{query: queryValidate, nonce: protocolMagic}
 	return validate.encode(nil)
@@ -68,13 +67,11 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 			remaining, maxUnauthenticated)
 	}
 
-	// The first client is still connected.
 	if err := first.Set(testContext(t), "key", nil); err != nil {
-		t.Error(err)
+		t.Errorf("the first client with the token: %v", err)
 	}
 }
 
-// checkClientWorks checks that a new client with the token can set a key.
 func checkClientWorks(t *testing.T, s *Server) {
 	t.Helper()
 	c, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: "token"})

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// World describes the processes of a job, called ranks, and the rank of this process. For example,
-// if torchrun starts 2 processes on each of 2 machines, the last has Rank 3 of Size 4, LocalRank 1
-// of LocalSize 2, and SourceTorchrun.
+// World describes the processes of a job, its ranks, and the number of this rank. For example, if
+// torchrun starts 2 ranks on each of 2 machines, the last one has Rank 3 of Size 4, LocalRank 1 of
+// LocalSize 2, and SourceTorchrun.
 type World struct {
 	// Rank is the number of this process, from 0. Size is the number of ranks.
 	Rank, Size int
@@ -21,7 +21,7 @@ type World struct {
 	// ReportAbsent, if not nil, is called repeatedly while Connect waits for other ranks, never
 	// concurrently. absent lists the missing ranks in ascending order. waited is the time since the
 	// first call, which precedes the wait and has an empty list. The result is the time until the
-	// next call. A negative result ends the calls.
+	// next call, or negative to end the calls.
 	ReportAbsent func(absent []int, waited time.Duration) time.Duration
 	// ReportConnected is the counterpart of ReportAbsent for a rank 0 that serves the store and waits
 	// for the other ranks to leave. connected lists the ranks that have not left.
