@@ -12,13 +12,10 @@ import (
 	"symmem"
 )
 
-// A fault makes a group fail on all its ranks. The ranks may see different faults: rank 1 sees that
-// rank 2 is lost, and rank 0 only times out. So each rank reports what it has seen, and the
-// ranks agree on one of the reports, the cause. Group.Err and Group.Cause return the cause on each
-// rank. In a test, symmem.Fail makes a group fail on this rank with the given report.
+// If rank 2 dies, rank 1 may see the loss and rank 0 only time out. The ranks therefore exchange
+// reports and agree on one of them, the cause. symmem.Fail injects the report of one rank.
 
-// firstCauses lists reports of all types. If the reports of the ranks differ, the cause is the one
-// whose type comes first in this list. docs/reference/failures.md has the same order.
+// firstCauses has one report of each type, in order of precedence (docs/reference/failures.md).
 var firstCauses = []error{
 	&symmem.RankLostError{Ranks: []int{2}, InCall: "AllReduce 1"},
 	&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
@@ -28,8 +25,6 @@ var firstCauses = []error{
 	fmt.Errorf("the group: %w", symmem.ErrAborted),
 }
 
-// TestFirstCauseIsErrorOfAllRanks makes rank 1 report another fault than ranks 0 and 2, for each
-// pair of faults. All ranks must get the fault of rank 1, which comes first in firstCauses.
 func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
 	for i, earlier := range firstCauses {
 		for _, later := range firstCauses[i+1:] {
@@ -40,7 +35,7 @@ func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
 	}
 }
 
-// checkEarlierIsCause makes rank 1 report the fault earlier, and ranks 0 and 2 the fault later.
+// checkEarlierIsCause reports earlier on rank 1 and later on ranks 0 and 2.
 func checkEarlierIsCause(t *testing.T, earlier, later error) {
 	t.Helper()
 	const ranks = 3
@@ -63,20 +58,18 @@ func checkEarlierIsCause(t *testing.T, earlier, later error) {
 	texts.requireSame(t, ranks)
 }
 
-// TestLateReportNamesWaitPosition makes ranks 0 and 2 wait for rank 1, which waits for them in
-// another call. The cause, a TimeoutError, must say in which call each rank waits.
 func TestLateReportNamesWaitPosition(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
-		reportByRank := []*symmem.TimeoutError{
-			{InCall: "AllReduce 7", Missing: []int{1}},
-			{InCall: "AllGather 63, call 1 of capture 4", Missing: []int{0, 2}},
-			{InCall: "AllReduce 7", Missing: []int{1}},
+		reports := []*symmem.TimeoutError{ // by rank
+			{InCall: "AllReduce 7", Missing: []int{1}, Waited: time.Second},
+			{
+				InCall: "AllGather 63, call 1 of capture 4", Missing: []int{0, 2}, Waited: time.Second,
+			},
+			{InCall: "AllReduce 7", Missing: []int{1}, Waited: time.Second},
 		}
-		report := reportByRank[r.Rank()]
-		report.Waited = time.Second
-		symmem.Fail(g, report)
+		symmem.Fail(g, reports[r.Rank()])
 		var timeoutErr *symmem.TimeoutError
 		if cause := g.Cause(r.ctx); !errors.As(cause, &timeoutErr) {
 			r.failf("got %v, want a TimeoutError", cause)
@@ -96,8 +89,7 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// TestLateReportOfRankWithoutTime makes ranks 0 and 2 report that they have waited for rank 1, and
-// rank 1 that it began its call after the deadline. The cause must say both.
+// Ranks 0 and 2 time out waiting for rank 1, which began its call too late.
 func TestLateReportOfRankWithoutTime(t *testing.T) {
 	const beganLate = "began this call when its deadline had passed or was near"
 	var texts errorTexts
@@ -124,37 +116,34 @@ func TestLateReportOfRankWithoutTime(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// TestErrDoesNotWait calls Err and Cause after a fault, before the ranks have agreed on its cause.
-// Err must return nil, and Cause must wait until its context ends. After the agreement, both must
-// return the cause, even if the context of Cause has ended.
+// Until the ranks have agreed on the cause, Err returns nil and Cause waits.
 func TestErrDoesNotWait(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		release := make(chan struct{})
-		symmem.HoldReports(r.Runtime, func() { <-release }) // delays the agreement
+		symmem.HoldReports(r.Runtime, func() { <-release })
 		g := r.split(r.World(), 0)
-		r.ok(g.Cause(r.ctx)) // the group has no fault
+		r.ok(g.Cause(r.ctx)) // no fault yet
 		g.Abort()
-		<-g.Failing() // is closed before the agreement
+		<-g.Failing()
 		r.ok(g.Err())
 		canceled, cancel := context.WithCancel(r.ctx)
 		cancel()
 		r.wantErr(g.Cause(canceled), context.Canceled)
-		close(release)
+		close(release) // lets the ranks agree
 		r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 		r.wantErr(g.Cause(canceled), symmem.ErrAborted)
 		r.wantErr(g.Err(), symmem.ErrAborted)
 	})
 }
 
-// TestInterruptedCallReturnsErrInterrupted interrupts a barrier of rank 0. While a call waits, it
-// repeatedly calls the option Interrupted, and ends if that returns an error. The error of the
-// barrier must contain this error, and the group must end.
+// A waiting call polls Options.Interrupted, whose error ends the call and the group.
 func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 	errStop := errors.New("stop")
-	var interrupt atomic.Bool     // makes the next call of Interrupted fail
-	joined := make(chan struct{}) // closed when rank 1 has joined the group
+	var stopRequested atomic.Bool
+	joined := make(chan struct{})
 	options := symmem.Options{Interrupted: func() error {
-		if interrupt.Swap(false) {
+		stop := stopRequested.Swap(false) // only one poll fails
+		if stop {
 			return errStop
 		}
 
@@ -174,11 +163,11 @@ func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 			return
 		}
 
-		<-joined // until then, the interruption would end the wait in split
-		interrupt.Store(true)
+		<-joined // an earlier stop could interrupt split
+		stopRequested.Store(true)
 		callErr := g.Barrier(r.ctx, nil)
 		syncErr := r.DefaultStream().Synchronize(r.ctx)
-		err := errors.Join(callErr, syncErr) // the interruption ends either call
+		err := errors.Join(callErr, syncErr) // either call may be interrupted
 		r.wantErr(err, symmem.ErrInterrupted)
 		r.wantErr(err, errStop)
 	})

@@ -17,32 +17,25 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// The test starts up to four ranks, each as a process of this program. All run on one machine, but
-// the variable NCCL_HOSTID makes NCCL believe that ranks 0 and 1 run on machine 0, and ranks 2 and
-// 3 on machine 1. Each rank creates a new group and captures a call in it, and then replays the
-// call.
-
-// firstCallVariable marks a process as a rank of the test. The rank also needs its number in
-// rankVariable, the number of ranks in sizeVariable and, in storeVariable, the address where the
-// ranks find each other.
+// firstCallVariable makes this program run as one rank of the test.
 const firstCallVariable = "SYMMEM_TEST_FIRST"
 
-// TestFirstCallsAreCapturedBetweenMachines captures the first call in a new group, for each
-// operation. During this call, NCCL connects ranks and allocates memory, which must not invalidate
-// the capture. The variable MACHINES sets the number of machines, which is two by default.
+// In the first call of a group, NCCL connects the ranks and allocates memory, which must not
+// invalidate a graph capture. NCCL_HOSTID makes NCCL treat processes of this machine as ranks on
+// several machines.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
 		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))
 	}
 
-	store := "unix:@symmem-test-" + rand.Text()
-	ranks := min(4, availableRanks(t))
 	machines, err := strconv.Atoi(cmp.Or(os.Getenv("MACHINES"), "2"))
 	if err != nil {
 		t.Fatalf("the variable MACHINES: %v", err)
 	}
 
-	requireRanks(t, ranks) // skips the test if there are too few devices
+	ranks := min(4, availableRanks(t))
+	requireRanks(t, ranks)
+	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
 	for number := range ranks {
 		machine := machines * number / ranks // for 4 ranks and 2 machines: 0, 0, 1, 1
@@ -61,7 +54,6 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	}
 }
 
-// firstCallCommand returns the command for a rank, which prints its errors to the command's Stdout.
 func firstCallCommand(t *testing.T, store string, number, ranks, machine int) *exec.Cmd {
 	t.Helper()
 	c := systest.Command(t, systest.Patience, os.Args[0])
@@ -73,14 +65,14 @@ func firstCallCommand(t *testing.T, store string, number, ranks, machine int) *e
 		fmt.Sprintf("NCCL_HOSTID=machine-%d", machine),
 		"NCCL_NET=Socket",
 	)
-	c.Stdout = &strings.Builder{}
+	c.Stdout = &strings.Builder{} // collects the errors of the rank
 	c.Stderr = os.Stderr
 	return c
 }
 
-// runFirstCallProcess runs this process as a rank of the test and returns its exit status.
-func runFirstCallProcess() int {
-	number, _ := strconv.Atoi(os.Getenv(rankVariable)) // the test has set both to integers
+func runFirstCallProcess() (exitStatus int) {
+	// firstCallCommand has set both variables to integers.
+	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
 	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
@@ -101,15 +93,15 @@ func runFirstCallProcess() int {
 	return 0
 }
 
-// captureFirstCalls calls captureFirstCall for each operation and returns all errors.
 func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
 	pool, err := rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
 	}
 
-	const count = 1 << 16                 // float32 elements per rank
-	bytes := int64(4 * count * rt.Size()) // of all ranks, which is enough for each operation
+	const elementBytes = 4
+	const count = 1 << 16 // elements per rank
+	bytes := int64(elementBytes * count * rt.Size())
 	send, err := pool.Alloc(bytes)
 	if err != nil {
 		return err
@@ -139,9 +131,8 @@ func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
 	return errors.Join(errs...)
 }
 
-// captureFirstCall captures a call as the first call in a new group, and replays it.
 func captureFirstCall(ctx context.Context, rt *symmem.Runtime, call symmem.Call) error {
-	const color = 0
+	const color = 0 // for one group of all ranks
 	g, err := rt.World().Split(ctx, color, rt.Rank())
 	if err != nil {
 		return err
@@ -163,7 +154,6 @@ func captureFirstCall(ctx context.Context, rt *symmem.Runtime, call symmem.Call)
 	return errors.Join(err, closeErr)
 }
 
-// replayOnce replays a graph, waits for it and closes it.
 func replayOnce(ctx context.Context, graph *symmem.Graph, s *symmem.Stream) error {
 	launchErr := graph.Launch(s)
 	syncErr := s.Synchronize(ctx)

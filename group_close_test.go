@@ -9,15 +9,9 @@ import (
 	"symmem/driver"
 )
 
-// These tests close a group on one rank while its work is unfinished, or while other ranks, its
-// peers, use the group or have made it fail. For example, rank 2 closes the group and rank 0 waits
-// in a collective: rank 0 must get a DeadlockError that names rank 2.
-
-// TestCloseNamesFailedPeer closes a group after a peer has sent a message and aborted the group.
-// The error must report the abort and the unreceived message, because either of them may explain
-// the other.
+// If a peer has sent a message and aborted the group, Close reports both.
 func TestCloseNamesFailedPeer(t *testing.T) {
-	aborted := make(chan struct{}) // closed when rank 1 has aborted the group
+	aborted := make(chan struct{})
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		m := r.alloc(r.pool(), 4096).Memory()
@@ -39,11 +33,9 @@ func TestCloseNamesFailedPeer(t *testing.T) {
 	})
 }
 
-// TestCloseRealignsAfterPeerFault closes a group that a peer has aborted. Afterwards, the ranks
-// must realign their pools, so that later buffers have equal offsets on all ranks again and the
-// world still works.
+// After Close, the pools of both ranks allocate buffers at equal offsets again.
 func TestCloseRealignsAfterPeerFault(t *testing.T) {
-	aborted := make(chan struct{}) // closed when rank 1 has aborted the group
+	aborted := make(chan struct{})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		p := r.pool()
@@ -60,16 +52,15 @@ func TestCloseRealignsAfterPeerFault(t *testing.T) {
 	})
 }
 
-// TestGroupCloseAbortsUnfinishedWork closes a group whose collective waits for earlier work on its
-// stream. Close must time out and abort the collective. It must also release the group's mappings
-// of memory, which TestMain checks.
+// Close aborts a collective that is queued behind other work, and releases the group's mappings,
+// which TestMain checks.
 func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
-		r.requireDroppedWork() // skips the test on GPUs
+		r.requireDroppedWork()
 		g := r.split(r.World(), 0)
-		m := r.memory1000(g) // 1000 numbers
+		m := r.memory1000(g)
 		s := r.stream()
-		release := r.hold(s) // keeps the stream busy
+		release := r.hold(s)
 		r.ok(r.sum1000(g, m, s))
 		r.wantTimeout(g.Close())
 		release()
@@ -77,19 +68,17 @@ func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	})
 }
 
-// TestGroupCloseWaitsForCollective closes a group while a goroutine repeats a collective in it.
-// Close must succeed, and the collective must fail because this rank or its peer has closed the
-// group.
 func TestGroupCloseWaitsForCollective(t *testing.T) {
 	runRanks(t, 2, abortable, func(r *rank) {
 		p := r.pool()
-		b := r.alloc(p, 16*mib) // large, so that Close is likely to meet a collective
-		for range 4 {           // more chances for this
+		// The large buffer and the repetition help Close to meet a running collective.
+		b := r.alloc(p, 16*mib)
+		for range 4 {
 			g := r.split(r.World(), 0)
 			r.checkSum(g, b)
 			started := make(chan struct{})
 			result := make(chan error, 1)
-			go func() { // ends after Close
+			go func() {
 				close(started)
 				var err error
 				for err == nil {
@@ -101,17 +90,16 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 			<-started
 			r.ok(g.Close())
 			err := <-result
-			isClosedHere := errors.Is(err, symmem.ErrClosed)
-			isClosedByPeer := errors.As(err, new(*driver.DeadlockError)) // the peer closed it first
-			if !isClosedHere && !isClosedByPeer {
+			closedHere := errors.Is(err, symmem.ErrClosed)
+			peerClosedFirst := errors.As(err, new(*driver.DeadlockError))
+			if !closedHere && !peerClosedFirst {
 				r.failf("got %v, want ErrClosed or a DeadlockError", err)
 			}
 		}
 	})
 }
 
-// TestDeadlockNamesOnlyClosedRank closes a group on rank 2, while rank 0 makes collectives and rank
-// 1 makes no call. The error must name rank 2 only.
+// A collective fails with a DeadlockError if another rank has closed the group.
 func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 	const (
 		callingRank = 0
@@ -126,7 +114,7 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 		switch r.Rank() {
 		case callingRank:
 			var err error
-			for err == nil { // until the group fails
+			for err == nil {
 				err = r.sum(g, b)
 			}
 		case idleRank:
@@ -143,7 +131,8 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 		}
 
 		namesClosingRank := deadlock.Activity[closingRank] != ""
-		if !namesClosingRank || len(deadlock.Activity) > 1 {
+		namesOthers := len(deadlock.Activity) > 1
+		if !namesClosingRank || namesOthers {
 			r.failf("got %v, want an error that names only rank %d", err, closingRank)
 		}
 
@@ -153,8 +142,6 @@ func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 	texts.requireSame(t, survivors)
 }
 
-// TestRanksAgreeOnClosedRanks closes a group on rank 1 while the others make collectives. The
-// others must get the same error, which names rank 1.
 func TestRanksAgreeOnClosedRanks(t *testing.T) {
 	const closingRank = 1
 	const survivors = 2

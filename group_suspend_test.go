@@ -8,12 +8,9 @@ import (
 	"symmem"
 )
 
-// A program can suspend a group that it does not use for a while: the group releases memory.
-// Until all ranks resume the group, its collectives fail with ErrSuspended. A pool can be
-// suspended, too. It then releases the memory of its buffers.
+// A suspended group has released its memory, and a suspended pool the memory of its buffers.
 
-// suspendGroup suspends g. All ranks must call it. It returns how much memory g has released on
-// this rank.
+// suspendGroup must be called on all ranks.
 func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	r.t.Helper()
 	released, err := g.Suspend(r.ctx)
@@ -25,7 +22,7 @@ func suspendGroup(r *rank, g *symmem.Group) symmem.Suspension {
 	return released
 }
 
-// resumeGroup ends the suspension of g. All ranks must call it.
+// resumeGroup must be called on all ranks.
 func resumeGroup(r *rank, g *symmem.Group) {
 	r.t.Helper()
 	r.ok(g.Resume(r.ctx))
@@ -34,9 +31,6 @@ func resumeGroup(r *rank, g *symmem.Group) {
 	}
 }
 
-// TestSuspendedGroupReplaysGraphs captures two graphs and then suspends and resumes the group many
-// times, and every other time also the pool. After each time, the graphs must still compute the
-// right sums.
 func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 	const cycles = 100
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -45,12 +39,14 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 		b := r.window(p, mib)
 		m := b.Memory()
 		r.checkSum(w, b)
+		const elementBytes = 4
+		count := b.Size() / elementBytes
 		sumGraph := r.capture(func(s *symmem.Stream) {
-			r.ok(w.AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
+			r.ok(w.AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, s))
 		})
-		const messageCount = 10 // elements
+		const messageCount = 10 // arbitrary
 		peer := 1 - r.Rank()
-		messageGraph := r.capture(func(s *symmem.Stream) {
+		exchangeGraph := r.capture(func(s *symmem.Stream) {
 			r.ok(w.Send(r.ctx, m, messageCount, symmem.Float32, peer, s))
 			r.ok(w.Recv(r.ctx, m, messageCount, symmem.Float32, peer, s))
 		})
@@ -71,11 +67,12 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 			}
 
 			r.fill(b, float32(cycle+r.Rank()))
-			wantSum := float32(cycle + (cycle + 1)) // the values of ranks 0 and 1
+			valueOf0, valueOf1 := cycle, cycle+1
+			sum := float32(valueOf0 + valueOf1)
 			replayGraph(r, sumGraph)
-			r.checkAll(b, wantSum)
-			replayGraph(r, messageGraph) // exchanges equal elements, so that b does not change
-			r.checkAll(b, wantSum)
+			r.checkAll(b, sum)
+			replayGraph(r, exchangeGraph)
+			r.checkAll(b, sum) // both ranks have sent the sum
 		}
 
 		r.checkSum(w, b)
@@ -83,16 +80,13 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 	})
 }
 
-// replayGraph replays a graph on the default stream and waits for it.
 func replayGraph(r *rank, g *symmem.Graph) {
 	r.t.Helper()
 	r.ok(g.Launch(r.DefaultStream()))
 	r.synchronize()
 }
 
-// TestSuspendedGroupRefusesCalls makes calls in a suspended group. Calls that need device memory
-// must fail with advice. Calls that only compare values must succeed, and so must calls in other
-// groups.
+// A suspended group refuses calls that need device memory. Check and Agree need none.
 func TestSuspendedGroupRefusesCalls(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -104,8 +98,9 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 		barrierGraph := r.capture(func(s *symmem.Stream) { r.ok(g.Barrier(r.ctx, s)) })
 		suspendGroup(r, g)
 		_, err := g.Suspend(r.ctx)
-		r.ok(err)         // a second Suspend does nothing
-		r.alloc(p, 8*mib) // in a new segment, so that Register has work to do
+		r.ok(err) // a second Suspend does nothing
+
+		r.alloc(p, 8*mib) // in a new segment, which is not registered yet
 		const advice = "call its Resume on every rank"
 		refusals := map[string]error{
 			"AllReduce": r.sum(g, b),
@@ -121,30 +116,26 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 			}
 		}
 
-		r.checkSum(r.World(), b) // another group
+		r.checkSum(r.World(), b)
 		_, err = p.Suspend(r.ctx, symmem.DiscardContents)
 		r.wantErr(err, symmem.ErrSuspended)
 		r.ok(g.Check(r.ctx))
 		r.ok(g.Agree(r.ctx, "value", 1))
 		resumeGroup(r, g)
-		r.ok(g.Resume(r.ctx)) // a second Resume does nothing
+		r.ok(g.Resume(r.ctx)) // does nothing
 		r.checkSum(g, b)
 		r.ok(barrierGraph.Launch(s))
 		r.synchronize()
 	})
 }
 
-// TestUnreceivedMessageRefusesSuspend calls Suspend while a message of the group has been sent and
-// not received. All ranks must return the same error.
 func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		w := r.World()
 		s := r.DefaultStream()
 		m := r.unregistered(mib)
-		// Backends may pass short and long messages in different ways.
-		const short = 10       // elements
-		const long = 100 << 10 // elements
+		const short, long = 10, 100 << 10 // elements; backends may treat them differently
 		for _, count := range []int64{short, long} {
 			if r.Rank() == 0 {
 				r.ok(w.Send(r.ctx, m, count, symmem.Float32, 1, s))
@@ -153,7 +144,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 
 			_, err := w.Suspend(r.ctx)
 			r.wantErr(err, symmem.ErrBusy)
-			if count == short { // texts holds one error of each rank
+			if count == short { // texts expects one error per rank
 				texts.add(r, err)
 			}
 
@@ -162,7 +153,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 				r.ok(s.Synchronize(r.ctx))
 			}
 
-			r.ok(w.Check(r.ctx)) // by now, the message has been received
+			r.ok(w.Check(r.ctx)) // waits until rank 1 has received the message
 			suspendGroup(r, w)
 			resumeGroup(r, w)
 		}
@@ -172,8 +163,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	}
 }
 
-// TestSuspendedGroupCloses closes suspended groups, with and without suspended pools. Afterwards,
-// the world must still be able to use the memory.
+// After a suspended group has been closed, the world can still use the memory.
 func TestSuspendedGroupCloses(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for _, suspendsPool := range []bool{false, true} {
@@ -197,8 +187,6 @@ func TestSuspendedGroupCloses(t *testing.T) {
 	})
 }
 
-// TestSuspendedGroupFails aborts a suspended group. Resume and other calls must return ErrAborted,
-// not ErrSuspended.
 func TestSuspendedGroupFails(t *testing.T) {
 	runWithFault(t, 2, suspendOptions(), func(r *rank) {
 		g := r.split(r.World(), 0)

@@ -9,14 +9,8 @@ import (
 	"symmem"
 )
 
-// The timeout of a group limits the waits of its ranks for each other: if rank 1 does not make a
-// call within this time, the call fails on rank 0 with a TimeoutError that names rank 1. Unless a
-// group has another timeout, it has that of the world.
+const groupLateRank = 1 // makes none of the groupCalls
 
-// groupLateRank makes none of groupCalls. It waits until rank 0 has got an error.
-const groupLateRank = 1
-
-// groupCalls are the calls that TestGroupTimeoutNamesLateRank makes on rank 0.
 var groupCalls = map[string]func(r *rank, g *symmem.Group) error{
 	"AllReduce": func(r *rank, g *symmem.Group) error {
 		const count = 1
@@ -37,20 +31,18 @@ var groupCalls = map[string]func(r *rank, g *symmem.Group) error{
 	},
 }
 
-// joinSyncError waits for the submitted call and adds the error of the wait to that of the call.
+// joinSyncError waits for the queued call and returns both errors.
 func joinSyncError(r *rank, callErr error) error {
 	syncErr := r.DefaultStream().Synchronize(r.ctx)
 	return errors.Join(callErr, syncErr)
 }
 
 const (
-	// longTimeout is the timeout with which groups are created: on a busy machine, this may take
-	// longer than shortTimeout.
-	longTimeout  = time.Hour
-	shortTimeout = 300 * time.Millisecond // of the calls
+	longTimeout  = time.Hour              // for creating a group, even on a busy machine
+	shortTimeout = 300 * time.Millisecond // for groupCalls
 )
 
-// groupCreators create a group of ranks 0 and 1 with longTimeout, each in a different way.
+// groupCreators create a group with longTimeout.
 var groupCreators = map[string]func(r *rank) (*symmem.Group, error){
 	"JoinWith": joinWithLongTimeout,
 	"SetTimeout": func(r *rank) (*symmem.Group, error) {
@@ -67,7 +59,7 @@ var groupCreators = map[string]func(r *rank) (*symmem.Group, error){
 			return nil, err
 		}
 
-		return g.Split(r.ctx, 0, r.Rank()) // the new group inherits the timeout of g
+		return g.Split(r.ctx, 0, r.Rank()) // inherits the timeout of g
 	},
 }
 
@@ -75,14 +67,13 @@ func joinWithLongTimeout(r *rank) (*symmem.Group, error) {
 	return r.JoinWith(r.ctx, "long", []int{0, 1}, symmem.GroupOptions{Timeout: longTimeout})
 }
 
-// TestGroupTimeoutNamesLateRank makes calls on rank 0 in a group whose timeout is much shorter than
-// the world's. Each call must fail with an error that names rank 1.
 func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	for name, call := range groupCalls {
 		for creation, createGroup := range groupCreators {
 			t.Run(name+", "+creation, func(t *testing.T) {
-				errorReported := make(chan struct{}) // closed when rank 0 has got the error
-				runRanks(t, 2, symmem.Options{Timeout: 2 * longTimeout}, func(r *rank) {
+				errorReported := make(chan struct{})
+				worldOptions := symmem.Options{Timeout: 2 * longTimeout}
+				runRanks(t, 2, worldOptions, func(r *rank) {
 					g, err := createGroup(r)
 					r.ok(err)
 					if g.Timeout() != longTimeout {
@@ -103,25 +94,24 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	}
 }
 
-// TestJoinTimeoutNamesLateRank joins a group of three ranks on ranks 0 and 1, while rank 2 makes no
-// call. The timeout of the new group must end the wait, although the world's is much longer.
+// GroupOptions.Timeout already limits the join.
 func TestJoinTimeoutNamesLateRank(t *testing.T) {
 	const lateRank = 2
-	errorReported := make(chan struct{}) // closed when rank 0 has got the error
+	errorReported := make(chan struct{})
 	runRanks(t, 3, symmem.Options{Timeout: time.Hour}, func(r *rank) {
 		if r.Rank() == lateRank {
 			<-errorReported
 			return
 		}
 
-		// The timeout is long enough for ranks 0 and 1 to make the call on a busy machine.
-		options := symmem.GroupOptions{Timeout: 3 * time.Second}
+		const groupTimeout = 3 * time.Second // enough for ranks 0 and 1 to meet
+		options := symmem.GroupOptions{Timeout: groupTimeout}
 		_, err := r.JoinWith(r.ctx, "short", []int{0, 1, 2}, options)
 		if r.Rank() == 0 {
 			close(errorReported)
 		}
 
-		// On a busy machine, the error may also name another rank.
+		// On a busy machine, the error may name another rank, too.
 		var timeoutErr *symmem.TimeoutError
 		if !errors.As(err, &timeoutErr) || !slices.Contains(timeoutErr.Missing, lateRank) {
 			r.failf("JoinWith = %v; want a TimeoutError that names rank %d", err, lateRank)
@@ -129,8 +119,7 @@ func TestJoinTimeoutNamesLateRank(t *testing.T) {
 	})
 }
 
-// TestInvalidGroupTimeouts passes negative timeouts to JoinWith and SetTimeout, and 0 to
-// SetTimeout. All must be refused. (In GroupOptions, 0 is valid: it selects the default.)
+// Zero is valid only in GroupOptions, where it selects the default.
 func TestInvalidGroupTimeouts(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		options := symmem.GroupOptions{Timeout: -1}
@@ -142,17 +131,15 @@ func TestInvalidGroupTimeouts(t *testing.T) {
 	})
 }
 
-// TestJoinTimeoutCoversStore joins a group on rank 1 while the store does not answer. Ranks find
-// each other through the store, which rank 0 serves. The group's timeout must also limit this wait.
+// The timeout also limits requests to the store of rank 0, through which ranks find each other.
 func TestJoinTimeoutCoversStore(t *testing.T) {
-	const worldTimeout = time.Minute
-	const groupTimeout = 20 * time.Millisecond
+	const worldTimeout, groupTimeout = time.Minute, 20 * time.Millisecond
 	runRanks(t, 2, symmem.Options{Timeout: worldTimeout}, func(r *rank) {
 		if r.Rank() == 0 {
 			return
 		}
 
-		symmem.StallStore(r.Runtime) // from now on, the store does not answer this rank
+		symmem.StallStore(r.Runtime)
 		options := symmem.GroupOptions{Timeout: groupTimeout}
 		_, err := r.JoinWith(r.ctx, "short", []int{0, 1}, options)
 		var timeoutErr *symmem.TimeoutError
