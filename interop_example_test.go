@@ -8,14 +8,10 @@ import (
 	"symmem"
 )
 
-// The examples run on the two ranks of a world. The function world opens it, calls a function on
-// each rank at the same time, and closes it.
-
-// Another library has created a stream and passes memory by its address. The program adopts the
-// stream once, and must forget it before the library destroys it.
+// The program adopts a stream of another library, and forgets it before the library destroys it.
 func ExampleInterop_AdoptStream() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		const handle = 0x5eed // of the stream: a cudaStream_t on GPUs, and any number on the host
+		const handle = 0x5eed // a cudaStream_t on GPUs, an arbitrary number on the host
 		interop := rt.Interop()
 		s, err := interop.AdoptStream(handle)
 		if err != nil {
@@ -27,12 +23,13 @@ func ExampleInterop_AdoptStream() {
 			return err
 		}
 
-		tensor, err := pool.AllocOn(s, 4096)
+		tensor, err := pool.AllocOn(s, 4096) // stands for memory of the other library
 		if err != nil {
 			return err
 		}
 
-		m, err := interop.Memory(tensor.Address(), 8) // the library passes an address
+		const bytes = 8 // of one int64
+		m, err := interop.Memory(tensor.Address(), bytes)
 		if err != nil {
 			return err
 		}
@@ -56,9 +53,8 @@ func ExampleInterop_AdoptStream() {
 	// Output: 3 false
 }
 
-// A binding of another language passes the arguments of a call in a Call, and the file and line
-// that made the call as its site. Here, the ranks make different calls, and the error names their
-// sites.
+// A binding of another language passes a Call with the arguments, and a site: the file and line of
+// the caller. If the ranks make different calls, the error names their sites.
 func ExampleInterop_Do() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		m := symmem.Host(make([]float32, 2))
@@ -67,10 +63,11 @@ func ExampleInterop_Do() {
 		interop = interop.At(site)
 		call := symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.Sum,
-			Count: int64(1 + rt.Rank()), Send: m, Recv: m,
+			Count: int64(1 + rt.Rank()), // differs between the ranks
+			Send:  m, Recv: m,
 		}
 		callErr := interop.Do(ctx, rt.World(), call, nil)
-		syncErr := rt.DefaultStream().Synchronize(ctx) // reports an error of the submitted call
+		syncErr := rt.DefaultStream().Synchronize(ctx)
 		err := errors.Join(callErr, syncErr)
 		var divergence *symmem.DivergenceError
 		if !errors.As(err, &divergence) {
@@ -78,8 +75,9 @@ func ExampleInterop_Do() {
 		}
 
 		if rt.Rank() == 0 {
-			for r := range rt.Size() {
-				fmt.Println(r, divergence.Ranks()[r].Site)
+			sides := divergence.Ranks()
+			for rank := range rt.Size() {
+				fmt.Println(rank, sides[rank].Site)
 			}
 		}
 

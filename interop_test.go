@@ -16,23 +16,19 @@ import (
 	"symmem"
 )
 
-// Interop is for bindings of other languages. A binding makes a call by a description of it: a
-// ValueCall for a number or a text of each rank, such as the sum 3+4 = 7, or a Call for a
-// collective on memory. These tests make such calls and check their results and errors.
-
-// TestCallValuesMatchMethods makes ValueCalls of different operations and checks their results.
+// A ValueCall combines a number or a text of each rank.
 func TestCallValuesMatchMethods(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		me := int64(r.Rank()) // 0 or 1
 		for _, row := range []struct {
 			operation symmem.ValueOperation
-			value     int64  // of this rank
-			text      string // of this rank, for the operations on texts
-			want      int64  // the result; 0 for texts, and 1 for a true result of Any or All
+			value     int64
+			text      string // for the operations on texts
+			want      int64  // 0 for texts; Any and All return 0 or 1
 		}{
 			{operation: symmem.ValueAgree, value: 7, want: 7},
-			{operation: symmem.ValueAny, value: 5 * me, want: 1}, // 5 on rank 1
-			{operation: symmem.ValueAll, value: 5 * me, want: 0}, // 0 on rank 0
+			{operation: symmem.ValueAny, value: 5 * me, want: 1}, // 0 and 5
+			{operation: symmem.ValueAll, value: 5 * me, want: 0}, // 0 and 5
 			{operation: symmem.ValueAll, value: 5 + me, want: 1},
 			{operation: symmem.ValueMin, value: 3 + me, want: 3},
 			{operation: symmem.ValueMax, value: 3 + me, want: 4},
@@ -52,8 +48,6 @@ func TestCallValuesMatchMethods(t *testing.T) {
 	})
 }
 
-// TestValueCallsAreChecked makes a ValueCall with different values that must be equal, and calls
-// with invalid arguments. All must fail.
 func TestValueCallsAreChecked(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		interop := r.Interop()
@@ -64,7 +58,8 @@ func TestValueCallsAreChecked(t *testing.T) {
 		rate.Float += float64(r.Rank()) // differs between the ranks
 		_, err = interop.Value(r.ctx, w, rate)
 		r.wantDivergence(err)
-		for _, unknown := range []symmem.ValueOperation{0, symmem.ValueAgreeString + 1} {
+		const afterLast = symmem.ValueAgreeString + 1
+		for _, unknown := range []symmem.ValueOperation{0, afterLast} {
 			_, err = interop.Value(r.ctx, w, symmem.ValueCall{Operation: unknown, Name: "rate"})
 			r.wantErr(err, symmem.ErrInvalid)
 		}
@@ -75,9 +70,8 @@ func TestValueCallsAreChecked(t *testing.T) {
 	})
 }
 
-// TestPremulSum computes sums in which each number is multiplied by a factor. The group caches its
-// preparation of a call. Calls with different factors must not use the same preparation, so the
-// first factor comes again at the end.
+// PremulSum multiplies each number by a factor. Factor 0.5 is repeated to check that the group does
+// not confuse cached plans of different factors.
 func TestPremulSum(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -86,26 +80,25 @@ func TestPremulSum(t *testing.T) {
 		r.ok(err)
 		recv, err := r.window(p, 4096).Memory().Slice(0, bytes)
 		r.ok(err)
-		// Rank 0 contributes 1 and 0. Rank 1 contributes 2 and 4.
-		ownElements := []float32{float32(r.Rank() + 1), float32(4 * r.Rank())}
+		inputs := [][]float32{{1, 0}, {2, 4}} // by rank
 		for _, factor := range []float64{0.5, -0.25, 0.5} {
 			const root = 1
-			const unchanged = -1 // in elements of recv that a call must not write
+			const unchanged = -1
 			f := float32(factor)
 			sums := []float32{(1 + 2) * f, (0 + 4) * f}
-			partByRank := [][]float32{{sums[0], unchanged}, {sums[1], unchanged}}
-			rootedByRank := [][]float32{{unchanged, unchanged}, sums}
+			scattered := [][]float32{{sums[0], unchanged}, {sums[1], unchanged}} // by rank
+			reduced := [][]float32{{unchanged, unchanged}, sums}                 // by rank
 			for _, row := range []struct {
 				operation symmem.Operation
 				count     int64
-				root      int       // 0 for operations without a root
-				want      []float32 // in recv
+				root      int
+				want      []float32
 			}{
 				{operation: symmem.OpAllReduce, count: 2, want: sums},
-				{operation: symmem.OpReduceScatter, count: 1, want: partByRank[r.Rank()]},
-				{operation: symmem.OpReduce, count: 2, root: root, want: rootedByRank[r.Rank()]},
+				{operation: symmem.OpReduceScatter, count: 1, want: scattered[r.Rank()]},
+				{operation: symmem.OpReduce, count: 2, root: root, want: reduced[r.Rank()]},
 			} {
-				write(r, send, ownElements)
+				write(r, send, inputs[r.Rank()])
 				write(r, recv, []float32{unchanged, unchanged})
 				r.ok(r.Interop().Do(r.ctx, r.World(), symmem.Call{
 					Operation: row.operation, Type: symmem.Float32, Op: symmem.PremulSum, Factor: factor,
@@ -119,8 +112,7 @@ func TestPremulSum(t *testing.T) {
 	})
 }
 
-// TestPremulSumNeedsFactor passes factors that PremulSum must refuse, and a factor to another
-// reduction, which must also be refused.
+// Other reductions accept no factor.
 func TestPremulSumNeedsFactor(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		const count = 2
@@ -134,23 +126,22 @@ func TestPremulSumNeedsFactor(t *testing.T) {
 			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
 		}
 
-		call.Op = symmem.Sum // has no factor
+		call.Op = symmem.Sum
 		call.Factor = 2
 		r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
 	})
 }
 
-// TestDifferentFactorsDiverge passes the factor 0.5 on rank 0 and the factor 1 on rank 1. The error
-// must show both factors.
 func TestDifferentFactorsDiverge(t *testing.T) {
 	options := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 2, options, func(r *rank) {
 		m := r.alloc(r.pool(), 4096).Memory()
+		factors := []float64{0.5, 1} // by rank
 		err := r.Interop().Do(r.ctx, r.World(), symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.PremulSum, Count: 2,
-			Factor: 0.5 * float64(r.Rank()+1), Send: m, Recv: m,
+			Factor: factors[r.Rank()], Send: m, Recv: m,
 		}, nil)
-		syncErr := r.DefaultStream().Synchronize(r.ctx) // reports an error of the submitted call
+		syncErr := r.DefaultStream().Synchronize(r.ctx)
 		d := r.wantDivergence(errors.Join(err, syncErr))
 		want := []symmem.Side{
 			{Ranks: []int{0}, Event: "AllReduce 0.5*sum of 2 float32, path plain, collective 1"},
@@ -162,13 +153,10 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 	})
 }
 
-// TestNormCallMatchesMethod calls AllReduceRMSNorm, which normalizes the rows of a sum, as a method
-// and as a Call. Both must return the same error, or nil, for a valid and an invalid row length.
 func TestNormCallMatchesMethod(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		const validLength = 8         // elements of a row
-		const invalidLength = 7       // also fits into the memory
-		const bytes = 2 * validLength // the default type is bfloat16
+		const validLength, invalidLength = 8, 7 // a row has a multiple of 8 elements
+		const bytes = 2 * validLength           // of a row of bfloat16, the default type
 		m := r.unregistered(bytes)
 		for _, length := range []int64{validLength, invalidLength} {
 			args := symmem.NormArgs{
@@ -188,13 +176,13 @@ func TestNormCallMatchesMethod(t *testing.T) {
 	})
 }
 
-// TestStopWord aborts a group on a GPU. The group's stop word, a word of memory that kernels can
-// poll, must become nonzero. The host backend has no stop words.
+// GPU kernels poll the stop word of a group, which becomes nonzero when the group fails.
 func TestStopWord(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		address := r.Interop().StopWord(g)
-		if r.Device().Addressable {
+		isHost := r.Device().Addressable
+		if isHost {
 			if address != 0 {
 				r.failf("StopWord = %#x on the host backend, want 0", address)
 			}
@@ -209,7 +197,8 @@ func TestStopWord(t *testing.T) {
 		g.Abort()
 		stopWord := (*atomic.Uint32)(unsafe.Pointer(wordAt(address)))
 		const limit = 20 * time.Second // much longer than an abort takes
-		for begin := time.Now(); stopWord.Load() == 0; {
+		begin := time.Now()
+		for stopWord.Load() == 0 {
 			if time.Since(begin) > limit {
 				r.failf("the stop word is still 0 after %v, want another value", limit)
 			}

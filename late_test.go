@@ -13,23 +13,15 @@ import (
 	"symmem"
 )
 
-// Rank 0 waits in a call for rank 1, which is late. After a delay, and repeatedly from then on,
-// rank 0 warns about rank 1: it passes a LateWarning with the late ranks, here [1], to
-// Options.OnLate, or else writes it to the log. The wait itself continues until rank 1 arrives or a
-// timeout ends it.
+// While a rank waits for late ranks, it repeatedly passes a LateWarning that lists them to
+// Options.OnLate, or logs the warning if there is no OnLate.
 
-// warnDelay is the delay before the first warning. It is short, so that tests are fast.
-const warnDelay = 20 * time.Millisecond
+const (
+	warnDelay    = 20 * time.Millisecond // before the first warning
+	warningCount = 4                     // proves that warnings are repeated
+	manyWarnings = 1000                  // channel capacity with which OnLate never blocks
+)
 
-// warningCount is the number of warnings that a test awaits, to check that they are repeated.
-const warningCount = 4
-
-// manyWarnings is the capacity of channels for warnings. It is more than a test causes, so that
-// OnLate never blocks.
-const manyWarnings = 1000
-
-// TestLateRankIsReportedDuringWait makes rank 1 late for a call. The other ranks must warn about it
-// repeatedly, and the call must then succeed.
 func TestLateRankIsReportedDuringWait(t *testing.T) {
 	const lateRank = 1
 	waits := map[string]func(r *rank, b symmem.Buffer) error{
@@ -43,25 +35,24 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 				WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) { warnings <- w },
 			}
 			runRanks(t, 3, o, func(r *rank) {
-				b := r.window(r.pool(), 4096) // all ranks register the buffer before the wait
+				b := r.window(r.pool(), 4096)
 				r.fill(b, 1)
 				if r.Rank() == lateRank {
 					awaitWorldWarnings(r, warnings)
 				}
 
-				r.ok(wait(r, b)) // the call of lateRank ends the wait of the other ranks
+				r.ok(wait(r, b))
 			})
 		})
 	}
 }
 
-// awaitWorldWarnings receives warnings until warningCount of them name this rank, and checks each
-// of them. It skips warnings of ranks that were still connecting.
+// awaitWorldWarnings checks warnings until warningCount of them name this rank.
 func awaitWorldWarnings(r *rank, warnings <-chan symmem.LateWarning) {
 	for namingThisRank := 0; namingThisRank < warningCount; {
 		w := <-warnings
 		isConnecting := strings.HasPrefix(w.InCall, "joining ")
-		if isConnecting {
+		if isConnecting { // before the call under test
 			continue
 		}
 
@@ -70,18 +61,17 @@ func awaitWorldWarnings(r *rank, warnings <-chan symmem.LateWarning) {
 				warnDelay)
 		}
 
-		if w.Activity[w.Ranks[0]] == "" {
-			r.failf("got the warning %+v, want one with the activity of rank %d", w, w.Ranks[0])
+		firstLate := w.Ranks[0]
+		if w.Activity[firstLate] == "" {
+			r.failf("got the warning %+v, want one with the activity of rank %d", w, firstLate)
 		}
 
-		if slices.Contains(w.Ranks, r.Rank()) { // on a busy machine, it may name other ranks
+		if slices.Contains(w.Ranks, r.Rank()) { // on a busy machine, other ranks may be late
 			namingThisRank++
 		}
 	}
 }
 
-// TestLateRankIsReportedDuringJoin makes the last rank late for a Join. The others must warn about
-// it repeatedly, and the Join must then succeed.
 func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	const groupID = "late"
 	warnings := make(chan symmem.LateWarning, manyWarnings)
@@ -103,35 +93,30 @@ func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	})
 }
 
-// awaitJoinWarnings receives warnings until one names a single rank. This warning and the following
-// ones, warningCount in total, must name only this rank.
+// awaitJoinWarnings awaits warningCount warnings that name only this rank.
 func awaitJoinWarnings(r *rank, warnings <-chan symmem.LateWarning) {
 	w := <-warnings
 	for len(w.Ranks) > 1 {
 		w = <-warnings // on a busy machine, another rank may be late, too
 	}
 
-	for n := 1; ; n++ { // w is warning n
+	for n := range warningCount {
+		if n > 0 {
+			w = <-warnings
+		}
+
 		if !slices.Equal(w.Ranks, []int{r.Rank()}) || w.Waited < warnDelay {
 			r.failf("got the warning %+v, want only rank %d and a wait of at least %v", w, r.Rank(),
 				warnDelay)
 		}
-
-		if n == warningCount {
-			return
-		}
-
-		w = <-warnings
 	}
 }
 
-// safeBuffer contains a log. Goroutines can write and read it at the same time.
+// safeBuffer is a bytes.Buffer for concurrent use.
 type safeBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-	// written contains a value if there was a write since the last receive from it. Its capacity is
-	// 1.
-	written chan struct{}
+	mu      sync.Mutex
+	text    bytes.Buffer  // guarded by mu
+	written chan struct{} // signals new text
 }
 
 func (b *safeBuffer) Write(p []byte) (int, error) {
@@ -139,7 +124,7 @@ func (b *safeBuffer) Write(p []byte) (int, error) {
 	defer b.mu.Unlock()
 	select {
 	case b.written <- struct{}{}:
-	default: // the channel already contains a value
+	default: // already signaled
 	}
 
 	return b.text.Write(p)
@@ -151,17 +136,15 @@ func (b *safeBuffer) String() string {
 	return b.text.String()
 }
 
-// TestLateWarningsAreLogged makes rank 1 late for a Check until the log contains a warning about
-// it. Without Options.OnLate, ranks must write warnings to the log.
 func TestLateWarningsAreLogged(t *testing.T) {
-	const aboutRank1 = "ranks=[1]" // in a line of the log
+	const aboutRank1 = "ranks=[1]"
 	logged := &safeBuffer{written: make(chan struct{}, 1)}
 	o := symmem.Options{
 		WarnAfter: warnDelay, Logger: slog.New(slog.NewTextHandler(logged, nil)),
 	}
 	runRanks(t, 2, o, func(r *rank) {
 		if r.Rank() == 1 {
-			for !strings.Contains(logged.String(), aboutRank1) { // there may be warnings about rank 0
+			for !strings.Contains(logged.String(), aboutRank1) {
 				<-logged.written
 			}
 		}
@@ -175,21 +158,19 @@ func TestLateWarningsAreLogged(t *testing.T) {
 	}
 }
 
-// sharedDeadline is for tests of timeouts. It makes the waits of all ranks time out at the same
-// moment: at the first warning that the function ends selects. With a fixed deadline, ranks on a
-// busy machine might time out too early.
+// sharedDeadline lets the waits of all ranks time out at the first warning for which ends returns
+// true. A fixed deadline could expire too early on a busy machine.
 type sharedDeadline struct {
-	ends    func(w symmem.LateWarning) bool // reports whether a warning ends the waits
-	once    sync.Once                       // closes expired
-	expired chan struct{}                   // closed after the selected warning
+	ends    func(w symmem.LateWarning) bool
+	once    sync.Once // closes expired
+	expired chan struct{}
 }
 
-// newSharedDeadline returns a deadline at the first warning for which ends returns true.
 func newSharedDeadline(ends func(w symmem.LateWarning) bool) *sharedDeadline {
 	return &sharedDeadline{ends: ends, expired: make(chan struct{})}
 }
 
-// options returns the options for ranks that use the deadline. They pass their warnings to it.
+// options makes ranks pass their warnings to s.
 func (s *sharedDeadline) options() symmem.Options {
 	return symmem.Options{WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) {
 		if s.ends(w) {
@@ -198,13 +179,12 @@ func (s *sharedDeadline) options() symmem.Options {
 	}}
 }
 
-// context returns a context that ends at the deadline, for a wait of a rank.
 func (s *sharedDeadline) context(r *rank) context.Context {
 	return deadlineContext{r.ctx, s.expired}
 }
 
-// deadlineContext is a context that ends with context.DeadlineExceeded when expired is closed. The
-// end of the embedded context does not end it.
+// deadlineContext ends with context.DeadlineExceeded when expired is closed, but not when the
+// embedded context ends.
 type deadlineContext struct {
 	context.Context
 	expired <-chan struct{}

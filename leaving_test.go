@@ -14,19 +14,14 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Ranks 0, 1 and 2 open a world. They find each other through a store, which rank 0 serves. These
-// tests show which ranks an error names if a rank makes no call or has closed its Runtime. The
-// ranks run in this process, so none of them dies.
-
 // leavingTimeout limits calls that should end much earlier.
 const leavingTimeout = time.Minute
 
-// newStoreAddress returns an address for a store that no other test uses.
+// newStoreAddress returns a unique address where ranks find each other.
 func newStoreAddress() string { return "unix:@symmem-test-" + rand.Text() }
 
-// TestTimeoutBlamesOnlyAbsentRank opens a world in which rank 2 connects to the other ranks but
-// makes no call. Rank 0 or rank 1 times out first. Both must return an error that names only rank
-// 2.
+// Ranks 0 and 1 name only rank 2, which makes no call, whichever of them times out first. Rank 0
+// serves the store.
 func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	t.Parallel()
 	requireRanks(t, absentWorld)
@@ -46,30 +41,30 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 
 const (
 	absentWorld = 3 // number of ranks
-	absentRank  = 2 // the last rank, which makes no call
+	absentRank  = 2
 )
 
-// checkAbsentRank opens the world on ranks 0 and 1, of which firstRank has a much shorter timeout,
-// and checks their errors.
+// checkAbsentRank opens a world on ranks 0 and 1, with a much shorter timeout on firstRank.
 func checkAbsentRank(t *testing.T, firstRank int) {
 	t.Helper()
 	store := newStoreAddress()
-	leave := make(chan struct{}) // closed when rank 1 has returned from Open
+	leave := make(chan struct{})
 	absentRankClosed := startConnectedRank(t, store, absentRank, absentWorld, leave)
-	errs := make([]error, absentRank) // of ranks 0 and 1
+	const firstTimeout = 5 * time.Second // long enough for the ranks to connect
+	errs := make([]error, absentRank)    // of ranks 0 and 1
 	var opening sync.WaitGroup
 	begin := time.Now()
 	for r := range errs {
 		o := symmem.Options{Store: store, Rank: r, Size: absentWorld, Timeout: leavingTimeout}
 		if r == firstRank {
-			o.Timeout = leavingTimeout / 12 // long enough for the other ranks to connect
+			o.Timeout = firstTimeout
 		}
 
 		opening.Go(func() {
 			rt, err := symmem.Open(t.Context(), withBackend(o))
 			errs[r] = err
 			if err == nil {
-				rt.Close() // requireAbsentError fails the test, because there is no error
+				rt.Close() // requireAbsentError reports the missing error
 			}
 
 			if r == 1 {
@@ -79,8 +74,7 @@ func checkAbsentRank(t *testing.T, firstRank int) {
 	}
 
 	opening.Wait()
-	// The rank with the long timeout must not wait for it.
-	const limit = leavingTimeout / 2
+	const limit = leavingTimeout / 2 // the first timeout ends Open on both ranks
 	if took := time.Since(begin); took > limit {
 		t.Errorf("Open took %v, want at most %v", took, limit)
 	}
@@ -94,8 +88,6 @@ func checkAbsentRank(t *testing.T, firstRank int) {
 	}
 }
 
-// requireAbsentError reports an error unless err, the result of rank r, names only absentRank and
-// does not say that a rank is lost.
 func requireAbsentError(t *testing.T, r int, err error) {
 	t.Helper()
 	var absent *symmem.AbsentError
@@ -106,18 +98,16 @@ func requireAbsentError(t *testing.T, r int, err error) {
 	}
 }
 
-// startConnectedRank calls runConnectedRank in a goroutine, and sends its error to closed.
 func startConnectedRank(
 	t *testing.T, store string, number, size int, leave <-chan struct{},
-) (closed <-chan error) {
+) <-chan error {
 	t.Helper()
 	result := make(chan error, 1)
 	go func() { result <- runConnectedRank(t.Context(), store, number, size, leave) }()
 	return result
 }
 
-// runConnectedRank connects to the other ranks but makes no call. It closes the connections when
-// the channel leave is closed and rank 0 has ended.
+// runConnectedRank stays connected until leave is closed and rank 0 has ended.
 func runConnectedRank(
 	ctx context.Context, store string, number, size int, leave <-chan struct{},
 ) error {
@@ -142,8 +132,6 @@ func runConnectedRank(
 	return monitor.Close()
 }
 
-// TestClosedRankIsNotReportedDead joins a group on rank 0 after rank 1 has closed its Runtime. The
-// error must say that rank 1 has closed, and not that it has died.
 func TestClosedRankIsNotReportedDead(t *testing.T) {
 	t.Parallel()
 	requireRanks(t, 2)
@@ -157,7 +145,7 @@ func TestClosedRankIsNotReportedDead(t *testing.T) {
 	if !errors.As(err, &lost) || !lost.Left || !slices.Equal(lost.Ranks, []int{1}) {
 		t.Errorf("got %v, want a RankLostError that says that rank 1 has closed", err)
 	} else {
-		for _, wrong := range []string{"has ended", "lost"} { // as if the process had died
+		for _, wrong := range []string{"has ended", "lost"} { // say that rank 1 has died
 			if strings.Contains(err.Error(), wrong) {
 				t.Errorf("got error %q, want one without %q", err, wrong)
 			}
@@ -169,8 +157,7 @@ func TestClosedRankIsNotReportedDead(t *testing.T) {
 	}
 }
 
-// openStoreRanks opens a world whose ranks find each other through a store. The caller must close
-// the Runtimes.
+// openStoreRanks opens a world. The caller must close the Runtimes.
 func openStoreRanks(t *testing.T, ranks int) []*symmem.Runtime {
 	t.Helper()
 	store := newStoreAddress()

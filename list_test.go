@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -11,21 +12,15 @@ import (
 	"symmem/driver"
 )
 
-// A list of calls is a Call whose field More contains further calls. For example, an all-reduce
-// with a gather in More is a list of two calls. The group runs all calls of a list with one Do.
-//
-// A path is the way in which a call runs: plain, window or direct. A window is memory that all
-// ranks have registered.
+// A Call with further calls in its field More is a list, which one Do runs as a whole.
 
-// newListCall returns a list of three calls on the memory of u.pool: an all-reduce, a gather and a
-// reduce-scatter. check fails the test unless all results are right.
-//
-// u.part(src, dst, n) returns n numbers from rank src for rank dst. They are larger for larger src.
+// newListCall returns a list of three calls and a check of their results. u.part(src, dst, n)
+// returns the n numbers that rank src contributes to rank dst, which increase with src.
 func newListCall(u *unevenCall) (call symmem.Call, check func()) {
 	me := u.Rank()
-	n := u.counts[0] + 1 // at least 1, even if the gather is empty
+	n := u.counts[0] + 1 // never 0
 
-	// The all-reduce sums the same n numbers of all ranks, in place.
+	// In the all-reduce, all ranks contribute equal numbers.
 	sum := u.allocateFilled(u.part(0, 0, n))
 
 	// In the gather, rank r contributes counts[r] numbers.
@@ -37,7 +32,6 @@ func newListCall(u *unevenCall) (call symmem.Call, check func()) {
 		Splits: &symmem.Splits{RecvCounts: u.counts},
 	}
 
-	// The reduce-scatter gives each rank n maxima over the numbers that all ranks have for it.
 	scattered := u.allocateFilled(
 		u.joinParts(func(dst int) []int32 { return u.part(me, dst, n) }))
 	maxima := u.allocateFilled(make([]int32, n))
@@ -58,24 +52,21 @@ func newListCall(u *unevenCall) (call symmem.Call, check func()) {
 
 		u.check("AllReduce", sum, wantSum)
 		u.check("AllGatherV", gathered, wantGathered)
-		lastRank := u.Size() - 1 // has the largest numbers
+		lastRank := u.Size() - 1 // contributes the maxima
 		u.check("ReduceScatter", maxima, u.part(lastRank, me, n))
 	}
 }
 
-// TestListOfCalls makes random lists on memory inside and outside windows. If call.Wait is true, Do
-// must return only when the results are complete.
 func TestListOfCalls(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	runRanks(t, 3, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		draw := rand.New(rand.NewPCG(seed, 1)) // draws the same numbers on all ranks
-		pools := []*symmem.Pool{
-			r.pool(), // its domain is the world, so calls register its memory
-			r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib}), // has no domain
-		}
+		registered := r.pool()
+		unregistered := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})
+		pools := []*symmem.Pool{registered, unregistered}
 		for range 10 {
-			limits := []int{4, 100, 3000, 100_000} // several, so that small counts are frequent
+			limits := []int{4, 100, 3000, 100_000} // favors small counts
 			limit := limits[draw.IntN(len(limits))]
 			n := int64(draw.IntN(limit))
 			pool := pools[draw.IntN(len(pools))]
@@ -92,19 +83,18 @@ func TestListOfCalls(t *testing.T) {
 	})
 }
 
-// TestCapturedListOfCalls captures a list of two calls, which sum the two halves of a buffer. Each
-// replay must compute both sums.
 func TestCapturedListOfCalls(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		const half = 2048 // bytes
+		const elementBytes = 4
 		b := r.window(r.pool(), 2*half)
 		firstHalf, err := b.Memory().Slice(0, half)
 		r.ok(err)
 		secondHalf, err := b.Memory().Slice(half, half)
 		r.ok(err)
 		call := symmem.Call{
-			Operation: symmem.OpAllReduce, Type: symmem.Float32, Count: half / 4, Send: firstHalf,
-			Recv: firstHalf,
+			Operation: symmem.OpAllReduce, Type: symmem.Float32, Count: half / elementBytes,
+			Send: firstHalf, Recv: firstHalf,
 		}
 		next := call
 		next.Send = secondHalf
@@ -124,8 +114,6 @@ func TestCapturedListOfCalls(t *testing.T) {
 	})
 }
 
-// TestDifferentListsDiverge makes a list whose second call has another count on each rank. The
-// error must show both calls and the line of code that makes them.
 func TestDifferentListsDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
 		x := r.unregistered(64)
@@ -136,7 +124,7 @@ func TestDifferentListsDiverge(t *testing.T) {
 		next := call
 		next.Send = y
 		next.Recv = y
-		next.Count = 5 + int64(r.Rank()) // 5 on rank 0, 6 on rank 1
+		next.Count = 5 + int64(r.Rank()) // differs between the ranks
 		call.More = []symmem.Call{next}
 		site := r.Interop().Site("model.py:7")
 		err := r.Interop().At(site).Do(r.ctx, r.World(), call, nil)
@@ -151,8 +139,6 @@ func TestDifferentListsDiverge(t *testing.T) {
 	})
 }
 
-// TestInvalidListsAreRefused makes lists of a valid call and an invalid one. Do must refuse the
-// whole list, so that the valid call does not run either.
 func TestInvalidListsAreRefused(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(64)
@@ -179,36 +165,34 @@ func TestInvalidListsAreRefused(t *testing.T) {
 			}
 		}
 
-		// If a refused list had queued a call, this call could fail.
+		// A queued call of a refused list could make this one fail.
 		r.ok(r.Interop().Do(r.ctx, r.World(), sum, nil))
 		r.synchronize()
 	})
 }
 
-// TestPathOfListIsKept asks for the paths of a small gather, which can take the direct path, and a
-// large gather in the same list, which cannot. The path choice of the list must apply to both. A
-// call in More must not choose another path.
+// The path choice of the first call applies to the whole list. Here, a large gather cannot take the
+// direct path.
 func TestPathOfListIsKept(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
-		// g is the world, but its direct path has only 8 KiB of memory for exchanging data.
-		var ownWindowCheck func(*driver.Call) error // nil, so that the window path is unchanged
-		g := symmem.WithChecks(r.World(), ownWindowCheck, checkSmallExchange)
+		var noWindowCheck func(*driver.Call) error // keeps the limits of the window path
+		g := symmem.WithChecks(r.World(), noWindowCheck, checkSmallExchange)
 		const smallBytes, largeBytes = 1 << 10, 32 << 10
-		gather := func(bytes int64) symmem.Call { // each rank contributes this number of bytes
-			recv := r.unregistered(2 * bytes)
-			send, err := recv.Slice(int64(r.Rank())*bytes, bytes)
+		gather := func(bytesPerRank int64) symmem.Call {
+			recv := r.unregistered(2 * bytesPerRank)
+			send, err := recv.Slice(int64(r.Rank())*bytesPerRank, bytesPerRank)
 			r.ok(err)
 			return symmem.Call{
 				Operation: symmem.OpAllGatherV, Type: symmem.Uint8, Send: send, Recv: recv,
-				Splits: &symmem.Splits{RecvCounts: []int64{bytes, bytes}},
+				Splits: &symmem.Splits{RecvCounts: []int64{bytesPerRank, bytesPerRank}},
 			}
 		}
 		for _, row := range []struct {
 			choice    symmem.PathChoice
-			wantSmall string // the path of the small gather
+			wantSmall string
 			wantLarge string
 		}{
-			{choice: symmem.PathDefault, wantSmall: "plain", wantLarge: "plain"}, // the same path for both
+			{choice: symmem.PathDefault, wantSmall: "plain", wantLarge: "plain"}, // as the largest call
 			{choice: symmem.PathPlain, wantSmall: "plain", wantLarge: "plain"},
 			{choice: symmem.PathDirect, wantSmall: "direct", wantLarge: "plain"}, // direct if possible
 		} {
@@ -222,15 +206,12 @@ func TestPathOfListIsKept(t *testing.T) {
 				r.failf("paths of a list with path %v = %v, want %v", row.choice, paths, want)
 			}
 
-			call.More[0].Path = symmem.PathWindow
+			call.More[0].Path = symmem.PathWindow // only the first call may choose
 			r.wantErr(r.Interop().Do(r.ctx, r.World(), call, nil), symmem.ErrInvalid)
 		}
 	})
 }
 
-// TestLongListsThatDifferAtTheEndDiverge makes a list of 52 calls, of which the last one has
-// another count on each rank. The error must show the number of calls and a digest instead of all
-// calls.
 func TestLongListsThatDifferAtTheEndDiverge(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
 		m := r.unregistered(64)
@@ -238,11 +219,13 @@ func TestLongListsThatDifferAtTheEndDiverge(t *testing.T) {
 			Operation: symmem.OpAllReduce, Type: symmem.Int32, Count: 4, Send: m, Recv: m, Wait: true,
 		}
 		last := call
-		last.Count = 5 + int64(r.Rank()) // 5 on rank 0, 6 on rank 1
-		call.More = append(slices.Repeat([]symmem.Call{call}, 50), last)
+		last.Count = 5 + int64(r.Rank()) // differs between the ranks
+		const middleCalls = 50
+		call.More = append(slices.Repeat([]symmem.Call{call}, middleCalls), last)
 		err := r.Interop().Do(r.ctx, r.World(), call, nil)
 		d := r.wantDivergence(err)
-		if want := "(52 calls, digest "; !strings.Contains(d.Error(), want) {
+		want := fmt.Sprintf("(%d calls, digest ", 1+middleCalls+1)
+		if !strings.Contains(d.Error(), want) {
 			r.failf("got the error %q, want one that contains %q", d, want)
 		}
 	})

@@ -21,18 +21,16 @@ import (
 	"symmem/internal/live"
 )
 
-// TestLiveViewSurvivesKilledRanks starts three ranks as processes. One of them serves the live
-// view: a web page that shows the state of the ranks. The test kills rank 0, which serves the view
-// first. Rank 1 must then serve it, and show ranks 1 and 2 and that a rank is lost. The same
-// applies to rank 2 after rank 1 has been killed.
-
-// watchedVariable marks a process as a rank of the test. Its value is the address of the live view.
+// watchedVariable makes this program run as a rank. Its value is the address of the live view, a
+// web page that shows the state of all ranks.
 const watchedVariable = "SYMMEM_TEST_WATCHED"
 
-// runWatchedRank runs this process as a rank of the test and returns its exit status. The rank
-// repeats a barrier until another rank is lost, and then waits until its standard input is closed.
-func runWatchedRank() int {
-	number, _ := strconv.Atoi(os.Getenv(rankVariable)) // the test has set both to integers
+const noToken = "" // metrics need no access token
+
+// runWatchedRank repeats a barrier until a rank is lost, then waits until its input is closed.
+func runWatchedRank() (exitStatus int) {
+	// rankCommand has set both variables to integers.
+	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
 	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
@@ -51,13 +49,11 @@ func runWatchedRank() int {
 		}
 	}
 
-	_, _ = io.Copy(io.Discard, os.Stdin) // an error also means that the input has ended
-	rt.Close()                           // returns the loss of a rank again
+	_, _ = io.Copy(io.Discard, os.Stdin) // an error ends the wait, too
+	rt.Close()                           // returns the loss again
 	return 0
 }
 
-// fetch makes a GET request with an access token and returns the body of the response. It fails if
-// the status is not 200.
 func fetch(address, path, token string) (string, error) {
 	request, err := http.NewRequest(http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
@@ -81,18 +77,17 @@ func fetch(address, path, token string) (string, error) {
 	return string(body), err
 }
 
-// answeringRanks lists the ranks whose state is in the view. Other ranks have an error instead.
-func answeringRanks(m live.Machine) (ranks []int) {
-	for i := range m.Ranks {
-		if m.Ranks[i].Error == "" {
-			ranks = append(ranks, m.Ranks[i].Rank)
+// answeringRanks lists the ranks whose state is in view.
+func answeringRanks(view live.Machine) (ranks []int) {
+	for i := range view.Ranks {
+		if r := &view.Ranks[i]; r.Error == "" {
+			ranks = append(ranks, r.Rank)
 		}
 	}
 
 	return ranks
 }
 
-// unusedAddress returns a TCP address of this machine that no process uses now.
 func unusedAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "localhost:0")
@@ -103,11 +98,10 @@ func unusedAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestLiveViewSurvivesKilledRanks kills rank 0 and then rank 1. Each time, the next rank must serve
-// the view and the metrics, which must say which ranks are up.
+// If the rank that serves the live view is killed, the next rank serves it.
 func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	requireRanks(t, lostRanks)
-	useLiveFolder(t) // separates the job from other jobs on this machine
+	useLiveFolder(t) // hides other jobs on this machine
 	address := unusedAddress(t)
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
@@ -120,7 +114,7 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 
 	const lastRank = lostRanks - 1
 	var token string
-	for server := range lostRanks { // the ranks before server have been killed
+	for server := range lostRanks { // earlier ranks have been killed
 		token = awaitView(t, address, server, token)
 		checkMetrics(t, address, server)
 		if server < lastRank {
@@ -129,21 +123,22 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 		}
 	}
 
-	_ = inputs[lastRank].Close() // ends the last rank
+	_ = inputs[lastRank].Close()
 	if err := processes[lastRank].Wait(); err != nil {
 		t.Errorf("the last rank failed: %v\n%s", err, processes[lastRank].Stdout)
 	}
 
-	if text, err := fetch(address, "/metrics", ""); err == nil {
+	if text, err := fetch(address, "/metrics", noToken); err == nil {
 		t.Errorf("got metrics %q after all ranks have exited, want an error", text)
 	}
 }
 
-// awaitView waits until the rank server serves the view, which shows the ranks from server on. If
-// earlier ranks have been killed, it must also show their loss. It returns the latest access token.
+// awaitView waits until rank server serves a view of the remaining ranks, and returns the current
+// access token.
 func awaitView(t *testing.T, address string, server int, token string) string {
 	t.Helper()
-	remaining := []int{0, 1, 2}[server:]
+	allRanks := []int{0, 1, 2}
+	remaining := allRanks[server:]
 	await(t, fmt.Sprintf("rank %d serves ranks %v", server, remaining), func() bool {
 		token = jobToken(token)
 		text, err := fetch(address, "/debug/symmem", token)
@@ -152,40 +147,39 @@ func awaitView(t *testing.T, address string, server int, token string) string {
 			return false
 		}
 
-		showsRanks := view.ServedBy == server && slices.Equal(answeringRanks(view), remaining)
 		hasLoss := server > 0
-		showsLoss := strings.Contains(faults(view), "lost")
-		return showsRanks && (showsLoss || !hasLoss)
+		if hasLoss && !strings.Contains(faults(view), "lost") {
+			return false
+		}
+
+		return view.ServedBy == server && slices.Equal(answeringRanks(view), remaining)
 	})
 	return token
 }
 
-// checkMetrics checks the metrics of rank firstUp: they must show the ranks before it as down, and
-// the others as up.
-func checkMetrics(t *testing.T, address string, firstUp int) {
+// checkMetrics requires metrics that show only the ranks before server as down.
+func checkMetrics(t *testing.T, address string, server int) {
 	t.Helper()
-	const noToken = "" // metrics need none
 	metrics, err := fetch(address, "/metrics", noToken)
 	if err != nil {
-		t.Errorf("reading the metrics from rank %d: %v", firstUp, err)
+		t.Errorf("reading the metrics from rank %d: %v", server, err)
 		return
 	}
 
 	for number := range lostRanks {
-		isUp := 0
-		if number >= firstUp {
-			isUp = 1
+		up := 0
+		if number >= server {
+			up = 1
 		}
 
-		want := fmt.Sprintf("symmem_up{rank=\"%d\"} %d\n", number, isUp)
+		want := fmt.Sprintf("symmem_up{rank=\"%d\"} %d\n", number, up)
 		if !strings.Contains(metrics, want) {
-			t.Errorf("metrics of rank %d lack %q:\n%.2000s", firstUp, want, metrics)
+			t.Errorf("metrics of rank %d lack %q:\n%.2000s", server, want, metrics)
 		}
 	}
 }
 
-// jobToken returns the access token of the only job. If there is no job at the moment, it returns
-// the token from an earlier call.
+// jobToken returns the access token of the only job, or earlier if there is none now.
 func jobToken(earlier string) string {
 	jobs, _ := live.Jobs(live.Root()) // empty after an error
 	for _, job := range jobs {
@@ -197,11 +191,11 @@ func jobToken(earlier string) string {
 	return earlier
 }
 
-// startWatchedRank starts a rank, which exits when the returned Closer is closed.
+// startWatchedRank starts a process, which exits when the Closer is closed.
 func startWatchedRank(t *testing.T, store, address string, number int) (*exec.Cmd, io.Closer) {
 	t.Helper()
-	const noRound = ""  // rounds are for other tests
-	const noVictim = -1 // no rank kills itself
+	const noRound = "" // rounds are for other tests
+	const noVictim = -1
 	c := rankCommand(
 		t, store, noRound, number, lostRanks, noVictim, watchedVariable+"="+address)
 	input, err := c.StdinPipe()
@@ -214,7 +208,7 @@ func startWatchedRank(t *testing.T, store, address string, number int) (*exec.Cm
 	}
 
 	t.Cleanup(func() {
-		_ = c.Process.Kill()
+		_ = c.Process.Kill() // fails if the process has exited
 		_ = c.Wait()
 		if t.Failed() {
 			t.Logf("rank %d printed %s", number, c.Stdout.(*bytes.Buffer))

@@ -19,30 +19,25 @@ import (
 	"symmem"
 )
 
-// TestErrorNamesStoppedRank starts four ranks as processes of this program. All repeat a call, such
-// as a split of the world. One of them, the victim, stops itself at a random time with SIGSTOP: its
-// process continues to exist but does nothing more. In the other ranks, the call times out. They
-// print the error as a lossReport, and the test checks that it names only the victim.
+// Four processes, one per rank, repeat a call. One of them, the victim, stops itself with SIGSTOP.
+// The others time out and print a lossReport in JSON.
 
-// stoppedVariable marks a process as a rank of TestErrorNamesStoppedRank. Its value is the call
-// that the ranks repeat: "join", "split" or "register".
+// stoppedVariable makes this program run as a rank. Its value is the call to repeat.
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
-// stoppedTimeout limits the waits for the victim. On a busy machine, it is long enough for the
-// other ranks to begin the same call.
+// stoppedTimeout is long enough for the other ranks to begin the same call.
 const stoppedTimeout = 4 * time.Second
 
-// runStoppingRank runs this process as a rank of TestErrorNamesStoppedRank and returns its exit
-// status.
-func runStoppingRank() int {
-	number, _ := strconv.Atoi(os.Getenv(rankVariable)) // the test has set both to integers
+func runStoppingRank() (exitStatus int) {
+	// rankCommand has set both variables to integers.
+	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
 	rt, err := symmem.Open(ctx, withBackend(symmem.Options{
 		Rank: number, Size: size, Store: os.Getenv(storeVariable), Timeout: time.Minute,
 	}))
 	if err == nil {
-		// Open itself may take longer, because the victim stops only afterwards.
+		// Open may take longer: the victim stops only afterwards.
 		err = rt.World().SetTimeout(stoppedTimeout)
 	}
 
@@ -59,12 +54,12 @@ func runStoppingRank() int {
 		err = callForStoppedRank(ctx, rt, n)
 	}
 
-	_ = json.NewEncoder(os.Stdout).Encode(newTimeoutReport(err)) // the test fails without a report
-	rt.Close()                                                   // returns the error again
+	_ = json.NewEncoder(os.Stdout).Encode(newTimeoutReport(err)) // the test fails without it
+	rt.Close()                                                   // returns err again
 	return 0
 }
 
-// stopSoon stops this process after a random time, in which it makes its first calls.
+// stopSoon lets this process make a random number of calls before it stops.
 func stopSoon() {
 	const maxDelay = 60 * time.Millisecond
 	time.AfterFunc(random.N(maxDelay), func() {
@@ -72,7 +67,6 @@ func stopSoon() {
 	})
 }
 
-// newTimeoutReport returns a report with the text of err and the ranks for which it waited.
 func newTimeoutReport(err error) lossReport {
 	report := lossReport{Text: err.Error()}
 	var late *symmem.TimeoutError // an AbsentError wraps a TimeoutError
@@ -83,8 +77,7 @@ func newTimeoutReport(err error) lossReport {
 	return report
 }
 
-// callForStoppedRank makes the call that stoppedVariable names, after n earlier calls. It closes
-// the group or pool that it has created.
+// callForStoppedRank makes call number n and closes the created group or pool.
 func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 	var g *symmem.Group
 	var err error
@@ -106,36 +99,35 @@ func callForStoppedRank(ctx context.Context, rt *symmem.Runtime, n int) error {
 	return g.Close()
 }
 
-// registerNewPool creates a pool of four segments (parts of its memory), registers them and closes
-// the pool. The ranks exchange messages for each segment, so the victim may stop between two
-// segments.
+// registerNewPool exchanges messages for each segment, so the victim may stop between two of them.
 func registerNewPool(ctx context.Context, rt *symmem.Runtime) error {
 	const segments = 4
-	const firstBytes = 2 << 20 // each further segment is twice as large as the previous one
+	const firstBytes = 2 << 20 // each segment is twice as large as the previous one
 	pool, err := rt.NewPool(symmem.PoolOptions{
 		Domain: rt.World(), FirstSegment: firstBytes,
 	})
-	for i := 0; err == nil && i < segments; i++ {
-		_, err = pool.Alloc(firstBytes << i) // fills a new segment
-	}
-
-	if err == nil {
-		err = pool.Register(ctx, rt.World())
-	}
-
 	if err != nil {
+		return err
+	}
+
+	for i := range segments {
+		if _, err := pool.Alloc(firstBytes << i); err != nil { // fills a new segment
+			return err
+		}
+	}
+
+	if err := pool.Register(ctx, rt.World()); err != nil {
 		return err
 	}
 
 	return pool.Close()
 }
 
-// TestErrorNamesStoppedRank stops one of four ranks during each kind of call. The errors of the
-// other ranks must name only this rank, even if a rank waits for another one that waits for it.
+// Errors name only the stopped rank, not the ranks that wait for it.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"join", "split", "register"} {
-		for _, victim := range []int{0, 2} { // rank 0 is special: it serves the store
+		for _, victim := range []int{0, 2} { // rank 0 serves the store
 			t.Run(fmt.Sprintf("rank %d in %s", victim, call), func(t *testing.T) {
 				t.Parallel()
 				if call != "register" && withBackend(symmem.Options{}).Backend != "host" {
@@ -148,7 +140,6 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 	}
 }
 
-// checkStoppedRank starts four ranks, of which the victim stops, and checks their reports.
 func checkStoppedRank(t *testing.T, call string, victim int) {
 	t.Helper()
 	const ranks = 4
@@ -168,13 +159,12 @@ func checkStoppedRank(t *testing.T, call string, victim int) {
 
 	_ = processes[victim].Process.Kill()
 	_ = processes[victim].Wait() // the error says that the process was killed
-	// Rank 0 ends last: its Close waits until all other ranks have left.
-	if victim != 0 {
+	if victim != 0 {             // rank 0 exits last, when all others have left
 		checkStoppedReport(t, processes[0], 0, victim)
 	}
 }
 
-// checkStoppedReport waits for a rank's process and checks that its report names only the victim.
+// checkStoppedReport requires a report that names only the victim.
 func checkStoppedReport(t *testing.T, c *exec.Cmd, number, victim int) {
 	t.Helper()
 	exitErr := c.Wait()
