@@ -9,59 +9,50 @@ import (
 	"symmem"
 )
 
-// An RMS norm adds the inputs of all ranks and the residual, replaces the residual by this sum, and
-// writes the normalized rows of the sum to the output. AllReduceRMSNorm does this for all rows on
-// each rank. ReduceScatterRMSNorm does it only for a rank's own rows: with 3 rows per rank, rank 0
-// gets rows 0 to 2 of the sum and rank 1 gets rows 3 to 5. The input has the rows of all ranks. A
-// row has NormArgs.Hidden elements.
+// RMS norms add the inputs of all ranks and the residual, store the sum in the residual, and write
+// its normalized rows to the output. AllReduceRMSNorm computes all rows on each rank, and
+// ReduceScatterRMSNorm only a rank's own rows: with 3 per rank, rank 1 owns rows 3 to 5.
 
-const elementBytes = 2 // of bfloat16, the type of all tensors except for quantized ones
+const bfloat16Bytes = 2 // of an element
 
-// rowsPerRank is the number of rows in tests in which it does not matter.
-const rowsPerRank = 3
+const fewRows = 3 // per rank, arbitrary
 
-// scatter sets r.args to the arguments of a ReduceScatterRMSNorm with the given number of rows per
-// rank. It returns the arguments of an AllReduceRMSNorm of the same input and residual, with which
-// tests compare.
-func (r *normRank) scatter(rows int64) (whole symmem.NormArgs) {
+// scatter sets r.args for a ReduceScatterRMSNorm, and returns the arguments of the equivalent
+// AllReduceRMSNorm.
+func (r *normRank) scatter(rowsPerRank int64) (whole symmem.NormArgs) {
 	a := &r.args
-	allRows := rows * int64(r.Size())
+	allRows := rowsPerRank * int64(r.Size())
 	tensor := func(rowCount int64) symmem.Memory {
-		return r.alloc(r.pool, rowCount*a.Hidden*elementBytes).Memory()
+		return r.alloc(r.pool, rowCount*a.Hidden*bfloat16Bytes).Memory()
 	}
-	a.Rows = rows
+	a.Rows = rowsPerRank
 	a.Input = tensor(allRows)
-	a.Output = tensor(rows)
-	a.Residual = tensor(rows)
+	a.Output = tensor(rowsPerRank)
+	a.Residual = tensor(rowsPerRank)
 	r.fill(a.Input, r.scatteredInput)
 	r.fill(a.Weight, func(i int) float32 { return float32(1 + i%3) })
-	// residual returns element i of the residual in the AllReduceRMSNorm, which has all rows.
-	residual := func(i int) float32 { return float32(math.Cos(float64(3 * i))) }
-	ownFirst := r.Rank() * int(rows*a.Hidden) // the first element in this rank's rows
-	r.fill(a.Residual, func(i int) float32 { return residual(ownFirst + i) })
+	allResiduals := func(i int) float32 { return float32(math.Cos(float64(3 * i))) }
+	firstOwn := r.Rank() * int(rowsPerRank*a.Hidden)
+	r.fill(a.Residual, func(i int) float32 { return allResiduals(firstOwn + i) })
 	whole = *a
 	whole.Rows = allRows
 	whole.Output = tensor(allRows)
 	whole.Residual = tensor(allRows)
-	r.fill(whole.Residual, residual)
+	r.fill(whole.Residual, allResiduals)
 	return whole
 }
 
-// scatteredInput returns element i of this rank's input: any numbers that differ between ranks.
 func (r *normRank) scatteredInput(i int) float32 {
 	return float32(math.Sin(float64(i*i + r.Rank())))
 }
 
-// ownRows returns this rank's rows of a tensor with the rows of all ranks.
-func (r *normRank) ownRows(m symmem.Memory) []float32 {
-	bytes := r.args.Rows * r.args.Hidden * elementBytes
-	own, err := m.Slice(int64(r.Rank())*bytes, bytes)
+func (r *normRank) ownRows(allRows symmem.Memory) []float32 {
+	bytes := r.args.Rows * r.args.Hidden * bfloat16Bytes
+	own, err := allRows.Slice(int64(r.Rank())*bytes, bytes)
 	r.ok(err)
 	return r.readNumbers(own)
 }
 
-// TestScatteredNormHasBitsOfAllReduce computes both norms of the same input. Each rank's own rows
-// must have the same bits, for small and large numbers of rows.
 func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
 	for _, rows := range []int64{1, 5, 300} { // per rank
 		runNorms(t, func(r *normRank) {
@@ -81,28 +72,27 @@ func TestScatteredNormHasBitsOfAllReduce(t *testing.T) {
 	}
 }
 
-// TestScatteredNormReadsPeersInput computes a norm of many rows, whose input is in symmetric
-// memory: memory at equal offsets on all ranks, which ranks can read from each other. The rows do
-// not fit into the memory through which GPUs exchange small inputs, so each rank must read its
-// peer's input.
+// The input is too large for the exchange buffers, but it is in symmetric memory, which peers can
+// read.
 func TestScatteredNormReadsPeersInput(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		const rows = 600    // per rank
 		const hidden = 8192 // elements of a row
 		a := &r.args
 		a.Rows, a.Hidden = rows, hidden
-		symmetric := r.rank.pool() // r.pool has other memory
-		a.Input = r.alloc(symmetric, rows*hidden*elementBytes*int64(r.Size())).Memory()
-		a.Output = r.alloc(r.pool, rows*hidden*elementBytes).Memory()
-		a.Residual = r.alloc(r.pool, rows*hidden*elementBytes).Memory()
-		a.Weight = r.alloc(r.pool, hidden*elementBytes).Memory()
+		const ownBytes = rows * hidden * bfloat16Bytes
+		symmetric := r.rank.pool() // memory of r.pool is not symmetric
+		a.Input = r.alloc(symmetric, ownBytes*int64(r.Size())).Memory()
+		a.Output = r.alloc(r.pool, ownBytes).Memory()
+		a.Residual = r.alloc(r.pool, ownBytes).Memory()
+		a.Weight = r.alloc(r.pool, hidden*bfloat16Bytes).Memory()
 		r.fill(a.Input, func(i int) float32 { return float32(i%7 + r.Rank()) })
 		r.fill(a.Residual, func(i int) float32 { return float32(i % 5) })
 		r.fill(a.Weight, func(int) float32 { return 1 })
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
-		ownFirst := r.Rank() * rows * hidden // the first element in this rank's rows of the input
+		firstOwn := r.Rank() * rows * hidden
 		for i, got := range r.readNumbers(a.Residual) {
-			inputOf0 := (ownFirst + i) % 7
+			inputOf0 := (firstOwn + i) % 7
 			inputOf1 := inputOf0 + 1
 			oldResidual := i % 5
 			want := float32(inputOf0 + inputOf1 + oldResidual)
@@ -113,16 +103,13 @@ func TestScatteredNormReadsPeersInput(t *testing.T) {
 	})
 }
 
-// TestScatteredNormOnlyQuantizes computes norms without an output, whose rows are only written in
-// quantized form: as numbers of one byte, with a scale for each row. Each rank's own rows must be
-// the same as with an AllReduceRMSNorm.
+// Without Output, a norm writes only bytes with a scale per row.
 func TestScatteredNormOnlyQuantizes(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		whole := r.scatter(rowsPerRank)
+		whole := r.scatter(fewRows)
 		a := &r.args
 		for _, args := range []*symmem.NormArgs{a, &whole} {
-			const quantizedBytes = 1 // of an element
-			const scaleBytes = 4
+			const quantizedBytes, scaleBytes = 1, 4
 			args.Output = symmem.Memory{}
 			args.Quant = symmem.QuantPerRow
 			args.Quantized = r.alloc(r.pool, quantizedBytes*args.Rows*args.Hidden).Memory()
@@ -130,7 +117,7 @@ func TestScatteredNormOnlyQuantizes(t *testing.T) {
 		}
 
 		r.ok(r.World().ReduceScatterRMSNorm(r.ctx, *a, nil))
-		r.fill(a.Input, r.scatteredInput) // the call may have changed it
+		r.fill(a.Input, r.scatteredInput) // the first norm may have changed it
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, whole, nil))
 		got := make([]byte, a.Rows*a.Hidden)
 		allRows := make([]byte, whole.Rows*a.Hidden)
@@ -138,19 +125,17 @@ func TestScatteredNormOnlyQuantizes(t *testing.T) {
 		r.ok(s.Copy(symmem.Host(got), a.Quantized))
 		r.ok(s.Copy(symmem.Host(allRows), whole.Quantized))
 		r.ok(s.Synchronize(r.ctx))
-		ownFirst := r.Rank() * len(got)
-		want := allRows[ownFirst : ownFirst+len(got)]
+		firstOwn := r.Rank() * len(got)
+		want := allRows[firstOwn : firstOwn+len(got)]
 		if !slices.Equal(got, want) {
 			r.failf("the quantized rows differ from those of an AllReduceRMSNorm, want equal bytes")
 		}
 	})
 }
 
-// TestNormOperationsDiverge calls ReduceScatterRMSNorm on rank 0 and AllReduceRMSNorm on rank 1.
-// Both must return a DivergenceError.
 func TestNormOperationsDiverge(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.scatter(rowsPerRank)
+		r.scatter(fewRows)
 		norm := r.World().ReduceScatterRMSNorm
 		if r.Rank() == 1 {
 			norm = r.World().AllReduceRMSNorm
@@ -168,21 +153,19 @@ func TestNormOperationsDiverge(t *testing.T) {
 	})
 }
 
-// TestInvalidScatteredNorms passes an input that has too few rows, which must be refused, and
-// outputs that overlap the input. The output may overlap this rank's own rows of the input, but no
-// others.
+// The output may overlap the input only in this rank's own rows.
 func TestInvalidScatteredNorms(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.scatter(rowsPerRank)
-		inputRows := func(owner int) symmem.Memory { // the own rows of a rank
-			bytes := r.args.Rows * r.args.Hidden * elementBytes
+		r.scatter(fewRows)
+		inputRows := func(owner int) symmem.Memory {
+			bytes := r.args.Rows * r.args.Hidden * bfloat16Bytes
 			m, err := r.args.Input.Slice(int64(owner)*bytes, bytes)
 			r.ok(err)
 			return m
 		}
 		for _, c := range []struct {
 			name   string
-			change func(a *symmem.NormArgs) // is applied to valid arguments
+			change func(valid *symmem.NormArgs)
 			want   error
 		}{
 			{
@@ -210,11 +193,9 @@ func TestInvalidScatteredNorms(t *testing.T) {
 	})
 }
 
-// TestRepeatedScatteredNormDoesNotAllocate repeats a call. Only the first one may allocate Go
-// memory.
 func TestRepeatedScatteredNormDoesNotAllocate(t *testing.T) {
 	runNorms(t, func(r *normRank) {
-		r.scatter(rowsPerRank)
+		r.scatter(fewRows)
 		call := func() { r.ok(r.World().ReduceScatterRMSNorm(r.ctx, r.args, nil)) }
 		call()
 		const countingRank = 0

@@ -11,19 +11,12 @@ import (
 	"symmem"
 )
 
-// A program can give symmem functions to call, for example when a pool maps memory. These tests let
-// such a function fail: it panics or calls runtime.Goexit. Symmem must report this in an error or
-// in the log, and stay usable.
-
-// abruptEnds contains functions that fail. The key is the text with which symmem describes the
-// failure.
+// abruptEnds are failing callbacks, by the text in symmem's report of the failure.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,
 }
 
-// TestPanickingObserverLeavesPoolUsable fails in each function of an Observer, which symmem calls
-// when a pool changes. The pool must change nevertheless, and the log must name each failure.
 func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -43,7 +36,7 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 				remove()
 				r.ok(r.alloc(p, 4096).Free())
 			})
-			const want = 4 // one of each function
+			const want = 4 // one per callback
 			got := strings.Count(log.String(), "a function of an Observer "+name)
 			if got != want {
 				t.Errorf("the log names %d failures, want %d:\n%s", got, want, log.String())
@@ -52,8 +45,7 @@ func TestPanickingObserverLeavesPoolUsable(t *testing.T) {
 	}
 }
 
-// TestPanickingHostFunctionFailsStream fails in a host function: one that is queued on a stream.
-// The next Synchronize must return the failure. Then the stream and the group must be usable.
+// A host function is a callback queued on a stream. The next Synchronize returns its failure.
 func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -82,13 +74,14 @@ func TestPanickingHostFunctionFailsStream(t *testing.T) {
 	}
 }
 
-// TestPanickingArrivedFunctionFailsGroup fails in Call.Arrived, which rank 0 calls when a message
-// has arrived. The group must fail on both ranks, and the world must stay usable.
+// A receive calls Call.Arrived. If it fails, so does the group, but not the world.
 func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
-	const count = 4 // elements of the message
-	const receiver = 0
-	const sender = 1
-	const limit = 20 * time.Second
+	const (
+		receiver = 0
+		sender   = 1
+		count    = 4 // arbitrary
+		limit    = 20 * time.Second
+	)
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{UnorderedMessages: true}, func(r *rank) {
@@ -98,7 +91,7 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 				if r.Rank() == sender {
 					r.ok(g.Send(r.ctx, b.Memory(), count, symmem.Int32, receiver, s))
 				} else {
-					// Do may return the failure, which is checked below.
+					// Do may return the failure. Cause is checked below.
 					_ = r.Interop().Do(r.ctx, g, symmem.Call{
 						Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource, Count: count,
 						Recv: b.Memory(), Arrived: func(int) { fail() },
@@ -118,7 +111,7 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 					r.failf("got %v, want an error that contains %q", err, want)
 				}
 
-				_ = s.Synchronize(r.ctx) // may return the same failure
+				_ = s.Synchronize(r.ctx) // may return the cause again
 				r.fill(b, 1)
 				r.ok(r.sum(r.World(), b))
 			})
@@ -126,8 +119,7 @@ func TestPanickingArrivedFunctionFailsGroup(t *testing.T) {
 	}
 }
 
-// TestPanickingOnLateIsLogged fails in Options.OnLate, which symmem calls when a rank has waited
-// too long for another. The log must name the failure, and the ranks must go on.
+// Ranks call Options.OnLate while they wait for a late rank, here rank 0.
 func TestPanickingOnLateIsLogged(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +129,7 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 				Logger: slog.New(slog.NewTextHandler(lineWriter(logged), nil)),
 			}
 			runRanks(t, 2, o, func(r *rank) {
-				if r.Rank() == 0 { // rank 1 waits for it until the failure is logged
+				if r.Rank() == 0 {
 					text := ""
 					for !strings.Contains(text, "Options.OnLate "+name) {
 						text = <-logged
@@ -150,7 +142,6 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 	}
 }
 
-// lineWriter is an io.Writer that sends the text of each Write to a channel.
 type lineWriter chan string
 
 func (l lineWriter) Write(p []byte) (int, error) {

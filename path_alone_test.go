@@ -16,22 +16,16 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// Some launchers let each rank see only one GPU: CUDA_VISIBLE_DEVICES is 0 for rank 0, and 1 for
-// rank 1. Such a rank is isolated: it cannot find out how the GPUs of the ranks are connected.
-// Therefore its calls cannot take the direct path, on which a GPU reads the memory of another.
-//
-// The test starts this program twice, as two isolated ranks. Each prints a reason: why its calls do
-// not take the direct path.
+// Some launchers let each rank see only its own GPU, with CUDA_VISIBLE_DEVICES=1 for rank 1. Such
+// isolated ranks cannot find out how the GPUs are connected, so their calls do not take the direct
+// path between GPUs.
 
-// isolatedVariable makes this program an isolated rank. Its value is the rank.
+// isolatedVariable makes this program run as the isolated rank of this number.
 const isolatedVariable = "SYMMEM_TEST_ALONE"
 
-// isolatedRanks is the number of isolated ranks.
 const isolatedRanks = 2
 
-// runIsolatedRank runs this process as an isolated rank and returns its exit status. TestMain calls
-// it if isolatedVariable is set.
-func runIsolatedRank() int {
+func runIsolatedRank() (exitStatus int) {
 	if err := sumInIsolation(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -40,7 +34,7 @@ func runIsolatedRank() int {
 	return 0
 }
 
-// sumInIsolation computes a sum with the other isolated rank, checks it and prints the reason.
+// sumInIsolation checks an all-reduce, and prints why it has not taken the direct path.
 func sumInIsolation(ctx context.Context) error {
 	rankNumber, err := strconv.Atoi(os.Getenv(isolatedVariable))
 	if err != nil {
@@ -54,7 +48,7 @@ func sumInIsolation(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer rt.Close() // an error does not matter, because the process ends
+	defer rt.Close()
 	reason, err := explainMissingDirectPath(rt)
 	if err != nil {
 		return err
@@ -64,15 +58,14 @@ func sumInIsolation(ctx context.Context) error {
 		return err
 	}
 
-	if n := rt.World().Stats().Paths["direct"]; n != 0 {
-		return fmt.Errorf("%d collectives took the direct path, want 0", n)
+	if calls := rt.World().Stats().Paths["direct"]; calls != 0 {
+		return fmt.Errorf("%d collectives took the direct path, want 0", calls)
 	}
 
 	fmt.Println(reason)
 	return nil
 }
 
-// explainMissingDirectPath returns the reason for an all-reduce of 1024 elements.
 func explainMissingDirectPath(rt *symmem.Runtime) (string, error) {
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 2 * mib})
 	if err != nil {
@@ -91,14 +84,14 @@ func explainMissingDirectPath(rt *symmem.Runtime) (string, error) {
 		return "", err
 	}
 
-	_, reason, _ := strings.Cut(explanation.Why, "; not direct: ")
+	const beforeReason = "; not direct: "
+	_, reason, _ := strings.Cut(explanation.Why, beforeReason)
 	return reason, nil
 }
 
-// TestIsolatedGPUsExplainMissingDirectPath starts two isolated ranks. Their sum must be right on
-// another path than the direct one, and both must print the same reason.
 func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
-	runRanks(t, isolatedRanks, symmem.Options{}, func(r *rank) { // skips with fewer than two GPUs
+	// This skips the test unless there are two GPUs.
+	runRanks(t, isolatedRanks, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("the backend has no GPUs", symmem.ErrUnsupported)
 		}
@@ -108,7 +101,7 @@ func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 		gpus = strings.Split(visible, ",")
 	}
 
-	store := "unix:@symmem-test-" + rand.Text() // where the ranks find each other
+	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
 	for rankNumber := range isolatedRanks {
 		processes = append(processes, startIsolatedRank(t, rankNumber, store, gpus[rankNumber]))
@@ -132,8 +125,7 @@ func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 	}
 }
 
-// startIsolatedRank starts this program as an isolated rank. The Stdout of the result is a
-// *bytes.Buffer, which collects the output and the errors.
+// startIsolatedRank starts a process whose Stdout is a *bytes.Buffer.
 func startIsolatedRank(t *testing.T, rankNumber int, store, gpu string) *exec.Cmd {
 	t.Helper()
 	c := systest.Command(t, systest.Patience, os.Args[0])

@@ -12,28 +12,23 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// A reduction of special numbers, such as NaN, infinity and -0, depends on details of the code that
-// adds or compares them. For example, the maximum of 1 and NaN should be NaN, but is 1 in NCCL.
-//
-// Rank 0 contributes the first number of each pair of special numbers, and rank 1 the second. A
-// formula computes the expected results on the host. Calls on each path must give the same bits.
-// Results of NCCL may differ from them as described in docs/reference/deterministic.md.
-
-// TestPathsGiveSameResults reduces pairs of special numbers with each type, operation and path.
+// Ranks 0 and 1 reduce pairs of special numbers, such as NaN and -0. All paths return the bits that
+// a formula computes on the host. NCCL may differ as described in docs/reference/deterministic.md:
+// its maximum of 1 and NaN is 1.
 func TestPathsGiveSameResults(t *testing.T) {
 	runRanks(t, specialRanks, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		c := specialCase{rank: r}
 		type buffers struct{ send, recv symmem.Memory }
 		pool := r.pool()
 		registered := buffers{send: r.alloc(pool, mib).Memory(), recv: r.alloc(pool, mib).Memory()}
-		scope := pool.BeginDisabled() // allocates memory that is never registered
+		scope := pool.BeginDisabled() // its memory is never registered
 		defer scope.Abandon()
 		send, err := scope.Alloc(mib)
 		r.ok(err)
 		recv, err := scope.Alloc(mib)
 		r.ok(err)
 		notRegistered := buffers{send: send.Memory(), recv: recv.Memory()}
-		// PathDirect comes first, so that hasDirect is known when PathAuto is tried.
+		// PathDirect comes first, because it sets hasDirect for PathAuto.
 		for _, choice := range []symmem.PathChoice{
 			symmem.PathDirect, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
 		} {
@@ -56,20 +51,19 @@ func TestPathsGiveSameResults(t *testing.T) {
 }
 
 const (
-	specialRanks = 2
-	specialPairs = 14 * 14 // each float type has 14 special numbers
+	specialRanks   = 2
+	specialNumbers = 14 // of each float type
+	specialPairs   = specialNumbers * specialNumbers
 )
 
-// specialCase compares reductions of one type and operation on one rank.
 type specialCase struct {
 	*rank
 	dataType  symmem.DataType
 	op        symmem.ReduceOp
-	hasDirect bool // a call has taken the direct path
+	hasDirect bool // set by the first call on the direct path
 }
 
-// compare reduces all pairs of special numbers. It fails the test if a result differs from the
-// formula in a way that is not allowed. A backend may refuse an operation that it does not support.
+// compare checks the results of all pairs of special numbers.
 func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
 	inputs := make([][]byte, specialRanks)
 	for r := range inputs {
@@ -84,7 +78,7 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	}
 
 	c.ok(err)
-	// NCCL's minimum ignores NaNs, so PathAuto must prefer the direct path if there is one.
+	// PathAuto avoids NCCL's minimum and maximum, which ignore NaNs.
 	call := driver.Call{Operation: driver.AllReduce, DataType: c.dataType, ReduceOp: c.op}
 	needsDirect := c.hasDirect && choice == symmem.PathAuto && call.IsFloatMinOrMax()
 	if needsDirect && path != "direct" {
@@ -96,27 +90,25 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	mayDiffer := byNCCL && c.dataType.Float()
 	want := formula.Reduce(driver.RankOrder, c.op, c.dataType, inputs)
 	size := c.dataType.Size()
-	for at := 0; at < len(got); at += size {
-		end := at + size
-		a := inputs[0][at:end]
-		b := inputs[1][at:end]
-		g := got[at:end]
-		w := want[at:end]
-		if bytes.Equal(g, w) || mayDiffer && c.isAllowed(a, b, g, w) {
-			continue
+	for start := 0; start < len(got); start += size {
+		end := start + size
+		a := inputs[0][start:end]
+		b := inputs[1][start:end]
+		g := got[start:end]
+		w := want[start:end]
+		isOK := bytes.Equal(g, w) || (mayDiffer && c.isAllowed(a, b, g, w))
+		if !isOK {
+			c.failf("%s path: %v of %v %x and %x = %x, want %x", path, c.op, c.dataType, a, b, g, w)
 		}
-
-		c.failf("%s path: %v of %v %x and %x = %x, want %x", path, c.op, c.dataType, a, b, g, w)
 	}
 }
 
-// reduce all-reduces the input of this rank in the given memory. It returns the result and the path
-// that the call took. An error is that of the call: other errors fail the test.
+// reduce all-reduces input through send and recv. It returns only errors of AllReduce.
 func (c *specialCase) reduce(
 	input []byte, send, recv symmem.Memory,
 ) (result []byte, path string, err error) {
 	result = make([]byte, len(input))
-	before := c.World().Stats().Paths
+	before := c.World().Stats().Paths // number of calls by path
 	send, err = send.Slice(0, int64(len(input)))
 	c.ok(err)
 	recv, err = recv.Slice(0, int64(len(input)))
@@ -140,12 +132,9 @@ func (c *specialCase) reduce(
 	return result, path, nil
 }
 
-// isAllowed reports whether got, NCCL's result for a and b, may differ from want. It may differ in
-//
-//   - the bits of a NaN
-//   - the sign of a zero
-//   - a minimum or maximum, which ignores a NaN
-//   - the last bits of an average, because NCCL divides before it adds.
+// isAllowed reports whether NCCL may return got instead of want for a and b. The bits of a NaN and
+// the sign of a zero may differ. A minimum or maximum may ignore a NaN. The last bits of an average
+// may differ, because NCCL divides before it adds.
 func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 	x := c.value(a)
 	y := c.value(b)
@@ -156,18 +145,18 @@ func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 		return true // with other bits
 	case math.IsNaN(g) || math.IsNaN(w):
 		isMinOrMax := c.op == symmem.Min || c.op == symmem.Max
-		ignoresNaN := math.IsNaN(x) && g == y || math.IsNaN(y) && g == x
-		return isMinOrMax && ignoresNaN
+		ignoresX := math.IsNaN(x) && g == y
+		ignoresY := math.IsNaN(y) && g == x
+		return isMinOrMax && (ignoresX || ignoresY)
 	case c.op == symmem.Avg:
 		const lastBit = 1 // encodes the smallest positive number
 		smallest := c.value(formula.AppendBits(nil, c.dataType, lastBit))
 		return math.Abs(g-w) <= smallest
 	}
 
-	return g == w // 0 == -0
+	return g == w // true for 0 and -0
 }
 
-// value decodes an element of a float type.
 func (c *specialCase) value(element []byte) float64 {
 	switch c.dataType {
 	case symmem.Float64:
