@@ -170,7 +170,6 @@ func newSharedDeadline(ends func(w symmem.LateWarning) bool) *sharedDeadline {
 	return &sharedDeadline{ends: ends, expired: make(chan struct{})}
 }
 
-// options makes ranks pass their warnings to s.
 func (s *sharedDeadline) options() symmem.Options {
 	return symmem.Options{WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) {
 		if s.ends(w) {

@@ -164,7 +164,6 @@ func checkStoppedRank(t *testing.T, call string, victim int) {
 	}
 }
 
-// checkStoppedReport requires a report that names only the victim.
 func checkStoppedReport(t *testing.T, c *exec.Cmd, number, victim int) {
 	t.Helper()
 	exitErr := c.Wait()

@@ -21,14 +21,14 @@ func TestPathsGiveSameResults(t *testing.T) {
 		type buffers struct{ send, recv symmem.Memory }
 		pool := r.pool()
 		registered := buffers{send: r.alloc(pool, mib).Memory(), recv: r.alloc(pool, mib).Memory()}
-		scope := pool.BeginDisabled() // its memory is never registered
+		scope := pool.BeginDisabled()
 		defer scope.Abandon()
 		send, err := scope.Alloc(mib)
 		r.ok(err)
 		recv, err := scope.Alloc(mib)
 		r.ok(err)
 		notRegistered := buffers{send: send.Memory(), recv: recv.Memory()}
-		// PathDirect comes first, because it sets hasDirect for PathAuto.
+		// PathDirect comes first, because it sets tookDirect for PathAuto.
 		for _, choice := range []symmem.PathChoice{
 			symmem.PathDirect, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
 		} {
@@ -58,12 +58,11 @@ const (
 
 type specialCase struct {
 	*rank
-	dataType  symmem.DataType
-	op        symmem.ReduceOp
-	hasDirect bool // set by the first call on the direct path
+	dataType   symmem.DataType
+	op         symmem.ReduceOp
+	tookDirect bool // in any call so far
 }
 
-// compare checks the results of all pairs of special numbers.
 func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
 	inputs := make([][]byte, specialRanks)
 	for r := range inputs {
@@ -80,12 +79,12 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	c.ok(err)
 	// PathAuto avoids NCCL's minimum and maximum, which ignore NaNs.
 	call := driver.Call{Operation: driver.AllReduce, DataType: c.dataType, ReduceOp: c.op}
-	needsDirect := c.hasDirect && choice == symmem.PathAuto && call.IsFloatMinOrMax()
+	needsDirect := c.tookDirect && choice == symmem.PathAuto && call.IsFloatMinOrMax()
 	if needsDirect && path != "direct" {
 		c.failf("%v of %v took the %s path, want direct", c.op, c.dataType, path)
 	}
 
-	c.hasDirect = c.hasDirect || path == "direct"
+	c.tookDirect = c.tookDirect || path == "direct"
 	byNCCL := c.Device().Backend == "nccl" && path != "direct"
 	mayDiffer := byNCCL && c.dataType.Float()
 	want := formula.Reduce(driver.RankOrder, c.op, c.dataType, inputs)
