@@ -4,18 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"symmem"
 )
 
-// Functions in symmem.h return a code instead of an error. If a pool has no memory left, for
-// example, the code is SYMMEM_ERR_OUT_OF_MEMORY, and the caller can get a message. It consists of
-// the text of the error and of advice: "...; free memory, raise the capacity of the pool, ...".
-
 // Code is the result of a function in symmem.h: SYMMEM_OK or one of SYMMEM_ERR_*.
 type Code int
 
-// The codes in symmem.h. Their values must not change.
+// The values are part of the ABI of symmem.h, so they must not change.
 const (
 	CodeOK Code = iota
 	CodeInvalid
@@ -80,7 +77,6 @@ func (c Code) String() string {
 	return fmt.Sprintf("code %d", int(c))
 }
 
-// Errors of this package. Other errors can wrap them.
 var (
 	// ErrNotOpen reports a call before Open or after Close.
 	ErrNotOpen = errors.New("symmem is not open: call symmem_open (symmem.init in Python) first")
@@ -90,8 +86,8 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// CodeOf returns the code of an error. An error can wrap several errors, so CodeOf checks for the
-// cause of a failure before its effects.
+// CodeOf returns the code of an error. If the error wraps several, a cause takes precedence over
+// its consequences, such as a lost rank over ErrClosed.
 func CodeOf(err error) Code {
 	switch {
 	case err == nil:
@@ -115,7 +111,7 @@ func CodeOf(err error) Code {
 	return CodeFailed
 }
 
-// isDivergence reports whether the ranks made different calls, or passed different arguments.
+// isDivergence reports whether the ranks made different calls or passed different arguments.
 func isDivergence(err error) bool {
 	return errors.As(err, new(*symmem.DivergenceError)) ||
 		errors.As(err, new(*symmem.MismatchError)) ||
@@ -123,12 +119,12 @@ func isDivergence(err error) bool {
 		isMessageError(err)
 }
 
-// isMessageError reports whether the ranks' sends and receives do not match.
+// isMessageError reports whether a rank's send does not match the peer's receive.
 func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// errorCodes maps other errors to codes. CodeOf uses the first error of this list that it finds.
+// errorCodes is in order of precedence for errors that wrap several of these.
 var errorCodes = []struct {
 	err  error
 	code Code
@@ -152,7 +148,6 @@ var errorCodes = []struct {
 	{context.DeadlineExceeded, CodeTimeout},
 }
 
-// adviceByCode has advice for the codes after which callers can do something.
 var adviceByCode = map[Code]string{
 	CodeOutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
 	CodeDoubleFree:  "this pointer was freed before, or was never allocated",
@@ -164,7 +159,7 @@ var adviceByCode = map[Code]string{
 	CodePanic:    "please report this, with the message",
 }
 
-// Message returns the text of an error with code c, followed by advice.
+// Message returns the text of err, followed by advice for code c.
 func (c Code) Message(err error) string {
 	text := err.Error()
 	advice := adviceByCode[c]
@@ -173,33 +168,23 @@ func (c Code) Message(err error) string {
 	}
 
 	canHaveCallSites := c == CodeDivergence && !isMessageError(err)
-	lacksCallSites := canHaveCallSites && !hasCallSites(err)
-	if lacksCallSites {
+	if canHaveCallSites && !hasCallSites(err) {
 		text += "; set SYMMEM_CALLSITES=1 to see the source lines"
 	}
 
 	return text
 }
 
-// isValueDivergence reports whether ranks passed different values to a comparison, such as Agree.
-// The ranks have then made the same calls, so the advice for a divergence does not fit.
+// isValueDivergence reports whether the ranks made the same call to compare values, such as Agree,
+// but passed different values. The advice to make the same calls does not apply then.
 func isValueDivergence(err error) bool {
 	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
 	return ok && divergence.Kind == symmem.DivergedValue
 }
 
-// hasCallSites reports whether the error already names the source lines of the ranks' calls.
+// hasCallSites reports whether the error names the source line of any rank's call.
 func hasCallSites(err error) bool {
 	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
-	if !ok {
-		return false
-	}
-
-	for _, side := range divergence.Sides {
-		if side.Site != "" {
-			return true
-		}
-	}
-
-	return false
+	hasSite := func(side symmem.Side) bool { return side.Site != "" }
+	return ok && slices.ContainsFunc(divergence.Sides, hasSite)
 }

@@ -7,20 +7,17 @@ import (
 	"symmem"
 )
 
-// Programs get errors as JSON. For example, ranks 0 and 1 have allocated 512 bytes, but rank 2 has
-// allocated 1024 bytes. This error contains:
+// errorDetail is an error as JSON, with at most one of the pointers set. If rank 2 allocates 1024
+// bytes where ranks 0 and 1 allocate 512, for example, all ranks get:
 //
-//	{"code": 12, "name": "DIVERGENCE", "message": "...", "divergence": {"group": "world",
+//	{"code": 12, "name": "DIVERGENCE", "message": "...", "divergence": {"group": "world", ...,
 //	  "kind": "placement", "deviant": [2], "variants": [
 //	    {"ranks": [0, 1], "event": "alloc 512 B ..."}, {"ranks": [2], "event": "alloc 1024 B ..."}]}}
 //
-// All ranks are those of the world.
-
-// errorDetail is the JSON of an error. At most one of the pointers is set, depending on the type of
-// the error.
+// Ranks are numbers in the world, not in a group.
 type errorDetail struct {
 	Code       int               `json:"code"`
-	Name       string            `json:"name"` // of the code
+	Name       string            `json:"name"` // of Code
 	Message    string            `json:"message"`
 	Divergence *divergenceDetail `json:"divergence,omitempty"`
 	Timeout    *timeoutDetail    `json:"timeout,omitempty"`
@@ -28,30 +25,30 @@ type errorDetail struct {
 	Memory     *memoryDetail     `json:"memory,omitempty"`
 }
 
-// divergenceDetail describes how ranks differ in their calls, or in the history of a pool, which
-// lists allocations and frees.
+// divergenceDetail describes how ranks differ in their calls, or in the history of a pool: its
+// sequence of allocations and frees.
 type divergenceDetail struct {
 	Group      string `json:"group"`
 	Kind       string `json:"kind"` // a symmem.DivergenceKind, "call", "place" or "messages"
 	GroupRanks []int  `json:"members,omitempty"`
-	Pool       uint64 `json:"pool"` // id of the pool, or 0 if no pool is concerned
+	Pool       uint64 `json:"pool"` // id, or 0 if no pool is concerned
 	PoolName   string `json:"pool_name,omitempty"`
-	// FirstPosition is the index of the first event that differs in the history of the pool. If a
-	// part of the history was discarded, the index is between FirstPosition and LastPosition. For
-	// messages, both are the number of the collective that found the difference, or 0.
+	// FirstPosition and LastPosition bound the index of the first event that differs in the pool's
+	// history. They are equal unless a part of the history was discarded. If messages differ, both
+	// are the number of the collective that found the difference, or 0.
 	FirstPosition uint64          `json:"position"`
 	LastPosition  uint64          `json:"last"`
-	DeviantRanks  []int           `json:"deviant"` // those that differ from the majority, if any
-	AbsentRanks   []int           `json:"absent"`  // those that took no part in the comparison
+	DeviantRanks  []int           `json:"deviant"` // outside the majority
+	AbsentRanks   []int           `json:"absent"`  // not compared
 	Reason        string          `json:"why"`
 	Variants      []variantDetail `json:"variants"`
-	// CallsByRank holds each rank's current call, if ranks wait for each other in different calls.
+	// CallsByRank holds the current call of each rank in a deadlock.
 	CallsByRank map[int]string `json:"elsewhere,omitempty"`
-	// Messages lists the messages on which sender and receiver disagree. Reason describes how.
+	// Messages lists the messages on which sender and receiver disagree. Reason says how.
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
-// variantDetail describes an event or a call, and the ranks that have it in common.
+// variantDetail is an event or a call of a set of ranks, where other ranks have a different one.
 type variantDetail struct {
 	Ranks          []int    `json:"ranks"`
 	Event          string   `json:"event"`
@@ -64,9 +61,9 @@ type timeoutDetail struct {
 	WaitedMS     int64          `json:"waited_ms"`
 	MissingRanks []int          `json:"missing"`
 	CallsByRank  map[int]string `json:"activity"` // current calls of missing ranks, if known
-	// NCCLCounts holds NCCL's counts of operations if they differ between ranks.
+	// NCCLCounts describes how NCCL's operation counts differ between ranks, if they do.
 	NCCLCounts string `json:"counts,omitempty"`
-	// NeverJoined is set if the missing ranks did not arrive when a world or group was opened.
+	// NeverJoined is set if the missing ranks never joined the world or group to be opened.
 	NeverJoined bool `json:"absent,omitempty"`
 }
 
@@ -91,8 +88,8 @@ func Detail(code Code, err error) string {
 	return string(text)
 }
 
-// addTypeDetail sets the pointer for the type of the error. An error can wrap errors of several
-// types, so it checks for the types in the same order as CodeOf.
+// addTypeDetail sets the pointer for the type of the error. For an error that wraps several types,
+// the order of precedence is that of CodeOf.
 func (d *errorDetail) addTypeDetail(err error) {
 	var divergence *symmem.DivergenceError
 	var mismatch *symmem.MismatchError
@@ -153,13 +150,12 @@ func messageDivergenceOf(e *symmem.MessageError) *divergenceDetail {
 	return d
 }
 
-// emptyDivergence returns a description with empty lists. They are not nil, because JSON encodes
-// nil as null.
+// emptyDivergence makes lists that are not nil, because JSON encodes nil as null.
 func emptyDivergence(kind string) *divergenceDetail {
 	return &divergenceDetail{
 		Kind: kind, DeviantRanks: []int{}, AbsentRanks: []int{}, Variants: []variantDetail{},
 	}
 }
 
-// nonNilCopy copies a list. It never returns nil, because JSON encodes nil as null.
+// nonNilCopy returns an empty list for nil, which JSON encodes as null.
 func nonNilCopy(list []int) []int { return append([]int{}, list...) }

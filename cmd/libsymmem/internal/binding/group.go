@@ -11,52 +11,47 @@ import (
 	"symmem"
 )
 
-// Suppose that ranks 0 and 1 open a group with the name "tp":
-//
-//   - On both ranks, the group has the id "tp [0 1] #1". If they open another group with this name,
-//     its id is "tp [0 1] #2".
-//   - On each rank, the group has a handle, such as 7. C callers pass this number to functions.
-//   - The ranks register memory with the group. Registered memory is called a window.
-//   - Another library, such as PyTorch, may have a communicator of the same ranks. An attachment of
-//     this communicator to the group makes symmem register the memory with it as well.
-
-// group is an open symmem.Group of one rank, with additional state for the C interface.
+// group is an open symmem.Group of one rank, with the state of the C interface.
 type group struct {
 	*symmem.Group
-	owner       *rank // the rank of this process that has opened the group
-	handle      uint64
+	owner       *rank         // the rank of this process that has opened the group
+	handle      uint64        // the number by which C callers pass the group
 	name        string        // such as "tp"
 	attachments []*attachment // guarded by groupTable.mu
 	machines    int           // number of machines that have ranks of the group
-	padCount    atomic.Uint32 // number of checked pads that were opened
+	padCount    atomic.Uint32 // checked pads opened so far
 }
 
-// nextPadNumber returns a number for the group's next checked pad. A checked pad is memory through
-// which kernels signal each other. It contains its number, in 8 bits and never 0. So calls return 1
-// to 255, and then 1 again.
+// nextPadNumber returns the number of the group's next checked pad, memory through which kernels
+// signal each other. The pad stores it in 8 bits, with 0 unused, so it wraps from 255 to 1.
 func (g *group) nextPadNumber() uint32 {
 	const maxNumber = 255
 	index := g.padCount.Add(1) - 1
 	return index%maxNumber + 1
 }
 
-// sharesPool reports whether all ranks of the group share the pool. Only then can its memory be
-// registered with the group.
+// sharesPool reports whether all ranks of the group share the pool. Only memory of shared pools can
+// be registered with the group.
 func (g *group) sharesPool(p *pool) bool {
-	domain := p.Domain() // the group of the ranks that share the pool
-	isLocal := domain == nil
-	if isLocal {
-		return false // no other rank can access the memory
+	domain := p.Domain() // the group whose ranks share the pool
+	if domain == nil {
+		return false // local memory, which other ranks cannot access
 	}
 
 	poolRanks := domain.Ranks()
-	isOutside := func(rank int) bool { return !slices.Contains(poolRanks, rank) }
-	return !slices.ContainsFunc(g.Ranks(), isOutside)
+	for _, rank := range g.Ranks() {
+		if !slices.Contains(poolRanks, rank) {
+			return false
+		}
+	}
+
+	return true
 }
 
-// attachment is a communicator of another library that is attached to a group.
+// attachment makes symmem register a group's memory with a communicator of another library, such as
+// PyTorch, as well.
 type attachment struct {
-	handle       uint64  // by which C callers pass the attachment
+	handle       uint64  // the number by which C callers pass the attachment
 	address      uintptr // of the other library's communicator
 	communicator *symmem.AdoptedCommunicator
 	group        *group
@@ -65,7 +60,7 @@ type attachment struct {
 // groupTable holds the open groups of one rank, and their attachments.
 type groupTable struct {
 	owner    *rank
-	watchers sync.WaitGroup // goroutines that run until their group ends
+	watchers sync.WaitGroup // run countEnd for each group
 
 	mu          sync.RWMutex
 	groups      map[uint64]*group      // by handle; guarded by mu
@@ -80,8 +75,8 @@ func (t *groupTable) init(owner *rank) {
 	t.openCounts = map[string]int{}
 }
 
-// nextID returns the id for a new group, such as "tp [0 1] #2". It must be called in the same order
-// on all ranks of the group.
+// nextID returns the id for a new group, such as "tp [0 1] #2" for the second group named "tp" of
+// ranks 0 and 1. The ranks must call it in the same order, because they need the same id.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -90,11 +85,11 @@ func (t *groupTable) nextID(name string, ranks []int) string {
 	return fmt.Sprintf("%s #%d", id, t.openCounts[id])
 }
 
-// groupID returns the first part of a group's id, such as "tp [0 1]". If that is too long, a hash
-// replaces the end of it.
+// groupID returns a group's id without the number, such as "tp [0 1]". A long id is truncated and
+// ends with a hash.
 func groupID(name string, ranks []int) string {
 	const (
-		maxBytes         = symmem.MaxGroupID / 2 // leaves space for the second part, such as " #2"
+		maxBytes         = symmem.MaxGroupID / 2 // leaves space for the number
 		prefixCharacters = 64
 	)
 	id := fmt.Sprintf("%s %v", name, ranks)
@@ -116,19 +111,18 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	t.mu.Lock()
 	t.groups[added.handle] = added
 	t.mu.Unlock()
-	s.groupIndex.add(added.handle, added) // by which calls find the group
+	s.groupIndex.add(added.handle, added)
 	t.watchers.Go(func() { countEnd(g, s.counters) })
-	s.counters.Pending.Add(1) // there may be memory to register with the new group
+	s.counters.Pending.Add(1) // existing memory may have to be registered with the new group
 	return added.handle
 }
 
-// countEnd waits until a group ends, and then updates the counters. If the group fails before it
-// ends, it updates the counter of faults at once.
+// countEnd counts a group's failure, if any, as soon as it happens, and then waits for its end.
 func countEnd(g *symmem.Group, counters *Counters) {
 	select {
 	case <-g.Failing():
 		counters.Faults.Add(1)
-	case <-g.Ended(): // the group was closed without a fault
+	case <-g.Ended(): // closed without a failure
 	}
 
 	<-g.Ended()
@@ -142,7 +136,7 @@ func (t *groupTable) allGroups() []*group {
 	return slices.Collect(maps.Values(t.groups))
 }
 
-// remove removes a group with its attachments, and makes symmem forget their communicators.
+// remove removes a group and its attachments, and forgets their communicators.
 func (t *groupTable) remove(g *group) {
 	t.mu.Lock()
 	delete(t.groups, g.handle)
@@ -159,7 +153,6 @@ func (t *groupTable) remove(g *group) {
 	}
 }
 
-// attach adds an attachment to its group.
 func (t *groupTable) attach(a *attachment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,7 +160,7 @@ func (t *groupTable) attach(a *attachment) {
 	a.group.attachments = append(a.group.attachments, a)
 }
 
-// detach removes an attachment and returns it, or nil if this rank has none with the handle.
+// detach removes an attachment and returns it. It returns nil for an unknown handle.
 func (t *groupTable) detach(handle uint64) *attachment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,8 +181,8 @@ func (t *groupTable) attachmentsOf(g *group) []*attachment {
 	return slices.Clone(g.attachments)
 }
 
-// forgetAttachments makes symmem forget the communicators of all attachments. It removes the
-// attachments from the table, but not from their groups.
+// forgetAttachments forgets the communicators of all attachments, but leaves the attachments in
+// their groups.
 func (t *groupTable) forgetAttachments() {
 	t.mu.Lock()
 	attachments := t.attachments

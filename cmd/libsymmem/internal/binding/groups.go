@@ -7,13 +7,9 @@ import (
 	"symmem"
 )
 
-// A world is a set of processes, its ranks, that use symmem together. Some of them can open a group
-// for the calls that they make together: for example, the ranks 2 and 3 of a world of 4. In the
-// group, they are the ranks 0 and 1. On each rank, C passes the group by a number, its handle.
-//
-// A function that is collective over the group must be called by all ranks of the group.
-
-// groups implements the functions in symmem.h that open, use and close groups.
+// groups implements the functions in symmem.h for groups. A group is a subset of the ranks of a
+// world, the set of processes that use symmem together. C callers pass a group by its handle, a
+// number. All ranks of the group must make each call that is collective over the group.
 type groups struct{ session *session }
 
 // World returns the handle of the group of all ranks of the main world.
@@ -26,8 +22,8 @@ func (gs *groups) World() (uint64, error) {
 	return r.worldHandle, nil
 }
 
-// OpenGroup opens a group of the main world with the given ranks of the world. It returns the
-// handle. It is collective over the group.
+// OpenGroup opens a group of the given ranks of the main world, and returns its handle. It is
+// collective over the group.
 func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	r, err := gs.session.mainWorldRank()
 	if err != nil {
@@ -75,14 +71,14 @@ func (gs *groups) open(
 		return err
 	})
 	if err != nil {
-		return 0, err // the function may still be running, so do not read opened
+		return 0, err // after an interrupt, opened may still be written
 	}
 
 	return r.groupTable.add(opened, name), nil
 }
 
-// CloseGroup closes a group on this rank, and forgets the communicators of other libraries that are
-// attached to it. Memory stays registered with them until their owners destroy them.
+// CloseGroup closes a group on this rank, and forgets communicators that Attach has attached to it.
+// Memory stays registered with these communicators until their owners destroy them.
 func (gs *groups) CloseGroup(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {
@@ -103,10 +99,10 @@ type groupDescription struct {
 	Name      string  `json:"name"`
 	Rank      int     `json:"rank"`
 	Size      int     `json:"size"`
-	Ranks     []int   `json:"ranks"` // the world's rank of each rank of the group
+	Ranks     []int   `json:"ranks"` // ranks in the world, by rank in the group
 	TimeoutMS int64   `json:"timeout_ms"`
-	StopWord  uint64  `json:"stop_word"` // address of the word by which the host stops kernels, or 0
-	Error     *string `json:"error"`     // see GroupError; nil (null in JSON) if there is none
+	StopWord  uint64  `json:"stop_word"` // address of a word by which the host stops kernels, or 0
+	Error     *string `json:"error"`     // see GroupError; null if there is none
 }
 
 // DescribeGroup returns a group's description as JSON.
@@ -128,8 +124,8 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 	return encode(d)
 }
 
-// GroupError returns the cause of a group's failure, on which its ranks have agreed. It returns nil
-// if the group has not failed or the ranks have not agreed yet. An unknown handle causes an error.
+// GroupError returns the cause of a group's failure once its ranks have agreed on it, and nil
+// before. An unknown handle causes an error.
 func (gs *groups) GroupError(handle uint64) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -165,8 +161,8 @@ func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 	return g.SetTimeout(timeout)
 }
 
-// SuspendGroup releases the group's internal memory until ResumeGroup, and returns the size of this
-// memory in bytes. It is collective over the group.
+// SuspendGroup releases the group's internal memory until ResumeGroup, and returns its size in
+// bytes. It is collective over the group.
 func (gs *groups) SuspendGroup(handle uint64) (int64, error) {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -180,7 +176,7 @@ func (gs *groups) SuspendGroup(handle uint64) (int64, error) {
 		return err
 	})
 	if err != nil {
-		return 0, err // the function may still be running, so do not read released
+		return 0, err // after an interrupt, released may still be written
 	}
 
 	return released, nil
@@ -196,8 +192,8 @@ func (gs *groups) ResumeGroup(handle uint64) error {
 	return gs.session.runInterruptible("resuming a group", g.Resume)
 }
 
-// SetPath sets the path of a group's collectives: the way in which symmem runs them. path is a
-// number of symmem.h. SetPath is collective over the group.
+// SetPath selects an implementation of a group's collectives by an enumerator SYMMEM_PATH_* of
+// symmem.h. It is collective over the group.
 func (gs *groups) SetPath(handle uint64, path int) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -214,11 +210,9 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	})
 }
 
-// Check compares the allocations and frees that the group's ranks have made in shared pools. It is
+// Check compares the allocations and frees that the group's ranks have made in shared pools. It
+// first frees buffers whose frees were delayed until the next call that all ranks make. It is
 // collective over the group.
-//
-// Some frees are delayed until a call that is the same on all ranks. Check is such a call, so it
-// first makes the delayed frees.
 func (gs *groups) Check(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {

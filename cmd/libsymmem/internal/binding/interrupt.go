@@ -12,30 +12,22 @@ import (
 	"symmem"
 )
 
-// A user of Python may press Ctrl-C while a call waits. So a waiting call polls: it calls a
-// function, set by SetPoll, that returns true to interrupt the call.
-//
-//   - runResumable runs a call that only waits, such as the synchronization of a stream. It stops
-//     the wait after 100 ms, polls, and starts the wait again.
-//   - runInterruptible runs other calls on a second goroutine, and polls every 100 ms.
-//   - pollInCollective polls while symmem waits in a collective.
-
-// interrupts holds the functions of the caller that are polled.
+// interrupts lets the caller interrupt a call that waits, for example when the user of a Python
+// program presses Ctrl-C. A waiting call polls the functions that were passed to SetPoll.
 type interrupts struct {
-	poll atomic.Pointer[pollFunctions] // nil if the caller has set none
+	poll atomic.Pointer[pollFunctions] // nil if calls cannot be interrupted
 }
 
 type pollFunctions struct {
-	// pollOnThread is called on the thread of the waiting call. No lock of this package is held.
+	// pollOnThread is called on the thread of the waiting call, with no lock of this package held.
 	pollOnThread func() bool
-	// pollInCollective is called during a collective, on any thread. The stream's lock is held.
+	// pollInCollective is called during a collective, on any thread, with the stream's lock held.
 	pollInCollective func() bool
-	// spareSlice can be used by the next call of runResumable. It is nil if there is none.
-	spareSlice atomic.Pointer[timeSlice]
+
+	spareSlice atomic.Pointer[timeSlice] // unused, for the next runResumable; may be nil
 }
 
-// SetPoll sets functions that return true to interrupt a call. If onThread is nil, no call is
-// interrupted, and inCollective is not called either.
+// SetPoll sets functions that return true to interrupt a call. A nil onThread removes both.
 func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 	if onThread == nil {
 		i.poll.Store(nil)
@@ -49,21 +41,20 @@ func interruptedError(operation string) error {
 	return fmt.Errorf("%s: %w", operation, symmem.ErrInterrupted)
 }
 
-// pollInCollective returns an error if the caller wants to interrupt a collective.
+// pollInCollective returns an error if the caller interrupts the collective that is waiting.
 func (i *interrupts) pollInCollective() error {
 	p := i.poll.Load()
-	isInterrupted := p != nil && p.pollInCollective()
-	if isInterrupted {
-		return interruptedError("waiting in a collective")
+	if p == nil || !p.pollInCollective() {
+		return nil
 	}
 
-	return nil
+	return interruptedError("waiting in a collective")
 }
 
 const pollInterval = 100 * time.Millisecond // between calls of pollOnThread
 
-// runResumable runs a call that can be stopped and started again. operation describes it in errors.
-// The context of the call ends after pollInterval, so that runResumable can poll.
+// runResumable runs a call that can be repeated, such as the synchronization of a stream. It ends
+// the call's context every pollInterval, polls, and repeats the call. operation is for errors.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -82,8 +73,7 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 			p.spareSlice.Store(slice) // saves an allocation
 		}
 
-		hasStoppedToPoll := errors.Is(err, errTimeSlice)
-		if !hasStoppedToPoll {
+		if !errors.Is(err, errTimeSlice) {
 			return err
 		}
 
@@ -93,8 +83,8 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 	}
 }
 
-// timeSlice is a context that ends some time after the first call of Done or Err. A call that does
-// not have to wait calls neither, so it starts no timer.
+// timeSlice is a context whose duration begins with the first call of Done or Err. A call that need
+// not wait uses neither, and saves the timer.
 type timeSlice struct {
 	duration time.Duration
 
@@ -102,8 +92,7 @@ type timeSlice struct {
 	end  time.Time     // zero before the first call of Done or Err; guarded by mu
 	done chan struct{} // nil before the first call of Done; guarded by mu
 
-	// timer closes done. It is nil before the first call of Done. Guarded by mu.
-	timer *time.Timer
+	timer *time.Timer // closes done; nil before the first call of Done; guarded by mu
 }
 
 // errTimeSlice is the error of a timeSlice that has ended.
@@ -111,7 +100,7 @@ var errTimeSlice = errors.New("the time slice of a wait has expired")
 
 func newTimeSlice(duration time.Duration) *timeSlice { return &timeSlice{duration: duration} }
 
-// beginLocked begins the time slice, unless it has already begun. The caller holds mu.
+// beginLocked begins the time slice on its first call. The caller holds mu.
 func (t *timeSlice) beginLocked() {
 	if t.end.IsZero() {
 		t.end = time.Now().Add(t.duration)
@@ -143,13 +132,13 @@ func (t *timeSlice) Err() error {
 	return errTimeSlice
 }
 
-// Deadline implements context.Context. There is no deadline, because the call is started again.
+// Deadline implements context.Context. The call is repeated, so it has no deadline.
 func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // Value implements context.Context.
 func (t *timeSlice) Value(any) any { return nil }
 
-// stop stops the timer. It returns true if the time slice has not begun, and can be used again.
+// stop stops the timer. An unused time slice has not begun, so it can be used again.
 func (t *timeSlice) stop() (isUnused bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -160,14 +149,12 @@ func (t *timeSlice) stop() (isUnused bool) {
 	return t.end.IsZero()
 }
 
-// maxCancelWait limits the wait for a call whose context was canceled.
+// maxCancelWait limits the wait for an interrupted call to end.
 const maxCancelWait = 500 * time.Millisecond
 
-// runInterruptible runs a call on another goroutine and polls in the meantime. operation describes
-// it in errors. An interrupt cancels the context of the call.
-//
-// After an interrupt, the call may still be running when runInterruptible returns. So after an
-// error, the caller must not read variables that the call writes.
+// runInterruptible runs a call on another goroutine and polls in the meantime. operation is for
+// errors. An interrupt cancels the context of the call, but the call may still be running when
+// runInterruptible returns: after an error, do not read variables that the call writes.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -176,7 +163,7 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	// This error stays only if the call ends its goroutine with runtime.Goexit.
+	// The call replaces this error, unless it ends with runtime.Goexit.
 	err := errors.New("the call ended without a result")
 	done := make(chan struct{}) // closed when err is final
 	go func() {

@@ -10,29 +10,21 @@ import (
 	"symmem/internal/sys"
 )
 
-// A process is a rank of each world that it has opened. Suppose that rank 3 closes a world by force
-// while two of its buffers are live, because tensors still use them:
-//
-//   - The buffers stay usable. Later frees must find them, so closedRankBuffers keeps the rank.
-//   - After one buffer was freed, calls that pass an address in it get an error.
-//   - After both were freed, closedRankBuffers forgets the rank. The segment (a piece of mapped
-//     memory) that contained them may be unmapped. On the host backend, calls that pass an address
-//     in it get an error, unless the address was mapped again.
-
-// closedRankBuffers remembers live buffers of closed ranks, and segments that were unmapped.
+// closedRankBuffers finds buffers that were live when their rank was closed by force, usually
+// because tensors still use them. They stay usable until they are freed. It also remembers unmapped
+// segments, the units in which pools map memory.
 type closedRankBuffers struct {
-	isNonEmpty atomic.Bool // while it is false, checkNotFreed takes no lock
+	isNonEmpty atomic.Bool // saves a lock in checkNotFreed while nothing is remembered
 
 	mu    sync.Mutex
 	ranks []symmem.Interop // closed ranks with live buffers, copied on write; guarded by mu
 
-	// unmappedMu is acquired while a pool's lock is held (by recordUnmapped). To prevent a deadlock,
-	// no lock may be acquired while unmappedMu is held.
+	// unmappedMu is acquired with a pool's lock held, so do not acquire other locks inside it.
 	unmappedMu       sync.Mutex
 	unmappedSegments []addressRange // oldest first; guarded by unmappedMu
 }
 
-// keepRank remembers a rank that is about to close, if it has live buffers.
+// keepRank remembers a rank that is about to be closed, if it has live buffers.
 func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
 	if !hasLiveBuffers(rank) {
 		return
@@ -46,7 +38,7 @@ func hasLiveBuffers(rank symmem.Interop) bool {
 	return buffers > 0
 }
 
-// updateRanks replaces the ranks by the result of change, which gets a copy that it can modify.
+// updateRanks replaces the ranks by the result of change, which may modify its argument.
 func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.Interop) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -54,19 +46,15 @@ func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.I
 	k.isNonEmpty.Store(true)
 }
 
-// closedRanks returns the closed ranks with live buffers. The slice is never modified, so callers
-// use it without holding mu.
-//
-// Callers must not hold mu while they call a method of a rank. The method can wait for a pool's
-// lock, and another call may hold that lock while it waits for other ranks.
+// closedRanks returns a slice that is never modified. Callers can use it without mu, and must not
+// hold mu while they call a rank's method, which may wait for a pool's lock.
 func (k *closedRankBuffers) closedRanks() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ranks
 }
 
-// freeBuffer frees the buffer that begins at an address, if a closed rank has one. Otherwise, it
-// returns false.
+// freeBuffer frees the buffer of a closed rank that begins at an address, if there is one.
 func (k *closedRankBuffers) freeBuffer(address uintptr) (isFound bool, err error) {
 	for _, rank := range k.closedRanks() {
 		b, err := rank.Retire(address) // later calls do not find the buffer
@@ -97,15 +85,14 @@ type addressRange struct {
 }
 
 func (s addressRange) contains(address uintptr) bool {
-	offset := address - s.start // overflows to a large number if address is below start
+	offset := address - s.start // wraps around to a large number if address < s.start
 	return offset < uintptr(s.bytes)
 }
 
-// maxUnmappedSegments limits the length of unmappedSegments. The oldest segments are dropped.
+// maxUnmappedSegments limits unmappedSegments, from which the oldest are dropped.
 const maxUnmappedSegments = 1024
 
-// recordUnmapped remembers a segment that was unmapped, of an open or closed rank. It forgets an
-// older segment at the same address.
+// recordUnmapped remembers an unmapped segment of any rank, in place of one at the same address.
 func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
@@ -127,11 +114,8 @@ func (k *closedRankBuffers) wasUnmapped(address uintptr) bool {
 	return slices.ContainsFunc(k.unmappedSegments, containsAddress)
 }
 
-// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed.
-//
-// On the host backend (isHost), whose memory is ordinary memory of the process, it also returns an
-// error if the memory is in a segment that was unmapped. But if its address was mapped again, it is
-// other memory, and valid.
+// checkNotFreed returns an error for freed memory of a closed rank. On the host backend, it also
+// returns one for memory in an unmapped segment, unless the address has been mapped again.
 func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost bool) error {
 	if !k.isNonEmpty.Load() {
 		return nil
@@ -143,11 +127,9 @@ func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost b
 		}
 	}
 
-	if isHost && k.wasUnmapped(address) {
-		isMappedAgain := sys.IsReadable(address)
-		if !isMappedAgain {
-			return fmt.Errorf("memory at %#x: %w", address, symmem.ErrFreed)
-		}
+	isUnmapped := isHost && k.wasUnmapped(address) && !sys.IsReadable(address)
+	if isUnmapped {
+		return fmt.Errorf("memory at %#x: %w", address, symmem.ErrFreed)
 	}
 
 	return nil
