@@ -11,17 +11,14 @@ import (
 	"symmem"
 )
 
-// A world is a set of processes, its ranks, that have opened symmem together. A process can be a
-// rank of several worlds: for example, rank 3 of the main world, and rank 0 of another world. C
-// passes other worlds by numbers, their handles. For example, Describe is for the main world, and
-// DescribeWorld is for the world with a handle.
-
-// Library implements the functions in symmem.h for one process.
+// Library implements the functions in symmem.h for one process. A world is a set of processes, its
+// ranks, that use symmem together. The process can be a rank of the main world and of other worlds.
+// For example, Describe describes the main world, and DescribeWorld a world with a given handle.
 type Library struct {
 	session
 	openMu sync.Mutex // serializes opening and closing the main world
 
-	// Each of these types has the methods for one subject, and a pointer to the session.
+	// Each of these types implements the methods for one subject.
 	groups
 	pools
 	calls
@@ -32,7 +29,7 @@ type Library struct {
 	plugin
 }
 
-// New returns a Library without an open world. It calls warn to print warnings.
+// New returns a Library without an open world. Warnings are passed to warn.
 func New(counters *Counters, warn func(text string)) *Library {
 	l := &Library{session: session{
 		counters: counters, printWarning: warn, warnings: warnings{counters: counters},
@@ -50,7 +47,7 @@ func New(counters *Counters, warn func(text string)) *Library {
 	return l
 }
 
-// Open opens the main world. All ranks of the world must call it. symmem.h describes the options.
+// Open opens the main world with options that symmem.h describes. All ranks must call it.
 func (l *Library) Open(optionsJSON []byte) error {
 	var o Options
 	if err := decode(optionsJSON, &o); err != nil {
@@ -62,7 +59,6 @@ func (l *Library) Open(optionsJSON []byte) error {
 	})
 }
 
-// openMain opens the main world, or returns an error if it is already open.
 func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
@@ -75,10 +71,8 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 	return err
 }
 
-// Close leaves the main world and frees its memory. If there are live buffers, it returns ErrLive.
-//
-// With force, Close ignores live buffers, which stay usable. It then waits at most a second for
-// other ranks.
+// Close leaves the main world and frees its memory. It returns ErrLive if there are live buffers.
+// With force, live buffers stay usable instead, and Close waits at most a second for other ranks.
 func (l *Library) Close(force bool) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
@@ -104,14 +98,14 @@ func (l *Library) RecordsCallSites() bool {
 type worldDescription struct {
 	Rank        int    `json:"rank"`
 	Size        int    `json:"size"`   // number of ranks
-	Source      string `json:"source"` // where Rank and Size come from, such as a launcher's name
+	Source      string `json:"source"` // of Rank and Size, such as a launcher's name
 	Backend     string `json:"backend"`
 	Device      string `json:"device"`      // name of the device
 	Library     string `json:"library"`     // "NCCL 2.28.9", for example; "" for other backends
-	Check       string `json:"check"`       // check level: how often ranks compare their calls
-	Granularity int64  `json:"granularity"` // of memory on the device, in bytes
+	Check       string `json:"check"`       // level: how often ranks compare their calls
+	Granularity int64  `json:"granularity"` // of device memory, in bytes
 	Machines    int    `json:"machines"`    // number of machines that have ranks
-	Alone       bool   `json:"alone"`       // opened by PlugAlloc with only this rank
+	Alone       bool   `json:"alone"`       // opened by PlugAlloc, with only this rank
 	PID         int    `json:"pid"`
 }
 

@@ -13,15 +13,12 @@ import (
 	"symmem"
 )
 
-// Callers of symmem_open pass the options of a world as a JSON object. For example, this is rank 2
-// of 4, whose main pool has at most 1 GiB:
+// Options holds the options of a world, which symmem.h documents. C callers pass a JSON object such
+// as this one for rank 2 of 4, whose main pool is limited to 1 GiB:
 //
 //	{"rank": 2, "size": 4, "timeout_ms": 30000, "pool": {"capacity": 1073741824}}
 //
-// An option that is absent has its default value.
-
-// Options holds the options of a world, which symmem.h documents. A zero value means that the
-// option is absent.
+// Absent options have zero values, which stand for defaults.
 type Options struct {
 	Rank            int               `json:"rank"`
 	Size            int               `json:"size"`
@@ -54,8 +51,8 @@ type PoolOptions struct {
 	Placement    string `json:"placement"`
 }
 
-// decode decodes a JSON object to options, a pointer. An unknown field causes an error. An empty
-// text leaves *options unchanged.
+// decode decodes a JSON object without unknown fields to options, a pointer. An empty text leaves
+// *options unchanged.
 func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -74,7 +71,7 @@ func decode(text []byte, options any) error {
 	return nil
 }
 
-// runtimeOptions checks the options, and converts them to those of symmem.Open.
+// runtimeOptions checks the options and converts them for symmem.Open.
 func (o *Options) runtimeOptions() (symmem.Options, error) {
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
@@ -121,11 +118,9 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 	return out, err
 }
 
-// maxMilliseconds is one day. It is a limit, because a larger value is probably in a wrong unit,
-// such as nanoseconds.
+// maxMilliseconds is one day. A larger value is probably in another unit, such as nanoseconds.
 const maxMilliseconds = 24 * 60 * 60 * 1000
 
-// timeoutOf converts a timeout in milliseconds.
 func timeoutOf(timeoutMS int64) (time.Duration, error) {
 	if timeoutMS < 0 || timeoutMS > maxMilliseconds {
 		return 0, fmt.Errorf("timeout_ms is %d; want 0 to %d: %w", timeoutMS, maxMilliseconds,
@@ -135,8 +130,8 @@ func timeoutOf(timeoutMS int64) (time.Duration, error) {
 	return time.Duration(timeoutMS) * time.Millisecond, nil
 }
 
-// intervalOf converts an option for how often or how early something happens, in milliseconds. A
-// negative value means never. name is the name of the option.
+// intervalOf converts an interval or a delay, which is negative for events that shall never happen.
+// name is the name of the option.
 func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	if milliseconds < -maxMilliseconds || milliseconds > maxMilliseconds {
 		return 0, fmt.Errorf("%s is %d; want at most %d, or a negative value of at least %d: %w", name,
@@ -146,8 +141,7 @@ func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	return time.Duration(milliseconds) * time.Millisecond, nil
 }
 
-// withDomain converts the options to those of a symmem.Pool whose domain is the given group: the
-// ranks of this group share the pool.
+// withDomain converts the options for a pool that the ranks of a group, its domain, share.
 func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
@@ -161,9 +155,8 @@ func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error
 	return out, err
 }
 
-// shouldRecordCallSites reports whether calls record their source lines. It is the option callsites
-// or, if that is absent, the environment variable SYMMEM_CALLSITES: a boolean, or the maximum
-// number of source lines for a call.
+// shouldRecordCallSites reports whether calls record their source lines. The option callsites takes
+// precedence over the environment variable SYMMEM_CALLSITES, a boolean or a number of source lines.
 func (o *Options) shouldRecordCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -178,12 +171,11 @@ func (o *Options) shouldRecordCallSites() bool {
 	return err == nil && isEnabled
 }
 
-// defaultMaxProcs is the limit if the option and the variable are absent. It is small, because many
-// ranks may share a machine, and the caller's threads need processors too.
+// defaultMaxProcs is small, because many ranks may share a machine with the caller's threads.
 const defaultMaxProcs = 2
 
-// setMaxProcs limits the processors that Go code of this process uses (GOMAXPROCS). The limit is
-// the option gomaxprocs or, if that is absent, the environment variable SYMMEM_GOMAXPROCS.
+// setMaxProcs sets GOMAXPROCS. The option gomaxprocs takes precedence over the environment variable
+// SYMMEM_GOMAXPROCS.
 func (o *Options) setMaxProcs() {
 	procs := o.GoMaxProcs
 	if procs <= 0 {
@@ -197,8 +189,8 @@ func (o *Options) setMaxProcs() {
 	runtime.GOMAXPROCS(procs)
 }
 
-// setEnvironment sets the variables in the option environment, so that os.Getenv finds them. Go has
-// copied the environment of the process when the library was loaded, so it lacks later variables.
+// setEnvironment sets variables that the process may have set after the library was loaded. Go
+// copied the environment at that time, so os.Getenv would not find them.
 func (o *Options) setEnvironment() error {
 	for name, value := range o.Environment {
 		if err := os.Setenv(name, value); err != nil {

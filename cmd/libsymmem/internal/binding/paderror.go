@@ -10,23 +10,14 @@ import (
 	"symmem"
 )
 
-// Kernels of a group's ranks signal each other through a checked pad, which is memory on each rank.
-// If a wait for a signal fails, the kernel writes a report to the pads of all ranks. From the
-// report, this file makes an error such as this one:
+// padError is the error of a failed wait on a checked pad, memory on each rank of a group through
+// which kernels signal each other on channels. Sender and waiter must use the same call site:
 //
 //	Timed out: rank 2 waited 5000 ms, and rank 1 has not signalled on channel 7 at site 5 ("a.py:12")
 //	of group tp; rank 1 has signalled on channel 7 at site 6 ("a.py:20") instead
 //
-// A site is the number of a call site, where a kernel signals or waits. The sender and the waiter
-// must use the same channel and site. If a rank arrives, it signals all ranks of the group.
-//
-// A signal is a word on the pad of the waiter. Its epoch is its number, such as 3 for the third
-// signal. Its tag contains the channel and the site. Before a rank writes new values for its peer,
-// it can replace the word by one with the tag 0.
-//
-// Errors contain ranks of the world, but reports contain ranks of the group.
-
-// padError is the error of a failed wait on a checked pad.
+// Errors contain ranks of the world, but the kernels' reports contain ranks of the group. An
+// arrival is a signal to all ranks of the group.
 type padError struct {
 	text  string
 	cause error // determines the error code and the details that callers get
@@ -36,14 +27,14 @@ func (e *padError) Error() string { return e.text }
 func (e *padError) Unwrap() error { return e.cause }
 
 // timeoutError returns the error for report r of a wait that timed out. It names the missing ranks
-// and, if it can, where these ranks are instead. reports are the reports of all ranks.
+// and, if known, the call sites where they are instead. reports are the reports of all ranks.
 func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	missing, err := p.missingRanks(r)
 	if err != nil {
 		return err
 	}
 
-	worldRanks := p.group.Ranks() // worldRanks[i] is the world's rank of the group's rank i
+	worldRanks := p.group.Ranks() // by rank of the group
 	missingWorldRanks := make([]int, len(missing))
 	for i, rank := range missing {
 		missingWorldRanks[i] = worldRanks[rank]
@@ -80,37 +71,36 @@ func (r *padReport) verb() string {
 	return "signalled"
 }
 
-// missingRanks returns the ranks of the group for which the wait of report r timed out.
+// missingRanks returns the ranks of the group for which the wait of report r timed out. The report
+// names only one of them, but this rank's pad shows all arrivals for which this rank waits.
 func (p *pad) missingRanks(r *padReport) ([]int, error) {
 	isOwnReport := r.rank == p.group.Rank()
-	canReadArrivals := isOwnReport && r.isArrival() // arrivals for other ranks are on their pads
-	if !canReadArrivals {
+	if !isOwnReport || !r.isArrival() {
 		return []int{r.peer}, nil
 	}
 
-	// The arrivals show all missing ranks. The report names only one.
 	memory, err := p.read(padBytes)
 	if err != nil {
 		return nil, err
 	}
 
 	absent := memory.absent(r, len(p.group.Ranks()))
-	if len(absent) == 0 { // the last rank has arrived since the timeout
+	if len(absent) == 0 { // all have arrived since the timeout
 		return []int{r.peer}, nil
 	}
 
 	return absent, nil
 }
 
-// signalsElsewhere describes signals of the given ranks of the world for which this rank has not
-// waited: first those on pad p, then those on other open pads.
+// signalsElsewhere describes signals from the given ranks for which this rank has not waited: first
+// those on pad p, then those on other open pads. Pads that cannot be read are skipped.
 func (ps *pads) signalsElsewhere(p *pad, givenWorldRanks []int) []string {
 	const maxLines = 8
 	var lines []string
 	isGiven := func(worldRank int) bool { return slices.Contains(givenWorldRanks, worldRank) }
-	samePad, _ := p.signalsFrom(isGiven) // a pad that cannot be read explains nothing
-	for _, line := range samePad {
-		lines = append(lines, line+" instead")
+	signals, _ := p.signalsFrom(isGiven)
+	for _, signal := range signals {
+		lines = append(lines, signal+" instead")
 	}
 
 	for _, other := range ps.session.padTable.all() {
@@ -118,9 +108,9 @@ func (ps *pads) signalsElsewhere(p *pad, givenWorldRanks []int) []string {
 			continue
 		}
 
-		otherPad, _ := other.signalsFrom(isGiven)
-		for _, line := range otherPad {
-			lines = append(lines, fmt.Sprintf("%s of group %s instead", line, other.group.name))
+		signals, _ = other.signalsFrom(isGiven)
+		for _, signal := range signals {
+			lines = append(lines, fmt.Sprintf("%s of group %s instead", signal, other.group.name))
 		}
 	}
 
@@ -140,8 +130,8 @@ func (p *pad) waitsElsewhere(givenRanks []int, reports []padReport) []string {
 	return lines
 }
 
-// stoppedError returns the error for report r of a wait that the host stopped. The host stops the
-// kernels of a group that has failed.
+// stoppedError returns the error for report r of a wait that the host stopped, as it does if the
+// group fails.
 func (p *pad) stoppedError(r *padReport) error {
 	cause := p.group.Cause(context.Background())
 	if cause == nil {
@@ -153,8 +143,8 @@ func (p *pad) stoppedError(r *padReport) error {
 	return &padError{text: text, cause: cause}
 }
 
-// differenceError returns the error for report r of a wait with an invalid argument, or of one that
-// found an unexpected word.
+// differenceError returns the error for report r of a wait that had an invalid argument, or found a
+// signal (a padWord) that does not match.
 func (p *pad) differenceError(r *padReport) error {
 	worldRanks := p.group.Ranks()
 	waiter := worldRanks[r.rank]
@@ -167,7 +157,7 @@ func (p *pad) differenceError(r *padReport) error {
 	sender := worldRanks[r.peer]
 	senderSite := p.describeSite(r.found.site())
 	if r.wereValuesReplaced() {
-		senderSite = "" // the word may have no site
+		senderSite = "" // unknown
 	}
 
 	text := p.describeDifference(r, waiter, sender) + " of group " + p.group.name
@@ -185,13 +175,13 @@ func (p *pad) differenceError(r *padReport) error {
 }
 
 // wereValuesReplaced reports whether the sender wrote its next values before the waiter had read
-// the previous ones.
+// the previous ones. A sender can announce this by a tag of 0.
 func (r *padReport) wereValuesReplaced() bool {
 	return r.failure == padOverwritten || r.found.tag() == 0
 }
 
-// describeDifference describes how the word that the waiter found differs from the word that it
-// expected. waiter and sender are ranks of the world.
+// describeDifference describes how the signal that the waiter found differs from the expected one.
+// waiter and sender are ranks of the world.
 func (p *pad) describeDifference(r *padReport, waiter, sender int) string {
 	waiterPlace := p.describePlace(r.channel, r.site)
 	isAhead := r.found.epoch() != r.want.epoch() // the sender has already sent a later signal
@@ -214,7 +204,7 @@ func (p *pad) describeDifference(r *padReport, waiter, sender int) string {
 	}
 }
 
-// ranksHave returns "rank 3 has", or "ranks 1, 2 have".
+// ranksHave returns "rank 3 has" or "ranks 1, 2 have".
 func ranksHave(ranks []int) string {
 	if len(ranks) == 1 {
 		return fmt.Sprintf("rank %d has", ranks[0])

@@ -9,29 +9,20 @@ import (
 	"symmem"
 )
 
-// An inference engine can use symmem only as an allocator, and NCCL for its collectives. Suppose
-// that an engine runs on 4 ranks:
-//
-//   - On each rank, it calls PlugAlloc. The engine has not opened symmem, so the first call opens
-//     the main world. A world is a set of ranks that use symmem together. Here, it contains only
-//     this rank.
-//   - Unless the engine selects another pool, PlugAlloc allocates memory in the main pool, which
-//     was created with the main world.
-//   - The engine creates an NCCL communicator of its 4 ranks. On each rank, PlugRegister registers
-//     the memory with this communicator.
-//   - When the engine destroys the communicator, it calls PlugForget.
-
-// plugin implements the functions in symmem.h for inference engines.
+// plugin implements the functions in symmem.h for inference engines that use symmem only as an
+// allocator, and NCCL for collectives. On each rank, the engine allocates memory with PlugAlloc,
+// creates an NCCL communicator, registers the memory with PlugRegister, and finally calls
+// PlugForget.
 type plugin struct {
 	session       *session
-	openLibrary   func(device int) error // openAlone
+	openLibrary   func(device int) error // Library.openAlone
 	printedErrors sync.Map               // set of error texts
 }
 
-// mainPool is the number of the main pool.
+// mainPool is the number of the pool that is opened with the main world.
 const mainPool = 0
 
-// openAlone opens the main world with only this rank, unless it is already open.
+// openAlone opens a main world of only this rank, unless a main world is already open.
 func (l *Library) openAlone(device int) error {
 	if l.IsOpen() {
 		return nil
@@ -40,14 +31,13 @@ func (l *Library) openAlone(device int) error {
 	o := &Options{Size: 1, Device: &device, Backend: "nccl"}
 	err := l.openMain(context.Background(), o, aloneRank)
 	if l.IsOpen() {
-		return nil // if there is an error, another thread has opened the world in the meantime
+		return nil // even if another thread was faster, so that openMain failed
 	}
 
 	return err
 }
 
-// PlugAlloc allocates like Alloc. If the main world is not open, PlugAlloc opens one with only this
-// rank.
+// PlugAlloc allocates like Alloc. If the main world is not open, it opens one of only this rank.
 func (p *plugin) PlugAlloc(
 	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
@@ -63,12 +53,12 @@ func (p *plugin) PlugAlloc(
 	return ps.Alloc(poolNumber, bytes, stream, site)
 }
 
-// PlugRegister registers the new memory of the main pool with an NCCL communicator: all memory that
-// is not yet registered with it. comm is the ncclComm_t. If there is new memory, all ranks of the
-// communicator must call PlugRegister.
+// PlugRegister registers the memory of the main pool with an NCCL communicator. comm is its
+// ncclComm_t. If any memory is not yet registered, all ranks of the communicator must call
+// PlugRegister.
 //
-// During the capture of a CUDA graph, PlugRegister cannot register new memory. Instead, it prints a
-// warning, but only once for each world.
+// During a CUDA graph capture, memory cannot be registered. PlugRegister then prints a warning,
+// once for each world.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {
@@ -90,8 +80,7 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	}
 
 	err = communicator.Register(context.Background(), main.Pool)
-	isCapturing := errors.Is(err, symmem.ErrCapturing)
-	if !isCapturing {
+	if !errors.Is(err, symmem.ErrCapturing) {
 		return err
 	}
 
@@ -102,15 +91,15 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	return nil
 }
 
-// adopt returns symmem's object for an ncclComm_t. The first call creates it.
+// adopt returns the AdoptedCommunicator of an ncclComm_t. The first call creates it.
 func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
 		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
 	})
 }
 
-// PlugStatus returns the ncclResult_t for the result of PlugRegister. It also prints an error. It
-// prints the same text only once, because engines repeat a failed registration in every step.
+// PlugStatus prints an error of PlugRegister and converts it to an ncclResult_t. It prints the same
+// text only once, because engines repeat a failed registration in every step.
 func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
@@ -146,13 +135,13 @@ func PlugResult(err error) int {
 		return ncclInvalidUsage
 	case CodeTimeout, CodeRankLost, CodeAborted:
 		return ncclRemoteError
-	default:
+	default: // such as CodeFailed, CodeOutOfMemory and CodeInterrupted
 		return ncclSystemError
 	}
 }
 
-// PlugForget forgets a communicator. Call it when the engine destroys the communicator, because a
-// later communicator may have the same address.
+// PlugForget forgets a communicator. Engines must call it when they destroy the communicator,
+// because a later one may have the same address.
 func (p *plugin) PlugForget(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {

@@ -9,39 +9,31 @@ import (
 	"symmem"
 )
 
-// A world is a set of processes, its ranks, that have opened symmem together. A process can be a
-// rank of several worlds, and has a Runtime for each. The session holds all ranks of the process.
-//
-// Streams and communicators belong to another library, such as PyTorch. A call passes the handle of
-// a stream, such as 0x7f00. The first call with this handle makes the Runtime adopt the stream: the
-// Runtime then has a Stream for it. In the same way, it adopts communicators. If a communicator is
-// attached to a group, memory that is registered with the group is also registered with it.
-
-// rank is this process's rank in one open world.
+// rank is this process's rank in one open world, a set of processes that use symmem together. Its
+// Runtime adopts streams and communicators of another library, such as PyTorch, when a call first
+// passes their handles.
 type rank struct {
 	session       *session
 	rt            *symmem.Runtime
 	isAlone       bool // PlugAlloc opened the world with only this rank
-	isHostBackend bool // memory and streams are on the host, so there is no device
+	isHostBackend bool // memory and streams are on the host
 	hasCallSites  bool // calls record their source lines (call sites)
 
 	worldHandle uint64 // handle of the group of all ranks
 	groupTable  groupTable
-	streams     table[uintptr, *symmem.Stream] // by the other library's handle
-	pluginComms table[uintptr, *symmem.AdoptedCommunicator]
-	// sites holds call sites that calls have passed. It maps a call site's number in the session to
-	// its number in the Runtime.
-	sites table[uint32, uint32]
+	streams     table[uintptr, *symmem.Stream]              // adopted, by handle
+	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // adopted by PlugRegister, by handle
+	sites       table[uint32, uint32]                       // call sites' numbers in rt, by those in session
 
-	// padStream returns the stream for copies to and from checked pads, the memory through which
-	// kernels signal each other. The first call creates it.
+	// padStream returns the stream for copies to and from checked pads, memory through which kernels
+	// signal each other. The first call creates it.
 	padStream func() (*symmem.Stream, error)
 
-	captureWarning sync.Once // for the warning that the pool has grown during a graph capture
+	captureWarning sync.Once // see PlugRegister
 }
 
-// newRank returns the rank of a Runtime. For the main world, it also opens the main pool. It does
-// not add the rank to the session.
+// newRank returns a rank that is not yet in the session. For the main world, it opens the main
+// pool.
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
 	r := &rank{
 		session: s, rt: rt, isAlone: kind == aloneRank, isHostBackend: rt.Device().Ordinal < 0,
@@ -52,11 +44,11 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	isMainWorld := kind != otherRank
 	if isMainWorld {
 		options, err := o.Pool.withDomain(rt.World())
-		if err == nil {
-			err = s.poolTable.openMainPool(r, options)
+		if err != nil {
+			return nil, err
 		}
 
-		if err != nil {
+		if err := s.poolTable.openMainPool(r, options); err != nil {
 			return nil, err
 		}
 	}
@@ -65,8 +57,8 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
-// installObserver makes the Runtime update the counters and the record of unmapped memory. A
-// segment is a piece of memory that is mapped and unmapped as a whole.
+// installObserver makes the Runtime update the counters, and record unmapped segments, the units in
+// which pools map memory.
 func (r *rank) installObserver() {
 	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
@@ -80,8 +72,8 @@ func (r *rank) installObserver() {
 	})
 }
 
-// close closes the rank's Runtime, and returns its error joined with poolErr. If force is set, it
-// waits at most a second for other ranks. Before close, the rank must be removed from the session.
+// close closes the Runtime of a rank that was removed from the session, and joins the error with
+// poolErr. With force, it waits at most a second for other ranks.
 func (r *rank) close(poolErr error, force bool) error {
 	// Do not deregister memory from communicators, because their owners may have destroyed them.
 	r.groupTable.forgetAttachments()
@@ -90,7 +82,7 @@ func (r *rank) close(poolErr error, force bool) error {
 	}
 
 	err := r.session.runInterruptible("closing symmem", func(ctx context.Context) error {
-		// After an interrupt, make the groups fail, so that Close does not wait for other ranks.
+		// An interrupt aborts the groups, so that Close does not wait for other ranks.
 		stopAfterFunc := context.AfterFunc(ctx, r.abortGroups)
 		defer stopAfterFunc()
 		closeCtx, cancel := context.WithCancel(ctx)
@@ -112,7 +104,7 @@ func (r *rank) abortGroups() {
 	}
 }
 
-// findStream returns the Stream for another library's stream handle. The first call adopts the
+// findStream returns the Stream for a stream handle of another library. The first call adopts the
 // stream.
 func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	s, isKnown := r.streams.find(handle)
@@ -124,11 +116,10 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 		}
 	}
 
-	// A CUDA stream orders the work of all ranks of this process. But on the host backend, each rank
-	// has a separate Stream for the handle, so later work must wait for the work of the other ranks.
+	// One CUDA stream orders the work of all ranks of this process. On the host backend, each rank has
+	// a separate Stream for the handle, so this Stream must wait for earlier work of the other ranks.
 	hasOtherRanks := len(r.session.ranks.allRanks()) > 1
-	mustWait := hasOtherRanks && r.isHostBackend
-	if mustWait {
+	if r.isHostBackend && hasOtherRanks {
 		last := r.session.lastUses.findOrAdd(handle, &lastUse{})
 		err := last.waitForOthers(streamUse{r, s}, handle)
 		return s, err
@@ -137,30 +128,30 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	return s, nil
 }
 
-// interopAt returns an Interop whose calls record a call site. site is its number in the session.
-// If this is 0 or unknown, the calls record no call site.
+// interopAt returns an Interop whose calls record a call site, given by its number in the session.
+// If the number is 0 or unknown, the calls record none.
 func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
 	if site == 0 {
 		return interop
 	}
 
-	number, isKnown := r.sites.find(site)
+	siteInRuntime, isKnown := r.sites.find(site)
 	if !isKnown {
 		text := r.session.sites.text(site)
 		if text == "" {
 			return interop
 		}
 
-		number = interop.Site(text)
-		r.sites.add(site, number)
+		siteInRuntime = interop.Site(text)
+		r.sites.add(site, siteInRuntime)
 	}
 
-	return interop.At(number)
+	return interop.At(siteInRuntime)
 }
 
-// findMemory returns the memory at an address from C, or an error if the memory has been freed. It
-// may be memory of this rank's pools, of other ranks of this process, or of another library.
+// findMemory returns the memory at an address from C, or an error if the memory has been freed. The
+// memory may belong to this rank, to another rank of this process, or to another library.
 func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err != nil {
@@ -191,15 +182,14 @@ func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 	return r.session.closedRankBuffers.checkNotFreed(address, bytes, r.isHostBackend)
 }
 
-// register registers a pool's new memory with a group, and with the communicators that are attached
-// to the group. While a CUDA graph is captured on the stream, memory cannot be registered, so new
-// memory causes ErrCapturing.
+// register registers a pool's new memory with a group and its attached communicators. During a CUDA
+// graph capture on the stream, it returns ErrCapturing if there is new memory.
 func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	if err := g.Cause(context.Background()); err != nil {
 		return err // the group has failed
 	}
 
-	if err := p.flush(); err != nil { // frees the buffers whose frees were delayed
+	if err := p.flush(); err != nil { // frees buffers whose frees were delayed
 		return err
 	}
 

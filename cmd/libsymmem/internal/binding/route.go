@@ -9,37 +9,31 @@ import (
 	"symmem/driver"
 )
 
-// In a mixture of experts, a few of many experts process each token. Suppose that rank 0 owns the
-// experts 0 and 1, that rank 1 owns the experts 2 and 3, and that a token of rank 0 has the experts
-// 1 and 2. The token has a row of numbers.
-//
-//   - symmem_dispatch copies the row to ranks 0 and 1, because each of them owns one of the
-//     experts. Both ranks compute a new row.
-//   - symmem_combine sends both new rows to rank 0, and adds them up there.
-//   - symmem_permute copies dispatched rows within a rank, so that the rows of each expert are
-//     adjacent. symmem_unpermute reverses this for the new rows.
-//
-// C passes buffers as addresses. A group is passed by a number, its handle.
+// In a mixture of experts, a few of many experts process each token, a row of numbers.
+// symmem_dispatch copies the row to the ranks that own these experts, and symmem_combine adds up
+// their results on the token's rank. In between, symmem_permute sorts a rank's dispatched rows by
+// expert, and symmem_unpermute restores the order for the results.
 
 // RouteArguments holds the arguments of symmem_dispatch and symmem_combine as C passes them.
 type RouteArguments struct {
 	Experts   int   // number of experts of all ranks
 	TopK      int   // number of experts for each token
-	MaxTokens int64 // maximum of Tokens on any rank
+	MaxTokens int64 // upper limit of Tokens on all ranks
 	Hidden    int64 // elements of a row
 	Scales    int64 // float32 scales of a row
 	Type      int   // element type, as a number in symmem.h
 	Tokens    int64 // number of this rank's tokens
 
-	// These are addresses of buffers, or 0 if the call does not use a buffer.
+	// Addresses of buffers, or 0 for unused ones.
 	IDs       uintptr // TopK ids of experts for each token
 	Weights   uintptr // TopK weights for each token
 	RowScales uintptr // Scales scales for each token
-	Send      uintptr // the rows of this rank's tokens or, for symmem_combine, the new rows
-	Recv      uintptr // what symmem_dispatch writes or, for symmem_combine, a sum for each token
+	Send      uintptr // a row for each token; for symmem_combine, the experts' results
+	Recv      uintptr // the dispatched rows; for symmem_combine, a sum for each token
 }
 
-// Layout returns the layout of the memory that symmem_dispatch writes on each of a number of ranks.
+// Layout returns the layout of the memory that symmem_dispatch writes on each rank. ranks is the
+// number of ranks.
 func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 	if err := checkRanks(ranks); err != nil {
 		return symmem.DispatchLayout{}, err
@@ -59,9 +53,8 @@ func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 	return call.Route.Layout(ranks, rowBytes), nil
 }
 
-// checkRanks checks the number of ranks of a layout.
 func checkRanks(ranks int) error {
-	const maxRanks = 1 << 16 // with it, the sizes in a layout cannot overflow
+	const maxRanks = 1 << 16 // prevents an overflow of the sizes in a layout
 	if ranks < 1 || ranks > maxRanks {
 		return fmt.Errorf("the layout for %d ranks: want 1 to %d: %w", ranks, maxRanks,
 			symmem.ErrInvalid)
@@ -70,8 +63,7 @@ func checkRanks(ranks int) error {
 	return nil
 }
 
-// toCall returns a call with the arguments, except for the buffers, and validates it. t is the
-// element type.
+// toCall returns a valid call without buffers. t is the element type.
 func (a *RouteArguments) toCall(
 	operation symmem.Operation, t symmem.DataType, ranks int,
 ) (*driver.Call, error) {
@@ -86,8 +78,8 @@ func (a *RouteArguments) toCall(
 			Experts: a.Experts,
 		},
 	}
-	canOverflow := max(a.MaxTokens, a.Hidden) >= 1<<31
-	if !canOverflow { // otherwise, Validate returns an error
+	const overflowLimit = 1 << 31 // Validate refuses larger factors
+	if max(a.MaxTokens, a.Hidden) < overflowLimit {
 		call.Count = a.MaxTokens * a.Hidden
 	}
 
@@ -122,7 +114,7 @@ func (cs *calls) Route(
 	}
 
 	call := symmem.Call{Operation: operation, Route: &args}
-	// Set the buffer that other ranks access. It may have to be registered with the group first.
+	// queueCall registers the buffer that other ranks access with the group.
 	if combines {
 		call.Send = args.Send
 	} else {
@@ -132,8 +124,7 @@ func (cs *calls) Route(
 	return cs.queueCall(r.interopAt(site), g, call, s)
 }
 
-// toRouteArgs checks the arguments and finds the memory of the buffers. If several buffers cannot
-// be found, it returns the first error.
+// toRouteArgs checks the arguments and finds the memory of the buffers.
 func (a *RouteArguments) toRouteArgs(
 	r *rank, operation symmem.Operation, ranks int,
 ) (args symmem.RouteArgs, err error) {
@@ -156,9 +147,8 @@ func (a *RouteArguments) toRouteArgs(
 	}
 	var firstErr error
 	find := func(address uintptr, bytes int64) symmem.Memory {
-		isUsed := bytes > 0 // by the operation
-		if !isUsed {
-			return symmem.Memory{}
+		if bytes <= 0 {
+			return symmem.Memory{} // the operation does not use this buffer
 		}
 
 		m, err := r.findMemory(address, bytes)
@@ -201,13 +191,13 @@ func (cs *calls) Permute(handle uint64, a *PermuteArguments, reverses bool, stre
 		},
 		Align: p.Align,
 	}
-	buffers := []*symmem.Memory{&args.Dispatched, &args.Permuted}
+	buffers := []*symmem.Memory{&args.Dispatched, &args.Permuted} // in the order of p.Spans
 	if reverses {
 		buffers = []*symmem.Memory{&args.Permuted, &args.Computed, &args.Returned}
 	}
 
-	var errs [3]error                        // one for each buffer
-	for i, span := range p.Spans(reverses) { // spans are in the order of buffers
+	var errs [3]error // by buffer
+	for i, span := range p.Spans(reverses) {
 		*buffers[i], errs[i] = r.findMemory(span.Address, span.Bytes)
 	}
 
