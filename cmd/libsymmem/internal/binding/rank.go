@@ -23,7 +23,7 @@ type rank struct {
 	groupTable  groupTable
 	streams     table[uintptr, *symmem.Stream]              // adopted, by handle
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // adopted by PlugRegister, by handle
-	sites       table[uint32, uint32]                       // call sites' numbers in rt, by those in session
+	sites       table[uint32, uint32]                       // see interopAt
 
 	// padStream returns the stream for copies to and from checked pads, memory through which kernels
 	// signal each other. The first call creates it.
@@ -128,8 +128,8 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	return s, nil
 }
 
-// interopAt returns an Interop whose calls record a call site, given by its number in the session.
-// If the number is 0 or unknown, the calls record none.
+// interopAt returns an Interop whose calls record a call site, given by its number in the session,
+// which sites maps to its number in the Runtime. A number that is 0 or unknown records none.
 func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
 	if site == 0 {

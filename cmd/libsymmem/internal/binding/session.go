@@ -7,15 +7,9 @@ import (
 	"symmem"
 )
 
-// A world is a set of processes, its ranks, that have opened symmem together. A process can be a
-// rank of several worlds: for example, rank 3 of the main world, and rank 0 of another world. Each
-// rank can open groups of ranks, and pools of memory.
-//
-// C callers pass groups, events and attachments by numbers, their handles. An attachment is a
-// communicator of another library that a group uses. Handles and the numbers of pools are unique in
-// the process, so from a group's handle, session finds the rank that has opened the group.
-
-// session holds the state of this process that the parts of a Library share.
+// session holds the state of this process, which can be a rank of several worlds: sets of processes
+// that use symmem together. C callers pass objects such as groups by handles, numbers that are
+// unique in the process, so the handle of a group also determines the rank that has opened it.
 type session struct {
 	counters     *Counters
 	printWarning func(text string)
@@ -27,11 +21,11 @@ type session struct {
 	poolTable  poolTable                // open pools of all ranks
 	events     table[uint64, event]     // by handle
 	padTable   table[uintptr, *pad]     // by address; open checked pads of all ranks
-	lastUses   table[uintptr, *lastUse] // by stream handle; for the host backend with several ranks
-	sites      siteTable                // call sites
+	lastUses   table[uintptr, *lastUse] // by stream handle; see rank.findStream
+	sites      siteTable
 	// closedRankBuffers finds buffers that were live when their rank was closed.
 	closedRankBuffers closedRankBuffers
-	// lastHandle is the largest handle so far. It never decreases, so that no handle is reused.
+	// lastHandle is the largest handle so far. Handles are never reused.
 	lastHandle atomic.Uint64
 }
 
@@ -57,20 +51,19 @@ func (s *session) anyRank() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
-// unknownHandleError returns the error for an unknown handle. It is ErrNotOpen if no world is open,
-// ErrClosed if the handle may have been valid earlier, and ErrInvalid otherwise. kind is "group" or
-// "event".
+// unknownHandleError returns the error for an unknown handle of a kind, "group" or "event":
+// ErrNotOpen if no world is open, ErrClosed if the handle was given out earlier, else ErrInvalid.
 func (s *session) unknownHandleError(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
 	}
 
-	mayHaveBeenValid := handle > 0 && handle <= s.lastHandle.Load()
-	if !mayHaveBeenValid {
-		return fmt.Errorf("there is no %s with handle %d: %w", kind, handle, symmem.ErrInvalid)
+	wasGivenOut := handle > 0 && handle <= s.lastHandle.Load()
+	if wasGivenOut {
+		return fmt.Errorf("%s with handle %d: %w", kind, handle, symmem.ErrClosed)
 	}
 
-	return fmt.Errorf("%s with handle %d: %w", kind, handle, symmem.ErrClosed)
+	return fmt.Errorf("there is no %s with handle %d: %w", kind, handle, symmem.ErrInvalid)
 }
 
 // group returns the group with a handle, and the rank that has opened the group.
@@ -83,8 +76,8 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	return g.owner, g, nil
 }
 
-// world returns this process's rank in a world. The handle of the world is the handle of the group
-// of all its ranks.
+// world returns this process's rank in a world. A world has the handle of the group of all its
+// ranks.
 func (s *session) world(handle uint64) (*rank, error) {
 	r, g, err := s.group(handle)
 	if err != nil {
@@ -99,8 +92,8 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool returns the pool with a number, and the rank that has opened the pool. The number LocalPool
-// stands for the local memory of the rank that anyRank returns.
+// pool returns the pool with a number, and the rank that has opened the pool. LocalPool is the
+// number of the local memory of anyRank.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {
@@ -115,8 +108,8 @@ func (s *session) pool(number int) (*rank, *pool, error) {
 	return p.owner, p, nil
 }
 
-// flushedPool returns a pool after it has freed the pool's retired buffers. The caller has freed
-// them already, but they stay allocated until a call that is the same on all ranks.
+// flushedPool returns a pool without retired buffers. Free only retires buffers until the next call
+// that all ranks make.
 func (s *session) flushedPool(number int) (*pool, error) {
 	_, p, err := s.pool(number)
 	if err != nil {

@@ -7,14 +7,9 @@ import (
 	"symmem"
 )
 
-// Kernels of ranks can signal each other through signal words. Suppose that each of two ranks opens
-// 100 signal words. A kernel of rank 0 writes 1 to word 7 of rank 1, and a kernel of rank 1 waits
-// until its word 7 is 1.
-//
-// All words must be 0 at first. Only a new segment, a piece of memory that was just mapped, is sure
-// to contain zeros. So each call of OpenSignalWords opens a pool, which maps a new segment.
-
-// SignalWordBytes is the size of a signal word.
+// SignalWordBytes is the size of a signal word, through which a kernel signals a kernel of another
+// rank. The words must begin as 0. Only newly mapped memory is sure to contain zeros, so each call
+// of OpenSignalWords opens a separate pool.
 const SignalWordBytes = 4
 
 const (
@@ -22,15 +17,14 @@ const (
 	signalSegmentBytes = 2 << 20 // the pool maps a segment of at least this size
 )
 
-// Arguments for which the C caller passes no value.
+// Arguments that the C functions for signal words do not have.
 const (
-	defaultStream = 0 // the handle of CUDA's default stream
-	noSite        = 0 // the call site is unknown
+	defaultStream = 0 // CUDA's default stream
+	noSite        = 0 // unknown call site
 )
 
-// OpenSignalWords opens count signal words on every rank of a group. It returns the address of each
-// rank's first word, by rank. All ranks of the group must call it. handle is the group's handle, by
-// which C passes the group.
+// OpenSignalWords opens count signal words on every rank of the group with a handle. It returns the
+// address of each rank's first word, by rank. All ranks of the group must call it.
 func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -63,8 +57,8 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 	return addresses, nil
 }
 
-// allocSignals allocates memory in a new pool, and registers it with the group, so that all ranks
-// can access it. It returns the address on each rank.
+// allocSignals allocates memory and makes it accessible to the group. It returns the address on
+// each rank.
 func (r *rank) allocSignals(
 	g *group, p *pool, s *symmem.Stream, bytes int64,
 ) ([]uintptr, error) {
@@ -80,8 +74,8 @@ func (r *rank) allocSignals(
 	return r.rt.Interop().PeerAddresses(g.Group, address, bytes)
 }
 
-// CloseSignalWords closes this rank's signal words, which begin at address. If it cannot close the
-// pool, for example because of a time-out, it can be called again.
+// CloseSignalWords closes this rank's signal words, which begin at address. After an error, such as
+// a time-out, it can be called again.
 func (ws *windows) CloseSignalWords(address uintptr) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
@@ -89,14 +83,12 @@ func (ws *windows) CloseSignalWords(address uintptr) error {
 
 	for _, r := range ws.session.ranks.allRanks() {
 		b, err := r.rt.Interop().Buffer(address)
-		beginsAtAddress := err == nil && b.Address() == address
-		if !beginsAtAddress {
+		if err != nil || b.Address() != address {
 			continue
 		}
 
 		p := ws.session.poolTable.findWrapper(b.Pool())
-		areSignalWords := p != nil && p.isForSignals
-		if !areSignalWords {
+		if p == nil || !p.isForSignals {
 			continue
 		}
 
@@ -104,7 +96,7 @@ func (ws *windows) CloseSignalWords(address uintptr) error {
 			return err
 		}
 
-		return b.Free() // not earlier, because a second call must find the pool by its buffer
+		return b.Free() // last, because a repeated call must find the buffer
 	}
 
 	return fmt.Errorf("closing signal words at %#x: no open words begin there: %w", address,

@@ -2,24 +2,23 @@ package binding
 
 import "symmem"
 
-// stats is the JSON of all counters of a world. It adds values of this package to symmem.Stats. For
-// example, it adds the handles by which C passes groups.
+// stats extends symmem.Stats by this package's counters and by the handles of C callers.
 type stats struct {
 	Open bool `json:"open"`
 	symmem.Stats
-	// Pools and Groups replace the fields of the same names in symmem.Stats.
+	// Pools and Groups shadow fields of symmem.Stats in JSON.
 	Pools   []poolStats           `json:"pools"`
 	Groups  map[string]groupStats `json:"groups"`  // by id
-	Streams int                   `json:"streams"` // number of streams that calls have used
-	Refused int64                 `json:"refused"` // number of frees that have failed
+	Streams int                   `json:"streams"` // streams that calls have used
+	Refused int64                 `json:"refused"` // frees that have failed
 }
 
 type poolStats struct {
-	Pool   int    `json:"pool"`   // number of the pool
+	Pool   int    `json:"pool"`   // the pool's number
 	Domain string `json:"domain"` // id of the group whose ranks share the pool
 	symmem.PoolStats
 	Mapped int64 `json:"mapped"` // in bytes
-	Live   int   `json:"live"`   // number of allocated buffers
+	Live   int   `json:"live"`   // allocated buffers
 }
 
 type groupStats struct {
@@ -29,11 +28,11 @@ type groupStats struct {
 	Attachments []attachmentStats `json:"attachments"`
 }
 
-// attachmentStats describes a communicator of another library that a group uses.
+// attachmentStats describes a communicator of another library that is attached to a group.
 type attachmentStats struct {
 	Handle  uint64 `json:"handle"`
 	Name    string `json:"name"`
-	Windows int    `json:"windows"` // number of segments that are registered with it
+	Windows int    `json:"windows"` // memory segments that are registered with it
 }
 
 // Stats returns, as JSON, all counters of the main world.
@@ -52,7 +51,7 @@ func statsOf(r *rank) (string, error) {
 		Refused: r.session.counters.Refused.Load(), Streams: r.streams.size(),
 	}
 	for _, p := range r.session.poolTable.ownedBy(r) {
-		isShared := p.Domain() != nil // otherwise, it is a pool of local memory
+		isShared := p.Domain() != nil
 		if isShared {
 			s.Pools = append(s.Pools, r.session.poolTable.stats(p))
 		}
@@ -78,7 +77,7 @@ func (t *groupTable) stats(g *group) groupStats {
 	return s
 }
 
-// stats returns the counters of a pool that the ranks of a group share.
+// stats returns the counters of a shared pool.
 func (t *poolTable) stats(p *pool) poolStats {
 	s := poolStats{Pool: t.numberOf(p), PoolStats: p.Stats(), Domain: p.Domain().ID()}
 	for segment := range p.Segments() {

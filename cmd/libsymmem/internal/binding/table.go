@@ -6,11 +6,10 @@ import (
 	"sync"
 )
 
-// table is a map that is safe for concurrent use. A key is called a handle here, such as the handle
-// 7 of a group. The zero value is an empty table.
+// table is a map by handle that is safe for concurrent use. The zero value is an empty table.
 type table[K comparable, V any] struct {
 	mu      sync.RWMutex
-	entries map[K]V // nil until the first value is added; guarded by mu
+	entries map[K]V // nil before the first add; guarded by mu
 }
 
 func (t *table[K, V]) find(handle K) (V, bool) {
@@ -20,8 +19,8 @@ func (t *table[K, V]) find(handle K) (V, bool) {
 	return v, ok
 }
 
-// findOrCreate returns the value of a handle. If there is none, it calls create and, unless create
-// fails, adds the result. create must not use the table, because the lock is held.
+// findOrCreate returns the value of a handle, or creates and adds one. create is called with mu
+// held, so it must not use the table.
 func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -34,26 +33,31 @@ func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, erro
 		return v, err
 	}
 
-	t.setLocked(handle, v)
+	t.addLocked(handle, v)
 	return v, nil
 }
 
-// findOrAdd returns the value of a handle. If there is none, it adds v and returns v.
+// findOrAdd returns the value of a handle, or adds v and returns it.
 func (t *table[K, V]) findOrAdd(handle K, v V) V {
-	returnV := func(K) (V, error) { return v, nil }
-	found, _ := t.findOrCreate(handle, returnV) // returns no error, because returnV returns none
-	return found
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if found, ok := t.entries[handle]; ok {
+		return found
+	}
+
+	t.addLocked(handle, v)
+	return v
 }
 
-// add adds a value. If the handle already has a value, add replaces it.
+// add adds a value, or replaces that of the handle.
 func (t *table[K, V]) add(handle K, v V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.setLocked(handle, v)
+	t.addLocked(handle, v)
 }
 
-// setLocked is add for callers that hold the lock.
-func (t *table[K, V]) setLocked(handle K, v V) {
+// addLocked is add for callers that hold mu.
+func (t *table[K, V]) addLocked(handle K, v V) {
 	if t.entries == nil {
 		t.entries = map[K]V{}
 	}
@@ -61,7 +65,7 @@ func (t *table[K, V]) setLocked(handle K, v V) {
 	t.entries[handle] = v
 }
 
-// remove removes the value of a handle and returns it. It returns false if there is none.
+// remove removes and returns the value of a handle, if there is one.
 func (t *table[K, V]) remove(handle K) (V, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,14 +81,13 @@ func (t *table[K, V]) all() []V {
 	return slices.Collect(maps.Values(t.entries))
 }
 
-// removeIf removes the values for which match returns true.
 func (t *table[K, V]) removeIf(match func(V) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.entries, func(_ K, v V) bool { return match(v) })
 }
 
-// removeAll removes all values and returns them.
+// removeAll removes and returns all values.
 func (t *table[K, V]) removeAll() []V {
 	t.mu.Lock()
 	defer t.mu.Unlock()

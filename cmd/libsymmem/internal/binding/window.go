@@ -9,33 +9,21 @@ import (
 	"symmem"
 )
 
-// The ranks of a group can register memory with the group. A registered range of addresses is a
-// window: through it, each rank can access the memory of the others. Suppose that ranks 0 and 1
-// share pool 2, and that each allocates 1 MiB in it:
-//
-//   - On each rank, the pool maps a segment for this. The segment is new memory: it is not yet
-//     registered.
-//   - Both ranks call RegisterPending for pool 2, or ScopeEnd for all pools. Now the segment is a
-//     window.
-//   - PyTorch may have an NCCL communicator of the same ranks. If it is attached to the group, the
-//     segment is registered with the communicator as well.
-//
-// In this file, handle is the handle of a group, the number by which C passes the group.
-
-// windows implements the functions in symmem.h that register memory.
+// windows implements the functions in symmem.h that register memory with groups. A window is a
+// registered range of memory, which each rank of the group can access on all others. New memory of
+// a pool is not yet registered. A parameter with the name handle is the handle of a group, the
+// number by which C callers pass it.
 type windows struct{ session *session }
 
-// ScopeEnd registers the new memory of all pools that the group's ranks share.
-//
-// It returns the value that Counters.Pending had before. As long as the counter keeps this value,
-// there is no new memory, and the caller need not call ScopeEnd again.
+// ScopeEnd registers the new memory of all pools that the group's ranks share. It returns the prior
+// value of Counters.Pending. While the counter keeps this value, there is no new memory.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, err error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
 		return 0, err
 	}
 
-	// Read the counter before the loop, because an allocation during the loop increases it.
+	// Read the counter first, because an allocation during the loop increases it.
 	pendingCount = ws.session.counters.Pending.Load()
 	for _, p := range ws.sharedPools(r, g) {
 		if err := r.register(g, p, stream); err != nil {
@@ -48,8 +36,8 @@ func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, 
 
 // sharedPools returns the pools that all ranks of a group share, oldest first.
 func (ws *windows) sharedPools(r *rank, g *group) []*pool {
-	isNotShared := func(p *pool) bool { return !g.sharesPool(p) }
-	return slices.DeleteFunc(ws.session.poolTable.ownedBy(r), isNotShared)
+	owned := ws.session.poolTable.ownedBy(r)
+	return slices.DeleteFunc(owned, func(p *pool) bool { return !g.sharesPool(p) })
 }
 
 // RegisterPending registers the new memory of one pool with a group.
@@ -72,11 +60,10 @@ func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr
 	return r.register(g, p, stream)
 }
 
-// Attach attaches another library's communicator to a group. It also registers the pools that the
-// group's ranks share. All ranks of the group must call Attach.
-//
-// It returns the handle of the attachment. If the communicator is already attached with the same
-// name, Attach only returns this handle.
+// Attach attaches another library's communicator to a group, and returns the handle of the
+// attachment. From then on, memory that is registered with the group is registered with the
+// communicator too. Attach first registers the pools that the group's ranks share, unless the
+// communicator is already attached with the same name. All ranks of the group must call Attach.
 func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -107,10 +94,10 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 	return a.handle, nil
 }
 
-// registerAll registers with a communicator the pools that the group's ranks share.
+// registerAll registers the pools that the group's ranks share with a communicator.
 func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCommunicator) error {
 	for _, p := range ws.sharedPools(r, g) {
-		if err := p.flush(); err != nil { // frees the buffers whose frees were delayed
+		if err := p.flush(); err != nil { // frees buffers whose frees were delayed
 			return err
 		}
 
@@ -125,8 +112,8 @@ func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCo
 	return nil
 }
 
-// Detach ends the attachment with the handle that Attach returned. If the communicator still exists
-// (commExists), Detach deregisters the memory from it. Otherwise, it only forgets the communicator.
+// Detach ends the attachment with the handle that Attach returned. If commExists is set, it
+// deregisters the memory from the communicator.
 func (ws *windows) Detach(attachmentHandle uint64, commExists bool) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
@@ -149,7 +136,7 @@ func (ws *windows) Detach(attachmentHandle uint64, commExists bool) error {
 	return fmt.Errorf("attachment with handle %d: %w", attachmentHandle, symmem.ErrClosed)
 }
 
-// IsSymmetric reports whether a range of addresses is within one window of an open group.
+// IsSymmetric reports whether the bytes at an address are within one window of an open group.
 func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) bool {
 	r, g, err := ws.session.group(handle)
 	if err != nil || bytes > maxBytes {
@@ -159,8 +146,8 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 	return r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses returns where each rank of the group has a range of memory, by rank. On this rank,
-// the range begins at the given address. It must be within a window.
+// PeerAddresses returns, by rank, the addresses of the memory that corresponds to the bytes at the
+// given address of this rank. They must be within a window.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
@@ -177,14 +164,14 @@ func (ws *windows) PeerAddresses(
 	return r.rt.Interop().PeerAddresses(g.Group, address, int64(bytes))
 }
 
-// NCCLWindow holds arguments that NCCL's device API needs to access a range of memory.
+// NCCLWindow holds what NCCL's device API needs to access a range of memory.
 type NCCLWindow struct {
 	Communicator uintptr // the ncclComm_t
 	Window       uintptr // the ncclWindow_t
-	Offset       uintptr // of the range in the window, in bytes
+	Offset       uintptr // of the range, in bytes
 }
 
-// NCCLWindow returns the NCCLWindow for a range of addresses, which must be within a window.
+// NCCLWindow returns the NCCLWindow of the bytes at an address, which must be within a window.
 func (ws *windows) NCCLWindow(
 	handle uint64, bytes uint64, address uintptr,
 ) (w NCCLWindow, err error) {
@@ -203,11 +190,10 @@ func (ws *windows) NCCLWindow(
 	return w, err
 }
 
-// Window is the range of addresses of a window. In memory, it has the layout of an entry in the
-// result of symmem_windows: two integers of 64 bits.
+// Window is the range of addresses of a window, in the memory layout of symmem_windows.
 type Window struct{ Address, Bytes int64 }
 
-// Windows lists a group's windows in order of address.
+// Windows returns a group's windows in order of address.
 func (ws *windows) Windows(handle uint64) ([]Window, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {

@@ -11,11 +11,6 @@ import (
 	"symmem"
 )
 
-// A world is a set of processes, its ranks, that have opened symmem together. A process can be a
-// rank of several worlds: for example, rank 3 of the main world, and rank 0 of another world. C
-// passes other worlds by numbers, their handles. For example, Describe is for the main world, and
-// DescribeWorld is for the world with a handle.
-
 // rankKind says which function opened a rank's world.
 type rankKind int
 
@@ -25,7 +20,8 @@ const (
 	otherRank                 // OpenWorld opened another world
 )
 
-// rankList holds this process's ranks, one in each open world. Reads take no lock.
+// rankList holds this process's ranks, one in each open world: a set of processes that use symmem
+// together. Reads take no lock.
 type rankList struct {
 	mu   sync.Mutex              // held during changes
 	main atomic.Pointer[rank]    // the main world's rank; nil while that world is closed
@@ -51,7 +47,7 @@ func (l *rankList) add(r *rank, isMain bool) {
 	}
 }
 
-// remove removes a rank. It returns false if the list does not contain the rank.
+// remove returns false if the list does not contain the rank.
 func (l *rankList) remove(r *rank) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,15 +59,16 @@ func (l *rankList) remove(r *rank) bool {
 
 	changed = slices.Delete(changed, index, index+1)
 	l.all.Store(&changed)
-	l.main.CompareAndSwap(r, nil) // no effect unless r is the main world's rank
+	l.main.CompareAndSwap(r, nil) // if r is the main world's rank
 	return true
 }
 
-// worlds implements the functions in symmem.h that open and use other worlds than the main one.
+// worlds implements the functions in symmem.h for worlds other than the main world. C callers pass
+// them by handles.
 type worlds struct{ session *session }
 
-// OpenWorld opens another world and returns its handle. symmem.h describes the options. All ranks
-// of the new world must call OpenWorld.
+// OpenWorld opens another world with options that symmem.h describes, and returns its handle. All
+// ranks of the new world must call it.
 func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 	var o Options
 	if err := decode(optionsJSON, &o); err != nil {
@@ -90,13 +87,13 @@ func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 		return err
 	})
 	if err != nil {
-		return 0, err // the function may still be running, so do not read opened
+		return 0, err // after an interrupt, opened may still be written
 	}
 
 	return opened.worldHandle, nil
 }
 
-// CloseWorld closes a world. Unless force is set, it returns ErrLive if there are live buffers.
+// CloseWorld closes a world. Without force, it returns ErrLive if there are live buffers.
 func (ws *worlds) CloseWorld(handle uint64, force bool) error {
 	r, err := ws.session.world(handle)
 	if err != nil {
@@ -148,7 +145,7 @@ func (s *session) setCheck(r *rank, level int) error {
 	})
 }
 
-// openRank opens a world and adds this process's rank to the session. If ctx ends in the meantime,
+// openRank opens a world and adds this process's rank to the session. If ctx ends meanwhile,
 // openRank closes the world again.
 func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*rank, error) {
 	if err := o.setEnvironment(); err != nil {
@@ -156,8 +153,8 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	}
 
 	isFirstWorld := len(s.ranks.allRanks()) == 0
-	if o.GoMaxProcs > 0 || isFirstWorld {
-		o.setMaxProcs() // without the option, the first world sets a default
+	if isFirstWorld || o.GoMaxProcs > 0 {
+		o.setMaxProcs()
 	}
 
 	options, err := o.runtimeOptions()
@@ -181,9 +178,8 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	isMain := kind != otherRank
 	s.ranks.add(r, isMain)
 	s.counters.Pending.Add(1) // the world's pool may have memory to register
-	err = context.Cause(ctx)
-	wasInterrupted := err != nil // the caller has already got an error, so it cannot use the world
-	if wasInterrupted {
+	if err := context.Cause(ctx); err != nil {
+		// The interrupted caller may have returned already, so it cannot close the world.
 		s.removeRank(r)
 		closeErr := rt.Close()
 		return nil, errors.Join(err, closeErr)
@@ -196,21 +192,19 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 // With force, live buffers stay usable: closedRankBuffers finds them after the close.
 func (s *session) closeRank(r *rank, force bool) error {
 	count, bytes := s.poolTable.countLive(r)
-	isRefused := count > 0 && !force
-	if isRefused {
+	if count > 0 && !force {
 		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
 	}
 
 	var poolErrs []error
 	for _, p := range s.poolTable.ownedBy(r) {
-		err := p.beginClose() // frees the buffers whose frees were delayed
+		err := p.beginClose() // frees buffers whose frees were delayed
 		poolErrs = append(poolErrs, err)
 	}
 
-	// Keep the rank's buffers before its removal, so that calls can find them at any time.
+	// Keep the buffers before removing the rank, so that concurrent calls always find them.
 	s.closedRankBuffers.keepRank(r.rt.Interop())
-	isRemoved := s.removeRank(r)
-	if !isRemoved {
+	if !s.removeRank(r) {
 		return nil // another call is closing the rank
 	}
 
@@ -220,7 +214,7 @@ func (s *session) closeRank(r *rank, force bool) error {
 	return err
 }
 
-// removeRank removes a rank from the session, and the rank's groups, pools and events. It returns
+// removeRank removes a rank and its groups, pools, events and pads from the session. It returns
 // false if another call has already removed the rank.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
