@@ -10,12 +10,10 @@ import (
 	"symmem/driver"
 )
 
-// TestCallsFindBufferOfTensor makes calls on the second half of a buffer. PyTorch does this for a
-// tensor that is part of a larger block. The calls must find the buffer by the inner address, and
-// respect its end.
+// A call on an address inside a buffer, as for a tensor in a larger block, finds the buffer.
 func TestCallsFindBufferOfTensor(t *testing.T) {
 	const bufferBytes, tensorOffset = 4096, 2048
-	const elementBytes = 8 // of SYMMEM_FLOAT64, which is 0 and therefore the default type
+	const elementBytes = 8 // of float64Type, the zero value of Arguments.Type
 	l, counters := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
@@ -32,10 +30,9 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 		Operation: int(symmem.OpAllReduce), Send: tensor, Recv: tensor,
 		Count: (bufferBytes - tensorOffset) / elementBytes, // up to the end of the buffer
 	}
-	// The first call registers the buffer as a window. Explain announces this, but does nothing.
 	text, err := l.Explain(world, call)
 	if err != nil || !strings.Contains(text, `"registers":true`) {
-		t.Errorf("Explain before the first call = %s, %v; want a registration", text, err)
+		t.Errorf("Explain before the first call = %s, %v; want that the call registers", text, err)
 	}
 
 	windowsBefore := counters.Windows.Load()
@@ -44,7 +41,7 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 	}
 
 	if counters.Windows.Load() == windowsBefore {
-		t.Error("the first call did not change the counter of windows, want a new window")
+		t.Error("the first call did not register a window")
 	}
 
 	tooLong := *call
@@ -68,18 +65,17 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 
 // Numbers of element types in symmem.h.
 const (
-	float64Type  = 0  // SYMMEM_FLOAT64
-	float32Type  = 1  // SYMMEM_FLOAT32
-	float16Type  = 2  // SYMMEM_FLOAT16
-	bfloat16Type = 3  // SYMMEM_BFLOAT16
-	unknownType  = 99 // no type has this number
+	float64Type  = 0
+	float32Type  = 1
+	float16Type  = 2
+	bfloat16Type = 3
+	unknownType  = 99
 )
 
-// hugeNumber is so large that a size in bytes overflows if it is computed without a check.
-const hugeNumber = 1 << 62
-
-// tooManyExperts is a number of experts for each token.
-const tooManyExperts = driver.MaxTopK + 1 // 17
+const (
+	hugeNumber     = 1 << 62 // overflows when it is multiplied without a check
+	tooManyExperts = driver.MaxTopK + 1
+)
 
 func TestNormErrorsNameTheArgument(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
@@ -90,8 +86,8 @@ func TestNormErrorsNameTheArgument(t *testing.T) {
 
 	for _, row := range []struct {
 		elementType int
-		hidden      int64  // elements of a row; valid if it is a multiple of 8
-		want        string // part of the error's text
+		hidden      int64 // elements of a row; valid if a multiple of 8
+		want        string
 	}{
 		{unknownType, 64, "element type 99 does not exist"},
 		{float64Type, 64, "the norm does not support float64"},
@@ -100,14 +96,12 @@ func TestNormErrorsNameTheArgument(t *testing.T) {
 	} {
 		err := l.Norm(world, &NormArguments{Type: row.elementType, Rows: 1, Hidden: row.hidden})
 		if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("norm of type %d with %d elements = %v, want ErrInvalid with %q", row.elementType,
+			t.Errorf("Norm of type %d with %d elements = %v, want ErrInvalid with %q", row.elementType,
 				row.hidden, err, row.want)
 		}
 	}
 }
 
-// TestRouteErrorsNameTheArgument changes one argument of a valid call in each case. A routing call
-// sends tokens to experts (a dispatch) or their results back (a combine).
 func TestRouteErrorsNameTheArgument(t *testing.T) {
 	const dispatch, combine = false, true
 	l, _ := openLibrary(t, hostOptions)
@@ -117,8 +111,8 @@ func TestRouteErrorsNameTheArgument(t *testing.T) {
 	}
 
 	for _, row := range []struct {
-		change func(a *RouteArguments)
-		want   string // part of the error's text
+		change func(valid *RouteArguments)
+		want   string
 	}{
 		{func(a *RouteArguments) { a.Type = unknownType }, "element type 99 does not exist"},
 		{func(a *RouteArguments) { a.TopK = tooManyExperts }, "17 experts per token"},
@@ -127,20 +121,18 @@ func TestRouteErrorsNameTheArgument(t *testing.T) {
 		{func(a *RouteArguments) { a.Tokens = -1 }, "-1 tokens"},
 		{func(a *RouteArguments) { a.Hidden = hugeNumber }, "rows have"},
 	} {
-		a := &RouteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: bfloat16Type}
-		row.change(a)
+		args := &RouteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: bfloat16Type}
+		row.change(args)
 		for _, combines := range []bool{dispatch, combine} {
-			err := l.Route(world, a, combines, defaultStream, noSite)
+			err := l.Route(world, args, combines, defaultStream, noSite)
 			if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
-				t.Errorf("Route(%+v) with combines = %v: got %v, want ErrInvalid with %q", a, combines,
-					err, row.want)
+				t.Errorf("Route(%+v) with combines = %v: got %v, want ErrInvalid with %q", args,
+					combines, err, row.want)
 			}
 		}
 	}
 }
 
-// TestPermuteErrorsNameTheArgument changes one argument of a valid call in each case. A permutation
-// sorts the received tokens by expert, or reverses this.
 func TestPermuteErrorsNameTheArgument(t *testing.T) {
 	const permute, unpermute = false, true
 	l, _ := openLibrary(t, hostOptions)
@@ -150,8 +142,8 @@ func TestPermuteErrorsNameTheArgument(t *testing.T) {
 	}
 
 	for _, row := range []struct {
-		change func(a *PermuteArguments)
-		want   string // part of the error's text
+		change func(valid *PermuteArguments)
+		want   string
 	}{
 		{func(a *PermuteArguments) { a.Type = unknownType }, "element type 99 does not exist"},
 		{func(a *PermuteArguments) { a.TopK = tooManyExperts }, "17 experts per token"},
@@ -159,20 +151,18 @@ func TestPermuteErrorsNameTheArgument(t *testing.T) {
 		{func(a *PermuteArguments) { a.Hidden = hugeNumber }, "rows have"},
 		{func(a *PermuteArguments) { a.Align = hugeNumber }, "aligned to"},
 	} {
-		a := &PermuteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: bfloat16Type}
-		row.change(a)
+		args := &PermuteArguments{Experts: 4, TopK: 1, MaxTokens: 4, Hidden: 64, Type: bfloat16Type}
+		row.change(args)
 		for _, reverses := range []bool{permute, unpermute} {
-			err := l.Permute(world, a, reverses, defaultStream)
+			err := l.Permute(world, args, reverses, defaultStream)
 			if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
-				t.Errorf("Permute(%+v) with reverses = %v: got %v, want ErrInvalid with %q", a, reverses,
-					err, row.want)
+				t.Errorf("Permute(%+v) with reverses = %v: got %v, want ErrInvalid with %q", args,
+					reverses, err, row.want)
 			}
 		}
 	}
 }
 
-// TestDurationsAreBounded checks that negative durations are refused, and those that overflow when
-// they are converted from milliseconds.
 func TestDurationsAreBounded(t *testing.T) {
 	for _, o := range []Options{
 		{TimeoutMS: -1},
@@ -186,8 +176,9 @@ func TestDurationsAreBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkDo measures a call on an address inside one of many buffers, which the call must find.
+// BenchmarkDo includes the search for the buffer that contains an address.
 func BenchmarkDo(b *testing.B) {
+	const bufferBytes, tensorOffset = 1 << 16, 4096
 	for _, bufferCount := range []int{4, 400} {
 		b.Run(fmt.Sprintf("buffers=%d", bufferCount), func(b *testing.B) {
 			l := New(&Counters{}, func(text string) { b.Error(text) })
@@ -203,13 +194,13 @@ func BenchmarkDo(b *testing.B) {
 
 			var tensor uintptr
 			for i := range bufferCount {
-				address, err := l.Alloc(mainPool, 1<<16, defaultStream, noSite)
+				address, err := l.Alloc(mainPool, bufferBytes, defaultStream, noSite)
 				if err != nil {
 					b.Fatal(err)
 				}
 
 				if i == bufferCount/2 {
-					tensor = address + 4096
+					tensor = address + tensorOffset
 				}
 			}
 

@@ -13,8 +13,7 @@ import (
 	"symmem"
 )
 
-// readEnumerators returns the values of the enumerators in symmem.h, by name without SYMMEM_. The
-// test fails if the header cannot be read.
+// readEnumerators returns the enumerators in symmem.h, by name without SYMMEM_.
 func readEnumerators(t *testing.T) map[string]int {
 	t.Helper()
 	text, err := os.ReadFile("../../symmem.h")
@@ -37,29 +36,27 @@ func readEnumerators(t *testing.T) map[string]int {
 	return values
 }
 
-// checkEnumerator checks that symmem.h defines an enumerator, given without SYMMEM_, with a value.
-func checkEnumerator(t *testing.T, enumerators map[string]int, name string, value int) {
+func checkEnumerator(t *testing.T, enumerators map[string]int, name string, got int) {
 	t.Helper()
-	inHeader, ok := enumerators[name]
+	want, ok := enumerators[name]
 	if !ok {
 		t.Errorf("symmem.h does not define SYMMEM_%s", name)
-	} else if value != inHeader {
-		t.Errorf("SYMMEM_%s is %d in Go, want %d as in symmem.h", name, value, inHeader)
+	} else if got != want {
+		t.Errorf("SYMMEM_%s is %d in Go, want %d as in symmem.h", name, got, want)
 	}
 }
 
 func TestCodesMatchHeader(t *testing.T) {
 	enumerators := readEnumerators(t)
-	for c := CodeInvalid; c < numCodes; c++ { // all except CodeOK, which is not an error
+	for c := CodeOK + 1; c < numCodes; c++ {
 		checkEnumerator(t, enumerators, "ERR_"+c.String(), int(c))
 	}
 
 	checkEnumerator(t, enumerators, "POOLS", MaxPools)
 }
 
-// TestEnumsMatchHeader checks the tables that list the Go values of an enum by number. The names in
-// the header follow from the Go names: AllReduce is ALL_REDUCE, and two-level is TWO_LEVEL. The
-// table of operations on values is left out, because some of its Go names are the same.
+// The header's names follow from the Go names, such as ALL_REDUCE from AllReduce and TWO_LEVEL from
+// two-level. Operations on values are not checked, because some have the same Go name.
 func TestEnumsMatchHeader(t *testing.T) {
 	enumerators := readEnumerators(t)
 	check := func(name string, number int) {
@@ -89,12 +86,11 @@ func TestEnumsMatchHeader(t *testing.T) {
 	}
 }
 
-// errorsWithCodes lists an error for each way in which CodeOf finds a code.
 var errorsWithCodes = []struct {
 	name       string
 	err        error
 	want       Code
-	wantDetail string // part of the JSON text; "" accepts any text
+	wantDetail string // in the JSON text
 }{
 	{
 		name: "no error is OK",
@@ -108,7 +104,7 @@ var errorsWithCodes = []struct {
 	},
 	{
 		name:       "deadlock is a divergence",
-		err:        &symmem.DeadlockError{Activity: map[int]string{1: "a check"}}, // by rank
+		err:        &symmem.DeadlockError{Activity: map[int]string{1: "a check"}},
 		want:       CodeDivergence,
 		wantDetail: `"elsewhere":{"1":"a check"}`,
 	},
@@ -173,8 +169,6 @@ var errorsWithCodes = []struct {
 	},
 }
 
-// TestCodeOf checks the code of each kind of error, and the JSON text that callers in other
-// languages get with the code.
 func TestCodeOf(t *testing.T) {
 	for _, row := range errorsWithCodes {
 		t.Run(row.name, func(t *testing.T) {
@@ -183,7 +177,7 @@ func TestCodeOf(t *testing.T) {
 			}
 
 			if row.err == nil {
-				return // callers get no detail without an error
+				return
 			}
 
 			text := Detail(row.want, row.err)
@@ -194,8 +188,6 @@ func TestCodeOf(t *testing.T) {
 	}
 }
 
-// TestDivergenceWithoutCallSitesSuggestsEnablingThem checks that the message about a divergence
-// names the variable that makes ranks record the lines of their calls, unless it is already set.
 func TestDivergenceWithoutCallSitesSuggestsEnablingThem(t *testing.T) {
 	d := symmem.DivergenceError{Sides: []symmem.Side{
 		{Ranks: []int{0}, Event: "this"},

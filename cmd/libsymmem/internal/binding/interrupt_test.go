@@ -9,9 +9,8 @@ import (
 	"symmem"
 )
 
-// interruptAtPoll sets functions that l polls while a call waits. The function for most calls
-// requests an interrupt from its nth call on. The function for collectives never does. The result
-// counts the calls of the first function.
+// interruptAtPoll makes waiting calls, except for collectives, end at the nth poll. It returns the
+// number of polls so far.
 func interruptAtPoll(l *Library, nth int) (count *int) {
 	count = new(int)
 	pollOnThread := func() bool {
@@ -23,13 +22,11 @@ func interruptAtPoll(l *Library, nth int) (count *int) {
 	return count
 }
 
-// neverInterrupt is more than the number of polls of any call, which may last a minute.
+// neverInterrupt is the number of a poll that no call reaches, even in a minute.
 const neverInterrupt = 1_000
 
-// TestInterruptedSynchronizeCanBeRepeated interrupts a wait for a stream, as Ctrl-C does in Python.
-// The interrupt must not affect the stream or a second wait.
 func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
-	const interruptAt = 3 // the wait must also continue after a poll, so more than 1
+	const interruptAt = 3 // the wait continues after the first two polls
 	l, _ := openLibrary(t, hostOptions)
 	r, err := l.mainWorldRank()
 	if err != nil {
@@ -51,11 +48,10 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 	}
 }
 
-// TestCallsThatReturnImmediatelyDoNotPoll makes calls that have nothing to wait for. They must not
-// call the caller's poll function, which can be slow.
+// The poll function can be slow, so calls that do not wait do not call it.
 func TestCallsThatReturnImmediatelyDoNotPoll(t *testing.T) {
 	const barrier = int(symmem.OpBarrier)
-	const uint8Type = 7 // SYMMEM_UINT8 in symmem.h
+	const uint8Type = 7 // SYMMEM_UINT8
 	l, _ := openLibrary(t, hostOptions)
 	count := interruptAtPoll(l, 1)
 	world, err := l.World()
@@ -80,8 +76,7 @@ func TestCallsThatReturnImmediatelyDoNotPoll(t *testing.T) {
 	}
 }
 
-// TestInterruptedCallThatDoesNotReturnIsAbandoned interrupts calls at the first poll. The interrupt
-// must end the wait, whether or not the call respects its context.
+// An interrupt ends the wait for a call, even if the call ignores its context.
 func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 	l := New(&Counters{}, func(text string) { t.Error(text) })
 	interruptAtPoll(l, 1)
@@ -104,21 +99,16 @@ func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 	}
 }
 
-// TestPanicOfInterruptibleCallIsReturned checks that a panic on the other goroutine, on which the
-// call runs, becomes an error.
 func TestPanicOfInterruptibleCallIsReturned(t *testing.T) {
 	l := New(&Counters{}, func(text string) { t.Error(text) })
-	// Without a poll function, the call would run on this goroutine.
-	interruptAtPoll(l, neverInterrupt)
+	interruptAtPoll(l, neverInterrupt) // makes the call run on another goroutine
 	err := l.runInterruptible("working", func(context.Context) error { panic("a mistake") })
 	if CodeOf(err) != CodePanic {
 		t.Errorf("call that panics: got %v, want an error with code %v", err, CodePanic)
 	}
 }
 
-// TestTimeSliceExpires checks time slices, the contexts that interrupt a wait to poll the caller.
-// A slice begins with the first call of Err or Done. Before that, stop returns true: the slice can
-// be used again.
+// A time slice begins with the first call of Err or Done.
 func TestTimeSliceExpires(t *testing.T) {
 	if !newTimeSlice(time.Hour).stop() {
 		t.Error("stop() = false for a new time slice, want true")

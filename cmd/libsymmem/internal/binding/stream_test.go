@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// blockStream queues work on a stream that does not end until unblock is called. The
-// handle of a stream can be any number.
+// blockStream queues work on the stream with a handle, an arbitrary number. The work ends when
+// unblock is called.
 func blockStream(t *testing.T, r *rank, handle uintptr) (unblock func()) {
 	t.Helper()
 	s, err := r.findStream(handle)
@@ -25,8 +25,7 @@ func blockStream(t *testing.T, r *rank, handle uintptr) (unblock func()) {
 	return func() { close(gate) }
 }
 
-// TestForgetDoesNotBlockOtherStreams forgets a stream whose work has not ended. Other streams must
-// stay usable meanwhile, because the work may depend on them.
+// ForgetStream waits for the stream's work, which may depend on other streams.
 func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	const streamHandle = 1
 	l, _ := openLibrary(t, hostOptions)
@@ -42,17 +41,15 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 
 	unblock := blockStream(t, r, streamHandle)
 	forgotten := make(chan error)
-	go func() { forgotten <- l.ForgetStream(streamHandle) }() // waits for the stream's work
-	// Wait until ForgetStream has begun. The stream then refuses new work.
-	for !errors.Is(s.Host(func() {}), symmem.ErrClosed) {
+	go func() { forgotten <- l.ForgetStream(streamHandle) }()
+	for !errors.Is(s.Host(func() {}), symmem.ErrClosed) { // until ForgetStream has begun
 		runtime.Gosched()
 	}
 
-	// To find or create a stream, calls lock the table.
 	if r.streams.mu.TryRLock() {
 		r.streams.mu.RUnlock()
 	} else {
-		t.Error("ForgetStream holds the stream table's lock while it waits; want it released")
+		t.Error("ForgetStream holds the lock of the table of streams while it waits")
 	}
 
 	unblock()
@@ -61,8 +58,7 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	}
 }
 
-// TestEventsFollowStreamOrder makes a second stream wait for an event of a first stream. An event
-// is a position in a stream; it is done when the work before it is done.
+// An event is done when the work before it in its stream is done.
 func TestEventsFollowStreamOrder(t *testing.T) {
 	const firstStream, secondStream = 1, 2
 	l, _ := openLibrary(t, hostOptions)
@@ -94,13 +90,12 @@ func TestEventsFollowStreamOrder(t *testing.T) {
 		t.Error("IsEventDone(second) = true while it waits for the first event, want false")
 	}
 
-	// Closing an event must not release streams that wait for it.
 	if err := l.CloseEvent(first); err != nil {
 		t.Errorf("CloseEvent(first) = %v, want nil", err)
 	}
 
 	if l.IsEventDone(second) {
-		t.Error("IsEventDone(second) = true after the first event was closed, want false")
+		t.Error("IsEventDone(second) = true after the first event was closed, want that it still waits")
 	}
 
 	unblock()
@@ -113,8 +108,7 @@ func TestEventsFollowStreamOrder(t *testing.T) {
 	}
 }
 
-// TestInvalidEventHandlesAreRefused checks that calls with a handle of no open event fail.
-// IsEventDone, which cannot return an error, returns true.
+// IsEventDone cannot return an error, so it returns true for an invalid handle.
 func TestInvalidEventHandlesAreRefused(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	closed, err := l.RecordEvent(defaultStream)

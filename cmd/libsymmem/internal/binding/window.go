@@ -190,7 +190,7 @@ func (ws *windows) NCCLWindow(
 	return w, err
 }
 
-// Window is the range of addresses of a window, in the memory layout of symmem_windows.
+// Window is a window's range of addresses, laid out like an entry of symmem_windows.
 type Window struct{ Address, Bytes int64 }
 
 // Windows returns a group's windows in order of address.

@@ -8,9 +8,8 @@ import (
 	"symmem"
 )
 
-// openWorld opens another world, in addition to the main world of l. A world is a set of ranks;
-// here, its only rank is this process. openWorld returns the rank and the handle of the world. When
-// the test ends, it closes the world, unless the test has closed it.
+// openWorld opens a world in addition to the main world of l, with this process as its only rank.
+// The test may close the world.
 func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 	t.Helper()
 	handle, err := l.OpenWorld([]byte(hostOptions))
@@ -32,10 +31,10 @@ func openWorld(t *testing.T, l *Library) (r *rank, handle uint64) {
 	return r, handle
 }
 
-// TestStreamOrdersWorkAcrossWorlds uses one stream in two worlds. The work of the first world
-// waits at a gate and then fails. The work of the second world must run after it, without failing.
+// If two worlds use one stream, the work of the second runs after that of the first, even if that
+// fails.
 func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
-	const streamHandle = 1 // stands for the caller's CUDA stream
+	const streamHandle = 1 // arbitrary
 	l, _ := openLibrary(t, hostOptions)
 	first, err := l.mainWorldRank()
 	if err != nil {
@@ -74,7 +73,7 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 
 	select {
 	case <-ran:
-		t.Error("work of the second world ran before the stream's earlier work was done")
+		t.Error("work of the second world ran before the earlier work of the first world was done")
 	default:
 	}
 
@@ -87,19 +86,18 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 		t.Error("WaitForEvent = nil, want the failure of the first world")
 	}
 
-	<-ran // the failure of the first world does not affect the second
+	<-ran
 	if err := l.Synchronize(streamHandle); err == nil {
 		t.Error("Synchronize = nil, want the failure of the first world")
 	}
 
-	if err := l.Synchronize(streamHandle); err != nil { // a failure is reported once
-		t.Errorf("second Synchronize = %v, want nil", err)
+	if err := l.Synchronize(streamHandle); err != nil {
+		t.Errorf("second Synchronize = %v, want nil because a failure is reported once", err)
 	}
 }
 
-// TestCallSitesHaveSameNumberInAllWorlds registers two call sites, one before and one after a world
-// was opened. The library's numbers must stand for them in this world too, although the world
-// numbers its sites differently.
+// The library's numbers of call sites are valid in all worlds, although worlds number their sites
+// differently.
 func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	first, err := l.SiteNumber("first.py:1")
@@ -108,23 +106,22 @@ func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	}
 
 	r, _ := openWorld(t, l)
-	r.rt.Interop().Site("engine.go:7") // takes the next number of this world
+	r.rt.Interop().Site("engine.go:7") // takes a number in this world only
 	second, err := l.SiteNumber("second.py:2")
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	for site, text := range map[uint32]string{first: "first.py:1", second: "second.py:2"} {
-		numberInWorld := r.rt.Interop().Site(text)
-		want := r.rt.Interop().At(numberInWorld) // records calls with this site
+		siteInWorld := r.rt.Interop().Site(text)
+		want := r.rt.Interop().At(siteInWorld)
 		if got := r.interopAt(site); got != want {
 			t.Errorf("interopAt(%d) for %s: got %v, want %v", site, text, got, want)
 		}
 	}
 }
 
-// TestLiveBuffersOutliveForcedCloseOfWorld closes a world, other than the main world, while a
-// buffer is live. The buffer can still be freed. Other calls in the world fail.
+// After a forced close, a live buffer can still be freed. Other calls in the world fail.
 func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	_, world := openWorld(t, l)
@@ -160,7 +157,7 @@ func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 	}
 }
 
-// TestOpenWorldRefusesPoolOptions checks that only the main world is opened together with a pool.
+// Only the main world is opened together with a pool.
 func TestOpenWorldRefusesPoolOptions(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	options := []byte(`{"size": 1, "pool": {"capacity": 1}}`)
@@ -169,18 +166,16 @@ func TestOpenWorldRefusesPoolOptions(t *testing.T) {
 	}
 }
 
-// TestWorldsOpenAndCloseConcurrently opens and closes worlds on several goroutines, while the main
-// world is in use.
 func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
 	const goroutines, worldsPerGoroutine = 3, 5
-	const mainWorldCalls = 50 // of each kind
+	const mainWorldCalls = 50
 	l, _ := openLibrary(t, hostOptions)
 	mainWorld, err := l.World()
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	useWorld := func() {
+	openAndClose := func() {
 		world, err := l.OpenWorld([]byte(hostOptions))
 		if err != nil {
 			t.Error(err)
@@ -195,11 +190,11 @@ func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	var users sync.WaitGroup
+	var openers sync.WaitGroup
 	for range goroutines {
-		users.Go(func() {
+		openers.Go(func() {
 			for range worldsPerGoroutine {
-				useWorld()
+				openAndClose()
 			}
 		})
 	}
@@ -214,5 +209,5 @@ func TestWorldsOpenAndCloseConcurrently(t *testing.T) {
 		}
 	}
 
-	users.Wait()
+	openers.Wait()
 }
