@@ -68,7 +68,7 @@ var codeNames = [numCodes]string{
 	CodeSuspended:   "SUSPENDED",
 }
 
-// String returns the code's name in symmem.h, without the prefix SYMMEM_ or SYMMEM_ERR_.
+// String returns the name in symmem.h without SYMMEM_ or SYMMEM_ERR_.
 func (c Code) String() string {
 	if c >= 0 && c < numCodes {
 		return codeNames[c]
@@ -111,7 +111,7 @@ func CodeOf(err error) Code {
 	return CodeFailed
 }
 
-// isDivergence reports whether the ranks made different calls or passed different arguments.
+// isDivergence reports whether ranks made different calls or passed different arguments.
 func isDivergence(err error) bool {
 	return errors.As(err, new(*symmem.DivergenceError)) ||
 		errors.As(err, new(*symmem.MismatchError)) ||
@@ -119,7 +119,7 @@ func isDivergence(err error) bool {
 		isMessageError(err)
 }
 
-// isMessageError reports whether a rank's send does not match the peer's receive.
+// isMessageError reports whether a send and its receive do not match.
 func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
@@ -182,7 +182,6 @@ func isValueDivergence(err error) bool {
 	return ok && divergence.Kind == symmem.DivergedValue
 }
 
-// hasCallSites reports whether the error names the source line of any rank's call.
 func hasCallSites(err error) bool {
 	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
 	hasSite := func(side symmem.Side) bool { return side.Site != "" }

@@ -25,17 +25,17 @@ type errorDetail struct {
 	Memory     *memoryDetail     `json:"memory,omitempty"`
 }
 
-// divergenceDetail describes how ranks differ in their calls, or in the history of a pool: its
-// sequence of allocations and frees.
+// divergenceDetail describes how ranks differ in calls, or in the history of a pool: its
+// allocations and frees.
 type divergenceDetail struct {
 	Group      string `json:"group"`
 	Kind       string `json:"kind"` // a symmem.DivergenceKind, "call", "place" or "messages"
 	GroupRanks []int  `json:"members,omitempty"`
 	Pool       uint64 `json:"pool"` // id, or 0 if no pool is concerned
 	PoolName   string `json:"pool_name,omitempty"`
-	// FirstPosition and LastPosition bound the index of the first event that differs in the pool's
-	// history. They are equal unless a part of the history was discarded. If messages differ, both
-	// are the number of the collective that found the difference, or 0.
+	// FirstPosition and LastPosition bound the index of the first difference in the history, and are
+	// equal unless a part of it was discarded. For messages, both are the number of the collective
+	// that found the difference, or 0.
 	FirstPosition uint64          `json:"position"`
 	LastPosition  uint64          `json:"last"`
 	DeviantRanks  []int           `json:"deviant"` // outside the majority
@@ -48,7 +48,7 @@ type divergenceDetail struct {
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
-// variantDetail is an event or a call of a set of ranks, where other ranks have a different one.
+// variantDetail is the event, or the call, of some ranks at the point where ranks differ.
 type variantDetail struct {
 	Ranks          []int    `json:"ranks"`
 	Event          string   `json:"event"`
@@ -61,9 +61,9 @@ type timeoutDetail struct {
 	WaitedMS     int64          `json:"waited_ms"`
 	MissingRanks []int          `json:"missing"`
 	CallsByRank  map[int]string `json:"activity"` // current calls of missing ranks, if known
-	// NCCLCounts describes how NCCL's operation counts differ between ranks, if they do.
+	// NCCLCounts says how NCCL's operation counts differ between ranks, if they do.
 	NCCLCounts string `json:"counts,omitempty"`
-	// NeverJoined is set if the missing ranks never joined the world or group to be opened.
+	// NeverJoined is set if the missing ranks did not join a new world or group.
 	NeverJoined bool `json:"absent,omitempty"`
 }
 
@@ -88,8 +88,7 @@ func Detail(code Code, err error) string {
 	return string(text)
 }
 
-// addTypeDetail sets the pointer for the type of the error. For an error that wraps several types,
-// the order of precedence is that of CodeOf.
+// addTypeDetail sets the pointer for the type of the error, with the precedence of CodeOf.
 func (d *errorDetail) addTypeDetail(err error) {
 	var divergence *symmem.DivergenceError
 	var mismatch *symmem.MismatchError
@@ -150,12 +149,11 @@ func messageDivergenceOf(e *symmem.MessageError) *divergenceDetail {
 	return d
 }
 
-// emptyDivergence makes lists that are not nil, because JSON encodes nil as null.
 func emptyDivergence(kind string) *divergenceDetail {
 	return &divergenceDetail{
 		Kind: kind, DeviantRanks: []int{}, AbsentRanks: []int{}, Variants: []variantDetail{},
 	}
 }
 
-// nonNilCopy returns an empty list for nil, which JSON encodes as null.
+// nonNilCopy returns an empty list for nil, which JSON would encode as null.
 func nonNilCopy(list []int) []int { return append([]int{}, list...) }

@@ -14,11 +14,11 @@ import (
 // group is an open symmem.Group of one rank, with the state of the C interface.
 type group struct {
 	*symmem.Group
-	owner       *rank         // the rank of this process that has opened the group
-	handle      uint64        // the number by which C callers pass the group
-	name        string        // such as "tp"
+	owner       *rank  // the rank that opened the group
+	handle      uint64 // the number by which C callers pass the group
+	name        string
 	attachments []*attachment // guarded by groupTable.mu
-	machines    int           // number of machines that have ranks of the group
+	machines    int           // number of machines with ranks of the group
 	padCount    atomic.Uint32 // checked pads opened so far
 }
 
@@ -35,7 +35,7 @@ func (g *group) nextPadNumber() uint32 {
 func (g *group) sharesPool(p *pool) bool {
 	domain := p.Domain() // the group whose ranks share the pool
 	if domain == nil {
-		return false // local memory, which other ranks cannot access
+		return false // the pool is local
 	}
 
 	poolRanks := domain.Ranks()
@@ -48,8 +48,8 @@ func (g *group) sharesPool(p *pool) bool {
 	return true
 }
 
-// attachment makes symmem register a group's memory with a communicator of another library, such as
-// PyTorch, as well.
+// attachment is a communicator of another library, such as PyTorch, with which a group's memory is
+// registered too.
 type attachment struct {
 	handle       uint64  // the number by which C callers pass the attachment
 	address      uintptr // of the other library's communicator
@@ -65,7 +65,7 @@ type groupTable struct {
 	mu          sync.RWMutex
 	groups      map[uint64]*group      // by handle; guarded by mu
 	attachments map[uint64]*attachment // by handle; guarded by mu
-	openCounts  map[string]int         // number of groups opened so far, by groupID; guarded by mu
+	openCounts  map[string]int         // groups opened so far, by groupID; guarded by mu
 }
 
 func (t *groupTable) init(owner *rank) {
@@ -75,8 +75,8 @@ func (t *groupTable) init(owner *rank) {
 	t.openCounts = map[string]int{}
 }
 
-// nextID returns the id for a new group, such as "tp [0 1] #2" for the second group named "tp" of
-// ranks 0 and 1. The ranks must call it in the same order, because they need the same id.
+// nextID returns a new group's id, such as "tp [0 1] #2" for the second group "tp" of ranks 0 and
+// 1. These ranks must call it in the same order, to get the same id.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -85,8 +85,7 @@ func (t *groupTable) nextID(name string, ranks []int) string {
 	return fmt.Sprintf("%s #%d", id, t.openCounts[id])
 }
 
-// groupID returns a group's id without the number, such as "tp [0 1]". A long id is truncated and
-// ends with a hash.
+// groupID returns an id without its number, such as "tp [0 1]". A long id ends with a hash.
 func groupID(name string, ranks []int) string {
 	const (
 		maxBytes         = symmem.MaxGroupID / 2 // leaves space for the number
@@ -101,7 +100,7 @@ func groupID(name string, ranks []int) string {
 	return fmt.Sprintf("%.*s... %x", prefixCharacters, name, hash)
 }
 
-// add adds a group and returns its new handle.
+// add returns the group's new handle.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	s := t.owner.session
 	added := &group{
@@ -117,7 +116,7 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	return added.handle
 }
 
-// countEnd counts a group's failure, if any, as soon as it happens, and then waits for its end.
+// countEnd updates the counters when a group fails, if it does, and when it ends.
 func countEnd(g *symmem.Group, counters *Counters) {
 	select {
 	case <-g.Failing():
@@ -136,7 +135,7 @@ func (t *groupTable) allGroups() []*group {
 	return slices.Collect(maps.Values(t.groups))
 }
 
-// remove removes a group and its attachments, and forgets their communicators.
+// remove also forgets the communicators that are attached to the group.
 func (t *groupTable) remove(g *group) {
 	t.mu.Lock()
 	delete(t.groups, g.handle)
@@ -160,7 +159,7 @@ func (t *groupTable) attach(a *attachment) {
 	a.group.attachments = append(a.group.attachments, a)
 }
 
-// detach removes an attachment and returns it. It returns nil for an unknown handle.
+// detach removes and returns an attachment, or nil for an unknown handle.
 func (t *groupTable) detach(handle uint64) *attachment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,8 +180,7 @@ func (t *groupTable) attachmentsOf(g *group) []*attachment {
 	return slices.Clone(g.attachments)
 }
 
-// forgetAttachments forgets the communicators of all attachments, but leaves the attachments in
-// their groups.
+// forgetAttachments forgets all communicators, but leaves their attachments in the groups.
 func (t *groupTable) forgetAttachments() {
 	t.mu.Lock()
 	attachments := t.attachments

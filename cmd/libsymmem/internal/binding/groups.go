@@ -7,9 +7,9 @@ import (
 	"symmem"
 )
 
-// groups implements the functions in symmem.h for groups. A group is a subset of the ranks of a
-// world, the set of processes that use symmem together. C callers pass a group by its handle, a
-// number. All ranks of the group must make each call that is collective over the group.
+// groups implements the functions in symmem.h for groups, subsets of the ranks of a world: a set of
+// processes that use symmem together. C callers pass a group by its handle, a number. All ranks of
+// the group must make a call that is collective over the group.
 type groups struct{ session *session }
 
 // World returns the handle of the group of all ranks of the main world.
@@ -77,8 +77,8 @@ func (gs *groups) open(
 	return r.groupTable.add(opened, name), nil
 }
 
-// CloseGroup closes a group on this rank, and forgets communicators that Attach has attached to it.
-// Memory stays registered with these communicators until their owners destroy them.
+// CloseGroup closes a group on this rank, and forgets its attached communicators. Memory stays
+// registered with them until their owners destroy them.
 func (gs *groups) CloseGroup(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {
@@ -210,9 +210,9 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	})
 }
 
-// Check compares the allocations and frees that the group's ranks have made in shared pools. It
-// first frees buffers whose frees were delayed until the next call that all ranks make. It is
-// collective over the group.
+// Check compares the allocations and frees of the group's ranks in shared pools. It first frees
+// buffers whose frees were delayed until the next call of all ranks. It is collective over the
+// group.
 func (gs *groups) Check(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"symmem"
 )
 
-// interrupts lets the caller interrupt a call that waits, for example when the user of a Python
-// program presses Ctrl-C. A waiting call polls the functions that were passed to SetPoll.
+// interrupts lets the caller interrupt waiting calls, for example when a Python user presses
+// Ctrl-C. A waiting call polls a function of the caller that was passed to SetPoll.
 type interrupts struct {
 	poll atomic.Pointer[pollFunctions] // nil if calls cannot be interrupted
 }
@@ -24,7 +24,7 @@ type pollFunctions struct {
 	// pollInCollective is called during a collective, on any thread, with the stream's lock held.
 	pollInCollective func() bool
 
-	spareSlice atomic.Pointer[timeSlice] // unused, for the next runResumable; may be nil
+	spareSlice atomic.Pointer[timeSlice] // for the next runResumable; may be nil
 }
 
 // SetPoll sets functions that return true to interrupt a call. A nil onThread removes both.
@@ -41,7 +41,7 @@ func interruptedError(operation string) error {
 	return fmt.Errorf("%s: %w", operation, symmem.ErrInterrupted)
 }
 
-// pollInCollective returns an error if the caller interrupts the collective that is waiting.
+// pollInCollective returns an error if the caller interrupts a waiting collective.
 func (i *interrupts) pollInCollective() error {
 	p := i.poll.Load()
 	if p == nil || !p.pollInCollective() {
@@ -53,8 +53,8 @@ func (i *interrupts) pollInCollective() error {
 
 const pollInterval = 100 * time.Millisecond // between calls of pollOnThread
 
-// runResumable runs a call that can be repeated, such as the synchronization of a stream. It ends
-// the call's context every pollInterval, polls, and repeats the call. operation is for errors.
+// runResumable runs a call that only waits, such as for a stream. After pollInterval, the context
+// of the call ends, and runResumable polls and repeats the call. operation is for errors.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -83,8 +83,8 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 	}
 }
 
-// timeSlice is a context whose duration begins with the first call of Done or Err. A call that need
-// not wait uses neither, and saves the timer.
+// timeSlice is a context whose duration begins with the first call of Done or Err. A call that does
+// not wait uses neither, and needs no timer.
 type timeSlice struct {
 	duration time.Duration
 
@@ -138,7 +138,7 @@ func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
 // Value implements context.Context.
 func (t *timeSlice) Value(any) any { return nil }
 
-// stop stops the timer. An unused time slice has not begun, so it can be used again.
+// stop stops the timer. A time slice that has not begun is unused, and can be used again.
 func (t *timeSlice) stop() (isUnused bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,9 +152,9 @@ func (t *timeSlice) stop() (isUnused bool) {
 // maxCancelWait limits the wait for an interrupted call to end.
 const maxCancelWait = 500 * time.Millisecond
 
-// runInterruptible runs a call on another goroutine and polls in the meantime. operation is for
-// errors. An interrupt cancels the context of the call, but the call may still be running when
-// runInterruptible returns: after an error, do not read variables that the call writes.
+// runInterruptible runs a call on another goroutine and polls. operation is for errors. An
+// interrupt cancels the call's context, but the call may still run when runInterruptible returns:
+// after an error, do not read variables that the call writes.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {

@@ -10,9 +10,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// closedRankBuffers finds buffers that were live when their rank was closed by force, usually
-// because tensors still use them. They stay usable until they are freed. It also remembers unmapped
-// segments, the units in which pools map memory.
+// closedRankBuffers finds buffers that were live when their rank was closed by force, and that stay
+// usable until they are freed. It also remembers unmapped segments, the units in which pools map
+// memory.
 type closedRankBuffers struct {
 	isNonEmpty atomic.Bool // saves a lock in checkNotFreed while nothing is remembered
 
@@ -25,45 +25,45 @@ type closedRankBuffers struct {
 }
 
 // keepRank remembers a rank that is about to be closed, if it has live buffers.
-func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
+func (c *closedRankBuffers) keepRank(rank symmem.Interop) {
 	if !hasLiveBuffers(rank) {
 		return
 	}
 
-	k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
+	c.updateRanks(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
 }
 
 func hasLiveBuffers(rank symmem.Interop) bool {
-	buffers, _ := rank.Live(nil) // nil means all pools
+	buffers, _ := rank.Live(nil) // in all pools
 	return buffers > 0
 }
 
 // updateRanks replaces the ranks by the result of change, which may modify its argument.
-func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.Interop) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.ranks = change(slices.Clone(k.ranks))
-	k.isNonEmpty.Store(true)
+func (c *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.Interop) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ranks = change(slices.Clone(c.ranks))
+	c.isNonEmpty.Store(true)
 }
 
-// closedRanks returns a slice that is never modified. Callers can use it without mu, and must not
-// hold mu while they call a rank's method, which may wait for a pool's lock.
-func (k *closedRankBuffers) closedRanks() []symmem.Interop {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.ranks
+// closedRanks returns a slice that is never modified. Use it without mu, because methods of a rank
+// may wait for a pool's lock.
+func (c *closedRankBuffers) closedRanks() []symmem.Interop {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ranks
 }
 
 // freeBuffer frees the buffer of a closed rank that begins at an address, if there is one.
-func (k *closedRankBuffers) freeBuffer(address uintptr) (isFound bool, err error) {
-	for _, rank := range k.closedRanks() {
+func (c *closedRankBuffers) freeBuffer(address uintptr) (isFound bool, err error) {
+	for _, rank := range c.closedRanks() {
 		b, err := rank.Retire(address) // later calls do not find the buffer
 		if err != nil {
-			continue // no buffer of this rank begins at the address
+			continue // the rank has no such buffer
 		}
 
 		if !hasLiveBuffers(rank) {
-			k.forgetRank(rank)
+			c.forgetRank(rank)
 		}
 
 		return true, b.Free()
@@ -72,9 +72,9 @@ func (k *closedRankBuffers) freeBuffer(address uintptr) (isFound bool, err error
 	return false, nil
 }
 
-func (k *closedRankBuffers) forgetRank(rank symmem.Interop) {
+func (c *closedRankBuffers) forgetRank(rank symmem.Interop) {
 	isRank := func(other symmem.Interop) bool { return other == rank }
-	k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop {
+	c.updateRanks(func(ranks []symmem.Interop) []symmem.Interop {
 		return slices.DeleteFunc(ranks, isRank)
 	})
 }
@@ -84,50 +84,50 @@ type addressRange struct {
 	bytes int64
 }
 
-func (s addressRange) contains(address uintptr) bool {
-	offset := address - s.start // wraps around to a large number if address < s.start
-	return offset < uintptr(s.bytes)
+func (r addressRange) contains(address uintptr) bool {
+	offset := address - r.start // wraps around to a large number if address < r.start
+	return offset < uintptr(r.bytes)
 }
 
 // maxUnmappedSegments limits unmappedSegments, from which the oldest are dropped.
 const maxUnmappedSegments = 1024
 
 // recordUnmapped remembers an unmapped segment of any rank, in place of one at the same address.
-func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
-	k.unmappedMu.Lock()
-	defer k.unmappedMu.Unlock()
-	isAtSameAddress := func(s addressRange) bool { return s.start == e.Address }
-	k.unmappedSegments = slices.DeleteFunc(k.unmappedSegments, isAtSameAddress)
-	if len(k.unmappedSegments) == maxUnmappedSegments {
-		k.unmappedSegments = slices.Delete(k.unmappedSegments, 0, 1)
+func (c *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
+	c.unmappedMu.Lock()
+	defer c.unmappedMu.Unlock()
+	isAtSameAddress := func(r addressRange) bool { return r.start == e.Address }
+	c.unmappedSegments = slices.DeleteFunc(c.unmappedSegments, isAtSameAddress)
+	if len(c.unmappedSegments) == maxUnmappedSegments {
+		c.unmappedSegments = slices.Delete(c.unmappedSegments, 0, 1)
 	}
 
 	unmapped := addressRange{start: e.Address, bytes: e.Bytes}
-	k.unmappedSegments = append(k.unmappedSegments, unmapped)
-	k.isNonEmpty.Store(true)
+	c.unmappedSegments = append(c.unmappedSegments, unmapped)
+	c.isNonEmpty.Store(true)
 }
 
-func (k *closedRankBuffers) wasUnmapped(address uintptr) bool {
-	k.unmappedMu.Lock()
-	defer k.unmappedMu.Unlock()
-	containsAddress := func(s addressRange) bool { return s.contains(address) }
-	return slices.ContainsFunc(k.unmappedSegments, containsAddress)
+func (c *closedRankBuffers) wasUnmapped(address uintptr) bool {
+	c.unmappedMu.Lock()
+	defer c.unmappedMu.Unlock()
+	containsAddress := func(r addressRange) bool { return r.contains(address) }
+	return slices.ContainsFunc(c.unmappedSegments, containsAddress)
 }
 
 // checkNotFreed returns an error for freed memory of a closed rank. On the host backend, it also
 // returns one for memory in an unmapped segment, unless the address has been mapped again.
-func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost bool) error {
-	if !k.isNonEmpty.Load() {
+func (c *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, isHost bool) error {
+	if !c.isNonEmpty.Load() {
 		return nil
 	}
 
-	for _, rank := range k.closedRanks() {
+	for _, rank := range c.closedRanks() {
 		if _, err := rank.Memory(address, bytes); err != nil {
 			return err
 		}
 	}
 
-	isUnmapped := isHost && k.wasUnmapped(address) && !sys.IsReadable(address)
+	isUnmapped := isHost && c.wasUnmapped(address) && !sys.IsReadable(address)
 	if isUnmapped {
 		return fmt.Errorf("memory at %#x: %w", address, symmem.ErrFreed)
 	}

@@ -11,9 +11,9 @@ import (
 	"symmem"
 )
 
-// Library implements the functions in symmem.h for one process. A world is a set of processes, its
-// ranks, that use symmem together. The process can be a rank of the main world and of other worlds.
-// For example, Describe describes the main world, and DescribeWorld a world with a given handle.
+// Library implements the functions in symmem.h for one process. The process can be a rank of
+// several worlds, sets of processes that use symmem together. Describe, for example, describes the
+// main world, and DescribeWorld a world with a given handle.
 type Library struct {
 	session
 	openMu sync.Mutex // serializes opening and closing the main world
@@ -100,11 +100,11 @@ type worldDescription struct {
 	Size        int    `json:"size"`   // number of ranks
 	Source      string `json:"source"` // of Rank and Size, such as a launcher's name
 	Backend     string `json:"backend"`
-	Device      string `json:"device"`      // name of the device
+	Device      string `json:"device"`      // the device's name
 	Library     string `json:"library"`     // "NCCL 2.28.9", for example; "" for other backends
 	Check       string `json:"check"`       // level: how often ranks compare their calls
 	Granularity int64  `json:"granularity"` // of device memory, in bytes
-	Machines    int    `json:"machines"`    // number of machines that have ranks
+	Machines    int    `json:"machines"`    // number of machines with ranks
 	Alone       bool   `json:"alone"`       // opened by PlugAlloc, with only this rank
 	PID         int    `json:"pid"`
 }
@@ -134,8 +134,7 @@ func encode(value any) (string, error) {
 	return string(text), err
 }
 
-// SetCheck sets the check level of the main world: how often its ranks compare their calls. All
-// ranks of the world must call it.
+// SetCheck sets how often the ranks of the main world compare their calls. All ranks must call it.
 func (l *Library) SetCheck(level int) error {
 	r, err := l.mainWorldRank()
 	if err != nil {

@@ -130,8 +130,7 @@ func timeoutOf(timeoutMS int64) (time.Duration, error) {
 	return time.Duration(timeoutMS) * time.Millisecond, nil
 }
 
-// intervalOf converts an interval or a delay, which is negative for events that shall never happen.
-// name is the name of the option.
+// intervalOf converts an interval or a delay of an option. A negative value means never.
 func intervalOf(name string, milliseconds int64) (time.Duration, error) {
 	if milliseconds < -maxMilliseconds || milliseconds > maxMilliseconds {
 		return 0, fmt.Errorf("%s is %d; want at most %d, or a negative value of at least %d: %w", name,
@@ -155,8 +154,8 @@ func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error
 	return out, err
 }
 
-// shouldRecordCallSites reports whether calls record their source lines. The option callsites takes
-// precedence over the environment variable SYMMEM_CALLSITES, a boolean or a number of source lines.
+// shouldRecordCallSites reports whether calls record their source lines. If the option is absent,
+// SYMMEM_CALLSITES decides: a boolean, or the number of lines to record.
 func (o *Options) shouldRecordCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -174,8 +173,7 @@ func (o *Options) shouldRecordCallSites() bool {
 // defaultMaxProcs is small, because many ranks may share a machine with the caller's threads.
 const defaultMaxProcs = 2
 
-// setMaxProcs sets GOMAXPROCS. The option gomaxprocs takes precedence over the environment variable
-// SYMMEM_GOMAXPROCS.
+// setMaxProcs sets GOMAXPROCS from the option or, if that is absent, SYMMEM_GOMAXPROCS.
 func (o *Options) setMaxProcs() {
 	procs := o.GoMaxProcs
 	if procs <= 0 {

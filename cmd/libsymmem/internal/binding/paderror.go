@@ -20,14 +20,14 @@ import (
 // arrival is a signal to all ranks of the group.
 type padError struct {
 	text  string
-	cause error // determines the error code and the details that callers get
+	cause error // determines the error code and detail
 }
 
 func (e *padError) Error() string { return e.text }
 func (e *padError) Unwrap() error { return e.cause }
 
-// timeoutError returns the error for report r of a wait that timed out. It names the missing ranks
-// and, if known, the call sites where they are instead. reports are the reports of all ranks.
+// timeoutError returns the error for report r of a wait that timed out. If possible, it names the
+// call sites that the missing ranks have reached instead. reports are the reports of all ranks.
 func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	missing, err := p.missingRanks(r)
 	if err != nil {
@@ -62,7 +62,6 @@ func (ps *pads) timeoutError(p *pad, r *padReport, reports []padReport) error {
 	}
 }
 
-// verb returns the past tense of the action for which the rank waited.
 func (r *padReport) verb() string {
 	if r.isArrival() {
 		return "arrived"
@@ -72,7 +71,7 @@ func (r *padReport) verb() string {
 }
 
 // missingRanks returns the ranks of the group for which the wait of report r timed out. The report
-// names only one of them, but this rank's pad shows all arrivals for which this rank waits.
+// names only one of them. For arrivals, this rank's pad shows all.
 func (p *pad) missingRanks(r *padReport) ([]int, error) {
 	isOwnReport := r.rank == p.group.Rank()
 	if !isOwnReport || !r.isArrival() {
@@ -92,8 +91,8 @@ func (p *pad) missingRanks(r *padReport) ([]int, error) {
 	return absent, nil
 }
 
-// signalsElsewhere describes signals from the given ranks for which this rank has not waited: first
-// those on pad p, then those on other open pads. Pads that cannot be read are skipped.
+// signalsElsewhere describes signals from the given ranks for which this rank has not waited, on
+// pad p and then on other open pads. It skips pads that it cannot read.
 func (ps *pads) signalsElsewhere(p *pad, givenWorldRanks []int) []string {
 	const maxLines = 8
 	var lines []string
@@ -157,7 +156,7 @@ func (p *pad) differenceError(r *padReport) error {
 	sender := worldRanks[r.peer]
 	senderSite := p.describeSite(r.found.site())
 	if r.wereValuesReplaced() {
-		senderSite = "" // unknown
+		senderSite = "" // the found word may not contain it
 	}
 
 	text := p.describeDifference(r, waiter, sender) + " of group " + p.group.name

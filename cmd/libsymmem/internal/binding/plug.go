@@ -10,9 +10,8 @@ import (
 )
 
 // plugin implements the functions in symmem.h for inference engines that use symmem only as an
-// allocator, and NCCL for collectives. On each rank, the engine allocates memory with PlugAlloc,
-// creates an NCCL communicator, registers the memory with PlugRegister, and finally calls
-// PlugForget.
+// allocator, and NCCL for collectives. An engine allocates memory with PlugAlloc and registers it
+// with its NCCL communicator by PlugRegister.
 type plugin struct {
 	session       *session
 	openLibrary   func(device int) error // Library.openAlone
@@ -53,12 +52,9 @@ func (p *plugin) PlugAlloc(
 	return ps.Alloc(poolNumber, bytes, stream, site)
 }
 
-// PlugRegister registers the memory of the main pool with an NCCL communicator. comm is its
-// ncclComm_t. If any memory is not yet registered, all ranks of the communicator must call
-// PlugRegister.
-//
-// During a CUDA graph capture, memory cannot be registered. PlugRegister then prints a warning,
-// once for each world.
+// PlugRegister registers the memory of the main pool with the NCCL communicator comm, an
+// ncclComm_t. If some memory is new, all ranks of the communicator must call it. During a CUDA
+// graph capture, it cannot register new memory, and prints a warning once for each world.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {
@@ -75,7 +71,7 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 		return err
 	}
 
-	if err := main.flush(); err != nil { // frees the buffers whose frees were delayed
+	if err := main.flush(); err != nil { // frees buffers whose frees were delayed
 		return err
 	}
 

@@ -23,17 +23,16 @@ type rank struct {
 	groupTable  groupTable
 	streams     table[uintptr, *symmem.Stream]              // adopted, by handle
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // adopted by PlugRegister, by handle
-	sites       table[uint32, uint32]                       // see interopAt
+	sites       table[uint32, uint32]                       // for interopAt
 
 	// padStream returns the stream for copies to and from checked pads, memory through which kernels
-	// signal each other. The first call creates it.
+	// signal each other.
 	padStream func() (*symmem.Stream, error)
 
-	captureWarning sync.Once // see PlugRegister
+	captureWarning sync.Once // for PlugRegister
 }
 
-// newRank returns a rank that is not yet in the session. For the main world, it opens the main
-// pool.
+// newRank does not add the rank to the session. For the main world, it opens the main pool.
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
 	r := &rank{
 		session: s, rt: rt, isAlone: kind == aloneRank, isHostBackend: rt.Device().Ordinal < 0,
@@ -57,8 +56,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
-// installObserver makes the Runtime update the counters, and record unmapped segments, the units in
-// which pools map memory.
+// installObserver makes the Runtime update the counters, and record unmapped segments of memory.
 func (r *rank) installObserver() {
 	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
@@ -104,8 +102,8 @@ func (r *rank) abortGroups() {
 	}
 }
 
-// findStream returns the Stream for a stream handle of another library. The first call adopts the
-// stream.
+// findStream returns the Stream for a handle of another library, whose stream the first call
+// adopts.
 func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	s, isKnown := r.streams.find(handle)
 	if !isKnown {
@@ -116,8 +114,8 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 		}
 	}
 
-	// One CUDA stream orders the work of all ranks of this process. On the host backend, each rank has
-	// a separate Stream for the handle, so this Stream must wait for earlier work of the other ranks.
+	// A CUDA stream orders the work of all ranks of this process. On the host backend, each rank has a
+	// separate Stream for the handle, so this one must wait for earlier work of the others.
 	hasOtherRanks := len(r.session.ranks.allRanks()) > 1
 	if r.isHostBackend && hasOtherRanks {
 		last := r.session.lastUses.findOrAdd(handle, &lastUse{})
@@ -128,8 +126,8 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	return s, nil
 }
 
-// interopAt returns an Interop whose calls record a call site, given by its number in the session,
-// which sites maps to its number in the Runtime. A number that is 0 or unknown records none.
+// interopAt returns an Interop whose calls record a call site, unless its number in the session is
+// 0 or unknown. The Runtime has a different number for the call site, which sites caches.
 func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
 	if site == 0 {
@@ -150,8 +148,8 @@ func (r *rank) interopAt(site uint32) symmem.Interop {
 	return interop.At(siteInRuntime)
 }
 
-// findMemory returns the memory at an address from C, or an error if the memory has been freed. The
-// memory may belong to this rank, to another rank of this process, or to another library.
+// findMemory returns the memory of this rank, another rank of this process, or another library at
+// an address. Freed memory causes an error.
 func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err != nil {
@@ -166,8 +164,8 @@ func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	return m, err
 }
 
-// checkNotFreedElsewhere returns an error if the memory belonged to another rank of this process,
-// open or closed, and has been freed.
+// checkNotFreedElsewhere returns an error for freed memory of another open or closed rank of this
+// process.
 func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 	for _, other := range r.session.ranks.allRanks() {
 		if other == r {

@@ -16,8 +16,8 @@ import (
 
 // RouteArguments holds the arguments of symmem_dispatch and symmem_combine as C passes them.
 type RouteArguments struct {
-	Experts   int   // number of experts of all ranks
-	TopK      int   // number of experts for each token
+	Experts   int   // on all ranks
+	TopK      int   // experts for each token
 	MaxTokens int64 // upper limit of Tokens on all ranks
 	Hidden    int64 // elements of a row
 	Scales    int64 // float32 scales of a row
@@ -32,8 +32,7 @@ type RouteArguments struct {
 	Recv      uintptr // the dispatched rows; for symmem_combine, a sum for each token
 }
 
-// Layout returns the layout of the memory that symmem_dispatch writes on each rank. ranks is the
-// number of ranks.
+// Layout returns the layout of the memory that symmem_dispatch writes on each of several ranks.
 func (a *RouteArguments) Layout(ranks int) (symmem.DispatchLayout, error) {
 	if err := checkRanks(ranks); err != nil {
 		return symmem.DispatchLayout{}, err

@@ -8,8 +8,8 @@ import (
 )
 
 // session holds the state of this process, which can be a rank of several worlds: sets of processes
-// that use symmem together. C callers pass objects such as groups by handles, numbers that are
-// unique in the process, so the handle of a group also determines the rank that has opened it.
+// that use symmem together. C callers pass groups and other objects by handles, numbers that are
+// unique in the process.
 type session struct {
 	counters     *Counters
 	printWarning func(text string)
@@ -23,10 +23,9 @@ type session struct {
 	padTable   table[uintptr, *pad]     // by address; open checked pads of all ranks
 	lastUses   table[uintptr, *lastUse] // by stream handle; see rank.findStream
 	sites      siteTable
-	// closedRankBuffers finds buffers that were live when their rank was closed.
+
 	closedRankBuffers closedRankBuffers
-	// lastHandle is the largest handle so far. Handles are never reused.
-	lastHandle atomic.Uint64
+	lastHandle        atomic.Uint64 // the largest so far; handles are never reused
 }
 
 // mainWorldRank returns this process's rank in the main world.
@@ -66,7 +65,7 @@ func (s *session) unknownHandleError(kind string, handle uint64) error {
 	return fmt.Errorf("there is no %s with handle %d: %w", kind, handle, symmem.ErrInvalid)
 }
 
-// group returns the group with a handle, and the rank that has opened the group.
+// group returns the group with a handle, and the rank that has opened it.
 func (s *session) group(handle uint64) (*rank, *group, error) {
 	g, ok := s.groupIndex.find(handle)
 	if !ok {
@@ -76,8 +75,7 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	return g.owner, g, nil
 }
 
-// world returns this process's rank in a world. A world has the handle of the group of all its
-// ranks.
+// world returns this process's rank in a world, whose handle is that of the group of all ranks.
 func (s *session) world(handle uint64) (*rank, error) {
 	r, g, err := s.group(handle)
 	if err != nil {
@@ -92,8 +90,8 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool returns the pool with a number, and the rank that has opened the pool. LocalPool is the
-// number of the local memory of anyRank.
+// pool returns the pool with a number, and the rank that has opened it. LocalPool is the number of
+// anyRank's local memory.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {
@@ -108,8 +106,7 @@ func (s *session) pool(number int) (*rank, *pool, error) {
 	return p.owner, p, nil
 }
 
-// flushedPool returns a pool without retired buffers. Free only retires buffers until the next call
-// that all ranks make.
+// flushedPool returns a pool after it has freed buffers whose frees were delayed.
 func (s *session) flushedPool(number int) (*pool, error) {
 	_, p, err := s.pool(number)
 	if err != nil {

@@ -7,9 +7,8 @@ import (
 	"symmem"
 )
 
-// SignalWordBytes is the size of a signal word, through which a kernel signals a kernel of another
-// rank. The words must begin as 0. Only newly mapped memory is sure to contain zeros, so each call
-// of OpenSignalWords opens a separate pool.
+// SignalWordBytes is the size of a signal word, through which kernels of different ranks signal
+// each other.
 const SignalWordBytes = 4
 
 const (
@@ -41,6 +40,7 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 		return nil, err
 	}
 
+	// Signal words begin as 0, so they need a pool that maps new memory, which contains zeros.
 	p, err := ws.session.poolTable.openSignals(r, symmem.PoolOptions{
 		Domain: g.Group, FirstSegment: signalSegmentBytes,
 	})
@@ -57,8 +57,7 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 	return addresses, nil
 }
 
-// allocSignals allocates memory and makes it accessible to the group. It returns the address on
-// each rank.
+// allocSignals allocates memory that the group can access, and returns its address on each rank.
 func (r *rank) allocSignals(
 	g *group, p *pool, s *symmem.Stream, bytes int64,
 ) ([]uintptr, error) {

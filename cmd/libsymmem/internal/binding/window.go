@@ -10,9 +10,8 @@ import (
 )
 
 // windows implements the functions in symmem.h that register memory with groups. A window is a
-// registered range of memory, which each rank of the group can access on all others. New memory of
-// a pool is not yet registered. A parameter with the name handle is the handle of a group, the
-// number by which C callers pass it.
+// registered range of memory, which each rank of the group can access on all others. C callers pass
+// a group by its handle, a number.
 type windows struct{ session *session }
 
 // ScopeEnd registers the new memory of all pools that the group's ranks share. It returns the prior
@@ -60,10 +59,9 @@ func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr
 	return r.register(g, p, stream)
 }
 
-// Attach attaches another library's communicator to a group, and returns the handle of the
-// attachment. From then on, memory that is registered with the group is registered with the
-// communicator too. Attach first registers the pools that the group's ranks share, unless the
-// communicator is already attached with the same name. All ranks of the group must call Attach.
+// Attach attaches another library's communicator to a group, and returns the attachment's handle.
+// From then on, the group's memory is registered with the communicator too. Attach has no effect if
+// the communicator is attached already, with the same name. All ranks of the group must call it.
 func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -146,8 +144,8 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 	return r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses returns, by rank, the addresses of the memory that corresponds to the bytes at the
-// given address of this rank. They must be within a window.
+// PeerAddresses returns the address of each rank's memory that corresponds to the bytes at this
+// rank's address, which must be within a window.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {

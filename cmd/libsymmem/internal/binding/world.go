@@ -24,7 +24,7 @@ const (
 // together. Reads take no lock.
 type rankList struct {
 	mu   sync.Mutex              // held during changes
-	main atomic.Pointer[rank]    // the main world's rank; nil while that world is closed
+	main atomic.Pointer[rank]    // in the main world; nil while that is closed
 	all  atomic.Pointer[[]*rank] // oldest first; each change stores a new slice
 }
 
@@ -123,8 +123,7 @@ func (ws *worlds) WorldStats(handle uint64) (string, error) {
 	return statsOf(r)
 }
 
-// SetWorldCheck sets the check level of a world: how often its ranks compare their calls. All ranks
-// of the world must call it.
+// SetWorldCheck sets how often the ranks of a world compare their calls. All ranks must call it.
 func (ws *worlds) SetWorldCheck(handle uint64, level int) error {
 	r, err := ws.session.world(handle)
 	if err != nil {
@@ -145,8 +144,7 @@ func (s *session) setCheck(r *rank, level int) error {
 	})
 }
 
-// openRank opens a world and adds this process's rank to the session. If ctx ends meanwhile,
-// openRank closes the world again.
+// openRank opens a world and adds its rank to the session, unless ctx ends meanwhile.
 func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*rank, error) {
 	if err := o.setEnvironment(); err != nil {
 		return nil, err
@@ -189,7 +187,6 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 }
 
 // closeRank closes a rank's world. Without force, it returns ErrLive if there are live buffers.
-// With force, live buffers stay usable: closedRankBuffers finds them after the close.
 func (s *session) closeRank(r *rank, force bool) error {
 	count, bytes := s.poolTable.countLive(r)
 	if count > 0 && !force {
@@ -215,7 +212,7 @@ func (s *session) closeRank(r *rank, force bool) error {
 }
 
 // removeRank removes a rank and its groups, pools, events and pads from the session. It returns
-// false if another call has already removed the rank.
+// false if another call has removed the rank already.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false
