@@ -8,28 +8,25 @@ import (
 	"symmem/internal/ranked"
 )
 
-// CubinFunc returns a cubin: a file of kernels that are compiled for a compute capability. For
-// example, major 9 and minor 0 are the capability of an H200.
+// CubinFunc returns the machine code of kernels for a compute capability, such as 9.0 for an H200.
 type CubinFunc func(major, minor int) ([]byte, error)
 
-// Code loads cubins onto a GPU. A loaded cubin is a module in CUDA, and a kernel is a function. The
-// context must be current on threads that call Load and Unload.
+// Code loads the kernels of several cubins onto a GPU. Kernel names must be unique across all
+// cubins. The context must be current on threads that call Load and Unload.
 type Code struct {
-	CubinFuncs []CubinFunc // no two cubins may have a kernel of the same name
+	CubinFuncs []CubinFunc
+	CanOverlap bool // set by Load if a kernel can start before its predecessor has exited
 
-	Mu        ranked.Mutex[codeMu]
-	modules   []cuda.Module            // guarded by Mu; nil before Load
-	functions map[string]cuda.Function // earlier results of Function, by name; guarded by Mu
-	// CanOverlap is set if kernels can start before earlier ones have exited. Load sets it.
-	CanOverlap bool
+	Mu        ranked.Mutex[codeMu]     // guards the following fields
+	modules   []cuda.Module            // loaded cubins; nil before Load
+	functions map[string]cuda.Function // cache of kernels by name
 }
 
-// Load loads the cubins and their kernels, unless they are loaded.
+// Load loads all cubins once.
 //
-// Without Load, CUDA would load each kernel at its first launch. Such a launch could wait for
-// another kernel that never exits. If the process already has such a kernel (Stuck), Load could
-// also wait for it. In that case, Load loads the cubins without their kernels, and CUDA loads these
-// at their first launches. On an H200 with driver 580, these launches do not wait.
+// It also loads their kernels, because CUDA may otherwise wait for running kernels at the first
+// launch of each. If a kernel of the process never exits (Stuck), Load itself could hang, so it
+// leaves the kernels to their first launches, which do not hang on an H200 with driver 580.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -59,7 +56,7 @@ func (c *Code) Load(g *GPU) error {
 	return nil
 }
 
-// loadCubin loads a cubin for a compute capability. The caller must hold c.Mu.
+// loadCubin requires c.Mu.
 func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 	cubin, err := cubinFunc(major, minor)
 	if err != nil {
@@ -79,7 +76,7 @@ func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 	return g.CUDA.ModuleLoadFunctions(module)
 }
 
-// Function returns the loaded kernel with the given name.
+// Function returns the kernel with the given name.
 func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -95,10 +92,13 @@ func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	return function, err
 }
 
-// findFunction looks for a kernel in all modules. If none has it, findFunction returns the error of
-// the last one. The caller must hold c.Mu.
+// findFunction returns the error of the last module if no module has the kernel. The caller must
+// hold c.Mu.
 func (c *Code) findFunction(g *GPU, name string) (function cuda.Function, err error) {
-	err = errors.New("the kernels are not loaded") // for the case that there are no modules
+	if len(c.modules) == 0 {
+		return 0, errors.New("the kernels are not loaded")
+	}
+
 	for _, module := range c.modules {
 		err = g.With(func(gpu *cuda.Driver) (err error) {
 			function, err = gpu.ModuleGetFunction(module, name)
@@ -119,7 +119,7 @@ func (c *Code) Unload(g *GPU) error {
 	return c.unload(g)
 }
 
-// unload is Unload for callers that hold c.Mu.
+// unload requires c.Mu.
 func (c *Code) unload(g *GPU) error {
 	var errs []error
 	for _, module := range c.modules {

@@ -11,42 +11,35 @@ import (
 	"symmem/internal/ranked"
 )
 
-// GPU wraps a rank's GPU and its primary context. A context holds CUDA's state of a GPU, such as
-// memory and streams. All libraries of the process share the primary context. References (Hold and
-// Drop) keep it. Do not use a GPU after the last Drop.
+// GPU is a device with its primary context, the CUDA state that all libraries of the process share.
+// The context is reference-counted (Hold and Drop). Do not use a GPU after the last Drop.
 //
-// Most CUDA calls work on the context that is current on their thread. Goroutines change threads,
-// so calls have one of two forms:
-//
-//	g.Do(calls)     keeps the goroutine on one thread, and makes the context current there
-//	g.With(calls)   makes the context current again for each call of CUDA
-//
-// Another library can capture a stream: CUDA then adds the stream's work to a graph instead of
-// running it. Some calls of symmem would invalidate this capture, unless their thread is in CUDA's
-// relaxed capture mode. The GPU uses this mode once it knows of such a library (Adopted).
+// Most CUDA calls act on the context that is current on the calling thread, but goroutines change
+// threads. Do therefore locks the goroutine to a thread that has the context, whereas With sets the
+// context before each CUDA call.
 type GPU struct {
 	cuda.Device
-	CUDA            *cuda.Driver // for threads where the context is current, as in Do
-	anyThreadDriver *cuda.Driver // makes the context current in each call
+	CUDA            *cuda.Driver // acts on the current context, as in Do
+	anyThreadDriver *cuda.Driver // sets the context before each call
 	context         cuda.Context
-	Adopted         atomic.Bool   // whether another library is known to use streams of the GPU
+	// Adopted is set once another library is known to use streams of the GPU. It may be capturing
+	// them into graphs, and calls outside CUDA's relaxed capture mode can invalidate a capture.
+	Adopted         atomic.Bool
 	Timeout         time.Duration // limit for waits for internal work
 	InternalStreams InternalStreams
-	Words           Pinned[Word] // words of host memory that the GPU can access
+	Words           Pinned[Word] // host memory that the GPU can access
 	Properties
 
 	mu             ranked.Mutex[gpuMu] // guards the following fields
 	referenceCount int                 // 0 once the context has been released
 
-	// The next fields belong to FreeWhenIdle and Reclaim, which free memory after the end of work.
-
 	unfinishedWork []*unfinishedItem // work that may still use memory
-	deferredFrees  []func() error    // for Reclaim to call, in this order
-	reclaiming     chan struct{}     // closed when the running call of deferredFrees[0] ends, or nil
-	unreported     error             // joined errors for the next Reclaim to return, or nil
+	deferredFrees  []func() error    // run in order by Reclaim after all unfinished work
+	reclaiming     chan struct{}     // closed after deferredFrees[0] has run; nil if none is running
+	unreported     error             // joined errors for the next Reclaim
 }
 
-// Open retains the primary context of a GPU until Drop. timeout is GPU.Timeout.
+// Open retains the primary context until Drop, with timeout as GPU.Timeout.
 func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU, error) {
 	g, err := retain(library, device)
 	if err != nil {
@@ -62,8 +55,7 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	return g, nil
 }
 
-// Borrow runs calls on a thread where the device's primary context is current. It retains the
-// context only during the calls.
+// Borrow runs calls as Do would, and retains the primary context only meanwhile.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -88,7 +80,7 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	}, nil
 }
 
-// Hold adds a reference to the context, unless it has been released.
+// Hold adds a reference to the context. It has no effect after the last Drop.
 func (g *GPU) Hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -126,8 +118,8 @@ func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context
 // Entry returns a step that makes the context current before a call to another C library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.ContextStep(g.context) }
 
-// Do runs calls on a thread where the context is current. If Adopted is set, the thread is in
-// relaxed capture mode.
+// Do runs calls on one thread where the context is current, in relaxed capture mode if Adopted is
+// set.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -141,13 +133,14 @@ func (g *GPU) Do(calls func() error) error {
 			return err
 		}
 
+		// An error here would hide the result of calls.
 		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(previousMode) }()
 	}
 
 	return calls()
 }
 
-// Get runs call in GPU.Do and returns the result.
+// Get is GPU.Do for a call that returns a value.
 func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	err = g.Do(func() error {
 		value, err = call()
@@ -156,8 +149,8 @@ func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	return value, err
 }
 
-// With runs calls with a driver for the GPU's context. Each call of the driver can run on a
-// different thread, which is cheaper than Do. If Adopted is set, With uses Do.
+// With is a cheaper Do without a fixed thread: gpu sets the context before each CUDA call. If
+// Adopted is set, With uses Do.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThreadDriver)
@@ -166,9 +159,8 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Query runs a query with With. CUDA refuses a query while another library is capturing in global
-// mode, and invalidates that library's capture. In that case, Query sets Adopted and repeats the
-// query, now in relaxed mode, so that later queries do no harm.
+// Query runs query in With. While another library captures in global mode, CUDA refuses the query
+// and invalidates the capture. Query then sets Adopted, which protects later captures, and retries.
 func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
 	err := g.With(query)
 	if !errors.Is(err, cuda.ErrCaptureUnsupported) {
@@ -185,8 +177,8 @@ func (g *GPU) IsMapped(address uintptr) bool {
 	return err == nil
 }
 
-// Map maps an allocation at new addresses, for this GPU only, and returns the first address. The
-// context must be current for calls of Map, MapAt and Unmap.
+// Map maps an allocation at new addresses, for this GPU only, and returns the first address. Map,
+// MapAt and Unmap require a current context.
 func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	address, err := g.CUDA.AddressReserve(bytes, g.Granularity)
 	if err != nil {
@@ -215,15 +207,15 @@ func (g *GPU) MapAt(address uintptr, handle cuda.Handle, bytes int64) error {
 	return nil
 }
 
-// Unmap undoes the Map that returned the address: it unmaps the allocation and frees the addresses.
+// Unmap unmaps an allocation and frees its addresses.
 func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	unmapErr := g.CUDA.Unmap(address, bytes)
 	freeErr := g.CUDA.AddressFree(address, bytes)
 	return errors.Join(unmapErr, freeErr)
 }
 
-// MapImported maps the allocation that importHandle returns, and returns its address. This is the
-// given address, which must be reserved, or a new one if that is 0.
+// MapImported maps the allocation that importHandle returns at address, which must be reserved. If
+// address is 0, it maps at new addresses, as Map does. It returns the first address.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {
@@ -232,7 +224,7 @@ func (g *GPU) MapImported(
 		if err != nil {
 			return 0, err
 		}
-		defer g.Release(handle) // the mapping keeps the memory
+		defer g.Release(handle)
 		if address == 0 {
 			return g.Map(handle, bytes)
 		}
@@ -242,5 +234,6 @@ func (g *GPU) MapImported(
 	})
 }
 
-// Release releases an allocation handle. The memory stays allocated while it is mapped.
+// Release releases an allocation handle. The memory stays allocated while it is mapped. A failure
+// leaks the handle.
 func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }

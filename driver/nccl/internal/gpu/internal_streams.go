@@ -9,18 +9,17 @@ import (
 	"symmem/internal/ranked"
 )
 
-// InternalStreams runs the backend's internal work on streams that are not used for anything else.
-// Concurrent calls of Run use different streams, so internal work waits neither for work of
-// callers nor for other internal work. The context must be current on threads that call the
-// methods.
+// InternalStreams is a pool of streams for the backend's internal work. Each concurrent Run has its
+// own stream, so internal work never waits for user streams or other internal work. The methods
+// require a current context.
 type InternalStreams struct {
 	mu   ranked.Mutex[internalStreamsMu]
-	idle []cuda.Stream // streams that no Run is using; guarded by mu
+	idle []cuda.Stream // guarded by mu
 }
 
-// Run calls queue with a stream, and waits until the queued work has completed, even if queue
-// fails. queue may wait for other ranks. If the work takes longer than the GPU's timeout, Run
-// returns an error, and memory stays mapped until the work has completed.
+// Run waits for the work that queue adds to a stream, even if queue returns an error. queue itself
+// may block. If the work takes longer than g.Timeout, Run returns an error, and g keeps its memory
+// mapped until the work has completed.
 func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	stream, err := s.take(g.CUDA)
 	if err != nil {
@@ -37,7 +36,8 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 	isTimeout := errors.Is(waitErr, context.DeadlineExceeded)
 	if isTimeout {
 		abandonStream(g, stream)
-	} else { // if queue has failed, the stream may be capturing, and cannot be used again
+	} else {
+		// The stream may be left in a capture. waitErr already reports the failure.
 		_ = g.CUDA.StreamDestroy(stream)
 	}
 
@@ -45,7 +45,6 @@ func (s *InternalStreams) Run(g *GPU, queue func(stream cuda.Stream) error) erro
 	return errors.Join(queueErr, waitErr)
 }
 
-// take returns an idle stream, or a new one.
 func (s *InternalStreams) take(gpu *cuda.Driver) (cuda.Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,14 +57,12 @@ func (s *InternalStreams) take(gpu *cuda.Driver) (cuda.Stream, error) {
 	return gpu.StreamCreate()
 }
 
-// put makes a stream idle.
 func (s *InternalStreams) put(stream cuda.Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idle = append(s.idle, stream)
 }
 
-// queryStream reports whether all work of a stream has completed.
 func queryStream(g *GPU, stream cuda.Stream) (isDone bool, err error) {
 	err = g.Query(func(gpu *cuda.Driver) (err error) {
 		isDone, err = gpu.StreamQuery(stream)
@@ -74,8 +71,7 @@ func queryStream(g *GPU, stream cuda.Stream) (isDone bool, err error) {
 	return isDone, err
 }
 
-// abandonStream keeps memory mapped until the stream's work has completed or failed. The stream is
-// neither used again nor destroyed.
+// abandonStream leaks a stream, and keeps memory mapped until its work has completed or failed.
 func abandonStream(g *GPU, stream cuda.Stream) {
 	g.AddUnfinished(func() bool {
 		isDone, err := queryStream(g, stream)
@@ -83,7 +79,7 @@ func abandonStream(g *GPU, stream cuda.Stream) {
 	})
 }
 
-// Zero fills device memory with zeros and waits for completion.
+// Zero clears device memory and waits for completion.
 func (s *InternalStreams) Zero(g *GPU, address uintptr, bytes int64) error {
 	return s.Run(g, func(stream cuda.Stream) error {
 		const value = 0

@@ -13,17 +13,13 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// InternalStreams.Run takes a stream, calls a function that queues work on it, and waits until the
-// work has completed. For example, the work of a Run waits until a word (4 bytes of memory that the
-// host and the GPU access) has the value 1. The test blocks the work as long as it wants, and then
-// sets the word, which it calls the gate, to open.
+const (
+	open    = 1 // value of a gate, a word that is initially 0 and for which a stream waits
+	written = 1 // value that work writes to a word, initially 0
+)
 
-// open is the value of an open gate. Before, a gate has the value 0.
-const open = 1
-
-// TestInternalStreamsAbandonAStreamAfterTimeout blocks the work of a Run for longer than the GPU's
-// timeout. Run must return, later work must run on another stream, and memory must stay mapped
-// until the abandoned work has completed.
+// After a timeout, later work runs on another stream, and memory stays mapped until the abandoned
+// work has completed.
 func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 	g := gputest.Open(t)
 	err := g.Do(func() error {
@@ -32,7 +28,7 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 			return err
 		}
 
-		defer gate.Set(open) // ends the abandoned work
+		defer gate.Set(open)
 		if err := runBlocked(g, gate); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Run with blocked work = %v, want %v", err, context.DeadlineExceeded)
 		}
@@ -53,18 +49,17 @@ func TestInternalStreamsAbandonAStreamAfterTimeout(t *testing.T) {
 	}
 }
 
-// runBlocked returns the error of a Run whose work waits for the gate. The timeout is 1 ms.
+// runBlocked calls Run with a timeout of 1 ms for work that waits for the gate.
 func runBlocked(g *gpu.GPU, gate *gpu.Word) error {
-	timeout := g.Timeout
+	previousTimeout := g.Timeout
+	defer func() { g.Timeout = previousTimeout }()
 	g.Timeout = time.Millisecond
-	err := g.InternalStreams.Run(g, func(stream cuda.Stream) error {
+	return g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 		return g.CUDA.StreamWaitValue(stream, gate.Address(), open, cuda.WaitEqual)
 	})
-	g.Timeout = timeout
-	return err
 }
 
-// checkRunWrites checks that the work of a Run writes to a word before Run returns.
+// checkRunWrites checks that Run executes work and waits for it.
 func checkRunWrites(t *testing.T, g *gpu.GPU) error {
 	t.Helper()
 	word, err := g.Words.Take(g.CUDA)
@@ -72,36 +67,33 @@ func checkRunWrites(t *testing.T, g *gpu.GPU) error {
 		return err
 	}
 	defer g.Words.Put(word)
-	const written = 1
 	err = g.InternalStreams.Run(g, func(stream cuda.Stream) error {
 		return g.CUDA.StreamWriteValue(stream, word.Address(), written)
 	})
 	if got := word.Value(); got != written {
-		t.Errorf("the word is %d after Run, want %d, which Run's work writes", got, written)
+		t.Errorf("after Run, the word is %d, want %d", got, written)
 	}
 
 	return err
 }
 
-// TestInternalStreamsAwaitWorkAfterAnError calls Run with a function that queues work and returns
-// an error. The caller may free the memory that the work uses, so Run must wait for the work.
+// Run waits for queued work even if the queue function fails, because callers may then free memory.
 func TestInternalStreamsAwaitWorkAfterAnError(t *testing.T) {
 	g := gputest.Open(t)
-	errQueue := errors.New("queueing failed")
+	errQueue := errors.New("queue function failed")
 	err := g.Do(func() error {
 		gate, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
 		}
 
-		done, err := g.Words.Take(g.CUDA) // written at the end of the work
+		done, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
 		}
 		defer g.Words.Put(gate, done)
-		const written = 1
 		runErr := g.InternalStreams.Run(g, func(stream cuda.Stream) error {
-			// Run must still be waiting when the gate opens.
+			// Open the gate only after Run has begun to wait.
 			time.AfterFunc(20*time.Millisecond, func() { gate.Set(open) })
 			err := g.CUDA.StreamWaitValue(stream, gate.Address(), open, cuda.WaitEqual)
 			if err != nil {
@@ -126,30 +118,24 @@ func TestInternalStreamsAwaitWorkAfterAnError(t *testing.T) {
 	}
 }
 
-// TestInternalStreamsDoNotWaitForEachOther calls Run while another Run still queues its work. The
-// second Run must not wait for the first, which may take long: an NCCL call that queues work can
-// wait for a rank that has stopped.
+// A queue function can block for long, for example in NCCL, but does not delay other Runs.
 func TestInternalStreamsDoNotWaitForEachOther(t *testing.T) {
 	g := gputest.Open(t)
-	isQueueing := make(chan struct{}) // closed when the first Run queues its work
-	proceed := make(chan struct{})    // closed to let the first Run continue
-	ended := make(chan error, 2)      // results of the two Runs, in the order of their ends
-	run := func(queue func()) {
-		ended <- g.Do(func() error {
-			return g.InternalStreams.Run(g, func(cuda.Stream) error {
-				queue()
-				return nil
-			})
-		})
+	queueing := make(chan struct{})
+	proceed := make(chan struct{})
+	results := make(chan error, 2)
+	run := func(queue func(cuda.Stream) error) {
+		results <- g.Do(func() error { return g.InternalStreams.Run(g, queue) })
 	}
-	go run(func() {
-		close(isQueueing)
+	go run(func(cuda.Stream) error {
+		close(queueing)
 		<-proceed
+		return nil
 	})
-	<-isQueueing
-	go run(func() {})
+	<-queueing
+	go run(func(cuda.Stream) error { return nil })
 	select {
-	case err := <-ended: // of the second Run
+	case err := <-results: // of the second Run
 		if err != nil {
 			t.Error(err)
 		}
@@ -158,7 +144,7 @@ func TestInternalStreamsDoNotWaitForEachOther(t *testing.T) {
 	}
 
 	close(proceed)
-	if err := <-ended; err != nil {
+	if err := <-results; err != nil {
 		t.Error(err)
 	}
 }

@@ -8,20 +8,19 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Properties holds the constant properties of a GPU. Segments are allocations of GPU memory that
-// other ranks can map. Ranks on the same machine can do so through a file descriptor. Ranks on
-// other machines need a fabric handle, which not every machine supports.
+// Properties are constant properties of a GPU and of its segments, allocations that other processes
+// can map. A process on the same machine imports a segment by file descriptor, one on another
+// machine by fabric handle (NVLink), if the GPU supports fabric handles.
 type Properties struct {
 	Model           string              // for example "NVIDIA H200"
-	Major           int                 // major version of the compute capability
-	Multiprocessors int                 // number of the GPU's multiprocessors
-	SegmentProp     cuda.AllocationProp // how segments are allocated
+	Major           int                 // of the compute capability, 9 for an H200
+	Multiprocessors int                 // count
+	SegmentProp     cuda.AllocationProp // how to allocate segments
 	NoFabricReason  string              // why segments have no fabric handles, or ""
 	Granularity     int64               // unit of segment sizes and offsets, in bytes
 	Accessors       []cuda.Device       // this GPU and all visible GPUs that can access its memory
 }
 
-// queryProperties sets g.Properties.
 func (g *GPU) queryProperties() (err error) {
 	if g.Model, err = g.Name(); err != nil {
 		return err
@@ -45,16 +44,13 @@ func (g *GPU) queryProperties() (err error) {
 		return err
 	}
 
-	g.Granularity = max(granularity, minGranularity)
+	const ncclAlignment = 2 << 20 // bytes, required by NCCL 2.27 for registered memory
+	g.Granularity = max(granularity, ncclAlignment)
 	g.Accessors, err = g.findAccessors()
 	return err
 }
 
-// minGranularity is the alignment in bytes that NCCL 2.27 requires of windows (registered memory).
-const minGranularity = 2 << 20
-
-// setSegmentProp sets SegmentProp and NoFabricReason. Segments have the same properties as the
-// memory of NCCL's allocator, so that NCCL can register them.
+// setSegmentProp copies the choices of NCCL's own allocator, so that NCCL can register segments.
 func (g *GPU) setSegmentProp() error {
 	vmmSupport, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
@@ -80,13 +76,13 @@ func (g *GPU) setSegmentProp() error {
 	return nil
 }
 
-// checkFabric returns an error if memory with a fabric handle cannot be allocated.
+// checkFabric allocates memory with prop, and returns an error if it cannot have a fabric handle.
 func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.hasAttribute(cuda.AttributeFabricSupported) {
 		return errors.New("the GPU does not support fabric handles")
 	}
 
-	const recommended = false // the minimum granularity, because the memory is only a test
+	const recommended = false // use the minimum
 	bytes, err := g.CUDA.Granularity(prop, recommended)
 	if err != nil {
 		return err
@@ -102,18 +98,17 @@ func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 		return err
 	}
 
-	g.Release(handle) // frees the memory, which is not mapped
+	g.Release(handle)
 	return nil
 }
 
-// hasAttribute reports whether the GPU has an attribute that is a yes or no.
+// hasAttribute reports the value of a boolean attribute, or false if the driver does not know it.
 func (g *GPU) hasAttribute(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
-	return err == nil && value != 0 // a CUDA version may not know the attribute
+	return err == nil && value != 0
 }
 
-// findAccessors returns this GPU and all visible GPUs that can access its memory. It includes the
-// GPUs of all ranks, because the ranks of a process share mappings.
+// findAccessors considers all visible GPUs, because the ranks of a process share mappings.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	gpuCount, err := g.CUDA.DeviceCount()
 	if err != nil {
@@ -132,8 +127,7 @@ func (g *GPU) findAccessors() ([]cuda.Device, error) {
 		}
 
 		canAccess, err := peer.CanAccessPeer(g.Device)
-		isKnown := err == nil // a GPU that cannot be asked is left out
-		if isKnown && canAccess {
+		if err == nil && canAccess {
 			accessors = append(accessors, peer)
 		}
 	}

@@ -5,33 +5,28 @@ import (
 	"slices"
 )
 
-// A stream can be closed before its work has ended. The memory that the work may use must then stay
-// mapped. Suppose that a kernel is still running:
-//
-//   - AddUnfinished adds the kernel to the unfinished work.
-//   - FreeWhenIdle(unmapA) defers unmapA, and so does FreeWhenIdle(unmapB).
-//   - When the kernel has ended, Reclaim calls unmapA and then unmapB.
+// A stream can be closed while its kernels still use memory (AddUnfinished). Requests to free
+// memory are then queued (FreeWhenIdle), and executed in order after the kernels (Reclaim).
 
-// unfinishedItem is a piece of work. Functions cannot be compared, but pointers to items can.
+// unfinishedItem makes isDone comparable by pointer.
 type unfinishedItem struct{ isDone func() bool }
 
-// AddUnfinished makes MustKeepMemory return true until isDone returns true. isDone reports whether
-// some work has completed. It can be called on any goroutine.
+// AddUnfinished makes MustKeepMemory return true until isDone returns true. isDone may be called on
+// any goroutine.
 func (g *GPU) AddUnfinished(isDone func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.unfinishedWork = append(g.unfinishedWork, &unfinishedItem{isDone: isDone})
 }
 
-// MustKeepMemory reports whether work is unfinished, or a kernel of the process never exits
-// (Stuck). If it returns true, memory must stay mapped, because unmapping could wait for the work
-// or destroy the context.
+// MustKeepMemory reports whether work is unfinished or a kernel of the process never exits (Stuck).
+// Unmapping memory could then block, or crash a kernel and invalidate the context.
 func (g *GPU) MustKeepMemory() bool {
 	if Stuck.Load() {
 		return true
 	}
 
-	for { // look at the first item until there is none
+	for {
 		first := g.firstUnfinished()
 		if first == nil {
 			return false
@@ -41,16 +36,20 @@ func (g *GPU) MustKeepMemory() bool {
 			return true
 		}
 
-		// While isDone was running, the list may have changed: Stream.Close may have added work, or
-		// another goroutine may have removed first already.
-		isFirst := func(item *unfinishedItem) bool { return item == first }
-		g.mu.Lock()
-		g.unfinishedWork = slices.DeleteFunc(g.unfinishedWork, isFirst)
-		g.mu.Unlock()
+		g.removeUnfinished(first)
 	}
 }
 
-// firstUnfinished returns the first item of unfinished work, or nil.
+// removeUnfinished removes done by identity, because other goroutines may have added items or
+// removed done during isDone.
+func (g *GPU) removeUnfinished(done *unfinishedItem) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	isDone := func(item *unfinishedItem) bool { return item == done }
+	g.unfinishedWork = slices.DeleteFunc(g.unfinishedWork, isDone)
+}
+
+// firstUnfinished returns nil if no work is unfinished.
 func (g *GPU) firstUnfinished() *unfinishedItem {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,12 +60,12 @@ func (g *GPU) firstUnfinished() *unfinishedItem {
 	return g.unfinishedWork[0]
 }
 
-// FreeWhenIdle calls free and returns its error. If memory must stay mapped, it returns nil
-// instead, and a later Reclaim calls free and returns the error.
+// FreeWhenIdle calls free and returns its error. If memory must stay mapped or earlier frees are
+// queued, it returns nil and leaves the call to a later Reclaim, which returns the error.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	mustKeep := g.MustKeepMemory()
 	g.mu.Lock()
-	hasEarlierFrees := len(g.deferredFrees) > 0 // which free must not overtake
+	hasEarlierFrees := len(g.deferredFrees) > 0
 	if mustKeep || hasEarlierFrees {
 		g.deferredFrees = append(g.deferredFrees, free)
 		g.mu.Unlock()
@@ -77,10 +76,9 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// Reclaim calls the functions that FreeWhenIdle has deferred, in order. It stops before a function
-// if memory must stay mapped, and then returns false. allFreed is set if no function is left. err
-// joins the errors of the functions and those given to ReportInReclaim. The caller must not hold
-// any lock of the backend.
+// Reclaim runs the deferred frees in order while MustKeepMemory returns false. allFreed reports
+// whether none is left. err joins their errors and those of ReportInReclaim. The caller must not
+// hold any lock of the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	err = g.takeUnreported()
 	for !g.MustKeepMemory() {
@@ -90,9 +88,9 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 			freeErr := free()
 			err = errors.Join(err, freeErr)
 			g.endFree()
-		case otherFreeEnded != nil: // another goroutine calls the first function
+		case otherFreeEnded != nil: // another goroutine is running the first
 			<-otherFreeEnded
-		default: // no function is left
+		default: // none is left
 			return true, err
 		}
 	}
@@ -100,9 +98,8 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 	return false, err
 }
 
-// beginFree returns the first deferred function. The caller must call it, and then endFree. If
-// another goroutine is calling it, beginFree returns a channel instead, which is closed after that
-// call. It returns nil for both if there is no deferred function.
+// beginFree returns the first deferred free, which the caller must call before endFree. If another
+// goroutine is calling it already, beginFree returns only a channel that is closed afterwards.
 func (g *GPU) beginFree() (free func() error, otherFreeEnded <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,8 +115,7 @@ func (g *GPU) beginFree() (free func() error, otherFreeEnded <-chan struct{}) {
 	return g.deferredFrees[0], nil
 }
 
-// endFree removes the first deferred function after its call. Until then, FreeWhenIdle defers
-// other functions, so that they do not overtake it.
+// endFree removes the first deferred free, which until then keeps FreeWhenIdle from overtaking it.
 func (g *GPU) endFree() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -135,7 +131,7 @@ func (g *GPU) ReportInReclaim(err error) {
 	g.unreported = errors.Join(g.unreported, err)
 }
 
-// takeUnreported returns the errors given to ReportInReclaim, and forgets them.
+// takeUnreported returns and clears the errors of ReportInReclaim.
 func (g *GPU) takeUnreported() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -144,8 +140,8 @@ func (g *GPU) takeUnreported() error {
 	return err
 }
 
-// ReclaimBeforeMap is Reclaim for calls that map memory. It keeps errors for the next Reclaim. If
-// it returned them, the call would fail on this rank, but not on the other ranks.
+// ReclaimBeforeMap is Reclaim for calls that all processes make together to map memory. It keeps
+// errors for the next Reclaim, because the call must not fail in one process only.
 func (g *GPU) ReclaimBeforeMap() {
 	if _, err := g.Reclaim(); err != nil {
 		g.ReportInReclaim(err)

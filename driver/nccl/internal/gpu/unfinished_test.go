@@ -8,40 +8,36 @@ import (
 	"time"
 )
 
-// Work on a GPU is unfinished until a function that was passed to AddUnfinished returns true.
-// FreeWhenIdle defers functions that free memory until all work has ended:
-//
-//	g.AddUnfinished(hasEnded) // hasEnded returns false at first
-//	g.FreeWhenIdle(free)      // defers free, because the work may use the memory
-//	g.Reclaim()               // returns false, because the work has not ended
-//	g.Reclaim()               // after the end of the work: calls free and returns true
-
-// TestDeferredFreesRunOnceAndInOrder defers functions with FreeWhenIdle while several goroutines
-// call Reclaim. Each function must run once, and in the order of the FreeWhenIdle calls.
+// The order of FreeWhenIdle calls also holds with several goroutines in Reclaim.
 func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
-	const freeCount = 200 // deferred functions, and also pieces of unfinished work
+	const freeCount = 200 // arbitrary
 	var g GPU
-	var hasEnded atomic.Bool // whether all work has ended
+	var hasEnded atomic.Bool
 	for range freeCount {
 		g.AddUnfinished(hasEnded.Load)
 	}
 
 	var mu sync.Mutex
-	var freed []int // numbers of the functions that have run, in this order; guarded by mu
-	var reclaimTasks sync.WaitGroup
+	var freed []int // guarded by mu
+	areAllFreed := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(freed) == freeCount
+	}
+	var reclaimers sync.WaitGroup
 	for range 4 {
-		reclaimTasks.Go(func() {
-			for done := false; !done; {
-				_, _ = g.Reclaim() // no deferred function returns an error
-				mu.Lock()
-				done = len(freed) == freeCount
-				mu.Unlock()
+		reclaimers.Go(func() {
+			for !areAllFreed() {
+				_, _ = g.Reclaim() // false until the work has ended; the frees return no errors
 			}
 		})
 	}
 
+	var want []int
 	for i := range freeCount {
-		hasEnded.Store(i > freeCount/2) // the work ends in the middle
+		isSecondHalf := i > freeCount/2
+		hasEnded.Store(isSecondHalf)
+		want = append(want, i)
 		err := g.FreeWhenIdle(func() error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -53,20 +49,14 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 		}
 	}
 
-	reclaimTasks.Wait() // until all functions have run
-	var want []int
-	for i := range freeCount {
-		want = append(want, i)
-	}
-
+	reclaimers.Wait()
 	if !slices.Equal(freed, want) {
-		t.Errorf("deferred functions ran in the order %v, want 0 to %d, once each", freed, freeCount-1)
+		t.Errorf("order of frees = %v, want 0 to %d, once each", freed, freeCount-1)
 	}
 
 	checkNothingLeft(t, &g)
 }
 
-// checkNothingLeft checks that g has no unfinished work and no deferred functions.
 func checkNothingLeft(t *testing.T, g *GPU) {
 	t.Helper()
 	allFreed, err := g.Reclaim()
@@ -81,14 +71,12 @@ func checkNothingLeft(t *testing.T, g *GPU) {
 	}
 }
 
-// TestReclaimWaitsForOtherGoroutine calls Reclaim while another Reclaim runs a deferred function.
-// The second call must not return before that function has ended, because its caller relies on the
-// freed memory.
+// Reclaim waits for a free that another Reclaim is running, because its caller needs the memory.
 func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	var g GPU
-	var hasEnded atomic.Bool       // whether the work has ended
-	begun := make(chan struct{})   // closed when the deferred function runs
-	proceed := make(chan struct{}) // closed to let it return
+	var hasEnded atomic.Bool
+	begun := make(chan struct{})
+	proceed := make(chan struct{})
 	g.AddUnfinished(hasEnded.Load)
 	err := g.FreeWhenIdle(func() error {
 		close(begun)
@@ -100,7 +88,7 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	}
 
 	hasEnded.Store(true)
-	reclaim := func() chan bool { // calls Reclaim on another goroutine
+	startReclaim := func() chan bool {
 		result := make(chan bool, 1)
 		go func() {
 			allFreed, _ := g.Reclaim() // the deferred function returns no error
@@ -108,13 +96,13 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 		}()
 		return result
 	}
-	first := reclaim()
+	first := startReclaim()
 	<-begun
-	second := reclaim()
+	second := startReclaim()
 	select {
 	case <-second:
 		t.Fatal("Reclaim did not wait for the other Reclaim")
-	case <-time.After(20 * time.Millisecond): // the second Reclaim probably waits
+	case <-time.After(20 * time.Millisecond): // long enough to catch a Reclaim that does not wait
 	}
 
 	close(proceed)
@@ -125,8 +113,7 @@ func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
 	}
 }
 
-// TestKeepsMemoryRereadsUnfinishedWork adds more work while MustKeepMemory asks whether the first
-// work has ended, as Stream.Close can do. MustKeepMemory must notice the new work.
+// MustKeepMemory notices work that is added during isDone.
 func TestKeepsMemoryRereadsUnfinishedWork(t *testing.T) {
 	var g GPU
 	neverEnds := func() bool { return false }

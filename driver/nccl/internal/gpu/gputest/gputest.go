@@ -12,14 +12,13 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// Main is the body of a package's TestMain. It runs the tests on the machine's GPUs. If there is no
-// CUDA driver, it runs them on a software GPU (package softgpu), which it builds first.
+// Main runs the tests of a package. Without a CUDA driver, it builds and uses a software GPU.
 func Main(m *testing.M) { os.Exit(run(m)) }
 
 // run returns the exit code of the process.
 func run(m *testing.M) int {
 	if _, err := cuda.Load(); err != nil {
-		library, _, err := softgpu.Build() // a libcuda and a libnccl
+		library, _, err := softgpu.Build() // libcuda and libnccl
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -34,7 +33,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// Open opens the first GPU, and drops it when the test ends.
+// Open opens the first GPU until the end of the test.
 func Open(t *testing.T) *gpu.GPU {
 	t.Helper()
 	library, err := cuda.Load()
@@ -61,13 +60,13 @@ func Open(t *testing.T) *gpu.GPU {
 	return g
 }
 
-// DelayInternalWork runs call while the GPU's internal work is blocked. Internal work runs on
-// g.InternalStreams, and call waits for it up to g.Timeout. During call, this timeout is only a
-// millisecond, so that the first wait times out. Afterwards, DelayInternalWork waits for the work.
+// DelayInternalWork blocks the next internal stream during call. g.Timeout is a millisecond
+// meanwhile, so the first InternalStreams.Run times out. Afterwards, DelayInternalWork waits for
+// the work.
 func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	t.Helper()
 	err := g.Do(func() error {
-		gate, err := g.Words.Take(g.CUDA) // a word of memory that the stream reads
+		gate, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
 		}
@@ -79,7 +78,6 @@ func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 			return err
 		}
 
-		// The stream runs no further work until the word equals open.
 		err = g.CUDA.StreamWaitValue(stream, gate.Address(), open, cuda.WaitEqual)
 		if err != nil {
 			return err
@@ -102,8 +100,7 @@ func DelayInternalWork(t *testing.T, g *gpu.GPU, call func()) {
 	}
 }
 
-// nextInternalStream returns the stream on which the next internal work will run. It runs work that
-// does nothing: the next work uses the same stream again.
+// nextInternalStream returns the stream that the next Run will take: the last one in use.
 func nextInternalStream(g *gpu.GPU) (cuda.Stream, error) {
 	var next cuda.Stream
 	err := g.InternalStreams.Run(g, func(stream cuda.Stream) error {
