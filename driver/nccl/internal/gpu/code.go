@@ -56,7 +56,7 @@ func (c *Code) Load(g *GPU) error {
 	return nil
 }
 
-// loadCubin requires c.Mu.
+// loadCubin must be called with c.Mu held.
 func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
 	cubin, err := cubinFunc(major, minor)
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *Code) Unload(g *GPU) error {
 	return c.unload(g)
 }
 
-// unload requires c.Mu.
+// unload must be called with c.Mu held.
 func (c *Code) unload(g *GPU) error {
 	var errs []error
 	for _, module := range c.modules {

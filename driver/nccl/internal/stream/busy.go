@@ -7,32 +7,30 @@ import (
 	"symmem/internal/ranked"
 )
 
-// BusyStreams lists the streams on which a communicator may have unfinished work. Each launch of a
-// call on stream A adds A, unless IsAdded shows that this is unnecessary. A goroutine, the watcher,
-// calls AllIdle at intervals, which removes A once A is idle. When the list is empty, the watcher
-// stops until Add wakes it.
+// BusyStreams lists the streams on which a communicator may have unfinished work. Each launch adds
+// its stream. A watcher goroutine removes idle streams with AllIdle until the list is empty, and
+// then sleeps until the next Add.
 //
-// A launch must hold the lock of A from IsAdded until CUDA has accepted the work. During this time,
-// A looks idle to CUDA. But AllIdle does not remove A, because a locked stream counts as busy.
+// A launch must hold its stream's lock from IsAdded until CUDA has accepted the work. AllIdle keeps
+// locked streams, even if they still look idle to CUDA.
 type BusyStreams struct {
-	lastAdded atomic.Pointer[Stream] // stream of the last Add, or nil after AllIdle
-	Watching  atomic.Bool            // whether the watcher is running or about to run
-	Wake      chan struct{}          // a send starts the watcher; has room for one
+	lastAdded atomic.Pointer[Stream] // cache for IsAdded
+	Watching  atomic.Bool            // the watcher is running or about to run
+	Wake      chan struct{}          // wakes the watcher; capacity 1
 
-	// WindowKernels is set while NCCL kernels that access windows (memory registered with NCCL) may
-	// be running.
+	// WindowKernels is set while NCCL kernels that access registered memory may be running.
 	WindowKernels atomic.Bool
-	// OtherKernels is set while other NCCL kernels may be running. If a stream has been closed with
-	// unfinished work, it stays set forever.
+	// OtherKernels is set while other NCCL kernels may be running. It is never cleared after
+	// closedWhileBusy.
 	OtherKernels atomic.Bool
 
 	mu              ranked.Mutex[busyMu] // guards the following fields
-	streams         []*Stream            // the list
-	closedWhileBusy bool                 // a removed stream was closed with unfinished work
+	streams         []*Stream
+	closedWhileBusy bool // a removed stream was closed with unfinished work
 }
 
-// IsAdded reports whether s is known to be in the list, so that Add is unnecessary. The result can
-// be false for a stream in the list. It is small enough to be inlined.
+// IsAdded is an inlined check that makes most calls of Add unnecessary. It can return false for a
+// stream in the list.
 func (b *BusyStreams) IsAdded(s *Stream) bool {
 	return b.lastAdded.Load() == s && b.Watching.Load()
 }
@@ -62,25 +60,25 @@ func (b *BusyStreams) WakeWatcher() {
 	}
 }
 
-// Streams returns the streams in the list.
+// Streams returns a copy of the list.
 func (b *BusyStreams) Streams() []*Stream {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.streams)
 }
 
-// AllIdle removes idle streams, and reports whether none are left. In this case, it also clears
-// WindowKernels and OtherKernels.
+// AllIdle removes idle streams. If none are left, it clears WindowKernels and OtherKernels, and
+// returns true.
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// From now on, IsAdded returns false, so that launches add removed streams again. If IsAdded has
-	// just returned true in a launch, that launch holds its stream's lock, so the stream stays.
+	// First make later launches add their streams again. A launch for which IsAdded has already
+	// returned true holds the lock of its stream, which is therefore not idle.
 	b.lastAdded.Store(nil)
 	b.streams = slices.DeleteFunc(b.streams, func(s *Stream) bool {
-		isIdle := s.Idle()
+		isIdle := s.Idle() // true for a closed stream, even with unfinished work
 		if isIdle && s.closedWhileBusy.Load() {
-			b.closedWhileBusy = true // a closed stream counts as idle
+			b.closedWhileBusy = true
 		}
 
 		return isIdle

@@ -11,19 +11,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// A CUDA event marks a position in the work of a stream. For example, it is recorded after kernel
-// 1. The stream reaches the position when kernel 1 has ended. If the CUDA event is recorded again
-// after kernel 2, it moves there.
-//
-// A Point owns a CUDA event. An Event has a point, and moves it when the Event is recorded again.
-// But two Events can share a point. If one of them is recorded again, it takes a new point, so that
-// the other one keeps its position.
-
-// Point owns a CUDA event. Once the garbage collector finds that the Point is unreachable, the CUDA
-// event goes to a pool for reuse.
+// Point owns a CUDA event, which marks a position in the work of a stream and moves when it is
+// recorded again. The CUDA event returns to a pool when the Point becomes unreachable.
 type Point struct {
-	// A Point must contain a pointer. Go allocates several small objects without pointers in one
-	// block, and each of them would keep the others reachable.
+	// This pointer also keeps Go from batching Points with other small objects in one allocation,
+	// which would delay their cleanups.
 	streams *Streams
 	Handle  cuda.Event
 }
@@ -40,9 +32,8 @@ func (streams *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// NewPointAfter calls wait, which makes a stream wait for events, and returns a point that has been
-// recorded after these waits. It uses a new stream, because an existing one might be capturing. The
-// CUDA context must be current.
+// NewPointAfter returns a point behind the waits that the function wait adds to a stream. The
+// stream is new, because an existing one might be capturing. The CUDA context must be current.
 func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := streams.NewPoint()
 	if err != nil {
@@ -56,39 +47,40 @@ func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Poi
 
 	waitErr := wait(temporary)
 	recordErr := streams.GPU.CUDA.EventRecord(p.Handle, temporary)
-	destroyErr := streams.GPU.CUDA.StreamDestroy(temporary) // CUDA completes the work first
+	destroyErr := streams.GPU.CUDA.StreamDestroy(temporary) // its work still runs
 	return p, errors.Join(waitErr, recordErr, destroyErr)
 }
 
-// isReached reports whether the stream has reached the recorded position.
+// isReached reports whether the work before the point has completed.
 func (p *Point) isReached() (done bool, err error) {
 	err = p.streams.GPU.Query(func(api *cuda.Driver) error {
 		done, err = api.EventQuery(p.Handle)
 		return err
 	})
-	runtime.KeepAlive(p)           // its CUDA event must not go to the pool during the query
+	runtime.KeepAlive(p)           // keeps the CUDA event out of the pool during the query
 	p.streams.HappensBefore.Load() // makes the writes of earlier host functions visible
 	return done, err
 }
 
-// Event marks the position at which it was last recorded. An event that has never been recorded
-// counts as done.
+// Event marks the position at which it was last recorded. Several Events can share a Point. Record
+// replaces a shared Point instead of moving it.
 type Event struct {
 	streams *Streams
 
-	mu       ranked.Mutex[eventMu]
-	point    *Point // nil before the first record; guarded by mu
-	isShared bool   // another Event may use the point, too; guarded by mu
+	mu       ranked.Mutex[eventMu] // guards the following fields
+	point    *Point                // nil before the first Record
+	isShared bool                  // another Event may use point, too
 }
 
-// Point returns the event's point, or nil if the event has never been recorded.
+// Point returns nil if the event has never been recorded.
 func (e *Event) Point() *Point {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.point
 }
 
-// Query reports whether the stream has reached the last recorded position.
+// Query reports whether the stream has reached the event. It returns true for an event that has
+// never been recorded.
 func (e *Event) Query() (done bool, err error) {
 	point := e.Point()
 	if point == nil {
@@ -98,18 +90,17 @@ func (e *Event) Query() (done bool, err error) {
 	return point.isReached()
 }
 
-// Done reports whether the stream has reached the last recorded position or the device has failed.
+// Done reports whether the stream has reached the event or the device has failed.
 func (e *Event) Done() bool { return hasEnded(e.Query()) }
 
-// hasEnded interprets the results of a query of a stream or an event. After an error of the device,
-// no work is running, and hasEnded returns true. If a capture forbids the query, work may be
-// running, and hasEnded returns false.
+// hasEnded evaluates a query of a stream or an event. No work is running after a device error, but
+// work may be running if a capture forbids the query.
 func hasEnded(done bool, err error) bool {
 	isDeviceError := err != nil && !errors.Is(err, cuda.ErrCaptureUnsupported)
 	return done || isDeviceError
 }
 
-// Synchronize waits until the stream has reached the last recorded position.
+// Synchronize waits until the stream has reached the event.
 func (e *Event) Synchronize(ctx context.Context) error {
 	if err := gpu.PollQuery(ctx, e.Query); err != nil {
 		return fmt.Errorf("synchronizing an event: %w", err)
@@ -118,7 +109,7 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// StreamWait makes later work of a stream wait for the last recorded position.
+// StreamWait makes later work of a stream wait for the event.
 func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -129,9 +120,9 @@ func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	return api.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// newFixedPoint returns a new point that is reached after the event's point. A graph waits for the
-// new point, because a later Record can move the event's point. It returns nil if the event has
-// never been recorded. The CUDA context must be current.
+// newFixedPoint returns a point for graphs that wait for the event. Unlike e.point, it does not
+// move with the next Record. It is nil if the event has never been recorded. The CUDA context must
+// be current.
 func (e *Event) newFixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -144,9 +135,9 @@ func (e *Event) newFixedPoint() (*Point, error) {
 	})
 }
 
-// Record records the event on a stream, after the queued work. The caller must ensure, usually by
-// the stream's lock, that the stream is not destroyed and begins no capture meanwhile. The CUDA
-// context must be current.
+// Record moves the event behind the queued work of a stream. The caller must prevent, usually with
+// the stream's lock, that the stream is destroyed or captured meanwhile. The CUDA context must be
+// current.
 func (e *Event) Record(stream cuda.Stream) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -169,7 +160,7 @@ func (e *Event) Record(stream cuda.Stream) error {
 	return nil
 }
 
-// setPoint replaces the event's point by a recorded one, which no other event uses.
+// setPoint replaces the event's point by one that no other event uses.
 func (e *Event) setPoint(point *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -177,7 +168,7 @@ func (e *Event) setPoint(point *Point) {
 	e.isShared = false
 }
 
-// sharePoint makes e share the point of another event.
+// sharePoint moves e to the position of other.
 func (e *Event) sharePoint(other *Event) {
 	other.mu.Lock()
 	point := other.point
@@ -189,13 +180,11 @@ func (e *Event) sharePoint(other *Event) {
 	e.isShared = true
 }
 
-// RecordAfter returns an event at the end of the work that symmem has queued on s.
+// RecordAfter returns an event at the end of the work that symmem has queued on s. The conditions
+// of Record apply.
 //
-// On a stream of this package, it records e there. On an adopted stream, which belongs to another
-// library, s.queuedEnd marks this end already, but is recorded again after later work. If keepPoint
-// is set, e shares the point of s.queuedEnd. Otherwise, RecordAfter returns s.queuedEnd.
-//
-// The caller must meet the conditions of Record.
+// The result is e, except for an adopted stream (of another library) without keepPoint. RecordAfter
+// then returns s.queuedEnd, which moves when symmem queues more work.
 func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
 	if !s.isAdopted {
 		e.streams = s.streams
@@ -218,7 +207,7 @@ type eventPool struct {
 	unused []cuda.Event // guarded by mu
 }
 
-// take returns an unused event, or creates one.
+// take creates an event if the pool is empty.
 func (p *eventPool) take(streams *Streams) (cuda.Event, error) {
 	p.mu.Lock()
 	if n := len(p.unused); n > 0 {
@@ -234,14 +223,12 @@ func (p *eventPool) take(streams *Streams) (cuda.Event, error) {
 	})
 }
 
-// put adds an event to the pool.
 func (p *eventPool) put(handle cuda.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.unused = append(p.unused, handle)
 }
 
-// destroyAll destroys the events in the pool.
 func (p *eventPool) destroyAll(api *cuda.Driver) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,45 +11,42 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is work that a stream has captured, that is, recorded instead of running it. For example,
-// the graph contains a copy and a call of a group (a communicator). Each launch of the graph queues
-// the copy and the call on a stream. Launches of one graph do not overlap.
-//
-// A Graph must be closed before the communicators of its calls.
+// Graph is work, such as copies and group calls (collectives of a communicator), that a stream has
+// recorded instead of running it. Each Launch queues all of it on a stream. Launches of one graph
+// do not overlap. Close a Graph before the communicators of its calls.
 type Graph struct {
 	streams       *Streams
-	Calls         Calls           // the calls of groups
+	Calls         Calls
 	priorWork     *Event          // end of the work before the capture; nil if the stream was idle
-	endEvents     []*Event        // recorded after each launch, because the capture recorded them
-	awaitedPoints []*Point        // points in streams for which each launch waits
-	hostFuncs     []cuda.HostFunc // functions that run on the host
+	endEvents     []*Event        // user events of the capture, recorded at the end of each launch
+	awaitedPoints []*Point        // for which each launch waits
+	hostFuncs     []cuda.HostFunc // host functions of the capture
 	words         []*gpu.Word     // one for each of hostFuncs; see addHostFunc
-	// HasOtherWaits is set if the graph may wait for anything except calls of groups on its stream.
-	HasOtherWaits bool
-	lastLaunchEnd *Event // recorded after each launch; nil before the end of the capture
+	HasOtherWaits bool            // launches may wait for more than the graph's group calls
+	lastLaunchEnd *Event          // recorded after each launch; nil before the end of the capture
 
 	mu          ranked.Mutex[graphMu] // guards the following fields
 	executable  cuda.GraphExec        // 0 if there is none
 	cudaGraph   cuda.Graph            // 0 if there is none
 	closed      bool                  // Close has been called
-	isDestroyed bool                  // Close has destroyed the graph
+	isDestroyed bool                  // Close has succeeded
 }
 
-// Calls holds the calls of groups in a graph. Each launch queues them anew, with new numbers.
+// Calls holds the group calls of a graph. Each launch gives them new sequence numbers.
 type Calls interface {
 	// Record adds a group call to a stream's capture. The caller must hold the locks of the stream
 	// and the group.
 	Record(stream *Stream, plan driver.Plan) error
-	// Launch numbers the calls, and queues them with Graph.Queue and Graph.RecordEvents. The caller
-	// must hold the locks of the graph and the stream.
+	// Launch queues the calls with Graph.Queue and Graph.RecordEvents. The caller must hold the
+	// locks of the graph and the stream.
 	Launch(g *Graph, stream *Stream) error
-	// Close frees the resources of the calls. launchesEnded is set if all launches have completed.
+	// Close frees the resources of the calls. If launchesEnded is false, launches may still be
+	// running.
 	Close(launchesEnded bool)
 }
 
-// addHostFunc adds a host function to the capture. Each launch calls run on a new goroutine, with a
-// word of host memory, and waits until run has written value to the word. All launches use the same
-// word, because they do not overlap.
+// addHostFunc adds a call of run, on a new goroutine, to the capture. Each launch of the graph
+// waits until run has stored value in word. Launches share the word, because they do not overlap.
 func (g *Graph) addHostFunc(stream cuda.Stream, run func(word *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
@@ -59,7 +56,10 @@ func (g *Graph) addHostFunc(stream cuda.Stream, run func(word *gpu.Word, value u
 
 	g.words = append(g.words, word)
 	g.HasOtherWaits = true
-	const running, done = 0, 1
+	const (
+		running = 0
+		done    = 1
+	)
 	f := cuda.NewHostFunc(func() {
 		word.Set(running)
 		go run(word, done)
@@ -72,8 +72,8 @@ func (g *Graph) addHostFunc(stream cuda.Stream, run func(word *gpu.Word, value u
 	return device.CUDA.StreamWaitValue(stream, word.Address(), done, cuda.WaitEqual)
 }
 
-// endCapture ends CUDA's capture of s and prepares the graph for launches. After an error, the
-// caller must close the graph. The caller must hold s.Mu, and the CUDA context must be current.
+// endCapture ends the capture of s and prepares the graph for launches. If it fails, the caller
+// must close the graph. The caller must hold s.Mu, with the CUDA context current.
 func (g *Graph) endCapture(s *Stream) error {
 	streams := g.streams
 	api := streams.GPU.CUDA
@@ -124,8 +124,8 @@ func (g *Graph) launchLocked(s *Stream) error {
 
 	mayWaitForOthers := g.HasOtherWaits || s.isAdopted // the owner's work can wait for anything
 	if mayWaitForOthers {
-		// A group's next call on another stream waits for an event after the group's previous call.
-		// Record the event before this launch, so that the call does not wait for the launch.
+		// A group's next call on another stream will wait for the group's event on s. Record the
+		// event now, before the launch, so that the call does not wait for the launch, too.
 		if err := recordAllGroups(s); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func checkCanLaunch(s *Stream) error {
 		return nil
 	}
 
-	isCapturing, err := s.IsCapturing() // by the library that owns the stream
+	isCapturing, err := s.IsCapturing()
 	if err != nil {
 		return err
 	}
@@ -160,13 +160,13 @@ func checkCanLaunch(s *Stream) error {
 	return nil
 }
 
-// Queue launches the CUDA graph. The caller must hold the locks of the graph and the stream, and
-// the CUDA context must be current.
+// Queue launches the CUDA graph. The caller must hold the locks of graph and stream, and the CUDA
+// context must be current.
 func (g *Graph) Queue(s *Stream) error {
 	return g.streams.GPU.CUDA.GraphLaunch(g.executable, s.CUDA)
 }
 
-// RecordEvents records the graph's events. Call it after Queue, under the same conditions.
+// RecordEvents records the events of a launch. It follows Queue, with the same requirements.
 func (g *Graph) RecordEvents(s *Stream) error {
 	for _, e := range g.endEvents {
 		if err := e.Record(s.CUDA); err != nil {
@@ -177,9 +177,9 @@ func (g *Graph) RecordEvents(s *Stream) error {
 	return g.lastLaunchEnd.Record(s.CUDA)
 }
 
-// Close waits for unfinished launches, for a limited time, and destroys the graph. If CUDA fails
-// to destroy the graph, Close keeps the resources of its calls, because NCCL keeps them, too. The
-// next Close tries again, and the device calls Close when it is closed.
+// Close waits for launches, for a limited time, and destroys the graph. If CUDA cannot destroy the
+// graph, NCCL still refers to the resources of its calls, so Close does not free them. The next
+// Close, at the latest that of the device, tries again.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -190,7 +190,7 @@ func (g *Graph) Close() error {
 	g.closed = true
 	waitErr := g.awaitLaunches()
 	if err := g.streams.GPU.Do(g.destroy); err != nil {
-		g.streams.addOpenGraph(g) // for the device; endCapture adds g only if it succeeds
+		g.streams.addOpenGraph(g) // missing after a failed endCapture
 		return errors.Join(waitErr, err)
 	}
 
@@ -200,7 +200,7 @@ func (g *Graph) Close() error {
 	}
 
 	launchesEnded := waitErr == nil
-	if launchesEnded { // otherwise, a launch may still use the words, which are leaked
+	if launchesEnded { // otherwise, leak the words, which a launch may still use
 		g.streams.GPU.Words.Put(g.words...)
 	}
 
@@ -221,8 +221,8 @@ func (g *Graph) awaitLaunches() error {
 	return g.lastLaunchEnd.Synchronize(ctx)
 }
 
-// destroy destroys the CUDA graph and its executable, as far as they exist. The caller must hold
-// g.mu, and the CUDA context must be current.
+// destroy skips what an earlier destroy has destroyed. The caller must hold g.mu, with the CUDA
+// context current.
 func (g *Graph) destroy() error {
 	api := g.streams.GPU.CUDA
 	if g.executable != 0 {

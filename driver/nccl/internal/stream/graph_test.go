@@ -8,10 +8,6 @@ import (
 	"symmem/internal/cuda"
 )
 
-// A stream is busy while it has work that has not completed, and idle otherwise. These tests block
-// a stream and query it while a stream is being captured: its new work is added to a graph instead
-// of being executed. If a busy stream counted as idle, memory that its work uses could be unmapped.
-
 // newBlockedStream returns a stream whose work does not complete before unblock is called.
 func newBlockedStream(t *testing.T, streams *Streams) (s *Stream, unblock func()) {
 	t.Helper()
@@ -28,9 +24,8 @@ func newBlockedStream(t *testing.T, streams *Streams) (s *Stream, unblock func()
 	return s, func() { close(gate) }
 }
 
-// TestStreamIsBusyDuringForeignCapture queries a busy stream and an event after its work while
-// another library captures a stream that symmem has not adopted. In global mode, CUDA then refuses
-// queries from every thread. A refused query must not count as idle.
+// CUDA refuses queries on all threads while another library captures a stream in global mode. The
+// queried stream then counts as busy, because memory of an idle stream may be unmapped.
 func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 	streams := newStreams(t)
 	s, unblock := newBlockedStream(t, streams)
@@ -41,7 +36,7 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 
 	g := streams.GPU
 	for name, query := range map[string]func() bool{"Idle": s.Idle, "Done": event.Done} {
-		g.Adopted.Store(false) // as if symmem had adopted no stream
+		g.Adopted.Store(false) // set by the previous refused query
 		endCapture := beginForeignCapture(t, g)
 		if query() {
 			t.Errorf("%s() = true before the work has completed, want false", name)
@@ -61,14 +56,13 @@ func TestStreamIsBusyDuringForeignCapture(t *testing.T) {
 }
 
 // beginForeignCapture begins a capture in global mode on another thread, as another library would.
-// It stops the test if that fails. The returned function ends the capture. It reports no error if
-// a query has invalidated the capture.
+// endCapture accepts a capture that a query has invalidated.
 func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 	t.Helper()
-	begun := make(chan error)  // the result of BeginCapture
-	end := make(chan struct{}) // closed to end the capture
-	ended := make(chan error)  // the result of the whole goroutine
-	go func() {                // ends after end is closed
+	begun := make(chan error)
+	end := make(chan struct{})
+	ended := make(chan error)
+	go func() {
 		ended <- g.Do(func() error {
 			stream, err := g.CUDA.StreamCreate()
 			if err == nil {
@@ -94,8 +88,7 @@ func beginForeignCapture(t *testing.T, g *gpu.GPU) (endCapture func()) {
 	}
 }
 
-// TestCapturingStreamIsBusyWithEarlierWork queries a stream that is being captured while its
-// earlier work is still running. The stream must be busy until this work has completed.
+// A stream that is being captured stays busy until the work before the capture has completed.
 func TestCapturingStreamIsBusyWithEarlierWork(t *testing.T) {
 	s, unblock := newBlockedStream(t, newStreams(t))
 	if err := s.BeginCapture(); err != nil {

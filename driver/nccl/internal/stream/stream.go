@@ -11,34 +11,31 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Stream wraps a CUDA stream, a queue of work for the GPU. Most streams belong to this package. An
-// adopted stream belongs to another library, its owner, which also queues work on it. The owner can
-// destroy the stream or begin a capture at any time. In a capture, CUDA adds new work to a graph
-// instead of running it.
+// Stream is a CUDA stream, a queue of work for the GPU. An adopted stream belongs to another
+// library (the owner), which may queue work, capture the stream into a graph, or destroy it at any
+// time.
 //
-// A group (a communicator) makes calls on streams. Each call runs after the group's previous call.
-// If that was on another stream, the group records an event there, and the new call waits for the
-// event.
+// The calls of a group (a communicator) run in order, even on different streams: a call on a new
+// stream waits for an event that the group records on its previous stream.
 type Stream struct {
 	streams *Streams
 	gpu     *gpu.GPU
 	CUDA    cuda.Stream // guarded by Mu
 
 	Mu              ranked.Spin[streamMu]
-	Capture         *Graph      // graph being captured after BeginCapture, or nil; guarded by Mu
+	Capture         *Graph      // graph between BeginCapture and EndCapture; guarded by Mu
 	closed          atomic.Bool // written with Mu held
 	closedWhileBusy atomic.Bool // set if Close left unfinished work
 	waitState
-	lastCall        // the latest call of a group; guarded by Mu
-	launchingGroups // the groups that have made calls on the stream; guarded by Mu
-	// Mu guards the next two fields. At its end, the nth host function writes n to the word.
-	hostFuncCount uint32    // number of host functions so far
-	hostFuncWord  *gpu.Word // nil until the first host function
-	adoptedState            // zero unless the stream is adopted
-	faults                  // holds the error that the next Synchronize returns
+	lastCall                  // guarded by Mu
+	launchingGroups           // groups that have made calls on the stream; guarded by Mu
+	hostFuncCount   uint32    // number of host functions so far; guarded by Mu
+	hostFuncWord    *gpu.Word // number of completed ones, or nil before the first; guarded by Mu
+	adoptedState              // zero unless the stream is adopted
+	faults                    // error for the next Synchronize
 }
 
-// Handle returns the stream's CUstream for other libraries.
+// Handle returns the CUstream.
 func (s *Stream) Handle() uintptr {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -59,18 +56,17 @@ func (s *Stream) CheckOpen() error {
 
 type waitState struct{ isWaitedFor atomic.Bool } // written with Stream.Mu held
 
-// IsWaitedFor reports whether a caller has waited for all work of the stream and got no error.
+// IsWaitedFor reports whether a caller has waited, without an error, for all work of the stream.
 func (w *waitState) IsWaitedFor() bool { return w.isWaitedFor.Load() }
 
-// ClearWaitedFor makes IsWaitedFor return false. Call it before more work is queued, with
-// Stream.Mu held.
+// ClearWaitedFor precedes new work on the stream. The caller must hold Stream.Mu.
 func (w *waitState) ClearWaitedFor() {
-	if w.isWaitedFor.Load() { // avoids an atomic write in most launches
+	if w.isWaitedFor.Load() { // avoids a write in most launches
 		w.isWaitedFor.Store(false)
 	}
 }
 
-// submit runs calls, which makes CUDA calls, unless the stream is closed. It holds s.Mu meanwhile.
+// submit runs calls with s.Mu held, or returns an error if the stream is closed.
 func (s *Stream) submit(calls func() error) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -81,13 +77,12 @@ func (s *Stream) submit(calls func() error) error {
 	return s.gpu.Do(calls)
 }
 
-// submitWork is submit for calls that queue work. On an adopted stream, groups record their events
-// before the work, and the stream's event queuedEnd is recorded after it. s.Recording is set while
-// calls adds work to a capture of the owner.
+// submitWork is submit for calls that queue work. On an adopted stream, it records events before
+// and after the work, and sets s.Recording while the owner captures the work.
 func (s *Stream) submitWork(calls func() error) error {
 	return s.submit(func() error {
-		mayOwnerBeCapturing := s.isAdopted && s.Capture == nil
-		if mayOwnerBeCapturing {
+		mayOwnerCapture := s.isAdopted && s.Capture == nil
+		if mayOwnerCapture {
 			isCapturing, err := s.IsCapturing()
 			if err != nil {
 				return err
@@ -101,13 +96,13 @@ func (s *Stream) submitWork(calls func() error) error {
 		}
 
 		callsErr := calls()
-		recordErr := s.RecordQueued() // even after an error, because some work may be queued
+		recordErr := s.RecordQueued() // calls may have queued work before an error
 		return errors.Join(callsErr, recordErr)
 	})
 }
 
-// RecordQueued records the event queuedEnd on an adopted stream, unless the stream is being
-// captured. Call it after work has been queued, with s.Mu held and the CUDA context current.
+// RecordQueued records queuedEnd after new work on an adopted stream that is not being captured.
+// The caller must hold s.Mu, with the CUDA context current.
 func (s *Stream) RecordQueued() error {
 	isCapturing := s.Recording || s.Capture != nil
 	if !s.isAdopted || isCapturing {
@@ -117,13 +112,12 @@ func (s *Stream) RecordQueued() error {
 	return s.queuedEnd.Record(s.CUDA)
 }
 
-// RecordGroups makes each group whose previous call is on the stream record its event now, except
-// the given group, which may be nil.
+// RecordGroups makes each group whose previous call is on the stream record its event now. It skips
+// the group except, which may be nil. The caller must hold s.Mu.
 //
-// Usually, the group records the event when it makes a call on another stream. If other work has
-// been queued here before that, the call waits for that work, too. Therefore, call RecordGroups
-// before work that may wait for anything else, such as any work on an adopted stream. Also call it
-// before the stream is captured or closed. The caller must hold s.Mu.
+// Otherwise, a group records the event only at its next call on another stream, which then also
+// waits for work queued here in between. Use RecordGroups before work that may block, such as any
+// work on an adopted stream, and before the stream is captured or closed.
 func (s *Stream) RecordGroups(except Group) error {
 	const isAbandoned = false
 	for _, g := range s.groups {
@@ -139,12 +133,10 @@ func (s *Stream) RecordGroups(except Group) error {
 	return nil
 }
 
-// recordAllGroups calls RecordGroups without an exception.
 func recordAllGroups(s *Stream) error { return s.RecordGroups(nil) }
 
-// recordAllWork records queuedEnd after all work on an adopted stream, including the owner's. It
-// does nothing on other streams, on closed ones, and during captures. capturing reports whether the
-// stream is being captured.
+// recordAllWork records queuedEnd after all work on an open adopted stream, including the owner's.
+// During a capture, it only returns true.
 func (s *Stream) recordAllWork() (capturing bool, err error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -159,10 +151,9 @@ func (s *Stream) recordAllWork() (capturing bool, err error) {
 	return s.recordEndEvent(func() error { return recordAllGroups(s) })
 }
 
-// Refuse handles the error of a group's call that was not launched. If the stream is busy, it
-// returns nil, and the next Synchronize returns the error. If the stream is idle, it returns the
-// error. On an adopted stream, it always returns the error, because the owner may never call
-// Synchronize. The caller must hold s.Mu.
+// Refuse handles the error of a group's call that was not launched. On a busy stream, it returns
+// nil and leaves the error to the next Synchronize. It returns the error on an idle stream, and on
+// an adopted stream, for which Synchronize may never be called. The caller must hold s.Mu.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.isAdopted || s.IdleLocked() {
 		s.MarkReported(g)

@@ -15,28 +15,27 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Streams creates a device's streams and events, and closes its graphs: work that a stream has
-// recorded for later launches. The device sets the exported fields, except the counters, before the
-// first use.
+// Streams creates the streams and events of a device, and closes its graphs.
 type Streams struct {
+	// The device sets these fields before the first use.
+
 	GPU            *gpu.GPU
-	Groups         func() []Group       // returns the groups that are open or being torn down
-	LongestTimeout func() time.Duration // returns the longest timeout of the device and its groups
+	Groups         func() []Group       // communicators that are open or being torn down
+	LongestTimeout func() time.Duration // of the device and its groups
 	NewCalls       func() Calls         // returns empty Calls for a new Graph
-	Capturing      atomic.Int32         // number of streams between BeginCapture and EndCapture
-	// HappensBefore orders host functions: functions that run on the host between other work of a
-	// stream. Go's memory model does not know the order of CUDA's work. So a host function loads
-	// HappensBefore before it runs, and increments it afterwards. Code that has seen work complete
-	// must load it, and then sees the writes of earlier host functions.
+
+	Capturing atomic.Int32 // number of streams between BeginCapture and EndCapture
+	// HappensBefore orders host functions (Go functions queued on a stream) for Go's memory model,
+	// which does not know the order of a stream. A host function loads it at the start and
+	// increments it at the end. Load it after work has completed, to see the functions' writes.
 	HappensBefore atomic.Uint64
-	pool          eventPool // CUDA events for reuse
+	pool          eventPool
 
 	mu         ranked.Mutex[streamsMu] // guards the following fields
 	graphs     map[*Graph]struct{}     // open graphs
-	keptPoints []*Point                // used by graphs of other libraries until the device closes
+	keptPoints []*Point                // possibly used by graphs of other libraries
 }
 
-// NewStream creates a stream.
 func (streams *Streams) NewStream() (*Stream, error) {
 	handle, err := gpu.Get(streams.GPU, streams.GPU.CUDA.StreamCreate)
 	if err != nil {
@@ -55,7 +54,7 @@ func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 			queuedEnd: Event{streams: streams},
 		},
 	}
-	// From now on, CUDA calls of the device must not disturb captures of other libraries.
+	// From now on, CUDA calls of the device must not disturb captures of the owner.
 	streams.GPU.Adopted.Store(true)
 	if _, err := s.IsCapturing(); err != nil { // the handle is not valid
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
@@ -78,8 +77,8 @@ var errOtherDevice = errors.New("the stream belongs to another device")
 // NewEvent returns an event that has not been recorded.
 func (streams *Streams) NewEvent() *Event { return &Event{streams: streams} }
 
-// runHostFunc runs a user's function on the calling goroutine. If the function panics, runHostFunc
-// passes an error to report. At the end, it writes value to done, for which the stream waits.
+// runHostFunc calls work, passes an error to report if work panics, and then stores value in done,
+// for which the stream waits.
 func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.Word, value uint32) {
 	streams.HappensBefore.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {
@@ -92,22 +91,22 @@ func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.W
 	})
 }
 
-// keepInCapture keeps point p reachable while a graph uses it. Another library is capturing this
-// graph on the stream. If the CUDA driver cannot report the end of the graph, keepInCapture keeps
-// the point until the device is closed.
+// keepInCapture keeps p reachable for the graph that another library is capturing on the stream: as
+// long as the graph exists or, with an old CUDA driver, until the device is closed.
 func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := streams.GPU.CUDA.CaptureInfo(stream)
 	if err != nil {
 		return err
 	}
 
-	if capture.Graph == 0 { // the capture has ended or is invalid
+	isActive := capture.Graph != 0
+	if !isActive {
 		return nil
 	}
 
 	err = streams.GPU.CUDA.CallAfterGraph(capture.Graph, func() { runtime.KeepAlive(p) })
-	isFunctionMissing := errors.As(err, new(*cuda.MissingError)) // in an old CUDA driver
-	if isFunctionMissing {
+	isDriverOld := errors.As(err, new(*cuda.MissingError))
+	if isDriverOld {
 		streams.mu.Lock()
 		defer streams.mu.Unlock()
 		streams.keptPoints = append(streams.keptPoints, p)
@@ -117,7 +116,7 @@ func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	return err
 }
 
-// addOpenGraph makes CloseGraphs close g. It has no effect if g was added before.
+// addOpenGraph makes CloseGraphs close g. Repeated calls have no effect.
 func (streams *Streams) addOpenGraph(g *Graph) {
 	streams.mu.Lock()
 	defer streams.mu.Unlock()
@@ -128,7 +127,6 @@ func (streams *Streams) addOpenGraph(g *Graph) {
 	streams.graphs[g] = struct{}{}
 }
 
-// removeGraph undoes addOpenGraph.
 func (streams *Streams) removeGraph(g *Graph) {
 	streams.mu.Lock()
 	defer streams.mu.Unlock()
