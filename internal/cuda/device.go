@@ -7,21 +7,17 @@ import (
 	"symmem/internal/dl"
 )
 
-// Device is a GPU, or a part of a GPU that MIG (Multi-Instance GPU) divides. Its methods need no
-// current context.
-//
-// Results that C code stores by pointer are in cells: heap memory, which does not move. Take
-// returns the content of a cell and releases it. getValue makes a cell for a result and takes it.
+// Device is a GPU or a MIG instance, a slice of a GPU. Its methods need no current context.
 type Device struct {
 	driver  *Driver
-	ordinal int32 // number among the visible GPUs, from 0
-	handle  int32 // CUdevice, by which the driver identifies the device
+	ordinal int32 // among the visible GPUs, from 0
+	handle  int32 // CUdevice
 }
 
 // Ordinal returns the device's number among the visible GPUs, from 0.
 func (d Device) Ordinal() int { return int(d.ordinal) }
 
-// textBytes is the size of the memory for a name or a PCI address.
+// textBytes is the size of the cells, memory for C, that hold a name or a PCI address.
 const textBytes = 128
 
 // Name returns the device's product name, such as "NVIDIA H200".
@@ -44,9 +40,8 @@ func trimNUL(text [textBytes]byte) string {
 	return string(before)
 }
 
-// UUID returns the device's UUID, such as 8bf0a1c2-5d6e-7f80-9a1b-2c3d4e5f6071. It is that of
-// nvidia-smi without the prefix "GPU-" or "MIG-". With drivers older than CUDA 11.4, a part of a
-// GPU has the UUID of the whole GPU.
+// UUID returns the UUID that nvidia-smi reports, without the prefix "GPU-" or "MIG-", such as
+// 8bf0a1c2-5d6e-7f80-9a1b-2c3d4e5f6071. Before CUDA 11.4, a MIG instance has the UUID of its GPU.
 func (d Device) UUID() (string, error) {
 	getUUID := deviceGetUUID
 	hasUUID2 := d.driver.symbols[deviceGetUUID2] != 0 // since CUDA 11.4
@@ -68,7 +63,7 @@ func (d Device) TotalMem() (int64, error) {
 // Attribute identifies a property of a device (CUdevice_attribute).
 type Attribute int32
 
-// The attributes that symmem reads.
+// The device attributes that symmem reads.
 const (
 	AttributeMultiprocessorCount    Attribute = 16
 	AttributeComputeMode            Attribute = 20
@@ -78,7 +73,7 @@ const (
 	AttributePosixFDSupported       Attribute = 103 // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
 	AttributeRDMAWithVMMSupported   Attribute = 110 // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
 	AttributeFabricSupported        Attribute = 128 // HANDLE_TYPE_FABRIC_SUPPORTED
-	AttributeMulticastSupported     Attribute = 132 // only for reports
+	AttributeMulticastSupported     Attribute = 132
 )
 
 // Attribute returns a property, or ErrInvalidValue if the driver does not know it.
@@ -88,7 +83,7 @@ func (d Device) Attribute(attribute Attribute) (int, error) {
 	return int(value), err
 }
 
-// ComputeCapability returns the two parts of the compute capability, such as 9 and 0 for 9.0.
+// ComputeCapability returns the compute capability, such as 9 and 0 for an H200.
 func (d Device) ComputeCapability() (major, minor int, err error) {
 	major, err = d.Attribute(AttributeComputeCapabilityMajor)
 	if err != nil {
@@ -99,7 +94,7 @@ func (d Device) ComputeCapability() (major, minor int, err error) {
 	return major, minor, err
 }
 
-// CanAccessPeer reports whether work on this device can access the memory of the device peer.
+// CanAccessPeer reports whether kernels on d can access the memory of peer.
 func (d Device) CanAccessPeer(peer Device) (bool, error) {
 	canAccess, err := getValue[int32](&d.driver.table, deviceCanAccessPeer, uintptr(d.handle),
 		uintptr(peer.handle))
@@ -115,22 +110,22 @@ const (
 	P2PNativeAtomicSupported P2PAttribute = 3 // 1 if atomic instructions work on peer memory
 )
 
-// P2PAttribute returns a property of the link from this device to peer.
+// P2PAttribute returns a property of the link from d to peer.
 func (d Device) P2PAttribute(attribute P2PAttribute, peer Device) (int, error) {
 	value, err := getValue[int32](&d.driver.table, deviceGetP2PAttribute, uintptr(attribute),
 		uintptr(d.handle), uintptr(peer.handle))
 	return int(value), err
 }
 
-// RetainPrimary returns the device's primary context. A context holds a process's state on a
-// device. CUDA's runtime, PyTorch and NCCL use the primary one. The first call creates it, which
-// takes several hundred milliseconds. Call ReleasePrimary once for each call.
+// RetainPrimary returns the device's primary context, the CUDA state that symmem shares with
+// PyTorch, NCCL and other libraries of the process. The first call takes several hundred
+// milliseconds to create it. Call ReleasePrimary once for each call.
 func (d Device) RetainPrimary() (Context, error) {
 	return getValue[Context](&d.driver.table, devicePrimaryCtxRetain, uintptr(d.handle))
 }
 
-// ReleasePrimary undoes one RetainPrimary. CUDA destroys the context when all users in the process
-// have released it.
+// ReleasePrimary undoes one RetainPrimary. CUDA destroys the context after the last release in the
+// process.
 func (d Device) ReleasePrimary() error {
 	return d.driver.call(devicePrimaryCtxRelease, uintptr(d.handle))
 }

@@ -7,17 +7,16 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable is the environment variable that holds the path of libcuda.
+// PathVariable is the environment variable with the path of libcuda.
 const PathVariable = "SYMMEM_CUDA"
 
 // Driver calls the functions of libcuda, the library of the CUDA driver. It is immutable and safe
 // for concurrent use.
 //
-// Most functions use the current context of the calling thread. For example, a program gets the
-// context of the first GPU by Device(0) and RetainPrimary. It then calls SetCurrent on each thread,
-// or uses the Driver that InContext returns.
+// Most functions act on the current context of the calling thread. Get a context with
+// Device.RetainPrimary. Then call SetCurrent on each thread, or use the Driver of InContext.
 type Driver struct {
-	// The methods are divided into embedded types by subject. All have the same table of functions.
+	// The embedded types group the methods by subject, and share one function table.
 
 	table
 	memory
@@ -36,12 +35,11 @@ func newDriver(functions table) *Driver {
 	}
 }
 
-// Load opens and initialises libcuda. It uses the first of paths that can be opened. Without
-// paths, it uses $SYMMEM_CUDA or, if this variable is empty, libcuda.so.1. If the process has
-// already loaded a library of that name, Load uses the loaded one. It needs no CUDA context.
+// Load opens and initialises libcuda. It uses the first of paths that can be opened or is already
+// loaded. The default is $SYMMEM_CUDA or, if that is empty, libcuda.so.1.
 //
-// If there is no suitable library, the error matches ErrNoDriver. If the initialisation (cuInit)
-// fails, the error matches cuInit's Code, such as ErrNoDevice.
+// The error matches ErrNoDriver if there is no suitable library, or a Code such as ErrNoDevice if
+// the initialisation (cuInit) fails.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -69,7 +67,7 @@ func Load(paths ...string) (*Driver, error) {
 	return d, nil
 }
 
-// Path returns the path of libcuda, or its name if the path is unknown.
+// Path returns the path of libcuda, or the name passed to Load if the path is unknown.
 func (d *Driver) Path() string { return d.library.Path() }
 
 // Version returns the newest CUDA version that the driver supports, such as 12090 for 12.9.
@@ -84,7 +82,7 @@ func (d *Driver) DeviceCount() (int, error) {
 	return int(count), err
 }
 
-// Device returns a visible GPU. ordinal counts visible GPUs from 0.
+// Device returns a visible GPU. ordinal counts from 0.
 func (d *Driver) Device(ordinal int) (Device, error) {
 	handle, err := getValue[int32](&d.table, deviceGet, uintptr(ordinal))
 	return Device{driver: d, ordinal: int32(ordinal), handle: handle}, err
@@ -98,17 +96,15 @@ func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
-// InContext returns a Driver that makes a context current before each call, on the same thread. Its
-// callers can therefore be goroutines, which may change threads between two calls. Do not use it
-// for calls that must run on the same thread as an earlier call.
+// InContext returns a Driver that makes a context current before each call, for goroutines that are
+// not locked to a thread. Do not use it for calls that must share a thread, such as captures.
 func (d *Driver) InContext(context Context) *Driver {
-	functions := d.table // a copy, which does not change d
+	functions := d.table // a copy
 	functions.stepBefore = d.ContextStep(context)
 	return newDriver(functions)
 }
 
-// ContextStep returns a step for dl.Symbol.CallAfterStep, which makes a context current and then
-// calls a function on the same thread. The function can belong to any C library.
+// ContextStep returns a dl.Step that makes a context current before a call to any C library.
 func (d *Driver) ContextStep(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
@@ -116,7 +112,7 @@ func (d *Driver) ContextStep(context Context) dl.Step {
 	}
 }
 
-// Current returns the calling thread's context, or 0.
+// Current returns the calling thread's current context, or 0.
 func (d *Driver) Current() (Context, error) {
 	return getValue[Context](&d.table, ctxGetCurrent)
 }

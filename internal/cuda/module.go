@@ -11,25 +11,17 @@ import (
 	"symmem/internal/dl"
 )
 
-// A program loads code as a module, and gets its kernels by name. For example, the kernel
-// add(float *a, float *b, int n) is launched as follows:
-//
-//   - ParamsOf packs the three arguments: two addresses of 8 bytes, and a number of 4 bytes.
-//   - LaunchKernel queues the kernel on a stream. With 10 blocks of 512 threads, 5120 threads run
-//     it.
-//   - CUDA reads the arguments during the call. Later launches use their memory again.
-
-// Module is loaded code (CUmodule).
+// Module is machine code on a device (CUmodule).
 type Module uintptr
 
-// Function is a kernel of a module (CUfunction). It is valid until the module is unloaded.
+// Function is a kernel (CUfunction), valid until its module is unloaded.
 type Function uintptr
 
 // modules calls the functions for modules and kernels.
 type modules struct{ table }
 
-// ModuleLoadData loads code into the current context: PTX, which the driver compiles, or machine
-// code (a cubin). image must end with a zero byte.
+// ModuleLoadData loads machine code (a cubin) or PTX, which the driver compiles, into the current
+// context. image must end with a zero byte.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	endsWithZero := len(image) > 0 && image[len(image)-1] == 0
 	if !endsWithZero {
@@ -41,7 +33,7 @@ func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	return module, err
 }
 
-// ModuleGetFunction returns the kernel with the given name.
+// ModuleGetFunction returns a kernel by name.
 func (m *modules) ModuleGetFunction(module Module, name string) (Function, error) {
 	text := dl.CString(name)
 	function, err := getValue[Function](&m.table, moduleGetFunction, uintptr(module),
@@ -50,9 +42,9 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 	return function, err
 }
 
-// ModuleLoadFunctions loads all kernels of a module onto the device. Without it, CUDA loads each
-// kernel at its first launch, and may then wait for all running kernels (CUDA C++ Programming
-// Guide, "Lazy Loading"). With drivers older than CUDA 12.4, ModuleLoadFunctions does nothing.
+// ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise, CUDA loads each at
+// its first launch, which may wait for all running kernels (CUDA C++ Programming Guide, "Lazy
+// Loading"). Before CUDA 12.4, ModuleLoadFunctions does nothing.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		isMissing := m.symbols[f] == 0
@@ -81,14 +73,14 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 	return nil
 }
 
-// ModuleUnload unloads a module. Queued work and graphs must not use its kernels.
+// ModuleUnload unloads a module, whose kernels must not be used by queued work or graphs.
 func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload, uintptr(module)) }
 
-// Params holds the arguments of a kernel: the bytes of a structure with a field for each argument.
+// Params holds the arguments of a kernel as the bytes of a C structure.
 type Params struct{ packed []byte }
 
-// ParamsOf copies the arguments in a structure. It must contain only numbers and have the same
-// layout in C and Go.
+// ParamsOf copies a structure with one field for each argument. The fields must be numbers, with
+// the same layout in C and Go.
 func ParamsOf[T any](structure *T) Params {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(structure)), unsafe.Sizeof(*structure))
 	return Params{slices.Clone(bytes)}
@@ -101,31 +93,32 @@ func (p *Params) WithUint64(offset int, v uint64) Params {
 	return Params{packed}
 }
 
-// MaxParams is the maximum size of arguments in bytes. Every device supports it.
+// MaxParams is the maximum size in bytes of the arguments of a kernel on any device.
 const MaxParams = 4096
 
 // launchArguments is memory that CUDA reads during a launch.
 type launchArguments struct {
-	extra  [5]uintptr      // two options, each a name and a value, and a name that ends the list
+	extra  [5]uintptr      // pairs of an option and its value, up to launchParamEnd
 	size   uint64          // number of bytes used in params
 	params [MaxParams]byte // arguments of the kernel
 
-	// config and attribute are used only by LaunchOverlapping.
+	// The following fields are for LaunchOverlapping.
+
 	config    launchConfig
 	attribute launchAttribute
 }
 
-// launchPool holds *launchArguments for later launches.
+// launchPool reuses *launchArguments, so that launches do not allocate.
 var launchPool = sync.Pool{New: func() any { return new(launchArguments) }}
 
-// Names of options in launchArguments.extra (CU_LAUNCH_PARAM_... in cuda.h).
+// The options in launchArguments.extra (CU_LAUNCH_PARAM_... in cuda.h).
 const (
 	launchParamEnd     = 0
 	launchParamPointer = 1 // the value is the address of the arguments
 	launchParamSize    = 2 // the value is the address of their size
 )
 
-// setParams copies the arguments of a kernel to l. It panics if they are too large.
+// setParams panics if the arguments are too large.
 func (l *launchArguments) setParams(params *Params) {
 	if len(params.packed) > MaxParams {
 		panic("cuda: too many arguments for a kernel")
@@ -139,8 +132,8 @@ func (l *launchArguments) setParams(params *Params) {
 	}
 }
 
-// LaunchKernel queues a kernel with a grid of blocks, each with the given number of threads. It
-// copies the arguments. It panics if they have more than MaxParams bytes.
+// LaunchKernel queues a kernel with a one-dimensional grid: a number of blocks, with a number of
+// threads each. CUDA copies the arguments. LaunchKernel panics if they exceed MaxParams.
 func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
@@ -151,39 +144,41 @@ func (m *modules) LaunchKernel(
 		noSharedMemory = 0
 		noArray        = 0 // the arguments are in extra, not in an array of pointers
 	)
-	// The grid and the blocks have one dimension, so their other sizes are 1.
 	return m.call(launchKernel, uintptr(f), uintptr(blocks), 1, 1, uintptr(threads), 1, 1,
 		noSharedMemory, uintptr(stream), noArray, dl.AddressOf(&l.extra))
 }
 
 // launchConfig is CUlaunchConfig of cuda.h.
 type launchConfig struct {
-	grid       [3]uint32 // number of blocks in each dimension
-	block      [3]uint32 // number of threads of a block in each dimension
-	_, _       uint32    // dynamic shared memory, which is not used, and padding
-	stream     Stream
-	attributes uintptr // address of an array of launchAttributes
-	count, _   uint32  // number of attributes, and padding
+	grid           [3]uint32 // number of blocks in each dimension
+	block          [3]uint32 // number of threads in each dimension
+	_              uint32    // bytes of dynamic shared memory
+	_              uint32    // padding
+	stream         Stream
+	attributes     uintptr // address of an array of launchAttributes
+	attributeCount uint32
+	_              uint32 // padding
 }
 
 // launchAttribute is CUlaunchAttribute of cuda.h.
 type launchAttribute struct {
-	id, _ uint32 // CUlaunchAttributeID, and padding
+	id    uint32 // CUlaunchAttributeID
+	_     uint32 // padding
 	value [64]byte
 }
 
 // attributeOverlap is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
 const attributeOverlap = 6
 
-// The sizes must match cuda.h. Otherwise, these declarations do not compile.
+// These declarations compile only if the sizes match cuda.h.
 var (
 	_ [56]byte = [unsafe.Sizeof(launchConfig{})]byte{}
 	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
 )
 
-// LaunchOverlapping is like LaunchKernel, but the kernel may start before its predecessor in the
-// stream has completed (programmatic dependent launch). The kernel must wait for its predecessor
-// with griddepcontrol.wait of PTX. Call it only if CanOverlapLaunches returns true for the device.
+// LaunchOverlapping is LaunchKernel for a kernel that may start before its predecessor in the
+// stream has completed (programmatic dependent launch), and waits for it with the PTX instruction
+// griddepcontrol.wait. The device must support this (CanOverlapLaunches).
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
@@ -194,7 +189,7 @@ func (m *modules) LaunchOverlapping(
 	l.attribute = launchAttribute{id: attributeOverlap, value: [64]byte{allowed}}
 	l.config = launchConfig{
 		grid: [3]uint32{uint32(blocks), 1, 1}, block: [3]uint32{uint32(threads), 1, 1},
-		stream: stream, attributes: dl.AddressOf(&l.attribute), count: 1,
+		stream: stream, attributes: dl.AddressOf(&l.attribute), attributeCount: 1,
 	}
 	const noArray = 0 // the arguments are in extra, not in an array of pointers
 	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), noArray,
@@ -210,8 +205,8 @@ func (d Device) CanOverlapLaunches() (bool, error) {
 
 	version, err := d.driver.Version()
 	const (
-		minMajor   = 9     // the first devices with programmatic dependent launches (Hopper)
-		minVersion = 12030 // CUDA 12.3, the first version that can capture them
+		minMajor   = 9     // Hopper, the first devices with programmatic dependent launch
+		minVersion = 12030 // CUDA 12.3, the first version that can capture such launches
 	)
 	return major >= minMajor && version >= minVersion, err
 }

@@ -7,27 +7,13 @@ import (
 	"testing"
 )
 
-// A module contains kernels. By default, CUDA loads a kernel when it is first launched.
-// ModuleLoadFunctions loads all kernels of a module early. For a module with two kernels, it calls:
-//
-//	cuModuleGetFunctionCount        returns 2
-//	cuModuleEnumerateFunctions      returns the handles of the kernels
-//	cuFuncLoad                      loads the first kernel
-//	cuFuncLoad                      loads the second kernel
-
-// eagerLoading implements these functions in C. In it, a handle describes itself. The handle of a
-// module ends with a hexadecimal digit, the number of the module's kernels. The kernels of the
-// module 0x7fabcdef0002 have the handles 0x7fabcdef0012 and 0x7fabcdef0022.
-//
-// Tests call the last three functions:
-//
-//   - calls_made returns the number of calls.
-//   - loaded_at(i) returns the handle of the i-th loaded kernel, from 0. After the last, it returns
-//     0.
-//   - fail(n) makes the n-th call fail, from 1. fail(0) lets all succeed. Both also forget earlier
-//     calls and loaded kernels.
+// eagerLoading is a fake of the functions with which ModuleLoadFunctions loads all kernels of a
+// module. The last hexadecimal digit of a module's handle is its number of kernels. For example,
+// the kernels of module 0x7fabcdef0002 are 0x7fabcdef0012 and 0x7fabcdef0022.
 const eagerLoading = `
-static int64_t loaded[8], count, calls, failing;
+static int64_t loaded[8], count; /* handles of the loaded kernels, and their number */
+static int64_t calls;
+static int64_t failing; /* number of the call that fails, from 1, or 0 */
 static CUresult step(void) { return ++calls == failing ? 2 : 0; }
 CUresult cuModuleGetFunctionCount(unsigned int *n, CUmodule mod) {
 	*n = (int64_t)mod % 16;
@@ -49,8 +35,7 @@ void fail(int64_t call) {
 }
 `
 
-// invoke calls a function of the library, such as fail in eagerLoading. It panics if the library
-// has no such function.
+// invoke calls a C function of a fake.
 func invoke(d *Driver, name string, args ...uintptr) uintptr {
 	symbol, ok := d.library.Find(name)
 	if !ok {
@@ -72,10 +57,9 @@ func loadedFunctions(d *Driver) (functions []Function) {
 	}
 }
 
-// moduleWith returns the handle of a module with up to 15 kernels.
+// moduleWith returns the handle of a module with kernelCount <= 15 kernels.
 func moduleWith(kernelCount int) Module { return Module(address) + Module(kernelCount) }
 
-// kernelsOf returns the handles of all kernels of a module.
 func kernelsOf(module Module, kernelCount int) (kernels []Function) {
 	for number := 1; number <= kernelCount; number++ {
 		kernels = append(kernels, Function(module)+16*Function(number))
@@ -84,13 +68,12 @@ func kernelsOf(module Module, kernelCount int) (kernels []Function) {
 	return kernels
 }
 
-// TestModuleLoadFunctionsLoadsAll loads modules with different numbers of kernels.
 func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
-	driver, _ := load(t, declarations, eagerLoading) // builds a C library in place of libcuda
+	driver, _ := load(t, declarations, eagerLoading) // a fake libcuda
+	const noCall = 0
 	for _, kernelCount := range []int{0, 1, 3} {
 		module := moduleWith(kernelCount)
-		const noCall = 0
-		invoke(driver, "fail", noCall)
+		invoke(driver, "fail", noCall) // resets the fake
 		if err := driver.ModuleLoadFunctions(module); err != nil {
 			t.Errorf("ModuleLoadFunctions of %d kernels = %v, want nil", kernelCount, err)
 		}
@@ -103,16 +86,14 @@ func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
 	}
 }
 
-// TestModuleLoadFunctionsStopsAtFirstError lets each call for a module with two kernels fail in
-// turn. ModuleLoadFunctions must return the error, and make no further call.
 func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
 	driver, _ := load(t, declarations, eagerLoading)
 	module := moduleWith(2)
-	names := []string{
+	expectedCalls := []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad", "cuFuncLoad",
 	}
-	for i, name := range names {
-		failing := uintptr(i + 1) // number of the call that fails
+	for i, name := range expectedCalls {
+		failing := uintptr(i + 1)
 		invoke(driver, "fail", failing)
 		err := driver.ModuleLoadFunctions(module)
 		var callErr *Error
@@ -127,13 +108,12 @@ func TestModuleLoadFunctionsStopsAtFirstError(t *testing.T) {
 	}
 }
 
-// TestModuleLoadFunctionsOnOldDriver uses drivers that lack one of the functions. Then
-// ModuleLoadFunctions must do nothing, because loading kernels early only saves time.
+// On a driver that lacks one of the functions, ModuleLoadFunctions does nothing.
 func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
 	for _, missing := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad",
 	} {
-		source := strings.ReplaceAll(eagerLoading, missing+"(", "other(") // renames the function
+		source := strings.ReplaceAll(eagerLoading, missing+"(", "renamed(")
 		driver, _ := load(t, declarations, source)
 		if err := driver.ModuleLoadFunctions(moduleWith(2)); err != nil {
 			t.Errorf("without %s, ModuleLoadFunctions = %v, want nil", missing, err)
@@ -145,8 +125,7 @@ func TestModuleLoadFunctionsOnOldDriver(t *testing.T) {
 	}
 }
 
-// TestModuleLoadDataNeedsZeroByte passes code without a zero byte, which marks the end for C.
-// ModuleLoadData must fail before it calls CUDA, which new(Driver) could not.
+// new(Driver) cannot call CUDA, so this also tests that ModuleLoadData checks the code first.
 func TestModuleLoadDataNeedsZeroByte(t *testing.T) {
 	for _, code := range []string{"", ".version 8.0"} {
 		_, err := new(Driver).ModuleLoadData([]byte(code))

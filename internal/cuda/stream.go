@@ -8,25 +8,13 @@ import (
 	"symmem/internal/dl"
 )
 
-// A stream executes queued work in order. The work of two streams is not ordered, unless events
-// connect them. For example, kernel B on stream 2 must run after kernel A on stream 1:
-//
-//   - Queue A on stream 1. EventRecord then makes an event mark this point of the stream.
-//   - StreamWaitEvent makes stream 2 wait for the event. Queue B afterwards.
-//
-// A capture records work into a graph instead of executing it. It begins on one stream. If that is
-// stream 1, the same calls add A and B to the graph, so B runs after A in each launch of the graph.
-//
-// Results that C code stores by pointer are in cells: heap memory, which does not move. Take
-// returns the content of a cell and releases it.
-
 // streams calls the functions for streams and events.
 type streams struct{ table }
 
-// Stream is a CUDA stream (CUstream). 0 is the legacy default stream.
+// Stream executes queued work in order (CUstream). 0 is the legacy default stream.
 type Stream uintptr
 
-// Event marks a point in a stream (CUevent).
+// Event marks a point in a stream, for which other streams can wait (CUevent).
 type Event uintptr
 
 // EventFlags selects the features of an event (CUevent_flags).
@@ -41,7 +29,7 @@ func (s *streams) StreamCreate() (Stream, error) {
 	return getValue[Stream](&s.table, streamCreate, nonBlocking)
 }
 
-// StreamDestroy destroys a stream without waiting for its work, which still runs.
+// StreamDestroy destroys a stream. Its queued work still runs.
 func (s *streams) StreamDestroy(stream Stream) error {
 	return s.call(streamDestroy, uintptr(stream))
 }
@@ -62,8 +50,8 @@ func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), noFlags)
 }
 
-// StreamWaitEventExternal is StreamWaitEvent during a capture, for an event that is recorded
-// outside the capture. Each launch of the graph then waits for the event.
+// StreamWaitEventExternal is StreamWaitEvent for a stream under capture and an event outside the
+// capture. Each launch of the captured graph waits for the event.
 func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 	const external = 1 // CU_EVENT_WAIT_EXTERNAL
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), external)
@@ -74,30 +62,28 @@ type WaitFlags uint32
 
 // The wait conditions.
 const (
-	// WaitGreaterOrEqual waits until int32(word-value) >= 0, so that word can be a counter that
-	// wraps around.
+	// WaitGreaterOrEqual waits until int32(memory-value) >= 0, as for a counter that wraps around.
 	WaitGreaterOrEqual WaitFlags = 0
-	WaitEqual          WaitFlags = 1 // waits until word == value
+	WaitEqual          WaitFlags = 1 // waits until memory == value
 )
 
-// StreamWaitValue makes later work of a stream wait until a word satisfies a condition. word is the
-// address of the word, in device or page-locked memory.
+// StreamWaitValue makes later work of a stream wait until the 32-bit value at an address, in device
+// or page-locked memory, satisfies a condition.
 func (s *streams) StreamWaitValue(
-	stream Stream, word uintptr, value uint32, flags WaitFlags,
+	stream Stream, address uintptr, value uint32, flags WaitFlags,
 ) error {
-	return s.call(streamWaitValue32, uintptr(stream), word, uintptr(value), uintptr(flags))
+	return s.call(streamWaitValue32, uintptr(stream), address, uintptr(value), uintptr(flags))
 }
 
-// StreamWriteValue makes a stream write a word, which can be in another GPU's memory. A reader that
-// sees this write also sees all earlier writes of the stream. word is the address of the word.
-func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
+// StreamWriteValue makes a stream write value to an address, possibly of another GPU. A reader that
+// sees value also sees all earlier writes of the stream.
+func (s *streams) StreamWriteValue(stream Stream, address uintptr, value uint32) error {
 	const defaultFlags = 0 // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier before the write
-	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), defaultFlags)
+	return s.call(streamWriteValue32, uintptr(stream), address, uintptr(value), defaultFlags)
 }
 
 // LaunchHostFunc makes a stream call a Go function, and wait until it returns.
 func (s *streams) LaunchHostFunc(stream Stream, work HostFunc) error {
-	// All HostFuncs share one C function, hostCallback. CUDA passes work to it as the argument.
 	return s.call(launchHostFunc, uintptr(stream), hostCallback(), uintptr(work))
 }
 
@@ -111,18 +97,18 @@ func (s *streams) EventRecord(event Event, stream Stream) error {
 	return s.call(eventRecord, uintptr(event), uintptr(stream))
 }
 
-// EventQuery reports whether the work before the last EventRecord has completed. While any stream
-// is being captured in mode CaptureGlobal, it fails and invalidates the capture, unless the calling
-// thread's mode is CaptureRelaxed.
+// EventQuery reports whether the work before the last EventRecord has completed. During a capture
+// with CaptureGlobal, it fails and invalidates the capture, unless the mode of the calling thread
+// is CaptureRelaxed.
 func (s *streams) EventQuery(event Event) (done bool, err error) {
 	return s.query(eventQuery, uintptr(event))
 }
 
-// EventDestroy destroys an event. It does not wait for the event.
+// EventDestroy destroys an event without waiting for it.
 func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, uintptr(event)) }
 
-// EventElapsedTime returns the time between two events. They must have been created without
-// EventDisableTiming. If a stream has not reached one of them, the error is ErrNotReady.
+// EventElapsedTime returns the time between two events that were created without
+// EventDisableTiming. The error is ErrNotReady if one of them has not been reached.
 func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	milliseconds := dl.NewCell(float32(0))
 	err := s.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
@@ -130,9 +116,9 @@ func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	return time.Duration(nanoseconds), err
 }
 
-// CaptureMode selects the threads that must make no unsafe calls during a capture
-// (CUstreamCaptureMode). Calls such as EventQuery are unsafe, because they can wait for captured
-// work. On these threads, an unsafe call fails and invalidates the capture.
+// CaptureMode selects the threads on which unsafe calls fail and invalidate a capture
+// (CUstreamCaptureMode). Calls such as EventQuery are unsafe, because they may wait for captured
+// work.
 type CaptureMode int32
 
 // The capture modes.
@@ -153,21 +139,22 @@ const (
 )
 
 // BeginCapture makes a stream record work into a graph instead of executing it, until EndCapture.
-// Unless the mode is CaptureRelaxed, call EndCapture on the same thread.
+// Streams that wait for its events join the capture. In modes other than CaptureRelaxed, EndCapture
+// must be called on the same thread.
 func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
 	return s.call(streamBeginCapture, uintptr(stream), uintptr(mode))
 }
 
-// EndCapture ends the capture of a stream and returns the graph, which the caller owns. If the
-// capture was invalidated, it returns an error such as ErrCaptureInvalidated.
+// EndCapture returns the captured graph, which the caller owns, or an error such as
+// ErrCaptureInvalidated.
 func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	graph := dl.NewCell(Graph(0))
 	err := s.call(streamEndCapture, uintptr(stream), graph.Address())
 	return graph.Take(), err
 }
 
-// CaptureStatus returns the capture state of a stream, and never invalidates a capture. For the
-// default stream, it returns ErrCaptureImplicit while another stream is being captured.
+// CaptureStatus is safe during captures. For the default stream, it returns ErrCaptureImplicit
+// while another stream is being captured.
 func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
 	err := s.call(streamIsCapturing, uintptr(stream), status.Address())
@@ -177,31 +164,32 @@ func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 // Capture describes the capture of a stream.
 type Capture struct {
 	Status CaptureStatus
-	ID     uint64 // unique among the captures of the process; 0 if Status is CaptureNone
-	// The caller may add nodes and dependencies to Graph, but must not destroy it.
-	Graph        Graph
-	Dependencies []Node // nodes on which the stream's next work depends
+	ID     uint64 // unique in the process; 0 if Status is CaptureNone
+
+	// The following fields are set only if Status is CaptureActive.
+
+	Graph        Graph  // may be extended, but not destroyed
+	Dependencies []Node // on which the stream's next work will depend
 }
 
-// CaptureInfo describes the capture of a stream. Graph and Dependencies are set only if Status is
-// CaptureActive.
+// CaptureInfo describes the capture of a stream.
 func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	status, id := dl.NewCell(CaptureNone), dl.NewCell(uint64(0))
 	graph := dl.NewCell(Graph(0))
-	nodes, count := dl.NewCell(uintptr(0)), dl.NewCell(uint64(0)) // an array and its length
-	edges := dl.NewCell(uintptr(0))
+	nodes, count := dl.NewCell(uintptr(0)), dl.NewCell(uint64(0)) // address and length of an array
+	edgeData := dl.NewCell(uintptr(0))
 	var err error
 	hasVersion3 := s.symbols[streamGetCaptureInfo3] != 0 // since CUDA 12.3
 	if hasVersion3 {
-		// Without the argument edges, the call would fail if edges of the captured graph have data.
+		// The address of edgeData is required for graphs whose edges have data.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
-			graph.Address(), nodes.Address(), edges.Address(), count.Address())
+			graph.Address(), nodes.Address(), edgeData.Address(), count.Address())
 	} else {
 		err = s.call(streamGetCaptureInfo, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), nodes.Address(), count.Address())
 	}
 
-	edges.Take() // not used
+	edgeData.Take() // only to release the cell
 	capture := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
 	array, length := nodes.Take(), count.Take()
 	if capture.Status == CaptureNone {
@@ -209,7 +197,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	}
 
 	isActive := err == nil && capture.Status == CaptureActive
-	if !isActive { // CUDA has set neither the graph nor the array
+	if !isActive {
 		capture.Graph = 0
 		return capture, err
 	}
@@ -218,8 +206,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	return capture, nil
 }
 
-// copyNodes returns a copy of an array of nodes in C memory. CUDA keeps the array of CaptureInfo
-// only until the next call for the stream.
+// copyNodes copies an array of CUDA, which is valid only until the next call for the stream.
 func copyNodes(array uintptr, length uint64) []Node {
 	if array == 0 || length == 0 {
 		return nil
@@ -239,7 +226,7 @@ func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 	address, n := addressOf(nodes), uintptr(len(nodes))
 	defer runtime.KeepAlive(nodes)
 	hasVersion2 := s.symbols[streamUpdateCapture2] != 0
-	if hasVersion2 { // takes data of the edges, too
+	if hasVersion2 {
 		const noEdgeData = 0
 		return s.call(streamUpdateCapture2, uintptr(stream), address, noEdgeData, n, add)
 	}
@@ -247,10 +234,9 @@ func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 	return s.call(streamUpdateCapture, uintptr(stream), address, n, add)
 }
 
-// ThreadExchangeCaptureMode sets the calling thread's capture mode, and returns the previous mode,
-// which the caller should restore.
+// ThreadExchangeCaptureMode sets the calling thread's capture mode, and returns the previous one.
 func (s *streams) ThreadExchangeCaptureMode(mode CaptureMode) (CaptureMode, error) {
-	cell := dl.NewCell(mode) // CUDA replaces the content by the previous mode
+	cell := dl.NewCell(mode) // CUDA swaps in the previous mode
 	err := s.call(threadExchangeStreamCaptureMode, cell.Address())
 	return cell.Take(), err
 }

@@ -1,21 +1,17 @@
 package cuda
 
-// function identifies a C function of libcuda. For example, initialize is 0, and names[0] is the
-// name of the C function, "cuInit".
+// function identifies a C function of libcuda by its index in names.
 type function uint8
 
-var names []string // by function
+var names []string
 
-// declare adds a C function. It is called only for the variables below.
 func declare(name string) function {
 	names = append(names, name)
 	return function(len(names) - 1)
 }
 
-// The C functions that symmem calls. Suffixes such as _v2 mark functions whose parameters have
-// changed. C programs do not write most of the suffixes, because macros of cuda.h add them.
-//
-// Go initialises the variables in this order, so their values are 0, 1, 2 and so on.
+// The C functions that symmem calls, with consecutive values. Suffixes such as _v2 are versions,
+// which macros of cuda.h add to most names in C programs.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")
@@ -84,7 +80,7 @@ var (
 	moduleUnload                    = declare("cuModuleUnload")
 	launchKernel                    = declare("cuLaunchKernel")
 	launchKernelEx                  = declare("cuLaunchKernelEx")
-	// The following functions are optional: some versions of the driver do not have them.
+	// Some supported drivers lack the following functions.
 	deviceGetUUID2           = declare("cuDeviceGetUuid_v2")
 	streamGetCaptureInfo3    = declare("cuStreamGetCaptureInfo_v3")
 	streamUpdateCapture      = declare("cuStreamUpdateCaptureDependencies")
@@ -101,5 +97,5 @@ var (
 	graphRetainUserObject    = declare("cuGraphRetainUserObject")
 )
 
-// firstOptional is the first optional function. All supported drivers have the functions before it.
+// firstOptional is the first function that a driver may lack.
 var firstOptional = deviceGetUUID2

@@ -7,14 +7,8 @@ import (
 	"testing"
 )
 
-// Methods of Driver call C functions of CUDA. For example, AddressFree(a, n) must call
-// cuMemAddressFree with the arguments a and n. If that fails, AddressFree must return an error with
-// the name cuMemAddressFree.
-//
-// In place of CUDA, the test builds a C library with the same functions. They only record their
-// name and arguments, so the addresses are never used.
-
-// These are arguments of calls. Their bits above the 32nd detect arguments that are truncated.
+// Arguments of calls, large enough to detect truncation to 32 bits. The recorder that replaces
+// libcuda does not dereference them.
 const (
 	address      uintptr = 0x7fab_cdef_0000
 	otherAddress uintptr = 0x7012_3456_0000
@@ -25,15 +19,14 @@ const (
 
 var nodes = []Node{Node(address), Node(otherAddress)}
 
-// anyAddress stands for any address except 0 in a list of expected arguments.
+// anyAddress is an expected argument that matches any address except 0.
 const anyAddress = int64(-1 << 62)
 
-// calls holds a call of each method that returns only an error. For methods that also return a
-// bool, errIfFalse turns false into an error.
+// calls has one entry for each method without results other than an error or a bool.
 var calls = map[string]struct {
 	call func(d *Driver) error
-	name string  // C function that the method must call
-	args []int64 // arguments that the C function must get, in the order of cuda.h
+	name string  // C function that call must reach
+	args []int64 // arguments in the order of cuda.h
 }{
 	"releasing a primary context": {
 		call: func(d *Driver) error { return device(d, 3).ReleasePrimary() },
@@ -190,7 +183,7 @@ var calls = map[string]struct {
 			return d.LaunchOverlapping(Function(address), 7, 512, stream, &Params{})
 		},
 		name: "cuLaunchKernelEx",
-		// Sizes are in the configuration, the first argument. Kernel arguments are in the last.
+		// The first argument contains the sizes, and the last one the arguments of the kernel.
 		args: []int64{anyAddress, int64(address), 0, anyAddress},
 	},
 	"launching a kernel": {
@@ -198,15 +191,14 @@ var calls = map[string]struct {
 			return d.LaunchKernel(Function(address), 1<<20, 512, stream, &Params{})
 		},
 		name: "cuLaunchKernel",
-		// A grid of 1<<20 blocks with 512 threads each, and no shared memory.
+		// The grid is 1<<20 x 1 x 1 blocks with 512 x 1 x 1 threads each, and 0 shared memory.
 		args: []int64{int64(address), 1 << 20, 1, 1, 512, 1, 1, 0, int64(stream), 0, anyAddress},
 	},
 }
 
-// device returns a device whose handle and number are the same.
 func device(d *Driver, handle int32) Device { return Device{d, handle, handle} }
 
-// errIfFalse returns err. If err is nil and ok is false, it returns another error.
+// errIfFalse turns the result false into an error.
 func errIfFalse(ok bool, err error) error {
 	if err == nil && !ok {
 		return fmt.Errorf("the method returned false")
@@ -215,10 +207,9 @@ func errIfFalse(ok bool, err error) error {
 	return err
 }
 
-// TestMethodsPassAllArguments checks the calls, first when they succeed and then when they fail.
 func TestMethodsPassAllArguments(t *testing.T) {
-	driver, recorder := load(t, declarations) // builds the library
-	const outOfMemory = 2                     // any result but 0 is an error
+	driver, recorder := load(t, declarations)
+	const outOfMemory = 2 // any error code
 	for name, c := range calls {
 		t.Run(name, func(t *testing.T) {
 			recorder.Reset()
@@ -241,7 +232,6 @@ func TestMethodsPassAllArguments(t *testing.T) {
 	}
 }
 
-// matches reports whether an argument of a C function is as expected.
 func matches(got, want int64) bool {
 	if want == anyAddress {
 		return got != 0

@@ -6,19 +6,17 @@ import (
 	"symmem/internal/dl"
 )
 
-// table calls C functions of libcuda. Suppose that the function cuDeviceGetCount(int *count) has
-// the index 4. Then symbols[4] is its address, and getValue[int32](t, 4) returns the count.
-//
-// Before each call, another function can be called on the same thread: stepBefore. For example, it
-// makes a CUDA context current. If it fails, the call itself is not made.
+// table calls C functions of libcuda.
 type table struct {
-	library    *dl.Library
-	symbols    []dl.Symbol // by function; 0 if an optional function is missing
-	stepBefore dl.Step     // zero for none
+	library *dl.Library
+	symbols []dl.Symbol // by function; 0 if an optional function is missing
+
+	// stepBefore precedes each call on the same thread, for example to make a context current. If
+	// it fails, the call is not made.
+	stepBefore dl.Step
 }
 
-// findSymbols sets t.symbols. It returns a MissingError for each missing function that is not
-// optional.
+// findSymbols returns a MissingError for each required function that the library lacks.
 func (t *table) findSymbols() error {
 	var missing []error
 	for f, name := range names {
@@ -34,7 +32,6 @@ func (t *table) findSymbols() error {
 	return errors.Join(missing...)
 }
 
-// call calls a function. args are its arguments in C.
 func (t *table) call(f function, args ...uintptr) error {
 	status, isStepDone := t.symbols[f].CallAfterStep(&t.stepBefore, args...)
 	if !isStepDone {
@@ -48,20 +45,19 @@ func (t *table) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// getValue calls a function that stores a value at the address in its first argument. It returns
-// the value. args are the other arguments.
+// getValue returns the value that a function stores through its first argument, a pointer. args are
+// the following arguments.
 func getValue[T any](t *table, f function, args ...uintptr) (T, error) {
 	var zero T
-	cell := dl.NewCell(zero)         // heap memory for the value, which does not move
-	allArgs := make([]uintptr, 0, 8) // on the stack; enough for all callers
+	cell := dl.NewCell(zero)         // memory that C can write
+	allArgs := make([]uintptr, 0, 8) // sufficient for all callers, and therefore on the stack
 	allArgs = append(allArgs, cell.Address())
 	allArgs = append(allArgs, args...)
 	err := t.call(f, allArgs...)
 	return cell.Take(), err
 }
 
-// query calls a function that reports whether work is done. The function returns Success if it is,
-// and ErrNotReady if it is not.
+// query calls a function that returns Success if work is done, and ErrNotReady otherwise.
 func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	status, isStepDone := t.symbols[f].CallAfterStep(&t.stepBefore, handle)
 	if !isStepDone {
@@ -78,7 +74,6 @@ func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	}
 }
 
-// newError returns an error for a call of f that has failed with a code.
 func (t *table) newError(f function, code Code) error {
 	return &Error{
 		Call: names[f], Code: code,
@@ -86,13 +81,13 @@ func (t *table) newError(f function, code Code) error {
 	}
 }
 
-// describeCode calls getErrorName or getErrorString, which return texts about a code. It returns ""
-// for an unknown code.
+// describeCode returns the text of getText, which is getErrorName or getErrorString, or "" for an
+// unknown code.
 func (t *table) describeCode(getText function, code Code) string {
 	cell := dl.NewCell(uintptr(0))
-	// Without stepBefore, which could be the call that has failed.
+	// This call needs no stepBefore, which may have caused the error.
 	result := Code(t.symbols[getText].Call(uintptr(code), cell.Address()))
-	address := cell.Take() // of a C string that belongs to CUDA
+	address := cell.Take() // of a C string that CUDA owns
 	if result != Success {
 		return ""
 	}
