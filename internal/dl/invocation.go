@@ -52,5 +52,5 @@ func (i *Invocation) Call() (status int32, ok bool) {
 	}
 
 	f := &i.frame
-	return callAfterWithPurego(f.step, f.argument, Symbol(f.function), f.arguments[:i.count])
+	return callAfterWithPurego(Symbol(f.step), f.argument, Symbol(f.function), f.arguments[:i.count])
 }

@@ -10,24 +10,19 @@ import (
 )
 
 // Library is a shared object that stays loaded until the process exits. It is safe for concurrent
-// use. C functions open it and find functions in it: dlopen, dlinfo and dlsym.
-//
-// For example, Open("libcuda.so.1") returns a Library with this name and the path
-// /usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08.
+// use.
 type Library struct {
-	handle uintptr // by which C functions identify the library
-	name   string  // with which it was opened
-	path   string  // absolute path without symbolic links, or name
+	handle uintptr // from dlopen
+	name   string  // such as "libcuda.so.1"
+	path   string  // such as "/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08", or name
 }
 
-// Open opens the first of the named shared objects that can be loaded. A name is a path or a file
-// name such as "libcuda.so.1". If a library of that name has already been loaded, Open returns it
-// instead of a second copy.
+// Open opens the first of the named shared objects that is already loaded or can be loaded. A name
+// is a path or a file name such as "libcuda.so.1".
 func Open(names ...string) (*Library, error) {
 	var errs []error
 	for _, name := range names {
-		loaded, isLoaded := FindLoaded(name)
-		if isLoaded {
+		if loaded, isLoaded := FindLoaded(name); isLoaded {
 			return loaded, nil
 		}
 
@@ -46,9 +41,9 @@ func Open(names ...string) (*Library, error) {
 	return nil, errors.Join(errs...)
 }
 
-// FindLoaded returns the shared object with the given name if the process has already loaded it.
+// FindLoaded returns a shared object that the process has already loaded.
 func FindLoaded(name string) (l *Library, isLoaded bool) {
-	const rtldNoload = 0x4 // RTLD_NOLOAD of glibc and musl: do not load the library
+	const rtldNoload = 0x4 // RTLD_NOLOAD of glibc and musl
 	handle, err := open(name, purego.RTLD_NOW|rtldNoload)
 	if err != nil {
 		return nil, false
@@ -57,24 +52,22 @@ func FindLoaded(name string) (l *Library, isLoaded bool) {
 	return newLibrary(handle, name), true
 }
 
-// open calls dlopen.
 func open(name string, mode int) (handle uintptr, err error) {
 	if name == "" { // dlopen would return the main program
 		return 0, errors.New("the name is empty")
 	}
 
-	// After a failure, Dlopen calls dlerror, which returns the last error of the thread.
+	// Dlopen calls dlopen and then dlerror, whose result is thread-local.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return purego.Dlopen(name, mode)
 }
 
-// newLibrary returns a Library for a handle from open.
 func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: pathOf(handle, name)}
 }
 
-// pathOf returns the absolute path of a library without symbolic links, or name if it is unknown.
+// pathOf returns the absolute path without symbolic links, or name if the path is unknown.
 func pathOf(handle uintptr, name string) string {
 	path := loaderPath(handle)
 	if path == "" {
@@ -94,45 +87,44 @@ func pathOf(handle uintptr, name string) string {
 	return absolute
 }
 
-// loaderPath returns the path of a library in the loader's list, or "" if it is unknown.
+// loaderPath returns the path in the dynamic loader's list of libraries, or "" if it is unknown.
 func loaderPath(handle uintptr) string {
 	dlinfo, exists := FindDefault("dlinfo")
 	if !exists {
 		return ""
 	}
 
-	// dlinfo stores the address of the library's entry in the list, a struct link_map, in the cell.
 	const rtldLinkMap = 2 // RTLD_DI_LINKMAP of glibc
 	cell := NewCell(uintptr(0))
 	status := int32(dlinfo.Call(handle, rtldLinkMap, cell.Address()))
-	entryAddress := cell.Take()
-	isFound := status == 0 && entryAddress != 0
-	if !isFound {
+	linkMapAddress := cell.Take()
+	if status != 0 || linkMapAddress == 0 {
 		return ""
 	}
 
-	// The entry begins with the address of the loaded code, and the address of the path.
-	entry := Load[[2]uintptr](entryAddress)
-	return GoString(entry[1])
+	// These are the first fields of struct link_map.
+	type linkMap struct {
+		_    uintptr // l_addr
+		path uintptr // l_name
+	}
+
+	return GoString(Load[linkMap](linkMapAddress).path)
 }
 
-// Path returns the absolute path of the library's file, without symbolic links. If the path is
-// unknown, it returns Name.
+// Path returns the absolute path without symbolic links, or Name if the path is unknown.
 func (l *Library) Path() string { return l.path }
 
 // Name returns the name with which the library was opened.
 func (l *Library) Name() string { return l.name }
 
-// Find returns a function that the library or one of its dependencies exports, or false if there is
-// none.
+// Find returns a function that the library or one of its dependencies exports.
 func (l *Library) Find(name string) (Symbol, bool) { return find(l.handle, name) }
 
-// FindDefault returns a function of a library that every program loads, such as libc. It returns
-// false if there is none.
+// FindDefault returns a function of the libraries that every program loads, such as libc.
 func FindDefault(name string) (Symbol, bool) { return find(purego.RTLD_DEFAULT, name) }
 
-// find calls dlsym. As in open, the last error is that of the thread.
 func find(handle uintptr, name string) (Symbol, bool) {
+	// Dlsym calls dlsym and then dlerror, whose result is thread-local.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	address, err := purego.Dlsym(handle, name)

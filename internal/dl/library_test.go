@@ -11,11 +11,6 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// Open loads the first of several libraries that it can load. Find returns a function of a library
-// by its name. For example, Open("libnowhere.so.9", "libm.so.6") loads libm.so.6 if there is no
-// libnowhere.so.9, and Find("cos") returns the cosine function in libm.so.6.
-
-// libcFunction returns a function of the C library. It fails the test if there is none.
 func libcFunction(t testing.TB, name string) dl.Symbol {
 	t.Helper()
 	library, err := dl.Open("libc.so.6")
@@ -26,7 +21,6 @@ func libcFunction(t testing.TB, name string) dl.Symbol {
 	return find(t, library, name)
 }
 
-// find returns a function of a library. It fails the test if there is none.
 func find(t testing.TB, library *dl.Library, name string) dl.Symbol {
 	t.Helper()
 	symbol, ok := library.Find(name)
@@ -37,8 +31,6 @@ func find(t testing.TB, library *dl.Library, name string) dl.Symbol {
 	return symbol
 }
 
-// TestOpenReturnsFirstExistingLibrary opens three names, of which only the first does not exist.
-// Open must return the second library, which is the only one with cos.
 func TestOpenReturnsFirstExistingLibrary(t *testing.T) {
 	library, err := dl.Open("libnowhere.so.9", "libm.so.6", "libc.so.6")
 	if err != nil {
@@ -58,8 +50,6 @@ func TestOpenReturnsFirstExistingLibrary(t *testing.T) {
 	}
 }
 
-// TestPathIsMappedFile looks up the path of a library in the kernel's list of files that are mapped
-// into this process.
 func TestPathIsMappedFile(t *testing.T) {
 	library, err := dl.Open("libc.so.6")
 	if err != nil {
@@ -75,13 +65,12 @@ func TestPathIsMappedFile(t *testing.T) {
 		t.Errorf("Path() = %s, want an absolute path", library.Path())
 	}
 
-	if !strings.Contains(string(maps), library.Path()+"\n") { // lines end with the path
+	isMapped := strings.Contains(string(maps), library.Path()+"\n")
+	if !isMapped {
 		t.Errorf("Path() = %s, want the path of a mapped file", library.Path())
 	}
 }
 
-// TestOpenErrorNamesAllAttempts opens a library that does not exist and one without code. The error
-// must give the reason for each.
 func TestOpenErrorNamesAllAttempts(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "broken.so")
 	if err := os.WriteFile(broken, []byte("no code"), 0o600); err != nil {
@@ -104,7 +93,6 @@ func TestOpenErrorNamesAllAttempts(t *testing.T) {
 	}
 }
 
-// TestOpenRefusesEmptyNames opens no name, and an empty name. Both must return an error.
 func TestOpenRefusesEmptyNames(t *testing.T) {
 	for description, names := range map[string][]string{
 		"no names":      nil,
@@ -118,8 +106,7 @@ func TestOpenRefusesEmptyNames(t *testing.T) {
 	}
 }
 
-// TestOpenReturnsLoadedLibrary opens a library by its path and then by its soname, the name that
-// the file contains. Both must give the same library.
+// A library that was opened by its path is found again by its soname, the name stored in the file.
 func TestOpenReturnsLoadedLibrary(t *testing.T) {
 	soname := "libsymmem_" + rand.Text() + ".so.1" // unique, because libraries are never unloaded
 	path := dltest.Compile(t, "libresident.so", "int answer(void) { return 42; }",
@@ -133,7 +120,7 @@ func TestOpenReturnsLoadedLibrary(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// No file has the soname, so Open can find only the loaded library.
+	// No file has this name, so Open can only find the loaded library.
 	loaded, err := dl.Open(soname)
 	if err != nil {
 		t.Fatal(err)
@@ -155,8 +142,6 @@ func TestOpenReturnsLoadedLibrary(t *testing.T) {
 	}
 }
 
-// TestPathResolvesSymlinks opens a library by a symbolic link. Name must return the link, and Path
-// the file.
 func TestPathResolvesSymlinks(t *testing.T) {
 	path := dltest.Compile(t, "libfile.so", "int answer(void) { return 42; }")
 	link := filepath.Join(t.TempDir(), "liblink.so")
@@ -173,7 +158,7 @@ func TestPathResolvesSymlinks(t *testing.T) {
 		t.Errorf("Name() = %s, want %s", library.Name(), link)
 	}
 
-	wantPath, err := filepath.EvalSymlinks(path) // the folder of path may be a link, too
+	wantPath, err := filepath.EvalSymlinks(path) // the temporary folder may be a link, too
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,35 +11,27 @@ import (
 	"symmem/internal/dl"
 )
 
-// A test of a binding to a C library replaces the library with a shared object that records calls.
-// For the declaration "int f(int a, void *b)", the shared object contains this function:
+// recorderCode is the C code of a shared object that replaces a C library and records calls. Source
+// adds a function for each declaration. For example, "int f(int a, void *b)" becomes
 //
 //	int f(int a, void *b) {
 //		int64_t args[] = {(int64_t)a, (int64_t)b};
 //		return record("f", 2, args);
 //	}
-//
-// The test calls f through the binding, with 7 and the address of some memory. LastCall then
-// returns the name f and both arguments. Before the call, the test can set what f returns
-// (SetResult), what it writes to the memory (SetOutput), and how many bytes of the memory it copies
-// (RecordMemory).
-
-// recorder is the C code that all shared objects contain. A function that begins with recorder_
-// implements the method of Recorder with a similar name.
-const recorder = `
+const recorderCode = `
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* The arrays have an element for each argument. */
+/* All arrays except name and bytes are indexed by argument. */
 static struct last_call {
 	char name[64];
 	int64_t count;
 	int64_t args[16];
-	unsigned char memory[16][256];
+	unsigned char memory[16][256]; /* copies of the memory behind pointers */
 } last_call;
-static struct { unsigned char bytes[256]; size_t length; } outputs[16]; /* what to write */
-static size_t memory_lengths[16]; /* how many bytes to copy */
+static struct { unsigned char bytes[256]; size_t length; } outputs[16]; /* to write to pointers */
+static size_t memory_lengths[16]; /* how many bytes to copy from pointers */
 static int result; /* of all functions */
 
 static int record(const char *name, int count, int64_t *args) {
@@ -68,21 +60,19 @@ void recorder_reset(void) {
 void *recorder_last_call(void) { return &last_call; }
 `
 
-// declarationPattern matches a declaration such as "int f(int a, void *b)". Its groups are the
-// type, the name and the parameters.
-var declarationPattern = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
+// declarationPattern captures the name and the parameters of "int f(int a, void *b)".
+var declarationPattern = regexp.MustCompile(`^\s*\w+\s+(\w+)\s*\((.*)\)$`)
 
-// Source returns the C code of a shared object that records calls of the declared functions. All
-// functions must return int and have at most 16 parameters. prelude declares the C types of the
-// parameters.
+// Source returns the C code of a shared object that records calls of the declared functions, which
+// must return int and have at most 16 parameters. prelude declares their parameter types.
 //
-// A declaration takes one line, or several lines. In the second case, each line but the last ends
-// with a comma, and each line but the first begins with a tab.
+// Each line holds one declaration. A declaration can continue after a comma on a line that begins
+// with a tab.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var code strings.Builder
-	code.WriteString(recorder + prelude)
-	joinedLines := strings.ReplaceAll(declarations, ",\n\t", ", ") // one declaration per line
+	code.WriteString(recorderCode + prelude)
+	joinedLines := strings.ReplaceAll(declarations, ",\n\t", ", ")
 	for line := range strings.Lines(joinedLines) {
 		declaration := strings.TrimSpace(line)
 		if declaration == "" {
@@ -94,8 +84,8 @@ func Source(t testing.TB, prelude, declarations string) string {
 			t.Fatalf("%q is not a function declaration", declaration)
 		}
 
-		name := groups[2]
-		params := groups[3]
+		name := groups[1]
+		params := groups[2]
 		fmt.Fprintf(&code, "%s {\n", declaration)
 		fmt.Fprintf(&code, "\tint64_t args[] = {%s};\n", castArguments(params))
 		fmt.Fprintf(&code, "\treturn record(%q, %d, args);\n}\n", name, countParams(params))
@@ -104,7 +94,7 @@ func Source(t testing.TB, prelude, declarations string) string {
 	return code.String()
 }
 
-// countParams returns the number of parameters in a list such as "int a, void *b".
+// countParams returns 2 for "int a, void *b".
 func countParams(params string) int {
 	if params == "void" {
 		return 0
@@ -113,24 +103,24 @@ func countParams(params string) int {
 	return strings.Count(params, ",") + 1
 }
 
-// castArguments returns C expressions that convert the parameters to int64_t. For example, it
-// returns "(int64_t)a, (int64_t)b" for "int a, void *b".
+// castArguments returns "(int64_t)a, (int64_t)b" for "int a, void *b".
 func castArguments(params string) string {
 	if countParams(params) == 0 {
-		return "0" // A C array cannot be empty.
+		return "0" // a C array cannot be empty
 	}
 
 	isSeparator := func(r rune) bool { return r == ' ' || r == '*' }
 	var casts []string
 	for param := range strings.SplitSeq(params, ",") {
-		words := strings.FieldsFunc(param, isSeparator) // the type and the name
-		casts = append(casts, "(int64_t)"+words[len(words)-1])
+		words := strings.FieldsFunc(param, isSeparator)
+		name := words[len(words)-1]
+		casts = append(casts, "(int64_t)"+name)
 	}
 
 	return strings.Join(casts, ", ")
 }
 
-// Recorder is a loaded shared object that was built from the code of Source.
+// Recorder is a loaded shared object that was built from the result of Source.
 type Recorder struct {
 	t       testing.TB
 	library *dl.Library
@@ -148,12 +138,12 @@ type lastCall struct {
 type Call struct {
 	Name string  // of the function
 	Args []int64 // truncated to the declared types
-	// Memory contains, for each argument of RecordMemory, the memory to which it pointed at the begin
-	// of the call. It is zero for other arguments.
+	// Memory is indexed by argument. It contains copies, made when the call began, of the memory
+	// that RecordMemory has selected.
 	Memory [16][256]byte
 }
 
-// Open opens the shared object at a path and calls Reset.
+// Open loads the shared object at path and resets it.
 func Open(t testing.TB, path string) *Recorder {
 	t.Helper()
 	library, err := dl.Open(path)
@@ -166,7 +156,6 @@ func Open(t testing.TB, path string) *Recorder {
 	return r
 }
 
-// call calls a function of the C part.
 func (r *Recorder) call(name string, args ...uintptr) uintptr {
 	r.t.Helper()
 	symbol, exists := r.library.Find(name)
@@ -177,7 +166,7 @@ func (r *Recorder) call(name string, args ...uintptr) uintptr {
 	return symbol.Call(args...)
 }
 
-// Reset deletes the last call and all settings.
+// Reset clears the last call and all settings.
 func (r *Recorder) Reset() {
 	r.t.Helper()
 	r.call("recorder_reset")
@@ -189,8 +178,8 @@ func (r *Recorder) SetResult(code int) {
 	r.call("recorder_result", uintptr(code))
 }
 
-// SetOutput makes all functions write bytes to the memory to which an argument points. index counts
-// arguments from 0. The number of bytes must be from 1 to 256.
+// SetOutput makes all functions write 1 to 256 bytes to the memory to which an argument points.
+// index counts arguments from 0.
 func (r *Recorder) SetOutput(index int, bytes []byte) {
 	r.t.Helper()
 	copied := slices.Clone(bytes)
@@ -199,17 +188,17 @@ func (r *Recorder) SetOutput(index int, bytes []byte) {
 	runtime.KeepAlive(copied)
 }
 
-// RecordMemory makes all functions copy the first bytes of the memory to which an argument points.
-// index counts arguments from 0. bytes is the number of bytes, at most 256.
-func (r *Recorder) RecordMemory(index, bytes int) {
+// RecordMemory makes all functions record the first length bytes, at most 256, of the memory to
+// which an argument points. index counts arguments from 0.
+func (r *Recorder) RecordMemory(index, length int) {
 	r.t.Helper()
-	r.call("recorder_memory", uintptr(index), uintptr(bytes))
+	r.call("recorder_memory", uintptr(index), uintptr(length))
 }
 
 // LastCall returns the last call.
 func (r *Recorder) LastCall() Call {
 	r.t.Helper()
-	last := dl.Load[lastCall](r.call("recorder_last_call")) // a copy
+	last := dl.Load[lastCall](r.call("recorder_last_call"))
 	name, _, _ := strings.Cut(string(last.name[:]), "\x00")
 	return Call{Name: name, Args: last.args[:last.count:last.count], Memory: last.memory}
 }
