@@ -15,15 +15,15 @@ import (
 // The context is reference-counted (Hold and Drop). Do not use a GPU after the last Drop.
 //
 // Most CUDA calls act on the context that is current on the calling thread, but goroutines change
-// threads. Do therefore locks the goroutine to a thread that has the context, whereas With sets the
-// context before each CUDA call.
+// threads. GPU.Do therefore locks the goroutine to a thread that has the context, whereas GPU.With
+// sets the context before each CUDA call.
 type GPU struct {
 	cuda.Device
 	CUDA            *cuda.Driver // acts on the current context, as in Do
 	anyThreadDriver *cuda.Driver // sets the context before each call
 	context         cuda.Context
-	// Adopted is set once another library is known to use streams of the GPU. It may be capturing
-	// them into graphs, and calls outside CUDA's relaxed capture mode can invalidate a capture.
+	// Adopted is set once another library is known to use streams of the GPU. The library may be
+	// capturing them into graphs. CUDA's relaxed mode keeps other calls from invalidating a capture.
 	Adopted         atomic.Bool
 	Timeout         time.Duration // limit for waits for internal work
 	InternalStreams InternalStreams
@@ -159,8 +159,9 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Query runs query in With. While another library captures in global mode, CUDA refuses the query
-// and invalidates the capture. Query then sets Adopted, which protects later captures, and retries.
+// Query runs query in With. If another library is capturing a stream in global mode, CUDA refuses
+// the query and invalidates the capture. Query then sets Adopted, which protects later captures,
+// and retries.
 func (g *GPU) Query(query func(gpu *cuda.Driver) error) error {
 	err := g.With(query)
 	if !errors.Is(err, cuda.ErrCaptureUnsupported) {

@@ -40,13 +40,12 @@ func (g *GPU) MustKeepMemory() bool {
 	}
 }
 
-// removeUnfinished removes done by identity, because other goroutines may have added items or
-// removed done during isDone.
-func (g *GPU) removeUnfinished(done *unfinishedItem) {
+// removeUnfinished has no effect if another goroutine has already removed the item.
+func (g *GPU) removeUnfinished(item *unfinishedItem) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	isDone := func(item *unfinishedItem) bool { return item == done }
-	g.unfinishedWork = slices.DeleteFunc(g.unfinishedWork, isDone)
+	isItem := func(other *unfinishedItem) bool { return other == item }
+	g.unfinishedWork = slices.DeleteFunc(g.unfinishedWork, isItem)
 }
 
 // firstUnfinished returns nil if no work is unfinished.
@@ -98,8 +97,8 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 	return false, err
 }
 
-// beginFree returns the first deferred free, which the caller must call before endFree. If another
-// goroutine is calling it already, beginFree returns only a channel that is closed afterwards.
+// beginFree returns the first deferred free. The caller must run it and then call endFree. If
+// another goroutine is running it, beginFree returns only a channel that is closed afterwards.
 func (g *GPU) beginFree() (free func() error, otherFreeEnded <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,8 +139,8 @@ func (g *GPU) takeUnreported() error {
 	return err
 }
 
-// ReclaimBeforeMap is Reclaim for calls that all processes make together to map memory. It keeps
-// errors for the next Reclaim, because the call must not fail in one process only.
+// ReclaimBeforeMap is Reclaim for collective calls that map memory. It keeps errors for the next
+// Reclaim, because such a call must not fail on one rank only.
 func (g *GPU) ReclaimBeforeMap() {
 	if _, err := g.Reclaim(); err != nil {
 		g.ReportInReclaim(err)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The order of FreeWhenIdle calls also holds with several goroutines in Reclaim.
+// Frees run once, in the order of the FreeWhenIdle calls, even if several goroutines call Reclaim.
 func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	const freeCount = 200 // arbitrary
 	var g GPU

@@ -12,14 +12,14 @@ import (
 // other streams, it is zero.
 //
 // The owner can begin a capture at any time: CUDA then records work into a graph instead of running
-// it. A query of the stream would invalidate the capture, so symmem queries queuedEnd instead, an
-// event that it records after its work.
+// it. To ask CUDA whether the stream is idle would invalidate the capture, so symmem queries
+// queuedEnd instead, an event that it records after its work.
 type adoptedState struct {
 	isAdopted      bool
 	streams        *Streams
 	handle         cuda.Stream
 	queuedEnd      Event                           // recorded with Stream.Mu held
-	Recording      bool                            // queueing into a capture; guarded by Stream.Mu
+	Recording      bool                            // in a capture of the owner; guarded by Stream.Mu
 	queryMu        ranked.RWMutex[adoptionQueryMu] // read-locked by queries of the capture status
 	queriesStopped bool                            // guarded by queryMu
 }
@@ -41,7 +41,8 @@ func (a *adoptedState) IsCapturing() (bool, error) {
 	status, err := gpu.Get(device, func() (cuda.CaptureStatus, error) {
 		return device.CUDA.CaptureStatus(a.handle)
 	})
-	if errors.Is(err, cuda.ErrCaptureImplicit) { // the default stream, during another capture
+	isBlocked := errors.Is(err, cuda.ErrCaptureImplicit) // the default stream, by another capture
+	if isBlocked {
 		return true, nil
 	}
 

@@ -8,8 +8,8 @@ import (
 )
 
 // BusyStreams lists the streams on which a communicator may have unfinished work. Each launch adds
-// its stream. A watcher goroutine removes idle streams with AllIdle until the list is empty, and
-// then sleeps until the next Add.
+// its stream. A watcher goroutine polls AllIdle, which removes idle streams, and sleeps while the
+// list is empty.
 //
 // A launch must hold its stream's lock from IsAdded until CUDA has accepted the work. AllIdle keeps
 // locked streams, even if they still look idle to CUDA.
@@ -29,8 +29,8 @@ type BusyStreams struct {
 	closedWhileBusy bool // a removed stream was closed with unfinished work
 }
 
-// IsAdded is an inlined check that makes most calls of Add unnecessary. It can return false for a
-// stream in the list.
+// IsAdded reports whether Add is unnecessary. It may return false for a stream in the list, so that
+// it is small enough to be inlined.
 func (b *BusyStreams) IsAdded(s *Stream) bool {
 	return b.lastAdded.Load() == s && b.Watching.Load()
 }

@@ -27,10 +27,10 @@ type Stream struct {
 	closed          atomic.Bool // written with Mu held
 	closedWhileBusy atomic.Bool // set if Close left unfinished work
 	waitState
-	lastCall                  // guarded by Mu
+	lastCall                  // of a group; guarded by Mu
 	launchingGroups           // groups that have made calls on the stream; guarded by Mu
-	hostFuncCount   uint32    // number of host functions so far; guarded by Mu
-	hostFuncWord    *gpu.Word // number of completed ones, or nil before the first; guarded by Mu
+	hostFuncCount   uint32    // number of queued host functions; guarded by Mu
+	hostFuncWord    *gpu.Word // number of completed host functions, or nil; guarded by Mu
 	adoptedState              // zero unless the stream is adopted
 	faults                    // error for the next Synchronize
 }

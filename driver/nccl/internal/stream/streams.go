@@ -36,6 +36,7 @@ type Streams struct {
 	keptPoints []*Point                // possibly used by graphs of other libraries
 }
 
+// NewStream creates a stream.
 func (streams *Streams) NewStream() (*Stream, error) {
 	handle, err := gpu.Get(streams.GPU, streams.GPU.CUDA.StreamCreate)
 	if err != nil {
