@@ -24,26 +24,23 @@ fields are listed in docs/reference/json.md.`
 const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
   symmem bench collective --backend host --json`
 
-// bench and tune compare variants of a call, for example on the plain path (A) and on the window
-// path (B). They repeat the call in batches of 5 ms, which alternate: A, B, A, B, and so on, until
-// each variant has 21 batches. A plan consists of the length and the number of batches.
-
-// benchFlags holds the flags that all subcommands of bench have.
+// benchFlags holds the flags shared by all subcommands of bench.
 type benchFlags struct {
 	planFlags
 	json    bool
-	enforce bool   // fail if a result is above its bar, an upper limit
-	backend string // "" for the value of SYMMEM_BACKEND
+	enforce bool   // fail if a result exceeds its bar, the upper limit
+	backend string // "" means $SYMMEM_BACKEND
 }
 
-// maxBatches limits the number of batches, because their times are kept in memory.
+// maxBatches bounds memory: the time of every batch is kept.
 const maxBatches = 1_000_000
 
-// planFlags holds the flags that determine the plan.
+// planFlags holds the flags of a measurement plan. bench and tune compare variants of a call, such
+// as its plain path (A) and its window path (B), in alternating batches: A, B, A, B.
 type planFlags struct {
-	isQuick       bool          // use the smaller defaults
-	batchCount    int           // number of batches of each variant; 0 for the default
-	batchDuration time.Duration // length of a batch; 0 for the default
+	isQuick       bool          // use smaller defaults
+	batchCount    int           // batches of each variant; 0 means the default
+	batchDuration time.Duration // length of a batch; 0 means the default
 }
 
 func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
@@ -53,7 +50,7 @@ func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.batchDuration, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
 }
 
-// parsePlan checks the values of the flags, and returns the plan.
+// parsePlan validates the flags and fills in the defaults.
 func (f *planFlags) parsePlan() (bench.Plan, error) {
 	defaults := bench.Full
 	if f.isQuick {
@@ -83,8 +80,7 @@ func newBenchCommand() *cobra.Command {
 		Long:    benchLong,
 		Example: benchExample,
 		Args:    cobra.NoArgs,
-		// Only the subcommands measure.
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	flags := cmd.PersistentFlags()
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")

@@ -36,7 +36,6 @@ const diffExample = `  symmem diff snapshot_rank0.pickle snapshot_rank1.pickle
   symmem diff --json traces/
   symmem diff good.pickle bad.pickle --rank good.pickle=0 --rank bad.pickle=1`
 
-// diffFlags holds the flags of diff.
 type diffFlags struct {
 	files rankFiles
 	json  bool
@@ -58,12 +57,25 @@ func newDiffCommand() *cobra.Command {
 	return cmd
 }
 
-// run compares the files and prints the report. The exit code states whether the ranks agree.
+// run prints a comparison of the files. The error carries exitWrong if the ranks differ.
 func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
-	const minFiles = 2
-	report, err := f.files.compare(cmd, args, minFiles)
+	sources, err := f.files.find(args)
 	if err != nil {
 		return err
+	}
+
+	if len(sources) == 1 {
+		return errors.New("one file is not enough: pass the files of at least two ranks")
+	}
+
+	report, err := f.files.compare(cmd, sources)
+	if err != nil {
+		return err
+	}
+
+	if !report.HasComparison() {
+		return exitWith(exitFailed, errors.New("nothing to compare: no pool or group has events "+
+			"in the files of two ranks"))
 	}
 
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
@@ -77,11 +89,10 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// rankFiles holds the flags that diff and report have in common. They select what to compare in
-// the files that ranks have recorded.
+// rankFiles holds the flags shared by diff and report.
 type rankFiles struct {
-	fileRanks []string // values of --rank, such as "good.pickle=0": the file is of rank 0
-	device    int      // -1 for the only device with events
+	fileRanks []string // values of --rank, such as "good.pickle=0" for a file of rank 0
+	device    int      // -1 means the only device with events
 	allPools  bool     // also compare the default pool and the pools of graphs
 }
 
@@ -93,12 +104,9 @@ func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 		"also compare the default pool and the pools of graphs")
 }
 
-// compare reads files and compares the ranks that recorded them. It returns an error for fewer
-// than minFiles files, which is 1 or 2. If it is 2, there must also be something to compare.
-func (f *rankFiles) compare(
-	cmd *cobra.Command, paths []string, minFiles int,
-) (*diff.Report, error) {
-	ranks, err := f.ranksByFile()
+// find lists the files in paths, at least one, and determines the rank of each.
+func (f *rankFiles) find(paths []string) ([]load.Source, error) {
+	ranks, err := f.parseFileRanks()
 	if err != nil {
 		return nil, err
 	}
@@ -108,32 +116,26 @@ func (f *rankFiles) compare(
 		return nil, exitWith(exitFailed, err)
 	}
 
-	if len(sources) < minFiles {
-		return nil, errors.New("one file is not enough: pass the files of at least two ranks")
-	}
+	return sources, nil
+}
 
-	showProgress, clearProgress := newReadProgress(cmd) // showProgress may be nil
+// compare reads the files and compares the ranks that recorded them.
+func (f *rankFiles) compare(cmd *cobra.Command, sources []load.Source) (*diff.Report, error) {
+	showProgress, clearProgress := newReadProgress(cmd)
 	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: showProgress})
 	clearProgress()
 	if err != nil {
 		return nil, exitWith(exitFailed, err)
 	}
 
-	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
-	mustCompare := minFiles > 1
-	if mustCompare && !report.HasComparison() {
-		return nil, exitWith(exitFailed, errors.New("nothing to compare: no pool or group has events "+
-			"in the files of two ranks"))
-	}
-
-	return report, nil
+	return diff.Compare(histories, diff.Options{AllPools: f.allPools}), nil
 }
 
-// ranksByFile parses --rank. It returns the ranks that the user has set, by file.
-func (f *rankFiles) ranksByFile() (map[string]int, error) {
+// parseFileRanks returns the ranks given by --rank, keyed by clean path.
+func (f *rankFiles) parseFileRanks() (map[string]int, error) {
 	ranks := map[string]int{}
 	for _, text := range f.fileRanks {
-		separator := strings.LastIndex(text, "=") // the last one, as the file's name may contain "="
+		separator := strings.LastIndex(text, "=") // a file name may contain "=" too
 		if separator < 0 {
 			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
 		}
@@ -150,17 +152,17 @@ func (f *rankFiles) ranksByFile() (map[string]int, error) {
 	return ranks, nil
 }
 
-// minProgressBytes is the smallest total size of files for which progress is shown.
+// minProgressBytes is the total size of files from which progress is shown.
 const minProgressBytes = 64 << 20
 
-// newReadProgress returns functions that show on the terminal how many bytes have been read, and
-// that clear this text. Without a terminal, show is nil.
+// newReadProgress returns functions that show and clear the number of bytes read on the terminal.
+// Without a terminal, show is nil, which load.Options allows.
 func newReadProgress(cmd *cobra.Command) (show func(done, total int64), clearText func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
 	}
 
-	var mu sync.Mutex // files are read concurrently
+	var mu sync.Mutex // load.Files reads files concurrently
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
 	showMiB := progressLines(counter, "MiB read")
 	show = func(done, total int64) {

@@ -15,16 +15,13 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// doctor starts its trial like this: it launches this program once for each rank, with a flag for
-// child ranks. Each child opens the backend, makes calls, and prints a line such as:
+// startTrial launches this program once per rank, as a child. Each child opens the backend, makes
+// calls, and prints a line such as:
 //
 //	result: {"rank":1,"windows":2,"calls":[...]}
 //
-// doctor, the parent, collects these lines. A child that fails before it prints its line has no
-// result. Then, doctor reports how the child exited.
-
-// startTrial runs a trial on this machine and returns its results. It returns an error only if a
-// signal interrupts the trial. The Trial contains all other errors.
+// startTrial returns an error only if a signal interrupts the trial. All other errors are in the
+// Trial.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
@@ -34,9 +31,10 @@ func (f *doctorFlags) startTrial(
 		return doctor.NewTrial(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
 	}
 
-	var sharingPlan *gpuSharing // nil unless ranks share GPUs
-	if usesGPUs(facts) && ranks > len(facts.GPUs) {
-		sharingPlan, err = checkSharing(ranks, &facts.Library, os.Environ())
+	var plan *sharingPlan // nil unless ranks share GPUs
+	mustShare := usesGPUs(facts) && ranks > len(facts.GPUs)
+	if mustShare {
+		plan, err = checkSharing(ranks, &facts.Library, os.Environ())
 		if err != nil {
 			return doctor.NewTrial(ranks, nil, err), nil
 		}
@@ -44,7 +42,7 @@ func (f *doctorFlags) startTrial(
 
 	ctx, cancel := f.trialContext(cmd.Context())
 	defer cancel()
-	var output bytes.Buffer
+	var output bytes.Buffer // of all children
 	launched, err := runRanks(ctx, launch.Spec{
 		Ranks: ranks, Env: os.Environ(), OmitPrefix: true,
 		Command: []string{
@@ -52,7 +50,7 @@ func (f *doctorFlags) startTrial(
 			"--timeout=" + f.timeout.String(),
 		},
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
-	}, sharingPlan)
+	}, plan)
 	if isInterrupted(&launched) {
 		interruptErr := fmt.Errorf("a signal interrupted the trial: %v", launched.Signal)
 		exitErr := exitWith(128+int(launched.Signal), nil)
@@ -72,8 +70,8 @@ func (f *doctorFlags) startTrial(
 
 func usesGPUs(facts *doctor.Facts) bool { return facts.Backend == "nccl" }
 
-// trialRanks returns the number of ranks to start. By default, there is one for each GPU, or two on
-// the host backend.
+// trialRanks returns the number of ranks to start: by default one per GPU, or two on the host
+// backend.
 func (f *doctorFlags) trialRanks(facts *doctor.Facts) int {
 	const defaultHostRanks = 2
 	switch {
@@ -86,16 +84,15 @@ func (f *doctorFlags) trialRanks(facts *doctor.Facts) int {
 	}
 }
 
-// rankResultPrefix begins each line with a result. NCCL may print other lines to the same output.
+// rankResultPrefix distinguishes results from other lines, such as those of NCCL.
 const rankResultPrefix = "result: "
 
-// runChildRank runs the trial on a child rank, and prints the result.
 func (f *doctorFlags) runChildRank(cmd *cobra.Command, world rendezvous.World) error {
 	result := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	return printRankResult(cmd, result)
 }
 
-// printRankResult prints the result of this child rank.
+// printRankResult prints a result for the parent.
 func printRankResult(cmd *cobra.Command, result any) error {
 	encoded, err := json.Marshal(result)
 	if err != nil {
@@ -106,7 +103,7 @@ func printRankResult(cmd *cobra.Command, result any) error {
 	return exitWith(exitOK, err)
 }
 
-// parseRankResults returns the results in the output of all child ranks. It skips other lines.
+// parseRankResults returns the results in the output of all children. It skips other lines.
 func parseRankResults[T any](output []byte) []T {
 	results := []T{} // not nil, because JSON encodes nil as null
 	for line := range bytes.Lines(output) {
@@ -117,7 +114,7 @@ func parseRankResults[T any](output []byte) []T {
 
 		var result T
 		if err := json.Unmarshal(encoded, &result); err != nil {
-			continue // for example, the child was killed while it printed the line
+			continue // the child was killed while printing the line
 		}
 
 		results = append(results, result)
@@ -126,10 +123,9 @@ func parseRankResults[T any](output []byte) []T {
 	return results
 }
 
-// missingResultsError returns an error that says how the ranks without a result exited. If all
-// ranks have printed a result, it returns nil.
+// missingResultsError describes how each rank without a result exited.
 func missingResultsError(launched *launch.Result, results []doctor.RankResult) error {
-	hasResult := map[int]bool{} // by rank
+	hasResult := map[int]bool{}
 	for _, r := range results {
 		hasResult[r.Rank] = true
 	}

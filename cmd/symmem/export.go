@@ -40,28 +40,26 @@ const exportExample = `  symmem export traces/ --perfetto run.zip
   symmem export traces/ --redact shared/
   symmem export rank0.trace rank1.trace --snapshot snapshots/ --json`
 
-// exportFlags holds the flags of export. Each format has a path to write. If it is "", export does
-// not write the format.
+// exportFlags holds the output path of each format, or "" for formats that are not requested.
 type exportFlags struct {
-	perfetto       string // path of an archive
-	flightRecorder string // path of a folder
-	snapshot       string // path of a folder
-	redact         string // path of a folder
+	perfetto       string // an archive
+	flightRecorder string // a folder, like those below
+	snapshot       string
+	redact         string
 	json           bool
 }
 
-// exportReport describes the output of export.
 type exportReport struct {
 	Files  []exportedFile `json:"files"`
-	Clocks []export.Clock `json:"clocks"` // how the clock of each rank differs
-	Notes  []string       `json:"notes"`  // what is missing from the files, and how clocks differ
+	Clocks []export.Clock `json:"clocks"` // one per rank, relative to a reference rank
+	Notes  []string       `json:"notes"`  // about missing data and clocks, for the user
 }
 
-// exportedFile describes an archive or folder that export has written.
+// exportedFile is an archive or folder that export has written.
 type exportedFile struct {
 	Format string `json:"format"`
 	Path   string `json:"path"`
-	Text   string `json:"text"` // describes the contents, such as "4 ranks, 120 calls"
+	Text   string `json:"text"` // summary of the contents, such as "4 ranks, 120 calls"
 }
 
 func newExportCommand() *cobra.Command {
@@ -83,7 +81,7 @@ func newExportCommand() *cobra.Command {
 	return cmd
 }
 
-// run writes the requested formats and prints a report about them.
+// run writes the requested formats and prints what it has written.
 func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	hasFormat := f.perfetto != "" || f.flightRecorder != "" || f.snapshot != "" || f.redact != ""
 	if !hasFormat {
@@ -111,7 +109,7 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	return exitWith(exitOK, err)
 }
 
-// writeFiles writes the traces in each format that has a path, and adds each file to the report.
+// writeFiles writes each requested format and adds it to the report.
 func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) error {
 	ranks := len(traces.Clocks)
 	if f.perfetto != "" {
@@ -161,17 +159,16 @@ func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) er
 	return nil
 }
 
-// addFile adds a file to the report, with its absolute path.
+// addFile records a written file under its absolute path.
 func (r *exportReport) addFile(format, path, text string) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
-		absolute = path // the folder of this process does not exist any more
+		absolute = path // the working directory has been deleted
 	}
 
 	r.Files = append(r.Files, exportedFile{Format: format, Path: absolute, Text: text})
 }
 
-// writeText writes a line for each file and each note.
 func (r *exportReport) writeText(w io.Writer) error {
 	for _, f := range r.Files {
 		if _, err := fmt.Fprintf(w, "%s: %s\n", f.Path, f.Text); err != nil {

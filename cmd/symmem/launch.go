@@ -170,12 +170,12 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 		spec.Command = slices.Concat([]string{self, pinName, "--"}, args)
 	}
 
-	sharingPlan, err := f.planSharing()
+	plan, err := f.planSharing()
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
 
-	result, err := runRanks(cmd.Context(), spec, sharingPlan)
+	result, err := runRanks(cmd.Context(), spec, plan)
 	live.Sweep() // removes folders that killed ranks left behind
 	if err != nil {
 		return exitWith(exitFailed, err)
@@ -194,7 +194,7 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 
 // planSharing returns how the ranks share GPUs. It returns nil if there are enough GPUs, or without
 // --share-gpus.
-func (f *launchFlags) planSharing() (*gpuSharing, error) {
+func (f *launchFlags) planSharing() (*sharingPlan, error) {
 	if !f.shareGPUs {
 		return nil, nil
 	}

@@ -10,11 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A command writes a report to standard output: as text or, with --json, as a JSON object. If it
-// could not run, it writes the JSON object {"error": "...", "code": 2} instead. So a program that
-// passes --json can rely on JSON.
-
-// writeReport writes a report. It calls writeText to write it as text.
+// writeReport writes a report as JSON, or as text with writeText.
 func writeReport(w io.Writer, asJSON bool, report any, writeText func(io.Writer) error) error {
 	if asJSON {
 		return writeJSON(w, report)
@@ -35,11 +31,11 @@ func writeJSON(w io.Writer, report any) error {
 	return nil
 }
 
-// output wraps standard output and records whether writes succeed.
+// output wraps standard output and records the result of its writes.
 type output struct {
 	io.Writer
-	written bool  // whether any bytes have been written
-	err     error // error of the first failed write
+	written bool  // whether anything has been written
+	err     error // of the first failed write
 }
 
 // Write implements io.Writer.
@@ -53,7 +49,7 @@ func (o *output) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Stat describes the output's file. It returns an error if the output is not a file.
+// Stat returns an error if the output is not a file.
 func (o *output) Stat() (os.FileInfo, error) {
 	file, isFile := o.Writer.(*os.File)
 	if !isFile {
@@ -63,32 +59,33 @@ func (o *output) Stat() (os.FileInfo, error) {
 	return file.Stat()
 }
 
-// wantsJSON reports whether the command must write JSON, even if an argument is invalid.
+// wantsJSON reports whether a failed command must print its error as JSON. args may be invalid.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
-	jsonFlag, err := cmd.Flags().GetBool("json")
-	hasFlag := err == nil
-	isChildRank := slices.Contains(args, "--"+childRankFlag) // its parent, this program, writes JSON
-	if !hasFlag || isChildRank {
-		return false
+	isSet, err := cmd.Flags().GetBool("json")
+	if err != nil {
+		return false // the command has no such flag
 	}
 
-	if jsonFlag {
-		return true
+	isChildRank := slices.Contains(args, "--"+childRankFlag)
+	if isChildRank {
+		return false // its parent prints JSON
 	}
 
-	// The arguments after an invalid one have not been parsed, and may contain --json. Those of
-	// launch may belong to the program that it starts.
-	return slices.Contains(args, "--json") && cmd.Name() != "launch"
+	if isSet || cmd.Name() == "launch" { // launch starts a program, to which --json may belong
+		return isSet
+	}
+
+	// Parsing stops at an invalid argument, possibly before --json.
+	return slices.Contains(args, "--json")
 }
 
-// failure is encoded as the JSON output of a command that could not run.
+// failure is printed instead of a report, so that --json always yields JSON.
 type failure struct {
 	Error string `json:"error"`
 	Code  int    `json:"code"`
 }
 
-// writeFailure writes the JSON output of a command that could not run. It ignores a failed write,
-// because the error is also printed on standard error.
+// writeFailure ignores failed writes, because the error is also printed on standard error.
 func writeFailure(w io.Writer, code int, err error) {
 	text, encodeErr := json.Marshal(failure{Error: err.Error(), Code: code})
 	if encodeErr == nil {

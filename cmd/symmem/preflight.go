@@ -43,17 +43,16 @@ const preflightExample = `  symmem preflight
   symmem launch -n 4 --no-prefix -- symmem preflight
   srun symmem preflight --timeout 60s && srun ./job`
 
-// preflightFlags holds the flags of preflight.
 type preflightFlags struct {
 	rankFlags
 	backend     string
-	timeout     time.Duration // maximum duration of each wait for other ranks
-	deadline    time.Duration // maximum duration of all checks
+	timeout     time.Duration // limit for each wait for other ranks
+	deadline    time.Duration // limit for all checks together
 	tolerance   float64       // fraction of the expected speed that a link or call must reach
-	minLinkGBps float64       // minimum speed of links in GB/s; 0 for no limit
-	metricsFile string        // "" to write no metrics
+	minLinkGBps float64       // minimum speed of links; 0 means no limit
+	metricsFile string        // "" means no metrics
 	json        bool
-	startTime   time.Time // of the command
+	startTime   time.Time // of this process
 }
 
 func newPreflightCommand() *cobra.Command {
@@ -91,13 +90,13 @@ func (f *preflightFlags) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
-// parse checks the values of the flags.
+// parse validates the flags and chooses the backend.
 func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	isRankCountValid := f.rankCount >= 1 && f.rankCount <= maxRanks
 	isToleranceValid := f.tolerance >= 0 && f.tolerance < 1 // false for NaN
 	isMinLinkValid := f.minLinkGBps >= 0                    // false for NaN
 	switch {
-	case flags.Changed("ranks") && !isRankCountValid:
+	case flags.Changed("ranks") && !isRankCountValid: // 0, the default, means automatic
 		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.rankCount, maxRanks)
 	case f.deadline <= 0:
 		return fmt.Errorf("--deadline is %v, but must be positive", f.deadline)
@@ -116,8 +115,7 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	return chooseBackend(&f.backend)
 }
 
-// run runs the checks if a launcher has started this process as a rank. If not, it starts the
-// ranks.
+// run makes this process a rank if a launcher has started it. Otherwise, run starts the ranks.
 func (f *preflightFlags) run(cmd *cobra.Command) error {
 	world, err := f.discoverWorld(cmd)
 	if err != nil {
@@ -132,7 +130,7 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	return f.startRanks(cmd)
 }
 
-// runAsRank runs the checks, and writes the report if this rank is responsible for it.
+// runAsRank runs the checks. On one of the ranks, it also prints the report.
 func (f *preflightFlags) runAsRank(cmd *cobra.Command, world rendezvous.World) error {
 	if err := reserveStdout(cmd); err != nil {
 		return err
@@ -143,21 +141,12 @@ func (f *preflightFlags) runAsRank(cmd *cobra.Command, world rendezvous.World) e
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline)
 	defer cancel()
 	r := f.runChecks(ctx, world)
-	if f.isChildRank { // the parent is also this program, and writes the report
-		if err := printRankResult(cmd, r.result); err != nil {
-			return err
-		}
-
-		if r.result.Error != "" {
-			return exitWith(exitWrong, nil) // makes the launcher stop the other ranks
-		}
-
-		return nil
+	if f.isChildRank {
+		return reportToParent(cmd, r.result)
 	}
 
-	// This process did not start the ranks, so it does not know which rank has exited first.
 	report := f.judgeResults(r.knownResults(), preflight.Options{
-		Ranks: world.Size, FirstExit: noRank,
+		Ranks: world.Size, FirstExit: noRank, // only the launcher knows which rank exited first
 	})
 	isReporter := r.isReporter()
 	isFirstOfNode := world.LocalRank == 0
@@ -172,8 +161,21 @@ func (f *preflightFlags) runAsRank(cmd *cobra.Command, world rendezvous.World) e
 	return exitWith(report.ExitCode(), nil)
 }
 
-// writeResults prints the report if this process is the reporter. If this process is the first of
-// its node, writeResults also writes the metrics to the file of --prometheus.
+// reportToParent prints the result for the parent, which prints the report.
+func reportToParent(cmd *cobra.Command, result preflight.RankResult) error {
+	if err := printRankResult(cmd, result); err != nil {
+		return err
+	}
+
+	if result.Error != "" {
+		return exitWith(exitWrong, nil) // makes the parent stop the other ranks
+	}
+
+	return nil
+}
+
+// writeResults prints the report on the reporter, and writes the metrics on the first rank of each
+// node.
 func (f *preflightFlags) writeResults(
 	cmd *cobra.Command, report *preflight.Report, isReporter, isFirstOfNode bool,
 ) error {
@@ -189,8 +191,8 @@ func (f *preflightFlags) writeResults(
 	return errors.Join(reportErr, metricsErr)
 }
 
-// judgeResults makes a report. It adds the limits to o: those of the flags, and the tuning table,
-// which contains times of calls.
+// judgeResults judges the results by the limits of the flags and the times in the tuning table,
+// which it adds to o.
 func (f *preflightFlags) judgeResults(
 	results []preflight.RankResult, o preflight.Options,
 ) *preflight.Report {
@@ -200,7 +202,7 @@ func (f *preflightFlags) judgeResults(
 		backend, device := results[0].Backend, results[0].Device
 		file, isRequired := findTuningFile(device, o.Ranks)
 		table, err := doctor.ReadTuning(backend, device, file, isRequired)
-		if err == nil { // otherwise, symmem.Open has reported the error on the ranks
+		if err == nil { // symmem.Open has already reported an error on the ranks
 			o.Table = table
 		}
 	}

@@ -188,7 +188,7 @@ func (r *preflightRank) knownResults() []preflight.RankResult {
 // results.
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	const isReporter, isFirstOfNode = true, true // this process does both for the ranks
-	ranks, sharingPlan, err := f.ranksToStart(cmd)
+	ranks, plan, err := f.ranksToStart(cmd)
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
@@ -210,7 +210,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 			fmt.Sprint("--tolerance=", f.tolerance),
 		},
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
-	}, sharingPlan)
+	}, plan)
 	if isInterrupted(&launched) {
 		report := f.judgeResults(nil, preflight.Options{Ranks: ranks, FirstExit: noRank})
 		report.AddInterrupt(launched.Signal.String())
@@ -260,7 +260,7 @@ func (f *preflightFlags) exitOptions(
 }
 
 // ranksToStart returns the number of ranks to start, and how they share GPUs (nil if they do not).
-func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *gpuSharing, error) {
+func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *sharingPlan, error) {
 	ranks := f.rankCount
 	if ranks == 0 {
 		gpuCount, err := symmem.LocalRanks(f.backend)

@@ -208,15 +208,15 @@ func startRanks(cmd *cobra.Command, requestedRanks int) error {
 	command := childCommand(cmd, self)
 	backend := cmd.Flag("backend").Value.String()
 	isExplicit := cmd.Flags().Changed("ranks")
-	ranks, sharingPlan, err := planRanks(requestedRanks, isExplicit, backend)
+	ranks, plan, err := planRanks(requestedRanks, isExplicit, backend)
 	if err != nil {
 		return exitWith(exitFailed, err)
 	}
 
 	prohibition := cmd.Annotations[noSharingAnnotation]
-	if sharingPlan != nil && prohibition != "" {
+	if plan != nil && prohibition != "" {
 		return exitWith(exitFailed, fmt.Errorf("%d ranks on %s: %s", ranks,
-			sharingPlan.gpuCountText(), prohibition))
+			plan.gpuCountText(), prohibition))
 	}
 
 	spec := launch.Spec{
@@ -229,7 +229,7 @@ func startRanks(cmd *cobra.Command, requestedRanks int) error {
 		spec.Env = append(os.Environ(), envProgress+"=lines")
 	}
 
-	result, err := runRanks(cmd.Context(), spec, sharingPlan)
+	result, err := runRanks(cmd.Context(), spec, plan)
 	counter.end()
 	if err != nil {
 		return exitWith(exitFailed, fmt.Errorf("starting the ranks: %w", err))

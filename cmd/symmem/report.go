@@ -63,8 +63,12 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 		}
 	}
 
-	const minFiles = 1
-	result, err := f.files.compare(cmd, args, minFiles)
+	sources, err := f.files.find(args)
+	if err != nil {
+		return err
+	}
+
+	result, err := f.files.compare(cmd, sources)
 	if err != nil {
 		return err
 	}

@@ -22,8 +22,8 @@ import (
 // Multi-Process Service (MPS) lets them run side by side. It needs a daemon, which the command
 // starts and later stops, unless a daemon is already running.
 
-// gpuSharing describes how ranks share GPUs. A nil *gpuSharing means that they share none.
-type gpuSharing struct {
+// sharingPlan describes how ranks share GPUs. A nil *sharingPlan means that they share none.
+type sharingPlan struct {
 	ranks, gpus int // how many there are
 	status      doctor.GPUSharing
 	userEnv     []string // this process's environment before libraries could change it
@@ -35,7 +35,7 @@ type gpuSharing struct {
 // Ranks need to share only if there are fewer GPUs. In this case, an explicit number means that
 // they must. If the number is a default and there are several GPUs, planRanks returns their number
 // instead. If there is one GPU, the ranks share it if they can, and otherwise there is one rank.
-func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, error) {
+func planRanks(ranks int, isExplicit bool, backend string) (int, *sharingPlan, error) {
 	userEnv := os.Environ() // before LocalRanks loads libraries, which may set variables
 	gpus, err := symmem.LocalRanks(backend)
 	if err != nil {
@@ -52,9 +52,9 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, er
 	}
 
 	library := doctor.InspectLibrary()
-	sharingPlan, err := checkSharing(ranks, &library, userEnv)
+	plan, err := checkSharing(ranks, &library, userEnv)
 	if err == nil {
-		return ranks, sharingPlan, nil
+		return ranks, plan, nil
 	}
 
 	if isExplicit {
@@ -66,13 +66,13 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, er
 
 // checkSharing returns how ranks share this machine's GPUs, or an error if they cannot. It checks
 // the version of library (NCCL), unless library is nil.
-func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*gpuSharing, error) {
+func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*sharingPlan, error) {
 	driver, gpus := doctor.InspectDriver()
 	if driver.Error != "" {
 		return nil, fmt.Errorf("finding GPUs for %d ranks to share: %s", ranks, driver.Error)
 	}
 
-	s := &gpuSharing{
+	s := &sharingPlan{
 		ranks: ranks, gpus: len(gpus), userEnv: userEnv,
 		status: doctor.InspectSharing(gpus, library, os.Getenv),
 	}
@@ -84,7 +84,7 @@ func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*gpuSha
 	return s, nil
 }
 
-func (s *gpuSharing) gpuCountText() string {
+func (s *sharingPlan) gpuCountText() string {
 	if s.gpus == 1 {
 		return "1 GPU"
 	}
@@ -94,7 +94,7 @@ func (s *gpuSharing) gpuCountText() string {
 
 // runRanks calls launch.Run. If the ranks share GPUs, it first prints a message, and a daemon runs
 // until the ranks have exited.
-func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Result, error) {
+func runRanks(ctx context.Context, spec launch.Spec, s *sharingPlan) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
@@ -129,7 +129,7 @@ func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Resu
 
 // startDaemon starts a daemon, unless one is running. It returns nil if it has started none. The
 // description says how the ranks share the GPUs.
-func (s *gpuSharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
+func (s *sharingPlan) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
 	_, isFolderSet := os.LookupEnv(mps.PipeVariable) // the folder of the user's daemon, or ""
 	switch {
 	case s.status.IsServiceRunning:
@@ -152,7 +152,7 @@ func (s *gpuSharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, descr
 // addSettings returns a copy of env with variables for ranks that share GPUs. Variables that the
 // user has set have precedence, unless they are empty. If daemon is not nil, its variables replace
 // even these.
-func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
+func (s *sharingPlan) addSettings(env []string, daemon *mps.Daemon) []string {
 	settings := s.chooseSettings()
 	for _, entry := range s.userEnv {
 		name, value, _ := strings.Cut(entry, "=")
@@ -186,7 +186,7 @@ const (
 // of NCCL, so that the communicators of all ranks fit into memory. With MPS, they also give each
 // rank the same share of threads and hardware queues, so that kernels of all ranks can run at the
 // same time.
-func (s *gpuSharing) chooseSettings() map[string]string {
+func (s *sharingPlan) chooseSettings() map[string]string {
 	settings := map[string]string{
 		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
 	}

@@ -159,32 +159,32 @@ func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 	}
 	withMPS := doctor.GPUSharing{IsServiceRunning: true}
 	for name, test := range map[string]struct {
-		sharing gpuSharing
+		sharing sharingPlan
 		want    []string // sorted
 	}{
 		"4 ranks on 1 GPU": {
-			sharing: gpuSharing{ranks: 4, gpus: 1, status: withMPS},
+			sharing: sharingPlan{ranks: 4, gpus: 1, status: withMPS},
 			want: []string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=16", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"8 ranks on 1 GPU": {
-			sharing: gpuSharing{ranks: 8, gpus: 1, status: withMPS},
+			sharing: sharingPlan{ranks: 8, gpus: 1, status: withMPS},
 			want: []string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=8", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=12", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"5 ranks on 4 GPUs, at most 2 on each": {
-			sharing: gpuSharing{ranks: 5, gpus: 4, status: withMPS},
+			sharing: sharingPlan{ranks: 5, gpus: 4, status: withMPS},
 			want: []string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=32", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"without MPS, with variables of the user": {
-			sharing: gpuSharing{
+			sharing: sharingPlan{
 				ranks: 2, gpus: 1,
 				userEnv: []string{
 					"NCCL_MAX_CTAS=9",     // is kept
