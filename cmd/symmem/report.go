@@ -31,7 +31,6 @@ const reportExample = `  symmem report traces/
   symmem report snapshots/ -o page.html
   symmem report -o - rank0.pickle rank1.pickle >page.html`
 
-// reportFlags holds the flags of report.
 type reportFlags struct {
 	files  rankFiles
 	output string // a path, or "-" for standard output
@@ -54,7 +53,7 @@ func newReportCommand() *cobra.Command {
 	return cmd
 }
 
-// run compares the files and writes the page. The exit code states whether the ranks agree.
+// run writes the page. The error carries exitWrong if the ranks differ.
 func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	writesFile := f.output != "-"
 	if writesFile {
@@ -78,8 +77,9 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 		return exitWith(exitFailed, err)
 	}
 
-	if writesFile { // otherwise, the page is the only output
-		kilobytes := (size + 999) / 1000 // rounded up
+	if writesFile {
+		const kilobyte = 1000
+		kilobytes := (size + kilobyte - 1) / kilobyte // rounded up
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\nThe page is %s (%d kB).\n",
 			report.Summarize(result), f.output, kilobytes)
 	}
@@ -91,9 +91,9 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// writePage writes the page. It returns the size of the file in bytes, or 0 for standard output.
+// writePage writes the page and returns its size in bytes, or 0 if it goes to standard output.
 func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size int64, err error) {
-	var diffText strings.Builder // the page also contains the output of symmem diff
+	var diffText strings.Builder // the output of symmem diff, which the page includes
 	if err := result.WriteText(&diffText); err != nil {
 		return 0, err
 	}
@@ -108,8 +108,8 @@ func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (size i
 	return writePageFile(f.output, built, diffText.String())
 }
 
-// writePageFile writes the page to a file, and returns its size in bytes. It replaces an existing
-// file atomically. Only the owner can read the new file.
+// writePageFile writes a file that only its owner can read, and returns its size in bytes. It
+// replaces an existing file atomically.
 func writePageFile(file string, p *page.Page, diffText string) (size int64, err error) {
 	temporary, err := os.CreateTemp(filepath.Dir(file), ".report-*")
 	if err != nil {
@@ -117,7 +117,7 @@ func writePageFile(file string, p *page.Page, diffText string) (size int64, err 
 	}
 
 	writeErr := p.WriteHTML(temporary, diffText)
-	size, seekErr := temporary.Seek(0, io.SeekEnd) // the position at the end is the size
+	size, seekErr := temporary.Seek(0, io.SeekEnd)
 	closeErr := temporary.Close()
 	err = errors.Join(writeErr, seekErr, closeErr)
 	if err == nil {
@@ -132,11 +132,11 @@ func writePageFile(file string, p *page.Page, diffText string) (size int64, err 
 	return size, nil
 }
 
-// minProgressEvents is the smallest total number of events for which progress is shown.
+// minProgressEvents is the total number of events from which progress is shown.
 const minProgressEvents = 1 << 20
 
-// newEventProgress returns functions that show on the terminal how many events have been converted,
-// and that clear this text. Without a terminal, show is nil.
+// newEventProgress returns functions that show and clear the number of converted events on the
+// terminal. Without a terminal, show is nil, which report.Build allows.
 func newEventProgress(cmd *cobra.Command) (show func(done, total int), clearText func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}

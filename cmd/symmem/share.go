@@ -17,24 +17,22 @@ import (
 	"symmem/internal/mps"
 )
 
-// If a command starts more ranks than there are GPUs, the ranks must share the GPUs: for example, 8
-// ranks on 2 GPUs, 4 on each. By default, the kernels of the 4 ranks run in turns. NVIDIA's
-// Multi-Process Service (MPS) lets them run side by side. It needs a daemon, which the command
-// starts and later stops, unless a daemon is already running.
-
-// sharingPlan describes how ranks share GPUs. A nil *sharingPlan means that they share none.
+// sharingPlan lets ranks share GPUs, such as 8 ranks on 2 GPUs. A nil plan means no sharing.
+//
+// Kernels of ranks on the same GPU run in turns, unless NVIDIA's Multi-Process Service (MPS) runs
+// them side by side. MPS needs a daemon, which runRanks starts and stops unless one is running.
 type sharingPlan struct {
-	ranks, gpus int // how many there are
+	ranks, gpus int // their numbers
 	status      doctor.GPUSharing
-	userEnv     []string // this process's environment before libraries could change it
+	userEnv     []string // environment of this process before CUDA libraries changed it
 }
 
-// planRanks returns the number of ranks to start, and how they share GPUs. isExplicit states
-// whether the user has set the given number of ranks, or it is a default.
+// planRanks returns the number of ranks to start and their plan. If there are fewer GPUs than
+// ranks:
 //
-// Ranks need to share only if there are fewer GPUs. In this case, an explicit number means that
-// they must. If the number is a default and there are several GPUs, planRanks returns their number
-// instead. If there is one GPU, the ranks share it if they can, and otherwise there is one rank.
+//   - An explicit number of ranks, given by the user, is an order: planRanks fails if they cannot
+//     share the GPUs.
+//   - A default number is reduced to the number of GPUs. Only a single GPU is shared, if possible.
 func planRanks(ranks int, isExplicit bool, backend string) (int, *sharingPlan, error) {
 	userEnv := os.Environ() // before LocalRanks loads libraries, which may set variables
 	gpus, err := symmem.LocalRanks(backend)
@@ -61,50 +59,49 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *sharingPlan, e
 		return 0, nil, fmt.Errorf("%w; use --ranks %d or --backend host", err, gpus)
 	}
 
-	return gpus, nil, nil // one rank
+	return 1, nil, nil // one rank on the only GPU
 }
 
-// checkSharing returns how ranks share this machine's GPUs, or an error if they cannot. It checks
-// the version of library (NCCL), unless library is nil.
+// checkSharing returns a plan for this machine's GPUs, or an error if ranks cannot share them. A
+// nil library (NCCL) is not checked.
 func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*sharingPlan, error) {
 	driver, gpus := doctor.InspectDriver()
 	if driver.Error != "" {
 		return nil, fmt.Errorf("finding GPUs for %d ranks to share: %s", ranks, driver.Error)
 	}
 
-	s := &sharingPlan{
+	p := &sharingPlan{
 		ranks: ranks, gpus: len(gpus), userEnv: userEnv,
 		status: doctor.InspectSharing(gpus, library, os.Getenv),
 	}
-	if s.status.Obstacle != "" {
+	if p.status.Obstacle != "" {
 		return nil, fmt.Errorf("%d ranks: this machine has %s, and ranks cannot share one: %s", ranks,
-			s.gpuCountText(), s.status.Obstacle)
+			p.gpuCountText(), p.status.Obstacle)
 	}
 
-	return s, nil
+	return p, nil
 }
 
-func (s *sharingPlan) gpuCountText() string {
-	if s.gpus == 1 {
+func (p *sharingPlan) gpuCountText() string {
+	if p.gpus == 1 {
 		return "1 GPU"
 	}
 
-	return fmt.Sprintf("%d GPUs", s.gpus)
+	return fmt.Sprintf("%d GPUs", p.gpus)
 }
 
-// runRanks calls launch.Run. If the ranks share GPUs, it first prints a message, and a daemon runs
-// until the ranks have exited.
-func runRanks(ctx context.Context, spec launch.Spec, s *sharingPlan) (launch.Result, error) {
-	if s == nil {
+// runRanks calls launch.Run. If the ranks share GPUs, it prints a message and keeps an MPS daemon
+// running until the ranks have exited.
+func runRanks(ctx context.Context, spec launch.Spec, plan *sharingPlan) (launch.Result, error) {
+	if plan == nil {
 		return launch.Run(ctx, spec)
 	}
 
-	// These signals must not end this process before it has stopped the daemon. launch.Run forwards
-	// them to the ranks, except SIGPIPE.
-	ignoredSignals := make(chan os.Signal, 1) // is not read; signals that do not fit are dropped
+	// No signal may end this process before it has stopped the daemon.
+	ignoredSignals := make(chan os.Signal, 1) // never read
 	signal.Notify(ignoredSignals, syscall.SIGPIPE)
 	defer signal.Stop(ignoredSignals)
-	forwardedSignals := make(chan os.Signal, 8) // enough for signals in quick succession
+	forwardedSignals := make(chan os.Signal, 8) // read by launch.Run; room for a burst
 	signal.Notify(forwardedSignals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(forwardedSignals)
 	spec.Signals = forwardedSignals
@@ -112,14 +109,14 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharingPlan) (launch.Res
 		spec.Env = os.Environ()
 	}
 
-	daemon, description := s.startDaemon(ctx)
+	daemon, description := plan.startDaemon(ctx)
 	fmt.Fprintf(spec.Stderr, "symmem: %d ranks share %s, %s: results are valid, times are not\n",
-		s.ranks, s.gpuCountText(), description)
-	spec.Env = s.addSettings(spec.Env, daemon)
+		plan.ranks, plan.gpuCountText(), description)
+	spec.Env = plan.addSettings(spec.Env, daemon)
 	result, err := launch.Run(ctx, spec)
 	if daemon != nil {
 		closeErr := daemon.Close()
-		if closeErr != nil { // is only printed, because the results are valid
+		if closeErr != nil { // the results are valid, so this is not a failure
 			fmt.Fprintf(spec.Stderr, "symmem: %v\n", closeErr)
 		}
 	}
@@ -127,34 +124,33 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharingPlan) (launch.Res
 	return result, err
 }
 
-// startDaemon starts a daemon, unless one is running. It returns nil if it has started none. The
-// description says how the ranks share the GPUs.
-func (s *sharingPlan) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
-	_, isFolderSet := os.LookupEnv(mps.PipeVariable) // the folder of the user's daemon, or ""
+// startDaemon starts a daemon, or returns nil if one is running or none can be started. The
+// description says whether kernels run side by side, and if not, why.
+func (p *sharingPlan) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
+	_, hasUserChosen := os.LookupEnv(mps.PipeVariable) // a daemon's folder, or "" for no daemon
 	switch {
-	case s.status.IsServiceRunning:
+	case p.status.IsServiceRunning:
 		return nil, "side by side"
-	case isFolderSet: // the user has chosen a daemon, or no daemon
+	case hasUserChosen:
 		return nil, "in turns (" + mps.PipeVariable + " names no daemon)"
-	case s.status.ServiceProgram == "":
+	case p.status.ServiceProgram == "":
 		return nil, "in turns (there is no nvidia-cuda-mps-control)"
 	}
 
-	daemon, err := mps.Start(ctx, s.userEnv)
+	daemon, err := mps.Start(ctx, p.userEnv)
 	if err != nil {
 		return nil, "in turns (" + err.Error() + ")"
 	}
 
-	s.status.IsServiceRunning = true
+	p.status.IsServiceRunning = true
 	return daemon, "side by side"
 }
 
-// addSettings returns a copy of env with variables for ranks that share GPUs. Variables that the
-// user has set have precedence, unless they are empty. If daemon is not nil, its variables replace
-// even these.
-func (s *sharingPlan) addSettings(env []string, daemon *mps.Daemon) []string {
-	settings := s.chooseSettings()
-	for _, entry := range s.userEnv {
+// addSettings returns a copy of env with variables for ranks that share GPUs. Nonempty variables of
+// the user have precedence over the settings of the plan, but not over those of a daemon.
+func (p *sharingPlan) addSettings(env []string, daemon *mps.Daemon) []string {
+	settings := p.chooseSettings()
+	for _, entry := range p.userEnv {
 		name, value, _ := strings.Cut(entry, "=")
 		if value != "" {
 			delete(settings, name)
@@ -162,7 +158,7 @@ func (s *sharingPlan) addSettings(env []string, daemon *mps.Daemon) []string {
 	}
 
 	if daemon != nil {
-		maps.Copy(settings, daemon.Variables(s.gpus))
+		maps.Copy(settings, daemon.Variables(p.gpus))
 	}
 
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
@@ -182,16 +178,14 @@ const (
 	mpsQueuesPerGPU  = 64 // hardware queues that all MPS clients of a GPU share
 )
 
-// chooseSettings returns variables that divide each GPU between its ranks. They limit the channels
-// of NCCL, so that the communicators of all ranks fit into memory. With MPS, they also give each
-// rank the same share of threads and hardware queues, so that kernels of all ranks can run at the
-// same time.
-func (s *sharingPlan) chooseSettings() map[string]string {
+// chooseSettings returns variables that divide each GPU evenly between its ranks.
+func (p *sharingPlan) chooseSettings() map[string]string {
+	// Few channels keep NCCL's communicators small, so that those of all ranks fit into memory.
 	settings := map[string]string{
 		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
 	}
-	if s.status.IsServiceRunning {
-		ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus // rounded up
+	if p.status.IsServiceRunning {
+		ranksPerGPU := (p.ranks + p.gpus - 1) / p.gpus // rounded up
 		percentage := max(1, 100/ranksPerGPU)
 		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(percentage)
 		queues := min(maxProcessQueues, max(1, mpsQueuesPerGPU/ranksPerGPU))

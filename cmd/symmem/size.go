@@ -7,23 +7,20 @@ import (
 	"strings"
 )
 
-// size is the value of a flag for a number of bytes or elements. Examples:
-//
-//	1000                   1000
-//	64K, 64k, 64Ki, 64KiB  64 * 1024
-//	1M, 1Gi                1024 * 1024, 1024 * 1024 * 1024
+// size is a flag for a number of bytes or elements. 64K, 64k, 64Ki and 64KiB all mean 64 * 1024.
 type size int64
 
 const sizeUnits = "KMG" // each is 1024 times the previous one
 
-const maxSize = 4 << 40 // 4 TiB, more than the memory of any device
+const maxSize = 4 << 40 // 4 Ti, more than the memory of any device
 
 // String formats the number in the largest unit that divides it.
 func (s *size) String() string {
 	n := int64(*s)
 	unit := ""
 	for i := range sizeUnits {
-		if n == 0 || n%1024 != 0 {
+		isMultiple := n != 0 && n%1024 == 0
+		if !isMultiple {
 			break
 		}
 
@@ -66,17 +63,16 @@ func (s *size) Set(text string) error {
 	return nil
 }
 
-// Type returns the placeholder for the value in help texts.
+// Type returns the placeholder in help texts.
 func (s *size) Type() string { return "size" }
 
-// sizeFlags holds the flags of a range of sizes to measure. For example, the first size 1K, the
-// last size 5K and the factor 2 select the sizes 1K, 2K and 4K.
+// sizeFlags holds the flags for a range of sizes. For example, first 1K, last 5K and factor 2
+// select 1K, 2K and 4K.
 type sizeFlags struct {
 	first, last size
 	factor      int64 // ratio of consecutive sizes
 }
 
-// sizes returns the selected sizes.
 func (f *sizeFlags) sizes() ([]int64, error) {
 	first, last := int64(f.first), int64(f.last)
 	switch {

@@ -36,8 +36,8 @@ Exit codes: 0 status found ranks; 2 it found none.`
 const statusExample = `  symmem status
   symmem status --json | jq '.jobs[].ranks[].waits'`
 
-// Each job has a folder with a socket for each of its ranks on this machine, through which the rank
-// answers. For a job in which rank 0 waits for rank 1, whose process is stopped, status prints:
+// Each rank on this machine answers on a Unix socket in the folder of its job. If rank 0 waits for
+// rank 1, whose process is stopped, status prints:
 //
 //	job run5: 2 ranks on this machine, http://127.0.0.1:8080/?token=...
 //	rank 0, process 7: waits
@@ -46,13 +46,12 @@ const statusExample = `  symmem status
 //	rank 1: no answer for 3s: its process may be stopped
 //	  group world: in no call of this group
 //
-// The last line is what rank 0 knows about the activity of rank 1.
+// The last line comes from rank 0.
 
-// jobStatus holds the status of a job's ranks on this machine.
+// jobStatus is the status of a job's ranks on this machine.
 type jobStatus struct {
 	Folder string `json:"folder"`
-	// URL is the address of the job's web page, with its token, or "" if no rank serves the page.
-	URL string `json:"url,omitempty"`
+	URL    string `json:"url,omitempty"` // web page, including the token; "" if none is served
 	live.Machine
 }
 
@@ -72,8 +71,7 @@ func newStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// printStatus prints the status of the jobs with the given folders. Without folders, it prints the
-// status of all jobs.
+// printStatus prints the status of the jobs in folders, or of all jobs if there are no folders.
 func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	jobs, err := readStatus(cmd.Context(), folders)
 	if err != nil {
@@ -83,7 +81,7 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	if len(jobs) == 0 {
 		searchedFolder := live.Root()
 		if len(folders) > 0 {
-			searchedFolder = folders[0] // the command has at most one argument
+			searchedFolder = folders[0] // the command takes at most one
 		}
 
 		return exitWith(exitFailed, fmt.Errorf("no rank serves its status in %s: start ranks with "+
@@ -104,8 +102,8 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	})
 }
 
-// readStatus returns the status of the running jobs with the given folders. Without folders, it
-// returns the status of all running jobs of this user.
+// readStatus returns the status of the running jobs in folders, or of all running jobs of this user
+// if there are no folders.
 func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	if len(folders) == 0 {
 		allFolders, err := live.Jobs(live.Root())
@@ -116,7 +114,7 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 		folders = allFolders
 	}
 
-	jobs := []jobStatus{} // not nil, because JSON encodes nil as null
+	jobs := []jobStatus{} // not nil, which JSON encodes as null
 	for _, folder := range folders {
 		machine, err := live.Read(ctx, folder)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -136,19 +134,18 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	return jobs, nil
 }
 
-// newJobStatus returns the status of the job with a folder. machine holds the answers of its ranks.
+// newJobStatus combines the folder of a job with the answers of its ranks.
 func newJobStatus(folder string, machine live.Machine) jobStatus {
 	j := jobStatus{Folder: folder, Machine: machine}
 	for i := range machine.Ranks {
 		address := machine.Ranks[i].Address
-		servesPage := address != ""
-		if !servesPage {
+		if address == "" { // the rank serves no page
 			continue
 		}
 
 		token, err := live.Token(folder)
-		if err != nil { // without the token, the page cannot be opened
-			continue
+		if err != nil {
+			continue // the page cannot be opened without its token
 		}
 
 		j.URL = "http://" + address + "/?token=" + token
@@ -157,7 +154,7 @@ func newJobStatus(folder string, machine live.Machine) jobStatus {
 	return j
 }
 
-// hasEnded reports whether no rank of the job is running any more.
+// hasEnded reports whether all ranks have ended.
 func (j *jobStatus) hasEnded() bool {
 	for i := range j.Ranks {
 		if j.Ranks[i].Error != live.ErrorEnded {
@@ -168,8 +165,8 @@ func (j *jobStatus) hasEnded() bool {
 	return true
 }
 
-// formatText returns the text that the command prints. It replaces characters that are not
-// printable, because names of groups may contain them.
+// formatText returns the status as text. It replaces unprintable characters, which the names of
+// groups may contain.
 func (j *jobStatus) formatText() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s: %d ranks on this machine", filepath.Base(j.Folder), len(j.Ranks))
@@ -192,8 +189,8 @@ func (j *jobStatus) formatText() string {
 	return strings.Map(replaceUnprintable, b.String())
 }
 
-// describeRank writes what a rank is doing. If the rank has not answered, it writes the reason, and
-// what other ranks know about the rank.
+// describeRank writes what rank r is doing or, if it has not answered, what other ranks know about
+// it.
 func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	if r.Error != "" {
 		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)
@@ -223,17 +220,14 @@ func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	for i := range r.Groups {
 		g := &r.Groups[i]
 		hasFailed := g.State != "open"
-		if !hasFailed {
-			continue
+		if hasFailed {
+			fault := cmp.Or(g.Fault, "its ranks are determining the cause")
+			fmt.Fprintf(b, "  group %s has failed: %s\n", g.ID, fault)
 		}
-
-		fault := cmp.Or(g.Fault, "its ranks are determining the cause")
-		fmt.Fprintf(b, "  group %s has failed: %s\n", g.ID, fault)
 	}
 }
 
-// activityByGroup returns what other ranks know about a rank's activity. The keys of the map are
-// the ids of groups.
+// activityByGroup returns what other ranks know about a rank's activity, by the ID of a group.
 func (j *jobStatus) activityByGroup(rank int) map[string]string {
 	activities := map[string]string{}
 	for i := range j.Ranks {

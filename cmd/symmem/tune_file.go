@@ -10,13 +10,11 @@ import (
 	"symmem/internal/tuning"
 )
 
-// After a measurement with 8 ranks, tune writes the table to a file. Its name is that of --output
-// or, by default, tuning-DEVICE-8.json in a folder of symmem. tune writes a temporary file in the
-// same folder, and then renames it. Before the measurement, it checks that this will succeed: the
-// folder must permit new files, and an existing file with the name must be a regular file.
+// temporaryTable is the name pattern of a new table before it is renamed.
+const temporaryTable = ".tuning-*"
 
-// checkTableWritable returns an error if the table cannot be written after the measurement. It
-// creates the folder of the table's file.
+// checkTableWritable detects errors of writeTable before the measurement, which takes long. It
+// creates the folder of the table.
 func (f *tuneFlags) checkTableWritable() error {
 	if f.isDryRun {
 		return nil
@@ -30,9 +28,8 @@ func (f *tuneFlags) checkTableWritable() error {
 	return nil
 }
 
-// checkOutput is checkTableWritable without advice in the error.
 func (f *tuneFlags) checkOutput() error {
-	// The device and the number of ranks determine the name of the file, but not its folder.
+	// By default, the name of the file contains both, but its folder does not depend on them.
 	const unknownDevice, unknownRanks = "", 0
 	file, err := f.tableFile(unknownDevice, unknownRanks)
 	if err != nil {
@@ -43,14 +40,14 @@ func (f *tuneFlags) checkOutput() error {
 		return err
 	}
 
-	if f.outputFile == "" { // the name of the file is not known yet
-		return nil
+	if f.outputFile == "" {
+		return nil // the default name is not known yet
 	}
 
 	return checkReplaceable(f.outputFile)
 }
 
-// prepareFolder creates a folder if necessary, and checks that files can be created in it.
+// prepareFolder creates a folder unless it exists, and checks that it permits new files.
 func prepareFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -66,8 +63,8 @@ func prepareFolder(folder string) error {
 	return errors.Join(closeErr, removeErr)
 }
 
-// checkReplaceable returns an error if the path exists and is not a regular file. Renaming a file
-// to the path of a folder would fail. Renaming it to that of a device would replace the device.
+// checkReplaceable returns an error if file exists but is not a regular file: a rename would fail
+// on a folder, and would destroy a device such as /dev/null.
 func checkReplaceable(file string) error {
 	info, err := os.Stat(file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -90,8 +87,8 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
-// tableFile returns the path of the table: the value of --output or, if the flag is not set, the
-// file that symmem.Open finds for the device and the number of ranks.
+// tableFile returns the path of the table: --output or, by default, the file in which symmem.Open
+// looks for it.
 func (f *tuneFlags) tableFile(device string, ranks int) (string, error) {
 	if f.outputFile != "" {
 		return f.outputFile, nil
@@ -100,8 +97,8 @@ func (f *tuneFlags) tableFile(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// previousTable returns the table that the new table will replace. It returns nil if there is none,
-// it cannot be read, or it is for another device.
+// previousTable returns the table that will be replaced, or nil if it cannot be read or is for
+// another device.
 func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	file, err := f.tableFile(device, ranks)
 	if err != nil {
@@ -113,19 +110,14 @@ func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 		return nil
 	}
 
-	isForDevice := table.Device == device // --output can name the table of another device
-	if !isForDevice {
+	if table.Device != device { // possible with --output
 		return nil
 	}
 
 	return table
 }
 
-// temporaryTable is the pattern for names of temporary files.
-const temporaryTable = ".tuning-*"
-
-// writeTable writes the table to the file. It replaces the file atomically, so that programs never
-// read a partial table.
+// writeTable replaces the file atomically, so that programs never read a partial table.
 func writeTable(file string, table *tuning.Table) error {
 	encoded, err := table.Encode()
 	if err != nil {
