@@ -68,28 +68,25 @@ const verifyExample = `  symmem verify
   symmem verify --from-round 31 --rounds 1 --seed 7 --ranks 4   # one random round again
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
-// A run checks either cases (all-reduces of one buffer each) or, with --for or --from-round, a
-// random program. Some flags, such as --path, apply only to cases. Others, such as --steps, apply
-// only to random programs. The rest, such as --ranks and --seed, apply to both.
-
-// verifyFlags holds the flags of verify.
+// verifyFlags holds the flags of verify. A run checks either cases, which are all-reduces of one
+// buffer each, or a random program (with --for or --from-round). Common flags apply to both.
 type verifyFlags struct {
 	rankFlags
-	caseConfig   verify.Config // for cases; the flags for both kinds of runs also set fields here
-	randomConfig random.Config // for random programs; parse copies the flags for both kinds to it
+	caseConfig   verify.Config // for cases; also holds common flags until parse
+	randomConfig random.Config // for random programs; parse copies the common flags to it
 	rounds       int
 	caseSize     size // of each buffer, in float32 elements
 	maxBytes     size // of a message in random programs
 	isSkewed     bool // make allocations and addresses differ between ranks
 	json         bool
-	prover       proof.Prover // finds out which kernels of NCCL ran, with --prove
+	prover       proof.Prover // for --prove: determines which NCCL kernels ran
 }
 
 func newVerifyCommand() *cobra.Command {
 	f := &verifyFlags{caseConfig: verify.Default(), randomConfig: random.Default()}
 	cmd := &cobra.Command{
 		Use:        "verify",
-		SuggestFor: []string{"soak"}, // an earlier command for random programs
+		SuggestFor: []string{"soak"}, // the former command for random programs
 		Short:      "Check that collectives on symmetric memory give right results",
 		Long:       verifyLong,
 		Example:    verifyExample,
@@ -118,7 +115,7 @@ func newVerifyCommand() *cobra.Command {
 	return cmd
 }
 
-// Values of flags for shell completion. The Parse functions of symmem may accept others.
+// Values of flags for shell completion.
 var (
 	placementNames = []string{"creation", "address"}
 	checkNames     = []string{"default", "off", "registration", "every"}
@@ -132,7 +129,6 @@ func (f *verifyFlags) addFlags(flags *pflag.FlagSet) {
 	f.addRandomFlags(flags)
 }
 
-// addCommonFlags adds the flags for both kinds of runs.
 func (f *verifyFlags) addCommonFlags(flags *pflag.FlagSet) {
 	c := &f.caseConfig
 	const defaultRanks = 4
@@ -147,11 +143,10 @@ func (f *verifyFlags) addCommonFlags(flags *pflag.FlagSet) {
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "seed of all random choices")
 	flags.Var(newName(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
 		"registration, every, or the backend's default; with --for: by default, all of them in turn")
-	flags.Lookup("check").DefValue = "" // the usage text states the default
+	flags.Lookup("check").DefValue = "" // the usage text states it
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
-// addCaseFlags adds the flags for cases.
 func (f *verifyFlags) addCaseFlags(flags *pflag.FlagSet) {
 	c := &f.caseConfig
 	f.caseSize = size(c.Elements)
@@ -165,14 +160,13 @@ func (f *verifyFlags) addCaseFlags(flags *pflag.FlagSet) {
 		"with a formula of reductions, bit by bit: ranks, tree or rounded-tree; --path is then auto by "+
 		"default")
 	formulaFlag := flags.Lookup("deterministic")
-	formulaFlag.NoOptDefVal = "ranks" // of --deterministic without a value
-	formulaFlag.DefValue = ""         // the usage text does not show a default
+	formulaFlag.NoOptDefVal = "ranks" // the value of a bare --deterministic
+	formulaFlag.DefValue = ""         // shows no default
 	flags.IntVar(&c.Groups, "groups", c.Groups, "number of overlapping groups that share the pool")
 	flags.BoolVar(&c.CallSites, "callsites", false, "record the line of each allocation")
 	flags.BoolVar(&f.prover.Enabled, "prove", false, proof.FlagUsage)
 }
 
-// addRandomFlags adds the flags for random programs.
 func (f *verifyFlags) addRandomFlags(flags *pflag.FlagSet) {
 	r := &f.randomConfig
 	f.maxBytes = size(r.MaxBytes)
@@ -185,8 +179,7 @@ func (f *verifyFlags) addRandomFlags(flags *pflag.FlagSet) {
 		"with --for: maximum duration of a round")
 }
 
-// The names of the flags that may be set only for one kind of run. --for and --from-round are not
-// among them, because they select random programs.
+// Flags that apply to only one kind of run.
 var (
 	caseFlags = []string{
 		"callsites", "cases", "churn", "deterministic", "groups", "path", "prove", "size",
@@ -194,30 +187,29 @@ var (
 	randomFlags = []string{"max-bytes", "round-timeout", "steps"}
 )
 
-// isRandomRun reports whether the flags select a random program instead of cases.
 func isRandomRun(flags *pflag.FlagSet) bool {
 	return flags.Changed("for") || flags.Changed("from-round")
 }
 
-// checkFlagCombination returns an error if a flag for the other kind of run is set.
+// checkFlagCombination returns an error if a flag does not apply to the selected kind of run.
 func checkFlagCombination(flags *pflag.FlagSet) error {
-	otherFlags := randomFlags
-	other := "random programs, which run with --for or --from-round"
+	prohibited := randomFlags
+	otherKind := "random programs, which run with --for or --from-round"
 	if isRandomRun(flags) {
-		otherFlags = caseFlags
-		other = "cases, which run without --for and --from-round"
+		prohibited = caseFlags
+		otherKind = "cases, which run without --for and --from-round"
 	}
 
-	for _, flag := range otherFlags {
+	for _, flag := range prohibited {
 		if flags.Changed(flag) {
-			return fmt.Errorf("--%s applies only to %s", flag, other)
+			return fmt.Errorf("--%s applies only to %s", flag, otherKind)
 		}
 	}
 
 	return nil
 }
 
-// parse checks the values of the flags, and completes the configuration of the selected run.
+// parse validates the flags and completes the configuration of the selected kind of run.
 func (f *verifyFlags) parse(flags *pflag.FlagSet) error {
 	if err := checkFlagCombination(flags); err != nil {
 		return err

@@ -15,11 +15,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// A case of verify is a buffer that the ranks all-reduce, to check the sums. All ranks run the same
-// cases. At the end, rank 0 prints the report about all ranks. Each rank prints its own error. It
-// exits with code 1 if a sum was wrong or ranks differ, or 2 if it could not finish.
-
-// parseCases completes and checks the configuration of cases.
+// parseCases completes and validates the configuration of cases.
 func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 	c := &f.caseConfig
 	c.Elements = int64(f.caseSize)
@@ -32,11 +28,10 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 	return c.Validate()
 }
 
-// pathVariable is the environment variable that sets the default of Options.Path.
+// pathVariable sets the default of Options.Path.
 const pathVariable = "SYMMEM_PATH"
 
-// choosePath sets the path (the way to execute the sums) unless --path has set it. SYMMEM_PATH has
-// precedence over the default.
+// choosePath applies SYMMEM_PATH and the default of --deterministic, unless --path is set.
 func (f *verifyFlags) choosePath(flags *pflag.FlagSet) error {
 	if flags.Changed("path") {
 		return nil
@@ -53,14 +48,14 @@ func (f *verifyFlags) choosePath(flags *pflag.FlagSet) error {
 
 		c.Path = path
 	case flags.Changed("deterministic"):
-		c.Path = symmem.PathAuto // NCCL's window path, the default, does not use the formula
+		c.Path = symmem.PathAuto // the default, NCCL's window path, does not support formulas
 	}
 
 	return nil
 }
 
-// runCases runs the cases on this rank. It prints this rank's errors, so the returned error has
-// only the exit code.
+// runCases runs the cases on this rank, and prints the report on rank 0. Each rank prints its own
+// errors, so the returned error carries only the exit code.
 func (f *verifyFlags) runCases(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) (err error) {
@@ -81,7 +76,7 @@ func (f *verifyFlags) runCases(
 		}
 
 		exitErr := printError(closeErr)
-		if err == nil { // otherwise, the exit code is that of the first error
+		if err == nil {
 			err = exitErr
 		}
 	}()
@@ -105,14 +100,14 @@ func (f *verifyFlags) runCases(
 	closeErr := rt.Close()
 	hasFault := report.Divergence != nil || report.Fault != ""
 	if hasFault {
-		closeErr = nil // it only repeats the fault
+		closeErr = nil // only repeats the fault
 	}
 
 	allErrs := errors.Join(runErr, reportErr, kernelsErr, closeErr)
 	return finishCases(stderr, prefix, report, allErrs)
 }
 
-// writeKernels writes which kernels of NCCL ran, if --prove is set. With --json, it writes nothing.
+// writeKernels writes which NCCL kernels ran. It writes nothing without --prove or with --json.
 func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 	if f.json {
 		return nil
@@ -126,7 +121,7 @@ func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 	return f.prover.Write(w, linePrefix)
 }
 
-// newProgress returns a function that shows the progress of a run, or nil if this rank shows none.
+// newProgress returns a function that shows progress, or nil to show none.
 func newProgress(rank int, stderr io.Writer) func(done, all int) {
 	switch {
 	case rank != 0:
@@ -140,16 +135,16 @@ func newProgress(rank int, stderr io.Writer) func(done, all int) {
 	return nil
 }
 
-// finishCases prints this rank's error and returns an error with the exit code. prefix names the
-// rank, such as "[rank 1] ".
+// finishCases prints this rank's error after prefix, such as "[rank 1] ", and returns an error that
+// carries the exit code.
 func finishCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
 	switch {
-	case r.Divergence != nil: // the events of ranks differ
+	case r.Divergence != nil: // memory events differ between ranks
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)
 		return exitWith(exitWrong, nil)
 	case r.Fault != "": // the run could not finish
 		rankName := strings.Trim(prefix, "[] ") + ": " // such as "rank 1: "
-		fault := strings.TrimPrefix(r.Fault, rankName) // prefix already names the rank
+		fault := strings.TrimPrefix(r.Fault, rankName)
 		fmt.Fprintf(stderr, "%s%s\n", prefix, fault)
 		return exitWith(exitFailed, nil)
 	case err != nil:

@@ -15,18 +15,12 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// With the flag --for, verify runs a random program for that time instead of the fixed cases. The
-// program consists of rounds. A round consists of random steps, such as allocations and
-// collectives, which are the same on all ranks. The steps of a round depend only on the seed and
-// the number of the round. So if round 31 fails, verify prints the flags that run only this round
-// again.
-
-// parseRandom completes the configuration of a random program from the flags, and checks it.
+// parseRandom completes and validates the configuration of a random program.
 func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	c := &f.randomConfig
 	c.Config = f.caseConfig.Config
 	c.MaxBytes = int64(f.maxBytes)
-	// The defaults of the flags --skew and --rounds are for the fixed cases, and do not apply here.
+	// The flags --skew and --rounds have other defaults for cases.
 	c.Skew = true
 	if flags.Changed("skew") {
 		c.Skew = f.isSkewed
@@ -39,7 +33,8 @@ func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	return c.Validate()
 }
 
-// runRandom runs a random program on this rank. Rank 0 prints the report about all ranks.
+// runRandom runs a random program, rounds of random steps, on this rank. Rank 0 prints the report
+// about all ranks.
 func (f *verifyFlags) runRandom(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) error {
@@ -58,8 +53,8 @@ func (f *verifyFlags) runRandom(
 	return f.finishRandom(stderr, w, report, err)
 }
 
-// onHang returns a function that is called if a round hangs. The function prints the stacks of this
-// process, and ends the process. The launcher then stops the other ranks.
+// onHang returns a function to call if a round hangs. It prints the stacks of this process and
+// exits, whereupon the launcher stops the other ranks.
 func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
@@ -68,14 +63,15 @@ func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []b
 	}
 }
 
-// howToRepeat returns a text with the command that runs only the given round.
+// howToRepeat returns the command for running this round alone, whose steps depend only on its
+// number and the seed.
 func (f *verifyFlags) howToRepeat(w rendezvous.World, round int) string {
 	return fmt.Sprintf("to run it again: symmem verify --ranks %d %s", w.Size,
 		random.FlagsToRepeat(&f.randomConfig, round))
 }
 
-// finishRandom prints this rank's findings and error, and returns an error with the exit code. Rank
-// 0 also prints how to repeat a wrong round. The report may be nil.
+// finishRandom prints this rank's findings and error, and returns an error that carries the exit
+// code. The report may be nil.
 func (f *verifyFlags) finishRandom(
 	stderr io.Writer, w rendezvous.World, report *random.Report, err error,
 ) error {
@@ -98,11 +94,10 @@ func (f *verifyFlags) finishRandom(
 		}
 	}
 
-	if report != nil && !report.OK() {
+	switch {
+	case report != nil && !report.OK():
 		return exitWith(exitWrong, nil)
-	}
-
-	if err != nil {
+	case err != nil:
 		return exitWith(exitFailed, nil)
 	}
 

@@ -11,18 +11,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// scripts/release.sh sets these constants in published sources. In other sources, commit is empty,
-// and the go command records the version and the commit instead. pyproject.toml reads the version
-// from this file.
+// scripts/release.sh sets these constants in published sources. Otherwise, the go command records
+// version and commit. pyproject.toml reads the version from this file.
 const (
 	release = "0.0.0-dev" // version without the prefix "v"
-	commit  = ""          // hash of the commit; may end with "-modified"
+	commit  = ""          // hash, possibly with the suffix "-modified"; "" if not published
 )
 
-// buildInfo describes this program, as the command version prints it.
 type buildInfo struct {
 	Version    string `json:"version"`
-	Revision   string `json:"revision"` // hash of the commit, or "" if it is unknown
+	Revision   string `json:"revision"` // hash of the commit, or "" if unknown
 	IsModified bool   `json:"modified"` // whether the sources differed from the commit
 	GoVersion  string `json:"go"`
 	Platform   string `json:"platform"`
@@ -72,7 +70,7 @@ func versionText(b buildInfo) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.GoVersion, b.Platform)
 }
 
-// currentBuild describes this program.
+// currentBuild describes the build of this program.
 func currentBuild() buildInfo {
 	info, isRecorded := debug.ReadBuildInfo()
 	if !isRecorded { // the program was built without modules
@@ -82,8 +80,8 @@ func currentBuild() buildInfo {
 	return buildOf(release, commit, info)
 }
 
-// buildOf describes a build. release and commit are the constants of its sources. info is what the
-// go command has recorded.
+// buildOf describes a build by the constants of its sources or, if it is not published, by info,
+// which the go command recorded.
 func buildOf(release, commit string, info *debug.BuildInfo) buildInfo {
 	b := buildInfo{
 		Version: cmp.Or(info.Main.Version, "(devel)"), GoVersion: runtime.Version(),
