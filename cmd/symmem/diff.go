@@ -104,7 +104,7 @@ func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 		"also compare the default pool and the pools of graphs")
 }
 
-// find lists the files in paths, at least one, and determines the rank of each.
+// find lists the files in paths, with their ranks. Without any file, it returns an error.
 func (f *rankFiles) find(paths []string) ([]load.Source, error) {
 	ranks, err := f.parseFileRanks()
 	if err != nil {
@@ -152,7 +152,7 @@ func (f *rankFiles) parseFileRanks() (map[string]int, error) {
 	return ranks, nil
 }
 
-// minProgressBytes is the total size of files from which progress is shown.
+// minProgressBytes is the smallest total size for which progress is shown.
 const minProgressBytes = 64 << 20
 
 // newReadProgress returns functions that show and clear the number of bytes read on the terminal.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,19 +14,14 @@ import (
 	"symmem/internal/alloc"
 )
 
-// These tests cover symmem diff, which compares memory snapshots of PyTorch. A snapshot lists the
-// memory requests of a rank. For example, all ranks execute the same program of 300 requests,
-// except rank 2: it makes an extra request for 12345 bytes at index 100. The command reports this
-// request, and exits with the code exitWrong.
+// These tests compare PyTorch memory snapshots, which list the memory requests of a rank.
 
-// runDiff runs symmem diff in this process, and returns its exit code and output.
 func runDiff(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	return runInProcess(t, append([]string{"diff"}, args...)...)
 }
 
-// writeSnapshots makes ranks 0, 1 and so on execute programs, and writes a snapshot of each rank to
-// a new folder, which it returns.
+// writeSnapshots writes a snapshot of each rank to a new folder. Rank n executes programs[n].
 func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 	t.Helper()
 	const pickleProtocol = 4
@@ -46,30 +40,25 @@ func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 	return folder
 }
 
-// randomProgram returns a program of 300 random requests, which are the same in every call.
-func randomProgram(pools, streams int) difftest.Program {
-	const seed1 = 1
-	const seed2 = 1
-	const requests = 300
-	return difftest.RandomProgram(rand.New(rand.NewPCG(seed1, seed2)), requests, pools, streams)
+// randomProgram returns the same requests in every call.
+func randomProgram(requests, pools, streams int) difftest.Program {
+	rng := rand.New(rand.NewPCG(1, 1)) // arbitrary seeds
+	return difftest.RandomProgram(rng, requests, pools, streams)
 }
 
-// usualProgram returns the randomProgram with one pool and one stream.
 func usualProgram() difftest.Program {
-	const pools = 1
-	const streams = 1
-	return randomProgram(pools, streams)
+	const requests, pools, streams = 300, 1, 1
+	return randomProgram(requests, pools, streams)
 }
 
-// programWithExtra returns the usualProgram with an extra request for 12345 bytes at index 100.
+// programWithExtra returns the usualProgram with an extra request.
 func programWithExtra() difftest.Program {
+	const extraIndex = 100
 	const unusedTensor = 1000
 	extra := difftest.Request{Tensor: unusedTensor, Size: 12345}
-	return slices.Insert(usualProgram(), 100, extra)
+	return slices.Insert(usualProgram(), extraIndex, extra)
 }
 
-// TestDiff compares four ranks, of which rank 2 makes an extra request. The report, as text and as
-// JSON, must show this request.
 func TestDiff(t *testing.T) {
 	usual := usualProgram()
 	folder := writeSnapshots(t, usual, usual, programWithExtra(), usual)
@@ -78,7 +67,7 @@ func TestDiff(t *testing.T) {
 		"requests differ first at request 100: extra",
 		"in the minority: rank 2",
 		"alloc 12345 B",
-		"model.py:", // followed by the line of the program that made the request
+		"model.py:", // the call site
 		"this one difference (extra) explains the rest",
 		"The ranks differ.",
 	} {
@@ -103,18 +92,15 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestDiffOfAgreeingRanks compares ranks 0 and 1, which execute the same program. The snapshots are
-// given as a folder or as files.
 func TestDiffOfAgreeingRanks(t *testing.T) {
-	const pools = 2
-	const streams = 2
-	p := randomProgram(pools, streams)
+	const requests, pools, streams = 300, 2, 2
+	p := randomProgram(requests, pools, streams)
 	folder := writeSnapshots(t, p, p)
 	if code, stdout, stderr := runDiff(t, "--device", "0", folder); code != exitOK {
 		t.Errorf("folder: exit code %d; want %d\n%s%s", code, exitOK, stdout, stderr)
 	}
 
-	// If the name of a file does not contain the rank, the flag --rank is needed.
+	// File names without a rank require --rank.
 	first := filepath.Join(folder, "first")
 	second := filepath.Join(folder, "second")
 	for rank, name := range []string{first, second} {
@@ -135,18 +121,16 @@ func TestDiffOfAgreeingRanks(t *testing.T) {
 	}
 }
 
-// TestDiffOfUnreadableFiles checks that the command fails if a file cannot be read, does not exist
-// or has no requests. If it cannot be read, the error must name it.
 func TestDiffOfUnreadableFiles(t *testing.T) {
 	emptyProgram := difftest.Program{}
 	folder := writeSnapshots(t, emptyProgram)
 	readable := filepath.Join(folder, difftest.FileName(0))
 	for name, contents := range map[string]string{
-		"code":  "\x80\x04cos\nsystem\n.", // a pickle that refers to os.system
+		"code":  "\x80\x04cos\nsystem\n.", // a pickle of os.system
 		"empty": "",
 		"text":  "hello",
 	} {
-		file := filepath.Join(folder, fmt.Sprintf("%s_1.pickle", name)) // the file of rank 1
+		file := filepath.Join(folder, name+"_1.pickle") // of rank 1
 		if err := os.WriteFile(file, []byte(contents), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -11,30 +11,26 @@ import (
 	"symmem/trace"
 )
 
-// These tests cover symmem diff for traces of symmem, files in which ranks have recorded their
-// requests for memory. In all tests, ranks 0 to 2 make the same 54 requests. In some, rank 1 makes
-// an extra request for 7000 bytes as its request 27, which the command reports.
-//
-// The ranks of a run form a world. A process can open several worlds, one after the other.
+// These tests compare traces of symmem, in which ranks 0 to 2 recorded the same 54 memory requests.
+// In some tests, rank 1 also makes an extra request.
 
-// Arguments of writeTraces. Rank 1 makes the extra request before its allocation with this index.
+// When rank 1 makes its extra request.
 const (
-	noExtra     = -1 // no extra request
-	extraBefore = 20 // 20 allocations and 7 frees precede the request, so its index is 27
+	noExtra     = -1
+	extraBefore = 20 // before allocation 20, after 20 allocations and 7 frees, so as request 27
 )
 
-// writeTraces opens a world in which rank 1 makes the extra request before its allocation number
-// extra. It returns the folder of the traces.
-func writeTraces(t *testing.T, extra int) string {
+// writeTraces opens a world, the set of all ranks, and returns a new folder with its traces.
+// extraIndex is noExtra or extraBefore.
+func writeTraces(t *testing.T, extraIndex int) string {
 	t.Helper()
 	folder := t.TempDir()
-	writeTracesTo(t, folder, extra)
+	writeTracesTo(t, folder, extraIndex)
 	return folder
 }
 
-// writeTracesTo is like writeTraces for a given folder, which may contain traces of an earlier
-// world.
-func writeTracesTo(t *testing.T, folder string, extra int) {
+// writeTracesTo is like writeTraces, but uses a folder that may contain traces of an earlier world.
+func writeTracesTo(t *testing.T, folder string, extraIndex int) {
 	t.Helper()
 	const rankCount = 3
 	runtimes, err := symmem.OpenLocal(t.Context(), rankCount, symmem.Options{
@@ -48,7 +44,7 @@ func writeTracesTo(t *testing.T, folder string, extra int) {
 	for _, rt := range runtimes {
 		ranks.Go(func() {
 			defer rt.Close() // completes the trace
-			if err := requestMemory(rt, extra); err != nil {
+			if err := requestMemory(rt, extraIndex); err != nil {
 				t.Error(err)
 			}
 		})
@@ -57,29 +53,30 @@ func writeTracesTo(t *testing.T, folder string, extra int) {
 	ranks.Wait()
 }
 
-// requestMemory makes the requests of a rank: 40 allocations, and a free of the blocks 0, 3, 6 and
-// so on, directly after their allocation. These are 54 requests without the extra request.
-func requestMemory(rt *symmem.Runtime, extra int) error {
+// requestMemory makes the requests of a rank: 40 allocations and 14 frees, plus an extra request on
+// rank 1.
+func requestMemory(rt *symmem.Runtime, extraIndex int) error {
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 	if err != nil {
 		return err
 	}
 
 	for i := range 40 {
-		hasExtra := i == extra && rt.Rank() == 1
+		hasExtra := i == extraIndex && rt.Rank() == 1
 		if hasExtra {
 			if _, err := p.Alloc(7000); err != nil {
 				return err
 			}
 		}
 
-		b, err := p.Alloc(int64(1000 + i))
+		size := int64(1000 + i) // distinct sizes
+		b, err := p.Alloc(size)
 		if err != nil {
 			return err
 		}
 
-		isFreed := i%3 == 0
-		if isFreed {
+		isFreedAtOnce := i%3 == 0
+		if isFreedAtOnce {
 			if err := b.Free(); err != nil {
 				return err
 			}
@@ -89,8 +86,6 @@ func requestMemory(rt *symmem.Runtime, extra int) error {
 	return nil
 }
 
-// TestDiffOfTraces checks that ranks with the same requests agree, and that an extra request is
-// reported with its call site.
 func TestDiffOfTraces(t *testing.T) {
 	code, stdout, stderr := runDiff(t, writeTraces(t, noExtra))
 	if code != exitOK || !strings.Contains(stdout, "requests agree: 54") {
@@ -117,12 +112,12 @@ func TestDiffOfTraces(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoRuns checks that the command fails if the folder also contains the trace of rank 3,
-// which an earlier run of four ranks left. Without this file, it compares the ranks. If the trace
-// of rank 1 is missing, there is a note.
+// TestDiffOfTwoRuns checks that traces of runs of different sizes cannot be compared, but that a
+// missing trace is only noted.
 func TestDiffOfTwoRuns(t *testing.T) {
 	folder := writeTraces(t, noExtra)
-	w, err := trace.Create(folder, trace.Options{Rank: 3, Size: 4, Records: 1})
+	earlierRun := trace.Options{Rank: 3, Size: 4, Records: 1}
+	w, err := trace.Create(folder, earlierRun)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +145,7 @@ func TestDiffOfTwoRuns(t *testing.T) {
 	}
 }
 
-// TestDiffOfGivenRanks compares the traces of rank 1 in two runs, one of them with the extra
-// request. One file must get another rank by the flag --rank, because both are of rank 1.
+// TestDiffOfGivenRanks compares two runs of rank 1, so one file needs another rank from --rank.
 func TestDiffOfGivenRanks(t *testing.T) {
 	goodFolder := writeTraces(t, noExtra)
 	badFolder := writeTraces(t, extraBefore)
@@ -163,7 +157,7 @@ func TestDiffOfGivenRanks(t *testing.T) {
 			exitFailed)
 	}
 
-	// Two spellings of a path name the same file.
+	// The argument and --rank may spell the path of a file differently.
 	badArgument := badFolder + "/./rank1.trace"
 	badFlag := badFolder + "//rank1.trace=2"
 	code, stdout, stderr := runDiff(t, good, badArgument, "--rank", badFlag)
@@ -179,8 +173,8 @@ func TestDiffOfGivenRanks(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoWorlds passes the traces of two worlds to the subcommands diff, export and report.
-// The ranks differ only in world 2. export leaves out its traces.
+// TestDiffOfTwoWorlds checks that diff and report cover all worlds of a process, but export only
+// the first. Only the ranks of world 2 differ.
 func TestDiffOfTwoWorlds(t *testing.T) {
 	folder := t.TempDir()
 	writeTracesTo(t, folder, noExtra)

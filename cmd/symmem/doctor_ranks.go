@@ -114,7 +114,7 @@ func parseRankResults[T any](output []byte) []T {
 
 		var result T
 		if err := json.Unmarshal(encoded, &result); err != nil {
-			continue // the child was killed while printing the line
+			continue // for example, a killed child printed part of a line
 		}
 
 		results = append(results, result)

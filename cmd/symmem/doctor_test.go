@@ -18,11 +18,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// These tests cover symmem doctor, which reports whether symmem works on this machine. It also
-// makes a trial: it starts ranks, which make a few calls. The tests use no GPU or the software GPU.
-
-// TestInterruptedDoctorReportsAndCleansUp interrupts the command during its trial, when both ranks
-// have opened NCCL's log. The report must still appear, and no temporary file may remain.
+// TestInterruptedDoctorReportsAndCleansUp sends a signal while both ranks of the trial run.
 func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -39,7 +35,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 
 	deadline := time.Now().Add(time.Minute)
 	for countRanksWithLogs(cmd.Process.Pid) < ranks {
-		if time.Now().After(deadline) { // systest ends the process
+		if time.Now().After(deadline) { // systest kills the process
 			t.Fatal("the ranks did not open their logs within a minute")
 		}
 	}
@@ -48,7 +44,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	_ = cmd.Wait() // an error is expected: the exit code is not 0
+	_ = cmd.Wait() // fails, because the exit code is not 0
 	code := cmd.ProcessState.ExitCode()
 	const wantCode = 128 + int(syscall.SIGINT)
 	if code != wantCode || !strings.Contains(stdout.String(), "interrupted the trial") {
@@ -62,8 +58,8 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	}
 }
 
-// newSlowDoctor returns the command symmem doctor for the software GPU. Each operation on this GPU
-// is delayed by a second, so that the trial does not end before the test interrupts it.
+// newSlowDoctor returns a doctor on the software GPU, with slow operations that leave time to
+// interrupt the trial.
 func newSlowDoctor(t *testing.T, ranks int, temporaryFolder string) *exec.Cmd {
 	t.Helper()
 	cuda, nccl, err := softgpu.Build()
@@ -73,25 +69,24 @@ func newSlowDoctor(t *testing.T, ranks int, temporaryFolder string) *exec.Cmd {
 
 	cmd := systest.Command(t, systest.Patience, symmemBinary(t), "doctor", "--backend=nccl",
 		fmt.Sprintf("--ranks=%d", ranks))
-	const delay = 1_000_000 // in microseconds
+	const microsecondsPerOperation = 1_000_000
 	cmd.Env = append(os.Environ(), "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
-		"TMPDIR="+temporaryFolder, fmt.Sprintf("SOFTGPU_LAG=%d", delay))
+		"TMPDIR="+temporaryFolder, fmt.Sprintf("SOFTGPU_LAG=%d", microsecondsPerOperation))
 	return cmd
 }
 
-// countRanksWithLogs counts a process's children that have opened NCCL's log, a file without a
-// name. The kernel reports such a file as "/tmp/#123 (deleted)", for example, and shared memory as
-// "/memfd:name (deleted)".
+// countRanksWithLogs counts the children of a process that have opened NCCL's log. This is a file
+// without a name, which the kernel shows as "/tmp/#123 (deleted)".
 func countRanksWithLogs(parent int) int {
-	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is valid, so there is no error
-	children := map[int]bool{}                     // set of process IDs
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // fails only for an invalid pattern
+	children := map[int]bool{}                     // keyed by process ID
 	for _, link := range links {
 		processFolder := filepath.Dir(filepath.Dir(link))
-		pid, _ := strconv.Atoi(filepath.Base(processFolder)) // its name is a number
+		pid, _ := strconv.Atoi(filepath.Base(processFolder)) // a number, by the pattern
 		file, _ := os.Readlink(link)                         // "" if the process has exited
 		isNameless := strings.HasSuffix(file, " (deleted)")
-		isMemory := strings.HasPrefix(file, "/memfd:")
-		isLog := isNameless && !isMemory
+		isSharedMemory := strings.HasPrefix(file, "/memfd:") // also nameless
+		isLog := isNameless && !isSharedMemory
 		if isLog && parentOf(pid) == parent {
 			children[pid] = true
 		}
@@ -100,12 +95,11 @@ func countRanksWithLogs(parent int) int {
 	return len(children)
 }
 
-// TestDoctorScripts runs the scripts in testdata/doctor, without a GPU and with software GPUs. They
-// call doctor and other subcommands. Scripts use these variables:
+// TestDoctorScripts runs the scripts in testdata/doctor, which use these variables:
 //
-//	CUDA, NCCL   the libraries of the software GPU
-//	EXAMPLES     a folder of scripts that start ranks
-//	MASTER_PORT  a port that is reserved for the ranks of the scripts
+//	CUDA, NCCL   libraries of the software GPU
+//	EXAMPLES     folder of shell scripts that start ranks
+//	MASTER_PORT  port reserved for these ranks
 func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -121,7 +115,7 @@ func TestDoctorScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	commandFolder := filepath.Dir(symmemBinary(t)) // in PATH, so that scripts run the real binary
+	commandFolder := filepath.Dir(symmemBinary(t))
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/doctor",
 		RequireExplicitExec: true,
@@ -148,13 +142,13 @@ func TestDoctorScripts(t *testing.T) {
 const mpsProgram = "nvidia-cuda-mps-control"
 
 // pathWithoutMPS returns PATH without mpsProgram. It replaces each folder that contains the program
-// by a new folder, with links to the other programs.
+// with a folder of links to the other programs.
 func pathWithoutMPS(t *testing.T) string {
 	t.Helper()
 	folders := filepath.SplitList(os.Getenv("PATH"))
 	for i, folder := range folders {
 		if _, err := os.Stat(filepath.Join(folder, mpsProgram)); err != nil {
-			continue // the folder does not contain the program
+			continue
 		}
 
 		entries, err := os.ReadDir(folder)
@@ -179,11 +173,9 @@ func pathWithoutMPS(t *testing.T) string {
 	return strings.Join(folders, string(filepath.ListSeparator))
 }
 
-// TestDoctorWithoutHomeDirectory checks that the verdict, the last line of the report, is the same
-// with and without a home directory.
 func TestDoctorWithoutHomeDirectory(t *testing.T) {
 	_, stdout, _ := runSymmem(t, "doctor", "--backend=host")
-	_, wantVerdict, hasVerdict := strings.Cut(stdout, "\nhost backend: ")
+	_, wantVerdict, hasVerdict := strings.Cut(stdout, "\nhost backend: ") // the last line
 	if !hasVerdict {
 		t.Fatalf("the output contains no verdict: %s", stdout)
 	}

@@ -16,11 +16,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// Tests run the command symmem in three ways: they call run in this process, they let scripts start
-// this test binary, which then acts as symmem, or they build and start the real binary.
+// Tests run symmem in three ways: in this process, from scripts that start this test binary as
+// symmem, or as the real binary.
 
-// runInProcess runs symmem in this process, and returns its exit code and output. The first
-// argument is the name of the subcommand.
+// runInProcess runs symmem in this process. args begins with the subcommand.
 func runInProcess(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var outBuffer bytes.Buffer
@@ -32,9 +31,9 @@ func runInProcess(t *testing.T, args ...string) (code int, stdout, stderr string
 
 // TestMain runs the tests or, if a script has started this binary as symmem, the command.
 func TestMain(m *testing.M) {
-	const raceOptions = "GORACE" // read by the race detector
+	const raceOptions = "GORACE"
 	if os.Getenv(raceOptions) == "" {
-		// By default, a process sleeps for a second before it exits.
+		// By default, the race detector makes processes sleep for a second before they exit.
 		os.Setenv(raceOptions, "atexit_sleep_ms=10")
 	}
 
@@ -57,14 +56,13 @@ func (m mainWithCleanup) Run() int {
 	return m.M.Run()
 }
 
-// noGPU lists variables that hide the machine's GPUs: they name libraries that do not exist. Tests
-// use the host backend, or replace SYMMEM_CUDA by the software GPU.
+// noGPU hides the machine's GPUs by naming libraries that do not exist. Tests of the software GPU
+// replace SYMMEM_CUDA.
 var noGPU = map[string]string{
 	"SYMMEM_CUDA": "/nowhere/libcuda.so.1",
 	"SYMMEM_NVML": "/nowhere/libnvidia-ml.so.1",
 }
 
-// hideGPUs sets the variables of noGPU for a script.
 func hideGPUs(e *testscript.Env) error {
 	for name, value := range noGPU {
 		e.Setenv(name, value)
@@ -73,10 +71,10 @@ func hideGPUs(e *testscript.Env) error {
 	return nil
 }
 
-var binaryFolder string // contains the real binary; "" until buildBinary creates it
+var binaryFolder string // of the real binary; "" until buildBinary creates it
 
-// symmemBinary returns the path of the real binary. The first call builds it, without the race
-// detector: with it, ranks that poll would be several times slower.
+// symmemBinary returns the path of the real binary, which has no race detector: it would slow down
+// ranks that poll.
 func symmemBinary(t *testing.T) string {
 	t.Helper()
 	path, err := buildBinary()
@@ -87,7 +85,7 @@ func symmemBinary(t *testing.T) string {
 	return path
 }
 
-// buildBinary builds the real binary in a new binaryFolder, once, and returns its path.
+// buildBinary builds the real binary once.
 var buildBinary = sync.OnceValues(func() (path string, err error) {
 	if binaryFolder, err = os.MkdirTemp("", "symmem-command-"); err != nil {
 		return "", err
@@ -102,7 +100,6 @@ var buildBinary = sync.OnceValues(func() (path string, err error) {
 	return path, nil
 })
 
-// TestScripts runs the scripts in testdata/script, in which symmem is this test binary.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -115,10 +112,11 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// checkExitCode implements the statement "exits" in scripts. For example, the statement
-// "exits 2 symmem verify --bogus" runs symmem, and the test fails if the exit code is not 2.
+// checkExitCode implements the script command "exits", such as "exits 2 symmem verify --bogus",
+// which expects exit code 2.
 func checkExitCode(ts *testscript.TestScript, isNegated bool, args []string) {
-	if isNegated || len(args) < 2 { // a leading "!" negates a statement
+	hasCommand := len(args) >= 2
+	if isNegated || !hasCommand { // a leading "!" negates a command
 		ts.Fatalf("usage: exits code command [argument ...]")
 	}
 
@@ -131,7 +129,7 @@ func checkExitCode(ts *testscript.TestScript, isNegated bool, args []string) {
 	if errors.As(err, &exit) {
 		code = exit.ExitCode()
 	} else {
-		ts.Check(err) // fails if the program could not be run
+		ts.Check(err) // the command could not be run
 	}
 
 	if code != want {

@@ -96,7 +96,7 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	isToleranceValid := f.tolerance >= 0 && f.tolerance < 1 // false for NaN
 	isMinLinkValid := f.minLinkGBps >= 0                    // false for NaN
 	switch {
-	case flags.Changed("ranks") && !isRankCountValid: // 0, the default, means automatic
+	case flags.Changed("ranks") && !isRankCountValid: // 0 is valid only as the default
 		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.rankCount, maxRanks)
 	case f.deadline <= 0:
 		return fmt.Errorf("--deadline is %v, but must be positive", f.deadline)

@@ -132,7 +132,7 @@ func writePageFile(file string, p *page.Page, diffText string) (size int64, err 
 	return size, nil
 }
 
-// minProgressEvents is the total number of events from which progress is shown.
+// minProgressEvents is the smallest total for which progress is shown.
 const minProgressEvents = 1 << 20
 
 // newEventProgress returns functions that show and clear the number of converted events on the

@@ -16,19 +16,13 @@ import (
 	"symmem/internal/page/pagetest"
 )
 
-// These tests open pages of symmem report in a browser. The pages are about ranks of which one
-// makes an extra request for memory. One test compares screenshots with pictures in the repository,
-// and the other reads texts of the page.
-
 var rewrite = flag.Bool("rewrite", false, "rewrite the pictures of reports")
 
-// trainingProgram returns a program whose requests resemble training. First, it allocates weights.
-// In each step, it allocates activations, and then frees them in reverse order. The sizes are
-// arbitrary, but vary so that the picture looks like that of a real program.
+// trainingProgram returns requests like those of training: weights, and then in each step
+// activations, which are freed in reverse order. The varied sizes make the picture realistic.
 func trainingProgram(steps, layers int) difftest.Program {
 	var p difftest.Program
 	tensor := 0
-	// alloc adds the allocation of a new tensor to p, and free adds its free.
 	alloc := func(size int64) difftest.Request {
 		tensor++
 		r := difftest.Request{Tensor: tensor, Size: size}
@@ -40,11 +34,12 @@ func trainingProgram(steps, layers int) difftest.Program {
 		p = append(p, r)
 	}
 	for layer := range layers {
-		alloc(int64(3+layer%3) << 20) // a weight of 3 to 5 MiB
+		alloc(int64(3+layer%3) << 20) // weights of 3 to 5 MiB
 	}
 
 	for step := range steps {
-		var activations []difftest.Request // of the forward pass
+		// Forward pass.
+		var activations []difftest.Request
 		for layer := range layers {
 			temporary := alloc(int64(1+(layer+step)%4) << 19) // 0.5 to 2 MiB
 			first := alloc(int64(2+layer%4) << 20)            // 2 to 5 MiB
@@ -53,7 +48,7 @@ func trainingProgram(steps, layers int) difftest.Program {
 			free(temporary)
 		}
 
-		// The backward pass frees them.
+		// Backward pass.
 		for i, activation := range slices.Backward(activations) {
 			gradient := alloc(int64(1+i%5) << 19) // 0.5 to 2.5 MiB
 			free(activation)
@@ -64,24 +59,23 @@ func trainingProgram(steps, layers int) difftest.Program {
 	return p
 }
 
-// writeTrainingReport writes a page about training on four ranks, and returns its URL. Rank 2 makes
-// an extra request.
+// writeTrainingReport returns the URL of a page about training on four ranks. Rank 2 makes an extra
+// request a little before the middle.
 func writeTrainingReport(t *testing.T) string {
 	t.Helper()
 	const steps = 6
 	const layers = 12
 	usual := trainingProgram(steps, layers)
 	extra := difftest.Request{
-		Tensor: 1 << 20, // a number that no other tensor has
+		Tensor: 1 << 20, // not used by any other
 		Size:   6 << 20,
 	}
-	position := len(usual) * 4 / 9 // a little before the middle
+	position := len(usual) * 4 / 9
 	withExtra := slices.Insert(slices.Clone(usual), position, extra)
 	return writePage(t, writeSnapshots(t, usual, usual, withExtra, usual))
 }
 
-// writePage writes a page about the ranks whose files are in a folder, and returns its URL. The
-// ranks must differ.
+// writePage returns the URL of a page about the files in a folder. Their ranks must differ.
 func writePage(t *testing.T, folder string) (url string) {
 	t.Helper()
 	file := filepath.Join(folder, "report.html")
@@ -92,10 +86,10 @@ func writePage(t *testing.T, folder string) (url string) {
 	return "file://" + file
 }
 
-// TestReportPictures checks that the page looks as in two pictures, for a desktop and a phone. The
-// flag -rewrite replaces the pictures, the first of which is shown in the README.
+// TestReportPictures compares the page with two pictures, which -rewrite replaces. The README shows
+// the first.
 func TestReportPictures(t *testing.T) {
-	const maxFraction = 0.02 // of pixels that differ, because fonts vary between machines
+	const maxFraction = 0.02 // of pixels, because fonts vary between machines
 	b := pagetest.Open(t)    // skips the test if there is no browser
 	url := writeTrainingReport(t)
 	for file, screen := range map[string]pagetest.Screen{
@@ -104,7 +98,7 @@ func TestReportPictures(t *testing.T) {
 	} {
 		p := b.Open(t, url, screen)
 		p.WaitUntilPainted()
-		p.Eval(`document.fonts.ready.then(() => {})`, nil) // wait until fonts are loaded
+		p.Eval(`document.fonts.ready.then(() => {})`, nil) // waits for fonts
 		picture := p.Screenshot()
 		if *rewrite {
 			writePicture(t, file, picture)
@@ -123,7 +117,6 @@ func TestReportPictures(t *testing.T) {
 	}
 }
 
-// writePicture writes a picture to a PNG file.
 func writePicture(t *testing.T, file string, picture image.Image) {
 	t.Helper()
 	var b bytes.Buffer
@@ -137,8 +130,8 @@ func writePicture(t *testing.T, file string, picture image.Image) {
 	}
 }
 
-// differingFraction returns the fraction of pixels that clearly differ from those in a PNG file.
-// The test fails if the pictures have different sizes.
+// differingFraction returns the fraction of pixels that clearly differ from a PNG file of the same
+// size.
 func differingFraction(t *testing.T, file string, got image.Image) float64 {
 	t.Helper()
 	f, err := os.Open(file)
@@ -168,9 +161,8 @@ func differingFraction(t *testing.T, file string, got image.Image) float64 {
 	return float64(differingCount) / float64(size.X*size.Y)
 }
 
-// isClearlyDifferent reports whether two colors differ clearly in red, green or blue.
 func isClearlyDifferent(a, b color.Color) bool {
-	const maxDifference = 0x3000 // RGBA returns values up to 0xffff
+	const maxDifference = 0x3000 // arbitrary; RGBA returns values up to 0xffff
 	r1, g1, b1, _ := a.RGBA()
 	r2, g2, b2, _ := b.RGBA()
 	for _, d := range []int{int(r1) - int(r2), int(g1) - int(g2), int(b1) - int(b2)} {
@@ -182,14 +174,12 @@ func isClearlyDifferent(a, b color.Color) bool {
 	return false
 }
 
-// TestReportOfTraces checks that the page about traces shows the extra request: rank 1 allocates
-// 7000 bytes as its request 27.
 func TestReportOfTraces(t *testing.T) {
 	b := pagetest.Open(t) // skips the test if there is no browser
 	url := writePage(t, writeTraces(t, extraBefore))
 	p := b.Open(t, url, pagetest.Screen{Width: 1280, Height: 900})
 	p.WaitUntilPainted()
-	for selector, want := range map[string]string{ // texts of elements, by CSS selector
+	for selector, want := range map[string]string{
 		"#verdict":      "request 27 (extra); in the minority: rank 1.",
 		".label.blamed": "rank 1",
 		"#details h2":   "Request 27",

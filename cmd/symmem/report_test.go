@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,38 +10,26 @@ import (
 	"symmem/cmd/symmem/internal/diff/difftest"
 )
 
-// These tests cover symmem report, which compares snapshots like symmem diff, and writes a web page
-// about the result. For example, rank 2 of four makes an extra request for 12345 bytes, which the
-// page shows. The flag -o names the file of the page.
-
 const (
 	beginOfPage = "<!doctype html>"
 	endOfPage   = "</html>\n"
 )
 
-// runReport runs symmem report in this process, and returns its exit code and output.
 func runReport(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	return runInProcess(t, append([]string{"report"}, args...)...)
 }
 
-// smallProgram returns a program of 30 random requests, which are the same in every call.
 func smallProgram() difftest.Program {
-	const seed1 = 1
-	const seed2 = 1
-	const requests = 30
-	const pools = 1
-	const streams = 1
-	return difftest.RandomProgram(rand.New(rand.NewPCG(seed1, seed2)), requests, pools, streams)
+	const requests, pools, streams = 30, 1, 1
+	return randomProgram(requests, pools, streams)
 }
 
-// TestReport writes pages about four ranks, of which rank 2 makes an extra request. A page can go
-// to a file, to the same file again, or with "-" to standard output.
 func TestReport(t *testing.T) {
 	usual := usualProgram()
 	folder := writeSnapshots(t, usual, usual, programWithExtra(), usual)
 	file := filepath.Join(folder, "report.html")
-	for range 2 { // the second page replaces the first, which is not taken for a snapshot
+	for range 2 { // the second run must replace the page instead of reading it as a snapshot
 		code, stdout, stderr := runReport(t, "--all-pools", folder, "-o", file)
 		const verdict = "differ first at request 100 (extra); in the minority: rank 2."
 		if code != exitWrong || !strings.Contains(stdout, verdict) {
@@ -75,8 +62,6 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportOfOneRank checks that the command succeeds for a single rank, and says that there is
-// nothing to compare.
 func TestReportOfOneRank(t *testing.T) {
 	folder := writeSnapshots(t, smallProgram())
 	code, stdout, stderr := runReport(t, folder, "-o", filepath.Join(folder, "report.html"))
@@ -86,13 +71,12 @@ func TestReportOfOneRank(t *testing.T) {
 	}
 }
 
-// TestReportErrors checks that the command fails if it cannot read its inputs, or if the output
-// file exists and is not a page. It must not change this file.
+// TestReportErrors also checks that an existing file that is not a page is kept.
 func TestReportErrors(t *testing.T) {
 	folder := writeSnapshots(t, smallProgram(), smallProgram())
 	input := filepath.Join(folder, difftest.FileName(0))
 	absent := filepath.Join(folder, "absent")
-	notes := filepath.Join(t.TempDir(), "notes.txt") // a file of the user
+	notes := filepath.Join(t.TempDir(), "notes.txt") // the user's, not a page
 	const contents = "notes"
 	if err := os.WriteFile(notes, []byte(contents), 0o600); err != nil {
 		t.Fatal(err)

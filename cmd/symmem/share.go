@@ -30,8 +30,8 @@ type sharingPlan struct {
 // planRanks returns the number of ranks to start and their plan. If there are fewer GPUs than
 // ranks:
 //
-//   - An explicit number of ranks, given by the user, is an order: planRanks fails if they cannot
-//     share the GPUs.
+//   - An explicit number of ranks, given by the user, is kept. planRanks fails if they cannot share
+//     the GPUs.
 //   - A default number is reduced to the number of GPUs. Only a single GPU is shared, if possible.
 func planRanks(ranks int, isExplicit bool, backend string) (int, *sharingPlan, error) {
 	userEnv := os.Environ() // before LocalRanks loads libraries, which may set variables

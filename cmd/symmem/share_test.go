@@ -13,29 +13,25 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// In these tests, two or more ranks share a GPU. Their kernels run in turns, unless the daemon of
-// NVIDIA's Multi-Process Service (MPS) runs: then they run side by side. The command that starts
-// the ranks also starts the daemon, and stops it when the ranks have ended. Here, the GPU is the
-// software GPU, and mpstest replaces the daemon by a script that logs the commands that it
-// receives.
+// A command that starts ranks on a shared GPU also runs a daemon of NVIDIA's Multi-Process Service
+// (MPS). In these tests, mpstest replaces the daemon with a script that logs its commands.
 
-// useOneSharedGPU makes processes find one software GPU, which ranks can share. It sets TMPDIR to a
-// new folder, which it returns.
+// useOneSharedGPU makes processes find a single software GPU, and returns a new TMPDIR.
 func useOneSharedGPU(t *testing.T) (temporaryFolder string) {
 	t.Helper()
 	useSoftwareGPU(t)
 	t.Setenv("SOFTGPU_DEVICES", "1")
-	t.Setenv("SOFTGPU_NCCL", "23203") // version 2.32.3, with which ranks can share GPUs
+	t.Setenv("SOFTGPU_NCCL", "23203") // version 2.32.3 supports sharing
 	temporaryFolder = t.TempDir()
 	t.Setenv("TMPDIR", temporaryFolder)
 	return temporaryFolder
 }
 
-// checkCleanup checks that the daemon was started and stopped once, according to its log, and that
-// no temporary file remains.
+// checkCleanup checks that the daemon was started and stopped once, and that no temporary file
+// remains.
 func checkCleanup(t *testing.T, log, temporaryFolder string) {
 	t.Helper()
-	const want = "start of all\nquit\n" // all means that it uses all GPUs
+	const want = "start of all\nquit\n" // all GPUs
 	if text, err := os.ReadFile(log); err != nil || string(text) != want {
 		t.Errorf("the daemon received the commands %q, %v; want %q", text, err, want)
 	}
@@ -45,10 +41,8 @@ func checkCleanup(t *testing.T, log, temporaryFolder string) {
 	}
 }
 
-// TestDaemonRunsWhileRanksShareGPU checks that commands start the daemon for ranks that share a
-// GPU, and stop it when the ranks have ended, successfully or not.
 func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
-	path := symmemBinary(t) // build before the environment changes
+	path := symmemBinary(t) // built before the environment changes
 	folder := useOneSharedGPU(t)
 	log := mpstest.Install(t)
 	for name, args := range map[string][]string{
@@ -59,7 +53,7 @@ func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer os.Remove(log) // the next case begins without a log
 			cmd := systest.Command(t, systest.Patience, path, args...)
-			output, _ := cmd.CombinedOutput() // one of the commands fails on purpose
+			output, _ := cmd.CombinedOutput() // "ranks fail" fails on purpose
 			checkCleanup(t, log, folder)
 			if !strings.Contains(string(output), "2 ranks share 1 GPU, side by side: results") {
 				t.Errorf("output does not describe the sharing:\n%s", output)
@@ -78,10 +72,8 @@ func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 	})
 }
 
-// TestBrokenDaemonIsIgnored checks that kernels run in turns if the daemon cannot start. The
-// command must print the error.
 func TestBrokenDaemonIsIgnored(t *testing.T) {
-	path := symmemBinary(t) // build before the environment changes
+	path := symmemBinary(t) // built before the environment changes
 	useOneSharedGPU(t)
 	mpstest.Install(t)
 	t.Setenv(mpstest.FailVariable, "1")
@@ -102,10 +94,8 @@ func TestBrokenDaemonIsIgnored(t *testing.T) {
 	}
 }
 
-// TestSignalStopsDaemonAndRanks checks that a signal makes the command stop its ranks and the
-// daemon, and exit with the code of the signal.
 func TestSignalStopsDaemonAndRanks(t *testing.T) {
-	path := symmemBinary(t) // build before the environment changes
+	path := symmemBinary(t) // built before the environment changes
 	folder := useOneSharedGPU(t)
 	log := mpstest.Install(t)
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
@@ -121,8 +111,7 @@ func TestSignalStopsDaemonAndRanks(t *testing.T) {
 	}
 }
 
-// interruptLaunch starts two ranks that run until they are stopped, and sends a signal to the
-// command that has started them. It returns the exit code of this command.
+// interruptLaunch sends a signal to a command with two endless ranks, and returns its exit code.
 func interruptLaunch(t *testing.T, path string, signal syscall.Signal) (code int) {
 	t.Helper()
 	const rankProgram = "echo here; exec sleep 1000"
@@ -137,8 +126,8 @@ func interruptLaunch(t *testing.T, path string, signal syscall.Signal) (code int
 		t.Fatal(err)
 	}
 
-	// Wait until a rank has printed something.
-	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+	firstByte := make([]byte, 1)
+	if _, err := stdout.Read(firstByte); err != nil { // waits for a rank
 		t.Fatal(err)
 	}
 
@@ -146,13 +135,12 @@ func interruptLaunch(t *testing.T, path string, signal syscall.Signal) (code int
 		t.Fatal(err)
 	}
 
-	_ = cmd.Wait() // an error is expected: the exit code is not 0
+	_ = cmd.Wait() // fails, because the exit code is not 0
 	return cmd.ProcessState.ExitCode()
 }
 
-// TestEnvironmentOfRanksThatShareGPUs checks the variables that limit what each rank uses of a GPU.
-// With 4 ranks on a GPU and MPS, a rank gets 25 % of the threads, and 16 of 64 hardware queues (the
-// connections). A rank gets at most 32 queues. Shares are rounded down.
+// TestEnvironmentOfRanksThatShareGPUs checks that the ranks of a GPU share its threads and its 64
+// hardware queues (connections) evenly, with at most 32 queues per rank. Shares are rounded down.
 func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 	env := []string{ // of the command that starts the ranks
 		"HOME=/", "CUDA_DEVICE_MAX_CONNECTIONS=32", "NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS=",

@@ -14,21 +14,16 @@ import (
 	"symmem"
 )
 
-// These tests cover symmem status. Ranks on this machine serve their status on Unix sockets in a
-// folder below TMPDIR, one folder for each job. The command finds the folders, and prints for which
-// ranks each rank waits. In the tests, rank 0 calls Agree, which waits until rank 1 calls it.
-
-// runStatus runs symmem status in this process, and returns its exit code and output.
 func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	return runInProcess(t, append([]string{"status"}, args...)...)
 }
 
-// openWaitingRanks opens a job of two ranks in a new TMPDIR, in which rank 0 waits for rank 1. The
-// function end ends the wait, and returns when both ranks have closed.
+// openWaitingRanks opens two ranks, which serve their status on Unix sockets below a new TMPDIR. In
+// Agree, rank 0 waits for rank 1 until end is called. end returns when both ranks have closed.
 func openWaitingRanks(t *testing.T) (end func()) {
 	t.Helper()
-	folder, err := os.MkdirTemp("/tmp", "live") // short, because the paths of sockets are limited
+	folder, err := os.MkdirTemp("/tmp", "live") // socket paths must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +36,7 @@ func openWaitingRanks(t *testing.T) (end func()) {
 	}
 
 	var ranks sync.WaitGroup
-	arrive := make(chan struct{}) // closed when rank 1 may call Agree
+	arrive := make(chan struct{}) // closed to let rank 1 call Agree
 	for _, rt := range runtimes {
 		ranks.Go(func() {
 			defer rt.Close()
@@ -57,10 +52,10 @@ func openWaitingRanks(t *testing.T) (end func()) {
 	}
 }
 
-// agree joins a group of both ranks, and calls Agree in it. Rank 1 first waits for arrive. The name
-// of the group contains an escape sequence, which a terminal would take for a command.
+// agree joins a group of both ranks and calls Agree in it. Rank 1 first waits for arrive.
 func agree(ctx context.Context, rt *symmem.Runtime, arrive <-chan struct{}) error {
-	g, err := rt.Join(ctx, "red \x1b[31m group", []int{0, 1})
+	const nameWithEscape = "red \x1b[31m group" // would change the color of a terminal
+	g, err := rt.Join(ctx, nameWithEscape, []int{0, 1})
 	if err != nil {
 		return err
 	}
@@ -69,12 +64,10 @@ func agree(ctx context.Context, rt *symmem.Runtime, arrive <-chan struct{}) erro
 		<-arrive
 	}
 
-	const step = 1
-	return g.Agree(ctx, "step", step)
+	const arbitraryStep = 1
+	return g.Agree(ctx, "step", arbitraryStep)
 }
 
-// TestStatusShowsWaits checks that the command prints that rank 0 waits for rank 1: as text for all
-// jobs, as JSON, and for the folder of a job.
 func TestStatusShowsWaits(t *testing.T) {
 	end := openWaitingRanks(t)
 	defer end()
@@ -114,7 +107,7 @@ func TestStatusShowsWaits(t *testing.T) {
 	}
 }
 
-// statusOfWait repeats the command until rank 0 waits, and returns the text that it then prints.
+// statusOfWait repeats the command until it shows that rank 0 waits, and returns its output.
 func statusOfWait(t *testing.T) string {
 	t.Helper()
 	begin := time.Now()
@@ -134,12 +127,11 @@ func statusOfWait(t *testing.T) string {
 	}
 }
 
-// TestStatusWithoutRanksFails checks that the command fails when all ranks have closed, and for a
-// folder that does not exist.
 func TestStatusWithoutRanksFails(t *testing.T) {
 	end := openWaitingRanks(t)
-	end() // TMPDIR remains the folder in which the ranks served their status
-	for _, args := range [][]string{{}, {"/nowhere"}, {"--json"}} {
+	end() // TMPDIR remains
+	const absentFolder = "/nowhere"
+	for _, args := range [][]string{{}, {absentFolder}, {"--json"}} {
 		code, stdout, stderr := runStatus(t, args...)
 		if code != exitFailed || !strings.Contains(stdout+stderr, "no rank serves its status") {
 			t.Errorf("status %v = %d, %q, %q; want code %d", args, code, stdout, stderr, exitFailed)
@@ -147,8 +139,6 @@ func TestStatusWithoutRanksFails(t *testing.T) {
 	}
 }
 
-// TestStatusReportsUnreadableFolder checks that the command fails with a specific error if its
-// argument is a file.
 func TestStatusReportsUnreadableFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -29,7 +29,7 @@ func (f *tuneFlags) checkTableWritable() error {
 }
 
 func (f *tuneFlags) checkOutput() error {
-	// By default, the name of the file contains both, but its folder does not depend on them.
+	// Neither affects the folder of the file, only its default name.
 	const unknownDevice, unknownRanks = "", 0
 	file, err := f.tableFile(unknownDevice, unknownRanks)
 	if err != nil {

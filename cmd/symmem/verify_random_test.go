@@ -9,13 +9,8 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// These tests cover the random program of symmem verify. It consists of rounds of random
-// operations, which two ranks execute. A round is wrong if an element of a result is wrong. Its
-// operations depend only on the seed and on the number of the round, so the command can run it
-// again.
-
-// useSoftwareGPU makes processes that this test starts use the software GPU: libraries that replace
-// CUDA and NCCL. It compiles them if necessary.
+// useSoftwareGPU makes processes of this test use the software GPU, libraries that replace CUDA and
+// NCCL.
 func useSoftwareGPU(t *testing.T) {
 	t.Helper()
 	cuda, nccl, err := softgpu.Build()
@@ -27,8 +22,7 @@ func useSoftwareGPU(t *testing.T) {
 	t.Setenv("SYMMEM_NCCL", nccl)
 }
 
-// runRandom runs a random program with messages of at most 64 KiB on two ranks. It returns the exit
-// code, the report that the command prints as JSON, and the standard error.
+// runRandom makes symmem verify run rounds of random operations on two ranks.
 func runRandom(t *testing.T, flags ...string) (code int, report random.Report, stderr string) {
 	t.Helper()
 	args := []string{"verify", "--from-round=1", "--json", "--max-bytes=64K", "--ranks=2"}
@@ -48,8 +42,8 @@ func runRandom(t *testing.T, flags ...string) (code int, report random.Report, s
 	return code, report, stderr
 }
 
-// checkFiveRounds checks that five rounds were right and released all resources. Among their
-// operations must be aborts of groups and replays of graphs.
+// checkFiveRounds checks that five rounds were right, released all resources, and included aborts
+// of groups and replays of graphs.
 func checkFiveRounds(t *testing.T, code int, r random.Report, stderr string) {
 	t.Helper()
 	const rounds = 5
@@ -75,15 +69,13 @@ func checkFiveRounds(t *testing.T, code int, r random.Report, stderr string) {
 	}
 }
 
-// TestRandomProgramsOnHost checks that a random program is right on the host backend.
 func TestRandomProgramsOnHost(t *testing.T) {
 	code, report, stderr := runRandom(t, "--backend=host", "--rounds=5", "--seed=2")
 	checkFiveRounds(t, code, report, stderr)
 }
 
-// TestWrongRoundPrintsRepeatCommand runs a program that computes wrong sums: ranks place memory by
-// address, so places differ between ranks, and no check finds this. The command must print how to
-// repeat the wrong round.
+// TestWrongRoundPrintsRepeatCommand provokes wrong sums: placement by address puts a block at
+// different offsets on different ranks, and --check=off does not detect this.
 func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 	code, report, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=off",
 		"--rounds=5", "--seed=1")
@@ -97,8 +89,7 @@ func TestWrongRoundPrintsRepeatCommand(t *testing.T) {
 	}
 }
 
-// TestRandomProgramsReportDivergence runs the same program with checks. The command must report the
-// ranks' divergence: their places differ.
+// TestRandomProgramsReportDivergence checks that --check=every detects placement by address.
 func TestRandomProgramsReportDivergence(t *testing.T) {
 	code, _, stderr := runRandom(t, "--backend=host", "--placement=address", "--check=every",
 		"--rounds=5", "--seed=1")
@@ -107,7 +98,6 @@ func TestRandomProgramsReportDivergence(t *testing.T) {
 	}
 }
 
-// TestRandomProgramsOnSoftwareGPU checks that a random program is right on the software GPU.
 func TestRandomProgramsOnSoftwareGPU(t *testing.T) {
 	useSoftwareGPU(t)
 	code, report, stderr := runRandom(t, "--backend=nccl", "--rounds=5", "--steps=100", "--seed=1")
