@@ -99,8 +99,11 @@ func printRankResult(cmd *cobra.Command, result any) error {
 		return exitWith(exitFailed, fmt.Errorf("encoding the result of this rank: %w", err))
 	}
 
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s\n", rankResultPrefix, encoded)
-	return exitWith(exitOK, err)
+	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s%s\n", rankResultPrefix, encoded); err != nil {
+		return exitWith(exitFailed, err)
+	}
+
+	return nil
 }
 
 // parseRankResults returns the results in the output of all children. It skips other lines.

@@ -105,8 +105,11 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 		return exitWith(exitFailed, err)
 	}
 
-	err = writeReport(cmd.OutOrStdout(), f.json, report, report.writeText)
-	return exitWith(exitOK, err)
+	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.writeText); err != nil {
+		return exitWith(exitFailed, err)
+	}
+
+	return nil
 }
 
 // writeFiles writes each requested format and adds it to the report.

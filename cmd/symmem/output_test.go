@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -46,7 +48,9 @@ func TestOutputErrorIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer full.Close()
-	for _, line := range []string{"help", "verify --help", "version", "version --json"} {
+	archive := filepath.Join(t.TempDir(), "run.zip")
+	export := fmt.Sprintf("export %s --perfetto %s", writeTraces(t, noExtra), archive)
+	for _, line := range []string{"help", "verify --help", "version", "version --json", export} {
 		var stderr bytes.Buffer
 		code := run(t.Context(), strings.Fields(line), nil, full, &stderr)
 		if reported := stderr.String(); code != exitFailed || strings.Contains(reported, "Run 'symmem") ||
