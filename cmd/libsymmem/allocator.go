@@ -11,19 +11,18 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// Other libraries can use symmem as their allocator. PyTorch allocates memory with goTorchAlloc,
-// and frees it with goTorchFree. Inference engines use goPlugAlloc, and register the memory with
-// their NCCL communicators by goPlugRegister.
-//
-// An allocation returns an address instead of a code. If it fails, the address is 0, and the error
-// is stored for the calling thread, which can read it with symmem_last_error.
+// This file implements allocators for PyTorch and for inference engines such as SGLang. Failed
+// allocations return the address 0, and callers read the error with symmem_last_error.
 
-// addressOf calls alloc and returns the address, or 0 after an error, which it stores.
+// addressOf calls alloc and returns its address. After an error or a panic, it returns 0 and stores
+// the error for the calling thread.
 func addressOf(alloc func() (uintptr, error)) (address uintptr) {
 	store(&address, "the buffer", alloc)
 	return address
 }
 
+// goTorchAlloc implements symmem_torch_alloc. It fails if device is not the pool's.
+//
 //export goTorchAlloc
 func goTorchAlloc(
 	pool C.int, size C.size_t, device C.int, stream unsafe.Pointer, site C.uint32_t,
@@ -32,28 +31,33 @@ func goTorchAlloc(
 		if err := library.CheckDevice(int(pool), int(device)); err != nil {
 			return 0, err
 		}
+
 		return library.Alloc(int(pool), uint64(size), uintptr(stream), uint32(site))
 	}))
 }
 
+// goTorchFree implements symmem_torch_free.
+//
 //export goTorchFree
 func goTorchFree(address unsafe.Pointer) {
 	err := binding.CatchPanic(func() error {
 		if !library.IsAnyWorldOpen() {
-			return nil // closing the last world has already returned the memory
+			return nil // closing the last world has freed all memory
 		}
-		const delay = true // PyTorch frees in an order that differs between ranks
+
+		const delay = true // each rank frees in another order, but symmem needs a common one
 		return library.Free(uintptr(address), delay)
 	})
 	if err != nil {
 		storeError(err)
-		// goTorchFree has no result, so this counter shows that it has failed.
+		// The function returns void, so callers can notice the error only by this counter.
 		counters := (*binding.Counters)(unsafe.Pointer(&C.symmem_words))
 		counters.Refused.Add(1)
 	}
 }
 
-// goPlugAlloc is like goTorchAlloc, but opens symmem if necessary, and prints errors.
+// goPlugAlloc implements nccl_alloc_plug, which inference engines call. It opens symmem if
+// necessary, and prints errors, which the engines do not read.
 //
 //export goPlugAlloc
 func goPlugAlloc(
@@ -65,12 +69,13 @@ func goPlugAlloc(
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "symmem: allocating %d bytes on device %d: %v\n", size, device, err)
 		}
+
 		return address, err
 	}))
 }
 
-// goPlugRegister registers the memory with an ncclComm_t. It returns an ncclResult_t, not a code of
-// symmem.h.
+// goPlugRegister implements nccl_allocator_register_segments_with_comm. It returns an ncclResult_t,
+// and not a SYMMEM_ERR code.
 //
 //export goPlugRegister
 func goPlugRegister(comm C.uintptr_t) C.int {
@@ -78,11 +83,12 @@ func goPlugRegister(comm C.uintptr_t) C.int {
 	if err != nil {
 		storeError(err)
 	}
+
 	status := library.PlugStatus(uintptr(comm), err)
 	return C.int(status)
 }
 
-// goPlugForget forgets an ncclComm_t that its owner has destroyed.
+// goPlugForget implements symmem_plug_forget. Call it after ncclCommDestroy.
 //
 //export goPlugForget
 func goPlugForget(comm C.uintptr_t) C.int {

@@ -9,26 +9,25 @@ import (
 	"symmem"
 )
 
-// The exported functions of this file implement functions of symmem.h with similar names: goCheck
-// implements symmem_check. They return SYMMEM_OK or SYMMEM_ERR_*.
-//
-// Most of them compare what the ranks of a group do. If the ranks differ, the error shows where
-// each rank made its call: the call sites, such as "model.py:120". goSite gives a call site a
-// number. The other functions take this number as the argument site, which is 0 if the call site is
-// unknown.
+// The functions of this file verify that all ranks of a group do the same. Errors show each rank's
+// call site, such as "model.py:120". The argument site is the number of a call site, or 0.
 
+// goCheck implements symmem_check.
+//
 //export goCheck
 func goCheck(group C.uint64_t) C.int {
 	return guard(func() error { return library.Check(uint64(group)) })
 }
 
+// goSetCheck implements symmem_set_check.
+//
 //export goSetCheck
 func goSetCheck(level C.int) C.int {
 	return guard(func() error { return library.SetCheck(int(level)) })
 }
 
-// goNote adds value to the history of a pool. The caller chooses any number as kind, to tell values
-// of different kinds apart. The histories of all ranks are compared later.
+// goNote implements symmem_note. It adds a kind and a value to the history of a pool, which later
+// checks compare between ranks. The caller defines the kinds.
 //
 //export goNote
 func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
@@ -37,6 +36,8 @@ func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 	})
 }
 
+// goSite implements symmem_site. It returns a number for a call site.
+//
 //export goSite
 func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 	return store(site, "the call site", func() (uint32, error) {
@@ -44,12 +45,13 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 		if err != nil {
 			return 0, err
 		}
+
 		return library.SiteNumber(goText)
 	})
 }
 
-// goValue combines or compares the ranks' numbers. *number is this rank's number. A combination,
-// such as a sum, replaces it by the result. A comparison leaves it unchanged.
+// goValue implements symmem_value. A combination, such as a sum, replaces *number by the result. A
+// comparison only reads it.
 //
 //export goValue
 func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
@@ -57,32 +59,39 @@ func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C
 		if value == nil {
 			return nullPointerError("the struct symmem_value")
 		}
+
 		if number == nil {
 			return nullPointerError("the number")
 		}
+
 		if value.name_length > C.SYMMEM_VALUE_NAME {
 			return fmt.Errorf("the name of a value has %d bytes; the maximum is %d: %w",
 				value.name_length, C.SYMMEM_VALUE_NAME, symmem.ErrInvalid)
 		}
+
 		if value.site != 0 {
-			site = value.site // it overrides the site of symmem_set_site
+			site = value.site // takes precedence over symmem_set_site
 		}
+
 		name := C.GoStringN(&value.name[0], C.int(value.name_length))
 		result, err := library.CombineNumber(uint64(value.group), int(value.operation), name,
 			int64(*number), uint32(site))
 		if err != nil {
 			return err
 		}
+
 		isComparison := value.operation == C.SYMMEM_VALUE_AGREE ||
 			value.operation == C.SYMMEM_VALUE_AGREE_FLOAT
 		if !isComparison {
 			*number = C.int64_t(result)
 		}
+
 		return nil
 	})
 }
 
-// goAgreeString compares a text between the ranks. Ranks compare the texts that have the same name.
+// goAgreeString implements symmem_agree_string. It fails if the ranks pass different texts for the
+// same name.
 //
 //export goAgreeString
 func goAgreeString(
@@ -94,10 +103,12 @@ func goAgreeString(
 		if err != nil {
 			return err
 		}
+
 		goText, err := textOf(length, text)
 		if err != nil {
 			return err
 		}
+
 		_, err = library.CombineValue(uint64(group), symmem.ValueCall{
 			Operation: symmem.ValueAgreeString, Name: goName, Text: goText,
 		}, uint32(site))
@@ -105,8 +116,8 @@ func goAgreeString(
 	})
 }
 
-// goStep begins a step of the program. It compares the ranks' descriptions of the step, and how
-// many collectives each rank has called since the previous step.
+// goStep implements symmem_step. It compares the ranks' descriptions of a step, and how many
+// collectives each rank has called since the previous step.
 //
 //export goStep
 func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint32_t) C.int {
@@ -115,6 +126,7 @@ func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint3
 		if err != nil {
 			return err
 		}
+
 		_, err = library.CombineValue(uint64(group), symmem.ValueCall{
 			Operation: symmem.ValueStep, Text: goText,
 		}, uint32(site))

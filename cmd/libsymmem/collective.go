@@ -11,12 +11,8 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// The exported functions of this file implement functions of symmem.h with similar names: goNorm
-// implements symmem_norm. They convert the arguments of C to those of Go, and return SYMMEM_OK or
-// SYMMEM_ERR_*. A site is the number of the source line that makes the call, or 0 if it is unknown.
-
-// goCall makes a collective, a send or a receive. A caller can also make several calls that run
-// together. For example, the first of three has more_count 2, and more is a list of the other two.
+// goCall makes a collective, a send or a receive. To run three calls together, the first has
+// more_count 2, and more is a list of the other two. site is the number of a call site, or 0.
 //
 //export goCall
 func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
@@ -25,25 +21,28 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 		if err != nil {
 			return err
 		}
+
 		if call.more_count > 0 {
 			arguments.More, err = remainingCalls(call, site)
 			if err != nil {
 				return err
 			}
 		}
+
 		arguments.Event = (*uint64)(unsafe.Pointer(call.event))
 		return library.Do(uint64(call.group), &arguments)
 	})
 }
 
-// argumentsOf converts a call, except for its event and the list of more calls.
+// argumentsOf converts all fields of a call except event and more.
 func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments, error) {
 	unknownFlags := call.flags &^ C.SYMMEM_CALL_WAIT
 	if unknownFlags != 0 {
 		return binding.Arguments{}, fmt.Errorf("unknown flags %#x of a call: %w", unknownFlags,
 			symmem.ErrInvalid)
 	}
-	a := binding.Arguments{
+
+	arguments := binding.Arguments{
 		Operation: int(call.operation), Type: int(call._type), Count: int64(call.count),
 		Op: int(call.op), Factor: float64(call.factor), Path: int(call.path),
 		Root: int(call.root), Tag: int(call.tag),
@@ -51,37 +50,39 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 		Stream: uintptr(call.stream), Site: uint32(site),
 		Wait: (call.flags & C.SYMMEM_CALL_WAIT) != 0,
 	}
-	// If the caller wants to know the sender of a receive, Arrived stores it. The variable makes
-	// Arrived keep only this address, and not call.
-	sender := call.from
+	sender := call.from // so that Arrived does not retain call
 	if sender != nil {
-		a.Arrived = func(rank int) { *sender = C.int32_t(rank) }
+		arguments.Arrived = func(rank int) { *sender = C.int32_t(rank) }
 	}
+
 	hasSplits := call.send_counts != nil || call.recv_counts != nil
 	if hasSplits {
 		splits, err := splitsOf(call)
 		if err != nil {
-			return a, err
+			return arguments, err
 		}
-		a.Splits = splits
+
+		arguments.Splits = splits
 	}
-	return a, nil
+
+	return arguments, nil
 }
 
-// maxRemainingCalls limits how much memory a wrong more_count can make this library read.
+// maxRemainingCalls limits how far an invalid more_count makes remainingCalls read.
 const maxRemainingCalls = 1 << 16
 
-// remainingCalls converts the list of more calls. Each entry of the list has call.size bytes. If
-// the caller was compiled with an older symmem.h, this is less than the size of our struct.
+// remainingCalls converts the calls of call.more.
 func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
 	if call.more == nil {
 		return nil, fmt.Errorf("more_count is %d, but more is a null pointer: %w", call.more_count,
 			symmem.ErrInvalid)
 	}
+
 	if call.more_count > maxRemainingCalls {
 		return nil, fmt.Errorf("more_count is %d; the maximum is %d: %w", call.more_count,
 			maxRemainingCalls, symmem.ErrInvalid)
 	}
+
 	list := make([]binding.Arguments, call.more_count)
 	for i := range list {
 		next := copyEntry(call, i)
@@ -90,21 +91,25 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 				"and more_count 0: %w", i+1, next.size, next.more_count, call.size,
 				symmem.ErrInvalid)
 		}
+
 		if next.event != nil {
 			return nil, fmt.Errorf("call %d of a list has an event, which only the first call may "+
 				"have: %w", i+1, symmem.ErrInvalid)
 		}
+
 		arguments, err := argumentsOf(&next, site)
 		if err != nil {
 			return nil, err
 		}
+
 		list[i] = arguments
 	}
+
 	return list, nil
 }
 
-// copyEntry copies an entry of the list of more calls. Fields that the caller's struct does not
-// have are 0 in the copy.
+// copyEntry copies an entry of call.more. Entries have call.size bytes, less than ours if the caller
+// was compiled with an older symmem.h. The missing fields are then 0.
 func copyEntry(call *C.struct_symmem_call, index int) (entry C.struct_symmem_call) {
 	src := unsafe.Add(unsafe.Pointer(call.more), uintptr(index)*uintptr(call.size))
 	srcBytes := unsafe.Slice((*byte)(src), call.size)
@@ -113,13 +118,13 @@ func copyEntry(call *C.struct_symmem_call, index int) (entry C.struct_symmem_cal
 	return entry
 }
 
-// splitsOf copies the sizes and the offsets of the parts that ranks exchange. Each list has a
-// number for each rank.
+// splitsOf copies the counts and offsets of the parts that ranks exchange, one for each rank.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks; want 1 to %d: %w", call.ranks, maxRanks,
 			symmem.ErrInvalid)
 	}
+
 	return &symmem.Splits{
 		SendCounts:  copyIntegers(call.ranks, call.send_counts),
 		SendOffsets: copyIntegers(call.ranks, call.send_offsets),
@@ -128,18 +133,22 @@ func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	}, nil
 }
 
-// copyIntegers copies a list of C. It returns nil if the caller has not passed the list.
+// copyIntegers copies a C array. It returns nil if src is nil.
 func copyIntegers(count C.size_t, src *C.int64_t) []int64 {
 	if src == nil {
 		return nil
 	}
+
 	dst := make([]int64, count)
 	for i, value := range unsafe.Slice(src, int(count)) {
 		dst[i] = int64(value)
 	}
+
 	return dst
 }
 
+// goNorm implements symmem_norm and, if scatters is not 0, symmem_scattered_norm.
+//
 //export goNorm
 func goNorm(
 	group C.uint64_t, n *C.struct_symmem_norm, scatters C.int, stream C.uint64_t, site C.uint32_t,
@@ -157,6 +166,8 @@ func goNorm(
 	})
 }
 
+// goRoute implements symmem_dispatch and, if combines is not 0, symmem_combine.
+//
 //export goRoute
 func goRoute(
 	group C.uint64_t, r *C.struct_symmem_route, combines C.int, stream C.uint64_t, site C.uint32_t,
@@ -167,6 +178,8 @@ func goRoute(
 	})
 }
 
+// goRouteLayout implements symmem_route_layout.
+//
 //export goRouteLayout
 func goRouteLayout(
 	r *C.struct_symmem_route, ranks C.int, layout *C.struct_symmem_route_layout,
@@ -175,10 +188,12 @@ func goRouteLayout(
 		if layout == nil {
 			return nullPointerError("the address for the layout")
 		}
+
 		l, err := routeArguments(r).Layout(int(ranks))
 		if err != nil {
 			return err
 		}
+
 		*layout = C.struct_symmem_route_layout{
 			rows: C.int64_t(l.Rows), scales: C.int64_t(l.Scales), weights: C.int64_t(l.Weights),
 			ids: C.int64_t(l.IDs), counts: C.int64_t(l.Counts), bytes: C.int64_t(l.Bytes),
@@ -196,6 +211,8 @@ func routeArguments(r *C.struct_symmem_route) *binding.RouteArguments {
 	}
 }
 
+// goPermute implements symmem_permute and, if reverses is not 0, symmem_unpermute.
+//
 //export goPermute
 func goPermute(
 	group C.uint64_t, p *C.struct_symmem_permute, reverses C.int, stream C.uint64_t,
@@ -205,6 +222,8 @@ func goPermute(
 	})
 }
 
+// goPermuteLayout implements symmem_permute_layout.
+//
 //export goPermuteLayout
 func goPermuteLayout(
 	p *C.struct_symmem_permute, ranks C.int, layout *C.struct_symmem_permute_layout,
@@ -213,10 +232,12 @@ func goPermuteLayout(
 		if layout == nil {
 			return nullPointerError("the address for the layout")
 		}
+
 		l, err := permuteArguments(p).Layout(int(ranks))
 		if err != nil {
 			return err
 		}
+
 		*layout = C.struct_symmem_permute_layout{
 			rows: C.int64_t(l.Rows), scales: C.int64_t(l.Scales), weights: C.int64_t(l.Weights),
 			experts: C.int64_t(l.Experts), places: C.int64_t(l.Places), firsts: C.int64_t(l.Firsts),
@@ -236,16 +257,22 @@ func permuteArguments(p *C.struct_symmem_permute) *binding.PermuteArguments {
 	}
 }
 
+// goSynchronize implements symmem_stream_synchronize.
+//
 //export goSynchronize
 func goSynchronize(stream C.uint64_t) C.int {
 	return guard(func() error { return library.Synchronize(uintptr(stream)) })
 }
 
+// goForget implements symmem_stream_forget.
+//
 //export goForget
 func goForget(stream C.uint64_t) C.int {
 	return guard(func() error { return library.ForgetStream(uintptr(stream)) })
 }
 
+// goIdle implements symmem_streams_idle.
+//
 //export goIdle
 func goIdle(idle C.int) C.int {
 	return guard(func() error { return library.SetIdle(idle != 0) })

@@ -10,19 +10,19 @@ import (
 	"symmem"
 )
 
-// The exported functions of this file implement functions of symmem.h with similar names: goWorld
-// implements symmem_world. They return SYMMEM_OK or SYMMEM_ERR_*. A group is passed by a number,
-// its handle.
-
+// goWorld implements symmem_world. Group arguments are handles.
+//
 //export goWorld
 func goWorld(group *C.uint64_t) C.int {
 	return store(group, "the group", library.World)
 }
 
-// maxRanks is the maximum length of a list of ranks. It limits how much memory a wrong length can
-// make this library read.
+// maxRanks is the maximum length of an array with an element for each rank. It limits how far an
+// invalid length makes this library read.
 const maxRanks = 1 << 20
 
+// goGroupOpen implements symmem_group_open.
+//
 //export goGroupOpen
 func goGroupOpen(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t, group *C.uint64_t,
@@ -32,12 +32,12 @@ func goGroupOpen(
 		if err != nil {
 			return 0, err
 		}
+
 		return library.OpenGroup(groupName, rankList)
 	})
 }
 
-// groupArguments copies the name and the ranks of a group. The name has length bytes, and there are
-// count ranks.
+// groupArguments copies a group's name of length bytes and its list of count ranks.
 func groupArguments(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
 ) (groupName string, rankList []int, err error) {
@@ -45,24 +45,32 @@ func groupArguments(
 	if err != nil {
 		return "", nil, err
 	}
+
 	if ranks == nil {
 		return "", nil, nullPointerError("the list of ranks")
 	}
+
 	if count > maxRanks {
 		return "", nil, fmt.Errorf("opening a group of %d ranks; the maximum is %d: %w", count,
 			maxRanks, symmem.ErrInvalid)
 	}
+
 	for _, rank := range unsafe.Slice(ranks, int(count)) {
 		rankList = append(rankList, int(rank))
 	}
+
 	return groupName, rankList, nil
 }
 
+// goGroupClose implements symmem_group_close.
+//
 //export goGroupClose
 func goGroupClose(group C.uint64_t) C.int {
 	return guard(func() error { return library.CloseGroup(uint64(group)) })
 }
 
+// goGroupDescribe implements symmem_group_describe.
+//
 //export goGroupDescribe
 func goGroupDescribe(group C.uint64_t, capacity C.size_t, text *C.char, length *C.size_t) C.int {
 	return copyText(capacity, text, length, func() (string, error) {
@@ -70,21 +78,29 @@ func goGroupDescribe(group C.uint64_t, capacity C.size_t, text *C.char, length *
 	})
 }
 
+// goGroupError implements symmem_group_error.
+//
 //export goGroupError
 func goGroupError(group C.uint64_t) C.int {
 	return guard(func() error { return library.GroupError(uint64(group)) })
 }
 
+// goGroupAbort implements symmem_group_abort.
+//
 //export goGroupAbort
 func goGroupAbort(group C.uint64_t) C.int {
 	return guard(func() error { return library.AbortGroup(uint64(group)) })
 }
 
+// goGroupSetTimeout implements symmem_group_set_timeout.
+//
 //export goGroupSetTimeout
 func goGroupSetTimeout(group C.uint64_t, timeoutMS C.int64_t) C.int {
 	return guard(func() error { return library.SetTimeout(uint64(group), int64(timeoutMS)) })
 }
 
+// goGroupSuspend implements symmem_group_suspend.
+//
 //export goGroupSuspend
 func goGroupSuspend(group C.uint64_t, releasedBytes *C.uint64_t) C.int {
 	return guard(func() error {
@@ -92,18 +108,24 @@ func goGroupSuspend(group C.uint64_t, releasedBytes *C.uint64_t) C.int {
 		if err != nil {
 			return err
 		}
-		if releasedBytes != nil { // the caller may pass null
+
+		if releasedBytes != nil { // null is permitted
 			*releasedBytes = C.uint64_t(bytes)
 		}
+
 		return nil
 	})
 }
 
+// goGroupResume implements symmem_group_resume.
+//
 //export goGroupResume
 func goGroupResume(group C.uint64_t) C.int {
 	return guard(func() error { return library.ResumeGroup(uint64(group)) })
 }
 
+// goGroupSetPath implements symmem_group_set_path.
+//
 //export goGroupSetPath
 func goGroupSetPath(group C.uint64_t, path C.int) C.int {
 	return guard(func() error { return library.SetPath(uint64(group), int(path)) })

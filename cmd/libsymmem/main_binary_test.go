@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// openELF opens the compiled libsymmem.so. The first call in the process compiles it.
+// openELF opens libsymmem.so, which the first call in the process compiles.
 func openELF(t *testing.T) *elf.File {
 	t.Helper()
 	f, err := elf.Open(build(t).library)
@@ -24,7 +24,7 @@ func openELF(t *testing.T) *elf.File {
 
 var cComment = regexp.MustCompile(`(?s)/\*.*?\*/`)
 
-// declaredFunctions returns the names of the functions that symmem.h declares, sorted.
+// declaredFunctions returns the sorted names of the functions that symmem.h declares.
 func declaredFunctions(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("symmem.h")
@@ -43,8 +43,6 @@ func declaredFunctions(t *testing.T) []string {
 	return names
 }
 
-// TestLibraryExportsDeclaredFunctions checks that the library exports the functions that symmem.h
-// declares, and no others.
 func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 	symbols, err := openELF(t).DynamicSymbols()
 	if err != nil {
@@ -61,7 +59,7 @@ func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 
 	slices.Sort(exported)
 	want := declaredFunctions(t)
-	const minFunctions = 60 // with fewer, the search for declarations must be broken
+	const minFunctions = 60 // fewer mean that the regular expression is wrong
 	if len(want) < minFunctions {
 		t.Fatalf("found %d functions in symmem.h, want at least %d", len(want), minFunctions)
 	}
@@ -71,8 +69,7 @@ func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 	}
 }
 
-// TestForkedChildTestsAllFunctions checks that testdata/forked.c mentions every function that
-// symmem.h declares. That program calls the functions in a forked child, where they must fail.
+// testdata/forked.c calls every function in a forked child.
 func TestForkedChildTestsAllFunctions(t *testing.T) {
 	text, err := os.ReadFile("testdata/forked.c")
 	if err != nil {
@@ -88,14 +85,13 @@ func TestForkedChildTestsAllFunctions(t *testing.T) {
 	}
 }
 
-// TestLibraryLinksOnlyGlibc checks that the library needs no other libraries than those of glibc.
-// Before version 2.34, glibc consisted of several libraries, such as libpthread.
 func TestLibraryLinksOnlyGlibc(t *testing.T) {
 	libraries, err := openELF(t).ImportedLibraries()
 	if err != nil {
 		t.Fatal(err)
 	}
 
+	// Before version 2.34, glibc consisted of several libraries.
 	glibc := regexp.MustCompile(`^(lib(c|pthread|dl|resolv)|ld-linux.*)\.so\.\d+$`)
 	for _, name := range libraries {
 		if !glibc.MatchString(name) {
@@ -104,8 +100,7 @@ func TestLibraryLinksOnlyGlibc(t *testing.T) {
 	}
 }
 
-// TestLibraryCannotBeUnloaded checks that dlclose keeps the library in memory, because the threads
-// of the Go runtime would crash without their code.
+// After dlclose, the threads of the Go runtime would crash without their code.
 func TestLibraryCannotBeUnloaded(t *testing.T) {
 	const noDelete = 8 // DF_1_NODELETE in elf.h
 	flags, err := openELF(t).DynValue(elf.DT_FLAGS_1)

@@ -11,9 +11,8 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// The exported functions of this file implement functions of symmem.h with similar names: goOpen
-// implements symmem_open.
-
+// goOpen implements symmem_open.
+//
 //export goOpen
 func goOpen(length C.size_t, options *C.char) C.int {
 	return guard(func() error {
@@ -21,27 +20,30 @@ func goOpen(length C.size_t, options *C.char) C.int {
 		if err != nil {
 			return err
 		}
+
 		return library.Open(text)
 	})
 }
 
-// prepareOpen prepares the process for opening a world. It returns a copy of the options.
+// prepareOpen prepares the process for opening a world, and copies the options.
 func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	text, err := textOf(length, options)
 	if err != nil {
 		return nil, err
 	}
-	C.symmem_watch_exit() // makes frees do nothing while the process exits
+
+	C.symmem_watch_exit() // ignore frees while the process exits
 	if err := importEnvironment(); err != nil {
 		return nil, err
 	}
+
 	return []byte(text), nil
 }
 
-// importEnvironment sets the variables of C's environment in Go. Go has copied the environment when
-// the library was loaded, so it lacks later changes.
+// importEnvironment copies C's environment to Go's, which lacks changes since the library was
+// loaded.
 func importEnvironment() error {
-	entry := C.symmem_environment() // a list of strings such as "NAME=value", which ends with null
+	entry := C.symmem_environment() // a null-terminated array of strings such as "NAME=value"
 	for entry != nil && *entry != nil {
 		name, value, _ := strings.Cut(C.GoString(*entry), "=")
 		old, isSet := os.LookupEnv(name)
@@ -51,20 +53,28 @@ func importEnvironment() error {
 				return err
 			}
 		}
+
 		next := unsafe.Add(unsafe.Pointer(entry), unsafe.Sizeof(*entry))
 		entry = (**C.char)(next)
 	}
+
 	return nil
 }
 
+// goClose implements symmem_close.
+//
 //export goClose
 func goClose(force C.int) C.int {
 	return guard(func() error { return library.Close(force != 0) })
 }
 
+// goIsOpen implements symmem_is_open.
+//
 //export goIsOpen
 func goIsOpen() C.int { return boolResult(library.IsOpen) }
 
+// goCallSites implements symmem_callsites.
+//
 //export goCallSites
 func goCallSites() C.int { return boolResult(library.RecordsCallSites) }
 
@@ -78,9 +88,12 @@ func boolResult(query func() bool) C.int {
 	if answer {
 		return 1
 	}
+
 	return 0
 }
 
+// goDescribe implements symmem_describe.
+//
 //export goDescribe
 func goDescribe(capacity C.size_t, text *C.char, length *C.size_t) C.int {
 	return copyText(capacity, text, length, library.Describe)

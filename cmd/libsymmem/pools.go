@@ -5,10 +5,8 @@ import "C"
 
 import "unsafe"
 
-// The exported functions of this file implement functions of symmem.h with similar names: goAlloc
-// implements symmem_alloc. They return SYMMEM_OK or SYMMEM_ERR_*. A pool is passed by its number. A
-// site is the number of the source line that makes the call, or 0 if it is unknown.
-
+// goPoolOpen implements symmem_pool_open.
+//
 //export goPoolOpen
 func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int) C.int {
 	return store(pool, "the pool", func() (int, error) {
@@ -16,15 +14,20 @@ func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int
 		if err != nil {
 			return 0, err
 		}
+
 		return library.OpenPool(uint64(domain), []byte(text))
 	})
 }
 
+// goPoolClose implements symmem_pool_close.
+//
 //export goPoolClose
 func goPoolClose(pool, force C.int) C.int {
 	return guard(func() error { return library.ClosePool(int(pool), force != 0) })
 }
 
+// goAlloc implements symmem_alloc. site is the number of a call site, or 0.
+//
 //export goAlloc
 func goAlloc(
 	pool C.int, bytes C.size_t, stream C.uint64_t, site C.uint32_t, address *unsafe.Pointer,
@@ -34,6 +37,8 @@ func goAlloc(
 	})
 }
 
+// goAllocOn implements symmem_alloc_on.
+//
 //export goAllocOn
 func goAllocOn(
 	pool C.int, bytes C.size_t, device C.int, stream C.uint64_t, site C.uint32_t,
@@ -45,12 +50,16 @@ func goAllocOn(
 	})
 }
 
+// goFree implements symmem_free.
+//
 //export goFree
 func goFree(address unsafe.Pointer) C.int {
-	const delay = false // callers must free in the same order on all ranks
+	const delay = false // callers free in the same order on all ranks
 	return guard(func() error { return library.Free(uintptr(address), delay) })
 }
 
+// goReserve implements symmem_reserve and symmem_reserve_on.
+//
 //export goReserve
 func goReserve(
 	pool C.int, bytes C.size_t, stream, group C.uint64_t, site C.uint32_t,
@@ -61,11 +70,15 @@ func goReserve(
 	})
 }
 
+// goTrim implements symmem_trim.
+//
 //export goTrim
 func goTrim(pool C.int, keep C.size_t) C.int {
 	return guard(func() error { return library.Trim(int(pool), uint64(keep)) })
 }
 
+// goPoolSuspend implements symmem_pool_suspend.
+//
 //export goPoolSuspend
 func goPoolSuspend(pool, keep C.int, released *C.uint64_t) C.int {
 	return guard(func() error {
@@ -73,13 +86,17 @@ func goPoolSuspend(pool, keep C.int, released *C.uint64_t) C.int {
 		if err != nil {
 			return err
 		}
-		if released != nil { // the caller may pass null
+
+		if released != nil { // null is permitted
 			*released = C.uint64_t(bytes)
 		}
+
 		return nil
 	})
 }
 
+// goPoolResume implements symmem_pool_resume.
+//
 //export goPoolResume
 func goPoolResume(pool C.int) C.int {
 	return guard(func() error { return library.ResumePool(int(pool)) })

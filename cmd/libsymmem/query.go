@@ -11,11 +11,8 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// The exported functions of this file implement functions of symmem.h with similar names: goStats
-// implements symmem_stats. Except for goIsSymmetric, which returns 1 or 0, they return SYMMEM_OK or
-// SYMMEM_ERR_*. Errors other than SYMMEM_ERR_SHORT are stored for the calling thread, which can
-// read them with symmem_last_error.
-
+// goIsSymmetric implements symmem_is_symmetric. It returns 1 or 0.
+//
 //export goIsSymmetric
 func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.int {
 	return boolResult(func() bool {
@@ -23,6 +20,8 @@ func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.i
 	})
 }
 
+// goPeerAddresses implements symmem_peer_addresses.
+//
 //export goPeerAddresses
 func goPeerAddresses(
 	group C.uint64_t, bytes C.size_t, address unsafe.Pointer, ranks C.size_t,
@@ -33,8 +32,8 @@ func goPeerAddresses(
 	})
 }
 
-// storeAddresses runs call, which returns an address for each rank of a group, and stores these in
-// the caller's list. The list has space for the given number of ranks.
+// storeAddresses runs call in guard, and stores the address for each rank in addresses, an array of
+// ranks elements.
 func storeAddresses(
 	ranks C.size_t, addresses *C.uint64_t, call func() ([]uintptr, error),
 ) C.int {
@@ -42,23 +41,28 @@ func storeAddresses(
 		if addresses == nil {
 			return nullPointerError("the list of addresses")
 		}
+
 		result, err := call()
 		if err != nil {
 			return err
 		}
-		hasRightSize := uint64(ranks) == uint64(len(result))
-		if !hasRightSize {
+
+		if uint64(ranks) != uint64(len(result)) {
 			return fmt.Errorf("the list has space for %d ranks; the group has %d ranks: %w", ranks,
 				len(result), symmem.ErrInvalid)
 		}
+
 		dst := unsafe.Slice(addresses, len(result))
 		for rank, peerAddress := range result {
 			dst[rank] = C.uint64_t(peerAddress)
 		}
+
 		return nil
 	})
 }
 
+// goNCCLWindow implements symmem_nccl_window.
+//
 //export goNCCLWindow
 func goNCCLWindow(
 	group C.uint64_t, bytes C.size_t, address unsafe.Pointer, comm, window, offset *C.uint64_t,
@@ -72,10 +76,12 @@ func goNCCLWindow(
 		case offset == nil:
 			return nullPointerError("the address for the offset")
 		}
+
 		w, err := library.NCCLWindow(uint64(group), uint64(bytes), uintptr(address))
 		if err != nil {
 			return err
 		}
+
 		*comm = C.uint64_t(w.Communicator)
 		*window = C.uint64_t(w.Window)
 		*offset = C.uint64_t(w.Offset)
@@ -83,6 +89,8 @@ func goNCCLWindow(
 	})
 }
 
+// goSignalWordsOpen implements symmem_signal_words_open.
+//
 //export goSignalWordsOpen
 func goSignalWordsOpen(
 	group C.uint64_t, words, ranks C.size_t, addresses *C.uint64_t,
@@ -92,14 +100,15 @@ func goSignalWordsOpen(
 	})
 }
 
+// goSignalWordsClose implements symmem_signal_words_close.
+//
 //export goSignalWordsClose
 func goSignalWordsClose(address unsafe.Pointer) C.int {
 	return guard(func() error { return library.CloseSignalWords(uintptr(address)) })
 }
 
-// goWindows copies the windows of a group to ranges, which has space for capacity windows. A window
-// consists of two integers: an address and a size in bytes. goWindows stores the number of windows
-// at count. If this is larger than capacity, goWindows copies only the first windows.
+// goWindows implements symmem_windows. It copies up to capacity windows of a group to ranges, each
+// as two integers: address and size in bytes. It sets *count to the number of all windows.
 //
 //export goWindows
 func goWindows(
@@ -109,25 +118,30 @@ func goWindows(
 		if count == nil {
 			return nullPointerError("the address for the number of windows")
 		}
+
 		if ranges == nil && capacity > 0 {
 			return nullPointerError("the list of windows")
 		}
+
 		windows, err := library.Windows(uint64(group))
 		if err != nil {
 			return err
 		}
-		const maxCapacity = 1 << 30 // so that it fits into an int
-		copied := min(len(windows), int(min(capacity, maxCapacity)))
+
+		copied := int(min(C.size_t(len(windows)), capacity))
 		if copied > 0 {
-			// In memory, a binding.Window consists of the two integers.
+			// A binding.Window has the same layout as two integers in C.
 			dst := unsafe.Slice((*binding.Window)(unsafe.Pointer(ranges)), copied)
 			copy(dst, windows)
 		}
+
 		*count = C.size_t(len(windows))
 		return nil
 	})
 }
 
+// goLocate implements symmem_locate.
+//
 //export goLocate
 func goLocate(address unsafe.Pointer, capacity C.size_t, text *C.char, length *C.size_t) C.int {
 	return copyText(capacity, text, length, func() (string, error) {
@@ -135,6 +149,8 @@ func goLocate(address unsafe.Pointer, capacity C.size_t, text *C.char, length *C
 	})
 }
 
+// goExplain implements symmem_explain.
+//
 //export goExplain
 func goExplain(
 	group C.uint64_t, operation C.int, count C.int64_t, dataType C.int, send, recv unsafe.Pointer,
@@ -148,20 +164,22 @@ func goExplain(
 	})
 }
 
-// goTakeWarning copies the oldest warning to text and removes it. If text is null, has no space or
-// is too short, the warning remains.
+// goTakeWarning implements symmem_take_warning. It removes the oldest warning if the text buffer
+// has space for it.
 //
 //export goTakeWarning
 func goTakeWarning(capacity C.size_t, text *C.char, length *C.size_t) C.int {
 	code := C.int(C.SYMMEM_OK)
 	library.TakeWarning(func(warning string) bool {
 		code = copyText(capacity, text, length, func() (string, error) { return warning, nil })
-		onlyLength := text == nil || capacity == 0
-		return code == C.SYMMEM_OK && !onlyLength
+		hasBuffer := text != nil && capacity > 0 // otherwise the caller only asks for the length
+		return code == C.SYMMEM_OK && hasBuffer
 	})
 	return code
 }
 
+// goStats implements symmem_stats.
+//
 //export goStats
 func goStats(capacity C.size_t, text *C.char, length *C.size_t) C.int {
 	return copyText(capacity, text, length, library.Stats)
