@@ -108,8 +108,8 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 	return list, nil
 }
 
-// copyEntry copies an entry of call.more. Entries have call.size bytes, less than ours if the caller
-// was compiled with an older symmem.h. The missing fields are then 0.
+// copyEntry copies an entry of call.more. If the caller was compiled with an older symmem.h, its
+// entries of call.size bytes are smaller than ours. The missing fields are then 0.
 func copyEntry(call *C.struct_symmem_call, index int) (entry C.struct_symmem_call) {
 	src := unsafe.Add(unsafe.Pointer(call.more), uintptr(index)*uintptr(call.size))
 	srcBytes := unsafe.Slice((*byte)(src), call.size)

@@ -85,8 +85,8 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 }
 
 // copyText runs compose in guard, copies the text to dst, a buffer of capacity bytes, and sets
-// *length to its length in bytes. If the buffer is too short, it returns SYMMEM_ERR_SHORT, but stores no
-// error for the thread.
+// *length to the length of the text in bytes. If the buffer is too short, it returns
+// SYMMEM_ERR_SHORT, but stores no error for the thread.
 func copyText(
 	capacity C.size_t, dst *C.char, length *C.size_t, compose func() (string, error),
 ) C.int {

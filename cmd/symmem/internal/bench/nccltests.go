@@ -13,10 +13,8 @@ import (
 	"symmem/bench/report"
 )
 
-// NCCLTests writes rows in the format of nccl-tests, so that tools for nccl-tests can read them.
-//
-// Each operation has a table, and each size has a row. For example, an all-reduce of 1 MiB on 4
-// ranks takes 20 us out of place, and 10 us in place (with the output in the buffer of the input):
+// NCCLTests writes rows in the format of nccl-tests, with a table for each operation. For example,
+// an all-reduce of 1 MiB on 4 ranks takes 20 us out of place and 10 us in place:
 //
 //	# all_reduce
 //	#                                    out-of-place                       in-place
@@ -26,16 +24,15 @@ import (
 //	# Avg bus bandwidth    : 117.965
 //
 // The algorithm bandwidth (algbw) is 1 MiB divided by the time, in GB/s. The bus bandwidth (busbw)
-// is that of a rank's link. Each link transfers 1.5 MiB in this example. The lines after the rows
-// are the totals.
+// counts the 1.5 MiB that each rank's link transfers.
 type NCCLTests struct {
 	Writer io.Writer
 
-	// The following fields describe the current table.
+	// The current table.
 	operation      *Operation // nil before the first row
 	busSum         float64    // sum of the bus bandwidths in GB/s
 	busCount       int        // number of bus bandwidths in busSum
-	wrongElements  float64    // number of wrong elements in the results of all calls
+	wrongElements  float64    // number of wrong elements in all outputs
 	refusalReasons []string   // why calls did not take the requested path, each reason once
 }
 
@@ -77,7 +74,6 @@ func (n *NCCLTests) WriteRow(o *CollectiveOptions, r *Row) error {
 	return err
 }
 
-// writeHeader writes the lines before the first row of a table.
 func writeHeader(out io.Writer, o *Operation) {
 	fmt.Fprintf(out, "# %s\n#\n", o.Name)
 	fmt.Fprintf(out, "#%74s%31s\n", "out-of-place", "in-place") // above the middle of the columns
@@ -86,13 +82,13 @@ func writeHeader(out io.Writer, o *Operation) {
 		callUnits     = "#        (B)    (elements)                          "
 		resultColumns = "     time   algbw   busbw  #wrong"
 		resultUnits   = "     (us)  (GB/s)  (GB/s)"
-		gap           = "         " // below "#wrong", which has no unit
+		gap           = "         " // #wrong has no unit
 	)
 	fmt.Fprintln(out, callColumns+resultColumns+resultColumns)
 	fmt.Fprintln(out, callUnits+resultUnits+gap+resultUnits)
 }
 
-// ncclNames holds the names of types in nccl-tests, if they differ from the names in symmem.
+// ncclNames holds the types whose names differ between nccl-tests and symmem.
 var ncclNames = map[symmem.DataType]string{
 	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
 	symmem.BFloat16: "bfloat16",
@@ -107,33 +103,31 @@ func TypeName(t symmem.DataType) string {
 	return t.String()
 }
 
-// addToTotals adds a result of row r to the totals of the table. If its calls did not take the
-// requested path, it also adds the reason.
+// addToTotals adds a result of row r to the totals of the table.
 func (n *NCCLTests) addToTotals(r *Row, result *report.Result) {
 	_, busGBps := r.bandwidths(result.Median)
 	n.busSum += busGBps
 	n.busCount++
 	n.wrongElements += result.Figures["wrong"]
-	isRefused := result.Params["refused"] != nil
-	if !isRefused {
+	refusal := result.Params["refused"]
+	if refusal == nil {
 		return
 	}
 
-	reason := fmt.Sprint(result.Params["refused"])
+	reason := fmt.Sprint(refusal)
 	if !slices.Contains(n.refusalReasons, reason) {
 		n.refusalReasons = append(n.refusalReasons, reason)
 	}
 }
 
-// bandwidths returns the algorithm bandwidth and the bus bandwidth of a call that takes ns
-// nanoseconds. Bytes per nanosecond are GB/s.
+// bandwidths returns the bandwidths of a call that takes ns nanoseconds.
 func (r *Row) bandwidths(ns float64) (algorithmGBps, busGBps float64) {
-	algorithmGBps = float64(r.Bytes) / max(ns, 1e-3) // not infinite if ns is 0
+	const minNS = 1e-3                                // avoids a division by 0
+	algorithmGBps = float64(r.Bytes) / max(ns, minNS) // bytes/ns = GB/s
 	return algorithmGBps, algorithmGBps * r.Operation.busFactor(float64(r.Ranks))
 }
 
-// formatResult returns the four columns of a result. A nil result means that the operation was not
-// measured in this way, such as in place.
+// formatResult returns the four columns of a result, which is nil if it was not measured.
 func (r *Row) formatResult(result *report.Result) string {
 	if result == nil {
 		return fmt.Sprintf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A")
@@ -145,7 +139,7 @@ func (r *Row) formatResult(result *report.Result) string {
 		formatWidth(algorithmGBps, 6), formatWidth(busGBps, 6), result.Figures["wrong"])
 }
 
-// formatWidth formats a number with two decimals, or with fewer if they do not fit into width.
+// formatWidth formats a number with up to two decimals, as many as fit into width.
 func formatWidth(v float64, width int) string {
 	integerDigits := 0
 	if v >= 1 {
@@ -158,17 +152,16 @@ func formatWidth(v float64, width int) string {
 	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
-// takenPathsComment returns a comment for the end of the row, such as "  # took plain in place". It
-// names the path that calls took instead of the requested one. If all calls took the requested
-// path, the comment is "".
+// takenPathsComment returns a comment for the end of the row, such as "  # took plain in place", or
+// "" if all calls took the requested path.
 func (r *Row) takenPathsComment() string {
-	outOfPlace := otherPath(r.Results[0])
-	inPlace := otherPath(r.Results[1])
-	hasOnlyOutOfPlace := r.Results[1] == nil
+	outOfPlace := unrequestedPath(r.Results[0])
+	inPlace := unrequestedPath(r.Results[1])
+	hasInPlace := r.Results[1] != nil
 	switch {
 	case outOfPlace == "" && inPlace == "":
 		return ""
-	case hasOnlyOutOfPlace, outOfPlace == inPlace:
+	case !hasInPlace || outOfPlace == inPlace:
 		return "  # took " + outOfPlace
 	case outOfPlace == "":
 		return "  # took " + inPlace + " in place"
@@ -179,17 +172,17 @@ func (r *Row) takenPathsComment() string {
 	return "  # took " + outOfPlace + ", in place " + inPlace
 }
 
-// otherPath returns the path that the calls of a result took, or "" if it is the requested one.
-func otherPath(result *report.Result) string {
-	isRefused := result != nil && result.Params["refused"] != nil
-	if !isRefused {
+// unrequestedPath returns the path that the calls took, or "" if it is the requested path or if
+// result is nil.
+func unrequestedPath(result *report.Result) string {
+	if result == nil || result.Params["refused"] == nil {
 		return ""
 	}
 
 	return fmt.Sprint(result.Params["took"])
 }
 
-// WriteFooter writes the totals of the current table and ends it. It does nothing without a table.
+// WriteFooter ends the current table, if any, with its totals.
 func (n *NCCLTests) WriteFooter() error {
 	if n.operation == nil {
 		return nil

@@ -10,21 +10,16 @@ import (
 	"symmem/bench/report"
 )
 
-// The programs of nccl-tests measure collectives, and print a row for each requested size. These
-// tests compare our calls and rows with theirs. For example, for all_gather on 4 ranks with 1024
-// bytes, each rank sends 64 float32 elements, which have 4 bytes each. The row has the size 1024,
+// For all_gather of 1024 bytes on 4 ranks, each rank sends 64 float32 elements. The size is 1024,
 // because each rank receives the elements of all ranks.
-
-// TestCountAndSizeMatchNCCLTests checks the arguments of calls and the sizes in rows for requested
-// sizes.
 func TestCountAndSizeMatchNCCLTests(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		operation string
 		bytes     int64 // requested size
 		ranks     int
-		wantCount int64 // count argument of each rank
-		wantSize  int64 // size in the table, in bytes
+		wantCount int64 // argument of each rank
+		wantSize  int64 // in the printed row
 	}{
 		{
 			name:      "an all-reduce counts the vector of one rank",
@@ -68,7 +63,6 @@ func TestCountAndSizeMatchNCCLTests(t *testing.T) {
 	}
 }
 
-// TestFormatWidth formats numbers for a column of 7 characters. They get two decimals if these fit.
 func TestFormatWidth(t *testing.T) {
 	const width = 7
 	for _, c := range []struct {
@@ -89,33 +83,25 @@ func TestFormatWidth(t *testing.T) {
 
 const microsecond = 1e3 // in nanoseconds
 
-// newResult returns the result of calls with a median time in nanoseconds and a number of wrong
-// elements.
-func newResult(median, wrongElements float64) *report.Result {
+func newResult(medianNS, wrongElements float64) *report.Result {
 	return &report.Result{
-		Summary: report.Summary{Median: median},
+		Summary: report.Summary{Median: medianNS},
 		Figures: map[string]float64{"wrong": wrongElements},
 	}
 }
 
-// newRefusedResult returns the result of calls that take 1 microsecond. They took the plain path,
-// because the requested path was refused for a reason.
+// newRefusedResult returns the result of calls that took the plain path for the given reason.
 func newRefusedResult(reason string) *report.Result {
 	r := newResult(1*microsecond, 0)
 	r.Params = map[string]any{"took": "plain", "refused": reason}
 	return r
 }
 
-// TestRowsHaveNCCLTestsFormat writes four tables with one row each, and compares their rows and
-// totals.
-//
-// A row has two results: of calls out of place and in place. The algorithm bandwidth is the size
-// divided by the time. For an all-reduce of n ranks, the bus bandwidth is 2*(n-1)/n times that.
 func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 	var out strings.Builder
 	o := &CollectiveOptions{DataType: symmem.Float32, Checks: []symmem.CheckLevel{symmem.CheckOff}}
 	table := NCCLTests{Writer: &out}
-	// Each row has another *Operation, and so begins a new table.
+	// Each row begins a new table, because its *Operation is a new pointer.
 	rows := []*Row{
 		{
 			Operation: operationNamed(t, "all_reduce"), Bytes: 1 << 20, Count: 1 << 18, Ranks: 4,
@@ -144,8 +130,8 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The columns are size, count, type, reduction and root, and then twice time, algorithm
-	// bandwidth, bus bandwidth and wrong elements.
+	// The columns are size, count, type, redop, root and, out of place and then in place, time,
+	// algorithm bandwidth (size/time), bus bandwidth and wrong elements.
 	want := []string{
 		"     1048576        262144     float     sum      -1" +
 			"    20.00   52.43   78.64       0    10.00  104.86  157.29       0",
@@ -171,7 +157,7 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 	}
 }
 
-// rowsAndTotals returns the lines of tables without those of the headers.
+// rowsAndTotals returns the lines of tables without their headers.
 func rowsAndTotals(tables string) []string {
 	var selected []string
 	for line := range strings.Lines(tables) {

@@ -10,25 +10,18 @@ import (
 )
 
 // Operation is an operation that bench can measure.
-//
-// Suppose that an all-gather on 4 ranks has an output of 4 MiB: a part of 1 MiB for each rank. The
-// link of a rank transfers only the 3 parts of the other ranks, which are 3/4 of the output. This
-// share is the bus factor. The bandwidth of the link, called bus bandwidth, is the bus factor times
-// the size of the output divided by the time.
 type Operation struct {
 	Name string // such as all_reduce
 	kind symmem.Operation
-	// busFactor returns the bus factor for a number of ranks, as in nccl-tests.
+	// busFactor returns the share of the larger buffer that each rank's link transfers, as in
+	// nccl-tests. In an all-gather on 4 ranks, it is 3/4, the parts of the other ranks.
 	busFactor func(ranks float64) float64
 }
 
-// wholeBufferFactor is the bus factor if a link transfers the whole buffer.
 func wholeBufferFactor(float64) float64 { return 1 }
 
-// otherPartsFactor is the bus factor if a link transfers the parts of the other ranks.
 func otherPartsFactor(ranks float64) float64 { return (ranks - 1) / ranks }
 
-// doubleOtherPartsFactor is the bus factor if a link transfers the parts of the other ranks twice.
 func doubleOtherPartsFactor(ranks float64) float64 { return 2 * (ranks - 1) / ranks }
 
 var operations = []Operation{
@@ -42,7 +35,7 @@ var operations = []Operation{
 	{Name: "barrier", kind: symmem.OpBarrier, busFactor: wholeBufferFactor},
 }
 
-// OperationNames returns the names of all operations.
+// OperationNames returns the names that ParseOperations accepts, except for "all".
 func OperationNames() []string {
 	var names []string
 	for i := range operations {
@@ -52,9 +45,8 @@ func OperationNames() []string {
 	return names
 }
 
-// ParseOperations returns the operations with the given names, in the order of the names. The name
-// "all" stands for all operations. The other names are then ignored, unless an earlier one is
-// unknown or repeated.
+// ParseOperations returns the operations with the given names, in this order. It returns all
+// operations at the first "all", and does not check the names after it.
 func ParseOperations(names []string) ([]Operation, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no operations given: use all, or some of %s",
@@ -69,14 +61,12 @@ func ParseOperations(names []string) ([]Operation, error) {
 
 		hasThisName := func(o Operation) bool { return o.Name == name }
 		index := slices.IndexFunc(operations, hasThisName)
-		isKnown := index >= 0
-		if !isKnown {
+		if index < 0 {
 			return nil, fmt.Errorf("unknown operation %q: use all, or some of %s",
 				name, strings.Join(OperationNames(), ", "))
 		}
 
-		isRepeated := slices.ContainsFunc(selected, hasThisName)
-		if isRepeated {
+		if slices.ContainsFunc(selected, hasThisName) {
 			return nil, fmt.Errorf("operation %s given twice", name)
 		}
 
@@ -86,18 +76,17 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return selected, nil
 }
 
-// hasBufferOfAllParts reports whether the send or the receive buffer has a part for each rank.
+// hasBufferOfAllParts reports whether the send or receive buffer has a part for each rank.
 func (o *Operation) hasBufferOfAllParts() bool {
 	send, recv := o.kind.Extents()
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize returns the count argument of a call, and the size of its larger buffer in bytes.
-// The size is the given number of bytes, rounded up to whole elements or, if the buffer has a part
-// for each rank, to whole elements in each part. A barrier has no buffers, so both results are 0.
+// countAndSize returns the count argument of a call whose larger buffer has at least the given
+// number of bytes, and the size of this buffer, in which each part has whole elements.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
-		return 0, 0
+		return 0, 0 // it has no buffers
 	}
 
 	bytesPerCount := int64(t.Size())
@@ -106,10 +95,9 @@ func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (cou
 	}
 
 	count = (bytes + bytesPerCount - 1) / bytesPerCount // rounded up
-	count = max(1, count)                               // if bytes is 0
+	count = max(1, count)
 	return count, count * bytesPerCount
 }
 
-// hasRules reports whether tuning tables have rules for the operation. Rules choose the path of a
-// call: the way in which it runs.
+// hasRules reports whether tuning tables can choose the path of the operation.
 func (o *Operation) hasRules() bool { return o.kind.HasTuningRules() }

@@ -13,55 +13,49 @@ import (
 	"symmem/internal/sys"
 )
 
-// Probe measures how long data take from one processor to another and back. Reports contain this
-// time, because results of two runs are comparable only if it was the same.
+// Probe measures the round-trip time of a cache line between two processors. Reports contain it,
+// because two reports are comparable only if their round-trip times are similar.
 //
-// A thread on the first processor, the caller, writes 1 to a word called ping. A thread on the
-// second processor, the answerer, polls ping until it is 1, and then writes 1 to a word called
-// pong. When the caller reads 1 from pong, the trip has ended. The next trip uses the number 2, and
-// so on. The trips are timed in batches.
+// In trip n, a thread on the first processor, the caller, stores n in the word ping. A thread on
+// the second processor, the answerer, polls ping until it is n, and then stores n in the word pong,
+// which the caller polls.
 type Probe struct {
 	caller   int // number of the caller's processor
 	answerer int // number of the answerer's processor
 }
 
 const (
-	tripBatches   = 31   // number of batches
-	tripsPerBatch = 4000 // number of trips in a batch
-	// tripsPerCheck is the number of trips between two checks of the clock. Checks after each trip
-	// would take too much of the measured time.
-	tripsPerCheck = 50
-	// probeLimit is the maximum time of all batches. On an idle machine, they take about 20 ms.
-	probeLimit   = 500 * time.Millisecond
-	wordDistance = 256  // bytes between ping and pong; more than a pair of cache lines
-	maxPolls     = 4000 // polls of a word before a thread yields its processor
+	tripBatches   = 31
+	tripsPerBatch = 4000
+	tripsPerCheck = 50                     // reading the clock more often would distort the times
+	probeLimit    = 500 * time.Millisecond // an idle machine needs about 20 ms for all batches
+	wordDistance  = 256                    // bytes between ping and pong; prevents false sharing
+	maxPolls      = 4000                   // polls of a word before a thread yields its processor
 )
 
-// NewProbe returns a Probe for the first two processors that this process may use. If the process
-// may use only one, NewProbe returns nil. Call it before the process is bound to a processor.
+// NewProbe returns a Probe for the first two processors in the affinity mask of this process, or
+// nil if it can use only one. Call it before the process is bound to a processor.
 func NewProbe() *Probe {
 	processors, err := sys.Affinity()
-	hasTwo := err == nil && len(processors) >= 2 && runtime.GOMAXPROCS(0) >= 2
-	if !hasTwo {
+	if err != nil || len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {
 		return nil
 	}
 
 	return &Probe{caller: processors[0], answerer: processors[1]}
 }
 
-// RoundTrip returns the time of a trip in nanoseconds. It is the median of the batches, or 0 if p
-// is nil.
+// RoundTrip returns the median time of a trip in nanoseconds, or 0 if p is nil.
 func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
 
-	// Go must run both threads at the same time, even if GOMAXPROCS has become 1 since NewProbe.
+	// GOMAXPROCS may have become 1 since NewProbe.
 	oldProcs := runtime.GOMAXPROCS(0)
 	runtime.GOMAXPROCS(max(2, oldProcs))
 	defer runtime.GOMAXPROCS(oldProcs)
 	const wordBytes = 8
-	words := make([]uint64, 3*wordDistance/wordBytes) // room after each of the two words
+	words := make([]uint64, 3*wordDistance/wordBytes) // nothing else within wordDistance of pong
 	base := unsafe.Pointer(unsafe.SliceData(words))
 	ping := (*uint64)(base)
 	pong := (*uint64)(unsafe.Add(base, wordDistance))
@@ -84,12 +78,12 @@ func (p *Probe) RoundTrip() (float64, error) {
 	return report.Summarize(batches).Median, nil
 }
 
-// runOnProcessor runs f on a new thread that is bound to a processor. If the thread cannot be
-// bound, it runs f nevertheless, because the other thread waits for it, and returns an error.
+// runOnProcessor runs f on a thread bound to a processor. If binding fails, it runs f nevertheless,
+// because the other thread waits for it, and returns an error.
 func runOnProcessor(processor int, f func()) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // not unlocked, so that the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the bound thread exits with the goroutine
 		err := sys.SetAffinity(processor)
 		f()
 		done <- err
@@ -97,8 +91,7 @@ func runOnProcessor(processor int, f func()) error {
 	return <-done
 }
 
-// answerTrips waits for the numbers 1, 2, 3 and so on in ping, and writes each to pong. It returns
-// when stop is set.
+// answerTrips answers trips until stop is set.
 func answerTrips(ping, pong *uint64, stop *atomic.Bool) {
 	for number := uint64(1); ; number++ {
 		for !pollWord(ping, number) {
@@ -113,11 +106,11 @@ func answerTrips(ping, pong *uint64, stop *atomic.Bool) {
 	}
 }
 
-// timeTrips makes the batches of trips. It returns the mean time of a trip in each batch, in
-// nanoseconds. After probeLimit, it makes no more trips, so that the last batch can be shorter.
+// timeTrips returns the mean time of a trip in each batch, in nanoseconds. It stops after
+// probeLimit, so the last batch can be shorter.
 func timeTrips(ping, pong *uint64) []float64 {
 	var batches []float64
-	number := uint64(0) // of the last trip
+	lastTrip := uint64(0)
 	deadline := time.Now().Add(probeLimit)
 	for len(batches) < tripBatches {
 		begin := time.Now()
@@ -128,33 +121,36 @@ func timeTrips(ping, pong *uint64) []float64 {
 		trips := 0
 		now := begin
 		for trips < tripsPerBatch && now.Before(deadline) {
-			for range tripsPerCheck {
-				number++
-				spin.StoreRelease64(ping, number)
-				for !pollWord(pong, number) {
-					yield()
-				}
-			}
-
+			makeTrips(ping, pong, lastTrip)
+			lastTrip += tripsPerCheck
 			trips += tripsPerCheck
 			now = time.Now()
 		}
 
 		batchNS := float64(now.Sub(begin).Nanoseconds())
-		batches = append(batches, batchNS/float64(trips)) // trips > 0: begin is before the deadline
+		batches = append(batches, batchNS/float64(trips)) // at least tripsPerCheck trips
 	}
 
 	return batches
 }
 
-// pollWord reads *word until it is want, at most maxPolls times. It reports whether the word was
-// want.
+// makeTrips makes the tripsPerCheck trips that follow lastTrip.
+func makeTrips(ping, pong *uint64, lastTrip uint64) {
+	for number := lastTrip + 1; number <= lastTrip+tripsPerCheck; number++ {
+		spin.StoreRelease64(ping, number)
+		for !pollWord(pong, number) {
+			yield()
+		}
+	}
+}
+
+// pollWord polls *word up to maxPolls times, and reports whether it became want.
 func pollWord(word *uint64, want uint64) bool {
-	const tightPolls = 0 // polls without a pause in between
+	const tightPolls = 0 // polls without a PAUSE instruction
 	return spin.Until64(word, want, tightPolls, maxPolls)
 }
 
-// yield lets other threads, and other goroutines of this process, run.
+// yield lets other threads and goroutines run.
 func yield() {
 	sys.Yield()
 	runtime.Gosched()

@@ -12,15 +12,14 @@ import (
 	"symmem/bench/report"
 )
 
-// The tables of this file compare results with a baseline, such as the same call without checks:
+// The tables compare results with a baseline, such as the same call without checks:
 //
 //	#   operation     size                unchecked  checked  ratio
 //	#  all_reduce  1048576  out-of-place    20.0 us  20.4 us  0.98x
 //
-// The ratio is the time of the baseline divided by the time of the result. Lines begin with #, so
-// that they are comments in the format of nccl-tests.
+// The ratio is the baseline's time divided by the result's. # begins a comment in nccl-tests.
 
-// writeTable writes rows of cells as aligned columns. Each line begins with prefix.
+// writeTable writes rows as aligned columns. Each line begins with prefix.
 func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	var aligned bytes.Buffer
 	const minWidth, tabWidth, padding = 0, 0, 2
@@ -42,8 +41,8 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// WritePathTable writes a table that compares PathAuto, with which symmem chooses the path, with
-// each path. It shows "none" for a path that the call cannot take.
+// WritePathTable writes a table that compares symmem's choice, PathAuto, with each path. A path
+// that the call cannot take is "none".
 func WritePathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
 		{
@@ -62,8 +61,7 @@ func WritePathTable(w io.Writer, r *report.Report) error {
 		return err
 	}
 
-	hasWorst := r.Worst != nil // false if no result was compared
-	if !hasWorst {
+	if r.Worst == nil { // no result was compared
 		return nil
 	}
 
@@ -71,10 +69,9 @@ func WritePathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// wasCompared reports whether a result has a baseline. Its fields about the baseline are then set.
+// wasCompared reports whether the fields Baseline, BaselineMedian and Ratio are set.
 func wasCompared(r *report.Result) bool { return r.Baseline != nil }
 
-// pathRow returns the row of a result in the table of paths.
 func pathRow(r *report.Result) []string {
 	row := append(callCells(r), report.Duration(r.Median))
 	paths := []symmem.PathChoice{
@@ -93,7 +90,7 @@ func pathRow(r *report.Result) []string {
 	return append(row, takenPath, formatRatio(*r.Ratio))
 }
 
-// WriteCheckTable writes a table that compares two check levels: how often ranks compare calls.
+// WriteCheckTable writes a table that compares calls without and with checks.
 func WriteCheckTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
 	for i := range r.Results {
@@ -110,8 +107,7 @@ func WriteCheckTable(w io.Writer, r *report.Report) error {
 	return writeTable(w, "#", rows)
 }
 
-// callCells returns the cells that identify the call of a result: the operation, the size, and the
-// variant, such as "in place".
+// callCells returns the operation, the size and the variant, "in-place" or "out-of-place".
 func callCells(r *report.Result) []string {
 	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Variant()}
 }

@@ -12,19 +12,16 @@ import (
 	"symmem/internal/tuning"
 )
 
-// A tuning table has rules that choose the path of a call: the way in which it runs. For example,
-// a rule chooses the window path for all-reduces of up to 64 KiB on 8 ranks, and the plain path for
-// larger ones. To get such a rule, Run measures calls of several sizes on each path.
-//
-// Run starts from a base table, and replaces the rules of the measured operations. It keeps the
-// other rules. If 1 KiB to 1 MiB are measured now, and the base table has times for 4 MiB, the new
-// rule uses those times, too.
+// A tuning table has rules such as "for all-reduces on 8 ranks, use the window path up to 64 KiB,
+// and the plain path above". Run measures calls of several sizes on each path, and replaces the
+// rules of the measured operations in a base table. New rules also use the base table's times of
+// smaller and larger sizes.
 
 // TuneOptions describes the measurements for a tuning table. Except for Date, Base and Progress,
 // the options must be the same on all ranks.
 type TuneOptions struct {
-	// The caller sets Operations, Sizes, DataType, Backend, Plan, Timeout and GraphCalls, which is
-	// the maximum number of calls in a graph. Run sets the other fields.
+	// The caller sets Operations, Sizes, DataType, Backend, Plan, Timeout and GraphCalls, the maximum
+	// number of calls in a graph. Run sets the other fields.
 	CollectiveOptions
 	Date string // date of the measurement; only rank 0's Date is used
 	// Base returns the base table for a device and a number of ranks. If Base is nil or returns nil,
@@ -34,18 +31,17 @@ type TuneOptions struct {
 	Progress func(text string) // if set, called before each measurement
 }
 
-// TuneResult is the result of TuneOptions.Run. It is the same on all ranks.
+// TuneResult is the same on all ranks.
 type TuneResult struct {
 	Table   *tuning.Table // the base table with the new rules
 	Rules   []tuning.Rule // the new rules in the order of measurement
-	Skipped []string      // for each operation without a new rule, the reason as a sentence
+	Skipped []string      // why an operation has no new rule, as sentences
 	Device  string        // name of the GPU or processor
 	Ranks   int           // number of ranks
 }
 
 // Run measures the operations and returns a new table. All ranks must call it. If a measurement
-// fails, the result contains a table with the rules so far. After other errors, the result may be
-// nil.
+// fails, the table has the rules so far. After other errors, the result may be nil.
 func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	o.ReduceOp = symmem.Sum
 	o.Path = symmem.PathAuto
@@ -68,7 +64,7 @@ func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	}
 
 	runErr := t.run(ctx)
-	t.result.Table = t.newTable() // also after an error, because measurements take long
+	t.result.Table = t.newTable() // keep the measurements before an error, because they take long
 	if runErr != nil {
 		return &t.result, runErr
 	}
@@ -84,20 +80,21 @@ func (o *TuneOptions) reportProgress(format string, args ...any) {
 
 // shareBaseTable sends the base table from rank 0 to all ranks, and returns it.
 func (o *TuneOptions) shareBaseTable(ctx context.Context, w *world) (*tuning.Table, error) {
-	var own *tuning.Table // nil except on rank 0
-	if w.rt.Rank() == 0 {
-		own = o.findBaseTable(w.rt)
+	const source = 0
+	var table *tuning.Table
+	if w.rt.Rank() == source {
+		table = o.findBaseTable(w.rt)
 	}
 
-	byRank, err := workload.Gather(ctx, w.gatherer, own)
+	byRank, err := workload.Gather(ctx, w.gatherer, table)
 	if err != nil {
 		return nil, fmt.Errorf("sharing the table: %w", err)
 	}
 
-	return byRank[0], nil
+	return byRank[source], nil
 }
 
-// findBaseTable returns the table of o.Base or, if there is none, the built-in table.
+// findBaseTable returns the table from o.Base or, if there is none, the built-in table.
 func (o *TuneOptions) findBaseTable(rt *symmem.Runtime) *tuning.Table {
 	info := rt.Device()
 	if o.Base != nil {
@@ -109,7 +106,7 @@ func (o *TuneOptions) findBaseTable(rt *symmem.Runtime) *tuning.Table {
 	return tuning.Builtin(info.Backend, info.Name)
 }
 
-// skipReason returns a sentence for the user that explains why an operation has no new rule.
+// skipReason explains to users why an operation has no new rule.
 func skipReason(op *Operation, dataType symmem.DataType) string {
 	if !op.hasRules() {
 		return op.Name + " has no buffers that peers read, so there is nothing to choose"
@@ -119,9 +116,8 @@ func skipReason(op *Operation, dataType symmem.DataType) string {
 		dataType)
 }
 
-// mergePoints returns the new points, and the old points of sizes that are smaller or larger than
-// all new ones. A point holds the measured times of one size. newPoints must be in ascending order
-// of size. The result is not in this order.
+// mergePoints returns, unsorted, the new points and the old points outside their range of sizes. A
+// point holds the times of one size. newPoints must be sorted by size.
 func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
@@ -144,12 +140,9 @@ func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noisePercent returns the noise of a measurement in percent. Batches (series of calls) on two
-// paths alternate, and each pair of adjacent batches gives the ratio of their times. The noise is
-// the random error of the median of these ratios.
-//
-// It is computed from logarithms. A delay on one path, which doubles a ratio, and one on the other
-// path, which halves it, thus have the same effect.
+// noisePercent returns the random error of the median of ratios, in percent. Each ratio compares
+// adjacent batches on two paths. In logarithms, a delay has the same effect on either path, whether
+// it doubles or halves the ratio.
 func noisePercent(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0
@@ -161,15 +154,16 @@ func noisePercent(ratios []float64) float64 {
 	}
 
 	slices.Sort(logs)
-	return 100 * math.Expm1(medianError(logs)) // Expm1 converts a logarithm to a relative error.
+	relativeError := math.Expm1(medianError(logs))
+	return 100 * relativeError
 }
 
-// medianError returns twice the standard error of the median of sorted values. It assumes that they
-// have a normal distribution.
+// medianError returns twice the standard error of the median of sorted values, which it assumes to
+// be normally distributed.
 func medianError(sorted []float64) float64 {
 	const (
 		deviationsBetweenQuartiles = 1.349
-		medianFactor               = 1.253 // the median's error is this factor times that of the mean
+		medianFactor               = 1.253 // standard error of the median relative to that of the mean
 	)
 	n := len(sorted)
 	lowerQuartile, upperQuartile := sorted[n/4], sorted[n-1-n/4]

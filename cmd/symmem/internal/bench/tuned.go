@@ -12,13 +12,13 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning measures calls on several paths (ways to run a call), and derives rules that choose a
-// path. WriteText shows the times and the rules. A row of its table can be:
+// TuneResult.WriteText shows the time of each path and the chosen one:
 //
 //	operation  size                 buffers    plain   window  direct  noise  chosen     wins
 //	AllReduce  1KiB  out of place  symmetric  13.0 us  7.40 us       -  1.5 %  window  +75.7 %
 //
-// The window path wins by 75.7 %, because the plain path takes 13.0/7.4 = 1.757 times as long.
+// The window path wins by 75.7 %, because the plain path takes 13.0/7.4 = 1.757 times as long. The
+// column direct also shows the two-level path.
 
 // WriteText writes a table of the measured sizes, and then each rule and each skipped operation.
 func (t *TuneResult) WriteText(w io.Writer) error {
@@ -45,16 +45,15 @@ func (t *TuneResult) WriteText(w io.Writer) error {
 	return errors.Join(tableErr, writeErr)
 }
 
-// measuredRows returns a row for each measurement of a rule. A rule consists of steps: each step
-// chooses a path for a range of sizes.
-func measuredRows(r *tuning.Rule) [][]string {
-	memory := cmp.Or(r.Memory, tuning.Symmetric) // Rules without Memory are for symmetric memory.
+// measuredRows returns a row for each measured size of a rule.
+func measuredRows(rule *tuning.Rule) [][]string {
+	memory := cmp.Or(rule.Memory, tuning.Symmetric)
 	var rows [][]string
-	for _, step := range r.Steps {
+	for _, step := range rule.Steps { // a step chooses a path for a range of sizes
 		for _, p := range step.Measured {
 			winPercent := 100 * (speedup(step.Path, p) - 1)
 			rows = append(rows, []string{
-				r.Operation, p.Bytes.String(), placementText(p.InPlace), string(memory),
+				rule.Operation, p.Bytes.String(), placementText(p.InPlace), string(memory),
 				formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS),
 				formatMicroseconds(directOrTwoLevelUS(p)),
 				fmt.Sprintf("%.1f %%", p.NoisePercent), string(step.Path),
@@ -66,11 +65,11 @@ func measuredRows(r *tuning.Rule) [][]string {
 	return rows
 }
 
-// directOrTwoLevelUS returns the time in the column "direct", in microseconds. At most one of the
-// direct and the two-level path was measured. The other time is 0.
+// directOrTwoLevelUS returns the time of the direct or the two-level path, of which at most one was
+// measured. The other time is 0.
 func directOrTwoLevelUS(p tuning.Point) float64 { return p.DirectUS + p.TwoLevelUS }
 
-// formatMicroseconds formats a time in microseconds. 0 means that the time was not measured.
+// formatMicroseconds formats a time, or "-" if it is 0, which means that it was not measured.
 func formatMicroseconds(us float64) string {
 	if us == 0 {
 		return "-"
@@ -79,10 +78,9 @@ func formatMicroseconds(us float64) string {
 	return report.Duration(us * 1e3)
 }
 
-// speedup returns the time of the alternative path divided by the time of the chosen path.
-//
-// Some rules choose between plain and window. The others choose between direct or two-level and
-// NotDirect, which stands for the faster of plain and window.
+// speedup returns the time of the rejected path divided by the time of the chosen path. A rule
+// chooses between plain and window, or between direct or two-level and NotDirect, the faster of
+// plain and window.
 func speedup(chosen tuning.Path, p tuning.Point) float64 {
 	switch chosen {
 	case tuning.Window:
@@ -98,15 +96,15 @@ func speedup(chosen tuning.Path, p tuning.Point) float64 {
 	}
 }
 
-// Document returns the fields of the JSON output. file is the file name of the new table. written
-// states whether the table has been written to the file.
+// Document returns the fields of the JSON output. file is the name of the file for the new table,
+// and written reports whether it has been written.
 func (t *TuneResult) Document(file string, written bool) (map[string]any, error) {
 	table, err := t.Table.Encode()
 	if err != nil {
 		return nil, err
 	}
 
-	skipped := append([]string{}, t.Skipped...) // not nil, so that JSON shows [] instead of null
+	skipped := append([]string{}, t.Skipped...) // [] in JSON instead of null
 	return map[string]any{
 		"file": file, "written": written, "table": json.RawMessage(table), "skipped": skipped,
 	}, nil
