@@ -9,76 +9,114 @@ import (
 	"symmem/cmd/symmem/internal/diff/history"
 )
 
-// TestLostBeginning compares ranks that have lost different numbers of requests from the beginning
-// of the same history.
-func TestLostBeginning(t *testing.T) {
-	for _, c := range []struct {
-		class          history.Class
-		period         int // after which requests repeat
-		callsPerNumber int // above 1 if messages were left out on rank 1
-		wantNote       bool
-	}{
-		{history.MemPool, 1000, 1, false},
-		{history.MemPool, 50, 1, true},
-		{history.SymmemPool, 50, 1, false},
-		{history.Calls, 50, 1, false},
-		{history.Calls, 1000, 3, false},
-		{history.Calls, 50, 3, true},
-	} {
-		var ranks []*history.Rank
-		for number, lost := range []int{110, 240} {
-			step := 1 + number*(c.callsPerNumber-1)
-			s := &history.Sequence{
-				Class: c.class, ID: "1 of group world", IsPartial: true, HasMessages: c.callsPerNumber > 1,
-				NoPlacesReason: "test",
-			}
-			r := &history.Rank{Format: "test", Number: number, Sequences: []*history.Sequence{s}}
-			for i := lost; i < 600; i++ {
-				e := history.Event{
-					Number: int64(i * step), Action: history.Alloc, Size: int64(i%c.period + 1), Stack: -1,
-				}
-				if c.class == history.Calls {
-					e.Action, e.Size, e.Block = history.Call, 0, int32(len(r.Texts))
-					r.Texts = append(r.Texts, fmt.Sprint("Barrier ", i%c.period))
-				}
+const (
+	frequent = 50   // repeats within the traces
+	never    = 1000 // exceeds the length of the traces
+)
 
-				s.Events = append(s.Events, e)
-			}
+// partialTrace describes a trace of requests whose sizes or texts repeat.
+type partialTrace struct {
+	class      history.Class
+	rank       int
+	first, end int // indexes of requests; older ones are lost
+	period     int // after which requests repeat
+	step       int // between the numbers of requests; above 1 if there are messages in between
+}
 
-			ranks = append(ranks, r)
+func (p partialTrace) history() *history.Rank {
+	s := &history.Sequence{
+		Class: p.class, ID: "1 of group world", IsPartial: true, NoPlacesReason: "test",
+	}
+	r := &history.Rank{Format: "test", Number: p.rank, Sequences: []*history.Sequence{s}}
+	for i := p.first; i < p.end; i++ {
+		variant := i % p.period
+		e := history.Event{
+			Number: int64(i * p.step), Action: history.Alloc, Size: int64(variant + 1), Stack: noStack,
+		}
+		if p.class == history.Calls {
+			e.Action = history.Call
+			e.Size = 0
+			e.Block = int32(len(r.Texts))
+			r.Texts = append(r.Texts, fmt.Sprint("Barrier ", variant))
 		}
 
-		r := diff.Compare(ranks, diff.Options{})
-		s := r.Sequences[0]
+		s.Events = append(s.Events, e)
+	}
+
+	return r
+}
+
+func TestLostBeginning(t *testing.T) {
+	const first0, first1, end = 110, 240, 600
+	const wantEqual = end - first1
+	for _, c := range []struct {
+		class       history.Class
+		period      int
+		hasMessages bool
+		wantNote    bool
+	}{
+		{class: history.MemPool, period: never},
+		{class: history.MemPool, period: frequent, wantNote: true},
+		{class: history.SymmemPool, period: frequent},
+		{class: history.Calls, period: frequent},
+		{class: history.Calls, period: never, hasMessages: true},
+		{class: history.Calls, period: frequent, hasMessages: true, wantNote: true},
+	} {
+		step1 := 1
+		if c.hasMessages {
+			step1 = 3
+		}
+
+		ranks := []*history.Rank{
+			partialTrace{
+				class: c.class, rank: 0, first: first0, end: end, period: c.period, step: 1,
+			}.history(),
+			partialTrace{
+				class: c.class, rank: 1, first: first1, end: end, period: c.period, step: step1,
+			}.history(),
+		}
+		for _, r := range ranks {
+			r.Sequences[0].HasMessages = c.hasMessages
+		}
+
+		report := diff.Compare(ranks, diff.Options{})
+		s := report.Sequences[0]
+		if !report.RanksAgree || s.EqualRequests != wantEqual {
+			t.Errorf("%+v: %d equal, notes %q; want agreement on %d requests", c, s.EqualRequests,
+				s.Notes, wantEqual)
+		}
+
 		hasNote := strings.Contains(fmt.Sprint(s.Notes), "requests of rank 0 repeat")
-		if !r.RanksAgree || s.EqualRequests != 360 || hasNote != c.wantNote {
-			t.Errorf("%+v: %d equal, notes %q; want agreement on 360 requests", c, s.EqualRequests, s.Notes)
+		if hasNote != c.wantNote {
+			t.Errorf("%+v: notes %q; want a note on repeated requests: %v", c, s.Notes, c.wantNote)
 		}
 	}
 }
 
-// TestLostBeginningBeforeReservation compares ranks that have lost 10 and 12 requests of a pool of
-// symmem. Request 11 is a reservation, whose size must not be taken for its number.
+// The size of a reservation is not its number, unlike that of a call in a Flight Recorder dump.
 func TestLostBeginningBeforeReservation(t *testing.T) {
-	const first, reservation, end = 10, 11, 20
+	const first0, reservation, first1, end = 10, 11, 12, 20
+	const wantEqual = end - first1
 	var events []history.Event
-	for i := first; i < end; i++ {
+	for i := first0; i < end; i++ {
 		e := history.Event{Number: int64(i), Action: history.Alloc, Size: 512, Stack: noStack}
 		if i == reservation {
-			e.Action, e.Size = history.Call, 1<<20
+			e.Action = history.Call
+			e.Size = 1 << 20
 		}
 
 		events = append(events, e)
 	}
 
-	ranks := ranksOf(history.SymmemPool, "1 of group world", events, events[2:])
+	ranks := ranksOf(history.SymmemPool, "1 of group world", events, events[first1-first0:])
 	for _, r := range ranks {
-		r.Texts, r.Sequences[0].IsPartial = []string{"reserve"}, true
+		r.Texts = []string{"reserve"}
+		r.Sequences[0].IsPartial = true
 	}
 
-	r := diff.Compare(ranks, diff.Options{})
-	if s := r.Sequences[0]; !r.RanksAgree || s.EqualRequests != 8 {
-		t.Errorf("%d equal requests, difference %+v; want agreement on 8", s.EqualRequests,
-			s.RequestDifference)
+	report := diff.Compare(ranks, diff.Options{})
+	if s := report.Sequences[0]; !report.RanksAgree || s.EqualRequests != wantEqual {
+		t.Errorf("%d equal requests, difference %+v; want agreement on %d", s.EqualRequests,
+			s.RequestDifference, wantEqual)
 	}
 }

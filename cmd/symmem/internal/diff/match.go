@@ -11,33 +11,29 @@ import (
 
 // Options selects what Compare compares.
 type Options struct {
-	// AllPools includes PyTorch's default pool and the pools of CUDA graphs even if there are
-	// MemPools (memory pools that the program has created).
+	// AllPools includes PyTorch's default pool and the pools of CUDA graphs even if there are MemPools
+	// (memory pools that the program has created).
 	AllPools bool
 }
 
-// On each rank, every pool of memory and every group of ranks has a sequence: the list of its
-// events. A match consists of the sequences to compare with each other, at most one of each rank.
+// matchedSequences holds the event sequences of one memory pool or group of ranks, to be compared
+// between ranks.
 //
-// Every sequence has an ID. For groups and symmem's pools, it is the same on all ranks. For
-// PyTorch's pools, it may differ: rank 0 has MemPools with the IDs 1 and 2, and rank 1 with the IDs
-// 1 and 3. In this case, the order decides. The MemPool with the first event on rank 0 matches the
-// MemPool with the first event on rank 1, and so on.
-
-// matchedSequences is a match.
+// Groups and symmem's pools have the same IDs on all ranks. If PyTorch's pools have the IDs 1 and 2
+// on rank 0, but 1 and 3 on rank 1, they are matched by the order of their first events.
 type matchedSequences struct {
 	class     history.Class
-	id        string              // of all sequences, or "" if they were matched by order
+	id        string              // common ID, or "" if matched by order
 	title     string              // name of the pool or group in reports
-	sequences []*history.Sequence // one for each rank; nil if the rank has none
+	sequences []*history.Sequence // by rank; nil if the rank has none
 }
 
-// matchSequences returns the matches to compare. The notes state which pools are not compared.
+// matchSequences returns the sequences to compare. The notes state which pools are not compared.
 func matchSequences(
 	ranks []*history.Rank, o Options,
 ) (matches []*matchedSequences, notes []string) {
 	isPresent := presentClasses(ranks)
-	// By creating MemPools, the user has chosen the memory that must agree between the ranks.
+	// Users put the memory that must agree between ranks into MemPools.
 	onlyMemPools := isPresent[history.MemPool] && !o.AllPools
 	for class := history.DefaultPool; class <= history.Calls; class++ { // Calls is the last class
 		if !isPresent[class] {
@@ -59,7 +55,6 @@ func matchSequences(
 	return matches, notes
 }
 
-// presentClasses returns the set of classes that the sequences have.
 func presentClasses(ranks []*history.Rank) map[history.Class]bool {
 	isPresent := map[history.Class]bool{}
 	for _, r := range ranks {
@@ -71,9 +66,8 @@ func presentClasses(ranks []*history.Rank) map[history.Class]bool {
 	return isPresent
 }
 
-// matchClass returns the matches of a class.
 func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences {
-	byRank := make([][]*history.Sequence, len(ranks)) // the sequences of the class on each rank
+	byRank := make([][]*history.Sequence, len(ranks))
 	for i, r := range ranks {
 		for _, s := range r.Sequences {
 			if s.Class == class {
@@ -85,23 +79,22 @@ func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences 
 	ids, rankCounts := countIDs(byRank)
 	tracedRanks := countTracedRanks(ranks)
 	lacksRank := func(id string) bool { return rankCounts[id] != tracedRanks }
-	haveSameIDs := !slices.ContainsFunc(ids, lacksRank)
-	hasCommonIDs := class == history.Calls || class == history.SymmemPool // by definition
-	if haveSameIDs || hasCommonIDs {
-		return matchByID(byRank, class, ids)
+	isAnyIDMissing := slices.ContainsFunc(ids, lacksRank)
+	hasCommonIDs := class == history.Calls || class == history.SymmemPool
+	if isAnyIDMissing && !hasCommonIDs {
+		return matchByOrder(byRank, class)
 	}
 
-	return matchByOrder(byRank, class)
+	return matchByID(byRank, class, ids)
 }
 
-// countIDs returns all IDs, in the order of their first occurrence, and how many ranks have each.
+// countIDs returns the IDs in order of occurrence, and the number of ranks with each ID.
 func countIDs(byRank [][]*history.Sequence) (ids []string, rankCounts map[string]int) {
 	rankCounts = map[string]int{}
 	for _, sequences := range byRank {
 		for _, s := range sequences {
 			rankCounts[s.ID]++
-			isNew := rankCounts[s.ID] == 1
-			if isNew {
+			if rankCounts[s.ID] == 1 {
 				ids = append(ids, s.ID)
 			}
 		}
@@ -110,7 +103,6 @@ func countIDs(byRank [][]*history.Sequence) (ids []string, rankCounts map[string
 	return ids, rankCounts
 }
 
-// countTracedRanks returns the number of ranks with recorded events.
 func countTracedRanks(ranks []*history.Rank) int {
 	count := 0
 	for _, r := range ranks {
@@ -122,7 +114,7 @@ func countTracedRanks(ranks []*history.Rank) int {
 	return count
 }
 
-// matchByID returns a match for each ID. byRank holds the sequences of each rank.
+// matchByID matches sequences with the same ID. byRank holds the sequences of each rank.
 func matchByID(
 	byRank [][]*history.Sequence, class history.Class, ids []string,
 ) []*matchedSequences {
@@ -144,10 +136,10 @@ func matchByID(
 	return matches
 }
 
-// matchByOrder sorts the sequences of each rank by their first events. The first sequences of all
-// ranks match, and so do the second ones, and so on. byRank holds the sequences of each rank.
+// matchByOrder sorts the sequences of each rank by their first events, and matches those at the
+// same position.
 func matchByOrder(byRank [][]*history.Sequence, class history.Class) []*matchedSequences {
-	maxCount := 0 // largest number of sequences of a rank
+	maxCount := 0
 	for _, sequences := range byRank {
 		slices.SortStableFunc(sequences, func(a, b *history.Sequence) int {
 			return cmp.Compare(firstEventNumber(a), firstEventNumber(b))
@@ -170,8 +162,7 @@ func matchByOrder(byRank [][]*history.Sequence, class history.Class) []*matchedS
 	return matches
 }
 
-// newMatch returns a match without sequences. Its title consists of the class and a name, as in
-// "MemPool 1".
+// newMatch returns a match without sequences. Its title is the class and name, as in "MemPool 1".
 func newMatch(class history.Class, name string, rankCount int) *matchedSequences {
 	title := class.String()
 	if name != "" {
@@ -183,11 +174,10 @@ func newMatch(class history.Class, name string, rankCount int) *matchedSequences
 	}
 }
 
-// firstEventNumber returns the number of the first event. A sequence without events gets the
-// largest number, so that it is sorted last.
+// firstEventNumber returns the number of the first event.
 func firstEventNumber(s *history.Sequence) int64 {
 	if len(s.Events) == 0 {
-		return math.MaxInt64
+		return math.MaxInt64 // sorted last
 	}
 
 	return s.Events[0].Number

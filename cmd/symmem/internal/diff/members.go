@@ -10,24 +10,16 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// A comparison needs to know which ranks should have events of a pool or group. Example: the group
-// "tp" consists of the ranks 0, 1 and 2. The files of ranks 0 and 1 have calls of the group, but
-// the files of ranks 2 and 3 have none.
-//
-//   - The ranks 0, 1 and 2 are members of the comparison, so diff reports missing calls of rank 2.
-//     Rank 3 is no member, because it is not in the group.
-//   - But if the file of rank 2 has lost its oldest events, these may have been calls of the group.
-//     Then, rank 2 is no member. It is lost, and diff only notes this.
-//
-// A pool of symmem belongs to a group. The pools of PyTorch have no group, and should be on all
-// ranks.
+// The members of a comparison are the ranks that should have events of a pool or group. If the
+// group "tp" has the ranks 0, 1 and 2, but the file of rank 2 has no calls of it, rank 2 is a
+// member whose calls are missing. If the file has lost its oldest events, which may have included
+// the calls, rank 2 is lost instead, and not compared. Pools of PyTorch have no group, and should
+// be on all ranks.
 
-// groupSeparator separates the number of a symmem pool from its group in the ID of the pool, as in
-// "3 of group tp".
+// groupSeparator separates the number and the group in the ID of a symmem pool: "3 of group tp".
 const groupSeparator = " of group "
 
-// group returns the ID of the group to which the pool or the calls belong. It returns "" for a pool
-// of PyTorch.
+// group returns the ID of the group of the pool or calls, or "" for a pool of PyTorch.
 func (m *matchedSequences) group() string {
 	switch m.class {
 	case history.Calls:
@@ -50,18 +42,16 @@ func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []i
 			continue
 		}
 
-		if ranks[i].LacksTrace { // the file has no events at all, so it cannot be compared
+		isPyTorchPool := group == ""
+		shouldHaveEvents := isPyTorchPool || isInGroup(ranks, i, group)
+		if ranks[i].LacksTrace || !shouldHaveEvents {
 			continue
 		}
 
-		isPyTorchPool := group == ""
-		switch {
-		case isPyTorchPool:
-			members = append(members, i)
-		case !isInGroup(ranks, i, group): // should not have events
-		case ranks[i].IsPartial:
+		mayHaveLostEvents := !isPyTorchPool && ranks[i].IsPartial
+		if mayHaveLostEvents {
 			lost = append(lost, i)
-		default:
+		} else {
 			members = append(members, i)
 		}
 	}
@@ -69,7 +59,7 @@ func (m *matchedSequences) memberRanks(ranks []*history.Rank) (members, lost []i
 	return members, lost
 }
 
-// isInGroup reports whether the file of rank i or a list of members shows that it is in a group.
+// isInGroup reports whether any file shows that ranks[i] is in a group.
 func isInGroup(ranks []*history.Rank, i int, group string) bool {
 	rank := ranks[i]
 	if group == rank.WorldGroup { // the group of all ranks
@@ -94,7 +84,7 @@ func isInGroup(ranks []*history.Rank, i int, group string) bool {
 }
 
 // listedMembers returns the ranks of a group according to the files. It returns nil if no file
-// lists them, or if two files list different ranks, because these are groups with the same ID.
+// lists them, or if two files list different ranks, because several groups can have the same ID.
 func listedMembers(ranks []*history.Rank, group string) []int {
 	var members []int
 	for _, r := range ranks {
@@ -113,8 +103,8 @@ func listedMembers(ranks []*history.Rank, group string) []int {
 	return members
 }
 
-// checkFiles returns notes about files that are missing or seem to be of another run. ranks must
-// have the same format.
+// checkFiles returns notes about files that are missing or seem to be from another run. All ranks
+// must have the same format.
 func checkFiles(ranks []*history.Rank) []string {
 	var notes []string
 	if missing := missingRanks(ranks); len(missing) > 0 {
@@ -122,7 +112,6 @@ func checkFiles(ranks []*history.Rank) []string {
 			ranks[0].Format))
 	}
 
-	// Times are in microseconds since 1970, or 0 if they are unknown.
 	begins := make([]int64, len(ranks))
 	ends := make([]int64, len(ranks))
 	last := 0 // index of the rank whose events began last
@@ -133,12 +122,12 @@ func checkFiles(ranks []*history.Rank) []string {
 		}
 	}
 
-	// In one run, the events of all ranks should overlap in time, or almost.
+	// In one run, the events of all ranks should almost overlap in time.
 	const maxGap = int64(time.Minute / time.Microsecond)
 	for i, r := range ranks {
 		hasTimes := ends[i] > 0
-		endedBefore := ends[i] < begins[last]-maxGap
-		if hasTimes && endedBefore {
+		gap := begins[last] - ends[i]
+		if hasTimes && gap > maxGap {
 			notes = append(notes, fmt.Sprintf("the events of rank %d ended at %s, but those of rank %d "+
 				"began at %s: the files may be of different runs", r.Number, formatTime(ends[i]),
 				ranks[last].Number, formatTime(begins[last])))
@@ -148,8 +137,8 @@ func checkFiles(ranks []*history.Rank) []string {
 	return notes
 }
 
-// missingRanks returns the numbers of the ranks without a file. If the files do not state the
-// number of ranks, it assumes that the highest rank with a file is the last.
+// missingRanks returns the ranks without a file. If the files do not state the number of ranks, it
+// assumes that the highest rank with a file is the last.
 func missingRanks(ranks []*history.Rank) []int {
 	count := statedRankCount(ranks)
 	if count == 0 {
@@ -159,8 +148,8 @@ func missingRanks(ranks []*history.Rank) []int {
 		}
 
 		count = highest + 1
-		isMissingHalf := count >= 2*len(ranks)
-		if isMissingHalf { // probably, the numbers in the names of the files are not ranks
+		isHalfMissing := count >= 2*len(ranks)
+		if isHalfMissing { // the numbers in the file names are probably not ranks
 			return nil
 		}
 	}
@@ -181,14 +170,14 @@ func missingRanks(ranks []*history.Rank) []int {
 }
 
 // statedRankCount returns the number of ranks according to the files, or 0 if they do not state it.
-// A group with the rank 6 shows that there are at least 7 ranks.
 func statedRankCount(ranks []*history.Rank) int {
 	count := 0
 	for _, r := range ranks {
 		count = max(count, r.RankCount)
 		for _, members := range r.Members {
 			if len(members) > 0 {
-				count = max(count, slices.Max(members)+1)
+				highest := slices.Max(members)
+				count = max(count, highest+1)
 			}
 		}
 	}
@@ -196,8 +185,8 @@ func statedRankCount(ranks []*history.Rank) int {
 	return count
 }
 
-// timesOf returns the times of a rank's first and last event in microseconds since 1970. It returns
-// zeros if no event has a time.
+// timesOf returns the times of a rank's first and last event in microseconds since 1970, or zeros
+// if no event has a time.
 func timesOf(r *history.Rank) (begin, end int64) {
 	for _, s := range r.Sequences {
 		for i := range s.Events {

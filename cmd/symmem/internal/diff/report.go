@@ -2,19 +2,12 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// For example, request 7 of a pool is "alloc 512 B" on ranks 0 and 1, but "alloc 1024 B" on rank 2.
-// The Report contains a SequenceResult for the pool, whose RequestDifference has:
-//
-//   - The Kind "different size" and the RequestIndex 7.
-//   - Two Variants, one for each of the two texts. The one of more ranks, 0 and 1, is first.
-//   - The MinorityRanks [2].
-
 // Report is the result of Compare.
 type Report struct {
-	RanksAgree bool             `json:"agree"`     // whether no difference was found
+	RanksAgree bool             `json:"agree"`
 	Ranks      []RankInfo       `json:"ranks"`     // one for each file
 	Sequences  []SequenceResult `json:"sequences"` // one for each compared pool or group
-	Notes      []string         `json:"notes"`     // what was not compared, and FileNotes
+	Notes      []string         `json:"notes"`     // FileNotes, and what was not compared
 	FileNotes  []string         `json:"-"`         // about missing files and files of another run
 }
 
@@ -31,21 +24,21 @@ func (r *Report) HasComparison() bool {
 
 // RankInfo describes the file of a rank.
 type RankInfo struct {
-	Rank       int      `json:"rank"`   // number of the rank
-	File       string   `json:"file"`   // path of the file
-	Format     string   `json:"format"` // name of the file's format
+	Rank       int      `json:"rank"`
+	File       string   `json:"file"`   // path
+	Format     string   `json:"format"` // name of the file format
 	EventCount int      `json:"events"`
 	Notes      []string `json:"notes"` // what cannot be determined from the file
 }
 
-// SequenceResult holds the result of comparing one pool or group.
+// SequenceResult is the result of comparing one pool or group.
 type SequenceResult struct {
 	Title         string `json:"title"` // name of the pool or group
-	Ranks         []int  `json:"ranks"` // numbers of the compared ranks
+	Ranks         []int  `json:"ranks"` // compared ranks
 	EqualRequests int    `json:"equal"` // number of requests before the first difference
-	// RequestDifference is the first difference between requests, or nil.
+	// RequestDifference is the first difference of requests, or nil.
 	RequestDifference *Difference `json:"requests,omitempty"`
-	// PlacementDifference is the first difference between the places of blocks, or nil.
+	// PlacementDifference is the first difference of the blocks' places, or nil.
 	PlacementDifference *Difference   `json:"places,omitempty"`
 	Replay              *ReplayResult `json:"replay,omitempty"` // nil if nothing was replayed
 	Notes               []string      `json:"notes"`            // what was not compared, and why
@@ -63,37 +56,34 @@ type Member struct {
 
 // Difference describes the first request that differs between ranks.
 type Difference struct {
-	Kind         string    `json:"kind"`  // one of the Kind constants
-	RequestIndex int       `json:"index"` // number of compared requests before the difference
-	Variants     []Variant `json:"variants"`
-	// MinorityRanks lists the ranks that deviate from the majority. Without a majority, it is
-	// empty.
+	Kind         string    `json:"kind"`     // one of the Kind constants
+	RequestIndex int       `json:"index"`    // number of compared requests before it
+	Variants     []Variant `json:"variants"` // that of the most ranks first
+	// MinorityRanks lists the ranks that differ from the majority, if there is one.
 	MinorityRanks []int `json:"blamed"`
 	// PrecedingRequests describes the last requests before the difference, oldest first.
 	PrecedingRequests []string `json:"before"`
-	// Explanation states whether this difference explains all later ones.
+	// Explanation gives the cause or states whether this difference explains all later ones.
 	Explanation []string `json:"explanation"`
 }
 
-// Variant describes the request on the ranks that agree about it.
+// Variant describes a request on the ranks that agree about it, such as "alloc 512 B" on ranks 0
+// and 1.
 type Variant struct {
 	Ranks []int  `json:"ranks"`
 	Text  string `json:"text"` // description of the request
-	// EventIndex is the history.Event.Number of the request on Ranks[0]. It is -1 if the trace of
-	// that rank ends before the request.
+	// EventIndex is the request's history.Event.Number on Ranks[0], or -1 if its trace has ended.
 	EventIndex int64    `json:"number"`
-	Stack      []string `json:"stack"` // call stack of the request, innermost frame first
-	// DifferenceKind is the Kind constant for the difference between this variant and the first. It
-	// is empty in the first variant.
+	Stack      []string `json:"stack"` // innermost frame first
+	// DifferenceKind is the Kind of the difference from the first variant, or "" in that one.
 	DifferenceKind string `json:"kind,omitempty"`
 }
 
-// ReplayResult describes a replay: the places that the recorded requests would get from symmem's
-// allocator, and from PyTorch's.
+// ReplayResult describes a replay of the recorded requests with the placement rules of symmem and
+// PyTorch.
 type ReplayResult struct {
 	SymmemText  string `json:"symmem"`  // whether symmem would choose the same places on all ranks
 	PyTorchText string `json:"pytorch"` // whether PyTorch's rule explains the recorded places
-	// SymmemFirst is the index of the first request that symmem would place differently on two
-	// ranks, or -1.
+	// SymmemFirst is the first request that symmem would place differently on two ranks, or -1.
 	SymmemFirst int `json:"symmem_first"`
 }

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// For each pool or group, the text shows the first difference between the ranks. Here, request 100
-// has two variants, A and B. B is extra: without it, the ranks agree.
+// For each pool or group, the text shows the variants of the first request that differs between the
+// ranks. Here, the request of rank 2 is extra: without it, the ranks agree.
 //
 //	MemPool 1, ranks 0-3:
 //	  requests differ first at request 100: extra
@@ -47,13 +47,11 @@ func (r *Report) WriteText(w io.Writer) error {
 	return t.Flush()
 }
 
-// textWriter writes lines of text. Its methods ignore errors, because bufio.Writer.Flush returns
-// the first one.
+// textWriter writes lines. Its methods ignore errors, because Flush returns the first one.
 type textWriter struct{ *bufio.Writer }
 
 func (t *textWriter) writeLine(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
 
-// writeSequence writes the result for a pool or group.
 func (t *textWriter) writeSequence(s *SequenceResult) {
 	t.writeLine("\n%s, %s:", s.Title, ranklist.Ranks(s.Ranks))
 	switch {
@@ -82,7 +80,7 @@ func (t *textWriter) writeSequence(s *SequenceResult) {
 	}
 }
 
-// writeDifference writes the first difference. subject states what differs: "requests" or "places".
+// writeDifference writes a difference of the subject "requests" or "places".
 func (t *textWriter) writeDifference(subject string, d *Difference) {
 	t.writeLine("  %s differ first at request %d: %s", subject, d.RequestIndex, d.Kind)
 	for _, line := range d.PrecedingRequests {
@@ -104,9 +102,9 @@ func (t *textWriter) writeDifference(subject string, d *Difference) {
 	}
 }
 
-// writeVariant writes the variant with an index, and its call stack.
+// writeVariant writes a variant, with a letter for its index, and its call stack.
 func (t *textWriter) writeVariant(index int, v *Variant) {
-	const letterCount = 26 // after Z, the letters repeat
+	const letterCount = 26 // A follows Z
 	letter := string(rune('A' + index%letterCount))
 	kind := ""
 	if v.DifferenceKind != "" {
@@ -114,7 +112,7 @@ func (t *textWriter) writeVariant(index int, v *Variant) {
 	}
 
 	position := ""
-	if v.EventIndex >= 0 { // otherwise, the trace has ended before the request
+	if v.EventIndex >= 0 { // negative if the trace has ended
 		position = fmt.Sprintf(" (event %d in the file)", v.EventIndex)
 	}
 
@@ -122,12 +120,12 @@ func (t *textWriter) writeVariant(index int, v *Variant) {
 	t.writeStack(v.Stack)
 }
 
+// Longer lists are truncated.
 const (
-	maxStackLines = 12 // of a call stack; the rest is left out
-	maxRankNotes  = 12 // number of notes of ranks; the rest is left out
+	maxStackLines = 12
+	maxRankNotes  = 12
 )
 
-// writeStack writes the lines of a call stack.
 func (t *textWriter) writeStack(lines []string) {
 	for i, line := range lines {
 		if i == maxStackLines {
@@ -139,11 +137,11 @@ func (t *textWriter) writeStack(lines []string) {
 	}
 }
 
-// writeNotes writes the notes of the report, and then the notes of the ranks. It writes a note that
-// several ranks have only once, as in "ranks 0-3: some texts did not fit".
+// writeNotes writes the notes of the report and of the ranks. Equal notes of several ranks share a
+// line, as in "ranks 0-3: some texts did not fit".
 func (t *textWriter) writeNotes(r *Report) {
-	ranksByNote := map[string][]int{} // numbers of the ranks with each note
-	var rankNotes []string            // the notes of the ranks without repetitions, in order
+	ranksByNote := map[string][]int{}
+	var rankNotes []string // unique notes of the ranks, in order of occurrence
 	for _, rank := range r.Ranks {
 		for _, note := range rank.Notes {
 			isNew := ranksByNote[note] == nil

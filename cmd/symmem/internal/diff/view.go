@@ -2,8 +2,8 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// A request is an allocation, a free or a call. To compare the requests of two ranks, each request
-// gets a key. Example: the trace of rank 1 lacks the first request, so rank 0 skips it.
+// Each request, an allocation, a free or a call, has a key that can be compared between ranks. In
+// this example, the trace of rank 1 lacks the first request, so rank 0 skips it:
 //
 //	event on rank 0      event on rank 1      keys
 //	block 0: alloc 512   (not in the trace)   (skipped)
@@ -11,22 +11,21 @@ import "symmem/cmd/symmem/internal/diff/history"
 //	block 1: free 1024   block 0: free 1024   free 1024, block 0
 //	block 0: free 512    block -1: free 512   free 512, block -1
 //
-// Events number the blocks from the beginning of each trace. Keys number them from the first
-// compared allocation, so both ranks have the same keys. All older blocks have the number -1.
+// Events number blocks from the beginning of the trace, and keys from the first compared
+// allocation. Older blocks are -1.
 
-// requestKey describes a request in a form that does not depend on the rank. If the n-th requests
-// of two ranks have different keys, the ranks differ.
+// requestKey identifies a request independently of the rank.
 type requestKey struct {
 	size   int64          // from history.Event.Size
-	block  int32          // for a free: number of the block; for a call: number of its text; else 0
-	stream int32          // number of the stream; 0 is the default stream
-	action history.Action // allocation, free or call
+	block  int32          // of a free: number of the block; of a call: number of its text; else 0
+	stream int32          // 0 is the default stream
+	action history.Action // Alloc, Free or Call
 }
 
-// requestView lists the requests of one rank to a pool or group, without the skipped ones.
+// requestView lists the compared requests of one rank to a pool or group.
 type requestView struct {
 	rank          *history.Rank
-	sequence      *history.Sequence // the rank's events in the pool or group; not nil
+	sequence      *history.Sequence // not nil
 	skippedBlocks int32             // number of skipped allocations
 
 	// The following slices have one element for each request.
@@ -35,11 +34,10 @@ type requestView struct {
 	earlierBlocks []int32 // number of allocations in the view before this request
 }
 
-// textNumbers numbers the texts that describe calls. The views of all ranks share one textNumbers,
-// so that equal texts have equal numbers.
+// textNumbers numbers the texts of calls. The views of all ranks share one textNumbers, so that
+// equal texts have equal numbers.
 type textNumbers map[string]int32
 
-// findOrAdd returns the number of a text. A new text gets the next number.
 func (t textNumbers) findOrAdd(text string) int32 {
 	number, isKnown := t[text]
 	if !isKnown {
@@ -50,8 +48,8 @@ func (t textNumbers) findOrAdd(text string) int32 {
 	return number
 }
 
-// newView returns a view of a sequence, which skips the first requests. It returns an empty view if
-// the sequence is nil, because the rank has no events in the pool or group.
+// newView returns a view of a sequence without its first skip requests. The view is empty if the
+// sequence is nil, because the rank has no events of the pool or group.
 func newView(
 	rank *history.Rank, sequence *history.Sequence, skip int, numbers textNumbers,
 ) *requestView {
@@ -60,8 +58,8 @@ func newView(
 	}
 
 	v := &requestView{rank: rank, sequence: sequence}
-	requestCount := 0      // number of requests so far
-	allocCount := int32(0) // number of allocations in the view so far
+	requestCount := 0
+	allocCount := int32(0) // in the view
 	for i := range sequence.Events {
 		e := &sequence.Events[i]
 		if !e.Action.IsRequest() {
@@ -69,13 +67,12 @@ func newView(
 		}
 
 		requestCount++
-		isSkipped := requestCount <= skip
 		isAlloc := e.Action == history.Alloc
-		if isSkipped && isAlloc {
-			v.skippedBlocks++
-		}
+		if requestCount <= skip {
+			if isAlloc {
+				v.skippedBlocks++
+			}
 
-		if isSkipped {
 			continue
 		}
 
@@ -97,9 +94,9 @@ func (v *requestView) newKey(e *history.Event, numbers textNumbers) requestKey {
 	case history.Free:
 		k.block = v.blockNumber(e)
 	case history.Call:
-		textIndex := e.Block // calls have no block, so this field has another meaning
+		textIndex := e.Block // of a call
 		k.block = numbers.findOrAdd(v.rank.Texts[textIndex])
-	default: // an allocation, whose block follows from the requests before it
+	default: // Alloc: the preceding requests determine the number of its block
 	}
 
 	return k
@@ -114,7 +111,7 @@ func (v *requestView) eventOf(request int) *history.Event {
 	return &v.sequence.Events[v.events[request]]
 }
 
-// countEqual returns the number of requests before the first difference between two views.
+// countEqual returns the number of requests before the first difference.
 func (v *requestView) countEqual(other *requestView) int {
 	count := min(len(v.keys), len(other.keys))
 	for i := range count {

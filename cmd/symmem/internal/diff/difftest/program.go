@@ -1,6 +1,6 @@
 // Package difftest generates input files for tests of the diff command. It executes random programs
-// of allocations and frees as PyTorch's allocator would. It encodes the results as memory snapshots
-// and Flight Recorder dumps of PyTorch 2.11 (torch/csrc/cuda/Module.cpp,
+// of allocations and frees as PyTorch's allocator would, and encodes the results as memory
+// snapshots and Flight Recorder dumps of PyTorch 2.11 (torch/csrc/cuda/Module.cpp,
 // c10/cuda/CUDACachingAllocator.cpp and torch/csrc/distributed/c10d/FlightRecorder.hpp).
 package difftest
 
@@ -9,35 +9,25 @@ import (
 	"slices"
 )
 
-// A test of the command runs the same program on all ranks, but plants a difference on one of them.
-// For example, a program and a copy with the difference "missing" are:
-//
-//	allocate tensor 0, 512 B       allocate tensor 0, 512 B
-//	allocate tensor 1, 4 MiB
-//	free tensor 0                  free tensor 0
-//	free tensor 1
-//
-// The command must find that request 1 is the first to differ, as FirstDifference does.
-
 // Request allocates a tensor or, if IsFree is set, frees it.
 type Request struct {
 	Tensor int   // number of the tensor
 	Size   int64 // in bytes
-	Stream int   // number of the stream; 0 is the default stream
-	Pool   int   // number of the pool, from 0
+	Stream int   // 0 is the default stream
+	Pool   int   // from 0
 	IsFree bool
 }
 
 // Program lists requests in order. Some tensors are not freed.
 type Program []Request
 
-// RandomProgram returns a random program with the given numbers of requests, pools and streams.
-// The allocation and the free of a tensor have the same size, stream and pool.
+// RandomProgram returns a random program. Both requests of a tensor have the same size, stream and
+// pool.
 func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
-	const maxLive = 40     // approximate number of tensors that are allocated at the same time
-	const freePercent = 45 // less than half, so that the number of live tensors grows up to maxLive
+	const maxLive = 40     // approximate
+	const freePercent = 45 // less than half, so that the number of live tensors grows to maxLive
 	var p Program
-	var live []Request // allocations of the tensors that have not been freed
+	var live []Request // allocations of live tensors
 	for len(p) < requests {
 		mustFree := len(live) > maxLive
 		if mustFree || (len(live) > 0 && rng.IntN(100) < freePercent) {
@@ -59,8 +49,8 @@ func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 	return p
 }
 
-// randomSize returns a random size. Half of the time, it is one of four sizes, so that several free
-// blocks have the same size.
+// randomSize returns a random size. Half of the time, it is one of four frequent sizes, so that
+// several free blocks fit equally well.
 func randomSize(rng *rand.Rand) int64 {
 	if rng.IntN(2) == 0 {
 		frequentSizes := []int64{512, 64 << 10, 2 << 20, 4 << 20}
@@ -71,15 +61,15 @@ func randomSize(rng *rand.Rand) int64 {
 	return 1 + rng.Int64N(maxSize)
 }
 
-// DifferenceKinds lists the kinds of differences that PlantDifference creates. "different place" is
-// not among them, because it depends on addresses, not on the program.
+// DifferenceKinds lists the kinds of differences that PlantDifference creates. "different place"
+// depends on addresses instead of the program.
 var DifferenceKinds = []string{
 	"different size", "missing", "extra", "different order", "different stream", "different pool",
 	"different call",
 }
 
-// PlantDifference returns a copy of a program with a difference of the given kind at a random
-// request. It returns nil if that request cannot differ in this way.
+// PlantDifference returns a copy of a program with a difference at a random request, or nil if that
+// request cannot differ in this way. The difference "missing" removes both requests of a tensor.
 func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 	index := rng.IntN(len(p))
 	changed := slices.Clone(p)
@@ -114,11 +104,10 @@ func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int)
 }
 
 // swapWithNext swaps a request with the next one, in place. It returns nil if there is none, or if
-// both requests are of the same tensor.
+// both are of the same tensor.
 func swapWithNext(p Program, index int) Program {
 	next := index + 1
-	canSwap := next < len(p) && p[index].Tensor != p[next].Tensor
-	if !canSwap {
+	if next == len(p) || p[index].Tensor == p[next].Tensor {
 		return nil
 	}
 
@@ -126,8 +115,8 @@ func swapWithNext(p Program, index int) Program {
 	return p
 }
 
-// replaceFree replaces a free by the allocation of a new tensor, in place. It returns nil if the
-// request is no free.
+// replaceFree replaces a free by the allocation of a new tensor, in place. It returns nil for an
+// allocation.
 func replaceFree(rng *rand.Rand, p Program, index int) Program {
 	r := &p[index]
 	if !r.IsFree {
@@ -138,23 +127,22 @@ func replaceFree(rng *rand.Rand, p Program, index int) Program {
 	return p
 }
 
-// newTensor returns a number that no tensor of a program has. In a random program, the numbers of
-// tensors are indexes of requests.
+// newTensor returns an unused number of a tensor. A random program uses indexes of requests.
 func newTensor(p Program) int { return len(p) + 1 }
 
-// changeTensor applies a change to all requests of a tensor, in place.
-func changeTensor(p Program, tensor int, apply func(*Request)) Program {
+// changeTensor changes all requests of a tensor, in place.
+func changeTensor(p Program, tensor int, change func(*Request)) Program {
 	for i := range p {
 		if p[i].Tensor == tensor {
-			apply(&p[i])
+			change(&p[i])
 		}
 	}
 
 	return p
 }
 
-// addTensor inserts the allocation of a new tensor at an index. In half of the cases, it also
-// inserts the free at a later index.
+// addTensor inserts the allocation of a new tensor at an index and, half of the time, the free at a
+// later index.
 func addTensor(rng *rand.Rand, p Program, index int) Program {
 	r := Request{
 		Tensor: newTensor(p), Size: randomSize(rng), Stream: p[index].Stream, Pool: p[index].Pool,
@@ -162,16 +150,16 @@ func addTensor(rng *rand.Rand, p Program, index int) Program {
 	p = slices.Insert(p, index, r)
 	if rng.IntN(2) == 0 {
 		r.IsFree = true
-		p = slices.Insert(p, index+1+rng.IntN(len(p)-index), r)
+		indexOfFree := index + 1 + rng.IntN(len(p)-index)
+		p = slices.Insert(p, indexOfFree, r)
 	}
 
 	return p
 }
 
 // FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs, or -1. An index counts only the requests of the pool. Tensors and streams of the
-// programs may have different numbers: the n-th tensors in a pool count as the same tensor, and so
-// do the n-th streams other than the default stream.
+// programs, or -1. An index counts only the requests of its pool. Tensors and streams are compared
+// by order of first use instead of their numbers, except for the default stream.
 func FirstDifference(a, b Program, pools int) []int {
 	firsts := make([]int, pools)
 	for pool := range firsts {
@@ -182,9 +170,9 @@ func FirstDifference(a, b Program, pools int) []int {
 			continue
 		}
 
-		shorter := min(len(requestsA), len(requestsB))
+		minLength := min(len(requestsA), len(requestsB))
 		first := 0
-		for first < shorter && requestsA[first] == requestsB[first] {
+		for first < minLength && requestsA[first] == requestsB[first] {
 			first++
 		}
 
@@ -194,12 +182,12 @@ func FirstDifference(a, b Program, pools int) []int {
 	return firsts
 }
 
-// normalizedRequests returns the requests of a pool, with tensors and streams numbered in the order
-// of their first use. The default stream keeps its number, 0.
+// normalizedRequests returns the requests of a pool, with tensors and streams renumbered in the
+// order of their first use. The default stream keeps the number 0.
 func normalizedRequests(p Program, pool int) []Request {
 	var normalized []Request
-	newTensors := map[int]int{}     // new number of each tensor
-	newStreams := map[int]int{0: 0} // new number of each stream
+	newTensors := map[int]int{}     // by old number
+	newStreams := map[int]int{0: 0} // by old number
 	for _, r := range p {
 		if r.Pool != pool {
 			continue

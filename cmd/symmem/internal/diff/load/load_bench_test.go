@@ -21,19 +21,14 @@ import (
 	"symmem/trace"
 )
 
-// BenchmarkDiff writes files of ranks that execute a program: a list of requests to allocate or
-// free tensors. For example, ranks 0 to 2 of 4 execute the same program. That of rank 3 has an
-// extra allocation, so there is a difference to find. The benchmark measures how long it takes to
-// read and compare the files, and how much memory this needs.
-
 var (
 	benchRanks  = flag.Int("ranks", 4, "number of ranks in BenchmarkDiff")
 	benchEvents = flag.Int("events", 10_000, "number of events on each rank in BenchmarkDiff")
 	benchFolder = flag.String("folder", "", "folder in which BenchmarkDiff keeps its files")
 )
 
-// BenchmarkDiff compares traces of symmem, and memory snapshots of PyTorch. It reports the CPU time
-// and the maximum resident set size. Examples, the second of which reads one file of 1 GB:
+// BenchmarkDiff reads and compares traces of symmem or memory snapshots of PyTorch, in which the
+// last rank has an extra allocation. The second example reads one file of 1 GB:
 //
 //	go test ./cmd/symmem/internal/diff/load -run '^$' -bench Diff -benchtime 1x \
 //	    -ranks 64 -events 100000
@@ -49,7 +44,7 @@ func BenchmarkDiff(b *testing.B) {
 	} {
 		b.Run(format.name, func(b *testing.B) {
 			folder := cmp.Or(*benchFolder, b.TempDir())
-			rng := rand.New(rand.NewPCG(1, 2)) // any seed, but the same in each run
+			rng := rand.New(rand.NewPCG(1, 2)) // arbitrary fixed seed
 			p := difftest.RandomProgram(rng, *benchEvents, pools, streams)
 			lastRank := *benchRanks - 1
 			for rank := range lastRank {
@@ -57,7 +52,7 @@ func BenchmarkDiff(b *testing.B) {
 			}
 
 			format.writeFile(b, folder, lastRank, plantExtra(rng, p))
-			debug.FreeOSMemory() // releases the memory that writing the files needed
+			debug.FreeOSMemory() // excludes the memory for writing the files
 			for b.Loop() {
 				compareFolder(b, folder)
 			}
@@ -68,14 +63,15 @@ func BenchmarkDiff(b *testing.B) {
 // plantExtra returns a copy of a program with an extra allocation at a random index.
 func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	for {
-		// The result is nil if the random index is unsuitable.
-		if q := difftest.PlantDifference(rng, p, diff.KindExtra, streams, pools); q != nil {
-			return q
+		changed := difftest.PlantDifference(rng, p, diff.KindExtra, streams, pools)
+		isIndexSuitable := changed != nil
+		if isIndexSuitable {
+			return changed
 		}
 	}
 }
 
-// compareFolder reads and compares the files in a folder, and reports the metrics of this.
+// compareFolder reads and compares the files in a folder, and reports CPU time and memory.
 func compareFolder(b *testing.B, folder string) {
 	b.Helper()
 	resetMaxResident(b)
@@ -85,14 +81,14 @@ func compareFolder(b *testing.B, folder string) {
 		b.Fatal(err)
 	}
 
-	const onlyDevice = -1 // each snapshot has events of one GPU
+	const onlyDevice = -1 // the one GPU of each snapshot
 	ranks, err := load.Files(sources, load.Options{Device: onlyDevice})
 	if err != nil {
 		b.Fatal(err)
 	}
 
 	r := diff.Compare(ranks, diff.Options{})
-	hasDifference := *benchRanks > 1 // a single rank differs from no other
+	hasDifference := *benchRanks > 1
 	if hasDifference && r.RanksAgree {
 		b.Fatal("Compare found no difference; want one")
 	}
@@ -101,7 +97,7 @@ func compareFolder(b *testing.B, folder string) {
 	b.ReportMetric(maxResident(b), "MiB-max")
 }
 
-// processorTime returns the CPU time that this process has used.
+// processorTime returns the CPU time of this process.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var use syscall.Rusage
@@ -122,8 +118,7 @@ func resetMaxResident(b *testing.B) {
 	}
 }
 
-// maxResident returns the maximum resident set size, which is the most memory that this process has
-// used since the reset. The unit is MiB.
+// maxResident returns the maximum resident set size since resetMaxResident, in MiB.
 func maxResident(b *testing.B) float64 {
 	b.Helper()
 	status, err := os.ReadFile("/proc/self/status")
@@ -131,7 +126,7 @@ func maxResident(b *testing.B) float64 {
 		b.Fatal(err)
 	}
 
-	// A line of the file is such as "VmHWM:   12345 kB".
+	// The line is "VmHWM: 12345 kB".
 	_, rest, _ := strings.Cut(string(status), "VmHWM:")
 	kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
 	if err != nil {
@@ -141,42 +136,44 @@ func maxResident(b *testing.B) float64 {
 	return kib / 1024
 }
 
-// writeTrace writes the trace of a rank that executes p. After requests 0, 10, 20 and so on, the
-// rank also makes a collective call.
+// writeTrace writes the trace of a rank that executes p and makes a collective call after every
+// tenth request.
 func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
-	maxRecords := 2 * len(p)
+	maxRecords := 2 * len(p) // enough for requests and calls
 	w, err := trace.Create(folder, trace.Options{Rank: rank, Size: *benchRanks, Records: maxRecords})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer w.Close()
-	groupSource := w.NewSource() // writes the calls
+	groupSource := w.NewSource() // for calls
 	poolSources := make([]*trace.Source, pools)
 	for pool := range poolSources {
 		poolSources[pool] = w.NewSource()
 	}
 
 	const none = -1
+	const requestsPerCall = 10
 	call := &event.Call{
 		Operation: "AllReduce", Path: "window", Root: none, SendSegment: none, RecvSegment: none,
 	}
-	numbers := make([]uint64, pools) // number of the next event, by pool
+	nextNumbers := make([]uint64, pools) // numbers of events, by pool
 	for i, r := range p {
 		e := eventOf(r)
-		e.Number = numbers[r.Pool]
-		numbers[r.Pool]++
+		e.Number = nextNumbers[r.Pool]
+		nextNumbers[r.Pool]++
 		poolSources[r.Pool].Record(&e)
-		if i%10 == 0 {
+		if i%requestsPerCall == 0 {
 			const stream = 0
-			groupSource.RecordCollective("world", uint64(i/10), call, stream, "model.py:1")
+			callNumber := uint64(i / requestsPerCall)
+			groupSource.RecordCollective("world", callNumber, call, stream, "model.py:1")
 		}
 	}
 }
 
 // eventOf returns the event of a request, without its number.
 func eventOf(r difftest.Request) event.Event {
-	const unit = 512 // sizes and offsets of blocks are multiples of it
+	const unit = 512 // alignment of sizes and offsets
 	e := event.Event{
 		Kind:      event.KindAlloc,
 		Group:     "world",
@@ -185,7 +182,7 @@ func eventOf(r difftest.Request) event.Event {
 		Stream:    uint32(r.Stream),
 		Requested: r.Size,
 		Size:      (r.Size + unit - 1) / unit * unit, // rounded up
-		Offset:    int64(r.Tensor) * unit,            // differs between tensors
+		Offset:    int64(r.Tensor) * unit,            // unique
 	}
 	if r.IsFree {
 		e.Kind = event.KindFree

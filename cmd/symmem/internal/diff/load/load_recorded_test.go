@@ -14,12 +14,9 @@ import (
 	"symmem/cmd/symmem/internal/diff"
 )
 
-// These tests compare files that real ranks have written. bench/gpu/snapshots.sh recorded them with
-// PyTorch 2.11 on 4 H100 GPUs. In the case "extra", for example, rank 2 made an extra request for
-// memory, which Compare must find. A file has memory requests (a snapshot) or the calls of a group.
-
-// readRecordedFiles returns the recorded files. Each key consists of a case and a kind of file, for
-// example "extra_snapshot" or "call_calls". The value holds the contents of 4 files, by rank.
+// readRecordedFiles returns the files that bench/gpu/snapshots.sh recorded with PyTorch 2.11 on 4
+// H100 GPUs, by rank. "extra_snapshot", for example, has memory snapshots with an extra request on
+// one rank, and "call_calls" has dumps of calls with a different call.
 func readRecordedFiles(t *testing.T) map[string][][]byte {
 	t.Helper()
 	files := map[string][][]byte{}
@@ -31,7 +28,7 @@ func readRecordedFiles(t *testing.T) map[string][][]byte {
 	return files
 }
 
-// readArchive calls visit with the name and the contents of each file of a .tar.gz archive.
+// readArchive visits the files of a .tar.gz archive.
 func readArchive(t *testing.T, path string, visit func(name string, contents []byte)) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -64,8 +61,7 @@ func readArchive(t *testing.T, path string, visit func(name string, contents []b
 	}
 }
 
-// TestRecordedFiles checks that Compare finds the difference that bench/gpu/torch/snapshots.py made
-// in each case. In the case "skew", memory has different places on rank 2, and the calls agree.
+// Compare finds the difference that bench/gpu/torch/snapshots.py planted in each case.
 func TestRecordedFiles(t *testing.T) {
 	files := readRecordedFiles(t)
 	for name, want := range map[string]string{ // results of summarize
@@ -86,9 +82,7 @@ func TestRecordedFiles(t *testing.T) {
 	}
 }
 
-// summarize describes the last difference in a report: the index of the request, the kind of the
-// difference, and the ranks in the minority. It also states whether this difference explains all
-// later ones, unless only places differ. Without a difference, the result is "agree".
+// summarize describes the last difference in a report, or returns "agree".
 func summarize(report *diff.Report) string {
 	summary := "agree"
 	for _, s := range report.Sequences {
@@ -106,8 +100,8 @@ func summarize(report *diff.Report) string {
 	return summary
 }
 
-// checkReplays checks that each replay explains all recorded places. A replay places memory again,
-// by the rule of PyTorch. Calls have none.
+// checkReplays checks that each replay with PyTorch's placement rule yields the recorded places.
+// Calls have no replay.
 func checkReplays(t *testing.T, name string, report *diff.Report) {
 	t.Helper()
 	const want = "explains the places of all"
@@ -119,11 +113,9 @@ func checkReplays(t *testing.T, name string, report *diff.Report) {
 	}
 }
 
-// TestRecordedTimes checks that every event of the first pool or group has a time, and that times
-// do not decrease.
 func TestRecordedTimes(t *testing.T) {
 	files := readRecordedFiles(t)
-	earliest := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC) // shortly before the recording
+	earliest := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC) // before the recording
 	for _, name := range []string{"agree_snapshot", "agree_calls"} {
 		for _, rank := range read(t, files[name]...) {
 			previous := earliest.UnixMicro()

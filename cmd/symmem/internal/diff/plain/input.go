@@ -7,13 +7,12 @@ import (
 	"io"
 )
 
-// input reads values from a file. The file can be damaged: for example, it announces a string of 60
-// MiB, but ends 3 bytes later. If the file ends within a value, the methods except peek return an
-// error that wraps ErrFormat.
+// input reads values from a file that may be damaged. If the file ends within a value, all methods
+// except peek return an error that wraps ErrFormat.
 type input struct {
 	r           *bufio.Reader
-	largeBuffer []byte // for results of readBytes that are larger than the buffer of r
-	offset      int64  // number of bytes read so far
+	largeBuffer []byte // for strings that do not fit into the buffer of r
+	offset      int64  // number of bytes read
 }
 
 func newInput(r io.Reader) *input {
@@ -21,7 +20,7 @@ func newInput(r io.Reader) *input {
 	return &input{r: bufio.NewReaderSize(r, bufferBytes)}
 }
 
-// peek returns the next byte without reading it. At the end of the file, the error is io.EOF.
+// peek returns the next byte without consuming it, or io.EOF at the end of the file.
 func (in *input) peek() (byte, error) {
 	b, err := in.r.Peek(1)
 	if err != nil {
@@ -31,7 +30,6 @@ func (in *input) peek() (byte, error) {
 	return b[0], nil
 }
 
-// readByte reads one byte.
 func (in *input) readByte() (byte, error) {
 	b, err := in.r.ReadByte()
 	if err != nil {
@@ -42,44 +40,40 @@ func (in *input) readByte() (byte, error) {
 	return b, nil
 }
 
-// convertEOF converts an error that reports the end of the file to one that wraps ErrFormat. It
-// returns other errors unchanged.
+// convertEOF converts EOF errors to errors that wrap ErrFormat.
 func (in *input) convertEOF(err error) error {
-	isEOF := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-	if isEOF {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return formatError("it is cut off after %d bytes", in.offset)
 	}
 
 	return err
 }
 
-const maxStringBytes = 64 << 20 // a damaged file could state any size
+const maxStringBytes = 64 << 20 // a damaged file can contain any length
 
-// readBytes reads count bytes, a number that the file states. The result is valid until the next
-// read.
+// readBytes reads count bytes. The result is valid until the next read.
 func (in *input) readBytes(count uint64) ([]byte, error) {
 	if count > maxStringBytes {
 		return nil, formatError("the string at byte %d has %d bytes, more than %d",
 			in.offset, count, maxStringBytes)
 	}
 
-	fitsIntoBuffer := count <= uint64(in.r.Size())
-	if !fitsIntoBuffer {
+	if count > uint64(in.r.Size()) {
 		return in.readLarge(int(count))
 	}
 
-	b, err := in.r.Peek(int(count)) // a part of the buffer, so that nothing is copied
+	b, err := in.r.Peek(int(count)) // does not copy, unlike Read
 	if err != nil {
 		return nil, in.convertEOF(err)
 	}
 
-	_, _ = in.r.Discard(int(count)) // cannot fail: the bytes are in the buffer
+	_, _ = in.r.Discard(int(count)) // cannot fail: Peek has buffered the bytes
 	in.offset += int64(count)
 	return b, nil
 }
 
-// readLarge reads count bytes into largeBuffer. The buffer grows in steps, and each step is filled
-// before the next one. So if count is wrong and the file is short, little memory is allocated.
+// readLarge reads count bytes into largeBuffer in steps, so that a wrong count in a short file does
+// not allocate much memory.
 func (in *input) readLarge(count int) ([]byte, error) {
 	const maxStepBytes = 1 << 20
 	in.largeBuffer = in.largeBuffer[:0]
@@ -104,7 +98,7 @@ func (in *input) readUint(size int) (uint64, error) {
 		return 0, err
 	}
 
-	var word [8]byte // if size is below 8, the high bytes remain zero
+	var word [8]byte // zero-extends b
 	copy(word[:], b)
 	return binary.LittleEndian.Uint64(word[:]), nil
 }

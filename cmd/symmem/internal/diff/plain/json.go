@@ -8,18 +8,12 @@ import (
 	"strconv"
 )
 
-// A decoder splits JSON into tokens. For example, {"a": [1, 2]} has the tokens {, "a", [, 1, 2, ]
-// and }. The machine builds the value on its stack:
-//
-//   - The tokens { and [ push an empty dict or list. They also add a mark, which is the position on
-//     the stack at which the items of this dict or list begin.
-//   - The tokens "a", 1 and 2 push a value.
-//   - The tokens } and ] remove the last mark, and move the values above it into the dict or list.
-//
-// So the number of marks is the number of objects and arrays that are still open.
+// JSON is converted to the stack operations of a pickle. The tokens { and [ push an empty dict or
+// list, and a mark, the position on the stack at which its items begin. Scalars and keys push
+// values. The tokens } and ] remove the last mark and move the values above it into the dict or
+// list.
 
-// readJSON reads one JSON value and pushes it. It returns an error if anything but white space
-// follows the value.
+// readJSON reads and pushes one JSON value, which only white space may follow.
 func (m *machine) readJSON(in *input) error {
 	decoder := json.NewDecoder(in.r)
 	decoder.UseNumber()
@@ -33,13 +27,13 @@ func (m *machine) readJSON(in *input) error {
 			return err
 		}
 
-		isComplete = len(m.marks) == 0
+		isComplete = len(m.marks) == 0 // no object or array is open
 	}
 
 	return checkJSONEnd(decoder)
 }
 
-// checkJSONEnd returns an error if the input goes on.
+// checkJSONEnd returns an error if anything but white space follows.
 func checkJSONEnd(decoder *json.Decoder) error {
 	_, err := decoder.Token()
 	isToken := err == nil
@@ -54,11 +48,9 @@ func checkJSONEnd(decoder *json.Decoder) error {
 	}
 }
 
-// jsonError converts an error of the decoder to an error for the user. offset is the number of
-// bytes that the decoder has read.
+// jsonError converts an error of the decoder, which has read offset bytes, to an error for users.
 func jsonError(err error, offset int64) error {
-	isEOF := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-	if isEOF {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return formatError("it is cut off after %d bytes", offset)
 	}
 
@@ -71,12 +63,12 @@ func jsonError(err error, offset int64) error {
 	return fmt.Errorf("reading JSON: %w", err)
 }
 
-// addJSONToken executes the operation of a token.
+// addJSONToken applies a token to the stack.
 func (m *machine) addJSONToken(token json.Token) error {
 	switch t := token.(type) {
 	case json.Delim:
 		return m.addJSONDelimiter(t)
-	case string: // a value or the key of an object
+	case string: // a value or a key
 		v, err := m.doc.findOrAddString([]byte(t))
 		if err != nil {
 			return err
@@ -93,8 +85,8 @@ func (m *machine) addJSONToken(token json.Token) error {
 	return m.push(none) // for null
 }
 
-// parseJSONNumber returns a number as an integer or, if it is not an int64, as a float. A number
-// that is too large for a float becomes an unsupported value.
+// parseJSONNumber returns an integer, a float if the number is not an int64, or an unsupported
+// value if it is too large for a float.
 func parseJSONNumber(number json.Number) Value {
 	if n, err := strconv.ParseInt(string(number), 10, 64); err == nil {
 		return intValue(n)

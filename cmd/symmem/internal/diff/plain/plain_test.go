@@ -10,12 +10,10 @@ import (
 	"testing/iotest"
 )
 
-// These tests cover Decode, which reads a pickle or JSON, such as {"segments": []}, and returns a
-// document with its values. If the file is damaged, Decode returns ErrFormat.
-
-// walk calls all methods of a document on v and on the values in it, which must not panic. It stops
-// after maxDepth levels, because a list in a pickle can contain itself.
+// walk checks that no method panics on v and the values in it. It stops after maxDepth levels,
+// because a list in a pickle can contain itself.
 func walk(d *Document, v Value, maxDepth int) {
+	// The results are arbitrary.
 	_, _ = d.StringOf(v)
 	_, _ = v.Int()
 	_, _ = v.RoundedInt()
@@ -30,8 +28,7 @@ func walk(d *Document, v Value, maxDepth int) {
 	}
 }
 
-// decode decodes a file, and returns the error of Decode or walks the values. The test fails if the
-// error is not ErrFormat.
+// decode decodes a file and walks the values. It returns Decode's error, which must be ErrFormat.
 func decode(t *testing.T, file []byte) error {
 	t.Helper()
 	const maxDepth = 4
@@ -48,33 +45,32 @@ func decode(t *testing.T, file []byte) error {
 	return nil
 }
 
-// FuzzPickle checks that Decode returns a document or ErrFormat for any pickle. A pickle is a list
-// of operations, each of which is one byte and its arguments. The first operation is 0x80, and its
-// argument is the protocol. The fuzzer varies the rest of the file: the protocol and the body.
+// Decode returns a document or ErrFormat for any pickle.
 func FuzzPickle(f *testing.F) {
+	const protocolOpcode = "\x80" // followed by the version
 	const protocol2 = "\x02"
 	const protocol4 = "\x04"
 	for _, body := range []string{
 		// A dictionary with a list of integers of different sizes.
 		"}\x8c\x08segments]\x94(K\x01M\x00\x02J\x00\x00\x00\x01\x8a\x02\x00\x01es.",
-		// A tuple with a list that contains itself, a pair, a dictionary and two booleans.
+		// A tuple of a list that contains itself, a pair, a dictionary and two booleans.
 		"(]\x94h\x00aK\x01K\x02\x86\x94}(\x8c\x01aNu\x88\x89t.",
 		// A call of os.system.
 		"cos\nsystem\n(X\x04\x00\x00\x00truetR.",
-		// A text whose length is the largest 64-bit integer.
+		// A string whose length is the largest int64.
 		"\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",
 	} {
 		f.Add([]byte(protocol4 + body))
 		f.Add([]byte(protocol2 + body))
 	}
 
-	f.Fuzz(func(t *testing.T, rest []byte) {
-		file := append([]byte("\x80"), rest...)
-		_ = decode(t, file) // checks the error
+	f.Fuzz(func(t *testing.T, versionAndBody []byte) {
+		file := append([]byte(protocolOpcode), versionAndBody...)
+		_ = decode(t, file) // has checked the error
 	})
 }
 
-// FuzzJSON checks that Decode accepts every list or object that encoding/json accepts.
+// Decode accepts every list or object that encoding/json accepts.
 func FuzzJSON(f *testing.F) {
 	for _, file := range []string{
 		`{"segments": [{"address": 1, "blocks": []}], "t": [1.5, -3e2, true, null, "\u00e4"]}`,
@@ -91,7 +87,7 @@ func FuzzJSON(f *testing.F) {
 		isObject := bytes.HasPrefix(file, []byte("{"))
 		isList := bytes.HasPrefix(file, []byte("["))
 		if !isObject && !isList {
-			return // Decode need not accept other values
+			return // not supported
 		}
 
 		err := decode(t, file)
@@ -101,8 +97,6 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// TestReadErrorAfterValueIsReturned checks that Decode returns the error of its reader, even if a
-// complete JSON value precedes the error.
 func TestReadErrorAfterValueIsReturned(t *testing.T) {
 	broken := errors.New("broken disk")
 	file := io.MultiReader(strings.NewReader(`{"segments": []}`), iotest.ErrReader(broken))

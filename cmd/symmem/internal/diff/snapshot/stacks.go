@@ -8,49 +8,45 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// PyTorch's memory snapshots and Flight Recorder dumps contain call stacks. In these files, a stack
-// is a list of frames, and a frame is a dict:
+// PyTorch's memory snapshots and Flight Recorder dumps contain call stacks as lists of dicts:
 //
 //	[{"name": "f", "filename": "a.py", "line": 3}, {"name": "main", "filename": "a.py", "line": 9}]
 //
-// A history.Rank has two tables instead. If these two frames have the indexes 0 and 1 in Frames,
-// then Stacks contains the list [0, 1]. Each frame and each stack is in its table only once.
-//
-// A file can refer to the same list or dict many times. The first time, the type Stacks converts it
-// and replaces it in the Document with a label: the index in the table. Later it reads the label.
+// A history.Rank stores unique frames in Frames and unique stacks, as lists of indexes, in Stacks.
+// A file can refer to the same list or dict many times, so Stacks.Add replaces each one that it has
+// converted with its index, called label.
 
-// maxFrames is the number of innermost frames of a stack that are kept.
-const maxFrames = 64
+const maxFrames = 64 // of a stack; more distant callers are dropped
 
-// stackTable adds stacks to the tables of a rank.
+// stackTable adds unique frames and stacks to a rank.
 type stackTable struct {
 	rank   *history.Rank
 	frames map[history.Frame]int32 // index in rank.Frames
 	stacks map[string]int32        // index in rank.Stacks, by encoded frame indexes
 
-	// The following slices are reused for each stack.
-	frameIndexes   []int32 // the current stack, as indexes in rank.Frames
-	encodedIndexes []byte  // encoding of frameIndexes, which can be a key of a map
+	// Buffers for the current stack.
+	frameIndexes   []int32 // in rank.Frames
+	encodedIndexes []byte  // frameIndexes as a key of stacks
 }
 
 // Stacks converts the call stacks of a Document and adds them to a rank.
 type Stacks struct {
 	table   stackTable
-	hasKeys bool // whether the following fields are set
+	hasKeys bool // whether the keys are set
 
-	// The keys of a frame, as Values of the Document.
+	// Keys of the dict of a frame.
 	name, file, line plain.Value
 }
 
-// NewStacks returns a Stacks that adds stacks to rank.
+// NewStacks returns a Stacks that adds to rank.
 func NewStacks(rank *history.Rank) *Stacks {
 	return &Stacks{table: stackTable{
 		rank: rank, frames: map[history.Frame]int32{}, stacks: map[string]int32{},
 	}}
 }
 
-// Add returns the index of a stack in Rank.Stacks. It first adds the stack if it is new. frames is
-// a list of dicts, innermost frame first. If frames is empty or not a list, the index is -1.
+// Add adds a stack to Rank.Stacks unless it is present, and returns its index. frames is a list of
+// dicts, innermost frame first. If frames is empty or not a list, the index is -1.
 func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
@@ -79,7 +75,7 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	return index
 }
 
-// setKeys finds the keys of frames in the Document at the first call.
+// setKeys looks up the keys of frames once.
 func (s *Stacks) setKeys(d *plain.Document) {
 	if s.hasKeys {
 		return
@@ -91,11 +87,10 @@ func (s *Stacks) setKeys(d *plain.Document) {
 	s.hasKeys = true
 }
 
-// frameIndex returns the index of the frame v in Rank.Frames. It first adds the frame if it is new.
-// It returns false if v is not a dict.
+// frameIndex returns the index of the frame v in Rank.Frames, and adds it if it is new. It returns
+// false if v is not a dict.
 func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
-	// A list must not pass, because its label is the index of a stack.
-	if !d.IsDict(v) {
+	if !d.IsDict(v) { // the label of a list would be the index of a stack
 		return 0, false
 	}
 
@@ -103,7 +98,7 @@ func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
 		return index, true
 	}
 
-	var f history.Frame // a field remains empty if the dict does not have its key
+	var f history.Frame // fields of missing keys remain empty
 	f.Function, _ = d.StringOf(d.Get(v, s.name))
 	f.File, _ = d.StringOf(d.Get(v, s.file))
 	f.Line, _ = d.Get(v, s.line).Int()
@@ -118,8 +113,7 @@ func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
 	return index, true
 }
 
-// findOrAddStack returns the index in Rank.Stacks of the current stack. It first adds the stack if
-// it is new.
+// findOrAddStack returns the index of the current stack in Rank.Stacks, and adds it if it is new.
 func (t *stackTable) findOrAddStack() int32 {
 	t.encodedIndexes = t.encodedIndexes[:0]
 	for _, frameIndex := range t.frameIndexes {
