@@ -11,8 +11,8 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// This file implements allocators for PyTorch and for inference engines such as SGLang. Failed
-// allocations return the address 0, and callers read the error with symmem_last_error.
+// This file implements allocators for PyTorch and for inference engines such as SGLang. An
+// allocation that fails returns null, and the caller reads the error with symmem_last_error.
 
 // addressOf calls alloc and returns its address. After an error or a panic, it returns 0 and stores
 // the error for the calling thread.
@@ -45,7 +45,7 @@ func goTorchFree(address unsafe.Pointer) {
 			return nil // closing the last world has freed all memory
 		}
 
-		const delay = true // each rank frees in another order, but symmem needs a common one
+		const delay = true // ranks free in different orders, but symmem needs a common one
 		return library.Free(uintptr(address), delay)
 	})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"symmem"
 )
 
-// goWorld implements symmem_world. Group arguments are handles.
+// goWorld implements symmem_world. It returns the handle of the group of all ranks.
 //
 //export goWorld
 func goWorld(group *C.uint64_t) C.int {

@@ -50,10 +50,8 @@ func (o *CollectiveOptions) combineTimes(runners []*runner) *callTimes {
 }
 
 // newResult returns the result of a call at the last check level, compared with the fastest path
-// or, without Compare, with the first check level.
-//
-// If the call cannot take the requested path, refusal is the reason, and the runners have measured
-// PathAuto instead. Otherwise, refusal is "".
+// or, without Compare, with the first check level. refusal states why the call cannot take the
+// requested path, so that the runners have measured PathAuto instead, or is "".
 func (o *CollectiveOptions) newResult(
 	row *Row, inPlace bool, refusal string, runners []*runner,
 ) *report.Result {
@@ -65,7 +63,7 @@ func (o *CollectiveOptions) newResult(
 		Params:  o.resultParams(row, inPlace, refusal, times.takenPath),
 		Summary: report.Summarize(times.byLevel[lastLevel]),
 	}
-	algorithmGBps, busGBps := row.bandwidths(result.Median) // as in nccl-tests
+	algorithmGBps, busGBps := row.bandwidths(result.Median)
 	result.Figures = map[string]float64{
 		"algbw_gbps": algorithmGBps, "busbw_gbps": busGBps, "wrong": float64(times.wrongCount),
 	}
@@ -150,9 +148,7 @@ func setBaseline(
 	result.Ratio = &ratio // replaces the ratio of medians that CompareTo has set
 }
 
-// maxRatioToPlain is the permitted time of PathAuto as a multiple of the plain path's time. It
-// allows for noise.
-const maxRatioToPlain = 1.02
+const maxRatioToPlain = 1.02 // of the time of PathAuto, which may be slower because of noise
 
 // setLimit sets the longest permitted time of a result of PathAuto.
 func setLimit(result *report.Result, autoTimes, plainTimes []float64) {
@@ -165,7 +161,7 @@ func setLimit(result *report.Result, autoTimes, plainTimes []float64) {
 	result.Limit = maxRatioToPlain * plainTime
 }
 
-// medianRatio returns the median of the ratios of times at the same index.
+// medianRatio returns the median of the ratios of elements at the same index.
 func medianRatio(dividends, divisors []float64) float64 {
 	return report.Summarize(ratios(dividends, divisors)).Median
 }

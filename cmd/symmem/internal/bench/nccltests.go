@@ -152,7 +152,7 @@ func formatWidth(v float64, width int) string {
 	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
-// takenPathsComment returns a comment for the end of the row, such as "  # took plain in place", or
+// takenPathsComment returns a comment for the end of the row, such as "# took plain in place", or
 // "" if all calls took the requested path.
 func (r *Row) takenPathsComment() string {
 	outOfPlace := unrequestedPath(r.Results[0])

@@ -82,8 +82,8 @@ func (o *Operation) hasBufferOfAllParts() bool {
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize returns the count argument of a call whose larger buffer has at least the given
-// number of bytes, and the size of this buffer, in which each part has whole elements.
+// countAndSize returns the count argument of a call whose larger buffer has the given number of
+// bytes, rounded up to whole elements in each part, and the size of this buffer.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0 // it has no buffers

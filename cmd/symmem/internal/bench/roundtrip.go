@@ -13,15 +13,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// Probe measures the round-trip time of a cache line between two processors. Reports contain it,
-// because two reports are comparable only if their round-trip times are similar.
+// Probe measures the round-trip time of a cache line between two processors. Reports are comparable
+// only if these times are similar.
 //
 // In trip n, a thread on the first processor, the caller, stores n in the word ping. A thread on
 // the second processor, the answerer, polls ping until it is n, and then stores n in the word pong,
 // which the caller polls.
 type Probe struct {
-	caller   int // number of the caller's processor
-	answerer int // number of the answerer's processor
+	caller, answerer int // processors
 }
 
 const (
@@ -34,7 +33,7 @@ const (
 )
 
 // NewProbe returns a Probe for the first two processors in the affinity mask of this process, or
-// nil if it can use only one. Call it before the process is bound to a processor.
+// nil without two usable processors. Call it before the process is bound to a processor.
 func NewProbe() *Probe {
 	processors, err := sys.Affinity()
 	if err != nil || len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {

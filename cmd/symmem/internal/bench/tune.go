@@ -37,7 +37,7 @@ type TuneResult struct {
 	Rules   []tuning.Rule // the new rules in the order of measurement
 	Skipped []string      // why an operation has no new rule, as sentences
 	Device  string        // name of the GPU or processor
-	Ranks   int           // number of ranks
+	Ranks   int
 }
 
 // Run measures the operations and returns a new table. All ranks must call it. If a measurement
@@ -140,9 +140,8 @@ func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noisePercent returns the random error of the median of ratios, in percent. Each ratio compares
-// adjacent batches on two paths. In logarithms, a delay has the same effect on either path, whether
-// it doubles or halves the ratio.
+// noisePercent returns the random error of the median of ratios, in percent. In logarithms, a delay
+// has the same effect on either path, whether it doubles or halves the ratio.
 func noisePercent(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0

@@ -150,7 +150,7 @@ func searchKeys(rank *history.Rank, s *history.Sequence, texts textNumbers) []re
 	return keys
 }
 
-// searchedRequests is the maximum length of the sequence for which findBeginning searches. Shorter
+// searchedRequests is the length of the sequence for which findBeginning searches. Shorter
 // sequences often occur several times.
 const searchedRequests = 32
 

@@ -114,7 +114,7 @@ func countTracedRanks(ranks []*history.Rank) int {
 	return count
 }
 
-// matchByID matches sequences with the same ID. byRank holds the sequences of each rank.
+// matchByID matches sequences with the same ID. byRank has the sequences of each rank.
 func matchByID(
 	byRank [][]*history.Sequence, class history.Class, ids []string,
 ) []*matchedSequences {

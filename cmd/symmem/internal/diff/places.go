@@ -144,8 +144,7 @@ func (c *comparison) precedingPlaces(request int, places [][]place) []string {
 	return lines
 }
 
-// placeDifference describes the first request with different places, which places holds by member
-// and request.
+// placeDifference describes the first request with different places.
 func (c *comparison) placeDifference(request int, places [][]place) *Difference {
 	subsets := c.split(func(i, j int) bool { return places[i][request] == places[j][request] })
 	d := &Difference{

@@ -67,11 +67,10 @@ type Difference struct {
 	Explanation []string `json:"explanation"`
 }
 
-// Variant describes a request on the ranks that agree about it, such as "alloc 512 B" on ranks 0
-// and 1.
+// Variant describes a request on the ranks that agree about it.
 type Variant struct {
 	Ranks []int  `json:"ranks"`
-	Text  string `json:"text"` // description of the request
+	Text  string `json:"text"` // such as "alloc 512 B"
 	// EventIndex is the request's history.Event.Number on Ranks[0], or -1 if its trace has ended.
 	EventIndex int64    `json:"number"`
 	Stack      []string `json:"stack"` // innermost frame first
@@ -79,8 +78,7 @@ type Variant struct {
 	DifferenceKind string `json:"kind,omitempty"`
 }
 
-// ReplayResult describes a replay of the recorded requests with the placement rules of symmem and
-// PyTorch.
+// ReplayResult describes a replay of the requests by symmem's and PyTorch's placement rules.
 type ReplayResult struct {
 	SymmemText  string `json:"symmem"`  // whether symmem would choose the same places on all ranks
 	PyTorchText string `json:"pytorch"` // whether PyTorch's rule explains the recorded places

@@ -11,7 +11,7 @@ import (
 
 // Request allocates a tensor or, if IsFree is set, frees it.
 type Request struct {
-	Tensor int   // number of the tensor
+	Tensor int
 	Size   int64 // in bytes
 	Stream int   // 0 is the default stream
 	Pool   int   // from 0
@@ -21,8 +21,7 @@ type Request struct {
 // Program lists requests in order. Some tensors are not freed.
 type Program []Request
 
-// RandomProgram returns a random program. Both requests of a tensor have the same size, stream and
-// pool.
+// RandomProgram returns a random program. A free has its allocation's size, stream and pool.
 func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 	const maxLive = 40     // approximate
 	const freePercent = 45 // less than half, so that the number of live tensors grows to maxLive
@@ -103,8 +102,8 @@ func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int)
 	}
 }
 
-// swapWithNext swaps a request with the next one, in place. It returns nil if there is none, or if
-// both are of the same tensor.
+// swapWithNext swaps two requests in place. It returns nil if there is no next request, or if both
+// are of the same tensor.
 func swapWithNext(p Program, index int) Program {
 	next := index + 1
 	if next == len(p) || p[index].Tensor == p[next].Tensor {
@@ -115,8 +114,7 @@ func swapWithNext(p Program, index int) Program {
 	return p
 }
 
-// replaceFree replaces a free by the allocation of a new tensor, in place. It returns nil for an
-// allocation.
+// replaceFree replaces a free by an allocation, in place. It returns nil for other requests.
 func replaceFree(rng *rand.Rand, p Program, index int) Program {
 	r := &p[index]
 	if !r.IsFree {
@@ -141,8 +139,7 @@ func changeTensor(p Program, tensor int, change func(*Request)) Program {
 	return p
 }
 
-// addTensor inserts the allocation of a new tensor at an index and, half of the time, the free at a
-// later index.
+// addTensor inserts an allocation at an index and, half of the time, the free at a later index.
 func addTensor(rng *rand.Rand, p Program, index int) Program {
 	r := Request{
 		Tensor: newTensor(p), Size: randomSize(rng), Stream: p[index].Stream, Pool: p[index].Pool,

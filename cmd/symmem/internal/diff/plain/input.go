@@ -12,7 +12,7 @@ import (
 type input struct {
 	r           *bufio.Reader
 	largeBuffer []byte // for strings that do not fit into the buffer of r
-	offset      int64  // number of bytes read
+	offset      int64  // bytes read
 }
 
 func newInput(r io.Reader) *input {

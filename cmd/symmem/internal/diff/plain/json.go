@@ -9,9 +9,8 @@ import (
 )
 
 // JSON is converted to the stack operations of a pickle. The tokens { and [ push an empty dict or
-// list, and a mark, the position on the stack at which its items begin. Scalars and keys push
-// values. The tokens } and ] remove the last mark and move the values above it into the dict or
-// list.
+// list, and a mark at the position of its first item. Scalars and keys push values. The tokens }
+// and ] remove the last mark and move the values above it into the dict or list.
 
 // readJSON reads and pushes one JSON value, which only white space may follow.
 func (m *machine) readJSON(in *input) error {
@@ -27,7 +26,7 @@ func (m *machine) readJSON(in *input) error {
 			return err
 		}
 
-		isComplete = len(m.marks) == 0 // no object or array is open
+		isComplete = len(m.marks) == 0
 	}
 
 	return checkJSONEnd(decoder)

@@ -38,7 +38,7 @@ type Stacks struct {
 	name, file, line plain.Value
 }
 
-// NewStacks returns a Stacks that adds to rank.
+// NewStacks returns a Stacks for one Document and rank.
 func NewStacks(rank *history.Rank) *Stacks {
 	return &Stacks{table: stackTable{
 		rank: rank, frames: map[history.Frame]int32{}, stacks: map[string]int32{},
@@ -75,7 +75,6 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	return index
 }
 
-// setKeys looks up the keys of frames once.
 func (s *Stacks) setKeys(d *plain.Document) {
 	if s.hasKeys {
 		return
