@@ -120,3 +120,21 @@ func TestLostBeginningBeforeReservation(t *testing.T) {
 			s.RequestDifference, wantEqual)
 	}
 }
+
+// Rank 0 has a complete trace, whose first segment was used only before the trace of rank 1 begins.
+func TestLostSegment(t *testing.T) {
+	first := history.Event{Number: 0, Action: history.Alloc, Size: 512, Segment: 0, Stack: noStack}
+	common := history.Event{Number: 1, Action: history.Alloc, Size: 1024, Segment: 1, Stack: noStack}
+	commonOnRank1 := common
+	commonOnRank1.Segment = 0 // traces number the segments that they contain
+	ranks := ranksOf(history.SymmemPool, "1 of group world",
+		[]history.Event{first, common}, []history.Event{commonOnRank1})
+	ranks[0].Sequences[0].Segments = make([]history.SegmentInfo, 2)
+	ranks[1].Sequences[0].IsPartial = true
+	report := diff.Compare(ranks, diff.Options{})
+	s := report.Sequences[0]
+	if !report.RanksAgree || s.EqualRequests != 1 {
+		t.Errorf("%d equal requests, different places %+v; want agreement on 1", s.EqualRequests,
+			s.PlacementDifference)
+	}
+}

@@ -102,8 +102,11 @@ func newComparison(ranks []*history.Rank, m *matchedSequences) *comparison {
 	known := textNumbers{}
 	skips, notes := m.countSkipped(ranks, c.members)
 	c.result.Notes = append(c.result.Notes, notes...)
+	isAnyPartial := slices.ContainsFunc(c.members, m.isPartial)
 	for i, r := range c.members {
-		c.views = append(c.views, newView(ranks[r], m.sequences[r], skips[i], known))
+		v := newView(ranks[r], m.sequences[r], skips[i], known)
+		v.isAnyPartial = isAnyPartial
+		c.views = append(c.views, v)
 		c.numbers = append(c.numbers, ranks[r].Number)
 		c.result.Members = append(c.result.Members, Member{
 			History: ranks[r], Sequence: m.sequences[r], SkippedRequests: skips[i],
@@ -120,6 +123,12 @@ func newComparison(ranks []*history.Rank, m *matchedSequences) *comparison {
 	}
 
 	return c
+}
+
+// isPartial reports whether the trace of a rank may lack its beginning.
+func (m *matchedSequences) isPartial(rankIndex int) bool {
+	s := m.sequences[rankIndex]
+	return s != nil && s.IsPartial
 }
 
 func (c *comparison) run() {

@@ -37,8 +37,8 @@ func (p place) text() string {
 func (v *requestView) numberSegments() map[int32]int32 {
 	events := v.sequence.Events
 	hasRequests := len(v.events) > 0
-	if v.sequence.IsPartial && hasRequests {
-		// Other traces may lack the older events, so segments used only there get no number.
+	if v.isAnyPartial && hasRequests {
+		// Partial traces lack the older events, so segments used only there get no number.
 		request0 := v.events[0]
 		events = events[request0:]
 	}

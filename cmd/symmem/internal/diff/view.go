@@ -27,6 +27,7 @@ type requestView struct {
 	rank          *history.Rank
 	sequence      *history.Sequence // not nil
 	skippedBlocks int32             // number of skipped allocations
+	isAnyPartial  bool              // a rank's trace may lack events from before request 0
 
 	// The following slices have one element for each request.
 	events        []int32 // index in sequence.Events
