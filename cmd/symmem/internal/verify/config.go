@@ -5,35 +5,38 @@ import (
 
 	"symmem"
 	"symmem/cmd/symmem/internal/workload"
+	"symmem/driver"
 )
 
 // Config configures a run. It must be the same on all ranks.
 //
-// A run consists of rounds. In each round, ranks first make random allocations and frees. Each
-// group of ranks then allocates some buffers, all-reduces them, checks the results and frees the
-// buffers. By default, 2 rounds with 8 buffers of 1 MiB check 16 results.
+// In each round, the ranks make random allocations and frees (churn). Each group of ranks then
+// allocates its buffers, all-reduces them, checks the results and frees the buffers.
 type Config struct {
 	workload.Config
-	Cases    int   // number of buffers of each group in a round, all allocated at the same time
+	Cases    int   // buffers of each group in a round, all live at the same time
 	Rounds   int   // number of rounds
-	Elements int64 // number of float32 elements in a buffer
-	// Churn is the number of random allocations and frees in a round. Some of the allocated buffers
-	// are also all-reduced and checked.
-	Churn int
-	// Groups is the number of groups. The first is the world, which consists of all ranks. The others
-	// consist of slightly more than half of the ranks.
-	Groups int
-	// Path is the way to run the all-reduces. PathWindow accesses the memory of other ranks at the
-	// offsets of this rank's buffers, so results are wrong if the offsets differ. With PathPlain,
-	// they are right wherever the buffers are.
+	Elements int64 // float32 elements in a buffer
+	Churn    int   // random allocations and frees in a round; some of the buffers are also checked
+	Groups   int   // the world, which has all ranks, and groups of slightly more than half of them
+	// Path selects the implementation of the all-reduces. PathWindow assumes that a buffer has the
+	// same offset on all ranks and returns wrong sums otherwise. PathPlain permits any offsets.
 	Path symmem.PathChoice
-	// Deterministic is the formula (the order of additions) that results must match bit for bit. The
-	// all-reduces then use all types and reductions. FormulaDefault and FormulaAny permit any order.
+	// Deterministic is the formula (order of additions) that results must match bit for bit. Cases
+	// then use all types and reductions. FormulaDefault and FormulaAny permit any order.
 	Deterministic symmem.Formula
-	CallSites     bool // whether to record the source line of each allocation
+	CallSites     bool // record the source line of each allocation
 }
 
-// Default returns the default configuration.
+// hasFormula reports whether results must match a formula bit for bit.
+func (c *Config) hasFormula() bool { return c.Deterministic > symmem.FormulaAny }
+
+// formula converts Deterministic to the numbers of package driver, which begin at FormulaAny.
+func (c *Config) formula() driver.Formula {
+	return driver.Formula(c.Deterministic - symmem.FormulaAny)
+}
+
+// Default returns a configuration of 16 cases: 2 rounds with 8 buffers of 1 MiB each.
 func Default() Config {
 	return Config{
 		Config: workload.Default(), Cases: 8, Rounds: 2, Elements: 256 << 10, Groups: 1,
@@ -41,7 +44,7 @@ func Default() Config {
 	}
 }
 
-// These limits bound the size of a run's program (list of steps) and of its report.
+// These limits bound the memory of the program and of the report.
 const (
 	maxCases      = 1024
 	maxRounds     = 100_000
@@ -54,9 +57,8 @@ const (
 // Validate returns an error for the first invalid field.
 func (c *Config) Validate() error {
 	minElements := int64(1)
-	usesAllTypes := c.Deterministic > symmem.FormulaAny
-	if usesAllTypes {
-		minElements = 2 // 8 bytes, the size of a float64, which is the largest type
+	if c.hasFormula() {
+		minElements = 2 // 2 float32 have the size of a float64, the largest type
 	}
 
 	for _, f := range []struct {
@@ -75,7 +77,7 @@ func (c *Config) Validate() error {
 		}
 	}
 
-	totalCases := c.Cases * c.Rounds * c.Groups // cannot overflow, because of the other limits
+	totalCases := c.Cases * c.Rounds * c.Groups // cannot overflow, given the limits above
 	if totalCases > maxTotalCases {
 		return fmt.Errorf("--cases x --rounds x --groups is %d, but must be at most %d", totalCases,
 			maxTotalCases)
@@ -91,9 +93,7 @@ func (c *Config) Validate() error {
 // Options returns the options with which a rank opens its Runtime.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
-	// Ranks must not compare their allocations at regular intervals, because the report would then
-	// depend on the speed of the machine.
-	const never = -1
+	const never = -1 // periodic checks would make the report depend on the machine's speed
 	o.CheckInterval = never
 	o.CallSites = c.CallSites
 	o.Path = c.Path

@@ -12,9 +12,8 @@ import (
 	"symmem/driver"
 )
 
-// diagram formats an error about ranks that diverged: they did different things where all ranks
-// should do the same. For example, rank 2 put a buffer into another segment (piece of memory) than
-// ranks 0, 1 and 3:
+// diagram formats the error of ranks that diverged. Here, rank 2 placed a buffer in another segment
+// of memory than ranks 0, 1 and 3:
 //
 //	Divergence in group world, pool 7, at event 9: earlier events are the same on every rank.
 //
@@ -26,13 +25,12 @@ import (
 //	  B  rank 2        alloc 1048576 B (stream 0) -> segment 1 offset 0x0
 type diagram struct{ *symmem.DivergenceError }
 
-// side is a letter in the diagram, such as B, with its ranks and what they did.
+// side is a set of ranks with the same event, shown under one letter such as B.
 type side struct {
 	letter string
 	symmem.Side
 }
 
-// write writes the text of the diagram.
 func (d diagram) write(b *bytes.Buffer) {
 	sides := d.sides()
 	fmt.Fprintf(b, "Divergence in group %s%s\n\n", d.Group, d.describePosition())
@@ -51,8 +49,8 @@ func (d diagram) write(b *bytes.Buffer) {
 	}
 }
 
-// sides returns the sides of the error in the order of their lowest ranks. If the error does not
-// list what some ranks did, these ranks form a last side with the letter "?".
+// sides returns the sides of the error, sorted by their lowest rank. Ranks whose event the error
+// does not list form a last side, "?".
 func (d diagram) sides() []side {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
@@ -69,12 +67,11 @@ func (d diagram) sides() []side {
 	return sides
 }
 
-// letter returns the letter of side i: A, B and so on. An error has at most 16 sides.
+// letter returns the letter of side i. An error has at most 16 sides.
 func letter(i int) string { return string(rune('A' + i%26)) }
 
-// describePosition returns the end of the first line. If the ranks have different histories of a
-// pool, it contains the pool and the first event that differs. Otherwise, it contains the kind of
-// the divergence.
+// describePosition returns where ranks diverged: the pool and the first event that differs or, if
+// the divergence is not about the placement of buffers, its kind.
 func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
@@ -89,19 +86,15 @@ func (d diagram) describePosition() string {
 		d.Pool, d.Position)
 }
 
-// maxMapRanks is the largest number of ranks for which there is a map. Its columns must fit on a
-// line.
-const maxMapRanks = 24
+const maxMapRanks = 24 // more columns may not fit on a line
 
 // writeMap writes three lines with a column for each rank: its number, the letter of its side, and
-// a mark if the rank is among deviant, the ranks that deviate from the majority.
+// a mark if it is deviant.
 func writeMap(b *bytes.Buffer, sides []side, deviant []int) {
 	rankLine := "   rank "
 	letterLine := "    has "
 	markLine := "        "
 	for _, rank := range ranksOf(sides) {
-		hasRank := func(s side) bool { return slices.Contains(s.Ranks, rank) }
-		index := slices.IndexFunc(sides, hasRank) // found, because rank is from a side
 		mark := ""
 		if slices.Contains(deviant, rank) {
 			mark = "^"
@@ -110,7 +103,7 @@ func writeMap(b *bytes.Buffer, sides []side, deviant []int) {
 		const gap = 1
 		width := gap + len(strconv.Itoa(rank))
 		rankLine += fmt.Sprintf("%*d", width, rank)
-		letterLine += fmt.Sprintf("%*s", width, sides[index].letter)
+		letterLine += fmt.Sprintf("%*s", width, letterOf(rank, sides))
 		markLine += fmt.Sprintf("%*s", width, mark)
 	}
 
@@ -125,6 +118,12 @@ func writeMap(b *bytes.Buffer, sides []side, deviant []int) {
 	b.WriteByte('\n')
 }
 
+// letterOf returns the letter of the side that contains rank, which must exist.
+func letterOf(rank int, sides []side) string {
+	hasRank := func(s side) bool { return slices.Contains(s.Ranks, rank) }
+	return sides[slices.IndexFunc(sides, hasRank)].letter
+}
+
 // ranksOf returns the ranks of all sides in ascending order.
 func ranksOf(sides []side) []int {
 	ranks := map[int]bool{}
@@ -137,16 +136,15 @@ func ranksOf(sides []side) []int {
 	return slices.Sorted(maps.Keys(ranks))
 }
 
-// writeSides writes a line for each side: the letter, the ranks, what they did and, if it is known,
-// the source line of the call.
+// writeSides writes a line for each side: letter, ranks, event and, if known, source line.
 func writeSides(b *bytes.Buffer, sides []side) {
-	width := 0 // of the longest list of ranks
+	ranksWidth := 0
 	for _, s := range sides {
-		width = max(width, len(driver.Ranks(s.Ranks)))
+		ranksWidth = max(ranksWidth, len(driver.Ranks(s.Ranks)))
 	}
 
 	for _, s := range sides {
-		fmt.Fprintf(b, "  %s  %-*s  %s", s.letter, width, driver.Ranks(s.Ranks), s.Event)
+		fmt.Fprintf(b, "  %s  %-*s  %s", s.letter, ranksWidth, driver.Ranks(s.Ranks), s.Event)
 		if s.Site != "" {
 			fmt.Fprintf(b, "  at %s", s.Site)
 		}

@@ -12,20 +12,18 @@ import (
 	"symmem/driver/formula"
 )
 
-// A norm is an all-reduce or a reduce-scatter that one kernel combines with an RMSNorm. After the
-// all-reduces of the program, each group of ranks computes 16 norms: all combinations of two
-// operations, two types and four kinds of quantization (rounding to 8 bits).
-//
-// Each rank records an outcome of each norm. Suppose that norm 3 of a group passed on rank 0 and
-// failed on rank 1. The report then counts it as failed.
+// A norm is an all-reduce or a reduce-scatter fused with an RMSNorm. At the end of a run, each group
+// of ranks computes 16 norms: two operations with two types and four kinds of quantization (rounding
+// to 8 bits).
 
 // NormReport counts the norms of all groups.
 type NormReport struct {
 	Passed  int    `json:"passed"`            // norms with right outputs on all ranks
-	Failed  int    `json:"failed"`            // norms with a wrong output on any rank
-	Refused string `json:"refused,omitempty"` // why a group skipped its remaining norms, or ""
+	Failed  int    `json:"failed"`            // norms with a wrong output on at least one rank
+	Refused string `json:"refused,omitempty"` // why a group skipped norms, or ""
 }
 
+// normOutcome is the result of a norm on one rank.
 type normOutcome int
 
 const (
@@ -36,8 +34,7 @@ const (
 
 // normFindings holds the results of one rank.
 type normFindings struct {
-	// Outcomes holds the outcomes of all groups' norms, at the indexes that normIndex returns.
-	Outcomes []normOutcome `json:"outcomes"`
+	Outcomes []normOutcome `json:"outcomes"`          // by normIndex
 	Refused  string        `json:"refused,omitempty"` // as in NormReport
 }
 
@@ -47,10 +44,10 @@ const (
 	normsPerGroup = 2 * 2 * 4 // operations, types and kinds of quantization
 )
 
-// normIndex returns the index of norm i of a group in normFindings.Outcomes.
+// normIndex numbers the norms of all groups. i is less than normsPerGroup.
 func normIndex(group, i int) int { return normsPerGroup*group + i }
 
-// runNorms computes the norms of this rank's groups. It records their outcomes in r.norms.
+// runNorms computes the norms of this rank's groups, and records their outcomes in r.norms.
 func (r *runner) runNorms(ctx context.Context) error {
 	buffers, err := r.allocNormBuffers(ctx)
 	if err != nil {
@@ -59,7 +56,7 @@ func (r *runner) runNorms(ctx context.Context) error {
 
 	r.norms.Outcomes = make([]normOutcome, normsPerGroup*len(r.groups))
 	for group, g := range r.groups {
-		if g == nil { // This rank is not a member.
+		if g == nil { // this rank is not a member
 			continue
 		}
 
@@ -70,20 +67,19 @@ func (r *runner) runNorms(ctx context.Context) error {
 
 	var freeErrs []error
 	for _, b := range buffers {
-		err := b.Free()
-		freeErrs = append(freeErrs, err)
+		freeErrs = append(freeErrs, b.Free())
 	}
 
 	return errors.Join(freeErrs...)
 }
 
-// allocNormBuffers allocates three buffers: for the input of a norm, for the output, and for all
-// other tensors. All norms use the same buffers.
+// allocNormBuffers allocates buffers for the input, the output and the other tensors. All norms
+// share these buffers.
 func (r *runner) allocNormBuffers(ctx context.Context) (buffers [3]symmem.Buffer, err error) {
 	const elements = normRows * normHidden
-	bytes := int64(8 * elements)                      // enough for each buffer of an all-reduce
-	scatterBytes := int64(2 * elements * r.rt.Size()) // 2-byte elements for all ranks
-	bytes = max(bytes, scatterBytes)                  // also enough for the input of a reduce-scatter
+	scatterInput := 2 * elements * r.rt.Size() // 2-byte elements for all ranks
+	others := 8 * elements                     // see workload.Norm.Place
+	bytes := int64(max(scatterInput, others))
 	scope := r.pool.Begin(r.rt.World())
 	defer scope.Abandon() // does nothing after End
 	for i := range buffers {
@@ -98,8 +94,8 @@ func (r *runner) allocNormBuffers(ctx context.Context) (buffers [3]symmem.Buffer
 	return buffers, scope.End(ctx)
 }
 
-// runGroupNorms computes the norms of one group. If the group does not support a norm, it records
-// the reason and skips the remaining norms, on all ranks of the group.
+// runGroupNorms computes the norms of one group. If the group does not support a norm, all ranks
+// skip the remaining ones.
 func (r *runner) runGroupNorms(
 	ctx context.Context, group int, buffers *[3]symmem.Buffer,
 ) error {
@@ -115,7 +111,7 @@ func (r *runner) runGroupNorms(
 		r.norms.Outcomes[normIndex(group, i)] = outcome
 		if errors.Is(err, symmem.ErrUnsupported) {
 			r.norms.Refused = cmp.Or(r.norms.Refused, err.Error())
-			return r.rt.DefaultStream().Synchronize(ctx)
+			return r.rt.DefaultStream().Synchronize(ctx) // wait for the writes of the input
 		}
 
 		if err != nil {
@@ -126,10 +122,8 @@ func (r *runner) runGroupNorms(
 	return nil
 }
 
-// drawNorm returns norm i of a group with random inputs. All ranks draw the same numbers.
-//
-// Norms 0 to 7 are all-reduces, and norms 8 to 15 are reduce-scatters. Even norms have BFloat16
-// elements, and odd norms Float16. Each kind of quantization is used for two norms in a row.
+// drawNorm returns norm i of a group with random inputs, the same on all ranks. The first half of
+// the norms are all-reduces, and the second half reduce-scatters.
 func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 	t := driver.BFloat16
 	isOdd := i%2 == 1
@@ -146,16 +140,15 @@ func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 		c = c.Scatter(random)[g.Rank()]
 	}
 
-	hasFormula := r.config.Deterministic > symmem.FormulaAny
-	if hasFormula { // a configured order of additions
-		c.SetWant(driver.Formula(r.config.Deterministic - symmem.FormulaAny))
+	if r.config.hasFormula() { // the configured order of additions determines the output
+		c.SetWant(r.config.formula())
 	}
 
 	return &workload.Norm{NormCase: c}
 }
 
-// runNorm computes a norm and checks its outputs. If the group does not support the norm, the error
-// wraps symmem.ErrUnsupported. With an error, the outcome is normNotRun.
+// runNorm computes a norm and checks its outputs. The error wraps symmem.ErrUnsupported if the group
+// does not support the norm.
 func (r *runner) runNorm(
 	ctx context.Context, g *symmem.Group, n *workload.Norm,
 ) (normOutcome, error) {
@@ -184,11 +177,11 @@ func (r *runner) runNorm(
 	return normPassed, nil
 }
 
-// normPath returns the path (the way to run a collective) for norms. It is the configured one, but
-// on GPUs, PathWindow does not support norms.
+// normPath returns the configured path, or PathDirect instead of PathWindow on GPUs, where windows
+// do not support norms.
 func (r *runner) normPath() symmem.PathChoice {
 	path := r.config.Path
-	isGPU := !r.rt.Device().Addressable // The CPU cannot access the memory of buffers.
+	isGPU := !r.rt.Device().Addressable // addressable by the CPU
 	if isGPU && path == symmem.PathWindow {
 		return symmem.PathDirect
 	}
@@ -196,11 +189,11 @@ func (r *runner) normPath() symmem.PathChoice {
 	return path
 }
 
-// normReport combines the findings of all ranks. It does not count a norm that did not run on some
-// rank of its group, unless another rank found a wrong output. ranks is the number of all ranks.
+// normReport combines the findings of all ranks. A norm failed if it failed on any rank of its
+// group, and passed if it passed on all of them. ranks is the size of the world.
 func normReport(results []rankResult, ranks int) (report NormReport) {
-	type occurrences [normFailed + 1]bool // by normOutcome: whether any rank has it
-	occurrencesByNorm := map[int]occurrences{}
+	type outcomeSet [normFailed + 1]bool
+	outcomesOf := map[int]outcomeSet{} // by normIndex
 	for k := range results {
 		findings := &results[k].Norms
 		report.Refused = cmp.Or(report.Refused, findings.Refused)
@@ -210,17 +203,17 @@ func normReport(results []rankResult, ranks int) (report NormReport) {
 				continue
 			}
 
-			o := occurrencesByNorm[i]
-			o[outcome] = true
-			occurrencesByNorm[i] = o
+			set := outcomesOf[i]
+			set[outcome] = true
+			outcomesOf[i] = set
 		}
 	}
 
-	for _, o := range occurrencesByNorm {
+	for _, set := range outcomesOf {
 		switch {
-		case o[normFailed]:
+		case set[normFailed]:
 			report.Failed++
-		case !o[normNotRun]:
+		case !set[normNotRun]:
 			report.Passed++
 		}
 	}

@@ -4,37 +4,32 @@ import (
 	"bytes"
 	"math"
 
-	"symmem"
 	"symmem/cmd/symmem/internal/workload"
 	"symmem/driver"
 	"symmem/driver/formula"
 )
 
-// A case is an all-reduce of a buffer, whose result is checked. By default, it sums float32
-// elements. If the case has the value 5, each element is 5 on rank 0, 10 on rank 1 and 15 on rank
-// 2. All elements of the result must thus be 30.
+// A case is an all-reduce whose result is checked. By default, it sums float32 elements. With the
+// value 5, each element is 5 on rank 0, 10 on rank 1 and 15 on rank 2, so the result must be 30.
 //
-// With Config.Deterministic, the inputs are random, and cases use all types and reductions in turn.
-// The result must match a formula bit for bit. A formula is an order of additions, which determines
-// how the result is rounded.
+// With a formula, inputs are random, and cases use all types and reductions in turn. A formula is an
+// order of additions, which determines every bit of the result.
 
-// setFormula prepares the case at index i for the configured formula, if there is one.
+// setFormula makes the case at index i use the configured formula, if any.
 func (c *Config) setFormula(p *plannedCase, i int) {
-	hasFormula := c.Deterministic > symmem.FormulaAny
-	if !hasFormula {
+	if !c.hasFormula() {
 		return
 	}
 
-	// Package driver numbers the formulas in the same order, but from 0 on.
-	p.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
+	p.formula = c.formula()
 	types := workload.DataTypes()
 	p.dataType = types[i%len(types)]
 	reductions := workload.Reductions(p.dataType)
 	p.reduceOp = reductions[i/len(types)%len(reductions)]
 	p.seed = c.Seed<<20 + uint64(i) // differs between cases
-	p.value = 0                     // not used
+	p.value = 0                     // unused
 	p.name += " " + p.reduceOp.String() + " " + p.dataType.String()
-	p.elements = p.elements * elementBytes / int64(p.dataType.Size()) // in at most as many bytes
+	p.elements = p.elements * elementBytes / int64(p.dataType.Size()) // must fit into the buffer
 }
 
 // input returns the content of a rank's buffer before the all-reduce.
@@ -47,27 +42,24 @@ func (p *plannedCase) input(rank, ranks int) []byte {
 	return bytes.Repeat(element, int(p.elements))
 }
 
-// expectedSum returns the right result of a case without a formula:
-// value + 2*value + ... + ranks*value.
+// expectedSum returns value + 2*value + ... + ranks*value.
 func expectedSum(value float64, ranks int) float64 {
 	return value * float64(ranks) * float64(ranks+1) / 2
 }
 
-// finding is the result of one case on one rank. It compares the elements of the buffer after the
-// all-reduce with the right elements.
+// finding is the result of one case on one rank.
 type finding struct {
 	Completed bool    `json:"ran"`       // whether the all-reduce completed
-	Symmetric bool    `json:"symmetric"` // whether the buffer was in a window of the group
+	Symmetric bool    `json:"symmetric"` // whether the buffer was registered with the group
 	Wrong     int64   `json:"wrong"`     // number of wrong elements
-	MaxDiff   float64 `json:"max_diff"`  // largest difference of an element from the right one
-	MeanDiff  float64 `json:"mean_diff"` // mean of these differences
+	MaxDiff   float64 `json:"max_diff"`  // largest difference from the right element
+	MeanDiff  float64 `json:"mean_diff"` // mean difference over all elements
 }
 
-// sumTolerance is the permitted relative error of sums without a formula, which are rounded if
-// there are very many ranks.
+// sumTolerance is the permitted relative error without a formula. Sums over many ranks are rounded.
 const sumTolerance = 1e-5
 
-// compare compares got, the content of a rank's buffer after the all-reduce, with the right result.
+// compare compares got, a rank's output, with the right result.
 func (p *plannedCase) compare(got []byte, ranks int) finding {
 	if p.formula == driver.AnyFormula {
 		sum := workload.Encode(nil, p.dataType, expectedSum(p.value, ranks))
@@ -84,8 +76,8 @@ func (p *plannedCase) compare(got []byte, ranks int) finding {
 	return p.compareWith(got, want, bitForBit)
 }
 
-// compareWith compares the elements of got with those of want. If want has fewer elements, it is
-// repeated. tolerance is the permitted relative error. With 0, all bits must be equal.
+// compareWith compares got with want, which is repeated up to the length of got. tolerance is the
+// permitted relative error. If it is 0, all bits must be equal.
 func (p *plannedCase) compareWith(got, want []byte, tolerance float64) finding {
 	f := finding{Completed: true}
 	sumOfDiffs := 0.0
@@ -111,12 +103,12 @@ func (p *plannedCase) compareWith(got, want []byte, tolerance float64) finding {
 	}
 
 	elementCount := len(got) / size
-	f.MeanDiff = sumOfDiffs / float64(max(elementCount, 1)) // no division by 0
+	f.MeanDiff = sumOfDiffs / float64(max(elementCount, 1))
 	return f
 }
 
-// difference returns |got - want|. It returns a large number instead of infinity and NaN, which
-// JSON cannot represent.
+// difference returns |got - want|, or math.MaxFloat32 if it is larger, infinite or NaN. JSON cannot
+// represent infinity and NaN.
 func difference(got, want float64) float64 {
 	d := math.Abs(got - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {
