@@ -12,9 +12,9 @@ import (
 	"symmem/driver/formula"
 )
 
-// A norm is an all-reduce or a reduce-scatter fused with an RMSNorm. At the end of a run, each group
-// of ranks computes 16 norms: two operations with two types and four kinds of quantization (rounding
-// to 8 bits).
+// A norm is an all-reduce or a reduce-scatter fused with an RMSNorm. At the end of a run, each
+// group of ranks computes 16 norms: two operations with two types and four kinds of quantization
+// (rounding to 8 bits).
 
 // NormReport counts the norms of all groups.
 type NormReport struct {
@@ -147,8 +147,8 @@ func (r *runner) drawNorm(g *symmem.Group, group, i int) *workload.Norm {
 	return &workload.Norm{NormCase: c}
 }
 
-// runNorm computes a norm and checks its outputs. The error wraps symmem.ErrUnsupported if the group
-// does not support the norm.
+// runNorm computes a norm and checks its outputs. The error wraps symmem.ErrUnsupported if the
+// group does not support the norm.
 func (r *runner) runNorm(
 	ctx context.Context, g *symmem.Group, n *workload.Norm,
 ) (normOutcome, error) {

@@ -12,8 +12,8 @@ import (
 // A case is an all-reduce whose result is checked. By default, it sums float32 elements. With the
 // value 5, each element is 5 on rank 0, 10 on rank 1 and 15 on rank 2, so the result must be 30.
 //
-// With a formula, inputs are random, and cases use all types and reductions in turn. A formula is an
-// order of additions, which determines every bit of the result.
+// With a formula, inputs are random, and cases use all types and reductions in turn. A formula is
+// an order of additions, which determines every bit of the result.
 
 // setFormula makes the case at index i use the configured formula, if any.
 func (c *Config) setFormula(p *plannedCase, i int) {

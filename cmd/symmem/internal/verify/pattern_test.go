@@ -8,22 +8,15 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// A case of the verification sums the inputs of all ranks. For example, a case has the value 7:
-// each element of rank 0's input is 7, and each element of rank 1's input is 14. On these two
-// ranks, each element of the output must be 21.
-
-// TestCompareCountsWrongElements compares the elements of an output with the value that all of them
-// should have. The result contains the number of wrong elements, and the largest and the mean
-// difference from that value.
 func TestCompareCountsWrongElements(t *testing.T) {
 	nan := float32(math.NaN())
 	negativeInfinity := float32(math.Inf(-1))
-	const undefined = math.MaxFloat32 // the difference if an element is infinite or NaN
+	const undefined = math.MaxFloat32 // reported for infinite and NaN differences
 	for _, c := range []struct {
 		name     string
-		value    float64   // that all elements should have
-		data     []float32 // the elements found
-		wrong    int64     // number of wrong elements
+		value    float64 // right value of all elements
+		data     []float32
+		wrong    int64 // number of wrong elements
 		maxDiff  float64
 		meanDiff float64
 	}{
@@ -61,7 +54,7 @@ func TestCompareCountsWrongElements(t *testing.T) {
 	}
 }
 
-// compareWithValue compares elements that should all have the same value.
+// compareWithValue compares all elements of data with value.
 func compareWithValue(value float64, data ...float32) finding {
 	var got []byte
 	for _, v := range data {
@@ -73,25 +66,26 @@ func compareWithValue(value float64, data ...float32) finding {
 	return p.compareWith(got, want, sumTolerance)
 }
 
-// inputElement returns an element of a rank's input in a case with the given value.
+// inputElement returns any element of a rank's input in a case with the given value. All elements
+// are equal.
 func inputElement(value float64, rank int) float64 {
-	const unusedRanks = 0 // the number of ranks matters only with a formula
+	const unusedRanks = 0 // used only with a formula
 	p := &plannedCase{dataType: symmem.Float32, value: value, elements: 1}
 	return workload.Decode(p.input(rank, unusedRanks), symmem.Float32)
 }
 
-// TestWrongContributionChangesSum replaces one rank's input in a sum by its input of another case.
-// The sum must be detected as wrong if the cases have different values. The value 0 stands for
+// A sum is detected as wrong if one rank contributed its input of another case, or the zeros of
 // fresh memory.
 func TestWrongContributionChangesSum(t *testing.T) {
 	const ranks = 8
-	const valueCount = 20 // enough for the values of neighboring cases
+	const valueCount = 20 // covers values of neighboring cases
 	for value := 1.0; value < valueCount; value++ {
 		sum := expectedSum(value, ranks)
 		for rank := range ranks {
 			for other := 0.0; other < valueCount; other++ {
-				changedSum := sum - inputElement(value, rank) + inputElement(other, rank)
-				isWrong := compareWithValue(sum, float32(changedSum)).Wrong > 0
+				removed := inputElement(value, rank)
+				added := inputElement(other, rank)
+				isWrong := compareWithValue(sum, float32(sum-removed+added)).Wrong > 0
 				wantWrong := other != value
 				if isWrong != wantWrong {
 					t.Fatalf("rank %d contributes the value %v instead of %v: the sum is wrong = %v, want %v",
@@ -102,7 +96,6 @@ func TestWrongContributionChangesSum(t *testing.T) {
 	}
 }
 
-// TestExpectedSum compares the formula for the sum with the sum of the inputs.
 func TestExpectedSum(t *testing.T) {
 	const value = 7
 	for ranks := 1; ranks < 20; ranks++ {

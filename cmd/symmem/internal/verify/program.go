@@ -101,8 +101,8 @@ func compose(config Config) *program {
 	return &c.program
 }
 
-// largeFirstSegment returns a size of the first segment for which workload.MapSegments maps at least
-// twice the memory that the buffers need.
+// largeFirstSegment returns a size of the first segment for which workload.MapSegments maps at
+// least twice the memory that the buffers need.
 func (c *composer) largeFirstSegment() int64 {
 	caseElements := int64(c.config.Cases) * c.config.Elements
 	neededBytes := (caseElements + c.generator.maxLiveElements) * elementBytes
@@ -201,8 +201,8 @@ func (c *composer) addGroupCases(round, group int) {
 	}
 }
 
-// addReduces adds cases and their steps: cases[i] fills and reduces blocks[i]. All blocks are filled
-// before the first one is reduced.
+// addReduces adds cases and their steps: cases[i] fills and reduces blocks[i]. All blocks are
+// filled before the first one is reduced.
 func (c *composer) addReduces(blocks []liveBlock, cases []plannedCase) {
 	firstIndex := len(c.program.cases)
 	for i, b := range blocks {

@@ -10,22 +10,6 @@ import (
 	"symmem"
 )
 
-// A program is a list of steps that all ranks run. With one buffer of 100 elements, the steps are:
-//
-//	openScope
-//	allocBuffer   slot 0, 100 elements
-//	endScope
-//	fillBuffer    slot 0, case 0
-//	reduceBuffer  slot 0, case 0
-//	freeBuffer    slot 0
-//
-// A slot is the number of a buffer. Buffers can only be allocated in a scope. A case fills a buffer
-// with its input and all-reduces it. A program consists of rounds. Before its other cases, a round
-// may have churn: random allocations and frees, and cases that check some of the random buffers.
-//
-// The tests compose random programs. They run them in a model, which only keeps track of buffers.
-
-// drawConfig returns a random valid Config.
 func drawConfig(t *rapid.T) Config {
 	c := Default()
 	c.Cases = rapid.IntRange(1, 9).Draw(t, "cases")
@@ -41,18 +25,19 @@ func drawConfig(t *rapid.T) Config {
 	return c
 }
 
-// model is the state after some steps of a program. It fails the test if a step is invalid.
+// model simulates a program, and fails the test at an invalid step. A slot is the number of a
+// buffer. A case is an all-reduce whose result is checked.
 type model struct {
 	t           *rapid.T
 	p           *program
 	isScopeOpen bool
-	live        map[int]int64 // number of elements of each live buffer, by slot
-	filled      map[int]int   // case with whose input a buffer was filled, by slot
-	reduced     map[int]int   // number of reductions, by case
+	live        map[int]int64 // sizes of live buffers in elements, by slot
+	filled      map[int]int   // index of the case whose input the buffer holds, by slot
+	reduced     map[int]int   // number of reductions, by case index
 	peak        int64         // maximum number of live elements
 }
 
-// run runs all steps of a program, and returns the final state.
+// run runs all steps of p and returns the final state.
 func run(t *rapid.T, p *program) *model {
 	m := &model{
 		t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
@@ -64,7 +49,6 @@ func run(t *rapid.T, p *program) *model {
 	return m
 }
 
-// step runs one step.
 func (m *model) step(s step) {
 	switch s.action {
 	case openScope:
@@ -93,7 +77,7 @@ func (m *model) step(s step) {
 	}
 }
 
-// require fails the test with a message unless a step is valid.
+// require fails the test with a message unless isValid is set.
 func (m *model) require(isValid bool, format string, args ...any) {
 	m.t.Helper()
 	if !isValid {
@@ -101,7 +85,6 @@ func (m *model) require(isValid bool, format string, args ...any) {
 	}
 }
 
-// alloc allocates a buffer.
 func (m *model) alloc(slot int, elements int64) {
 	m.require(slot < m.p.slots, "allocating slot %d, but the program has only %d slots",
 		slot, m.p.slots)
@@ -112,7 +95,7 @@ func (m *model) alloc(slot int, elements int64) {
 	m.peak = max(m.peak, m.countLiveElements())
 }
 
-// checkSize checks that the buffer of a step has the size of the step's case.
+// checkSize requires the buffer of a step to have the size of the step's case.
 func (m *model) checkSize(s step) {
 	got := m.live[s.slot]
 	want := m.p.cases[s.caseIndex].elements
@@ -120,7 +103,6 @@ func (m *model) checkSize(s step) {
 		s.slot, got, s.caseIndex, want)
 }
 
-// countLiveElements returns the number of elements of all live buffers together.
 func (m *model) countLiveElements() int64 {
 	sum := int64(0)
 	for _, elements := range m.live {
@@ -130,8 +112,7 @@ func (m *model) countLiveElements() int64 {
 	return sum
 }
 
-// TestProgramUsesLiveBuffersAndFreesAll runs random programs in a model. Each step must be valid,
-// each case must be reduced once, and no buffer may remain.
+// The steps of a random program are valid, reduce each case once and free all buffers.
 func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := compose(drawConfig(t))
@@ -152,8 +133,7 @@ func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	})
 }
 
-// TestProgramDependsOnlyOnConfig composes a program twice. The programs must be equal, because each
-// rank composes its program separately.
+// Each rank composes its own program, so compose must be deterministic.
 func TestProgramDependsOnlyOnConfig(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t)
@@ -163,9 +143,8 @@ func TestProgramDependsOnlyOnConfig(t *testing.T) {
 	})
 }
 
-// TestPlacementByAddressMapsTwiceTheMemory runs programs with placement by address, for which
-// memory is mapped in advance. It must be at least twice what the buffers need at once. With too
-// little memory, a run would fail before a sum is wrong.
+// With placement by address, a run maps at least twice the memory that it needs in advance.
+// Otherwise, it would fail before a sum is wrong.
 func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t)
@@ -176,7 +155,7 @@ func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 		}
 
 		peak := run(t, p).peak
-		const mappedParts = 32 // workload.MapSegments maps 32 times the first segment's size
+		const mappedParts = 32 // workload.MapSegments maps 32 times the first segment
 		mapped := mappedParts * p.firstSegment / elementBytes
 		if mapped < 2*peak {
 			t.Fatalf("%d elements are mapped in advance, want at least twice the %d live elements",
@@ -185,15 +164,14 @@ func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 	})
 }
 
-// TestNearbyCasesHaveDifferentValues checks that a case cannot pass with the data of one of the
-// cases before it.
+// A case cannot pass with the data of a recent case, because their values differ.
 func TestNearbyCasesHaveDifferentValues(t *testing.T) {
 	c := Default()
 	c.Cases = 8
-	c.Churn = 200 // allocations and frees in each round, checked by 25 cases of churn
+	c.Churn = 200 // gives 25 churn cases in each round
 	c.Rounds = 40 // enough for values to repeat
 	c.Groups = 4
-	recentCount := c.Cases * c.Groups // the cases of a round, without those of churn
+	recentCount := c.Cases * c.Groups // cases of a round without churn
 	recent := map[bool][]float64{}    // values of the last recentCount cases, by isChurn
 	for _, planned := range compose(c).cases {
 		values := recent[planned.isChurn]
@@ -206,8 +184,6 @@ func TestNearbyCasesHaveDifferentValues(t *testing.T) {
 	}
 }
 
-// TestDefaultHas16Cases checks the cases of the default: 8 in each of 2 rounds. Case 2.8 is the
-// eighth one in round 2.
 func TestDefaultHas16Cases(t *testing.T) {
 	p := compose(Default())
 	if len(p.cases) != 16 {

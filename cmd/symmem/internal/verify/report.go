@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,73 +10,62 @@ import (
 	"symmem"
 )
 
-// A run consists of cases. A case is an all-reduce of a buffer in a group of ranks, and its result
-// is checked. Suppose that the value of a case is 5 in a group of three ranks. Their inputs are
-// then 5, 10 and 15, and the right result is 30 on each rank.
-//
-// Each rank has a finding about the case. If rank 1 gets 20 instead of 30, the case fails, and rank
-// 1 is one of its wrong ranks. If no rank is wrong, but the case did not run on some rank, the
-// report counts it as not run.
-//
-// Ranks can also diverge: their allocations differ although they should be the same. A divergence
-// or another error ends the run early.
-
-// Report combines the results of all ranks.
+// Report combines the results of all ranks. A run checks cases, each of which is an all-reduce of a
+// buffer in a group of ranks. An error ends the run early, for example a divergence: ranks made
+// different allocations where they should make the same.
 type Report struct {
-	Backend string `json:"backend"`
-	Source  string `json:"source"` // see symmem.Runtime.Source
-	Ranks   int    `json:"ranks"`  // number of ranks
-	// Passed, Failed and NotRun count cases.
-	Passed     int                     `json:"passed"`
-	Failed     int                     `json:"failed"`
-	NotRun     int                     `json:"not_run"`
-	Norms      NormReport              `json:"norms"` // about collectives with an RMSNorm
-	Cases      []Case                  `json:"cases"`
+	Backend    string                  `json:"backend"`
+	Source     string                  `json:"source"`          // see symmem.Runtime.Source
+	Ranks      int                     `json:"ranks"`           // number of ranks
+	Passed     int                     `json:"passed"`          // number of cases
+	Failed     int                     `json:"failed"`          // number of cases
+	NotRun     int                     `json:"not_run"`         // number of cases
+	Norms      NormReport              `json:"norms"`           // collectives fused with an RMSNorm
+	Cases      []Case                  `json:"cases"`           // in the order in which they ran
 	Divergence *symmem.DivergenceError `json:"divergence"`      // nil unless it ended the run
-	Fault      string                  `json:"fault,omitempty"` // other error that ended it, or ""
+	Fault      string                  `json:"fault,omitempty"` // any other error that ended the run
 
 	Check         string `json:"check"`
 	Placement     string `json:"placement"`
-	RequestedPath string `json:"path"`          // the path (way to run a collective) in Config
-	TakenPaths    string `json:"took"`          // paths that the cases took, such as "plain, window"
-	PathReason    string `json:"why,omitempty"` // why some cases took another path, or ""
+	RequestedPath string `json:"path"`          // implementation of the all-reduce, from Config
+	TakenPaths    string `json:"took"`          // such as "plain, window"
+	PathReason    string `json:"why,omitempty"` // why a case did not take the requested path
 
-	Skew      bool    `json:"skew"`   // whether ranks made other allocations that differed
-	Churn     int     `json:"churn"`  // number of random allocations and frees in each round
+	Skew      bool    `json:"skew"`   // see workload.Config
+	Churn     int     `json:"churn"`  // random allocations and frees in each round
 	Seed      uint64  `json:"seed"`   // of all random choices
 	Rounds    int     `json:"rounds"` // how often the buffers were allocated and freed
 	Groups    int     `json:"groups"` // number of groups; group 0 is the world, with all ranks
 	ElapsedMS float64 `json:"elapsed_ms"`
-	// Deterministic names the formula (the order of additions) that results had to match bit for
-	// bit, or is "" if any order was right.
+	// Deterministic names the formula (order of additions) that results had to match bit for bit. It
+	// is empty if any order was right.
 	Deterministic string `json:"deterministic,omitempty"`
 }
 
 // The results of a Case.
 const (
-	Passed   = "PASS"
-	Failed   = "FAIL"
+	Passed   = "PASS"     // on all ranks of the group
+	Failed   = "FAIL"     // on at least one rank
 	Diverged = "DIVERGED" // not run because ranks diverged earlier
-	NotRun   = "NOT RUN"
+	NotRun   = "NOT RUN"  // on at least one rank, for another reason
 )
 
-// Case holds the result of one case.
+// Case holds the result of one case. With a formula, elements are random, and Value and Expected
+// are 0.
 type Case struct {
-	// Name is "round.case", such as "2.8". If the buffer was a random one, it is "round.churnN". N is
-	// the number of random allocations and frees before the check.
-	Name  string `json:"name"`
-	Round int    `json:"round"` // counted from 1
-	Group int    `json:"group"` // number of the group
-	Churn bool   `json:"churn"` // whether the buffer was one of the random allocations
-	Ranks []int  `json:"ranks"` // world ranks of the group
-	Size  int64  `json:"size"`  // in elements
-	// Value is each element of the input of the group's first rank. Expected is each element of the
-	// right result. With a formula, elements are random, and both fields are 0.
-	Value     float64 `json:"value"`
-	Symmetric bool    `json:"symmetric"` // whether all ranks' buffers were in a window of the group
-	Expected  float64 `json:"expected"`
-	// MaxDiff and MeanDiff are the largest and the mean difference between elements of the result and
-	// the right ones, each on the rank where it is largest.
+	// Name is "round.case", such as "2.8". For a buffer from the churn, it is "round.churnN", where N
+	// counts the random allocations and frees before the check.
+	Name      string  `json:"name"`
+	Round     int     `json:"round"`     // counted from 1
+	Group     int     `json:"group"`     // index of the group
+	Churn     bool    `json:"churn"`     // whether the buffer was a random allocation
+	Ranks     []int   `json:"ranks"`     // world ranks of the group
+	Size      int64   `json:"size"`      // in elements
+	Value     float64 `json:"value"`     // each element of the input of the group's first rank
+	Symmetric bool    `json:"symmetric"` // whether all buffers were registered with the group
+	Expected  float64 `json:"expected"`  // each element of the right result
+	// MaxDiff and MeanDiff are the largest and the mean error of an element, each on the rank where it
+	// is largest.
 	MaxDiff    float64 `json:"max_diff"`
 	MeanDiff   float64 `json:"mean_diff"`
 	WrongRanks []int   `json:"wrong_ranks,omitempty"` // ranks that found a wrong element
@@ -89,7 +79,7 @@ func (r *Report) OK() bool {
 	return allPassed && !endedEarly
 }
 
-// newReport returns a report that describes the run, but has no results.
+// newReport returns a report without results.
 func newReport(rt *symmem.Runtime, c *Config) Report {
 	r := Report{
 		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
@@ -97,14 +87,14 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 		RequestedPath: c.Path.String(), Skew: c.Skew, Churn: c.Churn, Seed: c.Seed,
 		Rounds: c.Rounds, Groups: c.Groups,
 	}
-	if c.Deterministic > symmem.FormulaAny {
+	if c.hasFormula() {
 		r.Deterministic = c.Deterministic.String()
 	}
 
 	return r
 }
 
-// mergeResults adds the results of ranks to a report without results.
+// mergeResults adds the results of all ranks to a report without results.
 func mergeResults(r Report, p *program, results []rankResult) *Report {
 	r.recordEnd(results)
 	r.recordPaths(results)
@@ -126,14 +116,14 @@ func (r *Report) recordEnd(results []rankResult) {
 	case ranksDiverged:
 		r.Divergence = worst.Divergence
 	case groupAborted, rankLate, rankLost:
-		r.Fault = worst.Text // needs no rank as a prefix
+		r.Fault = worst.Text // not the error of a single rank
 	case otherError:
 		r.Fault = faultText(worst, results)
 	}
 }
 
-// faultText returns the text of the error that ended the run. It names the rank with the error,
-// unless there is only one rank or another rank has an error with the same text.
+// faultText returns the text of the error that ended the run. It names the rank, unless the world
+// has only one or another rank has the same error.
 func faultText(worst *rankResult, results []rankResult) string {
 	isSameOnOther := func(r rankResult) bool { return r.Rank != worst.Rank && r.Text == worst.Text }
 	if len(results) == 1 || slices.ContainsFunc(results, isSameOnOther) {
@@ -143,10 +133,10 @@ func faultText(worst *rankResult, results []rankResult) string {
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
 }
 
-// recordPaths sets TakenPaths. If some cases took another path than the requested one, it sets
-// PathReason to the reason for the first such path in alphabetical order.
+// recordPaths sets TakenPaths and, if some of them were not requested, PathReason. Only the reason
+// for the first such path in alphabetical order is reported.
 func (r *Report) recordPaths(results []rankResult) {
-	reasons := map[string]string{} // by the path that was taken; that of the first rank
+	reasons := map[string]string{} // by path, from the lowest rank that took it
 	for i := range results {
 		for path, reason := range results[i].Paths {
 			_, isKnown := reasons[path]
@@ -164,9 +154,8 @@ func (r *Report) recordPaths(results []rankResult) {
 	}
 
 	for _, path := range paths {
-		isOther := path != r.RequestedPath
-		if isOther && r.PathReason == "" {
-			r.PathReason = reasons[path]
+		if path != r.RequestedPath {
+			r.PathReason = cmp.Or(r.PathReason, reasons[path])
 		}
 	}
 }
@@ -188,15 +177,15 @@ func (r *Report) addCase(c Case) {
 	r.Cases = append(r.Cases, c)
 }
 
-// newCase combines the findings about p, which is the case at index i of the program. ranks is the
-// size of the world. Some ranks may have no entry in results.
+// newCase combines the ranks' findings about p, the case at index i of the program. ranks is the
+// size of the world, of which some ranks may be missing in results.
 func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 	c := Case{
 		Name: p.name, Round: p.round, Group: p.group, Churn: p.isChurn,
 		Ranks: membersOf(p.group, ranks), Size: p.elements, Value: p.value,
 	}
 	c.Expected = expectedSum(p.value, len(c.Ranks))
-	memberCount := 0 // number of the group's ranks in results
+	hasFindings := false
 	isCompleted := true
 	isSymmetric := true
 	for k := range results {
@@ -206,7 +195,7 @@ func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 		}
 
 		f := results[k].Findings[i]
-		memberCount++
+		hasFindings = true
 		isCompleted = isCompleted && f.Completed
 		isSymmetric = isSymmetric && f.Symmetric
 		c.MaxDiff = max(c.MaxDiff, f.MaxDiff)
@@ -216,15 +205,14 @@ func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 		}
 	}
 
-	hasFindings := memberCount > 0
 	c.Symmetric = isSymmetric && hasFindings
 	switch {
 	case len(c.WrongRanks) > 0:
 		c.Result = Failed
 	case isCompleted && hasFindings:
 		c.Result = Passed
-	default:
-		c.Result = NotRun // on at least one rank of the group
+	default: // missing or not completed on some rank
+		c.Result = NotRun
 	}
 
 	return c

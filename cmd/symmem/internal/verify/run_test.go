@@ -10,17 +10,8 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// The verification runs cases, each of which sums the buffers of all ranks, and checks the sum.
-// The buffers of a case must be the same allocation on all ranks. For example, the ranks allocate
-// the buffers A and B:
-//
-//   - By default, all ranks place A before B. All sums are right.
-//   - With PlaceByAddress, a rank may place A where another places B. This is a divergence. If a
-//     check detects it, the run ends, and the reports describe the first event that differs.
-//     Without checks, the run continues and adds A to B, so that sums are wrong.
-
 // runOnAllRanks runs the verification with ranks that are goroutines, and returns their reports.
-// The test fails if Run returns an error. A divergence and wrong sums are no errors of Run.
+// Divergences and wrong sums are in the reports and no errors of Run.
 func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), ranks, c.Options())
@@ -33,7 +24,7 @@ func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 		reports[rank], err = Run(t.Context(), runtimes[rank], c, nil)
 		return err
 	})
-	// After a divergence, Close returns the same error, which the reports contain.
+	// After a divergence, Close returns an error that the reports already contain.
 	_ = ranktest.Run(ranks, func(rank int) error { return runtimes[rank].Close() })
 	if runErr != nil {
 		t.Fatal(runErr)
@@ -47,14 +38,12 @@ func smallConfig() Config {
 	c := Default()
 	c.Elements = 1 << 10
 	c.Cases = 3
-	c.Churn = 60  // random allocations and frees before the cases
-	c.Skew = true // ranks also make unrelated allocations, which differ between ranks
+	c.Churn = 60  // random allocations and frees, enough for several free blocks
+	c.Skew = true // also make unrelated allocations, which differ between ranks
 	c.Timeout = 20 * time.Second
 	return c
 }
 
-// TestDefaultPlacementPassesAtAllCheckLevels checks that all sums are right if ranks place buffers
-// in the order of creation, although the ranks allocate at different times.
 func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 	for _, level := range []symmem.CheckLevel{
 		symmem.CheckOff, symmem.CheckRegistration, symmem.CheckEvery,
@@ -63,7 +52,7 @@ func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 			c := smallConfig()
 			c.Check = level
 			c.Groups = 3
-			minCases := c.Cases * c.Rounds * c.Groups // without the cases of the churn
+			minCases := c.Cases * c.Rounds * c.Groups // churn adds more
 			for rank, r := range runOnAllRanks(t, 3, c) {
 				checkPassed(t, rank, r, minCases)
 			}
@@ -71,8 +60,8 @@ func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 	}
 }
 
-// checkPassed checks that a rank ran at least minCases cases, and that all passed. Their buffers
-// must be symmetric, which means that they are registered with the group.
+// checkPassed checks that a rank ran at least minCases cases, and that all passed with symmetric
+// buffers, which are registered with the group.
 func checkPassed(t *testing.T, rank int, r *Report, minCases int) {
 	t.Helper()
 	if !r.OK() || r.Passed != len(r.Cases) {
@@ -91,16 +80,15 @@ func checkPassed(t *testing.T, rank int, r *Report, minCases int) {
 	}
 }
 
-// divergingConfig returns a Config with which the ranks diverge. Each rank reuses the free memory
-// with the lowest address, and addresses differ between ranks.
+// divergingConfig returns a Config with which the ranks diverge. A rank reuses the free block with
+// the lowest address, which may be another block than on other ranks.
 func divergingConfig() Config {
 	c := smallConfig()
 	c.Placement = symmem.PlaceByAddress
 	return c
 }
 
-// TestPlacementByAddressGivesWrongSums lets ranks diverge without checks. All cases must run, and
-// some of their sums must be detected as wrong.
+// Without checks, ranks that diverged complete the run with wrong sums.
 func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	c := divergingConfig()
 	c.Check = symmem.CheckOff
@@ -116,8 +104,7 @@ func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	}
 }
 
-// TestAllRanksReportSameDivergence lets ranks diverge at two check levels. At both, all ranks must
-// report the same divergence. CheckEvery must detect it before a sum is wrong.
+// Both check levels find the same divergence. CheckEvery finds it before a sum is wrong.
 func TestAllRanksReportSameDivergence(t *testing.T) {
 	var first *symmem.DivergenceError // of rank 0 with the first level
 	for _, level := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration} {
@@ -145,12 +132,11 @@ func TestAllRanksReportSameDivergence(t *testing.T) {
 	}
 }
 
-// TestNonMembersReportGroupDivergence runs cases in groups of three of the four ranks. A divergence
-// in a group must also end the run on the rank that is not a member. All must report the same.
+// A divergence in a group of three ranks also ends the run on the fourth rank.
 func TestNonMembersReportGroupDivergence(t *testing.T) {
 	c := divergingConfig()
 	c.Check = symmem.CheckEvery
-	c.Groups = 4 // the world, which consists of all ranks, and three groups of three ranks
+	c.Groups = 4 // the world, which has all ranks, and three groups of three ranks
 	reports := runOnAllRanks(t, 4, c)
 	first := reports[0].Divergence
 	if first == nil {
@@ -164,11 +150,10 @@ func TestNonMembersReportGroupDivergence(t *testing.T) {
 	}
 }
 
-// TestTypesAndReductionsMatchFormula requires a formula, which is a fixed order of additions. The
-// results of all types and reductions must then be right bit for bit.
+// With a formula, a fixed order of additions, results are right bit for bit.
 func TestTypesAndReductionsMatchFormula(t *testing.T) {
 	const (
-		smallest = 2 // in units of 4 bytes; the largest type has 8 bytes
+		smallest = 2 // in float32 elements; one element of the largest type, float64
 		odd      = 1023
 	)
 	for _, elements := range []int64{smallest, odd} {
@@ -176,7 +161,7 @@ func TestTypesAndReductionsMatchFormula(t *testing.T) {
 		c.Elements = elements
 		c.Churn = 0
 		c.Deterministic = symmem.FormulaRankOrder
-		c.Cases = 40 // enough for each combination of a type and a reduction
+		c.Cases = 40 // enough for all combinations of type and reduction
 		wantPassed := c.Cases * c.Rounds
 		for rank, r := range runOnAllRanks(t, 3, c) {
 			if !r.OK() || r.Passed != wantPassed {
@@ -187,7 +172,6 @@ func TestTypesAndReductionsMatchFormula(t *testing.T) {
 	}
 }
 
-// TestValidateRejectsInvalidConfig makes one change to the default, which is valid, in each case.
 func TestValidateRejectsInvalidConfig(t *testing.T) {
 	valid := Default()
 	if err := valid.Validate(); err != nil {

@@ -22,11 +22,10 @@ import (
 //
 //	Total: 4 | Passed: 3 | Failed: 1
 //
-// A case is an all-reduce of one buffer. Names with "churn" are cases of randomly allocated
-// buffers. The first line of the table stands for two of them: 1.churn8 and 1.churn16.
+// Each case is an all-reduce. Cases named churn use randomly allocated buffers. The first line
+// combines two of them, 1.churn8 and 1.churn16.
 
-// WriteText writes the report as text: a table of cases, totals, and the error that ended the run
-// early, if any.
+// WriteText writes a table of cases, totals, and the error that ended the run early, if any.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	r.writeHeader(&b)
@@ -49,7 +48,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// writeHeader writes the lines before the table.
 func (r *Report) writeHeader(b *bytes.Buffer) {
 	fmt.Fprintf(b, "%s on the %s backend; check %s, placement %s, path %s\n",
 		ranklist.Plural(r.Ranks, "rank"), r.Backend, r.Check, r.Placement, r.RequestedPath)
@@ -64,7 +62,6 @@ func (r *Report) writeHeader(b *bytes.Buffer) {
 	b.WriteByte('\n')
 }
 
-// writeTotals writes the lines about all cases after the table.
 func (r *Report) writeTotals(b *bytes.Buffer) {
 	fmt.Fprintf(b, "\nTotal: %d | Passed: %d | Failed: %d", len(r.Cases), r.Passed, r.Failed)
 	if r.NotRun > 0 {
@@ -80,8 +77,8 @@ func (r *Report) writeTotals(b *bytes.Buffer) {
 	}
 }
 
-// writeText writes the totals of the norms, which are collectives that are fused with an RMSNorm.
-// It writes nothing if the run had no norms.
+// writeText writes the totals of the norms, which are collectives fused with an RMSNorm. It writes
+// nothing if there were none.
 func (r *NormReport) writeText(b *bytes.Buffer) {
 	checkedCount := r.Passed + r.Failed
 	switch {
@@ -95,8 +92,7 @@ func (r *NormReport) writeText(b *bytes.Buffer) {
 	}
 }
 
-// writeTable writes a table of the cases. If the run has several groups of ranks, the table has a
-// column Group.
+// writeTable writes the table of cases, with a column Group if there are several groups of ranks.
 func (r *Report) writeTable(b *bytes.Buffer) error {
 	const minWidth, tabWidth, columnGap, noFlags = 0, 0, 2, 0
 	t := tabwriter.NewWriter(b, minWidth, tabWidth, columnGap, ' ', noFlags)
@@ -116,10 +112,8 @@ func (r *Report) writeTable(b *bytes.Buffer) error {
 	return t.Flush()
 }
 
-// countCasesOnLine returns how many cases share the line that begins with cases[0].
-//
-// Consecutive cases of random buffers share a line if they have the same result. But each failed
-// case has a line, so that all failures are visible.
+// countCasesOnLine returns how many cases share the line of cases[0]. Consecutive churn cases with
+// the same result share a line, except failed ones.
 func countCasesOnLine(cases []Case) int {
 	first := &cases[0]
 	if !first.Churn || first.Result == Failed {
@@ -134,7 +128,7 @@ func countCasesOnLine(cases []Case) int {
 	return n
 }
 
-// writeLine writes one line of the table, about one or several cases with the same result.
+// writeLine writes one line of the table, for one or several cases with the same result.
 func (r *Report) writeLine(w io.Writer, cases []Case) {
 	first := &cases[0]
 	group := driver.Spans(first.Ranks)
@@ -142,7 +136,7 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 	expected := fmt.Sprint(first.Expected)
 	result := first.Result
 	if len(cases) > 1 {
-		group, value, expected = "*", "*", "*" // may differ between the cases
+		group, value, expected = "*", "*", "*" // differ between the cases
 		result = fmt.Sprintf("%s x %d", result, len(cases))
 	}
 
@@ -154,9 +148,9 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 
 	maxDiff := fmt.Sprintf("%.8f", total.MaxDiff)
 	meanDiff := fmt.Sprintf("%.8f", total.MeanDiff)
-	hasRun := first.Result == Passed || first.Result == Failed
-	if !hasRun {
-		symmetric, maxDiff, meanDiff = "-", "-", "-" // unknown
+	isUnknown := first.Result == Diverged || first.Result == NotRun
+	if isUnknown {
+		symmetric, maxDiff, meanDiff = "-", "-", "-"
 	}
 
 	groupColumn := ""
@@ -168,8 +162,8 @@ func (r *Report) writeLine(w io.Writer, cases []Case) {
 		thousands(total.Size), value, symmetric, expected, maxDiff, meanDiff, result)
 }
 
-// combineCases returns the total size and the largest differences of cases. Symmetric is true if it
-// is true in all cases. The other fields are not set.
+// combineCases sets only Size (the total), Symmetric (of all cases), MaxDiff and MeanDiff (the
+// largest).
 func combineCases(cases []Case) Case {
 	total := Case{Symmetric: true}
 	for i := range cases {
