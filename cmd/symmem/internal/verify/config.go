@@ -11,16 +11,16 @@ import (
 // Config configures a run. It must be the same on all ranks.
 //
 // In each round, the ranks make random allocations and frees (churn). Each group of ranks then
-// allocates its buffers, all-reduces them, checks the results and frees the buffers.
+// all-reduces new buffers and checks the results.
 type Config struct {
 	workload.Config
-	Cases    int   // buffers of each group in a round, all live at the same time
-	Rounds   int   // number of rounds
+	Cases    int   // all-reduces of each group in a round, with a buffer for each
+	Rounds   int
 	Elements int64 // float32 elements in a buffer
-	Churn    int   // random allocations and frees in a round; some of the buffers are also checked
-	Groups   int   // the world, which has all ranks, and groups of slightly more than half of them
-	// Path selects the implementation of the all-reduces. PathWindow assumes that a buffer has the
-	// same offset on all ranks and returns wrong sums otherwise. PathPlain permits any offsets.
+	Churn    int   // random allocations and frees in a round; some buffers are also checked
+	Groups   int   // the world (all ranks) and groups of slightly more than half of the ranks
+	// Path is the implementation of the all-reduces. PathWindow gives wrong sums if a buffer has
+	// different offsets on different ranks. PathPlain permits any offsets.
 	Path symmem.PathChoice
 	// Deterministic is the formula (order of additions) that results must match bit for bit. Cases
 	// then use all types and reductions. FormulaDefault and FormulaAny permit any order.

@@ -12,8 +12,8 @@ import (
 // A case is an all-reduce whose result is checked. By default, it sums float32 elements. With the
 // value 5, each element is 5 on rank 0, 10 on rank 1 and 15 on rank 2, so the result must be 30.
 //
-// With a formula, inputs are random, and cases use all types and reductions in turn. A formula is
-// an order of additions, which determines every bit of the result.
+// With a formula (an order of additions), inputs are random, cases use all types and reductions in
+// turn, and results must match bit for bit.
 
 // setFormula makes the case at index i use the configured formula, if any.
 func (c *Config) setFormula(p *plannedCase, i int) {
@@ -49,11 +49,11 @@ func expectedSum(value float64, ranks int) float64 {
 
 // finding is the result of one case on one rank.
 type finding struct {
-	Completed bool    `json:"ran"`       // whether the all-reduce completed
+	Completed bool    `json:"ran"`
 	Symmetric bool    `json:"symmetric"` // whether the buffer was registered with the group
 	Wrong     int64   `json:"wrong"`     // number of wrong elements
-	MaxDiff   float64 `json:"max_diff"`  // largest difference from the right element
-	MeanDiff  float64 `json:"mean_diff"` // mean difference over all elements
+	MaxDiff   float64 `json:"max_diff"`  // largest error of an element
+	MeanDiff  float64 `json:"mean_diff"` // mean error over all elements
 }
 
 // sumTolerance is the permitted relative error without a formula. Sums over many ranks are rounded.
@@ -76,8 +76,8 @@ func (p *plannedCase) compare(got []byte, ranks int) finding {
 	return p.compareWith(got, want, bitForBit)
 }
 
-// compareWith compares got with want, which is repeated up to the length of got. tolerance is the
-// permitted relative error. If it is 0, all bits must be equal.
+// compareWith compares got with want, which it repeats as needed. tolerance is the permitted
+// relative error. If it is 0, all bits must be equal.
 func (p *plannedCase) compareWith(got, want []byte, tolerance float64) finding {
 	f := finding{Completed: true}
 	sumOfDiffs := 0.0
@@ -107,8 +107,7 @@ func (p *plannedCase) compareWith(got, want []byte, tolerance float64) finding {
 	return f
 }
 
-// difference returns |got - want|, or math.MaxFloat32 if it is larger, infinite or NaN. JSON cannot
-// represent infinity and NaN.
+// difference returns |got - want|, limited to MaxFloat32 because JSON has no infinity and NaN.
 func difference(got, want float64) float64 {
 	d := math.Abs(got - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {

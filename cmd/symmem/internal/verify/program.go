@@ -20,16 +20,15 @@ import (
 //
 // A slot is the number of a buffer. A case is an all-reduce whose result is checked.
 //
-// Each round of the program begins with churn: random allocations and frees, after which the pool
-// has several free blocks to choose from. Some churn buffers are also checked. Then each group of
-// ranks runs its cases. Finally, the remaining churn buffers are freed.
+// Each round begins with churn: random allocations and frees that leave holes between the live
+// buffers. Then each group of ranks runs its cases, and the round frees the churn buffers.
 
 // action selects the operation of a step.
 type action uint8
 
 const (
-	openScope    action = iota // open a scope for allocations by all ranks
-	endScope                   // end the scope, which registers new memory with the group of all ranks
+	openScope    action = iota // open a scope for allocations
+	endScope                   // end the scope, which registers new memory with the world
 	allocBuffer                // allocate a buffer in the scope
 	freeBuffer                 // free a buffer
 	fillBuffer                 // fill a buffer with the input of a case
@@ -39,9 +38,9 @@ const (
 
 type step struct {
 	action    action
-	slot      int   // for allocBuffer, freeBuffer, fillBuffer and reduceBuffer
-	caseIndex int   // index in program.cases, for fillBuffer and reduceBuffer
-	elements  int64 // number of 4-byte elements, for allocBuffer
+	slot      int   // of the buffer, if any
+	caseIndex int   // in program.cases, for fillBuffer and reduceBuffer
+	elements  int64 // of 4 bytes, for allocBuffer
 }
 
 // plannedCase describes a case before it runs. It has either a value or a formula with a seed.
@@ -49,12 +48,12 @@ type plannedCase struct {
 	name     string
 	round    int  // counted from 1
 	group    int  // index of the group; 0 is the world, which has all ranks
-	isChurn  bool // whether the buffer is a churn buffer
+	isChurn  bool // checks a churn buffer
 	elements int64
 	dataType symmem.DataType
 	reduceOp symmem.ReduceOp
 	value    float64        // each element of rank 0's input; rank 1 has twice this value
-	formula  driver.Formula // order of additions, which determines each bit of the result
+	formula  driver.Formula // order of additions
 	seed     uint64         // of the random inputs
 }
 
@@ -65,7 +64,7 @@ type program struct {
 	slots int // number of slots
 
 	firstSegment    int64 // bytes of memory that the pool maps first
-	mustMapSegments bool  // whether to call workload.MapSegments before the first step
+	mustMapSegments bool  // call workload.MapSegments before the first step
 }
 
 // elementBytes is the size of the elements that step.elements and Config.Elements count.
@@ -80,7 +79,6 @@ type composer struct {
 	churnCaseCount int        // cases that addChurn has added
 }
 
-// compose returns the program for a configuration.
 func compose(config Config) *program {
 	c := &composer{config: config, generator: newGenerator(config.Seed, config.Elements)}
 	c.program.firstSegment = workload.FirstSegment
@@ -106,10 +104,10 @@ func compose(config Config) *program {
 func (c *composer) largeFirstSegment() int64 {
 	caseElements := int64(c.config.Cases) * c.config.Elements
 	neededBytes := (caseElements + c.generator.maxLiveElements) * elementBytes
-	const mappedSegments = 32 // MapSegments maps 32 times the first segment
+	const mappedSegments = 32 // size mapped by MapSegments, in first segments
 	minSize := 2 * neededBytes / mappedSegments
 	const unit = workload.FirstSegment
-	return (minSize + unit - 1) / unit * unit // rounded up to a multiple of unit
+	return (minSize + unit - 1) / unit * unit // round up to a multiple of unit
 }
 
 func (c *composer) addStep(s step) { c.program.steps = append(c.program.steps, s) }
@@ -142,7 +140,6 @@ func (c *composer) addChurn(round int) {
 	}
 }
 
-// addRandomStep adds a random allocation or free.
 func (c *composer) addRandomStep() {
 	nextSlot := c.program.slots // which addAlloc uses
 	block, isAlloc := c.generator.step(nextSlot)
@@ -169,8 +166,8 @@ func (c *composer) addChurnCase(round, n int, block liveBlock) {
 	}})
 }
 
-// maxValue is the largest value of a case without churn. Sums over up to 128 ranks are exact in
-// float32, even with the values up to 2*maxValue of churn cases.
+// maxValue is the largest value of a case without churn. Churn cases have values up to 2*maxValue,
+// whose sums over up to 128 ranks are exact in float32.
 const maxValue = 997
 
 // addGroupCases adds the cases of a group. All of their buffers are allocated before the first

@@ -10,19 +10,19 @@ import (
 	"symmem"
 )
 
-// Report combines the results of all ranks. A run checks cases, each of which is an all-reduce of a
-// buffer in a group of ranks. An error ends the run early, for example a divergence: ranks made
-// different allocations where they should make the same.
+// Report combines the results of all ranks. A run checks cases, which are all-reduces in groups of
+// ranks. An error ends it early, such as a divergence: ranks made different allocations where they
+// should make the same.
 type Report struct {
 	Backend    string                  `json:"backend"`
-	Source     string                  `json:"source"`          // see symmem.Runtime.Source
-	Ranks      int                     `json:"ranks"`           // number of ranks
-	Passed     int                     `json:"passed"`          // number of cases
-	Failed     int                     `json:"failed"`          // number of cases
-	NotRun     int                     `json:"not_run"`         // number of cases
-	Norms      NormReport              `json:"norms"`           // collectives fused with an RMSNorm
-	Cases      []Case                  `json:"cases"`           // in the order in which they ran
-	Divergence *symmem.DivergenceError `json:"divergence"`      // nil unless it ended the run
+	Source     string                  `json:"source"` // see symmem.Runtime.Source
+	Ranks      int                     `json:"ranks"`
+	Passed     int                     `json:"passed"`
+	Failed     int                     `json:"failed"`
+	NotRun     int                     `json:"not_run"`
+	Norms      NormReport              `json:"norms"`
+	Cases      []Case                  `json:"cases"`
+	Divergence *symmem.DivergenceError `json:"divergence"`
 	Fault      string                  `json:"fault,omitempty"` // any other error that ended the run
 
 	Check         string `json:"check"`
@@ -31,48 +31,44 @@ type Report struct {
 	TakenPaths    string `json:"took"`          // such as "plain, window"
 	PathReason    string `json:"why,omitempty"` // why a case did not take the requested path
 
-	Skew      bool    `json:"skew"`   // see workload.Config
-	Churn     int     `json:"churn"`  // random allocations and frees in each round
-	Seed      uint64  `json:"seed"`   // of all random choices
-	Rounds    int     `json:"rounds"` // how often the buffers were allocated and freed
-	Groups    int     `json:"groups"` // number of groups; group 0 is the world, with all ranks
-	ElapsedMS float64 `json:"elapsed_ms"`
-	// Deterministic names the formula (order of additions) that results had to match bit for bit. It
-	// is empty if any order was right.
-	Deterministic string `json:"deterministic,omitempty"`
+	// Copies of fields of Config. Deterministic is empty if any order of additions was right.
+	Skew          bool    `json:"skew"`
+	Churn         int     `json:"churn"`
+	Seed          uint64  `json:"seed"`
+	Rounds        int     `json:"rounds"`
+	Groups        int     `json:"groups"`
+	ElapsedMS     float64 `json:"elapsed_ms"` // duration of the run
+	Deterministic string  `json:"deterministic,omitempty"`
 }
 
 // The results of a Case.
 const (
 	Passed   = "PASS"     // on all ranks of the group
 	Failed   = "FAIL"     // on at least one rank
-	Diverged = "DIVERGED" // not run because ranks diverged earlier
-	NotRun   = "NOT RUN"  // on at least one rank, for another reason
+	Diverged = "DIVERGED" // not run, because ranks diverged
+	NotRun   = "NOT RUN"  // on at least one rank, because of another error
 )
 
 // Case holds the result of one case. With a formula, elements are random, and Value and Expected
 // are 0.
 type Case struct {
-	// Name is "round.case", such as "2.8". For a buffer from the churn, it is "round.churnN", where N
-	// counts the random allocations and frees before the check.
-	Name      string  `json:"name"`
-	Round     int     `json:"round"`     // counted from 1
-	Group     int     `json:"group"`     // index of the group
-	Churn     bool    `json:"churn"`     // whether the buffer was a random allocation
-	Ranks     []int   `json:"ranks"`     // world ranks of the group
-	Size      int64   `json:"size"`      // in elements
-	Value     float64 `json:"value"`     // each element of the input of the group's first rank
-	Symmetric bool    `json:"symmetric"` // whether all buffers were registered with the group
-	Expected  float64 `json:"expected"`  // each element of the right result
-	// MaxDiff and MeanDiff are the largest and the mean error of an element, each on the rank where it
-	// is largest.
-	MaxDiff    float64 `json:"max_diff"`
-	MeanDiff   float64 `json:"mean_diff"`
+	// Name is "round.case", such as "2.8", or "round.churnN" after N random allocations and frees.
+	Name       string  `json:"name"`
+	Round      int     `json:"round"`                 // counted from 1
+	Group      int     `json:"group"`                 // index of the group
+	Churn      bool    `json:"churn"`                 // whether the buffer was allocated at random
+	Ranks      []int   `json:"ranks"`                 // world ranks of the group
+	Size       int64   `json:"size"`                  // in elements
+	Value      float64 `json:"value"`                 // each element of the input of the group's first rank
+	Symmetric  bool    `json:"symmetric"`             // whether all buffers were registered with the group
+	Expected   float64 `json:"expected"`              // each element of the right result
+	MaxDiff    float64 `json:"max_diff"`              // largest error of an element on any rank
+	MeanDiff   float64 `json:"mean_diff"`             // mean error on the rank where it is largest
 	WrongRanks []int   `json:"wrong_ranks,omitempty"` // ranks that found a wrong element
 	Result     string  `json:"result"`                // one of the constants above
 }
 
-// OK reports whether all cases passed, no norm failed and the run did not end early.
+// OK reports whether all cases passed, and no norm or other step failed.
 func (r *Report) OK() bool {
 	endedEarly := r.Divergence != nil || r.Fault != ""
 	allPassed := r.Failed == 0 && r.NotRun == 0 && r.Norms.Failed == 0
@@ -122,8 +118,8 @@ func (r *Report) recordEnd(results []rankResult) {
 	}
 }
 
-// faultText returns the text of the error that ended the run. It names the rank, unless the world
-// has only one or another rank has the same error.
+// faultText returns the text of the error that ended the run, with the rank if it had this error
+// alone.
 func faultText(worst *rankResult, results []rankResult) string {
 	isSameOnOther := func(r rankResult) bool { return r.Rank != worst.Rank && r.Text == worst.Text }
 	if len(results) == 1 || slices.ContainsFunc(results, isSameOnOther) {
@@ -133,8 +129,7 @@ func faultText(worst *rankResult, results []rankResult) string {
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
 }
 
-// recordPaths sets TakenPaths and, if some of them were not requested, PathReason. Only the reason
-// for the first such path in alphabetical order is reported.
+// recordPaths sets TakenPaths and, if a path was not requested, PathReason.
 func (r *Report) recordPaths(results []rankResult) {
 	reasons := map[string]string{} // by path, from the lowest rank that took it
 	for i := range results {
