@@ -68,7 +68,7 @@ type Case struct {
 	Result     string  `json:"result"`                // one of the constants above
 }
 
-// OK reports whether all cases passed, and no norm or other step failed.
+// OK reports whether all cases passed, no norm failed and no error ended the run early.
 func (r *Report) OK() bool {
 	endedEarly := r.Divergence != nil || r.Fault != ""
 	allPassed := r.Failed == 0 && r.NotRun == 0 && r.Norms.Failed == 0

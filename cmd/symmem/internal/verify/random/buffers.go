@@ -6,46 +6,43 @@ import (
 	"symmem"
 )
 
-// buffers holds the live buffers of a round: those that are allocated and not yet freed. All ranks
-// make the same random choices, so their lists have the same order. For example, if the second
-// buffer is freed on rank 0, it is also freed on rank 1.
+// buffers holds the buffers of a round that are allocated and not yet freed. All ranks make the
+// same random choices, so live[i] is the same allocation on each of them.
 type buffers struct {
 	choices *choices
-	streams []*symmem.Stream // drawn from for allocations
-	pools   []*symmem.Pool   // drawn from for allocations
-	live    []liveBuffer     // oldest first
-	bytes   int64            // total size of the live buffers
+	streams []*symmem.Stream
+	pools   []*symmem.Pool
+	live    []liveBuffer // oldest first
+	bytes   int64        // total size of the live buffers
 }
 
 type liveBuffer struct {
 	pool   *symmem.Pool // nil if the memory is not registered with any group
 	buffer symmem.Buffer
-	bytes  int64 // size of the buffer, which may be more than requested
+	bytes  int64 // at least the requested size
 }
 
 // memory returns the memory of the whole buffer.
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
-// Limits of the live buffers. If one is reached, a round allocates no buffer until it has freed
-// some. The last buffer may exceed the limit of the total size.
+// The limits of live buffers. The last buffer may exceed the limit of the total size.
 const (
-	maxLiveBuffers  = 64 // number of buffers
-	maxLiveMessages = 16 // total size, in multiples of choices.maxBytes
+	maxLiveBuffers  = 64
+	maxLiveMessages = 16 // total size, in messages of choices.maxBytes
 )
 
-// isFull reports whether a limit has been reached.
+// isFull reports whether to free buffers before the next allocation.
 func (bs *buffers) isFull() bool {
 	return len(bs.live) >= maxLiveBuffers || bs.bytes >= maxLiveMessages*bs.choices.maxBytes
 }
 
-// add adds a new buffer to the live ones.
 func (bs *buffers) add(p *symmem.Pool, buffer symmem.Buffer) {
 	bs.live = append(bs.live, liveBuffer{pool: p, buffer: buffer, bytes: buffer.Size()})
 	bs.bytes += buffer.Size()
 }
 
-// allocate allocates a buffer of random size in a random pool, for use on a random stream. If a
-// limit has been reached, it frees a buffer instead.
+// allocate allocates a buffer of random size in a random pool on a random stream, or frees one if a
+// limit has been reached.
 func (bs *buffers) allocate() error {
 	if bs.isFull() {
 		return bs.freeRandom()
@@ -62,9 +59,8 @@ func (bs *buffers) allocate() error {
 	return nil
 }
 
-// allocateSeveral allocates n buffers of random sizes by calling alloc. It stops early if a limit
-// is reached. p is the pool of the buffers, or nil if their memory is not registered with any
-// group.
+// allocateSeveral calls alloc for n buffers of random sizes, or fewer if a limit is reached. p
+// becomes their liveBuffer.pool.
 func (bs *buffers) allocateSeveral(
 	n int, p *symmem.Pool, alloc func(bytes int64) (symmem.Buffer, error),
 ) error {
@@ -84,7 +80,7 @@ func (bs *buffers) allocateSeveral(
 	return nil
 }
 
-// freeRandom frees a random buffer, if there is one.
+// freeRandom frees a random buffer, if any.
 func (bs *buffers) freeRandom() error {
 	if len(bs.live) == 0 {
 		return nil
@@ -101,10 +97,10 @@ func (bs *buffers) freeAt(i int) error {
 	return freed.buffer.Free()
 }
 
-// freeMatching frees the live buffers for which match returns true, newest first.
+// freeMatching frees the buffers for which match returns true, newest first.
 func (bs *buffers) freeMatching(match func(liveBuffer) bool) error {
-	for i := len(bs.live) - 1; i >= 0; i-- { // backwards, because freeAt moves later entries
-		if !match(bs.live[i]) {
+	for i, b := range slices.Backward(bs.live) { // freeAt moves only later entries
+		if !match(b) {
 			continue
 		}
 
@@ -116,7 +112,7 @@ func (bs *buffers) freeMatching(match func(liveBuffer) bool) error {
 	return nil
 }
 
-// drawBuffers draws n different live buffers. It returns nil if fewer are live.
+// drawBuffers draws n distinct live buffers, or nil if fewer are live.
 func (bs *buffers) drawBuffers(n int) []liveBuffer {
 	order := bs.choices.Perm(len(bs.live))
 	if len(order) < n {

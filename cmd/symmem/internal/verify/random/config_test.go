@@ -10,11 +10,6 @@ import (
 	"symmem"
 )
 
-// A run consists of rounds, and a round of random steps. For example, 3 rounds of 200 steps are 600
-// steps. A step with the weight 2 is drawn twice as often as one with the weight 1. A run can have
-// two limits: a number of rounds and a duration. It ends at the limit that it reaches first.
-
-// TestValidateRejectsInvalidOptions makes one change to a valid Config in each case.
 func TestValidateRejectsInvalidOptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Config)
@@ -60,7 +55,7 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 		})
 	}
 
-	// A run needs only one limit: a number of rounds, as above, or a duration.
+	// A run may have a duration instead of a number of rounds.
 	withDuration := Default()
 	withDuration.Duration = time.Minute
 	if err := withDuration.Validate(); err != nil {
@@ -68,7 +63,7 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 	}
 }
 
-// TestRunEndsAtLimits checks whether another round begins after some rounds and some time.
+// A run ends at the first of two limits: a number of rounds and a duration.
 func TestRunEndsAtLimits(t *testing.T) {
 	timed := Config{Duration: time.Minute}
 	counted := Config{Rounds: 3}
@@ -116,8 +111,6 @@ func TestRunEndsAtLimits(t *testing.T) {
 	}
 }
 
-// TestFlagsToRepeatIncludeAllOptions checks the flags that repeat one round of a run. Options with
-// their default values are included only if they determine what a round does.
 func TestFlagsToRepeatIncludeAllOptions(t *testing.T) {
 	const round = 31
 	c := Default()
@@ -132,8 +125,6 @@ func TestFlagsToRepeatIncludeAllOptions(t *testing.T) {
 	}
 }
 
-// TestStepErrorsNameTheStepOnce adds the name of a step to errors. An error that begins with the
-// name must not get it again.
 func TestStepErrorsNameTheStepOnce(t *testing.T) {
 	s := &step{name: "suspending a pool"}
 	const number = 3
@@ -147,14 +138,13 @@ func TestStepErrorsNameTheStepOnce(t *testing.T) {
 	}
 }
 
-// TestDrawStepFollowsWeights checks that steps are drawn about as often as their weights say.
 func TestDrawStepFollowsWeights(t *testing.T) {
 	totalWeight := 0
 	for _, s := range steps {
 		totalWeight += s.weight
 	}
 
-	const drawsPerWeight = 200 // so that chance causes no factor of two
+	const drawsPerWeight = 200 // enough for each count to be within a factor of two
 	d := &choices{Rand: rand.New(rand.NewPCG(1, 2))}
 	counts := map[string]int{} // by the name of the step
 	drawCount := drawsPerWeight * totalWeight
@@ -172,12 +162,11 @@ func TestDrawStepFollowsWeights(t *testing.T) {
 	}
 }
 
-// TestGrowthAboveToleranceIsReported compares numbers of resources at the start and at the end of a
-// run. 16 more file descriptors are within the tolerance, but 17 more are a leak.
 func TestGrowthAboveToleranceIsReported(t *testing.T) {
+	const tolerance = 16
 	r := Report{Resources: []Resource{
 		{Name: "goroutines", Start: 10, End: 9},
-		{Name: "file descriptors", Start: 10, End: 10 + 16, Tolerance: 16},
+		{Name: "file descriptors", Start: 10, End: 10 + tolerance, Tolerance: tolerance},
 	}}
 	if !r.OK() {
 		t.Errorf("without growth above the tolerance: Leaks() = %v, want none", r.Leaks())

@@ -6,21 +6,18 @@ import (
 	"symmem"
 )
 
-// groups holds the groups of a round. Suppose that the world, the group of all ranks, has the ranks
-// 0 to 3, and that split draws "even and odd ranks". Ranks 0 and 2 then form a group, and ranks 1
-// and 3 form another one. On every rank, the rank's new group has the index 1 in all:
+// groups holds the groups of a round that include this rank. After a split into even and odd ranks:
 //
 //	        all[0]   all[1]
 //	rank 0  world    ranks 0 and 2
 //	rank 1  world    ranks 1 and 3
 //
-// All ranks draw the same index, although it can mean different groups.
+// All ranks draw the same index, which can select different groups.
 type groups struct {
-	choices    *choices // the same on all ranks
-	worldGroup *symmem.Group
-	tally      *Tally
-	// all begins with worldGroup. The entry of a split is nil if this rank joined no group.
-	all                []*symmem.Group
+	choices            *choices      // the same on all ranks
+	worldGroup         *symmem.Group // of all ranks
+	tally              *Tally
+	all                []*symmem.Group // nil entries for splits in which this rank joined no group
 	hasSeveralMachines bool
 }
 
@@ -34,15 +31,12 @@ func newGroups(env *environment, choices *choices, tally *Tally) *groups {
 	}
 }
 
-// drawIndex draws an index of gs.all.
 func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
 
-// noGroup is the color of a rank that joins no group.
-const noGroup = -1
+const noGroup = -1 // color of a rank that joins no group
 
-// splits lists ways to split the world. Each function returns a rank's color and key: ranks with
-// the same color form a group, in the order of their keys. A negative key is permitted. ranks is
-// the number of all ranks, and random is a number that is the same on all ranks.
+// splits lists ways to split the world into groups. Ranks with the same color form a group, in
+// ascending order of their keys. random is the same number on all ranks.
 var splits = []func(rank, ranks, random int) (color, key int){
 	// All ranks, in the same order as in the world.
 	func(rank, _, _ int) (color, key int) { return 0, rank },
@@ -59,11 +53,11 @@ var splits = []func(rank, ranks, random int) (color, key int){
 			return noGroup, 0
 		}
 
-		return 7, rank // any color that is not negative
+		return 7, rank // an arbitrary color
 	},
 }
 
-// split splits the world in a random way, and adds this rank's new group to gs.all.
+// split splits the world in a random way and adds this rank's new group, or nil, to gs.all.
 func (gs *groups) split(ctx context.Context) error {
 	colorAndKey := choose(gs.choices, splits)
 	random := gs.choices.IntN(1 << 16)
@@ -78,7 +72,7 @@ func (gs *groups) split(ctx context.Context) error {
 	return nil
 }
 
-// join returns the new group of the ranks with this color. It returns nil for noGroup.
+// join returns the new group of the ranks with this color, or nil for noGroup.
 func (gs *groups) join(ctx context.Context, color, key int) (*symmem.Group, error) {
 	if color == noGroup {
 		return nil, gs.worldGroup.SkipSplit(ctx)
@@ -87,14 +81,14 @@ func (gs *groups) join(ctx context.Context, color, key int) (*symmem.Group, erro
 	return gs.worldGroup.Split(ctx, color, key)
 }
 
-// pathChoices lists the options of drawPath. The window and direct paths are listed twice, because
-// they rely on the placement of buffers, which must be the same on all ranks.
+// pathChoices lists the window and direct paths twice, because they rely on the same placement of
+// buffers on all ranks.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
 }
 
-// drawPath draws a path: the way in which the data of collectives reach other ranks.
+// drawPath draws a path, an implementation of collectives.
 func (gs *groups) drawPath() symmem.PathChoice {
 	if gs.hasSeveralMachines && gs.choices.isOneIn(2) {
 		return symmem.PathTwoLevel
@@ -103,10 +97,10 @@ func (gs *groups) drawPath() symmem.PathChoice {
 	return choose(gs.choices, pathChoices)
 }
 
-// choosePath sets the path of a random group to a random one.
+// choosePath sets a random path of a random group.
 func (gs *groups) choosePath(ctx context.Context) error {
 	g := choose(gs.choices, gs.all)
-	path := gs.drawPath() // even if g is nil, so that all ranks draw the same numbers
+	path := gs.drawPath() // even if g is nil, so that all ranks draw the same
 	if g == nil {
 		return nil
 	}

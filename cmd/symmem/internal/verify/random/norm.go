@@ -12,17 +12,13 @@ import (
 	"symmem/driver/formula"
 )
 
-// A norm is an all-reduce or a reduce-scatter that one kernel combines with an RMSNorm. It is drawn
-// at random for a random group of ranks. For example, 3 rows of 256 elements are drawn for the
-// group with index 1, to which the ranks 0 and 2 belong. The index can mean different groups on
-// different ranks: on rank 1, it is nil.
-//
-// Nevertheless, all ranks must draw the same numbers and use the same memory. Draws thus do not
-// depend on the group. Rank 1 also writes the input and reads the outputs, but makes no call.
+// A norm is an all-reduce or a reduce-scatter fused with an RMSNorm. All ranks draw the same norm
+// and use the same buffers, because ranks compare how pools are used. Thus, ranks outside the group
+// also write the input and read the outputs, but make no call.
 
 // runNorm computes and checks a random norm. Without three live buffers, it does nothing.
 func (r *round) runNorm(ctx context.Context) error {
-	g := r.groups.all[r.groups.drawIndex()] // nil outside the group
+	g := choose(r.choices, r.groups.all) // nil outside the group
 	drawnBuffers := r.buffers.drawBuffers(3)
 	if drawnBuffers == nil {
 		return nil
@@ -59,7 +55,7 @@ func (r *round) runNorm(ctx context.Context) error {
 }
 
 // sizeAndRankIn returns the size of a group and this rank's number in it. Outside the group, it
-// returns the size of the world and 0.
+// returns the size of the world and 0, for which a norm can also be drawn.
 func (r *round) sizeAndRankIn(g *symmem.Group) (size, rank int) {
 	if g == nil {
 		return r.env.rt.Size(), 0
@@ -68,8 +64,8 @@ func (r *round) sizeAndRankIn(g *symmem.Group) (size, rank int) {
 	return g.Size(), g.Rank()
 }
 
-// callNorm makes the call. It returns false if there is nothing to check: outside the group, or if
-// the group does not support the norm.
+// callNorm computes n. It returns false, without an error, outside the group and if the group does
+// not support the norm.
 func (r *round) callNorm(
 	ctx context.Context, g *symmem.Group, n *workload.Norm, s *symmem.Stream,
 ) (isComputed bool, err error) {
@@ -86,51 +82,49 @@ func (r *round) callNorm(
 	return err == nil, err
 }
 
-// maxNormElements limits the number of elements of a norm on each rank, because computing the
-// expected output is slow.
+// maxNormElements limits the elements on each rank, because the expected output is slow to compute.
 const maxNormElements = 1 << 14
 
 // drawNorm draws a norm whose tensors fit into the buffers.
 func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.Norm {
 	hidden, quant := r.drawHiddenAndQuant()
 	capacity := int(min(drawnBuffers[0].bytes, drawnBuffers[1].bytes, drawnBuffers[2].bytes))
-	// A buffer needs up to 8 bytes per element of this rank (see workload.Norm.Place). The input of a
-	// reduce-scatter has 2 bytes for each element of each rank.
-	bytesPerElement := max(8, 2*r.env.rt.Size())
-	mayScatter := r.choices.isOneIn(2)
-	isScattered := mayScatter && hidden*bytesPerElement <= capacity // one row must fit
+	scatterInputBytes := 2 * r.env.rt.Size() // a 16-bit float for each rank
+	const otherBytes = 8                     // see workload.Norm.Place
+	bytesPerElement := max(scatterInputBytes, otherBytes)
+	shouldScatter := r.choices.isOneIn(2)
+	fitsOneRow := hidden*bytesPerElement <= capacity
 	maxElements := min(capacity/bytesPerElement, maxNormElements)
 	maxRows := max(1, maxElements/hidden)
 	rows := 1 + r.choices.IntN(maxRows)
 	t := choose(r.choices, []driver.DataType{driver.BFloat16, driver.Float16})
-	// The values need a separate generator, because their number depends on the size of the group,
-	// which can differ between ranks.
-	const stream = 1 // any number
-	values := rand.New(rand.NewPCG(r.choices.Uint64(), stream))
+	// A separate generator, because group sizes, and thus the number of values, differ between ranks.
+	const seed2 = 1 // arbitrary
+	values := rand.New(rand.NewPCG(r.choices.Uint64(), seed2))
 	size, rank := r.sizeAndRankIn(g)
 	c := formula.NewNormCase(values, size, rows, hidden, t, quant)
-	if isScattered {
+	if shouldScatter && fitsOneRow {
 		c = c.Scatter(values)[rank]
 	}
 
 	return &workload.Norm{NormCase: c}
 }
 
-// drawHiddenAndQuant draws the number of elements of a row (hidden) and the kind of quantization.
+// drawHiddenAndQuant draws the size of a row in elements and the kind of quantization.
 func (r *round) drawHiddenAndQuant() (hidden int, quant driver.Quant) {
-	const maxHidden = minMessage / 8 // A row with 8 bytes per element fits into the smallest buffer.
+	const maxHidden = minMessage / 8 // the smallest buffer holds a row with 8 bytes per element
 	drawMultiple := func(unit int) int { return unit * (1 + r.choices.IntN(maxHidden/unit)) }
 	hidden = drawMultiple(driver.NormUnit)
 	const quantCount = 4
 	quant = driver.Quant(r.choices.IntN(quantCount))
-	if quant == driver.QuantPerGroup { // requires whole groups of elements
-		hidden = drawMultiple(driver.QuantGroup)
+	if quant == driver.QuantPerGroup {
+		hidden = drawMultiple(driver.QuantGroup) // whole groups of elements
 	}
 
 	return hidden, quant
 }
 
-// checkNorm counts a computed norm. If an output is wrong, it adds a finding.
+// checkNorm counts a computed norm and adds a finding if an output is wrong.
 func (r *round) checkNorm(g *symmem.Group, n *workload.Norm) {
 	r.tally.Calls++
 	r.tally.Norms++

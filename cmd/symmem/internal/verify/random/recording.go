@@ -9,30 +9,20 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// A recording tests calls in a graph. Suppose that it has one call, an AllReduce, with three
-// buffers: the input, the output and the copy. The graph contains this work:
+// recording holds calls of one group and, after the capture, the graph that makes them. For each
+// call, the graph overwrites the output with junk, makes the call, and copies the output to a third
+// buffer, the result copy.
 //
-//  1. Overwrite the output with workload.Junk, and copy the first byte of the input to the copy.
-//  2. Make the call.
-//  3. Copy the output to the copy.
-//
-// Step 1 uses the input and the output on all ranks, even on those outside the group, which skip
-// the call. Pools compare across ranks which buffers a graph uses.
-//
-// Because the result is in the copy, the input and the output can be freed before the graph is
-// launched. The pool must not reuse their memory until the graph is closed. If it does, the copied
-// results are wrong.
-
-// recording holds calls of one group and, after their capture, the graph that makes them.
+// Input and output can be freed while the graph exists, but the pool must not reuse their memory.
+// Otherwise, the result copies are wrong.
 type recording struct {
 	graph graph // set by graphs.captureOn
-	// capturedByLibrary is set if another library (environment.library) captured the graph. Its
-	// streams must then launch the graph. Pools do not know that the graph uses the buffers, so they
-	// must stay allocated until the graph is closed.
+	// capturedByLibrary is set if environment.library captured the graph. Only streams of the library
+	// can launch it. Its buffers must stay allocated, because pools do not know about the graph.
 	capturedByLibrary bool
-	group             int // index of the group in groups.all
+	group             int // index in groups.all
 	calls             []*testCall
-	resultCopies      []symmem.Buffer // resultCopies[i] is the copy for calls[i]
+	resultCopies      []symmem.Buffer // by index in calls
 	liveBuffers       []symmem.Buffer // inputs and outputs that have not been freed
 }
 
@@ -42,8 +32,7 @@ type graph interface {
 	Close() error
 }
 
-// addCall adds a call. It allocates the three buffers from p, each with the given size, and queues
-// a write of the input on s.
+// addCall adds a call with three buffers of the given size from p, and writes its input on s.
 func (rec *recording) addCall(
 	call *testCall, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
@@ -70,14 +59,14 @@ func (rec *recording) addCall(
 	return call.Fill(s)
 }
 
-// capture captures the calls on a stream of symmem.
+// capture captures the calls on s, which must be a stream of symmem.
 func (rec *recording) capture(ctx context.Context, s *symmem.Stream) (graph, error) {
 	if err := s.BeginCapture(); err != nil {
 		return nil, err
 	}
 
 	queueErr := rec.queueCalls(ctx, s)
-	g, endErr := s.EndCapture() // even after an error, so that the stream can be used again
+	g, endErr := s.EndCapture() // even after an error, which the stream must survive
 	if err := errors.Join(queueErr, endErr); err != nil {
 		return nil, err
 	}
@@ -96,7 +85,7 @@ func (rec *recording) queueCalls(ctx context.Context, s *symmem.Stream) error {
 	return nil
 }
 
-// queueCall queues the three steps of a call.
+// queueCall queues a call and the copy of its output.
 func queueCall(
 	ctx context.Context, call *testCall, resultCopy symmem.Buffer, s *symmem.Stream,
 ) error {
@@ -109,15 +98,15 @@ func queueCall(
 		return err
 	}
 
-	if err := call.launch(ctx); err != nil { // does nothing on ranks outside the group
+	if err := call.launch(ctx); err != nil { // no-op on ranks outside the group
 		return fmt.Errorf("%v: %w", call.describe(), err)
 	}
 
 	return s.Copy(dst, call.Recv)
 }
 
-// useBuffers overwrites the output of a call, and copies the first byte of the input to dst. If the
-// input or dst is empty on this rank, it copies nothing.
+// useBuffers overwrites the output of a call, and copies the first byte of the input, if any, to
+// dst. The graph thus uses both buffers also on ranks outside the group, as pools require.
 func useBuffers(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
 	n := min(1, call.Send.Bytes(), dst.Bytes())
 	firstByte, err := call.Send.Slice(0, n)
@@ -135,12 +124,10 @@ func useBuffers(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
 	return errors.Join(fillErr, copyErr)
 }
 
-// overwriteResults overwrites the copies, so that the results of an earlier launch are not taken
-// for those of the next one.
-//
-// It uses another value than workload.Junk, which the copies contain if the graph runs without
-// writing the output. A reader can thus distinguish a graph that did not run.
+// overwriteResults overwrites the results of the last launch.
 func (rec *recording) overwriteResults(s *symmem.Stream) error {
+	// If workload.Junk appears in a result, the graph ran without writing the output. If this value
+	// appears, it did not run.
 	const junk = ^byte(workload.Junk)
 	var errs []error
 	for _, b := range rec.resultCopies {
@@ -150,8 +137,8 @@ func (rec *recording) overwriteResults(s *symmem.Stream) error {
 	return errors.Join(errs...)
 }
 
-// readResults queues copies of the results to the Got fields of the calls. The fields are valid
-// after the next Synchronize of s.
+// readResults copies the results to the Got fields of the calls, which are valid after the next
+// Synchronize of s.
 func (rec *recording) readResults(s *symmem.Stream) error {
 	for i, call := range rec.calls {
 		src, err := rec.resultCopies[i].Memory().Slice(0, call.Recv.Bytes())
@@ -168,7 +155,7 @@ func (rec *recording) readResults(s *symmem.Stream) error {
 	return nil
 }
 
-// close closes the graph, and frees the copies and the remaining inputs and outputs.
+// close closes the graph and frees the remaining buffers.
 func (rec *recording) close() error {
 	errs := []error{rec.graph.Close()}
 	for _, b := range rec.resultCopies {

@@ -9,26 +9,20 @@ import (
 )
 
 // Report holds the results of a run. Only Findings and ElapsedMS differ between ranks.
-//
-// A run consists of rounds, numbered from FirstRound on. It ends early if a round returns an error
-// or finds a wrong element. After the last round, the usage of resources, such as open files, is
-// compared with the usage after the first rounds, which are the warm-up. If it has grown by more
-// than a tolerance, the resource leaked.
 type Report struct {
 	Backend     string     `json:"backend"`
-	Ranks       int        `json:"ranks"` // number of ranks
+	Ranks       int        `json:"ranks"`
 	Seed        uint64     `json:"seed"`
-	FirstRound  int        `json:"from_round"`
-	Rounds      int        `json:"rounds"` // number of completed rounds
-	Tally                  // Wrong and Bytes are those of all ranks, and the others those of rank 0
+	FirstRound  int        `json:"from_round"` // number of the first round
+	Rounds      int        `json:"rounds"`     // number of completed rounds
+	Tally                  // counts of rank 0, except Wrong and Bytes, which are sums over all ranks
 	ElapsedMS   float64    `json:"elapsed_ms"`
 	Resources   []Resource `json:"resources"`       // of all ranks; empty if they were not compared
 	Findings    []string   `json:"findings"`        // texts of the first wrong results on this rank
-	FailedRound int        `json:"broke_off_round"` // number of the round with an error, or 0
-	// IsInconsistent is set if ranks made different requests, or memory was in use at the end of a
-	// round.
+	FailedRound int        `json:"broke_off_round"` // the round that ended the run, or 0
+	// IsInconsistent is set if ranks diverged or memory was in use at the end of a round.
 	IsInconsistent  bool `json:"differs"`
-	FirstWrongRound int  `json:"first_wrong_round"` // number of the round with wrong elements, or 0
+	FirstWrongRound int  `json:"first_wrong_round"` // the round with wrong elements, or 0
 }
 
 // newReport returns a report without results.
@@ -39,8 +33,8 @@ func newReport(rt *symmem.Runtime, c *Config) *Report {
 	}
 }
 
-// addFailure adds a failed round. results are those of the ranks, and findings those of this rank.
-// Apart from wrong elements, the tally remains that of the earlier rounds.
+// addFailure adds a failed round with the results of all ranks and the findings of this rank. Of
+// the tally, it updates only Wrong.
 func (r *Report) addFailure(round int, results []roundResult, findings []string) {
 	r.FailedRound = round
 	r.Findings = append(r.Findings, findings...)
@@ -67,12 +61,11 @@ func (r *Report) Leaks() []Resource {
 	return leaks
 }
 
-// OK reports whether the run found no wrong element, no inconsistency and no leak. It ignores
-// FailedRound, because Run returns the error of that round.
+// OK reports whether the run found no wrong element, no inconsistency and no leak. Run returns the
+// error of FailedRound, which OK ignores.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.IsInconsistent && len(r.Leaks()) == 0 }
 
-// WriteText writes the report as text. It lists all resources of rank 0, and only the leaked
-// resources of other ranks.
+// WriteText writes the report as text. Of ranks other than 0, it lists only leaked resources.
 func (r *Report) WriteText(w io.Writer) error {
 	plural := ranklist.Plural[int64]
 	text := fmt.Sprintf("%s from round %d, seed %d, %s, backend %s, %.1f s\n",
@@ -96,7 +89,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	return nil
 }
 
-// String formats the resource in one line.
 func (r Resource) String() string {
 	verdict := "released"
 	if r.Leaked() {
@@ -117,8 +109,8 @@ func (r *Report) conclusion() string {
 		r.FirstWrongRound, r.ending())
 }
 
-// ending returns the end of the conclusion: the failed round, if any, or the result of comparing
-// resources.
+// ending returns the second half of the conclusion: the failed round or, if there is none, the
+// number of leaks.
 func (r *Report) ending() string {
 	leakCount := len(r.Leaks())
 	switch {

@@ -10,27 +10,25 @@ import (
 	"symmem/internal/program"
 )
 
-// Open is a function that opens a Runtime for this rank: symmem.Open except in tests.
+// Open opens a Runtime for this rank. It is symmem.Open except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// environment holds a Runtime and streams, which several rounds of a run share. A run has an
-// environment for each check level, which selects how often symmem compares ranks. On the nccl
-// backend, an environment has five streams: three of symmem, and two of a library that imitates
-// another GPU library.
+// environment holds what several rounds share. A run has one environment for each check level (how
+// often symmem compares ranks).
 type environment struct {
 	rt       *symmem.Runtime
-	streams  []*symmem.Stream   // the streams of symmem, followed by those of library
+	streams  []*symmem.Stream   // those of symmem, followed by those of library
 	events   []*symmem.Event    // as many as streams
-	library  *program.Library   // nil on the host backend
+	library  *program.Library   // imitates another GPU library; nil on the host backend
 	gatherer *workload.Gatherer // exchanges results between ranks
 }
 
 const (
 	streamCount        = 3 // streams of symmem, including the default stream
-	libraryStreamCount = 2 // streams of the library
+	libraryStreamCount = 2
 )
 
-// newEnvironment returns a new environment with the given check level. All ranks must call it.
+// newEnvironment returns an environment with the given check level. All ranks must call it.
 func newEnvironment(
 	ctx context.Context, open Open, c *Config, level symmem.CheckLevel,
 ) (*environment, error) {
@@ -50,7 +48,7 @@ func newEnvironment(
 	return env, nil
 }
 
-// prepare creates everything except the Runtime and its default stream.
+// prepare creates the remaining streams, the events, the library and the gatherer.
 func (env *environment) prepare(ctx context.Context, c *Config) error {
 	if err := env.createStreams(); err != nil {
 		return err
@@ -62,21 +60,19 @@ func (env *environment) prepare(ctx context.Context, c *Config) error {
 	}
 
 	env.gatherer = gatherer
-	maxLiveBytes := maxLiveMessages * c.MaxBytes // limit of all buffers of a round together
-	return env.mapOutsideWindows(2 * maxLiveBytes)
+	maxLiveBytes := maxLiveMessages * c.MaxBytes // of all buffers of a round
+	return env.mapUnregistered(2 * maxLiveBytes)
 }
 
-// mapOutsideWindows makes the Runtime map memory outside windows: memory that is not registered
-// with a group. It allocates and frees a buffer, after which the Runtime keeps the memory mapped.
-//
-// Otherwise, rounds would map such memory when they need it. The growth would look like a leak.
-func (env *environment) mapOutsideWindows(bytes int64) error {
+// mapUnregistered makes the Runtime map memory that is not registered with a group, and keep it
+// after the buffer is freed. If later rounds mapped it instead, the growth would look like a leak.
+func (env *environment) mapUnregistered(bytes int64) error {
 	p, err := env.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
 	}
 
-	scope := p.BeginDisabled() // a scope for memory outside windows
+	scope := p.BeginDisabled() // a scope for unregistered memory
 	defer scope.Abandon()
 	b, err := scope.Alloc(bytes)
 	if err != nil {
@@ -88,7 +84,6 @@ func (env *environment) mapOutsideWindows(bytes int64) error {
 	return errors.Join(freeErr, closeErr)
 }
 
-// createStreams creates the missing streams, the library and the events.
 func (env *environment) createStreams() error {
 	for len(env.streams) < streamCount {
 		s, err := env.rt.NewStream()
@@ -122,8 +117,7 @@ func (env *environment) createStreams() error {
 	return nil
 }
 
-// close closes the Runtime and the library. The Runtime must be first, because it uses the
-// library's streams.
+// close closes the Runtime before the library, whose streams it uses.
 func (env *environment) close() error {
 	runtimeErr := env.rt.Close()
 	if env.library == nil {
@@ -137,8 +131,8 @@ func (env *environment) close() error {
 // machines returns the number of machines on which the ranks run.
 func (env *environment) machines() int { return env.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams of this rank, in the same order on all ranks. Pools record each
-// wait, and ranks compare the records.
+// synchronize waits for all streams of this rank. Pools record the order of waits, which must be
+// the same on all ranks.
 func (env *environment) synchronize(ctx context.Context) error {
 	for _, s := range env.streams {
 		if err := s.Synchronize(ctx); err != nil {
@@ -163,7 +157,7 @@ func (env *environment) barrier(ctx context.Context) error {
 	return s.Synchronize(ctx)
 }
 
-// mappedBytes returns the size of the memory that the open pools have mapped.
+// mappedBytes returns how much memory the open pools have mapped.
 func (env *environment) mappedBytes() (sum int64) {
 	for _, p := range env.rt.Stats().Pools {
 		sum += p.Used + p.Cached
