@@ -14,7 +14,7 @@ import (
 // all-reduces new buffers and checks the results.
 type Config struct {
 	workload.Config
-	Cases    int   // all-reduces of each group in a round, with a buffer for each
+	Cases    int // all-reduces of each group in a round, with a buffer for each
 	Rounds   int
 	Elements int64 // float32 elements in a buffer
 	Churn    int   // random allocations and frees in a round; some buffers are also checked

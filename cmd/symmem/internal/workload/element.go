@@ -9,11 +9,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// The elements of a buffer have a type such as float32 or int8. Tests compute with float64 values,
-// and convert them to elements and back. For example, 2.5 as a float16 is two bytes, 0x4100.
-
-// Encode appends value to dst as an element of type t, in the byte order of the machine. It rounds
-// the value to a float type. An integer type must be able to represent the value.
+// Encode appends value to dst as an element of type t, in native byte order. It rounds to float
+// types. An integer type must be able to represent the value.
 func Encode(dst []byte, t symmem.DataType, value float64) []byte {
 	order := binary.NativeEndian
 	switch t {
@@ -77,23 +74,23 @@ func isFloat(t symmem.DataType) bool {
 	}
 }
 
-// Difference summarizes a comparison of elements. If no element is wrong, all fields are 0.
+// Difference describes the wrong elements of a buffer. If there are none, all fields are 0.
 type Difference struct {
 	Wrong     int64   // number of wrong elements
 	First     int64   // index of the first wrong element
-	Got, Want float64 // the first wrong element, and the right one
+	Got, Want float64 // value of that element and the right value
 }
 
-// Compare compares the elements that a rank has received with the right ones.
+// Compare compares the output of a call with the right one.
 func (p *Pattern) Compare(got, want []byte) Difference {
 	return compare(got, want, p.DataType, p.Tolerance())
 }
 
-// compare compares elements of type t. got and want have the same length. An element is wrong if
-// its relative error is above tolerance.
+// compare compares elements of type t. got and want must have the same length. tolerance is the
+// permitted relative error.
 func compare(got, want []byte, t symmem.DataType, tolerance float64) Difference {
 	var d Difference
-	if bytes.Equal(got, want) { // faster than the loop
+	if bytes.Equal(got, want) { // fast path
 		return d
 	}
 

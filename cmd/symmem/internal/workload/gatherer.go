@@ -11,21 +11,18 @@ import (
 	"symmem"
 )
 
-// Gatherer exchanges results between the ranks of a group. If rank 0 passes 5 to Numbers and rank 1
-// passes 7, both get [5, 7].
-//
-// It works even after a test has failed because ranks placed their buffers differently: ranks
-// compare the requests to the pools of the test, but not those to the Gatherer's pool.
+// Gatherer exchanges results between the ranks of a group, even after the test has failed because
+// buffers of the ranks differ. If rank 0 passes 5 to Numbers and rank 1 passes 7, both get [5, 7].
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
-	pool   *symmem.Pool // its buffers are used only during a call; it has no domain
+	pool   *symmem.Pool // has no domain, so ranks do not compare its allocations
 }
 
-// OpenGatherer returns a Gatherer for all ranks. All ranks must call it. The Gatherer has a
-// separate group and a separate stream, so that it works even after other groups have failed.
+// OpenGatherer returns a Gatherer for all ranks, which works even after other groups have failed.
+// All ranks must call it.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
-	const color = 0 // Ranks with the same color form a group, here all ranks.
+	const color = 0 // all ranks with the same color form a group
 	group, err := rt.World().Split(ctx, color, rt.Rank())
 	if err != nil {
 		return nil, fmt.Errorf("creating the group for reports: %w", err)
@@ -50,7 +47,7 @@ func NewGatherer(
 	}
 
 	// Map memory now, because the test may use up all memory later.
-	var noGroup *symmem.Group // The memory is not registered with a group.
+	var noGroup *symmem.Group // do not register the memory
 	if err := pool.Reserve(ctx, FirstSegment, noGroup); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
@@ -58,7 +55,8 @@ func NewGatherer(
 	return &Gatherer{group: group, stream: stream, pool: pool}, nil
 }
 
-// Numbers returns a list with the number own of each rank. All ranks of the group must call it.
+// Numbers returns the numbers of all ranks, of which own is this rank's. All ranks of the group
+// must call it.
 func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	sent := binary.NativeEndian.AppendUint64(nil, uint64(own))
 	received, err := g.allGather(ctx, sent)
@@ -75,8 +73,7 @@ func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	return all, nil
 }
 
-// Gather returns a list with the value own of each rank. All ranks of the group must call it. It
-// sends the values as JSON.
+// Gather is like Numbers for any type that can be encoded as JSON.
 func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	sent, err := json.Marshal(own)
 	if err != nil {
@@ -88,7 +85,7 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 		return nil, err
 	}
 
-	// An all-gather needs messages of equal length, so append zeros up to the largest length.
+	// Pad with zeros, because an all-gather needs messages of equal length.
 	padded := make([]byte, slices.Max(lengths))
 	copy(padded, sent)
 	received, err := g.allGather(ctx, padded)
@@ -107,7 +104,7 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	return all, nil
 }
 
-// allGather returns the messages of all ranks, one after the other. own is this rank's message. All
+// allGather returns the concatenated messages of all ranks, of which own is this rank's. All
 // messages must have the same length.
 func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
 	messageBytes := int64(len(own))
@@ -124,7 +121,7 @@ func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err e
 	}
 
 	defer func() { err = errors.Join(err, recvBuffer.Free()) }()
-	// The buffers can be larger than requested.
+	// Buffers can be larger than requested.
 	send, sendErr := sendBuffer.Memory().Slice(0, messageBytes)
 	recv, recvErr := recvBuffer.Memory().Slice(0, allBytes)
 	if err := errors.Join(sendErr, recvErr); err != nil {
@@ -134,7 +131,7 @@ func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err e
 	return g.exchange(ctx, own, send, recv)
 }
 
-// exchange copies own to send, makes the all-gather, and returns a copy of recv.
+// exchange makes the all-gather of own, and returns a copy of recv.
 func (g *Gatherer) exchange(
 	ctx context.Context, own []byte, send, recv symmem.Memory,
 ) ([]byte, error) {

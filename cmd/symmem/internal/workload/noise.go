@@ -8,23 +8,21 @@ import (
 	"symmem"
 )
 
-// Noise makes allocations that are unrelated to the test and differ between ranks. Before a step of
-// the test, rank 0 may allocate blocks of 1 and 2 MiB, while rank 1 frees a block. Real programs
-// have such differences, too.
+// Noise makes random allocations that differ between ranks, as those of real programs do. It uses a
+// separate pool. The methods of a nil *Noise do nothing.
 type Noise struct {
-	pool   *symmem.Pool    // separate from the test's pools
-	random *rand.Rand      // differs between ranks
-	live   []symmem.Buffer // allocated blocks
+	pool   *symmem.Pool
+	random *rand.Rand // differs between ranks
+	live   []symmem.Buffer
 }
 
 const (
-	maxNoiseBlocks     = 16 // live at the same time
-	maxNoiseBlockBytes = 3 << 20
-	maxNoiseChanges    = 3 // allocations and frees of a Step
+	maxLiveBlocks  = 16
+	maxBlockBytes  = 3 << 20
+	maxStepChanges = 3 // allocations and frees of a Step
 )
 
-// NewNoise returns this rank's Noise for a round, or nil if c.Skew is not set. Methods of a nil
-// *Noise do nothing.
+// NewNoise returns this rank's Noise for a round, or nil if c.Skew is not set.
 func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	if !c.Skew {
 		return nil, nil
@@ -39,13 +37,13 @@ func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	return &Noise{pool: pool, random: rand.New(rand.NewPCG(seed, uint64(rt.Rank())))}, nil
 }
 
-// Step makes up to three random allocations and frees.
+// Step makes up to maxStepChanges random allocations and frees.
 func (n *Noise) Step() error {
 	if n == nil {
 		return nil
 	}
 
-	changes := n.random.IntN(maxNoiseChanges + 1)
+	changes := n.random.IntN(maxStepChanges + 1)
 	for range changes {
 		if err := n.allocOrFree(); err != nil {
 			return fmt.Errorf("allocating memory for skew: %w", err)
@@ -55,10 +53,9 @@ func (n *Noise) Step() error {
 	return nil
 }
 
-// allocOrFree allocates a block or frees one, with equal probability. It allocates none beyond the
-// limit, and frees none if there are none.
+// allocOrFree allocates or frees a block with equal probability, if this is possible.
 func (n *Noise) allocOrFree() error {
-	canAlloc := len(n.live) < maxNoiseBlocks
+	canAlloc := len(n.live) < maxLiveBlocks
 	if canAlloc && n.random.IntN(2) == 0 {
 		return n.alloc()
 	}
@@ -70,14 +67,13 @@ func (n *Noise) allocOrFree() error {
 	return n.free(n.random.IntN(len(n.live)))
 }
 
-// alloc allocates a block of random size.
 func (n *Noise) alloc() error {
-	b, err := n.pool.Alloc(1 + n.random.Int64N(maxNoiseBlockBytes))
+	b, err := n.pool.Alloc(1 + n.random.Int64N(maxBlockBytes))
 	n.live = append(n.live, b)
 	return err
 }
 
-// free frees the live block at an index. The last block takes its place.
+// free frees n.live[index], and moves the last block there.
 func (n *Noise) free(index int) error {
 	b := n.live[index]
 	last := len(n.live) - 1

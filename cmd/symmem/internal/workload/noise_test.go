@@ -26,8 +26,8 @@ func TestNoiseIsBoundedAndFreesAllBlocks(t *testing.T) {
 		peak = max(peak, len(n.live))
 	}
 
-	if peak == 0 || peak > maxNoiseBlocks {
-		t.Errorf("up to %d blocks were live, want 1 to %d", peak, maxNoiseBlocks)
+	if peak == 0 || peak > maxLiveBlocks {
+		t.Errorf("up to %d blocks were live, want 1 to %d", peak, maxLiveBlocks)
 	}
 
 	if err := n.Close(); err != nil {

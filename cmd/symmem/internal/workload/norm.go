@@ -11,40 +11,37 @@ import (
 )
 
 // Norm prepares and checks an AllReduceRMSNorm or a ReduceScatterRMSNorm on this rank. Such a call
-// adds up tensors of all ranks and a residual, and normalizes each row of the sum.
+// adds up the inputs of all ranks and a residual. It writes the sum as the new residual, and the
+// normalized rows of the sum, which may be quantized to one byte per element.
 //
-// For example, each rank has an input of 5 rows with 1024 elements of 2 bytes. Place chooses the
-// memory of the tensors. Fill writes the input, the residual and the weights. The caller then makes
-// the call with Args. It writes two outputs: the new residual, which is the sum, and the normalized
-// rows. If they are quantized (rounded to one byte per element), their scales are also an output.
-// Finally, Read copies the outputs, and CountWrong compares the copies with NormCase.Want.
+// Callers use Place, Fill, the call with Args, Read and CountWrong in this order.
 type Norm struct {
 	*formula.NormCase                 // the values of all tensors
 	Args              symmem.NormArgs // set by Place
-	outputs           []normOutput    // the tensors that the call writes; set by Place
+	outputs           []normOutput    // set by Place
 }
 
 // normOutput is a tensor that the call writes.
 type normOutput struct {
-	name        string // for texts
+	name        string
 	memory      symmem.Memory
 	elementSize int    // in bytes
 	want        []byte // right content
-	got         []byte // copy of memory, made by Read
+	got         []byte // actual content, set by Read
 }
 
 // Sizes of elements in bytes.
 const (
-	elementBytes   = 2 // of the 16-bit floats in most tensors
-	quantizedBytes = 1 // of the quantized output
-	scaleBytes     = 4 // of the scales, which are float32
+	elementBytes   = 2 // 16-bit floats
+	quantizedBytes = 1
+	scaleBytes     = 4 // float32
 )
 
-// Place sets Args to tensors in three buffers. The residual, the weights, the quantized output and
-// the scales are in the buffer others.
+// Place sets Args to tensors in three buffers. Buffer others holds the residual, the weights, the
+// quantized output and its scales.
 //
-// No buffer needs more than 8*Rows*Hidden bytes, except for the input of a ReduceScatterRMSNorm,
-// which has the rows of all ranks.
+// A buffer needs at most 8*Rows*Hidden bytes, except for the input of a ReduceScatterRMSNorm, which
+// needs 2*Rows*Hidden bytes for each rank.
 func (n *Norm) Place(input, output, others symmem.Memory) error {
 	n.Args = symmem.NormArgs{
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
@@ -65,8 +62,8 @@ func (n *Norm) placeInputAndOutput(input, output symmem.Memory) error {
 	var inputErr, outputErr error
 	a.Input, inputErr = input.Slice(0, elementBytes*int64(len(n.Inputs[0])))
 	if n.InPlace {
-		// The output replaces this rank's rows of the input. In an AllReduceRMSNorm, these are the
-		// whole input, and n.Rank is 0.
+		// The output replaces this rank's rows of the input. An AllReduceRMSNorm has n.Rank = 0 and
+		// replaces the whole input.
 		ownRows := int64(n.Rank) * n.rowsBytes()
 		a.Output, outputErr = a.Input.Slice(ownRows, n.rowsBytes())
 	} else {
@@ -80,14 +77,14 @@ func (n *Norm) placeInputAndOutput(input, output symmem.Memory) error {
 	return errors.Join(inputErr, outputErr)
 }
 
-// placeOthers places the other tensors one after the other in a buffer.
+// placeOthers places the other tensors in buffer.
 func (n *Norm) placeOthers(buffer symmem.Memory) error {
 	a := &n.Args
-	used := int64(0) // bytes of the buffer
+	offset := int64(0) // of the next tensor
 	place := func(bytes int64) (symmem.Memory, error) {
-		m, err := buffer.Slice(used, bytes)
+		m, err := buffer.Slice(offset, bytes)
 		units := (bytes + driver.NormAlign - 1) / driver.NormAlign // rounded up
-		used += units * driver.NormAlign
+		offset += units * driver.NormAlign
 		return m, err
 	}
 	var residualErr, weightErr, quantizedErr, scalesErr error
@@ -101,8 +98,8 @@ func (n *Norm) placeOthers(buffer symmem.Memory) error {
 	return errors.Join(residualErr, weightErr, quantizedErr, scalesErr)
 }
 
-// setOutputs sets n.outputs to the tensors in Args that the call writes. With QuantStatic, the
-// scale is among them, although it is an input: the call must not change it.
+// setOutputs lists the tensors to check. With QuantStatic, it includes the scale, which is an input
+// that the call must not change.
 func (n *Norm) setOutputs() {
 	n.outputs = []normOutput{{
 		name: "residual", memory: n.Args.Residual, elementSize: elementBytes,
@@ -130,7 +127,7 @@ func (n *Norm) setOutputs() {
 	})
 }
 
-// Fill queues writes of the tensors that the call reads. rank is this rank's number in the group.
+// Fill queues writes of the tensors that the call reads. rank is the number in the group.
 func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	a := &n.Args
 	inputErr := s.Copy(a.Input, symmem.Host(n.Inputs[rank]))
@@ -138,7 +135,7 @@ func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	weightErr := s.Copy(a.Weight, symmem.Host(n.Weights))
 	var scalesErr error
 	if n.Quant != driver.QuantNone {
-		// QuantStatic reads the scale. Other kinds of quantization overwrite the scales.
+		// Only QuantStatic reads the scale. Other kinds of quantization overwrite the scales.
 		scalesErr = s.Copy(a.Scales, symmem.Host(n.ScalesBefore()))
 	}
 
@@ -167,8 +164,7 @@ func (n *Norm) Bytes() (sum int64) {
 	return sum
 }
 
-// CountWrong returns the number of wrong elements in the copies that Read has made. first describes
-// the first wrong element. It is "" if there is none.
+// CountWrong returns the number of wrong elements that Read found. first describes the first one.
 func (n *Norm) CountWrong() (wrongCount int64, first string) {
 	for _, o := range n.outputs {
 		for start := 0; start < len(o.want); start += o.elementSize {

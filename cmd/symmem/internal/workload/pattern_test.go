@@ -11,12 +11,6 @@ import (
 	"symmem/internal/reduce"
 )
 
-// A Pattern defines the input and the right output of one call on all ranks. For example, ranks 0
-// and 1 sum int32 elements in an all-reduce. If element 0 of the input is 17 on rank 0 and 42 on
-// rank 1, element 0 of the output must be 59 on both. Inputs differ between ranks and between
-// calls. An input repeats after 1021 elements, the period.
-
-// operations lists the operations of random patterns.
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
 	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend, symmem.OpAllGatherV,
@@ -31,14 +25,13 @@ func drawPattern(t *rapid.T) *Pattern {
 		Operation: rapid.SampledFrom(operations).Draw(t, "operation"),
 		DataType:  dataType,
 		ReduceOp:  rapid.SampledFrom(driver.ReductionsOf(dataType)).Draw(t, "redop"),
-		Count:     rapid.Int64Range(1, 3*period).Draw(t, "count"), // up to three periods
+		Count:     rapid.Int64Range(1, 3*period).Draw(t, "count"), // inputs repeat after a period
 		Root:      rapid.IntRange(0, ranks-1).Draw(t, "root"),
 		Ranks:     ranks,
 		Tag:       rapid.Uint64().Draw(t, "tag"), // differs between calls
 	}
 }
 
-// decodeAll returns the values of all elements in b.
 func decodeAll(b []byte, t symmem.DataType) (all []float64) {
 	for i := 0; i < len(b); i += t.Size() {
 		all = append(all, Decode(b[i:], t))
@@ -47,8 +40,6 @@ func decodeAll(b []byte, t symmem.DataType) (all []float64) {
 	return all
 }
 
-// TestInputsAndOutputsHaveExpectedElements checks the numbers of elements of a rank's input and
-// output, and the values in the input.
 func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPattern(t)
@@ -76,7 +67,7 @@ func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 	})
 }
 
-// checkCount checks the number of elements in a buffer, which is the input or the output.
+// checkCount checks the number of elements in a buffer. name is "input" or "output".
 func checkCount(t *rapid.T, p *Pattern, name string, buffer []byte, want int64) {
 	t.Helper()
 	count := int64(len(buffer) / p.DataType.Size())
@@ -85,8 +76,8 @@ func checkCount(t *rapid.T, p *Pattern, name string, buffer []byte, want int64) 
 	}
 }
 
-// TestReductionsAreExactInAllTypes checks that the type of the elements can represent the results
-// of an all-reduce. Otherwise, they would depend on the order of additions.
+// All types represent the results of an all-reduce exactly, so the order of additions does not
+// matter.
 func TestReductionsAreExactInAllTypes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPattern(t)
@@ -111,15 +102,15 @@ func TestReductionsAreExactInAllTypes(t *testing.T) {
 	})
 }
 
-// TestPartsMatchWholeOperation checks operations whose buffers consist of parts, one for each rank.
-// The outputs of a reduce-scatter, joined, must be the output of an all-reduce. In an all-to-all,
-// each rank must receive its part of each input.
+// The joined outputs of a reduce-scatter are the output of an all-reduce. In an all-to-all, each
+// rank receives its part of each input.
 func TestPartsMatchWholeOperation(t *testing.T) {
 	const ranks = 3
 	p := Pattern{
 		Operation: symmem.OpReduceScatter, DataType: symmem.Int32, ReduceOp: symmem.Sum,
-		Ranks: ranks, Tag: 5,
-		Count: 2*period + 17, // no multiple of the period, so that parts differ
+		Ranks: ranks,
+		Tag:   5,             // arbitrary
+		Count: 2*period + 17, // not a multiple of the period, so that parts differ
 	}
 	whole := p
 	whole.Operation = symmem.OpAllReduce
@@ -147,9 +138,7 @@ func TestPartsMatchWholeOperation(t *testing.T) {
 	}
 }
 
-// TestForeignDataIsDetected compares the right output with data that a faulty call could deliver:
-// the output of another call, data at another offset, or the input of one rank. Most elements must
-// be detected as wrong.
+// Most elements of the data that a faulty call could deliver are detected as wrong.
 func TestForeignDataIsDetected(t *testing.T) {
 	p := Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Sum,
@@ -157,7 +146,7 @@ func TestForeignDataIsDetected(t *testing.T) {
 	}
 	otherCall := p
 	otherCall.Tag = 2
-	// shifted returns an output that lacks its first elements.
+	// shifted returns the output without its first elements.
 	shifted := func(elements int64) []byte {
 		return p.encodeRange(elements, p.Count, p.reducedValue)
 	}
@@ -178,15 +167,13 @@ func TestForeignDataIsDetected(t *testing.T) {
 	}
 }
 
-// TestCompareReportsFirstDifference changes two elements of an output. The new values are certainly
-// wrong, because right ones are integers from 1. The result must describe the first of them.
 func TestCompareReportsFirstDifference(t *testing.T) {
 	const (
-		exact        = 0 // the permitted relative error
+		exact        = 0 // permitted relative error
 		elementBytes = 2 // of a float16
 
-		firstIndex  = 70 // of a changed element
-		firstValue  = 119.5
+		firstIndex  = 70    // arbitrary
+		firstValue  = 119.5 // wrong, because right values are positive integers
 		secondIndex = 90
 		secondValue = 0
 	)
@@ -208,9 +195,8 @@ func TestCompareReportsFirstDifference(t *testing.T) {
 	}
 }
 
-// TestCompareToleratesRoundedAverages compares averages with the right value 10. Over three ranks,
-// they may be rounded, so 10.125 is right, but 11 is wrong. Over four ranks, they must be exact,
-// because a division by four is exact in floating point.
+// Averages over three ranks may be rounded. Those over four ranks are exact, because a division by
+// four is exact in floating point.
 func TestCompareToleratesRoundedAverages(t *testing.T) {
 	p := Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Avg,

@@ -7,26 +7,19 @@ import (
 	"symmem/driver"
 )
 
-// Transfer runs one call on this rank and reads its output. Suppose that ranks 0 and 1 gather two
-// elements each in an AllGather. A test takes these steps on each rank:
+// Transfer runs one call on this rank. Tests use Place, Fill, Launch and Read in this order, and
+// compare Got with Pattern.Output. Fill, Launch and Read only queue work on a stream.
 //
-//   - Place chooses the memory: Send for two elements, and Recv for four.
-//   - Fill writes the input to Send, and Junk to Recv. Elements that the call does not write are
-//     thus wrong afterwards.
-//   - Launch makes the call.
-//   - Read copies Recv to Got. The test then compares Got with Pattern.Output.
-//
-// Fill, Launch and Read queue work on a stream, which may not have completed when they return.
+// Ranks outside the group skip only Launch, because pools must record the same uses of memory on
+// all ranks.
 type Transfer struct {
-	Pattern // defines the input and the right output
-	// Group is nil on ranks outside the group. These ranks also call Place, Fill and Read, because
-	// pools must record the same uses of memory on all ranks.
-	Group      *symmem.Group
+	Pattern                  // defines the input and the right output
+	Group      *symmem.Group // nil on ranks outside the group
 	Send, Recv symmem.Memory // set by Place
 	Got        []byte        // made by Read; valid after the next Synchronize of the stream
 }
 
-// ownRank returns this rank's number in the group, or 0 on ranks outside the group.
+// ownRank returns this rank's number in the group, or 0 outside the group.
 func (t *Transfer) ownRank() int {
 	if t.Group == nil {
 		return 0
@@ -58,8 +51,8 @@ func (t *Transfer) Place(src, dst symmem.Memory) error {
 
 // inPlaceOffsets returns the offsets of Send and Recv in their common memory, in elements.
 //
-// In operations such as AllGather, one buffer has a part for each rank, and the other buffer has
-// only one part. In place, the other buffer is this rank's part of the larger buffer.
+// The larger buffer may have a part for each rank, as in an AllGather. The smaller buffer is then
+// this rank's part of it.
 func (t *Transfer) inPlaceOffsets() (send, recv int64) {
 	ownPart := t.partOffset(t.ownRank())
 	sendExtent, recvExtent := t.Operation.Extents()
@@ -70,17 +63,17 @@ func (t *Transfer) inPlaceOffsets() (send, recv int64) {
 		return ownPart, 0
 	case recvExtent == driver.OnePart:
 		return 0, ownPart
+	default:
+		return 0, 0
 	}
-
-	return 0, 0
 }
 
-// Junk is the value of each byte of Recv before a call.
+// Junk is the value of each byte of Recv before a call. Elements that the call does not write are
+// thus wrong.
 const Junk = 0xa5
 
-// Fill queues writes of Junk to Recv, and of the input to Send.
+// Fill queues writes of Junk to Recv, and then of the input to Send, which may overlap.
 func (t *Transfer) Fill(s *symmem.Stream) error {
-	// Junk must be first. In place, it would otherwise overwrite the input.
 	if err := s.Fill(t.Recv, Junk); err != nil {
 		return err
 	}
@@ -97,7 +90,7 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 
 // Launch makes the call on s. This rank must be a member of the group.
 //
-// OpSend stands for two calls: a Send to the next rank on s, and a Recv from the previous rank on
+// OpSend makes two calls: a Send to the next rank on s, and a Recv from the previous rank on
 // recvStream. In a graph, both streams must be the same. Other operations ignore recvStream.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, count, dataType := t.Group, t.Send, t.Recv, t.Count, t.DataType
@@ -136,8 +129,7 @@ func (t *Transfer) sendAndRecv(ctx context.Context, s, recvStream *symmem.Stream
 	previous := (g.Rank() + g.Size() - 1) % g.Size()
 	first := func() error { return g.Send(ctx, t.Send, t.Count, t.DataType, next, s) }
 	second := func() error { return g.Recv(ctx, t.Recv, t.Count, t.DataType, previous, recvStream) }
-	// NCCL executes the calls on one stream in order. If all ranks sent first, none would receive.
-	// Therefore, odd ranks receive first.
+	// NCCL executes the calls on one stream in order. If all ranks sent first, they would deadlock.
 	isOdd := g.Rank()%2 == 1
 	if s == recvStream && isOdd {
 		first, second = second, first

@@ -19,7 +19,7 @@ type Report struct {
 	ElapsedMS   float64    `json:"elapsed_ms"`
 	Resources   []Resource `json:"resources"`       // of all ranks; empty if they were not compared
 	Findings    []string   `json:"findings"`        // texts of the first wrong results on this rank
-	FailedRound int        `json:"broke_off_round"` // the round that ended the run, or 0
+	FailedRound int        `json:"broke_off_round"` // the round that failed on a rank, or 0
 	// IsInconsistent is set if ranks diverged or memory was in use at the end of a round.
 	IsInconsistent  bool `json:"differs"`
 	FirstWrongRound int  `json:"first_wrong_round"` // the round with wrong elements, or 0

@@ -65,7 +65,7 @@ func (r *runner) tolerances() usage {
 // measure returns the current usage of the process.
 func (r *runner) measure() (usage, error) {
 	var u usage
-	runtime.GC() // releases resources of unreachable values
+	runtime.GC() // finalizers release resources of unreachable values
 	u[goroutines] = int64(runtime.NumGoroutine())
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -102,7 +102,7 @@ func countSharedMappings() (count int64, err error) {
 	}
 
 	for line := range strings.Lines(string(text)) {
-		// Permissions end with s (shared) or p (private):
+		// The second field, permissions, ends with s (shared) or p (private):
 		// 7f31c8000000-7f31c8200000 rw-s 00000000 00:01 2077 /memfd:segment (deleted)
 		fields := strings.Fields(line)
 		isShared := len(fields) > 1 && strings.HasSuffix(fields[1], "s")
