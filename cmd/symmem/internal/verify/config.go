@@ -10,11 +10,11 @@ import (
 
 // Config configures a run. It must be the same on all ranks.
 //
-// In each round, the ranks make random allocations and frees (churn). Each group of ranks then
+// In each round, ranks make random allocations and frees (churn). Each group of ranks then
 // all-reduces new buffers and checks the results.
 type Config struct {
 	workload.Config
-	Cases    int // all-reduces of each group in a round, with a buffer for each
+	Cases    int // buffers that each group all-reduces in a round
 	Rounds   int
 	Elements int64 // float32 elements in a buffer
 	Churn    int   // random allocations and frees in a round; some buffers are also checked

@@ -66,8 +66,7 @@ func compareWithValue(value float64, data ...float32) finding {
 	return p.compareWith(got, want, sumTolerance)
 }
 
-// inputElement returns any element of a rank's input in a case with the given value. All elements
-// are equal.
+// inputElement returns an element of a rank's input, whose elements are all equal.
 func inputElement(value float64, rank int) float64 {
 	const unusedRanks = 0 // used only with a formula
 	p := &plannedCase{dataType: symmem.Float32, value: value, elements: 1}

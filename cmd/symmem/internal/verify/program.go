@@ -27,13 +27,13 @@ import (
 type action uint8
 
 const (
-	openScope    action = iota // open a scope for allocations
-	endScope                   // end the scope, which registers new memory with the world
-	allocBuffer                // allocate a buffer in the scope
-	freeBuffer                 // free a buffer
-	fillBuffer                 // fill a buffer with the input of a case
-	reduceBuffer               // all-reduce a buffer and check the result
-	makeNoise                  // make unrelated allocations, which differ between ranks
+	openScope action = iota // for the next allocations
+	endScope                // registers new memory with the world, the group of all ranks
+	allocBuffer
+	freeBuffer
+	fillBuffer   // with the input of a case
+	reduceBuffer // all-reduce and check the result
+	makeNoise    // unrelated allocations, which differ between ranks
 )
 
 type step struct {
@@ -47,7 +47,7 @@ type step struct {
 type plannedCase struct {
 	name     string
 	round    int  // counted from 1
-	group    int  // index of the group; 0 is the world, which has all ranks
+	group    int  // 0 is the world
 	isChurn  bool // checks a churn buffer
 	elements int64
 	dataType symmem.DataType
@@ -63,17 +63,16 @@ type program struct {
 	cases []plannedCase
 	slots int // number of slots
 
-	firstSegment    int64 // bytes of memory that the pool maps first
-	mustMapSegments bool  // call workload.MapSegments before the first step
+	firstSegment    int64 // bytes that the pool maps first
+	mustMapSegments bool  // before the first step; see workload.MapSegments
 }
 
 // elementBytes is the size of the elements that step.elements and Config.Elements count.
 const elementBytes = 4
 
-// composer builds a program.
 type composer struct {
 	config         Config
-	program        program    // the steps and cases added so far
+	program        program    // as composed so far
 	generator      *generator // draws the churn
 	groupCaseCount int        // cases that addGroupCases has added
 	churnCaseCount int        // cases that addChurn has added
@@ -112,7 +111,7 @@ func (c *composer) largeFirstSegment() int64 {
 
 func (c *composer) addStep(s step) { c.program.steps = append(c.program.steps, s) }
 
-// addAlloc adds an allocation in the open scope and returns the buffer's slot.
+// addAlloc returns the slot of the buffer.
 func (c *composer) addAlloc(elements int64) int {
 	slot := c.program.slots
 	c.program.slots++
@@ -156,18 +155,18 @@ func (c *composer) addRandomStep() {
 // addChurnCase adds a case that reduces block after n random allocations and frees.
 func (c *composer) addChurnCase(round, n int, block liveBlock) {
 	c.churnCaseCount++
-	value := maxValue + 1 + c.churnCaseCount%maxValue // from maxValue+1 to 2*maxValue
+	value := 1 + c.churnCaseCount%maxValue // from 1 to maxValue
 	c.addReduces([]liveBlock{block}, []plannedCase{{
 		name:    fmt.Sprintf("%d.churn%d", round, n),
 		round:   round,
 		isChurn: true,
 		group:   c.churnCaseCount % c.config.Groups,
-		value:   float64(value),
+		value:   float64(maxValue + value),
 	}})
 }
 
-// maxValue is the largest value of a case without churn. Churn cases have values up to 2*maxValue,
-// whose sums over up to 128 ranks are exact in float32.
+// maxValue is the largest value of a case without churn. Churn cases have the values from
+// maxValue+1 to 2*maxValue, whose sums over up to 128 ranks are exact in float32.
 const maxValue = 997
 
 // addGroupCases adds the cases of a group. All of their buffers are allocated before the first

@@ -25,19 +25,19 @@ func drawConfig(t *rapid.T) Config {
 	return c
 }
 
-// model simulates a program, and fails the test at an invalid step. A slot is the number of a
-// buffer. A case is an all-reduce whose result is checked.
+// model simulates a program, and fails the test at an invalid step. A case is an all-reduce of the
+// buffer in a slot.
 type model struct {
 	t           *rapid.T
 	p           *program
 	isScopeOpen bool
-	live        map[int]int64 // sizes of live buffers in elements, by slot
-	filled      map[int]int   // index of the case whose input the buffer holds, by slot
+	live        map[int]int64 // elements of live buffers, by slot
+	filled      map[int]int   // index of the case whose input a buffer holds, by slot
 	reduced     map[int]int   // number of reductions, by case index
 	peak        int64         // maximum number of live elements
 }
 
-// run runs all steps of p and returns the final state.
+// run returns the state after all steps of p.
 func run(t *rapid.T, p *program) *model {
 	m := &model{
 		t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
@@ -77,7 +77,6 @@ func (m *model) step(s step) {
 	}
 }
 
-// require fails the test with a message unless isValid is set.
 func (m *model) require(isValid bool, format string, args ...any) {
 	m.t.Helper()
 	if !isValid {
@@ -95,7 +94,7 @@ func (m *model) alloc(slot int, elements int64) {
 	m.peak = max(m.peak, m.countLiveElements())
 }
 
-// checkSize requires the buffer of a step to have the size of the step's case.
+// checkSize compares the sizes of the step's buffer and case.
 func (m *model) checkSize(s step) {
 	got := m.live[s.slot]
 	want := m.p.cases[s.caseIndex].elements

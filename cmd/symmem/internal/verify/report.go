@@ -55,16 +55,16 @@ type Case struct {
 	// Name is "round.case", such as "2.8", or "round.churnN" after N random allocations and frees.
 	Name       string  `json:"name"`
 	Round      int     `json:"round"`                 // counted from 1
-	Group      int     `json:"group"`                 // index of the group
+	Group      int     `json:"group"`                 // 0 is the world
 	Churn      bool    `json:"churn"`                 // whether the buffer was allocated at random
 	Ranks      []int   `json:"ranks"`                 // world ranks of the group
 	Size       int64   `json:"size"`                  // in elements
-	Value      float64 `json:"value"`                 // each element of the input of the group's first rank
-	Symmetric  bool    `json:"symmetric"`             // whether all buffers were registered with the group
+	Value      float64 `json:"value"`                 // each element of the first rank's input
+	Symmetric  bool    `json:"symmetric"`             // whether the group had registered all buffers
 	Expected   float64 `json:"expected"`              // each element of the right result
 	MaxDiff    float64 `json:"max_diff"`              // largest error of an element on any rank
 	MeanDiff   float64 `json:"mean_diff"`             // mean error on the rank where it is largest
-	WrongRanks []int   `json:"wrong_ranks,omitempty"` // ranks that found a wrong element
+	WrongRanks []int   `json:"wrong_ranks,omitempty"` // ranks with a wrong element
 	Result     string  `json:"result"`                // one of the constants above
 }
 
@@ -75,7 +75,6 @@ func (r *Report) OK() bool {
 	return allPassed && !endedEarly
 }
 
-// newReport returns a report without results.
 func newReport(rt *symmem.Runtime, c *Config) Report {
 	r := Report{
 		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
@@ -118,8 +117,7 @@ func (r *Report) recordEnd(results []rankResult) {
 	}
 }
 
-// faultText returns the text of the error that ended the run, with the rank if it had this error
-// alone.
+// faultText returns the error that ended the run, and its rank if there are others without it.
 func faultText(worst *rankResult, results []rankResult) string {
 	isSameOnOther := func(r rankResult) bool { return r.Rank != worst.Rank && r.Text == worst.Text }
 	if len(results) == 1 || slices.ContainsFunc(results, isSameOnOther) {
@@ -155,7 +153,7 @@ func (r *Report) recordPaths(results []rankResult) {
 	}
 }
 
-// addCase adds and counts a case. Call it after recordEnd.
+// addCase adds and counts a case. It must follow recordEnd.
 func (r *Report) addCase(c Case) {
 	switch c.Result {
 	case Passed:
@@ -172,8 +170,8 @@ func (r *Report) addCase(c Case) {
 	r.Cases = append(r.Cases, c)
 }
 
-// newCase combines the ranks' findings about p, the case at index i of the program. ranks is the
-// size of the world, of which some ranks may be missing in results.
+// newCase combines the findings about p, the case at index i. ranks is the size of the world, of
+// which results may lack some ranks.
 func newCase(p *plannedCase, i, ranks int, results []rankResult) Case {
 	c := Case{
 		Name: p.name, Round: p.round, Group: p.group, Churn: p.isChurn,

@@ -33,13 +33,12 @@ func runOnAllRanks(t *testing.T, ranks int, c Config) []*Report {
 	return reports
 }
 
-// smallConfig returns a Config for a short run.
 func smallConfig() Config {
 	c := Default()
 	c.Elements = 1 << 10
 	c.Cases = 3
-	c.Churn = 60  // random allocations and frees, enough for several free blocks
-	c.Skew = true // also make unrelated allocations, which differ between ranks
+	c.Churn = 60  // random allocations and frees
+	c.Skew = true // unrelated allocations, which differ between ranks
 	c.Timeout = 20 * time.Second
 	return c
 }
@@ -60,8 +59,7 @@ func TestDefaultPlacementPassesAtAllCheckLevels(t *testing.T) {
 	}
 }
 
-// checkPassed checks that a rank ran at least minCases cases, and that all passed with symmetric
-// buffers, which are registered with the group.
+// checkPassed requires at least minCases cases, which all passed with symmetric buffers.
 func checkPassed(t *testing.T, rank int, r *Report, minCases int) {
 	t.Helper()
 	if !r.OK() || r.Passed != len(r.Cases) {
@@ -136,7 +134,7 @@ func TestAllRanksReportSameDivergence(t *testing.T) {
 func TestNonMembersReportGroupDivergence(t *testing.T) {
 	c := divergingConfig()
 	c.Check = symmem.CheckEvery
-	c.Groups = 4 // the world, which has all ranks, and three groups of three ranks
+	c.Groups = 4 // the world and three groups of three ranks
 	reports := runOnAllRanks(t, 4, c)
 	first := reports[0].Divergence
 	if first == nil {
@@ -153,7 +151,7 @@ func TestNonMembersReportGroupDivergence(t *testing.T) {
 // With a formula, a fixed order of additions, results are right bit for bit.
 func TestTypesAndReductionsMatchFormula(t *testing.T) {
 	const (
-		smallest = 2 // in float32 elements; one element of the largest type, float64
+		smallest = 2 // the size of a float64, in float32 elements
 		odd      = 1023
 	)
 	for _, elements := range []int64{smallest, odd} {

@@ -128,7 +128,7 @@ func countCasesOnLine(cases []Case) int {
 	return n
 }
 
-// writeLine writes one line of the table, for one or several cases with the same result.
+// writeLine writes one line of the table. All cases have the same result.
 func (r *Report) writeLine(w io.Writer, cases []Case) {
 	first := &cases[0]
 	group := driver.Spans(first.Ranks)

@@ -36,8 +36,7 @@ func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	return NewGatherer(ctx, rt, group, stream)
 }
 
-// NewGatherer returns a Gatherer that uses the given group and stream. All ranks of the group must
-// call it.
+// NewGatherer returns a Gatherer for a group, all of whose ranks must call it.
 func NewGatherer(
 	ctx context.Context, rt *symmem.Runtime, group *symmem.Group, stream *symmem.Stream,
 ) (*Gatherer, error) {

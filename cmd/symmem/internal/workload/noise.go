@@ -82,7 +82,7 @@ func (n *Noise) free(index int) error {
 	return b.Free()
 }
 
-// Close frees all blocks and closes the pool.
+// Close frees all blocks and the pool.
 func (n *Noise) Close() error {
 	if n == nil {
 		return nil

@@ -76,8 +76,8 @@ func checkCount(t *rapid.T, p *Pattern, name string, buffer []byte, want int64) 
 	}
 }
 
-// All types represent the results of an all-reduce exactly, so the order of additions does not
-// matter.
+// Unless rounding is permitted, all types represent the results of an all-reduce exactly, so the
+// order of additions does not matter.
 func TestReductionsAreExactInAllTypes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPattern(t)

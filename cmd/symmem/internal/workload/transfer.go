@@ -7,7 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// Transfer runs one call on this rank. Tests use Place, Fill, Launch and Read in this order, and
+// Transfer runs one call on this rank. Callers use Place, Fill, Launch and Read in this order, and
 // compare Got with Pattern.Output. Fill, Launch and Read only queue work on a stream.
 //
 // Ranks outside the group skip only Launch, because pools must record the same uses of memory on
@@ -28,8 +28,8 @@ func (t *Transfer) ownRank() int {
 	return t.Group.Rank()
 }
 
-// Place sets Send to a range of src, and Recv to a range of dst. If src and dst are the same
-// memory, the call is in place.
+// Place sets Send to a range of src, and Recv to a range of dst. If src == dst, the call is in
+// place.
 func (t *Transfer) Place(src, dst symmem.Memory) error {
 	sendOffset, recvOffset := int64(0), int64(0)
 	isInPlace := src == dst
@@ -49,10 +49,8 @@ func (t *Transfer) Place(src, dst symmem.Memory) error {
 	return err
 }
 
-// inPlaceOffsets returns the offsets of Send and Recv in their common memory, in elements.
-//
-// The larger buffer may have a part for each rank, as in an AllGather. The smaller buffer is then
-// this rank's part of it.
+// inPlaceOffsets returns the offsets of Send and Recv in their common memory, in elements. If one
+// of them is a single part, as Send in an AllGather, it is this rank's part of the other.
 func (t *Transfer) inPlaceOffsets() (send, recv int64) {
 	ownPart := t.partOffset(t.ownRank())
 	sendExtent, recvExtent := t.Operation.Extents()
@@ -72,7 +70,7 @@ func (t *Transfer) inPlaceOffsets() (send, recv int64) {
 // thus wrong.
 const Junk = 0xa5
 
-// Fill queues writes of Junk to Recv, and then of the input to Send, which may overlap.
+// Fill queues a write of Junk to Recv, followed by the input to Send, which may be in Recv.
 func (t *Transfer) Fill(s *symmem.Stream) error {
 	if err := s.Fill(t.Recv, Junk); err != nil {
 		return err

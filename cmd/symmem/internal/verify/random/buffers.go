@@ -22,7 +22,6 @@ type liveBuffer struct {
 	bytes  int64 // at least the requested size
 }
 
-// memory returns the memory of the whole buffer.
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
 // The limits of live buffers. The last buffer may exceed the limit of the total size.
@@ -80,7 +79,6 @@ func (bs *buffers) allocateSeveral(
 	return nil
 }
 
-// freeRandom frees a random buffer, if any.
 func (bs *buffers) freeRandom() error {
 	if len(bs.live) == 0 {
 		return nil

@@ -66,7 +66,7 @@ func (rec *recording) capture(ctx context.Context, s *symmem.Stream) (graph, err
 	}
 
 	queueErr := rec.queueCalls(ctx, s)
-	g, endErr := s.EndCapture() // even after an error, which the stream must survive
+	g, endErr := s.EndCapture() // even after an error, so that the stream can be used again
 	if err := errors.Join(queueErr, endErr); err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (rec *recording) capture(ctx context.Context, s *symmem.Stream) (graph, err
 	return g, nil
 }
 
-// queueCalls queues the work of the graph on s, which must be in a capture.
+// queueCalls queues the work of the graph on s during a capture.
 func (rec *recording) queueCalls(ctx context.Context, s *symmem.Stream) error {
 	for i, call := range rec.calls {
 		if err := queueCall(ctx, call, rec.resultCopies[i], s); err != nil {
@@ -85,7 +85,6 @@ func (rec *recording) queueCalls(ctx context.Context, s *symmem.Stream) error {
 	return nil
 }
 
-// queueCall queues a call and the copy of its output.
 func queueCall(
 	ctx context.Context, call *testCall, resultCopy symmem.Buffer, s *symmem.Stream,
 ) error {
@@ -106,7 +105,7 @@ func queueCall(
 }
 
 // useBuffers overwrites the output of a call, and copies the first byte of the input, if any, to
-// dst. The graph thus uses both buffers also on ranks outside the group, as pools require.
+// dst. Pools compare which buffers a graph uses with other ranks, some of which skip the call.
 func useBuffers(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
 	n := min(1, call.Send.Bytes(), dst.Bytes())
 	firstByte, err := call.Send.Slice(0, n)
@@ -124,7 +123,6 @@ func useBuffers(call *testCall, dst symmem.Memory, s *symmem.Stream) error {
 	return errors.Join(fillErr, copyErr)
 }
 
-// overwriteResults overwrites the results of the last launch.
 func (rec *recording) overwriteResults(s *symmem.Stream) error {
 	// If workload.Junk appears in a result, the graph ran without writing the output. If this value
 	// appears, it did not run.
@@ -155,7 +153,6 @@ func (rec *recording) readResults(s *symmem.Stream) error {
 	return nil
 }
 
-// close closes the graph and frees the remaining buffers.
 func (rec *recording) close() error {
 	errs := []error{rec.graph.Close()}
 	for _, b := range rec.resultCopies {

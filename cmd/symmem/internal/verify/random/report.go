@@ -13,8 +13,8 @@ type Report struct {
 	Backend     string     `json:"backend"`
 	Ranks       int        `json:"ranks"`
 	Seed        uint64     `json:"seed"`
-	FirstRound  int        `json:"from_round"` // number of the first round
-	Rounds      int        `json:"rounds"`     // number of completed rounds
+	FirstRound  int        `json:"from_round"`
+	Rounds      int        `json:"rounds"` // number of completed rounds
 	Tally                  // counts of rank 0, except Wrong and Bytes, which are sums over all ranks
 	ElapsedMS   float64    `json:"elapsed_ms"`
 	Resources   []Resource `json:"resources"`       // of all ranks; empty if they were not compared
@@ -25,7 +25,6 @@ type Report struct {
 	FirstWrongRound int  `json:"first_wrong_round"` // the round with wrong elements, or 0
 }
 
-// newReport returns a report without results.
 func newReport(rt *symmem.Runtime, c *Config) *Report {
 	return &Report{
 		Backend: rt.Device().Backend, Ranks: rt.Size(), Seed: c.Seed, FirstRound: c.FirstRound,

@@ -13,13 +13,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// A resource leaked if the process uses more of it at the end of a run than after the first rounds,
-// the warm-up. A growth up to the tolerance is permitted.
-
-// usage holds the amount of each resource that the process uses.
+// usage holds how much of each resource the process uses. A resource leaked if the usage at the end
+// of a run exceeds that after the warm-up, the first rounds, by more than a tolerance.
 type usage [resourceCount]int64
 
-// resource is an index in a usage.
 type resource int
 
 const (
@@ -46,14 +43,12 @@ func (r *runner) tolerances() usage {
 	ranks, machines := env.rt.Size(), env.machines()
 	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
 	if r.config.SharedGPUs {
-		// The memory of other ranks on the GPU grows at other times. 8 ranks on an H100 varied by up
-		// to 204 MB.
+		// Other ranks on the GPU use more memory at other times: up to 204 MB with 8 ranks on an H100.
 		allowed[deviceBytes] = int64(ranks) * (256 << 20)
 	}
 
 	if machines > 1 {
-		// In any round, a rank may connect to the other ranks on its machine, once in each
-		// environment. Each other machine has at least one rank.
+		// A rank may connect late to the ranks on its machine. Every machine has at least one rank.
 		maxPeers := ranks - machines
 		const goroutinesPerConnection = 2
 		allowed[goroutines] = int64(goroutinesPerConnection * maxPeers * len(r.environments))
@@ -62,7 +57,6 @@ func (r *runner) tolerances() usage {
 	return allowed
 }
 
-// measure returns the current usage of the process.
 func (r *runner) measure() (usage, error) {
 	var u usage
 	runtime.GC() // finalizers release resources of unreachable values
@@ -94,7 +88,7 @@ func (r *runner) measure() (usage, error) {
 	return u, err
 }
 
-// countSharedMappings counts the mappings that are not private, as stacks and the heap are.
+// countSharedMappings counts shared memory mappings. Stacks and the heap are private mappings.
 func countSharedMappings() (count int64, err error) {
 	text, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -150,7 +144,6 @@ type Resource struct {
 	Tolerance int64  `json:"tolerance"` // permitted growth
 }
 
-// Leaked reports whether the usage grew by more than the tolerance.
 func (r Resource) Leaked() bool { return r.End > r.Start+r.Tolerance }
 
 // hasLeaks reports whether this rank's usage u has leaks since the warm-up.
@@ -160,7 +153,6 @@ func (r *runner) hasLeaks(u usage) bool {
 	return slices.ContainsFunc(resources, Resource.Leaked)
 }
 
-// compareResources compares all resources of a rank.
 func (r *runner) compareResources(rank int, start, end usage) []Resource {
 	tolerances := r.tolerances()
 	var all []Resource

@@ -48,7 +48,6 @@ func newEnvironment(
 	return env, nil
 }
 
-// prepare creates the remaining streams, the events, the library and the gatherer.
 func (env *environment) prepare(ctx context.Context, c *Config) error {
 	if err := env.createStreams(); err != nil {
 		return err
@@ -128,7 +127,6 @@ func (env *environment) close() error {
 	return errors.Join(runtimeErr, libraryErr)
 }
 
-// machines returns the number of machines on which the ranks run.
 func (env *environment) machines() int { return env.rt.World().Stats().Tuning.Machines }
 
 // synchronize waits for all streams of this rank. Pools record the order of waits, which must be
