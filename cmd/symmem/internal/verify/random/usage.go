@@ -144,6 +144,7 @@ type Resource struct {
 	Tolerance int64  `json:"tolerance"` // permitted growth
 }
 
+// Leaked reports whether the growth exceeds the tolerance.
 func (r Resource) Leaked() bool { return r.End > r.Start+r.Tolerance }
 
 // hasLeaks reports whether this rank's usage u has leaks since the warm-up.
