@@ -9,18 +9,14 @@ import (
 	"symmem/internal/cuda"
 )
 
-// To measure the speed of the link from GPU 1 (the source) to GPU 0 (the target), doctor copies 128
-// MiB: once to warm up, and then four times. The GPU records the times before and after the four
-// copies. If they take 10 ms, the speed is 4 * 128 MiB / 10 ms = 54 GB/s.
-
 const (
 	copyBytes      = int64(128) << 20 // large enough to reach a link's full speed
-	timedCopyCount = 4                // number of copies that are timed together
+	timedCopyCount = 4                // after one copy that warms up
 )
 
-// MeasureCopies measures the speed of copies from each other GPU to the GPU with the given ordinal.
-// It leaves out GPUs whose memory the given GPU cannot access. It needs 128 MiB of memory on both
-// GPUs of a copy. With an error, it returns the speeds measured so far.
+// MeasureCopies measures the speed of copies to the GPU with the given ordinal from each other GPU
+// whose memory it can access. A copy needs 128 MiB of memory on both GPUs. On an error,
+// MeasureCopies also returns the speeds measured so far.
 func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -42,7 +38,7 @@ func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 		return nil, err
 	}
 
-	runtime.LockOSThread() // CUDA calls use the context that is current on their thread
+	runtime.LockOSThread() // the current context is a property of the thread
 	defer runtime.UnlockOSThread()
 	defer func() {
 		const noContext = 0
@@ -57,39 +53,39 @@ func MeasureCopies(ordinal int) (speeds []CopySpeed, err error) {
 	return measureCopiesTo(driver, target, gpuCount)
 }
 
-// measureCopiesTo is MeasureCopies for a target whose context is current on the calling thread.
+// measureCopiesTo measures copies from each other GPU to target. The context of target must be
+// current.
 func measureCopiesTo(
 	driver *cuda.Driver, target cuda.Device, gpuCount int,
 ) (speeds []CopySpeed, err error) {
-	ordinal := target.Ordinal()
-	for peer := range gpuCount {
-		source, err := driver.Device(peer)
+	to := target.Ordinal()
+	for from := range gpuCount {
+		source, err := driver.Device(from)
 		if err != nil {
 			return speeds, err
 		}
 
-		if peer == ordinal {
+		if from == to {
 			continue
 		}
 
 		hasAccess, err := target.CanAccessPeer(source)
-		if err != nil || !hasAccess {
+		if err != nil || !hasAccess { // InspectLinks also counts an error as no access
 			continue
 		}
 
 		gbps, err := measureCopy(driver, source, target)
 		if err != nil {
-			return speeds, fmt.Errorf("copying from GPU %d to GPU %d: %w", peer, ordinal, err)
+			return speeds, fmt.Errorf("copying from GPU %d to GPU %d: %w", from, to, err)
 		}
 
-		speeds = append(speeds, CopySpeed{From: peer, To: ordinal, GBps: gbps})
+		speeds = append(speeds, CopySpeed{From: from, To: to, GBps: gbps})
 	}
 
 	return speeds, nil
 }
 
-// measureCopy returns the speed of copies from source to target in GB/s. The context of target must
-// be current on the calling thread.
+// measureCopy returns the speed in GB/s. The context of target must be current.
 func measureCopy(driver *cuda.Driver, source, target cuda.Device) (gbps float64, err error) {
 	m := copyMeasurement{driver: driver}
 	defer func() {
@@ -103,11 +99,12 @@ func measureCopy(driver *cuda.Driver, source, target cuda.Device) (gbps float64,
 	return m.measure()
 }
 
-// cleanupList lists functions that release resources. Its method run calls them in reverse order.
+// cleanupList is a stack of functions that release resources.
 type cleanupList []func() error
 
 func (c *cleanupList) add(f func() error) { *c = append(*c, f) }
 
+// run calls the functions, last one first.
 func (c *cleanupList) run() error {
 	var errs []error
 	for _, f := range slices.Backward(*c) {
@@ -117,16 +114,16 @@ func (c *cleanupList) run() error {
 	return errors.Join(errs...)
 }
 
-// copyMeasurement holds the resources for measuring copies between two GPUs.
+// copyMeasurement holds the resources for copies between two GPUs.
 type copyMeasurement struct {
 	driver     *cuda.Driver
 	from, to   uintptr // addresses of at least copyBytes
 	stream     cuda.Stream
-	start, end cuda.Event // record the times before and after the timed copies
+	start, end cuda.Event // timestamps around the timed copies
 	cleanups   cleanupList
 }
 
-// allocate allocates the resources. The caller must run m.cleanups, even after an error.
+// allocate sets all fields. The caller must run m.cleanups, even after an error.
 func (m *copyMeasurement) allocate(source, target cuda.Device) (err error) {
 	m.from, err = m.allocateMemory(source, target)
 	if err != nil {
@@ -153,10 +150,11 @@ func (m *copyMeasurement) allocate(source, target cuda.Device) (err error) {
 	return err
 }
 
-// allocateMemory allocates at least copyBytes of memory on owner, and gives user access.
+// allocateMemory allocates at least copyBytes on owner and makes them accessible from user.
 func (m *copyMeasurement) allocateMemory(owner, user cuda.Device) (uintptr, error) {
 	driver := m.driver
-	const rdma, recommended = false, true
+	const rdma = false // no network card accesses the memory
+	const recommended = true
 	properties := cuda.PinnedMemory(owner, cuda.HandlePosixFD, rdma)
 	granularity, err := driver.Granularity(properties, recommended)
 	if err != nil {
@@ -164,7 +162,6 @@ func (m *copyMeasurement) allocateMemory(owner, user cuda.Device) (uintptr, erro
 	}
 
 	bytes := (copyBytes + granularity - 1) / granularity * granularity // rounded up
-	// The cleanups use this variable. It is not a named result, because a return of 0 would change it.
 	address, err := driver.AddressReserve(bytes, granularity)
 	if err != nil {
 		return 0, err
@@ -181,7 +178,7 @@ func (m *copyMeasurement) allocateMemory(owner, user cuda.Device) (uintptr, erro
 		m.cleanups.add(func() error { return driver.Unmap(address, bytes) })
 	}
 
-	releaseErr := driver.Release(handle) // the mapping, if there is one, keeps the memory alive
+	releaseErr := driver.Release(handle) // the mapping keeps the memory alive
 	if err := errors.Join(mapErr, releaseErr); err != nil {
 		return 0, err
 	}
@@ -189,7 +186,6 @@ func (m *copyMeasurement) allocateMemory(owner, user cuda.Device) (uintptr, erro
 	return address, driver.SetAccess(address, bytes, user)
 }
 
-// createEvent creates an event, with which a stream records a time.
 func (m *copyMeasurement) createEvent() (cuda.Event, error) {
 	const noFlags = 0
 	event, err := m.driver.EventCreate(noFlags)
@@ -201,9 +197,9 @@ func (m *copyMeasurement) createEvent() (cuda.Event, error) {
 	return event, nil
 }
 
-// measure makes the copies and returns the speed of the timed ones in GB/s.
+// measure copies and returns the speed in GB/s.
 func (m *copyMeasurement) measure() (gbps float64, err error) {
-	if err := m.queueCopy(); err != nil { // warms up
+	if err := m.queueCopy(); err != nil { // not timed: warms up
 		return 0, err
 	}
 
@@ -232,10 +228,9 @@ func (m *copyMeasurement) measure() (gbps float64, err error) {
 
 	nanoseconds := max(float64(duration.Nanoseconds()), 1) // avoids a division by 0
 	bytesPerNanosecond := float64(timedCopyCount*copyBytes) / nanoseconds
-	return bytesPerNanosecond, nil // the same number as in GB/s
+	return bytesPerNanosecond, nil // 1 byte per nanosecond is 1 GB/s
 }
 
-// queueCopy queues a copy. The stream executes its copies and events in order.
 func (m *copyMeasurement) queueCopy() error {
 	return m.driver.MemcpyAsync(m.to, m.from, copyBytes, m.stream)
 }

@@ -10,25 +10,20 @@ import (
 	"symmem/internal/cuda"
 )
 
-// NVIDIA's driver has two parts: a kernel module with a version such as 580.159, and the library
-// libcuda. The library supports versions of CUDA up to, for example, 12.9. doctor inspects both
-// parts, and then judges the result: it adds findings, such as advice for an error.
-
-// Driver describes NVIDIA's driver.
+// Driver describes the two parts of NVIDIA's driver: the library libcuda and the kernel module.
 type Driver struct {
 	Path        string `json:"path,omitempty"`    // of libcuda
 	CUDAVersion int    `json:"cuda,omitempty"`    // newest supported version; 12090 is 12.9
 	Version     string `json:"version,omitempty"` // such as 580.159, or empty if unknown
-	// IMEXChannels is the number of channels of IMEX, NVIDIA's memory exchange between machines, that
-	// the process can see. It needs one to share memory with other machines through fabric handles.
-	IMEXChannels int `json:"imex_channels"`
-	// Error states why there is no usable driver or GPU. It is "" if there is one.
-	Error     string `json:"error,omitempty"`
-	IsMissing bool   `json:"none,omitempty"` // for an error: whether CUDA is not installed
-	ErrorCode int    `json:"code,omitempty"` // for an error of CUDA: its code; otherwise 0
+	// IMEXChannels is the number of visible channels of IMEX, NVIDIA's memory exchange between
+	// machines. A process needs a channel to use fabric handles.
+	IMEXChannels int    `json:"imex_channels"`
+	Error        string `json:"error,omitempty"` // why no GPU is usable, or empty
+	IsMissing    bool   `json:"none,omitempty"`  // Error means that CUDA is not installed
+	ErrorCode    int    `json:"code,omitempty"`  // cuda.Code of Error, or 0
 }
 
-// InspectDriver loads libcuda, and describes the driver and the GPUs. It creates no context.
+// InspectDriver loads libcuda and describes the driver and the GPUs. It creates no context.
 func InspectDriver() (Driver, []GPU) {
 	d := Driver{Version: kernelModuleVersion()}
 	library, err := cuda.Load()
@@ -56,7 +51,7 @@ func InspectDriver() (Driver, []GPU) {
 	return d, gpus
 }
 
-// setError stores an error, which replaces an earlier one.
+// setError replaces the stored error.
 func (d *Driver) setError(err error) {
 	d.Error = err.Error()
 	d.IsMissing = errors.Is(err, cuda.ErrNoDriver)
@@ -64,9 +59,9 @@ func (d *Driver) setError(err error) {
 	d.ErrorCode = int(code)
 }
 
-// countIMEXChannels returns the number of IMEX channels that this process can see.
 func countIMEXChannels() int {
-	files, _ := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*") // the pattern is valid
+	// Glob fails only if the pattern is invalid.
+	files, _ := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
 	return len(files)
 }
 
@@ -74,8 +69,7 @@ func countIMEXChannels() int {
 // x86_64  580.159  Release Build".
 var moduleVersionPattern = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
-// kernelModuleVersion reads the version of the kernel module from its file. It returns "" if the
-// version is unknown.
+// kernelModuleVersion returns the version of the kernel module, or "" if it is unknown.
 func kernelModuleVersion() string {
 	text, err := os.ReadFile("/proc/driver/nvidia/version")
 	if err != nil {
@@ -90,9 +84,8 @@ func kernelModuleVersion() string {
 	return string(matches[1])
 }
 
-// nvmlDriverVersion asks NVML, NVIDIA's management library, for the version of the driver. This
-// works even in containers without the file of the kernel module. It returns "" if the version is
-// unknown.
+// nvmlDriverVersion asks NVML, NVIDIA's management library, for the version of the driver, which
+// works even in containers that hide /proc/driver/nvidia. It returns "" if the version is unknown.
 func nvmlDriverVersion() string {
 	management, err := openNVML()
 	if err != nil {
@@ -114,7 +107,6 @@ func cudaVersionText(version int) string {
 	return fmt.Sprintf("%d.%d", major, minor)
 }
 
-// adviceByErrorCode states what to do about errors of CUDA.
 var adviceByErrorCode = map[cuda.Code]string{
 	cuda.ErrNoDevice: "check whether nvidia-smi shows a GPU and whether the container was started " +
 		"with GPUs, and check CUDA_VISIBLE_DEVICES",
@@ -128,11 +120,11 @@ var adviceByErrorCode = map[cuda.Code]string{
 		"LD_LIBRARY_PATH: this GPU needs the libcuda of the driver",
 }
 
-// minVMMVersion is the first version of CUDA (12.0) with which NCCL uses virtual memory management.
-// NCCL needs it to create windows (memory that is registered on all ranks).
-const minVMMVersion = 12000
+// minVMMVersion is the first version of CUDA with which NCCL uses virtual memory management, the
+// basis of its windows: memory that all ranks of a group have registered.
+const minVMMVersion = 12000 // 12.0
 
-// judgeDriver adds findings about the driver to s.
+// judgeDriver adds a finding about the driver, and a warning if NCCL cannot use it for windows.
 func judgeDriver(f *Facts, s *Section) {
 	d := &f.Driver
 	if d.Error != "" {
@@ -153,12 +145,11 @@ func judgeDriver(f *Facts, s *Section) {
 	}
 }
 
-// judgeDriverError adds a finding about the error of the driver to s.
 func judgeDriverError(f *Facts, s *Section) {
 	d := &f.Driver
 	level := Fail
-	canUseHostBackend := f.RequestedBackend == "auto" && len(f.GPUs) == 0
-	if canUseHostBackend { // symmem works without a GPU
+	usesHostBackend := f.RequestedBackend == "auto" && len(f.GPUs) == 0
+	if usesHostBackend { // which needs no GPU
 		level = Warn
 	}
 

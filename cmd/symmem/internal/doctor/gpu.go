@@ -8,39 +8,31 @@ import (
 	"symmem/internal/cuda"
 )
 
-// For example, a machine has two H100 GPUs, and CUDA shows both to this process. Their ordinals
-// (CUDA's numbers) are 0 and 1. doctor inspects each GPU: it queries properties, such as the
-// compute capability 9.0. Then, it judges the properties: it adds findings, for example that only
-// one process at a time may use the GPU.
+// GPU describes a GPU. A property that the driver cannot query is 0 or false.
 //
-// Virtual memory management (VMM) is the part of CUDA with which symmem allocates memory that
-// processes can share. One process exports its memory as a handle: a file descriptor, or a fabric
-// handle, which other containers and machines can use too. The other process maps the memory with
-// the handle.
-
-// GPU describes a GPU. A number or bool is 0 or false if the driver cannot query it.
+// With CUDA's virtual memory management (VMM), a process exports memory as a handle, with which
+// another process maps it. A handle is a file descriptor, or a fabric handle, which also works in
+// other containers and on other machines.
 type GPU struct {
-	Ordinal     int    `json:"ordinal"`
-	Name        string `json:"name"`
-	UUID        string `json:"uuid"`
-	PCIAddress  string `json:"pci"` // as CUDA formats it
-	MemoryBytes int64  `json:"memory"`
-	// Major and Minor are the parts of the compute capability, such as 9 and 0.
-	Major             int  `json:"major"`
-	Minor             int  `json:"minor"`
-	SupportsVMM       bool `json:"vmm"`
-	SupportsPosixFD   bool `json:"posix_fd"`  // handles can be file descriptors
-	SupportsFabric    bool `json:"fabric"`    // handles can be fabric handles
-	SupportsRDMA      bool `json:"rdma"`      // network cards can access the memory
-	SupportsMulticast bool `json:"multicast"` // only reported: symmem never uses multicast
-	// Granularity is the recommended unit of the sizes of mappings in bytes, or 0 if unknown.
-	Granularity  int64 `json:"granularity"`
-	IsExclusive  bool  `json:"exclusive,omitempty"`  // only one process may use the GPU
-	IsProhibited bool  `json:"prohibited,omitempty"` // no process may use the GPU
+	Ordinal           int    `json:"ordinal"` // CUDA's number of the GPU in this process
+	Name              string `json:"name"`
+	UUID              string `json:"uuid"`
+	PCIAddress        string `json:"pci"` // such as 0000:01:00.0
+	MemoryBytes       int64  `json:"memory"`
+	Major             int    `json:"major"` // of the compute capability: 9 in 9.0
+	Minor             int    `json:"minor"` // of the compute capability: 0 in 9.0
+	SupportsVMM       bool   `json:"vmm"`
+	SupportsPosixFD   bool   `json:"posix_fd"`             // handles can be file descriptors
+	SupportsFabric    bool   `json:"fabric"`               // handles can be fabric handles
+	SupportsRDMA      bool   `json:"rdma"`                 // network cards can access the memory
+	SupportsMulticast bool   `json:"multicast"`            // only reported: symmem never uses it
+	Granularity       int64  `json:"granularity"`          // recommended unit of mappings in bytes
+	IsExclusive       bool   `json:"exclusive,omitempty"`  // only one process may use the GPU
+	IsProhibited      bool   `json:"prohibited,omitempty"` // no process may use the GPU
 }
 
-// inspectGPUs inspects the GPUs that CUDA shows to this process. If it fails at a GPU, it returns
-// the GPUs before that one and the error.
+// inspectGPUs inspects the GPUs that CUDA shows to this process. On an error, it also returns the
+// GPUs inspected so far.
 func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 	count, err := driver.DeviceCount()
 	if err != nil {
@@ -65,8 +57,7 @@ func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
 	return gpus, nil
 }
 
-// inspectGPU inspects a GPU. It returns an error only if the driver cannot query a property that
-// every driver knows, such as the name.
+// inspectGPU fails only if the driver cannot query a basic property, such as the name.
 func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	g := GPU{Ordinal: device.Ordinal()}
 	var nameErr, uuidErr, addressErr, memoryErr error
@@ -97,8 +88,7 @@ const (
 	computeModeExclusive  = 3 // CU_COMPUTEMODE_EXCLUSIVE_PROCESS
 )
 
-// inspectAttributes sets the properties that CUDA calls attributes. An old driver may not know some
-// of them.
+// inspectAttributes queries CUDA's device attributes, some of which old drivers do not know.
 func (g *GPU) inspectAttributes(device cuda.Device) {
 	attribute := func(name cuda.Attribute) int {
 		value, err := device.Attribute(name)
@@ -121,12 +111,11 @@ func (g *GPU) inspectAttributes(device cuda.Device) {
 	g.IsProhibited = mode == computeModeProhibited
 }
 
-// minWindowMajor is the major part of the lowest compute capability (6.0) for which NCCL has window
-// kernels, as in src/device/symmetric/generate.py of NCCL. These are kernels for windows: memory
-// that is registered on all ranks.
+// minWindowMajor is the major number of compute capability 6.0, the lowest for which NCCL has
+// window kernels (see src/device/symmetric/generate.py in NCCL).
 const minWindowMajor = 6
 
-// judgeGPUs adds findings about each GPU and about all GPUs together to s.
+// judgeGPUs adds findings about each GPU, and warns if the models differ.
 func judgeGPUs(f *Facts, s *Section) {
 	for i := range f.GPUs {
 		f.GPUs[i].judge(s)
@@ -145,8 +134,7 @@ func judgeGPUs(f *Facts, s *Section) {
 	}
 }
 
-// judge adds a description of the GPU to s and, if it has problems, the most serious one. Each text
-// begins with the ordinal.
+// judge adds a description of the GPU and at most one problem: the most serious one.
 func (g *GPU) judge(s *Section) {
 	s.addOK("%d: %s, compute capability %d.%d, %s, %s, %s", g.Ordinal, g.Name, g.Major, g.Minor,
 		formatBytes(g.MemoryBytes), g.PCIAddress, g.UUID)

@@ -7,41 +7,38 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// A launcher starts the processes (ranks) of a world. For example, torchrun starts four ranks on
-// each of two machines. It sets environment variables on each rank, for example RANK=5 and
-// LOCAL_RANK=1: rank 5 of the world is rank 1 on its machine. The ranks find each other through a
-// store, which has an address. Without a launcher, a process is a world of one rank.
-
-// Launcher describes the world that a launcher's environment variables define.
+// Launcher describes the position of this process among the processes (ranks) of a job, according
+// to environment variables. For example, torchrun sets RANK=5 and LOCAL_RANK=1 on the second of
+// four ranks on the second machine. Ranks find each other through a store, such as a TCP server.
 type Launcher struct {
 	Source    string `json:"source"` // name of the launcher, such as "torchrun", or "one process"
 	Rank      int    `json:"rank"`
-	Size      int    `json:"size"` // number of ranks
-	LocalRank int    `json:"local_rank"`
+	Size      int    `json:"size"`              // number of ranks
+	LocalRank int    `json:"local_rank"`        // rank among those on this machine
 	LocalSize int    `json:"local_size"`        // number of ranks on this machine
 	Store     string `json:"store"`             // kind of the store
 	Address   string `json:"address,omitempty"` // address of the store, or empty if unknown
-	Error     string `json:"error,omitempty"`   // why the variables are invalid
+	Error     string `json:"error,omitempty"`   // why the variables are invalid, or empty
 	// Index is JOB_COMPLETION_INDEX, which Kubernetes sets in the pods of an indexed job.
 	Index string `json:"job_completion_index,omitempty"`
 }
 
-// InspectLauncher describes the world that symmem.Open would join. It does not connect.
+// InspectLauncher describes the ranks that symmem.Open would connect. It does not connect them.
 func InspectLauncher(lookup func(string) (string, bool)) Launcher {
 	index, _ := lookup("JOB_COMPLETION_INDEX")
-	w, err := rendezvous.Discover(lookup, rendezvous.Options{})
+	world, err := rendezvous.Discover(lookup, rendezvous.Options{})
 	if err != nil {
 		return Launcher{Error: err.Error(), Index: index}
 	}
 
 	return Launcher{
-		Source: string(w.Source), Rank: w.Rank, Size: w.Size, LocalRank: w.LocalRank,
-		LocalSize: w.LocalSize, Store: w.Route.Kind.String(), Address: w.Route.Endpoint.Address,
+		Source: string(world.Source), Rank: world.Rank, Size: world.Size,
+		LocalRank: world.LocalRank, LocalSize: world.LocalSize,
+		Store: world.Route.Kind.String(), Address: world.Route.Endpoint.Address,
 		Index: index,
 	}
 }
 
-// judgeLauncher adds findings about the launcher to s.
 func judgeLauncher(f *Facts, s *Section) {
 	l := &f.Launcher
 	hasNoLauncher := l.Source == string(rendezvous.SourceOneProcess)
@@ -62,12 +59,11 @@ func judgeLauncher(f *Facts, s *Section) {
 	}
 }
 
-// judgeWorld adds findings about this rank and the store to s.
+// judgeWorld describes this rank and the store.
 func (l *Launcher) judgeWorld(s *Section) {
 	s.addOK("%s: rank %d of %d, local rank %d of %d", l.Source, l.Rank, l.Size, l.LocalRank,
 		l.LocalSize)
-	needsStore := l.Size > 1
-	if !needsStore {
+	if l.Size <= 1 { // one rank needs no store
 		return
 	}
 
@@ -79,20 +75,20 @@ func (l *Launcher) judgeWorld(s *Section) {
 	s.addOK("store: %s%s", l.Store, where)
 }
 
-// judgeRankCount adds a finding to s if this machine has too many ranks for its GPUs.
+// judgeRankCount adds a problem if this machine has too many ranks for its GPUs.
 func (f *Facts) judgeRankCount(s *Section) {
 	ranks := f.Launcher.LocalSize
 	gpus := len(f.GPUs)
-	// If each rank sees only one GPU, these may be different GPUs.
-	hasTooMany := gpus > 1 && ranks > gpus
-	if hasTooMany && f.usesNCCL() && !f.sharesGPUs() {
+	seesAllGPUs := gpus > 1 // with one GPU, the launcher may have given each rank its own
+	hasTooManyRanks := seesAllGPUs && ranks > gpus
+	if hasTooManyRanks && f.usesNCCL() && !f.sharesGPUs() {
 		s.add(Fail, "start fewer ranks on a machine, show them more GPUs (CUDA_VISIBLE_DEVICES), or "+
 			"let them share GPUs ("+SharingVariable+"=1, with NCCL 2.30 or newer)",
 			"%d ranks on this machine, but only %s", ranks, ranklist.Plural(gpus, "GPU"))
 	}
 }
 
-// sharesGPUs reports whether the user has allowed ranks to share a GPU, and they can.
+// sharesGPUs reports whether ranks may share a GPU and nothing prevents it.
 func (f *Facts) sharesGPUs() bool {
 	isAllowed := slices.ContainsFunc(f.Variables, func(v Variable) bool {
 		return v.Name == SharingVariable && v.Value == "1"

@@ -10,34 +10,26 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPUs of a machine are connected by NVLink, or by the slower PCI Express. For example, three GPUs
-// make six pairs: 0 to 1, 0 to 2, 1 to 0, and so on. For each pair, doctor asks CUDA whether the
-// first GPU can access the memory of the second (peer access). It asks NVML, NVIDIA's management
-// library, whether NVLink connects the two GPUs, and how many NVLinks of each GPU are active.
-
-// Links describes the connections between GPUs.
+// Links describes the connections between the GPUs of a machine: NVLink, or the slower PCI Express.
 type Links struct {
 	// ActiveNVLinks contains the number of active NVLinks of each GPU. It is nil if unknown.
 	ActiveNVLinks []int `json:"nvlinks_up"`
-	// Pairs lists all pairs of GPUs. It lacks pairs with a GPU that the driver cannot open.
+	// Pairs lists both directions of each connection: 0 to 1 and 1 to 0. GPUs that the driver
+	// cannot open are missing.
 	Pairs []Pair `json:"pairs"`
-	// NVMLError states why NVML could not be used, or is empty.
+	// NVMLError states why NVML, NVIDIA's management library, could not be used, or is empty.
 	NVMLError string `json:"nvml_error,omitempty"`
 }
 
-// Pair describes the access of one GPU to the memory of another. The numbers of the GPUs are CUDA's
-// ordinals. A property that the driver cannot query is false or 0.
+// Pair describes the access of GPU From to the memory of GPU To. From and To are CUDA ordinals. A
+// property that the driver cannot query is false or 0.
 type Pair struct {
-	From int `json:"from"`
-	To   int `json:"to"`
-	// HasAccess is set if kernels on From can access the memory of To.
-	HasAccess bool `json:"access"`
-	// HasAtomics is set if kernels on From can use atomic operations on the memory of To.
-	HasAtomics bool `json:"atomics"`
-	// SpeedRank compares the speeds of pairs, according to CUDA. A smaller number is faster.
-	SpeedRank int `json:"rank"`
-	// NVLink states whether NVLink connects the GPUs: "yes", "no", or "unknown".
-	NVLink string `json:"nvlink"`
+	From       int    `json:"from"`
+	To         int    `json:"to"`
+	HasAccess  bool   `json:"access"`  // kernels on From can access the memory
+	HasAtomics bool   `json:"atomics"` // kernels on From can use atomic operations on the memory
+	SpeedRank  int    `json:"rank"`    // CUDA's performance rank: a smaller number is faster
+	NVLink     string `json:"nvlink"`  // whether NVLink connects the GPUs: "yes", "no", or "unknown"
 }
 
 // InspectLinks describes the connections between the given GPUs.
@@ -58,7 +50,7 @@ func InspectLinks(gpus []GPU) Links {
 	return l
 }
 
-// addPairs adds all pairs of GPUs, without results of NVML.
+// addPairs adds all pairs, with NVLink unknown.
 func (l *Links) addPairs(driver *cuda.Driver, gpuCount int) {
 	for from := range gpuCount {
 		source, err := driver.Device(from)
@@ -81,7 +73,6 @@ func (l *Links) addPairs(driver *cuda.Driver, gpuCount int) {
 	}
 }
 
-// inspectPair asks CUDA about the access of source to the memory of target.
 func inspectPair(source, target cuda.Device) Pair {
 	p := Pair{From: source.Ordinal(), To: target.Ordinal(), NVLink: "unknown"}
 	if hasAccess, err := source.CanAccessPeer(target); err == nil {
@@ -99,14 +90,14 @@ func inspectPair(source, target cuda.Device) Pair {
 	return p
 }
 
-// addNVLinks adds the results of NVML. A result remains unknown if NVML does not support the query.
+// addNVLinks asks NVML about NVLinks. If NVML does not support a query, the result stays unknown.
 func (l *Links) addNVLinks(gpus []GPU) error {
 	management, err := openNVML()
 	if err != nil {
 		return err
 	}
 	defer management.close()
-	devices := make([]nvmlDevice, 0, len(gpus)) // NVML's handles of the GPUs, by ordinal
+	devices := make([]nvmlDevice, 0, len(gpus)) // by ordinal
 	for i := range gpus {
 		device, err := management.deviceAt(gpus[i].PCIAddress)
 		if err != nil {
@@ -120,7 +111,7 @@ func (l *Links) addNVLinks(gpus []GPU) error {
 		p := &l.Pairs[i]
 		isConnected, err := management.areConnectedByNVLink(devices[p.From], devices[p.To])
 		if errors.Is(err, errNVMLUnsupported) {
-			continue // NVLink remains "unknown"
+			continue
 		}
 
 		if err != nil {
@@ -137,7 +128,6 @@ func (l *Links) addNVLinks(gpus []GPU) error {
 	return nil
 }
 
-// judgeLinks adds findings about the connections between GPUs to s.
 func judgeLinks(f *Facts, s *Section) {
 	if len(f.GPUs) < 2 {
 		return
@@ -147,7 +137,7 @@ func judgeLinks(f *Facts, s *Section) {
 	f.Links.judgeNVLinks(s)
 }
 
-// judgeAccess adds a finding about peer access to s.
+// judgeAccess adds a finding about peer access: the access of GPUs to each other's memory.
 func (l *Links) judgeAccess(s *Section) {
 	withoutAccess := l.describePairs(func(p *Pair) bool { return !p.HasAccess })
 	if len(withoutAccess) == 0 {
@@ -162,7 +152,6 @@ func (l *Links) judgeAccess(s *Section) {
 			"no windows: %s", len(withoutAccess), len(l.Pairs), joinFirst(withoutAccess))
 }
 
-// judgeNVLinks adds findings about NVLinks to s.
 func (l *Links) judgeNVLinks(s *Section) {
 	unconnected := l.describePairs(func(p *Pair) bool { return p.NVLink == "no" })
 	unknown := l.describePairs(func(p *Pair) bool { return p.NVLink == "unknown" })
@@ -187,7 +176,7 @@ func (l *Links) judgeNVLinks(s *Section) {
 	}
 }
 
-// describePairs describes the pairs for which match returns true. A description is "0 to 1".
+// describePairs returns a text such as "0 to 1" for each pair that matches.
 func (l *Links) describePairs(match func(*Pair) bool) []string {
 	var texts []string
 	for i := range l.Pairs {
@@ -200,7 +189,7 @@ func (l *Links) describePairs(match func(*Pair) bool) []string {
 	return texts
 }
 
-// joinFirst joins the first eight texts. It replaces the others by an ellipsis.
+// joinFirst joins at most eight texts. An ellipsis replaces the rest.
 func joinFirst(texts []string) string {
 	const maxTexts = 8
 	if len(texts) > maxTexts {
@@ -210,7 +199,7 @@ func joinFirst(texts []string) string {
 	return strings.Join(texts, ", ")
 }
 
-// joinCounts joins numbers, as in "18 18". Without numbers, it returns "unknown".
+// joinCounts returns a text such as "18 18", or "unknown" if there are no counts.
 func joinCounts(counts []int) string {
 	if len(counts) == 0 {
 		return "unknown"

@@ -13,10 +13,8 @@ import (
 // nvmlVariable names the environment variable that overrides the file name of NVML.
 const nvmlVariable = "SYMMEM_NVML"
 
-// nvml calls functions of NVML, NVIDIA's management library, by their C names. For example, the C
-// function nvmlDeviceGetP2PStatus(a, b, NVML_P2P_CAPS_INDEX_NVLINK, &status) asks whether NVLink
-// connects the GPUs a and b. It returns a code, and writes the result to a cell: memory at a fixed
-// address. An nvml must not be used after close.
+// nvml calls functions of NVML, NVIDIA's management library. They write results to a cell: heap
+// memory, which does not move.
 type nvml struct {
 	library *dl.Library
 }
@@ -26,8 +24,8 @@ type nvmlDevice uintptr
 
 // Constants of nvml.h in CUDA 12.9.
 const (
-	nvmlSuccess        = 0  // NVML_SUCCESS, a code
-	nvmlNotSupported   = 3  // NVML_ERROR_NOT_SUPPORTED, a code
+	nvmlSuccess        = 0  // NVML_SUCCESS
+	nvmlNotSupported   = 3  // NVML_ERROR_NOT_SUPPORTED
 	maxNVLinks         = 18 // NVML_NVLINK_MAX_LINKS
 	nvmlP2PIndexNVLink = 2  // NVML_P2P_CAPS_INDEX_NVLINK
 	nvmlP2PStatusOK    = 0  // NVML_P2P_STATUS_OK
@@ -55,11 +53,11 @@ func openNVML() (*nvml, error) {
 	return n, nil
 }
 
-// close releases NVML's resources. It ignores an error, because all results have been read.
+// close ignores an error, because the process has already read all results.
 func (n *nvml) close() { _ = n.call("nvmlShutdown") }
 
-// call calls the function of NVML with the given name, and returns an error unless it succeeds. If
-// NVML lacks the function or does not support the query, the error wraps errNVMLUnsupported.
+// call calls the function with the given C name. The error wraps errNVMLUnsupported if this version
+// of NVML lacks the function or the GPU does not support the query.
 func (n *nvml) call(name string, args ...uintptr) error {
 	f, isPresent := n.library.Find(name)
 	if !isPresent {
@@ -77,33 +75,32 @@ func (n *nvml) call(name string, args ...uintptr) error {
 	}
 }
 
-// deviceAt returns the handle of the GPU at a PCI address.
 func (n *nvml) deviceAt(pciAddress string) (nvmlDevice, error) {
 	address := dl.CString(pciAddress)
-	cell := dl.NewCell(uintptr(0)) // for the handle
-	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(address), cell.Address())
+	handleCell := dl.NewCell(uintptr(0))
+	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(address), handleCell.Address())
 	runtime.KeepAlive(address)
-	handle := cell.Take() // releases the cell, also after an error
+	handle := handleCell.Take() // also releases the cell, so it runs even after an error
 	return nvmlDevice(handle), err
 }
 
 // areConnectedByNVLink reports whether kernels on a can access the memory of b through NVLink.
 func (n *nvml) areConnectedByNVLink(a, b nvmlDevice) (bool, error) {
-	cell := dl.NewCell(int32(-1)) // for the status; initially invalid
+	const noStatus = int32(-1)
+	statusCell := dl.NewCell(noStatus)
 	err := n.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlP2PIndexNVLink,
-		cell.Address())
-	status := cell.Take()
+		statusCell.Address())
+	status := statusCell.Take()
 	return status == nvmlP2PStatusOK, err
 }
 
-// countActiveNVLinks returns the number of the GPU's NVLinks that are active. If the GPU has fewer
-// than maxNVLinks, the queries for the others fail. They count as inactive.
+// countActiveNVLinks counts a failed query as an inactive link, because a GPU may lack the link.
 func (n *nvml) countActiveNVLinks(d nvmlDevice) int {
 	count := 0
 	for link := range uintptr(maxNVLinks) {
-		cell := dl.NewCell(int32(0)) // for the state
-		err := n.call("nvmlDeviceGetNvLinkState", uintptr(d), link, cell.Address())
-		isActive := cell.Take() != 0
+		stateCell := dl.NewCell(int32(0))
+		err := n.call("nvmlDeviceGetNvLinkState", uintptr(d), link, stateCell.Address())
+		isActive := stateCell.Take() != 0
 		if err == nil && isActive {
 			count++
 		}
@@ -114,11 +111,11 @@ func (n *nvml) countActiveNVLinks(d nvmlDevice) int {
 
 // driverVersion returns the version of the driver, such as 580.159.
 func (n *nvml) driverVersion() (string, error) {
-	const bufferBytes = 80                  // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
-	cell := dl.NewCell([bufferBytes]byte{}) // for the version, as a C string
-	err := n.call("nvmlSystemGetDriverVersion", cell.Address(), bufferBytes)
-	buffer := cell.Take()
-	endOfString := []byte{0}
-	version, _, _ := bytes.Cut(buffer[:], endOfString)
+	const bufferBytes = 80 // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
+	versionCell := dl.NewCell([bufferBytes]byte{})
+	err := n.call("nvmlSystemGetDriverVersion", versionCell.Address(), bufferBytes)
+	buffer := versionCell.Take()
+	endOfCString := []byte{0}
+	version, _, _ := bytes.Cut(buffer[:], endOfCString)
 	return string(version), err
 }

@@ -8,17 +8,13 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// These tests ask NVML, NVIDIA's management library, about links between GPUs. A test compiles a
-// library that replaces NVML, and sets the variable that overrides NVML's file name.
-
-// nvmlSource is the source of a library with three GPUs, which have the numbers 0 to 2:
+// nvmlSource is a fake of NVML, NVIDIA's management library, in C. NVLink connects GPUs 0 and 1:
 //
-//	GPU 0: at PCI address 0000:01:00.0, 12 active links
-//	GPU 1: at PCI address 0000:02:00.0, 13 active links
-//	GPU 2: at PCI address 0000:03:00.0, queries about links are not supported
+//	GPU 0: 0000:01:00.0, 12 active links
+//	GPU 1: 0000:02:00.0, 13 active links
+//	GPU 2: 0000:03:00.0, does not support queries about links
 //
-// NVLink connects GPUs 0 and 1. A function returns 0 or NVML's code of an error: 1 (not
-// initialized), 2 (invalid argument), 3 (not supported) or 6 (not found).
+// Error codes: 1 not initialized, 2 invalid argument, 3 not supported, 6 not found.
 const nvmlSource = `
 #include <stdint.h>
 #include <string.h>
@@ -54,10 +50,9 @@ int nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned link, int *active) {
 }
 `
 
-// nvmlAddresses lists the PCI addresses of the GPUs in nvmlSource.
+// nvmlAddresses contains the PCI addresses in nvmlSource.
 var nvmlAddresses = []string{"0000:01:00.0", "0000:02:00.0", "0000:03:00.0"}
 
-// gpusAtPCI returns GPUs with the given PCI addresses, by which NVML finds them.
 func gpusAtPCI(addresses ...string) []GPU {
 	all := make([]GPU, len(addresses))
 	for i, a := range addresses {
@@ -67,8 +62,6 @@ func gpusAtPCI(addresses ...string) []GPU {
 	return all
 }
 
-// TestAddNVLinks checks that addNVLinks adds active links and connections to Links. A connection
-// remains unknown if NVML does not support the query. An unknown GPU causes an error.
 func TestAddNVLinks(t *testing.T) {
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", nvmlSource))
 	l := Links{Pairs: []Pair{
@@ -99,8 +92,6 @@ func TestAddNVLinks(t *testing.T) {
 	}
 }
 
-// TestAddNVLinksWithoutLibrary checks that there is an error, and that connections remain unknown,
-// if NVML is missing.
 func TestAddNVLinksWithoutLibrary(t *testing.T) {
 	t.Setenv(nvmlVariable, "/nowhere/libnvidia-ml.so.1")
 	l := Links{Pairs: []Pair{{From: 0, To: 1, NVLink: "unknown"}}}
@@ -117,11 +108,10 @@ func TestAddNVLinksWithoutLibrary(t *testing.T) {
 	}
 }
 
-// TestAddNVLinksWithOldLibrary checks that there is an error, and that the number of active links
-// remains unknown, if the library lacks most functions of NVML.
 func TestAddNVLinksWithOldLibrary(t *testing.T) {
-	source := "int nvmlInit_v2(void) { return 0; } int nvmlShutdown(void) { return 0; }"
-	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", source))
+	const sourceWithoutQueries = "int nvmlInit_v2(void) { return 0; } " +
+		"int nvmlShutdown(void) { return 0; }"
+	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", sourceWithoutQueries))
 	var l Links
 	if err := l.addNVLinks(gpusAtPCI(nvmlAddresses[0])); err == nil {
 		t.Error("addNVLinks with an old library returned no error")

@@ -9,16 +9,14 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// A Report consists of sections about one subject each, and a section of findings. For example, the
-// text of the section "driver" is:
+// A Report consists of sections, such as:
 //
 //	driver
 //	  ok    driver 520.61 for CUDA 11.8, /usr/lib/libcuda.so.1
 //	  warn  NCCL does not use virtual memory management with a driver for CUDA 11.8, ...
 //	        to do: install a driver for CUDA 12.0 or newer
 
-// Level rates a finding, a section or a report. The level of a section or report is that of its
-// worst finding.
+// Level rates a finding. A section or report has the level of its worst finding.
 type Level string
 
 // The levels, from the best to the worst.
@@ -28,7 +26,6 @@ const (
 	Fail Level = "fail" // symmem does not work
 )
 
-// worseLevel returns the worse of two levels. Any other value counts as OK.
 func worseLevel(a, b Level) Level {
 	switch {
 	case a == Fail || b == Fail:
@@ -44,13 +41,13 @@ func worseLevel(a, b Level) Level {
 type Finding struct {
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
-	// Advice states how to solve the problem, or is empty if there is none.
+	// Advice states how to solve the problem. It is empty if Level is OK.
 	Advice string `json:"advice,omitempty"`
 }
 
 // Section holds the findings about one subject.
 type Section struct {
-	Name     string    `json:"name"`  // the subject, such as "driver"
+	Name     string    `json:"name"`  // such as "driver"
 	Level    Level     `json:"level"` // the worst level of the findings
 	Findings []Finding `json:"findings"`
 }
@@ -60,8 +57,8 @@ type Report struct {
 	Verdict  Level     `json:"verdict"`  // the worst level of the sections
 	Backend  string    `json:"backend"`  // the backend that symmem.Open would choose
 	Ranks    int       `json:"ranks"`    // number of ranks in the trial, or 0 without a trial
-	Sections []Section `json:"sections"` // only sections with findings
-	Facts    Facts     `json:"facts"`    // the facts that were examined
+	Sections []Section `json:"sections"` // only those with findings
+	Facts    Facts     `json:"facts"`    // the examined facts
 }
 
 // Problems returns the findings whose level is not OK.
@@ -78,12 +75,11 @@ func (r *Report) Problems() []Finding {
 	return problems
 }
 
-// addOK adds a finding that needs no action. format and args make its text.
+// addOK adds a finding that needs no action.
 func (s *Section) addOK(format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})
 }
 
-// add adds a finding with a level, and advice about what to do. format and args make its text.
 func (s *Section) add(level Level, advice, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	s.Findings = append(s.Findings, Finding{Level: level, Text: text, Advice: advice})
@@ -111,10 +107,9 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// indent indents all lines but the first, so that they are aligned with the first line.
+// indent aligns further lines of a text with its first line.
 func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
 
-// summaryText returns a summary of the numbers of findings by level.
 func summaryText(counts map[Level]int) string {
 	warnings := ranklist.Plural(counts[Warn], "warning")
 	switch {

@@ -12,17 +12,9 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// These tests cover reports: Examine judges facts about a machine, and returns a report with a
-// section for each subject, such as limits. A section has findings. The level of a finding is OK,
-// Warn or Fail. The verdict of the report is the worst level.
+// TestReports runs the files in testdata/reports. The flag -rewrite updates the expected output.
 //
-// Tests use the facts in testdata/h200.json, about a machine without problems, and change some. For
-// example, the change {"limits": {"files": 10}} leads to a finding with the level Warn.
-
-// TestReports compares the texts of reports with the output expected in testdata/reports. The flag
-// -rewrite replaces this output. The only command in a file is:
-//
-//	examine [section=NAME]   print the report, or a section, after the change in the input
+//	examine [section=NAME]   print the report, or one section, on the facts of readFacts(input)
 func TestReports(t *testing.T) {
 	datadriven.Walk(t, "testdata/reports", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -49,8 +41,8 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// readFacts returns the facts in testdata/h200.json after a change. The change is JSON with new
-// values of fields, or "" for no change.
+// readFacts returns the facts in testdata/h200.json, about a machine without problems, after a
+// change such as {"limits": {"files": 10}}. An empty change changes nothing.
 func readFacts(t *testing.T, change string) *Facts {
 	t.Helper()
 	text, err := os.ReadFile("testdata/h200.json")
@@ -67,12 +59,12 @@ func readFacts(t *testing.T, change string) *Facts {
 	onlyChange := &Facts{}
 	decode(t, []byte(change), onlyChange)
 	clearLists(facts, onlyChange)
-	decode(t, []byte(change), facts) // sets the fields in change, and keeps the others
+	decode(t, []byte(change), facts) // keeps fields that are not in change
 	return facts
 }
 
-// clearLists clears each list in facts for which change has a new list. Otherwise, decoding the
-// change would merge the fields of old and new elements. No test changes lists other than these.
+// clearLists clears the lists in facts that change replaces. Otherwise, decoding the change would
+// merge old and new elements. It knows only the lists that tests change.
 func clearLists(facts, change *Facts) {
 	if change.GPUs != nil {
 		facts.GPUs = nil
@@ -87,8 +79,7 @@ func clearLists(facts, change *Facts) {
 	}
 }
 
-// decode decodes JSON into facts. Fields that are not in the JSON keep their values. The test fails
-// if a field is unknown.
+// decode fails the test if the JSON has an unknown field.
 func decode(t *testing.T, text []byte, facts *Facts) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -98,7 +89,6 @@ func decode(t *testing.T, text []byte, facts *Facts) {
 	}
 }
 
-// TestVerdictIsWorstLevel checks that the verdict is the worst level of all findings.
 func TestVerdictIsWorstLevel(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -131,11 +121,12 @@ func TestVerdictIsWorstLevel(t *testing.T) {
 	}
 }
 
-// TestFindingsHaveAdvice checks that a finding has advice if and only if it is a problem: its level
-// is not OK. The facts are those of a machine with many problems.
+// Exactly the findings that are problems have advice.
 func TestFindingsHaveAdvice(t *testing.T) {
-	failedTrial := &Trial{Error: "x"}
-	r := Examine(&Facts{RequestedBackend: "nccl", Backend: "nccl", Trial: failedTrial})
+	withoutGPU := &Facts{
+		RequestedBackend: "nccl", Backend: "nccl", Trial: &Trial{Error: "failed trial"},
+	}
+	r := Examine(withoutGPU)
 	problemCount := 0
 	for _, s := range r.Sections {
 		for _, f := range s.Findings {
@@ -156,8 +147,7 @@ func TestFindingsHaveAdvice(t *testing.T) {
 	}
 }
 
-// TestReportJSONContainsFacts checks that a report as JSON contains its facts. Examining them again
-// must give the same verdict and number of sections.
+// Examining the facts in a JSON report gives the same report.
 func TestReportJSONContainsFacts(t *testing.T) {
 	facts := readFacts(t, "")
 	out, err := json.Marshal(Examine(facts))
@@ -177,15 +167,12 @@ func TestReportJSONContainsFacts(t *testing.T) {
 	}
 }
 
-// errPipeClosed is the error of a failingWriter.
 var errPipeClosed = errors.New("the pipe is closed")
 
-// failingWriter is a writer that always fails.
 type failingWriter struct{}
 
 func (failingWriter) Write([]byte) (int, error) { return 0, errPipeClosed }
 
-// TestWriteTextReturnsWriteError checks that WriteText returns the error of its writer.
 func TestWriteTextReturnsWriteError(t *testing.T) {
 	report := Examine(readFacts(t, ""))
 	err := report.WriteText(failingWriter{})

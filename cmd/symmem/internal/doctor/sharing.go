@@ -7,24 +7,22 @@ import (
 	"symmem/internal/nccl"
 )
 
-// If a machine has fewer GPUs than ranks, for example 1 GPU and 4 ranks, the ranks can share a GPU
-// with NCCL 2.30 or newer. Their kernels then run in turns. If a daemon of NVIDIA's Multi-Process
-// Service (MPS) is running, the kernels can run at the same time.
-
-// SharingVariable is NCCL's environment variable that, if set to 1, allows ranks to share a GPU.
+// SharingVariable is an environment variable of NCCL. The value 1 allows ranks to share a GPU.
 const SharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 
-// minSharingVersion is the first version of NCCL (2.30) that lets ranks share a GPU.
-const minSharingVersion = 23000
+// minSharingVersion is the first version of NCCL that lets ranks share a GPU.
+const minSharingVersion = 23000 // 2.30
 
-// GPUSharing describes whether several ranks can use one GPU.
+// GPUSharing describes whether several ranks, each of which is a process, can use one GPU. Their
+// kernels run in turns, or concurrently if NVIDIA's Multi-Process Service (MPS) is running.
 type GPUSharing struct {
 	Obstacle         string `json:"missing,omitempty"` // why ranks cannot share a GPU, or empty
-	IsServiceRunning bool   `json:"mps_runs"`          // whether a daemon is running
+	IsServiceRunning bool   `json:"mps_runs"`          // the daemon of MPS is running
 	ServiceProgram   string `json:"mps,omitempty"`     // path of the daemon's program, or empty
 }
 
-// InspectSharing checks whether ranks can share the GPUs. A nil library is not checked.
+// InspectSharing checks whether ranks can share the GPUs. It skips the checks of NCCL if library is
+// nil.
 func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GPUSharing {
 	s := GPUSharing{IsServiceRunning: mps.IsRunning(getenv)}
 	if path, err := mps.Find(); err == nil {
@@ -39,7 +37,8 @@ func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GP
 func (s *GPUSharing) findObstacle(
 	gpus []GPU, library *Library, getenv func(string) string,
 ) string {
-	switch value := getenv(SharingVariable); {
+	value := getenv(SharingVariable)
+	switch {
 	case len(gpus) == 0:
 		return "there is no GPU"
 	case value != "" && value != "1":
@@ -58,7 +57,7 @@ func (s *GPUSharing) findObstacle(
 		case g.IsProhibited:
 			return fmt.Sprintf("the compute mode of GPU %d is prohibited: run nvidia-smi -c DEFAULT",
 				g.Ordinal)
-		case g.IsExclusive && !canRunService: // each rank is a process
+		case g.IsExclusive && !canRunService:
 			return fmt.Sprintf("the compute mode of GPU %d admits only one process: run nvidia-smi -c "+
 				"DEFAULT, or install nvidia-cuda-mps-control", g.Ordinal)
 		}
@@ -67,8 +66,7 @@ func (s *GPUSharing) findObstacle(
 	return ""
 }
 
-// judgeSharing adds a finding about sharing to s. It never warns, because in most programs each
-// rank has its own GPU.
+// judgeSharing never warns, because in most programs each rank has its own GPU.
 func judgeSharing(f *Facts, s *Section) {
 	sharing := &f.Sharing
 	switch {

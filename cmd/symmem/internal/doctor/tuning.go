@@ -8,29 +8,24 @@ import (
 	"symmem/internal/tuning"
 )
 
-// A tuning table has rules that choose the path of each call, a way to execute it. On GPUs, the
-// paths include plain and window (with NCCL's kernels) and direct (with symmem's kernels). Most
-// rules are for a certain number of ranks. For example, a table that was measured with 8 ranks may
-// have no rule for 4 ranks. Then, 4 ranks mostly use the plain path, and doctor warns.
-
-// Tuning describes the tuning table, and its rules for a number of ranks.
+// Tuning describes a tuning table, whose rules choose how calls are executed: with NCCL's kernels
+// (plain and window paths) or symmem's kernels (direct path). Most rules apply to one number of
+// ranks, so a table measured with 8 ranks may have none for 4 ranks.
 type Tuning struct {
-	Name      string `json:"name"`   // "" if there is no table
-	Digest    string `json:"digest"` // hash of the rules
-	File      string `json:"file"`   // path of the user's table, which may be missing
-	RuleCount int    `json:"rules"`  // number of rules for Ranks ranks on one machine
-	// HasDirectRule is set if a rule for Ranks ranks, or for any number of ranks, is about the
-	// direct path.
-	HasDirectRule bool   `json:"direct"`
-	Ranks         int    `json:"ranks"`              // number for which the table is judged
+	Name          string `json:"name"`               // "" if there is no table
+	Digest        string `json:"digest"`             // hash of the rules
+	File          string `json:"file"`               // path of the user's table, which may be missing
+	RuleCount     int    `json:"rules"`              // rules for Ranks ranks on one machine
+	HasDirectRule bool   `json:"direct"`             // a rule about the direct path can apply
+	Ranks         int    `json:"ranks"`              // number of ranks to check for rules
 	MeasuredOn    string `json:"measured,omitempty"` // date of the measurement
 	MeasuredWith  string `json:"library,omitempty"`  // measured library, such as "NCCL 2.28.9"
 	Error         string `json:"error,omitempty"`    // why the file is unusable, or empty
 }
 
-// ReadTuning returns the tuning table that symmem.Open would use. It reads the table from file. If
-// the file is missing and not required, it returns the built-in table for the device. If there is
-// no device and the backend is not host, there is no table, and it returns nil and no error.
+// ReadTuning returns the tuning table that symmem.Open would use: the table in file or, if the file
+// is missing and not required, the built-in table. It returns nil without an error if the backend
+// needs a device and there is none.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	if err == nil {
@@ -51,7 +46,7 @@ func ReadTuning(backend, device, file string, required bool) (*tuning.Table, err
 	return tuning.Builtin(backend, device), nil
 }
 
-// InspectTuning describes the table that ReadTuning returns, and its rules for a number of ranks.
+// InspectTuning describes the table that ReadTuning returns.
 func InspectTuning(backend, device string, ranks int, file string, required bool) Tuning {
 	t := Tuning{File: file, Ranks: ranks}
 	table, err := ReadTuning(backend, device, file, required)
@@ -60,7 +55,7 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 		return t
 	}
 
-	if table == nil { // there is no table
+	if table == nil { // no GPU, so symmem.Open uses no table
 		return t
 	}
 
@@ -75,9 +70,9 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 			t.RuleCount++
 		}
 
-		isGeneral := r.Ranks == 0      // for any number of ranks
+		isForAnyRanks := r.Ranks == 0
 		isDirectRule := r.Memory != "" // only rules about the direct path name a kind of memory
-		if isDirectRule && (isForRanks || isGeneral) {
+		if isDirectRule && (isForRanks || isForAnyRanks) {
 			t.HasDirectRule = true
 		}
 	}
@@ -85,14 +80,12 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 	return t
 }
 
-// fileExists reports whether a file exists. Like symmem.Open, it treats inaccessible files as
-// missing.
+// fileExists treats an inaccessible file as missing, as symmem.Open does.
 func fileExists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
 
-// judgeTuning adds findings about the tuning table to s.
 func judgeTuning(f *Facts, s *Section) {
 	t := &f.Tuning
 	if t.Error != "" {
@@ -106,8 +99,7 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 
 	s.addOK("%s, digest %s", t.Name, t.Digest)
-	doesPathMatter := f.usesNCCL() && t.Ranks >= 2
-	if !doesPathMatter {
+	if !f.usesNCCL() || t.Ranks < 2 { // there is only one path
 		return
 	}
 
@@ -130,7 +122,7 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 }
 
-// describePathWithoutRule states which path calls take if the table has no rule for their ranks.
+// describePathWithoutRule states which path calls take if no rule is for t.Ranks ranks.
 func (t *Tuning) describePathWithoutRule() string {
 	if t.HasDirectRule {
 		return "calls that cannot take the direct path take the plain path"
