@@ -10,40 +10,28 @@ import (
 	"symmem/trace"
 )
 
-// The clocks of machines differ. To put the events of all ranks on one timeline, an export compares
-// each clock with the reference, which is the clock of the rank with the lowest number:
-//
-//   - In calls such as Agree, Any and Step, ranks compare or combine a value. They return from such
-//     a call at almost the same time. The time on a rank's clock is the rank's sample.
-//   - Suppose that ranks 0 and 1 call Agree("batch size") three times. Rank 0 has the samples 1000,
-//     2000 and 3000 us. Rank 1 has the samples 6010, 7000 and 7995 us.
-//   - So the differences are 5010, 5000 and 4995 us. Their median is the offset of rank 1's clock:
-//     it is ahead by 5000 us.
-//   - The spread shows how precise the offset is. 90% of the differences deviate from the offset by
-//     at most the spread, which is 10 us here.
-//   - The offset is applied: it is subtracted from all times of rank 1. Small or unreliable offsets
-//     are not applied.
+// The ranks of a group return from calls such as Agree and Step at almost the same time. An export
+// uses these times to correct the clocks of ranks. For example, rank 0 returned from three calls at
+// 1000, 2000 and 3000 us, and rank 1 at 6010, 7000 and 7995 us. The offset of rank 1's clock is the
+// median of the differences: 5000 us. The spread is the 90th percentile of their deviations from
+// the offset: 10 us.
 
-// Clock describes how the clock of a rank differs from the reference.
+// Clock compares the clock of a rank with the reference, the clock of the lowest rank.
 type Clock struct {
-	Rank        int  `json:"rank"`
-	IsReference bool `json:"reference"`
-	// CallCount is the number of calls that were compared, or 0 if the offset is unknown.
-	CallCount int `json:"calls"`
-	// MeasuredOffset is in nanoseconds. It is positive if the rank's clock is ahead.
-	MeasuredOffset int64 `json:"measured_ns"`
-	// Spread is in nanoseconds.
-	Spread int64 `json:"spread_ns"`
-	// AppliedOffset is MeasuredOffset, or 0 if the offset is not applied. It is in nanoseconds.
-	AppliedOffset int64 `json:"offset_ns"`
+	Rank           int   `json:"rank"`
+	IsReference    bool  `json:"reference"`
+	CallCount      int   `json:"calls"`       // compared calls, or 0 if the offset is unknown
+	MeasuredOffset int64 `json:"measured_ns"` // positive if the clock is ahead
+	Spread         int64 `json:"spread_ns"`   // 90% of the differences are this close to the offset
+	AppliedOffset  int64 `json:"offset_ns"`   // MeasuredOffset, or 0 if it is small or unreliable
 }
 
 const (
 	minCalls  = 3                             // fewer calls make an offset unreliable
-	minOffset = int64(100 * time.Microsecond) // in nanoseconds; smaller offsets are not applied
+	minOffset = int64(100 * time.Microsecond) // in nanoseconds
 )
 
-// isDifferent reports whether the measurement shows that the clock differs from the reference.
+// isDifferent reports whether the offset is reliable and large.
 func (c *Clock) isDifferent() bool {
 	if c.CallCount < minCalls {
 		return false
@@ -70,41 +58,38 @@ func (c Clock) String() string {
 		-time.Duration(c.AppliedOffset), c.CallCount, time.Duration(c.Spread))
 }
 
-// valueKey identifies a value that the ranks of a group compare or combine again and again.
+// valueKey identifies a value that ranks compare or combine, such as "batch size" in Agree.
 type valueKey struct {
 	group string // ID of the group
 	name  string // name of the value
 }
 
-// callKey identifies a call. With the same numbering, a call has the same key on all ranks.
+// callKey identifies a call on all ranks.
 type callKey struct {
 	value  valueKey
-	number uint64 // of the call
+	number uint64 // see numbering
 }
 
-// clockSamples holds the samples of a rank by call, in nanoseconds since 1970.
+// clockSamples holds the times of a rank's calls, in nanoseconds since 1970.
 type clockSamples map[callKey]int64
 
-// series counts the calls for one value. If the series is long, samples are kept for about one of
-// stride calls. stride is 1, 2, 4 and so on.
+// series counts the calls for one value, of which about one in stride is sampled.
 type series struct {
-	count  uint64 // number of calls so far
-	stride uint64
+	count  uint64
+	stride uint64 // a power of two, which grows with count
 }
 
-// isKept reports whether the sample of a call is kept. It depends on a hash of the call's number,
-// because the numbers themselves can all be odd.
+// isKept reports whether a call is sampled. It hashes the number, because all numbers can be odd.
 func isKept(number, stride uint64) bool {
 	const factor = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
 	hash := bits.Reverse64(number * factor)
 	return hash%stride == 0
 }
 
-// maxSamples limits the samples of one value.
+// maxSamples approximately limits the samples of one value.
 const maxSamples = 4096
 
-// A numbering determines the numbers of calls. Samples of ranks can only be compared if they have
-// the same numbering.
+// numbering selects how calls are numbered. Only samples with the same numbering are comparable.
 type numbering int
 
 const (
@@ -114,13 +99,13 @@ const (
 	byEvent
 )
 
-// sampleClock returns the samples in a trace. In a long series, the numbers of calls determine
-// which samples are kept. So ranks whose series differ in length have calls in common.
-func sampleClock(l *trace.Log, by numbering) clockSamples {
+// sampleClock returns the samples in a trace. Selecting calls by number makes a long and a short
+// trace have samples of the same calls.
+func sampleClock(log *trace.Log, by numbering) clockSamples {
 	samples := clockSamples{}
 	seriesByValue := map[valueKey]*series{}
-	for i := range l.Records {
-		r := &l.Records[i]
+	for i := range log.Records {
+		r := &log.Records[i]
 		if !isValueKind(r.Kind) {
 			continue
 		}
@@ -157,7 +142,7 @@ func isValueKind(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// thin removes the samples of a value that isKept excludes.
+// thin removes the samples that a larger stride excludes.
 func (s clockSamples) thin(value valueKey, stride uint64) {
 	for call := range s {
 		if call.value == value && !isKept(call.number, stride) {
@@ -166,11 +151,9 @@ func (s clockSamples) thin(value valueKey, stride uint64) {
 	}
 }
 
-// measureClocks returns the clocks of the ranks. samples[i] holds the samples of ranks[i].
-//
-// It compares the first rank, the reference, with all others. A rank without a call in common with
-// the first rank is compared with another rank whose offset is known. For example, rank 2 may have
-// calls in common with rank 1 only. Its offset is the sum of rank 1's offset and the difference.
+// measureClocks returns the clocks of ranks, whose samples are in the same order. It searches
+// breadth-first from the reference, ranks[0]. If rank 2 has common calls only with rank 1, its
+// offset is its offset from rank 1 plus the offset of rank 1.
 func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	clocks := make([]Clock, len(ranks))
 	for i := range clocks {
@@ -178,13 +161,14 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	}
 
 	clocks[0].IsReference = true
-	isKnown := make([]bool, len(ranks)) // whether the offset of ranks[i] is known
-	isKnown[0] = true
-	known := []int{0} // the indexes of these ranks; the loop appends to it
-	for n := 0; n < len(known); n++ {
-		base := known[n]
+	isMeasured := make([]bool, len(ranks))
+	isMeasured[0] = true
+	queue := []int{0} // indexes of measured ranks to compare with the others
+	for len(queue) > 0 {
+		base := queue[0]
+		queue = queue[1:]
 		for i := range clocks {
-			if isKnown[i] {
+			if isMeasured[i] {
 				continue
 			}
 
@@ -193,8 +177,8 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 				continue
 			}
 
-			isKnown[i] = true
-			known = append(known, i)
+			isMeasured[i] = true
+			queue = append(queue, i)
 			clock := &clocks[i]
 			clock.CallCount = callCount
 			clock.MeasuredOffset = clocks[base].MeasuredOffset + offset
@@ -208,13 +192,12 @@ func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	return clocks
 }
 
-// compareSamples returns the offset of the second clock from the first one, and its spread.
-// callCount is the number of calls in common.
-func compareSamples(first, second clockSamples) (offset, spread int64, callCount int) {
+// compareSamples returns the offset of a clock from a base clock, and the number of common calls.
+func compareSamples(base, samples clockSamples) (offset, spread int64, callCount int) {
 	var differences []int64
-	for call, secondTime := range second {
-		if firstTime, isCommon := first[call]; isCommon {
-			differences = append(differences, secondTime-firstTime)
+	for call, sample := range samples {
+		if baseSample, isCommon := base[call]; isCommon {
+			differences = append(differences, sample-baseSample)
 		}
 	}
 

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -9,37 +10,37 @@ import (
 )
 
 func TestClockOffsetIsMeasured(t *testing.T) {
+	const ranks = 3 // the clock of the last one is ahead
+	const calls = 50
 	for _, ahead := range []time.Duration{0, time.Hour, -3 * time.Minute} {
-		clocks := open(t, traceRun(t, 3, 50, ahead)).Clocks
-		if len(clocks) != 3 || clocks[1].AppliedOffset != 0 {
-			t.Fatalf("clocks = %+v; want 3, the second without an offset", clocks)
+		clocks := open(t, traceRun(t, ranks, calls, ahead)).Clocks
+		if len(clocks) != ranks || clocks[1].AppliedOffset != 0 {
+			t.Fatalf("clocks = %+v; want %d, the second without an offset", clocks, ranks)
 		}
 
-		c := clocks[2]
-		if off := time.Duration(c.AppliedOffset) - ahead; c.CallCount != 50 || off.Abs() > time.Second {
-			t.Errorf("ahead by %v: clock = %+v; want that offset from 50 calls", ahead, c)
+		last := clocks[2]
+		deviation := time.Duration(last.AppliedOffset) - ahead
+		if last.CallCount != calls || deviation.Abs() > time.Second {
+			t.Errorf("ahead by %v: clock = %+v; want that offset from %d calls", ahead, last, calls)
 		}
 	}
 }
 
-// TestClockIsComparedThroughAnotherRank compares the clocks of ranks that have no call in common.
+// The clocks of two ranks without common calls are compared through a third rank.
 func TestClockIsComparedThroughAnotherRank(t *testing.T) {
-	call := func(name string, times ...int64) clockSamples {
+	samplesOf := func(name string, times ...int64) clockSamples {
 		s := clockSamples{}
-		for n, at := range times {
-			s[callKey{value: valueKey{group: "g", name: name}, number: uint64(n)}] = at
+		for n, sample := range times {
+			s[callKey{value: valueKey{group: "g", name: name}, number: uint64(n)}] = sample
 		}
 
 		return s
 	}
-	middle := call("a", 1e9, 2e9, 3e9)
-	for k, at := range call("b", 5e9, 6e9, 7e9) {
-		middle[k] = at
-	}
-
+	both := samplesOf("a", 1e9, 2e9, 3e9)
+	maps.Copy(both, samplesOf("b", 5e9, 6e9, 7e9))
 	ranks := []rankTrace{{rank: 0}, {rank: 4}, {rank: 7}, {rank: 9}}
 	clocks := measureClocks(ranks, []clockSamples{
-		call("a", 0, 1e9, 2e9), call("b", 3e9, 4e9, 5e9), middle, call("c", 1),
+		samplesOf("a", 0, 1e9, 2e9), samplesOf("b", 3e9, 4e9, 5e9), both, samplesOf("c", 1),
 	})
 	want := []Clock{
 		{Rank: 0, IsReference: true},
@@ -57,33 +58,36 @@ func TestClockIsComparedThroughAnotherRank(t *testing.T) {
 func TestRanksSampleTheSameCalls(t *testing.T) {
 	long := &trace.Log{}
 	for n := range 10 * maxSamples {
+		oddNumber := uint64(2*n + 1)
 		long.Records = append(long.Records, trace.Record{
 			Event: event.Event{
-				Kind: event.KindInteger, Group: worldID, Name: "n", Number: uint64(2*n + 1),
+				Kind: event.KindInteger, Group: worldID, Name: "n", Number: oddNumber,
 			},
 			Time: time.Unix(int64(n), 0),
 		})
 	}
 
-	short := &trace.Log{Records: long.Records[:100]}
+	const shortCalls = 100
+	short := &trace.Log{Records: long.Records[:shortCalls]}
 	for _, by := range []numbering{byCount, byEvent} {
-		a, b := sampleClock(long, by), sampleClock(short, by)
-		if len(a) > 2*maxSamples || len(b) != 100 {
-			t.Fatalf("got %d and %d samples; want at most %d, and 100", len(a), len(b), 2*maxSamples)
+		longSamples, shortSamples := sampleClock(long, by), sampleClock(short, by)
+		if len(longSamples) > 2*maxSamples || len(shortSamples) != shortCalls {
+			t.Fatalf("got %d and %d samples; want at most %d, and %d",
+				len(longSamples), len(shortSamples), 2*maxSamples, shortCalls)
 		}
 
-		if _, _, calls := compareSamples(a, b); calls < 5 {
-			t.Errorf("got %d samples of the same calls; want 5 or more", calls)
+		const minCommonCalls = 5 // of about 100/16, because the long trace samples 1 call in 16
+		if _, _, calls := compareSamples(longSamples, shortSamples); calls < minCommonCalls {
+			t.Errorf("got %d samples of the same calls; want %d or more", calls, minCommonCalls)
 		}
 	}
 }
 
-// TestClockIsMeasuredAfterOneRankLostEvents compares a complete trace with one that has lost its
-// oldest events. Each step takes a millisecond, so different steps would give different times.
 func TestClockIsMeasuredAfterOneRankLostEvents(t *testing.T) {
 	folder := t.TempDir()
 	var sources []*trace.Source
-	for rank, records := range []int{4096, 64} {
+	const sufficientRecords, tooFewRecords = 4096, 64
+	for rank, records := range []int{sufficientRecords, tooFewRecords} {
 		w, err := trace.Create(folder, trace.Options{Rank: rank, Size: 2, Records: records})
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +99,7 @@ func TestClockIsMeasuredAfterOneRankLostEvents(t *testing.T) {
 	call := &event.Call{
 		Operation: "Barrier", Path: "plain", Root: -1, SendSegment: -1, RecvSegment: -1,
 	}
-	ticker := time.NewTicker(time.Millisecond)
+	ticker := time.NewTicker(time.Millisecond) // gives steps different times
 	defer ticker.Stop()
 	for n := range 30 {
 		<-ticker.C
@@ -105,13 +109,13 @@ func TestClockIsMeasuredAfterOneRankLostEvents(t *testing.T) {
 	}
 
 	traces := open(t, folder)
-	c := traces.Clocks[1]
-	if traces.areComplete() || c.CallCount == 0 {
-		t.Fatalf("clock = %+v of traces without lost events: %v; want calls in common, and lost events",
-			c, traces.areComplete())
+	clock := traces.Clocks[1]
+	if traces.areComplete() || clock.CallCount == 0 {
+		t.Fatalf("traces are complete: %v, clock = %+v; want lost events and common calls",
+			traces.areComplete(), clock)
 	}
 
-	if off := time.Duration(c.MeasuredOffset); off.Abs() > 5*time.Millisecond {
-		t.Errorf("measured offset = %v in %d calls; want about 0", off, c.CallCount)
+	if offset := time.Duration(clock.MeasuredOffset); offset.Abs() > 5*time.Millisecond {
+		t.Errorf("measured offset = %v in %d calls; want about 0", offset, clock.CallCount)
 	}
 }

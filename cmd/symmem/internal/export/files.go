@@ -13,14 +13,12 @@ import (
 	"symmem/trace"
 )
 
-// An export writes one file for each rank to a folder: snapshot_rank0, snapshot_rank1, and so on.
-// The names have no extension, because PyTorch's tools read the rank from the end of the name.
-
-// fileName returns the name of a rank's file. prefix is "snapshot_rank", for example.
+// fileName returns a name such as snapshot_rank0. It has no extension, because PyTorch's tools read
+// the rank from the end of the name.
 func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
 
-// writeFiles writes the files of an export to a folder, which it creates if necessary. It calls
-// write for the contents of each file: i is the index of the rank in t.ranks, and log is its trace.
+// writeFiles writes a file for each rank to a folder, which it creates if necessary. It calls write
+// with the index of the rank in t.ranks and the rank's trace.
 func writeFiles(
 	t *Traces, folder, prefix string, write func(w io.Writer, i int, log *trace.Log) error,
 ) error {
@@ -44,7 +42,7 @@ func writeFiles(
 	return nil
 }
 
-// prepareFolder creates the folder if it does not exist, and checks that it may be used.
+// prepareFolder creates the folder, or checks that the export may write to the existing one.
 func prepareFolder(t *Traces, folder, prefix string) error {
 	entries, err := os.ReadDir(folder) // no entries if the folder does not exist
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +60,7 @@ func prepareFolder(t *Traces, folder, prefix string) error {
 	return checkOnlyOutputs(t, folder, prefix, entries)
 }
 
-// checkKeepsInputs returns an error if the export would replace one of the traces that it reads.
+// checkKeepsInputs returns an error if the export would overwrite a trace that it reads.
 func checkKeepsInputs(t *Traces, folder, prefix string) error {
 	for _, r := range t.ranks {
 		input, err := os.Stat(r.path)
@@ -71,7 +69,7 @@ func checkKeepsInputs(t *Traces, folder, prefix string) error {
 		}
 
 		output, err := os.Stat(filepath.Join(folder, fileName(prefix, r.rank)))
-		if err != nil { // usually, the output does not exist yet
+		if err != nil { // usually because the output does not exist yet
 			continue
 		}
 
@@ -83,8 +81,7 @@ func checkKeepsInputs(t *Traces, folder, prefix string) error {
 	return nil
 }
 
-// checkOnlyOutputs returns an error if the folder contains an entry that the export would not
-// replace.
+// checkOnlyOutputs returns an error if the folder contains other entries than outputs.
 func checkOnlyOutputs(t *Traces, folder, prefix string, entries []fs.DirEntry) error {
 	for _, e := range entries {
 		isOutput := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
@@ -97,8 +94,8 @@ func checkOnlyOutputs(t *Traces, folder, prefix string, entries []fs.DirEntry) e
 	return nil
 }
 
-// WriteFile creates or replaces a file that only this user can read. It calls write for the
-// contents. After an error, an existing file is unchanged.
+// WriteFile atomically creates or replaces a file that only this user can read. On an error, an
+// existing file stays unchanged.
 func WriteFile(path string, write func(io.Writer) error) error {
 	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

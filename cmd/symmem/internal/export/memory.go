@@ -7,19 +7,8 @@ import (
 	"symmem/trace"
 )
 
-// A pool maps segments of memory, and places blocks in them. A trace gives the places of blocks as
-// offsets in segments, and contains no addresses. But the exported files need addresses, so
-// poolStates invents one for each segment. For example, it applies these records of a trace:
-//
-//	segment 0 has 2 MiB               its address is 1<<40; 2 MiB are mapped
-//	alloc 512 B at offset 4096        the block has the address 1<<40 + 4096; 512 B are allocated
-//	defer the block at offset 4096    it is freed, but still in use; 512 B are allocated
-//	return the block at offset 4096   0 B are allocated
-//
-// A trace may have lost its oldest records. If the record of a segment is missing, its size is
-// unknown. Then poolStates assumes that the segment ends with its last block so far.
-
-// poolStates holds the state of a rank's pools after some records of its trace.
+// poolStates replays the allocations and frees in a rank's trace. A pool maps segments of memory
+// and allocates blocks in them. Traces contain no addresses, so poolStates invents them.
 type poolStates struct {
 	pools           map[poolID]*poolState
 	ordered         []*poolState // in the order of first use
@@ -27,17 +16,15 @@ type poolStates struct {
 	nextAddress     int64        // of the next segment
 }
 
-// poolID identifies a pool of the rank.
 type poolID struct {
-	group string // ID of the group whose ranks share the pool, or "" for a pool of this rank only
+	group string // ID of the group that shares the pool, or "" for a local pool
 	pool  uint64 // ID of the pool in the trace
 }
 
-// poolState holds the state of a pool.
 type poolState struct {
 	title string // name of the pool in exported files
-	// number is 0 for a pool of this rank only. Shared pools are numbered from 1, in the order of
-	// their first use. This order is the same on all ranks.
+	// number is 0 for a local pool. Shared pools are numbered from 1 in the order of first use,
+	// which is the same on all ranks.
 	number         int64
 	segments       map[int32]*segment // mapped segments, by number
 	mappedBytes    int64              // sum of the sizes of segments
@@ -45,24 +32,24 @@ type poolState struct {
 }
 
 type segment struct {
-	address       int64 // invented
-	bytes         int64 // size, or the end of the last block so far if the size is unknown
-	isSizeUnknown bool
+	address       int64           // invented
+	bytes         int64           // if the size is unknown: the end of the last block so far
+	isSizeUnknown bool            // the trace has lost the record of the segment
 	blocks        map[int64]block // by offset
 }
 
 type block struct {
 	size          int64  // in bytes
-	requestedSize int64  // in bytes; the program requested this size, which can be smaller
-	isFreed       bool   // the program has freed the block, but it may still be in use
+	requestedSize int64  // in bytes; size is this size, rounded up
+	isFreed       bool   // the program has freed the block, but the GPU may still use it
 	callSite      string // of the allocation, as file:line, or "" if unknown
 }
 
-// Invented addresses.
+// The address space of invented addresses.
 const (
-	firstAddress        = int64(1) << 40  // of the first segment
-	segmentAlignment    = int64(2) << 20  // addresses of segments are multiples of it
-	unknownSegmentBytes = int64(64) << 30 // space for a segment of unknown size
+	firstAddress        = int64(1) << 40
+	segmentAlignment    = int64(2) << 20
+	unknownSegmentBytes = int64(64) << 30 // reserved for a segment of unknown size
 )
 
 func newPoolStates() *poolStates {
@@ -70,10 +57,9 @@ func newPoolStates() *poolStates {
 }
 
 // apply updates the state with a record. It returns the pool whose mappedBytes or allocatedBytes
-// may have changed, or nil if there is none.
+// may have changed, or nil.
 func (m *poolStates) apply(r *trace.Record) *poolState {
-	isAboutSegment := r.Segment >= 0
-	if !isAboutSegment {
+	if r.Segment < 0 { // the event is not about memory
 		return nil
 	}
 
@@ -81,25 +67,26 @@ func (m *poolStates) apply(r *trace.Record) *poolState {
 	switch r.Kind {
 	case event.KindSegment:
 		m.addSegment(p, r)
+		return p
 	case event.KindTrim, event.KindRelease:
 		p.removeSegment(r.Segment)
+		return p
 	case event.KindAlloc:
 		m.addBlock(p, r)
+		return p
 	case event.KindFree, event.KindReturn:
 		s := m.findOrAddSegment(p, r)
 		p.removeBlock(s, r.Offset)
-	case event.KindPark, event.KindDefer: // the block is still in use
+		return p
+	case event.KindPark, event.KindDefer: // a later KindReturn removes the block
 		s := m.findOrAddSegment(p, r)
 		s.markFreed(r.Offset)
 		return nil
 	default:
 		return nil
 	}
-
-	return p
 }
 
-// findOrAddPool returns the pool of a record.
 func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
 	id := poolID{group: r.Group, pool: r.Pool}
 	if p := m.pools[id]; p != nil {
@@ -120,7 +107,7 @@ func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
 	return p
 }
 
-// addSegment adds the segment of a record. It replaces an older segment with the same number.
+// addSegment replaces an older segment with the same number.
 func (m *poolStates) addSegment(p *poolState, r *trace.Record) {
 	p.removeSegment(r.Segment)
 	p.segments[r.Segment] = &segment{
@@ -132,8 +119,7 @@ func (m *poolStates) addSegment(p *poolState, r *trace.Record) {
 	m.nextAddress += roundUp(size+gap, segmentAlignment)
 }
 
-// findOrAddSegment returns the segment of a record. If the segment is not known, the trace has lost
-// its record, so findOrAddSegment adds a segment of unknown size.
+// findOrAddSegment adds a segment of unknown size if the trace has lost the segment's record.
 func (m *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
 	s := p.segments[r.Segment]
 	if s == nil {
@@ -145,7 +131,7 @@ func (m *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
 	return s
 }
 
-// removeSegment removes a segment with its blocks, if it exists.
+// removeSegment removes a segment and its blocks. It does nothing if the segment does not exist.
 func (p *poolState) removeSegment(number int32) {
 	s := p.segments[number]
 	if s == nil {
@@ -160,7 +146,7 @@ func (p *poolState) removeSegment(number int32) {
 	delete(p.segments, number)
 }
 
-// addBlock adds the block of a record. It replaces an older block at the same offset.
+// addBlock replaces an older block at the same offset.
 func (m *poolStates) addBlock(p *poolState, r *trace.Record) {
 	s := m.findOrAddSegment(p, r)
 	end := r.Offset + r.Size
@@ -176,7 +162,6 @@ func (m *poolStates) addBlock(p *poolState, r *trace.Record) {
 	p.allocatedBytes += r.Size
 }
 
-// markFreed sets isFreed of the block at an offset, if there is one.
 func (s *segment) markFreed(offset int64) {
 	if b, isKnown := s.blocks[offset]; isKnown {
 		b.isFreed = true
@@ -184,7 +169,7 @@ func (s *segment) markFreed(offset int64) {
 	}
 }
 
-// removeBlock removes the block at an offset, if there is one.
+// removeBlock does nothing if the trace has lost the allocation of the block.
 func (p *poolState) removeBlock(s *segment, offset int64) {
 	if b, isKnown := s.blocks[offset]; isKnown {
 		p.allocatedBytes -= b.size
@@ -192,5 +177,5 @@ func (p *poolState) removeBlock(s *segment, offset int64) {
 	}
 }
 
-// roundUp rounds n, which must not be negative, up to a multiple of unit.
+// roundUp rounds n up to a multiple of unit. n must not be negative.
 func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }

@@ -7,54 +7,38 @@ import (
 	"strings"
 )
 
-// A pickle is an encoded Python value. It consists of operations, which build the value on a stack.
-// For example, these operations build the list ["a", 7]:
-//
-//	opEmptyList     push an empty list
-//	opMark          push a mark
-//	opText "a"      push the string "a"
-//	opInt32 7       push the integer 7
-//	opAppends       remove the mark and the items above it, and append the items to the list
-//
-// The items between a mark and opAppends are a batch. A long list needs several batches. A dict is
-// built in the same way, from keys and values in turn.
-
-// The opcodes of operations. The comments have the names in Python's module pickle, if they differ.
+// Opcodes of Python's pickle format, a program for a stack machine. For example, opEmptyList,
+// opMark, opText "a", opInt32 7, opAppends build the list ["a", 7].
 const (
-	opProtocol    = 0x80 // PROTO
+	opProtocol    = 0x80 // PROTO: the version of the format
 	opStop        = '.'
 	opMark        = '('
 	opEmptyList   = ']'
-	opAppends     = 'e'
+	opAppends     = 'e' // pops the items above the mark and appends them to the list below
 	opEmptyDict   = '}'
-	opSetItems    = 'u'
+	opSetItems    = 'u'  // pops keys and values above the mark, and sets items of the dict below
 	opText        = 'X'  // BINUNICODE
-	opStoreInMemo = 'r'  // LONG_BINPUT
-	opGetFromMemo = 'j'  // LONG_BINGET
+	opStoreInMemo = 'r'  // LONG_BINPUT: gives the top of the stack a number
+	opGetFromMemo = 'j'  // LONG_BINGET: pushes the value with a number
 	opInt32       = 'J'  // BININT
 	opLong        = 0x8a // LONG1
 	opFalse       = 0x89 // NEWFALSE
-	opTuple2      = 0x86 // TUPLE2
+	opTuple2      = 0x86 // TUPLE2: pops two values and pushes a tuple of them
 )
 
-// pickler writes a pickle piece by piece, so that it never holds the whole value in memory.
-//
-// A list is written by openList, beginItem before each item, and closeList. A dict is written by
-// openDict, writeKey before each value, and closeDict. If writing fails, finish returns the error.
+// pickler streams a pickle to a file. A list is written by openList, beginItem before each item,
+// and closeList. A dict is written by openDict, writeKey before each value, and closeDict.
 type pickler struct {
-	w            *bufio.Writer // keeps the first error
-	batchLengths []int         // the length of the current batch of each open list, innermost last
-
-	// memoNumbers holds the numbers of strings in the memo, a table in the reader of the pickle. Such
-	// a string is written as its number.
-	memoNumbers map[string]uint32
+	w            *bufio.Writer     // keeps the first error, which finish returns
+	batchLengths []int             // for each open list, items since the last opMark; innermost last
+	memoNumbers  map[string]uint32 // by string that opStoreInMemo has numbered
 }
 
 func newPickler(w io.Writer) *pickler {
 	const bufferBytes = 1 << 16
 	p := &pickler{w: bufio.NewWriterSize(w, bufferBytes), memoNumbers: map[string]uint32{}}
-	const protocol = 2 // the version of the format
-	p.writeBytes(opProtocol, protocol)
+	const version = 2
+	p.writeBytes(opProtocol, version)
 	return p
 }
 
@@ -76,16 +60,16 @@ func (p *pickler) closeList() {
 	p.batchLengths = p.batchLengths[:len(p.batchLengths)-1]
 }
 
-// maxBatchItems is the largest length of a batch, as in Python's pickler. PyTorch's memory_viz page
-// fails with many more items.
+// maxBatchItems limits the items of one opAppends, as Python does. PyTorch's memory_viz page fails
+// with many more items.
 const maxBatchItems = 1000
 
-// beginItem begins an item of the innermost open list. The caller must write the item next.
+// beginItem begins an item of the innermost open list.
 func (p *pickler) beginItem() {
 	innermost := len(p.batchLengths) - 1
 	isBatchFull := p.batchLengths[innermost] == maxBatchItems
 	if isBatchFull {
-		p.writeBytes(opAppends, opMark) // end the batch, and begin another one
+		p.writeBytes(opAppends, opMark)
 		p.batchLengths[innermost] = 0
 	}
 
@@ -95,14 +79,12 @@ func (p *pickler) beginItem() {
 func (p *pickler) openDict()  { p.writeBytes(opEmptyDict, opMark) }
 func (p *pickler) closeDict() { p.writeBytes(opSetItems) }
 
-// writeKey writes a key of a dict. The caller must write the value next.
 func (p *pickler) writeKey(name string) { p.writeText(name) }
 
-// maxMemoStrings limits the number of strings in the memo.
+// maxMemoStrings limits the memory for memoNumbers.
 const maxMemoStrings = 1 << 16
 
-// writeText writes a string or, if the memo has it, its number in the memo. It adds a new string to
-// the memo, unless the memo is full.
+// writeText writes a string that is in the memo as its number.
 func (p *pickler) writeText(s string) {
 	s = strings.ToValidUTF8(s, "?")
 	if number, isInMemo := p.memoNumbers[s]; isInMemo {
@@ -122,7 +104,7 @@ func (p *pickler) writeText(s string) {
 	}
 }
 
-// writeUint32 writes the argument of an operation.
+// writeUint32 writes the argument of an opcode.
 func (p *pickler) writeUint32(n uint32) {
 	p.writeBytes(binary.LittleEndian.AppendUint32(nil, n)...)
 }
@@ -135,11 +117,9 @@ func (p *pickler) writeInteger(n int64) {
 		return
 	}
 
-	const byteCount = 8 // of n
-	p.writeBytes(binary.LittleEndian.AppendUint64([]byte{opLong, byteCount}, uint64(n))...)
+	const bytesOfN = 8
+	p.writeBytes(binary.LittleEndian.AppendUint64([]byte{opLong, bytesOfN}, uint64(n))...)
 }
-
-// The following methods write a key and its value to a dict.
 
 func (p *pickler) writeTextItem(key, value string) {
 	p.writeKey(key)
@@ -156,23 +136,22 @@ func (p *pickler) writeFalseItem(key string) {
 	p.writeBytes(opFalse)
 }
 
-// writePairItem writes a key and a tuple of two integers.
 func (p *pickler) writePairItem(key string, first, second int64) {
 	p.writeKey(key)
 	p.writeInteger(first)
 	p.writeInteger(second)
-	p.writeBytes(opTuple2) // makes a tuple of the two integers
+	p.writeBytes(opTuple2)
 }
 
-// frame is a line of a call stack, such as line 12 of "train.py" in the function "main".
+// frame is a frame of a Python call stack.
 type frame struct {
 	name string // of the function
 	file string
 	line int64
 }
 
-// writeFrames writes the key "frames" and a list with the frame f. If f is the zero frame, the list
-// is empty.
+// writeFrames writes the item "frames", a call stack of one frame. The zero frame stands for an
+// empty call stack.
 func (p *pickler) writeFrames(f frame) {
 	p.writeKey("frames")
 	p.openList()

@@ -10,23 +10,12 @@ import (
 	"symmem/trace"
 )
 
-// A memory snapshot is a file that PyTorch's memory_viz page shows: a pickle, which is an encoded
-// Python value. It contains the events about memory, and the segments and blocks at the end. A
-// segment is a range of memory in which a pool places blocks.
+// WriteSnapshots writes a memory snapshot for each rank to a folder, and returns the number of
+// events in all snapshots. A snapshot is a pickle (an encoded Python value), which PyTorch's
+// memory_viz page shows.
 //
-// Each event is made from a record of a trace. One record can result in two events:
-//
-//	record                                  events
-//	alloc of a block                        alloc
-//	free of a block                         free_requested, free_completed
-//	free of a block that is still in use    free_requested
-//	return of such a block to its pool      free_completed
-
-// WriteSnapshots writes a memory snapshot in PyTorch's format for each rank to a folder. It returns
-// the number of events in all snapshots.
-//
-// Pools of groups appear as MemPools of device 0, and other pools as the default pool. Traces
-// contain no addresses, so those in snapshots are invented.
+// Pools that a group shares appear as MemPools of device 0, and other pools as the default pool.
+// Traces contain no addresses, so those in snapshots are invented.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, log *trace.Log) error {
 		s := snapshotWriter{
@@ -40,23 +29,22 @@ func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	return events, err
 }
 
-// snapshotWriter writes the snapshot of one rank. Methods of the pickler encode parts of it: a list
-// is opened, has beginItem before each item, and is closed. A dict (a Python map) is opened, has
-// items with keys, and is closed.
+// snapshotWriter writes the snapshot of one rank: the history of events about memory, and the
+// segments (ranges of memory) and blocks at the end.
 type snapshotWriter struct {
 	*pickler
-	pools      *poolStates // state of the pools after the records up to now
-	timeline   timeline    // has the time of the latest record
-	clock      Clock       // how far the rank's clock is ahead
+	pools      *poolStates // after the latest record
+	timeline   timeline    // at the time of the latest record
+	clock      Clock       // offset of the rank's clock
 	eventCount int         // number of events written
 }
 
 func (s *snapshotWriter) write(log *trace.Log) error {
 	s.openDict()
 	s.writeKey("device_traces")
-	s.openList() // the lists of events of all devices
+	s.openList()
 	s.beginItem()
-	s.openList() // the events of device 0
+	s.openList() // events of device 0
 	for i := range log.Records {
 		s.writeRecord(&log.Records[i])
 	}
@@ -71,30 +59,29 @@ func (s *snapshotWriter) write(log *trace.Log) error {
 	s.writeFalseItem("expandable_segments")
 	s.closeDict()
 	s.writeKey("external_annotations")
-	s.openList() // remains empty
+	s.openList()
 	s.closeList()
 	s.closeDict()
 	return s.finish()
 }
 
-// writeRecord writes the events that a record results in, and updates the state of the pools.
+// writeRecord updates the state of the pools and writes the events of a record.
 func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	s.timeline.advance(r)
-	isAboutMemory := !r.Kind.IsGroupEvent() && r.Segment >= 0
-	if !isAboutMemory {
+	if r.Kind.IsGroupEvent() || r.Segment < 0 { // not about memory
 		return
 	}
 
 	p := s.pools.findOrAddPool(r)
-	oldSegment := p.segments[r.Segment] // before the record; nil if unknown
+	oldSegment := p.segments[r.Segment] // nil if unknown
 	var oldBlock block
-	isBlockKnown := false // true if the trace contains the allocation of the block
+	isBlockKnown := false // the trace contains the allocation of the block
 	if oldSegment != nil {
 		oldBlock, isBlockKnown = oldSegment.blocks[r.Offset]
 	}
 
 	s.pools.apply(r)
-	newSegment := p.segments[r.Segment] // after the record; nil if removed
+	newSegment := p.segments[r.Segment] // nil if removed
 	switch r.Kind {
 	case event.KindSegment:
 		s.writeEvent("segment_alloc", p, newSegment.address, r.Size, r)
@@ -109,25 +96,22 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 			s.writeFree(p, newSegment.address+r.Offset, oldBlock, r)
 		}
 
-	default: // results in no event
+	default: // no event
 	}
 }
 
-// writeFree writes the events for a record that frees or returns a block. b is the block before the
-// record.
+// writeFree writes the two events of a free, or one of them: a block that is still in use is freed
+// by KindPark or KindDefer, and later completed by KindReturn. b is the block before the record.
 func (s *snapshotWriter) writeFree(p *poolState, address int64, b block, r *trace.Record) {
-	isRequest := !b.isFreed
-	if isRequest {
+	if !b.isFreed {
 		s.writeEvent("free_requested", p, address, b.requestedSize, r)
 	}
 
-	isCompletion := r.Kind == event.KindFree || r.Kind == event.KindReturn
-	if isCompletion {
+	if r.Kind == event.KindFree || r.Kind == event.KindReturn {
 		s.writeEvent("free_completed", p, address, b.requestedSize, r)
 	}
 }
 
-// writeEvent writes an event. action is its name, such as "alloc".
 func (s *snapshotWriter) writeEvent(
 	action string, p *poolState, address, size int64, r *trace.Record,
 ) {
@@ -147,13 +131,11 @@ func (s *snapshotWriter) writeEvent(
 	s.closeDict()
 }
 
-// writePoolItem writes a key and the ID of a pool in PyTorch. This is a pair of integers: (0, 0) is
-// the default pool, and (0, 3) is MemPool 3.
+// writePoolItem writes PyTorch's ID of a pool: (0, 0) is the default pool, and (0, 3) is MemPool 3.
 func (s *snapshotWriter) writePoolItem(key string, p *poolState) {
 	s.writePairItem(key, 0, p.number)
 }
 
-// writeSegments writes the list of segments at the end of the trace.
 func (s *snapshotWriter) writeSegments() {
 	s.openList()
 	for _, p := range s.pools.ordered {
@@ -165,10 +147,10 @@ func (s *snapshotWriter) writeSegments() {
 	s.closeList()
 }
 
-func (s *snapshotWriter) writeSegment(p *poolState, g *segment) {
+func (s *snapshotWriter) writeSegment(p *poolState, seg *segment) {
 	allocatedBytes := int64(0)
 	requestedBytes := int64(0)
-	for _, b := range g.blocks {
+	for _, b := range seg.blocks {
 		allocatedBytes += b.size
 		requestedBytes += b.requestedSize
 	}
@@ -176,8 +158,8 @@ func (s *snapshotWriter) writeSegment(p *poolState, g *segment) {
 	s.beginItem()
 	s.openDict()
 	s.writeIntegerItem("device", 0)
-	s.writeIntegerItem("address", g.address)
-	s.writeIntegerItem("total_size", g.bytes)
+	s.writeIntegerItem("address", seg.address)
+	s.writeIntegerItem("total_size", seg.bytes)
 	s.writeIntegerItem("allocated_size", allocatedBytes)
 	s.writeIntegerItem("active_size", allocatedBytes)
 	s.writeIntegerItem("requested_size", requestedBytes)
@@ -185,22 +167,22 @@ func (s *snapshotWriter) writeSegment(p *poolState, g *segment) {
 	s.writeTextItem("segment_type", "large")
 	s.writePoolItem("segment_pool_id", p)
 	s.writeFalseItem("is_expandable")
-	s.writeFrames(frame{}) // an empty call stack
+	noCallSite := frame{}
+	s.writeFrames(noCallSite)
 	s.writeKey("blocks")
 	s.openList()
-	s.writeBlocks(p, g)
+	s.writeBlocks(p, seg)
 	s.closeList()
 	s.closeDict()
 }
 
-// writeBlocks writes the blocks of a segment in the order of their addresses. Between them, it
-// writes the free memory as inactive blocks.
-func (s *snapshotWriter) writeBlocks(p *poolState, g *segment) {
+// writeBlocks writes blocks in address order, and the gaps between them as inactive blocks.
+func (s *snapshotWriter) writeBlocks(p *poolState, seg *segment) {
 	end := int64(0) // offset of the end of the preceding block
-	for _, offset := range slices.Sorted(maps.Keys(g.blocks)) {
-		b := g.blocks[offset]
+	for _, offset := range slices.Sorted(maps.Keys(seg.blocks)) {
+		b := seg.blocks[offset]
 		if offset > end {
-			s.writeInactiveBlock(g.address+end, offset-end)
+			s.writeInactiveBlock(seg.address+end, offset-end)
 		}
 
 		state := "active_allocated"
@@ -208,12 +190,12 @@ func (s *snapshotWriter) writeBlocks(p *poolState, g *segment) {
 			state = "active_awaiting_free"
 		}
 
-		s.writeBlock(g.address+offset, b, state, frameOf(b.callSite, p.title))
+		s.writeBlock(seg.address+offset, b, state, frameOf(b.callSite, p.title))
 		end = offset + b.size
 	}
 
-	if end < g.bytes {
-		s.writeInactiveBlock(g.address+end, g.bytes-end)
+	if end < seg.bytes {
+		s.writeInactiveBlock(seg.address+end, seg.bytes-end)
 	}
 }
 
