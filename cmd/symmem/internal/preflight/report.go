@@ -11,19 +11,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// The checks make calls (collectives on all ranks), and measure the links between pairs of ranks.
-// If the link between ranks 0 and 3 is slow, the text of a Report is, for example:
-//
-//	AllReduce of 16777216 B on 4 ranks: window path, 220 us (table 210 us)
-//	6 links: 5 GB/s (ranks 0 and 3) to 42 GB/s (ranks 0 and 1)
-//	FAULT (link): link between ranks 0 (node a) and 3 (node a) is slow: ...
-//	        to do: look for errors: ...
-//	4 ranks on 1 node, nccl backend: NOT READY, 2.3 s
-//
-// A path is a way in which symmem executes a call. The table is the tuning table, which contains
-// times that were measured earlier. A node is a machine.
-
-// Kind is the kind of the component that is at fault.
+// Kind is the kind of component that is at fault.
 type Kind string
 
 // The kinds of faults, in the order in which reports list them.
@@ -34,38 +22,37 @@ const (
 	KindJob  Kind = "job"  // no particular component
 )
 
-// exitCodes holds the exit code of the program for each kind of fault.
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
 // Fault describes a problem and the component that causes it.
 type Fault struct {
 	Kind   Kind   `json:"kind"`
-	Node   string `json:"node,omitempty"`  // for KindNode and KindRank: its name, or empty
-	Ranks  []int  `json:"ranks,omitempty"` // for KindRank: the rank; for KindLink: its two ranks
-	GPU    string `json:"gpu,omitempty"`   // for KindRank: GPU of the rank, or empty if unknown
+	Node   string `json:"node,omitempty"`  // name of the node, or of the rank's node
+	Ranks  []int  `json:"ranks,omitempty"` // the rank, or the two ranks of the link
+	GPU    string `json:"gpu,omitempty"`   // GPU of the rank, or empty if unknown
 	Text   string `json:"text"`            // the problem
 	Advice string `json:"advice"`          // how to solve the problem
 }
 
-// Call summarizes a call on all ranks.
+// Call summarizes a collective call on all ranks. A path is a way to execute it, such as symmem's
+// kernels. The tuning table contains times that were measured earlier.
 type Call struct {
 	Operation         string  `json:"operation"`
 	Bytes             int64   `json:"bytes"`
-	RequestedPath     string  `json:"asked"`              // path that the checks requested
+	RequestedPath     string  `json:"asked"`
 	Path              string  `json:"path"`               // path that the call took
 	Microseconds      float64 `json:"us"`                 // time on the slowest rank
 	TableMicroseconds float64 `json:"table_us,omitempty"` // time in the tuning table, or 0
-	WrongElements     int64   `json:"wrong"`              // number of wrong elements on all ranks
+	WrongElements     int64   `json:"wrong"`              // on all ranks
 }
 
 // Report holds Judge's findings.
 type Report struct {
-	IsReady bool   `json:"ok"` // there are no faults
-	Backend string `json:"backend"`
-	Source  string `json:"source"` // what started the ranks, such as "torchrun"
-	Ranks   int    `json:"ranks"`  // number of ranks
-	// Nodes contains the name of each rank's machine, or "" for a rank without a result.
-	Nodes     []string `json:"nodes"`
+	IsReady   bool     `json:"ok"` // there are no faults
+	Backend   string   `json:"backend"`
+	Source    string   `json:"source"` // what started the ranks, such as "torchrun"
+	Ranks     int      `json:"ranks"`  // number of ranks
+	Nodes     []string `json:"nodes"`  // by rank: name of its machine, or "" without a result
 	Faults    []Fault  `json:"faults"`
 	Warnings  []string `json:"warnings"`
 	Calls     []Call   `json:"calls"`
@@ -91,7 +78,13 @@ func (r *Report) AddInterrupt(signal string) {
 	})
 }
 
-// WriteText writes the report as text.
+// WriteText writes a text such as:
+//
+//	AllReduce of 16777216 B on 4 ranks: window path, 220 us (table 210 us)
+//	6 links: 5 GB/s (ranks 0 and 3) to 42 GB/s (ranks 0 and 1)
+//	FAULT (link): link between ranks 0 (node a) and 3 (node a) is slow: ...
+//	        to do: look for errors: ...
+//	4 ranks on 1 node, nccl backend: NOT READY, 2.3 s
 func (r *Report) WriteText(w io.Writer) error {
 	var out bytes.Buffer
 	for _, c := range r.Calls {
@@ -127,7 +120,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// linksText returns a summary of links, of which there must be at least one.
+// linksText describes the slowest and the fastest link. It needs at least one link.
 func linksText(links []Link) string {
 	bySpeed := func(a, b Link) int { return cmp.Compare(a.BytesPerSecond, b.BytesPerSecond) }
 	slowest := slices.MinFunc(links, bySpeed)
@@ -137,15 +130,13 @@ func linksText(links []Link) string {
 		fastest.BytesPerSecond/1e9, fastest.From, fastest.To)
 }
 
-// countNodes returns the number of different machines.
 func (r *Report) countNodes() int {
-	isNode := map[string]bool{}
+	names := map[string]bool{}
 	for _, name := range r.Nodes {
-		isKnown := name != "" // the rank has a result
-		if isKnown {
-			isNode[name] = true
+		if name != "" {
+			names[name] = true
 		}
 	}
 
-	return len(isNode)
+	return len(names)
 }

@@ -13,19 +13,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// These tests parse NCCL's log. For each launch of a kernel, the log has a line with the kernel
-// that NCCL has chosen, such as:
+// TestLogsOfEachVersion runs the files in testdata/logs. The flag -rewrite updates the expected
+// output. Commands:
 //
-//	h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}
-//
-// Parse turns this line into a Choice: for an AllReduce of 8 bytes, the kernel "plain RING/LL". A
-// choice is windowed if it uses windows: memory that ranks have registered with NCCL. Its kernel
-// may execute several calls, which the log names works.
-
-// TestLogsOfEachVersion parses logs of each NCCL version, and compares the results with the output
-// expected in testdata/logs. The flag -rewrite replaces this output. A file has these commands:
-//
-//	parse   parse the input as a log, and print its choices
+//	parse   parse the input as a log, and print its choices of kernels
 //	prove   print the kernels of each collective in the input, according to the log parsed last
 func TestLogsOfEachVersion(t *testing.T) {
 	datadriven.Walk(t, "testdata/logs", func(t *testing.T, path string) {
@@ -51,7 +42,6 @@ func TestLogsOfEachVersion(t *testing.T) {
 	})
 }
 
-// formatLog returns a line about each choice in a log.
 func formatLog(l Log) string {
 	var b strings.Builder
 	for _, c := range l {
@@ -62,8 +52,6 @@ func formatLog(l Log) string {
 	return b.String()
 }
 
-// formatKernels returns a line about the kernels of each collective in the input. A line of the
-// input is such as "AllReduce 1024", with the operation and the bytes.
 func formatKernels(t *testing.T, l Log, input string) string {
 	t.Helper()
 	var b strings.Builder
@@ -92,17 +80,15 @@ func parseCollective(t *testing.T, line string) Collective {
 	return Collective{Operation: operation, Bytes: bytes}
 }
 
-// TestParseIgnoresUnterminatedLine checks that a last line without a newline is not parsed, because
-// NCCL may still be writing it.
+// NCCL may still be writing the last line.
 func TestParseIgnoresUnterminatedLine(t *testing.T) {
-	line := "h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
+	const line = "h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
 	l, err := Parse(strings.NewReader(line + "\n" + line))
 	if err != nil || len(l) != 1 {
 		t.Errorf("Parse returned %d choices, error %v; want 1, nil", len(l), err)
 	}
 }
 
-// TestParseReturnsReadError checks that Parse returns the error of its reader.
 func TestParseReturnsReadError(t *testing.T) {
 	errRead := errors.New("read failed")
 	brokenFile := io.MultiReader(strings.NewReader("a\n"), iotest.ErrReader(errRead))
@@ -111,8 +97,6 @@ func TestParseReturnsReadError(t *testing.T) {
 	}
 }
 
-// TestParseChoice checks that ParseChoice understands NCCL's messages about random choices. A line
-// of the log contains such a message.
 func TestParseChoice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		message, want := drawChoice(t)
@@ -122,8 +106,8 @@ func TestParseChoice(t *testing.T) {
 	})
 }
 
-// drawChoice returns a random choice and NCCL's message about it. The format of the message depends
-// on whether the choice is windowed.
+// drawChoice returns a random choice of a kernel and NCCL's message about it. A kernel that uses
+// windows can execute several calls, which NCCL names works.
 func drawChoice(t *rapid.T) (message string, choice Choice) {
 	name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)
 	number := rapid.IntRange(0, 1<<20)
@@ -148,8 +132,6 @@ func drawChoice(t *rapid.T) (message string, choice Choice) {
 	return message, choice
 }
 
-// FuzzParse checks that every choice in a parsed log is complete, and that KernelsOf finds each
-// choice for one call. KernelsOf ignores a choice for several calls, because its bytes are a sum.
 func FuzzParse(f *testing.F) {
 	f.Add("h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 8 Bytes -> Kernel K nchannels 1 nthreads 2\n")
 	f.Add("h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n")
@@ -170,6 +152,7 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("choice %+v lacks a text", c)
 			}
 
+			// The bytes of a choice for several calls are a sum, which matches no collective.
 			if c.Calls == 1 && !l.KernelsOf(c.Collective).Logged {
 				t.Errorf("KernelsOf does not find %+v in the log", c)
 			}

@@ -11,37 +11,26 @@ import (
 	"symmem/internal/dl"
 )
 
-// NCCL writes a log if the environment requests one. Its log variables are NCCL_DEBUG (how much to
-// log), NCCL_DEBUG_SUBSYS (about which parts of NCCL) and NCCL_DEBUG_FILE. A Recorder sets the log
-// variables that the user has not set, and then reads the log. Examples:
-//
-//   - The user has set no log variable. The Recorder requests a log in a temporary file.
-//   - The user has set NCCL_DEBUG=INFO, and so has requested a log. The Recorder chooses a file for
-//     it, which remains for the user.
-//   - The user has set NCCL_DEBUG=WARN. NCCL then does not log the kernels that it uses. This is a
-//     problem, about which the Recorder informs the user.
-
-// The log variables.
+// Environment variables that configure NCCL's log.
 const (
-	levelVariable      = "NCCL_DEBUG"
-	subsystemsVariable = "NCCL_DEBUG_SUBSYS"
-	fileVariable       = "NCCL_DEBUG_FILE"
+	levelVariable      = "NCCL_DEBUG"        // how much to log
+	subsystemsVariable = "NCCL_DEBUG_SUBSYS" // the parts of NCCL to log
+	fileVariable       = "NCCL_DEBUG_FILE"   // a pattern of the path
 )
 
-// defaultSubsystems is the value for NCCL_DEBUG_SUBSYS. TUNING logs the kernels, and WhyNoWindows
-// reads the messages of INIT and NET. The other subsystems are for users.
+// defaultSubsystems is used if the user selects none. TUNING logs the kernels, and WhyNoWindows
+// reads INIT and NET. The others only help users.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
-// settings combines the log variables that the user has set with those that Start sets.
+// settings completes the log variables that the user has set.
 type settings struct {
-	variables      map[string]string // values to set, by variable
-	filePattern    string            // the user's value of NCCL_DEBUG_FILE, or ""
-	isLogRequested bool              // whether the user's NCCL_DEBUG requests a log
-	problem        string            // why the user's variables prevent the log, or ""
+	variables    map[string]string // variables to set
+	filePattern  string            // the user's NCCL_DEBUG_FILE, or ""
+	userWantsLog bool              // the user's NCCL_DEBUG is INFO or TRACE
+	problem      string            // why the user's variables prevent the log, or ""
 }
 
-// newSettings chooses values for the log variables that the user has not set. It leaves out
-// NCCL_DEBUG_FILE, which chooseFile sets.
+// newSettings chooses the variables to set, except NCCL_DEBUG_FILE.
 func newSettings(getenv func(string) string) settings {
 	s := settings{variables: map[string]string{}, filePattern: getenv(fileVariable)}
 	level := getenv(levelVariable)
@@ -49,7 +38,7 @@ func newSettings(getenv func(string) string) settings {
 	case level == "":
 		s.variables[levelVariable] = "INFO"
 	case strings.EqualFold(level, "INFO") || strings.EqualFold(level, "TRACE"):
-		s.isLogRequested = true
+		s.userWantsLog = true
 	default:
 		s.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or set it to INFO", levelVariable, level)
@@ -69,10 +58,10 @@ func newSettings(getenv func(string) string) settings {
 	return s
 }
 
-// isTuningEnabled reports whether a value of NCCL_DEBUG_SUBSYS selects TUNING. The value is a list
-// of subsystems, such as "INIT,TUNING". With a leading ^, it selects all other subsystems.
+// isTuningEnabled reports whether a value of NCCL_DEBUG_SUBSYS, such as "INIT,TUNING", selects
+// TUNING. A leading ^ excludes the listed subsystems.
 func isTuningEnabled(subsystems string) bool {
-	list, isInverted := strings.CutPrefix(subsystems, "^")
+	list, excludesListed := strings.CutPrefix(subsystems, "^")
 	isListed := false
 	for name := range strings.SplitSeq(list, ",") {
 		if strings.EqualFold(name, "TUNING") || strings.EqualFold(name, "ALL") {
@@ -80,19 +69,23 @@ func isTuningEnabled(subsystems string) bool {
 		}
 	}
 
-	return isListed != isInverted
+	if excludesListed {
+		return !isListed
+	}
+
+	return isListed
 }
 
 // Recorder makes NCCL write its log to a file, and reads the log.
 type Recorder struct {
 	file        string // path of the log
-	isTemporary bool   // whether the log is only for the Recorder
+	isTemporary bool   // the file is unnamed, and the user did not ask for the log
 	problem     string // see Problem
 }
 
-// Start makes NCCL log which kernels it uses. Call it before this process first calls NCCL, which
-// caches the log variables. It does not change variables that the user has set. If they prevent the
-// log, Problem returns a text about this.
+// Start makes NCCL log which kernels it uses. Call it before the process first calls NCCL, which
+// caches the log variables. Start keeps variables that the user has set. If they prevent the log,
+// Problem explains why.
 func Start() (*Recorder, error) {
 	s := newSettings(os.Getenv)
 	r := &Recorder{problem: s.problem}
@@ -108,9 +101,10 @@ func Start() (*Recorder, error) {
 		}
 	}
 
-	info, err := os.Stat(r.file) // an error is no problem: NCCL creates a missing file
-	canReadBack := err != nil || info.Mode().IsRegular()
-	if !canReadBack { // for example, the user has named a terminal
+	info, err := os.Stat(r.file)
+	fileExists := err == nil // otherwise, NCCL creates it
+	isSpecial := fileExists && !info.Mode().IsRegular()
+	if isSpecial { // such as a terminal
 		r.problem = fmt.Sprintf("%s is %s, which cannot be read back: unset it", fileVariable,
 			r.file)
 	}
@@ -118,8 +112,8 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-// chooseFile sets r.file to the user's file. If there is none, it creates a temporary file or, if
-// the user has requested a log, a folder for the file. It then sets NCCL_DEBUG_FILE in s.
+// chooseFile sets r.file to the user's file or creates one: in a new folder if the user wants a log,
+// or else without a name.
 func (r *Recorder) chooseFile(s *settings) error {
 	switch {
 	case s.filePattern != "":
@@ -130,7 +124,7 @@ func (r *Recorder) chooseFile(s *settings) error {
 
 		r.file = expandPattern(s.filePattern, host, os.Getpid())
 		return nil
-	case s.isLogRequested:
+	case s.userWantsLog:
 		folder, err := os.MkdirTemp("", "symmem-proof-")
 		if err != nil {
 			return err
@@ -163,12 +157,11 @@ func expandPattern(pattern, host string, pid int) string {
 // escapePercent returns the value of NCCL_DEBUG_FILE that NCCL expands to the given path.
 func escapePercent(path string) string { return strings.ReplaceAll(path, "%", "%%") }
 
-// openTemporary is the flag __O_TMPFILE in asm-generic/fcntl.h. With it, the kernel creates a file
-// without a name.
+// openTemporary is __O_TMPFILE in asm-generic/fcntl.h, the flag to open a file without a name.
 const openTemporary = 0x400000
 
-// createUnnamed creates a file without a name in folder and returns its descriptor. The descriptor
-// must stay open until the process exits, because NCCL may open /proc/PID/fd/FD much later.
+// createUnnamed creates a file without a name in folder. The descriptor must stay open until the
+// process exits, because NCCL may open /proc/PID/fd/FD much later.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	const onlyThisUser = 0o600
@@ -177,21 +170,20 @@ func createUnnamed(folder string) (fd int, err error) {
 		return fd, nil
 	}
 
-	// Some file systems do not support this flag. Remove the name of an ordinary file instead.
+	// Some file systems do not support the flag. Create a file and remove its name.
 	file, err := os.CreateTemp(folder, "symmem-proof-")
 	if err != nil {
 		return 0, err
 	}
 
-	const noMode = 0 // the file exists
-	fd, openErr := syscall.Open(file.Name(), flags, noMode)
+	const unusedMode = 0 // the file exists
+	fd, openErr := syscall.Open(file.Name(), flags, unusedMode)
 	removeErr := os.Remove(file.Name())
 	closeErr := file.Close()
 	return fd, errors.Join(openErr, removeErr, closeErr)
 }
 
-// Problem returns why the log cannot show which kernels ran and what to do about it, or "" if the
-// log shows them.
+// Problem returns why the log does not show which kernels ran, with advice, or "" if it does.
 func (r *Recorder) Problem() string { return r.problem }
 
 // Read parses the log written so far. A missing file counts as an empty log.
@@ -209,8 +201,7 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close empties a temporary log. Other logs remain unchanged. NCCL may continue to write to the
-// log.
+// Close empties a temporary log and keeps any other log. NCCL may continue to write to both.
 func (r *Recorder) Close() error {
 	if !r.isTemporary {
 		return nil

@@ -20,11 +20,11 @@ import (
 
 // settingsTest is a case of TestSettingsKeepUserVariables.
 type settingsTest struct {
-	env              map[string]string // variables of the user
-	wantSet          string            // variables that newSettings sets, sorted
-	wantFilePattern  string            // the user's NCCL_DEBUG_FILE, or ""
-	wantLogRequested bool              // whether the user requests a log
-	wantProblem      string            // part of the problem; "" means that there is none
+	env             map[string]string // variables of the user
+	wantSet         string            // variables that newSettings sets, sorted
+	wantFilePattern string            // the user's NCCL_DEBUG_FILE, or ""
+	userWantsLog    bool              // whether the user requests a log
+	wantProblem     string            // part of the problem; "" means that there is none
 }
 
 // TestSettingsKeepUserVariables checks that newSettings sets only log variables that the user has
@@ -38,13 +38,13 @@ func TestSettingsKeepUserVariables(t *testing.T) {
 			env: map[string]string{
 				"NCCL_DEBUG": "info", "NCCL_DEBUG_SUBSYS": "init,tuning", "NCCL_DEBUG_FILE": "/x.%h",
 			},
-			wantFilePattern:  "/x.%h",
-			wantLogRequested: true,
+			wantFilePattern: "/x.%h",
+			userWantsLog:    true,
 		},
 		"log without a named file": {
-			env:              map[string]string{"NCCL_DEBUG": "TRACE"}, // a level above INFO
-			wantSet:          "NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
-			wantLogRequested: true,
+			env:          map[string]string{"NCCL_DEBUG": "TRACE"}, // a level above INFO
+			wantSet:      "NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
+			userWantsLog: true,
 		},
 		"only warnings": {
 			env:         map[string]string{"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"},
@@ -89,8 +89,8 @@ func checkSettings(t *testing.T, got settings, want settingsTest) {
 		t.Errorf("got filePattern %q, want %q", got.filePattern, want.wantFilePattern)
 	}
 
-	if got.isLogRequested != want.wantLogRequested {
-		t.Errorf("got isLogRequested %v, want %v", got.isLogRequested, want.wantLogRequested)
+	if got.userWantsLog != want.userWantsLog {
+		t.Errorf("got userWantsLog %v, want %v", got.userWantsLog, want.userWantsLog)
 	}
 
 	if want.wantProblem == "" && got.problem != "" {

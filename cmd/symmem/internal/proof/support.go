@@ -9,19 +9,15 @@ import (
 	"strings"
 )
 
-// A communicator is NCCL's object for a group of ranks. A window is memory that all its ranks have
-// registered. If a communicator cannot have windows, NCCL's log shows facts about the reason, but
-// not the reason itself. In this example, ranks are on two machines (nodes):
+// NCCL logs facts from which WhyNoWindows infers the reason. In this example, GIN has no plug-in:
 //
 //	h:1:2 [0] NCCL INFO GIN/Plugin: Failed to initialize any GIN plugin
 //	h:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0
 //	h:1:2 [0] NCCL INFO symmetricSupport 0, cuMemEnable 1, globalGinSupport 0, cuMemGdrSupport 1
-//
-// The text after "INFO " is a message. Between machines, windows need GIN: network communication
-// that kernels start. Here, NCCL lacks GIN because it has found no plug-in for it.
 
-// WhyNoWindows returns why the last communicator in the log has no windows. It returns "" if the
-// communicator has windows or the log does not say.
+// WhyNoWindows returns why the last communicator in the log has no windows (memory that its ranks
+// have registered), or "" if it has windows or the log does not say. Between machines, windows need
+// GIN: network communication that kernels start.
 func (r *Recorder) WhyNoWindows() (string, error) {
 	file, err := os.Open(r.file)
 	if err != nil {
@@ -31,7 +27,6 @@ func (r *Recorder) WhyNoWindows() (string, error) {
 	return whyNoWindows(file)
 }
 
-// whyNoWindows is WhyNoWindows for the contents of a log.
 func whyNoWindows(log io.Reader) (string, error) {
 	const maxLineBytes = 1 << 20
 	var f windowFacts
@@ -39,9 +34,9 @@ func whyNoWindows(log io.Reader) (string, error) {
 	lines.Buffer(nil, maxLineBytes)
 	for lines.Scan() {
 		line := lines.Text()
-		if prefix := messagePrefix.FindStringIndex(line); prefix != nil {
-			prefixEnd := prefix[1]
-			f.add(line[prefixEnd:])
+		if prefix := messagePrefix.FindString(line); prefix != "" {
+			_, message, _ := strings.Cut(line, prefix)
+			f.add(message)
 		}
 	}
 
@@ -52,32 +47,30 @@ func whyNoWindows(log io.Reader) (string, error) {
 	return f.reason(), nil
 }
 
-// The messages of NCCL that contain facts.
 var (
-	messagePrefix = regexp.MustCompile(` NCCL (?:INFO|WARN) `) // precedes each message
+	messagePrefix = regexp.MustCompile(` NCCL (?:INFO|WARN) `)
 	nodesMessage  = regexp.MustCompile(`^comm \S+ rank \d+ nRanks \d+ nNodes (\d+) `)
-	// noWindowsMessage has the first form up to NCCL 2.30, and the second form in newer versions.
+	// noWindowsMessage matches the message up to NCCL 2.30, and that of newer versions.
 	noWindowsMessage = regexp.MustCompile(
 		`^(?:Symmetric memory is not supported\. |symmetricSupport 0, )`)
-	// noWindowsField matches a field of noWindowsMessage: a name and a value, as in "cuMemEnable 1".
+	// noWindowsField matches a field such as "cuMemEnable 1".
 	noWindowsField = regexp.MustCompile(`(\w+) (-?\d+)`)
 )
 
-// windowsPrefix begins a message about a communicator with windows, if it is not a
-// noWindowsMessage. NCCL up to 2.30 logs no such message.
+// windowsPrefix begins the message that windows are supported, if noWindowsMessage does not match.
+// NCCL up to 2.30 does not log it.
 const windowsPrefix = "symmetricSupport "
 
-// windowFacts holds the facts that a log contains about the last communicator.
+// windowFacts holds the facts about the last communicator, NCCL's object for a group of ranks.
 type windowFacts struct {
-	isMultiNode      bool              // whether the communicator has ranks on several machines
-	fields           map[string]string // values by name; nil if there was no noWindowsMessage
-	isPluginMissing  bool              // whether NCCL has found no usable plug-in for GIN
-	isGDRCopyMissing bool              // whether GIN over sockets lacks the library GDRCopy
+	isMultiNode      bool              // the communicator has ranks on several machines
+	fields           map[string]string // of noWindowsMessage; nil unless windows are unsupported
+	isPluginMissing  bool              // NCCL has found no usable plug-in for GIN
+	isGDRCopyMissing bool              // GIN over sockets lacks the library GDRCopy
 	skippedType      string            // the NCCL_GIN_TYPE that excludes a plug-in, or ""
 }
 
-// add adds the facts in a message. Facts about nodes and windows replace those of earlier
-// communicators.
+// add adds the facts in a message. Nodes and fields of a later communicator replace earlier ones.
 func (f *windowFacts) add(message string) {
 	if groups := nodesMessage.FindStringSubmatch(message); groups != nil {
 		nodeCount := groups[1]
@@ -106,24 +99,22 @@ func (f *windowFacts) add(message string) {
 	}
 }
 
-// reason returns why the communicator has no windows. It returns "" if it has windows or the log
-// contains no noWindowsMessage.
 func (f *windowFacts) reason() string {
 	if f.fields == nil {
 		return ""
 	}
 
-	ginSupport := f.fields["globalGinSupport"]           // "" if the message lacks the field
-	if value, exists := f.fields["ginSupport"]; exists { // in other versions of NCCL
-		ginSupport = value
+	// The name of this field depends on the version of NCCL.
+	ginSupport, hasGINSupport := f.fields["ginSupport"]
+	if !hasGINSupport {
+		ginSupport = f.fields["globalGinSupport"]
 	}
 
 	lacksGIN := ginSupport == "0"
-	isGINReason := f.isMultiNode && lacksGIN
 	switch {
 	case f.fields["cuMemEnable"] == "0":
 		return "cuMem is disabled (NCCL_CUMEM_ENABLE)"
-	case isGINReason:
+	case f.isMultiNode && lacksGIN:
 		return f.reasonForGIN()
 	default:
 		return "NCCL does not say why. Possible reasons: some GPUs of a machine cannot access each " +
