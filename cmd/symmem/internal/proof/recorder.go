@@ -112,8 +112,8 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-// chooseFile sets r.file to the user's file or creates one: in a new folder if the user wants a log,
-// or else without a name.
+// chooseFile sets r.file to the user's file, or creates one: in a new folder if the user wants a
+// log, or else without a name.
 func (r *Recorder) chooseFile(s *settings) error {
 	switch {
 	case s.filePattern != "":

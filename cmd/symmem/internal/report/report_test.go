@@ -11,17 +11,13 @@ import (
 	"symmem/internal/page"
 )
 
-// These tests cover Build, which makes the page of symmem report. Its input is the result of a
-// comparison of ranks. A rank has a history of calls, such as an AllReduce in the group "world",
-// and of memory. The page has tables: paths, pending calls, windows and faults.
+const unknown = -1 // a segment or call stack
 
-const unknown = -1 // the segment or call stack of an event
-
-// timeOfCall returns the time of a rank's call i in microseconds since 1970.
+// timeOfCall returns microseconds since 1970.
 func timeOfCall(i int) int64 { return int64(1000 + i) }
 
-// newHistory returns the history of a rank that made the given calls in the group "world". Call i
-// transfers 1<<i bytes, whatever its text, so that a sum of bytes shows which calls it includes.
+// newHistory returns a history of calls in the group "world". Call i transfers 1<<i bytes, so that
+// a sum of bytes shows which calls it includes.
 func newHistory(rank int, calls ...string) *history.Rank {
 	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
 	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlacesReason: "calls have none"}
@@ -34,7 +30,7 @@ func newHistory(rank int, calls ...string) *history.Rank {
 
 		s.Events = append(s.Events, history.Event{
 			Action: history.Call, Number: int64(i), Segment: unknown, Stack: unknown,
-			Block:     int32(textIndex), // for a call, this field is the index of its text
+			Block:     int32(textIndex), // for calls, this field is the index of a text
 			UnixMicro: timeOfCall(i),
 			Bytes:     1 << i,
 		})
@@ -44,14 +40,10 @@ func newHistory(rank int, calls ...string) *history.Rank {
 	return r
 }
 
-// buildPage compares ranks, and returns the page about the result.
 func buildPage(ranks ...*history.Rank) *page.Page {
 	return Build(diff.Compare(ranks, diff.Options{}), nil)
 }
 
-// TestPaths checks that the page counts calls and bytes for each operation and path. The path is
-// the way in which symmem executed a call. Agree, which compares a value between ranks, has no
-// path.
 func TestPaths(t *testing.T) {
 	calls := []string{
 		"AllReduce sum of 4 int8, path window, collective 1", // 1 byte
@@ -79,9 +71,6 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestPending checks the table of pending calls. It lists calls that have not completed, segments
-// of memory that only some ranks have registered, and ranks that are behind: they have made fewer
-// calls.
 func TestPending(t *testing.T) {
 	p := buildPage(pendingHistories()...)
 	var got []string
@@ -110,16 +99,13 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// pendingHistories returns the histories of ranks 0 to 2. Call C of rank 1 has not completed. Rank
-// 2 is behind. All ranks have registered segment 0 of a pool, and rank 1 has deregistered it later.
-// Only rank 0 has registered segment 1.
 func pendingHistories() []*history.Rank {
 	rank0 := newHistory(0, "A", "B", "C")
 	rank1 := newHistory(1, "A", "B", "C")
-	rank2 := newHistory(2, "A")
+	rank2 := newHistory(2, "A") // is behind
 	ranks := []*history.Rank{rank0, rank1, rank2}
 	rank1.PendingCalls = []history.PendingCall{
-		{Group: "world", Text: "C", State: "scheduled", UnixMicro: 5},
+		{Group: "world", Text: "C", State: "scheduled", UnixMicro: timeOfCall(2)},
 	}
 	const pool = "1 of group world"
 	for _, r := range ranks {
@@ -127,14 +113,14 @@ func pendingHistories() []*history.Rank {
 	}
 
 	rank1.Windows[0].IsDeregistered = true
-	rank0.Windows = append(rank0.Windows, history.Window{Pool: pool, Segment: 1, Group: "world"})
+	onlyOnRank0 := history.Window{Pool: pool, Segment: 1, Group: "world"}
+	rank0.Windows = append(rank0.Windows, onlyOnRank0)
 	return ranks
 }
 
-// TestFaults checks that ranks with the same fault share a row, which has the earliest known time.
-// Control characters in its text become question marks.
+// Ranks with the same fault share a row, which has the earliest known time.
 func TestFaults(t *testing.T) {
-	const text = "rank 2 is late\x1b[31m" // ends with a command to a terminal
+	const text = "rank 2 is late\x1b[31m" // with a terminal escape sequence
 	const printableText = "rank 2 is late?[31m"
 	const unknownTime = 0
 	var ranks []*history.Rank
@@ -152,13 +138,13 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestOlderBlocks checks that the page has an event for a block that was allocated before the
-// history began, and that its segment includes the block. The history gives the segment 1 byte.
+// A block that was allocated before the history began has an event, and enlarges its segment.
 func TestOlderBlocks(t *testing.T) {
-	const olderBlock = -1 // is older than the history, so it has no number
+	const olderBlock = -1 // has no number
+	const tooSmall = 1
 	pool := &history.Sequence{
 		Class:         history.SymmemPool,
-		Segments:      []history.SegmentInfo{{Bytes: 1}},
+		Segments:      []history.SegmentInfo{{Bytes: tooSmall}},
 		InitialBlocks: []history.InitialBlock{{Offset: 64, Size: 36}},
 		Events: []history.Event{
 			{Action: history.Alloc, Size: 8, Stack: unknown},
@@ -178,7 +164,6 @@ func TestOlderBlocks(t *testing.T) {
 	}
 }
 
-// TestSummarize checks the sentences about the result of a comparison.
 func TestSummarize(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -12,39 +12,34 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// The page has four tables. In this example, rank 2 has hung, and ranks 0 and 1 wait for it:
+// The page has four tables. In this example, ranks 0 and 1 wait for rank 2:
 //
-//	Paths    AllReduce on the direct path, in the group world: 100 calls on each of ranks 0 and 1,
-//	         and 99 on rank 2
+//	Paths    group world, AllReduce on the direct path: 100 calls on ranks 0 and 1, 99 on rank 2
 //	Windows  segment 5 of a pool: ranks 0 and 1 have registered it with the group world
 //	Pending  rank 2: segment 5 is not registered; request 99 is missing
 //	Faults   ranks 0 and 1: the group world has failed
-//
-// A path is a way in which symmem executes a call. A window is a segment (a range of memory) that
-// is registered with a group. All ranks of a group should register the same segments and make the
-// same calls, so Pending lists what a rank lacks. In this file, a rank is an index in Page.Ranks.
 
-// pathKey identifies a row of Paths.
+// pathKey identifies a row of Paths. The path is the way in which symmem executes a call.
 type pathKey struct{ group, operation, path string }
 
-// countPaths adds the calls of one rank in a group to Paths.
-func (b *builder) countPaths(s *diff.SequenceResult, m *diff.Member) {
-	for i := range m.Sequence.Events {
-		e := &m.Sequence.Events[i]
-		textIndex := int(e.Block) // all events of a group are calls, for which Block is this index
-		isKnown := textIndex >= 0 && textIndex < len(m.History.Texts)
-		if !isKnown {
+// countPaths adds the calls of one member of a group to Paths.
+func (b *builder) countPaths(group *diff.SequenceResult, member *diff.Member) {
+	texts := member.History.Texts
+	rank := member.RankIndex
+	for i := range member.Sequence.Events {
+		call := &member.Sequence.Events[i]
+		textIndex := int(call.Block) // for calls, this field is the index of a text
+		if textIndex < 0 || textIndex >= len(texts) {
 			continue
 		}
 
-		operation, path := parseCall(m.History.Texts[textIndex])
-		row := b.findOrAddPath(pathKey{group: s.Title, operation: operation, path: path})
-		row.Calls[m.RankIndex]++
-		row.Bytes[m.RankIndex] += e.Bytes
+		operation, path := parseCall(texts[textIndex])
+		row := b.findOrAddPath(pathKey{group: group.Title, operation: operation, path: path})
+		row.Calls[rank]++
+		row.Bytes[rank] += call.Bytes
 	}
 }
 
-// findOrAddPath returns the row of Paths with a key. If there is none, it adds a row.
 func (b *builder) findOrAddPath(key pathKey) *page.Path {
 	index, isPresent := b.pathIndexes[key]
 	if !isPresent {
@@ -59,29 +54,28 @@ func (b *builder) findOrAddPath(key pathKey) *page.Path {
 	return &b.page.Paths[index]
 }
 
-// parseCall returns the operation and the path of a call from its text. Examples:
+// parseCall parses the text of a call:
 //
 //	text                                   operation     path
 //	AllReduce sum of 4 int8, path direct   AllReduce     direct
 //	Barrier, path plain                    Barrier       plain
-//	all_reduce input dtypes [Float] ...    all_reduce    (empty)   a call of PyTorch
-//	"loss": Agree of 3                     value         (empty)   ranks compared a named value
+//	all_reduce input dtypes [Float] ...    all_reduce    (empty)   PyTorch
+//	"loss": Agree of 3                     value         (empty)   comparison of a named value
 func parseCall(text string) (operation, path string) {
 	operation, _, _ = strings.Cut(text, " ")
 	operation = strings.TrimSuffix(operation, ",")
 	_, afterPath, hasPath := strings.Cut(text, ", path ")
-	hasName := strings.HasPrefix(text, `"`)
-	if hasPath {
-		path, _, _ = strings.Cut(afterPath, ",")
-	} else if hasName {
+	path, _, _ = strings.Cut(afterPath, ",")
+	isNamedValue := !hasPath && strings.HasPrefix(text, `"`)
+	if isNamedValue {
 		operation = "value"
 	}
 
 	return history.MakePrintable(operation), history.MakePrintable(path)
 }
 
-// addTables adds the tables, except the rows of Paths, which it only sorts. histories[i] is the
-// history of rank i, or nil if there is none.
+// addTables sorts Paths and adds the other tables. histories has an element for each of Page.Ranks,
+// which is nil for a rank without a history.
 func (b *builder) addTables(r *diff.Report, histories []*history.Rank) {
 	slices.SortStableFunc(b.page.Paths, func(x, y page.Path) int {
 		return cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(x.Operation, y.Operation),
@@ -98,7 +92,7 @@ func (b *builder) addTables(r *diff.Report, histories []*history.Rank) {
 			b.page.Faults = addToRow(b.page.Faults, rank, f.Group, text, f.UnixMicro)
 		}
 
-		for _, c := range h.PendingCalls { // had not completed when the file was written
+		for _, c := range h.PendingCalls {
 			text := history.MakePrintable(c.Text + ": " + c.State)
 			b.page.Pending = addToRow(b.page.Pending, rank, c.Group, text, c.UnixMicro)
 		}
@@ -114,9 +108,8 @@ func (b *builder) addTables(r *diff.Report, histories []*history.Rank) {
 	}
 }
 
-// addToRow adds a rank to the row with the given group and text, and returns the rows. If there is
-// no such row, it adds one. time is in microseconds since 1970, or 0 if it is unknown. A row has
-// the earliest known time of its ranks.
+// addToRow adds a rank to the row with the given group and text, or appends a row. A row keeps the
+// earliest time of its ranks, in microseconds since 1970, or 0 if all times are unknown.
 func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		row := &rows[i]
@@ -128,8 +121,9 @@ func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.
 			row.Ranks = append(row.Ranks, rank)
 		}
 
-		isEarlier := row.Time == 0 || time < row.Time
-		if time != 0 && isEarlier {
+		isKnown := time != 0
+		isEarliest := row.Time == 0 || time < row.Time
+		if isKnown && isEarliest {
 			row.Time = time
 		}
 
@@ -139,7 +133,7 @@ func addToRow(rows []page.Row, rank int, group, text string, time int64) []page.
 	return append(rows, page.Row{Ranks: []int{rank}, Group: group, Text: text, Time: time})
 }
 
-// windowKey identifies a row of Windows.
+// windowKey identifies a row of Windows: a segment of memory that is registered with a group.
 type windowKey struct {
 	group   string // ID of the group
 	pool    string // ID of the pool
@@ -167,9 +161,8 @@ func (b *builder) addWindow(indexes map[windowKey]int, rank int, w *history.Wind
 	b.page.Windows[index].States[rank] = state
 }
 
-// addMissingWindows adds a row to Pending for each window that some ranks of a group have and
-// others have never had. A rank that has never had any window of the group does not count, because
-// it may not be in the group.
+// addMissingWindows adds a row to Pending for each window that some members of a group have and
+// others have never had.
 func (b *builder) addMissingWindows() {
 	isMember := b.windowMembers()
 	for _, w := range b.page.Windows {
@@ -191,7 +184,8 @@ func (b *builder) addMissingWindows() {
 	}
 }
 
-// windowMembers returns whether a rank has had a window of a group, by group and rank.
+// windowMembers returns, by group and rank, whether the rank is known to be a member: it has had a
+// window of the group.
 func (b *builder) windowMembers() map[string][]bool {
 	isMember := map[string][]bool{}
 	for _, w := range b.page.Windows {
@@ -209,44 +203,44 @@ func (b *builder) windowMembers() map[string][]bool {
 	return isMember
 }
 
-// addMissingCalls adds rows to Pending for ranks that have made fewer calls than another rank of
-// their group. A row describes the first missing call. For a pool, addMissingCalls does nothing.
-func (b *builder) addMissingCalls(s *diff.SequenceResult) {
-	if s.Class != history.Calls || len(s.Members) == 0 {
+// addMissingCalls adds a row to Pending for each rank that is behind another rank of its group. The
+// row describes the first missing call.
+func (b *builder) addMissingCalls(group *diff.SequenceResult) {
+	isPool := group.Class != history.Calls
+	if isPool || len(group.Members) == 0 {
 		return
 	}
 
-	longest := &s.Members[0] // the rank with the most calls
-	for i := range s.Members {
-		m := &s.Members[i]
-		if countComparedCalls(m) > countComparedCalls(longest) {
-			longest = m
+	leader := &group.Members[0]
+	for i := range group.Members {
+		member := &group.Members[i]
+		if countComparedCalls(member) > countComparedCalls(leader) {
+			leader = member
 		}
 	}
 
-	for i := range s.Members {
-		m := &s.Members[i]
-		count := countComparedCalls(m)
-		missingCount := countComparedCalls(longest) - count
+	for i := range group.Members {
+		member := &group.Members[i]
+		count := countComparedCalls(member)
+		missingCount := countComparedCalls(leader) - count
 		if missingCount == 0 {
 			continue
 		}
 
-		firstMissing := &longest.Sequence.Events[longest.SkippedRequests+count]
+		firstMissing := &leader.Sequence.Events[leader.SkippedRequests+count]
 		text := fmt.Sprintf("request %d is missing: %s; rank %d has made %s", count,
-			longest.History.EventText(firstMissing), longest.History.Number,
+			leader.History.EventText(firstMissing), leader.History.Number,
 			ranklist.Plural(missingCount, "more request"))
 		b.page.Pending = addToRow(
-			b.page.Pending, m.RankIndex, s.Title, text, firstMissing.UnixMicro)
+			b.page.Pending, member.RankIndex, group.Title, text, firstMissing.UnixMicro)
 	}
 }
 
-// countComparedCalls returns the number of a rank's calls in a group. It does not count the skipped
-// calls at the beginning, which some of the other files do not contain.
-func countComparedCalls(m *diff.Member) int {
-	if m.Sequence == nil {
+// countComparedCalls leaves out calls from before the traces of other ranks began.
+func countComparedCalls(member *diff.Member) int {
+	if member.Sequence == nil {
 		return 0
 	}
 
-	return len(m.Sequence.Events) - m.SkippedRequests // all events of a group are calls
+	return len(member.Sequence.Events) - member.SkippedRequests
 }
