@@ -112,7 +112,8 @@ func (g *GPU) inspectAttributes(device cuda.Device) {
 }
 
 // minWindowMajor is the major number of compute capability 6.0, the lowest for which NCCL has
-// window kernels (see src/device/symmetric/generate.py in NCCL).
+// kernels for windows, memory that all ranks have registered. See
+// src/device/symmetric/generate.py in NCCL.
 const minWindowMajor = 6
 
 // judgeGPUs adds findings about each GPU, and warns if the models differ.

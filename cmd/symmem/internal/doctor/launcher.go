@@ -23,7 +23,7 @@ type Launcher struct {
 	Index string `json:"job_completion_index,omitempty"`
 }
 
-// InspectLauncher describes the ranks that symmem.Open would connect. It does not connect them.
+// InspectLauncher describes the job that symmem.Open would join. It does not connect.
 func InspectLauncher(lookup func(string) (string, bool)) Launcher {
 	index, _ := lookup("JOB_COMPLETION_INDEX")
 	world, err := rendezvous.Discover(lookup, rendezvous.Options{})

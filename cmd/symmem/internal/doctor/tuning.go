@@ -99,7 +99,7 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 
 	s.addOK("%s, digest %s", t.Name, t.Digest)
-	if !f.usesNCCL() || t.Ranks < 2 { // there is only one path
+	if !f.usesNCCL() || t.Ranks < 2 { // the path does not matter
 		return
 	}
 

@@ -10,11 +10,10 @@ import (
 	"symmem/trace"
 )
 
-// The ranks of a group return from calls such as Agree and Step at almost the same time. An export
-// uses these times to correct the clocks of ranks. For example, rank 0 returned from three calls at
-// 1000, 2000 and 3000 us, and rank 1 at 6010, 7000 and 7995 us. The offset of rank 1's clock is the
-// median of the differences: 5000 us. The spread is the 90th percentile of their deviations from
-// the offset: 10 us.
+// All ranks return from calls such as Agree and Step at almost the same time, so an export can
+// correct their clocks. For example, rank 0 returns from three calls at 1000, 2000 and 3000 us, and
+// rank 1 at 6010, 7000 and 7995 us. The offset of rank 1's clock is 5000 us, the median of the
+// differences. The spread is 10 us, the 90th percentile of the deviations from the offset.
 
 // Clock compares the clock of a rank with the reference, the clock of the lowest rank.
 type Clock struct {
@@ -31,14 +30,11 @@ const (
 	minOffset = int64(100 * time.Microsecond) // in nanoseconds
 )
 
-// isDifferent reports whether the offset is reliable and large.
+// isDifferent reports whether the offset is large and reliable.
 func (c *Clock) isDifferent() bool {
-	if c.CallCount < minCalls {
-		return false
-	}
-
-	difference := max(c.MeasuredOffset, -c.MeasuredOffset) // the absolute value
-	return difference > minOffset && difference > 2*c.Spread
+	magnitude := max(c.MeasuredOffset, -c.MeasuredOffset)
+	isReliable := c.CallCount >= minCalls && magnitude > 2*c.Spread
+	return isReliable && magnitude > minOffset
 }
 
 // String describes the clock in one line.
@@ -99,8 +95,7 @@ const (
 	byEvent
 )
 
-// sampleClock returns the samples in a trace. Selecting calls by number makes a long and a short
-// trace have samples of the same calls.
+// sampleClock selects calls by number, so that long and short traces sample the same calls.
 func sampleClock(log *trace.Log, by numbering) clockSamples {
 	samples := clockSamples{}
 	seriesByValue := map[valueKey]*series{}
@@ -128,7 +123,8 @@ func sampleClock(log *trace.Log, by numbering) clockSamples {
 		}
 
 		samples[callKey{value: value, number: number}] = r.Time.UnixNano()
-		if calls.count/calls.stride > maxSamples {
+		approximateSamples := calls.count / calls.stride
+		if approximateSamples > maxSamples {
 			calls.stride *= 2
 			samples.thin(value, calls.stride)
 		}
@@ -137,7 +133,7 @@ func sampleClock(log *trace.Log, by numbering) clockSamples {
 	return samples
 }
 
-// isValueKind reports whether k is the kind of a call in which ranks compare or combine a value.
+// isValueKind reports whether ranks compare or combine a value in calls of this kind.
 func isValueKind(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }

@@ -27,11 +27,11 @@ var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 // Fault describes a problem and the component that causes it.
 type Fault struct {
 	Kind   Kind   `json:"kind"`
-	Node   string `json:"node,omitempty"`  // name of the node, or of the rank's node
+	Node   string `json:"node,omitempty"`  // name of the faulty machine or rank's machine, or empty
 	Ranks  []int  `json:"ranks,omitempty"` // the rank, or the two ranks of the link
 	GPU    string `json:"gpu,omitempty"`   // GPU of the rank, or empty if unknown
-	Text   string `json:"text"`            // the problem
-	Advice string `json:"advice"`          // how to solve the problem
+	Text   string `json:"text"`
+	Advice string `json:"advice"` // how to solve the problem
 }
 
 // Call summarizes a collective call on all ranks. A path is a way to execute it, such as symmem's

@@ -22,7 +22,6 @@ const (
 // reads INIT and NET. The others only help users.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
-// settings completes the log variables that the user has set.
 type settings struct {
 	variables    map[string]string // variables to set
 	filePattern  string            // the user's NCCL_DEBUG_FILE, or ""
@@ -201,7 +200,7 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close empties a temporary log and keeps any other log. NCCL may continue to write to both.
+// Close empties a temporary log and keeps any other log. NCCL may continue to write.
 func (r *Recorder) Close() error {
 	if !r.isTemporary {
 		return nil
