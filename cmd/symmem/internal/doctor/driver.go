@@ -84,8 +84,8 @@ func kernelModuleVersion() string {
 	return string(matches[1])
 }
 
-// nvmlDriverVersion asks NVML, NVIDIA's management library, for the version of the driver, which
-// works even in containers that hide /proc/driver/nvidia. It returns "" if the version is unknown.
+// nvmlDriverVersion asks NVML, NVIDIA's management library, which works even in containers that
+// hide /proc/driver/nvidia. It returns "" if the version is unknown.
 func nvmlDriverVersion() string {
 	management, err := openNVML()
 	if err != nil {

@@ -14,10 +14,10 @@ type Launcher struct {
 	Source    string `json:"source"` // name of the launcher, such as "torchrun", or "one process"
 	Rank      int    `json:"rank"`
 	Size      int    `json:"size"`              // number of ranks
-	LocalRank int    `json:"local_rank"`        // rank among those on this machine
+	LocalRank int    `json:"local_rank"`        // rank within this machine
 	LocalSize int    `json:"local_size"`        // number of ranks on this machine
-	Store     string `json:"store"`             // kind of the store
-	Address   string `json:"address,omitempty"` // address of the store, or empty if unknown
+	Store     string `json:"store"`             // kind of store
+	Address   string `json:"address,omitempty"` // of the store, or empty if unknown
 	Error     string `json:"error,omitempty"`   // why the variables are invalid, or empty
 	// Index is JOB_COMPLETION_INDEX, which Kubernetes sets in the pods of an indexed job.
 	Index string `json:"job_completion_index,omitempty"`

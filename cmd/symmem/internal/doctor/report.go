@@ -48,14 +48,14 @@ type Finding struct {
 // Section holds the findings about one subject.
 type Section struct {
 	Name     string    `json:"name"`  // such as "driver"
-	Level    Level     `json:"level"` // the worst level of the findings
+	Level    Level     `json:"level"` // worst level of the findings
 	Findings []Finding `json:"findings"`
 }
 
 // Report is the result of Examine.
 type Report struct {
-	Verdict  Level     `json:"verdict"`  // the worst level of the sections
-	Backend  string    `json:"backend"`  // the backend that symmem.Open would choose
+	Verdict  Level     `json:"verdict"`  // worst level of the sections
+	Backend  string    `json:"backend"`  // chosen by symmem.Open
 	Ranks    int       `json:"ranks"`    // number of ranks in the trial, or 0 without a trial
 	Sections []Section `json:"sections"` // only those with findings
 	Facts    Facts     `json:"facts"`    // the examined facts
@@ -89,7 +89,7 @@ func (s *Section) add(level Level, advice, format string, args ...any) {
 // WriteText writes the findings of each section as text, and a summary.
 func (r *Report) WriteText(w io.Writer) error {
 	var out bytes.Buffer
-	counts := map[Level]int{} // number of findings by level
+	counts := map[Level]int{}
 	for i := range r.Sections {
 		s := &r.Sections[i]
 		fmt.Fprintf(&out, "%s\n", s.Name)

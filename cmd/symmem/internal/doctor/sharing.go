@@ -18,7 +18,7 @@ const minSharingVersion = 23000 // 2.30
 type GPUSharing struct {
 	Obstacle         string `json:"missing,omitempty"` // why ranks cannot share a GPU, or empty
 	IsServiceRunning bool   `json:"mps_runs"`          // the daemon of MPS is running
-	ServiceProgram   string `json:"mps,omitempty"`     // path of the daemon's program, or empty
+	ServiceProgram   string `json:"mps,omitempty"`     // path of the daemon, or empty
 }
 
 // InspectSharing checks whether ranks can share the GPUs. It skips the checks of NCCL if library is

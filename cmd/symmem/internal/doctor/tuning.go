@@ -15,7 +15,7 @@ type Tuning struct {
 	Name          string `json:"name"`               // "" if there is no table
 	Digest        string `json:"digest"`             // hash of the rules
 	File          string `json:"file"`               // path of the user's table, which may be missing
-	RuleCount     int    `json:"rules"`              // rules for Ranks ranks on one machine
+	RuleCount     int    `json:"rules"`              // rules for Ranks on one machine
 	HasDirectRule bool   `json:"direct"`             // a rule about the direct path can apply
 	Ranks         int    `json:"ranks"`              // number of ranks to check for rules
 	MeasuredOn    string `json:"measured,omitempty"` // date of the measurement

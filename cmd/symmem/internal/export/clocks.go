@@ -57,10 +57,10 @@ func (c Clock) String() string {
 // valueKey identifies a value that ranks compare or combine, such as "batch size" in Agree.
 type valueKey struct {
 	group string // ID of the group
-	name  string // name of the value
+	name  string
 }
 
-// callKey identifies a call on all ranks.
+// callKey is the same on all ranks.
 type callKey struct {
 	value  valueKey
 	number uint64 // see numbering
@@ -82,8 +82,7 @@ func isKept(number, stride uint64) bool {
 	return hash%stride == 0
 }
 
-// maxSamples approximately limits the samples of one value.
-const maxSamples = 4096
+const maxSamples = 4096 // approximate, for one value
 
 // numbering selects how calls are numbered. Only samples with the same numbering are comparable.
 type numbering int
@@ -147,9 +146,8 @@ func (s clockSamples) thin(value valueKey, stride uint64) {
 	}
 }
 
-// measureClocks returns the clocks of ranks, whose samples are in the same order. It searches
-// breadth-first from the reference, ranks[0]. If rank 2 has common calls only with rank 1, its
-// offset is its offset from rank 1 plus the offset of rank 1.
+// measureClocks searches breadth-first from the reference, ranks[0]. If rank 2 has common calls
+// only with rank 1, its offset is its offset from rank 1 plus that of rank 1.
 func measureClocks(ranks []rankTrace, samples []clockSamples) []Clock {
 	clocks := make([]Clock, len(ranks))
 	for i := range clocks {

@@ -17,8 +17,8 @@ import (
 // the rank from the end of the name.
 func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
 
-// writeFiles writes a file for each rank to a folder, which it creates if necessary. It calls write
-// with the index of the rank in t.ranks and the rank's trace.
+// writeFiles writes a file for each of t.ranks, and creates the folder if necessary. i is the index
+// of the rank in t.ranks.
 func writeFiles(
 	t *Traces, folder, prefix string, write func(w io.Writer, i int, log *trace.Log) error,
 ) error {

@@ -12,29 +12,27 @@ import (
 type poolStates struct {
 	pools           map[poolID]*poolState
 	ordered         []*poolState // in the order of first use
-	sharedPoolCount int64        // number of pools that the ranks of a group share
-	nextAddress     int64        // of the next segment
+	sharedPoolCount int64
+	nextAddress     int64 // of the next segment
 }
 
 type poolID struct {
 	group string // ID of the group that shares the pool, or "" for a local pool
-	pool  uint64 // ID of the pool in the trace
+	pool  uint64
 }
 
 type poolState struct {
-	title string // name of the pool in exported files
-	// number is 0 for a local pool. Shared pools are numbered from 1 in the order of first use,
-	// which is the same on all ranks.
-	number         int64
-	segments       map[int32]*segment // mapped segments, by number
-	mappedBytes    int64              // sum of the sizes of segments
-	allocatedBytes int64              // sum of the sizes of blocks
+	title          string             // in exported files
+	number         int64              // 0 for a local pool; shared pools are 1, 2, 3 on all ranks
+	segments       map[int32]*segment // by number
+	mappedBytes    int64              // in all segments
+	allocatedBytes int64              // in all blocks
 }
 
 type segment struct {
 	address       int64           // invented
 	bytes         int64           // if the size is unknown: the end of the last block so far
-	isSizeUnknown bool            // the trace has lost the record of the segment
+	isSizeUnknown bool            // the trace has lost the segment's record
 	blocks        map[int64]block // by offset
 }
 
@@ -45,7 +43,7 @@ type block struct {
 	callSite      string // of the allocation, as file:line, or "" if unknown
 }
 
-// The address space of invented addresses.
+// Invented addresses.
 const (
 	firstAddress        = int64(1) << 40
 	segmentAlignment    = int64(2) << 20
@@ -131,7 +129,7 @@ func (m *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
 	return s
 }
 
-// removeSegment removes a segment and its blocks. It does nothing if the segment does not exist.
+// removeSegment removes a segment and its blocks, if the segment exists.
 func (p *poolState) removeSegment(number int32) {
 	s := p.segments[number]
 	if s == nil {

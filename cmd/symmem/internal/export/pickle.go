@@ -18,8 +18,8 @@ const (
 	opEmptyDict   = '}'
 	opSetItems    = 'u'  // pops keys and values above the mark, and sets items of the dict below
 	opText        = 'X'  // BINUNICODE
-	opStoreInMemo = 'r'  // LONG_BINPUT: gives the top of the stack a number
-	opGetFromMemo = 'j'  // LONG_BINGET: pushes the value with a number
+	opStoreInMemo = 'r'  // LONG_BINPUT: numbers the top of the stack
+	opGetFromMemo = 'j'  // LONG_BINGET: pushes a numbered value
 	opInt32       = 'J'  // BININT
 	opLong        = 0x8a // LONG1
 	opFalse       = 0x89 // NEWFALSE
@@ -42,7 +42,7 @@ func newPickler(w io.Writer) *pickler {
 	return p
 }
 
-// finish completes the pickle. It returns the first error of any method.
+// finish returns the first error of any method.
 func (p *pickler) finish() error {
 	p.writeBytes(opStop)
 	return p.w.Flush()
@@ -64,7 +64,6 @@ func (p *pickler) closeList() {
 // with many more items.
 const maxBatchItems = 1000
 
-// beginItem begins an item of the innermost open list.
 func (p *pickler) beginItem() {
 	innermost := len(p.batchLengths) - 1
 	isBatchFull := p.batchLengths[innermost] == maxBatchItems

@@ -24,10 +24,10 @@ const (
 
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
-// Fault describes a problem and the component that causes it.
+// Fault describes a problem and its cause.
 type Fault struct {
 	Kind   Kind   `json:"kind"`
-	Node   string `json:"node,omitempty"`  // name of the faulty machine or rank's machine, or empty
+	Node   string `json:"node,omitempty"`  // name of the machine, or empty
 	Ranks  []int  `json:"ranks,omitempty"` // the rank, or the two ranks of the link
 	GPU    string `json:"gpu,omitempty"`   // GPU of the rank, or empty if unknown
 	Text   string `json:"text"`
@@ -50,14 +50,14 @@ type Call struct {
 type Report struct {
 	IsReady   bool     `json:"ok"` // there are no faults
 	Backend   string   `json:"backend"`
-	Source    string   `json:"source"` // what started the ranks, such as "torchrun"
+	Source    string   `json:"source"` // launcher, such as "torchrun"
 	Ranks     int      `json:"ranks"`  // number of ranks
-	Nodes     []string `json:"nodes"`  // by rank: name of its machine, or "" without a result
+	Nodes     []string `json:"nodes"`  // machine of each rank, or "" without a result
 	Faults    []Fault  `json:"faults"`
 	Warnings  []string `json:"warnings"`
 	Calls     []Call   `json:"calls"`
 	Links     []Link   `json:"links"`
-	TableName string   `json:"table"`   // name of the tuning table, or "" if none was used
+	TableName string   `json:"table"`   // tuning table, or "" if none was used
 	Seconds   float64  `json:"seconds"` // duration of the checks
 }
 

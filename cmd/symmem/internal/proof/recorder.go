@@ -18,8 +18,7 @@ const (
 	fileVariable       = "NCCL_DEBUG_FILE"   // a pattern of the path
 )
 
-// defaultSubsystems is used if the user selects none. TUNING logs the kernels, and WhyNoWindows
-// reads INIT and NET. The others only help users.
+// TUNING logs the kernels, and WhyNoWindows reads INIT and NET. The others only help users.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
 type settings struct {
@@ -75,7 +74,7 @@ func isTuningEnabled(subsystems string) bool {
 	return isListed
 }
 
-// Recorder makes NCCL write its log to a file, and reads the log.
+// Recorder makes NCCL write a log, and reads it.
 type Recorder struct {
 	file        string // path of the log
 	isTemporary bool   // the file is unnamed, and the user did not ask for the log

@@ -50,15 +50,15 @@ func whyNoWindows(log io.Reader) (string, error) {
 var (
 	messagePrefix = regexp.MustCompile(` NCCL (?:INFO|WARN) `)
 	nodesMessage  = regexp.MustCompile(`^comm \S+ rank \d+ nRanks \d+ nNodes (\d+) `)
-	// noWindowsMessage matches the message up to NCCL 2.30, and that of newer versions.
+	// noWindowsMessage matches the messages of NCCL up to 2.30 and of newer versions.
 	noWindowsMessage = regexp.MustCompile(
 		`^(?:Symmetric memory is not supported\. |symmetricSupport 0, )`)
 	// noWindowsField matches a field such as "cuMemEnable 1".
 	noWindowsField = regexp.MustCompile(`(\w+) (-?\d+)`)
 )
 
-// windowsPrefix begins the message that windows are supported, if noWindowsMessage does not match.
-// NCCL up to 2.30 does not log it.
+// windowsPrefix begins the message of newer versions that windows are supported. It also begins
+// noWindowsMessage, which add checks first.
 const windowsPrefix = "symmetricSupport "
 
 // windowFacts holds the facts about the last communicator, NCCL's object for a group of ranks.
@@ -70,7 +70,7 @@ type windowFacts struct {
 	skippedType      string            // the NCCL_GIN_TYPE that excludes a plug-in, or ""
 }
 
-// add adds the facts in a message. Nodes and fields of a later communicator replace earlier ones.
+// add replaces isMultiNode and fields if the message is about a later communicator.
 func (f *windowFacts) add(message string) {
 	if groups := nodesMessage.FindStringSubmatch(message); groups != nil {
 		nodeCount := groups[1]
