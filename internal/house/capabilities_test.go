@@ -8,18 +8,15 @@ import (
 	"testing"
 )
 
-// Users depend on names of commands, flags, C functions and Python objects. For example, the
-// declaration Flags().IntVarP(&n, "count", ...) in a file of cmd/symmem has the name "count". Some
-// test or script must use it as --count.
-
-// capability describes a kind of names. Patterns of files are relative to the module's root.
+// capability is a kind of name that users depend on, such as a command-line flag. A test or script
+// must use each such name. Paths are relative to the module's root.
 type capability struct {
-	kind         string         // in errors
-	declarations string         // pattern of the files that declare the names
-	section      *regexp.Regexp // matches the part of the files to search; nil means everything
-	name         *regexp.Regexp // matches a declaration; its first group is the name
-	prefix       string         // text before a name where tests use it
-	tests        []string       // patterns of the files of which one must use each name
+	kind         string
+	declarations string         // glob pattern of the declaring files
+	section      *regexp.Regexp // limits the search for declarations, if not nil
+	name         *regexp.Regexp // matches a declaration; group 1 is the name
+	prefix       string         // precedes the name in tests
+	tests        []string       // glob patterns of tests and scripts
 }
 
 var capabilities = []capability{
@@ -30,7 +27,7 @@ var capabilities = []capability{
 	},
 	{
 		kind: "flag", declarations: "cmd/symmem/*.go", prefix: "--",
-		// It matches, for example, flags.BoolVar(&f.json, "json" and Flags().IntVarP(&n, "count".
+		// For example, flags.BoolVar(&f.json, "json" or Flags().IntVarP(&n, "count".
 		name:  regexp.MustCompile(`lags(?:\(\))?\.\w*VarP?\([^"]*"([a-z-]+)"`),
 		tests: []string{"cmd/symmem/*_test.go", "cmd/symmem/testdata/*/*", "bench/gpu/*.sh"},
 	},
@@ -47,15 +44,14 @@ var capabilities = []capability{
 	},
 }
 
-// exemptNames lists names that tests need not use: the root command, names with which symmem
-// starts ranks, and flags whose effect is tested without the command.
+// exemptNames lists the root command, names for internal use, and flags whose effect is tested
+// without the command.
 var exemptNames = map[string]bool{
 	"symmem": true, "pin": true, "started": true,
 	"in-place": true, "min-bytes": true, "nccl": true, "prove": true, "redop": true,
 	"round-timeout": true,
 }
 
-// TestEveryCapabilityHasATest checks that a test uses each name that is not in exemptNames.
 func TestEveryCapabilityHasATest(t *testing.T) {
 	for _, c := range capabilities {
 		names := declaredNames(t, c)
@@ -70,15 +66,13 @@ func TestEveryCapabilityHasATest(t *testing.T) {
 
 		for _, name := range names {
 			use := regexp.MustCompile(`(^|\W)` + c.prefix + name + `\b`)
-			isUsed := use.MatchString(tests.String())
-			if !isUsed && !exemptNames[name] {
+			if !exemptNames[name] && !use.MatchString(tests.String()) {
 				t.Errorf("no test in %v uses the %s %s%s", c.tests, c.kind, c.prefix, name)
 			}
 		}
 	}
 }
 
-// declaredNames returns the names that a capability's declarations contain.
 func declaredNames(t *testing.T, c capability) (names []string) {
 	t.Helper()
 	declarations := textOf(t, c.declarations)
@@ -93,8 +87,8 @@ func declaredNames(t *testing.T, c capability) (names []string) {
 	return names
 }
 
-// textOf returns the concatenated contents of the files that match a pattern. It reads Go tests
-// only if the pattern ends in _test.go, and then reads no other files.
+// textOf concatenates the files that match a glob pattern. Go tests are left out unless the pattern
+// ends in _test.go.
 func textOf(t *testing.T, pattern string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))
@@ -103,11 +97,11 @@ func textOf(t *testing.T, pattern string) string {
 	}
 
 	const testSuffix = "_test.go"
-	wantsTests := strings.HasSuffix(pattern, testSuffix)
+	includesTests := strings.HasSuffix(pattern, testSuffix)
 	var all strings.Builder
 	for _, file := range files {
 		isTest := strings.HasSuffix(file, testSuffix)
-		if isTest != wantsTests {
+		if isTest && !includesTests {
 			continue
 		}
 

@@ -8,33 +8,24 @@ import (
 	"testing"
 )
 
-// Pages (Markdown files) contain go test commands, such as
+// Markdown pages contain commands such as
 //
 //	go test ./driver -run 'TestA|TestB/small'
 //
-// The tests check that each command still runs something. The arguments of this command are
-// " ./driver -run 'TestA|TestB/small'". They name the folder ./driver and the pattern
-// TestA|TestB/small. The pattern has two alternatives, TestA and TestB/small, where "small" is a
-// subtest. Each alternative must match a function in the test files of the folder.
-//
-// A command is a line of a code block, or it is in backquotes, where it may continue on the next
-// line. In a table, the page has \| for each vertical bar of a pattern.
+// Each alternative of the pattern, TestA and TestB/small, must match a test in ./driver.
 var (
-	// wrappedCommand matches a go test command in backquotes.
+	// wrappedCommand matches a command in backquotes, which may span lines.
 	wrappedCommand = regexp.MustCompile("`[^`\n]*\\bgo\\s+test\\s[^`]*`")
-	// goTest matches a go test command on one line. Its group is the arguments.
+	// goTest matches a command on one line. Group 1 is the arguments.
 	goTest = regexp.MustCompile("go test( [^`\n]*)")
-	// patternFlag matches a flag and its pattern, which may be quoted. Its second group is the
-	// pattern.
+	// Group 2 of patternFlag is the pattern.
 	patternFlag = regexp.MustCompile(`-(run|bench|fuzz)[ =]('[^']*'|"[^"]*"|[^ ]+)`)
-	// folderArgument matches ".", a folder such as ./driver, or all folders below one, as in
-	// ./driver/... . Its second group is the argument without spaces.
+	// folderArgument matches ".", "./driver" or "./driver/...". Group 2 is the folder.
 	folderArgument = regexp.MustCompile(`(^| )(\./[\w./-]*|\.)( |$)`)
 )
 
-// TestCommandsOnPagesMatchTests checks the commands on all pages of the module.
 func TestCommandsOnPagesMatchTests(t *testing.T) {
-	const minCommands = 20 // If there are fewer, testCommands probably overlooks some.
+	const minCommands = 20 // With fewer, testCommands has probably missed some.
 	functions := functionsOfTests(loadFiles(t))
 	commandCount := 0
 	for page, text := range loadPages(t) {
@@ -56,10 +47,10 @@ func TestCommandsOnPagesMatchTests(t *testing.T) {
 	}
 }
 
-// testCommands returns the arguments of each go test command in the text of a page.
+// testCommands returns the arguments of each go test command on a page.
 func testCommands(text string) []string {
 	text = wrappedCommand.ReplaceAllStringFunc(text, joinLines)
-	text = strings.ReplaceAll(text, `\|`, "|")
+	text = strings.ReplaceAll(text, `\|`, "|") // escaped in tables
 	var all []string
 	for _, match := range goTest.FindAllStringSubmatch(text, -1) {
 		all = append(all, match[1])
@@ -68,10 +59,8 @@ func testCommands(text string) []string {
 	return all
 }
 
-// joinLines replaces each line break, and the spaces around it, by one space.
 func joinLines(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// TestCommandsAreFound checks the arguments that testCommands returns for examples of pages.
 func TestCommandsAreFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		page string
@@ -108,8 +97,7 @@ func TestCommandsAreFound(t *testing.T) {
 	}
 }
 
-// functionsOfTests returns the functions, but not the methods, in the test files of each folder. A
-// key is a folder as in a command: "." or, for example, "./driver".
+// functionsOfTests returns the functions in test files by folder, such as "." or "./driver".
 func functionsOfTests(files []*file) map[string][]string {
 	functions := map[string][]string{}
 	for _, f := range files {
@@ -133,17 +121,15 @@ func functionsOfTests(files []*file) map[string][]string {
 	return functions
 }
 
-// unmatchedPatterns returns the alternatives in a command's patterns that match no function of the
-// command's folders. allFunctions is a result of functionsOfTests.
+// unmatchedPatterns returns the alternatives of a command's patterns that match none of its tests.
 func unmatchedPatterns(arguments string, allFunctions map[string][]string) []string {
 	functions := functionsOfCommand(arguments, allFunctions)
 	var unmatched []string
 	for _, match := range patternFlag.FindAllStringSubmatch(arguments, -1) {
 		pattern := strings.Trim(match[2], `'"`)
 		for _, alternative := range alternatives(pattern) {
-			// "^$" matches no test on purpose, and "." matches all tests.
-			isSpecial := alternative == "^$" || alternative == "."
-			if !isSpecial && !matchesAny(alternative, functions) {
+			matchesNothing := alternative == "^$"
+			if !matchesNothing && !matchesAny(alternative, functions) {
 				unmatched = append(unmatched, alternative)
 			}
 		}
@@ -152,10 +138,9 @@ func unmatchedPatterns(arguments string, allFunctions map[string][]string) []str
 	return unmatched
 }
 
-// functionsOfCommand returns the functions of the folders that a command's arguments name.
 func functionsOfCommand(arguments string, allFunctions map[string][]string) []string {
 	withoutPatterns := patternFlag.ReplaceAllString(arguments, " ")
-	// folderArgument matches the spaces on both sides, so two arguments need two spaces between them.
+	// Adjacent matches of folderArgument cannot share a space.
 	separated := strings.ReplaceAll(withoutPatterns, " ", "  ")
 	var functions []string
 	for _, match := range folderArgument.FindAllStringSubmatch(separated, -1) {
@@ -169,8 +154,6 @@ func functionsOfCommand(arguments string, allFunctions map[string][]string) []st
 	return functions
 }
 
-// isFolderIn reports whether a command with this argument tests the folder. For example, the
-// argument ./a/... means ./a/b, too.
 func isFolderIn(folder, argument string) bool {
 	root, hasDots := strings.CutSuffix(argument, "/...")
 	if !hasDots {
@@ -180,8 +163,7 @@ func isFolderIn(folder, argument string) bool {
 	return root == "." || strings.HasPrefix(folder, root)
 }
 
-// matchesAny reports whether an alternative matches a function. It ignores subtests: the part of
-// the alternative from the first slash on.
+// matchesAny ignores the names of subtests, which follow a slash.
 func matchesAny(alternative string, functions []string) bool {
 	test, _, _ := strings.Cut(alternative, "/")
 	expression, err := regexp.Compile(test)
@@ -192,11 +174,10 @@ func matchesAny(alternative string, functions []string) bool {
 	return slices.ContainsFunc(functions, expression.MatchString)
 }
 
-// alternatives splits a pattern at the vertical bars outside of parentheses. For example, it splits
-// A(b|c)|D into A(b|c) and D.
+// alternatives splits A(b|c)|D into A(b|c) and D.
 func alternatives(pattern string) []string {
 	var all []string
-	depth := 0 // number of open parentheses
+	depth := 0 // of parentheses
 	start := 0 // of the current alternative
 	for i, c := range pattern {
 		switch {
@@ -213,7 +194,6 @@ func alternatives(pattern string) []string {
 	return append(all, pattern[start:])
 }
 
-// TestUnmatchedPatternsAreFound calls unmatchedPatterns for two folders with a few tests.
 func TestUnmatchedPatternsAreFound(t *testing.T) {
 	functions := map[string][]string{
 		".":   {"TestA"},
@@ -222,7 +202,7 @@ func TestUnmatchedPatternsAreFound(t *testing.T) {
 	for arguments, wantCount := range map[string]int{
 		" . -run TestA":              0,
 		" ./b -run 'TestB/c|FuzzB'":  0,
-		" . -run 'TestA|TestB'":      1, // TestB is in the other folder.
+		" . -run 'TestA|TestB'":      1,
 		" ./b -run TestC":            1,
 		" ./b . -run 'TestB/(a|b)'":  0,
 		" ./b -run '^$' -fuzz FuzzB": 0,

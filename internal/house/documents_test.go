@@ -39,11 +39,10 @@ var documentRules = []rule{
 	},
 }
 
-// undocumentedPackages returns a finding for each package that has no doc comment in any file. A
-// test whose package name is NAME_test belongs to package NAME.
+// undocumentedPackages treats an external test package, such as host_test, as a part of host.
 func undocumentedPackages(files []*file) []finding {
-	firstFiles := map[string]*file{}  // by package: the first by its path
-	isDocumented := map[string]bool{} // by package
+	firstFiles := map[string]*file{} // by package; alphabetically first
+	isDocumented := map[string]bool{}
 	for _, f := range files {
 		name := path.Join(f.folder(), strings.TrimSuffix(f.syntax.Name.Name, "_test"))
 		if first := firstFiles[name]; first == nil || f.path < first.path {
@@ -66,11 +65,9 @@ func undocumentedPackages(files []*file) []finding {
 	return all
 }
 
-// standardMethods lists methods that need no comment, because the standard library documents them.
+// standardMethods lists methods that the standard library documents.
 var standardMethods = map[string]bool{"Error": true, "String": true, "Unwrap": true}
 
-// undocumentedNames returns a finding for each name that users of the package see and that has no
-// comment.
 func undocumentedNames(f *file) []finding {
 	if f.isTest() || f.isGenerated() {
 		return nil
@@ -80,7 +77,7 @@ func undocumentedNames(f *file) []finding {
 	for _, d := range f.syntax.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
-			if d.Doc == nil && isVisible(d) {
+			if d.Doc == nil && needsComment(d) {
 				all = append(all, f.find(d.Pos(), "%s has no doc comment", d.Name.Name))
 			}
 		case *ast.GenDecl:
@@ -91,30 +88,18 @@ func undocumentedNames(f *file) []finding {
 	return all
 }
 
-// isVisible reports whether a function must be documented, because users of the package can call
-// it. Methods of unexported types and standardMethods need no comment.
-func isVisible(d *ast.FuncDecl) bool {
+// needsComment reports whether users of the package see the function and find no documentation of
+// it in the standard library.
+func needsComment(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return d.Name.IsExported()
 	}
 
-	receiver := d.Recv.List[0].Type
-	for {
-		switch t := receiver.(type) {
-		case *ast.StarExpr:
-			receiver = t.X
-		case *ast.IndexExpr:
-			receiver = t.X
-		case *ast.Ident:
-			return t.IsExported() && d.Name.IsExported() && !standardMethods[d.Name.Name]
-		default:
-			return false
-		}
-	}
+	receiver := receiverName(d.Recv.List[0].Type)
+	return ast.IsExported(receiver) && d.Name.IsExported() && !standardMethods[d.Name.Name]
 }
 
-// undocumentedSpecs returns a finding for each exported name that d declares without a comment. If
-// d is a group of declarations, one comment above it documents all of its names.
+// undocumentedSpecs accepts one comment above a group of declarations for all names in the group.
 func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 	if d.Doc != nil || d.Tok == token.IMPORT {
 		return nil
@@ -122,7 +107,7 @@ func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 
 	var all []finding
 	for _, s := range d.Specs {
-		for _, name := range namesOf(s) {
+		for _, name := range namesWithoutComment(s) {
 			if name.IsExported() {
 				all = append(all, f.find(name.Pos(), "%s has no doc comment", name.Name))
 			}
@@ -132,8 +117,8 @@ func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 	return all
 }
 
-// namesOf returns the names that s declares if it has no comment, or else nil.
-func namesOf(s ast.Spec) []*ast.Ident {
+// namesWithoutComment returns nil if s has a comment.
+func namesWithoutComment(s ast.Spec) []*ast.Ident {
 	switch s := s.(type) {
 	case *ast.TypeSpec:
 		if s.Doc == nil && s.Comment == nil {

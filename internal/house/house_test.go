@@ -1,6 +1,5 @@
-// Package house contains only tests, which check the rules of this project for imports, file
-// sizes, names and documentation. Each rule is itself tested with small modules that comply with
-// it or violate it.
+// Package house contains only tests, which check the project's rules for imports, file sizes, names
+// and documentation. Examples of compliant and violating code test each rule.
 package house
 
 import (
@@ -23,11 +22,11 @@ const module = "symmem"
 type file struct {
 	path   string // slash-separated, relative to the module's root
 	source string
-	set    *token.FileSet // positions in syntax
+	set    *token.FileSet // resolves positions in syntax
 	syntax *ast.File
 }
 
-// folder returns the folder of the package, or "" for the root.
+// folder returns the file's folder, which is "" for the root of the module.
 func (f *file) folder() string {
 	if dir := path.Dir(f.path); dir != "." {
 		return dir
@@ -40,12 +39,12 @@ func (f *file) isTest() bool { return strings.HasSuffix(f.path, "_test.go") }
 
 func (f *file) isGenerated() bool { return ast.IsGenerated(f.syntax) }
 
-// find returns a finding at a position of the file.
+// find returns a finding at the given position.
 func (f *file) find(at token.Pos, format string, args ...any) finding {
 	return finding{f.path, f.set.Position(at).Line, fmt.Sprintf(format, args...)}
 }
 
-// finding describes a violation of a rule.
+// finding is a violation of a rule.
 type finding struct {
 	path string
 	line int
@@ -54,17 +53,16 @@ type finding struct {
 
 func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.text) }
 
-// rule is a rule for the files of the module.
+// rule is a rule for the Go files of the module.
 type rule struct {
-	name   string // states the rule
+	name   string // a sentence that states the rule
 	reason string
-	check  func(files []*file) []finding // returns the violations
-	// bad and good are examples of modules, as maps from paths to source texts. Each module in bad
-	// violates the rule, and each module in good complies.
+	check  func(files []*file) []finding
+	// Each example in bad violates the rule. An example maps paths to source texts.
 	bad, good []map[string]string
 }
 
-// eachFile returns a rule's check that applies the given check to every file.
+// eachFile turns a check of one file into a check of all files.
 func eachFile(check func(*file) []finding) func([]*file) []finding {
 	return func(files []*file) []finding {
 		var all []finding
@@ -113,7 +111,6 @@ func TestRulesFindViolations(t *testing.T) {
 	}
 }
 
-// loadFiles returns all Go files of the module.
 func loadFiles(t *testing.T) []*file {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -134,26 +131,31 @@ func loadFiles(t *testing.T) []*file {
 		}
 
 		relative, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+
 		sources[filepath.ToSlash(relative)] = string(text)
-		return err
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if len(sources) < 100 {
-		t.Fatalf("found only %d Go files, want 100 or more", len(sources))
+	const minFiles = 100 // far fewer than the module has
+	if len(sources) < minFiles {
+		t.Fatalf("found only %d Go files, want %d or more", len(sources), minFiles)
 	}
 
 	return parseFiles(t, sources)
 }
 
-// isIgnored reports whether the go command ignores a folder with this name.
+// isIgnored reports whether the go command ignores the folder.
 func isIgnored(folder string) bool {
 	return folder == "testdata" || strings.HasPrefix(folder, ".") || strings.HasPrefix(folder, "_")
 }
 
-// parseFiles parses source texts, which are in a map by path.
+// parseFiles parses source texts by path.
 func parseFiles(t *testing.T, sources map[string]string) []*file {
 	t.Helper()
 	set := token.NewFileSet()

@@ -10,19 +10,12 @@ import (
 	"strings"
 )
 
-// Goroutines that acquire the same locks in different orders can block each other forever.
-// Therefore, the locks of some packages have ranks: numbers that determine the order in which a
-// goroutine must acquire them. The file locks.go of a package declares the ranks:
+// To avoid deadlocks, goroutines acquire locks in the order of their ranks. A package declares the
+// ranks of its locks in locks.go:
 //
-//	func (recvPipeMu) Rank() ranked.Rank { return ranked.Host.At(3, "host.recvPipe.mu") }
 //	func (sendPipeMu) Rank() ranked.Rank { return ranked.Host.At(4, "host.sendPipe.mu") }
 //
-// Its file doc.go must list the names of the locks in the same order, without the package's name:
-//
-//	// # Lock order
-//	//
-//	//	recvPipe.mu
-//	//	sendPipe.mu
+// doc.go lists the locks in the same order, without the name of the package: "sendPipe.mu".
 
 // rankedFolders lists the packages in which every lock must have a rank.
 var rankedFolders = []string{
@@ -31,19 +24,14 @@ var rankedFolders = []string{
 	"driver/nccl/internal/p2p", "driver/nccl/internal/stream", "internal/control/shm",
 }
 
-// Sources of examples.
+// Examples of doc.go and locks.go, named after the order of the locks a, b and c.
 const (
-	// abDoc is a doc.go that lists the locks a.mu and b.mu.
-	abDoc = "// Package p has locks.\n//\n// # Lock order\n//\n//\ta.mu\n//\tb.mu\n//\n// So.\n" +
+	abDoc = "// Package p has locks.\n//\n// # Lock order\n//\n//\ta.mu\n//\tb.mu\n//\n// Text.\n" +
 		"package p\n"
-	// noLocksDoc is a doc.go that lists no locks.
 	noLocksDoc = "// Package p is one.\npackage p\n"
-	// abLocks is a locks.go with the same order as abDoc.
-	abLocks = "package p\n\nvar a = b.At(1, \"p.a.mu\")\nvar b = b.Waiting(2, \"p.b.mu\")\n"
-	// baLocks has the opposite order.
-	baLocks = "package p\n\nvar a = b.At(2, \"p.a.mu\")\nvar b = b.At(1, \"p.b.mu\")\n"
-	// abcLocks has a third lock, which abDoc does not list.
-	abcLocks = abLocks + "\nvar c = b.At(3, \"p.c.mu\")\n"
+	abLocks    = "package p\n\nvar a = r.At(1, \"p.a.mu\")\nvar b = r.Waiting(2, \"p.b.mu\")\n"
+	baLocks    = "package p\n\nvar a = r.At(2, \"p.a.mu\")\nvar b = r.At(1, \"p.b.mu\")\n"
+	abcLocks   = abLocks + "\nvar c = r.At(3, \"p.c.mu\")\n"
 )
 
 var lockRules = []rule{
@@ -76,10 +64,8 @@ var lockRules = []rule{
 	},
 }
 
-// unrankedLockTypes lists the types of locks that have no rank.
 var unrankedLockTypes = []string{"sync.Mutex", "sync.RWMutex", "spin.Lock"}
 
-// unrankedLocks returns a finding for each use of such a type in a file of rankedFolders.
 func unrankedLocks(f *file) []finding {
 	if f.isTest() || !slices.Contains(rankedFolders, f.folder()) {
 		return nil
@@ -107,8 +93,7 @@ func unrankedLocks(f *file) []finding {
 	return all
 }
 
-// misdocumentedLocks returns a finding for each locks.go whose locks, in the order of their ranks,
-// are not the same as in the package's doc.go.
+// misdocumentedLocks compares each locks.go with the doc.go of its package.
 func misdocumentedLocks(files []*file) []finding {
 	var all []finding
 	for _, f := range files {
@@ -133,8 +118,7 @@ func misdocumentedLocks(files []*file) []finding {
 	return all
 }
 
-// rankedNames returns the names of the locks in a locks.go, in the order of their ranks. The names
-// do not include the package: the name of the lock "shm.Counts.Mu" is Counts.Mu.
+// rankedNames returns the names of the locks in a locks.go, sorted by rank.
 func rankedNames(f *file) []string {
 	names := map[int]string{} // by rank
 	var ranks []int
@@ -156,8 +140,8 @@ func rankedNames(f *file) []string {
 	return sorted
 }
 
-// rankedLock returns the rank and the name of a lock if n is a call that gives it a rank, such as
-// ranked.SHM.At(2, "shm.Counts.Mu"). Any call with an integer and a string as arguments counts.
+// rankedLock returns the rank 2 and the name "Counts.Mu" for ranked.SHM.At(2, "shm.Counts.Mu"). It
+// accepts any call with an integer and a string as arguments.
 func rankedLock(n ast.Node) (rank int, name string, isRanked bool) {
 	call, isCall := n.(*ast.CallExpr)
 	if !isCall || len(call.Args) != 2 {
@@ -174,14 +158,13 @@ func rankedLock(n ast.Node) (rank int, name string, isRanked bool) {
 		return 0, "", false
 	}
 
-	rank, _ = strconv.Atoi(number.Value)
-	longName := strings.Trim(text.Value, `"`)
-	_, name, _ = strings.Cut(longName, ".")
-	return rank, name, true
+	rank, err := strconv.Atoi(number.Value)
+	fullName := strings.Trim(text.Value, `"`)
+	_, name, _ = strings.Cut(fullName, ".")
+	return rank, name, err == nil
 }
 
-// documentedNames returns the names of the locks in a doc.go: the indented lines below the heading
-// "Lock order".
+// documentedNames returns the indented lines below the heading "Lock order" of a doc.go.
 func documentedNames(f *file) (names []string) {
 	_, text, _ := strings.Cut(f.syntax.Doc.Text(), "# Lock order\n")
 	for line := range strings.Lines(text) {

@@ -8,34 +8,26 @@ import (
 	"testing"
 )
 
-// A type may have at most maxMethods methods, in at most maxMethodFiles files. Test files do not
-// count.
-//
-// Suppose that type A has 20 methods, and a struct type B with 15 methods embeds *A. The methods of
-// B count as methods of A too, because they can use all fields of A. So A has 35 methods. B is
-// called an embedder of A.
+// If a struct B embeds *A, the methods of B count as methods of A, too, because they can use all
+// fields of A. B is an embedder of A.
 
-// size holds two numbers of a type, or the limits for them.
+// size is the size of a type, or a limit.
 type size struct {
 	methods int
-	files   int // that contain methods
+	files   int // number of files with methods
 }
 
-// fitsInto reports whether neither number of s exceeds that of limit.
 func (s size) fitsInto(limit size) bool {
 	return s.methods <= limit.methods && s.files <= limit.files
 }
 
-// usualLimit is the limit of each type that is not in exceptions.
 var usualLimit = size{methods: maxMethods, files: maxMethodFiles}
 
-// exceptions holds the limits of types that do not fit into usualLimit. The keys have the form of
-// methodSet.name. An entry must be removed when its type is small enough.
+// exceptions holds the limits of larger types, by methodSet.name.
 var exceptions = map[string]size{
-	".Group": {methods: 56, files: 3}, // 48 methods are exported: each operation has one
+	".Group": {methods: 56, files: 3}, // each operation is an exported method
 }
 
-// limitOf returns the limit of the type with a given methodSet.name.
 func limitOf(name string) size {
 	if limit, isException := exceptions[name]; isException {
 		return limit
@@ -44,7 +36,6 @@ func limitOf(name string) size {
 	return usualLimit
 }
 
-// TestExceptionsAreNecessary checks that each type in exceptions exists and exceeds usualLimit.
 func TestExceptionsAreNecessary(t *testing.T) {
 	all := methodsOf(loadFiles(t))
 	for name := range exceptions {
@@ -69,10 +60,11 @@ func largeTypes(files []*file) (found []finding) {
 		}
 
 		slices.Sort(m.files)
-		m.last.text = fmt.Sprintf("%s has %d methods, including those of types that embed it (at most "+
+		violation := m.lastMethod
+		violation.text = fmt.Sprintf("%s has %d methods, including those of types that embed it (at most "+
 			"%d are allowed), in %d files (at most %d are allowed): %s", name, s.methods, limit.methods,
 			s.files, limit.files, strings.Join(m.files, ", "))
-		found = append(found, m.last)
+		found = append(found, violation)
 	}
 
 	return found
@@ -80,19 +72,19 @@ func largeTypes(files []*file) (found []finding) {
 
 // methodSet describes a type and its methods.
 type methodSet struct {
-	name      string   // the package's folder, a dot and the type's name, as in "driver/host.arena"
-	count     int      // number of methods, without those of embedders
-	files     []string // that contain these methods
-	embedders []string // methodSet.name of types in the same package
-	last      finding  // the position of the last of these methods; its text is empty
+	name       string   // folder and type, such as "driver/host.arena"
+	count      int      // number of methods, excluding those of embedders
+	files      []string // files with these methods
+	embedders  []string // names of types in the same package
+	lastMethod finding  // without a text
 }
 
-// sizeOf returns the size of the type m. It includes the methods of embedders, but not their files.
-func sizeOf(all map[string]*methodSet, m *methodSet) size {
+// sizeOf counts the methods of embedders, but not their files.
+func sizeOf(all methodSets, m *methodSet) size {
 	s := size{methods: m.count, files: len(m.files)}
 	for _, name := range m.embedders {
-		embedder := all[name]
-		if embedder != nil { // The embedder has methods, or is embedded too.
+		embedder, isListed := all[name] // not listed without methods
+		if isListed {
 			s.methods += embedder.count
 		}
 	}
@@ -100,11 +92,11 @@ func sizeOf(all map[string]*methodSet, m *methodSet) size {
 	return s
 }
 
-// methodSets collects methodSets, by methodSet.name.
+// methodSets holds each methodSet by its name.
 type methodSets map[string]*methodSet
 
-// methodsOf returns the types that have methods or embedders in files that are not tests.
-func methodsOf(files []*file) map[string]*methodSet {
+// methodsOf returns the types with methods or embedders, ignoring test files.
+func methodsOf(files []*file) methodSets {
 	all := methodSets{}
 	for _, f := range files {
 		if f.isTest() {
@@ -126,8 +118,7 @@ func methodsOf(files []*file) map[string]*methodSet {
 	return all
 }
 
-// lookUp returns the methodSet of a type. It adds an empty one if there is none.
-func (all methodSets) lookUp(name string) *methodSet {
+func (all methodSets) getOrAdd(name string) *methodSet {
 	if all[name] == nil {
 		all[name] = &methodSet{name: name}
 	}
@@ -135,23 +126,22 @@ func (all methodSets) lookUp(name string) *methodSet {
 	return all[name]
 }
 
-// addMethod adds a method to its type. It ignores other functions.
+// addMethod ignores functions without a receiver.
 func (all methodSets) addMethod(f *file, d *ast.FuncDecl) {
 	isMethod := d.Recv != nil
 	if !isMethod {
 		return
 	}
 
-	m := all.lookUp(f.folder() + "." + receiverName(d.Recv.List[0].Type))
+	m := all.getOrAdd(f.folder() + "." + receiverName(d.Recv.List[0].Type))
 	m.count++
-	m.last = f.find(d.Pos(), "")
+	m.lastMethod = f.find(d.Pos(), "")
 	if !slices.Contains(m.files, f.path) {
 		m.files = append(m.files, f.path)
 	}
 }
 
-// addEmbedder adds a declared struct type to the embedders of each type to which it embeds a
-// pointer. It ignores other declarations.
+// addEmbedder records s as an embedder of A for each *A that it embeds.
 func (all methodSets) addEmbedder(f *file, s ast.Spec) {
 	declared, isType := s.(*ast.TypeSpec)
 	if !isType {
@@ -169,14 +159,14 @@ func (all methodSets) addEmbedder(f *file, s ast.Spec) {
 		_, isPointer := field.Type.(*ast.StarExpr)
 		isEmbedded := len(field.Names) == 0
 		if isPointer && isEmbedded && name != "" {
-			embedded := all.lookUp(f.folder() + "." + name)
+			embedded := all.getOrAdd(f.folder() + "." + name)
 			embedded.embedders = append(embedded.embedders, embedder)
 		}
 	}
 }
 
-// receiverName returns the name of the type of a receiver or field: "A" for *A and for A[T]. It
-// returns "" for types without a name and types of other packages.
+// receiverName returns "A" for the types *A and A[T], or "" for unnamed types and those of other
+// packages.
 func receiverName(t ast.Expr) string {
 	switch t := t.(type) {
 	case *ast.StarExpr:

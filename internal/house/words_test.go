@@ -9,22 +9,15 @@ import (
 	"strings"
 )
 
-// The rules of this file concern words in names, marks of unfinished code, and calls of Sleep and
-// Skip, which need an explanation.
-
 var (
-	// vagueNames lists words that do not say what a package or file contains.
 	vagueNames = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
-	// unfinishedMarks lists marks of unfinished code. They are split here, because this file would
-	// otherwise violate the rule against them.
+	// These marks are split so that this file complies with the rule against them.
 	unfinishedMarks = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X"}
 	unfinishedMark  = regexp.MustCompile(`\b(` + strings.Join(unfinishedMarks, "|") + `)\b`)
-	// waitWords matches the words of which the comments on a sleep must contain one.
-	waitWords = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
+	waitWords       = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
 )
 
-// formerWords maps words that names in this project once contained, and must not contain again, to
-// plainer words.
+// formerWords maps words that names must not contain to plainer ones.
 var formerWords = map[string]string{
 	"bell": "wakeup", "rouse": "wake", "board": "status", "tolerant": "ignore faults",
 	"linger": "wait slowly", "settle": "wait for the cause, or finish", "settled": "finished",
@@ -39,10 +32,9 @@ var formerWords = map[string]string{
 	"survey": "rank states", "conceal": "unpublish", "spilt": "backlog", "stray": "deadlock",
 }
 
-// partsOfName matches a word of a Go name. For example, newDesk has the words "new" and "Desk".
+// partsOfName matches "new" and "Desk" in newDesk.
 var partsOfName = regexp.MustCompile(`[A-Z]+[a-z0-9]*|[a-z0-9]+`)
 
-// preamble is the first part of the examples that call time.Sleep.
 const preamble = "package a\n\nimport \"time\"\n\n"
 
 var wordRules = []rule{
@@ -109,12 +101,12 @@ var wordRules = []rule{
 	},
 }
 
-// vagueNamesIn returns a finding if a folder of the file's path, the name of its package, or a word
-// of the file's name is in vagueNames.
+// vagueNamesIn checks the folders, the package and the words of the file's name.
 func vagueNamesIn(f *file) []finding {
 	names := strings.Split(f.folder(), "/")
 	names = append(names, f.syntax.Name.Name)
-	names = append(names, strings.Split(strings.TrimSuffix(path.Base(f.path), ".go"), "_")...)
+	fileName := strings.TrimSuffix(path.Base(f.path), ".go")
+	names = append(names, strings.Split(fileName, "_")...)
 	for _, name := range names {
 		if slices.Contains(vagueNames, name) {
 			return []finding{f.find(f.syntax.Package, "%q is not specific", name)}
@@ -124,7 +116,6 @@ func vagueNamesIn(f *file) []finding {
 	return nil
 }
 
-// formerWordsIn returns a finding for each name that contains one of formerWords.
 func formerWordsIn(f *file) []finding {
 	var all []finding
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -144,11 +135,10 @@ func formerWordsIn(f *file) []finding {
 	return all
 }
 
-// unfinishedLines returns a finding for each line that contains one of unfinishedMarks.
 func unfinishedLines(f *file) []finding {
-	marked := func(mark string) bool { return strings.Contains(f.source, mark) }
-	if !slices.ContainsFunc(unfinishedMarks, marked) {
-		return nil // avoid the slow expression in most files
+	mayContain := func(mark string) bool { return strings.Contains(f.source, mark) }
+	if !slices.ContainsFunc(unfinishedMarks, mayContain) {
+		return nil // avoids the slow expression below for most files
 	}
 
 	var all []finding
@@ -161,8 +151,8 @@ func unfinishedLines(f *file) []finding {
 	return all
 }
 
-// badSleeps returns a finding for each sleep in a test. Other code may sleep if one of waitWords is
-// in the comments of the function, or in the name of the variable or constant for the duration.
+// badSleeps reports all sleeps in tests. Other code may sleep if the comments of the function or the
+// name of the duration contain one of waitWords.
 func badSleeps(f *file) []finding {
 	return callsOf(f, "time", "Sleep", func(c *ast.CallExpr, comments string) string {
 		explanation := comments
@@ -179,9 +169,8 @@ func badSleeps(f *file) []finding {
 	})
 }
 
-// silentSkips returns a finding for each call of Skip, Skipf or SkipNow without a reason.
 func silentSkips(f *file) []finding {
-	const minReason = 5 // length of a literal in the source, including the quotes
+	const minReason = len(`"GPU"`) // including the quotes
 	var all []finding
 	for _, name := range []string{"Skip", "Skipf", "SkipNow"} {
 		all = append(all, callsOf(f, "", name, func(c *ast.CallExpr, _ string) string {
@@ -201,9 +190,8 @@ func silentSkips(f *file) []finding {
 	return all
 }
 
-// callsOf calls judge for each call of receiver.name, such as time.Sleep. If receiver is empty, it
-// does so for calls of name on any receiver. comments contains the comments of the calling
-// function. If judge returns a text, callsOf returns a finding with this text.
+// callsOf passes each call of receiver.name and the comments of the calling function to judge. An
+// empty receiver stands for any. Each nonempty text that judge returns becomes a finding.
 func callsOf(
 	f *file, receiver, name string, judge func(c *ast.CallExpr, comments string) string,
 ) []finding {
@@ -212,7 +200,7 @@ func callsOf(
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
-			comments = commentsIn(f, n) // for the calls below, which are in this function
+			comments = commentsIn(f, n) // for the calls in this function, which Inspect visits next
 		case *ast.CallExpr:
 			if !isCallOf(n, receiver, name) {
 				return true
@@ -228,8 +216,6 @@ func callsOf(
 	return all
 }
 
-// isCallOf reports whether a call is one of receiver.name, or of name on any receiver if receiver
-// is empty.
 func isCallOf(c *ast.CallExpr, receiver, name string) bool {
 	selector, isSelector := c.Fun.(*ast.SelectorExpr)
 	if !isSelector || selector.Sel.Name != name {
@@ -244,7 +230,7 @@ func isCallOf(c *ast.CallExpr, receiver, name string) bool {
 	return isName && x.Name == receiver
 }
 
-// commentsIn returns the text of the comments above and in a function.
+// commentsIn includes the doc comment.
 func commentsIn(f *file, d *ast.FuncDecl) string {
 	text := d.Doc.Text()
 	for _, c := range f.syntax.Comments {

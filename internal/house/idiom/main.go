@@ -3,13 +3,9 @@
 //
 //	go run ./internal/house/idiom [-n 50] [-tests] FOLDER OTHER...
 //
-// FOLDER is the tree to judge. Each OTHER is a checkout of a well-known project. The columns of the
-// output are:
-//
-//   - a score, which is high for words that are typical of FOLDER
-//   - the number of occurrences in FOLDER
-//   - the number of occurrences in all OTHER trees
-//   - the word or pair
+// Each OTHER is a checkout of a well-known project. Every line of the output consists of a score,
+// which is high for words that are typical of FOLDER, the numbers of occurrences in FOLDER and in
+// all OTHER trees, and the word or pair.
 package main
 
 import (
@@ -46,7 +42,7 @@ func main() {
 	}
 }
 
-// run writes a line for each of the wordCount most typical words and pairs of folder.
+// run prints the wordCount most typical words and pairs of folder.
 func run(out io.Writer, wordCount int, includeTests bool, folder string, others []string) error {
 	ours := counts{}
 	if err := ours.read(os.DirFS(folder), includeTests); err != nil {
@@ -67,14 +63,13 @@ func run(out io.Writer, wordCount int, includeTests bool, folder string, others 
 	return nil
 }
 
-// counts holds the number of occurrences of each word and of each pair of adjacent words.
+// counts holds the number of occurrences of each word and pair.
 type counts map[string]int
 
-// wordPattern matches words of comments. It does not match names such as "WalkDir" or "x2", which
-// have a capital or a digit after the first letter.
+// wordPattern does not match names such as "WalkDir" or "x2".
 var wordPattern = regexp.MustCompile(`\b[A-Za-z][a-z]*(?:'[a-z]+)?\b`)
 
-// read adds the comments of all Go files in a tree.
+// read counts the words in the comments of a tree's Go files.
 func (c counts) read(tree fs.FS, includeTests bool) error {
 	return fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -113,8 +108,7 @@ func (c counts) read(tree fs.FS, includeTests bool) error {
 	})
 }
 
-// add counts the words of a text. It also counts pairs of adjacent words, unless punctuation
-// separates them.
+// add counts the words of a text, and the pairs that no punctuation separates.
 func (c counts) add(text string) {
 	isPunctuation := func(r rune) bool { return strings.ContainsRune(".,:;()[]`\"", r) }
 	for part := range strings.FieldsFuncSeq(text, isPunctuation) {
@@ -131,26 +125,24 @@ func (c counts) add(text string) {
 	}
 }
 
-// scoredWord is a word or a pair of words.
+// scoredWord is a word or a pair, with its number of occurrences in each corpus.
 type scoredWord struct {
 	text         string
-	score        float64 // see compare
-	ours, theirs int     // numbers of occurrences
+	score        float64
+	ours, theirs int
 }
 
-// compare returns the wordCount words that are most typical of ours, with the highest score first.
-//
-// The odds of a word are the number of its occurrences, divided by that of all other words. Their
-// ratio says how much more frequent the word is in ours than in theirs. The score is the logarithm
-// of the ratio, divided by its standard deviation, so that rare words get no high score by chance.
-// Half an occurrence is added to each count, because the odds in theirs must not be 0.
+// compare returns the wordCount words that are most typical of ours, the highest score first. The
+// score is the logarithm of the odds ratio, divided by its standard deviation, so that rare words
+// do not score high by chance.
 func compare(ours, theirs counts, wordCount int) []scoredWord {
 	var all []scoredWord
 	ourTotal := ours.total()
 	theirTotal := theirs.total()
 	for text, count := range ours {
-		ourCount := float64(count) + 0.5
-		theirCount := float64(theirs[text]) + 0.5
+		const continuity = 0.5 // Haldane-Anscombe correction: avoids odds of 0
+		ourCount := float64(count) + continuity
+		theirCount := float64(theirs[text]) + continuity
 		ourOdds := ourCount / (ourTotal - ourCount)
 		theirOdds := theirCount / (theirTotal - theirCount)
 		logOddsRatio := math.Log(ourOdds) - math.Log(theirOdds)
@@ -169,8 +161,7 @@ func compare(ours, theirs counts, wordCount int) []scoredWord {
 	return all[:min(wordCount, len(all))]
 }
 
-// total returns the sum of all counts plus 1. Without the 1, it could be smaller than a count to
-// which compare has added a half.
+// total returns the sum of all counts plus 1, so that it exceeds each corrected count of compare.
 func (c counts) total() float64 {
 	sum := 0
 	for _, count := range c {

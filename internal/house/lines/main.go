@@ -1,7 +1,9 @@
-// Command lines prints the number of lines of Go code in each package of a folder, which is the
-// current one by default. It ignores tests, comments and blank lines.
+// Command lines prints the number of lines of Go code in each package below a folder. It ignores
+// tests, comments and blank lines.
 //
 //	go run ./internal/house/lines [FOLDER]
+//
+// The default is the current folder.
 package main
 
 import (
@@ -29,7 +31,7 @@ func main() {
 	}
 }
 
-// run writes the number of lines of each folder of a tree, and their sum.
+// run prints the number of lines in each folder, and their sum.
 func run(tree fs.FS, out io.Writer) error {
 	counts, err := countByFolder(tree)
 	if err != nil {
@@ -46,7 +48,6 @@ func run(tree fs.FS, out io.Writer) error {
 	return err
 }
 
-// countByFolder returns the number of lines in each folder with Go code.
 func countByFolder(tree fs.FS) (map[string]int, error) {
 	counts := map[string]int{}
 	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -78,23 +79,25 @@ func countByFolder(tree fs.FS) (map[string]int, error) {
 	return counts, err
 }
 
-// countLines returns the number of lines that contain a token or a part of a token.
+// countLines returns the number of lines that contain at least a part of a token.
 func countLines(source []byte) int {
 	set := token.NewFileSet()
 	const fileName = "" // only for errors
 	file := set.AddFile(fileName, set.Base(), len(source))
 	const skipComments scanner.Mode = 0
+	var ignoreErrors scanner.ErrorHandler // nil
 	var s scanner.Scanner
-	s.Init(file, source, nil, skipComments) // nil ignores errors.
-	lines := map[int]bool{}                 // numbers of lines with a token
+	s.Init(file, source, ignoreErrors, skipComments)
+	lines := map[int]bool{} // line numbers
 	for {
 		pos, kind, text := s.Scan()
 		if kind == token.EOF {
 			return len(lines)
 		}
 
-		if kind == token.SEMICOLON && text == "\n" {
-			continue // added by the scanner at the end of a line
+		isImplicit := kind == token.SEMICOLON && text == "\n" // semicolon at the end of a line
+		if isImplicit {
+			continue
 		}
 
 		firstLine := file.Line(pos)

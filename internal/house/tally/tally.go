@@ -13,31 +13,20 @@ import (
 	"strings"
 )
 
-// Suppose that the package "example/sum" has one test with two subtests. Then go test -json writes
-// an event when each test starts and when it ends:
-//
-//	run    TestSum
-//	run    TestSum/int8
-//	pass   TestSum/int8
-//	run    TestSum/int16
-//	fail   TestSum/int16
-//	fail   TestSum
-//	fail   (the package)
-//
-// The summary is "1 passed, 1 failed". Only the two subtests count. The outcomes of TestSum and of
-// the package follow from theirs. If the process crashes, tests have no end, and the package counts
-// as one failure.
+// If TestSum has the subtests int8, which passes, and int16, which fails, the summary is "1 passed,
+// 1 failed". Parents and packages are not counted, unless a package fails without a failed test,
+// such as after a crash.
 
-// event is a line of the output of go test -json (see go doc test2json).
+// event is a line of the output of go test -json. See go doc test2json.
 type event struct {
 	Action     string // such as "run", "output" or "pass"
-	Package    string // empty for events of a build
-	ImportPath string // package of a build
-	Test       string // empty for events of the package
-	Output     string // part of the output, for the action "output"
+	Package    string // empty while building
+	ImportPath string // package that is being built
+	Test       string // empty for events of a package
+	Output     string // for the action "output"
 }
 
-// testID identifies a test or, if test is empty, a package.
+// testID identifies a test, or a package if test is empty.
 type testID struct{ pkg, test string }
 
 func (id testID) String() string {
@@ -48,18 +37,18 @@ func (id testID) String() string {
 	return id.pkg + " " + id.test
 }
 
-// noOutcome is the outcome of a test that has no end. The process has crashed during the test, or
-// the test is a benchmark that has passed: go test reports no end of it.
+// noOutcome marks a test that has started but not ended. Passing benchmarks never end, because go
+// test reports no event for that.
 const noOutcome = "run"
 
 // tally records the outcomes of tests and packages.
 type tally struct {
-	outcomes map[testID]string // noOutcome, or the action of the last event
+	outcomes map[testID]string // noOutcome or a final action, such as "pass"
 	outputs  map[testID][]byte
 	parents  map[testID]bool // tests with named subtests
 }
 
-// run reads the events of go test from in, and writes the failed tests and a summary to out.
+// run reads events from in, and writes the failed tests and a summary to out.
 func run(in io.Reader, out io.Writer) (hasFailed bool, err error) {
 	t := tally{
 		outcomes: map[testID]string{},
@@ -84,11 +73,10 @@ func run(in io.Reader, out io.Writer) (hasFailed bool, err error) {
 	return t.report(out)
 }
 
-// unnamedSubtest matches the names that go test gives to subtests without a name. Instead
-// of them, the summary counts their parent.
+// unnamedSubtest matches names that go test makes up, such as "#01". Their parent is counted
+// instead.
 var unnamedSubtest = regexp.MustCompile(`^#[0-9]+$`)
 
-// add records an event.
 func (t *tally) add(e *event) {
 	id := testID{pkg: cmp.Or(e.Package, e.ImportPath), test: e.Test}
 	switch e.Action {
@@ -106,7 +94,7 @@ func (t *tally) add(e *event) {
 	}
 }
 
-// report writes the failed tests and a summary. hasFailed is also true if no test has run.
+// report writes the failed tests and a summary. If no test has run, it fails.
 func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 	if len(t.outcomes) == 0 {
 		return true, errors.New("no test has run")
@@ -119,8 +107,7 @@ func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 			counts[outcome]++
 		}
 
-		isFailure := strings.HasSuffix(outcome, "fail") // "fail" or "build-fail"
-		if isFailure {
+		if outcome == "fail" || outcome == "build-fail" {
 			hasFailed = true
 			fmt.Fprintf(out, "FAILED %v\n%s\n", id, t.outputs[id])
 			continue
@@ -140,7 +127,6 @@ func (t *tally) report(out io.Writer) (hasFailed bool, err error) {
 	return hasFailed, err
 }
 
-// isCounted reports whether the summary counts the outcome of id.
 func (t *tally) isCounted(id testID) bool {
 	if id.test == "" {
 		return t.hasCrashed(id.pkg)
@@ -149,12 +135,11 @@ func (t *tally) isCounted(id testID) bool {
 	return !t.parents[id] && !unnamedSubtest.MatchString(path.Base(id.test))
 }
 
-// hasPackageFailed reports whether go test has reported the failure of a package.
 func (t *tally) hasPackageFailed(pkg string) bool {
 	return t.outcomes[testID{pkg: pkg}] == "fail"
 }
 
-// hasCrashed reports whether a package failed although none of its tests did.
+// hasCrashed reports whether a package failed, but none of its tests did.
 func (t *tally) hasCrashed(pkg string) bool {
 	if !t.hasPackageFailed(pkg) {
 		return false

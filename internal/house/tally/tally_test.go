@@ -5,14 +5,12 @@ import (
 	"testing"
 )
 
-// TestTally checks the text that run prints for outputs of go test -json. Each line of an input is
-// an event, such as the end of a test.
 func TestTally(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		in         string // output of go test -json
-		want       string // what run prints
-		wantFailed bool   // whether run must report a failure
+		want       string // output of run
+		wantFailed bool
 	}{
 		{
 			"subtests are counted instead of their parent",
@@ -72,9 +70,9 @@ func TestTally(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var out strings.Builder
-			failed, err := run(strings.NewReader(test.in), &out)
-			if err != nil || failed != test.wantFailed {
-				t.Errorf("run = %v, %v; want %v, nil", failed, err, test.wantFailed)
+			hasFailed, err := run(strings.NewReader(test.in), &out)
+			if err != nil || hasFailed != test.wantFailed {
+				t.Errorf("run = %v, %v; want %v, nil", hasFailed, err, test.wantFailed)
 			}
 
 			if out.String() != test.want {
@@ -84,12 +82,11 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// TestRunRejectsInputWithoutTests passes inputs without an event, for which run must fail.
 func TestRunRejectsInputWithoutTests(t *testing.T) {
 	for _, in := range []string{"", "ok symmem 1.2s"} {
-		failed, err := run(strings.NewReader(in), &strings.Builder{})
-		if err == nil || !failed {
-			t.Errorf("run(%q) = %v, %v; want true and an error", in, failed, err)
+		hasFailed, err := run(strings.NewReader(in), &strings.Builder{})
+		if err == nil || !hasFailed {
+			t.Errorf("run(%q) = %v, %v; want true and an error", in, hasFailed, err)
 		}
 	}
 }
