@@ -61,9 +61,9 @@ func largeTypes(files []*file) (found []finding) {
 
 		slices.Sort(m.files)
 		violation := m.lastMethod
-		violation.text = fmt.Sprintf("%s has %d methods, including those of types that embed it (at most "+
-			"%d are allowed), in %d files (at most %d are allowed): %s", name, s.methods, limit.methods,
-			s.files, limit.files, strings.Join(m.files, ", "))
+		violation.text = fmt.Sprintf("%s has %d methods, including those of types that embed it (at "+
+			"most %d are allowed), in %d files (at most %d are allowed): %s", name, s.methods,
+			limit.methods, s.files, limit.files, strings.Join(m.files, ", "))
 		found = append(found, violation)
 	}
 

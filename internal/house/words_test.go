@@ -151,8 +151,8 @@ func unfinishedLines(f *file) []finding {
 	return all
 }
 
-// badSleeps reports all sleeps in tests. Other code may sleep if the comments of the function or the
-// name of the duration contain one of waitWords.
+// badSleeps reports all sleeps in tests. Other code may sleep if the function's comments or the
+// duration's name contain one of waitWords.
 func badSleeps(f *file) []finding {
 	return callsOf(f, "time", "Sleep", func(c *ast.CallExpr, comments string) string {
 		explanation := comments

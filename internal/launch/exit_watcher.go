@@ -8,15 +8,12 @@ import (
 	"symmem/internal/sys"
 )
 
-// exitWatcher reports ranks in the order in which their processes exit. If rank 2 crashes, for
-// example, ranks 0 and 1 notice this and exit, too, within a millisecond. Only the order of the
-// exits shows that rank 2 was the first.
-//
-// The order is that of the events of one epoll descriptor, see epoll(7). A goroutine for each rank
-// would not keep it.
+// exitWatcher reports the processes of a job, called ranks, in the order in which they exit. The
+// first is usually the cause: if rank 2 crashes, the others exit within a millisecond. An epoll
+// descriptor keeps this order, whereas a goroutine for each rank would not.
 type exitWatcher struct {
-	epoll   int              // the epoll descriptor
-	watched map[int]*os.File // descriptors of the processes (see sys.Pidfd), by rank
+	epoll   int              // file descriptor, see epoll(7)
+	watched map[int]*os.File // process descriptors by rank, see sys.Pidfd
 }
 
 // newExitWatcher returns an exitWatcher, which the caller must close.
@@ -29,7 +26,7 @@ func newExitWatcher() (*exitWatcher, error) {
 	return &exitWatcher{epoll: epoll, watched: map[int]*os.File{}}, nil
 }
 
-// add adds a rank. Its process must not be reaped before waitForExits has reported the rank.
+// add starts to watch a rank. Its process must not be reaped before its exit has been reported.
 func (w *exitWatcher) add(number, pid int) error {
 	process, err := sys.Pidfd(pid)
 	if err != nil {
@@ -37,7 +34,7 @@ func (w *exitWatcher) add(number, pid int) error {
 	}
 
 	w.watched[number] = process
-	// The kernel returns the field Fd with each event. It can be any number, such as the rank's.
+	// Fd is user data, which the kernel returns with each event.
 	event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(number)}
 	err = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_ADD, int(process.Fd()), &event)
 	if err != nil {
@@ -71,10 +68,11 @@ func (w *exitWatcher) waitForExits(report func(rank int)) error {
 	return nil
 }
 
-// forget removes a rank, so that its descriptor causes no more events. To close the descriptor is
-// not sufficient, because a child process that was just forked may have a copy.
+// forget stops watching a rank. Close alone would not stop the events, because a child process that
+// was just forked may have a copy of the descriptor.
 func (w *exitWatcher) forget(number int) {
 	process := w.watched[number]
+	// Neither call fails for a valid descriptor.
 	_ = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_DEL, int(process.Fd()), nil)
 	_ = process.Close()
 	delete(w.watched, number)

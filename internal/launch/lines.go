@@ -9,63 +9,46 @@ import (
 	"time"
 )
 
-// The ranks of a job write to the same destination, such as a terminal. A rank has a lineWriter for
-// its standard output, and one for its standard error. They keep lines of different ranks apart,
-// and pass text to the sink of the destination. For example, the lineWriters of ranks 0 and 1 have
-// the prefixes "[0] " and "[1] ":
-//
-//   - Rank 0 writes "loss" and then " 0.5\n". Its lineWriter keeps "loss" until the line is
-//     complete. Then it writes "[0] loss 0.5\n".
-//   - Rank 1 writes "name: " and waits for an answer, so no newline follows. After a delay, its
-//     lineWriter writes "[1] name: ". The destination now has an unfinished line.
-//   - Rank 0 writes "done\n". The unfinished line must not continue with this text, so the sink
-//     first ends it. It writes "\n[0] done\n".
-//   - Rank 1 writes "10%\r20%\r", a progress bar: a carriage return moves the cursor of a terminal
-//     to the start of the line. Its lineWriter puts the prefix after each carriage return, too.
+// The processes of a job, called ranks, share a sink, such as a terminal. The lineWriter of a rank
+// holds back "loss" until the rank adds " 0.5\n". If no newline follows for 100 ms, such as after the
+// prompt "name: ", it leaves "[1] name: " unfinished. The next line from another rank then appears
+// as "\n[0] loss 0.5\n".
 
 const (
-	// maxPending is the maximum number of bytes of a line that a lineWriter keeps. A longer line is
-	// written in parts.
-	maxPending = 1 << 20
-	// unterminatedDelay is the time after which a line without an end is written. The rest of a line
-	// usually follows sooner.
+	maxPending        = 1 << 20 // bytes after which a line is written in parts
 	unterminatedDelay = 100 * time.Millisecond
 )
 
 // sink writes the output of all ranks to one destination. After an error, it discards output, so
 // that the ranks do not fail.
 type sink struct {
-	// All sinks of one Run share mu, because they may write to the same terminal.
-	mu     *sync.Mutex
-	delay  time.Duration // unterminatedDelay; tests set a different one
-	errors chan<- error  // receives the first error; its buffer has space for the error
+	mu     *sync.Mutex   // shared by all sinks of a Run, which may write to the same terminal
+	delay  time.Duration // unterminatedDelay, except in tests
+	errors chan<- error  // receives the first error; has a free buffer slot for it
 
 	// Guarded by mu:
-	w   io.Writer // the destination
-	err error     // first error of w
-	// unfinishedWriter is the lineWriter of the unfinished line, or nil if the output ends with a
-	// newline.
-	unfinishedWriter *lineWriter
+	w                io.Writer
+	err              error       // first error of w
+	unfinishedWriter *lineWriter // writer of the unfinished line, or nil after a newline
 }
 
 // write writes a message of the launcher on a new line.
 func (s *sink) write(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var launcher *lineWriter // nil, because the message comes from no rank
+	var launcher *lineWriter // nil, because the launcher writes whole lines
 	s.endUnfinishedLineLocked(launcher, b)
 	s.writeLocked(b)
 }
 
-// firstError returns the first error of the destination, or nil.
 func (s *sink) firstError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// writeLocked writes b unless an earlier write has failed. The caller must hold mu, as for all
-// functions whose names end with Locked.
+// writeLocked writes b unless an earlier write has failed. The suffix Locked means that the caller
+// holds mu.
 func (s *sink) writeLocked(b []byte) {
 	if s.err != nil {
 		return
@@ -77,11 +60,9 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// endUnfinishedLineLocked is called before next writes text, which must not be empty. It ends the
-// unfinished line with a newline, if the line is that of another lineWriter.
-//
-// The exception is a progress bar followed by text that begins with \r. The text replaces the
-// progress bar, so no newline is needed.
+// endUnfinishedLineLocked prepares for text, which is not empty, from next. It ends the unfinished
+// line of another lineWriter, unless text starts with a carriage return and overwrites a progress
+// bar.
 func (s *sink) endUnfinishedLineLocked(next *lineWriter, text []byte) {
 	last := s.unfinishedWriter
 	if last == nil || last == next {
@@ -89,30 +70,30 @@ func (s *sink) endUnfinishedLineLocked(next *lineWriter, text []byte) {
 	}
 
 	s.unfinishedWriter = nil
-	replacesBar := last.isProgressBar && text[0] == '\r'
-	if !replacesBar {
-		last.isProgressBar = false
-		s.writeLocked([]byte{'\n'})
+	overwritesBar := last.isProgressBar && text[0] == '\r'
+	if overwritesBar {
+		return
 	}
+
+	last.isProgressBar = false
+	s.writeLocked([]byte{'\n'})
 }
 
-// lineWriter forwards one output of a rank to a sink. It forwards complete lines at once, and a
-// line without an end after a delay. It is safe for concurrent use. Write never returns an error.
+// lineWriter forwards the standard output or standard error of one rank to a sink. It is safe for
+// concurrent use.
 type lineWriter struct {
 	sink   *sink
-	prefix string // put at the start of each line, such as "[3] "; may be empty
-	// sink.mu guards the following fields.
+	prefix string // such as "[3] ", or empty
 
-	// pending is the part of the current line that has not been written. An earlier part has been
-	// written if sink.unfinishedWriter is this lineWriter.
-	pending       []byte
-	isProgressBar bool        // whether the current line contains a carriage return
-	timer         *time.Timer // calls writeAfterDelay; nil unless it is running
-	batch         []byte      // collects text for one write to the sink; reused
+	// Guarded by sink.mu:
+	pending       []byte      // unwritten part of the current line
+	isProgressBar bool        // the current line contains a carriage return
+	timer         *time.Timer // calls writeAfterDelay; nil if stopped
+	batch         []byte      // text for the next write to the sink
 }
 
-// Write adds output of the rank. It passes all lines that b completes to the sink in one write. It
-// keeps the rest for later.
+// Write passes all complete lines to the sink in one write, and keeps the rest for later. It never
+// returns an error.
 func (l *lineWriter) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
@@ -128,16 +109,14 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// addLocked adds the first line of b to pending, or the part of it that fits, and returns the rest
-// of b. If the line is complete, it moves pending to batch. If a part does not fit, it writes
-// pending.
+// addLocked adds the first line of b, or as much as fits into pending, and returns the rest of b.
 func (l *lineWriter) addLocked(b []byte) (rest []byte) {
 	text, rest, isComplete := bytes.Cut(b, []byte{'\n'})
 	freeBytes := maxPending - len(l.pending)
 	isTooLong := len(text) > freeBytes
 	if isTooLong {
 		l.pending = append(l.pending, b[:freeBytes]...)
-		l.writePendingLocked() // makes room for the rest
+		l.writePendingLocked() // makes room in pending
 		return b[freeBytes:]
 	}
 
@@ -149,7 +128,6 @@ func (l *lineWriter) addLocked(b []byte) (rest []byte) {
 	return rest
 }
 
-// writeAfterDelay writes the current line, which has no end yet.
 func (l *lineWriter) writeAfterDelay() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
@@ -157,8 +135,8 @@ func (l *lineWriter) writeAfterDelay() {
 	l.writePendingLocked()
 }
 
-// stopTimerLocked stops the timer. If writeAfterDelay is already waiting for mu, it will write
-// pending earlier than necessary, which does no harm.
+// stopTimerLocked may come too late for a writeAfterDelay that waits for mu. The next line is then
+// written early, which does no harm.
 func (l *lineWriter) stopTimerLocked() {
 	if l.timer != nil {
 		l.timer.Stop()
@@ -166,8 +144,8 @@ func (l *lineWriter) stopTimerLocked() {
 	}
 }
 
-// writePendingLocked writes pending as an unfinished line. It keeps a trailing carriage return: if
-// a newline follows, the two end the line together.
+// writePendingLocked writes pending as an unfinished line, without a trailing carriage return, which
+// may be the start of "\r\n".
 func (l *lineWriter) writePendingLocked() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
@@ -175,14 +153,14 @@ func (l *lineWriter) writePendingLocked() {
 	}
 
 	l.addTextLocked(text)
-	keptBytes := copy(l.pending, l.pending[len(text):]) // 0 or 1
-	l.pending = l.pending[:keptBytes]
+	heldBack := copy(l.pending, l.pending[len(text):]) // 0 or 1 byte
+	l.pending = l.pending[:heldBack]
 	l.writeBatchLocked()
 	l.sink.unfinishedWriter = l
 }
 
-// addPendingLineLocked moves pending to batch and ends the line. The caller must call
-// writeBatchLocked before it unlocks mu.
+// addPendingLineLocked moves pending to batch as a complete line. Call writeBatchLocked before
+// unlocking mu.
 func (l *lineWriter) addPendingLineLocked() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	lineEnd := l.pending[len(text):] // "\r" or empty
@@ -197,12 +175,12 @@ func (l *lineWriter) addPendingLineLocked() {
 	}
 }
 
-// addTextLocked adds text of the current line to batch, with the prefix at the start of the line
-// and after each carriage return.
+// addTextLocked adds text of the current line to batch. A prefix precedes the line and follows each
+// carriage return.
 func (l *lineWriter) addTextLocked(text []byte) {
 	first, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
 	isLineStart := l.sink.unfinishedWriter != l
-	startsWithReturn := len(first) == 0 && hasReturn // the loop adds the prefix
+	startsWithReturn := hasReturn && len(first) == 0 // so the loop adds the prefix
 	if isLineStart && !startsWithReturn {
 		l.batch = append(l.batch, l.prefix...)
 	}
@@ -217,16 +195,17 @@ func (l *lineWriter) addTextLocked(text []byte) {
 	}
 }
 
-// writeBatchLocked passes batch to the sink.
 func (l *lineWriter) writeBatchLocked() {
-	if len(l.batch) > 0 {
-		l.sink.endUnfinishedLineLocked(l, l.batch)
-		l.sink.writeLocked(l.batch)
-		l.batch = l.batch[:0]
+	if len(l.batch) == 0 {
+		return
 	}
+
+	l.sink.endUnfinishedLineLocked(l, l.batch)
+	l.sink.writeLocked(l.batch)
+	l.batch = l.batch[:0]
 }
 
-// flush writes the current line after the exit of the rank, and ends it.
+// flush ends the current line after the rank has exited.
 func (l *lineWriter) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
@@ -236,9 +215,9 @@ func (l *lineWriter) flush() {
 	}
 }
 
-// isSameOutput reports whether two writers are the same pointer or write to the same file.
+// isSameOutput reports whether two writers are equal pointers or the same file.
 func isSameOutput(a, b io.Writer) bool {
-	isPointer := reflect.ValueOf(a).Kind() == reflect.Pointer // == panics for some other kinds
+	isPointer := reflect.ValueOf(a).Kind() == reflect.Pointer // Comparing uncomparable types panics.
 	if isPointer && a == b {
 		return true
 	}

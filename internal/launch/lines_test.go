@@ -9,37 +9,26 @@ import (
 	"testing"
 )
 
-// The launcher puts a prefix before each line of a rank's output. Rank 0 writes "go on? ", a prompt
-// without a newline, and pauses. After a delay, the launcher writes "[0] go on? ", an unfinished
-// line. If rank 1 writes "one\n" now, the launcher first ends the unfinished line, so that the
-// output is "[0] go on? \n[1] one\n".
-//
-// A progress bar is a line with carriage returns, such as "\r1/2\r2/2". On a terminal, the text
-// after each carriage return overwrites the text before it.
-
-// step is an action of a rank. Its functions construct the three kinds of step.
+// step is an action of a rank, whose output gets the prefix "[0] " or "[1] ".
 type step struct {
 	rank   int // 0 or 1
 	action func(l *lineWriter)
 }
 
-// write returns a step in which a rank writes text.
 func write(rank int, text string) step {
 	return step{rank: rank, action: func(l *lineWriter) { _, _ = l.Write([]byte(text)) }}
 }
 
-// pause returns a step in which a rank pauses for so long that its unfinished line is written.
+// pause is long enough for the rank's unfinished line to be written.
 func pause(rank int) step { return step{rank: rank, action: (*lineWriter).writeAfterDelay} }
 
-// exit returns a step in which a rank exits.
 func exit(rank int) step { return step{rank: rank, action: (*lineWriter).flush} }
 
-// TestPartialLinesAreWritten checks the launcher's output for steps of two ranks. A prompt or a
-// progress bar must appear before its line ends, but lines of different ranks must not be mixed.
+// Prompts and progress bars appear before the line ends, but ranks do not share a line.
 func TestPartialLinesAreWritten(t *testing.T) {
 	for name, c := range map[string]struct {
 		steps []step
-		want  string // output, in which "|" marks the end of each write
+		want  string // "|" marks the end of each write
 	}{
 		"a prompt": {
 			steps: []step{write(0, "go on? "), pause(0), write(0, "yes\n"), write(0, "next\n")},
@@ -93,7 +82,6 @@ func TestPartialLinesAreWritten(t *testing.T) {
 	}
 }
 
-// outputOf returns the launcher's output for the given steps, with "|" after each write.
 func outputOf(steps []step) string {
 	var output strings.Builder
 	destination := writerFunc(func(b []byte) (int, error) {
@@ -101,22 +89,20 @@ func outputOf(steps []step) string {
 		output.WriteByte('|')
 		return len(b), nil
 	})
-	// The delay is too long to expire. Instead, pause calls the function that it would call.
-	s := &sink{mu: &sync.Mutex{}, delay: testTimeout, w: destination}
+	const noDelayedWrites = testTimeout // pause calls writeAfterDelay instead
+	s := &sink{mu: &sync.Mutex{}, delay: noDelayedWrites, w: destination}
 	writers := []*lineWriter{{sink: s, prefix: "[0] "}, {sink: s, prefix: "[1] "}} // by rank
 	for _, step := range steps {
 		step.action(writers[step.rank])
 	}
 
 	for _, l := range writers {
-		l.stopTimerLocked() // No other goroutine uses l, so its lock is not needed.
+		l.stopTimerLocked() // without mu, because no other goroutine uses l
 	}
 
 	return output.String()
 }
 
-// TestPromptIsWrittenBeforeAnswer starts two ranks. Rank 0 writes the prompt "go on? " and waits
-// for an answer. The launcher must write the prompt before the test answers.
 func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	for name, omitPrefix := range map[string]bool{"prefixed": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
@@ -143,8 +129,6 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	}
 }
 
-// TestIsSameOutput compares pairs of writers. A function is not even the same output as itself,
-// because Go cannot compare functions.
 func TestIsSameOutput(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -161,7 +145,7 @@ func TestIsSameOutput(t *testing.T) {
 	}{
 		"one file":     {a: w, b: w, want: true},
 		"two files":    {a: w, b: os.Stderr, want: false},
-		"one function": {a: discard, b: discard, want: false},
+		"one function": {a: discard, b: discard, want: false}, // Go cannot compare functions.
 		"one buffer":   {a: text, b: text, want: true},
 		"two buffers":  {a: text, b: other, want: false},
 	} {

@@ -11,35 +11,29 @@ import (
 	"time"
 )
 
-// maxOutputWait limits the wait for the end of a rank's output after its exit. A daemon that the
-// rank has started may keep the output open forever.
+// maxOutputWait limits the wait for the end of output after a process has exited. A daemon that it
+// started may keep the pipe open forever.
 const maxOutputWait = 2 * time.Second
 
-// rank is a process of the job. It leads a process group, which also contains the processes that it
-// starts, unless these leave the group. The launcher signals whole groups.
-//
-// When the process has exited, the launcher kills the rest of the group. Then it reaps the process:
-// it reads the exit code, after which the kernel may use the process ID for another process.
+// rank is a process of the job. It leads a process group that also contains its child processes.
+// The launcher signals whole groups.
 type rank struct {
 	// These fields do not change after start.
 	number         int // from 0
 	cmd            *exec.Cmd
-	stdout, stderr *lineWriter // receive the output
+	stdout, stderr *lineWriter
 
 	mu       sync.Mutex
-	isReaped bool // set before the process ID can be reused; guarded by mu
+	isReaped bool // set before the kernel can reuse the process ID; guarded by mu
 }
 
-// start starts the process. Its standard input is a copy of stdin, or empty if stdin is nil.
-//
-// The caller must be locked to a thread (see runtime.LockOSThread), because the kernel kills the
-// process when that thread exits.
+// start starts the process and copies stdin, if not nil, to its standard input. The caller must have
+// called runtime.LockOSThread, because the kernel kills the process when this thread exits.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout = r.stdout
 	r.cmd.Stderr = r.stderr
 	r.cmd.WaitDelay = maxOutputWait
-	// Setpgid makes the process the leader of a new group. Pdeathsig is the signal that the process
-	// gets when its parent thread exits.
+	// Setpgid creates the process group. Pdeathsig is sent when the parent thread exits.
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var stdinPipe io.WriteCloser
 	if stdin != nil {
@@ -55,36 +49,34 @@ func (r *rank) start(stdin io.Reader) error {
 	}
 
 	if stdinPipe != nil {
-		// This goroutine may never end, because the read from stdin may block forever.
+		// This goroutine leaks if a read from stdin never returns.
 		go func() {
-			_, _ = io.Copy(stdinPipe, stdin) // fails if the rank does not read all input
-			_ = stdinPipe.Close()
+			_, _ = io.Copy(stdinPipe, stdin) // fails if the process does not read all of stdin
+			_ = stdinPipe.Close()            // fails if Wait has closed the pipe
 		}()
 	}
 
 	return nil
 }
 
-// signal sends a signal to the rank's process group. It has no effect after the rank was reaped.
+// signal signals the process group. It has no effect after the process was reaped.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.isReaped {
-		processGroup := -r.cmd.Process.Pid // to kill(2), a negative number means a group
-		_ = syscall.Kill(processGroup, s)  // fails only if the group is already empty
+		group := -r.cmd.Process.Pid // kill(2) takes a negative ID for a group
+		_ = syscall.Kill(group, s)  // fails if the group is empty
 	}
 }
 
-// cleanUp is called after a rank's process has exited. It kills the rest of the process group,
-// reaps the process, and waits up to maxOutputWait for its output. exitIndex is the position of
-// this exit in the order of all exits.
+// cleanUp handles the exit of the process. It kills the rest of the group, reaps the process, and
+// waits up to maxOutputWait for the end of output. exitIndex orders the exits of all ranks.
 func (r *rank) cleanUp(exitIndex int) Exit {
-	r.signal(syscall.SIGKILL) // before the ID of the group can be reused
+	r.signal(syscall.SIGKILL) // before the kernel can reuse the ID of the group
 	r.mu.Lock()
 	r.isReaped = true
 	r.mu.Unlock()
-	// Wait reaps the process, and returns when no goroutine copies output any more. Ignore its error:
-	// describeExit reads the exit code, and the sinks of stdout and stderr keep errors of the output.
+	// describeExit reports the exit code, and the sinks report output errors.
 	_ = r.cmd.Wait()
 	r.stdout.flush()
 	r.stderr.flush()
@@ -97,7 +89,7 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The text is "PID (NAME) STATE ...". The name may contain any character, even parentheses.
+	// The format is "PID (NAME) STATE ...". NAME may contain parentheses.
 	nameEnd := bytes.LastIndexByte(stat, ')')
 	const stoppedState = " T"
 	isStopped := err == nil && bytes.HasPrefix(stat[nameEnd+1:], []byte(stoppedState))
@@ -108,7 +100,7 @@ func (r *rank) describe() string {
 	return fmt.Sprintf("rank %d, process %d", r.number, pid)
 }
 
-// describeExit returns the Exit of a rank that was reaped, without its exitIndex.
+// describeExit returns the Exit of a reaped process, without its exitIndex.
 func (r *rank) describeExit() Exit {
 	state := r.cmd.ProcessState
 	e := Exit{Rank: r.number, PID: state.Pid(), Code: state.ExitCode()}

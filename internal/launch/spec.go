@@ -11,47 +11,43 @@ import (
 	"time"
 )
 
-// Spec describes a job, whose processes are called ranks. For example, this job runs the program
-// twice, with the environment variable RANK=0 and with RANK=1:
+// Spec describes a job, which runs a program in several processes, called ranks. This job runs it
+// twice, with RANK=0 and RANK=1 in the environment:
 //
 //	Spec{Ranks: 2, Command: []string{"python", "train.py"}}
 //
 // The other fields are optional.
 type Spec struct {
-	Ranks   int      // number of processes to start, from 1 to 4096
-	Command []string // program, which is looked up in PATH, and its arguments
-	// Env is the base of the ranks' environment, by default this process's environment.
-	Env []string
-	// Stdin is rank 0's standard input, by default empty. A goroutine leaks if a read from Stdin
-	// blocks forever.
-	Stdin io.Reader
-	// Stdout and Stderr receive the ranks' output. Writes are never concurrent, and contain complete
-	// lines unless a line stays unterminated for 100 ms.
+	Ranks   int       // from 1 to 4096
+	Command []string  // program, looked up in PATH, and arguments
+	Env     []string  // base environment of the ranks, by default os.Environ()
+	Stdin   io.Reader // input of rank 0, by default empty; a read that never returns leaks a goroutine
+	// Stdout and Stderr receive the output of the ranks. Writes are never concurrent, and contain
+	// complete lines unless a line stays unterminated for 100 ms.
 	Stdout, Stderr io.Writer
-	// OmitPrefix omits the prefix "[rank] " of output lines.
-	OmitPrefix bool
-	MasterPort int    // value of MASTER_PORT for the ranks, by default a free port
-	RunID      string // name of the job, by default random
-	// Grace is the time from the first failure of a rank to SIGTERM for the others, by default
-	// 10 s. In this time, they can report the failure. Negative means none.
+	OmitPrefix     bool   // omits the prefix of output lines, such as "[3] "
+	MasterPort     int    // MASTER_PORT of the ranks, by default a free port
+	RunID          string // name of the job, by default random
+	// Grace is the time from the first failure to SIGTERM for the other ranks, which can report the
+	// failure meanwhile. The default is 10 s; negative means none.
 	Grace time.Duration
-	// TermWait is the time from this SIGTERM to SIGKILL, by default 5 s. Negative means none.
+	// TermWait is the time from that SIGTERM to SIGKILL. The default is 5 s; negative means none.
 	TermWait time.Duration
-	// KillDelay is the time from a SIGTERM that the launcher has received to SIGKILL for the ranks, by
-	// default 10 s. Negative means no SIGKILL.
+	// KillDelay is the time from a SIGTERM for the launcher to SIGKILL for the ranks. The default is
+	// 10 s; negative means no SIGKILL.
 	KillDelay time.Duration
-	// Signals delivers the signals to forward to the ranks. By default, these are the SIGINT, SIGTERM,
-	// SIGHUP and SIGQUIT that this process receives.
+	// Signals delivers signals to forward to the ranks, by default the SIGINT, SIGTERM, SIGHUP and
+	// SIGQUIT that this process receives.
 	Signals <-chan os.Signal
 
 	lineDelay time.Duration // for tests; 0 selects unterminatedDelay
 }
 
 const (
-	maxRanks         = 4096             // more processes would hardly fit on one machine
-	defaultGrace     = 10 * time.Second // for Grace
-	defaultTermWait  = 5 * time.Second  // for TermWait
-	defaultKillDelay = 10 * time.Second // for KillDelay
+	maxRanks         = 4096 // more processes would hardly fit on one machine
+	defaultGrace     = 10 * time.Second
+	defaultTermWait  = 5 * time.Second
+	defaultKillDelay = 10 * time.Second
 )
 
 // Errors for an invalid Spec.
@@ -60,7 +56,7 @@ var (
 	ErrNoCommand = errors.New("no command to start")
 )
 
-// complete checks s and sets the defaults of its fields. It returns the path of the program.
+// complete checks s, sets defaults and returns the path of the program.
 func (s *Spec) complete() (path string, err error) {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
 		return "", fmt.Errorf("%w, not %d", ErrRankCount, s.Ranks)
@@ -84,7 +80,7 @@ func (s *Spec) complete() (path string, err error) {
 	return path, nil
 }
 
-// setDefaults sets the defaults of fields that are zero, except MasterPort, RunID and Signals.
+// setDefaults leaves RunID and Signals to Run, and MasterPort to choosePort.
 func (s *Spec) setDefaults() {
 	if s.Env == nil {
 		s.Env = os.Environ()
@@ -103,7 +99,7 @@ func (s *Spec) setDefaults() {
 	s.KillDelay = cmp.Or(s.KillDelay, defaultKillDelay)
 }
 
-// choosePort returns port or, if port is 0, a free port. Another process may open that port first.
+// choosePort replaces port 0 with a free port, which another process may still take.
 func choosePort(port int) (int, error) {
 	if port < 0 || port > 65535 {
 		return 0, fmt.Errorf("%d is not a port number", port)
@@ -118,6 +114,5 @@ func choosePort(port int) (int, error) {
 		return 0, fmt.Errorf("picking a port: %w", err)
 	}
 	defer l.Close()
-	address := l.Addr().(*net.TCPAddr) // Listeners of "tcp" have such an address.
-	return address.Port, nil
+	return l.Addr().(*net.TCPAddr).Port, nil
 }

@@ -6,64 +6,45 @@ import (
 	"time"
 )
 
-// supervisor decides when the ranks of a job get which signals. It does no I/O: its methods handle
-// events, and return orders that Run executes. Suppose that rank 1 of three ranks fails, and that
-// the others do not exit. With the default times, the job passes through these phases:
-//
-//	running      Some ranks are running, and none has failed.
-//	grace        Rank 1 has failed. The others have time to print what they know about it.
-//	announced    After 2 s, a message has listed the running ranks. The grace period continues.
-//	terminating  The grace period has ended after 10 s. SIGTERM has been sent to ranks 0 and 2.
-//	killing      After 5 more seconds, SIGKILL has been sent to them.
-//	done         All ranks have exited.
-//
-// The launcher also forwards signals that it receives to the ranks. Of these, only SIGTERM, SIGPIPE
-// and a second SIGINT can change the phase.
+// supervisor decides when the processes of a job, called ranks, get which signals. It does no I/O:
+// its methods handle events, and return orders for Run to execute.
 type supervisor struct {
-	phase phase
-	// gracePeriod is the time from the first failure to SIGTERM. Unless it is positive, there is no
-	// grace period.
-	gracePeriod time.Duration
-	// termWait is the time from SIGTERM to SIGKILL after a failure. Unless it is positive, ranks get
-	// SIGKILL without SIGTERM.
-	termWait time.Duration
-	// killDelay is the time from a SIGTERM that the launcher has received to SIGKILL. Unless it is
-	// positive, the ranks then get no SIGKILL.
-	killDelay time.Duration
+	phase       phase
+	gracePeriod time.Duration // from the first failure to SIGTERM; none if <= 0
+	termWait    time.Duration // from SIGTERM to SIGKILL; if <= 0, SIGKILL replaces SIGTERM
+	killDelay   time.Duration // from a SIGTERM for the launcher to SIGKILL; if <= 0, no SIGKILL
 
-	runningCount   int            // number of ranks that have not exited
-	interruptCount int            // number of SIGINTs that the launcher received
+	runningCount   int
+	interruptCount int            // SIGINTs that the launcher received
 	firstSignal    syscall.Signal // first signal that the launcher received, or 0
-	exits          []Exit         // by rank; zero while the rank is running
+	exits          []Exit         // by rank
 	hasExited      []bool         // by rank
-	firstFailed    int            // rank whose process failed first, or -1
+	firstFailed    int            // rank that failed first, or -1
 }
 
-// announceDelay is the time from a failure to the message about the running ranks. Usually, they
-// exit sooner.
+// announceDelay is the time from a failure to the message about running ranks, which usually exit
+// sooner.
 const announceDelay = 2 * time.Second
 
 // phase is a phase of a job. A job can skip phases, but does not return to an earlier one.
 type phase int
 
 const (
-	phaseRunning phase = iota
-	phaseGrace
-	phaseAnnounced
-	phaseTerminating
-	phaseKilling
-	phaseDone
+	phaseRunning     phase = iota // no rank has failed
+	phaseGrace                    // a rank has failed, and the others may report what they know
+	phaseAnnounced                // a message has announced SIGTERM, and the grace period continues
+	phaseTerminating              // SIGTERM was sent
+	phaseKilling                  // SIGKILL was sent
+	phaseDone                     // all ranks have exited
 )
 
-// order lists what Run must do next. The zero value requires nothing.
+// order is what Run does next. The zero value means nothing.
 type order struct {
-	signal syscall.Signal // sent to the running ranks, or 0
-	// wait is the time after which Run calls handleTimeout. If it is 0, an earlier wait continues.
-	wait    time.Duration
-	message string // printed, or ""
+	signal  syscall.Signal // to the running ranks, or 0
+	wait    time.Duration  // until handleTimeout; 0 continues an earlier wait
+	message string         // for the user, or ""
 }
 
-// newSupervisor returns the supervisor of a job that has just started.
 func newSupervisor(s *Spec) *supervisor {
 	return &supervisor{
 		phase:        phaseRunning,
@@ -93,8 +74,7 @@ func (s *supervisor) handleExit(e Exit) order {
 	return order{}
 }
 
-// recordExit records the exit of a rank for the result. Exits can be recorded in another order than
-// that in which the processes ended, which exitIndex shows.
+// recordExit uses exitIndex to find the first failure, because exits may be recorded out of order.
 func (s *supervisor) recordExit(e Exit) {
 	s.exits[e.Rank] = e
 	s.hasExited[e.Rank] = true
@@ -109,19 +89,16 @@ func (s *supervisor) recordExit(e Exit) {
 	}
 }
 
-// startGracePeriod returns an order to wait, until the message about the running ranks is due or
-// until the end of the grace period.
 func (s *supervisor) startGracePeriod() order {
 	s.phase = phaseGrace
-	if s.gracePeriod > announceDelay {
-		return order{wait: announceDelay}
+	if s.gracePeriod <= 0 {
+		return s.terminate()
 	}
 
-	return s.waitOrHandleTimeout(s.gracePeriod)
+	return order{wait: min(s.gracePeriod, announceDelay)}
 }
 
-// announceRunning returns an order to print the message about the running ranks, and to wait for
-// the rest of the grace period.
+// announceRunning announces SIGTERM for the running ranks at the end of the grace period.
 func (s *supervisor) announceRunning() order {
 	s.phase = phaseAnnounced
 	rest := s.gracePeriod - announceDelay
@@ -131,7 +108,7 @@ func (s *supervisor) announceRunning() order {
 	return order{wait: rest, message: message}
 }
 
-// handleTimeout starts the next phase. Call it when the wait of an order has ended.
+// handleTimeout starts the next phase after the wait of an order.
 func (s *supervisor) handleTimeout() order {
 	switch s.phase {
 	case phaseGrace:
@@ -143,44 +120,35 @@ func (s *supervisor) handleTimeout() order {
 	case phaseAnnounced:
 		return s.terminate()
 	case phaseTerminating:
-		o := s.kill()
-		o.message = "sending SIGKILL to the remaining ranks"
-		return o
-	case phaseRunning, phaseKilling, phaseDone: // There is nothing to wait for.
+		return s.killRemaining()
+	case phaseRunning, phaseKilling, phaseDone: // no wait ends in these phases
 	}
 
 	return order{}
 }
 
-// terminate returns an order to send SIGTERM, and SIGKILL later. Without a time between the two, it
-// returns an order to send only SIGKILL.
 func (s *supervisor) terminate() order {
-	s.phase = phaseTerminating
-	o := s.waitOrHandleTimeout(s.termWait)
-	isKilling := s.phase == phaseKilling // because termWait is not positive
-	if !isKilling {
-		o.signal = syscall.SIGTERM
-		o.message = "sending SIGTERM to the remaining ranks"
+	if s.termWait <= 0 {
+		return s.killRemaining()
 	}
 
+	s.phase = phaseTerminating
+	return order{
+		signal:  syscall.SIGTERM,
+		wait:    s.termWait,
+		message: "sending SIGTERM to the remaining ranks",
+	}
+}
+
+func (s *supervisor) killRemaining() order {
+	o := s.kill()
+	o.message = "sending SIGKILL to the remaining ranks"
 	return o
 }
 
-// waitOrHandleTimeout returns an order to wait. If wait is not positive, it calls handleTimeout at
-// once and returns its order. This may change the phase.
-func (s *supervisor) waitOrHandleTimeout(wait time.Duration) order {
-	if wait <= 0 {
-		return s.handleTimeout()
-	}
-
-	return order{wait: wait}
-}
-
-// handleSignal forwards a signal that the launcher received to the ranks. A second SIGINT kills the
-// ranks. After SIGTERM, they have killDelay to exit.
-//
-// For SIGPIPE, it sends SIGTERM instead. SIGPIPE means that the reader of the launcher's output is
-// gone, which the ranks would not notice.
+// handleSignal forwards a signal from the launcher to the ranks. A second SIGINT kills them. After
+// SIGTERM, they have killDelay to exit. SIGPIPE becomes SIGTERM, because the ranks would not notice
+// that the launcher's output was closed.
 func (s *supervisor) handleSignal(received syscall.Signal) order {
 	if s.firstSignal == 0 {
 		s.firstSignal = received
@@ -210,7 +178,7 @@ func (s *supervisor) handleSignal(received syscall.Signal) order {
 	return order{signal: received}
 }
 
-// kill returns an order to send SIGKILL, unless all ranks have exited.
+// kill orders SIGKILL, unless all ranks have exited.
 func (s *supervisor) kill() order {
 	if s.phase == phaseDone {
 		return order{}
@@ -220,8 +188,7 @@ func (s *supervisor) kill() order {
 	return order{signal: syscall.SIGKILL}
 }
 
-// result returns the result of Run. Its exit code is that of the rank that failed first, or 0 if
-// none failed.
+// result has the exit code of the rank that failed first, or 0.
 func (s *supervisor) result() Result {
 	r := Result{Exits: s.exits, FirstFailed: s.firstFailed, Signal: s.firstSignal}
 	if s.firstFailed >= 0 {
