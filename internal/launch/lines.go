@@ -10,9 +10,9 @@ import (
 )
 
 // The processes of a job, called ranks, share a sink, such as a terminal. The lineWriter of a rank
-// holds back "loss" until the rank adds " 0.5\n". If no newline follows for 100 ms, such as after the
-// prompt "name: ", it leaves "[1] name: " unfinished. The next line from another rank then appears
-// as "\n[0] loss 0.5\n".
+// holds back "loss" until the rank adds " 0.5\n". If no newline follows for 100 ms, such as after
+// the prompt "name: ", it leaves "[1] name: " unfinished. The next line from another rank then
+// appears as "\n[0] loss 0.5\n".
 
 const (
 	maxPending        = 1 << 20 // bytes after which a line is written in parts
@@ -144,8 +144,8 @@ func (l *lineWriter) stopTimerLocked() {
 	}
 }
 
-// writePendingLocked writes pending as an unfinished line, without a trailing carriage return, which
-// may be the start of "\r\n".
+// writePendingLocked writes pending as an unfinished line. It keeps a trailing carriage return,
+// which may be the start of "\r\n".
 func (l *lineWriter) writePendingLocked() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {

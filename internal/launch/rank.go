@@ -27,8 +27,8 @@ type rank struct {
 	isReaped bool // set before the kernel can reuse the process ID; guarded by mu
 }
 
-// start starts the process and copies stdin, if not nil, to its standard input. The caller must have
-// called runtime.LockOSThread, because the kernel kills the process when this thread exits.
+// start starts the process and copies stdin, if not nil, to it. The caller must have called
+// runtime.LockOSThread, because the kernel kills the process when this thread exits.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout = r.stdout
 	r.cmd.Stderr = r.stderr

@@ -1,5 +1,5 @@
-// Package leaktest makes tests fail if they leak file descriptors or symmem's shared memory. With
-// the build tag "invariants", it finds leaked address reservations too.
+// Package leaktest fails tests that leak file descriptors or mappings of symmem's shared memory.
+// With the build tag "invariants", it also finds leaked reservations of addresses.
 package leaktest
 
 import (
@@ -16,24 +16,20 @@ import (
 // TestRunner runs tests and returns the exit code. It is usually a *testing.M.
 type TestRunner interface{ Run() int }
 
-// Watch returns a TestRunner that runs the tests and then fails if they have leaked a resource. Use
-// it in TestMain:
+// Watch returns a TestRunner that fails if the tests leave resources open that were not open when
+// Watch was called. Use it in TestMain:
 //
 //	func TestMain(m *testing.M) { os.Exit(leaktest.Watch(m).Run()) }
-//
-// A resource is a leak if it was not open when Watch was called, and is still open after the tests.
 func Watch(tests TestRunner) TestRunner {
 	return &leakCheckedTests{tests: tests, openBefore: countResources()}
 }
 
-// leakCheckedTests is the TestRunner that Watch returns.
 type leakCheckedTests struct {
 	tests      TestRunner
-	openBefore map[string]int // result of countResources before the tests
+	openBefore map[string]int // from countResources
 }
 
-// Run runs the tests. If all pass, it prints the leaks and returns 1 if there are any. If a test
-// fails, Run returns the exit code of the tests.
+// Run returns the exit code of the tests, or 1 after printing the leaks of passing tests.
 func (l *leakCheckedTests) Run() int {
 	code := l.tests.Run()
 	if code != 0 {
@@ -53,15 +49,11 @@ func (l *leakCheckedTests) Run() int {
 }
 
 const (
-	// closeTimeout is the time in which resources must be closed after the tests. It is long,
-	// because a server may notice the end of a connection late.
-	closeTimeout = 10 * time.Second
-	// pollInterval is the time between two checks.
+	closeTimeout = 10 * time.Second // long, because a server may notice a closed connection late
 	pollInterval = 10 * time.Millisecond
 )
 
-// findLeaks returns descriptions of the resources that are open, but were not open before the
-// tests. It waits up to closeTimeout until there are none.
+// findLeaks waits up to closeTimeout for resources to be closed, and describes those still open.
 func (l *leakCheckedTests) findLeaks() []string {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -76,11 +68,10 @@ func (l *leakCheckedTests) findLeaks() []string {
 	}
 }
 
-// currentLeaks is findLeaks without waiting.
 func (l *leakCheckedTests) currentLeaks() []string {
 	var leaks []string
 	for resource, count := range countResources() {
-		leakCount := count - l.openBefore[resource] // negative if the tests have closed some
+		leakCount := max(0, count-l.openBefore[resource])
 		for range leakCount {
 			leaks = append(leaks, resource)
 		}
@@ -90,7 +81,7 @@ func (l *leakCheckedTests) currentLeaks() []string {
 	return leaks
 }
 
-// countResources returns the number of open resources with each description.
+// countResources counts the open resources by description.
 func countResources() map[string]int {
 	resources := map[string]int{}
 	for _, mapping := range sys.OpenMappings() { // empty without the build tag "invariants"
@@ -102,8 +93,7 @@ func countResources() map[string]int {
 	return resources
 }
 
-// countDescriptors adds this process's file descriptors to resources, except those of the Go
-// runtime.
+// countDescriptors ignores descriptors of the Go runtime.
 func countDescriptors(resources map[string]int) {
 	const folder = "/proc/self/fd"
 	entries, err := os.ReadDir(folder)
@@ -115,7 +105,7 @@ func countDescriptors(resources map[string]int) {
 	for _, e := range entries {
 		target, err := os.Readlink(folder + "/" + e.Name())
 		if err != nil {
-			continue // ReadDir has closed its descriptor meanwhile.
+			continue // the descriptor of ReadDir, which is closed by now
 		}
 
 		isInProc := strings.HasPrefix(target, "/proc/") // also opened by ReadDir
@@ -128,7 +118,6 @@ func countDescriptors(resources map[string]int) {
 	}
 }
 
-// countMappings adds the mappings of symmem's shared memory to resources.
 func countMappings(resources map[string]int) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
@@ -136,13 +125,12 @@ func countMappings(resources map[string]int) {
 		return
 	}
 	defer f.Close()
-	// The fields of a line are: addresses, access, offset, device, inode, file.
-	const fileIndex = 5
+	const fileIndex = 5 // fields: addresses, access, offset, device, inode, file
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		if len(fields) <= fileIndex {
-			continue // memory without a file
+			continue // anonymous memory
 		}
 
 		addresses := fields[0]

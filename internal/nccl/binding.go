@@ -2,14 +2,13 @@ package nccl
 
 import "symmem/internal/dl"
 
-// binding calls the C functions of a loaded NCCL. Each function has an index. For example,
-// table[allReduce] has the name "ncclAllReduce", and symbols[allReduce] has its address, or 0 if
-// this version of NCCL lacks the function.
+// binding calls the C functions of a loaded NCCL. A function such as allReduce is an index into
+// symbols, and into table, which has the names.
 type binding struct {
 	library    *dl.Library
-	symbols    []dl.Symbol
+	symbols    []dl.Symbol // addresses, or 0 for functions that the library lacks
 	version    int
-	stepBefore dl.Step // precedes each call that returns a Result, on the same thread; may be zero
+	stepBefore dl.Step // if set, runs on the same thread before each call that returns a Result
 }
 
 // Version returns the version as a number, such as 22809, and as text, such as "2.28.9".
@@ -18,8 +17,7 @@ func (b *binding) Version() (code int, text string) { return b.version, VersionT
 // Path returns the path of the library's file.
 func (b *binding) Path() string { return b.library.Path() }
 
-// checkAvailable returns an error if the library lacks a function or is older than its first
-// version.
+// checkAvailable returns an error if the library lacks f or is older than the first version with f.
 func (b *binding) checkAvailable(f function) error {
 	minVersion := table[f].since
 	isMissing := b.symbols[f] == 0
@@ -33,20 +31,21 @@ func (b *binding) checkAvailable(f function) error {
 // call calls a function that returns a Result.
 func (b *binding) call(f function, args ...uintptr) error {
 	symbol := b.symbols[f]
-	if symbol == 0 {
-		return b.checkAvailable(f) // an error, because the function is missing
+	isMissing := symbol == 0
+	if isMissing {
+		return b.checkAvailable(f)
 	}
 
-	status, ok := symbol.CallAfterStep(&b.stepBefore, args...)
-	isSuccess := ok && Result(status) == Success
+	status, isCalled := symbol.CallAfterStep(&b.stepBefore, args...)
+	isSuccess := isCalled && Result(status) == Success
 	if isSuccess {
 		return nil
 	}
 
-	return b.callError(f, status, ok)
+	return b.callError(f, status, isCalled)
 }
 
-// prepare prepares calls of a function whose last argument is a stream, which Invocation.On adds.
+// prepare takes all arguments except the last, a stream, which Invocation.On adds.
 func (b *binding) prepare(f function, args ...uintptr) Invocation {
 	i := Invocation{binding: b, function: f, streamIndex: len(args)}
 	if symbol := b.symbols[f]; symbol != 0 {
@@ -56,18 +55,15 @@ func (b *binding) prepare(f function, args ...uintptr) Invocation {
 	return i
 }
 
-// callError returns the error for a failed call. If ok is false, stepBefore has failed, and status
-// is its status. Otherwise, status is a Result.
-func (b *binding) callError(f function, status int32, ok bool) error {
-	if !ok {
+// callError returns the error for a Result or, if stepBefore has failed, for its status.
+func (b *binding) callError(f function, status int32, isCalled bool) error {
+	if !isCalled {
 		return b.stepBefore.NewError(status)
 	}
 
 	return b.newError(f, Result(status))
 }
 
-// newError returns the error for a result other than Success, which a function has returned or
-// stored.
 func (b *binding) newError(f function, result Result) error {
 	return &Error{table[f].name, result, b.ErrorString(result), b.LastError()}
 }
@@ -89,6 +85,6 @@ func (b *binding) LastError() string {
 		return ""
 	}
 
-	const communicator = 0 // NCCL ignores this argument
-	return dl.GoString(symbol.Call(communicator))
+	const ignored = 0 // a communicator
+	return dl.GoString(symbol.Call(ignored))
 }

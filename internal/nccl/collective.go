@@ -14,28 +14,28 @@ import (
 type Invocation struct {
 	binding     *binding
 	function    function
-	streamIndex int           // index of the stream in the arguments, which On sets
-	invocation  dl.Invocation // the prepared call; not set if the library lacks the function
+	streamIndex int           // index of the stream in the arguments
+	invocation  dl.Invocation // zero if the library lacks the function
 }
 
-// Prepared reports whether i has been prepared by a function of Library.
+// Prepared reports whether i is not the zero value.
 func (i *Invocation) Prepared() bool { return i.binding != nil }
 
 // On queues the call on a stream.
 func (i *Invocation) On(stream cuda.Stream) error {
 	isMissing := !i.invocation.IsSet()
 	if isMissing {
-		return i.binding.checkAvailable(i.function) // an error
+		return i.binding.checkAvailable(i.function)
 	}
 
 	i.invocation.Set(i.streamIndex, uintptr(stream))
-	status, ok := i.invocation.Call()
-	isSuccess := ok && Result(status) == Success
+	status, isCalled := i.invocation.Call()
+	isSuccess := isCalled && Result(status) == Success
 	if isSuccess {
 		return nil
 	}
 
-	return i.binding.callError(i.function, status, ok)
+	return i.binding.callError(i.function, status, isCalled)
 }
 
 // AllReduce reduces count elements of all ranks into recvAddress, which may equal sendAddress.
@@ -46,16 +46,16 @@ func (l *Library) AllReduce(
 		uintptr(comm))
 }
 
-// AllGather concatenates count elements from each rank at recvAddress. sendAddress can be this
-// rank's part of the result.
+// AllGather concatenates count elements of each rank at recvAddress. The input can be this rank's
+// part of the output.
 func (l *Library) AllGather(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(allGather, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// ReduceScatter reduces count elements for each rank into that rank's recvAddress, which can be its
-// part of the input.
+// ReduceScatter reduces count elements for each rank. The output can be this rank's part of the
+// input.
 func (l *Library) ReduceScatter(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -79,8 +79,8 @@ func (l *Library) Reduce(
 		uintptr(root), uintptr(comm))
 }
 
-// AlltoAll sends count elements to each rank and receives count elements from each rank. The
-// addresses must differ. It requires NCCL 2.28.3.
+// AlltoAll exchanges count elements with each rank. Input and output must not be the same. It
+// requires NCCL 2.28.3.
 func (l *Library) AlltoAll(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {

@@ -2,12 +2,11 @@ package nccl
 
 import "symmem/internal/dl"
 
-// A communicator connects ranks. Suppose that ranks 0 and 1 create one: rank 0 calls UniqueID, and
-// passes the ID to rank 1 by other means. Then both ranks call CommInitRank with the ID. Each gets
-// its handle of the communicator, a Comm.
+// To create a communicator, one rank calls UniqueID and sends the ID to the others. Then all call
+// CommInitRank.
 //
-// NCCL writes such results to memory whose address it gets. A dl.Cell is such memory for one call.
-// If NCCL may write after the call, the memory comes from Library.cells, which never free it.
+// NCCL stores results at addresses: of a dl.Cell, which lasts for one call, or of Library.cells,
+// which are never freed, if NCCL may write after the call.
 
 // UniqueID identifies a new communicator (ncclUniqueId). It contains the network address of a
 // process, so only ranks of the job should see it.
@@ -16,16 +15,16 @@ type UniqueID [128]byte
 // Comm is one rank's handle of a communicator (ncclComm_t).
 type Comm uintptr
 
-// UniqueID creates an ID for a new communicator, which all of its ranks use. This process must
-// stay alive until they have created their communicators.
+// UniqueID creates the ID of a new communicator. This process must stay alive until all ranks have
+// called CommInitRank.
 func (l *Library) UniqueID() (UniqueID, error) {
 	id := dl.NewCell(UniqueID{})
 	err := l.call(getUniqueID, id.Address())
 	return id.Take(), err
 }
 
-// CommInitRank creates this rank's communicator on the thread's current device. It blocks until
-// all ranks have called it. It requires NCCL 2.23.4, because older functions take the ID by value.
+// CommInitRank joins a communicator with the thread's current device. It blocks until all ranks
+// have called it. It requires NCCL 2.23.4, because older functions take the ID by value.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	ids := dl.NewCell(id)
 	comm := l.cells.take() // NCCL may write to it after the call
@@ -39,16 +38,16 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	return Comm(*comm), err
 }
 
-// CommAbort aborts a communicator and frees it. Any thread can call it. It makes blocked calls of
-// other threads fail.
+// CommAbort aborts and frees a communicator. Any thread can call it, and blocked calls of other
+// threads fail.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
-// CommDestroy waits until a communicator's work has ended and all data has been sent, and frees the
-// communicator. It has no deadline.
+// CommDestroy waits, without a deadline, until a communicator's work has ended and all data was
+// sent, and frees it.
 func (l *Library) CommDestroy(comm Comm) error { return l.call(commDestroy, uintptr(comm)) }
 
-// AsyncError returns a communicator's state: nil, ErrInProgress during a nonblocking call, or an
-// error such as ErrRemote. Any thread can call it.
+// AsyncError returns nil, ErrInProgress during a nonblocking call, or an error of the communicator,
+// such as ErrRemote. Any thread can call it.
 func (l *Library) AsyncError(comm Comm) error {
 	cell := dl.NewCell(Success)
 	err := l.call(commGetAsyncError, uintptr(comm), cell.Address())
@@ -64,7 +63,7 @@ func (l *Library) AsyncError(comm Comm) error {
 	return nil
 }
 
-// Count returns the communicator's number of ranks.
+// Count returns the number of ranks.
 func (l *Library) Count(comm Comm) (int, error) { return l.getInt(commCount, comm) }
 
 // Device returns the number of the communicator's device.
@@ -80,9 +79,8 @@ func (l *Library) getInt(f function, comm Comm) (int, error) {
 	return int(value.Take()), err
 }
 
-// CreatePreMulSum creates a reduction that multiplies this rank's elements by a factor and adds up
-// the products of all ranks. factorBits holds the factor in type t, in its lowest bytes. The caller
-// must call DestroyReduceOp.
+// CreatePreMulSum creates a sum in which this rank's elements are multiplied by a factor. The
+// lowest bytes of factorBits hold the factor in type t. The caller must call DestroyReduceOp.
 func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (ReduceOp, error) {
 	const hostImmediate = 1 // ncclScalarHostImmediate: NCCL reads the factor during the call
 	op := dl.NewCell(ReduceOp(0))
@@ -93,7 +91,7 @@ func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (Red
 	return op.Take(), err
 }
 
-// DestroyReduceOp frees a created reduction, even if calls with it are queued.
+// DestroyReduceOp frees a reduction. Queued calls may still use it.
 func (l *Library) DestroyReduceOp(op ReduceOp, comm Comm) error {
 	return l.call(redOpDestroy, uintptr(op), uintptr(comm))
 }
@@ -110,7 +108,7 @@ func (l *Library) CommSuspend(comm Comm) error {
 	return l.call(commSuspend, uintptr(comm), suspendMemory)
 }
 
-// CommResume undoes CommSuspend: it allocates the memory again. All ranks must call it.
+// CommResume undoes CommSuspend. All ranks must call it.
 func (l *Library) CommResume(comm Comm) error {
 	if err := l.checkAvailable(commResume); err != nil {
 		return err
@@ -119,27 +117,24 @@ func (l *Library) CommResume(comm Comm) error {
 	return l.call(commResume, uintptr(comm))
 }
 
-// GroupStart opens a group of calls on the calling thread, which must call GroupEnd. Groups can be
-// nested.
+// GroupStart opens a group of calls on this thread, until GroupEnd. Groups can be nested.
 func (l *Library) GroupStart() error { return l.call(groupStart) }
 
-// GroupEnd executes the calls in the group. If a window registration in a group fails, the
-// communicator must be aborted.
+// GroupEnd executes the calls in the group. If a WindowRegister in it fails, the communicator must
+// be aborted.
 func (l *Library) GroupEnd() error { return l.call(groupEnd) }
 
-// Window is the handle of memory registered with all ranks of a communicator (ncclWindow_t), or 0.
+// Window is a handle of memory registered with all ranks of a communicator (ncclWindow_t), or 0.
 type Window uintptr
 
 const windowSymmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
 
-// WindowRegister registers memory with all ranks of a communicator. All ranks must register
-// windows in the same order and with the same sizes. It blocks until all ranks have called it. If
-// the communicator does not support windows, it returns 0 without an error.
+// WindowRegister blocks until all ranks have called it, in the same order and with the same sizes.
+// It returns 0 without an error if the communicator does not support windows.
 //
 // The memory must be a whole mapped allocation of cuMemCreate with an exportable handle type, and
-// must not overlap another window of the communicator. The thread must have no open group, because
-// NCCL would not return the window before GroupEnd. Before NCCL 2.30.7, no stream must be
-// capturing.
+// must not overlap another window of the communicator. The thread must have no open group, which
+// would delay the result until GroupEnd. Before NCCL 2.30.7, no stream may be capturing.
 func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Window, error) {
 	if err := l.checkAvailable(commWindowRegister); err != nil {
 		return 0, err
@@ -151,9 +146,8 @@ func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Windo
 	return Window(*window), err
 }
 
-// WindowDeregister deregisters a window on this rank. Work that uses the window must have
-// completed on all ranks, and all ranks must deregister windows in the same order. It ignores
-// window 0.
+// WindowDeregister ignores window 0. Work that uses the window must have completed on all ranks,
+// which must deregister windows in the same order.
 func (l *Library) WindowDeregister(comm Comm, window Window) error {
 	if window == 0 {
 		return nil

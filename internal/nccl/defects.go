@@ -8,10 +8,10 @@ import (
 // Defect describes a known defect of some NCCL versions. Versions are numbers as ncclGetVersion
 // returns them: 22703 is 2.27.3.
 type Defect struct {
-	Since      int    // first affected version, or 0 for all versions before FixedIn
+	Since      int    // first affected version, or 0
 	FixedIn    int    // first version without the defect, or Unfixed
-	Major      int    // lowest major compute capability of the affected GPUs, or 0 for all GPUs
-	Effect     string // what users of NCCL notice
+	Major      int    // lowest major compute capability of affected GPUs, or 0
+	Effect     string // on users of NCCL
 	Workaround string // how symmem avoids the effect
 	Source     string // evidence of the defect
 }
@@ -21,7 +21,7 @@ func (d *Defect) Affects(version, major int) bool {
 	return version >= d.Since && version < d.FixedIn && major >= d.Major
 }
 
-// Versions describes the affected versions in words, such as "since 2.27.3, fixed in 2.30.3".
+// Versions describes the affected versions, such as "since 2.27.3, fixed in 2.30.3".
 func (d *Defect) Versions() string {
 	hasStart := d.Since > 0
 	hasEnd := d.FixedIn != Unfixed
@@ -37,17 +37,14 @@ func (d *Defect) Versions() string {
 	}
 }
 
-// Unfixed is the FixedIn of a defect that all known versions have.
+// Unfixed is the FixedIn of a defect that the newest known version still has.
 const Unfixed = math.MaxInt
 
-// The known defects that matter to symmem. Effect and Workaround describe each one for users.
-// Comments describe the mistake in NCCL's code, if it is known.
-//
-// NCCL has two sorts of kernels. Window kernels access windows: memory that all ranks have
-// registered. The plain path of symmem uses the other kernels.
+// The known defects that matter to symmem. Comments explain the mistakes in NCCL. Window kernels
+// access memory that all ranks have registered; symmem's plain path uses the other kernels.
 var (
-	// ShiftedLoads is a mistake in NCCL's loadPack, which loads several elements as one pack. It
-	// shifts data from beyond the pack into the pack's last word.
+	// ShiftedLoads happens because loadPack, which loads several elements at once, shifts data from
+	// beyond them into the last word.
 	ShiftedLoads = &Defect{
 		Since: 22703, FixedIn: 23003,
 		Effect: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
@@ -55,9 +52,8 @@ var (
 		Workaround: "symmem uses the plain path for them",
 		Source:     "the contract suite on 4 H200, and loadPack in the sources",
 	}
-	// RASOverflow is a mistake in rasCollCommsInit. It sizes a buffer for the ranks whose
-	// communicators are complete, but writes all ranks of these communicators into it. Later
-	// versions check the bounds.
+	// RASOverflow happens because rasCollCommsInit sizes a buffer for the ranks whose communicators
+	// are complete, but writes all ranks of these communicators.
 	RASOverflow = &Defect{
 		Since: 22703, FixedIn: 22902,
 		Effect: "a query of NCCL's RAS subsystem, even one from ncclras or another job, can corrupt " +
@@ -65,21 +61,22 @@ var (
 		Workaround: "symmem sends no queries, so its errors lack NCCL's counts of launches",
 		Source:     "rasCollCommsInit in the sources; other crashes after queries: nccl #1669, #1762",
 	}
+	// MachinesWithoutWindows wastes the effort of registration.
 	MachinesWithoutWindows = &Defect{
 		Since: 22703, FixedIn: 22902,
 		Effect:     "communicators across machines get windows that no kernel uses",
 		Workaround: "symmem uses the plain path between machines",
 		Source:     "the sources; later versions return a NULL window",
 	}
-	// AverageWithoutKernel happens because NCCL looks for a window kernel under one condition, and
-	// selects it under another.
+	// AverageWithoutKernel happens because NCCL searches and selects a window kernel under different
+	// conditions.
 	AverageWithoutKernel = &Defect{
 		Since: 23003, FixedIn: 23008,
 		Effect:     "AllReduce with avg does not use window kernels",
 		Workaround: "symmem uses the plain path for it, in all versions",
 		Source:     "the sources of 2.30.3 to 2.30.7",
 	}
-	// SkippedTail is a rounding error, which MultipliedCount explains.
+	// SkippedTail is a rounding error: see MultipliedCount.
 	SkippedTail = &Defect{
 		FixedIn: 22907,
 		Effect: "a reduction in a communicator of one rank that multiplies by a factor (premul_sum) " +
@@ -87,8 +84,8 @@ var (
 		Workaround: "symmem uses a second call for them",
 		Source:     "the contract suite on 2 H200, and oneRankReduce in the sources",
 	}
-	// CapturesInvalidated happens because a thread of NCCL calls cudaFreeHost outside relaxed mode, to
-	// which it could switch by cudaThreadExchangeStreamCaptureMode.
+	// CapturesInvalidated happens because a thread of NCCL calls cudaFreeHost without switching to
+	// relaxed mode (cudaThreadExchangeStreamCaptureMode).
 	CapturesInvalidated = &Defect{
 		FixedIn: Unfixed,
 		Effect: "freeing a communicator that spans machines invalidates captures in global mode " +
@@ -98,8 +95,8 @@ var (
 		Source: "verify --for on 4 H200 with 2.28.9, 2.30.7 and 2.32.3, and ncclCudaHostFree in the " +
 			"sources",
 	}
-	// LostByAbort happens because an abort ends NCCL's network thread. Peers may still wait for data
-	// that the finished kernel has handed to this thread.
+	// LostByAbort happens because an abort ends the network thread, which may still have data of the
+	// finished kernel to send.
 	LostByAbort = &Defect{
 		FixedIn: Unfixed,
 		Effect: "aborting a communicator that spans machines after its last collective can make that " +
@@ -107,8 +104,8 @@ var (
 		Workaround: "symmem uses CommDestroy instead if its group was closed without a fault",
 		Source:     "TestFirstCallsAreCapturedBetweenMachines on 4 H200 with 2.30.7, and the sources",
 	}
-	// OldMapping happens because NCCL keeps its record of an address range after the graph that
-	// registered the range has been destroyed. The next capture at these addresses finds the record.
+	// OldMapping happens because NCCL's record of an address range outlives the graph that registered
+	// the range. The next capture at these addresses finds the record.
 	OldMapping = &Defect{
 		FixedIn: Unfixed,
 		Effect: "the memory of a graph's plain calls stays mapped on other ranks for up to ten groups " +
@@ -125,9 +122,8 @@ var (
 			"given up after the group's timeout, and remains until the process ends, as does a thread",
 		Source: "TestKillsOnAGPU on 4 H100 as two machines",
 	}
-	// EarlyStart is a missing instruction. NCCL launches window kernels with programmatic stream
-	// serialization, which lets them start before earlier work in the stream has ended. They should
-	// wait for that work (griddepcontrol.wait), but do not.
+	// EarlyStart is a missing griddepcontrol.wait. NCCL launches window kernels with programmatic
+	// stream serialization, so they must wait for earlier work in the stream themselves.
 	EarlyStart = &Defect{
 		Since: 22803, FixedIn: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +
@@ -152,25 +148,25 @@ var Defects = []*Defect{
 	CapturesInvalidated, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
-// MultipliedCount returns how many elements are written in spite of SkippedTail. Of the count
-// elements of a reduction, NCCL multiplies the first ones by the factor and writes them.
-//
-// For example, NCCL divides 100,003 elements of 4 bytes among 25 blocks of threads. Each block gets
-// 4,000 elements, because NCCL rounds down. The last 3 elements are skipped.
+// MultipliedCount returns how many of count elements a reduction writes in spite of SkippedTail. For
+// example, NCCL divides 100,003 elements of 4 bytes among 25 blocks of threads. It gives 4,000
+// elements to each block, and skips the last 3.
 func MultipliedCount(count, elementBytes int64) int64 {
-	// As in NCCL's oneRankReduce. A pack is what a thread reads at once.
+	// These constants are from NCCL's oneRankReduce.
 	const (
-		blockBytes = 16 << 10 // for which NCCL adds a block
-		packBytes  = 16
-		maxBlocks  = 32
+		bytesPerBlock = 16 << 10
+		packBytes     = 16 // read at once by a thread
+		maxBlocks     = 32
 	)
 	if count == 0 {
 		return 0
 	}
 
-	blocks := min((count*elementBytes+blockBytes-1)/blockBytes, maxBlocks)
+	blocks := min(divideRoundingUp(count*elementBytes, bytesPerBlock), maxBlocks)
 	packLength := packBytes / elementBytes // in elements
 	countPerBlock := count / blocks        // rounded down, which is the defect
-	packsPerBlock := (countPerBlock + packLength - 1) / packLength
+	packsPerBlock := divideRoundingUp(countPerBlock, packLength)
 	return min(count, blocks*packsPerBlock*packLength)
 }
+
+func divideRoundingUp(a, b int64) int64 { return (a + b - 1) / b }

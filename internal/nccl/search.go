@@ -12,17 +12,16 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable is the environment variable that holds the path of libnccl.
+// PathVariable is the environment variable for the path of libnccl.
 const PathVariable = "SYMMEM_NCCL"
 
-// soname is the file name under which the system's loader finds NCCL.
 const soname = "libnccl.so.2"
 
 // Load opens the first copy of NCCL that can be opened, in this order:
 //
 //  1. the copy that the process has loaded
-//  2. the file named by SYMMEM_NCCL; if it is set, Load does not go on to 3 and 4
-//  3. the copies in the Python environment ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 in $PATH)
+//  2. $SYMMEM_NCCL; if it is set, Load stops here
+//  3. the copies in the Python environment: $VIRTUAL_ENV, $CONDA_PREFIX, the python3 in $PATH
 //  4. the copy that the system's loader finds
 //
 // If there is none, the error matches ErrNoLibrary and lists all attempts.
@@ -31,15 +30,15 @@ func Load() (*Library, error) {
 	return open(locations(os.Getenv, prefixes))
 }
 
-// location is one place where Load looks for NCCL.
+// location is a place where Load looks for NCCL.
 type location struct {
-	origin       string // description for errors and Library.Origin
-	mustBeLoaded bool   // open a file only if this process has already loaded it
+	origin       string // for errors and Library.Origin
+	mustBeLoaded bool   // open only files that this process has already loaded
 	paths        []string
 }
 
-// locations returns the locations that Load tries, in order. If SYMMEM_NCCL is set, it lists only
-// that file and the loaded copy, so that a misspelt path causes an error.
+// locations returns the locations in the order of Load. A set SYMMEM_NCCL excludes the Python
+// environment and the loader, so that a misspelt path causes an error.
 func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	loaded := location{
 		origin: "the copy that this process has loaded", mustBeLoaded: true,
@@ -57,7 +56,6 @@ func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	return append(all, location{origin: "the system's loader", paths: []string{soname}})
 }
 
-// open opens the first file of the locations that can be opened.
 func open(locations []location) (*Library, error) {
 	var errs []error
 	for _, l := range locations {
@@ -76,7 +74,6 @@ func open(locations []location) (*Library, error) {
 		ErrNoLibrary, PathVariable, soname, errors.Join(errs...))
 }
 
-// open opens a file of the location.
 func (l location) open(path string) (*dl.Library, error) {
 	if !l.mustBeLoaded {
 		return dl.Open(path)
@@ -89,21 +86,21 @@ func (l location) open(path string) (*dl.Library, error) {
 	return nil, fmt.Errorf("%s is not loaded", path)
 }
 
-// pythonPrefix is the folder of a Python installation, such as "/usr". The folder contains the
-// executable bin/python3, and the installed packages below lib.
+// pythonPrefix is a Python installation.
 type pythonPrefix struct {
-	origin string // how it was found, for location.origin
-	folder string
+	origin string // for location.origin
+	folder string // contains bin and lib, such as "/usr"
 }
 
-// pythonPrefixes returns the Python installations that the environment selects, without
-// duplicates. The python3 of a virtual environment is a symbolic link. For such a link, it returns
-// two installations: the one with the link, and the one with its target.
+// pythonPrefixes returns the Python installations that the environment selects, without duplicates.
+// If python3 is a symbolic link, as in a virtual environment, the installation of its target
+// follows.
 func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	prefixes := []pythonPrefix{}
+	isListed := map[string]bool{"": true} // by folder; "" stands for an unset variable
 	add := func(origin, folder string) {
-		hasFolder := func(p pythonPrefix) bool { return p.folder == folder }
-		if folder != "" && !slices.ContainsFunc(prefixes, hasFolder) {
+		if !isListed[folder] {
+			isListed[folder] = true
 			prefixes = append(prefixes, pythonPrefix{origin: origin, folder: folder})
 		}
 	}
@@ -111,7 +108,7 @@ func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	add("$CONDA_PREFIX", getenv("CONDA_PREFIX"))
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		return prefixes // there is no python3 in $PATH
+		return prefixes
 	}
 
 	const origin = "the python3 of $PATH"
@@ -123,11 +120,10 @@ func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	return prefixes
 }
 
-// prefixOf returns the folder of an installation: "/usr" for the executable "/usr/bin/python3".
+// prefixOf returns "/usr" for "/usr/bin/python3".
 func prefixOf(executable string) string { return filepath.Dir(filepath.Dir(executable)) }
 
-// wheelPatterns lists where pip installs NCCL, relative to the folder of a Python installation. The
-// first pattern is the usual one.
+// wheelPatterns lists where pip installs NCCL below pythonPrefix.folder, the usual place first.
 var wheelPatterns = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -135,13 +131,12 @@ var wheelPatterns = []string{
 	"lib/python3*/dist-packages/nvidia/nccl/lib/" + soname,
 }
 
-// listLibraries returns the copies of NCCL in a Python installation, by pattern. For each pattern,
-// the copy of the newest Python is first. If there is no copy, listLibraries returns a pattern for
-// the error message.
+// listLibraries returns the copies of NCCL for each pattern, that of the newest Python first. If
+// there are none, it returns a pattern for the error message.
 func (p pythonPrefix) listLibraries() []string {
 	var libraries []string
 	for _, pattern := range wheelPatterns {
-		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern)) // no match if it is malformed
+		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern)) // fails if folder has a bad "["
 		slices.SortFunc(matches, newestFirst)
 		libraries = append(libraries, matches...)
 	}
@@ -153,8 +148,8 @@ func (p pythonPrefix) listLibraries() []string {
 	return libraries
 }
 
-// newestFirst compares paths that differ only in the version of Python. It puts longer paths first,
-// so that python3.12 precedes python3.9, and otherwise the higher version.
+// newestFirst compares paths that differ only in the version of Python. Longer paths are newer:
+// python3.12 precedes python3.9.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
