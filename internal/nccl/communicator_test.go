@@ -6,26 +6,18 @@ import (
 	"testing"
 )
 
-// The methods of a Library call C functions of NCCL. These tests load a library in place of NCCL.
-// Its functions record their calls. A test can set their result, and data that they store at an
-// address which they get as an argument. The first argument is argument 0.
-//
-// For example, a test lets ncclCommCount store 7 where its argument 1 points. Then the method Count
-// must return 7, and argument 0 must be the communicator.
+// load returns a fake library, whose functions record their calls. SetOutput(1, data) lets them
+// store data where argument 1 points. The first argument is argument 0.
 
-// allVersion is a version that has all functions, as ncclGetVersion returns it: NCCL 2.28.9.
+// allVersion is NCCL 2.28.9, which supports windows and ncclAlltoAll.
 const allVersion = "22809"
 
-// word64 returns the bytes of an integer, for C functions to store.
 func word64(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
-// word32 is like word64, for integers of 32 bits.
 func word32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-// TestCommunicatorProperties lets the C functions store a number where their argument 1 points. The
-// methods must return it.
 func TestCommunicatorProperties(t *testing.T) {
-	const want = 7
+	const want = 7 // arbitrary
 	library, recorder := load(t, allVersion, declarations+newerDeclarations)
 	recorder.SetOutput(1, word32(want))
 	for name, property := range map[string]func(Comm) (int, error){ // by C function
@@ -50,7 +42,7 @@ func TestUniqueIDReturnsAllBytes(t *testing.T) {
 	library, recorder := load(t, allVersion, declarations+newerDeclarations)
 	var want UniqueID
 	for i := range want {
-		want[i] = byte(255 - i) // different and not 0
+		want[i] = byte(255 - i) // distinct and nonzero
 	}
 
 	recorder.SetOutput(0, want[:])
@@ -59,13 +51,13 @@ func TestUniqueIDReturnsAllBytes(t *testing.T) {
 	}
 }
 
-// TestCommInitRankPassesID checks the arguments of the C function, which are the new communicator,
-// the number of ranks, the rank, the number of IDs, the IDs and the configuration.
 func TestCommInitRankPassesID(t *testing.T) {
 	library, recorder := load(t, allVersion, declarations+newerDeclarations)
-	id := UniqueID{0: 1, 127: 2} // the first and the last byte
+	id := UniqueID{0: 1, 127: 2} // nonzero at both ends
+	// ncclCommInitRankScalable has the arguments newcomm, nranks, myrank, nId, commIds and config.
 	recorder.SetOutput(0, word64(comm))
-	recorder.RecordMemory(4, len(id)) // argument 4 points to the ID
+	const idIndex = 4
+	recorder.RecordMemory(idIndex, len(id))
 	const ranks, rank, idCount, noConfig = 8, 3, 1, 0
 	handle, err := library.CommInitRank(ranks, rank, id)
 	got := recorder.LastCall()
@@ -79,14 +71,12 @@ func TestCommInitRankPassesID(t *testing.T) {
 		}
 	}
 
-	if gotID := UniqueID(got.Memory[4][:len(id)]); gotID != id {
+	if gotID := UniqueID(got.Memory[idIndex][:len(id)]); gotID != id {
 		t.Errorf("CommInitRank passed ID %v, want %v", gotID, id)
 	}
 }
 
-// TestNonblockingCommunicatorReturnsErrInProgress lets ncclCommInitRankScalable return
-// ncclInProgress, and ncclCommGetAsyncError store it. The methods must return ErrInProgress for
-// both.
+// ncclCommInitRankScalable returns ncclInProgress, whereas ncclCommGetAsyncError stores it.
 func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 	const inProgress = 7 // ncclInProgress
 	library, recorder := load(t, allVersion, declarations+newerDeclarations)
@@ -103,14 +93,12 @@ func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 	}
 }
 
-// TestWindowRegisterReturnsHandle checks the arguments of the C function, which are the
-// communicator, the address, the size, the new window and the flags. NCCL stores window 0 if
-// windows are not supported. The test then checks that WindowDeregister of window 0 calls no C
-// function.
+// NCCL stores window 0 for a communicator without windows. WindowDeregister must ignore it.
 func TestWindowRegisterReturnsHandle(t *testing.T) {
 	library, recorder := load(t, allVersion, declarations+newerDeclarations)
-	const symmetric = 1 // the flag NCCL_WIN_COLL_SYMMETRIC
+	const symmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
 	for _, handle := range []uint64{otherAddress, 0} {
+		// ncclCommWindowRegister has the arguments comm, buff, size, win and winFlags.
 		recorder.SetOutput(3, word64(handle))
 		window, err := library.WindowRegister(comm, address, bigCount)
 		if uint64(window) != handle || err != nil {

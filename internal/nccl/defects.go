@@ -61,7 +61,6 @@ var (
 		Workaround: "symmem sends no queries, so its errors lack NCCL's counts of launches",
 		Source:     "rasCollCommsInit in the sources; other crashes after queries: nccl #1669, #1762",
 	}
-	// MachinesWithoutWindows wastes the effort of registration.
 	MachinesWithoutWindows = &Defect{
 		Since: 22703, FixedIn: 22902,
 		Effect:     "communicators across machines get windows that no kernel uses",
@@ -148,7 +147,7 @@ var Defects = []*Defect{
 	CapturesInvalidated, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
-// MultipliedCount returns how many of count elements a reduction writes in spite of SkippedTail. For
+// MultipliedCount returns how many of count elements a reduction with SkippedTail writes. For
 // example, NCCL divides 100,003 elements of 4 bytes among 25 blocks of threads. It gives 4,000
 // elements to each block, and skips the last 3.
 func MultipliedCount(count, elementBytes int64) int64 {

@@ -7,16 +7,11 @@ import (
 	"testing"
 )
 
-// A Defect lists which versions of NCCL and which GPUs have a known defect. Versions are numbers:
-// 22803 is 2.28.3. GPUs are given by their major compute capability, which is 9 for an H200.
-
-// TestDefectsApplyToVersionsAndGPUs checks Affects for versions and GPUs around the limits of
-// defects.
 func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
 	for _, c := range []struct {
 		defect  *Defect
-		version int
-		major   int // compute capability of the GPU
+		version int // 22803 is NCCL 2.28.3
+		major   int // compute capability, such as 9 for an H200
 		want    bool
 	}{
 		{defect: EarlyStart, version: 22802, major: 9, want: false},
@@ -39,13 +34,12 @@ func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
 	}
 }
 
-// Versions with the defect SkippedTail process only the first elements of some reductions.
-// MultipliedCount returns how many: of 4097 elements of 4 bytes, they skip the last.
+// NCCL versions with the defect SkippedTail process only the first elements of some reductions.
 func TestMultipliedCount(t *testing.T) {
 	for _, c := range []struct {
-		count        int64 // number of elements
+		count        int64
 		elementBytes int64
-		want         int64
+		want         int64 // number of processed elements
 	}{
 		{count: 0, elementBytes: 4, want: 0},
 		{count: 1, elementBytes: 4, want: 1},
@@ -63,23 +57,22 @@ func TestMultipliedCount(t *testing.T) {
 	}
 }
 
-// TestDefectsPageMatchesTable compares the table in the documentation with Defects. It must have
-// one row for each defect, with the same texts.
 func TestDefectsPageMatchesTable(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/nccl-defects.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	rows := 0 // of the table, with the one of the headings
+	rowCount := 0
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "| ") {
-			rows++
+			rowCount++
 		}
 	}
 
-	if want := 1 + len(Defects); rows != want {
-		t.Errorf("the table in nccl-defects.md has %d rows, want %d", rows, want)
+	const headerRows = 1
+	if want := headerRows + len(Defects); rowCount != want {
+		t.Errorf("the table in nccl-defects.md has %d rows, want %d", rowCount, want)
 	}
 
 	for _, d := range Defects {

@@ -12,17 +12,16 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// environment returns a function like os.Getenv for the given variables.
+// environment returns a substitute for os.Getenv.
 func environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
-// writeWheel creates an empty file where the Python package nvidia-nccl (a wheel) has the library,
-// and returns its path. folder is the prefix of a Python installation, and python its version's
-// name, such as python3.12.
-func writeWheel(t *testing.T, folder, python string) string {
+// writeWheel creates an empty file where the wheel nvidia-nccl has the library, and returns its
+// path. version is a folder such as python3.12.
+func writeWheel(t *testing.T, prefix, version string) string {
 	t.Helper()
-	path := filepath.Join(folder, "lib", python, "site-packages/nvidia/nccl/lib", soname)
+	path := filepath.Join(prefix, "lib", version, "site-packages/nvidia/nccl/lib", soname)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -34,8 +33,8 @@ func writeWheel(t *testing.T, folder, python string) string {
 	return path
 }
 
-// writeInterpreter creates bin/python3 below prefix and returns its path. It is a link to target,
-// or an empty file if target is "".
+// writeInterpreter creates PREFIX/bin/python3, which is a link to target unless target is "", and
+// returns its path.
 func writeInterpreter(t *testing.T, prefix, target string) string {
 	t.Helper()
 	path := filepath.Join(prefix, "bin/python3")
@@ -57,15 +56,12 @@ func writeInterpreter(t *testing.T, prefix, target string) string {
 	return path
 }
 
-// TestLocationsAreInOrder checks the order in which the library is searched. First comes the copy
-// that the process has loaded. If the environment variable is set, only its file follows.
-// Otherwise, the wheels and the system's loader follow.
 func TestLocationsAreInOrder(t *testing.T) {
 	root := t.TempDir()
 	venv, conda := filepath.Join(root, "venv"), filepath.Join(root, "conda")
 	old, recent := writeWheel(t, venv, "python3.9"), writeWheel(t, venv, "python3.12")
 	inConda := writeWheel(t, conda, "python3.11")
-	noWheel := filepath.Join(root, "no wheel") // Its location is a pattern that matches no file.
+	noWheel := filepath.Join(root, "no wheel")
 	prefixes := []pythonPrefix{{"$VIRTUAL_ENV", venv}, {"$CONDA_PREFIX", conda}, {"python3", noWheel}}
 	for name, c := range map[string]struct {
 		variables map[string]string
@@ -74,10 +70,10 @@ func TestLocationsAreInOrder(t *testing.T) {
 		"wheels before the system": {
 			variables: nil,
 			want: []string{
-				soname, // the loaded copy
+				soname, // copy that the process has loaded
 				recent, old, inConda,
 				filepath.Join(noWheel, "lib/python3*/site-packages/nvidia/nccl/lib", soname),
-				soname, // by the loader
+				soname, // copy that the system's loader finds
 			},
 		},
 		"only the file of the environment variable": {
@@ -108,9 +104,7 @@ func TestLocationsAreInOrder(t *testing.T) {
 	}
 }
 
-// TestPythonPrefixesFollowLinks puts the folder of a virtual environment into $PATH, in which
-// python3 is a link to the interpreter of another installation. Both installations must be
-// searched.
+// The python3 of a virtual environment is a link into another installation.
 func TestPythonPrefixesFollowLinks(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -147,8 +141,6 @@ func TestPythonPrefixesFollowLinks(t *testing.T) {
 	}
 }
 
-// TestOpenErrorListsAllAttempts opens locations that have no usable library. The error must list
-// why each failed, and advise how to install or name a library.
 func TestOpenErrorListsAllAttempts(t *testing.T) {
 	folder := t.TempDir()
 	broken := writeWheel(t, folder, "python3.12") // an empty file
@@ -172,10 +164,9 @@ func TestOpenErrorListsAllAttempts(t *testing.T) {
 	}
 }
 
-// TestOpenSkipsBrokenLibraries opens a location with an empty file and a library.
 func TestOpenSkipsBrokenLibraries(t *testing.T) {
-	const version = "22809" // NCCL 2.28.9, in the form of ncclGetVersion
-	broken, good := writeWheel(t, t.TempDir(), "python3.12"), compile(t, version, declarations)
+	broken := writeWheel(t, t.TempDir(), "python3.12") // an empty file
+	good := compile(t, allVersion, declarations)
 	library, err := open([]location{{origin: "wheels", paths: []string{broken, good}}})
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +177,6 @@ func TestOpenSkipsBrokenLibraries(t *testing.T) {
 	}
 }
 
-// TestOpenRejectsOtherLibraries opens a shared library that is not NCCL.
 func TestOpenRejectsOtherLibraries(t *testing.T) {
 	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
 	_, err := open(singleLocation(path))

@@ -6,20 +6,12 @@ import (
 	"testing"
 )
 
-// A Library is a version of NCCL that has been loaded, and may lack functions that newer versions
-// have. For example, 2.26.5 has no ncclAlltoAll. A call of it must fail with the error
-// "ncclAlltoAll needs NCCL 2.28.3, and PATH is 2.26.5".
-
-// TestOlderVersionsLackFunctions loads libraries with given versions and functions. Calls of a
-// function that a library lacks must fail with an error that names the required version.
 func TestOlderVersionsLackFunctions(t *testing.T) {
 	for name, c := range map[string]struct {
-		version      string // as ncclGetVersion returns it
-		declarations string // C code of the functions that the library has
-		hasWindows   bool   // wanted result of HasWindows
-		// unsupported has the error of each call that must fail. * stands for the library's path.
-		// Calls that are not listed must succeed.
-		unsupported map[string]string
+		version      string
+		declarations string // C code of the library's functions
+		hasWindows   bool
+		unsupported  map[string]string // errors by failing call; * stands for the library's path
 	}{
 		"2.26 has no windows": {
 			version: "22605", declarations: declarations, hasWindows: false,
@@ -79,8 +71,6 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 	}
 }
 
-// checkUnsupported checks that an error is a VersionError with the text want, in which * stands for
-// the library's path.
 func checkUnsupported(t *testing.T, l *Library, err error, want string) {
 	t.Helper()
 	if !errors.As(err, new(*VersionError)) || !errors.Is(err, ErrUnsupported) {
@@ -93,8 +83,7 @@ func checkUnsupported(t *testing.T, l *Library, err error, want string) {
 	}
 }
 
-// VersionText returns the text of a version that is given as a number. Numbers have one digit for
-// the minor version before 2.9, and two digits since then.
+// Before 2.9, the minor version has one digit in the number, and since then, it has two.
 func TestVersionText(t *testing.T) {
 	for code, want := range map[int]string{
 		2708:  "2.7.8",
