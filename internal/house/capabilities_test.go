@@ -27,7 +27,7 @@ var capabilities = []capability{
 	},
 	{
 		kind: "flag", declarations: "cmd/symmem/*.go", prefix: "--",
-		// For example, flags.BoolVar(&f.json, "json" or Flags().IntVarP(&n, "count".
+		// Matches flags.BoolVar(&f.json, "json" or Flags().IntVarP(&n, "count".
 		name:  regexp.MustCompile(`lags(?:\(\))?\.\w*VarP?\([^"]*"([a-z-]+)"`),
 		tests: []string{"cmd/symmem/*_test.go", "cmd/symmem/testdata/*/*", "bench/gpu/*.sh"},
 	},

@@ -60,9 +60,8 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// endUnfinishedLineLocked prepares for text, which is not empty, from next. It ends the unfinished
-// line of another lineWriter, unless text starts with a carriage return and overwrites a progress
-// bar.
+// endUnfinishedLineLocked ends the unfinished line of another lineWriter before next writes text,
+// unless text overwrites a progress bar. text must not be empty.
 func (s *sink) endUnfinishedLineLocked(next *lineWriter, text []byte) {
 	last := s.unfinishedWriter
 	if last == nil || last == next {

@@ -15,8 +15,8 @@ import (
 // started may keep the pipe open forever.
 const maxOutputWait = 2 * time.Second
 
-// rank is a process of the job. It leads a process group that also contains its child processes.
-// The launcher signals whole groups.
+// rank is a process of the job. It leads a process group, which its child processes inherit. The
+// launcher signals whole groups.
 type rank struct {
 	// These fields do not change after start.
 	number         int // from 0

@@ -146,7 +146,7 @@ func (s *supervisor) killRemaining() order {
 	return o
 }
 
-// handleSignal forwards a signal from the launcher to the ranks. A second SIGINT kills them. After
+// handleSignal forwards a signal that the launcher received. A second SIGINT kills the ranks. After
 // SIGTERM, they have killDelay to exit. SIGPIPE becomes SIGTERM, because the ranks would not notice
 // that the launcher's output was closed.
 func (s *supervisor) handleSignal(received syscall.Signal) order {
@@ -188,7 +188,7 @@ func (s *supervisor) kill() order {
 	return order{signal: syscall.SIGKILL}
 }
 
-// result has the exit code of the rank that failed first, or 0.
+// result takes the exit code from the rank that failed first.
 func (s *supervisor) result() Result {
 	r := Result{Exits: s.exits, FirstFailed: s.firstFailed, Signal: s.firstSignal}
 	if s.firstFailed >= 0 {

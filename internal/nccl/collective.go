@@ -79,8 +79,8 @@ func (l *Library) Reduce(
 		uintptr(root), uintptr(comm))
 }
 
-// AlltoAll exchanges count elements with each rank. Input and output must not be the same. It
-// requires NCCL 2.28.3.
+// AlltoAll exchanges count elements with each rank. The addresses must differ. It requires NCCL
+// 2.28.3.
 func (l *Library) AlltoAll(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {

@@ -5,8 +5,8 @@ import "symmem/internal/dl"
 // To create a communicator, one rank calls UniqueID and sends the ID to the others. Then all call
 // CommInitRank.
 //
-// NCCL stores results at addresses: of a dl.Cell, which lasts for one call, or of Library.cells,
-// which are never freed, if NCCL may write after the call.
+// NCCL stores results through pointers: to a dl.Cell, which lasts for one call, or to an element of
+// Library.cells, which is never freed, because NCCL may write after the call.
 
 // UniqueID identifies a new communicator (ncclUniqueId). It contains the network address of a
 // process, so only ranks of the job should see it.

@@ -67,8 +67,8 @@ var (
 		Workaround: "symmem uses the plain path between machines",
 		Source:     "the sources; later versions return a NULL window",
 	}
-	// AverageWithoutKernel happens because NCCL searches and selects a window kernel under different
-	// conditions.
+	// AverageWithoutKernel happens because NCCL looks for a window kernel under one condition, and
+	// selects it under another.
 	AverageWithoutKernel = &Defect{
 		Since: 23003, FixedIn: 23008,
 		Effect:     "AllReduce with avg does not use window kernels",
@@ -121,8 +121,8 @@ var (
 			"given up after the group's timeout, and remains until the process ends, as does a thread",
 		Source: "TestKillsOnAGPU on 4 H100 as two machines",
 	}
-	// EarlyStart is a missing griddepcontrol.wait. NCCL launches window kernels with programmatic
-	// stream serialization, so they must wait for earlier work in the stream themselves.
+	// EarlyStart is a missing griddepcontrol.wait. Without it, kernels launched with programmatic
+	// stream serialization do not wait for earlier work in the stream.
 	EarlyStart = &Defect{
 		Since: 22803, FixedIn: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +

@@ -136,7 +136,7 @@ var wheelPatterns = []string{
 func (p pythonPrefix) listLibraries() []string {
 	var libraries []string
 	for _, pattern := range wheelPatterns {
-		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern)) // fails if folder has a bad "["
+		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern)) // fails if it is malformed
 		slices.SortFunc(matches, newestFirst)
 		libraries = append(libraries, matches...)
 	}

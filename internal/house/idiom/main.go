@@ -3,9 +3,9 @@
 //
 //	go run ./internal/house/idiom [-n 50] [-tests] FOLDER OTHER...
 //
-// Each OTHER is a checkout of a well-known project. Every line of the output consists of a score,
-// which is high for words that are typical of FOLDER, the numbers of occurrences in FOLDER and in
-// all OTHER trees, and the word or pair.
+// Each OTHER is a checkout of a well-known project. The output has four columns: the score, the
+// occurrences in FOLDER and in all OTHER trees, and the word or pair. Words that are typical of
+// FOLDER have high scores.
 package main
 
 import (

@@ -23,7 +23,7 @@ type event struct {
 	Package    string // empty while building
 	ImportPath string // package that is being built
 	Test       string // empty for events of a package
-	Output     string // for the action "output"
+	Output     string // for the actions "output" and "build-output"
 }
 
 // testID identifies a test, or a package if test is empty.
