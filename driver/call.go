@@ -8,48 +8,39 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Call is one collective, Send or Recv of a rank.
+// Call is one rank's side of a collective, Send or Recv.
 //
-// For example, ranks 0 and 1 make a call of AllGather with 4 elements of Float32. The Send of each
-// rank has one part of 4 elements, that is, 16 bytes. The Recv of each rank has two parts, one from
-// each rank.
-//
-// A call can run on different paths. For example, PathPlain works on any memory, and PathWindow
-// requires windows: memory that all ranks have registered.
+// For example, in an AllGather of 4 Float32 elements on two ranks, the send buffer has one part of
+// 16 bytes, and the receive buffer has two parts, one from each rank.
 type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Factor is the factor of a PremulSum, the same on all ranks. It is 0 for other reductions.
-	Factor float64
-	// Path selects how the call runs. Digest is a hash of everything that must be the same on all
-	// ranks. Offer.Take sets both.
-	Path   Path
-	Digest uint64
-	// Root is the group rank of the root or, for Send and Recv, of the peer. For Recv, it may be
-	// AnySource.
-	Root int
-	// Tag distinguishes messages between two ranks. The k-th Send with a tag matches the k-th Recv
-	// with the tag, counted on all streams together.
+	Factor    float64 // of a PremulSum, the same on all ranks; otherwise 0
+	Path      Path    // how the call runs; set by Offer.Take
+	Digest    uint64  // hash of everything that ranks must agree on; set by Offer.Take
+	Root      int     // group rank of the root or the peer; AnySource accepts any sender
+	// Tag distinguishes messages between two ranks. Messages with the same tag match in the order of
+	// the calls, across all streams.
 	Tag int
-	// Count is the number of elements of a part. A buffer without parts has Count elements. For
-	// AllToAllV, Count is 0. For AllGatherV and ReduceScatterV, it is this rank's count in Splits.
+	// Count is the number of elements per part. It is 0 for AllToAllV, and this rank's count in
+	// Splits for AllGatherV and ReduceScatterV.
 	Count  int64
-	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV, whose parts differ in size
+	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
 	// Arrived, if set, is called with the sender's group rank when a Recv has received its message,
-	// before later work on the stream. It must not call the backend. If it panics, the group fails.
+	// before later work on the stream. It must not call the backend. A panic makes the group fail.
 	Arrived    func(source int) `json:"-"`
 	Send, Recv uintptr          // addresses of this rank's buffers
-	// SendWindow and RecvWindow are the windows that contain Send and Recv. Both are nil on PathPlain,
-	// and if one of the buffers is outside all windows. Some operations use only one window:
-	// AllGatherV and ReduceScatterV that of the buffer with parts, Dispatch RecvWindow, Combine
-	// SendWindow, and AllToAllV, even on PathPlain, SendWindow.
+	// SendWindow and RecvWindow are the registrations of the memory at Send and Recv. Both are nil on
+	// PathPlain, and if either buffer is unregistered. Some operations use only one of them:
+	//
+	//	SendWindow   ReduceScatterV, Combine, and AllToAllV even on PathPlain
+	//	RecvWindow   AllGatherV, Dispatch
 	SendWindow, RecvWindow Window `json:"-"`
 	Norm                   *Norm  `json:"-"` // only for operations with HasNorm
 	Route                  *Route `json:"-"` // only for Dispatch and Combine
-	// List describes all calls if this call represents several; see ListOf. Otherwise, it is "".
-	List     string
-	Recorded Recorded // position in a capture
+	List                   string // describes all calls that this call represents; see ListOf
+	Recorded               Recorded
 	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
 	Keep any `json:"-"`
 }
@@ -57,17 +48,15 @@ type Call struct {
 // Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
 type Offer interface {
 	// Refusal returns nil if the path supports the call, and otherwise an error that matches
-	// ErrUnsupported. It refuses a path whose results could differ from those of the group's
-	// Formula.
+	// ErrUnsupported. It refuses paths whose results may differ from those of the group's Formula, the
+	// order in which elements are combined.
 	//
-	// All ranks get the same answer, so that they choose the same path without communicating. It
-	// depends only on the operation, the type, the reduction, the count, the presence of windows, and
-	// the alignment of the offsets in the windows. For PathWindow, Refusal assumes that SendWindow
-	// and RecvWindow are set.
+	// All ranks get the same result, and so choose the same path without communicating: Refusal
+	// considers only the operation, type, reduction, count, presence of windows, and alignment of the
+	// offsets in the windows. For PathWindow, it assumes that SendWindow and RecvWindow are set.
 	Refusal(path Path) error
-	// Take returns a plan for a path that Refusal does not refuse, with the given Call.Digest. The
-	// Offer must not be used again. On PathWindow, Take returns ErrOutOfRange if a buffer is outside
-	// the group's windows.
+	// Take returns a plan for a supported path, with the given Call.Digest. The Offer must not be used
+	// again. On PathWindow, Take returns ErrOutOfRange if a buffer is outside the group's windows.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
@@ -78,7 +67,7 @@ type Plan interface {
 	Prepared() *Call
 }
 
-// Prepare returns a plan for call on call.Path, with call.Digest.
+// Prepare offers the call, and takes the path and digest that are already set in it.
 func Prepare(c Communicator, call Call) (Plan, error) {
 	offer := c.Offer(call)
 	if err := offer.Refusal(call.Path); err != nil {
@@ -92,7 +81,7 @@ func Prepare(c Communicator, call Call) (Plan, error) {
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path = path
 	c.Digest = digest
-	// An AllToAllV has no direct path, and uses a window even on PathPlain.
+	// An AllToAllV, which has no direct path, keeps its window even on PathPlain.
 	hasDirectPath := c.Operation.SupportsPath(PathDirect)
 	if path == PathPlain && hasDirectPath {
 		c.SendWindow = nil
@@ -100,8 +89,8 @@ func (c *Call) SetPath(path Path, digest uint64) {
 	}
 }
 
-// Spans returns the sizes in bytes of one rank's send and receive buffers. In Broadcast and
-// Reduce, every rank has both buffers.
+// Spans returns the sizes in bytes of one rank's send and receive buffers. A rank has both buffers
+// in a Broadcast or Reduce, even if it is not the root.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	if c.Route != nil {
 		return c.Route.sendAndRecvBytes(c, ranks)
@@ -126,7 +115,7 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	return send, recv
 }
 
-// elementCount returns the number of elements of a rank's buffer. It does not support BySplits.
+// elementCount returns the number of elements of a rank's buffer, or 0 for BySplits.
 func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
 	if e == AllPartsOfRoot && rank != c.Root {
 		return 0
@@ -149,10 +138,12 @@ func (c *Call) OtherSpans() [4]Span {
 func (c *Call) InPlace(rank int) bool {
 	ownOffset := c.partOffset(rank)
 	send, recv := c.Operation.Extents()
+	isSendDivided := send > OnePart // into a part for each rank
+	isRecvDivided := recv > OnePart
 	switch {
-	case send == OnePart && recv > OnePart: // Recv has a part for each rank
+	case send == OnePart && isRecvDivided:
 		return c.Send == c.Recv+ownOffset
-	case recv == OnePart && send > OnePart: // Send has a part for each rank
+	case recv == OnePart && isSendDivided:
 		return c.Recv == c.Send+ownOffset
 	default:
 		return c.Send == c.Recv
@@ -172,8 +163,8 @@ func (c *Call) partOffset(rank int) uintptr {
 	return uintptr(elements * int64(c.DataType.Size()))
 }
 
-// IsFloatMinOrMax reports whether the call computes a minimum or maximum of floats, in which NCCL
-// ignores NaNs.
+// IsFloatMinOrMax reports whether the call computes a minimum or maximum of floats. NCCL ignores
+// NaNs in such calls.
 func (c *Call) IsFloatMinOrMax() bool {
 	return c.Operation.Reduces() && c.ReduceOp.IsMinOrMax() && c.DataType.Float()
 }
@@ -194,7 +185,7 @@ func (c *Call) FactorBits() uint64 {
 
 // Describe returns a description of the call without its addresses and the arguments of a norm.
 func (c *Call) Describe() event.Call {
-	const none = -1
+	const none = -1 // no root, no segment
 	op := c.Operation
 	d := event.Call{
 		Operation: op.String(), Path: c.Path.String(), DataType: c.DataType.String(), Root: none,
@@ -223,14 +214,15 @@ func (c *Call) Describe() event.Call {
 	return d
 }
 
-// describeReduction returns the name of the reduction, with the factor if it has one, as in
-// "0.5*sum". At most, the text has 28 bytes, as in "-1.2345678901234567e-308*sum". An encoded
-// event.Call has room for 32.
+// describeReduction returns the name of the reduction, or "0.5*sum" for a PremulSum with the factor
+// 0.5. The result fits into the 32 bytes that an encoded event.Call reserves for it, even for the
+// longest factors, such as -1.2345678901234567e-308.
 func (c *Call) describeReduction() string {
 	if !c.ReduceOp.HasFactor() {
 		return c.ReduceOp.String()
 	}
 
-	const shortest, bits = -1, 64
-	return strconv.FormatFloat(c.Factor, 'g', shortest, bits) + "*sum"
+	const shortest = -1
+	factor := strconv.FormatFloat(c.Factor, 'g', shortest, 64)
+	return factor + "*sum"
 }

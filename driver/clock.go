@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// CallTimer counts calls of one kind and measures the time of some of them. A Meter reports the
-// calls of one size to it:
+// CallTimer counts calls of one kind, and times each call of at least 1 MiB and one in 128 smaller
+// calls. Calls are reported through a Meter:
 //
 //	meter := timer.Meter(bytes)
-//	begin := meter.Begin() // counts a call
+//	begin := meter.Begin() // counts the call
 //	...
-//	meter.End(begin) // adds the time of the call, if Begin has selected it
+//	meter.End(begin) // adds the time of the call if it is timed
 //
-// Begin selects the first call, every 128th after it, and each call of at least 1 MiB. Instead of
-// Begin and End, Sample and Add can be used. A CallTimer is safe for concurrent use.
+// A caller that measures the time itself uses Sample and Add instead. A CallTimer is safe for
+// concurrent use.
 type CallTimer struct {
 	calls, bytes atomic.Uint64 // number and total size of all calls
 	samples      atomic.Uint64 // number of timed calls
@@ -24,14 +24,10 @@ type CallTimer struct {
 }
 
 const (
-	// callsPerSample is 128 because one of 128 small calls is timed. With a power of two, the compiler
-	// replaces the division by a mask.
-	callsPerSample = 128
-	// alwaysTimedBytes is the size from which all calls are timed. Reading the clock twice takes
-	// less than 1% of the time of such a call.
+	callsPerSample = 128 // a power of two, so that the remainder is a mask
+	// Reading the clock twice takes less than 1% of the time of a call of alwaysTimedBytes.
 	alwaysTimedBytes = 1 << 20
-	// averagedSamples is the inverse of the weight of a new value in a moving average.
-	averagedSamples = 16
+	averagedSamples  = 16 // a new sample has the weight 1/16 in a moving average
 )
 
 // Meter reports calls of one size to a CallTimer. The zero Meter does nothing.
@@ -46,7 +42,7 @@ func (c *CallTimer) Meter(bytes int64) Meter {
 	return Meter{timer: c, bytes: bytes, countBytes: true}
 }
 
-// MeterWithoutBytes returns a Meter that does not add to CallTimes.Bytes, which is faster.
+// MeterWithoutBytes returns a faster Meter, whose calls do not count in CallTimes.Bytes.
 func (c *CallTimer) MeterWithoutBytes(bytes int64) Meter { return Meter{timer: c, bytes: bytes} }
 
 // Count counts a call without timing it.
@@ -65,7 +61,7 @@ func (m *Meter) countCall() uint64 {
 	return m.timer.calls.Add(1)
 }
 
-// Begin counts a call. It returns a start time for End, or 0 if the call is not timed.
+// Begin counts a call, and returns a start time for End, or 0 if the call is not timed.
 func (m *Meter) Begin() int64 {
 	if m.timer == nil {
 		return 0
@@ -77,7 +73,7 @@ func (m *Meter) Begin() int64 {
 // processStart is the origin of the start times that Begin returns.
 var processStart = time.Now()
 
-// begin is Begin with a CallTimer. It is a separate method, so that Begin can be inlined.
+// begin is the part of Begin that would prevent inlining.
 func (m *Meter) begin() int64 {
 	isSample := m.countCall()%callsPerSample == 1 // the first call, and every 128th after it
 	if !isSample && m.bytes < alwaysTimedBytes {
@@ -94,20 +90,19 @@ func (m *Meter) End(begin int64) {
 	}
 }
 
-// end is End for a call that is timed. It is a separate method, so that End can be inlined.
+// end is the part of End that would prevent inlining.
 func (m *Meter) end(begin int64) {
 	end := int64(time.Since(processStart))
 	m.Add(time.Duration(end - begin))
 }
 
-// Sample counts a call, and then reports whether the caller should pass the call's time to Add. It
-// returns true for the second call and for every 128th after it. It omits the first call, which may
-// load code.
+// Sample counts a call, and reports whether the caller should time it and call Add. It selects the
+// second call and every 128th after it, because the first call may spend time loading code.
 func (m *Meter) Sample() bool {
 	return m.timer != nil && m.countCall()%callsPerSample == 2
 }
 
-// Add records the time that a call took. The Meter must have a CallTimer.
+// Add records the time of a call. The Meter must not be zero.
 func (m *Meter) Add(duration time.Duration) {
 	c := m.timer
 	elapsed := uint64(max(0, duration))
@@ -117,11 +112,9 @@ func (m *Meter) Add(duration time.Duration) {
 	updateAverage(&c.recentBytes, uint64(m.bytes), isFirst)
 }
 
-// updateAverage adds a value to a moving average. The new average is 15/16 of the old one plus 1/16
-// of the value. The first value becomes the average.
-//
-// scaledAverage holds the average times averagedSamples (16), so that the division loses little. If
-// two calls add values at the same time, one value may be lost.
+// updateAverage adds a value to a moving average, which is stored times 16 to limit rounding
+// errors. The new average is 15/16 of the old one plus 1/16 of the value. One of two concurrent
+// updates may be lost.
 func updateAverage(scaledAverage *atomic.Uint64, value uint64, isFirst bool) {
 	old := scaledAverage.Load()
 	if isFirst {

@@ -6,40 +6,37 @@ import (
 	"time"
 )
 
-// TestCallTimerTimesSomeCalls makes small calls. All must be counted, but only one in
-// callsPerSample (128) must be timed, because reading the clock would slow them down.
 func TestCallTimerTimesSomeCalls(t *testing.T) {
-	const bytes, calls = 100, 300
+	const smallBytes, untimedCalls, calls = 100, 1, 300
 	var c CallTimer
-	m := c.Meter(bytes)
-	for range calls {
+	m := c.Meter(smallBytes)
+	for range calls - untimedCalls {
 		m.End(m.Begin())
 	}
 
-	m.Count() // counts one more call, which is not timed
+	m.Count()
 	r := c.Read()
-	if r.Calls != calls+1 || r.Bytes != bytes*(calls+1) {
+	if r.Calls != calls || r.Bytes != calls*smallBytes {
 		t.Errorf("Read = %d calls of %d bytes in total; want %d calls of %d bytes each", r.Calls,
-			r.Bytes, calls+1, bytes)
+			r.Bytes, calls, smallBytes)
 	}
 
 	if r.Samples != 3 {
 		t.Errorf("%d calls were timed; want 3, which are calls 1, 129 and 257", r.Samples)
 	}
 
-	if r.RecentBytes != bytes {
-		t.Errorf("the average size of timed calls is %d bytes; want %d", r.RecentBytes, bytes)
+	if r.RecentBytes != smallBytes {
+		t.Errorf("the average size of timed calls is %d bytes; want %d", r.RecentBytes, smallBytes)
 	}
 }
 
-// TestCallTimerTimesLargeCalls makes calls of the size from which all calls are timed.
 func TestCallTimerTimesLargeCalls(t *testing.T) {
 	const calls = 10
 	var c CallTimer
 	m := c.Meter(alwaysTimedBytes)
 	for range calls {
-		begin := m.Begin() - int64(time.Millisecond) // as if the call took a millisecond
-		m.End(begin)
+		begin := m.Begin()
+		m.End(begin - int64(time.Millisecond)) // as if the call took a millisecond
 	}
 
 	r := c.Read()
@@ -53,16 +50,15 @@ func TestCallTimerTimesLargeCalls(t *testing.T) {
 	}
 }
 
-// TestRecentTimeFollowsCalls times one call of an hour and then enough short ones to outweigh it.
+// TestRecentTimeFollowsCalls times a call of an hour, and then enough short ones to outweigh it.
 func TestRecentTimeFollowsCalls(t *testing.T) {
 	var c CallTimer
 	m := c.Meter(alwaysTimedBytes)
-	now := func() int64 { return int64(time.Since(processStart)) }
-	m.End(now() - int64(time.Hour))
-	// Each call removes 1/averagedSamples of the old average. After n*averagedSamples calls, less
-	// than 1/2^n of the hour remains.
+	m.Add(time.Hour)
+	// Each call replaces 1/averagedSamples of the average, so averagedSamples calls replace more than
+	// half of it. Less than 1/2^20 of the hour remains.
 	for range 20 * averagedSamples {
-		m.End(now())
+		m.Add(0)
 	}
 
 	if r := c.Read(); r.RecentTime > time.Second {
@@ -70,7 +66,6 @@ func TestRecentTimeFollowsCalls(t *testing.T) {
 	}
 }
 
-// TestZeroMeterIgnoresCalls uses a Meter without a CallTimer. It must not panic.
 func TestZeroMeterIgnoresCalls(t *testing.T) {
 	var m Meter
 	m.Count()
@@ -82,8 +77,6 @@ func TestZeroMeterIgnoresCalls(t *testing.T) {
 	m.End(begin)
 }
 
-// TestCallTimerIsSafeForConcurrentUse times and reads calls in several goroutines. No call may be
-// missing afterwards, and the race detector must find no race.
 func TestCallTimerIsSafeForConcurrentUse(t *testing.T) {
 	const goroutines, callsPerGoroutine = 4, 1000
 	var c CallTimer
@@ -105,14 +98,13 @@ func TestCallTimerIsSafeForConcurrentUse(t *testing.T) {
 	}
 }
 
-// BenchmarkMeter measures how much time a Meter adds to a call: without a timer, for a small call,
-// which is rarely timed, and for a large call, which is always timed.
+// BenchmarkMeter measures how much time a Meter adds to a call.
 func BenchmarkMeter(b *testing.B) {
 	const smallBytes = 64
 	var c CallTimer
 	for name, m := range map[string]Meter{
 		"off":   {},
-		"small": c.Meter(smallBytes),
+		"small": c.Meter(smallBytes), // rarely timed
 		"large": c.Meter(alwaysTimedBytes),
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -5,20 +5,12 @@ import (
 	"time"
 )
 
-// A Backend opens a Device for each rank: a process of a parallel program. On its device, the rank
-// works with these objects:
-//
-//	Arena, Segment   memory: an arena reserves addresses, at which segments are mapped
-//	Stream, Event    work: a stream is a queue of work, and an event marks a point in it
-//	Graph            work that a stream has recorded, to be run repeatedly
-//	Communicator     the connection to the other ranks of a group
-
 // Backend opens devices of one kind, such as GPUs. It has no state.
 type Backend interface {
 	// Name returns the backend's name, such as "host".
 	Name() string
-	// Open opens this rank's device. Every rank calls it once, with the same Store. If Open fails,
-	// it releases everything that it has acquired.
+	// Open opens this rank's device. Every rank, a process of a parallel program, calls it once, with
+	// the same Store. If Open fails, it releases everything that it has acquired.
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
@@ -27,17 +19,16 @@ type Config struct {
 	Rank      int // number of this rank in the world, from 0
 	Size      int // number of ranks in the world
 	LocalRank int // number of this rank among those on its machine, from 0
-	// Device selects a visible device: its number plus 1, or 0 to choose the device by LocalRank.
+	// Device is the number of a visible device plus 1, or 0 to choose the device by LocalRank.
 	Device int
 	Store  Store
 	// Timeout limits each wait for a peer that has no other deadline. It is positive.
 	Timeout time.Duration
 	Late    Late // when and how to warn of late ranks
-	// Scatter is for tests. If it is not 0, arenas map segments at random addresses, and Scatter is
-	// the seed of these addresses.
+	// Scatter, if not 0, is the seed of random addresses at which arenas map segments in tests.
 	Scatter uint64
-	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. An
-	// error, which must wrap ErrInterrupted, ends the wait and makes its group fail.
+	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. Its
+	// errors must wrap ErrInterrupted, and end the wait and make its group fail.
 	Interrupted func() error
 }
 
@@ -48,9 +39,8 @@ type Store interface {
 	Get(ctx context.Context, key string) ([]byte, error)
 	// Peek is like Get, but does not wait. ok reports whether the key has a value.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
-	// CompareSet stores desired if the current value equals expected, and returns desired. If the
-	// current value differs from expected, it returns the current value. A missing key has an empty
-	// value.
+	// CompareSet stores desired if the current value equals expected, where a missing key has an empty
+	// value. It returns the value that the key has afterwards.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 	// ServedBy returns the world rank that serves the store, or -1 if unknown.
 	ServedBy() int
@@ -60,10 +50,8 @@ type Store interface {
 type Info struct {
 	Backend, Name string // name of the backend, and model of the device
 	Granularity   int64  // unit of segment sizes in bytes; a power of two
-	// Addressable is set if the CPU can access device memory.
-	Addressable bool
-	// CheckIsFree is set if comparing calls across ranks needs no extra communication.
-	CheckIsFree bool
+	Addressable   bool   // the CPU can access device memory
+	CheckIsFree   bool   // comparing calls across ranks needs no extra communication
 }
 
 // Device provides one rank's memory, streams and communicators.
@@ -73,22 +61,21 @@ type Device interface {
 	NewArena(bytes int64) (Arena, error)
 	NewStream() (Stream, error)
 	NewEvent() (Event, error)
-	// Connect joins a group. Every rank of the group calls it with the same ID and Ranks. After an
-	// error, this rank has no communicator.
+	// Connect joins a group. Every rank of the group calls it with the same ID and Ranks.
 	Connect(ctx context.Context, group GroupConfig) (Communicator, error)
 	// Close releases the device. Call it after all communicators, arenas and streams are closed.
 	Close() error
 }
 
-// Arena is a reserved range of addresses.
+// Arena is a reserved range of addresses, at which segments are mapped.
 type Arena interface {
 	Address() uintptr
-	// Map maps zeroed memory at a free offset. offset and bytes are multiples of Info.Granularity.
-	// If Config.Scatter is set, Map chooses a random offset. It returns an OutOfMemoryError if the
-	// device has too little memory.
+	// Map maps zeroed memory at a free offset, or at a random one if Config.Scatter is set. offset and
+	// bytes are multiples of Info.Granularity. Map returns an OutOfMemoryError if the device has too
+	// little memory.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep shrinks the arena to the given number of bytes at its start. Nothing may be mapped at the
-	// other addresses. After Keep, the device may be closed before the arena.
+	// Keep releases all addresses except the first bytes. No segment may be mapped at the released
+	// addresses. After Keep, the device may be closed before the arena.
 	Keep(bytes int64) error
 	// Close releases the addresses. Call it after all segments have been unmapped.
 	Close() error
@@ -98,21 +85,20 @@ type Arena interface {
 type Segment interface {
 	Address() uintptr
 	Bytes() int64
-	// Keep ends the peers' access and releases everything except the memory, which stays mapped until
-	// Unmap. The device can then be closed while a program still uses the memory. Call Keep after the
-	// segment has been deregistered from all communicators.
+	// Keep ends the peers' access and releases everything except the memory, so that the device can be
+	// closed before Unmap. Call it after deregistering the segment from all communicators.
 	Keep() error
 	// Unmap releases the memory. Call it when no window and no work uses the memory.
 	Unmap() error
 }
 
-// Event marks a point in a stream's work. Stream.Record sets the point.
+// Event marks a point in a stream's work: the end of the work that was queued at the last
+// Stream.Record.
 type Event interface {
-	// Done reports whether the last recorded point has been reached. It is true before the first
-	// Record.
+	// Done reports whether the stream has reached the point. It is true before the first Record.
 	Done() bool
-	// Synchronize waits until the last recorded point has been reached. If the stream failed before
-	// that point, every call of Synchronize returns the stream's error.
+	// Synchronize waits until the stream has reached the point. If the stream failed before the point,
+	// every call returns the stream's error.
 	Synchronize(ctx context.Context) error
 }
 
@@ -120,23 +106,21 @@ type Event interface {
 //
 // A stream fails at the first error of its work. It then drops all work until Stream.Synchronize
 // has returned the error. A dropped collective or message makes its communicator fail with a
-// PriorError. An event recorded on a failed stream is done, and Event.Synchronize returns the
-// error.
+// PriorError. Events recorded on a failed stream are done, and have the stream's error.
 type Stream interface {
-	// Copy queues a copy.
 	Copy(dst, src uintptr, bytes int64) error
-	// Fill queues a write of value to each of the bytes.
+	// Fill sets each of the bytes to value.
 	Fill(dst uintptr, value byte, bytes int64) error
 	// Host queues a function that runs on the host. The function must not call symmem.
 	Host(work func()) error
-	// Record queues a mark: the event is done when all work before it is done. On a closed stream,
-	// Record succeeds while work is queued, and returns ErrClosed afterwards.
+	// Record sets the event's point to the end of the queued work. On a closed stream, it succeeds
+	// while work is queued, and returns ErrClosed afterwards.
 	Record(Event) error
-	// Wait delays later work until the event's last recorded point has been reached, without a
-	// deadline. If the event has an error, this stream fails with the same error.
+	// Wait delays later work until the event is done, without a deadline. If the event has an error,
+	// this stream fails with the same error.
 	Wait(Event) error
-	// WaitIgnoringErrors is like Wait, but ignores the event's error. It is for later work that only
-	// reuses the memory of the awaited work. Later work that uses the results needs Wait.
+	// WaitIgnoringErrors is like Wait, but ignores the event's error. It suits later work that reuses
+	// the memory of the awaited work, but not its results.
 	WaitIgnoringErrors(Event) error
 	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
 	// Synchronize returns it once, but Close does not.
@@ -144,12 +128,11 @@ type Stream interface {
 	// Synchronize waits until the stream is idle and returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
 	// BeginCapture makes the stream record work instead of running it. A recorded Wait refers to the
-	// event's last point at the time of the call. Unlike in CUDA, Wait does not add the event's
-	// stream to the capture.
+	// point that the event has at the call. Unlike in CUDA, it does not add the event's stream to the
+	// capture.
 	BeginCapture() error
 	// EndCapture ends the capture and returns the recorded work.
 	EndCapture() (Graph, error)
-	// Capturing reports whether the stream is in a capture.
 	Capturing() bool
 	// Close waits for queued work, for up to twice Config.Timeout, and releases the stream.
 	Close() error

@@ -14,17 +14,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// pair lists the world ranks (numbers among all processes) of a group of two. Group rank 1 is world
-// rank 5. Errors hold world ranks, and mention the group rank if it differs.
+// pair lists the world ranks (numbers among all processes) of a group of two. Texts add the group
+// rank of world rank 5, which is 1.
 var pair = []int{0, 5}
 
-// errorText is a test case: an error and its text.
 type errorText struct {
 	err  error
 	want string
 }
 
-// checkTexts fails the test for each error that has another text.
 func checkTexts(t *testing.T, cases []errorText) {
 	t.Helper()
 	for _, c := range cases {
@@ -45,7 +43,7 @@ func TestErrorsContainWorldAndGroupRanks(t *testing.T) {
 				"world rank 5: in a call",
 		},
 		{
-			// All group ranks equal the world ranks.
+			// The text omits group ranks, because they equal the world ranks.
 			err: &TimeoutError{
 				InCall: "opening", Waited: 2 * time.Second, Missing: []int{1, 2},
 				Activity: map[int]string{1: "late"}, Members: []int{0, 1, 2},
@@ -92,13 +90,11 @@ func TestErrorsContainWorldAndGroupRanks(t *testing.T) {
 	})
 }
 
-// TestMismatchErrorsDescribeCall checks the texts of errors for calls that differ between ranks.
 func TestMismatchErrorsDescribeCall(t *testing.T) {
 	call := &Call{Operation: AllReduce, Count: 4, DataType: Float32}
 	checkTexts(t, []errorText{
 		{
-			// Mismatch takes the call's number and a group rank. Texts omit a space before the ID.
-			err: GroupConfig{ID: " g", Ranks: pair}.Mismatch(3, call, 1),
+			err: GroupConfig{ID: "// g", Ranks: pair}.Mismatch(3, call, 1), // omits "// "
 			want: "collective 3 of group g (AllReduce sum of 4 float32, path plain) differs from " +
 				"that of world rank 5 (rank 1 of the group)",
 		},
@@ -114,8 +110,7 @@ func TestMismatchErrorsDescribeCall(t *testing.T) {
 	})
 }
 
-// TestAbsentErrorIsTimeoutError converts an AbsentError, so that callers can handle all timeouts in
-// the same way. The errors that it does not contain must not match.
+// Callers can handle all timeouts in the same way.
 func TestAbsentErrorIsTimeoutError(t *testing.T) {
 	absent := &AbsentError{InCall: "opening", Waited: time.Second, Ranks: []int{3}, Err: syscall.EPIPE}
 	err := fmt.Errorf("joining: %w", absent)
@@ -143,7 +138,7 @@ func TestAbsentErrorIsTimeoutError(t *testing.T) {
 
 	var lost *RankLostError
 	if errors.As(err, &lost) {
-		t.Errorf("errors.As found the RankLostError %v, want none", lost)
+		t.Errorf("errors.As found the RankLostError %v, want none in %v", lost, err)
 	}
 }
 
@@ -166,15 +161,15 @@ func TestPeerErrorMatchesErrAbortedAfterAbort(t *testing.T) {
 	}
 }
 
-// TestErrorsSurviveJSON encodes and decodes errors, because ranks send them to each other as JSON.
-// The text must stay the same.
+// Ranks send errors to each other as JSON.
 func TestErrorsSurviveJSON(t *testing.T) {
 	activity := map[int]string{5: "not in a call"}
 	// JSON cannot represent the function in Keep.
 	call := &Call{Operation: Recv, Count: 7, DataType: Int8, Keep: func() {}, Norm: &Norm{}}
+	const waited = time.Second
 	for _, err := range []error{
-		&TimeoutError{InCall: "a", Waited: 7, Missing: pair, Activity: activity, Members: pair},
-		&AbsentError{InCall: "a", Waited: 7, Ranks: pair, Activity: activity, Members: pair},
+		&TimeoutError{InCall: "a", Waited: waited, Missing: pair, Activity: activity, Members: pair},
+		&AbsentError{InCall: "a", Waited: waited, Ranks: pair, Activity: activity, Members: pair},
 		&RankLostError{InCall: "a", Ranks: pair, Members: pair},
 		&PeerError{InCall: "a", Ranks: pair, Members: pair, Aborted: true},
 		&DeadlockError{InCall: "a", Activity: activity, Members: pair},
@@ -185,7 +180,7 @@ func TestErrorsSurviveJSON(t *testing.T) {
 			t.Fatal(jsonErr)
 		}
 
-		// All these errors are pointers, so decoded is a new error of the same type.
+		// All these errors are pointers.
 		decoded := reflect.New(reflect.TypeOf(err).Elem()).Interface().(error)
 		if jsonErr := json.Unmarshal(encoded, decoded); jsonErr != nil {
 			t.Fatal(jsonErr)

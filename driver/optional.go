@@ -2,8 +2,7 @@ package driver
 
 import "context"
 
-// Backends may implement these optional interfaces. If a backend lacks an interface, the following
-// holds instead:
+// Backends may implement optional interfaces. This table shows the behavior without each of them:
 //
 //	Availability   the backend works on every machine
 //	RankLimit      a machine can run any number of ranks
@@ -14,24 +13,24 @@ import "context"
 //	Recorder       calls on adopted streams are refused during a capture
 //	InlineLauncher a thread of the backend waits for late peers
 //	LazyWindows    Register creates the library's windows
-//	TwoLevels      no call takes PathTwoLevel
+//	TwoLevels      PathTwoLevel is unsupported
 //	Lister         the calls of a list are launched one by one
 //	PeerMapper     Interop.PeerAddresses is refused
 //	NativeWindow   Interop.WindowHandle is refused
 //	MessageCounts  a MessageError lists no messages
-//	Remarker       there are no remarks
-//	EndObserver    only waiting ranks notice that a process has ended
-//	LossListener   Close does not depend on the ends of other ranks
+//	Remarker       calls have no remarks
+//	EndObserver    only waiting ranks notice that a process has exited
+//	LossListener   Close waits for no other ranks
 //	Inspector      the status page shows no waits, and Interop.StopWord returns 0
 //	Timed          runs are not timed
 //	Permuter       Group.Permute and Unpermute are refused
 //	Values         Group.Agree and related calls are refused
 //	Chooser        each rank has a separate status page
-//	Suspendable*   the memory cannot be suspended; see suspend.go
+//	Suspendable*   memory cannot be suspended (several interfaces in suspend.go)
 
 // Availability is implemented by a Backend that does not work on every machine.
 type Availability interface {
-	// Available returns nil if the backend works on this machine, and otherwise the reason why not.
+	// Available returns the reason why the backend does not work on this machine, or nil.
 	Available() error
 }
 
@@ -59,57 +58,56 @@ type Native interface {
 	Handle() uintptr
 }
 
-// Adopter is implemented by a Device that can use, but never destroys, streams and communicators of
-// other libraries in the same process.
+// Adopter is implemented by a Device that can use streams and communicators of other libraries in
+// the same process. It does not destroy them.
 type Adopter interface {
 	// AdoptStream returns a Stream for another library's CUstream, which must stay valid until the
-	// Stream is closed. If handle is 0, it is CUDA's default stream.
+	// Stream is closed. The handle 0 is CUDA's default stream.
 	AdoptStream(handle uintptr) (AdoptedStream, error)
 	// AdoptCommunicator adopts an ncclComm_t of the copy of NCCL that symmem uses.
 	AdoptCommunicator(handle uintptr) (AdoptedCommunicator, error)
 }
 
-// Recorder is implemented by a Communicator that supports captures of adopted streams: the library
-// that owns the stream records work in a graph, and replays it later.
+// Recorder is implemented by a Communicator that supports calls on adopted streams while their
+// owner captures them in a graph.
 type Recorder interface {
-	// Record adds a collective to the capture that the stream's owner has begun. Ranks compare their
-	// calls now, but not at replays. The windows and segments of the call stay mapped until the graph
-	// and its executables are destroyed. After a window or segment is closed, replays produce no
-	// result.
+	// Record adds a collective to the capture. Ranks compare their calls now, but not when the graph
+	// is replayed. The call's windows and segments stay mapped until the graph and its CUgraphExecs
+	// are destroyed. After one of them is closed, replays produce no result.
 	Record(stream Stream, plan Plan) error
 }
 
 // InlineLauncher is implemented by a Communicator whose calls can run on the thread that waits for
 // them in Synchronize.
 type InlineLauncher interface {
-	// LaunchInline is like Launch, but the caller must next call Synchronize on the same stream.
-	// Synchronize may run the collective. In that case, the group's timeout and Config.Interrupted
-	// limit the wait for other ranks. The context of Synchronize does not.
+	// LaunchInline is like Launch, but the caller must next call Synchronize on the same stream. If
+	// Synchronize runs the collective, then the group's timeout and Config.Interrupted limit its wait
+	// for other ranks, and its context does not.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
-// LazyWindows is implemented by a Communicator that uses another library, such as NCCL, but creates
-// the library's windows only on demand. Their creation takes milliseconds.
+// LazyWindows is implemented by a Communicator that uses another library, such as NCCL, and creates
+// the library's windows only on demand, because their creation takes milliseconds.
 type LazyWindows interface {
-	// UseWindows creates the library's windows over all registered segments. Later calls of Register
-	// create such windows, too. UseWindows is collective. A second call does nothing. During a
-	// capture, it returns ErrCapturing. Other errors make the communicator fail.
+	// UseWindows makes Register create the library's windows from now on, and creates them for all
+	// registered segments. It is collective, and a second call does nothing. During a capture, it
+	// returns ErrCapturing. Other errors make the communicator fail.
 	UseWindows(ctx context.Context) error
 }
 
 // TwoLevels is implemented by a Communicator that supports PathTwoLevel, which divides a call into
 // steps within machines and steps between machines.
 type TwoLevels interface {
-	// UseTwoLevels prepares the group for PathTwoLevel, like LazyWindows.UseWindows. If the group
-	// does not support the path, it returns nil, and Offer.Refusal returns the reason.
+	// UseTwoLevels prepares the group for PathTwoLevel. It has the contract of LazyWindows.UseWindows.
+	// In a group without support for the path, it returns nil, and Offer.Refusal returns the reason.
 	UseTwoLevels(ctx context.Context) error
 }
 
 // PeerMapper is implemented by a Window that maps all ranks' segments into this process.
 type PeerMapper interface {
 	// PeerAddresses returns the addresses of the ranks' segments in this process, by group rank. They
-	// are valid until the window is deregistered. If any rank has not mapped all segments,
-	// PeerAddresses returns ErrUnsupported on every rank.
+	// are valid until Deregister. If any rank has not mapped all segments, PeerAddresses returns
+	// ErrUnsupported on every rank.
 	PeerAddresses() ([]uintptr, error)
 }
 
@@ -121,9 +119,8 @@ type NativeWindow interface {
 
 // MessageCounts is implemented by a Communicator that counts this rank's messages.
 type MessageCounts interface {
-	// MessagesBefore returns the numbers of messages that this rank had sent and received before the
-	// collective with the given number. The collective must not have completed. Each entry sets
-	// either Sent or Received.
+	// MessagesBefore counts the messages that this rank sent and received before the collective with
+	// the given number, which must not have completed. Each entry sets either Sent or Received.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
@@ -148,19 +145,16 @@ type LossListener interface {
 
 // Inspector is implemented by a Communicator that can describe its waits for peers.
 type Inspector interface {
-	// Inspect returns a description of the current waits. It does not wait.
+	// Inspect does not wait.
 	Inspect() Inspection
 }
 
 // Inspection describes the ranks of a group.
 type Inspection struct {
-	// Waits describes this rank's waits, oldest first. Short waits may be missing.
-	Waits []LateWarning
-	// Activity describes what other ranks are doing, by world rank. Ranks whose activity is not known
-	// are missing.
-	Activity map[int]string
-	// StopWord is the address of a word of 32 bits, or 0 if there is none. The word becomes nonzero
-	// when the communicator fails. Kernels on this rank can poll it.
+	Waits    []LateWarning  // this rank's waits, oldest first, without some short ones
+	Activity map[int]string // known activities of other ranks, by world rank
+	// StopWord is the address of a 32-bit word, or 0. Kernels on this rank can poll the word, which
+	// becomes nonzero when the communicator fails.
 	StopWord uintptr
 }
 
@@ -177,8 +171,8 @@ type Chooser interface {
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 }
 
-// Permuter is implemented by a Device that supports Permutations. The methods queue work on a
-// stream, like Stream.Copy. The caller has validated the argument.
+// Permuter is implemented by a Device that supports Permutations. Its methods queue work on a
+// stream. The caller has validated the Permutation.
 type Permuter interface {
 	Permute(s Stream, p *Permutation) error
 	Unpermute(s Stream, p *Permutation) error

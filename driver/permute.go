@@ -2,64 +2,50 @@ package driver
 
 import "math"
 
-// Permutation holds the arguments of Permute and Unpermute, the methods of Permuter. A mixture of
-// experts calls these methods between a Dispatch and a Combine.
+// Permutation holds the arguments of Permute and Unpermute, with which a mixture of experts sorts
+// dispatched rows by expert. For example, this rank owns the experts 0 and 1, and a Dispatch has
+// stored row a for both experts, row b for expert 1, and row c for expert 0. Permute copies each
+// row once per expert, and aligns the first copy of each expert. With Align 4, it writes:
 //
-// Suppose that this rank owns the experts 0 and 1, and that a Dispatch has stored three rows in its
-// output, at the indexes 0, 1 and 2, called places. Each row has ids of experts: row a has 0 and 1,
-// row b has 1, and row c has 0. Each expert needs its rows next to each other. So Permute copies a
-// row once for each of its ids that is an expert of this rank, and sorts the copies by expert. If
-// Align is 4, the result is as follows, with unused rows ".":
+//	a c . . a b . .     (. is an unused row)
 //
-//	a c . . a b . .
+// Each expert computes a row from each of its copies. Unpermute multiplies the two computed rows of
+// a by the weights of their experts, and writes the sum to Returned, at the index that a has in the
+// Dispatch's output, its place. It does not write to places without a row.
 //
-// Each expert then computes a row from each of its copies. For row a, Unpermute multiplies the two
-// computed rows by the weights of the ids, and adds them up. It stores the sum in another buffer,
-// which can be the input of a Combine. There, the sum has the index 0, the place of row a. Rows b
-// and c have one computed row each. Unpermute does not write to places without a row.
-//
-// The copies of an expert are in the order of their places. If a row repeats an id, its copies are
-// in the order of its ids. Unpermute adds in this order, too. It computes products and sums in
-// float32, and rounds the result to BFloat16.
+// The copies of an expert are in the order of their places, and then in the order of a row's ids.
+// Unpermute adds in the order of the ids, in float32, and rounds the sum to BFloat16.
 type Permutation struct {
-	// Route holds the arguments of the Dispatch. Its Tokens and its addresses are not used.
-	Route Route
-	// DataType is the type of the dispatched rows. Computed and returned rows are BFloat16.
-	DataType    DataType
-	Rank, Ranks int // number of this rank in the group, and size of the group
-	// Align is the alignment, in rows, of the first copy of each expert.
-	Align int64
-	// Dispatched is the address of the Dispatch's output, with a RouteLayout. Permute reads it.
-	Dispatched uintptr
-	// Permuted is the address of the copies, with a PermutedLayout. Permute writes it, and Unpermute
-	// reads it.
-	Permuted uintptr
-	// Computed is the address of the computed rows. Each has the index of its copy among the Rows of
-	// Permuted. Unpermute reads them.
-	Computed uintptr
-	// Returned is the address of the sums. Each has its place as index. Unpermute writes them.
-	Returned uintptr
+	Route       Route    // of the Dispatch; its Tokens and addresses are not used
+	DataType    DataType // of the dispatched rows; computed and returned rows are BFloat16
+	Rank, Ranks int      // number of this rank in the group, and size of the group
+	Align       int64    // alignment, in rows, of the first copy of each expert
+
+	// These are addresses.
+	Dispatched uintptr // output of the Dispatch, with a RouteLayout
+	Permuted   uintptr // output of Permute, with a PermutedLayout
+	Computed   uintptr // the experts' rows, at the indexes of their copies in Permuted
+	Returned   uintptr // output of Unpermute: sums by place
 }
 
 // MaxPermuteAlign is the largest Permutation.Align.
 const MaxPermuteAlign = 1 << 12
 
-// PermutedLayout describes the output of Permute, which consists of arrays. Weights and Scales are
-// arrays of float32. Experts, Places, Firsts, Counts and Received are arrays of int32.
+// PermutedLayout holds the offsets, in bytes, of the arrays in the output of Permute.
 type PermutedLayout struct {
-	// These are the offsets of the arrays in bytes.
-	//
-	// Rows, Scales, Weights and Experts have an entry for each copy and each unused row. Experts has
-	// the index of the copy's expert among the experts of this rank. For an unused row, it has -1,
-	// and the other entries are not written.
-	Rows, Scales, Weights, Experts int64
-	// Places has the index of the copy for each id of the Dispatch's output, or -1.
-	Places int64
-	// Firsts has the index at which the copies of each expert begin, and then the end of the last
-	// expert's rows. Counts has the number of copies of each expert. Both have entries for
-	// MostExperts experts. Experts that this rank lacks have no copies.
-	Firsts, Counts int64
-	Received       int64 // the number of dispatched rows from each rank
+	// These arrays have an entry for each copy and each unused row. Unused rows have the expert -1,
+	// and their other entries are not written.
+	Rows    int64
+	Scales  int64 // float32
+	Weights int64 // float32
+	Experts int64 // int32; indexes among this rank's experts
+
+	Places int64 // int32; index of the copy for each id in the Dispatch's output, or -1
+
+	// Firsts and Counts have entries for MostExperts experts, which may be more than this rank owns.
+	Firsts   int64 // int32; index of each expert's first copy, and the end of the last expert's rows
+	Counts   int64 // int32; number of copies of each expert
+	Received int64 // int32; number of dispatched rows from each rank
 
 	Bytes    int64 // size of the output
 	Capacity int64 // largest number of copies and unused rows; the length of Rows
@@ -68,8 +54,7 @@ type PermutedLayout struct {
 // MostExperts returns the largest number of experts of a rank.
 func (r *Route) MostExperts(ranks int) int { return (r.Experts + ranks - 1) / ranks }
 
-// PermutedLayout returns the layout for rows of the given size in bytes. align is
-// Permutation.Align.
+// PermutedLayout returns the layout for a Permutation with rows of rowBytes and the given Align.
 func (r *Route) PermutedLayout(ranks int, rowBytes, align int64) PermutedLayout {
 	ids := int64(ranks) * r.MaxTokens * int64(r.TopK)
 	experts := int64(r.MostExperts(ranks))
@@ -88,13 +73,12 @@ func (r *Route) PermutedLayout(ranks int, rowBytes, align int64) PermutedLayout 
 	return l
 }
 
-// permutedCapacity returns the largest number of copies and unused rows that ids can need. It is a
-// multiple of align, because the rows of each expert are.
+// permutedCapacity returns the largest number of copies and unused rows, if all ids are experts of
+// this rank. The result is a multiple of align, because the number of rows per expert is.
 func permutedCapacity(ids, experts, align int64) int64 {
-	copies := ids // if all ids are experts of this rank
 	expertsWithCopies := min(experts, ids)
 	unusedRows := expertsWithCopies * (align - 1) // after the last copy of each expert
-	return (copies + unusedRows) / align * align
+	return (ids + unusedRows) / align * align
 }
 
 // RowBytes returns the sizes in bytes of a dispatched and of a computed row.
@@ -110,8 +94,7 @@ func (p *Permutation) Layout() PermutedLayout {
 	return p.Route.PermutedLayout(p.Ranks, dispatched, p.Align)
 }
 
-// Spans returns the memory that Unpermute uses if isUnpermute is set, and otherwise the memory that
-// Permute uses. The last span is the output.
+// Spans returns the inputs of Permute or, if isUnpermute is set, of Unpermute, and then the output.
 func (p *Permutation) Spans(isUnpermute bool) []Span {
 	dispatchedRow, computedRow := p.RowBytes()
 	layout := p.Layout()
@@ -137,8 +120,8 @@ func (p *Permutation) Spans(isUnpermute bool) []Span {
 	return []Span{permuted, computed, returned}
 }
 
-// Validate returns an error if a backend that implements Permuter could not run Unpermute or, if
-// isUnpermute is false, Permute. The error matches ErrInvalid.
+// Validate returns an error that matches ErrInvalid if no Permuter can run Permute or, if
+// isUnpermute is set, Unpermute.
 func (p *Permutation) Validate(isUnpermute bool) error {
 	switch {
 	case !p.DataType.Valid():
@@ -164,8 +147,8 @@ func (p *Permutation) Validate(isUnpermute bool) error {
 	return validatePermutedSpans(p.Spans(isUnpermute))
 }
 
-// validatePermutedSpans checks the alignment of all spans, and that no input overlaps the output,
-// the last span.
+// validatePermutedSpans checks the alignment of all spans, and that no input overlaps the last
+// span, the output.
 func validatePermutedSpans(spans []Span) error {
 	for _, s := range spans {
 		if s.Address%s.Align != 0 {
@@ -176,7 +159,7 @@ func validatePermutedSpans(spans []Span) error {
 	last := len(spans) - 1
 	inputs, output := spans[:last], spans[last]
 	for _, s := range inputs {
-		isMissing := s.Address == 0 // the caller of Validate reports this
+		isMissing := s.Address == 0 // reported by the caller of Validate
 		if !isMissing && rangesOverlap(s.Address, s.Bytes, output.Address, output.Bytes) {
 			return invalidError("the %s rows overlap the %s rows", s.Name, output.Name)
 		}

@@ -9,16 +9,12 @@ import (
 
 //go:generate go run ./gen
 
-// ReduceOp is a reduction: it combines an element of each rank. For example, the Sum of the
+// ReduceOp is a reduction, which combines an element of each rank. For example, the Sum of the
 // elements 1, 2 and 4 of three ranks is 7. Float16 and BFloat16 are accumulated in float32 and
 // rounded once.
-//
-// A reduction has other numbers in NCCL and in symmem's GPU kernels, or none there. These numbers
-// and other properties are in a table, reductions.
 type ReduceOp uint8
 
-// The reductions. They have the same numbers in symmem.h. Add a new reduction at the end, and a row
-// to the table.
+// The reductions, with the numbers of symmem.h. Add a new one at the end, and to the table below.
 const (
 	Sum ReduceOp = iota
 	Prod
@@ -31,22 +27,21 @@ const (
 	BOr
 	BXor
 	// PremulSum multiplies every float by Call.Factor and adds the products. NCCL rounds the factor
-	// and the products to the element type. The host backend rounds them to float64 for Float64, and
-	// to float32 for other types.
+	// and the products to the element type. The host backend rounds them to float32, except for
+	// Float64.
 	PremulSum
 	ReduceOps = iota // number of reductions
 )
 
-// Code is an optional number: the number plus 1, or 0 if there is no number.
+// Code is an optional number, stored plus 1, so that the zero Code has no number.
 type Code uint8
 
-// codeOf returns the Code of a number.
 func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
 
 // Number returns the number. If there is none, ok is false.
 func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
 
-// reduction describes a ReduceOp. The methods of ReduceOp document the fields.
+// reduction holds the results of the methods of a ReduceOp.
 type reduction struct {
 	name       string
 	alias      string
@@ -55,9 +50,9 @@ type reduction struct {
 	isAverage  bool
 	hasFactor  bool
 	isMinOrMax bool
-	logical    Code // number of a ReduceOp
-	nccl       Code // number in enum ncclRedOp_t
-	kernel     Code // number in enum Op of driver/nccl/kernels/src/call.h
+	logical    Code // a ReduceOp
+	nccl       Code // in enum ncclRedOp_t
+	kernel     Code // in enum Op of driver/nccl/kernels/src/call.h
 }
 
 var reductions = [ReduceOps]reduction{
@@ -94,10 +89,8 @@ var reductions = [ReduceOps]reduction{
 	},
 }
 
-// unknownReduction describes every invalid ReduceOp.
 var unknownReduction = reduction{name: "redop(?)"}
 
-// tableRow returns the description of the reduction.
 func (op ReduceOp) tableRow() *reduction {
 	if op < ReduceOps {
 		return &reductions[op]
@@ -127,8 +120,8 @@ func (op ReduceOp) HasFactor() bool { return op.tableRow().hasFactor }
 // IsMinOrMax reports whether the result is always one of the inputs.
 func (op ReduceOp) IsMinOrMax() bool { return op.tableRow().isMinOrMax }
 
-// Logical returns the ReduceOp that gives PyTorch's result for booleans, if there is one. Booleans
-// are bytes 0 and 1. For example, their sum in PyTorch is a logical or, which is Max.
+// Logical returns the ReduceOp that gives PyTorch's result for booleans, stored as bytes 0 and 1.
+// For example, PyTorch's sum of booleans is a logical or, which is Max.
 func (op ReduceOp) Logical() Code { return op.tableRow().logical }
 
 // NCCL returns the ncclRedOp_t value for the reduction.
@@ -164,8 +157,8 @@ func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
 	return true
 }
 
-// ComparesUnsigned reports whether t is unsigned and the result differs from that for the signed
-// type of the same size. A sum, for example, has the same bits for both types.
+// ComparesUnsigned reports whether t is unsigned and a signed type of the same size would give
+// other bits. A sum, for example, has the same bits for both types.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.IsMinOrMax() || op.IsAverage())
 }

@@ -2,21 +2,17 @@ package driver
 
 import "slices"
 
-// Splits divides a buffer into one part for each rank. The parts can differ in size. For example,
-// an AllGatherV collects 2 elements of rank 0 and 3 elements of rank 1. In the receive buffer, the
-// parts begin at the elements 0 and 4:
-//
-//	RecvCounts  = 2, 3
-//	RecvOffsets = 0, 4
-//
-// An AllToAllV divides both buffers. Counts and offsets are in elements, by group rank.
+// Splits divides a buffer into parts, one for each rank, that can differ in size and have gaps
+// between them. For example, an AllGatherV of 2 elements of rank 0 and 3 elements of rank 1, with a
+// gap of 2 elements, has RecvCounts 2, 3 and RecvOffsets 0, 4. An AllToAllV divides both buffers.
 type Splits struct {
-	SendCounts, SendOffsets []int64 // of the send buffer's parts; nil for AllGatherV
-	RecvCounts, RecvOffsets []int64 // of the receive buffer's parts; nil for ReduceScatterV
+	// These are in elements, by group rank.
+	SendCounts, SendOffsets []int64 // nil for AllGatherV
+	RecvCounts, RecvOffsets []int64 // nil for ReduceScatterV
 }
 
-// WithOffsets returns a copy of s with the missing offsets. They make the parts adjacent, in group
-// order. If s is nil or no offsets are missing, it returns s.
+// WithOffsets returns a copy of s in which missing offsets are replaced by those of adjacent parts
+// in group order. If no offsets are missing, it returns s, which may be nil.
 func (s *Splits) WithOffsets() *Splits {
 	if s == nil {
 		return nil
@@ -40,7 +36,7 @@ func (s *Splits) WithOffsets() *Splits {
 	return &filled
 }
 
-// adjacentOffsets returns the offsets of adjacent parts. It returns nil if there are no counts.
+// adjacentOffsets returns the offsets of adjacent parts, or nil without counts.
 func adjacentOffsets(counts []int64) []int64 {
 	var offsets []int64
 	end := int64(0) // of the parts so far
@@ -52,8 +48,8 @@ func adjacentOffsets(counts []int64) []int64 {
 	return offsets
 }
 
-// countsAndOffsets returns the lists of the divided buffer. For AllToAllV, which divides both
-// buffers, it returns the lists of the send buffer.
+// countsAndOffsets returns the lists of the divided buffer, or of the send buffer for AllToAllV,
+// which divides both.
 func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
 	if o == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
@@ -79,7 +75,6 @@ func (s *Splits) Total(o Operation) int64 {
 	return int64(sumCounts(counts))
 }
 
-// sumCounts returns the sum of counts.
 func sumCounts(counts []int64) uint64 {
 	sum := uint64(0)
 	for _, n := range counts {
@@ -89,8 +84,8 @@ func sumCounts(counts []int64) uint64 {
 	return sum
 }
 
-// CountOf returns the Call.Count of a rank's call with s. It returns 0 for AllToAllV. s may be
-// invalid: if it has no count for the rank, CountOf returns 0.
+// CountOf returns the Call.Count of a rank, which is 0 for AllToAllV. s may be invalid: CountOf
+// returns 0 if it has no count for the rank.
 func (s *Splits) CountOf(o Operation, rank int) int64 {
 	if !o.SplitsOneBuffer() {
 		return 0
@@ -104,8 +99,8 @@ func (s *Splits) CountOf(o Operation, rank int) int64 {
 	return counts[rank]
 }
 
-// lastPartEnd returns the largest end of a part that is not empty, or 0 if all are empty. It is the
-// number of elements that a buffer needs.
+// lastPartEnd returns the number of elements that a buffer needs: the largest end of a nonempty
+// part, or 0.
 func lastPartEnd(counts, offsets []int64) int64 {
 	last := int64(0)
 	for i, n := range counts {
@@ -117,8 +112,8 @@ func lastPartEnd(counts, offsets []int64) int64 {
 	return last
 }
 
-// Validate returns an error unless each list that the operation uses has one entry per rank, each
-// other list is empty, and all entries are between 0 and MaxCount.
+// Validate checks that each list has one entry per rank if the operation uses it, and otherwise no
+// entries. Entries must be between 0 and MaxCount.
 func (s *Splits) Validate(o Operation, ranks int) error {
 	send, recv := o.Extents()
 	if err := validateLists(s.SendCounts, s.SendOffsets, send, ranks); err != nil {
@@ -142,7 +137,6 @@ func validateLists(counts, offsets []int64, extent Extent, ranks int) error {
 	return validateList(offsets, wantLength, ranks)
 }
 
-// validateList checks the length and the entries of a list.
 func validateList(list []int64, wantLength, ranks int) error {
 	if len(list) != wantLength {
 		return invalidError("a list of counts or offsets has %d entries, want %d, in a group of %s",

@@ -13,9 +13,8 @@ const (
 	MaxTag = 1<<31 - 1
 )
 
-// Validate returns an error if no backend can run this rank's call. ranks is the size of the
-// group, and rank is this rank's number in the group. The error matches ErrOutOfRange if the count
-// is too large, and ErrInvalid otherwise.
+// Validate returns an error if no backend can run the call of a rank in a group of the given size.
+// The error matches ErrOutOfRange if the count is too large, and ErrInvalid otherwise.
 func (c *Call) Validate(ranks, rank int) error {
 	if err := c.validateBasics(); err != nil {
 		return err
@@ -41,7 +40,6 @@ func (c *Call) Validate(ranks, rank int) error {
 	return nil
 }
 
-// validateBasics checks the operation, the type, the reduction and the count.
 func (c *Call) validateBasics() error {
 	switch {
 	case c.Operation >= Operations:
@@ -63,11 +61,12 @@ func (c *Call) validateBasics() error {
 
 // validateRoot checks Root, which is the peer in a Send or Recv.
 func (c *Call) validateRoot(ranks, rank int) error {
+	hasPeers := ranks > 1
 	isFromAny := c.Operation == Recv && c.Root == AnySource
 	switch {
-	case isFromAny && ranks > 1:
+	case isFromAny && hasPeers:
 		return nil
-	case c.Root < 0 || c.Root >= ranks: // also AnySource, if this rank has no peers
+	case c.Root < 0 || c.Root >= ranks: // AnySource is negative
 		return invalidError("root or peer %d is not in a group of %d ranks", c.Root, ranks)
 	case c.Operation.PointToPoint() && c.Root == rank:
 		return invalidError("rank %d is its own peer", c.Root)
@@ -76,7 +75,6 @@ func (c *Call) validateRoot(ranks, rank int) error {
 	return nil
 }
 
-// validateFactorAndMessage checks Factor, and the fields that only a Send or Recv uses.
 func (c *Call) validateFactorAndMessage() error {
 	usesFactor := c.Operation.Reduces() && c.ReduceOp.HasFactor()
 	switch {
@@ -95,7 +93,6 @@ func (c *Call) validateFactorAndMessage() error {
 	return nil
 }
 
-// isValidFactor reports whether a PremulSum can have the factor.
 func isValidFactor(factor float64) bool {
 	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
 }
@@ -131,7 +128,7 @@ func (c *Call) validateArguments(ranks, rank int) error {
 	return nil
 }
 
-// validateSplits checks Splits, and that Count has the value that follows from it.
+// validateSplits checks Splits, and that Count is this rank's count in it.
 func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err
@@ -145,7 +142,7 @@ func (c *Call) validateSplits(ranks, rank int) error {
 	return nil
 }
 
-// rangesOverlap reports whether two ranges of addresses overlap. Empty ranges do not.
+// rangesOverlap reports whether two ranges of addresses overlap. An empty range overlaps nothing.
 func rangesOverlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
 	if aBytes <= 0 || bBytes <= 0 {
 		return false
@@ -154,7 +151,7 @@ func rangesOverlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
 	return a < b+uintptr(bBytes) && b < a+uintptr(aBytes)
 }
 
-// invalidError returns an error with the formatted text that matches ErrInvalid.
+// invalidError returns a formatted error that matches ErrInvalid.
 func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrInvalid)
 }
