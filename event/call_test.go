@@ -14,22 +14,25 @@ func TestCallRoundTrip(t *testing.T) {
 		word := rapid.StringMatching(`[a-z-]{0,32}`)
 		c := &Call{
 			Operation: word.Draw(t, "operation"), Path: word.Draw(t, "path"),
-			DataType: word.Draw(t, "type"), ReduceOp: word.Draw(t, "op"),
+			DataType: word.Draw(t, "data type"), ReduceOp: word.Draw(t, "reduction"),
 			Root: rapid.Int().Draw(t, "root"), Count: rapid.Uint64().Draw(t, "count"),
-			SendSegment: rapid.Int32().Draw(t, "send"), RecvSegment: rapid.Int32().Draw(t, "recv"),
-			SendOffset: rapid.Int64().Draw(t, "at"), RecvOffset: rapid.Int64().Draw(t, "to"),
-			Counts: word.Draw(t, "counts"), List: word.Draw(t, "list"),
-			Ticket:  rapid.Uint64().Draw(t, "ticket"),
-			Capture: rapid.Uint64().Draw(t, "capture"), CaptureCall: rapid.Uint64().Draw(t, "place"),
+			SendSegment: rapid.Int32().Draw(t, "send segment"),
+			RecvSegment: rapid.Int32().Draw(t, "receive segment"),
+			SendOffset:  rapid.Int64().Draw(t, "send offset"),
+			RecvOffset:  rapid.Int64().Draw(t, "receive offset"),
+			Counts:      word.Draw(t, "counts"), List: word.Draw(t, "list"),
+			Ticket:      rapid.Uint64().Draw(t, "ticket"),
+			Capture:     rapid.Uint64().Draw(t, "capture"),
+			CaptureCall: rapid.Uint64().Draw(t, "capture call"),
 		}
-		b := AppendCall(nil, c)
-		back, err := DecodeCall(b)
-		if err != nil || *back != *c {
-			t.Fatalf("round trip of %+v = %+v, %v; want the same", c, back, err)
+		encoded := AppendCall(nil, c)
+		decoded, err := DecodeCall(encoded)
+		if err != nil || *decoded != *c {
+			t.Fatalf("round trip of %+v = %+v, %v; want the same", c, decoded, err)
 		}
 
-		cut := rapid.IntRange(1, len(b)-1).Draw(t, "cut")
-		if _, err := DecodeCall(b[:cut]); !errors.Is(err, ErrMalformed) {
+		cut := rapid.IntRange(1, len(encoded)-1).Draw(t, "cut")
+		if _, err := DecodeCall(encoded[:cut]); !errors.Is(err, ErrMalformed) {
 			t.Fatalf("DecodeCall of the first %d bytes: got %v, want ErrMalformed", cut, err)
 		}
 	})
@@ -66,21 +69,23 @@ func TestCallText(t *testing.T) {
 	}
 }
 
+// Long texts are cut, and end with a digest of the whole.
 func TestLongCountsHaveDifferentDigests(t *testing.T) {
-	a, b := make([]int64, 1000), make([]int64, 1000)
-	b[999] = 1
-	x, y := CountsText(a), CountsText(b)
-	if x == y || len(x) > maxTextBytes || x[:40] != y[:40] {
+	const length, commonBytes = 1000, 40
+	zeros, lastOne := make([]int64, length), make([]int64, length)
+	lastOne[length-1] = 1
+	x, y := CountsText(zeros), CountsText(lastOne)
+	if x == y || len(x) > maxTextBytes || x[:commonBytes] != y[:commonBytes] {
 		t.Errorf("CountsText of lists that differ at the end = %q, %q; want texts of at most %d bytes "+
 			"that differ at the end", x, y, maxTextBytes)
 	}
 }
 
-// TestLongListsHaveDifferentDigests checks lists that differ only behind the part that is kept.
 func TestLongListsHaveDifferentDigests(t *testing.T) {
-	calls := slices.Repeat([]string{"AllReduce sum of 5 int32"}, 100)
+	const length = 100
+	calls := slices.Repeat([]string{"AllReduce sum of 5 int32"}, length)
 	x := ListText(calls)
-	calls[99] = "AllReduce sum of 6 int32"
+	calls[length-1] = "AllReduce sum of 6 int32"
 	y := ListText(calls)
 	if x == y || len(x) > maxTextBytes || len(y) > maxTextBytes {
 		t.Errorf("ListText = %q, %q; want different texts of at most %d bytes", x, y, maxTextBytes)

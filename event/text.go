@@ -6,13 +6,13 @@ import (
 	"strconv"
 )
 
-// String returns the text of [Event.AppendText].
+// String returns the text that AppendText appends.
 func (e Event) String() string {
 	text, _ := e.AppendText(nil)
 	return string(text)
 }
 
-// AppendText appends the fields that apply, without the number, pool, group and call site:
+// AppendText appends a description of the event without its number, pool, group and call site:
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
@@ -83,22 +83,20 @@ func (e *Event) appendValue(dst []byte) []byte {
 	}
 }
 
-// appendFloat appends the shortest text of a float. If that looks like an integer, it also appends
-// ".0".
+// appendFloat appends the shortest text of a float, with ".0" if it would look like an integer.
 func appendFloat(dst []byte, value float64) []byte {
+	const shortest = -1
 	begin := len(dst)
-	dst = strconv.AppendFloat(dst, value, 'g', -1, 64)
-	text := dst[begin:]
+	dst = strconv.AppendFloat(dst, value, 'g', shortest, 64)
 	const onlyInFloats = ".eIN" // a point, an exponent, Inf or NaN
-	if !bytes.ContainsAny(text, onlyInFloats) {
+	if !bytes.ContainsAny(dst[begin:], onlyInFloats) {
 		dst = append(dst, ".0"...)
 	}
 
 	return dst
 }
 
-// appendGroupName appends the preposition and e.Name, the id of a group, as in " with group world".
-// If e.Name is empty, it appends nothing.
+// appendGroupName appends a text such as " with group world", unless the event names no group.
 func (e *Event) appendGroupName(dst []byte, preposition string) []byte {
 	if e.Name == "" {
 		return dst
@@ -109,16 +107,11 @@ func (e *Event) appendGroupName(dst []byte, preposition string) []byte {
 	return append(dst, e.Name...)
 }
 
-// hasNoPlace reports whether the event has no place in a segment.
-func (e *Event) hasNoPlace() bool { return e.Segment == -1 && e.Offset == 0 }
+// hasPlace reports whether the event has a place in a segment. Events without one have the segment
+// -1 and the offset 0.
+func (e *Event) hasPlace() bool { return e.Segment != -1 || e.Offset != 0 }
 
-// isPlainNote reports whether the event is a note and sets no fields that notes do not use.
-func (e *Event) isPlainNote() bool {
-	return e.Kind == KindNote && e.hasNoPlace() && e.Stream == 0
-}
-
-// appendNote appends the text of a note. Size is the number that the program has recorded, and
-// Requested is the kind that the program gave to it.
+// appendNote appends a number that the program recorded in Size, and its kind, in Requested.
 func (e *Event) appendNote(dst []byte) []byte {
 	dst = append(dst, "note "...)
 	dst = strconv.AppendInt(dst, e.Size, 10)
@@ -128,7 +121,8 @@ func (e *Event) appendNote(dst []byte) []byte {
 
 // appendPoolEvent appends the text of a pool's event, without the name of a group.
 func (e *Event) appendPoolEvent(dst []byte) []byte {
-	if e.isPlainNote() {
+	isWellFormedNote := e.Kind == KindNote && !e.hasPlace() && e.Stream == 0
+	if isWellFormedNote {
 		return e.appendNote(dst)
 	}
 
@@ -136,7 +130,7 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 	dst = append(dst, ' ')
 	dst = strconv.AppendInt(dst, e.Size, 10)
 	dst = append(dst, " B ("...)
-	expectedRequest := int64(0) // such as a free, which requests no memory
+	expectedRequest := int64(0) // other events, such as a free, request no memory
 	if e.Kind.isPlacement() {
 		expectedRequest = e.Size
 	}
@@ -150,7 +144,7 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 	dst = append(dst, "stream "...)
 	dst = strconv.AppendUint(dst, uint64(e.Stream), 10)
 	dst = append(dst, ')')
-	if e.hasNoPlace() {
+	if !e.hasPlace() {
 		return dst
 	}
 
@@ -163,7 +157,7 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 	return appendSegmentAndOffset(dst, e.Segment, e.Offset)
 }
 
-// appendSegmentAndOffset appends a place in a pool, such as " segment 2 offset 0x100000".
+// appendSegmentAndOffset appends a text such as " segment 2 offset 0x100000".
 func appendSegmentAndOffset(dst []byte, segment int32, offset int64) []byte {
 	dst = append(dst, " segment "...)
 	dst = strconv.AppendInt(dst, int64(segment), 10)

@@ -12,20 +12,18 @@ import (
 // ErrMalformed is returned for bytes that do not encode an event or a call.
 var ErrMalformed = errors.New("malformed event")
 
-// Ranks can send each other events in the history of a pool. An encoded event consists of fields of
-// a fixed size, and of the call site, such as "train.py:12".
 const (
-	// MaxSiteBytes limits a call site, in bytes.
+	// MaxSiteBytes limits a call site, such as "train.py:12".
 	MaxSiteBytes = 160
 
-	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8 // the sizes of the fields in Append
+	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8 // the fields in Append, in this order
 
-	// MaxBytes is the largest size of an encoded event, in bytes.
+	// MaxBytes is the largest size of an encoded event.
 	MaxBytes = bytesWithoutSite + MaxSiteBytes
 )
 
-// Append appends the encoding of an event in a pool's history. It contains only the kind, the
-// stream, the place, the sizes and the call site.
+// Append appends the encoding in which ranks exchange an event of a pool's history. It contains
+// only the kind, stream, place, sizes and call site.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -36,8 +34,7 @@ func Append(dst []byte, e *Event) []byte {
 	return append(dst, CleanSite(e.Site)...)
 }
 
-// Decode decodes an event that [Append] has encoded. b contains nothing else. Errors wrap
-// [ErrMalformed].
+// Decode decodes bytes that [Append] has encoded. Errors wrap [ErrMalformed].
 func Decode(b []byte) (Event, error) {
 	if len(b) < bytesWithoutSite || len(b) > MaxBytes {
 		return Event{}, fmt.Errorf("decoding an event of %d bytes: %w", len(b), ErrMalformed)
@@ -65,9 +62,8 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// CleanSite returns a call site in the form in which it is encoded. It replaces characters that
-// could garble a terminal by question marks. If the result is longer than [MaxSiteBytes], it drops
-// the beginning.
+// CleanSite returns a call site for encoding. It replaces characters that could garble a terminal
+// with question marks, and drops the beginning of a site longer than [MaxSiteBytes].
 func CleanSite(site string) string {
 	clean := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -82,11 +78,10 @@ func CleanSite(site string) string {
 	}
 
 	site = site[len(site)-MaxSiteBytes:]
-	return withoutPartialRune(site)
+	return withoutPartialFirstRune(site)
 }
 
-// withoutPartialRune drops the first bytes up to the beginning of a character.
-func withoutPartialRune(text string) string {
+func withoutPartialFirstRune(text string) string {
 	for len(text) > 0 && !utf8.RuneStart(text[0]) {
 		text = text[1:]
 	}
