@@ -7,26 +7,15 @@ import (
 	"symmem/event"
 )
 
-// Suppose that the ranks of a group have these histories of a pool, which are equal up to event 6:
+// Difference guesses how the history of a pool on the deviant ranks differs from that of the usual
+// ranks, which are most ranks. For example, rank 2 deviates with a DifferenceMissingEvent here:
 //
-//	          event 7        event 8         event 9
-//	rank 0    alloc 4 KiB    alloc 8 KiB     free
-//	rank 1    alloc 4 KiB    alloc 8 KiB     free
-//	rank 2    alloc 8 KiB    free            alloc 1 KiB
-//
-// Ranks 0 and 1 are the usual ranks, because their history is the most frequent one. Rank 2 is the
-// deviant rank. Its events 7 and 8 equal events 8 and 9 of the usual ranks. So rank 2 probably
-// lacks an event, which an error then reports to the user as a DifferenceMissingEvent.
-//
-// Each history is a variant of a DivergenceError. The events are compared by their requests. A
-// request is an event without the place in the pool, and is represented by a digest (hash).
-
-// Difference describes how the event of the deviant ranks differs from that of the usual ranks. It
-// is a guess.
+//	ranks 0, 1    alloc 4 KiB    alloc 8 KiB    free
+//	rank 2        alloc 8 KiB    free           alloc 1 KiB
 type Difference uint8
 
 const (
-	// DifferenceUnknown marks a difference without a guess.
+	// DifferenceUnknown means that there is no guess.
 	DifferenceUnknown Difference = iota
 	// DifferenceExtraEvent marks an event that only the deviant ranks have.
 	DifferenceExtraEvent
@@ -34,7 +23,7 @@ const (
 	DifferenceMissingEvent
 	// DifferenceSize marks the same event with a different size.
 	DifferenceSize
-	// DifferencePlace marks the same request, but with a different segment or offset in the pool.
+	// DifferencePlace marks the same request at a different segment or offset in the pool.
 	DifferencePlace
 	// DifferenceOrder marks two events in reverse order.
 	DifferenceOrder
@@ -42,18 +31,23 @@ const (
 	DifferenceStream
 	// DifferenceUnrelatedEvent marks events that have nothing in common.
 	DifferenceUnrelatedEvent
-	// DifferenceHeldBlock marks a block that all ranks have freed. On some ranks, the block's
-	// memory can be reused at once. On others, a graph or another stream holds the memory.
+	// DifferenceHeldBlock marks a block that all ranks have freed, but whose memory a graph or
+	// another stream holds on some ranks.
 	DifferenceHeldBlock
 )
 
-// differenceNames holds the names of the constants above, in their order.
 var differenceNames = [...]string{
-	"unknown", "extra event", "missing event", "different size", "different place",
-	"different order", "different stream", "different event", "held block",
+	DifferenceUnknown:        "unknown",
+	DifferenceExtraEvent:     "extra event",
+	DifferenceMissingEvent:   "missing event",
+	DifferenceSize:           "different size",
+	DifferencePlace:          "different place",
+	DifferenceOrder:          "different order",
+	DifferenceStream:         "different stream",
+	DifferenceUnrelatedEvent: "different event",
+	DifferenceHeldBlock:      "held block",
 }
 
-// String returns the name of d.
 func (d Difference) String() string {
 	if int(d) >= len(differenceNames) {
 		return fmt.Sprintf("difference %d", uint8(d))
@@ -62,8 +56,6 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// describe returns a sentence that describes the difference to users. n determines the names of
-// ranks.
 func (d Difference) describe(n Names, deviantRanks, usualRanks []int) string {
 	deviant, usual := n.shortRanks(deviantRanks), n.shortRanks(usualRanks)
 	have := chooseVerb(deviantRanks, "has", "have")
@@ -94,15 +86,14 @@ func (d Difference) describe(n Names, deviantRanks, usualRanks []int) string {
 		return "all ranks freed the same block, but some ranks keep it for a graph (parked) or for " +
 			"another stream (deferred): if a call or a capture uses a buffer on only some ranks, the " +
 			"other ranks must call UseOn for it"
-	case DifferenceUnknown: // has no sentence
+	case DifferenceUnknown:
 	}
 
 	return ""
 }
 
-// classify compares the usual variant of d with the first deviant one. events.list has an entry for
-// each variant. Its detail holds digests of requests: that of the differing event and those of the
-// next events.
+// classify compares the usual variant of d with the first deviant one. events.list is parallel to
+// d.Variants, and its details hold the request digests from requestDigestsFrom.
 func classify(d *DivergenceError, events contributions) Difference {
 	if d.freesSameBlock() {
 		return DifferenceHeldBlock
@@ -137,7 +128,7 @@ func classify(d *DivergenceError, events contributions) Difference {
 	return classifyByAlignment(usual.Event, deviant.Event, usualRequests, deviantRequests)
 }
 
-// freesSameBlock reports whether there are several variants that all free the same block.
+// freesSameBlock reports whether there are several variants, and all free the same block.
 func (d *DivergenceError) freesSameBlock() bool {
 	for _, v := range d.Variants {
 		if !v.HasEvent || !v.Event.SameFree(&d.Variants[0].Event) {
@@ -148,38 +139,38 @@ func (d *DivergenceError) freesSameBlock() bool {
 	return len(d.Variants) > 1
 }
 
-// classifyByAlignment guesses the difference from the requests of the differing events and of the
-// events that follow. The deviant ranks may have changed, added, omitted or swapped an event.
-//
-// Each case shifts the later requests in another way. For example, if the deviant ranks have added
-// an event, their second request equals the first request of the usual ranks. classifyByAlignment
-// returns the case in which most requests match. If two are equally good, it prefers a change.
+// classifyByAlignment guesses whether the deviant ranks changed, added, omitted or swapped an
+// event, from the requests of the differing event and of later events. Each guess shifts the later
+// requests differently: after an added event, for example, the second deviant request equals the
+// first usual one. The guess with the most matching requests wins, and a change wins ties.
 func classifyByAlignment(
 	usual, deviant event.Event, usualRequests, deviantRequests []uint64,
 ) Difference {
-	// countWithout counts the requests that match if both histories skip their first requests.
-	countWithout := func(usualSkipped, deviantSkipped int) int {
+	matchesAfterSkipping := func(usualSkipped, deviantSkipped int) int {
 		usualRest := usualRequests[min(usualSkipped, len(usualRequests)):]
 		deviantRest := deviantRequests[min(deviantSkipped, len(deviantRequests)):]
 		return countMatches(usualRest, deviantRest)
 	}
-	best, bestCount := classifyChangedEvent(usual, deviant), countWithout(1, 1)
-	if count := countWithout(0, 1); count > bestCount {
-		best, bestCount = DifferenceExtraEvent, count
+	best := classifyChangedEvent(usual, deviant)
+	bestCount := matchesAfterSkipping(1, 1)
+	if count := matchesAfterSkipping(0, 1); count > bestCount {
+		best = DifferenceExtraEvent
+		bestCount = count
 	}
 
-	if count := countWithout(1, 0); count > bestCount {
-		best, bestCount = DifferenceMissingEvent, count
+	if count := matchesAfterSkipping(1, 0); count > bestCount {
+		best = DifferenceMissingEvent
+		bestCount = count
 	}
 
-	hasTwo := len(usualRequests) > 1 && len(deviantRequests) > 1
-	if !hasTwo {
+	haveTwo := len(usualRequests) >= 2 && len(deviantRequests) >= 2
+	if !haveTwo {
 		return best
 	}
 
-	isSwapped := usualRequests[0] == deviantRequests[1] && usualRequests[1] == deviantRequests[0]
-	const swappedCount = 2 // the swapped requests match, too
-	if isSwapped && swappedCount+countWithout(2, 2) > bestCount {
+	areSwapped := usualRequests[0] == deviantRequests[1] && usualRequests[1] == deviantRequests[0]
+	const swappedMatches = 2
+	if areSwapped && swappedMatches+matchesAfterSkipping(2, 2) > bestCount {
 		best = DifferenceOrder
 	}
 

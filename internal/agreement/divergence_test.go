@@ -12,27 +12,28 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// TestReports checks the texts of reports about ranks whose histories or calls differ. The input of
-// each case has one line for each rank. For example, rank 1 lacks the last event of rank 0 here:
+// The input of a case has a line of words for each rank. Rank 1 lacks the last event here:
 //
 //	agree
 //	alloc 512@0+0 free 512@0+0
 //	alloc 512@0+0
 //
-// An event has the form "kind size@segment+offset", optionally followed by /stream and #site, the
-// place in the program that caused it. The word repeat=n appends the event after it n times. A line
-// may also contain words that set fields of the rank's Config:
+// These words are supported:
 //
+//	KIND SIZE@SEGMENT+OFFSET/STREAM#SITE   an event; stream and call site are optional
+//	repeat=N     append the next event N times
 //	tag=scope    the operation that needs the agreement
-//	pending=n    the rank is about to register n segments
-//	pool=n       the ID of the pool
-//	call=n       the rank calls all-reduce with n elements
-//	cast=n       the rank calls broadcast with root n
-//	absent       the rank does not take part; only alone in a line
+//	pending=N    the rank is about to register N segments
+//	pool=N       the ID of the pool
+//	call=N       the rank calls all-reduce with N elements
+//	cast=N       the rank calls broadcast with root N
+//	absent       the rank does not take part; alone in its line
 //
-// The first line of a case may have the arguments prefix, to compare in ModePrefix; kept=n, the
-// number of events that each history keeps; and members=(...), which lists the group's ranks by
-// their numbers in the job.
+// The command "agree" may have these arguments:
+//
+//	prefix         compare in ModePrefix
+//	kept=N         each history keeps only N events
+//	members=(...)  world ranks of the group
 func TestReports(t *testing.T) {
 	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
 		mode := ModeExact
@@ -62,8 +63,7 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// formatOutcome returns the outcome of the first rank that is not absent, as text. If the texts of
-// reports differ between ranks, it fails the test.
+// formatOutcome returns the text of the outcome, which must be the same on all present ranks.
 func formatOutcome(t *testing.T, outcomes []*Outcome, rounds int) string {
 	t.Helper()
 	var firstOutcome *Outcome
@@ -99,8 +99,7 @@ func formatOutcome(t *testing.T, outcomes []*Outcome, rounds int) string {
 	return out + firstOutcome.Divergence.Error() + "\n"
 }
 
-// namesOf returns the names for reports if the case has the argument members=(...): the members,
-// and a function that names pools. Otherwise, it returns no names.
+// namesOf returns names for the ranks and pools of a case with the argument members=(...).
 func namesOf(t *testing.T, d *datadriven.TestData) Names {
 	t.Helper()
 	if !d.HasArg("members") {
@@ -126,8 +125,8 @@ func namesOf(t *testing.T, d *datadriven.TestData) Names {
 	return names
 }
 
-// parseConfig returns the Config for a line of the input. Its history keeps maxEvents events, or
-// the default number if maxEvents is 0.
+// parseConfig returns the Config for a line of the input. If maxEvents is 0, its history keeps the
+// default number of events.
 func parseConfig(t *testing.T, line string, maxEvents int) Config {
 	t.Helper()
 	c := Config{Tag: "scope end"}
@@ -143,7 +142,7 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 	for i := 0; i < len(words); i++ {
 		name, value, _ := strings.Cut(words[i], "=")
 		var n int
-		_, _ = fmt.Sscan(value, &n) // 0 for values that are not numbers
+		_, _ = fmt.Sscan(value, &n) // fails for words without a number
 		switch name {
 		case "absent": // TestReports does not start the rank
 		case "tag":
@@ -161,9 +160,9 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 		case "repeat":
 			appendEvents(parseEvent(t, words[i+1], words[i+2]), n)
 			i += 2 // skips both words of the event
-		default: // the first word of an event
+		default: // an event
 			appendEvents(parseEvent(t, words[i], words[i+1]), 1)
-			i++ // skips the second word
+			i++ // skips the second word of the event
 		}
 	}
 
@@ -171,31 +170,34 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 	return c
 }
 
-// allReduceCall returns a call whose inputs and outputs are in the pool. It uses the window path,
-// for memory that is registered with the communication library.
+const (
+	anyTicket = 9 // printed in reports
+	none      = -1
+)
+
+// allReduceCall returns a call on memory in segment 0 of pool 0.
 func allReduceCall(count uint64) *event.Call {
 	return &event.Call{
 		Operation: "all-reduce", Path: "window", DataType: "float32", ReduceOp: "sum",
-		Count: count, SendOffset: 512, RecvOffset: 512, Ticket: 9,
-		Root: -1, // none
+		Count: count, SendOffset: 512, RecvOffset: 512, Ticket: anyTicket, Root: none,
 	}
 }
 
-// broadcastCall returns a call on other memory, which is in no segment.
+// broadcastCall returns a call on memory outside pools.
 func broadcastCall(root int) *event.Call {
+	const anyCount = 111
 	return &event.Call{
-		Operation: "broadcast", Path: "plain", DataType: "int8", Count: 111, Ticket: 9,
-		Root: root, SendSegment: -1, RecvSegment: -1,
+		Operation: "broadcast", Path: "plain", DataType: "int8", Count: anyCount, Ticket: anyTicket,
+		Root: root, SendSegment: none, RecvSegment: none,
 	}
 }
 
-// kinds contains the kinds of event that the input can name.
 var kinds = map[string]event.Kind{
 	"segment": event.KindSegment, "alloc": event.KindAlloc, "free": event.KindFree,
 	"park": event.KindPark,
 }
 
-// ledgerWithSites is a Source whose events have call sites, as those of real pools do.
+// ledgerWithSites is a Source whose events have call sites.
 type ledgerWithSites struct {
 	*ledger.Ledger
 	sites *ledger.Sites
@@ -210,8 +212,8 @@ func (s ledgerWithSites) EventAt(position uint64) (event.Event, bool) {
 	return e, isKnown
 }
 
-// parseEvent returns the event with the given kind and a text "size@segment+offset/stream#site",
-// where the stream and the site are optional. It fails the test if the text has another form.
+// parseEvent parses the text SIZE@SEGMENT+OFFSET/STREAM#SITE, in which the stream and the site are
+// optional.
 func parseEvent(t *testing.T, kind, text string) event.Event {
 	t.Helper()
 	text, site, _ := strings.Cut(text, "#")

@@ -9,52 +9,47 @@ import (
 )
 
 // In phaseEvents, the last phase of an agreement, each rank sends its side of the first difference
-// between the ranks' histories of a pool. Suppose that the histories of all ranks have the same
-// first 5 events, and differ at position 5. Then each rank sends:
-//
-//   - its event at position 5
-//   - the digests (hashes) of the requests of this event and of the next 8. A request is an event
-//     without the place that the pool has chosen. With them, classify guesses, for example, that
-//     rank 1 has an additional event.
-//
-// A rank keeps only its latest events. If it no longer keeps the event at position 5, it sends the
-// digest of its first 6 events. If the ranks know only that the first difference is between
-// positions 5 and 20, each sends the digest of its first 21 events.
+// between the ranks' histories of a pool: the event that differs. A rank that no longer keeps the
+// event sends a digest (hash) of its history up to the event. If the ranks know only a range of
+// positions for the difference, they send digests of their histories up to the end of the range.
 
-// maxComparedEvents is the number of events whose requests classify compares.
+// maxComparedEvents is the number of events whose requests classify compares. A request is an event
+// without the place that the pool has chosen.
 const maxComparedEvents = 9
 
 // maxDetailBytes is the maximum size of message.detail, which holds request digests or a call site.
 const maxDetailBytes = max(8*maxComparedEvents, event.MaxSiteBytes)
 
-// The first byte of an encoded side, which is its kind. The comments describe the other bytes.
+// The kinds of a side. An encoded side is its kind and the data in the comment.
 const (
-	sideEvent   byte = iota + 1 // the event and its call site
-	sideEnd                     // the length of a history that is too short
-	sideDigest                  // a position and the digest of the events before the position
-	sideNotKept                 // none: the rank keeps neither the event nor a digest
+	sideEvent   byte = iota + 1 // an event and its call site
+	sideEnd                     // the length of a history that ends before the difference
+	sideDigest                  // a position and the digest of the events before it
+	sideNotKept                 // no data, because the rank keeps neither an event nor a digest
 )
 
-// startEventsPhase returns this rank's payload for phaseEvents. The other results are those of
-// Machine.Step.
+// startEventsPhase returns this rank's payload for phaseEvents as results of Machine.Step.
 func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	search := m.searches[0] // the range of positions of the first difference
 	source := m.history(search.id)
-	msg := message{phase: m.phase, round: m.round, ledger: search.id, position: search.first}
-	if search.first == search.last {
+	msg := message{phase: m.phase, round: m.round, ledger: search.id}
+	isPositionKnown := search.first == search.last
+	if isPositionKnown {
+		msg.position = search.first
 		msg.value = encodeEventSide(source, search.first)
 		msg.detail = requestDigestsFrom(source, search.first)
 	} else {
-		msg.position = search.last + 1
-		msg.value = encodeDigestSide(source, search.last+1)
+		end := search.last + 1
+		msg.position = end
+		msg.value = encodeDigestSide(source, end)
 	}
 
-	return msg.encode(), nil, nil // the agreement has no outcome yet
+	return msg.encode(), nil, nil // no outcome yet
 }
 
-// encodeEventSide encodes the event at a position. If the event is no longer kept, it encodes the
-// digest of all events up to this one.
+// encodeEventSide encodes the event at a position or, if the rank no longer keeps it, the digest of
+// all events up to and including it.
 func encodeEventSide(source snapshotSource, position uint64) []byte {
 	if e, isKept := source.EventAt(position); isKept {
 		return event.Append([]byte{sideEvent}, &e)
@@ -76,8 +71,7 @@ func encodeDigestSide(source snapshotSource, position uint64) []byte {
 	return []byte{sideNotKept}
 }
 
-// requestDigestsFrom encodes the digests of the requests of up to maxComparedEvents events, from a
-// position on.
+// requestDigestsFrom encodes the request digests of up to maxComparedEvents events.
 func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	var out []byte
 	for i := range uint64(maxComparedEvents) {
@@ -92,14 +86,13 @@ func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	return out
 }
 
-// handleEvents ends the agreement: its outcome is a divergence with the sides of all ranks. The
-// results are those of Machine.Step.
+// handleEvents ends the agreement with a divergence that has the sides of all ranks. It returns the
+// results of Machine.Step.
 func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	search := m.searches[0]
 	isPositionKnown := search.first == search.last
-	// startEventsPhase sends the first position if it is known, and otherwise a later one.
-	isForFirst := s.position == search.first
-	if s.ledger != search.id || isForFirst != isPositionKnown {
+	isAtFirst := s.position == search.first // otherwise, after the last; see startEventsPhase
+	if s.ledger != search.id || isAtFirst != isPositionKnown {
 		return nil, nil, protocolError("the ranks sent events at the wrong position, %d", s.position)
 	}
 
@@ -116,7 +109,8 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	}
 
 	d.OtherRanks = s.events.otherRanks
-	areAllPresent := len(m.absent) == 0 // otherwise, an absent rank may have the different side
+	// Equal sides are possible if the rank that differs is absent.
+	areAllPresent := len(m.absent) == 0
 	if s.events.areEqual() && areAllPresent {
 		return nil, nil, protocolError("ranks with different digests sent the same event, number %d",
 			search.first)
@@ -130,7 +124,7 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
-// decodeSide decodes the side that the ranks of c have sent. Its errors wrap ErrProtocol.
+// decodeSide decodes the side that the ranks of c have sent.
 func decodeSide(c contribution) (Variant, error) {
 	v := Variant{Ranks: c.ranks}
 	if len(c.value) == 0 {

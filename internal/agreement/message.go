@@ -5,52 +5,39 @@ import (
 	"fmt"
 )
 
-// An agreement compares the ledgers of all ranks. A ledger is the history of a pool: its events
-// have positions from 0. The agreement runs in rounds. In each round, every rank sends a message to
-// all ranks, and combines the messages of all ranks in a Summary. Suppose that ranks 0 and 1 have
-// the same first 5 events in ledger 1, but then different ones:
-//
-//   - In the first round, which is phaseVote, each rank sends a vote for each ledger: the number of
-//     events, for example, and their digest (hash). The digests for ledger 1 differ.
-//   - In the following rounds, which are phaseProbe, each rank sends answers: the digests of the
-//     events before other positions. Digests are equal before position 5, but not before position
-//     6.
-//   - In the last round, which is phaseEvents, each rank sends its event at position 5, for an
-//     error that shows both.
+// An agreement compares the ledgers of all ranks, which are the histories of pools: lists of events
+// with positions from 0. In each round, every rank sends a message to all ranks, and Merge combines
+// the messages in a Summary.
 
 // phase is the kind of a round.
 type phase uint64
 
 const (
-	phaseVote   phase = iota + 1 // ranks compare the states of all their ledgers
-	phaseProbe                   // ranks compare digests to find the first difference of a ledger
+	phaseVote   phase = iota + 1 // ranks compare length and digest (hash) of all their ledgers
+	phaseProbe                   // ranks search for the first difference in each differing ledger
 	phaseEvents                  // ranks compare the event at the first difference
-	phaseDone                    // no round: the agreement has ended
+	phaseDone                    // the agreement has ended
 )
 
-// message is one rank's message in a round. Most fields are used in one phase only, and are empty
-// in the others.
+// message is one rank's message in a round. Fields of other phases are empty.
 type message struct {
 	phase phase
 	round uint64 // from 0
 
-	// In phaseVote, value holds the mode and the tag, which names the operation that needs the
-	// agreement. In phaseEvents, it holds the event. If the event or its position is unknown, it
-	// holds, for example, a digest instead.
-	value []byte
-	// In phaseVote, call is the call of a collective that needs the agreement; see Config.Call.
-	call []byte
-	// In phaseVote, detail holds the call site of call. In phaseEvents, it holds the digests of the
-	// requests of the event and of the next ones, unless the position is unknown.
-	detail []byte
+	// These fields are used in phaseVote.
+	flags uint64 // Config.Flags
+	call  []byte // Config.Call
+	votes []vote // sorted by ledger id
 
-	flags            uint64   // in phaseVote: Config.Flags
-	votes            []vote   // in phaseVote, sorted by ledger id
-	answers          []answer // in phaseProbe
-	ledger, position uint64   // in phaseEvents: id of a ledger, and position in the ledger
+	answers []answer // in phaseProbe
+
+	ledger, position uint64 // in phaseEvents: where the ledgers differ
+
+	value  []byte // in phaseVote: Config.Mode and Config.Tag; in phaseEvents: see decodeSide
+	detail []byte // in phaseVote: Config.Site; in phaseEvents: see requestDigestsFrom
 }
 
-// encode returns the encoded message, called the payload.
+// encode returns the payload: the encoded message.
 func (m *message) encode() []byte {
 	b := appendUint64s(nil, wireVersion, uint64(m.phase), m.round, m.ledger, m.position, m.flags)
 	for _, part := range [][]byte{m.value, m.call, m.detail} {
@@ -65,7 +52,7 @@ func (m *message) encode() []byte {
 
 // decodeMessage decodes a payload. Errors wrap ErrProtocol.
 func decodeMessage(payload []byte) (*message, error) {
-	r := &reader{rest: payload} // after the first error, its methods return zero values
+	r := &reader{rest: payload} // returns zero values after the first error
 	version := r.readUint64("version")
 	if r.err == nil && version != wireVersion {
 		return nil, protocolError("the peer uses version %d of the encoding", version)
@@ -97,7 +84,6 @@ func decodeMessage(payload []byte) (*message, error) {
 	return m, r.err
 }
 
-// readVotes reads the votes of a message, and checks them.
 func readVotes(r *reader) []vote {
 	votes := readList[vote](r, MaxLedgers, "votes")
 	for i, v := range votes {
@@ -110,29 +96,30 @@ func readVotes(r *reader) []vote {
 	return votes
 }
 
-// Summary combines the payloads of all ranks in a round. A field of type contributions holds the
-// different values that ranks sent, and the ranks that sent each.
+// Summary combines the payloads of all ranks in a round. Its contributions map each distinct value
+// to the ranks that sent it.
 type Summary struct {
 	phase         phase
 	round         uint64
 	ranks, absent []int // group ranks with and without a payload
 
-	flags uint64         // in phaseVote: all flags that ranks have set
-	tags  contributions  // in phaseVote: modes and tags
-	ids   contributions  // in phaseVote: lists of ledger ids
-	calls contributions  // in phaseVote: calls, with their call sites as details
-	votes []combinedVote // in phaseVote: by ledger; empty if the lists of ledger ids differ
+	// These fields are used in phaseVote.
+	flags uint64         // set by any rank
+	tags  contributions  // modes and tags
+	ids   contributions  // lists of ledger ids
+	calls contributions  // calls, with their call sites as details
+	votes []combinedVote // by ledger; empty if the lists of ledger ids differ
 
 	results []positionResult // in phaseProbe: by position
 
-	ledger, position uint64        // in phaseEvents: those of all messages
-	events           contributions // in phaseEvents: the values of all messages
+	// These fields are used in phaseEvents.
+	ledger, position uint64
+	events           contributions
 }
 
-// Merge combines the payloads of a round, indexed by rank. The payloads of absent ranks are nil.
-//
-// It returns an error that wraps [ErrProtocol] if a payload is invalid, if payloads do not belong
-// to the same round, or if all ranks are absent.
+// Merge combines the payloads of a round, indexed by rank, with nil for absent ranks. It returns an
+// error that wraps [ErrProtocol] if a payload is invalid, if payloads are not from the same round,
+// or if all ranks are absent.
 func Merge(payloads [][]byte) (*Summary, error) {
 	s := &Summary{}
 	for rank, payload := range payloads {
@@ -158,12 +145,14 @@ func Merge(payloads [][]byte) (*Summary, error) {
 	return s, nil
 }
 
-// add adds the message of a rank. The first message determines the round, ledger and position of
-// the others.
+// add adds the message of a rank. All messages must have the same round, ledger and position.
 func (s *Summary) add(rank int, m *message) error {
 	isFirst := len(s.ranks) == 0
 	if isFirst {
-		s.phase, s.round, s.ledger, s.position = m.phase, m.round, m.ledger, m.position
+		s.phase = m.phase
+		s.round = m.round
+		s.ledger = m.ledger
+		s.position = m.position
 	}
 
 	isSameRound := m.phase == s.phase && m.round == s.round
@@ -187,11 +176,10 @@ func (s *Summary) add(rank int, m *message) error {
 	return nil
 }
 
-// addVotes adds the votes of a rank. If ranks vote on different ledgers, it discards the votes of
-// all ranks, and ids shows the difference.
+// addVotes adds the votes of a rank, but discards all votes if ranks vote on different ledgers.
 func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	s.flags |= m.flags
-	s.tags.add(rank, m.value, nil) // without a detail
+	s.tags.add(rank, m.value, nil)
 	s.calls.add(rank, m.call, m.detail)
 	var ids []byte
 	for _, v := range m.votes {
@@ -204,7 +192,7 @@ func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 		return
 	}
 
-	// The ids are equal, so s.votes has an entry for each vote of a later rank.
+	// All ranks vote on the same ledgers in the same order.
 	for i, v := range m.votes {
 		if isFirst {
 			s.votes = append(s.votes, newCombinedVote(v))
@@ -214,8 +202,7 @@ func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	}
 }
 
-// addAnswers adds the answers of a rank. They must be for the same positions as those of the first
-// rank.
+// addAnswers adds the answers of a rank. All ranks must answer for the same positions.
 func (s *Summary) addAnswers(m *message, isFirst bool) error {
 	if isFirst {
 		s.results = make([]positionResult, len(m.answers))

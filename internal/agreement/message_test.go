@@ -10,19 +10,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// An agreement compares the histories of all ranks. Each rank has a Machine for it. In each round:
-//
-//   - Each Machine returns a payload, which its rank sends to all ranks.
-//   - Each rank passes the payloads of all ranks to Merge, which combines them in a Summary.
-//   - Each rank passes the Summary to Step, a method of its Machine. It returns the payload for the
-//     next round, or the outcome if this was the last round.
-//
-// If the histories differ, the outcome is a divergence: the event that differs, its variants, and
-// the ranks that have each variant. Merge and Step must return ErrProtocol for invalid payloads.
-
-// payloadsByRound runs an agreement. It returns the payloads of all ranks for each round: [2][1] is
-// the payload of rank 1 in round 2. Rounds are numbered from 0. An error of a machine fails the
-// test.
+// payloadsByRound runs an agreement to its end, and returns the payloads by round and rank.
 func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 	t.Helper()
 	payloads := make([][]byte, len(machines)) // of the current round, by rank
@@ -31,14 +19,11 @@ func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 	}
 
 	var rounds [][][]byte
-	for payloads[0] != nil { // nil after the last round, on all ranks at the same time
+	for payloads[0] != nil { // until the last round, which is the same on all ranks
 		rounds = append(rounds, slices.Clone(payloads))
-		summary, err := Merge(payloads)
-		if err != nil {
-			t.Fatal(err)
-		}
-
+		summary := mustMerge(t, payloads)
 		for rank, m := range machines {
+			var err error
 			payloads[rank], _, err = m.Step(summary)
 			if err != nil {
 				t.Fatal(err)
@@ -49,15 +34,14 @@ func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 	return rounds
 }
 
-// newSixMachines returns machines for six ranks, whose histories of 400 events differ only at event
-// 300. There are three variants of this event, each on two ranks. The machines have not been
-// started.
+// newSixMachines returns machines for six ranks, not yet started. Their histories differ only in
+// event 300, which has three variants, each on two ranks.
 func newSixMachines(t testing.TB) []*Machine {
 	t.Helper()
 	const rankCount, eventCount, differingEvent, variantCount = 6, 400, 300, 3
-	const keepAll = 0
-	commonHistory := randomHistory(newRand(3), eventCount)
-	var ledgers []*ledger.Ledger // histories by rank
+	const keepAll, anySeed = 0, 3
+	commonHistory := randomHistory(newRand(anySeed), eventCount)
+	var ledgers []*ledger.Ledger // by rank
 	for rank := range rankCount {
 		history := slices.Clone(commonHistory)
 		variant := rank % variantCount
@@ -68,22 +52,22 @@ func newSixMachines(t testing.TB) []*Machine {
 	return newGroup(t, ModeExact, ledgers)
 }
 
-// TestVariantsBeyondLimitKeepRanks gives each of 40 ranks another variant of an event. The
-// divergence describes only maxContributions variants. It must list the ranks that have one of the
-// others.
+// A divergence describes at most maxContributions variants, and lists the ranks with other ones.
 func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 	const rankCount = 40
 	const otherCount = rankCount - maxContributions
+	const keepAll = 0
 	machines := make([]*Machine, rankCount)
-	for i := range machines {
-		l := newLedger(0, []event.Event{{Kind: event.KindAlloc, Size: int64(i)}})
-		machines[i] = mustNew(t, Config{
-			Rank: i, Ranks: rankCount, Ledgers: []Ledger{{ID: 1, Source: l}},
+	for rank := range machines {
+		ownVariant := []event.Event{{Kind: event.KindAlloc, Size: int64(rank)}}
+		l := newLedger(keepAll, ownVariant)
+		machines[rank] = mustNew(t, Config{
+			Rank: rank, Ranks: rankCount, Ledgers: []Ledger{{ID: 1, Source: l}},
 		})
 	}
 
 	outcomes, _ := runAll(t, machines, noAbsentRanks)
-	const anyRank = 9 // all have the same divergence
+	const anyRank = 9
 	d := outcomes[anyRank].Divergence
 	if len(d.Variants) != maxContributions {
 		t.Errorf("got %d variants, want %d", len(d.Variants), maxContributions)
@@ -98,17 +82,14 @@ func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 	}
 }
 
-// TestMalformedPayloadsAreRefused passes payloads to Merge that cannot be decoded, or that do not
-// belong to one round. Merge must return ErrProtocol.
 func TestMalformedPayloadsAreRefused(t *testing.T) {
-	// Payloads by rank. The first round has votes, the next ones probes, and the last one events.
 	rounds := payloadsByRound(t, newSixMachines(t))
-	votes := rounds[0]
+	votes := rounds[0] // by rank
 	probes := rounds[1]
 	events := rounds[len(rounds)-1]
 
 	otherVersion := slices.Clone(votes[1])
-	otherVersion[0]++ // the payload begins with the version
+	otherVersion[0]++ // the first byte of the version
 	extraByte := append(slices.Clone(votes[1]), 0)
 	missingByte := votes[1][:len(votes[1])-1]
 	tooManyVotes := append(slices.Clone(votes[1]), make([]byte, MaxLedgers*binary.Size(vote{}))...)
@@ -137,13 +118,12 @@ func TestMalformedPayloadsAreRefused(t *testing.T) {
 	}
 }
 
-// TestMismatchedSummariesAreRefused passes a Summary to Step that is wrong for the first round of
-// rank 0 in a group of six ranks. Step must return an error, which ends the agreement. So it must
-// then return an error for the right Summary, too.
+// An error of Step ends the agreement, even if the next Summary is right.
 func TestMismatchedSummariesAreRefused(t *testing.T) {
 	rounds := payloadsByRound(t, newSixMachines(t))
-	withFewerRanks := rounds[0][:5]
-	withoutOwn := slices.Clone(rounds[0])
+	firstRound := rounds[0]
+	withFewerRanks := firstRound[:5]
+	withoutOwn := slices.Clone(firstRound)
 	withoutOwn[0] = nil
 	for name, payloads := range map[string][][]byte{
 		"of a later round":        rounds[1],
@@ -151,22 +131,21 @@ func TestMismatchedSummariesAreRefused(t *testing.T) {
 		"without the rank itself": withoutOwn,
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newSixMachines(t)[0]
-			m.Start()
+			rank0 := newSixMachines(t)[0]
+			rank0.Start()
 			wrong := mustMerge(t, payloads)
-			if _, _, err := m.Step(wrong); !errors.Is(err, ErrProtocol) {
+			if _, _, err := rank0.Step(wrong); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("Step returned error %v, want ErrProtocol", err)
 			}
 
-			right := mustMerge(t, rounds[0])
-			if _, _, err := m.Step(right); !errors.Is(err, ErrProtocol) {
+			right := mustMerge(t, firstRound)
+			if _, _, err := rank0.Step(right); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("Step after an error: got error %v, want ErrProtocol", err)
 			}
 		})
 	}
 }
 
-// mustMerge returns the Summary of the payloads of one round. Malformed payloads fail the test.
 func mustMerge(t testing.TB, payloads [][]byte) *Summary {
 	t.Helper()
 	s, err := Merge(payloads)
@@ -177,10 +156,7 @@ func mustMerge(t testing.TB, payloads [][]byte) *Summary {
 	return s
 }
 
-// FuzzMergeAndStep merges random payloads a and b in a group of six ranks: ranks 0 and 5 send a,
-// rank 1 sends b, and the others are absent. It passes the Summary to Step of rank 0 after some
-// regular rounds, whose number depends on after. Merge and Step must not panic, and may return no
-// error except ErrProtocol.
+// FuzzMergeAndStep lets three of six ranks send random payloads after some regular rounds.
 func FuzzMergeAndStep(f *testing.F) {
 	rounds := payloadsByRound(f, newSixMachines(f))
 	for i, payloads := range rounds {
@@ -188,23 +164,23 @@ func FuzzMergeAndStep(f *testing.F) {
 		f.Add(payloads[2], rounds[0][3], uint8(i)) // mostly of different rounds
 	}
 
-	f.Fuzz(func(t *testing.T, a, b []byte, after uint8) {
-		m := newSixMachines(t)[0]
-		m.Start()
-		regularRounds := int(after) % len(rounds)
+	f.Fuzz(func(t *testing.T, a, b []byte, roundChoice uint8) {
+		rank0 := newSixMachines(t)[0]
+		rank0.Start()
+		regularRounds := int(roundChoice) % len(rounds)
 		for i := range regularRounds {
-			if _, _, err := m.Step(mustMerge(t, rounds[i])); err != nil {
+			if _, _, err := rank0.Step(mustMerge(t, rounds[i])); err != nil {
 				t.Fatalf("Step in regular round %d: %v", i, err)
 			}
 		}
 
-		summary, err := Merge([][]byte{a, b, nil, nil, nil, a})
+		summary, err := Merge([][]byte{a, b, nil, nil, nil, a}) // nil from absent ranks
 		if err != nil {
 			checkIsErrProtocol(t, "Merge", err)
 			return
 		}
 
-		next, outcome, err := m.Step(summary)
+		next, outcome, err := rank0.Step(summary)
 		if err != nil {
 			checkIsErrProtocol(t, "Step", err)
 			return
@@ -223,7 +199,6 @@ func FuzzMergeAndStep(f *testing.F) {
 	})
 }
 
-// checkIsErrProtocol fails the test if an error of a function is not ErrProtocol.
 func checkIsErrProtocol(t *testing.T, function string, err error) {
 	t.Helper()
 	if !errors.Is(err, ErrProtocol) {

@@ -9,70 +9,64 @@ import (
 	"symmem/event"
 )
 
-// An agreement also compares the calls of a collective, such as an all-reduce. If rank 1 calls it
-// with ReduceOp "Sum", and ranks 0, 2 and 3 with "Max", the outcome is a divergence. Rank 1 is
-// deviant: its call differs from that of the majority.
-
-// A rank may report no call, for example because it was stopped by a fault of another rank before
-// the call. Such a rank must not be deviant if calls of other ranks differ from each other.
+// A rank whose call differs from the majority's is deviant. A rank without a call, such as one that
+// a fault has stopped, is deviant only if all other ranks report the same call.
 func TestRanksWithoutCallAreNotDeviant(t *testing.T) {
 	sum := &event.Call{ReduceOp: "Sum"}
 	maxOp := &event.Call{ReduceOp: "Max"}
 	for name, c := range map[string]struct {
-		calls   []*event.Call // by rank; nil if the rank reports none
-		deviant []int         // wanted deviant ranks
+		calls       []*event.Call // by rank; nil if the rank reports none
+		wantDeviant []int
 	}{
 		"all ranks report a call": {
-			calls: []*event.Call{maxOp, sum, maxOp, maxOp}, deviant: []int{1},
+			calls: []*event.Call{maxOp, sum, maxOp, maxOp}, wantDeviant: []int{1},
 		},
 		"one of the majority reports none": {
-			calls: []*event.Call{maxOp, sum, nil, maxOp}, deviant: []int{1},
+			calls: []*event.Call{maxOp, sum, nil, maxOp}, wantDeviant: []int{1},
 		},
 		"the lowest reports none": {
-			calls: []*event.Call{nil, sum, maxOp, maxOp}, deviant: []int{1},
+			calls: []*event.Call{nil, sum, maxOp, maxOp}, wantDeviant: []int{1},
 		},
 		"the highest reports none": {
-			calls: []*event.Call{maxOp, maxOp, maxOp, sum, nil}, deviant: []int{3},
+			calls: []*event.Call{maxOp, maxOp, maxOp, sum, nil}, wantDeviant: []int{3},
 		},
 		"most ranks report none": {
-			calls: []*event.Call{nil, nil, nil, maxOp, sum}, deviant: nil,
+			calls: []*event.Call{nil, nil, nil, maxOp, sum}, wantDeviant: nil,
 		},
 		"no call has a majority": {
-			calls: []*event.Call{maxOp, sum, nil}, deviant: nil,
+			calls: []*event.Call{maxOp, sum, nil}, wantDeviant: nil,
 		},
-		// The missing call is the only difference, so its rank is deviant.
 		"all others report the same call": {
-			calls: []*event.Call{maxOp, nil, maxOp}, deviant: []int{1},
+			calls: []*event.Call{maxOp, nil, maxOp}, wantDeviant: []int{1},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machines := make([]*Machine, len(c.calls))
-			for i, call := range c.calls {
-				machines[i] = mustNew(t, Config{Rank: i, Ranks: len(c.calls), Call: call})
+			for rank, call := range c.calls {
+				machines[rank] = mustNew(t, Config{Rank: rank, Ranks: len(c.calls), Call: call})
 			}
 
 			outcomes, _ := runAll(t, machines, noAbsentRanks)
 			for rank, o := range outcomes {
 				d := o.Divergence
-				if d == nil || !slices.Equal(d.Deviant, c.deviant) {
-					t.Errorf("rank %d: got %v, want deviant ranks %v", rank, d, c.deviant)
+				if d == nil || !slices.Equal(d.Deviant, c.wantDeviant) {
+					t.Errorf("rank %d: got %v, want deviant ranks %v", rank, d, c.wantDeviant)
 				}
 			}
 		})
 	}
 }
 
-// TestLargestCallsAreCompared lets two ranks report different calls, whose texts have the maximum
-// size. The outcome must be a divergence. A call that lists several collectives has long texts.
+// A call whose texts all have the maximum size fits into a payload.
 func TestLargestCallsAreCompared(t *testing.T) {
 	machines := make([]*Machine, 2)
-	for i := range machines {
-		const tooLong = 1 << 12 // in bytes; event.AppendCall cuts each text to the maximum size
-		text := strings.Repeat(strconv.Itoa(i), tooLong)
+	for rank := range machines {
+		const tooLong = 1 << 12 // event.AppendCall cuts each text to its maximum size
+		text := strings.Repeat(strconv.Itoa(rank), tooLong)
 		call := &event.Call{
 			Operation: text, Path: text, DataType: text, ReduceOp: text, Counts: text, List: text,
 		}
-		machines[i] = mustNew(t, Config{Rank: i, Ranks: len(machines), Call: call})
+		machines[rank] = mustNew(t, Config{Rank: rank, Ranks: len(machines), Call: call})
 	}
 
 	outcomes, _ := runAll(t, machines, noAbsentRanks)
@@ -81,31 +75,31 @@ func TestLargestCallsAreCompared(t *testing.T) {
 	}
 }
 
-// All ranks that take part report the same call. CallDiffers means that they know that the call of
-// another rank differs. If a rank is absent, this can only be its call, so the outcome must be a
-// divergence.
+// If a call is known to differ, but all present ranks report the same call, then an absent rank has
+// called something else.
 func TestDifferingCallIsReportedIfItsRankIsAbsent(t *testing.T) {
 	call := &event.Call{ReduceOp: "Sum"}
+	rank2 := map[int]bool{2: true}
 	for name, c := range map[string]struct {
 		callDiffers    bool         // Config.CallDiffers
 		absent         map[int]bool // set of ranks
 		wantDivergence bool
 	}{
 		"a rank is absent": {
-			callDiffers: true, absent: map[int]bool{2: true}, wantDivergence: true,
+			callDiffers: true, absent: rank2, wantDivergence: true,
 		},
 		"all ranks take part": {
 			callDiffers: true, absent: noAbsentRanks, wantDivergence: false,
 		},
 		"a rank is absent, but no call is known to differ": {
-			callDiffers: false, absent: map[int]bool{2: true}, wantDivergence: false,
+			callDiffers: false, absent: rank2, wantDivergence: false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machines := make([]*Machine, 3)
-			for i := range machines {
-				machines[i] = mustNew(t, Config{
-					Rank: i, Ranks: 3, Call: call, CallDiffers: c.callDiffers,
+			for rank := range machines {
+				machines[rank] = mustNew(t, Config{
+					Rank: rank, Ranks: len(machines), Call: call, CallDiffers: c.callDiffers,
 				})
 			}
 
