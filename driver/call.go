@@ -39,7 +39,7 @@ type Call struct {
 	SendWindow, RecvWindow Window `json:"-"`
 	Norm                   *Norm  `json:"-"` // only for operations with HasNorm
 	Route                  *Route `json:"-"` // only for Dispatch and Combine
-	List                   string // describes all calls that this call represents; see ListOf
+	List                   string // describes several calls that run as this one; see ListOf
 	Recorded               Recorded
 	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
 	Keep any `json:"-"`

@@ -27,8 +27,8 @@ type Config struct {
 	Late    Late // when and how to warn of late ranks
 	// Scatter, if not 0, is the seed of random addresses at which arenas map segments in tests.
 	Scatter uint64
-	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. Its
-	// errors must wrap ErrInterrupted, and end the wait and make its group fail.
+	// Interrupted, if not nil, is called repeatedly during long waits, possibly with locks held. An
+	// error, which must wrap ErrInterrupted, ends the wait and makes the waiting group fail.
 	Interrupted func() error
 }
 
@@ -74,8 +74,8 @@ type Arena interface {
 	// bytes are multiples of Info.Granularity. Map returns an OutOfMemoryError if the device has too
 	// little memory.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep releases all addresses except the first bytes. No segment may be mapped at the released
-	// addresses. After Keep, the device may be closed before the arena.
+	// Keep shrinks the arena to bytes, beyond which no segment may be mapped. After Keep, the device
+	// may be closed before the arena.
 	Keep(bytes int64) error
 	// Close releases the addresses. Call it after all segments have been unmapped.
 	Close() error

@@ -40,7 +40,7 @@ type MessageEnds struct {
 	From int `json:"from"`
 	To   int `json:"to"`
 	Tag  int `json:"tag"`
-	// Number counts messages with this From, To and Tag from 1. It is 0 for all of them together.
+	// Number is that of a message among those with this From, To and Tag, from 1, or 0 for all.
 	Number   uint64 `json:"number,omitempty"`
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
@@ -50,7 +50,7 @@ type MessageEnds struct {
 type MessageError struct {
 	Fault MessageFault
 	Group string // name for error texts
-	// Number counts collectives from 1, and is that of the one that detected the mismatch, or 0.
+	// Number is that of the collective that detected the mismatch, from 1, or 0 if none did.
 	Number uint64
 	Ends   []MessageEnds
 }

@@ -73,7 +73,7 @@ type Adopter interface {
 type Recorder interface {
 	// Record adds a collective to the capture. Ranks compare their calls now, but not when the graph
 	// is replayed. The call's windows and segments stay mapped until the graph and its CUgraphExecs
-	// are destroyed. After one of them is closed, replays produce no result.
+	// are destroyed. After a window or segment is closed, replays produce no result.
 	Record(stream Stream, plan Plan) error
 }
 

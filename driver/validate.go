@@ -66,7 +66,7 @@ func (c *Call) validateRoot(ranks, rank int) error {
 	switch {
 	case isFromAny && hasPeers:
 		return nil
-	case c.Root < 0 || c.Root >= ranks: // AnySource is negative
+	case c.Root < 0 || c.Root >= ranks: // including AnySource without peers
 		return invalidError("root or peer %d is not in a group of %d ranks", c.Root, ranks)
 	case c.Operation.PointToPoint() && c.Root == rank:
 		return invalidError("rank %d is its own peer", c.Root)

@@ -7,8 +7,8 @@ import (
 	"symmem/event"
 )
 
-// Difference guesses how the history of a pool on the deviant ranks differs from that of the usual
-// ranks, which are most ranks. For example, rank 2 deviates with a DifferenceMissingEvent here:
+// Difference guesses how a pool's history on deviant ranks differs from the most frequent history,
+// which the usual ranks have. For example, rank 2 is deviant with a DifferenceMissingEvent here:
 //
 //	ranks 0, 1    alloc 4 KiB    alloc 8 KiB    free
 //	rank 2        alloc 8 KiB    free           alloc 1 KiB
@@ -56,8 +56,8 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-func (d Difference) describe(n Names, deviantRanks, usualRanks []int) string {
-	deviant, usual := n.shortRanks(deviantRanks), n.shortRanks(usualRanks)
+func (d Difference) describe(names Names, deviantRanks, usualRanks []int) string {
+	deviant, usual := names.shortRanks(deviantRanks), names.shortRanks(usualRanks)
 	have := chooseVerb(deviantRanks, "has", "have")
 	switch d {
 	case DifferenceExtraEvent:

@@ -9,9 +9,9 @@ import (
 )
 
 // In phaseEvents, the last phase of an agreement, each rank sends its side of the first difference
-// between the ranks' histories of a pool: the event that differs. A rank that no longer keeps the
-// event sends a digest (hash) of its history up to the event. If the ranks know only a range of
-// positions for the difference, they send digests of their histories up to the end of the range.
+// between the ranks' histories of a pool: the event that differs. A rank that no longer keeps this
+// event sends a digest (hash) of its history up to and including the event. If the ranks know the
+// difference only as a range of positions, they send digests up to the end of the range.
 
 // maxComparedEvents is the number of events whose requests classify compares. A request is an event
 // without the place that the pool has chosen.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// An agreement compares the ledgers of all ranks, which are the histories of pools: lists of events
+// An agreement compares the ranks' ledgers. A ledger is the history of a pool: a list of events
 // with positions from 0. In each round, every rank sends a message to all ranks, and Merge combines
 // the messages in a Summary.
 
@@ -14,7 +14,7 @@ type phase uint64
 
 const (
 	phaseVote   phase = iota + 1 // ranks compare length and digest (hash) of all their ledgers
-	phaseProbe                   // ranks search for the first difference in each differing ledger
+	phaseProbe                   // ranks search for the first difference in ledgers that may differ
 	phaseEvents                  // ranks compare the event at the first difference
 	phaseDone                    // the agreement has ended
 )

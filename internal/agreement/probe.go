@@ -5,7 +5,7 @@ package agreement
 // digests are equal at 70 and differ at 80, for example, the next round searches the events 70 to
 // 79. Below a position called the floor, a rank keeps only the digests at multiples of a stride.
 
-const maxProbes = 15 // per ledger and round, each of which divides the range by 16
+const maxProbes = 15 // per ledger and round; each round divides the range by 16
 
 // answer is a rank's digest of the events before a position in a ledger. Its fields are exported
 // for package binary.
@@ -50,7 +50,8 @@ func (search searchRange) positionsToProbe() []uint64 {
 	probeCount := min(knownCount, maxProbes)
 	positions := make([]uint64, 0, probeCount)
 	for i := uint64(1); i <= probeCount; i++ {
-		index := scaleRoundingUp(knownCount+1, i, probeCount+1) - 1 // of a known position
+		// The probes divide the known positions, which have indexes from 0, into probeCount+1 parts.
+		index := scaleRoundingUp(knownCount+1, i, probeCount+1) - 1
 		isSparse := index < sparseCount
 		if isSparse {
 			positions = append(positions, sparseStart+index*search.stride)
@@ -65,14 +66,17 @@ func (search searchRange) positionsToProbe() []uint64 {
 // knownPositions describes the positions after search.first whose digests all ranks know: sparse
 // multiples of the stride below the floor, and then all positions from denseStart.
 func (search searchRange) knownPositions() (sparseCount, denseStart, denseCount uint64) {
-	sparseEnd := min(search.floor, search.last+1)
-	if sparseEnd > search.first+1 {
-		sparseCount = (sparseEnd-1)/search.stride - search.first/search.stride
+	start, end := search.first+1, search.last+1
+	sparseEnd := min(search.floor, end)
+	if sparseEnd > start {
+		multiplesBelowStart := search.first / search.stride
+		multiplesBelowEnd := (sparseEnd - 1) / search.stride
+		sparseCount = multiplesBelowEnd - multiplesBelowStart
 	}
 
-	denseStart = max(search.floor, search.first+1)
-	if denseStart <= search.last {
-		denseCount = search.last - denseStart + 1
+	denseStart = max(search.floor, start)
+	if denseStart < end {
+		denseCount = end - denseStart
 	}
 
 	return sparseCount, denseStart, denseCount
