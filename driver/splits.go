@@ -25,11 +25,11 @@ func (s *Splits) WithOffsets() *Splits {
 	}
 
 	filled := *s
-	if s.SendOffsets == nil {
+	if lacksSendOffsets {
 		filled.SendOffsets = adjacentOffsets(s.SendCounts)
 	}
 
-	if s.RecvOffsets == nil {
+	if lacksRecvOffsets {
 		filled.RecvOffsets = adjacentOffsets(s.RecvCounts)
 	}
 

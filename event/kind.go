@@ -24,8 +24,9 @@ const (
 
 // Other events of a pool. Ranks do not compare them.
 //
-// A scope is a part of the program. A scope with a group registers the pool's new segments with the
-// group at its end. Event.Name is the id of the group.
+// A scope is a part of the program. At the end of a scope with a group, the pool's new segments are
+// registered with the group. Event.Name is the id of the group in events of scopes and
+// registrations.
 const (
 	KindUse     Kind = iota + kindHistoryEnd // another stream used a block
 	KindRelease                              // a segment was unmapped
