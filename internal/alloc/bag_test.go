@@ -6,22 +6,15 @@ import (
 	"testing"
 )
 
-// Suppose that 2,000 blocks of 4 KiB are free. Alloc of 4 KiB must return the one with the lowest
-// offset. To find it, a Core keeps a bag for each size: a set with one key for each free block of
-// the size. The keys of a bag are in an array. The arrays of all bags are parts of Core.keys.
-
-// TestBlocksOfOneSizeAreAllocatedByPosition allocates and frees random blocks of one size. Each
-// Alloc must return the free block with the lowest offset.
+// Among free blocks of one size, Alloc returns the one with the lowest offset.
 func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 	const (
-		stepCount   = 20_000
-		phaseSteps  = 2500 // number of steps in a phase
-		verifySteps = 500  // number of steps from a Verify to the next
+		stepCount      = 20_000
+		phaseSteps     = 2500 // phases that mostly free and phases that mostly allocate alternate
+		verifyInterval = 500  // steps
 	)
 	r := newReallocator(t)
 	for step := range stepCount {
-		// In the first phase, most steps free blocks, so that many are free. In the next phase, most
-		// steps allocate blocks. The other phases alternate like these.
 		allocPercent := 30
 		isAllocPhase := step/phaseSteps%2 == 1
 		if isAllocPhase {
@@ -35,7 +28,7 @@ func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 			r.freeRandom()
 		}
 
-		if step%verifySteps == 0 {
+		if step%verifyInterval == 0 {
 			if err := r.core.Verify(); err != nil {
 				t.Fatalf("step %d: %v", step, err)
 			}
@@ -53,19 +46,17 @@ const (
 	bagBlockSize = 4096
 )
 
-// reallocator frees and allocates blocks of bagBlockSize. A separator, a block that stays live, is
-// between any two of them. Therefore free blocks do not merge.
+// reallocator allocates and frees blocks between separators, which stay live to prevent merges.
 type reallocator struct {
 	t           *testing.T
 	core        *Core
 	random      *rand.Rand
 	separators  []Block
 	offsets     []int64         // of all blocks except separators
-	live        map[int64]Block // the live ones of these blocks, by offset
-	freeOffsets []int64         // of the free ones, sorted
+	live        map[int64]Block // by offset; without separators
+	freeOffsets []int64         // sorted
 }
 
-// newReallocator allocates 2,000 blocks and as many separators. All are in one segment.
 func newReallocator(t *testing.T) *reallocator {
 	t.Helper()
 	const pairCount = 2000
@@ -85,7 +76,6 @@ func newReallocator(t *testing.T) *reallocator {
 	return r
 }
 
-// allocLowest allocates a block, and checks that it has the lowest of the free offsets.
 func (r *reallocator) allocLowest(step int) {
 	r.t.Helper()
 	block := mustAlloc(r.t, r.core, bagBlockSize, bagStream)
@@ -97,7 +87,7 @@ func (r *reallocator) allocLowest(step int) {
 	r.freeOffsets = r.freeOffsets[1:]
 }
 
-// freeRandom chooses a random block, and frees it if it is live.
+// freeRandom does nothing if it draws a block that is free already.
 func (r *reallocator) freeRandom() {
 	r.t.Helper()
 	offset := r.offsets[r.random.IntN(len(r.offsets))]
@@ -112,13 +102,11 @@ func (r *reallocator) freeRandom() {
 	r.freeOffsets = slices.Insert(r.freeOffsets, i, offset)
 }
 
-// freeSeparators frees all separators, so that neighboring free blocks merge.
 func (r *reallocator) freeSeparators() {
 	r.t.Helper()
 	mustFreeAll(r.t, r.core, r.separators...)
 }
 
-// mustFreeAll frees blocks. An error ends the test.
 func mustFreeAll(t *testing.T, c *Core, blocks ...Block) {
 	t.Helper()
 	for _, block := range blocks {
@@ -128,25 +116,22 @@ func mustFreeAll(t *testing.T, c *Core, blocks ...Block) {
 	}
 }
 
-// TestBagsReuseKeyArrays fills and empties the bags of 19 sizes, one after another. For the later
-// sizes, the Core must reuse the key arrays of the earlier ones.
+// A Core keeps the free blocks of each size in a bag, and reuses the key arrays of emptied bags.
 func TestBagsReuseKeyArrays(t *testing.T) {
 	c := newCore(t, Default())
 	fillAndEmptyBag(t, c, Unit)
 	keysBefore := len(c.keys)
-	const maxUnits = 19
-	for units := int64(2); units <= maxUnits; units++ {
-		fillAndEmptyBag(t, c, units*Unit)
+	const moreSizes = 18 // without reuse, each would add keysBefore keys
+	for i := range int64(moreSizes) {
+		fillAndEmptyBag(t, c, (2+i)*Unit)
 	}
 
-	// Without reuse, each of the 18 sizes would add as many keys as the first.
 	if added := len(c.keys) - keysBefore; added > keysBefore {
-		t.Errorf("18 more sizes added %d keys, want at most %d", added, keysBefore)
+		t.Errorf("%d more sizes added %d keys, want at most %d", moreSizes, added, keysBefore)
 	}
 }
 
-// fillAndEmptyBag makes 2,000 blocks of a size free at the same time, separated by live blocks.
-// Then it frees the live blocks too, so that all blocks merge.
+// fillAndEmptyBag frees blocks between live separators, and then the separators, so that all merge.
 func fillAndEmptyBag(t *testing.T, c *Core, size int64) {
 	t.Helper()
 	const freeCount = 2000

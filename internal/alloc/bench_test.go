@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// mustAlloc allocates a block. If the Core needs a segment, mustAlloc adds it. Segments are at
-// addresses 64 GiB apart. An error fails the test.
+// mustAlloc allocates a block, and adds a segment first if the Core needs one.
 func mustAlloc(tb testing.TB, c *Core, size int64, stream Stream) Block {
 	tb.Helper()
 	for {
@@ -19,14 +18,14 @@ func mustAlloc(tb testing.TB, c *Core, size int64, stream Stream) Block {
 			return block
 		}
 
-		address := uint64(len(c.segments)+1) << 36
+		const distance = 1 << 36 // more than any segment needs
+		address := uint64(len(c.segments)+1) * distance
 		if _, err := c.AddSegment(grow, address); err != nil {
 			tb.Fatal(err)
 		}
 	}
 }
 
-// newCore returns an empty Core. An invalid configuration fails the test.
 func newCore(tb testing.TB, config Config) *Core {
 	tb.Helper()
 	c, err := New(config)
@@ -37,17 +36,16 @@ func newCore(tb testing.TB, config Config) *Core {
 	return c
 }
 
-// The benchmarks use one stream, and blocks of benchSize bytes unless sizes are random.
+// Arbitrary values for benchmarks.
 const (
 	benchStream = 1
 	benchSize   = 4096
 )
 
-// benchmarkPair measures an Alloc and a Free of the same block. c is in the state that the caller
-// has prepared.
+// benchmarkPair measures an Alloc and a Free of the same block.
 func benchmarkPair(b *testing.B, c *Core) {
-	first := mustAlloc(b, c, benchSize, benchStream) // adds a segment if necessary
-	_, _ = c.Free(first)
+	first := mustAlloc(b, c, benchSize, benchStream) // ensures that a segment has room
+	_, _ = c.Free(first)                             // cannot fail: the block is live
 	b.ReportAllocs()
 	for b.Loop() {
 		block, _, _ := c.Alloc(benchSize, benchStream)
@@ -75,16 +73,12 @@ func BenchmarkPairAfterRandomCalls(b *testing.B) {
 	benchmarkPair(b, c)
 }
 
-// BenchmarkPairWithEqualFreeBlocks lets a Core choose among 10,000 free blocks of one size. They do
-// not merge, because a live block is between any two of them.
 func BenchmarkPairWithEqualFreeBlocks(b *testing.B) {
 	c := newCore(b, Default())
 	var toFree []Block
-	for i := range 20_000 {
-		block := mustAlloc(b, c, benchSize, benchStream)
-		if i%2 == 1 {
-			toFree = append(toFree, block)
-		}
+	for range 10_000 {
+		mustAlloc(b, c, benchSize, benchStream) // a separator, which prevents merges
+		toFree = append(toFree, mustAlloc(b, c, benchSize, benchStream))
 	}
 
 	for _, block := range toFree {
@@ -94,7 +88,7 @@ func BenchmarkPairWithEqualFreeBlocks(b *testing.B) {
 	benchmarkPair(b, c)
 }
 
-// BenchmarkReplace measures a Free of the oldest of 1,000 blocks and an Alloc of another.
+// BenchmarkReplace measures a Free of the oldest block and an Alloc of another.
 func BenchmarkReplace(b *testing.B) {
 	c := newCore(b, Default())
 	blocks := make([]Block, 1000)
@@ -110,15 +104,14 @@ func BenchmarkReplace(b *testing.B) {
 	}
 }
 
-// drawCount is the number of random steps that a benchmark repeats, a power of two so that it finds
-// each step fast.
+// drawCount limits the memory for random steps, which benchmarks repeat. It is a power of two to
+// make i%drawCount fast.
 const drawCount = 1 << 14
 
-// drawBlockSize returns a random size from 512 B to 1 MiB.
+// drawBlockSize returns a size below 1 MiB.
 func drawBlockSize(random *rand.Rand) int64 { return Unit + random.Int64N(mib-Unit) }
 
-// newUsedCore returns a Core with the given number of live blocks of 512 B to 1 MiB. Each was
-// replaced ten times on average, in random order.
+// newUsedCore returns a Core with live blocks of random sizes, fragmented by random replacements.
 func newUsedCore(tb testing.TB, config Config, liveCount int) (*Core, []Block) {
 	tb.Helper()
 	c := newCore(tb, config)
@@ -137,8 +130,7 @@ func newUsedCore(tb testing.TB, config Config, liveCount int) (*Core, []Block) {
 	return c, blocks
 }
 
-// randomDraws returns the index of the block to free and the size to allocate in each of drawCount
-// steps. They are drawn before the measurement.
+// randomDraws returns the index of the block to free and the size to allocate in each step.
 func randomDraws(liveCount int) (toFree []int, sizes []int64) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range drawCount {

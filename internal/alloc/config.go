@@ -7,24 +7,24 @@ const (
 	mib = int64(1) << 20
 )
 
-// Unit is the alignment of blocks in bytes. It is the same as in PyTorch.
+// Unit is the alignment of blocks in bytes, as in PyTorch.
 const Unit = 512
 
 const unitShift = 9 // log2 of Unit
 
-// MaxSize is the maximum size of a request in bytes. It is far above the memory of any device, and
-// low enough for the bits that the record of a block has for sizes.
+// MaxSize is the maximum size of a request in bytes. It is far above the memory of any device, yet
+// fits into the 38 bits that block records have for sizes in units.
 const MaxSize = int64(1) << 46
 
-// Policy selects the block for a request if several free blocks have the best size.
+// Policy breaks ties between free blocks of the best size.
 type Policy uint8
 
 const (
-	// CreationOrder selects the block in the oldest segment, and there the one with the lowest
-	// offset. Ranks with the same history select the same block.
+	// CreationOrder selects the lowest offset in the oldest segment. Ranks with the same history
+	// select the same block.
 	CreationOrder Policy = iota
-	// AddressOrder selects the block with the lowest address, like PyTorch up to 2.11. Ranks can
-	// select different blocks, because their segments have different addresses.
+	// AddressOrder selects the lowest address, like PyTorch up to 2.11. Ranks can diverge, because
+	// their segments have different addresses.
 	AddressOrder
 )
 
@@ -40,23 +40,22 @@ func (p Policy) String() string {
 type Sizing uint8
 
 const (
-	// Geometric makes a new segment as large as all earlier segments together. It splits a block
-	// for a smaller request if at least one Unit remains.
+	// Geometric doubles the mapped memory with each segment. It splits a block for a smaller request
+	// if at least one Unit remains.
 	Geometric Sizing = iota
-	// Stepped follows PyTorch. Small requests, up to 1 MiB, get segments of 2 MiB. Large requests
-	// get segments of 20 MiB, or of a multiple of 2 MiB. Stepped splits a block for a large request
-	// only if more than 1 MiB remains.
+	// Stepped follows PyTorch. Requests up to 1 MiB get segments of 2 MiB, and those below 10 MiB
+	// segments of 20 MiB. Others get segments of their size, rounded up to 2 MiB. Requests above 1 MiB
+	// split a block only if more than 1 MiB remains.
 	Stepped
 )
 
-// The sizes for Stepped come from PyTorch's c10/cuda/CUDACachingAllocator.cpp and
-// AllocatorConfig.h.
+// Sizes for Stepped, from PyTorch's c10/cuda/CUDACachingAllocator.cpp and AllocatorConfig.h.
 const (
 	smallLimit   = 1 * mib  // maximum size of small requests
-	smallSegment = 2 * mib  // size of segments for small requests
-	largeSegment = 20 * mib // size of segments for large requests below largeLimit
-	largeLimit   = 10 * mib // a request of at least this size gets a segment that fits it
-	largeStep    = 2 * mib  // the size of such a segment is a multiple of this
+	smallSegment = 2 * mib  // segment size for small requests
+	largeSegment = 20 * mib // segment size for requests above smallLimit and below largeLimit
+	largeLimit   = 10 * mib
+	largeStep    = 2 * mib // granularity of segments for requests of largeLimit or more
 )
 
 // Config configures a Core. It must be the same on all ranks that are to place blocks identically.
@@ -67,14 +66,13 @@ type Config struct {
 	// Capacity limits the mapped bytes; 0 means no limit.
 	Capacity int64
 
-	// First is the size of the first segment in bytes, for Geometric sizing. 0 means 64 MiB.
+	// First is the size of the first segment in bytes, for Geometric sizing; 0 means 64 MiB.
 	First int64
-	// Granularity is a power of two, in bytes. With Geometric sizing, the sizes of segments are
-	// multiples of Granularity. 0 means 2 MiB.
+	// Granularity divides the segment sizes of Geometric sizing. It is a power of two, in bytes; 0
+	// means 2 MiB.
 	Granularity int64
 }
 
-// ensureDefaults replaces the fields whose 0 means a default.
 func (c *Config) ensureDefaults() {
 	if c.First == 0 {
 		c.First = 64 * mib
@@ -103,10 +101,10 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the largest size of a new segment that Capacity permits. It returns 0 if
-// the request does not fit into this segment, or if Sizing is Stepped, whose sizes are fixed.
+// remainingSegment returns the size of the largest segment that Capacity permits, or 0 if it is too
+// small for the request. It also returns 0 for Stepped sizing, whose sizes are fixed.
 func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
-	bytes := (c.Capacity - mappedBytes) &^ (c.Granularity - 1) // rounded down
+	bytes := (c.Capacity - mappedBytes) &^ (c.Granularity - 1) // round down
 	if bytes < requestBytes || c.Sizing == Stepped {
 		return 0
 	}

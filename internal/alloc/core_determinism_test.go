@@ -7,22 +7,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Each rank of a job has a Core, which places blocks in segments. A driver chooses the addresses of
-// the segments, and it chooses others on each rank. Nevertheless, all ranks must place a block at
-// the same offset of the same segment.
-
-// rank simulates a rank with a driver.
+// rank simulates one process of a job.
 type rank struct {
 	core      *Core
 	addresses []uint64 // of future segments
-	live      []Block  // in the order of allocation
+	live      []Block // in the order of allocation
 }
 
-// newRanks returns two ranks. Their drivers choose addresses in opposite orders: ascending on rank
-// 0, and descending on rank 1.
+// newRanks returns ranks that map segments at ascending and at descending addresses.
 func newRanks(tb rapid.TB, config Config) (ranks [2]rank) {
-	const addressCount = 1 << 10
-	const distance = 1 << 36 // between addresses, so that segments do not overlap
+	const addressCount = 1 << 10 // more than a test needs
+	const distance = 1 << 36     // between addresses, so that segments do not overlap
 	for i := range ranks {
 		c, err := New(config)
 		if err != nil {
@@ -39,7 +34,7 @@ func newRanks(tb rapid.TB, config Config) (ranks [2]rank) {
 	return ranks
 }
 
-// alloc allocates a block, and appends it to r.live. If the Core needs a segment, alloc adds one.
+// alloc allocates a block, and adds a segment first if the Core needs one.
 func (r *rank) alloc(t rapid.TB, size int64, stream Stream) {
 	block, growth, err := r.core.Alloc(size, stream)
 	if err != nil {
@@ -64,7 +59,7 @@ func (r *rank) alloc(t rapid.TB, size int64, stream Stream) {
 	r.live = append(r.live, block)
 }
 
-// free frees r.live[i] and removes it from the list.
+// free frees r.live[i].
 func (r *rank) free(t rapid.TB, i int) {
 	if _, err := r.core.Free(r.live[i]); err != nil {
 		t.Fatal(err)
@@ -73,15 +68,12 @@ func (r *rank) free(t rapid.TB, i int) {
 	r.live = append(r.live[:i], r.live[i+1:]...)
 }
 
-// TestPlacementDoesNotDependOnSegmentAddresses makes the same random calls on two ranks. Both must
-// return equal blocks.
 func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := Config{First: mib, Granularity: 64 * kib}
-		config.Sizing = Sizing(rapid.IntRange(0, 1).Draw(t, "sizing")) // one of two ways
+		config.Sizing = Sizing(rapid.IntRange(0, 1).Draw(t, "sizing")) // Geometric or Stepped
 		ranks := newRanks(t, config)
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
-			// If there is a block, one in three steps frees one.
 			liveCount := len(ranks[0].live)
 			isFree := liveCount > 0 && rapid.IntRange(0, 2).Draw(t, "kind") == 0
 			if isFree {
@@ -104,9 +96,8 @@ func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 	})
 }
 
-// TestAddressOrderDivergesAndCreationOrderDoesNot allocates a block on two ranks. On each, two
-// segments have a free block of its size. AddressOrder prefers the segment with the lower address,
-// which is segment 0 on rank 0, and segment 1 on rank 1. CreationOrder prefers segment 0.
+// If two segments have a free block of the requested size, AddressOrder prefers the segment with
+// the lower address, and CreationOrder the older one. Only on rank 0 is this the same segment.
 func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
 	got := placeAfterReuse(t, AddressOrder)
 	if got[0].Segment != 0 || got[1].Segment != 1 {
@@ -120,8 +111,8 @@ func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
 	}
 }
 
-// placeAfterReuse fills two segments on each of two ranks, frees the first block of each segment,
-// and then allocates a block of the same size. It returns the last block of each rank.
+// placeAfterReuse fills two segments on each rank, frees the first block of each segment, and
+// returns the next block that each rank allocates.
 func placeAfterReuse(tb testing.TB, policy Policy) (last [2]Block) {
 	tb.Helper()
 	const stream = 0
@@ -132,8 +123,8 @@ func placeAfterReuse(tb testing.TB, policy Policy) (last [2]Block) {
 			r.alloc(tb, mib, stream)
 		}
 
-		r.free(tb, 0) // the first block of segment 0
-		r.free(tb, 1) // that of segment 1, because r.live contains one block less now
+		r.free(tb, 0) // the first block of segment 0, which shifts the indexes of the others
+		r.free(tb, 1) // the first block of segment 1
 		r.alloc(tb, mib, stream)
 		newest := len(r.live) - 1
 		last[i] = r.live[newest]

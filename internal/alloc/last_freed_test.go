@@ -6,13 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A Core does not merge a freed block with its free neighbors at once, but in the next call. If
-// that call allocates the block again, the merge is not necessary. This saves time, and must not
-// change where blocks are placed.
-
-// TestLastFreedBlockDoesNotChangePlacement makes the same random calls on two Cores. One is called
-// eager: Verify, which merges the last freed block, follows each of its calls. The other is called
-// lazy. Both must place blocks at the same offsets.
+// A Core merges a freed block with its free neighbors only in the next call. This optimization does
+// not change placement.
 func TestLastFreedBlockDoesNotChangePlacement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := corePair{lazy: mustNew(t), eager: mustNew(t)}
@@ -26,7 +21,7 @@ func TestLastFreedBlockDoesNotChangePlacement(t *testing.T) {
 				p.alloc(t, size, stream)
 			}
 
-			if err := p.eager.Verify(); err != nil {
+			if err := p.eager.Verify(); err != nil { // merges the last freed block
 				t.Fatal(err)
 			}
 		}
@@ -43,16 +38,14 @@ func TestLastFreedBlockDoesNotChangePlacement(t *testing.T) {
 	})
 }
 
-// corePair holds two Cores on which the same calls are made.
+// corePair holds two Cores with the same calls. Verify follows each call of the eager Core.
 type corePair struct {
 	lazy, eager *Core
 	live        []blockPair // in the order of allocation
 }
 
-// blockPair holds the blocks that two Cores returned for the same request.
 type blockPair struct{ lazy, eager Block }
 
-// alloc allocates a block on both Cores, and checks that they place it identically.
 func (p *corePair) alloc(t *rapid.T, size int64, stream Stream) {
 	lazy := allocGrowing(t, p.lazy, size, stream)
 	eager := allocGrowing(t, p.eager, size, stream)
@@ -65,15 +58,14 @@ func (p *corePair) alloc(t *rapid.T, size int64, stream Stream) {
 	p.live = append(p.live, blockPair{lazy: lazy, eager: eager})
 }
 
-// free frees the block p.live[i] on both Cores.
+// free frees p.live[i].
 func (p *corePair) free(t *rapid.T, i int) {
 	mustFree(t, p.lazy, p.live[i].lazy)
 	mustFree(t, p.eager, p.live[i].eager)
 	p.live = append(p.live[:i], p.live[i+1:]...)
 }
 
-// drawIndexToFree returns the index of the newest live block in three of four cases, and otherwise
-// a random index.
+// drawIndexToFree prefers the newest live block, which the next Alloc may get back.
 func drawIndexToFree(t *rapid.T, liveCount int) int {
 	newest := liveCount - 1
 	isRandom := rapid.IntRange(0, 3).Draw(t, "which") == 0
@@ -84,9 +76,8 @@ func drawIndexToFree(t *rapid.T, liveCount int) int {
 	return newest
 }
 
-// mustNew returns an empty Core whose first segment will have 4 MiB.
 func mustNew(t *rapid.T) *Core {
-	c, err := New(Config{First: 4 << 20})
+	c, err := New(Config{First: 4 * mib})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +91,7 @@ func mustFree(t *rapid.T, c *Core, b Block) {
 	}
 }
 
-// allocGrowing allocates a block. If the Core needs a segment, allocGrowing adds it.
+// allocGrowing allocates a block, and adds a segment first if the Core needs one.
 func allocGrowing(t *rapid.T, c *Core, size int64, stream Stream) Block {
 	for {
 		b, growth, err := c.Alloc(size, stream)

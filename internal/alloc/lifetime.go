@@ -5,27 +5,21 @@ import (
 	"slices"
 )
 
-// Suppose that stream 1 owns a block, and that stream 2 also uses it. The program frees the block
-// while work of stream 2 may still be running. The block is then deferred:
-//
-//   - deferBlock adds it to a list of stream 1, its owner. It reports an event, which the caller
-//     must record on stream 2. The event occurs when the earlier work of stream 2 is complete.
-//   - If the caller later waits for stream 2, endDeferral makes the block free.
-//   - If stream 1 needs memory sooner, freeAndReportWaits makes the block free at once. It reports
-//     that stream 1 must wait for the event, on the device.
-
-// lifetimes decides when freed memory can be allocated again.
+// lifetimes decides when freed memory can be allocated again. Suppose that stream 1 owns a block
+// and the program frees it while work of stream 2 may still use it. deferBlock then reports an
+// event for the caller to record on stream 2. The block becomes free when the caller reports that
+// stream 2 is complete, or earlier if stream 1 needs memory and waits for the event on the device.
 type lifetimes struct {
 	placer
 	streamTable
 	useTable
 	reports
 	deferralCount    uint64   // number of blocks deferred so far
-	deferringStreams []uint32 // memory for the result of streamsWithDeferrals, reused by each call
+	deferringStreams []uint32 // result of streamsWithDeferrals, reused by each call
 }
 
-// prepareFree completes the previous call. It clears the reports of that call. If that call was a
-// Free, it merges the freed block with its neighbors.
+// prepareFree clears the reports of the previous call. If that call was a Free, prepareFree merges
+// the freed block with its neighbors.
 func (l *lifetimes) prepareFree() {
 	if l.reports.hasEntries {
 		l.reports.clear()
@@ -36,8 +30,8 @@ func (l *lifetimes) prepareFree() {
 	}
 }
 
-// freeOrPark handles the Free of block b, which has the given id, and returns the new state. A
-// block that is pinned or kept becomes parked: its memory stays allocated.
+// freeOrPark frees, defers or parks a live block and returns the new state. The memory of a parked
+// block stays allocated.
 func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	if l.rareFields[id].pins > 0 || l.rareFields[id].isKept {
 		b.setState(Parked)
@@ -48,8 +42,6 @@ func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	return l.freeOrDefer(id)
 }
 
-// freeOrDefer defers a block that other streams can still use, and makes other blocks free. It
-// returns the new state.
 func (l *lifetimes) freeOrDefer(id uint32) State {
 	l.removeCompleteUses(&l.rareFields[id], l.streams)
 	hasUses := l.rareFields[id].firstUse != 0
@@ -62,8 +54,7 @@ func (l *lifetimes) freeOrDefer(id uint32) State {
 	return Free
 }
 
-// deferBlock defers a block. For each of the block's uses, it reports an event that the caller must
-// record. The uses get the number of the deferral.
+// deferBlock reports one event to record for each stream that can still use the block.
 func (l *lifetimes) deferBlock(id uint32) {
 	l.deferralCount++
 	l.reports.hasEntries = true
@@ -80,9 +71,9 @@ func (l *lifetimes) deferBlock(id uint32) {
 	l.counts.deferredBytes += b.size()
 }
 
-// endDeferral ends the use of a deferred block by a stream, and frees the block if it has no other
-// use. It does nothing if the block was deferred after the block with the number lastDeferral,
-// because the stream's work is known to be complete only up to then.
+// endDeferral ends a stream's use of a deferred block, and frees the block after its last use.
+// Blocks deferred after lastDeferral keep their uses, because the stream's later work may not be
+// complete.
 func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	fields := &l.rareFields[id]
 	isRemoved := l.removeUse(fields, streamID, lastDeferral)
@@ -93,8 +84,8 @@ func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	}
 }
 
-// freeAndReportWaits makes a deferred block free before its uses are complete. It reports the
-// events for which the next user of the memory must wait.
+// freeAndReportWaits frees a deferred block before its uses are complete. It reports the events for
+// which the next user of the memory must wait.
 func (l *lifetimes) freeAndReportWaits(id uint32) {
 	fields := &l.rareFields[id]
 	for useID := fields.firstUse; useID != 0; useID = l.uses[useID].next {
@@ -108,8 +99,7 @@ func (l *lifetimes) freeAndReportWaits(id uint32) {
 	l.freeDeferred(id)
 }
 
-// reportReturned adds a block to ReturnedBlocks. Call it before makeFree, which can drop the
-// block's record.
+// reportReturned must precede makeFree, which can drop the block's record.
 func (l *lifetimes) reportReturned(id uint32) {
 	l.reports.hasEntries = true
 	region := l.regionOf(&l.blocks[id])
@@ -117,7 +107,6 @@ func (l *lifetimes) reportReturned(id uint32) {
 	l.reports.returned = append(l.reports.returned, returned)
 }
 
-// freeDeferred makes a deferred block free.
 func (l *lifetimes) freeDeferred(id uint32) {
 	b := &l.blocks[id]
 	l.removeDeferred(id)
@@ -125,13 +114,12 @@ func (l *lifetimes) freeDeferred(id uint32) {
 	l.makeFree(b, id)
 }
 
-// ownerOf returns the stream that owns a block.
 func (l *lifetimes) ownerOf(b *block) *stream {
 	streamID := l.indexIDOf(b) / 2 // see selectStream
 	return &l.streams[streamID]
 }
 
-// appendDeferred adds a block at the end of its owner's list of deferred blocks.
+// appendDeferred appends a block to its owner's list of deferred blocks.
 func (l *lifetimes) appendDeferred(id uint32) {
 	owner, fields := l.ownerOf(&l.blocks[id]), &l.rareFields[id]
 	fields.prevDeferred = owner.lastDeferred
@@ -145,7 +133,6 @@ func (l *lifetimes) appendDeferred(id uint32) {
 	owner.lastDeferred = id
 }
 
-// removeDeferred removes a block from its owner's list of deferred blocks.
 func (l *lifetimes) removeDeferred(id uint32) {
 	owner, fields := l.ownerOf(&l.blocks[id]), &l.rareFields[id]
 	if fields.prevDeferred != 0 {
@@ -161,8 +148,8 @@ func (l *lifetimes) removeDeferred(id uint32) {
 	}
 }
 
-// streamsWithDeferrals returns the ids of streams with deferred blocks, sorted by the streams'
-// numbers. The result is valid until the next call.
+// streamsWithDeferrals returns the ids of the streams that own deferred blocks, sorted by stream
+// number. The result is valid until the next call.
 func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	l.deferringStreams = l.deferringStreams[:0]
 	for id := range l.streams {
@@ -177,8 +164,8 @@ func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	return l.deferringStreams
 }
 
-// indexFor selects the stream of a request. It returns the id of the index of free blocks that
-// serves requests of this size. roundedBytes is the size, rounded up to units of 512 bytes.
+// indexFor selects the stream of a request and returns the id of its index of free blocks for this
+// size, which must be rounded up to units.
 func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
 	if stream != l.selectedStream {
 		l.selectStream(stream)
@@ -187,27 +174,24 @@ func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
 	return l.selectedIndex + l.config.smallIndexBit(roundedBytes)
 }
 
-// selectStream makes a stream the selected one: the stream of the latest request. It assigns a
-// number to the stream if the stream has none.
+// selectStream caches the index of the latest request's stream, and numbers a new stream.
 func (l *lifetimes) selectStream(stream Stream) {
 	streamID := l.ensureStream(stream)
 	l.assignNumber(streamID)
 	l.selectedStream = stream
-	l.selectedIndex = streamID * 2 // each stream has two indexes: for large and for small requests
+	l.selectedIndex = streamID * 2 // each stream has two indexes, for large and small requests
 }
 
-// ensureStream adds a stream if it is unknown, and returns its id.
 func (l *lifetimes) ensureStream(stream Stream) uint32 {
 	streamID, isKnown := l.streamIDs[stream]
 	if !isKnown {
 		streamID = l.addStream(stream)
-		l.indexes = append(l.indexes, nil, nil) // created when the stream gets memory
+		l.indexes = append(l.indexes, nil, nil) // both are created when the stream gets memory
 	}
 
 	return streamID
 }
 
-// stateView returns the View of a block.
 func (l *lifetimes) stateView(id uint32) View {
 	b := &l.blocks[id]
 	view := View{
@@ -217,13 +201,12 @@ func (l *lifetimes) stateView(id uint32) View {
 		Pins:   l.rareFields[id].pins,
 	}
 	if b.state() == Free {
-		view.Handle = 0 // only allocated blocks have handles
+		view.Handle = 0 // free blocks have no handle
 	}
 
 	return view
 }
 
-// segmentView returns the description of the segment with the given ordinal.
 func (l *lifetimes) segmentView(ordinal int32) Segment {
 	s := &l.segments[ordinal]
 	return Segment{

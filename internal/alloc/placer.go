@@ -2,48 +2,33 @@ package alloc
 
 import "fmt"
 
-// A stream's free blocks are in an index, which finds them by size. Suppose that these are a block
-// of 2 MiB and a block of 64 MiB, and that the program requests 1 MiB:
-//
-//   - findBlock returns the smallest block that is large enough: the one of 2 MiB.
-//   - takeFront splits this block. It takes the first 1 MiB. The rest stays free, in the index.
-//   - makeLive makes the taken block live, and returns it as a Block for the program.
-//
-// Free leaves the block in lastFreed, outside the index. If the next call is an Alloc of the same
-// size, it can return this block at once. Otherwise, a later call adds the block to the index,
-// merged with those of its neighbors that are free: here, with the rest of 1 MiB.
-//
-// Blocks are in regions. A region is the part of a segment that belongs to one stream. All segments
-// together form the arena. Positions in the arena are in units of 512 bytes.
-
-// placer chooses free blocks for requests and counts memory.
+// placer chooses free blocks for requests and counts memory. Each stream has an index of its free
+// blocks. Free does not index a block but stores it in lastFreed, because the next Alloc often
+// takes it back. Positions and sizes are in units of 512 bytes, across all segments.
 type placer struct {
 	layout
 	config      Config
 	isGeometric bool   // whether config.Sizing is Geometric
 	arenaEnd    uint64 // position after the last segment
-	mappedBytes int64  // sum of the sizes of all segments
+	mappedBytes int64  // sum of all segment sizes
 	counts      counts
 	freeCount   uint64 // increases when a block becomes free, and when Seize takes memory
 	lastOwner   uint32 // number of the stream that owns the block of the latest call
 
-	// These fields describe the block of the latest Alloc.
-	lastAllocated      uint32 // id of the block, or 0 if a later call has reset it
+	// The latest Alloc, until another call resets lastAllocated.
+	lastAllocated      uint32 // block id, or 0
 	lastAllocatedUnits uint64 // requested size
 	lastAllocatedIndex uint32 // index for the request
 
-	// These fields describe the block of the latest Free.
-	lastFreed            uint32 // id of the block; 0 once the block is live again or in an index
-	lastFreedIndex       uint32 // index to which lastFreed will be added
-	isLastAllocatedFreed bool   // whether lastFreed was freed right after its Alloc
+	// The latest Free, until the block is live again or in an index.
+	lastFreed            uint32 // block id, or 0
+	lastFreedIndex       uint32
+	isLastAllocatedFreed bool // whether lastFreed was freed right after its Alloc
 	lastFreedNeighbors   neighborStates
 }
 
-// findBlock returns the best free block for a request and the block's size, or 0 and 0. Afterwards,
-// lastFreed is in its index.
-//
-// If lastFreed belongs to the searched index, findBlock searches before it adds lastFreed, because
-// that is faster. It repeats the search if lastFreed can have changed the result.
+// findBlock returns the best free block for a request, and its size. It also merges lastFreed into
+// its index: if this is the searched index, only after a first search, which is faster.
 func (p *placer) findBlock(
 	index *sizeIndex, units uint64, indexID uint32,
 ) (id uint32, foundUnits uint64) {
@@ -56,29 +41,29 @@ func (p *placer) findBlock(
 	}
 
 	id, foundUnits = p.findInIndex(index, units)
-	if p.lastFreed != 0 {
-		mergedUnits := p.mergeLastFreedInto(index)
-		b := &p.blocks[id]
-		// If a block is too small, the subtraction wraps around to a huge number. If the sizes are equal,
-		// the block with the lower position is better, which only a new search finds out.
-		canMergedBeBetter := mergedUnits-units <= foundUnits-units
-		// If lastFreed was next to the found block, both are now parts of the merged block. If no block
-		// was found, b is record 0, which is never Free.
-		isFoundGone := b.units() != foundUnits || b.state() != Free
-		if canMergedBeBetter || isFoundGone {
-			id, foundUnits = p.findInIndex(index, units)
-		}
+	if p.lastFreed == 0 {
+		return id, foundUnits
+	}
+
+	mergedUnits := p.mergeLastFreedInto(index)
+	b := &p.blocks[id]
+	// For a block that is too small, the difference wraps around to a huge number. Equal sizes need a
+	// new search, which compares positions.
+	canMergedBeBetter := mergedUnits-units <= foundUnits-units
+	// The merge can have absorbed the found block. Record 0 is never Free.
+	isFoundGone := b.units() != foundUnits || b.state() != Free
+	if canMergedBeBetter || isFoundGone {
+		return p.findInIndex(index, units)
 	}
 
 	return id, foundUnits
 }
 
-// takeFront takes the first units of a free block out of the index, as a block with the returned
-// id. The rest stays free and keeps its id. If the block must not be split, takeFront takes all of
-// it. foundUnits is the size of the free block.
+// takeFront splits a free block of foundUnits and returns the id of its front, which leaves the
+// index. The rest keeps id. A block that must not be split leaves the index as a whole.
 func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64) uint32 {
 	restUnits := foundUnits - units
-	// Geometric sizing permits every split; the check of isGeometric only saves a call.
+	// config.shouldSplit permits every Geometric split; isGeometric only saves the call.
 	shouldSplit := restUnits > 0 && (p.isGeometric ||
 		p.config.shouldSplit(int64(units)<<unitShift, int64(restUnits)<<unitShift))
 	if !shouldSplit {
@@ -89,12 +74,12 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	frontID := p.newBlock()
 	b, frontBlock := &p.blocks[id], &p.blocks[frontID] // after newBlock, which can move the records
 	frontBlock.positionAndRegion = b.positionAndRegion
-	frontBlock.unitsAndPrev = units << idBits // linkAfter sets the part for prev
+	frontBlock.unitsAndPrev = units << idBits // linkAfter adds prev
 	frontBlock.next = id
 	p.linkAfter(frontBlock, b.prev(), frontID)
 	b.setPrev(frontID)
-	restPosition := b.positionAndRegion + units<<idBits // the region stays the same
-	isLarge := foundUnits > exactBins                   // only large blocks can be resized in place
+	restPosition := b.positionAndRegion + units<<idBits // in the same region
+	isLarge := foundUnits > exactBins                   // only such blocks can be resized in place
 	if isLarge && p.tryResizeInPlace(index, b, id, restPosition, restUnits) {
 		return frontID
 	}
@@ -105,8 +90,7 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	return frontID
 }
 
-// makeLive makes a block live and returns its description. The block must be in no index. size is
-// the requested number of bytes.
+// makeLive expects a block that is in no index. size is the number of requested bytes.
 func (p *placer) makeLive(id uint32, size int64) Block {
 	b := &p.blocks[id]
 	b.packed = uint64(Live) | uint64(size)<<requestedShift
@@ -114,7 +98,7 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	view := region.blockView(b, id)
 	p.lastOwner = region.owner
 	if end := b.position() + b.units(); end > region.dirtyEnd {
-		region.dirtyEnd = end // above it, memory is clean: no queued work can use it
+		region.dirtyEnd = end // queued work can use memory below it
 	}
 
 	p.counts.liveCount++
@@ -134,8 +118,8 @@ func (p *placer) makeFree(b *block, id uint32) {
 	p.mergeBlock(p.indexes[p.indexIDOf(b)], b, id, p.neighborStates(b))
 }
 
-// invalidateHandle makes the handle of a block invalid and subtracts the block from the counts. The
-// caller must then add the block to an index or store it in lastFreed.
+// invalidateHandle also subtracts the block from the counts. The caller must then add the block to
+// an index or store it in lastFreed.
 func (p *placer) invalidateHandle(b *block) {
 	p.counts.usedBytes -= b.size()
 	p.counts.requestedBytes -= b.requested()
@@ -144,8 +128,8 @@ func (p *placer) invalidateHandle(b *block) {
 	b.packed = uint64(unusedRecord)
 }
 
-// tryReserve reserves the first units of the best free block of an index, which means that this
-// memory stays with its stream. It returns false if no block is large enough.
+// tryReserve reserves the first units of the best free block for its stream, so that no other
+// stream takes them. It returns false if no block is large enough.
 func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	id, _ := p.findBlock(p.indexes[indexID], units, indexID)
 	if id == 0 {
@@ -157,11 +141,11 @@ func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 	return true
 }
 
-// newOutOfMemoryError returns the error for a request of size bytes. A stream can have two indexes,
-// for large and for small requests. indexID is one of them.
+// newOutOfMemoryError reports the free memory of both indexes of the stream to which indexID
+// belongs.
 func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	e := &OutOfMemoryError{Requested: size, Capacity: p.config.Capacity}
-	largeIndex, smallIndex := indexID&^1, indexID|1
+	largeIndex, smallIndex := indexID&^1, indexID|1 // for large and small requests
 	for _, id := range [2]uint32{largeIndex, smallIndex} {
 		if index := p.indexes[id]; index != nil {
 			e.Free += p.freeBytes(index)
@@ -172,8 +156,8 @@ func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	return e
 }
 
-// segmentBase returns the position of a new segment. With CreationOrder, this is the end of the
-// arena. With AddressOrder, it is the address in units.
+// segmentBase returns the position of a new segment: the end of the arena with CreationOrder, or
+// the address in units with AddressOrder.
 func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
 	hasBlockIDs := len(p.blocks)+1 < maxBlocks // the segment needs two: a block and a sentinel
@@ -193,14 +177,13 @@ func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	return address >> unitShift, nil
 }
 
-// createRegion creates a region with one free block and returns the region's id. base is the
-// region's position. The segment has the given ordinal. owner is the number of the stream to which
-// the index belongs.
+// createRegion returns the id of a new region, a part of a segment that belongs to one stream. The
+// region has one free block. owner is the stream's number.
 func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
 	regionID, blockID, sentinelID := p.newRegion(), p.newBlock(), p.newBlock()
 	p.regions[regionID] = region{
 		origin:      base,
-		dirtyEnd:    base, // no work can use the memory yet
+		dirtyEnd:    base, // all memory is clean
 		reservedEnd: base, // no memory is reserved
 		ordinal:     ordinal,
 		indexID:     indexID,
@@ -211,8 +194,7 @@ func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal
 		p.indexes[indexID] = new(sizeIndex)
 	}
 
-	// The blocks of a region form a circular list. The sentinel, a record without memory, is between
-	// the last block and the first.
+	// The blocks of a region form a circular list, closed by the sentinel, a record without memory.
 	b, sentinel := &p.blocks[blockID], &p.blocks[sentinelID]
 	b.positionAndRegion = base<<idBits | uint64(regionID)
 	b.unitsAndPrev = units<<idBits | uint64(sentinelID)
@@ -224,7 +206,6 @@ func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal
 	return regionID
 }
 
-// isSegmentFree reports whether each region of a segment consists of one free block.
 func (p *placer) isSegmentFree(s *segment) bool {
 	for regionID := s.firstRegion; regionID != 0; regionID = p.regions[regionID].next {
 		if _, isFree := p.firstBlock(regionID); !isFree {
@@ -235,11 +216,10 @@ func (p *placer) isSegmentFree(s *segment) bool {
 	return true
 }
 
-// dropRegions drops a region and the later regions of its segment. Each must consist of one free
-// block.
+// dropRegions drops a region and all later ones of its segment. Each must be one free block.
 func (p *placer) dropRegions(regionID uint32) {
 	for regionID != 0 {
-		region := p.regions[regionID] // a copy, because dropRegion clears the record
+		region := p.regions[regionID] // copy, because dropRegion clears the record
 		blockID, _ := p.firstBlock(regionID)
 		p.removeBlock(p.indexes[region.indexID], &p.blocks[blockID], p.blocks[blockID].units())
 		p.dropBlock(&p.blocks[blockID], blockID)

@@ -5,31 +5,26 @@ import (
 	"iter"
 )
 
-// The caller maps memory in segments. Suppose that it maps 64 MiB at address 0x7f0000000000 for
-// stream 1. AddSegment makes this segment 0, and the next one segment 1. These numbers are called
-// ordinals. If Trim removes segment 0, the ordinal 0 is not used again.
-
-// Segment describes a range of mapped memory.
+// Segment describes a range of memory that the caller has mapped.
 type Segment struct {
 	Ordinal int32 // position in the order of creation, from 0; never reused
 	Bytes   int64
 	Address uint64 // as passed to AddSegment
-	Stream  Stream // stream for which the segment was mapped
+	Stream  Stream // for which the segment was mapped
 }
 
-// segment is the record of a segment. It stays, with 0 bytes, after Trim or Rebuild has removed the
-// segment.
+// segment is the record of a segment. Records of removed segments stay, with 0 bytes.
 type segment struct {
-	base        uint64 // position among all segments, in units of 512 bytes; see placer.segmentBase
+	base        uint64 // see placer.segmentBase
 	bytes       int64
-	address     uint64 // see Segment
-	indexID     uint32 // index of free blocks of the stream for which the segment was mapped
-	firstRegion uint32 // id of the first region, which is a part that belongs to one stream; or 0
-	isRetired   bool   // whether the segment serves no more requests; see Rebuild
+	address     uint64
+	indexID     uint32 // free-block index for which the segment was mapped
+	firstRegion uint32 // head of the list of regions, each owned by one stream
+	isRetired   bool   // whether Rebuild has ended its use for new requests
 }
 
-// AddSegment adds the segment that growth requested and returns its ordinal. The caller must have
-// mapped the segment at address. The address affects placement only with AddressOrder.
+// AddSegment adds the segment that growth requested, which the caller has mapped at address, and
+// returns its ordinal. The address affects placement only with AddressOrder.
 //
 // Errors: ErrSize, ErrAddress, *OutOfMemoryError if Capacity would be exceeded, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
@@ -39,7 +34,7 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	ordinal := int32(len(c.segments))
 	minBytes := max(1, growth.minBytes)
 	isSizeValid := bytes >= minBytes && bytes <= MaxSize && bytes%Unit == 0
-	isIndexValid := int(indexID) < len(c.indexes) // can be false for a Growth from another Core
+	isIndexValid := int(indexID) < len(c.indexes) // another Core's Growth may have a higher one
 	if !isSizeValid || !isIndexValid {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}
@@ -92,9 +87,9 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	}
 }
 
-// Trim removes segments without allocated blocks, newest first, and returns them. The caller can
-// unmap them. Trim keeps at least minMappedBytes mapped. The returned slice is valid until the next
-// change of the Core.
+// Trim removes segments without allocated blocks, newest first, while at least minMappedBytes stay
+// mapped. It returns them for the caller to unmap. The slice is valid until the next change of the
+// Core.
 func (c *Core) Trim(minMappedBytes int64) []Segment {
 	c.mergeLastFreed()
 	c.reports.clear()
@@ -117,8 +112,8 @@ func (c *Core) Trim(minMappedBytes int64) []Segment {
 	return c.reports.trimmed
 }
 
-// Inventory lists all segments, and the blocks that are live or pinned. CommonLayout compares the
-// inventories of all ranks. Inventory returns ErrDeferred if the Core has deferred blocks.
+// Inventory lists all segments, and the blocks that are live or pinned, for CommonLayout. It
+// returns ErrDeferred if the Core has deferred blocks.
 func (c *Core) Inventory() (Inventory, error) {
 	c.mergeLastFreed()
 	var inventory Inventory
@@ -135,8 +130,7 @@ func (c *Core) Inventory() (Inventory, error) {
 				return Inventory{}, fmt.Errorf("listing blocks: %w", ErrDeferred)
 			}
 
-			// A parked block without pins was kept by an earlier Rebuild. The next one frees it.
-			isKeptOnly := v.State == Parked && v.Pins == 0
+			isKeptOnly := v.State == Parked && v.Pins == 0 // by the last Rebuild; the next one frees it
 			if v.State == Free || isKeptOnly {
 				continue
 			}
@@ -157,7 +151,7 @@ func (c *Core) Inventory() (Inventory, error) {
 	return inventory, nil
 }
 
-// extent returns the segment's Extent, which is zero if the segment is removed or retired.
+// extent returns the zero Extent for a removed or retired segment.
 func (s *segment) extent() Extent {
 	if s.bytes == 0 || s.isRetired {
 		return Extent{}
@@ -166,7 +160,7 @@ func (s *segment) extent() Extent {
 	return Extent{Bytes: s.bytes, Small: isSmallIndex(s.indexID)}
 }
 
-// ensureNumber returns the number of a stream. If the stream has none, it gets the next one.
+// ensureNumber returns a stream's number, the next free one for a new stream.
 func ensureNumber(numbers map[Stream]uint32, stream Stream) uint32 {
 	number, isKnown := numbers[stream]
 	if !isKnown {
@@ -177,16 +171,15 @@ func ensureNumber(numbers map[Stream]uint32, stream Stream) uint32 {
 	return number
 }
 
-// Rebuild changes the layout to that of an Arrangement, which CommonLayout returns. Live and pinned
-// blocks keep their positions and handles. Call Rebuild after waiting for each stream and calling
-// StreamCompleted.
+// Rebuild adopts the Arrangement that CommonLayout returned. Live and pinned blocks keep their
+// positions and handles. Before the call, wait for each stream and call StreamCompleted.
 //
-// Afterwards, each span of 2 MiB belongs to one stream: the stream of the live blocks in it, or
-// else stream 0. All streams can take free memory of stream 0 without waiting, unless a parked
-// block follows it. Streams get new numbers.
+// Each span of 2 MiB then belongs to the stream of its live blocks, or to stream 0 if it has none.
+// All streams can take free memory of stream 0 without waiting, unless a parked block follows it.
+// Streams get new numbers.
 //
-// The Arrangement retires segments that the ranks do not have in common. Rebuild returns those
-// without blocks, and the caller can unmap them.
+// The Arrangement retires segments that the ranks do not share. Rebuild returns the retired
+// segments without blocks for the caller to unmap.
 //
 // Error: ErrDeferred if there are deferred blocks. The Core is then unchanged.
 func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
@@ -209,9 +202,9 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 	c.hasKeptMemory = len(arrangement.KeptRanges) > 0
 	for ordinal, extent := range arrangement.Segments {
 		switch r.rebuildSegment(int32(ordinal), extent, held[ordinal]) {
-		case segmentAbsent, segmentUsable: // there is nothing to unmap
+		case segmentAbsent, segmentUsable:
 		case segmentRetired:
-			c.hasKeptMemory = true // it stays mapped, because it has blocks
+			c.hasKeptMemory = true // the segment's blocks keep it mapped
 		case segmentEmpty:
 			unusedSegments = append(unusedSegments, c.segmentView(int32(ordinal)))
 			c.segments[ordinal] = segment{}

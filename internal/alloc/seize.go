@@ -1,28 +1,15 @@
 package alloc
 
-// Seize can give memory of stream 2 to stream 1. Suppose that stream 1 needs 5 MiB, and that a
-// segment has these regions, which are the parts that belong to one stream:
-//
-//	region 1, of stream 1    0 to 4 MiB, free from 2 MiB on
-//	region 2, of stream 2    4 to 12 MiB, free up to 11 MiB
-//
-// The free memory from 2 to 11 MiB is a gap, in both regions. A region must start and end at a
-// multiple of 2 MiB, so the gap is usable up to 10 MiB. smallestGap therefore returns its last 6
-// MiB instead of 5: the gap from 4 to 10 MiB. transferGap splits region 2 at 10 MiB, and assigns
-// its first part to stream 1.
-
-// gap is a range of free memory in a segment. It can extend over several neighboring regions.
+// gap is a range of free memory in a segment, for Core.Seize. It can span several regions, each the
+// part of a segment that belongs to one stream.
 type gap struct {
-	regionID   uint32 // region that contains start, or an earlier region; 0 in the zero gap
+	regionID   uint32 // a region of the segment that begins at or before start, or 0 for no gap
 	start, end uint64 // positions in units of 512 bytes
 }
 
-// smallestGap returns the last part of the smallest gap that is large enough. If there is no such
-// gap, it returns the zero gap.
-//
-// The part has the given number of units, or more if a region cannot start at this distance from
-// the end of the gap. Each index belongs to a stream. smallestGap uses only the regions of indexes
-// for which canTakeFrom returns true.
+// smallestGap returns the last units of the smallest gap that is large enough, or the zero gap. It
+// rounds the start of the result down to a multiple of 2 MiB, where regions can start. canTakeFrom
+// selects the streams to take from, by the id of their index of free blocks.
 func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool) gap {
 	smallest, smallestUnits := gap{}, ^uint64(0)
 	for i := range l.segments {
@@ -30,11 +17,10 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 		segmentEnd := s.base + uint64(s.bytes)>>unitShift
 		for _, candidate := range l.gaps(s.firstRegion, canTakeFrom) {
 			if candidate.end < segmentEnd { // only the segment's last region can end anywhere
-				unusableUnits := (candidate.end - s.base) & (spanUnits - 1) // after a multiple of 2 MiB
+				unusableUnits := (candidate.end - s.base) & (spanUnits - 1) // since a multiple of 2 MiB
 				candidate.end -= unusableUnits
 			}
 
-			// start is the last position that leaves enough units and can be the start of a region.
 			start, isLargeEnough := l.regions[candidate.regionID].lastPosition(
 				candidate.start, candidate.end, units)
 			candidateUnits := candidate.end - candidate.start
@@ -48,16 +34,16 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 	return smallest
 }
 
-// gaps returns the gaps of a segment, in order. first is the id of the segment's first region, or 0
-// if the segment has been removed. Reserved memory, which stays with its stream, is in no gap.
-func (l *layout) gaps(first uint32, canTakeFrom func(indexID uint32) bool) (gaps []gap) {
+// gaps returns the gaps of a segment, in order of position. They exclude memory that Reserve has
+// reserved for its stream.
+func (l *layout) gaps(firstRegion uint32, canTakeFrom func(indexID uint32) bool) (gaps []gap) {
 	isAdjacent := false // whether the last gap ends where the current block begins
-	for regionID := first; regionID != 0; regionID = l.regions[regionID].next {
+	for regionID := firstRegion; regionID != 0; regionID = l.regions[regionID].next {
 		region := &l.regions[regionID]
 		isAllowed := canTakeFrom(region.indexID)
 		for id := l.blocks[region.sentinel].next; id != region.sentinel; id = l.blocks[id].next {
 			b := &l.blocks[id]
-			start := max(b.position(), region.reservedEnd) // reserved memory is below reservedEnd
+			start := max(b.position(), region.reservedEnd)
 			end := b.position() + b.units()
 			isTakable := isAllowed && b.state() == Free && start < end
 			isContinued := isAdjacent && start == b.position()
@@ -76,16 +62,16 @@ func (l *layout) gaps(first uint32, canTakeFrom func(indexID uint32) bool) (gaps
 	return gaps
 }
 
-// otherIndexesOf returns the indexes, except indexID, of the regions over which a gap extends.
-func (l *layout) otherIndexesOf(free gap, indexID uint32) (others []uint32) {
-	for regionID := free.regionID; regionID != 0; regionID = l.regions[regionID].next {
+// otherIndexesOf returns the indexes of the regions that a gap spans, except indexID.
+func (l *layout) otherIndexesOf(g gap, indexID uint32) (others []uint32) {
+	for regionID := g.regionID; regionID != 0; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)
-		if base >= free.end {
+		if base >= g.end {
 			break
 		}
 
 		regionIndex := l.regions[regionID].indexID
-		if regionIndex != indexID && end > free.start {
+		if regionIndex != indexID && end > g.start {
 			others = append(others, regionIndex)
 		}
 	}
@@ -93,32 +79,30 @@ func (l *layout) otherIndexesOf(free gap, indexID uint32) (others []uint32) {
 	return others
 }
 
-// transferGap gives the memory of a gap to an index. owner is the number of the index's stream.
-//
-// Clean memory is memory that no queued work can use. Other streams could take it again, so none of
-// the transferred memory stays clean.
-func (l *layout) transferGap(free gap, indexID, owner uint32) {
-	start := free.start // of the rest that has not been transferred yet
-	for regionID := free.regionID; start < free.end; regionID = l.regions[regionID].next {
+// transferGap moves the memory of a gap to an index. owner is the number of the index's stream. The
+// memory becomes dirty, so that other streams cannot take it back before this stream uses it.
+func (l *layout) transferGap(g gap, indexID, owner uint32) {
+	start := g.start // of the memory not transferred yet
+	for regionID := g.regionID; start < g.end; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)
 		if end <= start {
 			continue
 		}
 
 		if start > base {
-			regionID = l.splitRegion(regionID, start) // the new region begins at start
+			regionID = l.splitRegion(regionID, start) // returns the upper region
 		}
 
-		if free.end < end {
-			l.splitRegion(regionID, free.end) // the new region begins after the gap
-			end = free.end
+		if g.end < end {
+			l.splitRegion(regionID, g.end) // regionID remains the lower region
+			end = g.end
 		}
 
 		if l.regions[regionID].indexID != indexID {
 			l.assignRegion(regionID, indexID, owner)
 		}
 
-		l.regions[regionID].dirtyEnd = end // memory is clean only above it
+		l.regions[regionID].dirtyEnd = end
 		start = end
 	}
 }

@@ -1,33 +1,23 @@
 package alloc
 
-// Suppose that stream 1 owns a block, and that the streams 2 and 3 have used it too. The block then
-// has two uses. When the program frees the block, work of these streams may still be running:
-//
-//   - The host may already know that stream 2 has completed its work since the use was recorded.
-//     removeCompleteUses then removes the use.
-//   - The use of stream 3 is left, so the block becomes deferred: its memory is not free yet.
-//   - Later, the host waits for stream 3. removeUse removes the use, and the block becomes free.
-//
-// For this, the uses are numbered in the order in which they are recorded, and the deferred blocks
-// in the order in which they are deferred.
-
-// use is the use of a block by a stream that does not own the block. The uses of a block form a
-// list, which starts at rareFields.firstUse.
+// use records that a stream other than the owner uses a block. A freed block is deferred, and its
+// memory stays allocated, until the host knows that the work of all these streams is complete.
 type use struct {
-	// sequence is the number of the use. Once the block is deferred, it is the number of the block.
+	// sequence is useTable.useCount when the use was recorded. Once the block is deferred, it is the
+	// number of this deferral.
 	sequence uint64
 	streamID uint32 // index in streamTable.streams
 	next     uint32 // id of the next use of the block, or of the next unused entry; 0 at the end
 }
 
-// useTable holds the uses of all blocks.
+// useTable holds the uses of all blocks. The list of a block starts at rareFields.firstUse.
 type useTable struct {
 	uses           []use  // by id; id 0 means none
-	firstUnusedUse uint32 // id of the first unused entry, or 0
+	firstUnusedUse uint32 // head of a free list, or 0
 	useCount       uint64 // number of uses recorded or renewed so far
 }
 
-// addUse records the use of a block by a stream. The block must have no use by this stream.
+// addUse records the first use of a block by a stream. Later uses call renewUse.
 func (t *useTable) addUse(fields *rareFields, streamID uint32) {
 	t.useCount++
 	useID := t.newUse()
@@ -35,7 +25,7 @@ func (t *useTable) addUse(fields *rareFields, streamID uint32) {
 	fields.firstUse = useID
 }
 
-// renewUse gives the use of a block by a stream a new number. It returns false if there is none.
+// renewUse makes a recorded use the latest. It returns false if the stream has no recorded use.
 func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	for useID := fields.firstUse; useID != 0; useID = t.uses[useID].next {
 		if t.uses[useID].streamID == streamID {
@@ -48,11 +38,10 @@ func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	return false
 }
 
-// removeCompleteUses removes those uses of a block that are known to be complete: the uses by a
-// stream up to the number lastCompleteUse. The block must not be deferred yet. streams is
-// streamTable.streams.
+// removeCompleteUses removes the uses up to each stream's lastCompleteUse. The block must not be
+// deferred yet. streams is streamTable.streams.
 func (t *useTable) removeCompleteUses(fields *rareFields, streams []stream) {
-	link := &fields.firstUse // points to the id of the current use
+	link := &fields.firstUse // the firstUse or next field that holds the current id
 	for *link != 0 {
 		useID := *link
 		isComplete := t.uses[useID].sequence <= streams[t.uses[useID].streamID].lastCompleteUse
@@ -65,10 +54,9 @@ func (t *useTable) removeCompleteUses(fields *rareFields, streams []stream) {
 	}
 }
 
-// removeUse removes the use of a deferred block by a stream, and reports whether it has removed
-// one. It keeps the use if the number of the block is above lastDeferral.
+// removeUse removes a stream's use of a deferred block, unless the block was deferred after
+// lastDeferral. It reports whether it has removed a use.
 func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral uint64) bool {
-	// link points to the id of the current use.
 	for link := &fields.firstUse; *link != 0; link = &t.uses[*link].next {
 		useID := *link
 		isOfStream := t.uses[useID].streamID == streamID
@@ -85,7 +73,6 @@ func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral u
 	return false
 }
 
-// removeUses removes all uses of a block.
 func (t *useTable) removeUses(fields *rareFields) {
 	for fields.firstUse != 0 {
 		useID := fields.firstUse
@@ -94,7 +81,7 @@ func (t *useTable) removeUses(fields *rareFields) {
 	}
 }
 
-// newUse returns the id of an unused entry. It can reallocate the table.
+// newUse returns the id of an unused entry. It can reallocate t.uses.
 func (t *useTable) newUse() uint32 {
 	if useID := t.firstUnusedUse; useID != 0 {
 		t.firstUnusedUse = t.uses[useID].next
@@ -105,7 +92,6 @@ func (t *useTable) newUse() uint32 {
 	return uint32(len(t.uses) - 1)
 }
 
-// recycleUse adds an entry to the unused ones.
 func (t *useTable) recycleUse(useID uint32) {
 	t.uses[useID].next = t.firstUnusedUse
 	t.firstUnusedUse = useID
