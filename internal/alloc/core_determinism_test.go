@@ -11,7 +11,7 @@ import (
 type rank struct {
 	core      *Core
 	addresses []uint64 // of future segments
-	live      []Block // in the order of allocation
+	live      []Block  // in the order of allocation
 }
 
 // newRanks returns ranks that map segments at ascending and at descending addresses.

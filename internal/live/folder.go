@@ -15,25 +15,20 @@ import (
 	"symmem/internal/sys"
 )
 
-// The ranks of a job on one machine find each other by a folder, which has a name that is unique to
-// the job. Suppose that this name is run5, that rank 3 runs on this machine, and that the user has
-// the number 1000:
+// The ranks of a job on one machine find each other in a folder. For job run5 of user 1000:
 //
-//	/tmp/symmem-1000                    the root: it contains the folders of this user's jobs
-//	/tmp/symmem-1000/run5               the folder of the job
-//	/tmp/symmem-1000/run5/rank3.sock    the socket at which rank 3 serves its state
-//	/tmp/symmem-1000/run5/token         the token of the job
+//	/tmp/symmem-1000/run5/rank3.sock    socket at which rank 3 serves its state
+//	/tmp/symmem-1000/run5/token         token for HTTP requests over TCP
 //
-// If a rank is killed, its socket stays, but refuses connections. Sweep removes the folders of jobs
-// all of whose ranks have exited.
+// The socket of a killed rank stays, but refuses connections.
 
-// Root returns the folder that contains the folders of this user's jobs on this machine.
+// Root returns the folder with one folder for each of this user's jobs on this machine.
 func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
 
-// Jobs lists the folders of the jobs in root, which must be a result of Root. It returns no error
-// if root does not exist, because no job has run yet.
+// Jobs lists the folders of the jobs in root, a result of Root. If root does not exist, there are
+// none.
 func Jobs(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,14 +49,14 @@ func Jobs(root string) ([]string, error) {
 	return jobs, nil
 }
 
-// createFolder creates a folder that no other user can enter. If the folder exists, createFolder
-// checks that this is so: another user could have created it, or could replace sockets in it.
+// createFolder ensures that a folder exists and that only this user can enter it. Otherwise,
+// another user could replace sockets.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 
-	info, err := os.Lstat(path) // does not follow a link of another user
+	info, err := os.Lstat(path) // rejects a link, which another user could have created
 	if err != nil {
 		return err
 	}
@@ -77,22 +72,20 @@ func createFolder(path string) error {
 	return nil
 }
 
-// Names of the files in the folder of a job.
+// File names in the folder of a job.
 const (
 	socketPrefix, socketSuffix = "rank", ".sock"
 	tokenFile                  = "token"
 )
 
-// maxSocketPath is the kernel's limit for the length of a socket's path in bytes.
-const maxSocketPath = 107
+const maxSocketPath = 107 // Linux's limit in bytes
 
-// socketPath returns the path of a rank's socket in the folder of a job.
 func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists the ranks with a socket in the folder of a job, in ascending order. This includes
-// killed ranks.
+// Ranks lists the ranks with a socket in the folder of a job, including killed ranks, in ascending
+// order.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -117,9 +110,8 @@ func Ranks(folder string) ([]int, error) {
 	return ranks, nil
 }
 
-// listenUnix listens on the socket of a rank. It creates the socket with a temporary name and then
-// renames it. So other processes do not find the socket before it accepts connections. The socket
-// replaces that of an earlier process.
+// listenUnix listens on the socket of a rank, which replaces the socket of an earlier process. It
+// renames the socket into place, so that other processes find it only once it accepts connections.
 func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	path := socketPath(folder, rank)
 	if len(path) > maxSocketPath {
@@ -133,8 +125,8 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 		return nil, err
 	}
 
-	sys.CloseInForks(l)       // so that the socket refuses connections after this process
-	l.SetUnlinkOnClose(false) // otherwise, Close would remove a file with the temporary name
+	sys.CloseInForks(l)       // a child process must not keep the socket alive
+	l.SetUnlinkOnClose(false) // Close would unlink temporaryPath
 	if err := os.Rename(temporaryPath, path); err != nil {
 		removeErr := os.Remove(temporaryPath)
 		closeErr := l.Close()
@@ -144,9 +136,9 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Sweep removes the folders of this user's jobs all of whose ranks have exited.
+// Sweep removes the folders of this user's jobs whose ranks have all exited.
 func Sweep() {
-	jobs, _ := Jobs(Root()) // after an error, there is nothing to remove
+	jobs, _ := Jobs(Root()) // nil after an error
 	for _, job := range jobs {
 		ranks, err := Ranks(job)
 		if err != nil || len(ranks) == 0 {
@@ -166,8 +158,8 @@ func Sweep() {
 	}
 }
 
-// isSocketDead reports whether the socket of a rank refuses connections, because its process has
-// exited. It returns false for other errors, for example if the socket has been removed.
+// isSocketDead reports whether the socket of a rank refuses connections, which means that the
+// process has exited.
 func isSocketDead(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {
@@ -177,7 +169,6 @@ func isSocketDead(folder string, rank int) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// removeFolderIfUnused removes the folder of a job in which no rank has a socket.
 func removeFolderIfUnused(folder string) {
 	if ranks, err := Ranks(folder); err != nil || len(ranks) > 0 {
 		return

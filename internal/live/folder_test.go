@@ -10,12 +10,6 @@ import (
 	"testing"
 )
 
-// Each rank of a job serves its state at a socket. The sockets of a job are in a folder, and the
-// folders of a user's jobs are in Root, which is in TMPDIR. useFolder sets TMPDIR to an empty
-// folder for a test.
-
-// checkOpenFails checks that a server cannot be opened. If it can, checkOpenFails closes it and
-// fails the test, with the reason why Open should have failed.
 func checkOpenFails(t *testing.T, reason string) {
 	t.Helper()
 	s, err := Open(Config{Job: "job", Log: slog.New(slog.DiscardHandler)})
@@ -29,8 +23,7 @@ func checkOpenFails(t *testing.T, reason string) {
 	}
 }
 
-// TestOpenRefusesUnsafeFolder opens a server when another user could have created or could change
-// the folder of this user's jobs.
+// Open fails if another user could have created, or could change, the folder of this user's jobs.
 func TestOpenRefusesUnsafeFolder(t *testing.T) {
 	for name, prepare := range map[string]func(path string) error{
 		"a folder that others can enter": func(path string) error {
@@ -44,7 +37,7 @@ func TestOpenRefusesUnsafeFolder(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			useFolder(t)
+			useFolder(t) // sets TMPDIR, which contains Root
 			if err := prepare(Root()); err != nil {
 				t.Fatal(err)
 			}
@@ -54,12 +47,10 @@ func TestOpenRefusesUnsafeFolder(t *testing.T) {
 	}
 }
 
-// TestLongSocketPathIsRefused uses a temporary folder whose path is longer than that of a Unix
-// socket may be. Open must not leave a folder for the job.
+// A socket path above the kernel's limit makes Open fail without leaving a folder for the job.
 func TestLongSocketPathIsRefused(t *testing.T) {
 	useFolder(t)
-	// The path of a socket may have 107 bytes. This one has 100 more than TMPDIR.
-	long := filepath.Join(os.Getenv("TMPDIR"), strings.Repeat("long-", 20))
+	long := filepath.Join(os.Getenv("TMPDIR"), strings.Repeat("x", maxSocketPath))
 	if err := os.Mkdir(long, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +62,7 @@ func TestLongSocketPathIsRefused(t *testing.T) {
 	}
 }
 
-// leaveSocket creates a socket on which no process listens, as a rank leaves it that was killed.
+// leaveSocket creates a socket without a listener, as a killed rank leaves it.
 func leaveSocket(t *testing.T, job string, rank int) {
 	t.Helper()
 	folder := filepath.Join(Root(), job)
@@ -84,18 +75,17 @@ func leaveSocket(t *testing.T, job string, rank int) {
 		t.Fatal(err)
 	}
 
-	l.SetUnlinkOnClose(false) // keep the file
+	l.SetUnlinkOnClose(false)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestOpenRemovesSocketsOfEndedJobs opens a server next to two other jobs. All ranks of one job
-// have ended, and Open must remove its folder. In the other job, only rank 0 has ended. Open must
-// keep its folder, so that Read reports the ended rank.
+// Open removes the folders of jobs whose ranks have all ended. Read reports the ended ranks of
+// running jobs.
 func TestOpenRemovesSocketsOfEndedJobs(t *testing.T) {
 	useFolder(t)
-	openServer(t, "running", 1, SocketsOnly) // of rank 1
+	openServer(t, "running", 1, SocketsOnly)
 	leaveSocket(t, "running", 0)
 	leaveSocket(t, "ended", 0)
 	leaveSocket(t, "ended", 1)

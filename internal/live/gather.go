@@ -15,24 +15,16 @@ import (
 	"time"
 )
 
-// A Machine holds the states of the job's ranks on one machine: a Snapshot of each. Suppose that
-// rank 0 serves a request for it, and that rank 1 runs on the same machine. Rank 0 requests the
-// Snapshot of rank 1 from the socket of rank 1, which is in the folder of the job. If rank 1 does
-// not answer, its Snapshot contains only its number and an error.
-//
-// A Snapshot can contain the latest events of each pool. eventLimit is their maximum number.
-
-// Limits for the answers of the other ranks on this machine.
+// Limits for the Snapshots of other ranks on this machine, which are requested concurrently.
 const (
-	answerTimeout  = 3 * time.Second // for all ranks, which are asked at the same time
-	maxAnswerBytes = 16 << 20        // for each rank
+	answerTimeout  = 3 * time.Second
+	maxAnswerBytes = 16 << 20 // per rank
 )
 
 // ErrorEnded is the Snapshot.Error of a rank whose process has exited.
 const ErrorEnded = "its process has ended"
 
-// newMachine returns a Machine with the given Snapshots. The first one is of the rank that serves
-// the request. Without Snapshots, ServedBy is 0.
+// newMachine expects the Snapshot of the rank that serves the request first.
 func newMachine(snapshots ...Snapshot) Machine {
 	host, _ := os.Hostname() // "" after an error
 	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: snapshots}
@@ -43,7 +35,7 @@ func newMachine(snapshots ...Snapshot) Machine {
 	return m
 }
 
-// ownSnapshot returns the Snapshot of this process's rank.
+// ownSnapshot returns the Snapshot of this rank, with up to eventLimit events of each pool.
 func (s *Server) ownSnapshot(eventLimit int) Snapshot {
 	snapshot := s.cfg.Snapshot(eventLimit)
 	snapshot.Address = s.Address()
@@ -53,7 +45,7 @@ func (s *Server) ownSnapshot(eventLimit int) Snapshot {
 // readMachine returns the states of the job's ranks on this machine.
 func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
 	m := newMachine(s.ownSnapshot(eventLimit))
-	otherRanks, _ := Ranks(s.folder) // after an error, the result has only this rank
+	otherRanks, _ := Ranks(s.folder) // none after an error
 	otherRanks = slices.DeleteFunc(otherRanks, func(rank int) bool { return rank == s.cfg.Rank })
 	others := readRanks(ctx, s.folder, otherRanks, eventLimit)
 	m.Ranks = append(m.Ranks, others...)
@@ -61,27 +53,25 @@ func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
 	return m
 }
 
-// Read returns the states of a job's ranks on this machine, without events. folder is the folder of
-// the job. A rank that does not answer has a Snapshot.Error.
+// Read returns the states of a job's ranks on this machine, without events. folder is one of Jobs.
+// A rank that does not answer has a Snapshot.Error.
 func Read(ctx context.Context, folder string) (Machine, error) {
 	ranks, err := Ranks(folder)
 	if err != nil {
 		return Machine{}, err
 	}
 
-	m := newMachine() // ServedBy is 0, because no rank serves this request
+	m := newMachine() // no rank serves this request, so ServedBy stays 0
 	m.Ranks = readRanks(ctx, folder, ranks, noEvents)
 	sortRanks(m.Ranks)
 	return m, nil
 }
 
-// sortRanks sorts Snapshots by rank.
 func sortRanks(ranks []Snapshot) {
 	slices.SortFunc(ranks, func(a, b Snapshot) int { return a.Rank - b.Rank })
 }
 
-// readRanks requests the Snapshots of several ranks at the same time, and returns them in the order
-// of ranks. It waits up to answerTimeout.
+// readRanks returns the Snapshots of several ranks, in the order of ranks, within answerTimeout.
 func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) []Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -97,12 +87,12 @@ func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) 
 	return snapshots
 }
 
-// readRank requests the Snapshot of a rank. If the rank does not answer, only the fields Rank and
-// Error of the result are set.
+// readRank returns the Snapshot of a rank, or only its fields Rank and Error if the rank does not
+// answer.
 func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot {
 	s, err := requestSnapshot(ctx, folder, rank, eventLimit)
 	switch {
-	case err == nil: // s is the answer; otherwise, it is empty
+	case err == nil:
 	case errors.Is(err, syscall.ECONNREFUSED):
 		s.Error = ErrorEnded
 	case errors.Is(err, context.DeadlineExceeded):
@@ -115,10 +105,9 @@ func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot
 	return s
 }
 
-// requestSnapshot requests the Snapshot of a rank with HTTP over its socket.
 func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (Snapshot, error) {
 	transport := &http.Transport{
-		DisableKeepAlives: true, // the transport is used once
+		DisableKeepAlives: true, // used for one request
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socketPath(folder, rank))
 		},

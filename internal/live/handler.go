@@ -13,34 +13,27 @@ import (
 	"time"
 )
 
-// A rank serves its state in up to three ways. Suppose that the ranks 0 and 1 run on one machine:
-//
-//   - Each of them serves its own state on a Unix socket, for processes of the same user and root.
-//   - Unless Config.Address is SocketsOnly, rank 0, the lowest, also serves the states of both
-//     ranks over TCP. Any client can read /metrics. Other paths need the token of the job, and are
-//     served only at an address that other machines cannot reach.
-//   - The program can serve Handler in its own HTTP server, and must restrict access to it.
+// Each rank serves its own state on a Unix socket. The lowest rank of a machine also serves the
+// states of all its ranks over TCP, and every rank does in the program's HTTP server; see Handler.
 
-// Paths of URLs. The path / is the page, which loads its data from dataPath.
+// URL paths.
 const (
 	jsonPath    = "/debug/symmem"
-	alivePath   = "/debug/symmem/alive" // other ranks request it; see holdConnection
+	alivePath   = "/debug/symmem/alive" // see holdConnection
 	metricsPath = "/metrics"
 	statusPath  = "/status"
-	dataPath    = "/data.bin"
+	dataPath    = "/data.bin" // data for the page at /
 )
 
-// machineReader returns the states of ranks on this machine. Each contains the latest events of
-// each pool, at most eventLimit.
+// machineReader returns the states of ranks, each with up to eventLimit events of each pool.
 type machineReader func(ctx context.Context, eventLimit int) Machine
 
-// noEvents is an argument of a machineReader.
-const noEvents = 0
+const (
+	noEvents  = 0
+	maxEvents = 8192 // highest eventLimit of a request, which limits the size of the response
+)
 
-// maxEvents is the highest eventLimit that a request can have. It limits the size of the response.
-const maxEvents = 8192
-
-// newMux returns a handler for all paths except alivePath. It calls read to get the states.
+// newMux returns a handler for all paths except alivePath.
 func newMux(read machineReader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -67,7 +60,7 @@ func newMux(read machineReader) *http.ServeMux {
 	return mux
 }
 
-// parseEventLimit returns the number in the URL's parameter "events", or noEvents if there is none.
+// parseEventLimit returns the value of the query parameter "events", or noEvents.
 func parseEventLimit(r *http.Request) (int, error) {
 	text := r.URL.Query().Get("events")
 	if text == "" {
@@ -86,8 +79,8 @@ func parseEventLimit(r *http.Request) (int, error) {
 // token or the Host of requests, so the caller must restrict access.
 func (s *Server) Handler() http.Handler { return protect(newMux(s.readMachine)) }
 
-// NewHandler returns a handler that shows the rank that snapshot describes. It needs no Server. It
-// does not check the token or the Host of requests, so the caller must restrict access.
+// NewHandler returns a handler that shows one rank, without a Server. It does not check the token
+// or the Host of requests, so the caller must restrict access.
 func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	read := func(_ context.Context, eventLimit int) Machine {
 		return newMachine(snapshot(eventLimit))
@@ -95,7 +88,7 @@ func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	return protect(newMux(read))
 }
 
-// localHandler returns the handler for the Unix socket. It shows only this rank.
+// localHandler serves the state of this rank on the Unix socket.
 func (s *Server) localHandler() http.Handler {
 	read := func(_ context.Context, eventLimit int) Machine {
 		return newMachine(s.ownSnapshot(eventLimit))
@@ -105,9 +98,8 @@ func (s *Server) localHandler() http.Handler {
 	return protect(mux)
 }
 
-// remoteHandler returns the handler for TCP. It shows all ranks of the job on this machine. If
-// isLoopback is set, other machines cannot reach the address. Otherwise, only metricsPath is
-// served.
+// remoteHandler serves the states of all ranks on this machine over TCP. Metrics are public. Other
+// paths need a loopback address and the token of the job.
 func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	mux := newMux(s.readMachine)
 	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address) // "" after an error
@@ -117,21 +109,19 @@ func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 		case !isAllowedHost(r.Host, configuredHost):
 			http.Error(w, "the URL's host is not a name of this machine: use its IP address",
 				http.StatusMisdirectedRequest)
-			return
-		case !isMetrics && !isLoopback:
+		case isMetrics:
+			mux.ServeHTTP(w, r)
+		case !isLoopback:
 			http.Error(w, "this address serves only "+metricsPath+": for other pages, set SYMMEM_HTTP to "+
 				"an address of localhost, or use symmem status", http.StatusForbidden)
-			return
-		}
-
-		if isMetrics || s.authorizeOrRespond(w, r) {
+		case s.authorizeOrRespond(w, r):
 			mux.ServeHTTP(w, r)
 		}
 	}))
 }
 
-// protect adds headers to the responses of a handler: browsers must not store responses, or show
-// them inside other pages. It also makes reads of a request's body fail.
+// protect forbids browsers to store responses or to show them inside other pages. It also rejects
+// request bodies.
 func protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		const maxBodyBytes = 0
@@ -147,8 +137,7 @@ func protect(h http.Handler) http.Handler {
 }
 
 // isAllowedHost reports whether the Host of a request is an IP address or a name of this machine.
-// Other names could be a case of DNS rebinding: the owner of a domain makes it resolve to this
-// machine, so that a web page of the domain can read responses.
+// This prevents DNS rebinding, in which an attacker's domain resolves to this machine.
 func isAllowedHost(host, configuredHost string) bool {
 	name, _, err := net.SplitHostPort(host)
 	hasPort := err == nil
@@ -156,8 +145,7 @@ func isAllowedHost(host, configuredHost string) bool {
 		host = name
 	}
 
-	// Without a port, an IPv6 address still has its brackets.
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]") // IPv6 address without a port
 	if net.ParseIP(host) != nil {
 		return true
 	}
@@ -172,8 +160,8 @@ func isAllowedHost(host, configuredHost string) bool {
 	return false
 }
 
-// authorizeOrRespond reports whether a request contains the token of the job. If it returns false,
-// it has written the response.
+// authorizeOrRespond reports whether a request contains the token of the job. Otherwise, it writes
+// the response.
 func (s *Server) authorizeOrRespond(w http.ResponseWriter, r *http.Request) bool {
 	if s.hasToken(r) {
 		return true
@@ -191,21 +179,20 @@ func (s *Server) authorizeOrRespond(w http.ResponseWriter, r *http.Request) bool
 	return false
 }
 
-// cookieName is the cookie that contains the token of the job.
 const cookieName = "symmem-token"
 
-// hasToken reports whether a request contains the token as a bearer token or in a cookie.
+// hasToken looks for the token in the Authorization header and in the cookie.
 func (s *Server) hasToken(r *http.Request) bool {
 	token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if isBearer && s.isToken(token) {
 		return true
 	}
 
-	cookie, err := r.Cookie(cookieName) // an error means that there is no cookie
+	cookie, err := r.Cookie(cookieName) // fails if there is no cookie
 	return err == nil && s.isToken(cookie.Value)
 }
 
-// moveTokenToCookie stores the token in a cookie, and redirects to the URL without the token.
+// moveTokenToCookie sets the cookie and redirects to the URL without the token.
 func (s *Server) moveTokenToCookie(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, &http.Cookie{
 		Name:     cookieName,
@@ -217,13 +204,13 @@ func (s *Server) moveTokenToCookie(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, r.URL.EscapedPath(), http.StatusSeeOther)
 }
 
-// isToken compares text with the token in constant time, so that the time reveals nothing.
+// isToken compares in constant time, against timing attacks.
 func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// holdConnection keeps a connection from another rank open until the other rank closes it. If this
-// rank exits, the connection ends, and the other rank notices.
+// holdConnection keeps a connection open until the client, another rank, closes it. A connection
+// that ends earlier shows the client that this rank has exited.
 func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	noDeadline := time.Time{}
@@ -243,7 +230,6 @@ func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// writeJSON writes m as the response.
 func writeJSON(w http.ResponseWriter, m Machine) {
 	text, err := json.Marshal(m)
 	if err != nil {

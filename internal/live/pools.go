@@ -24,11 +24,11 @@ func (p rankPool) endPosition() uint64 { return p.First + uint64(len(p.Recent)) 
 
 func (p rankPool) eventAt(position uint64) Placement { return p.Recent[position-p.First] }
 
-func (r *pageBuilder) addPools() {
+func (pb *pageBuilder) addPools() {
 	var order []poolKey
 	pools := map[poolKey][]rankPool{}
-	for i := range r.machine.Ranks {
-		s := &r.machine.Ranks[i]
+	for i := range pb.machine.Ranks {
+		s := &pb.machine.Ranks[i]
 		for j := range s.Pools {
 			p := &s.Pools[j]
 			key := poolKey{p.Domain, p.ID, -1}
@@ -47,25 +47,25 @@ func (r *pageBuilder) addPools() {
 	for _, key := range order {
 		title := fmt.Sprintf("pool %d of group %s", key.id, key.domain)
 		if key.rank >= 0 {
-			title = fmt.Sprintf("pool %d, used only by rank %d", key.id, r.page.Ranks[key.rank].Rank)
+			title = fmt.Sprintf("pool %d, used only by rank %d", key.id, pb.page.Ranks[key.rank].Rank)
 		}
 
-		r.addPool(title, pools[key])
+		pb.addPool(title, pools[key])
 	}
 }
 
-func (r *pageBuilder) addPool(title string, pools []rankPool) {
+func (pb *pageBuilder) addPool(title string, pools []rankPool) {
 	s := page.Sequence{Title: title, Notes: []string{}, Differences: []page.Difference{}}
 	begin := uint64(0)
 	for _, p := range pools {
 		if p.Busy {
 			s.Notes = append(s.Notes, fmt.Sprintf("rank %d: a waiting call is using the pool",
-				r.page.Ranks[p.rank].Rank))
+				pb.page.Ranks[p.rank].Rank))
 		}
 
 		begin = max(begin, p.First)
 		for _, w := range p.Registered {
-			r.addWindow(title, p.rank, w)
+			pb.addWindow(title, p.rank, w)
 		}
 	}
 
@@ -74,32 +74,32 @@ func (r *pageBuilder) addPool(title string, pools []rankPool) {
 	}
 
 	if len(pools) > 1 {
-		r.page.Compared = true
-		r.findDifference(&s, pools, begin)
+		pb.page.Compared = true
+		pb.findDifference(&s, pools, begin)
 	}
 
-	r.page.Sequences = append(r.page.Sequences, s)
+	pb.page.Sequences = append(pb.page.Sequences, s)
 }
 
-func (r *pageBuilder) addWindow(pool string, rank int, w Window) {
-	for i := range r.page.Windows {
-		row := &r.page.Windows[i]
+func (pb *pageBuilder) addWindow(pool string, rank int, w Window) {
+	for i := range pb.page.Windows {
+		row := &pb.page.Windows[i]
 		if row.Group == w.Group && row.Pool == pool && row.Segment == int(w.Segment) {
 			row.States[rank] = page.Registered
 			return
 		}
 	}
 
-	states := make([]page.State, len(r.machine.Ranks))
+	states := make([]page.State, len(pb.machine.Ranks))
 	states[rank] = page.Registered
-	r.page.Windows = append(r.page.Windows, page.Window{
+	pb.page.Windows = append(pb.page.Windows, page.Window{
 		Group: w.Group, Pool: pool, Segment: int(w.Segment), Bytes: w.Bytes, States: states,
 	})
 }
 
 // findDifference finds the first event at or after position begin that differs between the ranks.
 // It compares the events that all ranks have.
-func (r *pageBuilder) findDifference(s *page.Sequence, pools []rankPool, begin uint64) {
+func (pb *pageBuilder) findDifference(s *page.Sequence, pools []rankPool, begin uint64) {
 	end := pools[0].endPosition()
 	for _, p := range pools {
 		end = min(end, p.endPosition())
@@ -109,8 +109,8 @@ func (r *pageBuilder) findDifference(s *page.Sequence, pools []rankPool, begin u
 		first := pools[0].eventAt(position)
 		for _, p := range pools[1:] {
 			if p.eventAt(position) != first {
-				r.page.Agree = false
-				s.Differences = append(s.Differences, r.describeDifference(pools, position, s.Equal))
+				pb.page.Agree = false
+				s.Differences = append(s.Differences, pb.describeDifference(pools, position, s.Equal))
 				return
 			}
 		}
@@ -121,7 +121,7 @@ func (r *pageBuilder) findDifference(s *page.Sequence, pools []rankPool, begin u
 	}
 }
 
-func (r *pageBuilder) describeDifference(
+func (pb *pageBuilder) describeDifference(
 	pools []rankPool, position uint64, request int,
 ) page.Difference {
 	d := page.Difference{Subject: "requests", Request: request, Blamed: []int{}}
@@ -135,7 +135,7 @@ func (r *pageBuilder) describeDifference(
 			d.Variants = append(d.Variants, page.Variant{Text: e.text(), Stack: []string{}})
 		}
 
-		d.Variants[i].Ranks = append(d.Variants[i].Ranks, r.page.Ranks[p.rank].Rank)
+		d.Variants[i].Ranks = append(d.Variants[i].Ranks, pb.page.Ranks[p.rank].Rank)
 	}
 
 	first := pools[0].eventAt(position)
