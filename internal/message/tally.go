@@ -5,42 +5,26 @@ import (
 	"slices"
 )
 
-// A Tally knows how many calls of Send (or of Recv) preceded each collective. Suppose that a rank
-// calls Send to rank 1 with tag 7 two times, then the first collective, and then Send once more.
-// For the key (rank 1, tag 7), the Tally holds:
-//
-//	segment    calls up to its end
-//	0          2
-//	1          3
-//
-// A segment is the time between two collectives. Its number is the number of collectives before it.
-// So two of the calls preceded collective 1, and three preceded collective 2.
-
-// Tally counts a rank's calls of Send or Recv by peer and tag. It also knows how many calls
+// Tally counts a rank's calls of Send or Recv by peer and tag, and records how many of them
 // preceded each collective that has not completed. The zero value is ready to use.
 type Tally struct{ histories map[Key]*callHistory }
 
 // Key identifies a counter. For receives from any rank, Peer is Any.
 type Key struct{ Peer, Tag int }
 
-// callHistory counts the calls with one key.
+// callHistory counts the calls with one key. A segment is the time between two collectives.
 type callHistory struct {
-	count uint64 // number of calls
-	// segmentEnds has an entry for each segment with calls, in order. If there are pruneLength of
-	// them, Count removes those that are no longer needed.
-	segmentEnds []segmentEnd
-	pruneLength int
+	count       uint64
+	segmentEnds []segmentEnd // of segments with calls, in order
+	pruneLength int          // length of segmentEnds at which Count prunes it
 }
 
-// segmentEnd describes the end of a segment.
 type segmentEnd struct {
 	collectives uint64 // number of collectives before the segment
 	count       uint64 // number of calls in this and all earlier segments
 }
 
-// minPruneLength is the least value of callHistory.pruneLength. It is small enough that the entries
-// need less than 1 KiB, and large enough that Count rarely removes entries.
-const minPruneLength = 32
+const minPruneLength = 32 // rarely reached, but less than 1 KiB
 
 // Count records a call and returns the number of calls with the key, including this one.
 // collectives is the number of collectives that this rank called before. completed is the number of
@@ -57,11 +41,12 @@ func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	}
 
 	h.count++
-	last := len(h.segmentEnds) - 1
-	isInLastSegment := last >= 0 && h.segmentEnds[last].collectives >= collectives
-	if isInLastSegment {
-		h.segmentEnds[last].count = h.count
-		return h.count
+	if n := len(h.segmentEnds); n > 0 {
+		last := &h.segmentEnds[n-1]
+		if collectives <= last.collectives { // the call is in the last segment
+			last.count = h.count
+			return h.count
+		}
 	}
 
 	if len(h.segmentEnds) >= h.pruneLength {
@@ -73,17 +58,16 @@ func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	return h.count
 }
 
-// prune removes segments that Before no longer needs. For the first collective that has not
-// completed, Before needs the last segment before this collective. prune keeps this segment and all
-// later ones.
+// prune removes all segments before the last one that precedes the first incomplete collective.
 func (h *callHistory) prune(completed uint64) {
 	unneededCount := 0
 	for i := 1; i < len(h.segmentEnds); i++ {
-		if h.segmentEnds[i].collectives > completed {
+		isAfterIncomplete := h.segmentEnds[i].collectives > completed
+		if isAfterIncomplete {
 			break
 		}
 
-		unneededCount = i // segment i is before the collective, so the earlier ones are not needed
+		unneededCount = i
 	}
 
 	h.segmentEnds = slices.Delete(h.segmentEnds, 0, unneededCount)
@@ -96,8 +80,8 @@ type CallCount struct {
 	Calls uint64
 }
 
-// Before returns how many calls preceded a collective, for each key with such calls. The result is
-// ordered by peer and tag. Collectives are numbered from 1. The collective must not have completed.
+// Before returns how many calls preceded an incomplete collective, by key, without zeros. The
+// result is ordered by peer and tag. Collectives are numbered from 1.
 func (t *Tally) Before(collective uint64) []CallCount {
 	var all []CallCount
 	for k, h := range t.histories {
@@ -120,12 +104,9 @@ func (t *Tally) Before(collective uint64) []CallCount {
 	return all
 }
 
-// Weight returns a hash of a message's receiver and tag. With it, ranks check that all messages
-// have been received: each rank adds the weights of the messages that it sends, and subtracts those
-// of the messages that it receives. The results of all ranks then add up to 0. If messages are
-// missing, they do so only with a probability of 2^-64.
-//
-// The constants are those of the random number generator SplitMix64.
+// Weight hashes a message's receiver and tag with the mixer of SplitMix64. Each rank adds the
+// weights of the messages that it sends, and subtracts those of the messages that it receives. The
+// sum over all ranks is 0 if all messages have been received, and else with probability 2^-64.
 func Weight(receiver, tag int) uint64 {
 	x := (uint64(receiver)<<32 ^ uint64(tag)) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
