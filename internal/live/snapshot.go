@@ -49,7 +49,7 @@ type Group struct {
 	Ranks          []int   `json:"ranks"`           // in group order
 	State          string  `json:"state"`           // "open", "failing" (cause unknown) or "failed"
 	Fault          string  `json:"fault,omitempty"` // why the group has failed
-	TimeoutSeconds float64 `json:"timeout_seconds"` // longest wait for other ranks before a fault
+	TimeoutSeconds float64 `json:"timeout_seconds"` // limit of each wait for other ranks
 	Machines       int     `json:"machines"`
 	Windows        int     `json:"windows"`
 	Registrations  uint64  `json:"registrations"` // number of calls that registered segments

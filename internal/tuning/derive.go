@@ -6,23 +6,8 @@ import (
 	"slices"
 )
 
-// Derive turns measured times into a rule, which chooses a path (a way to run a call) by size.
-// Suppose that these points of an all-reduce were measured:
-//
-//	size     plain  window
-//	1 KiB    13 us    7 us
-//	64 KiB   14 us   12 us
-//	1 MiB    30 us   40 us
-//
-// The rule then has two steps: the window path up to 160 KiB, and the plain path above. 160 KiB is
-// about the size at which both paths are equally fast. It is estimated from the neighboring points.
-//
-// A size can have two points, for calls in place and out of place. If these disagree about the
-// faster path, the preferred path is chosen, here plain, because a rule must not slow calls down.
-// The other path is called the alternative.
-
-// FloorPercent is the smallest difference of times, in percent, that can change the path. A smaller
-// difference can disappear with the next version of the software.
+// FloorPercent is the smallest difference of times that can change the path. A smaller difference
+// may disappear with the next version of the software.
 const FloorPercent = 2.0
 
 // DeriveMethod describes Derive to users.
@@ -32,19 +17,19 @@ const DeriveMethod = "from small sizes to large ones, starting with otherwise, t
 	"the others, and starts with them; two levels are chosen only at sizes where they are faster in " +
 	"place and out of place"
 
-// comparison describes a choice between two paths.
+// comparison chooses between two paths, which are ways to run a call, from their measured times. If
+// the points of a size, for calls in place and out of place, disagree about the faster path, the
+// preferred path wins.
 type comparison struct {
-	startPath              Path // path of the smallest size if neither path is faster there
+	startPath              Path // for the smallest size if neither path is faster there
 	preferred, alternative Path
-	// microseconds returns the times of both paths at a point.
-	microseconds func(Point) (preferred, alternative float64)
-	// isStrict is set if the alternative must be faster at every point where it is chosen. Otherwise,
-	// it also stays chosen at larger sizes until the preferred path is faster.
+	microseconds           func(Point) (preferred, alternative float64)
+	// isStrict requires that the alternative be faster at each point of its sizes. Otherwise, it
+	// extends to larger sizes until the preferred path is faster.
 	isStrict bool
 }
 
-// windowComparison returns the comparison of the plain and the window path. The window path needs
-// buffers in windows, which is memory that the backend has registered.
+// windowComparison compares the plain path with the window path, which needs registered buffers.
 func windowComparison(defaultPath Path) comparison {
 	return comparison{
 		startPath:    defaultPath,
@@ -54,8 +39,8 @@ func windowComparison(defaultPath Path) comparison {
 	}
 }
 
-// directComparison is the comparison for the direct path, in which kernels access the memory of
-// other ranks. NotDirect stands for the faster of the plain and the window path.
+// directComparison compares the direct path, in which kernels access the memory of other ranks,
+// with the faster of the plain and the window path.
 var directComparison = comparison{
 	startPath:    NotDirect,
 	preferred:    NotDirect,
@@ -63,8 +48,7 @@ var directComparison = comparison{
 	microseconds: func(p Point) (notDirect, direct float64) { return p.NotDirectUS(), p.DirectUS },
 }
 
-// twoLevelComparison is the comparison for the two-level path, which replaces the direct path for
-// groups on several machines.
+// twoLevelComparison replaces directComparison for groups on several machines.
 var twoLevelComparison = comparison{
 	startPath:    NotDirect,
 	preferred:    NotDirect,
@@ -78,22 +62,21 @@ func (p Point) hasTwoLevel() bool { return p.TwoLevelUS > 0 }
 func (p Point) lacksTwoLevel() bool { return !p.hasTwoLevel() }
 
 // NotDirectUS returns the time of the faster of the plain and the window path, in microseconds.
-// WindowUS is 0 if the window path was not measured.
 func (p Point) NotDirectUS() float64 {
-	if p.WindowUS == 0 {
+	isWindowMeasured := p.WindowUS != 0
+	if !isWindowMeasured {
 		return p.PlainUS
 	}
 
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives the rule for some calls from measured points, which may be in any order.
+// Derive derives the rule for some calls from measured points, in any order.
 //
-// If calls.Memory is empty, the rule chooses between the plain and the window path. defaultPath is
-// the path of the smallest size if neither is faster there.
-//
-// If calls.Memory is set, the rule chooses between the direct path and NotDirect, which leaves the
-// choice to another rule. If the two-level path was measured, it replaces the direct path.
+// Without calls.Memory, the rule chooses between the plain and the window path, starting with
+// defaultPath if neither is faster at the smallest size. With calls.Memory, it chooses between
+// NotDirect, which leaves the choice to another rule, and the direct path. If the two-level path was
+// measured, it replaces the direct path.
 func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	var c comparison
 	switch {
@@ -117,21 +100,21 @@ func (p pointsOfSize) bytes() Size { return p[0].Bytes }
 // groupBySize returns the points of each size, in ascending order of sizes.
 func groupBySize(points []Point) (sizes []pointsOfSize) {
 	compareSizes := func(a, b Point) int { return cmp.Compare(a.Bytes, b.Bytes) }
-	for _, p := range slices.SortedStableFunc(slices.Values(points), compareSizes) {
-		last := len(sizes) - 1 // -1 for the first point
-		isSameSize := last >= 0 && sizes[last].bytes() == p.Bytes
-		if isSameSize {
-			sizes[last] = append(sizes[last], p)
-		} else {
-			sizes = append(sizes, pointsOfSize{p})
+	ordered := slices.SortedStableFunc(slices.Values(points), compareSizes)
+	for i, p := range ordered {
+		isNewSize := i == 0 || ordered[i-1].Bytes != p.Bytes
+		if isNewSize {
+			sizes = append(sizes, nil)
 		}
+
+		last := &sizes[len(sizes)-1]
+		*last = append(*last, p)
 	}
 
 	return sizes
 }
 
-// deriveSteps returns the steps of a rule, at least one. The last step has no MaxBytes, because it
-// covers all larger sizes.
+// deriveSteps returns at least one step. The last one has no MaxBytes and covers all larger sizes.
 func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 	if len(sizes) == 0 {
 		return []Step{{Path: c.startPath}}
@@ -156,15 +139,15 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 	return steps
 }
 
-// choosePath returns the path for the points of a size. previous is the path of the next smaller
-// size. It stays if neither path is faster at any point, except in a strict comparison.
+// choosePath returns the path for a size. previous is the path of the next smaller size, which a
+// comparison that is not strict keeps if neither path is faster.
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	path := previous
 	for _, p := range points {
 		fasterPath := c.fasterPath(p)
 		lacksAdvantage := c.isStrict && fasterPath == neitherPath
 		if fasterPath == c.preferred || lacksAdvantage {
-			return c.preferred // even if the alternative is faster at another point
+			return c.preferred
 		}
 
 		if fasterPath == c.alternative {
@@ -175,14 +158,13 @@ func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	return path
 }
 
-// neitherPath is the result of fasterPath if neither path is faster.
 const neitherPath Path = ""
 
-// fasterPath returns the faster path at a point. It returns neitherPath if the difference is within
-// the noise or FloorPercent.
+// fasterPath returns the faster path at a point, or neitherPath if the difference is within the
+// noise or FloorPercent.
 func (c comparison) fasterPath(p Point) Path {
 	marginPercent := max(p.NoisePercent, FloorPercent)
-	margin := math.Log1p(marginPercent / 100) // as a logarithm
+	margin := math.Log1p(marginPercent / 100)
 	logRatio := c.logRatio(p)
 	switch {
 	case logRatio > margin:
@@ -194,15 +176,13 @@ func (c comparison) fasterPath(p Point) Path {
 	return neitherPath
 }
 
-// logRatio returns the logarithm of the preferred path's time divided by the alternative's time. It
-// is positive if the alternative is faster, and negative if the preferred path is. With logarithms,
-// twice as fast and half as fast differ only in the sign.
+// logRatio is positive if the alternative is faster, and negative if the preferred path is. Twice
+// as fast and half as fast differ only in the sign.
 func (c comparison) logRatio(p Point) float64 {
 	preferred, alternative := c.microseconds(p)
 	return math.Log(preferred / alternative)
 }
 
-// meanLogRatio returns the mean of logRatio over points.
 func (c comparison) meanLogRatio(points pointsOfSize) float64 {
 	sum := 0.0
 	for _, p := range points {
@@ -212,30 +192,26 @@ func (c comparison) meanLogRatio(points pointsOfSize) float64 {
 	return sum / float64(len(points))
 }
 
-// thresholdBetween returns the largest size that still takes the path of the lower points. Call it
-// for neighboring sizes with different paths.
-//
-// It estimates the size at which both paths are equally fast, and rounds it down to a readable
-// number.
+// thresholdBetween returns the largest size that takes the path of the lower of two neighboring
+// sizes. It estimates where both paths are equally fast, and rounds down to a readable number.
 func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	lowRatio := c.meanLogRatio(lower)
 	highRatio := c.meanLogRatio(upper)
 	low := lower.bytes()
 	high := upper.bytes()
-	haveSameSign := lowRatio*highRatio >= 0
-	if haveSameSign { // on average, the same path is faster at both sizes
+	isSamePathFaster := lowRatio*highRatio >= 0 // on average, at both sizes
+	if isSamePathFaster {
 		return low
 	}
 
-	// Assume that the ratio changes linearly with the logarithm of the size. It is 0 at this fraction
-	// of the distance between both logarithms:
+	// Interpolate linearly between the logarithms of the sizes.
 	fraction := math.Abs(lowRatio) / (math.Abs(lowRatio) + math.Abs(highRatio))
 	crossing := float64(low) * math.Pow(float64(high)/float64(low), fraction)
 	return min(max(roundDownToQuarter(crossing), low), high-1)
 }
 
-// roundDownToQuarter rounds down to a multiple of a quarter of the largest power of two that is
-// not larger than bytes. For example, it rounds 23 down to 20, a multiple of 16/4.
+// roundDownToQuarter rounds down to a quarter between powers of two. It rounds 23, which is between
+// 16 and 32, to 20.
 func roundDownToQuarter(bytes float64) Size {
 	whole := Size(bytes)
 	quarter := Size(1)

@@ -8,8 +8,7 @@ import (
 	"regexp"
 )
 
-// A tuning table has rules that choose the path (the way to run) of each collective. In a file, it
-// is a JSON document like this:
+// A table is encoded as a JSON document such as
 //
 //	{
 //	  "version": 4,
@@ -35,7 +34,7 @@ import (
 //	  ]
 //	}
 
-// formatText explains the format to users who open such a file. It is the value of "about".
+// formatText, the value of "about", explains the format to users who open such a file.
 const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of " +
 	"that step; the last step covers all larger sizes. otherwise is the path of calls without a " +
 	"rule. Rules with memory decide first, whether a call on symmetric or on any buffers takes " +
@@ -43,7 +42,6 @@ const formatText = "A collective whose larger buffer has up to up_to bytes takes
 	"specific rule, and other leaves the choice to the rules without memory. Everything else, such " +
 	"as the measured times, explains the rules. All ranks need the same table."
 
-// file is the content of the document.
 type file struct {
 	Version int    `json:"version"`
 	About   string `json:"about"`
@@ -51,10 +49,9 @@ type file struct {
 }
 
 var (
-	// foldableObject matches an object that contains no objects or lists, such as the one with
-	// "bytes" above. Encode puts such an object on one line.
+	// foldableObject matches an object without nested objects or lists, which Encode puts on one line.
 	foldableObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
-	// lineEnd matches the end of a line and the indentation of the next.
+	// lineEnd includes the indentation of the next line.
 	lineEnd = regexp.MustCompile(`\n\s*`)
 )
 
@@ -99,13 +96,12 @@ func Decode(encoded []byte) (*Table, error) {
 	return decoded.Table, nil
 }
 
-// version is the only field of a document that has the same meaning in all versions. Errors of
-// package json contain the name of this type.
+// version is the field that all versions of the format have. Errors of package json contain the
+// name of this type.
 type version struct {
-	Version *int `json:"version"` // nil if the document has no version
+	Version *int `json:"version"` // nil if absent
 }
 
-// checkVersion returns an error unless the document has this program's version.
 func checkVersion(encoded []byte) error {
 	var document version
 	if err := json.Unmarshal(encoded, &document); err != nil {
@@ -124,13 +120,10 @@ func checkVersion(encoded []byte) error {
 	return nil
 }
 
-// unknownOffset is the offset of an error whose position is not known.
 const unknownOffset int64 = -1
 
-// addLineNumber adds the line of a decoding error to err.
-//
-// If err contains no position, the line is that of offset, in bytes from the start of encoded. If
-// offset is unknownOffset, too, addLineNumber returns err unchanged.
+// addLineNumber adds the line of the position in err to err, or else the line of offset, unless
+// offset is unknownOffset.
 func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -9,38 +9,19 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// The files in testdata/transcripts contain commands, each with the answer that it must print:
+// The commands of testdata/transcripts are:
 //
-//	decode
-//	{"version": 4, "device": "box", "otherwise": "plain", "rules": [ ... ]}
-//	----
-//	table of box: 1 rules
+//	builtin backend=NAME device=(NAME)         load a built-in table
+//	decode                                     load the table of the input
+//	encode                                     print the loaded table
+//	choose OPERATION ranks=N [machines=N]      print the path for each size of the input
+//	direct OPERATION ranks=N ... [symmetric]   the same for the direct path; see directAnswer
+//	derive [memory=M] [otherwise=PATH]         print a rule for measured times; see runDerive
 //
-//	choose AllReduce ranks=2
-//	65536B 65537B
-//	----
-//	64KiB: window, as the table of box says window up to 64KiB for AllReduce on 2 ranks
-//	65537B: plain, as the table of box says plain above 64KiB for AllReduce on 2 ranks
-//
-// The lines between a command and its "----" are the input of the command. Here, decode loads a
-// table. Its rules choose a path for collectives: plain, window, direct or two-level. Then choose
-// looks up the path of an AllReduce for each size of its input.
-//
-// Other commands are:
-//
-//   - builtin backend=NAME device=(NAME) loads a built-in table. A "_" in a name is a space.
-//   - encode prints the loaded table.
-//   - direct has the arguments of choose, and optionally symmetric, which means that the buffers of
-//     the calls are in windows. It prints true for the direct path, two-level, or else false.
-//   - derive computes a rule from measured times; see runDerive.
-//
-// Groups with several machines have the argument machines=N.
-
-// TestTranscripts compares the answers in the files with those of this package. The command
-// go test -rewrite updates the files.
+// go test -rewrite updates the answers.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
-		var table *Table // of the latest builtin or decode in the file
+		var table *Table // loaded by the latest builtin or decode
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()
 			switch d.Cmd {
@@ -74,13 +55,11 @@ func TestTranscripts(t *testing.T) {
 	})
 }
 
-// summarize returns the answer of the commands that load a table.
 func summarize(table *Table) string {
 	return fmt.Sprintf("%s: %d rules\n", table.Name(), len(table.Rules))
 }
 
-// argument returns the value of a command's argument, or "" if the command does not have it. It
-// replaces each "_" by a space.
+// argument returns the value of a command's argument, with spaces for "_", or "".
 func argument(d *datadriven.TestData, key string) string {
 	value := ""
 	for _, arg := range d.CmdArgs {
@@ -92,10 +71,9 @@ func argument(d *datadriven.TestData, key string) string {
 	return strings.ReplaceAll(value, "_", " ")
 }
 
-// runChoose runs the command choose or direct.
 func runChoose(t *testing.T, table *Table, d *datadriven.TestData) string {
 	t.Helper()
-	operation := d.CmdArgs[0].Key // the first argument, such as AllReduce
+	operation := d.CmdArgs[0].Key
 	group := Shape{Machines: 1}
 	d.ScanArgs(t, "ranks", &group.Ranks)
 	d.MaybeScanArgs(t, "machines", &group.Machines)
@@ -120,7 +98,7 @@ func runChoose(t *testing.T, table *Table, d *datadriven.TestData) string {
 	return out.String()
 }
 
-// directAnswer returns the answer of the command direct for a path.
+// directAnswer returns "two-level", or whether the path is Direct.
 func directAnswer(path Path) string {
 	if path == TwoLevel {
 		return string(TwoLevel)
@@ -129,22 +107,16 @@ func directAnswer(path Path) string {
 	return strconv.FormatBool(path == Direct)
 }
 
-// runDerive runs the command derive, which prints the steps of the derived rule:
+// runDerive prints the steps of the rule derived from input lines such as
 //
-//	derive memory=symmetric
-//	1KiB 20 10 5 0
 //	1MiB 10 20 30 2 in-place
 //
-// Each line describes calls of one size. Here, calls with 1 KiB take 20 us on the plain path, 10 us
-// on the window path, and 5 us on the direct path. The noise of these times is 0 percent. The calls
-// with 1 MiB are in place.
-//
-// Without the argument memory, the lines have no times of the direct path. The argument otherwise
-// is the path of calls without a rule, by default plain.
+// with a size, microseconds of the plain, window and (only with memory) direct path, and the noise
+// in percent.
 func runDerive(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	memory := Memory(argument(d, "memory"))
-	hasDirect := memory != ""
+	hasDirect := memory != "" // whether lines have times of the direct path
 	var points []Point
 	for line := range strings.Lines(d.Input) {
 		points = append(points, parsePoint(t, line, hasDirect))
@@ -166,8 +138,6 @@ func runDerive(t *testing.T, d *datadriven.TestData) string {
 	return out.String()
 }
 
-// parsePoint parses a line of the input of derive. hasDirect means that the line has a time of the
-// direct path.
 func parsePoint(t *testing.T, line string, hasDirect bool) (p Point) {
 	t.Helper()
 	line, p.InPlace = strings.CutSuffix(strings.TrimSpace(line), " in-place")

@@ -7,35 +7,25 @@ import (
 	"strings"
 )
 
-// A rule chooses the path of some calls by their size. There are two kinds of rules:
-//
-//   - A plain rule has no Memory. Its steps choose between the plain and the window path.
-//   - A direct rule has a Memory, and decides first. Its steps choose the direct or the two-level
-//     path, or leave the choice to the plain rule. It can be general: without an operation and
-//     numbers of ranks and machines, it covers all calls that have no specific direct rule.
-//
-// For example, the steps of a plain rule choose window up to 64 KiB, plain up to 1 MiB, and window
-// for all larger sizes. The points of a step are the times from which it was derived.
-
-// validate returns an error about the first invalid field. Its text names the field as in JSON.
+// validate names invalid fields as in JSON. A rule with Memory chooses whether calls take the
+// direct or two-level path. Only such a rule can be general, which means that it covers all calls.
 func (r *Rule) validate() error {
 	if !r.Memory.isValid() {
 		return fmt.Errorf("memory is %q, but must be symmetric or any", r.Memory)
 	}
 
-	isDirect := r.Memory != ""
-	isGeneralRule := isDirect && r.isGeneral()
-	if !isGeneralRule {
+	isDirectRule := r.Memory != ""
+	mayOmitCalls := isDirectRule && r.isGeneral()
+	if !mayOmitCalls {
 		if err := r.Calls.validate(); err != nil {
 			return err
 		}
 	}
 
-	return r.validateSteps(isDirect)
+	return r.validateSteps(isDirectRule)
 }
 
-// validateSteps returns an error about the first invalid step.
-func (r *Rule) validateSteps(isDirect bool) error {
+func (r *Rule) validateSteps(isDirectRule bool) error {
 	if len(r.Steps) == 0 {
 		return fmt.Errorf("steps is empty")
 	}
@@ -49,7 +39,7 @@ func (r *Rule) validateSteps(isDirect bool) error {
 		}
 
 		isLast := i == len(r.Steps)-1
-		if err := step.validate(previousMax, isLast, isDirect); err != nil {
+		if err := step.validate(previousMax, isLast, isDirectRule); err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
 
@@ -59,10 +49,10 @@ func (r *Rule) validateSteps(isDirect bool) error {
 	return nil
 }
 
-// maxRanks is the maximum number of ranks of a group. A larger number is certainly a mistake.
+// maxRanks exceeds any real group. A larger number is certainly a mistake.
 const maxRanks = 1 << 20
 
-// validate returns an error about the first invalid field of a rule that is not general.
+// validate rejects calls without an operation or shape, which only a general rule may have.
 func (c Calls) validate() error {
 	switch {
 	case !slices.Contains(operations, c.Operation):
@@ -77,15 +67,14 @@ func (c Calls) validate() error {
 	return nil
 }
 
-// validate returns an error about the first invalid field. previousMax is the MaxBytes of the
-// previous step. isDirect is set in a direct rule.
-func (s *Step) validate(previousMax Size, isLast, isDirect bool) error {
+// validate expects the MaxBytes of the previous step as previousMax.
+func (s *Step) validate(previousMax Size, isLast, isDirectRule bool) error {
 	isPlainChoice := s.Path == Plain || s.Path == Window
 	isDirectChoice := s.Path == Direct || s.Path == TwoLevel || s.Path == NotDirect
 	switch {
-	case !isDirect && !isPlainChoice:
+	case !isDirectRule && !isPlainChoice:
 		return fmt.Errorf("path is %q, but must be plain or window", s.Path)
-	case isDirect && !isDirectChoice:
+	case isDirectRule && !isDirectChoice:
 		return fmt.Errorf("path is %q, but must be direct, two-level or other in a rule with memory",
 			s.Path)
 	case isLast && s.MaxBytes != 0:
@@ -95,7 +84,7 @@ func (s *Step) validate(previousMax Size, isLast, isDirect bool) error {
 	}
 
 	for i, p := range s.Measured {
-		if err := p.validate(isDirect); err != nil {
+		if err := p.validate(isDirectRule); err != nil {
 			return fmt.Errorf("measured %d: %w", i+1, err)
 		}
 	}
@@ -103,24 +92,21 @@ func (s *Step) validate(previousMax Size, isLast, isDirect bool) error {
 	return nil
 }
 
-// validate returns an error about an invalid field. isDirect is set in a direct rule.
-//
-// A point has a time of the plain path. In a direct rule, it also has a time of the direct or of
-// the two-level path, and may have one of the window path. In a plain rule, it has one of the
-// window path, and no others.
-func (p *Point) validate(isDirect bool) error {
-	directUS := p.DirectUS + p.TwoLevelUS // At most one of them may be set.
-	mayLackWindow := isDirect
-	isWindowValid := isPositive(p.WindowUS) || mayLackWindow && p.WindowUS == 0
-	isDirectValid := isPositive(directUS) || !isDirect
-	isNoiseValid := isPositive(p.NoisePercent) || p.NoisePercent == 0
+// validate requires the times of the plain path, of the window path (optional in a direct rule),
+// and, only in a direct rule, of the direct or the two-level path.
+func (p *Point) validate(isDirectRule bool) error {
 	isPlainValid := isPositive(p.PlainUS)
+	mayLackWindow := isDirectRule
+	isWindowValid := isPositive(p.WindowUS) || mayLackWindow && p.WindowUS == 0
+	directUS := p.DirectUS + p.TwoLevelUS // the last case below rejects two times
+	isDirectValid := isPositive(directUS) || !isDirectRule
+	isNoiseValid := isPositive(p.NoisePercent) || p.NoisePercent == 0
 	switch {
 	case p.Bytes <= 0, !isPlainValid, !isWindowValid, !isDirectValid:
 		return fmt.Errorf("sizes and times must be positive")
 	case !isNoiseValid:
 		return fmt.Errorf("noise_percent is %v, but must not be negative", p.NoisePercent)
-	case !isDirect && directUS != 0:
+	case !isDirectRule && directUS != 0:
 		return fmt.Errorf("direct_us and two_level_us are allowed only in a rule with memory")
 	case p.DirectUS != 0 && p.TwoLevelUS != 0:
 		return fmt.Errorf("only one of direct_us and two_level_us is allowed")
@@ -129,5 +115,5 @@ func (p *Point) validate(isDirect bool) error {
 	return nil
 }
 
-// isPositive reports whether a number is positive and finite. It returns false for NaN.
+// isPositive returns false for infinity and NaN.
 func isPositive(number float64) bool { return number > 0 && !math.IsInf(number, 1) }
