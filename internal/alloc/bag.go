@@ -13,8 +13,8 @@ type bag struct {
 	heapCount uint32
 }
 
-// A search reads the root of the heap and the whole tail. It earns creditStep and pays for each key
-// of the tail. When the credit runs out, the search moves the tail into the heap.
+// A search reads the root of the heap and the whole tail. It earns creditStep, in findInIndex, and
+// pays for each key of the tail. When the credit runs out, a search moves the tail into the heap.
 const (
 	creditStep = 4
 	maxCredit  = 1024
@@ -23,16 +23,16 @@ const (
 // noKey fills the slots after the last key, so that it never is the minimum.
 const noKey = ^uint64(0)
 
-// smallCapacity is the lowest capacity above 0. A search reads all slots of such a small bag,
-// because branches on the counts would be unpredictable.
+// smallCapacity is the lowest capacity above 0. A search reads all slots of so small a bag, because
+// branches on the counts would be unpredictable.
 const smallCapacity = 4
 
 // freeBlocks holds the keys of all bags, and the bags for sizes above 1 MiB.
 type freeBlocks struct {
 	blockTable
 	keys []uint64 // bags own disjoint ranges of it; keys[0] is unused
-	// unusedArrays holds free lists of the ranges that bags have outgrown. List n has ranges of 1<<n
-	// keys, each with the start of the next range, or 0, in its first key.
+	// unusedArrays holds free lists of ranges. List n has ranges of 1<<n keys. The first key of a
+	// range is the start of the next one, or 0.
 	unusedArrays     [32]uint32
 	searchCredit     int         // shared by all bags
 	classes          []sizeClass // sizes above 1 MiB, by id; id 0 means none
@@ -68,8 +68,8 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeHeapKeyOrShrink completes removeKey after the caller has decremented bag.count. It halves
-// the capacity of a bag that was less than a quarter full.
+// removeHeapKeyOrShrink expects bag.count to be decremented already. It halves a bag that was less
+// than a quarter full.
 func (f *freeBlocks) removeHeapKeyOrShrink(bag *bag, slot uint32) {
 	last := bag.count // slot of the last key
 	if slot < bag.heapCount {

@@ -42,7 +42,6 @@ const (
 	benchSize   = 4096
 )
 
-// benchmarkPair measures an Alloc and a Free of the same block.
 func benchmarkPair(b *testing.B, c *Core) {
 	first := mustAlloc(b, c, benchSize, benchStream) // ensures that a segment has room
 	_, _ = c.Free(first)                             // cannot fail: the block is live
@@ -88,7 +87,6 @@ func BenchmarkPairWithEqualFreeBlocks(b *testing.B) {
 	benchmarkPair(b, c)
 }
 
-// BenchmarkReplace measures a Free of the oldest block and an Alloc of another.
 func BenchmarkReplace(b *testing.B) {
 	c := newCore(b, Default())
 	blocks := make([]Block, 1000)
@@ -104,8 +102,7 @@ func BenchmarkReplace(b *testing.B) {
 	}
 }
 
-// drawCount limits the memory for random steps, which benchmarks repeat. It is a power of two to
-// make i%drawCount fast.
+// drawCount is a power of two, which makes i%drawCount fast.
 const drawCount = 1 << 14
 
 // drawBlockSize returns a size below 1 MiB.
@@ -141,7 +138,6 @@ func randomDraws(liveCount int) (toFree []int, sizes []int64) {
 	return toFree, sizes
 }
 
-// BenchmarkRandom measures a Free of a random block and an Alloc of a random size.
 func BenchmarkRandom(b *testing.B) {
 	c, blocks := newUsedCore(b, Default(), 10_000)
 	toFree, sizes := randomDraws(len(blocks))

@@ -58,7 +58,7 @@ const (
 	largeStep    = 2 * mib // granularity of segments for requests of largeLimit or more
 )
 
-// Config configures a Core. It must be the same on all ranks that are to place blocks identically.
+// Config configures a Core. Ranks place blocks identically only with equal Configs.
 type Config struct {
 	Policy Policy
 	Sizing Sizing
@@ -68,7 +68,7 @@ type Config struct {
 
 	// First is the size of the first segment in bytes, for Geometric sizing; 0 means 64 MiB.
 	First int64
-	// Granularity divides the segment sizes of Geometric sizing. It is a power of two, in bytes; 0
+	// Granularity is a power of two in bytes that divides the segment sizes of Geometric sizing; 0
 	// means 2 MiB.
 	Granularity int64
 }
@@ -101,8 +101,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the size of the largest segment that Capacity permits, or 0 if it is too
-// small for the request. It also returns 0 for Stepped sizing, whose sizes are fixed.
+// remainingSegment returns the size of the largest segment that Capacity permits. It returns 0 if
+// this is too small for the request, and for Stepped sizing, whose sizes are fixed.
 func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
 	bytes := (c.Capacity - mappedBytes) &^ (c.Granularity - 1) // round down
 	if bytes < requestBytes || c.Sizing == Stepped {

@@ -7,17 +7,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// rank simulates one process of a job.
 type rank struct {
 	core      *Core
 	addresses []uint64 // of future segments
 	live      []Block  // in the order of allocation
 }
 
-// newRanks returns ranks that map segments at ascending and at descending addresses.
+// newRanks returns a rank that maps segments at ascending, and one at descending, addresses.
 func newRanks(tb rapid.TB, config Config) (ranks [2]rank) {
 	const addressCount = 1 << 10 // more than a test needs
-	const distance = 1 << 36     // between addresses, so that segments do not overlap
+	const distance = 1 << 36     // more than any segment needs
 	for i := range ranks {
 		c, err := New(config)
 		if err != nil {
@@ -59,7 +58,6 @@ func (r *rank) alloc(t rapid.TB, size int64, stream Stream) {
 	r.live = append(r.live, block)
 }
 
-// free frees r.live[i].
 func (r *rank) free(t rapid.TB, i int) {
 	if _, err := r.core.Free(r.live[i]); err != nil {
 		t.Fatal(err)
@@ -111,8 +109,8 @@ func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
 	}
 }
 
-// placeAfterReuse fills two segments on each rank, frees the first block of each segment, and
-// returns the next block that each rank allocates.
+// placeAfterReuse returns the block that each rank allocates after it has filled two segments and
+// freed the first block of each.
 func placeAfterReuse(tb testing.TB, policy Policy) (last [2]Block) {
 	tb.Helper()
 	const stream = 0

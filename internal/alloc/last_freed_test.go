@@ -58,7 +58,6 @@ func (p *corePair) alloc(t *rapid.T, size int64, stream Stream) {
 	p.live = append(p.live, blockPair{lazy: lazy, eager: eager})
 }
 
-// free frees p.live[i].
 func (p *corePair) free(t *rapid.T, i int) {
 	mustFree(t, p.lazy, p.live[i].lazy)
 	mustFree(t, p.eager, p.live[i].eager)

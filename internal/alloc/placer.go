@@ -160,8 +160,8 @@ func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 // the address in units with AddressOrder.
 func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
-	hasBlockIDs := len(p.blocks)+1 < maxBlocks // the segment needs two: a block and a sentinel
-	hasRegionID := len(p.regions) < maxBlocks
+	hasBlockIDs := len(p.blocks)+2 <= maxBlocks // for a block and a sentinel
+	hasRegionID := len(p.regions)+1 <= maxBlocks
 	if p.arenaEnd+units > maxPosition || !hasBlockIDs || !hasRegionID {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
 	}

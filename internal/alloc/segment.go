@@ -34,7 +34,7 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	ordinal := int32(len(c.segments))
 	minBytes := max(1, growth.minBytes)
 	isSizeValid := bytes >= minBytes && bytes <= MaxSize && bytes%Unit == 0
-	isIndexValid := int(indexID) < len(c.indexes) // another Core's Growth may have a higher one
+	isIndexValid := int(indexID) < len(c.indexes) // fails for a Growth of a Core with more streams
 	if !isSizeValid || !isIndexValid {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}

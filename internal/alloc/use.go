@@ -1,7 +1,7 @@
 package alloc
 
-// use records that a stream other than the owner uses a block. A freed block is deferred, and its
-// memory stays allocated, until the host knows that the work of all these streams is complete.
+// use records that a stream other than the owner uses a block. Until the host knows that this work
+// is complete, a freed block is deferred, and its memory stays allocated.
 type use struct {
 	// sequence is useTable.useCount when the use was recorded. Once the block is deferred, it is the
 	// number of this deferral.
@@ -81,7 +81,7 @@ func (t *useTable) removeUses(fields *rareFields) {
 	}
 }
 
-// newUse returns the id of an unused entry. It can reallocate t.uses.
+// newUse can reallocate t.uses.
 func (t *useTable) newUse() uint32 {
 	if useID := t.firstUnusedUse; useID != 0 {
 		t.firstUnusedUse = t.uses[useID].next

@@ -56,7 +56,7 @@ func createFolder(path string) error {
 		return err
 	}
 
-	info, err := os.Lstat(path) // rejects a link, which another user could have created
+	info, err := os.Lstat(path) // does not follow links, which another user could have created
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ type segmentEnd struct {
 	count       uint64 // number of calls in this and all earlier segments
 }
 
-const minPruneLength = 32 // rarely reached, but less than 1 KiB
+const minPruneLength = 32 // 512 bytes, rarely reached
 
 // Count records a call and returns the number of calls with the key, including this one.
 // collectives is the number of collectives that this rank called before. completed is the number of
@@ -80,8 +80,8 @@ type CallCount struct {
 	Calls uint64
 }
 
-// Before returns how many calls preceded an incomplete collective, by key, without zeros. The
-// result is ordered by peer and tag. Collectives are numbered from 1.
+// Before returns, for each key, how many calls preceded an incomplete collective. It omits keys
+// without such calls, and sorts by peer and tag. Collectives are numbered from 1.
 func (t *Tally) Before(collective uint64) []CallCount {
 	var all []CallCount
 	for k, h := range t.histories {
@@ -105,8 +105,8 @@ func (t *Tally) Before(collective uint64) []CallCount {
 }
 
 // Weight hashes a message's receiver and tag with the mixer of SplitMix64. Each rank adds the
-// weights of the messages that it sends, and subtracts those of the messages that it receives. The
-// sum over all ranks is 0 if all messages have been received, and else with probability 2^-64.
+// weights of the messages that it sends, and subtracts those of the messages that it receives. If
+// messages are missing, the sum over all ranks is 0 only with probability 2^-64.
 func Weight(receiver, tag int) uint64 {
 	x := (uint64(receiver)<<32 ^ uint64(tag)) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

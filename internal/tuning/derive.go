@@ -75,8 +75,8 @@ func (p Point) NotDirectUS() float64 {
 //
 // Without calls.Memory, the rule chooses between the plain and the window path, starting with
 // defaultPath if neither is faster at the smallest size. With calls.Memory, it chooses between
-// NotDirect, which leaves the choice to another rule, and the direct path. If the two-level path was
-// measured, it replaces the direct path.
+// NotDirect, which leaves the choice to another rule, and the direct path, or the two-level path if
+// that was measured.
 func Derive(calls Calls, defaultPath Path, points []Point) Rule {
 	var c comparison
 	switch {
@@ -139,8 +139,8 @@ func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 	return steps
 }
 
-// choosePath returns the path for a size. previous is the path of the next smaller size, which a
-// comparison that is not strict keeps if neither path is faster.
+// choosePath keeps previous, the path of the next smaller size, if neither path is faster. A strict
+// comparison then returns the preferred path instead.
 func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
 	path := previous
 	for _, p := range points {
@@ -210,8 +210,7 @@ func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
 	return min(max(roundDownToQuarter(crossing), low), high-1)
 }
 
-// roundDownToQuarter rounds down to a quarter between powers of two. It rounds 23, which is between
-// 16 and 32, to 20.
+// roundDownToQuarter rounds 16 to 31 down to 16, 20, 24 or 28, and other sizes in proportion.
 func roundDownToQuarter(bytes float64) Size {
 	whole := Size(bytes)
 	quarter := Size(1)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// validate names invalid fields as in JSON. A rule with Memory chooses whether calls take the
-// direct or two-level path. Only such a rule can be general, which means that it covers all calls.
+// validate reports the first invalid field by its JSON name. A direct rule has Memory and chooses
+// whether calls take the direct or two-level path. Only a direct rule can cover all operations.
 func (r *Rule) validate() error {
 	if !r.Memory.isValid() {
 		return fmt.Errorf("memory is %q, but must be symmetric or any", r.Memory)
