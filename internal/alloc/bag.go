@@ -2,10 +2,9 @@ package alloc
 
 import "math/bits"
 
-// bag is a priority queue for the free blocks of one stream and size, ordered by position. Each
-// block has a key, with its position in the high bits and its id in the low bits. The first
-// heapCount keys form a binary min-heap. The rest, the tail, is unsorted, which keeps insertion and
-// most removals cheap.
+// bag is a priority queue for the free blocks of one stream and size. A block's key has its
+// position in the high bits and its id in the low bits. The first heapCount keys form a binary
+// min-heap. The rest, the tail, is unsorted, which keeps insertion and most removals cheap.
 type bag struct {
 	start     uint32 // index of the first key in freeBlocks.keys
 	capacity  uint32 // in keys: a power of two, or 0
@@ -146,8 +145,7 @@ func (f *freeBlocks) moveTailToHeap(bag *bag) {
 	}
 }
 
-// siftUp stores a key in the given slot of the heap or, after moving higher parents down, in one of
-// their slots.
+// siftUp stores a key at or above the given slot of the heap. Higher parents move down.
 func (f *freeBlocks) siftUp(bag *bag, slot uint32, key uint64) {
 	for slot > 0 {
 		parent := (slot - 1) / 2
@@ -162,8 +160,7 @@ func (f *freeBlocks) siftUp(bag *bag, slot uint32, key uint64) {
 	f.setSlot(bag, slot, key)
 }
 
-// siftDown stores a key in the given slot of the heap or, after moving lower children up, in one of
-// their slots.
+// siftDown stores a key at or below the given slot of the heap. Lower children move up.
 func (f *freeBlocks) siftDown(bag *bag, slot uint32, key uint64) {
 	heap := f.keys[bag.start : bag.start+bag.heapCount]
 	for {
@@ -187,7 +184,6 @@ func (f *freeBlocks) siftDown(bag *bag, slot uint32, key uint64) {
 	f.setSlot(bag, slot, key)
 }
 
-// resizeBag moves the keys to an array of the given capacity, a power of two.
 func (f *freeBlocks) resizeBag(bag *bag, capacity uint32) {
 	start := f.allocArray(capacity)
 	keys := f.keys[start : start+capacity]

@@ -21,31 +21,23 @@ type Block struct {
 	Handle  Handle
 }
 
-// State is the state of a block. A captured graph pins the blocks that it uses. A block has uses
-// while other streams, recorded by Core.Use, may still access it.
-//
-//	free ──Alloc─────────────> live
-//	live ──Free──────────────> free
-//	live ──Free while pinned─> parked ──last Unpin────────────────> free, or deferred if it has uses
-//	live ──Free with uses────> deferred ──StreamCompleted or Alloc─> free
+// State is the state of a block.
 type State uint8
 
-// The states of a block.
+// Free turns a live block into a free, parked or deferred one.
 const (
 	unusedRecord State = iota // also the state of sentinels and of placer.lastFreed
 	Free                      // ready for an Alloc of its stream
 	Live                      // allocated
-	Parked                    // freed while pinned, or kept by Rebuild
-	Deferred                  // freed while other streams can still use it
+	Parked                    // freed while pinned, until the last Unpin; or kept by Rebuild
+	Deferred                  // freed while other streams can use it, until StreamCompleted or Alloc
 )
 
-// String returns the state in lower case.
 func (s State) String() string {
 	return [...]string{"unused record", "free", "live", "parked", "deferred"}[s]
 }
 
-// Words of a record combine a position or size (38 high bits) with the id of a block or region (26
-// low bits). The id 0 means none.
+// Records pack a position or size into 38 bits, and the id of a block or region, or 0, into 26.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
@@ -55,9 +47,9 @@ const (
 // maxPosition limits positions, which count units of 512 bytes across all segments.
 const maxPosition = uint64(1) << (64 - idBits)
 
-// block is the record of a block. It fills half a cache line, so reading it costs at most one cache
-// miss. The blocks of a region, a part of a segment, form a circular list in order of position.
-// Each list starts and ends at a sentinel, a record without memory.
+// block is a record of 32 bytes, so that reading it costs at most one cache miss. The blocks of a
+// region, a part of a segment, form a circular list in order of position. A sentinel, a record
+// without memory, closes the list.
 type block struct {
 	positionAndRegion uint64 // position and region id
 	unitsAndPrev      uint64 // size in units and id of the previous block
@@ -71,7 +63,7 @@ type block struct {
 // The parts of block.packed.
 const (
 	stateMask        = 7
-	hasRareFieldsBit = 8 // set if the block has been pinned, kept or used by another stream
+	hasRareFieldsBit = 8 // set once the block has been pinned, kept or used by another stream
 	requestedShift   = 4
 	slotShift        = 4
 )
@@ -93,10 +85,10 @@ func (b *block) setPrev(id uint32) { b.unitsAndPrev = b.unitsAndPrev&^idMask | u
 func (b *block) state() State      { return State(b.packed & stateMask) }
 func (b *block) setState(s State)  { b.packed = b.packed&^stateMask | uint64(s) }
 
-// requested returns the number of requested bytes of a block that is not free.
+// requested returns bytes. The block must not be free.
 func (b *block) requested() int64 { return int64(b.packed >> requestedShift) }
 
-// slot returns the index of a free block's key in its bag.
+// slot returns the index of the block's key in a bag. The block must be free.
 func (b *block) slot() uint32 { return uint32(b.packed >> slotShift) }
 
 // key combines the position with the id, so that keys sort by position.

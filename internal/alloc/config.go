@@ -12,8 +12,7 @@ const Unit = 512
 
 const unitShift = 9 // log2 of Unit
 
-// MaxSize is the maximum size of a request in bytes. It is far above the memory of any device, yet
-// fits into the 38 bits that block records have for sizes in units.
+// MaxSize is the maximum size of a request in bytes. Block records have 38 bits for sizes in units.
 const MaxSize = int64(1) << 46
 
 // Policy breaks ties between free blocks of the best size.
@@ -51,11 +50,11 @@ const (
 
 // Sizes for Stepped, from PyTorch's c10/cuda/CUDACachingAllocator.cpp and AllocatorConfig.h.
 const (
-	smallLimit   = 1 * mib  // maximum size of small requests
-	smallSegment = 2 * mib  // segment size for small requests
-	largeSegment = 20 * mib // segment size for requests above smallLimit and below largeLimit
+	smallLimit   = 1 * mib
+	smallSegment = 2 * mib  // for requests up to smallLimit
+	largeSegment = 20 * mib // for requests above smallLimit and below largeLimit
 	largeLimit   = 10 * mib
-	largeStep    = 2 * mib // granularity of segments for requests of largeLimit or more
+	largeStep    = 2 * mib // granularity of segments for other requests
 )
 
 // Config configures a Core. Ranks place blocks identically only with equal Configs.

@@ -33,7 +33,6 @@ func newRanks(tb rapid.TB, config Config) (ranks [2]rank) {
 	return ranks
 }
 
-// alloc allocates a block, and adds a segment first if the Core needs one.
 func (r *rank) alloc(t rapid.TB, size int64, stream Stream) {
 	block, growth, err := r.core.Alloc(size, stream)
 	if err != nil {

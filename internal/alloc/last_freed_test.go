@@ -90,7 +90,6 @@ func mustFree(t *rapid.T, c *Core, b Block) {
 	}
 }
 
-// allocGrowing allocates a block, and adds a segment first if the Core needs one.
 func allocGrowing(t *rapid.T, c *Core, size int64, stream Stream) Block {
 	for {
 		b, growth, err := c.Alloc(size, stream)
