@@ -5,7 +5,7 @@ import "time"
 // Version is the version of the JSON encoding of a Machine. New fields do not change it.
 const Version = 1
 
-// Machine describes the ranks of a job on one machine. /debug/symmem serves it as JSON.
+// Machine describes the ranks of a job on one machine, as /debug/symmem serves it in JSON.
 type Machine struct {
 	Version  int        `json:"version"`
 	Time     time.Time  `json:"time"`
@@ -18,8 +18,8 @@ type Machine struct {
 type Snapshot struct {
 	Rank    int       `json:"rank"`
 	Error   string    `json:"error,omitempty"`   // why the rank did not answer
-	Size    int       `json:"size"`              // number of ranks in the job
-	Process int       `json:"process"`           // process ID
+	Size    int       `json:"size"`              // ranks in the job
+	Process int       `json:"process"`           // ID
 	Opened  time.Time `json:"opened"`            // when the rank joined the job
 	Backend string    `json:"backend"`           // such as "nccl" or "host"
 	Device  string    `json:"device"`            // description for people
@@ -53,7 +53,7 @@ type Group struct {
 	Machines       int     `json:"machines"`
 	Windows        int     `json:"windows"`
 	Registrations  uint64  `json:"registrations"` // number of calls that registered segments
-	Agreements     uint64  `json:"agreements"`    // comparisons of histories without a difference
+	Agreements     uint64  `json:"agreements"`    // successful comparisons of histories
 	// Paths counts collectives, including replays of CUDA graphs, by the way in which symmem executed
 	// them.
 	Paths    map[string]uint64 `json:"paths"`
@@ -101,11 +101,11 @@ type Placement [6]int64
 // Indexes of a Placement.
 const (
 	placementKind      = iota // an event.Kind
-	placementStream           // number of the stream
-	placementSegment          // number of the segment
-	placementOffset           // in the segment, in bytes
-	placementSize             // in bytes
-	placementRequested        // size that the caller requested, in bytes
+	placementStream           // number
+	placementSegment          // number
+	placementOffset           // bytes from the start of the segment
+	placementSize             // bytes
+	placementRequested        // bytes
 )
 
 // Window describes a segment, a range of a pool's memory, that is registered with a group.

@@ -28,7 +28,7 @@ type Claim[R any] struct {
 type Arrival struct {
 	Source, Tag int
 	Number      uint64 // counted from 1 for each source and tag
-	Segment     uint64 // number of collectives that the source called before; see Matcher.Post
+	Segment     uint64 // number of collectives that the source called before, or 0; see Matcher.Post
 }
 
 // queue holds the receives and messages with one tag.
@@ -39,7 +39,6 @@ type queue[R any] struct {
 	arrivals        []Arrival              // in order; claimed ones are removed lazily
 }
 
-// messageID identifies a message among those with one tag.
 type messageID struct {
 	source int
 	number uint64
@@ -48,7 +47,7 @@ type messageID struct {
 type waitingReceive[R any] struct {
 	receive R
 	source  int    // rank or Any
-	segment uint64 // number of collectives that this rank called before
+	segment uint64 // see Matcher.Post
 }
 
 func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
@@ -68,11 +67,9 @@ func (m *Matcher[R]) ensureQueue(tag int) *queue[R] {
 	return q
 }
 
-// Post records a receive from a source, a rank or Any. It returns the resulting claims, which are
-// valid until the next call of Post or Arrive.
-//
-// segment is the number of collectives that this rank called before, or always 0 if messages are
-// not ordered with collectives. A receive from Any accepts only messages of the same segment.
+// Post records a receive from a rank or Any. It returns the resulting claims, which are valid until
+// the next call of Post or Arrive. A receive from Any accepts only messages of the same segment:
+// the number of earlier collectives, or always 0 if messages are not ordered with collectives.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.ensureQueue(tag)
 	receive := waitingReceive[R]{receive: r, source: source, segment: segment}

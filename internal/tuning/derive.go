@@ -97,7 +97,7 @@ type pointsOfSize []Point
 
 func (p pointsOfSize) bytes() Size { return p[0].Bytes }
 
-// groupBySize returns the points of each size, in ascending order of sizes.
+// groupBySize sorts by size.
 func groupBySize(points []Point) (sizes []pointsOfSize) {
 	compareSizes := func(a, b Point) int { return cmp.Compare(a.Bytes, b.Bytes) }
 	ordered := slices.SortedStableFunc(slices.Values(points), compareSizes)
@@ -114,7 +114,6 @@ func groupBySize(points []Point) (sizes []pointsOfSize) {
 	return sizes
 }
 
-// deriveSteps returns at least one step. The last one has no MaxBytes and covers all larger sizes.
 func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 	if len(sizes) == 0 {
 		return []Step{{Path: c.startPath}}
