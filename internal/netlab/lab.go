@@ -15,10 +15,8 @@ import (
 
 // Lab is a network of simulated machines. Its methods are safe for concurrent use.
 //
-// With two machines of two network interfaces each, machine 0 has the addresses 10.77.0.1 and
-// 10.78.0.1, and machine 1 has 10.77.0.2 and 10.78.0.2. Each machine is a network namespace of the
-// kernel. A router in this process forwards the packets between machines. It can delay and drop the
-// packets of a link, which leads from one machine to another.
+// Each machine is a network namespace. A router in this process forwards packets between the
+// machines, and can delay or drop them. Interface i of machine m has the address 10.(77+i).0.(m+1).
 type Lab struct {
 	Machines []*Machine // read-only
 	router   *router
@@ -31,12 +29,12 @@ type Config struct {
 	Interfaces int    // number of network interfaces of each machine; 0 means 1
 	IPv6       bool   // use IPv6 addresses instead of IPv4
 	Seed       uint64 // determines the random delays and losses
-	// ClockStep is how far the monotonic clock of machine i+1 is ahead of that of machine i.
+	// ClockStep is the lead of each machine's monotonic clock over that of the previous machine.
 	ClockStep time.Duration
 }
 
-// New builds a network and closes it at the end of the test. It skips the test if this process
-// cannot build a network.
+// New builds a network and closes it at the end of the test. It skips the test without root, TUN
+// devices or the ip command.
 func New(t testing.TB, cfg Config) *Lab {
 	t.Helper()
 	if err := checkSupported(); err != nil {
@@ -44,7 +42,7 @@ func New(t testing.TB, cfg Config) *Lab {
 	}
 
 	l := &Lab{router: newRouter(cfg.Seed), closed: make(chan struct{})}
-	l.router.tasks.Go(func() { l.router.watchStalls(l.closed) }) // for LongestStall
+	l.router.tasks.Go(func() { l.router.watchStalls(l.closed) })
 	t.Cleanup(l.close)
 	hostsPath := filepath.Join(t.TempDir(), "hosts")
 	if err := os.WriteFile(hostsPath, cfg.hostsFile(), 0o644); err != nil {
@@ -67,8 +65,7 @@ func New(t testing.TB, cfg Config) *Lab {
 	return l
 }
 
-// checkSupported returns an error unless this process can create network namespaces and TUN
-// devices. A TUN device is a network interface whose packets a process reads and writes.
+// checkSupported returns an error if this process cannot create machines.
 func checkSupported() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("network namespaces need root: %w", errors.ErrUnsupported)
@@ -95,29 +92,27 @@ func (l *Lab) close() {
 	l.router.tasks.Wait()
 }
 
-// LongestStall returns the longest time for which a busy host did not run this process. Packets may
-// have been delayed for this time. After a long stall, tests should not judge how fast the
-// processes on the machines reacted.
+// LongestStall returns the longest time for which a busy host did not schedule this process, and so
+// delayed its packets. Tests should not judge reaction times after a long stall.
 func (l *Lab) LongestStall() time.Duration { return time.Duration(l.router.longestStall.Load()) }
 
-// DroppedPackets returns the number of packets that the kernel dropped because the router did not
-// read them in time. Machines whose counters cannot be read count as 0.
+// DroppedPackets returns the number of packets that the kernel dropped because the router was too
+// slow. It ignores machines whose counters cannot be read.
 func (l *Lab) DroppedPackets() (packets uint64) {
 	for _, m := range l.Machines {
 		table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", m.Thread))
 		if err == nil {
-			packets += droppedPackets(string(table))
+			packets += sumDrops(string(table))
 		}
 	}
 
 	return packets
 }
 
-// droppedPackets returns the number of dropped packets of a machine's interfaces, which are called
-// net0, net1 and so on. table has the format of /proc/net/dev: a line with the name of an
-// interface, a colon and columns with counters.
-func droppedPackets(table string) (packets uint64) {
-	const txDropped = 11 // index of the column of packets that were dropped instead of transmitted
+// sumDrops adds the counters of dropped packets of the interfaces net0, net1, ... in a table in the
+// format of /proc/net/dev.
+func sumDrops(table string) (packets uint64) {
+	const txDropped = 11 // column of packets dropped on transmission
 	for line := range strings.Lines(table) {
 		name, counters, _ := strings.Cut(line, ":")
 		isInterface := strings.HasPrefix(strings.TrimSpace(name), "net")
@@ -135,7 +130,7 @@ func droppedPackets(table string) (packets uint64) {
 	return packets
 }
 
-// SetAll sets the properties of the links between all machines, such as delays and losses.
+// SetAll configures the links between all machines.
 func (l *Lab) SetAll(link Link) {
 	for src := range l.Machines {
 		for dst := range l.Machines {
@@ -144,14 +139,14 @@ func (l *Lab) SetAll(link Link) {
 	}
 }
 
-// Set sets the properties of the links between machines a and b, in both directions. a and b are
-// indexes in Machines.
+// Set configures both directions of the link between two machines, given by their indexes in
+// Machines.
 func (l *Lab) Set(a, b int, link Link) {
 	l.router.setLink(a, b, link)
 	l.router.setLink(b, a, link)
 }
 
-// Isolate sets the properties of the links between a machine and all others, in both directions.
+// Isolate configures the links between a machine and all others.
 func (l *Lab) Isolate(machine int, link Link) {
 	for other := range l.Machines {
 		if other != machine {
@@ -160,16 +155,15 @@ func (l *Lab) Isolate(machine int, link Link) {
 	}
 }
 
-// CutInterface makes the router drop all packets to and from an interface of a machine. number is
-// the number of the interface, from 0.
-func (l *Lab) CutInterface(machine, number int) {
-	address := l.Machines[machine].Addresses[number]
+// CutInterface makes the router drop all packets to and from an interface of a machine.
+func (l *Lab) CutInterface(machine, iface int) {
+	address := l.Machines[machine].Addresses[iface]
 	l.router.mu.Lock()
 	defer l.router.mu.Unlock()
 	l.router.ports[address].isCut = true
 }
 
-// TranslateAddress puts a machine behind a network address translation (NAT). TCP connections from
+// TranslateAddress puts a machine behind network address translation (NAT): TCP connections from
 // its first interface appear to come from the public IPv4 address.
 func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	private := l.Machines[machine].Addresses[0]
@@ -179,8 +173,8 @@ func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	l.router.ports[public] = l.router.ports[private]
 }
 
-// hostsFile returns the text of /etc/hosts on all machines. It maps the name of each machine to the
-// address of its first interface.
+// hostsFile returns an /etc/hosts that maps each machine's name to the address of its first
+// interface.
 func (cfg *Config) hostsFile() []byte {
 	text := []byte("127.0.0.1 localhost\n")
 	const firstInterface = 0
@@ -191,12 +185,11 @@ func (cfg *Config) hostsFile() []byte {
 	return text
 }
 
-// address returns the address of an interface. number is the number of the interface, from 0.
-// Interfaces with the same number are in one subnet, for example 10.77.0.0/24.
-func (cfg *Config) address(machine, number int) netip.Addr {
-	text := fmt.Sprintf("10.%d.0.%d", 77+number, machine+1)
+// address returns the address of an interface. Interfaces with the same index share a subnet.
+func (cfg *Config) address(machine, iface int) netip.Addr {
+	text := fmt.Sprintf("10.%d.0.%d", 77+iface, machine+1)
 	if cfg.IPv6 {
-		text = fmt.Sprintf("fd77:%d::%x", number, machine+1)
+		text = fmt.Sprintf("fd77:%d::%x", iface, machine+1)
 	}
 
 	return netip.MustParseAddr(text)

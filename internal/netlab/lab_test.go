@@ -2,6 +2,7 @@ package netlab
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -11,14 +12,10 @@ import (
 	"time"
 )
 
-// A lab simulates machines and the network between them. For example, machine 0 listens on a TCP
-// port, and machine 1 connects to it. The lab can delay or drop their packets. If this process may
-// not create machines, New skips the test.
-
 // testTimeout expires only if a test hangs.
 const testTimeout = time.Minute
 
-// listen listens on a TCP port of a machine until the end of the test.
+// listen listens on a machine until the end of the test.
 func listen(t *testing.T, m *Machine) net.Listener {
 	t.Helper()
 	var l net.Listener
@@ -34,8 +31,7 @@ func listen(t *testing.T, m *Machine) net.Listener {
 	return l
 }
 
-// dial connects from a machine to an address, until the end of the test. It returns an error if the
-// connection takes longer than limit.
+// dial connects from a machine to an address until the end of the test.
 func dial(t *testing.T, m *Machine, address string, limit time.Duration) (net.Conn, error) {
 	t.Helper()
 	var c net.Conn
@@ -50,17 +46,15 @@ func dial(t *testing.T, m *Machine, address string, limit time.Duration) (net.Co
 	return c, err
 }
 
-// isTimeout reports whether a connection took too long.
 func isTimeout(err error) bool {
 	netErr, ok := errors.AsType[net.Error](err)
 	return ok && netErr.Timeout()
 }
 
-// TestPacketsCrossLossyLink sends a text over a link that delays all packets and drops some. TCP
-// must deliver it unchanged.
+// TCP delivers a text unchanged over a link that delays and drops packets.
 func TestPacketsCrossLossyLink(t *testing.T) {
 	for _, usesIPv6 := range []bool{false, true} {
-		lab := New(t, Config{Machines: 2, IPv6: usesIPv6, Seed: 7}) // any seed
+		lab := New(t, Config{Machines: 2, IPv6: usesIPv6, Seed: 7}) // arbitrary
 		lab.SetAll(Link{MinDelay: 100 * time.Microsecond, MaxDelay: 5 * time.Millisecond, Loss: 0.01})
 		l := listen(t, lab.Machines[0])
 		received := make(chan string, 1)
@@ -74,8 +68,7 @@ func TestPacketsCrossLossyLink(t *testing.T) {
 	}
 }
 
-// receive accepts a connection, and returns all data that the sender writes until it closes the
-// connection. After an error or testTimeout, it adds the text of the error.
+// receive accepts a connection and returns all of its data, with the text of any error at the end.
 func receive(l net.Listener) string {
 	c, err := l.Accept()
 	if err != nil {
@@ -84,7 +77,7 @@ func receive(l net.Listener) string {
 
 	var data strings.Builder
 	_ = c.SetDeadline(time.Now().Add(testTimeout))
-	_, err = c.(*net.TCPConn).WriteTo(&data)
+	_, err = io.Copy(&data, c)
 	if err != nil {
 		data.WriteString(err.Error())
 	}
@@ -92,7 +85,7 @@ func receive(l net.Listener) string {
 	return data.String()
 }
 
-// send connects from a machine to an address, writes a text, and closes the connection.
+// send opens a connection, writes a text and closes the connection.
 func send(t *testing.T, m *Machine, address, text string) {
 	t.Helper()
 	c, err := dial(t, m, address, testTimeout)
@@ -107,12 +100,9 @@ func send(t *testing.T, m *Machine, address, text string) {
 	_ = c.Close()
 }
 
-// cutTimeout is the time after which tests take a link for cut. On other links, a connection takes
-// milliseconds.
+// cutTimeout is the wait after which a link counts as cut. Connections take milliseconds otherwise.
 const cutTimeout = 200 * time.Millisecond
 
-// TestCutLinkDropsPackets cuts the link of machine 1, and then restores it. Machine 1 must be able
-// to connect only afterwards.
 func TestCutLinkDropsPackets(t *testing.T) {
 	lab := New(t, Config{Machines: 2})
 	l := listen(t, lab.Machines[0])
@@ -122,14 +112,13 @@ func TestCutLinkDropsPackets(t *testing.T) {
 		t.Errorf("Dial over a cut link = %v; want a timeout", err)
 	}
 
-	lab.Isolate(1, Link{}) // without delays or losses
+	lab.Isolate(1, Link{})
 	if _, err := dial(t, lab.Machines[1], l.Addr().String(), testTimeout); err != nil {
 		t.Errorf("Dial after the link was restored: %v", err)
 	}
 }
 
-// TestNATTranslatesAddresses puts machine 1 behind a network address translation (NAT). Its
-// connections must appear to come from the public address, and no machine can connect to it.
+// Connections from a machine behind NAT come from its public address, and it accepts none.
 func TestNATTranslatesAddresses(t *testing.T) {
 	lab := New(t, Config{Machines: 2})
 	public := netip.MustParseAddr("10.77.0.99")
@@ -155,8 +144,6 @@ func TestNATTranslatesAddresses(t *testing.T) {
 	}
 }
 
-// TestMachinesHaveNamesAndClocks runs a command on each of two machines. It must print the name of
-// the machine and its clock, the time since its start. The clocks must differ by clockStep.
 func TestMachinesHaveNamesAndClocks(t *testing.T) {
 	const clockStep = 1000 * time.Second
 	lab := New(t, Config{Machines: 2, ClockStep: clockStep})
@@ -170,14 +157,14 @@ func TestMachinesHaveNamesAndClocks(t *testing.T) {
 		clocks[i] = clock
 	}
 
-	const tolerance = 100 * time.Second // The commands do not read the clocks at the same time.
+	const tolerance = 100 * time.Second // The clocks are read one after the other.
 	step := clocks[1] - clocks[0]
 	if step < clockStep-tolerance || step > clockStep+tolerance {
 		t.Errorf("the clocks differ by %v; want about %v", step, clockStep)
 	}
 }
 
-// readNameAndClock returns the host name of a machine and the time since its start.
+// readNameAndClock returns a machine's host name and uptime.
 func readNameAndClock(t *testing.T, m *Machine) (name string, clock time.Duration) {
 	t.Helper()
 	var output strings.Builder
@@ -192,7 +179,7 @@ func readNameAndClock(t *testing.T, m *Machine) (name string, clock time.Duratio
 		t.Fatal(err)
 	}
 
-	fields := strings.Fields(output.String()) // the name, the clock in seconds, and another number
+	fields := strings.Fields(output.String()) // name, seconds since the start, idle seconds
 	if len(fields) < 2 {
 		t.Fatalf("machine %s printed %q, want its name and clock", m.Name, &output)
 	}

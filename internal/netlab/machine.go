@@ -11,30 +11,28 @@ import (
 	"time"
 )
 
-// Machine is a simulated machine. Its methods are safe for concurrent use.
-//
-// It consists of a thread in new namespaces of the kernel. The thread thus has a different network,
-// host name and /etc/hosts than the rest of this process. Processes that the thread starts also
-// have them, and a different clock. To run code on the machine, Do calls a function on the thread.
+// Machine is a simulated machine: a thread in separate network, host name and mount namespaces,
+// which the thread's child processes inherit. Do runs code on the thread. The methods are safe for
+// concurrent use.
 type Machine struct {
 	Name      string       // host name
 	Addresses []netip.Addr // address of each interface, by its number
 	// Thread is the ID of the machine's thread, for example for nsenter --target.
 	Thread int
 
-	index   int         // in Lab.Machines
+	index   int         // index in Lab.Machines
 	calls   chan func() // functions to call on the thread
-	devices []*os.File  // file of each interface, from which the router reads its packets
+	devices []*os.File  // TUN device of each interface
 }
 
-// newMachine returns a machine without network interfaces. hostsPath is the file to use as
+// newMachine returns a machine without network interfaces. The file at hostsPath becomes its
 // /etc/hosts.
 func newMachine(index int, cfg *Config, hostsPath string) (*Machine, error) {
 	m := &Machine{Name: machineName(index), index: index, calls: make(chan func())}
 	ready := make(chan error)
 	clockOffset := time.Duration(index) * cfg.ClockStep
 	go m.runThread(ready, clockOffset, hostsPath)
-	err := <-ready // Thread has been set, too.
+	err := <-ready // m.Thread is set, too.
 	return m, err
 }
 
@@ -48,11 +46,11 @@ func machineName(index int) string {
 	return name
 }
 
-// runThread turns its thread into the machine's thread. It sends the result of enterNamespaces to
-// ready, and then calls the functions in m.calls until m.calls is closed.
+// runThread enters the machine's namespaces, sends the result to ready, and calls the functions
+// from m.calls until the channel is closed.
 //
-// It does not unlock the thread, so the thread exits when runThread returns. The kernel then kills
-// the processes that Start has started.
+// It leaves the thread locked, so the thread exits with this goroutine, and the kernel then kills
+// the processes of Start.
 func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hostsPath string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
@@ -67,14 +65,14 @@ func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hosts
 	}
 }
 
-// enterNamespaces moves this thread to new namespaces with the machine's name, hosts and clock.
+// enterNamespaces moves this thread to new namespaces.
 func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) error {
 	const namespaces = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
 	if err := syscall.Unshare(namespaces); err != nil {
 		return fmt.Errorf("creating namespaces: %w", err)
 	}
 
-	// Mounts of this thread must not appear in the rest of the process.
+	// Mounts of this thread must not propagate to the rest of the process.
 	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
@@ -97,13 +95,13 @@ func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) e
 // cloneNewTime is CLONE_NEWTIME of linux/sched.h, which package syscall lacks.
 const cloneNewTime = 0x80
 
-// setChildClocks moves the clocks of this thread's child processes ahead by whole seconds.
+// setChildClocks advances the clocks of new child processes by offset, truncated to seconds.
 func setChildClocks(offset time.Duration) error {
 	if err := syscall.Unshare(cloneNewTime); err != nil {
 		return fmt.Errorf("creating a time namespace: %w", err)
 	}
 
-	// Each line of the file has the name of a clock, and its offset in seconds and nanoseconds.
+	// Each line has a clock, seconds and nanoseconds.
 	path := fmt.Sprintf("/proc/%d/timens_offsets", syscall.Gettid())
 	seconds := int64(offset.Seconds())
 	offsets := fmt.Appendf(nil, "monotonic %d 0\nboottime %d 0\n", seconds, seconds)
@@ -118,7 +116,7 @@ func (m *Machine) Do(f func() error) error {
 	return <-result
 }
 
-// Start starts a command, which is killed when the lab is closed.
+// Start starts a command, which dies with the machine.
 func (m *Machine) Start(c *exec.Cmd) error {
 	if c.SysProcAttr == nil {
 		c.SysProcAttr = &syscall.SysProcAttr{}
@@ -128,7 +126,7 @@ func (m *Machine) Start(c *exec.Cmd) error {
 	return m.Do(c.Start)
 }
 
-// Run runs a command. Its error contains the command's output.
+// Run runs a command. An error contains the command's output.
 func (m *Machine) Run(name string, args ...string) error {
 	return m.Do(func() error {
 		output, err := exec.Command(name, args...).CombinedOutput()
@@ -140,14 +138,14 @@ func (m *Machine) Run(name string, args ...string) error {
 	})
 }
 
-// addInterfaces enables the loopback interface, and adds the interfaces that cfg requires.
+// addInterfaces enables the loopback interface and adds cfg.Interfaces others.
 func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	if err := m.Run("ip", "link", "set", "lo", "up"); err != nil {
 		return err
 	}
 
-	for number := range max(1, cfg.Interfaces) {
-		if err := m.addInterface(r, cfg, number); err != nil {
+	for iface := range max(1, cfg.Interfaces) {
+		if err := m.addInterface(r, cfg, iface); err != nil {
 			return err
 		}
 	}
@@ -155,10 +153,10 @@ func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	return nil
 }
 
-// addInterface adds an interface and connects it to the router. number counts from 0.
-func (m *Machine) addInterface(r *router, cfg *Config, number int) error {
-	name := "net" + strconv.Itoa(number)
-	address := cfg.address(m.index, number)
+// addInterface adds an interface and connects it to the router.
+func (m *Machine) addInterface(r *router, cfg *Config, iface int) error {
+	name := "net" + strconv.Itoa(iface)
+	address := cfg.address(m.index, iface)
 	var device *os.File
 	err := m.Do(func() (err error) {
 		device, err = openTUN(name)
@@ -177,7 +175,7 @@ func (m *Machine) addInterface(r *router, cfg *Config, number int) error {
 
 	arguments := []string{"addr", "add", address.String() + prefixLength, "dev", name}
 	if cfg.IPv6 {
-		// Without nodad, the kernel would look for other machines with this address first.
+		// nodad skips duplicate address detection, which would delay the use of the address.
 		arguments = append(arguments, "nodad")
 	}
 
@@ -185,12 +183,12 @@ func (m *Machine) addInterface(r *router, cfg *Config, number int) error {
 		return err
 	}
 
-	const maxPacketSize = "1400" // in bytes; less than maxPacket, the size of the router's buffers
-	if err := m.Run("ip", "link", "set", name, "up", "mtu", maxPacketSize); err != nil {
+	const mtu = "1400" // bytes; the router's buffers have maxPacket, which is more
+	if err := m.Run("ip", "link", "set", name, "up", "mtu", mtu); err != nil {
 		return err
 	}
 
-	r.attachPort(&port{machine: m.index, device: device}, []netip.Addr{address})
+	r.attachPort(&port{machine: m.index, device: device}, address)
 	return nil
 }
 

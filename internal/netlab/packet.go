@@ -5,19 +5,15 @@ import (
 	"net/netip"
 )
 
-// A packet consists of an IP header, a TCP header and data. The router needs the destination in the
-// IP header. For machines behind a network address translation (NAT), it also changes addresses.
-//
-// Suppose that machine 0 has the private address 10.77.0.1, and the public address 198.51.100.1. It
-// opens a connection to machine 1, which must see only the public address. The router thus replaces
-// the source of packets from machine 0 by the public address. Answers go to the public address,
-// which the router replaces by the private one.
+// The router reads the destination in the IP header of each packet. For a machine behind network
+// address translation (NAT), it also rewrites addresses. Suppose that machine 0 has the private
+// address 10.77.0.1 and the public address 198.51.100.1. The router replaces the source of its TCP
+// packets by the public address, and the destination of the answers by the private address.
 
-// maxPacket is the size in bytes of buffers for packets. It is larger than the MTU (the maximum
-// packet size) of the interfaces, 1400.
+// maxPacket is the size of packet buffers in bytes, more than the interfaces' MTU of 1400.
 const maxPacket = 2048
 
-// Offsets of fields, in bytes from the start of their header.
+// Offsets of fields in their headers, in bytes.
 const (
 	ipv4Protocol    = 9
 	ipv4Checksum    = 10
@@ -35,21 +31,19 @@ const (
 	tcpHeaderBytes  = 20
 )
 
-// Values of fields. The first packet of a connection has flagSYN, but not flagACK. The answer has
-// both.
+// Values of fields. Only the first packet of a connection has flagSYN without flagACK.
 const (
 	protocolTCP = 6    // of ipv4Protocol
 	flagSYN     = 0x02 // of tcpFlags
 	flagACK     = 0x10 // of tcpFlags
 )
 
-// ipVersion returns the version of an IP packet: 4 or 6. The packet must not be empty.
+// ipVersion returns the version field of a nonempty IP packet.
 func ipVersion(packet []byte) byte { return packet[0] >> 4 }
 
-// ipv4HeaderLength returns the length of the header of an IPv4 packet in bytes, with options. The
-// TCP header begins there.
+// ipv4HeaderLength returns the length of an IPv4 header with its options, in bytes.
 func ipv4HeaderLength(packet []byte) int {
-	const wordBytes = 4 // The length is stored as a number of words.
+	const wordBytes = 4 // The header stores its length in 32-bit words.
 	return wordBytes * int(packet[0]&0xf)
 }
 
@@ -73,8 +67,8 @@ func addressAt(packet []byte, offset int) netip.Addr {
 // addressPair holds the addresses of a machine behind NAT.
 type addressPair struct{ private, public netip.Addr }
 
-// translate replaces the addresses of a packet from machine src. It changes only TCP packets over
-// IPv4. The caller must hold r.mu.
+// translate applies NAT to a packet from machine src if it is TCP over IPv4. The caller must hold
+// r.mu.
 func (r *router) translate(src int, packet []byte) {
 	if !isTCPOverIPv4(packet) {
 		return
@@ -89,7 +83,7 @@ func (r *router) translate(src int, packet []byte) {
 	}
 }
 
-// isTCPOverIPv4 reports whether a packet has complete headers of IPv4 and TCP.
+// isTCPOverIPv4 reports whether a packet is TCP over IPv4, and long enough for both headers.
 func isTCPOverIPv4(packet []byte) bool {
 	if len(packet) < ipv4HeaderBytes+tcpHeaderBytes {
 		return false
@@ -98,17 +92,15 @@ func isTCPOverIPv4(packet []byte) bool {
 	return ipVersion(packet) == 4 && packet[ipv4Protocol] == protocolTCP
 }
 
-// translateSource replaces the source of a packet from the machine behind NAT.
+// translateSource hides the private address in a packet from the machine behind NAT.
 func (a addressPair) translateSource(packet []byte) {
 	if addressAt(packet, ipv4Source) == a.private {
 		replaceAddress(packet, ipv4Source, a.public)
 	}
 }
 
-// translateDestination replaces the destination of a packet to the machine behind NAT.
-//
-// Other machines can neither open a connection to that machine nor use its private address. Such a
-// packet gets the invalid destination 0.0.0.0, so that the router drops it.
+// translateDestination lets only answers to the public address reach the machine behind NAT. Other
+// packets to the machine get the destination 0.0.0.0, so that the router drops them.
 func (a addressPair) translateDestination(packet []byte) {
 	destination := addressAt(packet, ipv4Destination)
 	isToMachine := destination == a.public || destination == a.private
@@ -134,14 +126,14 @@ func opensConnection(packet []byte) bool {
 	return packet[offset]&(flagSYN|flagACK) == flagSYN
 }
 
-// replaceAddress replaces the IPv4 address at an offset of a TCP packet, one word at a time. It
-// also updates the checksums of both headers, which are sums of words with the address among them.
+// replaceAddress replaces the IPv4 address at an offset of a TCP packet, and updates the IP and TCP
+// checksums, which both cover it.
 func replaceAddress(packet []byte, offset int, address netip.Addr) {
-	const wordBytes = 2 // A checksum also has one word.
+	const wordBytes = 2 // Checksums add 16-bit words.
 	ipChecksum := packet[ipv4Checksum:]
 	tcpChecksumOffset := ipv4HeaderLength(packet) + tcpChecksum
-	isComplete := tcpChecksumOffset+wordBytes <= len(packet)
-	if !isComplete {
+	hasTCPChecksum := tcpChecksumOffset+wordBytes <= len(packet)
+	if !hasTCPChecksum {
 		return
 	}
 
@@ -155,8 +147,8 @@ func replaceAddress(packet []byte, offset int, address netip.Addr) {
 	}
 }
 
-// updateChecksum updates a checksum after a word of the packet has changed. RFC 1624 defines the
-// formula: the complement of ^checksum + ^before + after, in ones' complement.
+// updateChecksum updates a checksum after a word of the packet has changed, as in RFC 1624:
+// ^(^checksum + ^before + after) in ones' complement.
 func updateChecksum(checksum []byte, before, after uint16) {
 	sum := uint32(^binary.BigEndian.Uint16(checksum)) + uint32(^before) + uint32(after)
 	for sum > 0xffff {

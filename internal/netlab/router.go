@@ -9,17 +9,15 @@ import (
 	"time"
 )
 
-// The router connects the machines of a Lab. Suppose that a process on machine 0 sends a packet to
-// the address of machine 1. Machine 0's network interface is a TUN device: the router reads the
-// packet from it as from a file. The link from machine 0 to machine 1 has a delay of 1 to 5 ms and
-// a loss of 0.01. The router drops about one packet in 100. It writes the others to the TUN device
-// of machine 1, each after a random delay.
+// A machine's interface is a TUN device: a network interface whose packets the router reads and
+// writes like a file. The router draws a random delay for each packet, and then writes it to the
+// device of the destination. If the link between both machines has a loss of 0.01, it drops about
+// one packet in 100.
 
 // Link describes how packets travel from one machine to another. The zero value neither delays nor
 // drops packets.
 type Link struct {
-	// MinDelay and MaxDelay bound the delay of packets. Each packet has a random delay, so packets
-	// may overtake each other.
+	// MinDelay and MaxDelay bound the random delay of each packet. Packets may be reordered.
 	MinDelay, MaxDelay time.Duration
 	// Loss is the probability that a packet is dropped.
 	Loss float64
@@ -36,39 +34,36 @@ type port struct {
 
 // router forwards packets between the interfaces of all machines.
 type router struct {
-	tasks sync.WaitGroup // goroutines, and packets that will be forwarded later
-	// longestStall is the longest stall, in nanoseconds. A stall is a time for which a busy host did
-	// not run this process.
+	tasks sync.WaitGroup // goroutines and delayed packets
+	// longestStall is the longest time for which a busy host did not schedule this process, in
+	// nanoseconds.
 	longestStall atomic.Int64
 
 	mu     sync.Mutex           // guards the fields below
 	random *rand.Rand           // chooses delays and losses
 	ports  map[netip.Addr]*port // by address
 	links  map[[2]int]Link      // by sending and receiving machine
-	// translations holds the addresses of machines behind a network address translation (NAT). Such a
-	// machine has another entry in ports, for the address that other machines see.
+	// translations holds the addresses of machines behind network address translation (NAT), by
+	// machine. Both addresses are in ports.
 	translations map[int]addressPair
 }
 
 // newRouter returns a router without ports. The seed determines the delays and losses.
 func newRouter(seed uint64) *router {
-	const stream = 0 // PCG needs two numbers as its seed.
+	const secondSeed = 0 // arbitrary
 	return &router{
-		random:       rand.New(rand.NewPCG(seed, stream)),
+		random:       rand.New(rand.NewPCG(seed, secondSeed)),
 		ports:        map[netip.Addr]*port{},
 		links:        map[[2]int]Link{},
 		translations: map[int]addressPair{},
 	}
 }
 
-// attachPort connects a port to the router. The port receives packets to the addresses. Packets
-// from its device are forwarded until the device is closed.
-func (r *router) attachPort(p *port, addresses []netip.Addr) {
+// attachPort sends packets for an address to p, and forwards the packets from p.device until it is
+// closed.
+func (r *router) attachPort(p *port, address netip.Addr) {
 	r.mu.Lock()
-	for _, a := range addresses {
-		r.ports[a] = p
-	}
-
+	r.ports[address] = p
 	r.mu.Unlock()
 	r.tasks.Go(func() { r.forwardAll(p) })
 }
@@ -86,8 +81,8 @@ func (r *router) forwardAll(p *port) {
 	}
 }
 
-// forward forwards a packet after the delay of the link, or drops it. It returns at once and takes
-// ownership of packet.
+// forward forwards a packet after the link's delay, or drops it. It does not wait for the delay,
+// and takes ownership of packet.
 func (r *router) forward(src *port, packet []byte) {
 	dst, delay, isKept := r.routePacket(src, packet)
 	if !isKept {
@@ -108,8 +103,7 @@ func (r *router) forward(src *port, packet []byte) {
 	})
 }
 
-// watchStalls records stalls until stop is closed. A tick of its timer that comes too late shows a
-// stall.
+// watchStalls records late ticks of a timer as stalls until stop is closed.
 func (r *router) watchStalls(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
@@ -125,7 +119,7 @@ func (r *router) watchStalls(stop <-chan struct{}) {
 	}
 }
 
-// recordStall sets longestStall to stall if stall is longer.
+// recordStall raises longestStall to stall if stall is longer.
 func (r *router) recordStall(stall time.Duration) {
 	for {
 		longest := r.longestStall.Load()
@@ -139,12 +133,12 @@ func (r *router) recordStall(stall time.Duration) {
 			return
 		}
 
-		// Another goroutine has changed longestStall. Compare again.
+		// Another goroutine has changed longestStall.
 	}
 }
 
-// routePacket translates the addresses of a packet. It returns the port to which the packet must be
-// forwarded, and the delay. isKept is false if the packet must be dropped.
+// routePacket translates the addresses of a packet, and returns its destination port and delay.
+// isKept is false if the packet must be dropped.
 func (r *router) routePacket(
 	src *port, packet []byte,
 ) (dst *port, delay time.Duration, isKept bool) {
@@ -182,7 +176,7 @@ func (r *router) drawDelay(link Link) time.Duration {
 	return link.MinDelay + time.Duration(r.random.Int64N(int64(delayRange)))
 }
 
-// setLink sets the properties of the link from machine src to machine dst.
+// setLink configures the link from machine src to machine dst.
 func (r *router) setLink(src, dst int, link Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
