@@ -1,66 +1,61 @@
 package page
 
-// The ranks of a job should allocate and free the same memory, and make the same calls, in the same
-// order. A web page shows what they did. Suppose that the ranks 4 and 5 of a job share a pool and a
-// group:
-//
-//   - Page.Ranks has two entries. Rank 4 has the index 0, and rank 5 has the index 1. Unless stated
-//     otherwise, fields identify a rank by this index.
-//   - Page.Sequences has two entries, for the pool and for the group. Each has two Tracks, which
-//     hold the events of each rank.
-//   - If the third allocation of rank 5 is larger than that of rank 4, the pool's Sequence has a
-//     Difference with two Variants.
+// A page compares ranks, which should allocate and free the same memory of a pool, and make the
+// same calls of a group, in the same order. Suppose that only ranks 4 and 5 of a job use a pool.
+// Page.Ranks describes them at the indexes 0 and 1, and the pool's Sequence has a Track of events
+// for each. If the third allocation of rank 5 is larger, the Sequence has a Difference with two
+// Variants. Fields identify ranks by their indexes in Page.Ranks unless stated otherwise.
 
 // Page holds the contents of a web page. It is not safe for concurrent use.
 type Page struct {
 	Title     string     `json:"title"`
-	Live      bool       `json:"live,omitempty"` // the page shows a running job
-	Agree     bool       `json:"agree"`          // no difference between ranks was found
+	Live      bool       `json:"live,omitempty"` // the job is running
+	Agree     bool       `json:"agree"`          // no ranks differ
 	Compared  bool       `json:"compared"`       // at least two ranks were compared
-	Verdict   string     `json:"verdict"`        // most important result, in one sentence
+	Verdict   string     `json:"verdict"`        // main result, in one sentence
 	Ranks     []Rank     `json:"ranks"`
-	Sequences []Sequence `json:"sequences"` // one for each pool and group
+	Sequences []Sequence `json:"sequences"` // one per pool and group
 	Windows   []Window   `json:"windows"`
 	Pending   []Row      `json:"pending"` // unfinished operations
 	Faults    []Row      `json:"faults"`
 	Paths     []Path     `json:"paths"`  // counts of calls
-	Notes     []string   `json:"notes"`  // notes about data that the page does not show
-	Texts     []string   `json:"texts"`  // descriptions of calls, to which events refer by index
-	Frames    []string   `json:"frames"` // functions, to which call stacks refer by index
+	Notes     []string   `json:"notes"`  // remarks on omitted data
+	Texts     []string   `json:"texts"`  // descriptions of calls, see Event.Block
+	Frames    []string   `json:"frames"` // functions in stacks, see AddStack
 
-	stacks     []byte // encoded call stacks: for each, the number of frames and their indexes
+	stacks     []byte // see AddStack
 	stackCount int
 }
 
-// Rank describes a rank and the source of its events, which is a file or a running process.
+// Rank describes a rank and the source of its events, a file or a running process.
 type Rank struct {
-	Rank   int      `json:"rank"`   // number of the rank in the job
+	Rank   int      `json:"rank"`   // number in the job
 	File   string   `json:"file"`   // name of the source
-	Format string   `json:"format"` // kind of the source, for people
-	Events int      `json:"events"` // number of events
-	Notes  []string `json:"notes"`  // what is special about the source
+	Format string   `json:"format"` // human-readable kind of the source
+	Events int      `json:"events"`
+	Notes  []string `json:"notes"` // remarks on the source
 }
 
-// Sequence describes the events of a pool or the calls of a group. Allocations, frees and calls are
-// called requests. An allocation also has a place: its segment and its offset there.
+// Sequence holds the events of a pool or the calls of a group. Its requests are allocations, frees
+// and calls. The place of an allocation is its segment and the offset there.
 type Sequence struct {
 	Title string `json:"title"`
-	Calls bool   `json:"calls"` // the sequence consists of the calls of a group
-	// Equal is the number of requests before the first one that differs between ranks.
+	Calls bool   `json:"calls"` // calls of a group, not events of a pool
+	// Equal is the number of requests before the first that differs between ranks.
 	Equal  int      `json:"equal"`
-	Tracks []*Track `json:"tracks"` // the events of each rank
-	// Differences describes the first request and the first place that differ between ranks.
+	Tracks []*Track `json:"tracks"`
+	// Differences describes the first request and the first place that differ.
 	Differences []Difference `json:"differences"`
 	Notes       []string     `json:"notes"`
 }
 
-// Difference describes the first event of which the request or the place differs between ranks.
+// Difference describes the first request, or the first place, that differs between ranks.
 type Difference struct {
-	Subject  string    `json:"of"`      // what differs: "requests" or "places"
+	Subject  string    `json:"of"`      // "requests" or "places"
 	Kind     string    `json:"kind"`    // such as "different size"
-	Request  int       `json:"request"` // number of the request, as in Track.First
+	Request  int       `json:"request"` // number as in Track.First
 	Variants []Variant `json:"variants"`
-	// Blamed lists the ranks that differ from the majority, by their numbers in the job.
+	// Blamed lists the ranks outside the majority, by number in the job.
 	Blamed []int `json:"blamed"`
 	// Before describes the latest requests before the difference.
 	Before []string `json:"before"`
@@ -70,34 +65,33 @@ type Difference struct {
 
 // Variant describes what some of the ranks did at a Difference.
 type Variant struct {
-	Ranks []int    `json:"ranks"` // numbers of the ranks in the job
-	Text  string   `json:"text"`  // description of the event
-	Kind  string   `json:"kind"`  // kind of the event
+	Ranks []int    `json:"ranks"` // numbers in the job
+	Text  string   `json:"text"`  // the event, for people
+	Kind  string   `json:"kind"`  // of the difference from the first Variant
 	Stack []string `json:"stack"` // call stack, innermost function first
 }
 
-// Segment describes a segment, a range of memory in which the pool of a track places blocks.
+// Segment is a range of memory in which a pool places blocks.
 type Segment struct {
 	Bytes   int64 `json:"bytes"`
 	Initial bool  `json:"old,omitempty"` // mapped before the track begins
 }
 
-// State says whether a rank has registered a window.
+// State is the state of a window on a rank.
 type State int
 
-// The states of a window on a rank.
+// The states of a window.
 const (
-	Absent       State = iota // never registered
-	Registered                // registered and not deregistered
-	Deregistered              // registered earlier, and deregistered since
+	Absent State = iota // never registered
+	Registered
+	Deregistered
 )
 
-// Window describes a segment that was registered with a group. Ranks of the group can access a
-// registered segment of another rank.
+// Window is a segment that ranks have registered with a group, for access by the other ranks.
 type Window struct {
 	Group   string  `json:"group"`
 	Pool    string  `json:"pool"`
-	Segment int     `json:"segment"` // number of the segment in the pool
+	Segment int     `json:"segment"` // number in the pool
 	Bytes   int64   `json:"bytes"`
 	States  []State `json:"states"` // by rank
 }
@@ -110,17 +104,17 @@ type Row struct {
 	Time  int64  `json:"time"` // microseconds since 1970 (UTC); 0 if unknown
 }
 
-// Path counts the calls of one operation that symmem ran in one way, called the path.
+// Path counts the calls of one operation that symmem ran in one way, for example "window".
 type Path struct {
 	Group     string  `json:"group"`
 	Operation string  `json:"operation"`
 	Path      string  `json:"path"`
-	Calls     []int64 `json:"calls"` // number of calls, by rank
-	Bytes     []int64 `json:"bytes"` // sum of their sizes, by rank
+	Calls     []int64 `json:"calls"` // by rank
+	Bytes     []int64 `json:"bytes"` // by rank
 }
 
-// AddStack adds a call stack, and returns its number for [Event.Stack]. frames holds indexes in
-// Page.Frames, with the innermost function first.
+// AddStack adds a call stack and returns its number for [Event.Stack]. frames holds indexes in
+// Page.Frames, innermost first. Each stack is encoded as its length and its frames.
 func (p *Page) AddStack(frames []int32) int32 {
 	p.stacks = appendUint(p.stacks, int64(len(frames)))
 	for _, f := range frames {

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/page/pagetest"
 )
 
-// frameInterval returns the 95th percentile of the intervals between frames, and the number of
-// intervals. It reads the times of the frames from window.frameTimes.
+// frameInterval returns the 95th percentile of the intervals in window.frameTimes, which
+// testMillion records, and their number.
 func frameInterval(p *pagetest.Page) (interval time.Duration, count int) {
 	var times []float64 // in milliseconds
 	p.Eval(`window.frameTimes`, &times)
@@ -24,8 +24,8 @@ func frameInterval(p *pagetest.Page) (interval time.Duration, count int) {
 	return all[len(all)*95/100], len(all)
 }
 
-// testMillion tests the speed of the page with 10^6 events. It measures the CPU time of the page's
-// main thread, because CPU time hardly depends on other processes.
+// testMillion tests the speed of a page with 10^6 events by the CPU time of its main thread, which
+// other processes hardly change.
 func testMillion(t *testing.T, b *pagetest.Browser) {
 	const (
 		openTime    = 2 * time.Second
@@ -33,6 +33,8 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 		frameTime   = 100 * time.Millisecond
 		largestFile = 30 << 20
 		frames      = 100
+		p95         = 94 // index of the 95th percentile of 100 sorted values
+		keyRepeats  = 3
 	)
 	if testing.Short() {
 		t.Skip("skipped in short mode: it opens a page with 10^6 events")
@@ -56,19 +58,21 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 		t.Errorf("opening took %v of CPU time; want at most %v", open, openTime)
 	}
 
-	var scripts, all []time.Duration
+	keys := []string{"ArrowRight", "+", "ArrowLeft", "-", "]"}
+	var scripts, all []time.Duration // CPU times per frame
 	for i := range frames {
-		p.PressKey([]string{"ArrowRight", "+", "ArrowLeft", "-", "]"}[i/3%5])
+		p.PressKey(keys[i/keyRepeats%len(keys)])
 		script, work := p.CPUTimes()
-		p.WaitForFrames() // waits for two frames, the first of which draws
+		p.WaitForFrames() // two frames, the first of which draws
 		afterScript, afterWork := p.CPUTimes()
-		scripts, all = append(scripts, afterScript-script), append(all, (afterWork-work)/2)
+		scripts = append(scripts, afterScript-script)
+		all = append(all, (afterWork-work)/2)
 	}
 
 	slices.Sort(scripts)
 	slices.Sort(all)
 	t.Logf("%d bytes; opening %v; script of a frame %v, frame %v (95 of 100)", info.Size(), open,
-		scripts[94], all[94])
+		scripts[p95], all[p95])
 	interval, count := frameInterval(p)
 	t.Logf("requestAnimationFrame intervals: %v (95 of 100, %d in all)", interval, count)
 	if *quiet && interval > frameTime {
@@ -76,9 +80,9 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 			frameTime)
 	}
 
-	if scripts[94] > scriptTime || all[94] > frameTime {
+	if scripts[p95] > scriptTime || all[p95] > frameTime {
 		t.Errorf("95th percentile of a frame's CPU time = %v for scripts, %v in all; want at most %v, %v",
-			scripts[94], all[94], scriptTime, frameTime)
+			scripts[p95], all[p95], scriptTime, frameTime)
 	}
 
 	check(t, p)

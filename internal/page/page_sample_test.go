@@ -5,32 +5,30 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
-// sample describes a page about a random program, which allocates and frees blocks of a pool and
-// calls collectives. All ranks make the same requests to the pool, except for an extra one.
+// sample describes a page. All of its ranks make the same random allocations and frees, and the
+// same calls, except for one extra allocation.
 type sample struct {
 	ranks    int
-	requests int // number of allocations and frees of each rank
-	// If extra is not negative, the rank extraRank makes an additional request before the request
-	// with that number.
+	requests int // allocations and frees of each rank
+	// extraRank makes an extra allocation before the request with the number extra, unless extra is
+	// negative.
 	extra int
-	// name is the prefix of all texts on the page.
-	name string
+	name  string // prefix of all texts on the page
 }
 
 const (
-	slotBytes    = 1 << 20 // a block occupies one slot of a segment
+	slotBytes    = 1 << 20 // a segment consists of slots for one block each
 	segmentSlots = 32
 	extraRank    = 2
-	extraBytes   = 4321 // size of the block that the additional request allocates
-	callCount    = 50   // number of collective calls of each rank
-	// sampleTime is the time of the first call, in microseconds since 1970.
-	sampleTime = 1_800_000_000_000_000
+	extraBytes   = 4321                  // size of the extra allocation
+	callCount    = 50                    // calls of each rank
+	sampleTime   = 1_800_000_000_000_000 // first call, in microseconds since 1970
 )
 
-// build builds the page.
 func (s sample) build() *Page {
 	p := &Page{
 		Title: s.name + "report", Compared: true, Agree: s.extra < 0, Verdict: s.name + "verdict",
@@ -87,43 +85,45 @@ func (s sample) build() *Page {
 	return p
 }
 
-// poolTrack returns a rank's track of a pool with random allocations and frees. Each block occupies
-// the lowest free slot. The track gets another segment if no slot is free.
+// poolTrack returns a rank's track of the pool. Each block occupies the lowest free slot. If none
+// is free, the pool gets another segment.
 func (s sample) poolTrack(rank int) *Track {
 	rng := rand.New(rand.NewPCG(1, 1)) // the same numbers on each rank
 	t := &Track{Rank: rank}
-	var used []bool // by slot, counted over all segments
 	type block struct{ number, slot int32 }
-	var live []block   // not freed
-	blocks := int32(0) // number of allocations
+	var live []block // not freed
+	var used []bool  // by slot, counted over all segments
+	allocCount := int32(0)
 	alloc := func(size int64) {
-		slot := 0
-		for slot < len(used) && used[slot] {
-			slot++
-		}
-
-		if slot == len(used) {
+		slot := slices.Index(used, false)
+		if slot < 0 {
+			slot = len(used)
 			used = append(used, make([]bool, segmentSlots)...)
 			t.Segments = append(t.Segments, Segment{Bytes: slotBytes * segmentSlots})
 		}
 
 		used[slot] = true
-		live = append(live, block{blocks, int32(slot)})
+		live = append(live, block{allocCount, int32(slot)})
 		t.Add(&Event{
-			Kind: Alloc, Size: size, Segment: int32(slot / segmentSlots), Block: blocks,
+			Kind: Alloc, Size: size, Segment: int32(slot / segmentSlots), Block: allocCount,
 			Offset: int64(slot%segmentSlots) * slotBytes, Number: int64(t.Len()),
-			Stack: int32(slot) % 2, // any of the two stacks
+			Stack: int32(slot) % 2, // arbitrary
 		})
-		blocks++
+		allocCount++
 	}
+
+	const maxLive, freePercent = 90, 48
 	for i := range s.requests {
 		if i == s.extra && rank == extraRank {
 			alloc(extraBytes)
 		}
 
-		const maxLive, freePercent = 90, 48
-		mustFree := len(live) > maxLive
-		if mustFree || len(live) > 0 && rng.IntN(100) < freePercent {
+		isFree := len(live) > maxLive
+		if !isFree && len(live) > 0 {
+			isFree = rng.IntN(100) < freePercent
+		}
+
+		if isFree {
 			index := rng.IntN(len(live))
 			b := live[index]
 			live = append(live[:index], live[index+1:]...)
@@ -141,14 +141,14 @@ func (s sample) poolTrack(rank int) *Track {
 	return t
 }
 
-// callTrack returns a rank's track of calls. There is one call per millisecond, and each rank makes
-// it 100 microseconds after the previous rank.
+// callTrack returns a rank's track of calls. Every millisecond, the ranks make a call one after the
+// other, 100 microseconds apart.
 func (s sample) callTrack(rank int) *Track {
 	t := &Track{Rank: rank}
 	for i := range callCount {
 		t.Add(&Event{
 			Kind: Call, Segment: -1, Number: int64(i),
-			Block: int32(i % 2), // index in Page.Texts
+			Block: int32(i % 2), // index of the text
 			Stack: 0, Bytes: 16,
 			Time: sampleTime + int64(1000*i+100*rank),
 		})
@@ -157,7 +157,6 @@ func (s sample) callTrack(rank int) *Track {
 	return t
 }
 
-// write writes the page to a file and returns the URL of the file.
 func (s sample) write(t *testing.T) string {
 	t.Helper()
 	return writeFile(t, s.build())

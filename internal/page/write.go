@@ -14,24 +14,16 @@ import (
 	"strings"
 )
 
-// A page is an HTML file with a script and with data, which the script shows. The data consist of
-// these parts:
-//
-//	"SYMPAGE\x01", the prefix
-//	length of the header, in 4 bytes
-//	header: {"title": ..., "sequences": [... {"columns": {"size": [90, 3000], ...} ...} ...], ...}
-//	columns, one after the other
-//
-// A column is a sequence of bytes. The first column holds all call stacks. Each other column holds
-// the values of one field, such as the sizes of all events of a track.
-//
-// The header is the JSON of a Page. In place of events and call stacks, it has the location of each
-// column: [90, 3000] means that the column begins 90 bytes after the header, and has 3000 bytes.
+// A page is an HTML file with a script and data. The data consist of dataPrefix, the length of the
+// header in 4 bytes, the header, and columns of bytes. The header is the JSON of a Page in which
+// locations of columns replace events and call stacks: "size": [90, 3000] means that the sizes of a
+// track's events have 3000 bytes, and begin 90 bytes after the header. The first column holds all
+// call stacks.
 
-// dataPrefix is the first part of the data. Its last byte is the version of the format.
+// dataPrefix identifies the format and, in the last byte, its version.
 const dataPrefix = "SYMPAGE\x01"
 
-// The script and style of the page, which web/build.go builds from web/src.
+// The script and style of the page, built from web/src.
 var (
 	//go:embed bundle/page.js
 	script string
@@ -39,19 +31,19 @@ var (
 	style string
 )
 
-// columnLocation holds the offset and the length of a column, in bytes. The offset is relative to
-// the end of the header. It is an array, so that its JSON is short.
+// columnLocation is the offset and the length of a column in bytes. The offset counts from the end
+// of the header. An array has a shorter JSON than a struct.
 type columnLocation [2]int
 
-// pageHeader is the JSON form of a Page. Its field Sequences replaces that of Page.
+// pageHeader is the JSON form of a Page. Sequences shadows Page.Sequences.
 type pageHeader struct {
 	*Page
 	Sequences  []sequenceHeader `json:"sequences"`
 	StackCount int              `json:"stackCount"`
-	Stacks     columnLocation   `json:"stacks"` // column with all call stacks
+	Stacks     columnLocation   `json:"stacks"`
 }
 
-// sequenceHeader is the JSON form of a Sequence. Its field Tracks replaces that of Sequence.
+// sequenceHeader is the JSON form of a Sequence. Tracks shadows Sequence.Tracks.
 type sequenceHeader struct {
 	Sequence
 	Tracks []trackHeader `json:"tracks"`
@@ -61,15 +53,15 @@ type sequenceHeader struct {
 type trackHeader struct {
 	Rank     int                       `json:"rank"`
 	First    int                       `json:"first"`
-	Events   int                       `json:"events"` // number of events
+	Events   int                       `json:"events"`
 	Segments []Segment                 `json:"segments"`
-	Columns  map[string]columnLocation `json:"columns"` // by name
+	Columns  map[string]columnLocation `json:"columns"` // by columnNames
 }
 
 // columnList collects the columns that follow the header.
 type columnList struct {
 	columns [][]byte
-	bytes   int // sum of their lengths
+	bytes   int // total length
 }
 
 // add appends a column and returns its location.
@@ -96,12 +88,12 @@ func (l *columnList) addTrack(t *Track) trackHeader {
 	}
 }
 
-// header returns the header of the page's data, and the columns that follow it.
+// header returns the encoded header and the columns that follow it.
 func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
 	var list columnList
 	h := pageHeader{Page: p, StackCount: p.stackCount, Stacks: list.add(p.stacks)}
 	for _, s := range p.Sequences {
-		tracks := []trackHeader{} // not nil, so that the JSON is [] and not null
+		tracks := []trackHeader{} // not nil, so that the JSON is [], not null
 		for _, t := range s.Tracks {
 			tracks = append(tracks, list.addTrack(t))
 		}
@@ -117,7 +109,7 @@ func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
 	return encoded, list.columns, nil
 }
 
-// WriteData writes the data of the page, without the HTML and without compression.
+// WriteData writes only the data of the page, uncompressed.
 func (p *Page) WriteData(w io.Writer) error {
 	header, columns, err := p.header()
 	if err != nil {
@@ -135,13 +127,13 @@ func (p *Page) WriteData(w io.Writer) error {
 	return nil
 }
 
-// WriteHTML writes the page with its data as one HTML file. Browsers without JavaScript show
-// plainText instead.
+// WriteHTML writes the page and its data as one HTML file. Browsers without JavaScript show
+// plainText.
 func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, p.Title, plainText)
 	fmt.Fprint(b, `<script type="application/octet-stream" id="data">`)
-	// The compressor writes to the encoder, so it must be closed first.
+	// Closing the compressor writes to the encoder, so it comes first.
 	encoder := base64.NewEncoder(base64.StdEncoding, b)
 	compressor := gzip.NewWriter(encoder)
 	if err := p.WriteData(compressor); err != nil {
@@ -159,8 +151,8 @@ func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	return writeBottom(b)
 }
 
-// WriteShell writes the page without data as an HTML file. The script fetches the data from source,
-// a relative URL.
+// WriteShell writes an HTML file without data. Its script fetches the data from source, a relative
+// URL.
 func WriteShell(w io.Writer, title, source string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, title, "This page needs JavaScript.")
@@ -169,8 +161,7 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
-// writeTop writes the HTML before the element with the data. If this fails, writeBottom returns the
-// error, because b keeps it.
+// writeTop writes the HTML before the data. Errors stick to b, and writeBottom returns them.
 func writeTop(b *bufio.Writer, title, plainText string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
@@ -188,8 +179,8 @@ func writeTop(b *bufio.Writer, title, plainText string) {
 `, Policy(), html.EscapeString(title), style, html.EscapeString(plainText))
 }
 
-// writeBottom ends the element with the data, writes the rest of the HTML, and flushes b. It
-// returns the first error of any write to b.
+// writeBottom writes the HTML after the data, and flushes b. It returns the first error of any
+// write to b.
 func writeBottom(b *bufio.Writer) error {
 	fmt.Fprintf(b, "</script>\n<script>%s</script>\n</body>\n</html>\n", script)
 	if err := b.Flush(); err != nil {
@@ -199,22 +190,21 @@ func writeBottom(b *bufio.Writer) error {
 	return nil
 }
 
-// Policy returns the Content-Security-Policy of pages. It permits only the script and style of this
-// package, and requests to the server of the page. Servers can send it as an HTTP header.
+// Policy returns the Content-Security-Policy of pages, which servers can also send as a header. It
+// permits only the script and style of this package, and requests to the page's server.
 func Policy() string {
 	directives := []string{
 		"default-src 'none'",
 		"script-src " + hashOf(script),
 		"style-src " + hashOf(style),
-		"connect-src 'self'", // the script fetches the data from the same server
+		"connect-src 'self'", // the script fetches data
 		"base-uri 'none'",
 		"form-action 'none'",
 	}
 	return strings.Join(directives, "; ")
 }
 
-// hashOf returns the part of a Content-Security-Policy that permits a script or style with the
-// given text.
+// hashOf returns the hash source by which a policy permits an inline script or style.
 func hashOf(text string) string {
 	hash := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'"
