@@ -17,16 +17,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// NVIDIA's Multi-Process Service (MPS) lets several processes use a GPU at the same time. The
-// processes, called clients, send their work through a daemon. A user starts the daemon, stops it,
-// or asks for its state with a control program:
+// A control program starts and stops a daemon of NVIDIA's Multi-Process Service (MPS), which lets
+// several client processes share a GPU:
 //
-//	CUDA_MPS_PIPE_DIRECTORY=/tmp/x nvidia-cuda-mps-control -d           starts it
-//	CUDA_MPS_PIPE_DIRECTORY=/tmp/x python train.py                      runs a client
-//	echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/x nvidia-cuda-mps-control  stops it
+//	CUDA_MPS_PIPE_DIRECTORY=/tmp/x nvidia-cuda-mps-control -d
+//	echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/x nvidia-cuda-mps-control
 //
-// The folder identifies the daemon. If the first command also has CUDA_VISIBLE_DEVICES=2,3, then
-// clients see only these two GPUs, under the numbers 0 and 1.
+// Clients find the daemon by this folder. If it starts with CUDA_VISIBLE_DEVICES=2,3, they see only
+// these two GPUs, as 0 and 1.
 
 // Environment variables of MPS.
 const (
@@ -38,14 +36,14 @@ const (
 	devicesVariable = "CUDA_VISIBLE_DEVICES"
 )
 
-// controlProgram is the name of the control program, which is part of NVIDIA's driver.
+// controlProgram is part of NVIDIA's driver.
 const controlProgram = "nvidia-cuda-mps-control"
 
-// controlTimeout limits the start or end of a daemon, which usually takes less than a second.
+// controlTimeout limits the start and the end of a daemon, which usually take less than a second.
 const controlTimeout = 20 * time.Second
 
-// IsRunning reports whether this process would be a client: whether its daemon has been started.
-// It looks for a file of the daemon, so it returns true after the daemon was killed.
+// IsRunning reports whether the daemon that this process would use was started. It looks for a
+// file, which remains if the daemon is killed.
 func IsRunning(getenv func(string) string) bool {
 	const defaultFolder = "/tmp/nvidia-mps"
 	folder := cmp.Or(getenv(PipeVariable), defaultFolder)
@@ -65,10 +63,10 @@ func Find() (string, error) {
 
 // Daemon is a running MPS daemon. It is not safe for concurrent use.
 type Daemon struct {
-	controlPath string   // path of the control program
-	controlEnv  []string // environment of the control program and the daemon
-	folder      string   // folder that identifies the daemon; it also contains its logs
-	hasDevices  bool     // controlEnv contains devicesVariable
+	controlPath string   // see Find
+	controlEnv  []string // environment of the control program, inherited by the daemon
+	folder      string   // of PipeVariable and logVariable
+	hasDevices  bool     // controlEnv sets devicesVariable
 }
 
 // Start starts a daemon for the GPUs that are visible in env. ctx limits only the start.
@@ -104,8 +102,7 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 // isDevices reports whether an entry of an environment sets devicesVariable.
 func isDevices(entry string) bool { return strings.HasPrefix(entry, devicesVariable+"=") }
 
-// cleanUpFailedStart removes the folder after an error of the control program. It first stops the
-// daemon, if it is running despite the error.
+// cleanUpFailedStart removes the folder, after stopping the daemon if it runs despite the failure.
 func (d *Daemon) cleanUpFailedStart() error {
 	process := d.openProcess()
 	if process == nil {
@@ -116,11 +113,11 @@ func (d *Daemon) cleanUpFailedStart() error {
 	return d.Close()
 }
 
-// runControl runs the control program with a standard input, and waits up to controlTimeout for its
-// exit. An error contains the program's output.
+// runControl runs the control program and waits up to controlTimeout for its exit. An error
+// contains the program's output.
 //
-// The output goes to a file. A daemon that the program starts keeps the file open. If it were a
-// pipe, runControl would wait until the daemon closes it.
+// The output goes to a file, because a new daemon inherits it. A pipe would block runControl until
+// the daemon closes it.
 func (d *Daemon) runControl(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
@@ -134,10 +131,10 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	cmd.Stdin = strings.NewReader(input)
 	cmd.Stdout = output
 	cmd.Stderr = output
-	cmd.WaitDelay = time.Second                           // for copying the input, after the exit
+	cmd.WaitDelay = time.Second                           // limits copying the input after the exit
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon.
 	err = cmd.Run()
-	// ErrWaitDelay means that the program has succeeded without reading all of its input.
+	// ErrWaitDelay means that the program succeeded without reading all of its input.
 	hasSucceeded := err == nil || errors.Is(err, exec.ErrWaitDelay)
 	if hasSucceeded {
 		return nil
@@ -147,8 +144,8 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	return fmt.Errorf("%s: %w: %s", controlProgram, err, strings.TrimSpace(string(text)))
 }
 
-// Variables returns the environment variables of a client. If the daemon was started for a list of
-// GPUs, the client can use the first gpuCount of these.
+// Variables returns the environment variables of a client. If Start got a list of GPUs, the client
+// sees the first gpuCount of them.
 func (d *Daemon) Variables(gpuCount int) map[string]string {
 	variables := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
 	if d.hasDevices {
@@ -190,8 +187,7 @@ func (d *Daemon) Close() error {
 	return os.RemoveAll(d.folder)
 }
 
-// openProcess returns a descriptor of the daemon's process (see sys.Pidfd). It returns nil if the
-// daemon has exited or has not written its process ID.
+// openProcess returns a pidfd of the daemon, or nil if it has exited or not written its process ID.
 func (d *Daemon) openProcess() *os.File {
 	text, err := os.ReadFile(filepath.Join(d.folder, controlProgram+".pid"))
 	if err != nil {
@@ -211,7 +207,7 @@ func (d *Daemon) openProcess() *os.File {
 	return pidfd
 }
 
-// removeVariables returns a copy of env without the given variables.
+// removeVariables returns a copy of env without the named variables.
 func removeVariables(env []string, names ...string) []string {
 	isRemoved := func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")

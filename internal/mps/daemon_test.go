@@ -10,12 +10,10 @@ import (
 	"symmem/internal/mps/mpstest"
 )
 
-// Package mps starts and stops daemons of NVIDIA's Multi-Process Service by running its control
-// program. In these tests, a script replaces the control program. It starts another program instead
-// of a daemon, and logs what it does: "start of 2,3" if CUDA_VISIBLE_DEVICES is 2,3.
+// mpstest.Install replaces the control program by a script, which starts no daemon. It logs "start
+// of 2,3" if CUDA_VISIBLE_DEVICES is 2,3.
 
-// TestDaemonListensUntilClose starts a daemon for the GPUs 2 and 3. Its clients must find it until
-// Close, and number the GPUs from 0. Close must stop it and remove its folder.
+// A client of a daemon for the GPUs 2 and 3 numbers them from 0.
 func TestDaemonListensUntilClose(t *testing.T) {
 	log := mpstest.Install(t)
 	folder := t.TempDir()
@@ -50,7 +48,6 @@ func TestDaemonListensUntilClose(t *testing.T) {
 	}
 }
 
-// checkEmpty checks that a folder contains nothing.
 func checkEmpty(t *testing.T, folder string) {
 	t.Helper()
 	remaining, err := os.ReadDir(folder)
@@ -59,11 +56,9 @@ func checkEmpty(t *testing.T, folder string) {
 	}
 }
 
-// TestVariablesOmitCUDAVisibleDevicesUnlessSet starts a daemon for all GPUs. Its clients can use
-// all of them without CUDA_VISIBLE_DEVICES.
 func TestVariablesOmitCUDAVisibleDevicesUnlessSet(t *testing.T) {
 	mpstest.Install(t)
-	t.Setenv("CUDA_VISIBLE_DEVICES", "") // restores the variable after the test
+	t.Setenv("CUDA_VISIBLE_DEVICES", "") // makes the test restore the variable
 	os.Unsetenv("CUDA_VISIBLE_DEVICES")
 	d, err := mps.Start(t.Context(), os.Environ())
 	if err != nil {
@@ -79,8 +74,6 @@ func TestVariablesOmitCUDAVisibleDevicesUnlessSet(t *testing.T) {
 	}
 }
 
-// TestFailedStartLeavesNoFiles makes the control program fail. The error must contain the output of
-// the program.
 func TestFailedStartLeavesNoFiles(t *testing.T) {
 	mpstest.Install(t)
 	folder := t.TempDir()
@@ -93,7 +86,6 @@ func TestFailedStartLeavesNoFiles(t *testing.T) {
 	checkEmpty(t, folder)
 }
 
-// TestStartFailsWithoutProgram searches for the control program in an empty folder.
 func TestStartFailsWithoutProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if _, err := mps.Start(t.Context(), os.Environ()); err == nil {

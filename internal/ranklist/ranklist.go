@@ -1,6 +1,5 @@
 // Package ranklist formats lists of ranks for errors and reports. A rank is the number of a process
-// in the world, which contains all processes of a job. In a group, which contains some of them, it
-// has another number.
+// in the world, which contains all processes of a job, or in a group of some of them.
 package ranklist
 
 import (
@@ -19,43 +18,41 @@ func Ranks(ranks []int) string {
 	return "ranks " + Spans(ranks)
 }
 
-// Spans formats ascending numbers as a list of spans, such as "0-2,5" for 0, 1, 2, 5.
+// Spans formats ascending numbers as spans, such as "0-2,5" for 0, 1, 2, 5.
 func Spans(numbers []int) string {
 	var b strings.Builder
-	first := 0 // index of the first number of the span
-	for first < len(numbers) {
-		last := first
-		for last+1 < len(numbers) && numbers[last+1] == numbers[last]+1 {
-			last++
+	for begin := 0; begin < len(numbers); {
+		end := begin + 1
+		for end < len(numbers) && numbers[end] == numbers[end-1]+1 {
+			end++
 		}
 
-		if first > 0 {
+		if begin > 0 {
 			b.WriteByte(',')
 		}
 
-		b.WriteString(strconv.Itoa(numbers[first]))
-		if last > first {
-			fmt.Fprintf(&b, "-%d", numbers[last])
+		first, last := numbers[begin], numbers[end-1]
+		b.WriteString(strconv.Itoa(first))
+		if first < last {
+			fmt.Fprintf(&b, "-%d", last)
 		}
 
-		first = last + 1
+		begin = end
 	}
 
 	return b.String()
 }
 
-// RanksOf formats ranks of the world together with their numbers in a group. members lists the
-// ranks of the world that are in the group. The index of a rank in members is its number in the
-// group. For example, these are results for the members 0, 3 and 5:
+// RanksOf formats world ranks with their numbers in a group. members lists the group's world ranks
+// by these numbers. Examples for the members 0, 3 and 5:
 //
-//	world ranks 3,5 (ranks 1-2 of the group)
-//	world rank 0                                 the number in the group is 0, too
-//	world ranks 3-4                              rank 4 is not a member
+//	3, 5  "world ranks 3,5 (ranks 1-2 of the group)"
+//	0     "world rank 0", because the group has the same number
+//	3, 4  "world ranks 3-4", because rank 4 is not a member
 //
-// If every member has the same number in the group as in the world, or if members is empty, the
-// result is that of Ranks, such as "rank 3".
+// The result is that of Ranks if members is empty, or all members have the same number in both.
 func RanksOf(world, members []int) string {
-	if NumberedAsWorld(members) || len(world) == 0 { // NumberedAsWorld accepts an empty list
+	if NumberedAsWorld(members) || len(world) == 0 {
 		return Ranks(world)
 	}
 
@@ -67,16 +64,16 @@ func RanksOf(world, members []int) string {
 
 	text := "world " + Ranks(world)
 	areEqual := slices.Equal(numbers, world)
-	areAllMembers := !slices.Contains(numbers, notMember)
-	if areEqual || !areAllMembers {
+	hasOthers := slices.Contains(numbers, notMember)
+	if areEqual || hasOthers {
 		return text
 	}
 
 	return fmt.Sprintf("%s (%s of the group)", text, Ranks(numbers))
 }
 
-// RanksOn is like RanksOf, but adds the names of the ranks' machines, as in "ranks 4-6 (4-5 on
-// node-b, 6 on node-c)". machines holds the known names by world rank.
+// RanksOn adds the names of the ranks' machines to RanksOf, as in "ranks 4-6 (4-5 on node-b, 6 on
+// node-c)". machines holds the known names by world rank.
 func RanksOn(world, members []int, machines map[int]string) string {
 	text := RanksOf(world, members)
 	var machineNames []string // in the order of their first rank
@@ -112,8 +109,8 @@ func RanksOn(world, members []int, machines map[int]string) string {
 	return text + " (" + strings.Join(parts, ", ") + ")"
 }
 
-// NumberedAsWorld reports whether every member of a group has the same number in the group as in
-// the world. members lists the group's world ranks, as in RanksOf.
+// NumberedAsWorld reports whether every member of a group, if any, has the same number in the group
+// as in the world. members is as in RanksOf.
 func NumberedAsWorld(members []int) bool {
 	for groupRank, worldRank := range members {
 		if groupRank != worldRank {

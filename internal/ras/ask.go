@@ -13,14 +13,13 @@ import (
 )
 
 const (
-	// Variable is the environment variable for the address of NCCL's RAS subsystem, which reports
-	// the state of a job ("reliability, availability and serviceability").
+	// Variable is the environment variable for the address of NCCL's RAS (reliability, availability
+	// and serviceability) server, which reports the state of a job.
 	Variable       = "NCCL_RAS_ADDR"
 	defaultAddress = "localhost:28028" // NCCL's default
 )
 
-// maxResponse is the maximum length of a response in bytes. A response takes about 400 bytes for
-// each rank of each communicator.
+// maxResponse limits a response in bytes. A rank takes about 400 bytes per communicator.
 const maxResponse = 64 << 20
 
 // Address returns the address on which NCCL listens for RAS clients.
@@ -28,8 +27,8 @@ func Address(getenv func(string) string) string {
 	return cmp.Or(getenv(Variable), defaultAddress)
 }
 
-// QueryStatus asks NCCL for the state of all communicators. NCCL waits for at most one second for
-// processes that do not respond.
+// QueryStatus asks NCCL for the state of all communicators. NCCL waits up to a second for
+// unresponsive processes.
 func QueryStatus(ctx context.Context, address string) (*Status, error) {
 	status, err := exchange(ctx, address)
 	if err != nil {
@@ -39,15 +38,14 @@ func QueryStatus(ctx context.Context, address string) (*Status, error) {
 	return status, nil
 }
 
-// preparations lists the commands to send before a query, and the beginning of the response to
-// each.
-var preparations = []struct{ command, response string }{
+// handshake lists the commands before the query, with prefixes of the expected responses.
+var handshake = []struct{ command, response string }{
 	{command: "CLIENT PROTOCOL 2", response: "SERVER PROTOCOL "},
 	{command: "TIMEOUT 1", response: "OK"}, // in seconds
 	{command: "SET FORMAT json", response: "OK"},
 }
 
-// exchange is QueryStatus without a text for errors.
+// exchange sends the handshake and the query, and decodes the status.
 func exchange(ctx context.Context, address string) (*Status, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
@@ -57,12 +55,12 @@ func exchange(ctx context.Context, address string) (*Status, error) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() {
 		pastDeadline := time.Unix(1, 0)
-		_ = conn.SetDeadline(pastDeadline) // ends reads and writes
+		_ = conn.SetDeadline(pastDeadline) // unblocks reads and writes
 	})
 	defer stop()
 	responses := bufio.NewReader(io.LimitReader(conn, maxResponse))
-	for _, p := range preparations {
-		if _, err := fmt.Fprintf(conn, "%s\n", p.command); err != nil {
+	for _, step := range handshake {
+		if _, err := fmt.Fprintf(conn, "%s\n", step.command); err != nil {
 			return nil, err
 		}
 
@@ -71,8 +69,8 @@ func exchange(ctx context.Context, address string) (*Status, error) {
 			return nil, err
 		}
 
-		if !strings.HasPrefix(response, p.response) {
-			return nil, fmt.Errorf("%s: unexpected response %.60q", p.command, response)
+		if !strings.HasPrefix(response, step.response) {
+			return nil, fmt.Errorf("%s: unexpected response %.60q", step.command, response)
 		}
 	}
 

@@ -13,21 +13,12 @@ import (
 	"symmem/internal/ras"
 )
 
-// NCCL's RAS subsystem is a server that reports the state of a job. For example, it reports that
-// in a communicator, which is a group of ranks, rank 0 has called AllReduce 3 times, and rank 1
-// twice.
-//
-// QueryStatus asks the server for its report. DescribeDifferences describes the differences in a
-// communicator: "AllReduce: 2 by rank 1, 3 by rank 0". In these tests, a goroutine is the server.
-
-// formatRanks formats ranks for DescribeDifferences.
 func formatRanks(ranks []int) string {
 	numbers := strings.Trim(fmt.Sprint(ranks), "[]")
 	return "rank " + numbers
 }
 
-// startServer starts a server for one client. report is its response to STATUS, the last request.
-// The server ends with the test or after the report.
+// startServer starts a server that sends report to one client. It ends with the test at the latest.
 func startServer(t *testing.T, report string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,7 +38,7 @@ func startServer(t *testing.T, report string) (address string) {
 	return l.Addr().String()
 }
 
-// respond answers a client's requests, each of which is a line, until it has sent the report.
+// respond answers a client's request lines until it has sent the report.
 func respond(conn net.Conn, report string) {
 	lines := bufio.NewScanner(conn)
 	for lines.Scan() {
@@ -64,9 +55,7 @@ func respond(conn net.Conn, report string) {
 	}
 }
 
-// TestRecordedResponseIsParsed parses a report that was recorded from NCCL 2.31.2 on a GPU. In it,
-// rank 0 has called AllReduce 3 times, and rank 1 twice. The description must be empty for a
-// communicator that is not in the report.
+// The report was recorded from NCCL 2.31.2. Rank 0 had called AllReduce 3 times, rank 1 twice.
 func TestRecordedResponseIsParsed(t *testing.T) {
 	recorded := readFile(t, "testdata/2.31.2.json")
 	status, err := ras.QueryStatus(t.Context(), startServer(t, string(recorded)))
@@ -77,7 +66,7 @@ func TestRecordedResponseIsParsed(t *testing.T) {
 	recordedID := ras.ID(readFile(t, "testdata/2.31.2.id"))
 	for name, c := range map[string]struct {
 		id   string
-		size int // number of ranks
+		size int
 		want string
 	}{
 		"the recorded communicator": {
@@ -92,7 +81,6 @@ func TestRecordedResponseIsParsed(t *testing.T) {
 	}
 }
 
-// readFile returns the contents of a file.
 func readFile(t *testing.T, path string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -103,8 +91,8 @@ func readFile(t *testing.T, path string) []byte {
 	return data
 }
 
-// TestInvalidResponsesAreRefused receives reports that NCCL would not send. QueryStatus must refuse
-// malformed ones. In a report of the right form, invalid ranks and names must be ignored.
+// QueryStatus refuses malformed reports. DescribeDifferences ignores invalid ranks and unknown
+// names.
 func TestInvalidResponsesAreRefused(t *testing.T) {
 	for _, malformed := range []string{
 		"", "HTTP/1.1 400 Bad Request\n", `{"communicators": 7}`, `{"communicators"`,
@@ -114,8 +102,8 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 		}
 	}
 
-	// The ranks -1 and 99 are invalid, and so is the name with an escape sequence. Rank 1 has no
-	// counts, which means 0 calls.
+	// Ranks -1 and 99 are out of range, and a name has an escape sequence. Rank 1 has no counts, which
+	// means 0 calls.
 	hostileReport := `{"communicators":[{"hash":"0x1","size":2,"ranks":[{"rank":-1},{"rank":99},` +
 		`{"rank":0,"collective_counts":{"AllReduce":1,"\u001b[2J":7}},` +
 		`{"rank":1,"collective_counts":null}]}]}`
@@ -130,8 +118,7 @@ func TestInvalidResponsesAreRefused(t *testing.T) {
 	}
 }
 
-// TestQueryReturnsAtDeadline queries a server that never accepts the connection. The kernel
-// connects the client, which then waits for a response.
+// The kernel accepts the connection, but no server answers.
 func TestQueryReturnsAtDeadline(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -146,13 +133,12 @@ func TestQueryReturnsAtDeadline(t *testing.T) {
 		t.Error("QueryStatus of a silent server = nil error, want an error")
 	}
 
-	const limit = 5 * time.Second // much longer than timeout, because the machine may be busy
+	const limit = 5 * time.Second // generous for a busy machine
 	if waited := time.Since(begin); waited > limit {
 		t.Errorf("QueryStatus returned after %v, want about %v", waited, timeout)
 	}
 }
 
-// TestAddress checks that the environment can replace the default address.
 func TestAddress(t *testing.T) {
 	noVariables := func(string) string { return "" }
 	if got := ras.Address(noVariables); got != "localhost:28028" {

@@ -8,30 +8,28 @@ import (
 	"strings"
 )
 
-// A communicator is a group of ranks that run collectives together. NCCL counts the collectives
-// that each rank has launched. Suppose that the job hangs, and that NCCL reports 4 launches of
-// AllReduce on rank 0, but 3 on rank 1. Then rank 0 may be waiting for the fourth one of rank 1.
+// NCCL counts the collectives that each rank of a communicator has launched. If rank 0 has launched
+// 4 AllReduces and rank 1 has launched 3, then rank 0 may be waiting for rank 1.
 
 // Status is NCCL's report on all communicators of a job.
 type Status struct {
 	Communicators []Communicator `json:"communicators"`
 }
 
-// Communicator describes a communicator.
+// Communicator is a group of ranks that run collectives together.
 type Communicator struct {
 	Name  string `json:"hash"`  // as returned by ID
 	Size  int    `json:"size"`  // number of ranks
-	Ranks []Rank `json:"ranks"` // only those that have answered NCCL's query
+	Ranks []Rank `json:"ranks"` // only those that answered NCCL
 }
 
-// Rank describes the collectives that a rank has launched.
+// Rank counts the collectives that a rank has launched.
 type Rank struct {
 	Rank   int               `json:"rank"`              // number in the communicator
 	Counts map[string]uint64 `json:"collective_counts"` // by kind, such as "AllReduce"
 }
 
-// ID returns NCCL's name for a communicator, a hash of its unique ID. The operations and constants
-// are those of NCCL's hash function.
+// ID returns NCCL's name for a communicator, a hash of its unique ID. The hash function is NCCL's.
 func ID(uniqueID []byte) string {
 	const wordBytes = 8
 	a := uint64(1) ^ uint64(len(uniqueID))
@@ -58,12 +56,12 @@ func ID(uniqueID []byte) string {
 	return fmt.Sprintf("%#x", a)
 }
 
-// collectiveNames lists the collectives whose counts DescribeDifferences compares.
+// collectiveNames lists the collectives that DescribeDifferences compares.
 var collectiveNames = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
 // DescribeDifferences lists the counts that differ between a communicator's ranks, for example
-// "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if no counts differ, or if no
-// communicator has this ID and size. format formats a list of ranks, such as "ranks 0,2-3".
+// "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if no counts differ, or no communicator
+// has this ID and size. format formats ranks, as in "ranks 0,2-3".
 func (s *Status) DescribeDifferences(id string, size int, format func(ranks []int) string) string {
 	isWanted := func(c Communicator) bool { return c.Name == id && c.Size == size }
 	index := slices.IndexFunc(s.Communicators, isWanted)
@@ -74,7 +72,7 @@ func (s *Status) DescribeDifferences(id string, size int, format func(ranks []in
 	communicator := &s.Communicators[index]
 	var differences []string
 	for _, collective := range collectiveNames {
-		difference := communicator.describeDifference(collective, format)
+		difference := communicator.describeCounts(collective, format)
 		if difference != "" {
 			differences = append(differences, collective+": "+difference)
 		}
@@ -83,17 +81,16 @@ func (s *Status) DescribeDifferences(id string, size int, format func(ranks []in
 	return strings.Join(differences, "; ")
 }
 
-// describeDifference lists the counts of one collective, as in "3 by rank 1, 4 by ranks 0,2-3". It
-// returns "" if all ranks have the same count. It ignores ranks outside the communicator, because
-// the report comes from another process and may be wrong.
-func (c *Communicator) describeDifference(
+// describeCounts lists the counts of one collective if they differ, as in "3 by rank 1, 4 by ranks
+// 0,2-3". It ignores ranks out of range, because the report may be wrong.
+func (c *Communicator) describeCounts(
 	collective string, format func(ranks []int) string,
 ) string {
 	ranksByCount := map[uint64][]int{}
 	for _, r := range c.Ranks {
-		isValid := r.Rank >= 0 && r.Rank < c.Size
-		if isValid {
-			count := r.Counts[collective] // 0 if the rank has launched none
+		isInRange := r.Rank >= 0 && r.Rank < c.Size
+		if isInRange {
+			count := r.Counts[collective] // 0 if none was launched
 			ranksByCount[count] = append(ranksByCount[count], r.Rank)
 		}
 	}
