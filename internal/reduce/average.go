@@ -6,29 +6,25 @@ import (
 	"unsafe"
 )
 
-// An average adds the elements of its sources and divides the sum. Suppose that two sources contain
-// the float32 elements 3e38 and 1e38. Their mean is 2e38, but the largest float32 is 3.4e38, so the
-// sum overflows to infinity.
-//
-// A kernel (assembly that reduces a range of elements) stops at such a sum. Go code then computes
-// the mean: it multiplies both elements by 1/2 and adds the products. For three sources, it
-// multiplies by 1/4, and divides the sum of the products by 3/4.
+// A kernel, which is assembly for a range of elements, stops when the sum of an average overflows.
+// Go code then computes the mean from scaled elements: for three sources, it multiplies each
+// element by 1/4, and divides the sum of the products by 3/4.
 
-// averageTerms describes the elements that an average adds, so that Go code can add them again.
+// averageTerms describes the elements of an average, so that Go code can add them again.
 type averageTerms struct {
 	t         DataType // of the elements in srcs
 	srcs      []unsafe.Pointer
-	first     int  // index, in each source, of the element in the job's first sum
-	isTree    bool // the sums of both halves of the sources are added, recursively
+	first     int  // index in the sources of the job's element 0
+	isTree    bool // the sums follow a binary tree
 	isRounded bool // each sum of a tree is rounded to t
 }
 
 // division describes how a kernel divides or multiplies a sum before it rounds the result. The
 // assembly depends on its layout.
 type division struct {
-	operand uint64 // bits of the divisor or factor, from operandBits
-	// stopOffset is the offset, in bytes, of the block at which the kernel has stopped. The kernel
-	// has stored nothing of this block. If it does not stop, it leaves stopOffset unchanged.
+	operand uint64 // divisor or factor, from operandBits
+	// stopOffset is the offset in bytes of the block at which the kernel has stopped, without storing
+	// any of it. A kernel that does not stop leaves stopOffset unchanged.
 	stopOffset int
 	mode       divisionMode
 }
@@ -40,13 +36,13 @@ const (
 	noDivision  divisionMode = 0
 	multiplySum divisionMode = 2
 	divideSum   divisionMode = 4
-	// stopAtInfinity is combined with multiplySum or divideSum. The kernel then stops at a block with
-	// an infinite or NaN sum.
+	// stopAtInfinity stops the kernel at a block with an infinite or NaN sum. It is combined with
+	// multiplySum or divideSum.
 	stopAtInfinity divisionMode = 8
 )
 
-// newDivision returns the division of an average. If the number of sources is a power of two, it
-// multiplies by the reciprocal, which is exact and faster.
+// newDivision returns the division of an average. If the number of sources is a power of two,
+// multiplication by the reciprocal is exact and faster.
 func newDivision(t DataType, terms *averageTerms) division {
 	n := len(terms.srcs)
 	operand, mode := float64(n), divideSum
@@ -55,7 +51,7 @@ func newDivision(t DataType, terms *averageTerms) division {
 		operand, mode = 1/operand, multiplySum
 	}
 
-	// Sums of Float16 elements do not overflow in float32 unless they are rounded to Float16.
+	// Sums of Float16 elements fit into float32, but not into Float16.
 	canOverflow := t != Float16 || terms.isRounded
 	if canOverflow {
 		mode |= stopAtInfinity
@@ -64,8 +60,8 @@ func newDivision(t DataType, terms *averageTerms) division {
 	return division{mode: mode, operand: operandBits(t, operand)}
 }
 
-// operandBits returns the bits of f as a float64 or float32, the type in which elements of type t
-// are combined.
+// operandBits returns the bits of f in the type in which elements of type t are combined, which is
+// float64 or float32.
 func operandBits(t DataType, f float64) uint64 {
 	if t == Float64 {
 		return math.Float64bits(f)
@@ -74,7 +70,7 @@ func operandBits(t DataType, f float64) uint64 {
 	return uint64(math.Float32bits(float32(f)))
 }
 
-// operandOf returns the operand whose bits operandBits returned.
+// operandOf is the inverse of operandBits.
 func operandOf[T float32 | float64](bits uint64) T {
 	var zero T
 	if unsafe.Sizeof(zero) == 8 {
@@ -84,8 +80,8 @@ func operandOf[T float32 | float64](bits uint64) T {
 	return T(math.Float32frombits(uint32(bits)))
 }
 
-// meanOf returns the mean of the elements whose sum is element i of the job. If the sum is infinite
-// or a NaN, it adds the elements again after scaling them down.
+// meanOf returns the mean of element i of the job, given its sum. If the sum is infinite or a NaN,
+// it adds the elements again, scaled down.
 func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 	n := T(len(terms.srcs))
 	difference := sum - sum //nolint:gocritic // It is NaN unless sum is finite.
@@ -94,15 +90,13 @@ func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 		return sum / n
 	}
 
-	// The power of two is at least n, so sums of scaled elements do not overflow. For 3 sources, it
-	// is 4, and the scale is 1/4.
+	// With a power of two of at least n, sums of scaled elements do not overflow.
 	powerOfTwo := 1 << bits.Len(uint(len(terms.srcs)-1))
 	scale := 1 / T(powerOfTwo)
 	return scaledSum(terms, terms.srcs, terms.first+i, scale) / (n * scale)
 }
 
-// scaledSum returns the sum of element i of all srcs, each multiplied by scale. It adds them in the
-// order of the original sum.
+// scaledSum adds element i of all srcs, each multiplied by scale, in the order of the original sum.
 func scaledSum[T float32 | float64](
 	terms *averageTerms, srcs []unsafe.Pointer, i int, scale T,
 ) T {
@@ -156,16 +150,16 @@ func roundTo[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers averages the first size bytes in blocks that fit into the L1 cache. It stores the
-// sums of a block in the first destination, divides them there, and copies them to the others.
+// averageIntegers averages the first size bytes in blocks that fit into the L1 cache. It divides
+// the sums of a block in the first destination, and copies the block to the others.
 func averageIntegers[T integer](j job, size int) {
 	const blockBytes = 4 << 10
 	divisor := T(len(j.terms.srcs))
 	firstDst, otherDsts := j.dsts[0], j.dsts[1:]
-	j.dsts = j.dsts[:1] // does not change the caller's job, because j is a copy
+	j.dsts = j.dsts[:1] // j is a copy of the caller's job
 	for from := 0; from < size; from += blockBytes {
 		to := min(from+blockBytes, size)
-		j.reduceStrides(from, to, cached) // through the cache, because the block is read again
+		j.reduceStrides(from, to, cached) // because the block is read again
 		block := unsafe.Add(firstDst, from)
 		divideIntegers(block, to-from, divisor)
 		for _, dst := range otherDsts {
@@ -174,8 +168,7 @@ func averageIntegers[T integer](j job, size int) {
 	}
 }
 
-// divideIntegers divides the integers in size bytes at p. A quotient could overflow only with the
-// divisor -1, but the divisor is a number of sources.
+// divideIntegers divides the integers in size bytes at p.
 func divideIntegers[T integer](p unsafe.Pointer, size int, divisor T) {
 	values := elements[T](p, 0, size)
 	for i, x := range values {

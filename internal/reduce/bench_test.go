@@ -6,13 +6,9 @@ import (
 	"unsafe"
 )
 
-// The benchmarks reduce and copy buffers of given sizes in bytes. Hint.Stream requests streaming:
-// the results are stored to memory without passing through the caches of the processor.
-
-// streamSize is the size from which BenchmarkReduce requests streaming.
+// streamSize is the size in bytes from which BenchmarkReduce bypasses the caches.
 const streamSize = 32 << 20
 
-// sizeName returns a size as text for names of benchmarks.
 func sizeName(size int) string {
 	switch {
 	case size >= 1<<20:
@@ -24,8 +20,8 @@ func sizeName(size int) string {
 	return fmt.Sprintf("%dB", size)
 }
 
-// newPages returns memory of the given size, aligned to a page. Interpreted as floats, its
-// contents are normal numbers, because subnormal ones would slow down some operations.
+// newPages returns page-aligned memory. As floats, its contents are normal, because subnormal
+// numbers would slow down some operations.
 func newPages(size int) unsafe.Pointer {
 	const pageBytes = 4096
 	all := make([]byte, size+pageBytes)
@@ -35,7 +31,6 @@ func newPages(size int) unsafe.Pointer {
 	return unsafe.Pointer(&all[toNextPage])
 }
 
-// BenchmarkReduce adds two sources of each type, and stores the sums to one or two destinations.
 func BenchmarkReduce(b *testing.B) {
 	for _, size := range []int{8, 1 << 10, 16 << 10, 1 << 20, 64 << 20} {
 		srcs := []unsafe.Pointer{newPages(size), newPages(size)}
@@ -53,8 +48,7 @@ func BenchmarkReduce(b *testing.B) {
 	}
 }
 
-// BenchmarkOperations reduces two sources of a size that fits into the cache, with each operation
-// and type.
+// The sources fit into the cache.
 func BenchmarkOperations(b *testing.B) {
 	const size = 16 << 10
 	srcs := []unsafe.Pointer{newPages(size), newPages(size)}
@@ -66,7 +60,6 @@ func BenchmarkOperations(b *testing.B) {
 	})
 }
 
-// BenchmarkScaledSum adds two sources of each floating-point type, and scales the sums.
 func BenchmarkScaledSum(b *testing.B) {
 	const size = 16 << 10
 	srcs := []unsafe.Pointer{newPages(size), newPages(size)}
@@ -79,8 +72,7 @@ func BenchmarkScaledSum(b *testing.B) {
 	}
 }
 
-// BenchmarkAverage averages three sources. In the benchmarks named nan, the last one contains only
-// NaNs if the type is a float. The portable code averages these.
+// Portable code averages the floats of the source nans, because their sums are NaNs.
 func BenchmarkAverage(b *testing.B) {
 	const size = 16 << 10
 	dsts := []unsafe.Pointer{newPages(size)}
@@ -96,7 +88,6 @@ func BenchmarkAverage(b *testing.B) {
 	}
 }
 
-// BenchmarkCopy copies with and without stores that bypass the caches.
 func BenchmarkCopy(b *testing.B) {
 	for _, size := range []int{1 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20} {
 		dst := newPages(size)

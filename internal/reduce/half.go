@@ -2,7 +2,7 @@ package reduce
 
 import "math"
 
-// A float consists of a sign, an exponent and a fraction, with these numbers of bits:
+// Number of bits of the formats, and the bias that is added to the exponent:
 //
 //	                    sign  exponent  fraction  bias
 //	float32             1     8         23        127
@@ -10,14 +10,8 @@ import "math"
 //	bfloat16            1     8         7         127
 //	float8 (e4m3)       1     4         3         7
 //
-// The bias is added to the exponent: the exponent of 1.0, which is 0, is stored as 127 in a
-// float32. If the stored exponent is 0, the number is zero or subnormal: a multiple of the smallest
-// positive number. If all its bits are 1, the number is infinite or, with a fraction, a NaN. A NaN
-// is quiet if the highest bit of the fraction is set, and otherwise signaling. A float8 is
-// different: it is never infinite, and a NaN only if all bits of the exponent and the fraction are
-// 1.
-//
-// Conversions round to the nearest number or, in a tie, to the one with an even fraction.
+// A float8 is never infinite, and is a NaN if all bits except the sign are 1. Conversions round to
+// nearest even.
 
 // Bit patterns.
 const (
@@ -31,7 +25,7 @@ const (
 const (
 	float32Bias   = 127
 	float16Bias   = 15
-	float16Excess = 13 // bits by which the fraction of a float32 is longer
+	float16Excess = 13 // extra bits in the fraction of a float32
 )
 
 // Float16Value converts a float16 to float32. A signaling NaN becomes quiet.
@@ -54,7 +48,7 @@ func Float16Value(h uint16) float32 {
 	return math.Float32frombits(sign | exponent<<23 | fraction<<float16Excess)
 }
 
-// Float16Bits rounds f to float16. Numbers that are too large become infinite. A NaN becomes quiet.
+// Float16Bits rounds f to float16. Large numbers become infinite, and NaNs quiet.
 func Float16Bits(f float32) uint16 {
 	bits := math.Float32bits(f)
 	sign := uint16(bits >> 16 & 0x8000)
@@ -65,15 +59,14 @@ func Float16Bits(f float32) uint16 {
 	case magnitude >= (float32Bias+16)<<23: // 2^16 and above, including infinity
 		return sign | float16Infinity
 	case magnitude < (float32Bias-14)<<23: // below 2^-14, the smallest normal number
-		// A subnormal float16 is a multiple of 2^-24. This is also the distance of two float32s from
-		// 0.5 to 1. Adding 0.5 therefore rounds to such a multiple, and counts it in the low bits.
+		// Subnormal float16s are multiples of 2^-24, which is also the spacing of float32s from 0.5 to 1.
+		// Adding 0.5 therefore rounds to such a multiple, and counts it in the low bits.
 		sum := math.Float32frombits(magnitude) + 0.5
 		return sign | uint16(math.Float32bits(sum)-math.Float32bits(0.5))
 	}
 
-	// The 13 low bits are dropped. Adding 0xFFF, which is almost half of 2^13, and the lowest bit
-	// that is kept rounds to nearest even. The sum may carry into the exponent, and make it infinite.
-	// That is the correct result.
+	// Adding 0xFFF and the lowest kept bit before dropping 13 bits rounds to nearest even. A carry
+	// into the exponent gives the correct result, even if this is infinity.
 	rebiased := magnitude - (float32Bias-float16Bias)<<23
 	lowestKept := rebiased >> float16Excess & 1
 	return sign | uint16((rebiased+0xFFF+lowestKept)>>float16Excess)
@@ -82,8 +75,7 @@ func Float16Bits(f float32) uint16 {
 // BFloat16Value converts a bfloat16 to float32. A signaling NaN stays signaling.
 func BFloat16Value(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// BFloat16Bits rounds f to bfloat16. Numbers that are too large become infinite. A NaN becomes
-// quiet.
+// BFloat16Bits rounds f to bfloat16. Large numbers become infinite, and NaNs quiet.
 func BFloat16Bits(f float32) uint16 {
 	bits := math.Float32bits(f)
 	isNaN := bits&0x7FFFFFFF > float32Infinity
@@ -95,13 +87,14 @@ func BFloat16Bits(f float32) uint16 {
 	return uint16((bits + 0x7FFF + lowestKept) >> 16)
 }
 
-// Float8Bits rounds f to float8. Magnitudes above 448, the largest float8, become 448. All NaNs
+// Float8Bits rounds f to float8. Magnitudes above 448, the largest float8, become 448, and all NaNs
 // become 0x7f.
 func Float8Bits(f float32) uint8 {
 	const (
 		largestFloat8  = 0x43e00000 // 448 as a float32
 		smallestNormal = 0x3c800000 // 2^-6 as a float32
-		biasDifference = 120 << 3   // 127-7, in the position of the exponent
+		unitsPerOne    = 512        // subnormal numbers are multiples of 1/512
+		biasDifference = 120 << 3   // 127-7, above 3 bits of fraction
 	)
 	bits := math.Float32bits(f)
 	sign := uint8(bits >> 24 & 0x80)
@@ -111,12 +104,12 @@ func Float8Bits(f float32) uint8 {
 		return 0x7F
 	case magnitude >= largestFloat8:
 		return sign | 0x7E
-	case magnitude < smallestNormal: // subnormal: a multiple of 2^-9
-		units := math.RoundToEven(math.Abs(float64(f)) * 512)
-		return sign | uint8(units) // 8 units are the smallest normal number
+	case magnitude < smallestNormal: // subnormal
+		units := math.RoundToEven(math.Abs(float64(f)) * unitsPerOne)
+		return sign | uint8(units) // a carry to 8 gives the smallest normal number
 	}
 
-	// Round as in Float16Bits, and subtract the difference of the biases.
+	// Round as in Float16Bits.
 	lowestKept := magnitude >> 20 & 1
 	rounded := (magnitude + 0x7FFFF + lowestKept) >> 20
 	return sign | uint8(rounded-biasDifference)

@@ -5,24 +5,15 @@ import (
 	"testing"
 )
 
-// A half is a float with 16 bits. There are two formats:
-//
-//   - The float16 0x3C00 is 1. It has 5 bits of exponent and 10 bits of fraction.
-//   - The bfloat16 0x3F80 is 1, too. It is the upper half of a float32: 0x3F800000 is 1.
-//
-// A half is a NaN if all bits of the exponent are 1, and the fraction is not 0. A NaN is quiet if
-// the highest bit of the fraction, the quiet bit, is 1.
-//
-// A float32 is rounded to the nearest half. The midpoint between two halves is rounded to the half
-// whose lowest bit is 0, which is called even.
+// A half is a float16, which has 5 bits of exponent and 10 bits of fraction, or a bfloat16, the
+// upper half of a float32. In a NaN, the highest bit of the fraction is the quiet bit.
 
 const (
-	bfloat16Infinity = 0x7F80 // all bits of the exponent are 1
+	bfloat16Infinity = 0x7F80 // the exponent of all ones
 	bfloat16QuietBit = float32QuietBit >> 16
 )
 
-// TestHalvesRoundTrip converts all halves to float32 and back. This must not change them, except
-// that NaNs become quiet.
+// Conversion to float32 and back changes only NaNs, which become quiet.
 func TestHalvesRoundTrip(t *testing.T) {
 	for i := range 1 << 16 {
 		h := uint16(i)
@@ -38,11 +29,11 @@ func TestHalvesRoundTrip(t *testing.T) {
 	}
 }
 
-// quiet sets the quiet bit of a half if it is a NaN. infinity is +Inf in the format of the half.
+// quiet sets the quiet bit of a NaN. infinity is +Inf in the format of half.
 func quiet(half, infinity, quietBit uint16) uint16 {
 	const sign = 0x8000
 	magnitude := half &^ sign
-	isNaN := magnitude > infinity // same exponent, but the fraction is not 0
+	isNaN := magnitude > infinity
 	if isNaN {
 		return half | quietBit
 	}
@@ -50,8 +41,7 @@ func quiet(half, infinity, quietBit uint16) uint16 {
 	return half
 }
 
-// TestWideningAgreesWithReferenceForEveryHalf converts every float16 to float32. A bfloat16 needs
-// no such test, because its bits are only shifted.
+// BFloat16Value only shifts bits and needs no such test.
 func TestWideningAgreesWithReferenceForEveryHalf(t *testing.T) {
 	for i := range 1 << 16 {
 		h := uint16(i)
@@ -63,8 +53,7 @@ func TestWideningAgreesWithReferenceForEveryHalf(t *testing.T) {
 	}
 }
 
-// TestRoundingAgreesWithReferenceNearEveryHalf rounds float32 numbers to halves: those near every
-// half, and those near the midpoints between halves, where the result changes.
+// Results change at the midpoints between halves.
 func TestRoundingAgreesWithReferenceNearEveryHalf(t *testing.T) {
 	for i := range 1 << 16 {
 		for _, bits := range numbersNear(uint16(i)) {
@@ -84,12 +73,11 @@ func TestRoundingAgreesWithReferenceNearEveryHalf(t *testing.T) {
 	}
 }
 
-// numbersNear returns the bits of float32 numbers. They are near the float16 h, near the bfloat16
-// h, and near the midpoints between these and the next half, which is farther from zero.
+// numbersNear returns the bits of float32s near the float16 h and the bfloat16 h, and near the
+// midpoints between these and the next halves, away from zero.
 //
-// Adding 1 to the bits of a float32 gives the next float32. The middle of the bits of two halves is
-// therefore their midpoint. Exceptions are the middle between 0 and the next float16, and that
-// between a finite float16 and infinity.
+// Successive float32s have successive bits, so the middle of the bits of two halves is their
+// midpoint, except between 0 and a float16, and between a finite float16 and infinity.
 func numbersNear(h uint16) []uint32 {
 	const sign = 0x8000
 	next := h&sign | (h+1)&^sign
@@ -106,15 +94,13 @@ func numbersNear(h uint16) []uint32 {
 	}
 }
 
-// A float8 (e4m3) has a sign, 4 bits of exponent with a bias of 7, and 3 bits of fraction.
+// Float8 (e4m3) has 4 bits of exponent with a bias of 7, and 3 bits of fraction.
 const (
 	float8Largest = 0x7E // 448
 	float8NaN     = 0x7F
 	float8Sign    = 0x80
 )
 
-// TestFloat8RoundsToNearestEven rounds float32 numbers to float8. Every float8 must stay the same,
-// the midpoint between two must become the even one, and larger numbers must become the largest.
 func TestFloat8RoundsToNearestEven(t *testing.T) {
 	for bits := uint8(0); bits <= float8Largest; bits++ {
 		v := float8Value(bits)
@@ -140,7 +126,7 @@ func TestFloat8RoundsToNearestEven(t *testing.T) {
 	checkFloat8(t, float32(math.NaN()), float8NaN)
 }
 
-// float8Value returns the number that the bits of a positive float8 represent.
+// float8Value returns the value of a positive float8.
 func float8Value(bits uint8) float32 {
 	exponent := int(bits >> 3 & 15)
 	fraction := float64(bits & 7) // in units of 1/8
@@ -148,11 +134,10 @@ func float8Value(bits uint8) float32 {
 		return float32(math.Ldexp(fraction, -9))
 	}
 
-	// The number is (1+fraction/8) * 2^(exponent-7).
+	// (1 + fraction/8) * 2^(exponent-7)
 	return float32(math.Ldexp(8+fraction, exponent-10))
 }
 
-// checkFloat8 checks that Float8Bits(v) is want.
 func checkFloat8(t *testing.T, v float32, want uint8) {
 	t.Helper()
 	if got := Float8Bits(v); got != want {

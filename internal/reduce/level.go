@@ -2,20 +2,14 @@ package reduce
 
 import "unsafe"
 
-// reduceRange reduces a range of bytes of all sources. On a processor with AVX2, a kernel
-// (assembly) processes vectors of 32 bytes. Suppose that the range has 1000 bytes:
+// With AVX2, a kernel (assembly) reduces whole vectors of 32 bytes. The tail of a range is copied
+// to vectors that are padded with zeros, which the kernel also reduces. With AVX-512, the kernel
+// handles tails. Without both, portable Go code reduces everything.
 //
-//   - The kernel reduces 31 whole vectors, which are the first 992 bytes.
-//   - The tail, the last 8 bytes, is copied to vectors that are padded with zeros. The kernel
-//     reduces these, and the first 8 bytes of the result are copied to the destinations.
-//
-// With AVX-512, the kernel also reduces the tail. Without both, portable Go code reduces
-// everything.
-//
-// In an average, a kernel stops at a block with an infinite or NaN sum, because only portable code
-// can compute its mean. Portable code reduces up to 512 bytes, and then the kernel continues.
+// In an average, a kernel stops at a block with an infinite or NaN sum. Portable code reduces
+// stoppedBytes from there, and then the kernel continues.
 
-// instructionLevel identifies code that reduces elements by the instructions that it needs.
+// instructionLevel identifies the instructions that code for a reduction needs.
 type instructionLevel uint8
 
 const (
@@ -24,50 +18,48 @@ const (
 	levelAVX512                    // AVX-512 F, BW, VL and DQ, and BMI2
 )
 
-// reduceRange reduces the bytes in [from, to) with the code of activeLevel, which is the best for
-// this processor. If stream is set, stores bypass the caches, and the range must consist of whole
-// cache lines.
+// reduceRange reduces the bytes [from, to) with the code of activeLevel, the best for this
+// processor. If stream is set, stores bypass the caches, and the range must consist of whole cache
+// lines.
 func (j *job) reduceRange(from, to int, stream bool) {
 	if activeLevel == levelPortable {
 		portableExact(j, from, to)
 		return
 	}
 
-	vectorsEnd := to
+	wholeEnd := to
 	if activeLevel == levelAVX2 { // needs whole vectors
-		vectorsBytes := (to - from) &^ (vectorBytes - 1)
-		vectorsEnd = from + vectorsBytes
+		wholeBytes := (to - from) &^ (vectorBytes - 1)
+		wholeEnd = from + wholeBytes
 	}
 
 	begin := from
-	for begin < vectorsEnd {
-		begin = j.runKernel(begin, vectorsEnd, stream)
-		hasStopped := begin < vectorsEnd
+	for begin < wholeEnd {
+		begin = j.runKernel(begin, wholeEnd, stream)
+		hasStopped := begin < wholeEnd
 		if hasStopped {
-			end := min(begin+stoppedBytes, vectorsEnd)
+			end := min(begin+stoppedBytes, wholeEnd)
 			portableExact(j, begin, end)
 			begin = end
 		}
 	}
 
-	hasTail := vectorsEnd < to
+	hasTail := wholeEnd < to
 	if hasTail {
-		j.reduceTail(vectorsEnd, to)
+		j.reduceTail(wholeEnd, to)
 	}
 }
 
-// stoppedBytes is how many bytes the portable code reduces after a kernel has stopped. It is a
-// multiple of the element size and of vectorBytes.
+// stoppedBytes is a multiple of vectorBytes and of every element size.
 const stoppedBytes = 512
 
 const vectorBytes = 32 // of AVX2
 
-// flagStream makes a kernel bypass the caches. The other flags of kernels, from 2 on, are a
-// divisionMode.
+// flagStream makes a kernel bypass the caches. The flags from 2 on are those of divisionMode.
 const flagStream = 1
 
-// runKernel runs a kernel for the bytes in [from, to). It returns the offset up to which the kernel
-// has stored results: to, or the block at which it has stopped.
+// runKernel runs a kernel for the bytes [from, to). It returns the end of the stored results, which
+// is to or the block at which the kernel has stopped.
 func (j *job) runKernel(from, to int, stream bool) (storedEnd int) {
 	j.division.stopOffset = to // the kernel changes it if it stops
 	flags := uint64(j.division.mode)
@@ -92,11 +84,11 @@ func kernelIndex(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint3
 
 type vector [vectorBytes]byte
 
-// smallSourceCount is the number of sources up to which reduceTail uses a smaller buffer, which
-// takes less time to clear.
+// smallSourceCount is the largest number of sources for which reduceTail uses a smaller buffer,
+// which is faster to clear.
 const smallSourceCount = 8
 
-// reduceTail reduces the bytes in [from, to), which are less than a vector, with the AVX2 kernel.
+// reduceTail reduces the bytes [from, to), less than a vector, with the AVX2 kernel.
 func (j *job) reduceTail(from, to int) {
 	if len(j.srcs) <= smallSourceCount {
 		reducePadded[[smallSourceCount]vector, [smallSourceCount]unsafe.Pointer](j, from, to)
@@ -105,7 +97,7 @@ func (j *job) reduceTail(from, to int) {
 	}
 }
 
-// reducePadded is reduceTail with a buffer and a list of sources of the given types.
+// reducePadded is reduceTail with array types for the number of sources.
 func reducePadded[
 	Buffer [smallSourceCount]vector | [MaxSources]vector,
 	Sources [smallSourceCount]unsafe.Pointer | [MaxSources]unsafe.Pointer,

@@ -5,22 +5,13 @@ import (
 	"unsafe"
 )
 
-// The portable code reduces elements in plain Go. Suppose that three sources have 100 elements, and
-// the operation is Sum. The code processes the first 64 elements, a batch, and then the other 36:
-//
-//   - It copies the batch of the first source to a buffer, whose elements are called acc.
-//   - It adds the batch of the second source to acc, and then that of the third source.
-//   - It copies acc to all destinations. A destination can be a source, so it must not be written
-//     before all sources have been read.
-//
-// In a scaled sum, each element is multiplied by a factor before it is added. In an average, acc is
-// divided at the end.
+// Portable code reduces elements in batches. It copies a batch of the first source to a buffer,
+// acc, combines acc with the batches of the other sources, and copies acc to all destinations. It
+// writes destinations last, because they can also be sources.
 
-// batchLength is the number of elements in a batch.
-const batchLength = 64
+const batchLength = 64 // elements
 
-// portable reduces the bytes [from, to) of the sources. from and to must be multiples of the
-// element size.
+// portable reduces the bytes [from, to), which must be multiples of the element size.
 func portable(j *job, from, to int) {
 	switch j.dataType {
 	case Float32:
@@ -50,8 +41,8 @@ func portable(j *job, from, to int) {
 	}
 }
 
-// canonicalNaN32 and canonicalNaN64 replace all NaNs in results. Rounding canonicalNaN32 to a
-// 16-bit type gives the canonical NaN of that type.
+// canonicalNaN32 and canonicalNaN64 replace all NaNs in results. Rounded to 16 bits, canonicalNaN32
+// gives the canonical NaN of each 16-bit type.
 var (
 	canonicalNaN32 = math.Float32frombits(0x7FFFFFFF)
 	canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -61,11 +52,11 @@ type integer interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// elements returns the elements in the bytes [from, to) of the memory at p.
+// elements returns the bytes [from, to) at p as elements.
 func elements[T any](p unsafe.Pointer, from, to int) []T {
 	var zero T
 	if from == to {
-		// If p points to a Go slice and from is its size, p+from would be an invalid pointer.
+		// At the end of a Go slice, p+from would be an invalid pointer.
 		return nil
 	}
 
@@ -92,10 +83,10 @@ func reduceIntegers[T integer](j *job, from, to int) {
 	}
 }
 
-// combine combines acc with the elements of src. acc is the left operand.
+// combine combines acc, the left operand, with src.
 func combine[T Number](op Op, acc, src []T) {
-	src = src[:len(acc)] // The compiler then omits the checks of indexes.
-	if op == Sum {       // The most frequent operation avoids the switch in Combine.
+	src = src[:len(acc)] // eliminates bounds checks
+	if op == Sum {       // fast path without the switch in Combine
 		for i, x := range src {
 			acc[i] += x
 		}
@@ -108,7 +99,7 @@ func combine[T Number](op Op, acc, src []T) {
 	}
 }
 
-// combineFloats is combine for floats. In a scaled sum, it multiplies the elements of src first.
+// combineFloats is combine for floats. A scaled sum first multiplies src by the factor.
 func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	if j.op != opScaledSum {
 		combine(j.op, acc, src)
@@ -121,8 +112,7 @@ func combineFloats[T float32 | float64](j *job, acc, src []T) {
 	}
 }
 
-// scaleElements multiplies the elements of the first source in acc in a scaled sum. It does nothing
-// in other operations.
+// scaleElements multiplies acc by the factor if j is a scaled sum.
 func scaleElements[T float32 | float64](j *job, acc []T) {
 	if j.op != opScaledSum {
 		return
@@ -134,8 +124,8 @@ func scaleElements[T float32 | float64](j *job, acc []T) {
 	}
 }
 
-// finishElements divides the sums of an average, and replaces all NaNs. first is the index of the
-// batch's first element in the sources.
+// finishElements divides acc in an average, and replaces NaNs. first is the index of acc[0] in the
+// sources.
 func finishElements[T float32 | float64](j *job, acc []T, first int, canonicalNaN T) {
 	for i, result := range acc {
 		if j.division.mode != noDivision {
@@ -171,13 +161,12 @@ func reduceFloats[T float32 | float64](j *job, from, to int, canonicalNaN T) {
 	}
 }
 
-// reduceHalves is portable for 16-bit floats. acc and the operations are float32, and only the
-// result is rounded to 16 bits.
+// reduceHalves is portable for 16-bit floats. It computes in float32, and rounds only the result.
 func reduceHalves(j *job, from, to int) {
 	const elementBytes = 2
 	const batchBytes = elementBytes * batchLength
-	var accBuffer, nextBuffer [batchLength]float32 // next is the batch of the next source
-	var outBuffer [batchLength]uint16              // out is the rounded result
+	var accBuffer, nextBuffer [batchLength]float32 // nextBuffer holds another source
+	var outBuffer [batchLength]uint16              // rounded result
 	for begin := from; begin < to; begin += batchBytes {
 		end := min(begin+batchBytes, to)
 		count := (end - begin) / elementBytes
@@ -197,7 +186,7 @@ func reduceHalves(j *job, from, to int) {
 	}
 }
 
-// toFloat32 converts src, whose elements have type t (Float16 or BFloat16).
+// toFloat32 converts elements of type t, which is Float16 or BFloat16.
 func toFloat32(t DataType, dst []float32, src []uint16) {
 	for i, bits := range src {
 		if t == Float16 {
@@ -208,7 +197,7 @@ func toFloat32(t DataType, dst []float32, src []uint16) {
 	}
 }
 
-// to16Bits rounds src to elements of type t (Float16 or BFloat16).
+// to16Bits rounds to elements of type t, which is Float16 or BFloat16.
 func to16Bits(t DataType, dst []uint16, src []float32) {
 	for i, f := range src {
 		if t == Float16 {

@@ -2,13 +2,9 @@ package reduce
 
 import "unsafe"
 
-// A reduction combines sources element by element. Suppose that two sources contain the float32
-// elements 1, 2 and 10, 20. The sum 11, 22 is stored in every destination.
-//
-// A kernel combines the elements: assembly with vector instructions. On processors without these
-// instructions, portable Go code does the same. A large reduction is a job, which runs in strides:
-// for example, three strides for the bytes [0, 256 KiB), [256 KiB, 512 KiB) and [512 KiB, 600 KiB)
-// of all sources and destinations. Between strides, the Go runtime can preempt the goroutine.
+// A reduction combines sources element by element, and stores the result in every destination. It
+// runs in strides, between which the Go runtime can preempt the goroutine. A kernel, which is
+// assembly with vector instructions, or portable Go code reduces each stride.
 
 // The limits of one call.
 const (
@@ -16,17 +12,17 @@ const (
 	MaxDestinations = 64
 )
 
-// strideBytes is the maximum size of a stride. The kernel takes tens of microseconds for a stride
-// of two sources, and milliseconds for one of 64 sources outside the cache.
+// strideBytes is the maximum size of a stride. A kernel takes tens of microseconds for two sources,
+// and milliseconds for 64 sources outside the cache.
 const strideBytes = 256 << 10
 
 const lineBytes = 64 // size of a cache line
 
 // Hint describes the use of the destinations. It never changes a result.
 type Hint struct {
-	// Stream requests stores that bypass the caches, for destinations that do not fit into the
-	// cache and are not read soon. It has an effect only if the destinations have at least 128
-	// bytes, are aligned to the element size, and have the same address modulo 64.
+	// Stream requests stores that bypass the caches, for destinations that do not fit into the cache
+	// and are not read soon. It has an effect only if the destinations have at least 128 bytes, are
+	// aligned to the element size, and have the same address modulo 64.
 	Stream bool
 }
 
@@ -38,12 +34,13 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 	checkArguments(op, t, dsts, srcs, count)
 	size := count * t.Size()
 	fitsOneKernel := len(srcs) > 1 && size <= strideBytes
-	if activeLevel != levelAVX512 || hint.Stream || !fitsOneKernel {
+	isFast := activeLevel == levelAVX512 && fitsOneKernel && !hint.Stream
+	if !isFast {
 		reduceAny(op, t, dsts, srcs, size, hint)
 		return
 	}
 
-	// Run the kernel without a job: creating a job takes longer than reducing a few hundred bytes.
+	// Creating a job would take longer than reducing a few hundred bytes.
 	const from, noFlags = 0, 0
 	reduceAVX512(kernelIndex(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
 		len(srcs), from, size, noFlags, nil)
@@ -55,8 +52,7 @@ func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 		panic("reduce: invalid operation or data type")
 	}
 
-	// For an empty list, 0-1 becomes a huge number, so one comparison checks both limits.
-	if uint(len(srcs)-1) >= MaxSources || uint(len(dsts)-1) >= MaxDestinations {
+	if len(srcs) < 1 || len(srcs) > MaxSources || len(dsts) < 1 || len(dsts) > MaxDestinations {
 		panic("reduce: number of sources or destinations out of range")
 	}
 
@@ -65,8 +61,8 @@ func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// reduceAny is Reduce without the fast path. size is in bytes. It is not inlined, so that the stack
-// frame of Reduce stays small.
+// reduceAny is Reduce without the fast path. size is in bytes. Inlining would enlarge the stack
+// frame of Reduce.
 //
 //go:noinline
 func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hint) {
@@ -109,14 +105,14 @@ func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	j.average(count*t.Size(), hint)
 }
 
-// job is a reduction that runs in strides. Positions are offsets in bytes from its pointers.
+// job is a reduction that runs in strides. Positions are byte offsets from its pointers.
 type job struct {
 	op       Op
 	dataType DataType
 	dsts     []unsafe.Pointer
 	srcs     []unsafe.Pointer
-	division division     // of an average; for opScaledSum, division.operand is the factor
-	terms    averageTerms // of an average: the elements to add, from which means are recomputed
+	division division     // of an average; operand is also the factor of opScaledSum
+	terms    averageTerms // of an average
 }
 
 // average runs the job for the first size bytes, and divides each sum by the number of terms. If a
@@ -145,7 +141,7 @@ func (j *job) average(size int, hint Hint) {
 	}
 }
 
-// Values of parameters that say whether stores bypass the caches.
+// Values of parameters named stream.
 const (
 	cached   = false
 	streamed = true
@@ -153,8 +149,8 @@ const (
 
 // run runs the job for the first size bytes.
 //
-// With Hint.Stream, it bypasses the caches for the whole cache lines of each destination. If the
-// first whole line begins at byte 16 and size is 1000, these are the bytes [16, 976).
+// With Hint.Stream, stores to whole cache lines bypass the caches. If the first whole line begins
+// at byte 16 and size is 1000, these are the bytes [16, 976).
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.reduceStrides(0, size, cached)
@@ -170,8 +166,8 @@ func (j *job) run(size int, hint Hint) {
 	j.reduceStrides(streamEnd, size, cached)
 }
 
-// canStream reports whether all destinations contain a whole cache line, and their first whole
-// lines begin at the same element.
+// canStream reports whether all destinations contain a whole cache line, and their addresses modulo
+// lineBytes are equal and aligned to elements.
 func (j *job) canStream(size int) bool {
 	first := uintptr(j.dsts[0])
 	for _, dst := range j.dsts[1:] {
@@ -185,7 +181,7 @@ func (j *job) canStream(size int) bool {
 	return size >= 2*lineBytes && isAligned
 }
 
-// reduceStrides runs the strides for the bytes [from, to). If stream is set, from and to must be at
+// reduceStrides reduces the bytes [from, to) in strides. If stream is set, from and to must be
 // boundaries of the destinations' cache lines.
 func (j *job) reduceStrides(from, to int, stream bool) {
 	for begin := from; begin < to; begin += strideBytes {

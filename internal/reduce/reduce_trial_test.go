@@ -6,35 +6,24 @@ import (
 	"unsafe"
 )
 
-// A trial compares the results of one call with those of simple reference code. For example, a
-// trial adds two sources of 1000 bytes with Reduce, and stores the sums to three destinations:
-//
-//   - No source is a destination if inPlace is notInPlace. If inPlace is 1, the second source is
-//     also the first destination, so its contents are replaced by the sums.
-//   - If misalignment is 4 and addedMisalignment is 16, the destinations begin 4, 20 and 36 bytes
-//     after a boundary of a cache line.
-//
-// Package reduce has portable code and, on amd64, vector code for some levels. A level is a set of
-// instructions, such as AVX2. Each trial makes its call at every level that the processor supports.
-
-// trial is one call of Reduce, Average or ScaledSum.
+// trial is a call of Reduce, Average or ScaledSum, the results of which are compared with those of
+// simple reference code. If misalignment is 4 and addedMisalignment is 16, three destinations begin
+// 4, 20 and 36 bytes after a boundary of a cache line.
 type trial struct {
 	op                Op
-	t                 DataType // of the elements
+	t                 DataType
 	sources           [][]byte // all of the same size
-	average           bool     // calls Average; requires op Sum
-	factor            float64  // if not 0, calls ScaledSum with this factor
+	average           bool     // call Average; op must be Sum
+	factor            float64  // if not 0, call ScaledSum
 	destinationCount  int
-	inPlace           int // index of the source that is also the first destination, or notInPlace
+	inPlace           int // source that is also the first destination, or notInPlace
 	misalignment      int // bytes from a boundary of a cache line to the first destination
 	addedMisalignment int // bytes added to misalignment for each further destination
 	hint              Hint
 }
 
-// notInPlace is the value of trial.inPlace if no source is a destination.
-const notInPlace = -1
+const notInPlace = -1 // no source is a destination
 
-// want returns the results of the reference code.
 func (tr trial) want() []byte {
 	if tr.factor != 0 {
 		return referenceSum(tr.t, tr.sources, tr.factor)
@@ -43,13 +32,13 @@ func (tr trial) want() []byte {
 	return reference(tr.op, tr.t, tr.sources, tr.average)
 }
 
-// testReporter is a *testing.T or a *rapid.T.
+// testReporter is implemented by *testing.T and *rapid.T.
 type testReporter interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// check makes the call at each level, and compares its results with want.
+// check makes the call at each level of vector instructions, and compares its results with want.
 func (tr trial) check(t testReporter, want []byte) {
 	t.Helper()
 	forEachLevel(func(level string) {
@@ -64,8 +53,8 @@ func (tr trial) check(t testReporter, want []byte) {
 func (tr trial) newInputs() []guarded {
 	var inputs []guarded
 	for i, source := range tr.sources {
-		// Each source is 3 elements farther from a boundary than the one before.
-		misalignment := (tr.misalignment + 3*i*tr.t.Size()) % lineBytes
+		const addedElements = 3 // between the misalignments of sources, arbitrary
+		misalignment := (tr.misalignment + addedElements*i*tr.t.Size()) % lineBytes
 		g := newGuarded(len(source), misalignment)
 		copy(g.data, source)
 		inputs = append(inputs, g)
@@ -74,7 +63,7 @@ func (tr trial) newInputs() []guarded {
 	return inputs
 }
 
-// newOutputs returns memory for the destinations. The first may be one of the inputs.
+// newOutputs returns memory for the destinations. In place, the first is one of inputs.
 func (tr trial) newOutputs(inputs []guarded) []guarded {
 	size := len(tr.sources[0])
 	var outputs []guarded
@@ -92,7 +81,6 @@ func (tr trial) newOutputs(inputs []guarded) []guarded {
 	return outputs
 }
 
-// call calls Reduce, Average or ScaledSum.
 func (tr trial) call(inputs, outputs []guarded) {
 	srcs := pointers(inputs)
 	dsts := pointers(outputs)
@@ -107,7 +95,6 @@ func (tr trial) call(inputs, outputs []guarded) {
 	}
 }
 
-// pointers returns the addresses of the data in buffers.
 func pointers(buffers []guarded) []unsafe.Pointer {
 	var addresses []unsafe.Pointer
 	for _, g := range buffers {
@@ -117,8 +104,7 @@ func pointers(buffers []guarded) []unsafe.Pointer {
 	return addresses
 }
 
-// compare checks that all outputs equal want, and that no other memory has changed. level is the
-// name of the active level, for messages.
+// compare checks that all outputs equal want, and that no other memory has changed.
 func (tr trial) compare(t testReporter, level string, inputs, outputs []guarded, want []byte) {
 	t.Helper()
 	for d, g := range outputs {
@@ -127,7 +113,7 @@ func (tr trial) compare(t testReporter, level string, inputs, outputs []guarded,
 		}
 
 		if !bytes.Equal(g.data, want) {
-			i := firstDifference(g.data, want) / tr.t.Size() // index of an element
+			i := firstDifference(g.data, want) / tr.t.Size() // element
 			gotBits := get(tr.t, g.data, i)
 			wantBits := get(tr.t, want, i)
 			t.Fatalf("%s: %v: destination %d element %d is %#x, want %#x",
@@ -147,7 +133,7 @@ func (tr trial) compare(t testReporter, level string, inputs, outputs []guarded,
 	}
 }
 
-// String describes a trial in messages, so that a failed one can be repeated.
+// String describes a trial, so that a failed one can be repeated.
 func (tr trial) String() string {
 	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, average %v, in place %d, "+
 		"%d+%d bytes off a line, %+v, factor %v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]),
@@ -155,7 +141,6 @@ func (tr trial) String() string {
 		tr.factor)
 }
 
-// firstDifference returns the index of the first byte that differs, or len(a) if all are equal.
 func firstDifference(a, b []byte) int {
 	for i := range a {
 		if a[i] != b[i] {
@@ -166,7 +151,6 @@ func firstDifference(a, b []byte) int {
 	return len(a)
 }
 
-// shortened returns the first count elements of each source.
 func shortened(t DataType, sources [][]byte, count int) [][]byte {
 	short := make([][]byte, len(sources))
 	for i, source := range sources {

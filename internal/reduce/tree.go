@@ -2,30 +2,30 @@ package reduce
 
 import "unsafe"
 
-// Tree describes a reduction in the order of a binary tree. For the sources a, b, c and d, a sum is
-// (a + b) + (c + d), while the function Reduce computes ((a + b) + c) + d. Floats can be rounded
-// differently. For integers and for Min and Max, the results are the same, and the functions Reduce
-// and Average are faster.
+// Tree describes a reduction in the order of a binary tree: (a + b) + (c + d) for the sources a, b,
+// c and d, whereas the function Reduce computes ((a + b) + c) + d. Floats can be rounded
+// differently. For integers, Min and Max, the results are equal, and the functions Reduce and
+// Average are faster.
 //
 // By default, intermediate results such as a + b are float32 if the elements are 16-bit floats.
 type Tree struct {
 	Op        Op
 	DataType  DataType
 	IsRounded bool // whether intermediate results are rounded to DataType
-	// IsScaled means that every element is multiplied by Factor, as in ScaledSum. Op must be Sum.
-	// If IsRounded is set, the products are rounded to DataType.
+	// IsScaled multiplies every element by Factor, as in ScaledSum. IsRounded rounds the products,
+	// too. Op must be Sum.
 	IsScaled bool
 	Factor   float64
-	// IsAverage means that the result is divided by the number of sources. Op must be Sum.
+	// IsAverage divides the result by the number of sources. Op must be Sum.
 	IsAverage bool
 }
 
-// treeBlock is the number of bytes of each source that are reduced together. It is small, so that
-// intermediate results stay in the L1 cache.
+// treeBlock is the number of bytes of each source that are reduced together. Intermediate results
+// of this size stay in the L1 cache.
 const treeBlock = 2 << 10
 
-// treeBuffer holds an intermediate result of a block. Its elements may be float32, which are twice
-// as long as 16-bit floats.
+// treeBuffer holds an intermediate result of a block, which doubles in size if 16-bit floats become
+// float32.
 type treeBuffer [2 * treeBlock]byte
 
 // Reduce stores the result in every destination. The number of sources must be a power of two.
@@ -58,7 +58,7 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// reduceSingle is Reduce for one source. There is nothing to combine, and an average divides by 1.
+// reduceSingle is Reduce for one source, whose average needs no division.
 func (tr *Tree) reduceSingle(dsts, srcs []unsafe.Pointer, count int) {
 	if tr.IsScaled {
 		ScaledSum(tr.DataType, dsts, srcs, count, tr.Factor, Hint{})
@@ -72,8 +72,8 @@ func (tr *Tree) usesFloat32() bool {
 	return (tr.DataType == Float16 || tr.DataType == BFloat16) && !tr.IsRounded
 }
 
-// accumulatorType returns the type of intermediate results, and the size of one whose elements have
-// the given size in a source. Sizes are in bytes.
+// accumulatorType returns the type of intermediate results, and their length for sourceBytes bytes
+// of a source.
 func (tr *Tree) accumulatorType(sourceBytes int) (t DataType, accBytes int) {
 	if tr.usesFloat32() {
 		return Float32, 2 * sourceBytes
@@ -82,8 +82,8 @@ func (tr *Tree) accumulatorType(sourceBytes int) (t DataType, accBytes int) {
 	return tr.DataType, sourceBytes
 }
 
-// combineSources combines the bytes [from, to) of the sources, and stores the intermediate result
-// in acc. It combines each half of the sources first, and then both results.
+// combineSources combines the bytes [from, to) of the sources into acc: first each half of the
+// sources, and then both results.
 func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	if len(srcs) == 1 {
 		tr.loadSource(acc, unsafe.Add(srcs[0], from), to-from)
@@ -100,8 +100,8 @@ func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, 
 	Reduce(tr.Op, t, dsts[:], pair[:], accBytes/t.Size(), Hint{})
 }
 
-// loadSource stores size bytes of src in acc, as the intermediate result of a single source. It
-// converts the elements and, if IsScaled is set, multiplies them.
+// loadSource stores size bytes of src in acc, converted to the type of intermediate results and
+// scaled if IsScaled is set.
 func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
 	t, accBytes := tr.accumulatorType(size)
 	converted := src
@@ -118,14 +118,13 @@ func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
 	}
 }
 
-// finishBlock turns the intermediate result of all sources in acc into the result. If IsAverage is
-// set, it divides the sums. It then converts the elements to DataType. The bytes of the sources
-// were [from, to).
+// finishBlock turns acc, the combined bytes [from, to) of srcs, into the result: it divides if
+// IsAverage is set, and converts the elements to DataType.
 func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	t, accBytes := tr.accumulatorType(to - from)
 	if tr.IsAverage {
-		// The job has one source, the sums in acc. Its terms are the original sources, from which it
-		// computes means if sums have overflowed.
+		// The job has one source, acc, but its terms are the original sources, from which it computes
+		// means if sums have overflowed.
 		terms := averageTerms{
 			t: tr.DataType, srcs: srcs, first: from / tr.DataType.Size(), isTree: true,
 			isRounded: tr.IsRounded,
@@ -136,8 +135,8 @@ func (tr *Tree) finishBlock(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to 
 	}
 
 	if tr.usesFloat32() {
-		// The conversion can be in place. It goes from the first element to the last, and stores each
-		// 16-bit element before the first float32 that is still needed.
+		// The conversion can be in place, because it goes from first to last. A 16-bit element overwrites
+		// only float32s that were read before.
 		sums, rounded := elements[float32](acc, 0, accBytes), elements[uint16](acc, 0, to-from)
 		to16Bits(tr.DataType, rounded, sums)
 	}

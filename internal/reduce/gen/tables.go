@@ -2,39 +2,36 @@ package main
 
 import "strings"
 
-// A kernel combines elements of one type with one operation, such as the minimum of int16. Its code
-// holds the elements in accumulators: vector registers that are divided into lanes, one for each
-// element. Most kernels need one instruction for each vector. Its name has two or three parts:
+// A kernel combines elements of one type with one operation. It holds them in accumulators, vector
+// registers that are divided into lanes of one element. The name of an instruction for lanes has
+// two or three parts:
 //
 //	VPMIN + S + W     minimum of int16: S for signed integers, W for lanes of 16 bits
 //	VPMULL + D        product of int32: D for lanes of 32 bits
 //	VADD + PS         sum of float32: PS for lanes of 32-bit floats
 //	VPAND + D         bitwise and: D for any integers with AVX-512, and nothing with AVX2
 //
-// Lanes of 16-bit floats do not exist. Accumulators hold such elements as float32, so that one
-// vector in memory, called a unit, needs two accumulators.
+// A unit is a vector in memory. A unit of 16-bit floats needs two accumulators, which hold float32.
 
-// element describes a type of elements.
 type element struct {
 	name       string
-	laneSuffix string // last part of the names of instructions on accumulators
+	laneSuffix string // of instructions on accumulators
 	size       int    // in memory, in bytes
 	isFloat    bool
 	is16Bit    bool // a 16-bit float
 }
 
-// operation describes how a kernel combines elements.
 type operation struct {
 	name string
-	// integers and floats are the first parts of the names of instructions. If no instruction exists
-	// for some elements, combineLanes has other code for them.
+	// integers and floats begin names of instructions. combineLanes has other code for elements
+	// without an instruction.
 	integers, floats string
 	isBitwise        bool
-	isScaled         bool // a kernel first multiplies each source by a factor
+	isScaled         bool // multiplies each source by a factor
 	dependsOnSign    bool // signed and unsigned integers have different instructions
 }
 
-// The tables are in the order of the constants in package reduce.
+// The order is that of the constants in package reduce.
 var (
 	operations = []operation{
 		{name: "Sum", integers: "VPADD", floats: "VADD"},
@@ -74,8 +71,8 @@ func (k kernel) exists() bool {
 	return k.element.isFloat || !k.operation.isScaled
 }
 
-// instruction returns the instruction that combines two vectors. bitwiseSuffix is the last part of
-// its name if the operation is bitwise.
+// instruction returns the instruction that combines two vectors. bitwiseSuffix ends the name if the
+// operation is bitwise.
 func (k kernel) instruction(bitwiseSuffix string) string {
 	name := k.operation.integers
 	if k.element.isFloat {
@@ -93,7 +90,6 @@ func (k kernel) instruction(bitwiseSuffix string) string {
 	return name + k.signSuffix() + k.element.laneSuffix
 }
 
-// signSuffix returns S or U if signed and unsigned integers have different instructions.
 func (k kernel) signSuffix() string {
 	switch {
 	case !k.operation.dependsOnSign:
@@ -105,8 +101,8 @@ func (k kernel) signSuffix() string {
 	}
 }
 
-// symbol returns the assembler's name of the kernel. Two kernels have the same name if they compute
-// the same bits: the sums of int32 and uint32, or the bitwise operations of all integers.
+// symbol returns the assembler's name of the kernel. Kernels that compute the same bits share a
+// name, such as the sums of int32 and uint32, or the bitwise operations of all integers.
 func (k kernel) symbol(set instructionSet) string {
 	name := k.element.name
 	switch {
@@ -128,7 +124,7 @@ func (k kernel) units() int {
 	return accumulators
 }
 
-// registers returns the number of accumulators that hold the given number of units.
+// registers returns the number of accumulators for the given number of units.
 func (k kernel) registers(units int) int {
 	if k.element.is16Bit {
 		return 2 * units
@@ -137,19 +133,18 @@ func (k kernel) registers(units int) int {
 	return units
 }
 
-// canonicalNaN returns the bits of the NaN that replaces every NaN in an accumulator.
+// canonicalNaN returns the bits that replace every NaN in an accumulator.
 func (k kernel) canonicalNaN() uint64 {
 	switch k.element.name {
 	case "Float64":
 		return 0x7FFFFFFFFFFFFFFF
 	case "BFloat16":
-		// The lower 16 bits are zero, so that rounding them off does not change the upper 16 bits.
+		// Rounding off zeros does not change the upper 16 bits.
 		return 0x7FFF0000
 	default: // Float32 and Float16
 		return 0x7FFFFFFF
 	}
 }
 
-// canDivide reports whether the kernel can compute an average: a sum that it then divides by a
-// number, or multiplies by a factor.
+// canDivide reports whether the kernel can turn its sum into an average.
 func (k kernel) canDivide() bool { return k.element.isFloat && k.operation.name == "Sum" }
