@@ -20,16 +20,16 @@ import (
 type Lab struct {
 	Machines []*Machine // read-only
 	router   *router
-	closed   chan struct{} // closed by close
+	closed   chan struct{}
 }
 
 // Config describes the network that New builds.
 type Config struct {
-	Machines   int    // number of machines, from 1 to 200
-	Interfaces int    // number of network interfaces of each machine; 0 means 1
-	IPv6       bool   // use IPv6 addresses instead of IPv4
-	Seed       uint64 // determines the random delays and losses
-	// ClockStep is the lead of each machine's monotonic clock over that of the previous machine.
+	Machines   int // from 1 to 200
+	Interfaces int // of each machine; 0 means 1
+	IPv6       bool
+	Seed       uint64 // of the random delays and losses
+	// ClockStep is how far each machine's monotonic clock is ahead of the previous one's.
 	ClockStep time.Duration
 }
 
@@ -65,7 +65,6 @@ func New(t testing.TB, cfg Config) *Lab {
 	return l
 }
 
-// checkSupported returns an error if this process cannot create machines.
 func checkSupported() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("network namespaces need root: %w", errors.ErrUnsupported)
@@ -82,7 +81,7 @@ func checkSupported() error {
 	return nil
 }
 
-// close kills the processes on all machines and waits for the router's goroutines.
+// close kills the processes on all machines and waits for the router.
 func (l *Lab) close() {
 	close(l.closed)
 	for _, m := range l.Machines {
@@ -93,11 +92,11 @@ func (l *Lab) close() {
 }
 
 // LongestStall returns the longest time for which a busy host did not schedule this process, and so
-// delayed its packets. Tests should not judge reaction times after a long stall.
+// delayed its packets. Do not judge reaction times after a long stall.
 func (l *Lab) LongestStall() time.Duration { return time.Duration(l.router.longestStall.Load()) }
 
 // DroppedPackets returns the number of packets that the kernel dropped because the router was too
-// slow. It ignores machines whose counters cannot be read.
+// slow, as far as its counters can be read.
 func (l *Lab) DroppedPackets() (packets uint64) {
 	for _, m := range l.Machines {
 		table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", m.Thread))
@@ -109,8 +108,7 @@ func (l *Lab) DroppedPackets() (packets uint64) {
 	return packets
 }
 
-// sumDrops adds the counters of dropped packets of the interfaces net0, net1, ... in a table in the
-// format of /proc/net/dev.
+// sumDrops adds the drop counters of interfaces net0, net1, ... in the text of /proc/net/dev.
 func sumDrops(table string) (packets uint64) {
 	const txDropped = 11 // column of packets dropped on transmission
 	for line := range strings.Lines(table) {
@@ -139,8 +137,7 @@ func (l *Lab) SetAll(link Link) {
 	}
 }
 
-// Set configures both directions of the link between two machines, given by their indexes in
-// Machines.
+// Set configures both directions of the link between two machines.
 func (l *Lab) Set(a, b int, link Link) {
 	l.router.setLink(a, b, link)
 	l.router.setLink(b, a, link)
@@ -155,7 +152,7 @@ func (l *Lab) Isolate(machine int, link Link) {
 	}
 }
 
-// CutInterface makes the router drop all packets to and from an interface of a machine.
+// CutInterface makes the router drop all packets of an interface.
 func (l *Lab) CutInterface(machine, iface int) {
 	address := l.Machines[machine].Addresses[iface]
 	l.router.mu.Lock()
@@ -173,8 +170,7 @@ func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	l.router.ports[public] = l.router.ports[private]
 }
 
-// hostsFile returns an /etc/hosts that maps each machine's name to the address of its first
-// interface.
+// hostsFile returns the /etc/hosts of all machines, with their names and first addresses.
 func (cfg *Config) hostsFile() []byte {
 	text := []byte("127.0.0.1 localhost\n")
 	const firstInterface = 0

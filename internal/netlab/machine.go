@@ -11,22 +11,20 @@ import (
 	"time"
 )
 
-// Machine is a simulated machine: a thread in separate network, host name and mount namespaces,
-// which the thread's child processes inherit. Do runs code on the thread. The methods are safe for
-// concurrent use.
+// Machine is a simulated machine: a thread with separate network, host name and mounts, which child
+// processes inherit. Its methods are safe for concurrent use.
 type Machine struct {
 	Name      string       // host name
-	Addresses []netip.Addr // address of each interface, by its number
+	Addresses []netip.Addr // of the interfaces
 	// Thread is the ID of the machine's thread, for example for nsenter --target.
 	Thread int
 
-	index   int         // index in Lab.Machines
+	index   int         // in Lab.Machines
 	calls   chan func() // functions to call on the thread
-	devices []*os.File  // TUN device of each interface
+	devices []*os.File  // TUN devices of the interfaces
 }
 
-// newMachine returns a machine without network interfaces. The file at hostsPath becomes its
-// /etc/hosts.
+// newMachine returns a machine without network interfaces.
 func newMachine(index int, cfg *Config, hostsPath string) (*Machine, error) {
 	m := &Machine{Name: machineName(index), index: index, calls: make(chan func())}
 	ready := make(chan error)
@@ -65,14 +63,13 @@ func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hosts
 	}
 }
 
-// enterNamespaces moves this thread to new namespaces.
 func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) error {
 	const namespaces = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
 	if err := syscall.Unshare(namespaces); err != nil {
 		return fmt.Errorf("creating namespaces: %w", err)
 	}
 
-	// Mounts of this thread must not propagate to the rest of the process.
+	// The mounts below must not propagate to the rest of the process.
 	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
@@ -101,9 +98,9 @@ func setChildClocks(offset time.Duration) error {
 		return fmt.Errorf("creating a time namespace: %w", err)
 	}
 
-	// Each line has a clock, seconds and nanoseconds.
 	path := fmt.Sprintf("/proc/%d/timens_offsets", syscall.Gettid())
 	seconds := int64(offset.Seconds())
+	// Each line has a clock, seconds and nanoseconds.
 	offsets := fmt.Appendf(nil, "monotonic %d 0\nboottime %d 0\n", seconds, seconds)
 	const unusedMode = 0 // the file exists
 	return os.WriteFile(path, offsets, unusedMode)
@@ -138,7 +135,6 @@ func (m *Machine) Run(name string, args ...string) error {
 	})
 }
 
-// addInterfaces enables the loopback interface and adds cfg.Interfaces others.
 func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	if err := m.Run("ip", "link", "set", "lo", "up"); err != nil {
 		return err
@@ -153,7 +149,6 @@ func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	return nil
 }
 
-// addInterface adds an interface and connects it to the router.
 func (m *Machine) addInterface(r *router, cfg *Config, iface int) error {
 	name := "net" + strconv.Itoa(iface)
 	address := cfg.address(m.index, iface)
@@ -175,7 +170,7 @@ func (m *Machine) addInterface(r *router, cfg *Config, iface int) error {
 
 	arguments := []string{"addr", "add", address.String() + prefixLength, "dev", name}
 	if cfg.IPv6 {
-		// nodad skips duplicate address detection, which would delay the use of the address.
+		// Duplicate address detection would delay the use of the address.
 		arguments = append(arguments, "nodad")
 	}
 
@@ -183,7 +178,7 @@ func (m *Machine) addInterface(r *router, cfg *Config, iface int) error {
 		return err
 	}
 
-	const mtu = "1400" // bytes; the router's buffers have maxPacket, which is more
+	const mtu = "1400" // less than maxPacket
 	if err := m.Run("ip", "link", "set", name, "up", "mtu", mtu); err != nil {
 		return err
 	}

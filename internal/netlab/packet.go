@@ -5,15 +5,14 @@ import (
 	"net/netip"
 )
 
-// The router reads the destination in the IP header of each packet. For a machine behind network
-// address translation (NAT), it also rewrites addresses. Suppose that machine 0 has the private
-// address 10.77.0.1 and the public address 198.51.100.1. The router replaces the source of its TCP
-// packets by the public address, and the destination of the answers by the private address.
+// The router rewrites the addresses of a machine behind network address translation (NAT). If its
+// private address is 10.77.0.1 and its public address is 198.51.100.1, other machines see packets
+// from 198.51.100.1. The router sends their answers to 10.77.0.1.
 
-// maxPacket is the size of packet buffers in bytes, more than the interfaces' MTU of 1400.
+// maxPacket is the size of packet buffers, more than the interfaces' MTU.
 const maxPacket = 2048
 
-// Offsets of fields in their headers, in bytes.
+// Offsets of fields in their headers.
 const (
 	ipv4Protocol    = 9
 	ipv4Checksum    = 10
@@ -38,16 +37,14 @@ const (
 	flagACK     = 0x10 // of tcpFlags
 )
 
-// ipVersion returns the version field of a nonempty IP packet.
 func ipVersion(packet []byte) byte { return packet[0] >> 4 }
 
-// ipv4HeaderLength returns the length of an IPv4 header with its options, in bytes.
 func ipv4HeaderLength(packet []byte) int {
-	const wordBytes = 4 // The header stores its length in 32-bit words.
+	const wordBytes = 4 // The header has its length, with options, in 32-bit words.
 	return wordBytes * int(packet[0]&0xf)
 }
 
-// destinationOf returns the destination of an IP packet, or false if the packet is invalid.
+// destinationOf returns false if the packet is invalid.
 func destinationOf(packet []byte) (netip.Addr, bool) {
 	switch {
 	case len(packet) >= ipv4HeaderBytes && ipVersion(packet) == 4:
@@ -59,16 +56,14 @@ func destinationOf(packet []byte) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// addressAt returns the IPv4 address at an offset.
 func addressAt(packet []byte, offset int) netip.Addr {
 	return netip.AddrFrom4([4]byte(packet[offset:]))
 }
 
-// addressPair holds the addresses of a machine behind NAT.
+// addressPair has the addresses of a machine behind NAT.
 type addressPair struct{ private, public netip.Addr }
 
-// translate applies NAT to a packet from machine src if it is TCP over IPv4. The caller must hold
-// r.mu.
+// translate applies NAT to TCP packets over IPv4. The caller must hold r.mu.
 func (r *router) translate(src int, packet []byte) {
 	if !isTCPOverIPv4(packet) {
 		return
@@ -83,7 +78,7 @@ func (r *router) translate(src int, packet []byte) {
 	}
 }
 
-// isTCPOverIPv4 reports whether a packet is TCP over IPv4, and long enough for both headers.
+// isTCPOverIPv4 also checks that the packet is long enough for both headers.
 func isTCPOverIPv4(packet []byte) bool {
 	if len(packet) < ipv4HeaderBytes+tcpHeaderBytes {
 		return false
@@ -92,7 +87,6 @@ func isTCPOverIPv4(packet []byte) bool {
 	return ipVersion(packet) == 4 && packet[ipv4Protocol] == protocolTCP
 }
 
-// translateSource hides the private address in a packet from the machine behind NAT.
 func (a addressPair) translateSource(packet []byte) {
 	if addressAt(packet, ipv4Source) == a.private {
 		replaceAddress(packet, ipv4Source, a.public)
@@ -116,7 +110,6 @@ func (a addressPair) translateDestination(packet []byte) {
 	}
 }
 
-// opensConnection reports whether a TCP packet over IPv4 is the first of a connection.
 func opensConnection(packet []byte) bool {
 	offset := ipv4HeaderLength(packet) + tcpFlags
 	if offset >= len(packet) {
@@ -126,8 +119,7 @@ func opensConnection(packet []byte) bool {
 	return packet[offset]&(flagSYN|flagACK) == flagSYN
 }
 
-// replaceAddress replaces the IPv4 address at an offset of a TCP packet, and updates the IP and TCP
-// checksums, which both cover it.
+// replaceAddress replaces an IPv4 address in a TCP packet and updates both checksums that cover it.
 func replaceAddress(packet []byte, offset int, address netip.Addr) {
 	const wordBytes = 2 // Checksums add 16-bit words.
 	ipChecksum := packet[ipv4Checksum:]
@@ -147,8 +139,8 @@ func replaceAddress(packet []byte, offset int, address netip.Addr) {
 	}
 }
 
-// updateChecksum updates a checksum after a word of the packet has changed, as in RFC 1624:
-// ^(^checksum + ^before + after) in ones' complement.
+// updateChecksum updates a checksum for a changed word, as in RFC 1624, in ones' complement:
+// ^(^checksum + ^before + after).
 func updateChecksum(checksum []byte, before, after uint16) {
 	sum := uint32(^binary.BigEndian.Uint16(checksum)) + uint32(^before) + uint32(after)
 	for sum > 0xffff {

@@ -9,13 +9,11 @@ import (
 	"time"
 )
 
-// A machine's interface is a TUN device: a network interface whose packets the router reads and
-// writes like a file. The router draws a random delay for each packet, and then writes it to the
-// device of the destination. If the link between both machines has a loss of 0.01, it drops about
-// one packet in 100.
+// Each machine's interface is a TUN device, from which the router reads the packets that the
+// machine sends. After a random delay, it writes a packet to the device of the destination.
 
-// Link describes how packets travel from one machine to another. The zero value neither delays nor
-// drops packets.
+// Link describes the path from one machine to another. The zero value neither delays nor drops
+// packets.
 type Link struct {
 	// MinDelay and MaxDelay bound the random delay of each packet. Packets may be reordered.
 	MinDelay, MaxDelay time.Duration
@@ -25,30 +23,26 @@ type Link struct {
 	Cut bool
 }
 
-// port is the router's end of a machine's interface.
+// port is the router's end of an interface.
 type port struct {
-	machine int      // index of the machine
-	device  *os.File // the TUN device
-	isCut   bool     // all packets are dropped; guarded by router.mu
+	machine int // index in Lab.Machines
+	device  *os.File
+	isCut   bool // guarded by router.mu
 }
 
-// router forwards packets between the interfaces of all machines.
 type router struct {
 	tasks sync.WaitGroup // goroutines and delayed packets
-	// longestStall is the longest time for which a busy host did not schedule this process, in
-	// nanoseconds.
+	// longestStall is the value of Lab.LongestStall in nanoseconds.
 	longestStall atomic.Int64
 
-	mu     sync.Mutex           // guards the fields below
-	random *rand.Rand           // chooses delays and losses
-	ports  map[netip.Addr]*port // by address
-	links  map[[2]int]Link      // by sending and receiving machine
-	// translations holds the addresses of machines behind network address translation (NAT), by
-	// machine. Both addresses are in ports.
+	mu     sync.Mutex // guards the fields below
+	random *rand.Rand // of delays and losses
+	ports  map[netip.Addr]*port
+	links  map[[2]int]Link // by sending and receiving machine
+	// translations holds the machines behind NAT. ports has both addresses.
 	translations map[int]addressPair
 }
 
-// newRouter returns a router without ports. The seed determines the delays and losses.
 func newRouter(seed uint64) *router {
 	const secondSeed = 0 // arbitrary
 	return &router{
@@ -68,7 +62,6 @@ func (r *router) attachPort(p *port, address netip.Addr) {
 	r.tasks.Go(func() { r.forwardAll(p) })
 }
 
-// forwardAll forwards all packets from a port's device, until the device is closed.
 func (r *router) forwardAll(p *port) {
 	for {
 		packet := make([]byte, maxPacket)
@@ -81,8 +74,8 @@ func (r *router) forwardAll(p *port) {
 	}
 }
 
-// forward forwards a packet after the link's delay, or drops it. It does not wait for the delay,
-// and takes ownership of packet.
+// forward drops a packet, or forwards it after the link's delay without blocking. It takes
+// ownership of packet.
 func (r *router) forward(src *port, packet []byte) {
 	dst, delay, isKept := r.routePacket(src, packet)
 	if !isKept {
@@ -119,7 +112,6 @@ func (r *router) watchStalls(stop <-chan struct{}) {
 	}
 }
 
-// recordStall raises longestStall to stall if stall is longer.
 func (r *router) recordStall(stall time.Duration) {
 	for {
 		longest := r.longestStall.Load()
@@ -137,8 +129,7 @@ func (r *router) recordStall(stall time.Duration) {
 	}
 }
 
-// routePacket translates the addresses of a packet, and returns its destination port and delay.
-// isKept is false if the packet must be dropped.
+// routePacket translates the addresses of a packet before it looks up the destination.
 func (r *router) routePacket(
 	src *port, packet []byte,
 ) (dst *port, delay time.Duration, isKept bool) {
@@ -166,7 +157,7 @@ func (r *router) routePacket(
 	return dst, r.drawDelay(link), true
 }
 
-// drawDelay draws the delay of a packet on a link. The caller must hold r.mu.
+// drawDelay draws the delay of a packet. The caller must hold r.mu.
 func (r *router) drawDelay(link Link) time.Duration {
 	delayRange := link.MaxDelay - link.MinDelay
 	if delayRange <= 0 {
@@ -176,7 +167,6 @@ func (r *router) drawDelay(link Link) time.Duration {
 	return link.MinDelay + time.Duration(r.random.Int64N(int64(delayRange)))
 }
 
-// setLink configures the link from machine src to machine dst.
 func (r *router) setLink(src, dst int, link Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
