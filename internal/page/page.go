@@ -1,29 +1,29 @@
 package page
 
-// A page compares ranks, which should allocate and free the same memory of a pool, and make the
-// same calls of a group, in the same order. Suppose that only ranks 4 and 5 of a job use a pool.
-// Page.Ranks describes them at the indexes 0 and 1, and the pool's Sequence has a Track of events
-// for each. If the third allocation of rank 5 is larger, the Sequence has a Difference with two
-// Variants. Fields identify ranks by their indexes in Page.Ranks unless stated otherwise.
+// Ranks should allocate and free the same memory of a pool, and make the same calls of a group, in
+// the same order. Suppose that only ranks 4 and 5 of a job use a pool. The pool's Sequence then has
+// two Tracks of events, and also a Difference with two Variants if the third allocation of rank 5
+// is larger. Fields identify these ranks by their indexes in Page.Ranks, 0 and 1, unless stated
+// otherwise.
 
 // Page holds the contents of a web page. It is not safe for concurrent use.
 type Page struct {
 	Title     string     `json:"title"`
 	Live      bool       `json:"live,omitempty"` // the job is running
 	Agree     bool       `json:"agree"`          // no ranks differ
-	Compared  bool       `json:"compared"`       // at least two ranks were compared
-	Verdict   string     `json:"verdict"`        // main result, in one sentence
+	Compared  bool       `json:"compared"`       // there were at least two ranks
+	Verdict   string     `json:"verdict"`        // main result
 	Ranks     []Rank     `json:"ranks"`
 	Sequences []Sequence `json:"sequences"` // one per pool and group
 	Windows   []Window   `json:"windows"`
 	Pending   []Row      `json:"pending"` // unfinished operations
 	Faults    []Row      `json:"faults"`
 	Paths     []Path     `json:"paths"`  // counts of calls
-	Notes     []string   `json:"notes"`  // remarks on omitted data
-	Texts     []string   `json:"texts"`  // descriptions of calls, see Event.Block
-	Frames    []string   `json:"frames"` // functions in stacks, see AddStack
+	Notes     []string   `json:"notes"`  // on omitted data
+	Texts     []string   `json:"texts"`  // see Event.Block
+	Frames    []string   `json:"frames"` // see AddStack
 
-	stacks     []byte // see AddStack
+	stacks     []byte // encoded by AddStack
 	stackCount int
 }
 
@@ -31,9 +31,9 @@ type Page struct {
 type Rank struct {
 	Rank   int      `json:"rank"`   // number in the job
 	File   string   `json:"file"`   // name of the source
-	Format string   `json:"format"` // human-readable kind of the source
+	Format string   `json:"format"` // kind of the source
 	Events int      `json:"events"`
-	Notes  []string `json:"notes"` // remarks on the source
+	Notes  []string `json:"notes"` // on the source
 }
 
 // Sequence holds the events of a pool or the calls of a group. Its requests are allocations, frees
@@ -56,19 +56,17 @@ type Difference struct {
 	Request  int       `json:"request"` // number as in Track.First
 	Variants []Variant `json:"variants"`
 	// Blamed lists the ranks outside the majority, by number in the job.
-	Blamed []int `json:"blamed"`
-	// Before describes the latest requests before the difference.
-	Before []string `json:"before"`
-	// Explanation states whether the difference causes all later ones.
-	Explanation []string `json:"explanation"`
+	Blamed      []int    `json:"blamed"`
+	Before      []string `json:"before"`      // latest requests before the difference
+	Explanation []string `json:"explanation"` // whether it causes all later ones
 }
 
-// Variant describes what some of the ranks did at a Difference.
+// Variant is what some of the ranks did.
 type Variant struct {
 	Ranks []int    `json:"ranks"` // numbers in the job
-	Text  string   `json:"text"`  // the event, for people
-	Kind  string   `json:"kind"`  // of the difference from the first Variant
-	Stack []string `json:"stack"` // call stack, innermost function first
+	Text  string   `json:"text"`  // description
+	Kind  string   `json:"kind"`  // of difference from the first Variant
+	Stack []string `json:"stack"` // innermost function first
 }
 
 // Segment is a range of memory in which a pool places blocks.

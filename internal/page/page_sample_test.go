@@ -141,8 +141,8 @@ func (s sample) poolTrack(rank int) *Track {
 	return t
 }
 
-// callTrack returns a rank's track of calls. Every millisecond, the ranks make a call one after the
-// other, 100 microseconds apart.
+// callTrack returns a rank's calls. Every millisecond, the ranks make a call 100 microseconds
+// apart.
 func (s sample) callTrack(rank int) *Track {
 	t := &Track{Rank: rank}
 	for i := range callCount {
@@ -162,7 +162,6 @@ func (s sample) write(t *testing.T) string {
 	return writeFile(t, s.build())
 }
 
-// writeFile writes a page to a file and returns the URL of the file.
 func writeFile(t *testing.T, p *Page) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "report.html")

@@ -11,13 +11,13 @@ type Kind uint8
 
 // The kinds of events. The encoding contains these numbers.
 const (
-	Alloc         Kind = iota + 1 // a block was allocated
-	Free                          // a block was freed; its memory may still be in use
-	FreeDone                      // the memory of a freed block became reusable
-	SegmentAdd                    // the pool got a segment
-	SegmentRemove                 // the pool returned a segment
-	Call                          // a group called a collective
-	Older                         // a block was allocated before the track begins
+	Alloc    Kind = iota + 1
+	Free          // the memory may still be in use
+	FreeDone      // the memory of an earlier Free became reusable
+	SegmentAdd
+	SegmentRemove
+	Call  // of a collective
+	Older // block from before the track begins
 )
 
 // Event is an event of a track.
@@ -32,11 +32,11 @@ type Event struct {
 	// Call, it is the index of the call's text in Page.Texts.
 	Block  int32
 	Stack  int32 // result of Page.AddStack; -1 if unknown
-	Number int64 // number of the event in the rank's file
+	Number int64 // of the event in the rank's file
 	Time   int64 // UTC in microseconds since 1970; 0 if unknown
 }
 
-// Track holds the encoded events of a pool or group on one rank.
+// Track holds the events of a pool or group on one rank.
 type Track struct {
 	Rank int // index in Page.Ranks
 	// First is the number of the first request, an Alloc, Free or Call. The first request that all
@@ -44,9 +44,9 @@ type Track struct {
 	First    int
 	Segments []Segment
 
-	count    int                 // number of events
-	columns  [columnCount][]byte // encoded
-	previous [columnCount]int64  // last value, in columns of differences
+	count    int
+	columns  [columnCount][]byte
+	previous [columnCount]int64 // values, in columns of differences
 }
 
 // column is an index of Track.columns.
@@ -63,10 +63,10 @@ const (
 	columnStack
 	columnNumber
 	columnTime
-	columnCount // number of columns
+	columnCount
 )
 
-// columnNames holds the names by which the page's script finds the columns.
+// columnNames holds the names for the page's script.
 var columnNames = [columnCount]string{
 	"kind", "size", "bytes", "offset", "segment", "stream", "block", "stack", "number", "time",
 }
@@ -98,7 +98,6 @@ func (t *Track) Add(e *Event) {
 
 func (t *Track) addValue(c column, v int64) { t.columns[c] = appendUint(t.columns[c], v) }
 
-// addDifference appends the difference between v and the previous value of the column.
 func (t *Track) addDifference(c column, v int64) {
 	v = clamp(v)
 	t.columns[c] = binary.AppendVarint(t.columns[c], v-t.previous[c])

@@ -14,11 +14,9 @@ import (
 	"strings"
 )
 
-// A page is an HTML file with a script and data. The data consist of dataPrefix, the length of the
-// header in 4 bytes, the header, and columns of bytes. The header is the JSON of a Page in which
-// locations of columns replace events and call stacks: "size": [90, 3000] means that the sizes of a
-// track's events have 3000 bytes, and begin 90 bytes after the header. The first column holds all
-// call stacks.
+// The data consist of dataPrefix, the length of the header in 4 bytes, the header, and columns of
+// bytes. The header is the JSON of a Page with locations of columns in place of events and call
+// stacks: "size": [90, 3000] means that a column of 3000 bytes begins 90 bytes after the header.
 
 // dataPrefix identifies the format and, in the last byte, its version.
 const dataPrefix = "SYMPAGE\x01"
@@ -31,11 +29,11 @@ var (
 	style string
 )
 
-// columnLocation is the offset and the length of a column in bytes. The offset counts from the end
-// of the header. An array has a shorter JSON than a struct.
+// columnLocation is the offset from the end of the header, and the length in bytes. An array has a
+// shorter JSON than a struct.
 type columnLocation [2]int
 
-// pageHeader is the JSON form of a Page. Sequences shadows Page.Sequences.
+// pageHeader is the JSON form of a Page, with another type of Sequences.
 type pageHeader struct {
 	*Page
 	Sequences  []sequenceHeader `json:"sequences"`
@@ -43,7 +41,7 @@ type pageHeader struct {
 	Stacks     columnLocation   `json:"stacks"`
 }
 
-// sequenceHeader is the JSON form of a Sequence. Tracks shadows Sequence.Tracks.
+// sequenceHeader is the JSON form of a Sequence, with another type of Tracks.
 type sequenceHeader struct {
 	Sequence
 	Tracks []trackHeader `json:"tracks"`
@@ -58,13 +56,11 @@ type trackHeader struct {
 	Columns  map[string]columnLocation `json:"columns"` // by columnNames
 }
 
-// columnList collects the columns that follow the header.
 type columnList struct {
 	columns [][]byte
-	bytes   int // total length
+	bytes   int // in all columns
 }
 
-// add appends a column and returns its location.
 func (l *columnList) add(column []byte) columnLocation {
 	location := columnLocation{l.bytes, len(column)}
 	l.bytes += len(column)
@@ -72,7 +68,6 @@ func (l *columnList) add(column []byte) columnLocation {
 	return location
 }
 
-// addTrack appends the columns of a track and returns the track's header.
 func (l *columnList) addTrack(t *Track) trackHeader {
 	locations := map[string]columnLocation{}
 	for i, column := range t.columns {
@@ -88,7 +83,6 @@ func (l *columnList) addTrack(t *Track) trackHeader {
 	}
 }
 
-// header returns the encoded header and the columns that follow it.
 func (p *Page) header() (encoded []byte, columns [][]byte, err error) {
 	var list columnList
 	h := pageHeader{Page: p, StackCount: p.stackCount, Stacks: list.add(p.stacks)}
@@ -179,8 +173,7 @@ func writeTop(b *bufio.Writer, title, plainText string) {
 `, Policy(), html.EscapeString(title), style, html.EscapeString(plainText))
 }
 
-// writeBottom writes the HTML after the data, and flushes b. It returns the first error of any
-// write to b.
+// writeBottom writes the HTML after the data, and returns the first error of any write to b.
 func writeBottom(b *bufio.Writer) error {
 	fmt.Fprintf(b, "</script>\n<script>%s</script>\n</body>\n</html>\n", script)
 	if err := b.Flush(); err != nil {
