@@ -26,20 +26,18 @@ import (
 // Clients find the daemon by this folder. If it starts with CUDA_VISIBLE_DEVICES=2,3, they see only
 // these two GPUs, as 0 and 1.
 
-// Environment variables of MPS.
 const (
 	// PipeVariable names the folder in which a daemon listens.
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
-	// logVariable names the folder for a daemon's logs.
-	logVariable = "CUDA_MPS_LOG_DIRECTORY"
-	// devicesVariable lists the GPUs that a daemon or a client may use.
+	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
+	// devicesVariable lists the GPUs for a daemon or a client.
 	devicesVariable = "CUDA_VISIBLE_DEVICES"
 )
 
 // controlProgram is part of NVIDIA's driver.
 const controlProgram = "nvidia-cuda-mps-control"
 
-// controlTimeout limits the start and the end of a daemon, which usually take less than a second.
+// controlTimeout limits the start and the end of a daemon, which usually take under a second.
 const controlTimeout = 20 * time.Second
 
 // IsRunning reports whether the daemon that this process would use was started. It looks for a
@@ -63,7 +61,7 @@ func Find() (string, error) {
 
 // Daemon is a running MPS daemon. It is not safe for concurrent use.
 type Daemon struct {
-	controlPath string   // see Find
+	controlPath string
 	controlEnv  []string // environment of the control program, inherited by the daemon
 	folder      string   // of PipeVariable and logVariable
 	hasDevices  bool     // controlEnv sets devicesVariable
@@ -99,7 +97,6 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	return d, nil
 }
 
-// isDevices reports whether an entry of an environment sets devicesVariable.
 func isDevices(entry string) bool { return strings.HasPrefix(entry, devicesVariable+"=") }
 
 // cleanUpFailedStart removes the folder, after stopping the daemon if it runs despite the failure.
@@ -113,8 +110,7 @@ func (d *Daemon) cleanUpFailedStart() error {
 	return d.Close()
 }
 
-// runControl runs the control program and waits up to controlTimeout for its exit. An error
-// contains the program's output.
+// runControl runs the control program for up to controlTimeout, and adds its output to errors.
 //
 // The output goes to a file, because a new daemon inherits it. A pipe would block runControl until
 // the daemon closes it.
@@ -134,7 +130,7 @@ func (d *Daemon) runControl(ctx context.Context, input string, args ...string) e
 	cmd.WaitDelay = time.Second                           // limits copying the input after the exit
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon.
 	err = cmd.Run()
-	// ErrWaitDelay means that the program succeeded without reading all of its input.
+	// The program may succeed without reading all of its input.
 	hasSucceeded := err == nil || errors.Is(err, exec.ErrWaitDelay)
 	if hasSucceeded {
 		return nil
@@ -207,7 +203,6 @@ func (d *Daemon) openProcess() *os.File {
 	return pidfd
 }
 
-// removeVariables returns a copy of env without the named variables.
 func removeVariables(env []string, names ...string) []string {
 	isRemoved := func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")

@@ -109,8 +109,7 @@ func RanksOn(world, members []int, machines map[int]string) string {
 	return text + " (" + strings.Join(parts, ", ") + ")"
 }
 
-// NumberedAsWorld reports whether every member of a group, if any, has the same number in the group
-// as in the world. members is as in RanksOf.
+// NumberedAsWorld reports whether every member of a group has the same number in the world.
 func NumberedAsWorld(members []int) bool {
 	for groupRank, worldRank := range members {
 		if groupRank != worldRank {

@@ -20,7 +20,7 @@ type Status struct {
 type Communicator struct {
 	Name  string `json:"hash"`  // as returned by ID
 	Size  int    `json:"size"`  // number of ranks
-	Ranks []Rank `json:"ranks"` // only those that answered NCCL
+	Ranks []Rank `json:"ranks"` // without those that did not answer
 }
 
 // Rank counts the collectives that a rank has launched.
@@ -29,7 +29,7 @@ type Rank struct {
 	Counts map[string]uint64 `json:"collective_counts"` // by kind, such as "AllReduce"
 }
 
-// ID returns NCCL's name for a communicator, a hash of its unique ID. The hash function is NCCL's.
+// ID returns NCCL's name for a communicator, which is NCCL's own hash of its unique ID.
 func ID(uniqueID []byte) string {
 	const wordBytes = 8
 	a := uint64(1) ^ uint64(len(uniqueID))
@@ -56,7 +56,6 @@ func ID(uniqueID []byte) string {
 	return fmt.Sprintf("%#x", a)
 }
 
-// collectiveNames lists the collectives that DescribeDifferences compares.
 var collectiveNames = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
 // DescribeDifferences lists the counts that differ between a communicator's ranks, for example
