@@ -12,7 +12,7 @@ import (
 
 // averageTerms describes the elements of an average, so that Go code can add them again.
 type averageTerms struct {
-	t         DataType // of the elements in srcs
+	t         DataType // of srcs
 	srcs      []unsafe.Pointer
 	first     int  // index in the sources of the job's element 0
 	isTree    bool // the sums follow a binary tree
@@ -60,8 +60,7 @@ func newDivision(t DataType, terms *averageTerms) division {
 	return division{mode: mode, operand: operandBits(t, operand)}
 }
 
-// operandBits returns the bits of f in the type in which elements of type t are combined, which is
-// float64 or float32.
+// operandBits returns the bits of f in float64 or float32, the type that combines elements of t.
 func operandBits(t DataType, f float64) uint64 {
 	if t == Float64 {
 		return math.Float64bits(f)
@@ -125,7 +124,6 @@ func scaledSum[T float32 | float64](
 	return sum
 }
 
-// loadElement returns element i of a source with elements of type t.
 func loadElement[T float32 | float64](t DataType, src unsafe.Pointer, i int) T {
 	p := unsafe.Add(src, i*t.Size())
 	switch t {
@@ -138,7 +136,6 @@ func loadElement[T float32 | float64](t DataType, src unsafe.Pointer, i int) T {
 	}
 }
 
-// roundTo rounds v to the nearest value of type t.
 func roundTo[T float32 | float64](t DataType, v T) T {
 	switch t {
 	case Float16:
@@ -168,7 +165,6 @@ func averageIntegers[T integer](j job, size int) {
 	}
 }
 
-// divideIntegers divides the integers in size bytes at p.
 func divideIntegers[T integer](p unsafe.Pointer, size int, divisor T) {
 	values := elements[T](p, 0, size)
 	for i, x := range values {

@@ -20,8 +20,7 @@ func sizeName(size int) string {
 	return fmt.Sprintf("%dB", size)
 }
 
-// newPages returns page-aligned memory. As floats, its contents are normal, because subnormal
-// numbers would slow down some operations.
+// newPages returns page-aligned memory of normal floats. Subnormal ones would be slow.
 func newPages(size int) unsafe.Pointer {
 	const pageBytes = 4096
 	all := make([]byte, size+pageBytes)
@@ -100,7 +99,6 @@ func BenchmarkCopy(b *testing.B) {
 	}
 }
 
-// benchmark measures run, which processes size bytes of each source.
 func benchmark(b *testing.B, name string, size int, run func()) {
 	b.Run(name, func(b *testing.B) {
 		b.SetBytes(int64(size))

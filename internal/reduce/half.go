@@ -59,14 +59,14 @@ func Float16Bits(f float32) uint16 {
 	case magnitude >= (float32Bias+16)<<23: // 2^16 and above, including infinity
 		return sign | float16Infinity
 	case magnitude < (float32Bias-14)<<23: // below 2^-14, the smallest normal number
-		// Subnormal float16s are multiples of 2^-24, which is also the spacing of float32s from 0.5 to 1.
-		// Adding 0.5 therefore rounds to such a multiple, and counts it in the low bits.
+		// Subnormal float16s are multiples of 2^-24, the spacing of float32s from 0.5 to 1. Adding 0.5
+		// rounds to such a multiple, and counts it in the low bits.
 		sum := math.Float32frombits(magnitude) + 0.5
 		return sign | uint16(math.Float32bits(sum)-math.Float32bits(0.5))
 	}
 
 	// Adding 0xFFF and the lowest kept bit before dropping 13 bits rounds to nearest even. A carry
-	// into the exponent gives the correct result, even if this is infinity.
+	// into the exponent is correct, even to infinity.
 	rebiased := magnitude - (float32Bias-float16Bias)<<23
 	lowestKept := rebiased >> float16Excess & 1
 	return sign | uint16((rebiased+0xFFF+lowestKept)>>float16Excess)

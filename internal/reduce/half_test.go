@@ -74,10 +74,10 @@ func TestRoundingAgreesWithReferenceNearEveryHalf(t *testing.T) {
 }
 
 // numbersNear returns the bits of float32s near the float16 h and the bfloat16 h, and near the
-// midpoints between these and the next halves, away from zero.
+// midpoints between these and the next halves.
 //
-// Successive float32s have successive bits, so the middle of the bits of two halves is their
-// midpoint, except between 0 and a float16, and between a finite float16 and infinity.
+// Successive float32s have successive bits, so the middle of the bits is the midpoint, except next
+// to 0 and infinity.
 func numbersNear(h uint16) []uint32 {
 	const sign = 0x8000
 	next := h&sign | (h+1)&^sign

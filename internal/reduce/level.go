@@ -9,7 +9,6 @@ import "unsafe"
 // In an average, a kernel stops at a block with an infinite or NaN sum. Portable code reduces
 // stoppedBytes from there, and then the kernel continues.
 
-// instructionLevel identifies the instructions that code for a reduction needs.
 type instructionLevel uint8
 
 const (
@@ -58,9 +57,8 @@ const vectorBytes = 32 // of AVX2
 // flagStream makes a kernel bypass the caches. The flags from 2 on are those of divisionMode.
 const flagStream = 1
 
-// runKernel runs a kernel for the bytes [from, to). It returns the end of the stored results, which
-// is to or the block at which the kernel has stopped.
-func (j *job) runKernel(from, to int, stream bool) (storedEnd int) {
+// runKernel runs a kernel, and returns the offset at which it has stopped or finished.
+func (j *job) runKernel(from, to int, stream bool) (end int) {
 	j.division.stopOffset = to // the kernel changes it if it stops
 	flags := uint64(j.division.mode)
 	if stream {
@@ -79,7 +77,7 @@ func (j *job) runKernel(from, to int, stream bool) (storedEnd int) {
 	return j.division.stopOffset
 }
 
-// kernelIndex returns the index of a kernel in the tables of the assembly.
+// kernelIndex returns an index in the tables of the assembly.
 func kernelIndex(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
 type vector [vectorBytes]byte

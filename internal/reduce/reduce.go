@@ -46,7 +46,6 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 		len(srcs), from, size, noFlags, nil)
 }
 
-// checkArguments panics if arguments of an exported function are invalid.
 func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	if !op.Accepts(t) {
 		panic("reduce: invalid operation or data type")
@@ -115,8 +114,8 @@ type job struct {
 	terms    averageTerms // of an average
 }
 
-// average runs the job for the first size bytes, and divides each sum by the number of terms. If a
-// sum of floats overflows, it computes the mean from the terms.
+// average divides each sum by the number of terms. If a sum of floats overflows, it computes the
+// mean from the terms.
 func (j *job) average(size int, hint Hint) {
 	switch j.dataType {
 	case Float32, Float64, Float16, BFloat16:
@@ -181,8 +180,8 @@ func (j *job) canStream(size int) bool {
 	return size >= 2*lineBytes && isAligned
 }
 
-// reduceStrides reduces the bytes [from, to) in strides. If stream is set, from and to must be
-// boundaries of the destinations' cache lines.
+// reduceStrides reduces the bytes [from, to). If stream is set, from and to must be boundaries of
+// the destinations' cache lines.
 func (j *job) reduceStrides(from, to int, stream bool) {
 	for begin := from; begin < to; begin += strideBytes {
 		end := min(begin+strideBytes, to)

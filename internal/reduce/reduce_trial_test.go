@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// trial is a call of Reduce, Average or ScaledSum, the results of which are compared with those of
-// simple reference code. If misalignment is 4 and addedMisalignment is 16, three destinations begin
-// 4, 20 and 36 bytes after a boundary of a cache line.
+// trial is a call whose results are compared with those of simple reference code. If misalignment
+// is 4 and addedMisalignment is 16, the destinations begin 4, 20, 36, ... bytes after the start of
+// a cache line.
 type trial struct {
 	op                Op
 	t                 DataType
@@ -17,8 +17,8 @@ type trial struct {
 	factor            float64  // if not 0, call ScaledSum
 	destinationCount  int
 	inPlace           int // source that is also the first destination, or notInPlace
-	misalignment      int // bytes from a boundary of a cache line to the first destination
-	addedMisalignment int // bytes added to misalignment for each further destination
+	misalignment      int // of the first destination in a cache line, in bytes
+	addedMisalignment int // for each further destination
 	hint              Hint
 }
 
@@ -32,13 +32,12 @@ func (tr trial) want() []byte {
 	return reference(tr.op, tr.t, tr.sources, tr.average)
 }
 
-// testReporter is implemented by *testing.T and *rapid.T.
 type testReporter interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// check makes the call at each level of vector instructions, and compares its results with want.
+// check makes the call at each level of vector instructions.
 func (tr trial) check(t testReporter, want []byte) {
 	t.Helper()
 	forEachLevel(func(level string) {
@@ -49,7 +48,7 @@ func (tr trial) check(t testReporter, want []byte) {
 	})
 }
 
-// newInputs returns copies of the sources in memory with guard bytes around them.
+// newInputs returns copies of the sources between guard bytes.
 func (tr trial) newInputs() []guarded {
 	var inputs []guarded
 	for i, source := range tr.sources {
@@ -63,7 +62,6 @@ func (tr trial) newInputs() []guarded {
 	return inputs
 }
 
-// newOutputs returns memory for the destinations. In place, the first is one of inputs.
 func (tr trial) newOutputs(inputs []guarded) []guarded {
 	size := len(tr.sources[0])
 	var outputs []guarded
@@ -104,7 +102,6 @@ func pointers(buffers []guarded) []unsafe.Pointer {
 	return addresses
 }
 
-// compare checks that all outputs equal want, and that no other memory has changed.
 func (tr trial) compare(t testReporter, level string, inputs, outputs []guarded, want []byte) {
 	t.Helper()
 	for d, g := range outputs {
@@ -133,7 +130,6 @@ func (tr trial) compare(t testReporter, level string, inputs, outputs []guarded,
 	}
 }
 
-// String describes a trial, so that a failed one can be repeated.
 func (tr trial) String() string {
 	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, average %v, in place %d, "+
 		"%d+%d bytes off a line, %+v, factor %v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]),

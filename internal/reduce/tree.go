@@ -20,12 +20,11 @@ type Tree struct {
 	IsAverage bool
 }
 
-// treeBlock is the number of bytes of each source that are reduced together. Intermediate results
-// of this size stay in the L1 cache.
+// treeBlock is the number of bytes per source in an intermediate result, which stays in the L1
+// cache.
 const treeBlock = 2 << 10
 
-// treeBuffer holds an intermediate result of a block, which doubles in size if 16-bit floats become
-// float32.
+// treeBuffer holds an intermediate result, in float32 up to twice as long as its sources.
 type treeBuffer [2 * treeBlock]byte
 
 // Reduce stores the result in every destination. The number of sources must be a power of two.
@@ -67,7 +66,6 @@ func (tr *Tree) reduceSingle(dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// usesFloat32 reports whether intermediate results of 16-bit floats are float32.
 func (tr *Tree) usesFloat32() bool {
 	return (tr.DataType == Float16 || tr.DataType == BFloat16) && !tr.IsRounded
 }
@@ -82,8 +80,7 @@ func (tr *Tree) accumulatorType(sourceBytes int) (t DataType, accBytes int) {
 	return tr.DataType, sourceBytes
 }
 
-// combineSources combines the bytes [from, to) of the sources into acc: first each half of the
-// sources, and then both results.
+// combineSources combines the bytes [from, to) of each half of the sources, and then both results.
 func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	if len(srcs) == 1 {
 		tr.loadSource(acc, unsafe.Add(srcs[0], from), to-from)
@@ -100,8 +97,7 @@ func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, 
 	Reduce(tr.Op, t, dsts[:], pair[:], accBytes/t.Size(), Hint{})
 }
 
-// loadSource stores size bytes of src in acc, converted to the type of intermediate results and
-// scaled if IsScaled is set.
+// loadSource converts and scales size bytes of src, and stores them in acc.
 func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
 	t, accBytes := tr.accumulatorType(size)
 	converted := src

@@ -61,8 +61,7 @@ var (
 
 func (e element) isUnsigned() bool { return strings.HasPrefix(e.name, "Uint") }
 
-// exists reports whether the operation is defined for the element. Bitwise operations need
-// integers, and the scaled sum needs floats.
+// exists reports whether the operation is defined for the element.
 func (k kernel) exists() bool {
 	if k.operation.isBitwise {
 		return !k.element.isFloat
@@ -124,7 +123,6 @@ func (k kernel) units() int {
 	return accumulators
 }
 
-// registers returns the number of accumulators for the given number of units.
 func (k kernel) registers(units int) int {
 	if k.element.is16Bit {
 		return 2 * units
@@ -133,7 +131,7 @@ func (k kernel) registers(units int) int {
 	return units
 }
 
-// canonicalNaN returns the bits that replace every NaN in an accumulator.
+// canonicalNaN returns the bits for every NaN in an accumulator.
 func (k kernel) canonicalNaN() uint64 {
 	switch k.element.name {
 	case "Float64":
