@@ -85,27 +85,31 @@ func newOutOfMemoryError(err, device error) error {
 
 // Errors of waits, and of calls that differ between ranks. Package driver documents them in full.
 type (
-	// TimeoutError names the ranks that did not make a call in time.
+	// TimeoutError names the ranks that did not make a call in time. See [driver.TimeoutError].
 	TimeoutError = driver.TimeoutError
 	// AbsentError names the ranks that did not call Open, Join or Split. It may wrap a TimeoutError.
+	// See [driver.AbsentError].
 	AbsentError = driver.AbsentError
-	// RankLostError names ranks whose processes have ended or that have closed their Runtime.
+	// RankLostError names ranks whose processes have ended or that have closed their Runtime. See
+	// [driver.RankLostError].
 	RankLostError = driver.RankLostError
-	// PriorError reports a call skipped on a rank because its stream had failed before.
+	// PriorError reports a call skipped on a rank because its stream had failed before. See
+	// [driver.PriorError].
 	PriorError = driver.PriorError
-	// DeadlockError reports ranks that wait for each other in different calls, or have left.
+	// DeadlockError reports ranks that wait for each other in different calls, or have left. See
+	// [driver.DeadlockError].
 	DeadlockError = driver.DeadlockError
 	// MismatchError reports calls of one collective or message that differ between ranks. Ranks that
-	// detect the difference before the call return a DivergenceError.
+	// detect the difference before the call return a DivergenceError. See [driver.MismatchError].
 	MismatchError = driver.MismatchError
-	// PeerError reports that other ranks failed first, for an unknown reason.
+	// PeerError reports that other ranks failed first, for an unknown reason. See [driver.PeerError].
 	PeerError = driver.PeerError
-	// MessageError reports Sends and Recvs that do not match.
+	// MessageError reports Sends and Recvs that do not match. See [driver.MessageError].
 	MessageError = driver.MessageError
 	// MessageEnds describes the Send and Recv of one message, or of all messages with one tag between
-	// two ranks.
+	// two ranks. See [driver.MessageEnds].
 	MessageEnds = driver.MessageEnds
-	// MessageFault names the kind of mismatch in a MessageError.
+	// MessageFault names the kind of mismatch in a MessageError. See [driver.MessageFault].
 	MessageFault = driver.MessageFault
 )
 
