@@ -13,22 +13,15 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
+// sources are the C sources of the libraries. The CUDA kernels are in kernels.Sources.
+//
 //go:embed src
 var sources embed.FS
 
-// The software GPU consists of two shared libraries, which replace those of NVIDIA. To build them
-// in a folder such as /tmp/new, this file takes these steps:
+// Build returns the paths of two shared libraries, the software CUDA driver and the software NCCL.
+// It compiles them with gcc and g++ unless they are in the user's cache.
 //
-//   - It unpacks the embedded sources to /tmp/new/src, and those of symmem's GPU kernels to
-//     /tmp/new/kernels.
-//   - It compiles the kernels for the CPU to an object file.
-//   - It compiles src/cuda together with this object file to libcuda.so.1, the CUDA driver.
-//   - It compiles src/nccl to libnccl.so.2, which calls functions of libcuda.so.1.
-
-// Build returns the paths of the software CUDA driver and of the software NCCL. If the user's cache
-// lacks them, it compiles them with gcc and g++.
-//
-// A process must load cuda before nccl, and must not load another CUDA driver.
+// A process must load the driver before NCCL, and must not load another CUDA driver.
 func Build() (cuda, nccl string, err error) {
 	var noFlags []string
 	dir, err := cachedFolder(noFlags, func(dir string) error { return build(dir) })
@@ -39,15 +32,14 @@ func Build() (cuda, nccl string, err error) {
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), nil
 }
 
-// File names of the libraries, which are also their sonames.
+// File names and sonames of the libraries.
 const (
 	cudaName = "libcuda.so.1"
 	ncclName = "libnccl.so.2"
 )
 
-// cachedFolder returns a folder of the user's cache. The cache has one for each combination of
-// flags, embedded sources and extraSources. If it does not exist, fill must write the contents to a
-// new folder, which becomes part of the cache.
+// cachedFolder returns the folder of the user's cache for these flags and sources. It creates a
+// missing folder and calls fill to write the contents.
 func cachedFolder(
 	flags []string, fill func(dir string) error, extraSources ...fs.FS,
 ) (string, error) {
@@ -65,7 +57,7 @@ func cachedFolder(
 	return cache.findOrCreate(key, fill)
 }
 
-// build builds both libraries in dir. The compilers get additional flags.
+// build compiles both libraries in dir. libcuda.so.1 contains the kernels, compiled for the CPU.
 func build(dir string, flags ...string) error {
 	if err := unpack(dir, sources); err != nil {
 		return fmt.Errorf("unpacking the software GPU: %w", err)
@@ -84,20 +76,20 @@ func build(dir string, flags ...string) error {
 		return err
 	}
 
-	// The software NCCL finds the CUDA driver in the same folder, $ORIGIN.
-	cudaFlags := []string{"-L" + dir, "-l:" + cudaName, "-Wl,-rpath,$ORIGIN"}
-	return compile(dir, "nccl", ncclName, append(cudaFlags, flags...))
+	// libnccl.so.2 loads libcuda.so.1 from its own folder, $ORIGIN.
+	linkCUDA := []string{"-L" + dir, "-l:" + cudaName, "-Wl,-rpath,$ORIGIN"}
+	return compile(dir, "nccl", ncclName, append(linkCUDA, flags...))
 }
 
-// unpack writes the files of source to dir, with the same folders.
+// unpack copies the tree of source to dir.
 func unpack(dir string, source embed.FS) error {
-	return fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
+	return fs.WalkDir(source, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 
 		target := filepath.Join(dir, filepath.FromSlash(name))
-		if d.IsDir() {
+		if entry.IsDir() {
 			return os.MkdirAll(target, 0o755)
 		}
 
@@ -110,15 +102,14 @@ func unpack(dir string, source embed.FS) error {
 	})
 }
 
-// compile compiles the C sources in dir/src/folder to a library in dir. flags may name object files
-// and libraries.
+// compile compiles the C files of dir/src/folder to a library in dir.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
 		return fmt.Errorf("listing the sources of %s: %w", folder, err)
 	}
 
-	// Libraries must follow the sources that use them, so flags are last.
+	// The linker needs libraries after the sources that use them, so flags are last.
 	args := slices.Concat([]string{
 		"-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden",
 		"-Wall", "-Wextra", "-Werror", "-Wl,-soname," + library, "-o", filepath.Join(dir, library),
@@ -127,14 +118,11 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// runCompiler runs a compiler and returns its standard output. An error contains the compiler's
-// messages, and part, which is the name of the compiled code.
-//
-// The compiler's temporary files are in dir or, if dir is "", in the default folder. If the
-// compiler is killed, files in dir are removed later, together with dir.
+// runCompiler returns the standard output of a compiler. Errors name part, the code to compile.
 func runCompiler(dir, part, compiler string, args []string) (string, error) {
 	command := exec.Command(compiler, args...)
 	if dir != "" {
+		// Temporary files that a killed compiler leaves behind are removed together with dir.
 		command.Env = append(os.Environ(), "TMPDIR="+dir)
 	}
 

@@ -9,17 +9,11 @@ import (
 	"strings"
 )
 
-// The software GPU finds a kernel by its name, so the kernels are compiled together with a table of
-// their names. Macros generate most of the names. For example, "KERNEL bulk_sum_##type##_##ranks("
-// becomes "KERNEL bulk_sum_f32_2(". The table is thus made in three steps:
+// compileKernels compiles all kernels and a table of their names, in which the software GPU looks
+// them up. It returns the path of the object file.
 //
-//   - list.cc includes all sources of kernels.
-//   - The preprocessor expands list.cc. It also replaces the word KERNEL by a mark, so that its
-//     output contains "SOFTGPU_KERNEL bulk_sum_f32_2(".
-//   - table.cc consists of list.cc and the table, which has an entry for each name after a mark.
-
-// compileKernels compiles all kernels together with their table, and returns the path of the object
-// file.
+// Macros generate most names: "KERNEL bulk_sum_##type##_##ranks(" becomes "KERNEL bulk_sum_f32_2(".
+// So the names come from the output of the preprocessor, where -DKERNEL=SOFTGPU_KERNEL marks them.
 func compileKernels(dir string, flags []string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(kernelsIn(dir), "src", "*.cu"))
 	if err != nil {
@@ -32,14 +26,14 @@ func compileKernels(dir string, flags []string) (string, error) {
 		return "", fmt.Errorf("listing the kernels: %w", err)
 	}
 
-	expanded, err := runCompiler(dir, "kernels", "g++",
+	preprocessed, err := runCompiler(dir, "kernels", "g++",
 		slices.Concat(kernelFlags(dir), []string{"-E", "-P", "-DKERNEL=" + kernelMark, list}))
 	if err != nil {
 		return "", err
 	}
 
 	table := filepath.Join(dir, "table.cc")
-	if err := os.WriteFile(table, []byte(includes+tableOf(expanded)), 0o644); err != nil {
+	if err := os.WriteFile(table, []byte(includes+tableOf(preprocessed)), 0o644); err != nil {
 		return "", fmt.Errorf("writing the table of kernels: %w", err)
 	}
 
@@ -49,27 +43,26 @@ func compileKernels(dir string, flags []string) (string, error) {
 	return object, err
 }
 
-// kernelsIn returns the folder with the sources of symmem's kernels.
+// kernelsIn returns the folder of the kernel sources.
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
 // kernelFlags returns the flags with which g++ compiles the kernels for the CPU.
 func kernelFlags(dir string) []string {
-	emulatingHeaders := filepath.Join(dir, "src", "gpu")
+	emulatedDevice := filepath.Join(dir, "src", "gpu")
 	kernelHeaders := filepath.Join(kernelsIn(dir), "src")
 	return []string{
 		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-fno-exceptions", "-fno-rtti",
 		"-fvisibility=hidden",
-		"-w",                                 // no warnings: builds for GPUs report them
+		"-w",                                 // Builds for real GPUs report warnings.
 		"-ffp-contract=off",                  // no fused multiply-add, as on the device
-		"-fno-math-errno",                    // functions such as sqrt need not set errno
-		"-fsanitize=alignment",               // as on the device, an unaligned access is an error
-		"-fsanitize-undefined-trap-on-error", // that kills the process
-		"-I" + emulatingHeaders,              // first, because they replace kernel headers
+		"-fno-math-errno",                    // Device functions such as sqrt do not set errno.
+		"-fsanitize=alignment",               // Misaligned accesses fail, as on the device,
+		"-fsanitize-undefined-trap-on-error", // and kill the process.
+		"-I" + emulatedDevice,                // first: it replaces headers of the same name
 		"-I" + kernelHeaders,
 	}
 }
 
-// includesOf returns a C++ source that includes files.
 func includesOf(files []string) string {
 	var b strings.Builder
 	for _, file := range files {
@@ -79,21 +72,22 @@ func includesOf(files []string) string {
 	return b.String()
 }
 
-// kernelMark replaces the word KERNEL in the output of the preprocessor.
+// kernelMark precedes the name of each kernel in preprocessed sources.
 const kernelMark = "SOFTGPU_KERNEL"
 
-// kernelName matches a mark, a name and a parenthesis.
-var kernelName = regexp.MustCompile(`\b` + kernelMark + `\s+(\w+)\s*\(`)
+// markedName matches the start of a definition, such as "SOFTGPU_KERNEL bulk_sum_f32_2(".
+var markedName = regexp.MustCompile(`\b` + kernelMark + `\s+(\w+)\s*\(`)
 
-// tableOf returns the C++ source of the table. expanded is the output of the preprocessor.
-func tableOf(expanded string) string {
+// tableOf returns the C++ source of a table of all kernels in a preprocessed source.
+func tableOf(preprocessed string) string {
 	var b strings.Builder
 	b.WriteString("#include <table.h>\nconst gpu_kernel gpu_kernels[] = {\n")
-	found := kernelName.FindAllStringSubmatch(expanded, -1)
-	for _, match := range found {
-		fmt.Fprintf(&b, "\tENTRY(%s),\n", match[1])
+	matches := markedName.FindAllStringSubmatch(preprocessed, -1)
+	for _, match := range matches {
+		name := match[1]
+		fmt.Fprintf(&b, "\tENTRY(%s),\n", name)
 	}
 
-	fmt.Fprintf(&b, "};\nconst size_t gpu_kernel_count = %d;\n", len(found))
+	fmt.Fprintf(&b, "};\nconst size_t gpu_kernel_count = %d;\n", len(matches))
 	return b.String()
 }

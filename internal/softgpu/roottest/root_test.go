@@ -1,5 +1,5 @@
-// Package roottest tests package symmem on the software GPU. It is separate, so that the go
-// command runs these tests and those of package symmem on the host backend at the same time.
+// Package roottest tests package symmem on the software GPU, libraries that replace CUDA and NCCL.
+// It is a separate package so that go test runs it in parallel with package symmem.
 package roottest
 
 import (
@@ -17,14 +17,13 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// root is the folder of package symmem.
+// root is the source folder of package symmem.
 const root = "../../.."
 
 var errShort = errors.New("skipped in short mode")
 
-// TestSoftwareGPU runs the short tests of package symmem in another process. The process loads the
-// software GPU, two libraries that replace CUDA and NCCL. It also runs BenchmarkSubmit once. It
-// does not use the race detector, because it would then take minutes.
+// TestSoftwareGPU runs the short tests of package symmem in a child process, without the race
+// detector, which would make them take minutes.
 func TestSoftwareGPU(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -41,18 +40,18 @@ func TestSoftwareGPU(t *testing.T) {
 	}
 
 	binary := buildTests(t)
-	// If a test in the process hangs, the process ends first. Otherwise, the command ends a margin
-	// later, and this test at least another margin later. Each can therefore print its stacks.
+	// If a test hangs, the child ends first, then the command, then this test. The margin between
+	// them suffices to print stacks.
 	const margin = 20 * time.Second
 	commandLimit := 20 * time.Minute
 	if deadline, ok := t.Deadline(); ok {
 		commandLimit = min(commandLimit, time.Until(deadline)-margin)
 	}
 
-	processLimit := commandLimit - margin
+	childLimit := commandLimit - margin
 	c := systest.Command(t, commandLimit, binary,
 		"-test.short",
-		"-test.timeout="+processLimit.String(),
+		"-test.timeout="+childLimit.String(),
 		"-rapid.checks=20",  // fewer random programs
 		"-rapid.nofailfile", // no files in the folder of the sources
 		"-test.bench=Submit",
@@ -65,7 +64,7 @@ func TestSoftwareGPU(t *testing.T) {
 	}
 }
 
-// buildTests compiles the tests of package symmem and returns the path of the program.
+// buildTests compiles the tests of package symmem and returns the path of the binary.
 func buildTests(t *testing.T) string {
 	t.Helper()
 	readSources(t)
@@ -83,9 +82,9 @@ func buildTests(t *testing.T) string {
 	return path
 }
 
-// readSources reads the sources of the tests, so that the go command repeats this test if they
-// change: it caches the result of a test until the package, its imports or a file that the test has
-// read changes. The import of symmem covers only the files without tests.
+// readSources makes the result of this test depend on the test files of package symmem. go test
+// reuses a cached result until an import or a file that the test has read changes, and the import
+// of symmem does not cover test files.
 func readSources(t *testing.T) {
 	t.Helper()
 	sources, err := filepath.Glob(filepath.Join(root, "*.go"))
