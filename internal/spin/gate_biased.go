@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the running calls that use a resource, such as mapped memory. A call uses the Gate as
-// follows:
+// Gate counts the running calls that use a resource, such as mapped memory:
 //
 //	pass, isOpen := gate.Enter()
 //	if isOpen {
@@ -16,45 +15,40 @@ import (
 //		gate.Leave(pass)
 //	}
 //
-// To unmap the memory, another goroutine calls Close, after which Enter returns false. It then
-// waits until Empty reports that all calls have ended. The zero Gate is open. A Gate must not be
-// copied.
+// To unmap the memory, a goroutine calls Close, which makes Enter return false, and waits until
+// Empty returns true. The zero Gate is open. A Gate must not be copied.
 //
-// Usually, one goroutine makes most calls. Such a goroutine, the owner, gets a bias, which makes
-// its calls faster: it counts them by plain stores to bias.busy. Other goroutines count their calls
-// in an atomic variable. Suppose that the owner begins a call while another goroutine closes the
-// gate:
+// The goroutine that makes most calls becomes the owner of a bias, a counter that it changes with
+// plain instead of atomic instructions. Closing the gate ends the bias:
 //
-//	owner                            other goroutine
-//	increments busy                  ends the bias: sets Gate.bias to nil
+//	owner, in Enter                  closing goroutine
+//	increments bias.busy             sets Gate.bias to nil
 //	checks that Gate.bias is set     makes every processor execute a memory barrier
-//	                                 waits until busy is 0
+//	                                 waits until bias.busy is 0
 //
-// A processor may delay the owner's store to busy, but not beyond the barrier. So if the owner has
-// checked Gate.bias before the barrier, the other goroutine sees the call in busy. If the owner
-// checks it after the barrier, it sees that the bias has ended, and decrements busy again.
+// If the owner's check precedes the barrier, its store to busy is visible after the barrier.
+// Otherwise, the check finds nil, and the owner decrements busy again.
 type Gate struct {
 	bias          atomic.Pointer[bias] // nil if the gate has no bias
-	unbiasedCount atomic.Int64         // calls not counted by a bias, plus closedUnit for each Close
-	lastUnbiased  atomic.Uintptr       // goroutine of the last call in unbiasedCount
-	repeatCount   atomic.Int32         // consecutive calls by lastUnbiased
+	unbiasedCount atomic.Int64         // calls of other goroutines, plus closedUnit for each Close
+	lastUnbiased  atomic.Uintptr       // goroutine of the last call that unbiasedCount counted
+	repeatCount   atomic.Int32         // consecutive calls by lastUnbiased, after its first
 
 	biasMu     sync.Mutex // held while the bias changes; its holder acquires no other lock
-	latestBias *bias      // stays after the bias has ended; guarded by biasMu
+	latestBias *bias      // may count calls even after bias is nil; guarded by biasMu
 }
 
 const (
-	// closedUnit marks a closed gate in unbiasedCount. It is larger than any number of simultaneous
-	// calls.
+	// closedUnit is larger than any number of simultaneous calls.
 	closedUnit = 1 << 32
-	// gateOwnerThreshold is the number of times that a goroutine must repeat a call to become the
-	// owner. It is high, because ending a bias takes a few microseconds.
+	// gateOwnerThreshold is the repeatCount at which a goroutine becomes the owner. It is high
+	// because ending a bias takes a few microseconds.
 	gateOwnerThreshold = 1000
 )
 
-// Pass is a result of Gate.Enter. The caller passes it to Gate.Leave.
+// Pass is the result of Gate.Enter that the caller passes to Gate.Leave.
 type Pass struct {
-	bias *bias // bias that counts the call, or nil if unbiasedCount does
+	bias *bias // counts the call; nil if unbiasedCount does
 }
 
 // Goroutine identifies a running goroutine.
@@ -64,7 +58,7 @@ type Goroutine uintptr
 func Self() Goroutine { return Goroutine(goroutine()) }
 
 // Enter begins a call, or returns false if the gate is closed. The same goroutine must call Leave.
-// A goroutine can begin a call during another one.
+// Calls of a goroutine may be nested.
 func (g *Gate) Enter() (Pass, bool) {
 	if p := g.EnterAs(Self()); p != (Pass{}) {
 		return p, true
@@ -73,8 +67,8 @@ func (g *Gate) Enter() (Pass, bool) {
 	return g.enterUnbiased()
 }
 
-// EnterAs is a faster Enter for the owner, which Go's compiler can inline. me must be the running
-// goroutine. If me is not the owner, EnterAs returns the zero Pass, and the caller must call Enter.
+// EnterAs is a faster, inlinable Enter for the owner. It returns the zero Pass if the running
+// goroutine, me, is not the owner. The caller must then call Enter.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
 	if b == nil || b.owner != uintptr(me) {
@@ -82,7 +76,7 @@ func (g *Gate) EnterAs(me Goroutine) Pass {
 	}
 
 	b.busy++
-	if g.bias.Load() != b { // Another goroutine has ended the bias meanwhile.
+	if g.bias.Load() != b { // Another goroutine has just ended the bias.
 		b.busy--
 		return Pass{}
 	}
@@ -90,7 +84,7 @@ func (g *Gate) EnterAs(me Goroutine) Pass {
 	return Pass{bias: b}
 }
 
-// Leave ends a call. It also works after the gate was closed or the bias has ended.
+// Leave ends a call. The gate may have been closed meanwhile.
 func (g *Gate) Leave(p Pass) {
 	if p.bias != nil {
 		p.bias.busy--
@@ -100,8 +94,8 @@ func (g *Gate) Leave(p Pass) {
 	g.unbiasedCount.Add(-1)
 }
 
-// enterUnbiased is Enter for a goroutine that is not the owner. It makes the goroutine the owner
-// after gateOwnerThreshold repetitions without a call of another goroutine.
+// enterUnbiased begins a call of a goroutine that is not the owner. It makes the goroutine the
+// owner after gateOwnerThreshold repetitions without calls by others.
 func (g *Gate) enterUnbiased() (Pass, bool) {
 	count := g.unbiasedCount.Add(1)
 	isClosed := count >= closedUnit
@@ -122,8 +116,8 @@ func (g *Gate) enterUnbiased() (Pass, bool) {
 	return Pass{}, true
 }
 
-// setOwner gives a bias to a goroutine. It does nothing if the gate is closed, or if another
-// goroutine is changing the bias. If the current owner is in a call, it stays the owner.
+// setOwner makes a goroutine the owner unless the gate is closed, the bias is being changed, or the
+// current owner is in a call.
 func (g *Gate) setOwner(owner uintptr) {
 	if !canBarrier() || !g.biasMu.TryLock() {
 		return
@@ -142,8 +136,8 @@ func (g *Gate) setOwner(owner uintptr) {
 	g.bias.Store(g.latestBias)
 }
 
-// endBias ends the bias. Afterwards, latestBias.busy counts all running calls of the owner, and no
-// more are added. The caller must hold biasMu.
+// endBias ends the bias. Afterwards, latestBias.busy is up to date and does not grow. The caller
+// must hold biasMu.
 func (g *Gate) endBias() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)
@@ -151,14 +145,14 @@ func (g *Gate) endBias() {
 	}
 }
 
-// isOwnerIdle reports whether the latest owner is in no call, or there has been no owner. The
-// caller must hold biasMu, after endBias.
+// isOwnerIdle reports whether no owner is in a call. The caller must hold biasMu and have called
+// endBias.
 func (g *Gate) isOwnerIdle() bool {
 	return g.latestBias == nil || atomic.LoadUint32(&g.latestBias.busy) == 0
 }
 
-// Close closes the gate, without waiting for calls. It may be called several times. The gate opens
-// when Open has been called as often.
+// Close closes the gate without waiting for calls. The gate opens again after as many calls of Open
+// as of Close.
 func (g *Gate) Close() {
 	g.unbiasedCount.Add(closedUnit)
 	g.biasMu.Lock()

@@ -7,44 +7,35 @@ import (
 	"testing"
 )
 
-// A Gate counts the calls that are inside: those that have called Enter, but not yet Leave. After
-// Close, Enter lets no more calls in. Empty then reports whether all have left.
-//
-// A goroutine that makes 1000 calls in a row becomes the owner: it gets a bias, which makes its
-// calls faster. The Gate counts calls of the owner in another way than the others, so the tests mix
-// both.
-
-// callsPerBias is the number of calls in a row that make a goroutine the owner.
+// After about callsPerBias calls in a row, a goroutine becomes the owner of the gate, and its calls
+// are counted separately.
 const callsPerBias = 1000
 
-// TestClosedGateIsEmpty closes a gate while several goroutines repeatedly enter it. One of them is
-// sometimes the owner. When Empty has returned true, no call may be inside.
 func TestClosedGateIsEmpty(t *testing.T) {
 	const goroutineCount = 3
 	const closeCount = 300
 	var gate Gate
-	var mayEnter atomic.Bool // false while the gate is closed and empty
+	var isEmpty atomic.Bool // set while the gate is closed and Empty has returned true
 	var stop atomic.Bool
-	var entered atomic.Int64 // number of calls that have entered
+	var callCount atomic.Int64
 	var goroutines sync.WaitGroup
-	mayEnter.Store(true)
-	enterOnce := func() {
+	call := func() {
 		pass, hasEntered := gate.Enter()
 		if !hasEntered {
 			return
 		}
 
-		if !mayEnter.Load() {
-			t.Error("a call is inside although Empty returned true")
+		if isEmpty.Load() {
+			t.Error("a call is inside the gate although Empty returned true")
 		}
 
-		entered.Add(1)
+		callCount.Add(1)
 		gate.Leave(pass)
 	}
 	for range goroutineCount {
 		goroutines.Go(func() {
 			for turn := 0; !stop.Load(); turn++ {
-				enterOnce()
+				call()
 				if turn%(2*callsPerBias) == 0 { // rarely, so that this goroutine can become the owner
 					runtime.Gosched()
 				}
@@ -53,9 +44,8 @@ func TestClosedGateIsEmpty(t *testing.T) {
 	}
 
 	for range closeCount {
-		// Wait for enough calls to create an owner.
-		enough := entered.Load() + goroutineCount*callsPerBias
-		for entered.Load() < enough {
+		enoughForOwner := callCount.Load() + goroutineCount*callsPerBias
+		for callCount.Load() < enoughForOwner {
 			runtime.Gosched()
 		}
 
@@ -64,9 +54,9 @@ func TestClosedGateIsEmpty(t *testing.T) {
 			runtime.Gosched()
 		}
 
-		mayEnter.Store(false)
-		runtime.Gosched() // Goroutines that are inside would fail the test now.
-		mayEnter.Store(true)
+		isEmpty.Store(true)
+		runtime.Gosched() // A call inside the gate would fail the test now.
+		isEmpty.Store(false)
 		gate.Open()
 	}
 
@@ -74,17 +64,14 @@ func TestClosedGateIsEmpty(t *testing.T) {
 	goroutines.Wait()
 }
 
-// TestGateIsEmptyAfterAllCallsLeft closes a gate while three calls of one goroutine are inside.
-// Empty must return true only after all three have left. In the second case, the goroutine becomes
-// the owner after the first of the three calls, so the gate counts the other two in another way.
 func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
-	for name, otherCalls := range map[string]int{
-		"without an owner": 0,
-		"with an owner":    3 * callsPerBias,
+	for name, callsAfterEarly := range map[string]int{
+		"without an owner":                      0,
+		"caller becomes owner after early call": 3 * callsPerBias,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var gate Gate
-			enter := func() Pass { // fails the test if the gate is closed
+			enter := func() Pass {
 				pass, hasEntered := gate.Enter()
 				if !hasEntered {
 					t.Fatal("Enter of an open gate = false, want true")
@@ -93,7 +80,7 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 				return pass
 			}
 			early := enter()
-			for range otherCalls {
+			for range callsAfterEarly {
 				gate.Leave(enter())
 			}
 
@@ -122,36 +109,31 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 			}
 
 			gate.Open()
-			gate.Leave(enter()) // enters again
+			gate.Leave(enter())
 		})
 	}
 }
 
-// TestNextCloseCountsEarlierCall closes and reopens the gate while a call of its owner is inside.
-// After the next Close, Empty must still count that call.
+// A call of the owner stays counted if the gate is closed, opened and closed again.
 func TestNextCloseCountsEarlierCall(t *testing.T) {
 	var gate Gate
-	entered := make(chan bool) // closed when the call is inside
-	leave := make(chan bool)   // closed to let it leave
-	left := make(chan bool)    // closed when it has left
+	entered, mayLeave, left := make(chan bool), make(chan bool), make(chan bool)
 	go func() {
-		// Become the owner.
-		for range 3 * callsPerBias {
+		for range 3 * callsPerBias { // to become the owner
 			pass, _ := gate.Enter()
 			gate.Leave(pass)
 		}
 
 		pass, _ := gate.Enter()
 		close(entered)
-		<-leave
+		<-mayLeave
 		gate.Leave(pass)
 		close(left)
 	}()
 	<-entered
 	gate.Close()
 	gate.Open()
-	// These calls of another goroutine must not make the gate forget the call that is inside.
-	for range 3 * callsPerBias {
+	for range 3 * callsPerBias { // This goroutine cannot become the owner during the owner's call.
 		pass, hasEntered := gate.Enter()
 		if !hasEntered {
 			t.Fatal("Enter of the open gate = false, want true")
@@ -161,13 +143,13 @@ func TestNextCloseCountsEarlierCall(t *testing.T) {
 	}
 
 	gate.Close()
-	gate.Close() // One Open must undo both.
+	gate.Close()
 	if gate.Empty() {
 		t.Error("Empty = true while a call is inside, want false")
 	}
 
-	gate.Open()
-	close(leave)
+	gate.Open() // The gate stays closed after one Open for two Closes.
+	close(mayLeave)
 	<-left
 	if !gate.Empty() {
 		t.Error("Empty = false after the call has left, want true")

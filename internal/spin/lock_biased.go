@@ -10,30 +10,28 @@ import (
 	"time"
 )
 
-// Lock is a mutual exclusion lock that one goroutine acquires often and others acquire rarely. The
-// zero Lock is unlocked. A Lock must not be copied, and its holder must not acquire it again.
+// Lock is a mutex for one frequent and several rare users. The zero Lock is unlocked. A Lock must
+// not be copied, and its holder must not acquire it again.
 //
-// A goroutine that acquires the lock many times in a row, the owner, gets a bias. From then on, the
-// owner acquires the lock by a plain store, which is faster than an atomic instruction. Suppose
-// that the owner acquires the lock while another goroutine needs it:
+// A goroutine that acquires the lock many times in a row becomes the owner of a bias, which lets it
+// acquire the lock with a plain instead of an atomic instruction. Any other goroutine that acquires
+// the lock ends the bias:
 //
 //	owner                            other goroutine
 //	sets bias.busy to 1              sets held to 1 by a compare-and-swap
-//	checks that Lock.bias is set     ends the bias: sets Lock.bias to nil
+//	checks that Lock.bias is set     sets Lock.bias to nil
 //	                                 makes every processor execute a memory barrier
 //	                                 waits until bias.busy is 0
 //
-// A processor may delay the owner's store to busy, but not beyond the barrier. So if the owner has
-// checked Lock.bias before the barrier, the other goroutine sees busy, and waits. If the owner
-// checks it after the barrier, it sees that the bias has ended, and sets busy to 0 again.
+// If the owner's check precedes the barrier, its store to busy is visible after the barrier.
+// Otherwise, the check finds nil, and the owner clears busy and competes for held.
 //
-// Each bias is a new variable, so that a former owner cannot disturb the next one. Waiting
-// goroutines yield and then sleep briefly, so Unlock does not wake them. The barrier is the system
-// call membarrier(2). Without it, the lock never has a bias.
+// Every bias is a new variable, so a former owner cannot clear busy of the next one. A lock has
+// biases only if the kernel supports the barrier, membarrier(2).
 type Lock struct {
 	bias        atomic.Pointer[bias] // nil if the lock has no bias
-	heldBias    *bias                // bias with which the holder has the lock; nil if it set held
-	held        uint32               // 1 if a goroutine holds the lock without a bias or ends a bias
+	heldBias    *bias                // bias used by the holder; nil if the holder set held
+	held        uint32               // 1 while a goroutine holds the lock without a bias or ends one
 	repeatCount uint32               // consecutive acquisitions by lastHolder; guarded by held
 	lastHolder  uintptr              // goroutine that set held last; guarded by held
 }
@@ -41,18 +39,18 @@ type Lock struct {
 // bias gives its owner, a goroutine, faster access to a Lock or a Gate.
 type bias struct {
 	owner uintptr         // the goroutine
-	busy  uint32          // number of the owner's calls in the Gate; for a Lock, 0 or 1
+	busy  uint32          // the owner's nested calls in a Gate, or 1 while it holds a Lock
 	_     [LineBytes]byte // keeps other variables out of the cache line of busy
 }
 
-// goroutine returns a value that identifies the running goroutine. It is written in assembler.
+// goroutine identifies the running goroutine. It is written in assembly.
 func goroutine() uintptr
 
 // Lock acquires the lock.
 //
-// Lock and Unlock write busy with plain stores, which are sufficient for two reasons. Go's compiler
-// keeps stores in program order, and moves no load past a later store, an atomic load or a call.
-// amd64 makes stores visible in program order, after all earlier loads.
+// Plain stores to busy suffice in Lock and Unlock. Go's compiler keeps stores in program order, and
+// moves no load past a later store, an atomic load or a call. amd64 makes stores visible in program
+// order, after all earlier loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
 		if b.owner == goroutine() && l.lockBiased(b) {
@@ -63,8 +61,8 @@ func (l *Lock) Lock() {
 	l.lockUnbiased()
 }
 
-// lockBiased acquires the lock for the owner of b, which must be the running goroutine. It returns
-// false if another goroutine has ended the bias.
+// lockBiased acquires the lock for the owner of b, the running goroutine. It returns false if
+// another goroutine has ended the bias.
 func (l *Lock) lockBiased(b *bias) bool {
 	b.busy = 1
 	if l.bias.Load() != b {
@@ -72,15 +70,14 @@ func (l *Lock) lockBiased(b *bias) bool {
 		return false
 	}
 
-	if l.heldBias != b { // Usually they are equal, and no store is necessary.
+	if l.heldBias != b { // avoids most stores
 		l.heldBias = b
 	}
 
 	return true
 }
 
-// lockUnbiased acquires the lock without a bias: it sets held, ends the bias and waits for the
-// owner.
+// lockUnbiased acquires the lock for a goroutine that is not the owner.
 func (l *Lock) lockUnbiased() {
 	for round := 0; !atomic.CompareAndSwapUint32(&l.held, 0, 1); round++ {
 		pause(round)
@@ -92,13 +89,13 @@ func (l *Lock) lockUnbiased() {
 		}
 	}
 
-	if l.heldBias != nil { // Usually it is nil, and no store is necessary.
+	if l.heldBias != nil { // avoids most stores
 		l.heldBias = nil
 	}
 }
 
-// endBias ends the bias and returns it, or nil if there was none. The caller must have set held.
-// After endBias, the caller sees whether the owner holds the lock.
+// endBias ends and returns the bias, or nil if there is none. Its busy is then up to date. The
+// caller must have set held.
 func (l *Lock) endBias() *bias {
 	b := l.bias.Load()
 	if b != nil {
@@ -109,29 +106,29 @@ func (l *Lock) endBias() *bias {
 	return b
 }
 
+// A waiting goroutine yields, then sleeps. Its sleeps grow from 50 µs to 800 µs, so Unlock need not
+// wake it.
 const (
-	// yieldRounds is how often a waiting goroutine yields before it sleeps.
-	yieldRounds = 100
-	firstSleep  = 50 * time.Microsecond // length of the first sleep
-	// The length of a sleep doubles after every sleepsPerStep sleeps, up to maxDoublings times.
-	sleepsPerStep = 20
-	maxDoublings  = 4
+	yieldRounds       = 100
+	firstSleep        = 50 * time.Microsecond
+	sleepsPerDoubling = 20
+	maxDoublings      = 4
 )
 
-// pause waits before a goroutine tries again to acquire the lock. It yields in early rounds, and
-// sleeps in later rounds.
+// pause waits before the next attempt to acquire the lock.
 func pause(round int) {
 	if round < yieldRounds {
 		runtime.Gosched()
 		return
 	}
 
-	doublings := min((round-yieldRounds)/sleepsPerStep, maxDoublings)
+	sleepsBefore := round - yieldRounds
+	doublings := min(sleepsBefore/sleepsPerDoubling, maxDoublings)
 	time.Sleep(firstSleep << doublings)
 }
 
-// TryLock acquires the lock if it is free, without waiting. It may fail while another goroutine is
-// trying to acquire the lock.
+// TryLock acquires the lock if it is free. It may fail while another goroutine is trying to acquire
+// the lock.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
@@ -170,12 +167,11 @@ func (l *Lock) Unlock() {
 	l.unlockUnbiased()
 }
 
-// lockOwnerThreshold is the number of times in a row that a goroutine must acquire the lock again
-// to become the owner. It is high, because ending a bias takes a few microseconds.
+// lockOwnerThreshold is the repeatCount at which a goroutine becomes the owner. It is high because
+// ending a bias takes a few microseconds.
 const lockOwnerThreshold = 200
 
-// unlockUnbiased releases the lock of a goroutine that has set held. If the goroutine has acquired
-// the lock often enough, it first becomes the owner.
+// unlockUnbiased releases the lock of a goroutine that has set held, which may become the owner.
 func (l *Lock) unlockUnbiased() {
 	me := goroutine()
 	if me != l.lastHolder {
@@ -198,19 +194,18 @@ const (
 	membarrierRegister  = 1 << 4 // MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED
 )
 
-// canBarrier registers this process for barrier, and reports whether the kernel supports barrier.
-// Later calls return the result of the first.
+// canBarrier registers this process for barrier, and returns false if the kernel does not support
+// it.
 var canBarrier = sync.OnceValue(func() bool {
 	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierRegister, 0, 0)
 	return errno == 0
 })
 
-// barrier makes every running thread of this process execute a full memory barrier. It panics after
-// an error, because mutual exclusion would not work without the barrier. After canBarrier has
-// returned true, no error is expected.
+// barrier makes every running thread of this process execute a full memory barrier. canBarrier must
+// have returned true.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierExpedited, 0, 0)
-	if errno != 0 {
+	if errno != 0 { // Without the barrier, two goroutines could hold the lock.
 		panic("spin: membarrier failed: " + errno.Error())
 	}
 }

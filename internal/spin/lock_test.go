@@ -6,30 +6,24 @@ import (
 	"testing"
 )
 
-// A goroutine that acquires a Lock many times in a row becomes its owner: it gets a bias, which
-// lets it acquire the lock faster. The bias ends when another goroutine acquires the lock. The
-// tests use the lock with a bias, without one, and while a bias begins and ends.
+// Enough acquisitions in a row give a goroutine a bias, with which it acquires the lock faster
+// until another goroutine needs it.
+const (
+	biasTurns = 5000   // more than enough to get a bias
+	turns     = 60_000 // per goroutine, for several biases
+)
 
-// biasTurns is more than the number of acquisitions in a row that make a goroutine the owner.
-const biasTurns = 5000
-
-// turns is the number of times that a goroutine acquires the lock in TestMutualExclusion. It
-// suffices for several changes of the owner.
-const turns = 60_000
-
-// TestMutualExclusion lets several goroutines count while they hold the lock. Two must never hold
-// it at the same time, and no increment may get lost.
 func TestMutualExclusion(t *testing.T) {
-	for name, burst := range map[string]int{ // number of turns between yields to other goroutines
+	for name, turnsPerYield := range map[string]int{
 		"alternating goroutines": 1,
 		"short bursts":           300,
 		"bursts that repeatedly create and withdraw a bias": biasTurns,
 	} {
-		t.Run(name, func(t *testing.T) { checkMutualExclusion(t, burst) })
+		t.Run(name, func(t *testing.T) { checkMutualExclusion(t, turnsPerYield) })
 	}
 }
 
-func checkMutualExclusion(t *testing.T, burst int) {
+func checkMutualExclusion(t *testing.T, turnsPerYield int) {
 	t.Helper()
 	const goroutineCount = 4
 	var lock Lock
@@ -47,7 +41,7 @@ func checkMutualExclusion(t *testing.T, burst int) {
 				count++
 				holders--
 				lock.Unlock()
-				if turn%burst == 0 {
+				if turn%turnsPerYield == 0 {
 					runtime.Gosched()
 				}
 			}
@@ -60,18 +54,15 @@ func checkMutualExclusion(t *testing.T, burst int) {
 	}
 }
 
-// TestMutualExclusionWithTryLock lets one goroutine, the owner, acquire the lock with Lock, which
-// creates a bias. Others call TryLock meanwhile. Some of these tries may succeed, but never while
-// the lock is held.
+// One goroutine calls Lock often enough to get a bias, while others call TryLock.
 func TestMutualExclusionWithTryLock(t *testing.T) {
 	const ownerTurns = 10 * turns
-	const tryingCount = 3 // number of goroutines that call TryLock
+	const tryingGoroutines = 3
 	var lock Lock
-	var holders, count, tries int // guarded by lock
+	var holders, ownerCount, successfulTries int // guarded by lock
 	var owner, others sync.WaitGroup
-	stop := make(chan struct{}) // closed when the owner has ended
-	// hold increments a counter. It checks that no other goroutine holds the lock.
-	hold := func(counter *int) {
+	ownerHasEnded := make(chan struct{})
+	incrementAlone := func(counter *int) {
 		holders++
 		if holders != 1 {
 			t.Errorf("%d goroutines hold the lock, want 1", holders)
@@ -80,17 +71,17 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 		*counter++
 		holders--
 	}
-	for range tryingCount {
+	for range tryingGoroutines {
 		others.Go(func() {
 			for {
 				select {
-				case <-stop:
+				case <-ownerHasEnded:
 					return
 				default:
 				}
 
 				if lock.TryLock() {
-					hold(&tries)
+					incrementAlone(&successfulTries)
 					lock.Unlock()
 				}
 
@@ -102,22 +93,20 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 	owner.Go(func() {
 		for range ownerTurns {
 			lock.Lock()
-			hold(&count)
+			incrementAlone(&ownerCount)
 			lock.Unlock()
 		}
 	})
 	owner.Wait()
-	close(stop)
+	close(ownerHasEnded)
 	others.Wait()
-	if count != ownerTurns {
-		t.Errorf("count = %d, want %d", count, ownerTurns)
+	if ownerCount != ownerTurns {
+		t.Errorf("ownerCount = %d, want %d", ownerCount, ownerTurns)
 	}
 
-	t.Logf("%d tries succeeded", tries)
+	t.Logf("%d tries succeeded", successfulTries)
 }
 
-// TestHeldLockCannotBeAcquired calls TryLock while the lock is held, which must fail for the holder
-// and for another goroutine. After Unlock, it must succeed for both.
 func TestHeldLockCannotBeAcquired(t *testing.T) {
 	for name, earlierTurns := range map[string]int{
 		"without a bias": 0,
@@ -159,19 +148,17 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 	}
 }
 
-// TestLockWithCond uses the lock with a sync.Cond. A goroutine waits until isOpen is true, while
-// the test becomes the owner and then sets isOpen. The test would hang if the goroutine missed the
-// change.
+// The test hangs if a goroutine that waits without a bias misses a change made with a bias.
 func TestLockWithCond(_ *testing.T) {
 	var lock Lock
-	isOpenChanged := sync.NewCond(&lock)
-	isOpen := false // guarded by lock
+	readyChanged := sync.NewCond(&lock)
+	isReady := false // guarded by lock
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		lock.Lock()
-		for !isOpen {
-			isOpenChanged.Wait()
+		for !isReady {
+			readyChanged.Wait()
 		}
 
 		lock.Unlock()
@@ -182,9 +169,9 @@ func TestLockWithCond(_ *testing.T) {
 	}
 
 	lock.Lock()
-	isOpen = true
+	isReady = true
 	lock.Unlock()
-	isOpenChanged.Broadcast()
+	readyChanged.Broadcast()
 	<-done
 }
 

@@ -7,24 +7,22 @@ import (
 	"unsafe"
 )
 
-// On processors other than amd64, and under the race detector, the functions in this file use
-// package sync/atomic. For example, rank 0 sends the number 7 to rank 1 through shared memory. Rank
-// 0 stores 7, and then a flag by StoreRelease64. Rank 1 polls the flag by LoadAcquire64. When it
-// sees the flag, it also sees 7: this is the purpose of release and acquire order.
+// These are portable versions of the functions that amd64 implements in assembly. The race detector
+// needs them too, because it sees only accesses by Go code.
 
-// StoreRelease64 stores v in *p with release order.
+// StoreRelease64 stores v in *p with release order: earlier stores become visible first.
 func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
 // StoreRelease32 stores v in *p with release order.
 func StoreRelease32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
 
-// LoadAcquire64 loads *p with acquire order.
+// LoadAcquire64 loads *p with acquire order: no later load happens before it.
 func LoadAcquire64(p *uint64) uint64 { return atomic.LoadUint64(p) }
 
 // LoadAcquire32 loads *p with acquire order.
 func LoadAcquire32(p *uint32) uint32 { return atomic.LoadUint32(p) }
 
-// Pause waits for a short time that is proportional to n, without access to shared memory.
+// Pause spins for a short time that is proportional to n.
 func Pause(n uint32) {
 	const roundsPerPause = 32
 	var local atomic.Uint32
@@ -33,8 +31,8 @@ func Pause(n uint32) {
 	}
 }
 
-// Until64 polls until *p is want: up to tight times without a pause, and then up to paused times
-// with a pause after each poll. It returns false if no poll finds want.
+// Until64 polls *p until it is want, and returns false if it gives up. It polls tight times without
+// pauses, then paused times with a pause after each poll.
 func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 	for range tight {
 		if atomic.LoadUint64(p) == want {
@@ -72,11 +70,11 @@ func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 	return false
 }
 
-// PutLine writes a message to the line at dst: n bytes of payload from src, at most LinePayload,
-// then digest, and finally seq, with release order. Payload bytes beyond n keep their values.
+// PutLine writes a message to the cache line at dst: up to LinePayload of the n bytes at src, then
+// digest, and finally seq with release order. It does not change the rest of the line.
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) {
 	const (
-		digestOffset  = 8 // after seq
+		digestOffset  = 8 // seq has offset 0
 		payloadOffset = 16
 	)
 	n = min(n, LinePayload)

@@ -8,11 +8,6 @@ import (
 	"unsafe"
 )
 
-// A line is a cache line of 64 bytes: a sequence number at offset 0, a digest at offset 8, and a
-// payload of up to LinePayload bytes at offset 16. PutLine writes all three. The other functions
-// under test store and load single words, or wait for the value of a word.
-
-// TestStoresChangeOnlyTheirWord stores to the middle of three words, and loads the value again.
 func TestStoresChangeOnlyTheirWord(t *testing.T) {
 	const value64, value32 = 0x1122334455667788, 0x99AABBCC // all bytes differ
 	words := [3]uint64{1, 2, 3}
@@ -36,17 +31,14 @@ func TestStoresChangeOnlyTheirWord(t *testing.T) {
 	}
 }
 
-// TestUntil waits for a word with two functions. Until64 waits until the word contains awaited, and
-// UntilAtLeast64 until it contains awaited or more. Each reads the word a limited number of times,
-// called polls, and returns whether it has found such a value.
 func TestUntil(t *testing.T) {
 	for name, c := range map[string]struct {
-		value   uint64 // of the word, which does not change
+		value   uint64 // of the polled word, which does not change
 		awaited uint64
-		tight   uint32 // number of polls without a pause, which come first
-		paused  uint32 // number of polls with a pause after each
-		exact   bool   // wanted result of Until64
-		atLeast bool   // wanted result of UntilAtLeast64
+		tight   uint32 // number of polls without pauses
+		paused  uint32 // number of later polls, with a pause after each
+		exact   bool   // want from Until64
+		atLeast bool   // want from UntilAtLeast64
 	}{
 		"tight polling finds the value": {
 			value: 5, awaited: 5, tight: 1, paused: 0, exact: true, atLeast: true,
@@ -88,7 +80,6 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// PrefetchWrite only advises the processor to load a cache line, so it accepts any address.
 func TestPrefetchWriteChangesNoMemoryAndNeverFaults(t *testing.T) {
 	words := [3]uint64{1, 2, 3}
 	PrefetchWrite(unsafe.Pointer(&words[1]))
@@ -96,29 +87,26 @@ func TestPrefetchWriteChangesNoMemoryAndNeverFaults(t *testing.T) {
 		t.Errorf("words after PrefetchWrite = %#x, want 1, 2 and 3", words)
 	}
 
-	PrefetchWrite(nil) // must not fault
+	PrefetchWrite(nil)
 }
 
-// Offsets in a line.
+// Offsets in the cache line that PutLine writes. The sequence number is at offset 0.
 const (
 	digestOffset  = 8
 	payloadOffset = 16
 )
 
-// offsetOfLine returns the smallest offset in a buffer at which a line can begin: its address must
-// be a multiple of LineBytes.
+// offsetOfLine returns the offset of the first cache line that begins in buffer.
 func offsetOfLine(buffer []byte) int {
 	return int(-uintptr(unsafe.Pointer(&buffer[0])) % LineBytes)
 }
 
-// TestPutLineKeepsOtherBytes writes lines with payloads of every length. PutLine must write the
-// sequence number, the digest and the payload, and must not change the bytes before and after them.
 func TestPutLineKeepsOtherBytes(t *testing.T) {
 	const number, digest = 0x0102030405060708, 0x1112131415161718
 	const fill = 0xA5 // occurs in no line
 	source := []byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	for length := range LinePayload + 1 {
-		var buffer [3 * LineBytes]byte // An aligned line has other bytes after it.
+		var buffer [3 * LineBytes]byte // room for an aligned line and bytes after it
 		for i := range buffer {
 			buffer[i] = fill
 		}
@@ -136,11 +124,9 @@ func TestPutLineKeepsOtherBytes(t *testing.T) {
 	}
 }
 
-// TestPutLineTruncatesPayload passes a payload of 100 bytes. PutLine must write only the first
-// LinePayload bytes, which are 48.
 func TestPutLineTruncatesPayload(t *testing.T) {
 	var buffer [3 * LineBytes]byte
-	var source [100]byte
+	var source [2 * LinePayload]byte
 	for i := range source {
 		source[i] = 1
 	}
@@ -156,14 +142,13 @@ func TestPutLineWithoutPayloadNeedsNoSource(t *testing.T) {
 	var buffer [2 * LineBytes]byte
 	offset := offsetOfLine(buffer[:])
 	PutLine(unsafe.Pointer(&buffer[offset]), 1, 2, nil, 0)
-	number := buffer[offset] // its lowest byte, as for the digest
-	digest := buffer[offset+digestOffset]
+	number := binary.LittleEndian.Uint64(buffer[offset:])
+	digest := binary.LittleEndian.Uint64(buffer[offset+digestOffset:])
 	if number != 1 || digest != 2 {
 		t.Errorf("got number %d and digest %d, want 1 and 2", number, digest)
 	}
 }
 
-// TestNothingAllocates calls the functions for words and lines. They must not allocate memory.
 func TestNothingAllocates(t *testing.T) {
 	allocations := testing.AllocsPerRun(10, func() {
 		var word uint64
