@@ -10,14 +10,12 @@ import (
 	"testing"
 )
 
-// TestCreateFile tries to create a file that is larger than the disk, which must fail and leave no
-// file. Then it creates a small file. Creating it again must fail.
 func TestCreateFile(t *testing.T) {
-	const smallBytes, hugeBytes = 8192, 1 << 60
+	const smallBytes, tooManyBytes = 8192, 1 << 60
 	path := filepath.Join(t.TempDir(), "file")
-	if f, err := CreateFile(path, hugeBytes); err == nil {
+	if f, err := CreateFile(path, tooManyBytes); err == nil {
 		_ = f.Close()
-		t.Fatal("CreateFile of an exbibyte = nil error; want an error")
+		t.Fatal("CreateFile of more bytes than any disk has = nil error; want an error")
 	}
 
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
@@ -39,8 +37,6 @@ func TestCreateFile(t *testing.T) {
 	}
 }
 
-// checkCreateFileOnRamfs checks that CreateFile in a folder on ramfs advises another filesystem,
-// and leaves no file.
 func checkCreateFileOnRamfs(t *testing.T, folder string) {
 	t.Helper()
 	_, err := CreateFile(filepath.Join(folder, "file"), 4096)
@@ -53,27 +49,26 @@ func checkCreateFileOnRamfs(t *testing.T, folder string) {
 	}
 }
 
-// TestCreateFileWithoutFallocate creates a file on ramfs, a filesystem that cannot allocate blocks
-// in advance. Only root may mount one, so the test starts itself again: in a child process that is
-// root in new namespaces. The child finds the folder of the ramfs in an environment variable.
+// A ramfs has no fallocate. Only root may mount one, so the test runs itself in a child process
+// that is root in new namespaces.
 func TestCreateFileWithoutFallocate(t *testing.T) {
-	const variable = "SYS_TEST_RAMFS" // set only for the child process
-	if folder := os.Getenv(variable); folder != "" {
+	const ramfsVariable = "SYS_TEST_RAMFS" // folder of the ramfs, set only in the child
+	if folder := os.Getenv(ramfsVariable); folder != "" {
 		checkCreateFileOnRamfs(t, folder)
 		return
 	}
 
-	const cannotMount = 77 // exit code of the shell command below
+	const cannotMount = 77 // arbitrary exit code of the script
+	const script = `mount -t ramfs ramfs "$1" || exit 77; exec "$2" -test.run "^$3$"`
 	folder := t.TempDir()
-	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
-		`mount -t ramfs ramfs "$1" || exit 77; exec "$2" -test.run "^$3$"`,
-		"sh", folder, os.Args[0], t.Name())
-	cmd.Env = append(os.Environ(), variable+"="+folder)
+	cmd := exec.Command("unshare", "--user", "--map-root-user", "--mount",
+		"sh", "-c", script, "sh", folder, os.Args[0], t.Name())
+	cmd.Env = append(os.Environ(), ramfsVariable+"="+folder)
 	out, err := cmd.CombinedOutput()
 	var exitErr *exec.ExitError
 	hasExited := errors.As(err, &exitErr)
 	isMountError := hasExited && exitErr.ExitCode() == cannotMount
-	// unshare ends with status 1, as a failed test does, so only its message shows its failure.
+	// unshare and a failed test both exit with status 1.
 	isUnshareError := hasExited && strings.HasPrefix(string(out), "unshare:")
 	lacksUnshare := errors.Is(err, exec.ErrNotFound)
 	if lacksUnshare || isMountError || isUnshareError {
@@ -85,8 +80,7 @@ func TestCreateFileWithoutFallocate(t *testing.T) {
 	}
 }
 
-// TestLockFile opens one file twice. While one descriptor holds the lock, the other cannot acquire
-// it. Closing the first must release the lock.
+// Two opens of a file do not share its lock.
 func TestLockFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	first, err := CreateFile(path, 1)

@@ -9,27 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a range of addresses. It is either shared memory, or a reservation, which has no
-// memory but keeps the addresses from other uses. For example, a pool reserves 1 GiB of addresses,
-// so that its memory can grow:
+// Mapping is an address range, either mapped shared memory or a reservation without memory. For
+// example, a pool reserves 1 GiB of addresses so that its memory can grow:
 //
 //	reservation, err := Reserve(1<<30, PageSize)
 //	first, err := reservation.MapAt(0, file1, 2<<20)      // memory at the first 2 MiB
 //	second, err := reservation.MapAt(2<<20, file2, 4<<20) // memory at the next 4 MiB
-//
-// When second is closed, its 4 MiB of addresses are reserved again.
+//	err = second.Close()                                  // reserves its 4 MiB again
 type Mapping struct {
-	base  unsafe.Pointer // first address; nil after Close or Keep
-	bytes int64          // length of the range
-	// inReservation is set for a range of MapAt. Close then reserves the addresses again, because
-	// other memory could otherwise be mapped there.
-	inReservation bool
-	// origin is the stack of the creator with the build tag invariants, and otherwise empty.
-	origin origin
+	base          unsafe.Pointer // first address; nil after Close or Keep
+	bytes         int64          // length of the range
+	inReservation bool           // created by MapAt
+	origin        origin         // stack of the creator; empty without the build tag invariants
 }
 
-// Reserve reserves a range of addresses without memory. The first address is a multiple of align,
-// which must be a power of two.
+// Reserve reserves a range of addresses that starts at a multiple of align, a power of two.
 func Reserve(bytes, align int64) (*Mapping, error) {
 	const noExtraFlags = 0
 	reserved, err := reserveAddresses(nil, bytes+align, noExtraFlags)
@@ -37,18 +31,19 @@ func Reserve(bytes, align int64) (*Mapping, error) {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
 	}
 
-	// The range begins at the first multiple of align. Unmap the addresses before and after it. After
-	// a failure of unmap, these addresses only stay reserved.
-	skippedBytes := int64(-uintptr(reserved) & uintptr(align-1)) // up to this multiple
-	base := unsafe.Add(reserved, skippedBytes)
-	unmap(reserved, skippedBytes)
-	unmap(unsafe.Add(base, bytes), align-skippedBytes)
+	// Unmap the addresses before and after the aligned range. If unmap fails, they merely stay
+	// reserved.
+	bytesBefore := int64(-uintptr(reserved) & uintptr(align-1))
+	bytesAfter := align - bytesBefore
+	base := unsafe.Add(reserved, bytesBefore)
+	unmap(reserved, bytesBefore)
+	unmap(unsafe.Add(base, bytes), bytesAfter)
 	const inReservation = false
 	return newMapping(base, bytes, inReservation), nil
 }
 
-// reserveAddresses maps a range without memory. Without extraFlags, the kernel chooses the address,
-// which the function returns.
+// reserveAddresses maps inaccessible pages and returns their address. The kernel chooses it unless
+// extraFlags contain one of the MAP_FIXED flags.
 func reserveAddresses(
 	address unsafe.Pointer, bytes int64, extraFlags int,
 ) (unsafe.Pointer, error) {
@@ -57,8 +52,8 @@ func reserveAddresses(
 	return mmap(address, bytes, unix.PROT_NONE, flags, noFile, 0)
 }
 
-// MapAt maps the first bytes of a shared file over the part of the reservation m that begins at
-// offset. The new Mapping must be closed before m.
+// MapAt maps the first bytes of a shared file at an offset of the reservation. The new Mapping must
+// be closed before the reservation.
 func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error) {
 	if offset < 0 || bytes <= 0 || offset+bytes > m.bytes {
 		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
@@ -68,7 +63,7 @@ func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error)
 	base := unsafe.Add(m.base, offset)
 	const fileOffset = 0
 	if err := mapFixed(base, f, fileOffset, bytes); err != nil {
-		reserveAgain(base, bytes)
+		reserveAgain(base, bytes) // After a failure, the reservation has a hole.
 		return nil, err
 	}
 
@@ -97,8 +92,7 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	return nil, err
 }
 
-// mapFixed maps a part of a file at base, and replaces what is mapped there. After an error, the
-// range may be unmapped.
+// mapFixed maps a part of a file at base, over earlier mappings. A failure may unmap the range.
 func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	_, err := mmap(base, bytes, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED, int(f.Fd()), offset)
@@ -106,21 +100,19 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
 
-	// Ask for huge pages. They have 2 MiB instead of 4 KiB, so there are 512 times fewer page faults.
+	// Huge pages of 2 MiB need 512 times fewer page faults than pages of 4 KiB, but are optional.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
 
-// reserveAgain reserves a range after a failed mapFixed, which may have unmapped the range. It
-// returns false if another thread may have mapped other memory there meanwhile. The caller must
-// then neither use nor unmap the range.
+// reserveAgain reserves a range that a failed mapFixed may have unmapped. If it returns false, the
+// range may belong to another thread, and the caller must neither use nor unmap it.
 func reserveAgain(base unsafe.Pointer, bytes int64) bool {
-	// With this flag, the kernel returns an error instead of replacing other memory.
+	// MAP_FIXED_NOREPLACE fails instead of replacing memory of another thread.
 	_, err := reserveAddresses(base, bytes, unix.MAP_FIXED_NOREPLACE)
 	return err == nil
 }
 
-// newMapping returns a Mapping. With the build tag invariants, OpenMappings then lists it.
 func newMapping(base unsafe.Pointer, bytes int64, inReservation bool) *Mapping {
 	m := &Mapping{base: base, bytes: bytes, inReservation: inReservation}
 	m.origin.record(m)
@@ -140,7 +132,8 @@ func (m *Mapping) Bytes() int64 { return m.bytes }
 // PageSize. On kernels before 5.14, it does nothing.
 func (m *Mapping) Populate(offset, bytes int64) {
 	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
-	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // after a failure, stores allocate the pages
+	// If this fails, the first store to each page allocates it.
+	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE)
 }
 
 // Protect allows or prevents access to the mapping's memory.
@@ -157,10 +150,10 @@ func (m *Mapping) Protect(allowAccess bool) error {
 	return nil
 }
 
-// Shrink shortens a reservation to a size, rounded up to a multiple of PageSize. It does nothing if
-// the reservation is not longer, or is closed.
+// Shrink shortens a reservation to a number of bytes, rounded up to a multiple of PageSize. It does
+// nothing if the reservation is already closed or short enough.
 func (m *Mapping) Shrink(bytes int64) error {
-	newBytes := (bytes + PageSize - 1) &^ (PageSize - 1)
+	newBytes := (bytes + PageSize - 1) &^ (PageSize - 1) // rounded up
 	isClosed := m.base == nil
 	if isClosed || newBytes >= m.bytes {
 		return nil
@@ -175,7 +168,7 @@ func (m *Mapping) Shrink(bytes int64) error {
 	return unmap(unsafe.Add(m.base, newBytes), removedBytes)
 }
 
-// Keep leaves the range mapped until the process exits. The Mapping must not be used afterwards.
+// Keep leaves the range mapped until the process exits. The caller must not use m afterwards.
 func (m *Mapping) Keep() {
 	m.origin.forget(m)
 	m.base = nil
@@ -184,7 +177,7 @@ func (m *Mapping) Keep() {
 // ErrUnmapped is returned by a second Close. With the build tag invariants, Close panics.
 var ErrUnmapped = errors.New("the mapping is already closed")
 
-// Close unmaps the range. A range of MapAt becomes reserved again.
+// Close unmaps the range, or reserves it again if MapAt created it.
 func (m *Mapping) Close() error {
 	if m.base == nil {
 		m.origin.reportSecondClose()
@@ -198,19 +191,18 @@ func (m *Mapping) Close() error {
 		return unmap(base, m.bytes)
 	}
 
-	// MAP_FIXED replaces the shared memory in one step, so that no other memory gets there.
+	// MAP_FIXED replaces the mapping atomically, so that no thread can map other memory there.
 	_, err := reserveAddresses(base, m.bytes, unix.MAP_FIXED)
 	return err
 }
 
-// mmap is the system call of this name.
 func mmap(
 	address unsafe.Pointer, bytes int64, prot, flags, fd int, offset int64,
 ) (unsafe.Pointer, error) {
 	return unix.MmapPtr(fd, offset, address, uintptr(bytes), prot, flags)
 }
 
-// unmap is the system call munmap, but accepts an empty range.
+// unmap is munmap(2), but accepts an empty range.
 func unmap(base unsafe.Pointer, bytes int64) error {
 	if bytes == 0 {
 		return nil
@@ -223,32 +215,32 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 	return nil
 }
 
-// IsReadable reports whether the byte at an address of this process is readable. It also returns
-// true if the system does not permit this check.
+// IsReadable returns false if a load from an address of this process would fault. It returns true
+// if the system does not permit the check.
 func IsReadable(address uintptr) bool {
 	var buffer [1]byte
 	local := []unix.Iovec{{Base: &buffer[0], Len: 1}}
 	remote := []unix.RemoteIovec{{Base: address, Len: 1}}
-	// In contrast to a plain load, the system call returns an error for an invalid address.
+	// For an invalid address, this system call returns EFAULT instead of raising a signal.
 	_, err := unix.ProcessVMReadv(unix.Getpid(), local, remote, 0)
 	return !errors.Is(err, unix.EFAULT)
 }
 
-// FreePages frees the pages that lie completely in a range of shared memory, and returns the number
-// of freed bytes. All processes that map the pages then read zeros.
+// FreePages frees the whole pages in a range of shared memory, and returns the number of freed
+// bytes. All processes that map the pages then read zeros.
 func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 	pageBytes := int64(os.Getpagesize())
-	skippedBytes := int64(-uintptr(base) & uintptr(pageBytes-1)) // before the first whole page
-	if bytes < skippedBytes {
+	bytesBefore := int64(-uintptr(base) & uintptr(pageBytes-1)) // before the first whole page
+	if bytes < bytesBefore {
 		return 0, nil
 	}
 
-	freedBytes := (bytes - skippedBytes) &^ (pageBytes - 1) // rounded down to whole pages
+	freedBytes := (bytes - bytesBefore) &^ (pageBytes - 1) // rounded down to whole pages
 	if freedBytes == 0 {
 		return 0, nil
 	}
 
-	pages := unsafe.Slice((*byte)(unsafe.Add(base, skippedBytes)), freedBytes)
+	pages := unsafe.Slice((*byte)(unsafe.Add(base, bytesBefore)), freedBytes)
 	if err := unix.Madvise(pages, unix.MADV_REMOVE); err != nil {
 		return 0, fmt.Errorf("freeing %d bytes of shared memory: %w", freedBytes, err)
 	}

@@ -10,9 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memfd creates a file of memory, which has no name in a file system. The kernel allocates a page
-// of the file when it is first accessed, or earlier if allocatePages is called.
-
 func TestMemfdHasSizeAndZeros(t *testing.T) {
 	const bytes = 5 * 4096
 	f := newMemory(t, bytes)
@@ -33,7 +30,6 @@ func TestMemfdHasSizeAndZeros(t *testing.T) {
 	check(t, m.Close())
 }
 
-// TestSealedMemfdKeepsSize tries to shrink and to grow a file whose size is sealed.
 func TestSealedMemfdKeepsSize(t *testing.T) {
 	const bytes = 8192
 	f := newMemory(t, bytes)
@@ -49,7 +45,7 @@ func TestSealedMemfdKeepsSize(t *testing.T) {
 	}
 }
 
-// TestSealSizeOfFileFails tries to seal a file on a disk. Only memory files have seals.
+// Only memory files have seals.
 func TestSealSizeOfFileFails(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "plain"))
 	check(t, err)
@@ -78,30 +74,27 @@ func TestMemfdRefusesNegativeSize(t *testing.T) {
 func TestHugeMemfdFailsWithoutHugePages(t *testing.T) {
 	total, err := Memory()
 	check(t, err)
-	pages := (2*total + PageSize - 1) / PageSize // rounded up
-	f, err := HugeMemfd("test", pages*PageSize)
+	tooManyPages := 2*total/PageSize + 1
+	f, err := HugeMemfd("test", tooManyPages*PageSize)
 	if err == nil {
 		check(t, f.Close())
 		t.Error("HugeMemfd with twice the machine's memory returned no error")
 	}
 }
 
-// allocatePages allocates the pages of a file with fallocate, a variable that this test replaces.
-// The first call fails with EINTR, as if a signal interrupted it, so allocatePages must repeat it.
-// The second call allocates half the pages, and then fails for lack of memory. allocatePages must
-// then release these pages.
+// allocatePages repeats an interrupted fallocate, and frees the pages of a failed one.
 func TestFailedFillKeepsNoPages(t *testing.T) {
 	const bytes = 8 * 4096
 	f := newMemory(t, bytes)
-	callCount := 0
+	allocations := 0
 	fallocate = func(fd int, mode uint32, offset, length int64) error {
 		const allocate = 0
-		if mode != allocate { // The call releases pages.
-			return unix.Fallocate(fd, mode, offset, length)
+		if mode != allocate {
+			return unix.Fallocate(fd, mode, offset, length) // frees pages
 		}
 
-		callCount++
-		if callCount == 1 {
+		allocations++
+		if allocations == 1 {
 			return unix.EINTR
 		}
 
@@ -117,7 +110,7 @@ func TestFailedFillKeepsNoPages(t *testing.T) {
 		t.Errorf("AllocatedBytes = %d, %v after a failed allocatePages, want 0", remaining, err)
 	}
 
-	if callCount != 2 {
-		t.Errorf("allocatePages tried to allocate %d times, want 2", callCount)
+	if allocations != 2 {
+		t.Errorf("allocatePages tried to allocate %d times, want 2", allocations)
 	}
 }

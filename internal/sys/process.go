@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor of a process (see pidfd_open(2)), which becomes readable when the
-// process exits. It never refers to a later process with the same ID. The caller must close it.
+// Pidfd opens a descriptor that becomes readable when a process exits, see pidfd_open(2). It never
+// refers to a later process with the same ID. The caller must close it.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -22,16 +22,14 @@ func Pidfd(pid int) (*os.File, error) {
 
 // AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if pidfd is closed
 // or its read deadline passes.
-//
-// It waits with the Go runtime's poller instead of a blocking system call. While a thread is
-// blocked in a system call, a background thread of the runtime uses CPU time.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("watching a process: %w", err)
 	}
 
-	// Read waits until isReadable returns true. The runtime's poller wakes it to call isReadable.
+	// Read waits in the runtime's poller until isReadable returns true. A blocking system call would
+	// keep a background thread of the runtime busy.
 	err = raw.Read(isReadable)
 	if err != nil {
 		return fmt.Errorf("watching a process: %w", err)
@@ -54,11 +52,11 @@ func HasEnded(pidfd *os.File) bool {
 
 // isReadable reports whether a descriptor is readable now.
 func isReadable(fd uintptr) bool {
-	const timeout = 0 // do not wait
+	const noWait = 0
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
-		readableCount, err := unix.Poll(fds, timeout)
-		isInterrupted := err == unix.EINTR // by a signal
+		readableCount, err := unix.Poll(fds, noWait)
+		isInterrupted := err == unix.EINTR
 		if !isInterrupted {
 			return err == nil && readableCount > 0
 		}
@@ -73,8 +71,7 @@ func IsStopped(pid int) bool {
 		return false
 	}
 
-	// The text is "PID (NAME) STATE ...", as in "7 (python) S ...". The name may contain parentheses,
-	// too.
+	// The format is "PID (NAME) STATE ...". NAME may contain parentheses.
 	nameEnd := bytes.LastIndexByte(stat, ')')
 	state := stat[nameEnd+1:]
 	isStoppedBySignal := bytes.HasPrefix(state, []byte(" T"))
@@ -94,11 +91,11 @@ func Memory() (int64, error) {
 	return units * unitBytes, nil
 }
 
-// BootID returns a random ID that the kernel chooses when the machine boots. It is the same in all
-// containers on the machine.
+// BootID returns a random ID that the kernel chooses at boot. All containers on a machine see the
+// same ID.
 func BootID() (string, error) { return readID("/proc/sys/kernel/random/boot_id") }
 
-// readID returns the ID in a file, without white space around it.
+// readID returns the nonempty ID in a file.
 func readID(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -113,8 +110,8 @@ func readID(path string) (string, error) {
 	return id, nil
 }
 
-// Namespace returns an identifier of this process's namespace of a kind (see namespaces(7)). For
-// the kind "net", this is a text such as "net:[4026531840]".
+// Namespace returns the ID of this process's namespace of a kind, see namespaces(7). An example for
+// the kind "net" is "net:[4026531840]".
 func Namespace(kind string) (string, error) {
 	id, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {

@@ -15,10 +15,9 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// testTimeout expires only if a test hangs.
 const testTimeout = 30 * time.Second
 
-// startIdleProcess starts a process that exits when its standard input is closed.
+// startIdleProcess starts a process that exits when stdin is closed.
 func startIdleProcess(t *testing.T) (command *exec.Cmd, stdin io.Closer) {
 	t.Helper()
 	command = systest.Command(t, systest.Patience, "cat")
@@ -32,52 +31,49 @@ func startIdleProcess(t *testing.T) (command *exec.Cmd, stdin io.Closer) {
 	return command, stdin
 }
 
-// A pidfd is a file that represents a process. AwaitEnd waits until the process has ended, or until
-// the read deadline of the file. It must time out before the process is killed, but not after that.
 func TestAwaitEndWaitsForProcess(t *testing.T) {
+	const shortWait = 50 * time.Millisecond // arbitrary
 	command, _ := startIdleProcess(t)
-	f, err := Pidfd(command.Process.Pid)
+	pidfd, err := Pidfd(command.Process.Pid)
 	check(t, err)
-	defer f.Close()
-	// Any short time: the process does not end before it is killed below.
-	check(t, f.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-	if err := AwaitEnd(f); !errors.Is(err, os.ErrDeadlineExceeded) {
+	defer pidfd.Close()
+	check(t, pidfd.SetReadDeadline(time.Now().Add(shortWait)))
+	if err := AwaitEnd(pidfd); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("AwaitEnd of a running process = %v, want ErrDeadlineExceeded", err)
 	}
 
-	if HasEnded(f) {
+	if HasEnded(pidfd) {
 		t.Error("HasEnded of a running process = true, want false")
 	}
 
 	check(t, command.Process.Signal(syscall.SIGKILL))
-	check(t, f.SetReadDeadline(time.Now().Add(testTimeout)))
-	check(t, AwaitEnd(f))
-	if !HasEnded(f) {
+	check(t, pidfd.SetReadDeadline(time.Now().Add(testTimeout)))
+	check(t, AwaitEnd(pidfd))
+	if !HasEnded(pidfd) {
 		t.Error("HasEnded of a killed process = false, want true")
 	}
 }
 
-// TestIsStopped sends signals that stop or continue a process, and kills it while it is stopped.
 func TestIsStopped(t *testing.T) {
 	command, _ := startIdleProcess(t)
 	pid := command.Process.Pid
 	for _, c := range []struct {
-		signal syscall.Signal
-		want   bool // whether the process is then stopped
+		signal      syscall.Signal
+		wantStopped bool
 	}{
-		{signal: syscall.SIGSTOP, want: true},
-		{signal: syscall.SIGCONT, want: false},
-		{signal: syscall.SIGSTOP, want: true},
+		{signal: syscall.SIGSTOP, wantStopped: true},
+		{signal: syscall.SIGCONT, wantStopped: false},
+		{signal: syscall.SIGSTOP, wantStopped: true},
 	} {
 		check(t, command.Process.Signal(c.signal))
 		// The signal may take effect only after Signal has returned.
 		begin := time.Now()
-		for IsStopped(pid) != c.want && time.Since(begin) < testTimeout {
+		for IsStopped(pid) != c.wantStopped && time.Since(begin) < testTimeout {
 			runtime.Gosched()
 		}
 
-		if got := IsStopped(pid); got != c.want {
-			t.Errorf("after %v: IsStopped = %t, want %t", c.signal, got, c.want)
+		if got := IsStopped(pid); got != c.wantStopped {
+			t.Errorf("after %v: IsStopped = %t, want %t", c.signal, got, c.wantStopped)
 		}
 	}
 
@@ -88,20 +84,16 @@ func TestIsStopped(t *testing.T) {
 	}
 }
 
-// TestPidfdOfExitedProcessFails calls Pidfd after the parent has waited for the process, so that
-// its process ID is free.
 func TestPidfdOfExitedProcessFails(t *testing.T) {
 	command, stdin := startIdleProcess(t)
-	check(t, stdin.Close()) // lets the process exit
-	check(t, command.Wait())
+	check(t, stdin.Close())  // lets the process exit
+	check(t, command.Wait()) // frees the process ID
 	if f, err := Pidfd(command.Process.Pid); err == nil {
 		check(t, f.Close())
 		t.Error("Pidfd of a process that has exited = nil error, want an error")
 	}
 }
 
-// The boot ID is a UUID that the machine chooses when it boots. A namespace is a text such as
-// "net:[5]".
 func TestBootIDAndNamespace(t *testing.T) {
 	boot, err := BootID()
 	check(t, err)
@@ -114,7 +106,7 @@ func TestBootIDAndNamespace(t *testing.T) {
 	for _, kind := range []string{"net", "pid"} {
 		namespace, err := Namespace(kind)
 		check(t, err)
-		wantPrefix := kind + ":[" // A number follows.
+		wantPrefix := kind + ":[" // as in "net:[4026531840]"
 		if !strings.HasPrefix(namespace, wantPrefix) {
 			t.Errorf("Namespace(%q) = %q, want prefix %q", kind, namespace, wantPrefix)
 		}
@@ -134,7 +126,7 @@ func TestEmptyIDFileIsAnError(t *testing.T) {
 func TestMemoryAndCores(t *testing.T) {
 	total, err := Memory()
 	check(t, err)
-	const leastMemory = 64 << 20 // Any machine has more.
+	const leastMemory = 64 << 20 // less than any machine has
 	if total < leastMemory {
 		t.Errorf("Memory = %d, want at least %d", total, leastMemory)
 	}

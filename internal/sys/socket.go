@@ -35,13 +35,10 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// Processes on one machine can send each other files over a Unix socket. The sender attaches the
-// descriptor of the file to a message, as ancillary data. The kernel gives the receiver its own
-// descriptor for the same file.
-
-// SendFile sends a message, with the descriptor of f unless f is nil. It does not close f.
+// SendFile sends a message and, if f is not nil, its descriptor (SCM_RIGHTS in unix(7)). It does
+// not close f.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
-	var control []byte // the ancillary data
+	var control []byte
 	if f != nil {
 		control = unix.UnixRights(int(f.Fd()))
 	}
@@ -53,12 +50,12 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile receives a message of exactly len(message) bytes. It returns the file that was sent
-// with it, or nil if none was sent. It returns an error if several files were sent, and EMFILE if
-// this process has no free descriptor.
+// ReceiveFile fills message and returns the file sent with it, or nil if there is none. It returns
+// an error for a shorter message or several files, and EMFILE if this process has no free
+// descriptor.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	const (
-		maxDescriptors  = 4 // more than one, to detect several descriptors
+		maxDescriptors  = 4 // more than one, to detect messages with several
 		descriptorBytes = 4
 	)
 	control := make([]byte, unix.CmsgSpace(maxDescriptors*descriptorBytes))
@@ -73,8 +70,7 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	}
 
 	isTruncated := flags&unix.MSG_CTRUNC != 0
-	if f == nil && isTruncated {
-		// The kernel could not create a descriptor, because the process has too many.
+	if f == nil && isTruncated { // The kernel could not create a descriptor in this process.
 		return nil, fmt.Errorf("receiving a descriptor: %w", unix.EMFILE)
 	}
 
@@ -90,8 +86,8 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	return f, nil
 }
 
-// parseFile returns the file for the descriptor in the ancillary data of a message, or nil if there
-// is none. If there are several descriptors, it closes them and returns an error.
+// parseFile returns the file in the control messages, or nil if there is none. It closes several
+// files and returns an error.
 func parseFile(control []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -102,7 +98,7 @@ func parseFile(control []byte) (*os.File, error) {
 	for i := range messages {
 		received, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
-			continue // another kind of control message
+			continue // not SCM_RIGHTS
 		}
 
 		fds = append(fds, received...)
@@ -114,12 +110,12 @@ func parseFile(control []byte) (*os.File, error) {
 	case 1:
 		unix.CloseOnExec(fds[0])
 		return os.NewFile(uintptr(fds[0]), "received"), nil
-	}
+	default:
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
 
-	for _, fd := range fds {
-		unix.Close(fd)
+		return nil, fmt.Errorf("receiving a descriptor: the message has %d descriptors, want 1",
+			len(fds))
 	}
-
-	return nil, fmt.Errorf("receiving a descriptor: the message has %d descriptors, want 1",
-		len(fds))
 }

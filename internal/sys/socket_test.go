@@ -9,11 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Two processes on one machine are connected by a Unix socket. One calls SendFile with a message,
-// such as "file", and an open file. The other calls ReceiveFile, which returns the message and a
-// new descriptor of the same file. In these tests, both ends are in this process.
-
-// newPair returns the two ends of a connected Unix socket.
+// newPair returns two connected Unix sockets.
 func newPair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -31,7 +27,6 @@ func newPair(t *testing.T) (a, b *net.UnixConn) {
 	return ends[0], ends[1]
 }
 
-// PeerOf returns the process and the user at the other end, here those of the test.
 func TestPeerOfIdentifiesOtherEnd(t *testing.T) {
 	a, _ := newPair(t)
 	peer, err := PeerOf(a)
@@ -46,11 +41,8 @@ func TestPeerOfIdentifiesOtherEnd(t *testing.T) {
 	}
 }
 
-// messageBytes is the length of the messages that the tests receive.
-const messageBytes = 4
+const messageBytes = 4 // length of the messages "none", "file" and "four"
 
-// TestDescriptorsAccompanyMessages sends a message without and a message with a descriptor. The
-// received descriptor must refer to the same file, and must not be inherited by child processes.
 func TestDescriptorsAccompanyMessages(t *testing.T) {
 	a, b := newPair(t)
 	message := make([]byte, messageBytes)
@@ -61,7 +53,7 @@ func TestDescriptorsAccompanyMessages(t *testing.T) {
 		t.Errorf("got file %v and message %q, want no file and \"none\"", f, message)
 	}
 
-	const fileBytes = 12288
+	const fileBytes = 12288 // arbitrary, identifies the file
 	check(t, SendFile(a, []byte("file"), newMemory(t, fileBytes)))
 	f, err = ReceiveFile(b, message)
 	check(t, err)
@@ -82,8 +74,7 @@ func TestDescriptorsAccompanyMessages(t *testing.T) {
 	}
 }
 
-// countOpenFiles returns the number of open descriptors of this process. It also counts the one
-// with which it reads them.
+// countOpenFiles counts the descriptors of this process, including that of /proc/self/fd itself.
 func countOpenFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -91,32 +82,29 @@ func countOpenFiles(t *testing.T) int {
 	return len(entries)
 }
 
-// TestInvalidMessagesLeaveNoDescriptor sends messages that ReceiveFile must reject: those that are
-// too short, or have more than one descriptor. It must close the descriptors that it received.
 func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 	memory := newMemory(t, 4096)
 	fd := int(memory.Fd())
-	const whole, short = "four", "two" // The first one has messageBytes.
 	for name, c := range map[string]struct {
-		text        string
-		descriptors []byte // encoded for the kernel
+		message string
+		control []byte // descriptors, encoded for the kernel
 	}{
 		"two descriptors": {
-			text: whole, descriptors: unix.UnixRights(fd, fd),
+			message: "four", control: unix.UnixRights(fd, fd),
 		},
 		"eight descriptors": {
-			text: whole, descriptors: unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd),
+			message: "four", control: unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd),
 		},
 		"a short message": {
-			text: short, descriptors: unix.UnixRights(fd),
+			message: "two", control: unix.UnixRights(fd),
 		},
 		"no descriptor, a short message": {
-			text: short, descriptors: nil,
+			message: "two", control: nil,
 		},
 	} {
 		a, b := newPair(t)
 		before := countOpenFiles(t)
-		_, _, err := a.WriteMsgUnix([]byte(c.text), c.descriptors, nil)
+		_, _, err := a.WriteMsgUnix([]byte(c.message), c.control, nil)
 		check(t, err)
 		if f, err := ReceiveFile(b, make([]byte, messageBytes)); err == nil {
 			t.Errorf("%s: ReceiveFile = %v, want an error", name, f)
@@ -141,16 +129,14 @@ func TestClosedConnectionCausesError(t *testing.T) {
 	}
 }
 
-// TestReceiveFileWithoutFreeDescriptors lowers the limit of descriptors while this process receives
-// one. The kernel then drops the descriptor, and ReceiveFile must report the cause.
 func TestReceiveFileWithoutFreeDescriptors(t *testing.T) {
 	a, b := newPair(t)
 	check(t, SendFile(a, []byte("file"), newMemory(t, 4096)))
 	var limit unix.Rlimit
 	check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	lowered := limit
-	lowered.Cur = 3 // for the standard streams; other files that are already open stay usable
-	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &lowered))
+	noFree := limit
+	noFree.Cur = 3 // the number of standard streams; files that are already open stay usable
+	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &noFree))
 	_, err := ReceiveFile(b, make([]byte, messageBytes))
 	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	if !errors.Is(err, unix.EMFILE) {
