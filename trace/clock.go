@@ -7,38 +7,30 @@ import (
 	"symmem/internal/spin"
 )
 
-// clock returns the time since the start of a trace, in nanoseconds. It mostly reads the
-// processor's tick counter, because that is three times as fast as reading the system's clock.
+// clock measures the time since the start of a trace. It mostly reads the processor's tick counter
+// (rdtsc), which is three times as fast as reading the system clock, and reads both every 1 ms. The
+// tick length is known 5 ms after the first reading. Until then, clock reads both in every call.
 //
-//   - A reading has the tick counter and the system's clock at the same moment. Suppose that the
-//     first reading is 1,000 ticks at 0 ns, and that the latest one is 20,001,000 ticks at
-//     10,000,000 ns. So the length of a tick is 0.5 ns.
-//   - If the tick counter is now 20,003,000, another 2,000 ticks have passed since the latest
-//     reading. The time is 10,000,000 ns + 2,000*0.5 ns = 10,001,000 ns.
-//   - In a call at least 1 ms after the latest reading, now makes another one.
-//   - The tick length is unknown until 5 ms have passed since the first reading. Until then, each
-//     call of now makes a reading.
+// For example, the first reading is 1,000 ticks at 0 ns, and the latest is 20,001,000 ticks at
+// 10,000,000 ns, so a tick takes 0.5 ns. At 20,003,000 ticks, the time is 10,000,000 ns plus
+// 2,000*0.5 ns.
 //
 // A clock is not safe for concurrent use.
 type clock struct {
 	start                       time.Time // of the trace
 	firstReading, latestReading clockReading
 
-	// tickLength is in units of 2^-32 ns, because a tick can be shorter than 1 ns.
-	tickLength uint64
-	// maxTicksUntilReading is the number of ticks from the latest reading to the next one. It is 0
-	// while the next call of now must make a reading.
-	maxTicksUntilReading uint64
+	tickLength           uint64 // in units of 2^-32 ns, because a tick may be shorter than 1 ns
+	maxTicksUntilReading uint64 // since latestReading; 0 forces a reading
 }
 
-// clockReading is a reading of the tick counter and the system's clock.
+// clockReading is the tick counter and the system clock at about the same moment.
 type clockReading struct {
 	ticks   uint64
 	elapsed uint64 // nanoseconds since the start of the trace
 }
 
-// now returns the time since the start in nanoseconds. It can be a few microseconds less than the
-// result of the previous call.
+// now returns the nanoseconds since the start. They can decrease by a few microseconds.
 func (c *clock) now() uint64 {
 	ticks := spin.Ticks() - c.latestReading.ticks
 	if ticks >= c.maxTicksUntilReading {
@@ -48,31 +40,29 @@ func (c *clock) now() uint64 {
 	return c.latestReading.elapsed + c.nanoseconds(ticks)
 }
 
-// nanoseconds returns the time that a number of ticks takes: ticks*tickLength/2^32.
+// nanoseconds converts ticks to nanoseconds, ticks*tickLength/2^32.
 func (c *clock) nanoseconds(ticks uint64) uint64 {
-	high, low := bits.Mul64(ticks, c.tickLength) // the product has up to 128 bits
+	high, low := bits.Mul64(ticks, c.tickLength)
 	return high<<32 | low>>32
 }
 
-// readSystemClock makes a reading, and returns its time since the start in nanoseconds.
+// readSystemClock is now with a new reading.
 func (c *clock) readSystemClock() uint64 {
 	r, isPrecise := c.readBothClocks()
 	if isPrecise {
 		c.addReading(r)
 	} else {
-		c.maxTicksUntilReading = 0 // so the next call of now makes a reading
+		c.maxTicksUntilReading = 0 // The next call of now tries again.
 	}
 
 	return r.elapsed
 }
 
-// maxTicksBetweenClocks limits the ticks between the two parts of a precise reading. They last at
-// most 5 us if the tick counter runs at 1 GHz or faster. This is 0.1% of minMeasuredTime, so the
-// tick length is at most 0.1% wrong. In the 1 ms until the next reading, this adds up to 1 us.
+// maxTicksBetweenClocks limits the error of a reading to 5 us at 1 GHz or more. This is 0.1% of
+// minMeasuredTime, so the tick length is 0.1% wrong at most, or 1 us until the next reading.
 const maxTicksBetweenClocks = 5000
 
-// readBothClocks reads the tick counter, and then the system's clock. isPrecise is false if the
-// thread was interrupted in between.
+// readBothClocks returns false if an interruption separated the readings of the two clocks.
 func (c *clock) readBothClocks() (r clockReading, isPrecise bool) {
 	r.ticks = spin.Ticks()
 	r.elapsed = uint64(time.Since(c.start))
@@ -80,8 +70,8 @@ func (c *clock) readBothClocks() (r clockReading, isPrecise bool) {
 	return r, ticksBetween < maxTicksBetweenClocks
 }
 
-// addReading makes r the latest reading, and measures the tick length again. If the tick counter
-// has jumped or changed its speed, r also becomes the first reading.
+// addReading makes r the latest reading and updates the tick length. It starts over if the tick
+// counter has jumped or changed its speed.
 func (c *clock) addReading(r clockReading) {
 	isFirst := c.firstReading.ticks == 0
 	if isFirst || c.isUnexpected(r) {
@@ -93,7 +83,7 @@ func (c *clock) addReading(r clockReading) {
 	c.measureTickLength()
 }
 
-// isUnexpected reports whether tickLength does not fit the ticks between the latest reading and r.
+// isUnexpected reports whether the ticks since the latest reading contradict tickLength.
 func (c *clock) isUnexpected(r clockReading) bool {
 	hasTickLength := c.maxTicksUntilReading > 0
 	if !hasTickLength {
@@ -102,32 +92,31 @@ func (c *clock) isUnexpected(r clockReading) bool {
 
 	passed := r.since(c.latestReading)
 	expected := c.nanoseconds(passed.ticks)
-	maxDeviation := passed.elapsed/1024 + 10_000 // about 0.1%, and 10 us
+	maxDeviation := passed.elapsed/1024 + 10_000 // about 0.1% plus 10 us
 	return absDiff(expected, passed.elapsed) > maxDeviation
 }
 
 // Times in nanoseconds.
 const (
-	minMeasuredTime     = uint64(5 * time.Millisecond) // the shortest time to measure tickLength
-	maxTimeUntilReading = uint64(time.Millisecond)     // from a reading to the next one
+	minMeasuredTime     = uint64(5 * time.Millisecond) // shortest time to measure tickLength
+	maxTimeUntilReading = uint64(time.Millisecond)     // between readings
 )
 
-// measureTickLength sets tickLength and maxTicksUntilReading, if enough time has passed between the
-// first and the latest reading.
+// measureTickLength does nothing until minMeasuredTime after the first reading.
 func (c *clock) measureTickLength() {
 	passed := c.latestReading.since(c.firstReading)
 	if passed.elapsed < minMeasuredTime || passed.ticks == 0 {
 		return
 	}
 
-	fitsTickLength := passed.elapsed>>32 < passed.ticks // otherwise, it would need over 64 bits
-	if fitsTickLength {
+	fitsInUint64 := passed.elapsed>>32 < passed.ticks
+	if fitsInUint64 {
 		c.tickLength = shiftAndDivide(passed.elapsed, passed.ticks)
 		c.maxTicksUntilReading = shiftAndDivide(maxTimeUntilReading, max(c.tickLength, 1))
 	}
 }
 
-// since returns the ticks and the time that passed between an earlier reading and r.
+// since returns the difference between two readings.
 func (r clockReading) since(earlier clockReading) clockReading {
 	return clockReading{ticks: r.ticks - earlier.ticks, elapsed: r.elapsed - earlier.elapsed}
 }

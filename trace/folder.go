@@ -13,47 +13,38 @@ import (
 	"symmem/internal/sys"
 )
 
-// The trace of a rank is a file with its events. Rank 3 writes its trace to "rank3.trace" in a
-// given folder. A process can be rank 3 of two worlds. Its second trace is called
-// "world2-rank3.trace".
-//
-// A process locks its trace while it writes it. Suppose that rank3.trace exists already when rank 3
-// creates its trace:
-//
-//   - If the file is locked, another process is writing it, so rank 3 gets an error.
-//   - Otherwise, the file is left over from an earlier job, and becomes "rank3.trace.old".
-//
-// The new trace first has a temporary name. It moves to rank3.trace when it is locked.
+// Rank 3 of a job writes its trace to rank3.trace in a folder, and holds a lock on the file. An
+// existing rank3.trace becomes rank3.trace.old if it is not locked. Otherwise, another process is
+// writing it, and rank 3 gets an error. A new trace has a temporary name until it is locked.
 
 // FileName returns the name of a rank's trace in its folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// reservedPaths is the set of paths of the traces that this process has created.
+// reservedPaths contains the paths of all traces of this process.
 var reservedPaths sync.Map // string -> true
 
-// reservePath creates the folder if necessary. It returns the path for a new trace of a rank, and
-// adds the path to reservedPaths.
+// reservePath returns the path of a new trace in a folder, which it creates if necessary. The
+// second trace of rank 3 in a process is world2-rank3.trace.
 func reservePath(folder string, rank int) (string, error) {
 	folder, err := createFolder(folder)
 	if err != nil {
 		return "", err
 	}
 
-	path := filepath.Join(folder, FileName(rank))
-	world := 2
-	for {
+	name := FileName(rank)
+	path := filepath.Join(folder, name)
+	for world := 2; ; world++ {
 		_, isReserved := reservedPaths.LoadOrStore(path, true)
 		if !isReserved {
 			return path, nil
 		}
 
-		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", world, FileName(rank)))
-		world++
+		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", world, name))
 	}
 }
 
-// createFolder creates a folder if necessary, and returns its absolute path. A symbolic link causes
-// an error.
+// createFolder creates a folder unless it exists, and returns its absolute path. It rejects a
+// symbolic link.
 func createFolder(folder string) (string, error) {
 	absolute, err := filepath.Abs(folder)
 	if err == nil {
@@ -73,24 +64,23 @@ func createFolder(folder string) (string, error) {
 	return absolute, nil
 }
 
-// temporaryCount is the number of names that temporaryName has returned.
 var temporaryCount atomic.Uint64
 
-// temporaryName returns an unused path in the folder of path, such as ".rank3.trace.host1.4711.1"
-// in process 4711 on host1.
+// temporaryName returns an unused path in the folder of path. An example of a name in process 4711
+// on host1 is ".rank3.trace.host1.4711.1".
 func temporaryName(path string) string {
 	folder, name := filepath.Split(path)
-	host, _ := os.Hostname() // processes on different hosts may have the same id
+	host, _ := os.Hostname() // "" if unknown; several hosts may share the folder
 	number := temporaryCount.Add(1)
 	temporary := fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), number)
 	return filepath.Join(folder, temporary)
 }
 
-// moveIntoPlace renames temporary, which this process has locked, to path. An existing file at path
-// gets the suffix ".old", or causes an error if another process is writing it.
+// moveIntoPlace renames the locked file temporary to path. A file at path gets the suffix ".old",
+// or causes an error if another process is writing it.
 func moveIntoPlace(temporary, path string) error {
 	for {
-		err := os.Link(temporary, path) // fails if path exists; a rename would replace the file
+		err := os.Link(temporary, path) // Unlike a rename, it does not replace a file at path.
 		if err == nil {
 			return os.Remove(temporary)
 		}
@@ -103,22 +93,22 @@ func moveIntoPlace(temporary, path string) error {
 			return err
 		}
 
-		// Another process may have moved its trace to path in the meantime, so try again.
+		// Try again: another process may have moved its trace to path meanwhile.
 	}
 }
 
-// addOldSuffix renames the file at path to path.old. It returns an error if another process is
-// writing the file. If another process removes or replaces the file meanwhile, it may do nothing.
+// addOldSuffix renames path to path.old, or returns an error if another process is writing the
+// file. It may do nothing if another process removes or replaces the file meanwhile.
 func addOldSuffix(path string) error {
 	info, err := os.Lstat(path)
-	canBeLocked := err == nil && info.Mode().IsRegular() // not a symbolic link, for example
-	if canBeLocked {
+	isRegular := err == nil && info.Mode().IsRegular()
+	if isRegular { // can be locked
 		f, err := openForLock(path)
 		if err != nil {
 			return fmt.Errorf("keeping the older trace: %w", err)
 		}
 
-		defer f.Close() // releases the lock, so only after the rename
+		defer f.Close() // releases the lock after the rename
 		err = awaitLock(f)
 		if errors.Is(err, sys.ErrLocked) {
 			return fmt.Errorf("process %d is writing %s: use a different folder for each job",
@@ -130,7 +120,7 @@ func addOldSuffix(path string) error {
 		}
 
 		if !isFileAt(f, path) {
-			return nil // another process has removed or replaced the file
+			return nil
 		}
 	}
 
@@ -142,8 +132,7 @@ func addOldSuffix(path string) error {
 	return nil
 }
 
-// openForLock opens a file to lock it. On NFS, only files that are open for writing can be locked.
-// A file that this user may only read is opened for reading.
+// openForLock opens a file for writing if permitted, because NFS locks only such files.
 func openForLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrPermission) {
@@ -154,13 +143,12 @@ func openForLock(path string) (*os.File, error) {
 }
 
 const (
-	// lockWait is how long to wait for a lock. A lock can outlive a process that was killed: Linux
-	// keeps it while another process, such as a monitor, reads the killed process's /proc/PID/maps.
+	// A lock outlives a killed process while a monitor reads the process's /proc/PID/maps.
 	lockWait  = time.Second
-	lockPause = 5 * time.Millisecond // between attempts to lock
+	lockPause = 5 * time.Millisecond
 )
 
-// awaitLock locks a file. It returns sys.ErrLocked if another process keeps the lock for lockWait.
+// awaitLock locks a file, or returns sys.ErrLocked after lockWait.
 func awaitLock(f *os.File) error {
 	deadline := time.After(lockWait)
 	ticker := time.NewTicker(lockPause)
@@ -168,7 +156,7 @@ func awaitLock(f *os.File) error {
 	for {
 		err := sys.LockFile(f)
 		if !errors.Is(err, sys.ErrLocked) {
-			return err // nil if the file is now locked
+			return err
 		}
 
 		select {
@@ -190,8 +178,7 @@ func isFileAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(open, current)
 }
 
-// processIDOf returns the id of the process that has created the trace in f. If the id cannot be
-// read, it returns 0.
+// processIDOf returns the ID of the process that created a trace, or 0 if it cannot be read.
 func processIDOf(f *os.File) uint32 {
 	var b [4]byte
 	_, _ = f.ReadAt(b[:], offsetProcess) // leaves b zero after an error
