@@ -1,25 +1,17 @@
-// Command measurements writes the tables of docs/measurements from the result files there.
+// Command measurements generates the tables of docs/measurements from the result files there.
 //
 //	measurements                    regenerate the tables of all pages
 //	measurements --check            fail if a page and its result files differ
 //	measurements add NAME [FLAGS]   write results/NAME.json from the output of "symmem bench
 //	                                --json" or "go test -bench" on standard input
 //
-// Each table is between two comments. To add a table to a page, write these two lines and run the
-// command:
+// To add a table to a page, write the two comments that enclose it, and run the command:
 //
 //	<!-- results/NAME.json -->
 //	<!-- end -->
 //
-// A result file has exactly these fields:
-//
-//   - runs: the machine, the date (such as 2026-11-20) and, if known, the libraries, commit and
-//     command of each run. The field part is for a run that produced a part of the table.
-//   - columns: the names of the columns, with units.
-//   - rows: a list of rows. A cell is a number (with all its digits), a string, null, or a list of
-//     these, which is joined with " / ".
-//
-// bench/host/peers.sh, and bench/gpu/torch.sh with RESULTS=DIR, write result files themselves.
+// Package results defines the format of result files. bench/host/peers.sh, and bench/gpu/torch.sh
+// with RESULTS=DIR, write result files themselves.
 package main
 
 import (
@@ -56,7 +48,7 @@ func run(args []string, in io.Reader) error {
 		return writePages(*folder)
 	}
 
-	isAdd := flags.Arg(0) == "add" && flags.NArg() >= 2
+	isAdd := flags.NArg() >= 2 && flags.Arg(0) == "add"
 	if isAdd && !*check {
 		name := flags.Arg(1)
 		addFlags := flags.Args()[2:]
@@ -66,8 +58,7 @@ func run(args []string, in io.Reader) error {
 	return errors.New("usage: measurements [--folder DIR] [--check | add NAME [FLAGS]]")
 }
 
-// addResult writes the result file with the given name. It reads the output of a benchmark from in.
-// args are flags that describe the run.
+// addResult writes results/NAME.json from the output of a benchmark. args describe the run.
 func addResult(folder, name string, args []string, in io.Reader) error {
 	var origin results.Run
 	flags := flag.NewFlagSet("measurements add", flag.ContinueOnError)

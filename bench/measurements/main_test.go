@@ -8,19 +8,18 @@ import (
 	"testing"
 )
 
-// TestPagesMatchResultFiles checks the pages of this repository. If it fails, run this command
-// without --check.
+// If this test fails, run the command without flags to regenerate the pages.
 func TestPagesMatchResultFiles(t *testing.T) {
 	if err := checkPages(filepath.Join("..", "..", "docs", "measurements")); err != nil {
 		t.Error(err)
 	}
 }
 
-// result is a valid result file with two rows. Cells can be numbers, texts, lists and null.
+// result is a valid result file with all types of cells.
 const result = `{"runs": [{"machine": "m", "date": "2026-11-20"}], "columns": ["a", "b"],
 	"rows": [[1.50, "x|y"], [[1, 2.0], null]]}`
 
-// createFolder returns a folder with the given files and an empty folder results.
+// createFolder returns a folder with the given files, by path, and a subfolder results.
 func createFolder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -37,8 +36,6 @@ func createFolder(t *testing.T, files map[string]string) string {
 	return folder
 }
 
-// TestWriteGeneratesTables writes the table of a result file between the markers of a page. --check
-// must accept the page only afterwards.
 func TestWriteGeneratesTables(t *testing.T) {
 	folder := createFolder(t, map[string]string{
 		"results/r.json": result, "p.md": "before\n\n<!-- results/r.json -->\n<!-- end -->\n\nafter\n",
@@ -69,23 +66,20 @@ func TestWriteGeneratesTables(t *testing.T) {
 	}
 }
 
-// TestCompareReportsDifferences checks the errors about invalid or missing result files, and about
-// a page without its table.
 func TestCompareReportsDifferences(t *testing.T) {
 	const markers = "<!-- results/r.json -->\n<!-- end -->\n"
-	// changed returns a folder's files: result, with one part replaced.
-	changed := func(part, replacement string) map[string]string {
+	changedResult := func(part, replacement string) map[string]string {
 		return map[string]string{"results/r.json": strings.Replace(result, part, replacement, 1)}
 	}
 	for _, c := range []struct {
-		files map[string]string // as for createFolder
+		files map[string]string // by path
 		want  string            // part of the error
 	}{
 		{map[string]string{"p.md": markers}, "missing result file results/r.json"},
 		{map[string]string{"results/r.json": `{"when": 1}`}, "unknown field \"when\""},
-		{changed(`"machine": "m", `, ""), "run 0 has no machine"},
-		{changed(`"a", `, ""), "row 0 has 2 cells, but the table has 1 columns"},
-		{changed("null", "{}"), "a number, a string, null or a list of"},
+		{changedResult(`"machine": "m", `, ""), "run 0 has no machine"},
+		{changedResult(`"a", `, ""), "row 0 has 2 cells, but the table has 1 columns"},
+		{changedResult("null", "{}"), "a number, a string, null or a list of"},
 		{map[string]string{"results/r.json": "{}"}, "must not be empty"},
 		{
 			map[string]string{"p.md": markers, "results/r.json": result},
@@ -99,7 +93,6 @@ func TestCompareReportsDifferences(t *testing.T) {
 	}
 }
 
-// TestAddWritesResultFile converts the output of Go benchmarks, and a report of "symmem bench".
 func TestAddWritesResultFile(t *testing.T) {
 	for name, c := range map[string]struct {
 		input string

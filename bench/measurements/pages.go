@@ -13,7 +13,8 @@ import (
 	"symmem/bench/results"
 )
 
-// A page can contain a generated table, between two comments:
+// generatedTable matches a table in a page and the comments around it. In this example, its
+// submatch is "allreduce":
 //
 //	<!-- results/allreduce.json -->
 //	| bytes | time, us |
@@ -22,16 +23,9 @@ import (
 //
 //	[Result file](results/allreduce.json)
 //	<!-- end -->
-//
-// If the result file results/allreduce.json has changed, the lines between the comments are
-// replaced.
-
-// generatedTable matches a generated table and its two comments. Its group is the name of the
-// result file: "allreduce" in the example.
 var generatedTable = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
 
-// readTables returns the tables of all result files as Markdown, by the names of the files. folder
-// is docs/measurements.
+// readTables returns the Markdown tables of the result files in folder/results, by name.
 func readTables(folder string) (map[string]string, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "results", "*.json"))
 	if err != nil {
@@ -62,8 +56,7 @@ func readTables(folder string) (map[string]string, error) {
 	return tables, nil
 }
 
-// regenerate returns the texts of all pages by path. before has the current texts, and after has
-// the texts with new tables.
+// regenerate returns the texts of all pages, by path, before and after an update of their tables.
 func regenerate(folder string) (before, after map[string]string, err error) {
 	tables, err := readTables(folder)
 	if err != nil {
@@ -95,11 +88,10 @@ func regenerate(folder string) (before, after map[string]string, err error) {
 	return before, after, nil
 }
 
-// replaceTables replaces the generated tables in the text of a page. tables has the new ones by the
-// names of result files. If one is missing, it returns an error.
-func replaceTables(text string, tables map[string]string) (string, error) {
+// replaceTables replaces the tables in a page by new ones, given by the name of the result file.
+func replaceTables(page string, tables map[string]string) (string, error) {
 	var err error
-	replace := func(old string) string {
+	newTable := func(old string) string {
 		name := generatedTable.FindStringSubmatch(old)[1]
 		file := "results/" + name + ".json"
 		table, exists := tables[name]
@@ -109,8 +101,8 @@ func replaceTables(text string, tables map[string]string) (string, error) {
 
 		return "<!-- " + file + " -->\n" + table + "\n[Result file](" + file + ")\n<!-- end -->"
 	}
-	newText := generatedTable.ReplaceAllStringFunc(text, replace)
-	return newText, err
+	newPage := generatedTable.ReplaceAllStringFunc(page, newTable)
+	return newPage, err
 }
 
 // writePages writes the pages whose tables have changed.
@@ -131,7 +123,7 @@ func writePages(folder string) error {
 	return errors.Join(errs...)
 }
 
-// checkPages returns an error about the first page, by path, that writePages would change.
+// checkPages returns an error if writePages would change a page.
 func checkPages(folder string) error {
 	before, after, err := regenerate(folder)
 	if err != nil {

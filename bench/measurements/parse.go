@@ -14,14 +14,7 @@ import (
 	"symmem/bench/results"
 )
 
-// parseOutput makes a table of the output of "symmem bench --json" or "go test -bench". Suppose
-// that the second command prints these lines:
-//
-//	BenchmarkAlloc-8  1000  52 ns/op  0 allocs/op
-//	BenchmarkScope-8  2000  31 ns/op
-//
-// The table has the columns benchmark, ns/op and allocs/op. Its second row has no number of
-// allocations, so the last cell is nil.
+// parseOutput converts the output of "symmem bench --json" or "go test -bench" to a table.
 func parseOutput(text []byte) (*results.Result, error) {
 	isJSON := strings.HasPrefix(strings.TrimSpace(string(text)), "{")
 	if isJSON {
@@ -31,18 +24,17 @@ func parseOutput(text []byte) (*results.Result, error) {
 	return parseBenchmarks(string(text))
 }
 
-// tableBuilder builds a table. Each cell is added to the last row, under the name of its column.
+// tableBuilder builds a table whose rows may have different columns.
 type tableBuilder struct {
-	columns []string         // names, in the order in which addCell first saw them
-	rows    []map[string]any // cells by name of the column
+	columns []string         // names, in order of the first use
+	rows    []map[string]any // cells by column name
 }
 
-// startRow adds an empty row.
 func (t *tableBuilder) startRow() {
 	t.rows = append(t.rows, map[string]any{})
 }
 
-// addCell adds a cell to the last row. It adds the column if it is new.
+// addCell adds a cell to the last row.
 func (t *tableBuilder) addCell(column string, value any) {
 	if !slices.Contains(t.columns, column) {
 		t.columns = append(t.columns, column)
@@ -71,7 +63,7 @@ func (t *tableBuilder) result() (*results.Result, error) {
 	return r, nil
 }
 
-// parseReport parses a report of "symmem bench --json". Each result becomes a row.
+// parseReport makes a row of each result in a report of "symmem bench --json".
 func parseReport(text []byte) (*results.Result, error) {
 	var decoded report.Report
 	if err := json.Unmarshal(text, &decoded); err != nil {
@@ -90,7 +82,8 @@ func parseReport(text []byte) (*results.Result, error) {
 		t.addCell("ns", r.Median)
 		t.addCell("p10 ns", r.P10)
 		t.addCell("p90 ns", r.P90)
-		if r.Baseline != nil { // Ratio and BaselineMedian are then not nil either.
+		hasBaseline := r.Baseline != nil // BaselineMedian and Ratio are set together with it.
+		if hasBaseline {
 			ratio := strconv.FormatFloat(*r.Ratio, 'f', 2, 64)
 			t.addCell(*r.Baseline+", ns", *r.BaselineMedian)
 			t.addCell("ratio", json.Number(ratio))
@@ -104,7 +97,7 @@ func parseReport(text []byte) (*results.Result, error) {
 	return t.result()
 }
 
-// toCell returns a number unchanged, and other values as text.
+// toCell converts values other than numbers to text.
 func toCell(value any) any {
 	number, isNumber := value.(float64)
 	if isNumber {
@@ -115,14 +108,14 @@ func toCell(value any) any {
 }
 
 var (
-	// benchmarkLine matches a line of a benchmark. In the example above, its groups are "Alloc", "-8"
-	// and "52 ns/op  0 allocs/op". The 8 is the number of processors, and 1000 that of repetitions.
+	// benchmarkLine has the submatches "Alloc", "-8" and "52 ns/op  0 allocs/op" in the line
+	// "BenchmarkAlloc-8  1000  52 ns/op  0 allocs/op".
 	benchmarkLine = regexp.MustCompile(`(?m)^Benchmark(\S+?)(-\d+)?\s+\d+\s+(.*)$`)
-	// valueAndUnit matches a value with its unit, such as "52 ns/op".
+	// valueAndUnit matches a pair such as "52 ns/op".
 	valueAndUnit = regexp.MustCompile(`(\S+)\s+(\S+)`)
 )
 
-// parseBenchmarks parses the output of "go test -bench". Each benchmark becomes a row.
+// parseBenchmarks makes a row of each benchmark in the output of "go test -bench".
 func parseBenchmarks(text string) (*results.Result, error) {
 	t := &tableBuilder{}
 	for _, line := range benchmarkLine.FindAllStringSubmatch(text, -1) {

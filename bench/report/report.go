@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// Summary summarizes the times of a measurement, in nanoseconds per operation. A measurement has
-// several batches. Each batch runs the operation several times and yields one time, the mean.
+// Summary summarizes the times of a measurement in nanoseconds per operation. Each batch of the
+// measurement runs the operation several times and yields the mean.
 type Summary struct {
 	Median  float64 `json:"ns_per_op"`
 	Min     float64 `json:"min_ns"`
-	P10     float64 `json:"p10_ns"`  // 10th percentile
-	P90     float64 `json:"p90_ns"`  // 90th percentile
-	Batches int     `json:"batches"` // number of batches
+	P10     float64 `json:"p10_ns"` // 10th percentile
+	P90     float64 `json:"p90_ns"` // 90th percentile
+	Batches int     `json:"batches"`
 }
 
-// Summarize summarizes the times of batches, in nanoseconds per operation. Without any, it returns
-// the zero Summary.
+// Summarize summarizes the times of batches in nanoseconds per operation. It returns the zero
+// Summary if there are none.
 func Summarize(times []float64) Summary {
 	n := len(times)
 	if n == 0 {
@@ -38,23 +38,19 @@ func Summarize(times []float64) Summary {
 	}
 }
 
-// Result holds one measurement. It can have a baseline, which is another measurement to compare it
-// with.
+// Result is one measurement. It can be compared with another measurement, the baseline.
 type Result struct {
 	Name   string         `json:"name"`   // of the operation
-	Params map[string]any `json:"params"` // parameters of the operation, such as "bytes"
-	// Summary contains the times.
+	Params map[string]any `json:"params"` // of the operation, such as "bytes"
 	Summary
-	// AllocsPerOp is the number of allocations by Go per operation.
-	AllocsPerOp float64 `json:"allocs_per_op"`
-	// Baseline is the name of the baseline. Baseline, BaselineMedian and Ratio are nil without one.
+	AllocsPerOp float64 `json:"allocs_per_op"` // allocations by Go
+	// Baseline is the name of the baseline. Without one, Baseline, BaselineMedian and Ratio are nil.
 	Baseline       *string  `json:"baseline"`
 	BaselineMedian *float64 `json:"baseline_ns_per_op"`
 	Ratio          *float64 `json:"ratio"` // BaselineMedian divided by Median, or 0 if Median is 0
-	// Limit is the longest permitted median in nanoseconds. 0 means no limit.
-	Limit float64 `json:"bar_ns,omitempty"`
-	// Figures holds other numbers by name.
-	Figures map[string]float64 `json:"counts,omitempty"`
+	// Limit is the longest permitted median in nanoseconds, or 0 without a limit.
+	Limit   float64            `json:"bar_ns,omitempty"`
+	Figures map[string]float64 `json:"counts,omitempty"` // other numbers by name
 }
 
 // CompareTo sets the baseline and computes the ratio.
@@ -72,11 +68,11 @@ func (r *Result) CompareTo(name string, baseline Summary) {
 // IsOverLimit reports whether the median exceeds the limit.
 func (r *Result) IsOverLimit() bool { return r.Limit > 0 && r.Median > r.Limit }
 
-// Machine describes the machine on which a report was made.
+// Machine describes the machine of a benchmark run.
 type Machine struct {
-	Go         string `json:"go"`         // version of Go
-	Arch       string `json:"arch"`       // GOARCH
-	Processors int    `json:"processors"` // number of processors
+	Go         string `json:"go"`   // version of Go
+	Arch       string `json:"arch"` // GOARCH
+	Processors int    `json:"processors"`
 }
 
 // Report holds all results of a benchmark run.
@@ -84,13 +80,10 @@ type Report struct {
 	Bench   string   `json:"bench"` // name of the benchmark
 	Machine Machine  `json:"machine"`
 	Results []Result `json:"results"`
-	// Worst names the result with the lowest ratio. It is nil unless SetWorst has found one.
-	Worst *Worst `json:"worst,omitempty"`
-	// RoundTrip is the time of a message between two processors and back. It is nil if it was not
-	// measured.
+	Worst   *Worst   `json:"worst,omitempty"` // nil unless SetWorst has found one
+	// RoundTrip is the time of a message between two processors and back, or nil if not measured.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
-	// Error is the reason why the run stopped early, or "".
-	Error string `json:"error,omitempty"`
+	Error     string `json:"error,omitempty"` // why the run stopped early, or ""
 }
 
 // Worst names the result with the lowest ratio.
@@ -105,7 +98,7 @@ func New(name string, m Machine) *Report {
 	return &Report{Bench: name, Machine: m, Results: noResults}
 }
 
-// SetWorst sets Worst to the result with the lowest ratio, if any result has a ratio.
+// SetWorst sets Worst to the lowest ratio of a result, if any has one.
 func (r *Report) SetWorst() {
 	for i := range r.Results {
 		result := &r.Results[i]
@@ -166,19 +159,19 @@ func Duration(ns float64) string {
 		return formatDigits(ns/1e6) + " ms"
 	case ns >= 1e3:
 		return formatDigits(ns/1e3) + " us"
+	default:
+		return formatDigits(ns) + " ns"
 	}
-
-	return formatDigits(ns) + " ns"
 }
 
-// formatDigits formats a number with three digits, or with more if it is at least 1000. The bounds
-// take rounding into account: 9.996 becomes 10.0 and not 10.00.
+// formatDigits formats a number with at least three digits, such as 1.23, 12.3, 123 and 1234.
 func formatDigits(number float64) string {
+	const roundsTo10, roundsTo100 = 9.995, 99.95
 	decimals := 2
 	switch {
-	case number >= 99.95:
+	case number >= roundsTo100:
 		decimals = 0
-	case number >= 9.995:
+	case number >= roundsTo10:
 		decimals = 1
 	}
 

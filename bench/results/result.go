@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// A result file looks like this:
+// Result is a table of measurements and its origin. An example of a result file:
 //
 //	{
 //	  "runs": [
@@ -24,14 +24,12 @@ import (
 //	  ]
 //	}
 //
-// Its table in Markdown, where the cell of two times has become "5.30 / 5.31":
+// Its table in Markdown:
 //
 //	| bytes | time, us |
 //	|---|---|
 //	| 1024 | 5.20 |
 //	| 4096 | 5.30 / 5.31 |
-
-// Result holds a table of measurements and describes the runs that produced it.
 type Result struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"` // names with units
@@ -39,9 +37,9 @@ type Result struct {
 	Rows [][]any `json:"rows"`
 }
 
-// Run describes a run of a command that measures. Only Machine and Date are required.
+// Run describes the measurement of a table. Only Machine and Date are required.
 type Run struct {
-	Part      string `json:"part,omitempty"` // part of the table, or "" for the whole table
+	Part      string `json:"part,omitempty"` // measured part of the table, or "" for all of it
 	Machine   string `json:"machine"`
 	Libraries string `json:"libraries,omitempty"` // names and versions
 	Date      string `json:"date"`                // such as 2026-11-20
@@ -63,7 +61,6 @@ func Read(text []byte) (*Result, error) {
 	return r, err
 }
 
-// validate returns an error about the first field that is missing or not valid.
 func (r *Result) validate() error {
 	if len(r.Runs) == 0 || len(r.Columns) == 0 || len(r.Rows) == 0 {
 		return errors.New("runs, columns and rows must not be empty")
@@ -92,8 +89,7 @@ func (r *Result) validate() error {
 	return nil
 }
 
-// Encode encodes a result file as JSON. Each row of the table is on one line, so that differences
-// between files are readable.
+// Encode encodes a result file as JSON with one line per row, for readable diffs.
 func (r *Result) Encode() ([]byte, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
@@ -130,8 +126,7 @@ func (r *Result) Encode() ([]byte, error) {
 	return text, nil
 }
 
-// encodeLine returns value as JSON on one line. Unlike json.Marshal, it does not escape <, > and &,
-// so that they are readable.
+// encodeLine returns value as JSON on one line. Unlike json.Marshal, it does not escape <, > and &.
 func encodeLine(value any) ([]byte, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -162,7 +157,7 @@ func (r *Result) Markdown() (string, error) {
 	return out.String(), nil
 }
 
-// writeRow writes a row of a Markdown table, with the texts of its cells.
+// writeRow writes a row of a Markdown table.
 func writeRow(out *strings.Builder, cells []string) {
 	out.WriteString("|")
 	for _, cell := range cells {
@@ -177,8 +172,7 @@ func writeRow(out *strings.Builder, cells []string) {
 	out.WriteString("\n")
 }
 
-// formatCell returns a cell as text for Markdown. It returns an error if the cell's type is not
-// allowed.
+// formatCell formats a cell for Markdown. It rejects types other than those of Rows.
 func formatCell(cell any) (string, error) {
 	switch cell := cell.(type) {
 	case nil:

@@ -1,11 +1,12 @@
-// Command against compares the speed of collectives on the host between two checkouts of symmem. It
-// builds the command of each checkout and runs the two in turns, so that other programs on the
-// machine slow down both.
+// Command against compares the speed of host collectives between two checkouts of symmem.
 //
 //	go run ./bench/host/against [flags] OLD NEW
 //
-// OLD and NEW are the folders of the checkouts. Ratios are old time divided by new time. The exit
-// code is 1 if any ratio is below -bar, and 2 if the measurement fails.
+// OLD and NEW are the folders of the checkouts. A ratio is the old time divided by the new time.
+// The exit code is 1 if any ratio is below -bar, and 2 if the measurement fails.
+//
+// Runs of OLD and NEW alternate, so that other programs on the machine slow down both. The result
+// is the median of the ratios of all pairs of runs.
 package main
 
 import (
@@ -24,12 +25,7 @@ import (
 	"symmem/bench/report"
 )
 
-// Other programs can slow down the machine. If they began between all runs of OLD and all runs of
-// NEW, then NEW would look slow. Instead, OLD and NEW run in pairs: one run of each, immediately
-// after each other. Each pair yields a ratio. The result is the median of the ratios, so a few
-// disturbed pairs do not change it.
-
-// config holds the arguments of the command. parseFlags describes its fields.
+// config holds the arguments of the command, see parseFlags.
 type config struct {
 	oldFolder, newFolder string
 	pairs                int
@@ -40,7 +36,7 @@ type config struct {
 	minRatio             float64
 }
 
-// errSlower means that a ratio is below minRatio.
+// errSlower means that a ratio is below -bar.
 var errSlower = errors.New("the new checkout is slower")
 
 func main() {
@@ -65,7 +61,7 @@ func main() {
 	os.Exit(2)
 }
 
-// parseFlags parses the arguments of the command. It prints the usage if they are not valid.
+// parseFlags prints the usage to stderr if the arguments are not valid.
 func parseFlags(args []string, stderr io.Writer) (*config, error) {
 	c := &config{}
 	flags := flag.NewFlagSet("against", flag.ContinueOnError)
@@ -95,8 +91,7 @@ func parseFlags(args []string, stderr io.Writer) (*config, error) {
 	return c, nil
 }
 
-// run builds both checkouts, measures them in turns and writes a table to stdout. It returns
-// errSlower if a ratio is below c.minRatio.
+// run builds and measures both checkouts, and writes a table to stdout.
 func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 	folder, err := os.MkdirTemp("", "against-")
 	if err != nil {
@@ -107,25 +102,22 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 		removeErr := os.RemoveAll(folder)
 		err = errors.Join(err, removeErr)
 	}()
-	var programs [2]string // of the old and the new checkout
-	for i, source := range []string{c.oldFolder, c.newFolder} {
-		programs[i] = filepath.Join(folder, strconv.Itoa(i), "symmem")
-		if err := buildProgram(ctx, source, programs[i]); err != nil {
+	var programs [2]string // by checkout: 0 is old, 1 is new
+	for checkout, source := range []string{c.oldFolder, c.newFolder} {
+		programs[checkout] = filepath.Join(folder, strconv.Itoa(checkout), "symmem")
+		if err := buildProgram(ctx, source, programs[checkout]); err != nil {
 			return err
 		}
 	}
 
 	t := newTable()
 	for pair := range c.pairs {
-		// The checkouts take turns in being the first of a pair.
-		first := pair % 2
+		first := pair % 2 // The old and the new checkout start pairs alternately.
 		second := 1 - first
-		if err := c.measure(ctx, programs[first], first, t); err != nil {
-			return err
-		}
-
-		if err := c.measure(ctx, programs[second], second, t); err != nil {
-			return err
+		for _, checkout := range []int{first, second} {
+			if err := c.measure(ctx, programs[checkout], checkout, t); err != nil {
+				return err
+			}
 		}
 
 		fmt.Fprintf(stderr, "%d of %d pairs\n", pair+1, c.pairs)
@@ -143,7 +135,7 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 	return nil
 }
 
-// buildProgram builds the command of the checkout in the folder source.
+// buildProgram builds the symmem command of the checkout in the folder source.
 func buildProgram(ctx context.Context, source, program string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/symmem")
 	cmd.Dir = source
@@ -155,9 +147,8 @@ func buildProgram(ctx context.Context, source, program string) error {
 	return nil
 }
 
-// measure runs a program and adds its results to t. index is 0 for the old checkout, and 1 for the
-// new one.
-func (c *config) measure(ctx context.Context, program string, index int, t *table) error {
+// measure runs the program of a checkout, 0 (old) or 1 (new), and adds the results to t.
+func (c *config) measure(ctx context.Context, program string, checkout int, t *table) error {
 	r, err := runBench(ctx, program, []string{
 		"collective",
 		"--ranks", strconv.Itoa(c.ranks),
@@ -174,7 +165,7 @@ func (c *config) measure(ctx context.Context, program string, index int, t *tabl
 	}
 
 	for i := range r.Results {
-		t.add(index, &r.Results[i])
+		t.add(checkout, &r.Results[i])
 	}
 
 	return nil

@@ -8,31 +8,31 @@ import (
 	"symmem/bench/results"
 )
 
-// table collects the times of both programs by benchmark. A benchmark is a collective with a size.
+// table collects the times of both checkouts by benchmark, such as "all_reduce, 8 bytes".
 type table struct {
 	names []string          // names of the benchmarks, in order of appearance
 	times map[string]*times // by name
 }
 
-// times holds the times of one benchmark in nanoseconds. Index 0 has a time for each run of the old
-// program, and index 1 for each run of the new one.
+// times holds the times of one benchmark in nanoseconds, for each run of checkout 0 (old) and 1
+// (new).
 type times [2][]float64
 
 func newTable() *table { return &table{times: map[string]*times{}} }
 
-// add adds the result of a run. index is that of the program in times.
-func (t *table) add(index int, r *report.Result) {
+// add adds the result of one benchmark in a run of a checkout.
+func (t *table) add(checkout int, r *report.Result) {
 	name := fmt.Sprintf("%s, %v bytes", r.Name, r.Params["bytes"])
 	if t.times[name] == nil {
 		t.times[name] = &times{}
 		t.names = append(t.names, name)
 	}
 
-	t.times[name][index] = append(t.times[name][index], r.Median)
+	t.times[name][checkout] = append(t.times[name][checkout], r.Median)
 }
 
-// ratios returns the old time divided by the new time for each pair of runs. It ignores new times
-// of 0.
+// ratios returns the old time divided by the new time for each pair of runs with a nonzero new
+// time.
 func (t *times) ratios() (ratios []float64) {
 	oldTimes, newTimes := t[0], t[1]
 	for i := range min(len(oldTimes), len(newTimes)) {
@@ -44,7 +44,7 @@ func (t *times) ratios() (ratios []float64) {
 	return ratios
 }
 
-// write writes the table as Markdown.
+// write formats the table as Markdown.
 func (t *table) write(out io.Writer) error {
 	r := results.Result{Columns: []string{
 		"figure", "old, ns", "new, ns", "old over new", "10th to 90th percentile", "pairs",
@@ -60,7 +60,7 @@ func (t *table) write(out io.Writer) error {
 			fmt.Sprintf("%.1f", newTime),
 			fmt.Sprintf("%.3f", ratios.Median),
 			fmt.Sprintf("%.3f to %.3f", ratios.P10, ratios.P90),
-			float64(ratios.Batches), // the number of ratios
+			float64(ratios.Batches), // number of ratios
 		})
 	}
 

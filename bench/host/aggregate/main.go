@@ -1,15 +1,16 @@
-// Command aggregate makes tables of the rows that bench/host/peers.sh prints.
+// Command aggregate makes tables from the benchmark results of bench/host/peers.sh, one CSV row per
+// result and launch.
 //
-//	aggregate rows LABEL < report.json   print the report of "symmem bench collective --json" as rows
+//	aggregate rows LABEL < report.json   print a report of "symmem bench collective --json" as rows
 //	aggregate table FILE                 print all rows of a file as Markdown tables
 //	aggregate results FILE FOLDER        write the tables as result files for docs/measurements
 //
-// The environment variables MACHINE, LIBRARIES, DATE, COMMIT and COMMAND give the origin of the
-// results.
+// The environment variables MACHINE, LIBRARIES, DATE, COMMIT and COMMAND describe the run in result
+// files.
 //
-// The columns of a row are label, ranks, operation, bytes, and three times in microseconds: median,
-// 10th and 90th percentile. Rows in FILE have two more: the round-trip times between two processors
-// before and after the run, in nanoseconds. Lines that begin with # are comments.
+// The columns are label, ranks, operation, bytes, and median, 10th and 90th percentile of the time
+// in microseconds. FILE has two more columns, the round-trip time between two processors before and
+// after the run in nanoseconds. Lines that begin with # are comments.
 package main
 
 import (
@@ -58,7 +59,6 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	return errUsage
 }
 
-// originFromEnvironment returns the description of the run that result files contain.
 func originFromEnvironment() results.Run {
 	return results.Run{
 		Machine:   os.Getenv("MACHINE"),
@@ -69,7 +69,6 @@ func originFromEnvironment() results.Run {
 	}
 }
 
-// readFile reads the rows of a file.
 func readFile(file string) (*launchResults, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -84,7 +83,7 @@ func readFile(file string) (*launchResults, error) {
 	return launches, nil
 }
 
-// printRows prints a row for each result of a report, except those of calls in place, which other
+// printRows prints a row for each result of a report. It skips in-place calls, which other
 // libraries do not measure.
 func printRows(label string, in io.Reader, out io.Writer) error {
 	var decoded report.Report

@@ -10,9 +10,6 @@ import (
 	"symmem/bench/results"
 )
 
-// TestRowsContainOutOfPlaceResults prints a report as rows. Calls in place are left out. The
-// columns are label, ranks, operation, bytes, and three times in microseconds: median, 10th and
-// 90th percentile.
 func TestRowsContainOutOfPlaceResults(t *testing.T) {
 	report := `{"bench":"collective","results":[
 		{"name":"all_reduce","params":{"bytes":67108864,"ranks":2,"in_place":false},
@@ -28,11 +25,10 @@ func TestRowsContainOutOfPlaceResults(t *testing.T) {
 	}
 }
 
-// exampleRows has rows of several libraries, and of limit, a C program without checks. After the
-// columns above come the round-trip times in nanoseconds between two processors, before and after
-// the run. Less than 200 ns means that the processors are near, and more that they are far. The row
-// with 105 and 460 is dropped, because the processors were near only before the run. The
-// percentiles are 0, because tables do not contain them.
+// exampleRows has the columns label, ranks, operation, bytes, median in us, two unused percentiles,
+// and the round-trip times in ns between two processors before and after the run. Below 200 ns, the
+// processors are near. The row with 105 and 460 is dropped, because they did not stay near. limit
+// is a C program without checks, not a peer.
 const exampleRows = `symmem,2,all_reduce,8,0.5,0,0,105,110
 symmem,2,all_reduce,8,0.3,0,0,105,110
 symmem,2,all_reduce,8,0.4,0,0,105,110
@@ -44,9 +40,7 @@ fast,2,all_reduce,8,0.8,0,0,105,110
 fast,2,all_reduce,8,3,0,0,260,300
 `
 
-// TestTableComparesMediansWithBestPeer prints exampleRows as tables. A cell has the median of the
-// launches (0.3, 0.4 and 0.5 for symmem) and their number. The best peer is fast, because limit
-// does not count as one. Its time of 0.8 is 2.00 times our 0.4, and the limit of 0.2 is 0.50 times.
+// A cell has the median and number of launches.
 func TestTableComparesMediansWithBestPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.csv")
 	if err := os.WriteFile(path, []byte(exampleRows), 0o600); err != nil {
@@ -73,9 +67,8 @@ func TestTableComparesMediansWithBestPeer(t *testing.T) {
 	}
 }
 
-// TestResultFilesHaveTablesAndOrigin writes exampleRows as result files. Their origin comes from
-// environment variables, of which MACHINE is required.
 func TestResultFilesHaveTablesAndOrigin(t *testing.T) {
+	const machine = "two processors"
 	folder := t.TempDir()
 	rows := filepath.Join(folder, "rows.csv")
 	if err := os.WriteFile(rows, []byte(exampleRows), 0o600); err != nil {
@@ -87,7 +80,7 @@ func TestResultFilesHaveTablesAndOrigin(t *testing.T) {
 		t.Error("results without MACHINE returned no error")
 	}
 
-	t.Setenv("MACHINE", "two processors")
+	t.Setenv("MACHINE", machine)
 	t.Setenv("DATE", "2026-11-20")
 	if err := run(command, nil, nil); err != nil {
 		t.Fatal(err)
@@ -103,13 +96,14 @@ func TestResultFilesHaveTablesAndOrigin(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if got := r.Runs[0].Machine; got != "two processors" {
-		t.Errorf("got machine %q, want %q", got, "two processors")
+	if got := r.Runs[0].Machine; got != machine {
+		t.Errorf("got machine %q, want %q", got, machine)
 	}
 
 	const symmemColumn = 1 // after the bytes
-	if got := r.Rows[0][symmemColumn]; got != "0.4 (3)" {
-		t.Errorf("got %v as the time of symmem, want its median and launches, %q", got, "0.4 (3)")
+	const wantCell = "0.4 (3)"
+	if got := r.Rows[0][symmemColumn]; got != wantCell {
+		t.Errorf("got %v as the time of symmem, want its median and launches, %q", got, wantCell)
 	}
 }
 
@@ -124,7 +118,7 @@ func TestInvalidInputIsRejected(t *testing.T) {
 
 	for _, text := range []string{
 		"a,b\n",                                  // too few columns
-		"ours,2,all_reduce,8,fast,0,0,105,110\n", // a median that is no number
+		"ours,2,all_reduce,8,fast,0,0,105,110\n", // a median that is not a number
 	} {
 		if _, err := readRows(strings.NewReader(text)); err == nil {
 			t.Errorf("readRows(%q) returned no error", text)
