@@ -11,10 +11,6 @@ import (
 // (rdtsc), which is three times as fast as reading the system clock, and reads both every 1 ms. The
 // tick length is known 5 ms after the first reading. Until then, clock reads both in every call.
 //
-// For example, the first reading is 1,000 ticks at 0 ns, and the latest is 20,001,000 ticks at
-// 10,000,000 ns, so a tick takes 0.5 ns. At 20,003,000 ticks, the time is 10,000,000 ns plus
-// 2,000*0.5 ns.
-//
 // A clock is not safe for concurrent use.
 type clock struct {
 	start                       time.Time // of the trace
@@ -40,7 +36,7 @@ func (c *clock) now() uint64 {
 	return c.latestReading.elapsed + c.nanoseconds(ticks)
 }
 
-// nanoseconds converts ticks to nanoseconds, ticks*tickLength/2^32.
+// nanoseconds returns ticks*tickLength/2^32.
 func (c *clock) nanoseconds(ticks uint64) uint64 {
 	high, low := bits.Mul64(ticks, c.tickLength)
 	return high<<32 | low>>32

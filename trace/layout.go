@@ -94,7 +94,6 @@ const (
 // site (the call site), name and text are text numbers.
 type payload struct{ a, b, c uint64 }
 
-// Masks of the lowest bits of a word.
 const (
 	mask16 = 1<<16 - 1
 	mask32 = 1<<32 - 1

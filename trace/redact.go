@@ -9,12 +9,8 @@ import (
 	"symmem/event"
 )
 
-// A trace consists of a header, records, and texts to which records refer by number. Redact first
-// replaces the number of every call site, such as that of "/home/me/train.py:12", by 0, the empty
-// text. It then clears texts that are no longer used, and removes paths from the others: "panic at
-// /home/me/train.py:12" becomes "panic at ?".
-
-// Redact removes the name of the machine, call sites, file paths and stacks from the trace in b.
+// Redact removes the name of the machine, call sites, file paths and stacks from the trace in b,
+// which consists of a header, records, and texts to which records refer by number.
 //
 // It keeps other texts, such as the names of groups, but may remove words that follow a path,
 // because paths can contain spaces. Errors wrap ErrFormat. After an error, b is unchanged.
@@ -132,7 +128,7 @@ var (
 	fileNamePattern = regexp.MustCompile(`[\w./~+-]+\.\w{1,4}:\d+`)
 )
 
-// withoutPaths drops all lines of a text but the first, because they may be a stack, and replaces
+// withoutPaths returns the first line of a text, without the stack that may follow, and replaces
 // each path by "?". The result is never longer than the text.
 func withoutPaths(text string) string {
 	line, _, _ := strings.Cut(text, "\n")

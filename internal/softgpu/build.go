@@ -32,7 +32,6 @@ func Build() (cuda, nccl string, err error) {
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), nil
 }
 
-// File names and sonames of the libraries.
 const (
 	cudaName = "libcuda.so.1"
 	ncclName = "libnccl.so.2"

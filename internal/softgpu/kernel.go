@@ -43,10 +43,8 @@ func compileKernels(dir string, flags []string) (string, error) {
 	return object, err
 }
 
-// kernelsIn returns the folder of the kernel sources.
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
-// kernelFlags returns the flags with which g++ compiles the kernels for the CPU.
 func kernelFlags(dir string) []string {
 	emulatedDevice := filepath.Join(dir, "src", "gpu")
 	kernelHeaders := filepath.Join(kernelsIn(dir), "src")

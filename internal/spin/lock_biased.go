@@ -26,8 +26,8 @@ import (
 // If the owner's check precedes the barrier, its store to busy is visible after the barrier.
 // Otherwise, the check finds nil, and the owner clears busy and competes for held.
 //
-// Every bias is a new variable, so a former owner cannot clear busy of the next one. A lock has
-// biases only if the kernel supports the barrier, membarrier(2).
+// Every bias is a new variable, so a former owner cannot clear busy of the next owner. Kernels
+// without membarrier(2) permit no bias.
 type Lock struct {
 	bias        atomic.Pointer[bias] // nil if the lock has no bias
 	heldBias    *bias                // bias used by the holder; nil if the holder set held
@@ -106,8 +106,7 @@ func (l *Lock) endBias() *bias {
 	return b
 }
 
-// A waiting goroutine yields, then sleeps. Its sleeps grow from 50 µs to 800 µs, so Unlock need not
-// wake it.
+// A waiting goroutine yields, then sleeps for 50 us to 800 us, so Unlock need not wake it.
 const (
 	yieldRounds       = 100
 	firstSleep        = 50 * time.Microsecond
@@ -194,8 +193,7 @@ const (
 	membarrierRegister  = 1 << 4 // MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED
 )
 
-// canBarrier registers this process for barrier, and returns false if the kernel does not support
-// it.
+// canBarrier registers this process for barrier, and reports whether the kernel supports it.
 var canBarrier = sync.OnceValue(func() bool {
 	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierRegister, 0, 0)
 	return errno == 0

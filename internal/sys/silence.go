@@ -84,15 +84,13 @@ func limitSilence(conn syscall.RawConn) error {
 type Silence int
 
 const (
-	// Answering means that the machine has answered recently.
-	Answering Silence = iota
-	// Suspect means that the machine has not answered the last probe yet, which may be lost or late.
-	Suspect
-	// Silent means that the machine has not answered for almost SilenceLimit.
-	Silent
+	Answering Silence = iota // The machine has answered recently.
+	Suspect                  // The last probe has no answer yet, and may be lost or late.
+	Silent                   // The last answer came almost SilenceLimit ago.
 )
 
-// SilenceOf returns Answering if the connection is closed or does not use TCP.
+// SilenceOf returns the state of the machine at the other end of a connection. It returns Answering
+// if the connection is closed or does not use TCP.
 func SilenceOf(conn net.Conn) Silence {
 	tcpConn, isTCP := conn.(*net.TCPConn)
 	if !isTCP {
