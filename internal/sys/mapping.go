@@ -31,8 +31,7 @@ func Reserve(bytes, align int64) (*Mapping, error) {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
 	}
 
-	// Unmap the addresses before and after the aligned range. If unmap fails, they merely stay
-	// reserved.
+	// Unmap the addresses before and after the aligned range. After a failure, they stay reserved.
 	bytesBefore := int64(-uintptr(reserved) & uintptr(align-1))
 	bytesAfter := align - bytesBefore
 	base := unsafe.Add(reserved, bytesBefore)
@@ -153,7 +152,7 @@ func (m *Mapping) Protect(allowAccess bool) error {
 // Shrink shortens a reservation to a number of bytes, rounded up to a multiple of PageSize. It does
 // nothing if the reservation is already closed or short enough.
 func (m *Mapping) Shrink(bytes int64) error {
-	newBytes := (bytes + PageSize - 1) &^ (PageSize - 1) // rounded up
+	newBytes := (bytes + PageSize - 1) &^ (PageSize - 1)
 	isClosed := m.base == nil
 	if isClosed || newBytes >= m.bytes {
 		return nil

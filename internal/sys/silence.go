@@ -83,6 +83,7 @@ func limitSilence(conn syscall.RawConn) error {
 // Silence describes whether the machine at the other end of a TCP connection answers.
 type Silence int
 
+// States of the other machine.
 const (
 	Answering Silence = iota // The machine has answered recently.
 	Suspect                  // The last probe has no answer yet, and may be lost or late.
