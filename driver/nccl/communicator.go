@@ -13,16 +13,16 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator is one rank's handle for a group. mu guards windows, recordings of captured calls
-// and writes to the history. It also serializes calls to NCCL's communicator.
+// communicator is one rank's handle for a group. mu guards the windows, the recorder and writes to
+// the history, and serializes calls to NCCL's communicator.
 type communicator struct {
 	// The fields that every launch uses come first, in few cache lines.
 
 	device            *Device
-	plane             control.Plane // connects the ranks outside NCCL; keeps the error of a failure
+	plane             control.Plane // connects the ranks outside NCCL; its Cause ended the group
 	comparisonEnabled atomic.Bool   // set by SetCheck
 	isClosing         atomic.Bool   // set by Close
-	isLevel           bool          // set for a communicator that a two-level group uses
+	isLevel           bool          // runs parts of a two-level group's collectives
 	mu                groupLock
 	busy              stream.BusyStreams // with unfinished work of the group
 	history           history
@@ -34,23 +34,23 @@ type communicator struct {
 	lockPosition uint64    // goroutines lock several communicators in ascending order
 	members      []*member // by group rank
 	comm         *ncclComm
-	group        stream.Group // &owner
-	direct       directPath
+	group        stream.Group // points to owner
+	direct       directPath   // runs symmem's own kernels
 	messages     p2p.Messages
-	graphs       sync.WaitGroup // symmem's open graphs with calls of the group
-	windowGraphs atomic.Int64   // open graphs with calls on the window path
-	runTimer     runTimer
+	openGraphs   sync.WaitGroup // symmem's open graphs with calls of the group
+	windowGraphs atomic.Int64   // open graphs with NCCL kernels that access windows
+	runTimer     runTimer       // measures calls on the GPU
 
-	twoLevel // runs collectives within each machine, then between machines
+	twoLevel // collectives that run within each machine, then between machines
 
-	registrar registrar // registers memory of all ranks with NCCL as windows
+	registrar registrar // registers memory of all ranks as windows
 	recorder  recorder  // adds calls to CUDA graphs that other libraries capture
 	comparer  comparer  // checks that all ranks launch the same calls
 	faults    faults    // finds the cause of a failure
 	watcher   watcher   // looks for failures while work is unfinished
 	owner     owner     // represents the group to streams and messages
 	teardown  teardown  // frees the communicator
-	stages    stages    // channels that announce the progress of the teardown
+	stages    stages    // announces the progress of the teardown
 }
 
 var (
@@ -84,12 +84,13 @@ func (c *communicator) Cause() error { return c.plane.Cause() }
 
 func (c *communicator) CheckPeers() { c.faults.checkPeers() }
 
-// Exchange returns the payloads of all ranks, by group rank. Lanes are independent channels.
+// Exchange returns the payloads of all ranks, by group rank. Exchanges on different lanes are
+// independent.
 func (c *communicator) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
 	if lane != driver.LaneFault { // LaneFault also works in a failed group
-		_ = c.faults.checkKernels() // a fault makes plane.Exchange fail
+		_ = c.faults.checkKernels() // plane.Exchange returns the error if a kernel has failed
 	}
 
 	return c.plane.Exchange(ctx, lane, payload)
@@ -123,7 +124,7 @@ func (c *communicator) Register(
 	return w, nil
 }
 
-// UseWindows registers all windows with NCCL, including those of later calls of Register.
+// UseWindows registers all present and future windows with NCCL.
 func (c *communicator) UseWindows(ctx context.Context) error {
 	return c.registrar.registerAllWithNCCL(ctx)
 }
@@ -142,7 +143,7 @@ func (c *communicator) Close() error {
 	c.finishCollectives()
 	unmatchedErr := c.messages.UnmatchedError()
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
-		// A peer's failure is an error of Close only if it may explain unmatched messages.
+		// The failure of a peer is no error of Close, but may explain unmatched messages.
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatchedErr != nil {
 			unmatchedErr = errors.Join(peerErr, unmatchedErr)
@@ -158,8 +159,8 @@ func (c *communicator) Close() error {
 
 const maxCloseWaits = 3 // in case a peer never stops launching
 
-// finishCollectives waits for the collectives that all ranks have launched, and withdraws this rank
-// from the others.
+// finishCollectives waits for the collectives that all ranks have launched. The other collectives
+// fail, on this rank and on ranks that launch them later.
 func (c *communicator) finishCollectives() {
 	for range maxCloseWaits {
 		if c.plane.Cause() != nil {
@@ -171,30 +172,30 @@ func (c *communicator) finishCollectives() {
 			return
 		}
 
-		// Withdraw returns false if the missing ranks have just launched the collective, which can then
-		// complete. Otherwise, it makes their launches fail.
-		hasWithdrawn := c.plane.Withdraw()
-		if hasWithdrawn || !isRankMissing {
+		hasRevoked := c.plane.Withdraw() // false if all ranks have launched the last collective
+		hasMissingRankLaunched := isRankMissing && !hasRevoked
+		if !hasMissingRankLaunched {
 			return
 		}
 	}
 }
 
-// awaitWork waits until the group's work has ended or cannot complete, for at most the group's
+// awaitWork waits until the group's work has ended or depends on a peer, for at most the group's
 // timeout. isRankMissing is set if a rank has failed or has not launched the last collective.
 func awaitWork(c *communicator) (hasEnded, isRankMissing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
-	isDone := func() bool {
+	shouldStop := func() bool {
 		lastCollective, _ := c.history.lastCall()
 		hasEnded = isIdle(&c.mu, &c.busy)
 		isRankMissing = !hasEnded && !c.faults.canComplete(lastCollective)
-		return hasEnded || isRankMissing || c.messages.HasUnanswered() || c.plane.Cause() != nil
-	}
-	_ = gpu.Poll(ctx, isDone) // a timeout leaves the results of the last poll
-	if !hasEnded {
-		hasEnded = isIdle(&c.mu, &c.busy)
-	}
+		if hasEnded || isRankMissing {
+			return true
+		}
 
+		return c.messages.HasUnanswered() || c.plane.Cause() != nil
+	}
+	_ = gpu.Poll(ctx, shouldStop) // after a timeout, the results of the last poll are valid
+	hasEnded = hasEnded || isIdle(&c.mu, &c.busy)
 	return hasEnded, isRankMissing
 }

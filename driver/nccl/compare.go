@@ -10,34 +10,39 @@ import (
 )
 
 // comparer detects ranks that launch different calls, such as an AllReduce on rank 0 and a
-// Broadcast on rank 1. It compares digests (hashes) of the arguments: on the GPU if symmem's own
-// kernels run the call, and otherwise between the hosts, before the launch.
+// Broadcast on rank 1. Ranks exchange digests (hashes) of a call's arguments. Symmem's own kernels
+// compare them on the GPU. For other calls, the hosts compare them before the launch.
+//
+// A ticket is the number of a collective in the group.
 type comparer struct {
 	cfg    *driver.GroupConfig
 	plane  control.Plane // connects the ranks outside NCCL
 	direct *directPath   // runs symmem's own kernels
 	faults *faults
-	// comparedCall is the call that the hosts are comparing, or nil.
-	comparedCall atomic.Pointer[driver.Call]
+
+	comparedCall atomic.Pointer[driver.Call] // compared by the hosts at the moment, or nil
 }
 
-// announce publishes the digest of a call, before the history records it. Other ranks use the
-// announcements to explain a failure.
+// announce publishes the digest of a call, so that other ranks can explain a failure.
 func (c *comparer) announce(call *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, call.Digest)
 	}
 }
 
+// compare leaves the comparison to symmem's own kernels if they run the call and the ranks can
+// announce digests.
 func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare bool) error {
 	if kernelsWillCompare && c.direct.announcements != nil {
-		return c.checkPeersBeforeKernels(call, ticket)
+		return c.checkPeerFailure(call, ticket)
 	}
 
 	return c.compareOverPlane(call, ticket)
 }
 
-func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) error {
+// checkPeerFailure returns an error if the group or a peer has failed. A peer that has launched a
+// different call explains its failure best.
+func (c *comparer) checkPeerFailure(call *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil {
 		return err
 	}
@@ -53,21 +58,21 @@ func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) err
 	return c.faults.failAfterPeerInCall(call, ticket)
 }
 
-// compareOverPlane waits for the other ranks.
+// compareOverPlane waits until all ranks have exchanged their digests of the call.
 func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
 	c.comparedCall.Store(call)
 	defer c.comparedCall.Store(nil)
 	err := c.plane.Compare(ticket, call)
 	if err == nil && call.Operation == driver.AllToAllV {
-		err = c.compareSplits(call, ticket)
+		err = c.checkSplits(call, ticket)
 	}
 
 	return err
 }
 
-// compareSplits checks that each rank sends the sizes that the others expect, because NCCL hangs on
-// a difference. Digests cannot cover these sizes, which legitimately differ between ranks.
-func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
+// checkSplits checks that each rank of an AllToAllV sends the counts that the others expect. NCCL
+// would hang otherwise. Digests omit these counts, because correct counts can differ between ranks.
+func (c *comparer) checkSplits(call *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
 	encodedSplits, err := c.plane.Exchange(ctx, driver.LaneCalls, encodeSplits(call.Splits))

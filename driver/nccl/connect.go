@@ -166,7 +166,7 @@ func (c *communicator) initParts(j *joiner) {
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, group: c.group,
 		comm: c.comm, exchange: &c.direct.exchange, messages: &c.messages, runTimer: &c.runTimer,
 		isMultiMachine: countMachines(c.members) > 1,
-		registrar:      &c.registrar, recorder: &c.recorder, stages: &c.stages, openGraphs: &c.graphs,
+		registrar:      &c.registrar, recorder: &c.recorder, stages: &c.stages, openGraphs: &c.openGraphs,
 		watcherGoroutine:      &c.watcher.goroutine,
 		otherGroupsUseWindows: func() bool { return d.otherGroupsUseWindows(c) },
 		removeFromDevice:      func() { d.removeCommunicator(c) },

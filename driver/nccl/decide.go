@@ -1,35 +1,34 @@
 package nccl
 
-// A teardown frees a communicator in steps, usually deregister, await graphs, abort and finish.
-// decideStep selects each step. Window kernels are NCCL kernels that access windows, memory
-// registered with NCCL. Plain kernels are all others. Foreign graphs are CUDA graphs captured by
-// other libraries.
+// A teardown frees a communicator in steps, usually deregister, await own graphs, abort and finish.
+// Window kernels are NCCL kernels that access windows (memory registered with NCCL). Plain kernels
+// are the other NCCL kernels. Foreign graphs are CUDA graphs captured by other libraries.
 //
-// The abort, a call to NCCL's CommAbort, has these constraints:
+// The following rules determine the order of the steps:
 //
-//   - Only the abort ends plain kernels and calls to NCCL that wait for a lost rank.
-//   - Window kernels ignore the abort in NCCL 2.27.3 to 2.30.7, so they are drained first. Foreign
-//     graphs can replay them until the graphs are destroyed.
-//   - CommAbort waits for all work of the device, including symmem's own kernels and closed
-//     streams. Meanwhile, it blocks most calls to CUDA.
-//   - NCCL before 2.29.7 leaks windows that are still registered. Kernels must end before the
-//     deregistration of a window.
+//   - If a rank is lost, calls to NCCL and plain kernels wait until CommAbort ends them.
+//   - Window kernels ignore CommAbort in NCCL 2.27.3 to 2.30.7. The teardown first waits for these
+//     kernels, and for the destruction of foreign graphs, which can replay them.
+//   - CommAbort blocks most calls to CUDA until all work of the device has ended, including
+//     symmem's own kernels and work on closed streams.
+//   - Kernels must end before the deregistration of a window. NCCL before 2.29.7 leaks windows that
+//     are still registered at the abort.
 
 type step string
 
 const (
-	// stepDrain waits for the group's work on all streams, up to a timeout.
+	// stepDrain waits for the group's work on all streams, with a timeout.
 	stepDrain step = "drain"
 	// stepAbort starts CommAbort in the background, or CommDestroy if peers may still need data.
 	stepAbort step = "abort"
 	// stepDeregister deregisters the windows that no foreign graph uses.
 	stepDeregister step = "deregister"
 	// stepAwaitOwnGraphs waits until symmem's graphs with calls of the group are closed.
-	stepAwaitOwnGraphs step = "await graphs"
-	// stepAwaitForeignGraphs frees memory that foreign graphs do not use, and waits until those with
-	// calls of the group are destroyed.
-	stepAwaitForeignGraphs step = "await captures"
-	// stepAwaitDevice waits for work that could delay the abort for long.
+	stepAwaitOwnGraphs step = "await own graphs"
+	// stepAwaitForeignGraphs frees memory that foreign graphs do not use, and waits until the foreign
+	// graphs with calls of the group are destroyed.
+	stepAwaitForeignGraphs step = "await foreign graphs"
+	// stepAwaitDevice waits for other work of the device that could delay the abort for long.
 	stepAwaitDevice step = "await device"
 
 	// A teardown ends with one of the following steps.
@@ -47,36 +46,39 @@ func (s step) isLast() bool {
 }
 
 type progress struct {
-	hasDrainTimedOut bool // cleared by an abort, which may end the kernels
+	hasDrainTimedOut bool // cleared by stepAbort, so that the drain can be repeated
 	hasDeregistered  bool // stepDeregister has been executed
-	haveKernelsEnded bool // the wait for the group's kernels is over
+	haveKernelsEnded bool // kernels have exited, or the teardown no longer waits for them
 	hasAborted       bool // stepAbort has been executed
 }
 
-// facts is the input of decideStep, collected before each step.
+// facts is the input of decideStep.
 type facts struct {
 	progress
 
 	hasStuckKernel bool // some kernel of the process never exits
 	hasBlockedCall bool // a call to NCCL waits for another rank
-	isIdle         bool // no stream has unfinished work of the group
-	// hasWindowKernels and hasPlainKernels are set if such kernels of the group may be running. Plain
-	// kernels may run on closed streams even if isIdle is set.
-	hasWindowKernels, hasPlainKernels bool
-	mustKeepMemory                    bool // closed streams or groups may still use memory
-	hasForeignGraphs                  bool // foreign graphs contain calls of the group
-	// hasForeignPlainKernels and hasForeignWindowKernels describe the foreign graphs. A blocked call
-	// hides these facts, which are then false.
-	hasForeignPlainKernels, hasForeignWindowKernels bool
-	canAbortQuickly                                 bool // no other work can delay the abort for long
+	isIdle         bool // no open stream has unfinished work of the group
+
+	hasWindowKernels bool // window kernels of the group may be running
+	hasPlainKernels  bool // plain kernels of the group may be running, perhaps on closed streams
+	mustKeepMemory   bool // closed streams or groups may still use memory
+	canAbortQuickly  bool // no other work can delay the abort for long
+
+	// The following fields describe foreign graphs with calls of the group. The last two stay false
+	// if hasBlockedCall is set, because their values are then unknown.
+
+	hasForeignGraphs        bool
+	hasForeignPlainKernels  bool
+	hasForeignWindowKernels bool
 }
 
 func (f *facts) canDrain() bool { return !f.isIdle && !f.hasDrainTimedOut }
 
 func decideStep(f *facts) step {
-	isNearEnd := f.haveKernelsEnded && f.hasAborted // only memory remains to be freed
+	hasOnlyMemoryLeft := f.haveKernelsEnded && f.hasAborted
 	switch {
-	case f.hasStuckKernel && !isNearEnd:
+	case f.hasStuckKernel && !hasOnlyMemoryLeft:
 		return decideWhileStuck(f)
 	case f.hasAborted:
 		return decideAfterAbort(f)
@@ -89,11 +91,13 @@ func decideStep(f *facts) step {
 
 // decideWithKernels applies before the abort, while the group's kernels may run.
 func decideWithKernels(f *facts) step {
-	mayHaveWindowKernels := f.hasWindowKernels || f.hasForeignWindowKernels
+	mayRunWindowKernels := f.hasWindowKernels || f.hasForeignWindowKernels
 	switch {
-	case mayHaveWindowKernels && f.canDrain() && !f.hasBlockedCall:
+	case f.hasBlockedCall:
+		return stepAbort // only the abort ends the call
+	case mayRunWindowKernels && f.canDrain():
 		return stepDrain // before the abort, which window kernels ignore
-	case f.hasWindowKernels && !f.isIdle && !f.hasBlockedCall:
+	case f.hasWindowKernels && !f.isIdle:
 		return stepAbandonStreams // the drain has timed out
 	case needsAbort(f):
 		return stepAbort
@@ -106,20 +110,19 @@ func decideWithKernels(f *facts) step {
 	}
 }
 
-// needsAbort reports whether only the abort can end a blocked call or kernels.
+// needsAbort reports whether NCCL kernels may be running that only the abort ends.
 func needsAbort(f *facts) bool {
 	mayRunOnClosedStream := f.hasPlainKernels && f.mustKeepMemory
-	hasKernels := f.hasPlainKernels || f.hasForeignPlainKernels || f.hasForeignWindowKernels
-	mayRunOnOpenStream := !f.isIdle && hasKernels
-	return f.hasBlockedCall || mayRunOnClosedStream || mayRunOnOpenStream
+	hasForeignKernels := f.hasForeignPlainKernels || f.hasForeignWindowKernels
+	mayRunOnOpenStream := !f.isIdle && (f.hasPlainKernels || hasForeignKernels)
+	return mayRunOnClosedStream || mayRunOnOpenStream
 }
 
 func decideBeforeAbort(f *facts) step {
 	// The abort stops plain kernels of foreign graphs, and NCCL keeps the memory that they use.
-	hasOnlyPlainKernels := f.hasForeignPlainKernels && !f.hasForeignWindowKernels
-	mustAwaitGraphs := f.hasForeignGraphs && !hasOnlyPlainKernels
+	canAbortGraphs := f.hasForeignPlainKernels && !f.hasForeignWindowKernels
 	switch {
-	case mustAwaitGraphs:
+	case f.hasForeignGraphs && !canAbortGraphs:
 		return stepAwaitForeignGraphs
 	case !f.canAbortQuickly:
 		return stepAwaitDevice
@@ -135,9 +138,7 @@ func decideAfterAbort(f *facts) step {
 	case f.haveKernelsEnded:
 		return stepFinish
 	case f.canDrain():
-		// A Recv without a message blocks the kernels queued behind it, for which the abort waits. The
-		// drain ends the Recv.
-		return stepDrain
+		return stepDrain // ends each Recv without a message, which the abort would wait for
 	case f.hasWindowKernels:
 		return stepAbandonStreams // a window kernel ignores the abort, and may never exit
 	default:
@@ -145,8 +146,8 @@ func decideAfterAbort(f *facts) step {
 	}
 }
 
-// decideWhileStuck applies if a kernel of the process never exits. The abort then only serves to
-// unblock a call to NCCL.
+// decideWhileStuck applies if a kernel of the process never exits. CommAbort would then never
+// return, but it can still end a blocked call to NCCL.
 func decideWhileStuck(f *facts) step {
 	switch {
 	case f.haveKernelsEnded:

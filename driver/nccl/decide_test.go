@@ -117,18 +117,18 @@ func (c *teardownCase) outcome(f *facts, s step) facts {
 	return states[0]
 }
 
-const usualSteps = "deregister, await graphs, abort, finish"
+const usualSteps = "deregister, await own graphs, abort, finish"
 
 // teardowns lists typical teardowns.
 var teardowns = []teardownCase{
 	{"no work", "idle", "", usualSteps},
 	{
 		"the device has other work", "idle slow-abort", "",
-		"deregister, await graphs, await device, abort, finish",
+		"deregister, await own graphs, await device, abort, finish",
 	},
 	{
 		"a closed stream has a kernel that the abort stops", "idle plain closed-streams-busy", "",
-		"abort, await graphs, finish",
+		"abort, await own graphs, finish",
 	},
 	{
 		"a closed stream had a kernel that has exited", "idle plain", "", usualSteps,
@@ -136,17 +136,17 @@ var teardowns = []teardownCase{
 	{"direct kernels run", "", "", "drain, " + usualSteps},
 	{
 		"direct kernels are blocked", "", "before",
-		"drain, await graphs, await device, abort, finish",
+		"drain, await own graphs, await device, abort, finish",
 	},
-	{"a plain kernel runs", "plain", "", "abort, drain, await graphs, finish"},
-	{"a plain kernel does not exit", "plain", "after", "abort, drain, await graphs, finish"},
-	{"a call waits for a rank", "blocked-call", "", "abort, drain, await graphs, finish"},
-	{"a registration waits for a rank", "idle blocked-call", "", "abort, await graphs, finish"},
+	{"a plain kernel runs", "plain", "", "abort, drain, await own graphs, finish"},
+	{"a plain kernel does not exit", "plain", "after", "abort, drain, await own graphs, finish"},
+	{"a call waits for a rank", "blocked-call", "", "abort, drain, await own graphs, finish"},
+	{"a registration waits for a rank", "idle blocked-call", "", "abort, await own graphs, finish"},
 	{"a window kernel exits", "windows", "", "drain, " + usualSteps},
 	{"a window kernel does not exit", "windows", "before", "drain, abandon"},
 	{
 		"a call waits after window kernels", "blocked-call windows", "",
-		"abort, drain, await graphs, finish",
+		"abort, drain, await own graphs, finish",
 	},
 	{
 		"a call waits after a window kernel that does not exit", "blocked-call windows", "after",
@@ -154,28 +154,28 @@ var teardowns = []teardownCase{
 	},
 	{
 		"graphs of other libraries have direct kernels", "idle captured", "",
-		"deregister, await graphs, await captures, abort, finish",
+		"deregister, await own graphs, await foreign graphs, abort, finish",
 	},
 	{
 		"graphs of other libraries have window kernels", "idle captured-windows captured-plain", "",
-		"deregister, await graphs, await captures, abort, finish",
+		"deregister, await own graphs, await foreign graphs, abort, finish",
 	},
 	{
 		"graphs of other libraries have plain kernels", "idle captured-plain", "",
-		"deregister, await graphs, abort, await captures, finish",
+		"deregister, await own graphs, abort, await foreign graphs, finish",
 	},
 	{
 		"graphs of other libraries have plain kernels, and work runs", "captured-plain", "",
-		"abort, drain, await graphs, await captures, finish",
+		"abort, drain, await own graphs, await foreign graphs, finish",
 	},
 	{
 		"graphs of other libraries have window kernels, and work completes", "captured-windows", "",
-		"drain, deregister, await graphs, await captures, abort, finish",
+		"drain, deregister, await own graphs, await foreign graphs, abort, finish",
 	},
 	{
 		"graphs of other libraries have window kernels, and work is blocked", "captured-windows",
 		"before",
-		"drain, abort, drain, await graphs, await captures, finish",
+		"drain, abort, drain, await own graphs, await foreign graphs, finish",
 	},
 	{"a kernel is stuck", "stuck idle", "", "keep"},
 	{"a kernel is stuck, a registration waits", "stuck idle blocked-call", "", "abort, keep"},

@@ -82,7 +82,7 @@ func (gc *graphCalls) add(call *capturedCall) {
 	if !slices.Contains(gc.communicators, c) {
 		gc.communicators = append(gc.communicators, c)
 		slices.SortFunc(gc.communicators, compareLockPositions)
-		c.graphs.Add(1)
+		c.openGraphs.Add(1)
 	}
 
 	if call.plan.Path == driver.PathWindow && !slices.Contains(gc.windowCommunicators, c) {
@@ -257,7 +257,7 @@ func (gc *graphCalls) Close(allCompleted bool) {
 			c.messages.ReleaseGraph(messages)
 		}
 
-		c.graphs.Done()
+		c.openGraphs.Done()
 	}
 
 	for _, c := range gc.windowCommunicators {

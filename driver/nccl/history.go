@@ -11,7 +11,7 @@ import (
 // history is a ring buffer of a group's last collectives. A ticket is the number of a collective in
 // the group, from 1. Writers hold communicator.mu. Readers are lock-free.
 type history struct {
-	lastTicketAndOperation atomic.Uint64 // ticket<<operationBits | operation; see lastCall
+	lastTicketAndOperation atomic.Uint64 // in the format of packTicketAndOperation
 	callCounts             [driver.Paths]atomic.Uint64
 	calls                  [historySize]atomic.Pointer[driver.Call] // at index ticket % historySize
 
@@ -25,18 +25,23 @@ const historySize = 256 // a power of two, for a fast modulo
 // lastCall returns the ticket of the last collective, or 0, and the operation of the last call. The
 // last call may be a message, which has no ticket.
 func (h *history) lastCall() (ticket uint64, operation driver.Operation) {
+	const operationMask = 1<<operationBits - 1
 	packed := h.lastTicketAndOperation.Load()
-	return packed >> operationBits, driver.Operation(packed & (1<<operationBits - 1))
+	return packed >> operationBits, driver.Operation(packed & operationMask)
 }
 
-// recordCollective records a launch, or, with ticket 0, a call that another library captures in a
-// CUDA graph. exchangeKernelCount counts the call's direct kernels that communicate between ranks.
+func packTicketAndOperation(ticket uint64, operation driver.Operation) uint64 {
+	return ticket<<operationBits | uint64(operation)
+}
+
+// recordCollective records a launch. A call that another library captures in a CUDA graph has
+// ticket 0. exchangeKernelCount counts the call's direct kernels that communicate between ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
 	// The lock excludes other writers, so this needs no atomic addition, which is slower.
 	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
 	if ticket != 0 {
 		spin.Publish(&h.calls[ticket%historySize], call)
-		spin.Publish64(&h.lastTicketAndOperation, ticket<<operationBits|uint64(call.Operation))
+		spin.Publish64(&h.lastTicketAndOperation, packTicketAndOperation(ticket, call.Operation))
 	}
 
 	if exchangeKernelCount == 0 {
@@ -55,19 +60,18 @@ func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKer
 func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	ticket, _ = h.lastCall()
 	h.callCounts[call.Path].Add(1)
-	h.lastTicketAndOperation.Store(ticket<<operationBits | uint64(call.Operation))
+	h.lastTicketAndOperation.Store(packTicketAndOperation(ticket, call.Operation))
 	return ticket
 }
 
-// recordComparison records a ticket without a collective. Ranks use it to compare captured calls.
+// recordComparison records a ticket without a collective, used to compare captured calls.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.lastCall()
 	h.calls[ticket%historySize].Store(nil)
-	h.lastTicketAndOperation.Store(ticket<<operationBits | uint64(operation))
+	h.lastTicketAndOperation.Store(packTicketAndOperation(ticket, operation))
 }
 
-// callOf returns the collective with the given ticket, or nil if there is none or it is no longer
-// stored.
+// callOf returns the collective with the given ticket, or nil if the history does not contain it.
 func (h *history) callOf(ticket uint64) *driver.Call {
 	lastTicket, _ := h.lastCall()
 	if ticket == 0 || ticket > lastTicket {
@@ -75,10 +79,10 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 	}
 
 	call := h.calls[ticket%historySize].Load()
-	// Writers store a call before its ticket, so call lastTicket+1 may already be stored.
-	replacement := ticket + historySize
+	// A writer stores the call before the ticket, so the next call may already be in the history.
 	lastTicket, _ = h.lastCall()
-	mayBeReplaced := lastTicket+1 >= replacement
+	nextTicket := lastTicket + 1
+	mayBeReplaced := nextTicket >= ticket+historySize
 	if mayBeReplaced {
 		return nil
 	}

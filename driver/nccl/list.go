@@ -10,10 +10,11 @@ import (
 	"symmem/internal/nccl"
 )
 
-// A list is a plan that runs several plans, its members, together: three AllReduce plans become one
-// NCCL group, for example. On the direct path, which runs symmem's own kernels, a list can only
-// gather tensors from all ranks.
+// A list is a plan that runs several plans together. For example, three AllReduce plans become one
+// NCCL group. On the direct path, which runs symmem's own kernels, a list can only gather tensors
+// from all ranks.
 
+// listMembers converts the plans of a list, or returns an error if they cannot run together.
 func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 	members := make([]*plan, len(plans))
 	for i, p := range plans {
@@ -22,19 +23,19 @@ func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 			return nil, errForeignPlan
 		}
 
-		hasSamePath := member.Path == plans[0].Prepared().Path
+		members[i] = member
+		hasSamePath := member.Path == members[0].Path
 		canRun := member.Path == driver.PathDirect || canGroup(member)
 		if !hasSamePath || !canRun {
 			return nil, fmt.Errorf("a list with %v on the %v path: %w", member.Operation, member.Path,
 				driver.ErrUnsupported)
 		}
-
-		members[i] = member
 	}
 
 	return members, nil
 }
 
+// canGroup reports whether the plan's calls to NCCL can be part of a larger NCCL group.
 func canGroup(p *plan) bool {
 	return p.kernel == nil && p.parts == nil && p.listedPlans == nil &&
 		p.Path != driver.PathTwoLevel && !p.Operation.PointToPoint() && !p.hasFactor()
@@ -43,23 +44,24 @@ func canGroup(p *plan) bool {
 // prepareGather prepares a list on the direct path. It returns ErrUnsupported unless all calls are
 // gathers.
 func prepareGather(p *plan) error {
-	l := directLaunch(p)
 	calls := make([]*driver.Call, len(p.listedPlans))
-	l.Symmetric = true
+	canAccessAllRanks := true // through the windows of the receive buffers
 	for i, member := range p.listedPlans {
 		calls[i] = &member.Call
 		window := member.ownWindow(member.RecvWindow)
 		if window == nil || !window.isMappedEverywhere {
-			l.Symmetric = false // some rank cannot access the memory of another rank
+			canAccessAllRanks = false
 		}
 	}
 
-	rows, err := kernels.ChooseRows(l, calls)
+	launch := directLaunch(p)
+	launch.Symmetric = canAccessAllRanks
+	work, err := kernels.ChooseRows(launch, calls)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
 	}
 
-	return prepareSteps(p, rows)
+	return prepareSteps(p, work)
 }
 
 // queueList queues the calls of a list on NCCL's paths.
@@ -74,7 +76,7 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 		case member.singleCall.Prepared():
 			calls = append(calls, member.singleCall)
 		case member.guard != nil:
-			// The guard makes the NCCL group wait for earlier work of the stream.
+			// Without the guard, the NCCL group could start before earlier work of the stream ends.
 			if err := member.guard(s.CUDA, gpu); err != nil {
 				return err
 			}

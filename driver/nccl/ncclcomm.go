@@ -18,32 +18,32 @@ import (
 // ncclComm wraps a communicator of NCCL. Except for destroy, methods that call NCCL can wait for
 // other ranks forever.
 type ncclComm struct {
-	gpu     *gpu.GPU
-	library *nccl.Library
-	handle  nccl.Comm
-	// isAborting is set before abort or destroy, which free all windows.
-	isAborting atomic.Bool
-	// mayMapCaptured is set once a CUDA graph contains calls outside windows, whose memory NCCL may
-	// map on other ranks.
+	gpu        *gpu.GPU
+	library    *nccl.Library
+	handle     nccl.Comm
+	isAborting atomic.Bool // set before abort or destroy
+	// mayMapCaptured is set once a CUDA graph has used memory outside windows. NCCL may map such
+	// memory on other ranks.
 	mayMapCaptured atomic.Bool
 
 	// communicator.mu guards the following fields.
 
 	isSuspended bool
-	// afterResume is a postponed releaseCaptured, or nil. Kernels of a suspended communicator would
-	// destroy the CUDA context.
+	// afterResume calls releaseCaptured, or is nil. It waits for resume, because a kernel of a
+	// suspended communicator would destroy the CUDA context.
 	afterResume func() error
 }
 
-// register is collective. It registers a segment as a window, which NCCL's kernels can access from
-// all ranks. The window is 0 if NCCL cannot use windows. The caller must hold communicator.mu.
+// register makes a segment of memory on each rank a window, which NCCL kernels can access from all
+// ranks. All ranks must call it. The window is 0 if NCCL cannot use windows. The caller must hold
+// communicator.mu.
 func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 	return gpu.Get(n.gpu, func() (nccl.Window, error) {
 		return n.library.WindowRegister(n.handle, s.Address(), s.Bytes())
 	})
 }
 
-// deregister does nothing once abort or destroy frees all windows. The caller must hold
+// deregister frees a window, unless abort or destroy frees all windows. The caller must hold
 // communicator.mu.
 func (n *ncclComm) deregister(w nccl.Window) error {
 	if n.isAborting.Load() {
@@ -58,13 +58,14 @@ func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
-// destroy frees the communicator after NCCL has sent the last data to other machines. After the
-// group's timeout, it leaks the communicator, a thread and the CUDA context (nccl.EndlessDestroy).
+// destroy frees the communicator after NCCL has sent the last data to other machines. If this takes
+// longer than the group's timeout, because of the defect nccl.EndlessDestroy, destroy leaks the
+// communicator, a thread and the CUDA context.
 func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 	result := make(chan error, 1)
 	go func() {
-		// CommDestroy of a failed communicator makes its thread unusable. The thread is never unlocked,
-		// so it ends with this goroutine.
+		// CommDestroy of a failed communicator makes the calling thread unusable. Without an unlock, the
+		// thread ends with this goroutine.
 		runtime.LockOSThread()
 		result <- n.gpu.Do(func() error { return n.library.CommDestroy(n.handle) })
 	}()
@@ -88,15 +89,15 @@ func (n *ncclComm) destroy(cfg *driver.GroupConfig) error {
 
 // queueGroup queues calls as one NCCL group. It always ends the group, even after an error.
 func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
-	return n.gpu.Do(func() error { // on one thread, to which the NCCL group belongs
+	return n.gpu.Do(func() error { // on one thread, because an NCCL group belongs to its thread
 		err := n.library.GroupStart()
 		if err != nil {
 			return err
 		}
 
 		for i := range calls {
-			if err == nil {
-				err = calls[i].On(s)
+			if err = calls[i].On(s); err != nil {
+				break
 			}
 		}
 
@@ -106,10 +107,10 @@ func (n *ncclComm) queueGroup(calls []nccl.Invocation, s cuda.Stream) error {
 }
 
 // releaseCaptured makes other ranks unmap memory that destroyed graphs have used outside windows.
-// NCCL unmaps it in every 11th NCCL group. The groups here send the byte at the GPU address to this
-// rank itself. The caller must hold communicator.mu.
+// For this, it queues NCCL groups that send one byte at the GPU address from this rank to itself.
+// The caller must hold communicator.mu.
 func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
-	const ncclGroups = 11
+	const unmapInterval = 11 // NCCL unmaps such memory in every 11th NCCL group
 	const count = 1
 	err := n.gpu.Do(func() error {
 		calls := []nccl.Invocation{
@@ -117,7 +118,7 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 			n.library.Recv(address, count, nccl.Uint8, rank, n.handle),
 		}
 		return n.gpu.InternalStreams.Run(n.gpu, func(stream cuda.Stream) error {
-			for range ncclGroups {
+			for range unmapInterval {
 				if err := n.queueGroup(calls, stream); err != nil {
 					return err
 				}
@@ -133,8 +134,8 @@ func (n *ncclComm) releaseCaptured(rank int, address uintptr) error {
 	return nil
 }
 
-// awaitDestroyedGraphs waits until CUDA has notified NCCL of all destroyed graphs, in the order of
-// their destruction. An empty graph, destroyed here, is the last one.
+// awaitDestroyedGraphs waits until CUDA has notified NCCL of all destroyed graphs. It destroys an
+// empty graph and waits for its notification, because CUDA sends notifications in order.
 func awaitDestroyedGraphs(g *gpu.GPU) error {
 	notified := make(chan struct{})
 	err := g.Do(func() error {
@@ -163,7 +164,7 @@ func awaitDestroyedGraphs(g *gpu.GPU) error {
 	}
 }
 
-// callAfterEmptyGraph destroys a new empty graph, after which CUDA runs callback.
+// callAfterEmptyGraph destroys a new empty graph. CUDA then runs callback.
 func callAfterEmptyGraph(g *gpu.GPU, stream cuda.Stream, callback func()) error {
 	if err := g.CUDA.BeginCapture(stream, cuda.CaptureRelaxed); err != nil {
 		return err
@@ -211,8 +212,8 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-// waitError returns the error of a wait that ctx has ended: a TimeoutError after the deadline, and
-// otherwise the cause of ctx.
+// waitError returns the error of a wait that ctx has ended: a TimeoutError if the deadline has
+// passed, and otherwise the cause of ctx.
 func waitError(ctx context.Context, callText string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", callText, context.Cause(ctx))
