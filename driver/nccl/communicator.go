@@ -19,7 +19,7 @@ type communicator struct {
 	// The fields that every launch uses come first, in few cache lines.
 
 	device            *Device
-	plane             control.Plane // connects the ranks outside NCCL; its Cause ended the group
+	plane             control.Plane // connects the ranks outside NCCL
 	comparisonEnabled atomic.Bool   // set by SetCheck
 	isClosing         atomic.Bool   // set by Close
 	isLevel           bool          // runs parts of a two-level group's collectives
@@ -143,7 +143,7 @@ func (c *communicator) Close() error {
 	c.finishCollectives()
 	unmatchedErr := c.messages.UnmatchedError()
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
-		// The failure of a peer is no error of Close, but may explain unmatched messages.
+		// Close reports the failure of a peer only if messages are unmatched, which it may explain.
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatchedErr != nil {
 			unmatchedErr = errors.Join(peerErr, unmatchedErr)

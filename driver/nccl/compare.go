@@ -20,7 +20,7 @@ type comparer struct {
 	direct *directPath   // runs symmem's own kernels
 	faults *faults
 
-	comparedCall atomic.Pointer[driver.Call] // compared by the hosts at the moment, or nil
+	comparedCall atomic.Pointer[driver.Call] // the call that the hosts are comparing, or nil
 }
 
 // announce publishes the digest of a call, so that other ranks can explain a failure.
@@ -40,8 +40,8 @@ func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare 
 	return c.compareOverPlane(call, ticket)
 }
 
-// checkPeerFailure returns an error if the group or a peer has failed. A peer that has launched a
-// different call explains its failure best.
+// checkPeerFailure returns an error if the group or a peer has failed. It looks for a mismatch
+// first, because a mismatch explains the failure of a peer best.
 func (c *comparer) checkPeerFailure(call *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil {
 		return err

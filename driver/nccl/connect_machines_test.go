@@ -18,8 +18,6 @@ import (
 // Such ranks share memory through fabric handles.
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
-// isOneMachine reports whether machinesVariable is unset. Ranks on separate machines compare calls
-// before each launch, unless SetCheck disables it.
 func isOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
 func applyMachinesVariable() {
@@ -28,13 +26,13 @@ func applyMachinesVariable() {
 	}
 }
 
-// fabricTests are tests of the direct path. The script bench/gpu/fabric.sh runs more of them.
+// fabricTests is a pattern for tests of the direct path. bench/gpu/fabric.sh runs more of them.
 var fabricTests = strings.Join([]string{
 	"^TestStreamsTakeTurns$", "^TestPathsMix$", "^TestLargeCallsAreCaptured$",
 	"^TestGroupsRunConcurrently$", "^TestNormsAreCaptured$", "^TestNormsThatDifferFail$",
 }, "|")
 
-// In the mismatchTests, ranks launch different calls.
+// mismatchTests is a pattern for tests in which ranks launch different calls.
 const mismatchTests = "^TestContract$/^mistakes$/MismatchError_and/^(count|path|type)_of"
 
 func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
@@ -53,8 +51,9 @@ func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	}
 }
 
-// needFabric skips the test if the GPUs do not support fabric handles or the process has no IMEX
-// channel, NVIDIA's device for memory between machines. Other reasons fail the test.
+// needFabric skips the test if the GPUs do not support fabric handles, or the process has no IMEX
+// channel (NVIDIA's device for memory between machines). If fabric handles are unavailable for
+// another reason, the test fails.
 func needFabric(t *testing.T) {
 	t.Helper()
 	if usesSoftGPU(t) {
@@ -68,8 +67,8 @@ func needFabric(t *testing.T) {
 	}
 
 	channels, globErr := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
-	hasNoChannel := len(channels) == 0 && globErr == nil
-	isChannelMissing := strings.Contains(reason, "IMEX channel") && hasNoChannel
+	isChannelMissing := strings.Contains(reason, "IMEX channel") && len(channels) == 0 &&
+		globErr == nil
 	isUnsupported := strings.Contains(reason, "does not support fabric handles")
 	if isChannelMissing || isUnsupported {
 		t.Skip(fmt.Errorf("fabric handles: %s: %w", reason, driver.ErrUnsupported))
@@ -91,15 +90,14 @@ func inSeparateMachinesProcess(t *testing.T) bool {
 	return inChildProcess(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 }
 
-// Only rank 0 calls Connect.
 func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	if !inSeparateMachinesProcess(t) {
 		return
 	}
 
-	w := newTestGroup(t, 2, time.Second)
-	group := driver.GroupConfig{ID: "alone", Ranks: []int{0, 1}, Rank: 0}
-	_, err := w.opened[0].device.Connect(t.Context(), group)
+	group := newTestGroup(t, 2, time.Second)
+	config := driver.GroupConfig{ID: "alone", Ranks: []int{0, 1}, Rank: 0}
+	_, err := group.opened[0].device.Connect(t.Context(), config) // rank 1 does not call Connect
 	var timeoutErr *driver.TimeoutError
 	isTimeout := errors.As(err, &timeoutErr)
 	if !isTimeout || !slices.Equal(timeoutErr.Missing, []int{1}) {
@@ -107,16 +105,16 @@ func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	}
 }
 
-// Ranks on separate machines compare calls when another library captures them.
+// Rank 0 and rank 1 record a call on different paths in the capture of another library.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 	if !inSeparateMachinesProcess(t) {
 		return
 	}
 
-	w := newGroup(t, 2, 10*time.Second)
-	w.must(func(m *testRank) error {
+	group := newGroup(t, 2, 10*time.Second)
+	group.must(func(m *testRank) error {
 		m.group.SetCheck(true)
-		foreign, err := m.newForeignStreams(1)
+		streams, err := m.newForeignStreams(1)
 		if err != nil {
 			return err
 		}
@@ -128,14 +126,15 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 
 		plan, err := prepare(m.group, driver.Call{
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: path,
-			Digest: uint64(m.rank), // any two different numbers
+			Digest: uint64(m.rank), // differs between the ranks, like the path
 		})
 		if err != nil {
 			return err
 		}
 
-		err = foreign[0].capture(func() error {
-			recordErr := m.group.(driver.Recorder).Record(foreign[0].stream, plan)
+		foreign := streams[0]
+		captureErr := foreign.capture(func() error {
+			recordErr := m.group.(driver.Recorder).Record(foreign.stream, plan)
 			if !errors.As(recordErr, new(*driver.MismatchError)) {
 				t.Errorf("Record of a mismatched call on rank %d = %v, want a MismatchError", m.rank,
 					recordErr)
@@ -143,6 +142,6 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 
 			return nil
 		})
-		return errors.Join(err, finish(foreign...))
+		return errors.Join(captureErr, finish(streams...))
 	})
 }

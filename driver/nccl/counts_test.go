@@ -13,8 +13,8 @@ import (
 	"symmem/internal/ras"
 )
 
-// After a timeout, symmem queries NCCL's monitoring service, RAS, for the number of collectives
-// that each rank has launched. A query can crash old versions of NCCL.
+// After a timeout, symmem asks NCCL's monitoring service, RAS, how many collectives each rank has
+// launched. This query can crash old versions of NCCL.
 
 func TestNCCLIsQueried(t *testing.T) {
 	const version = "22902" // 2.29.2
@@ -28,7 +28,7 @@ func TestOldNCCLIsNotQueried(t *testing.T) {
 	checkQueryOfNCCL(t, version, wantQuery)
 }
 
-// checkQueryOfNCCL listens in place of RAS while a collective times out in a child process.
+// checkQueryOfNCCL listens at the address of RAS while a collective times out in a child process.
 func checkQueryOfNCCL(t *testing.T, version string, wantQuery bool) {
 	t.Helper()
 	requireSoftGPU(t, "has a configurable version of NCCL")
@@ -53,7 +53,7 @@ func checkQueryOfNCCL(t *testing.T, version string, wantQuery bool) {
 // hasPendingConnection reports whether Accept would return a connection immediately.
 func hasPendingConnection(t *testing.T, listener net.Listener) bool {
 	t.Helper()
-	// Queue a connection behind any pending one, so that Accept never blocks.
+	// This connection is accepted last, and keeps Accept from blocking.
 	own, err := net.Dial("tcp", listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -73,16 +73,16 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 		t.Skip("not supported here: the NCCL of the software GPU has no RAS")
 	}
 
-	w := newGroup(t, 2, 6*time.Second)
-	device := w.opened[0].device
+	const timeout = 6 * time.Second // long enough for the query
+	group := newGroup(t, 2, timeout)
+	device := group.opened[0].device
 	version, versionText := device.nccl.Version()
 	if nccl.RASOverflow.Affects(version, device.gpu.Major) {
-		t.Skip(fmt.Errorf("NCCL %s must not be queried (nccl.RASOverflow): %w", versionText,
+		t.Skip(fmt.Errorf("NCCL %s must not be queried (nccl.RASOverflow): %group", versionText,
 			driver.ErrUnsupported))
 	}
 
-	skipCollective(w, func(m *testRank, err error) error {
-		const skippingRank = 1 // completes its only collective
+	skipCollective(group, func(m *testRank, err error) error {
 		if m.rank == skippingRank {
 			return err
 		}
@@ -105,19 +105,25 @@ func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 	})
 }
 
-// skipCollective launches two NCCL collectives on rank 0 and one on rank 1, so that rank 0 times
-// out. It passes the error of Synchronize to check.
-func skipCollective(w *testGroup, check func(m *testRank, err error) error) {
-	w.t.Helper()
-	w.withSum(1024, func(m *testRank, p *repeatedSum) error {
-		m.group.SetCheck(false)    // otherwise rank 0's second call would not reach NCCL
-		callCounts := [2]int{2, 1} // by rank
-		for range callCounts[m.rank] {
-			if err := p.launch(m.group, m.stream, driver.PathPlain); err != nil {
+const skippingRank = 1 // in skipCollective
+
+// skipCollective launches two NCCL collectives, of which skippingRank launches only the first. The
+// other rank times out. check gets each rank's error of Synchronize.
+func skipCollective(group *testGroup, check func(m *testRank, err error) error) {
+	group.t.Helper()
+	group.withSum(smallCount, func(m *testRank, sum *repeatedSum) error {
+		m.group.SetCheck(false) // otherwise rank 0's second call would not reach NCCL
+		calls := 2
+		if m.rank == skippingRank {
+			calls = 1
+		}
+
+		for range calls {
+			if err := sum.launch(m.group, m.stream, driver.PathPlain); err != nil {
 				return err
 			}
 		}
 
-		return check(m, m.stream.Synchronize(w.t.Context()))
+		return check(m, m.stream.Synchronize(group.t.Context()))
 	})
 }

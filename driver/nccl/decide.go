@@ -110,7 +110,7 @@ func decideWithKernels(f *facts) step {
 	}
 }
 
-// needsAbort reports whether NCCL kernels may be running that only the abort ends.
+// needsAbort reports whether NCCL kernels may be running. Without the abort, they may never end.
 func needsAbort(f *facts) bool {
 	mayRunOnClosedStream := f.hasPlainKernels && f.mustKeepMemory
 	hasForeignKernels := f.hasForeignPlainKernels || f.hasForeignWindowKernels

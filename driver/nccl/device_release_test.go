@@ -9,16 +9,17 @@ import (
 	"symmem/driver"
 )
 
-// NCCL remembers memory by address. If it fails to release unmapped memory on one rank, new memory
-// at the same address must not be mistaken for the old memory. New calls either succeed or report a
-// failed group.
+const releasedCount = 1 << 20 // elements; arbitrary
+
+// NCCL identifies memory by address. If it has not released unmapped memory, calls with new memory
+// at the same address either succeed or report a failed group.
 func TestNoGraphUsesMemoryThatNCCLCouldNotRelease(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		failure string // function:call:code
+		failure string // function:call:error code
 	}{
 		{name: "NCCL fails", failure: "ncclSend:1:2"},
-		// The first two calls capture the graphs of the two ranks. Unmap makes the third.
+		// Each of the two ranks begins a capture before Unmap does, in the third call.
 		{name: "CUDA fails", failure: "cuStreamBeginCapture_v2:3:2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -31,31 +32,29 @@ func TestNoGraphUsesMemoryThatNCCLCouldNotRelease(t *testing.T) {
 
 func checkFailedRelease(t *testing.T) {
 	t.Helper()
-	w := newGroup(t, 2, 20*time.Second)
-	w.withSum(releasedCount, func(m *testRank, p *repeatedSum) error {
-		err := m.replayInNewGraph(w, p)
-		return errors.Join(err, p.window.Deregister())
+	group := newGroup(t, 2, 20*time.Second)
+	group.withSum(releasedCount, func(m *testRank, sum *repeatedSum) error {
+		err := m.replayInNewGraph(group, sum)
+		return errors.Join(err, sum.window.Deregister())
 	})
-	if err := w.ranks[0].regions[0].segment.Unmap(); err == nil {
+	if err := group.ranks[0].regions[0].segment.Unmap(); err == nil {
 		t.Error("Unmap succeeded, want the injected failure")
 	}
 
-	_ = w.ranks[1].regions[0].segment.Unmap() // may report rank 0's failure
-	errs := w.each(func(m *testRank) error {
+	_ = group.ranks[1].regions[0].segment.Unmap() // may report rank 0's failure
+	errs := group.each(func(m *testRank) error {
 		m.reuseAddresses()
-		p, err := m.newRepeatedSum(w, windowName, releasedCount)
+		sum, err := m.newRepeatedSum(group, windowName, releasedCount)
 		if err == nil {
-			err = m.replayInNewGraph(w, p)
+			err = m.replayInNewGraph(group, sum)
 		}
 
 		return err
 	})
-	w.checkSuccessOrFault(errs, "with new memory")
+	group.checkSuccessOrFault(errs, "with new memory")
 }
 
-const releasedCount = 1 << 20 // elements
-
-// reuseAddresses makes the next region begin at the first address of the arena.
+// reuseAddresses makes the next region begin at the first address of the rank's address range.
 func (m *testRank) reuseAddresses() {
 	m.regions = nil
 	m.mapped = 0
@@ -71,7 +70,7 @@ func (w *testGroup) checkSuccessOrFault(errsByRank []error, situation string) {
 	}
 }
 
-// NCCL cannot release the memory of a graph that CUDA does not destroy.
+// Memory that a graph uses stays mapped if CUDA does not destroy the graph.
 func TestGraphThatIsNotDestroyedKeepsMemory(t *testing.T) {
 	for _, function := range []string{"cuGraphExecDestroy", "cuGraphDestroy"} {
 		t.Run(function, func(t *testing.T) {
@@ -83,18 +82,18 @@ func TestGraphThatIsNotDestroyedKeepsMemory(t *testing.T) {
 	}
 }
 
-// checkFailedDestruction checks that memory stays mapped only on the rank where Close of the graph
-// has failed.
+// checkFailedDestruction checks that memory stays mapped only on a rank where the graph's Close has
+// failed.
 func checkFailedDestruction(t *testing.T) {
 	t.Helper()
-	w := newGroup(t, 2, 20*time.Second)
+	group := newGroup(t, 2, 20*time.Second)
 	closeErrs := make([]error, 2) // of the graphs, by rank
-	w.withSum(releasedCount, func(m *testRank, p *repeatedSum) error {
-		closeErrs[m.rank] = m.replayInNewGraph(w, p)
-		err := p.window.Deregister()
-		return errors.Join(err, p.segment.Unmap())
+	group.withSum(releasedCount, func(m *testRank, sum *repeatedSum) error {
+		closeErrs[m.rank] = m.replayInNewGraph(group, sum)
+		err := sum.window.Deregister()
+		return errors.Join(err, sum.segment.Unmap())
 	})
-	for r, m := range w.ranks {
+	for r, m := range group.ranks {
 		isMapped := m.device.memory.SegmentAt(m.regions[0].segment.Address()) != nil
 		wantMapped := closeErrs[r] != nil
 		if isMapped != wantMapped {
@@ -110,56 +109,58 @@ func checkFailedDestruction(t *testing.T) {
 	}
 }
 
-// halfWindow is the size in bytes of the old window in the following test. The new window is twice
-// as large, and its second half has the old window's addresses. NCCL prefers the window with the
-// greatest address, the old one.
+// halfWindow is the size of the old window in the following test, in bytes.
 const halfWindow = int64(2 << 20)
 
+// The second half of a new window has the addresses of an old window. If NCCL still has the old
+// window, NCCL prefers it, because it begins at a greater address.
 func TestNoCallUsesAWindowThatNCCLCouldNotDeregister(t *testing.T) {
 	if !inSoftGPUProcess(t, "ncclCommWindowDeregister:1:2") {
 		return
 	}
 
-	w := newGroup(t, 2, 20*time.Second)
-	w.must(func(m *testRank) error {
+	group := newGroup(t, 2, 20*time.Second)
+	group.must(func(m *testRank) error {
 		if err := m.group.(*communicator).UseWindows(t.Context()); err != nil {
 			return err
 		}
 
-		m.mapped = halfWindow // skip the first half of the new window
-		const beginning = 0
-		return m.sumOverWindow(w, halfWindow, beginning)
+		m.mapped = halfWindow // leave space for the first half of the new window
+		const sumOffset = 0
+		return m.sumOverWindow(group, halfWindow, sumOffset)
 	})
-	if err := w.ranks[0].regions[0].window.Deregister(); err == nil {
+	if err := group.ranks[0].regions[0].window.Deregister(); err == nil {
 		t.Error("Deregister succeeded, want the injected failure")
 	}
 
-	_ = w.ranks[1].regions[0].window.Deregister() // may report rank 0's failure
-	errs := w.each(func(m *testRank) error {
+	_ = group.ranks[1].regions[0].window.Deregister() // may report rank 0's failure
+	errs := group.each(func(m *testRank) error {
 		if err := m.regions[0].segment.Unmap(); err != nil {
 			return err
 		}
 
 		m.reuseAddresses()
-		return m.sumOverWindow(w, 2*halfWindow, halfWindow)
+		const sumOffset = halfWindow
+		return m.sumOverWindow(group, 2*halfWindow, sumOffset)
 	})
-	w.checkSuccessOrFault(errs, "with a new window")
+	group.checkSuccessOrFault(errs, "with a new window")
 }
 
-// sumOverWindow registers a window of ones on both ranks, and checks that their sums from the byte
-// offset to the end are 2.
-func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
-	p, err := m.newRepeatedSum(w, windowName, bytes/4)
+// sumOverWindow registers a window of ones on each of two ranks, adds the windows from the byte
+// offset to the end, and checks that the sums are 2.
+func (m *testRank) sumOverWindow(group *testGroup, bytes, offset int64) error {
+	const elementBytes = 4
+	sum, err := m.newRepeatedSum(group, windowName, bytes/elementBytes)
 	if err != nil {
 		return err
 	}
 
-	call := p.call(driver.PathWindow)
+	call := sum.call(driver.PathWindow)
 	call.Send += uintptr(offset)
 	call.Recv += uintptr(offset)
-	call.Count = (bytes - offset) / 4
-	// NCCL has no window kernel for integers. As float32 bits, 1 and 2 are denormal numbers, which add
-	// up exactly.
+	call.Count = (bytes - offset) / elementBytes
+	// NCCL has no window kernel for integers. The sum of the integers is also exact as a sum of
+	// float32 values, because the bits of 1 and 2 represent denormal numbers.
 	call.DataType = driver.Float32
 	plan, err := prepare(m.group, call)
 	if err != nil {
@@ -167,29 +168,30 @@ func (m *testRank) sumOverWindow(w *testGroup, bytes, offset int64) error {
 	}
 
 	err = m.group.Launch(m.stream, plan)
-	err = errors.Join(err, m.stream.Synchronize(w.t.Context()))
+	err = errors.Join(err, m.stream.Synchronize(group.t.Context()))
 	if err != nil {
 		return err
 	}
 
-	got, err := m.readDevice(w, call.Recv, bytes-offset)
+	got, err := m.readDevice(group, call.Recv, bytes-offset)
 	if err != nil {
 		return err
 	}
 
-	for at := 0; at < len(got); at += 4 {
-		if v := binary.LittleEndian.Uint32(got[at:]); v != 2 {
-			return failuref("the sum at byte %d is %d, want 2", at, v)
+	for at := 0; at < len(got); at += elementBytes {
+		if element := binary.LittleEndian.Uint32(got[at:]); element != 2 {
+			return failuref("the sum at byte %d is %d, want 2", at, element)
 		}
 	}
 
 	return nil
 }
 
-// replayInNewGraph also checks the result and closes the graph.
-func (m *testRank) replayInNewGraph(w *testGroup, p *repeatedSum) error {
+// replayInNewGraph captures the sum in a graph, replays the graph, checks the result and closes the
+// graph.
+func (m *testRank) replayInNewGraph(group *testGroup, sum *repeatedSum) error {
 	g, err := m.captureWork(m.stream, func() error {
-		plan, err := prepare(m.group, p.call(driver.PathPlain))
+		plan, err := prepare(m.group, sum.call(driver.PathPlain))
 		if err != nil {
 			return err
 		}
@@ -198,11 +200,11 @@ func (m *testRank) replayInNewGraph(w *testGroup, p *repeatedSum) error {
 	})
 	const callsInGraph = 1
 	if err == nil {
-		err = p.replay(m, g, m.stream, callsInGraph)
+		err = sum.replay(m, g, m.stream, callsInGraph)
 	}
 
 	if err == nil {
-		err = m.check(w, p, m.stream)
+		err = m.check(group, sum, m.stream)
 	}
 
 	if g != nil { // even after an error

@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// If the process sees only one GPU, the launcher has chosen it, and the local rank is ignored.
+// If the process sees only one GPU, the GPU does not depend on the local rank.
 func TestChooseWithOneVisibleGPU(t *testing.T) {
 	requireSoftGPU(t, "has a configurable number of devices")
 	const recentNCCL = "SOFTGPU_NCCL=23203" // 2.32.3
@@ -19,8 +20,8 @@ func TestChooseWithOneVisibleGPU(t *testing.T) {
 	}
 
 	checkChoices(t, []choice{
-		{device: 0, localRank: 0, want: 0},
-		{device: 0, localRank: 3, want: 0},
+		{device: anyDevice, localRank: 0, want: 0},
+		{device: anyDevice, localRank: 3, want: 0},
 		{device: 1, localRank: 0, want: 0},
 		{device: 1, localRank: 3, want: 0},
 		{device: 2, localRank: 0, want: noGPU},
@@ -35,9 +36,9 @@ func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
 	}
 
 	checkChoices(t, []choice{
-		{device: 0, localRank: 1, want: 1},
-		{device: 0, localRank: 2, want: 0},
-		{device: 0, localRank: 5, want: 1},
+		{device: anyDevice, localRank: 1, want: 1},
+		{device: anyDevice, localRank: 2, want: 0},
+		{device: anyDevice, localRank: 5, want: 1},
 		{device: 1, localRank: 5, want: 0},
 		{device: 3, localRank: 1, want: noGPU},
 	})
@@ -51,19 +52,22 @@ func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 	}
 
 	checkChoices(t, []choice{
-		{device: 0, localRank: 1, want: 1},
-		{device: 0, localRank: 2, want: noGPU},
+		{device: anyDevice, localRank: 1, want: 1},
+		{device: anyDevice, localRank: 2, want: noGPU},
 	})
 }
 
 // choice is an input of chooseDevice with the expected GPU.
 type choice struct {
-	device    int // requested GPU, from 1, or 0 to select one by the local rank
+	device    int // requested GPU, from 1, or anyDevice
 	localRank int // number of the rank on its machine
 	want      int // GPU, from 0, or noGPU
 }
 
-const noGPU = -1 // chooseDevice returns ErrUnsupported
+const (
+	anyDevice = 0  // select a GPU by the local rank
+	noGPU     = -1 // chooseDevice returns ErrUnsupported
+)
 
 func checkChoices(t *testing.T, choices []choice) {
 	t.Helper()
@@ -74,26 +78,21 @@ func checkChoices(t *testing.T, choices []choice) {
 
 	for _, c := range choices {
 		got, err := chooseDevice(gpus, &driver.Config{Device: c.device, LocalRank: c.localRank})
-		if c.want == noGPU {
+		input := fmt.Sprintf("device %d, local rank %d", c.device, c.localRank)
+		switch {
+		case c.want == noGPU:
 			if !errors.Is(err, driver.ErrUnsupported) {
-				t.Errorf("chooseDevice(device %d, local rank %d) = %v, want ErrUnsupported", c.device,
-					c.localRank, err)
+				t.Errorf("chooseDevice(%s) = %v, want ErrUnsupported", input, err)
 			}
-
-			continue
-		}
-
-		if err != nil {
-			t.Errorf("chooseDevice(device %d, local rank %d) = %v, want GPU %d", c.device,
-				c.localRank, err, c.want)
-		} else if got.Ordinal() != c.want {
-			t.Errorf("chooseDevice(device %d, local rank %d) = GPU %d, want GPU %d", c.device,
-				c.localRank, got.Ordinal(), c.want)
+		case err != nil:
+			t.Errorf("chooseDevice(%s) = %v, want GPU %d", input, err, c.want)
+		case got.Ordinal() != c.want:
+			t.Errorf("chooseDevice(%s) = GPU %d, want GPU %d", input, got.Ordinal(), c.want)
 		}
 	}
 }
 
-// openSingleRank opens a world of one rank until the end of the test.
+// openSingleRank opens a device for a program of one rank. The test closes it at the end.
 func openSingleRank(t *testing.T) *Device {
 	t.Helper()
 	d, err := Backend{}.Open(t.Context(), driver.Config{
@@ -113,7 +112,7 @@ func openSingleRank(t *testing.T) *Device {
 
 func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	d := openSingleRank(t)
-	deviceTimeout := d.longestTimeout() // there is no group yet
+	deviceTimeout := d.longestTimeout() // without groups
 	groupLimit := driver.NewLimit(time.Hour)
 	c, err := d.Connect(t.Context(), driver.GroupConfig{
 		ID: "g", Ranks: []int{0}, Timeout: groupLimit,

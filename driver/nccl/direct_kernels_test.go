@@ -12,28 +12,30 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// Tests use these functions to cover each kernel of the direct path, such as bulk_sum_bf16_4: a
-// bulk kernel, for large calls, that adds bfloat16 elements in groups of 4 ranks.
+// A direct kernel's name describes its calls. For example, bulk_sum_bf16_4 runs large calls (bulk)
+// that sum bfloat16 elements in groups of 4 ranks.
 
-// operations of direct kernels, except barriers and norms, by ascending buffer size.
+// operations lists the operations of direct kernels, except barriers and norms. Operations that
+// need larger buffers for the same count come later.
 var operations = []driver.Operation{
 	driver.AllReduce, driver.Reduce, driver.ReduceScatter, driver.Broadcast, driver.AllGather,
 	driver.AllToAll,
 }
 
-// maxOfferBytes limits the buffers of offers. A quarter of it still needs a bulk kernel.
+// maxOfferBytes limits the buffers of offers. Calls with a quarter of it still need a bulk kernel.
 const maxOfferBytes = 12 << 20
 
-// offers returns supported calls that fit into the buffers, by kernel, from small to large.
-func (p *testbed) offers(w layout) map[string][]trial {
-	callsByKernel := map[string][]trial{}
+// offers returns supported trials that fit into the buffers, by kernel, from small to large.
+func (p *testbed) offers(shared layout) map[string][]trial {
+	trialsByKernel := map[string][]trial{}
 	m := p.ranks[0]
-	send, recv := p.fields(m, w)
-	elementSize := int64(w.dataType.Size())
-	maxElements := min(p.room(w), maxOfferBytes/elementSize)
-	for bytes := int64(4 << 10); bytes <= maxOfferBytes; bytes += bytes / 4 {
+	send, recv := p.fields(m, shared)
+	elementSize := int64(shared.dataType.Size())
+	maxElements := min(p.room(shared), maxOfferBytes/elementSize)
+	const minOfferBytes = 4 << 10
+	for bytes := int64(minOfferBytes); bytes <= maxOfferBytes; bytes += bytes / 4 {
 		for _, operation := range operations {
-			c := trial{layout: w, operation: operation, count: bytes / elementSize}
+			c := trial{layout: shared, operation: operation, count: bytes / elementSize}
 			sendElements, recvElements := c.spans(len(p.ranks))
 			if max(sendElements, recvElements) > maxElements {
 				continue
@@ -46,11 +48,11 @@ func (p *testbed) offers(w layout) map[string][]trial {
 			}
 
 			kernel := work.(*kernels.Launch).Kernel
-			callsByKernel[kernel] = append(callsByKernel[kernel], c)
+			trialsByKernel[kernel] = append(trialsByKernel[kernel], c)
 		}
 	}
 
-	return callsByKernel
+	return trialsByKernel
 }
 
 func (m *testRank) countLaunch(p *plan) {
@@ -62,7 +64,7 @@ func (m *testRank) countLaunch(p *plan) {
 // allKernels reads the names of the kernels from PTX, CUDA's assembly language.
 func allKernels(t *testing.T) []string {
 	t.Helper()
-	const ptxMajor, ptxMinor = 11, 0 // a compute capability for which the objects are PTX
+	const ptxMajor, ptxMinor = 11, 0 // an unknown compute capability, for which the objects are PTX
 	var names []string
 	for _, object := range []func(major, minor int) ([]byte, error){
 		kernels.Object, kernels.NormObject,
@@ -90,31 +92,26 @@ func allKernels(t *testing.T) []string {
 // kernelsOf returns the kernels that groups of the given size use.
 func kernelsOf(t *testing.T, ranks int) []string {
 	t.Helper()
+	isUnused := func(name string) bool { return !isUsedBy(name, ranks) }
+	return slices.DeleteFunc(allKernels(t), isUnused)
+}
+
+func isUsedBy(kernel string, ranks int) bool {
+	switch {
+	case slices.Contains(kernels.Retired, kernel):
+		return false
+	case strings.HasPrefix(kernel, "norm_local"): // does not communicate with other ranks
+		return true
+	case strings.HasSuffix(kernel, "_any"): // for groups of more than 2 ranks
+		return ranks > 2
+	}
+
 	suffix := "8" // for any number of ranks except 2 and 4
 	if ranks == 2 || ranks == 4 {
 		suffix = strconv.Itoa(ranks)
 	}
 
-	var names []string
-	for _, name := range allKernels(t) {
-		var isUsed bool
-		switch {
-		case slices.Contains(kernels.Retired, name):
-			isUsed = false
-		case strings.HasPrefix(name, "norm_local"):
-			isUsed = true // by norms of a few long rows
-		case strings.HasSuffix(name, "_any"):
-			isUsed = ranks > 2 // two-shot kernels
-		default:
-			isUsed = strings.HasSuffix(name, suffix)
-		}
-
-		if isUsed {
-			names = append(names, name)
-		}
-	}
-
-	return names
+	return strings.HasSuffix(kernel, suffix)
 }
 
 func (m *testRank) launchesByName(t *testing.T) map[string]int {
@@ -141,17 +138,18 @@ func (m *testRank) launchesByName(t *testing.T) map[string]int {
 	return counts
 }
 
-// requireKernels fails the test if the rank has never launched one of the given kernels.
-func (m *testRank) requireKernels(t *testing.T, names []string) {
+// requireKernels logs the rank's launches, and fails the test if one of the given kernels was never
+// launched.
+func (m *testRank) requireKernels(t *testing.T, required []string) {
 	t.Helper()
-	var logged []string
+	var namesWithCounts []string
 	launchCounts := m.launchesByName(t)
 	for _, name := range slices.Sorted(maps.Keys(launchCounts)) {
-		logged = append(logged, fmt.Sprintf("%s %d", name, launchCounts[name]))
+		namesWithCounts = append(namesWithCounts, fmt.Sprintf("%s %d", name, launchCounts[name]))
 	}
 
-	t.Logf("rank %d launched %s", m.number, strings.Join(logged, ", "))
-	for _, name := range names {
+	t.Logf("rank %d launched %s", m.number, strings.Join(namesWithCounts, ", "))
+	for _, name := range required {
 		if launchCounts[name] == 0 {
 			t.Errorf("rank %d never launched kernel %s", m.number, name)
 		}

@@ -9,42 +9,43 @@ import (
 	"symmem/driver"
 )
 
-// These tests compare resources before and after a series of groups. An earlier group allocates the
-// memory that the device keeps.
+// These tests compare the resources of the process before and after a series of groups. One group
+// precedes the series, because the first group allocates memory that the device keeps.
+
 func TestGroupsLeaveNothingBehind(t *testing.T) {
-	groups := 50
+	groupCount := 50
 	if usesSoftGPU(t) {
-		groups = 15 // the software GPU is slow
+		groupCount = 15 // the software GPU is slow
 	}
 
-	w := newTestGroup(t, 2, time.Minute)
+	group := newTestGroup(t, 2, time.Minute)
 	var sums [2]*repeatedSum // by rank
-	w.regroup(0, 1)
-	w.must(func(m *testRank) (err error) {
-		const elements = 600_000
-		sums[m.rank], err = m.newRepeatedSum(w, windowName, elements)
+	group.regroup(0, 1)
+	group.must(func(m *testRank) (err error) {
+		const elements = 600_000 // arbitrary
+		sums[m.rank], err = m.newRepeatedSum(group, windowName, elements)
 		return err
 	})
-	w.runGroup(&sums)
+	group.replaceGroup(&sums)
 	descriptorsBefore := countDescriptors(t)
-	freeBefore := w.freeMemory()
-	for range groups {
-		w.runGroup(&sums)
+	freeBefore := group.freeMemory()
+	for range groupCount {
+		group.replaceGroup(&sums)
 	}
 
-	checkDescriptors(t, descriptorsBefore, groups)
-	const leakPerGroup = 1 << 20 // NCCL's caches grow less, and a real leak has 32 MiB
-	limit := int64(groups) * leakPerGroup
-	for r, freeNow := range w.freeMemory() {
+	checkDescriptors(t, descriptorsBefore, groupCount)
+	const limitPerGroup = 1 << 20 // more than NCCL's caches grow, and less than a leak of 32 MiB
+	limit := int64(groupCount) * limitPerGroup
+	for r, freeNow := range group.freeMemory() {
 		leaked := freeBefore[r] - freeNow
 		if leaked >= limit {
-			t.Errorf("%d groups leaked %d bytes on rank %d, want less than %d", groups, leaked, r, limit)
+			t.Errorf("%d groups leaked %d bytes on rank %d, want less than %d", groupCount, leaked, r, limit)
 		}
 	}
 }
 
-// runGroup replaces the group by a new one with a window, and runs two calls.
-func (w *testGroup) runGroup(sums *[2]*repeatedSum) {
+// replaceGroup closes the group, connects a new one with a window, and runs two calls.
+func (w *testGroup) replaceGroup(sums *[2]*repeatedSum) {
 	w.t.Helper()
 	w.regroup(0, 1)
 	w.must(func(m *testRank) error {
@@ -63,7 +64,7 @@ func (w *testGroup) runGroup(sums *[2]*repeatedSum) {
 	})
 }
 
-// checkDescriptors fails the test if each group may have leaked a file descriptor.
+// checkDescriptors fails the test if the groups may have leaked one file descriptor each.
 func checkDescriptors(t *testing.T, before, groups int) {
 	t.Helper()
 	now := countDescriptors(t)
@@ -95,26 +96,28 @@ func (w *testGroup) freeMemory() []int64 {
 	return free
 }
 
-// Messages that were never received must not keep file descriptors open.
+// Messages that were never received do not keep file descriptors open.
 func TestGroupsLeaveNoMessagesBehind(t *testing.T) {
 	t.Run("closed", func(t *testing.T) {
 		const smallMessage = 4 << 10
-		closeWithMessages(t, smallMessage, func(driver.Communicator) {})
+		doNothing := func(driver.Communicator) {}
+		checkUnreceivedMessages(t, smallMessage, doNothing)
 	})
 	t.Run("failed", func(t *testing.T) {
 		const largeMessage = 32 << 20
-		closeWithMessages(t, largeMessage, func(c driver.Communicator) { c.Abort(errAborted) })
+		abort := func(c driver.Communicator) { c.Abort(errAborted) }
+		checkUnreceivedMessages(t, largeMessage, abort)
 	})
 }
 
-// closeWithMessages checks groups in which rank 1 does not receive a message.
-func closeWithMessages(t *testing.T, bytes int64, beforeClose func(driver.Communicator)) {
+// checkUnreceivedMessages closes groups in which rank 1 has not received a message of rank 0.
+func checkUnreceivedMessages(t *testing.T, bytes int64, beforeClose func(driver.Communicator)) {
 	t.Helper()
 	const groups = 15
-	w := newTestGroup(t, 2, time.Minute)
-	w.regroup(0, 1)
+	group := newTestGroup(t, 2, time.Minute)
+	group.regroup(0, 1)
 	var sendBuffer uintptr // of rank 0
-	w.must(func(m *testRank) error {
+	group.must(func(m *testRank) error {
 		s, err := m.mapRegion(bytes)
 		if err == nil && m.rank == 0 {
 			sendBuffer = s.segment.Address()
@@ -122,21 +125,21 @@ func closeWithMessages(t *testing.T, bytes int64, beforeClose func(driver.Commun
 
 		return err
 	})
-	runGroup := func() {
-		w.sendUnreceived(sendBuffer, bytes)
-		w.closeUnreceived(beforeClose)
-		w.regroup(0, 1)
+	sendAndReplaceGroup := func() {
+		group.sendUnreceived(sendBuffer, bytes)
+		group.closeUnreceived(beforeClose)
+		group.regroup(0, 1)
 	}
-	runGroup()
+	sendAndReplaceGroup()
 	descriptorsBefore := countDescriptors(t)
 	for range groups {
-		runGroup()
+		sendAndReplaceGroup()
 	}
 
 	checkDescriptors(t, descriptorsBefore, groups)
 }
 
-// sendUnreceived waits until the Send has completed.
+// sendUnreceived sends a message from rank 0, and waits until the Send has completed.
 func (w *testGroup) sendUnreceived(buffer uintptr, bytes int64) {
 	w.t.Helper()
 	w.must(func(m *testRank) error {
@@ -160,7 +163,7 @@ func (w *testGroup) sendUnreceived(buffer uintptr, bytes int64) {
 	})
 }
 
-// closeUnreceived closes the group on both ranks. Close may report the message.
+// closeUnreceived closes the group on both ranks. It ignores errors about the unreceived message.
 func (w *testGroup) closeUnreceived(beforeClose func(driver.Communicator)) {
 	w.t.Helper()
 	w.must(func(m *testRank) error {

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// The direct path needs NVLink between all GPUs of a group. Without it, all ranks give the same
-// reason for refusing calls, and the other paths work.
+// The direct path needs NVLink between all GPUs of a group. Without NVLink, only the direct path
+// refuses calls, and all ranks give the same reason.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	requireSoftGPU(t, "has configurable links")
 	for _, test := range []struct {
@@ -28,10 +28,10 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 			}
 
 			defer dl.Setenv("SOFTGPU_LINK", "")
-			w := newGroup(t, 3, time.Minute)
-			reasons := make([]string, len(w.ranks)) // by rank
-			w.must(func(m *testRank) (err error) {
-				reasons[m.rank], err = m.checkWithoutDirect(w)
+			group := newGroup(t, 3, time.Minute)
+			reasons := make([]string, len(group.ranks)) // by rank
+			group.must(func(m *testRank) (err error) {
+				reasons[m.rank], err = m.checkWithoutDirect(group)
 				return err
 			})
 			for rank, reason := range reasons {
@@ -49,14 +49,14 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	}
 }
 
-// checkWithoutDirect checks that only the direct path refuses a call, and returns the refusal.
-func (m *testRank) checkWithoutDirect(w *testGroup) (string, error) {
-	p, err := m.newRepeatedSum(w, windowName, smallCount)
+// checkWithoutDirect checks that only the direct path refuses a call. It returns the reason.
+func (m *testRank) checkWithoutDirect(group *testGroup) (string, error) {
+	sum, err := m.newRepeatedSum(group, windowName, smallCount)
 	if err != nil {
 		return "", err
 	}
 
-	call := p.call(driver.PathDirect)
+	call := sum.call(driver.PathDirect)
 	refusal := m.group.Offer(call).Refusal(driver.PathDirect)
 	if !errors.Is(refusal, driver.ErrUnsupported) {
 		return "", failuref("Refusal(direct) = %v, want ErrUnsupported", refusal)
@@ -72,22 +72,22 @@ func (m *testRank) checkWithoutDirect(w *testGroup) (string, error) {
 		return "", failuref("prepare on the direct path = %v, want ErrUnsupported", err)
 	}
 
-	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathPlain} {
-		if err := p.launch(m.group, m.stream, path); err != nil {
+	alternatingPaths := []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathPlain}
+	for _, path := range alternatingPaths {
+		if err := sum.launch(m.group, m.stream, path); err != nil {
 			return "", err
 		}
 	}
 
-	return refusalText, m.check(w, p, m.stream)
+	return refusalText, m.check(group, sum, m.stream)
 }
 
-// GPUs that the process cannot see are only accepted on other machines, where fabric handles may
-// work.
+// A GPU that the process cannot see is accepted only on another machine.
 func TestLinkToInvisibleGPUIsRefused(t *testing.T) {
-	w := newTestGroup(t, 1, time.Minute)
-	w.must(func(m *testRank) error {
+	group := newTestGroup(t, 1, time.Minute)
+	group.must(func(m *testRank) error {
 		self := m.device.self
-		hidden := self // on the same machine, which BootID identifies
+		hidden := self // BootID identifies the same machine
 		hidden.GPUID = "GPU-that-is-hidden"
 		err := checkLinks(m.device.gpu, &self, []*member{&self, &hidden})
 		if err == nil || !strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {

@@ -11,11 +11,12 @@ import (
 	"symmem/internal/reduce"
 )
 
-// tileElements is the number of elements in a tile, of which a rank's input consists. It is prime,
-// so that data at a wrong offset differs.
+// tileElements is the number of elements in a tile. A rank's input repeats the tile. The number is
+// prime, so that data from a wrong power-of-two offset differs.
 const tileElements = 65521
 
-// exponentRange is half-open. It begins with the smallest denormal and lets 8 ranks add elements
+// exponentRange contains the base-2 exponents of random elements. The smallest exponent belongs to
+// the smallest denormal number. All exponents are below the limit, so that 8 ranks can add elements
 // without overflow.
 type exponentRange struct{ smallest, limit int }
 
@@ -38,15 +39,16 @@ func drawElements(t driver.DataType, random *rand.Rand) []byte {
 		return out
 	}
 
+	const scaledCase, zeroCase, cases = 0, 1, 8
 	for i := range tileElements {
 		v := random.Float64()*4 - 2 // in [-2, 2)
-		switch random.IntN(8) {
-		case 0:
+		switch random.IntN(cases) {
+		case scaledCase:
 			exponent := exponents.smallest + random.IntN(exponents.limit-exponents.smallest)
 			v = math.Ldexp(v, exponent)
-		case 1:
+		case zeroCase:
 			v = math.Copysign(0, v)
-		default: // keep most values
+		default: // most values remain in [-2, 2)
 		}
 
 		putElement(t, out, i, float32(v))
@@ -118,30 +120,33 @@ var roundings = map[driver.DataType]rounding{
 	driver.BFloat16: {relative: 0x1p-8, absolute: 0x1p-134},
 }
 
-// errorBound returns the largest possible error of a reduction, except Prod. magnitudes is the sum
-// of the absolute values of the n input elements.
-func errorBound(t driver.DataType, op driver.ReduceOp, n int, exact, magnitudes float64) float64 {
+// errorBound returns the largest possible error of a reduction other than Prod. magnitudes is the
+// sum of the absolute values of the input elements.
+func errorBound(
+	t driver.DataType, op driver.ReduceOp, ranks int, exact, magnitudes float64,
+) float64 {
 	bound := 0.0 // for Min and Max
 	if op == driver.Sum || op == driver.Avg {
 		// Higham, Accuracy and Stability of Numerical Algorithms, 4.2.
-		additions := float64(n - 1)
-		sumError := additions * halfUnit / (1 - additions*halfUnit)
-		bound = sumError * magnitudes
+		additions := float64(ranks - 1)
+		relativeError := additions * halfUnit / (1 - additions*halfUnit)
+		bound = relativeError * magnitudes
 	}
 
 	if op == driver.Avg {
 		divisionError := halfUnit*(math.Abs(exact)+bound) + halfDenormal
-		bound = bound/float64(n) + divisionError
+		bound = bound/float64(ranks) + divisionError
 	}
 
-	toType := roundings[t]
-	bound += toType.relative*(math.Abs(exact)+bound) + toType.absolute
-	return bound
+	rounding := roundings[t]
+	roundingError := rounding.relative*(math.Abs(exact)+bound) + rounding.absolute
+	return bound + roundingError
 }
 
-// checkNear compares the results of a reduction with float64 results, up to the errorBound.
+// checkNear compares the results of a reduction with float64 results. Errors up to errorBound are
+// permitted.
 func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte) error {
-	const tolerance = 1 + 0x1p-20 // for float64 errors, 2^-29 times as large as float32 errors
+	const tolerance = 1 + 0x1p-20 // more than enough for errors of the float64 results
 	for i := range tileElements {
 		toFloat64 := func(in []byte) float64 { return float64(elementValue(t, in, i)) }
 		exact := reduceElement(op, inputs, toFloat64)
@@ -163,7 +168,7 @@ func checkNear(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results [
 	return nil
 }
 
-// fillWithTile fills dst with copies of a tile. The first copy starts at a byte offset.
+// fillWithTile fills dst with repetitions of a tile, from the given byte offset in the repetitions.
 func fillWithTile(dst, tile []byte, offset int64) {
 	start := int(offset % int64(len(tile)))
 	for len(dst) > 0 {

@@ -13,8 +13,8 @@ import (
 	"symmem/driver/formula"
 )
 
-// Random delays before and after each batch of calls differ between ranks, which wait for each
-// other only in kernels.
+// TestDirectRepeats runs batches of random calls. Random delays make ranks reach the kernels, where
+// they wait for each other, at different times.
 func TestDirectRepeats(t *testing.T) {
 	callCount := 2_000
 	bufferBytes := int64(5 << 20)
@@ -26,7 +26,8 @@ func TestDirectRepeats(t *testing.T) {
 	random := newRandom(t)
 	p := newTestbed(t, ranksUpTo(t, 4), bufferBytes, random)
 	groups := memberLists(t)
-	p.regroupAndRegister(groups[len(groups)-1]...) // the largest group
+	largestGroup := groups[len(groups)-1]
+	p.regroupAndRegister(largestGroup...)
 	p.drawInputs(driver.BFloat16)
 	p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, driver.BFloat16, p.inputs)
 	var batches []batch
@@ -89,7 +90,7 @@ func (p *testbed) runWithDelays(m *testRank, b *batch, random *rand.Rand) error 
 	return p.checkOutputs(m, b, compareWhole)
 }
 
-// drawBatch returns up to 100 small calls. If all cases run, a few calls are for random kernels.
+// drawBatch returns up to 100 trials. They are small, except for about 1 % if all cases run.
 func (p *testbed) drawBatch() batch {
 	inPlace := p.random.IntN(2) == 0
 	noWindow := p.random.IntN(2) == 0
@@ -97,14 +98,10 @@ func (p *testbed) drawBatch() batch {
 		dataType: driver.BFloat16, inPlace: inPlace, noWindow: noWindow,
 	}}
 	offers := p.offers(b.layout)
-	kernelNames := slices.Sorted(maps.Keys(offers)) // reproducible with a seed
 	for range 100 {
 		c := p.drawSmallTrial()
 		if runsAllCases() && p.random.IntN(100) == 0 {
-			kernel := kernelNames[p.random.IntN(len(kernelNames))]
-			kernelOffers := offers[kernel]
-			c = kernelOffers[p.random.IntN(len(kernelOffers))]
-			c.count -= p.random.Int64N(100) // avoid round counts
+			c = p.drawOffer(offers)
 		}
 
 		c.root = p.random.IntN(len(p.ranks))
@@ -117,20 +114,31 @@ func (p *testbed) drawBatch() batch {
 	return b
 }
 
-// drawSmallTrial prefers small counts.
+// drawOffer draws a kernel, and then one of its trials.
+func (p *testbed) drawOffer(trialsByKernel map[string][]trial) trial {
+	kernelNames := slices.Sorted(maps.Keys(trialsByKernel)) // reproducible with a seed
+	kernel := kernelNames[p.random.IntN(len(kernelNames))]
+	trials := trialsByKernel[kernel]
+	c := trials[p.random.IntN(len(trials))]
+	c.count -= p.random.Int64N(100) // avoid round counts
+	return c
+}
+
+// drawSmallTrial returns a barrier, or a trial with a count below 2,048. It prefers small counts.
 func (p *testbed) drawSmallTrial() trial {
 	i := p.random.IntN(len(operations) + 1)
 	if i == len(operations) {
 		return trial{operation: driver.Barrier}
 	}
 
-	limit := int64(1) << p.random.IntN(12) // at most 2,048
+	limit := int64(1) << p.random.IntN(12)
 	return trial{operation: operations[i], count: p.random.Int64N(limit)}
 }
 
-// delay randomly delays the host, the stream or neither, mostly for short times.
+// delay delays the host, the stream or neither for fewer than 512 yields. Short delays are more
+// likely.
 func (m *testRank) delay(random *rand.Rand) error {
-	limit := 1 << random.IntN(10) // at most 512
+	limit := 1 << random.IntN(10)
 	yields := random.IntN(limit)
 	spin := func() {
 		for range yields {

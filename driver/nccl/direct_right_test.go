@@ -13,8 +13,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// runsAllCases reports whether tests of the direct path run all cases, which takes minutes, or a
-// random sample.
+// runsAllCases reports whether tests of the direct path run all cases, which takes minutes, instead
+// of a random sample.
 func runsAllCases() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
 
 // newRandom returns a random number generator, and logs the seed if the test fails.
@@ -26,11 +26,12 @@ func newRandom(t *testing.T) *rand.Rand {
 			t.Logf("random seed: %#x", seed)
 		}
 	})
-	const sequence = 1 // arbitrary
-	return rand.New(rand.NewPCG(seed, sequence))
+	const secondSeed = 1 // arbitrary
+	return rand.New(rand.NewPCG(seed, secondSeed))
 }
 
-// memberLists returns the ranks of groups with two to four members, as the number of GPUs permits.
+// memberLists returns the members of groups with two, three and four ranks, if there are as many
+// GPUs.
 func memberLists(t *testing.T) [][]int {
 	t.Helper()
 	switch n := maxRanks(t); {
@@ -44,9 +45,9 @@ func memberLists(t *testing.T) [][]int {
 }
 
 // TestDirectIsRight compares outputs, and the memory around them, with results of the host. Sums
-// must equal float32 sums in rank order bit by bit.
+// are bitwise equal to float32 sums in rank order.
 func TestDirectIsRight(t *testing.T) {
-	bufferBytes := int64(2 << 20) // larger calls are skipped
+	bufferBytes := int64(2 << 20) // calls with larger buffers are skipped
 	if runsAllCases() {
 		const spaceAroundOutputs = 1 << 20
 		bufferBytes = maxLargeBytes + spaceAroundOutputs
@@ -56,7 +57,7 @@ func TestDirectIsRight(t *testing.T) {
 	p := newTestbed(t, ranksUpTo(t, 4), bufferBytes, random)
 	groups := memberLists(t)
 	dataTypes := reduce.DataTypes()
-	if !runsAllCases() && usesSoftGPU(t) { // which is slow
+	if !runsAllCases() && usesSoftGPU(t) { // the software GPU is slow
 		group := groups[random.IntN(len(groups))]
 		groups = [][]int{group}
 		random.Shuffle(len(dataTypes), func(i, j int) {
@@ -99,8 +100,8 @@ func (p *testbed) checkReductions(t driver.DataType) {
 		}
 
 		p.reduced = formula.Reduce(driver.RankOrder, op, t, p.inputs)
-		hasErrorBound := t.Float() && t != driver.Float64 && op != driver.Prod // see checkNear
-		if hasErrorBound {
+		canCheckNear := t.Float() && t != driver.Float64 && op != driver.Prod
+		if canCheckNear {
 			if err := checkNear(t, op, p.inputs, p.reduced); err != nil {
 				p.t.Fatal(err)
 			}
@@ -124,7 +125,7 @@ func (p *testbed) checkOperation(c trial) {
 	}
 }
 
-// checkSmallCounts runs a batch whenever the buffers are full.
+// checkSmallCounts tests as many counts in each batch as the buffers can hold.
 func (p *testbed) checkSmallCounts(c trial) {
 	p.t.Helper()
 	const compareWhole = true
@@ -143,12 +144,14 @@ func (p *testbed) checkSmallCounts(c trial) {
 	p.run(&b, compareWhole)
 }
 
-const maxSmallCount = 4097
+const maxSmallCount = 4<<10 + 1 // one more than a round number
 
 // smallCounts returns all counts up to maxSmallCount, or a sample of two.
 func (p *testbed) smallCounts() []int64 {
 	if !runsAllCases() {
-		return []int64{p.random.Int64N(16), p.random.Int64N(maxSmallCount + 1)}
+		tinyCount := p.random.Int64N(16)
+		randomCount := p.random.Int64N(maxSmallCount + 1)
+		return []int64{tinyCount, randomCount}
 	}
 
 	var counts []int64
@@ -161,17 +164,19 @@ func (p *testbed) smallCounts() []int64 {
 
 const maxLargeBytes = 256 << 20
 
-// checkLargeCounts tests calls whose larger buffer has about 2^n bytes, or one in 250 of them.
+// checkLargeCounts tests calls whose larger buffer has about 2^n bytes, or a sample of these calls.
 func (p *testbed) checkLargeCounts(c trial) {
 	p.t.Helper()
+	const sampleInterval = 250 // test one call of 250, on average
+	const minLargeBytes = 8 << 10
 	ranks := len(p.ranks)
 	c.count = 1
 	send, recv := c.spans(ranks)
 	bytesPerCount := max(send, recv) * int64(c.dataType.Size()) // in the larger buffer
-	for bytes := int64(8 << 10); bytes <= maxLargeBytes; bytes *= 2 {
+	for bytes := int64(minLargeBytes); bytes <= maxLargeBytes; bytes *= 2 {
 		roundCount := bytes / bytesPerCount
 		for _, count := range []int64{roundCount - 1, roundCount, roundCount + 1} {
-			if !runsAllCases() && p.random.IntN(250) != 0 {
+			if !runsAllCases() && p.random.IntN(sampleInterval) != 0 {
 				continue
 			}
 
@@ -179,8 +184,8 @@ func (p *testbed) checkLargeCounts(c trial) {
 			c.count = count
 			c.root = p.random.IntN(ranks)
 			p.add(&b, c) // leaves b empty if the buffers are too small
-			// Comparing a whole output is slow.
 			isLargest := bytes == maxLargeBytes
+			// A comparison of whole outputs is slow, so only one type and reduction has it.
 			compareWhole := isLargest && c.dataType == driver.BFloat16 && c.op == driver.Sum
 			p.run(&b, compareWhole)
 		}

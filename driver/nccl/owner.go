@@ -14,12 +14,12 @@ import (
 	"symmem/internal/control"
 )
 
-// owner represents a group of ranks to streams and messages. The cause is the error with which the
-// group has failed. A ticket is the number of a collective in the group.
+// owner represents a group of ranks to streams and messages. The cause of a group is the error with
+// which it has failed. A ticket is the number of a collective in the group.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
-	plane    control.Plane // connects the ranks outside NCCL, and keeps the cause
+	plane    control.Plane // connects the ranks outside NCCL, and stores the cause
 	history  *history
 	direct   *directPath // runs symmem's own kernels
 	faults   *faults
@@ -27,7 +27,7 @@ type owner struct {
 	recorder *recorder
 	teardown *teardown
 
-	waitPool sync.Pool // of *collectiveWait
+	waitPool sync.Pool // unused values of type *collectiveWait
 }
 
 var (
@@ -60,35 +60,34 @@ func (o *owner) Await(
 
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-// KernelFault returns the cause if one of symmem's own kernels has reported a fault. The group then
-// fails, and its teardown begins.
+// KernelFault makes the group fail, and returns the cause, if one of symmem's own kernels has
+// reported a fault.
 func (o *owner) KernelFault() error {
 	cause := o.faults.checkKernels()
 	if cause == nil {
 		return nil
 	}
 
-	o.teardown.begin()
-	// begin has also made the parent fail, a two-level group that uses this group.
-	if parent := o.teardown.parent.Load(); parent != nil {
-		return parent.plane.Cause()
+	o.teardown.begin() // also makes a two-level group fail that uses this group
+	if twoLevelGroup := o.teardown.parent.Load(); twoLevelGroup != nil {
+		return twoLevelGroup.plane.Cause()
 	}
 
 	return cause
 }
 
-// UserGroup returns the group that the program knows: the two-level group that uses this group, or
-// this group.
+// UserGroup returns the group that the program has created, which may be a two-level group that
+// uses this group.
 func (o *owner) UserGroup() stream.Group {
-	if parent := o.teardown.parent.Load(); parent != nil {
-		return parent.group
+	if twoLevelGroup := o.teardown.parent.Load(); twoLevelGroup != nil {
+		return twoLevelGroup.group
 	}
 
 	return o
 }
 
-// ReplayFault returns the cause of a failure, except Close, if another library has captured calls
-// of the group. Such calls can be replayed at any time.
+// ReplayFault returns the cause if another library has captured calls of the group, and can replay
+// them at any time. Close is not a failure.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
@@ -103,11 +102,11 @@ func (o *owner) ReplayFault() error {
 	return cause
 }
 
-// RecordEvent lets later launches wait for the group's latest launch or, if isAbandoned is set,
-// ignore it. It does nothing if that launch is on another stream.
+// RecordEvent records an event for which the group's next launches wait, if the group's latest
+// launch is on stream s. If the stream was abandoned, next launches ignore its work instead.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
-	// The caller holds s.Mu, so s cannot become the latest stream after this check.
+	// The caller holds s.Mu, so no launch on s can follow this check.
 	if order.LatestStream() != s {
 		return nil
 	}
@@ -124,8 +123,7 @@ const peerLossTimeout = 3 * time.Second // until a lost rank is noticed
 
 // CheckEndedEarly makes the group fail, and returns the cause, if a collective that needs all ranks
 // has ended before all have launched it. NCCL kernels end early if another rank aborts its
-// communicator or, under CUDA's MPS, exits. The error of a lost rank would explain more, so
-// CheckEndedEarly first waits for it.
+// communicator, or exits and shares the GPU by CUDA's MPS.
 func (o *owner) CheckEndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
@@ -134,10 +132,11 @@ func (o *owner) CheckEndedEarly(ticket uint64) error {
 
 	ctx, cancel := context.WithTimeout(context.Background(), peerLossTimeout)
 	defer cancel()
-	_ = gpu.Poll(ctx, func() bool {
+	hasFailed := func() bool {
 		o.faults.checkPeers()
 		return o.plane.Cause() != nil
-	})
+	}
+	_ = gpu.Poll(ctx, hasFailed) // the error of a lost rank would explain more than the following one
 	if o.plane.Cause() == nil {
 		_ = o.plane.Fail(fmt.Errorf("collective %d of group %s has ended before all ranks have "+
 			"launched it", ticket, o.cfg.Name()))
@@ -156,16 +155,16 @@ func needsAllRanks(call *driver.Call) bool {
 	return call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
 }
 
-// isLaunchedByAll reports whether all ranks have launched an ended collective. Between machines,
-// where launches become known too late, it only looks for failed and lost ranks. This suffices,
-// because a failed rank notifies the others before it aborts its kernels.
+// isLaunchedByAll reports whether all ranks have launched an ended collective. Between machines, it
+// only checks that no rank has failed, because launches become known too late. A failed rank always
+// notifies the others before it aborts its kernels.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	if announcements := o.direct.announcements; announcements != nil { // on one machine
 		return announcements.AllSubmitted(ticket)
 	}
 
 	notifier, ok := o.plane.(control.Notifier)
-	if !ok { // nothing is known about other ranks
+	if !ok { // the plane knows nothing about other ranks
 		return true
 	}
 
@@ -173,7 +172,8 @@ func (o *owner) isLaunchedByAll(ticket uint64) bool {
 		return true
 	}
 
-	return errors.Is(o.plane.Cause(), driver.ErrClosed) // Close has reported unfinished collectives
+	isClosed := errors.Is(o.plane.Cause(), driver.ErrClosed)
+	return isClosed // Close has reported unfinished collectives
 }
 
 // NoteMessage records a Send or Recv. The caller must hold the locks of the stream and the group.

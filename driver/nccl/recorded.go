@@ -19,37 +19,35 @@ type recorder struct {
 	gpu               *gpu.GPU
 	cfg               *driver.GroupConfig
 	plane             control.Plane // connects the ranks outside NCCL
-	comparisonEnabled *atomic.Bool  // ranks compare their calls
+	comparisonEnabled *atomic.Bool  // ranks must compare their calls
 	history           *history
 	direct            *directPath // runs symmem's own kernels
 	busy              *stream.BusyStreams
 	faults            *faults
 	comparer          *comparer
 
-	wasCaptured atomic.Bool  // replays can start at any time
+	wasCaptured atomic.Bool  // a foreign graph was captured, and can be replayed at any time
 	graphHolds  memory.Holds // keep the objects that foreign graphs use
 
-	capturedWindowKernels bool // a foreign graph has NCCL kernels that access registered windows
+	capturedWindowKernels bool // a foreign graph has NCCL kernels that access windows
 	capturedPlainKernels  bool // a foreign graph has other NCCL kernels
 
-	// recordings number the calls of each of the latest captures.
-	recordings       direct.Recordings
-	currentRecording *direct.Recording // of the call being recorded
+	recordings       direct.Recordings // number the calls of each capture
+	currentRecording *direct.Recording // contains the call that is being recorded
 }
 
-// markCaptured prepares for the capture of a call. If a kernel has reported a fault, it makes the
-// group fail and returns the cause.
+// markCaptured must be called before a call is captured. It returns an error if the group has
+// failed or a kernel has reported a fault.
 func (r *recorder) markCaptured() error {
 	isFirst := !r.wasCaptured.Swap(true)
 	if isFirst {
-		r.busy.WakeWatcher() // from now on, it checks for faults periodically
+		r.busy.WakeWatcher() // the watcher now looks for faults in replays, too
 	}
 
 	return r.faults.checkKernels()
 }
 
-// findRecording returns the recording of the capture on stream s. The first call of a capture
-// begins the recording.
+// findRecording returns the recording of the capture on stream s, or begins one.
 func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	var capture cuda.Capture
 	err := r.gpu.With(func(gpu *cuda.Driver) (err error) {
@@ -66,7 +64,7 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 			"call of another thread that is not allowed in global mode: capture in thread-local mode: %w",
 			cuda.ErrCaptureInvalidated)
 	case !r.recordings.IsKnown(capture.ID) && r.graphHolds.HasCapture(capture.ID):
-		// Later captures have evicted the recording of this one.
+		// The recording of this capture was evicted.
 		return nil, fmt.Errorf("recording a collective: group %s was recorded in %d other captures "+
 			"since its last call in this one: %w", r.cfg.Name(), direct.MaxOpenRecordings,
 			driver.ErrUnsupported)
@@ -81,36 +79,39 @@ func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 		return nil
 	}
 
-	if kernelsWillCompare && r.direct.announcements != nil {
+	isOnOneMachine := r.direct.announcements != nil
+	if kernelsWillCompare && isOnOneMachine {
 		return nil
 	}
 
-	// The stream is not marked as busy, because a capturing stream cannot be queried.
 	ticket := r.plane.Submit()
 	r.history.recordComparison(ticket)
 	return r.comparer.compareOverPlane(call, ticket)
 }
 
-// holdUsedObjects keeps the objects of a recorded call until its graph is destroyed.
+// holdUsedObjects keeps the objects that a recorded call uses until its graph is destroyed.
 func (r *recorder) holdUsedObjects(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {
 	hold, err := r.graphHolds.GetOrBegin(s.CUDA)
-	if hold == nil || err != nil { // without an error, s is not capturing
+	if err != nil {
 		return err
 	}
 
+	isCapturing := hold != nil
+	if !isCapturing {
+		return nil
+	}
+
 	hold.AddUses(used)
-	if !usesNCCL {
-		return nil
-	}
-
-	if path == driver.PathWindow {
+	switch {
+	case !usesNCCL: // symmem's own kernels
+	case path == driver.PathWindow:
 		r.capturedWindowKernels = true
-		return nil
+	default:
+		hold.AddPlainUses(used)
+		r.capturedPlainKernels = true
 	}
 
-	hold.AddPlainUses(used)
-	r.capturedPlainKernels = true
 	return nil
 }

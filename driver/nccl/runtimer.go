@@ -10,26 +10,25 @@ import (
 	"symmem/internal/cuda"
 )
 
-// runTimer samples the run time of calls on the GPU, including waits for other ranks. start and
-// stop record CUDA events before and after a call, and collect later adds the time between them to
-// a driver.Meter. The group's lock guards a runTimer. Methods with a *cuda.Driver need a current
-// CUDA context.
+// runTimer measures how long calls run on the GPU, including waits for other ranks. start and stop
+// record CUDA events before and after a call. collect adds the time between them to a driver.Meter.
+// The group's lock guards a runTimer. Methods with a *cuda.Driver need a current CUDA context.
 type runTimer struct {
 	gpu             *gpu.GPU
-	samples         [16]runSample // calls are not timed while all are in use
+	samples         [16]runSample // while all are in use, further calls are not timed
 	unfinishedCount atomic.Int32  // samples in use; may be read without the lock
 	isClosed        bool
 }
 
 // runSample measures one call.
 type runSample struct {
-	begin, end cuda.Event    // created on first use, and then reused
-	meter      *driver.Meter // receives the time; nil while the sample is unused
+	begin, end cuda.Event    // created on first use, and then kept for other calls
+	meter      *driver.Meter // receives the time, or is nil while the sample is unused
 	hasEnd     bool          // end has been recorded
 }
 
-// start begins to time a call that meter selects. The caller must pass the result to stop after the
-// call. The result is nil if the call is not timed.
+// start begins the measurement of a call, or returns nil if the meter does not select the call or
+// an error occurs. The caller must pass the result to stop after the call.
 func (t *runTimer) start(
 	meter *driver.Meter, cudaStream cuda.Stream, api *cuda.Driver,
 ) *runSample {
@@ -43,8 +42,7 @@ func (t *runTimer) start(
 		return nil
 	}
 
-	// A call that cannot be timed must still run, so errors are ignored.
-	if sample.createEvents(api) != nil {
+	if sample.createEvents(api) != nil { // the call runs without a measurement
 		return nil
 	}
 
@@ -58,7 +56,7 @@ func (t *runTimer) start(
 	return sample
 }
 
-// findUnused returns the first unused sample, or nil.
+// findUnused returns the first unused sample, or nil if there is none or t is closed.
 func (t *runTimer) findUnused() *runSample {
 	if t.isClosed {
 		return nil
@@ -74,13 +72,14 @@ func (t *runTimer) findUnused() *runSample {
 }
 
 func (sample *runSample) createEvents(api *cuda.Driver) (err error) {
-	const withTiming = 0 // the default: no flag disables the timing
+	const timingFlags = 0 // a flag would disable the timing
 	for _, event := range []*cuda.Event{&sample.begin, &sample.end} {
-		if *event != 0 {
+		isCreated := *event != 0
+		if isCreated {
 			continue
 		}
 
-		if *event, err = api.EventCreate(withTiming); err != nil {
+		if *event, err = api.EventCreate(timingFlags); err != nil {
 			return err
 		}
 	}
@@ -88,9 +87,9 @@ func (sample *runSample) createEvents(api *cuda.Driver) (err error) {
 	return nil
 }
 
-// stop marks the end of a timed call. sample is the result of start, which may be nil.
+// stop marks the end of a call. sample is the result of start, which may be nil.
 func (t *runTimer) stop(sample *runSample, cudaStream cuda.Stream, api *cuda.Driver) {
-	if sample == nil || sample.meter == nil { // close may have discarded it
+	if sample == nil || sample.meter == nil { // not timed, or discarded by close
 		return
 	}
 
@@ -110,7 +109,7 @@ func (t *runTimer) discard(sample *runSample) {
 	}
 }
 
-// collect adds the times of ended calls to their meters, and discards the samples.
+// collect adds the run times of ended calls to their meters, and discards the samples.
 func (t *runTimer) collect(api *cuda.Driver) {
 	if t.unfinishedCount.Load() == 0 {
 		return
@@ -124,9 +123,8 @@ func (t *runTimer) collect(api *cuda.Driver) {
 
 		hasEnded, queryErr := api.EventQuery(sample.end)
 		isRunning := queryErr == nil && !hasEnded
-		// Captures in global mode prohibit EventQuery.
-		mustRetry := errors.Is(queryErr, cuda.ErrCaptureUnsupported)
-		if isRunning || mustRetry {
+		isProhibited := errors.Is(queryErr, cuda.ErrCaptureUnsupported) // by a capture in global mode
+		if isRunning || isProhibited {
 			continue
 		}
 
@@ -156,9 +154,9 @@ func (t *runTimer) collectUnlessBusy(mu *groupLock) {
 	})
 }
 
-// startSteps is start for a call of a two-level group, which runs as calls of other groups. The
-// caller must not hold the locks of the stream and the group. Calls on closed or capturing streams
-// are not timed.
+// startSteps is like start, but for a call of a two-level group, which runs in steps: as calls of
+// other groups. It takes the locks of the stream and the group. Calls on closed or capturing
+// streams are not timed.
 func (t *runTimer) startSteps(
 	mu *groupLock, meter *driver.Meter, s *stream.Stream,
 ) (sample *runSample) {
@@ -181,7 +179,7 @@ func (t *runTimer) startSteps(
 	return sample
 }
 
-// stopSteps is stop for the result of startSteps.
+// stopSteps is like stop, but takes the locks of the stream and the group.
 func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream) {
 	if sample == nil {
 		return
@@ -205,8 +203,8 @@ func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream)
 // close collects the last times and destroys the events. The caller must hold the group's lock.
 func (t *runTimer) close() error {
 	t.isClosed = true
-	wasUsed := t.samples[0].begin != 0 // findUnused prefers the first sample
-	if !wasUsed {
+	hasEvents := t.samples[0].begin != 0 // because findUnused prefers the first sample
+	if !hasEvents {
 		return nil
 	}
 

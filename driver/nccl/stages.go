@@ -16,22 +16,22 @@ import (
 type stages struct {
 	gpu   *gpu.GPU
 	cfg   *driver.GroupConfig
-	plane control.Plane // its Cause is why the group has ended
+	plane control.Plane // its Cause is the error that has ended the group
 
 	// The teardown closes the following channels, usually in this order.
 
 	groupEnded chan struct{} // the group has failed or has been closed
-	// kernelsEnded means that kernels have exited and windows are deregistered from NCCL, or that the
-	// wait for them is over.
+	// kernelsEnded means that kernels have exited and NCCL has released the windows, or that the
+	// teardown has given up on either.
 	kernelsEnded chan struct{}
 	memoryFreed  chan struct{} // only graphs of other libraries still use memory
 	allFreed     chan struct{} // NCCL's communicator has been freed, too
 
-	rankLost     chan struct{} // a rank has died; calls to NCCL may never return
+	rankLost     chan struct{} // a rank has died, so calls to NCCL may never return
 	noteRankLost func()        // closes rankLost once
 
-	// closed means that the program has closed the group. Before, even in a failed group, the
-	// program's kernels may access memory of other ranks.
+	// closed is closed by Close. Until then, even in a failed group, the program's kernels may access
+	// memory of other ranks.
 	closed     chan struct{}
 	noteClosed func() // closes closed once
 }
@@ -48,15 +48,15 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 	}
 }
 
-// await waits for a stage, one of the channels of s. After a time limit, it returns a TimeoutError.
-// The limit is 0 if checkOnly is set.
+// await waits until stage, one of the channels of s, is closed. After a time limit, it returns a
+// TimeoutError. If checkOnly is set, it does not wait.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
-	limit := time.Duration(0)
+	var limit time.Duration
 	if !checkOnly {
 		limit = s.waitLimit(stage)
 	}
 
-	select { // an expired timer must not hide a closed stage
+	select { // with a limit of 0, the select below could prefer the timer to a closed stage
 	case <-stage:
 		return nil
 	default:
@@ -64,7 +64,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 
 	ranked.AssertMayWait()
 	begin := time.Now()
-	rankLost := s.rankLost // set to nil once closed, so that select ignores it
+	rankLost := s.rankLost
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for {
@@ -72,7 +72,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 		case <-stage:
 			return nil
 		case <-rankLost:
-			rankLost = nil
+			rankLost = nil // select ignores a nil channel
 			remaining := limit - time.Since(begin)
 			timer.Reset(min(remaining, gpu.KernelEndTimeout))
 		case <-timer.C:
@@ -84,18 +84,17 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	}
 }
 
-// waitLimit returns a time limit for groups without lost ranks. A failed group reaches a stage soon
-// or never. After Close, slow ranks get at least the group's timeout.
+// waitLimit returns how long await waits if no rank is lost.
 func (s *stages) waitLimit(stage chan struct{}) time.Duration {
-	// A teardown can wait for kernels several times, for up to KernelEndTimeout each.
-	limit := 4 * gpu.KernelEndTimeout
+	const kernelWaits = 4 // enough for a teardown, which can wait for kernels several times
+	limit := kernelWaits * gpu.KernelEndTimeout
 	isClosed := errors.Is(s.plane.Cause(), driver.ErrClosed)
 	switch {
 	case stage == s.memoryFreed && s.gpu.MustKeepMemory(): // unfinished work prevents this stage
 		return gpu.KernelEndTimeout
-	case isClosed:
+	case isClosed: // slow ranks may still complete their work
 		return max(limit, s.cfg.Timeout.Get())
-	default:
+	default: // a failed group reaches a stage soon or never
 		return limit
 	}
 }

@@ -7,21 +7,21 @@ import (
 	"symmem/internal/nccl"
 )
 
-// windowSupport determines which calls have window kernels: NCCL kernels that access memory which
-// all ranks have registered. NCCL 2.29 has one to sum Float32 values in a ReduceScatter, for
-// example, but none for averages and none for Broadcast.
+// windowSupport determines which calls have a window kernel, an NCCL kernel that accesses memory
+// registered by all ranks. For example, NCCL 2.29 has a window kernel for a ReduceScatter that sums
+// Float32 values, but not for a ReduceScatter that averages, and not for Broadcast.
 type windowSupport struct {
 	noWindowsReason  string // why no call has a window kernel, or ""
 	hasAverageKernel bool   // for ReduceScatter with Avg
-	hasShiftedLoads  bool   // misaligned input gives wrong results (nccl.ShiftedLoads)
-	rank             int    // this rank in the group; other fields are the same on all ranks
+	hasShiftedLoads  bool   // misaligned input gives wrong results: the defect nccl.ShiftedLoads
+	rank             int    // this rank in the group; all other fields are equal on all ranks
 	machines         int    // number of machines of the group
 }
 
 const firstAverageVersion = 23003 // NCCL 2.30.3 has the first window kernel for averages
 
-// newWindowSupport returns the windowSupport of a group on the given number of machines. major is
-// the major compute capability of the GPUs.
+// newWindowSupport returns the windowSupport of a group. major is the major compute capability of
+// the GPUs.
 func newWindowSupport(
 	library *nccl.Library, major int, group *driver.GroupConfig, machines int,
 ) windowSupport {
@@ -45,7 +45,8 @@ func newWindowSupport(
 	return s
 }
 
-// disable sets noWindowsReason, unless it is set, because NCCL has registered no window on a rank.
+// disable sets noWindowsReason after NCCL has registered no window on a rank. An earlier reason
+// remains.
 func (s *windowSupport) disable(rank int, version string) {
 	if s.noWindowsReason != "" {
 		return
@@ -62,7 +63,7 @@ func (s *windowSupport) disable(rank int, version string) {
 		"kernels %s", version, rank, explanation)
 }
 
-// unsupportedReason returns "" if the call has a window kernel.
+// unsupportedReason returns why the call has no window kernel, or "".
 func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	if s.noWindowsReason != "" {
 		return s.noWindowsReason
@@ -89,7 +90,7 @@ func (s *windowSupport) unsupportedReduction(call *driver.Call) string {
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
 
-	// AllReduce never uses the kernel for averages, because of nccl.AverageWithoutKernel.
+	// NCCL does not use the kernel in AllReduce, because of the defect nccl.AverageWithoutKernel.
 	canAverage := s.hasAverageKernel && call.Operation == driver.ReduceScatter
 	isSupported := call.ReduceOp == driver.Sum || (call.ReduceOp == driver.Avg && canAverage)
 	if !isSupported {
@@ -101,24 +102,23 @@ func (s *windowSupport) unsupportedReduction(call *driver.Call) string {
 
 const inputAlignment = 4 // bytes; avoids the defect nccl.ShiftedLoads
 
-// isMisaligned reports whether the kernel of some rank would read misaligned input, and NCCL has
-// the defect nccl.ShiftedLoads.
+// isMisaligned reports whether the defect nccl.ShiftedLoads would change the result on some rank.
 func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 	if !s.hasShiftedLoads {
 		return false
 	}
 
-	buffer := call.Send
-	isDivided := false // into one part for each rank; ranks read different parts
+	input := call.Send
+	hasPartPerRank := false // each rank reads a different part of the input
 	switch {
 	case call.Operation == driver.AllGather && call.InPlace(s.rank):
-		buffer = call.Recv // contains the inputs
-		isDivided = true
+		input = call.Recv
+		hasPartPerRank = true
 	case call.Operation == driver.ReduceScatter:
-		isDivided = true
+		hasPartPerRank = true
 	}
 
 	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
-	arePartsMisaligned := isDivided && partBytes%inputAlignment != 0
-	return buffer%inputAlignment != 0 || arePartsMisaligned
+	arePartsMisaligned := hasPartPerRank && partBytes%inputAlignment != 0
+	return input%inputAlignment != 0 || arePartsMisaligned
 }

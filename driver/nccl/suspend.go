@@ -11,19 +11,19 @@ import (
 )
 
 // A window consists of a segment of GPU memory on each rank. A rank maps the segments of its peers,
-// and may register the window with NCCL. While a window is suspended, it is unmapped and
-// deregistered, so that its segments can be freed, but the addresses stay reserved for Resume.
+// and may register the window with NCCL. Suspend unmaps and deregisters the window, so that the
+// segments can be freed. Their addresses stay reserved until Resume.
 //
-// In a group on several machines, a window can have a machineWindow, a second window over the
-// segments of this machine. The two are suspended and resumed together.
+// In a group on several machines, a window can have a machineWindow, which is a second window for
+// the segments on this machine. Both windows are suspended and resumed together.
 
 var (
 	_ driver.SuspendableWindow       = (*window)(nil)
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
-// PrepareSuspend checks whether the window can be suspended. It returns ErrBusy if NCCL kernels in
-// a CUDA graph access windows, because they use data that NCCL frees at deregistration.
+// PrepareSuspend returns ErrBusy if the window cannot be suspended. NCCL kernels in a CUDA graph
+// that access windows use data that NCCL frees at deregistration.
 func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
@@ -48,8 +48,7 @@ func (w *window) Suspend() error {
 	return errors.Join(machineErr, selfErr)
 }
 
-// suspendSelf suspends w without its machineWindow. It does nothing in a failed group, which frees
-// its windows.
+// suspendSelf suspends w without its machineWindow, unless the group has failed and frees w.
 func (w *window) suspendSelf() error {
 	r := w.registrar
 	r.mu.Lock()
@@ -64,7 +63,7 @@ func (w *window) suspendSelf() error {
 	return errors.Join(deregisterErr, unmapErr)
 }
 
-// Resume undoes Suspend. It is collective. An error makes the group fail.
+// Resume undoes Suspend. All ranks must call it. An error makes the group fail.
 func (w *window) Resume(ctx context.Context) error {
 	r := w.registrar
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
@@ -92,9 +91,9 @@ func (w *window) resumeBoth(ctx context.Context) error {
 	return w.agreeOnMachineWindow(ctx)
 }
 
-// resumeSelf resumes w without its machineWindow. Like registrar.registerOnce, it is collective: it
-// shares this rank's segment, registers the window and maps the segments of the peers. A window
-// that all ranks had mapped must be mapped everywhere again.
+// resumeSelf resumes w without its machineWindow. It shares this rank's segment, registers the
+// window and maps the segments of the peers. It fails if a window that all ranks had mapped is not
+// mapped on all ranks again.
 func (w *window) resumeSelf(ctx context.Context) error {
 	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
@@ -111,10 +110,10 @@ func (w *window) resumeSelf(ctx context.Context) error {
 		}
 	}
 
-	wasMappedEverywhere := w.isMappedEverywhere
-	mapErr := w.mapAgain(ctx, sharedSegments) // also ends the suspension, even after shareErr
+	mapErr := w.mapAgain(ctx, sharedSegments) // even after shareErr, to end the suspension
 	w.noteMapResult(cmp.Or(shareErr, mapErr))
-	if err := r.exchangeResults(ctx, w); err != nil { // sets isMappedEverywhere
+	wasMappedEverywhere := w.isMappedEverywhere
+	if err := r.exchangeResults(ctx, w); err != nil { // updates isMappedEverywhere
 		return err
 	}
 
@@ -125,11 +124,11 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	return nil
 }
 
-// mapAgain maps the segments of other ranks at their old addresses. It ends the suspension even if
-// it returns an error, unless the group has failed.
+// mapAgain ends the suspension, and maps the segments of other ranks at their old addresses. In a
+// failed group, it does neither and returns the cause.
 func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	r := w.registrar
-	r.mu.Lock() // prevents the teardown of a failing group from freeing the addresses
+	r.mu.Lock() // the teardown of a failed group needs this lock to free the addresses
 	defer r.mu.Unlock()
 	if cause := r.plane.Cause(); cause != nil {
 		return cause
@@ -147,12 +146,12 @@ func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	return err
 }
 
-// noteMapResult stores the result of mapping the segments of the other ranks.
+// noteMapResult stores whether this rank has mapped the segments of the other ranks.
 func (w *window) noteMapResult(err error) {
 	w.isMappedHere = err == nil
 	w.mapErrorText = ""
-	isOwnError := err != nil && !errors.Is(err, errNotShared)
-	if isOwnError {
+	isErrorOfThisRank := err != nil && !errors.Is(err, errNotShared)
+	if isErrorOfThisRank {
 		w.mapErrorText = err.Error()
 	}
 }
