@@ -87,7 +87,7 @@ func (o *owner) UserGroup() stream.Group {
 }
 
 // ReplayFault returns the cause if another library has captured calls of the group, and can replay
-// them at any time. Close is not a failure.
+// them at any time. If the group was closed without a failure, it returns nil.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.wasCaptured.Load() {
 		return nil
@@ -103,7 +103,7 @@ func (o *owner) ReplayFault() error {
 }
 
 // RecordEvent records an event for which the group's next launches wait, if the group's latest
-// launch is on stream s. If the stream was abandoned, next launches ignore its work instead.
+// launch is on stream s. If s is abandoned, the next launches do not wait.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
 	// The caller holds s.Mu, so no launch on s can follow this check.

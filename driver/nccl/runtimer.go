@@ -27,8 +27,8 @@ type runSample struct {
 	hasEnd     bool          // end has been recorded
 }
 
-// start begins the measurement of a call, or returns nil if the meter does not select the call or
-// an error occurs. The caller must pass the result to stop after the call.
+// start begins the measurement of a call. The caller must pass the result to stop after the call.
+// The result is nil if the meter does not select the call, all samples are in use, or CUDA fails.
 func (t *runTimer) start(
 	meter *driver.Meter, cudaStream cuda.Stream, api *cuda.Driver,
 ) *runSample {
