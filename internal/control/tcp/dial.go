@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -16,13 +15,13 @@ import (
 	"symmem/internal/sys"
 )
 
-// Each rank connects to every lower-numbered rank, which may have several addresses. In each round,
-// it dials all addresses, and tries a handshake on one connection after the other.
+// Each rank connects to every lower-numbered rank. In rounds, it dials all addresses of that rank
+// and tries a handshake on one connection after the other until a handshake succeeds.
 
 const (
-	dialTimeout = 20 * time.Second // no new round begins after this time
-	// closedTimeout limits rounds in which every connection is refused or closed. A busy rank
-	// accepts a connection sooner.
+	dialTimeout = 20 * time.Second // no round begins later
+	// closedTimeout limits a series of rounds in which every connection is refused or closed. It is
+	// longer than a busy rank takes to accept a connection.
 	closedTimeout = 8 * time.Second
 	dialStagger   = 200 * time.Millisecond // between the addresses of a round
 	dialPause     = 500 * time.Millisecond // between rounds
@@ -31,22 +30,23 @@ const (
 // dialer connects to one lower-numbered rank, on one goroutine.
 type dialer struct {
 	*joiner
-	rank           int // group rank to connect to
-	handshakeCount uint32
+	rank     int    // group rank to connect to
+	attempts uint32 // handshakes begun; the last one replaces earlier connections
 }
 
 // dialAll connects to all lower ranks in the background and passes errors to fail. It looks up
 // one address at a time, because a pending lookup occupies a connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
-	for r := range j.cfg.Group.Rank {
-		value, err := j.cfg.Store.Get(ctx, j.addressKey(r))
+	for lowerRank := range j.cfg.Group.Rank {
+		value, err := j.cfg.Store.Get(ctx, j.addressKey(lowerRank))
 		if err != nil {
-			fail(fmt.Errorf("looking up the address of rank %d: %w", j.cfg.Group.Ranks[r], err))
+			rank := j.cfg.Group.Ranks[lowerRank]
+			fail(fmt.Errorf("looking up the address of rank %d: %w", rank, err))
 			return
 		}
 
 		j.tasks.Go(func() {
-			d := &dialer{joiner: j, rank: r}
+			d := &dialer{joiner: j, rank: lowerRank}
 			l, err := d.dial(ctx, string(value))
 			if err != nil {
 				fail(err)
@@ -58,7 +58,7 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial connects to the rank at one of its space-separated addresses.
+// dial connects to one of the rank's space-separated addresses.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	addressList := strings.Fields(addresses)
 	if len(addressList) == 0 {
@@ -66,14 +66,14 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	}
 
 	begin := time.Now()
-	closedSince := begin // since then, all connections were refused or closed
+	closedSince := begin // begin of a series of rounds without any other error
 	for {
 		l, errs := d.tryAddresses(ctx, addressList)
 		if l != nil {
 			return l, nil
 		}
 
-		if allMatch(errs, isRefused) { // the process has exited
+		if allMatch(errs, isRefused) { // the rank's process has exited
 			description := fmt.Sprintf("its addresses %q refuse connections", addresses)
 			return nil, d.rankLostError(d.cfg.Group.Ranks[d.rank], description)
 		}
@@ -83,28 +83,28 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 		}
 
 		err := errors.Join(errs...)
-		if time.Since(closedSince) > closedTimeout {
+		areAllClosed := time.Since(closedSince) > closedTimeout
+		if areAllClosed {
 			err = fmt.Errorf("each connection ended before the rank answered: %w", err)
-			return nil, d.unreachableError(addresses, err)
 		}
 
 		isCanceled := ctx.Err() != nil
 		hasTimedOut := time.Since(begin) > dialTimeout
 		isPermanent := errors.Is(err, ErrProtocol)
-		if isCanceled || hasTimedOut || isPermanent {
+		if areAllClosed || isCanceled || hasTimedOut || isPermanent {
 			return nil, d.unreachableError(addresses, err)
 		}
 
 		select {
 		case <-time.After(dialPause):
-		case <-ctx.Done(): // makes the next round fail
+		case <-ctx.Done(): // the next round fails at once
 		}
 	}
 }
 
 var errNoAddress = errors.New("the rank has found no usable address on its machine")
 
-// unreachableError adds both ends of the failed connection to err.
+// unreachableError adds the names of both machines and the addresses to err.
 func (d *dialer) unreachableError(addresses string, err error) error {
 	advice := ""
 	isNetworkFault := !errors.Is(err, ErrProtocol)
@@ -118,59 +118,63 @@ func (d *dialer) unreachableError(addresses string, err error) error {
 		control.HostName(), target, addresses, err, advice)
 }
 
-// describeRank returns a text such as "rank 3 on node7" for group rank r.
-func (j *joiner) describeRank(r int) string {
-	text := fmt.Sprintf("rank %d", j.cfg.Group.Ranks[r])
-	if name := j.joinList.Machine(j.cfg.Group.Ranks[r]); name != "" {
-		text += " on " + name
+// describeRank returns a text such as "rank 3 on node7".
+func (j *joiner) describeRank(groupRank int) string {
+	rank := j.cfg.Group.Ranks[groupRank]
+	text := fmt.Sprintf("rank %d", rank)
+	if machine := j.joinList.Machine(rank); machine != "" {
+		text += " on " + machine
 	}
 
 	return text
 }
 
-// tryAddresses performs one round. It returns the first connection with a successful handshake, or
-// nil and the errors of all addresses.
+// tryAddresses performs one round. It returns the connection whose handshake succeeded, or nil and
+// the errors of all addresses.
 func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, []error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	type result struct {
-		conn net.Conn
+	type dialResult struct {
+		conn *net.TCPConn
 		err  error
 	}
-	results := make(chan result, len(addresses))
+	results := make(chan dialResult, len(addresses))
 	for i, address := range addresses {
 		d.tasks.Go(func() {
 			delay := time.Duration(i) * dialStagger
 			conn, err := dialAfter(ctx, delay, address)
-			results <- result{conn: conn, err: err}
+			results <- dialResult{conn: conn, err: err}
 		})
 	}
 
 	var established *link
 	var errs []error
 	for range addresses {
-		r := <-results
-		switch {
-		case r.err != nil:
-			errs = append(errs, r.err)
-		case established != nil:
-			_ = r.conn.Close() // not needed
-		default:
-			l, err := d.handshake(ctx, r.conn.(*net.TCPConn)) // dialAfter dials "tcp"
-			if err != nil {
-				errs = append(errs, fmt.Errorf("%v: %w", r.conn.RemoteAddr(), err))
-				continue
-			}
-
-			established = l
-			cancel() // stop dialing the other addresses
+		dialed := <-results
+		if dialed.err != nil {
+			errs = append(errs, dialed.err)
+			continue
 		}
+
+		if established != nil {
+			_ = dialed.conn.Close() // not needed
+			continue
+		}
+
+		l, err := d.handshake(ctx, dialed.conn)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%v: %w", dialed.conn.RemoteAddr(), err))
+			continue
+		}
+
+		established = l
+		cancel() // stop dialing the other addresses
 	}
 
 	return established, errs
 }
 
-func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Conn, error) {
+func dialAfter(ctx context.Context, delay time.Duration, address string) (*net.TCPConn, error) {
 	select {
 	case <-time.After(delay):
 	case <-ctx.Done():
@@ -183,18 +187,18 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 	}
 
 	sys.CloseInForks(conn) // a child process must not keep the connection open
-	return conn, nil
+	return conn.(*net.TCPConn), nil
 }
 
-// handshake proves to each end of a connection that the other end belongs to the group. It closes
-// the connection if it returns an error.
+// handshake authenticates both ends of a connection. It closes the connection if it returns an
+// error.
 func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
-	interrupt := func() { _ = conn.SetDeadline(time.Now()) }
-	stop := context.AfterFunc(ctx, interrupt)
-	d.handshakeCount++
+	expire := func() { _ = conn.SetDeadline(time.Now()) }
+	stopWatchingContext := context.AfterFunc(ctx, expire)
+	d.attempts++
 	err := d.exchangeTokens(conn)
-	isInterrupted := !stop()
-	if isInterrupted && err == nil { // interrupt may spoil the connection later
+	hasExpired := !stopWatchingContext()
+	if hasExpired && err == nil { // the connection is unusable once expire has set the deadline
 		err = ctx.Err()
 	}
 
@@ -209,7 +213,7 @@ func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error
 // exchangeTokens sends a hello with the first half of the token, and checks that the other end
 // answers with the second half.
 func (d *dialer) exchangeTokens(conn *net.TCPConn) error {
-	encodedHello := d.encodeHello(d.rank, d.handshakeCount, conn)
+	encodedHello := d.encodeHello(d.rank, d.attempts, conn)
 	if _, err := conn.Write(encodedHello); err != nil {
 		return err
 	}
@@ -230,13 +234,19 @@ func (d *dialer) exchangeTokens(conn *net.TCPConn) error {
 // isRefused reports whether err means that no process listens at the address.
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// isRefusedOrClosed also matches connections closed during the handshake, either by a rank with too
-// many connections or by a proxy that cannot reach the rank.
+// isRefusedOrClosed reports whether err is a refused connection, or one closed during the handshake
+// by an overloaded rank or by a proxy.
 func isRefusedOrClosed(err error) bool {
 	return isRefused(err) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 func allMatch(errs []error, matches func(error) bool) bool {
-	return !slices.ContainsFunc(errs, func(err error) bool { return !matches(err) })
+	for _, err := range errs {
+		if !matches(err) {
+			return false
+		}
+	}
+
+	return true
 }

@@ -35,11 +35,11 @@ type kind uint8
 
 const (
 	kindPost kind = iota + 1 // the sender's payload for a step
-	// kindComplete precedes kindFail, once for each track. Its step is the last one in which the
-	// sender has received the posts of all ranks.
+	// kindComplete announces the last step of a track in which the sender has received the posts
+	// of all ranks. A failing rank sends it for each track before kindFail.
 	kindComplete
 	kindReport    // a report about the group's failure
-	kindStatus    // the sender's status; step is the number of the request, or 0 without a request
+	kindStatus    // the sender's status; step is the number of the answered request, or 0
 	kindAskStatus // requests a kindStatus; step is the number of the request, from 1
 	kindFail      // the sender has failed; step is the control.Reason, payload the sender's status
 	kindFailAck   // acknowledges kindFail
@@ -58,7 +58,7 @@ const (
 	valuePrefix           = "value "  // begins the track of a named value, as in "value loss"
 )
 
-// laneTracks lacks driver.LaneFault, whose exchanges use kindReport.
+// laneTracks ends before driver.LaneFault, the last lane, whose exchanges use kindReport.
 var laneTracks = [driver.LaneFault]track{
 	driver.LaneControl:    trackControl,
 	driver.LaneBackground: trackBackground,
@@ -73,24 +73,26 @@ const (
 
 func (t track) isValue() bool { return strings.HasPrefix(string(t), valuePrefix) }
 
-func (t track) isKnown() bool {
-	return t == trackCompare || t.isValue() || slices.Contains(laneTracks[:], t)
-}
+func (t track) isLane() bool { return slices.Contains(laneTracks[:], t) }
+
+func (t track) isKnown() bool { return t == trackCompare || t.isValue() || t.isLane() }
 
 // allowsPost reports whether a post on the track may have a payload of this size.
 func (t track) allowsPost(payloadBytes int) bool {
 	const valueBytes = len(driver.Words{}) * wordBytes
 	switch {
 	case t == trackCompare:
-		return payloadBytes == wordBytes
+		return payloadBytes == wordBytes // a hash
 	case t.isValue():
 		return payloadBytes == valueBytes
-	default:
-		return t.isKnown() && payloadBytes <= driver.MaxPayload
+	case t.isLane():
+		return payloadBytes <= driver.MaxPayload
 	}
+
+	return false
 }
 
-// allowsPayload reports whether a message may have this kind, track and size of the payload.
+// allowsPayload reports whether a message of this kind and track may have a payload of this size.
 func (m *message) allowsPayload(payloadBytes int) bool {
 	hasNoTrack := m.track == ""
 	switch m.kind {
@@ -109,7 +111,7 @@ func (m *message) allowsPayload(payloadBytes int) bool {
 	return false
 }
 
-// encode returns the message as a frame. The name of its track must be shorter than 256 bytes.
+// encode returns the message as a frame. The track's name must have at most 255 bytes.
 func (m *message) encode() []byte {
 	b := make([]byte, 0, headerBytes+len(m.track)+len(m.payload))
 	b = append(b, byte(m.kind), byte(len(m.track)), 0, 0)
@@ -126,20 +128,21 @@ var ErrProtocol = errors.New("the rank does not use this version of symmem's con
 // sender may be faulty.
 func readFrame(r io.Reader) (message, error) {
 	var b [headerBytes + math.MaxUint8]byte // header and name of the track
-	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
+	header := b[:headerBytes]
+	if _, err := io.ReadFull(r, header); err != nil {
 		return message{}, err
 	}
 
-	m := message{kind: kind(b[0]), step: binary.LittleEndian.Uint64(b[8:])}
-	nameEnd := headerBytes + int(b[1])
-	isReservedZero := b[2] == 0 && b[3] == 0
-	payloadBytes := binary.LittleEndian.Uint32(b[4:])
-	if !isReservedZero || payloadBytes > driver.MaxPayload {
+	m := message{kind: kind(header[0]), step: binary.LittleEndian.Uint64(header[8:16])}
+	nameBytes := int(header[1])
+	reserved := binary.LittleEndian.Uint16(header[2:4])
+	payloadBytes := binary.LittleEndian.Uint32(header[4:8])
+	if reserved != 0 || payloadBytes > driver.MaxPayload {
 		return message{}, fmt.Errorf("invalid frame of kind %d with %d bytes: %w",
 			m.kind, payloadBytes, ErrProtocol)
 	}
 
-	name := b[headerBytes:nameEnd]
+	name := b[headerBytes : headerBytes+nameBytes]
 	if _, err := io.ReadFull(r, name); err != nil {
 		return message{}, err
 	}
@@ -171,7 +174,7 @@ func decodeWords(b []byte, words []uint64) {
 // status shows which collectives a rank has launched, and where it waits. Tickets are the sequence
 // numbers of a group's collectives.
 type status struct {
-	submitted    uint64           // last ticket of the rank
+	submitted    uint64           // last ticket that the rank has submitted
 	inCollective uint64           // ticket of the collective in which the rank waits, or 0
 	operation    driver.Operation // of this collective
 	inExchange   uint64           // step of trackControl in which the rank waits, or 0
@@ -193,8 +196,8 @@ func (s *status) encode(now time.Time) []byte {
 func decodeStatus(payload []byte, now time.Time) status {
 	var words [statusBytes / wordBytes]uint64
 	decodeWords(payload, words[:])
-	const maxWaited = 1<<62 - 1 // keeps the duration of a faulty sender positive
-	waited := time.Duration(words[4] & maxWaited)
+	const waitedMask = 1<<62 - 1 // keeps the duration positive if the sender is faulty
+	waited := time.Duration(words[4] & waitedMask)
 	return status{
 		submitted:    words[0],
 		inCollective: words[1],

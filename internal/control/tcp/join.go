@@ -32,10 +32,10 @@ type Config struct {
 }
 
 func (c *Config) check() error {
-	count := len(c.Group.Ranks)
+	rankCount := len(c.Group.Ranks)
 	switch {
-	case c.Group.Rank < 0 || c.Group.Rank >= count:
-		return fmt.Errorf("group rank %d is invalid in a group of %d ranks", c.Group.Rank, count)
+	case c.Group.Rank < 0 || c.Group.Rank >= rankCount:
+		return fmt.Errorf("group rank %d is invalid in a group of %d ranks", c.Group.Rank, rankCount)
 	case c.Timeout <= 0:
 		return fmt.Errorf("timeout %v is not positive", c.Timeout)
 	case c.Store == nil:
@@ -47,9 +47,9 @@ func (c *Config) check() error {
 
 // Join connects this rank to all other ranks of a group.
 //
-// All ranks must call it before the deadline of ctx, by default within the timeout. The error lists
-// ranks that do not arrive in time. A rank that cannot join stores its error for the others. After
-// an error, the group's ID cannot be used again.
+// All ranks must call Join before the deadline of ctx, or within the timeout if ctx has none. The
+// error lists late ranks. A rank that fails to join stores its error, so that Join on other ranks
+// returns it. After an error, the group's ID cannot be used again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.ID, err)
@@ -87,9 +87,9 @@ func compareGroups(ctx context.Context, p *Plane) error {
 	var differingRanks []int
 	machines := make([]string, len(payloads))
 	for r, payload := range payloads {
-		name, isSame := bytes.CutPrefix(payload, ownRanks)
+		name, hasSameRanks := bytes.CutPrefix(payload, ownRanks)
 		machines[r] = control.MachineName(string(name))
-		if !isSame {
+		if !hasSameRanks {
 			differingRanks = append(differingRanks, p.cfg.Group.Ranks[r])
 		}
 	}
@@ -103,6 +103,7 @@ func compareGroups(ctx context.Context, p *Plane) error {
 	return nil
 }
 
+// encodeRanks returns a text such as `"world" [0 1 2] `.
 func encodeRanks(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v ", g.ID, g.Ranks)
 }
@@ -112,10 +113,10 @@ func (c *Config) key(name string) string {
 	return "tcp/" + strconv.Quote(c.Group.ID) + "/" + name
 }
 
-func (j *joiner) addressKey(rank int) string { return j.cfg.key(strconv.Itoa(rank)) }
+func (j *joiner) addressKey(groupRank int) string { return j.cfg.key(strconv.Itoa(groupRank)) }
 
-// token is a random secret of the group, with which the two ends of a new connection authenticate
-// each other: the end that connects sends the first half, and the accepting end the second half.
+// token is a random secret of the group that authenticates both ends of a new connection: the end
+// that connects sends the first half, and the accepting end answers with the second half.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2 // in bytes
@@ -129,37 +130,55 @@ func (j *joiner) shareToken(ctx context.Context) error {
 // hello is the first message from the rank that connects.
 type hello struct {
 	rank int // group rank of the sender
-	// target is the group rank to reach. A connection may reach another rank, because machines may
-	// have the same address, for example on container bridges.
+	// target is the group rank that the sender dials. The connection may reach a different rank if
+	// two machines have the same address, for example on container bridges.
 	target              int
 	attempt             uint32         // number of the handshake with target, from 1
 	source, destination netip.AddrPort // as seen by the sender
 }
 
-// An encoded hello consists of protocolName, the first half of the token and the fields of hello.
 const (
 	protocolName = "symrel04" // with the version
 	numberBytes  = 4
-	numbersBytes = 3 * numberBytes // rank, target and attempt
-	ipBytes      = 16              // IPv6, or IPv4 mapped to IPv6
-	addressBytes = ipBytes + 2     // with the port
-	helloBytes   = len(protocolName) + tokenHalf + numbersBytes + 2*addressBytes
+	ipBytes      = 16          // IPv6, or IPv4 mapped to IPv6
+	addressBytes = ipBytes + 2 // with the port
+	helloBytes   = len(protocolName) + tokenHalf + 3*numberBytes + 2*addressBytes
 )
 
+// encodedHello has the layout of a hello on a connection, in helloBytes. Numbers are little-endian.
+type encodedHello struct {
+	Protocol              [len(protocolName)]byte
+	TokenHalf             [tokenHalf]byte
+	Rank, Target, Attempt uint32
+	Source, Destination   encodedAddress
+}
+
+type encodedAddress struct {
+	IP   [ipBytes]byte
+	Port uint16
+}
+
 func (j *joiner) encodeHello(target int, attempt uint32, conn net.Conn) []byte {
-	b := append([]byte(protocolName), j.token[:tokenHalf]...)
-	for _, n := range []uint32{uint32(j.cfg.Group.Rank), uint32(target), attempt} {
-		b = binary.LittleEndian.AppendUint32(b, n)
+	h := encodedHello{
+		Protocol:    [len(protocolName)]byte([]byte(protocolName)),
+		TokenHalf:   [tokenHalf]byte(j.token[:]),
+		Rank:        uint32(j.cfg.Group.Rank),
+		Target:      uint32(target),
+		Attempt:     attempt,
+		Source:      encodeAddress(conn.LocalAddr()),
+		Destination: encodeAddress(conn.RemoteAddr()),
 	}
-
-	for _, address := range []net.Addr{conn.LocalAddr(), conn.RemoteAddr()} {
-		addrPort := addressOf(address)
-		ip := addrPort.Addr().As16()
-		b = append(b, ip[:]...)
-		b = binary.LittleEndian.AppendUint16(b, addrPort.Port())
-	}
-
+	b, _ := binary.Append(nil, binary.LittleEndian, h) // cannot fail
 	return b
+}
+
+func encodeAddress(address net.Addr) encodedAddress {
+	addrPort := addressOf(address)
+	return encodedAddress{IP: addrPort.Addr().As16(), Port: addrPort.Port()}
+}
+
+func (a encodedAddress) decode() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(a.IP).Unmap(), a.Port)
 }
 
 // addressOf omits the IPv6 zone, which other machines do not understand.
@@ -168,54 +187,42 @@ func addressOf(address net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(addrPort.Addr().Unmap().WithZone(""), addrPort.Port())
 }
 
-// decodeHello returns ErrProtocol if the hello is not from a higher-numbered rank of the group, or
-// is for another rank.
+// decodeHello returns ErrProtocol unless a higher-numbered rank of the group has sent the hello to
+// this rank.
 func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
-	name, rest := b[:len(protocolName)], b[len(protocolName):]
-	half, fields := rest[:tokenHalf], rest[tokenHalf:]
-	rank := binary.LittleEndian.Uint32(fields)
-	target := binary.LittleEndian.Uint32(fields[numberBytes:])
-	attempt := binary.LittleEndian.Uint32(fields[2*numberBytes:])
-	source, destination := fields[numbersBytes:], fields[numbersBytes+addressBytes:]
-
+	var h encodedHello
+	_, _ = binary.Decode(b[:], binary.LittleEndian, &h) // cannot fail
 	ownRank := uint32(j.cfg.Group.Rank)
-	isProtocol := string(name) == protocolName
-	isAuthentic := subtle.ConstantTimeCompare(half, j.token[:tokenHalf]) == 1
-	isForThisRank := target == ownRank
-	isHigherRank := ownRank < rank && rank < uint32(len(j.cfg.Group.Ranks))
+	isProtocol := string(h.Protocol[:]) == protocolName
+	isAuthentic := subtle.ConstantTimeCompare(h.TokenHalf[:], j.token[:tokenHalf]) == 1
+	isForThisRank := h.Target == ownRank
+	isHigherRank := ownRank < h.Rank && h.Rank < uint32(len(j.cfg.Group.Ranks))
 	isAccepted := isProtocol && isAuthentic && isForThisRank && isHigherRank
 	if !isAccepted {
 		return hello{}, ErrProtocol
 	}
 
 	return hello{
-		rank:        int(rank),
-		target:      int(target),
-		attempt:     attempt,
-		source:      decodeAddress(source),
-		destination: decodeAddress(destination),
+		rank:        int(h.Rank),
+		target:      int(h.Target),
+		attempt:     h.Attempt,
+		source:      h.Source.decode(),
+		destination: h.Destination.decode(),
 	}, nil
 }
 
-func decodeAddress(b []byte) netip.AddrPort {
-	ip := netip.AddrFrom16([ipBytes]byte(b)).Unmap()
-	port := binary.LittleEndian.Uint16(b[ipBytes:])
-	return netip.AddrPortFrom(ip, port)
-}
-
-// checkAddresses detects network address translation, with which NCCL would wait forever. The two
-// ends of a connection then see different addresses.
+// checkAddresses returns an error if the ends of a connection see different addresses. The cause is
+// network address translation, which makes NCCL wait forever.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {
 		return nil
 	}
 
-	sender := j.describeRank(h.rank)
-	ownRank := driver.Ranks([]int{j.cfg.Group.Ranks[j.cfg.Group.Rank]})
+	ownRank := j.cfg.Group.Ranks[j.cfg.Group.Rank]
 	return fmt.Errorf(
-		"%s has connected from %v to %v, but %s on %s sees a connection from %v to %v: %w",
-		sender, h.source, h.destination,
+		"%s has connected from %v to %v, but rank %d on %s sees a connection from %v to %v: %w",
+		j.describeRank(h.rank), h.source, h.destination,
 		ownRank, control.HostName(), source, destination, errTranslated)
 }
 

@@ -5,11 +5,12 @@ import (
 	"sync"
 )
 
-// link is a connection to another rank. Senders never wait: they queue frames, encoded messages,
-// for the goroutine that runs writeFrames. It encodes this rank's latest status itself.
+// link is a connection to another rank. Senders never wait: they put encoded messages, called
+// frames, into the queue of the goroutine that runs writeFrames. Statuses are not queued. The
+// goroutine encodes the latest one when it is due.
 //
-// The queue needs no limit, because an exchange begins only after all ranks' messages of the
-// previous one have arrived.
+// The queue needs no limit, because this rank begins an exchange only after it has received all
+// ranks' messages of the previous one.
 type link struct {
 	rank    int    // group rank at the other end
 	attempt uint32 // number of the handshake, from 1; 0 on the rank that dialed
@@ -17,15 +18,14 @@ type link struct {
 
 	mu           sync.Mutex // guards the fields below
 	queue        [][]byte   // oldest frame first
-	isLastQueued bool       // whether no frame may follow the queue
+	isLastQueued bool       // whether the link's last frame has been queued
 	isStatusDue  bool       // whether to send a status after the queue
-	request      uint64     // number of the request that the status answers, or 0
+	request      uint64     // number of the kindAskStatus that this status answers, or 0
 
-	wake   chan struct{} // buffered; holds a value if the writer has work
-	closed chan struct{} // closed by the reader of conn when it ends
+	wake   chan struct{} // buffered; holds a value if writeFrames has work
+	closed chan struct{} // closed when the goroutine that reads conn ends
 }
 
-// newLink does not start writeFrames.
 func newLink(rank int, conn *net.TCPConn) *link {
 	return &link{
 		rank:   rank,
@@ -35,7 +35,7 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// send queues a frame. It drops all frames after one with isLast set.
+// send queues a frame, or drops the frame if the last one has been queued.
 func (l *link) send(frame []byte, isLast bool) {
 	l.mu.Lock()
 	if !l.isLastQueued {
@@ -54,7 +54,7 @@ func (l *link) sendStatus() {
 	l.wakeWriter()
 }
 
-// answer makes the next status the answer to a kindAskStatus.
+// answer sends a status as the answer to a kindAskStatus with this number.
 func (l *link) answer(request uint64) {
 	l.mu.Lock()
 	l.isStatusDue = true
@@ -66,12 +66,12 @@ func (l *link) answer(request uint64) {
 func (l *link) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // already requested
+	default: // already awake
 	}
 }
 
-// takeQueue empties the queue and returns its frames, followed by a status if one is due. hasLast
-// reports whether no frames will follow.
+// takeQueue removes the frames from the queue and adds a status if one is due. hasLast reports
+// whether the link's last frame is among them.
 func (l *link) takeQueue(
 	encodeStatus func(request uint64) []byte,
 ) (frames net.Buffers, hasLast bool) {
@@ -91,8 +91,8 @@ func (l *link) takeQueue(
 	return frames, hasLast
 }
 
-// writeFrames sends queued frames until it has sent the last one or the link is closed. It ignores
-// a failed write, because reads from conn then fail, too.
+// writeFrames sends frames until it has sent the last one or the link is closed. It drops the error
+// of a failed write, because reads from conn then fail with an error of their own.
 func (l *link) writeFrames(encodeStatus func(request uint64) []byte) {
 	for {
 		select {

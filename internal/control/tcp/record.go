@@ -9,12 +9,12 @@ import (
 	"symmem/internal/control"
 )
 
-// rankRecord collects the messages of one rank, the sender. The record of this rank itself has only
-// steps and reports.
+// rankRecord holds what one rank, the sender, has announced in its messages. In the record of this
+// rank, only the steps and reports are used.
 type rankRecord struct {
 	status                          // latest status of the sender
 	tracks         map[track]*steps // nil until the first step
-	valueNameCount int              // tracks of named values
+	valueNameCount int              // number of tracks for named values
 
 	failed        control.Reason // from kindFail, or control.NotFailed
 	hasLeft       bool           // whether the sender has sent kindLeave
@@ -25,7 +25,7 @@ type rankRecord struct {
 	reports     [][]byte // about failures, oldest first
 	reportBytes int      // total size
 	reportsRead int      // number of reports returned by nextReport
-	isAbsent    bool     // whether to expect no more reports
+	isAbsent    bool     // whether this rank no longer waits for reports of the sender
 }
 
 // steps records the sender's steps on a track. In each step, every rank posts one payload to every
@@ -33,16 +33,15 @@ type rankRecord struct {
 type steps struct {
 	received uint64   // last step that the sender has posted
 	posts    [][]byte // payloads not yet taken, oldest first
-	// completed is the last step in which the sender has received all posts. Other ranks announce
-	// it only when they fail.
+	// completed is the last step in which the sender has received all posts. It is 0 for another
+	// rank that has not failed.
 	completed uint64
-	isOrdered bool // whether this rank waits for steps without launching collectives
+	isOrdered bool // whether this rank launches no collective while it waits for a step
 }
 
 const (
-	// maxPosts limits steps.posts: a rank may have posted the current step and the next one.
-	maxPosts = 2
-	// The limits of each rank's reports leave room for one of maximum size and a hundred small ones.
+	maxPosts = 2 // limits steps.posts to the current step and the next one
+	// A rank may report a fault of the maximum size and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
@@ -76,7 +75,8 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 	return nil
 }
 
-// addPost records a post, unless the sender failed before it completed the step.
+// addPost records a post. After the sender has failed, it ignores posts for steps that the sender
+// has not completed.
 func (r *rankRecord) addPost(m message) error {
 	s, err := r.addSteps(m.track)
 	if err != nil {
@@ -108,8 +108,8 @@ func (s *steps) takePost() []byte {
 	return first
 }
 
-// addSteps returns the steps on a track, which may be new. It rejects invalid names of values and
-// too many values.
+// addSteps returns the steps on a track, and adds the track if it is new. It returns an error if a
+// value has an invalid name or if there are too many values.
 func (r *rankRecord) addSteps(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
@@ -142,7 +142,7 @@ func (r *rankRecord) stepsOn(t track) steps {
 	return steps{}
 }
 
-// setFailed applies a kindFail.
+// setFailed applies a kindFail, whose step is a control.Reason.
 func (r *rankRecord) setFailed(m message, now time.Time) error {
 	const lastReason = control.FailedAfterPeer
 	if m.step > uint64(lastReason) {
@@ -155,7 +155,7 @@ func (r *rankRecord) setFailed(m message, now time.Time) error {
 
 	r.status = decodeStatus(m.payload, now)
 	r.failed = control.Reason(m.step)
-	if r.failed == control.NotFailed { // sent by a faulty rank
+	if r.failed == control.NotFailed { // the message of a faulty rank has no reason
 		r.failed = control.FailedItself
 	}
 
@@ -189,7 +189,7 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 	return report, true
 }
 
-// state summarizes the record, to decide whether w can still succeed. The caller must set Missing.
+// state summarizes the record for the decision whether w can still succeed. Missing stays unset.
 func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
 	isForStep := w.step != 0
 	hasCompleted := isForStep && r.stepsOn(w.track).completed >= w.step
