@@ -14,13 +14,14 @@ import (
 	"symmem/driver"
 )
 
-// encodeFrame returns a frame with an arbitrary step and a payload of four bytes.
+// encodeFrame returns a frame with a payload of four bytes.
 func encodeFrame(k kind, t track) []byte {
-	m := message{kind: k, track: t, step: 3, payload: []byte("here")}
+	const anyStep = 3
+	m := message{kind: k, track: t, step: anyStep, payload: []byte("here")}
 	return m.encode()
 }
 
-// corruptFrame overwrites bytes of a valid frame from offset.
+// corruptFrame returns a valid frame with some bytes replaced.
 func corruptFrame(offset int, replacement ...byte) []byte {
 	frame := encodeFrame(kindPost, trackControl)
 	copy(frame[offset:], replacement)
@@ -34,7 +35,8 @@ func TestReadFrameRejectsInvalidHeaders(t *testing.T) {
 	}
 
 	const reservedOffset, payloadSizeOffset = 2, 4
-	maxPayloadPlus1 := binary.LittleEndian.AppendUint32(nil, 1<<20+1)
+	const maxPayload = 1 << 20
+	oversize := binary.LittleEndian.AppendUint32(nil, maxPayload+1)
 	for name, frame := range map[string][]byte{
 		"no kind":                        encodeFrame(0, trackControl),
 		"an unknown kind":                encodeFrame(kindLeave+1, trackControl),
@@ -42,7 +44,7 @@ func TestReadFrameRejectsInvalidHeaders(t *testing.T) {
 		"an unknown track":               encodeFrame(kindPost, "other"),
 		"a nonzero first reserved byte":  corruptFrame(reservedOffset, 1),
 		"a nonzero second reserved byte": corruptFrame(reservedOffset+1, 1),
-		"a payload of 1 MiB and a byte":  corruptFrame(payloadSizeOffset, maxPayloadPlus1...),
+		"a payload of 1 MiB and a byte":  corruptFrame(payloadSizeOffset, oversize...),
 		"a payload of 4 GiB":             corruptFrame(payloadSizeOffset, 255, 255, 255, 255),
 
 		"a hash of four bytes":            encodeFrame(kindPost, trackCompare),
@@ -73,9 +75,10 @@ func TestReadFrameRejectsTruncatedFrames(t *testing.T) {
 	}
 }
 
-// Every frame that can be read is the encoding of its message. No sequence of messages makes a
-// rankRecord panic.
+// Every frame that readFrame accepts is the encoding of the message that it returns. No sequence of
+// messages makes a rankRecord panic.
 func FuzzReadFrame(f *testing.F) {
+	const valueBytes = len(driver.Words{}) * wordBytes
 	for _, m := range []message{
 		{kind: kindPost, track: trackBackground, step: 1 << 40, payload: []byte("here")},
 		{kind: kindPost, track: trackCompare, step: 1, payload: make([]byte, wordBytes)},
@@ -83,7 +86,7 @@ func FuzzReadFrame(f *testing.F) {
 		{kind: kindStatus, payload: make([]byte, statusBytes)},
 		{kind: kindFail, payload: make([]byte, statusBytes)},
 		{kind: kindFailAck},
-		{kind: kindPost, track: valuePrefix + "a", step: 1, payload: make([]byte, 48)},
+		{kind: kindPost, track: valuePrefix + "a", step: 1, payload: make([]byte, valueBytes)},
 		{kind: kindComplete, track: valuePrefix + "a", step: 1},
 		{kind: kindLeave, payload: bytes.Repeat([]byte{255}, statusBytes)},
 	} {
@@ -94,13 +97,14 @@ func FuzzReadFrame(f *testing.F) {
 		r := bytes.NewReader(data)
 		var record rankRecord
 		for {
-			unread := data[len(data)-r.Len():]
+			begin := len(data) - r.Len()
 			m, err := readFrame(r)
 			if err != nil {
 				return
 			}
 
-			frame := unread[:len(unread)-r.Len()]
+			end := len(data) - r.Len()
+			frame := data[begin:end]
 			if got := m.encode(); !bytes.Equal(got, frame) {
 				t.Fatalf("%+v is encoded as %x, want the bytes that were read, %x", m, got, frame)
 			}

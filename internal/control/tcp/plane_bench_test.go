@@ -14,12 +14,12 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// BenchmarkScale measures how the CPU time of joining, exchanging messages and losing a rank grows
-// with the size of a group.
+// BenchmarkScale measures the CPU time that groups of different sizes need to join, to exchange
+// messages and to notice a lost rank.
 func BenchmarkScale(b *testing.B) {
 	for _, rankCount := range []int{16, 32, 64, 128} {
 		if testing.Short() && rankCount > 32 {
-			continue // would take half a minute
+			continue // takes half a minute
 		}
 
 		b.Run(fmt.Sprintf("ranks=%d", rankCount), func(b *testing.B) {
@@ -35,24 +35,25 @@ func benchScale(b *testing.B, rankCount int) {
 	g := &benchGroup{b: b, planes: make([]*Plane, rankCount)}
 	joinTime := g.runOnEach(func(rank int) error { return g.join(rank, dial()) })
 	exchangeTime := g.runOnEach(g.exchange)
-	deathTime := g.runOnEach(func(rank int) error {
+	lossTime := g.runOnEach(func(rank int) error {
 		if rank == 0 {
-			g.loseRank0()
+			g.disconnectRank0()
 			return nil
 		}
 
 		return g.noticeLoss(rank)
 	})
-	_ = g.runOnEach(func(rank int) error { return g.planes[rank].Close() })
+	_ = g.runOnEach(func(rank int) error { return g.planes[rank].Close() }) // time not reported
 	check(b, store.Close())
 	peerCount := rankCount - 1
 	messageCount := exchangeCount * rankCount * peerCount
-	reportTime := func(metric string, d time.Duration, count int) {
-		b.ReportMetric(float64(d.Microseconds())/float64(count), metric)
-	}
-	reportTime("join-µs/rank", joinTime, rankCount)
-	reportTime("exchange-µs/message", exchangeTime, messageCount)
-	reportTime("death-µs/rank", deathTime, rankCount)
+	reportMean(b, "join-µs/rank", joinTime, rankCount)
+	reportMean(b, "exchange-µs/message", exchangeTime, messageCount)
+	reportMean(b, "death-µs/rank", lossTime, rankCount)
+}
+
+func reportMean(b *testing.B, metric string, total time.Duration, count int) {
+	b.ReportMetric(float64(total.Microseconds())/float64(count), metric)
 }
 
 type benchGroup struct {
@@ -60,7 +61,7 @@ type benchGroup struct {
 	planes []*Plane // by rank; set by join
 }
 
-// runOnEach calls f concurrently for all ranks and returns the CPU time.
+// runOnEach calls f concurrently for all ranks and returns the CPU time of all calls.
 func (g *benchGroup) runOnEach(f func(rank int) error) time.Duration {
 	begin := cpuTime(g.b)
 	errs := ranktest.CollectErrors(len(g.planes), f)
@@ -77,7 +78,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// join joins a rank to the group and closes its client of the store.
+// join joins a rank to the group and closes the client.
 func (g *benchGroup) join(rank int, client *rendezvous.Client) error {
 	ranks := make([]int, len(g.planes))
 	for r := range ranks {
@@ -93,10 +94,11 @@ func (g *benchGroup) join(rank int, client *rendezvous.Client) error {
 	return errors.Join(joinErr, closeErr)
 }
 
-const exchangeCount = 10
+const exchangeCount = 10 // per rank
 
 func (g *benchGroup) exchange(rank int) error {
-	payload := make([]byte, 142) // a typical size
+	const typicalBytes = 142
+	payload := make([]byte, typicalBytes)
 	for range exchangeCount {
 		_, err := g.planes[rank].Exchange(g.b.Context(), driver.LaneControl, payload)
 		if err != nil {
@@ -107,7 +109,7 @@ func (g *benchGroup) exchange(rank int) error {
 	return nil
 }
 
-func (g *benchGroup) loseRank0() {
+func (g *benchGroup) disconnectRank0() {
 	for _, l := range g.planes[0].links[1:] { // rank 0 has no link to itself
 		_ = l.conn.Close()
 	}
@@ -125,11 +127,12 @@ func (g *benchGroup) noticeLoss(rank int) error {
 	return err
 }
 
+// newBenchStore returns a store and a function that any goroutine can call to connect to it.
 func newBenchStore(b *testing.B) (server *rendezvous.Server, dial func() *rendezvous.Client) {
 	token := rendezvous.NewToken()
 	server, err := rendezvous.Listen("127.0.0.1:0", token)
 	check(b, err)
-	var mu sync.Mutex // with many unauthenticated connections, the server closes the oldest
+	var mu sync.Mutex // one handshake at a time, because the server limits their number
 	return server, func() *rendezvous.Client {
 		mu.Lock()
 		defer mu.Unlock()

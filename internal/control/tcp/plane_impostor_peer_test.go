@@ -13,8 +13,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// impostor plays rank 1 of two: a test sends each of its messages to rank 0, the victim, which runs
-// the code under test.
+// impostor plays rank 1 in a group of two ranks. Tests make it send invalid or unusual messages to
+// rank 0, the victim, which runs the code under test.
 type impostor struct {
 	t     *testing.T
 	ctx   context.Context // ends after hangTimeout
@@ -33,12 +33,12 @@ func newImpostor(t *testing.T) *impostor {
 	return &impostor{t: t, ctx: ctx, store: store}
 }
 
-// config is for the victim.
+// config returns the victim's configuration.
 func (i *impostor) config() Config {
 	return Config{Store: i.store, Group: duo(0), Timeout: hangTimeout}
 }
 
-// joinVictim connects the victim and the impostor, and returns the victim's plane.
+// joinVictim performs a correct join of the victim and the impostor. It returns the victim's plane.
 func (i *impostor) joinVictim() *Plane {
 	i.t.Helper()
 	joined := make(chan error, 1)
@@ -82,10 +82,11 @@ func (i *impostor) dial() {
 	check(i.t, i.conn.SetDeadline(time.Now().Add(hangTimeout)))
 }
 
-// authenticate sends half of the token and checks that the victim answers with the other half.
+// authenticate sends a hello and checks that the victim answers with the second half of secret.
 func (i *impostor) authenticate(secret token) {
 	i.t.Helper()
-	_, err := i.conn.Write(i.joiner().encodeHello(0, 1, i.conn))
+	const victim, attempt = 0, 1
+	_, err := i.conn.Write(i.joiner().encodeHello(victim, attempt, i.conn))
 	check(i.t, err)
 	var answer [tokenHalf]byte
 	_, err = io.ReadFull(i.conn, answer[:])
@@ -102,7 +103,7 @@ func (i *impostor) send(k kind, t track, step uint64, payload []byte) {
 	check(i.t, err)
 }
 
-// await returns the victim's next message of a kind, and drops others.
+// await returns the victim's next message of a kind, and drops earlier messages of other kinds.
 func (i *impostor) await(k kind) message {
 	i.t.Helper()
 	for {

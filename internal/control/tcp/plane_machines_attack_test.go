@@ -16,15 +16,14 @@ import (
 	"symmem/internal/netlab"
 )
 
-// An attacker without the group's token must not disturb a job. Network namespaces on this host
-// simulate three machines: 0 and 1 run two ranks each, and 2 attacks them.
+// An attacker without the group's token does not disturb a job. Network namespaces on this host
+// simulate three machines: 0 and 1 run two ranks each, and 2 attacks.
 
-// newAttackedCluster does not start the ranks.
+// newAttackedCluster returns a cluster whose ranks have not been started.
 func newAttackedCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := newIdleCluster(t, netlab.Config{Machines: 3}, ranksPerMachine)
-	const attackerCount = 1
-	c.idle = attackerCount
+	c.idle = 1 // the attacker runs no ranks
 	return c
 }
 
@@ -39,8 +38,8 @@ func TestAttackOnStoreIsIgnored(t *testing.T) {
 	c.finish()
 }
 
-// The attack begins while ranks 0 to 2 wait for rank 3. When all have joined, only the store
-// listens.
+// The attack begins while ranks 0 to 2 wait for rank 3. Once rank 3 has joined, ranks accept no
+// connections, and only the store does.
 func TestAttackOnRanksIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := newAttackedCluster(t)
@@ -62,6 +61,7 @@ func TestAttackOnRanksIsIgnored(t *testing.T) {
 	c.finish()
 }
 
+// openAddresses lists the addresses on machines 0 and 1 that accept connections.
 func (c *cluster) openAddresses() (all []netip.AddrPort) {
 	const attackedCount = 2
 	for _, m := range c.lab.Machines[:attackedCount] {
@@ -73,13 +73,14 @@ func (c *cluster) openAddresses() (all []netip.AddrPort) {
 	return all
 }
 
+// awaitPorts waits until the store and ranks 0 to 2 listen.
 func (c *cluster) awaitPorts() {
 	c.t.Helper()
-	const portCount = 1 + 3 // store and ranks
+	const listenerCount = 4
 	deadline := time.Now().Add(hangTimeout)
-	for len(c.openAddresses()) < portCount {
+	for len(c.openAddresses()) < listenerCount {
 		if time.Now().After(deadline) {
-			c.t.Fatalf("the ranks listen at %v, want %d addresses", c.openAddresses(), portCount)
+			c.t.Fatalf("the ranks listen at %v, want %d addresses", c.openAddresses(), listenerCount)
 		}
 
 		<-time.After(10 * time.Millisecond)
@@ -121,8 +122,10 @@ func parseListener(line string) (port uint16, isListening bool) {
 
 // attack opens connections and sends invalid data on them.
 type attack struct {
-	enough chan struct{} // closed after attackConnectionCount connections
-	stop   chan struct{} // closed to stop the attack
+	kept            []net.Conn // open until the attack stops
+	connectionCount int
+	enough          chan struct{} // closed after attackConnectionCount connections
+	stop            chan struct{} // closed to stop the attack
 }
 
 // attackConnectionCount exceeds all limits of unauthenticated connections.
@@ -155,46 +158,48 @@ func (a *attack) awaitConnections(t testing.TB) {
 
 // run connects to all targets about once per millisecond.
 func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
-	var kept []net.Conn
 	defer func() {
-		for _, conn := range kept {
+		for _, conn := range a.kept {
 			_ = conn.Close()
 		}
 	}()
-	pause := time.NewTicker(time.Millisecond)
-	defer pause.Stop()
-	connectionCount := 0
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-a.stop:
 			return
-		case <-pause.C:
+		case <-ticker.C:
 		}
 
 		for _, target := range targets() {
 			conn, err := dialFrom(from, target)
-			if err != nil {
-				continue
-			}
-
-			connectionCount++
-			if connectionCount == attackConnectionCount {
-				close(a.enough)
-			}
-
-			text := attackTexts[connectionCount%len(attackTexts)]
-			_ = conn.SetDeadline(time.Now().Add(attackTimeout))
-			_, _ = io.WriteString(conn, text)
-			isIncomplete := len(text) < helloBytes // the target waits for the rest
-			isEven := connectionCount%2 == 0
-			shouldKeep := isIncomplete || isEven
-			if shouldKeep && len(kept) < attackConnectionCount {
-				kept = append(kept, conn)
-			} else {
-				_ = conn.Close()
+			if err == nil {
+				a.abuse(conn)
 			}
 		}
 	}
+}
+
+// abuse sends invalid data on a new connection, and keeps the connection or closes it.
+func (a *attack) abuse(conn net.Conn) {
+	a.connectionCount++
+	if a.connectionCount == attackConnectionCount {
+		close(a.enough)
+	}
+
+	text := attackTexts[a.connectionCount%len(attackTexts)]
+	_ = conn.SetDeadline(time.Now().Add(attackTimeout))
+	_, _ = io.WriteString(conn, text)      // fails if the target closes the connection first
+	isIncomplete := len(text) < helloBytes // the target waits for the rest
+	isEven := a.connectionCount%2 == 0
+	shouldKeep := isIncomplete || isEven
+	if shouldKeep && len(a.kept) < attackConnectionCount {
+		a.kept = append(a.kept, conn)
+		return
+	}
+
+	_ = conn.Close()
 }
 
 const attackTimeout = 100 * time.Millisecond // for dialing, and for sending
@@ -209,7 +214,7 @@ func dialFrom(from *netlab.Machine, target netip.AddrPort) (net.Conn, error) {
 	return conn, err
 }
 
-// attackTexts vary the hello, the first message on a connection between ranks.
+// attackTexts are sent in place of a hello, the first message on a connection between ranks.
 var attackTexts = []string{
 	"",
 	protocolName, // an incomplete hello
@@ -237,10 +242,12 @@ func randomText(length int) string {
 // helloWithWrongToken returns a hello whose token and addresses are all zeros.
 func helloWithWrongToken(rank, target uint32) string {
 	const attempt = 1
-	hello := append([]byte(protocolName), make([]byte, tokenHalf)...)
-	for _, number := range []uint32{rank, target, attempt} {
-		hello = binary.LittleEndian.AppendUint32(hello, number)
+	hello := encodedHello{
+		Protocol: [len(protocolName)]byte([]byte(protocolName)),
+		Rank:     rank,
+		Target:   target,
+		Attempt:  attempt,
 	}
-
-	return string(hello) + strings.Repeat("\x00", 2*addressBytes)
+	b, _ := binary.Append(nil, binary.LittleEndian, hello) // cannot fail
+	return string(b)
 }

@@ -11,14 +11,15 @@ import (
 	"symmem/internal/netlab"
 )
 
-// Ranks run as processes on simulated machines, network namespaces on this host. Rank 0 on machine
-// 0 also serves the store through which ranks find each other.
+// Ranks run as processes on machines that network namespaces on this host simulate. Rank 0 on
+// machine 0 also serves the store through which ranks find each other.
 
-const ranksPerMachine = 2
+const (
+	ranksPerMachine = 2
+	storePort       = 29500
+)
 
-const storePort = 29500
-
-// The network is cut before the processes are killed, so only silence shows the loss.
+// Killed processes cannot close their connections, because the network is cut before.
 func TestSilentMachineIsReported(t *testing.T) {
 	t.Parallel()
 	for machine := range 3 {
@@ -45,10 +46,11 @@ func TestPartitionReportsOtherSide(t *testing.T) {
 		machineRank{Timeout: hangTimeout})
 	c.awaitRounds()
 	begin := time.Now()
-	c.lab.Isolate(2, netlab.Link{Cut: true})
-	c.checkLost(0, begin, 2) // machine 0 has lost machine 2
-	c.checkLost(1, begin, 2)
-	c.checkLost(2, begin, 0, 1)
+	const isolated = 2
+	c.lab.Isolate(isolated, netlab.Link{Cut: true})
+	c.checkLost(0, begin, isolated)
+	c.checkLost(1, begin, isolated)
+	c.checkLost(isolated, begin, 0, 1)
 }
 
 // A group survives different clocks, lost and reordered packets, and a short partition.
@@ -64,8 +66,8 @@ func TestBadNetworkIsNotAFault(t *testing.T) {
 			c.awaitRounds()
 			c.lab.Set(0, 1, netlab.Link{Cut: true})
 			time.AfterFunc(healedPartition, func() { c.lab.Set(0, 1, wanLink) })
-			c.awaitRounds() // may end before the partition takes effect
-			c.awaitRounds() // ends after it
+			c.awaitRounds() // rounds that were in progress may still complete
+			c.awaitRounds() // these complete only after the partition
 			c.finish()
 		})
 	}
@@ -88,7 +90,8 @@ func TestPartitionWhileJoiningHeals(t *testing.T) {
 func TestOtherInterfaceIsUsed(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 2, Interfaces: 2}, ranksPerMachine)
-	const machine, cutInterface, otherInterface = 0, 0, 1
+	const machine = 0
+	const cutInterface, otherInterface = 0, 1
 	c.lab.CutInterface(machine, cutInterface)
 	storeAddress := c.lab.Machines[machine].Addresses[otherInterface]
 	c.start(machineRank{
@@ -99,13 +102,13 @@ func TestOtherInterfaceIsUsed(t *testing.T) {
 	c.finish()
 }
 
-// Ranks on machine 1 never reach the store on machine 0, so they can only blame rank 0.
+// Ranks on machine 1 never reach the store of rank 0, so they report only that rank as late.
 func TestMissingStoreIsReported(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
 	c := newCluster(t, netlab.Config{Machines: 2}, ranksPerMachine, netlab.Link{Cut: true},
 		machineRank{Timeout: timeout})
-	// checkLate returns the last event of a rank, which must be an error about late ranks.
+	// checkLate checks that a rank ends with an error about late ranks, and returns this event.
 	checkLate := func(rank int, late []int) machineEvent {
 		c.t.Helper()
 		p := c.ranks[rank]
@@ -133,7 +136,8 @@ func TestMissingStoreIsReported(t *testing.T) {
 func TestNATIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 2}, ranksPerMachine)
-	c.lab.TranslateAddress(1, netip.MustParseAddr("10.77.0.99"))
+	const realAddress, translatedAddress = "10.77.0.2", "10.77.0.99"
+	c.lab.TranslateAddress(1, netip.MustParseAddr(translatedAddress))
 	c.start(machineRank{Timeout: hangTimeout})
 	for _, p := range c.ranks {
 		last, _, ok := p.await(time.Now().Add(hangTimeout), eventNamed(eventEnded))
@@ -141,7 +145,8 @@ func TestNATIsRefused(t *testing.T) {
 			c.t.Fatalf("rank %d did not end: %s", p.rank, p.history())
 		}
 
-		for _, want := range []string{"NAT", "node-a", "node-b", "10.77.0.2", "10.77.0.99"} {
+		wantTexts := []string{"NAT", "node-a", "node-b", realAddress, translatedAddress}
+		for _, want := range wantTexts {
 			if !strings.Contains(last.Text, want) {
 				c.t.Errorf("error of rank %d does not mention %q: %s", p.rank, want, last.Text)
 			}

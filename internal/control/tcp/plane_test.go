@@ -10,10 +10,10 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// TestMain runs the tests, or one rank in a process that a test has started.
+// TestMain runs the tests, or one rank if a test started this process as a rank.
 func TestMain(m *testing.M) {
-	runMachineRank()               // exits in a rank on a simulated machine
-	controltest.Main(joinAsMember) // exits in a rank of the contract tests
+	runMachineRank()               // runs a rank on a simulated machine and exits, if requested
+	controltest.Main(joinAsMember) // runs a rank of a contract test and exits, if requested
 	goleak.VerifyTestMain(m)
 }
 
@@ -22,7 +22,7 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 		Store: m.Store, Group: m.Group, Timeout: m.Timeout, Late: m.Late,
 	})
 	if err != nil {
-		return nil, err // not p: an interface with a nil pointer is not nil
+		return nil, err // returning p would make a non-nil interface from a nil pointer
 	}
 
 	return p, nil
@@ -32,8 +32,8 @@ func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
 func BenchmarkPlane(b *testing.B) { controltest.Bench(b, joinAsMember) }
 
-// Withdraw revokes tickets (numbers of collectives) that another rank has not submitted. It asks
-// that rank only if its last status has fewer tickets.
+// Withdraw revokes the tickets, or numbers, of collectives that another rank has not submitted. It
+// asks the other rank for a status only if the answer can change the result.
 func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()
@@ -41,22 +41,21 @@ func TestWithdrawAsksOnlyIfNeeded(t *testing.T) {
 	const noRequest = 0
 	statusWithTicket1 := anyStatus()
 	i.send(kindStatus, "", noRequest, statusWithTicket1)
-	awaitSubmitted(p, 1, ticket)
+	const impostorRank = 1
+	awaitSubmitted(p, impostorRank, ticket)
 	if p.Withdraw() {
 		t.Error("Withdraw = true for a ticket that all ranks have submitted, want false")
 	}
 
-	p.Abort(nil) // sends kindFail
-	for {        // until kindFail, which follows any message of Withdraw
+	p.Abort(nil) // sends kindFail after any message of Withdraw
+	for last := kind(0); last != kindFail; {
 		m, err := readFrame(i.conn)
 		check(t, err)
 		if m.kind == kindAskStatus {
 			t.Error("Withdraw has asked for a status that cannot change its result")
 		}
 
-		if m.kind == kindFail {
-			break
-		}
+		last = m.kind
 	}
 }
 
@@ -83,8 +82,8 @@ func TestWithdrawWaitsForAnswer(t *testing.T) {
 	}
 }
 
-// The least number of tickets is final if a rank with this number has left, is lost or has answered
-// the last request.
+// The least number of submitted tickets is final if a rank with this number can submit no more, or
+// has answered the last request for its status.
 func TestLeastSubmittedIsFinal(t *testing.T) {
 	const lastRequest = 1
 	record := func(submitted uint64) rankRecord {

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/control"
 )
 
-// post returns a message whose payload is one byte, the number of the step.
+// post returns a message whose payload is the step as a single byte.
 func post(track track, step uint64) message {
 	return message{kind: kindPost, track: track, step: step, payload: []byte{byte(step)}}
 }
@@ -18,16 +18,18 @@ func post(track track, step uint64) message {
 // valueTrack returns the track of a named value.
 func valueTrack(name string) track { return valuePrefix + track(name) }
 
-// A rank posts the steps of each track in order, at most two steps before this rank reads them.
+// A rank posts the steps of each track in order, and at most two that this rank has not read.
 func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
+	const anyStep = 7
 	var tooManyNames []message
 	for i := range driver.MaxValueNames + 1 {
 		name := fmt.Sprint(i)
 		tooManyNames = append(tooManyNames, post(valueTrack(name), 1))
 	}
 
-	const reason = uint64(control.FailedItself)
-	failure := message{kind: kindFail, step: reason, payload: anyStatus()}
+	failure := message{
+		kind: kindFail, step: uint64(control.FailedItself), payload: anyStatus(),
+	}
 	for name, c := range map[string]struct {
 		acceptedCount int // the messages after these are rejected
 		messages      []message
@@ -68,8 +70,8 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 			messages:      tooManyNames,
 		},
 		"any step after a failure": {
-			acceptedCount: 2, // the post has no effect
-			messages:      []message{failure, post(valueTrack("a"), 7)},
+			acceptedCount: 2,
+			messages:      []message{failure, post(valueTrack("a"), anyStep)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) { checkAccepted(t, c.messages, c.acceptedCount) })
@@ -94,13 +96,14 @@ func checkAccepted(t *testing.T, messages []message, acceptedCount int) {
 
 func TestPostsAreConsumedInOrder(t *testing.T) {
 	r := rankRecord{}
-	for step := uint64(1); step < 100; step++ {
+	const lastStep = 99
+	for step := uint64(1); step <= lastStep; step++ {
 		if err := r.applyMessage(post(trackControl, step), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 
 		if step == 1 {
-			continue // so that two payloads are stored from now on
+			continue // so that two payloads are stored before each takePost
 		}
 
 		oldest := byte(step - 1)
@@ -181,7 +184,7 @@ func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 		post(valueTrack("a"), 1),
 		{kind: kindComplete, track: trackControl, step: 1},
 		{kind: kindComplete, track: valueTrack("a"), step: 1},
-		{kind: kindComplete, track: valueTrack("never posted"), step: 9},
+		{kind: kindComplete, track: valueTrack("never posted"), step: 1},
 		{kind: kindFail, step: uint64(control.FailedItself), payload: anyStatus()},
 	} {
 		if err := r.applyMessage(m, time.Now()); err != nil {
@@ -189,15 +192,15 @@ func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 		}
 	}
 
-	for name, want := range map[track]bool{
+	for track, want := range map[track]bool{
 		trackControl:    true,
 		valueTrack("a"): true,
 		trackCompare:    false, // no kindComplete above
 		valueTrack("b"): false,
 	} {
-		step1 := &waitState{track: name, step: 1}
+		step1 := &waitState{track: track, step: 1}
 		if got := r.state(step1, time.Now()).Completed; got != want {
-			t.Errorf("track %q: Completed = %v for step 1, want %v", name, got, want)
+			t.Errorf("track %q: Completed = %v for step 1, want %v", track, got, want)
 		}
 	}
 }
