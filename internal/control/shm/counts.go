@@ -10,14 +10,14 @@ import (
 
 // Counts counts this rank's calls of Send and Recv.
 //
-// Strict groups also check that every Send has its Recv. A Send adds a weight, a hash of receiver
-// and tag, to the sender's balance. A Recv subtracts the weight from the receiver's balance. If all
-// messages match, the balances of all ranks add up to 0.
+// In strict groups, Counts also detects Sends without a matching Recv. A message has a weight, a
+// hash of receiver and tag. A Send adds the weight to the balance of its rank, and a Recv subtracts
+// it. If all messages match, the balances of all ranks add up to 0.
 type Counts struct {
 	group   *driver.GroupConfig
 	balance atomic.Uint64 // 0 in groups that are not strict
 
-	// Mu guards the fields below, and fields of a communicator that change together with them.
+	// Mu guards the fields below. A communicator may use it for fields that change together with them.
 	Mu      ranked.Mutex[countsMu]
 	sent    message.Tally // calls of Send, by receiver and tag
 	awaited message.Tally // calls of Recv, by source and tag
@@ -27,28 +27,33 @@ type Counts struct {
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
 // CountMessage counts a new call of Send or Recv, and returns its sequence number among the calls
-// with the same operation, peer and tag. The rank has called after collectives before, and
-// completed some of these. The caller must hold Mu.
-func (c *Counts) CountMessage(call *driver.Call, after, completed uint64) (number uint64) {
-	isRecv := call.Operation == driver.Recv
-	tally, receiver := &c.sent, call.Root
-	if isRecv {
-		tally, receiver = &c.awaited, c.group.Rank
-	}
-
+// with the same operation, peer and tag. The rank called priorCollectives collectives before this
+// call, and has completed the given number of them. The caller must hold Mu.
+func (c *Counts) CountMessage(
+	call *driver.Call, priorCollectives, completed uint64,
+) (number uint64) {
 	if c.group.Strict {
-		weight := message.Weight(receiver, call.Tag)
-		if isRecv {
-			weight = -weight
-		}
-
-		c.balance.Add(weight)
+		c.balance.Add(c.signedWeight(call))
 	}
 
-	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, completed)
+	key := message.Key{Peer: call.Root, Tag: call.Tag}
+	if call.Operation == driver.Recv {
+		return c.awaited.Count(key, priorCollectives, completed)
+	}
+
+	return c.sent.Count(key, priorCollectives, completed)
 }
 
-// UnbalancedError is the error of a collective after unmatched messages.
+// signedWeight returns the change of the balance by a call of Send or Recv.
+func (c *Counts) signedWeight(call *driver.Call) uint64 {
+	if call.Operation == driver.Recv {
+		return -message.Weight(c.group.Rank, call.Tag)
+	}
+
+	return message.Weight(call.Root, call.Tag)
+}
+
+// UnbalancedError returns the error of a collective that unmatched messages precede.
 func (c *Counts) UnbalancedError(collective uint64) error {
 	return &driver.MessageError{
 		Fault:  driver.MessagesUnmatched,
@@ -58,29 +63,30 @@ func (c *Counts) UnbalancedError(collective uint64) error {
 	}
 }
 
-var _ driver.MessageCounts = (*Group)(nil)
+var _ driver.MessageCounts = (*Group)(nil) // Group embeds Counts
 
 // MessagesBefore returns the counts of this rank's messages before a collective.
 func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
 	ownRank := c.group.Ranks[c.group.Rank]
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	for _, n := range c.sent.Before(collective) {
+	for _, sent := range c.sent.Before(collective) {
 		ends = append(ends, driver.MessageEnds{
-			From: ownRank, To: c.group.Ranks[n.Peer], Tag: n.Tag, Sent: n.Calls,
+			From: ownRank, To: c.group.Ranks[sent.Peer], Tag: sent.Tag, Sent: sent.Calls,
 		})
 	}
 
-	for _, n := range c.awaited.Before(collective) {
+	for _, awaited := range c.awaited.Before(collective) {
 		ends = append(ends, driver.MessageEnds{
-			From: c.worldRankOf(n.Peer), To: ownRank, Tag: n.Tag, Received: n.Calls,
+			From: c.worldRankOf(awaited.Peer), To: ownRank, Tag: awaited.Tag, Received: awaited.Calls,
 		})
 	}
 
 	return ends
 }
 
-// worldRankOf translates the source of a Recv, a group rank or driver.AnySource.
+// worldRankOf translates the source of a Recv from a group rank to a world rank. It returns
+// driver.AnySource unchanged.
 func (c *Counts) worldRankOf(source int) int {
 	if source == driver.AnySource {
 		return source

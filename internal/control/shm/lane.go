@@ -14,19 +14,20 @@ import (
 
 // lane is this rank's state of a driver.Lane, an independent sequence of exchanges.
 //
-// An exchange transfers payloads through shared memory in steps, with a chunk of up to 8 KiB of
-// each payload per step. If rank 0 passes 10 KiB and rank 1 passes 3 KiB, the exchange has two
-// steps, and the second chunk of rank 1 is empty. A rank posts chunks in two alternating slots,
-// because a faster rank may already post the next step.
+// In each step of an exchange, every rank posts a chunk of up to 8 KiB to shared memory. If rank 0
+// passes 10 KiB and rank 1 passes 3 KiB, the exchange has two steps, and the second chunk of rank 1
+// is empty. Chunks alternate between two slots, because a fast rank may post the next chunk before
+// the others have read the last one.
 type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
-	step uint64               // last step posted by this rank; on LaneFault, slots written
-	err  error                // first error; afterwards, ranks may be in different steps
+	step uint64               // last step posted by this rank
+	err  error                // of later exchanges, because ranks may be in different steps
 
-	// The other fields are for LaneFault, whose exchanges append reports to a log of slots instead.
+	// The fields below are for LaneFault, which has no steps: ranks append reports to logs of slots.
 
-	absent    []bool            // whether to expect no more reports, by group rank
-	slotsRead map[*block]uint64 // slots that this rank has read, by block of the writer
+	slotsWritten uint64            // slots in this rank's log
+	slotsRead    map[*block]uint64 // slots that this rank has read, by block of the writer
+	absent       []bool            // whether a rank sends no more reports, by group rank
 }
 
 // Exchange implements control.Plane.
@@ -42,21 +43,20 @@ func (g *Group) Exchange(
 	}
 
 	defer g.EndUse()
-	if laneID == driver.LaneFault {
-		// Ranks exchange reports only after a failure, which this rank may not have noticed.
-		g.fail(&driver.PeerError{InCall: control.ExchangeName(g.cfg, laneID)})
-	} else if err := g.Cause(); err != nil {
-		return nil, err
-	}
-
 	l := &g.lanes[laneID]
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	e := exchange{g: g, laneID: laneID, lane: l, payload: payload}
 	if laneID == driver.LaneFault {
+		// Ranks exchange reports only after a failure, which this rank may not have noticed.
+		g.fail(&driver.PeerError{InCall: e.callText()})
 		return e.exchangeReports(ctx)
 	}
 
+	if err := g.Cause(); err != nil {
+		return nil, err
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.err != nil {
 		return nil, fmt.Errorf("%s after a fault: %w", e.callText(), l.err)
 	}
@@ -78,7 +78,7 @@ type exchange struct {
 	payload      []byte   // of this rank
 	received     [][]byte // chunks so far, by group rank
 	sizes        []uint64 // of whole payloads in bytes, by group rank
-	ignoreFaults bool     // whether to continue after a rank has failed
+	ignoreFaults bool     // whether collectChunks waits even if a rank has failed
 }
 
 func (e *exchange) callText() string { return control.ExchangeName(e.g.cfg, e.laneID) }
@@ -105,8 +105,8 @@ func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
 	}
 }
 
-// postChunk begins the next step with this rank's chunk at offset, which may be beyond the end of
-// its payload.
+// postChunk begins the next step with this rank's chunk at offset. The chunk is empty if offset is
+// beyond the end of the payload.
 func (e *exchange) postChunk(offset int) error {
 	if e.g.peerFailed() {
 		return e.g.peerFault(e.callText)
@@ -127,9 +127,9 @@ func (e *exchange) postChunk(offset int) error {
 }
 
 // slot returns the current step's slot in a rank's block.
-func (e *exchange) slot(b *block) *slot { return &b.lanes[e.laneID][e.lane.step&1] }
+func (e *exchange) slot(b *block) *slot { return &b.lanes[e.laneID][e.lane.step%2] }
 
-// collectChunks waits for the current step's chunks of all ranks.
+// collectChunks waits for the chunks of all ranks in the current step, and adds them to received.
 func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 	err := e.g.waitSlowly(ctx, &slowWait{
 		word:         func(b *block) *uint64 { return &e.slot(b).step },
@@ -143,8 +143,8 @@ func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 		return err
 	}
 
-	for r, b := range e.g.blocks {
-		if err := e.appendChunk(r, e.slot(b), isFirst); err != nil {
+	for rank, b := range e.g.blocks {
+		if err := e.appendChunk(rank, e.slot(b), isFirst); err != nil {
 			return err
 		}
 	}
@@ -152,35 +152,34 @@ func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 	return nil
 }
 
-// appendChunk adds a chunk of group rank r to its received payload. It checks the size of the
-// payload, because a faulty rank may write any value.
-func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
+// appendChunk adds a chunk of a group rank to received. It checks the size of the payload, because
+// a faulty rank may write any value.
+func (e *exchange) appendChunk(rank int, s *slot, isFirst bool) error {
 	payloadBytes := spin.LoadAcquire64(&s.payloadBytes)
 	if payloadBytes > driver.MaxPayload {
 		return fmt.Errorf("the payload of rank %d has %d bytes, more than the limit of %d",
-			e.g.cfg.Ranks[r], payloadBytes, driver.MaxPayload)
+			e.g.cfg.Ranks[rank], payloadBytes, driver.MaxPayload)
 	}
 
 	if isFirst {
-		e.sizes[r] = payloadBytes
-		e.received[r] = make([]byte, 0, payloadBytes)
+		e.sizes[rank] = payloadBytes
+		e.received[rank] = make([]byte, 0, payloadBytes)
 	}
 
-	if payloadBytes != e.sizes[r] {
+	if payloadBytes != e.sizes[rank] {
 		return fmt.Errorf("the payload of rank %d changed from %d to %d bytes during an exchange",
-			e.g.cfg.Ranks[r], e.sizes[r], payloadBytes)
+			e.g.cfg.Ranks[rank], e.sizes[rank], payloadBytes)
 	}
 
-	remaining := int(payloadBytes) - len(e.received[r])
+	remaining := int(payloadBytes) - len(e.received[rank])
 	chunk := s.data[:min(remaining, chunkBytes)]
-	e.received[r] = append(e.received[r], chunk...)
+	e.received[rank] = append(e.received[rank], chunk...)
 	return nil
 }
 
-// Decide makes all ranks agree on one cause of the group's failure, the first proposal of any rank.
-// A nil proposal only reads the decision.
-//
-// It returns proposal if there is no decision, the group is closed or a proposal is too large.
+// Decide makes all ranks agree on one cause of the group's failure: the first proposal of any rank.
+// A nil proposal only reads the decision. Decide returns proposal if there is no valid decision or
+// if the group is closed.
 func (g *Group) Decide(proposal []byte) []byte {
 	isTooLarge := len(proposal) > driver.MaxPayload
 	if isTooLarge || g.BeginUse() != nil {
@@ -193,8 +192,9 @@ func (g *Group) Decide(proposal []byte) []byte {
 		g.propose(decider, proposal)
 	}
 
-	rank := int(atomic.LoadUint32(decider)) - 1
-	if rank < 0 || rank >= len(g.blocks) { // no decision, or a faulty rank has written it
+	rank := int(atomic.LoadUint32(decider)) - 1  // -1 without a decision
+	isValid := 0 <= rank && rank < len(g.blocks) // a faulty rank may write any value
+	if !isValid {
 		return proposal
 	}
 
@@ -209,7 +209,7 @@ func (g *Group) Decide(proposal []byte) []byte {
 
 // propose publishes a proposal, and makes this rank the decider if there is none yet.
 func (g *Group) propose(decider *uint32, proposal []byte) {
-	mu := &g.lanes[driver.LaneFault].mu // serializes proposals of this rank
+	mu := &g.lanes[driver.LaneFault].mu // also serializes this rank's proposals
 	mu.Lock()
 	defer mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {
@@ -219,5 +219,5 @@ func (g *Group) propose(decider *uint32, proposal []byte) {
 	d := &g.ownBlock.decision
 	copy(d.data[:], proposal)
 	spin.StoreRelease64(&d.size, uint64(len(proposal)))
-	atomic.CompareAndSwapUint32(decider, 0, uint32(g.cfg.Rank)+1) // fails if a rank was faster
+	atomic.CompareAndSwapUint32(decider, 0, uint32(g.cfg.Rank)+1) // no effect if a rank was faster
 }

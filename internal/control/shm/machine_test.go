@@ -21,39 +21,39 @@ type rankPair struct {
 	t        *testing.T
 	ctx      context.Context // ends after hangTimeout
 	store    *rendezvous.Client
-	machines [2]*Machine // by rank; fetch files from other ranks
-	planes   [2]*plane   // by rank; exchange data in a group; nil before join
+	machines [2]*Machine // by rank
+	planes   [2]*plane   // by rank; set by join
 }
 
 func newRankPair(t *testing.T) *rankPair {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
-	d := &rankPair{t: t, ctx: ctx, store: rendezvous.NewLocal()}
-	for rank := range d.machines {
+	pair := &rankPair{t: t, ctx: ctx, store: rendezvous.NewLocal()}
+	for rank := range pair.machines {
 		cfg := driver.Config{
-			Rank: rank, Size: len(d.machines), Store: d.store, Timeout: hangTimeout,
+			Rank: rank, Size: len(pair.machines), Store: pair.store, Timeout: hangTimeout,
 		}
 		m, err := Open(ctx, cfg)
 		check(t, err)
-		d.machines[rank] = m
+		pair.machines[rank] = m
 	}
 
 	t.Cleanup(func() {
-		defer cancel() // last
-		for rank, m := range d.machines {
-			if d.planes[rank] != nil {
-				check(t, d.planes[rank].Close())
+		defer cancel()
+		for rank, m := range pair.machines {
+			if pair.planes[rank] != nil {
+				check(t, pair.planes[rank].Close())
 			}
 
 			check(t, m.Close())
 		}
 
-		check(t, d.store.Close())
+		check(t, pair.store.Close())
 	})
-	return d
+	return pair
 }
 
-func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
+func (pair *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	result1 := make(chan error)
 	go func() { result1 <- f(1) }()
 	err0 := f(0)
@@ -62,18 +62,18 @@ func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 }
 
 // join joins both ranks to a group and sets planes.
-func (d *rankPair) join() {
-	d.t.Helper()
-	errs := d.runOnBoth(func(rank int) error {
-		p, err := d.machines[rank].Join(d.ctx, pairGroup(rank))
+func (pair *rankPair) join() {
+	pair.t.Helper()
+	errs := pair.runOnBoth(func(rank int) error {
+		p, err := pair.machines[rank].Join(pair.ctx, pairGroup(rank))
 		if err == nil {
-			d.planes[rank] = p.(*plane)
+			pair.planes[rank] = p.(*plane)
 		}
 
 		return err
 	})
-	check(d.t, errs[0])
-	check(d.t, errs[1])
+	check(pair.t, errs[0])
+	check(pair.t, errs[1])
 }
 
 func pairGroup(rank int) driver.GroupConfig {
@@ -87,33 +87,34 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// A rank 0 of another version may create shared memory of another size.
+// Rank 0 may run another version, whose shared memory has another size.
 func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
-	d := newRankPair(t)
-	small, err := sys.Memfd("small", 4096)
+	pair := newRankPair(t)
+	const wrongSize, wantText = 4096, "4096 bytes"
+	small, err := sys.Memfd("small", wrongSize)
 	check(t, err)
 	defer small.Close()
 	key := handoff.Key{Namespace: handoff.NamespaceOf("group/pair")}
-	d.machines[0].Export(key, small)
-	defer d.machines[0].Withdraw(key)
-	const readyKey = "shm/group/pair"
-	err = d.store.Set(d.ctx, readyKey, nil)
+	pair.machines[0].Export(key, small)
+	defer pair.machines[0].Withdraw(key)
+	const readyKey = "shm/group/pair" // set by rank 0 when it has exported the memory
+	err = pair.store.Set(pair.ctx, readyKey, nil)
 	check(t, err)
-	_, err = d.machines[1].Join(d.ctx, pairGroup(1))
-	if err == nil || !strings.Contains(err.Error(), "4096 bytes") {
-		t.Errorf("Join = %v, want an error about 4096 bytes", err)
+	_, err = pair.machines[1].Join(pair.ctx, pairGroup(1))
+	if err == nil || !strings.Contains(err.Error(), wantText) {
+		t.Errorf("Join = %v, want an error about %s", err, wantText)
 	}
 }
 
 func TestJoinFailsAcrossMachines(t *testing.T) {
-	d := newRankPair(t)
-	value, err := d.store.Get(d.ctx, rankKey(1))
+	pair := newRankPair(t)
+	value, err := pair.store.Get(pair.ctx, rankKey(1))
 	check(t, err)
 	address, _, _ := strings.Cut(string(value), " ")
 	const otherMachineID = "elsewhere net:[1] pid:[1]"
-	err = d.store.Set(d.ctx, rankKey(1), []byte(address+" "+otherMachineID))
+	err = pair.store.Set(pair.ctx, rankKey(1), []byte(address+" "+otherMachineID))
 	check(t, err)
-	_, err = d.machines[0].Join(d.ctx, pairGroup(0))
+	_, err = pair.machines[0].Join(pair.ctx, pairGroup(0))
 	if err == nil || !strings.Contains(err.Error(), "another machine") {
 		t.Errorf("Join = %v, want an error about another machine", err)
 	}
@@ -124,53 +125,53 @@ func TestOpenRefusesTokenOfWrongSize(t *testing.T) {
 	defer func() { check(t, store.Close()) }()
 	err := store.Set(t.Context(), "shm/token", []byte("short"))
 	check(t, err)
-	_, err = Open(t.Context(), driver.Config{Rank: 1, Size: 2, Store: store, Timeout: time.Second})
+	cfg := driver.Config{Rank: 1, Size: 2, Store: store, Timeout: time.Second}
+	_, err = Open(t.Context(), cfg)
 	if err == nil || !strings.Contains(err.Error(), "5 bytes") {
 		t.Errorf("Open = %v, want an error about a token of 5 bytes", err)
 	}
 }
 
 func TestInvalidGroupSizesAreRefused(t *testing.T) {
-	d := newRankPair(t)
+	pair := newRankPair(t)
 	for name, group := range map[string]driver.GroupConfig{
 		"no ranks":         {},
 		"a negative rank":  {Ranks: []int{0, 1}, Rank: -1},
 		"too large a rank": {Ranks: []int{0, 1}, Rank: 2},
 		"too many ranks":   {Ranks: make([]int, MaxRanks+1)},
 	} {
-		if _, err := d.machines[0].Join(d.ctx, group); err == nil {
+		if _, err := pair.machines[0].Join(pair.ctx, group); err == nil {
 			t.Errorf("Join of a group with %s succeeded, want an error", name)
 		}
 	}
 }
 
 func TestReasonsWhyMemoryIsNotShared(t *testing.T) {
-	const own = "boot net:[1] pid:[1]"
+	const ownID = "boot net:[1] pid:[1]"
 	for name, c := range map[string]struct {
-		peer string // machine ID of another rank
-		want string // part of the error
+		peerID string
+		want   string // part of the error
 	}{
 		"another boot ID": {
-			peer: "other net:[1] pid:[1]", want: "another machine",
+			peerID: "other net:[1] pid:[1]", want: "another machine",
 		},
 		"another network namespace": {
-			peer: "boot net:[2] pid:[1]", want: "hostNetwork: true",
+			peerID: "boot net:[2] pid:[1]", want: "hostNetwork: true",
 		},
 		"another PID namespace": {
-			peer: "boot net:[1] pid:[2]", want: "shareProcessNamespace: true",
+			peerID: "boot net:[1] pid:[2]", want: "shareProcessNamespace: true",
 		},
 		"an incomplete machine ID": {
-			peer: "boot net:[1]", want: "another machine",
+			peerID: "boot net:[1]", want: "another machine",
 		},
 	} {
-		if got := differentIDError(own, c.peer); !strings.Contains(got.Error(), c.want) {
-			t.Errorf("%s: differentIDError(%q, %q) = %v, want an error with %q", name, own, c.peer, got,
-				c.want)
+		if got := differentIDError(ownID, c.peerID); !strings.Contains(got.Error(), c.want) {
+			t.Errorf("%s: differentIDError(%q, %q) = %v, want an error with %q",
+				name, ownID, c.peerID, got, c.want)
 		}
 	}
 }
 
-// A panic in Config.Interrupted becomes an error with the stack.
 func TestPanicInInterruptedIsReported(t *testing.T) {
 	m := &Machine{cfg: driver.Config{Interrupted: panicInCallback}}
 	err := m.checkInterrupt()

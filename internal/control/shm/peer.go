@@ -16,8 +16,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// peer is another rank on this machine. This rank fetches shared memory over the connection to it,
-// and watches its process.
+// peer is another rank on this machine. This rank watches the peer's process, and fetches shared
+// memory over a connection to the peer.
 type peer struct {
 	*handoff.Peer               // the connection
 	rank          int           // world rank
@@ -27,12 +27,12 @@ type peer struct {
 	watcher sync.WaitGroup
 }
 
-// newPeer watches the process at the other end of a connection, and increments exitCount when the
-// process exits.
+// newPeer begins to watch the process at the other end of a connection. When the process exits,
+// exitCount is incremented.
 func newPeer(rank int, connection *handoff.Peer, exitCount *atomic.Uint32) *peer {
 	p := &peer{Peer: connection, rank: rank, exited: make(chan struct{})}
-	isInThisProcess := connection.PID() == os.Getpid()
-	if !isInThisProcess { // as in tests
+	isInThisProcess := connection.PID() == os.Getpid() // only in tests
+	if !isInThisProcess {
 		p.watcher.Go(func() { p.watch(exitCount) })
 	}
 
@@ -41,7 +41,7 @@ func newPeer(rank int, connection *handoff.Peer, exitCount *atomic.Uint32) *peer
 
 func (p *peer) watch(exitCount *atomic.Uint32) {
 	if err := sys.AwaitEnd(p.Watch()); err != nil {
-		return // close has been called
+		return // close has ended the watch
 	}
 
 	p.isLost.Store(true)
@@ -49,7 +49,8 @@ func (p *peer) watch(exitCount *atomic.Uint32) {
 	close(p.exited)
 }
 
-// callOnExit calls f when the process exits, or at once if it has, unless ctx is done first.
+// callOnExit calls f on another goroutine when the process exits, unless ctx is done before. If the
+// process has already exited, callOnExit calls f itself.
 func (p *peer) callOnExit(ctx context.Context, f func()) {
 	if p.isLost.Load() {
 		f()
@@ -65,10 +66,10 @@ func (p *peer) callOnExit(ctx context.Context, f func()) {
 	}()
 }
 
-// exitDelay bounds the time until watch notices the exit of a process after its connections break.
+// exitDelay bounds the time from the end of a process's connections until watch notices its exit.
 const exitDelay = 200 * time.Millisecond
 
-// hasExited reports within exitDelay whether an exit has broken the connection.
+// hasExited reports whether the process has exited. It waits up to exitDelay for watch to notice.
 func (p *peer) hasExited() bool {
 	select {
 	case <-p.exited:
@@ -88,7 +89,7 @@ func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error)
 	return f, nil
 }
 
-// lostErrors are errors of a connection whose other end is closed or does not exist.
+// lostErrors are the errors of a connection to a process that has exited.
 var lostErrors = []error{
 	io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,
 	syscall.ESRCH,

@@ -11,7 +11,7 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// member is a plane that owns its Machine.
+// member is a plane whose Close also closes its Machine.
 type member struct {
 	control.Plane
 	machine *Machine
@@ -47,45 +47,46 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 
 func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
-func (d *rankPair) checkSameMachine(want bool) {
-	d.t.Helper()
-	got, err := d.machines[0].SameMachine(d.ctx, []int{0, 1})
-	check(d.t, err)
+func (pair *rankPair) checkSameMachine(want bool) {
+	pair.t.Helper()
+	got, err := pair.machines[0].SameMachine(pair.ctx, []int{0, 1})
+	check(pair.t, err)
 	if got != want {
-		d.t.Errorf("SameMachine = %v, want %v", got, want)
+		pair.t.Errorf("SameMachine = %v, want %v", got, want)
 	}
 }
 
 func TestSameMachine(t *testing.T) {
-	d := newRankPair(t)
-	d.checkSameMachine(true)
-	addressAndMachineID, err := d.store.Get(d.ctx, rankKey(1))
+	pair := newRankPair(t)
+	pair.checkSameMachine(true)
+	addressAndMachineID, err := pair.store.Get(pair.ctx, rankKey(1))
 	check(t, err)
-	err = d.store.Set(d.ctx, rankKey(1), append(addressAndMachineID, "elsewhere"...))
+	err = pair.store.Set(pair.ctx, rankKey(1), append(addressAndMachineID, "elsewhere"...))
 	check(t, err)
-	d.checkSameMachine(false)
-	ctx, cancel := context.WithCancel(d.ctx)
-	cancel() // SameMachine would wait for rank 2, which does not exist
-	_, err = d.machines[0].SameMachine(ctx, []int{2})
+	pair.checkSameMachine(false)
+	canceledCtx, cancel := context.WithCancel(pair.ctx)
+	cancel()
+	const nonexistentRank = 2
+	_, err = pair.machines[0].SameMachine(canceledCtx, []int{nonexistentRank})
 	if err == nil || !strings.Contains(err.Error(), "rank 2") {
 		t.Errorf("SameMachine with a canceled context: got %v, want an error about rank 2", err)
 	}
 }
 
-// Withdraw revokes tickets (numbers of collectives) that another rank has not submitted.
+// Withdraw revokes the tickets, or numbers, of collectives that another rank has not submitted.
 func TestWithdrawKeepsTicketsSubmittedByAllRanks(t *testing.T) {
-	d := newRankPair(t)
-	d.join()
-	for _, p := range d.planes {
+	pair := newRankPair(t)
+	pair.join()
+	for _, p := range pair.planes {
 		p.Submit()
 	}
 
-	if d.planes[0].Withdraw() {
+	if pair.planes[0].Withdraw() {
 		t.Error("Withdraw = true although both ranks have submitted all tickets, want false")
 	}
 
-	d.planes[0].Submit()
-	if !d.planes[0].Withdraw() {
+	pair.planes[0].Submit()
+	if !pair.planes[0].Withdraw() {
 		t.Error("Withdraw = false for a ticket that only one rank has submitted, want true")
 	}
 }

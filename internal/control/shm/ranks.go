@@ -12,7 +12,7 @@ import (
 // which it publishes its state. All rank numbers are group ranks.
 type ranks struct {
 	ownBlock    *block
-	otherBlocks []*block // in group order
+	otherBlocks []*block // blocks without ownBlock, in the same order
 	blocks      []*block // by group rank
 	peers       []*peer  // connections by group rank; nil for this rank, and until connected
 	cfg         *driver.GroupConfig
@@ -53,11 +53,12 @@ func (r *ranks) selectLost(candidates []int) []int {
 
 // lostPeers lists the ranks whose processes exited before they left the group.
 func (r *ranks) lostPeers() []int {
+	// HasLeft is called last, because a rank may leave and exit between the two checks.
 	exited := r.selectLost(r.OtherRanks())
-	return slices.DeleteFunc(exited, r.HasLeft) // after selectLost: a rank leaves before it exits
+	return slices.DeleteFunc(exited, r.HasLeft)
 }
 
-// peerFailed reports whether another rank has failed. A failed rank takes part in no further step.
+// peerFailed reports whether another rank has failed.
 func (r *ranks) peerFailed() bool {
 	for _, b := range r.otherBlocks {
 		if atomic.LoadUint32(&b.wakeup.failed) != 0 {
@@ -85,8 +86,8 @@ func (r *ranks) Wake(rank int) {
 	}
 }
 
-// wakeSleepers wakes the other ranks' sleeping threads after a post. It issues no memory fence, so
-// it may miss a thread that is about to sleep, until the short timeout of the sleep.
+// wakeSleepers wakes the other ranks' sleeping threads after a post. Without a memory fence, it may
+// miss a thread that is about to sleep. That thread sees the post after the sleep's short timeout.
 func (r *ranks) wakeSleepers() {
 	for _, b := range r.otherBlocks {
 		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {
@@ -95,8 +96,8 @@ func (r *ranks) wakeSleepers() {
 	}
 }
 
-// wakeAll notifies all ranks, sleeping or not, that this rank has failed or left. A rank checks the
-// others only when its futex word, which wake increments, has changed.
+// wakeAll makes all ranks, sleeping or not, notice that this rank has failed or left. They check
+// for this only after a change of their wakeup.word, which wake increments.
 func (r *ranks) wakeAll() {
 	for _, b := range r.blocks {
 		b.wakeup.wake()

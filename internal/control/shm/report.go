@@ -11,13 +11,15 @@ import (
 )
 
 // After a failure, ranks exchange reports about it. Each rank appends its reports to a log in
-// shared memory. With log slots of 8 KiB, a report of 10 KiB uses two. Slots are never reused, so a
-// slow rank can still read old reports. After a rank has sent no report in time, has exited or has
-// left, it is absent: the others expect no more reports from it.
+// shared memory, with slots of 8 KiB: a report of 10 KiB takes two slots. Slots are never reused,
+// so a slow rank can still read old reports. A rank is absent once it has exited, has left or has
+// missed the deadline for a report. The others expect no more reports from an absent rank.
 
 // exchangeReports writes this rank's report and returns the next report of every rank, by group
 // rank. The entry of an absent rank is nil.
 func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
+	e.lane.mu.Lock()
+	defer e.lane.mu.Unlock()
 	if err := e.writeReport(); err != nil {
 		return nil, err
 	}
@@ -43,16 +45,19 @@ func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	return reports, nil
 }
 
-// slotCount counts the slots of a report. An empty report has one, too.
-func slotCount(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
+// slotCount returns the number of slots of a report, which is 1 even for an empty report.
+func slotCount(reportBytes uint64) uint64 {
+	fullOrPartial := (reportBytes + chunkBytes - 1) / chunkBytes
+	return max(1, fullOrPartial)
+}
 
 // writtenStep is stored in slot.step when a slot of a log has been written.
 const writtenStep = 1
 
-// writeReport appends this rank's report to its log. It writes the first slot last, because other
-// ranks wait only for this one.
+// writeReport appends this rank's report to its log. It writes the report's first slot last,
+// because other ranks wait only for this slot.
 func (e *exchange) writeReport() error {
-	slotsUsed := e.lane.step
+	slotsUsed := e.lane.slotsWritten
 	slots := slotCount(uint64(len(e.payload)))
 	if slotsUsed+slots > faultSlots {
 		return fmt.Errorf("a report of %d slots does not fit: %d of %d slots of the fault log are "+
@@ -67,12 +72,12 @@ func (e *exchange) writeReport() error {
 		spin.StoreRelease64(&s.step, writtenStep)
 	}
 
-	e.lane.step += slots
+	e.lane.slotsWritten += slots
 	e.g.wakeSleepers()
 	return nil
 }
 
-// awaitReports waits for the next report of every rank, until the rank is absent.
+// awaitReports waits until every rank has sent its next report or is absent.
 func (e *exchange) awaitReports(ctx context.Context) error {
 	e.markFullLogs()
 	nextSlot := func(b *block) *uint64 {
@@ -95,7 +100,7 @@ func (e *exchange) awaitReports(ctx context.Context) error {
 	}
 }
 
-// markFullLogs marks other ranks as absent whose logs have been read to the end.
+// markFullLogs marks the other ranks as absent whose logs have no slots left to read.
 func (e *exchange) markFullLogs() {
 	for _, r := range e.g.OtherRanks() {
 		if e.lane.slotsRead[e.g.blocks[r]] == faultSlots {
@@ -108,15 +113,15 @@ func (e *exchange) presentRanks() []int {
 	return slices.DeleteFunc(e.g.OtherRanks(), func(r int) bool { return e.lane.absent[r] })
 }
 
-// markAbsent marks as absent those of missingRanks that have caused a wait to fail with err. It
-// returns false if err has another cause, with which the exchange cannot continue.
+// markAbsent marks as absent the ranks that have caused err, the error of a wait for missingRanks.
+// It returns false if the exchange cannot continue after err.
 func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	var deadlock *driver.DeadlockError
 	var absentRanks []int
 	switch {
 	case errors.As(err, new(*driver.RankLostError)):
 		absentRanks = e.g.selectLost(missingRanks)
-	case errors.As(err, &deadlock): // about ranks that have left, for example
+	case errors.As(err, &deadlock): // for example, because ranks have left
 		isUninvolved := func(r int) bool { return deadlock.Activity[e.g.cfg.Ranks[r]] == "" }
 		absentRanks = slices.DeleteFunc(missingRanks, isUninvolved)
 	case errors.As(err, new(*driver.TimeoutError)):
@@ -132,8 +137,8 @@ func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	return true
 }
 
-// nextReport reads the next report in a rank's log, which must have been written. It checks the
-// size, because a faulty rank may write any value.
+// nextReport reads the next report in a rank's log. The rank must have written the report. Its size
+// is checked, because a faulty rank may write any value.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.slotsRead[b]
 	payloadBytes := spin.LoadAcquire64(&b.fault[first].payloadBytes)

@@ -16,9 +16,9 @@ import (
 
 var _ driver.Values = (*Group)(nil)
 
-// namedValue implements driver.Named: in each step, all ranks gather a few words (numbers) of each
-// rank under a name. A rank enters the name into its next unused slot in shared memory. In a step,
-// it posts its words to one of the slot's two lines, and waits for the other ranks' lines.
+// namedValue implements driver.Named: in each step, every rank posts a few words (numbers) under a
+// name, and receives the words of all ranks. A rank enters the name into its next unused slot in
+// shared memory. It posts the words of even and odd steps to different lines of the slot.
 type namedValue struct {
 	g          *Group
 	name       string
@@ -27,8 +27,8 @@ type namedValue struct {
 	slotNumber int        // index of ownSlot
 	ownSlot    *valueSlot // this rank's slot for the name
 	step       uint64     // last step posted by this rank
-	// peerSlots caches the results of findSlot by group rank. It is atomic because Group.Inspect
-	// also calls findSlot.
+	// peerSlots caches the results of findSlot, by group rank. Group.Inspect may call findSlot
+	// concurrently.
 	peerSlots  []atomic.Pointer[valueSlot]
 	otherRanks []int // group ranks
 }
@@ -74,8 +74,9 @@ func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dr
 		return g.fail(g.peerFault(n.callText))
 	}
 
-	// All ranks have read the line's old words, of step n.step-2, before they posted step n.step-1.
-	ownLine := unsafe.Pointer(&n.ownSlot.lines[n.step&1])
+	// The line still holds the words of step n.step-2, which all ranks have read: they have posted
+	// step n.step-1 since.
+	ownLine := unsafe.Pointer(&n.ownSlot.lines[n.step%2])
 	spin.PutLine(ownLine, n.step, n.digest, unsafe.Pointer(&ownWords), spin.LinePayload)
 	g.wakeSleepers()
 	all[g.cfg.Rank] = ownWords
@@ -94,13 +95,13 @@ func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []dr
 		}
 	}
 
-	nextLine := unsafe.Pointer(&n.ownSlot.lines[(n.step+1)&1])
+	nextLine := unsafe.Pointer(&n.ownSlot.lines[(n.step+1)%2])
 	spin.PrefetchWrite(nextLine)
 	return nil
 }
 
-// stepWord returns the address at which another rank, the peer, posts the current step. It returns
-// the address of zeroStep while the peer has no slot.
+// stepWord returns the address at which another rank, the peer, writes the number of the step that
+// it has posted. It returns the address of zeroStep while the peer has no slot for the name.
 func (n *namedValue) stepWord(peer int) *uint64 {
 	s := n.peerSlots[peer].Load()
 	if s == nil {
@@ -111,13 +112,13 @@ func (n *namedValue) stepWord(peer int) *uint64 {
 		return &zeroStep
 	}
 
-	return &s.lines[n.step&1].step
+	return &s.lines[n.step%2].step
 }
 
-// zeroStep is always 0, less than any step.
+// zeroStep is always 0, as if the peer had not posted any step.
 var zeroStep uint64
 
-// findSlot finds a peer's slot for the name, or nil if the peer has not used the name yet.
+// findSlot returns a peer's slot for the name, or nil if the peer has not used the name yet.
 func (n *namedValue) findSlot(peer int) *valueSlot {
 	b := n.g.blocks[peer]
 	for i := range b.values {
@@ -140,13 +141,14 @@ func (s *valueSlot) hasName(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
 
-// waitSlowly publishes the value for the errors of other ranks while it waits for their lines.
+// waitSlowly waits for the other ranks' lines. Meanwhile, this rank's status shows the value to
+// ranks whose waits fail.
 func (n *namedValue) waitSlowly(ctx context.Context) error {
 	s := &n.g.ownBlock.status
 	value := uint64(n.slotNumber) + 1
 	spin.StoreRelease64(&s.valueSince, sys.Monotonic())
 	spin.StoreRelease64(&s.value, value)
-	// A concurrent Gather of another name may have replaced value.
+	// A concurrent Gather of another name may have replaced s.value.
 	defer atomic.CompareAndSwapUint64(&s.value, value, 0)
 	return n.g.waitSlowly(ctx, &slowWait{
 		wordOf: n.stepWord, want: n.step, awaited: n.otherRanks,
@@ -158,7 +160,7 @@ func (n *namedValue) waitSlowly(ctx context.Context) error {
 // changes during the copy.
 func (n *namedValue) copyWords(peer int, words *driver.Words) bool {
 	s := n.peerSlots[peer].Load() // not nil after stepWord has found the step
-	l := &s.lines[n.step&1]
+	l := &s.lines[n.step%2]
 	const wordBytes = 8
 	for i := range words {
 		word := (*uint64)(unsafe.Pointer(&l.payload[wordBytes*i]))

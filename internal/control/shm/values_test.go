@@ -13,15 +13,18 @@ import (
 	"symmem/internal/spin"
 )
 
-// Ranks gather words (numbers) under a name. Each rank posts its words to a slot in shared memory.
+// Ranks gather words (numbers) under a name: each rank posts its words to a slot in shared memory
+// and reads the other ranks' words.
 
-const unordered = false // argument of Named
+const unordered = false // argument of Named: collectives may run during a Gather
+
+const lateTimeout = 50 * time.Millisecond // of a Gather that another rank never joins
 
 // gather takes part in the next step of the value "batch" on a rank.
-func (d *rankPair) gather(ctx context.Context, rank int) error {
-	d.t.Helper()
-	value, err := d.planes[rank].Named("batch", unordered)
-	check(d.t, err)
+func (pair *rankPair) gather(ctx context.Context, rank int) error {
+	pair.t.Helper()
+	value, err := pair.planes[rank].Named("batch", unordered)
+	check(pair.t, err)
 	return value.Gather(ctx, driver.Words{}, make([]driver.Words, 2))
 }
 
@@ -38,41 +41,42 @@ func TestGatherFailsOnInvalidData(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newRankPair(t)
-			d.join()
-			for _, p := range d.planes {
-				_, err := p.Named("batch", unordered) // uses the first slot
+			pair := newRankPair(t)
+			pair.join()
+			for _, p := range pair.planes {
+				_, err := p.Named("batch", unordered) // takes values[0]
 				check(t, err)
 			}
 
-			slot := &d.planes[1].ownBlock.values[0]
+			slot := &pair.planes[1].ownBlock.values[0]
 			forge(&slot.lines[firstStep])
-			err := d.gather(d.ctx, 0)
+			err := pair.gather(pair.ctx, 0)
 			if err == nil || !strings.Contains(err.Error(), "rank 1 has written invalid data") {
 				t.Errorf("got %v, want an error about invalid data of rank 1", err)
 			}
 
-			if d.planes[0].Cause() == nil {
+			if pair.planes[0].Cause() == nil {
 				t.Error("Gather left the plane open, want it to fail")
 			}
 		})
 	}
 }
 
-// An invalid size must not make another rank read beyond the name.
+// A rank with invalid sizes does not make another rank read beyond a name.
 func TestInvalidNameSizesAreIgnored(t *testing.T) {
-	d := newRankPair(t)
-	d.join()
-	block := d.planes[1].ownBlock
+	pair := newRankPair(t)
+	pair.join()
+	block := pair.planes[1].ownBlock
 	for i := range block.values {
-		spin.StoreRelease64(&block.values[i].size, math.MaxUint64-uint64(i))
+		wrongSize := math.MaxUint64 - uint64(i)
+		spin.StoreRelease64(&block.values[i].size, wrongSize)
 	}
 
-	const awaitedSlot = 4
-	spin.StoreRelease64(&block.status.value, awaitedSlot+1) // 0 means none
-	ctx, cancel := context.WithTimeout(d.ctx, 50*time.Millisecond)
+	const anySlot = 4
+	spin.StoreRelease64(&block.status.value, 1+anySlot) // 0 means that rank 1 awaits no value
+	ctx, cancel := context.WithTimeout(pair.ctx, lateTimeout)
 	defer cancel()
-	err := d.gather(ctx, 0)
+	err := pair.gather(ctx, 0)
 	var late *driver.TimeoutError
 	if !errors.As(err, &late) {
 		t.Errorf("Gather = %v, want a TimeoutError", err)
@@ -81,21 +85,21 @@ func TestInvalidNameSizesAreIgnored(t *testing.T) {
 
 // The ranks wait for different values, as if their programs had diverged.
 func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
-	d := newRankPair(t)
-	d.join()
+	pair := newRankPair(t)
+	pair.join()
 	names := [2]string{"prefill", "decode"} // by rank
-	errs := d.runOnBoth(func(rank int) error {
-		value, err := d.planes[rank].Named(names[rank], unordered)
+	errs := pair.runOnBoth(func(rank int) error {
+		value, err := pair.planes[rank].Named(names[rank], unordered)
 		if err != nil {
 			return err
 		}
 
-		ctx := d.ctx
+		ctx := pair.ctx
 		if rank == 0 {
-			d.awaitValueWait()
-			shortCtx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			pair.awaitValueWait()
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, lateTimeout)
 			defer cancel()
-			ctx = shortCtx
 		}
 
 		return value.Gather(ctx, driver.Words{}, make([]driver.Words, 2))
@@ -114,9 +118,9 @@ func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 	}
 }
 
-// awaitValueWait returns when rank 1 waits for a value or d.ctx is done.
-func (d *rankPair) awaitValueWait() {
-	for d.planes[1].ownBlock.describeValue() == "" && d.ctx.Err() == nil {
+// awaitValueWait returns when rank 1 waits for a value or pair.ctx is done.
+func (pair *rankPair) awaitValueWait() {
+	for pair.planes[1].ownBlock.describeValue() == "" && pair.ctx.Err() == nil {
 		runtime.Gosched()
 	}
 }

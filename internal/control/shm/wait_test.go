@@ -15,9 +15,9 @@ import (
 )
 
 // awaitSleep waits until rank 1 sleeps in a wait for rank 0.
-func (d *rankPair) awaitSleep() error {
-	for !d.planes[0].IsAsleep(1) {
-		if d.ctx.Err() != nil {
+func (pair *rankPair) awaitSleep() error {
+	for !pair.planes[0].IsAsleep(1) {
+		if pair.ctx.Err() != nil {
 			return errors.New("rank 1 has not begun to sleep before the deadline")
 		}
 
@@ -38,32 +38,32 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newRankPair(t)
-			d.join()
-			errs := d.runOnBoth(func(rank int) error {
+			pair := newRankPair(t)
+			pair.join()
+			errs := pair.runOnBoth(func(rank int) error {
 				if rank == 0 {
-					if err := d.awaitSleep(); err != nil {
+					if err := pair.awaitSleep(); err != nil {
 						return err
 					}
 				}
 
-				return wait(d.planes[rank]) // on rank 0, wakes rank 1
+				return wait(pair.planes[rank]) // the call of rank 0 wakes rank 1
 			})
 			check(t, errs[0])
 			check(t, errs[1])
-			if n := atomic.LoadInt32(&d.planes[1].ownBlock.wakeup.sleeping); n != 0 {
+			if n := atomic.LoadInt32(&pair.planes[1].ownBlock.wakeup.sleeping); n != 0 {
 				t.Errorf("wakeup.sleeping = %d after the wait, want 0", n)
 			}
 		})
 	}
 }
 
-// A wake-up costs a system call. It increments wakeup.word.
+// A wake-up increments wakeup.word, and costs a system call.
 func TestOnlySleepersAreWoken(t *testing.T) {
-	d := newRankPair(t)
-	d.join()
-	wakeup := &d.planes[1].ownBlock.wakeup
-	rank0 := &d.planes[0].Group
+	pair := newRankPair(t)
+	pair.join()
+	wakeup := &pair.planes[1].ownBlock.wakeup
+	rank0 := &pair.planes[0].Group
 	before := atomic.LoadUint32(&wakeup.word)
 	rank0.wakeSleepers()
 	if after := atomic.LoadUint32(&wakeup.word); after != before {
@@ -79,9 +79,9 @@ func TestOnlySleepersAreWoken(t *testing.T) {
 }
 
 func TestRankIsMissingUntilItPostsTheStep(t *testing.T) {
-	d := newRankPair(t)
-	d.join()
-	g := &d.planes[0].Group
+	pair := newRankPair(t)
+	pair.join()
+	g := &pair.planes[0].Group
 	g.step++ // rank 0 begins a step that rank 1 has not posted
 	if n := g.countMissing(g.otherBlocks); n != 1 {
 		t.Errorf("countMissing = %d before the other rank posts, want 1", n)
@@ -97,11 +97,12 @@ func TestRankIsMissingUntilItPostsTheStep(t *testing.T) {
 
 // A brief wait blocks the caller's thread, so it gives up after briefTime.
 func TestBriefWaitIsBounded(t *testing.T) {
-	d := newRankPair(t)
-	d.join()
-	g := &d.planes[0].Group
-	g.step++                       // rank 0 begins a step that rank 1 never posts
-	g.budget.briefYields = 1 << 40 // in effect unlimited
+	pair := newRankPair(t)
+	pair.join()
+	g := &pair.planes[0].Group
+	g.step++ // rank 0 begins a step that rank 1 never posts
+	const unlimited = 1 << 40
+	g.budget.briefYields = unlimited
 	for _, poll := range []bool{false, true} {
 		hasPosted := g.awaitBriefly(g.otherBlocks, poll)
 		if hasPosted {
@@ -110,7 +111,8 @@ func TestBriefWaitIsBounded(t *testing.T) {
 	}
 }
 
-// endedContext has ended with err. It calls onErr when the code under test checks for this.
+// endedContext is a context that ended with err. It calls onErr when the code under test checks
+// whether the context has ended.
 type endedContext struct {
 	context.Context
 	onErr func()
@@ -122,10 +124,11 @@ func (c endedContext) Err() error {
 	return c.err
 }
 
-// If PollLonger polled after its check of the context, it would find the value that onErr writes.
+// PollLonger does not poll after it has seen that the context has ended. Otherwise, it would find
+// the value that onErr writes.
 func TestPollLongerEndsWithContext(t *testing.T) {
-	d := newRankPair(t)
-	d.join()
+	pair := newRankPair(t)
+	pair.join()
 	const want = 1
 	var word uint64
 	ctx := endedContext{
@@ -133,7 +136,7 @@ func TestPollLongerEndsWithContext(t *testing.T) {
 		onErr:   func() { spin.StoreRelease64(&word, want) },
 		err:     context.Canceled,
 	}
-	hasFound := d.planes[0].Group.PollLonger(ctx, &word, want)
+	hasFound := pair.planes[0].Group.PollLonger(ctx, &word, want)
 	if hasFound {
 		t.Error("PollLonger polled after the context had ended, want no more polls")
 	}
@@ -144,11 +147,11 @@ func TestPollLongerEndsWithContext(t *testing.T) {
 	}
 }
 
-// A rank's status shows its wait for the latest collective to other ranks.
+// The status of a rank shows the wait for its latest collective.
 func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
-	d := newRankPair(t)
-	d.join()
-	g := &d.planes[0].Group
+	pair := newRankPair(t)
+	pair.join()
+	g := &pair.planes[0].Group
 	status := &g.ownBlock.status
 	checkCollective := func(when string, want uint64) {
 		t.Helper()
@@ -158,12 +161,12 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	}
 	const begin = 1 // any time
 	collective3 := &slowWait{collective: 3, operation: driver.AllReduce}
-	exchange := &slowWait{isExchange: true}
+	exchangeWait := &slowWait{isExchange: true}
 	notPublished := &slowWait{}
 	g.publishWait(collective3, begin)
-	g.publishWait(exchange, begin)
+	g.publishWait(exchangeWait, begin)
 	g.unpublishWait(notPublished)
-	g.unpublishWait(exchange)
+	g.unpublishWait(exchangeWait)
 	checkCollective("after the exchange", 3)
 	if n := spin.LoadAcquire64(&status.inExchange); n != 0 {
 		t.Errorf("after the exchange: status.inExchange = %d, want 0", n)
@@ -186,18 +189,18 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	checkCollective("without waits", 0)
 }
 
-// A context may end while this process is stopped, so a rank that has arrived is not late.
+// A rank that arrives before the wait checks it is not late, even if the context has ended.
 func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 	for _, ctxErr := range []error{context.DeadlineExceeded, context.Canceled} {
-		d := newRankPair(t)
-		d.join()
+		pair := newRankPair(t)
+		pair.join()
 		arrived := false
 		ctx := endedContext{
 			Context: t.Context(),
 			onErr:   func() { arrived = true },
 			err:     ctxErr,
 		}
-		err := d.planes[0].checkWait(ctx, &slowWait{
+		err := pair.planes[0].checkWait(ctx, &slowWait{
 			awaited:  []int{1},
 			isReady:  func() bool { return arrived },
 			begin:    sys.Monotonic(),
@@ -210,11 +213,11 @@ func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 	}
 }
 
-// A failure may end calls of other ranks, so states read before are outdated.
+// The failure of a rank may end calls of other ranks. rankStates then reads all states again.
 func TestStatesAreRereadAfterFailure(t *testing.T) {
-	d := newRankPair(t)
-	d.join()
-	g := &d.planes[0].Group
+	pair := newRankPair(t)
+	pair.join()
+	g := &pair.planes[0].Group
 	readings := 0
 	isReady := func() bool { // called once per reading
 		readings++
