@@ -21,7 +21,7 @@ import (
 type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
 	step uint64               // last step posted by this rank
-	err  error                // of later exchanges, because ranks may be in different steps
+	err  error                // first error; it ends the lane: ranks may be in different steps
 
 	// The fields below are for LaneFault, which has no steps: ranks append reports to logs of slots.
 

@@ -66,7 +66,7 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	}
 
 	begin := time.Now()
-	closedSince := begin // begin of a series of rounds without any other error
+	closedSince := begin // since then, every connection was refused or closed
 	for {
 		l, errs := d.tryAddresses(ctx, addressList)
 		if l != nil {

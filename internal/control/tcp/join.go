@@ -127,13 +127,10 @@ func (j *joiner) shareToken(ctx context.Context) error {
 	return control.ShareToken(ctx, j.cfg.Store, j.cfg.key("token"), isCreator, j.token[:])
 }
 
-// hello is the first message from the rank that connects.
+// hello is the first message on a new connection, from the rank that connects.
 type hello struct {
-	rank int // group rank of the sender
-	// target is the group rank that the sender dials. The connection may reach a different rank if
-	// two machines have the same address, for example on container bridges.
-	target              int
-	attempt             uint32         // number of the handshake with target, from 1
+	rank                int            // group rank of the sender
+	attempt             uint32         // number of the sender's handshake with this rank, from 1
 	source, destination netip.AddrPort // as seen by the sender
 }
 
@@ -142,15 +139,22 @@ const (
 	numberBytes  = 4
 	ipBytes      = 16          // IPv6, or IPv4 mapped to IPv6
 	addressBytes = ipBytes + 2 // with the port
-	helloBytes   = len(protocolName) + tokenHalf + 3*numberBytes + 2*addressBytes
+
+	helloBytes = len(protocolName) + tokenHalf +
+		3*numberBytes + // rank, target and attempt
+		2*addressBytes // source and destination
 )
 
-// encodedHello has the layout of a hello on a connection, in helloBytes. Numbers are little-endian.
+// encodedHello has the layout of a hello on a connection, with little-endian numbers.
 type encodedHello struct {
-	Protocol              [len(protocolName)]byte
-	TokenHalf             [tokenHalf]byte
-	Rank, Target, Attempt uint32
-	Source, Destination   encodedAddress
+	Protocol  [len(protocolName)]byte
+	TokenHalf [tokenHalf]byte
+	Rank      uint32
+	// Target is the group rank that the sender dials. The connection may reach a different rank if
+	// two machines have the same address, for example on container bridges.
+	Target              uint32
+	Attempt             uint32
+	Source, Destination encodedAddress
 }
 
 type encodedAddress struct {
@@ -204,7 +208,6 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 
 	return hello{
 		rank:        int(h.Rank),
-		target:      int(h.Target),
 		attempt:     h.Attempt,
 		source:      h.Source.decode(),
 		destination: h.Destination.decode(),
