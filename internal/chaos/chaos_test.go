@@ -1,16 +1,16 @@
 // Package chaos runs random programs on jobs of several processes, called ranks, and checks the
 // results and errors of the public package symmem.
 //
-// Every rank performs the same list of ops, such as collectives, copies and graph launches. A
-// generator draws the ops, a player performs them on one rank, and a verdict compares the outcome
-// with the prediction of a model. One rank may make a deliberate mistake.
+// Every rank performs the same ops, such as collectives, copies and graph launches. A model
+// predicts the results and errors of each rank. One rank may make a deliberate mistake, such as
+// skipping an op.
 //
-// Without flags, a test runs a few dozen programs. Longer runs print their progress:
+// Flags select longer runs:
 //
 //	go test ./internal/chaos -v -timeout 4h -run Mistakes -programs=1000 -seed=7
 //
-// A program depends only on the seed and its number. A test stops at the first failure, unless -all
-// is set, and prints a command that repeats the program. The timing may differ.
+// The seed and the program's number determine the ops, but not their timing. A test stops at the
+// first failure, unless -all is set, and prints a command that repeats the program.
 package chaos
 
 import (
@@ -36,7 +36,7 @@ var (
 	allFlag    = flag.Bool("all", false, "continue after a failure and count failures")
 )
 
-var isRaceDetectorOn bool // set in a file that is compiled only with -race
+var isRaceDetectorOn bool // set in race_test.go
 
 // TestMain runs the tests, unless a test has started this process as a rank.
 func TestMain(m *testing.M) {
@@ -47,12 +47,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// batch describes how a test runs programs of one kind.
+// batch describes how a test runs programs of one kind. It starts worlds, which are jobs that run a
+// few programs one after another.
 type batch struct {
 	defaultCount     int // number of programs without the flag -programs
-	programsPerWorld int // a world is one job, whose ranks run several programs in turn
-	// run runs consecutive programs in a new world and returns their failures. Several goroutines
-	// call it concurrently.
+	programsPerWorld int
+	// run runs consecutive programs in a new world and returns their failures. It must be safe for
+	// concurrent use.
 	run func(ctx context.Context, first, count int) error
 }
 
@@ -61,7 +62,7 @@ func newDraws(seed uint64, number int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(number)))
 }
 
-// test runs the programs that the flags select, several at the same time.
+// test runs the programs that the flags select.
 func (b batch) test(t *testing.T) {
 	t.Helper()
 	r := batchRun{batch: b, programs: *programsFlag}
@@ -89,27 +90,25 @@ func (b batch) test(t *testing.T) {
 // batchRun is a batch in progress, shared by its workers.
 type batchRun struct {
 	batch
-	programs    int
-	begun, done atomic.Int64 // counts of programs
-	failed      atomic.Int64 // count of worlds, each of which stops at its first failure
-	slowest     slowestProgram
+	programs int
+	reserved atomic.Int64 // number of programs that workers have reserved
+	done     atomic.Int64 // number of programs in worlds that have ended
+	failed   atomic.Int64 // number of failed programs, at most one per world
+	slowest  slowestWorld
 }
 
-// work runs one world after another until no program is left.
-func (r *batchRun) work(ctx context.Context, t *testing.T, cancel func()) {
+// work runs one world after another until no program is left. It calls stopAll after a failure.
+func (r *batchRun) work(ctx context.Context, t *testing.T, stopAll func()) {
 	for ctx.Err() == nil {
-		end := int(r.begun.Add(int64(r.programsPerWorld)))
-		earlier := end - r.programsPerWorld
-		if earlier >= r.programs {
+		first, count := r.reserveWorld()
+		if count == 0 {
 			return
 		}
 
-		first := *fromFlag + earlier
-		count := min(r.programsPerWorld, r.programs-earlier)
 		start := time.Now()
 		err := r.run(ctx, first, count)
-		isCanceled := ctx.Err() != nil
-		if err != nil && isCanceled {
+		hasOtherWorkerFailed := ctx.Err() != nil
+		if err != nil && hasOtherWorkerFailed {
 			return
 		}
 
@@ -122,9 +121,17 @@ func (r *batchRun) work(ctx context.Context, t *testing.T, cancel func()) {
 		r.failed.Add(1)
 		t.Errorf("seed %d: %v\nto repeat it: %s", *seedFlag, err, repeatCommand(t, first, count))
 		if !*allFlag {
-			cancel()
+			stopAll()
 		}
 	}
+}
+
+// reserveWorld returns the number of the next program and the count of programs in its world. The
+// count is 0 if no program is left.
+func (r *batchRun) reserveWorld() (first, count int) {
+	end := int(r.reserved.Add(int64(r.programsPerWorld)))
+	start := end - r.programsPerWorld
+	return *fromFlag + start, max(0, min(end, r.programs)-start)
 }
 
 func repeatCommand(t *testing.T, first, programs int) string {
@@ -134,7 +141,7 @@ func repeatCommand(t *testing.T, first, programs int) string {
 
 const progressInterval = 5 * time.Second
 
-// startProgress prints the progress of a verbose test at regular intervals and when stop is called.
+// startProgress prints the progress of a verbose test every progressInterval until stop is called.
 func startProgress(name string, programs int, done, failed *atomic.Int64) (stop func()) {
 	if !testing.Verbose() {
 		return func() {}
@@ -166,22 +173,23 @@ func startProgress(name string, programs int, done, failed *atomic.Int64) (stop 
 	}
 }
 
-type slowestProgram struct {
-	mu       sync.Mutex
-	number   int           // number of the first program of a world; guarded by mu
-	duration time.Duration // guarded by mu
+type slowestWorld struct {
+	mu           sync.Mutex
+	firstProgram int           // guarded by mu
+	duration     time.Duration // guarded by mu
 }
 
-func (s *slowestProgram) record(number int, took time.Duration) {
+func (s *slowestWorld) record(firstProgram int, duration time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if took > s.duration {
-		s.number, s.duration = number, took
+	if duration > s.duration {
+		s.firstProgram, s.duration = firstProgram, duration
 	}
 }
 
-func (s *slowestProgram) String() string {
+func (s *slowestWorld) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fmt.Sprintf("program %d took longest, %v", s.number, s.duration.Round(time.Millisecond))
+	return fmt.Sprintf("the world of program %d took longest, %v", s.firstProgram,
+		s.duration.Round(time.Millisecond))
 }

@@ -10,36 +10,36 @@ import (
 )
 
 // A tally is an in-place ReduceScatter: rank r adds part r of every other rank's buffer to its own
-// part r. The addends never change, so the sum counts the tallies, even those that replayed graphs
-// perform in any order on several streams.
+// part r. The other ranks' part r never changes, so the sum depends only on the number of tallies,
+// and not on their order.
 //
-// Streams below libraryStreamCount belong to another library, which can capture a graph on several
-// of them, its branches. The remaining streams belong to symmem.
+// The first libraryStreamCount streams belong to a second CUDA library. Its graphs have branches:
+// calls on several streams. The remaining streams belong to symmem.
 
-// graphs is the kind of programs that capture and launch graphs of tallies.
+// graphs describes programs that capture and launch graphs of tallies.
 var graphs = kind{
 	programsPerWorld: 5, timeLimit: 5 * time.Minute,
 	drawWorld: func(t *task) (int, symmem.Options) {
 		const timeout = time.Minute // longer than any wait of a correct program
-		return t.graphsRanks(), symmem.Options{Check: symmem.CheckEvery, Timeout: timeout}
+		return t.drawGraphsRanks(), symmem.Options{Check: symmem.CheckEvery, Timeout: timeout}
 	},
-	openPerformer: openPlayer((*task).graphs),
+	openPerformer: openPlayer((*task).drawGraphs),
 	describe: func(t *task, number int) fmt.Stringer {
-		p, _ := t.graphs(number)
+		p, _ := t.drawGraphs(number)
 		return p
 	},
 }
 
-// graphsRanks draws the number of ranks in a world.
-func (t *task) graphsRanks() int { return 2 + t.worldDraws().IntN(3) }
+// drawGraphsRanks draws the number of ranks in a world.
+func (t *task) drawGraphsRanks() int { return 2 + t.worldDraws().IntN(3) }
 
-// graphs draws a program without a mistake. No events order its tallies.
-func (t *task) graphs(number int) (*program, mistake) {
+// drawGraphs draws a program whose tallies are not ordered by events.
+func (t *task) drawGraphs(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
-	g := newGenerator(d, newLayout(t.graphsRanks()))
+	g := newGenerator(d, newLayout(t.drawGraphsRanks()))
 	paths := []symmem.PathChoice{
 		symmem.PathPlain, symmem.PathWindow,
-		symmem.PathDirect, symmem.PathDirect, symmem.PathDirect,
+		symmem.PathDirect, symmem.PathDirect, symmem.PathDirect, // more likely than the others
 	}
 	g.p.path = paths[d.IntN(len(paths))]
 	g.drawTalliedBuffers(t.MaxBytes)
@@ -55,7 +55,7 @@ func (t *task) graphs(number int) (*program, mistake) {
 		}
 	}
 
-	return &g.p, mistake{}
+	return &g.p, mistake{kind: noMistake}
 }
 
 const firstOwnStream = libraryStreamCount // first stream of symmem
@@ -66,7 +66,8 @@ func (g *generator) drawTalliedBuffers(maxPartBytes int64) {
 	areBuffersEqual := g.IntN(2) == 0
 	firstPartCount := 0
 	for i := range 1 + g.IntN(4) {
-		maxPartCount := (maxPartBytes / elementBytes) >> g.IntN(14) // favors small buffers
+		shift := g.IntN(14) // favors small buffers
+		maxPartCount := maxPartBytes / elementBytes >> shift
 		partCount := int(max(1, g.Int64N(1+maxPartCount)))
 		isForeign := g.IntN(2) == 0
 		if i == 0 {
@@ -84,19 +85,17 @@ func (g *generator) drawTalliedBuffers(maxPartBytes int64) {
 
 // drawGraphOfTallies draws a graph and captures it.
 func (g *generator) drawGraphOfTallies() {
-	drawn := graph{
-		stream:       firstOwnStream,
-		capturedByOp: true,
-		branches:     1 + g.IntN(libraryStreamCount),
-	}
+	branches := 1 + g.IntN(libraryStreamCount)
 	isCapturedBySymmem := g.IntN(4) == 0
 	if isCapturedBySymmem {
-		drawn.branches = 0
+		branches = 0 // all tallies are on firstOwnStream
 	}
+
+	drawn := graph{stream: firstOwnStream, capturedByOp: true, branches: branches}
 
 	for range 1 + g.IntN(6) {
 		buffer := g.IntN(len(g.p.buffers))
-		branch := g.IntN(max(1, drawn.branches))
+		branch := g.IntN(max(1, branches))
 		drawn.body = append(drawn.body, op{
 			kind: tallyOp, stream: branch, send: buffer, recv: buffer,
 		})
@@ -112,7 +111,7 @@ func (g *generator) drawLaunch() {
 	o := op{kind: launchOp, graph: g.IntN(len(g.p.graphs)), stream: g.IntN(maxStreams)}
 	isCapturedByLibrary := g.p.graphs[o.graph].branches > 0
 	if isCapturedByLibrary {
-		o.stream %= libraryStreamCount // a stream of the library
+		o.stream %= libraryStreamCount
 	}
 
 	o.recvStream = o.stream

@@ -26,8 +26,8 @@ const (
 	jobVariable  = "SYMMEM_CHAOS_JOB"  // job.id
 )
 
-// roles holds the main functions of ranks. They write failures of symmem to standard output and
-// return an error only if they could not perform the task.
+// roles holds the main functions of ranks. Each writes failures of symmem to standard output, and
+// returns an error only if it could not perform the task.
 var roles = map[string]func(task []byte) error{
 	"page":     pageRankMain,
 	"programs": programsRankMain,
@@ -55,10 +55,10 @@ type job struct {
 	role      string // key of roles
 	ranks     int
 	task      any               // argument of the role's function
-	timeLimit time.Duration     // a job that runs longer hangs
+	timeLimit time.Duration     // after which run returns errHang
 	machines  int               // number of simulated machines, or 0 for the real one
 	variables []string          // additional environment variables, as NAME=value
-	onLine    func(line string) // receives standard output; calls do not overlap
+	onLine    func(line string) // receives standard output; calls are serialized
 	id        string            // random; run sets it
 	folder    string            // folder for temporary files, or "" for the default
 }
@@ -73,7 +73,7 @@ func (j *job) environment() ([]string, error) {
 
 	env := os.Environ()
 	if os.Getenv("GORACE") == "" {
-		// By default, each exit takes one second longer under the race detector.
+		// Reduce the time for which the race detector delays an exit, 1 s by default.
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
 
@@ -100,17 +100,18 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 		return launch.Result{}, err
 	}
 
-	signals := make(chan os.Signal, 1) // launch.Run sends them to all ranks
+	signals := make(chan os.Signal, 1) // launch.Run forwards signals to all ranks
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var watcher sync.WaitGroup
 	var isHung bool
-	watcher.Go(func() { isHung = j.watch(ended, signals, cancel) })
+	watcher.Go(func() { isHung = j.limitTime(ended, signals, cancel) })
 	stderr := &bytes.Buffer{}
+	grace := j.timeLimit // do not terminate the other ranks after a failure
 	result, err := launch.Run(ctx, launch.Spec{
 		Ranks: j.ranks, Command: []string{os.Args[0]}, Env: env, OmitPrefix: true,
-		Stdout: lineWriter(j.onLine), Stderr: stderr, Signals: signals, Grace: j.timeLimit,
+		Stdout: lineWriter(j.onLine), Stderr: stderr, Signals: signals, Grace: grace,
 	})
 	close(ended)
 	watcher.Wait()
@@ -130,8 +131,8 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	return result, nil
 }
 
-// ignoreLauncher makes this rank run without the launcher's services: rank 0 serves the store, and
-// the ranks have to detect the exit of other processes.
+// ignoreLauncher makes this rank run without the launcher's store. Rank 0 serves another store, and
+// the ranks themselves have to detect that a process has exited.
 func ignoreLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return o, err
@@ -153,16 +154,16 @@ func ignoreLauncher(o symmem.Options) (_ symmem.Options, err error) {
 
 func storeSocket(jobID string) string { return "symmem-chaos-" + jobID }
 
-// watch makes the ranks print their stacks and exit if they do not end within timeLimit.
-func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) (isHung bool) {
+// limitTime makes the ranks print their stacks and exit unless ended is closed within timeLimit.
+func (j *job) limitTime(ended chan struct{}, signals chan<- os.Signal, kill func()) (isHung bool) {
 	select {
 	case <-ended:
 		return false
 	case <-time.After(j.timeLimit):
 	}
 
-	const dumpTime = 5 * time.Second
-	signals <- syscall.SIGQUIT // prints stacks and exits
+	const dumpTime = 5 * time.Second // for printing the stacks
+	signals <- syscall.SIGQUIT
 	select {
 	case <-ended:
 	case <-time.After(dumpTime):
@@ -193,7 +194,7 @@ func awaitStopped(pid int) error {
 	return fmt.Errorf("process %d has not stopped within %v", pid, stopTime)
 }
 
-// lineWriter passes each line to the function, without the newline. Each Write must contain whole
+// lineWriter is called with each line written, without the newline. Each Write must contain whole
 // lines.
 type lineWriter func(line string)
 

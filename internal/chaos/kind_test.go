@@ -15,8 +15,8 @@ import (
 	"symmem"
 )
 
-// A world is a job of several processes, the ranks, which run several random programs in turn. At
-// the end or at the first failure, each rank prints a report for the test:
+// A world is a job whose ranks run several random programs one after another. After the last
+// program or the first failure, each rank prints a report:
 //
 //	{"Rank":1,"Program":14,"Reported":[],"Failures":["buffer 3 is wrong"]}
 
@@ -26,9 +26,9 @@ type kind struct {
 	timeLimit        time.Duration // for all programs of a world
 	drawWorld        func(*task) (ranks int, o symmem.Options)
 	openPerformer    func(context.Context, *symmem.Runtime, *task) (performer, error)
-	describe         func(t *task, number int) fmt.Stringer // returns a program
-	// isRankKilled reports whether the last program kills a rank, which then prints no report. It is
-	// nil if no program kills a rank.
+	describe         func(t *task, number int) fmt.Stringer // returns the program
+	// isRankKilled reports whether the last program kills a rank before it prints its report. Nil
+	// means that no program does.
 	isRankKilled func(*task) bool
 }
 
@@ -42,11 +42,11 @@ type task struct {
 	Kind             string // key of kinds
 	Seed             uint64
 	First            int // number of the first program, 1 or higher
-	ProgramCount     int // ProgramsPerWorld, or less in the last world
+	ProgramCount     int // less than ProgramsPerWorld in the last world, if need be
 	ProgramsPerWorld int
-	GPU              bool
+	GPU              bool  // whether the ranks use GPUs or software GPUs
 	Machines         int   // number of simulated machines, or 0 for the real one
-	MaxBytes         int64 // limit for each rank's part of a buffer in the kind "graphs"
+	MaxBytes         int64 // limit for each rank's part of a buffer, only for "graphs"
 }
 
 func (t *task) lastProgram() int { return t.First + t.ProgramCount - 1 }
@@ -54,14 +54,14 @@ func (t *task) lastProgram() int { return t.First + t.ProgramCount - 1 }
 // worldDraws returns a random source that is the same for all programs of a world.
 func (t *task) worldDraws() *rand.Rand {
 	worldIndex := (t.First - 1) / t.ProgramsPerWorld
-	number := -1 - worldIndex // negative, unlike the numbers of programs
-	return newDraws(t.Seed, number)
+	negativeNumber := -1 - worldIndex // because programs have the numbers above 0
+	return newDraws(t.Seed, negativeNumber)
 }
 
 // performer performs the programs of one kind on a rank.
 type performer interface {
-	// run returns the errors that symmem reported. The failures are wrong results, unexpected errors
-	// and missing errors.
+	// run performs a program. It returns the errors that symmem reported, and the failures of the
+	// program: wrong results, unexpected errors and missing errors.
 	run(number int) (reported, failures []string)
 	close() error
 }
@@ -87,8 +87,8 @@ func (k *kind) test(t *testing.T, defaultCount int, base task, env []string) {
 	batch{defaultCount: defaultCount, programsPerWorld: k.programsPerWorld, run: runWorld}.test(t)
 }
 
-// testOnAGPU is like test, but on GPUs: those of this machine if SYMMEM_TEST_BACKEND is nccl, or
-// else software GPUs. It skips the test where these are not available or too slow.
+// testOnAGPU runs programs on this machine's GPUs if SYMMEM_TEST_BACKEND is nccl, and otherwise on
+// software GPUs. It skips the test if software GPUs are not available or too slow.
 func (k *kind) testOnAGPU(t *testing.T, defaultCount int, base task) {
 	t.Helper()
 	skipSlow(t)
@@ -100,36 +100,26 @@ func (k *kind) testOnAGPU(t *testing.T, defaultCount int, base task) {
 // run runs the programs of one world and returns their failures.
 func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	ranks, _ := k.drawWorld(t)
-	var reports []report
-	var otherLines []string
+	var out worldOutput
 	j := job{
 		role: "programs", ranks: ranks, task: t, timeLimit: k.timeLimit, variables: env,
-		machines: t.Machines,
-		onLine: func(line string) {
-			var r report
-			if err := json.Unmarshal([]byte(line), &r); err != nil {
-				otherLines = append(otherLines, line)
-				return
-			}
-
-			reports = append(reports, r)
-		},
+		machines: t.Machines, onLine: out.addLine,
 	}
 	_, jobErr := j.run(ctx)
+	failures := k.findFailures(t, out.reports)
+	if jobErr != nil {
+		failures = append(failures, jobErr)
+	}
+
 	wantReports := ranks
 	if k.isRankKilled != nil && k.isRankKilled(t) {
 		wantReports--
 	}
 
-	failures := k.verdict(t, reports)
-	if jobErr != nil {
-		failures = append(failures, jobErr)
-	}
-
-	isOutputWrong := len(reports) != wantReports || len(otherLines) > 0
+	isOutputWrong := len(out.reports) != wantReports || len(out.otherLines) > 0
 	if len(failures) == 0 && isOutputWrong {
 		failures = append(failures, fmt.Errorf("%d ranks wrote a report, want %d; other output: %q",
-			len(reports), wantReports, otherLines))
+			len(out.reports), wantReports, out.otherLines))
 	}
 
 	if len(failures) == 0 {
@@ -139,27 +129,38 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	return fmt.Errorf("programs %d to %d: %w", t.First, t.lastProgram(), errors.Join(failures...))
 }
 
-// verdict returns the failures in the reports. If there are any, it appends the errors that symmem
-// reported and the program that failed first.
-func (k *kind) verdict(t *task, reports []report) (failures []error) {
-	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
-	const none = 0
-	firstFailed := none // number of a program
-	for _, r := range reports {
-		if len(r.Failures) == 0 {
-			continue
-		}
+// worldOutput holds the lines that the ranks of a world have printed.
+type worldOutput struct {
+	reports    []report
+	otherLines []string
+}
 
-		if firstFailed == none {
-			firstFailed = r.Program
-		}
-
-		failures = append(failures, fmt.Errorf("program %d, rank %d: %s", r.Program, r.Rank,
-			strings.Join(r.Failures, "; ")))
+func (out *worldOutput) addLine(line string) {
+	var r report
+	if err := json.Unmarshal([]byte(line), &r); err != nil {
+		out.otherLines = append(out.otherLines, line)
+		return
 	}
 
-	if firstFailed == none {
+	out.reports = append(out.reports, r)
+}
+
+// findFailures returns the failures in the reports. To explain them, it appends the errors that
+// symmem reported and the first program that failed.
+func (k *kind) findFailures(t *task, reports []report) (failures []error) {
+	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
+	hasFailed := func(r report) bool { return len(r.Failures) > 0 }
+	index := slices.IndexFunc(reports, hasFailed)
+	if index < 0 {
 		return nil
+	}
+
+	firstFailed := reports[index].Program
+	for _, r := range reports {
+		if hasFailed(r) {
+			failures = append(failures, fmt.Errorf("program %d, rank %d: %s", r.Program, r.Rank,
+				strings.Join(r.Failures, "; ")))
+		}
 	}
 
 	for _, r := range reports {

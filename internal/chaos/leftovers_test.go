@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,34 +9,38 @@ import (
 	"time"
 )
 
-// leftovers lists the resources that a job still holds a short time after its last process has
-// exited. before is the result of sharedMemory before the job.
-func (j *job) leftovers(before []string) string {
-	const cleanupTime = time.Second
+// leftovers lists the resources that a job still holds cleanupTime after its last process has
+// exited. sharedBefore is the result of sharedMemory before the job.
+func (j *job) leftovers(sharedBefore []string) string {
+	const (
+		cleanupTime  = time.Second
+		pollInterval = 50 * time.Millisecond
+	)
 	deadline := time.Now().Add(cleanupTime)
 	for {
-		text := j.findLeftovers(before)
+		text := j.findLeftovers(sharedBefore)
 		if text == "" || time.Now().After(deadline) {
 			return text
 		}
 
-		<-time.After(cleanupTime / 20)
+		<-time.After(pollInterval)
 	}
 }
 
 // findLeftovers lists the processes, temporary files, shared-memory files and sockets of a job.
-func (j *job) findLeftovers(before []string) string {
+func (j *job) findLeftovers(sharedBefore []string) string {
 	var leftovers []string
-	processes, err := filepath.Glob("/proc/[0-9]*/environ")
+	environments, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		return err.Error()
 	}
 
-	for _, p := range processes {
-		// The process may have exited or belong to another user.
-		text, err := os.ReadFile(p)
-		if err == nil && bytes.Contains(text, []byte(jobVariable+"="+j.id)) {
-			leftovers = append(leftovers, "process "+filepath.Base(filepath.Dir(p)))
+	for _, path := range environments {
+		// Reading fails if the process has exited or belongs to another user.
+		environment, err := os.ReadFile(path)
+		if err == nil && bytes.Contains(environment, []byte(jobVariable+"="+j.id)) {
+			pid := filepath.Base(filepath.Dir(path))
+			leftovers = append(leftovers, "process "+pid)
 		}
 	}
 
@@ -51,8 +54,8 @@ func (j *job) findLeftovers(before []string) string {
 	}
 
 	for _, name := range sharedMemory() {
-		if !slices.Contains(before, name) {
-			leftovers = append(leftovers, fmt.Sprintf("%s in shared memory", name))
+		if !slices.Contains(sharedBefore, name) {
+			leftovers = append(leftovers, name+" in shared memory")
 		}
 	}
 
