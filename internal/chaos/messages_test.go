@@ -10,47 +10,47 @@ import (
 	"symmem"
 )
 
-// messages is the kind of programs in which ranks exchange messages between collectives. For
-// example, rank 1 sends buffer 0 to rank 2, which receives it in buffer 1 and then forwards part of
-// it to rank 3. A rank may reorder its calls with different peers.
+// messages describes programs in which ranks exchange messages between collectives. For example,
+// rank 1 sends buffer 0 to rank 2. Rank 2 receives the message in buffer 1 and forwards part of it
+// to rank 3.
 var messages = kind{
 	programsPerWorld: 10, timeLimit: 4 * time.Minute,
 	drawWorld: func(t *task) (int, symmem.Options) {
-		l := t.messagesLayout()
+		world := t.drawMessagesLayout()
 		const timeout = time.Minute // longer than any wait of a correct program
-		return l.ranks, symmem.Options{
-			Check: symmem.CheckEvery, Timeout: timeout, UnorderedMessages: l.isUnordered,
+		return world.ranks, symmem.Options{
+			Check: symmem.CheckEvery, Timeout: timeout, UnorderedMessages: world.isUnordered,
 		}
 	},
-	openPerformer: openPlayer((*task).messages),
+	openPerformer: openPlayer((*task).drawMessages),
 	describe: func(t *task, number int) fmt.Stringer {
-		p, _ := t.messages(number)
+		p, _ := t.drawMessages(number)
 		return p
 	},
 }
 
-// messagesLayout draws a job with three groups: all ranks, the even ranks and the odd ranks.
-func (t *task) messagesLayout() layout {
+// drawMessagesLayout draws a world with three groups: all ranks, the even ranks and the odd ranks.
+func (t *task) drawMessagesLayout() layout {
 	d := t.worldDraws()
 	ranks := 2 + d.IntN(7)
 	if t.GPU {
 		ranks = 2 + ranks%3 // at most 4
 	}
 
-	colors := make([]int, ranks)
-	for r := range colors {
-		colors[r] = r % 2
+	colors := make([]int, ranks) // ranks of the same color form a group
+	for rank := range colors {
+		colors[rank] = rank % 2
 	}
 
-	l := newLayout(ranks, colors)
-	l.isUnordered = d.IntN(3) == 0
-	return l
+	world := newLayout(ranks, colors)
+	world.isUnordered = d.IntN(3) == 0
+	return world
 }
 
-// messages draws a program without a mistake.
-func (t *task) messages(number int) (*program, mistake) {
+// drawMessages draws a program without a mistake.
+func (t *task) drawMessages(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
-	g := newGenerator(d, t.messagesLayout())
+	g := newGenerator(d, t.drawMessagesLayout())
 	m := messageDraws{
 		isForeign:       d.IntN(2) == 0 && !t.GPU,
 		hasLargeMessage: d.IntN(20) == 0,
@@ -63,7 +63,7 @@ func (t *task) messages(number int) (*program, mistake) {
 		if !hasPeers || d.IntN(5) == 0 {
 			m.completeAllReduce(g, &o)
 		} else {
-			const largeIndex = 3 // only this op can be large
+			const largeIndex = 3 // arbitrary; only this op can be large
 			isLarge := m.hasLargeMessage && i == largeIndex
 			m.completeMessage(g, &o, isLarge)
 		}
@@ -71,27 +71,30 @@ func (t *task) messages(number int) (*program, mistake) {
 		g.addOrdered(o)
 	}
 
-	g.shuffle()
-	return &g.p, mistake{}
+	g.shuffle() // draws the order in which each rank queues its ops
+	return &g.p, mistake{kind: noMistake}
 }
 
 // messageDraws holds random choices that apply to a whole program.
 type messageDraws struct {
-	isForeign       bool // whether all buffers are outside the pool
+	isForeign       bool // whether all buffers are outside the pool of symmem
 	hasLargeMessage bool
 	anySourceBytes  int // size of every message for AnySource
 }
 
-// completeAllReduce makes o, which has a group and a stream, an AllReduce.
+// completeAllReduce turns o, which has only a group and a stream, into an AllReduce.
 func (m *messageDraws) completeAllReduce(g *generator, o *op) {
-	const bufferBytes = 64 // more than the elements need
+	const (
+		elements    = 2  // arbitrary
+		bufferBytes = 64 // more than the elements need
+	)
 	o.kind = allReduce
-	o.count = 2
+	o.count = elements
 	o.send = g.buffer(bufferBytes, m.isForeign)
 	o.recv = g.buffer(bufferBytes, m.isForeign)
 }
 
-// completeMessage makes o, which has a group and a stream, a message.
+// completeMessage turns o, which has only a group and a stream, into a message.
 func (m *messageDraws) completeMessage(g *generator, o *op, isLarge bool) {
 	members := g.p.groups[o.group]
 	shuffled := g.Perm(len(members))
@@ -121,25 +124,32 @@ func (m *messageDraws) completeMessage(g *generator, o *op, isLarge bool) {
 }
 
 const (
-	tagCount = 3  // messages for a known source have the tags 0 to 2
-	anyTag   = 7  // tag of all messages for AnySource
-	gapBytes = 64 // bytes after a message in its buffer, which symmem must not change
+	tagCount = 3  // messages from a known source have the tags 0 to 2
+	anyTag   = 7  // tag of all messages for AnySource; no other message has it
+	gapBytes = 64 // unused bytes after a message, to detect writes beyond it
 )
 
 func drawBytes(d *rand.Rand, isLarge bool) int {
+	const mebibyte = 1 << 20
 	if isLarge {
-		return 1<<20 + d.IntN(7<<20)
+		return mebibyte + d.IntN(7*mebibyte)
 	}
 
 	// 64 KiB occurs twice to make it more likely.
-	limits := []int{0, 64, 4 << 10, 64 << 10, 64 << 10, 256 << 10, 1 << 20}
-	return d.IntN(1 + limits[d.IntN(len(limits))])
+	limits := []int{0, 64, 4 << 10, 64 << 10, 64 << 10, 256 << 10, mebibyte}
+	limit := limits[d.IntN(len(limits))]
+	return d.IntN(1 + limit)
 }
 
-// drawForwarded chooses whether o forwards the last message that its sender has received from a
-// known source. It returns this message, or nil.
+// drawForwarded sometimes returns an earlier message that o forwards: the last one that the sender
+// of o has received from a known source. Otherwise, it returns nil.
 func (g *generator) drawForwarded(o *op) *op {
-	if o.message.anySource || g.IntN(3) != 0 {
+	if o.message.anySource {
+		return nil
+	}
+
+	shouldForward := g.IntN(3) == 0
+	if !shouldForward {
 		return nil
 	}
 

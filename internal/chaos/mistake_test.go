@@ -7,32 +7,38 @@ import (
 )
 
 // mistake describes how one rank deviates from a program, the list of ops that all ranks perform.
-// For example, rank 1 skips an AllReduce, so that symmem has to report an error to the others.
+// For example, rank 1 skips an AllReduce, and symmem has to report an error to the other ranks.
 type mistake struct {
 	kind      mistakeKind
-	rank      int // world rank
+	rank      int // world rank that makes the mistake
 	opIndex   int // index of the op in the program
-	bodyIndex int // index of the call in the graph, if the op launches one
+	bodyIndex int // index of the call in the graph that the op launches, or 0
 }
 
 type mistakeKind int
 
 const (
 	noMistake          mistakeKind = iota
-	killNow                        // instead of the call
-	killLater                      // after a short random delay
-	abortNow                       // aborts the group instead of the call
-	abortLater                     // aborts the group after a short random delay
-	cancelRegistration             // of memory with a group
+	killNow                        // the rank is killed instead of making the call
+	killLater                      // the rank is killed after a short random delay
+	abortNow                       // the rank aborts the group instead of making the call
+	abortLater                     // the rank aborts the group after a short random delay
+	cancelRegistration             // the rank cancels a registration of memory with the group
 	wrongCount
 	wrongType
 	skipCall
 )
 
-// mistakeNames is indexed by mistakeKind.
 var mistakeNames = [...]string{
-	"none", "kill", "later kill", "abort", "later abort", "canceled registration", "wrong count",
-	"wrong type", "skipped call",
+	noMistake:          "none",
+	killNow:            "kill",
+	killLater:          "later kill",
+	abortNow:           "abort",
+	abortLater:         "later abort",
+	cancelRegistration: "canceled registration",
+	wrongCount:         "wrong count",
+	wrongType:          "wrong type",
+	skipCall:           "skipped call",
 }
 
 func (m mistake) String() string {
@@ -45,8 +51,8 @@ func (m mistake) String() string {
 		m.bodyIndex)
 }
 
-// drawMistake draws a mistake at a collective of the program. It returns no mistake if no
-// collective is suitable.
+// drawMistake draws a mistake at a collective of the program, or noMistake if it finds no suitable
+// collective.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	const attempts = 100 // enough for programs with few suitable calls
 	for range attempts {
@@ -58,16 +64,7 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 		m.opIndex = d.IntN(len(p.ops))
 		body := p.body(&p.ops[m.opIndex])
 		m.bodyIndex = d.IntN(len(body))
-		o := &body[m.bodyIndex]
-		if !o.kind.isCollective() || !p.isMember(m.rank, o) {
-			continue
-		}
-
-		if m.kind == wrongCount && o.count == 1 {
-			continue // the wrong count would be 0
-		}
-
-		if m.kind == skipCall && p.isUndetectable(&m) {
+		if !p.isSuitable(&m, &body[m.bodyIndex]) {
 			continue
 		}
 
@@ -80,11 +77,25 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 		return m
 	}
 
-	return mistake{}
+	return mistake{kind: noMistake}
 }
 
-// firstLaunch returns the index of the first launch of the graph that the op at index launches. It
-// returns index if that op launches no graph.
+// isSuitable reports whether symmem has to detect mistake m at call o.
+func (p *program) isSuitable(m *mistake, o *op) bool {
+	switch {
+	case !o.kind.isCollective() || !p.isMember(m.rank, o):
+		return false
+	case m.kind == wrongCount:
+		return o.count != 1 // the wrong count would be 0
+	case m.kind == skipCall:
+		return !p.looksLikeNextCall(m)
+	default: // a wrong type, a kill, an abort or a canceled registration
+		return true
+	}
+}
+
+// firstLaunch returns the index of the op that first launches the same graph as the op at index. If
+// the op at index launches no graph, it returns index.
 func (p *program) firstLaunch(index int) int {
 	launch := &p.ops[index]
 	if launch.kind != launchOp {
@@ -96,21 +107,24 @@ func (p *program) firstLaunch(index int) int {
 	})
 }
 
-// isUndetectable reports whether the rank's next call in the group looks like the skipped call of
-// m, so that symmem cannot detect the mistake.
-func (p *program) isUndetectable(m *mistake) bool {
-	for g := range p.groups {
-		if !slices.Contains(p.groups[g], m.rank) {
+// looksLikeNextCall reports whether the call that m skips looks like the rank's next call in the
+// same group, so that symmem cannot detect the mistake.
+func (p *program) looksLikeNextCall(m *mistake) bool {
+	laterIndex := m.opIndex + 1
+	skippedOp, laterOps := p.ops[m.opIndex:laterIndex], p.ops[laterIndex:]
+	for g, members := range p.groups {
+		if !slices.Contains(members, m.rank) {
 			continue
 		}
 
-		skipped := p.calls(g, p.ops[m.opIndex:m.opIndex+1])
-		later := p.calls(g, p.ops[m.opIndex+1:])
-		if len(skipped) == 0 || len(later) == 0 {
+		skippedCalls := p.calls(g, skippedOp)
+		laterCalls := p.calls(g, laterOps)
+		if len(skippedCalls) == 0 || len(laterCalls) == 0 {
 			continue
 		}
 
-		if skipped[0].kind == later[0].kind && skipped[0].count == later[0].count {
+		skipped, next := &skippedCalls[0], &laterCalls[0]
+		if skipped.kind == next.kind && skipped.count == next.count {
 			return true
 		}
 	}
@@ -118,7 +132,7 @@ func (p *program) isUndetectable(m *mistake) bool {
 	return false
 }
 
-// calls returns the collectives of a group in ops and in the graphs that they launch.
+// calls returns the collectives of a group in ops, including those in graphs that ops launch.
 func (p *program) calls(group int, ops []op) (calls []op) {
 	for i := range ops {
 		for _, o := range p.body(&ops[i]) {
