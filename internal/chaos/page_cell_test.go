@@ -10,22 +10,21 @@ import (
 	"symmem"
 )
 
-// cell tests one cell of a table in docs/reference/failures.md. The tables promise how an AllReduce
-// fails if one of three ranks has a fault, for each path (algorithm), called directly or replayed
-// in a graph. A rehearsal checks the sums without a fault. A copy on another stream, which depends
-// on the sums, fails with the AllReduce.
+// cell tests a promise of docs/reference/failures.md: how an AllReduce of three ranks fails if one
+// of them has a fault. Cells differ in the path (algorithm) and in whether the AllReduce is called
+// directly or replayed in a graph. Each rank first rehearses the AllReduce without the fault.
 type cell struct {
 	name       string
 	path       symmem.PathChoice
 	isReplayed bool
-	isPromised bool // whether the tables promise the outcome
+	isPromised bool // whether the page promises the outcome
 	group      *symmem.Group
 	stream     *symmem.Stream // runs the AllReduce
-	// followingStream waits for event, which stream records after the AllReduce, and copies the sums.
+	event      *symmem.Event  // recorded on stream after the AllReduce
+	// followingStream waits for event and copies memory to result.
 	followingStream *symmem.Stream
-	event           *symmem.Event
-	graph           *symmem.Graph // contains the AllReduce in a replayed cell, or nil
-	count           int64
+	graph           *symmem.Graph // contains the AllReduce if isReplayed is set, or nil
+	count           int64         // number of summands
 	memory          symmem.Memory // summands, replaced by the sums
 	result          symmem.Memory // copy of the sums
 	launchErr       error         // error of the AllReduce
@@ -38,7 +37,6 @@ const (
 	pageSum      = 1 + 2 + 3 // sum of ownValue on all ranks
 )
 
-// newCell returns a cell that needs setUp.
 func newCell(path symmem.PathChoice, isReplayed, isPromised bool) *cell {
 	c := &cell{path: path, isReplayed: isReplayed, isPromised: isPromised, count: pageElements}
 	c.name = path.String() + ", eager"
@@ -50,7 +48,7 @@ func newCell(path symmem.PathChoice, isReplayed, isPromised bool) *cell {
 }
 
 func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
-	const color, key = 0, 0 // the same color on all ranks, so the group has all ranks
+	const color, key = 0, 0 // the same on all ranks, so the group has all ranks
 	if c.group, err = rt.World().Split(ctx, color, key); err != nil {
 		return err
 	}
@@ -59,7 +57,8 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 		return err
 	}
 
-	pool, err := rt.NewPool(symmem.PoolOptions{Domain: c.group, FirstSegment: 2 << 20})
+	const segmentBytes = 2 << 20 // more than the buffers need
+	pool, err := rt.NewPool(symmem.PoolOptions{Domain: c.group, FirstSegment: segmentBytes})
 	if err != nil {
 		return err
 	}
@@ -91,23 +90,15 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return err
 }
 
-// rehearse checks the sums and the path without a fault, and restores the summands. In a replayed
-// cell, it captures the graph.
-func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
+// rehearse captures the graph, if any, and checks the sums and the path without a fault. It then
+// restores the summands.
+func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) error {
 	if err := c.setContents(ctx, ownValue(rt)); err != nil {
 		return err
 	}
 
 	if c.isReplayed {
-		if err := c.stream.BeginCapture(); err != nil {
-			return err
-		}
-
-		if err := c.sum(ctx); err != nil {
-			return err
-		}
-
-		if c.graph, err = c.stream.EndCapture(); err != nil {
+		if err := c.capture(ctx); err != nil {
 			return err
 		}
 	}
@@ -138,6 +129,19 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return c.setContents(ctx, ownValue(rt))
 }
 
+func (c *cell) capture(ctx context.Context) (err error) {
+	if err := c.stream.BeginCapture(); err != nil {
+		return err
+	}
+
+	if err := c.queueAllReduce(ctx); err != nil {
+		return err
+	}
+
+	c.graph, err = c.stream.EndCapture()
+	return err
+}
+
 // setContents fills memory with a value and clears result.
 func (c *cell) setContents(ctx context.Context, value float32) error {
 	values := slices.Repeat([]float32{value}, pageElements)
@@ -165,21 +169,21 @@ func read(ctx context.Context, s *symmem.Stream, m symmem.Memory) ([]float32, er
 	return got, s.Synchronize(ctx)
 }
 
-func (c *cell) sum(ctx context.Context) error {
+func (c *cell) queueAllReduce(ctx context.Context) error {
 	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
 }
 
-// call calls the AllReduce or launches its graph.
+// call queues the AllReduce or launches its graph.
 func (c *cell) call(ctx context.Context) error {
 	if c.graph != nil {
 		return c.graph.Launch(c.stream)
 	}
 
-	return c.sum(ctx)
+	return c.queueAllReduce(ctx)
 }
 
-// queueFollowingCopy queues the copy on followingStream. Any of its calls may fail, because the
-// AllReduce may have failed already.
+// queueFollowingCopy queues the copy on followingStream. Each step may return an error, because the
+// AllReduce may already have failed.
 func (c *cell) queueFollowingCopy() error {
 	recordErr := c.stream.Record(c.event)
 	waitErr := c.followingStream.Wait(c.event)
@@ -187,7 +191,7 @@ func (c *cell) queueFollowingCopy() error {
 	return errors.Join(recordErr, waitErr, copyErr)
 }
 
-// watchEnd sends the time from begin until the group has failed or closed.
+// watchEnd returns a channel that receives the time from begin until the group fails or closes.
 func (c *cell) watchEnd(begin time.Time) <-chan time.Duration {
 	duration := make(chan time.Duration, 1)
 	go func() {

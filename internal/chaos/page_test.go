@@ -14,10 +14,10 @@ import (
 var allCellsFlag = flag.Bool("all-cells", false,
 	"test each fault on GPUs at every check level instead of one")
 
-// pageTask is a job that tests docs/reference/failures.md, the page. Its tables promise which
-// errors the other ranks get if one rank, the victim, is killed or has another fault. A cell of a
-// table is a collective on one path (algorithm), called directly (eager) or replayed in a graph.
-// The ranks test all cells with one fault and print reports.
+// pageTask is a job that tests docs/reference/failures.md, the page. The page promises which errors
+// the other ranks get if one rank, the victim, is killed or has another fault. The ranks print
+// reports on several cells: collectives that use one path (algorithm) and are called directly or
+// replayed in a graph.
 type pageTask struct {
 	World string // key of pageWorlds
 	Level string // one of pageLevels
@@ -27,29 +27,27 @@ type pageTask struct {
 const (
 	pageRanks  = 3
 	pageVictim = 2           // rank with the fault
-	pageLimit  = time.Minute // a job that takes longer hangs
+	pageLimit  = time.Minute // time limit of a job
 )
 
-// pageLevels lists the check levels. Ranks compare more of their calls at later levels.
+// pageLevels lists the check levels, from no comparison of calls to a comparison of every call.
 var pageLevels = []string{"off", "registration", "every"}
 
-// pageWorld describes a backend and what the page promises for it.
+// pageWorld describes a backend and the behavior that the page promises for it.
 type pageWorld struct {
 	backend      string
 	machines     int // number of simulated machines, or 0 for the real one
 	paths        []symmem.PathChoice
 	shortTimeout time.Duration // for faults that cause a timeout
-	// areErrorsPropagated is set if streams that wait for the failed call report its error and skip
-	// their later work. Otherwise, only the stream and the group of the call report the error.
+	// areErrorsPropagated is set if a stream that waits for the failed call reports the same error
+	// and skips later work. Otherwise, only the stream and the group of the call report the error.
 	areErrorsPropagated bool
-	// followingWorkEnds is set if work after the failed call ends, whether skipped or executed.
-	followingWorkEnds bool
-	// unpromisedCallsEnd is set if calls end, and thus can be tested, in cells without a promise.
-	unpromisedCallsEnd bool
+	followingWorkEnds   bool // work after the failed call does not hang
+	unpromisedCallsEnd  bool // calls do not hang in cells without a promise
 }
 
-// pageWorlds holds the worlds by name. The window path has its own world on GPUs, because NCCL's
-// window kernels keep running after an abort and may block other kernels.
+// pageWorlds holds the worlds by name. On GPUs, the window path has a separate world, because
+// NCCL's window kernels continue after an abort and may block kernels of other paths.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
 		backend: "host", shortTimeout: 1200 * time.Millisecond,
@@ -92,49 +90,44 @@ func TestPageOnAGPU(t *testing.T) {
 				task := pageTask{World: world, Level: level, Fault: name}
 				isSelected := *allCellsFlag || level == f.level
 				hasCells := len(task.cells()) > 0
-				if !isSelected || !hasCells {
-					continue
+				if isSelected && hasCells {
+					t.Run(level+"/"+name+"/"+world, func(t *testing.T) {
+						t.Parallel()
+						task.run(t, env)
+					})
 				}
-
-				t.Run(level+"/"+name+"/"+world, func(t *testing.T) {
-					t.Parallel()
-					task.run(t, env)
-				})
 			}
 		}
 	}
 }
 
+// cells returns the cells that the task can test without hanging.
 func (p pageTask) cells() (cells []*cell) {
 	w := pageWorlds[p.World]
 	f := pageFaults[p.Fault]
 	for _, path := range w.paths {
 		isPromised := f.isPromised == nil || f.isPromised(p.Level, path)
-		mayHang := !isPromised && !w.unpromisedCallsEnd
-		if mayHang {
-			continue
-		}
-
-		for _, isReplayed := range []bool{false, true} {
-			cells = append(cells, newCell(path, isReplayed, isPromised))
+		doesCallEnd := isPromised || w.unpromisedCallsEnd
+		if doesCallEnd {
+			for _, isReplayed := range []bool{false, true} {
+				cells = append(cells, newCell(path, isReplayed, isPromised))
+			}
 		}
 	}
 
 	return cells
 }
 
-// run expects a report without an error on every cell from every rank that is not killed. env holds
-// additional environment variables.
+// run runs the task and checks the reports. env holds additional environment variables.
 func (p pageTask) run(t *testing.T, env []string) {
 	t.Helper()
-	cells := p.cells()
 	var reports []pageReport
 	j := job{
 		role: "page", ranks: pageRanks, task: p, timeLimit: pageLimit, variables: env,
 		machines: pageWorlds[p.World].machines,
 		onLine: func(line string) {
 			var r pageReport
-			isReport := json.Unmarshal([]byte(line), &r) == nil
+			isReport := json.Unmarshal([]byte(line), &r) == nil // unlike other output of the rank
 			if isReport {
 				reports = append(reports, r)
 			}
@@ -144,12 +137,21 @@ func (p pageTask) run(t *testing.T, env []string) {
 		t.Error(err)
 	}
 
-	reporters := map[string][]int{} // ranks by the name of the cell
 	for _, r := range reports {
-		reporters[r.Cell] = append(reporters[r.Cell], r.Rank)
 		if len(r.Bad) > 0 {
 			t.Errorf("%s, rank %d: %s", r.Cell, r.Rank, strings.Join(r.Bad, "; "))
 		}
+	}
+
+	p.checkReporters(t, reports)
+}
+
+// checkReporters checks that each rank that is not killed has reported on each cell.
+func (p pageTask) checkReporters(t *testing.T, reports []pageReport) {
+	t.Helper()
+	reporters := map[string][]int{} // ranks by the name of the cell
+	for _, r := range reports {
+		reporters[r.Cell] = append(reporters[r.Cell], r.Rank)
 	}
 
 	var wantReporters []int
@@ -160,7 +162,7 @@ func (p pageTask) run(t *testing.T, env []string) {
 		}
 	}
 
-	for _, c := range cells {
+	for _, c := range p.cells() {
 		got := reporters[c.name]
 		slices.Sort(got)
 		if !slices.Equal(got, wantReporters) {
