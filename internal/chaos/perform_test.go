@@ -7,9 +7,8 @@ import (
 	"symmem"
 )
 
-// queue performs op o, which has index i in the program. Work on a stream that is being captured
-// becomes part of a graph.
-func (r *player) queue(i int, o *op) error {
+// queue performs op o of the program. index is the index of the op.
+func (r *player) queue(index int, o *op) error {
 	s := r.streams[o.streamOf(r.rt.Rank())]
 	switch o.kind {
 	case allocOp:
@@ -37,15 +36,15 @@ func (r *player) queue(i int, o *op) error {
 	case launchOp:
 		return r.graphs[o.graph].Launch(s)
 	case sendOp:
-		return r.send(i, o, s)
+		return r.queueMessage(index, o, s)
 	default: // a collective or a copy
-		makeMistake := r.isMakingWrongCall() && i == r.m.opIndex
+		makeMistake := r.isMakingWrongCall() && index == r.m.opIndex
 		return r.work(o, s, makeMistake)
 	}
 }
 
-// allocate allocates a buffer. If shouldComparePlacement is set, the ranks check that they chose
-// the same segment and offset.
+// allocate allocates a buffer. If shouldComparePlacement is set, it checks that all ranks have
+// chosen the same segment and offset.
 func (r *player) allocate(number int, s *symmem.Stream) error {
 	err := r.makeBuffer(number, s)
 	if err != nil || !r.p.shouldComparePlacement {
@@ -53,16 +52,16 @@ func (r *player) allocate(number int, s *symmem.Stream) error {
 	}
 
 	b := r.buffers[number]
-	const offsetBits = 40 // more than an offset needs
-	placement := int64(b.Segment())<<offsetBits | b.Offset()
+	const offsetBits = 40                                    // more than an offset needs
+	placement := int64(b.Segment())<<offsetBits | b.Offset() // both in one number
 	return r.groups[0].Agree(r.ctx, "placement", placement)
 }
 
-// recordUses records the streams that read and write the buffers of op o. All ranks have to record
-// the same uses in the same order, even those that do not take part in the op.
+// recordUses records that streams use the buffers of op o. Ranks that do not take part in the op
+// call it, too, because a pool requires the same uses in the same order on all ranks.
 func (r *player) recordUses(o *op, readStream, writeStream *symmem.Stream) error {
-	haveRanksOwnOrders := r.p.orders != nil
-	if haveRanksOwnOrders {
+	hasOrderPerRank := r.p.orders != nil
+	if hasOrderPerRank {
 		return nil // makeBuffer has recorded all possible uses
 	}
 
@@ -78,7 +77,7 @@ func (r *player) recordUses(o *op, readStream, writeStream *symmem.Stream) error
 	return errors.Join(readErr, writeErr)
 }
 
-// work queues a collective or a copy. The mistake is a wrong count or type.
+// work queues a collective or a copy. If makeMistake is set, its count or type is wrong.
 func (r *player) work(o *op, s *symmem.Stream, makeMistake bool) error {
 	if !r.p.isMember(r.rt.Rank(), o) {
 		return r.recordUses(o, s, s)
@@ -100,7 +99,7 @@ func (r *player) work(o *op, s *symmem.Stream, makeMistake bool) error {
 	g := r.groups[o.group]
 	switch o.kind {
 	case copyOp:
-		return r.copy(recv, send, elementBytes*n, s)
+		return queueCopy(recv, send, elementBytes*n, s)
 	case allReduce:
 		return g.AllReduce(r.ctx, send, recv, n, t, o.reduce, s)
 	case allGather:
@@ -115,26 +114,26 @@ func (r *player) work(o *op, s *symmem.Stream, makeMistake bool) error {
 		return r.tally(g, send, s)
 	case allToAllV:
 		return g.AllToAllV(r.ctx, send, recv, o.parts.splits(r.rt.Rank()), o.parts.dataType(), s)
-	default:
+	default: // allToAll
 		return g.AllToAll(r.ctx, send, recv, n, t, s)
 	}
 }
 
-// tally queues a ReduceScatter in place.
-func (r *player) tally(g *symmem.Group, send symmem.Memory, s *symmem.Stream) error {
-	const elementBytes = 4
-	partCount := send.Bytes() / elementBytes / int64(g.Size())
-	partBytes := elementBytes * partCount
-	ownPart, err := send.Slice(partBytes*int64(g.Rank()), partBytes)
+// tally queues a ReduceScatter in place: each rank's result replaces its part of m.
+func (r *player) tally(g *symmem.Group, m symmem.Memory, s *symmem.Stream) error {
+	const int32Bytes = 4
+	partCount := m.Bytes() / int32Bytes / int64(g.Size())
+	partBytes := int32Bytes * partCount
+	ownPart, err := m.Slice(partBytes*int64(g.Rank()), partBytes)
 	if err != nil {
 		return err
 	}
 
-	return g.ReduceScatter(r.ctx, send, ownPart, partCount, symmem.Int32, symmem.Sum, s)
+	return g.ReduceScatter(r.ctx, m, ownPart, partCount, symmem.Int32, symmem.Sum, s)
 }
 
-// copy queues a copy of the first bytes of src to dst.
-func (r *player) copy(dst, src symmem.Memory, bytes int64, s *symmem.Stream) error {
+// queueCopy queues a copy of the first bytes of src to dst.
+func queueCopy(dst, src symmem.Memory, bytes int64, s *symmem.Stream) error {
 	from, err := src.Slice(0, bytes)
 	if err != nil {
 		return err
@@ -165,19 +164,19 @@ func (p *parts) dataType() symmem.DataType {
 	return symmem.Uint8
 }
 
-// send queues the Send or the Recv of op o on stream s if this rank takes part in it. The op has
-// index i.
-func (r *player) send(i int, o *op, s *symmem.Stream) error {
+// queueMessage queues the Send of op o on the sender, and the Recv on the receiver. index is the
+// index of the op.
+func (r *player) queueMessage(index int, o *op, s *symmem.Stream) error {
 	if err := r.recordUses(o, r.streams[o.stream], r.streams[o.recvStream]); err != nil {
 		return err
 	}
 
 	m := o.message
-	const int32Bytes = 4
-	count := int64(o.count)
+	count := int64(o.count) // in bytes
 	t := symmem.Uint8
 	if m.isInt32 {
-		count = int64(o.count) / int32Bytes
+		const int32Bytes = 4
+		count /= int32Bytes
 		t = symmem.Int32
 	}
 
@@ -195,7 +194,7 @@ func (r *player) send(i int, o *op, s *symmem.Stream) error {
 		}
 		if m.anySource {
 			call.Root = symmem.AnySource
-			call.Arrived = func(source int) { r.recordSource(i, source) }
+			call.Arrived = func(source int) { r.recordSource(index, source) }
 		}
 
 		return r.rt.Interop().Do(r.ctx, g, call, s)
@@ -204,9 +203,10 @@ func (r *player) send(i int, o *op, s *symmem.Stream) error {
 	}
 }
 
-// recordSource records which rank sent the message of op i. symmem calls it on any goroutine.
-func (r *player) recordSource(i, source int) {
+// recordSource records which group rank sent the message that a Recv from AnySource received.
+// symmem may call it on any goroutine.
+func (r *player) recordSource(opIndex, source int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sources[i] = source
+	r.sources[opIndex] = source
 }

@@ -12,16 +12,17 @@ import (
 	"symmem"
 )
 
-// remapTask selects how ranks map new memory at the addresses of their buffers.
+// remapTask selects how ranks replace the memory of their buffers by new memory at the same
+// addresses. By default, they suspend and resume the pool.
 type remapTask struct {
-	NewPool      bool // replace the pool instead of suspending and resuming it
-	SuspendGroup bool // close the pool while the group is suspended
-	KeepGraph    bool // close the graph after the pool instead of before
-	Count        int64
+	NewPool      bool  // close the pool and open another one instead
+	SuspendGroup bool  // close the pool while the group is suspended
+	KeepGraph    bool  // close the graph after the pool instead of before
+	Count        int64 // number of elements that each rank sends
 }
 
-// A capture of a call by NCCL maps the buffers of other ranks. After the buffers get new memory at
-// the same addresses, NCCL uses new mappings instead of the old memory.
+// NCCL maps the buffers of other ranks when it captures a call. In a call that is captured after
+// the buffers have got new memory, NCCL does not access the old memory.
 func TestRemapOnAGPU(t *testing.T) {
 	skipSlow(t)
 	for name, task := range map[string]remapTask{
@@ -122,10 +123,10 @@ func (r *remapper) openPool() (err error) {
 	return err
 }
 
-// element returns the value that a rank sends in a round, which is different in every round.
-func (r *remapper) element(round int32, rank int) int32 { return round<<16 + int32(rank+1) }
+// remapElement returns the value that a rank sends in a round. It differs between rounds and ranks.
+func remapElement(round int32, rank int) int32 { return round<<16 + int32(rank+1) }
 
-// gather captures and launches an AllGather, and prints how many elements are wrong.
+// gather captures and launches an AllGather, and checks the result.
 func (r *remapper) gather(round int32) error {
 	if err := r.initialize(round); err != nil {
 		return err
@@ -139,16 +140,21 @@ func (r *remapper) gather(round int32) error {
 	launchErr := r.graph.Launch(r.stream)
 	copyErr := r.stream.Copy(symmem.Host(all), r.recv.Memory())
 	syncErr := r.stream.Synchronize(r.ctx)
-	err := errors.Join(launchErr, copyErr, syncErr)
+	var closeErr error
 	if !r.task.KeepGraph {
-		closeErr := r.graph.Close()
-		err = errors.Join(err, closeErr)
+		closeErr = r.graph.Close()
 	}
 
+	r.check(round, all)
+	return errors.Join(launchErr, copyErr, syncErr, closeErr)
+}
+
+// check prints how many elements are wrong, if any.
+func (r *remapper) check(round int32, all []int32) {
 	wrong := 0
 	for i, got := range all {
 		sender := int64(i) / r.task.Count
-		if got != r.element(round, int(sender)) {
+		if got != remapElement(round, int(sender)) {
 			wrong++
 		}
 	}
@@ -157,19 +163,17 @@ func (r *remapper) gather(round int32) error {
 		fmt.Printf("rank %d, round %d: %d of %d elements are wrong\n", r.rt.Rank(), round, wrong,
 			len(all))
 	}
-
-	return err
 }
 
-// initialize sets the contents of the buffers on all ranks.
+// initialize sets the contents of the buffers and waits for the other ranks.
 func (r *remapper) initialize(round int32) error {
-	own := slices.Repeat([]int32{r.element(round, r.rt.Rank())}, int(r.task.Count))
+	own := slices.Repeat([]int32{remapElement(round, r.rt.Rank())}, int(r.task.Count))
 	if err := r.stream.Copy(r.send.Memory(), symmem.Host(own)); err != nil {
 		return err
 	}
 
-	const noElement = 0xff // no element consists of these bytes
-	if err := r.stream.Fill(r.recv.Memory(), noElement); err != nil {
+	const fillByte = 0xff // no element consists of these bytes
+	if err := r.stream.Fill(r.recv.Memory(), fillByte); err != nil {
 		return err
 	}
 
@@ -192,6 +196,7 @@ func (r *remapper) capture() error {
 	return errors.Join(gatherErr, endErr)
 }
 
+// remap gives the buffers new memory at the same addresses.
 func (r *remapper) remap() error {
 	if !r.task.NewPool {
 		_, suspendErr := r.pool.Suspend(r.ctx, symmem.DiscardContents)
@@ -203,15 +208,15 @@ func (r *remapper) remap() error {
 		return err
 	}
 
-	// A second Close of the graph returns nil.
-	if err := r.graph.Close(); err != nil {
+	if err := r.graph.Close(); err != nil { // has no effect unless KeepGraph is set
 		return err
 	}
 
-	return r.openPool() // at the same addresses
+	return r.openPool()
 }
 
-// closePool frees the buffers and closes the pool.
+// closePool frees the buffers and closes the pool, while the group is suspended if SuspendGroup is
+// set.
 func (r *remapper) closePool() error {
 	if err := r.send.Free(); err != nil {
 		return err

@@ -12,16 +12,16 @@ import (
 )
 
 // verdict compares the outcome of a program on this rank with the model's prediction. For example,
-// if another rank skips a call, the model predicts that the stream and the group of the call fail,
-// that its output is undefined, and what the other buffers contain.
+// if another rank skips a call, the stream and the group of the call must fail, and the buffers
+// that the call does not write must have their predicted contents.
 type verdict struct {
-	*player
-	*model
+	*player           // performed the program
+	*model            // predicts the outcome
 	endIndex int      // index of the op whose error ended the program, or the number of ops
 	reported []string // errors that symmem returned
 	failures []string // differences from the prediction
-	// syncErrs holds the errors that streams returned to the program itself, by stream. A stream
-	// returns an error only once.
+	// syncErrs holds errors that syncOps have returned, by stream. A stream returns an error only
+	// once, so verdict cannot get it again.
 	syncErrs map[int]error
 }
 
@@ -40,12 +40,17 @@ func (v *verdict) check() {
 	v.model.run(v.endIndex)
 	v.checkErrors(onStream, onEvent)
 	for b := range v.data[self] {
-		isFreed := v.memory[b] == (symmem.Memory{})
-		isPredicted := !v.undefined[self][b] && !v.mayHaveWritten(b)
-		if !isFreed && isPredicted && v.isComplete(self, b, onStream, onEvent) {
+		if v.isPredictable(b) && v.isComplete(self, b, onStream, onEvent) {
 			v.compareBuffer(b)
 		}
 	}
+}
+
+// isPredictable reports whether a buffer exists and the model predicts its contents.
+func (v *verdict) isPredictable(buffer int) bool {
+	isFreed := v.memory[buffer] == (symmem.Memory{})
+	isUndefined := v.undefined[v.rt.Rank()][buffer] || v.mayHaveWritten(buffer)
+	return !isFreed && !isUndefined
 }
 
 // checkErrors adds a failure for each predicted error that a stream, an event or a group has not
@@ -68,8 +73,8 @@ func (v *verdict) checkErrors(onStream, onEvent map[int]error) {
 		}
 	}
 
-	const groupsTime = 3 * time.Second // bounds the delay after the failure of a stream
-	ctx, cancel := context.WithTimeout(v.ctx, groupsTime)
+	const maxGroupDelay = 3 * time.Second // from the failure of a stream to that of its group
+	ctx, cancel := context.WithTimeout(v.ctx, maxGroupDelay)
 	defer cancel()
 	for group, opIndex := range v.groupFailsAt[self] {
 		shouldFail := opIndex != never
@@ -80,8 +85,8 @@ func (v *verdict) checkErrors(onStream, onEvent map[int]error) {
 	}
 }
 
-// finish ends a program without a mistake, in which any error is a failure. It releases the
-// resources after a success.
+// finish ends a program without a mistake. Any error is a failure. After a success, finish releases
+// the resources.
 func (v *verdict) finish() {
 	if len(v.reported) > 0 {
 		v.addFailure("valid program returned errors: %q", v.reported)
@@ -96,10 +101,11 @@ func (v *verdict) finish() {
 	}
 }
 
+// compareBuffer adds a failure if a buffer of this rank differs from the prediction.
 func (v *verdict) compareBuffer(b int) {
 	self := v.rt.Rank()
-	n := v.model.p.buffers[b].bytes
-	got := make([]byte, n)
+	size := v.model.p.buffers[b].bytes
+	got := make([]byte, size)
 	s := v.auxiliary
 	err := s.Copy(symmem.Host(got), v.memory[b])
 	if err == nil {
@@ -111,14 +117,14 @@ func (v *verdict) compareBuffer(b int) {
 		return
 	}
 
-	want := v.data[self][b].part(0, n)
+	want := v.data[self][b].part(0, size)
 	if bytes.Equal(got, want) {
 		return
 	}
 
 	const maxPrintedBytes = 8
 	index := firstDifference(got, want)
-	end := min(index+maxPrintedBytes, n)
+	end := min(index+maxPrintedBytes, size)
 	v.addFailure("wrong result without an error: buffer %d has %x at byte %d, want %x; last write: "+
 		"op %d", b, got[index:end], index, want[index:end], v.lastWrite[self][b])
 }
@@ -135,14 +141,13 @@ func firstDifference[T byte | float32](got, want []T) int {
 }
 
 // synchronize waits for all streams and recorded events in random order, and returns their errors.
-// The order is fixed if more programs follow on these ranks: the pool's history records the order,
-// and has to be the same on all ranks.
 func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	onStream = map[int]error{}
 	onEvent = map[int]error{}
-	order := v.noise.Perm(len(v.streams) + len(v.events))
-	if v.task.ProgramsPerWorld > 1 {
-		slices.Sort(order)
+	order := v.noise.Perm(len(v.streams) + len(v.events)) // streams come before events
+	doProgramsShareAPool := v.task.ProgramsPerWorld > 1
+	if doProgramsShareAPool {
+		slices.Sort(order) // because the history of the pool must be the same on all ranks
 	}
 
 	for _, i := range order {
@@ -186,26 +191,26 @@ func hasGroupFailed(ctx context.Context, g *symmem.Group) bool {
 	}
 }
 
-// mayHaveWritten reports whether the op that ended the program may have written to a buffer.
+// mayHaveWritten reports whether the op whose error ended the program may have written to a buffer.
 func (v *verdict) mayHaveWritten(buffer int) bool {
 	p := v.player.p
-	isProgramComplete := v.endIndex == len(p.ops)
-	if isProgramComplete {
+	haveAllOpsSucceeded := v.endIndex == len(p.ops)
+	if haveAllOpsSucceeded {
 		return false
 	}
 
 	return slices.ContainsFunc(p.body(&p.ops[v.endIndex]), func(o op) bool {
-		canWrite := o.kind <= allocOp // later kinds write no buffer
-		return canWrite && o.recv == buffer
+		isWriteKind := o.kind <= allocOp // later kinds write to no buffer
+		return isWriteKind && o.recv == buffer
 	})
 }
 
-// isComplete reports whether the last write to a buffer is known to be complete, because its stream
-// or a later event on the stream was synchronized without an error.
+// isComplete reports whether the last write to a buffer is known to be complete: the stream of the
+// write, or a later event on that stream, was synchronized without an error.
 func (m *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
 	writeIndex := m.lastWrite[rank][buffer]
-	wasWritten := writeIndex >= 0
-	if !wasWritten {
+	wasNeverWritten := writeIndex < 0
+	if wasNeverWritten {
 		return true
 	}
 
