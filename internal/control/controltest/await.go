@@ -3,6 +3,7 @@ package controltest
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,8 +12,9 @@ import (
 	"symmem/internal/control"
 )
 
-// A rank calls Await to wait for the GPU work of a collective. These tests only submit collectives,
-// without a GPU. unfinishedWait describes work that never completes unless the test replaces Done.
+// A plane connects a rank to the other ranks of a group. Submit announces a collective to them, and
+// Await waits for the GPU work of the collective. In these tests, which use no GPU, the function
+// Wait.Done decides when the work completes. By default, it never does: see unfinishedWait.
 
 var awaitRequirements = []requirement{
 	{"Await returns immediately if the work has completed", testAwaitCompletedWork},
@@ -37,7 +39,7 @@ func testAwaitCompletedWork(t *testing.T, join Join) {
 func testCompletionEndsAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
-		const manyPolls = 5000 // Await sleeps between the last ones
+		const manyPolls = 5000 // so many that Await begins to sleep between polls
 		for _, pollsLeft := range []int{1, 100, manyPolls} {
 			wait := unfinishedWait(p.Submit())
 			wait.Done = func() bool {
@@ -58,18 +60,19 @@ func testCanceledAwait(t *testing.T, join Join) {
 	cause := errors.New("canceled by the test")
 	canceledCtx, cancel := context.WithCancelCause(g.ctx)
 	cancel(cause)
-	expiredCtx, stop := context.WithDeadline(g.ctx, time.Now())
-	defer stop()
+	expiredCtx, cancelExpired := context.WithDeadline(g.ctx, time.Now())
+	defer cancelExpired()
 	p := g.planes[0]
-	ticket := p.Submit()
-	err := p.Await(canceledCtx, unfinishedWait(ticket))
-	checkError(t, "the canceled wait", err, cause)
-	err = p.Await(expiredCtx, unfinishedWait(ticket))
+	wait := unfinishedWait(p.Submit())
+	checkError(t, "the canceled wait", p.Await(canceledCtx, wait), cause)
+	err := p.Await(expiredCtx, wait)
 	checkError(t, "a wait whose deadline has passed", err, context.DeadlineExceeded)
+	// The planes still exchange payloads.
 	g.planes[1].Submit()
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
-		payloadSizes := []int{3, 4} // by group rank
-		exchangeErr := g.exchangeAndCheck(i, driver.LaneControl, 1, payloadSizes)
+		const round = 1
+		payloadSizes := []int{3, 4} // by group rank; arbitrary
+		exchangeErr := g.exchangeAndCheck(i, driver.LaneControl, round, payloadSizes)
 		return errors.Join(exchangeErr, checkOpen(p))
 	})
 }
@@ -95,7 +98,7 @@ const noTicket = 0
 // waitForPeerFailure waits until a rank notices that another rank has failed.
 func waitForPeerFailure(p control.Plane) {
 	for !p.PeerFailed() {
-		_ = p.Diagnose(unfinishedWait(noTicket), time.Now()) // gives other goroutines time to run
+		runtime.Gosched()
 	}
 }
 
@@ -125,8 +128,8 @@ func testDiagnose(t *testing.T, join Join) {
 	longAgo := justBegun.Add(-hangTimeout)
 	must(t, p.Diagnose(wait, justBegun))
 	timeoutErr := p.Diagnose(wait, longAgo)
-	isTimeout := CountTimeouts(t, timeoutErr, worldRanks(2)[1]) == 1
-	if !isTimeout {
+	timeouts := CountTimeouts(t, timeoutErr, worldRanks(2)[1])
+	if timeouts != 1 {
 		t.Errorf("got %v, want a TimeoutError", timeoutErr)
 	}
 
@@ -135,13 +138,14 @@ func testDiagnose(t *testing.T, join Join) {
 	waitForPeerFailure(p)
 	checkError(t, "after the peer's fault", p.Diagnose(wait, time.Now()), driver.ErrFault)
 	must(t, checkOpen(p))
-	completed := wait
-	completed.Done = func() bool { return true }
-	must(t, p.Diagnose(completed, longAgo))
-	must(t, p.Diagnose(unfinishedWait(noTicket), longAgo))
+	completedWork := wait
+	completedWork.Done = func() bool { return true }
+	must(t, p.Diagnose(completedWork, longAgo))
+	workWithoutPeers := unfinishedWait(noTicket)
+	must(t, p.Diagnose(workWithoutPeers, longAgo))
 	cause := errors.New("a local fault")
 	checkError(t, "Fail", p.Fail(cause), cause)
-	checkError(t, "after the local fault", p.Diagnose(unfinishedWait(1), time.Now()), cause)
+	checkError(t, "after the local fault", p.Diagnose(wait, time.Now()), cause)
 }
 
 // After a failure, a wait for work that all ranks have submitted continues for control.Grace.
@@ -151,12 +155,14 @@ func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	g.planes[1].Submit()
 	g.planes[1].Abort(nil)
 	waitForPeerFailure(p)
-	wait := unfinishedWait(p.Submit())
-	must(t, p.Diagnose(wait, time.Now()))
+	endlessWork := unfinishedWait(p.Submit())
+	must(t, p.Diagnose(endlessWork, time.Now()))
 	begin := time.Now()
-	wait.Done = func() bool { return time.Since(begin) > control.Grace/5 }
-	must(t, p.Await(g.ctx, wait))
-	checkError(t, "endless work", p.Await(g.ctx, unfinishedWait(1)), driver.ErrFault)
+	const duration = control.Grace / 5
+	shortWork := endlessWork
+	shortWork.Done = func() bool { return time.Since(begin) > duration }
+	must(t, p.Await(g.ctx, shortWork))
+	checkError(t, "endless work", p.Await(g.ctx, endlessWork), driver.ErrFault)
 	checkError(t, "Cause", p.Cause(), driver.ErrFault)
 }
 

@@ -7,10 +7,8 @@ import (
 )
 
 // Bench measures how long a rank takes to announce a collective to another rank, and to wait for
-// the other rank in three kinds of calls.
-//
-// Waits are measured between two goroutines ("crowded"), including the time of the Go scheduler,
-// and between two processes.
+// that rank in three kinds of calls. The two ranks are goroutines of one process ("crowded") or
+// different processes.
 func Bench(b *testing.B, join Join) {
 	b.Helper()
 	b.Run("submit", func(b *testing.B) {
@@ -33,7 +31,9 @@ func Bench(b *testing.B, join Join) {
 		benchName string
 		waitName  string // key of waitFunctions
 	}{
-		{"compare", "a comparison"}, {"value", "a value"}, {"exchange", "an exchange"},
+		{"compare", "a comparison"},
+		{"value", "a value"},
+		{"exchange", "an exchange"},
 	} {
 		b.Run(wait.benchName, func(b *testing.B) {
 			b.Run("crowded", func(b *testing.B) {
@@ -60,8 +60,8 @@ func benchGoroutines(b *testing.B, join Join, wait func(control.Plane) error) {
 	})
 }
 
-// benchProcesses measures a wait between this process and another one, which repeats the wait until
-// this process leaves the group.
+// benchProcesses measures waits for another process, which repeats the same wait until this process
+// leaves the group.
 func benchProcesses(b *testing.B, join Join, waitName string) {
 	prog := program{
 		WaitName: waitName, Store: serveStore(b), Rank: 1, Size: 2, Timeout: hangTimeout,
@@ -70,20 +70,21 @@ func benchProcesses(b *testing.B, join Join, waitName string) {
 	prog.Rank = 0
 	p, leave, err := prog.join(join)
 	must(b, err)
-	for range roundsToRun { // until the other process reports "running"
-		must(b, waitFunctions[waitName](p))
+	wait := waitFunctions[waitName]
+	for range roundsToRun { // the other process then reports "running"
+		must(b, wait(p))
 	}
 
 	other.awaitEvent("running")
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := waitFunctions[waitName](p); err != nil {
+		if err := wait(p); err != nil {
 			b.Fatal(err)
 		}
 	}
 
 	must(b, leave())
 	if o := other.awaitEvent("outcome"); o.Kind != "deadlock" {
-		b.Errorf("outcome of the other process = %+v, want a deadlock", o)
+		b.Errorf("the other process got %+v, want a deadlock with the rank that has left", o)
 	}
 }

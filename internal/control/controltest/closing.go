@@ -3,6 +3,7 @@ package controltest
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -10,11 +11,11 @@ import (
 	"symmem/internal/control"
 )
 
-// A rank that closes its plane leaves the group. Suppose that it has submitted collectives 1 and 2,
-// whose numbers are called tickets. Another rank can still wait for their work, but gets a
-// DeadlockError if it waits for ticket 3.
+// A rank leaves a group by closing its plane, its connection to the other ranks. If rank 1 leaves
+// after submitting collectives 1 and 2, rank 0 can still wait for the work of these two. A wait for
+// collective 3 returns a DeadlockError. The number of a collective is called its ticket.
 //
-// A rank may withdraw a ticket before it leaves, to declare that it does not launch the collective.
+// Before it leaves, a rank can withdraw the tickets of collectives that it will not launch.
 
 var closingRequirements = []requirement{
 	{"a closed plane returns ErrClosed", testClosedPlane},
@@ -33,7 +34,7 @@ func testClosedPlane(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
 	must(t, p.Close())
-	must(t, p.Close())
+	must(t, p.Close()) // has no effect
 	<-p.Failed()
 	checkError(t, "Cause", p.Cause(), driver.ErrClosed)
 	for name, wait := range waitFunctions {
@@ -82,11 +83,12 @@ func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	must(t, peer.Close())
 	const impossibleTicket = 3 // the peer can no longer submit it
 	for p.Diagnose(unfinishedWait(impossibleTicket), time.Now()) == nil {
-		_ = p.Diagnose(unfinishedWait(noTicket), time.Now()) // gives other goroutines time to run
+		runtime.Gosched()
 	}
 
-	if ticket, ok := p.TrySubmit(); ticket != 2 || !ok {
-		t.Errorf("TrySubmit = %d, %v; want 2, true, because the peer has submitted it", ticket, ok)
+	const possibleTicket = 2 // the peer has submitted it
+	if ticket, ok := p.TrySubmit(); ticket != possibleTicket || !ok {
+		t.Errorf("TrySubmit = %d, %v; want %d, true", ticket, ok, possibleTicket)
 	}
 
 	if ticket, ok := p.TrySubmit(); ok {
@@ -100,7 +102,6 @@ func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
 	must(t, checkOpen(p))
 }
 
-// The wait continues until the test cancels it.
 func testWaitAfterPeerLeft(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.planes[1].Submit()
@@ -109,7 +110,7 @@ func testWaitAfterPeerLeft(t *testing.T, join Join) {
 	wait := unfinishedWait(p.Submit())
 	ctx, cancel := context.WithCancel(g.ctx)
 	defer cancel()
-	pollsLeft := 5000 // enough for several checks for faults
+	pollsLeft := 5000 // so many that Await looks for faults several times
 	wait.Done = func() bool {
 		pollsLeft--
 		if pollsLeft == 0 {
@@ -122,7 +123,8 @@ func testWaitAfterPeerLeft(t *testing.T, join Join) {
 	must(t, checkOpen(p))
 }
 
-// No other message follows the tickets, so a rank on another machine learns of them only by asking.
+// The ranks exchange nothing after Submit. On different machines, Withdraw therefore has to ask the
+// other ranks for their tickets.
 func testCommonTicketIsKept(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	for _, p := range g.planes {
@@ -141,7 +143,7 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	first := unfinishedWait(p.Submit())
 	first.Done = func() bool { return true }
 	must(t, p.Await(g.ctx, first))
-	// The exchange makes the first ticket known to both ranks.
+	// Make the first ticket known to both ranks, so that it is not withdrawn.
 	g.runOnEach(func(_ int, p control.Plane) error {
 		_, err := p.Exchange(g.ctx, driver.LaneControl, nil)
 		return err
@@ -151,9 +153,8 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 		t.Error("Withdraw = false for a ticket that only one rank has submitted, want true")
 	}
 
-	ticketAfterWithdraw := peer.Submit()
-	if ticketAfterWithdraw == 0 {
-		t.Error("Submit after Withdraw returned 0")
+	if ticket := peer.Submit(); ticket == noTicket {
+		t.Error("Submit after Withdraw returned 0, want a ticket")
 	}
 
 	must(t, peer.Close())
@@ -166,10 +167,11 @@ func testCloseOrder(t *testing.T, join Join) {
 	for first := range rankCount {
 		g := newGroup(t, join, rankCount, hangTimeout)
 		g.mustRunOnEach(t, func(_ int, p control.Plane) error {
-			return p.Compare(p.Submit(), &driver.Call{Digest: 4})
+			return p.Compare(p.Submit(), &barrier)
 		})
 		for i := range rankCount {
-			must(t, g.planes[(first+i)%rankCount].Close())
+			rank := (first + i) % rankCount
+			must(t, g.planes[rank].Close())
 		}
 	}
 }

@@ -10,10 +10,9 @@ import (
 	"symmem/internal/control"
 )
 
-// Ranks that launch a collective can compare their calls. Each rank calls Submit, which returns the
-// number of the collective, its ticket, and then Compare, which compares digests of the calls. If
-// rank 0 reduces 5 elements and rank 1 reduces 6, both get a MismatchError that lists the other
-// rank.
+// Ranks can check that they make the same call. Each rank calls Submit, which returns the number of
+// the collective, called the ticket. Compare then compares the digests of the ranks' calls. If rank
+// 0 reduces 5 elements and rank 1 reduces 6, both get a MismatchError that lists the other rank.
 
 var compareRequirements = []requirement{
 	{"tickets count from 1, and Submit allocates no memory", testTicketNumbers},
@@ -64,7 +63,7 @@ func testEqualCalls(t *testing.T, join Join) {
 	g := newGroup(t, join, 4, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		for round := range 100 {
-			call := driver.Call{Operation: driver.AllReduce, Digest: uint64(round) * 7}
+			call := driver.Call{Operation: driver.AllReduce, Digest: uint64(round)}
 			if err := p.Compare(p.Submit(), &call); err != nil {
 				return fmt.Errorf("round %d: %w", round, err)
 			}
@@ -74,12 +73,10 @@ func testEqualCalls(t *testing.T, join Join) {
 	})
 }
 
-const mismatchTicket = 3 // ticket of the calls that differ in testDifferingCalls
-
 func testDifferingCalls(t *testing.T, join Join) {
 	cases := []struct {
 		digests []uint64 // by group rank
-		others  [][]int  // by group rank: group ranks that the rank's error must list
+		others  [][]int  // by group rank: the ranks that the error must list
 	}{
 		{digests: []uint64{1, 1, 2}, others: [][]int{{2}, {2}, {0, 1}}},
 		{digests: []uint64{3, 2, 2}, others: [][]int{{1, 2}, {0}, {0}}},
@@ -88,36 +85,37 @@ func testDifferingCalls(t *testing.T, join Join) {
 	for _, c := range cases {
 		g := newGroup(t, join, 3, hangTimeout)
 		g.mustRunOnEach(t, func(i int, p control.Plane) error {
-			if err := p.Compare(p.Submit(), &driver.Call{Digest: 9}); err != nil {
+			if err := p.Compare(p.Submit(), &barrier); err != nil {
 				return err
 			}
 
 			p.Submit() // without a comparison
 			call := &driver.Call{Operation: driver.AllGather, Count: 5, Digest: c.digests[i]}
 			err := p.Compare(p.Submit(), call)
-			return checkMismatch(p, err, call, c.others[i])
+			var others []int
+			for _, other := range c.others[i] {
+				others = append(others, worldRanks(3)[other])
+			}
+
+			const ticket = 3 // of the third Submit
+			want := driver.MismatchError{Number: ticket, Call: call, Others: others}
+			return checkMismatch(p, err, &want)
 		})
 	}
 }
 
-// checkMismatch checks the error of Compare on a rank. others are the group ranks whose calls
-// differ.
-func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) error {
+// checkMismatch checks that Compare returned an error like want, and that the plane has failed.
+func checkMismatch(p control.Plane, err error, want *driver.MismatchError) error {
 	mismatch, ok := errors.AsType[*driver.MismatchError](err)
 	if !ok {
 		return fmt.Errorf("got %w, want a MismatchError", err)
 	}
 
-	var wantRanks []int
-	for _, i := range others {
-		wantRanks = append(wantRanks, worldRanks(3)[i])
-	}
-
-	isSameCall := mismatch.Call.Digest == call.Digest && mismatch.Call.Count == call.Count
-	areOthersRight := slices.Equal(mismatch.Others, wantRanks)
-	if mismatch.Number != mismatchTicket || !isSameCall || !areOthersRight {
+	isOwnCall := mismatch.Call.Digest == want.Call.Digest && mismatch.Call.Count == want.Call.Count
+	areOthersRight := slices.Equal(mismatch.Others, want.Others)
+	if mismatch.Number != want.Number || !isOwnCall || !areOthersRight {
 		return fmt.Errorf("got %w (%+v); want ticket %d, call %+v and ranks %v",
-			err, mismatch.Call, mismatchTicket, call, wantRanks)
+			err, mismatch.Call, want.Number, want.Call, want.Others)
 	}
 
 	<-p.Failed()
@@ -128,16 +126,17 @@ func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) 
 	return nil
 }
 
-// Compare pairs the n-th comparisons of the ranks, however many calls they have submitted.
+// The n-th Compare of one rank matches the n-th Compare of the other, whatever their tickets.
 func testUncomparedCalls(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
+	submitCounts := []int{10, 20} // by group rank
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
-		for range 10 * (i + 1) {
+		for range submitCounts[i] {
 			p.Submit()
 		}
 
 		const ticket = 100 // higher than all submitted tickets
-		return p.Compare(ticket, &driver.Call{Digest: 5})
+		return p.Compare(ticket, &barrier)
 	})
 }
 

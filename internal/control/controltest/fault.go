@@ -12,11 +12,12 @@ import (
 	"symmem/internal/control"
 )
 
-// A plane fails at its first fault: its rank calls Fail or Abort, or notices that another rank has
-// failed. Waits on this rank then end with the cause, and on the other ranks with ErrFault.
+// A plane, the connection of a rank to the other ranks, fails when the rank calls Fail or Abort, or
+// notices that another rank has failed. All waits then end: on the rank with the cause, and on the
+// other ranks with ErrFault.
 //
-// After a failure, ranks can exchange fault reports. They can also propose explanations to Decide,
-// which returns the first proposal on all ranks.
+// After a failure, the ranks can exchange fault reports. They can also agree on an explanation with
+// Decide, which returns the first proposal on all ranks.
 
 var faultRequirements = []requirement{
 	{"Abort ends the waits of all ranks", testAbort},
@@ -28,12 +29,11 @@ var faultRequirements = []requirement{
 	{"Departed lists ranks that have left", testDepartedRanks},
 }
 
-// testWaitsEnd lets failPlane make the plane of rank 0 fail. The waits of the other ranks end and
-// their planes fail, too.
+// testWaitsEnd calls failPlane for rank 0. It checks that the waits of the other ranks end and that
+// their planes fail.
 func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error) {
 	t.Helper()
-	const noWait = "" // of rank 0
-	waitNames := []string{noWait, "a comparison", "a wait for work", "an exchange"}
+	waitNames := []string{1: "a comparison", 2: "a wait for work", 3: "an exchange"} // by rank
 	g := newGroup(t, join, len(waitNames), hangTimeout)
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		if i == 0 {
@@ -42,7 +42,7 @@ func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error
 
 		name := waitNames[i]
 		err := waitFunctions[name](p)
-		// The ranks wait in different calls, so they may detect a deadlock before the fault.
+		// A rank may notice first that the other ranks wait in different calls.
 		isFault := errors.Is(err, driver.ErrFault)
 		isDeadlock := errors.As(err, new(*driver.DeadlockError))
 		if !isFault && !isDeadlock {
@@ -55,22 +55,21 @@ func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error
 }
 
 func testAbort(t *testing.T, join Join) {
-	for _, cause := range []error{nil, errors.New("a cause")} {
-		want := cause
-		if cause == nil {
-			want = driver.ErrAborted // the default of Abort
-		}
-
+	cause := errors.New("a cause")
+	for _, c := range []struct{ cause, want error }{
+		{cause: cause, want: cause},
+		{cause: nil, want: driver.ErrAborted},
+	} {
 		testWaitsEnd(t, join, func(p control.Plane) error {
-			p.Abort(cause)
+			p.Abort(c.cause)
 			<-p.Failed()
 			if ticket, ok := p.TrySubmit(); ok {
 				return fmt.Errorf("TrySubmit after Abort returned ticket %d, want none", ticket)
 			}
 
 			for name, wait := range waitFunctions {
-				if err := wait(p); !errors.Is(err, want) {
-					return fmt.Errorf("%s: got %w, want the cause of the abort", name, err)
+				if err := wait(p); !errors.Is(err, c.want) {
+					return fmt.Errorf("%s: got %w, want %w", name, err, c.want)
 				}
 			}
 
@@ -134,25 +133,25 @@ func testFirstProposalWins(t *testing.T, join Join) {
 		decisions[i] = string(p.Decide(proposal(i)))
 		return nil
 	})
+	proposer := int(decisions[0][0])
+	want := string(proposal(proposer))
 	for i, got := range decisions {
-		proposer := got[0]
-		isComplete := got == string(proposal(int(proposer)))
-		if got != decisions[0] || !isComplete {
-			t.Errorf("rank %d got %d bytes proposed by rank %d, but rank 0 got %d bytes",
-				i, len(got), proposer, len(decisions[0]))
+		if got != want {
+			t.Errorf("rank %d got %d bytes proposed by rank %d, want %d bytes by rank %d",
+				i, len(got), got[0], len(want), proposer)
 		}
 	}
 }
 
-// proposal returns a proposal whose bytes and size identify the rank.
+// proposal returns a large proposal. Its size and each of its bytes identify the rank.
 func proposal(rank int) []byte {
-	return bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
+	size := driver.MaxPayload - rank
+	return bytes.Repeat([]byte{byte(rank)}, size)
 }
 
 func testDecisionOutlivesProposer(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
-	// Decide(nil) proposes nothing.
-	if got := g.planes[2].Decide(nil); got != nil {
+	if got := g.planes[2].Decide(nil); got != nil { // proposes nothing
 		t.Errorf("Decide(nil) = %q before any proposal; want nil", got)
 	}
 
@@ -182,12 +181,12 @@ func testDecisionOutlivesProposer(t *testing.T, join Join) {
 func testDepartedRanks(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	p := g.planes[0]
-	wantLeft := []int{worldRanks(3)[1]}
 	if lostRanks, leftRanks := p.Departed(); len(lostRanks)+len(leftRanks) > 0 {
 		t.Errorf("Departed() = %v, %v; want none", lostRanks, leftRanks)
 	}
 
 	must(t, g.planes[1].Close())
+	wantLeft := []int{worldRanks(3)[1]}
 	for {
 		lostRanks, leftRanks := p.Departed()
 		if slices.Equal(leftRanks, wantLeft) && len(lostRanks) == 0 {
@@ -195,7 +194,7 @@ func testDepartedRanks(t *testing.T, join Join) {
 		}
 
 		if g.ctx.Err() != nil || len(lostRanks) > 0 {
-			t.Fatalf("Departed() = lost ranks %v, left ranks %v; want none and %v",
+			t.Fatalf("Departed() = lost ranks %v, left ranks %v; want no lost ranks, left ranks %v",
 				lostRanks, leftRanks, wantLeft)
 		}
 

@@ -14,14 +14,14 @@ import (
 func Payload(rank, round, size int) []byte {
 	payload := make([]byte, size)
 	for i := range payload {
-		payload[i] = byte(7*i + 31*rank + 101*round) // each odd factor makes neighbors differ
+		payload[i] = byte(7*i + 31*rank + 101*round) // odd factors make neighbors differ
 	}
 
 	return payload
 }
 
-// ExchangeAndCheck passes this rank's Payload to exchange, which has to return the Payloads of all
-// ranks. rank is a group rank, and sizes holds the payload sizes by group rank.
+// ExchangeAndCheck passes this rank's Payload to exchange, and checks that exchange returns the
+// Payloads of all ranks. rank is a group rank, and sizes holds the payload sizes by group rank.
 func ExchangeAndCheck(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
@@ -46,8 +46,8 @@ func ExchangeAndCheck(
 	return nil
 }
 
-// CheckReports checks the fault reports that a rank received in an exchange after a failure. Each
-// rank that is set in presentRanks has sent Payload(sender, 1, size), and the others nothing.
+// CheckReports checks the fault reports that a rank received after a failure. Each rank set in
+// presentRanks has sent its Payload of round 1. The other ranks have sent nothing.
 func CheckReports(reports [][]byte, rank, size int, presentRanks []bool) error {
 	const round = 1
 	for sender, isPresent := range presentRanks {
@@ -65,16 +65,16 @@ func CheckReports(reports [][]byte, rank, size int, presentRanks []bool) error {
 	return nil
 }
 
-// CountTimeouts checks the error of a rank that waited for lateRank. It returns the number of
-// TimeoutErrors about lateRank in err: 1, or 0 for the two other correct errors.
+// CountTimeouts checks the error of a rank that waited for lateRank. It returns 1 for a
+// TimeoutError about lateRank, and 0 for the two other correct errors:
 //
-//   - ErrFault: another rank timed out first.
-//   - A TimeoutError without missing ranks: this rank began to wait after the deadline.
+//   - ErrFault, if another rank timed out first
+//   - a TimeoutError without missing ranks, if this rank began to wait after its deadline
 func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
-		hadNoTime := len(timeout.Missing) == 0 && len(timeout.Activity) == 1
-		if hadNoTime {
+		beganTooLate := len(timeout.Missing) == 0 && len(timeout.Activity) == 1
+		if beganTooLate {
 			return 0
 		}
 
@@ -93,8 +93,8 @@ func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	return 0
 }
 
-// CheckDeadlocks checks the errors of ranks that waited for each other: at least one DeadlockError,
-// and ErrFault on ranks that noticed the failure of another rank first.
+// CheckDeadlocks checks the errors of ranks that waited for each other. At least one must be a
+// DeadlockError. Ranks that first noticed the failure of another rank get ErrFault.
 func CheckDeadlocks(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0
