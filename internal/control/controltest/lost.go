@@ -13,16 +13,14 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// These tests kill or stop one process of a group, the victim, while the ranks repeat a wait for
-// each other. Each surviving rank prints the event "failed", exchanges fault reports, and prints an
-// outcome: the kind of its error and the ranks that the error names.
-//
-// The kinds are "lost" for a RankLostError, "late" for a TimeoutError, and "fault" for ErrFault,
-// which reports the failure of another survivor.
+// These tests kill or stop one process of a group, the victim, while all ranks repeatedly wait for
+// each other. The survivors exchange fault reports and print outcomes, for example
+// {"Kind":"lost","Ranks":[1]} for a RankLostError about rank 1. A TimeoutError has the kind "late".
+// ErrFault has the kind "fault", and means that another survivor failed first.
 
 const groupSize = 3
 
-// lostRequirements have tests that ignore their Join, because the processes get it from Main.
+// The tests ignore the argument join, because Main passes it to the processes.
 var lostRequirements = []requirement{
 	{
 		"the other ranks return errors about a killed rank, and exchange fault reports without it",
@@ -43,7 +41,7 @@ var lostRequirements = []requirement{
 
 func testKilledRank(t *testing.T, _ Join) {
 	for waitName := range waitFunctions {
-		for _, victim := range []int{0, 1} { // rank 0 can have special tasks in a group
+		for _, victim := range []int{0, 1} { // a plane may use rank 0 as a coordinator
 			testName := fmt.Sprintf("rank %d in %s", victim, waitName)
 			t.Run(testName, func(t *testing.T) {
 				procs := startProcesses(t, groupSize, waitName, hangTimeout)
@@ -66,12 +64,9 @@ func (procs processes) checkLost(victim int) {
 	lostErrors := 0
 	for _, p := range procs.except(victim) {
 		o := p.awaitEvent("outcome")
-		isAboutVictim := slices.Equal(o.Ranks, []int{victim})
-		switch {
-		case o.Kind == "lost" && isAboutVictim:
+		if o.Kind != "fault" {
+			p.checkOutcome(o, "lost", victim)
 			lostErrors++
-		case o.Kind != "fault":
-			p.rejectOutcome(o, fmt.Sprintf(`kind "lost", rank %d`, victim))
 		}
 
 		p.checkReports(o, victim)
@@ -89,12 +84,16 @@ func (procs processes) except(rank int) processes {
 	return slices.Delete(slices.Clone(procs), rank, rank+1)
 }
 
-func (p *process) rejectOutcome(o output, want string) {
+// checkOutcome checks the kind of an outcome, and that its error names exactly wantRanks.
+func (p *process) checkOutcome(o output, wantKind string, wantRanks ...int) {
 	p.t.Helper()
-	p.t.Errorf("rank %d got kind %q, ranks %v (%s); want %s", p.rank, o.Kind, o.Ranks, o.Text, want)
+	if o.Kind != wantKind || !slices.Equal(o.Ranks, wantRanks) {
+		p.t.Errorf("rank %d got kind %q, ranks %v (%s); want kind %q, ranks %v",
+			p.rank, o.Kind, o.Ranks, o.Text, wantKind, wantRanks)
+	}
 }
 
-// checkReports checks that p received fault reports of all survivors, including p itself.
+// checkReports checks that p received the fault reports of all survivors, including its own.
 func (p *process) checkReports(o output, victim int) {
 	p.t.Helper()
 	wantReports := slices.Repeat([]bool{true}, groupSize)
@@ -104,7 +103,6 @@ func (p *process) checkReports(o output, victim int) {
 	}
 }
 
-// A rank that resumes after the others have failed notices their failure.
 func testStoppedRank(t *testing.T, _ Join) {
 	const victim = 2
 	procs := startProcesses(t, groupSize, "a comparison", shortTimeout)
@@ -115,8 +113,8 @@ func testStoppedRank(t *testing.T, _ Join) {
 }
 
 // checkLate expects a TimeoutError about the victim from at least one survivor. If the victim
-// stopped between its messages to the two survivors, one of them waits only for the other. Its
-// TimeoutError then names a survivor that is "in Barrier", the call that the ranks compare.
+// stopped between its messages to the two survivors, one survivor waits only for the other one. The
+// TimeoutError then says that the other one is "in Barrier", the call that the ranks compare.
 func (procs processes) checkLate(victim int) {
 	timeouts := 0
 	for _, p := range procs.except(victim) {
@@ -124,11 +122,12 @@ func (procs processes) checkLate(victim int) {
 		isAboutVictim := slices.Contains(o.Ranks, victim)
 		isAboutSurvivor := strings.Contains(o.Text, "in Barrier")
 		switch {
+		case o.Kind == "fault":
 		case o.Kind == "late" && isAboutVictim:
 			timeouts++
 		case o.Kind == "late" && isAboutSurvivor:
-		case o.Kind != "fault":
-			p.rejectOutcome(o, fmt.Sprintf(`kind "late", rank %d`, victim))
+		default: // another kind, or a TimeoutError about no rank
+			p.checkOutcome(o, "late", victim)
 		}
 
 		p.checkReports(o, victim)
@@ -139,13 +138,10 @@ func (procs processes) checkLate(victim int) {
 	}
 }
 
-// checkFault expects ErrFault from a resumed rank, because the others were neither lost nor late.
+// checkFault expects ErrFault from a resumed rank, because the other ranks were never lost or late.
 func (p *process) checkFault() {
 	p.t.Helper()
-	o := p.awaitEvent("outcome")
-	if o.Kind != "fault" {
-		p.rejectOutcome(o, `kind "fault"`)
-	}
+	p.checkOutcome(p.awaitEvent("outcome"), "fault")
 }
 
 // The victim stops itself while it fetches memory of rank 1. The others wait for it in an exchange.
@@ -166,14 +162,10 @@ func testStoppedInFetch(t *testing.T, _ Join) {
 
 	procs[victim].awaitStop()
 	startExchange(t, storeAddress)
-	o := procs[0].awaitEvent("outcome")
-	isAboutVictim := slices.Equal(o.Ranks, []int{victim})
-	if o.Kind != "late" || !isAboutVictim {
-		procs[0].rejectOutcome(o, fmt.Sprintf(`kind "late", rank %d`, victim))
-	}
+	procs[0].checkOutcome(procs[0].awaitEvent("outcome"), "late", victim)
 }
 
-// startExchange sets the key for which rank 0 waits before the exchange of testStoppedInFetch.
+// startExchange lets rank 0 begin the exchange of testStoppedInFetch.
 func startExchange(t *testing.T, storeAddress string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hangTimeout)
@@ -185,7 +177,7 @@ func startExchange(t *testing.T, storeAddress string) {
 	must(t, errors.Join(setErr, closeErr))
 }
 
-// The victim resumes while the others wait for its fault report.
+// The victim resumes while the other ranks wait for its fault report.
 func testResumedRank(t *testing.T, _ Join) {
 	const victim = 2
 	for _, waitName := range []string{"a comparison", "an exchange"} {
@@ -200,16 +192,13 @@ func testResumedRank(t *testing.T, _ Join) {
 	}
 }
 
-// Rank 1 submits work, leaves and exits. Rank 0 waits for the work, which never completes, until
-// its context ends.
+// Rank 1 submits work that never completes, leaves and exits. Rank 0 waits for the work until the
+// context of the wait ends.
 func testExitAfterLeaving(t *testing.T, _ Join) {
 	procs := startProcesses(t, 2, leaveProgram, hangTimeout)
 	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
 
-	o := procs[0].awaitEvent("outcome")
-	if o.Kind != "cancelled" {
-		procs[0].rejectOutcome(o, `kind "cancelled"`)
-	}
+	procs[0].checkOutcome(procs[0].awaitEvent("outcome"), "cancelled")
 }

@@ -12,8 +12,9 @@ import (
 	"symmem/internal/control"
 )
 
-// In these tests, ranks wait for a missing rank that never arrives. They get a TimeoutError, which
-// describes what the missing rank does instead, or ErrFault if another rank times out first.
+// In these tests, ranks wait for a missing rank, which never makes the same call. The first rank to
+// time out gets a TimeoutError, which describes the activity of the missing rank. Ranks that notice
+// this failure get ErrFault.
 
 var missingRequirements = []requirement{
 	{"the error of a wait lists a rank that did not arrive", testMissingRank},
@@ -22,9 +23,10 @@ var missingRequirements = []requirement{
 	{"Inspect lists the ranks that a rank is waiting for", testInspection},
 }
 
+// In a group of missingGroupSize, the last rank is missing.
 const (
 	missingGroupSize = 3
-	lateRank         = missingGroupSize - 1 // group rank that the others wait for
+	missingGroupRank = missingGroupSize - 1
 )
 
 func testMissingRank(t *testing.T, join Join) {
@@ -32,7 +34,7 @@ func testMissingRank(t *testing.T, join Join) {
 		t.Run("from "+name, func(t *testing.T) {
 			g := newGroup(t, join, missingGroupSize, shortTimeout)
 			errs := g.runOnEach(func(i int, p control.Plane) error {
-				if i == lateRank {
+				if i == missingGroupRank {
 					return nil
 				}
 
@@ -41,23 +43,23 @@ func testMissingRank(t *testing.T, join Join) {
 				return err
 			})
 			timeouts := 0
-			lateWorldRank := worldRanks(missingGroupSize)[lateRank]
-			for _, err := range errs[:lateRank] {
-				timeouts += CountTimeouts(t, err, lateWorldRank)
+			missingRank := worldRanks(missingGroupSize)[missingGroupRank]
+			for _, err := range errs[:missingGroupRank] {
+				timeouts += CountTimeouts(t, err, missingRank)
 			}
 
 			if timeouts == 0 {
 				t.Error("no rank got a TimeoutError")
 			}
 
-			waitForPeerFailure(g.planes[lateRank])
-			checkError(t, "the wait of the late rank", wait(g.planes[lateRank]), driver.ErrFault)
+			missing := g.planes[missingGroupRank]
+			waitForPeerFailure(missing)
+			checkError(t, "a later wait of the missing rank", wait(missing), driver.ErrFault)
 		})
 	}
 }
 
-// Rank 1 waits for the first collective, an AllGather, and therefore never submits the second one,
-// for which rank 0 waits.
+// Rank 0 waits for collective 2. Rank 1 does not submit it, because it waits for collective 1.
 func testActivityOfMissingRank(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, shortTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {
@@ -66,26 +68,26 @@ func testActivityOfMissingRank(t *testing.T, join Join) {
 			ticket = p.Submit()
 		}
 
-		return p.Await(context.Background(), unfinishedWait(ticket))
+		return p.Await(context.Background(), unfinishedWait(ticket)) // an AllGather
 	})
-	late, ok := errors.AsType[*driver.TimeoutError](errs[0])
+	timeout, ok := errors.AsType[*driver.TimeoutError](errs[0])
 	if !ok {
 		t.Fatalf("got %v, want a TimeoutError", errs[0])
 	}
 
 	missingRank := worldRanks(2)[1]
-	if activity := late.Activity[missingRank]; !strings.Contains(activity, "AllGather 1 for ") {
+	if activity := timeout.Activity[missingRank]; !strings.Contains(activity, "AllGather 1 for ") {
 		t.Errorf("activity of rank %d = %q, want AllGather 1", missingRank, activity)
 	}
 
-	if !slices.Equal(late.Missing, []int{missingRank}) || late.Waited < shortTimeout {
-		t.Errorf("got %+v, want missing rank %d after at least %v", late, missingRank, shortTimeout)
+	if !slices.Equal(timeout.Missing, []int{missingRank}) || timeout.Waited < shortTimeout {
+		t.Errorf("got %+v, want missing rank %d after at least %v", timeout, missingRank, shortTimeout)
 	}
 
 	checkError(t, "the wait of the missing rank", errs[1], driver.ErrFault)
 }
 
-// Rank 1 does not arrive, but had no time to do so.
+// Rank 1 never makes the same call, but is not listed, because it had no time to do so.
 func testWaitAfterDeadline(t *testing.T, join Join) {
 	waits := map[string]func(context.Context, control.Plane) error{
 		"an exchange": func(ctx context.Context, p control.Plane) error {
@@ -103,9 +105,9 @@ func testWaitAfterDeadline(t *testing.T, join Join) {
 			defer cancel()
 			err := wait(ctx, g.planes[0])
 			ownRank := worldRanks(2)[0]
-			late, ok := errors.AsType[*driver.TimeoutError](err)
-			if !ok || len(late.Missing) > 0 || late.Activity[ownRank] == "" {
-				t.Errorf("got %v, want a TimeoutError about this rank only", err)
+			timeout, ok := errors.AsType[*driver.TimeoutError](err)
+			if !ok || len(timeout.Missing) > 0 || timeout.Activity[ownRank] == "" {
+				t.Errorf("got %v, want a TimeoutError without missing ranks", err)
 			}
 		})
 	}
@@ -116,42 +118,46 @@ func testInspection(t *testing.T, join Join) {
 		t.Run("in "+name, func(t *testing.T) {
 			g := newGroup(t, join, missingGroupSize, hangTimeout)
 			g.runOnEach(func(i int, p control.Plane) error {
-				if i < lateRank {
+				if i != missingGroupRank {
 					return wait(p)
 				}
 
 				defer p.Abort(nil) // ends the waits
-				awaitInspection(t, g.planes[0], worldRanks(missingGroupSize)[lateRank])
+				awaitInspection(t, g.planes[0], worldRanks(missingGroupSize)[missingGroupRank])
 				return nil
 			})
 		})
 	}
 }
 
-// awaitInspection calls Inspect until it lists a wait for only the world rank awaitedRank.
-func awaitInspection(t *testing.T, p control.Plane, awaitedRank int) {
+// awaitInspection calls Inspect until its first wait is only for missingRank, a world rank.
+func awaitInspection(t *testing.T, p control.Plane, missingRank int) {
 	t.Helper()
-	const otherRankCount = missingGroupSize - 1
+	const timeLimit = hangTimeout / 2 // before the waits time out
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
-	for begin := time.Now(); time.Since(begin) < hangTimeout/2; <-ticks.C {
+	for begin := time.Now(); time.Since(begin) < timeLimit; <-ticks.C {
 		inspection := p.Inspect()
 		if len(inspection.Waits) == 0 {
 			continue
 		}
 
 		wait := inspection.Waits[0]
-		if !slices.Equal(wait.Ranks, []int{awaitedRank}) {
-			continue
+		if slices.Equal(wait.Ranks, []int{missingRank}) {
+			checkInspection(t, inspection, missingRank)
+			return
 		}
-
-		isWaitDescribed := wait.InCall != "" && wait.Activity[awaitedRank] != ""
-		if !isWaitDescribed || len(inspection.Activity) != otherRankCount {
-			t.Errorf("Inspect = %+v, want a description of what each rank is doing", inspection)
-		}
-
-		return
 	}
 
-	t.Errorf("Inspect = %+v, want a wait for rank %d", p.Inspect(), awaitedRank)
+	t.Errorf("Inspect = %+v, want a wait for rank %d", p.Inspect(), missingRank)
+}
+
+func checkInspection(t *testing.T, inspection driver.Inspection, missingRank int) {
+	t.Helper()
+	const otherRankCount = missingGroupSize - 1
+	wait := inspection.Waits[0]
+	isWaitDescribed := wait.InCall != "" && wait.Activity[missingRank] != ""
+	if !isWaitDescribed || len(inspection.Activity) != otherRankCount {
+		t.Errorf("Inspect = %+v, want a description of what each rank is doing", inspection)
+	}
 }

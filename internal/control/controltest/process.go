@@ -19,8 +19,8 @@ import (
 // processes are the ranks of a group, by rank.
 type processes []*process
 
-// process is a rank in a separate process, which a test can kill or stop. It runs the test binary
-// with a program in an environment variable, and prints events as lines of JSON, for example
+// process is a rank in a separate process, which a test can kill or stop. The process runs the test
+// binary with a program in an environment variable. It prints events as lines of JSON, for example
 // {"Event":"running"}. The last event, "outcome", describes the error of the rank.
 type process struct {
 	t       testing.TB
@@ -29,8 +29,9 @@ type process struct {
 	lines   *bufio.Scanner // reads the events
 }
 
-// startProcesses starts a group with one process per rank, and waits until they are running.
-// waitName is the wait that they repeat, a key of waitFunctions, or the name of a special program.
+// startProcesses starts a group with one process per rank, and waits until all are running. The
+// ranks repeat the wait waitName, a key of waitFunctions, or run a special program: idleProgram,
+// leaveProgram or leaveEarlyProgram.
 func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
 	storeAddress := serveStore(t)
@@ -52,7 +53,7 @@ func startProcesses(t *testing.T, size int, waitName string, timeout time.Durati
 	return procs
 }
 
-// serveStore serves the store in which ranks find each other, until the test ends.
+// serveStore serves the store through which ranks connect to each other, until the test ends.
 func serveStore(t testing.TB) (address string) {
 	t.Helper()
 	address = "unix:" + filepath.Join(t.TempDir(), "store")
@@ -74,17 +75,17 @@ func startProcess(t testing.TB, rank int, prog program) *process {
 	command := exec.CommandContext(ctx, executable)
 	command.Env = append(os.Environ(), programEnvVariable+"="+string(text))
 	command.Stderr = os.Stderr
-	input, err := command.StdinPipe() // the process exits when this pipe is closed
+	stdin, err := command.StdinPipe() // the process exits when this pipe is closed
 	must(t, err)
-	output, err := command.StdoutPipe()
+	stdout, err := command.StdoutPipe()
 	must(t, err)
 	must(t, command.Start())
 	t.Cleanup(func() {
 		cancel() // kills the process
-		_ = input.Close()
-		_ = command.Wait() // returns an error, because the process was killed
+		_ = stdin.Close()
+		_ = command.Wait() // fails for a killed process
 	})
-	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(output)}
+	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(stdout)}
 }
 
 // awaitStop waits until a signal has stopped the process.
@@ -105,7 +106,7 @@ func (p *process) awaitStop() {
 	}
 }
 
-// awaitEvent skips events of the process until the given one, which it returns.
+// awaitEvent returns the next event of the given name, and skips earlier events of the process.
 func (p *process) awaitEvent(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/control"
 )
 
-// Gather exchanges a few numbers, the words of each rank, under a name such as "loss". The n-th
-// Gather for a name returns the words that every rank has passed to its n-th Gather for this name.
+// Each rank passes a few numbers, its words, to Gather under a name such as "loss". The n-th Gather
+// for a name returns the words that each rank has passed to its n-th Gather for this name.
 
 var valueRequirements = []requirement{
 	{"Gather returns the words of all ranks", testGatheredWords},
@@ -31,14 +31,15 @@ const (
 	ordered   = true
 )
 
-// testWords returns words that begin with first.
+// testWords returns words whose first and last number depend on first.
 func testWords(first uint64) driver.Words { return driver.Words{first, 1, 2, 3, 4, ^first} }
 
-// gather passes testWords to Gather and returns the words of all ranks, followed by zeros.
+// gather passes testWords(first) to Gather. It returns the words of maxRanks group ranks, which are
+// zero for ranks that do not exist.
 func gather(
 	ctx context.Context, p control.Plane, name string, first uint64,
 ) ([]driver.Words, error) {
-	const maxRanks = 8
+	const maxRanks = 8 // more than any test has
 	all := make([]driver.Words, maxRanks)
 	value, err := p.Named(name, unordered)
 	if err != nil {
@@ -49,9 +50,10 @@ func gather(
 	return all, err
 }
 
-// gatherAndCheck gathers words that depend on the rank and the round.
+// gatherAndCheck lets rank i gather words that depend on the rank and the round.
 func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
-	firstWord := func(rank int) uint64 { return uint64(1000*round + rank) }
+	const stride = 1000 // more than the number of ranks
+	firstWord := func(rank int) uint64 { return uint64(stride*round + rank) }
 	all, err := gather(g.ctx, g.planes[i], name, firstWord(i))
 	if err != nil {
 		return err
@@ -98,7 +100,7 @@ func testIndependentNames(t *testing.T, join Join) {
 
 			result <- g.gatherAndCheck(i, "slow", 1)
 		}()
-		payloadSizes := []int{20, 3} // by group rank
+		payloadSizes := []int{20, 3} // by group rank; arbitrary
 		for round := range 20 {
 			gatherErr := g.gatherAndCheck(i, "quick", round)
 			compareErr := waitFunctions["a comparison"](p)
@@ -118,11 +120,10 @@ func testIndependentNames(t *testing.T, join Join) {
 
 func testOrderOfNames(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
-	names := []string{"first", "second"}
+	names := [][]string{{"first", "second"}, {"second", "first"}} // by group rank
 	g.mustRunOnEach(t, func(i int, _ control.Plane) error {
-		results := make(chan error, len(names))
-		for k := range names {
-			name := names[(k+i)%len(names)] // rank 1 begins with the second name
+		results := make(chan error, len(names[i]))
+		for _, name := range names[i] {
 			if _, err := g.planes[i].Named(name, unordered); err != nil {
 				return err
 			}
@@ -143,7 +144,6 @@ func testOrderOfNames(t *testing.T, join Join) {
 	})
 }
 
-// Errors about invalid names and about too many names do not affect valid names.
 func testInvalidNames(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	longest := strings.Repeat("n", driver.MaxValueName)
@@ -154,9 +154,10 @@ func testInvalidNames(t *testing.T, join Join) {
 			}
 		}
 
-		// Use up all names but one. The ranks need not use the same names.
+		// Use up all names but one. The ranks may use different names: rank i begins with the name i.
 		for k := range driver.MaxValueNames - 1 {
-			if _, err := p.Named(fmt.Sprint(k+i), unordered); err != nil {
+			name := fmt.Sprint(i + k)
+			if _, err := p.Named(name, unordered); err != nil {
 				return err
 			}
 		}
@@ -169,8 +170,8 @@ func testInvalidNames(t *testing.T, join Join) {
 			return fmt.Errorf("one name above the limit: got %w, want ErrInvalid", err)
 		}
 
-		existing := "7" // both ranks have used this name above
-		gatherErr := g.gatherAndCheck(i, existing, 1)
+		const commonName = "7" // arbitrary name that both ranks have used above
+		gatherErr := g.gatherAndCheck(i, commonName, 1)
 		return errors.Join(gatherErr, checkOpen(p))
 	})
 }

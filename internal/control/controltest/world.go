@@ -15,14 +15,14 @@ import (
 
 const (
 	hangTimeout  = 60 * time.Second // expires only if a test hangs
-	shortTimeout = time.Second      // for waits that time out; long enough for a busy machine
+	shortTimeout = time.Second      // for waits that time out; everything else takes less
 )
 
-// localGroup is a group whose ranks are all in this process. A test acts for a rank by calling the
-// methods of its plane, its connection to the other ranks.
+// localGroup is a group whose ranks are all in this process. A test acts as a rank by calling the
+// methods of the rank's plane, which connects the rank to the others.
 //
-// The ranks launch no collectives. They only announce them with Submit, which returns the number of
-// the collective, its ticket.
+// The ranks announce collectives with Submit, but never launch them. Submit returns the number of
+// the collective, called the ticket.
 type localGroup struct {
 	ctx    context.Context // ends after hangTimeout
 	planes []control.Plane // by group rank
@@ -33,14 +33,14 @@ func newGroup(t testing.TB, join Join, n int, timeout time.Duration) *localGroup
 	return newGroupOf(t, join, n, Member{Timeout: timeout})
 }
 
-// newWarningGroup returns a group of n ranks that warn of late ranks.
+// newWarningGroup returns a group of n ranks that warn of late ranks as configured in late.
 func newWarningGroup(t testing.TB, join Join, n int, late driver.Late) *localGroup {
 	t.Helper()
 	return newGroupOf(t, join, n, Member{Timeout: hangTimeout, Late: late})
 }
 
-// newGroupOf returns a group of n ranks with the Timeout and Late of a template. It closes the
-// planes when the test ends.
+// newGroupOf returns a group of n ranks that join with the Timeout and Late of template. It closes
+// their planes when the test ends.
 func newGroupOf(t testing.TB, join Join, n int, template Member) *localGroup {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
@@ -68,8 +68,8 @@ func newGroupOf(t testing.TB, join Join, n int, template Member) *localGroup {
 	return g
 }
 
-// worldRanks returns the world rank of each group rank. World ranks, the numbers in the whole job,
-// differ from group ranks to expose code that confuses the two.
+// worldRanks returns the world rank of each rank of a group. World ranks number the ranks of the
+// whole job. Here they differ from group ranks, to expose code that confuses the two.
 func worldRanks(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -89,8 +89,7 @@ func (g *localGroup) mustRunOnEach(t testing.TB, f func(i int, p control.Plane) 
 	must(t, errors.Join(g.runOnEach(f)...))
 }
 
-// unfinishedWait returns a Wait for the work of the collective with the given ticket, which never
-// completes.
+// unfinishedWait returns a Wait for the work of collective number ticket. The work never completes.
 func unfinishedWait(ticket uint64) control.Wait {
 	return control.Wait{
 		Ticket:    ticket,
@@ -123,11 +122,11 @@ func checkOpen(p control.Plane) error {
 	}
 }
 
-// barrier is the call that all ranks compare in waitFunctions.
-var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
+// barrier is a call that all ranks compare.
+var barrier = driver.Call{Operation: driver.Barrier, Digest: 1} // arbitrary digest
 
-// waitFunctions holds functions in which a rank waits until all others call the same function. The
-// wait for work ends only after a failure. Only the plane's timeout bounds the waits.
+// waitFunctions holds functions in which a rank waits until all others call the same function, or
+// until the plane's timeout. The wait for work ends only after a failure.
 var waitFunctions = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
 		return p.Compare(p.Submit(), &barrier)
@@ -140,7 +139,8 @@ var waitFunctions = map[string]func(p control.Plane) error{
 		return err
 	},
 	"a value": func(p control.Plane) error {
-		_, err := gather(context.Background(), p, "here", 3)
+		const firstWord = 3 // arbitrary
+		_, err := gather(context.Background(), p, "here", firstWord)
 		return err
 	},
 }
