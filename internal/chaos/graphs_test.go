@@ -13,8 +13,8 @@ import (
 // part r. The other ranks' part r never changes, so the sum depends only on the number of tallies,
 // and not on their order.
 //
-// The first libraryStreamCount streams belong to a second CUDA library. Its graphs have branches:
-// calls on several streams. The remaining streams belong to symmem.
+// The first libraryStreamCount streams belong to a second CUDA library. Its graphs have a branch on
+// one or more of these streams. The remaining streams belong to symmem. Its graphs have no branches.
 
 // graphs describes programs that capture and launch graphs of tallies.
 var graphs = kind{
@@ -92,7 +92,6 @@ func (g *generator) drawGraphOfTallies() {
 	}
 
 	drawn := graph{stream: firstOwnStream, capturedByOp: true, branches: branches}
-
 	for range 1 + g.IntN(6) {
 		buffer := g.IntN(len(g.p.buffers))
 		branch := g.IntN(max(1, branches))

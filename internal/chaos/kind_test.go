@@ -42,9 +42,9 @@ type task struct {
 	Kind             string // key of kinds
 	Seed             uint64
 	First            int // number of the first program, 1 or higher
-	ProgramCount     int // less than ProgramsPerWorld in the last world, if need be
+	ProgramCount     int // at most ProgramsPerWorld; the last world may have less
 	ProgramsPerWorld int
-	GPU              bool  // whether the ranks use GPUs or software GPUs
+	GPU              bool  // use the backend nccl instead of host
 	Machines         int   // number of simulated machines, or 0 for the real one
 	MaxBytes         int64 // limit for each rank's part of a buffer, only for "graphs"
 }
@@ -54,8 +54,8 @@ func (t *task) lastProgram() int { return t.First + t.ProgramCount - 1 }
 // worldDraws returns a random source that is the same for all programs of a world.
 func (t *task) worldDraws() *rand.Rand {
 	worldIndex := (t.First - 1) / t.ProgramsPerWorld
-	negativeNumber := -1 - worldIndex // because programs have the numbers above 0
-	return newDraws(t.Seed, negativeNumber)
+	unusedNumber := -1 - worldIndex // the numbers of programs are positive
+	return newDraws(t.Seed, unusedNumber)
 }
 
 // performer performs the programs of one kind on a rank.

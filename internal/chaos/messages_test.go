@@ -60,7 +60,8 @@ func (t *task) drawMessages(number int) (*program, mistake) {
 		o := op{group: d.IntN(len(g.p.groups)), stream: d.IntN(streamCount)}
 		o.recvStream = o.stream
 		hasPeers := len(g.p.groups[o.group]) >= 2
-		if !hasPeers || d.IntN(5) == 0 {
+		isAllReduce := !hasPeers || d.IntN(5) == 0
+		if isAllReduce {
 			m.completeAllReduce(g, &o)
 		} else {
 			const largeIndex = 3 // arbitrary; only this op can be large
@@ -118,7 +119,8 @@ func (m *messageDraws) completeMessage(g *generator, o *op, isLarge bool) {
 		o.send = g.buffer(o.count+gapBytes, m.isForeign)
 	}
 
-	canBeInt32 := o.count%4 == 0 && !o.message.anySource
+	const int32Bytes = 4
+	canBeInt32 := o.count%int32Bytes == 0 && !o.message.anySource
 	o.message.isInt32 = canBeInt32 && g.IntN(2) == 0
 	o.recv = g.buffer(o.count+gapBytes, m.isForeign)
 }

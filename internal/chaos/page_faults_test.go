@@ -35,8 +35,8 @@ type fault struct {
 const (
 	pageTimeout = time.Minute            // timeout of symmem, unless the victim is late
 	pageDelay   = 300 * time.Millisecond // delay that causes no timeout
-	// pageNamingLimit limits the time until an error names a killed rank. An error that takes longer
-	// was probably found only by a timeout.
+	// pageNamingLimit limits the time until an error names a killed rank. It is less than
+	// pageTimeout, so that a rank that notices the fault only by a timeout fails the test.
 	pageNamingLimit = pageTimeout / 2
 )
 
@@ -94,7 +94,7 @@ var pageFaults = map[string]fault{
 		},
 		inject: func(_ *pageRank, c *cell) (bool, error) {
 			c.count = pageDifferentElements
-			c.graph = nil // its count is that of the other ranks
+			c.graph = nil // was captured with the count of the other ranks
 			return true, nil
 		},
 		checkError: checkDivergence,

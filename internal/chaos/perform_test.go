@@ -52,8 +52,8 @@ func (r *player) allocate(number int, s *symmem.Stream) error {
 	}
 
 	b := r.buffers[number]
-	const offsetBits = 40                                    // more than an offset needs
-	placement := int64(b.Segment())<<offsetBits | b.Offset() // both in one number
+	const offsetBits = 40 // more than an offset needs
+	placement := int64(b.Segment())<<offsetBits | b.Offset()
 	return r.groups[0].Agree(r.ctx, "placement", placement)
 }
 

@@ -215,8 +215,8 @@ func (r *remapper) remap() error {
 	return r.openPool()
 }
 
-// closePool frees the buffers and closes the pool, while the group is suspended if SuspendGroup is
-// set.
+// closePool frees the buffers and closes the pool. If SuspendGroup is set, it suspends the group
+// meanwhile.
 func (r *remapper) closePool() error {
 	if err := r.send.Free(); err != nil {
 		return err

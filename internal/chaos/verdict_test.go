@@ -144,7 +144,7 @@ func firstDifference[T byte | float32](got, want []T) int {
 func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	onStream = map[int]error{}
 	onEvent = map[int]error{}
-	order := v.noise.Perm(len(v.streams) + len(v.events)) // streams come before events
+	order := v.noise.Perm(len(v.streams) + len(v.events)) // numbers of streams, then events
 	doProgramsShareAPool := v.task.ProgramsPerWorld > 1
 	if doProgramsShareAPool {
 		slices.Sort(order) // because the history of the pool must be the same on all ranks
