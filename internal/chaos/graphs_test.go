@@ -10,11 +10,10 @@ import (
 )
 
 // A tally is an in-place ReduceScatter: rank r adds part r of every other rank's buffer to its own
-// part r. The other ranks' part r never changes, so the sum depends only on the number of tallies,
-// and not on their order.
+// part r. The other ranks' part r never changes, so the order of tallies does not affect the sum.
 //
 // The first libraryStreamCount streams belong to a second CUDA library. Its graphs have a branch on
-// one or more of these streams. The remaining streams belong to symmem. Its graphs have no branches.
+// one or more of these streams. The remaining streams belong to symmem.
 
 // graphs describes programs that capture and launch graphs of tallies.
 var graphs = kind{
@@ -39,7 +38,7 @@ func (t *task) drawGraphs(number int) (*program, mistake) {
 	g := newGenerator(d, newLayout(t.drawGraphsRanks()))
 	paths := []symmem.PathChoice{
 		symmem.PathPlain, symmem.PathWindow,
-		symmem.PathDirect, symmem.PathDirect, symmem.PathDirect, // more likely than the others
+		symmem.PathDirect, symmem.PathDirect, symmem.PathDirect, // more likely
 	}
 	g.p.path = paths[d.IntN(len(paths))]
 	g.drawTalliedBuffers(t.MaxBytes)

@@ -162,7 +162,7 @@ func (j *job) limitTime(ended chan struct{}, signals chan<- os.Signal, kill func
 	case <-time.After(j.timeLimit):
 	}
 
-	const dumpTime = 5 * time.Second // for printing the stacks
+	const dumpTime = 5 * time.Second
 	signals <- syscall.SIGQUIT
 	select {
 	case <-ended:

@@ -42,7 +42,7 @@ type task struct {
 	Kind             string // key of kinds
 	Seed             uint64
 	First            int // number of the first program, 1 or higher
-	ProgramCount     int // at most ProgramsPerWorld; the last world may have less
+	ProgramCount     int // at most ProgramsPerWorld
 	ProgramsPerWorld int
 	GPU              bool  // use the backend nccl instead of host
 	Machines         int   // number of simulated machines, or 0 for the real one

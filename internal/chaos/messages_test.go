@@ -86,7 +86,7 @@ type messageDraws struct {
 // completeAllReduce turns o, which has only a group and a stream, into an AllReduce.
 func (m *messageDraws) completeAllReduce(g *generator, o *op) {
 	const (
-		elements    = 2  // arbitrary
+		elements    = 2
 		bufferBytes = 64 // more than the elements need
 	)
 	o.kind = allReduce

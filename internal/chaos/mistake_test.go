@@ -10,7 +10,7 @@ import (
 // For example, rank 1 skips an AllReduce, and symmem has to report an error to the other ranks.
 type mistake struct {
 	kind      mistakeKind
-	rank      int // world rank that makes the mistake
+	rank      int // world rank
 	opIndex   int // index of the op in the program
 	bodyIndex int // index of the call in the graph that the op launches, or 0
 }
@@ -19,11 +19,11 @@ type mistakeKind int
 
 const (
 	noMistake          mistakeKind = iota
-	killNow                        // the rank is killed instead of making the call
-	killLater                      // the rank is killed after a short random delay
-	abortNow                       // the rank aborts the group instead of making the call
-	abortLater                     // the rank aborts the group after a short random delay
-	cancelRegistration             // the rank cancels a registration of memory with the group
+	killNow                        // dies instead of making the call
+	killLater                      // dies after a short random delay
+	abortNow                       // aborts the group instead of making the call
+	abortLater                     // aborts the group after a short random delay
+	cancelRegistration             // cancels a registration of memory with the group
 	wrongCount
 	wrongType
 	skipCall
@@ -51,8 +51,7 @@ func (m mistake) String() string {
 		m.bodyIndex)
 }
 
-// drawMistake draws a mistake at a collective of the program, or noMistake if it finds no suitable
-// collective.
+// drawMistake draws a mistake at a collective, or noMistake if it finds no suitable collective.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	const attempts = 100 // enough for programs with few suitable calls
 	for range attempts {

@@ -35,8 +35,8 @@ type fault struct {
 const (
 	pageTimeout = time.Minute            // timeout of symmem, unless the victim is late
 	pageDelay   = 300 * time.Millisecond // delay that causes no timeout
-	// pageNamingLimit limits the time until an error names a killed rank. It is less than
-	// pageTimeout, so that a rank that notices the fault only by a timeout fails the test.
+	// pageNamingLimit limits the time until an error names a killed rank. A rank that notices the
+	// fault only by a timeout exceeds it.
 	pageNamingLimit = pageTimeout / 2
 )
 

@@ -123,10 +123,9 @@ func (r *remapper) openPool() (err error) {
 	return err
 }
 
-// remapElement returns the value that a rank sends in a round. It differs between rounds and ranks.
+// remapElement returns the value that a rank sends in a round.
 func remapElement(round int32, rank int) int32 { return round<<16 + int32(rank+1) }
 
-// gather captures and launches an AllGather, and checks the result.
 func (r *remapper) gather(round int32) error {
 	if err := r.initialize(round); err != nil {
 		return err
@@ -196,7 +195,6 @@ func (r *remapper) capture() error {
 	return errors.Join(gatherErr, endErr)
 }
 
-// remap gives the buffers new memory at the same addresses.
 func (r *remapper) remap() error {
 	if !r.task.NewPool {
 		_, suspendErr := r.pool.Suspend(r.ctx, symmem.DiscardContents)

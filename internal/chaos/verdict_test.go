@@ -15,13 +15,13 @@ import (
 // if another rank skips a call, the stream and the group of the call must fail, and the buffers
 // that the call does not write must have their predicted contents.
 type verdict struct {
-	*player           // performed the program
-	*model            // predicts the outcome
+	*player
+	*model
 	endIndex int      // index of the op whose error ended the program, or the number of ops
 	reported []string // errors that symmem returned
 	failures []string // differences from the prediction
 	// syncErrs holds errors that syncOps have returned, by stream. A stream returns an error only
-	// once, so verdict cannot get it again.
+	// once.
 	syncErrs map[int]error
 }
 
@@ -101,7 +101,6 @@ func (v *verdict) finish() {
 	}
 }
 
-// compareBuffer adds a failure if a buffer of this rank differs from the prediction.
 func (v *verdict) compareBuffer(b int) {
 	self := v.rt.Rank()
 	size := v.model.p.buffers[b].bytes

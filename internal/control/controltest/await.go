@@ -13,8 +13,8 @@ import (
 )
 
 // A plane connects a rank to the other ranks of a group. Submit announces a collective to them, and
-// Await waits for the GPU work of the collective. In these tests, which use no GPU, the function
-// Wait.Done decides when the work completes. By default, it never does: see unfinishedWait.
+// Await waits for its GPU work. These tests use no GPU: Wait.Done decides when the work completes.
+// The Done of an unfinishedWait always returns false.
 
 var awaitRequirements = []requirement{
 	{"Await returns immediately if the work has completed", testAwaitCompletedWork},
@@ -71,7 +71,7 @@ func testCanceledAwait(t *testing.T, join Join) {
 	g.planes[1].Submit()
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		const round = 1
-		payloadSizes := []int{3, 4} // by group rank; arbitrary
+		payloadSizes := []int{3, 4} // by group rank
 		exchangeErr := g.exchangeAndCheck(i, driver.LaneControl, round, payloadSizes)
 		return errors.Join(exchangeErr, checkOpen(p))
 	})

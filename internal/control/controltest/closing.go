@@ -12,8 +12,8 @@ import (
 )
 
 // A rank leaves a group by closing its plane, its connection to the other ranks. If rank 1 leaves
-// after submitting collectives 1 and 2, rank 0 can still wait for the work of these two. A wait for
-// collective 3 returns a DeadlockError. The number of a collective is called its ticket.
+// after submitting collectives 1 and 2, rank 0 can still wait for their work. A wait for collective
+// 3 returns a DeadlockError. The number of a collective is its ticket.
 //
 // Before it leaves, a rank can withdraw the tickets of collectives that it will not launch.
 

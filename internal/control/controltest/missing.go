@@ -12,9 +12,8 @@ import (
 	"symmem/internal/control"
 )
 
-// In these tests, ranks wait for a missing rank, which never makes the same call. The first rank to
-// time out gets a TimeoutError, which describes the activity of the missing rank. Ranks that notice
-// this failure get ErrFault.
+// In these tests, ranks wait for a missing rank, which never makes the same call. A rank that times
+// out gets a TimeoutError. The other ranks may notice this failure first and get ErrFault.
 
 var missingRequirements = []requirement{
 	{"the error of a wait lists a rank that did not arrive", testMissingRank},
@@ -87,7 +86,7 @@ func testActivityOfMissingRank(t *testing.T, join Join) {
 	checkError(t, "the wait of the missing rank", errs[1], driver.ErrFault)
 }
 
-// Rank 1 never makes the same call, but is not listed, because it had no time to do so.
+// Rank 1 has no time to arrive.
 func testWaitAfterDeadline(t *testing.T, join Join) {
 	waits := map[string]func(context.Context, control.Plane) error{
 		"an exchange": func(ctx context.Context, p control.Plane) error {

@@ -29,9 +29,8 @@ type process struct {
 	lines   *bufio.Scanner // reads the events
 }
 
-// startProcesses starts a group with one process per rank, and waits until all are running. The
-// ranks repeat the wait waitName, a key of waitFunctions, or run a special program: idleProgram,
-// leaveProgram or leaveEarlyProgram.
+// startProcesses starts a group with one process per rank, and waits until all are running. Each
+// process repeats the wait waitName, a key of waitFunctions, or runs a program such as idleProgram.
 func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
 	storeAddress := serveStore(t)

@@ -34,8 +34,7 @@ const (
 // testWords returns words whose first and last number depend on first.
 func testWords(first uint64) driver.Words { return driver.Words{first, 1, 2, 3, 4, ^first} }
 
-// gather passes testWords(first) to Gather. It returns the words of maxRanks group ranks, which are
-// zero for ranks that do not exist.
+// gather passes testWords(first) to Gather. It returns the words of all ranks, followed by zeros.
 func gather(
 	ctx context.Context, p control.Plane, name string, first uint64,
 ) ([]driver.Words, error) {
@@ -100,7 +99,7 @@ func testIndependentNames(t *testing.T, join Join) {
 
 			result <- g.gatherAndCheck(i, "slow", 1)
 		}()
-		payloadSizes := []int{20, 3} // by group rank; arbitrary
+		payloadSizes := []int{20, 3} // by group rank
 		for round := range 20 {
 			gatherErr := g.gatherAndCheck(i, "quick", round)
 			compareErr := waitFunctions["a comparison"](p)
@@ -154,7 +153,7 @@ func testInvalidNames(t *testing.T, join Join) {
 			}
 		}
 
-		// Use up all names but one. The ranks may use different names: rank i begins with the name i.
+		// Use up all names but one. The names may differ between ranks.
 		for k := range driver.MaxValueNames - 1 {
 			name := fmt.Sprint(i + k)
 			if _, err := p.Named(name, unordered); err != nil {
@@ -200,7 +199,7 @@ func testClosedGather(t *testing.T, join Join) {
 	checkError(t, "Named", err, driver.ErrClosed)
 }
 
-// Rank 0 gathers ordered values, and rank 1 waits for a collective that rank 0 has not launched.
+// Rank 0 gathers ordered values, while rank 1 waits for a collective that rank 0 has not launched.
 func testOrderedValues(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {

@@ -33,7 +33,6 @@ func newGroup(t testing.TB, join Join, n int, timeout time.Duration) *localGroup
 	return newGroupOf(t, join, n, Member{Timeout: timeout})
 }
 
-// newWarningGroup returns a group of n ranks that warn of late ranks as configured in late.
 func newWarningGroup(t testing.TB, join Join, n int, late driver.Late) *localGroup {
 	t.Helper()
 	return newGroupOf(t, join, n, Member{Timeout: hangTimeout, Late: late})
@@ -68,8 +67,8 @@ func newGroupOf(t testing.TB, join Join, n int, template Member) *localGroup {
 	return g
 }
 
-// worldRanks returns the world rank of each rank of a group. World ranks number the ranks of the
-// whole job. Here they differ from group ranks, to expose code that confuses the two.
+// worldRanks returns the world rank, the number in the whole job, of each rank of a group. World
+// ranks differ from group ranks to expose code that confuses the two.
 func worldRanks(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -123,7 +122,7 @@ func checkOpen(p control.Plane) error {
 }
 
 // barrier is a call that all ranks compare.
-var barrier = driver.Call{Operation: driver.Barrier, Digest: 1} // arbitrary digest
+var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
 // waitFunctions holds functions in which a rank waits until all others call the same function, or
 // until the plane's timeout. The wait for work ends only after a failure.
