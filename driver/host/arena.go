@@ -11,8 +11,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// arena is a reserved address range. Map backs parts of it with segments, which are memory files
-// that peers can map, too.
+// arena is a reserved address range. Map backs parts of it with segments.
 type arena struct {
 	device    *Device
 	addresses *sys.Mapping
@@ -20,10 +19,12 @@ type arena struct {
 
 func (a *arena) Address() uintptr { return a.addresses.Address() }
 
-// Close releases the addresses, after the end of all work that closed streams are running.
+// Close releases the addresses. If closed streams are still running work, they stay reserved until
+// that work ends.
 func (a *arena) Close() error { return a.device.abandoned.unmapWhenIdle(a.addresses.Close) }
 
-// Keep shrinks the arena to the given size, unless Config.Scatter spreads segments all over it.
+// Keep shrinks the arena to the given size. It does nothing if Config.Scatter is set, because
+// segments may then lie anywhere in the arena.
 func (a *arena) Keep(bytes int64) error {
 	if a.device.cfg.Scatter != 0 {
 		return nil
@@ -32,7 +33,8 @@ func (a *arena) Keep(bytes int64) error {
 	return a.addresses.Shrink(bytes)
 }
 
-// Map creates a segment and maps it at an offset, which is random if Config.Scatter is set.
+// Map creates a segment and maps it at the given offset. If Config.Scatter is set, a random offset
+// replaces the given one.
 func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	isSizeValid := bytes > 0 && bytes%granularity == 0
 	isOffsetValid := offset >= 0 && offset%granularity == 0
@@ -46,7 +48,7 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
 
-	memory, err := a.mapFile(file, offset, bytes)
+	memory, err := a.mapAtOrScattered(offset, file, bytes)
 	if err != nil {
 		err = &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 		closeErr := file.Close()
@@ -56,18 +58,19 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-func (a *arena) mapFile(file *os.File, offset, bytes int64) (*sys.Mapping, error) {
+func (a *arena) mapAtOrScattered(offset int64, file *os.File, bytes int64) (*sys.Mapping, error) {
 	arenaBytes := a.addresses.Bytes()
-	offset, err := a.device.scatter.Draw(a.Address(), arenaBytes, offset, bytes)
+	chosenOffset, err := a.device.scatter.Draw(a.Address(), arenaBytes, offset, bytes)
 	if err != nil {
 		return nil, err
 	}
 
-	return a.addresses.MapAt(offset, file, bytes)
+	return a.addresses.MapAt(chosenOffset, file, bytes)
 }
 
 // createSegmentFile prefers huge pages, which cause far fewer page faults. It rejects sizes above
-// the machine's memory: the kernel would create the file, but kill the process that fills it.
+// the machine's memory, because the kernel would create the file and then kill a process that
+// fills it.
 func createSegmentFile(bytes int64) (*os.File, error) {
 	total, err := sys.Memory()
 	if err != nil {
@@ -79,7 +82,7 @@ func createSegmentFile(bytes int64) (*os.File, error) {
 	}
 
 	if f, err := sys.HugeMemfd("symmem-segment", bytes); err == nil {
-		return f, nil // without SealSize, because older kernels cannot seal huge pages
+		return f, nil // not sealed, because older kernels cannot seal huge pages
 	}
 
 	f, err := sys.Memfd("symmem-segment", bytes)
@@ -95,12 +98,13 @@ func createSegmentFile(bytes int64) (*os.File, error) {
 	return f, nil
 }
 
+// segment maps a memory file that peers can map, too.
 type segment struct {
 	device *Device
-	file   *os.File // nil after Keep or Unmap; guarded by mu
 	memory *sys.Mapping
 
 	mu            ranked.Mutex[segmentMu] // guards the following fields
+	file          *os.File                // nil after Keep or Unmap
 	exportedKeys  map[handoff.Key]bool    // keys under which peers can request the file
 	isUnmapped    bool
 	isSuspended   bool
@@ -111,7 +115,7 @@ func (s *segment) Address() uintptr { return s.memory.Address() }
 
 func (s *segment) Bytes() int64 { return s.memory.Bytes() }
 
-// exportFile lets peers request the file under a key until Keep or Unmap.
+// exportFile lets peers request the file under the given key until Keep or Unmap.
 func (s *segment) exportFile(key handoff.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +136,7 @@ func (s *segment) Keep() error {
 }
 
 // Unmap closes the file and unmaps the memory. If closed streams are still running work, the memory
-// stays mapped until they finish.
+// stays mapped until that work ends.
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +160,7 @@ func (s *segment) withdrawFile() {
 	s.exportedKeys = nil
 }
 
-// closeFile may be called twice. The caller must hold s.mu.
+// closeFile does nothing if the file is closed. The caller must hold s.mu.
 func (s *segment) closeFile() error {
 	if s.file == nil {
 		return nil

@@ -16,23 +16,23 @@ var _ driver.SuspendableCommunicator = (*communicator)(nil)
 func (d *Device) Connect(
 	ctx context.Context, group driver.GroupConfig,
 ) (driver.Communicator, error) {
-	n := len(group.Ranks)
+	size := len(group.Ranks)
 	group = group.WithTimeout(d.cfg.Timeout)
 	c := &communicator{device: d, cfg: group}
 	c.turns.mu = &c.Mu
 	c.turns.passed = make(chan struct{})
 	c.registry.setGroup(d, &c.Group, &c.cfg)
-	c.messages.init(c, n)
+	c.messages.init(c, size)
 	c.split.mover = &c.mover
 	c.split.registry = &c.registry
 	c.checkCalls.Store(group.Check)
-	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
+	if err := c.Join(ctx, d.machine, group, dataBytes(size)); err != nil {
 		return nil, group.JoinError(err)
 	}
 
-	d.groupTimeouts.Store(group.Timeout, nil)
+	d.groupTimeouts.Store(group.Timeout, nil) // the value is unused
 	c.setBuffers()
-	c.tuning = newTuning(n, c.Processors())
+	c.tuning = newTuning(size, c.Processors())
 	return c, nil
 }
 
@@ -51,31 +51,29 @@ func (c *communicator) Close() error {
 	var unmatchedErr error
 	if !hadFailed {
 		unmatchedErr = c.messages.unmatchedError(c)
-	}
-
-	if unmatchedErr != nil && fault != nil {
-		// The fault may have caused the unmatched messages, or the other way round.
-		unmatchedErr = errors.Join(fault, unmatchedErr)
+		if unmatchedErr != nil {
+			unmatchedErr = errors.Join(fault, unmatchedErr) // either may have caused the other
+		}
 	}
 
 	releaseErr := c.releaseAfter(lastTicket)
 	return errors.Join(sendErr, unmatchedErr, releaseErr)
 }
 
-// releaseAfter releases the group's memory after the last collective. If this takes too long, it
-// returns a timeout error, and a goroutine releases the memory.
+// releaseAfter releases the group's memory after the last collective. If this takes twice the
+// group's timeout, it returns an error, and a goroutine releases the memory later.
 func (c *communicator) releaseAfter(lastTicket uint64) error {
 	timeout := 2 * c.cfg.Timeout.Get()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	// Tickets number the collectives. The turn of an unused ticket comes after all of them.
-	unusedTicket := lastTicket + 1
-	if c.turns.waitForTurnUntil(unusedTicket, ctx.Done()) {
+	// Collectives take turns in the order of their tickets. The next turn comes after all of them.
+	nextTicket := lastTicket + 1
+	if c.turns.waitForTurnUntil(nextTicket, ctx.Done()) {
 		return c.releaseMemory()
 	}
 
 	go func() {
-		c.turns.waitForTurn(unusedTicket)
+		c.turns.waitForTurn(nextTicket)
 		_ = c.releaseMemory() // Close has already returned
 	}()
 	return &driver.TimeoutError{
@@ -85,7 +83,7 @@ func (c *communicator) releaseAfter(lastTicket uint64) error {
 	}
 }
 
-// Call releaseMemory when this rank's collectives have ended.
+// This rank's collectives must have ended.
 func (c *communicator) releaseMemory() error {
 	c.device.groupTimeouts.Delete(c.cfg.Timeout)
 	unmapErr := c.registry.unmapAll()
@@ -113,13 +111,13 @@ func (c *communicator) PrepareSuspend() error {
 	return nil
 }
 
-// haveIncomplete reads all data that has arrived, and reports whether a Recv lacks a message, a
-// message lacks a Recv, or data is still in transit. The caller must have called BeginUse.
+// haveIncomplete reads the data that has arrived. It then reports whether the data of a message is
+// still in transit, or a message or a Recv is unmatched. The caller must have called BeginUse.
 func (m *messages) haveIncomplete(c *communicator) (bool, error) {
-	isTransferring := false
+	inTransit := false
 	for peer := range m.recvPipes {
 		pipe := &m.recvPipes[peer]
-		if err := pipe.readFrames(nil); err != nil {
+		if err := pipe.readFrames(untilEmpty); err != nil {
 			return false, err
 		}
 
@@ -127,17 +125,17 @@ func (m *messages) haveIncomplete(c *communicator) (bool, error) {
 		isReceiving := len(pipe.incoming) > 0
 		pipe.mu.Unlock()
 		isSending := m.sendPipes[peer].backlogSentChannel() != nil
-		isTransferring = isTransferring || isReceiving || isSending
+		inTransit = inTransit || isReceiving || isSending
 	}
 
 	c.Counts.Mu.Lock()
 	hasUnmatched := len(m.unfinishedRecvs) > 0 || len(m.matcher.Unclaimed()) > 0
 	c.Counts.Mu.Unlock()
-	return isTransferring || hasUnmatched, nil
+	return inTransit || hasUnmatched, nil
 }
 
-// Suspend frees the pages of the shared memory that only this rank writes: its staging buffers for
-// collectives and the frames of its outgoing messages.
+// Suspend frees the pages of the shared memory that only this rank writes: the staging buffers for
+// collectives and the frames of outgoing messages.
 func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	var s driver.Suspension
 	if err := c.BeginUse(); err != nil {
@@ -145,21 +143,22 @@ func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	}
 
 	defer c.EndUse()
-	rank := c.cfg.Rank
-	const buffersBytes = 2 * stageBytes // a rank has two staging buffers
-	stagingBuffers := unsafe.Add(c.Data(), rank*buffersBytes)
-	releasedBytes, err := sys.FreePages(stagingBuffers, buffersBytes)
-	errs := []error{err}
-	s.Released = releasedBytes
-	for dst := range c.Size() {
-		frames := &c.pipe(rank, dst).frames
-		releasedBytes, err := sys.FreePages(unsafe.Pointer(frames), int64(unsafe.Sizeof(*frames)))
+	var errs []error
+	free := func(memory unsafe.Pointer, bytes int64) {
+		releasedBytes, err := sys.FreePages(memory, bytes)
 		s.Released += releasedBytes
 		errs = append(errs, err)
+	}
+	rank := c.cfg.Rank
+	const buffersBytes = 2 * stageBytes // a rank has two staging buffers
+	free(unsafe.Add(c.Data(), rank*buffersBytes), buffersBytes)
+	for receiver := range c.Size() {
+		frames := &c.pipe(rank, receiver).frames
+		free(unsafe.Pointer(frames), int64(unsafe.Sizeof(*frames)))
 	}
 
 	return s, errors.Join(errs...)
 }
 
-// Resume does nothing, because the kernel allocates pages on access.
+// Resume does nothing: the kernel allocates new pages on access.
 func (c *communicator) Resume(context.Context) error { return nil }

@@ -17,23 +17,23 @@ import (
 // granularity is the unit of segment sizes.
 const granularity = sys.PageSize
 
-// Device provides the memory, streams and communicators of one rank. While one of its streams is
-// capturing, Register fails, as cudaMalloc does in CUDA's global capture mode.
+// Device provides the memory, streams and communicators of one rank.
 type Device struct {
 	cfg     driver.Config
 	info    driver.Info
 	machine *shm.Machine
 	scatter *scatter.Scatter
 
-	captureCount  atomic.Int32  // number of capturing streams
+	captureCount  atomic.Int32  // number of capturing streams; Register fails unless it is 0
 	abandoned     abandonedWork // work that closed streams are still running
-	lateStarts    lateStarts
-	groupTimeouts sync.Map // keys are the *driver.Limit of open groups
+	lateStarts    lateStarts    // workers to start for streams for which no caller waits
+	groupTimeouts sync.Map      // set of the open groups' timeouts, as *driver.Limit
 }
 
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	isRankValid := cfg.Rank >= 0 && cfg.Rank < cfg.Size
-	if !isRankValid || cfg.Timeout <= 0 || cfg.Store == nil {
+	isValid := isRankValid && cfg.Timeout > 0 && cfg.Store != nil
+	if !isValid {
 		return nil, fmt.Errorf("invalid configuration: rank %d of %d, timeout %v, store set: %t",
 			cfg.Rank, cfg.Size, cfg.Timeout, cfg.Store != nil)
 	}

@@ -29,9 +29,7 @@ func (e *event) setLastPoint(p *point) {
 
 // point is a marker in the queue of a stream. The stream reaches it after all earlier work.
 type point struct {
-	// lazy is an earlier Recv that is still waiting for a goroutine to run it, or nil. The first
-	// caller of Synchronize runs it.
-	lazy    *lazyRecv
+	lazy    *lazyRecv     // earlier Recv that Synchronize may run, or nil
 	reached chan struct{} // closed when the stream reaches the point
 	err     error         // error of earlier work; valid once reached is closed
 }
@@ -70,7 +68,7 @@ func (e *event) Synchronize(ctx context.Context) error {
 	}
 
 	if p.lazy != nil && !p.isReached() {
-		p.lazy.wait(ctx) // runs the Recv on this goroutine
+		p.lazy.wait(ctx) // may run the Recv on this goroutine
 	}
 
 	select {
@@ -81,8 +79,7 @@ func (e *event) Synchronize(ctx context.Context) error {
 	}
 }
 
-// Record records an event after all queued work. Even a closed stream permits it until its queue is
-// empty.
+// Record records an event after all queued work. It fails on a stream that is closed and idle.
 func (s *stream) Record(e driver.Event) error {
 	hostEvent, ok := e.(*event)
 	if !ok {
@@ -107,22 +104,22 @@ func (s *stream) Record(e driver.Event) error {
 	if isIdle {
 		s.runOrSkip(p)
 	} else {
-		const inline = false
-		s.enqueue(p, inline)
+		const callerWaits = false
+		s.enqueue(p, callerWaits)
 	}
 
 	hostEvent.setLastPoint(p)
 	return nil
 }
 
-// Wait delays later work of the stream until the event's stream reaches the event. If earlier work
-// of that stream has failed, this stream fails, too.
+// Wait delays later work of s until the stream of e reaches e. If work before e has failed, s also
+// fails.
 func (s *stream) Wait(e driver.Event) error {
 	const ignoreErrors = false
 	return s.waitForEvent(e, ignoreErrors)
 }
 
-// WaitIgnoringErrors is like Wait, but does not make the stream fail.
+// WaitIgnoringErrors is like Wait, but errors of work before e do not make s fail.
 func (s *stream) WaitIgnoringErrors(e driver.Event) error {
 	const ignoreErrors = true
 	return s.waitForEvent(e, ignoreErrors)
@@ -137,17 +134,17 @@ func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 	p := hostEvent.getLastPoint()
 	if p == nil {
 		noWork := hostWork(func() {})
-		return s.submit(noWork, alwaysReady) // an error if s is closed
+		return s.submit(noWork, alwaysReady) // fails if s is closed
 	}
 
 	if p.lazy != nil && !p.isReached() {
-		p.lazy.stopWaiting() // leaves the Recv to a worker, because Wait does not block
+		p.lazy.stopWaiting() // starts a worker for the Recv, because this call does not wait
 	}
 
 	return s.submit(&eventWait{point: p, ignoreErrors: ignoreErrors}, p.isReached)
 }
 
-// eventWait is queued by Wait and WaitIgnoringErrors.
+// eventWait is the work that Wait and WaitIgnoringErrors queue.
 type eventWait struct {
 	point        *point
 	ignoreErrors bool
@@ -162,4 +159,5 @@ func (w *eventWait) run() error {
 	return w.point.err
 }
 
+// skip does nothing, because no caller waits for an eventWait.
 func (w *eventWait) skip(error) {}

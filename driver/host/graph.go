@@ -10,14 +10,13 @@ import (
 
 // graph holds the work that a stream recorded in a capture.
 //
-// The second collective in a group's first capture has the position {Capture: 1, Call: 2}, which
-// ranks compare to detect that they call different collectives.
-//
-// During the capture, the stream's mu guards replays and lastPositions, and afterwards the graph's.
+// Ranks compare the positions of recorded collectives to detect that they call different ones. The
+// second collective in a group's first capture has the position {Capture: 1, Call: 2}.
 type graph struct {
+	// mu guards the other fields after the capture, and the capturing stream's mu during it.
 	mu            ranked.Mutex[graphMu]
 	replays       []replayFunc // nil after Close
-	isClosed      bool         // guarded by mu
+	isClosed      bool
 	lastPositions map[*communicator]driver.Recorded
 }
 
@@ -39,7 +38,7 @@ func (s *stream) BeginCapture() error {
 	s.capture = &graph{lastPositions: map[*communicator]driver.Recorded{}}
 	s.device.captureCount.Add(1)
 	if s.deferred {
-		// A capturing stream cannot run its queue in Synchronize, so start a worker goroutine.
+		// Synchronize would have run the queue, but fails during a capture. Start a worker instead.
 		s.deferred = false
 		go s.drain()
 	}
@@ -50,7 +49,8 @@ func (s *stream) BeginCapture() error {
 // The caller must hold the capturing stream's mu.
 func (g *graph) addReplay(f replayFunc) { g.replays = append(g.replays, f) }
 
-// The caller must hold the capturing stream's mu.
+// recordCall records a collective with its position. The caller must hold the capturing stream's
+// mu.
 func (g *graph) recordCall(p *plan) {
 	isMessage := p.Operation.PointToPoint()
 	if isMessage {
@@ -65,7 +65,8 @@ func (g *graph) recordCall(p *plan) {
 	g.addReplay(recorded.queueOn)
 }
 
-// nextPosition advances a group's position. The caller must hold the capturing stream's mu.
+// nextPosition advances the last position of a group. The caller must hold the capturing stream's
+// mu.
 func (g *graph) nextPosition(c *communicator) driver.Recorded {
 	position := g.lastPositions[c]
 	isFirstCall := position.Capture == 0
@@ -114,7 +115,7 @@ func (g *graph) Launch(target driver.Stream) error {
 	}
 
 	if s.Capturing() {
-		// The graph that s is recording would not keep g's buffers reachable.
+		// A graph recorded by s would not keep g's buffers reachable.
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
 
@@ -126,8 +127,8 @@ func (g *graph) Launch(target driver.Stream) error {
 }
 
 // replayAll queues recorded work and returns the first error. It stops early only if the stream or
-// a group is closed. After other errors, the failed stream skips the rest of the work, which passes
-// the error on to events and groups.
+// a group is closed. After other errors it continues: the failed stream skips the rest of the work,
+// and thereby passes the error on to events and groups.
 func (s *stream) replayAll(replays []replayFunc) error {
 	var firstErr error
 	for _, replay := range replays {

@@ -13,18 +13,18 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 }
 
 func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
-	const inline = false
-	return c.launch(s, p, inline)
+	const callerWaits = false
+	return c.launch(s, p, callerWaits)
 }
 
 // LaunchInline is like Launch, but no worker goroutine waits for the peers. The next Synchronize of
 // the stream waits for them on its caller's thread.
 func (c *communicator) LaunchInline(s driver.Stream, p driver.Plan) error {
-	const inline = true
-	return c.launch(s, p, inline)
+	const callerWaits = true
+	return c.launch(s, p, callerWaits)
 }
 
-func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error {
+func (c *communicator) launch(s driver.Stream, p driver.Plan, callerWaits bool) error {
 	ownStream, isStream := s.(*stream)
 	ownPlan, isPlan := p.(*plan)
 	if !isStream || !isPlan || ownPlan.comm != c {
@@ -36,7 +36,7 @@ func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error
 		return c.rejectLaunch(ownStream)
 	}
 
-	return ownStream.launch(ownPlan, inline)
+	return ownStream.launch(ownPlan, callerWaits)
 }
 
 // List returns a plan that runs the calls of the given plans one after another, as one collective.

@@ -14,8 +14,8 @@ import (
 // them to a pipe, a ring buffer in shared memory. If the receiver does not read in time, the rest
 // moves to a backlog on the sender's heap, so that a Send can end without its Recv.
 //
-// Messages with the same sender and tag are numbered from 1, and the receiver's matcher assigns one
-// to each Recv. Frames that arrive before the Recv are kept on the receiver's heap.
+// Messages with the same sender and tag are numbered from 1. The receiver's matcher assigns a
+// number to each Recv.
 type messages struct {
 	sendPipes []sendPipe // by group rank of the receiver
 	recvPipes []recvPipe // by group rank of the sender
@@ -37,23 +37,22 @@ func (m *messages) init(c *communicator, ranks int) {
 	}
 }
 
-// messageEnd is the work of a Send or a Recv.
-type messageEnd interface {
+// messageWork is a Send or a Recv.
+type messageWork interface {
 	work
-	// transferNow transfers as much as possible without long waits, and reports whether this
-	// completes the message. callerWaits means that the caller would wait for it next.
+	// transferNow transfers as much as possible without long waits, and reports whether the message
+	// is complete. callerWaits is set if the caller is about to wait for the message.
 	transferNow(callerWaits bool) (done bool, err error)
 }
 
 type messageCall struct {
 	comm             *communicator
 	plan             *plan
-	priorCollectives uint64 // number of collectives that this rank called before
+	priorCollectives uint64 // number of collectives that this rank called before the message
 	checkCalls       bool   // compare the arguments of the Send and the Recv
 }
 
-// newMessageWork returns the work of a Send or Recv.
-func (p *plan) newMessageWork() (messageEnd, error) {
+func (p *plan) newMessageWork() (messageWork, error) {
 	c := p.comm
 	isSend := p.Operation == driver.Send
 	c.Mu.Lock()
@@ -67,8 +66,9 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 		comm: c, plan: p, priorCollectives: c.LastTicket(), checkCalls: c.checkCalls.Load(),
 	}
 	if isSend {
-		// Publish the count before the next collective, which needs c.Mu, can start.
-		shared := c.pipe(c.cfg.Rank, p.Root) // p.Root is the receiver of a Send
+		// The next collective cannot start before the unlock, so peers see the count first.
+		receiver := p.Root
+		shared := c.pipe(c.cfg.Rank, receiver)
 		spin.StoreRelease64(&shared.sendCount, shared.sendCount+1)
 	}
 
@@ -95,8 +95,8 @@ func (m *messages) newRecv(call messageCall) *recvCall {
 	r := &recvCall{messageCall: call}
 	c.Counts.Mu.Lock()
 	defer c.Counts.Mu.Unlock()
-	// Ignore the result, because the matcher assigns the number.
-	c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
+	// The matcher assigns the number, not CountMessage.
+	_ = c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
 	m.unfinishedRecvs[r] = struct{}{}
 	segment := control.MessageSegment(&c.cfg, call.priorCollectives)
 	claims := m.matcher.Post(r, p.Tag, p.Root, segment)
@@ -113,7 +113,7 @@ func assignMessages(claims []message.Claim[*recvCall]) {
 	}
 }
 
-// messageWait describes a wait for ready, which only the awaited group ranks can end.
+// messageWait describes a wait until ready returns true, which depends on the awaited group ranks.
 func (call *messageCall) messageWait(ready func() bool, awaited ...int) shm.MessageWait {
 	return shm.MessageWait{
 		Operation: call.plan.Operation, Peer: call.plan.Root, IsReady: ready, Awaited: awaited,
@@ -134,12 +134,14 @@ func (call *messageCall) skip(cause error) {
 	}
 
 	defer call.comm.EndUse()
+	cfg := &call.comm.cfg
+	// The result is dropped: it is the same error, and skip returns none.
 	_ = call.comm.Fail(&driver.PriorError{
-		InCall: call.describe(), Rank: call.comm.cfg.Ranks[call.comm.cfg.Rank], Cause: cause,
+		InCall: call.describe(), Rank: cfg.Ranks[cfg.Rank], Cause: cause,
 	})
 }
 
-// failIfErr makes the group fail if err is not nil. It then returns the group's first fault.
+// failIfErr makes the group fail and returns the first fault of the group, unless err is nil.
 func (call *messageCall) failIfErr(err error) error {
 	if err == nil {
 		return nil
@@ -148,11 +150,14 @@ func (call *messageCall) failIfErr(err error) error {
 	return call.comm.failWith(err)
 }
 
-// waitUntilSent waits for the backlogs. If a receiver reads nothing for two timeouts, the group
-// fails. The result is the fault if the group fails during the wait.
+// untilEmpty makes readFrames read all frames that have arrived.
+var untilEmpty *recvCall
+
+// waitUntilSent waits until all backlogs have been sent. If the group fails during the wait, the
+// result is the fault.
 func (m *messages) waitUntilSent(c *communicator) error {
-	m.isClosing.Store(true)
-	earlierFault := c.Cause()
+	m.isClosing.Store(true) // the group fails if a receiver does not read in time
+	hadFailed := c.Cause() != nil
 	hasWaited := false
 	for i := range m.sendPipes {
 		for { // a new backlog can begin during the wait
@@ -166,7 +171,7 @@ func (m *messages) waitUntilSent(c *communicator) error {
 		}
 	}
 
-	if hasWaited && earlierFault == nil {
+	if hasWaited && !hadFailed {
 		return c.Cause()
 	}
 
@@ -174,10 +179,11 @@ func (m *messages) waitUntilSent(c *communicator) error {
 }
 
 // unmatchedError lists messages without a Recv, Recvs without a message, and messages that a peer
-// left unread. Call it after LeaveGroup, when senders report what this rank leaves unread.
+// left unread. Call it after LeaveGroup: from then on, the senders report messages that this rank
+// has not read.
 func (m *messages) unmatchedError(c *communicator) error {
 	for source := range m.recvPipes {
-		if err := m.recvPipes[source].readFrames(nil); err != nil {
+		if err := m.recvPipes[source].readFrames(untilEmpty); err != nil {
 			return err
 		}
 	}

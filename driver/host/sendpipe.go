@@ -54,7 +54,7 @@ func (s *sendCall) shared() *sharedPipe {
 	return s.comm.pipe(s.comm.cfg.Rank, s.plan.Root)
 }
 
-// transferNow implements messageEnd. It posts the frames for which the pipe has room.
+// transferNow implements messageWork. It posts the frames for which the pipe has room.
 func (s *sendCall) transferNow(bool) (done bool, err error) {
 	if err := s.comm.BeginUse(); err != nil {
 		return false, err

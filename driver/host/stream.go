@@ -86,9 +86,9 @@ func (s *stream) checkOpen() error {
 	return nil
 }
 
-// enqueue adds work to the queue. On an idle stream, it starts the worker or, if inline is set,
-// leaves the work to the next Synchronize. The caller must hold s.mu.
-func (s *stream) enqueue(w work, inline bool) {
+// enqueue adds work to the queue. On an idle stream, it also starts a worker, unless callerWaits is
+// set, which leaves the work to the next Synchronize. The caller must hold s.mu.
+func (s *stream) enqueue(w work, callerWaits bool) {
 	s.queue = append(s.queue, w)
 	if s.busyPeriod != nil {
 		if _, isPoint := w.(*point); !isPoint {
@@ -99,7 +99,7 @@ func (s *stream) enqueue(w work, inline bool) {
 	}
 
 	s.busyPeriod = &busyPeriod{ended: make(chan struct{})}
-	if s.deferred = inline; !inline {
+	if s.deferred = callerWaits; !callerWaits {
 		go s.drain()
 	}
 }
@@ -213,8 +213,8 @@ func (r received) run() error { return r.err }
 func (r received) skip(error) {}
 
 // launch runs or queues a collective. On an idle stream, it usually acquires only two uncontended
-// locks. inline is set if the caller is about to call Synchronize.
-func (s *stream) launch(p *plan, inline bool) error {
+// locks. callerWaits is set if the caller is about to call Synchronize.
+func (s *stream) launch(p *plan, callerWaits bool) error {
 	s.mu.Lock()
 	if s.busyPeriod != nil && s.capture == nil {
 		s.lazy.startWorker()
@@ -223,12 +223,12 @@ func (s *stream) launch(p *plan, inline bool) error {
 
 	if s.busyPeriod != nil || s.capture != nil || s.closed || s.err != nil || p.isMessage {
 		s.mu.Unlock()
-		return s.launchLater(p, inline)
+		return s.launchLater(p, callerWaits)
 	}
 
 	queued, err := p.comm.runOrDefer(p)
 	if queued != nil {
-		s.enqueue(queued, inline)
+		s.enqueue(queued, callerWaits)
 	}
 
 	if err != nil && !errors.Is(err, driver.ErrClosed) {
@@ -256,7 +256,7 @@ func (s *stream) waitBrieflyForIdle() {
 	}
 }
 
-func (s *stream) launchLater(p *plan, inline bool) error {
+func (s *stream) launchLater(p *plan, callerWaits bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -265,14 +265,14 @@ func (s *stream) launchLater(p *plan, inline bool) error {
 	case s.capture != nil:
 		s.capture.recordCall(p)
 	case p.Operation.PointToPoint():
-		return s.startMessage(p, inline)
+		return s.startMessage(p, callerWaits)
 	default:
 		w, err := p.comm.newDeferredCall(p)
 		if err != nil {
 			return s.refuse(err)
 		}
 
-		s.enqueue(w, inline)
+		s.enqueue(w, callerWaits)
 	}
 
 	return nil
@@ -280,19 +280,19 @@ func (s *stream) launchLater(p *plan, inline bool) error {
 
 // startMessage transfers as much as possible of a message without waiting, and queues the rest. The
 // caller must hold s.mu.
-func (s *stream) startMessage(p *plan, inline bool) error {
+func (s *stream) startMessage(p *plan, callerWaits bool) error {
 	t, err := p.newMessageWork()
 	if err != nil {
 		return s.refuse(err)
 	}
 
 	if s.busyPeriod == nil && s.err == nil {
-		if done, err := t.transferNow(inline); done || err != nil {
+		if done, err := t.transferNow(callerWaits); done || err != nil {
 			s.err, s.reported = err, true
 			return err
 		}
 
-		if r, ok := t.(*recvCall); ok && !inline && r.canBeLate() {
+		if r, ok := t.(*recvCall); ok && !callerWaits && r.canBeLate() {
 			s.enqueue(r, true)
 			s.deferred, s.lazy = false, &lazyRecv{s, r}
 			s.device.lateStarts.add(s.lazy.stopWaiting)
@@ -300,7 +300,7 @@ func (s *stream) startMessage(p *plan, inline bool) error {
 		}
 	}
 
-	s.enqueue(t, inline)
+	s.enqueue(t, callerWaits)
 	return nil
 }
 
