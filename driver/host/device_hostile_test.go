@@ -16,53 +16,53 @@ import (
 	"symmem/internal/sys"
 )
 
-// rankPair holds two ranks in this process. Each fetches the files of the other's segments from a
-// Unix socket.
+// rankPair holds two ranks in this process, which are connected by Unix sockets.
 type rankPair struct {
 	t       *testing.T
 	ctx     context.Context
 	store   *drivertest.Store // for rendezvous
 	devices [2]*Device
-	groups  [2]driver.Communicator // by rank; nil before connect
+	groups  [2]driver.Communicator // nil before connect
 }
 
 func newRankPair(t *testing.T) *rankPair {
 	t.Helper()
-	return newRankPairWithWaitHook(t, nil)
+	var noHook func() error
+	return newRankPairWithWaitHook(t, noHook)
 }
 
-// While rank 0 waits for rank 1, it calls waitHook repeatedly.
+// newRankPairWithWaitHook returns a pair in which rank 0 calls waitHook repeatedly during waits.
 func newRankPairWithWaitHook(t *testing.T, waitHook func() error) *rankPair {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
-	d := &rankPair{t: t, ctx: ctx, store: &drivertest.Store{}}
-	d.devices[0] = d.open(0, waitHook)
-	d.devices[1] = d.open(1, nil)
+	pair := &rankPair{t: t, ctx: ctx, store: &drivertest.Store{}}
+	pair.devices[0] = pair.open(0, waitHook)
+	pair.devices[1] = pair.open(1, nil)
 
 	t.Cleanup(func() {
 		defer cancel()
-		for rank, device := range d.devices {
-			if d.groups[rank] != nil {
-				failIfErr(t, d.groups[rank].Close())
+		for rank, device := range pair.devices {
+			if pair.groups[rank] != nil {
+				failIfErr(t, pair.groups[rank].Close())
 			}
 
 			failIfErr(t, device.Close())
 		}
 	})
-	return d
+	return pair
 }
 
-func (d *rankPair) open(rank int, waitHook func() error) *Device {
-	d.t.Helper()
-	device, err := Backend{}.Open(d.ctx, driver.Config{
-		Rank: rank, Size: 2, Store: d.store, Timeout: processTimeout, Interrupted: waitHook,
+func (pair *rankPair) open(rank int, waitHook func() error) *Device {
+	pair.t.Helper()
+	device, err := Backend{}.Open(pair.ctx, driver.Config{
+		Rank: rank, Size: 2, Store: pair.store, Timeout: processTimeout, Interrupted: waitHook,
 	})
-	failIfErr(d.t, err)
+	failIfErr(pair.t, err)
 	return device.(*Device)
 }
 
 // runOnBoth calls f concurrently for both ranks and returns the errors by rank.
-func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
+func (pair *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	result1 := make(chan error)
 	go func() { result1 <- f(1) }()
 	err0 := f(0)
@@ -70,43 +70,50 @@ func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	return [2]error{err0, err1}
 }
 
-func (d *rankPair) connect() {
-	d.t.Helper()
-	errs := d.runOnBoth(func(rank int) (err error) {
-		d.groups[rank], err = d.devices[rank].Connect(d.ctx, pairGroup(rank))
+// mustRunOnBoth is like runOnBoth, but fails the test after an error.
+func (pair *rankPair) mustRunOnBoth(f func(rank int) error) {
+	pair.t.Helper()
+	for _, err := range pair.runOnBoth(f) {
+		failIfErr(pair.t, err)
+	}
+}
+
+func (pair *rankPair) connect() {
+	pair.t.Helper()
+	pair.mustRunOnBoth(func(rank int) (err error) {
+		pair.groups[rank], err = pair.devices[rank].Connect(pair.ctx, pairGroup(rank))
 		return err
 	})
-	for _, err := range errs {
-		failIfErr(d.t, err)
-	}
 }
 
 func pairGroup(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "pair", Ranks: []int{0, 1}, Rank: rank, Check: true}
 }
 
-func (d *rankPair) segment(rank int, granules int64) *segment {
-	d.t.Helper()
+// segment returns a segment of granules * granularity bytes.
+func (pair *rankPair) segment(rank int, granules int64) *segment {
+	pair.t.Helper()
 	bytes := granules * granularity
-	arena, err := d.devices[rank].NewArena(bytes)
-	failIfErr(d.t, err)
-	s, err := arena.Map(0, bytes)
-	failIfErr(d.t, err)
-	d.t.Cleanup(func() {
-		failIfErr(d.t, s.Unmap())
-		failIfErr(d.t, arena.Close())
+	arena, err := pair.devices[rank].NewArena(bytes)
+	failIfErr(pair.t, err)
+	const offset = 0
+	s, err := arena.Map(offset, bytes)
+	failIfErr(pair.t, err)
+	pair.t.Cleanup(func() {
+		failIfErr(pair.t, s.Unmap())
+		failIfErr(pair.t, arena.Close())
 	})
 	return s.(*segment)
 }
 
-func (d *rankPair) segments(granules int64) [2]*segment {
-	d.t.Helper()
-	return [2]*segment{d.segment(0, granules), d.segment(1, granules)}
+func (pair *rankPair) segments(granules int64) [2]*segment {
+	pair.t.Helper()
+	return [2]*segment{pair.segment(0, granules), pair.segment(1, granules)}
 }
 
-func (d *rankPair) register(key driver.SegmentKey, segments [2]*segment) [2]error {
-	return d.runOnBoth(func(rank int) error {
-		_, err := d.groups[rank].Register(d.ctx, key, segments[rank])
+func (pair *rankPair) register(key driver.SegmentKey, segments [2]*segment) [2]error {
+	return pair.runOnBoth(func(rank int) error {
+		_, err := pair.groups[rank].Register(pair.ctx, key, segments[rank])
 		return err
 	})
 }
@@ -119,9 +126,10 @@ func failIfErr(t *testing.T, err error) {
 }
 
 func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
-	d := newRankPair(t)
-	address := d.devices[0].machine.Address()
-	wrongTokenClient, err := handoff.Dial(d.ctx, address, handoff.Token{1})
+	pair := newRankPair(t)
+	address := pair.devices[0].machine.Address()
+	wrongToken := handoff.Token{1}
+	wrongTokenClient, err := handoff.Dial(pair.ctx, address, wrongToken)
 	failIfErr(t, err)
 	defer wrongTokenClient.Close()
 	invalidClient, err := net.Dial("unix", address)
@@ -132,18 +140,18 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	incompleteClient, err := net.Dial("unix", address)
 	failIfErr(t, err)
 	defer incompleteClient.Close()
-	const validPrefix = "SM01"
-	_, err = incompleteClient.Write([]byte(validPrefix))
+	const startOfRequest = "SM01"
+	_, err = incompleteClient.Write([]byte(startOfRequest))
 	failIfErr(t, err)
 
-	d.connect()
-	key := driver.SegmentKey{Pool: 5, Ordinal: 6}
-	for _, err := range d.register(key, d.segments(1)) {
+	pair.connect()
+	key := driver.SegmentKey{Pool: 5, Ordinal: 6} // arbitrary
+	for _, err := range pair.register(key, pair.segments(1)) {
 		failIfErr(t, err)
 	}
 
-	validFileKey := d.groups[0].(*communicator).fileKey(key)
-	_, err = wrongTokenClient.Fetch(d.ctx, validFileKey)
+	validFileKey := pair.groups[0].(*communicator).fileKey(key)
+	_, err = wrongTokenClient.Fetch(pair.ctx, validFileKey)
 	if !errors.Is(err, handoff.ErrRefused) {
 		t.Errorf("Fetch with a wrong token: got %v, want ErrRefused", err)
 	}
@@ -154,24 +162,25 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	}
 }
 
-// Rank 1 would get SIGBUS if it accessed the second half of the segment.
+// A file that is smaller than its segment must not be mapped: an access past its end kills the
+// process.
 func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
-	segments := d.segments(2)
+	pair := newRankPair(t)
+	pair.connect()
+	segments := pair.segments(2)
 	smallFile, err := sys.Memfd("small", granularity)
 	failIfErr(t, err)
-	rightFile := segments[0].file
-	defer rightFile.Close()
+	replacedFile := segments[0].file
+	defer replacedFile.Close()
 	segments[0].file = smallFile
 	want := fmt.Sprintf("%d bytes instead of %d", granularity, 2*granularity)
-	errs := d.register(driver.SegmentKey{Pool: 1}, segments)
+	errs := pair.register(driver.SegmentKey{Pool: 1}, segments)
 	for rank, err := range errs {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("rank %d: Register = %v, want an error with %q", rank, err, want)
 		}
 
-		windows := d.groups[rank].(*communicator).windows
+		windows := pair.groups[rank].(*communicator).windows
 		if len(windows) != 0 {
 			t.Errorf("rank %d has %d windows after the error, want 0", rank, len(windows))
 		}
@@ -205,13 +214,13 @@ func TestDeviceCloseRemovesSocketAndDescriptors(t *testing.T) {
 	countBefore := countDescriptors()
 	var address string
 	t.Run("open and close", func(t *testing.T) {
-		d := newRankPair(t) // closed at the end of the subtest
-		d.connect()
-		for _, err := range d.register(driver.SegmentKey{}, d.segments(1)) {
+		pair := newRankPair(t) // closed at the end of the subtest
+		pair.connect()
+		for _, err := range pair.register(driver.SegmentKey{}, pair.segments(1)) {
 			failIfErr(t, err)
 		}
 
-		address = d.devices[0].machine.Address()
+		address = pair.devices[0].machine.Address()
 	})
 	if conn, err := net.Dial("unix", address); err == nil {
 		t.Error("the socket still accepts connections")

@@ -11,41 +11,52 @@ import (
 	"symmem/driver"
 )
 
-// A late Recv is launched before its message is sent. It is completed by a caller that waits for
-// the stream or an event or, without such a caller, by a worker goroutine.
+// These tests launch a Recv before its message is sent. The first caller that waits for the stream
+// or an event receives the message. Without such a caller, a worker goroutine receives it.
 
-// launchRecv queues a Recv from the other rank on a new stream, and records an event after it.
-func (d *rankPair) launchRecv(rank int, dst []byte) (*stream, *event) {
-	d.t.Helper()
-	plan, err := driver.Prepare(d.groups[rank], driver.Call{
-		Operation: driver.Recv, DataType: driver.Uint8, Count: int64(len(dst)), Root: 1 - rank,
+// messageBytes is an arbitrary size below that of a pipe.
+const messageBytes = 1000
+
+// prepareRecv returns the plan of a Recv on rank 0.
+func (pair *rankPair) prepareRecv(dst []byte) *plan {
+	pair.t.Helper()
+	const sender = 1
+	p, err := driver.Prepare(pair.groups[0], driver.Call{
+		Operation: driver.Recv, DataType: driver.Uint8, Count: int64(len(dst)), Root: sender,
 		Recv: uintptr(unsafe.Pointer(&dst[0])), Keep: dst,
 	})
-	failIfErr(d.t, err)
-	s, err := d.devices[rank].NewStream()
-	failIfErr(d.t, err)
-	failIfErr(d.t, d.groups[rank].Launch(s, plan))
+	failIfErr(pair.t, err)
+	return p.(*plan)
+}
+
+// launchRecv queues a Recv of rank 0 on a new stream, and records an event after it.
+func (pair *rankPair) launchRecv(dst []byte) (*stream, *event) {
+	pair.t.Helper()
+	s, err := pair.devices[0].NewStream()
+	failIfErr(pair.t, err)
+	failIfErr(pair.t, pair.groups[0].Launch(s, pair.prepareRecv(dst)))
 	e := &event{}
-	failIfErr(d.t, s.Record(e))
+	failIfErr(pair.t, s.Record(e))
 	return s.(*stream), e
 }
 
 func TestRecvEndsWithoutWaiter(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
-	const size = 1000
-	message1 := make([]byte, size)
-	message2 := make([]byte, size)
-	_, e := d.launchRecv(0, message1)
-	s, _ := d.launchRecv(0, message2)
+	pair := newRankPair(t)
+	pair.connect()
+	message1 := make([]byte, messageBytes)
+	message2 := make([]byte, messageBytes)
+	_, recv1Event := pair.launchRecv(message1)
+	stream2, _ := pair.launchRecv(message2)
 	hasRun := make(chan struct{}) // closed by the work after the second Recv
-	failIfErr(t, s.Host(func() { close(hasRun) }))
-	want := bytes.Repeat([]byte{7}, size)
+	failIfErr(t, stream2.Host(func() { close(hasRun) }))
+	const sentByte = 7
+	want := bytes.Repeat([]byte{sentByte}, messageBytes)
 	for range 2 {
-		failIfErr(t, d.send(1, driver.Call{Count: size}, want))
+		failIfErr(t, pair.send(1, driver.Call{Count: messageBytes}, want))
 	}
 
-	for deadline := time.Now().Add(processTimeout); !e.Done(); {
+	deadline := time.Now().Add(processTimeout)
+	for !recv1Event.Done() {
 		if time.Now().After(deadline) {
 			t.Fatal("the event is not done")
 		}
@@ -56,36 +67,36 @@ func TestRecvEndsWithoutWaiter(t *testing.T) {
 	<-hasRun
 	for i, got := range [][]byte{message1, message2} {
 		if !bytes.Equal(got, want) {
-			t.Errorf("message %d begins with %v, want only bytes of 7", i+1, got[:3])
+			t.Errorf("message %d begins with %v, want only bytes of %d", i+1, got[:3], sentByte)
 		}
 	}
 }
 
-// Every caller waits until the message has arrived, whichever of them receives it.
+// No wait ends before the message has arrived, even if another caller receives the message.
 func TestSeveralCallersWaitForRecv(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
+	pair := newRankPair(t)
+	pair.connect()
 	const rounds = 200 // many, because timing decides which caller receives
 	const growthPerRound = 2000
 	const pipeBytes = pipeFrames * frameBytes
-	const maxSize = 2 * pipeBytes // covers messages that do not fit into the pipe
+	const maxSize = 2 * pipeBytes // does not fit into the pipe
 	for round := range rounds {
-		size := 1 + round*growthPerRound%maxSize
+		size := 1 + (round*growthPerRound)%maxSize
 		sent := bytes.Repeat([]byte{byte(round)}, size)
 		got := make([]byte, size)
-		s, e := d.launchRecv(0, got)
-		other, err := d.devices[0].NewStream()
+		s, e := pair.launchRecv(got)
+		other, err := pair.devices[0].NewStream()
 		failIfErr(t, err)
 		waits := []func() error{
-			func() error { return e.Synchronize(d.ctx) },
-			func() error { return e.Synchronize(d.ctx) },
-			func() error { return s.Synchronize(d.ctx) },
+			func() error { return e.Synchronize(pair.ctx) },
+			func() error { return e.Synchronize(pair.ctx) },
+			func() error { return s.Synchronize(pair.ctx) },
 			func() error {
 				if err := other.Wait(e); err != nil {
 					return err
 				}
 
-				return other.Synchronize(d.ctx)
+				return other.Synchronize(pair.ctx)
 			},
 		}
 		errs := make(chan error)
@@ -100,7 +111,7 @@ func TestSeveralCallersWaitForRecv(t *testing.T) {
 			}()
 		}
 
-		failIfErr(t, d.send(1, driver.Call{Count: int64(size)}, sent))
+		failIfErr(t, pair.send(1, driver.Call{Count: int64(size)}, sent))
 		for range waits {
 			failIfErr(t, <-errs)
 		}
@@ -108,31 +119,25 @@ func TestSeveralCallersWaitForRecv(t *testing.T) {
 }
 
 func TestRecvFailsWhileNobodyWaits(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
-	_, e := d.launchRecv(0, make([]byte, 1000))
-	fault := d.groups[0].(*communicator).Fail(driver.ErrAborted)
+	pair := newRankPair(t)
+	pair.connect()
+	_, e := pair.launchRecv(make([]byte, messageBytes))
+	fault := pair.groups[0].(*communicator).Fail(driver.ErrAborted)
 	if fault == nil {
 		t.Error("Fail = nil, want the fault of the group")
 	}
 
-	if err := e.Synchronize(d.ctx); err == nil {
+	if err := e.Synchronize(pair.ctx); err == nil {
 		t.Errorf("Synchronize = nil after the fault %v, want an error", fault)
 	}
 }
 
-// A failed Recv removes its buffer from the pipe, because the caller may reuse it.
+// A failed Recv removes its buffer from the pipe, because the caller may reuse the buffer.
 func TestFailedRecvIsDetached(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
-	c := d.groups[0].(*communicator)
-	dst := make([]byte, 1000)
-	p, err := driver.Prepare(c, driver.Call{
-		Operation: driver.Recv, DataType: driver.Uint8, Count: int64(len(dst)), Root: 1,
-		Recv: uintptr(unsafe.Pointer(&dst[0])), Keep: dst,
-	})
-	failIfErr(t, err)
-	work, err := p.(*plan).newMessageWork()
+	pair := newRankPair(t)
+	pair.connect()
+	c := pair.groups[0].(*communicator)
+	work, err := pair.prepareRecv(make([]byte, messageBytes)).newMessageWork()
 	failIfErr(t, err)
 	r := work.(*recvCall)
 	const callerWaits = false
@@ -151,8 +156,8 @@ func TestFailedRecvIsDetached(t *testing.T) {
 	}
 
 	pipe.mu.Unlock()
-	_ = c.Fail(driver.ErrAborted) // returns the fault
-	if done, err := r.receiveForWaiter(d.ctx); done || err == nil {
+	_ = c.Fail(driver.ErrAborted) // the test does not need the fault
+	if done, err := r.receiveForWaiter(pair.ctx); done || err == nil {
 		t.Errorf("receiveForWaiter = %v, %v; want false and the fault", done, err)
 	}
 

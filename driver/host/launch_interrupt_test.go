@@ -24,33 +24,33 @@ func interruptCaller(t *testing.T, interrupt func() error) {
 	t.Helper()
 	var launching atomic.Bool // set after connect, whose waits also call the hook
 	var polls atomic.Int32
-	d := newRankPairWithWaitHook(t, func() error {
+	pair := newRankPairWithWaitHook(t, func() error {
 		if !launching.Load() || polls.Add(1) < 3 {
 			return nil
 		}
 
 		return interrupt()
 	})
-	d.connect()
+	pair.connect()
 	var plans [2]*plan
 	for rank := range plans {
-		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
+		p, err := driver.Prepare(pair.groups[rank], driver.Call{Operation: driver.Barrier})
 		failIfErr(t, err)
 		plans[rank] = p.(*plan)
 		plans[rank].useWindows = true // adds a second step
 	}
 
-	d.groups[1].(*communicator).postFirstStep(plans[1])
-	s, err := d.devices[0].NewStream()
+	pair.groups[1].(*communicator).postFirstStep(plans[1])
+	s, err := pair.devices[0].NewStream()
 	failIfErr(t, err)
 	launching.Store(true)
-	err = d.groups[0].Launch(s, plans[0])
+	err = pair.groups[0].Launch(s, plans[0])
 	if !errors.Is(err, driver.ErrInterrupted) || polls.Load() != 3 {
 		t.Errorf("Launch polled %d times and returned %v; want 3 and ErrInterrupted", polls.Load(),
 			err)
 	}
 
-	if cause := d.groups[0].Cause(); !errors.Is(cause, driver.ErrInterrupted) {
+	if cause := pair.groups[0].Cause(); !errors.Is(cause, driver.ErrInterrupted) {
 		t.Errorf("Cause() = %v, want ErrInterrupted", cause)
 	}
 

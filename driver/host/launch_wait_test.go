@@ -8,39 +8,40 @@ import (
 	"symmem/driver/drivertest"
 )
 
-func (d *rankPair) barrierPlan(rank int) (*stream, driver.Plan, error) {
-	newStream, err := d.devices[rank].NewStream()
+func (pair *rankPair) barrierPlan(rank int) (*stream, driver.Plan, error) {
+	newStream, err := pair.devices[rank].NewStream()
 	if err != nil {
 		return nil, nil, err
 	}
 
-	p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
+	p, err := driver.Prepare(pair.groups[rank], driver.Call{Operation: driver.Barrier})
 	return newStream.(*stream), p, err
 }
 
-// awaitSleepOf waits until the peer sleeps in a collective.
-func (d *rankPair) awaitSleepOf(sleeper int) {
-	otherRank := 1 - sleeper
-	group := d.groups[otherRank].(*communicator)
-	for !group.IsAsleep(sleeper) {
+// waitForPeerSleep is called on a rank and waits until the peer sleeps in a collective.
+func (pair *rankPair) waitForPeerSleep(rank int) {
+	peer := 1 - rank
+	group := pair.groups[rank].(*communicator)
+	for !group.IsAsleep(peer) {
 		runtime.Gosched()
 	}
 }
 
 func TestLaunchWakesSleepingRank(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
-	for _, err := range d.runOnBoth(func(rank int) error {
-		s, barrier, err := d.barrierPlan(rank)
+	pair := newRankPair(t)
+	pair.connect()
+	const waker, sleeper = 0, 1
+	pair.mustRunOnBoth(func(rank int) error {
+		s, barrier, err := pair.barrierPlan(rank)
 		if err != nil {
 			return err
 		}
 
-		if rank == 0 {
-			d.awaitSleepOf(1)
+		if rank == waker {
+			pair.waitForPeerSleep(rank)
 		}
 
-		if err := d.groups[rank].Launch(s, barrier); err != nil {
+		if err := pair.groups[rank].Launch(s, barrier); err != nil {
 			return err
 		}
 
@@ -49,19 +50,16 @@ func TestLaunchWakesSleepingRank(t *testing.T) {
 		}
 
 		return s.Close()
-	}) {
-		failIfErr(t, err)
-	}
-
-	if d.groups[0].(*communicator).IsAsleep(1) {
-		t.Error("IsAsleep(1) = true after the collective, want false")
+	})
+	if pair.groups[waker].(*communicator).IsAsleep(sleeper) {
+		t.Error("IsAsleep = true after the collective, want false")
 	}
 }
 
-// The group has only one rank, so that no allocations of peers are counted.
 func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	d, err := Backend{}.Open(t.Context(), driver.Config{
-		Size: 1, Store: &drivertest.Store{}, Timeout: processTimeout,
+		Size:  1, // AllocsPerRun would count allocations of peers, too
+		Store: &drivertest.Store{}, Timeout: processTimeout,
 	})
 	failIfErr(t, err)
 	defer func() { failIfErr(t, d.Close()) }()
@@ -93,25 +91,26 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// If peers are late, LaunchInline leaves the collective to the caller's Synchronize.
+// If a peer is late, LaunchInline leaves the collective to the caller's Synchronize.
 func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
-	for _, err := range d.runOnBoth(func(rank int) error {
-		s, barrier, err := d.barrierPlan(rank)
+	pair := newRankPair(t)
+	pair.connect()
+	const lateRank = 1
+	pair.mustRunOnBoth(func(rank int) error {
+		s, barrier, err := pair.barrierPlan(rank)
 		if err != nil {
 			return err
 		}
 
-		if rank == 1 {
-			d.awaitSleepOf(0)
+		if rank == lateRank {
+			pair.waitForPeerSleep(rank)
 		}
 
-		if err := d.groups[rank].(driver.InlineLauncher).LaunchInline(s, barrier); err != nil {
+		if err := pair.groups[rank].(driver.InlineLauncher).LaunchInline(s, barrier); err != nil {
 			return err
 		}
 
-		if rank == 1 {
+		if rank == lateRank {
 			if err := s.Synchronize(t.Context()); err != nil {
 				return err
 			}
@@ -137,7 +136,5 @@ func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 		}
 
 		return s.Close()
-	}) {
-		failIfErr(t, err)
-	}
+	})
 }

@@ -18,8 +18,9 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// These tests start each rank as a process that loops over collectives, for example, and kill or
-// stop one rank, the victim. Processes print "open", "running" and "outcome" as lines of JSON.
+// These tests start each rank as a process, and kill or stop one of them, the victim. A process
+// runs a program, such as a loop of collectives, and prints the events "open", "running" and
+// "outcome" as lines of JSON.
 
 // processTimeout is longer than any wait that should succeed.
 const processTimeout = 60 * time.Second
@@ -34,11 +35,12 @@ type process struct {
 	rank    int
 	command *exec.Cmd
 	input   io.Closer      // standard input; closing it ends the process
-	lines   *bufio.Scanner // standard output, one output per line
+	lines   *bufio.Scanner // standard output; one event per line
 	address string         // Unix socket from which peers fetch shared memory
 }
 
-// startProcesses returns when all ranks run the program. timeout limits their waits for each other.
+// startProcesses starts the ranks and waits until all run the program. timeout limits the waits of
+// a rank for its peers.
 func startProcesses(t *testing.T, size int, program string, timeout time.Duration) *processes {
 	t.Helper()
 	socket := "unix:" + filepath.Join(t.TempDir(), "store")
@@ -50,7 +52,7 @@ func startProcesses(t *testing.T, size int, program string, timeout time.Duratio
 	t.Cleanup(func() { _ = server.Close() })
 	ps := &processes{t: t}
 	for rank := range size {
-		p := start(t, rank, []string{
+		p := startProcess(t, rank, []string{
 			programVariable + "=" + program,
 			storeVariable + "=" + socket,
 			fmt.Sprintf("%s=%d %d", rankVariable, rank, size),
@@ -70,8 +72,8 @@ func startProcesses(t *testing.T, size int, program string, timeout time.Duratio
 	return ps
 }
 
-// start runs this test binary as a rank, with additional environment variables.
-func start(t *testing.T, rank int, environment []string) *process {
+// startProcess runs this test binary with additional environment variables, which make it a rank.
+func startProcess(t *testing.T, rank int, environment []string) *process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
 	self, err := os.Executable()
@@ -105,7 +107,7 @@ func start(t *testing.T, rank int, environment []string) *process {
 	return p
 }
 
-// waitFor returns the next output for the event, and skips earlier outputs.
+// waitFor returns the output of the next event of the given name.
 func (p *process) waitFor(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
@@ -135,15 +137,16 @@ func (p *process) signal(s syscall.Signal) {
 }
 
 // checkErrorsNameVictim checks that at least one survivor got an error of the given kind that names
-// the victim, and that all survivors then took part in an exchange on the fault lane.
+// the victim. All survivors must then have taken part in an exchange, which still works on the
+// fault lane.
 func (ps *processes) checkErrorsNameVictim(kind string, victim int) {
 	ps.t.Helper()
-	namingErrors := 0
 	wantPresent := make([]bool, len(ps.all))
 	for rank := range wantPresent {
 		wantPresent[rank] = rank != victim
 	}
 
+	namingErrors := 0
 	for _, p := range ps.all {
 		if p.rank == victim {
 			continue
@@ -219,7 +222,8 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 	ps.checkErrorsNameVictim("late", victim)
 	stopped.signal(syscall.SIGCONT)
 	outcome := stopped.waitFor("outcome")
-	if outcome.Kind == "close" || outcome.Kind == "start" {
+	failedOutsideCall := outcome.Kind == "close" || outcome.Kind == "start"
+	if failedOutsideCall {
 		t.Errorf("the stopped rank got a %q error (%s), want an error of its call", outcome.Kind,
 			outcome.Text)
 	}

@@ -21,15 +21,15 @@ func TestInvalidFrameFailsGroup(t *testing.T) {
 		"missing first part":        func(h *frameHeader) { h.offset = 4 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newRankPair(t)
-			d.connect()
-			sender := d.groups[0].(*communicator)
+			pair := newRankPair(t)
+			pair.connect()
+			sender := pair.groups[0].(*communicator)
 			f := &sender.pipe(0, 1).frames[1]
 			f.header = good
 			corrupt(&f.header)
 			spin.StoreRelease64(&f.posted, 1)
 			got := make([]byte, 16)
-			err := d.receive(1, driver.Call{Tag: 3, Count: 8}, got)
+			err := pair.receive(1, driver.Call{Tag: 3, Count: 8}, got)
 			if err == nil || !strings.Contains(err.Error(), "sent an invalid frame") {
 				t.Errorf("got %v, want an error about an invalid frame", err)
 			}
@@ -42,34 +42,34 @@ func TestInvalidFrameFailsGroup(t *testing.T) {
 }
 
 // receive runs a Recv from the other rank. call holds the Count and, if not 0, the Tag.
-func (d *rankPair) receive(rank int, call driver.Call, dst []byte) error {
+func (pair *rankPair) receive(rank int, call driver.Call, dst []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Recv, driver.Uint8, 1-rank
 	call.Recv, call.Keep = uintptr(unsafe.Pointer(&dst[0])), dst
-	return d.run(rank, call)
+	return pair.run(rank, call)
 }
 
 // send runs a Send to the other rank. call holds the Count and, if not 0, the Tag.
-func (d *rankPair) send(rank int, call driver.Call, src []byte) error {
+func (pair *rankPair) send(rank int, call driver.Call, src []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Send, driver.Uint8, 1-rank
 	call.Send, call.Keep = uintptr(unsafe.Pointer(&src[0])), src
-	return d.run(rank, call)
+	return pair.run(rank, call)
 }
 
 // run runs a call on a new stream and waits for it. It may be called in any goroutine.
-func (d *rankPair) run(rank int, call driver.Call) error {
-	plan, err := driver.Prepare(d.groups[rank], call)
+func (pair *rankPair) run(rank int, call driver.Call) error {
+	plan, err := driver.Prepare(pair.groups[rank], call)
 	if err != nil {
 		return err
 	}
 
-	s, err := d.devices[rank].NewStream()
+	s, err := pair.devices[rank].NewStream()
 	if err != nil {
 		return err
 	}
 
-	if err := d.groups[rank].Launch(s, plan); err != nil {
+	if err := pair.groups[rank].Launch(s, plan); err != nil {
 		return err
 	}
 
-	return s.Synchronize(d.ctx)
+	return s.Synchronize(pair.ctx)
 }

@@ -16,16 +16,16 @@ import (
 // backlog, which a goroutine sends once the receiver reads.
 
 // sendPipe returns the pipe through which rank 0 sends messages to rank 1.
-func (d *rankPair) sendPipe() *sendPipe {
-	return &d.groups[0].(*communicator).messages.sendPipes[1]
+func (pair *rankPair) sendPipe() *sendPipe {
+	return &pair.groups[0].(*communicator).messages.sendPipes[1]
 }
 
 // TestSendsWithoutReceiverAreStored sends several messages before the receiver reads any. The
 // Sends must complete, the messages must arrive unchanged although their buffer has been
 // overwritten, and both ranks must then free the memory that stored the messages.
 func TestSendsWithoutReceiverAreStored(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
+	pair := newRankPair(t)
+	pair.connect()
 	const messages, size = 3, 5<<20 + 7 // much larger than the pipe, and not whole frames
 	setContents := func(data []byte, message int) {
 		for j := range data {
@@ -35,10 +35,10 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	data := make([]byte, size)
 	for i := range messages {
 		setContents(data, i)
-		failIfErr(t, d.send(0, driver.Call{Count: size}, data))
+		failIfErr(t, pair.send(0, driver.Call{Count: size}, data))
 	}
 
-	pipe := d.sendPipe()
+	pipe := pair.sendPipe()
 	backlogSent := pipe.backlogSentChannel()
 	if backlogSent == nil {
 		t.Fatal("the sender stores no message for the receiver")
@@ -46,7 +46,7 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 
 	got := make([]byte, size)
 	for i := range messages {
-		failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
+		failIfErr(t, pair.receive(1, driver.Call{Count: size}, got))
 		setContents(data, i)
 		if !bytes.Equal(got, data) {
 			t.Fatalf("message %d has the wrong contents", i)
@@ -61,7 +61,7 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 			len(pipe.backlog))
 	}
 
-	if n := len(d.groups[1].(*communicator).messages.recvPipes[0].incoming); n != 0 {
+	if n := len(pair.groups[1].(*communicator).messages.recvPipes[0].incoming); n != 0 {
 		t.Errorf("the receiver stores %d messages, want none", n)
 	}
 }
@@ -72,9 +72,9 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 // Rank 1's Close needs a lock after it has left the group. A goroutine holds this lock until rank 0
 // has sent the message and has closed the group, too.
 func TestMessageDuringCloseIsReported(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
-	receiver := d.groups[1].(*communicator)
+	pair := newRankPair(t)
+	pair.connect()
+	receiver := pair.groups[1].(*communicator)
 	locked := make(chan struct{})  // closed when the goroutine holds the lock
 	release := make(chan struct{}) // closed to make the goroutine unlock
 	receiverResult := make(chan error)
@@ -97,8 +97,8 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 		}
 	}
 
-	failIfErr(t, d.send(0, driver.Call{Count: 8}, make([]byte, 8)))
-	senderErr := d.groups[0].Close()
+	failIfErr(t, pair.send(0, driver.Call{Count: 8}, make([]byte, 8)))
+	senderErr := pair.groups[0].Close()
 	close(release)
 	receiverErr := <-receiverResult
 	var messageErr *driver.MessageError
@@ -111,14 +111,14 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 // TestCloseSendsStoredMessages closes the sender's group before the receiver has read its message.
 // Close must wait until the receiver has the whole message.
 func TestCloseSendsStoredMessages(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
+	pair := newRankPair(t)
+	pair.connect()
 	const size = 3 << 20
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
-	failIfErr(t, d.send(0, driver.Call{Count: size}, data))
+	failIfErr(t, pair.send(0, driver.Call{Count: size}, data))
 	closed := make(chan error)
-	go func() { closed <- d.groups[0].Close() }()
-	failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
+	go func() { closed <- pair.groups[0].Close() }()
+	failIfErr(t, pair.receive(1, driver.Call{Count: size}, got))
 	failIfErr(t, <-closed)
 	if !bytes.Equal(got, data) {
 		t.Error("the message has the wrong contents")
@@ -179,26 +179,26 @@ func TestSendWaitRestartsWhenReceiverReadsFrame(t *testing.T) {
 // up to a second. If each Send did, the collective would time out after processTimeout.
 func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 	const messages, size = 100, 1 << 18
-	d := newRankPair(t)
-	d.connect()
-	d.sendPipe().backlogBytes = 1 << 50 // pretended; makes Sends wait as long as possible
+	pair := newRankPair(t)
+	pair.connect()
+	pair.sendPipe().backlogBytes = 1 << 50 // pretended; makes Sends wait as long as possible
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
-	for _, err := range d.runOnBoth(func(rank int) error {
+	for _, err := range pair.runOnBoth(func(rank int) error {
 		if rank == 0 {
 			for range messages {
-				if err := d.send(0, driver.Call{Count: size}, data); err != nil {
+				if err := pair.send(0, driver.Call{Count: size}, data); err != nil {
 					return err
 				}
 			}
 		}
 
-		return d.run(rank, driver.Call{Operation: driver.Barrier})
+		return pair.run(rank, driver.Call{Operation: driver.Barrier})
 	}) {
 		failIfErr(t, err)
 	}
 
 	for range messages {
-		failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
+		failIfErr(t, pair.receive(1, driver.Call{Count: size}, got))
 	}
 }
 
@@ -208,7 +208,7 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	var isSending atomic.Bool           // set once the Send has stored its message
 	var polls atomic.Int32              // calls of the hook since then
 	waitingAgain := make(chan struct{}) // closed at the second of these calls
-	d := newRankPairWithWaitHook(t, func() error {
+	pair := newRankPairWithWaitHook(t, func() error {
 		if !isSending.Load() {
 			return nil
 		}
@@ -222,20 +222,20 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 
 		return nil
 	})
-	d.connect()
+	pair.connect()
 	const size = 1 << 20
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
-	failIfErr(t, d.send(0, driver.Call{Count: size}, data))
+	failIfErr(t, pair.send(0, driver.Call{Count: size}, data))
 	isSending.Store(true)
 	select {
 	case <-waitingAgain:
-	case <-d.groups[0].Failed():
-		t.Fatal(d.groups[0].Cause())
-	case <-d.ctx.Done():
+	case <-pair.groups[0].Failed():
+		t.Fatal(pair.groups[0].Cause())
+	case <-pair.ctx.Done():
 		t.Fatal("the sender did not wait again")
 	}
 
-	failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
+	failIfErr(t, pair.receive(1, driver.Call{Count: size}, got))
 	if !bytes.Equal(got, data) {
 		t.Error("the message has the wrong contents")
 	}
@@ -244,22 +244,22 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 // TestSendingBacklogStopsWhenGroupFails makes a group fail, as a timeout would, while a message is
 // in the backlog. The goroutine that sends the backlog must then end.
 func TestSendingBacklogStopsWhenGroupFails(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
+	pair := newRankPair(t)
+	pair.connect()
 	const size = 1 << 20
-	failIfErr(t, d.send(0, driver.Call{Count: size}, make([]byte, size)))
-	backlogEnd := d.sendPipe().backlogSentChannel()
+	failIfErr(t, pair.send(0, driver.Call{Count: size}, make([]byte, size)))
+	backlogEnd := pair.sendPipe().backlogSentChannel()
 	if backlogEnd == nil {
 		t.Fatal("the sender stores no message for the receiver")
 	}
 
-	d.groups[0].Abort(&driver.TimeoutError{InCall: "AllReduce 12"})
+	pair.groups[0].Abort(&driver.TimeoutError{InCall: "AllReduce 12"})
 	select {
 	case <-backlogEnd:
-	case <-d.ctx.Done():
+	case <-pair.ctx.Done():
 		t.Error("the sender did not stop after the group had failed")
 	}
 
 	// Make rank 1 observe the fault. Otherwise, its Close would report the lost message.
-	d.groups[1].(*communicator).CheckPeers()
+	pair.groups[1].(*communicator).CheckPeers()
 }

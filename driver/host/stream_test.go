@@ -15,11 +15,11 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// Every concurrent caller of Synchronize gets the stream's error, because each may use the results.
+// Each concurrent caller of Synchronize may use the results, so each gets the error.
 func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
-	d := newRankPair(t)
+	pair := newRankPair(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, err := d.devices[0].NewStream()
+		s, err := pair.devices[0].NewStream()
 		failIfErr(t, err)
 		begin := make(chan struct{})
 		errs := make(chan error)
@@ -32,7 +32,7 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 			go func() { errs <- s.Synchronize(t.Context()) }()
 		}
 
-		// A caller that finds the stream locked sleeps, so let fake time pass before Wait.
+		// Let the fake time of synctest pass, because callers sleep while the stream is locked.
 		<-time.After(time.Second)
 		synctest.Wait()
 		close(begin)
@@ -48,7 +48,7 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 }
 
 func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
-	const bytes = 1 << 16
+	const bytes = 64 << 10 // arbitrary
 	for name, queue := range map[string]func(s *stream, slice, other uintptr) error{
 		"copy from the slice": func(s *stream, slice, other uintptr) error {
 			return s.Copy(other, slice, bytes)
@@ -63,14 +63,14 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 			begin := make(chan struct{})
 			other := make([]byte, bytes)
 			failIfErr(t, s.Host(func() { <-begin }))
-			// A closure, so that no variable of the test keeps the slice reachable.
-			sliceRef := func() weak.Pointer[byte] {
+			queueWithNewSlice := func() weak.Pointer[byte] {
 				slice := make([]byte, bytes)
 				sliceAddress := uintptr(unsafe.Pointer(&slice[0]))
 				otherAddress := uintptr(unsafe.Pointer(&other[0]))
 				failIfErr(t, queue(s, sliceAddress, otherAddress))
 				return weak.Make(&slice[0])
-			}()
+			}
+			sliceRef := queueWithNewSlice() // only the queued work refers to the slice
 			runtime.GC()
 			runtime.GC() // the first cycle may have begun earlier
 			if sliceRef.Value() == nil {
@@ -85,40 +85,40 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	}
 }
 
-// LaunchInline defers work to Synchronize, which fails during a capture, so BeginCapture makes a
-// goroutine run the work.
+// LaunchInline leaves work to Synchronize. BeginCapture must start that work, because Synchronize
+// fails during a capture.
 func TestCaptureStartsDeferredWork(t *testing.T) {
-	d := newRankPair(t)
-	d.connect()
+	pair := newRankPair(t)
+	pair.connect()
 	captureBegun := make(chan struct{})
-	for _, err := range d.runOnBoth(func(rank int) error {
-		newStream, err := d.devices[rank].NewStream()
+	const capturingRank, peer = 0, 1
+	pair.mustRunOnBoth(func(rank int) error {
+		newStream, err := pair.devices[rank].NewStream()
 		if err != nil {
 			return err
 		}
 
 		s := newStream.(*stream)
-		barrier, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
+		barrier, err := driver.Prepare(pair.groups[rank], driver.Call{Operation: driver.Barrier})
 		if err != nil {
 			return err
 		}
 
-		if rank == 1 {
+		if rank == peer {
 			<-captureBegun
-			launchErr := d.groups[1].Launch(s, barrier)
+			launchErr := pair.groups[peer].Launch(s, barrier)
 			syncErr := s.Synchronize(t.Context())
 			closeErr := s.Close()
 			return errors.Join(launchErr, syncErr, closeErr)
 		}
 
-		if err := d.groups[0].(driver.InlineLauncher).LaunchInline(s, barrier); err != nil {
+		launcher := pair.groups[capturingRank].(driver.InlineLauncher)
+		if err := launcher.LaunchInline(s, barrier); err != nil {
 			return err
 		}
 
 		return captureDuringDeferredWork(t, s, captureBegun)
-	}) {
-		failIfErr(t, err)
-	}
+	})
 }
 
 // captureDuringDeferredWork closes captureBegun, and ends the capture when the work has run.
@@ -162,7 +162,7 @@ func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	failIfErr(t, err)
 	defer func() { failIfErr(t, d.Close()) }()
 	device := d.(*Device)
-	limit := driver.NewLimit(time.Second) // changed below
+	limit := driver.NewLimit(time.Second) // replaced by the timeouts below
 	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "g", Ranks: []int{0}, Timeout: limit})
 	failIfErr(t, err)
 	for _, timeout := range []time.Duration{deviceTimeout / 2, 2 * deviceTimeout} {
@@ -178,10 +178,10 @@ func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	}
 }
 
-// An open stream returns its failure from one Synchronize, and a closed stream from every one.
+// Synchronize clears the failure of an open stream, but not of a closed one.
 func TestClosedStreamKeepsFailure(t *testing.T) {
-	d := newRankPair(t)
-	s, err := d.devices[0].NewStream()
+	pair := newRankPair(t)
+	s, err := pair.devices[0].NewStream()
 	failIfErr(t, err)
 	s.Fail(driver.ErrAborted)
 	failIfErr(t, s.Close()) // does not repeat the failure, which the caller of Fail knows
