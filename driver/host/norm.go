@@ -8,23 +8,22 @@ import (
 	"symmem/internal/reduce"
 )
 
-// normalizer computes RMS norms: it adds the residual to each row, which becomes the new residual,
-// divides the row by its root mean square, and multiplies it by weights:
+// normalizer computes RMS norms. For a row with a residual, weights, and a root mean square of 3:
 //
-//	(row + residual) / rms * weights = ((2 -2) + (1 -1)) / 3 * (2 1) = (2 -1)
+//	new residual  (2, -2) + (1, -1) = (3, -3)
+//	output        (3, -3) / 3 * (2, 1) = (2, -1)
 //
-// It adds in the order of the GPU kernels, so that all results have the same bits.
-//
-// The fields are buffers, which all calls reuse.
+// It adds in the order of the GPU kernels, so that the results have the same bits. All calls reuse
+// the buffers in the fields.
 type normalizer struct {
 	row        []float32            // the row that is being normalized
-	residuals  []float32            // residual of the row
+	residual   []float32            // residual of the row
 	weights    []float32            // weights of all rows, with the bias
 	roundedRow []uint16             // output for norms that return only quantized values
 	squareSums [threadCount]float32 // one per GPU thread
 }
 
-// normalize reads the sums of the ranks' rows from call.Recv.
+// normalize expects the sums of the ranks' rows in call.Recv.
 func (n *normalizer) normalize(call *plan) {
 	norm, t := call.Norm, call.DataType
 	hidden := int(norm.Hidden)
@@ -61,7 +60,7 @@ func (n *normalizer) allocate(hidden int) {
 	}
 
 	n.row = make([]float32, hidden)
-	n.residuals = make([]float32, hidden)
+	n.residual = make([]float32, hidden)
 	n.weights = make([]float32, hidden)
 	n.roundedRow = make([]uint16, hidden)
 }
@@ -73,18 +72,18 @@ func matrixRow[T uint8 | uint16](matrix uintptr, row, hidden int) []T {
 	return unsafe.Slice((*T)(unsafe.Add(pointer(matrix), row*rowBytes)), hidden)
 }
 
-// addResidual stores sums+residual, rounded to type t, in n.row and residual.
+// addResidual replaces n.row and residual with sums+residual, rounded to type t.
 func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 	toFloat32(t, n.row, sums)
-	toFloat32(t, n.residuals, residual)
-	for i, v := range n.residuals {
+	toFloat32(t, n.residual, residual)
+	for i, v := range n.residual {
 		n.row[i] += v
 	}
 
 	roundRow(t, n.row, residual)
 }
 
-// scaleRow stores n.row*weights/rms, rounded to type t, in n.row and output.
+// scaleRow replaces n.row and output with n.row*weights/rms, rounded to type t.
 func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint16) {
 	// The conversions to float32 prevent fused multiply-adds, which would round differently.
 	meanSquare := float32(n.sumSquares() * float32(1/float32(len(n.row))))
@@ -106,37 +105,49 @@ const (
 func (n *normalizer) sumSquares() float32 {
 	sums := &n.squareSums
 	clear(sums[:])
-	for first := 0; first < len(n.row); first += driver.NormUnit {
-		pack := first / driver.NormUnit
-		thread := pack % threadCount
+	addSquares(sums, n.row)
+	for firstThread := 0; firstThread < threadCount; firstThread += threadsPerWarp {
+		foldWarp(sums[firstThread : firstThread+threadsPerWarp])
+	}
+
+	addWarps(sums)
+	return sums[0]
+}
+
+// addSquares distributes the row to threads in units of driver.NormUnit elements.
+func addSquares(sums *[threadCount]float32, row []float32) {
+	for first := 0; first < len(row); first += driver.NormUnit {
+		unit := first / driver.NormUnit
+		thread := unit % threadCount
 		sum := &sums[thread]
-		for _, v := range n.row[first : first+driver.NormUnit] {
+		for _, v := range row[first : first+driver.NormUnit] {
 			// The square is exact in float64, because v was rounded to 16 bits. The sum therefore
 			// rounds like a fused multiply-add.
 			*sum = float32(float64(v)*float64(v) + float64(*sum))
 		}
 	}
+}
 
-	// Fold each warp in halves: 16 sums onto 16, then 8 onto 8.
+// foldWarp adds the sums of a warp's threads in halves: 16 sums onto 16, then 8 onto 8.
+func foldWarp(sums []float32) {
 	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
-		for warp := 0; warp < threadCount; warp += threadsPerWarp {
-			for i := warp; i < warp+distance; i++ {
-				sums[i] += sums[i+distance]
-			}
+		for i := range distance {
+			sums[i] += sums[i+distance]
 		}
 	}
+}
 
-	// Add neighboring warps, then neighboring pairs of warps.
+// addWarps adds the totals of neighboring warps, then those of neighboring pairs of warps.
+func addWarps(sums *[threadCount]float32) {
 	for distance := threadsPerWarp; distance < threadCount; distance *= 2 {
 		for i := 0; i < threadCount; i += 2 * distance {
 			sums[i] += sums[i+distance]
 		}
 	}
-
-	return sums[0]
 }
 
-// quantize stores n.row, divided by scales that it may have to compute, as 8-bit floats.
+// quantize divides n.row by its scales, and stores the results as 8-bit floats. Depending on
+// norm.Quant, it first computes the scales.
 func (n *normalizer) quantize(norm *driver.Norm, row int) {
 	quantized := matrixRow[uint8](norm.Quantized, row, len(n.row))
 	groupSize := len(n.row) // values that share a scale

@@ -8,51 +8,51 @@ import (
 
 // permutation is a queued Permute or Unpermute. Its slices keep Go memory reachable.
 //
-// Suppose that this rank received row a for its experts 0 and 1, row b for expert 1 and row c for
-// expert 0, each at an index called its place. Permute copies them for each expert: a c a b. Each
-// expert computes a row from each copy, and Unpermute adds the weighted results for each place.
-// Every row has TopK ids of experts, of which some can be on other ranks.
+// A row that this rank received has TopK expert ids. Suppose that row a is for experts 0 and 1, row
+// b for expert 1, and row c for expert 0. Permute groups copies of the rows by expert: a, c, a, b.
+// Each expert computes a row from each copy, and Unpermute adds the weighted results for each
+// received row. The index of a received row is called its place.
 type permutation struct {
 	driver.Permutation
-	dispatched []byte             // the received rows; only for Permute
-	from       driver.RouteLayout // of dispatched
-	rowBytes   int64              // size of a received row
-	permuted   []byte             // the copies, and the index of each id's copy
-	to         driver.PermutedLayout
-	computed   []byte // the computed rows; only for Unpermute
-	returned   []byte // the sums of computed rows; only for Unpermute
+	dispatched       []byte // the received rows; only for Permute
+	dispatchedLayout driver.RouteLayout
+	rowBytes         int64  // size of a received row
+	permuted         []byte // the copies, and the index of each id's copy
+	permutedLayout   driver.PermutedLayout
+	computed         []byte // the computed rows; only for Unpermute
+	returned         []byte // the sums of computed rows; only for Unpermute
 }
 
 func queuePermute(s driver.Stream, p *driver.Permutation) error {
-	own, err := hostStream(s)
+	target, err := hostStream(s)
 	if err != nil {
 		return err
 	}
 
 	call := newPermutation(p)
 	call.rowBytes, _ = p.RowBytes()
-	call.from = p.Route.Layout(p.Ranks, call.rowBytes)
-	call.dispatched = bytesAt(p.Dispatched, int(call.from.Bytes))
-	return own.submit(memoryWork(call.permute), alwaysReady)
+	call.dispatchedLayout = p.Route.Layout(p.Ranks, call.rowBytes)
+	call.dispatched = bytesAt(p.Dispatched, int(call.dispatchedLayout.Bytes))
+	return target.submit(memoryWork(call.permute), alwaysReady)
 }
 
 func queueUnpermute(s driver.Stream, p *driver.Permutation) error {
-	own, err := hostStream(s)
+	target, err := hostStream(s)
 	if err != nil {
 		return err
 	}
 
 	call := newPermutation(p)
 	_, computedBytes := p.RowBytes()
-	call.computed = bytesAt(p.Computed, int(call.to.Capacity*computedBytes))
+	call.computed = bytesAt(p.Computed, int(call.permutedLayout.Capacity*computedBytes))
 	call.returned = bytesAt(p.Returned, p.Ranks*int(p.Route.MaxTokens*computedBytes))
-	return own.submit(memoryWork(call.unpermute), alwaysReady)
+	return target.submit(memoryWork(call.unpermute), alwaysReady)
 }
 
 func newPermutation(p *driver.Permutation) *permutation {
 	layout := p.Layout()
 	return &permutation{
-		Permutation: *p, to: layout, permuted: bytesAt(p.Permuted, int(layout.Bytes)),
+		Permutation: *p, permutedLayout: layout, permuted: bytesAt(p.Permuted, int(layout.Bytes)),
 	}
 }
 
@@ -65,29 +65,35 @@ func part[T any](memory []byte, offset, count int64) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&memory[offset])), count)
 }
 
+// idCount returns the number of expert ids in dispatched, including unused ones.
+func (p *permutation) idCount() int64 {
+	places := int64(p.Ranks) * p.Route.MaxTokens
+	return places * int64(p.Route.TopK)
+}
+
 // permute runs a Permute in two passes: the first counts each expert's copies, the second copies.
 func (p *permutation) permute() {
-	idCount := int64(p.Ranks) * p.Route.MaxTokens * int64(p.Route.TopK)
-	weights := part[float32](p.dispatched, p.from.Weights, idCount)
-	permutedWeights := part[float32](p.permuted, p.to.Weights, p.to.Capacity)
-	indexes := part[int32](p.permuted, p.to.Places, idCount) // of the copy, by id
-	experts := part[int32](p.permuted, p.to.Experts, p.to.Capacity)
-	p.readReceived()
-	counts := part[int32](p.permuted, p.to.Counts, int64(p.Route.MostExperts(p.Ranks)))
+	idCount := p.idCount()
+	weights := part[float32](p.dispatched, p.dispatchedLayout.Weights, idCount)
+	permutedWeights := part[float32](p.permuted, p.permutedLayout.Weights, p.permutedLayout.Capacity)
+	indexes := part[int32](p.permuted, p.permutedLayout.Places, idCount) // of copies, by id
+	experts := part[int32](p.permuted, p.permutedLayout.Experts, p.permutedLayout.Capacity)
+	p.storeRowCounts()
+	counts := part[int32](p.permuted, p.permutedLayout.Counts, int64(p.Route.MostExperts(p.Ranks)))
 	clear(counts)
 	p.visitIDs(func(_ int64, expert int) { counts[expert]++ })
 	nextIndexes := p.assignFirstIndexes(counts)
-	const none = -1 // for ids without a copy, and for padding between experts
+	const none = -1 // for ids without a copy, and for unused rows between experts
 	fill(indexes, none)
 	fill(experts, none)
-	p.visitIDs(func(id int64, expert int) {
-		index := nextIndexes[expert]
+	p.visitIDs(func(idIndex int64, expert int) {
+		copyIndex := nextIndexes[expert]
 		nextIndexes[expert]++
-		indexes[id] = index
-		experts[index] = int32(expert)
-		permutedWeights[index] = weights[id]
-		place := id / int64(p.Route.TopK)
-		p.copyRow(int64(index), place)
+		indexes[idIndex] = copyIndex
+		experts[copyIndex] = int32(expert)
+		permutedWeights[copyIndex] = weights[idIndex]
+		place := idIndex / int64(p.Route.TopK)
+		p.copyRow(int64(copyIndex), place)
 	})
 }
 
@@ -97,85 +103,84 @@ func fill(values []int32, value int32) {
 	}
 }
 
-// readReceived copies the number of rows from each rank to the output. It clamps the numbers,
+// storeRowCounts copies the number of rows from each rank to the output. It clamps the numbers,
 // because a wrong one would cause accesses outside the buffers.
-func (p *permutation) readReceived() {
-	received := p.received()
-	for rank, rowCount := range part[int32](p.dispatched, p.from.Counts, int64(p.Ranks)) {
-		received[rank] = min(max(rowCount, 0), int32(p.Route.MaxTokens))
+func (p *permutation) storeRowCounts() {
+	storedCounts := p.rowCounts()
+	for rank, rowCount := range part[int32](p.dispatched, p.dispatchedLayout.Counts, int64(p.Ranks)) {
+		storedCounts[rank] = min(max(rowCount, 0), int32(p.Route.MaxTokens))
 	}
 }
 
-// received returns the number of rows from each rank, as a slice of the output.
-func (p *permutation) received() []int32 {
-	return part[int32](p.permuted, p.to.Received, int64(p.Ranks))
+// rowCounts returns the number of rows from each rank, as a slice of the output.
+func (p *permutation) rowCounts() []int32 {
+	return part[int32](p.permuted, p.permutedLayout.Received, int64(p.Ranks))
 }
 
 // visitPlaces calls visit for each place with a row. Each sending rank has MaxTokens places.
 func (p *permutation) visitPlaces(visit func(place int64)) {
-	for rank, rowCount := range p.received() {
+	for rank, rowCount := range p.rowCounts() {
 		first := int64(rank) * p.Route.MaxTokens
-		for place := first; place < first+int64(rowCount); place++ {
-			visit(place)
+		for i := range int64(rowCount) {
+			visit(first + i)
 		}
 	}
 }
 
 // visitIDs calls visit for each id of an expert on this rank, with the id's index and the expert's
 // number on this rank.
-func (p *permutation) visitIDs(visit func(id int64, expert int)) {
+func (p *permutation) visitIDs(visit func(index int64, expert int)) {
 	firstExpert := p.Route.FirstExpert(p.Ranks, p.Rank)
-	expertCount := p.Route.FirstExpert(p.Ranks, p.Rank+1) - firstExpert
+	endExpert := p.Route.FirstExpert(p.Ranks, p.Rank+1)
 	idsPerRow := int64(p.Route.TopK)
-	ids := part[int32](p.dispatched, p.from.IDs, int64(p.Ranks)*p.Route.MaxTokens*idsPerRow)
+	ids := part[int32](p.dispatched, p.dispatchedLayout.IDs, p.idCount())
 	p.visitPlaces(func(place int64) {
-		for id := place * idsPerRow; id < (place+1)*idsPerRow; id++ {
-			expert := int(ids[id]) - firstExpert
-			isOnThisRank := expert >= 0 && expert < expertCount
+		first := place * idsPerRow
+		for i, id := range ids[first : first+idsPerRow] {
+			isOnThisRank := int(id) >= firstExpert && int(id) < endExpert
 			if isOnThisRank {
-				visit(id, expert)
+				visit(first+int64(i), int(id)-firstExpert)
 			}
 		}
 	})
 }
 
-// assignFirstIndexes returns the index of each expert's first copy. It also stores them in the
-// output, followed by the end of the last expert's copies.
+// assignFirstIndexes returns the index of each expert's first copy. It also stores these indexes in
+// the output, followed by the end of the last expert's rows.
 func (p *permutation) assignFirstIndexes(counts []int32) (firstIndexes []int32) {
-	output := part[int32](p.permuted, p.to.Firsts, int64(len(counts)+1))
+	output := part[int32](p.permuted, p.permutedLayout.Firsts, int64(len(counts)+1))
 	align := int32(p.Align)
 	end := int32(0)
 	for expert, count := range counts {
 		output[expert] = end
 		firstIndexes = append(firstIndexes, end)
-		aligned := (count + align - 1) / align * align
-		end += aligned
+		rowsWithPadding := (count + align - 1) / align * align
+		end += rowsWithPadding
 	}
 
 	output[len(counts)] = end
 	return firstIndexes
 }
 
-// copyRow makes the copy with the given index from the row, with its scales, at a place.
-func (p *permutation) copyRow(index, place int64) {
-	to := p.permuted[p.to.Rows+index*p.rowBytes:]
-	copy(to[:p.rowBytes], p.dispatched[p.from.Rows+place*p.rowBytes:])
+// copyRow copies a received row and its scales.
+func (p *permutation) copyRow(copyIndex, place int64) {
+	to := p.permuted[p.permutedLayout.Rows+copyIndex*p.rowBytes:]
+	copy(to[:p.rowBytes], p.dispatched[p.dispatchedLayout.Rows+place*p.rowBytes:])
 	scalesBytes := floatBytes * p.Route.Scales
-	to = p.permuted[p.to.Scales+index*scalesBytes:]
-	copy(to[:scalesBytes], p.dispatched[p.from.Scales+place*scalesBytes:])
+	to = p.permuted[p.permutedLayout.Scales+copyIndex*scalesBytes:]
+	copy(to[:scalesBytes], p.dispatched[p.dispatchedLayout.Scales+place*scalesBytes:])
 }
 
 // unpermute runs an Unpermute. It adds in the order of each row's ids.
 func (p *permutation) unpermute() {
 	hidden := int(p.Route.Hidden)
 	idsPerRow := int64(p.Route.TopK)
-	idCount := int64(p.Ranks) * p.Route.MaxTokens * idsPerRow
-	indexes := part[int32](p.permuted, p.to.Places, idCount)
-	weights := part[float32](p.permuted, p.to.Weights, p.to.Capacity)
+	indexes := part[int32](p.permuted, p.permutedLayout.Places, p.idCount())
+	weights := part[float32](p.permuted, p.permutedLayout.Weights, p.permutedLayout.Capacity)
 	sums, row := make([]float32, hidden), make([]float32, hidden)
 	p.visitPlaces(func(place int64) {
 		clear(sums)
-		isFirst := true
+		hasSums := false
 		for _, index := range indexes[place*idsPerRow : (place+1)*idsPerRow] {
 			if index < 0 { // the expert is on another rank
 				continue
@@ -183,8 +188,14 @@ func (p *permutation) unpermute() {
 
 			computed := matrixRow[uint16](addressOf(p.computed), int(index), hidden)
 			toFloat32(driver.BFloat16, row, computed)
-			addProducts(sums, row, weights[index], isFirst)
-			isFirst = false
+			if !hasSums {
+				// Adding to 0 would turn a product of -0 into 0.
+				storeProducts(sums, row, weights[index])
+				hasSums = true
+				continue
+			}
+
+			addProducts(sums, row, weights[index])
 		}
 
 		returned := matrixRow[uint16](addressOf(p.returned), int(place), hidden)
@@ -192,14 +203,15 @@ func (p *permutation) unpermute() {
 	})
 }
 
-// addProducts adds row*weight to sums. The first products replace sums, which keeps the sign of -0.
-func addProducts(sums, row []float32, weight float32, isFirst bool) {
+func storeProducts(products, row []float32, weight float32) {
 	for i, v := range row {
-		product := float32(v * weight) // prevents a fused multiply-add
-		if isFirst {
-			sums[i] = product
-		} else {
-			sums[i] += product
-		}
+		products[i] = v * weight
+	}
+}
+
+func addProducts(sums, row []float32, weight float32) {
+	for i, v := range row {
+		product := float32(v * weight) // the conversion prevents a fused multiply-add
+		sums[i] += product
 	}
 }

@@ -10,23 +10,23 @@ import (
 
 // plan is a prepared call. It implements driver.Offer and, after Take, driver.Plan.
 //
-// A staged call runs in steps. In each, a rank copies a chunk of its input to shared memory, posts
-// a cache line as a signal, and reads the peers' chunks. Tiny inputs travel in the line. Large
-// inputs in windows, which all ranks have mapped, are read in place instead. If an input has a part
-// for each rank, as in an AllToAll, each step stages a chunk of every part.
+// A staged call runs in steps. In each step, a rank copies a chunk of its input to shared memory,
+// posts a cache line as a signal, and reads the peers' chunks. An input of a few bytes travels in
+// the line itself. Peers read a large input in place if it lies in a window, memory that all ranks
+// have mapped. An input can have a part for each rank, as in an AllToAll.
 type plan struct {
 	driver.Call
 	comm           *communicator
 	send, recv     *window // nil if the buffers are in no window
 	elementSize    int64
-	partCount      int64 // at least 1
-	bytes          int64 // size of the input; uneven parts count as the longest
-	longestPart    int64 // in elements
-	chunkLength    int64 // elements of each part that a step stages
-	isLineSized    bool  // the input fits into a cache line
-	isPairwise     bool  // the call is an AllToAllV
-	useWindows     bool
-	reduceWhole    bool        // every rank reduces the whole input, not a slice for all
+	partCount      int64       // number of parts of the input; 1 if it is not divided
+	bytes          int64       // size of the input if all parts were as long as the longest
+	longestPart    int64       // in elements
+	chunkLength    int64       // elements of each part that a step stages
+	isLineSized    bool        // the input fits into a cache line
+	isPairwise     bool        // the call is an AllToAllV
+	useWindows     bool        // peers read the input in place
+	reduceWhole    bool        // every rank reduces the whole input instead of one slice
 	yieldProcessor bool        // in the first step, yield the processor instead of polling
 	otherCalls     []*plan     // further calls of a list
 	isMessage      bool        // the call is a Send or a Recv
@@ -62,8 +62,8 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
 
-	p.setChunks()
-	p.chooseAlgorithm()
+	p.setStaging()
+	p.chooseInPlace()
 	return p, nil
 }
 
@@ -98,13 +98,14 @@ func (p *plan) unevenCounts() []int64 {
 	return p.Splits.SendCounts
 }
 
-// findWindows sets send and recv if the call may use windows.
+// findWindows sets send and recv if the call may use windows. It also sets the bytes of an
+// AllToAllV.
 func (p *plan) findWindows() (err error) {
 	switch {
 	case p.isPairwise:
 		return p.findSplitWindow()
 	case p.routed != nil:
-		return nil // routedPlan stages rows in buffers of its own
+		return nil // routedPlan stages the rows
 	case p.Path != driver.PathWindow:
 		return nil
 	}
@@ -117,19 +118,20 @@ func (p *plan) findWindows() (err error) {
 	return err
 }
 
-// findSplitWindow sets the bytes of an AllToAllV, and send if peers should read its input in place.
-// Small inputs are staged, because this saves a step, and so are inputs that the call overwrites.
+// findSplitWindow sets the bytes of an AllToAllV, and sets send if peers should read the input in
+// place.
 func (p *plan) findSplitWindow() (err error) {
 	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
-	isInPlace := p.Send == p.Recv
-	isSmall := p.bytes <= p.comm.tuning.maxStagedInWindow
-	if p.SendWindow == nil || isInPlace || isSmall {
+	isBetterStaged := p.bytes <= p.comm.tuning.maxStagedInWindow // staging saves a step
+	if p.SendWindow == nil || p.overwritesInput() || isBetterStaged {
 		return nil
 	}
 
 	p.send, err = p.groupWindow("send", p.SendWindow)
 	return err
 }
+
+func (p *plan) overwritesInput() bool { return p.Send == p.Recv }
 
 // groupWindow checks that w is a window of the plan's group.
 func (p *plan) groupWindow(bufferName string, w driver.Window) (*window, error) {
@@ -142,23 +144,23 @@ func (p *plan) groupWindow(bufferName string, w driver.Window) (*window, error) 
 	return own, nil
 }
 
-func (p *plan) setChunks() {
+// setStaging sets the size of a step and how the first step waits.
+func (p *plan) setStaging() {
 	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
 	p.yieldProcessor = p.bytes > p.comm.tuning.maxPolledBytes
 }
 
-// chooseAlgorithm decides whether peers read inputs in place. Staging small inputs saves a step.
-func (p *plan) chooseAlgorithm() {
+// chooseInPlace decides whether peers read the input in place and how they then reduce it.
+func (p *plan) chooseInPlace() {
 	tuning := &p.comm.tuning
-	isInPlace := p.Send == p.Recv
-	overwritesInput := p.Operation == driver.AllToAll && isInPlace // while peers read it
 	hasWindows := p.Path == driver.PathWindow && p.routed == nil
-	isSmall := p.bytes <= tuning.maxStagedInWindow
-	p.useWindows = hasWindows && !isSmall && !overwritesInput
+	isBetterStaged := p.bytes <= tuning.maxStagedInWindow // staging saves a step
+	overwritesWhileRead := p.Operation == driver.AllToAll && p.overwritesInput()
+	p.useWindows = hasWindows && !isBetterStaged && !overwritesWhileRead
 
 	isAllReduce := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
-	fitsWhole := p.bytes <= tuning.maxReducedWhole
-	p.reduceWhole = p.useWindows && isAllReduce && !isInPlace && fitsWhole
+	isShort := p.bytes <= tuning.maxReducedWhole
+	p.reduceWhole = p.useWindows && isAllReduce && !p.overwritesInput() && isShort
 }
 
 // sendPart returns the offset and count, in elements, of a part of this rank's input.

@@ -62,7 +62,7 @@ func newRoutedPlan(p *plan) *routedPlan {
 
 	inner.Recv = addressOf(r.recv)
 	r.inner.setParts()
-	r.inner.setChunks()
+	r.inner.setStaging()
 	return r
 }
 

@@ -16,8 +16,8 @@ var (
 	_ driver.SuspendableWindow  = (*window)(nil)
 )
 
-// PrepareSuspend saves the contents for Resume if save is set. It returns ErrBusy if a closed
-// stream, whose work could access the memory, is still running.
+// PrepareSuspend saves the contents for Resume if save is set. It returns ErrBusy while closed
+// streams run work that could access the memory.
 func (s *segment) PrepareSuspend(save bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,8 +55,8 @@ func (s *segment) Suspend() error {
 	return s.discardPages()
 }
 
-// Resume allocates new pages and restores the saved contents. If the segment is not suspended, it
-// only drops them.
+// Resume allocates new pages and restores the saved contents. If the segment is not suspended,
+// Resume only drops the saved contents.
 func (s *segment) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,21 +65,29 @@ func (s *segment) Resume() error {
 	}
 
 	if s.isSuspended {
-		if err := sys.Refill(s.file, s.Bytes()); err != nil {
-			return &driver.OutOfMemoryError{Requested: s.Bytes(), Cause: err}
+		if err := s.restore(); err != nil {
+			return err
 		}
-
-		const allowAccess = true
-		if err := s.memory.Protect(allowAccess); err != nil {
-			discardErr := s.discardPages()
-			return errors.Join(err, discardErr)
-		}
-
-		copy(s.contents(), s.savedContents) // without saved contents, the memory is zero
 	}
 
 	s.isSuspended = false
 	s.savedContents = nil
+	return nil
+}
+
+// restore leaves the memory zero if no contents were saved. The caller must hold s.mu.
+func (s *segment) restore() error {
+	if err := sys.Refill(s.file, s.Bytes()); err != nil {
+		return &driver.OutOfMemoryError{Requested: s.Bytes(), Cause: err}
+	}
+
+	const allowAccess = true
+	if err := s.memory.Protect(allowAccess); err != nil {
+		discardErr := s.discardPages()
+		return errors.Join(err, discardErr)
+	}
+
+	copy(s.contents(), s.savedContents)
 	return nil
 }
 
@@ -90,7 +98,7 @@ func (s *segment) discardPages() error {
 
 // The caller must hold s.mu.
 func (s *segment) checkSuspendable() error {
-	isFileClosed := s.file == nil // by Keep
+	isFileClosed := s.file == nil // by Keep, which does not unmap the segment
 	switch {
 	case s.isUnmapped || isFileClosed:
 		return fmt.Errorf("suspending a segment: %w", driver.ErrClosed)
@@ -105,17 +113,17 @@ func (s *segment) contents() []byte {
 	return unsafe.Slice((*byte)(s.memory.Base()), s.Bytes())
 }
 
-// PrepareSuspend does nothing, because a window has no memory to save: it maps the peers' segments.
+// PrepareSuspend does nothing: the peers save the segments that a window maps.
 func (w *window) PrepareSuspend() error { return nil }
 
 // Suspend makes accesses to the peers' segments fail.
 func (w *window) Suspend() error {
-	const allow = false
-	return w.setAccess(allow)
+	const allowAccess = false
+	return w.protectPeers(allowAccess)
 }
 
-// Resume makes the peers' segments accessible again. All ranks call it together, and if it fails on
-// one of them, the group fails.
+// Resume makes the peers' segments accessible again. All ranks call it together. An error on one of
+// them makes the group fail.
 func (w *window) Resume(ctx context.Context) error {
 	registry := w.registry
 	if err := registry.group.BeginUse(); err != nil {
@@ -125,8 +133,8 @@ func (w *window) Resume(ctx context.Context) error {
 	defer registry.group.EndUse()
 	ctx, cancel := control.WithDefaultTimeout(ctx, registry.cfg.Timeout.Get())
 	defer cancel()
-	const allow = true
-	accessErr := w.setAccess(allow)
+	const allowAccess = true
+	accessErr := w.protectPeers(allowAccess)
 	if err := registry.agreeOnMapping(ctx, "resuming a pool", accessErr); err != nil {
 		return registry.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
 	}
@@ -134,13 +142,13 @@ func (w *window) Resume(ctx context.Context) error {
 	return nil
 }
 
-func (w *window) setAccess(allow bool) error {
+func (w *window) protectPeers(allowAccess bool) error {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()
 	var errs []error
 	for _, m := range w.peerMappings {
 		if m != nil {
-			errs = append(errs, m.Protect(allow))
+			errs = append(errs, m.Protect(allowAccess))
 		}
 	}
 

@@ -13,14 +13,15 @@ import (
 	"symmem/internal/sys"
 )
 
-// window maps the segments, blocks of shared memory, that all ranks registered under the same key.
-// If this rank's buffer is at offset 4096 of its segment, rank 1's buffer is at bases[1]+4096.
+// window maps the blocks of shared memory, called segments, that all ranks registered under the
+// same key. If this rank's buffer is at offset 4096 of its segment, rank 1's buffer is at
+// bases[1]+4096.
 type window struct {
 	registry     *registry
 	key          driver.SegmentKey
 	bytes        int64            // size of each segment
 	bases        []unsafe.Pointer // where this process has mapped the segments, by group rank
-	peerMappings []*sys.Mapping   // by group rank; nil for this rank and after unmap
+	peerMappings []*sys.Mapping   // by group rank; the entry is nil for this rank and after unmap
 }
 
 // registry holds the windows of a communicator.
@@ -73,7 +74,7 @@ func (reg *registry) register(
 	defer reg.group.EndUse()
 	ctx, cancel := control.WithDefaultTimeout(ctx, reg.cfg.Timeout.Get())
 	defer cancel()
-	ownSegment.exportFile(reg.fileKey(key)) // before CompareSegments returns on peers
+	ownSegment.exportFile(reg.fileKey(key)) // peers request the file after CompareSegments
 	var noExtraData []byte
 	_, err := control.CompareSegments(ctx, reg.group.Exchange, reg.cfg.Ranks, key,
 		ownSegment.Bytes(), noExtraData)
@@ -99,7 +100,7 @@ func (reg *registry) findWindow(key driver.SegmentKey) *window {
 	return reg.windows[key]
 }
 
-// fileKey returns the key under which peers in any group request a segment's file.
+// fileKey returns the key under which peers request a segment's file. It is the same in all groups.
 func (reg *registry) fileKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
@@ -109,24 +110,24 @@ func (reg *registry) fileKey(key driver.SegmentKey) handoff.Key {
 func (reg *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, ownSegment *segment,
 ) (*window, error) {
-	n := reg.group.Size()
+	size := reg.group.Size()
 	w := &window{
 		registry: reg, key: key, bytes: ownSegment.Bytes(),
-		bases: make([]unsafe.Pointer, n), peerMappings: make([]*sys.Mapping, n),
+		bases: make([]unsafe.Pointer, size), peerMappings: make([]*sys.Mapping, size),
 	}
-	for r := range w.bases {
-		if r == reg.cfg.Rank {
-			w.bases[r] = ownSegment.memory.Base()
+	for rank := range w.bases {
+		if rank == reg.cfg.Rank {
+			w.bases[rank] = ownSegment.memory.Base()
 			continue
 		}
 
-		m, err := reg.mapPeer(ctx, r, key, w.bytes)
+		m, err := reg.mapPeer(ctx, rank, key, w.bytes)
 		if err != nil {
-			return w, fmt.Errorf("mapping the segment of rank %d: %w", reg.cfg.Ranks[r], err)
+			return w, fmt.Errorf("mapping the segment of rank %d: %w", reg.cfg.Ranks[rank], err)
 		}
 
-		w.peerMappings[r] = m
-		w.bases[r] = m.Base()
+		w.peerMappings[rank] = m
+		w.bases[rank] = m.Base()
 	}
 
 	return w, nil
@@ -197,10 +198,10 @@ func (reg *registry) unmapAll() error {
 // unmap accepts the partial window of a failed mapWindow.
 func (w *window) unmap() error {
 	var errs []error
-	for r, m := range w.peerMappings {
+	for rank, m := range w.peerMappings {
 		if m != nil {
 			errs = append(errs, m.Close())
-			w.peerMappings[r] = nil
+			w.peerMappings[rank] = nil
 		}
 	}
 
@@ -216,8 +217,8 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	}
 
 	addresses := make([]uintptr, len(w.bases))
-	for r, base := range w.bases {
-		addresses[r] = uintptr(base)
+	for rank, base := range w.bases {
+		addresses[rank] = uintptr(base)
 	}
 
 	return addresses, nil
@@ -229,8 +230,8 @@ func (w *window) contains(offset, bytes uint64) bool {
 	return offset <= size && bytes <= size-offset
 }
 
-// addressOn translates an address in this rank's segment to the segment of group rank r.
-func (w *window) addressOn(r int, ownAddress uintptr) unsafe.Pointer {
+// addressOn translates an address in this rank's segment to the segment of a group rank.
+func (w *window) addressOn(rank int, ownAddress uintptr) unsafe.Pointer {
 	ownBase := uintptr(w.bases[w.registry.cfg.Rank])
-	return unsafe.Add(w.bases[r], ownAddress-ownBase)
+	return unsafe.Add(w.bases[rank], ownAddress-ownBase)
 }
