@@ -9,14 +9,14 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Every NaN in a result has these bits or, in a 16-bit type, the rounded bits of canonicalNaN.
+// These are the only NaNs in results. In a 16-bit type, results have canonicalNaN, rounded.
 var (
 	canonicalNaN   = math.Float32frombits(0x7FFFFFFF)
 	canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
 )
 
-// Reduce returns the reduction of the ranks' inputs, the bytes of their elements in group order.
-// For example, the Sum of the Int8 inputs {1, 2} and {3, 4} is {4, 6}.
+// Reduce returns the reduction of the ranks' inputs. For example, the Sum of the Int8 inputs {1, 2}
+// and {3, 4} is {4, 6}. Elements are stored as bytes.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	isCopy := len(inputs) == 1 && !op.HasFactor()
 	if isCopy {
@@ -28,23 +28,22 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 		return reduceElements(f, op, inputs, canonicalNaN64)
 	case driver.Float32:
 		return reduceElements(f, op, inputs, canonicalNaN)
-	// Integers have no NaN. The zeros only determine the type.
 	case driver.Int8:
-		return reduceElements(f, op, inputs, int8(0))
+		return reduceIntegers[int8](f, op, inputs)
 	case driver.Uint8:
-		return reduceElements(f, op, inputs, uint8(0))
+		return reduceIntegers[uint8](f, op, inputs)
 	case driver.Int32:
-		return reduceElements(f, op, inputs, int32(0))
+		return reduceIntegers[int32](f, op, inputs)
 	case driver.Int64:
-		return reduceElements(f, op, inputs, int64(0))
+		return reduceIntegers[int64](f, op, inputs)
 	case driver.Int16:
-		return reduceElements(f, op, inputs, int16(0))
+		return reduceIntegers[int16](f, op, inputs)
 	case driver.Uint16:
-		return reduceElements(f, op, inputs, uint16(0))
+		return reduceIntegers[uint16](f, op, inputs)
 	case driver.Uint32:
-		return reduceElements(f, op, inputs, uint32(0))
+		return reduceIntegers[uint32](f, op, inputs)
 	case driver.Uint64:
-		return reduceElements(f, op, inputs, uint64(0))
+		return reduceIntegers[uint64](f, op, inputs)
 	case driver.Float16:
 		return reduce16Bits(f, op, inputs, reduce.Float16Value, reduce.Float16Bits)
 	case driver.BFloat16:
@@ -54,24 +53,30 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	panic("formula: no reduction of " + t.String())
 }
 
+func reduceIntegers[T reduce.Number](f driver.Formula, op driver.ReduceOp, inputs [][]byte) []byte {
+	var unusedNaN T // integers are never NaN
+	return reduceElements(f, op, inputs, unusedNaN)
+}
+
 func reduceElements[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte, nan T,
 ) []byte {
-	noRounding := func(v T) T { return v }
 	output := make([]byte, len(inputs[0]))
 	outputElements := elementsOf[T](output)
 	values := make([]T, len(inputs)) // one element of each rank
-	elementsByRank := elementsOfAll[T](inputs)
+	elementsByRank := alignedElements[T](inputs)
 	for i := range outputElements {
-		for r := range values {
-			values[r] = multiplyByFactor(op, elementsByRank[r][i])
+		for rank := range values {
+			values[rank] = multiplyByFactor(op, elementsByRank[rank][i])
 		}
 
-		outputElements[i] = result(f, op, values, noRounding, nan)
+		outputElements[i] = result(f, op, values, noRounding[T], nan)
 	}
 
 	return output
 }
+
+func noRounding[T any](v T) T { return v }
 
 // reduce16Bits reduces 16-bit floats in float32 and rounds the result. A RoundedTree also rounds
 // intermediate results.
@@ -79,7 +84,7 @@ func reduce16Bits(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
 	toFloat32 func(uint16) float32, to16Bits func(float32) uint16,
 ) []byte {
-	round := func(v float32) float32 { return v }
+	round := noRounding[float32]
 	if f == driver.RoundedTree {
 		round = func(v float32) float32 { return toFloat32(to16Bits(v)) }
 	}
@@ -87,11 +92,11 @@ func reduce16Bits(
 	output := make([]byte, len(inputs[0]))
 	outputElements := elementsOf[uint16](output)
 	values := make([]float32, len(inputs))
-	elementsByRank := elementsOfAll[uint16](inputs)
+	elementsByRank := alignedElements[uint16](inputs)
 	for i := range outputElements {
-		for r := range values {
-			value := toFloat32(elementsByRank[r][i])
-			values[r] = round(multiplyByFactor(op, value))
+		for rank := range values {
+			value := toFloat32(elementsByRank[rank][i])
+			values[rank] = round(multiplyByFactor(op, value))
 		}
 
 		outputElements[i] = to16Bits(result(f, op, values, round, canonicalNaN))
@@ -100,11 +105,11 @@ func reduce16Bits(
 	return output
 }
 
-// elementsOfAll copies the inputs, because they may not be aligned.
-func elementsOfAll[T any](inputs [][]byte) [][]T {
+// alignedElements copies the inputs, because those of callers may not be aligned.
+func alignedElements[T any](inputs [][]byte) [][]T {
 	var elementsByRank [][]T
-	for _, in := range inputs {
-		aligned := bytes.Clone(in)
+	for _, input := range inputs {
+		aligned := bytes.Clone(input)
 		elementsByRank = append(elementsByRank, elementsOf[T](aligned))
 	}
 

@@ -23,13 +23,13 @@ func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
 
-// combine combines one element of each rank. Only trees call round, with the result of each pair.
+// combine combines one element of each rank. In trees, it calls round for the result of each pair.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, round func(T) T) T {
 	isTree := f == driver.Tree || f == driver.RoundedTree
 	if isTree && len(values) > 1 {
-		half := len(values) / 2
-		left := combine(f, op, values[:half], round)
-		right := combine(f, op, values[half:], round)
+		middle := len(values) / 2
+		left := combine(f, op, values[:middle], round)
+		right := combine(f, op, values[middle:], round)
 		return round(Pair(op, left, right))
 	}
 
@@ -57,7 +57,8 @@ func result[T reduce.Number](
 	return combined
 }
 
-// average returns sum/len(values). If the sum may have overflowed, it adds scaled values instead.
+// average returns sum/len(values). An infinite or NaN sum may come from an overflow, so average
+// then adds scaled values instead.
 func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T) T) T {
 	count := T(len(values))
 	isFinite := !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0)
@@ -65,21 +66,20 @@ func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T)
 		return sum / count
 	}
 
-	log2Ceil := bits.Len(uint(len(values) - 1))
-	scale := T(math.Ldexp(1, -log2Ceil)) // 1/2 for 2 ranks, 1/4 for 3 or 4
+	log2OfRanks := bits.Len(uint(len(values) - 1)) // rounded up
+	scale := T(math.Ldexp(1, -log2OfRanks))        // 1/2 for 2 ranks, 1/4 for 3 or 4
 	scaledValues := make([]T, len(values))
-	for r := range values {
-		scaledValues[r] = values[r] * scale
+	for i, v := range values {
+		scaledValues[i] = v * scale
 	}
 
 	return combine(f, driver.Sum, scaledValues, round) / (count * scale)
 }
 
-// Factor returns the factor by which Reduce multiplies elements, or 0 if op has none. Its products
-// with small integers are exact in every float type.
+// Factor returns the factor by which Reduce multiplies elements, or 0 if op has none.
 func Factor(op driver.ReduceOp) float64 {
 	if op.HasFactor() {
-		return 0.75
+		return 0.75 // arbitrary, but exact in every float type
 	}
 
 	return 0

@@ -10,9 +10,8 @@ import (
 )
 
 // Input returns a rank's test input, which depends only on the arguments. Integers have random
-// bits. Most floats cancel, such as small1, x, small2 and -x on four ranks: their sum reveals the
-// order of additions, because x+small rounds. The other floats have random magnitudes, random bits
-// or special values.
+// bits. For most floats, a large value x and -x cancel, as in the elements small1, x, small2 and -x
+// of four ranks. The sum of such elements reveals the order of additions, because x+small rounds.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	sharedRandom := rand.New(rand.NewPCG(seed, uint64(t))) // the same on all ranks
 	rankRandom := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
@@ -24,21 +23,23 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 			continue
 		}
 
+		const randomMagnitude, randomBits, specialValue = 5, 6, 7 // otherwise canceling
 		kind := sharedBits % 8
 		switch kind {
-		case 0, 1, 2, 3, 4:
+		case randomMagnitude:
+			factor := rankRandom.NormFloat64()
+			const minExponent, exponentCount = -150, 300
+			exponent := minExponent + rankRandom.IntN(exponentCount)
+			input = AppendFloat(input, t, math.Ldexp(factor, exponent))
+		case randomBits:
+			input = AppendBits(input, t, rankRandom.Uint64())
+		case specialValue:
+			values := specialValues[t]
+			input = AppendBits(input, t, values[rankRandom.IntN(len(values))])
+		default:
 			smallFactor := rankRandom.NormFloat64()
 			value := cancelingValue(t, sharedBits>>3, smallFactor, rank, ranks)
 			input = AppendFloat(input, t, value)
-		case 5:
-			factor := rankRandom.NormFloat64()
-			exponent := rankRandom.IntN(300) - 150
-			input = AppendFloat(input, t, math.Ldexp(factor, exponent))
-		case 6:
-			input = AppendBits(input, t, rankRandom.Uint64())
-		default:
-			values := specialValues[t]
-			input = AppendBits(input, t, values[rankRandom.IntN(len(values))])
 		}
 	}
 
@@ -46,17 +47,18 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 }
 
 // cancelingValue returns a large value on one rank, its negative on another, and a small value on
-// the others. random61, a random number of 61 bits, must be the same on all ranks.
+// the others. sharedBits, a random number of 61 bits, must be the same on all ranks.
 func cancelingValue(
-	t driver.DataType, random61 uint64, smallFactor float64, rank, ranks int,
+	t driver.DataType, sharedBits uint64, smallFactor float64, rank, ranks int,
 ) float64 {
-	upper24 := random61 >> 37
-	significand := 1 + float64(upper24)/(1<<24) // in [1, 2)
-	exponent := int(random61%6) + 8
+	upper24Bits := sharedBits >> (61 - 24)
+	significand := 1 + float64(upper24Bits)/(1<<24) // in [1, 2)
+	const minExponent, exponentCount = 8, 6
+	exponent := minExponent + int(sharedBits%exponentCount)
 	largeValue := math.Ldexp(significand, exponent)
-	positiveRank := int((random61 >> 8) % uint64(ranks))
-	otherRanks := uint64(max(1, ranks-1)) // not 0, because it is a divisor
-	distance := 1 + int((random61>>16)%otherRanks)
+	positiveRank := int((sharedBits >> 8) % uint64(ranks))
+	maxDistance := max(1, ranks-1)
+	distance := 1 + int((sharedBits>>16)%uint64(maxDistance))
 	negativeRank := (positiveRank + distance) % ranks
 	switch rank {
 	case positiveRank:
@@ -64,26 +66,29 @@ func cancelingValue(
 	case negativeRank:
 		return -largeValue
 	default:
-		return math.Ldexp(largeValue*smallFactor, -smallExponent[t])
+		return math.Ldexp(largeValue*smallFactor, -log2LargeToSmall[t])
 	}
 }
 
-// smallExponent is the logarithm, to base 2, of the ratio between large and small values.
-var smallExponent = map[driver.DataType]int{
+// log2LargeToSmall is the logarithm to base 2 of the ratio between large and small values.
+var log2LargeToSmall = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
-// SpecialInput returns a rank's input of special values. If count is large enough, ranks 0 to 2 get
-// all combinations of three values. With 10 special values, element 123 would have the value number
-// 3 on rank 0, 2 on rank 1 and 1 on rank 2. Rank n+3 has the successors of rank n's values.
+// SpecialInput returns a rank's input of special values. The digits of an element's index select
+// the values: with 10 special values, element 123 has value number 3 on rank 0, 2 on rank 1, and 1
+// on rank 2. Ranks 3 to 5 have the next values, which are 4, 3 and 2. A large enough count covers
+// all combinations of three values on ranks 0 to 2.
 func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	values := specialValues[t]
 	base := int64(len(values))
-	shift := int64(rank / 3)
+	const digitCount = 3
+	digitPosition := rank % digitCount
+	shift := int64(rank / digitCount)
 	input := make([]byte, 0, count*int64(t.Size()))
 	for element := range count {
 		digits := element
-		for range rank % 3 { // remove the digits of lower ranks
+		for range digitPosition { // remove the digits of lower ranks
 			digits /= base
 		}
 
@@ -122,8 +127,9 @@ func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specialValues lists, as bits, the zeros, smallest and largest subnormal and normal numbers, one,
-// infinities, a quiet and a signaling NaN, and the integers at which arithmetic wraps.
+// specialValues lists bits of values. Floats are zeros, the smallest and largest subnormal and
+// normal numbers, one, infinities, a quiet and a signaling NaN. Integers are zero, one, and values
+// near the limits of signed and unsigned types.
 var specialValues = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,

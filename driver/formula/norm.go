@@ -7,8 +7,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormRow holds the results of a norm for one row, or for all rows in NormCase.Want. Elements are
-// stored as bits.
+// NormRow holds the results of a norm for one row. NormCase.Want concatenates those of all rows.
+// Floats of 16 and 8 bits are stored as bits.
 type NormRow struct {
 	Residual  []uint16  // the residual after the call
 	Output    []uint16  // the normalized row
@@ -24,8 +24,6 @@ type NormRow struct {
 //	Residual  3 -3  3 -3    sums + residual; the root mean square is 3
 //	weight    2  2  1  1
 //	Output    2 -2  1 -1    Residual / 3 * weight
-//
-// Conversions to float32 around products prevent fused multiply-adds, which round differently.
 func Norm(
 	n *driver.Norm, t driver.DataType, sums, residual, weight []uint16, staticScale float32,
 ) NormRow {
@@ -51,11 +49,12 @@ func Norm(
 		row[i] = decode(r.Residual[i])
 	}
 
+	// The conversions to float32 prevent fused multiply-adds, which would round differently.
 	meanSquare := float32(sumSquares(row) * float32(1/float32(size)))
-	factor := 1 / float32(math.Sqrt(float64(meanSquare+n.Epsilon)))
+	inverseRMS := 1 / float32(math.Sqrt(float64(meanSquare+n.Epsilon)))
 	for i, v := range row {
 		product := v * float32(decode(weight[i])+n.WeightBias)
-		row[i] = decode(encode(float32(product) * factor))
+		row[i] = decode(encode(float32(product) * inverseRMS))
 		r.Output[i] = encode(row[i])
 	}
 
@@ -66,7 +65,7 @@ func Norm(
 func isNaN(v float32) bool { return v != v }
 
 const (
-	warpCount      = 16 // that share a row on a GPU
+	warpCount      = 16 // warps that share a row on a GPU
 	threadsPerWarp = 32
 	packSize       = driver.NormUnit // elements that a thread reads at once
 )
@@ -83,7 +82,7 @@ func sumSquares(row []float32) float32 {
 		*sum = float32(float64(v)*float64(v) + float64(*sum))
 	}
 
-	var totals [warpCount]float32 // the sum of each warp
+	var totals [warpCount]float32
 	for w := range sums {
 		totals[w] = addThreads(&sums[w])
 	}
@@ -98,7 +97,7 @@ func sumSquares(row []float32) float32 {
 	return totals[0]
 }
 
-// addThreads folds a warp's sums in halves, 16 onto 16, then 8 onto 8, and returns the total.
+// addThreads adds the sums of a warp in halves: 16 sums onto 16, then 8 onto 8.
 func addThreads(sums *[threadsPerWarp]float32) float32 {
 	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
 		for thread := range distance {
@@ -128,9 +127,9 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 			r.Scales = append(r.Scales, scale)
 		}
 
-		factor := 1 / scale
+		inverseScale := 1 / scale
 		for _, v := range values {
-			r.Quantized = append(r.Quantized, reduce.Float8Bits(v*factor))
+			r.Quantized = append(r.Quantized, reduce.Float8Bits(v*inverseScale))
 		}
 	}
 }

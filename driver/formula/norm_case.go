@@ -9,24 +9,21 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormCase is a test case of a norm, which adds up the rows of all ranks, adds a residual, and
-// normalizes each row.
-//
-// With Rows = 3, each rank passes 3 rows to an AllReduceRMSNorm, and all get the same 3 rows. A
-// ReduceScatterRMSNorm on 2 ranks takes 6 rows from each, and the case holds the 3 rows of Rank.
-//
-// 16-bit elements are stored as bits. The addresses in Norm are not set.
+// NormCase is a test case of a norm, which adds the rows of all ranks and a residual, and
+// normalizes each row. In an AllReduceRMSNorm, all ranks pass Rows rows and get the same results.
+// In a ReduceScatterRMSNorm, each rank passes Rows rows for every rank, and the case holds the
+// results of one rank.
 type NormCase struct {
-	driver.Norm
+	driver.Norm    // without addresses
 	Operation      driver.Operation
-	Rank           int // 0 in an AllReduceRMSNorm
+	Rank           int // rank with these results; 0 if all ranks get them
 	DataType       driver.DataType
 	InPlace        bool       // the output replaces the input; always true with OnlyQuantized
-	Inputs         [][]uint16 // contents of Send, by rank
-	ResidualBefore []uint16   // of all ranks or, in a ReduceScatterRMSNorm, of Rank
-	Weights        []uint16   // by element of a row; the same on all ranks
+	Inputs         [][]uint16 // bits of the elements to send, by rank
+	ResidualBefore []uint16   // of Rank's rows
+	Weights        []uint16   // of the elements of a row; the same on all ranks
 	Scale          float32    // for QuantStatic
-	Want           NormRow    // outputs of all rows
+	Want           NormRow    // results of all of Rank's rows
 
 	hasSpecialValues bool
 }
@@ -66,17 +63,23 @@ func NewNormCase(
 
 // RandomNormCase returns a case of random shape with at most maxRows rows.
 func RandomNormCase(random *rand.Rand, ranks, maxRows int) *NormCase {
-	hidden := driver.NormUnit * (1 + random.IntN(600)) // a short row, unless replaced below
+	const maxShortUnits, maxUnits = 600, driver.MaxHidden / driver.NormUnit
+	const maxGroups = 64
+	shortHidden := driver.NormUnit * (1 + random.IntN(maxShortUnits))
+	hidden := 0
 	switch random.IntN(4) {
-	case 0: // powers of 2
-		hidden = driver.MaxHidden >> random.IntN(5)
-	case 1: // any length
-		hidden = driver.NormUnit * (1 + random.IntN(driver.MaxHidden/driver.NormUnit))
-	case 2: // whole groups, which QuantPerGroup requires
-		hidden = driver.QuantGroup * (1 + random.IntN(64))
+	case 0:
+		hidden = driver.MaxHidden >> random.IntN(5) // a power of 2
+	case 1:
+		hidden = driver.NormUnit * (1 + random.IntN(maxUnits))
+	case 2: // QuantPerGroup requires whole groups
+		hidden = driver.QuantGroup * (1 + random.IntN(maxGroups))
+	case 3:
+		hidden = shortHidden
 	}
 
-	quant := driver.Quant(random.IntN(4)) // any kind, including none
+	const quantCount = 4 // including QuantNone
+	quant := driver.Quant(random.IntN(quantCount))
 	t := driver.BFloat16
 	if random.IntN(3) == 0 {
 		t = driver.Float16
@@ -97,8 +100,8 @@ func (c *NormCase) String() string {
 		c.Hidden, c.DataType, len(c.Inputs), c.InPlace, c.Describe())
 }
 
-// setRandomStrides sets the strides of computed scales. With QuantPerGroup, they can have the
-// default layout or the transposed one.
+// setRandomStrides sets the strides of computed scales. With QuantPerGroup, it chooses between the
+// default layout and a transposed one, in which the scales of all rows for a group are adjacent.
 func (c *NormCase) setRandomStrides(random *rand.Rand) {
 	if c.Quant.ComputesScales() {
 		c.ScaleStrides = c.DefaultScaleStrides()
@@ -112,75 +115,80 @@ func (c *NormCase) setRandomStrides(random *rand.Rand) {
 	}
 }
 
-// randomElements returns n elements with a normal distribution.
-func (c *NormCase) randomElements(random *rand.Rand, n int) []uint16 {
+// randomElements returns elements with a normal distribution.
+func (c *NormCase) randomElements(random *rand.Rand, count int) []uint16 {
 	encode := reduce.BFloat16Bits
 	if c.DataType == driver.Float16 {
 		encode = reduce.Float16Bits
 	}
 
-	values := make([]uint16, n)
-	for i := range values {
-		values[i] = encode(float32(random.NormFloat64()))
+	elements := make([]uint16, count)
+	for i := range elements {
+		elements[i] = encode(float32(random.NormFloat64()))
 	}
 
-	return values
+	return elements
 }
 
 // AddSpecialValues replaces about one in eight elements of the inputs and the residual with a
-// special value, such as a NaN, but spares every fourth row. It updates Want.
+// special value, such as a NaN. It leaves every fourth row as it is, and updates Want.
 func (c *NormCase) AddSpecialValues(random *rand.Rand) {
 	c.hasSpecialValues = true
 	for _, rows := range c.Inputs {
-		c.replaceElements(random, rows)
+		c.insertSpecialValues(random, rows)
 	}
 
-	c.replaceElements(random, c.ResidualBefore)
+	c.insertSpecialValues(random, c.ResidualBefore)
 	c.SetWant(driver.RankOrder)
 }
 
-func (c *NormCase) replaceElements(random *rand.Rand, rows []uint16) {
+func (c *NormCase) insertSpecialValues(random *rand.Rand, rows []uint16) {
 	values := specialValues[c.DataType]
 	for i := range rows {
 		row := int64(i) / c.Hidden
-		isSpared := row%4 == 0
-		if isSpared || random.IntN(8) != 0 {
+		keepsRow := row%4 == 0
+		if keepsRow {
 			continue
 		}
 
-		rows[i] = uint16(values[random.IntN(len(values))])
+		replacesElement := random.IntN(8) == 0
+		if replacesElement {
+			rows[i] = uint16(values[random.IntN(len(values))])
+		}
 	}
 }
 
-// Scatter returns the cases of all ranks for a ReduceScatterRMSNorm with the arguments of c, but
-// new random values. Each rank gets as many rows as c has.
+// Scatter returns the cases of all ranks for a ReduceScatterRMSNorm. They have the arguments of c
+// and new random values. Each rank gets as many rows as c has.
 func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 	ranks := len(c.Inputs)
-	count := int(c.Rows * c.Hidden) // elements of one rank's output
-	drawRows := func(n int) []uint16 {
-		rows := c.randomElements(random, n)
-		if c.hasSpecialValues {
-			c.replaceElements(random, rows)
-		}
-
-		return rows
-	}
+	outputCount := int(c.Rows * c.Hidden) // elements of one rank's output
 	inputs := make([][]uint16, ranks)
 	for i := range inputs {
-		inputs[i] = drawRows(ranks * count)
+		inputs[i] = c.randomRows(random, ranks*outputCount)
 	}
 
 	for rank := range ranks {
-		s := *c
-		s.Operation = driver.ReduceScatterRMSNorm
-		s.Rank = rank
-		s.Inputs = inputs
-		s.ResidualBefore = drawRows(count)
-		s.SetWant(driver.RankOrder)
-		cases = append(cases, &s)
+		scattered := *c
+		scattered.Operation = driver.ReduceScatterRMSNorm
+		scattered.Rank = rank
+		scattered.Inputs = inputs
+		scattered.ResidualBefore = c.randomRows(random, outputCount)
+		scattered.SetWant(driver.RankOrder)
+		cases = append(cases, &scattered)
 	}
 
 	return cases
+}
+
+// randomRows returns elements that include special values if those of c do.
+func (c *NormCase) randomRows(random *rand.Rand, count int) []uint16 {
+	rows := c.randomElements(random, count)
+	if c.hasSpecialValues {
+		c.insertSpecialValues(random, rows)
+	}
+
+	return rows
 }
 
 // SetWant sets Want for a group with the given formula.
