@@ -28,7 +28,8 @@ type NormCase struct {
 	hasSpecialValues bool
 }
 
-// UnwrittenScale fills the memory of computed scales, and the gaps between them, before a call.
+// UnwrittenScale fills the memory of computed scales before a call. It remains in gaps between
+// scales.
 const UnwrittenScale = -1
 
 // NewNormCase returns a case with random values, for a group that adds in rank order.
@@ -66,7 +67,7 @@ func RandomNormCase(random *rand.Rand, ranks, maxRows int) *NormCase {
 	const maxShortUnits, maxUnits = 600, driver.MaxHidden / driver.NormUnit
 	const maxGroups = 64
 	shortHidden := driver.NormUnit * (1 + random.IntN(maxShortUnits))
-	hidden := 0
+	var hidden int
 	switch random.IntN(4) {
 	case 0:
 		hidden = driver.MaxHidden >> random.IntN(5) // a power of 2
@@ -196,7 +197,7 @@ func (c *NormCase) SetWant(f driver.Formula) {
 	c.Want = NormRow{}
 	var inputs [][]byte
 	count := len(c.ResidualBefore) // elements of Rank's output
-	first := c.Rank * count        // in each input
+	first := c.Rank * count        // index in each input
 	for _, rows := range c.Inputs {
 		inputs = append(inputs, Bytes(rows[first:first+count]))
 	}

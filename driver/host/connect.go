@@ -83,7 +83,7 @@ func (c *communicator) releaseAfter(lastTicket uint64) error {
 	}
 }
 
-// This rank's collectives must have ended.
+// releaseMemory must be called after this rank's last collective has ended.
 func (c *communicator) releaseMemory() error {
 	c.device.groupTimeouts.Delete(c.cfg.Timeout)
 	unmapErr := c.registry.unmapAll()

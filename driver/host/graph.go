@@ -13,7 +13,7 @@ import (
 // Ranks compare the positions of recorded collectives to detect that they call different ones. The
 // second collective in a group's first capture has the position {Capture: 1, Call: 2}.
 type graph struct {
-	// mu guards the other fields after the capture, and the capturing stream's mu during it.
+	// During the capture, the stream's mu guards the following fields. Afterwards, mu guards them.
 	mu            ranked.Mutex[graphMu]
 	replays       []replayFunc // nil after Close
 	isClosed      bool
@@ -49,8 +49,8 @@ func (s *stream) BeginCapture() error {
 // The caller must hold the capturing stream's mu.
 func (g *graph) addReplay(f replayFunc) { g.replays = append(g.replays, f) }
 
-// recordCall records a collective with its position. The caller must hold the capturing stream's
-// mu.
+// recordCall records a message as it is, and a collective with its position. The caller must hold
+// the capturing stream's mu.
 func (g *graph) recordCall(p *plan) {
 	isMessage := p.Operation.PointToPoint()
 	if isMessage {

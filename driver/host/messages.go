@@ -98,8 +98,8 @@ func (m *messages) newRecv(call messageCall) *recvCall {
 	// The matcher assigns the number, not CountMessage.
 	_ = c.CountMessage(&p.Call, call.priorCollectives, c.turns.lastCompleted.Load())
 	m.unfinishedRecvs[r] = struct{}{}
-	segment := control.MessageSegment(&c.cfg, call.priorCollectives)
-	claims := m.matcher.Post(r, p.Tag, p.Root, segment)
+	messageSegment := control.MessageSegment(&c.cfg, call.priorCollectives)
+	claims := m.matcher.Post(r, p.Tag, p.Root, messageSegment)
 	assignMessages(claims)
 	return r
 }

@@ -71,18 +71,29 @@ func (p *permutation) idCount() int64 {
 	return places * int64(p.Route.TopK)
 }
 
-// permute runs a Permute in two passes: the first counts each expert's copies, the second copies.
+// permute runs a Permute.
 func (p *permutation) permute() {
-	idCount := p.idCount()
-	weights := part[float32](p.dispatched, p.dispatchedLayout.Weights, idCount)
-	permutedWeights := part[float32](p.permuted, p.permutedLayout.Weights, p.permutedLayout.Capacity)
-	indexes := part[int32](p.permuted, p.permutedLayout.Places, idCount) // of copies, by id
-	experts := part[int32](p.permuted, p.permutedLayout.Experts, p.permutedLayout.Capacity)
 	p.storeRowCounts()
+	counts := p.storeCopyCounts()
+	firstIndexes := p.assignFirstIndexes(counts)
+	p.copyRows(firstIndexes)
+}
+
+// storeCopyCounts returns the number of each expert's copies, as a slice of the output.
+func (p *permutation) storeCopyCounts() []int32 {
 	counts := part[int32](p.permuted, p.permutedLayout.Counts, int64(p.Route.MostExperts(p.Ranks)))
 	clear(counts)
 	p.visitIDs(func(_ int64, expert int) { counts[expert]++ })
-	nextIndexes := p.assignFirstIndexes(counts)
+	return counts
+}
+
+// copyRows copies the rows to each expert's indexes, which it advances.
+func (p *permutation) copyRows(nextIndexes []int32) {
+	idCount, capacity := p.idCount(), p.permutedLayout.Capacity
+	weights := part[float32](p.dispatched, p.dispatchedLayout.Weights, idCount)
+	permutedWeights := part[float32](p.permuted, p.permutedLayout.Weights, capacity)
+	indexes := part[int32](p.permuted, p.permutedLayout.Places, idCount) // of copies, by id
+	experts := part[int32](p.permuted, p.permutedLayout.Experts, capacity)
 	const none = -1 // for ids without a copy, and for unused rows between experts
 	fill(indexes, none)
 	fill(experts, none)
