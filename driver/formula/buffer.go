@@ -9,7 +9,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// These are the only NaNs in results. In a 16-bit type, results have canonicalNaN, rounded.
+// These are the only NaNs that reductions compute. 16-bit types use canonicalNaN, rounded.
 var (
 	canonicalNaN   = math.Float32frombits(0x7FFFFFFF)
 	canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -105,7 +105,7 @@ func reduce16Bits(
 	return output
 }
 
-// alignedElements copies the inputs, because those of callers may not be aligned.
+// alignedElements copies the inputs, because the bytes of callers may not be aligned.
 func alignedElements[T any](inputs [][]byte) [][]T {
 	var elementsByRank [][]T
 	for _, input := range inputs {

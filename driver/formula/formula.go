@@ -57,8 +57,7 @@ func result[T reduce.Number](
 	return combined
 }
 
-// average returns sum/len(values). An infinite or NaN sum may come from an overflow, so average
-// then adds scaled values instead.
+// average returns sum/len(values). If the sum may have overflowed, average adds scaled values.
 func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T) T) T {
 	count := T(len(values))
 	isFinite := !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0)

@@ -75,10 +75,9 @@ var log2LargeToSmall = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
-// SpecialInput returns a rank's input of special values. The digits of an element's index select
-// the values: with 10 special values, element 123 has value number 3 on rank 0, 2 on rank 1, and 1
-// on rank 2. Ranks 3 to 5 have the next values, which are 4, 3 and 2. A large enough count covers
-// all combinations of three values on ranks 0 to 2.
+// SpecialInput returns a rank's input of special values. With 10 special values, element 123 has
+// value number 3 on rank 0, 2 on rank 1, and 1 on rank 2. Ranks 3 to 5 have the successors 4, 3 and
+// 2. If count is large enough, ranks 0 to 2 get all combinations of three values.
 func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	values := specialValues[t]
 	base := int64(len(values))
@@ -127,9 +126,8 @@ func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specialValues lists bits of values. Floats are zeros, the smallest and largest subnormal and
-// normal numbers, one, infinities, a quiet and a signaling NaN. Integers are zero, one, and values
-// near the limits of signed and unsigned types.
+// specialValues lists the bits of zeros, the smallest and largest subnormal and normal numbers, one,
+// infinities, a quiet and a signaling NaN, and the integers at which arithmetic wraps.
 var specialValues = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,

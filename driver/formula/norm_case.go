@@ -28,8 +28,7 @@ type NormCase struct {
 	hasSpecialValues bool
 }
 
-// UnwrittenScale fills the memory of computed scales before a call. It remains in gaps between
-// scales.
+// UnwrittenScale marks scales, and gaps between scales, that a call has not written.
 const UnwrittenScale = -1
 
 // NewNormCase returns a case with random values, for a group that adds in rank order.
@@ -159,8 +158,8 @@ func (c *NormCase) insertSpecialValues(random *rand.Rand, rows []uint16) {
 	}
 }
 
-// Scatter returns the cases of all ranks for a ReduceScatterRMSNorm. They have the arguments of c
-// and new random values. Each rank gets as many rows as c has.
+// Scatter returns the cases of all ranks for a ReduceScatterRMSNorm with the arguments of c and new
+// random values. Each rank gets as many rows as c has.
 func (c *NormCase) Scatter(random *rand.Rand) (cases []*NormCase) {
 	ranks := len(c.Inputs)
 	outputCount := int(c.Rows * c.Hidden) // elements of one rank's output

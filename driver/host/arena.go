@@ -19,12 +19,10 @@ type arena struct {
 
 func (a *arena) Address() uintptr { return a.addresses.Address() }
 
-// Close releases the addresses. If closed streams are still running work, they stay reserved until
-// that work ends.
+// Close releases the addresses as soon as closed streams have finished their work.
 func (a *arena) Close() error { return a.device.abandoned.unmapWhenIdle(a.addresses.Close) }
 
-// Keep shrinks the arena to the given size. It does nothing if Config.Scatter is set, because
-// segments may then lie anywhere in the arena.
+// Keep shrinks the arena to the given size, unless Config.Scatter puts segments at random offsets.
 func (a *arena) Keep(bytes int64) error {
 	if a.device.cfg.Scatter != 0 {
 		return nil
@@ -33,8 +31,7 @@ func (a *arena) Keep(bytes int64) error {
 	return a.addresses.Shrink(bytes)
 }
 
-// Map creates a segment and maps it at the given offset. If Config.Scatter is set, a random offset
-// replaces the given one.
+// Map creates a segment and maps it at offset, or at a random one if Config.Scatter is set.
 func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	isSizeValid := bytes > 0 && bytes%granularity == 0
 	isOffsetValid := offset >= 0 && offset%granularity == 0
@@ -68,9 +65,8 @@ func (a *arena) mapAtOrScattered(offset int64, file *os.File, bytes int64) (*sys
 	return a.addresses.MapAt(chosenOffset, file, bytes)
 }
 
-// createSegmentFile prefers huge pages, which cause far fewer page faults. It rejects sizes above
-// the machine's memory, because the kernel would create the file and then kill a process that
-// fills it.
+// createSegmentFile prefers huge pages, which cause far fewer page faults. If the file exceeded the
+// machine's memory, the kernel would kill the process that fills it.
 func createSegmentFile(bytes int64) (*os.File, error) {
 	total, err := sys.Memory()
 	if err != nil {
@@ -136,7 +132,7 @@ func (s *segment) Keep() error {
 }
 
 // Unmap closes the file and unmaps the memory. If closed streams are still running work, the memory
-// stays mapped until that work ends.
+// stays mapped until then.
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

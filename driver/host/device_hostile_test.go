@@ -70,7 +70,6 @@ func (pair *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	return [2]error{err0, err1}
 }
 
-// mustRunOnBoth is like runOnBoth, but fails the test after an error.
 func (pair *rankPair) mustRunOnBoth(f func(rank int) error) {
 	pair.t.Helper()
 	for _, err := range pair.runOnBoth(f) {
@@ -90,7 +89,6 @@ func pairGroup(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "pair", Ranks: []int{0, 1}, Rank: rank, Check: true}
 }
 
-// segment returns a segment of granules * granularity bytes.
 func (pair *rankPair) segment(rank int, granules int64) *segment {
 	pair.t.Helper()
 	bytes := granules * granularity
@@ -162,8 +160,7 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	}
 }
 
-// A file that is smaller than its segment must not be mapped: an access past its end kills the
-// process.
+// Register rejects a file that is too small, because an access past its end would kill the process.
 func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
 	pair := newRankPair(t)
 	pair.connect()

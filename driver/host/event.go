@@ -144,7 +144,6 @@ func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 	return s.submit(&eventWait{point: p, ignoreErrors: ignoreErrors}, p.isReached)
 }
 
-// eventWait is the work that Wait and WaitIgnoringErrors queue.
 type eventWait struct {
 	point        *point
 	ignoreErrors bool
