@@ -126,8 +126,8 @@ func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specialValues lists the bits of zeros, the smallest and largest subnormal and normal numbers, one,
-// infinities, a quiet and a signaling NaN, and the integers at which arithmetic wraps.
+// specialValues lists the bits of zeros, the smallest and largest subnormal and normal numbers,
+// one, infinities, a quiet and a signaling NaN, and the integers at which arithmetic wraps.
 var specialValues = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,

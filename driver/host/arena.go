@@ -31,7 +31,7 @@ func (a *arena) Keep(bytes int64) error {
 	return a.addresses.Shrink(bytes)
 }
 
-// Map creates a segment and maps it at offset, or at a random one if Config.Scatter is set.
+// Map creates a segment and maps it at the offset, or at a random one if Config.Scatter is set.
 func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	isSizeValid := bytes > 0 && bytes%granularity == 0
 	isOffsetValid := offset >= 0 && offset%granularity == 0
@@ -132,7 +132,7 @@ func (s *segment) Keep() error {
 }
 
 // Unmap closes the file and unmaps the memory. If closed streams are still running work, the memory
-// stays mapped until then.
+// stays mapped until they finish.
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
