@@ -11,42 +11,44 @@ import (
 	"symmem/driver"
 )
 
-// In these tests, all ranks except the last launch direct calls. Their kernels wait for the last
-// rank until they time out or rank 0 aborts the group.
+// In these tests, the last rank launches no call. The kernels of the other ranks wait for it, until
+// they time out or rank 0 aborts the group.
 
 // countFor maps each kind of direct kernel to a number of elements for which it is chosen.
 var countFor = map[string]int64{"line": smallCount, "bulk": 1 << 21}
 
-// At least one rank gets a TimeoutError that names the missing rank, and the others get ErrFault.
 func TestTimeoutNamesAMissingRank(t *testing.T) {
 	for kind, count := range countFor {
-		t.Run(kind, func(t *testing.T) {
-			w := newTestGroup(t, ranksUpTo(t, 4), 2*time.Second)
-			wantMissing := []int{len(w.opened) - 1}
-			var timeoutCount atomic.Int32
-			w.runWithoutLast(count, func(m *testRank, p *repeatedSum) error {
-				err := p.launch(m.group, m.stream, driver.PathDirect)
-				if err == nil {
-					err = m.stream.Synchronize(t.Context())
-				}
+		t.Run(kind, func(t *testing.T) { waitForTimeout(t, count) })
+	}
+}
 
-				var timeoutErr *driver.TimeoutError
-				isTimeout := errors.As(err, &timeoutErr)
-				if isTimeout && slices.Equal(timeoutErr.Missing, wantMissing) {
-					timeoutCount.Add(1)
-					return nil
-				}
+// waitForTimeout checks that at least one rank gets a TimeoutError that names the last rank, and
+// that the others get ErrFault.
+func waitForTimeout(t *testing.T, count int64) {
+	t.Helper()
+	g := newTestGroup(t, ranksUpTo(t, 4), 2*time.Second)
+	missing := len(g.opened) - 1
+	var timeoutCount atomic.Int32
+	g.runWithoutLast(count, func(r *testRank, sum *repeatedSum) error {
+		err := sum.launch(r.group, r.stream, driver.PathDirect)
+		if err == nil {
+			err = r.stream.Synchronize(t.Context())
+		}
 
-				if errors.Is(err, driver.ErrFault) {
-					return nil // another rank has timed out first
-				}
-
-				return failuref("Synchronize = %v, want a TimeoutError about rank %d", err, wantMissing[0])
-			})
-			if timeoutCount.Load() == 0 {
-				t.Errorf("no rank got a TimeoutError about rank %d", wantMissing[0])
-			}
-		})
+		var timeoutErr *driver.TimeoutError
+		switch {
+		case errors.As(err, &timeoutErr) && slices.Equal(timeoutErr.Missing, []int{missing}):
+			timeoutCount.Add(1)
+			return nil
+		case errors.Is(err, driver.ErrFault): // another rank has timed out first
+			return nil
+		default:
+			return failuref("got %v, want ErrFault or a TimeoutError about rank %d", err, missing)
+		}
+	})
+	if timeoutCount.Load() == 0 {
+		t.Errorf("no rank got a TimeoutError about rank %d", missing)
 	}
 }
 
@@ -65,32 +67,32 @@ func TestAbortEndsKernelsThatStartLater(t *testing.T) {
 	abortWaitingCalls(t, countFor["line"], calls)
 }
 
-// abortWaitingCalls aborts the group on rank 0 while kernels wait for the last rank. Rank 0 must
-// get errAborted, and the others ErrFault.
+// abortWaitingCalls aborts the group on rank 0 while kernels wait for the last rank. It checks that
+// rank 0 gets errAborted and that the others get ErrFault.
 func abortWaitingCalls(t *testing.T, count int64, calls int) {
 	t.Helper()
-	w := newTestGroup(t, ranksUpTo(t, 4), time.Minute)
-	var launching sync.WaitGroup
-	launching.Add(len(w.opened) - 1)
-	w.runWithoutLast(count, func(m *testRank, p *repeatedSum) error {
+	g := newTestGroup(t, ranksUpTo(t, 4), time.Minute)
+	var launched sync.WaitGroup
+	launched.Add(len(g.opened) - 1)
+	g.runWithoutLast(count, func(r *testRank, sum *repeatedSum) error {
 		var errs []error
 		for range calls {
-			errs = append(errs, p.launch(m.group, m.stream, driver.PathDirect))
+			errs = append(errs, sum.launch(r.group, r.stream, driver.PathDirect))
 		}
 
-		launching.Done()
+		launched.Done()
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}
 
 		wantErr := driver.ErrFault
-		if m.rank == 0 {
-			launching.Wait()
-			m.group.Abort(errAborted)
+		if r.rank == 0 {
+			launched.Wait()
+			r.group.Abort(errAborted)
 			wantErr = errAborted
 		}
 
-		if err := m.stream.Synchronize(t.Context()); !errors.Is(err, wantErr) {
+		if err := r.stream.Synchronize(t.Context()); !errors.Is(err, wantErr) {
 			return failuref("Synchronize = %v, want %v", err, wantErr)
 		}
 
@@ -98,39 +100,42 @@ func abortWaitingCalls(t *testing.T, count int64, calls int) {
 	})
 }
 
-// runWithoutLast runs f on all ranks except the last, in a group whose first call has succeeded.
+// runWithoutLast makes a successful call on all ranks, and then runs f on all except the last.
 // Afterwards, it checks that a new group works.
-func (w *testGroup) runWithoutLast(count int64, f func(m *testRank, p *repeatedSum) error) {
-	w.t.Helper()
-	w.regroup()
-	w.withSum(count, func(m *testRank, p *repeatedSum) error {
-		if err := m.launchAndCheck(w, p); err != nil {
+func (g *testGroup) runWithoutLast(count int64, f func(r *testRank, sum *repeatedSum) error) {
+	g.t.Helper()
+	g.regroup()
+	g.withSum(count, func(r *testRank, sum *repeatedSum) error {
+		if err := r.launchAndCheck(g, sum); err != nil {
 			return err
 		}
 
-		if m.rank == len(w.opened)-1 {
+		if r.rank == len(g.opened)-1 {
 			return nil
 		}
 
-		return f(m, p)
+		return f(r, sum)
 	})
-	w.must(func(m *testRank) error {
-		err := m.closeGroup() // must succeed although the group has failed
-		for _, s := range m.regions {
-			err = errors.Join(err, s.segment.Unmap())
-		}
-
-		m.reuseAddresses()
-		return err
-	})
-	w.regroup()
-	w.withSum(count, func(m *testRank, p *repeatedSum) error { return m.launchAndCheck(w, p) })
+	g.must((*testRank).closeFailedGroup)
+	g.regroup()
+	g.withSum(count, func(r *testRank, sum *repeatedSum) error { return r.launchAndCheck(g, sum) })
 }
 
-func (m *testRank) launchAndCheck(w *testGroup, p *repeatedSum) error {
-	if err := p.launch(m.group, m.stream, driver.PathDirect); err != nil {
+// closeFailedGroup frees the regions as well, so that the next region gets the same addresses.
+func (r *testRank) closeFailedGroup() error {
+	err := r.closeGroup()
+	for _, buffer := range r.regions {
+		err = errors.Join(err, buffer.segment.Unmap())
+	}
+
+	r.reuseAddresses()
+	return err
+}
+
+func (r *testRank) launchAndCheck(g *testGroup, sum *repeatedSum) error {
+	if err := sum.launch(r.group, r.stream, driver.PathDirect); err != nil {
 		return err
 	}
 
-	return m.check(w, p, m.stream)
+	return r.check(g, sum, r.stream)
 }

@@ -7,16 +7,16 @@ import (
 )
 
 // trial is a direct collective call with the same arguments on all ranks. Each rank has an array of
-// inputs, which repeats a tile of random elements, and an array of outputs. For example, an
-// AllGather with count 3, sendOffset 10 and recvOffset 20 reads inputs[10:13] on each rank, and
-// writes rank 0's elements to outputs[20:23] and rank 1's to outputs[23:26].
+// outputs and an array of inputs, a repeated tile of random elements. For example, an AllGather
+// with count 3, sendOffset 10 and recvOffset 20 reads inputs[10:13] on each rank. It writes the
+// elements of rank 0 to outputs[20:23], and those of rank 1 to outputs[23:26].
 type trial struct {
 	layout
 	operation  driver.Operation
 	op         driver.ReduceOp
-	root       int // group rank
+	root       int // index in the group
 	count      int64
-	sendOffset int64  // equal to recvOffset if in place
+	sendOffset int64  // in the inputs; equal to recvOffset if in place
 	recvOffset int64  // in the outputs
 	digest     uint64 // unique to the call
 }
@@ -25,25 +25,26 @@ type trial struct {
 type layout struct {
 	dataType driver.DataType
 	inPlace  bool
-	noWindow bool // buffers are outside windows, at different offsets on each rank
+	noWindow bool // all buffers are outside windows, at different offsets on each rank
 }
 
-func (c *trial) String() string {
-	return fmt.Sprintf("%v %v of %d %v, root %d, in place: %v, outside windows: %v, from %d to %d",
-		c.operation, c.op, c.count, c.dataType, c.root, c.inPlace, c.noWindow, c.sendOffset, c.recvOffset)
+func (t *trial) String() string {
+	return fmt.Sprintf("%v %v of %d %v, root %d, in place: %v, no window: %v, offsets %d and %d",
+		t.operation, t.op, t.count, t.dataType, t.root, t.inPlace, t.noWindow, t.sendOffset, t.recvOffset)
 }
 
-func (c *trial) spans(ranks int) (send, recv int64) {
-	const anyRank = 0 // spans do not depend on it
-	// Spans returns bytes, which are elements for Uint8.
-	call := driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Uint8}
+// spans returns the numbers of elements in the send and receive buffers.
+func (t *trial) spans(ranks int) (send, recv int64) {
+	const anyRank = 0 // all ranks have buffers of the same size
+	// An element of one byte makes Spans count elements.
+	call := driver.Call{Operation: t.operation, Count: t.count, DataType: driver.Uint8}
 	return call.Spans(ranks, anyRank)
 }
 
-// extent returns how many elements of the outputs the trial occupies.
-func (c *trial) extent(ranks int) int64 {
-	send, recv := c.spans(ranks)
-	if c.inPlace {
+// extent returns the number of elements that the trial occupies in the outputs.
+func (t *trial) extent(ranks int) int64 {
+	send, recv := t.spans(ranks)
+	if t.inPlace {
 		return max(send, recv)
 	}
 
@@ -51,9 +52,9 @@ func (c *trial) extent(ranks int) int64 {
 }
 
 // partOffset returns where a rank's part begins in a buffer that has a part for each rank.
-func (c *trial) partOffset(rank int) int64 { return int64(rank) * c.count }
+func (t *trial) partOffset(rank int) int64 { return int64(rank) * t.count }
 
-// piece is a range of the expected output, copied from a repeated tile.
+// piece is a range of the expected output. Its elements repeat a tile, starting at tileOffset.
 type piece struct {
 	offset     int64 // in a rank's outputs
 	count      int64
@@ -67,86 +68,90 @@ type sources struct {
 }
 
 // pieces returns a rank's expected output. Elements outside the pieces must not change.
-func (c *trial) pieces(rank int, s *sources) []piece {
-	output := piece{offset: c.recvOffset, count: c.count, tileOffset: c.sendOffset}
-	switch c.operation {
+func (t *trial) pieces(rank int, s *sources) []piece {
+	output := piece{offset: t.recvOffset, count: t.count, tileOffset: t.sendOffset}
+	switch t.operation {
 	case driver.AllReduce:
 		output.tile = s.reduced
 	case driver.Reduce:
-		if rank != c.root {
+		if rank != t.root {
 			return nil
 		}
 
 		output.tile = s.reduced
 	case driver.ReduceScatter:
 		output.tile = s.reduced
-		output.tileOffset += c.partOffset(rank)
-		if c.inPlace {
-			output.offset += c.partOffset(rank)
+		output.tileOffset += t.partOffset(rank)
+		if t.inPlace {
+			output.offset += t.partOffset(rank)
 		}
 	case driver.Broadcast:
-		output.tile = s.inputs[c.root]
+		output.tile = s.inputs[t.root]
 	default: // AllGather, AllToAll
-		return c.piecesFromAll(rank, s)
+		return t.piecesFromAll(rank, s)
 	}
 
 	return []piece{output}
 }
 
-// piecesFromAll returns a piece from each rank, for AllGather and AllToAll.
-func (c *trial) piecesFromAll(rank int, s *sources) []piece {
+// piecesFromAll returns the expected output of an AllGather or AllToAll: a piece from each rank.
+func (t *trial) piecesFromAll(rank int, s *sources) []piece {
 	var all []piece
 	for source, input := range s.inputs {
-		tileOffset := c.sendOffset
-		switch {
-		case c.operation == driver.AllToAll:
-			tileOffset += c.partOffset(rank)
-		case c.inPlace: // an AllGather, whose source sends its own part of the outputs
-			tileOffset += c.partOffset(source)
-		}
-
 		all = append(all, piece{
-			offset: c.recvOffset + c.partOffset(source), count: c.count,
-			tile: input, tileOffset: tileOffset,
+			offset: t.recvOffset + t.partOffset(source), count: t.count,
+			tile: input, tileOffset: t.sendOffset + t.partOffset(t.sentPart(source, rank)),
 		})
 	}
 
 	return all
 }
 
-// leadBytes is the minimum size of the area before a field, which calls must not change.
-const leadBytes = 256
+// sentPart returns which part of its send buffer the source sends to a rank.
+func (t *trial) sentPart(source, rank int) int {
+	switch {
+	case t.operation == driver.AllToAll:
+		return rank
+	case t.inPlace: // an AllGather sends from the outputs
+		return source
+	default: // an AllGather sends the inputs, which have only one part
+		return 0
+	}
+}
 
 // field is an array of inputs or outputs in a region.
 type field struct {
 	memory *region
-	base   int64 // byte offset of the first element
+	base   int64 // byte offset of the first element, at least leadBytes
 }
 
-func (f field) at(element int64, t driver.DataType) uintptr {
-	return f.memory.segment.Address() + uintptr(f.base+element*int64(t.Size()))
+// leadBytes is the size of an area that calls must not change.
+const leadBytes = 256
+
+func (f field) at(element int64, dataType driver.DataType) uintptr {
+	return f.memory.segment.Address() + uintptr(f.base+element*int64(dataType.Size()))
 }
 
-func (c *trial) call(rank int, inputs, outputs field) driver.Call {
+func (t *trial) call(rank int, inputs, outputs field) driver.Call {
 	call := driver.Call{
-		Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Root: c.root, Count: c.count,
-		Path: driver.PathDirect, Digest: c.digest,
-		Send: inputs.at(c.sendOffset, c.dataType), Recv: outputs.at(c.recvOffset, c.dataType),
+		Operation: t.operation, DataType: t.dataType, ReduceOp: t.op, Root: t.root, Count: t.count,
+		Path: driver.PathDirect, Digest: t.digest,
+		Send: inputs.at(t.sendOffset, t.dataType), Recv: outputs.at(t.recvOffset, t.dataType),
 	}
-	if c.inPlace {
+	if t.inPlace {
 		inputs = outputs
 		call.Send = call.Recv
-		partAddress := outputs.at(c.recvOffset+c.partOffset(rank), c.dataType)
-		switch c.operation {
+		partAddress := outputs.at(t.recvOffset+t.partOffset(rank), t.dataType)
+		switch t.operation {
 		case driver.AllGather:
 			call.Send = partAddress
 		case driver.ReduceScatter:
 			call.Recv = partAddress
-		default: // Send and Recv are equal
+		default: // Send and Recv begin at the same address
 		}
 	}
 
-	if !c.noWindow && c.operation != driver.Barrier {
+	if !t.noWindow && t.operation != driver.Barrier {
 		call.SendWindow = inputs.memory.window
 		call.RecvWindow = outputs.memory.window
 	}

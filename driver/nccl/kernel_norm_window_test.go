@@ -12,33 +12,33 @@ import (
 	"symmem/driver/formula"
 )
 
-// A norm is an all-reduce or reduce-scatter followed by RMSNorm of each row. If the inputs are in
-// windows, memory that is registered with NCCL, pull kernels read large inputs of the other ranks
-// there. For example, norm_pull_q_bf16_2 sums bfloat16 inputs of 2 ranks and quantizes the result.
+// A norm is an AllReduce or ReduceScatter followed by RMSNorm of each row. If the inputs are large
+// and in windows (memory registered with NCCL), a pull kernel reads the inputs of the other ranks.
+// For example, norm_pull_q_bf16_2 sums bfloat16 inputs of 2 ranks and quantizes the result.
 
 // newNormWindows opens a test group whose ranks have norm buffers in windows.
 func newNormWindows(
 	t *testing.T, ranks int, timeout time.Duration,
 ) (*testGroup, []normBuffers) {
 	t.Helper()
-	w := newTestGroup(t, ranks, timeout)
-	buffers := make([]normBuffers, len(w.opened))
-	w.regroup()
-	w.must(func(m *testRank) error {
-		const offset = 16
-		d, err := newNormBuffersAt(m, offset)
+	g := newTestGroup(t, ranks, timeout)
+	buffers := make([]normBuffers, len(g.opened))
+	g.regroup()
+	g.must(func(r *testRank) error {
+		const sameOffset = 16 // on all ranks
+		b, err := newNormBuffersAt(r, sameOffset)
 		if err != nil {
 			return err
 		}
 
-		buffers[m.number] = d
-		return m.register(w, d.region, windowName)
+		buffers[r.number] = b
+		return r.register(g, b.region, windowName)
 	})
-	needDirect(t, w.ranks[0].group)
-	return w, buffers
+	needDirect(t, g.ranks[0].group)
+	return g, buffers
 }
 
-// pulledNorms lists norms that are large enough for a pull kernel on 2 ranks.
+// pulledNorms lists norms with inputs of more than 7 MiB, for which 2 ranks use a pull kernel.
 var pulledNorms = []struct {
 	rows     int
 	hidden   int // elements of a row
@@ -47,28 +47,32 @@ var pulledNorms = []struct {
 }{
 	{rows: 897, hidden: 4096, dataType: driver.BFloat16, quant: driver.QuantNone},
 	{rows: 897, hidden: 4104, dataType: driver.Float16, quant: driver.QuantNone},
-	{rows: 450, hidden: 8192, dataType: driver.BFloat16, quant: driver.QuantPerGroup},
+	perGroupIndex: {
+		rows: 450, hidden: 8192, dataType: driver.BFloat16, quant: driver.QuantPerGroup,
+	},
 	{rows: 513, hidden: 7168, dataType: driver.Float16, quant: driver.QuantPerRow},
 }
+
+const perGroupIndex = 2
 
 // newPulledNorm returns pulledNorms[i] with random inputs.
 func newPulledNorm(random *rand.Rand, i int) *formula.NormCase {
 	const ranks = 2
 	norm := pulledNorms[i]
 	c := formula.NewNormCase(random, ranks, norm.rows, norm.hidden, norm.dataType, norm.quant)
-	c.InPlace = c.OnlyQuantized // always in place
+	c.InPlace = c.OnlyQuantized // other norms in place do not use a pull kernel
 	c.AddSpecialValues(random)
 	return c
 }
 
 func TestNormsInWindows(t *testing.T) {
 	random := newRandom(t)
-	w, buffers := newNormWindows(t, 2, time.Minute)
+	g, buffers := newNormWindows(t, 2, time.Minute)
 	for i := range pulledNorms {
-		w.normalize(buffers, newPulledNorm(random, i))
+		g.normalize(buffers, newPulledNorm(random, i))
 	}
 
-	w.opened[0].requireKernels(t, []string{
+	g.opened[0].requireKernels(t, []string{
 		"norm_pull_bf16_2", "norm_pull_f16_2", "norm_pull_q_bf16_2", "norm_pull_q_f16_2",
 	})
 }
@@ -90,50 +94,48 @@ var scatteredNorms = []struct {
 func TestScatteredNormsInWindows(t *testing.T) {
 	random := newRandom(t)
 	for _, ranks := range []int{2, ranksUpTo(t, 4)} {
-		w, buffers := newNormWindows(t, ranks, time.Minute)
+		g, buffers := newNormWindows(t, ranks, time.Minute)
 		for _, norm := range scatteredNorms {
-			const maxLineBytes = 2 << 20 // largest part for a line kernel
+			const maxLineBytes = 2 << 20 // larger outputs use pull or bulk kernels
 			const elementBytes = 2
-			maxLineRows := maxLineBytes / elementBytes / norm.hidden
-			rows := maxLineRows + 1
+			rows := maxLineBytes/elementBytes/norm.hidden + 1
 			c := formula.NewNormCase(random, ranks, rows, norm.hidden, norm.dataType, norm.quant)
 			c.AddSpecialValues(random)
-			w.normalize(buffers, c.Scatter(random)...)
+			g.normalize(buffers, c.Scatter(random)...)
 		}
 
 		if ranks == 3 {
-			continue // kernel names end in 2, 4 or 8
+			continue // there are no pull kernels for 3 ranks
 		}
 
 		n := fmt.Sprint(ranks)
-		w.opened[0].requireKernels(t, []string{
+		g.opened[0].requireKernels(t, []string{
 			"norm_pull_bf16_" + n, "norm_pull_f16_" + n, "norm_pull_q_bf16_" + n,
 			"norm_pull_q_f16_" + n, "bulk_sum_bf16_" + n,
 		})
 	}
 }
 
-// A kernel that times out fills its outputs with poison, a value for missing results.
+// If a kernel times out, it fills its outputs with poison, a value for missing results.
 func TestNormInWindowsTimesOut(t *testing.T) {
 	random := newRandom(t)
-	w, buffers := newNormWindows(t, 2, time.Second)
-	const perGroupIndex = 2
+	g, buffers := newNormWindows(t, 2, time.Second)
 	c := newPulledNorm(random, perGroupIndex)
-	errs := w.each(func(m *testRank) error {
-		if m.rank == 1 {
+	errs := g.each(func(r *testRank) error {
+		if r.rank == 1 {
 			return nil
 		}
 
-		call, err := buffers[0].prepare(m, c)
+		call, err := buffers[0].prepare(r, c)
 		if err != nil {
 			return err
 		}
 
-		if err := m.launch(m.stream, call); err != nil {
+		if err := r.launch(r.stream, call); err != nil {
 			return err
 		}
 
-		return m.stream.Synchronize(t.Context())
+		return r.stream.Synchronize(t.Context())
 	})
 	var timeoutErr *driver.TimeoutError
 	isTimeout := errors.As(errs[0], &timeoutErr)
@@ -141,11 +143,11 @@ func TestNormInWindowsTimesOut(t *testing.T) {
 		t.Errorf("rank 0: got %v, want a TimeoutError about rank 1", errs[0])
 	}
 
-	w.must(func(m *testRank) error {
-		if m.rank == 1 {
+	g.must(func(r *testRank) error {
+		if r.rank == 1 {
 			return nil
 		}
 
-		return buffers[0].checkPoisoned(w, m, c)
+		return buffers[0].checkPoisoned(g, r, c)
 	})
 }

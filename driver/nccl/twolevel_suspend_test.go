@@ -10,126 +10,126 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// Four ranks run on two simulated machines. The two-level path uses smaller groups, the levels:
-// {0, 1} and {2, 3} within the machines, {0, 2} and {1, 3} between them. Suspend releases the GPU
-// memory of a group and its levels until Resume allocates it again.
+// Four ranks run on two simulated machines. The two-level path uses smaller groups, called levels:
+// {0, 1} and {2, 3} within the machines, and {0, 2} and {1, 3} between the machines. Suspend frees
+// the GPU memory of a group and its levels, and Resume allocates it again.
 
 // checkAll checks each operation of the two-level path on a prefix of the inputs.
-func (w *twoLevelGroup) checkAll() {
-	w.t.Helper()
+func (g *twoLevelGroup) checkAll() {
+	g.t.Helper()
 	const bytes = 1 << 10
-	const count = bytes / 4 // Int32 elements
-	var prefixes [][]byte   // by rank
-	for _, input := range w.inputs {
+	const count = bytes / int32Bytes
+	var prefixes [][]byte // by rank
+	for _, input := range g.inputs {
 		prefixes = append(prefixes, input[:bytes])
 	}
 
 	sum := twoLevelSum(driver.Int32, prefixes)
-	w.checkCall(driver.AllReduce, driver.Int32, count, sum)
-	w.checkCall(driver.AllGather, driver.Int32, count, slices.Concat(prefixes...))
-	w.checkParts(driver.ReduceScatter, driver.Int32, count/int64(len(w.ranks)), sum)
+	g.checkCall(driver.AllReduce, driver.Int32, count, sum)
+	g.checkCall(driver.AllGather, driver.Int32, count, slices.Concat(prefixes...))
+	g.checkParts(driver.ReduceScatter, driver.Int32, count/int64(len(g.ranks)), sum)
 }
 
-func (w *twoLevelGroup) resume() {
-	w.t.Helper()
-	w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(w.t.Context()) })
+func (g *twoLevelGroup) resume() {
+	g.t.Helper()
+	g.must(func(r *testRank) error { return r.group.(*communicator).suspender.Resume(g.t.Context()) })
 }
 
-// Suspend returns the number of bytes that it releases, every time.
+// Suspend returns the number of bytes that it frees, also if called again after Resume.
 func TestSuspendReleasesLevels(t *testing.T) {
-	w := newTwoLevelGroup(t, 4)
-	w.fill(driver.Int32)
-	w.checkAll()
+	g := newTwoLevelGroup(t, 4)
+	g.fill(driver.Int32)
+	g.checkAll()
 	for range 2 {
-		freeBefore := w.freeMemory()
-		reported := w.suspend()
-		for r, freeSuspended := range w.freeMemory() {
-			released := freeSuspended - freeBefore[r]
-			if released != reported[r] {
-				t.Errorf("rank %d: Suspend reported %d bytes, want %d, as it released", r, reported[r],
-					released)
+		freeBefore := g.freeMemory()
+		reported := g.suspend()
+		for rank, freeSuspended := range g.freeMemory() {
+			freed := freeSuspended - freeBefore[rank]
+			if reported[rank] != freed {
+				t.Errorf("rank %d: Suspend = %d bytes, want %d, the increase of free memory", rank,
+					reported[rank], freed)
 			}
 
-			if released < kernels.ExchangeBytes {
-				t.Errorf("rank %d: Suspend released %d bytes, want at least %d", r, released,
+			if freed < kernels.ExchangeBytes {
+				t.Errorf("rank %d: Suspend freed %d bytes, want at least %d", rank, freed,
 					kernels.ExchangeBytes)
 			}
 		}
 
-		w.resume()
-		if free := w.freeMemory(); !slices.Equal(free, freeBefore) {
+		g.resume()
+		if free := g.freeMemory(); !slices.Equal(free, freeBefore) {
 			t.Errorf("free memory after Resume = %d, want %d", free, freeBefore)
 		}
 
-		w.checkAll()
+		g.checkAll()
 	}
 }
 
-// If one rank has too little memory, Resume fails on all ranks and allocates nothing. It can be
-// retried.
+// If one rank has too little memory, Resume fails on all ranks and allocates nothing. Afterwards,
+// Resume can be called again.
 func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 	const fullRank = 2
-	w := newTwoLevelGroup(t, 4)
-	w.fill(driver.Int32)
-	released := w.suspend()
-	freeSuspended := w.freeMemory()
+	g := newTwoLevelGroup(t, 4)
+	g.fill(driver.Int32)
+	freed := g.suspend()
+	freeSuspended := g.freeMemory()
 	var occupied *region
-	w.must(func(m *testRank) (err error) {
-		if m.rank == fullRank {
-			needed := released[m.rank]
-			left := needed / 2
-			occupied, err = m.mapRegion(freeSuspended[m.rank] - left)
+	g.must(func(r *testRank) (err error) {
+		if r.rank == fullRank {
+			left := freed[r.rank] / 2 // Resume needs twice as much
+			occupied, err = r.mapRegion(freeSuspended[r.rank] - left)
 		}
 
 		return err
 	})
-	w.must(func(m *testRank) error {
-		err := m.group.(*communicator).suspender.Resume(t.Context())
-		if !errors.Is(err, driver.ErrOutOfMemory) || m.group.Cause() != nil {
+	g.must(func(r *testRank) error {
+		err := r.group.(*communicator).suspender.Resume(t.Context())
+		if !errors.Is(err, driver.ErrOutOfMemory) || r.group.Cause() != nil {
 			return failuref("Resume = %v, want ErrOutOfMemory without a fault", err)
 		}
 
 		return nil
 	})
-	w.must(func(m *testRank) error {
-		if m.rank == fullRank {
-			m.regions = m.regions[:len(m.regions)-1] // without occupied, the last one
+	g.must(func(r *testRank) error {
+		if r.rank == fullRank {
+			r.regions = slices.DeleteFunc(r.regions, func(s *region) bool { return s == occupied })
 			return occupied.segment.Unmap()
 		}
 
 		return nil
 	})
-	if free := w.freeMemory(); !slices.Equal(free, freeSuspended) {
+	if free := g.freeMemory(); !slices.Equal(free, freeSuspended) {
 		t.Errorf("free memory after a refused Resume = %d, want %d", free, freeSuspended)
 	}
 
-	w.resume()
-	w.checkAll()
+	g.resume()
+	g.checkAll()
 }
 
-// Levels that are connected while a window and its memory are suspended can use it after Resume.
+// If a window and its memory are suspended while levels are connected, the levels can use the
+// window after Resume.
 func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 	simulateTwoMachines(t, 4)
-	w := &twoLevelGroup{testGroup: newTestGroup(t, 4, 20*time.Second)}
-	w.regroup()
-	w.must(func(m *testRank) error {
-		if err := m.registerTwoRegions(w.testGroup); err != nil {
+	g := &twoLevelGroup{testGroup: newTestGroup(t, 4, 20*time.Second)}
+	g.regroup()
+	g.must(func(r *testRank) error {
+		if err := r.registerTwoRegions(g.testGroup); err != nil {
 			return err
 		}
 
-		s := m.regions[0]
-		if err := s.window.(*window).Suspend(); err != nil {
+		input := r.regions[0]
+		if err := input.window.(*window).Suspend(); err != nil {
 			return err
 		}
 
-		return s.segment.(driver.SuspendableSegment).Suspend()
+		return input.segment.(driver.SuspendableSegment).Suspend()
 	})
-	w.must(func(m *testRank) error { return m.group.(driver.TwoLevels).UseTwoLevels(t.Context()) })
-	w.must(func(m *testRank) error {
-		return m.regions[0].segment.(driver.SuspendableSegment).Resume()
+	g.must(func(r *testRank) error { return r.group.(driver.TwoLevels).UseTwoLevels(t.Context()) })
+	g.must(func(r *testRank) error {
+		return r.regions[0].segment.(driver.SuspendableSegment).Resume()
 	})
-	w.must(func(m *testRank) error {
-		window := m.regions[0].window.(*window)
+	g.must(func(r *testRank) error {
+		window := r.regions[0].window.(*window)
 		if err := window.Resume(t.Context()); err != nil {
 			return err
 		}
@@ -142,18 +142,19 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 
 		return nil
 	})
-	w.fill(driver.Int32)
-	w.checkAll()
+	g.fill(driver.Int32)
+	g.checkAll()
 }
 
-func (m *testRank) registerTwoRegions(w *testGroup) error {
+// registerTwoRegions registers regions for inputs and outputs.
+func (r *testRank) registerTwoRegions(g *testGroup) error {
 	for name := range uint32(2) {
-		s, err := m.mapRegion(twoLevelBytes)
-		if err == nil {
-			err = m.register(w, s, name)
+		buffer, err := r.mapRegion(twoLevelBytes)
+		if err != nil {
+			return err
 		}
 
-		if err != nil {
+		if err := r.register(g, buffer, name); err != nil {
 			return err
 		}
 	}

@@ -13,27 +13,26 @@ import (
 	"symmem/internal/dl"
 )
 
-// Rank 1 replays the graph of a call late, after rank 0 has timed out and reused its buffer. The
-// replay must not change that buffer, and fills its own output with poison, a value for missing
-// results.
+// Rank 1 replays the graph of a call late, after the replay of rank 0 has timed out and rank 0 has
+// reused its buffer. The late replay must not change the buffer of rank 0. It fills the buffer of
+// rank 1 with poison, a value for missing results.
 func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
-	for _, o := range []driver.Operation{driver.AllReduce, driver.AllGather} {
+	for _, operation := range []driver.Operation{driver.AllReduce, driver.AllGather} {
 		for _, hasNoticed := range []bool{true, false} {
-			name := fmt.Sprintf("%v/noticed=%v", o, hasNoticed)
-			t.Run(name, func(t *testing.T) { replayLate(t, o, hasNoticed) })
+			name := fmt.Sprintf("%v/noticed=%v", operation, hasNoticed)
+			t.Run(name, func(t *testing.T) { replayLate(t, operation, hasNoticed) })
 		}
 	}
 }
 
-// inPlaceCall returns an AllReduce or AllGather whose output is the whole buffer of p.
-func (p *repeatedSum) inPlaceCall(o driver.Operation, rank int) driver.Call {
+// inPlaceCall returns an AllReduce or AllGather whose output is the whole buffer of s.
+func (s *repeatedSum) inPlaceCall(operation driver.Operation, rank int) driver.Call {
 	const ranks = 2
-	const elementBytes = 4
-	call := p.call(driver.PathDirect)
-	call.Operation = o
-	if o == driver.AllGather {
+	call := s.call(driver.PathDirect)
+	call.Operation = operation
+	if operation == driver.AllGather {
 		call.Count /= ranks
-		call.Send += uintptr(int64(rank) * elementBytes * call.Count)
+		call.Send += uintptr(int64(rank) * int32Bytes * call.Count)
 	}
 
 	return call
@@ -45,21 +44,19 @@ type lateReplay struct {
 	sums   [2]*repeatedSum
 }
 
-// reusedValue is what rank 0 writes to its buffer after the timeout.
-const reusedValue = 7
-
-// replayLate tests the late replay of operation o. hasNoticed states whether kernels of rank 1 can
-// see that the group has failed.
-func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
+// replayLate tests the late replay of an operation. hasNoticed says whether the kernels of rank 1
+// can see that the group has failed.
+func replayLate(t *testing.T, operation driver.Operation, hasNoticed bool) {
 	t.Helper()
-	w := newGroup(t, 2, time.Second)
+	const reusedValue = 7 // written to the buffer of rank 0 after the timeout
+	g := newGroup(t, 2, time.Second)
 	var l lateReplay
-	w.withSum(countFor["bulk"], func(m *testRank, p *repeatedSum) error {
-		return l.captureAndReplay(m, p, o)
+	g.withSum(countFor["bulk"], func(r *testRank, sum *repeatedSum) error {
+		return l.captureAndReplay(r, sum, operation)
 	})
-	w.must(func(m *testRank) error {
-		if m.rank == 1 {
-			<-w.ranks[0].group.Failed()
+	g.must(func(r *testRank) error {
+		if r.rank == 1 {
+			<-g.ranks[0].group.Failed()
 			return nil
 		}
 
@@ -67,18 +64,17 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 			return err
 		}
 
-		p := l.sums[0]
-		p.unit = reusedValue
-		return m.setToUnit(w, p, 4*p.count)
+		reused := l.sums[0]
+		return r.setElements(g, reused.region, int32Bytes*reused.count, reusedValue)
 	})
-	w.must(func(m *testRank) error {
-		if m.rank == 0 {
+	g.must(func(r *testRank) error {
+		if r.rank == 0 {
 			return nil
 		}
 
-		<-m.group.(*communicator).stages.kernelsEnded
+		<-r.group.(*communicator).stages.kernelsEnded
 		if !hasNoticed {
-			if err := m.clearReport(); err != nil {
+			if err := r.clearReport(); err != nil {
 				return err
 			}
 		}
@@ -87,20 +83,23 @@ func replayLate(t *testing.T, o driver.Operation, hasNoticed bool) {
 			return err
 		}
 
-		return m.checkAllPoison(w, l.sums[1])
+		return r.checkAllPoison(g, l.sums[1])
 	})
-	w.must(func(m *testRank) (err error) {
-		if m.rank == 0 {
-			err = m.checkUnpoisoned(w, l.sums[0], reusedValue)
+	g.must(func(r *testRank) (err error) {
+		if r.rank == 0 {
+			err = r.checkUnpoisoned(g, l.sums[0], reusedValue)
 		}
 
-		return errors.Join(err, l.destroyGraph(t.Context(), m))
+		return errors.Join(err, l.destroyGraph(t.Context(), r))
 	})
 }
 
-func (l *lateReplay) captureAndReplay(m *testRank, p *repeatedSum, o driver.Operation) error {
-	call := p.inPlaceCall(o, m.rank)
-	work, err := m.group.Offer(call).(*plan).choose()
+// captureAndReplay captures a call on each rank and replays it in time.
+func (l *lateReplay) captureAndReplay(
+	r *testRank, sum *repeatedSum, operation driver.Operation,
+) error {
+	call := sum.inPlaceCall(operation, r.rank)
+	work, err := r.group.Offer(call).(*plan).choose()
 	if err != nil {
 		return err
 	}
@@ -109,30 +108,30 @@ func (l *lateReplay) captureAndReplay(m *testRank, p *repeatedSum, o driver.Oper
 		return failuref("the call uses kernel %s, want a bulk kernel", launch.Kernel)
 	}
 
-	g, err := m.captureForeign(call)
+	graph, err := r.captureForeign(call)
 	if err != nil {
 		return err
 	}
 
-	l.sums[m.rank] = p
-	l.graphs[m.rank] = g
-	return g.replayAndWait()
+	l.sums[r.rank] = sum
+	l.graphs[r.rank] = graph
+	return graph.replayAndWait()
 }
 
-// destroyGraph destroys the rank's graph, whose stream must have the group's fault.
-func (l *lateReplay) destroyGraph(ctx context.Context, m *testRank) (err error) {
-	g := l.graphs[m.rank]
-	if fault := g.stream.Synchronize(ctx); fault == nil {
+// destroyGraph checks that the stream of the rank's graph has a fault, and destroys both.
+func (l *lateReplay) destroyGraph(ctx context.Context, r *testRank) (err error) {
+	graph := l.graphs[r.rank]
+	if fault := graph.stream.Synchronize(ctx); fault == nil {
 		err = errors.New("Synchronize = nil, want the fault")
 	}
 
-	err = errors.Join(err, g.destroy())
-	return errors.Join(err, g.closeStream())
+	err = errors.Join(err, graph.destroy())
+	return errors.Join(err, graph.closeStream())
 }
 
-// clearReport clears the memory in which the rank's kernels see that the group has failed.
-func (m *testRank) clearReport() error {
-	transport, err := m.group.(*communicator).direct.exchange.Transport()
+// clearReport clears the memory in which the kernels of the rank see that the group has failed.
+func (r *testRank) clearReport() error {
+	transport, err := r.group.(*communicator).direct.exchange.Transport()
 	if err != nil {
 		return err
 	}
@@ -141,8 +140,9 @@ func (m *testRank) clearReport() error {
 	return nil
 }
 
-func (m *testRank) checkUnpoisoned(w *testGroup, p *repeatedSum, want uint32) error {
-	poisonCount, err := m.countPoison(w, p, want)
+// checkUnpoisoned checks that all elements have the given value and are not poison.
+func (r *testRank) checkUnpoisoned(g *testGroup, sum *repeatedSum, want uint32) error {
+	poisonCount, err := r.countPoison(g, sum, want)
 	if err == nil && poisonCount > 0 {
 		err = fmt.Errorf("%d elements of the reused buffer are poison, want 0", poisonCount)
 	}
