@@ -15,10 +15,11 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// failures lists functions whose second call in the process fails, on only one of two ranks.
+// failures lists failures of only one rank. For example, the value "f:2" of SOFTGPU_FAIL makes the
+// second call of function f in the process fail.
 var failures = []struct {
 	name     string
-	failure  string // value of SOFTGPU_FAIL
+	failure  string // for SOFTGPU_FAIL
 	wantText string // in the errors of both ranks
 }{
 	{
@@ -44,7 +45,7 @@ var failures = []struct {
 }
 
 // wantTextVariable passes the wantText of a failure to a child process.
-const wantTextVariable = "SYMMEM_TEST_FAILING"
+const wantTextVariable = "SYMMEM_TEST_WANT_TEXT"
 
 // If one rank fails, both ranks report the reason before the timeout. Each case runs in a child
 // process, because the software GPU reads SOFTGPU_FAIL only once.
@@ -67,7 +68,8 @@ func TestOneRankFails(t *testing.T) {
 	}
 }
 
-// requireSoftGPU skips the test on a real GPU. The logged reason ends with predicate.
+// requireSoftGPU skips the test on a real GPU. For example, predicate "can inject failures" logs
+// "only the software GPU can inject failures".
 func requireSoftGPU(t *testing.T, predicate string) {
 	t.Helper()
 	if !usesSoftGPU(t) {
@@ -85,7 +87,7 @@ func usesSoftGPU(t *testing.T) bool {
 	return isSoft(name)
 }
 
-// checkBothRanksFail opens two ranks, whose errors must contain wantText.
+// checkBothRanksFail opens two ranks and checks that both get an error that contains wantText.
 func checkBothRanksFail(t *testing.T, wantText string) {
 	t.Helper()
 	p := newPair()
@@ -115,7 +117,8 @@ func checkBothRanksFail(t *testing.T, wantText string) {
 	}
 }
 
-// joinReports joins err with the errors of all ranks, unless rank r has no group to exchange them.
+// joinReports exchanges the errors of both ranks and joins them with err. If rank r has not
+// connected a group, joinReports returns err.
 func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	if p[r].group == nil {
 		return err
@@ -129,8 +132,8 @@ func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	return errors.Join(err, exchangeErr)
 }
 
-// A call that completed before an abort stays successful, even if the goroutine that watches the
-// group still lists its stream as busy.
+// A call that completed before an abort stays successful, even if the group has not yet noticed
+// that the stream is idle.
 func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	runBoth(t, func(r int) error {
@@ -164,7 +167,8 @@ func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	// Record a launch without launching. The idle stream looks as if the collective had ended.
 	s.Mu.Lock()
 	c.mu.Lock()
-	c.recordLaunch(s, prepared.(*plan), c.plane.Submit())
+	ticket := c.plane.Submit()
+	c.recordLaunch(s, prepared.(*plan), ticket)
 	c.mu.Unlock()
 	s.Mu.Unlock()
 	err = s.Synchronize(t.Context())

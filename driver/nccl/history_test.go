@@ -11,9 +11,11 @@ import (
 // A history is a ring buffer of a group's last collectives. A collective's ticket is its sequence
 // number, from 1.
 
-// newNumberedCall returns a call whose Count is its ticket.
-func newNumberedCall(operation driver.Operation, path driver.Path, ticket uint64) *driver.Call {
-	return &driver.Call{Operation: operation, Path: path, Count: int64(ticket)}
+// recordNumbered records a call whose Count is its ticket.
+func (h *history) recordNumbered(path driver.Path, ticket uint64) {
+	const exchangeKernelCount = 0
+	call := &driver.Call{Operation: driver.AllReduce, Path: path, Count: int64(ticket)}
+	h.recordCollective(call, ticket, exchangeKernelCount)
 }
 
 // callOf never returns the call of another ticket, even while calls are recorded.
@@ -24,11 +26,11 @@ func TestHistoryConcurrentReads(t *testing.T) {
 	var running sync.WaitGroup
 	for seed := range uint64(readers) {
 		running.Go(func() {
-			r := rand.New(rand.NewPCG(seed, 0))
+			random := rand.New(rand.NewPCG(seed, 0))
 			for last := uint64(0); last < calls; {
 				last, _ = h.lastCall()
-				maxTicket := last + 1 // may have no call yet
-				ticket := r.Uint64N(maxTicket + 1)
+				next := last + 1 // is being recorded
+				ticket := random.Uint64N(next + 1)
 				call := h.callOf(ticket)
 				if call != nil && call.Count != int64(ticket) {
 					t.Errorf("seed %d: callOf(%d) returned the call of ticket %d", seed, ticket, call.Count)
@@ -39,18 +41,16 @@ func TestHistoryConcurrentReads(t *testing.T) {
 	}
 
 	for ticket := uint64(1); ticket <= calls; ticket++ {
-		const exchangeKernelCount = 0
-		h.recordCollective(newNumberedCall(driver.AllReduce, driver.PathPlain, ticket), ticket,
-			exchangeKernelCount)
+		h.recordNumbered(driver.PathPlain, ticket)
 	}
 
 	running.Wait()
 }
 
-// The subtests depend on each other's records, so they run in order.
+// Each subtest depends on the records of the previous ones.
 func TestHistory(t *testing.T) {
-	const last = 2 * historySize     // the last ticket with a call
-	const readable = historySize - 1 // one slot may be in use by a writer
+	const last = 2 * historySize
+	const readable = historySize - 1 // a writer may be replacing one call
 	const oldest = last - readable + 1
 	var h history
 	checkFound := func(t *testing.T, ticket uint64, wantFound bool) {
@@ -66,9 +66,7 @@ func TestHistory(t *testing.T) {
 		}
 	}
 	for ticket := uint64(1); ticket <= last; ticket++ {
-		const exchangeKernelCount = 0
-		h.recordCollective(newNumberedCall(driver.Broadcast, driver.PathWindow, ticket), ticket,
-			exchangeKernelCount)
+		h.recordNumbered(driver.PathWindow, ticket)
 	}
 
 	t.Run("latest tickets", func(t *testing.T) {
@@ -82,7 +80,7 @@ func TestHistory(t *testing.T) {
 		checkFound(t, last+1, false)
 	})
 	t.Run("ticket without a call", func(t *testing.T) {
-		h.recordComparison(last + 1)
+		h.recordComparison(last + 1) // ranks compare captured calls under a ticket
 		checkFound(t, last+1, false)
 		checkFound(t, last, true)
 	})

@@ -13,21 +13,22 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inSoftGPUProcess is like inChildProcess, but skips the test on a real GPU. For example, fail =
-// "cuGraphLaunch:1:2" makes the child's first cuGraphLaunch return code 2, cuda.ErrOutOfMemory.
-func inSoftGPUProcess(t *testing.T, fail string, variables ...string) bool {
+// inSoftGPUProcess is like inChildProcess, but injects a failure and skips the test on a real GPU.
+// For example, "cuGraphLaunch:1:2" makes the first cuGraphLaunch of the child process return
+// code 2, cuda.ErrOutOfMemory.
+func inSoftGPUProcess(t *testing.T, failure string, variables ...string) bool {
 	t.Helper()
 	requireSoftGPU(t, "can inject failures")
-	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+fail)...)
+	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+failure)...)
 }
 
-const noFailures = ""
+const noFailures = "" // argument of inSoftGPUProcess
 
 // inChildProcess runs the test again in a child process with additional environment variables. It
 // returns true in the child process, in which the caller must run the body of the test.
 func inChildProcess(t *testing.T, variables ...string) bool {
 	t.Helper()
-	const testNameVariable = "SYMMEM_TEST_APART" // names the test that started the child
+	const testNameVariable = "SYMMEM_TEST_APART" // set only in child processes
 	if os.Getenv(testNameVariable) == t.Name() {
 		return true
 	}
@@ -84,16 +85,15 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 		t.Fatalf("rank 0: Launch = %v, want the injected failure", err)
 	}
 
-	// Rank 1 learns of the failure before or after its launch.
 	err := graphs[1].Launch(p[1].stream)
-	if err == nil {
+	if err == nil { // rank 1 did not yet know of the failure
 		checkFault(t, p[1].stream)
 	} else if !errors.Is(err, driver.ErrFault) {
 		t.Errorf("rank 1: Launch = %v, want ErrFault", err)
 	}
 
-	for _, g := range graphs {
-		if err := g.Close(); err != nil {
+	for _, graph := range graphs {
+		if err := graph.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -101,8 +101,8 @@ func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	p.closeAll(t)
 }
 
-// If CUDA launches a graph but fails to record the event after it, Launch fails. The Recv in the
-// graph runs nevertheless and must end without its message.
+// If CUDA launches a graph but cannot record the event after it, Launch fails, although the Recv in
+// the graph is running. The Recv ends without a message.
 func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !inSoftGPUProcess(t, "cuEventRecordWithFlags:1:2") {
 		return
@@ -110,10 +110,10 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 
 	p := openPair(t, 5*time.Second)
 	buffer := p[1].regions[0].segment.Address()
-	g := p.capture(t, 1, func() error {
+	graph := p.capture(t, 1, func() error {
 		return p.message(1, driver.Recv, buffer, messageBytes, noDigest)
 	})
-	if err := g.Launch(p[1].stream); err == nil {
+	if err := graph.Launch(p[1].stream); err == nil {
 		t.Error("Launch = nil, want an error, because CUDA could not record the event")
 	}
 
@@ -123,8 +123,8 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 		t.Errorf("Synchronize after the failed Launch = %v, want nil", err)
 	}
 
+	sender := p[0].group
 	hasFailed := func() bool {
-		sender := p[0].group
 		sender.CheckPeers()
 		return sender.Cause() != nil
 	}
@@ -132,7 +132,7 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 		t.Errorf("waiting for the sender to notice the failure: %v", err)
 	}
 
-	if err := g.Close(); err != nil {
+	if err := graph.Close(); err != nil {
 		t.Error(err)
 	}
 
@@ -140,7 +140,7 @@ func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 }
 
 func TestFailedSendFailsTheReceiver(t *testing.T) {
-	if !inSoftGPUProcess(t, "cuStreamWriteValue32_v2:2:2") {
+	if !inSoftGPUProcess(t, "cuStreamWriteValue32_v2:2:2") { // call 1 belongs to the Recv
 		return
 	}
 

@@ -10,54 +10,54 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// Calls of a group run in launch order, even on different streams. But a call must wait only for
-// earlier calls, not for other work on their streams, or the ranks deadlock:
+// Calls of a group run in launch order, even on different streams. Each call waits for earlier
+// calls, but not for other work on their streams. Otherwise, this example would deadlock:
 //
 //	rank 0, stream 0: call 1, Recv
-//	rank 0, stream 1: call 2 (must wait for call 1, but not for the Recv)
+//	rank 0, stream 1: call 2 (waits for call 1, but not for the Recv)
 //	rank 1:           call 1, call 2, Send
 
-// An empty AllToAllV, which makes no NCCL call, between two calls does not break their order.
+// Calls before and after an empty AllToAllV stay in order, although it launches nothing.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
-	w := newAdditiveGroup(t, 2, time.Minute)
-	w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
-		others, err := m.newStreams(2)
+	g := newAdditiveGroup(t, 2, time.Minute)
+	g.withSum(smallCount, func(r *testRank, sum *repeatedSum) error {
+		others, err := r.newStreams(2)
 		if err != nil {
 			return err
 		}
 
-		if err := m.warmUp([]*repeatedSum{p}); err != nil {
+		if err := r.warmUp([]*repeatedSum{sum}); err != nil {
 			return err
 		}
 
 		const noElements = 0
-		emptyPlan, err := prepare(m.group, m.ringAllToAllV(p, noElements, driver.PathPlain))
+		emptyPlan, err := prepare(r.group, r.ringAllToAllV(sum, noElements, driver.PathPlain))
 		if err != nil {
 			return err
 		}
 
-		if err := m.check(w, p, m.stream); err != nil {
+		if err := r.check(g, sum, r.stream); err != nil {
 			return err
 		}
 
-		ncclStream := m.stream.(*stream.Stream)
+		ncclStream := r.stream.(*stream.Stream)
 		emptyStream := others[0]
 		directStream := others[1]
 		first := func() error {
-			if err := p.launch(m.group, ncclStream, driver.PathPlain); err != nil {
+			if err := sum.launch(r.group, ncclStream, driver.PathPlain); err != nil {
 				return err
 			}
 
-			return m.group.Launch(emptyStream, emptyPlan)
+			return r.group.Launch(emptyStream, emptyPlan)
 		}
-		second := func() error { return p.launch(m.group, directStream, driver.PathDirect) }
-		// checkOrder unblocks ncclStream after both launches.
-		err = m.checkOrder(ncclStream.CUDA, first, directStream.CUDA, second)
-		return errors.Join(err, m.check(w, p, ncclStream, emptyStream, directStream))
+		second := func() error { return sum.launch(r.group, directStream, driver.PathDirect) }
+		// checkOrder blocks ncclStream until both functions have returned.
+		err = r.checkOrder(ncclStream.CUDA, first, directStream.CUDA, second)
+		return errors.Join(err, r.check(g, sum, ncclStream, emptyStream, directStream))
 	})
 }
 
-// Work on stream 0 that follows call 1 and waits for the message of rank 1.
+// Kinds of work on stream 0 of rank 0 that follow call 1 and wait for the message of rank 1.
 const (
 	waitByRecv         = "a receive"
 	waitByEvent        = "a wait"
@@ -66,18 +66,26 @@ const (
 	waitByGraph        = "a graph"
 )
 
-// More such work, only for streams adopted from another library, their owner. The owner makes
-// stream 0 wait without symmem's knowledge, and then symmem queues an event or a fill.
+// More kinds, only for streams that belong to another library, their owner. The owner makes stream
+// 0 wait for the message without symmem's knowledge. Then symmem queues an event or a fill.
 const (
 	ownersWaitAndEvent = "a wait of the owner, an event"
 	ownersWaitAndFill  = "a wait of the owner, a fill"
+)
+
+// Indexes of the streams of a rank.
+const (
+	firstStream  = iota // for call 1
+	secondStream        // for call 2 and the Send
+	recvStream          // for the Recv, unless it follows call 1
+	streamCount
 )
 
 func isOwnersWait(kind string) bool {
 	return kind == ownersWaitAndEvent || kind == ownersWaitAndFill
 }
 
-// Call 2 times out if it waits for the work that follows call 1.
+// If call 2 waits for the work that follows call 1, it times out.
 func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		kinds := []string{
@@ -89,9 +97,9 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
-				w := newAdditiveGroup(t, 2, 10*time.Second)
-				w.withSum(smallCount, func(m *testRank, p *repeatedSum) error {
-					return m.launchAroundMessage(w, p, kind, adopted)
+				g := newAdditiveGroup(t, 2, 10*time.Second)
+				g.withSum(smallCount, func(r *testRank, sum *repeatedSum) error {
+					return r.launchAroundMessage(g, sum, kind, adopted)
 				})
 			})
 		}
@@ -100,107 +108,107 @@ func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 
 // launchAroundMessage launches both calls. Work of the given kind follows call 1 on rank 0, and the
 // Send follows call 2 on rank 1.
-func (m *testRank) launchAroundMessage(
-	w *testGroup, p *repeatedSum, kind string, adopted bool,
+func (r *testRank) launchAroundMessage(
+	g *testGroup, sum *repeatedSum, kind string, adopted bool,
 ) error {
-	buffer, err := m.mapRegion(messageBytes)
+	buffer, err := r.mapRegion(messageBytes)
 	if err != nil {
 		return err
 	}
 
-	foreign, err := m.newForeignStreams(3)
+	foreign, err := r.newForeignStreams(streamCount)
 	if err != nil {
 		return err
 	}
 
-	streams, err := m.newStreams(len(foreign))
+	streams, err := r.newStreams(streamCount)
 	if err != nil {
 		return err
 	}
 
 	if adopted {
 		streams = nil
-		for _, o := range foreign {
-			streams = append(streams, o.stream)
+		for _, f := range foreign {
+			streams = append(streams, f.stream)
 		}
 	}
 
-	message, err := m.prepareMessage(buffer, kind, streams)
+	message, err := r.prepareMessage(buffer, kind, streams)
 	if err != nil {
 		return err
 	}
 
-	err = p.launch(m.group, streams[0], driver.PathDirect)
-	if m.rank == 0 {
-		arrived := m.device.streams.NewEvent()
+	err = sum.launch(r.group, streams[firstStream], driver.PathDirect)
+	if r.rank == 0 {
+		arrived := r.device.streams.NewEvent()
 		err = errors.Join(err, message.launch())
 		err = errors.Join(err, message.stream.Record(arrived))
-		if isOwnersWait(kind) { // the Recv is on streams[2]
-			err = errors.Join(err, join(foreign[0], foreign[2]))
+		if isOwnersWait(kind) {
+			err = errors.Join(err, join(foreign[firstStream], foreign[recvStream]))
 		}
 
-		err = errors.Join(err, m.queueWait(kind, streams[0], message, arrived))
+		err = errors.Join(err, r.queueWait(kind, streams[firstStream], message, arrived))
 	}
 
-	err = errors.Join(err, p.launch(m.group, streams[1], driver.PathDirect))
-	if m.rank == 1 {
+	err = errors.Join(err, sum.launch(r.group, streams[secondStream], driver.PathDirect))
+	if r.rank == 1 {
 		err = errors.Join(err, message.launch())
 	}
 
 	for _, s := range streams {
-		err = errors.Join(err, s.Synchronize(w.t.Context()))
+		err = errors.Join(err, s.Synchronize(g.t.Context()))
 	}
 
-	err = errors.Join(err, m.check(w, p))
+	err = errors.Join(err, r.check(g, sum))
 	return errors.Join(err, finish(foreign...))
 }
 
-// preparedMessage is a Recv on rank 0 or the matching Send on rank 1.
+// preparedMessage is a Recv on rank 0, or the matching Send on rank 1.
 type preparedMessage struct {
 	launch func() error // on stream
 	stream driver.Stream
 	buffer *region
 }
 
-// prepareMessage prepares the message, captured in a graph for waitByGraph.
-func (m *testRank) prepareMessage(
+// prepareMessage prepares a message. For waitByGraph, launching it replays a captured graph.
+func (r *testRank) prepareMessage(
 	buffer *region, kind string, streams []*stream.Stream,
 ) (*preparedMessage, error) {
 	call := driver.Call{
-		Operation: driver.Send, DataType: driver.Uint8, Count: messageBytes, Root: 1 - m.rank,
+		Operation: driver.Send, DataType: driver.Uint8, Count: messageBytes, Root: 1 - r.rank,
 		Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
 	}
-	messageStream := streams[1] // the Send follows call 2
-	if m.rank == 0 {
+	messageStream := streams[secondStream]
+	if r.rank == 0 {
 		call.Operation = driver.Recv
-		messageStream = streams[2]
+		messageStream = streams[recvStream]
 		if kind == waitByRecv || kind == waitByGraph {
-			messageStream = streams[0] // the Recv follows call 1
+			messageStream = streams[firstStream]
 		}
 	}
 
-	plan, err := prepare(m.group, call)
+	plan, err := prepare(r.group, call)
 	if err != nil {
 		return nil, err
 	}
 
 	message := &preparedMessage{stream: messageStream, buffer: buffer}
-	message.launch = func() error { return m.group.Launch(messageStream, plan) }
+	message.launch = func() error { return r.group.Launch(messageStream, plan) }
 	if kind == waitByGraph {
-		g, err := m.captureWork(messageStream, message.launch)
+		graph, err := r.captureWork(messageStream, message.launch)
 		if err != nil {
 			return nil, err
 		}
 
-		message.launch = func() error { return g.Launch(messageStream) }
+		message.launch = func() error { return graph.Launch(messageStream) }
 	}
 
 	return message, nil
 }
 
-// queueWait makes stream s wait for arrived, an event that was recorded after the message, unless
-// the Recv or the owner has already made s wait.
-func (m *testRank) queueWait(
+// queueWait queues work of the given kind on stream s. arrived is an event that was recorded after
+// the message.
+func (r *testRank) queueWait(
 	kind string, s driver.Stream, message *preparedMessage, arrived driver.Event,
 ) error {
 	switch kind {
@@ -215,11 +223,11 @@ func (m *testRank) queueWait(
 		}
 
 		return s.Host(func() { <-hasArrived })
-	case ownersWaitAndEvent: // as a memory pool does when memory is freed
-		return s.Record(m.device.streams.NewEvent())
+	case ownersWaitAndEvent: // the owner has already made s wait
+		return s.Record(r.device.streams.NewEvent())
 	case ownersWaitAndFill:
 		return s.Fill(message.buffer.segment.Address(), 0, messageBytes)
-	default: // waitByRecv or waitByGraph: the message is on s
+	default: // waitByRecv or waitByGraph: s has the Recv
 		return nil
 	}
 }

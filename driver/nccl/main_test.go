@@ -17,13 +17,13 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// TestMain runs the tests on the machine's GPUs or, without any, on the software GPU, which
-// simulates CUDA, NCCL and several GPUs.
+// TestMain runs the tests on the GPUs of the machine. If it has none, the tests run on the software
+// GPU, which simulates CUDA, NCCL and several GPUs.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
-// runTests returns the exit status of the tests. It may restart the program.
+// runTests returns the exit status of the tests.
 func runTests(m *testing.M) int {
-	if err := loadKernelsEagerly(); err != nil {
+	if err := restartWithEagerLoading(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -41,10 +41,10 @@ func runTests(m *testing.M) int {
 		os.Setenv("SYMMEM_NCCL", ncclPath)
 	}
 
-	// The child process of a test inherits the software GPU, so hasGPU is set there.
+	// hasGPU cannot be used instead, because child processes inherit the two variables.
 	if name, err := modelName(); err == nil && isSoft(name) {
 		gpu.KernelEndTimeout = 5 * time.Second // the software GPU is slow
-		// The child processes of parallel tests are mostly idle.
+		// Parallel tests mostly wait for child processes, so more tests than CPUs may run.
 		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -54,9 +54,9 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// loadKernelsEagerly restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU.
-// A kernel that is loaded at its first launch could wait for kernels of other ranks.
-func loadKernelsEagerly() error {
+// restartWithEagerLoading restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU.
+// Otherwise, loading a kernel at its first launch might wait for kernels of other ranks.
+func restartWithEagerLoading() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !isSharingEnabled() || os.Getenv(loading) != "" {
 		return nil
@@ -86,8 +86,8 @@ func modelName() (string, error) {
 
 func isSoft(modelName string) bool { return strings.HasPrefix(modelName, "Software") }
 
-// needDevices skips the test if there are fewer than n GPUs. With the software GPU, it fails the
-// test instead, unless SOFTGPU_DEVICES sets the number of devices.
+// needDevices skips the test if there are fewer than n GPUs. With the software GPU, the test fails
+// instead, unless SOFTGPU_DEVICES sets the number of GPUs.
 func needDevices(t *testing.T, n int) {
 	t.Helper()
 	count := maxRanks(t)
@@ -103,15 +103,15 @@ func needDevices(t *testing.T, n int) {
 		driver.ErrUnsupported))
 }
 
-// ranksUpTo returns n or the number of GPUs, if smaller, but at least 2, so that needDevices skips
-// the test on one GPU.
+// ranksUpTo limits n to the number of GPUs, but returns at least 2. On one GPU, newTestGroup then
+// skips the test.
 func ranksUpTo(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, maxRanks(t)))
 }
 
-// needDirect skips the test if the links between the group's GPUs do not support the direct path,
-// and fails it if the path is unavailable for another reason.
+// needDirect skips the test if the links between the group's GPUs do not support the direct path.
+// If the path is unavailable for another reason, the test fails.
 func needDirect(t *testing.T, group driver.Communicator) {
 	t.Helper()
 	c := group.(*communicator)
