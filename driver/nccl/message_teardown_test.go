@@ -10,8 +10,8 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// In these tests, rank 0 launches a Recv before or after an abort. Rank 1 never sends a message.
-// Rank 0 must get the abort, driver.ErrAborted, exactly once.
+// In these tests, rank 0 launches a Recv and aborts the group. Rank 1 sends no message. Rank 0 gets
+// driver.ErrAborted exactly once.
 
 const recvBytes = 8
 
@@ -20,12 +20,12 @@ func (p *pairOfRanks) recvOnRank0() error {
 	return p.message(0, driver.Recv, buffer, recvBytes, noDigest)
 }
 
-// lockDescriptors blocks each Recv until unlock is called, because a Recv needs a descriptor.
-func lockDescriptors(c *communicator) (unlock func()) {
+// blockRecvs makes each Recv wait for a lock until unblock is called.
+func blockRecvs(c *communicator) (unblock func()) {
 	isLocked := make(chan struct{})
 	mustUnlock := make(chan struct{})
 	go func() {
-		descriptors := &c.device.messages.Descriptors
+		descriptors := &c.device.messages.Descriptors // each Recv takes one
 		descriptors.Mu.Lock()
 		defer descriptors.Mu.Unlock()
 		close(isLocked)
@@ -39,12 +39,12 @@ func lockDescriptors(c *communicator) (unlock func()) {
 func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c := p[0].group.(*communicator)
-	unlock := lockDescriptors(c)
+	unblock := blockRecvs(c)
 	queued := make(chan error, 1)
 	go func() { queued <- p.recvOnRank0() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	isInRecv := func() bool { // the blocked Recv holds c.mu
+	isRecvBlocked := func() bool { // it holds c.mu
 		if c.mu.TryLock() {
 			c.mu.Unlock()
 			return false
@@ -52,17 +52,17 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 
 		return true
 	}
-	if err := gpu.Poll(ctx, isInRecv); err != nil {
-		t.Fatal(err)
+	if err := gpu.Poll(ctx, isRecvBlocked); err != nil {
+		t.Fatalf("waiting for the Recv to hold the group's lock: %v", err)
 	}
 
 	c.Abort(nil)
 	select {
 	case <-c.stages.kernelsEnded:
-	case <-time.After(gpu.KernelEndTimeout / 2):
+	case <-time.After(gpu.KernelEndTimeout / 2): // the teardown may be waiting for the Recv
 	}
 
-	unlock()
+	unblock()
 	err := <-queued
 	if err == nil {
 		err = p[0].stream.Synchronize(ctx)

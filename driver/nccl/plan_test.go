@@ -10,11 +10,12 @@ import (
 	"symmem/internal/nccl"
 )
 
-// Types and reductions that NCCL does not have are refused, and not passed to NCCL as its number 0.
+// NCCL has no numbers for these types and reductions. It must not get 0, which means ncclInt8 or
+// ncclSum.
 func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	const (
-		unknownReduction = driver.ReduceOps // one above the last
-		unknownType      = driver.Float32 + 100
+		unknownReduction = driver.ReduceOps     // the number of reductions
+		unknownType      = driver.Float32 + 100 // above all types
 	)
 	for name, call := range map[string]driver.Call{
 		"unknown reduction": {
@@ -42,7 +43,7 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 }
 
 func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
-	const unknownOperation = driver.Operation(100)
+	const unknownOperation = driver.Operation(100) // above all operations
 	for _, operation := range []driver.Operation{
 		driver.Send, driver.Recv, driver.AllToAllV, driver.AllReduceRMSNorm, unknownOperation,
 	} {
@@ -71,38 +72,40 @@ func TestReductionNumbersMatchNCCL(t *testing.T) {
 	}
 }
 
-// An offer chooses its direct kernel once, although Refusal, Remark and Take all need the choice.
+// Refusal, Remark and Take of an offer need its direct kernel, but only the first one chooses it.
 func TestKernelIsChosenOnceForAPlan(t *testing.T) {
-	w := newGroup(t, 2, 10*time.Second)
-	needDirect(t, w.opened[0].group)
-	w.must(func(m *testRank) error {
-		s, err := m.mapRegion(1 << 20)
+	g := newGroup(t, 2, 10*time.Second)
+	needDirect(t, g.opened[0].group)
+	g.must(func(r *testRank) error {
+		const count = 64 // any number
+		buffer, err := r.mapRegion(4 * count)
 		if err != nil {
 			return err
 		}
 
-		if err := m.register(w, s, windowName); err != nil {
+		if err := r.register(g, buffer, windowName); err != nil {
 			return err
 		}
 
-		if err := m.group.(*communicator).UseWindows(t.Context()); err != nil {
+		if err := r.group.(*communicator).UseWindows(t.Context()); err != nil {
 			return err
 		}
 
 		call := driver.Call{
-			Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, SendWindow: s.window,
-			RecvWindow: s.window, Send: s.segment.Address(), Recv: s.segment.Address(),
+			Operation: driver.AllReduce, DataType: driver.Float32, Count: count,
+			Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
+			SendWindow: buffer.window, RecvWindow: buffer.window,
 		}
-		for path, wantCount := range map[driver.Path]int{
+		for path, wantChoices := range map[driver.Path]int{
 			driver.PathPlain: 0, driver.PathWindow: 0, driver.PathDirect: 1,
 		} {
-			count, err := m.countChoices(call, path)
+			choices, err := r.countChoices(call, path)
 			if err != nil {
 				return err
 			}
 
-			if count != wantCount {
-				t.Errorf("%v path: got %d choices of a kernel, want %d", path, count, wantCount)
+			if choices != wantChoices {
+				t.Errorf("%v path: got %d choices of a kernel, want %d", path, choices, wantChoices)
 			}
 		}
 
@@ -110,12 +113,12 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	})
 }
 
-// countChoices offers the call, takes the offer for path, and returns how often it chose a kernel.
-func (m *testRank) countChoices(call driver.Call, path driver.Path) (count int, err error) {
-	c := m.group.(*communicator)
-	c.direct.choose = func(l kernels.Launch) (kernels.Work, error) {
-		count++
-		return kernels.Choose(l)
+// countChoices uses an offer of the call for a path, and returns how often it chooses a kernel.
+func (r *testRank) countChoices(call driver.Call, path driver.Path) (choices int, err error) {
+	c := r.group.(*communicator)
+	c.direct.choose = func(launch kernels.Launch) (kernels.Work, error) {
+		choices++
+		return kernels.Choose(launch)
 	}
 	offer := c.Offer(call)
 	for range 2 {
@@ -126,12 +129,13 @@ func (m *testRank) countChoices(call driver.Call, path driver.Path) (count int, 
 		offer.(driver.Remarker).Remark(path)
 	}
 
-	const digest = 1
-	_, err = offer.Take(path, digest)
-	return count, err
+	const anyDigest = 1
+	_, err = offer.Take(path, anyDigest)
+	return choices, err
 }
 
-// prepare returns a plan for call.Path, or for the plain path if the window path refuses the call.
+// prepare returns a plan for call.Path. If the window path refuses the call, the plan is for the
+// plain path.
 func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	if call.Path == driver.PathWindow && c.Offer(call).Refusal(driver.PathWindow) != nil {
 		call.Path = driver.PathPlain
@@ -140,8 +144,9 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	return driver.Prepare(c, call)
 }
 
-// Errors name a call by its ticket, its sequence number in the group. The ticket of a replayed call
-// is unknown, so they name its kernel launch and its position in the capture.
+// An error identifies a call by its ticket, a sequence number in the group. A replayed call has no
+// known ticket, so the error contains the number of the kernel launch and the call's position in
+// the capture.
 func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
 	const (
 		ticket       = 12

@@ -13,6 +13,7 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
+// groupCount returns SYMMEM_TEST_GROUPS or a default.
 func groupCount() int {
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
 		return n
@@ -21,56 +22,56 @@ func groupCount() int {
 	return 40
 }
 
-// closing is a way to close a group whose calls are in graphs.
-type closing struct {
-	mustAbort    bool // abort the group before Close
-	destroyFirst bool // destroy the graphs before Close
+// closingOrder selects what happens before Close of a group whose calls are in graphs.
+type closingOrder struct {
+	abortsFirst   bool // the rank aborts the group
+	destroysFirst bool // the rank destroys the graphs
 }
 
-var closings = []closing{
-	{mustAbort: true, destroyFirst: true},
-	{mustAbort: false, destroyFirst: true},
-	{mustAbort: true, destroyFirst: false},
-	{mustAbort: false, destroyFirst: false},
+var closingOrders = []closingOrder{
+	{abortsFirst: true, destroysFirst: true},
+	{abortsFirst: false, destroysFirst: true},
+	{abortsFirst: true, destroysFirst: false},
+	{abortsFirst: false, destroysFirst: false},
 }
 
-// Groups whose calls are in graphs of another library leak neither resources of the process nor GPU
-// memory.
+// Groups whose calls are in graphs of another library leak no GPU memory, file descriptors,
+// goroutines or mappings.
 func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	groups := groupCount()
-	w := newGroup(t, 2, time.Minute)
+	g := newGroup(t, 2, time.Minute)
 	var sums [2]*repeatedSum // by rank
-	w.must(func(m *testRank) (err error) {
+	g.must(func(r *testRank) (err error) {
 		const elements = 600_000
-		sums[m.rank], err = m.newRepeatedSum(w, windowName, elements)
+		sums[r.rank], err = r.newRepeatedSum(g, windowName, elements)
 		return err
 	})
 	closeGroups := func(n int) {
 		for i := range n {
-			w.captureAndClose(sums, closings[i%len(closings)])
+			g.captureAndClose(sums, closingOrders[i%len(closingOrders)])
 		}
 	}
-	closeGroups(len(closings)) // the first groups also allocate memory that is kept
+	closeGroups(len(closingOrders)) // the first groups also allocate memory that the process keeps
 	countsBefore := countResources(t)
-	freeBefore := w.freeMemory()
+	freeBefore := g.freeMemory()
 	closeGroups(groups)
 	checkResources(t, countsBefore, groups)
-	const groupLimit = 1 << 20
-	bytesLimit := int64(groups) * groupLimit
-	for r, freeNow := range w.freeMemory() {
-		leaked := freeBefore[r] - freeNow
+	const limitPerGroup = 1 << 20 // bytes; a group allocates more
+	bytesLimit := int64(groups) * limitPerGroup
+	for rank, freeNow := range g.freeMemory() {
+		leaked := freeBefore[rank] - freeNow
 		if leaked >= bytesLimit {
-			t.Errorf("rank %d: %d groups leaked %d bytes, want less than %d", r, groups, leaked,
+			t.Errorf("rank %d: %d groups leaked %d bytes, want less than %d", rank, groups, leaked,
 				bytesLimit)
 		}
 	}
 }
 
-// checkResources fails the test if the groups leaked resources. It first waits for temporary ones.
+// checkResources waits until the groups have released their resources, and fails the test if they
+// do not.
 func checkResources(t *testing.T, countsBefore map[string]int, groups int) {
 	t.Helper()
-	// A few resources may stay in use without a leak.
-	leakLimit := min(groups, 20)
+	leakLimit := min(groups, 20) // a few resources may be in use without a leak
 	var countsNow map[string]int
 	areFew := func() (bool, error) {
 		countsNow = countResources(t)
@@ -89,69 +90,71 @@ func checkResources(t *testing.T, countsBefore map[string]int, groups int) {
 }
 
 // captureAndClose connects a group, captures its calls in graphs of another library, and closes the
-// group and its graphs in the given way.
-func (w *testGroup) captureAndClose(sums [2]*repeatedSum, how closing) {
-	w.t.Helper()
-	w.regroup(0, 1)
+// group and its graphs in the given order.
+func (g *testGroup) captureAndClose(sums [2]*repeatedSum, order closingOrder) {
+	g.t.Helper()
+	g.regroup(0, 1)
 	graphs := make([][]*foreignStream, 2) // by rank
-	w.must(func(m *testRank) error {
-		p := sums[m.rank]
-		if err := m.register(w, p.region, windowName); err != nil {
+	g.must(func(r *testRank) error {
+		sum := sums[r.rank]
+		if err := r.register(g, sum.region, windowName); err != nil {
 			return err
 		}
 
 		for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
-			g, err := m.captureForeign(p.call(path))
+			graph, err := r.captureForeign(sum.call(path))
 			if err != nil {
 				return err
 			}
 
-			graphs[m.rank] = append(graphs[m.rank], g)
-			if err := g.replayAndWait(p); err != nil {
+			graphs[r.rank] = append(graphs[r.rank], graph)
+			if err := graph.replayAndWait(sum); err != nil {
 				return err
 			}
 		}
 
 		return nil
 	})
-	w.must(func(m *testRank) error {
-		var destroyErr error
-		if how.destroyFirst {
-			destroyErr = destroyGraphs(graphs[m.rank])
+	g.must(func(r *testRank) error {
+		if order.destroysFirst {
+			return r.closeAfterGraphs(graphs[r.rank], order.abortsFirst)
 		}
 
-		if how.mustAbort {
-			m.group.Abort(errAborted)
-		}
-
-		if !how.destroyFirst {
-			return m.closeBeforeGraphs(graphs[m.rank], how.mustAbort)
-		}
-
-		closeErr := m.closeGroup()
-		if how.mustAbort {
-			closeErr = nil // the fault
-		}
-
-		return errors.Join(destroyErr, closeErr)
+		return r.closeBeforeGraphs(graphs[r.rank], order.abortsFirst)
 	})
 }
 
-// closeBeforeGraphs closes the rank's group, and then replays and destroys its graphs. closeGroup
-// would wait until they are destroyed. Closing an aborted group may fail.
-func (m *testRank) closeBeforeGraphs(graphs []*foreignStream, isAborted bool) error {
-	c := m.group.(*communicator)
-	err := m.regions[0].window.Deregister()
-	m.regions[0].window = nil
-	m.group = nil
+// closeAfterGraphs destroys the rank's graphs, aborts the group if mustAbort is set, and closes it.
+func (r *testRank) closeAfterGraphs(graphs []*foreignStream, mustAbort bool) error {
+	err := destroyGraphs(graphs)
+	if mustAbort {
+		r.group.Abort(errAborted)
+		_ = r.closeGroup() // returns the fault
+		return err
+	}
+
+	return errors.Join(err, r.closeGroup())
+}
+
+// closeBeforeGraphs closes the rank's group, and then replays and destroys the graphs. It does not
+// call closeGroup, which would wait until the graphs have been destroyed.
+func (r *testRank) closeBeforeGraphs(graphs []*foreignStream, mustAbort bool) error {
+	if mustAbort {
+		r.group.Abort(errAborted)
+	}
+
+	c := r.group.(*communicator)
+	err := r.regions[0].window.Deregister()
+	r.regions[0].window = nil
+	r.group = nil
 	closeErr := c.Close()
-	if !isAborted {
+	if !mustAbort { // otherwise, closeErr is the fault
 		err = errors.Join(err, closeErr)
 	}
 
-	<-c.stages.memoryFreed // except what the graphs use
-	for _, g := range graphs {
-		err = errors.Join(err, g.replay())
+	<-c.stages.memoryFreed // except memory that the graphs use
+	for _, graph := range graphs {
+		err = errors.Join(err, graph.replay())
 	}
 
 	err = errors.Join(err, destroyGraphs(graphs))
@@ -159,9 +162,9 @@ func (m *testRank) closeBeforeGraphs(graphs []*foreignStream, isAborted bool) er
 }
 
 func destroyGraphs(graphs []*foreignStream) (err error) {
-	for _, g := range graphs {
-		err = errors.Join(err, g.destroy())
-		err = errors.Join(err, g.closeStream())
+	for _, graph := range graphs {
+		err = errors.Join(err, graph.destroy())
+		err = errors.Join(err, graph.closeStream())
 	}
 
 	return err

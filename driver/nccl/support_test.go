@@ -12,11 +12,11 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guardVersions lists versions of NCCL with and without the defect nccl.EarlyStart: a window
-// kernel, which uses memory registered with NCCL, may start before earlier work in its stream ends.
-// As a guard, symmem launches an empty kernel before each window kernel.
+// guardVersions lists versions of NCCL with and without the defect nccl.EarlyStart: a kernel on the
+// window path may start before earlier work in its stream has ended. As a guard, symmem launches an
+// empty kernel before such kernels.
 var guardVersions = []struct {
-	code      string // 22803 is NCCL 2.28.3
+	code      string // 22803 means NCCL 2.28.3
 	wantGuard bool
 }{
 	{code: "22703", wantGuard: false},
@@ -31,6 +31,7 @@ var guardVersions = []struct {
 // guardLog is logged by TestWindowKernelsWaitForEarlierWork if NCCL has the defect.
 const guardLog = "an empty kernel is launched before window kernels"
 
+// TestWindowKernelsWaitForEarlierWork runs in a child process for each version.
 func TestGuardForKernelsThatStartEarly(t *testing.T) {
 	requireSoftGPU(t, "has a configurable version of NCCL")
 	for _, version := range guardVersions {
@@ -52,47 +53,48 @@ func TestGuardForKernelsThatStartEarly(t *testing.T) {
 	}
 }
 
-// Only calls on the window path have a guard, and only if NCCL has the defect.
+// If NCCL has the defect, calls on the window path have a guard, and other calls have none.
 func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
-	w := newGroup(t, 2, 10*time.Second)
-	needsGuard := w.opened[0].device.hasEarlyStart()
+	g := newGroup(t, 2, 10*time.Second)
+	needsGuard := g.opened[0].device.hasEarlyStart()
 	if needsGuard {
 		t.Log(guardLog)
 	}
 
-	w.must(func(m *testRank) error {
-		s, err := m.mapRegion(1 << 20)
+	g.must(func(r *testRank) error {
+		const count = 1 << 10 // any number
+		buffer, err := r.mapRegion(4 * count)
 		if err != nil {
 			return err
 		}
 
-		if err := m.group.(driver.LazyWindows).UseWindows(t.Context()); err != nil {
+		if err := r.group.(driver.LazyWindows).UseWindows(t.Context()); err != nil {
 			return err
 		}
 
-		if err := m.register(w, s, windowName); err != nil {
+		if err := r.register(g, buffer, windowName); err != nil {
 			return err
 		}
 
 		call := driver.Call{
-			Operation: driver.AllReduce, DataType: driver.Float32, Count: 1 << 10,
-			Send: s.segment.Address(), Recv: s.segment.Address(), SendWindow: s.window,
-			RecvWindow: s.window, Path: driver.PathWindow,
+			Operation: driver.AllReduce, DataType: driver.Float32, Count: count,
+			Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
+			SendWindow: buffer.window, RecvWindow: buffer.window, Path: driver.PathWindow,
 		}
-		return m.checkGuard(w, call, needsGuard)
+		return r.checkGuard(g, call, needsGuard)
 	})
 }
 
-// checkGuard launches the call on the window path, where needsGuard says whether it has a guard,
-// and on the plain path, where it has none.
-func (m *testRank) checkGuard(w *testGroup, call driver.Call, needsGuard bool) error {
+// checkGuard launches the call on the window path, with a guard if needsGuard is set, and on the
+// plain path, without a guard.
+func (r *testRank) checkGuard(g *testGroup, call driver.Call, needsGuard bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
 		wantGuard := needsGuard && path == driver.PathWindow
-		offer := m.group.Offer(call)
+		offer := r.group.Offer(call)
 		remark := offer.(driver.Remarker).Remark(path)
 		hasRemark := strings.Contains(remark, "an empty kernel is launched before it")
 		if hasRemark != wantGuard {
-			w.t.Errorf("%v path: Remark = %q, want a mention of an empty kernel: %t", path, remark,
+			g.t.Errorf("%v path: Remark = %q, want a mention of an empty kernel: %t", path, remark,
 				wantGuard)
 		}
 
@@ -103,13 +105,13 @@ func (m *testRank) checkGuard(w *testGroup, call driver.Call, needsGuard bool) e
 		}
 
 		p := prepared.(*plan)
-		checkGuardOfPlan(w.t, p, path, wantGuard)
-		if err := m.group.Launch(m.stream, p); err != nil {
+		checkGuardOfPlan(g.t, p, path, wantGuard)
+		if err := r.group.Launch(r.stream, p); err != nil {
 			return err
 		}
 	}
 
-	return m.stream.Synchronize(w.t.Context())
+	return r.stream.Synchronize(g.t.Context())
 }
 
 func checkGuardOfPlan(t *testing.T, p *plan, path driver.Path, wantGuard bool) {
@@ -128,17 +130,17 @@ func checkGuardOfPlan(t *testing.T, p *plan, path driver.Path, wantGuard bool) {
 	}
 }
 
-// AdoptCommunicator, which uses another library's communicator, refuses an NCCL with the defect
-// unless allowEarlyStartVariable is set.
+// AdoptCommunicator takes over a communicator of another library. If NCCL has the defect, it needs
+// the environment variable allowEarlyStartVariable.
 func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
-	w := newGroup(t, 1, 10*time.Second)
-	m := w.opened[0]
-	if !m.device.hasEarlyStart() {
+	g := newGroup(t, 1, 10*time.Second)
+	r := g.opened[0]
+	if !r.device.hasEarlyStart() {
 		t.Skipf("this NCCL does not have the defect EarlyStart: %v", driver.ErrUnsupported)
 	}
 
 	const unusedHandle = 1
-	_, err := m.device.AdoptCommunicator(unusedHandle)
+	_, err := r.device.AdoptCommunicator(unusedHandle)
 	fixedVersion := nccl.VersionText(nccl.EarlyStart.FixedIn)
 	isRefused := errors.Is(err, driver.ErrUnsupported)
 	if !isRefused || !strings.Contains(err.Error(), fixedVersion) {
@@ -146,7 +148,7 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	}
 
 	t.Setenv(allowEarlyStartVariable, "1")
-	adopted, err := m.device.AdoptCommunicator(uintptr(m.group.(*communicator).comm.handle))
+	adopted, err := r.device.AdoptCommunicator(uintptr(r.group.(*communicator).comm.handle))
 	if err != nil {
 		t.Errorf("AdoptCommunicator with %s=1: %v", allowEarlyStartVariable, err)
 	} else if adopted.Size() != 1 {
@@ -155,11 +157,11 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	}
 }
 
-// alignmentTests lists calls with 4-byte elements. Send is aligned to 16 bytes.
+// alignmentTests lists calls with elements of 4 bytes. All Send buffers are aligned to 16 bytes.
 var alignmentTests = []struct {
 	name       string
 	operation  driver.Operation
-	count      int64   // elements of a buffer or, for a ReduceScatter, of a rank's part
+	count      int64   // elements of Recv
 	recvOffset uintptr // bytes from an aligned address to Recv
 	wantRemark bool
 }{
@@ -192,26 +194,28 @@ var alignmentTests = []struct {
 // A large call gets a remark if its buffers, or the ranks' parts of a buffer, have different
 // offsets modulo 16 bytes.
 func TestRemarkOnMisalignedBuffers(t *testing.T) {
-	const bufferBytes = 48 << 20 // room for Send or Recv
-	w := newGroup(t, 2, 10*time.Second)
-	needDirect(t, w.opened[0].group)
-	w.must(func(m *testRank) error {
-		s, err := m.mapRegion(2 * bufferBytes)
+	const bufferBytes = 48 << 20 // enough for each Send and Recv
+	g := newGroup(t, 2, 10*time.Second)
+	needDirect(t, g.opened[0].group)
+	g.must(func(r *testRank) error {
+		buffers, err := r.mapRegion(2 * bufferBytes)
 		if err != nil {
 			return err
 		}
 
-		if err := m.register(w, s, windowName); err != nil {
+		if err := r.register(g, buffers, windowName); err != nil {
 			return err
 		}
 
-		base := s.segment.Address()
+		send := buffers.segment.Address()
+		recv := send + bufferBytes
 		for _, test := range alignmentTests {
-			remark := m.group.Offer(driver.Call{
+			offer := r.group.Offer(driver.Call{
 				Operation: test.operation, DataType: driver.Float32, Count: test.count,
-				Send: base, Recv: base + bufferBytes + test.recvOffset,
-				SendWindow: s.window, RecvWindow: s.window,
-			}).(driver.Remarker).Remark(driver.PathDirect)
+				Send: send, Recv: recv + test.recvOffset,
+				SendWindow: buffers.window, RecvWindow: buffers.window,
+			})
+			remark := offer.(driver.Remarker).Remark(driver.PathDirect)
 			hasRemark := strings.Contains(remark, "different offsets modulo 16 bytes")
 			if hasRemark != test.wantRemark {
 				t.Errorf("%s: %v of %d, Recv offset by %d bytes: Remark = %q, want a remark on "+
@@ -224,8 +228,7 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 	})
 }
 
-// The reason why a group has no windows names the first rank without them and its NCCL version, and
-// tells users what to do.
+// The reason why a group has no windows names the first such rank, its NCCL version and a remedy.
 func TestGroupWithoutWindowNamesItsReason(t *testing.T) {
 	for _, test := range []struct {
 		machines int
@@ -234,14 +237,16 @@ func TestGroupWithoutWindowNamesItsReason(t *testing.T) {
 		{machines: 1, wantHint: "symmem doctor"},
 		{machines: 2, wantHint: "on 2 machines, because they need GIN"},
 	} {
-		s := windowSupport{machines: test.machines}
+		support := windowSupport{machines: test.machines}
 		const version = "2.32.3"
-		s.disable(3, version)
-		s.disable(4, version)
+		for _, rank := range []int{3, 4} {
+			support.disable(rank, version)
+		}
+
 		for _, text := range []string{"NCCL " + version, "rank 3", test.wantHint} {
-			if !strings.Contains(s.noWindowsReason, text) {
+			if !strings.Contains(support.noWindowsReason, text) {
 				t.Errorf("on %d machines, the reason is %q, want one that contains %q", test.machines,
-					s.noWindowsReason, text)
+					support.noWindowsReason, text)
 			}
 		}
 	}

@@ -11,18 +11,17 @@ import (
 	"symmem/internal/dl"
 )
 
-// An abort ends plain calls, but not window kernels, which use memory registered with NCCL. If a
-// window kernel never exits, the group's teardown sets gpu.Stuck. A blocked plain call must not be
-// mistaken for one.
+// An abort ends calls on the plain path, but not the kernels of the window path. If such a kernel
+// never exits, the group's teardown sets gpu.Stuck. It must not mistake a blocked plain call for a
+// stuck kernel.
 
-func setMayHaveWindowKernels(c *communicator) { c.busy.WindowKernels.Store(true) }
+func pretendToHaveWindowKernels(c *communicator) { c.busy.WindowKernels.Store(true) }
 
-// An abort ends a plain call that is blocked on the host, inside NCCL, even if an earlier window
-// kernel never exits.
+// An abort ends a plain call that blocks the CPU inside NCCL, even behind a stuck kernel.
 func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		isStuck bool // an earlier window kernel never exits
+		isStuck bool // a window kernel before the plain call never exits
 	}{
 		{name: "exited", isStuck: false},
 		{name: "stuck", isStuck: true},
@@ -38,14 +37,14 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 // abortBlockedCall aborts the group on rank 1 while a plain call of rank 0 waits for rank 1.
 func abortBlockedCall(t *testing.T, isStuck bool) {
 	t.Helper()
-	firstSums = false // launches block on the host until rank 1 arrives, for the whole process
+	firstSums = false // makes the launch block until rank 1 arrives
 	p := openAndSumWithTimeout(t, 20*time.Second)
 	if isStuck {
 		launchStuckKernel(t, p)
 	}
 
 	c := p[0].group.(*communicator)
-	setMayHaveWindowKernels(c)
+	pretendToHaveWindowKernels(c)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	plainResult := launchBlockedCall(ctx, t, p)
@@ -72,6 +71,7 @@ func abortBlockedCall(t *testing.T, isStuck bool) {
 
 func launchStuckKernel(t *testing.T, p *pairOfRanks) {
 	t.Helper()
+	// Make window kernels ignore aborts.
 	if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
 		t.Fatal(err)
 	}
@@ -81,12 +81,12 @@ func launchStuckKernel(t *testing.T, p *pairOfRanks) {
 	}
 }
 
-// launchBlockedCall starts a plain call on rank 0, waits until its launch has been recorded, and
-// returns a channel for its error.
+// launchBlockedCall starts a plain call on rank 0 and waits until its launch has been recorded. The
+// returned channel receives the call's error.
 func launchBlockedCall(ctx context.Context, t *testing.T, p *pairOfRanks) <-chan error {
 	t.Helper()
 	c := p[0].group.(*communicator)
-	ticketBefore, _ := c.history.lastCall()
+	previousTicket, _ := c.history.lastCall() // a ticket is the sequence number of a call
 	result := make(chan error, 1)
 	go func() {
 		err := p.launch(0, driver.PathPlain)
@@ -94,7 +94,7 @@ func launchBlockedCall(ctx context.Context, t *testing.T, p *pairOfRanks) <-chan
 	}()
 	isLaunched := func() bool {
 		lastTicket, _ := c.history.lastCall()
-		return lastTicket > ticketBefore
+		return lastTicket > previousTicket
 	}
 	if err := gpu.Poll(ctx, isLaunched); err != nil {
 		t.Fatalf("waiting for the plain call to be launched: %v", err)
@@ -103,7 +103,7 @@ func launchBlockedCall(ctx context.Context, t *testing.T, p *pairOfRanks) <-chan
 	return result
 }
 
-// An abort ends a plain call whose kernel waits for rank 1 on the GPU.
+// An abort ends a plain call whose kernel waits for rank 1 on the GPU, after window kernels exited.
 func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	needDevices(t, 2)
 	if !inSoftGPUProcess(t, noFailures) {
@@ -111,7 +111,7 @@ func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	}
 
 	p := openAndSumWithTimeout(t, 20*time.Second)
-	setMayHaveWindowKernels(p[0].group.(*communicator))
+	pretendToHaveWindowKernels(p[0].group.(*communicator))
 	if err := p.launch(0, driver.PathPlain); err != nil {
 		t.Fatal(err)
 	}

@@ -10,10 +10,10 @@ import (
 	"symmem/internal/control"
 )
 
-// When a rank aborts NCCL, the calls of its peers end early and must not look successful. On
-// several machines, the rank therefore first waits a limited time for its peers to acknowledge the
-// failure through the control plane. When a call ends, CheckEndedEarly asks the control plane
-// whether it can have succeeded.
+// When a rank aborts NCCL, calls on other ranks end early. To ensure that these ranks do not regard
+// such calls as successful, the rank first informs them through the control plane. On several
+// machines, it waits for their acknowledgements, but only for a limited time. When a call ends,
+// CheckEndedEarly asks the control plane whether the call can have succeeded.
 
 // hookedPlane is a control plane that calls onWait instead of waiting.
 type hookedPlane struct {
@@ -24,40 +24,43 @@ type hookedPlane struct {
 func (p *hookedPlane) WaitForAcknowledgements() { p.onWait() }
 func (p *hookedPlane) CanSucceed(uint64) bool   { return true }
 
-const allReduceBytes = 1 << 16 // more than launchAllReduce needs
+// launchAllReduce launches an AllReduce on the plain path.
+func (r *testRank) launchAllReduce() error {
+	const count = 1 << 10 // any number
+	buffer, err := r.mapRegion(4 * count)
+	if err != nil {
+		return err
+	}
 
-// launchAllReduce launches an in-place all-reduce on the plain path.
-func (m *testRank) launchAllReduce(s *region) error {
-	p, err := prepare(m.group, driver.Call{
-		Operation: driver.AllReduce, DataType: driver.Float32, Count: 1024,
-		Send: s.segment.Address(), Recv: s.segment.Address(),
+	p, err := prepare(r.group, driver.Call{
+		Operation: driver.AllReduce, DataType: driver.Float32, Count: count,
+		Send: buffer.segment.Address(), Recv: buffer.segment.Address(),
 	})
 	if err != nil {
 		return err
 	}
 
-	return m.group.Launch(m.stream, p)
+	return r.group.Launch(r.stream, p)
 }
 
 // The teardown waits for acknowledgements before it aborts NCCL's communicator.
 func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	simulateTwoMachines(t, 2)
-	w := newTestGroup(t, 2, 20*time.Second)
-	w.regroup()
-	w.must(func(m *testRank) error {
-		s, err := m.mapRegion(allReduceBytes)
-		if err != nil || m.rank != 0 {
-			return err
+	g := newTestGroup(t, 2, 20*time.Second)
+	g.regroup()
+	g.must(func(r *testRank) error {
+		if r.rank != 0 {
+			return nil
 		}
 
-		c := m.group.(*communicator)
-		var hasWaited, abortedFirst atomic.Bool
+		c := r.group.(*communicator)
+		var hasWaited, wasAborting atomic.Bool
 		c.teardown.plane = &hookedPlane{Plane: c.plane, onWait: func() {
-			abortedFirst.Store(c.comm.isAborting.Load())
+			wasAborting.Store(c.comm.isAborting.Load())
 			hasWaited.Store(true)
 		}}
 		c.SetCheck(false) // otherwise Launch would wait for rank 1
-		if err := m.launchAllReduce(s); err != nil {
+		if err := r.launchAllReduce(); err != nil {
 			return err
 		}
 
@@ -67,11 +70,11 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 			return failuref("the teardown did not call WaitForAcknowledgements")
 		}
 
-		if abortedFirst.Load() {
+		if wasAborting.Load() {
 			return failuref("the teardown began the abort before it called WaitForAcknowledgements")
 		}
 
-		if err := m.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
+		if err := r.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
 			return failuref("Synchronize = %v, want ErrAborted", err)
 		}
 
@@ -79,53 +82,54 @@ func TestPeersLearnOfFaultBeforeAbort(t *testing.T) {
 	})
 }
 
-// outcomePlane is a control plane that reports whether another machine has failed.
+// outcomePlane is a control plane that knows whether another machine has failed.
 type outcomePlane struct {
 	control.Plane
-	hasFailed bool
+	hasFailure bool
 }
 
 func (p *outcomePlane) WaitForAcknowledgements() {}
-func (p *outcomePlane) CanSucceed(uint64) bool   { return !p.hasFailed }
+func (p *outcomePlane) CanSucceed(uint64) bool   { return !p.hasFailure }
 
-// recordLaunch records an AllReduce as launched. Its ticket is its sequence number in the group.
-func recordLaunch(c *communicator, ticket uint64) {
+// recordedTicket is a sequence number in the group.
+const recordedTicket = 7
+
+// recordLaunch records an AllReduce as launched, with recordedTicket.
+func recordLaunch(c *communicator) {
 	const exchangeKernelCount = 0 // NCCL runs the call
 	call := driver.Call{Operation: driver.AllReduce, Count: 1}
-	c.history.recordCollective(&call, ticket, exchangeKernelCount)
+	c.history.recordCollective(&call, recordedTicket, exchangeKernelCount)
 }
 
-const recordedTicket = 7 // any number
-
-// CheckEndedEarly fails only on the rank that knows of a failure.
+// A call that ended early fails only on ranks that know of a failure.
 func TestCallsThatEndedEarlyAreFaults(t *testing.T) {
 	simulateTwoMachines(t, 2)
-	w := newTestGroup(t, 2, 20*time.Second)
-	w.regroup()
-	w.must(func(m *testRank) error {
-		c := m.group.(*communicator)
-		recordLaunch(c, recordedTicket)
-		hasFailed := m.rank == 1
-		c.owner.plane = &outcomePlane{Plane: c.plane, hasFailed: hasFailed}
+	g := newTestGroup(t, 2, 20*time.Second)
+	g.regroup()
+	g.must(func(r *testRank) error {
+		c := r.group.(*communicator)
+		recordLaunch(c)
+		hasFailure := r.rank == 1
+		c.owner.plane = &outcomePlane{Plane: c.plane, hasFailure: hasFailure}
 		err := c.owner.CheckEndedEarly(recordedTicket)
-		if gotErr := err != nil; gotErr != hasFailed {
-			return failuref("rank %d: CheckEndedEarly = %v, want an error: %t", m.rank, err, hasFailed)
+		if gotErr := err != nil; gotErr != hasFailure {
+			return failuref("rank %d: CheckEndedEarly = %v, want an error: %t", r.rank, err, hasFailure)
 		}
 
 		return nil
 	})
 }
 
-// A call that completed before its group was closed stays successful, although the other rank may
-// not have reported its launch of the call.
+// A call that completed before its group was closed stays successful, even if the other rank has
+// not reported that it launched the call.
 func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 	simulateTwoMachines(t, 2)
-	w := newTestGroup(t, 2, 20*time.Second)
-	w.regroup()
-	w.must(func(m *testRank) error {
-		c := m.group.(*communicator)
-		recordLaunch(c, recordedTicket)
-		if err := m.closeGroup(); err != nil {
+	g := newTestGroup(t, 2, 20*time.Second)
+	g.regroup()
+	g.must(func(r *testRank) error {
+		c := r.group.(*communicator)
+		recordLaunch(c)
+		if err := r.closeGroup(); err != nil {
 			return err
 		}
 
@@ -137,29 +141,25 @@ func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 	})
 }
 
-// A call that Synchronize has reported as successful stays so after a failure of another machine.
+// After Synchronize has returned without an error, a failure of another machine does not change the
+// result of the calls before it.
 func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
 	simulateTwoMachines(t, 2)
-	w := newTestGroup(t, 2, 20*time.Second)
-	w.regroup()
-	w.must(func(m *testRank) error {
-		s, err := m.mapRegion(allReduceBytes)
-		if err != nil {
+	g := newTestGroup(t, 2, 20*time.Second)
+	g.regroup()
+	g.must(func(r *testRank) error {
+		if err := r.launchAllReduce(); err != nil {
 			return err
 		}
 
-		if err := m.launchAllReduce(s); err != nil {
+		if err := r.stream.Synchronize(t.Context()); err != nil {
 			return err
 		}
 
-		if err := m.stream.Synchronize(t.Context()); err != nil {
-			return err
-		}
-
-		c := m.group.(*communicator)
-		c.owner.plane = &outcomePlane{Plane: c.plane, hasFailed: true}
+		c := r.group.(*communicator)
+		c.owner.plane = &outcomePlane{Plane: c.plane, hasFailure: true}
 		defer func() { c.owner.plane = c.plane }()
-		if err := m.stream.Synchronize(t.Context()); err != nil {
+		if err := r.stream.Synchronize(t.Context()); err != nil {
 			return failuref("the second Synchronize = %v, want nil", err)
 		}
 
