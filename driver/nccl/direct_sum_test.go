@@ -36,7 +36,7 @@ const windowName = 1
 // newRepeatedSum allocates a buffer and registers it with the group under the given name. All ranks
 // must call it.
 func (r *testRank) newRepeatedSum(g *testGroup, name uint32, count int64) (*repeatedSum, error) {
-	initial := 1 + 1000*(name-1) // different values reveal a call on the wrong buffer
+	initial := 1 + 1000*(name-1) // differs by name, to reveal a call on the wrong buffer
 	cfg := &r.group.(*communicator).cfg
 	partBytes := int32Bytes * count
 	bytes, offset := partBytes, int64(0)

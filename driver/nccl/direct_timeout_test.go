@@ -11,7 +11,7 @@ import (
 	"symmem/driver"
 )
 
-// In these tests, the last rank launches no call. The kernels of the other ranks wait for it, until
+// In these tests, the last rank launches no call. The kernels of the other ranks wait for it until
 // they time out or rank 0 aborts the group.
 
 // countFor maps each kind of direct kernel to a number of elements for which it is chosen.

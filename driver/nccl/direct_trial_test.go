@@ -13,8 +13,8 @@ import (
 type trial struct {
 	layout
 	operation  driver.Operation
-	op         driver.ReduceOp
-	root       int // index in the group
+	op         driver.ReduceOp // of reductions
+	root       int             // index in the group
 	count      int64
 	sendOffset int64  // in the inputs; equal to recvOffset if in place
 	recvOffset int64  // in the outputs
@@ -63,8 +63,8 @@ type piece struct {
 }
 
 type sources struct {
-	inputs  [][]byte // by rank
-	reduced []byte   // reduction of all inputs
+	inputs  [][]byte // tiles, by rank
+	reduced []byte   // tile of the reduction of all inputs
 }
 
 // pieces returns a rank's expected output. Elements outside the pieces must not change.
@@ -125,7 +125,7 @@ type field struct {
 	base   int64 // byte offset of the first element, at least leadBytes
 }
 
-// leadBytes is the size of an area that calls must not change.
+// leadBytes is the size of the guard area before the first array.
 const leadBytes = 256
 
 func (f field) at(element int64, dataType driver.DataType) uintptr {

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// failures lists failures of only one rank. For example, the value "f:2" of SOFTGPU_FAIL makes the
-// second call of function f in the process fail.
+// failures lists failures of one of two ranks in a process. For example, "f:2" makes the second
+// call of function f in the process fail.
 var failures = []struct {
 	name     string
 	failure  string // for SOFTGPU_FAIL
@@ -132,8 +132,8 @@ func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	return errors.Join(err, exchangeErr)
 }
 
-// A call that completed before an abort stays successful, even if the group has not yet noticed
-// that the stream is idle.
+// A call that completed before an abort stays successful, even if its group has not noticed that
+// the call has ended.
 func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	runBoth(t, func(r int) error {
@@ -144,7 +144,7 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 	c := p[0].group.(*communicator)
 	s := p[0].stream.(*stream.Stream)
 	c.mu.Lock()
-	c.busy.Add(s)
+	c.busy.Add(s) // as if the group had not noticed that s is idle
 	c.Abort(errAborted)
 	c.mu.Unlock()
 	if err := s.Synchronize(t.Context()); err != nil {

@@ -38,6 +38,8 @@ func newNormWindows(
 	return g, buffers
 }
 
+const perGroupIndex = 2 // in pulledNorms
+
 // pulledNorms lists norms with inputs of more than 7 MiB, for which 2 ranks use a pull kernel.
 var pulledNorms = []struct {
 	rows     int
@@ -52,8 +54,6 @@ var pulledNorms = []struct {
 	},
 	{rows: 513, hidden: 7168, dataType: driver.Float16, quant: driver.QuantPerRow},
 }
-
-const perGroupIndex = 2
 
 // newPulledNorm returns pulledNorms[i] with random inputs.
 func newPulledNorm(random *rand.Rand, i int) *formula.NormCase {
@@ -108,10 +108,10 @@ func TestScatteredNormsInWindows(t *testing.T) {
 			continue // there are no pull kernels for 3 ranks
 		}
 
-		n := fmt.Sprint(ranks)
+		suffix := fmt.Sprintf("_%d", ranks)
 		g.opened[0].requireKernels(t, []string{
-			"norm_pull_bf16_" + n, "norm_pull_f16_" + n, "norm_pull_q_bf16_" + n,
-			"norm_pull_q_f16_" + n, "bulk_sum_bf16_" + n,
+			"norm_pull_bf16" + suffix, "norm_pull_f16" + suffix, "norm_pull_q_bf16" + suffix,
+			"norm_pull_q_f16" + suffix, "bulk_sum_bf16" + suffix,
 		})
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// A call does not wait for a Send on another stream that is blocked. Otherwise, call 2 would wait
-// for Send 2, Send 2 for Recv 1, and Recv 1 for call 2:
+// A call does not wait for a blocked Send on another stream. Otherwise, in this example, call 2
+// would wait for Send 2, Send 2 for Recv 1, and Recv 1 for call 2:
 //
 //	rank 0, first stream:  Send 1, call 1, Send 2 (waits until message 1 has been received)
 //	rank 0, second stream: call 2
@@ -89,11 +89,11 @@ func (r *testRank) receiveLate(
 	return err
 }
 
+// blockedGroupTimeout is the timeout of the group in TestStreamIsNotBlockedByALaunchOnAnother.
 const blockedGroupTimeout = time.Minute
 
-// While a launch on one stream of a group is blocked, the group's other stream can still be used.
-// SetCheck blocks the launch on rank 0, because the ranks then compare each plain call before they
-// launch it.
+// While a launch on one stream is blocked, the group's other stream can be used. SetCheck makes the
+// launch on rank 0 wait until rank 1 launches the same call.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	g := newAdditiveGroup(t, 2, blockedGroupTimeout)
 	mayLaunch := make(chan struct{}) // closed when rank 1 may launch its plain call

@@ -13,9 +13,9 @@ import (
 // Calls of a group run in launch order, even on different streams. Each call waits for earlier
 // calls, but not for other work on their streams. Otherwise, this example would deadlock:
 //
-//	rank 0, stream 0: call 1, Recv
-//	rank 0, stream 1: call 2 (waits for call 1, but not for the Recv)
-//	rank 1:           call 1, call 2, Send
+//	rank 0, first stream:  call 1, Recv
+//	rank 0, second stream: call 2 (waits for call 1, but not for the Recv)
+//	rank 1:                call 1, call 2, Send
 
 // Calls before and after an empty AllToAllV stay in order, although it launches nothing.
 func TestEmptyCallKeepsTheOrder(t *testing.T) {
@@ -57,7 +57,7 @@ func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// Kinds of work on stream 0 of rank 0 that follow call 1 and wait for the message of rank 1.
+// Kinds of work that follow call 1 on rank 0 and wait for the message of rank 1.
 const (
 	waitByRecv         = "a receive"
 	waitByEvent        = "a wait"
@@ -66,8 +66,8 @@ const (
 	waitByGraph        = "a graph"
 )
 
-// More kinds, only for streams that belong to another library, their owner. The owner makes stream
-// 0 wait for the message without symmem's knowledge. Then symmem queues an event or a fill.
+// More kinds, for streams that another library owns. The owner makes the first stream wait for the
+// message without symmem's knowledge. Then symmem queues an event or a fill.
 const (
 	ownersWaitAndEvent = "a wait of the owner, an event"
 	ownersWaitAndFill  = "a wait of the owner, a fill"
@@ -85,7 +85,7 @@ func isOwnersWait(kind string) bool {
 	return kind == ownersWaitAndEvent || kind == ownersWaitAndFill
 }
 
-// If call 2 waits for the work that follows call 1, it times out.
+// Call 2 would time out if it waited for the work that follows call 1.
 func TestCallDoesNotWaitForWorkQueuedAfterEarlierCall(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		kinds := []string{
@@ -140,7 +140,7 @@ func (r *testRank) launchAroundMessage(
 
 	err = sum.launch(r.group, streams[firstStream], driver.PathDirect)
 	if r.rank == 0 {
-		arrived := r.device.streams.NewEvent()
+		arrived := r.device.streams.NewEvent() // the message has arrived
 		err = errors.Join(err, message.launch())
 		err = errors.Join(err, message.stream.Record(arrived))
 		if isOwnersWait(kind) {
@@ -206,12 +206,13 @@ func (r *testRank) prepareMessage(
 	return message, nil
 }
 
-// queueWait queues work of the given kind on stream s. arrived is an event that was recorded after
-// the message.
+// queueWait queues work of the given kind on stream s.
 func (r *testRank) queueWait(
 	kind string, s driver.Stream, message *preparedMessage, arrived driver.Event,
 ) error {
 	switch kind {
+	case waitByRecv, waitByGraph:
+		return nil // s has the Recv
 	case waitByEvent:
 		return s.Wait(arrived)
 	case waitByReusedMemory:
@@ -227,7 +228,7 @@ func (r *testRank) queueWait(
 		return s.Record(r.device.streams.NewEvent())
 	case ownersWaitAndFill:
 		return s.Fill(message.buffer.segment.Address(), 0, messageBytes)
-	default: // waitByRecv or waitByGraph: s has the Recv
-		return nil
+	default:
+		return fmt.Errorf("unknown kind of work: %s", kind)
 	}
 }

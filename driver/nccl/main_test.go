@@ -41,7 +41,7 @@ func runTests(m *testing.M) int {
 		os.Setenv("SYMMEM_NCCL", ncclPath)
 	}
 
-	// hasGPU cannot be used instead, because child processes inherit the two variables.
+	// A child process inherits both variables, so hasGPU is true there even on the software GPU.
 	if name, err := modelName(); err == nil && isSoft(name) {
 		gpu.KernelEndTimeout = 5 * time.Second // the software GPU is slow
 		// Parallel tests mostly wait for child processes, so more tests than CPUs may run.
@@ -57,8 +57,8 @@ func runTests(m *testing.M) int {
 // restartWithEagerLoading restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU.
 // Otherwise, loading a kernel at its first launch might wait for kernels of other ranks.
 func restartWithEagerLoading() error {
-	const loading = "CUDA_MODULE_LOADING"
-	if !isSharingEnabled() || os.Getenv(loading) != "" {
+	const variable = "CUDA_MODULE_LOADING"
+	if !isSharingEnabled() || os.Getenv(variable) != "" {
 		return nil
 	}
 
@@ -67,7 +67,7 @@ func restartWithEagerLoading() error {
 		return err
 	}
 
-	return syscall.Exec(program, os.Args, append(os.Environ(), loading+"=EAGER"))
+	return syscall.Exec(program, os.Args, append(os.Environ(), variable+"=EAGER"))
 }
 
 func modelName() (string, error) {

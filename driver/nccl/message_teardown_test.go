@@ -44,7 +44,7 @@ func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	go func() { queued <- p.recvOnRank0() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	isRecvBlocked := func() bool { // it holds c.mu
+	isRecvBlocked := func() bool { // a blocked Recv holds c.mu
 		if c.mu.TryLock() {
 			c.mu.Unlock()
 			return false

@@ -36,6 +36,7 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 		}
 	}
 
+	// An AllGather does not use its reduction.
 	gather := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: unknownReduction}}
 	if err := gather.Refusal(driver.PathPlain); err != nil {
 		t.Errorf("AllGather with an unknown reduction: Refusal = %v, want nil", err)

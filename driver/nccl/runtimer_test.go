@@ -14,16 +14,16 @@ const (
 	timedCall   = 1 // index of the only call that a driver.CallTimer samples
 	sumCount    = 1000
 	sumBytes    = 4 * sumCount // of float32
+	lateRank    = 3            // of 4 ranks
 	launchDelay = 300 * time.Millisecond
 )
 
-// timeSums launches several all-reduces and returns the reading of each rank's CallTimer. The last
-// rank launches timedCall late, by launchDelay.
+// timeSums launches several all-reduces and returns the reading of each rank's CallTimer. lateRank
+// launches timedCall after all other ranks, with a further delay of launchDelay.
 func (g *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 	g.t.Helper()
-	last := len(g.ranks) - 1
-	var launched sync.WaitGroup // waits until the other ranks have launched timedCall
-	launched.Add(last)
+	var launched sync.WaitGroup // of the other ranks
+	launched.Add(len(g.ranks) - 1)
 	readings := make([]driver.CallTimes, len(g.ranks))
 	g.must(func(r *testRank) error {
 		call := r.twoLevelCall(driver.AllReduce, driver.Float32, sumCount)
@@ -36,14 +36,13 @@ func (g *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 		var timer driver.CallTimer
 		prepared.(driver.Timed).SetMeter(timer.Meter(sumBytes))
 		for i := range summedCalls {
-			isLate := i == timedCall && r.rank == last
-			if isLate {
+			if i == timedCall && r.rank == lateRank {
 				launched.Wait()
 				<-time.After(launchDelay)
 			}
 
 			err := r.group.Launch(r.stream, prepared)
-			if i == timedCall && !isLate {
+			if i == timedCall && r.rank != lateRank {
 				launched.Done()
 			}
 
@@ -94,7 +93,6 @@ func TestRunsAreTimed(t *testing.T) {
 				t.Errorf("path %v, rank %d: got %+v, want one sample with a duration", path, rank, times)
 			}
 
-			const lateRank = 3
 			const minWait = launchDelay / 3 // the kernels of other ranks may also start late
 			if rank != lateRank && times.Time < minWait {
 				t.Errorf("path %v, rank %d: the call took %v, want at least %v", path, rank, times.Time,

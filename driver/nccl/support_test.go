@@ -130,8 +130,8 @@ func checkGuardOfPlan(t *testing.T, p *plan, path driver.Path, wantGuard bool) {
 	}
 }
 
-// AdoptCommunicator takes over a communicator of another library. If NCCL has the defect, it needs
-// the environment variable allowEarlyStartVariable.
+// AdoptCommunicator refuses a communicator of another library if NCCL has the defect, unless the
+// environment variable allowEarlyStartVariable is set.
 func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	g := newGroup(t, 1, 10*time.Second)
 	r := g.opened[0]

@@ -17,7 +17,7 @@ import (
 
 func pretendToHaveWindowKernels(c *communicator) { c.busy.WindowKernels.Store(true) }
 
-// An abort ends a plain call that blocks the CPU inside NCCL, even behind a stuck kernel.
+// An abort ends a plain call that blocks its thread inside NCCL, even behind a stuck kernel.
 func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -103,7 +103,8 @@ func launchBlockedCall(ctx context.Context, t *testing.T, p *pairOfRanks) <-chan
 	return result
 }
 
-// An abort ends a plain call whose kernel waits for rank 1 on the GPU, after window kernels exited.
+// An abort ends a plain call that waits for rank 1 on the GPU, even if window kernels have run
+// earlier.
 func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	needDevices(t, 2)
 	if !inSoftGPUProcess(t, noFailures) {

@@ -35,7 +35,7 @@ func (g *twoLevelGroup) resume() {
 	g.must(func(r *testRank) error { return r.group.(*communicator).suspender.Resume(g.t.Context()) })
 }
 
-// Suspend returns the number of bytes that it frees, also if called again after Resume.
+// Suspend returns the number of bytes that it frees. It can be called again after Resume.
 func TestSuspendReleasesLevels(t *testing.T) {
 	g := newTwoLevelGroup(t, 4)
 	g.fill(driver.Int32)
