@@ -19,7 +19,7 @@ import (
 type repeatedSum struct {
 	*region
 	count      int64 // elements that a call changes
-	offset     int64 // of these elements, in bytes from the start of the region
+	offset     int64 // of these elements in the region, in bytes
 	isAdditive bool  // calls are ReduceScatters, which add the other ranks' initial values
 	initial    uint32
 	want       uint32 // expected value after the calls so far
@@ -33,10 +33,9 @@ const smallCount = 1000
 // windowName identifies a rank's window in tests that need only one.
 const windowName = 1
 
-// newRepeatedSum allocates a buffer and registers it with the group under the given name. All ranks
-// must call it.
+// newRepeatedSum allocates a buffer and registers it under the given name. All ranks must call it.
 func (r *testRank) newRepeatedSum(g *testGroup, name uint32, count int64) (*repeatedSum, error) {
-	initial := 1 + 1000*(name-1) // differs by name, to reveal a call on the wrong buffer
+	initial := 1 + 1000*(name-1) // reveals a call on the wrong buffer
 	cfg := &r.group.(*communicator).cfg
 	partBytes := int32Bytes * count
 	bytes, offset := partBytes, int64(0)
@@ -58,7 +57,7 @@ func (r *testRank) newRepeatedSum(g *testGroup, name uint32, count int64) (*repe
 	return s, errors.Join(err, r.setElements(g, buffer, bytes, initial))
 }
 
-// setElements sets the first bytes of a buffer to copies of value.
+// setElements fills the first bytes of a buffer with value.
 func (r *testRank) setElements(g *testGroup, buffer *region, bytes int64, value uint32) error {
 	for at := int64(0); at < bytes; at += pinnedBytes {
 		piece := r.pinned[:min(pinnedBytes, bytes-at)]
@@ -113,7 +112,7 @@ func (s *repeatedSum) launch(c driver.Communicator, stream driver.Stream, path d
 	return c.Launch(stream, plan)
 }
 
-// checkKernel checks that large calls, and no others, use a bulk kernel.
+// checkKernel checks that only large calls use a bulk kernel.
 func (s *repeatedSum) checkKernel(c *communicator, call driver.Call) error {
 	work, refusal := c.Offer(call).(*plan).choose()
 	if refusal != nil {

@@ -13,8 +13,8 @@ import (
 type trial struct {
 	layout
 	operation  driver.Operation
-	op         driver.ReduceOp // of reductions
-	root       int             // index in the group
+	op         driver.ReduceOp
+	root       int // index in the group
 	count      int64
 	sendOffset int64  // in the inputs; equal to recvOffset if in place
 	recvOffset int64  // in the outputs
@@ -25,7 +25,7 @@ type trial struct {
 type layout struct {
 	dataType driver.DataType
 	inPlace  bool
-	noWindow bool // all buffers are outside windows, at different offsets on each rank
+	noWindow bool // buffers are outside windows, at different offsets on each rank
 }
 
 func (t *trial) String() string {
@@ -33,15 +33,15 @@ func (t *trial) String() string {
 		t.operation, t.op, t.count, t.dataType, t.root, t.inPlace, t.noWindow, t.sendOffset, t.recvOffset)
 }
 
-// spans returns the numbers of elements in the send and receive buffers.
+// spans returns the sizes of the send and receive buffers in elements.
 func (t *trial) spans(ranks int) (send, recv int64) {
-	const anyRank = 0 // all ranks have buffers of the same size
-	// An element of one byte makes Spans count elements.
+	const anyRank = 0
+	// Spans returns bytes, so an element of one byte makes it count elements.
 	call := driver.Call{Operation: t.operation, Count: t.count, DataType: driver.Uint8}
 	return call.Spans(ranks, anyRank)
 }
 
-// extent returns the number of elements that the trial occupies in the outputs.
+// extent returns the size of the used part of the outputs in elements.
 func (t *trial) extent(ranks int) int64 {
 	send, recv := t.spans(ranks)
 	if t.inPlace {
@@ -64,7 +64,7 @@ type piece struct {
 
 type sources struct {
 	inputs  [][]byte // tiles, by rank
-	reduced []byte   // tile of the reduction of all inputs
+	reduced []byte   // reduction of these tiles
 }
 
 // pieces returns a rank's expected output. Elements outside the pieces must not change.
@@ -112,9 +112,9 @@ func (t *trial) sentPart(source, rank int) int {
 	switch {
 	case t.operation == driver.AllToAll:
 		return rank
-	case t.inPlace: // an AllGather sends from the outputs
+	case t.inPlace: // an AllGather from the outputs
 		return source
-	default: // an AllGather sends the inputs, which have only one part
+	default: // an AllGather from the inputs, which have one part
 		return 0
 	}
 }
@@ -147,7 +147,7 @@ func (t *trial) call(rank int, inputs, outputs field) driver.Call {
 			call.Send = partAddress
 		case driver.ReduceScatter:
 			call.Recv = partAddress
-		default: // Send and Recv begin at the same address
+		default: // Send and Recv are equal
 		}
 	}
 

@@ -68,8 +68,7 @@ func TestOneRankFails(t *testing.T) {
 	}
 }
 
-// requireSoftGPU skips the test on a real GPU. For example, predicate "can inject failures" logs
-// "only the software GPU can inject failures".
+// requireSoftGPU skips the test on a real GPU. It logs "only the software GPU" and the predicate.
 func requireSoftGPU(t *testing.T, predicate string) {
 	t.Helper()
 	if !usesSoftGPU(t) {
@@ -117,8 +116,7 @@ func checkBothRanksFail(t *testing.T, wantText string) {
 	}
 }
 
-// joinReports exchanges the errors of both ranks and joins them with err. If rank r has not
-// connected a group, joinReports returns err.
+// joinReports joins err with the errors of both ranks, or returns err if rank r has no group.
 func (p *pairOfRanks) joinReports(t *testing.T, r int, err error) error {
 	if p[r].group == nil {
 		return err
@@ -144,7 +142,7 @@ func TestFinishedStreamHasNoFault(t *testing.T) {
 	c := p[0].group.(*communicator)
 	s := p[0].stream.(*stream.Stream)
 	c.mu.Lock()
-	c.busy.Add(s) // as if the group had not noticed that s is idle
+	c.busy.Add(s) // s is idle
 	c.Abort(errAborted)
 	c.mu.Unlock()
 	if err := s.Synchronize(t.Context()); err != nil {

@@ -13,14 +13,14 @@ import (
 
 // recordNumbered records a call whose Count is its ticket.
 func (h *history) recordNumbered(path driver.Path, ticket uint64) {
-	const exchangeKernelCount = 0 // NCCL runs the call
+	const exchangeKernelCount = 0
 	call := &driver.Call{Operation: driver.AllReduce, Path: path, Count: int64(ticket)}
 	h.recordCollective(call, ticket, exchangeKernelCount)
 }
 
 // callOf never returns the call of another ticket, even while calls are recorded.
 func TestHistoryConcurrentReads(t *testing.T) {
-	const calls = 20 * historySize // each index of the ring buffer is used 20 times
+	const calls = 20 * historySize
 	const readers = 2
 	var h history
 	var running sync.WaitGroup
@@ -29,7 +29,7 @@ func TestHistoryConcurrentReads(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			for last := uint64(0); last < calls; {
 				last, _ = h.lastCall()
-				next := last + 1 // is being recorded
+				next := last + 1 // may be incomplete
 				ticket := random.Uint64N(next + 1)
 				call := h.callOf(ticket)
 				if call != nil && call.Count != int64(ticket) {
@@ -80,7 +80,7 @@ func TestHistory(t *testing.T) {
 		checkFound(t, last+1, false)
 	})
 	t.Run("ticket without a call", func(t *testing.T) {
-		h.recordComparison(last + 1) // of captured calls
+		h.recordComparison(last + 1)
 		checkFound(t, last+1, false)
 		checkFound(t, last, true)
 	})

@@ -25,7 +25,7 @@ func newNormWindows(
 	buffers := make([]normBuffers, len(g.opened))
 	g.regroup()
 	g.must(func(r *testRank) error {
-		const sameOffset = 16 // on all ranks
+		const sameOffset = 16
 		b, err := newNormBuffersAt(r, sameOffset)
 		if err != nil {
 			return err
@@ -38,7 +38,7 @@ func newNormWindows(
 	return g, buffers
 }
 
-const perGroupIndex = 2 // in pulledNorms
+const perGroupIndex = 2
 
 // pulledNorms lists norms with inputs of more than 7 MiB, for which 2 ranks use a pull kernel.
 var pulledNorms = []struct {

@@ -61,7 +61,7 @@ func (r *testRank) prepareSendOrRecv() (driver.Plan, error) {
 	return prepare(r.group, message)
 }
 
-// replaySends launches the work of rank 0. Each Send is a replay of the same captured graph.
+// replaySends launches the work of rank 0. Each Send replays the same captured graph.
 func (r *testRank) replaySends(
 	sum *repeatedSum, message driver.Plan, first, second driver.Stream,
 ) error {
@@ -89,14 +89,13 @@ func (r *testRank) receiveLate(
 	return err
 }
 
-// blockedGroupTimeout is the timeout of the group in TestStreamIsNotBlockedByALaunchOnAnother.
 const blockedGroupTimeout = time.Minute
 
 // While a launch on one stream is blocked, the group's other stream can be used. SetCheck makes the
 // launch on rank 0 wait until rank 1 launches the same call.
 func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	g := newAdditiveGroup(t, 2, blockedGroupTimeout)
-	mayLaunch := make(chan struct{}) // closed when rank 1 may launch its plain call
+	mayLaunch := make(chan struct{}) // closed when rank 1 may launch
 	g.withSum(smallCount, func(r *testRank, sum *repeatedSum) error {
 		other, err := r.device.NewStream()
 		if err != nil {
@@ -121,7 +120,7 @@ func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 }
 
 // useDuringLaunch uses and closes the other stream while a launch on r.stream waits for rank 1.
-// Afterwards, it closes mayLaunch and waits for the launch.
+// It closes mayLaunch to end the launch.
 func (r *testRank) useDuringLaunch(
 	g *testGroup, sum *repeatedSum, other driver.Stream, mayLaunch chan struct{},
 ) error {
@@ -172,7 +171,7 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	ctx, cancel := connectContext(t.Context())
 	defer cancel()
 	g.withSum(smallCount, func(r *testRank, sum *repeatedSum) error {
-		old, err := r.device.NewStream() // of the previous call
+		old, err := r.device.NewStream()
 		if err != nil {
 			return err
 		}
@@ -192,7 +191,7 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 		c := r.group.(*communicator)
 		err = sum.launch(c, old, driver.PathDirect)
 		err = errors.Join(err, r.check(g, sum, old))
-		c.isClosing.Store(true) // as Close does, before the second group uses old
+		c.isClosing.Store(true) // as Close does
 		err = errors.Join(err, second.Launch(old, barrier))
 		err = errors.Join(err, old.Synchronize(g.t.Context()))
 		err = errors.Join(err, old.Close())
@@ -218,7 +217,7 @@ func TestDirectKernelsStayOrderedAfterAbort(t *testing.T) {
 			return err
 		}
 
-		r.others = nil // closed here instead, ignoring the fault that Close returns
+		r.others = nil // closed below, where a fault is expected
 		for _, s := range streams {
 			defer s.Close()
 		}

@@ -22,7 +22,7 @@ func inSoftGPUProcess(t *testing.T, failure string, variables ...string) bool {
 	return inChildProcess(t, append(variables, "SOFTGPU_FAIL="+failure)...)
 }
 
-const noFailures = "" // argument of inSoftGPUProcess
+const noFailures = ""
 
 // inChildProcess runs the test again in a child process with additional environment variables. It
 // returns true in the child process, in which the caller must run the body of the test.

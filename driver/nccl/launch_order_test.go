@@ -140,7 +140,7 @@ func (r *testRank) launchAroundMessage(
 
 	err = sum.launch(r.group, streams[firstStream], driver.PathDirect)
 	if r.rank == 0 {
-		arrived := r.device.streams.NewEvent() // the message has arrived
+		arrived := r.device.streams.NewEvent()
 		err = errors.Join(err, message.launch())
 		err = errors.Join(err, message.stream.Record(arrived))
 		if isOwnersWait(kind) {
@@ -206,7 +206,7 @@ func (r *testRank) prepareMessage(
 	return message, nil
 }
 
-// queueWait queues work of the given kind on stream s.
+// queueWait makes s wait for the message by work of the given kind.
 func (r *testRank) queueWait(
 	kind string, s driver.Stream, message *preparedMessage, arrived driver.Event,
 ) error {

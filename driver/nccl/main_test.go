@@ -21,7 +21,7 @@ import (
 // GPU, which simulates CUDA, NCCL and several GPUs.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
-// runTests returns the exit status of the tests.
+// runTests returns an exit status.
 func runTests(m *testing.M) int {
 	if err := restartWithEagerLoading(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -44,7 +44,7 @@ func runTests(m *testing.M) int {
 	// A child process inherits both variables, so hasGPU is true there even on the software GPU.
 	if name, err := modelName(); err == nil && isSoft(name) {
 		gpu.KernelEndTimeout = 5 * time.Second // the software GPU is slow
-		// Parallel tests mostly wait for child processes, so more tests than CPUs may run.
+		// Parallel tests mostly wait for child processes.
 		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1

@@ -14,8 +14,8 @@ import (
 // ncclSum.
 func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	const (
-		unknownReduction = driver.ReduceOps     // the number of reductions
-		unknownType      = driver.Float32 + 100 // above all types
+		unknownReduction = driver.ReduceOps // one above the last
+		unknownType      = driver.Float32 + 100
 	)
 	for name, call := range map[string]driver.Call{
 		"unknown reduction": {
@@ -44,7 +44,7 @@ func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 }
 
 func TestOperationsWithoutAnNCCLCallAreRefused(t *testing.T) {
-	const unknownOperation = driver.Operation(100) // above all operations
+	const unknownOperation = driver.Operation(100)
 	for _, operation := range []driver.Operation{
 		driver.Send, driver.Recv, driver.AllToAllV, driver.AllReduceRMSNorm, unknownOperation,
 	} {
@@ -78,7 +78,7 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	g := newGroup(t, 2, 10*time.Second)
 	needDirect(t, g.opened[0].group)
 	g.must(func(r *testRank) error {
-		const count = 64 // any number
+		const count = 64
 		buffer, err := r.mapRegion(4 * count)
 		if err != nil {
 			return err
@@ -114,7 +114,7 @@ func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	})
 }
 
-// countChoices uses an offer of the call for a path, and returns how often it chooses a kernel.
+// countChoices returns how often an offer chooses a kernel, if used for the given path.
 func (r *testRank) countChoices(call driver.Call, path driver.Path) (choices int, err error) {
 	c := r.group.(*communicator)
 	c.direct.choose = func(launch kernels.Launch) (kernels.Work, error) {
@@ -145,9 +145,8 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	return driver.Prepare(c, call)
 }
 
-// An error identifies a call by its ticket, a sequence number in the group. A replayed call has no
-// known ticket, so the error contains the number of the kernel launch and the call's position in
-// the capture.
+// An error names a call by its ticket, a sequence number in the group. Replayed calls have no known
+// ticket, but a number of the kernel launch and a position in the capture.
 func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
 	const (
 		ticket       = 12

@@ -13,7 +13,6 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// groupCount returns SYMMEM_TEST_GROUPS or a default.
 func groupCount() int {
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
 		return n
@@ -22,10 +21,10 @@ func groupCount() int {
 	return 40
 }
 
-// closingOrder selects what happens before Close of a group whose calls are in graphs.
+// closingOrder selects what a rank does before it closes a group whose calls are in graphs.
 type closingOrder struct {
-	abortsFirst   bool // the rank aborts the group
-	destroysFirst bool // the rank destroys the graphs
+	abortsFirst   bool // aborts the group
+	destroysFirst bool // destroys the graphs
 }
 
 var closingOrders = []closingOrder{
@@ -67,8 +66,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// checkResources waits until the groups have released their resources, and fails the test if they
-// do not.
+// checkResources waits until the groups have released their resources.
 func checkResources(t *testing.T, countsBefore map[string]int, groups int) {
 	t.Helper()
 	leakLimit := min(groups, 20) // a few resources may be in use without a leak
@@ -89,8 +87,8 @@ func checkResources(t *testing.T, countsBefore map[string]int, groups int) {
 	}
 }
 
-// captureAndClose connects a group, captures its calls in graphs of another library, and closes the
-// group and its graphs in the given order.
+// captureAndClose connects a group, captures its calls in graphs of another library, and closes
+// both in the given order.
 func (g *testGroup) captureAndClose(sums [2]*repeatedSum, order closingOrder) {
 	g.t.Helper()
 	g.regroup(0, 1)
@@ -124,7 +122,7 @@ func (g *testGroup) captureAndClose(sums [2]*repeatedSum, order closingOrder) {
 	})
 }
 
-// closeAfterGraphs destroys the rank's graphs, aborts the group if mustAbort is set, and closes it.
+// closeAfterGraphs destroys the rank's graphs, and then closes its group.
 func (r *testRank) closeAfterGraphs(graphs []*foreignStream, mustAbort bool) error {
 	err := destroyGraphs(graphs)
 	if mustAbort {
@@ -136,8 +134,8 @@ func (r *testRank) closeAfterGraphs(graphs []*foreignStream, mustAbort bool) err
 	return errors.Join(err, r.closeGroup())
 }
 
-// closeBeforeGraphs closes the rank's group, and then replays and destroys the graphs. It does not
-// call closeGroup, which would wait until the graphs have been destroyed.
+// closeBeforeGraphs closes the rank's group, and then replays and destroys the graphs. closeGroup
+// would wait for the graphs.
 func (r *testRank) closeBeforeGraphs(graphs []*foreignStream, mustAbort bool) error {
 	if mustAbort {
 		r.group.Abort(errAborted)

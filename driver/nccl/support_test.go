@@ -31,7 +31,6 @@ var guardVersions = []struct {
 // guardLog is logged by TestWindowKernelsWaitForEarlierWork if NCCL has the defect.
 const guardLog = "an empty kernel is launched before window kernels"
 
-// TestWindowKernelsWaitForEarlierWork runs in a child process for each version.
 func TestGuardForKernelsThatStartEarly(t *testing.T) {
 	requireSoftGPU(t, "has a configurable version of NCCL")
 	for _, version := range guardVersions {
@@ -62,7 +61,7 @@ func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	}
 
 	g.must(func(r *testRank) error {
-		const count = 1 << 10 // any number
+		const count = 1 << 10
 		buffer, err := r.mapRegion(4 * count)
 		if err != nil {
 			return err

@@ -21,7 +21,7 @@ func pretendToHaveWindowKernels(c *communicator) { c.busy.WindowKernels.Store(tr
 func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		isStuck bool // a window kernel before the plain call never exits
+		isStuck bool // a window kernel never exits
 	}{
 		{name: "exited", isStuck: false},
 		{name: "stuck", isStuck: true},
@@ -81,20 +81,20 @@ func launchStuckKernel(t *testing.T, p *pairOfRanks) {
 	}
 }
 
-// launchBlockedCall starts a plain call on rank 0 and waits until its launch has been recorded. The
-// returned channel receives the call's error.
+// launchBlockedCall waits until a plain call of rank 0 has been recorded, and returns a channel for
+// its error.
 func launchBlockedCall(ctx context.Context, t *testing.T, p *pairOfRanks) <-chan error {
 	t.Helper()
 	c := p[0].group.(*communicator)
-	previousTicket, _ := c.history.lastCall() // a ticket is the sequence number of a call
+	previousCall, _ := c.history.lastCall()
 	result := make(chan error, 1)
 	go func() {
 		err := p.launch(0, driver.PathPlain)
 		result <- errors.Join(err, p[0].stream.Synchronize(t.Context()))
 	}()
 	isLaunched := func() bool {
-		lastTicket, _ := c.history.lastCall()
-		return lastTicket > previousTicket
+		lastCall, _ := c.history.lastCall()
+		return lastCall > previousCall
 	}
 	if err := gpu.Poll(ctx, isLaunched); err != nil {
 		t.Fatalf("waiting for the plain call to be launched: %v", err)
@@ -103,8 +103,7 @@ func launchBlockedCall(ctx context.Context, t *testing.T, p *pairOfRanks) <-chan
 	return result
 }
 
-// An abort ends a plain call that waits for rank 1 on the GPU, even if window kernels have run
-// earlier.
+// An abort ends a plain call that waits for rank 1 on the GPU, even after window kernels.
 func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	needDevices(t, 2)
 	if !inSoftGPUProcess(t, noFailures) {

@@ -10,10 +10,10 @@ import (
 	"symmem/internal/control"
 )
 
-// When a rank aborts NCCL, calls on other ranks end early. To ensure that these ranks do not regard
-// such calls as successful, the rank first informs them through the control plane. On several
-// machines, it waits for their acknowledgements, but only for a limited time. When a call ends,
-// CheckEndedEarly asks the control plane whether the call can have succeeded.
+// When a rank aborts NCCL, calls on other ranks end early and must not look successful. On several
+// machines, the rank therefore first waits until the others acknowledge the failure through the
+// control plane. When a call ends, CheckEndedEarly asks the control plane whether the call can have
+// succeeded.
 
 // hookedPlane is a control plane that calls onWait instead of waiting.
 type hookedPlane struct {
@@ -24,9 +24,8 @@ type hookedPlane struct {
 func (p *hookedPlane) WaitForAcknowledgements() { p.onWait() }
 func (p *hookedPlane) CanSucceed(uint64) bool   { return true }
 
-// launchAllReduce launches an AllReduce on the plain path.
 func (r *testRank) launchAllReduce() error {
-	const count = 1 << 10 // any number
+	const count = 1 << 10
 	buffer, err := r.mapRegion(4 * count)
 	if err != nil {
 		return err
@@ -94,7 +93,7 @@ func (p *outcomePlane) CanSucceed(uint64) bool   { return !p.hasFailure }
 // recordedTicket is a sequence number in the group.
 const recordedTicket = 7
 
-// recordLaunch records an AllReduce as launched, with recordedTicket.
+// recordLaunch records a launch with recordedTicket.
 func recordLaunch(c *communicator) {
 	const exchangeKernelCount = 0 // NCCL runs the call
 	call := driver.Call{Operation: driver.AllReduce, Count: 1}
@@ -141,8 +140,7 @@ func TestEndedCallsOutliveTheirGroup(t *testing.T) {
 	})
 }
 
-// After Synchronize has returned without an error, a failure of another machine does not change the
-// result of the calls before it.
+// A call that Synchronize has reported as successful stays so after a failure of another machine.
 func TestCallsThatWereWaitedForStaySuccessful(t *testing.T) {
 	simulateTwoMachines(t, 2)
 	g := newTestGroup(t, 2, 20*time.Second)

@@ -146,7 +146,6 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 	g.checkAll()
 }
 
-// registerTwoRegions registers regions for inputs and outputs.
 func (r *testRank) registerTwoRegions(g *testGroup) error {
 	for name := range uint32(2) {
 		buffer, err := r.mapRegion(twoLevelBytes)

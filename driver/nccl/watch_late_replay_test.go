@@ -13,9 +13,9 @@ import (
 	"symmem/internal/dl"
 )
 
-// Rank 1 replays the graph of a call late, after the replay of rank 0 has timed out and rank 0 has
-// reused its buffer. The late replay must not change the buffer of rank 0. It fills the buffer of
-// rank 1 with poison, a value for missing results.
+// Rank 1 replays a graph late, after rank 0 has timed out and reused its own buffer. The replay
+// does not change that buffer. It fills the buffer of rank 1 with poison, a value for missing
+// results.
 func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	for _, operation := range []driver.Operation{driver.AllReduce, driver.AllGather} {
 		for _, hasNoticed := range []bool{true, false} {
@@ -48,7 +48,7 @@ type lateReplay struct {
 // can see that the group has failed.
 func replayLate(t *testing.T, operation driver.Operation, hasNoticed bool) {
 	t.Helper()
-	const reusedValue = 7 // written to the buffer of rank 0 after the timeout
+	const reusedValue = 7
 	g := newGroup(t, 2, time.Second)
 	var l lateReplay
 	g.withSum(countFor["bulk"], func(r *testRank, sum *repeatedSum) error {
@@ -94,7 +94,7 @@ func replayLate(t *testing.T, operation driver.Operation, hasNoticed bool) {
 	})
 }
 
-// captureAndReplay captures a call on each rank and replays it in time.
+// captureAndReplay captures a call and replays it once in time.
 func (l *lateReplay) captureAndReplay(
 	r *testRank, sum *repeatedSum, operation driver.Operation,
 ) error {
@@ -140,7 +140,6 @@ func (r *testRank) clearReport() error {
 	return nil
 }
 
-// checkUnpoisoned checks that all elements have the given value and are not poison.
 func (r *testRank) checkUnpoisoned(g *testGroup, sum *repeatedSum, want uint32) error {
 	poisonCount, err := r.countPoison(g, sum, want)
 	if err == nil && poisonCount > 0 {
