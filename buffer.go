@@ -8,7 +8,7 @@ import (
 )
 
 // Buffer refers to a block of memory from Pool.Alloc. The zero Buffer refers to no memory. After
-// Free, the pool may give the memory to another Buffer, so copies of this one must not be used.
+// Free, the pool reuses the memory, so all copies of the Buffer become invalid.
 type Buffer struct{ memory Memory }
 
 // Memory is a byte range of a Buffer, of a Go slice or of another library's memory.
@@ -19,17 +19,19 @@ type Memory struct { // four words, the most that the compiler keeps in register
 	extent extent
 }
 
-// extent packs hostFlag (1 bit), a length in bytes (47 bits), and the number of the stream on which
-// the Buffer was allocated (16 bits).
+// extent packs three fields: hostFlag in the top bit, a length in bytes, and in the low bits the
+// number of the stream on which the Buffer was allocated.
 type extent uint64
 
 const (
-	streamNumberBits = 16
-	maxExtentBytes   = 1<<(63-streamNumberBits) - 1
 	hostFlag         = extent(1 << 63) // set for Go slices
+	lengthBits       = 47
+	streamNumberBits = 16
 
-	// Streams have the numbers 0 to maxStreams-1.
-	maxStreams = 1<<streamNumberBits - 1
+	maxExtentBytes = 1<<lengthBits - 1
+	streamMask     = 1<<streamNumberBits - 1
+
+	maxStreams = streamMask // stream numbers are less than maxStreams
 	// untracked replaces the stream's number if the pool does not record uses of the memory.
 	untracked alloc.Stream = maxStreams
 )
@@ -45,7 +47,6 @@ func (e extent) bytes() int64 {
 }
 
 func (e extent) stream() alloc.Stream {
-	const streamMask = 1<<streamNumberBits - 1
 	return alloc.Stream(e & streamMask)
 }
 
@@ -61,7 +62,7 @@ func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
 // Size returns the size in bytes, which may be slightly more than requested.
 func (b Buffer) Size() int64 { return b.memory.extent.bytes() }
 
-// Segment returns the number of the segment, the mapping that contains the buffer, or -1 after
+// Segment returns the number of the mapped part of the pool that contains the buffer, or -1 after
 // Free. Segment and Offset are the same on all ranks that share the pool.
 func (b Buffer) Segment() int {
 	segment, _ := b.segmentAndOffset()
@@ -97,18 +98,18 @@ func (b Buffer) Memory() Memory { return b.memory }
 // Free returns the buffer to its pool. A second Free returns ErrDoubleFree. Work already queued on
 // the stream of the allocation may still use the buffer. For work on other streams, see UseOn.
 //
-// After Pool.Close, no queued work may use a freed buffer, because Free unmaps each segment along
-// with its last buffer.
+// After Pool.Close, freeing the last buffer of a segment unmaps the segment. Therefore, all work
+// that uses a buffer must be complete before Free.
 func (b Buffer) Free() error {
-	return b.memory.pool.free(b) // returns an error if the pool is nil
+	return b.memory.pool.free(b) // free accepts a nil pool
 }
 
-// UseOn delays the reuse of the memory after Free until the work queued on s before Free is
-// complete or, for captured work, until the graph is closed. Collectives, Copy and Fill do this
-// themselves.
+// UseOn declares that work on s uses the buffer. After Free, the pool reuses the memory only when
+// the work queued on s before Free is complete. If the work was captured, the pool waits until the
+// graph is closed. Collectives, Copy and Fill need no UseOn.
 //
-// All ranks that share the pool must record the same uses, and must synchronize the stream or close
-// the graph at the same points of the program, because these determine where later buffers lie.
+// All ranks that share the pool must make the same UseOn calls, and must synchronize s and close
+// graphs at the same points of the program. Otherwise, later buffers get different offsets.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -131,9 +132,9 @@ func (b Buffer) UseOn(s *Stream) error {
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
-	const anyStream = 0 // without a pool, no uses are recorded
+	const noStream = 0 // ignored for memory without a pool
 	return Memory{
-		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, anyStream) | hostFlag,
+		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, noStream) | hostFlag,
 	}
 }
 
@@ -146,8 +147,7 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 			offset, offset, bytes, m.Bytes(), ErrOutOfRange)
 	}
 
-	// An empty range keeps its start: a pointer past the end of a Go slice would be invalid.
-	if bytes > 0 {
+	if bytes > 0 { // the start of an empty range could lie past the end of a Go slice
 		m.start = unsafe.Add(m.start, offset)
 	}
 
@@ -168,7 +168,7 @@ func (m Memory) Pool() *Pool { return m.pool }
 // Bytes returns the length in bytes.
 func (m Memory) Bytes() int64 { return m.extent.bytes() }
 
-// Element lists the Go types of elements. A uint16 can also hold a Float16 or a BFloat16.
+// Element permits the Go types of elements. A uint16 can also hold a Float16 or a BFloat16.
 type Element interface {
 	~float32 | ~float64 | ~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }

@@ -19,13 +19,13 @@ type poolUse struct{ first, second spin.Pass }
 // pool. After success, the caller must call leave with the same pools.
 func enterPools(a, b *Pool) (use poolUse, err error) {
 	caller := spin.Self()
-	var isOpen bool
+	var notEntered spin.Pass
 	if a != nil {
 		use.first = a.calls.EnterAs(caller) // fast path for the goroutine that makes most calls
-		if use.first == (spin.Pass{}) {
-			use.first, isOpen = a.calls.Enter()
-			if !isOpen {
-				return use, callRefusal(a)
+		if use.first == notEntered {
+			use.first, err = enterSlowly(a)
+			if err != nil {
+				return use, err
 			}
 		}
 	}
@@ -35,15 +35,25 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 	}
 
 	use.second = b.calls.EnterAs(caller)
-	if use.second == (spin.Pass{}) {
-		use.second, isOpen = b.calls.Enter()
-		if !isOpen {
+	if use.second == notEntered {
+		use.second, err = enterSlowly(b)
+		if err != nil {
 			use.leave(a, nil) // b was not entered
-			return use, callRefusal(b)
+			return use, err
 		}
 	}
 
 	return use, nil
+}
+
+// enterSlowly enters the gate of p from any goroutine.
+func enterSlowly(p *Pool) (spin.Pass, error) {
+	pass, isOpen := p.calls.Enter()
+	if !isOpen {
+		return pass, callRefusal(p)
+	}
+
+	return pass, nil
 }
 
 func (u poolUse) leave(a, b *Pool) {
@@ -58,8 +68,8 @@ func (u poolUse) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
-// errPoolChanging reports a refused call that would succeed now, because Resume has succeeded or
-// Close has failed in the meantime.
+// errPoolChanging is returned if the gate was closed when the call tried to enter, but a Resume has
+// succeeded or a Close has failed since then.
 var errPoolChanging = &refusalError{
 	text: "the pool was suspended or being closed when the call began: try again", kind: ErrBusy,
 }
@@ -70,7 +80,7 @@ func callRefusal(p *Pool) error {
 	return unlockAndRefuse(p)
 }
 
-// unlockAndRefuse is callRefusal for callers that hold Pool.mu, which it unlocks.
+// unlockAndRefuse unlocks Pool.mu and returns the error for a refused call.
 func unlockAndRefuse(p *Pool) error {
 	defer p.mu.Unlock()
 	isBeingClosed := p.suspender.closes > 0
@@ -84,8 +94,8 @@ func unlockAndRefuse(p *Pool) error {
 	}
 }
 
-// refuseCalls closes the gate and waits for the calls inside. After an error, the gate is open
-// again.
+// refuseCalls closes the gate and waits until it is empty. If ctx ends first, it reopens the gate
+// and returns an error.
 func refuseCalls(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {

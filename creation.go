@@ -11,12 +11,12 @@ import (
 )
 
 // creation tracks the calls in progress that create groups, pools and streams. Runtime.Close waits
-// for them before it closes these objects. Calls that begin later fail with ErrClosed.
+// for these calls before it closes the objects. Calls that begin later fail with ErrClosed.
 type creation struct {
 	mu     *ranked.Mutex[runtimeMu]
-	calls  sync.WaitGroup  // incremented with mu held, and only while life is not canceled
-	life   context.Context // canceled with ErrClosed when Runtime.Close begins
-	cancel context.CancelCauseFunc
+	calls  sync.WaitGroup          // calls.Add requires mu and an open runtime
+	life   context.Context         // canceled with ErrClosed when Runtime.Close begins
+	cancel context.CancelCauseFunc // cancels life
 }
 
 // closedError returns ErrClosed if Runtime.Close has begun, and otherwise nil.
@@ -36,8 +36,8 @@ func (c *creation) beginCall() error {
 
 func (c *creation) endCall() { c.calls.Done() }
 
-// beginJoin is beginCall for calls that wait for other ranks: Runtime.Close cancels joinCtx to end
-// the wait. After success, the caller must return the result of done(err).
+// beginJoin begins a call that waits for other ranks. Runtime.Close cancels joinCtx to end the wait.
+// After success, the caller must pass its error, which may be nil, to done, and return the result.
 func (c *creation) beginJoin(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -46,11 +46,11 @@ func (c *creation) beginJoin(
 	}
 
 	joinCtx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })
+	stopWatching := context.AfterFunc(c.life, func() { cancel(c.closedError()) })
 	done = func(err error) error {
 		defer c.endCall()
-		stop()
-		cancel(nil)
+		stopWatching()
+		cancel(nil) // releases joinCtx
 		if err != nil {
 			return cmp.Or(c.closedError(), err) // Close may be the reason for err
 		}
@@ -69,8 +69,8 @@ func (c *creation) close() (isFirst bool) {
 	return isFirst
 }
 
-// await waits for the calls in progress until the deadline. Without one, Runtime.Close would hang
-// in a signal handler that has interrupted such a call.
+// await waits for the calls in progress, or until the deadline. Without a deadline, a signal handler
+// that interrupts a call and then closes the Runtime would wait for this call forever.
 func (c *creation) await(deadline time.Time) {
 	done := make(chan struct{})
 	go func() {

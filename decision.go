@@ -10,15 +10,15 @@ import (
 	"symmem/driver"
 )
 
-// decision is the cause of a fault on which the ranks of a group have agreed. In an inquiry, the
-// ranks exchange reports of what they know, for example that a process has ended, and each rank
-// proposes a cause. The first proposal becomes the decision.
+// decision is a cause for the failure of a group. After a failure, the ranks report to each other
+// what they know, for example that a process has ended. Then each rank proposes a decision, and all
+// ranks accept the first proposal.
 type decision struct {
-	Text   string `json:"text"` // the full text, which may be longer than that of Report
+	Text   string `json:"text"` // full text of the error; Report may contain a shorter one
 	Report report `json:"report"`
 }
 
-// decide proposes cause to the group, and returns the cause on which the group has decided.
+// decide proposes a cause to the group, and returns the cause that the group has accepted.
 func (inq *inquiry) decide(cause error) error {
 	proposal := encodeDecision(cause)
 	decided := inq.comm.Decide(proposal)
@@ -31,7 +31,8 @@ func (inq *inquiry) decide(cause error) error {
 
 const maxShortenedText = 64 << 10 // bytes
 
-// encodeDecision encodes a cause as a message. If the report does not fit, it sends only the text.
+// encodeDecision encodes a cause. If its report does not fit into a message, encodeDecision encodes
+// only its text, shortened.
 func encodeDecision(cause error) []byte {
 	text := cause.Error()
 	encoded, err := json.Marshal(decision{Text: text, Report: reportOf(cause)})
@@ -46,9 +47,7 @@ func encodeDecision(cause error) []byte {
 	return encoded
 }
 
-// decisionError returns the cause in an encoded decision, or ownCause, the error of this rank, if
-// decoding fails. Of two mismatches of one call, it returns ownCause, which describes this rank's
-// side of the call.
+// decisionError decodes the group's decision. ownCause is the cause that this rank has proposed.
 func decisionError(ownCause error, encoded []byte) error {
 	var d decision
 	decodeErr := json.Unmarshal(encoded, &d)
@@ -57,7 +56,7 @@ func decisionError(ownCause error, encoded []byte) error {
 	}
 
 	if isMismatchOfSameCall(ownCause, d.Report.Mismatch) {
-		return ownCause
+		return ownCause // describes this rank's side of the call
 	}
 
 	err := d.Report.toError()
@@ -68,7 +67,7 @@ func decisionError(ownCause error, encoded []byte) error {
 	return &peerReportError{text: d.Text, err: err}
 }
 
-// isMismatchOfSameCall accepts a nil decided, for a decision that is not a mismatch.
+// isMismatchOfSameCall returns false if decided is nil, because the decision is not a mismatch.
 func isMismatchOfSameCall(ownCause error, decided *driver.MismatchError) bool {
 	var own *driver.MismatchError
 	if decided == nil || !errors.As(ownCause, &own) {
@@ -80,22 +79,23 @@ func isMismatchOfSameCall(ownCause error, decided *driver.MismatchError) bool {
 
 const reportCheckInterval = 20 * time.Millisecond
 
-// awaitReports waits for ranks whose reports are missing, because one of them may know the cause.
+// awaitReports gives the ranks whose reports are missing time to decide, because one of them may
+// know the cause.
 func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	for {
-		lost, left := inq.comm.Departed()
+		lost, left := inq.comm.Departed() // ranks that have crashed, and ranks that have left the group
 		all.lostRanks = ranksInBoth(all.missingRanks, lost)
 		all.leftRanks = ranksInBoth(all.missingRanks, left)
 		all.waited = time.Since(begin).Round(time.Millisecond)
 		hasLost := len(all.lostRanks) > 0
 		haveAllLeft := len(all.leftRanks) == len(all.missingRanks) // also if no rank is missing
-		isLate := all.waited >= inq.limit.Get()*3/4                // leaves time for the decision
+		isLate := all.waited >= inq.limit.Get()*3/4                // the last quarter is for decide
 		if all.hasCause() || hasLost || haveAllLeft || isLate {
 			return
 		}
 
-		isDecided := inq.comm.Decide(nil) != nil // queries the decision without a proposal
-		if isDecided {
+		var noProposal []byte
+		if isDecided := inq.comm.Decide(noProposal) != nil; isDecided {
 			return
 		}
 
@@ -103,7 +103,7 @@ func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	}
 }
 
-// hasCause ignores reports of a PeerError, which only says that another rank failed first.
+// hasCause reports whether a report names a cause. A PeerError only says that another rank failed.
 func (all *reports) hasCause() bool {
 	for kind := range all.byKind {
 		if kind != kindPeer {

@@ -24,8 +24,8 @@ const (
 // 0 and 1 allocate 1 MiB from a shared pool where rank 2 allocates 2 MiB, the error has one side
 // for ranks 0 and 1 and one for rank 2, and rank 2 is deviant.
 //
-// All ranks of the group return the same error, except that a rank that was late for the comparison
-// adds its own side. All rank numbers are world ranks. The error can be encoded as JSON.
+// All ranks of the group return the same error, but a rank that missed the comparison adds its own
+// side. All rank numbers are world ranks. The error can be encoded as JSON.
 type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the group's ranks in group order.
@@ -35,15 +35,15 @@ type DivergenceError struct {
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
 	// Position is the index of the first event that differs in the pool's history, for
-	// DivergedPlacement. If Last is not 0, some rank has discarded old events, and the index is only
-	// known to lie in [Position, Last].
+	// DivergedPlacement. If a rank has discarded old events, Last is not 0, and the index lies in
+	// [Position, Last].
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
-	// Sides lists up to 16 distinct observations. Others lists the ranks with further ones.
+	// Sides lists up to 16 distinct observations. Others lists the ranks with any other.
 	Sides  []Side `json:"sides"`
 	Others []int  `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority. It is empty if there is no majority.
-	// Ranks that are in no call do not count.
+	// Deviant lists the ranks that differ from the majority, ignoring ranks without a call. It is empty
+	// if there is no majority.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part in the comparison.
 	Absent []int `json:"absent,omitempty"`
@@ -85,7 +85,7 @@ func (d *DivergenceError) Ranks() map[int]Side {
 	return all
 }
 
-// divergenceOf returns nil if the ranks agreed. For members, see worldRanks.
+// divergenceOf returns nil if the ranks agreed. members is nil if group and world ranks are equal.
 func divergenceOf(outcome *agreement.Outcome, group string, members []int) error {
 	source := outcome.Divergence
 	if source == nil {
@@ -99,8 +99,8 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 		Absent: worldRanks(source.Absent, members), Why: source.Difference.String(),
 		Message: source.Error(),
 	}
-	isPositionExact := source.Last <= source.Position
-	if !isPositionExact {
+	isPositionUncertain := source.Last > source.Position
+	if isPositionUncertain {
 		d.Last = source.Last
 	}
 
@@ -113,8 +113,8 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 	return d
 }
 
-// worldRanks returns the sorted world ranks of groupRanks. members lists the group's world ranks in
-// group order. It is nil if group and world ranks are equal.
+// worldRanks returns the sorted world ranks of groupRanks. members maps group ranks to world ranks,
+// and is nil if they are equal.
 func worldRanks(groupRanks, members []int) []int {
 	ranks := make([]int, 0, len(groupRanks)) // not nil: JSON needs [] instead of null
 	for _, groupRank := range groupRanks {

@@ -20,9 +20,9 @@ var (
 var (
 	ErrOutOfMemory = driver.ErrOutOfMemory // the device, CUDA or the system is out of memory
 	ErrSize        = alloc.ErrSize         // a size is not positive or too large for any pool
-	ErrDoubleFree  = alloc.ErrDoubleFree   // the buffer has been freed before
-	ErrFreed       = alloc.ErrFreed        // the buffer has been freed
-	ErrBusy        = driver.ErrBusy        // work on the rank in the text may use the memory
+	ErrDoubleFree  = alloc.ErrDoubleFree   // Free was called twice
+	ErrFreed       = alloc.ErrFreed        // a freed buffer was used
+	ErrBusy        = driver.ErrBusy        // work in progress may use the memory
 	ErrSuspended   = driver.ErrSuspended   // the pool or group must be resumed first
 	ErrForeign     = alloc.ErrForeign      // the memory is not from this pool or runtime
 )
@@ -35,10 +35,11 @@ var (
 	ErrInterrupted = driver.ErrInterrupted // Options.Interrupted has ended the wait
 )
 
-// OutOfMemoryError is the ErrOutOfMemory of a pool that cannot map more memory. Sizes are in bytes.
+// OutOfMemoryError reports that a pool cannot map more memory. It matches ErrOutOfMemory. Sizes are
+// in bytes.
 type OutOfMemoryError struct {
 	Requested int64 `json:"requested"`
-	// Free is the total size of the stream's free blocks, LargestFree that of the largest one.
+	// Free is the total size of the stream's free blocks, and LargestFree the size of the largest.
 	Free        int64 `json:"free"`
 	LargestFree int64 `json:"largest_free"`
 	// Capacity is the pool's limit, or 0 if it has none.
@@ -69,17 +70,16 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// newOutOfMemoryError converts an error of package alloc to an OutOfMemoryError with the given
-// device error, which may be nil. It joins device to errors of other types.
-func newOutOfMemoryError(err, device error) error {
+// newOutOfMemoryError adds a device error, which may be nil, to an error of package alloc.
+func newOutOfMemoryError(err, deviceErr error) error {
 	var allocErr *alloc.OutOfMemoryError
 	if !errors.As(err, &allocErr) {
-		return errors.Join(err, device)
+		return errors.Join(err, deviceErr)
 	}
 
 	return &OutOfMemoryError{
 		Requested: allocErr.Requested, Free: allocErr.Free, LargestFree: allocErr.LargestFree,
-		Capacity: allocErr.Capacity, Device: device,
+		Capacity: allocErr.Capacity, Device: deviceErr,
 	}
 }
 
@@ -122,7 +122,7 @@ const (
 	SplitsDiffer       = driver.SplitsDiffer
 )
 
-// toAbsentError converts a rendezvous.AbsentError to an AbsentError of this package.
+// toAbsentError converts a rendezvous.AbsentError and returns other errors unchanged.
 func toAbsentError(err error) error {
 	var absent *rendezvous.AbsentError
 	if !errors.As(err, &absent) {
@@ -133,8 +133,8 @@ func toAbsentError(err error) error {
 	return &absentErrorWithText{converted}
 }
 
-// absentErrorWithText is an AbsentError with the text of its Err, which also names the store
-// through which ranks find each other.
+// absentErrorWithText is an AbsentError with the text of Err, which names the store through which
+// the ranks meet.
 type absentErrorWithText struct{ AbsentError }
 
 func (e *absentErrorWithText) Error() string { return e.Err.Error() }
@@ -149,8 +149,8 @@ func (e *absentErrorWithText) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinWithoutDuplicates drops errors with repeated texts, because one cause often makes the
-// release of several resources fail.
+// joinWithoutDuplicates keeps one error of each text. If releasing many resources fails, the reason
+// is often the same.
 func joinWithoutDuplicates(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
