@@ -12,12 +12,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// After a crash of rank 1, rank 0 may detect that rank 1 is lost, and rank 2 only that rank 0 has
-// failed. Both errors are faults. In an inquiry, the ranks agree on one cause, which all calls of
-// the group then return. The ranks may have allocated different buffers before they detected the
-// fault, so the group's pools are suspect until they are repaired: given equal layouts again.
+// An error that makes a group fail is a fault. After a crash of rank 1, rank 0 may detect that rank 1
+// is lost, and rank 2 only that rank 0 has failed. In an inquiry, the ranks agree on one cause, which
+// all calls of the group then return. Some ranks may have allocated buffers that others have not, so
+// the group's pools are suspect until the ranks repair them, that is, make the layouts equal again.
 
-// lifetime records whether and why a group has ended: by Close or by a fault.
+// lifetime records the end of a group, by Close or by a fault.
 type lifetime struct {
 	roster
 	rt      *Runtime
@@ -25,21 +25,21 @@ type lifetime struct {
 	inquiry *inquiry
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
-	failing chan struct{} // closed when the communicator fails, before ctx is canceled
+	failing chan struct{} // closed when this rank detects a fault, before the inquiry
 
-	ctx        context.Context // canceled with ErrClosed or the agreed cause
-	cancel     context.CancelCauseFunc
-	fault      atomic.Int32   // faultNotReturned, faultReturned or faultRepaired
-	background sync.WaitGroup // the group's goroutines
+	ctx        context.Context         // canceled with ErrClosed or the agreed cause
+	cancel     context.CancelCauseFunc // cancels ctx
+	fault      atomic.Int32            // faultNotReturned, faultReturned or faultRepaired
+	background sync.WaitGroup          // the group's goroutines
 }
 
 // Values of lifetime.fault.
 const (
 	faultNotReturned int32 = iota // no call has returned a fault to the program
-	// After faultReturned, calls still record the uses of their buffers, because other ranks may have
+	// faultReturned lets failing calls record the uses of their buffers, because other ranks may have
 	// queued the same calls before they detected the fault.
 	faultReturned
-	faultRepaired // the group's pools have been repaired, and calls record no more uses
+	faultRepaired // the pools have been repaired, and failing calls no longer record uses
 )
 
 func newLifetime() *lifetime {
@@ -61,7 +61,7 @@ func (l *lifetime) watch() {
 			ticker.Reset(l.peerCheckInterval()) // the timeout may have changed
 		case <-l.comm.Failed():
 			if !l.hasEnded() {
-				l.endWithFault()
+				l.endAfterFailure()
 			}
 
 			return
@@ -73,19 +73,18 @@ func (l *lifetime) watch() {
 
 const maxPeerCheckInterval = time.Second
 
-// peerCheckInterval returns at most a quarter of the timeout, so that idle ranks detect faults in
-// time.
+// peerCheckInterval ensures that idle ranks detect a fault well before the timeout.
 func (l *lifetime) peerCheckInterval() time.Duration {
 	quarter := max(l.limit.Get()/4, time.Millisecond)
 	return min(quarter, maxPeerCheckInterval)
 }
 
-// endWithFault ends the group with the cause on which the ranks agree.
-func (l *lifetime) endWithFault() {
+// endAfterFailure ends the group with the cause on which the ranks agree.
+func (l *lifetime) endAfterFailure() {
 	close(l.failing)
 	cause := l.comm.Cause()
-	isCommClosed := errors.Is(cause, ErrClosed) // closed by this rank: not a fault
-	if !isCommClosed {
+	isFault := !errors.Is(cause, ErrClosed) // this rank may have closed the group
+	if isFault {
 		cause = l.inquiry.run(cause)
 	}
 
@@ -93,10 +92,10 @@ func (l *lifetime) endWithFault() {
 	l.events.recordFault(cause)
 }
 
-// err returns why the group has ended, or nil. It also passes the result to recordFault.
+// err returns why the group has ended, or nil. It records a fault.
 func (l *lifetime) err() error { return l.recordFault(context.Cause(l.ctx)) }
 
-// cause is like err, but first waits for the end of an inquiry, or for ctx.
+// cause is like err, but first waits for the end of a running inquiry or of ctx.
 func (l *lifetime) cause(ctx context.Context) error {
 	hasDetectedFault := l.comm.Cause() != nil
 	if l.hasEnded() || !hasDetectedFault {
@@ -118,8 +117,8 @@ func (l *lifetime) cause(ctx context.Context) error {
 		context.Cause(ctx))
 }
 
-// awaitFault replaces a fault of this group by the cause on which the ranks agree. It returns other
-// errors unchanged.
+// awaitFault replaces err, if it is a fault of this group, by the cause on which the ranks agree. It
+// returns other errors unchanged.
 func (l *lifetime) awaitFault(err error) error {
 	if err == nil || !l.isOwnFault(err) {
 		return err
@@ -134,8 +133,8 @@ func (l *lifetime) awaitFault(err error) error {
 	return l.err()
 }
 
-// isOwnFault reports whether err is a detected fault of this group. It attributes every PeerError
-// to this group, because some do not identify theirs.
+// isOwnFault reports whether err is a fault of this group. If the group has failed, every PeerError
+// counts, because some PeerErrors do not identify their group.
 func (l *lifetime) isOwnFault(err error) bool {
 	if l.comm.Cause() == nil {
 		return false
@@ -144,8 +143,8 @@ func (l *lifetime) isOwnFault(err error) bool {
 	return lifetimeOf(err) == l || errors.Is(err, driver.ErrFault)
 }
 
-// lifetimeOf returns the lifetime of the group whose fault err is, or nil if err is not a fault. A
-// PriorError counts as a fault of the group whose call was skipped.
+// lifetimeOf returns the lifetime of the group in which the fault err occurred, or nil if err is not
+// a fault. For a PriorError, that is the group whose call was skipped.
 func lifetimeOf(err error) *lifetime {
 	if err == nil {
 		return nil // errors.As would allocate
@@ -160,8 +159,8 @@ func lifetimeOf(err error) *lifetime {
 	return l
 }
 
-// recordFault returns err, which may be nil, an ErrClosed or a fault. The first fault makes the
-// group's pools suspect. Every fault must be recorded before a call returns it to the program.
+// recordFault makes the group's pools suspect if err is the first fault. Calls must record a fault
+// before they return it to the program. err may also be nil or an ErrClosed, and is the result.
 func (l *lifetime) recordFault(err error) error {
 	isFault := err != nil && !errors.Is(err, ErrClosed)
 	isFirst := isFault && l.fault.Load() == faultNotReturned
@@ -175,7 +174,7 @@ func (l *lifetime) recordFault(err error) error {
 		}
 	}
 
-	l.fault.CompareAndSwap(faultNotReturned, faultReturned) // keeps faultRepaired
+	l.fault.CompareAndSwap(faultNotReturned, faultReturned) // resolve may have set faultRepaired
 	return err
 }
 
@@ -189,48 +188,48 @@ func (l *lifetime) detectedFault() error {
 	return cause
 }
 
-// recordDetectedFault reports whether this rank has detected a fault, which it records.
+// recordDetectedFault records the fault that this rank has detected, or returns false without one.
 func (l *lifetime) recordDetectedFault() bool {
 	fault := l.detectedFault()
 	if fault == nil {
 		return false
 	}
 
-	_ = l.recordFault(fault) // the result is fault
+	_ = l.recordFault(fault) // returns fault
 	return true
 }
 
 // abort makes the group fail with ErrAborted, unless it has failed before.
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve records that the ranks have repaired the group's pools. This rank may not have detected
-// the fault yet, so resolve makes the group fail first.
+// resolve records that the ranks have repaired the group's pools. If this rank has not detected the
+// fault yet, resolve makes the group fail first.
 func (l *lifetime) resolve() {
 	l.abort()
-	_ = l.recordFault(ErrAborted)
+	_ = l.recordFault(ErrAborted) // returns ErrAborted
 	l.fault.Store(faultRepaired)
 }
 
-// failStream returns err, the reason why a call was not queued on s. After a fault, it makes s
-// fail, because later work may need the result of the call.
+// failStream is called if a call could not be queued on s because of err, and returns err. After a
+// fault, it makes s fail, because later work may need the result of the call.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if fault := l.detectedFault(); fault != nil {
 		s.queue.Fail(fault)
-		_ = l.recordFault(fault)
+		_ = l.recordFault(fault) // returns fault
 	}
 
 	return err
 }
 
-// close ends the group. hadFailed reports whether a fault had ended it before.
+// close ends the group, and reports whether a fault had ended it before.
 func (l *lifetime) close() (hadFailed bool) {
 	if fault := l.detectedFault(); fault != nil {
-		<-l.ctx.Done() // other ranks may need this rank in the inquiry
-		_ = l.recordFault(fault)
+		<-l.ctx.Done()           // other ranks may need this rank in the inquiry
+		_ = l.recordFault(fault) // returns fault
 	}
 
 	hadFailed = l.hasEnded()
-	l.state.Lock() // no goroutine of the group starts after this
+	l.state.Lock() // held by functions that start goroutines of the group
 	defer l.state.Unlock()
 	l.cancel(fmt.Errorf("group %s: %w", l.id, ErrClosed)) // has no effect after a fault
 	return hadFailed

@@ -8,8 +8,8 @@ import (
 
 // Formula selects the order in which reductions combine the values of the ranks. The order affects
 // rounding: in float32, (1e8 + -1e8) + 1 is 1, but 1e8 + (-1e8 + 1) is 0. With FormulaAny, the
-// order depends on the call's size, kind of memory and path. With the other formulas, all of these
-// give the same bits. See docs/reference/deterministic.md.
+// order depends on the call's size, kind of memory and path. Every other formula gives the same bits
+// for all sizes, memory and paths. See docs/reference/deterministic.md.
 type Formula int
 
 // The formulas. x0 to x3 are the values of ranks 0 to 3. A reduction that does not support the
@@ -43,8 +43,8 @@ func (f Formula) String() string {
 	}
 }
 
-// ParseFormula is the inverse of String. It also accepts "0" for FormulaAny and "1" for
-// FormulaRankOrder.
+// ParseFormula converts a name that String returns to a Formula. It also accepts "0" for FormulaAny
+// and "1" for FormulaRankOrder.
 func ParseFormula(name string) (Formula, error) {
 	switch name {
 	case "default":
@@ -57,18 +57,18 @@ func ParseFormula(name string) (Formula, error) {
 
 	f, err := driver.ParseFormula(name)
 	if err != nil {
-		return 0, invalid("%v, default, 0, 1", err) // extends the list of names in err
+		return 0, invalid("%v, default, 0, 1", err) // err ends with a list of valid names
 	}
 
-	return FormulaAny + Formula(f), nil // the inverse of Formula.driver
+	return FormulaAny + Formula(f), nil // driver.Formula has no default, so it starts with any
 }
 
-// driver converts f, which must not be FormulaDefault: driver.Formula has no such value.
+// driver converts f, which must not be FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// checkFormula returns an error, the same on all ranks, if the formula does not fit the number of
-// ranks, or no path of the backend can compute a float32 sum with it.
-func checkFormula(f Formula, c driver.Communicator, ranks int) error {
+// checkFormula returns an error if the formula does not permit the number of ranks, or if the backend
+// cannot compute a float32 sum with the formula on any path. All ranks get the same result.
+func checkFormula(f Formula, comm driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
 	}
@@ -78,8 +78,8 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	}
 
 	sum := driver.Call{Operation: driver.AllReduce, DataType: Float32, Count: 1}
-	offer := c.Offer(sum)
-	plainErr := offer.Refusal(driver.PathPlain) // nil if this path can run the call
+	offer := comm.Offer(sum)
+	plainErr := offer.Refusal(driver.PathPlain) // nil if the plain path can run the call
 	directErr := offer.Refusal(driver.PathDirect)
 	hasPath := plainErr == nil || directErr == nil
 	if hasPath {
@@ -90,8 +90,8 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 		"plain path: %w; direct path: %w", envDeterministic, plainErr, directErr)
 }
 
-// rejectDeterministic returns an error for operations whose reductions run in NCCL, unless the
-// options permit any order.
+// rejectDeterministic returns an error for an operation whose reductions run in NCCL if the options
+// select an order.
 func (o *Options) rejectDeterministic(operation string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

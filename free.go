@@ -20,8 +20,7 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.LiveBlock(m.handle)
 }
 
-// checkOpen returns an error if the pool is closed or suspended. Calls after enterPools do not need
-// it.
+// checkOpen returns an error if the pool is closed or suspended. After enterPools, it is not needed.
 func (p *Pool) checkOpen() error {
 	if p.calls.Closed() {
 		return callRefusal(p)
@@ -53,7 +52,7 @@ func (p *Pool) free(b Buffer) error {
 
 	p.ledger.AppendWithoutSite(
 		event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, noRequest)
-	spin.Publish64(&p.frees, p.frees.Load()+1) // all writers hold p.mu
+	p.countFree()
 	if p.events.active {
 		p.addresses.recordFree(block)
 		p.events.releaseOne() // unlocks p.mu
@@ -70,17 +69,20 @@ func (p *Pool) freeLater(block alloc.Block, state alloc.State) error {
 	defer p.events.release() // unlocks p.mu
 	p.addresses.recordFree(block)
 	recordErr := p.uses.recordFree(block, state)
-	spin.Publish64(&p.frees, p.frees.Load()+1)
+	p.countFree()
 	return recordErr
 }
 
-// freeAfterClose frees a buffer of a closed pool. Along with the last buffer of a segment, it
-// unmaps the segment. The caller must hold p.mu, which freeAfterClose unlocks.
+// countFree increments p.frees. The caller must hold p.mu, so an atomic store suffices.
+func (p *Pool) countFree() { spin.Publish64(&p.frees, p.frees.Load()+1) }
+
+// freeAfterClose frees a buffer of a closed pool, and unmaps the buffer's segment if no other buffer
+// uses it. The caller must hold p.mu, which freeAfterClose unlocks.
 func (p *Pool) freeAfterClose(b Buffer) error {
 	p.mu.Unlock()
 	defer p.events.deliver()
 	var freeErr error
-	// end calls this function with p.mu held, and then makes the returned calls without the lock.
+	// end locks p.mu while it calls the function, and makes the returned calls after unlocking.
 	unmapErr := p.segments.end(func() unlockedCalls {
 		hasBuffers := len(p.segments.liveBuffers) > 0
 		if !hasBuffers {

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is work that a stream has recorded between BeginCapture and EndCapture, and that can be
-// launched repeatedly. The graph pins the buffers that it uses: a freed buffer returns to its pool
+// Graph is work that a stream has recorded between BeginCapture and EndCapture. It can be launched
+// repeatedly. The graph pins the buffers that it uses, so that after Free, they return to the pool
 // only when the graph is closed. Close a graph before the groups whose collectives it contains.
 type Graph struct {
 	rt   *Runtime
@@ -24,21 +24,21 @@ type Graph struct {
 	closed       bool     // guarded by mu
 }
 
-// BeginCapture starts recording the stream's work instead of running it. Until EndCapture,
-// registrations with this rank's groups return ErrCapturing on all ranks, and collectives on
-// unregistered memory run without registering it. BeginCapture waits for registrations in progress
-// on this rank, for at most twice Options.Timeout.
+// BeginCapture starts recording the stream's work instead of running it. Until EndCapture, this
+// rank's groups cannot register memory: explicit registrations return ErrCapturing on all ranks, and
+// collectives run without registering their buffers. BeginCapture waits for registrations in
+// progress on this rank, for at most twice Options.Timeout.
 func (s *Stream) BeginCapture() error {
-	err := s.rt.captures.begin()
-	if err != nil {
+	if err := s.rt.captures.begin(); err != nil {
 		return err
 	}
 
-	if err = s.beginCapture(); err != nil {
+	if err := s.beginCapture(); err != nil {
 		s.rt.captures.end()
+		return err
 	}
 
-	return err
+	return nil
 }
 
 func (s *Stream) beginCapture() error {
@@ -65,8 +65,8 @@ func (s *Stream) beginCapture() error {
 	return nil
 }
 
-// recordEvent returns an event that completes after the queued work. Captured work does not count,
-// because it has not run and its buffers are pinned.
+// recordEvent returns an event that completes after the queued work. During a capture, it returns
+// the event at the capture's start, because captured work has not run and its buffers are pinned.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -117,7 +117,7 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	defer s.recording.Unlock()
 	work, err := s.queue.EndCapture()
 	if !s.capturing.Load() {
-		return work, err
+		return work, err // without BeginCapture, there is nothing to undo
 	}
 
 	s.rt.captures.end()
@@ -154,8 +154,8 @@ func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	return true, err
 }
 
-// addUntrackedPool records that a capture uses memory of p that cannot be pinned. p may be nil, and
-// the stream need not be captured.
+// addUntrackedPool records that a capture uses memory of p that cannot be pinned. It does nothing if
+// p is nil or the stream is not being captured.
 func (s *Stream) addUntrackedPool(p *Pool) {
 	if p == nil || !s.capturing.Load() { // avoids the lock in most calls
 		return
@@ -168,8 +168,9 @@ func (s *Stream) addUntrackedPool(p *Pool) {
 	}
 }
 
-// Launch queues the work on a stream of the same Runtime, which must not be captured. It returns
-// ErrClosed or ErrSuspended if the graph, or a pool or group that it uses, is closed or suspended.
+// Launch queues the work on a stream of the same Runtime. The stream must not be captured. Launch
+// returns ErrClosed if the graph is closed, and ErrClosed or ErrSuspended if a pool or group that it
+// uses is closed or suspended.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -210,8 +211,8 @@ func (g *Graph) Launch(s *Stream) error {
 
 // Close discards the graph. All launches must have completed. A second Close does nothing.
 //
-// Close can free memory, which later buffers reuse. Therefore, all ranks that share a pool must
-// close the graphs that use it at the same points of the program.
+// Closing a graph can return buffers to a pool, and this affects where later buffers lie. Therefore,
+// all ranks that share the pool must close the graph at the same point of the program.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")
