@@ -36,8 +36,9 @@ func (c *creation) beginCall() error {
 
 func (c *creation) endCall() { c.calls.Done() }
 
-// beginJoin begins a call that waits for other ranks. Runtime.Close cancels joinCtx to end the wait.
-// After success, the caller must pass its error, which may be nil, to done, and return the result.
+// beginJoin begins a call that waits for other ranks. Runtime.Close cancels joinCtx to end the
+// wait. After success, the caller must pass its error, which may be nil, to done, and return the
+// result.
 func (c *creation) beginJoin(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -69,8 +70,8 @@ func (c *creation) close() (isFirst bool) {
 	return isFirst
 }
 
-// await waits for the calls in progress, or until the deadline. Without a deadline, a signal handler
-// that interrupts a call and then closes the Runtime would wait for this call forever.
+// await waits for the calls in progress, or until the deadline. Without a deadline, a signal
+// handler that interrupts a call and then closes the Runtime would wait for this call forever.
 func (c *creation) await(deadline time.Time) {
 	done := make(chan struct{})
 	go func() {

@@ -42,8 +42,8 @@ type DivergenceError struct {
 	// Sides lists up to 16 distinct observations. Others lists the ranks with any other.
 	Sides  []Side `json:"sides"`
 	Others []int  `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority, ignoring ranks without a call. It is empty
-	// if there is no majority.
+	// Deviant lists the ranks that differ from the majority, ignoring ranks without a call. It is
+	// empty if there is no majority.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part in the comparison.
 	Absent []int `json:"absent,omitempty"`

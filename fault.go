@@ -12,10 +12,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// An error that makes a group fail is a fault. After a crash of rank 1, rank 0 may detect that rank 1
-// is lost, and rank 2 only that rank 0 has failed. In an inquiry, the ranks agree on one cause, which
-// all calls of the group then return. Some ranks may have allocated buffers that others have not, so
-// the group's pools are suspect until the ranks repair them, that is, make the layouts equal again.
+// An error that makes a group fail is a fault. After a crash of rank 1, rank 0 may detect that rank
+// 1 is lost, and rank 2 only that rank 0 has failed. In an inquiry, the ranks agree on one cause,
+// which all calls of the group then return. Some ranks may have allocated buffers that others have
+// not, so the group's pools are suspect until the ranks repair them, that is, make the layouts
+// equal again.
 
 // lifetime records the end of a group, by Close or by a fault.
 type lifetime struct {
@@ -117,8 +118,8 @@ func (l *lifetime) cause(ctx context.Context) error {
 		context.Cause(ctx))
 }
 
-// awaitFault replaces err, if it is a fault of this group, by the cause on which the ranks agree. It
-// returns other errors unchanged.
+// awaitFault replaces err, if it is a fault of this group, by the cause on which the ranks agree.
+// It returns other errors unchanged.
 func (l *lifetime) awaitFault(err error) error {
 	if err == nil || !l.isOwnFault(err) {
 		return err
@@ -143,8 +144,8 @@ func (l *lifetime) isOwnFault(err error) bool {
 	return lifetimeOf(err) == l || errors.Is(err, driver.ErrFault)
 }
 
-// lifetimeOf returns the lifetime of the group in which the fault err occurred, or nil if err is not
-// a fault. For a PriorError, that is the group whose call was skipped.
+// lifetimeOf returns the lifetime of the group in which the fault err occurred, or nil if err is
+// not a fault. For a PriorError, that is the group whose call was skipped.
 func lifetimeOf(err error) *lifetime {
 	if err == nil {
 		return nil // errors.As would allocate

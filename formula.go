@@ -8,8 +8,8 @@ import (
 
 // Formula selects the order in which reductions combine the values of the ranks. The order affects
 // rounding: in float32, (1e8 + -1e8) + 1 is 1, but 1e8 + (-1e8 + 1) is 0. With FormulaAny, the
-// order depends on the call's size, kind of memory and path. Every other formula gives the same bits
-// for all sizes, memory and paths. See docs/reference/deterministic.md.
+// order depends on the call's size, kind of memory and path. Every other formula gives the same
+// bits for all sizes, memory and paths. See docs/reference/deterministic.md.
 type Formula int
 
 // The formulas. x0 to x3 are the values of ranks 0 to 3. A reduction that does not support the
@@ -66,8 +66,8 @@ func ParseFormula(name string) (Formula, error) {
 // driver converts f, which must not be FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// checkFormula returns an error if the formula does not permit the number of ranks, or if the backend
-// cannot compute a float32 sum with the formula on any path. All ranks get the same result.
+// checkFormula returns an error if the formula does not permit the number of ranks, or if the
+// backend cannot compute a float32 sum with the formula on any path. All ranks get the same result.
 func checkFormula(f Formula, comm driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil

@@ -20,7 +20,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.LiveBlock(m.handle)
 }
 
-// checkOpen returns an error if the pool is closed or suspended. After enterPools, it is not needed.
+// checkOpen returns an error if the pool is closed or suspended. After enterPools, it is not
+// needed.
 func (p *Pool) checkOpen() error {
 	if p.calls.Closed() {
 		return callRefusal(p)
@@ -76,8 +77,8 @@ func (p *Pool) freeLater(block alloc.Block, state alloc.State) error {
 // countFree increments p.frees. The caller must hold p.mu, so an atomic store suffices.
 func (p *Pool) countFree() { spin.Publish64(&p.frees, p.frees.Load()+1) }
 
-// freeAfterClose frees a buffer of a closed pool, and unmaps the buffer's segment if no other buffer
-// uses it. The caller must hold p.mu, which freeAfterClose unlocks.
+// freeAfterClose frees a buffer of a closed pool, and unmaps the buffer's segment if no other
+// buffer uses it. The caller must hold p.mu, which freeAfterClose unlocks.
 func (p *Pool) freeAfterClose(b Buffer) error {
 	p.mu.Unlock()
 	defer p.events.deliver()

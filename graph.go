@@ -25,8 +25,8 @@ type Graph struct {
 }
 
 // BeginCapture starts recording the stream's work instead of running it. Until EndCapture, this
-// rank's groups cannot register memory: explicit registrations return ErrCapturing on all ranks, and
-// collectives run without registering their buffers. BeginCapture waits for registrations in
+// rank's groups cannot register memory: explicit registrations return ErrCapturing on all ranks,
+// and collectives run without registering their buffers. BeginCapture waits for registrations in
 // progress on this rank, for at most twice Options.Timeout.
 func (s *Stream) BeginCapture() error {
 	if err := s.rt.captures.begin(); err != nil {
@@ -154,8 +154,8 @@ func (s *Stream) pin(m Memory) (isCapturing bool, err error) {
 	return true, err
 }
 
-// addUntrackedPool records that a capture uses memory of p that cannot be pinned. It does nothing if
-// p is nil or the stream is not being captured.
+// addUntrackedPool records that a capture uses memory of p that cannot be pinned. It does nothing
+// if p is nil or the stream is not being captured.
 func (s *Stream) addUntrackedPool(p *Pool) {
 	if p == nil || !s.capturing.Load() { // avoids the lock in most calls
 		return
@@ -169,8 +169,8 @@ func (s *Stream) addUntrackedPool(p *Pool) {
 }
 
 // Launch queues the work on a stream of the same Runtime. The stream must not be captured. Launch
-// returns ErrClosed if the graph is closed, and ErrClosed or ErrSuspended if a pool or group that it
-// uses is closed or suspended.
+// returns ErrClosed if the graph is closed, and ErrClosed or ErrSuspended if a pool or group that
+// it uses is closed or suspended.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -211,8 +211,8 @@ func (g *Graph) Launch(s *Stream) error {
 
 // Close discards the graph. All launches must have completed. A second Close does nothing.
 //
-// Closing a graph can return buffers to a pool, and this affects where later buffers lie. Therefore,
-// all ranks that share the pool must close the graph at the same point of the program.
+// Closing a graph can return buffers to a pool, and this affects where later buffers lie.
+// Therefore, all ranks that share the pool must close the graph at the same point of the program.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")

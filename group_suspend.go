@@ -14,12 +14,12 @@ import (
 type groupSuspender struct {
 	group *Group
 	// suspendState goes from stateOpen through stateSuspending to stateSuspended, and back through
-	// stateResuming. It returns to stateOpen if Suspend fails before it releases memory, and to
-	// stateSuspended if Resume fails.
+	// stateResuming. A Suspend that fails before it releases memory restores stateOpen. A Resume that
+	// fails restores stateSuspended.
 	suspendState atomic.Int32
 }
 
-// setState also makes the group's plans stale, because prepared calls do not check the state. The
+// setState sets suspendState, and makes prepared calls stale because they do not check it. The
 // caller must hold Group.mu.
 func (s *groupSuspender) setState(state int32) {
 	s.suspendState.Store(state)
@@ -29,8 +29,8 @@ func (s *groupSuspender) setState(state int32) {
 // Suspended reports whether the group is suspended on this rank.
 func (s *groupSuspender) Suspended() bool { return s.suspendState.Load() != stateOpen }
 
-// refusal returns an ErrSuspended if the group is suspended, but nil if it has also failed, because
-// calls must then return the cause of the failure.
+// refusal returns an ErrSuspended if the group is suspended. If the group has also failed, refusal
+// returns nil, so that calls return the cause of the failure.
 func (s *groupSuspender) refusal() error {
 	if !s.Suspended() || s.hasFailed() {
 		return nil
@@ -52,9 +52,9 @@ func (s *groupSuspender) hasFailed() bool { return s.group.comm.Cause() != nil }
 // ErrCapturing. After these errors, the group remains usable. Other goroutines must not use the
 // group or its graphs during Suspend.
 //
-// While the group is suspended, its calls and graphs return ErrSuspended. On GPUs, using the
-// communicator of Handle, or replaying another library's graph that contains calls of the group,
-// then destroys the CUDA context.
+// While the group is suspended, its calls and graphs return ErrSuspended. On GPUs, do not use the
+// communicator of Handle, and do not replay graphs of other libraries that contain calls of the
+// group. Either would destroy the CUDA context.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))
@@ -93,10 +93,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	s.setState(stateSuspending)
 	isCapturing, permitCaptures := g.rt.captures.delayCaptures()
 	defer permitCaptures()
-	err := s.compareAndPrepare(ctx, "suspend group", func() error {
-		return s.prepareSuspend(ctx, comm, isCapturing)
-	})
-	if err != nil {
+	if err := s.prepareAllRanks(ctx, comm, isCapturing); err != nil {
 		s.setState(stateOpen)
 		return Suspension{}, err
 	}
@@ -104,28 +101,34 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	released, err := comm.Suspend(ctx)
 	s.setState(stateSuspended) // even after an error, because the memory may have been released
 	if err == nil {
-		// The memory is free only once all ranks have unmapped it.
+		// Wait for all ranks: the device frees the memory when the last of them has unmapped it.
 		_, err = g.comm.Exchange(ctx, driver.LaneControl, nil)
 	}
 
 	return released, g.life.awaitFault(err)
 }
 
-// compareAndPrepare calls prepare once all ranks have called compareAndPrepare with the same tag.
-// If prepare fails on any rank, all ranks return its error. Group.mu must be held.
-func (s *groupSuspender) compareAndPrepare(
-	ctx context.Context, tag string, prepare func() error,
+// prepareAllRanks returns an error on all ranks if any rank cannot suspend the group now. The
+// caller must hold Group.mu.
+func (s *groupSuspender) prepareAllRanks(
+	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
 ) error {
-	if err := s.group.aligner.realignAndCompare(ctx, &sharedCall{tag: tag}); err != nil {
+	if err := s.awaitSameCall(ctx, "suspend group"); err != nil {
 		return err
 	}
 
-	prepareErr := prepare()
-	return agreeOnRefusal(ctx, s.group, prepareErr)
+	refusal := s.prepareThisRank(ctx, comm, isCapturing)
+	return agreeOnRefusal(ctx, s.group, refusal)
 }
 
-// prepareSuspend waits for this rank's queued work.
-func (s *groupSuspender) prepareSuspend(
+// awaitSameCall waits until all ranks have made the call. If a rank has made another one, it
+// returns an error.
+func (s *groupSuspender) awaitSameCall(ctx context.Context, call string) error {
+	return s.group.aligner.realignAndCompare(ctx, &sharedCall{tag: call})
+}
+
+// prepareThisRank waits for this rank's queued work.
+func (s *groupSuspender) prepareThisRank(
 	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
 ) error {
 	if isCapturing {
@@ -161,9 +164,12 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 
 // allocateAgain must be called with Group.mu held.
 func (s *groupSuspender) allocateAgain(ctx context.Context) error {
-	prepareNothing := func() error { return nil }
-	err := s.compareAndPrepare(ctx, "resume group", prepareNothing)
-	if err != nil {
+	if err := s.awaitSameCall(ctx, "resume group"); err != nil {
+		return err
+	}
+
+	var noRefusal error // a Resume needs no preparation
+	if err := agreeOnRefusal(ctx, s.group, noRefusal); err != nil {
 		return err
 	}
 
@@ -171,8 +177,8 @@ func (s *groupSuspender) allocateAgain(ctx context.Context) error {
 	return s.group.life.awaitFault(comm.Resume(ctx))
 }
 
-// checkNotSuspended returns an error if a window of a pool, memory that a group has registered,
-// belongs to a suspended group. The pool then cannot be suspended or resumed.
+// checkNotSuspended returns an error if any of a pool's windows belongs to a suspended group. Until
+// the group's Resume, the pool cannot be suspended or resumed.
 func checkNotSuspended(windows []groupWindow) error {
 	i := slices.IndexFunc(windows, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {
@@ -183,8 +189,8 @@ func checkNotSuspended(windows []groupWindow) error {
 	return &refusalError{text: text, kind: ErrSuspended}
 }
 
-// recordGroupInCapture adds g to the groups that must not be suspended when the captured graph is
-// launched. If s is not being captured, it does nothing.
+// recordGroupInCapture records that the graph being captured on s contains a call of g. If s is not
+// being captured, it does nothing.
 func recordGroupInCapture(s *Stream, g *Group) {
 	if !s.capturing.Load() { // avoids the lock in most calls
 		return
@@ -197,6 +203,7 @@ func recordGroupInCapture(s *Stream, g *Group) {
 	}
 }
 
+// groupRefusals joins the refusals of the suspended groups.
 func groupRefusals(groups []*Group) error {
 	var errs []error
 	for _, g := range groups {

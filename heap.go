@@ -10,13 +10,13 @@ import (
 	"symmem/internal/ledger"
 )
 
-// heap provides memory for allocations. The core places blocks, but cannot map memory. If a stream
-// has no free block that fits, the core returns a growth, the size of a new segment. The heap then
-// tries, in this order:
+// heap provides memory for allocations. The core places blocks in segments, but cannot map a
+// segment. If no free block of a stream fits, the core requests a segment by returning a growth.
+// The heap then tries in this order:
 //
-//   - mapping a segment of this size,
-//   - mapping a smaller segment, if the device has too little memory,
-//   - taking free memory of other streams, after their queued work.
+//   - to map a segment of the requested size,
+//   - to map a smaller segment, if the device has too little memory,
+//   - to take free memory of other streams, after their queued work.
 //
 // Callers must hold Pool.mu.
 type heap struct {
@@ -28,46 +28,47 @@ type heap struct {
 	registrar *registrar
 }
 
-// alloc completes an allocation for which core.Alloc has returned block, growth and err. site is
-// the call site, for the history.
+// alloc completes an allocation for which core.Alloc has returned block, growth and coreErr. site
+// is the call site, for the history.
 func (h *heap) alloc(
-	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
+	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, coreErr error, site uint32,
 ) (alloc.Block, error) {
 	for {
 		// s must wait for earlier uses of a placed block.
-		if waitErr := h.uses.awaitUses(s); waitErr != nil {
-			return alloc.Block{}, waitErr
+		if err := h.uses.awaitUses(s); err != nil {
+			return alloc.Block{}, err
 		}
 
-		isPlaced := err == nil && growth.Bytes == 0
+		isPlaced := coreErr == nil && growth.Bytes == 0
 		if isPlaced {
 			return block, nil
 		}
 
-		if provideErr := h.provide(s, bytes, growth, err, site); provideErr != nil {
-			return alloc.Block{}, sizeError("allocating", bytes, provideErr)
+		if err := h.provide(s, bytes, growth, coreErr, site); err != nil {
+			return alloc.Block{}, sizeError("allocating", bytes, err)
 		}
 
-		block, growth, err = h.core.Alloc(bytes, s.number)
+		block, growth, coreErr = h.core.Alloc(bytes, s.number)
 	}
 }
 
-// provide gives a stream enough memory to repeat core.Alloc, which has returned growth or coreErr.
+// provide gives a stream enough memory to repeat a core.Alloc that has returned growth or coreErr.
 func (h *heap) provide(
 	s *Stream, bytes int64, growth alloc.Growth, coreErr error, site uint32,
 ) error {
+	var err error
 	if coreErr != nil { // for example, the pool has reached its capacity
-		err := newOutOfMemoryError(coreErr, nil)
-		return h.takeFromOtherStreams(s, bytes, err)
+		err = newOutOfMemoryError(coreErr, nil)
+	} else {
+		growErr := h.growAsDevicePermits(s, growth, site)
+		err = h.addSizes(s, bytes, growErr)
 	}
 
-	err := h.growWithSmallerSegments(s, growth, site)
-	err = h.addSizes(s, bytes, err)
 	return h.takeFromOtherStreams(s, bytes, err)
 }
 
-// growWithSmallerSegments is grow with smaller segments while the device has too little memory.
-func (h *heap) growWithSmallerSegments(s *Stream, growth alloc.Growth, site uint32) error {
+// growAsDevicePermits repeats grow with smaller segments while the device has too little memory.
+func (h *heap) growAsDevicePermits(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := h.grow(s, growth, site)
 		if !errors.Is(err, driver.ErrOutOfMemory) {
@@ -104,7 +105,8 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	return nil
 }
 
-// addSizes adds the request and the pool's sizes to an ErrOutOfMemory of the device.
+// addSizes adds the request and the pool's sizes to an ErrOutOfMemory of the device. It returns
+// other errors unchanged.
 func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
@@ -113,8 +115,8 @@ func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 	return newOutOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
 }
 
-// takeFromOtherStreams resolves an ErrOutOfMemory: if it can take enough free memory of other
-// streams, it returns nil. Otherwise, it returns err.
+// takeFromOtherStreams returns nil if err is an ErrOutOfMemory and other streams have enough free
+// memory for the request. Otherwise, it returns err.
 func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) {
 		return err
@@ -126,20 +128,20 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 
 	canTakeFrom := func(owner alloc.Stream) bool {
 		stream := h.streams.find(owner)
-		// A stream of another library may have been destroyed.
+		// Another library may have destroyed a stream that it created.
 		return !stream.mayBeGone() && !stream.inCapture()
 	}
 	isAwaited := map[alloc.Stream]bool{}
-	await := func(owner alloc.Stream) error {
+	awaitOnce := func(owner alloc.Stream) error {
 		if isAwaited[owner] {
 			return nil
 		}
 
 		isAwaited[owner] = true
-		return awaitWorkOf(h.streams.find(owner), s)
+		return makeWait(s, h.streams.find(owner))
 	}
-	isEnough, takeErr := h.core.Seize(bytes, s.number, canTakeFrom, await)
-	if isEnough {
+	hasTaken, takeErr := h.core.Seize(bytes, s.number, canTakeFrom, awaitOnce)
+	if hasTaken {
 		return nil
 	}
 
@@ -151,10 +153,10 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 	return err
 }
 
-// awaitWorkOf makes s wait, on the device, for the work queued on owner. Errors of that work do not
-// affect s.
-func awaitWorkOf(owner, s *Stream) error {
-	workDone, err := owner.recordEvent()
+// makeWait makes later work on s wait for the work queued on other. An error of the awaited work
+// does not affect s.
+func makeWait(s, other *Stream) error {
+	workDone, err := other.recordEvent()
 	if errors.Is(err, ErrClosed) {
 		return nil // a closed stream has no unfinished work
 	}
@@ -174,8 +176,8 @@ func sizeError(operation string, bytes int64, err error) error {
 	return fmt.Errorf("%s %s: %w", operation, driver.Plural(bytes, "byte"), err)
 }
 
-// reserve ensures that a stream can allocate the given total size without a new segment. If it
-// cannot map one, it takes clean memory of other streams, which no queued work uses.
+// reserve ensures that a stream can allocate the given total size without a new segment. If the
+// device has too little memory, reserve takes memory of other streams that no queued work uses.
 func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	growth, err := h.core.Reserve(bytes, s.number)
 	if err != nil {

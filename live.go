@@ -34,14 +34,14 @@ func checkHTTP(address string) error {
 	return nil
 }
 
-// liveView serves web pages about this rank's state through a socket. The lowest rank of each
+// liveView serves web pages about this rank's state through a Unix socket. The lowest rank of each
 // machine also serves the pages of the machine's ranks at the TCP address in Options.HTTP.
 type liveView struct {
 	rt          *Runtime
 	openTime    time.Time
 	server      *live.Server // nil without Options.HTTP, or if open failed
-	countsCalls atomic.Bool  // makes groups count and time the calls that they prepare
-	isReady     atomic.Bool  // set by Open; until then, the pages are almost empty
+	countsCalls atomic.Bool  // makes newly prepared calls count and time themselves
+	isReady     atomic.Bool  // false until start; the pages are then almost empty
 }
 
 // open creates this rank's socket if Options.HTTP is set. Errors are only logged, because the
@@ -74,16 +74,17 @@ func (v *liveView) openServer(ctx context.Context) (*live.Server, error) {
 }
 
 // agreeOnJobName returns a random name for the directory of the job's sockets. All ranks get the
-// same name if their store is a driver.Chooser.
+// same name if their store supports CompareSet.
 func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	store, canChoose := v.rt.rankLists.store.(driver.Chooser)
 	if !canChoose {
 		return rand.Text(), nil
 	}
 
-	// The first proposal becomes the value of the key, which all ranks get.
+	const key = "live"
+	var missing []byte // replace a missing value only: the first rank's proposal wins
 	proposal := []byte(rand.Text())
-	name, err := store.CompareSet(ctx, "live", nil, proposal)
+	name, err := store.CompareSet(ctx, key, missing, proposal)
 	if err != nil {
 		return "", fmt.Errorf("agreeing on the name of the job: %w", err)
 	}
@@ -111,18 +112,23 @@ func (v *liveView) close() {
 
 // handler returns a handler for the web pages, and starts to count calls.
 func (v *liveView) handler() http.Handler {
-	alreadyCounted := v.countsCalls.Swap(true)
-	if !alreadyCounted {
-		for _, g := range v.rt.registry.allGroups() {
-			g.windows.makePlansStale() // calls prepared so far are not counted
-		}
-	}
-
+	v.startCountingCalls()
 	if v.server != nil {
 		return v.server.Handler()
 	}
 
 	return live.NewHandler(v.snapshot)
+}
+
+func (v *liveView) startCountingCalls() {
+	wasCounting := v.countsCalls.Swap(true)
+	if wasCounting {
+		return
+	}
+
+	for _, g := range v.rt.registry.allGroups() {
+		g.windows.makePlansStale() // calls prepared so far do not count themselves
+	}
 }
 
 // callClocks counts and times the calls of a group, by operation, path and size.
@@ -133,17 +139,17 @@ type callClocks struct {
 type clockKey struct {
 	operation driver.Operation
 	path      driver.Path
-	sizeBits  int // bits.Len64 of the size in bytes: 13 for 4096 to 8191, and 0 for 0
+	sizeBits  int // bits.Len64 of the size in bytes, for example 13 for 4096 to 8191
 }
 
 // clockPair measures the calls with one clockKey.
 type clockPair struct {
-	submitClock driver.CallTimer // time to submit a call
-	runClock    driver.CallTimer // time that the backend takes to run it; used if isTimed is set
-	isTimed     atomic.Bool
+	submitClock driver.CallTimer // time until a call returns
+	runClock    driver.CallTimer // time that the backend takes to run the work of a call
+	isRunTimed  atomic.Bool      // whether runClock is used
 }
 
-// addMeters makes a prepared call report its times.
+// addMeters makes a prepared call report its times. The runs of messages are not timed.
 func (c *callClocks) addMeters(call *collective, path driver.Path) {
 	bytes := call.described.Bytes
 	key := clockKey{
@@ -155,7 +161,7 @@ func (c *callClocks) addMeters(call *collective, path driver.Path) {
 	timedPlan, canTime := call.plan.(driver.Timed)
 	if canTime && !call.operation.PointToPoint() {
 		timedPlan.SetMeter(clocks.runClock.MeterWithoutBytes(bytes))
-		clocks.isTimed.Store(true)
+		clocks.isRunTimed.Store(true)
 	}
 }
 
@@ -184,7 +190,7 @@ func (c *clockPair) summarize(key clockKey) live.Calls {
 		summary.MinBytes = 1 << (key.sizeBits - 1)
 	}
 
-	if c.isTimed.Load() {
+	if c.isRunTimed.Load() {
 		run := newTimes(c.runClock.Read())
 		summary.Run = &run
 	}
@@ -192,9 +198,9 @@ func (c *clockPair) summarize(key clockKey) live.Calls {
 	return summary
 }
 
-func newTimes(r driver.CallTimes) live.Times {
+func newTimes(measured driver.CallTimes) live.Times {
 	return live.Times{
-		Samples: r.Samples, Seconds: r.Time.Seconds(), RecentSeconds: r.RecentTime.Seconds(),
-		RecentBytes: r.RecentBytes,
+		Samples: measured.Samples, Seconds: measured.Time.Seconds(),
+		RecentSeconds: measured.RecentTime.Seconds(), RecentBytes: measured.RecentBytes,
 	}
 }

@@ -7,22 +7,21 @@ import (
 	"symmem/driver"
 )
 
-// NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm, which add up the
-// Inputs of all ranks and normalize each row of the sum. Each of n ranks gets all rows or, from a
-// ReduceScatterRMSNorm, 1/n of them. All fields except the tensors must be equal on all ranks.
-// Tensors must be contiguous and 16-byte aligned.
+// NormArgs contains the arguments of AllReduceRMSNorm and ReduceScatterRMSNorm. Both add up the
+// Inputs of all ranks and normalize each row of the sum. With AllReduceRMSNorm, every rank gets all
+// rows. With ReduceScatterRMSNorm, each rank gets an equal part of the rows. All fields except the
+// tensors must be equal on all ranks. Tensors must be contiguous and 16-byte aligned.
 //
 // Other ranks access Input and, in an AllReduceRMSNorm, Output. In symmetric memory, these must be
 // at the same position on all ranks. On GPUs, they must be symmetric memory if they exceed about
 // 7 MiB.
 type NormArgs struct {
-	// Type is the type of Input, Output, Residual and Weight: BFloat16, also selected by the zero
-	// value, or Float16.
+	// Type is the type of Input, Output, Residual and Weight: BFloat16 (the default) or Float16.
 	Type DataType
 	// Input has the shape [Rows, Hidden] in an AllReduceRMSNorm and [ranks*Rows, Hidden] in a
-	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]. It must be the part of Input that
-	// this rank normalizes, or not overlap Input. With Quant, Output is optional. If it is missing,
-	// the call may overwrite that part of Input.
+	// ReduceScatterRMSNorm. Output has the shape [Rows, Hidden]. Output may be the part of Input that
+	// this rank normalizes, but must not overlap Input in any other way. With Quant, Output is
+	// optional: without it, the call may overwrite this rank's part of Input.
 	Input, Output Memory
 	// Residual has the shape [Rows, Hidden] and is updated. In an AllReduceRMSNorm, it must have the
 	// same contents on all ranks. Weight has the shape [Hidden]. Neither may overlap another tensor.
@@ -40,9 +39,9 @@ type NormArgs struct {
 	// Output, each divided by its scale.
 	Quantized Memory
 	// Scales contains float32 values and is aligned to 4 bytes. For QuantStatic, every rank provides
-	// one value. For the other kinds, the call writes the scale of group g of row r to index
-	// r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides are 0, the scales are stored row by row
-	// without gaps.
+	// one value. For QuantPerRow and QuantPerGroup, the call writes the scale of group g of row r to
+	// index r*ScaleStrides[0] + g*ScaleStrides[1]. QuantPerRow has one group per row. If both strides
+	// are 0, the scales are stored row by row without gaps.
 	Scales       Memory
 	ScaleStrides [2]int64
 }
@@ -51,7 +50,7 @@ type NormArgs struct {
 type Quant = driver.Quant
 
 // The kinds of quantization. A computed scale is max(m, 1e-10)/448, where m is the largest
-// magnitude of the elements with this scale.
+// magnitude of the elements with this scale, and 448 the largest float8.
 const (
 	QuantNone     = driver.QuantNone
 	QuantStatic   = driver.QuantStatic   // one given scale
@@ -59,19 +58,20 @@ const (
 	QuantPerGroup = driver.QuantPerGroup // a computed scale per 128 elements, which divide Hidden
 )
 
-// output returns Output or, if that is optional and missing, the rank's part of Input. Arguments
-// are validated later.
+// output returns Output or, if an optional Output is missing, the rank's part of Input.
 func (a *NormArgs) output(o Operation, rank int) (Memory, error) {
-	areArgsValid := a.Type.Valid() && a.Rows >= 0 && a.Hidden >= 0
-	switch {
-	case a.hasOutput() || a.Quant == QuantNone:
+	isRequired := a.Quant == QuantNone
+	if isRequired || a.hasOutput() {
 		return a.Output, nil
-	case areArgsValid && o == driver.ReduceScatterRMSNorm:
-		partBytes := a.Rows * a.Hidden * int64(a.Type.Size())
-		return a.Input.Slice(int64(rank)*partBytes, partBytes)
-	default:
+	}
+
+	areArgsValid := a.Type.Valid() && a.Rows >= 0 && a.Hidden >= 0
+	if o != driver.ReduceScatterRMSNorm || !areArgsValid { // run reports invalid arguments
 		return a.Input, nil
 	}
+
+	partBytes := a.Rows * a.Hidden * int64(a.Type.Size())
+	return a.Input.Slice(int64(rank)*partBytes, partBytes)
 }
 
 func (a *NormArgs) hasOutput() bool { return a.Output.Address() != 0 }
@@ -98,8 +98,8 @@ func (a *NormArgs) otherBuffers() [4]Memory {
 
 // ScaleBytes returns the size in bytes of the memory from the first scale to the last.
 func (a *NormArgs) ScaleBytes() int64 {
-	const scales = 3 // index of Scales in otherBuffers and in driver.Norm.Spans
-	return a.driverNorm().Spans()[scales].Bytes
+	const scalesIndex = 3 // of Scales in driver.Norm.Spans
+	return a.driverNorm().Spans()[scalesIndex].Bytes
 }
 
 // runNorm queues an AllReduceRMSNorm or a ReduceScatterRMSNorm, and waits for the result if wait is
@@ -123,13 +123,13 @@ func runNorm(
 		count: a.Rows * a.Hidden, choice: choice, site: site, wait: wait,
 	}
 	slot := c.planSlot(a.Weight.Address())
-	previous := g.calls.plans[slot].Load() // a prepared call, perhaps with equal arguments, or nil
+	previous := g.calls.plans[slot].Load() // a prepared call, or nil
 	c.norm = reuseNorm(previous, &a)
 	return g.run(ctx, s, c)
 }
 
-// reuseNorm returns the arguments of the previous call if they equal args, and otherwise a copy of
-// args, so that repeated calls do not allocate.
+// reuseNorm returns the arguments of the previous call if they equal args, so that repeated calls
+// do not allocate. Otherwise, it copies args.
 func reuseNorm(previous *collective, args *NormArgs) *NormArgs {
 	isReusable := previous != nil && previous.norm != nil && *previous.norm == *args
 	if isReusable {
