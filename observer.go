@@ -9,8 +9,8 @@ import (
 )
 
 // Observer tells a library, such as a profiler, when pools map segments and groups register them.
-// The functions are called in the order of the events, each on a new goroutine with the pool's lock
-// held. They must return quickly and must not call symmem. Panics are logged. Nil functions are
+// The functions are called in the order of these steps, each on a new goroutine, while the pool is
+// locked. They must return quickly and must not call symmem. Panics are logged. Nil functions are
 // skipped.
 type Observer struct {
 	// SegmentAlloc is called after mapping a segment, and SegmentFree before unmapping it.
@@ -52,8 +52,8 @@ func (o *observers) add(observer *Observer) (remove func()) {
 func (o *observers) remove(observer *Observer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	isRemoved := func(listed *Observer) bool { return listed == observer }
-	o.setList(slices.DeleteFunc(o.copyList(), isRemoved))
+	isObserver := func(listed *Observer) bool { return listed == observer }
+	o.setList(slices.DeleteFunc(o.copyList(), isObserver))
 }
 
 func (o *observers) copyList() []*Observer {
@@ -83,8 +83,9 @@ func notify[E any](rt *Runtime, selectFunction func(*Observer) func(E), event E)
 
 	for _, o := range *list {
 		if function := selectFunction(o); function != nil {
-			// Guard calls it on a new goroutine and returns a panic as an error.
-			rt.opts.logFault(driver.Guard("a function of an Observer", func() { function(event) }))
+			// Guard runs the function on a new goroutine and converts a panic to an error.
+			panicErr := driver.Guard("a function of an Observer", func() { function(event) })
+			rt.opts.logFault(panicErr)
 		}
 	}
 }

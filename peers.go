@@ -10,8 +10,8 @@ import (
 // this buffer on each rank of a group, in group order. The caller must synchronize accesses between
 // ranks, for example with Group.Barrier.
 //
-// The addresses are valid until the group or the pool is closed or, once the buffer has been freed,
-// until Pool.Trim unmaps its segment. Work that uses them must be complete by then. They must not
+// The addresses are valid until the group or the pool is closed. If the buffer is freed, Pool.Trim
+// may invalidate them earlier. Work that uses the addresses must be complete by then. They must not
 // be used while the pool is suspended.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer is not registered with
@@ -36,7 +36,7 @@ func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, ErrUnsupported)
 	}
 
-	addresses, err := mapper.PeerAddresses() // of the segments
+	addresses, err := mapper.PeerAddresses() // of the first byte of the segment on each rank
 	if err != nil {
 		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, err)
 	}
@@ -62,7 +62,8 @@ func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintpt
 		return 0, 0, fmt.Errorf("NCCL's window in group %s: %w", g.id, ErrUnsupported)
 	}
 
-	if handle, err = native.Handle(); err != nil {
+	handle, err = native.Handle()
+	if err != nil {
 		return 0, 0, fmt.Errorf("NCCL's window in group %s: %w", g.id, err)
 	}
 
@@ -70,7 +71,7 @@ func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintpt
 }
 
 // findUsable returns the window that contains a range, or an error if there is none or its pool is
-// closed or suspended. subject begins most error texts.
+// closed or suspended. subject names the wanted result in error texts.
 func findUsable(g *Group, address uintptr, bytes int64, subject string) (*windowEntry, error) {
 	if g == nil {
 		return nil, invalid("%s: the group is nil", subject)

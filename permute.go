@@ -27,15 +27,15 @@ func (r Routing) PermutedLayout(ranks int, align int64) PermutedLayout {
 
 // PermuteArgs contains the arguments of Permute and Unpermute. Suppose that this rank runs experts
 // 4 and 5 of a model, and that Dispatch has received row A for expert 5, row B for expert 4 and row
-// C for both. Permute copies them to B, C for expert 4 and A, C for expert 5. From each copy, the
-// program computes a row. Unpermute writes the weighted sums of the computed rows, in the order A,
-// B, C, from where Combine sends them back.
+// C for both. Permute writes the rows B and C for expert 4, and then A and C for expert 5. The
+// program computes a new row from each of these four. Unpermute adds up the weighted new rows of A,
+// of B and of C, and writes the three sums in this order for Combine.
 //
 // Memory may belong to any pool and must be aligned to 16 bytes.
 type PermuteArgs struct {
 	Routing
-	// Align is at most 4096, and 0 selects DefaultPermuteAlign. The index of the first row of each
-	// expert is a multiple of Align.
+	// Align is at most 4096. The index of the first row of each expert is a multiple of Align. 0
+	// selects DefaultPermuteAlign.
 	Align int64
 	// Dispatched is the output of Dispatch.
 	Dispatched Memory
@@ -59,8 +59,8 @@ func (a *PermuteArgs) driverPermutation(g *Group) *driver.Permutation {
 	}
 }
 
-// permute queues a Permute or an Unpermute. operation names the call in errors. parts holds the
-// memory of the call, in the order of driver.Permutation.Spans.
+// permute queues an Unpermute if isUnpermute is set, and otherwise a Permute. operation names the
+// call in errors. parts holds the memory of the call, in the order of driver.Permutation.Spans.
 func permute(
 	g *Group, operation string, a *PermuteArgs, isUnpermute bool, parts [3]Memory, s *Stream,
 ) error {
@@ -82,8 +82,8 @@ func permute(
 func checkAndQueuePermutation(
 	g *Group, a *PermuteArgs, isUnpermute bool, parts [3]Memory, s *Stream,
 ) error {
-	permuter, ok := g.rt.device.(driver.Permuter)
-	if !ok {
+	permuter, canPermute := g.rt.device.(driver.Permuter)
+	if !canPermute {
 		return fmt.Errorf("the backend has no permutations: %w", ErrUnsupported)
 	}
 
@@ -121,7 +121,7 @@ func queuePermutation(
 	thirdPool := third.pool
 	hasEnteredThird := thirdPool == first.pool || thirdPool == second.pool
 	if hasEnteredThird {
-		thirdPool = nil // a second entry would fail if Close has begun
+		thirdPool = nil // entering a pool again would fail if its Close has begun since
 	}
 
 	thirdUse, err := enterPools(thirdPool, nil)
@@ -129,7 +129,7 @@ func queuePermutation(
 		return err
 	}
 	defer thirdUse.leave(thirdPool, nil)
-	err = errors.Join(s.checkAndUse(first, second), s.checkAndUse(third, third))
+	err = errors.Join(s.checkAndUse(first, second), s.checkAndUse(third, third)) // takes pairs
 	if err != nil {
 		return err
 	}

@@ -12,14 +12,14 @@ import (
 )
 
 // To detect calls that differ between ranks, each rank describes its call, such as "AllReduce sum
-// of 8 float32", and the ranks compare a digest of the description. If ranks access each other's
-// buffers through a window, memory that they have registered together, the description includes the
-// buffers' positions: pool, segment and offset. Addresses may differ.
+// of 8 float32", and the ranks compare a digest of the description. A window is memory that the
+// ranks have registered together. If they access each other's buffers through a window, the
+// description includes the buffers' positions: pool, segment and offset. Addresses may differ.
 
-// locations holds the windows of the buffers whose positions must be equal on all ranks, or nil.
+// locations describes where the buffers of a call lie.
 type locations struct {
-	send, recv *windowEntry
-	where      string // why the call can or cannot use windows
+	send, recv *windowEntry // nil if the buffer's position may differ between ranks
+	where      string       // why the call can or cannot use windows
 }
 
 // locations finds the windows of a call's buffers, and also stores them in the call.
@@ -28,7 +28,8 @@ func (pl *planner) locations(call *driver.Call) locations {
 	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
 	send, isSendInWindow := table.findWindow(call.Send, sendBytes)
 	switch {
-	case call.Operation == driver.AllToAllV: // permits a window, but does not need one
+	case call.Operation == driver.AllToAllV:
+		// The send window is optional, and positions in it may differ between ranks.
 		if isSendInWindow && sendBytes > 0 {
 			call.SendWindow = send.window
 		}
@@ -87,8 +88,8 @@ func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locatio
 	recv, recvAddress := found.recv, call.Recv
 	isInPlace := send != nil && recv != nil && call.InPlace(pl.rank)
 	if isInPlace {
-		// One buffer may be this rank's part of the other. The position of a part depends on the rank, so
-		// describe both by the position of the larger buffer.
+		// If one buffer is a part of the other, its position depends on the rank. Therefore, the larger
+		// buffer's position describes both.
 		isRecvLarger := call.Operation == driver.AllGather
 		if isRecvLarger {
 			send, sendAddress = recv, recvAddress
@@ -106,8 +107,8 @@ func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locatio
 	}
 }
 
-// describeSubmitted completes d, a result of describe, for the events of this rank: it adds the
-// size and the digest, and describes a message as this rank's Send or Recv.
+// describeSubmitted completes a description for this rank's events. It adds the size and the digest
+// to the result d of describe. A message becomes a Send or a Recv again.
 func describeSubmitted(
 	call *driver.Call, d *event.Call, ranks, rank int, digest uint64,
 ) *event.Call {
@@ -122,7 +123,7 @@ func describeSubmitted(
 
 func digestCall(c *event.Call) uint64 {
 	const wordBytes = 8
-	const chunkBytes = 2 * wordBytes // Mix adds two words
+	const chunkBytes = 2 * wordBytes // Mix takes two words
 	digest := ledger.Empty
 	encoded := event.AppendCall(nil, c)
 	for chunk := range slices.Chunk(encoded, chunkBytes) {
@@ -145,7 +146,7 @@ func (pl *planner) mismatchedCall(cause error) *event.Call {
 
 	ticket := mismatch.Number
 	if mismatch.Launch {
-		ticket = 0 // Number counts launches of GPU kernels, not calls
+		ticket = 0 // unknown, because Number counts launches of GPU kernels
 	}
 
 	call := *mismatch.Call

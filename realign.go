@@ -9,12 +9,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// If a group fails when only rank 0 has allocated some buffer, the pool would place later buffers
-// differently on rank 1. The pool is then suspect, and must be realigned: the ranks exchange
-// inventories of their segments and live blocks, compute the same arrangement from them, and
-// rebuild their pools. Live blocks stay in place, and other memory becomes free.
+// If a group fails between an allocation on rank 0 and the same allocation on rank 1, the pool
+// would place later buffers differently on the two ranks. Such a pool is suspect. In a realignment,
+// the ranks exchange inventories of their segments and live blocks, compute the same arrangement
+// from them, and rebuild their pools. Live blocks stay in place, and other memory becomes free.
 
-// realigner implements the steps of a realignment on one pool.
+// realigner implements the steps of a pool's realignment on this rank.
 type realigner struct {
 	mu        *ranked.Spin[poolMu]
 	history   *history
@@ -30,29 +30,30 @@ func (r *realigner) markSuspect(failedGroup *lifetime) {
 	defer r.mu.Unlock()
 	hasMarked := r.suspicion.markSuspect(failedGroup, r.heap.liveBlocks)
 	if hasMarked {
-		r.heap.registrar.setPending() // stops prepared calls until the realignment
+		r.heap.registrar.setPending() // makes prepared calls stale, because they do not realign
 	}
 }
 
 // mustRealign reports whether a group must realign the pool before a collective on a memory range.
-// Buffers from before the fault need no realignment, so that a rank can use them to communicate
+// It returns false for buffers from before the fault, so that ranks can use them to communicate
 // with ranks that have not detected the fault yet.
 func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.suspicion.isSuspectForLocked(g) && !r.wasLiveBeforeFault(address, bytes)
+	return r.suspicion.isSuspectForLocked(g) && !r.isLiveSinceBeforeFault(address, bytes)
 }
 
-// wasLiveBeforeFault reports whether a range lies in a block that has been live since before the
-// pool became suspect. The caller must hold mu.
-func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
+// isLiveSinceBeforeFault reports whether a range lies in a block that has been live since before
+// the pool became suspect. The caller must hold mu.
+func (r *realigner) isLiveSinceBeforeFault(address uintptr, bytes int64) bool {
 	return slices.ContainsFunc(r.suspicion.blocksBeforeFault, func(block alloc.View) bool {
 		if !r.contains(block, address, bytes) {
 			return false
 		}
 
-		_, freedErr := r.heap.core.LiveBlock(block.Handle)
-		return freedErr == nil
+		_, err := r.heap.core.LiveBlock(block.Handle)
+		isStillLive := err == nil
+		return isStillLive
 	})
 }
 
@@ -73,12 +74,13 @@ func (r *realigner) contains(block alloc.View, address uintptr, bytes int64) boo
 	return offset < uintptr(block.Size) && bytes <= block.Size-int64(offset)
 }
 
-// takeInventory lists the pool's segments and blocks. All work before mark must be complete.
+// takeInventory lists the pool's segments and blocks. The caller has waited for the work queued
+// before mark. If the program has changed the pool since then, takeInventory returns an error.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// A Close that has only begun waits for this call.
+	// A Close that has begun waits for this call before it sets closed.
 	if r.heap.segments.closed {
 		return poolInventory{}, errPoolClosed
 	}
@@ -92,11 +94,11 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 		r.heap.uses.endUsesBefore(s, mark)
 	}
 
-	inventory, err := r.heap.core.Inventory()
+	blocks, err := r.heap.core.Inventory()
 	poolLedger := r.heap.ledger
 	return poolInventory{
 		Pool: r.history.id, Position: poolLedger.Position(), Start: poolLedger.NextStart(),
-		Inventory: inventory,
+		Inventory: blocks,
 	}, err
 }
 
@@ -119,7 +121,24 @@ func (r *realigner) rebuild(
 		return nil
 	}
 
-	// New segments must get the same ordinals on all ranks, even if other ranks have mapped more.
+	r.rearrangeSegments(arrangement)
+	clear(r.heap.uses.useEndEvents) // after Rebuild, no block waits for the end of its uses
+	r.restartHistory(arrangement, inventories)
+	r.suspicion.recordRealigned(g)
+	var toUnmap []*segment
+	for _, s := range unusedSegments {
+		toUnmap = append(toUnmap, segments.list[s.Ordinal])
+	}
+
+	slices.SortFunc(toUnmap, compareOrdinals)
+	return toUnmap
+}
+
+// rearrangeSegments updates the segment table after core.Rebuild. The caller must hold mu.
+func (r *realigner) rearrangeSegments(arrangement alloc.Arrangement) {
+	segments := r.heap.segments
+	// Other ranks may have mapped more segments. The next segment must get the same ordinal on all
+	// ranks.
 	for len(segments.list) < len(arrangement.Segments) {
 		segments.list = append(segments.list, nil)
 	}
@@ -131,17 +150,6 @@ func (r *realigner) rebuild(
 			s.withdraw() // prevents new registrations
 		}
 	}
-
-	clear(r.heap.uses.useEndEvents) // after Rebuild, no block waits for the end of its uses
-	r.restartHistory(arrangement, inventories)
-	r.suspicion.recordRealigned(g)
-	var toUnmap []*segment
-	for _, s := range unusedSegments {
-		toUnmap = append(toUnmap, segments.list[s.Ordinal])
-	}
-
-	slices.SortFunc(toUnmap, compareOrdinals)
-	return toUnmap
 }
 
 // restartHistory gives the pool a history that is equal on all ranks, starting at a position that
@@ -158,7 +166,12 @@ func (r *realigner) restartHistory(arrangement alloc.Arrangement, inventories []
 }
 
 func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory) uint64 {
-	const segmentTag, keptRangeTag, liveBlockTag = 1, 2, 3
+	const (
+		segmentTag   = 1
+		keptRangeTag = 2
+		liveBlockTag = 3
+		tagBits      = 8
+	)
 	digest := ledger.Empty
 	for _, extent := range arrangement.Segments {
 		digest = ledger.Mix(digest, uint64(extent.Bytes), segmentTag)
@@ -171,7 +184,7 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 
 	for _, b := range inventory.Blocks {
 		if b.Live {
-			streamAndTag := uint64(b.Stream)<<8 | liveBlockTag
+			streamAndTag := uint64(b.Stream)<<tagBits | liveBlockTag
 			digest = ledger.Mix(digest, uint64(b.Segment), uint64(b.Offset))
 			digest = ledger.Mix(digest, uint64(b.Size), streamAndTag)
 		}
@@ -180,6 +193,7 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 	return digest
 }
 
+// deregisterWithdrawn ends the registrations of the segments that rebuild has withdrawn.
 func (r *realigner) deregisterWithdrawn() error {
 	segments := r.heap.segments
 	return segments.end(func() (calls unlockedCalls) {

@@ -11,12 +11,12 @@ import (
 // registry lists the groups and pools of a Runtime that have not been closed.
 type registry struct {
 	mu *ranked.Mutex[runtimeMu]
-	// context is canceled when Runtime.Close begins. groups and pools do not change afterwards.
+	// context is canceled when Runtime.Close begins. From then on, groups and pools do not change.
 	context        context.Context
 	world          *Group              // the group of all ranks
 	groups         []*Group            // includes failed groups; guarded by mu
 	pools          []*Pool             // guarded by mu
-	joinedIDs      map[string]struct{} // ids of all Joins, even failed ones; guarded by mu
+	joinedIDs      map[string]struct{} // a set, includes ids of failed Joins; guarded by mu
 	ranges         poolRanges          // addresses of the pools, for lookups
 	localPoolCount uint64              // pools created without a domain; guarded by mu
 }
@@ -47,8 +47,8 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-// removeGroup removes a closed group, unless Runtime.Close has begun. Failed groups must stay,
-// because realigning pools needs their faults.
+// removeGroup removes a closed group, unless Runtime.Close has begun. Callers must not remove
+// failed groups, because realignments of pools need their faults.
 func (r *registry) removeGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,11 +57,11 @@ func (r *registry) removeGroup(g *Group) {
 	}
 
 	if i := slices.Index(r.groups, g); i >= 0 {
-		r.groups = slices.Delete(slices.Clone(r.groups), i, i+1)
+		r.groups = slices.Delete(r.groups, i, i+1)
 	}
 }
 
-// claimID returns false if a Join has used the id before.
+// claimID records the id of a Join. It returns false if another Join has used the id.
 func (r *registry) claimID(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,18 +77,20 @@ func (r *registry) claimID(id string) bool {
 	return true
 }
 
-// addPool adds a pool. A shared pool gets an id that is equal on all ranks of its domain, the group
-// that shares it. It also serves as the pool's number in events. Local pools have only a number.
+// addPool adds a pool. The domain of a shared pool is the group that shares it.
 func (r *registry) addPool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p.domain == nil {
-		const localID = 0
-		p.identify(localID, r.localPoolCount)
+	isLocal := p.domain == nil
+	if isLocal {
+		const noID = 0
+		number := r.localPoolCount
 		r.localPoolCount++
+		p.identify(noID, number)
 	} else {
 		id := r.nextPoolID(p.domain)
-		p.identify(id, id)
+		number := id
+		p.identify(id, number)
 	}
 
 	r.pools = append(r.pools, p)
@@ -104,7 +106,7 @@ func (r *registry) removePool(p *Pool) {
 	}
 
 	if i := slices.Index(r.pools, p); i >= 0 {
-		r.pools = slices.Delete(slices.Clone(r.pools), i, i+1)
+		r.pools = slices.Delete(r.pools, i, i+1)
 	}
 }
 
@@ -127,11 +129,13 @@ func (r *registry) countPools(domain *Group) int {
 	return count
 }
 
-// A pool id consists of 48 bits of the domain's key, a hash, and a 16-bit number of the pool in the
-// domain. For the world, the group of all ranks, the key bits are 0.
+// The id of a shared pool is the same on all ranks of its domain. The upper 48 bits are those of
+// the domain's key, which is a hash, or 0 for the world. The lower 16 bits number the pools of the
+// domain.
 const poolsPerDomain = 1 << 16
 
-func keyBits(idOrKey uint64) uint64 { return idOrKey &^ (poolsPerDomain - 1) }
+// keyBits returns the upper 48 bits of a pool id or of a domain's key.
+func keyBits(idOrKey uint64) uint64 { return idOrKey - idOrKey%poolsPerDomain }
 
 // nextPoolID must be called with mu held.
 func (r *registry) nextPoolID(domain *Group) uint64 {
@@ -144,8 +148,8 @@ func (r *registry) nextPoolID(domain *Group) uint64 {
 	return keyBits(domain.key) | number%poolsPerDomain
 }
 
-// poolName returns the name of a shared pool for messages. If this rank knows neither the pool nor
-// its domain, the name contains only the id.
+// poolName returns the name of a shared pool for messages. If the pool and its domain are unknown
+// on this rank, the name contains only the id.
 func (r *registry) poolName(id uint64) string {
 	numberInDomain := id % poolsPerDomain
 	isPoolOfWorld := id == numberInDomain
