@@ -7,15 +7,15 @@ import (
 	"symmem/driver"
 )
 
-// Explanation names the path, the implementation of a collective, that a call would use. Its String
-// is, for example, "AllReduce: plain path: the send buffer is in no window of the group". A window
-// is memory that the ranks of the group have registered together.
+// Explanation says how a collective would run. Its String is, for example, "AllReduce: plain path:
+// the send buffer is in no window of the group". A window is memory that the ranks of the group
+// have registered together.
 type Explanation struct {
 	Operation string `json:"operation"`
 	// Path is "plain", "window", "direct" or "two-level".
 	Path string `json:"path"`
-	// Why gives the reason for Path. If a direct path was requested or possible but is not used, it
-	// also says why.
+	// Why gives the reason for Path. If the call requested or could use a direct path but does not
+	// take it, Why includes the reason.
 	Why string `json:"why"`
 	// Registers reports whether the call would register memory first.
 	Registers bool `json:"registers"`
@@ -79,8 +79,8 @@ func (pl *planner) setFutureWindows(call *driver.Call, send, recv Memory) bool {
 	return true
 }
 
-// exampleCall returns a call with the given arguments, parts of equal size for all ranks, and the
-// next rank as the peer of a message.
+// exampleCall returns a call with the given arguments. All ranks have parts of equal size, and the
+// peer of a message is the next rank.
 func (pl *planner) exampleCall(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) *collective {

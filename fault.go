@@ -93,7 +93,7 @@ func (l *lifetime) endAfterFailure() {
 	l.events.recordFault(cause)
 }
 
-// err returns why the group has ended, or nil. It records a fault.
+// err returns why the group has ended, or nil. It records the result if it is a fault.
 func (l *lifetime) err() error { return l.recordFault(context.Cause(l.ctx)) }
 
 // cause is like err, but first waits for the end of a running inquiry or of ctx.
@@ -161,7 +161,7 @@ func lifetimeOf(err error) *lifetime {
 }
 
 // recordFault makes the group's pools suspect if err is the first fault. Calls must record a fault
-// before they return it to the program. err may also be nil or an ErrClosed, and is the result.
+// before they return it to the program. The result is err, which may also be nil or an ErrClosed.
 func (l *lifetime) recordFault(err error) error {
 	isFault := err != nil && !errors.Is(err, ErrClosed)
 	isFirst := isFault && l.fault.Load() == faultNotReturned
@@ -189,7 +189,8 @@ func (l *lifetime) detectedFault() error {
 	return cause
 }
 
-// recordDetectedFault records the fault that this rank has detected, or returns false without one.
+// recordDetectedFault records the fault that this rank has detected, and returns false if there is
+// none.
 func (l *lifetime) recordDetectedFault() bool {
 	fault := l.detectedFault()
 	if fault == nil {

@@ -129,7 +129,8 @@ func queuePermutation(
 		return err
 	}
 	defer thirdUse.leave(thirdPool, nil)
-	err = errors.Join(s.checkAndUse(first, second), s.checkAndUse(third, third)) // takes pairs
+	// checkAndUse takes two ranges.
+	err = errors.Join(s.checkAndUse(first, second), s.checkAndUse(third, third))
 	if err != nil {
 		return err
 	}

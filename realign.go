@@ -40,12 +40,12 @@ func (r *realigner) markSuspect(failedGroup *lifetime) {
 func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.suspicion.isSuspectForLocked(g) && !r.isLiveSinceBeforeFault(address, bytes)
+	return r.suspicion.isSuspectForLocked(g) && !r.isFromBeforeFault(address, bytes)
 }
 
-// isLiveSinceBeforeFault reports whether a range lies in a block that has been live since before
-// the pool became suspect. The caller must hold mu.
-func (r *realigner) isLiveSinceBeforeFault(address uintptr, bytes int64) bool {
+// isFromBeforeFault reports whether a range lies in a live block that existed before the pool
+// became suspect. The caller must hold mu.
+func (r *realigner) isFromBeforeFault(address uintptr, bytes int64) bool {
 	return slices.ContainsFunc(r.suspicion.blocksBeforeFault, func(block alloc.View) bool {
 		if !r.contains(block, address, bytes) {
 			return false
