@@ -14,9 +14,9 @@ import (
 // for these calls before it closes the objects. Calls that begin later fail with ErrClosed.
 type creation struct {
 	mu     *ranked.Mutex[runtimeMu]
-	calls  sync.WaitGroup          // calls.Add requires mu and an open runtime
-	life   context.Context         // canceled with ErrClosed when Runtime.Close begins
-	cancel context.CancelCauseFunc // cancels life
+	calls  sync.WaitGroup  // calls.Add requires mu and an open runtime
+	life   context.Context // canceled with ErrClosed when Runtime.Close begins
+	cancel context.CancelCauseFunc
 }
 
 // closedError returns ErrClosed if Runtime.Close has begun, and otherwise nil.

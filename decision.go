@@ -67,10 +67,10 @@ func decisionError(ownCause error, encoded []byte) error {
 	return &peerReportError{text: d.Text, err: err}
 }
 
-// isMismatchOfSameCall returns false if decided is nil, because the decision is not a mismatch.
 func isMismatchOfSameCall(ownCause error, decided *driver.MismatchError) bool {
 	var own *driver.MismatchError
-	if decided == nil || !errors.As(ownCause, &own) {
+	areMismatches := decided != nil && errors.As(ownCause, &own)
+	if !areMismatches {
 		return false
 	}
 

@@ -15,8 +15,7 @@ import (
 // An error that makes a group fail is a fault. After a crash of rank 1, rank 0 may detect that rank
 // 1 is lost, and rank 2 only that rank 0 has failed. In an inquiry, the ranks agree on one cause,
 // which all calls of the group then return. Some ranks may have allocated buffers that others have
-// not, so the group's pools are suspect until the ranks repair them, that is, make the layouts
-// equal again.
+// not, so the group's pools are suspect until the ranks have repaired their layouts.
 
 // lifetime records the end of a group, by Close or by a fault.
 type lifetime struct {
@@ -28,10 +27,10 @@ type lifetime struct {
 	state   *ranked.Spin[groupState]
 	failing chan struct{} // closed when this rank detects a fault, before the inquiry
 
-	ctx        context.Context         // canceled with ErrClosed or the agreed cause
-	cancel     context.CancelCauseFunc // cancels ctx
-	fault      atomic.Int32            // faultNotReturned, faultReturned or faultRepaired
-	background sync.WaitGroup          // the group's goroutines
+	ctx        context.Context // canceled with ErrClosed or the agreed cause
+	cancel     context.CancelCauseFunc
+	fault      atomic.Int32   // faultNotReturned, faultReturned or faultRepaired
+	background sync.WaitGroup // the group's goroutines
 }
 
 // Values of lifetime.fault.

@@ -203,7 +203,6 @@ func recordGroupInCapture(s *Stream, g *Group) {
 	}
 }
 
-// groupRefusals joins the refusals of the suspended groups.
 func groupRefusals(groups []*Group) error {
 	var errs []error
 	for _, g := range groups {

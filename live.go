@@ -82,7 +82,7 @@ func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	}
 
 	const key = "live"
-	var missing []byte // replace a missing value only: the first rank's proposal wins
+	var missing []byte // only the first rank finds no value and stores its proposal
 	proposal := []byte(rand.Text())
 	name, err := store.CompareSet(ctx, key, missing, proposal)
 	if err != nil {

@@ -137,8 +137,7 @@ func (r *realigner) rebuild(
 // rearrangeSegments updates the segment table after core.Rebuild. The caller must hold mu.
 func (r *realigner) rearrangeSegments(arrangement alloc.Arrangement) {
 	segments := r.heap.segments
-	// Other ranks may have mapped more segments. The next segment must get the same ordinal on all
-	// ranks.
+	// Skip ordinals that other ranks use, so that the next segment gets the same one on all ranks.
 	for len(segments.list) < len(arrangement.Segments) {
 		segments.list = append(segments.list, nil)
 	}

@@ -134,7 +134,6 @@ func (r *registry) countPools(domain *Group) int {
 // domain.
 const poolsPerDomain = 1 << 16
 
-// keyBits returns the upper 48 bits of a pool id or of a domain's key.
 func keyBits(idOrKey uint64) uint64 { return idOrKey - idOrKey%poolsPerDomain }
 
 // nextPoolID must be called with mu held.
